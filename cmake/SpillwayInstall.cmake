@@ -1,0 +1,13 @@
+# `cmake --install build --prefix DIR`: libraries, headers below include/spillway, and a package for find_package(spillway).
+include(CMakePackageConfigHelpers)
+get_property(installed GLOBAL PROPERTY SPILLWAY_INSTALLED)
+install(TARGETS ${installed} EXPORT spillwayTargets)
+install(EXPORT spillwayTargets NAMESPACE spillway:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/spillway)
+foreach(room core swap ddl kfac runtime)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/spillway FILES_MATCHING PATTERN "*.h")
+endforeach()
+configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/spillwayConfig.cmake.in" "${CMAKE_BINARY_DIR}/spillwayConfig.cmake"
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/spillway)
+write_basic_package_version_file("${CMAKE_BINARY_DIR}/spillwayConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_BINARY_DIR}/spillwayConfig.cmake" "${CMAKE_BINARY_DIR}/spillwayConfigVersion.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/SpillwayTorch.cmake" DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/spillway)

@@ -1,0 +1,70 @@
+# How Spillway's own targets are made.
+
+# One precompiled header serves every target that sees LibTorch; REUSE_FROM demands that all use the same flags.
+add_library(spillway_pch OBJECT "${CMAKE_CURRENT_LIST_DIR}/pch.cpp")
+target_link_libraries(spillway_pch PRIVATE spillway::torch)
+target_compile_features(spillway_pch PRIVATE cxx_std_20)
+if(SPILLWAY_PCH)
+  target_precompile_headers(spillway_pch PRIVATE "${CMAKE_CURRENT_LIST_DIR}/pch.h")
+  # ccache needs it to look into a precompiled header.
+  target_compile_options(spillway_pch PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+endif()
+
+function(_spillway_common target uses_torch)
+  target_compile_options(${target} PRIVATE -Wall -Wextra)
+  if(uses_torch)
+    target_link_libraries(${target} PUBLIC spillway::torch)
+    if(SPILLWAY_PCH)
+      target_precompile_headers(${target} REUSE_FROM spillway_pch)
+      target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+    endif()
+  endif()
+endfunction()
+
+# spillway_library(NAME [TORCH] SOURCES … [PUBLIC dependencies…] [PRIVATE dependencies…])
+# makes the static library spillway_NAME, alias spillway::NAME.
+function(spillway_library name)
+  cmake_parse_arguments(arg "TORCH" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(spillway_${name} STATIC ${arg_SOURCES})
+  add_library(spillway::${name} ALIAS spillway_${name})
+  set_target_properties(spillway_${name} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(spillway_${name} PUBLIC cxx_std_20)
+  target_include_directories(spillway_${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/spillway>)
+  target_link_libraries(spillway_${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+  _spillway_common(spillway_${name} "${arg_TORCH}")
+  set_property(GLOBAL APPEND PROPERTY SPILLWAY_INSTALLED spillway_${name})
+endfunction()
+
+# spillway_program(NAME [TORCH] SOURCES … LIBRARIES …) makes an executable in build/bin.
+function(spillway_program name)
+  cmake_parse_arguments(arg "TORCH" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES})
+  _spillway_common(${name} "${arg_TORCH}")
+endfunction()
+
+# spillway_test(NAME [TORCH] SOURCES … LIBRARIES … [RANKS 2 3 …] [LABELS …] [TIMEOUT s])
+# A GoogleTest program; with RANKS it runs once under mpirun for each count (its main must start MPI).
+function(spillway_test name)
+  cmake_parse_arguments(arg "TORCH" "TIMEOUT" "SOURCES;LIBRARIES;RANKS;LABELS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest)
+  if(NOT arg_RANKS)
+    target_link_libraries(${name} PRIVATE GTest::gtest_main)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES LABELS "cpu;${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+  endif()
+  foreach(ranks ${arg_RANKS})
+    add_test(NAME ${name}_${ranks}_ranks
+      COMMAND ${SPILLWAY_MPIRUN} -np ${ranks} --allow-run-as-root --oversubscribe --bind-to none $<TARGET_FILE:${name}>)
+    set_tests_properties(${name}_${ranks}_ranks PROPERTIES LABELS "cpu;mpi;${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+      PROCESSORS ${ranks})
+  endforeach()
+  _spillway_common(${name} "${arg_TORCH}")
+endfunction()

@@ -1,0 +1,51 @@
+/// Memory that is kept: one reserved address range, handed out in blocks, whose touched pages are never given back.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace spillway {
+
+/// A best-fit allocator over one reserved range. A step that asks for the same sizes again gets pages that are already
+/// faulted in (page faults made a 3-D U-Net step 2.5 times slower). Blocks below 64 KiB come from malloc, which keeps
+/// them too. Thread-safe. Alignment: 64 bytes. Cost: O(log free blocks).
+class Arena {
+ public:
+  /// Reserves `capacity_bytes` of address space; memory is used only where blocks were.
+  /// Throws std::system_error when the range cannot be reserved.
+  explicit Arena(int64_t capacity_bytes);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// nullptr when no free range of this size is left (or the system has no memory for a small block).
+  [[nodiscard]] void* try_allocate(int64_t bytes);
+  /// `bytes` as it was asked for.
+  void deallocate(void* data, int64_t bytes) noexcept;
+
+  int64_t capacity_bytes() const noexcept { return capacity_bytes_; }
+  int64_t used_bytes() const noexcept;
+  int64_t peak_bytes() const noexcept;
+
+  static constexpr int64_t kAlignment = 64;
+  static constexpr int64_t kSmallBytes = 64 << 10;
+
+ private:
+  void insert_free(int64_t offset, int64_t bytes);
+  void erase_free(std::map<int64_t, int64_t>::iterator range);
+
+  int64_t capacity_bytes_;
+  char* base_ = nullptr;
+  mutable std::mutex mutex_;
+  std::map<int64_t, int64_t> free_by_offset_;            // offset → bytes
+  std::set<std::pair<int64_t, int64_t>> free_by_size_;   // (bytes, offset): lowest address among equals
+  int64_t used_bytes_ = 0;
+  int64_t peak_bytes_ = 0;
+};
+
+/// A range that covers this machine's memory twice over: what a device or host tier without a limit reserves.
+int64_t default_arena_bytes();
+
+}  // namespace spillway

@@ -1,0 +1,52 @@
+#include "core/device_memory.h"
+
+#include <new>
+
+#include "core/error.h"
+
+namespace spillway {
+
+Block* DeviceMemory::try_allocate(int64_t bytes, Category category) {
+  int64_t charge = charge_of(bytes);
+  if (!ledger_.try_charge(charge, category)) return nullptr;
+  void* memory = arena_.try_allocate(charge);
+  if (!memory) {
+    ledger_.refund(charge, category);
+    throw std::bad_alloc();
+  }
+  return new (memory) Block{static_cast<char*>(memory) + sizeof(Block), charge, nullptr, category};
+}
+
+Block* DeviceMemory::allocate(int64_t bytes, Category category) {
+  for (;;) {
+    if (Block* block = try_allocate(bytes, category)) return block;
+    if (!reclaimer_) {
+      auto who = OperatorScope::current();
+      throw OutOfBudget(str("[memory ", ledger_.device(), "] ", who.empty() ? "an allocation" : who, " needs ",
+                            format_bytes(charge_of(bytes)), "; ", format_bytes(ledger_.used_bytes()), " of ",
+                            format_bytes(ledger_.budget_bytes()), " are held and no pager can make room"),
+                        charge_of(bytes), ledger_.budget_bytes());
+    }
+    reclaimer_->reclaim(charge_of(bytes));
+  }
+}
+
+void DeviceMemory::release(Block* block) noexcept {
+  if (block->page && reclaimer_)
+    reclaimer_->released(block);
+  else
+    free(block);
+}
+
+void DeviceMemory::free(Block* block) noexcept {
+  ledger_.refund(block->charged_bytes, block->category);
+  arena_.deallocate(block, block->charged_bytes);
+}
+
+void DeviceMemory::recategorize(Block* block, Category category) noexcept {
+  if (block->category == category) return;
+  ledger_.recategorize(block->charged_bytes, block->category, category);
+  block->category = category;
+}
+
+}  // namespace spillway

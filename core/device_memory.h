@@ -1,0 +1,65 @@
+/// Device memory whose every block is charged to a Ledger.
+#pragma once
+#include <cstdint>
+
+#include "core/arena.h"
+#include "core/category.h"
+#include "core/ledger.h"
+
+namespace spillway {
+
+/// One allocation of a device. The descriptor lives on the host; on the CPU it is the 64 bytes in front of the data.
+struct alignas(64) Block {
+  void* data;
+  int64_t charged_bytes;  ///< what the ledger holds for it
+  void* page;             ///< the reclaimer's, nullptr while no page is registered for the block
+  Category category;
+
+  static Block* of(void* data) noexcept { return reinterpret_cast<Block*>(static_cast<char*>(data) - sizeof(Block)); }
+};
+static_assert(sizeof(Block) == 64);
+
+/// What can make room when a charge does not fit, and hears when a block that has a page is released. The Pager is one.
+class Reclaimer {
+ public:
+  virtual ~Reclaimer() = default;
+  /// Frees device bytes so that a charge of `bytes` may succeed; may block on copies. The caller retries.
+  /// Throws OutOfBudget when nothing can be freed.
+  virtual void reclaim(int64_t bytes) = 0;
+  /// A block with a page was released by its owner. Any thread, also under the caller's locks; must not throw.
+  /// The reclaimer frees the block, at once or when no copy uses it any more.
+  virtual void released(Block* block) noexcept = 0;
+};
+
+/// An arena whose blocks are charged to a ledger: the budget as a decorator of the arena. Thread-safe.
+class DeviceMemory {
+ public:
+  DeviceMemory(Arena& arena, Ledger& ledger) : arena_(arena), ledger_(ledger) {}
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  /// A block of at least `bytes`, uninitialised, 64-byte aligned. Asks the reclaimer while the charge does not fit: the
+  /// only place where running out is retried. Throws OutOfBudget; std::bad_alloc when the machine itself is out.
+  Block* allocate(int64_t bytes, Category category);
+  /// nullptr when the charge does not fit the budget; asks nobody.
+  [[nodiscard]] Block* try_allocate(int64_t bytes, Category category);
+  /// The owner lets go of a block: freed, or handed to the reclaimer when a page is registered for it.
+  void release(Block* block) noexcept;
+  /// Returns the block to the arena and its charge to the ledger.
+  void free(Block* block) noexcept;
+  void recategorize(Block* block, Category category) noexcept;
+
+  /// What a request of `bytes` is charged: rounded to 64, plus the descriptor.
+  static int64_t charge_of(int64_t bytes) noexcept { return round_up(bytes, Arena::kAlignment) + sizeof(Block); }
+
+  Ledger& ledger() noexcept { return ledger_; }
+  /// nullptr: charges that do not fit throw at once. Set while no other thread allocates.
+  void set_reclaimer(Reclaimer* reclaimer) noexcept { reclaimer_ = reclaimer; }
+
+ private:
+  Arena& arena_;
+  Ledger& ledger_;
+  Reclaimer* reclaimer_ = nullptr;
+};
+
+}  // namespace spillway

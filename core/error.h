@@ -1,0 +1,45 @@
+/// Errors that callers can act on. Caller mistakes are std::invalid_argument (BadRequest) or TORCH_CHECK.
+#pragma once
+#include <cstdint>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace spillway {
+
+/// Concatenates the printed forms of `parts`: the one way messages are built in the LibTorch-free rooms.
+template <class... Parts>
+std::string str(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+/// A request that cannot be honoured as written: a bad option, an unreadable file, a wrong shape. Names the value and
+/// the allowed range.
+class BadRequest : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+/// A charge does not fit the budget and nothing (more) can be evicted. Training state is intact; the operator that
+/// asked did not run to its end.
+class OutOfBudget : public std::runtime_error {
+ public:
+  OutOfBudget(const std::string& what, int64_t requested_bytes, int64_t budget_bytes)
+      : std::runtime_error(what), requested_bytes_(requested_bytes), budget_bytes_(budget_bytes) {}
+  int64_t requested_bytes() const noexcept { return requested_bytes_; }
+  int64_t budget_bytes() const noexcept { return budget_bytes_; }
+
+ private:
+  int64_t requested_bytes_;
+  int64_t budget_bytes_;
+};
+
+/// A budget below the floor of what was asked for; refused before anything was written.
+class InfeasibleBudget : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace spillway

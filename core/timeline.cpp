@@ -1,0 +1,91 @@
+#include "core/timeline.h"
+
+#include <pthread.h>
+
+#include <cstring>
+
+namespace spillway {
+
+bool Ticket::done() const {
+  if (!state_) return true;
+  std::lock_guard lock(state_->mutex);
+  return state_->done;
+}
+
+void Ticket::wait() const {
+  if (!state_) return;
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait(lock, [&] { return state_->done; });
+  if (state_->error) std::rethrow_exception(state_->error);
+}
+
+TicketSource::TicketSource() : state_(std::make_shared<Ticket::State>()) {}
+
+Ticket TicketSource::ticket() const {
+  Ticket ticket;
+  ticket.state_ = state_;
+  return ticket;
+}
+
+void TicketSource::complete(std::exception_ptr error) {
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->done = true;
+    state_->error = std::move(error);
+  }
+  state_->changed.notify_all();
+}
+
+WorkerTimeline::WorkerTimeline(std::string name, Observer observer)
+    : name_(std::move(name)), observer_(std::move(observer)), worker_([this] { run(); }) {}
+
+WorkerTimeline::~WorkerTimeline() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  worker_.join();
+}
+
+Ticket WorkerTimeline::copy(void* destination, const void* source, int64_t bytes) {
+  return submit([=, this] {
+    auto start = std::chrono::steady_clock::now();
+    std::memcpy(destination, source, static_cast<size_t>(bytes));
+    if (observer_) observer_(start, std::chrono::steady_clock::now(), bytes);
+  });
+}
+
+Ticket WorkerTimeline::submit(std::function<void()> work) {
+  TicketSource source;
+  Ticket ticket = source.ticket();
+  {
+    std::lock_guard lock(mutex_);
+    queue_.emplace_back(std::move(work), std::move(source));
+  }
+  changed_.notify_one();
+  return ticket;
+}
+
+void WorkerTimeline::run() {
+  ::pthread_setname_np(::pthread_self(), name_.substr(0, 15).c_str());
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    auto [work, source] = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    work = nullptr;
+    source.complete(std::move(error));
+    lock.lock();
+  }
+}
+
+}  // namespace spillway

@@ -1,0 +1,71 @@
+#include "core/topology.h"
+
+#include <hwloc.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <stdexcept>
+#include <system_error>
+
+namespace spillway {
+namespace {
+
+using Topology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
+
+Topology load() {
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0) throw std::runtime_error("[topology] hwloc_topology_init failed");
+  Topology topology(raw, &hwloc_topology_destroy);
+  if (hwloc_topology_load(raw) != 0) throw std::runtime_error("[topology] hwloc cannot read this host");
+  return topology;
+}
+
+}  // namespace
+
+HostTopology discover_host() {
+  Topology topology = load();
+  HostTopology host;
+  char hostname[256] = {};
+  ::gethostname(hostname, sizeof hostname - 1);
+  host.hostname = hostname;
+  host.numa_nodes = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_NUMANODE);
+  host.memory_bytes = static_cast<int64_t>(hwloc_get_root_obj(topology.get())->total_memory);
+  host.cores = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_CORE);
+  std::vector<int> siblings;
+  for (int c = 0; c < host.cores; ++c) {
+    hwloc_cpuset_t set = hwloc_get_obj_by_type(topology.get(), HWLOC_OBJ_CORE, static_cast<unsigned>(c))->cpuset;
+    int cpu = hwloc_bitmap_first(set);
+    host.cpus.push_back(cpu);
+    while ((cpu = hwloc_bitmap_next(set, cpu)) >= 0) siblings.push_back(cpu);
+  }
+  host.cpus.insert(host.cpus.end(), siblings.begin(), siblings.end());
+  if (host.cpus.empty()) throw std::runtime_error("[topology] hwloc sees no CPU that this process may use");
+  return host;
+}
+
+std::vector<int> cpus_of_rank(const HostTopology& host, int local_rank, int local_size) {
+  if (local_size < 1 || local_rank < 0 || local_rank >= local_size)
+    throw std::invalid_argument("[topology] local rank " + std::to_string(local_rank) + " is not in 0.." +
+                                std::to_string(local_size - 1));
+  // Shares are cut from whole cores; siblings of a core go with it.
+  size_t cores = static_cast<size_t>(host.cores);
+  size_t ranks = static_cast<size_t>(local_size), rank = static_cast<size_t>(local_rank);
+  size_t first = rank * cores / ranks, last = std::max((rank + 1) * cores / ranks, first + 1);
+  std::vector<int> cpus;
+  for (size_t c = first; c < last; ++c) cpus.push_back(host.cpus[c % host.cpus.size()]);
+  if (ranks == 1) cpus = host.cpus;
+  return cpus;
+}
+
+void set_affinity(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &set);
+  if (::sched_setaffinity(0, sizeof set, &set) != 0)
+    throw std::system_error(errno, std::generic_category(), "[topology] sched_setaffinity");
+}
+
+}  // namespace spillway

@@ -1,0 +1,42 @@
+/// What happened when, on which lane: the record behind reports and chrome://tracing.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace spillway {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+struct TraceEvent {
+  std::string name;
+  std::string lane;     ///< "compute", "copy out", "copy in", "communication", …
+  double start_seconds; ///< since the collector was made
+  double seconds;
+  int64_t bytes;        ///< moved or touched; 0 when it makes no sense
+};
+
+/// Collects events from any thread, up to a limit; what comes later is counted, not kept.
+class TraceEvents {
+ public:
+  explicit TraceEvents(size_t limit = 400'000) : limit_(limit) {}
+  void add(std::string name, std::string lane, SteadyTime start, SteadyTime end, int64_t bytes = 0);
+  double since_start(SteadyTime time) const { return std::chrono::duration<double>(time - start_).count(); }
+  std::vector<TraceEvent> events() const;
+  size_t dropped() const;
+  /// Chrome/Perfetto trace format: one process, one thread per lane.
+  void write_chrome_json(std::ostream& out) const;
+
+ private:
+  const size_t limit_;
+  const SteadyTime start_ = std::chrono::steady_clock::now();
+  mutable std::mutex mutex_;
+  std::vector<TraceEvent> events_;
+  size_t dropped_ = 0;
+};
+
+}  // namespace spillway

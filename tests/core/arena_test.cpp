@@ -1,0 +1,63 @@
+#include "core/arena.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace spillway {
+
+TEST(ArenaTest, GivesTheSameMemoryAgain) {
+  Arena arena(1 << 24);
+  void* first = arena.try_allocate(1 << 20);
+  arena.deallocate(first, 1 << 20);
+  EXPECT_EQ(arena.try_allocate(1 << 20), first);
+}
+
+TEST(ArenaTest, MergesFreedNeighbours) {
+  Arena arena(4 << 20);
+  void* a = arena.try_allocate(1 << 20);
+  void* b = arena.try_allocate(1 << 20);
+  void* c = arena.try_allocate(2 << 20);
+  ASSERT_TRUE(a && b && c);
+  EXPECT_EQ(arena.try_allocate(1 << 20), nullptr);
+  arena.deallocate(a, 1 << 20);
+  arena.deallocate(c, 2 << 20);
+  arena.deallocate(b, 1 << 20);
+  EXPECT_NE(arena.try_allocate(4 << 20), nullptr);
+}
+
+TEST(ArenaTest, BlocksNeverOverlapUnderRandomUse) {
+  Arena arena(64 << 20);
+  std::mt19937 random(7);
+  struct Held {
+    unsigned char* data;
+    int64_t bytes;
+    unsigned char mark;
+  };
+  std::vector<Held> held;
+  for (int i = 0; i < 4000; ++i) {
+    if (held.size() > 20 || (!held.empty() && random() % 2)) {
+      size_t k = random() % held.size();
+      for (int64_t b = 0; b < held[k].bytes; b += 997) ASSERT_EQ(held[k].data[b], held[k].mark);
+      arena.deallocate(held[k].data, held[k].bytes);
+      held[k] = held.back();
+      held.pop_back();
+    } else {
+      int64_t bytes = 1 + static_cast<int64_t>(random() % (random() % 2 ? 2 << 20 : 5000));
+      auto* data = static_cast<unsigned char*>(arena.try_allocate(bytes));
+      ASSERT_NE(data, nullptr);
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(data) % Arena::kAlignment, 0u);
+      std::memset(data, i & 255, static_cast<size_t>(bytes));
+      held.push_back({data, bytes, static_cast<unsigned char>(i & 255)});
+    }
+  }
+  int64_t sum = 0;
+  for (auto& h : held) sum += h.bytes;
+  EXPECT_EQ(arena.used_bytes(), sum);
+  for (auto& h : held) arena.deallocate(h.data, h.bytes);
+  EXPECT_EQ(arena.used_bytes(), 0);
+}
+
+}  // namespace spillway

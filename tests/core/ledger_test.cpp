@@ -1,0 +1,104 @@
+#include "core/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "core/device_memory.h"
+#include "core/error.h"
+
+namespace spillway {
+
+TEST(LedgerTest, RefusesTheByteThatWouldExceedTheBudget) {
+  Ledger ledger("test", 100);
+  EXPECT_TRUE(ledger.try_charge(100, Category::weights));
+  EXPECT_FALSE(ledger.try_charge(1, Category::other));
+  EXPECT_EQ(ledger.used_bytes(), 100);
+  ledger.refund(1, Category::weights);
+  EXPECT_TRUE(ledger.try_charge(1, Category::other));
+}
+
+TEST(LedgerTest, KeepsTheCategoriesOfThePeakInstant) {
+  Ledger ledger("test");
+  ASSERT_TRUE(ledger.try_charge(70, Category::activations));
+  ASSERT_TRUE(ledger.try_charge(30, Category::weights));
+  ledger.refund(70, Category::activations);
+  ASSERT_TRUE(ledger.try_charge(50, Category::factors));
+  EXPECT_EQ(ledger.peak_bytes(), 100);
+  EXPECT_EQ(ledger.peak_by_category()[static_cast<size_t>(Category::activations)], 70);
+  EXPECT_EQ(ledger.peak_by_category()[static_cast<size_t>(Category::factors)], 0);
+  ledger.reset_peak();
+  EXPECT_EQ(ledger.peak_bytes(), 80);
+}
+
+TEST(LedgerTest, MovesBytesBetweenCategoriesWithoutChangingTheTotal) {
+  Ledger ledger("test");
+  ASSERT_TRUE(ledger.try_charge(10, Category::workspace));
+  ledger.recategorize(10, Category::workspace, Category::gradients);
+  EXPECT_EQ(ledger.used_bytes(), 10);
+  EXPECT_EQ(ledger.used_by_category()[static_cast<size_t>(Category::gradients)], 10);
+  EXPECT_EQ(ledger.used_by_category()[static_cast<size_t>(Category::workspace)], 0);
+}
+
+TEST(LedgerTest, RefusesABudgetBelowWhatIsHeld) {
+  Ledger ledger("test");
+  ASSERT_TRUE(ledger.try_charge(10, Category::other));
+  EXPECT_THROW(ledger.set_budget(9), OutOfBudget);
+  EXPECT_EQ(ledger.budget_bytes(), kUnlimitedBytes);
+}
+
+TEST(LedgerTest, CountsChargesOfManyThreadsExactly) {
+  Ledger ledger("test", 1000);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 10'000; ++i)
+        if (ledger.try_charge(300, Category::other)) ledger.refund(300, Category::other);
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(ledger.used_bytes(), 0);
+  EXPECT_LE(ledger.peak_bytes(), 1000);
+}
+
+TEST(DeviceMemoryTest, ThrowsOutOfBudgetWithBytesWhenNobodyCanMakeRoom) {
+  Arena arena(1 << 20);
+  Ledger ledger("cpu", 4096);
+  DeviceMemory memory(arena, ledger);
+  Block* block = memory.allocate(1024, Category::other);
+  EXPECT_EQ(ledger.used_bytes(), DeviceMemory::charge_of(1024));
+  EXPECT_EQ(Block::of(block->data), block);
+  try {
+    memory.allocate(4096, Category::other);
+    FAIL() << "exceeded the budget";
+  } catch (const OutOfBudget& error) {
+    EXPECT_EQ(error.requested_bytes(), DeviceMemory::charge_of(4096));
+  }
+  memory.release(block);
+  EXPECT_EQ(ledger.used_bytes(), 0);
+}
+
+TEST(DeviceMemoryTest, AsksTheReclaimerUntilTheChargeFits) {
+  Arena arena(1 << 20);
+  Ledger ledger("cpu", 4096);
+  DeviceMemory memory(arena, ledger);
+  struct : Reclaimer {
+    DeviceMemory* memory = nullptr;
+    std::vector<Block*> held;
+    void reclaim(int64_t) override {
+      if (held.empty()) throw OutOfBudget("nothing left", 0, 0);
+      memory->free(held.back());
+      held.pop_back();
+    }
+    void released(Block*) noexcept override {}
+  } reclaimer;
+  reclaimer.memory = &memory;
+  memory.set_reclaimer(&reclaimer);
+  for (int i = 0; i < 3; ++i) reclaimer.held.push_back(memory.allocate(1024, Category::other));
+  Block* big = memory.allocate(2048, Category::other);
+  EXPECT_EQ(reclaimer.held.size(), 1u);
+  EXPECT_THROW(memory.allocate(4096, Category::other), OutOfBudget);
+  memory.release(big);
+}
+
+}  // namespace spillway

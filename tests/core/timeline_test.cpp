@@ -1,0 +1,59 @@
+#include "core/timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <vector>
+
+namespace spillway {
+
+TEST(TimelineTest, RunsWorkInTheOrderOfSubmission) {
+  WorkerTimeline timeline("test");
+  std::vector<int> order;
+  Ticket last;
+  for (int i = 0; i < 100; ++i) last = timeline.submit([&order, i] { order.push_back(i); });
+  last.wait();
+  std::vector<int> expected(100);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(order, expected);
+}
+
+TEST(TimelineTest, CopiesBytesAndReportsThem) {
+  std::atomic<int64_t> seen = 0;
+  std::vector<char> from(1000, 'x'), to(1000);
+  {
+    WorkerTimeline timeline("test", [&](auto, auto, int64_t bytes) { seen += bytes; });
+    Ticket ticket = timeline.copy(to.data(), from.data(), 1000);
+    ticket.wait();
+    EXPECT_TRUE(ticket.done());
+  }
+  EXPECT_EQ(to, from);
+  EXPECT_EQ(seen, 1000);
+}
+
+TEST(TimelineTest, ThrowsTheWorksErrorAtEveryWaitAndGoesOn) {
+  WorkerTimeline timeline("test");
+  Ticket bad = timeline.submit([] { throw std::runtime_error("broken copy"); });
+  Ticket good = timeline.submit([] {});
+  EXPECT_THROW(bad.wait(), std::runtime_error);
+  EXPECT_THROW(bad.wait(), std::runtime_error);
+  EXPECT_NO_THROW(good.wait());
+}
+
+TEST(TimelineTest, FinishesWhatWasSubmittedBeforeItEnds) {
+  std::atomic<int> done = 0;
+  {
+    WorkerTimeline timeline("test");
+    for (int i = 0; i < 50; ++i) (void)timeline.submit([&] { ++done; });
+  }
+  EXPECT_EQ(done, 50);
+}
+
+TEST(TimelineTest, AnEmptyTicketIsComplete) {
+  Ticket ticket;
+  EXPECT_TRUE(ticket.done());
+  EXPECT_NO_THROW(ticket.wait());
+}
+
+}  // namespace spillway
