@@ -72,7 +72,7 @@ build_preset() {
     *) die "unknown preset '$preset': cpu, asan or tsan" ;;
   esac
   mkdir -p -- "$build_folder" 2>/dev/null || die "cannot make the folder '$build_folder' (no rights or no space)"
-  with_lock "$spillway_cache/setup.lock" "setting up" ensure_packages
+  ensure_packages
   ensure_tools_are_new_enough
   ensure_torch
   with_lock "$build_folder/.spillway-lock" "building in '$build_folder'" _configure_and_compile "$preset" "$build_folder"

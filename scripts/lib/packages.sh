@@ -59,6 +59,7 @@ missing_packages() {
   done <<<"$spillway_packages"
 }
 
+# The functions below run in the order: ensure_packages, _install_packages, _apt_install, _apt.
 _apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=600 "$@"
 }
@@ -73,9 +74,18 @@ _apt_install() {
 }
 
 ensure_packages() {
+  [[ -z $(missing_packages) ]] && return
+  if command -v flock >/dev/null; then
+    with_lock "$spillway_cache/setup.lock" "installing packages" _install_packages
+  else
+    _install_packages
+  fi
+}
+
+_install_packages() {
   local missing list as_root=() log=$spillway_cache/log/apt.log hint
   mapfile -t missing < <(missing_packages)
-  ((${#missing[@]})) || return 0
+  ((${#missing[@]})) || return 0  # another run has just done it
   list=${missing[*]}
   if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
     die "missing: $list" \
