@@ -24,7 +24,7 @@ die() {
 
 # The elapsed time and the last line of LOG, on one line of the terminal each second; in a log file every 15 s.
 _tick() {
-  local label=$1 log=$2 start=$SECONDS columns=80 last text elapsed parent=$$
+  local log=$1 start=$SECONDS columns=80 last text elapsed parent=$$
   if [[ -t 1 ]]; then
     columns=$(stty size </dev/tty 2>/dev/null | cut -d' ' -f2) || true
     ((columns > 20)) || columns=80
@@ -32,11 +32,11 @@ _tick() {
   while sleep 1 >/dev/null 2>&1 && kill -0 "$parent" 2>/dev/null; do
     elapsed=$((SECONDS - start))
     last=$(tail -n 1 -- "$log" 2>/dev/null | tr -d '\r' | cut -c1-200) || true
-    text="    $label: $elapsed s  $last"
+    text="    $elapsed s  $last"
     if [[ -t 1 ]]; then
       printf '\r\033[K%s' "${text:0:columns-1}"
     elif ((elapsed % 15 == 0)); then
-      printf '%s\n' "${text:0:150}"
+      printf '%s\n' "${text:0:120}"
     fi
   done
 }
@@ -48,7 +48,7 @@ run_step() {
   mkdir -p -- "$(dirname -- "$log")"
   : >"$log"
   say "$label"
-  _tick "$label" "$log" &
+  _tick "$log" &
   local ticker=$!
   "$@" </dev/null >"$log" 2>&1 || status=$?
   kill "$ticker" 2>/dev/null || true

@@ -3,24 +3,26 @@
 
 # count_cases LOG: GoogleTest's own lines in ctest's log. Every rank of an MPI test may print one; each counts once.
 count_cases() {
-  local line test='' name passed=0 skipped=0 names=()
+  local line test='' name passed=0 failed=0 skipped=0 names=()
   local -A seen=()
   while IFS= read -r line; do
     if [[ $line =~ ^[0-9]+/[0-9]+\ Test:\ (.*) ]]; then
       test=${BASH_REMATCH[1]}
-    elif [[ $line =~ ^\[\ *(OK|SKIPPED)\ \]\ ([^\ ,]+)\ \( ]]; then
+    elif [[ $line =~ ^\[\ *(OK|FAILED|SKIPPED)\ +\]\ ([^\ ,]+)\ \( ]]; then
       name="$test ${BASH_REMATCH[2]}"
       [[ -z ${seen[$name]:-} ]] || continue
       seen[$name]=1
-      if [[ ${BASH_REMATCH[1]} == OK ]]; then
-        passed=$((passed + 1))
-      else
-        skipped=$((skipped + 1))
-        names+=("$name")
-      fi
+      case ${BASH_REMATCH[1]} in
+        OK) passed=$((passed + 1)) ;;
+        FAILED) failed=$((failed + 1)) ;;
+        SKIPPED)
+          skipped=$((skipped + 1))
+          names+=("$name")
+          ;;
+      esac
     fi
   done <"$1"
-  printf 'GoogleTest cases inside: %d passed, %d skipped.\n' "$passed" "$skipped"
+  printf 'GoogleTest cases inside: %d passed, %d failed, %d skipped.\n' "$passed" "$failed" "$skipped"
   ((skipped == 0)) || printf '  skipped: %s\n' "${names[@]}"
 }
 

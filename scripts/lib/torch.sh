@@ -70,7 +70,7 @@ _install_torch() {
   need_space "$spillway_cache" "${SPILLWAY_CACHE_GB:-8}" "torch $torch_version" SPILLWAY_CACHE_GB
   mkdir -p -- "$torch_home/tmp"
   : >"$torch_marker"
-  if ! run_step "installing torch $torch_version and numpy with pip (about 2.5 GB to fetch, once for all clones)" "$log" \
+  if ! run_step "installing torch $torch_version and numpy with pip (about 2.7 GB to fetch, once for all clones)" "$log" \
     _pip_install_torch "$python"; then
     what="pip could not install torch==$torch_version and numpy"
     if grep -qE 'NewConnectionError|Temporary failure|ConnectTimeout|Network is unreachable|No matching distribution|ReadTimeout|Connection (refused|reset|broken)' "$log"; then
