@@ -48,14 +48,17 @@ void Allreduce::reduce(std::span<float> data, Reduction reduction, std::span<flo
     throw BadRequest(str("[ddl] allreduce of ", count, " elements with ", scratch.size(),
                          " floats of scratch; required: ", scratch_elements(count)));
   }
+  const auto start = std::chrono::steady_clock::now();
   const bool average = reduction == Reduction::average;
   signature = hash_in(hash_in(signature, plan_.hash()), options_.chunk_bytes);
   agree(comm_, {average ? Operation::allreduce_average : Operation::allreduce_sum, -1, count, signature});
-  if (plan_.size() == 1) return;
   const auto chunk = static_cast<int64_t>(options_.chunk_bytes / sizeof(float));
-  for (int64_t begin = 0; begin < count; begin += chunk) {
+  for (int64_t begin = 0; plan_.size() > 1 && begin < count; begin += chunk) {
     reduce_chunk(slice(data, {begin, std::min(begin + chunk, count)}), average ? plan_.size() : 1.0f, scratch);
   }
+  ++totals_.calls;
+  totals_.bytes += static_cast<int64_t>(data.size_bytes());
+  totals_.time += std::chrono::steady_clock::now() - start;
 }
 
 void Allreduce::reduce_chunk(std::span<float> chunk, float divisor, std::span<float> scratch) {

@@ -1,5 +1,6 @@
 /// The sum or average of a vector over all ranks, level by level.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -22,6 +23,13 @@ struct AllreduceOptions {
   void validate() const;
 };
 
+/// What an Allreduce has done since it was made, on this rank.
+struct AllreduceTotals {
+  int64_t calls = 0;
+  int64_t bytes = 0;                ///< of the vectors, not of the messages
+  std::chrono::nanoseconds time{};  ///< within `reduce`, waiting for later ranks included
+};
+
 /// Allreduce of float32 over one communicator, which must outlive it. Keeps its plan and work lists, so that repeated
 /// calls allocate nothing. Used by one thread at a time.
 class Allreduce {
@@ -29,6 +37,7 @@ class Allreduce {
   explicit Allreduce(Communicator& comm, AllreduceOptions options = {});
 
   const Plan& plan() const noexcept { return plan_; }
+  const AllreduceTotals& totals() const noexcept { return totals_; }
   /// How many floats of scratch `reduce` needs for a vector of `count` elements; at most about one chunk.
   int64_t scratch_elements(int64_t count) const;
 
@@ -59,6 +68,7 @@ class Allreduce {
   const Plan plan_;
   const int host_;
   const int local_;
+  AllreduceTotals totals_;
   std::vector<Request> requests_;
   std::vector<const float*> terms_;
   std::vector<float> own_scratch_;
