@@ -214,7 +214,8 @@ TEST(GateTest, GradientAccumulationOverMicroBatches) {
 TEST(GateTest, AnOperatorOutsideAtenIsTakenToWriteItsArguments) {
   static auto* library = new torch::Library(torch::Library::DEF, "gate_test", c10::nullopt, __FILE__, __LINE__);
   static bool defined = [] {
-    library->def("sneaky(Tensor x) -> ()", [](const at::Tensor& x) { x.data_ptr<float>()[0] = 42; });
+    library->def("sneaky(Tensor x) -> ()");
+    library->impl("sneaky", c10::DispatchKey::CPU, [](const at::Tensor& x) { x.data_ptr<float>()[0] = 42; });
     return true;
   }();
   (void)defined;
@@ -231,7 +232,8 @@ TEST(GateTest, AnOperatorOutsideAtenIsTakenToWriteItsArguments) {
 TEST(GateTest, CollectivesOfC10dAreRefused) {
   static auto* library = new torch::Library(torch::Library::FRAGMENT, "_c10d_functional", c10::nullopt, __FILE__, __LINE__);
   static bool defined = [] {
-    library->def("gate_test_reduce(Tensor x) -> Tensor", [](const at::Tensor& x) { return x.clone(); });
+    library->def("gate_test_reduce(Tensor x) -> Tensor");
+    library->impl("gate_test_reduce", c10::DispatchKey::CPU, [](const at::Tensor& x) { return x.clone(); });
     return true;
   }();
   (void)defined;

@@ -115,19 +115,29 @@ TEST_F(PagerTest, AnEarlyPageOutMakesTheLaterDropFree) {
 }
 
 TEST_F(PagerTest, PrefetchesOnlyIntoRoomThatIsFreeOrHeldByCleanPagesUsedLater) {
-  auto a = buffer(1), b = buffer(2), c = buffer(3), d = buffer(4);
-  pager.set_next_use(*a->page(), 10);
+  auto a = buffer(1);
+  pager.set_next_use(*a->page(), 40);
+  auto b = buffer(2), c = buffer(3);
   pager.set_next_use(*b->page(), 5);
-  EXPECT_FALSE(pager.try_prefetch(a->page()->id));  // b, c, d are dirty, or used before
-  touch(*b);
   pager.set_next_use(*c->page(), 50);
-  pager.start_page_out(c->page()->id);
-  while (c->page()->outgoing && !c->page()->copy.done()) std::this_thread::yield();
-  touch(*d, true);
+  PageUse both[] = {{b->page(), false, 5}, {c->page(), false, 50}};
+  pager.lease(both);
+  auto d = buffer(4);  // a leaves
+  ASSERT_FALSE(a->present());
+  pager.unlease(both);
+  pager.set_next_use(*d->page(), 6);
   pager.set_next_use(*a->page(), 10);
-  EXPECT_TRUE(pager.try_prefetch(a->page()->id) || !a->present());
+  EXPECT_FALSE(pager.try_prefetch(a->page()->id));  // c is used later, but dirty
+  pager.start_page_out(c->page()->id);
+  while (!c->page()->copy.done()) std::this_thread::yield();
+  EXPECT_TRUE(pager.try_prefetch(a->page()->id));
+  EXPECT_FALSE(c->present());
   touch(*a);
   EXPECT_TRUE(a->holds(1));
+  EXPECT_EQ(pager.stats().demand_page_ins, 0);
+  pager.set_next_use(*a->page(), 7);
+  pager.set_next_use(*c->page(), 8);
+  EXPECT_FALSE(pager.try_prefetch(c->page()->id));  // everything resident is used before
 }
 
 TEST_F(PagerTest, FreesHostAndDeviceBytesOfPagesThatEnd) {
@@ -138,7 +148,7 @@ TEST_F(PagerTest, FreesHostAndDeviceBytesOfPagesThatEnd) {
   c.reset();
   d.reset();
   e.reset();  // resident
-  pager.evict_all();
+  pager.bring_home();  // nothing is left but copies under way
   EXPECT_EQ(host.used_bytes(), 0);
   EXPECT_EQ(ledger.used_bytes(), 0);
   EXPECT_EQ(pager.paged_bytes(), 0);
