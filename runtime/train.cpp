@@ -127,6 +127,11 @@ RunContext make_context(const TrainOptions& options, ddl::Comm comm) {
   data.seed = options.seed;
   auto dataset = open_dataset(options.model, options.data, data);
   context.split = split(dataset->size());
+  const int64_t together = options.batch * context.world();
+  if (together > static_cast<int64_t>(context.split.train.size()))
+    throw BadRequest(str("[train] ", context.world(), " ranks of batch ", options.batch, " take ", together,
+                         " cases at once, but there are ", context.split.train.size(), " to train on (",
+                         context.split.validation.size(), " are held out); use fewer ranks or more cases"));
   const int64_t ranks = context.comm ? context.comm->communicator->local_size() : 1;
   context.data = in_host_memory(std::move(dataset), discover_host().memory_bytes / 4 / ranks);
   return context;

@@ -59,7 +59,8 @@ int parse_and_run(int argc, char** argv) {
   app.require_subcommand(1);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     std::string what = error.what();
-    if (error.get_name() == "ExtrasError") what = "unknown option: " + what.substr(what.rfind(": ") + 2);
+    // CLI11 says "The following argument(s) was/were not expected: --foo".
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) what = "unknown option" + what.substr(what.rfind(": "));
     return "spillway: " + what + " (see --help)\n";
   });
   struct Command {
