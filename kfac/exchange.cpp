@@ -7,10 +7,17 @@
 namespace spillway::kfac {
 
 Exchange::Exchange(ddl::Comm comm) : comm_(std::move(comm)) {
-  TORCH_CHECK(!comm_, "[kfac.exchange] only a single process (a null Comm) is served so far");
+  if (!comm_) return;
+  rank_ = comm_->communicator->rank();
+  world_ = comm_->communicator->size();
 }
 
-void Exchange::average_(at::TensorList) const {}
-void Exchange::broadcast_(at::TensorList, int64_t, at::IntArrayRef) const {}
+void Exchange::average_(at::TensorList tensors) const {
+  if (world_ > 1) ddl::allreduce_(tensors, comm_, ddl::Reduction::average);
+}
+
+void Exchange::broadcast_(at::TensorList tensors, int64_t root, at::IntArrayRef members) const {
+  if (members.size() > 1) ddl::broadcast_(tensors, comm_, root, members);
+}
 
 }  // namespace spillway::kfac

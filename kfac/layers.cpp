@@ -55,22 +55,20 @@ std::string reason_against(const Layer& layer, const KfacOptions& options) {
 FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options) {
   FoundLayers found;
   std::unordered_set<const void*> seen;
-  for (const auto& item : model.named_modules("", /*include_self=*/true)) {
-    const auto& module = *item.value();
-    if (module.parameters(/*recurse=*/false).empty()) continue;
+  const auto consider = [&](const std::string& name, const torch::nn::Module& module) {
+    if (module.parameters(/*recurse=*/false).empty()) return;
     auto layer = as_layer(module);
-    if (!layer) {
-      found.left_alone.push_back({item.key(), module.name() + " is not supported"});
-      continue;
-    }
-    layer->shape.name = item.key();
+    if (!layer) return found.left_alone.push_back({name, module.name() + " is not supported"});
+    layer->shape.name = name;
     layer->shape.separable = is_separable(layer->shape, options.conv_factors, options.max_factor_dim);
-    if (auto reason = reason_against(*layer, options); !reason.empty()) {
-      found.left_alone.push_back({item.key(), std::move(reason)});
-    } else if (seen.insert(layer->weight.unsafeGetTensorImpl()).second) {
+    if (auto reason = reason_against(*layer, options); !reason.empty())
+      found.left_alone.push_back({name, std::move(reason)});
+    else if (seen.insert(layer->weight.unsafeGetTensorImpl()).second)
       found.layers.push_back(std::move(*layer));
-    }
-  }
+  };
+  // The model itself may live on the stack: it is not asked for a shared pointer.
+  consider("", model);
+  for (const auto& item : model.named_modules("", /*include_self=*/false)) consider(item.key(), *item.value());
   return found;
 }
 

@@ -13,7 +13,7 @@ namespace spillway::kfac {
 /// γ: absolute where given, else relative · (tr A/dim A) · (tr G/dim G).
 struct Damping {
   double relative = 0.3;
-  std::optional<double> absolute;
+  std::optional<double> absolute = std::nullopt;
 };
 
 /// A layer's gradient, or what has become of it: `weight` as the parameter is shaped, `bias` undefined where there is

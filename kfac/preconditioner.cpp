@@ -9,9 +9,6 @@
 namespace spillway::kfac {
 namespace {
 
-// New factors are averaged in groups of about this size, so that small ones share a message and no group is large.
-constexpr int64_t kBucketBytes = int64_t{16} << 20;
-
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}
@@ -138,10 +135,11 @@ void Kfac::step(double lr) {
 }
 
 void Kfac::commit_factors() {
+  // In groups that share messages, so that no group is large.
   auto& layers = statistics_->layers;
   for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
     std::vector<at::Tensor> bucket;
-    while (end < layers.size() && (end == begin || bytes_of(bucket) < kBucketBytes)) {
+    while (end < layers.size() && (end == begin || bytes_of(bucket) < ddl::kFusionBytes)) {
       Stopwatch watch(seconds_.factor_compute);
       const auto& fresh = layers[end++].finish(watched_batch_);
       bucket.insert(bucket.end(), fresh.begin(), fresh.end());

@@ -5,6 +5,7 @@
 
 #include "kfac/factors.h"
 #include "kfac/patches.h"
+#include "kfac/shifted.h"
 
 namespace spillway::kfac {
 namespace {
@@ -16,16 +17,19 @@ int64_t rows_that_fit(int64_t workspace_bytes, int64_t features, const at::Tenso
   return std::max<int64_t>(1, workspace_bytes / (features * static_cast<int64_t>(sum.element_size())));
 }
 
+// The last row and column of sum, which stand for a feature that is always one, over `count` rows.
+void add_ones(const at::Tensor& sum, const at::Tensor& feature_sums, int64_t count) {
+  const int64_t n = feature_sums.size(0);
+  sum.select(1, n).narrow(0, 0, n).add_(feature_sums);
+  sum.select(0, n).narrow(0, 0, n).add_(feature_sums);
+  sum.select(0, n).select(0, n).add_(count);
+}
+
 // sum += [X; 1] [X; 1]ᵀ for X [features, rows]; the ones only where sum has a row for them.
 void add_outer(const at::Tensor& sum, const at::Tensor& x) {
   const int64_t n = x.size(0);
-  auto block = sum.narrow(0, 0, n).narrow(1, 0, n);
-  block.addmm_(x, x.t());
-  if (sum.size(0) == n) return;
-  const auto row_sums = x.sum(1);
-  sum.select(1, n).narrow(0, 0, n).add_(row_sums);
-  sum.select(0, n).narrow(0, 0, n).add_(row_sums);
-  sum.select(0, n).select(0, n).add_(x.size(1));
+  sum.narrow(0, 0, n).narrow(1, 0, n).addmm_(x, x.t());
+  if (sum.size(0) > n) add_ones(sum, x.sum(1), x.size(1));
 }
 
 // X = x for x [rows, features].
@@ -62,6 +66,18 @@ void for_each_group(const at::Tensor& sum, const at::Tensor& x, const Add& add) 
   for (int64_t g = 0; g < groups; ++g) add(sum.select(0, g), x.narrow(1, g * channels, channels));
 }
 
+void add_without_patches(const at::Tensor& sum, const at::Tensor& x, const Geometry& geometry,
+                         int64_t workspace_bytes) {
+  const int64_t channels = x.size(1), volume = geometry.kernel_volume(), n = channels * volume;
+  const auto block = sum.narrow(0, 0, n).narrow(1, 0, n);
+  add_shifted_products(block.unflatten(0, {channels, volume}).unflatten(2, {channels, volume}), x, geometry,
+                       workspace_bytes);
+  if (sum.size(0) == n) return;
+  int64_t positions = 1;
+  for (int64_t size : output_positions(x, geometry)) positions *= size;
+  add_ones(sum, shifted_sums(x, geometry, sum.scalar_type()), positions);
+}
+
 // Calls add with the patches of one box of positions after the other.
 template <class Add>
 void for_each_patch_matrix(const at::Tensor& sum, const at::Tensor& x, const Geometry& geometry,
@@ -78,6 +94,7 @@ void add_input_products(const at::Tensor& sum, const at::Tensor& input, const Ge
   if (!geometry) return add_rows(sum.select(0, 0), input, workspace_bytes);
   for_each_group(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
     if (geometry->is_pointwise()) return add_positions(group_sum, x, workspace_bytes);
+    if (shifts_pay(x, *geometry, false)) return add_without_patches(group_sum, x, *geometry, workspace_bytes);
     for_each_patch_matrix(group_sum, x, *geometry, workspace_bytes,
                           [&](const at::Tensor& patches) { add_outer(group_sum, patches.flatten(0, 1)); });
   });
@@ -104,6 +121,7 @@ void add_channel_products(const at::Tensor& sum, const at::Tensor& input, const 
 void add_offset_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
                          int64_t workspace_bytes) {
   for_each_group(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
+    if (shifts_pay(x, geometry, true)) return add_shifted_dots(group_sum, x, geometry, workspace_bytes);
     for_each_patch_matrix(group_sum, x, geometry, workspace_bytes, [&](const at::Tensor& patches) {
       group_sum.add_(at::bmm(patches, patches.transpose(1, 2)).sum(0));
     });

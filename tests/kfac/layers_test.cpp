@@ -49,11 +49,13 @@ TEST(LayersTest, ListsWhatItLeavesAloneAndWhy) {
 }
 
 TEST(LayersTest, SkipsNamesThatMatch) {
-  nn::Sequential inner(nn::Linear(2, 2), nn::Linear(2, 2));
-  nn::Sequential model;
-  model->push_back("body", inner);
-  model->push_back("head", nn::Linear(2, 2));
-  const auto found = find_layers(*model, {.skip = {"^head$", "body\\.1"}});
+  struct Model : nn::Module {
+    Model() {
+      register_module("body", nn::Sequential(nn::Linear(2, 2), nn::Linear(2, 2)));
+      register_module("head", nn::Linear(2, 2));
+    }
+  };
+  const auto found = find_layers(Model(), {.skip = {"^head$", "body\\.1"}});
   ASSERT_EQ(found.layers.size(), 1u);
   EXPECT_EQ(found.layers[0].shape.name, "body.0");
   EXPECT_EQ(reason(found, "head"), "skipped by name");

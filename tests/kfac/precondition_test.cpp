@@ -23,8 +23,9 @@ void expect_dense_solution(const LayerCase& layer_case, ConvFactors form, const 
   const auto expected = reference::natural_gradient(shape, run.gradient(), factors, damping);
   EXPECT_LT(largest_difference(v.weight, expected.weight), 1e-10 * expected.weight.abs().max().item<double>());
   ASSERT_EQ(v.bias.defined(), expected.bias.defined());
-  if (v.bias.defined())
+  if (v.bias.defined()) {
     EXPECT_LT(largest_difference(v.bias, expected.bias), 1e-10 * expected.bias.abs().max().item<double>());
+  }
 }
 
 }  // namespace

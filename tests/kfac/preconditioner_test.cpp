@@ -1,6 +1,7 @@
 #include "kfac/preconditioner.h"
 
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 
 #include <cmath>
 #include <limits>
@@ -52,8 +53,9 @@ TEST_P(KfacLayerTest, RewritesTheGradientAsTheDenseOracleDoes) {
     kfac.step(0.1);
     const auto v = run.gradient();
     EXPECT_LT(largest_difference(v.weight, expected.weight), 1e-9 * expected.weight.abs().max().item<double>());
-    if (shape.bias)
+    if (shape.bias) {
       EXPECT_LT(largest_difference(v.bias, expected.bias), 1e-9 * expected.bias.abs().max().item<double>());
+    }
   }
 }
 INSTANTIATE_TEST_SUITE_P(EveryKind, KfacLayerTest, testing::ValuesIn(layer_cases()),
