@@ -12,6 +12,12 @@ bool Ticket::done() const {
   return state_->done;
 }
 
+bool Ticket::succeeded() const {
+  if (!state_) return true;
+  std::lock_guard lock(state_->mutex);
+  return state_->done && !state_->error;
+}
+
 void Ticket::wait() const {
   if (!state_) return;
   std::unique_lock lock(state_->mutex);

@@ -18,6 +18,8 @@ class Ticket {
  public:
   Ticket() = default;
   bool done() const;
+  /// Complete, and without an error.
+  bool succeeded() const;
   /// Blocks until the work is complete; throws the work's error, every time it is asked.
   void wait() const;
 

@@ -1,4 +1,4 @@
-/// Ranks and the point-to-point transport between them: what every collective is built on.
+/// Ranks and the point-to-point messages between them: what every collective is built on.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -10,13 +10,94 @@
 #include <string_view>
 #include <vector>
 
+#include "ddl/transport.h"
+
 namespace spillway::ddl {
 
-/// A rank did not answer within the deadline, died, or disagrees about what is being communicated. Names rank, level and
-/// stage. The communicator is dead afterwards: every later call throws.
+/// A rank did not answer within the deadline, died, or disagrees about what is being communicated. Names rank, level
+/// and stage. The communicator is dead afterwards: every later call throws.
 class CommError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+struct CommOptions {
+  /// How long a wait for one message may last before the rank that owes it is given up; 1 ms to 1 day. Must exceed the
+  /// longest time by which ranks are apart when they meet (a slow step, a checkpoint). A survivor spends up to 2 s more
+  /// on finding out who else is alive.
+  std::chrono::milliseconds deadline{60'000};
+  /// The host of each rank, as declared (`4+2`: 0 0 0 0 1 1); empty: as the transport discovered. Any labels; the same
+  /// on every rank.
+  std::vector<int> hosts = {};
+
+  /// Throws BadRequest naming the field, its value and the allowed range.
+  void validate(int world_size) const;
+};
+
+/// Where in a collective a rank is: for messages. `level` and `stage` count from 1; level 0 means outside the levels.
+struct Stage {
+  std::string_view collective;
+  int level = 0;
+  int levels = 0;
+  int stage = 0;
+};
+
+/// One rank's view of a world of ranks. Used by one thread at a time; ranks call the same collectives in the same
+/// order.
+class Communicator {
+ public:
+  explicit Communicator(std::unique_ptr<Transport> transport, CommOptions options = {});
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return static_cast<int>(hosts_.size()); }
+  /// The host of each rank, counted from 0 in order of first appearance.
+  const std::vector<int>& hosts() const noexcept { return hosts_; }
+  /// This rank's place among the ranks of its host, in rank order, and their number.
+  int local_rank() const;
+  int local_size() const;
+  std::string_view transport_name() const { return transport_->name(); }
+  std::chrono::milliseconds deadline() const noexcept { return options_.deadline; }
+  /// True after a CommError, for ever.
+  bool dead() const noexcept { return !death_.empty(); }
+
+  /// Starts a message; see Transport. The request is finished by `wait`. Throws CommError when the transport fails.
+  [[nodiscard]] Request send(int peer, Tag tag, std::span<const std::byte> bytes);
+  [[nodiscard]] Request receive(int peer, Tag tag, std::span<std::byte> bytes);
+  /// Blocks until all are finished, and empties them. Throws CommError naming the rank that owes a message, when it
+  /// does not come within the deadline or another rank gave up; buffers of unfinished requests may then be freed.
+  void wait(std::span<Request> requests, const Stage& stage);
+
+  /// Tells the other ranks why, abandons every message, and throws CommError. Later calls throw the same reason.
+  [[noreturn]] void fail(const std::string& reason);
+
+  /// How many collectives over all ranks were started before; then one more.
+  int64_t next_sequence() noexcept { return sequence_++; }
+
+ private:
+  struct Notice;
+  void require_alive() const;
+  bool finished(Request& request, const Stage& stage);
+  void post_notice(int origin, const std::string& reason, bool timed_out);
+  /// Collects the notices that have come; the peer of the most telling one, or -1.
+  int collect_notices();
+  void heed_notices(const Stage& stage);
+  /// After a timeout every survivor posts a notice and reads the others': who posts none is silent.
+  std::vector<int> call_the_roll(int origin, const std::string& reason);
+  [[noreturn]] void time_out(int peer, const Stage& stage);
+  [[noreturn]] void die(const std::string& reason);
+
+  std::unique_ptr<Transport> transport_;
+  const CommOptions options_;
+  const int rank_;
+  std::vector<int> hosts_;
+  int64_t sequence_ = 0;
+  std::string death_;
+  std::unique_ptr<Notice> notice_out_;
+  std::vector<Notice> notices_in_;
+  std::vector<Request> notice_requests_;
 };
 
 }  // namespace spillway::ddl

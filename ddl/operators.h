@@ -4,31 +4,42 @@
 #include <ATen/core/ivalue.h>
 #include <torch/custom_class.h>
 
+#include <cstdint>
 #include <memory>
 
+#include "ddl/allreduce.h"
 #include "ddl/communicator.h"
 
 namespace spillway::ddl {
 
-class Communicator;
+/// Tensors are fused up to this many bytes per operator call: enough that a message's latency no longer matters, little
+/// beside any budget. A larger tensor travels alone and in place.
+inline constexpr int64_t kFusionBytes = int64_t{8} << 20;
 
-/// A Communicator as operators take it (a torchbind class, `spillway::Communicator`).
+/// A Communicator as operators take it (a torchbind class, `spillway::Communicator`), with its allreduce, whose plan
+/// and work lists are kept between calls.
 struct CommunicatorHandle final : torch::CustomClassHolder {
-  explicit CommunicatorHandle(std::shared_ptr<Communicator> communicator) : communicator(std::move(communicator)) {}
+  explicit CommunicatorHandle(std::shared_ptr<Communicator> communicator)
+      : communicator(std::move(communicator)), allreduce(*this->communicator) {}
   const std::shared_ptr<Communicator> communicator;
+  Allreduce allreduce;
 };
 using Comm = c10::intrusive_ptr<CommunicatorHandle>;
 
-enum class Reduction : int64_t { sum, average };
+/// Wraps a communicator for the operators.
+Comm make_comm(std::shared_ptr<Communicator> communicator);
 
 /// Reduces every tensor over all ranks, in place; all ranks get the same bits. float32, dense, any shape; every rank
-/// passes the same shapes in the same order. Blocking. Tensors are fused through one staging buffer of at most
-/// `kFusionBytes`, so that many small ones cost few messages. Averages divide once, at the end.
-/// Throws CommError. Operator: `spillway::allreduce_`.
+/// passes the same shapes and strides in the same order. Blocking. Tensors are fused through one staging buffer of at
+/// most `kFusionBytes`, so that many small ones cost few messages. Averages divide once, at the end. The operator is
+/// called once per group of at most kFusionBytes or one larger tensor, so that a budget need only hold one group, its
+/// staging and scratch of 4 MiB at a time. Autograd does not see it; version counters do. Throws CommError. Operator:
+/// `spillway::allreduce_`.
 void allreduce_(at::TensorList tensors, const Comm& comm, Reduction reduction);
 
 /// Copies the tensors of rank `root` to every rank in `members` (which contains root; the same list on each member;
-/// other ranks return at once). Blocking. Throws CommError. Operator: `spillway::broadcast_`.
+/// other ranks return at once). Dense, any type; grouped like allreduce_. Blocking. Throws CommError. Operator:
+/// `spillway::broadcast_`.
 void broadcast_(at::TensorList tensors, const Comm& comm, int64_t root, at::IntArrayRef members);
 
 }  // namespace spillway::ddl

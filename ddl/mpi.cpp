@@ -1,0 +1,222 @@
+#include "ddl/mpi.h"
+
+// The deprecated C++ bindings would add a library and warnings.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <stdexcept>
+#include <thread>
+
+#include "core/error.h"
+
+namespace spillway::ddl {
+
+/// Shared with the communicators, which say when MPI is no longer fit to be finalized.
+struct MpiRuntime::State {
+  bool broken = false;
+  int exceptions_at_start = std::uncaught_exceptions();
+};
+
+namespace {
+
+/// MPI counts in int; larger messages go as several, which arrive in order.
+constexpr size_t kPieceBytes = size_t{1} << 30;
+/// A rank that has polled this often in vain sleeps between polls, so that waiting does not cost a core.
+constexpr int kPollsBeforeSleep = 2000;
+constexpr std::chrono::microseconds kSleep{50};
+
+void check(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "unknown error";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw std::runtime_error(str(call, ": ", text));
+}
+
+/// Each rank's host, as ordinals: the ranks that can share memory with each other share a host.
+std::vector<int> discover_hosts(MPI_Comm world) {
+  int rank = 0;
+  int size = 0;
+  check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(world, &size), "MPI_Comm_size");
+  MPI_Comm host = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+  int first = rank;
+  const int code = MPI_Bcast(&first, 1, MPI_INT, 0, host);
+  MPI_Comm_free(&host);
+  check(code, "MPI_Bcast");
+  std::vector<int> hosts(size);
+  check(MPI_Allgather(&first, 1, MPI_INT, hosts.data(), 1, MPI_INT, world), "MPI_Allgather");
+  std::vector<int> leaders;
+  for (int& leader : hosts) {
+    const auto found = std::find(leaders.begin(), leaders.end(), leader);
+    const auto ordinal = static_cast<int>(found - leaders.begin());
+    if (found == leaders.end()) leaders.push_back(leader);
+    leader = ordinal;
+  }
+  return hosts;
+}
+
+class MpiTransport final : public Transport {
+ public:
+  explicit MpiTransport(std::shared_ptr<MpiRuntime::State> state) : state_(std::move(state)) {
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+    check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    hosts_ = discover_hosts(comm_);
+  }
+
+  // MPI_Comm_free is collective, and ranks part in any order: comm_ lives as long as MPI does.
+  ~MpiTransport() override { forget(); }
+
+  std::string_view name() const override { return "MPI"; }
+  int rank() const override { return rank_; }
+  const std::vector<int>& hosts() const override { return hosts_; }
+
+  Request send(int peer, Tag tag, std::span<const std::byte> bytes) override {
+    const int slot = take_slot();
+    for_each_piece(bytes.size(), [&](size_t begin, int size) {
+      MPI_Request& request = slots_[slot].pieces.emplace_back(MPI_REQUEST_NULL);
+      check(MPI_Isend(bytes.data() + begin, size, MPI_BYTE, peer, static_cast<int>(tag), comm_, &request), "MPI_Isend");
+    });
+    return {slot, peer};
+  }
+
+  Request receive(int peer, Tag tag, std::span<std::byte> bytes) override {
+    const int slot = take_slot();
+    slots_[slot].expected = static_cast<int64_t>(bytes.size());
+    for_each_piece(bytes.size(), [&](size_t begin, int size) {
+      MPI_Request& request = slots_[slot].pieces.emplace_back(MPI_REQUEST_NULL);
+      check(MPI_Irecv(bytes.data() + begin, size, MPI_BYTE, peer, static_cast<int>(tag), comm_, &request), "MPI_Irecv");
+    });
+    return {slot, peer};
+  }
+
+  bool test(Request& request) override {
+    if (!request.active()) return true;
+    Slot& slot = slots_[request.slot];
+    while (slot.finished < slot.pieces.size()) {
+      int done = 0;
+      MPI_Status status;
+      check(MPI_Test(&slot.pieces[slot.finished], &done, &status), "MPI_Test");
+      if (!done) return false;
+      if (slot.expected >= 0) {
+        int size = 0;
+        check(MPI_Get_count(&status, MPI_BYTE, &size), "MPI_Get_count");
+        slot.received += size;
+      }
+      ++slot.finished;
+    }
+    if (slot.expected >= 0 && slot.received != slot.expected) {
+      throw std::runtime_error(str(slot.received, " bytes came where ", slot.expected, " were expected"));
+    }
+    polls_ = 0;
+    free_.push_back(request.slot);
+    request = {};
+    return true;
+  }
+
+  void idle(std::chrono::steady_clock::time_point) override {
+    if (++polls_ < kPollsBeforeSleep) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kSleep);
+    }
+  }
+
+  void abandon() noexcept override {
+    state_->broken = true;
+    forget();
+  }
+
+ private:
+  struct Slot {
+    std::vector<MPI_Request> pieces;
+    size_t finished = 0;
+    int64_t expected = -1;  ///< bytes, of a receive
+    int64_t received = 0;
+  };
+
+  /// Cancels receives. A send cannot be cancelled, but MPI reads its buffer only inside MPI calls, and after a death
+  /// the only one left is MPI_Abort.
+  void forget() noexcept {
+    for (Slot& slot : slots_) {
+      for (MPI_Request& request : slot.pieces) {
+        if (request == MPI_REQUEST_NULL || slot.expected < 0) continue;
+        MPI_Cancel(&request);
+        MPI_Request_free(&request);
+      }
+    }
+  }
+
+  static void for_each_piece(size_t size, auto start) {
+    size_t begin = 0;
+    do {
+      const size_t piece = std::min(kPieceBytes, size - begin);
+      start(begin, static_cast<int>(piece));
+      begin += piece;
+    } while (begin < size);
+  }
+
+  int take_slot() {
+    if (free_.empty()) {
+      slots_.emplace_back();
+      free_.reserve(slots_.size());
+      return static_cast<int>(slots_.size()) - 1;
+    }
+    const int slot = free_.back();
+    free_.pop_back();
+    slots_[slot].pieces.clear();
+    slots_[slot].finished = 0;
+    slots_[slot].expected = -1;
+    slots_[slot].received = 0;
+    return slot;
+  }
+
+  const std::shared_ptr<MpiRuntime::State> state_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int polls_ = 0;
+  std::vector<int> hosts_;
+  std::vector<Slot> slots_;
+  std::vector<int> free_;
+};
+
+}  // namespace
+
+bool built_with_mpi() noexcept {
+  return true;
+}
+
+MpiRuntime::MpiRuntime() : state_(std::make_shared<State>()) {
+  int provided = MPI_THREAD_SINGLE;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  if (provided < MPI_THREAD_SERIALIZED) {
+    throw std::runtime_error("[ddl] this MPI does not let threads take turns (MPI_THREAD_SERIALIZED)");
+  }
+}
+
+MpiRuntime::~MpiRuntime() {
+  if (!state_->broken && std::uncaught_exceptions() == state_->exceptions_at_start) {
+    MPI_Finalize();
+  }
+}
+
+std::unique_ptr<Transport> MpiRuntime::transport() {
+  return std::make_unique<MpiTransport>(state_);
+}
+
+std::shared_ptr<Communicator> MpiRuntime::world(CommOptions options) {
+  return std::make_shared<Communicator>(transport(), std::move(options));
+}
+
+void MpiRuntime::abort(int code) noexcept {
+  MPI_Abort(MPI_COMM_WORLD, code);
+  std::_Exit(code);
+}
+
+}  // namespace spillway::ddl

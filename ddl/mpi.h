@@ -1,0 +1,44 @@
+/// Ranks as MPI processes. The only door to MPI: everything here also exists in a build without it, and says so.
+#pragma once
+#include <memory>
+
+#include "ddl/communicator.h"
+
+namespace spillway::ddl {
+
+/// False in a build without MPI.
+bool built_with_mpi() noexcept;
+
+/// True when an MPI launcher (mpirun, mpiexec, srun with PMI) started this process; without one a program needs no MPI
+/// at all. Reads the launchers' environment variables, which is the only way they tell.
+bool launched_by_mpi() noexcept;
+
+/// Owns MPI in this process, from MPI_Init_thread (level SERIALIZED: one thread at a time) to MPI_Finalize. Create one,
+/// early, in main.
+class MpiRuntime {
+ public:
+  /// Throws std::runtime_error in a build without MPI, or when MPI cannot start.
+  MpiRuntime();
+  /// Finalizes MPI, which waits for all ranks; not when a communicator has died or an exception is passing through,
+  /// since a rank that cannot go on would wait for ever: the launcher then ends the others.
+  ~MpiRuntime();
+  MpiRuntime(const MpiRuntime&) = delete;
+  MpiRuntime& operator=(const MpiRuntime&) = delete;
+
+  /// A new communicator over all processes, with messages of its own. Collective; discovers which ranks share a host's
+  /// memory. Communicators must end before the runtime does. Messages of any size.
+  /// Throws std::runtime_error with MPI's text.
+  std::shared_ptr<Communicator> world(CommOptions options = {});
+  /// The transport alone, to be wrapped.
+  std::unique_ptr<Transport> transport();
+
+  /// Ends every process of the launch with `code`: what a tool does after printing a CommError.
+  [[noreturn]] static void abort(int code) noexcept;
+
+  struct State;
+
+ private:
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace spillway::ddl

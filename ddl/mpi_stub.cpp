@@ -1,0 +1,33 @@
+// Stands in for mpi.cpp in a build without MPI.
+#include <cstdlib>
+#include <stdexcept>
+
+#include "ddl/mpi.h"
+
+namespace spillway::ddl {
+
+struct MpiRuntime::State {};
+
+bool built_with_mpi() noexcept {
+  return false;
+}
+
+MpiRuntime::MpiRuntime() {
+  throw std::runtime_error("[ddl] this program was built without MPI (SPILLWAY_MPI=ON needs an MPI)");
+}
+
+MpiRuntime::~MpiRuntime() = default;
+
+std::shared_ptr<Communicator> MpiRuntime::world(CommOptions) {
+  throw std::runtime_error("[ddl] built without MPI");
+}
+
+std::unique_ptr<Transport> MpiRuntime::transport() {
+  throw std::runtime_error("[ddl] built without MPI");
+}
+
+void MpiRuntime::abort(int code) noexcept {
+  std::_Exit(code);
+}
+
+}  // namespace spillway::ddl

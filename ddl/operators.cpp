@@ -1,0 +1,194 @@
+#include "ddl/operators.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "core/category.h"
+#include "ddl/agreement.h"
+#include "ddl/collectives.h"
+
+namespace spillway::ddl {
+namespace {
+
+void check_tensor(const at::Tensor& tensor, const char* operation) {
+  TORCH_CHECK(tensor.device().is_cpu(), "[ddl] ", operation, ": a tensor is on ", tensor.device(), "; allowed: cpu");
+  TORCH_CHECK(tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense(), "[ddl] ", operation,
+              ": a tensor of sizes ", tensor.sizes(), " and strides ", tensor.strides(),
+              " is not dense; allowed: tensors whose elements fill their memory, in any order");
+}
+
+void check_float(const at::Tensor& tensor, const char* operation) {
+  TORCH_CHECK(tensor.scalar_type() == at::kFloat, "[ddl] ", operation, ": a tensor is ", tensor.scalar_type(),
+              "; allowed: Float (float32)");
+}
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+std::span<float> floats_of(const at::Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())};
+}
+
+/// Types, sizes and strides: what must be alike on every rank for the bytes to mean the same.
+uint64_t signature_of(at::TensorList tensors) {
+  uint64_t hash = hash_in(kHashSeed, tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    hash = hash_in(hash, static_cast<uint64_t>(tensor.scalar_type()));
+    hash = hash_in(hash, tensor.dim());
+    for (const int64_t size : tensor.sizes()) hash = hash_in(hash, size);
+    for (const int64_t stride : tensor.strides()) hash = hash_in(hash, stride);
+  }
+  return hash;
+}
+
+/// Calls `on_group` for consecutive tensors of at most kFusionBytes together, or one larger tensor.
+void for_each_group(at::TensorList tensors, auto on_group) {
+  size_t begin = 0;
+  while (begin < tensors.size()) {
+    size_t end = begin + 1;
+    auto bytes = static_cast<int64_t>(tensors[begin].nbytes());
+    while (end < tensors.size() && bytes + static_cast<int64_t>(tensors[end].nbytes()) <= kFusionBytes) {
+      bytes += static_cast<int64_t>(tensors[end++].nbytes());
+    }
+    on_group(tensors.slice(begin, end - begin));
+    begin = end;
+  }
+}
+
+int64_t total_bytes(at::TensorList tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+at::Tensor staging_floats(int64_t count) {
+  const CategoryScope staging(Category::staging);
+  return at::empty({count}, at::TensorOptions(at::kFloat));
+}
+
+at::Tensor staging_bytes(int64_t count) {
+  const CategoryScope staging(Category::staging);
+  return at::empty({count}, at::TensorOptions(at::kByte));
+}
+
+void pack(at::TensorList tensors, std::byte* into) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.nbytes() > 0) std::memcpy(into, tensor.data_ptr(), tensor.nbytes());
+    into += tensor.nbytes();
+  }
+}
+
+void unpack(at::TensorList tensors, const std::byte* from) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.nbytes() > 0) std::memcpy(tensor.data_ptr(), from, tensor.nbytes());
+    from += tensor.nbytes();
+  }
+}
+
+/// Written behind autograd's back, but not behind the version counters': a tensor saved for backward is found changed.
+void bump_versions(at::TensorList tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+void allreduce_group(at::TensorList tensors, Allreduce& allreduce, Reduction reduction) {
+  const uint64_t signature = signature_of(tensors);
+  const int64_t fused = tensors.size() == 1 ? 0 : total_bytes(tensors) / static_cast<int64_t>(sizeof(float));
+  const int64_t count = tensors.size() == 1 ? tensors[0].numel() : fused;
+  const at::Tensor staging = staging_floats(fused + allreduce.scratch_elements(count));
+  const std::span<float> buffer = floats_of(staging);
+  if (tensors.size() == 1) {
+    allreduce.reduce(floats_of(tensors[0]), reduction, buffer, signature);
+    return;
+  }
+  pack(tensors, bytes_of(staging).data());
+  allreduce.reduce(buffer.first(fused), reduction, buffer.subspan(fused), signature);
+  unpack(tensors, bytes_of(staging).data());
+}
+
+void allreduce_kernel(at::TensorList tensors, const Comm& comm, int64_t reduction) {
+  TORCH_CHECK(reduction == 0 || reduction == 1, "[ddl] allreduce_: reduction is ", reduction,
+              "; allowed: 0 (sum), 1 (average)");
+  for (const at::Tensor& tensor : tensors) {
+    check_tensor(tensor, "allreduce_");
+    check_float(tensor, "allreduce_");
+  }
+  for_each_group(tensors, [&](at::TensorList group) {
+    allreduce_group(group, comm->allreduce, static_cast<Reduction>(reduction));
+  });
+  bump_versions(tensors);
+}
+
+void broadcast_group(at::TensorList tensors, Communicator& comm, int root, std::span<const int> members) {
+  const uint64_t signature = signature_of(tensors);
+  if (tensors.size() == 1) {
+    broadcast(comm, bytes_of(tensors[0]), root, members, signature);
+    return;
+  }
+  const at::Tensor staging = staging_bytes(total_bytes(tensors));
+  if (comm.rank() == root) pack(tensors, bytes_of(staging).data());
+  broadcast(comm, bytes_of(staging), root, members, signature);
+  if (comm.rank() != root) unpack(tensors, bytes_of(staging).data());
+}
+
+void broadcast_kernel(at::TensorList tensors, const Comm& comm, int64_t root, at::IntArrayRef members) {
+  for (const at::Tensor& tensor : tensors) check_tensor(tensor, "broadcast_");
+  const std::vector<int> ranks(members.begin(), members.end());
+  for_each_group(tensors, [&](at::TensorList group) {
+    broadcast_group(group, *comm->communicator, static_cast<int>(root), ranks);
+  });
+  const bool receiver = comm->communicator->rank() != root &&
+                        std::find(members.begin(), members.end(), comm->communicator->rank()) != members.end();
+  if (receiver) bump_versions(tensors);
+}
+
+// These registrations run before main wherever this file is linked. A static library's member is linked only when
+// something refers to it: whoever calls allreduce_, broadcast_ or make_comm, below in this file, does. A program that
+// means to reach the operators by name alone must link spillway_ddl_torch whole.
+TORCH_LIBRARY_FRAGMENT(spillway, library) {
+  library.class_<CommunicatorHandle>("Communicator");
+  library.def(
+      "allreduce_(Tensor(a!)[] tensors, __torch__.torch.classes.spillway.Communicator communicator, int reduction) -> "
+      "()");
+  library.def(
+      "broadcast_(Tensor(a!)[] tensors, __torch__.torch.classes.spillway.Communicator communicator, int root, int[] "
+      "members) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(spillway, CompositeExplicitAutograd, library) {
+  library.impl("allreduce_", allreduce_kernel);
+  library.impl("broadcast_", broadcast_kernel);
+}
+
+}  // namespace
+
+Comm make_comm(std::shared_ptr<Communicator> communicator) {
+  return c10::make_intrusive<CommunicatorHandle>(std::move(communicator));
+}
+
+void allreduce_(at::TensorList tensors, const Comm& comm, Reduction reduction) {
+  static const auto operation = c10::Dispatcher::singleton()
+                                    .findSchemaOrThrow("spillway::allreduce_", "")
+                                    .typed<void(at::TensorList, const Comm&, int64_t)>();
+  const at::NoGradGuard no_grad;
+  for_each_group(tensors, [&](at::TensorList group) { operation.call(group, comm, static_cast<int64_t>(reduction)); });
+}
+
+void broadcast_(at::TensorList tensors, const Comm& comm, int64_t root, at::IntArrayRef members) {
+  static const auto operation = c10::Dispatcher::singleton()
+                                    .findSchemaOrThrow("spillway::broadcast_", "")
+                                    .typed<void(at::TensorList, const Comm&, int64_t, at::IntArrayRef)>();
+  if (std::find(members.begin(), members.end(), comm->communicator->rank()) == members.end()) return;
+  const at::NoGradGuard no_grad;
+  for_each_group(tensors, [&](at::TensorList group) { operation.call(group, comm, root, members); });
+}
+
+}  // namespace spillway::ddl

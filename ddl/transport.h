@@ -1,0 +1,47 @@
+/// What a backend of the Communicator provides: non-blocking bytes between ranks, and nothing else.
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace spillway::ddl {
+
+/// What a message is for. Messages between the same two ranks with the same tag arrive in the order they were sent.
+enum class Tag : int { notice = 1, agreement, reduce, gather, broadcast, blob };
+
+/// One unfinished send or receive: a borrowed handle into its transport, empty once finished.
+struct Request {
+  int slot = -1;
+  int peer = -1;
+  bool active() const noexcept { return slot >= 0; }
+};
+
+/// One rank's end of the wire. Used by one thread at a time. Deadlines, diagnosis and death are the Communicator's; a
+/// transport only moves bytes, and throws std::runtime_error with the library's own text when that fails.
+/// Both ends of a message name the same number of bytes; a difference is an error of the receiver's `test`.
+class Transport {
+ public:
+  /// Forgets unfinished requests too.
+  virtual ~Transport() = default;
+  /// `threads`, `MPI`, …: for people.
+  virtual std::string_view name() const = 0;
+  virtual int rank() const = 0;
+  /// The host that each rank runs on, counted from 0 in order of first appearance; as long as there are ranks.
+  virtual const std::vector<int>& hosts() const = 0;
+  /// Starts sending; `bytes` must stay valid and unchanged until `test` says true or `abandon` returns. Never blocks.
+  virtual Request send(int peer, Tag tag, std::span<const std::byte> bytes) = 0;
+  /// Starts receiving; `bytes` must stay valid until `test` says true or `abandon` returns. Never blocks.
+  virtual Request receive(int peer, Tag tag, std::span<std::byte> bytes) = 0;
+  /// True, and empties `request`, when it is finished. An empty request is finished. Never blocks.
+  virtual bool test(Request& request) = 0;
+  /// Gives the processor away between two polls; may return at any time, and does at `until`.
+  virtual void idle(std::chrono::steady_clock::time_point until) = 0;
+  /// The communicator died. Forgets all unfinished requests: their buffers may be freed afterwards. Nothing else is
+  /// called later.
+  virtual void abandon() noexcept = 0;
+};
+
+}  // namespace spillway::ddl

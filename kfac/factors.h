@@ -1,0 +1,69 @@
+/// The statistics of one layer: sums of outer products over samples and positions, and their running averages.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "kfac/capture.h"
+#include "kfac/layer_shape.h"
+
+namespace spillway::kfac {
+
+/// Each adds one use's sum to `sum`, in sum's type, forming at most `workspace_bytes` of patches or copies at a time
+/// (one row of patches is always formed). `input` and `gradient`: [rows, features] for Linear (geometry null), else
+/// [batch, channels, *spatial]; any strides.
+/// Σ ããᵀ over positions: sum is [groups, side, side]; ã = [patch; 1] where side is one more than the patch.
+void add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
+                        int64_t workspace_bytes);
+/// tr_K of the above: Σ over positions and offsets of the channels' products, sum is [groups, channels, channels].
+/// No patches: each input position counts as often as patches contain it.
+void add_channel_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
+                          int64_t workspace_bytes);
+/// tr_C of the above: Σ over positions and channels of the offsets' products, sum is [groups, volume, volume].
+void add_offset_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
+                         int64_t workspace_bytes);
+/// Σ ggᵀ over positions: sum is [groups, side, side].
+void add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes);
+
+/// F ← decay·F + (1−decay)·F_new, F ← F_new while F is zero. An F_new that is not finite is dropped and adds one to
+/// `dropped` (a 0-dim int64 tensor); a zero F_new changes nothing. Overwrites `fresh`. Decided on the device.
+void update_running_average(const at::Tensor& running, const at::Tensor& fresh, double decay,
+                            const at::Tensor& dropped);
+
+/// One layer's factors under the `fisher` convention, in the order of LayerShape::factors():
+///   A = 1/(B·S) Σ ããᵀ,   G = B Σ ggᵀ,   g the raw autograd gradient of a loss that is a mean over B samples.
+/// B and the sums run over all that was staged since the last commit, so that m micro-batches whose losses are scaled
+/// by 1/m equal one batch m times larger: G = (m·B_micro) Σ ggᵀ with g = 1/(m·B_micro) ∂ℓ/∂y. Over W ranks that each
+/// see g_r of their own mean loss, the global gradient is g = g_r/W and B = W·B_r, so
+///   B Σ ggᵀ = W·B_r Σ_r Σ g_r g_rᵀ / W² = mean over ranks of (B_r Σ g_r g_rᵀ):
+/// averaging over ranks is all that is needed, for A as well. C and K are sums that are averaged alike, before K is
+/// normalised. A reused layer's uses count as further positions.
+class LayerFactors {
+ public:
+  /// Running averages are born here, zero, [groups, side, side] each. `like`: their type and device.
+  LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes);
+
+  /// Adds one use of the layer. The staged sums are born at the first. Ignores a use whose sizes are not the layer's.
+  void stage(const Captured& captured);
+  const std::vector<at::Tensor>& staged() const { return staged_; }
+  /// Turns the staged sums into this rank's new factors; `batch` samples were seen. Zeros when nothing was staged.
+  const std::vector<at::Tensor>& finish(int64_t batch);
+  /// Takes the new factors into the running averages and frees them.
+  void commit(double decay, const at::Tensor& dropped);
+  void discard();
+
+  const std::vector<at::Tensor>& running() const { return running_; }
+
+ private:
+  bool fits(const Captured& captured) const;
+  std::vector<at::Tensor> zeros() const;
+
+  LayerShape shape_;
+  at::TensorOptions options_;
+  int64_t workspace_bytes_;
+  std::vector<at::Tensor> running_;
+  std::vector<at::Tensor> staged_;
+  int64_t positions_ = 0;
+};
+
+}  // namespace spillway::kfac

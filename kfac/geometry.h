@@ -1,0 +1,31 @@
+/// How a convolution walks over its input.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace spillway::kfac {
+
+/// One entry a spatial dimension; `padding` zeros on both sides.
+struct Geometry {
+  std::vector<int64_t> kernel, stride, padding, dilation;
+  int64_t groups = 1;
+
+  size_t dims() const { return kernel.size(); }
+  int64_t kernel_volume() const {
+    int64_t volume = 1;
+    for (int64_t k : kernel) volume *= k;
+    return volume;
+  }
+  /// Output positions along dimension `d` for an input of `size`.
+  int64_t output_size(size_t d, int64_t size) const {
+    return (size + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) / stride[d] + 1;
+  }
+  /// Whether patches are the input itself: one offset, no stride, no padding.
+  bool is_pointwise() const {
+    for (size_t d = 0; d < dims(); ++d)
+      if (kernel[d] != 1 || stride[d] != 1 || padding[d] != 0) return false;
+    return true;
+  }
+};
+
+}  // namespace spillway::kfac

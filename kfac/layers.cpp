@@ -1,0 +1,77 @@
+#include "kfac/layers.h"
+
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <optional>
+#include <regex>
+#include <unordered_set>
+
+namespace spillway::kfac {
+namespace {
+
+template <class Conv>
+std::optional<Layer> as_convolution(const torch::nn::Module& module, LayerKind kind) {
+  const auto* conv = module.as<Conv>();
+  if (!conv) return std::nullopt;
+  Layer layer{{}, conv->weight, conv->bias};
+  layer.shape.kind = kind;
+  layer.shape.groups = conv->options.groups();
+  layer.shape.kernel = conv->weight.sizes().slice(2).vec();
+  return layer;
+}
+
+std::optional<Layer> as_layer(const torch::nn::Module& module) {
+  std::optional<Layer> layer;
+  if (const auto* linear = module.as<torch::nn::LinearImpl>()) layer = Layer{{}, linear->weight, linear->bias};
+  if (!layer) layer = as_convolution<torch::nn::Conv1dImpl>(module, LayerKind::conv1d);
+  if (!layer) layer = as_convolution<torch::nn::Conv2dImpl>(module, LayerKind::conv2d);
+  if (!layer) layer = as_convolution<torch::nn::Conv3dImpl>(module, LayerKind::conv3d);
+  if (!layer) return layer;
+  layer->shape.out = layer->weight.size(0);
+  layer->shape.in = layer->weight.size(1) * layer->shape.groups;
+  // A bias that is frozen is no part of the gradient.
+  if (layer->bias.defined() && !layer->bias.requires_grad()) layer->bias = at::Tensor();
+  layer->shape.bias = layer->bias.defined();
+  return layer;
+}
+
+// Why a supported layer stays first-order; empty when it does not.
+std::string reason_against(const Layer& layer, const KfacOptions& options) {
+  const auto& shape = layer.shape;
+  const auto matches = [&](const std::string& pattern) { return std::regex_search(shape.name, std::regex(pattern)); };
+  if (std::any_of(options.skip.begin(), options.skip.end(), matches)) return "skipped by name";
+  if (!layer.weight.requires_grad()) return "weight is frozen";
+  if (!layer.weight.is_floating_point()) return "weight is not real floating point";
+  if (shape.kind == LayerKind::linear && std::max(shape.input_side(), shape.out) > options.max_linear_dim)
+    return "side " + std::to_string(std::max(shape.input_side(), shape.out)) + " exceeds max_linear_dim " +
+           std::to_string(options.max_linear_dim);
+  return {};
+}
+
+}  // namespace
+
+FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options) {
+  FoundLayers found;
+  std::unordered_set<const void*> seen;
+  for (const auto& item : model.named_modules("", /*include_self=*/true)) {
+    const auto& module = *item.value();
+    if (module.parameters(/*recurse=*/false).empty()) continue;
+    auto layer = as_layer(module);
+    if (!layer) {
+      found.left_alone.push_back({item.key(), module.name() + " is not supported"});
+      continue;
+    }
+    layer->shape.name = item.key();
+    layer->shape.separable = is_separable(layer->shape, options.conv_factors, options.max_factor_dim);
+    if (auto reason = reason_against(*layer, options); !reason.empty()) {
+      found.left_alone.push_back({item.key(), std::move(reason)});
+    } else if (seen.insert(layer->weight.unsafeGetTensorImpl()).second) {
+      found.layers.push_back(std::move(*layer));
+    }
+  }
+  return found;
+}
+
+}  // namespace spillway::kfac

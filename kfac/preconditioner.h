@@ -1,0 +1,123 @@
+/// K-FAC for any LibTorch training loop.
+#pragma once
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "kfac/assignment.h"
+#include "kfac/exchange.h"
+#include "kfac/factors.h"
+#include "kfac/layers.h"
+#include "kfac/options.h"
+#include "kfac/precondition.h"
+
+namespace spillway::kfac {
+
+/// What has happened since construction, on this rank.
+struct KfacCounters {
+  int64_t steps = 0;
+  int64_t factor_updates = 0;         ///< steps that updated the factors
+  int64_t decompositions = 0;         ///< steps that refreshed the eigenbases
+  int64_t dropped_factors = 0;        ///< new factors that were not finite; the running average was kept
+  int64_t failed_decompositions = 0;  ///< factors that kept their last eigenbasis
+};
+
+/// Wall seconds on the calling thread since construction (on CUDA: until the work was queued).
+struct KfacSeconds {
+  double factor_compute = 0;
+  double factor_communicate = 0;
+  double decompose = 0;
+  double eigenbasis_communicate = 0;
+  double precondition = 0;
+  double gradient_communicate = 0;
+};
+
+/// Turns averaged gradients into natural ones, in place:
+///
+///     Kfac kfac(*model, {.kl_clip = 1e-5});
+///     auto loss = loss_of(model->forward(x), y);   // a mean over the batch
+///     kfac.watch(loss, x.size(0));
+///     loss.backward();
+///     …                                            // data-parallel: average the gradients
+///     kfac.step(lr);
+///     optimizer.step();                            // SGD with momentum
+///
+/// Its state (running factors, eigenbases) is ordinary tensors, born here in their CategoryScope, so that every step of
+/// a kind needs the same memory. A factor step holds its new factors besides, from a layer's backward to step(). Layers
+/// are always taken in the same order. With a communicator every rank makes the same calls on the same model and has
+/// gradients for the same layers; the results are the same bits on every rank. Thread: the owner's.
+class Kfac {
+ public:
+  /// Throws BadRequest for bad options; c10::Error when no layer can be preconditioned, when the layers are spread over
+  /// devices, or when world > 1 and a weight is not float32.
+  explicit Kfac(const torch::nn::Module& model, KfacOptions options = {}, ddl::Comm comm = {});
+  Kfac(Kfac&&) noexcept = default;
+  Kfac& operator=(Kfac&&) noexcept = default;
+  ~Kfac();
+
+  /// Between forward and backward: backward will show the layers' inputs and gradients. `batch`: samples that this
+  /// rank's `loss` is the mean of. With m micro-batches, each watched and each loss divided by m, call it m times.
+  /// Cost: a walk of the graph when the coming step updates factors, else nothing. Call it once per backward.
+  void watch(const at::Tensor& loss, int64_t batch);
+
+  /// Averages and takes in the staged factors, decomposes, exchanges, preconditions and clips, each when due; rewrites
+  /// `.grad` of the layers' weights and biases. `lr`: what the optimizer will use. Layers without a gradient are left
+  /// alone. Host synchronisation: in decompositions only. Throws c10::Error when a factor step was not watched;
+  /// ddl::CommError.
+  void step(double lr);
+
+  /// Forgets what was watched since the last step: for a step that is skipped (an overflow).
+  void discard();
+
+  /// What the coming step will do: "plain", "factor", "decompose" or "factor+decompose". Steps of a kind do the same
+  /// work on the same memory.
+  std::string_view kind() const;
+  bool updates_factors() const;
+  bool decomposes() const;
+
+  const std::vector<Layer>& layers() const { return layers_; }
+  const std::vector<LeftAlone>& left_alone() const { return left_alone_; }
+  const std::vector<Assignment>& assignments() const { return assignments_; }
+  const KfacOptions& options() const { return options_; }
+  /// The running averages of layer `i`, in the order of LayerShape::factors().
+  const std::vector<at::Tensor>& factors(size_t i) const;
+  /// The eigenbases of layer `i`; empty where this rank is no gradient worker.
+  const std::vector<Eigenbasis>& eigenbases(size_t i) const { return eigenbases_[i]; }
+
+  /// Bytes of the tensors that this rank holds now.
+  FactorBytes state_bytes() const;
+  /// One host synchronisation.
+  KfacCounters counters() const;
+  KfacSeconds seconds() const;
+
+ private:
+  struct Statistics;
+
+  void check_layers() const;
+  void commit_factors();
+  void decompose_owned();
+  void share_eigenbases();
+  void precondition_layers();
+  void precondition_layer(size_t i);
+  void clip(double lr);
+
+  KfacOptions options_;
+  Exchange exchange_;
+  std::vector<Layer> layers_;
+  std::vector<LeftAlone> left_alone_;
+  WeightIndex weight_index_;
+  std::vector<Assignment> assignments_;
+  std::shared_ptr<Statistics> statistics_;
+  std::vector<std::vector<Eigenbasis>> eigenbases_;
+  std::vector<at::Tensor> dots_;  ///< ⟨V, ∇⟩ of the layers of this step, [1] each
+  std::vector<size_t> preconditioned_;
+  at::Tensor dropped_;
+  int64_t watched_batch_ = 0;
+  KfacCounters counters_;
+  KfacSeconds seconds_;
+};
+
+}  // namespace spillway::kfac

@@ -1,0 +1,15 @@
+/// What one training step consumes.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+namespace spillway {
+
+/// `input` and `target` share their first dimension, the batch.
+/// Volumes: input [B, modalities, D, H, W] float32, target [B, labels, D, H, W] float32 of 0 and 1.
+/// Vectors: input [B, features] float32, target [B] int64 class indices.
+struct Batch {
+  at::Tensor input;
+  at::Tensor target;
+};
+
+}  // namespace spillway

@@ -1,0 +1,39 @@
+#include "runtime/losses.h"
+
+#include <ATen/ATen.h>
+
+namespace spillway {
+namespace {
+
+void check_same_shape(const char* who, const at::Tensor& probabilities, const at::Tensor& target) {
+  TORCH_CHECK(probabilities.dim() >= 3 && probabilities.sizes() == target.sizes(), who, ": probabilities ",
+              probabilities.sizes(), " and target ", target.sizes(), " must have the same shape [B, K, …]");
+}
+
+at::Tensor sum_voxels(const at::Tensor& x) {
+  return x.flatten(2).sum(2);
+}
+
+}  // namespace
+
+at::Tensor soft_dice_loss(const at::Tensor& probabilities, const at::Tensor& target) {
+  check_same_shape("soft_dice_loss", probabilities, target);
+  auto overlap = sum_voxels(probabilities * target);
+  auto total = sum_voxels(probabilities) + sum_voxels(target);
+  return -((2 * overlap + kDiceSmooth) / (total + kDiceSmooth)).mean();
+}
+
+at::Tensor hard_dice(const at::Tensor& probabilities, const at::Tensor& target) {
+  check_same_shape("hard_dice", probabilities, target);
+  auto predicted = probabilities.ge(0.5), wanted = target.ge(0.5);
+  auto overlap = sum_voxels(predicted.logical_and(wanted)).to(at::kDouble);
+  auto total = (sum_voxels(predicted) + sum_voxels(wanted)).to(at::kDouble);
+  auto dice = at::where(total.gt(0), 2 * overlap / total, at::ones_like(total));
+  return dice.mean(0).to(at::kCPU);
+}
+
+double accuracy(const at::Tensor& scores, const at::Tensor& target) {
+  return scores.argmax(1).eq(target).to(at::kDouble).mean().item<double>();
+}
+
+}  // namespace spillway

@@ -1,0 +1,24 @@
+/// What is minimised, and what is reported. Operators of the dispatcher only: tensors may be paged out at any time.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+namespace spillway {
+
+/// Added to numerator and denominator of a soft Dice; a label that is absent and predicted absent then scores 1.
+inline constexpr double kDiceSmooth = 1e-5;
+
+/// Minus the mean over samples b and labels k of the soft Dice coefficient
+///     (2 Σ p·t + ε) / (Σ p + Σ t + ε),   sums over the voxels of (b, k).
+/// Shape: both [B, K, …], the same; `target` is 0 or 1. Returns a scalar in [-1, 0]; the mean over a batch equals the
+/// mean of its parts' losses. Throws c10::Error when the shapes differ.   Source: Isensee et al. 2017, eq. 1.
+at::Tensor soft_dice_loss(const at::Tensor& probabilities, const at::Tensor& target);
+
+/// Dice of `probabilities` ≥ 0.5 against `target` ≥ 0.5 for each label, averaged over samples; 1 where both are empty.
+/// Shape: both [B, K, …], the same; returns [K] float64 on the CPU. Counts are exact (int64).
+/// Throws c10::Error when the shapes differ.
+at::Tensor hard_dice(const at::Tensor& probabilities, const at::Tensor& target);
+
+/// The share of samples whose highest score is at `target`: 0 … 1. Shape: scores [B, classes], target [B] int64.
+double accuracy(const at::Tensor& scores, const at::Tensor& target);
+
+}  // namespace spillway

@@ -1,0 +1,197 @@
+#include "swap/conductor.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace spillway {
+
+Conductor::Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules)
+    : pager_(pager), inputs_(inputs), follow_schedules_(follow_schedules) {}
+
+void Conductor::begin_step(std::string_view kind) {
+  if (in_step_) throw std::logic_error("[session.step] a step is open; steps do not nest");
+  auto found = kinds_.find(kind);
+  kind_ = &(found != kinds_.end() ? found : kinds_.try_emplace(std::string(kind)).first)->second;
+  in_step_ = true;
+  following_ = follow_schedules_ && kind_->planned;
+  matched_ = following_;
+  recording_ = {};
+  recording_.kind = kind;
+  ++step_;
+  index_ = -1;
+  base_ = operators_;
+  next_page_in_ = 0;
+  live_.assign(kind_->trace.slots.size(), 0);
+  ended_.clear();
+  pager_.take_ended(ended_);
+  ended_.clear();
+  adopt_existing_pages();
+  if (following_) act();
+}
+
+void Conductor::end_step() {
+  note_ended();
+  in_step_ = false;
+  if (following_ && index_ + 1 != static_cast<int32_t>(kind_->trace.operators.size())) deviate();
+  if (kind_->planned && matched_ && following_) return;
+  for (Slot& slot : recording_.slots) {
+    slot.uses.erase(std::unique(slot.uses.begin(), slot.uses.end()), slot.uses.end());
+    slot.writes.erase(std::unique(slot.writes.begin(), slot.writes.end()), slot.writes.end());
+  }
+  kind_->lasting.clear();
+  for (size_t s = 0; s < recording_.slots.size(); ++s)
+    if (recording_.slots[s].death == kOutlivesStep) kind_->lasting[recording_.slots[s].page] = static_cast<int32_t>(s);
+  kind_->schedule = make_schedule(recording_, inputs_);
+  kind_->trace = std::move(recording_);
+  kind_->planned = true;
+}
+
+void Conductor::abandon_step() noexcept {
+  in_step_ = false;
+  following_ = false;
+  pager_.forget_next_uses();
+}
+
+void Conductor::begin_operator(const void* identity, std::string_view name, std::span<PageUse> uses,
+                               std::span<const Birth> new_arguments) {
+  note_ended();
+  ++index_;
+  ++operators_;
+  if (following_ && (static_cast<size_t>(index_) >= kind_->trace.operators.size() ||
+                     kind_->trace.operators[static_cast<size_t>(index_)].identity != identity))
+    deviate();
+  OperatorRecord& op = recording_.operators.emplace_back();
+  op.identity = identity;
+  op.name = name;
+  op.unpaged_bytes = pager_.device().ledger().used_bytes() - pager_.paged_bytes();
+  for (const Birth& birth : new_arguments) {
+    op.births.push_back(new_slot(*birth.page, index_, /*as_output=*/false));
+    match_birth(birth, op.births.back());
+  }
+  for (PageUse& use : uses) {
+    Page& page = *use.page;
+    if (page.trace_step != step_) new_slot(page, kBeforeStep, false);  // registered by another thread meanwhile
+    Slot& slot = recording_.slots[static_cast<size_t>(page.trace_slot)];
+    if (slot.uses.empty() || slot.uses.back() != index_) {
+      op.touched.push_back(page.trace_slot);
+      op.leased_bytes += slot.bytes;
+      slot.uses.push_back(index_);
+    }
+    if (use.write && (slot.writes.empty() || slot.writes.back() != index_)) slot.writes.push_back(index_);
+    use.next_use = following_ && page.plan_slot >= 0 ? absolute_next_use(page.plan_slot) : kNextUseUnknown;
+  }
+}
+
+void Conductor::end_operator(double seconds, int64_t own_bytes, std::span<const Birth> new_outputs) {
+  OperatorRecord& op = recording_.operators.back();
+  op.seconds = seconds;
+  op.own_bytes = own_bytes;
+  for (const Birth& birth : new_outputs) {
+    int32_t slot = new_slot(*birth.page, index_, /*as_output=*/true);
+    op.births.push_back(slot);
+    recording_.slots[static_cast<size_t>(slot)].uses.push_back(index_);
+    recording_.slots[static_cast<size_t>(slot)].writes.push_back(index_);
+    match_birth(birth, slot);
+    if (following_ && birth.page->plan_slot >= 0)
+      pager_.set_next_use(*birth.page, absolute_next_use(birth.page->plan_slot));
+  }
+}
+
+void Conductor::act() {
+  if (!in_step_ || !following_) return;
+  note_ended();
+  const Schedule& schedule = kind_->schedule;
+  if (index_ >= 0)
+    for (int32_t slot : schedule.page_outs_after[static_cast<size_t>(index_)])
+      if (PageId page = live_[static_cast<size_t>(slot)]) pager_.start_page_out(page);
+  for (; next_page_in_ < schedule.page_ins.size(); ++next_page_in_) {
+    const Schedule::PageIn& in = schedule.page_ins[next_page_in_];
+    if (in.trigger > index_) return;
+    PageId page = live_[static_cast<size_t>(in.slot)];
+    if (page && in.use > index_ && !pager_.try_prefetch(page)) return;
+  }
+}
+
+const StepTrace* Conductor::trace(std::string_view kind) const {
+  auto found = kinds_.find(kind);
+  return found == kinds_.end() || !found->second.planned ? nullptr : &found->second.trace;
+}
+
+const Schedule* Conductor::schedule(std::string_view kind) const {
+  auto found = kinds_.find(kind);
+  return found == kinds_.end() || !found->second.planned ? nullptr : &found->second.schedule;
+}
+
+std::vector<const StepTrace*> Conductor::traces() const {
+  std::vector<const StepTrace*> all;
+  for (const auto& [name, kind] : kinds_)
+    if (kind.planned) all.push_back(&kind.trace);
+  return all;
+}
+
+/// Pages that exist already become slots born before the step, and take up their place in the schedule.
+void Conductor::adopt_existing_pages() {
+  pager_.for_each([&](Page& page) {
+    new_slot(page, kBeforeStep, false);
+    page.next_use = kNextUseUnknown;
+    if (!following_) return;
+    auto known = kind_->lasting.find(page.id);
+    if (known == kind_->lasting.end()) return;
+    page.plan_slot = known->second;
+    live_[static_cast<size_t>(known->second)] = page.id;
+    page.next_use = absolute_next_use(known->second);
+  });
+}
+
+int32_t Conductor::new_slot(Page& page, int32_t birth, bool as_output) {
+  page.trace_step = step_;
+  page.trace_slot = static_cast<int32_t>(recording_.slots.size());
+  page.plan_slot = -1;
+  Slot& slot = recording_.slots.emplace_back();
+  slot.bytes = DeviceMemory::charge_of(page.bytes);
+  slot.category = page.category;
+  slot.birth = birth;
+  slot.born_as_output = as_output;
+  slot.page = page.id;
+  return page.trace_slot;
+}
+
+/// Finds the birth's slot in the schedule: same operator, same position, same size.
+void Conductor::match_birth(const Birth& birth, int32_t slot) {
+  recording_.slots[static_cast<size_t>(slot)].position = birth.position;
+  if (!following_) return;
+  for (int32_t planned : kind_->trace.operators[static_cast<size_t>(index_)].births) {
+    const Slot& expected = kind_->trace.slots[static_cast<size_t>(planned)];
+    if (expected.position != birth.position) continue;
+    if (expected.bytes != recording_.slots[static_cast<size_t>(slot)].bytes) return deviate();
+    birth.page->plan_slot = planned;
+    live_[static_cast<size_t>(planned)] = birth.page->id;
+    return;
+  }
+  matched_ = false;
+}
+
+int64_t Conductor::absolute_next_use(int32_t plan_slot) const {
+  int64_t next = next_use_after(kind_->trace, kind_->trace.slots[static_cast<size_t>(plan_slot)], index_);
+  return next == kNextUseUnknown ? next : base_ + next;
+}
+
+void Conductor::note_ended() {
+  ended_.clear();
+  pager_.take_ended(ended_);
+  for (const PageEnd& end : ended_) {
+    if (end.trace_step != step_) continue;
+    if (end.trace_slot >= 0) recording_.slots[static_cast<size_t>(end.trace_slot)].death = std::max(index_, 0);
+    if (end.plan_slot >= 0 && static_cast<size_t>(end.plan_slot) < live_.size())
+      live_[static_cast<size_t>(end.plan_slot)] = 0;
+  }
+}
+
+void Conductor::deviate() {
+  following_ = false;
+  matched_ = false;
+  ++deviations_;
+  pager_.forget_next_uses();
+}
+
+}  // namespace spillway

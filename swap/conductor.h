@@ -1,0 +1,90 @@
+/// Follows a step operator by operator: records its trace, and carries out on the pager what the schedule says.
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "swap/pager.h"
+#include "swap/schedule.h"
+#include "swap/step_trace.h"
+
+namespace spillway {
+
+/// A storage seen for the first time while a step ran.
+struct Birth {
+  Page* page;
+  int32_t position;  ///< among the operator's storages: arguments from 0, outputs from kOutputPosition
+};
+inline constexpr int32_t kOutputPosition = 1 << 20;
+
+/// One trace and one schedule per kind of step. The first step of a kind pages on demand; its trace gives the schedule
+/// that the next steps of the kind follow. A step that does something else (another operator, another size) falls back
+/// to demand for its rest, and is planned anew at its end. Used by one thread, the one that runs the steps.
+class Conductor {
+ public:
+  Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules);
+
+  /// Throws std::logic_error when a step is open.
+  void begin_step(std::string_view kind);
+  /// Makes or keeps the kind's schedule.
+  void end_step();
+  /// Forgets the open step (an exception went through it); schedules stay.
+  void abandon_step() noexcept;
+  bool in_step() const noexcept { return in_step_; }
+
+  /// Before the kernel, its pages leased. Fills in the uses' next use.
+  void begin_operator(const void* identity, std::string_view name, std::span<PageUse> uses,
+                      std::span<const Birth> new_arguments);
+  /// After the kernel; `seconds` without waits, `own_bytes` its outputs and scratch at their largest.
+  void end_operator(double seconds, int64_t own_bytes, std::span<const Birth> new_outputs);
+  /// Once the leases have ended: starts the page-outs and prefetches that hang on this operator.
+  void act();
+
+  /// The trace of the last whole step of this kind; nullptr before there is one.
+  const StepTrace* trace(std::string_view kind) const;
+  const Schedule* schedule(std::string_view kind) const;
+  std::vector<const StepTrace*> traces() const;
+  /// Steps that left their schedule.
+  int64_t deviations() const noexcept { return deviations_; }
+  /// Operators seen inside steps.
+  int64_t operators() const noexcept { return operators_; }
+
+ private:
+  struct Kind {
+    StepTrace trace;
+    Schedule schedule;
+    std::unordered_map<PageId, int32_t> lasting;  // slots that outlive the step, by page
+    bool planned = false;
+  };
+
+  void adopt_existing_pages();
+  int32_t new_slot(Page& page, int32_t birth, bool as_output);
+  void match_birth(const Birth& birth, int32_t slot);
+  int64_t absolute_next_use(int32_t plan_slot) const;
+  void note_ended();
+  void deviate();
+
+  Pager& pager_;
+  const ScheduleInputs inputs_;
+  const bool follow_schedules_;
+  std::map<std::string, Kind, std::less<>> kinds_;
+  Kind* kind_ = nullptr;
+
+  bool in_step_ = false;
+  bool following_ = false;
+  bool matched_ = true;          // every storage of the step was the schedule's
+  StepTrace recording_;
+  uint64_t step_ = 0;
+  int64_t base_ = 0;             // operators before the step: next uses count on over steps
+  int32_t index_ = -1;           // operator that runs, or ran last
+  std::vector<PageId> live_;     // by plan slot
+  size_t next_page_in_ = 0;
+  std::vector<PageEnd> ended_;
+  int64_t deviations_ = 0;
+  int64_t operators_ = 0;
+};
+
+}  // namespace spillway

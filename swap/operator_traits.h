@@ -1,0 +1,29 @@
+/// What the gate must know of an operator, read once from its schema.
+#pragma once
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+#include <vector>
+
+namespace spillway {
+
+enum class OperatorKind : uint8_t {
+  composite,    ///< made of other operators, which pass the gate themselves
+  view,         ///< outputs alias arguments and nothing is read or written
+  shape_only,   ///< makes new storages without reading arguments
+  kernel,       ///< reads and writes storages
+  refused,      ///< cannot be made safe inside a Session
+};
+
+struct OperatorTraits {
+  OperatorKind kind;
+  std::string name;            ///< `aten::add.Tensor`
+  std::vector<bool> writes;    ///< by argument
+};
+
+/// Reads the schema, corrected by what is known of operators whose schemas do not tell everything they write
+/// (`native_batch_norm` and its kin write running statistics). Operators outside aten, prims and spillway are taken to
+/// write every argument; c10d's are asynchronous and unannotated, so they are refused.
+OperatorTraits traits_of(const c10::OperatorHandle& op);
+
+}  // namespace spillway

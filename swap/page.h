@@ -1,0 +1,57 @@
+/// One storage's bytes, wherever they are.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "core/device_memory.h"
+#include "core/timeline.h"
+
+namespace spillway {
+
+struct Page;
+using PageId = uint64_t;
+
+/// Whoever looks at a page's bytes through a pointer (a StorageImpl, a buffer in a test). Called with the pager's lock
+/// held, only for pages that nobody leases; must not call back into the pager.
+class PageOwner {
+ public:
+  virtual ~PageOwner() = default;
+  /// Keeps the owner alive while the result lives; nullptr when another thread is destroying it. Dropped without the
+  /// pager's lock, since that may end the owner.
+  virtual std::shared_ptr<void> keep_alive() = 0;
+  /// The bytes are leaving the device: the owner's pointer becomes null, and the page's to release.
+  virtual void vacate(Page& page) = 0;
+  /// The bytes are back, in `block`, which the owner now holds.
+  virtual void occupy(Block* block) = 0;
+};
+
+inline constexpr int64_t kNextUseUnknown = std::numeric_limits<int64_t>::max();
+
+/// The record of one paged storage. A page belongs to its block (or, while absent, to the owner's null pointer), so it
+/// ends when the storage dies, is resized or is given other memory, on whatever thread that happens.
+/// Fields are the pager's, under its lock, but for the tags at the end.
+struct Page {
+  PageId id = 0;
+  int64_t bytes = 0;        ///< of data
+  Block* block = nullptr;   ///< device bytes; nullptr while absent
+  void* host = nullptr;     ///< host copy, if any; meaningful when clean or while `outgoing` runs
+  Block* incoming = nullptr;  ///< device bytes that a page-in is filling
+  Ticket copy;              ///< of the page-out or page-in under way
+  bool outgoing = false;    ///< a page-out is under way (or done and not yet noticed)
+  bool clean = false;       ///< the host copy equals the device bytes
+  bool ended = false;       ///< the storage is gone; kept only until its leases end
+  int32_t leases = 0;
+  Category category = Category::other;
+  uint64_t write_epoch = 0;
+  uint64_t last_use = 0;
+  int64_t next_use = kNextUseUnknown;  ///< operator clock of the next use, when a schedule knows it
+  std::unique_ptr<PageOwner> owner;
+
+  // Tags of the conductor (the tracing thread's): the page's slot in the trace being recorded and in the schedule.
+  int32_t trace_slot = -1;
+  int32_t plan_slot = -1;
+  uint64_t trace_step = 0;
+};
+
+}  // namespace spillway

@@ -1,0 +1,419 @@
+#include "swap/pager.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "core/error.h"
+
+namespace spillway {
+
+Pager::Pager(DeviceMemory& device, HostSlab& host, Timeline& out, Timeline& in, int64_t small_bytes)
+    : device_(device), host_(host), out_(out), in_(in), small_bytes_(small_bytes) {}
+
+Pager::~Pager() {
+  for (Lingering& l : lingering_) {
+    try {
+      l.copy.wait();
+    } catch (...) {  // the page is gone, and nobody is left to tell
+    }
+    device_.free(l.block);
+    host_.deallocate(l.host, l.host_bytes);
+  }
+}
+
+Page* Pager::add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner) {
+  std::lock_guard lock(mutex_);
+  auto page = std::make_unique<Page>();
+  page->id = next_id_++;
+  page->bytes = bytes;
+  page->block = block;
+  page->category = block->category;
+  page->owner = std::move(owner);
+  block->page = page.get();
+  paged_bytes_ += block->charged_bytes;
+  return pages_.emplace(page->id, std::move(page)).first->second.get();
+}
+
+void Pager::lease(std::span<const PageUse> uses) {
+  Guard guard(mutex_);
+  ++clock_;
+  for (const PageUse& use : uses) {
+    ++use.page->leases;
+    use.page->last_use = clock_;
+  }
+  try {
+    // All that are absent start together where there is room; then each is waited for.
+    for (const PageUse& use : uses)
+      if (Page& page = *use.page; !page.block && !page.incoming && fits(DeviceMemory::charge_of(page.bytes)))
+        stats_.demand_page_ins += begin_page_in(page);
+    for (const PageUse& use : uses) bring_in(guard, *use.page);
+    for (const PageUse& use : uses)
+      if (use.write) make_dirty(guard, *use.page);
+  } catch (...) {
+    for (const PageUse& use : uses) --use.page->leases;
+    throw;
+  }
+}
+
+void Pager::unlease(std::span<const PageUse> uses) noexcept {
+  std::lock_guard lock(mutex_);
+  for (const PageUse& use : uses) use.page->next_use = use.next_use;
+  for (const PageUse& use : uses)
+    if (--use.page->leases == 0 && use.page->ended) pages_.erase(use.page->id);
+}
+
+void Pager::start_page_out(PageId id) {
+  Guard guard(mutex_);
+  auto found = pages_.find(id);
+  if (found == pages_.end()) return;
+  Page& page = *found->second;
+  if (!page.block || page.clean || page.outgoing || page.ended) return;
+  try {
+    begin_page_out(page);
+  } catch (const OutOfBudget&) {
+    // Only a hint: without room on the host the page stays, and an eviction that needs it reports the host's budget.
+  }
+}
+
+bool Pager::try_prefetch(PageId id) {
+  Guard guard(mutex_);
+  auto found = pages_.find(id);
+  if (found == pages_.end()) return true;
+  Page& page = *found->second;
+  if (page.block || page.incoming || page.ended) return true;
+  reap();
+  while (!fits(DeviceMemory::charge_of(page.bytes))) {
+    Page* victim = choose_victim(page.next_use, /*clean_only=*/true);
+    if (!victim || !drop(guard, *victim)) return false;
+  }
+  return begin_page_in(page);
+}
+
+void Pager::evict_all() {
+  Guard guard(mutex_);
+  while (Page* victim = choose_victim(-1, /*clean_only=*/false)) {
+    settle(guard, *victim);
+    if (!victim->clean && !victim->outgoing) begin_page_out(*victim);
+    if (victim->outgoing)
+      wait(guard, victim->copy);
+    else
+      drop(guard, *victim);
+  }
+  reap();
+}
+
+void Pager::bring_home() {
+  Guard guard(mutex_);
+  while (!pages_.empty()) {
+    Page& page = *pages_.begin()->second;
+    ++page.leases;  // keeps the record while the lock is given up
+    bring_in(guard, page);
+    while (page.outgoing) {
+      wait(guard, page.copy);
+      settle(guard, page);
+    }
+    --page.leases;
+    if (page.block) {
+      drop_host_copy(page);
+      page.block->page = nullptr;
+      paged_bytes_ -= page.block->charged_bytes;
+    }
+    pages_.erase(page.id);
+  }
+  while (!lingering_.empty()) {
+    wait(guard, lingering_.front().copy);
+    reap();
+  }
+  ended_.clear();
+}
+
+void Pager::set_next_use(Page& page, int64_t next_use) {
+  std::lock_guard lock(mutex_);
+  page.next_use = next_use;
+}
+
+void Pager::set_next_use(PageId id, int64_t next_use) {
+  std::lock_guard lock(mutex_);
+  if (auto found = pages_.find(id); found != pages_.end()) found->second->next_use = next_use;
+}
+
+void Pager::forget_next_uses() {
+  for_each([](Page& page) { page.next_use = kNextUseUnknown; });
+}
+
+void Pager::take_ended(std::vector<PageEnd>& ended) {
+  std::lock_guard lock(mutex_);
+  ended.insert(ended.end(), ended_.begin(), ended_.end());
+  ended_.clear();
+}
+
+void Pager::reclaim(int64_t bytes) {
+  Guard guard(mutex_);
+  make_room(guard, bytes);
+}
+
+void Pager::released(Block* block) noexcept {
+  std::lock_guard lock(mutex_);
+  if (block->page)
+    end(static_cast<Page*>(block->page));
+  else
+    device_.free(block);
+}
+
+void Pager::absent_owner_died(Page* page) noexcept {
+  std::lock_guard lock(mutex_);
+  end(page);
+}
+
+void Pager::recategorize(Page& page, Category category) noexcept {
+  std::lock_guard lock(mutex_);
+  page.category = category;
+  if (page.block) device_.recategorize(page.block, category);
+  if (page.incoming) device_.recategorize(page.incoming, category);
+}
+
+PagerStats Pager::stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+double Pager::exposed_seconds() const {
+  std::lock_guard lock(mutex_);
+  return stats_.exposed_seconds;
+}
+
+int64_t Pager::paged_bytes() const {
+  std::lock_guard lock(mutex_);
+  return paged_bytes_;
+}
+
+// --- everything below runs under the lock ---------------------------------------------------------------------------
+
+bool Pager::fits(int64_t bytes) const {
+  const Ledger& ledger = device_.ledger();
+  return bytes <= ledger.budget_bytes() - ledger.used_bytes();
+}
+
+void Pager::make_room(Guard& guard, int64_t bytes) {
+  while (!fits(bytes)) {
+    reap();
+    if (fits(bytes)) return;
+    Page* victim = choose_victim(-1, /*clean_only=*/false);
+    if (!victim) {
+      if (make_progress(guard)) continue;
+      const Ledger& ledger = device_.ledger();
+      auto who = OperatorScope::current();
+      throw OutOfBudget(str("[pager.evict] cannot free ", format_bytes(bytes), " for ", who.empty() ? "an allocation" : who,
+                            ": ", format_bytes(ledger.used_bytes()), " of ", format_bytes(ledger.budget_bytes()),
+                            " are held and nothing more can leave (", ledger.device(), ")"),
+                        bytes, ledger.budget_bytes());
+    }
+    settle(guard, *victim);
+    if (victim->clean) {
+      drop(guard, *victim);
+      continue;
+    }
+    if (!victim->outgoing) begin_page_out(*victim);
+    Ticket copy = victim->copy;
+    // One more leaves meanwhile, so that the next wait is shorter.
+    ++victim->leases;
+    Page* next = choose_victim(-1, /*clean_only=*/false);
+    --victim->leases;
+    if (next && !next->clean && !next->outgoing) begin_page_out(*next);
+    wait(guard, copy);
+  }
+}
+
+/// Waits for something that frees bytes or makes a page evictable. False: nothing is under way.
+bool Pager::make_progress(Guard& guard) {
+  if (!lingering_.empty()) {
+    wait(guard, lingering_.front().copy);
+    reap();
+    return true;
+  }
+  for (auto& [id, page] : pages_) {
+    if (!page->incoming || page->leases) continue;
+    Page& coming = *page;
+    if (!coming.copy.done())
+      wait(guard, coming.copy);
+    else
+      finish_page_in(guard, coming);
+    return true;
+  }
+  return false;
+}
+
+Page* Pager::choose_victim(int64_t next_use_after, bool clean_only) {
+  Page* best = nullptr;
+  auto rank = [&](const Page& page) {
+    bool small = page.bytes < small_bytes_;
+    return std::make_tuple(!small, page.next_use, page.clean, page.outgoing, ~page.last_use);
+  };
+  for (auto& [id, page] : pages_) {
+    if (!page->block || page->leases || page->ended || page->next_use <= next_use_after) continue;
+    if (page->outgoing && page->copy.succeeded()) {  // an error is left for settle() to report
+      page->outgoing = false;
+      page->clean = true;
+    }
+    if (clean_only && !page->clean) continue;
+    if (!best || rank(*page) > rank(*best)) best = page.get();
+  }
+  return best;
+}
+
+bool Pager::drop(Guard& guard, Page& page) {
+  auto owner = page.owner->keep_alive();
+  if (!owner) {  // dies on another thread, which waits for the lock to say so
+    guard.lock.unlock();
+    std::this_thread::yield();
+    guard.lock.lock();
+    return false;
+  }
+  guard.kept.push_back(std::move(owner));
+  Block* block = page.block;
+  page.owner->vacate(page);
+  page.block = nullptr;
+  block->page = nullptr;
+  paged_bytes_ -= block->charged_bytes;
+  device_.free(block);
+  ++stats_.clean_drops;
+  return true;
+}
+
+void Pager::begin_page_out(Page& page) {
+  if (!page.host) page.host = host_.allocate(page.bytes);
+  page.copy = out_.copy(page.host, page.block->data, page.bytes);
+  page.outgoing = true;
+  ++stats_.page_outs;
+  stats_.bytes_out += page.bytes;
+}
+
+bool Pager::begin_page_in(Page& page) {
+  Block* block = device_.try_allocate(page.bytes, page.category);
+  if (!block) return false;
+  page.incoming = block;
+  paged_bytes_ += block->charged_bytes;
+  page.copy = in_.copy(block->data, page.host, page.bytes);
+  ++stats_.page_ins;
+  stats_.bytes_in += page.bytes;
+  return true;
+}
+
+/// The page-in's copy is done: the owner gets its bytes, or the copy's error is thrown and the page stays absent.
+void Pager::finish_page_in(Guard& guard, Page& page) {
+  auto owner = page.owner->keep_alive();
+  if (!owner) {
+    guard.lock.unlock();
+    std::this_thread::yield();
+    guard.lock.lock();
+    return;
+  }
+  guard.kept.push_back(std::move(owner));
+  Block* block = std::exchange(page.incoming, nullptr);
+  Ticket copy = std::exchange(page.copy, {});
+  try {
+    copy.wait();
+  } catch (...) {
+    paged_bytes_ -= block->charged_bytes;
+    device_.free(block);
+    throw;
+  }
+  page.block = block;
+  block->page = &page;
+  page.clean = true;
+  page.owner->occupy(block);
+}
+
+void Pager::bring_in(Guard& guard, Page& page) {
+  while (!page.block && !page.ended) {
+    if (page.incoming) {
+      if (page.copy.done())
+        finish_page_in(guard, page);
+      else
+        wait(guard, page.copy);
+    } else if (!fits(DeviceMemory::charge_of(page.bytes))) {
+      make_room(guard, DeviceMemory::charge_of(page.bytes));
+    } else {
+      stats_.demand_page_ins += begin_page_in(page);
+    }
+  }
+  settle(guard, page);
+}
+
+/// Notices a page-out that has finished. Throws its error; the page is then resident and dirty as before.
+void Pager::settle(Guard&, Page& page) {
+  if (!page.outgoing || !page.copy.done()) return;
+  page.outgoing = false;
+  Ticket copy = std::exchange(page.copy, {});
+  try {
+    copy.wait();
+    page.clean = true;
+  } catch (...) {
+    drop_host_copy(page);
+    throw;
+  }
+}
+
+void Pager::make_dirty(Guard& guard, Page& page) {
+  while (page.outgoing) {
+    if (!page.copy.done()) wait(guard, page.copy);
+    settle(guard, page);
+  }
+  page.clean = false;
+  ++page.write_epoch;
+  drop_host_copy(page);
+}
+
+/// Gives up the lock while the copy runs. What the copy threw is reported by whoever settles the page.
+void Pager::wait(Guard& guard, const Ticket& ticket) {
+  Ticket copy = ticket;
+  auto start = std::chrono::steady_clock::now();
+  guard.lock.unlock();
+  try {
+    copy.wait();
+  } catch (...) {
+  }
+  guard.lock.lock();
+  stats_.exposed_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void Pager::reap() {
+  std::erase_if(lingering_, [&](Lingering& l) {
+    if (!l.copy.done()) return false;
+    paged_bytes_ -= l.block->charged_bytes;
+    device_.free(l.block);
+    host_.deallocate(l.host, l.host_bytes);
+    return true;
+  });
+}
+
+/// The storage is gone: so are its bytes, once no copy uses them.
+void Pager::end(Page* page) noexcept {
+  Block* block = page->block ? page->block : page->incoming;
+  bool copying = (page->outgoing || page->incoming) && !page->copy.done();
+  if (page->trace_slot >= 0 || page->plan_slot >= 0)
+    ended_.push_back({page->trace_slot, page->plan_slot, page->trace_step});
+  if (block) block->page = nullptr;
+  if (copying) {
+    lingering_.push_back({block, page->host, page->bytes, page->copy});
+    page->host = nullptr;
+  } else if (block) {
+    paged_bytes_ -= block->charged_bytes;
+    device_.free(block);
+  }
+  drop_host_copy(*page);
+  page->block = page->incoming = nullptr;
+  page->outgoing = false;
+  page->ended = true;
+  if (page->leases == 0) pages_.erase(page->id);
+}
+
+void Pager::drop_host_copy(Page& page) noexcept {
+  if (page.host) host_.deallocate(page.host, page.bytes);
+  page.host = nullptr;
+}
+
+}  // namespace spillway

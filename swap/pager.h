@@ -1,0 +1,149 @@
+/// Residency: which pages are on the device, which are on the host, and what moves.
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "core/device_memory.h"
+#include "core/host_slab.h"
+#include "core/timeline.h"
+#include "swap/page.h"
+
+namespace spillway {
+
+struct PageUse {
+  Page* page;
+  bool write;
+  int64_t next_use = kNextUseUnknown;  ///< what the page gets when the lease ends
+};
+
+/// A page that ended, as the conductor knew it.
+struct PageEnd {
+  int32_t trace_slot;
+  int32_t plan_slot;
+  uint64_t trace_step;
+};
+
+struct PagerStats {
+  int64_t bytes_out = 0;       ///< copied to the host
+  int64_t bytes_in = 0;        ///< copied back
+  int64_t page_outs = 0;
+  int64_t page_ins = 0;
+  int64_t demand_page_ins = 0; ///< that no prefetch had started
+  int64_t clean_drops = 0;     ///< evictions that needed no copy
+  double exposed_seconds = 0;  ///< that callers waited for copies
+};
+
+/// Keeps the device's counted bytes within the ledger's budget by moving pages between device and host.
+///
+/// Eviction takes the page with the furthest next use; where next uses are unknown, clean pages before dirty ones, then
+/// the least recently used; pages below `small_bytes` go last. A page-out is a copy to the host, after which the page is
+/// *clean* and its device bytes can be dropped at any time without another copy; it can be started early. Copies run on
+/// the two timelines, never under the lock; only callers' threads change owners' pointers; a copy keeps the blocks it
+/// uses, never the owner. Thread-safe. Knows bytes and callbacks, not tensors.
+class Pager final : public Reclaimer {
+ public:
+  Pager(DeviceMemory& device, HostSlab& host, Timeline& out, Timeline& in, int64_t small_bytes = 1 << 20);
+  ~Pager() override;
+  Pager(const Pager&) = delete;
+  Pager& operator=(const Pager&) = delete;
+
+  /// Registers a resident, dirty page of `bytes` for `block`. The caller's owner holds the block.
+  Page* add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner);
+
+  /// Makes all pages resident and holds them so, all or nothing; written ones become dirty, after any copy that still
+  /// reads them. Blocks on copies. A page may occur more than once.
+  /// Throws OutOfBudget when they do not fit together beside what else is held, or a failed copy's error; nothing is
+  /// leased then.
+  void lease(std::span<const PageUse> uses);
+  /// Ends the leases; each page's next use becomes the use's.
+  void unlease(std::span<const PageUse> uses) noexcept;
+
+  /// Starts copying a resident, dirty page to the host so that it can be dropped later. Does nothing for other pages.
+  void start_page_out(PageId id);
+  /// Starts bringing an absent page back if its bytes fit, dropping clean pages whose next use is later. False: no room
+  /// now. True for a page that is resident, on its way, or gone.
+  bool try_prefetch(PageId id);
+  /// Drops everything that is not leased, copying what is dirty. For doubles and tests.
+  void evict_all();
+  /// Brings every page home and forgets all pages; the owners keep their memory. The budget must allow it.
+  void bring_home();
+
+  void set_next_use(Page& page, int64_t next_use);
+  void set_next_use(PageId id, int64_t next_use);
+  void forget_next_uses();
+  /// Every page that is registered, with its tags reset by `visit`.
+  template <class Visit>
+  void for_each(Visit&& visit) {
+    std::lock_guard lock(mutex_);
+    for (auto& [id, page] : pages_) visit(*page);
+  }
+  /// Appends and forgets the pages that ended since the last call.
+  void take_ended(std::vector<PageEnd>& ended);
+
+  // Reclaimer
+  void reclaim(int64_t bytes) override;
+  void released(Block* block) noexcept override;
+  /// The owner of an absent page died: its host copy goes too. Any thread.
+  void absent_owner_died(Page* page) noexcept;
+
+  void recategorize(Page& page, Category category) noexcept;
+  PagerStats stats() const;
+  /// Seconds that callers have waited for copies so far.
+  double exposed_seconds() const;
+  /// Device bytes held by pages, those on their way in or out included.
+  int64_t paged_bytes() const;
+  HostSlab& host() noexcept { return host_; }
+  DeviceMemory& device() noexcept { return device_; }
+
+ private:
+  /// The lock, and owners to let go of after it.
+  struct Guard {
+    explicit Guard(std::mutex& mutex) : lock(mutex) {}
+    std::vector<std::shared_ptr<void>> kept;
+    std::unique_lock<std::mutex> lock;
+  };
+  /// Blocks whose page ended while a copy was using them.
+  struct Lingering {
+    Block* block;
+    void* host;
+    int64_t host_bytes;
+    Ticket copy;
+  };
+
+  void make_room(Guard& guard, int64_t bytes);
+  bool make_progress(Guard& guard);
+  Page* choose_victim(int64_t next_use_after, bool clean_only);
+  bool drop(Guard& guard, Page& page);
+  void begin_page_out(Page& page);
+  bool begin_page_in(Page& page);
+  void finish_page_in(Guard& guard, Page& page);
+  void bring_in(Guard& guard, Page& page);
+  void settle(Guard& guard, Page& page);
+  void make_dirty(Guard& guard, Page& page);
+  void wait(Guard& guard, const Ticket& ticket);
+  void reap();
+  void end(Page* page) noexcept;
+  void drop_host_copy(Page& page) noexcept;
+  bool fits(int64_t bytes) const;
+
+  DeviceMemory& device_;
+  HostSlab& host_;
+  Timeline& out_;
+  Timeline& in_;
+  const int64_t small_bytes_;
+  mutable std::mutex mutex_;
+  std::unordered_map<PageId, std::unique_ptr<Page>> pages_;
+  std::vector<Lingering> lingering_;
+  std::vector<PageEnd> ended_;
+  PageId next_id_ = 1;
+  uint64_t clock_ = 0;  // of leases: orders least recently used
+  int64_t paged_bytes_ = 0;
+  PagerStats stats_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,187 @@
+#include "swap/session.h"
+
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "core/error.h"
+#include "swap/session_state.h"
+#include "swap/storage_page.h"
+
+namespace spillway {
+namespace {
+
+/// Under which kind a Session hangs on LibTorch's thread-local debug information; nothing on a server uses this one.
+constexpr auto kInfoKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
+
+struct SessionInfo final : c10::DebugInfoBase {
+  explicit SessionInfo(Session::State* state) : state(state) {}
+  Session::State* const state;
+};
+
+/// LibTorch has one CPU allocator for the process, so the process has one pager at a time.
+std::atomic<bool> session_open = false;
+
+/// Copies take about this long until they have been measured.
+constexpr double kAssumedBytesPerSecond = 4e9;
+
+ScheduleInputs schedule_inputs(const SessionOptions& options) {
+  ScheduleInputs inputs;
+  inputs.budget_bytes = options.budget_bytes;
+  inputs.out_bytes_per_second = inputs.in_bytes_per_second = kAssumedBytesPerSecond;
+  if (options.budget_bytes != kUnlimitedBytes) inputs.slack_bytes = options.budget_bytes / 100;
+  return inputs;
+}
+
+std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, std::string_view lane) {
+  std::unique_ptr<Timeline> timeline = std::make_unique<WorkerTimeline>(std::string(lane));
+  return options.decorate_timeline ? options.decorate_timeline(std::move(timeline), lane) : std::move(timeline);
+}
+
+}  // namespace
+
+void SessionOptions::validate() const {
+  if (budget_bytes <= 0) throw BadRequest(str("SessionOptions.budget_bytes is ", budget_bytes, "; it must be positive"));
+  if (host_budget_bytes <= 0)
+    throw BadRequest(str("SessionOptions.host_budget_bytes is ", host_budget_bytes, "; it must be positive"));
+  if (min_page_bytes < 1)
+    throw BadRequest(str("SessionOptions.min_page_bytes is ", min_page_bytes, "; it must be at least 1"));
+  if (small_page_bytes < 0)
+    throw BadRequest(str("SessionOptions.small_page_bytes is ", small_page_bytes, "; it must not be negative"));
+}
+
+GateGuards::GateGuards(Session::State& state)
+    : session(kInfoKind, std::make_shared<SessionInfo>(&state)), key(kGateKey) {}
+
+Session::State::State(SessionOptions given)
+    : options(std::move(given)), device(CpuDevice::instance()),
+      host(options.host_budget_bytes == kUnlimitedBytes ? default_arena_bytes() : options.host_budget_bytes),
+      out(make_timeline(options, "copy out")), in(make_timeline(options, "copy in")),
+      pager(device.memory(), host, *out, *in, options.small_page_bytes),
+      conductor(pager, schedule_inputs(options), options.prefetch), owner(std::this_thread::get_id()) {
+  device.ledger().set_budget(options.budget_bytes);
+  device.memory().set_reclaimer(&pager);
+  device.ledger().reset_peak();
+  gate.emplace(*this);
+}
+
+Session::State::~State() {
+  gate.reset();
+  device.ledger().set_budget(kUnlimitedBytes);
+  try {
+    pager.bring_home();
+  } catch (const std::exception& error) {
+    // A destructor has no other way: tensors that stay absent keep raising the clear error when they are touched.
+    std::fprintf(stderr, "[session] not every tensor came home: %s\n", error.what());
+  }
+  device.memory().set_reclaimer(nullptr);
+}
+
+Session::State* Session::State::current() {
+  auto* info = static_cast<SessionInfo*>(c10::ThreadLocalDebugInfo::get(kInfoKind));
+  return info ? info->state : nullptr;
+}
+
+const OperatorTraits& Session::State::traits(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema* schema = &op.schema();
+  {
+    std::shared_lock lock(traits_mutex);
+    if (auto known = traits_by_schema.find(schema); known != traits_by_schema.end()) return known->second;
+  }
+  std::unique_lock lock(traits_mutex);
+  return traits_by_schema.try_emplace(schema, traits_of(op)).first->second;
+}
+
+Session::Session(SessionOptions options) {
+  options.validate();
+  if (session_open.exchange(true))
+    throw std::logic_error("[session] another Session is open in this process; close it first");
+  try {
+    install_gate();
+    state_ = std::make_unique<State>(std::move(options));
+  } catch (...) {
+    session_open = false;
+    throw;
+  }
+}
+
+Session::~Session() {
+  state_.reset();
+  session_open = false;
+}
+
+Session::Step Session::step(std::string_view kind) {
+  TORCH_CHECK(std::this_thread::get_id() == state_->owner, "[session.step] called on another thread than the Session's");
+  state_->conductor.begin_step(kind);
+  return Step(this);
+}
+
+Session::Step::Step(Session* session) : session_(session), exceptions_(std::uncaught_exceptions()) {}
+Session::Step::Step(Step&& other) noexcept
+    : session_(std::exchange(other.session_, nullptr)), exceptions_(other.exceptions_) {}
+
+Session::Step::~Step() {
+  if (!session_) return;
+  if (std::uncaught_exceptions() > exceptions_) {
+    session_->state_->conductor.abandon_step();
+    return;
+  }
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "[session.step] no schedule was made: %s\n", error.what());
+    session_->state_->conductor.abandon_step();
+  }
+}
+
+void Session::Step::finish() {
+  if (!session_) return;
+  session_->state_->conductor.end_step();
+  session_ = nullptr;
+}
+
+struct Session::Entry::Guards {
+  explicit Guards(State& state) : gate(state) {}
+  GateGuards gate;
+};
+Session::Entry::Entry(std::unique_ptr<Guards> guards) : guards_(std::move(guards)) {}
+Session::Entry::Entry(Entry&&) noexcept = default;
+Session::Entry::~Entry() = default;
+Session::Entry Session::enter() { return Entry(std::make_unique<Entry::Guards>(*state_)); }
+
+SessionStats Session::stats() const {
+  SessionStats stats;
+  stats.pager = state_->pager.stats();
+  stats.peak_bytes = state_->device.ledger().peak_bytes();
+  stats.peak_by_category = state_->device.ledger().peak_by_category();
+  stats.host_peak_bytes = state_->host.peak_bytes();
+  stats.operators = state_->conductor.operators();
+  stats.deviations = state_->conductor.deviations();
+  return stats;
+}
+
+void Session::reset_peak() { state_->device.ledger().reset_peak(); }
+const StepTrace* Session::trace(std::string_view kind) const { return state_->conductor.trace(kind); }
+const Schedule* Session::schedule(std::string_view kind) const { return state_->conductor.schedule(kind); }
+std::vector<const StepTrace*> Session::traces() const { return state_->conductor.traces(); }
+Pager& Session::pager() { return state_->pager; }
+Ledger& Session::ledger() { return state_->device.ledger(); }
+
+Resident::Resident(const at::Tensor& tensor, bool write) : tensor_(tensor) {
+  visit_storages(tensor, [&](c10::StorageImpl& storage) {
+    if (Page* page = page_of(storage)) uses_.push_back({page, write, page->next_use});
+  });
+  if (uses_.empty()) return;
+  pager_ = &pager_of(*uses_.front().page);
+  pager_->lease(uses_);
+}
+Resident::Resident(Resident&& other) noexcept
+    : tensor_(std::move(other.tensor_)), pager_(std::exchange(other.pager_, nullptr)), uses_(std::move(other.uses_)) {}
+Resident::~Resident() {
+  if (pager_) pager_->unlease(uses_);
+}
+Resident resident(const at::Tensor& tensor) { return Resident(tensor, true); }
+Resident resident_read(const at::Tensor& tensor) { return Resident(tensor, false); }
+
+}  // namespace spillway

@@ -1,0 +1,156 @@
+/// What a user touches: a byte budget on everything LibTorch allocates, in two lines.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/bytes.h"
+#include "core/timeline.h"
+#include "swap/pager.h"
+#include "swap/step_trace.h"
+
+namespace c10 {
+class OperatorHandle;
+}
+
+namespace spillway {
+
+/// Sees every operator that the gate runs, in order, on the thread that runs it. For reports and for checking doubles.
+class OperatorObserver {
+ public:
+  virtual ~OperatorObserver() = default;
+  /// Arguments are on top of the stack, resident.
+  virtual void before(const c10::OperatorHandle&, const torch::jit::Stack&) {}
+  /// Results are on top of the stack, registered; the leases still hold.
+  virtual void after(const c10::OperatorHandle&, const torch::jit::Stack&) {}
+  /// The leases have ended; storages may leave.
+  virtual void released(Pager&) {}
+};
+
+struct SessionOptions {
+  /// Device bytes that may be held at any instant, by all tensors of the process. Default: no limit.
+  int64_t budget_bytes = kUnlimitedBytes;
+  /// Host bytes for pages that left the device. Default: no limit but the machine's.
+  int64_t host_budget_bytes = kUnlimitedBytes;
+  /// Follow a schedule from the second step of a kind on (early page-outs, prefetch, furthest next use). Off: on demand.
+  bool prefetch = true;
+  /// Storages below this stay where they are.
+  int64_t min_page_bytes = 4096;
+  /// Pages below this leave last, so that losses and metrics stay at hand.
+  int64_t small_page_bytes = 1 << 20;
+  /// Notified of every operator.
+  std::shared_ptr<OperatorObserver> observer = nullptr;
+  /// Wraps the two copy lanes ("copy out", "copy in"), to record, delay or fail copies.
+  std::function<std::unique_ptr<Timeline>(std::unique_ptr<Timeline>, std::string_view lane)> decorate_timeline =
+      nullptr;
+
+  /// Throws BadRequest naming the field and its range.
+  void validate() const;
+};
+
+struct SessionStats {
+  PagerStats pager;
+  int64_t peak_bytes = 0;
+  BytesByCategory peak_by_category{};
+  int64_t host_peak_bytes = 0;
+  int64_t operators = 0;   ///< seen inside steps
+  int64_t deviations = 0;  ///< steps that left their schedule
+};
+
+/// While it lives, every operator on its thread (and in autograd's work for it) passes Spillway's gate: arguments are
+/// made resident before a kernel runs, and the device's counted bytes never exceed the budget. Results are those of
+/// unlimited memory, bit for bit. Closing brings every tensor home and lifts the budget.
+///
+///     spillway::Session session({.budget_bytes = 8 * spillway::literals::operator""_GiB(1)});
+///     for (auto& batch : loader) {
+///       auto step = session.step();
+///       … forward, backward, optimizer, as before …
+///     }
+///
+/// One Session at a time in a process. Thread: made, used and closed on one thread; see enter() for others.
+/// Errors: an operator that cannot fit throws OutOfBudget out of the user's call; the tensors are intact.
+/// Not seen, so not to be used inside: DLPack exports held across operators, CUDA graph capture, torch.compile's kernels.
+class Session {
+ public:
+  /// Throws BadRequest for bad options, OutOfBudget when more is held already, std::logic_error when one is open.
+  explicit Session(SessionOptions options);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// The scope of one training step; its destructor (or finish()) ends it. Left by an exception, the step is forgotten.
+  class Step {
+   public:
+    ~Step();
+    Step(Step&& other) noexcept;
+    Step& operator=(Step&&) = delete;
+    void finish();
+
+   private:
+    friend class Session;
+    explicit Step(Session* session);
+    Session* session_;
+    int exceptions_;
+  };
+  /// Steps that do the same have the same `kind`; each kind is traced and scheduled on its own.
+  [[nodiscard]] Step step(std::string_view kind = "step");
+
+  /// Opens the gate on another thread of the user's while the result lives there. Its operators page on demand.
+  class Entry {
+   public:
+    ~Entry();
+    Entry(Entry&&) noexcept;
+
+   private:
+    friend class Session;
+    struct Guards;
+    explicit Entry(std::unique_ptr<Guards> guards);
+    std::unique_ptr<Guards> guards_;
+  };
+  [[nodiscard]] Entry enter();
+
+  SessionStats stats() const;
+  /// Starts the peak's count anew.
+  void reset_peak();
+  /// The trace of the last step of a kind that was planned; nullptr before one has ended. Valid until the next step.
+  const StepTrace* trace(std::string_view kind = "step") const;
+  /// The same for the schedule made of it.
+  const struct Schedule* schedule(std::string_view kind = "step") const;
+  /// The traces of all kinds of step that were planned.
+  std::vector<const StepTrace*> traces() const;
+  Pager& pager();
+  Ledger& ledger();
+
+  struct State;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+/// Keeps a tensor's storages resident while it lives.
+class Resident {
+ public:
+  ~Resident();
+  Resident(Resident&& other) noexcept;
+  Resident& operator=(Resident&&) = delete;
+
+ private:
+  friend Resident resident(const at::Tensor&);
+  friend Resident resident_read(const at::Tensor&);
+  Resident(const at::Tensor& tensor, bool write);
+  at::Tensor tensor_;
+  Pager* pager_ = nullptr;
+  std::vector<PageUse> uses_;
+};
+
+/// Lends the tensor's bytes for reading and writing through raw pointers: resident, and dirty from now on. Works, and
+/// does nothing, for tensors that are not paged. Throws OutOfBudget when they do not fit beside what is leased.
+[[nodiscard]] Resident resident(const at::Tensor& tensor);
+/// The same for reading only: a host copy stays valid, so the tensor can leave again without being copied.
+[[nodiscard]] Resident resident_read(const at::Tensor& tensor);
+
+}  // namespace spillway

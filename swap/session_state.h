@@ -1,0 +1,55 @@
+/// The inside of a Session, as the gate sees it.
+#pragma once
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <optional>
+#include <shared_mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "core/cpu_allocator.h"
+#include "swap/conductor.h"
+#include "swap/operator_traits.h"
+#include "swap/session.h"
+
+namespace spillway {
+
+/// The dispatch key of the gate: below autograd, above the backends. `Fake` was reserved for an out-of-tree project that
+/// is archived; LibTorch itself registers nothing there.
+inline constexpr c10::DispatchKey kGateKey = c10::DispatchKey::Fake;
+
+/// Opens the gate on the current thread. Thread-local state carries both parts into autograd's threads.
+struct GateGuards {
+  explicit GateGuards(Session::State& state);
+  c10::DebugInfoGuard session;
+  c10::impl::IncludeDispatchKeyGuard key;
+};
+
+struct Session::State {
+  explicit State(SessionOptions options);
+  ~State();
+
+  /// The Session of the operator that runs on this thread; nullptr outside.
+  static State* current();
+  const OperatorTraits& traits(const c10::OperatorHandle& op);
+  bool tracing() const { return conductor.in_step() && std::this_thread::get_id() == owner; }
+
+  const SessionOptions options;
+  CpuDevice& device;
+  HostSlab host;
+  std::unique_ptr<Timeline> out, in;
+  Pager pager;
+  Conductor conductor;
+  const std::thread::id owner;
+  std::shared_mutex traits_mutex;
+  std::unordered_map<const c10::FunctionSchema*, OperatorTraits> traits_by_schema;
+  std::optional<GateGuards> gate;
+};
+
+/// Registers the gate with LibTorch's dispatcher, once for the process: registrations cannot be taken back safely while
+/// threads may be dispatching. Throws std::runtime_error when the key is taken.
+void install_gate();
+
+}  // namespace spillway

@@ -1,0 +1,44 @@
+#include "swap/step_trace.h"
+
+#include <algorithm>
+
+namespace spillway {
+
+int64_t StepTrace::floor_bytes(size_t* index) const {
+  int64_t floor = 0;
+  for (size_t i = 0; i < operators.size(); ++i) {
+    const OperatorRecord& op = operators[i];
+    int64_t need = op.leased_bytes + op.own_bytes + op.unpaged_bytes;
+    if (need <= floor) continue;
+    floor = need;
+    if (index) *index = i;
+  }
+  return floor;
+}
+
+int64_t StepTrace::unconstrained_peak_bytes() const {
+  std::vector<int64_t> live = live_bytes(*this);
+  return live.empty() ? 0 : *std::max_element(live.begin(), live.end());
+}
+
+std::vector<int64_t> live_bytes(const StepTrace& trace) {
+  size_t count = trace.operators.size();
+  std::vector<int64_t> change(count + 1, 0);
+  for (const Slot& slot : trace.slots) {
+    // An output is part of its operator's own bytes, and counted as a slot from the next operator on.
+    size_t from = slot.birth == kBeforeStep ? 0 : static_cast<size_t>(slot.birth) + (slot.born_as_output ? 1 : 0);
+    size_t to = slot.death == kOutlivesStep ? count : static_cast<size_t>(slot.death) + 1;
+    if (from >= to || from >= count) continue;
+    change[from] += slot.bytes;
+    change[std::min(to, count)] -= slot.bytes;
+  }
+  std::vector<int64_t> live(count);
+  int64_t sum = 0;
+  for (size_t i = 0; i < count; ++i) {
+    sum += change[i];
+    live[i] = sum + trace.operators[i].own_bytes + trace.operators[i].unpaged_bytes;
+  }
+  return live;
+}
+
+}  // namespace spillway

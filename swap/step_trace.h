@@ -1,0 +1,56 @@
+/// What one step did with its storages: the record that schedules are made from.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/category.h"
+#include "swap/page.h"
+
+namespace spillway {
+
+inline constexpr int32_t kBeforeStep = -1;    ///< birth of a slot that existed when the step began
+inline constexpr int32_t kOutlivesStep = -2;  ///< death of a slot that was alive when the step ended
+
+/// One storage of the step. Operators are numbered from 0 in the order in which they ran.
+struct Slot {
+  int64_t bytes = 0;  ///< as charged to the ledger
+  Category category = Category::other;
+  int32_t birth = kBeforeStep;   ///< the operator that made it, or that was the first to be given it
+  bool born_as_output = false;   ///< its bytes are part of that operator's own_bytes
+  int32_t death = kOutlivesStep; ///< the last operator that ran while it lived
+  PageId page = 0;               ///< identity of a slot that outlives steps
+  int32_t position = -1;         ///< of its birth among the operator's storages
+  std::vector<int32_t> uses;     ///< operators that needed it resident, ascending; its birth included
+  std::vector<int32_t> writes;   ///< those that wrote it
+};
+
+struct OperatorRecord {
+  const void* identity = nullptr;  ///< equal for equal operators of one process
+  std::string_view name;           ///< lives as long as the process
+  double seconds = 0;              ///< of the kernel, waits for copies excluded
+  int64_t own_bytes = 0;           ///< outputs and scratch that the kernel held at once
+  int64_t leased_bytes = 0;        ///< arguments, each storage once
+  int64_t unpaged_bytes = 0;       ///< counted bytes outside every page when it started
+  std::vector<int32_t> touched;    ///< slots leased, each once
+  std::vector<int32_t> births;     ///< slots first seen here, in the order of arguments and then outputs
+};
+
+struct StepTrace {
+  std::string kind;
+  std::vector<OperatorRecord> operators;
+  std::vector<Slot> slots;
+
+  /// The largest need of a single operator: arguments, outputs, scratch and what cannot leave. No budget below it can
+  /// run this step. `index` is set to that operator.
+  int64_t floor_bytes(size_t* index = nullptr) const;
+  /// Bytes counted at the instant of the peak if nothing had ever left.
+  int64_t unconstrained_peak_bytes() const;
+};
+
+/// Bytes of `trace`'s slots alive while each operator ran, its own_bytes and unpaged bytes included.
+std::vector<int64_t> live_bytes(const StepTrace& trace);
+
+}  // namespace spillway

@@ -1,0 +1,150 @@
+#include "swap/storage_page.h"
+
+#include <ATen/NestedTensorImpl.h>
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+#include <ATen/quantized/QTensorImpl.h>
+#include <ATen/quantized/Quantizer.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <cstring>
+
+#include "core/cpu_allocator.h"
+
+// LibTorch 2.11 arms "reading this data pointer throws my message" through a public function and has no public way to
+// disarm it (2.14 has). An explicit instantiation may name a private member, which gives this file the flag.
+namespace {
+template <auto Member>
+struct Expose {
+  friend bool& throws_on_access(c10::StorageImpl& storage) { return storage.*Member; }
+};
+bool& throws_on_access(c10::StorageImpl&);
+template struct Expose<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
+}  // namespace
+
+namespace spillway {
+namespace {
+
+constexpr const char* kAbsentMessage =
+    "[spillway] this tensor is paged out, so it has no pointer to give. Take spillway::resident(tensor) (or "
+    "resident_read) for as long as you use the pointer; on a thread of your own, open Session::enter() first, and "
+    "operators will page it in.";
+
+void end_absent_page(void* page);
+
+class StorageOwner final : public PageOwner {
+ public:
+  StorageOwner(c10::StorageImpl& storage, Pager& pager)
+      : storage_(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage)), pager_(pager) {}
+
+  std::shared_ptr<void> keep_alive() override {
+    auto storage = storage_.lock();
+    if (!storage) return nullptr;
+    return std::make_shared<c10::intrusive_ptr<c10::StorageImpl>>(std::move(storage));
+  }
+  void vacate(Page& page) override {
+    c10::StorageImpl& storage = *storage_._unsafe_get_target();
+    storage._mutable_data_ptr_no_checks().release_context();  // the block is the pager's now
+    storage.set_data_ptr_noswap({nullptr, &page, &end_absent_page, c10::Device(c10::kCPU)});
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kAbsentMessage);
+  }
+  void occupy(Block* block) override {
+    c10::StorageImpl& storage = *storage_._unsafe_get_target();
+    storage._mutable_data_ptr_no_checks().release_context();  // the page lives on
+    throws_on_access(storage) = false;
+    storage.set_data_ptr_noswap(CpuDevice::wrap(block));
+  }
+  Pager& pager() { return pager_; }
+
+ private:
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
+  Pager& pager_;
+};
+
+/// The storage of an absent page died or was given other memory.
+void end_absent_page(void* context) {
+  auto* page = static_cast<Page*>(context);
+  pager_of(*page).absent_owner_died(page);
+}
+
+/// Gives a storage that LibTorch's default allocator made a counted block with the same bytes.
+void adopt(c10::StorageImpl& storage, Pager& pager) {
+  const auto bytes = static_cast<int64_t>(storage.nbytes());
+  Block* block = pager.device().allocate(bytes, CategoryScope::current());
+  std::memcpy(block->data, storage.data(), storage.nbytes());
+  storage.set_data_ptr_noswap(CpuDevice::wrap(block));
+  storage.set_allocator(CpuDevice::instance().allocator());
+}
+
+}  // namespace
+
+Page* page_of(const c10::StorageImpl& storage) {
+  const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  if (data.get_deleter() == &end_absent_page) return static_cast<Page*>(data.get_context());
+  Block* block = CpuDevice::block_of(data);
+  return block ? static_cast<Page*>(block->page) : nullptr;
+}
+
+Pager& pager_of(const Page& page) { return static_cast<StorageOwner*>(page.owner.get())->pager(); }
+
+Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, bool& is_new) {
+  is_new = false;
+  if (Page* page = page_of(storage)) return page;
+  if (storage.device_type() != c10::kCPU || !storage.resizable()) return nullptr;
+  if (static_cast<int64_t>(storage.nbytes()) < min_bytes || storage.nbytes() == 0) return nullptr;
+  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  if (!data.get()) return nullptr;
+  if (!CpuDevice::block_of(data)) {
+    if (data.get_deleter() != c10::GetDefaultCPUAllocator()->raw_deleter()) return nullptr;
+    adopt(storage, pager);
+  }
+  is_new = true;
+  return pager.add(CpuDevice::block_of(storage._mutable_data_ptr_no_checks()), static_cast<int64_t>(storage.nbytes()),
+                   std::make_unique<StorageOwner>(storage, pager));
+}
+
+void visit_storages(const at::Tensor& tensor, StorageVisitor visit) {
+  if (!tensor.defined()) return;
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const c10::DispatchKeySet keys = impl->key_set();
+  if (impl->has_storage()) visit(*impl->unsafe_storage().unsafeGetStorageImpl());
+  if (impl->layout() == c10::kStrided && !impl->is_quantized() && !keys.has(c10::DispatchKey::NestedTensor)) return;
+  auto visit_all = [&](std::initializer_list<at::Tensor> inner) {
+    for (const at::Tensor& t : inner) visit_storages(t, visit);
+  };
+  if (impl->is_sparse()) {
+    auto* sparse = static_cast<at::SparseTensorImpl*>(impl);
+    visit_all({sparse->indices(), sparse->values()});
+  } else if (impl->is_sparse_csr()) {
+    auto* sparse = static_cast<at::SparseCsrTensorImpl*>(impl);
+    visit_all({sparse->compressed_indices(), sparse->plain_indices(), sparse->values()});
+  } else if (keys.has(c10::DispatchKey::NestedTensor)) {
+    if (auto* nested = dynamic_cast<at::native::NestedTensorImpl*>(impl))
+      visit_all({nested->get_nested_sizes(), nested->get_nested_strides(), nested->get_storage_offsets()});
+  } else if (impl->is_quantized()) {
+    if (auto* q = dynamic_cast<at::PerChannelAffineQuantizer*>(static_cast<at::QTensorImpl*>(impl)->quantizer().get()))
+      visit_all({q->scales(), q->zero_points()});
+  }
+}
+
+void visit_storages(const c10::IValue& value, StorageVisitor visit) {
+  if (value.isTensor())
+    visit_storages(value.toTensor(), visit);
+  else if (value.isList())
+    for (const c10::IValue& element : value.toListRef()) visit_storages(element, visit);
+  else if (value.isStorage())
+    visit(*value.toStorage().unsafeGetStorageImpl());
+  else if (value.isTuple())
+    for (const c10::IValue& element : value.toTupleRef().elements()) visit_storages(element, visit);
+}
+
+void categorize(const at::Tensor& tensor, Category category) {
+  visit_storages(tensor, [&](c10::StorageImpl& storage) {
+    if (Page* page = page_of(storage))
+      pager_of(*page).recategorize(*page, category);
+    else if (Block* block = CpuDevice::block_of(storage._mutable_data_ptr_no_checks()))
+      CpuDevice::instance().memory().recategorize(block, category);
+  });
+}
+
+}  // namespace spillway

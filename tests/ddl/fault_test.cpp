@@ -1,0 +1,183 @@
+// What goes wrong between ranks ends in CommError on every rank, and in no hang. Ranks are threads here;
+// fault_program.cpp does the same with processes.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "core/error.h"
+#include "ddl/agreement.h"
+#include "ddl/allreduce.h"
+#include "ddl/collectives.h"
+#include "ddl/thread_world.h"
+#include "tests/support/ddl_shapes.h"
+
+namespace spillway::ddl {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::by_host;
+using testing::dealt;
+
+/// Plays `body` on each rank and returns each rank's CommError, empty where there was none.
+std::vector<std::string> errors_of(const std::vector<int>& hosts, const std::function<void(Communicator&)>& body,
+                                   CommOptions options = {}) {
+  ThreadWorld world(hosts);
+  std::vector<std::string> errors(hosts.size());
+  run_ranks(
+      world,
+      [&](Communicator& comm) {
+        try {
+          body(comm);
+        } catch (const CommError& error) {
+          errors[comm.rank()] = error.what();
+          EXPECT_TRUE(comm.dead());
+          EXPECT_THROW(barrier(comm), CommError);
+        }
+      },
+      options);
+  return errors;
+}
+
+void reduce(Communicator& comm, int64_t count, Reduction reduction = Reduction::sum) {
+  std::vector<float> data(count, 1.0f);
+  Allreduce(comm).reduce(data, reduction);
+}
+
+void expect_all_contain(const std::vector<std::string>& errors, const std::string& text) {
+  for (size_t rank = 0; rank < errors.size(); ++rank) {
+    EXPECT_NE(errors[rank].find(text), std::string::npos) << "rank " << rank << ": " << errors[rank];
+  }
+}
+
+TEST(FaultTest, AMismatchedCountEndsInCommErrorOnEveryRank) {
+  for (const auto& hosts : {by_host({2}), by_host({5}), by_host({4, 2}), dealt({3, 1})}) {
+    const auto errors = errors_of(hosts, [](Communicator& comm) { reduce(comm, comm.rank() == 1 ? 1001 : 1000); });
+    expect_all_contain(errors, "the ranks disagree: rank ");
+    expect_all_contain(errors, "rank 1 calls allreduce (sum) of 1001");
+  }
+}
+
+TEST(FaultTest, AMismatchedReductionEndsInCommErrorOnEveryRank) {
+  const auto errors = errors_of(by_host({4, 2}), [](Communicator& comm) {
+    reduce(comm, 1000, comm.rank() == 5 ? Reduction::average : Reduction::sum);
+  });
+  expect_all_contain(errors, "rank 5 calls allreduce (average) of 1000");
+}
+
+TEST(FaultTest, AMismatchedOperationEndsInCommErrorOnEveryRank) {
+  const auto errors =
+      errors_of(by_host({3}), [](Communicator& comm) { comm.rank() == 2 ? barrier(comm) : reduce(comm, 1000); });
+  expect_all_contain(errors, "rank 2 calls barrier");
+}
+
+TEST(FaultTest, DifferentDeclarationsOfHostsEndInCommError) {
+  ThreadWorld world({0, 0});
+  std::atomic<int> failed = 0;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto comm = world.communicator(rank, {.hosts = {0, rank}});
+      try {
+        reduce(*comm, 10);
+      } catch (const CommError&) {
+        ++failed;
+      }
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+  EXPECT_EQ(failed, 2);
+}
+
+TEST(FaultTest, ASilentRankIsNamedByEveryOtherRank) {
+  for (const auto& hosts : {by_host({2}), by_host({5}), by_host({4, 2}), dealt({3, 3})}) {
+    auto errors = errors_of(hosts,
+                            [](Communicator& comm) {
+                              if (comm.rank() != 1) reduce(comm, 1000);
+                            },
+                            {.deadline = 300ms});
+    EXPECT_EQ(errors[1], "");
+    errors.erase(errors.begin() + 1);
+    expect_all_contain(errors, "no answer from rank 1");
+  }
+}
+
+TEST(FaultTest, TheMessageNamesRankPeerDeadlineAndStage) {
+  const auto errors = errors_of(by_host({2}),
+                                [](Communicator& comm) {
+                                  if (comm.rank() == 1) reduce(comm, 1000);
+                                },
+                                {.deadline = 300ms});
+  EXPECT_EQ(errors[1], "[ddl] rank 1: no answer from rank 0 within 0.3 s (agreement, stage 1)");
+}
+
+/// Agrees to the call and then falls silent: hands the others everything but its data.
+TEST(FaultTest, ARankThatDiesWithinAReductionIsNamedWithItsLevel) {
+  const auto errors = errors_of(by_host({2}),
+                                [](Communicator& comm) {
+                                  if (comm.rank() == 1) return reduce(comm, 1000);
+                                  const Plan plan(comm.hosts());
+                                  const AllreduceOptions options;
+                                  const uint64_t signature = hash_in(hash_in(0, plan.hash()), options.chunk_bytes);
+                                  agree(comm, {Operation::allreduce_sum, -1, 1000, signature});
+                                },
+                                {.deadline = 300ms});
+  EXPECT_EQ(errors[1], "[ddl] rank 1: no answer from rank 0 within 0.3 s (level 1 of 1, reduce-scatter, stage 1)");
+}
+
+TEST(FaultTest, RanksInDifferentCallsAreToldSo) {
+  const auto errors = errors_of(
+      by_host({2}),
+      [](Communicator& comm) {
+        std::byte byte{};
+        Request request = comm.receive(1 - comm.rank(), comm.rank() == 0 ? Tag::blob : Tag::reduce, {&byte, 1});
+        comm.wait({&request, 1}, {.collective = "exchange", .stage = 1});
+      },
+      {.deadline = 300ms});
+  EXPECT_TRUE(errors[0].find("do not make the same calls") != std::string::npos ||
+              errors[1].find("do not make the same calls") != std::string::npos)
+      << errors[0] << "\n"
+      << errors[1];
+  EXPECT_NE(errors[0], "");
+  EXPECT_NE(errors[1], "");
+}
+
+TEST(FaultTest, ALateRankHearsThatTheOthersGaveUp) {
+  const auto errors = errors_of(by_host({3}),
+                                [](Communicator& comm) {
+                                  if (comm.rank() == 2) std::this_thread::sleep_for(1500ms);
+                                  reduce(comm, 1000);
+                                },
+                                {.deadline = 300ms});
+  EXPECT_NE(errors[2].find("gave up: no answer from rank"), std::string::npos) << errors[2];
+}
+
+TEST(FaultTest, ADeadCommunicatorKeepsItsReason) {
+  ThreadWorld world({0});
+  auto comm = world.communicator(0);
+  EXPECT_THROW(comm->fail("the disk is full"), CommError);
+  try {
+    barrier(*comm);
+    Allreduce(*comm).reduce({}, Reduction::sum);
+    (void)comm->send(0, Tag::blob, {});
+    FAIL() << "a dead communicator sent";
+  } catch (const CommError& error) {
+    EXPECT_STREQ(error.what(), "[ddl] rank 0: this communicator is dead since: the disk is full");
+  }
+}
+
+TEST(FaultTest, OptionsNameTheFieldAndTheAllowedRange) {
+  ThreadWorld world({0, 0});
+  EXPECT_THROW(world.communicator(0, {.deadline = 0ms}), BadRequest);
+  try {
+    world.communicator(0, {.hosts = {0, 0, 1}});
+    FAIL() << "3 declared ranks in a world of 2";
+  } catch (const BadRequest& error) {
+    EXPECT_STREQ(error.what(), "[ddl] hosts are declared for 3 ranks, but 2 are running");
+  }
+  EXPECT_THROW(AllreduceOptions{.chunk_bytes = 0}.validate(), BadRequest);
+}
+
+}  // namespace
+}  // namespace spillway::ddl

@@ -1,0 +1,114 @@
+#include "ddl/operators.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include "ddl/self.h"
+#include "ddl/thread_world.h"
+#include "tests/support/ddl_shapes.h"
+
+namespace spillway::ddl {
+namespace {
+
+using testing::by_host;
+
+/// Tensors of odd sizes: a scalar, an empty one, one in channels-last memory order.
+std::vector<at::Tensor> odd_tensors(int rank) {
+  std::vector<at::Tensor> tensors{at::full({}, 1.0f), at::arange(7).to(at::kFloat), at::empty({0, 3}),
+                                  at::arange(2 * 3 * 5 * 7).to(at::kFloat).view({2, 3, 5, 7}),
+                                  at::arange(1009).to(at::kFloat)};
+  tensors[3] = tensors[3].contiguous(at::MemoryFormat::ChannelsLast);
+  for (at::Tensor& tensor : tensors) tensor.mul_(rank + 1);
+  return tensors;
+}
+
+void on_ranks(const std::vector<int>& hosts, const std::function<void(const Comm&)>& body, CommOptions options = {}) {
+  ThreadWorld world(hosts);
+  run_ranks(
+      world,
+      [&](Communicator& comm) {
+        // The handle shares a communicator that run_ranks owns.
+        body(make_comm(std::shared_ptr<Communicator>(std::shared_ptr<void>(), &comm)));
+      },
+      options);
+}
+
+TEST(OperatorsTest, AllreduceSumsTensorsOfOddSizes) {
+  on_ranks(by_host({2, 1}), [](const Comm& comm) {
+    std::vector<at::Tensor> tensors = odd_tensors(comm->communicator->rank());
+    allreduce_(tensors, comm, Reduction::sum);
+    const std::vector<at::Tensor> ones = odd_tensors(0);
+    for (size_t i = 0; i < tensors.size(); ++i) EXPECT_TRUE(at::equal(tensors[i], ones[i] * 6));
+  });
+}
+
+TEST(OperatorsTest, AllreduceAveragesLargeTensorsInPlaceAndSmallOnesFused) {
+  on_ranks(by_host({2}), [](const Comm& comm) {
+    const float rank = static_cast<float>(comm->communicator->rank());
+    std::vector<at::Tensor> tensors;
+    for (const int64_t count : {1000, 3'000'017, 5, 1'500'000, 700'001, 9}) tensors.push_back(at::full({count}, rank));
+    std::vector<const void*> addresses;
+    for (const auto& tensor : tensors) addresses.push_back(tensor.data_ptr());
+    allreduce_(tensors, comm, Reduction::average);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_TRUE(at::equal(tensors[i], at::full_like(tensors[i], 0.5f)));
+      EXPECT_EQ(tensors[i].data_ptr(), addresses[i]);
+    }
+  });
+}
+
+TEST(OperatorsTest, BroadcastReachesASubsetOnly) {
+  on_ranks(by_host({2, 2}), [](const Comm& comm) {
+    const int rank = comm->communicator->rank();
+    std::vector<at::Tensor> tensors = odd_tensors(rank);
+    tensors.push_back(at::full({3}, rank, at::kDouble));
+    broadcast_(tensors, comm, 2, {0, 2, 3});
+    const int source = rank == 1 ? 1 : 2;
+    const std::vector<at::Tensor> expected = odd_tensors(source);
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(tensors[i], expected[i]));
+    EXPECT_EQ(tensors.back()[0].item<double>(), source);
+  });
+}
+
+TEST(OperatorsTest, ParametersThatRequireGradAreWrittenAndKeepTheirPlaceInAutograd) {
+  const Comm comm = make_comm(self_communicator());
+  at::Tensor parameter = at::full({4}, 3.0f).requires_grad_();
+  const auto version = parameter._version();
+  allreduce_(parameter, comm, Reduction::average);
+  EXPECT_TRUE(parameter.is_leaf());
+  EXPECT_TRUE(parameter.requires_grad());
+  EXPECT_GT(parameter._version(), version);
+  EXPECT_EQ(parameter[0].item<float>(), 3.0f);
+}
+
+TEST(OperatorsTest, NoTensorsAreFine) {
+  const Comm comm = make_comm(self_communicator());
+  allreduce_({}, comm, Reduction::sum);
+  broadcast_({}, comm, 0, {0});
+}
+
+TEST(OperatorsTest, WhatIsNotDenseFloatIsRefusedByName) {
+  const Comm comm = make_comm(self_communicator());
+  EXPECT_THROW(allreduce_(at::zeros({3}, at::kDouble), comm, Reduction::sum), c10::Error);
+  const at::Tensor strided = at::zeros({4, 4}).t().slice(0, 0, 4, 2);
+  try {
+    allreduce_(strided, comm, Reduction::sum);
+    FAIL() << "a strided tensor was taken";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("is not dense"), std::string::npos) << error.what();
+  }
+}
+
+TEST(OperatorsTest, DifferentShapesOfTheSameSizeEndInCommError) {
+  on_ranks(by_host({2}), [](const Comm& comm) {
+    const at::Tensor tensor = comm->communicator->rank() == 0 ? at::zeros({2, 3}) : at::zeros({3, 2});
+    EXPECT_THROW(allreduce_(tensor, comm, Reduction::sum), CommError);
+  });
+}
+
+}  // namespace
+}  // namespace spillway::ddl

@@ -1,0 +1,44 @@
+#include "kfac/eigen.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace spillway::kfac {
+
+TEST(EigenTest, RestoresEveryGroupOfTheFactor) {
+  const auto x = at::randn({3, 5, 20}, at::kDouble);
+  const auto factor = x.bmm(x.transpose(1, 2));
+  const auto basis = Eigenbasis::identity(3, 5, factor.options());
+  ASSERT_TRUE(decompose(factor, basis));
+  const auto restored = (basis.vectors * basis.values.unsqueeze(1)).bmm(basis.vectors.transpose(1, 2));
+  EXPECT_TRUE(at::allclose(restored, factor, 1e-12, 1e-12));
+}
+
+TEST(EigenTest, ClampsEigenvaluesThatRoundingMadeNegative) {
+  const auto x = at::randn({1, 30, 2}, at::kFloat);
+  const auto factor = x.bmm(x.transpose(1, 2));
+  const auto basis = Eigenbasis::identity(1, 30, factor.options());
+  ASSERT_TRUE(decompose(factor, basis));
+  EXPECT_GE(basis.values.min().item<float>(), 0);
+}
+
+TEST(EigenTest, KeepsTheLastGoodBasisWhenTheFactorCannotBeDecomposed) {
+  auto factor = at::eye(4, at::kFloat).unsqueeze(0) * 2;
+  const auto basis = Eigenbasis::identity(1, 4, factor.options());
+  ASSERT_TRUE(decompose(factor, basis));
+  const auto vectors = basis.vectors.clone(), values = basis.values.clone();
+  factor[0][1][1] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(decompose(factor, basis));
+  EXPECT_TRUE(basis.vectors.equal(vectors));
+  EXPECT_TRUE(basis.values.equal(values));
+}
+
+TEST(EigenTest, StartsAsTheIdentityWithoutCurvature) {
+  const auto basis = Eigenbasis::identity(2, 3, at::kDouble);
+  EXPECT_TRUE(basis.vectors[1].equal(at::eye(3, at::kDouble)));
+  EXPECT_EQ(basis.values.abs().sum().item<double>(), 0);
+}
+
+}  // namespace spillway::kfac

@@ -1,0 +1,223 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "core/error.h"
+#include "kfac/assignment.h"
+
+namespace spillway::kfac {
+namespace {
+
+LayerShape linear(int64_t out, int64_t in, bool bias = false) {
+  LayerShape shape;
+  shape.out = out;
+  shape.in = in;
+  shape.bias = bias;
+  return shape;
+}
+
+LayerShape conv3(int64_t out, int64_t in, int64_t groups, bool bias, bool separable) {
+  auto shape = linear(out, in, bias);
+  shape.kind = LayerKind::conv3d;
+  shape.kernel = {3, 3, 3};
+  shape.groups = groups;
+  shape.separable = separable;
+  return shape;
+}
+
+std::vector<int64_t> owners(const std::vector<Assignment>& assignments) {
+  std::vector<int64_t> all;
+  for (const auto& layer : assignments) all.push_back(layer.owners.front());
+  return all;
+}
+
+void expect_refused(const KfacOptions& options, const std::string& field) {
+  try {
+    options.validate();
+    FAIL() << field << " was accepted";
+  } catch (const BadRequest& error) {
+    EXPECT_NE(std::string(error.what()).find(field), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+
+TEST(KfacOptionsTest, AcceptsItsDefaults) {
+  EXPECT_NO_THROW(KfacOptions{}.validate());
+}
+
+TEST(KfacOptionsTest, NamesTheFieldThatIsOutOfRange) {
+  expect_refused({.grad_worker_frac = 0}, "grad_worker_frac");
+  expect_refused({.grad_worker_frac = 1.5}, "grad_worker_frac");
+  expect_refused({.grad_worker_frac = std::nan("")}, "grad_worker_frac");
+  expect_refused({.factor_interval = 0}, "factor_interval");
+  expect_refused({.inverse_interval = 0}, "inverse_interval");
+  expect_refused({.burn_in = -1}, "burn_in");
+  expect_refused({.decay = 1}, "decay");
+  expect_refused({.relative_damping = 0}, "relative_damping");
+  expect_refused({.damping = -1.0}, "damping");
+  expect_refused({.kl_clip = 0}, "kl_clip");
+  expect_refused({.max_factor_dim = 0}, "max_factor_dim");
+  expect_refused({.max_linear_dim = 0}, "max_linear_dim");
+  expect_refused({.patch_workspace_bytes = 1}, "patch_workspace_bytes");
+  expect_refused({.skip = {"("}}, "skip");
+}
+
+TEST(KfacOptionsTest, LetsTheClipBeSwitchedOff) {
+  EXPECT_NO_THROW(KfacOptions{.kl_clip = std::numeric_limits<double>::infinity()}.validate());
+}
+
+TEST(KfacOptionsTest, ReadsTheNamesOfTheCommandLine) {
+  for (auto strategy : {Strategy::comm_opt, Strategy::mem_opt, Strategy::hybrid})
+    EXPECT_EQ(strategy_named(name(strategy)), strategy);
+  for (auto form : {ConvFactors::full, ConvFactors::separable, ConvFactors::automatic})
+    EXPECT_EQ(conv_factors_named(name(form)), form);
+  EXPECT_THROW(strategy_named("best"), BadRequest);
+  EXPECT_THROW(conv_factors_named("block"), BadRequest);
+}
+
+TEST(LayerShapeTest, CountsTheSidesOfItsFactors) {
+  const auto full = conv3(8, 4, 1, true, false).factors();
+  ASSERT_EQ(full.size(), 2u);
+  EXPECT_EQ(full[0].side, 4 * 27 + 1);
+  EXPECT_EQ(full[1].side, 8);
+  const auto separable = conv3(8, 4, 2, true, true).factors();
+  ASSERT_EQ(separable.size(), 3u);
+  EXPECT_EQ(separable[0].side, 2);
+  EXPECT_EQ(separable[1].side, 27);
+  EXPECT_EQ(separable[2].side, 4);
+  EXPECT_EQ(conv3(8, 4, 1, true, false).gradient_elements(), 8 * 109);
+}
+
+TEST(LayerShapeTest, GoesSeparableOnlyWhereThereIsSomethingToSeparate) {
+  EXPECT_TRUE(is_separable(conv3(8, 4, 1, true, false), ConvFactors::separable, 1024));
+  EXPECT_FALSE(is_separable(conv3(8, 4, 4, true, false), ConvFactors::separable, 1024)) << "one channel a group";
+  EXPECT_FALSE(is_separable(linear(8, 4096), ConvFactors::separable, 1024)) << "one offset";
+  EXPECT_FALSE(is_separable(conv3(8, 4, 1, true, false), ConvFactors::full, 1));
+  EXPECT_FALSE(is_separable(conv3(8, 4, 1, true, false), ConvFactors::automatic, 109));
+  EXPECT_TRUE(is_separable(conv3(8, 4, 1, true, false), ConvFactors::automatic, 108));
+}
+
+TEST(AssignmentTest, ReproducesTheGridOfKaisaFigure4) {
+  // W = 8, f = 1/2: four workers, each broadcasts to one receiver.
+  const auto plan = assign({linear(4, 4), linear(3, 3)}, 8, Strategy::hybrid, 0.5);
+  EXPECT_EQ(plan[0].owners.front(), 0);
+  EXPECT_EQ(plan[0].workers, (std::vector<int64_t>{0, 2, 4, 6}));
+  EXPECT_EQ(plan[0].worker_of, (std::vector<int64_t>{0, 0, 2, 2, 4, 4, 6, 6}));
+  EXPECT_EQ(plan[1].owners.front(), 1);
+  EXPECT_EQ(plan[1].workers, (std::vector<int64_t>{1, 3, 5, 7}));
+  EXPECT_EQ(plan[1].worker_of, (std::vector<int64_t>{1, 1, 3, 3, 5, 5, 7, 7}));
+  EXPECT_EQ(plan[1].served_by(5), (std::vector<int64_t>{4, 5}));
+}
+
+TEST(AssignmentTest, TurnsIntoCommOptAtOneAndMemOptAtOneOverWorld) {
+  const std::vector<LayerShape> layers{linear(4, 4), linear(3, 3), linear(2, 2)};
+  for (const auto& layer : assign(layers, 4, Strategy::comm_opt, 1)) EXPECT_EQ(layer.workers.size(), 4u);
+  const auto one = assign(layers, 4, Strategy::mem_opt, 1);
+  const auto quarter = assign(layers, 4, Strategy::hybrid, 0.25);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    EXPECT_EQ(one[i].workers, one[i].owners.empty() ? std::vector<int64_t>{} : std::vector<int64_t>{one[i].owners[0]});
+    EXPECT_EQ(one[i].worker_of, quarter[i].worker_of);
+    EXPECT_EQ(one[i].served_by(one[i].workers[0]).size(), 4u);
+  }
+}
+
+TEST(AssignmentTest, PutsTheFactorsOfALayerOnDifferentRanksOnlyForCommOpt) {
+  const std::vector<LayerShape> layers{linear(5, 5)};
+  EXPECT_EQ(assign(layers, 2, Strategy::comm_opt, 1)[0].owners, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(assign(layers, 2, Strategy::hybrid, 1)[0].owners, (std::vector<int64_t>{0, 0}));
+}
+
+TEST(AssignmentTest, HasExactlyTheAskedWorkersInDisjointBalancedBlocksForEveryWorld) {
+  std::vector<LayerShape> layers;
+  for (int64_t i = 1; i <= 9; ++i) layers.push_back(linear(i, i));
+  for (int64_t world = 1; world <= 9; ++world)
+    for (int64_t count = 1; count <= world; ++count)
+      for (const auto& layer :
+           assign(layers, world, Strategy::hybrid, static_cast<double>(count) / static_cast<double>(world))) {
+        ASSERT_EQ(static_cast<int64_t>(layer.workers.size()), count);
+        ASSERT_TRUE(layer.is_worker(layer.owners.front()));
+        ASSERT_TRUE(std::is_sorted(layer.workers.begin(), layer.workers.end()));
+        int64_t served = 0;
+        for (int64_t worker : layer.workers) {
+          const auto size = static_cast<int64_t>(layer.served_by(worker).size());
+          ASSERT_TRUE(size == world / count || size == (world + count - 1) / count);
+          served += size;
+        }
+        ASSERT_EQ(served, world);
+      }
+}
+
+TEST(AssignmentTest, PlacesLongestProcessingTimeFirst) {
+  // Costs 2·side³ with sides 1…6: 432 250 128 54 16 2. To two ranks: 432 | 250, +128, +54 = 432 | 432, +16 | +2.
+  const std::vector<LayerShape> layers{linear(1, 1), linear(2, 2), linear(3, 3),
+                                       linear(4, 4), linear(5, 5), linear(6, 6)};
+  EXPECT_EQ(owners(assign(layers, 2, Strategy::hybrid, 1)), (std::vector<int64_t>{1, 0, 1, 1, 1, 0}));
+}
+
+TEST(AssignmentTest, StaysWithinGrahamsBoundOfTheBestMakespan) {
+  const std::vector<LayerShape> layers{linear(7, 3), linear(5, 5), linear(6, 1), linear(4, 6),
+                                       linear(2, 7), linear(3, 3), linear(5, 2)};
+  std::vector<double> costs;
+  for (const auto& layer : layers) {
+    costs.push_back(0);
+    for (const auto& factor : layer.factors()) costs.back() += decomposition_cost(layer, factor);
+  }
+  for (int64_t world = 2; world <= 3; ++world) {
+    const auto makespan = [&](const std::vector<int64_t>& ranks) {
+      std::vector<double> load(static_cast<size_t>(world), 0);
+      for (size_t i = 0; i < ranks.size(); ++i) load[static_cast<size_t>(ranks[i])] += costs[i];
+      return *std::max_element(load.begin(), load.end());
+    };
+    double best = std::numeric_limits<double>::infinity();
+    std::vector<int64_t> ranks(layers.size(), 0);
+    std::function<void(size_t)> search = [&](size_t i) {
+      if (i == ranks.size()) return void(best = std::min(best, makespan(ranks)));
+      for (ranks[i] = 0; ranks[i] < world; ++ranks[i]) search(i + 1);
+    };
+    search(0);
+    EXPECT_LE(makespan(owners(assign(layers, world, Strategy::hybrid, 1))),
+              best * (4.0 / 3 - 1.0 / (3.0 * static_cast<double>(world))));
+  }
+}
+
+TEST(AssignmentTest, RefusesAnEmptyWorld) {
+  EXPECT_THROW(assign({linear(1, 1)}, 0, Strategy::hybrid, 1), BadRequest);
+}
+
+TEST(FactorBytesTest, IsFactorsEverywhereAndEigenbasesOnGradientWorkers) {
+  const std::vector<LayerShape> layers{linear(3, 4, true), conv3(6, 4, 2, true, true)};
+  const int64_t f0 = 5 * 5 + 3 * 3, e0 = f0 + 5 + 3;
+  const int64_t f1 = 2 * (2 * 2 + 27 * 27 + 3 * 3), e1 = f1 + 2 * (2 + 27 + 3);
+  const auto all = bytes_per_rank(layers, assign(layers, 2, Strategy::hybrid, 1));
+  EXPECT_EQ(all[0], (FactorBytes{4 * (f0 + f1), 4 * (e0 + e1), 4 * (f0 + f1)}));
+  EXPECT_EQ(all[0], all[1]);
+  const auto half = bytes_per_rank(layers, assign(layers, 2, Strategy::mem_opt, 1), 8);
+  EXPECT_EQ(half[0].eigenbases, 8 * e1) << "the costlier layer goes first, to rank 0";
+  EXPECT_EQ(half[1].eigenbases, 8 * e0);
+  EXPECT_EQ(half[0].factors, 8 * (f0 + f1));
+}
+
+TEST(FactorBytesTest, FallsLinearlyWithTheShareOfGradientWorkers) {
+  const std::vector<LayerShape> layers(8, linear(10, 20, true));
+  const int64_t all_eigenbases = 8 * 4 * eigenbasis_elements(layers[0]);
+  for (int64_t count : {1, 2, 4, 8})
+    for (const auto& rank : bytes_per_rank(layers, assign(layers, 8, Strategy::hybrid, static_cast<double>(count) / 8)))
+      EXPECT_EQ(rank.eigenbases, all_eigenbases * count / 8);
+}
+
+TEST(FactorTrafficTest, TradesEigenbasesForGradients) {
+  const std::vector<LayerShape> layers{linear(3, 4, true)};
+  const auto all = traffic_per_rank(layers, assign(layers, 2, Strategy::hybrid, 1));
+  EXPECT_EQ(all[0], (FactorTraffic{4 * 34, 0, 0}));
+  EXPECT_EQ(all[1], (FactorTraffic{4 * 34, 4 * 42, 0}));
+  const auto one = traffic_per_rank(layers, assign(layers, 2, Strategy::mem_opt, 1));
+  EXPECT_EQ(one[1], (FactorTraffic{4 * 34, 0, 4 * 15}));
+  EXPECT_EQ(traffic_per_rank(layers, assign(layers, 1, Strategy::hybrid, 1))[0], FactorTraffic{});
+}
+
+}  // namespace spillway::kfac

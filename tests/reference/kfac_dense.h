@@ -1,0 +1,131 @@
+/// Obvious, slow K-FAC: loops over every position, and explicit Kronecker products. float64, header only, for tests.
+#pragma once
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "kfac/geometry.h"
+#include "kfac/precondition.h"
+
+namespace spillway::reference {
+
+/// All multi-indices below `sizes`, in row-major order.
+inline std::vector<std::vector<int64_t>> indices(const std::vector<int64_t>& sizes) {
+  std::vector<std::vector<int64_t>> all{{}};
+  for (int64_t size : sizes) {
+    std::vector<std::vector<int64_t>> longer;
+    for (const auto& head : all)
+      for (int64_t i = 0; i < size; ++i) {
+        longer.push_back(head);
+        longer.back().push_back(i);
+      }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+/// x[index], zero outside.
+inline double value_at(const at::Tensor& x, const std::vector<int64_t>& index) {
+  at::Tensor part = x;
+  for (int64_t i : index) {
+    if (i < 0 || i >= part.size(0)) return 0;
+    part = part.select(0, i);
+  }
+  return part.item<double>();
+}
+
+/// ã of every output position of one group: [rows, channels·volume (+1)], channels before offsets, rows in the order of
+/// (sample, position).
+inline at::Tensor patch_rows(const at::Tensor& input, const kfac::Geometry& geometry, int64_t group, bool ones) {
+  const int64_t channels = input.size(1) / geometry.groups;
+  std::vector<int64_t> positions{input.size(0)};
+  for (size_t d = 0; d < geometry.dims(); ++d)
+    positions.push_back(geometry.output_size(d, input.size(static_cast<int64_t>(d) + 2)));
+  std::vector<int64_t> offsets{channels};
+  offsets.insert(offsets.end(), geometry.kernel.begin(), geometry.kernel.end());
+  std::vector<at::Tensor> rows;
+  for (const auto& position : indices(positions)) {
+    std::vector<double> row;
+    for (const auto& offset : indices(offsets)) {
+      std::vector<int64_t> index{position[0], group * channels + offset[0]};
+      for (size_t d = 0; d < geometry.dims(); ++d)
+        index.push_back(position[d + 1] * geometry.stride[d] - geometry.padding[d] +
+                        offset[d + 1] * geometry.dilation[d]);
+      row.push_back(value_at(input, index));
+    }
+    if (ones) row.push_back(1);
+    rows.push_back(at::tensor(row, at::kDouble));
+  }
+  return at::stack(rows);
+}
+
+/// A = 1/(B·S) Σ ããᵀ, [groups, side, side].
+inline at::Tensor input_factor(const at::Tensor& input, const kfac::Geometry& geometry, bool ones) {
+  std::vector<at::Tensor> blocks;
+  for (int64_t group = 0; group < geometry.groups; ++group) {
+    const auto rows = patch_rows(input, geometry, group, ones);
+    blocks.push_back(rows.t().mm(rows) / rows.size(0));
+  }
+  return at::stack(blocks);
+}
+
+/// G = B Σ ggᵀ, [groups, side, side], for gradient [batch, out, *spatial].
+inline at::Tensor output_factor(const at::Tensor& gradient, int64_t groups) {
+  const auto g = gradient.flatten(2).transpose(0, 1).reshape({groups, gradient.size(1) / groups, -1});
+  return g.bmm(g.transpose(1, 2)) * gradient.size(0);
+}
+
+/// C = tr_K(A) and K = tr_C(A) of A over (channels × offsets), without a bias: [groups, ·, ·].
+inline at::Tensor channel_trace(const at::Tensor& a, int64_t channels, int64_t volume) {
+  return a.view({a.size(0), channels, volume, channels, volume}).diagonal(0, 2, 4).sum(-1);
+}
+inline at::Tensor offset_trace(const at::Tensor& a, int64_t channels, int64_t volume) {
+  return a.view({a.size(0), channels, volume, channels, volume}).diagonal(0, 1, 3).sum(-1);
+}
+
+/// tr/dim of a block-diagonal factor.
+inline double mean_eigenvalue(const at::Tensor& factor) {
+  return (factor.diagonal(0, -2, -1).sum() / (factor.size(0) * factor.size(1))).item<double>();
+}
+
+/// (G ⊗ A + γ I)⁻¹ vec(∇) with the product formed, group by group: `gradient` [groups, out, side].
+inline at::Tensor dense_solve(const at::Tensor& g, const at::Tensor& a, const at::Tensor& gradient, double gamma) {
+  std::vector<at::Tensor> solved;
+  for (int64_t i = 0; i < gradient.size(0); ++i) {
+    const auto fisher = at::kron(g[i].contiguous(), a[i].contiguous());
+    const auto damped = fisher + gamma * at::eye(fisher.size(0), fisher.options());
+    solved.push_back(at::linalg_solve(damped, gradient[i].flatten()).view(gradient[i].sizes()));
+  }
+  return at::stack(solved);
+}
+
+/// The preconditioned gradient of a layer with factors [A, G], or with [C, K, G] and A = C ⊗ K/tr K for the weight.
+inline kfac::LayerGradient natural_gradient(const kfac::LayerShape& shape, const kfac::LayerGradient& gradient,
+                                            const std::vector<at::Tensor>& factors, const kfac::Damping& damping) {
+  const int64_t groups = shape.groups;
+  const auto& g = factors.back();
+  const auto gamma = [&](double mean) { return damping.absolute.value_or(damping.relative * mean); };
+  auto matrix = gradient.weight.reshape({groups, shape.out / groups, -1});
+  if (!shape.separable) {
+    if (shape.bias) matrix = at::cat({matrix, gradient.bias.reshape({groups, -1, 1})}, 2);
+    const auto v = dense_solve(g, factors[0], matrix, gamma(mean_eigenvalue(factors[0]) * mean_eigenvalue(g)));
+    const int64_t side = matrix.size(2) - (shape.bias ? 1 : 0);
+    return {v.narrow(2, 0, side).reshape(gradient.weight.sizes()),
+            shape.bias ? v.select(2, side).flatten() : at::Tensor()};
+  }
+  std::vector<at::Tensor> a;
+  for (int64_t i = 0; i < groups; ++i)
+    a.push_back(at::kron(factors[0][i].contiguous(), (factors[1][i] / factors[1][i].trace()).contiguous()));
+  const auto joint = at::stack(a);
+  kfac::LayerGradient v{dense_solve(g, joint, matrix, gamma(mean_eigenvalue(joint) * mean_eigenvalue(g)))
+                            .reshape(gradient.weight.sizes()),
+                        {}};
+  if (shape.bias)
+    v.bias = dense_solve(g, at::ones({groups, 1, 1}, g.options()), gradient.bias.reshape({groups, -1, 1}),
+                         gamma(mean_eigenvalue(g)))
+                 .flatten();
+  return v;
+}
+
+}  // namespace spillway::reference

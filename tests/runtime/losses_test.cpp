@@ -1,0 +1,64 @@
+#include "runtime/losses.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+
+namespace spillway {
+
+at::Tensor voxels(std::initializer_list<double> values, int64_t labels) {
+  return at::tensor(at::ArrayRef<double>(values), at::kFloat).view({1, labels, -1, 1, 1});
+}
+
+TEST(LossesTest, SoftDiceIsTheMeanOverLabelsWorkedByHand) {
+  // Label 0: 2 (0.5 + 1) / (1.75 + 2) = 0.8. Label 1: 2 · 0.25 / (0.25 + 0.75 + 1) = 0.25.
+  auto p = voxels({0.5, 1, 0.25, 0, 0.25, 0.75, 0, 0}, 2);
+  auto t = voxels({1, 1, 0, 0, 1, 0, 0, 0}, 2);
+  EXPECT_NEAR(soft_dice_loss(p, t).item<double>(), -(0.8 + 0.25) / 2, 1e-5);
+}
+
+TEST(LossesTest, SoftDiceOfAPerfectOrEmptyLabelIsOne) {
+  auto t = voxels({1, 0, 1, 0, 0, 0, 0, 0}, 2);
+  EXPECT_NEAR(soft_dice_loss(t, t).item<double>(), -1, 1e-6);
+}
+
+TEST(LossesTest, SoftDiceOfABatchIsTheMeanOfItsSamples) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
+  auto p = at::rand({3, 2, 4, 4, 4}, generator);
+  auto t = at::rand({3, 2, 4, 4, 4}, generator).gt(0.5).to(at::kFloat);
+  double sum = 0;
+  for (int64_t b = 0; b < 3; ++b) sum += soft_dice_loss(p.narrow(0, b, 1), t.narrow(0, b, 1)).item<double>();
+  EXPECT_NEAR(soft_dice_loss(p, t).item<double>(), sum / 3, 1e-6);
+}
+
+TEST(LossesTest, SoftDiceHasTheGradientOfItsFormula) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(4);
+  auto p = at::rand({1, 1, 8}, generator, at::kDouble).requires_grad_(true);
+  auto t = at::rand({1, 1, 8}, generator, at::kDouble).gt(0.5).to(at::kDouble);
+  soft_dice_loss(p, t).backward();
+  // d/dp_i −(2 Σpt + ε)/S = −(2 t_i S − (2 Σpt + ε)) / S²
+  auto overlap = 2 * (p * t).sum() + kDiceSmooth, total = p.sum() + t.sum() + kDiceSmooth;
+  auto expected = -(2 * t * total - overlap) / (total * total);
+  EXPECT_TRUE(at::allclose(p.grad(), expected.detach(), 1e-9, 1e-12));
+}
+
+TEST(LossesTest, HardDiceThresholdsAtAHalfAndCallsEmptyAgainstEmptyOne) {
+  auto p = voxels({0.5, 0.9, 0.49, 0.6, 0.1, 0.2, 0, 0, 0.9, 0, 0, 0}, 3);
+  auto t = voxels({1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0}, 3);
+  auto dice = hard_dice(p, t);
+  EXPECT_DOUBLE_EQ(dice[0].item<double>(), 2.0 * 2 / (3 + 3));
+  EXPECT_DOUBLE_EQ(dice[1].item<double>(), 1);
+  EXPECT_DOUBLE_EQ(dice[2].item<double>(), 0);
+}
+
+TEST(LossesTest, RefusesShapesThatDiffer) {
+  EXPECT_THROW(soft_dice_loss(at::rand({1, 3, 2, 2, 2}), at::rand({1, 2, 2, 2, 2})), c10::Error);
+  EXPECT_THROW(hard_dice(at::rand({1, 3, 2, 2, 2}), at::rand({3, 2, 2, 2})), c10::Error);
+}
+
+TEST(LossesTest, AccuracyCountsTheHighestScores) {
+  auto scores = at::tensor({0.1, 0.9, 0.8, 0.2, 0.3, 0.7, 0.6, 0.4}).view({4, 2});
+  EXPECT_DOUBLE_EQ(accuracy(scores, at::tensor({1, 0, 0, 0}, at::kLong)), 0.75);
+}
+
+}  // namespace spillway

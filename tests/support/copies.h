@@ -1,0 +1,75 @@
+// Doubles of the copy lanes: late copies expose a missing edge, failing ones a forgotten error.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "core/timeline.h"
+
+namespace spillway::testing {
+
+/// Starts each copy late by a random time, in order.
+class DelayedTimeline final : public Timeline {
+ public:
+  DelayedTimeline(uint32_t seed, std::chrono::microseconds longest) : random_(seed), longest_(longest) {}
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    auto delay = longest_ * (random_() % 1000) / 1000;
+    return worker_.submit([=] {
+      std::this_thread::sleep_for(delay);
+      std::memcpy(destination, source, static_cast<size_t>(bytes));
+    });
+  }
+
+ private:
+  std::mt19937 random_;
+  std::chrono::microseconds longest_;
+  WorkerTimeline worker_{"delayed"};
+};
+
+/// Fails every copy once `good` of them have gone through.
+class FailingTimeline final : public Timeline {
+ public:
+  FailingTimeline(std::unique_ptr<Timeline> real, int64_t good) : real_(std::move(real)), good_(good) {}
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    if (good_-- > 0) return real_->copy(destination, source, bytes);
+    TicketSource failed;
+    failed.complete(std::make_exception_ptr(std::runtime_error("the copy failed")));
+    return failed.ticket();
+  }
+
+ private:
+  std::unique_ptr<Timeline> real_;
+  int64_t good_;
+};
+
+/// Copies only when told to.
+class ManualTimeline final : public Timeline {
+ public:
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    pending_.push_back({destination, source, bytes, {}});
+    return pending_.back().ticket.ticket();
+  }
+  size_t pending() const { return pending_.size(); }
+  void finish_one() {
+    Copy copy = std::move(pending_.front());
+    pending_.erase(pending_.begin());
+    std::memcpy(copy.destination, copy.source, static_cast<size_t>(copy.bytes));
+    copy.ticket.complete();
+  }
+
+ private:
+  struct Copy {
+    void* destination;
+    const void* source;
+    int64_t bytes;
+    TicketSource ticket;
+  };
+  std::vector<Copy> pending_;
+};
+
+}  // namespace spillway::testing
