@@ -69,13 +69,13 @@ at::Tensor healthy_head(const std::array<at::Tensor, 3>& p, Draws& draw) {
   auto depth = ellipsoid(p, {0, 0, 0}, radius).add_(draw.field(5), 0.02);
   auto tissue = at::full(depth.sizes(), static_cast<int64_t>(kWhite), at::kLong);
   auto paint = [&](const at::Tensor& where, Tissue what) { tissue.masked_fill_(where, static_cast<int64_t>(what)); };
-  paint(depth.gt(draw.field(14).mul_(0.08).add_(0.80)), kGrey);   // the cortex, folded
+  paint(depth.gt(draw.field(14).mul_(0.12).add_(0.80)), kGrey);   // the cortex, folded
   paint(depth.gt(draw.field(14).mul_(0.04).add_(0.95)), kFluid);  // between the folds
   const std::array<at::Tensor, 3> mirrored = {p[0], p[1], p[2].abs()};
   const double tilt = draw.uniform(-0.05, 0.10);
   auto ventricles = ellipsoid(mirrored, {tilt, 0.02, 0.13}, {0.15, 0.36, 0.075});
   paint(ventricles.add_(draw.field(9), 0.10).lt(1), kFluid);
-  paint(draw.field(18).gt(2.1), kVessel);
+  paint(draw.field(18).gt(1.6), kVessel);
   paint(depth.ge(1), kAir);
   return tissue;
 }

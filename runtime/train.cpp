@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "core/cpu_allocator.h"
 #include "core/error.h"
 #include "core/topology.h"
 #include "runtime/fingerprint.h"
