@@ -4,6 +4,7 @@
 // for all of them, and stock LibTorch runs with its own allocator.
 #include <ATen/Context.h>
 #include <ATen/ATen.h>
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

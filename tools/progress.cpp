@@ -5,6 +5,8 @@
 #include <cstdio>
 
 #include "core/bytes.h"
+#include "core/cpu_allocator.h"
+#include "core/error.h"
 
 namespace spillway::tools {
 namespace {

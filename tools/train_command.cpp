@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/cpu_allocator.h"
 #include "core/error.h"
 #include "core/topology.h"
 #include "ddl/mpi.h"
