@@ -20,6 +20,7 @@ libgtest-dev        header  gtest/gtest.h
 libgmock-dev        header  gmock/gmock.h
 libbenchmark-dev    header  benchmark/benchmark.h
 libxxhash-dev       header  xxhash.h
+libssl-dev          header  openssl/evp.h
 ca-certificates     file    /etc/ssl/certs/ca-certificates.crt
 util-linux          command flock
 '

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# consumer_test.sh CMAKE BUILD PROJECT [CXX_FLAGS]: installs BUILD into a temporary prefix, makes PROJECT with it and runs
-# what it made.
+# consumer_test.sh CMAKE BUILD PROJECT [CXX_FLAGS]: installs BUILD into a temporary prefix, makes PROJECT with it, and runs
+# what it made and what was installed.
 set -euo pipefail
 cmake=$1 build=$2 project=$3 flags=${4:-}
 
@@ -12,4 +12,7 @@ trap 'rm -rf -- "$work"' EXIT
 "$cmake" --build "$work/build"
 "$work/build/consumer"
 "$work/build/torch_consumer"
+for program in "$work/prefix/bin/"*; do
+  [[ ! -x $program ]] || "$program" --help >/dev/null
+done
 echo "the consumer ran against $(find "$work/prefix/include/spillway" -name '*.h' | wc -l) installed headers"

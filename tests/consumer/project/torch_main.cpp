@@ -1,15 +1,20 @@
-// Uses the counted CPU allocator of an installed Spillway with LibTorch.
+// Holds more tensors than the budget of an installed Spillway allows at once.
 #include <ATen/ATen.h>
 
 #include <cstdio>
+#include <vector>
 
-#include "core/cpu_allocator.h"
+#include "swap/session.h"
 
 int main() {
-  const spillway::Ledger& ledger = spillway::CpuDevice::instance().ledger();
-  const int64_t before_bytes = ledger.used_bytes();
-  const at::Tensor ones = at::ones({1024, 1024});
-  const int64_t held_bytes = ledger.used_bytes() - before_bytes;
-  std::printf("a tensor of %lld bytes holds %lld\n", static_cast<long long>(ones.nbytes()), static_cast<long long>(held_bytes));
-  return held_bytes >= static_cast<int64_t>(ones.nbytes()) ? 0 : 1;
+  const int64_t budget_bytes = 8 << 20;
+  spillway::Session session({.budget_bytes = budget_bytes});
+  std::vector<at::Tensor> tensors;
+  for (int i = 0; i < 6; ++i) tensors.push_back(at::full({1 << 19}, 1.0 * i));  // 12 MiB
+  double sum = 0;
+  for (const at::Tensor& tensor : tensors) sum += tensor.mean().item<double>();
+  const int64_t peak_bytes = session.stats().peak_bytes;
+  std::printf("sum %g, peak %lld of %lld bytes\n", sum, static_cast<long long>(peak_bytes),
+              static_cast<long long>(budget_bytes));
+  return sum == 15 && peak_bytes > 0 && peak_bytes <= budget_bytes ? 0 : 1;
 }
