@@ -11,6 +11,9 @@
 namespace spillway::tools {
 namespace {
 
+/// Without a terminal, a line is due after this long.
+constexpr double kLineSeconds = 10;
+
 std::string bar(double filled, int width) {
   std::string text;
   for (int i = 0; i < width; ++i) text += i < filled * width ? '#' : '.';
@@ -49,7 +52,8 @@ const TrainResult* find(const std::vector<NamedResult>& others, std::string_view
 
 }  // namespace
 
-Progress::Progress(bool speaks) : speaks_(speaks), terminal_(::isatty(STDOUT_FILENO) == 1) {}
+Progress::Progress(bool speaks, bool launched)
+    : speaks_(speaks), terminal_(!launched && ::isatty(STDOUT_FILENO) == 1) {}
 
 void Progress::end_line() {
   if (line_open_) std::printf("\n");
@@ -69,7 +73,8 @@ void Progress::on_step(int64_t step, int64_t steps, const StepOutcome& outcome, 
   if (!speaks_) return;
   since_line_seconds_ += outcome.seconds;
   ++since_line_steps_;
-  if (!terminal_ && step % 10 != 0 && step != steps && step != 1) return;
+  const bool due = step % 10 == 0 || step == steps || step == 1 || since_line_seconds_ >= kLineSeconds;
+  if (!terminal_ && !due) return;
   const Ledger& ledger = CpuDevice::instance().ledger();
   const bool limited = ledger.budget_bytes() != kUnlimitedBytes;
   const std::string memory =
@@ -88,7 +93,7 @@ void Progress::on_step(int64_t step, int64_t steps, const StepOutcome& outcome, 
 void Progress::on_metric(const MetricPoint& point) {
   if (!speaks_) return;
   end_line();
-  std::printf("step %lld  held-out metric %.4f\n", static_cast<long long>(point.step), point.value);
+  std::printf("step %lld  on held-out cases: %.4f\n", static_cast<long long>(point.step), point.value);
   std::fflush(stdout);
 }
 

@@ -8,10 +8,11 @@
 
 namespace spillway::tools {
 
-/// On a terminal one line that changes; elsewhere a line every ten steps. Silent unless it `speaks`.
+/// On a terminal one line that changes; elsewhere a line every ten steps, or every few seconds. Silent unless it
+/// `speaks`. Launchers give their ranks a terminal of its own kind, which is none: `launched` says so.
 class Progress final : public TrainListener {
  public:
-  explicit Progress(bool speaks);
+  Progress(bool speaks, bool launched);
   void heading(const std::string& text);
   void on_decision(const std::string& text) override;
   void on_step(int64_t step, int64_t steps, const StepOutcome& outcome, int64_t resident_bytes) override;
@@ -23,7 +24,7 @@ class Progress final : public TrainListener {
   const bool speaks_;
   const bool terminal_;
   bool line_open_ = false;
-  double since_line_seconds_ = 0;
+  double since_line_seconds_ = 0;  // of the steps since the last line
   int64_t since_line_steps_ = 0;
 };
 

@@ -112,7 +112,7 @@ int train_command(Options& options) {
   RunContext context = make_context(train_options, comm);
   end_after_this_step();
 
-  Progress progress(speaks && !options.quiet);
+  Progress progress(speaks && !options.quiet, ddl::launched_by_mpi());
   TrainResult result = train(context, progress, &interrupted);
   std::vector<NamedResult> others;
   for (size_t i = 0; i < compared.size() && !interrupted && !result.interrupted; ++i) {
