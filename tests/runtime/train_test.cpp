@@ -1,0 +1,172 @@
+#include "runtime/train.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/Context.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.h"
+#include "runtime/fingerprint.h"
+#include "runtime/grad_worker_choice.h"
+#include "runtime/result_json.h"
+#include "runtime/sampler.h"
+#include "runtime/version.h"
+
+namespace spillway {
+namespace {
+
+TEST(BudgetRequestTest, ReadsSizesSharesAndNone) {
+  EXPECT_EQ(BudgetRequest::parse("none").kind, BudgetRequest::Kind::none);
+  EXPECT_EQ(BudgetRequest::parse("600MiB").bytes, 600LL << 20);
+  EXPECT_EQ(BudgetRequest::parse("37.5%").percent, 37.5);
+  for (const char* bad : {"", "%", "50 %", "-5%", "0%", "0", "many", "5%%", "nan%"})
+    EXPECT_THROW(BudgetRequest::parse(bad), BadRequest) << bad;
+}
+
+TEST(SamplerTest, DealsEveryCaseOncePerPassToDisjointRanks) {
+  const std::vector<int64_t> cases{3, 5, 7, 9, 11, 13};
+  std::multiset<int64_t> seen;
+  std::vector<Sampler> ranks;
+  for (int r = 0; r < 3; ++r) ranks.emplace_back(cases, 1, r, 3, 42);
+  for (int step = 0; step < 4; ++step) {
+    std::set<int64_t> together;
+    for (Sampler& rank : ranks) together.insert(rank.next().at(0));
+    EXPECT_EQ(together.size(), 3u);
+    seen.insert(together.begin(), together.end());
+  }
+  for (int64_t c : cases) EXPECT_EQ(seen.count(c), 2u);
+  EXPECT_EQ(ranks[0].steps_per_epoch(), 2);
+}
+
+TEST(SamplerTest, TheSeedDecidesTheOrderAndPassesDiffer) {
+  std::vector<int64_t> cases(20);
+  for (size_t i = 0; i < cases.size(); ++i) cases[i] = static_cast<int64_t>(i);
+  auto pass = [&](Sampler& s) { return s.next(); };
+  Sampler a(cases, 20, 0, 1, 1), b(cases, 20, 0, 1, 1), c(cases, 20, 0, 1, 2);
+  auto first = pass(a);
+  EXPECT_EQ(first, pass(b));
+  EXPECT_NE(first, pass(c));
+  EXPECT_NE(first, pass(a));
+  EXPECT_THROW(Sampler({}, 1, 0, 1, 0), std::invalid_argument);
+}
+
+GradWorkerInputs inputs_for(int64_t budget_bytes) {
+  GradWorkerInputs in;
+  for (int i = 0; i < 8; ++i) {
+    kfac::LayerShape layer;
+    layer.out = layer.in = 512;
+    in.layers.push_back(layer);
+  }
+  in.world = 4;
+  in.budget_bytes = budget_bytes;
+  in.first_step_peak_bytes = 100 << 20;
+  in.step_seconds = 0.01;
+  return in;
+}
+
+TEST(GradWorkerChoiceTest, TakesEveryRankWhenAllFits) {
+  for (int64_t budget : {kUnlimitedBytes, int64_t{1} << 30}) {
+    GradWorkerChoice choice = choose_grad_worker_frac(inputs_for(budget));
+    EXPECT_EQ(choice.grad_worker_frac, 1);
+    EXPECT_NE(choice.reason.find("fits"), std::string::npos) << choice.reason;
+  }
+}
+
+TEST(GradWorkerChoiceTest, TakesFewerWhenCopiesOfEigenbasesWouldOutlastCompute) {
+  GradWorkerInputs in = inputs_for(60 << 20);
+  in.copy_bytes_per_second = 1e9;
+  in.broadcast_bytes_per_second = 1e10;
+  GradWorkerChoice choice = choose_grad_worker_frac(in);
+  EXPECT_LT(choice.grad_worker_frac, 1);
+  EXPECT_NE(choice.reason.find("outlast"), std::string::npos) << choice.reason;
+  in.step_seconds = 10;  // there is time to hide every copy: streaming comes before fewer workers
+  EXPECT_EQ(choose_grad_worker_frac(in).grad_worker_frac, 1);
+  in.world = 1;
+  EXPECT_EQ(choose_grad_worker_frac(in).grad_worker_frac, 1);
+}
+
+TEST(ResolveBudgetTest, MeansASharesBytesAndRefusesWhatIsBelowTheFloor) {
+  Observation observed{.peak_bytes = 1000, .floor_bytes = 400, .floor_operator = "aten::conv", .floor_operator_bytes = 300};
+  EXPECT_EQ(resolve_budget(BudgetRequest::parse("none"), observed), kUnlimitedBytes);
+  EXPECT_EQ(resolve_budget(BudgetRequest::parse("50%"), observed), 500);
+  EXPECT_EQ(resolve_budget(BudgetRequest::parse("400"), observed), 400);
+  try {
+    resolve_budget(BudgetRequest::parse("399"), observed);
+    FAIL() << "took a budget below the floor";
+  } catch (const InfeasibleBudget& error) {
+    const std::string what = error.what();
+    for (const char* part : {"aten::conv", "300 B", "400 bytes"}) EXPECT_NE(what.find(part), std::string::npos) << what;
+  }
+}
+
+TEST(FingerprintTest, EveryBitOfEveryTensorCounts) {
+  torch::nn::BatchNorm1d module(4);
+  const std::string before = weights_sha256(*module);
+  EXPECT_EQ(before.size(), 64u);
+  EXPECT_EQ(before, weights_sha256(*module));
+  at::NoGradGuard no_grad;
+  module->running_var[3] += 1e-7;
+  EXPECT_NE(before, weights_sha256(*module));
+}
+
+TEST(TrainTest, AnMlpLearnsAndItsResultIsWhole) {
+  TrainOptions options;
+  options.model = "mlp";
+  options.data = "synthetic:32";
+  options.steps = 60;
+  options.batch = 8;
+  options.lr = 1e-2;
+  TrainListener silent;
+  const TrainResult result = train(make_context(options, {}), silent);
+  ASSERT_EQ(result.losses.size(), 60u);
+  EXPECT_LT(result.losses.back(), result.losses.front() / 2);
+  EXPECT_EQ(result.metric_name, "accuracy");
+  EXPECT_EQ(result.metric.front().step, 0);
+  EXPECT_EQ(result.metric.back().step, 60);
+  EXPECT_FALSE(result.recording.memory.empty());
+  EXPECT_EQ(to_json(result)["version"], kVersion);
+  EXPECT_TRUE(to_json(result)["budget_bytes"].is_null());
+}
+
+TEST(TrainTest, StopsAfterTheStepWhenInterrupted) {
+  TrainOptions options;
+  options.model = "mlp";
+  options.data = "synthetic:16";
+  options.steps = 1000;
+  std::atomic<bool> interrupt = false;
+  struct Listener : TrainListener {
+    std::atomic<bool>* flag;
+    void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override { *flag = step == 3; }
+  } listener;
+  listener.flag = &interrupt;
+  const TrainResult result = train(make_context(options, {}), listener, &interrupt);
+  EXPECT_TRUE(result.interrupted);
+  EXPECT_EQ(result.losses.size(), 4u);
+}
+
+TEST(TrainOptionsTest, NamesTheBadField) {
+  auto refused = [](auto change, std::string_view field) {
+    TrainOptions options;
+    change(options);
+    try {
+      options.validate();
+      ADD_FAILURE() << "accepted a bad " << field;
+    } catch (const BadRequest& error) {
+      EXPECT_NE(std::string(error.what()).find(field), std::string::npos) << error.what();
+    }
+  };
+  refused([](TrainOptions& o) { o.batch = 0; }, "batch");
+  refused([](TrainOptions& o) { o.filters = 0; }, "filters");
+  refused([](TrainOptions& o) { o.steps = 0; }, "steps");
+  refused([](TrainOptions& o) { o.lr = 0; }, "lr");
+  refused([](TrainOptions& o) { o.momentum = 1; }, "momentum");
+  refused([](TrainOptions& o) { o.optimizer = "lion"; }, "optimizer");
+}
+
+TEST(VersionTest, IsTheProjects) { EXPECT_STREQ(kVersion, SPILLWAY_PROJECT_VERSION); }
+
+}  // namespace
+}  // namespace spillway
