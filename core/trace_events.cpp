@@ -25,13 +25,17 @@ size_t TraceEvents::dropped() const {
   return dropped_;
 }
 
-void TraceEvents::write_chrome_json(std::ostream& out) const {
+void TraceEvents::write_chrome_json(std::ostream& out) const { spillway::write_chrome_json(out, events()); }
+
+void write_chrome_json(std::ostream& out, const std::vector<TraceEvent>& events) {
   using nlohmann::json;
   std::map<std::string, int> lanes;
   bool first = true;
-  auto write = [&](const json& event) { out << (std::exchange(first, false) ? "" : ",\n") << event; };
+  auto write = [&](const json& event) {
+    out << (std::exchange(first, false) ? "" : ",\n") << event.dump(-1, ' ', false, json::error_handler_t::replace);
+  };
   out << "{\"traceEvents\":[\n";
-  for (const TraceEvent& event : events()) {
+  for (const TraceEvent& event : events) {
     auto [lane, is_new] = lanes.try_emplace(event.lane, static_cast<int>(lanes.size()));
     if (is_new)
       write({{"name", "thread_name"}, {"ph", "M"}, {"pid", 0}, {"tid", lane->second}, {"args", {{"name", event.lane}}}});

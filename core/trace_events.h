@@ -20,6 +20,9 @@ struct TraceEvent {
   int64_t bytes;        ///< moved or touched; 0 when it makes no sense
 };
 
+/// Chrome/Perfetto trace format: one process, one thread per lane. Bytes of names that are not UTF-8 are replaced.
+void write_chrome_json(std::ostream& out, const std::vector<TraceEvent>& events);
+
 /// Collects events from any thread, up to a limit; what comes later is counted, not kept.
 class TraceEvents {
  public:
@@ -28,7 +31,7 @@ class TraceEvents {
   double since_start(SteadyTime time) const { return std::chrono::duration<double>(time - start_).count(); }
   std::vector<TraceEvent> events() const;
   size_t dropped() const;
-  /// Chrome/Perfetto trace format: one process, one thread per lane.
+  /// Writes what was collected, as the function of the same name does.
   void write_chrome_json(std::ostream& out) const;
 
  private:

@@ -1,0 +1,81 @@
+/// The style sheet of the report's page.
+#pragma once
+
+namespace spillway::report {
+
+/// Colours of categories take turns between dark and light along the stack, so that neighbours differ without hue too.
+inline constexpr const char* kStyle = R"css(
+:root { color-scheme: light dark;
+  --page: #ffffff; --card: #f6f7f9; --ink: #1c2430; --soft: #5b6676; --rule: #e3e7ec; --main: #2a62a8; --bar: #4a7ab5;
+  --bar-odd: #6f97c7; --bar-run: #b7cbe4; --on-bar: #ffffff; --warn: #b3261e;
+  --weights: #2f5d9b; --optimizer: #b3a1de; --factors: #1d7a66; --eigenbases: #a9cf63; --gradients: #b23a55;
+  --activations: #f3b867; --workspace: #8a6748; --staging: #e7a9cb; --other: #9aa3ad;
+  --s1: #e8a33d; --s2: #52ab8b; --s3: #b576c0; --s4: #8d97a3; }
+@media (prefers-color-scheme: dark) { :root {
+  --page: #14181f; --card: #1d232c; --ink: #e8ecf1; --soft: #9aa6b5; --rule: #2e3642; --main: #7fb2f2; --bar: #5f92d0;
+  --bar-odd: #86b0e4; --bar-run: #34537a; --on-bar: #0e1319; --warn: #f2918a;
+  --weights: #4378bd; --optimizer: #b9a9e6; --factors: #2b8f79; --eigenbases: #aed36b; --gradients: #c44f69;
+  --activations: #e9b062; --workspace: #94714f; --staging: #dda3c2; --other: #7d8792;
+  --s1: #c98a2f; --s2: #3f9274; --s3: #9d62a8; --s4: #77818d; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink); line-height: 1.45;
+  font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; font-size: 15px; }
+main { max-width: 1180px; margin: 0 auto; padding: 32px 28px 56px; }
+h1 { font-size: 26px; margin: 0; font-weight: 650; letter-spacing: -0.01em; }
+h2 { font-size: 17px; margin: 0 0 6px; font-weight: 650; }
+h2 small, td small { color: var(--soft); font-weight: 400; font-size: 13px; }
+header p, p { margin: 4px 0 0; color: var(--soft); }
+section, figure { margin: 34px 0 0; }
+.warn { color: var(--warn); }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 14px; margin-top: 22px; }
+.tiles div { background: var(--card); border-radius: 8px; padding: 12px 16px; min-height: 92px; }
+.tiles span { display: block; color: var(--soft); font-size: 13px; }
+.tiles b { display: block; font-size: 25px; font-weight: 600; letter-spacing: -0.01em; }
+.two { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(480px, 100%), 1fr)); column-gap: 36px;
+  align-items: start; }
+.wide { overflow-x: auto; } .wide + p { font-size: 13px; margin-top: 10px; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 20px; margin: 8px 0 4px; padding: 0;
+  font-size: 13px;
+  color: var(--soft); }
+.legend b { color: var(--ink); font-weight: 600; font-variant-numeric: tabular-nums; }
+.legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 7px; }
+svg { display: block; width: 100%; height: auto; font-size: 12px; font-variant-numeric: tabular-nums; }
+.step { min-width: 860px; }
+.grid { stroke: var(--rule); stroke-width: 1; }
+.tick, .note { fill: var(--soft); }
+.lane { fill: var(--ink); }
+.end { text-anchor: end; } .middle { text-anchor: middle; }
+.budget { stroke: var(--ink); stroke-width: 2; }
+.budget-label { fill: var(--ink); font-weight: 650; }
+.unconstrained { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 5 4; }
+.unconstrained-label { fill: var(--soft); }
+.b { fill: var(--bar); shape-rendering: crispEdges; } .b.o { fill: var(--bar-odd); } .b.r { fill: var(--bar-run); }
+  .b:hover { fill: var(--ink); }
+.on-bar { fill: var(--on-bar); font-size: 11px; pointer-events: none; }
+.curve { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
+.curve.same { stroke-width: 8; stroke-opacity: 0.4; }
+path.s0 { stroke: var(--main); } path.s1 { stroke: var(--s1); } path.s2 { stroke: var(--s2); }
+  path.s3 { stroke: var(--s3); }
+path.s4 { stroke: var(--s4); }
+circle.s0, text.s0 { fill: var(--main); } circle.s1, text.s1 { fill: var(--s1); }
+  circle.s2, text.s2 { fill: var(--s2); }
+circle.s3, text.s3 { fill: var(--s3); } circle.s4, text.s4 { fill: var(--s4); }
+.name { font-weight: 650; }
+table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { text-align: right; padding: 5px 0 5px 22px; border-bottom: 1px solid var(--rule); white-space: nowrap;
+  font-weight: 400; }
+th:first-child { text-align: left; padding-left: 0; color: var(--soft); }
+tr:first-child th { color: var(--soft); font-size: 13px; }
+.main { font-weight: 600; } tr:first-child th.main { color: var(--main); }
+.narrow { max-width: 560px; }
+.pairs { margin-bottom: 16px; } .pairs th { width: 160px; } .pairs td { text-align: left; white-space: normal; }
+  .pairs tr:first-child th { font-size: 14px; }
+.bar { width: 24%; min-width: 90px; } .bar i { display: block; height: 9px; border-radius: 2px;
+  background: var(--bar); }
+pre { background: var(--card); border-radius: 8px; padding: 14px 16px; overflow-x: auto; font-size: 12.5px;
+  line-height: 1.4; }
+footer { margin-top: 40px; color: var(--soft); font-size: 13px; }
+@media print { section, figure { break-inside: avoid; } }
+)css";
+
+}  // namespace spillway::report
