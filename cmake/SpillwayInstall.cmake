@@ -2,6 +2,12 @@
 include(CMakePackageConfigHelpers)
 get_property(installed GLOBAL PROPERTY SPILLWAY_INSTALLED)
 install(TARGETS ${installed} EXPORT spillwayTargets)
+foreach(program spillway ddlrun)
+  if(TARGET ${program})
+    set_target_properties(${program} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # LibTorch stays where it is
+    install(TARGETS ${program})
+  endif()
+endforeach()
 install(EXPORT spillwayTargets NAMESPACE spillway:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/spillway)
 foreach(room core swap ddl kfac runtime)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/spillway FILES_MATCHING PATTERN "*.h")

@@ -1,5 +1,7 @@
 /// The sum or average of a vector over all ranks, level by level.
 #pragma once
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -14,12 +16,20 @@ namespace spillway::ddl {
 enum class Reduction : int64_t { sum, average };
 
 struct AllreduceOptions {
-  /// The vector goes through the levels in chunks of this size, which bounds the scratch memory. Smaller chunks stay in
-  /// cache, larger ones cost fewer messages. 1 KiB to 1 GiB; the same on every rank.
-  int64_t chunk_bytes = int64_t{4} << 20;
+  /// The vector goes through the levels in chunks of this size, one behind the other, so that every level has work at
+  /// any time; scratch memory is two chunks at most. Smaller chunks overlap better and stay in cache, larger ones cost
+  /// fewer messages. 1 KiB to 1 GiB; the same on every rank.
+  int64_t chunk_bytes = int64_t{1} << 20;
 
   /// Throws BadRequest naming the field, its value and the allowed range.
   void validate() const;
+};
+
+/// What an Allreduce has done since it was made, on this rank.
+struct AllreduceTotals {
+  int64_t calls = 0;
+  int64_t bytes = 0;                ///< of the vectors, not of the messages
+  std::chrono::nanoseconds time{};  ///< within `reduce`, waiting for later ranks included
 };
 
 /// Allreduce of float32 over one communicator, which must outlive it. Keeps its plan and work lists, so that repeated
@@ -29,7 +39,8 @@ class Allreduce {
   explicit Allreduce(Communicator& comm, AllreduceOptions options = {});
 
   const Plan& plan() const noexcept { return plan_; }
-  /// How many floats of scratch `reduce` needs for a vector of `count` elements; at most about one chunk.
+  const AllreduceTotals& totals() const noexcept { return totals_; }
+  /// How many floats of scratch `reduce` needs for a vector of `count` elements; at most about two chunks.
   int64_t scratch_elements(int64_t count) const;
 
   /// Replaces `data` on every rank by the sum (average) over all ranks, in float32. Any length, any alignment of a
@@ -45,21 +56,34 @@ class Allreduce {
   void reduce(std::span<float> data, Reduction reduction, uint64_t signature = 0);
 
  private:
-  void reduce_chunk(std::span<float> chunk, float divisor, std::span<float> scratch);
-  void scatter_within_host(std::span<float> chunk, float divisor, std::span<float> scratch);
-  void scatter_between_hosts(std::span<float> chunk, float divisor, std::span<float> scratch);
-  void gather_between_hosts(std::span<float> chunk);
-  void gather_within_host(std::span<float> chunk);
-  void send(int peer, Tag tag, std::span<const float> floats);
-  void receive(int peer, Tag tag, std::span<float> floats);
-  void wait(const Stage& stage);
+  /// A part of the vector on its way through the levels.
+  struct Chunk {
+    std::span<float> data;
+    std::span<float> scratch;
+    std::vector<Request> requests;  ///< of the stage it is in
+  };
+  /// A chunk's way: messages of a stage are posted in one step and awaited at the start of the next.
+  static constexpr int kMostSteps = 5;
+  int steps() const noexcept { return plan_.host_count() == 1 ? 3 : kMostSteps; }
+
+  void run_pipeline(std::span<float> data, float divisor, std::span<float> scratch);
+  void advance(Chunk& chunk, int step, float divisor);
+  void post_scatter_within_host(Chunk& chunk);
+  void sum_within_host(Chunk& chunk, float divisor);
+  void post_scatter_between_hosts(Chunk& chunk);
+  void sum_between_hosts(Chunk& chunk, float divisor);
+  void post_gather_between_hosts(Chunk& chunk);
+  void post_gather_within_host(Chunk& chunk);
+  void send(Chunk& chunk, int peer, Tag tag, Range range);
+  void receive(Chunk& chunk, int peer, Tag tag, std::span<float> floats);
 
   Communicator& comm_;
   const AllreduceOptions options_;
   const Plan plan_;
   const int host_;
   const int local_;
-  std::vector<Request> requests_;
+  AllreduceTotals totals_;
+  std::array<Chunk, kMostSteps> chunks_;
   std::vector<const float*> terms_;
   std::vector<float> own_scratch_;
 };

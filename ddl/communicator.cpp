@@ -230,11 +230,17 @@ void Communicator::heed_notices(const Stage& stage) {
 
 void Communicator::time_out(int peer, const Stage& stage) {
   const std::string where = str("within ", seconds(options_.deadline), " ", describe(stage));
-  const std::vector<int> silent = call_the_roll(rank_, str("no answer from rank ", peer, " ", where));
+  std::vector<int> silent = call_the_roll(rank_, str("no answer from rank ", peer, " ", where));
   if (silent.empty()) {
     die(str("rank ", peer, " is alive but did not answer ", where, ": the ranks do not make the same calls"));
   }
-  die(str("no answer from ", describe_ranks(silent), " ", where));
+  // The rank we wait for is the cause if it is silent; another silent one may only be busy elsewhere.
+  const bool awaited_is_silent = std::erase(silent, peer) > 0;
+  const std::string others = silent.empty() ? "" : describe_ranks(silent);
+  if (awaited_is_silent) {
+    die(str("no answer from rank ", peer, " ", where, others.empty() ? "" : "; silent too: ", others));
+  }
+  die(str("no answer from ", others, " ", where));
 }
 
 }  // namespace spillway::ddl

@@ -33,7 +33,7 @@ Comm make_comm(std::shared_ptr<Communicator> communicator);
 /// passes the same shapes and strides in the same order. Blocking. Tensors are fused through one staging buffer of at
 /// most `kFusionBytes`, so that many small ones cost few messages. Averages divide once, at the end. The operator is
 /// called once per group of at most kFusionBytes or one larger tensor, so that a budget need only hold one group, its
-/// staging and scratch of 4 MiB at a time. Autograd does not see it; version counters do. Throws CommError. Operator:
+/// staging and scratch of 2 MiB at a time. Autograd does not see it; version counters do. Throws CommError. Operator:
 /// `spillway::allreduce_`.
 void allreduce_(at::TensorList tensors, const Comm& comm, Reduction reduction);
 

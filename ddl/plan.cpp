@@ -1,6 +1,7 @@
 #include "ddl/plan.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "core/bytes.h"
 #include "core/error.h"
@@ -86,8 +87,8 @@ std::string Plan::shape() const {
 }
 
 std::string Plan::explain(int64_t bytes) const {
-  std::string text = str("allreduce of ", format_bytes(bytes), " over ", size(), " ranks on ", host_count(), " hosts (",
-                         shape(), ")\n");
+  std::string text = str("allreduce of ", format_bytes(bytes), " over ", size(), " ranks on ", host_count(),
+                         host_count() == 1 ? " host (" : " hosts (", shape(), ")\n");
   if (levels() == 0) return text + "  nothing to send\n";
   const auto [fewest, widest] = std::minmax_element(ranks_.begin(), ranks_.end(),
                                                     [](const auto& a, const auto& b) { return a.size() < b.size(); });
@@ -104,6 +105,48 @@ std::string Plan::explain(int64_t bytes) const {
                 format_bytes(uplink / static_cast<int64_t>(fewest->size())), " a rank\n");
   }
   return text;
+}
+
+namespace {
+
+constexpr int64_t kMostRanks = 1'000'000;
+
+/// The numbers of `4x2` or `4+2`; empty when the text is anything else.
+std::vector<int64_t> parse_numbers(std::string_view text, char separator) {
+  std::vector<int64_t> numbers;
+  while (true) {
+    const size_t length = std::min(text.find(separator), text.size());
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + length, number);
+    if (error != std::errc() || end != text.data() + length || number < 1 || number > kMostRanks) return {};
+    numbers.push_back(number);
+    if (length == text.size()) return numbers;
+    text.remove_prefix(length + 1);
+  }
+}
+
+}  // namespace
+
+std::vector<int> parse_levels(std::string_view text, int world_size) {
+  const bool uneven = text.find('+') != std::string_view::npos;
+  std::vector<int64_t> widths = parse_numbers(text, uneven ? '+' : 'x');
+  if (widths.empty()) {
+    throw BadRequest(str("[ddl] levels '", text,
+                         "'; allowed: ranks per host x hosts x …, as in 4x2, or the ranks of each host, as in 4+2"));
+  }
+  if (!uneven) {
+    int64_t hosts = 1;
+    for (size_t level = 1; level < widths.size() && hosts < kMostRanks; ++level) hosts *= widths[level];
+    widths.assign(std::min(hosts, kMostRanks), widths[0]);
+  }
+  int64_t declared = 0;
+  for (const int64_t width : widths) declared += width;
+  if (declared != world_size) {
+    throw BadRequest(str("[ddl] levels '", text, "' make ", declared, " ranks, but ", world_size, " are running"));
+  }
+  std::vector<int> hosts;
+  for (size_t host = 0; host < widths.size(); ++host) hosts.insert(hosts.end(), widths[host], static_cast<int>(host));
+  return hosts;
 }
 
 }  // namespace spillway::ddl

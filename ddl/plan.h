@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace spillway::ddl {
@@ -70,5 +71,10 @@ class Plan {
   std::vector<Cut> cuts_;  // ascending, from 0/1 to 1/1
   std::vector<std::vector<int>> in_charge_;
 };
+
+/// The host of each rank by a declaration, for CommOptions::hosts: `4x2` is 4 ranks on each of 2 hosts (further levels,
+/// `4x2x2`, multiply the hosts), `4+2` is 4 ranks on the first and 2 on the second; ranks in host order.
+/// Throws BadRequest when the text is malformed, or does not make `world_size` ranks (naming both numbers).
+std::vector<int> parse_levels(std::string_view text, int world_size);
 
 }  // namespace spillway::ddl

@@ -122,6 +122,13 @@ const Schedule* Conductor::schedule(std::string_view kind) const {
   return found == kinds_.end() || !found->second.planned ? nullptr : &found->second.schedule;
 }
 
+std::vector<const StepTrace*> Conductor::traces() const {
+  std::vector<const StepTrace*> all;
+  for (const auto& [name, kind] : kinds_)
+    if (kind.planned) all.push_back(&kind.trace);
+  return all;
+}
+
 /// Pages that exist already become slots born before the step, and take up their place in the schedule.
 void Conductor::adopt_existing_pages() {
   pager_.for_each([&](Page& page) {

@@ -46,6 +46,7 @@ class Conductor {
   /// The trace of the last whole step of this kind; nullptr before there is one.
   const StepTrace* trace(std::string_view kind) const;
   const Schedule* schedule(std::string_view kind) const;
+  std::vector<const StepTrace*> traces() const;
   /// Steps that left their schedule.
   int64_t deviations() const noexcept { return deviations_; }
   /// Operators seen inside steps.

@@ -52,7 +52,6 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, int64_t grou
 void Optimizer::step() {
   at::NoGradGuard no_grad;
   CategoryScope category(Category::optimizer);
-  begin_step();
   std::vector<size_t> with_gradient;
   for (const std::vector<size_t>& group : groups_) {
     with_gradient.clear();
@@ -118,20 +117,19 @@ Adam::Adam(std::vector<at::Tensor> parameters, AdamOptions options)
     : Optimizer(std::move(parameters), options.lr, options.group_bytes, 2), options_(options), mean_(make_state()),
       variance_(make_state()) {
   CategoryScope category(Category::optimizer);
-  steps_ = at::zeros({});
+  for (size_t i = 0; i < this->parameters().size(); ++i) steps_.push_back(at::zeros({}));
 }
 
 std::vector<at::Tensor> Adam::state() const {
   std::vector<at::Tensor> all = mean_;
   all.insert(all.end(), variance_.begin(), variance_.end());
-  all.push_back(steps_);
+  all.insert(all.end(), steps_.begin(), steps_.end());
   return all;
 }
 
-void Adam::begin_step() { steps_.add_(1); }
-
 void Adam::update(const std::vector<size_t>& group) {
-  const std::vector<at::Tensor> steps(group.size(), steps_);
+  const std::vector<at::Tensor> steps = gather(steps_, group);
+  at::_foreach_add_(steps, 1);
   at::_fused_adam_(gather(parameters(), group), gradients(group), gather(mean_, group), gather(variance_, group), {}, steps,
                    lr(), options_.beta1, options_.beta2, options_.weight_decay, options_.eps, /*amsgrad=*/false,
                    /*maximize=*/false);

@@ -33,8 +33,6 @@ class Optimizer {
   Optimizer(std::vector<at::Tensor> parameters, double lr, int64_t group_bytes, int64_t state_per_parameter);
   /// Updates the parameters of these indices; each has a gradient.
   virtual void update(const std::vector<size_t>& group) = 0;
-  /// Called once per step(), before the groups.
-  virtual void begin_step() {}
   std::vector<at::Tensor> gather(const std::vector<at::Tensor>& tensors, const std::vector<size_t>& group) const;
   std::vector<at::Tensor> gradients(const std::vector<size_t>& group) const;
   /// Zeros like each parameter, counted as optimizer state.
@@ -85,11 +83,10 @@ class Adam final : public Optimizer {
   std::vector<at::Tensor> state() const override;
 
  private:
-  void begin_step() override;
   void update(const std::vector<size_t>& group) override;
   AdamOptions options_;
   std::vector<at::Tensor> mean_, variance_;
-  at::Tensor steps_;  // shared by all parameters: float32 scalar
+  std::vector<at::Tensor> steps_;  // by parameter: how often it was updated, float32 scalars
 };
 
 }  // namespace spillway

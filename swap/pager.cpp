@@ -32,6 +32,7 @@ Page* Pager::add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner) 
   page->block = block;
   page->category = block->category;
   page->owner = std::move(owner);
+  page->last_use = ++clock_;
   block->page = page.get();
   paged_bytes_ += block->charged_bytes;
   return pages_.emplace(page->id, std::move(page)).first->second.get();

@@ -164,6 +164,7 @@ SessionStats Session::stats() const {
 void Session::reset_peak() { state_->device.ledger().reset_peak(); }
 const StepTrace* Session::trace(std::string_view kind) const { return state_->conductor.trace(kind); }
 const Schedule* Session::schedule(std::string_view kind) const { return state_->conductor.schedule(kind); }
+std::vector<const StepTrace*> Session::traces() const { return state_->conductor.traces(); }
 Pager& Session::pager() { return state_->pager; }
 Ledger& Session::ledger() { return state_->device.ledger(); }
 

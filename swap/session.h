@@ -120,6 +120,8 @@ class Session {
   const StepTrace* trace(std::string_view kind = "step") const;
   /// The same for the schedule made of it.
   const struct Schedule* schedule(std::string_view kind = "step") const;
+  /// The traces of all kinds of step that were planned.
+  std::vector<const StepTrace*> traces() const;
   Pager& pager();
   Ledger& ledger();
 

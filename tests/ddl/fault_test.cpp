@@ -153,6 +153,18 @@ TEST(FaultTest, ALateRankHearsThatTheOthersGaveUp) {
   EXPECT_NE(errors[2].find("gave up: no answer from rank"), std::string::npos) << errors[2];
 }
 
+/// The others wait 60 s for an answer; they hear the reason instead.
+TEST(FaultTest, ARankThatGivesUpTellsTheOthersWhy) {
+  const auto errors = errors_of(by_host({2, 2}), [](Communicator& comm) {
+    if (comm.rank() == 1) comm.fail("the disk is full");
+    reduce(comm, 1000);
+  });
+  EXPECT_EQ(errors[1], "[ddl] rank 1: the disk is full");
+  for (const int rank : {0, 2, 3}) {
+    EXPECT_EQ(errors[rank], spillway::str("[ddl] rank ", rank, ": rank 1 gave up: the disk is full"));
+  }
+}
+
 TEST(FaultTest, ADeadCommunicatorKeepsItsReason) {
   ThreadWorld world({0});
   auto comm = world.communicator(0);

@@ -91,6 +91,26 @@ TEST(PlanTest, TheHashTellsShapesAndOrdersApart) {
   EXPECT_NE(Plan(by_host({4, 2})).hash(), Plan(by_host({3, 3})).hash());
 }
 
+TEST(PlanTest, DeclaredLevelsAreRanksPerHostTimesHosts) {
+  EXPECT_EQ(parse_levels("4x2", 8), by_host({4, 4}));
+  EXPECT_EQ(parse_levels("2x2x2", 8), by_host({2, 2, 2, 2}));
+  EXPECT_EQ(parse_levels("4+2", 6), by_host({4, 2}));
+  EXPECT_EQ(parse_levels("5", 5), by_host({5}));
+}
+
+TEST(PlanTest, DeclaredLevelsThatDoNotMakeTheWorldAreRefusedWithBothNumbers) {
+  try {
+    parse_levels("4x2", 6);
+    FAIL() << "8 ranks were declared in a world of 6";
+  } catch (const BadRequest& error) {
+    EXPECT_STREQ(error.what(), "[ddl] levels '4x2' make 8 ranks, but 6 are running");
+  }
+  for (const char* text : {"", "x", "4x", "4x2+1", "-4", "4 x 2", "0x3", "99999999999999999999"}) {
+    EXPECT_THROW(parse_levels(text, 6), BadRequest) << text;
+  }
+  EXPECT_THROW(parse_levels("1000000x1000000x1000000x1000000", 6), BadRequest);
+}
+
 TEST(PlanTest, RefusesHostsWithGaps) {
   EXPECT_THROW(Plan({0, 2}), BadRequest);
 }

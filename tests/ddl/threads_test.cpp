@@ -80,6 +80,18 @@ TEST(AllreduceTest, DelaysDoNotChangeTheBits) {
   EXPECT_TRUE(same_bits(prompt, delayed));
 }
 
+TEST(AllreduceTest, CountsWhatItHasDone) {
+  Threads::run({0, 0}, [](Communicator& comm) {
+    Allreduce allreduce(comm);
+    std::vector<float> data(100);
+    allreduce.reduce(data, Reduction::sum);
+    allreduce.reduce(data, Reduction::sum);
+    EXPECT_EQ(allreduce.totals().calls, 2);
+    EXPECT_EQ(allreduce.totals().bytes, 800);
+    EXPECT_GT(allreduce.totals().time.count(), 0);
+  });
+}
+
 TEST(AllreduceTest, TheOrderOfSummationIsRanksOfAHostThenHosts) {
   const std::vector<int> hosts = dealt({3, 2});  // 0 1 0 1 0
   Threads::run(hosts, [](Communicator& comm) {

@@ -1,0 +1,89 @@
+#include "runtime/result_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/version.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+json kfac_json(const KfacSummary& k) {
+  return {{"strategy", k.strategy},
+          {"grad_worker_frac", k.grad_worker_frac},
+          {"reason", k.reason},
+          {"layers", k.layers},
+          {"separable_layers", k.separable_layers},
+          {"left_alone", k.left_alone},
+          {"factor_updates", k.counters.factor_updates},
+          {"decompositions", k.counters.decompositions},
+          {"dropped_factors", k.counters.dropped_factors},
+          {"failed_decompositions", k.counters.failed_decompositions},
+          {"state_bytes", k.state_bytes},
+          {"seconds",
+           {{"factor_compute", k.seconds.factor_compute},
+            {"factor_communicate", k.seconds.factor_communicate},
+            {"decompose", k.seconds.decompose},
+            {"eigenbasis_communicate", k.seconds.eigenbasis_communicate},
+            {"precondition", k.seconds.precondition},
+            {"gradient_communicate", k.seconds.gradient_communicate}}}};
+}
+
+}  // namespace
+
+json to_json(const TrainResult& r) {
+  json by_category;
+  for (size_t c = 0; c < kCategoryCount; ++c) by_category[std::string(name(static_cast<Category>(c)))] = r.peak_by_category[c];
+  json metrics = json::object(), curve = json::array();
+  if (!r.metric.empty()) metrics[r.metric_name] = r.metric.back().value;
+  for (const MetricPoint& point : r.metric) curve.push_back({{"step", point.step}, {"value", point.value}});
+  const bool volumes = r.shape[0] > 0;
+  const bool cube = volumes && r.shape[0] == r.shape[1] && r.shape[1] == r.shape[2];
+
+  json out{{"version", kVersion},
+           {"model", r.options.model},
+           {"device", "cpu"},
+           {"world_size", r.world_size},
+           {"edge", cube ? json(r.shape[0]) : json(nullptr)},
+           {"shape", volumes ? json(r.shape) : json(nullptr)},
+           {"batch", r.options.batch},
+           {"steps", r.losses.size()},
+           {"seed", r.options.seed},
+           {"parameters", r.parameters},
+           {"optimizer", r.options.optimizer},
+           {"lr", r.options.lr},
+           {"budget_bytes", r.budget_bytes == kUnlimitedBytes ? json(nullptr) : json(r.budget_bytes)},
+           {"peak_bytes", r.peak_bytes},
+           {"peak_by_category", by_category},
+           {"rss_peak_bytes", r.rss_peak_bytes},
+           {"floor_bytes", r.floor_bytes},
+           {"host_peak_bytes", r.host_peak_bytes},
+           {"disk_peak_bytes", 0},
+           {"unconstrained_peak_bytes", r.observed ? json(r.observed->peak_bytes) : json(nullptr)},
+           {"losses", r.losses},
+           {"weights_sha256", r.weights_sha256},
+           {"metrics", metrics},
+           {"metric_curve", curve},
+           {"step_seconds", r.step_seconds},
+           {"step_kinds", r.step_kinds},
+           {"step_seconds_median", r.median_step_seconds()},
+           {"exposed_copy_seconds", r.exposed_copy_seconds},
+           {"bytes_out", r.bytes_out},
+           {"bytes_in", r.bytes_in},
+           {"replayed_operators", 0},
+           {"bound_seconds", nullptr},
+           {"predicted", nullptr},
+           {"interrupted", r.interrupted},
+           {"kfac", r.kfac ? kfac_json(*r.kfac) : json(nullptr)},
+           {"allreduce", nullptr}};
+  if (r.allreduce)
+    out["allreduce"] = {{"levels", r.allreduce->levels},
+                        {"algorithm", "reduce-scatter up the levels, all-gather down"},
+                        {"bytes_per_step", r.allreduce->bytes_per_step},
+                        {"seconds_per_step", r.allreduce->seconds_per_step},
+                        {"percent_of_bound", nullptr}};
+  return out;
+}
+
+}  // namespace spillway

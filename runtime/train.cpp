@@ -1,0 +1,221 @@
+#include "runtime/train.h"
+
+#include <ATen/Context.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "core/cpu_allocator.h"
+#include "core/error.h"
+#include "core/topology.h"
+#include "runtime/fingerprint.h"
+#include "runtime/grad_worker_choice.h"
+#include "runtime/host_cases.h"
+
+namespace spillway {
+namespace {
+
+/// Room above the observed floor for what is too small to be paged and not the same in every step.
+constexpr int64_t kUnpagedMargin = 256 << 10;
+
+int64_t rss_peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
+  return 0;
+}
+
+struct Floor {
+  int64_t bytes = 0;
+  int64_t operator_bytes = 0;
+  std::string operator_name;
+};
+
+Floor floor_of(const Session& session) {
+  Floor floor;
+  for (const StepTrace* trace : session.traces()) {
+    size_t index = 0;
+    const int64_t bytes = trace->floor_bytes(&index);
+    if (bytes <= floor.bytes) continue;
+    const OperatorRecord& op = trace->operators[index];
+    floor = {bytes, op.leased_bytes + op.own_bytes, std::string(op.name)};
+  }
+  return floor;
+}
+
+double choose_fraction(const RunContext& context, const std::optional<Observation>& observed, int64_t budget_bytes,
+                       int64_t gradient_bytes, double gradient_seconds, std::string& reason) {
+  const TrainOptions& options = context.options;
+  if (!options.choose_grad_worker_frac) {
+    reason = "as asked for";
+    return options.kfac.grad_worker_frac;
+  }
+  GradWorkerInputs inputs;
+  inputs.options = options.kfac;
+  inputs.world = context.world();
+  inputs.budget_bytes = budget_bytes;
+  if (inputs.world > 1) {
+    TaskOptions task;
+    task.unet3d.filters = options.filters;
+    for (const kfac::Layer& layer : kfac::find_layers(make_task(options.model, task)->module(), options.kfac).layers)
+      inputs.layers.push_back(layer.shape);
+  }
+  if (observed) {
+    inputs.first_step_peak_bytes = observed->peak_bytes;
+    // Rank 0's measurements decide, as whole microseconds and kilobytes, so that every rank decides alike.
+    inputs.step_seconds = static_cast<double>(max_over_ranks(context.comm, static_cast<int64_t>(observed->step_seconds * 1e6))) * 1e-6;
+    const auto rate = static_cast<int64_t>(gradient_seconds > 0 ? static_cast<double>(gradient_bytes) / gradient_seconds / 1e3 : 0);
+    if (int64_t agreed = max_over_ranks(context.comm, rate)) inputs.broadcast_bytes_per_second = static_cast<double>(agreed) * 1e3;
+  }
+  GradWorkerChoice choice = choose_grad_worker_frac(inputs);
+  reason = choice.reason;
+  return choice.grad_worker_frac;
+}
+
+KfacSummary summarise(const kfac::Kfac& kfac, double fraction, const std::string& reason) {
+  KfacSummary summary;
+  summary.strategy = kfac::name(kfac.options().strategy);
+  summary.grad_worker_frac = fraction;
+  summary.reason = reason;
+  summary.layers = static_cast<int64_t>(kfac.layers().size());
+  for (const kfac::Layer& layer : kfac.layers()) summary.separable_layers += layer.shape.separable;
+  summary.left_alone = static_cast<int64_t>(kfac.left_alone().size());
+  summary.state_bytes = kfac.state_bytes().held();
+  summary.counters = kfac.counters();
+  summary.seconds = kfac.seconds();
+  return summary;
+}
+
+void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
+  Session& session = run.session();
+  const SessionStats stats = session.stats();
+  result.peak_bytes = max_over_ranks(context.comm, stats.peak_bytes);
+  result.peak_by_category = stats.peak_by_category;
+  result.host_peak_bytes = max_over_ranks(context.comm, stats.host_peak_bytes);
+  result.exposed_copy_seconds = stats.pager.exposed_seconds;
+  result.bytes_out = stats.pager.bytes_out;
+  result.bytes_in = stats.pager.bytes_in;
+  result.floor_bytes = max_over_ranks(context.comm, floor_of(session).bytes + kUnpagedMargin);
+  if (result.observed) result.floor_bytes = std::max(result.floor_bytes, result.observed->floor_bytes);
+  result.rss_peak_bytes = max_over_ranks(context.comm, rss_peak_bytes());
+  result.parameters = run.parameters();
+  if (context.comm) {
+    AllreduceSummary& allreduce = result.allreduce.emplace();
+    const ddl::Plan& plan = context.comm->allreduce.plan();
+    allreduce.levels = plan.shape();
+    allreduce.explanation = plan.explain(run.gradient_bytes());
+    allreduce.bytes_per_step = run.gradient_bytes();
+    allreduce.seconds_per_step = run.gradient_seconds() / static_cast<double>(std::max<size_t>(1, result.losses.size()));
+  }
+}
+
+}  // namespace
+
+double TrainResult::median_step_seconds() const {
+  std::vector<double> sorted(step_seconds.begin() + (step_seconds.size() > 2 ? 2 : 0), step_seconds.end());
+  if (sorted.empty()) return 0;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+RunContext make_context(const TrainOptions& options, ddl::Comm comm) {
+  options.validate();
+  RunContext context{.options = options, .data = nullptr, .split = {}, .comm = std::move(comm)};
+  DatasetOptions data;
+  data.shape = options.shape;
+  data.seed = options.seed;
+  auto dataset = open_dataset(options.model, options.data, data);
+  context.split = split(dataset->size());
+  const int64_t together = options.batch * context.world();
+  if (together > static_cast<int64_t>(context.split.train.size()))
+    throw BadRequest(str("[train] ", context.world(), " ranks of batch ", options.batch, " take ", together,
+                         " cases at once, but there are ", context.split.train.size(), " to train on (",
+                         context.split.validation.size(), " are held out); use fewer ranks or more cases"));
+  const int64_t ranks = context.comm ? context.comm->communicator->local_size() : 1;
+  context.data = in_host_memory(std::move(dataset), discover_host().memory_bytes / 4 / ranks);
+  return context;
+}
+
+Observation observe(const RunContext& context, int64_t* gradient_bytes, double* gradient_seconds) {
+  TrainingRun run(context, kUnlimitedBytes, 1.0 / context.world());
+  Observation observed;
+  observed.step_seconds = run.step().seconds;
+  run.validate();
+  observed.peak_bytes = max_over_ranks(context.comm, run.session().stats().peak_bytes);
+  const Floor floor = floor_of(run.session());
+  observed.floor_bytes = max_over_ranks(context.comm, floor.bytes + kUnpagedMargin);
+  observed.floor_operator = floor.operator_name;
+  observed.floor_operator_bytes = floor.operator_bytes;
+  if (gradient_bytes) *gradient_bytes = run.gradient_bytes();
+  if (gradient_seconds) *gradient_seconds = run.gradient_seconds();
+  return observed;
+}
+
+int64_t resolve_budget(const BudgetRequest& request, const Observation& observed) {
+  if (request.kind == BudgetRequest::Kind::none) return kUnlimitedBytes;
+  const int64_t budget = request.kind == BudgetRequest::Kind::bytes
+                             ? request.bytes
+                             : static_cast<int64_t>(request.percent / 100 * static_cast<double>(observed.peak_bytes));
+  if (budget < observed.floor_bytes)
+    throw InfeasibleBudget(str("[train] a budget of ", format_bytes(budget), " (", budget, " bytes) cannot run ",
+                               observed.floor_operator, ", which needs ", format_bytes(observed.floor_operator_bytes),
+                               " at once; the smallest feasible budget is ", observed.floor_bytes, " bytes (",
+                               format_bytes(observed.floor_bytes), ")"));
+  return budget;
+}
+
+TrainResult train(const RunContext& context, TrainListener& listener, const std::atomic<bool>* interrupt) {
+  const TrainOptions& options = context.options;
+  TrainResult result;
+  result.options = options;
+  result.world_size = context.world();
+  const bool choose = options.use_kfac && options.choose_grad_worker_frac && context.world() > 1;
+  int64_t gradient_bytes = 0;
+  double gradient_seconds = 0;
+  if (options.budget.kind != BudgetRequest::Kind::none || choose) {
+    result.observed = observe(context, &gradient_bytes, &gradient_seconds);
+    result.budget_bytes = resolve_budget(options.budget, *result.observed);
+    listener.on_decision(str("one step without a budget peaks at ", format_bytes(result.observed->peak_bytes),
+                             "; the floor is ", format_bytes(result.observed->floor_bytes), " (",
+                             result.observed->floor_operator, "); the budget is ", format_bytes(result.budget_bytes)));
+  }
+  std::string reason;
+  double fraction = 1;
+  if (options.use_kfac) {
+    fraction = choose_fraction(context, result.observed, result.budget_bytes, gradient_bytes, gradient_seconds, reason);
+    listener.on_decision(str("K-FAC grad_worker_frac ", fraction, ": ", reason));
+  }
+
+  StepRecorder recorder(CpuDevice::instance().ledger());
+  TrainingRun run(context, result.budget_bytes, fraction, &recorder);
+  Sampler lengths(context.split.train, options.batch, 0, context.world(), options.seed);
+  const int64_t steps = options.epochs > 0 ? options.epochs * lengths.steps_per_epoch() : options.steps;
+  const int64_t every = options.validate_every > 0 ? options.validate_every : (steps + 4) / 5;
+  result.metric_name = run.task().metric_name();
+  const auto input = context.data->at(0).input.sizes();
+  if (input.size() == 5) result.shape = {input[2], input[3], input[4]};
+
+  auto measure = [&](int64_t step) {
+    result.metric.push_back({step, run.validate()});
+    listener.on_metric(result.metric.back());
+  };
+  measure(0);
+  for (int64_t i = 0; i < steps && !result.interrupted; ++i) {
+    if (i == steps - 1) recorder.start(i);
+    StepOutcome outcome = run.step(interrupt && interrupt->load());
+    if (i == steps - 1) result.recording = recorder.stop();
+    result.losses.push_back(outcome.loss);
+    result.step_seconds.push_back(outcome.seconds);
+    result.step_kinds.push_back(outcome.kind);
+    result.interrupted = outcome.stop;
+    listener.on_step(i + 1, steps, outcome, run.session().ledger().used_bytes());
+    if ((i + 1) % every == 0 || i + 1 == steps) measure(i + 1);
+  }
+  result.weights_sha256 = weights_sha256(run.task().module());
+  if (run.kfac()) result.kfac = summarise(*run.kfac(), fraction, reason);
+  finish(result, run, context);
+  return result;
+}
+
+}  // namespace spillway

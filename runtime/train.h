@@ -1,0 +1,39 @@
+/// `spillway train` as a function.
+#pragma once
+#include <atomic>
+#include <string>
+
+#include "runtime/train_result.h"
+#include "runtime/training_run.h"
+
+namespace spillway {
+
+/// Hears how a run goes, on every rank; most print on rank 0 only.
+class TrainListener {
+ public:
+  virtual ~TrainListener() = default;
+  /// A decision and its reason, in one line.
+  virtual void on_decision(const std::string&) {}
+  /// After every step; `resident_bytes` are held on this rank now.
+  virtual void on_step(int64_t /*step*/, int64_t /*steps*/, const StepOutcome&, int64_t /*resident_bytes*/) {}
+  virtual void on_metric(const MetricPoint&) {}
+};
+
+/// Opens the data of `options` and puts what several runs share together. Throws BadRequest.
+RunContext make_context(const TrainOptions& options, ddl::Comm comm);
+
+/// Runs one step and one validation without a budget on a copy of everything, made from the same seed, to learn what
+/// they need. Collective.
+Observation observe(const RunContext& context, int64_t* gradient_bytes = nullptr, double* gradient_seconds = nullptr);
+
+/// The budget in bytes that `request` means beside `observed`. Throws InfeasibleBudget, naming the operator, its bytes
+/// and the smallest feasible budget, when it is below the floor.
+int64_t resolve_budget(const BudgetRequest& request, const Observation& observed);
+
+/// Trains. When the options ask for a budget, a step is observed first; the budget must be feasible before anything
+/// else happens. `interrupt`, if any, ends the run after the current step when it becomes true on any rank.
+/// Collective over `context`'s ranks; losses and metrics are the same on all of them.
+/// Throws BadRequest, InfeasibleBudget, OutOfBudget, ddl::CommError.
+TrainResult train(const RunContext& context, TrainListener& listener, const std::atomic<bool>* interrupt = nullptr);
+
+}  // namespace spillway

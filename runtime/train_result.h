@@ -1,0 +1,96 @@
+/// What a training run did, in numbers.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/category.h"
+#include "core/trace_events.h"
+#include "kfac/preconditioner.h"
+#include "runtime/train_options.h"
+
+namespace spillway {
+
+/// The metric on the held-out cases, after `step` steps.
+struct MetricPoint {
+  int64_t step;
+  double value;
+};
+
+/// Bytes held at one instant.
+struct MemorySample {
+  double seconds;  ///< since the recorded step began
+  BytesByCategory bytes;
+};
+
+/// One step seen from inside: memory over time and what ran on which lane. Seconds since the step began.
+struct StepRecording {
+  int64_t step = -1;
+  double seconds = 0;
+  std::vector<MemorySample> memory;
+  std::vector<TraceEvent> events;
+};
+
+/// What one step without a budget needed.
+struct Observation {
+  int64_t peak_bytes = 0;   ///< the largest of all ranks
+  int64_t floor_bytes = 0;  ///< the smallest budget that can run every operator of the run; the largest of all ranks
+  std::string floor_operator;
+  int64_t floor_operator_bytes = 0;
+  double step_seconds = 0;
+};
+
+struct KfacSummary {
+  std::string strategy;
+  double grad_worker_frac = 1;
+  std::string reason;  ///< why this grad_worker_frac
+  int64_t layers = 0;
+  int64_t separable_layers = 0;
+  int64_t left_alone = 0;
+  int64_t state_bytes = 0;
+  kfac::KfacCounters counters;
+  kfac::KfacSeconds seconds;
+};
+
+struct AllreduceSummary {
+  std::string levels;
+  std::string explanation;
+  int64_t bytes_per_step = 0;
+  double seconds_per_step = 0;
+};
+
+struct TrainResult {
+  TrainOptions options;
+  int world_size = 1;
+  Shape3 shape{};  ///< of a case; zeros for vectors
+  int64_t parameters = 0;
+  std::string metric_name;
+
+  int64_t budget_bytes = kUnlimitedBytes;
+  std::optional<Observation> observed;
+  int64_t floor_bytes = 0;
+  int64_t peak_bytes = 0;            ///< the largest of all ranks
+  BytesByCategory peak_by_category{};  ///< on this rank
+  int64_t host_peak_bytes = 0;
+  int64_t rss_peak_bytes = 0;
+
+  std::vector<double> losses;        ///< means over ranks
+  std::vector<double> step_seconds;
+  std::vector<std::string> step_kinds;
+  std::vector<MetricPoint> metric;
+  double exposed_copy_seconds = 0;   ///< of the whole run, like the next two
+  int64_t bytes_out = 0;
+  int64_t bytes_in = 0;
+  std::string weights_sha256;
+  bool interrupted = false;
+
+  std::optional<KfacSummary> kfac;
+  std::optional<AllreduceSummary> allreduce;
+  StepRecording recording;
+
+  /// Median of the steps but the first two (of all, when there are no others).
+  double median_step_seconds() const;
+};
+
+}  // namespace spillway

@@ -1,0 +1,71 @@
+/// One model trained under one budget: what every command of the tool does, at different lengths.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "ddl/operators.h"
+#include "runtime/dataset.h"
+#include "runtime/recorder.h"
+#include "runtime/sampler.h"
+#include "runtime/task.h"
+#include "runtime/train_options.h"
+#include "swap/optim.h"
+#include "swap/session.h"
+
+namespace spillway {
+
+/// What several runs share. `comm` is null in a world of one.
+struct RunContext {
+  TrainOptions options;
+  std::shared_ptr<const Dataset> data;
+  Split split;
+  ddl::Comm comm = {};
+  int rank() const { return comm ? comm->communicator->rank() : 0; }
+  int world() const { return comm ? comm->communicator->size() : 1; }
+};
+
+/// The largest of all ranks' values. Collective.
+int64_t max_over_ranks(const ddl::Comm& comm, int64_t value);
+
+struct StepOutcome {
+  double loss = 0;  ///< mean over ranks
+  double seconds = 0;
+  std::string kind;
+  bool stop = false;  ///< some rank wants to stop
+};
+
+/// A Session with a model, an optimizer and (if asked for) K-FAC in it, made from the context's seed: two runs of a
+/// context are bit-equal whatever their budgets. Collective over the context's ranks.
+class TrainingRun {
+ public:
+  /// `recorder`, if any, must outlive the run. Throws BadRequest; OutOfBudget when not even the weights fit.
+  TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac, StepRecorder* recorder = nullptr);
+
+  /// One training step on the next cases. Throws OutOfBudget, ddl::CommError.
+  StepOutcome step(bool want_stop = false);
+  /// The metric on the held-out cases, each measured by one rank; the mean on every rank.
+  double validate();
+
+  Session& session() { return *session_; }
+  Task& task() { return *task_; }
+  const kfac::Kfac* kfac() const { return kfac_ ? &*kfac_ : nullptr; }
+  int64_t parameters() const;
+  int64_t gradient_bytes() const { return gradient_bytes_; }
+  double gradient_seconds() const { return gradient_seconds_; }
+
+ private:
+  /// Averages gradients and (loss, stop) over the ranks; the averages of the latter two.
+  std::pair<double, double> average(const at::Tensor& loss, bool want_stop);
+
+  const RunContext& context_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<Task> task_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::optional<kfac::Kfac> kfac_;
+  Sampler sampler_;
+  int64_t gradient_bytes_ = 0;
+  double gradient_seconds_ = 0;
+};
+
+}  // namespace spillway

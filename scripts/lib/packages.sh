@@ -1,0 +1,120 @@
+# shellcheck shell=bash disable=SC2034,SC2154  # one file sets what another reads
+# What the build needs from the distribution. A look for a command or a header decides what is missing, so whatever came
+# another way (pyenv, /usr/local) counts too; Debian's package manager is touched only when something is.
+
+spillway_packages='
+g++                 command g++
+cmake               command cmake
+ninja-build         command ninja
+ccache              command ccache
+python3             command python3
+python3-venv        venv    -
+libopenmpi-dev      command mpicxx
+openmpi-bin         command mpirun
+libhwloc-dev        header  hwloc.h
+libnifti-dev        header  nifti/nifti1_io.h
+zlib1g-dev          header  zlib.h
+libcli11-dev        header  CLI/CLI.hpp
+nlohmann-json3-dev  header  nlohmann/json.hpp
+libgtest-dev        header  gtest/gtest.h
+libgmock-dev        header  gmock/gmock.h
+libbenchmark-dev    header  benchmark/benchmark.h
+libxxhash-dev       header  xxhash.h
+libssl-dev          header  openssl/evp.h
+ca-certificates     file    /etc/ssl/certs/ca-certificates.crt
+util-linux          command flock
+'
+
+_has_header() {
+  local folder folders
+  IFS=: read -r -a folders <<<"/usr/include:/usr/local/include:/usr/include/$(uname -m)-linux-gnu:${CPATH:-}"
+  for folder in "${folders[@]}"; do
+    [[ -n $folder && -e $folder/$1 ]] && return
+  done
+  return 1
+}
+
+# pick_python: prints a Python that can make a virtual environment for this torch (3.10 or newer).
+pick_python() {
+  local python
+  for python in python3 /usr/bin/python3 python3.{14,13,12,11,10}; do
+    if "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; then
+      command -v "$python"
+      return
+    fi
+  done
+  return 1
+}
+
+missing_packages() {
+  local package kind what
+  while read -r package kind what; do
+    case $kind in
+      command) command -v "$what" >/dev/null ;;
+      header) _has_header "$what" ;;
+      file) [[ -e $what ]] ;;
+      # Only needed when torch has still to be installed.
+      venv) torch_ready || pick_python >/dev/null ;;
+      *) true ;;
+    esac || echo "$package"
+  done <<<"$spillway_packages"
+}
+
+# The functions below run in the order: ensure_packages, _install_packages, _apt_install, _apt.
+_apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=600 "$@"
+}
+
+_apt_install() {
+  if _apt install --simulate --no-install-recommends "$@" >/dev/null 2>&1; then
+    _apt install --no-install-recommends "$@" && return
+    echo "The package lists may be old; fetching them again."
+  fi
+  # `update` succeeds when nothing could be fetched; the installation then says so.
+  _apt update && _apt install --no-install-recommends "$@"
+}
+
+ensure_packages() {
+  [[ -z $(missing_packages) ]] && return
+  if command -v flock >/dev/null; then
+    with_lock "$spillway_cache/setup.lock" "installing packages" _install_packages
+  else
+    _install_packages
+  fi
+}
+
+_install_packages() {
+  local missing list as_root=() log=$spillway_cache/log/apt.log hint
+  mapfile -t missing < <(missing_packages)
+  ((${#missing[@]})) || return 0  # another run has just done it
+  list=${missing[*]}
+  if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
+    die "missing: $list" \
+      "These are Debian's names, and this system has no apt-get: install its own packages for them, then run this again."
+  fi
+  if [[ $(id -u) != 0 ]]; then
+    as_root=(sudo)
+    if ! command -v sudo >/dev/null || ! { sudo -n true 2>/dev/null || { [[ -t 0 ]] && sudo -v; }; }; then
+      die "missing: $list, and no rights to install them. As root:" "apt-get install --no-install-recommends $list"
+    fi
+  fi
+  if ! run_step "installing ${#missing[@]} Debian packages: $list" "$log" _apt_install "${missing[@]}"; then
+    hint="apt-get could not install: $list"
+    if grep -qE 'Could not resolve|Temporary failure|Could not connect|Unable to connect|Network is unreachable|Failed to fetch' "$log"; then
+      hint="no network: apt-get could not fetch: $list"
+    fi
+    die "$hint" "Whole log: $log. To go on offline, install them from your own mirror or medium, then run this again:" \
+      "apt-get install --no-install-recommends $list"
+  fi
+  mapfile -t missing < <(missing_packages)
+  ((${#missing[@]} == 0)) || die "still missing after apt-get: ${missing[*]}" "Whole log: $log"
+}
+
+ensure_tools_are_new_enough() {
+  local version
+  version=$(cmake --version | head -n 1 | grep -oE '[0-9]+\.[0-9]+' | head -n 1)
+  [[ $(printf '3.25\n%s\n' "$version" | sort -V | head -n 1) == 3.25 ]] ||
+    die "cmake $version ($(command -v cmake)) is too old: 3.25 or newer is needed (Debian 12 has 3.25)"
+  version=$(g++ -dumpversion)
+  ((${version%%.*} >= 11)) || die "g++ $version is too old for C++20: 11 or newer is needed (Debian 12 has 12.2)"
+}

@@ -1,0 +1,223 @@
+#!/usr/bin/env bash
+# scripts_test.sh ROOT: what the scripts say and do when something is missing. Needs no network: the commands that would use
+# one are stand-ins at the front of PATH.
+set -euo pipefail
+root=$1
+work=$(mktemp -d)
+trap 'rm -rf -- "$work"' EXIT
+chmod 755 "$work"
+unset SPILLWAY_TORCH SPILLWAY_CACHE SPILLWAY_JOBS SPILLWAY_CACHE_GB SPILLWAY_BUILD_GB
+cases=0
+
+# The clone lives at a path with a space, and so does its cache.
+clone="$work/a clone"
+mkdir "$clone"
+cp -r "$root/scripts" "$root/CMakePresets.json" "$clone/"
+export SPILLWAY_CACHE="$work/the cache"
+
+# A bare system's PATH: coreutils and the like, no compiler, no package manager.
+bare=$work/bare
+mkdir "$bare"
+for tool in bash sh env dirname readlink uname id df tail tr cut grep sed head sort cat nproc mkdir rm mv sleep stty paste flock \
+  getent printf date; do
+  ln -s "$(command -v "$tool")" "$bare/$tool"
+done
+
+# stand_in FOLDER NAME: reads the body of a command that stands in for a real one.
+stand_in() {
+  mkdir -p "$1"
+  { echo '#!/bin/bash'; cat; } >"$1/$2"
+  chmod +x "$1/$2"
+}
+
+# expect STATUS COMMAND…: runs it, keeps what it printed in $work/out.
+expect() {
+  local want=$1 status=0
+  shift
+  "$@" >"$work/out" 2>&1 </dev/null || status=$?
+  [[ $status == "$want" ]] || { echo "status $status instead of $want from: $*"; cat "$work/out"; exit 1; }
+  cases=$((cases + 1))
+}
+says() {
+  local text
+  for text in "$@"; do
+    grep -qF -- "$text" "$work/out" || { echo "case $cases does not say '$text':"; cat "$work/out"; exit 1; }
+  done
+}
+says_not() {
+  ! grep -qF -- "$1" "$work/out" || { echo "case $cases says '$1':"; cat "$work/out"; exit 1; }
+}
+# in_library FUNCTION [ARGUMENT…]: calls one function of scripts/lib.
+in_library() {
+  # shellcheck disable=SC2016
+  bash -euo pipefail -c 'for part in common packages torch build tests; do source "$0/scripts/lib/$part.sh"; done; "$@"' "$clone" "$@"
+}
+
+echo "--- packages"
+missing=$work/missing
+stand_in "$missing" dpkg </dev/null
+stand_in "$missing" apt-get <<<'echo called >>"'"$work"'/apt-called"'
+stand_in "$missing" id <<<'echo 1000'
+expect 1 env PATH="$missing:$bare" bash "$clone/scripts/build"
+says "g++" "cmake" "no rights to install them" "apt-get install --no-install-recommends"
+[[ ! -e $work/apt-called ]] || { echo "apt-get was called without rights"; exit 1; }
+
+stand_in "$missing" sudo <<<'exit 1'
+expect 1 env PATH="$missing:$bare" bash "$clone/scripts/build"
+says "no rights to install them" "apt-get install --no-install-recommends"
+[[ ! -e $work/apt-called ]] || { echo "apt-get was called without rights"; exit 1; }
+
+if [[ $(id -u) == 0 ]] && command -v setpriv >/dev/null; then
+  rm -rf "$missing/id" "$missing/sudo" "$clone/build"
+  expect 1 setpriv --reuid=65534 --regid=65534 --clear-groups env HOME="$work" SPILLWAY_CACHE="$work/nobody" \
+    PATH="$missing:$bare" bash "$clone/scripts/build"
+  says "cannot make the folder '$clone/build'"
+  install -d -o 65534 "$clone/build"
+  install -d -o 65534 "$work/nobody"
+  expect 1 setpriv --reuid=65534 --regid=65534 --clear-groups env HOME="$work" SPILLWAY_CACHE="$work/nobody" \
+    PATH="$missing:$bare" bash "$clone/scripts/build"
+  says "no rights to install them" "apt-get install --no-install-recommends"
+  rm -rf "$clone/build"
+fi
+
+stand_in "$missing" id <<<'echo 0'
+stand_in "$missing" apt-get <<<'echo "Err: Temporary failure resolving the mirror"; exit 100'
+expect 1 env PATH="$missing:$bare" bash "$clone/scripts/build"
+says "no network: apt-get could not fetch: g++" "| Err: Temporary failure resolving" "apt.log" "offline"
+
+stand_in "$missing" apt-get <<<'echo "E: held broken packages"; exit 100'
+expect 1 env PATH="$missing:$bare" bash "$clone/scripts/build"
+says "apt-get could not install: g++" "| E: held broken packages"
+says_not "no network"
+
+stand_in "$missing" apt-get </dev/null
+expect 1 env PATH="$missing:$bare" bash "$clone/scripts/build"
+says "still missing after apt-get: g++"
+
+expect 1 env PATH="$bare" bash "$clone/scripts/build"
+says "missing: g++ cmake" "this system has no apt-get"
+
+forbidden=$work/forbidden
+stand_in "$forbidden" apt-get <<<'echo "apt-get called: $*"; exit 1'
+PATH="$forbidden:$PATH" SPILLWAY_TORCH=/somewhere expect 0 in_library ensure_packages
+says_not "apt-get called"
+
+echo "--- arguments and settings"
+expect 1 bash "$clone/scripts/build" --preset nonsense
+says "unknown preset 'nonsense'"
+expect 1 bash "$clone/scripts/build" nonsense
+says "unknown argument 'nonsense'"
+SPILLWAY_JOBS=0 expect 1 in_library build_jobs
+says "SPILLWAY_JOBS='0'"
+expect 0 in_library build_jobs
+expect 1 in_library need_space / lots "the test" SPILLWAY_CACHE_GB
+says "SPILLWAY_CACHE_GB='lots' is not a whole number"
+SPILLWAY_CACHE=/dev/null/cache expect 1 in_library ensure_torch
+says "cannot make the folder '/dev/null/cache'" "SPILLWAY_CACHE=DIR moves the cache"
+
+echo "--- an installed LibTorch"
+# fake_torch FOLDER MINOR: what the scripts look at.
+fake_torch() {
+  mkdir -p "$1/include/ATen" "$1/include/torch/headeronly" "$1/lib"
+  touch "$1/include/ATen/ATen.h" "$1/lib/libtorch_cpu.so"
+  printf '#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR %s\n' "$2" >"$1/include/torch/headeronly/version.h"
+}
+expect 1 env SPILLWAY_TORCH="$work/nowhere" bash "$clone/scripts/build"
+says "SPILLWAY_TORCH: there is no folder '$work/nowhere'" "Unset it"
+mkdir "$work/empty"
+expect 1 env SPILLWAY_TORCH="$work/empty" bash "$clone/scripts/build"
+says "has no include/ATen/ATen.h"
+fake_torch "$work/old torch" 9
+expect 1 env SPILLWAY_TORCH="$work/old torch" bash "$clone/scripts/build"
+says "is torch 2.9, not 2.11"
+fake_torch "$work/good torch" 11
+SPILLWAY_TORCH="$work/good torch" expect 0 in_library ensure_torch
+expect 1 env SPILLWAY_TORCH="$work/good torch" SPILLWAY_BUILD_GB=999999 bash "$clone/scripts/build"
+says "not enough disk space for the build" "999999 GB needed" "SPILLWAY_BUILD_GB=N"
+expect 1 env SPILLWAY_TORCH="$work/good torch" SPILLWAY_BUILD_GB=0 bash "$clone/scripts/build"
+says "CMake could not configure"  # this clone has no CMakeLists.txt
+
+echo "--- installing torch"
+SPILLWAY_CACHE_GB=999999 expect 1 in_library ensure_torch
+says "not enough disk space for torch" "999999 GB needed" "SPILLWAY_CACHE_GB=N"
+# The real pip, kept from any index.
+PIP_NO_INDEX=1 PIP_FIND_LINKS='' SPILLWAY_CACHE_GB=0 expect 1 in_library ensure_torch
+says "pip could not install torch==2.11.0 and numpy" "    | " "torch.log" "offline" "SPILLWAY_TORCH"
+
+# A Python whose pip takes a second and leaves what the scripts look at.
+snake=$work/snake
+stand_in "$snake" python3 <<'PYTHON'
+[[ $1 == -m ]] || exit 0
+mkdir -p "$3/bin"
+cat >"$3/bin/python" <<'INNER'
+#!/bin/bash
+home=$(dirname "$(dirname "$0")")
+case "$*" in
+  *"pip install"*)
+    echo "installed $*" >>"$INSTALLATIONS"
+    sleep 1
+    torch=$home/lib/python3.11/site-packages/torch
+    mkdir -p "$torch/include/ATen" "$torch/include/torch/headeronly" "$torch/lib"
+    touch "$torch/include/ATen/ATen.h" "$torch/lib/libtorch_cpu.so"
+    printf '#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n' >"$torch/include/torch/headeronly/version.h"
+    ;;
+  --version) echo "Python 3.11.2" ;;
+esac
+INNER
+chmod +x "$3/bin/python"
+PYTHON
+export INSTALLATIONS=$work/installations SPILLWAY_CACHE_GB=0
+installations() { grep -c installed "$INSTALLATIONS"; }
+with_snake() { PATH="$snake:$PATH" in_library ensure_torch; }
+
+expect 0 with_snake
+says "is half-finished or not for this machine: starting again" "done in"
+[[ $(installations) == 1 ]]
+grep -q 'torch==2.11.0 numpy' "$INSTALLATIONS"
+expect 0 with_snake
+[[ $(installations) == 1 && ! -s $work/out ]] || { echo "a second run was not silent"; cat "$work/out"; exit 1; }
+
+rm -rf "$SPILLWAY_CACHE" "$INSTALLATIONS"
+with_snake >"$work/first" 2>&1 &
+sleep 0.3
+expect 0 with_snake
+wait $!
+[[ $(installations) == 1 ]] || { echo "two runs at once installed $(installations) times"; exit 1; }
+cat "$work/first" >>"$work/out"
+says "another run is installing torch; waiting for it"
+
+home=$SPILLWAY_CACHE/torch-2.11.0
+mv "$home/.spillway-complete" "$work/stamp"
+expect 0 with_snake
+[[ $(installations) == 1 && -e $home/.spillway-complete ]] || { echo "a whole environment was not adopted"; exit 1; }
+rm "$home/.spillway-complete"
+touch "$home/.spillway-installing"
+expect 0 with_snake
+[[ $(installations) == 2 && ! -e $home/.spillway-installing ]] || { echo "a half-finished one was not redone"; exit 1; }
+echo "torch 1.0 for a loom" >"$home/.spillway-complete"
+rm "$home/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so"
+expect 0 with_snake
+[[ $(installations) == 3 ]] || { echo "an environment for another machine was kept"; exit 1; }
+
+echo "--- ctest's lines"
+cat >"$work/LastTest.log" <<'LOG'
+1/2 Test: a_test
+[       OK ] A.Works (0 ms)
+[       OK ] A.Works (1 ms)
+[  SKIPPED ] A.NeedsAGpu (0 ms)
+2/2 Test: b_test
+[       OK ] A.Works (0 ms)
+[  FAILED  ] A.Fails (0 ms)
+[  FAILED  ] A.Fails
+LOG
+printf '%s\n' '1/1 Test #1: a_test ... Passed' '' '50% tests passed, 1 tests failed out of 2' '' 'Total Test time (real) = 1 sec' >"$work/ctest"
+# shellcheck disable=SC2016
+expect 0 bash -c 'source "$0/scripts/lib/tests.sh"; _summary_last "$1" <"$2"' "$clone" "$work/LastTest.log" "$work/ctest"
+says "GoogleTest cases inside: 2 passed, 1 failed, 1 skipped." "skipped: a_test A.NeedsAGpu"
+[[ $(tail -n 1 "$work/out") == 'Total Test time (real) = 1 sec' ]] || { echo "the summary is not last"; cat "$work/out"; exit 1; }
+
+if command -v shellcheck >/dev/null; then
+  echo "--- shellcheck"
+  shellcheck "$root"/scripts/{build,demo,test} "$root"/scripts/lib/* "$root/.ci/run" "$root"/tests/{scripts,consumer}/*.sh
+fi
+echo "$cases cases"

@@ -1,0 +1,318 @@
+#include "swap/pager.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "core/error.h"
+#include "tests/support/buffers.h"
+#include "tests/support/copies.h"
+
+namespace spillway {
+namespace {
+
+using testing::Buffer;
+using testing::DelayedTimeline;
+using testing::FailingTimeline;
+using testing::ManualTimeline;
+
+constexpr int64_t kBytes = 1 << 20;
+const int64_t kCharge = DeviceMemory::charge_of(kBytes);
+
+/// A device that holds three pages, and a host for as many as anyone likes.
+struct PagerTest : ::testing::Test {
+  PagerTest() { memory.set_reclaimer(&pager); }
+  std::unique_ptr<Buffer> buffer(unsigned char fill) { return std::make_unique<Buffer>(memory, pager, kBytes, fill); }
+  void touch(Buffer& buffer, bool write = false) {
+    PageUse use{buffer.page(), write, buffer.page()->next_use};
+    pager.lease({&use, 1});
+    pager.unlease({&use, 1});
+  }
+
+  Arena arena{1 << 28};
+  Ledger ledger{"test", 3 * kCharge};
+  DeviceMemory memory{arena, ledger};
+  HostSlab host{1 << 28};
+  WorkerTimeline out{"out"}, in{"in"};
+  Pager pager{memory, host, out, in, /*small_bytes=*/0};
+};
+
+TEST_F(PagerTest, EvictsTheLeastRecentlyUsedWhenNothingIsKnown) {
+  auto a = buffer(1), b = buffer(2), c = buffer(3);
+  touch(*b);
+  touch(*c);
+  touch(*a);
+  auto d = buffer(4);
+  EXPECT_TRUE(a->present());
+  EXPECT_FALSE(b->present());
+  EXPECT_TRUE(d->holds(4));
+  EXPECT_LE(ledger.peak_bytes(), 3 * kCharge);
+}
+
+TEST_F(PagerTest, EvictsTheFurthestNextUseFirst) {
+  auto a = buffer(1), b = buffer(2), c = buffer(3);
+  pager.set_next_use(*a->page(), 30);
+  pager.set_next_use(*b->page(), 10);
+  pager.set_next_use(*c->page(), 20);
+  auto d = buffer(4);
+  EXPECT_FALSE(a->present());
+  EXPECT_TRUE(b->present());
+  EXPECT_TRUE(c->present());
+}
+
+TEST_F(PagerTest, DropsCleanPagesBeforeDirtyOnesWithoutASecondCopy) {
+  auto a = buffer(1), b = buffer(2), c = buffer(3);
+  auto d = buffer(4);  // a leaves, with a copy, and b's copy is started too
+  EXPECT_FALSE(a->present());
+  touch(*a);           // b goes; a is back and clean
+  ASSERT_TRUE(a->holds(1));
+  const int64_t copied = pager.stats().bytes_out;
+  touch(*c, /*write=*/true);
+  touch(*d, /*write=*/true);
+  auto e = buffer(5);
+  EXPECT_FALSE(a->present());  // the most recent but for c and d, and the only clean one
+  EXPECT_EQ(pager.stats().bytes_out, copied);
+  touch(*a);
+  EXPECT_TRUE(a->holds(1));
+}
+
+TEST_F(PagerTest, AWrittenPageIsCopiedAgain) {
+  auto a = buffer(1), b = buffer(2), c = buffer(3), d = buffer(4);
+  touch(*a, /*write=*/true);
+  a->fill(9);
+  auto e = buffer(5), f = buffer(6), g = buffer(7);
+  EXPECT_FALSE(a->present());
+  touch(*a);
+  EXPECT_TRUE(a->holds(9));
+}
+
+TEST_F(PagerTest, LeasedPagesStayAndLeasesAreAllOrNothing) {
+  auto a = buffer(1), b = buffer(2), c = buffer(3), d = buffer(4);
+  PageUse three[] = {{b->page(), false}, {c->page(), false}, {d->page(), false}};
+  pager.lease(three);
+  PageUse one{a->page(), false};
+  EXPECT_THROW(pager.lease({&one, 1}), OutOfBudget);
+  EXPECT_EQ(a->page()->leases, 0);
+  pager.unlease(three);
+  touch(*a);
+  EXPECT_TRUE(a->holds(1));
+}
+
+TEST_F(PagerTest, AnEarlyPageOutMakesTheLaterDropFree) {
+  auto a = buffer(1), b = buffer(2), c = buffer(3);
+  pager.start_page_out(a->page()->id);
+  while (host.used_bytes() == 0 || !a->page()->copy.done()) std::this_thread::yield();
+  EXPECT_TRUE(a->present());
+  const double waited = pager.stats().exposed_seconds;
+  auto d = buffer(4);
+  EXPECT_FALSE(a->present());
+  EXPECT_EQ(pager.stats().exposed_seconds, waited);
+  touch(*a);
+  EXPECT_TRUE(a->holds(1));
+}
+
+TEST_F(PagerTest, PrefetchesOnlyIntoRoomThatIsFreeOrHeldByCleanPagesUsedLater) {
+  auto a = buffer(1);
+  pager.set_next_use(*a->page(), 40);
+  auto b = buffer(2), c = buffer(3);
+  pager.set_next_use(*b->page(), 5);
+  pager.set_next_use(*c->page(), 50);
+  PageUse both[] = {{b->page(), false, 5}, {c->page(), false, 50}};
+  pager.lease(both);
+  auto d = buffer(4);  // a leaves
+  ASSERT_FALSE(a->present());
+  pager.unlease(both);
+  pager.set_next_use(*d->page(), 6);
+  pager.set_next_use(*a->page(), 10);
+  EXPECT_FALSE(pager.try_prefetch(a->page()->id));  // c is used later, but dirty
+  pager.start_page_out(c->page()->id);
+  while (!c->page()->copy.done()) std::this_thread::yield();
+  EXPECT_TRUE(pager.try_prefetch(a->page()->id));
+  EXPECT_FALSE(c->present());
+  touch(*a);
+  EXPECT_TRUE(a->holds(1));
+  EXPECT_EQ(pager.stats().demand_page_ins, 0);
+  pager.set_next_use(*a->page(), 7);
+  pager.set_next_use(*c->page(), 8);
+  EXPECT_FALSE(pager.try_prefetch(c->page()->id));  // everything resident is used before
+}
+
+TEST_F(PagerTest, FreesHostAndDeviceBytesOfPagesThatEnd) {
+  auto a = buffer(1), b = buffer(2), c = buffer(3), d = buffer(4), e = buffer(5);
+  EXPECT_GT(host.used_bytes(), 0);
+  a.reset();  // absent
+  b.reset();
+  c.reset();
+  d.reset();
+  e.reset();  // resident
+  pager.bring_home();  // nothing is left but copies under way
+  EXPECT_EQ(host.used_bytes(), 0);
+  EXPECT_EQ(ledger.used_bytes(), 0);
+  EXPECT_EQ(pager.paged_bytes(), 0);
+}
+
+TEST_F(PagerTest, NamesWhoAskedAndHowManyBytesWhenNothingCanLeave) {
+  auto a = buffer(1);
+  PageUse use{a->page(), false};
+  pager.lease({&use, 1});
+  OperatorScope scope("aten::big");
+  try {
+    (void)memory.allocate(3 * kBytes, Category::other);
+    FAIL() << "exceeded the budget";
+  } catch (const OutOfBudget& error) {
+    EXPECT_NE(std::string(error.what()).find("aten::big"), std::string::npos) << error.what();
+    EXPECT_EQ(error.requested_bytes(), DeviceMemory::charge_of(3 * kBytes));
+  }
+  pager.unlease({&use, 1});
+}
+
+TEST_F(PagerTest, BringsEverythingHome) {
+  auto a = buffer(1), b = buffer(2), c = buffer(3), d = buffer(4), e = buffer(5);
+  ledger.set_budget(kUnlimitedBytes);
+  pager.bring_home();
+  unsigned char fill = 1;
+  for (Buffer* b : {a.get(), b.get(), c.get(), d.get(), e.get()}) EXPECT_TRUE(b->holds(fill++));
+  EXPECT_EQ(host.used_bytes(), 0);
+  EXPECT_EQ(pager.paged_bytes(), 0);
+}
+
+TEST(PagerCopiesTest, AWriteWaitsForTheCopyThatReadsThePage) {
+  Arena arena(1 << 26);
+  Ledger ledger("test");
+  DeviceMemory memory(arena, ledger);
+  HostSlab host(1 << 26);
+  ManualTimeline out, in;
+  Pager pager(memory, host, out, in, 0);
+  memory.set_reclaimer(&pager);
+  Buffer a(memory, pager, kBytes, 1);
+  pager.start_page_out(a.page()->id);
+  ASSERT_EQ(out.pending(), 1u);
+  std::thread writer([&] {
+    PageUse use{a.page(), true};
+    pager.lease({&use, 1});
+    a.fill(2);
+    pager.unlease({&use, 1});
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_TRUE(a.holds(1));  // the writer still waits
+  out.finish_one();
+  writer.join();
+  EXPECT_TRUE(a.holds(2));
+  EXPECT_FALSE(a.page()->clean);
+}
+
+TEST(PagerCopiesTest, ABlockOutlivesItsStorageWhileACopyReadsIt) {
+  Arena arena(1 << 26);
+  Ledger ledger("test", 2 * kCharge);
+  DeviceMemory memory(arena, ledger);
+  HostSlab host(1 << 26);
+  ManualTimeline out, in;
+  Pager pager(memory, host, out, in, 0);
+  memory.set_reclaimer(&pager);
+  auto a = std::make_unique<Buffer>(memory, pager, kBytes, 1);
+  pager.start_page_out(a->page()->id);
+  a.reset();
+  EXPECT_EQ(ledger.used_bytes(), kCharge);  // still charged: the copy reads it
+  out.finish_one();
+  Buffer b(memory, pager, kBytes, 2), c(memory, pager, kBytes, 3);
+  EXPECT_LE(ledger.peak_bytes(), 2 * kCharge);
+  EXPECT_EQ(host.used_bytes(), 0);
+}
+
+TEST(PagerCopiesTest, AFailedPageOutLeavesThePageResidentAndDirty) {
+  Arena arena(1 << 26);
+  Ledger ledger("test", 2 * kCharge);
+  DeviceMemory memory(arena, ledger);
+  HostSlab host(1 << 26);
+  WorkerTimeline in("in");
+  FailingTimeline out(std::make_unique<WorkerTimeline>("out"), 0);
+  Pager pager(memory, host, out, in, 0);
+  memory.set_reclaimer(&pager);
+  Buffer a(memory, pager, kBytes, 1), b(memory, pager, kBytes, 2);
+  EXPECT_THROW((void)memory.allocate(kBytes, Category::other), std::runtime_error);
+  EXPECT_TRUE(a.holds(1));
+  EXPECT_TRUE(b.holds(2));
+}
+
+TEST(PagerCopiesTest, AFullHostIsAClearErrorAndKeepsThePage) {
+  Arena arena(1 << 26);
+  Ledger ledger("test", 2 * kCharge);
+  DeviceMemory memory(arena, ledger);
+  HostSlab host(kBytes / 2);
+  WorkerTimeline out("out"), in("in");
+  Pager pager(memory, host, out, in, 0);
+  memory.set_reclaimer(&pager);
+  Buffer a(memory, pager, kBytes, 1), b(memory, pager, kBytes, 2);
+  EXPECT_NO_THROW(pager.start_page_out(a.page()->id));
+  try {
+    (void)memory.allocate(kBytes, Category::other);
+    FAIL() << "found room that is not there";
+  } catch (const OutOfBudget& error) {
+    EXPECT_NE(std::string(error.what()).find("host slab"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(a.holds(1));
+}
+
+TEST(PagerCopiesTest, RandomUseUnderLateCopiesKeepsEveryByteAndTheBudget) {
+  for (uint32_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(seed);
+    Arena arena(1 << 28);
+    Ledger ledger("test", 5 * kCharge);
+    DeviceMemory memory(arena, ledger);
+    HostSlab host(1 << 28);
+    DelayedTimeline out(seed, std::chrono::microseconds(400)), in(seed + 100, std::chrono::microseconds(400));
+    Pager pager(memory, host, out, in, 0);
+    memory.set_reclaimer(&pager);
+    std::mt19937 random(seed);
+    struct Held {
+      std::unique_ptr<Buffer> buffer;
+      unsigned char value;
+    };
+    std::vector<Held> held;
+    for (int i = 0; i < 400; ++i) {
+      const auto value = static_cast<unsigned char>(random());
+      switch (held.size() < 4 ? 0 : random() % 6) {
+        case 0: {
+          if (held.size() < 16) held.push_back({std::make_unique<Buffer>(memory, pager, kBytes, value), value});
+          break;
+        }
+        case 1: {
+          std::swap(held[random() % held.size()], held.back());
+          held.pop_back();
+          break;
+        }
+        case 2: {
+          pager.start_page_out(held[random() % held.size()].buffer->page()->id);
+          break;
+        }
+        case 3: {
+          (void)pager.try_prefetch(held[random() % held.size()].buffer->page()->id);
+          break;
+        }
+        default: {
+          Held& x = held[random() % held.size()];
+          Held& y = held[random() % held.size()];
+          const bool write = random() % 2;
+          PageUse uses[] = {{x.buffer->page(), write, static_cast<int64_t>(i + random() % 50)},
+                            {y.buffer->page(), false, kNextUseUnknown}};
+          pager.lease(uses);
+          ASSERT_TRUE(x.buffer->holds(x.value)) << i;
+          ASSERT_TRUE(y.buffer->holds(y.value)) << i;
+          if (write) x.buffer->fill(x.value = value);
+          pager.unlease(uses);
+        }
+      }
+    }
+    EXPECT_LE(ledger.peak_bytes(), 5 * kCharge);
+    held.clear();
+    pager.bring_home();
+    EXPECT_EQ(ledger.used_bytes(), 0);
+    EXPECT_EQ(host.used_bytes(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace spillway

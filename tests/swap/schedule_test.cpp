@@ -1,0 +1,147 @@
+#include "swap/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace spillway {
+namespace {
+
+/// A step like training: n activations are made going forward and used again going backward; weights are used twice.
+StepTrace forward_and_backward(int n, int64_t bytes) {
+  StepTrace trace;
+  auto add_operator = [&] {
+    OperatorRecord op;
+    op.seconds = 0.01;
+    op.own_bytes = bytes;
+    trace.operators.push_back(op);
+    return static_cast<int32_t>(trace.operators.size()) - 1;
+  };
+  for (int i = 0; i < n; ++i) {
+    Slot weight;
+    weight.bytes = bytes / 10;
+    trace.slots.push_back(weight);
+  }
+  for (int i = 0; i < n; ++i) {
+    int32_t op = add_operator();
+    Slot activation;
+    activation.bytes = bytes;
+    activation.birth = op;
+    activation.born_as_output = true;
+    activation.uses = activation.writes = {op};
+    trace.slots.push_back(activation);
+    trace.operators.back().births = {n + i};
+    trace.operators.back().touched = {i};
+    trace.slots[static_cast<size_t>(i)].uses.push_back(op);
+  }
+  for (int i = n - 1; i >= 0; --i) {
+    int32_t op = add_operator();
+    trace.operators.back().touched = {i, n + i};
+    trace.operators.back().own_bytes = bytes / 10;
+    trace.operators.back().leased_bytes = bytes + bytes / 10;
+    for (int s : {i, n + i}) trace.slots[static_cast<size_t>(s)].uses.push_back(op);
+    trace.slots[static_cast<size_t>(n + i)].death = op;
+  }
+  return trace;
+}
+
+TEST(StepTraceTest, CountsWhatIsAliveAndTheNeediestOperator) {
+  StepTrace trace = forward_and_backward(4, 1000);
+  std::vector<int64_t> live = live_bytes(trace);
+  EXPECT_EQ(live[0], 400 + 1000);           // weights, and the first activation being made
+  EXPECT_EQ(live[3], 400 + 3000 + 1000);    // the last one
+  EXPECT_EQ(live[4], 400 + 4000 + 100);     // the first backward operator
+  EXPECT_EQ(live[7], 400 + 1000 + 100);
+  EXPECT_EQ(trace.unconstrained_peak_bytes(), 4500);
+  size_t index = 0;
+  EXPECT_EQ(trace.floor_bytes(&index), 1000 + 100 + 100);
+  EXPECT_GE(index, 4u);
+}
+
+TEST(ScheduleTest, DoesNothingWhenEverythingFits) {
+  StepTrace trace = forward_and_backward(8, 1000);
+  for (int64_t budget : {kUnlimitedBytes, int64_t{8 * 1000 + 800 + 1000}}) {
+    Schedule schedule = make_schedule(trace, {.budget_bytes = budget});
+    EXPECT_EQ(schedule.bytes_in, 0);
+    EXPECT_EQ(schedule.bytes_out, 0);
+    EXPECT_TRUE(schedule.page_ins.empty());
+  }
+}
+
+TEST(ScheduleTest, SendsAwayOnlyWhatDoesNotFitAndTheFirstMadeFirst) {
+  StepTrace trace = forward_and_backward(8, 1000);
+  Schedule schedule = make_schedule(trace, {.budget_bytes = 6 * 1000});
+  EXPECT_GT(schedule.bytes_out, 0);
+  EXPECT_LE(schedule.bytes_out, 4 * 1000 + 800);
+  // Activation 0 (slot 8) is used last in backward: it is the first to go, right after the operator that made it.
+  EXPECT_EQ(schedule.page_outs_after[0], std::vector<int32_t>{8});
+  for (const Schedule::PageIn& in : schedule.page_ins) EXPECT_LT(in.trigger, in.use);
+}
+
+TEST(ScheduleTest, BringsBackEarlyEnoughForASlowLinkWhereThereIsRoom) {
+  StepTrace trace = forward_and_backward(8, 1000);
+  auto lead = [&](double rate) {
+    Schedule schedule = make_schedule(trace, {.budget_bytes = 6500, .in_bytes_per_second = rate});
+    int32_t longest = 0;
+    for (const Schedule::PageIn& in : schedule.page_ins) longest = std::max(longest, in.use - in.trigger);
+    return longest;
+  };
+  EXPECT_EQ(lead(1e9), 2);   // one operator's time is plenty
+  EXPECT_GT(lead(4e4), 2);   // a page takes 2.5 operators
+}
+
+TEST(ScheduleTest, CopiesNothingOutThatIsCleanFromTheLastStep) {
+  // Weights are never written in this step: once out, they stay clean over steps.
+  StepTrace trace = forward_and_backward(8, 1000);
+  Schedule schedule = make_schedule(trace, {.budget_bytes = 2500});
+  for (const auto& slots : schedule.page_outs_after)
+    for (int32_t slot : slots) EXPECT_GE(slot, 8);
+}
+
+TEST(ScheduleTest, EveryUseOfASlotThatLeftIsPrecededByItsReturn) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 200; ++round) {
+    StepTrace trace;
+    const int32_t operators = 5 + static_cast<int32_t>(random() % 20);
+    trace.operators.resize(static_cast<size_t>(operators));
+    for (auto& op : trace.operators) op.seconds = 1e-3 * static_cast<double>(1 + random() % 5);
+    const int32_t slots = 3 + static_cast<int32_t>(random() % 8);
+    for (int32_t s = 0; s < slots; ++s) {
+      Slot slot;
+      slot.bytes = 1 + static_cast<int64_t>(random() % 100);
+      for (int32_t i = 0; i < operators; ++i)
+        if (random() % 4 == 0) slot.uses.push_back(i);
+      if (!slot.uses.empty() && random() % 2) {
+        slot.birth = slot.uses.front();
+        slot.born_as_output = true;
+        slot.writes = {slot.birth};
+        slot.death = slot.uses.back();
+      }
+      for (int32_t i : slot.uses) {
+        auto& op = trace.operators[static_cast<size_t>(i)];
+        if (i == slot.birth) {
+          op.births.push_back(s);
+          op.own_bytes += slot.bytes;
+        } else {
+          op.touched.push_back(s);
+          op.leased_bytes += slot.bytes;
+        }
+      }
+      trace.slots.push_back(slot);
+    }
+    const int64_t budget = trace.floor_bytes() + static_cast<int64_t>(random() % 60);
+    Schedule schedule = make_schedule(trace, {.budget_bytes = budget, .in_bytes_per_second = 1e4});
+    for (const Schedule::PageIn& in : schedule.page_ins) {
+      const Slot& slot = trace.slots[static_cast<size_t>(in.slot)];
+      EXPECT_TRUE(std::binary_search(slot.uses.begin(), slot.uses.end(), in.use)) << "round " << round;
+      EXPECT_GE(in.trigger, slot.birth) << "round " << round;
+      EXPECT_LT(in.trigger, in.use) << "round " << round;
+    }
+    EXPECT_TRUE(std::is_sorted(schedule.page_ins.begin(), schedule.page_ins.end(),
+                               [](auto& a, auto& b) { return a.trigger < b.trigger; }));
+  }
+}
+
+}  // namespace
+}  // namespace spillway

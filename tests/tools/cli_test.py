@@ -1,0 +1,219 @@
+"""The spillway program as its users meet it: what it computes, what it writes, and what it says to wrong input.
+
+    cli_test.py PATH/TO/spillway [mpirun]
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = sys.argv.pop(1)
+MPIRUN = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else None
+SMALL = ["--model", "unet3d", "--data", "synthetic:32", "--filters", "4", "--steps", "3", "--deterministic"]
+MPI = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+
+
+def run(*args, ranks=0, **kwargs):
+    command = [PROGRAM, *map(str, args)]
+    if ranks:
+        command = [*MPI, "-np", str(ranks), *command]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **kwargs)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="spillway-cli-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def result(self, *args, ranks=0):
+        file = self.folder / f"result{len(list(self.folder.iterdir()))}.json"
+        done = run("train", *args, "--json", file, ranks=ranks)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(file.read_text())
+
+    def refused(self, code, *parts, args, **kwargs):
+        done = run(*args, **kwargs)
+        self.assertEqual(done.returncode, code, done.stderr + done.stdout)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("spillway: ")]
+        self.assertEqual(len(lines), 1, done.stderr)
+        for part in parts:
+            self.assertIn(part, lines[0])
+        return done
+
+    def phantoms(self, cases=3, edge=32):
+        folder = self.folder / "data"
+        done = run("phantom", "--out", folder, "--cases", cases, "--edge", edge, "--seed", 1)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return folder
+
+
+class Training(Case):
+    def test_every_budget_gives_the_same_weights_and_losses(self):
+        free = self.result(*SMALL)
+        self.assertIsNone(free["budget_bytes"])
+        for budget in ("100%", "90%", str(free["floor_bytes"])):
+            tight = self.result(*SMALL, "--budget", budget)
+            self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
+            self.assertEqual(tight["losses"], free["losses"])
+            self.assertEqual(tight["weights_sha256"], free["weights_sha256"])
+        self.assertGreater(tight["bytes_in"], 0)
+
+    def test_kfac_under_a_budget_gives_the_same_weights(self):
+        options = [*SMALL, "--kfac"]
+        free = self.result(*options)
+        tight = self.result(*options, "--budget", str(free["floor_bytes"]))
+        self.assertEqual(tight["weights_sha256"], free["weights_sha256"])
+        self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
+        self.assertEqual(tight["kfac"]["factor_updates"], 3)
+        self.assertGreater(tight["kfac"]["layers"], 10)
+
+    def test_the_json_holds_every_key_of_the_contract(self):
+        result = self.result(*SMALL, "--kfac")
+        keys = """version model device world_size edge batch steps seed parameters budget_bytes peak_bytes peak_by_category
+            rss_peak_bytes floor_bytes host_peak_bytes disk_peak_bytes losses weights_sha256 metrics step_seconds step_kinds
+            step_seconds_median exposed_copy_seconds bytes_out bytes_in replayed_operators bound_seconds predicted kfac
+            allreduce""".split()
+        self.assertEqual([key for key in keys if key not in result], [])
+        for key in ("strategy", "grad_worker_frac", "layers", "factor_updates", "decompositions", "state_bytes", "seconds"):
+            self.assertIn(key, result["kfac"])
+        for key in ("factor_compute", "factor_communicate", "decompose", "eigenbasis_communicate", "precondition",
+                    "gradient_communicate"):
+            self.assertIn(key, result["kfac"]["seconds"])
+        self.assertEqual(result["edge"], 32)
+        self.assertEqual(len(result["losses"]), 3)
+        self.assertEqual(sum(result["peak_by_category"].values()), result["peak_bytes"])
+        self.assertIn("dice", result["metrics"])
+
+    def test_trains_from_nifti_files_of_another_shape_and_writes_a_report(self):
+        report = self.folder / "report"
+        result = self.result("--model", "unet3d", "--data", self.phantoms(edge=40), "--filters", "4", "--steps", "2",
+                             "--shape", "32x48x32", "--report", report, "--compare", "unlimited")
+        self.assertEqual(result["shape"], [32, 48, 32])
+        self.assertIn("<svg", (report / "report.html").read_text())
+        self.assertTrue(json.loads((report / "trace.json").read_text())["traceEvents"])
+
+    def test_the_seed_decides_everything(self):
+        first, again, other = (self.result(*SMALL, "--seed", seed)["weights_sha256"] for seed in (1, 1, 2))
+        self.assertEqual(first, again)
+        self.assertNotEqual(first, other)
+
+    def test_ctrl_c_ends_after_the_step_with_130_and_writes_the_results(self):
+        file = self.folder / "partial.json"
+        process = subprocess.Popen([PROGRAM, "train", *SMALL[:-3], "--steps", "100000", "--json", file],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while "step 10/" not in process.stdout.readline():
+            self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+        self.assertIn("interrupted after step", errors)
+        self.assertTrue(json.loads(file.read_text())["interrupted"])
+
+
+class BadInput(Case):
+    def test_a_budget_below_the_floor(self):
+        report, file = self.folder / "report", self.folder / "result.json"
+        self.refused(3, "aten::", "smallest feasible budget", "MiB", args=[
+            "train", *SMALL, "--budget", "1MiB", "--report", report, "--json", file])
+        self.assertFalse(report.exists() or file.exists())
+
+    def test_sizes_models_and_options_that_do_not_exist(self):
+        self.refused(2, "'12bananas'", args=["train", *SMALL, "--budget", "12bananas"])
+        self.refused(2, "'0%'", args=["train", *SMALL, "--budget", "0%"])
+        self.refused(2, "'unet4d'", "unet3d, mlp", args=["train", "--model", "unet4d"])
+        self.refused(2, "unknown option", "--engine", args=["train", *SMALL, "--engine", "unified"])
+        self.refused(2, "unknown option", "--host-budget", args=["train", *SMALL, "--host-budget", "1GiB"])
+        self.refused(2, "'cuda'", args=["train", *SMALL, "--device", "cuda"])
+        self.refused(2, "adam or sgd", args=["train", *SMALL, "--optimizer", "lion"])
+        self.refused(2, "allowed with 1 rank(s)", args=["train", *SMALL, "--kfac", "--grad-worker-frac", "0.3"])
+        self.refused(2, "lr", args=["train", *SMALL, "--lr", "-1"])
+
+    def test_shapes_that_are_not_multiples_of_16(self):
+        self.refused(2, "40", "16", args=["train", *SMALL, "--shape", "40x32x32"])
+        self.refused(2, "'3x'", args=["train", *SMALL, "--shape", "3x"])
+
+    def test_folders_without_whole_cases(self):
+        empty = self.folder / "empty"
+        empty.mkdir()
+        self.refused(2, str(empty), args=["train", "--data", empty])
+        self.refused(2, "nowhere", args=["train", "--data", self.folder / "nowhere"])
+        data = self.phantoms()
+        scan = data / "phantom_0002" / "phantom_0002_t1ce.nii.gz"
+        whole = scan.read_bytes()
+        scan.write_bytes(whole[: len(whole) // 2])
+        self.refused(2, "phantom_0002_t1ce.nii.gz", args=["train", "--data", data, "--filters", "4", "--steps", "1"])
+        scan.unlink()
+        self.refused(2, "phantom_0002", "t1ce", args=["train", "--data", data, "--filters", "4", "--steps", "1"])
+        other = self.folder / "other"
+        run("phantom", "--out", other, "--cases", "1", "--edge", "48")
+        shutil.copy(other / "phantom_0001" / "phantom_0001_t1ce.nii.gz", scan)
+        self.refused(2, "32x32x32", "48x48x48", args=["train", "--data", data, "--filters", "4", "--steps", "1"])
+
+    def test_results_that_cannot_be_written(self):
+        self.refused(1, "no/such/folder", args=["train", *SMALL, "--json", self.folder / "no/such/folder/x.json"])
+        report = self.folder / "report"
+
+        def almost_full_disk():
+            import resource
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+        self.refused(1, "report", args=["train", *SMALL, "--report", report], preexec_fn=almost_full_disk)
+        self.assertFalse((report / "report.html").exists())
+
+    def test_phantoms_into_a_folder_that_is_somebody_elses(self):
+        (self.folder / "notes.txt").write_text("mine")
+        self.refused(2, str(self.folder), args=["phantom", "--out", self.folder, "--cases", "1", "--edge", "32"])
+
+
+@unittest.skipIf(MPIRUN is None, "built without MPI")
+class Ranks(Case):
+    def test_two_ranks_agree_and_grad_worker_frac_changes_no_bit(self):
+        options = [*SMALL, "--kfac"]
+        whole = self.result(*options, "--grad-worker-frac", "1", ranks=2)
+        half = self.result(*options, "--grad-worker-frac", "0.5", ranks=2)
+        tight = self.result(*options, "--budget", "90%", ranks=2)
+        for other in (half, tight):
+            self.assertEqual(other["losses"], whole["losses"])
+            self.assertEqual(other["weights_sha256"], whole["weights_sha256"])
+        self.assertEqual(whole["world_size"], 2)
+        self.assertLess(half["kfac"]["state_bytes"], whole["kfac"]["state_bytes"])
+        self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
+        self.assertIn("f=", tight["kfac"]["reason"])
+        self.assertGreater(whole["allreduce"]["bytes_per_step"], 0)
+
+    def test_more_ranks_than_training_cases_are_refused(self):
+        done = run("train", "--data", self.phantoms(cases=3), "--filters", "4", "--steps", "1", ranks=3)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("3 ranks", done.stderr)
+
+    def test_a_killed_rank_ends_the_others_with_a_communication_error(self):
+        options = ["train", *SMALL[:-3], "--steps", "100000", "--comm-timeout", "4"]
+        process = subprocess.Popen([*MPI, "--enable-recovery", "-np", "2", PROGRAM, *options], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            while "step 10/" not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+            ranks = [int(c) for c in children
+                     if b"OMPI_COMM_WORLD_RANK=1" in pathlib.Path(f"/proc/{c}/environ").read_bytes().split(b"\0")]
+            self.assertEqual(len(ranks), 1)
+            start = time.monotonic()
+            os.kill(ranks[0], signal.SIGKILL)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        self.assertLess(time.monotonic() - start, 30)
+        self.assertRegex(errors, r"spillway: .*rank 1")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,283 @@
+// spillway bench paging: step time under budgets, against unlimited memory and against stock LibTorch, interleaved.
+//
+// Every variant is a process of its own that waits for the word to take one more step, so that a noisy machine is noisy
+// for all of them, and stock LibTorch runs with its own allocator.
+#include <ATen/Context.h>
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <torch/optim/adam.h>
+
+#include "core/error.h"
+#include "runtime/fingerprint.h"
+#include "runtime/train.h"
+#include "tools/command.h"
+#include "tools/train_flags.h"
+
+namespace spillway::tools {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  TrainFlags flags;
+  std::vector<double> percents{100, 75, 50, 35, 25};
+  int64_t steps = 5;
+  std::string json_file;
+  std::string worker;  // the variant that this process is: "stock" or a budget
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n == 0 ? 0 : n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+/// Answers each line on stdin with one step's numbers, and end of input with the weights' hash.
+template <class Step, class Last>
+int serve(Step step, Last last) {
+  for (std::string line; std::getline(std::cin, line);) std::cout << step().dump() << std::endl;
+  std::cout << last().dump() << std::endl;
+  return kOk;
+}
+
+/// Plain LibTorch: no Session, no counting allocator, torch's own Adam.
+int serve_stock(const RunContext& context) {
+  const TrainOptions& options = context.options;
+  at::manual_seed(options.seed);
+  TaskOptions task_options;
+  task_options.unet3d.filters = options.filters;
+  auto task = make_task(options.model, task_options);
+  torch::optim::Adam adam(task->module().parameters(), torch::optim::AdamOptions(options.lr));
+  at::manual_seed(options.seed * 1'000'003 + 1);
+  Sampler sampler(context.split.train, options.batch, 0, 1, options.seed);
+  return serve(
+      [&] {
+        const auto start = Clock::now();
+        Batch cases = gather(*context.data, sampler.next());
+        Batch batch{cases.input.clone(), cases.target.clone()};
+        at::Tensor loss = task->loss(batch);
+        loss.backward();
+        batch = {};
+        adam.step();
+        adam.zero_grad();
+        const double value = loss.item<double>();
+        return json{{"seconds", std::chrono::duration<double>(Clock::now() - start).count()}, {"loss", value}};
+      },
+      [&] { return json{{"sha256", weights_sha256(task->module())}}; });
+}
+
+int serve_budget(const RunContext& context, int64_t budget_bytes) {
+  TrainingRun run(context, budget_bytes, 1);
+  double waited = 0;
+  return serve(
+      [&] {
+        StepOutcome outcome = run.step();
+        const double exposed = run.session().stats().pager.exposed_seconds;
+        json answer{{"seconds", outcome.seconds}, {"loss", outcome.loss}, {"exposed", exposed - waited}};
+        waited = exposed;
+        return answer;
+      },
+      [&] {
+        const SessionStats stats = run.session().stats();
+        return json{{"sha256", weights_sha256(run.task().module())}, {"peak_bytes", stats.peak_bytes},
+                    {"bytes_out", stats.pager.bytes_out}, {"bytes_in", stats.pager.bytes_in}};
+      });
+}
+
+/// A child process that takes steps on demand.
+class Worker {
+ public:
+  Worker(std::string name, std::vector<std::string> arguments) : name_(std::move(name)) {
+    int to[2], from[2];
+    if (::pipe2(to, O_CLOEXEC) != 0 || ::pipe2(from, O_CLOEXEC) != 0)
+      throw std::system_error(errno, std::generic_category(), "pipe");
+    pid_ = ::fork();
+    if (pid_ < 0) throw std::system_error(errno, std::generic_category(), "fork");
+    if (pid_ == 0) {
+      ::dup2(to[0], STDIN_FILENO);
+      ::dup2(from[1], STDOUT_FILENO);
+      std::vector<char*> argv;
+      for (std::string& argument : arguments) argv.push_back(argument.data());
+      argv.push_back(nullptr);
+      ::execv("/proc/self/exe", argv.data());
+      ::_exit(127);
+    }
+    ::close(to[0]);
+    ::close(from[1]);
+    to_ = ::fdopen(to[1], "w");
+    from_ = ::fdopen(from[0], "r");
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker() {
+    if (to_) std::fclose(to_);
+    std::fclose(from_);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+  json step() {
+    std::fputs("step\n", to_);
+    std::fflush(to_);
+    return read();
+  }
+  json finish() {
+    std::fclose(std::exchange(to_, nullptr));
+    return read();
+  }
+
+ private:
+  json read() {
+    char* line = nullptr;
+    size_t size = 0;
+    const ssize_t length = ::getline(&line, &size, from_);
+    std::string text(line ? line : "", length > 0 ? static_cast<size_t>(length) : 0);
+    std::free(line);
+    if (length <= 0) throw std::runtime_error("[bench] the process that ran '" + name_ + "' ended early");
+    return json::parse(text);
+  }
+
+  std::string name_;
+  pid_t pid_ = -1;
+  FILE* to_ = nullptr;
+  FILE* from_ = nullptr;
+};
+
+struct Variant {
+  std::string name;
+  double percent = 0;
+  int64_t budget_bytes = kUnlimitedBytes;
+  std::unique_ptr<Worker> worker = nullptr;
+  std::vector<double> seconds{};
+  std::vector<double> losses{};
+  double exposed = 0;
+  json last{};
+};
+
+std::vector<std::string> worker_arguments(const Options& options, const std::string& variant) {
+  const TrainOptions& t = options.flags.options;
+  return {"spillway", "bench", "paging", "--worker", variant, "--model", t.model, "--data", t.data, "--filters",
+          std::to_string(t.filters), "--batch", std::to_string(t.batch), "--seed", std::to_string(t.seed)};
+}
+
+/// Rounds of one step each, every variant in turn; the first two rounds (on demand, then first planned) do not count.
+void run_rounds(std::vector<Variant>& variants, int64_t steps) {
+  for (int64_t round = 0; round < steps + 2; ++round) {
+    for (Variant& v : variants) {
+      json answer = v.worker->step();
+      v.losses.push_back(answer["loss"]);
+      if (round < 2) continue;
+      v.seconds.push_back(answer["seconds"]);
+      v.exposed += answer.value("exposed", 0.0) / static_cast<double>(steps);
+    }
+    std::fprintf(stderr, "\rround %lld of %lld", static_cast<long long>(round + 1), static_cast<long long>(steps + 2));
+  }
+  std::fprintf(stderr, "\n");
+  for (Variant& v : variants) v.last = v.worker->finish();
+}
+
+json report(const TrainOptions& options, const Observation& observed, const std::vector<Variant>& variants,
+            const std::vector<double>& infeasible) {
+  const Variant& stock = variants[0];
+  const Variant& unlimited = variants[1];
+  json rows = json::array();
+  std::printf("%8s %12s %12s %10s %9s %12s %10s %10s\n", "budget", "bytes", "peak", "step", "/stock", "/unlimited",
+              "exposed", "bit-equal");
+  std::printf("%8s %12s %12s %8.3f s\n", "stock", "-", "-", median(stock.seconds));
+  for (size_t i = 1; i < variants.size(); ++i) {
+    const Variant& v = variants[i];
+    const bool equal = v.losses == unlimited.losses && v.last["sha256"] == unlimited.last["sha256"];
+    const double step = median(v.seconds);
+    const bool limited = v.budget_bytes != kUnlimitedBytes;
+    std::printf("%8s %12s %12s %8.3f s %8.3f %11.3f %8.4f s %10s\n", v.name.c_str(), format_bytes(v.budget_bytes).c_str(),
+                format_bytes(v.last["peak_bytes"]).c_str(), step, step / median(stock.seconds),
+                step / median(unlimited.seconds), v.exposed, equal ? "yes" : "NO");
+    rows.push_back({{"budget_percent", limited ? json(v.percent) : json(nullptr)},
+                    {"budget_bytes", limited ? json(v.budget_bytes) : json(nullptr)},
+                    {"peak_bytes", v.last["peak_bytes"]},
+                    {"step_seconds", step},
+                    {"ratio_to_stock", step / median(stock.seconds)},
+                    {"ratio_to_unlimited", step / median(unlimited.seconds)},
+                    {"ratio_to_bound", nullptr},
+                    {"exposed_copy_seconds", v.exposed},
+                    {"bit_equal", equal}});
+  }
+  for (double percent : infeasible) {
+    const auto bytes = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
+    std::printf("%7g%% %12s  infeasible: below the floor of %s (%s)\n", percent, format_bytes(bytes).c_str(),
+                format_bytes(observed.floor_bytes).c_str(), observed.floor_operator.c_str());
+    rows.push_back({{"budget_percent", percent}, {"budget_bytes", bytes}, {"feasible", false}});
+  }
+  return {{"model", options.model},
+          {"edge", nullptr},
+          {"stock_step_seconds", median(stock.seconds)},
+          {"stock_bit_equal", stock.losses == unlimited.losses},
+          {"unconstrained_peak_bytes", observed.peak_bytes},
+          {"floor_bytes", observed.floor_bytes},
+          {"rows", rows}};
+}
+
+int bench_paging(Options& options) {
+  TrainOptions& train_options = options.flags.options;
+  train_options = options.flags.resolve(1);
+  train_options.deterministic = true;
+  at::globalContext().setDeterministicAlgorithms(true, false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  RunContext context = make_context(train_options, {});
+  if (options.worker == "stock") return serve_stock(context);
+  if (!options.worker.empty()) return serve_budget(context, options.worker == "none" ? kUnlimitedBytes : std::stoll(options.worker));
+
+  const Observation observed = observe(context);
+  std::vector<Variant> variants;
+  variants.push_back({.name = "stock"});
+  variants.push_back({.name = "none"});
+  std::vector<double> infeasible;
+  for (double percent : options.percents) {
+    const auto budget = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
+    if (budget < observed.floor_bytes)
+      infeasible.push_back(percent);
+    else
+      variants.push_back({.name = str(percent, "%"), .percent = percent, .budget_bytes = budget});
+  }
+  for (Variant& v : variants)
+    v.worker = std::make_unique<Worker>(
+        v.name, worker_arguments(options, v.budget_bytes != kUnlimitedBytes ? std::to_string(v.budget_bytes) : v.name));
+  run_rounds(variants, options.steps);
+  json result = report(train_options, observed, variants, infeasible);
+  if (options.flags.edge > 0) result["edge"] = options.flags.edge;
+  if (!options.json_file.empty()) {
+    std::ofstream out(options.json_file);
+    out << result.dump(2) << "\n";
+    out.flush();
+    if (!out) throw std::system_error(errno ? errno : EIO, std::generic_category(), "cannot write '" + options.json_file + "'");
+  }
+  return kOk;
+}
+
+}  // namespace
+
+Run add_bench(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("bench", "Measures Spillway against its bounds and against stock LibTorch");
+  command->require_subcommand(1);
+  CLI::App* paging = command->add_subcommand("paging", "Step time under budgets against unlimited memory and stock LibTorch");
+  options->flags.add_model_flags(*paging);
+  paging->add_option("--budgets", options->percents, "Per cent of the unconstrained peak")->delimiter(',')->capture_default_str();
+  paging->add_option("--steps", options->steps, "Steps of each that count")->capture_default_str()->check(CLI::PositiveNumber);
+  paging->add_option("--json", options->json_file, "File for the results");
+  paging->add_option("--worker", options->worker)->group("");
+  paging->footer("Example: spillway bench paging --model unet3d --edge 96 --filters 16 --json paging.json");
+  return [options] { return bench_paging(*options); };
+}
+
+}  // namespace spillway::tools

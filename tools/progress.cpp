@@ -1,0 +1,122 @@
+#include "tools/progress.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "core/bytes.h"
+#include "core/cpu_allocator.h"
+#include "core/error.h"
+
+namespace spillway::tools {
+namespace {
+
+std::string bar(double filled, int width) {
+  std::string text;
+  for (int i = 0; i < width; ++i) text += i < filled * width ? '#' : '.';
+  return text;
+}
+
+void row(const char* name, const std::string& value) { std::printf("  %-22s %s\n", name, value.c_str()); }
+
+std::string seconds(double s) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f s", s);
+  return text;
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %%", share * 100);
+  return text;
+}
+
+std::string metric_curve(const TrainResult& r) {
+  std::string text;
+  char value[32];
+  for (const MetricPoint& point : r.metric) {
+    std::snprintf(value, sizeof value, "%s%.3f", text.empty() ? "" : " -> ", point.value);
+    text += value;
+  }
+  return text;
+}
+
+const TrainResult* find(const std::vector<NamedResult>& others, std::string_view name) {
+  for (const NamedResult& other : others)
+    if (other.name == name) return &other.result;
+  return nullptr;
+}
+
+}  // namespace
+
+Progress::Progress(bool speaks) : speaks_(speaks), terminal_(::isatty(STDOUT_FILENO) == 1) {}
+
+void Progress::end_line() {
+  if (line_open_) std::printf("\n");
+  line_open_ = false;
+}
+
+void Progress::heading(const std::string& text) {
+  if (!speaks_) return;
+  end_line();
+  std::printf("-- %s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+void Progress::on_decision(const std::string& text) { heading(text); }
+
+void Progress::on_step(int64_t step, int64_t steps, const StepOutcome& outcome, int64_t resident_bytes) {
+  if (!speaks_) return;
+  since_line_seconds_ += outcome.seconds;
+  ++since_line_steps_;
+  if (!terminal_ && step % 10 != 0 && step != steps && step != 1) return;
+  const Ledger& ledger = CpuDevice::instance().ledger();
+  const bool limited = ledger.budget_bytes() != kUnlimitedBytes;
+  const std::string memory =
+      limited ? str("[", bar(static_cast<double>(resident_bytes) / static_cast<double>(ledger.budget_bytes()), 20), "] ",
+                    format_bytes(resident_bytes), " of ", format_bytes(ledger.budget_bytes()))
+              : format_bytes(resident_bytes);
+  std::printf("%sstep %lld/%lld  loss %.5f  %.0f ms/step  %s%s", terminal_ ? "\r\033[K" : "", static_cast<long long>(step),
+              static_cast<long long>(steps), outcome.loss, 1e3 * since_line_seconds_ / static_cast<double>(since_line_steps_),
+              memory.c_str(), terminal_ ? "" : "\n");
+  std::fflush(stdout);
+  line_open_ = terminal_;
+  since_line_seconds_ = 0;
+  since_line_steps_ = 0;
+}
+
+void Progress::on_metric(const MetricPoint& point) {
+  if (!speaks_) return;
+  end_line();
+  std::printf("step %lld  held-out metric %.4f\n", static_cast<long long>(point.step), point.value);
+  std::fflush(stdout);
+}
+
+void print_summary(const TrainResult& r, const std::vector<NamedResult>& others) {
+  std::printf("\n%s, %lld parameters, %d rank(s), %zu steps\n", r.options.model.c_str(), static_cast<long long>(r.parameters),
+              r.world_size, r.losses.size());
+  const bool limited = r.budget_bytes != kUnlimitedBytes;
+  std::string peak = format_bytes(r.peak_bytes);
+  if (limited) peak += " (" + percent(static_cast<double>(r.peak_bytes) / static_cast<double>(r.budget_bytes)) + " of the budget)";
+  row("budget per rank", format_bytes(r.budget_bytes));
+  row("counted peak", peak);
+  if (r.observed) row("unconstrained peak", format_bytes(r.observed->peak_bytes));
+  row("smallest budget", format_bytes(r.floor_bytes));
+  std::string step = seconds(r.median_step_seconds());
+  if (const TrainResult* unlimited = find(others, "unlimited"))
+    step += str(" (", percent(r.median_step_seconds() / unlimited->median_step_seconds()), " of unlimited's ",
+                seconds(unlimited->median_step_seconds()), ")");
+  row("median step", step);
+  row("paged out, in", format_bytes(r.bytes_out) + ", " + format_bytes(r.bytes_in));
+  row("waited for copies", seconds(r.exposed_copy_seconds) + " of the whole run");
+  if (r.allreduce) row("gradient allreduce", str(r.allreduce->levels, " ranks, ", format_bytes(r.allreduce->bytes_per_step), " in ",
+                                                 seconds(r.allreduce->seconds_per_step), " per step"));
+  if (r.kfac) row("K-FAC", str(r.kfac->strategy, " f=", r.kfac->grad_worker_frac, ", ", r.kfac->layers, " layers (",
+                               r.kfac->separable_layers, " separable), ", format_bytes(r.kfac->state_bytes), " of state"));
+  row(r.metric_name.c_str(), metric_curve(r));
+  for (const NamedResult& other : others)
+    if (other.name != "unlimited") row(str(r.metric_name, ", ", other.name).c_str(), metric_curve(other.result));
+  row("weights sha256", r.weights_sha256);
+}
+
+}  // namespace spillway::tools

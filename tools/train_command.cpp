@@ -1,0 +1,160 @@
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/cpu_allocator.h"
+#include "core/error.h"
+#include "core/topology.h"
+#include "ddl/mpi.h"
+#include "runtime/report.h"
+#include "runtime/result_json.h"
+#include "runtime/train.h"
+#include "tools/command.h"
+#include "tools/progress.h"
+#include "tools/train_flags.h"
+
+namespace spillway::tools {
+namespace {
+
+std::atomic<bool> interrupted = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "set in a signal handler");
+
+/// The first Ctrl-C ends the run after the current step; the second one ends the process.
+void end_after_this_step() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted = true; };
+  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+struct Options {
+  TrainFlags flags;
+  std::string json, report;
+  std::vector<std::string> compare;
+  double comm_timeout_seconds = 60;
+  bool quiet = false;
+};
+
+/// Whoever started several ranks on a host may have bound each to one core; each takes its fair share instead.
+void take_share_of_host(const ddl::Communicator& comm) {
+  const auto cpus = cpus_of_rank(discover_host(), comm.local_rank(), comm.local_size());
+  set_affinity(cpus);
+  at::set_num_threads(static_cast<int>(cpus.size()));
+}
+
+/// `adam`, `adam@0.01`, `unlimited`: the run to set beside, as a change to the main run's options.
+TrainOptions compared_options(TrainOptions options, const std::string& what) {
+  const std::string kind = what.substr(0, what.find('@'));
+  if (kind == "unlimited" && kind == what) {
+    options.budget = {};
+    options.choose_grad_worker_frac = false;
+    options.steps = std::min<int64_t>(options.steps, 5);
+    options.epochs = 0;
+    options.validate_every = options.steps;
+    return options;
+  }
+  if (kind != "adam") throw BadRequest(str("--compare is '", what, "'; allowed is unlimited, adam, adam@LR"));
+  options.use_kfac = false;
+  options.optimizer = "adam";
+  options.lr = 5e-4;
+  if (kind != what) options.lr = std::strtod(what.c_str() + kind.size() + 1, nullptr);
+  options.validate();
+  return options;
+}
+
+/// A file that is there before hours of training, not after them. Leaves what exists alone.
+void check_writable(const std::string& file) {
+  const bool existed = std::filesystem::exists(file);
+  std::ofstream out(file, std::ios::app);
+  if (!out) throw std::system_error(errno, std::generic_category(), "cannot write '" + file + "'");
+  if (!existed) std::filesystem::remove(file);
+}
+
+void write_json(const std::string& file, const TrainResult& result, const std::vector<NamedResult>& others) {
+  nlohmann::json json = to_json(result);
+  for (const NamedResult& other : others) json["compared"][other.name] = to_json(other.result);
+  std::ofstream out(file);
+  out << json.dump(2) << "\n";
+  out.flush();
+  if (!out) throw std::system_error(errno ? errno : EIO, std::generic_category(), "cannot write '" + file + "'");
+}
+
+int train_command(Options& options) {
+  std::optional<ddl::MpiRuntime> mpi;
+  ddl::Comm comm;
+  if (ddl::launched_by_mpi()) {
+    mpi.emplace();
+    ddl::CommOptions comm_options;
+    comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
+    auto world = mpi->world(comm_options);
+    take_share_of_host(*world);
+    if (world->size() > 1) comm = ddl::make_comm(std::move(world));
+  }
+  const bool speaks = !comm || comm->communicator->rank() == 0;
+  const int world_size = comm ? comm->communicator->size() : 1;
+  const TrainOptions train_options = options.flags.resolve(world_size);
+  std::vector<TrainOptions> compared;
+  for (const std::string& what : options.compare) compared.push_back(compared_options(train_options, what));
+  if (speaks && !options.json.empty()) check_writable(options.json);
+
+  at::globalContext().setDeterministicAlgorithms(train_options.deterministic, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  CpuDevice::instance();
+  RunContext context = make_context(train_options, comm);
+  end_after_this_step();
+
+  Progress progress(speaks && !options.quiet);
+  TrainResult result = train(context, progress, &interrupted);
+  std::vector<NamedResult> others;
+  for (size_t i = 0; i < compared.size() && !interrupted && !result.interrupted; ++i) {
+    progress.heading(str("compared with ", options.compare[i]));
+    RunContext other = context;
+    other.options = compared[i];
+    if (other.options.budget.kind != BudgetRequest::Kind::none)
+      other.options.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = result.budget_bytes};
+    others.push_back({options.compare[i], train(other, progress, &interrupted)});
+  }
+  if (speaks) {
+    if (!options.quiet) print_summary(result, others);
+    if (!options.json.empty()) write_json(options.json, result, others);
+    if (!options.report.empty()) {
+      write_report(options.report, result, others);
+      std::printf("report: %s\n", (std::filesystem::absolute(options.report) / "report.html").c_str());
+    }
+  }
+  if (interrupted || result.interrupted) {
+    if (speaks) std::fprintf(stderr, "spillway: interrupted after step %zu\n", result.losses.size());
+    return kInterrupted;
+  }
+  return kOk;
+}
+
+}  // namespace
+
+Run add_train(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("train", "Trains a model under a byte budget; under mpirun, data-parallel");
+  options->flags.add_model_flags(*command);
+  options->flags.add_training_flags(*command);
+  command->add_option("--compare", options->compare, "Runs to set beside the main one: unlimited (five steps without a "
+                                                     "budget), adam, adam@LR (as many steps, the same budget)")
+      ->delimiter(',');
+  command->add_option("--report", options->report, "Folder for report.html and trace.json");
+  command->add_option("--json", options->json, "File for the results");
+  command->add_option("--comm-timeout", options->comm_timeout_seconds, "Seconds to wait for another rank")
+      ->capture_default_str()->check(CLI::Range(0.001, 86400.0));
+  command->add_flag("--quiet", options->quiet, "Print errors only");
+  command->footer("Example: mpirun -np 2 --bind-to none spillway train --data phantoms --budget 50% --kfac --report out");
+  return [options] { return train_command(*options); };
+}
+
+}  // namespace spillway::tools
