@@ -61,6 +61,7 @@ void KfacOptions::validate() const {
   require(relative_damping > 0, "relative_damping", relative_damping, "(0, inf)");
   require(!damping || *damping > 0, "damping", damping.value_or(0), "(0, inf)");
   require(kl_clip > 0, "kl_clip", kl_clip, "(0, inf]");
+  require(kl_clip_steps > 0, "kl_clip_steps", kl_clip_steps, "(0, inf] steps");
   require(max_factor_dim >= 1, "max_factor_dim", max_factor_dim, "1 and more");
   require(max_linear_dim >= 1, "max_linear_dim", max_linear_dim, "1 and more");
   require(patch_workspace_bytes >= (1 << 16), "patch_workspace_bytes", patch_workspace_bytes, "65536 and more bytes");

@@ -209,9 +209,11 @@ void Kfac::precondition_layer(size_t i) {
 void Kfac::clip(double lr) {
   if (dots_.empty()) return;
   Stopwatch watch(seconds_.precondition);
-  // ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|)))   (SC'20 eq. 18); a zero sum gives 1
+  // κ_t = κ / (1 + t/τ)
+  const double kappa = options_.kl_clip / (1 + static_cast<double>(counters_.steps) / options_.kl_clip_steps);
+  // ν = min(1, √(κ_t / (lr² Σ|⟨V, ∇⟩|)))   (SC'20 eq. 18); a zero sum gives 1
   const auto quadratic = at::cat(dots_).abs().sum() * (lr * lr);
-  const auto nu = (options_.kl_clip / quadratic).sqrt().clamp_max(1);
+  const auto nu = (kappa / quadratic).sqrt().clamp_max(1);
   for (size_t i : preconditioned_) {
     layers_[i].weight.grad().mul_(nu);
     if (layers_[i].shape.bias) layers_[i].bias.grad().mul_(nu);

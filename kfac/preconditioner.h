@@ -37,7 +37,7 @@ struct KfacSeconds {
 
 /// Turns averaged gradients into natural ones, in place:
 ///
-///     Kfac kfac(*model, {.kl_clip = 1e-5});
+///     Kfac kfac(*model, {.conv_factors = ConvFactors::automatic});
 ///     auto loss = loss_of(model->forward(x), y);   // a mean over the batch
 ///     kfac.watch(loss, x.size(0));
 ///     loss.backward();

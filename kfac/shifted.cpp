@@ -118,20 +118,35 @@ class BorderSums {
   }
 
  private:
-  // The positions u (or u+δ) as columns: [channels, positions].
-  at::Tensor part(const Index& shift, const Index& fixed, bool moved) const {
-    auto part = x_;
+  // The fixed planes of x, [channels, batch, *spatial], copied once: planes across the memory order are slow to read.
+  const at::Tensor& face(const Index& fixed) {
+    auto& face = faces_[fixed];
+    if (face.defined()) return face;
+    face = x_;
+    for (size_t d = 0; d < fixed.size(); ++d)
+      if (fixed[d] >= 0) face = face.narrow(static_cast<int64_t>(d) + 2, fixed[d], 1);
+    face = face.to(dtype_).transpose(0, 1).contiguous();
+    return face;
+  }
+
+  // The positions u, or u+δ where `moved`, as columns: [channels, positions].
+  at::Tensor part(const Index& shift, Index fixed, bool moved) {
+    for (size_t d = 0; d < fixed.size(); ++d)
+      if (moved && fixed[d] >= 0) fixed[d] += shift[d];
+    auto part = face(fixed);
     for (size_t d = 0; d < shift.size(); ++d) {
-      const int64_t low = fixed[d] < 0 ? std::max<int64_t>(0, -shift[d]) : fixed[d];
-      const int64_t count = fixed[d] < 0 ? std::max<int64_t>(0, spatial(x_, d) - std::abs(shift[d])) : 1;
-      part = part.narrow(static_cast<int64_t>(d) + 2, count == 0 ? 0 : low + (moved ? shift[d] : 0), count);
+      if (fixed[d] >= 0) continue;
+      const int64_t count = std::max<int64_t>(0, spatial(x_, d) - std::abs(shift[d]));
+      const int64_t low = std::max<int64_t>(0, moved ? shift[d] : -shift[d]);
+      part = part.narrow(static_cast<int64_t>(d) + 2, count == 0 ? 0 : low, count);
     }
-    return part.to(dtype_).transpose(0, 1).reshape({x_.size(1), -1});
+    return part.reshape({x_.size(1), -1});
   }
 
   const at::Tensor& x_;
   at::ScalarType dtype_;
   const Product& product_;
+  std::map<Index, at::Tensor> faces_;
   std::map<std::pair<Index, Index>, at::Tensor> known_;
 };
 

@@ -147,6 +147,20 @@ TEST(KfacTest, ClipsTheStepToTheTrustRegion) {
   }
 }
 
+TEST(KfacTest, ShrinksTheTrustRegionWithTheSteps) {
+  const auto x = at::randn({8, 4}, at::kDouble);
+  auto model = small_mlp();
+  Kfac kfac(*model, {.inverse_interval = 1, .decay = 0, .kl_clip = 1e-6, .kl_clip_steps = 2});
+  std::vector<at::Tensor> steps;
+  for (int i = 0; i < 7; ++i) {  // nothing is learnt: every step would be the first but for κ
+    model->zero_grad();
+    backward(kfac, mean_loss(model, x), 8);
+    kfac.step(0.1);
+    steps.push_back(gradients(*model)[0]);
+  }
+  EXPECT_TRUE(at::allclose(steps[6] * 2, steps[0], 1e-9)) << "kappa_6 = kappa / 4";
+}
+
 TEST(KfacTest, LeavesAZeroGradientZero) {
   auto model = small_mlp();
   Kfac kfac(*model);
@@ -253,7 +267,7 @@ TEST(KfacTrainingTest, ReachesALowerLossThanSgdInTheSameSteps) {
     torch::manual_seed(11);
     nn::Sequential model(nn::Linear(8, 32), nn::Tanh(), nn::Linear(32, 1));
     torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
-    Kfac kfac(*model, {.inverse_interval = 2, .kl_clip = 1e-3});
+    Kfac kfac(*model, {.inverse_interval = 2, .kl_clip = 1e-3, .kl_clip_steps = kNoClip});
     at::Tensor loss;
     for (int i = 0; i < 100; ++i) {
       sgd.zero_grad();
