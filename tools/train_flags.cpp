@@ -53,7 +53,10 @@ void TrainFlags::add_training_flags(CLI::App& command) {
                                       "Damping as a share of a layer's mean eigenvalue product")->capture_default_str();
   command.add_option("--damping", damping, "Absolute damping, the same for every layer")->excludes(relative);
   command.add_option("--burn-in", k.burn_in, "First steps, in all of which factors are updated")->capture_default_str();
-  command.add_option("--kl-clip", k.kl_clip, "Bound on the predicted change of the output")->capture_default_str();
+  command.add_option("--kl-clip", k.kl_clip, "Bound on the predicted change of the output, at the first step")
+      ->capture_default_str();
+  command.add_option("--kl-clip-steps", k.kl_clip_steps, "The bound falls as 1/(1 + step/this); inf keeps it")
+      ->capture_default_str();
   command.add_option("--conv-factors", conv_factors, "full, separable or auto")->capture_default_str();
   command.add_option("--max-factor-dim", k.max_factor_dim, "auto goes separable above this side")->capture_default_str();
   command.add_flag("--deterministic", options.deterministic, "Deterministic algorithms only");
