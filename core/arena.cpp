@@ -26,7 +26,9 @@ Arena::Arena(int64_t capacity_bytes) : capacity_bytes_(round_up(capacity_bytes, 
   insert_free(0, capacity_bytes_);
 }
 
-Arena::~Arena() { ::munmap(base_, static_cast<size_t>(capacity_bytes_)); }
+Arena::~Arena() {
+  ::munmap(base_, static_cast<size_t>(capacity_bytes_));
+}
 
 void* Arena::try_allocate(int64_t bytes) {
   std::lock_guard lock(mutex_);
@@ -91,6 +93,8 @@ void Arena::erase_free(std::map<int64_t, int64_t>::iterator range) {
   free_by_offset_.erase(range);
 }
 
-int64_t default_arena_bytes() { return 2 * ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE); }
+int64_t default_arena_bytes() {
+  return 2 * ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE);
+}
 
 }  // namespace spillway

@@ -39,8 +39,8 @@ class Arena {
   int64_t capacity_bytes_;
   char* base_ = nullptr;
   mutable std::mutex mutex_;
-  std::map<int64_t, int64_t> free_by_offset_;            // offset → bytes
-  std::set<std::pair<int64_t, int64_t>> free_by_size_;   // (bytes, offset): lowest address among equals
+  std::map<int64_t, int64_t> free_by_offset_;           // offset → bytes
+  std::set<std::pair<int64_t, int64_t>> free_by_size_;  // (bytes, offset): lowest address among equals
   int64_t used_bytes_ = 0;
   int64_t peak_bytes_ = 0;
 };

@@ -14,9 +14,16 @@ struct Unit {
   std::string_view name;
   double bytes;
 };
-constexpr std::array kUnits{Unit{"", 1},           Unit{"B", 1},           Unit{"KB", 1e3},         Unit{"MB", 1e6},
-                            Unit{"GB", 1e9},       Unit{"TB", 1e12},       Unit{"KiB", 1024.},      Unit{"MiB", 1048576.},
-                            Unit{"GiB", 1024e0 * 1048576}, Unit{"TiB", 1048576. * 1048576}};
+constexpr std::array kUnits{Unit{"", 1},
+                            Unit{"B", 1},
+                            Unit{"KB", 1e3},
+                            Unit{"MB", 1e6},
+                            Unit{"GB", 1e9},
+                            Unit{"TB", 1e12},
+                            Unit{"KiB", 1024.},
+                            Unit{"MiB", 1048576.},
+                            Unit{"GiB", 1024e0 * 1048576},
+                            Unit{"TiB", 1048576. * 1048576}};
 
 }  // namespace
 

@@ -17,12 +17,20 @@ int64_t parse_bytes(std::string_view text);
 std::string format_bytes(int64_t bytes);
 
 /// The next multiple of `alignment` (a power of two) that is not below `bytes`.
-constexpr int64_t round_up(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) & ~(alignment - 1); }
+constexpr int64_t round_up(int64_t bytes, int64_t alignment) {
+  return (bytes + alignment - 1) & ~(alignment - 1);
+}
 
 namespace literals {
-constexpr int64_t operator""_KiB(unsigned long long n) { return static_cast<int64_t>(n) << 10; }
-constexpr int64_t operator""_MiB(unsigned long long n) { return static_cast<int64_t>(n) << 20; }
-constexpr int64_t operator""_GiB(unsigned long long n) { return static_cast<int64_t>(n) << 30; }
+constexpr int64_t operator""_KiB(unsigned long long n) {
+  return static_cast<int64_t>(n) << 10;
+}
+constexpr int64_t operator""_MiB(unsigned long long n) {
+  return static_cast<int64_t>(n) << 20;
+}
+constexpr int64_t operator""_GiB(unsigned long long n) {
+  return static_cast<int64_t>(n) << 30;
+}
 }  // namespace literals
 
 }  // namespace spillway

@@ -37,7 +37,9 @@ CpuDevice& CpuDevice::instance() {
 }
 
 CpuDevice::CpuDevice()
-    : arena_(default_arena_bytes()), ledger_("cpu"), memory_(arena_, ledger_),
+    : arena_(default_arena_bytes()),
+      ledger_("cpu"),
+      memory_(arena_, ledger_),
       allocator_(new CountingAllocator(memory_)) {
   c10::SetCPUAllocator(allocator_, /*priority=*/255);
 }

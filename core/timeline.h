@@ -45,8 +45,8 @@ class TicketSource {
   std::shared_ptr<Ticket::State> state_;
 };
 
-/// A lane of work that runs in the order of submission, beside the caller: a worker thread on the CPU, a stream on CUDA.
-/// Nothing orders two timelines but tickets that the caller waits for.
+/// A lane of work that runs in the order of submission, beside the caller: a worker thread on the CPU, a stream on
+/// CUDA. Nothing orders two timelines but tickets that the caller waits for.
 class Timeline {
  public:
   virtual ~Timeline() = default;
@@ -59,8 +59,8 @@ class Timeline {
 class WorkerTimeline final : public Timeline {
  public:
   /// Called on the worker after each copy with its start, end and bytes (for the trace and the measured rate).
-  using Observer = std::function<void(std::chrono::steady_clock::time_point, std::chrono::steady_clock::time_point,
-                                      int64_t bytes)>;
+  using Observer =
+      std::function<void(std::chrono::steady_clock::time_point, std::chrono::steady_clock::time_point, int64_t bytes)>;
   explicit WorkerTimeline(std::string name, Observer observer = nullptr);
   ~WorkerTimeline() override;
   [[nodiscard]] Ticket copy(void* destination, const void* source, int64_t bytes) override;

@@ -25,7 +25,9 @@ size_t TraceEvents::dropped() const {
   return dropped_;
 }
 
-void TraceEvents::write_chrome_json(std::ostream& out) const { spillway::write_chrome_json(out, events()); }
+void TraceEvents::write_chrome_json(std::ostream& out) const {
+  spillway::write_chrome_json(out, events());
+}
 
 void write_chrome_json(std::ostream& out, const std::vector<TraceEvent>& events) {
   using nlohmann::json;
@@ -38,7 +40,8 @@ void write_chrome_json(std::ostream& out, const std::vector<TraceEvent>& events)
   for (const TraceEvent& event : events) {
     auto [lane, is_new] = lanes.try_emplace(event.lane, static_cast<int>(lanes.size()));
     if (is_new)
-      write({{"name", "thread_name"}, {"ph", "M"}, {"pid", 0}, {"tid", lane->second}, {"args", {{"name", event.lane}}}});
+      write(
+          {{"name", "thread_name"}, {"ph", "M"}, {"pid", 0}, {"tid", lane->second}, {"args", {{"name", event.lane}}}});
     write({{"name", event.name},
            {"ph", "X"},
            {"pid", 0},

@@ -14,10 +14,10 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 
 struct TraceEvent {
   std::string name;
-  std::string lane;     ///< "compute", "copy out", "copy in", "communication", …
-  double start_seconds; ///< since the collector was made
+  std::string lane;      ///< "compute", "copy out", "copy in", "communication", …
+  double start_seconds;  ///< since the collector was made
   double seconds;
-  int64_t bytes;        ///< moved or touched; 0 when it makes no sense
+  int64_t bytes;  ///< moved or touched; 0 when it makes no sense
 };
 
 /// Chrome/Perfetto trace format: one process, one thread per lane. Bytes of names that are not UTF-8 are replaced.

@@ -44,8 +44,9 @@ Outcome train(int64_t budget_bytes) {
   }
   outcome.stats = session.stats();
   for (const at::Tensor& p : model->parameters())
-    outcome.weights = outcome.weights.defined() ? at::cat(std::vector<at::Tensor>{outcome.weights, p.detach().flatten()})
-                                                : p.detach().flatten();
+    outcome.weights = outcome.weights.defined()
+                          ? at::cat(std::vector<at::Tensor>{outcome.weights, p.detach().flatten()})
+                          : p.detach().flatten();
   return outcome;
 }
 

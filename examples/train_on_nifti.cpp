@@ -37,8 +37,9 @@ int main(int argc, char** argv) {
     options.budget = spillway::BudgetRequest::parse("80%");
     Printer printer;
     const spillway::TrainResult result = spillway::train(spillway::make_context(options, {}), printer);
-    std::printf("dice %.3f before, %.3f after; peak %s of %s\n", result.metric.front().value, result.metric.back().value,
-                spillway::format_bytes(result.peak_bytes).c_str(), spillway::format_bytes(result.budget_bytes).c_str());
+    std::printf("dice %.3f before, %.3f after; peak %s of %s\n", result.metric.front().value,
+                result.metric.back().value, spillway::format_bytes(result.peak_bytes).c_str(),
+                spillway::format_bytes(result.budget_bytes).c_str());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

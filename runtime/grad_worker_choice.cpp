@@ -28,8 +28,8 @@ Prediction predict(const GradWorkerInputs& in, int64_t workers, int64_t least_he
   p.peak_bytes = in.first_step_peak_bytes + (least_held ? p.held_bytes - least_held : 0);
   p.paged_bytes = std::max<int64_t>(0, p.peak_bytes - in.budget_bytes);
   const double copies = static_cast<double>(p.paged_bytes) / in.copy_bytes_per_second;
-  p.seconds = std::max(in.step_seconds, copies) +
-              static_cast<double>(p.broadcast_bytes) / in.broadcast_bytes_per_second;
+  p.seconds =
+      std::max(in.step_seconds, copies) + static_cast<double>(p.broadcast_bytes) / in.broadcast_bytes_per_second;
   return p;
 }
 

@@ -27,8 +27,8 @@ struct GradWorkerChoice {
 
 /// The fraction of 1/world … 1 with the least predicted time per step. A fraction f holds f·E bytes of eigenbases
 /// (kfac::bytes_per_rank) and receives what kfac::traffic_per_rank says. Bytes above the budget are paged, out and in
-/// each step, and cost only what compute cannot hide; broadcasts are not hidden. On a tie the larger fraction: streaming
-/// eigenbases comes before fewer gradient workers. Changes no bit of the result. Deterministic.
+/// each step, and cost only what compute cannot hide; broadcasts are not hidden. On a tie the larger fraction:
+/// streaming eigenbases comes before fewer gradient workers. Changes no bit of the result. Deterministic.
 GradWorkerChoice choose_grad_worker_frac(const GradWorkerInputs& inputs);
 
 }  // namespace spillway

@@ -12,7 +12,8 @@ at::Tensor outside(const at::Tensor& tensor) {
   at::Tensor dense = tensor.contiguous();
   auto memory = std::make_shared<std::vector<char>>(dense.nbytes());
   std::memcpy(memory->data(), dense.const_data_ptr(), dense.nbytes());
-  return at::from_blob(memory->data(), dense.sizes(), [memory](void*) {}, dense.options());
+  return at::from_blob(
+      memory->data(), dense.sizes(), [memory](void*) {}, dense.options());
 }
 
 class HostCases final : public Dataset {

@@ -65,8 +65,8 @@ std::string floor_cell(const TrainResult& r) {
 }
 
 std::string ratio_cell(const TrainResult& r, const TrainResult* base) {
-  if (!base || !has_steps(r) || !has_steps(*base) || !(base->median_step_seconds() > 0)) return "";
-  return format_ratio(r.median_step_seconds() / base->median_step_seconds());
+  const double ratio = base ? step_time_ratio(r, *base) : 0;
+  return ratio > 0 ? format_ratio(ratio) : "";
 }
 
 std::string paged_cell(const TrainResult& r) {
@@ -118,7 +118,7 @@ std::vector<Row> summary_rows(const TrainResult& main, const Others& others) {
       {"peak of the process", [](const TrainResult& r) { return bytes_or_none(r.rss_peak_bytes); }},
       {"steps", [](const TrainResult& r) { return format_count(static_cast<int64_t>(r.losses.size())); }},
       {"median step", [](const TrainResult& r) { return has_steps(r) ? format_seconds(r.median_step_seconds()) : ""; }},
-      {"median step, to unlimited", [=](const TrainResult& r) { return ratio_cell(r, base); }},
+      {"step, to unlimited (same steps)", [=](const TrainResult& r) { return ratio_cell(r, base); }},
       {"paged per step", paged_cell},
       {"exposed copies per step", exposed_cell},
       {"parameters", [](const TrainResult& r) { return r.parameters > 0 ? format_count(r.parameters) : ""; }},
@@ -200,7 +200,8 @@ std::string draw_headline(const TrainResult& r, const Others& others) {
                               : "no budget");
   if (has_steps(r)) {
     const std::string ratio = ratio_cell(r, unlimited(others));
-    out += tile("median step", format_seconds(r.median_step_seconds()), ratio.empty() ? "" : ratio + " unlimited");
+    out += tile("median step", format_seconds(r.median_step_seconds()),
+                ratio.empty() ? "" : ratio + " unlimited, same steps");
   }
   if (!r.losses.empty()) out += tile("loss", format_value(r.losses.back()), "from " + format_value(r.losses.front()));
   if (!r.metric.empty())

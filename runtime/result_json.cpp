@@ -34,7 +34,8 @@ json kfac_json(const KfacSummary& k) {
 
 json to_json(const TrainResult& r) {
   json by_category;
-  for (size_t c = 0; c < kCategoryCount; ++c) by_category[std::string(name(static_cast<Category>(c)))] = r.peak_by_category[c];
+  for (size_t c = 0; c < kCategoryCount; ++c)
+    by_category[std::string(name(static_cast<Category>(c)))] = r.peak_by_category[c];
   json metrics = json::object(), curve = json::array();
   if (!r.metric.empty()) metrics[r.metric_name] = r.metric.back().value;
   for (const MetricPoint& point : r.metric) curve.push_back({{"step", point.step}, {"value", point.value}});

@@ -63,13 +63,26 @@ double choose_fraction(const RunContext& context, const std::optional<Observatio
   if (observed) {
     inputs.first_step_peak_bytes = observed->peak_bytes;
     // Rank 0's measurements decide, as whole microseconds and kilobytes, so that every rank decides alike.
-    inputs.step_seconds = static_cast<double>(max_over_ranks(context.comm, static_cast<int64_t>(observed->step_seconds * 1e6))) * 1e-6;
-    const auto rate = static_cast<int64_t>(gradient_seconds > 0 ? static_cast<double>(gradient_bytes) / gradient_seconds / 1e3 : 0);
-    if (int64_t agreed = max_over_ranks(context.comm, rate)) inputs.broadcast_bytes_per_second = static_cast<double>(agreed) * 1e3;
+    inputs.step_seconds =
+        static_cast<double>(max_over_ranks(context.comm, static_cast<int64_t>(observed->step_seconds * 1e6))) * 1e-6;
+    const auto rate =
+        static_cast<int64_t>(gradient_seconds > 0 ? static_cast<double>(gradient_bytes) / gradient_seconds / 1e3 : 0);
+    if (int64_t agreed = max_over_ranks(context.comm, rate))
+      inputs.broadcast_bytes_per_second = static_cast<double>(agreed) * 1e3;
   }
   GradWorkerChoice choice = choose_grad_worker_frac(inputs);
   reason = choice.reason;
   return choice.grad_worker_frac;
+}
+
+/// Of the first `count` steps, without the first two where more are left.
+double median_of_steps(const TrainResult& result, size_t count) {
+  std::vector<double> sorted(result.step_seconds.begin() + (count > 2 ? 2 : 0),
+                             result.step_seconds.begin() + static_cast<std::ptrdiff_t>(count));
+  if (sorted.empty()) return 0;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
 KfacSummary summarise(const kfac::Kfac& kfac, double fraction, const std::string& reason) {
@@ -105,18 +118,21 @@ void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
     allreduce.levels = plan.shape();
     allreduce.explanation = plan.explain(run.gradient_bytes());
     allreduce.bytes_per_step = run.gradient_bytes();
-    allreduce.seconds_per_step = run.gradient_seconds() / static_cast<double>(std::max<size_t>(1, result.losses.size()));
+    allreduce.seconds_per_step =
+        run.gradient_seconds() / static_cast<double>(std::max<size_t>(1, result.losses.size()));
   }
 }
 
 }  // namespace
 
 double TrainResult::median_step_seconds() const {
-  std::vector<double> sorted(step_seconds.begin() + (step_seconds.size() > 2 ? 2 : 0), step_seconds.end());
-  if (sorted.empty()) return 0;
-  std::sort(sorted.begin(), sorted.end());
-  const size_t middle = sorted.size() / 2;
-  return sorted.size() % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  return median_of_steps(*this, step_seconds.size());
+}
+
+double step_time_ratio(const TrainResult& run, const TrainResult& base) {
+  const size_t common = std::min(run.step_seconds.size(), base.step_seconds.size());
+  const double divisor = median_of_steps(base, common);
+  return divisor > 0 ? median_of_steps(run, common) / divisor : 0;
 }
 
 RunContext make_context(const TrainOptions& options, ddl::Comm comm) {

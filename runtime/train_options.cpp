@@ -12,15 +12,18 @@ BudgetRequest BudgetRequest::parse(std::string_view text) {
   if (text.ends_with('%')) {
     std::string_view number = text.substr(0, text.size() - 1);
     auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), request.percent);
-    if (error != std::errc() || end != number.data() + number.size() || !(request.percent > 0 && request.percent <= 1000))
-      throw BadRequest(str("cannot read '", text, "' as a budget; write a percentage of the unconstrained peak such as "
-                                                  "50%, a size such as 600MiB, or none"));
+    if (error != std::errc() || end != number.data() + number.size() ||
+        !(request.percent > 0 && request.percent <= 1000))
+      throw BadRequest(str("cannot read '", text,
+                           "' as a budget; write a percentage of the unconstrained peak such as "
+                           "50%, a size such as 600MiB, or none"));
     request.kind = Kind::percent;
     return request;
   }
   request.kind = Kind::bytes;
   request.bytes = parse_bytes(text);
-  if (request.bytes <= 0) throw BadRequest(str("a budget of '", text, "' is no budget; write at least 1 byte, or none"));
+  if (request.bytes <= 0)
+    throw BadRequest(str("a budget of '", text, "' is no budget; write at least 1 byte, or none"));
   return request;
 }
 

@@ -70,16 +70,16 @@ struct TrainResult {
   int64_t budget_bytes = kUnlimitedBytes;
   std::optional<Observation> observed;
   int64_t floor_bytes = 0;
-  int64_t peak_bytes = 0;            ///< the largest of all ranks
+  int64_t peak_bytes = 0;              ///< the largest of all ranks
   BytesByCategory peak_by_category{};  ///< on this rank
   int64_t host_peak_bytes = 0;
   int64_t rss_peak_bytes = 0;
 
-  std::vector<double> losses;        ///< means over ranks
+  std::vector<double> losses;  ///< means over ranks
   std::vector<double> step_seconds;
   std::vector<std::string> step_kinds;
   std::vector<MetricPoint> metric;
-  double exposed_copy_seconds = 0;   ///< of the whole run, like the next two
+  double exposed_copy_seconds = 0;  ///< of the whole run, like the next two
   int64_t bytes_out = 0;
   int64_t bytes_in = 0;
   std::string weights_sha256;
@@ -92,5 +92,9 @@ struct TrainResult {
   /// Median of the steps but the first two (of all, when there are no others).
   double median_step_seconds() const;
 };
+
+/// Median step time of `run` as a multiple of `base`'s, over the steps that both did (but the first two, when there are
+/// more): the same kinds of step then stand on both sides. 0 when there are none.
+double step_time_ratio(const TrainResult& run, const TrainResult& base);
 
 }  // namespace spillway

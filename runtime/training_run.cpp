@@ -14,7 +14,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 TaskOptions task_options(const TrainOptions& options, const Dataset& data) {
   TaskOptions task;
@@ -32,7 +34,8 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& options, torch::nn
     return std::make_unique<Sgd>(
         module.parameters(),
         SgdOptions{.lr = options.lr, .momentum = options.momentum, .weight_decay = options.weight_decay});
-  return std::make_unique<Adam>(module.parameters(), AdamOptions{.lr = options.lr, .weight_decay = options.weight_decay});
+  return std::make_unique<Adam>(module.parameters(),
+                                AdamOptions{.lr = options.lr, .weight_decay = options.weight_decay});
 }
 
 SessionOptions session_options(int64_t budget_bytes, StepRecorder* recorder) {
@@ -56,7 +59,8 @@ int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
 
 TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
                          StepRecorder* recorder)
-    : context_(context), session_(std::make_unique<Session>(session_options(budget_bytes, recorder))),
+    : context_(context),
+      session_(std::make_unique<Session>(session_options(budget_bytes, recorder))),
       sampler_(context.split.train, context.options.batch, context.rank(), context.world(), context.options.seed) {
   const TrainOptions& options = context.options;
   at::manual_seed(options.seed);

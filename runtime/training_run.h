@@ -40,7 +40,8 @@ struct StepOutcome {
 class TrainingRun {
  public:
   /// `recorder`, if any, must outlive the run. Throws BadRequest; OutOfBudget when not even the weights fit.
-  TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac, StepRecorder* recorder = nullptr);
+  TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
+              StepRecorder* recorder = nullptr);
 
   /// One training step on the next cases. Throws OutOfBudget, ddl::CommError.
   StepOutcome step(bool want_stop = false);

@@ -75,12 +75,12 @@ class Conductor {
 
   bool in_step_ = false;
   bool following_ = false;
-  bool matched_ = true;          // every storage of the step was the schedule's
+  bool matched_ = true;  // every storage of the step was the schedule's
   StepTrace recording_;
   uint64_t step_ = 0;
-  int64_t base_ = 0;             // operators before the step: next uses count on over steps
-  int32_t index_ = -1;           // operator that runs, or ran last
-  std::vector<PageId> live_;     // by plan slot
+  int64_t base_ = 0;          // operators before the step: next uses count on over steps
+  int32_t index_ = -1;        // operator that runs, or ran last
+  std::vector<PageId> live_;  // by plan slot
   size_t next_page_in_ = 0;
   std::vector<PageEnd> ended_;
   int64_t deviations_ = 0;

@@ -8,7 +8,7 @@ namespace {
 
 /// Operators that write arguments which their schemas do not mark. Found by reading kernels and by the checking double.
 constexpr std::array<std::string_view, 6> kWritesRunningStatistics{
-    "aten::native_batch_norm",       "aten::cudnn_batch_norm",         "aten::miopen_batch_norm",
+    "aten::native_batch_norm",       "aten::cudnn_batch_norm",        "aten::miopen_batch_norm",
     "aten::batch_norm_update_stats", "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts"};
 
 /// Operators that write other arguments which they do not mark: oneDNN's recurrent backward fills its workspace.
@@ -16,9 +16,9 @@ constexpr std::array<std::string_view, 1> kWritesAll{"aten::mkldnn_rnn_layer_bac
 
 /// Operators that only look at shapes; none of them aliases in its schema.
 constexpr std::array<std::string_view, 17> kShapeOnly{
-    "aten::empty",      "aten::empty_like", "aten::empty_strided",     "aten::new_empty", "aten::new_empty_strided",
-    "aten::zeros_like", "aten::ones_like",  "aten::full_like",         "aten::rand_like", "aten::randn_like",
-    "aten::randint_like", "aten::new_zeros", "aten::new_ones",         "aten::new_full",  "aten::_unsafe_view",
+    "aten::empty",        "aten::empty_like",    "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
+    "aten::zeros_like",   "aten::ones_like",     "aten::full_like",     "aten::rand_like", "aten::randn_like",
+    "aten::randint_like", "aten::new_zeros",     "aten::new_ones",      "aten::new_full",  "aten::_unsafe_view",
     "aten::is_same_size", "aten::_reshape_alias"};
 
 bool contains(auto& names, std::string_view name) {
@@ -39,7 +39,8 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   const bool annotated = space == "aten" || space == "prims" || space == "prim" || space == "spillway";
   bool writes_any = false, aliases = false;
   for (const c10::Argument& argument : schema.arguments()) {
-    bool writes = !annotated || contains(kWritesAll, base) || (argument.alias_info() && argument.alias_info()->isWrite());
+    bool writes =
+        !annotated || contains(kWritesAll, base) || (argument.alias_info() && argument.alias_info()->isWrite());
     if (contains(kWritesRunningStatistics, base)) writes |= argument.name().starts_with("running_");
     traits.writes.push_back(writes);
     writes_any |= writes;

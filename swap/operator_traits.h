@@ -8,17 +8,17 @@
 namespace spillway {
 
 enum class OperatorKind : uint8_t {
-  composite,    ///< made of other operators, which pass the gate themselves
-  view,         ///< outputs alias arguments and nothing is read or written
-  shape_only,   ///< makes new storages without reading arguments
-  kernel,       ///< reads and writes storages
-  refused,      ///< cannot be made safe inside a Session
+  composite,   ///< made of other operators, which pass the gate themselves
+  view,        ///< outputs alias arguments and nothing is read or written
+  shape_only,  ///< makes new storages without reading arguments
+  kernel,      ///< reads and writes storages
+  refused,     ///< cannot be made safe inside a Session
 };
 
 struct OperatorTraits {
   OperatorKind kind;
-  std::string name;            ///< `aten::add.Tensor`
-  std::vector<bool> writes;    ///< by argument
+  std::string name;          ///< `aten::add.Tensor`
+  std::vector<bool> writes;  ///< by argument
 };
 
 /// Reads the schema, corrected by what is known of operators whose schemas do not tell everything they write

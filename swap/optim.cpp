@@ -38,7 +38,8 @@ std::vector<std::vector<size_t>> group_parameters(const std::vector<at::Tensor>&
 }  // namespace
 
 Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, int64_t group_bytes, int64_t state_per_parameter)
-    : parameters_(std::move(parameters)), lr_(lr),
+    : parameters_(std::move(parameters)),
+      lr_(lr),
       groups_(group_parameters(parameters_, group_bytes, 2 + state_per_parameter)) {
   TORCH_CHECK(lr > 0, "[optimizer] lr is ", lr, "; it must be positive");
   for (const at::Tensor& parameter : parameters_) {
@@ -114,7 +115,9 @@ void Sgd::update(const std::vector<size_t>& group) {
 }
 
 Adam::Adam(std::vector<at::Tensor> parameters, AdamOptions options)
-    : Optimizer(std::move(parameters), options.lr, options.group_bytes, 2), options_(options), mean_(make_state()),
+    : Optimizer(std::move(parameters), options.lr, options.group_bytes, 2),
+      options_(options),
+      mean_(make_state()),
       variance_(make_state()) {
   CategoryScope category(Category::optimizer);
   for (size_t i = 0; i < this->parameters().size(); ++i) steps_.push_back(at::zeros({}));
@@ -130,8 +133,8 @@ std::vector<at::Tensor> Adam::state() const {
 void Adam::update(const std::vector<size_t>& group) {
   const std::vector<at::Tensor> steps = gather(steps_, group);
   at::_foreach_add_(steps, 1);
-  at::_fused_adam_(gather(parameters(), group), gradients(group), gather(mean_, group), gather(variance_, group), {}, steps,
-                   lr(), options_.beta1, options_.beta2, options_.weight_decay, options_.eps, /*amsgrad=*/false,
+  at::_fused_adam_(gather(parameters(), group), gradients(group), gather(mean_, group), gather(variance_, group), {},
+                   steps, lr(), options_.beta1, options_.beta2, options_.weight_decay, options_.eps, /*amsgrad=*/false,
                    /*maximize=*/false);
 }
 

@@ -33,14 +33,14 @@ inline constexpr int64_t kNextUseUnknown = std::numeric_limits<int64_t>::max();
 /// Fields are the pager's, under its lock, but for the tags at the end.
 struct Page {
   PageId id = 0;
-  int64_t bytes = 0;        ///< of data
-  Block* block = nullptr;   ///< device bytes; nullptr while absent
-  void* host = nullptr;     ///< host copy, if any; meaningful when clean or while `outgoing` runs
+  int64_t bytes = 0;          ///< of data
+  Block* block = nullptr;     ///< device bytes; nullptr while absent
+  void* host = nullptr;       ///< host copy, if any; meaningful when clean or while `outgoing` runs
   Block* incoming = nullptr;  ///< device bytes that a page-in is filling
-  Ticket copy;              ///< of the page-out or page-in under way
-  bool outgoing = false;    ///< a page-out is under way (or done and not yet noticed)
-  bool clean = false;       ///< the host copy equals the device bytes
-  bool ended = false;       ///< the storage is gone; kept only until its leases end
+  Ticket copy;                ///< of the page-out or page-in under way
+  bool outgoing = false;      ///< a page-out is under way (or done and not yet noticed)
+  bool clean = false;         ///< the host copy equals the device bytes
+  bool ended = false;         ///< the storage is gone; kept only until its leases end
   int32_t leases = 0;
   Category category = Category::other;
   uint64_t write_epoch = 0;

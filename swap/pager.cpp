@@ -207,10 +207,11 @@ void Pager::make_room(Guard& guard, int64_t bytes) {
       if (make_progress(guard)) continue;
       const Ledger& ledger = device_.ledger();
       auto who = OperatorScope::current();
-      throw OutOfBudget(str("[pager.evict] cannot free ", format_bytes(bytes), " for ", who.empty() ? "an allocation" : who,
-                            ": ", format_bytes(ledger.used_bytes()), " of ", format_bytes(ledger.budget_bytes()),
-                            " are held and nothing more can leave (", ledger.device(), ")"),
-                        bytes, ledger.budget_bytes());
+      throw OutOfBudget(
+          str("[pager.evict] cannot free ", format_bytes(bytes), " for ", who.empty() ? "an allocation" : who, ": ",
+              format_bytes(ledger.used_bytes()), " of ", format_bytes(ledger.budget_bytes()),
+              " are held and nothing more can leave (", ledger.device(), ")"),
+          bytes, ledger.budget_bytes());
     }
     settle(guard, *victim);
     if (victim->clean) {

@@ -29,22 +29,22 @@ struct PageEnd {
 };
 
 struct PagerStats {
-  int64_t bytes_out = 0;       ///< copied to the host
-  int64_t bytes_in = 0;        ///< copied back
+  int64_t bytes_out = 0;  ///< copied to the host
+  int64_t bytes_in = 0;   ///< copied back
   int64_t page_outs = 0;
   int64_t page_ins = 0;
-  int64_t demand_page_ins = 0; ///< that no prefetch had started
-  int64_t clean_drops = 0;     ///< evictions that needed no copy
-  double exposed_seconds = 0;  ///< that callers waited for copies
+  int64_t demand_page_ins = 0;  ///< that no prefetch had started
+  int64_t clean_drops = 0;      ///< evictions that needed no copy
+  double exposed_seconds = 0;   ///< that callers waited for copies
 };
 
 /// Keeps the device's counted bytes within the ledger's budget by moving pages between device and host.
 ///
 /// Eviction takes the page with the furthest next use; where next uses are unknown, clean pages before dirty ones, then
-/// the least recently used; pages below `small_bytes` go last. A page-out is a copy to the host, after which the page is
-/// *clean* and its device bytes can be dropped at any time without another copy; it can be started early. Copies run on
-/// the two timelines, never under the lock; only callers' threads change owners' pointers; a copy keeps the blocks it
-/// uses, never the owner. Thread-safe. Knows bytes and callbacks, not tensors.
+/// the least recently used; pages below `small_bytes` go last. A page-out is a copy to the host, after which the page
+/// is *clean* and its device bytes can be dropped at any time without another copy; it can be started early. Copies run
+/// on the two timelines, never under the lock; only callers' threads change owners' pointers; a copy keeps the blocks
+/// it uses, never the owner. Thread-safe. Knows bytes and callbacks, not tensors.
 class Pager final : public Reclaimer {
  public:
   Pager(DeviceMemory& device, HostSlab& host, Timeline& out, Timeline& in, int64_t small_bytes = 1 << 20);

@@ -114,7 +114,6 @@ class Walk {
   std::vector<int64_t> used_;
   std::vector<Absence> absences_;
   std::vector<std::pair<int32_t, int32_t>> returns_;
-
 };
 
 /// The operator after which a copy out of `absence` can start: the last write before the eviction.

@@ -32,8 +32,8 @@ struct Schedule {
 
 /// Furthest-next-use eviction (Belady) over the trace under the budget, cyclic over steps; a page-out starts after the
 /// last write before the eviction, since its copy makes the later drop free; a page-in starts as late as hides its copy
-/// behind the operators before its use (copies of one direction run one after another) and as early as the budget allows.
-/// Uses that the budget cannot serve ahead of time are left to demand. Cost: O(operators × resident slots).
+/// behind the operators before its use (copies of one direction run one after another) and as early as the budget
+/// allows. Uses that the budget cannot serve ahead of time are left to demand. Cost: O(operators × resident slots).
 Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& inputs);
 
 /// The first use of `slot` after operator `index`, counted on into the next step for slots that outlive it;

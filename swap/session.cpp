@@ -42,7 +42,8 @@ std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, std::stri
 }  // namespace
 
 void SessionOptions::validate() const {
-  if (budget_bytes <= 0) throw BadRequest(str("SessionOptions.budget_bytes is ", budget_bytes, "; it must be positive"));
+  if (budget_bytes <= 0)
+    throw BadRequest(str("SessionOptions.budget_bytes is ", budget_bytes, "; it must be positive"));
   if (host_budget_bytes <= 0)
     throw BadRequest(str("SessionOptions.host_budget_bytes is ", host_budget_bytes, "; it must be positive"));
   if (min_page_bytes < 1)
@@ -55,11 +56,14 @@ GateGuards::GateGuards(Session::State& state)
     : session(kInfoKind, std::make_shared<SessionInfo>(&state)), key(kGateKey) {}
 
 Session::State::State(SessionOptions given)
-    : options(std::move(given)), device(CpuDevice::instance()),
+    : options(std::move(given)),
+      device(CpuDevice::instance()),
       host(options.host_budget_bytes == kUnlimitedBytes ? default_arena_bytes() : options.host_budget_bytes),
-      out(make_timeline(options, "copy out")), in(make_timeline(options, "copy in")),
+      out(make_timeline(options, "copy out")),
+      in(make_timeline(options, "copy in")),
       pager(device.memory(), host, *out, *in, options.small_page_bytes),
-      conductor(pager, schedule_inputs(options), options.prefetch), owner(std::this_thread::get_id()) {
+      conductor(pager, schedule_inputs(options), options.prefetch),
+      owner(std::this_thread::get_id()) {
   device.ledger().set_budget(options.budget_bytes);
   device.memory().set_reclaimer(&pager);
   device.ledger().reset_peak();
@@ -112,7 +116,8 @@ Session::~Session() {
 }
 
 Session::Step Session::step(std::string_view kind) {
-  TORCH_CHECK(std::this_thread::get_id() == state_->owner, "[session.step] called on another thread than the Session's");
+  TORCH_CHECK(std::this_thread::get_id() == state_->owner,
+              "[session.step] called on another thread than the Session's");
   state_->conductor.begin_step(kind);
   return Step(this);
 }
@@ -148,7 +153,9 @@ struct Session::Entry::Guards {
 Session::Entry::Entry(std::unique_ptr<Guards> guards) : guards_(std::move(guards)) {}
 Session::Entry::Entry(Entry&&) noexcept = default;
 Session::Entry::~Entry() = default;
-Session::Entry Session::enter() { return Entry(std::make_unique<Entry::Guards>(*state_)); }
+Session::Entry Session::enter() {
+  return Entry(std::make_unique<Entry::Guards>(*state_));
+}
 
 SessionStats Session::stats() const {
   SessionStats stats;
@@ -161,12 +168,24 @@ SessionStats Session::stats() const {
   return stats;
 }
 
-void Session::reset_peak() { state_->device.ledger().reset_peak(); }
-const StepTrace* Session::trace(std::string_view kind) const { return state_->conductor.trace(kind); }
-const Schedule* Session::schedule(std::string_view kind) const { return state_->conductor.schedule(kind); }
-std::vector<const StepTrace*> Session::traces() const { return state_->conductor.traces(); }
-Pager& Session::pager() { return state_->pager; }
-Ledger& Session::ledger() { return state_->device.ledger(); }
+void Session::reset_peak() {
+  state_->device.ledger().reset_peak();
+}
+const StepTrace* Session::trace(std::string_view kind) const {
+  return state_->conductor.trace(kind);
+}
+const Schedule* Session::schedule(std::string_view kind) const {
+  return state_->conductor.schedule(kind);
+}
+std::vector<const StepTrace*> Session::traces() const {
+  return state_->conductor.traces();
+}
+Pager& Session::pager() {
+  return state_->pager;
+}
+Ledger& Session::ledger() {
+  return state_->device.ledger();
+}
 
 Resident::Resident(const at::Tensor& tensor, bool write) : tensor_(tensor) {
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
@@ -181,7 +200,11 @@ Resident::Resident(Resident&& other) noexcept
 Resident::~Resident() {
   if (pager_) pager_->unlease(uses_);
 }
-Resident resident(const at::Tensor& tensor) { return Resident(tensor, true); }
-Resident resident_read(const at::Tensor& tensor) { return Resident(tensor, false); }
+Resident resident(const at::Tensor& tensor) {
+  return Resident(tensor, true);
+}
+Resident resident_read(const at::Tensor& tensor) {
+  return Resident(tensor, false);
+}
 
 }  // namespace spillway

@@ -36,7 +36,8 @@ struct SessionOptions {
   int64_t budget_bytes = kUnlimitedBytes;
   /// Host bytes for pages that left the device. Default: no limit but the machine's.
   int64_t host_budget_bytes = kUnlimitedBytes;
-  /// Follow a schedule from the second step of a kind on (early page-outs, prefetch, furthest next use). Off: on demand.
+  /// Follow a schedule from the second step of a kind on (early page-outs, prefetch, furthest next use). Off: on
+  /// demand.
   bool prefetch = true;
   /// Storages below this stay where they are.
   int64_t min_page_bytes = 4096;
@@ -73,7 +74,8 @@ struct SessionStats {
 ///
 /// One Session at a time in a process. Thread: made, used and closed on one thread; see enter() for others.
 /// Errors: an operator that cannot fit throws OutOfBudget out of the user's call; the tensors are intact.
-/// Not seen, so not to be used inside: DLPack exports held across operators, CUDA graph capture, torch.compile's kernels.
+/// Not seen, so not to be used inside: DLPack exports held across operators, CUDA graph capture, torch.compile's
+/// kernels.
 class Session {
  public:
   /// Throws BadRequest for bad options, OutOfBudget when more is held already, std::logic_error when one is open.

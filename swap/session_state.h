@@ -16,8 +16,8 @@
 
 namespace spillway {
 
-/// The dispatch key of the gate: below autograd, above the backends. `Fake` was reserved for an out-of-tree project that
-/// is archived; LibTorch itself registers nothing there.
+/// The dispatch key of the gate: below autograd, above the backends. `Fake` was reserved for an out-of-tree project
+/// that is archived; LibTorch itself registers nothing there.
 inline constexpr c10::DispatchKey kGateKey = c10::DispatchKey::Fake;
 
 /// Opens the gate on the current thread. Thread-local state carries both parts into autograd's threads.

@@ -18,13 +18,13 @@ inline constexpr int32_t kOutlivesStep = -2;  ///< death of a slot that was aliv
 struct Slot {
   int64_t bytes = 0;  ///< as charged to the ledger
   Category category = Category::other;
-  int32_t birth = kBeforeStep;   ///< the operator that made it, or that was the first to be given it
-  bool born_as_output = false;   ///< its bytes are part of that operator's own_bytes
-  int32_t death = kOutlivesStep; ///< the last operator that ran while it lived
-  PageId page = 0;               ///< identity of a slot that outlives steps
-  int32_t position = -1;         ///< of its birth among the operator's storages
-  std::vector<int32_t> uses;     ///< operators that needed it resident, ascending; its birth included
-  std::vector<int32_t> writes;   ///< those that wrote it
+  int32_t birth = kBeforeStep;    ///< the operator that made it, or that was the first to be given it
+  bool born_as_output = false;    ///< its bytes are part of that operator's own_bytes
+  int32_t death = kOutlivesStep;  ///< the last operator that ran while it lived
+  PageId page = 0;                ///< identity of a slot that outlives steps
+  int32_t position = -1;          ///< of its birth among the operator's storages
+  std::vector<int32_t> uses;      ///< operators that needed it resident, ascending; its birth included
+  std::vector<int32_t> writes;    ///< those that wrote it
 };
 
 struct OperatorRecord {

@@ -85,7 +85,9 @@ Page* page_of(const c10::StorageImpl& storage) {
   return block ? static_cast<Page*>(block->page) : nullptr;
 }
 
-Pager& pager_of(const Page& page) { return static_cast<StorageOwner*>(page.owner.get())->pager(); }
+Pager& pager_of(const Page& page) {
+  return static_cast<StorageOwner*>(page.owner.get())->pager();
+}
 
 Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, bool& is_new) {
   is_new = false;

@@ -17,14 +17,14 @@ Pager& pager_of(const Page& page);
 
 /// The page of a storage, registered now if need be. A storage whose memory came from LibTorch's own CPU allocator (it
 /// was born before the Session) is moved into counted memory first. nullptr for storages that cannot be paged: smaller
-/// than `min_bytes`, not resizable (external memory, shared memory, COW), not on the CPU. `is_new` tells a registration.
-/// Throws OutOfBudget when a moved storage does not fit.
+/// than `min_bytes`, not resizable (external memory, shared memory, COW), not on the CPU. `is_new` tells a
+/// registration. Throws OutOfBudget when a moved storage does not fit.
 Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, bool& is_new);
 
 using StorageVisitor = c10::function_ref<void(c10::StorageImpl&)>;
 
-/// Visits every storage that a kernel given `value` can touch: of tensors, lists, optionals, tuples, Storage values, and
-/// of the tensors inside sparse, compressed sparse, nested and per-channel quantized ones. In a fixed order.
+/// Visits every storage that a kernel given `value` can touch: of tensors, lists, optionals, tuples, Storage values,
+/// and of the tensors inside sparse, compressed sparse, nested and per-channel quantized ones. In a fixed order.
 void visit_storages(const c10::IValue& value, StorageVisitor visit);
 void visit_storages(const at::Tensor& tensor, StorageVisitor visit);
 

@@ -2,10 +2,11 @@
 //
 // Every variant is a process of its own that waits for the word to take one more step, so that a noisy machine is noisy
 // for all of them, and stock LibTorch runs with its own allocator.
-#include <ATen/Context.h>
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <fcntl.h>
 #include <sys/wait.h>
+#include <torch/optim/adam.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +16,6 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <torch/optim/adam.h>
 
 #include "core/error.h"
 #include "runtime/fingerprint.h"
@@ -74,7 +74,9 @@ int serve_stock(const RunContext& context) {
         const double value = loss.item<double>();
         return json{{"seconds", std::chrono::duration<double>(Clock::now() - start).count()}, {"loss", value}};
       },
-      [&] { return json{{"sha256", weights_sha256(task->module())}}; });
+      [&] {
+        return json{{"sha256", weights_sha256(task->module())}};
+      });
 }
 
 int serve_budget(const RunContext& context, int64_t budget_bytes) {
@@ -90,8 +92,10 @@ int serve_budget(const RunContext& context, int64_t budget_bytes) {
       },
       [&] {
         const SessionStats stats = run.session().stats();
-        return json{{"sha256", weights_sha256(run.task().module())}, {"peak_bytes", stats.peak_bytes},
-                    {"bytes_out", stats.pager.bytes_out}, {"bytes_in", stats.pager.bytes_in}};
+        return json{{"sha256", weights_sha256(run.task().module())},
+                    {"peak_bytes", stats.peak_bytes},
+                    {"bytes_out", stats.pager.bytes_out},
+                    {"bytes_in", stats.pager.bytes_in}};
       });
 }
 
@@ -166,8 +170,21 @@ struct Variant {
 
 std::vector<std::string> worker_arguments(const Options& options, const std::string& variant) {
   const TrainOptions& t = options.flags.options;
-  return {"spillway", "bench", "paging", "--worker", variant, "--model", t.model, "--data", t.data, "--filters",
-          std::to_string(t.filters), "--batch", std::to_string(t.batch), "--seed", std::to_string(t.seed)};
+  return {"spillway",
+          "bench",
+          "paging",
+          "--worker",
+          variant,
+          "--model",
+          t.model,
+          "--data",
+          t.data,
+          "--filters",
+          std::to_string(t.filters),
+          "--batch",
+          std::to_string(t.batch),
+          "--seed",
+          std::to_string(t.seed)};
 }
 
 /// Rounds of one step each, every variant in turn; the first two rounds (on demand, then first planned) do not count.
@@ -199,9 +216,9 @@ json report(const TrainOptions& options, const Observation& observed, const std:
     const bool equal = v.losses == unlimited.losses && v.last["sha256"] == unlimited.last["sha256"];
     const double step = median(v.seconds);
     const bool limited = v.budget_bytes != kUnlimitedBytes;
-    std::printf("%8s %12s %12s %8.3f s %8.3f %11.3f %8.4f s %10s\n", v.name.c_str(), format_bytes(v.budget_bytes).c_str(),
-                format_bytes(v.last["peak_bytes"]).c_str(), step, step / median(stock.seconds),
-                step / median(unlimited.seconds), v.exposed, equal ? "yes" : "NO");
+    std::printf("%8s %12s %12s %8.3f s %8.3f %11.3f %8.4f s %10s\n", v.name.c_str(),
+                format_bytes(v.budget_bytes).c_str(), format_bytes(v.last["peak_bytes"]).c_str(), step,
+                step / median(stock.seconds), step / median(unlimited.seconds), v.exposed, equal ? "yes" : "NO");
     rows.push_back({{"budget_percent", limited ? json(v.percent) : json(nullptr)},
                     {"budget_bytes", limited ? json(v.budget_bytes) : json(nullptr)},
                     {"peak_bytes", v.last["peak_bytes"]},
@@ -235,7 +252,8 @@ int bench_paging(Options& options) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   RunContext context = make_context(train_options, {});
   if (options.worker == "stock") return serve_stock(context);
-  if (!options.worker.empty()) return serve_budget(context, options.worker == "none" ? kUnlimitedBytes : std::stoll(options.worker));
+  if (!options.worker.empty())
+    return serve_budget(context, options.worker == "none" ? kUnlimitedBytes : std::stoll(options.worker));
 
   const Observation observed = observe(context);
   std::vector<Variant> variants;
@@ -259,7 +277,8 @@ int bench_paging(Options& options) {
     std::ofstream out(options.json_file);
     out << result.dump(2) << "\n";
     out.flush();
-    if (!out) throw std::system_error(errno ? errno : EIO, std::generic_category(), "cannot write '" + options.json_file + "'");
+    if (!out)
+      throw std::system_error(errno ? errno : EIO, std::generic_category(), "cannot write '" + options.json_file + "'");
   }
   return kOk;
 }
@@ -270,10 +289,15 @@ Run add_bench(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("bench", "Measures Spillway against its bounds and against stock LibTorch");
   command->require_subcommand(1);
-  CLI::App* paging = command->add_subcommand("paging", "Step time under budgets against unlimited memory and stock LibTorch");
+  CLI::App* paging =
+      command->add_subcommand("paging", "Step time under budgets against unlimited memory and stock LibTorch");
   options->flags.add_model_flags(*paging);
-  paging->add_option("--budgets", options->percents, "Per cent of the unconstrained peak")->delimiter(',')->capture_default_str();
-  paging->add_option("--steps", options->steps, "Steps of each that count")->capture_default_str()->check(CLI::PositiveNumber);
+  paging->add_option("--budgets", options->percents, "Per cent of the unconstrained peak")
+      ->delimiter(',')
+      ->capture_default_str();
+  paging->add_option("--steps", options->steps, "Steps of each that count")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   paging->add_option("--json", options->json_file, "File for the results");
   paging->add_option("--worker", options->worker)->group("");
   paging->footer("Example: spillway bench paging --model unet3d --edge 96 --filters 16 --json paging.json");

@@ -1,10 +1,11 @@
-// spillway: trains what does not fit, and measures how well. Arguments and the environment are read here and nowhere else.
-#include <CLI/CLI.hpp>
+// spillway: trains what does not fit, and measures how well. Arguments and the environment are read here and nowhere
+// else.
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <system_error>
-#include <unistd.h>
 
 #include "core/error.h"
 #include "ddl/communicator.h"
@@ -60,7 +61,8 @@ int parse_and_run(int argc, char** argv) {
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     std::string what = error.what();
     // CLI11 says "The following argument(s) was/were not expected: --foo".
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) what = "unknown option" + what.substr(what.rfind(": "));
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
+      what = "unknown option" + what.substr(what.rfind(": "));
     return "spillway: " + what + " (see --help)\n";
   });
   struct Command {
@@ -81,4 +83,6 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 }  // namespace spillway::tools
 
-int main(int argc, char** argv) { return spillway::tools::parse_and_run(argc, argv); }
+int main(int argc, char** argv) {
+  return spillway::tools::parse_and_run(argc, argv);
+}

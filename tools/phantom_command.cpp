@@ -14,8 +14,9 @@ Run add_phantom(CLI::App& app) {
     uint64_t seed = 0;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("phantom", "Writes synthetic brain volumes with tumours as NIfTI cases in the "
-                                                    "BraTS layout (CASE/CASE_{flair,t1,t1ce,t2,seg}.nii.gz)");
+  CLI::App* command = app.add_subcommand("phantom",
+                                         "Writes synthetic brain volumes with tumours as NIfTI cases in the "
+                                         "BraTS layout (CASE/CASE_{flair,t1,t1ce,t2,seg}.nii.gz)");
   command->add_option("--out", options->out, "Folder to write; made when missing, refused when it holds anything else")
       ->required();
   command->add_option("--cases", options->cases, "How many")->capture_default_str();

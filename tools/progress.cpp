@@ -20,7 +20,9 @@ std::string bar(double filled, int width) {
   return text;
 }
 
-void row(const char* name, const std::string& value) { std::printf("  %-22s %s\n", name, value.c_str()); }
+void row(const char* name, const std::string& value) {
+  std::printf("  %-22s %s\n", name, value.c_str());
+}
 
 std::string seconds(double s) {
   char text[32];
@@ -67,7 +69,9 @@ void Progress::heading(const std::string& text) {
   std::fflush(stdout);
 }
 
-void Progress::on_decision(const std::string& text) { heading(text); }
+void Progress::on_decision(const std::string& text) {
+  heading(text);
+}
 
 void Progress::on_step(int64_t step, int64_t steps, const StepOutcome& outcome, int64_t resident_bytes) {
   if (!speaks_) return;
@@ -78,12 +82,13 @@ void Progress::on_step(int64_t step, int64_t steps, const StepOutcome& outcome, 
   const Ledger& ledger = CpuDevice::instance().ledger();
   const bool limited = ledger.budget_bytes() != kUnlimitedBytes;
   const std::string memory =
-      limited ? str("[", bar(static_cast<double>(resident_bytes) / static_cast<double>(ledger.budget_bytes()), 20), "] ",
-                    format_bytes(resident_bytes), " of ", format_bytes(ledger.budget_bytes()))
+      limited ? str("[", bar(static_cast<double>(resident_bytes) / static_cast<double>(ledger.budget_bytes()), 20),
+                    "] ", format_bytes(resident_bytes), " of ", format_bytes(ledger.budget_bytes()))
               : format_bytes(resident_bytes);
-  std::printf("%sstep %lld/%lld  loss %.5f  %.0f ms/step  %s%s", terminal_ ? "\r\033[K" : "", static_cast<long long>(step),
-              static_cast<long long>(steps), outcome.loss, 1e3 * since_line_seconds_ / static_cast<double>(since_line_steps_),
-              memory.c_str(), terminal_ ? "" : "\n");
+  std::printf("%sstep %lld/%lld  loss %.5f  %.0f ms/step  %s%s", terminal_ ? "\r\033[K" : "",
+              static_cast<long long>(step), static_cast<long long>(steps), outcome.loss,
+              1e3 * since_line_seconds_ / static_cast<double>(since_line_steps_), memory.c_str(),
+              terminal_ ? "" : "\n");
   std::fflush(stdout);
   line_open_ = terminal_;
   since_line_seconds_ = 0;
@@ -98,26 +103,29 @@ void Progress::on_metric(const MetricPoint& point) {
 }
 
 void print_summary(const TrainResult& r, const std::vector<NamedResult>& others) {
-  std::printf("\n%s, %lld parameters, %d rank(s), %zu steps\n", r.options.model.c_str(), static_cast<long long>(r.parameters),
-              r.world_size, r.losses.size());
+  std::printf("\n%s, %lld parameters, %d rank(s), %zu steps\n", r.options.model.c_str(),
+              static_cast<long long>(r.parameters), r.world_size, r.losses.size());
   const bool limited = r.budget_bytes != kUnlimitedBytes;
   std::string peak = format_bytes(r.peak_bytes);
-  if (limited) peak += " (" + percent(static_cast<double>(r.peak_bytes) / static_cast<double>(r.budget_bytes)) + " of the budget)";
+  if (limited)
+    peak += " (" + percent(static_cast<double>(r.peak_bytes) / static_cast<double>(r.budget_bytes)) + " of the budget)";
   row("budget per rank", format_bytes(r.budget_bytes));
   row("counted peak", peak);
   if (r.observed) row("unconstrained peak", format_bytes(r.observed->peak_bytes));
   row("smallest budget", format_bytes(r.floor_bytes));
   std::string step = seconds(r.median_step_seconds());
   if (const TrainResult* unlimited = find(others, "unlimited"))
-    step += str(" (", percent(r.median_step_seconds() / unlimited->median_step_seconds()), " of unlimited's ",
-                seconds(unlimited->median_step_seconds()), ")");
+    step += str("; ", percent(step_time_ratio(r, *unlimited)), " of unlimited over its ", unlimited->losses.size(),
+                " steps");
   row("median step", step);
   row("paged out, in", format_bytes(r.bytes_out) + ", " + format_bytes(r.bytes_in));
   row("waited for copies", seconds(r.exposed_copy_seconds) + " of the whole run");
-  if (r.allreduce) row("gradient allreduce", str(r.allreduce->levels, " ranks, ", format_bytes(r.allreduce->bytes_per_step), " in ",
-                                                 seconds(r.allreduce->seconds_per_step), " per step"));
-  if (r.kfac) row("K-FAC", str(r.kfac->strategy, " f=", r.kfac->grad_worker_frac, ", ", r.kfac->layers, " layers (",
-                               r.kfac->separable_layers, " separable), ", format_bytes(r.kfac->state_bytes), " of state"));
+  if (r.allreduce)
+    row("gradient allreduce", str(r.allreduce->levels, " ranks, ", format_bytes(r.allreduce->bytes_per_step), " in ",
+                                  seconds(r.allreduce->seconds_per_step), " per step"));
+  if (r.kfac)
+    row("K-FAC", str(r.kfac->strategy, " f=", r.kfac->grad_worker_frac, ", ", r.kfac->layers, " layers (",
+                     r.kfac->separable_layers, " separable), ", format_bytes(r.kfac->state_bytes), " of state"));
   row(r.metric_name.c_str(), metric_curve(r));
   for (const NamedResult& other : others)
     if (other.name != "unlimited") row(str(r.metric_name, ", ", other.name).c_str(), metric_curve(other.result));

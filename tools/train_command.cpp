@@ -145,15 +145,19 @@ Run add_train(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Trains a model under a byte budget; under mpirun, data-parallel");
   options->flags.add_model_flags(*command);
   options->flags.add_training_flags(*command);
-  command->add_option("--compare", options->compare, "Runs to set beside the main one: unlimited (five steps without a "
-                                                     "budget), adam, adam@LR (as many steps, the same budget)")
+  command
+      ->add_option("--compare", options->compare,
+                   "Runs to set beside the main one: unlimited (five steps without a "
+                   "budget), adam, adam@LR (as many steps, the same budget)")
       ->delimiter(',');
   command->add_option("--report", options->report, "Folder for report.html and trace.json");
   command->add_option("--json", options->json, "File for the results");
   command->add_option("--comm-timeout", options->comm_timeout_seconds, "Seconds to wait for another rank")
-      ->capture_default_str()->check(CLI::Range(0.001, 86400.0));
+      ->capture_default_str()
+      ->check(CLI::Range(0.001, 86400.0));
   command->add_flag("--quiet", options->quiet, "Print errors only");
-  command->footer("Example: mpirun -np 2 --bind-to none spillway train --data phantoms --budget 50% --kfac --report out");
+  command->footer(
+      "Example: mpirun -np 2 --bind-to none spillway train --data phantoms --budget 50% --kfac --report out");
   return [options] { return train_command(*options); };
 }
 

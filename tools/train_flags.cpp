@@ -25,32 +25,42 @@ void TrainFlags::add_model_flags(CLI::App& command) {
   command.add_option("--model", options.model, "unet3d or mlp")->capture_default_str();
   command.add_option("--data", data, "Folder of NIfTI cases in the BraTS layout, or synthetic:EDGE (mlp: features)");
   command.add_option("--edge", edge, "Edge of synthetic volumes, voxels; default 96");
-  command.add_option("--shape", shape, "What volumes are cropped and padded to, DxHxW, multiples of 16; default: the "
-                                       "smallest that holds all cases");
+  command.add_option("--shape", shape,
+                     "What volumes are cropped and padded to, DxHxW, multiples of 16; default: the "
+                     "smallest that holds all cases");
   command.add_option("--batch", options.batch, "Cases per rank and step")->capture_default_str();
   command.add_option("--filters", options.filters, "Channels of unet3d's top level")->capture_default_str();
-  command.add_option("--seed", options.seed, "Of weights, data order, dropout and synthetic data")->capture_default_str();
+  command.add_option("--seed", options.seed, "Of weights, data order, dropout and synthetic data")
+      ->capture_default_str();
   command.add_option("--device", device, "cpu, or auto")->capture_default_str();
 }
 
 void TrainFlags::add_training_flags(CLI::App& command) {
   auto* steps = command.add_option("--steps", options.steps, "Training steps")->capture_default_str();
   command.add_option("--epochs", options.epochs, "Passes over the training cases")->excludes(steps);
-  command.add_option("--budget", budget, "Device bytes per rank: 600MiB, 16GB, 50% of the unconstrained peak (measured "
-                                         "first), or none")->capture_default_str();
+  command
+      .add_option("--budget", budget,
+                  "Device bytes per rank: 600MiB, 16GB, 50% of the unconstrained peak (measured "
+                  "first), or none")
+      ->capture_default_str();
   command.add_option("--optimizer", optimizer, "adam or sgd; default adam, with --kfac sgd");
   command.add_option("--lr", lr, "Learning rate; default 5e-4 for adam, 0.1 for sgd");
   command.add_option("--momentum", options.momentum, "Of sgd")->capture_default_str();
   command.add_option("--weight-decay", options.weight_decay, "")->capture_default_str();
   command.add_flag("--kfac", options.use_kfac, "Precondition gradients by K-FAC");
   command.add_option("--kfac-strategy", strategy, "comm_opt, mem_opt or hybrid")->capture_default_str();
-  command.add_option("--grad-worker-frac", grad_worker_frac, "Share of ranks that precondition a layer, 1/ranks to 1, or "
-                                                             "auto: the budget decides")->capture_default_str();
+  command
+      .add_option("--grad-worker-frac", grad_worker_frac,
+                  "Share of ranks that precondition a layer, 1/ranks to 1, or "
+                  "auto: the budget decides")
+      ->capture_default_str();
   kfac::KfacOptions& k = options.kfac;
   command.add_option("--factor-interval", k.factor_interval, "Steps between factor updates")->capture_default_str();
   command.add_option("--inverse-interval", k.inverse_interval, "Steps between decompositions")->capture_default_str();
-  auto* relative = command.add_option("--relative-damping", k.relative_damping,
-                                      "Damping as a share of a layer's mean eigenvalue product")->capture_default_str();
+  auto* relative = command
+                       .add_option("--relative-damping", k.relative_damping,
+                                   "Damping as a share of a layer's mean eigenvalue product")
+                       ->capture_default_str();
   command.add_option("--damping", damping, "Absolute damping, the same for every layer")->excludes(relative);
   command.add_option("--burn-in", k.burn_in, "First steps, in all of which factors are updated")->capture_default_str();
   command.add_option("--kl-clip", k.kl_clip, "Bound on the predicted change of the output, at the first step")
@@ -58,14 +68,19 @@ void TrainFlags::add_training_flags(CLI::App& command) {
   command.add_option("--kl-clip-steps", k.kl_clip_steps, "The bound falls as 1/(1 + step/this); inf keeps it")
       ->capture_default_str();
   command.add_option("--conv-factors", conv_factors, "full, separable or auto")->capture_default_str();
-  command.add_option("--max-factor-dim", k.max_factor_dim, "auto goes separable above this side")->capture_default_str();
+  command.add_option("--max-factor-dim", k.max_factor_dim, "auto goes separable above this side")
+      ->capture_default_str();
   command.add_flag("--deterministic", options.deterministic, "Deterministic algorithms only");
-  command.add_option("--validate-every", options.validate_every, "Steps between measurements on the held-out cases; 0: "
-                                                                 "five in a run")->capture_default_str();
+  command
+      .add_option("--validate-every", options.validate_every,
+                  "Steps between measurements on the held-out cases; 0: "
+                  "five in a run")
+      ->capture_default_str();
 }
 
 TrainOptions TrainFlags::resolve(int world) {
-  if (device == "cuda") throw BadRequest("--device is 'cuda', but this program was built for the CPU alone; allowed is cpu or auto");
+  if (device == "cuda")
+    throw BadRequest("--device is 'cuda', but this program was built for the CPU alone; allowed is cpu or auto");
   if (device != "cpu" && device != "auto") throw BadRequest(str("--device is '", device, "'; allowed is cpu or auto"));
   if (edge < 0) throw BadRequest(str("--edge is ", edge, "; it must be positive"));
   if (edge > 0 && !shape.empty()) throw BadRequest("--edge and --shape exclude each other");

@@ -72,7 +72,9 @@ inline at::Tensor input_factor(const at::Tensor& input, const kfac::Geometry& ge
 
 /// G = B Σ ggᵀ, [groups, side, side], for gradient [batch, out, *spatial].
 inline at::Tensor output_factor(const at::Tensor& gradient, int64_t groups) {
-  const auto g = gradient.reshape({gradient.size(0), gradient.size(1), -1}).transpose(0, 1).reshape({groups, gradient.size(1) / groups, -1});
+  const auto g = gradient.reshape({gradient.size(0), gradient.size(1), -1})
+                     .transpose(0, 1)
+                     .reshape({groups, gradient.size(1) / groups, -1});
   return g.bmm(g.transpose(1, 2)) * gradient.size(0);
 }
 

@@ -1,8 +1,7 @@
 #include "runtime/train.h"
 
-#include <gtest/gtest.h>
-
 #include <ATen/Context.h>
+#include <gtest/gtest.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -89,7 +88,8 @@ TEST(GradWorkerChoiceTest, TakesFewerWhenCopiesOfEigenbasesWouldOutlastCompute) 
 }
 
 TEST(ResolveBudgetTest, MeansASharesBytesAndRefusesWhatIsBelowTheFloor) {
-  Observation observed{.peak_bytes = 1000, .floor_bytes = 400, .floor_operator = "aten::conv", .floor_operator_bytes = 300};
+  Observation observed{
+      .peak_bytes = 1000, .floor_bytes = 400, .floor_operator = "aten::conv", .floor_operator_bytes = 300};
   EXPECT_EQ(resolve_budget(BudgetRequest::parse("none"), observed), kUnlimitedBytes);
   EXPECT_EQ(resolve_budget(BudgetRequest::parse("50%"), observed), 500);
   EXPECT_EQ(resolve_budget(BudgetRequest::parse("400"), observed), 400);
@@ -166,7 +166,9 @@ TEST(TrainOptionsTest, NamesTheBadField) {
   refused([](TrainOptions& o) { o.optimizer = "lion"; }, "optimizer");
 }
 
-TEST(VersionTest, IsTheProjects) { EXPECT_STREQ(kVersion, SPILLWAY_PROJECT_VERSION); }
+TEST(VersionTest, IsTheProjects) {
+  EXPECT_STREQ(kVersion, SPILLWAY_PROJECT_VERSION);
+}
 
 }  // namespace
 }  // namespace spillway

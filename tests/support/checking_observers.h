@@ -43,7 +43,8 @@ class SchemaChecker final : public OperatorObserver {
     for (const Kept& kept : kept_) {
       ++compared_;
       const void* data = kept.storage->_mutable_data_ptr_no_checks().get();
-      if (!data || kept.storage->nbytes() != kept.bytes.size() || std::memcmp(data, kept.bytes.data(), kept.bytes.size()))
+      if (!data || kept.storage->nbytes() != kept.bytes.size() ||
+          std::memcmp(data, kept.bytes.data(), kept.bytes.size()))
         liars_.insert(kept.name);
     }
     kept_.clear();

@@ -100,7 +100,8 @@ TEST(GateTest, ViewsExpandedAndOverlappingTensors) {
     auto e = b.slice(0, 0, 1).expand({50, 100});
     auto w = b.as_strided({10, 10}, {3, 7}, 5);
     b.mul_(2);
-    return Tensors{v + 1, e * 2, w.clone(), b.view(-1).slice(0, 0, 10'000, 3).contiguous(), at::_unsafe_view(b, {10'000})};
+    return Tensors{v + 1, e * 2, w.clone(), b.view(-1).slice(0, 0, 10'000, 3).contiguous(),
+                   at::_unsafe_view(b, {10'000})};
   });
 }
 
@@ -219,25 +220,29 @@ TEST(GateTest, AnOperatorOutsideAtenIsTakenToWriteItsArguments) {
     return true;
   }();
   (void)defined;
-  auto sneaky = c10::Dispatcher::singleton().findSchemaOrThrow("gate_test::sneaky", "").typed<void(const at::Tensor&)>();
+  auto sneaky =
+      c10::Dispatcher::singleton().findSchemaOrThrow("gate_test::sneaky", "").typed<void(const at::Tensor&)>();
   CpuDevice::instance();
   Session session({.min_page_bytes = 1, .observer = std::make_shared<EvictEverything>()});
   auto x = at::zeros({1000});
-  auto y = x + 1;   // x leaves, and is clean
+  auto y = x + 1;  // x leaves, and is clean
   (void)(x + y);
   sneaky.call(x);
   EXPECT_EQ(x[0].item<float>(), 42);
 }
 
 TEST(GateTest, CollectivesOfC10dAreRefused) {
-  static auto* library = new torch::Library(torch::Library::FRAGMENT, "_c10d_functional", c10::nullopt, __FILE__, __LINE__);
+  static auto* library =
+      new torch::Library(torch::Library::FRAGMENT, "_c10d_functional", c10::nullopt, __FILE__, __LINE__);
   static bool defined = [] {
     library->def("gate_test_reduce(Tensor x) -> Tensor");
     library->impl("gate_test_reduce", c10::DispatchKey::CPU, [](const at::Tensor& x) { return x.clone(); });
     return true;
   }();
   (void)defined;
-  auto reduce = c10::Dispatcher::singleton().findSchemaOrThrow("_c10d_functional::gate_test_reduce", "").typed<at::Tensor(const at::Tensor&)>();
+  auto reduce = c10::Dispatcher::singleton()
+                    .findSchemaOrThrow("_c10d_functional::gate_test_reduce", "")
+                    .typed<at::Tensor(const at::Tensor&)>();
   Session session(SessionOptions{});
   try {
     (void)reduce.call(at::ones({4}));

@@ -85,7 +85,8 @@ TEST(OptimTest, NeedsOnlyOneGroupResidentAtATime) {
 TEST(OptimTest, CountsWeightsGradientsAndState) {
   CpuDevice& device = CpuDevice::instance();
   auto used = [&](Category category) { return device.ledger().used_by_category()[static_cast<size_t>(category)]; };
-  const int64_t weights = used(Category::weights), gradients = used(Category::gradients), state = used(Category::optimizer);
+  const int64_t weights = used(Category::weights), gradients = used(Category::gradients),
+                state = used(Category::optimizer);
   auto p = at::ones({1 << 16}).requires_grad_();
   Adam adam({p}, {});
   p.square().sum().backward();

@@ -67,7 +67,7 @@ TEST_F(PagerTest, DropsCleanPagesBeforeDirtyOnesWithoutASecondCopy) {
   auto a = buffer(1), b = buffer(2), c = buffer(3);
   auto d = buffer(4);  // a leaves, with a copy, and b's copy is started too
   EXPECT_FALSE(a->present());
-  touch(*a);           // b goes; a is back and clean
+  touch(*a);  // b goes; a is back and clean
   ASSERT_TRUE(a->holds(1));
   const int64_t copied = pager.stats().bytes_out;
   touch(*c, /*write=*/true);
@@ -147,7 +147,7 @@ TEST_F(PagerTest, FreesHostAndDeviceBytesOfPagesThatEnd) {
   b.reset();
   c.reset();
   d.reset();
-  e.reset();  // resident
+  e.reset();           // resident
   pager.bring_home();  // nothing is left but copies under way
   EXPECT_EQ(host.used_bytes(), 0);
   EXPECT_EQ(ledger.used_bytes(), 0);

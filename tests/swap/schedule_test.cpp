@@ -49,9 +49,9 @@ StepTrace forward_and_backward(int n, int64_t bytes) {
 TEST(StepTraceTest, CountsWhatIsAliveAndTheNeediestOperator) {
   StepTrace trace = forward_and_backward(4, 1000);
   std::vector<int64_t> live = live_bytes(trace);
-  EXPECT_EQ(live[0], 400 + 1000);           // weights, and the first activation being made
-  EXPECT_EQ(live[3], 400 + 3000 + 1000);    // the last one
-  EXPECT_EQ(live[4], 400 + 4000 + 100);     // the first backward operator
+  EXPECT_EQ(live[0], 400 + 1000);         // weights, and the first activation being made
+  EXPECT_EQ(live[3], 400 + 3000 + 1000);  // the last one
+  EXPECT_EQ(live[4], 400 + 4000 + 100);   // the first backward operator
   EXPECT_EQ(live[7], 400 + 1000 + 100);
   EXPECT_EQ(trace.unconstrained_peak_bytes(), 4500);
   size_t index = 0;
@@ -87,8 +87,8 @@ TEST(ScheduleTest, BringsBackEarlyEnoughForASlowLinkWhereThereIsRoom) {
     for (const Schedule::PageIn& in : schedule.page_ins) longest = std::max(longest, in.use - in.trigger);
     return longest;
   };
-  EXPECT_EQ(lead(1e9), 2);   // one operator's time is plenty
-  EXPECT_GT(lead(4e4), 2);   // a page takes 2.5 operators
+  EXPECT_EQ(lead(1e9), 2);  // one operator's time is plenty
+  EXPECT_GT(lead(4e4), 2);  // a page takes 2.5 operators
 }
 
 TEST(ScheduleTest, CopiesNothingOutThatIsCleanFromTheLastStep) {

@@ -117,7 +117,9 @@ struct SessionTest : ::testing::Test {
   int64_t peak = 0, floor = 0;
 };
 
-TEST_F(SessionTest, AnUnlimitedSessionChangesNothing) { expect_same(train(SessionOptions{}), unlimited); }
+TEST_F(SessionTest, AnUnlimitedSessionChangesNothing) {
+  expect_same(train(SessionOptions{}), unlimited);
+}
 
 TEST_F(SessionTest, EvictingEverythingAfterEveryOperatorChangesNothing) {
   Result result = train(SessionOptions{.min_page_bytes = 1, .observer = std::make_shared<EvictEverything>()});
@@ -154,7 +156,8 @@ TEST_F(SessionTest, LateCopiesChangeNothing) {
     SCOPED_TRACE(seed);
     SessionOptions options{.budget_bytes = peak / 2, .small_page_bytes = 1 << 14};
     options.decorate_timeline = [seed](std::unique_ptr<Timeline>, std::string_view lane) {
-      return std::make_unique<DelayedTimeline>(seed + static_cast<uint32_t>(lane.size()), std::chrono::microseconds(700));
+      return std::make_unique<DelayedTimeline>(seed + static_cast<uint32_t>(lane.size()),
+                                               std::chrono::microseconds(700));
     };
     Result result = train(options);
     expect_same(result, unlimited);
@@ -165,7 +168,8 @@ TEST_F(SessionTest, LateCopiesChangeNothing) {
 TEST_F(SessionTest, AFailedCopyIsThrownAndTheProcessGoesOn) {
   for (std::string_view bad_lane : {"copy out", "copy in"}) {
     SessionOptions options{.budget_bytes = peak / 2, .small_page_bytes = 1 << 14};
-    options.decorate_timeline = [&](std::unique_ptr<Timeline> real, std::string_view lane) -> std::unique_ptr<Timeline> {
+    options.decorate_timeline = [&](std::unique_ptr<Timeline> real,
+                                    std::string_view lane) -> std::unique_ptr<Timeline> {
       if (lane != bad_lane) return real;
       return std::make_unique<FailingTimeline>(std::move(real), 5);
     };
@@ -213,7 +217,8 @@ TEST_F(SessionTest, AStepThatDoesSomethingElseFallsBackToDemandAndIsPlannedAnew)
     return losses;
   };
   int64_t deviations = 0;
-  EXPECT_EQ(run(SessionOptions{.budget_bytes = peak, .small_page_bytes = 1 << 14}, &deviations), run(std::nullopt, nullptr));
+  EXPECT_EQ(run(SessionOptions{.budget_bytes = peak, .small_page_bytes = 1 << 14}, &deviations),
+            run(std::nullopt, nullptr));
   EXPECT_GE(deviations, 3);
   EXPECT_LE(deviations, 6);
 }

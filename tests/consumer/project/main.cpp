@@ -1,7 +1,7 @@
 // Uses the LibTorch-free floor of an installed Spillway.
-#include "core/ledger.h"
-
 #include <cstdio>
+
+#include "core/ledger.h"
 
 int main() {
   spillway::Ledger ledger("cpu", 1000);
