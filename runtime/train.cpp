@@ -203,6 +203,7 @@ TrainResult train(const RunContext& context, TrainListener& listener, const std:
     listener.on_decision(str("K-FAC grad_worker_frac ", fraction, ": ", reason));
   }
 
+  listener.on_start();
   StepRecorder recorder(CpuDevice::instance().ledger());
   TrainingRun run(context, result.budget_bytes, fraction, &recorder);
   Sampler lengths(context.split.train, options.batch, 0, context.world(), options.seed);

@@ -12,6 +12,8 @@ namespace spillway {
 class TrainListener {
  public:
   virtual ~TrainListener() = default;
+  /// The request is feasible and training is about to begin; what it throws ends the run before it starts.
+  virtual void on_start() {}
   /// A decision and its reason, in one line.
   virtual void on_decision(const std::string&) {}
   /// After every step; `resident_bytes` are held on this rank now.

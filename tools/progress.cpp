@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <utility>
 
 #include "core/bytes.h"
 #include "core/cpu_allocator.h"
@@ -67,6 +68,10 @@ void Progress::heading(const std::string& text) {
   end_line();
   std::printf("-- %s\n", text.c_str());
   std::fflush(stdout);
+}
+
+void Progress::on_start() {
+  if (auto check = std::exchange(check_, nullptr)) check();
 }
 
 void Progress::on_decision(const std::string& text) {

@@ -1,6 +1,6 @@
 /// What a person sees while a run goes on, and when it has ended.
 #pragma once
-#include <chrono>
+#include <functional>
 #include <vector>
 
 #include "runtime/report.h"
@@ -13,7 +13,10 @@ namespace spillway::tools {
 class Progress final : public TrainListener {
  public:
   Progress(bool speaks, bool launched);
+  /// What to do before the first run starts; called once.
+  void before_start(std::function<void()> check) { check_ = std::move(check); }
   void heading(const std::string& text);
+  void on_start() override;
   void on_decision(const std::string& text) override;
   void on_step(int64_t step, int64_t steps, const StepOutcome& outcome, int64_t resident_bytes) override;
   void on_metric(const MetricPoint& point) override;
@@ -24,6 +27,7 @@ class Progress final : public TrainListener {
   const bool speaks_;
   const bool terminal_;
   bool line_open_ = false;
+  std::function<void()> check_;
   double since_line_seconds_ = 0;  // of the steps since the last line
   int64_t since_line_steps_ = 0;
 };

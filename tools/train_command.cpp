@@ -104,7 +104,6 @@ int train_command(Options& options) {
   const TrainOptions train_options = options.flags.resolve(world_size);
   std::vector<TrainOptions> compared;
   for (const std::string& what : options.compare) compared.push_back(compared_options(train_options, what));
-  if (speaks && !options.json.empty()) check_writable(options.json);
 
   at::globalContext().setDeterministicAlgorithms(train_options.deterministic, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
@@ -113,15 +112,21 @@ int train_command(Options& options) {
   end_after_this_step();
 
   Progress progress(speaks && !options.quiet, ddl::launched_by_mpi());
+  progress.before_start([&] {
+    if (speaks && !options.json.empty()) check_writable(options.json);
+    if (speaks && !options.report.empty()) check_report_dir(options.report);
+  });
   TrainResult result = train(context, progress, &interrupted);
   std::vector<NamedResult> others;
-  for (size_t i = 0; i < compared.size() && !interrupted && !result.interrupted; ++i) {
+  bool stopped = result.interrupted;
+  for (size_t i = 0; i < compared.size() && !stopped; ++i) {
     progress.heading(str("compared with ", options.compare[i]));
     RunContext other = context;
     other.options = compared[i];
     if (other.options.budget.kind != BudgetRequest::Kind::none)
       other.options.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = result.budget_bytes};
     others.push_back({options.compare[i], train(other, progress, &interrupted)});
+    stopped = others.back().result.interrupted;
   }
   if (speaks) {
     if (!options.quiet) print_summary(result, others);
@@ -131,7 +136,7 @@ int train_command(Options& options) {
       std::printf("report: %s\n", (std::filesystem::absolute(options.report) / "report.html").c_str());
     }
   }
-  if (interrupted || result.interrupted) {
+  if (stopped) {
     if (speaks) std::fprintf(stderr, "spillway: interrupted after step %zu\n", result.losses.size());
     return kInterrupted;
   }

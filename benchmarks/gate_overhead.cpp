@@ -1,0 +1,37 @@
+// What the gate adds to an operator: plain LibTorch, a Session outside a step, and inside a traced step.
+//     build/bin/gate_overhead
+#include <ATen/ATen.h>
+#include <benchmark/benchmark.h>
+
+#include <optional>
+
+#include "swap/session.h"
+
+namespace {
+
+enum Mode : int64_t { kPlain, kGated, kTraced };
+
+void small_operator(benchmark::State& state) {
+  at::NoGradGuard no_grad;
+  std::optional<spillway::Session> session;
+  if (state.range(0) != kPlain) session.emplace(spillway::SessionOptions{});
+  at::Tensor x = at::ones({state.range(1)});
+  int64_t done = 0;
+  std::optional<spillway::Session::Step> step;
+  for (auto _ : state) {
+    // A trace grows with its step: steps of a thousand operators, like training's.
+    if (state.range(0) == kTraced && done++ % 1000 == 0) {
+      step.reset();
+      step.emplace(session->step());
+    }
+    x.add_(1);
+  }
+  step.reset();
+  state.SetLabel(state.range(0) == kPlain ? "plain" : state.range(0) == kGated ? "session" : "session, traced step");
+}
+
+}  // namespace
+
+// 16 elements are not paged; 2048 (8 KiB) are.
+BENCHMARK(small_operator)->ArgsProduct({{kPlain, kGated, kTraced}, {16, 2048}});
+BENCHMARK_MAIN();
