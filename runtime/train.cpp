@@ -55,14 +55,13 @@ double choose_fraction(const RunContext& context, const std::optional<Observatio
   inputs.world = context.world();
   inputs.budget_bytes = budget_bytes;
   if (inputs.world > 1) {
-    TaskOptions task;
-    task.unet3d.filters = options.filters;
-    for (const kfac::Layer& layer : kfac::find_layers(make_task(options.model, task)->module(), options.kfac).layers)
+    auto task = make_task(options.model, task_options(options, *context.data));
+    for (const kfac::Layer& layer : kfac::find_layers(task->module(), options.kfac).layers)
       inputs.layers.push_back(layer.shape);
   }
   if (observed) {
     inputs.first_step_peak_bytes = observed->peak_bytes;
-    // Rank 0's measurements decide, as whole microseconds and kilobytes, so that every rank decides alike.
+    // The largest measured of all ranks, in whole microseconds and kilobytes per second: every rank decides alike.
     inputs.step_seconds =
         static_cast<double>(max_over_ranks(context.comm, static_cast<int64_t>(observed->step_seconds * 1e6))) * 1e-6;
     const auto rate =

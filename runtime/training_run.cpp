@@ -18,17 +18,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-TaskOptions task_options(const TrainOptions& options, const Dataset& data) {
-  TaskOptions task;
-  task.unet3d.filters = options.filters;
-  if (options.model == "mlp") {
-    const Batch sample = data.at(0);
-    task.mlp.input = sample.input.size(1);
-    task.mlp.classes = 10;
-  }
-  return task;
-}
-
 std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& options, torch::nn::Module& module) {
   if (options.optimizer == "sgd")
     return std::make_unique<Sgd>(
@@ -49,6 +38,17 @@ SessionOptions session_options(int64_t budget_bytes, StepRecorder* recorder) {
 }
 
 }  // namespace
+
+TaskOptions task_options(const TrainOptions& options, const Dataset& data) {
+  TaskOptions task;
+  task.unet3d.filters = options.filters;
+  if (options.model == "mlp") {
+    const Batch sample = data.at(0);
+    task.mlp.input = sample.input.size(1);
+    task.mlp.classes = 10;
+  }
+  return task;
+}
 
 int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
   if (!comm) return value;

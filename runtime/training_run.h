@@ -25,6 +25,9 @@ struct RunContext {
   int world() const { return comm ? comm->communicator->size() : 1; }
 };
 
+/// The model's options for these training options and this data.
+TaskOptions task_options(const TrainOptions& options, const Dataset& data);
+
 /// The largest of all ranks' values. Collective.
 int64_t max_over_ranks(const ddl::Comm& comm, int64_t value);
 

@@ -27,7 +27,7 @@ class OperatorLease {
       visit_storages(torch::jit::peek(stack, a, count), [&](c10::StorageImpl& storage) {
         bool is_new = false;
         Page* page = page_or_register(storage, session_.pager, session_.options.min_page_bytes, is_new);
-        if (page) uses.push_back({page, traits.writes[a]});
+        if (page) uses.push_back({page, traits.writes[a], page->next_use});
         if (is_new) births.push_back({page, position});
         ++position;
       });

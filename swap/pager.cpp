@@ -54,7 +54,7 @@ void Pager::lease(std::span<const PageUse> uses) {
     for (const PageUse& use : uses)
       if (use.write) make_dirty(guard, *use.page);
   } catch (...) {
-    for (const PageUse& use : uses) --use.page->leases;
+    end_leases(uses);
     throw;
   }
 }
@@ -62,8 +62,7 @@ void Pager::lease(std::span<const PageUse> uses) {
 void Pager::unlease(std::span<const PageUse> uses) noexcept {
   std::lock_guard lock(mutex_);
   for (const PageUse& use : uses) use.page->next_use = use.next_use;
-  for (const PageUse& use : uses)
-    if (--use.page->leases == 0 && use.page->ended) pages_.erase(use.page->id);
+  end_leases(uses);
 }
 
 void Pager::start_page_out(PageId id) {
@@ -411,6 +410,12 @@ void Pager::end(Page* page) noexcept {
   page->outgoing = false;
   page->ended = true;
   if (page->leases == 0) pages_.erase(page->id);
+}
+
+/// A page that ended while it was leased goes with its last lease.
+void Pager::end_leases(std::span<const PageUse> uses) noexcept {
+  for (const PageUse& use : uses)
+    if (--use.page->leases == 0 && use.page->ended) pages_.erase(use.page->id);
 }
 
 void Pager::drop_host_copy(Page& page) noexcept {

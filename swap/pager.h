@@ -1,6 +1,5 @@
 /// Residency: which pages are on the device, which are on the host, and what moves.
 #pragma once
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -128,6 +127,7 @@ class Pager final : public Reclaimer {
   void wait(Guard& guard, const Ticket& ticket);
   void reap();
   void end(Page* page) noexcept;
+  void end_leases(std::span<const PageUse> uses) noexcept;
   void drop_host_copy(Page& page) noexcept;
   bool fits(int64_t bytes) const;
 

@@ -1,6 +1,5 @@
 /// The inside of a Session, as the gate sees it.
 #pragma once
-#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 

@@ -55,9 +55,7 @@ int serve(Step step, Last last) {
 int serve_stock(const RunContext& context) {
   const TrainOptions& options = context.options;
   at::manual_seed(options.seed);
-  TaskOptions task_options;
-  task_options.unet3d.filters = options.filters;
-  auto task = make_task(options.model, task_options);
+  auto task = make_task(options.model, task_options(options, *context.data));
   torch::optim::Adam adam(task->module().parameters(), torch::optim::AdamOptions(options.lr));
   at::manual_seed(options.seed * 1'000'003 + 1);
   Sampler sampler(context.split.train, options.batch, 0, 1, options.seed);
