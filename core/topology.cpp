@@ -33,6 +33,8 @@ HostTopology discover_host() {
   host.hostname = hostname;
   host.numa_nodes = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_NUMANODE);
   host.memory_bytes = static_cast<int64_t>(hwloc_get_root_obj(topology.get())->total_memory);
+  if (host.memory_bytes == 0)  // hwloc reads it from /sys, which a container may not have
+    host.memory_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
   host.cores = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_CORE);
   std::vector<int> siblings;
   for (int c = 0; c < host.cores; ++c) {

@@ -19,7 +19,6 @@ nlohmann-json3-dev  header  nlohmann/json.hpp
 libgtest-dev        header  gtest/gtest.h
 libgmock-dev        header  gmock/gmock.h
 libbenchmark-dev    header  benchmark/benchmark.h
-libxxhash-dev       header  xxhash.h
 libssl-dev          header  openssl/evp.h
 ca-certificates     file    /etc/ssl/certs/ca-certificates.crt
 util-linux          command flock

@@ -6,7 +6,24 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/support/copies.h"
+#include "tests/support/timeline_conformance.h"
+
 namespace spillway {
+namespace testing {
+
+struct WorkerTimelines {
+  static std::unique_ptr<Timeline> make() { return std::make_unique<WorkerTimeline>("test"); }
+};
+struct DelayedTimelines {
+  static std::unique_ptr<Timeline> make() {
+    return std::make_unique<DelayedTimeline>(5, std::chrono::microseconds(300));
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Worker, TimelineConformanceTest, WorkerTimelines);
+INSTANTIATE_TYPED_TEST_SUITE_P(Delayed, TimelineConformanceTest, DelayedTimelines);
+
+}  // namespace testing
 
 TEST(TimelineTest, RunsWorkInTheOrderOfSubmission) {
   WorkerTimeline timeline("test");

@@ -1,0 +1,54 @@
+// What every Timeline must do. A new backend gets the whole suite in three lines:
+//     struct MyTimelines { static std::unique_ptr<Timeline> make() { … } };
+//     INSTANTIATE_TYPED_TEST_SUITE_P(Mine, TimelineConformanceTest, MyTimelines);
+#pragma once
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/timeline.h"
+
+namespace spillway::testing {
+
+template <class Backend>
+struct TimelineConformanceTest : ::testing::Test {
+  std::unique_ptr<Timeline> timeline = Backend::make();
+};
+TYPED_TEST_SUITE_P(TimelineConformanceTest);
+
+TYPED_TEST_P(TimelineConformanceTest, CopiesEveryByteByTheTimeTheTicketIsDone) {
+  for (size_t bytes : {size_t{1}, size_t{63}, size_t{4097}, size_t{3'000'001}}) {
+    std::vector<char> from(bytes, 'x'), to(bytes + 1, 'o');
+    Ticket ticket = this->timeline->copy(to.data(), from.data(), static_cast<int64_t>(bytes));
+    ticket.wait();
+    EXPECT_TRUE(ticket.done());
+    EXPECT_TRUE(ticket.succeeded());
+    EXPECT_EQ(std::vector<char>(to.begin(), to.end() - 1), from);
+    EXPECT_EQ(to.back(), 'o');
+  }
+}
+
+TYPED_TEST_P(TimelineConformanceTest, RunsCopiesInTheOrderOfSubmission) {
+  // A chain: each buffer gets the one before it, so any other order leaves an old value somewhere.
+  std::vector<std::vector<int>> buffers(50, std::vector<int>(1000, 0));
+  buffers[0].assign(1000, 42);
+  Ticket last;
+  for (size_t i = 1; i < buffers.size(); ++i)
+    last = this->timeline->copy(buffers[i].data(), buffers[i - 1].data(), 1000 * sizeof(int));
+  last.wait();
+  EXPECT_EQ(buffers.back(), buffers.front());
+}
+
+TYPED_TEST_P(TimelineConformanceTest, FinishesWhatWasSubmittedBeforeItEnds) {
+  std::vector<int> from(1000, 7), to(1000, 0);
+  Ticket ticket = this->timeline->copy(to.data(), from.data(), 1000 * sizeof(int));
+  this->timeline.reset();
+  EXPECT_TRUE(ticket.done());
+  EXPECT_EQ(to, from);
+}
+
+REGISTER_TYPED_TEST_SUITE_P(TimelineConformanceTest, CopiesEveryByteByTheTimeTheTicketIsDone,
+                            RunsCopiesInTheOrderOfSubmission, FinishesWhatWasSubmittedBeforeItEnds);
+
+}  // namespace spillway::testing
