@@ -84,10 +84,11 @@ double median_of_steps(const TrainResult& result, size_t count) {
   return sorted.size() % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
-KfacSummary summarise(const kfac::Kfac& kfac, double fraction, const std::string& reason) {
+KfacSummary summarise(const kfac::Kfac& kfac, int64_t world, double fraction, const std::string& reason) {
   KfacSummary summary;
   summary.strategy = kfac::name(kfac.options().strategy);
-  summary.grad_worker_frac = fraction;
+  const int64_t workers = kfac::gradient_workers(kfac.options().strategy, fraction, world);
+  summary.grad_worker_frac = static_cast<double>(workers) / static_cast<double>(world);
   summary.reason = reason;
   summary.layers = static_cast<int64_t>(kfac.layers().size());
   for (const kfac::Layer& layer : kfac.layers()) summary.separable_layers += layer.shape.separable;
@@ -229,7 +230,7 @@ TrainResult train(const RunContext& context, TrainListener& listener, const std:
     if ((i + 1) % every == 0 || i + 1 == steps) measure(i + 1);
   }
   result.weights_sha256 = weights_sha256(run.task().module());
-  if (run.kfac()) result.kfac = summarise(*run.kfac(), fraction, reason);
+  if (run.kfac()) result.kfac = summarise(*run.kfac(), context.world(), fraction, reason);
   finish(result, run, context);
   return result;
 }

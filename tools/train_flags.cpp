@@ -46,7 +46,7 @@ void TrainFlags::add_training_flags(CLI::App& command) {
   command.add_option("--optimizer", optimizer, "adam or sgd; default adam, with --kfac sgd");
   command.add_option("--lr", lr, "Learning rate; default 5e-4 for adam, 0.1 for sgd");
   command.add_option("--momentum", options.momentum, "Of sgd")->capture_default_str();
-  command.add_option("--weight-decay", options.weight_decay, "")->capture_default_str();
+  command.add_option("--weight-decay", options.weight_decay, "L2 penalty")->capture_default_str();
   command.add_flag("--kfac", options.use_kfac, "Precondition gradients by K-FAC");
   command.add_option("--kfac-strategy", strategy, "comm_opt, mem_opt or hybrid")->capture_default_str();
   command
