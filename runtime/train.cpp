@@ -210,8 +210,8 @@ TrainResult train(const RunContext& context, TrainListener& listener, const std:
   const int64_t steps = options.epochs > 0 ? options.epochs * lengths.steps_per_epoch() : options.steps;
   const int64_t every = options.validate_every > 0 ? options.validate_every : (steps + 4) / 5;
   result.metric_name = run.task().metric_name();
-  const auto input = context.data->at(0).input.sizes();
-  if (input.size() == 5) result.shape = {input[2], input[3], input[4]};
+  const Batch sample = context.data->at(0);
+  if (sample.input.dim() == 5) result.shape = {sample.input.size(2), sample.input.size(3), sample.input.size(4)};
 
   auto measure = [&](int64_t step) {
     result.metric.push_back({step, run.validate()});

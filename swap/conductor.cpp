@@ -34,10 +34,6 @@ void Conductor::end_step() {
   in_step_ = false;
   if (following_ && index_ + 1 != static_cast<int32_t>(kind_->trace.operators.size())) deviate();
   if (kind_->planned && matched_ && following_) return;
-  for (Slot& slot : recording_.slots) {
-    slot.uses.erase(std::unique(slot.uses.begin(), slot.uses.end()), slot.uses.end());
-    slot.writes.erase(std::unique(slot.writes.begin(), slot.writes.end()), slot.writes.end());
-  }
   kind_->lasting.clear();
   for (size_t s = 0; s < recording_.slots.size(); ++s)
     if (recording_.slots[s].death == kOutlivesStep) kind_->lasting[recording_.slots[s].page] = static_cast<int32_t>(s);

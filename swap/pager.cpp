@@ -70,7 +70,8 @@ void Pager::start_page_out(PageId id) {
   auto found = pages_.find(id);
   if (found == pages_.end()) return;
   Page& page = *found->second;
-  if (!page.block || page.clean || page.outgoing || page.ended) return;
+  // A leased page may be written through a pointer while the copy reads it, and would then be clean with old bytes.
+  if (!page.block || page.clean || page.outgoing || page.ended || page.leases) return;
   try {
     begin_page_out(page);
   } catch (const OutOfBudget&) {

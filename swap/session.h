@@ -66,7 +66,7 @@ struct SessionStats {
 /// made resident before a kernel runs, and the device's counted bytes never exceed the budget. Results are those of
 /// unlimited memory, bit for bit. Closing brings every tensor home and lifts the budget.
 ///
-///     spillway::Session session({.budget_bytes = 8 * spillway::literals::operator""_GiB(1)});
+///     spillway::Session session({.budget_bytes = spillway::parse_bytes("8GiB")});
 ///     for (auto& batch : loader) {
 ///       auto step = session.step();
 ///       … forward, backward, optimizer, as before …

@@ -5,6 +5,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
 #include <system_error>
 
 #include "core/error.h"

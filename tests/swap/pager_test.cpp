@@ -114,6 +114,20 @@ TEST_F(PagerTest, AnEarlyPageOutMakesTheLaterDropFree) {
   EXPECT_TRUE(a->holds(1));
 }
 
+TEST_F(PagerTest, APageThatIsLentForWritingIsNotCopiedBeforeItIsGivenBack) {
+  auto a = buffer(1);
+  PageUse use{a->page(), true};
+  pager.lease({&use, 1});
+  pager.start_page_out(a->page()->id);
+  while (!a->page()->copy.done()) std::this_thread::yield();
+  a->fill(9);  // what a copy that ran already would not have
+  pager.unlease({&use, 1});
+  auto b = buffer(2), c = buffer(3), d = buffer(4);
+  ASSERT_FALSE(a->present());
+  touch(*a);
+  EXPECT_TRUE(a->holds(9));
+}
+
 TEST_F(PagerTest, PrefetchesOnlyIntoRoomThatIsFreeOrHeldByCleanPagesUsedLater) {
   auto a = buffer(1);
   pager.set_next_use(*a->page(), 40);
