@@ -83,13 +83,18 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
   }
   if (session.options.observer) session.options.observer->before(op, *stack);
 
-  const double waited = session.pager.exposed_seconds();
-  const auto start = Clock::now();
-  op.redispatchBoxed(keys, stack);
-  const std::chrono::duration<double> took = Clock::now() - start;
-  const double seconds = took.count() - (session.pager.exposed_seconds() - waited);
-
-  const int64_t own_bytes = session.device.ledger().workspace_since_mark();
+  double seconds = 0;
+  int64_t own_bytes = 0;
+  if (tracing) {
+    const double waited = session.pager.exposed_seconds();
+    const auto start = Clock::now();
+    op.redispatchBoxed(keys, stack);
+    const std::chrono::duration<double> took = Clock::now() - start;
+    seconds = took.count() - (session.pager.exposed_seconds() - waited);
+    own_bytes = session.device.ledger().workspace_since_mark();
+  } else {
+    op.redispatchBoxed(keys, stack);
+  }
   lease.births.clear();
   register_outputs(session, *stack, op.schema().returns().size(), lease.births);
   if (tracing) conductor.end_operator(seconds, own_bytes, {lease.births.data(), lease.births.size()});
