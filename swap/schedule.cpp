@@ -1,183 +1,360 @@
 #include "swap/schedule.h"
 
 #include <algorithm>
+#include <map>
+#include <random>
+#include <tuple>
+#include <utility>
+
+#include "swap/bound.h"
 
 namespace spillway {
 namespace {
 
-/// One stay away from the device.
-struct Absence {
-  int32_t slot;
-  int64_t evicted_at;  ///< the operator that needed the room
-  int64_t back_at;     ///< the operator that uses it again; kNextUseUnknown: never in sight
-  bool needs_copy;
+/// Copies that take a fifth longer than their rate says still come in time.
+constexpr double kCaution = 1.2;
+
+/// What distinguishes one candidate from another.
+struct Choices {
+  std::vector<Replay> replays;
+  std::map<int32_t, Bias> bias;  ///< by slot of the original trace
+  std::vector<bool> early;       ///< by slot of the original trace: comes back as soon as there is room
 };
 
-/// Walks the step under the budget, evicting the furthest next use.
-class Walk {
+struct Candidate {
+  Choices choices;
+  ReplayedTrace replayed;
+  Actions actions;
+  std::vector<Leave> leaves;
+  Simulated outcome;
+};
+
+/// The operator after which a copy out can start: the last write before the eviction, in the step before if need be.
+int32_t page_out_trigger(const StepTrace& trace, const Leave& leave) {
+  const Slot& slot = trace.slots[static_cast<size_t>(leave.slot)];
+  auto after = std::lower_bound(slot.writes.begin(), slot.writes.end(), leave.at);
+  if (after != slot.writes.begin()) return *std::prev(after);
+  if (slot.birth >= 0) return slot.birth;
+  return slot.writes.empty() || slot.death != kOutlivesStep ? 0 : slot.writes.back();
+}
+
+/// Places page-ins backwards from their deadlines, so that the link serves each just before the one that follows it.
+class PageInPlacer {
  public:
-  Walk(const StepTrace& trace, int64_t budget_bytes) : trace_(trace), budget_(budget_bytes) {
-    resident_.assign(trace.slots.size(), false);
-    clean_.assign(trace.slots.size(), false);
-    deaths_.resize(trace.operators.size());
-    for (size_t s = 0; s < trace.slots.size(); ++s) {
-      const Slot& slot = trace.slots[s];
-      if (slot.birth == kBeforeStep) resident_[s] = true;
-      if (slot.death >= 0) deaths_[static_cast<size_t>(slot.death)].push_back(static_cast<int32_t>(s));
-    }
+  PageInPlacer(const StepTrace& trace, const ScheduleInputs& inputs, const Simulated& plan,
+               const std::vector<bool>& early)
+      : trace_(trace), inputs_(inputs), plan_(plan), early_(early), held_(plan.held) {
+    start_.push_back(0);
+    for (const OperatorRecord& op : trace.operators) start_.push_back(start_.back() + op.host_seconds + op.seconds);
+    link_free_until_ = start_.back();
   }
 
-  /// One pass over the step. The second pass starts from what the first left resident, as the next step will.
-  void run() {
-    absences_.clear();
-    returns_.clear();
-    used_.assign(trace_.operators.size(), 0);
-    held_ = 0;
-    in_.clear();
-    for (size_t s = 0; s < trace_.slots.size(); ++s) {
-      const Slot& slot = trace_.slots[s];
-      bool existed = slot.birth == kBeforeStep;
-      resident_[s] = existed && resident_[s];
-      if (!resident_[s]) continue;
-      held_ += slot.bytes;
-      in_.push_back(static_cast<int32_t>(s));
-    }
-    for (size_t i = 0; i < trace_.operators.size(); ++i) step(static_cast<int32_t>(i));
+  std::vector<Actions::PageIn> place() {
+    std::vector<Actions::PageIn> page_ins = plan_.demanded;
+    std::stable_sort(page_ins.begin(), page_ins.end(), [](auto& a, auto& b) { return a.use > b.use; });
+    for (Actions::PageIn& in : page_ins) place(in);
+    std::stable_sort(page_ins.begin(), page_ins.end(),
+                     [](auto& a, auto& b) { return std::pair(a.trigger, a.use) < std::pair(b.trigger, b.use); });
+    return page_ins;
   }
-
-  const std::vector<Absence>& absences() const { return absences_; }
-  /// Slots that were absent when an operator needed them: (slot, operator).
-  const std::vector<std::pair<int32_t, int32_t>>& returns() const { return returns_; }
-  /// Bytes held while each operator ran.
-  std::vector<int64_t>& used() { return used_; }
 
  private:
-  void step(int32_t i) {
-    const OperatorRecord& op = trace_.operators[static_cast<size_t>(i)];
-    for (int32_t s : op.touched)
-      if (!resident_[static_cast<size_t>(s)]) {
-        const Slot& slot = trace_.slots[static_cast<size_t>(s)];
-        if (slot.birth != i) returns_.emplace_back(s, i);
-        clean_[static_cast<size_t>(s)] = slot.birth != i;
-        enter(s);
-      }
-    int64_t need = op.own_bytes + op.unpaged_bytes;
-    while (held_ + need > budget_ && evict(op, i)) {
-    }
-    used_[static_cast<size_t>(i)] = held_ + need;
-    for (int32_t s : op.births)
-      if (!resident_[static_cast<size_t>(s)]) {
-        clean_[static_cast<size_t>(s)] = false;
-        enter(s);
-      }
-    for (int32_t s : op.touched)
-      if (std::binary_search(trace_.slots[static_cast<size_t>(s)].writes.begin(),
-                             trace_.slots[static_cast<size_t>(s)].writes.end(), i))
-        clean_[static_cast<size_t>(s)] = false;
-    for (int32_t s : deaths_[static_cast<size_t>(i)])
-      if (resident_[static_cast<size_t>(s)]) leave(s);
+  /// Sets trigger and use of a page-in that operator in.use needs.
+  void place(Actions::PageIn& in) {
+    const int64_t bytes = trace_.slots[static_cast<size_t>(in.slot)].bytes;
+    const double seconds = kCaution * static_cast<double>(bytes) / inputs_.rates.in_bytes_per_second;
+    const double begin = std::min(start_[static_cast<size_t>(in.use)], link_free_until_) - seconds;
+    const bool early = early_[static_cast<size_t>(in.slot)];
+    const int32_t left_at = last_leave_before(in.slot, in.use);
+    in.trigger = walk_back(in.use - 1, left_at, bytes, early, begin);
+    link_free_until_ = begin;
+    if (in.trigger >= 0 || left_at >= 0) return;
+    // Early in the step: it may come at the end of the step before, where it is used in "the next step".
+    const auto count = static_cast<int32_t>(trace_.operators.size());
+    const int32_t left_before = last_leave_before(in.slot, count);
+    const int32_t trigger = walk_back(count - 1, left_before, bytes, early, begin + start_.back());
+    if (left_before < 0 || trigger == count - 1) return;
+    in = {in.slot, trigger, in.use + count};
   }
 
-  bool evict(const OperatorRecord& op, int32_t i) {
-    int32_t victim = -1;
-    int64_t furthest = -1;
-    for (int32_t s : in_)
-      if (int64_t use = next_use_after(trace_, trace_.slots[static_cast<size_t>(s)], i);
-          use > furthest && std::find(op.touched.begin(), op.touched.end(), s) == op.touched.end()) {
-        victim = s;
-        furthest = use;
-      }
-    if (victim < 0) return false;
-    absences_.push_back({victim, i, furthest, !clean_[static_cast<size_t>(victim)]});
-    clean_[static_cast<size_t>(victim)] = true;
-    leave(victim);
-    return true;
+  /// From operator `last` towards `left_at`, as far as there is room and reason; the operator to issue it after.
+  int32_t walk_back(int32_t last, int32_t left_at, int64_t bytes, bool early, double begin) {
+    const int64_t limit = inputs_.budget_bytes - inputs_.slack_bytes;
+    int32_t trigger = last;
+    while (trigger > left_at && held_[static_cast<size_t>(trigger)] + bytes <= limit &&
+           (early || start_[static_cast<size_t>(trigger) + 1] > begin))
+      held_[static_cast<size_t>(trigger--)] += bytes;
+    return trigger;
   }
 
-  void enter(int32_t s) {
-    resident_[static_cast<size_t>(s)] = true;
-    held_ += trace_.slots[static_cast<size_t>(s)].bytes;
-    in_.push_back(s);
-  }
-  void leave(int32_t s) {
-    resident_[static_cast<size_t>(s)] = false;
-    held_ -= trace_.slots[static_cast<size_t>(s)].bytes;
-    std::erase(in_, s);
+  /// -1: it did not leave before; then it was away when the step began.
+  int32_t last_leave_before(int32_t slot, int32_t use) const {
+    int32_t at = -1;
+    for (const Leave& leave : plan_.leaves)
+      if (leave.slot == slot && leave.at < use) at = std::max(at, leave.at);
+    return at;
   }
 
   const StepTrace& trace_;
-  const int64_t budget_;
-  std::vector<bool> resident_, clean_;
-  std::vector<int32_t> in_;
-  std::vector<std::vector<int32_t>> deaths_;
-  int64_t held_ = 0;
-  std::vector<int64_t> used_;
-  std::vector<Absence> absences_;
-  std::vector<std::pair<int32_t, int32_t>> returns_;
+  const ScheduleInputs& inputs_;
+  const Simulated& plan_;
+  const std::vector<bool>& early_;
+  std::vector<int64_t> held_;
+  std::vector<double> start_;
+  double link_free_until_;
 };
 
-/// The operator after which a copy out of `absence` can start: the last write before the eviction.
-int32_t page_out_trigger(const StepTrace& trace, const Absence& absence) {
-  const Slot& slot = trace.slots[static_cast<size_t>(absence.slot)];
-  auto after = std::lower_bound(slot.writes.begin(), slot.writes.end(), static_cast<int32_t>(absence.evicted_at));
-  int32_t last_write = after == slot.writes.begin() ? slot.birth : *std::prev(after);
-  return std::max(last_write, 0);
+Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices choices) {
+  Candidate candidate{std::move(choices), {}, {}, {}, {}};
+  candidate.replayed = with_replays(trace, candidate.choices.replays);
+  const StepTrace& replayed = candidate.replayed.trace;
+  std::vector<Bias> bias(replayed.slots.size(), Bias::none);
+  for (size_t s = 0; s < bias.size(); ++s)
+    if (auto found = candidate.choices.bias.find(candidate.replayed.original_slot[s]);
+        found != candidate.choices.bias.end())
+      bias[s] = found->second;
+  std::vector<bool> early(replayed.slots.size(), false);
+  if (!candidate.choices.early.empty())
+    for (size_t s = 0; s < early.size(); ++s)
+      early[s] = candidate.choices.early[static_cast<size_t>(candidate.replayed.original_slot[s])];
+
+  // Who leaves when, were copies instant …
+  const Simulated plan =
+      simulate(replayed, {.budget_bytes = inputs.budget_bytes - inputs.slack_bytes, .bias = &bias});
+  candidate.outcome.feasible = plan.feasible;
+  if (!plan.feasible) return candidate;
+  Actions& actions = candidate.actions;
+  actions.page_outs_after.resize(replayed.operators.size());
+  actions.releases_after.resize(replayed.operators.size());
+  for (const Leave& leave : plan.leaves) {
+    if (leave.copied)
+      actions.page_outs_after[static_cast<size_t>(page_out_trigger(replayed, leave))].push_back(leave.slot);
+    if (leave.at > 0) actions.releases_after[static_cast<size_t>(leave.at) - 1].push_back(leave.slot);
+  }
+  actions.page_ins = PageInPlacer(replayed, inputs, plan, early).place();
+  // … and what comes of it when they are not.
+  candidate.leaves = plan.leaves;
+  candidate.outcome = simulate(
+      replayed, {.budget_bytes = inputs.budget_bytes, .rates = &inputs.rates, .actions = &actions});
+  return candidate;
 }
 
-void place_page_ins(Schedule& schedule, const StepTrace& trace, const ScheduleInputs& inputs,
-                    std::vector<std::pair<int32_t, int32_t>> returns, const std::vector<Absence>& absences,
-                    std::vector<int64_t>& used) {
-  size_t count = trace.operators.size();
-  std::vector<double> start(count + 1, 0);
-  for (size_t i = 0; i < count; ++i) start[i + 1] = start[i] + trace.operators[i].seconds;
-  // Latest deadline first: the link serves each copy just before the one that follows it.
-  std::stable_sort(returns.begin(), returns.end(), [](auto& a, auto& b) { return a.second > b.second; });
-  double link_free_until = start[count];
-  int64_t limit = inputs.budget_bytes - inputs.slack_bytes;
-  for (auto [s, use] : returns) {
-    const Slot& slot = trace.slots[static_cast<size_t>(s)];
-    int64_t left_at = -1;  // cannot come back before it left; -1: in the step before
-    for (const Absence& absence : absences)
-      if (absence.slot == s && absence.evicted_at < use) left_at = std::max(left_at, absence.evicted_at);
-    // A fifth more than the plain copy time: compute and both directions share the memory bus.
-    double seconds = 1.2 * static_cast<double>(slot.bytes) / inputs.in_bytes_per_second;
-    double begin = std::min(start[static_cast<size_t>(use)], link_free_until) - seconds;
-    int32_t trigger = use - 1;
-    while (trigger > left_at && start[static_cast<size_t>(trigger) + 1] > begin &&
-           used[static_cast<size_t>(trigger)] + slot.bytes <= limit)
-      --trigger;
-    for (int32_t i = trigger + 1; i < use; ++i) used[static_cast<size_t>(i)] += slot.bytes;
-    link_free_until = begin;
-    schedule.page_ins.push_back({s, trigger, use});
-    schedule.bytes_in += slot.bytes;
+/// Improves one candidate step by step while simulations are left.
+class Search {
+ public:
+  Search(const StepTrace& trace, const ScheduleInputs& inputs, double bound)
+      : trace_(trace), inputs_(inputs), good_enough_(bound * 1.001), left_(inputs.candidates) {}
+
+  /// Not feasible when even on demand the trace does not fit.
+  Candidate run() {
+    best_ = evaluate(trace_, inputs_, {});
+    if (!best_.outcome.feasible && inputs_.slack_bytes > 0) {
+      inputs_.slack_bytes = 0;
+      best_ = evaluate(trace_, inputs_, {});
+    }
+    if (!best_.outcome.feasible) return std::move(best_);
+    attempt({.replays = {}, .bias = {}, .early = std::vector<bool>(trace_.slots.size(), true)});
+    for (bool improved = true; improved && !done();) {
+      improved = false;
+      if (inputs_.replay) improved |= try_replays();
+      improved |= try_biases();
+    }
+    while (!done() && !slots_.empty()) perturb();
+    return std::move(best_);
   }
-  std::stable_sort(schedule.page_ins.begin(), schedule.page_ins.end(),
-                   [](auto& a, auto& b) { return std::pair(a.trigger, a.use) < std::pair(b.trigger, b.use); });
+
+ private:
+  bool done() const { return left_ <= 0 || (best_.outcome.feasible && best_.outcome.seconds <= good_enough_); }
+
+  bool attempt(Choices choices) {
+    if (done()) return false;
+    --left_;
+    Candidate candidate = evaluate(trace_, inputs_, std::move(choices));
+    if (!better(candidate.outcome, best_.outcome)) return false;
+    best_ = std::move(candidate);
+    return true;
+  }
+
+  static bool better(const Simulated& a, const Simulated& b) {
+    if (a.feasible != b.feasible) return a.feasible;
+    if (std::abs(a.seconds - b.seconds) > 1e-9 * b.seconds) return a.seconds < b.seconds;
+    return a.bytes_out + a.bytes_in < b.bytes_out + b.bytes_in;
+  }
+
+  /// Every gap that a replay can fill, those that the best candidate fills by copies first, then by what they gain.
+  bool try_replays() {
+    if (gaps_.empty()) find_gaps();
+    std::vector<std::tuple<bool, double, const Replay*>> ordered;
+    for (const auto& [gain, replay] : gaps_) {
+      const bool leaves = std::any_of(best_.leaves.begin(), best_.leaves.end(), [&, r = &replay](const Leave& leave) {
+        return best_.replayed.original_slot[static_cast<size_t>(leave.slot)] == r->slot;
+      });
+      ordered.emplace_back(leaves, gain, &replay);
+    }
+    std::stable_sort(ordered.begin(), ordered.end(), [](auto& a, auto& b) {
+      return std::pair(std::get<0>(a), std::get<1>(a)) > std::pair(std::get<0>(b), std::get<1>(b));
+    });
+    bool improved = false;
+    for (auto& [leaves, gain, replay] : ordered) {
+      Choices choices = best_.choices;
+      auto same = [&, r = replay](const Replay& other) { return other.slot == r->slot && other.use == r->use; };
+      if (std::erase_if(choices.replays, same) == 0) {
+        if (!compatible(trace_, *replay, choices.replays)) continue;
+        choices.replays.push_back(*replay);
+      }
+      improved |= attempt(std::move(choices));
+    }
+    // A replay can run while copies are waited for: some operators before its use.
+    for (size_t r = 0; r < best_.choices.replays.size(); ++r)
+      for (int32_t before = best_.choices.replays[r].before - 1;
+           r < best_.choices.replays.size() && before > best_.choices.replays[r].discard_after + 1; --before) {
+        Choices choices = best_.choices;
+        Replay earlier = choices.replays[r];
+        earlier.before = before;
+        choices.replays.erase(choices.replays.begin() + static_cast<std::ptrdiff_t>(r));
+        if (!compatible(trace_, earlier, choices.replays)) break;
+        choices.replays.insert(choices.replays.begin() + static_cast<std::ptrdiff_t>(r), std::move(earlier));
+        if (!attempt(std::move(choices))) break;
+        improved = true;
+      }
+    return improved;
+  }
+
+  /// Several choices at once, at random, for what no single one improves. The sequence is the same in every run.
+  void perturb() {
+    Choices choices = best_.choices;
+    auto pick = [&](size_t count) { return static_cast<size_t>(random_() % count); };
+    for (size_t n = 1 + pick(3); n > 0; --n) {
+      const int32_t slot = slots_[pick(slots_.size())];
+      switch (pick(gaps_.empty() ? 2 : 3)) {
+        case 0:
+          choices.bias[slot] = static_cast<Bias>(pick(3));
+          break;
+        case 1:
+          choices.early.resize(trace_.slots.size(), false);
+          choices.early[static_cast<size_t>(slot)].flip();
+          break;
+        default: {
+          const Replay& replay = gaps_[pick(gaps_.size())].second;
+          auto same = [&](const Replay& other) { return other.slot == replay.slot; };
+          if (std::erase_if(choices.replays, same) == 0 && compatible(trace_, replay, choices.replays))
+            choices.replays.push_back(replay);
+        }
+      }
+    }
+    attempt(std::move(choices));
+  }
+
+  void find_gaps() {
+    for (int32_t s = 0; s < static_cast<int32_t>(trace_.slots.size()); ++s) {
+      const Slot& slot = trace_.slots[static_cast<size_t>(s)];
+      for (size_t u = 1; u < slot.uses.size(); ++u) {
+        if (slot.uses[u] - slot.uses[u - 1] < 2) continue;
+        Replay replay = replay_before(trace_, s, slot.uses[u]);
+        if (replay.operators.empty()) continue;
+        const auto bytes = static_cast<double>(slot.bytes);
+        double gain = bytes / inputs_.rates.in_bytes_per_second + bytes / inputs_.rates.out_bytes_per_second;
+        for (int32_t i : replay.operators) gain -= trace_.operators[static_cast<size_t>(i)].seconds;
+        gaps_.emplace_back(gain, std::move(replay));
+      }
+    }
+  }
+
+  /// Each slot that is not used for a while may be worth keeping, or sending away instead of another; those that leave
+  /// now first, then the largest.
+  bool try_biases() {
+    std::vector<std::tuple<bool, int64_t, int32_t>> slots;
+    for (int32_t s = 0; s < static_cast<int32_t>(trace_.slots.size()); ++s) {
+      const Slot& slot = trace_.slots[static_cast<size_t>(s)];
+      const bool leaves = std::any_of(best_.leaves.begin(), best_.leaves.end(), [&](const Leave& leave) {
+        return best_.replayed.original_slot[static_cast<size_t>(leave.slot)] == s;
+      });
+      const bool gap = std::adjacent_find(slot.uses.begin(), slot.uses.end(),
+                                          [](int32_t a, int32_t b) { return b - a > 1; }) != slot.uses.end();
+      if (leaves || gap || best_.choices.bias.count(s)) slots.emplace_back(leaves, slot.bytes, s);
+    }
+    std::sort(slots.rbegin(), slots.rend());
+    slots_.clear();
+    for (auto& [leaves, bytes, slot] : slots) slots_.push_back(slot);
+    bool improved = false;
+    for (auto& [leaves, bytes, slot] : slots)
+      for (Bias bias : {Bias::stays, Bias::goes, Bias::none}) {
+        Choices choices = best_.choices;
+        auto now = choices.bias.find(slot);
+        if ((now == choices.bias.end() ? Bias::none : now->second) == bias) continue;
+        if (bias == Bias::none)
+          choices.bias.erase(now);
+        else
+          choices.bias[slot] = bias;
+        std::erase_if(choices.replays, [&, slot = slot](const Replay& replay) { return replay.slot == slot; });
+        improved |= attempt(std::move(choices));
+      }
+    return improved;
+  }
+
+  const StepTrace& trace_;
+  ScheduleInputs inputs_;
+  const double good_enough_;
+  int32_t left_;
+  Candidate best_;
+  std::vector<std::pair<double, Replay>> gaps_;  // seconds gained by a replay
+  std::vector<int32_t> slots_;                   // worth a bias
+  std::minstd_rand random_{1};
+};
+
+/// From the candidate's trace, in which replays are operators, back to the trace as it was recorded.
+Schedule translate(const StepTrace& trace, Candidate candidate) {
+  Schedule schedule;
+  const std::vector<int32_t>& original = candidate.replayed.original_operator;
+  auto slot_of = [&](int32_t s) { return candidate.replayed.original_slot[static_cast<size_t>(s)]; };
+  // After a replay means after the operator before it: the replay and the one that needs it run as one.
+  std::vector<int32_t> after(original.size() + 1, -1);
+  for (size_t i = 0; i < original.size(); ++i) after[i + 1] = original[i] >= 0 ? original[i] : after[i];
+  schedule.actions.page_outs_after.resize(trace.operators.size());
+  schedule.actions.releases_after.resize(trace.operators.size());
+  schedule.held.resize(trace.operators.size());
+  for (size_t i = 0; i < original.size(); ++i) {
+    // What a replay made can be copied out once its user has run.
+    size_t at = i;
+    while (original[at] < 0) ++at;
+    const auto to = static_cast<size_t>(original[at]);
+    for (int32_t s : candidate.actions.page_outs_after[i])
+      schedule.actions.page_outs_after[to].push_back(slot_of(s));
+    if (after[i + 1] >= 0)
+      for (int32_t s : candidate.actions.releases_after[i])
+        schedule.actions.releases_after[static_cast<size_t>(after[i + 1])].push_back(slot_of(s));
+    schedule.held[to] = std::max(schedule.held[to], candidate.outcome.held[i]);
+  }
+  for (const Actions::PageIn& in : candidate.actions.page_ins) {
+    const auto count = static_cast<int32_t>(original.size());
+    auto use = static_cast<size_t>(in.use % count);
+    while (original[use] < 0) ++use;
+    const int32_t needed = original[use] + (in.use >= count ? static_cast<int32_t>(trace.operators.size()) : 0);
+    const int32_t trigger = after[static_cast<size_t>(in.trigger + 1)];
+    schedule.actions.page_ins.push_back({slot_of(in.slot), std::min(trigger, needed - 1), needed});
+  }
+  schedule.replays = std::move(candidate.choices.replays);
+  schedule.bytes_out = candidate.outcome.bytes_out;
+  schedule.bytes_in = candidate.outcome.bytes_in;
+  schedule.predicted_seconds = candidate.outcome.seconds;
+  schedule.exposed_seconds = candidate.outcome.exposed_seconds;
+  schedule.predicted_peak_bytes = candidate.outcome.peak_bytes;
+  return schedule;
 }
 
 }  // namespace
 
-int64_t next_use_after(const StepTrace& trace, const Slot& slot, int64_t index) {
-  auto next = std::upper_bound(slot.uses.begin(), slot.uses.end(), static_cast<int32_t>(index));
-  if (next != slot.uses.end()) return *next;
-  bool persists = slot.birth == kBeforeStep && slot.death == kOutlivesStep;
-  if (!persists || slot.uses.empty()) return kNextUseUnknown;
-  return static_cast<int64_t>(trace.operators.size()) + slot.uses.front();
-}
-
 Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& inputs) {
+  const double bound = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
+  Candidate best = Search(trace, inputs, bound).run();
   Schedule schedule;
-  schedule.page_outs_after.resize(trace.operators.size());
-  if (inputs.budget_bytes == kUnlimitedBytes) return schedule;
-  Walk walk(trace, inputs.budget_bytes - inputs.slack_bytes);
-  walk.run();
-  walk.run();
-  for (const Absence& absence : walk.absences()) {
-    if (!absence.needs_copy) continue;
-    schedule.page_outs_after[static_cast<size_t>(page_out_trigger(trace, absence))].push_back(absence.slot);
-    schedule.bytes_out += trace.slots[static_cast<size_t>(absence.slot)].bytes;
+  if (best.outcome.feasible) {
+    schedule = translate(trace, std::move(best));
+  } else {  // left to demand, which will say what does not fit
+    schedule.actions.page_outs_after.resize(trace.operators.size());
+    schedule.actions.releases_after.resize(trace.operators.size());
   }
-  place_page_ins(schedule, trace, inputs, walk.returns(), walk.absences(), walk.used());
+  schedule.bound_seconds = bound;
   return schedule;
 }
 

@@ -3,41 +3,43 @@
 #include <cstdint>
 #include <vector>
 
+#include "swap/replays.h"
+#include "swap/simulation.h"
 #include "swap/step_trace.h"
 
 namespace spillway {
 
 struct ScheduleInputs {
   int64_t budget_bytes = kUnlimitedBytes;
-  double out_bytes_per_second = 4e9;
-  double in_bytes_per_second = 4e9;
+  LinkRates rates = {};
   /// Bytes of the budget that the schedule leaves unused, against small differences between steps.
   int64_t slack_bytes = 0;
+  /// Weigh running cheap producers again against copying what they made.
+  bool replay = true;
+  /// How many candidate schedules may be simulated. Each costs about a millisecond per thousand operators.
+  int32_t candidates = 300;
 };
 
-/// Actions hung on operator indices; index -1 is the step's beginning, stored at position 0.
 struct Schedule {
-  struct PageIn {
-    int32_t slot;
-    int32_t trigger;  ///< issue after this operator
-    int32_t use;      ///< the operator that needs it
-  };
-  /// page_outs_after[i]: slots to start copying out once operator i has run.
-  std::vector<std::vector<int32_t>> page_outs_after;
-  /// In the order of their triggers.
-  std::vector<PageIn> page_ins;
+  Actions actions;
+  std::vector<Replay> replays;
   int64_t bytes_out = 0;
   int64_t bytes_in = 0;
+  double predicted_seconds = 0;  ///< of a step that follows this schedule
+  double exposed_seconds = 0;    ///< of them, waits for copies
+  double bound_seconds = 0;      ///< no schedule is faster
+  int64_t predicted_peak_bytes = 0;
+  std::vector<int64_t> held;  ///< predicted bytes while each operator runs
+
+  bool empty() const { return actions.page_ins.empty() && replays.empty() && bytes_out == 0; }
 };
 
-/// Furthest-next-use eviction (Belady) over the trace under the budget, cyclic over steps; a page-out starts after the
-/// last write before the eviction, since its copy makes the later drop free; a page-in starts as late as hides its copy
-/// behind the operators before its use (copies of one direction run one after another) and as early as the budget
-/// allows. Uses that the budget cannot serve ahead of time are left to demand. Cost: O(operators × resident slots).
+/// The best of several candidates by simulated time. Each is furthest-next-use eviction (Belady) over the trace under
+/// the budget, cyclic over steps; a page-out starts after the last write before the eviction, since its copy makes the
+/// later drop free; page-ins are placed as late as hides them, or as early as the budget allows. Candidates differ in
+/// what is replayed instead of copied and in what is kept although another use is nearer; they are found by local
+/// search from the plain one. Uses that the budget cannot serve ahead of time are left to demand.
+/// Cost: inputs.candidates simulations.
 Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& inputs);
-
-/// The first use of `slot` after operator `index`, counted on into the next step for slots that outlive it;
-/// kNextUseUnknown when there is none.
-int64_t next_use_after(const StepTrace& trace, const Slot& slot, int64_t index);
 
 }  // namespace spillway

@@ -41,4 +41,18 @@ std::vector<int64_t> live_bytes(const StepTrace& trace) {
   return live;
 }
 
+double StepTrace::compute_seconds() const {
+  double seconds = 0;
+  for (const OperatorRecord& op : operators) seconds += op.seconds + op.host_seconds;
+  return seconds;
+}
+
+int64_t next_use_after(const StepTrace& trace, const Slot& slot, int64_t index) {
+  auto next = std::upper_bound(slot.uses.begin(), slot.uses.end(), static_cast<int32_t>(index));
+  if (next != slot.uses.end()) return *next;
+  bool persists = slot.birth == kBeforeStep && slot.death == kOutlivesStep;
+  if (!persists || slot.uses.empty()) return kNextUseUnknown;
+  return static_cast<int64_t>(trace.operators.size()) + slot.uses.front();
+}
+
 }  // namespace spillway

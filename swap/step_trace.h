@@ -31,9 +31,11 @@ struct OperatorRecord {
   const void* identity = nullptr;  ///< equal for equal operators of one process
   std::string_view name;           ///< lives as long as the process
   double seconds = 0;              ///< of the kernel, waits for copies excluded
+  double host_seconds = 0;         ///< since the operator before ended: autograd, the user's code, the gate
   int64_t own_bytes = 0;           ///< outputs and scratch that the kernel held at once
   int64_t leased_bytes = 0;        ///< arguments, each storage once
   int64_t unpaged_bytes = 0;       ///< counted bytes outside every page when it started
+  bool replayable = false;         ///< running it again on the same arguments makes the same bits and does nothing else
   std::vector<int32_t> touched;    ///< slots leased, each once
   std::vector<int32_t> births;     ///< slots first seen here, in the order of arguments and then outputs
 };
@@ -48,9 +50,15 @@ struct StepTrace {
   int64_t floor_bytes(size_t* index = nullptr) const;
   /// Bytes counted at the instant of the peak if nothing had ever left.
   int64_t unconstrained_peak_bytes() const;
+  /// Time of the operators and of what lies between them.
+  double compute_seconds() const;
 };
 
 /// Bytes of `trace`'s slots alive while each operator ran, its own_bytes and unpaged bytes included.
 std::vector<int64_t> live_bytes(const StepTrace& trace);
+
+/// The first use of `slot` after operator `index`, counted on into the next step for slots that outlive it;
+/// kNextUseUnknown when there is none.
+int64_t next_use_after(const StepTrace& trace, const Slot& slot, int64_t index);
 
 }  // namespace spillway
