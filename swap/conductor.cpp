@@ -5,8 +5,8 @@
 
 namespace spillway {
 
-Conductor::Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules)
-    : pager_(pager), inputs_(inputs), follow_schedules_(follow_schedules) {}
+Conductor::Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules, UserId user)
+    : pager_(pager), inputs_(inputs), follow_schedules_(follow_schedules), user_(user) {}
 
 void Conductor::begin_step(std::string_view kind) {
   if (in_step_) throw std::logic_error("[session.step] a step is open; steps do not nest");
@@ -17,20 +17,19 @@ void Conductor::begin_step(std::string_view kind) {
   matched_ = following_;
   recording_ = {};
   recording_.kind = kind;
-  ++step_;
+  tags_.clear();
   index_ = -1;
-  base_ = operators_;
+  base_ = pager_.ticks();
   next_page_in_ = 0;
   live_.assign(kind_->trace.slots.size(), 0);
-  ended_.clear();
-  pager_.take_ended(ended_);
-  ended_.clear();
+  pager_.note_ends(user_);
   adopt_existing_pages();
   if (following_) act();
 }
 
 void Conductor::end_step() {
   note_ended();
+  pager_.stop_noting_ends(user_);
   in_step_ = false;
   if (following_ && index_ + 1 != static_cast<int32_t>(kind_->trace.operators.size())) deviate();
   if (kind_->planned && matched_ && following_) return;
@@ -45,7 +44,8 @@ void Conductor::end_step() {
 void Conductor::abandon_step() noexcept {
   in_step_ = false;
   following_ = false;
-  pager_.forget_next_uses();
+  pager_.stop_noting_ends(user_);
+  pager_.forget_next_uses(user_);
 }
 
 void Conductor::begin_operator(const void* identity, std::string_view name, std::span<PageUse> uses,
@@ -53,6 +53,7 @@ void Conductor::begin_operator(const void* identity, std::string_view name, std:
   note_ended();
   ++index_;
   ++operators_;
+  pager_.tick();
   if (following_ && (static_cast<size_t>(index_) >= kind_->trace.operators.size() ||
                      kind_->trace.operators[static_cast<size_t>(index_)].identity != identity))
     deviate();
@@ -65,16 +66,15 @@ void Conductor::begin_operator(const void* identity, std::string_view name, std:
     match_birth(birth, op.births.back());
   }
   for (PageUse& use : uses) {
-    Page& page = *use.page;
-    if (page.trace_step != step_) new_slot(page, kBeforeStep, false);  // registered by another thread meanwhile
-    Slot& slot = recording_.slots[static_cast<size_t>(page.trace_slot)];
+    const Tag tag = tag_of(*use.page);
+    Slot& slot = recording_.slots[static_cast<size_t>(tag.trace_slot)];
     if (slot.uses.empty() || slot.uses.back() != index_) {
-      op.touched.push_back(page.trace_slot);
+      op.touched.push_back(tag.trace_slot);
       op.leased_bytes += slot.bytes;
       slot.uses.push_back(index_);
     }
     if (use.write && (slot.writes.empty() || slot.writes.back() != index_)) slot.writes.push_back(index_);
-    use.next_use = following_ && page.plan_slot >= 0 ? absolute_next_use(page.plan_slot) : kNextUseUnknown;
+    use.next_use = following_ && tag.plan_slot >= 0 ? absolute_next_use(tag.plan_slot) : kNextUseUnknown;
   }
 }
 
@@ -88,8 +88,8 @@ void Conductor::end_operator(double seconds, int64_t own_bytes, std::span<const 
     recording_.slots[static_cast<size_t>(slot)].uses.push_back(index_);
     recording_.slots[static_cast<size_t>(slot)].writes.push_back(index_);
     match_birth(birth, slot);
-    if (following_ && birth.page->plan_slot >= 0)
-      pager_.set_next_use(*birth.page, absolute_next_use(birth.page->plan_slot));
+    if (const Tag tag = tag_of(*birth.page); following_ && tag.plan_slot >= 0)
+      pager_.set_next_use(*birth.page, absolute_next_use(tag.plan_slot));
   }
 }
 
@@ -125,31 +125,36 @@ std::vector<const StepTrace*> Conductor::traces() const {
   return all;
 }
 
-/// Pages that exist already become slots born before the step, and take up their place in the schedule.
+/// Its pages that exist already become slots born before the step, and take up their place in the schedule.
 void Conductor::adopt_existing_pages() {
-  pager_.for_each([&](Page& page) {
-    new_slot(page, kBeforeStep, false);
-    page.next_use = kNextUseUnknown;
-    if (!following_) return;
-    auto known = kind_->lasting.find(page.id);
-    if (known == kind_->lasting.end()) return;
-    page.plan_slot = known->second;
-    live_[static_cast<size_t>(known->second)] = page.id;
-    page.next_use = absolute_next_use(known->second);
+  pager_.for_each_of(user_, [&](Page& page) {
+    const Tag& tag = tag_of(page);
+    page.next_use = tag.plan_slot >= 0 ? absolute_next_use(tag.plan_slot) : kNextUseUnknown;
   });
 }
 
+/// A page that the step has not met existed before it (another Session or thread may have used it last).
+Conductor::Tag& Conductor::tag_of(Page& page) {
+  if (auto known = tags_.find(page.id); known != tags_.end()) return known->second;
+  new_slot(page, kBeforeStep, false);
+  Tag& tag = tags_[page.id];
+  if (auto planned = kind_->lasting.find(page.id); following_ && planned != kind_->lasting.end()) {
+    tag.plan_slot = planned->second;
+    live_[static_cast<size_t>(tag.plan_slot)] = page.id;
+  }
+  return tag;
+}
+
 int32_t Conductor::new_slot(Page& page, int32_t birth, bool as_output) {
-  page.trace_step = step_;
-  page.trace_slot = static_cast<int32_t>(recording_.slots.size());
-  page.plan_slot = -1;
+  const auto trace_slot = static_cast<int32_t>(recording_.slots.size());
+  tags_[page.id] = {trace_slot, -1};
   Slot& slot = recording_.slots.emplace_back();
   slot.bytes = DeviceMemory::charge_of(page.bytes);
   slot.category = page.category;
   slot.birth = birth;
   slot.born_as_output = as_output;
   slot.page = page.id;
-  return page.trace_slot;
+  return trace_slot;
 }
 
 /// Finds the birth's slot in the schedule: same operator, same position, same size.
@@ -160,7 +165,7 @@ void Conductor::match_birth(const Birth& birth, int32_t slot) {
     const Slot& expected = kind_->trace.slots[static_cast<size_t>(planned)];
     if (expected.position != birth.position) continue;
     if (expected.bytes != recording_.slots[static_cast<size_t>(slot)].bytes) return deviate();
-    birth.page->plan_slot = planned;
+    tags_[birth.page->id].plan_slot = planned;
     live_[static_cast<size_t>(planned)] = birth.page->id;
     return;
   }
@@ -174,12 +179,13 @@ int64_t Conductor::absolute_next_use(int32_t plan_slot) const {
 
 void Conductor::note_ended() {
   ended_.clear();
-  pager_.take_ended(ended_);
-  for (const PageEnd& end : ended_) {
-    if (end.trace_step != step_) continue;
-    if (end.trace_slot >= 0) recording_.slots[static_cast<size_t>(end.trace_slot)].death = std::max(index_, 0);
-    if (end.plan_slot >= 0 && static_cast<size_t>(end.plan_slot) < live_.size())
-      live_[static_cast<size_t>(end.plan_slot)] = 0;
+  pager_.take_ended(user_, ended_);
+  for (PageId id : ended_) {
+    auto tag = tags_.find(id);
+    if (tag == tags_.end()) continue;  // another Session's
+    recording_.slots[static_cast<size_t>(tag->second.trace_slot)].death = std::max(index_, 0);
+    if (tag->second.plan_slot >= 0) live_[static_cast<size_t>(tag->second.plan_slot)] = 0;
+    tags_.erase(tag);
   }
 }
 
@@ -187,7 +193,7 @@ void Conductor::deviate() {
   following_ = false;
   matched_ = false;
   ++deviations_;
-  pager_.forget_next_uses();
+  pager_.forget_next_uses(user_);
 }
 
 }  // namespace spillway

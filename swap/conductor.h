@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "swap/pager.h"
@@ -25,7 +26,7 @@ inline constexpr int32_t kOutputPosition = 1 << 20;
 /// to demand for its rest, and is planned anew at its end. Used by one thread, the one that runs the steps.
 class Conductor {
  public:
-  Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules);
+  Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules, UserId user);
 
   /// Throws std::logic_error when a step is open.
   void begin_step(std::string_view kind);
@@ -34,6 +35,8 @@ class Conductor {
   /// Forgets the open step (an exception went through it); schedules stay.
   void abandon_step() noexcept;
   bool in_step() const noexcept { return in_step_; }
+  /// Whose the pages of its steps are.
+  UserId user() const noexcept { return user_; }
 
   /// Before the kernel, its pages leased. Fills in the uses' next use.
   void begin_operator(const void* identity, std::string_view name, std::span<PageUse> uses,
@@ -61,6 +64,13 @@ class Conductor {
   };
 
   void adopt_existing_pages();
+  /// A page's slots in the trace being recorded and in the schedule.
+  struct Tag {
+    int32_t trace_slot;
+    int32_t plan_slot;
+  };
+
+  Tag& tag_of(Page& page);
   int32_t new_slot(Page& page, int32_t birth, bool as_output);
   void match_birth(const Birth& birth, int32_t slot);
   int64_t absolute_next_use(int32_t plan_slot) const;
@@ -70,6 +80,7 @@ class Conductor {
   Pager& pager_;
   const ScheduleInputs inputs_;
   const bool follow_schedules_;
+  const UserId user_;
   std::map<std::string, Kind, std::less<>> kinds_;
   Kind* kind_ = nullptr;
 
@@ -77,12 +88,12 @@ class Conductor {
   bool following_ = false;
   bool matched_ = true;  // every storage of the step was the schedule's
   StepTrace recording_;
-  uint64_t step_ = 0;
-  int64_t base_ = 0;          // operators before the step: next uses count on over steps
-  int32_t index_ = -1;        // operator that runs, or ran last
-  std::vector<PageId> live_;  // by plan slot
+  std::unordered_map<PageId, Tag> tags_;  // of the open step's pages
+  int64_t base_ = 0;                      // the pager's ticks before the step: next uses count on over steps
+  int32_t index_ = -1;                    // operator that runs, or ran last
+  std::vector<PageId> live_;              // by plan slot
   size_t next_page_in_ = 0;
-  std::vector<PageEnd> ended_;
+  std::vector<PageId> ended_;
   int64_t deviations_ = 0;
   int64_t operators_ = 0;
 };

@@ -11,6 +11,9 @@ namespace spillway {
 
 struct Page;
 using PageId = uint64_t;
+/// Who uses pages: one Session of those that share the pager.
+using UserId = uint64_t;
+inline constexpr UserId kNobody = 0;
 
 /// Whoever looks at a page's bytes through a pointer (a StorageImpl, a buffer in a test). Called with the pager's lock
 /// held, only for pages that nobody leases; must not call back into the pager.
@@ -30,7 +33,7 @@ inline constexpr int64_t kNextUseUnknown = std::numeric_limits<int64_t>::max();
 
 /// The record of one paged storage. A page belongs to its block (or, while absent, to the owner's null pointer), so it
 /// ends when the storage dies, is resized or is given other memory, on whatever thread that happens.
-/// Fields are the pager's, under its lock, but for the tags at the end.
+/// Fields are the pager's, under its lock.
 struct Page {
   PageId id = 0;
   int64_t bytes = 0;          ///< of data
@@ -47,11 +50,7 @@ struct Page {
   uint64_t last_use = 0;
   int64_t next_use = kNextUseUnknown;  ///< operator clock of the next use, when a schedule knows it
   std::unique_ptr<PageOwner> owner;
-
-  // Tags of the conductor (the tracing thread's): the page's slot in the trace being recorded and in the schedule.
-  int32_t trace_slot = -1;
-  int32_t plan_slot = -1;
-  uint64_t trace_step = 0;
+  UserId user = kNobody;  ///< whose operator used it last
 };
 
 }  // namespace spillway

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -24,7 +25,7 @@ Pager::~Pager() {
   }
 }
 
-Page* Pager::add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner) {
+Page* Pager::add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner, UserId user) {
   std::lock_guard lock(mutex_);
   auto page = std::make_unique<Page>();
   page->id = next_id_++;
@@ -33,17 +34,19 @@ Page* Pager::add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner) 
   page->category = block->category;
   page->owner = std::move(owner);
   page->last_use = ++clock_;
+  page->user = user;
   block->page = page.get();
   paged_bytes_ += block->charged_bytes;
   return pages_.emplace(page->id, std::move(page)).first->second.get();
 }
 
-void Pager::lease(std::span<const PageUse> uses) {
+void Pager::lease(std::span<const PageUse> uses, UserId user) {
   Guard guard(mutex_);
   ++clock_;
   for (const PageUse& use : uses) {
     ++use.page->leases;
     use.page->last_use = clock_;
+    if (user != kNobody) use.page->user = user;
   }
   try {
     // All that are absent start together where there is room; then each is waited for.
@@ -61,7 +64,8 @@ void Pager::lease(std::span<const PageUse> uses) {
 
 void Pager::unlease(std::span<const PageUse> uses) noexcept {
   std::lock_guard lock(mutex_);
-  for (const PageUse& use : uses) use.page->next_use = use.next_use;
+  for (const PageUse& use : uses)
+    if (use.next_use != kNextUseKept) use.page->next_use = use.next_use;
   end_leases(uses);
 }
 
@@ -95,40 +99,37 @@ bool Pager::try_prefetch(PageId id) {
 
 void Pager::evict_all() {
   Guard guard(mutex_);
-  while (Page* victim = choose_victim(-1, /*clean_only=*/false)) {
-    settle(guard, *victim);
-    if (!victim->clean && !victim->outgoing) begin_page_out(*victim);
-    if (victim->outgoing)
-      wait(guard, victim->copy);
-    else
-      drop(guard, *victim);
-  }
+  while (Page* victim = choose_victim(-1, /*clean_only=*/false)) send_away(guard, *victim);
   reap();
 }
 
 void Pager::bring_home() {
   Guard guard(mutex_);
-  while (!pages_.empty()) {
-    Page& page = *pages_.begin()->second;
+  std::vector<PageId> all;
+  for (auto& [id, page] : pages_) all.push_back(id);
+  std::exception_ptr error;
+  for (PageId id : all) {
+    auto found = pages_.find(id);
+    if (found == pages_.end()) continue;
+    Page& page = *found->second;
     ++page.leases;  // keeps the record while the lock is given up
-    bring_in(guard, page);
-    while (page.outgoing) {
-      wait(guard, page.copy);
-      settle(guard, page);
+    try {
+      bring_in(guard, page);
+      while (page.outgoing) {
+        wait(guard, page.copy);
+        settle(guard, page);
+      }
+    } catch (...) {  // a page-out that failed leaves the bytes where they are
+      if (!page.block && !error) error = std::current_exception();
     }
     --page.leases;
-    if (page.block) {
-      drop_host_copy(page);
-      page.block->page = nullptr;
-      paged_bytes_ -= page.block->charged_bytes;
-    }
-    pages_.erase(page.id);
+    if (page.block || page.ended) forget(page);
   }
   while (!lingering_.empty()) {
     wait(guard, lingering_.front().copy);
     reap();
   }
-  ended_.clear();
+  if (error) std::rethrow_exception(error);
 }
 
 void Pager::set_next_use(Page& page, int64_t next_use) {
@@ -139,16 +140,6 @@ void Pager::set_next_use(Page& page, int64_t next_use) {
 void Pager::set_next_use(PageId id, int64_t next_use) {
   std::lock_guard lock(mutex_);
   if (auto found = pages_.find(id); found != pages_.end()) found->second->next_use = next_use;
-}
-
-void Pager::forget_next_uses() {
-  for_each([](Page& page) { page.next_use = kNextUseUnknown; });
-}
-
-void Pager::take_ended(std::vector<PageEnd>& ended) {
-  std::lock_guard lock(mutex_);
-  ended.insert(ended.end(), ended_.begin(), ended_.end());
-  ended_.clear();
 }
 
 void Pager::reclaim(int64_t bytes) {
@@ -264,6 +255,16 @@ Page* Pager::choose_victim(int64_t next_use_after, bool clean_only) {
     if (!best || rank(*page) > rank(*best)) best = page.get();
   }
   return best;
+}
+
+/// One round towards the page's absence.
+void Pager::send_away(Guard& guard, Page& page) {
+  settle(guard, page);
+  if (!page.clean && !page.outgoing) begin_page_out(page);
+  if (page.outgoing)
+    wait(guard, page.copy);
+  else
+    drop(guard, page);
 }
 
 bool Pager::drop(Guard& guard, Page& page) {
@@ -392,12 +393,24 @@ void Pager::reap() {
   });
 }
 
+/// The owner keeps its memory, which is nobody's page from now on. The record goes with its last lease.
+void Pager::forget(Page& page) noexcept {
+  drop_host_copy(page);
+  if (page.block) {
+    page.block->page = nullptr;
+    paged_bytes_ -= page.block->charged_bytes;
+  }
+  page.block = nullptr;
+  page.clean = false;
+  page.ended = true;
+  if (page.leases == 0) pages_.erase(page.id);
+}
+
 /// The storage is gone: so are its bytes, once no copy uses them.
 void Pager::end(Page* page) noexcept {
   Block* block = page->block ? page->block : page->incoming;
   bool copying = (page->outgoing || page->incoming) && !page->copy.done();
-  if (page->trace_slot >= 0 || page->plan_slot >= 0)
-    ended_.push_back({page->trace_slot, page->plan_slot, page->trace_step});
+  for (EndsOf& ends : noting_) ends.ended.push_back(page->id);
   if (block) block->page = nullptr;
   if (copying) {
     lingering_.push_back({block, page->host, page->bytes, page->copy});

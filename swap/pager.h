@@ -1,5 +1,6 @@
 /// Residency: which pages are on the device, which are on the host, and what moves.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -19,13 +20,8 @@ struct PageUse {
   bool write;
   int64_t next_use = kNextUseUnknown;  ///< what the page gets when the lease ends
 };
-
-/// A page that ended, as the conductor knew it.
-struct PageEnd {
-  int32_t trace_slot;
-  int32_t plan_slot;
-  uint64_t trace_step;
-};
+/// A PageUse that leaves the page's next use as it is.
+inline constexpr int64_t kNextUseKept = -1;
 
 struct PagerStats {
   int64_t bytes_out = 0;  ///< copied to the host
@@ -51,14 +47,21 @@ class Pager final : public Reclaimer {
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
+  /// A new user. Users share the pages' memory, and may share pages.
+  UserId add_user();
+  /// The user is gone while others stay. Its thread will go on without the gate, so the pages that it used last must
+  /// not move under it: they leave the device, and raise the clear error until somebody leases them or all come home.
+  /// What cannot leave (the host is full) stays on the device and is a page no more. Leased ones keep their leases.
+  void retire(UserId user) noexcept;
+
   /// Registers a resident, dirty page of `bytes` for `block`. The caller's owner holds the block.
-  Page* add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner);
+  Page* add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner, UserId user = kNobody);
 
   /// Makes all pages resident and holds them so, all or nothing; written ones become dirty, after any copy that still
-  /// reads them. Blocks on copies. A page may occur more than once.
+  /// reads them. Blocks on copies. A page may occur more than once. The pages become `user`'s, if it is given.
   /// Throws OutOfBudget when they do not fit together beside what else is held, or a failed copy's error; nothing is
   /// leased then.
-  void lease(std::span<const PageUse> uses);
+  void lease(std::span<const PageUse> uses, UserId user = kNobody);
   /// Ends the leases; each page's next use becomes the use's.
   void unlease(std::span<const PageUse> uses) noexcept;
 
@@ -69,20 +72,36 @@ class Pager final : public Reclaimer {
   bool try_prefetch(PageId id);
   /// Drops everything that is not leased, copying what is dirty. For doubles and tests.
   void evict_all();
-  /// Brings every page home and forgets all pages; the owners keep their memory. The budget must allow it.
+  /// Brings every page home and forgets it; the owners keep their memory. The budget must allow it. Pages that cannot
+  /// come stay as they are, and the first one's error is thrown at the end.
   void bring_home();
 
   void set_next_use(Page& page, int64_t next_use);
   void set_next_use(PageId id, int64_t next_use);
-  void forget_next_uses();
-  /// Every page that is registered, with its tags reset by `visit`.
+  /// Of the pages that `user` used last.
+  void forget_next_uses(UserId user);
+  /// Every page that `user` used last.
   template <class Visit>
-  void for_each(Visit&& visit) {
+  void for_each_of(UserId user, Visit&& visit) {
     std::lock_guard lock(mutex_);
-    for (auto& [id, page] : pages_) visit(*page);
+    for (auto& [id, page] : pages_)
+      if (page->user == user) visit(*page);
   }
-  /// Appends and forgets the pages that ended since the last call.
-  void take_ended(std::vector<PageEnd>& ended);
+  /// What `look` returns, while no owner's pointer changes: finding the page of an owner that others may page out.
+  template <class Look>
+  auto locked(Look&& look) {
+    std::lock_guard lock(mutex_);
+    return look();
+  }
+  /// From now on (anew), pages that end are noted for this user, whoever used them.
+  void note_ends(UserId user);
+  /// Appends to `ended` and forgets what was noted since the last call.
+  void take_ended(UserId user, std::vector<PageId>& ended);
+  void stop_noting_ends(UserId user) noexcept;
+
+  /// Counts an operator that some user traces; returns how many were counted before. The clock of next uses.
+  int64_t tick() noexcept { return ticks_.fetch_add(1); }
+  int64_t ticks() const noexcept { return ticks_.load(); }
 
   // Reclaimer
   void reclaim(int64_t bytes) override;
@@ -113,7 +132,12 @@ class Pager final : public Reclaimer {
     int64_t host_bytes;
     Ticket copy;
   };
+  struct EndsOf {
+    UserId user;
+    std::vector<PageId> ended;
+  };
 
+  void send_away(Guard& guard, Page& page);
   void make_room(Guard& guard, int64_t bytes);
   bool make_progress(Guard& guard);
   Page* choose_victim(int64_t next_use_after, bool clean_only);
@@ -126,6 +150,7 @@ class Pager final : public Reclaimer {
   void make_dirty(Guard& guard, Page& page);
   void wait(Guard& guard, const Ticket& ticket);
   void reap();
+  void forget(Page& page) noexcept;
   void end(Page* page) noexcept;
   void end_leases(std::span<const PageUse> uses) noexcept;
   void drop_host_copy(Page& page) noexcept;
@@ -139,8 +164,10 @@ class Pager final : public Reclaimer {
   mutable std::mutex mutex_;
   std::unordered_map<PageId, std::unique_ptr<Page>> pages_;
   std::vector<Lingering> lingering_;
-  std::vector<PageEnd> ended_;
+  std::vector<EndsOf> noting_;
   PageId next_id_ = 1;
+  UserId last_user_ = kNobody;
+  std::atomic<int64_t> ticks_ = 0;
   uint64_t clock_ = 0;  // of leases: orders least recently used
   int64_t paged_bytes_ = 0;
   PagerStats stats_;
