@@ -58,8 +58,19 @@ Ticket WorkerTimeline::copy(void* destination, const void* source, int64_t bytes
   return submit([=, this] {
     auto start = std::chrono::steady_clock::now();
     std::memcpy(destination, source, static_cast<size_t>(bytes));
-    if (observer_) observer_(start, std::chrono::steady_clock::now(), bytes);
+    auto end = std::chrono::steady_clock::now();
+    {
+      std::lock_guard lock(mutex_);
+      totals_.bytes += bytes;
+      totals_.seconds += std::chrono::duration<double>(end - start).count();
+    }
+    if (observer_) observer_(start, end, bytes);
   });
+}
+
+CopyTotals WorkerTimeline::totals() const {
+  std::lock_guard lock(mutex_);
+  return totals_;
 }
 
 Ticket WorkerTimeline::submit(std::function<void()> work) {

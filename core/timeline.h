@@ -45,6 +45,12 @@ class TicketSource {
   std::shared_ptr<Ticket::State> state_;
 };
 
+/// What a lane has copied so far, and how long it was busy with that.
+struct CopyTotals {
+  int64_t bytes = 0;
+  double seconds = 0;
+};
+
 /// A lane of work that runs in the order of submission, beside the caller: a worker thread on the CPU, a stream on
 /// CUDA. Nothing orders two timelines but tickets that the caller waits for.
 class Timeline {
@@ -53,6 +59,8 @@ class Timeline {
   /// Copies `bytes` from `source` to `destination` after everything submitted before. Both must stay valid until the
   /// ticket is done. Does not block the caller. An error travels in the ticket; later work still runs.
   [[nodiscard]] virtual Ticket copy(void* destination, const void* source, int64_t bytes) = 0;
+  /// Of the copies that are done. Zeros when the lane does not measure. Thread-safe.
+  virtual CopyTotals totals() const { return {}; }
 };
 
 /// A Timeline served by one worker thread. Destruction finishes what was submitted.
@@ -64,6 +72,7 @@ class WorkerTimeline final : public Timeline {
   explicit WorkerTimeline(std::string name, Observer observer = nullptr);
   ~WorkerTimeline() override;
   [[nodiscard]] Ticket copy(void* destination, const void* source, int64_t bytes) override;
+  CopyTotals totals() const override;
   /// Runs any work on the lane; the ticket carries what it throws.
   [[nodiscard]] Ticket submit(std::function<void()> work);
 
@@ -72,10 +81,11 @@ class WorkerTimeline final : public Timeline {
 
   const std::string name_;
   const Observer observer_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::pair<std::function<void()>, TicketSource>> queue_;
   bool stopping_ = false;
+  CopyTotals totals_;
   std::thread worker_;
 };
 

@@ -5,8 +5,27 @@
 
 namespace spillway {
 
-Conductor::Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules)
-    : pager_(pager), inputs_(inputs), follow_schedules_(follow_schedules) {}
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Steps whose measured times are still worth a new plan: the first ran on demand and cold, the second cold in part.
+constexpr int32_t kPlans = 3;
+/// Fewer bytes than this say nothing about a lane's rate.
+constexpr int64_t kEnoughToMeasure = 16 << 20;
+
+double rate(const CopyTotals& before, const CopyTotals& after, double otherwise) {
+  const int64_t bytes = after.bytes - before.bytes;
+  const double seconds = after.seconds - before.seconds;
+  return bytes >= kEnoughToMeasure && seconds > 0 ? static_cast<double>(bytes) / seconds : otherwise;
+}
+
+}  // namespace
+
+Conductor::Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules, UserId user, RecipeBook* recipes)
+    : pager_(pager), inputs_(inputs), follow_schedules_(follow_schedules), user_(user), recipes_(recipes) {
+  inputs_.replay = inputs_.replay && recipes_;
+}
 
 void Conductor::begin_step(std::string_view kind) {
   if (in_step_) throw std::logic_error("[session.step] a step is open; steps do not nest");
@@ -17,64 +36,113 @@ void Conductor::begin_step(std::string_view kind) {
   matched_ = following_;
   recording_ = {};
   recording_.kind = kind;
-  ++step_;
+  tags_.clear();
   index_ = -1;
-  base_ = operators_;
+  base_ = pager_.ticks();
   next_page_in_ = 0;
   live_.assign(kind_->trace.slots.size(), 0);
-  ended_.clear();
-  pager_.take_ended(ended_);
-  ended_.clear();
+  pager_.note_ends(user_);
   adopt_existing_pages();
+  if (recipes_) recipes_->clear();
+  out_before_ = pager_.copied_out();
+  in_before_ = pager_.copied_in();
   if (following_) act();
+  delayed_ = pager_.delayed_seconds();
+  last_end_ = Clock::now();
 }
 
 void Conductor::end_step() {
   note_ended();
+  pager_.stop_noting_ends(user_);
   in_step_ = false;
   if (following_ && index_ + 1 != static_cast<int32_t>(kind_->trace.operators.size())) deviate();
-  if (kind_->planned && matched_ && following_) return;
-  kind_->lasting.clear();
-  for (size_t s = 0; s < recording_.slots.size(); ++s)
-    if (recording_.slots[s].death == kOutlivesStep) kind_->lasting[recording_.slots[s].page] = static_cast<int32_t>(s);
-  kind_->schedule = make_schedule(recording_, inputs_);
-  kind_->trace = std::move(recording_);
-  kind_->planned = true;
+  const bool as_planned = kind_->planned && matched_ && following_;
+  if (as_planned && kind_->times_planned >= kPlans) return;
+  if (as_planned)
+    refresh_times();
+  else
+    kind_->times_planned = 0;
+  plan(as_planned ? std::move(kind_->trace) : std::move(recording_));
+}
+
+/// The schedule of the kind, from now on.
+void Conductor::plan(StepTrace trace) {
+  inputs_.rates = measured_rates();
+  Kind& kind = *kind_;
+  kind.trace = std::move(trace);
+  kind.schedule = make_schedule(kind.trace, inputs_);
+  kind.planned = true;
+  ++kind.times_planned;
+  if (kind.times_planned == 1) {
+    kind.lasting.clear();
+    for (size_t s = 0; s < kind.trace.slots.size(); ++s)
+      if (const Slot& slot = kind.trace.slots[s]; slot.death == kOutlivesStep)
+        kind.lasting[slot.page] = static_cast<int32_t>(s);
+  }
+  const size_t count = kind.trace.operators.size();
+  for (auto* by_operator : {&kind.recipes, &kind.discards_after, &kind.replays_after}) by_operator->assign(count, {});
+  for (const Replay& replay : kind.schedule.replays) {
+    for (int32_t i : replay.operators) kind.recipes[static_cast<size_t>(i)].push_back(replay.slot);
+    kind.discards_after[static_cast<size_t>(replay.discard_after)].push_back(replay.slot);
+    if (replay.before < replay.use) kind.replays_after[static_cast<size_t>(replay.before) - 1].push_back(replay.slot);
+  }
+}
+
+/// A step that did as planned says how long its operators take when pages come and go as planned.
+void Conductor::refresh_times() {
+  std::vector<OperatorRecord>& known = kind_->trace.operators;
+  for (size_t i = 0; i < known.size(); ++i) {
+    known[i].seconds = recording_.operators[i].seconds;
+    known[i].host_seconds = recording_.operators[i].host_seconds;
+  }
+}
+
+/// What the lanes did in this step, under the load of its operators.
+LinkRates Conductor::measured_rates() {
+  LinkRates rates = inputs_.rates;
+  rates.out_bytes_per_second = rate(out_before_, pager_.copied_out(), rates.out_bytes_per_second);
+  rates.in_bytes_per_second = rate(in_before_, pager_.copied_in(), rates.in_bytes_per_second);
+  return rates;
 }
 
 void Conductor::abandon_step() noexcept {
   in_step_ = false;
   following_ = false;
-  pager_.forget_next_uses();
+  pager_.stop_noting_ends(user_);
+  pager_.forget_next_uses(user_);
 }
 
-void Conductor::begin_operator(const void* identity, std::string_view name, std::span<PageUse> uses,
+void Conductor::begin_operator(const OperatorCall& call, std::span<PageUse> uses,
                                std::span<const Birth> new_arguments) {
   note_ended();
   ++index_;
   ++operators_;
+  pager_.tick();
   if (following_ && (static_cast<size_t>(index_) >= kind_->trace.operators.size() ||
-                     kind_->trace.operators[static_cast<size_t>(index_)].identity != identity))
+                     kind_->trace.operators[static_cast<size_t>(index_)].identity != call.identity))
     deviate();
   OperatorRecord& op = recording_.operators.emplace_back();
-  op.identity = identity;
-  op.name = name;
+  op.identity = call.identity;
+  op.name = call.name;
+  op.replayable = call.replayable;
+  const double delayed = pager_.delayed_seconds();
+  const std::chrono::duration<double> since = Clock::now() - last_end_;
+  op.host_seconds = std::max(0.0, since.count() - (delayed - delayed_));
   op.unpaged_bytes = pager_.device().ledger().used_bytes() - pager_.paged_bytes();
   for (const Birth& birth : new_arguments) {
     op.births.push_back(new_slot(*birth.page, index_, /*as_output=*/false));
     match_birth(birth, op.births.back());
   }
   for (PageUse& use : uses) {
-    Page& page = *use.page;
-    if (page.trace_step != step_) new_slot(page, kBeforeStep, false);  // registered by another thread meanwhile
-    Slot& slot = recording_.slots[static_cast<size_t>(page.trace_slot)];
+    const Tag tag = tag_of(*use.page);
+    Slot& slot = recording_.slots[static_cast<size_t>(tag.trace_slot)];
     if (slot.uses.empty() || slot.uses.back() != index_) {
-      op.touched.push_back(page.trace_slot);
+      op.touched.push_back(tag.trace_slot);
       op.leased_bytes += slot.bytes;
       slot.uses.push_back(index_);
     }
     if (use.write && (slot.writes.empty() || slot.writes.back() != index_)) slot.writes.push_back(index_);
-    use.next_use = following_ && page.plan_slot >= 0 ? absolute_next_use(page.plan_slot) : kNextUseUnknown;
+    use.next_use = following_ && tag.plan_slot >= 0 ? absolute_next_use(tag.plan_slot) : kNextUseUnknown;
   }
 }
 
@@ -88,23 +156,38 @@ void Conductor::end_operator(double seconds, int64_t own_bytes, std::span<const 
     recording_.slots[static_cast<size_t>(slot)].uses.push_back(index_);
     recording_.slots[static_cast<size_t>(slot)].writes.push_back(index_);
     match_birth(birth, slot);
-    if (following_ && birth.page->plan_slot >= 0)
-      pager_.set_next_use(*birth.page, absolute_next_use(birth.page->plan_slot));
+    if (const Tag tag = tag_of(*birth.page); following_ && tag.plan_slot >= 0)
+      pager_.set_next_use(*birth.page, absolute_next_use(tag.plan_slot));
   }
+  delayed_ = pager_.delayed_seconds();
+  last_end_ = Clock::now();
+}
+
+std::span<const int32_t> Conductor::recipes_here() const {
+  if (!in_step_ || !following_) return {};
+  return kind_->recipes[static_cast<size_t>(index_)];
 }
 
 void Conductor::act() {
   if (!in_step_ || !following_) return;
   note_ended();
-  const Schedule& schedule = kind_->schedule;
-  if (index_ >= 0)
-    for (int32_t slot : schedule.page_outs_after[static_cast<size_t>(index_)])
-      if (PageId page = live_[static_cast<size_t>(slot)]) pager_.start_page_out(page);
-  for (; next_page_in_ < schedule.page_ins.size(); ++next_page_in_) {
-    const Schedule::PageIn& in = schedule.page_ins[next_page_in_];
+  const Actions& actions = kind_->schedule.actions;
+  auto live = [&](int32_t slot) { return live_[static_cast<size_t>(slot)]; };
+  if (index_ >= 0) {
+    const auto i = static_cast<size_t>(index_);
+    for (int32_t slot : kind_->discards_after[i])
+      if (auto recipe = recipes_->take(slot); recipe && live(slot)) pager_.discard(live(slot), std::move(recipe));
+    for (int32_t slot : actions.page_outs_after[i])
+      if (live(slot)) pager_.start_page_out(live(slot));
+    for (int32_t slot : actions.releases_after[i])
+      if (live(slot)) pager_.set_next_use(live(slot), kNextUseUnknown);
+    for (int32_t slot : kind_->replays_after[i])
+      if (live(slot)) pager_.replay(live(slot));
+  }
+  for (; next_page_in_ < actions.page_ins.size(); ++next_page_in_) {
+    const Actions::PageIn& in = actions.page_ins[next_page_in_];
     if (in.trigger > index_) return;
-    PageId page = live_[static_cast<size_t>(in.slot)];
-    if (page && in.use > index_ && !pager_.try_prefetch(page)) return;
+    if (live(in.slot) && in.use > index_ && !pager_.try_prefetch(live(in.slot))) return;
   }
 }
 
@@ -125,31 +208,36 @@ std::vector<const StepTrace*> Conductor::traces() const {
   return all;
 }
 
-/// Pages that exist already become slots born before the step, and take up their place in the schedule.
+/// Its pages that exist already become slots born before the step, and take up their place in the schedule.
 void Conductor::adopt_existing_pages() {
-  pager_.for_each([&](Page& page) {
-    new_slot(page, kBeforeStep, false);
-    page.next_use = kNextUseUnknown;
-    if (!following_) return;
-    auto known = kind_->lasting.find(page.id);
-    if (known == kind_->lasting.end()) return;
-    page.plan_slot = known->second;
-    live_[static_cast<size_t>(known->second)] = page.id;
-    page.next_use = absolute_next_use(known->second);
+  pager_.for_each_of(user_, [&](Page& page) {
+    const Tag& tag = tag_of(page);
+    page.next_use = tag.plan_slot >= 0 ? absolute_next_use(tag.plan_slot) : kNextUseUnknown;
   });
 }
 
+/// A page that the step has not met existed before it (another Session or thread may have used it last).
+Conductor::Tag& Conductor::tag_of(Page& page) {
+  if (auto known = tags_.find(page.id); known != tags_.end()) return known->second;
+  new_slot(page, kBeforeStep, false);
+  Tag& tag = tags_[page.id];
+  if (auto planned = kind_->lasting.find(page.id); following_ && planned != kind_->lasting.end()) {
+    tag.plan_slot = planned->second;
+    live_[static_cast<size_t>(tag.plan_slot)] = page.id;
+  }
+  return tag;
+}
+
 int32_t Conductor::new_slot(Page& page, int32_t birth, bool as_output) {
-  page.trace_step = step_;
-  page.trace_slot = static_cast<int32_t>(recording_.slots.size());
-  page.plan_slot = -1;
+  const auto trace_slot = static_cast<int32_t>(recording_.slots.size());
+  tags_[page.id] = {trace_slot, -1};
   Slot& slot = recording_.slots.emplace_back();
   slot.bytes = DeviceMemory::charge_of(page.bytes);
   slot.category = page.category;
   slot.birth = birth;
   slot.born_as_output = as_output;
   slot.page = page.id;
-  return page.trace_slot;
+  return trace_slot;
 }
 
 /// Finds the birth's slot in the schedule: same operator, same position, same size.
@@ -160,7 +248,7 @@ void Conductor::match_birth(const Birth& birth, int32_t slot) {
     const Slot& expected = kind_->trace.slots[static_cast<size_t>(planned)];
     if (expected.position != birth.position) continue;
     if (expected.bytes != recording_.slots[static_cast<size_t>(slot)].bytes) return deviate();
-    birth.page->plan_slot = planned;
+    tags_[birth.page->id].plan_slot = planned;
     live_[static_cast<size_t>(planned)] = birth.page->id;
     return;
   }
@@ -174,12 +262,13 @@ int64_t Conductor::absolute_next_use(int32_t plan_slot) const {
 
 void Conductor::note_ended() {
   ended_.clear();
-  pager_.take_ended(ended_);
-  for (const PageEnd& end : ended_) {
-    if (end.trace_step != step_) continue;
-    if (end.trace_slot >= 0) recording_.slots[static_cast<size_t>(end.trace_slot)].death = std::max(index_, 0);
-    if (end.plan_slot >= 0 && static_cast<size_t>(end.plan_slot) < live_.size())
-      live_[static_cast<size_t>(end.plan_slot)] = 0;
+  pager_.take_ended(user_, ended_);
+  for (PageId id : ended_) {
+    auto tag = tags_.find(id);
+    if (tag == tags_.end()) continue;  // another Session's
+    recording_.slots[static_cast<size_t>(tag->second.trace_slot)].death = std::max(index_, 0);
+    if (tag->second.plan_slot >= 0) live_[static_cast<size_t>(tag->second.plan_slot)] = 0;
+    tags_.erase(tag);
   }
 }
 
@@ -187,7 +276,7 @@ void Conductor::deviate() {
   following_ = false;
   matched_ = false;
   ++deviations_;
-  pager_.forget_next_uses();
+  pager_.forget_next_uses(user_);
 }
 
 }  // namespace spillway

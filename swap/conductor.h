@@ -1,13 +1,16 @@
 /// Follows a step operator by operator: records its trace, and carries out on the pager what the schedule says.
 #pragma once
+#include <chrono>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "swap/pager.h"
+#include "swap/recipe_book.h"
 #include "swap/schedule.h"
 #include "swap/step_trace.h"
 
@@ -20,12 +23,21 @@ struct Birth {
 };
 inline constexpr int32_t kOutputPosition = 1 << 20;
 
+/// What an operator is, as the trace keeps it.
+struct OperatorCall {
+  const void* identity;   ///< equal for equal operators of one process
+  std::string_view name;  ///< lives as long as the process
+  bool replayable;        ///< see OperatorRecord
+};
+
 /// One trace and one schedule per kind of step. The first step of a kind pages on demand; its trace gives the schedule
-/// that the next steps of the kind follow. A step that does something else (another operator, another size) falls back
-/// to demand for its rest, and is planned anew at its end. Used by one thread, the one that runs the steps.
+/// that the next steps of the kind follow; the first few of those are planned anew with the times that were measured
+/// under the schedule. A step that does something else (another operator, another size) falls back to demand for its
+/// rest, and is planned anew at its end. Used by one thread, the one that runs the steps.
 class Conductor {
  public:
-  Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules);
+  /// `recipes` may be null: then nothing is replayed.
+  Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules, UserId user, RecipeBook* recipes = nullptr);
 
   /// Throws std::logic_error when a step is open.
   void begin_step(std::string_view kind);
@@ -34,10 +46,15 @@ class Conductor {
   /// Forgets the open step (an exception went through it); schedules stay.
   void abandon_step() noexcept;
   bool in_step() const noexcept { return in_step_; }
+  /// Whose the pages of its steps are.
+  UserId user() const noexcept { return user_; }
 
   /// Before the kernel, its pages leased. Fills in the uses' next use.
-  void begin_operator(const void* identity, std::string_view name, std::span<PageUse> uses,
-                      std::span<const Birth> new_arguments);
+  void begin_operator(const OperatorCall& call, std::span<PageUse> uses, std::span<const Birth> new_arguments);
+  /// The slots whose recipes this operator's call belongs to. Between begin_operator and act.
+  std::span<const int32_t> recipes_here() const;
+  /// The page that is this slot of the schedule now; 0 when there is none.
+  PageId page_of_slot(int32_t plan_slot) const { return live_[static_cast<size_t>(plan_slot)]; }
   /// After the kernel; `seconds` without waits, `own_bytes` its outputs and scratch at their largest.
   void end_operator(double seconds, int64_t own_bytes, std::span<const Birth> new_outputs);
   /// Once the leases have ended: starts the page-outs and prefetches that hang on this operator.
@@ -58,9 +75,23 @@ class Conductor {
     Schedule schedule;
     std::unordered_map<PageId, int32_t> lasting;  // slots that outlive the step, by page
     bool planned = false;
+    int32_t times_planned = 0;
+    std::vector<std::vector<int32_t>> recipes;                // by operator: slots whose recipes its call belongs to
+    std::vector<std::vector<int32_t>> discards_after;         // by operator: slots
+    std::vector<std::vector<int32_t>> replays_after;          // by operator: slots that are made again ahead of their use
   };
 
+  void plan(StepTrace trace);
+  void refresh_times();
+  LinkRates measured_rates();
   void adopt_existing_pages();
+  /// A page's slots in the trace being recorded and in the schedule.
+  struct Tag {
+    int32_t trace_slot;
+    int32_t plan_slot;
+  };
+
+  Tag& tag_of(Page& page);
   int32_t new_slot(Page& page, int32_t birth, bool as_output);
   void match_birth(const Birth& birth, int32_t slot);
   int64_t absolute_next_use(int32_t plan_slot) const;
@@ -68,8 +99,10 @@ class Conductor {
   void deviate();
 
   Pager& pager_;
-  const ScheduleInputs inputs_;
+  ScheduleInputs inputs_;
   const bool follow_schedules_;
+  const UserId user_;
+  RecipeBook* const recipes_;
   std::map<std::string, Kind, std::less<>> kinds_;
   Kind* kind_ = nullptr;
 
@@ -77,12 +110,15 @@ class Conductor {
   bool following_ = false;
   bool matched_ = true;  // every storage of the step was the schedule's
   StepTrace recording_;
-  uint64_t step_ = 0;
-  int64_t base_ = 0;          // operators before the step: next uses count on over steps
-  int32_t index_ = -1;        // operator that runs, or ran last
-  std::vector<PageId> live_;  // by plan slot
+  std::unordered_map<PageId, Tag> tags_;  // of the open step's pages
+  int64_t base_ = 0;                      // the pager's ticks before the step: next uses count on over steps
+  int32_t index_ = -1;                    // operator that runs, or ran last
+  std::vector<PageId> live_;              // by plan slot
   size_t next_page_in_ = 0;
-  std::vector<PageEnd> ended_;
+  std::vector<PageId> ended_;
+  std::chrono::steady_clock::time_point last_end_;  // of the operator before
+  double delayed_ = 0;                              // the pager's delays until then
+  CopyTotals out_before_, in_before_;               // when the step began
   int64_t deviations_ = 0;
   int64_t operators_ = 0;
 };

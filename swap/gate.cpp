@@ -26,14 +26,15 @@ class OperatorLease {
     for (size_t a = 0; a < count; ++a)
       visit_storages(torch::jit::peek(stack, a, count), [&](c10::StorageImpl& storage) {
         bool is_new = false;
-        Page* page = page_or_register(storage, session_.pager, session_.options.min_page_bytes, is_new);
-        if (page) uses.push_back({page, traits.writes[a], page->next_use});
+        Page* page = page_or_register(storage, session_.pager, session_.options.min_page_bytes,
+                                      session_.conductor.user(), is_new);
+        if (page) uses.push_back({page, traits.writes[a], kNextUseKept});
         if (is_new) births.push_back({page, position});
         ++position;
       });
   }
   void lease() {
-    session_.pager.lease(uses);
+    session_.pager.lease(uses, session_.conductor.user());
     leased_ = true;
   }
   void release() {
@@ -59,11 +60,34 @@ void register_outputs(Session::State& session, const torch::jit::Stack& stack, s
       bool is_new = false;
       if (Block* block = CpuDevice::block_of(storage._mutable_data_ptr_no_checks());
           block && block->category == Category::workspace)
-        session.device.memory().recategorize(block, category);
-      Page* page = page_or_register(storage, session.pager, session.options.min_page_bytes, is_new);
+        session.share->device.memory().recategorize(block, category);
+      Page* page =
+          page_or_register(storage, session.pager, session.options.min_page_bytes, session.conductor.user(), is_new);
       if (is_new) births.push_back({page, position});
       ++position;
     });
+}
+
+struct Measured {
+  double seconds = 0;     ///< waits for copies excluded
+  int64_t own_bytes = 0;  ///< outputs and scratch at their largest
+};
+
+/// An operator that may wait for other threads gives up its turn meanwhile, so that they can get there.
+void call_kernel(const OperatorTraits& traits, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                 torch::jit::Stack* stack, std::unique_lock<Turns>& turn) {
+  if (traits.may_wait) turn.unlock();
+  op.redispatchBoxed(keys, stack);
+  if (traits.may_wait) turn.lock();
+}
+
+Measured measure(Session::State& session, auto&& call) {
+  session.ledger.mark_workspace();
+  const double waited = session.pager.exposed_seconds();
+  const auto start = Clock::now();
+  call();
+  const std::chrono::duration<double> took = Clock::now() - start;
+  return {took.count() - (session.pager.exposed_seconds() - waited), session.ledger.workspace_since_mark()};
 }
 
 void run_kernel(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
@@ -71,35 +95,29 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
   const bool tracing = session.tracing();
   Conductor& conductor = session.conductor;
   OperatorScope scope(traits.name);
+  std::unique_lock turn(session.share->turns);
   OperatorLease lease(session);
   if (traits.kind == OperatorKind::kernel) {
     lease.collect(traits, *stack);
     lease.lease();
   }
-  if (tracing) {
+  if (tracing)
     conductor.begin_operator(&op.schema(), traits.name, {lease.uses.data(), lease.uses.size()},
                              {lease.births.data(), lease.births.size()});
-    session.device.ledger().mark_workspace();
-  }
   if (session.options.observer) session.options.observer->before(op, *stack);
 
-  double seconds = 0;
-  int64_t own_bytes = 0;
-  if (tracing) {
-    const double waited = session.pager.exposed_seconds();
-    const auto start = Clock::now();
-    op.redispatchBoxed(keys, stack);
-    const std::chrono::duration<double> took = Clock::now() - start;
-    seconds = took.count() - (session.pager.exposed_seconds() - waited);
-    own_bytes = session.device.ledger().workspace_since_mark();
-  } else {
-    op.redispatchBoxed(keys, stack);
-  }
+  Measured measured;
+  auto call = [&] { call_kernel(traits, op, keys, stack, turn); };
+  if (tracing)
+    measured = measure(session, call);
+  else
+    call();
   lease.births.clear();
   register_outputs(session, *stack, op.schema().returns().size(), lease.births);
-  if (tracing) conductor.end_operator(seconds, own_bytes, {lease.births.data(), lease.births.size()});
+  if (tracing) conductor.end_operator(measured.seconds, measured.own_bytes, {lease.births.data(), lease.births.size()});
   if (session.options.observer) session.options.observer->after(op, *stack);
   lease.release();
+  turn.unlock();
   if (tracing) conductor.act();
   if (session.options.observer) session.options.observer->released(session.pager);
 }

@@ -19,6 +19,7 @@ struct OperatorTraits {
   OperatorKind kind;
   std::string name;          ///< `aten::add.Tensor`
   std::vector<bool> writes;  ///< by argument
+  bool may_wait = false;     ///< for other threads, as collectives do
 };
 
 /// Reads the schema, corrected by what is known of operators whose schemas do not tell everything they write

@@ -3,14 +3,19 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include "core/device_memory.h"
 #include "core/timeline.h"
 
 namespace spillway {
 
+class Pager;
 struct Page;
 using PageId = uint64_t;
+/// Who uses pages: one Session of those that share the pager.
+using UserId = uint64_t;
+inline constexpr UserId kNobody = 0;
 
 /// Whoever looks at a page's bytes through a pointer (a StorageImpl, a buffer in a test). Called with the pager's lock
 /// held, only for pages that nobody leases; must not call back into the pager.
@@ -26,11 +31,26 @@ class PageOwner {
   virtual void occupy(Block* block) = 0;
 };
 
+/// How to make a page's bytes again from those of other pages.
+class Recipe {
+ public:
+  struct Input {
+    PageId page;
+    uint64_t write_epoch;  ///< of the bytes that it read
+  };
+  virtual ~Recipe() = default;
+  /// Every page that it reads, each once.
+  virtual const std::vector<Input>& inputs() const = 0;
+  /// A block with the bytes, which becomes the page's. Called without the pager's lock; leases what it reads meanwhile.
+  /// The inputs are alive and unchanged. Throws OutOfBudget, or what the operators throw.
+  virtual Block* run(Pager& pager) = 0;
+};
+
 inline constexpr int64_t kNextUseUnknown = std::numeric_limits<int64_t>::max();
 
 /// The record of one paged storage. A page belongs to its block (or, while absent, to the owner's null pointer), so it
 /// ends when the storage dies, is resized or is given other memory, on whatever thread that happens.
-/// Fields are the pager's, under its lock, but for the tags at the end.
+/// Fields are the pager's, under its lock.
 struct Page {
   PageId id = 0;
   int64_t bytes = 0;          ///< of data
@@ -47,11 +67,12 @@ struct Page {
   uint64_t last_use = 0;
   int64_t next_use = kNextUseUnknown;  ///< operator clock of the next use, when a schedule knows it
   std::unique_ptr<PageOwner> owner;
+  UserId user = kNobody;  ///< whose operator used it last
 
-  // Tags of the conductor (the tracing thread's): the page's slot in the trace being recorded and in the schedule.
-  int32_t trace_slot = -1;
-  int32_t plan_slot = -1;
-  uint64_t trace_step = 0;
+  std::unique_ptr<Recipe> recipe;  ///< while the page is discarded: its bytes are nowhere, but can be made again
+  bool restoring = false;          ///< the recipe runs
+  int32_t holds = 0;               ///< recipes of discarded pages that read this one
+  bool ownerless = false;          ///< the storage is gone, but recipes read the page
 };
 
 }  // namespace spillway

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -24,7 +25,7 @@ Pager::~Pager() {
   }
 }
 
-Page* Pager::add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner) {
+Page* Pager::add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner, UserId user) {
   std::lock_guard lock(mutex_);
   auto page = std::make_unique<Page>();
   page->id = next_id_++;
@@ -33,22 +34,26 @@ Page* Pager::add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner) 
   page->category = block->category;
   page->owner = std::move(owner);
   page->last_use = ++clock_;
+  page->user = user;
   block->page = page.get();
   paged_bytes_ += block->charged_bytes;
   return pages_.emplace(page->id, std::move(page)).first->second.get();
 }
 
-void Pager::lease(std::span<const PageUse> uses) {
+void Pager::lease(std::span<const PageUse> uses, UserId user) {
   Guard guard(mutex_);
+  restore_before_use(guard, uses);
   ++clock_;
   for (const PageUse& use : uses) {
     ++use.page->leases;
     use.page->last_use = clock_;
+    if (user != kNobody) use.page->user = user;
   }
   try {
     // All that are absent start together where there is room; then each is waited for.
     for (const PageUse& use : uses)
-      if (Page& page = *use.page; !page.block && !page.incoming && fits(DeviceMemory::charge_of(page.bytes)))
+      if (Page& page = *use.page;
+          !page.block && !page.incoming && !page.recipe && fits(DeviceMemory::charge_of(page.bytes)))
         stats_.demand_page_ins += begin_page_in(page);
     for (const PageUse& use : uses) bring_in(guard, *use.page);
     for (const PageUse& use : uses)
@@ -61,7 +66,8 @@ void Pager::lease(std::span<const PageUse> uses) {
 
 void Pager::unlease(std::span<const PageUse> uses) noexcept {
   std::lock_guard lock(mutex_);
-  for (const PageUse& use : uses) use.page->next_use = use.next_use;
+  for (const PageUse& use : uses)
+    if (use.next_use != kNextUseKept) use.page->next_use = use.next_use;
   end_leases(uses);
 }
 
@@ -84,7 +90,7 @@ bool Pager::try_prefetch(PageId id) {
   auto found = pages_.find(id);
   if (found == pages_.end()) return true;
   Page& page = *found->second;
-  if (page.block || page.incoming || page.ended) return true;
+  if (page.block || page.incoming || page.recipe || page.ended) return true;
   reap();
   while (!fits(DeviceMemory::charge_of(page.bytes))) {
     Page* victim = choose_victim(page.next_use, /*clean_only=*/true);
@@ -95,40 +101,39 @@ bool Pager::try_prefetch(PageId id) {
 
 void Pager::evict_all() {
   Guard guard(mutex_);
-  while (Page* victim = choose_victim(-1, /*clean_only=*/false)) {
-    settle(guard, *victim);
-    if (!victim->clean && !victim->outgoing) begin_page_out(*victim);
-    if (victim->outgoing)
-      wait(guard, victim->copy);
-    else
-      drop(guard, *victim);
-  }
+  while (Page* victim = choose_victim(-1, /*clean_only=*/false)) send_away(guard, *victim);
   reap();
 }
 
 void Pager::bring_home() {
   Guard guard(mutex_);
-  while (!pages_.empty()) {
-    Page& page = *pages_.begin()->second;
+  std::vector<PageId> all;
+  for (auto& [id, page] : pages_) all.push_back(id);
+  // Discarded ones first: they may read pages that nobody else keeps.
+  std::partition(all.begin(), all.end(), [&](PageId id) { return pages_.at(id)->recipe != nullptr; });
+  std::exception_ptr error;
+  for (PageId id : all) {
+    auto found = pages_.find(id);
+    if (found == pages_.end()) continue;
+    Page& page = *found->second;
     ++page.leases;  // keeps the record while the lock is given up
-    bring_in(guard, page);
-    while (page.outgoing) {
-      wait(guard, page.copy);
-      settle(guard, page);
+    try {
+      bring_in(guard, page);
+      while (page.outgoing) {
+        wait(guard, page.copy);
+        settle(guard, page);
+      }
+    } catch (...) {  // a page-out that failed leaves the bytes where they are
+      if (!page.block && !error) error = std::current_exception();
     }
     --page.leases;
-    if (page.block) {
-      drop_host_copy(page);
-      page.block->page = nullptr;
-      paged_bytes_ -= page.block->charged_bytes;
-    }
-    pages_.erase(page.id);
+    if (page.block || page.ended) forget(page);
   }
   while (!lingering_.empty()) {
     wait(guard, lingering_.front().copy);
     reap();
   }
-  ended_.clear();
+  if (error) std::rethrow_exception(error);
 }
 
 void Pager::set_next_use(Page& page, int64_t next_use) {
@@ -139,16 +144,6 @@ void Pager::set_next_use(Page& page, int64_t next_use) {
 void Pager::set_next_use(PageId id, int64_t next_use) {
   std::lock_guard lock(mutex_);
   if (auto found = pages_.find(id); found != pages_.end()) found->second->next_use = next_use;
-}
-
-void Pager::forget_next_uses() {
-  for_each([](Page& page) { page.next_use = kNextUseUnknown; });
-}
-
-void Pager::take_ended(std::vector<PageEnd>& ended) {
-  std::lock_guard lock(mutex_);
-  ended.insert(ended.end(), ended_.begin(), ended_.end());
-  ended_.clear();
 }
 
 void Pager::reclaim(int64_t bytes) {
@@ -184,6 +179,11 @@ PagerStats Pager::stats() const {
 double Pager::exposed_seconds() const {
   std::lock_guard lock(mutex_);
   return stats_.exposed_seconds;
+}
+
+double Pager::delayed_seconds() const {
+  std::lock_guard lock(mutex_);
+  return stats_.exposed_seconds + stats_.replay_seconds;
 }
 
 int64_t Pager::paged_bytes() const {
@@ -266,6 +266,16 @@ Page* Pager::choose_victim(int64_t next_use_after, bool clean_only) {
   return best;
 }
 
+/// One round towards the page's absence.
+void Pager::send_away(Guard& guard, Page& page) {
+  settle(guard, page);
+  if (!page.clean && !page.outgoing) begin_page_out(page);
+  if (page.outgoing)
+    wait(guard, page.copy);
+  else
+    drop(guard, page);
+}
+
 bool Pager::drop(Guard& guard, Page& page) {
   auto owner = page.owner->keep_alive();
   if (!owner) {  // dies on another thread, which waits for the lock to say so
@@ -331,7 +341,9 @@ void Pager::finish_page_in(Guard& guard, Page& page) {
 
 void Pager::bring_in(Guard& guard, Page& page) {
   while (!page.block && !page.ended) {
-    if (page.incoming) {
+    if (page.recipe) {
+      restore(guard, page);
+    } else if (page.incoming) {
       if (page.copy.done())
         finish_page_in(guard, page);
       else
@@ -392,12 +404,31 @@ void Pager::reap() {
   });
 }
 
+/// The owner keeps its memory, which is nobody's page from now on. The record goes with its last lease.
+void Pager::forget(Page& page) noexcept {
+  drop_host_copy(page);
+  if (page.block) {
+    page.block->page = nullptr;
+    paged_bytes_ -= page.block->charged_bytes;
+    if (page.ownerless) device_.free(page.block);
+  }
+  page.block = nullptr;
+  page.clean = false;
+  page.ended = true;
+  if (page.leases == 0) pages_.erase(page.id);
+}
+
 /// The storage is gone: so are its bytes, once no copy uses them.
 void Pager::end(Page* page) noexcept {
   Block* block = page->block ? page->block : page->incoming;
   bool copying = (page->outgoing || page->incoming) && !page->copy.done();
-  if (page->trace_slot >= 0 || page->plan_slot >= 0)
-    ended_.push_back({page->trace_slot, page->plan_slot, page->trace_step});
+  if (!page->ownerless)
+    for (EndsOf& ends : noting_) ends.ended.push_back(page->id);
+  if (page->holds > 0) return lose_owner(*page);
+  if (page->recipe && !page->restoring) {
+    release_holds(*page->recipe);
+    page->recipe.reset();
+  }
   if (block) block->page = nullptr;
   if (copying) {
     lingering_.push_back({block, page->host, page->bytes, page->copy});

@@ -1,5 +1,6 @@
 /// Residency: which pages are on the device, which are on the host, and what moves.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -19,13 +20,8 @@ struct PageUse {
   bool write;
   int64_t next_use = kNextUseUnknown;  ///< what the page gets when the lease ends
 };
-
-/// A page that ended, as the conductor knew it.
-struct PageEnd {
-  int32_t trace_slot;
-  int32_t plan_slot;
-  uint64_t trace_step;
-};
+/// A PageUse that leaves the page's next use as it is.
+inline constexpr int64_t kNextUseKept = -1;
 
 struct PagerStats {
   int64_t bytes_out = 0;  ///< copied to the host
@@ -35,6 +31,9 @@ struct PagerStats {
   int64_t demand_page_ins = 0;  ///< that no prefetch had started
   int64_t clean_drops = 0;      ///< evictions that needed no copy
   double exposed_seconds = 0;   ///< that callers waited for copies
+  int64_t discards = 0;         ///< evictions without a copy, of pages that can be made again
+  int64_t replays = 0;          ///< of them, made again
+  double replay_seconds = 0;    ///< that took
 };
 
 /// Keeps the device's counted bytes within the ledger's budget by moving pages between device and host.
@@ -51,14 +50,21 @@ class Pager final : public Reclaimer {
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
+  /// A new user. Users share the pages' memory, and may share pages.
+  UserId add_user();
+  /// The user is gone while others stay. Its thread will go on without the gate, so the pages that it used last must
+  /// not move under it: they leave the device, and raise the clear error until somebody leases them or all come home.
+  /// What cannot leave (the host is full) stays on the device and is a page no more. Leased ones keep their leases.
+  void retire(UserId user) noexcept;
+
   /// Registers a resident, dirty page of `bytes` for `block`. The caller's owner holds the block.
-  Page* add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner);
+  Page* add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner, UserId user = kNobody);
 
   /// Makes all pages resident and holds them so, all or nothing; written ones become dirty, after any copy that still
-  /// reads them. Blocks on copies. A page may occur more than once.
+  /// reads them. Blocks on copies. A page may occur more than once. The pages become `user`'s, if it is given.
   /// Throws OutOfBudget when they do not fit together beside what else is held, or a failed copy's error; nothing is
   /// leased then.
-  void lease(std::span<const PageUse> uses);
+  void lease(std::span<const PageUse> uses, UserId user = kNobody);
   /// Ends the leases; each page's next use becomes the use's.
   void unlease(std::span<const PageUse> uses) noexcept;
 
@@ -67,22 +73,47 @@ class Pager final : public Reclaimer {
   /// Starts bringing an absent page back if its bytes fit, dropping clean pages whose next use is later. False: no room
   /// now. True for a page that is resident, on its way, or gone.
   bool try_prefetch(PageId id);
+  /// Drops a resident page without keeping a copy; it is made again by `recipe` when it is leased next, or before a
+  /// page that the recipe reads is written. Pages that it reads keep their bytes (on any tier) until then, also when
+  /// their owners die. False, and nothing happens: the page is leased, being copied or gone, or what the recipe reads
+  /// was written since.
+  bool discard(PageId id, std::unique_ptr<Recipe> recipe);
+  /// Makes a discarded page again now. Does nothing for other pages. Throws as lease().
+  void replay(PageId id);
+  /// The page, which a recipe holds; for recipes.
+  Page& held_page(PageId id);
   /// Drops everything that is not leased, copying what is dirty. For doubles and tests.
   void evict_all();
-  /// Brings every page home and forgets all pages; the owners keep their memory. The budget must allow it.
+  /// Brings every page home and forgets it; the owners keep their memory. The budget must allow it. Pages that cannot
+  /// come stay as they are, and the first one's error is thrown at the end.
   void bring_home();
 
   void set_next_use(Page& page, int64_t next_use);
   void set_next_use(PageId id, int64_t next_use);
-  void forget_next_uses();
-  /// Every page that is registered, with its tags reset by `visit`.
+  /// Of the pages that `user` used last.
+  void forget_next_uses(UserId user);
+  /// Every page that `user` used last.
   template <class Visit>
-  void for_each(Visit&& visit) {
+  void for_each_of(UserId user, Visit&& visit) {
     std::lock_guard lock(mutex_);
-    for (auto& [id, page] : pages_) visit(*page);
+    for (auto& [id, page] : pages_)
+      if (page->user == user) visit(*page);
   }
-  /// Appends and forgets the pages that ended since the last call.
-  void take_ended(std::vector<PageEnd>& ended);
+  /// What `look` returns, while no owner's pointer changes: finding the page of an owner that others may page out.
+  template <class Look>
+  auto locked(Look&& look) {
+    std::lock_guard lock(mutex_);
+    return look();
+  }
+  /// From now on (anew), pages that end are noted for this user, whoever used them.
+  void note_ends(UserId user);
+  /// Appends to `ended` and forgets what was noted since the last call.
+  void take_ended(UserId user, std::vector<PageId>& ended);
+  void stop_noting_ends(UserId user) noexcept;
+
+  /// Counts an operator that some user traces; returns how many were counted before. The clock of next uses.
+  int64_t tick() noexcept { return ticks_.fetch_add(1); }
+  int64_t ticks() const noexcept { return ticks_.load(); }
 
   // Reclaimer
   void reclaim(int64_t bytes) override;
@@ -94,6 +125,11 @@ class Pager final : public Reclaimer {
   PagerStats stats() const;
   /// Seconds that callers have waited for copies so far.
   double exposed_seconds() const;
+  /// The same and the seconds of replays.
+  double delayed_seconds() const;
+  /// What the copy lanes have done so far.
+  CopyTotals copied_out() const { return out_.totals(); }
+  CopyTotals copied_in() const { return in_.totals(); }
   /// Device bytes held by pages, those on their way in or out included.
   int64_t paged_bytes() const;
   HostSlab& host() noexcept { return host_; }
@@ -104,6 +140,7 @@ class Pager final : public Reclaimer {
   struct Guard {
     explicit Guard(std::mutex& mutex) : lock(mutex) {}
     std::vector<std::shared_ptr<void>> kept;
+    std::vector<std::unique_ptr<Recipe>> used_recipes;
     std::unique_lock<std::mutex> lock;
   };
   /// Blocks whose page ended while a copy was using them.
@@ -113,7 +150,12 @@ class Pager final : public Reclaimer {
     int64_t host_bytes;
     Ticket copy;
   };
+  struct EndsOf {
+    UserId user;
+    std::vector<PageId> ended;
+  };
 
+  void send_away(Guard& guard, Page& page);
   void make_room(Guard& guard, int64_t bytes);
   bool make_progress(Guard& guard);
   Page* choose_victim(int64_t next_use_after, bool clean_only);
@@ -123,9 +165,17 @@ class Pager final : public Reclaimer {
   void finish_page_in(Guard& guard, Page& page);
   void bring_in(Guard& guard, Page& page);
   void settle(Guard& guard, Page& page);
+  void restore(Guard& guard, Page& page);
+  void restore_before_use(Guard& guard, std::span<const PageUse> uses);
+  void restore_readers(Guard& guard, PageId id);
+  void install(Guard& guard, Page& page, Block* block);
+  bool can_hold(const Recipe& recipe);
+  void release_holds(const Recipe& recipe) noexcept;
+  void lose_owner(Page& page) noexcept;
   void make_dirty(Guard& guard, Page& page);
   void wait(Guard& guard, const Ticket& ticket);
   void reap();
+  void forget(Page& page) noexcept;
   void end(Page* page) noexcept;
   void end_leases(std::span<const PageUse> uses) noexcept;
   void drop_host_copy(Page& page) noexcept;
@@ -139,8 +189,10 @@ class Pager final : public Reclaimer {
   mutable std::mutex mutex_;
   std::unordered_map<PageId, std::unique_ptr<Page>> pages_;
   std::vector<Lingering> lingering_;
-  std::vector<PageEnd> ended_;
+  std::vector<EndsOf> noting_;
   PageId next_id_ = 1;
+  UserId last_user_ = kNobody;
+  std::atomic<int64_t> ticks_ = 0;
   uint64_t clock_ = 0;  // of leases: orders least recently used
   int64_t paged_bytes_ = 0;
   PagerStats stats_;

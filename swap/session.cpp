@@ -1,6 +1,5 @@
 #include "swap/session.h"
 
-#include <atomic>
 #include <cstdio>
 #include <exception>
 #include <utility>
@@ -20,9 +19,6 @@ struct SessionInfo final : c10::DebugInfoBase {
   Session::State* const state;
 };
 
-/// LibTorch has one CPU allocator for the process, so the process has one pager at a time.
-std::atomic<bool> session_open = false;
-
 /// Copies take about this long until they have been measured.
 constexpr double kAssumedBytesPerSecond = 4e9;
 
@@ -32,11 +28,6 @@ ScheduleInputs schedule_inputs(const SessionOptions& options) {
   inputs.out_bytes_per_second = inputs.in_bytes_per_second = kAssumedBytesPerSecond;
   if (options.budget_bytes != kUnlimitedBytes) inputs.slack_bytes = options.budget_bytes / 100;
   return inputs;
-}
-
-std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, std::string_view lane) {
-  std::unique_ptr<Timeline> timeline = std::make_unique<WorkerTimeline>(std::string(lane));
-  return options.decorate_timeline ? options.decorate_timeline(std::move(timeline), lane) : std::move(timeline);
 }
 
 }  // namespace
@@ -57,29 +48,12 @@ GateGuards::GateGuards(Session::State& state)
 
 Session::State::State(SessionOptions given)
     : options(std::move(given)),
-      device(CpuDevice::instance()),
-      host(options.host_budget_bytes == kUnlimitedBytes ? default_arena_bytes() : options.host_budget_bytes),
-      out(make_timeline(options, "copy out")),
-      in(make_timeline(options, "copy in")),
-      pager(device.memory(), host, *out, *in, options.small_page_bytes),
-      conductor(pager, schedule_inputs(options), options.prefetch),
+      share(DevicePager::join(options)),
+      pager(share->pager),
+      ledger(share->device.ledger()),
+      conductor(pager, schedule_inputs(options), options.prefetch, share.get_deleter().user),
       owner(std::this_thread::get_id()) {
-  device.ledger().set_budget(options.budget_bytes);
-  device.memory().set_reclaimer(&pager);
-  device.ledger().reset_peak();
   gate.emplace(*this);
-}
-
-Session::State::~State() {
-  gate.reset();
-  device.ledger().set_budget(kUnlimitedBytes);
-  try {
-    pager.bring_home();
-  } catch (const std::exception& error) {
-    // A destructor has no other way: tensors that stay absent keep raising the clear error when they are touched.
-    std::fprintf(stderr, "[session] not every tensor came home: %s\n", error.what());
-  }
-  device.memory().set_reclaimer(nullptr);
 }
 
 Session::State* Session::State::current() {
@@ -99,21 +73,13 @@ const OperatorTraits& Session::State::traits(const c10::OperatorHandle& op) {
 
 Session::Session(SessionOptions options) {
   options.validate();
-  if (session_open.exchange(true))
-    throw std::logic_error("[session] another Session is open in this process; close it first");
-  try {
-    install_gate();
-    state_ = std::make_unique<State>(std::move(options));
-  } catch (...) {
-    session_open = false;
-    throw;
-  }
+  if (State::current())
+    throw std::logic_error("[session] this thread has a Session open (or has entered one); close it first");
+  install_gate();
+  state_ = std::make_unique<State>(std::move(options));
 }
 
-Session::~Session() {
-  state_.reset();
-  session_open = false;
-}
+Session::~Session() = default;
 
 Session::Step Session::step(std::string_view kind) {
   TORCH_CHECK(std::this_thread::get_id() == state_->owner,
@@ -160,16 +126,16 @@ Session::Entry Session::enter() {
 SessionStats Session::stats() const {
   SessionStats stats;
   stats.pager = state_->pager.stats();
-  stats.peak_bytes = state_->device.ledger().peak_bytes();
-  stats.peak_by_category = state_->device.ledger().peak_by_category();
-  stats.host_peak_bytes = state_->host.peak_bytes();
+  stats.peak_bytes = state_->ledger.peak_bytes();
+  stats.peak_by_category = state_->ledger.peak_by_category();
+  stats.host_peak_bytes = state_->share->host.peak_bytes();
   stats.operators = state_->conductor.operators();
   stats.deviations = state_->conductor.deviations();
   return stats;
 }
 
 void Session::reset_peak() {
-  state_->device.ledger().reset_peak();
+  state_->ledger.reset_peak();
 }
 const StepTrace* Session::trace(std::string_view kind) const {
   return state_->conductor.trace(kind);
@@ -184,19 +150,25 @@ Pager& Session::pager() {
   return state_->pager;
 }
 Ledger& Session::ledger() {
-  return state_->device.ledger();
+  return state_->ledger;
 }
 
 Resident::Resident(const at::Tensor& tensor, bool write) : tensor_(tensor) {
+  std::shared_ptr<DevicePager> device = DevicePager::current();
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
-    if (Page* page = page_of(storage)) uses_.push_back({page, write, page->next_use});
+    auto find = [&] { return page_of(storage); };
+    if (Page* page = device ? device->pager.locked(find) : find()) uses_.push_back({page, write, kNextUseKept});
   });
   if (uses_.empty()) return;
+  device_ = std::move(device);
   pager_ = &pager_of(*uses_.front().page);
   pager_->lease(uses_);
 }
 Resident::Resident(Resident&& other) noexcept
-    : tensor_(std::move(other.tensor_)), pager_(std::exchange(other.pager_, nullptr)), uses_(std::move(other.uses_)) {}
+    : tensor_(std::move(other.tensor_)),
+      device_(std::move(other.device_)),
+      pager_(std::exchange(other.pager_, nullptr)),
+      uses_(std::move(other.uses_)) {}
 Resident::~Resident() {
   if (pager_) pager_->unlease(uses_);
 }

@@ -32,7 +32,8 @@ class OperatorObserver {
 };
 
 struct SessionOptions {
-  /// Device bytes that may be held at any instant, by all tensors of the process. Default: no limit.
+  /// Device bytes that may be held at any instant, by all tensors of the process. Default: no limit. Sessions that are
+  /// open together ask for the same budgets and small_page_bytes.
   int64_t budget_bytes = kUnlimitedBytes;
   /// Host bytes for pages that left the device. Default: no limit but the machine's.
   int64_t host_budget_bytes = kUnlimitedBytes;
@@ -45,7 +46,8 @@ struct SessionOptions {
   int64_t small_page_bytes = 1 << 20;
   /// Notified of every operator.
   std::shared_ptr<OperatorObserver> observer = nullptr;
-  /// Wraps the two copy lanes ("copy out", "copy in"), to record, delay or fail copies.
+  /// Wraps the two copy lanes ("copy out", "copy in"), to record, delay or fail copies. Asked of the Session that opens
+  /// the device; others use its lanes.
   std::function<std::unique_ptr<Timeline>(std::unique_ptr<Timeline>, std::string_view lane)> decorate_timeline =
       nullptr;
 
@@ -53,6 +55,7 @@ struct SessionOptions {
   void validate() const;
 };
 
+/// Of the device, so of all Sessions open on it, but for the last two.
 struct SessionStats {
   PagerStats pager;
   int64_t peak_bytes = 0;
@@ -72,13 +75,18 @@ struct SessionStats {
 ///       … forward, backward, optimizer, as before …
 ///     }
 ///
-/// One Session at a time in a process. Thread: made, used and closed on one thread; see enter() for others.
-/// Errors: an operator that cannot fit throws OutOfBudget out of the user's call; the tensors are intact.
-/// Not seen, so not to be used inside: DLPack exports held across operators, CUDA graph capture, torch.compile's
-/// kernels.
+/// Thread: made, used and closed on one thread, which has no other Session; see enter() for threads that help it.
+/// Sessions on several threads share the device: one budget, one pager, one operator at a time (collectives and
+/// other operators outside aten run beside it), so the budget must hold the neediest operator of all. Each has its own
+/// steps, schedules and observer. When one closes while others are open, its tensors stay under the budget: they leave
+/// the device and raise the clear error when touched, until they are lent (spillway::resident), used by another
+/// Session, or the last Session closes. Errors: an operator that cannot fit throws OutOfBudget out of the user's call;
+/// the tensors are intact. Not seen, so not to be used inside: DLPack exports held across operators, CUDA graph
+/// capture, torch.compile's kernels.
 class Session {
  public:
-  /// Throws BadRequest for bad options, OutOfBudget when more is held already, std::logic_error when one is open.
+  /// Throws BadRequest for bad options and for others than those of a Session that is open, OutOfBudget when more is
+  /// held already, std::logic_error when this thread has one.
   explicit Session(SessionOptions options);
   ~Session();
   Session(const Session&) = delete;
@@ -145,6 +153,7 @@ class Resident {
   friend Resident resident_read(const at::Tensor&);
   Resident(const at::Tensor& tensor, bool write);
   at::Tensor tensor_;
+  std::shared_ptr<void> device_;  // outlives the Session if need be
   Pager* pager_ = nullptr;
   std::vector<PageUse> uses_;
 };

@@ -8,8 +8,8 @@
 #include <thread>
 #include <unordered_map>
 
-#include "core/cpu_allocator.h"
 #include "swap/conductor.h"
+#include "swap/device_pager.h"
 #include "swap/operator_traits.h"
 #include "swap/session.h"
 
@@ -28,18 +28,16 @@ struct GateGuards {
 
 struct Session::State {
   explicit State(SessionOptions options);
-  ~State();
 
   /// The Session of the operator that runs on this thread; nullptr outside.
   static State* current();
   const OperatorTraits& traits(const c10::OperatorHandle& op);
-  bool tracing() const { return conductor.in_step() && std::this_thread::get_id() == owner; }
+  bool tracing() const { return std::this_thread::get_id() == owner && conductor.in_step(); }
 
   const SessionOptions options;
-  CpuDevice& device;
-  HostSlab host;
-  std::unique_ptr<Timeline> out, in;
-  Pager pager;
+  const DevicePager::Share share;
+  Pager& pager;
+  Ledger& ledger;
   Conductor conductor;
   const std::thread::id owner;
   std::shared_mutex traits_mutex;

@@ -89,9 +89,13 @@ Pager& pager_of(const Page& page) {
   return static_cast<StorageOwner*>(page.owner.get())->pager();
 }
 
-Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, bool& is_new) {
+Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, UserId user, bool& is_new) {
   is_new = false;
-  if (Page* page = page_of(storage)) return page;
+  if (Page* page = pager.locked([&] { return page_of(storage); })) {
+    TORCH_CHECK(&pager_of(*page) == &pager, "[gate] a tensor of ", page->bytes, " bytes could not come home when an ",
+                "earlier Session closed; spillway::resident(tensor) tries again, and lends it");
+    return page;
+  }
   if (storage.device_type() != c10::kCPU || !storage.resizable()) return nullptr;
   if (static_cast<int64_t>(storage.nbytes()) < min_bytes || storage.nbytes() == 0) return nullptr;
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
@@ -102,7 +106,7 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
   }
   is_new = true;
   return pager.add(CpuDevice::block_of(storage._mutable_data_ptr_no_checks()), static_cast<int64_t>(storage.nbytes()),
-                   std::make_unique<StorageOwner>(storage, pager));
+                   std::make_unique<StorageOwner>(storage, pager), user);
 }
 
 void visit_storages(const at::Tensor& tensor, StorageVisitor visit) {

@@ -9,7 +9,8 @@
 
 namespace spillway {
 
-/// The page of a storage, resident or absent; nullptr when none is registered. Cost: two loads, no lock.
+/// The page of a storage, resident or absent; nullptr when none is registered. Cost: two loads. Under the pager's lock
+/// (Pager::locked) when another thread may page the storage out or in meanwhile.
 Page* page_of(const c10::StorageImpl& storage);
 
 /// The pager that a page of a storage belongs to.
@@ -18,8 +19,8 @@ Pager& pager_of(const Page& page);
 /// The page of a storage, registered now if need be. A storage whose memory came from LibTorch's own CPU allocator (it
 /// was born before the Session) is moved into counted memory first. nullptr for storages that cannot be paged: smaller
 /// than `min_bytes`, not resizable (external memory, shared memory, COW), not on the CPU. `is_new` tells a
-/// registration. Throws OutOfBudget when a moved storage does not fit.
-Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, bool& is_new);
+/// registration, for `user`. One caller at a time. Throws OutOfBudget when a moved storage does not fit.
+Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, UserId user, bool& is_new);
 
 using StorageVisitor = c10::function_ref<void(c10::StorageImpl&)>;
 

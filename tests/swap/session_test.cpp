@@ -297,7 +297,7 @@ TEST_F(SessionTest, AdoptsTensorsThatWereBornBeforeItAndBringsThemHome) {
   EXPECT_EQ(product.data_ptr<float>()[1], 3);
 }
 
-TEST_F(SessionTest, RefusesASecondSessionAndBadOptions) {
+TEST_F(SessionTest, RefusesASecondSessionOnItsThreadAndBadOptions) {
   EXPECT_THROW(Session({.budget_bytes = 0}), BadRequest);
   EXPECT_THROW(Session({.min_page_bytes = 0}), BadRequest);
   EXPECT_THROW(Session({.host_budget_bytes = -1}), BadRequest);

@@ -1,0 +1,94 @@
+#include "swap/device_pager.h"
+
+#include <cstdio>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+#include "core/error.h"
+
+namespace spillway {
+namespace {
+
+/// The one device of the process; see the header.
+struct Shared {
+  std::mutex mutex;  // also held while the last Session brings everything home, so that the next one waits
+  std::shared_ptr<DevicePager> device;
+  int64_t sessions = 0;
+  std::vector<std::shared_ptr<DevicePager>> wrecks;  // some of their tensors could not come home, and are theirs still
+};
+Shared& shared() {
+  static auto* shared = new Shared();
+  return *shared;
+}
+
+std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, std::string_view lane) {
+  std::unique_ptr<Timeline> timeline = std::make_unique<WorkerTimeline>(std::string(lane));
+  return options.decorate_timeline ? options.decorate_timeline(std::move(timeline), lane) : std::move(timeline);
+}
+
+}  // namespace
+
+DevicePager::DevicePager(const SessionOptions& options)
+    : device(CpuDevice::instance()),
+      host(options.host_budget_bytes == kUnlimitedBytes ? default_arena_bytes() : options.host_budget_bytes),
+      out(make_timeline(options, "copy out")),
+      in(make_timeline(options, "copy in")),
+      pager(device.memory(), host, *out, *in, options.small_page_bytes),
+      budget_bytes_(options.budget_bytes),
+      host_budget_bytes_(options.host_budget_bytes),
+      small_page_bytes_(options.small_page_bytes) {
+  device.ledger().set_budget(options.budget_bytes);
+  device.memory().set_reclaimer(&pager);
+  device.ledger().reset_peak();
+}
+
+void DevicePager::require_alike(const SessionOptions& options) const {
+  auto require = [](std::string_view option, int64_t asked, int64_t shared) {
+    auto format = [](int64_t bytes) { return bytes == kUnlimitedBytes ? std::string("unlimited") : str(bytes); };
+    if (asked != shared)
+      throw BadRequest(str("SessionOptions.", option, " is ", format(asked), ", but another Session that is open on ",
+                           "this device has ", format(shared), "; Sessions share the device, so they must agree"));
+  };
+  require("budget_bytes", options.budget_bytes, budget_bytes_);
+  require("host_budget_bytes", options.host_budget_bytes, host_budget_bytes_);
+  require("small_page_bytes", options.small_page_bytes, small_page_bytes_);
+}
+
+DevicePager::Share DevicePager::join(const SessionOptions& options) {
+  std::lock_guard lock(shared().mutex);
+  if (shared().device)
+    shared().device->require_alike(options);
+  else
+    shared().device = std::make_shared<DevicePager>(options);
+  ++shared().sessions;
+  return {shared().device.get(), Leave{shared().device->pager.add_user()}};
+}
+
+std::shared_ptr<DevicePager> DevicePager::current() {
+  std::lock_guard lock(shared().mutex);
+  return shared().device;
+}
+
+void DevicePager::Leave::operator()(DevicePager* device) const noexcept {
+  std::lock_guard lock(shared().mutex);
+  if (--shared().sessions > 0) return device->pager.retire(user);
+  if (!device->close()) shared().wrecks.push_back(shared().device);
+  shared().device.reset();
+}
+
+bool DevicePager::close() noexcept {
+  device.ledger().set_budget(kUnlimitedBytes);
+  bool home = true;
+  try {
+    pager.bring_home();
+  } catch (const std::exception& error) {
+    // Closing has no other way: tensors that stay absent keep raising the clear error when they are touched.
+    std::fprintf(stderr, "[session] not every tensor came home: %s\n", error.what());
+    home = false;
+  }
+  device.memory().set_reclaimer(nullptr);
+  return home;
+}
+
+}  // namespace spillway

@@ -1,0 +1,54 @@
+/// What all open Sessions share: LibTorch has one CPU allocator for the process, so there is one pager behind it.
+#pragma once
+#include <memory>
+
+#include "core/cpu_allocator.h"
+#include "core/host_slab.h"
+#include "core/timeline.h"
+#include "swap/pager.h"
+#include "swap/session.h"
+#include "swap/turns.h"
+
+namespace spillway {
+
+/// The device's budget, pager, host slab and copy lanes. Made by the first Session, joined by others, closed by the
+/// last: that brings every tensor home and lifts the budget. One of the process-wide exceptions that LibTorch forces.
+class DevicePager {
+ public:
+  struct Leave {
+    UserId user;
+    void operator()(DevicePager* device) const noexcept;
+  };
+  /// One Session's part in the device; its end is the Session's.
+  using Share = std::unique_ptr<DevicePager, Leave>;
+
+  /// Makes or joins. A joining Session asks for the same budgets and `small_page_bytes`; the copy lanes are as the
+  /// first one decorated them. Thread-safe. Throws BadRequest naming the option and both values, or OutOfBudget when
+  /// more than the budget is held already.
+  static Share join(const SessionOptions& options);
+  /// The device's pager, and a hold on it; nullptr while no Session is open.
+  static std::shared_ptr<DevicePager> current();
+
+  explicit DevicePager(const SessionOptions& options);
+  DevicePager(const DevicePager&) = delete;
+  DevicePager& operator=(const DevicePager&) = delete;
+
+  /// One operator runs on the device at a time, so that each has the whole budget to itself: two Sessions need the
+  /// larger of their floors, not the sum, and an operator's bytes are its own.
+  Turns turns;
+  CpuDevice& device;
+  HostSlab host;
+  const std::unique_ptr<Timeline> out, in;
+  Pager pager;
+
+ private:
+  void require_alike(const SessionOptions& options) const;
+  /// False when a tensor could not come home.
+  bool close() noexcept;
+
+  const int64_t budget_bytes_;
+  const int64_t host_budget_bytes_;
+  const int64_t small_page_bytes_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,61 @@
+// What Sessions that share a pager ask of it: their own pages, and which pages ended.
+#include <algorithm>
+
+#include "swap/pager.h"
+
+namespace spillway {
+
+UserId Pager::add_user() {
+  std::lock_guard lock(mutex_);
+  return ++last_user_;
+}
+
+void Pager::retire(UserId user) noexcept {
+  stop_noting_ends(user);
+  Guard guard(mutex_);
+  auto staying = [&](auto& entry) {
+    const Page& page = *entry.second;
+    return page.user == user && !page.leases && !page.ended && (page.block || page.incoming);
+  };
+  for (;;) {
+    auto found = std::find_if(pages_.begin(), pages_.end(), staying);
+    if (found == pages_.end()) return;
+    Page& page = *found->second;
+    try {
+      if (page.incoming && !page.copy.done())
+        wait(guard, page.copy);
+      else if (page.incoming)
+        finish_page_in(guard, page);
+      else
+        send_away(guard, page);
+    } catch (...) {
+      if (page.block) forget(page);  // a failed copy, or the host is full; after a failed page-in it is absent anyway
+    }
+  }
+}
+
+void Pager::forget_next_uses(UserId user) {
+  for_each_of(user, [](Page& page) { page.next_use = kNextUseUnknown; });
+}
+
+void Pager::note_ends(UserId user) {
+  stop_noting_ends(user);
+  std::lock_guard lock(mutex_);
+  noting_.push_back({user, {}});
+}
+
+void Pager::take_ended(UserId user, std::vector<PageId>& ended) {
+  std::lock_guard lock(mutex_);
+  for (EndsOf& ends : noting_) {
+    if (ends.user != user) continue;
+    ended.insert(ended.end(), ends.ended.begin(), ends.ended.end());
+    ends.ended.clear();
+  }
+}
+
+void Pager::stop_noting_ends(UserId user) noexcept {
+  std::lock_guard lock(mutex_);
+  std::erase_if(noting_, [&](const EndsOf& ends) { return ends.user == user; });
+}
+
+}  // namespace spillway
