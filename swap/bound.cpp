@@ -55,12 +55,14 @@ double bound_seconds(const StepTrace& trace, int64_t budget_bytes, const LinkRat
   const Absentable away = absentable(trace);
   double before = 0;
   for (size_t i = 0; i < trace.operators.size(); ++i) {
-    auto beyond = [&](int64_t free) { return static_cast<double>(std::max<int64_t>(0, live[i] - budget_bytes - free)); };
+    auto beyond = [&](int64_t free) {
+      return static_cast<double>(std::max<int64_t>(0, live[i] - budget_bytes - free));
+    };
     const double must_come = beyond(away.free[i]);
     const double must_move = beyond(away.free[i] + away.persistent[i]);
     const double out = must_move / rates.out_bytes_per_second, in = must_move / rates.in_bytes_per_second;
-    bound = std::max({bound, must_come / rates.in_bytes_per_second,
-                      std::max(before, out) + std::max(compute - before, in)});
+    bound = std::max(
+        {bound, must_come / rates.in_bytes_per_second, std::max(before, out) + std::max(compute - before, in)});
     before += trace.operators[i].seconds + trace.operators[i].host_seconds;
   }
   return bound;

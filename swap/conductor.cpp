@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
+
+#include "core/error.h"
 
 namespace spillway {
 
@@ -12,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 /// Steps whose measured times are still worth a new plan: the first ran on demand and cold, the second cold in part.
 constexpr int32_t kPlans = 3;
 /// Fewer bytes than this say nothing about a lane's rate.
-constexpr int64_t kEnoughToMeasure = 16 << 20;
+constexpr int64_t kEnoughToMeasure = 1 << 20;
 
 double rate(const CopyTotals& before, const CopyTotals& after, double otherwise) {
   const int64_t bytes = after.bytes - before.bytes;
@@ -182,12 +185,20 @@ void Conductor::act() {
     for (int32_t slot : actions.releases_after[i])
       if (live(slot)) pager_.set_next_use(live(slot), kNextUseUnknown);
     for (int32_t slot : kind_->replays_after[i])
-      if (live(slot)) pager_.replay(live(slot));
+      if (live(slot)) replay_ahead(live(slot));
   }
   for (; next_page_in_ < actions.page_ins.size(); ++next_page_in_) {
     const Actions::PageIn& in = actions.page_ins[next_page_in_];
     if (in.trigger > index_) return;
     if (live(in.slot) && in.use > index_ && !pager_.try_prefetch(live(in.slot))) return;
+  }
+}
+
+/// Only a hint: without room now the page is made again when it is used.
+void Conductor::replay_ahead(PageId page) {
+  try {
+    pager_.replay(page);
+  } catch (const OutOfBudget&) {
   }
 }
 

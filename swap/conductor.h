@@ -76,9 +76,9 @@ class Conductor {
     std::unordered_map<PageId, int32_t> lasting;  // slots that outlive the step, by page
     bool planned = false;
     int32_t times_planned = 0;
-    std::vector<std::vector<int32_t>> recipes;                // by operator: slots whose recipes its call belongs to
-    std::vector<std::vector<int32_t>> discards_after;         // by operator: slots
-    std::vector<std::vector<int32_t>> replays_after;          // by operator: slots that are made again ahead of their use
+    std::vector<std::vector<int32_t>> recipes;         // by operator: slots whose recipes its call belongs to
+    std::vector<std::vector<int32_t>> discards_after;  // by operator: slots
+    std::vector<std::vector<int32_t>> replays_after;   // by operator: slots that are made again ahead of their use
   };
 
   void plan(StepTrace trace);
@@ -96,6 +96,7 @@ class Conductor {
   void match_birth(const Birth& birth, int32_t slot);
   int64_t absolute_next_use(int32_t plan_slot) const;
   void note_ended();
+  void replay_ahead(PageId page);
   void deviate();
 
   Pager& pager_;

@@ -101,9 +101,12 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
     lease.collect(traits, *stack);
     lease.lease();
   }
-  if (tracing)
-    conductor.begin_operator(&op.schema(), traits.name, {lease.uses.data(), lease.uses.size()},
-                             {lease.births.data(), lease.births.size()});
+  if (tracing) {
+    conductor.begin_operator({&op.schema(), traits.name, is_replayable(traits, op, *stack)},
+                             {lease.uses.data(), lease.uses.size()}, {lease.births.data(), lease.births.size()});
+    for (int32_t slot : conductor.recipes_here())
+      session.recipes.note_call(slot, conductor.page_of_slot(slot), op, keys, *stack);
+  }
   if (session.options.observer) session.options.observer->before(op, *stack);
 
   Measured measured;
@@ -114,11 +117,15 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
     call();
   lease.births.clear();
   register_outputs(session, *stack, op.schema().returns().size(), lease.births);
-  if (tracing) conductor.end_operator(measured.seconds, measured.own_bytes, {lease.births.data(), lease.births.size()});
+  if (tracing) {
+    conductor.end_operator(measured.seconds, measured.own_bytes, {lease.births.data(), lease.births.size()});
+    for (int32_t slot : conductor.recipes_here())
+      session.recipes.note_result(slot, conductor.page_of_slot(slot), op, *stack);
+  }
   if (session.options.observer) session.options.observer->after(op, *stack);
   lease.release();
-  turn.unlock();
   if (tracing) conductor.act();
+  turn.unlock();
   if (session.options.observer) session.options.observer->released(session.pager);
 }
 

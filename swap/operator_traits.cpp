@@ -1,5 +1,7 @@
 #include "swap/operator_traits.h"
 
+#include <ATen/core/enum_tag.h>
+
 #include <array>
 #include <string_view>
 
@@ -20,6 +22,32 @@ constexpr std::array<std::string_view, 17> kShapeOnly{
     "aten::zeros_like",   "aten::ones_like",     "aten::full_like",     "aten::rand_like", "aten::randn_like",
     "aten::randint_like", "aten::new_zeros",     "aten::new_ones",      "aten::new_full",  "aten::_unsafe_view",
     "aten::is_same_size", "aten::_reshape_alias"};
+
+/// Producers beside the pointwise ones that are cheap to run again: no more than a pass over their bytes.
+constexpr std::array<std::string_view, 24> kCheap{"aten::native_batch_norm",
+                                                  "aten::native_layer_norm",
+                                                  "aten::native_group_norm",
+                                                  "aten::cat",
+                                                  "aten::stack",
+                                                  "aten::clone",
+                                                  "aten::_to_copy",
+                                                  "aten::copy_",
+                                                  "aten::fill_",
+                                                  "aten::zero_",
+                                                  "aten::repeat",
+                                                  "aten::empty",
+                                                  "aten::empty_like",
+                                                  "aten::zeros_like",
+                                                  "aten::constant_pad_nd",
+                                                  "aten::upsample_nearest1d",
+                                                  "aten::upsample_nearest2d",
+                                                  "aten::upsample_nearest3d",
+                                                  "aten::upsample_bilinear2d",
+                                                  "aten::upsample_trilinear3d",
+                                                  "aten::avg_pool2d",
+                                                  "aten::avg_pool3d",
+                                                  "aten::_softmax",
+                                                  "aten::_log_softmax"};
 
 bool contains(auto& names, std::string_view name) {
   for (std::string_view n : names)
@@ -57,7 +85,21 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
     traits.kind = OperatorKind::shape_only;
   else if (aliases && !writes_any)
     traits.kind = OperatorKind::view;
+  const bool random = op.hasTag(at::Tag::nondeterministic_seeded);
+  traits.replayable = of_libtorch && !random && (op.hasTag(at::Tag::pointwise) || contains(kCheap, base)) &&
+                      (traits.kind == OperatorKind::kernel || traits.kind == OperatorKind::shape_only);
   return traits;
+}
+
+bool is_replayable(const OperatorTraits& traits, const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (!traits.replayable) return false;
+  if (!contains(kWritesRunningStatistics, op.schema().name())) return true;
+  const auto& arguments = op.schema().arguments();
+  for (size_t a = 0; a < arguments.size(); ++a) {
+    const c10::IValue& value = torch::jit::peek(stack, a, arguments.size());
+    if (arguments[a].name() == "running_mean" && value.isTensor() && value.toTensor().defined()) return false;
+  }
+  return true;
 }
 
 }  // namespace spillway

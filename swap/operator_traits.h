@@ -1,6 +1,7 @@
 /// What the gate must know of an operator, read once from its schema.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 
 #include <string>
 #include <vector>
@@ -20,11 +21,15 @@ struct OperatorTraits {
   std::string name;          ///< `aten::add.Tensor`
   std::vector<bool> writes;  ///< by argument
   bool may_wait = false;     ///< for other threads, as collectives do
+  bool replayable = false;   ///< cheap; the same bits from the same arguments; writes nothing but what its schema says
 };
 
 /// Reads the schema, corrected by what is known of operators whose schemas do not tell everything they write
 /// (`native_batch_norm` and its kin write running statistics). Operators outside aten, prims and spillway are taken to
 /// write every argument; c10d's are asynchronous and unannotated, so they are refused.
 OperatorTraits traits_of(const c10::OperatorHandle& op);
+
+/// Whether this call, its arguments on the stack, could be run again instead of keeping what it makes.
+bool is_replayable(const OperatorTraits& traits, const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 }  // namespace spillway

@@ -142,8 +142,7 @@ ReplayedTrace with_replays(const StepTrace& trace, std::span<const Replay> repla
     }
     for (int32_t s : inputs_of(trace, replay)) {
       const int32_t later = again[static_cast<size_t>(s)];
-      const int32_t now =
-          later >= 0 && out.slots[static_cast<size_t>(later)].birth < inserted[r] ? later : s;
+      const int32_t now = later >= 0 && out.slots[static_cast<size_t>(later)].birth < inserted[r] ? later : s;
       Slot& input = out.slots[static_cast<size_t>(now)];
       op.touched.push_back(now);
       op.leased_bytes += input.bytes;

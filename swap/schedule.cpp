@@ -119,8 +119,7 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
       early[s] = candidate.choices.early[static_cast<size_t>(candidate.replayed.original_slot[s])];
 
   // Who leaves when, were copies instant …
-  const Simulated plan =
-      simulate(replayed, {.budget_bytes = inputs.budget_bytes - inputs.slack_bytes, .bias = &bias});
+  const Simulated plan = simulate(replayed, {.budget_bytes = inputs.budget_bytes - inputs.slack_bytes, .bias = &bias});
   candidate.outcome.feasible = plan.feasible;
   if (!plan.feasible) return candidate;
   Actions& actions = candidate.actions;
@@ -134,8 +133,8 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
   actions.page_ins = PageInPlacer(replayed, inputs, plan, early).place();
   // … and what comes of it when they are not.
   candidate.leaves = plan.leaves;
-  candidate.outcome = simulate(
-      replayed, {.budget_bytes = inputs.budget_bytes, .rates = &inputs.rates, .actions = &actions});
+  candidate.outcome =
+      simulate(replayed, {.budget_bytes = inputs.budget_bytes, .rates = &inputs.rates, .actions = &actions});
   return candidate;
 }
 
@@ -318,8 +317,7 @@ Schedule translate(const StepTrace& trace, Candidate candidate) {
     size_t at = i;
     while (original[at] < 0) ++at;
     const auto to = static_cast<size_t>(original[at]);
-    for (int32_t s : candidate.actions.page_outs_after[i])
-      schedule.actions.page_outs_after[to].push_back(slot_of(s));
+    for (int32_t s : candidate.actions.page_outs_after[i]) schedule.actions.page_outs_after[to].push_back(slot_of(s));
     if (after[i + 1] >= 0)
       for (int32_t s : candidate.actions.releases_after[i])
         schedule.actions.releases_after[static_cast<size_t>(after[i + 1])].push_back(slot_of(s));

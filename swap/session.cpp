@@ -19,13 +19,11 @@ struct SessionInfo final : c10::DebugInfoBase {
   Session::State* const state;
 };
 
-/// Copies take about this long until they have been measured.
-constexpr double kAssumedBytesPerSecond = 4e9;
 
 ScheduleInputs schedule_inputs(const SessionOptions& options) {
   ScheduleInputs inputs;
   inputs.budget_bytes = options.budget_bytes;
-  inputs.out_bytes_per_second = inputs.in_bytes_per_second = kAssumedBytesPerSecond;
+  inputs.replay = options.replay;
   if (options.budget_bytes != kUnlimitedBytes) inputs.slack_bytes = options.budget_bytes / 100;
   return inputs;
 }
@@ -51,7 +49,7 @@ Session::State::State(SessionOptions given)
       share(DevicePager::join(options)),
       pager(share->pager),
       ledger(share->device.ledger()),
-      conductor(pager, schedule_inputs(options), options.prefetch, share.get_deleter().user),
+      conductor(pager, schedule_inputs(options), options.prefetch, share.get_deleter().user, &recipes),
       owner(std::this_thread::get_id()) {
   gate.emplace(*this);
 }

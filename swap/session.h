@@ -40,6 +40,9 @@ struct SessionOptions {
   /// Follow a schedule from the second step of a kind on (early page-outs, prefetch, furthest next use). Off: on
   /// demand.
   bool prefetch = true;
+  /// Let the schedule run cheap deterministic operators (norms, activations, concatenations, upsampling) again instead
+  /// of copying what they made, where that is faster. Never changes a bit. Needs `prefetch`.
+  bool replay = true;
   /// Storages below this stay where they are.
   int64_t min_page_bytes = 4096;
   /// Pages below this leave last, so that losses and metrics stay at hand.

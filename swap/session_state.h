@@ -10,6 +10,7 @@
 
 #include "swap/conductor.h"
 #include "swap/device_pager.h"
+#include "swap/operator_recipe.h"
 #include "swap/operator_traits.h"
 #include "swap/session.h"
 
@@ -38,6 +39,7 @@ struct Session::State {
   const DevicePager::Share share;
   Pager& pager;
   Ledger& ledger;
+  OperatorRecipes recipes;
   Conductor conductor;
   const std::thread::id owner;
   std::shared_mutex traits_mutex;

@@ -164,7 +164,8 @@ class Simulation {
     int32_t best = -1;
     auto rank = [&](int32_t s) {
       const Place& p = place(s);
-      return std::make_tuple(bias_ ? (*bias_)[static_cast<size_t>(s)] : Bias::none, p.next_use, p.clean, p.outgoing, -p.last_use);
+      return std::make_tuple(bias_ ? (*bias_)[static_cast<size_t>(s)] : Bias::none, p.next_use, p.clean, p.outgoing,
+                             -p.last_use);
     };
     for (int32_t s : resident_) {
       Place& p = place(s);

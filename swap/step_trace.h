@@ -18,26 +18,26 @@ inline constexpr int32_t kOutlivesStep = -2;  ///< death of a slot that was aliv
 struct Slot {
   int64_t bytes = 0;  ///< as charged to the ledger
   Category category = Category::other;
-  int32_t birth = kBeforeStep;    ///< the operator that made it, or that was the first to be given it
-  bool born_as_output = false;    ///< its bytes are part of that operator's own_bytes
-  int32_t death = kOutlivesStep;  ///< the last operator that ran while it lived
-  PageId page = 0;                ///< identity of a slot that outlives steps
-  int32_t position = -1;          ///< of its birth among the operator's storages
-  std::vector<int32_t> uses;      ///< operators that needed it resident, ascending; its birth included
-  std::vector<int32_t> writes;    ///< those that wrote it
+  int32_t birth = kBeforeStep;       ///< the operator that made it, or that was the first to be given it
+  bool born_as_output = false;       ///< its bytes are part of that operator's own_bytes
+  int32_t death = kOutlivesStep;     ///< the last operator that ran while it lived
+  PageId page = 0;                   ///< identity of a slot that outlives steps
+  int32_t position = -1;             ///< of its birth among the operator's storages
+  std::vector<int32_t> uses = {};    ///< operators that needed it resident, ascending; its birth included
+  std::vector<int32_t> writes = {};  ///< those that wrote it
 };
 
 struct OperatorRecord {
   const void* identity = nullptr;  ///< equal for equal operators of one process
-  std::string_view name;           ///< lives as long as the process
+  std::string_view name = {};      ///< lives as long as the process
   double seconds = 0;              ///< of the kernel, waits for copies excluded
   double host_seconds = 0;         ///< since the operator before ended: autograd, the user's code, the gate
   int64_t own_bytes = 0;           ///< outputs and scratch that the kernel held at once
   int64_t leased_bytes = 0;        ///< arguments, each storage once
   int64_t unpaged_bytes = 0;       ///< counted bytes outside every page when it started
   bool replayable = false;         ///< running it again on the same arguments makes the same bits and does nothing else
-  std::vector<int32_t> touched;    ///< slots leased, each once
-  std::vector<int32_t> births;     ///< slots first seen here, in the order of arguments and then outputs
+  std::vector<int32_t> touched = {};  ///< slots leased, each once
+  std::vector<int32_t> births = {};   ///< slots first seen here, in the order of arguments and then outputs
 };
 
 struct StepTrace {

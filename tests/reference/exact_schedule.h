@@ -12,8 +12,9 @@
 namespace spillway::testing {
 
 /// Shortest path over states of a machine with one compute lane and one copy lane each way. Operators' seconds and
-/// slots' bytes are whole numbers; both lanes copy one byte a second. What outlives the step must be found on the device
-/// at its end where it was at its beginning, which the oracle chooses. Exponential: for about 6 slots and 10 operators.
+/// slots' bytes are whole numbers; both lanes copy one byte a second. What outlives the step must be found on the
+/// device at its end where it was at its beginning, which the oracle chooses. Exponential: for about 6 slots and 10
+/// operators.
 class ExactSchedule {
  public:
   ExactSchedule(const StepTrace& trace, int64_t budget) : trace_(trace), budget_(budget) {}
@@ -130,7 +131,8 @@ class ExactSchedule {
         y.device &= ~(1u << s);
         offer(y);
       }
-      if (!running(x) && !has(x.device, s) && x.next > slot(s).birth && slot(s).birth >= 0 && again && can_replay(x, s)) {
+      if (!running(x) && !has(x.device, s) && x.next > slot(s).birth && slot(s).birth >= 0 && again &&
+          can_replay(x, s)) {
         State y = x;
         y.replay = static_cast<int8_t>(s);
         double seconds = 0;

@@ -1,12 +1,15 @@
 // Doubles of the copy lanes: late copies expose a missing edge, failing ones a forgotten error.
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/timeline.h"
@@ -45,6 +48,25 @@ class FailingTimeline final : public Timeline {
  private:
   std::unique_ptr<Timeline> real_;
   int64_t good_;
+};
+
+/// A slow link: each copy takes as long as its bytes need at this rate, and says so.
+class ThrottledTimeline final : public Timeline {
+ public:
+  ThrottledTimeline(std::string name, double bytes_per_second) : rate_(bytes_per_second), worker_(std::move(name)) {}
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    return worker_.submit([=, this] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(bytes) / rate_));
+      std::memcpy(destination, source, static_cast<size_t>(bytes));
+      bytes_ += bytes;
+    });
+  }
+  CopyTotals totals() const override { return {bytes_, static_cast<double>(bytes_) / rate_}; }
+
+ private:
+  const double rate_;
+  std::atomic<int64_t> bytes_ = 0;
+  WorkerTimeline worker_;
 };
 
 /// Copies only when told to.

@@ -1,0 +1,69 @@
+/// Recipes of tensors: how the operators that made one were called.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <memory>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "swap/recipe_book.h"
+
+namespace spillway {
+
+/// A strided tensor without its bytes, and where they are to be had.
+struct TensorForm {
+  struct Self {};                                       ///< the tensor that is being made
+  std::variant<Self, PageId, std::vector<char>> bytes;  ///< a page's, or a small storage's own
+  caffe2::TypeMeta dtype;
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;  ///< elements
+  bool wrapped_number = false;
+};
+
+/// Runs the noted operators again, one after another, below autograd and the gate.
+class OperatorRecipe final : public Recipe {
+ public:
+  const std::vector<Input>& inputs() const override { return inputs_; }
+  Block* run(Pager& pager) override;
+
+ private:
+  friend class OperatorRecipes;
+  struct Argument {
+    size_t position;
+    std::vector<TensorForm> forms;  ///< one, or those of a list
+    bool is_list;
+  };
+  struct Call {
+    c10::OperatorHandle op;
+    c10::DispatchKeySet keys;
+    torch::jit::Stack stack;  ///< arguments; tensors are undefined here
+    std::vector<Argument> tensors;
+    int32_t result = -1;  ///< which of the results is the tensor; -1: it is an argument, written in place
+  };
+  void run_call(Call& call, Pager& pager, at::Tensor& self);
+
+  std::vector<Input> inputs_;
+  std::vector<Call> calls_;
+};
+
+/// The calls of the open step that make what the schedule replays.
+class OperatorRecipes final : public RecipeBook {
+ public:
+  /// Before the kernel, its arguments resident on the stack. `self` is the slot's page; 0 while it is yet to be made.
+  void note_call(int32_t slot, PageId self, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                 const torch::jit::Stack& stack);
+  /// After the kernel, its results on the stack and registered.
+  void note_result(int32_t slot, PageId self, const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+
+  void clear() noexcept override { open_.clear(); }
+  std::unique_ptr<Recipe> take(int32_t slot) override;
+
+ private:
+  /// nullptr for a recipe that could not be kept whole.
+  std::unordered_map<int32_t, std::unique_ptr<OperatorRecipe>> open_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,164 @@
+// Pages that are discarded and made again.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <stdexcept>
+
+#include "core/error.h"
+#include "swap/pager.h"
+#include "tests/support/buffers.h"
+
+namespace spillway {
+namespace {
+
+using testing::Buffer;
+
+constexpr int64_t kBytes = 1 << 20;
+const int64_t kCharge = DeviceMemory::charge_of(kBytes);
+
+/// The input's bytes plus one.
+class PlusOne final : public Recipe {
+ public:
+  PlusOne(DeviceMemory& memory, const Page& input) : memory_(memory), inputs_{{input.id, input.write_epoch}} {}
+  const std::vector<Input>& inputs() const override { return inputs_; }
+  Block* run(Pager& pager) override {
+    if (fail) throw std::runtime_error("the operator failed");
+    PageUse use{&pager.held_page(inputs_[0].page), false, kNextUseKept};
+    pager.lease({&use, 1});
+    Block* made = memory_.allocate(kBytes, Category::workspace);
+    const auto* from = static_cast<const unsigned char*>(use.page->block->data);
+    for (int64_t i = 0; i < kBytes; ++i)
+      static_cast<unsigned char*>(made->data)[i] = static_cast<unsigned char>(from[i] + 1);
+    pager.unlease({&use, 1});
+    return made;
+  }
+  bool fail = false;
+
+ private:
+  DeviceMemory& memory_;
+  std::vector<Input> inputs_;
+};
+
+/// A device that holds three pages.
+struct PagerReplayTest : ::testing::Test {
+  PagerReplayTest() { memory.set_reclaimer(&pager); }
+  std::unique_ptr<Buffer> buffer(unsigned char fill) { return std::make_unique<Buffer>(memory, pager, kBytes, fill); }
+  void touch(Buffer& buffer, bool write = false) {
+    PageUse use{buffer.page(), write, kNextUseKept};
+    pager.lease({&use, 1});
+    pager.unlease({&use, 1});
+  }
+  bool discard(Buffer& made, Buffer& input) {
+    return pager.discard(made.page()->id, std::make_unique<PlusOne>(memory, *input.page()));
+  }
+
+  Arena arena{1 << 28};
+  Ledger ledger{"test", 3 * kCharge};
+  DeviceMemory memory{arena, ledger};
+  HostSlab host{1 << 28};
+  WorkerTimeline out{"out"}, in{"in"};
+  Pager pager{memory, host, out, in, /*small_bytes=*/0};
+};
+
+TEST_F(PagerReplayTest, ADiscardedPageCostsNoCopyAndIsMadeAgainWhenItIsLeased) {
+  auto input = buffer(4), made = buffer(5);
+  ASSERT_TRUE(discard(*made, *input));
+  EXPECT_FALSE(made->present());
+  EXPECT_EQ(ledger.used_bytes(), kCharge);
+  touch(*made);
+  EXPECT_TRUE(made->holds(5));
+  EXPECT_EQ(pager.stats().bytes_out + pager.stats().bytes_in, 0);
+  EXPECT_EQ(pager.stats().replays, 1);
+  EXPECT_EQ(input->page()->holds, 0);
+}
+
+TEST_F(PagerReplayTest, ItIsMadeAgainBeforeWhatItReadsIsWritten) {
+  auto input = buffer(4), made = buffer(5);
+  ASSERT_TRUE(discard(*made, *input));
+  touch(*input, /*write=*/true);
+  EXPECT_TRUE(made->holds(5));
+}
+
+TEST_F(PagerReplayTest, NothingIsDiscardedWhenTheInputWasWrittenSince) {
+  auto input = buffer(4), made = buffer(5);
+  auto recipe = std::make_unique<PlusOne>(memory, *input->page());
+  touch(*input, /*write=*/true);
+  EXPECT_FALSE(pager.discard(made->page()->id, std::move(recipe)));
+  EXPECT_TRUE(made->present());
+}
+
+TEST_F(PagerReplayTest, BytesThatARecipeReadsOutliveTheirStorage) {
+  auto input = buffer(4), made = buffer(5);
+  ASSERT_TRUE(discard(*made, *input));
+  input.reset();
+  EXPECT_EQ(ledger.used_bytes(), kCharge);
+  {  // they may even leave the device meanwhile
+    auto a = buffer(1), b = buffer(2), c = buffer(3);
+  }
+  touch(*made);
+  EXPECT_TRUE(made->holds(5));
+  EXPECT_EQ(ledger.used_bytes(), kCharge) << "the input went with its last reader";
+  EXPECT_EQ(host.used_bytes(), 0);
+}
+
+TEST_F(PagerReplayTest, ADiscardedPageThatDiesLetsItsInputsGo) {
+  auto input = buffer(4), made = buffer(5);
+  ASSERT_TRUE(discard(*made, *input));
+  input.reset();
+  made.reset();
+  EXPECT_EQ(ledger.used_bytes(), 0);
+}
+
+TEST_F(PagerReplayTest, ChainsOfRecipesRunFromTheFirst) {
+  auto a = buffer(4), b = buffer(5), c = buffer(6);
+  ASSERT_TRUE(discard(*c, *b));
+  ASSERT_TRUE(discard(*b, *a));
+  touch(*c);
+  EXPECT_TRUE(b->holds(5));
+  EXPECT_TRUE(c->holds(6));
+}
+
+TEST_F(PagerReplayTest, MakesRoomForAReplayLikeForAnOperator) {
+  auto input = buffer(4), made = buffer(5);
+  ASSERT_TRUE(discard(*made, *input));
+  auto x = buffer(1), y = buffer(2);  // full
+  touch(*made);                       // needs input and room
+  EXPECT_TRUE(made->holds(5));
+  EXPECT_LE(ledger.peak_bytes(), 3 * kCharge);
+}
+
+TEST_F(PagerReplayTest, AFailedReplayIsThrownAndCanBeTriedAgain) {
+  auto input = buffer(4), made = buffer(5);
+  auto recipe = std::make_unique<PlusOne>(memory, *input->page());
+  PlusOne* failing = recipe.get();
+  failing->fail = true;
+  ASSERT_TRUE(pager.discard(made->page()->id, std::move(recipe)));
+  EXPECT_THROW(touch(*made), std::runtime_error);
+  failing->fail = false;
+  touch(*made);
+  EXPECT_TRUE(made->holds(5));
+}
+
+TEST_F(PagerReplayTest, ClosingBringsDiscardedPagesHomeBeforeWhatTheyRead) {
+  auto input = buffer(4), made = buffer(5);
+  ASSERT_TRUE(discard(*made, *input));
+  input.reset();
+  pager.bring_home();
+  EXPECT_TRUE(made->holds(5));
+  EXPECT_EQ(ledger.used_bytes(), kCharge);
+  memory.set_reclaimer(nullptr);
+}
+
+TEST_F(PagerReplayTest, PrefetchAndPageOutLeaveDiscardedPagesAlone) {
+  auto input = buffer(4), made = buffer(5);
+  ASSERT_TRUE(discard(*made, *input));
+  EXPECT_TRUE(pager.try_prefetch(made->page()->id));
+  pager.start_page_out(made->page()->id);
+  pager.evict_all();
+  EXPECT_FALSE(made->present());
+  pager.replay(made->page()->id);
+  EXPECT_TRUE(made->holds(5));
+}
+
+}  // namespace
+}  // namespace spillway
