@@ -72,12 +72,16 @@ json to_json(const TrainResult& r) {
            {"exposed_copy_seconds", r.exposed_copy_seconds},
            {"bytes_out", r.bytes_out},
            {"bytes_in", r.bytes_in},
-           {"replayed_operators", 0},
-           {"bound_seconds", nullptr},
+           {"replayed_operators", r.replayed_operators},
+           {"bound_seconds", r.predicted ? json(r.predicted->bound_seconds) : json(nullptr)},
            {"predicted", nullptr},
            {"interrupted", r.interrupted},
            {"kfac", r.kfac ? kfac_json(*r.kfac) : json(nullptr)},
            {"allreduce", nullptr}};
+  if (r.predicted)
+    out["predicted"] = {{"peak_bytes", r.predicted->peak_bytes},
+                        {"step_seconds", r.predicted->step_seconds},
+                        {"kind", r.predicted->kind}};
   if (r.allreduce)
     out["allreduce"] = {{"levels", r.allreduce->levels},
                         {"algorithm", "reduce-scatter up the levels, all-gather down"},

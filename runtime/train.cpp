@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 
 #include "core/cpu_allocator.h"
 #include "core/error.h"
@@ -11,6 +12,7 @@
 #include "runtime/fingerprint.h"
 #include "runtime/grad_worker_choice.h"
 #include "runtime/host_cases.h"
+#include "swap/schedule.h"
 
 namespace spillway {
 namespace {
@@ -99,6 +101,21 @@ KfacSummary summarise(const kfac::Kfac& kfac, int64_t world, double fraction, co
   return summary;
 }
 
+std::optional<Prediction> predict(const TrainResult& result, const Session& session) {
+  std::map<std::string_view, int64_t> counts;
+  Prediction prediction;
+  for (const std::string& kind : result.step_kinds)
+    if (int64_t count = ++counts[kind]; count >= counts[prediction.kind]) prediction.kind = kind;
+  const Schedule* schedule = session.schedule(prediction.kind);
+  if (!schedule) return std::nullopt;
+  prediction.step_seconds = schedule->predicted_seconds;
+  prediction.bound_seconds = schedule->bound_seconds;
+  for (const StepTrace* trace : session.traces())
+    if (const Schedule* of_kind = session.schedule(trace->kind))
+      prediction.peak_bytes = std::max(prediction.peak_bytes, of_kind->predicted_peak_bytes);
+  return prediction;
+}
+
 void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
   Session& session = run.session();
   const SessionStats stats = session.stats();
@@ -108,6 +125,9 @@ void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
   result.exposed_copy_seconds = stats.pager.exposed_seconds;
   result.bytes_out = stats.pager.bytes_out;
   result.bytes_in = stats.pager.bytes_in;
+  result.replayed_operators = stats.pager.replays;
+  result.predicted = predict(result, session);
+  if (result.predicted) result.predicted->peak_bytes = max_over_ranks(context.comm, result.predicted->peak_bytes);
   result.floor_bytes = max_over_ranks(context.comm, floor_of(session).bytes + kUnpagedMargin);
   if (result.observed) result.floor_bytes = std::max(result.floor_bytes, result.observed->floor_bytes);
   result.rss_peak_bytes = max_over_ranks(context.comm, rss_peak_bytes());

@@ -41,6 +41,14 @@ struct Observation {
   double step_seconds = 0;
 };
 
+/// What the simulation said of a kind of step.
+struct Prediction {
+  std::string kind;
+  int64_t peak_bytes = 0;    ///< of the run, all kinds; the largest of all ranks
+  double step_seconds = 0;   ///< under the schedule in force at the end
+  double bound_seconds = 0;  ///< least possible under the budget
+};
+
 struct KfacSummary {
   std::string strategy;
   double grad_worker_frac = 1;
@@ -82,8 +90,11 @@ struct TrainResult {
   double exposed_copy_seconds = 0;  ///< of the whole run, like the next two
   int64_t bytes_out = 0;
   int64_t bytes_in = 0;
+  int64_t replayed_operators = 0;  ///< tensors that were made again instead of copied
   std::string weights_sha256;
   bool interrupted = false;
+
+  std::optional<Prediction> predicted;  ///< of the most frequent kind of step, when there was a whole one
 
   std::optional<KfacSummary> kfac;
   std::optional<AllreduceSummary> allreduce;

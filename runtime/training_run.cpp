@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "ddl/collectives.h"
 #include "kfac/preconditioner.h"
+#include "swap/schedule.h"
 
 namespace spillway {
 namespace {
@@ -94,6 +95,7 @@ StepOutcome TrainingRun::step(bool want_stop) {
   optimizer_->step();
   optimizer_->zero_grad();
   scope.finish();
+  if (const Schedule* schedule = session_->schedule(outcome.kind)) outcome.bound_seconds = schedule->bound_seconds;
   outcome.loss = mean_loss;
   outcome.stop = stop > 0;
   outcome.seconds = seconds_since(start);

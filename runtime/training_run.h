@@ -35,6 +35,7 @@ struct StepOutcome {
   double loss = 0;  ///< mean over ranks
   double seconds = 0;
   std::string kind;
+  double bound_seconds = 0;  ///< least time of such a step under the budget; 0 before one was planned
   bool stop = false;  ///< some rank wants to stop
 };
 

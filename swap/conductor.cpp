@@ -56,6 +56,7 @@ void Conductor::begin_step(std::string_view kind) {
 
 void Conductor::end_step() {
   note_ended();
+  recording_.tail_seconds = std::max(0.0, seconds_since_last_operator());
   pager_.stop_noting_ends(user_);
   in_step_ = false;
   if (following_ && index_ + 1 != static_cast<int32_t>(kind_->trace.operators.size())) deviate();
@@ -71,6 +72,7 @@ void Conductor::end_step() {
 /// The schedule of the kind, from now on.
 void Conductor::plan(StepTrace trace) {
   inputs_.rates = measured_rates();
+  take_out_slowdown(trace);
   Kind& kind = *kind_;
   kind.trace = std::move(trace);
   kind.schedule = make_schedule(kind.trace, inputs_);
@@ -91,6 +93,12 @@ void Conductor::plan(StepTrace trace) {
   }
 }
 
+/// Without the waits for copies and the replays in it.
+double Conductor::seconds_since_last_operator() const {
+  const std::chrono::duration<double> since = Clock::now() - last_end_;
+  return since.count() - (pager_.delayed_seconds() - delayed_);
+}
+
 /// A step that did as planned says how long its operators take when pages come and go as planned.
 void Conductor::refresh_times() {
   std::vector<OperatorRecord>& known = kind_->trace.operators;
@@ -98,6 +106,17 @@ void Conductor::refresh_times() {
     known[i].seconds = recording_.operators[i].seconds;
     known[i].host_seconds = recording_.operators[i].host_seconds;
   }
+  kind_->trace.tail_seconds = recording_.tail_seconds;
+}
+
+/// Operators ran beside copies, which slowed them; the simulation adds that again for the copies of its schedule.
+void Conductor::take_out_slowdown(StepTrace& trace) const {
+  const double copying =
+      pager_.copied_out().seconds - out_before_.seconds + pager_.copied_in().seconds - in_before_.seconds;
+  const double compute = trace.compute_seconds();
+  if (compute <= 0) return;
+  const double share = std::max(0.5, 1 - inputs_.rates.compute_slowdown * copying / compute);
+  for (OperatorRecord& op : trace.operators) op.seconds *= share;
 }
 
 /// What the lanes did in this step, under the load of its operators.
@@ -128,9 +147,7 @@ void Conductor::begin_operator(const OperatorCall& call, std::span<PageUse> uses
   op.identity = call.identity;
   op.name = call.name;
   op.replayable = call.replayable;
-  const double delayed = pager_.delayed_seconds();
-  const std::chrono::duration<double> since = Clock::now() - last_end_;
-  op.host_seconds = std::max(0.0, since.count() - (delayed - delayed_));
+  op.host_seconds = std::max(0.0, seconds_since_last_operator());
   op.unpaged_bytes = pager_.device().ledger().used_bytes() - pager_.paged_bytes();
   for (const Birth& birth : new_arguments) {
     op.births.push_back(new_slot(*birth.page, index_, /*as_output=*/false));
@@ -172,7 +189,8 @@ std::span<const int32_t> Conductor::recipes_here() const {
 }
 
 void Conductor::act() {
-  if (!in_step_ || !following_) return;
+  if (!in_step_) return;
+  if (!following_) return pager_.work_ahead_of_demand();
   note_ended();
   const Actions& actions = kind_->schedule.actions;
   auto live = [&](int32_t slot) { return live_[static_cast<size_t>(slot)]; };

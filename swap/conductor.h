@@ -30,7 +30,8 @@ struct OperatorCall {
   bool replayable;        ///< see OperatorRecord
 };
 
-/// One trace and one schedule per kind of step. The first step of a kind pages on demand; its trace gives the schedule
+/// One trace and one schedule per kind of step. The first step of a kind pages on demand, helped by what usually comes
+/// next (Pager::work_ahead_of_demand); its trace gives the schedule
 /// that the next steps of the kind follow; the first few of those are planned anew with the times that were measured
 /// under the schedule. A step that does something else (another operator, another size) falls back to demand for its
 /// rest, and is planned anew at its end. Used by one thread, the one that runs the steps.
@@ -83,6 +84,8 @@ class Conductor {
 
   void plan(StepTrace trace);
   void refresh_times();
+  void take_out_slowdown(StepTrace& trace) const;
+  double seconds_since_last_operator() const;
   LinkRates measured_rates();
   void adopt_existing_pages();
   /// A page's slots in the trace being recorded and in the schedule.

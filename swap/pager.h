@@ -73,6 +73,10 @@ class Pager final : public Reclaimer {
   /// Starts bringing an absent page back if its bytes fit, dropping clean pages whose next use is later. False: no room
   /// now. True for a page that is resident, on its way, or gone.
   bool try_prefetch(PageId id);
+  /// For a thread that follows no schedule, between operators. When a quarter of the budget or less is free, what would
+  /// be evicted next is copied out already, so that evicting it needs no wait. When operators had to ask for absent
+  /// pages since the last call, those that were used last come back into free room: backward asks in reverse.
+  void work_ahead_of_demand();
   /// Drops a resident page without keeping a copy; it is made again by `recipe` when it is leased next, or before a
   /// page that the recipe reads is written. Pages that it reads keep their bytes (on any tier) until then, also when
   /// their owners die. False, and nothing happens: the page is leased, being copied or gone, or what the recipe reads
@@ -165,6 +169,8 @@ class Pager final : public Reclaimer {
   void finish_page_in(Guard& guard, Page& page);
   void bring_in(Guard& guard, Page& page);
   void settle(Guard& guard, Page& page);
+  void clean_ahead(int64_t bytes);
+  void fetch_back(int64_t reserve);
   void restore(Guard& guard, Page& page);
   void restore_before_use(Guard& guard, std::span<const PageUse> uses);
   void restore_readers(Guard& guard, PageId id);
@@ -195,6 +201,7 @@ class Pager final : public Reclaimer {
   std::atomic<int64_t> ticks_ = 0;
   uint64_t clock_ = 0;  // of leases: orders least recently used
   int64_t paged_bytes_ = 0;
+  int64_t demands_seen_ = 0;  // by work_ahead_of_demand
   PagerStats stats_;
 };
 

@@ -336,7 +336,6 @@ Schedule translate(const StepTrace& trace, Candidate candidate) {
   schedule.bytes_in = candidate.outcome.bytes_in;
   schedule.predicted_seconds = candidate.outcome.seconds;
   schedule.exposed_seconds = candidate.outcome.exposed_seconds;
-  schedule.predicted_peak_bytes = candidate.outcome.peak_bytes;
   return schedule;
 }
 
@@ -353,6 +352,7 @@ Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& inputs) {
     schedule.actions.releases_after.resize(trace.operators.size());
   }
   schedule.bound_seconds = bound;
+  schedule.predicted_peak_bytes = std::min(inputs.budget_bytes, trace.unconstrained_peak_bytes());
   return schedule;
 }
 

@@ -28,6 +28,7 @@ struct Schedule {
   double predicted_seconds = 0;  ///< of a step that follows this schedule
   double exposed_seconds = 0;    ///< of them, waits for copies
   double bound_seconds = 0;      ///< no schedule is faster
+  /// Of a run of such steps, the first one on demand included: what is alive, up to the budget.
   int64_t predicted_peak_bytes = 0;
   std::vector<int64_t> held;  ///< predicted bytes while each operator runs
 

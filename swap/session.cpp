@@ -1,5 +1,7 @@
 #include "swap/session.h"
 
+#include <ATen/Parallel.h>
+
 #include <cstdio>
 #include <exception>
 #include <utility>
@@ -19,11 +21,13 @@ struct SessionInfo final : c10::DebugInfoBase {
   Session::State* const state;
 };
 
-
 ScheduleInputs schedule_inputs(const SessionOptions& options) {
   ScheduleInputs inputs;
   inputs.budget_bytes = options.budget_bytes;
   inputs.replay = options.replay;
+  // A copying thread takes one core from operators that use them all.
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (cores > 0 && at::get_num_threads() >= cores) inputs.rates.compute_slowdown = 1.0 / cores;
   if (options.budget_bytes != kUnlimitedBytes) inputs.slack_bytes = options.budget_bytes / 100;
   return inputs;
 }

@@ -54,6 +54,7 @@ class Simulation {
     for (int32_t s : resident_) place(s).next_use = next_use_after(trace_, slot(s), -1);
     if (actions_) prefetch();
     for (size_t i = 0; i < trace_.operators.size() && result_.feasible; ++i) run_operator(static_cast<int32_t>(i));
+    now_ += trace_.tail_seconds;
     result_.seconds = now_ - began_;
   }
 

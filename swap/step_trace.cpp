@@ -42,7 +42,7 @@ std::vector<int64_t> live_bytes(const StepTrace& trace) {
 }
 
 double StepTrace::compute_seconds() const {
-  double seconds = 0;
+  double seconds = tail_seconds;
   for (const OperatorRecord& op : operators) seconds += op.seconds + op.host_seconds;
   return seconds;
 }

@@ -44,6 +44,7 @@ struct StepTrace {
   std::string kind;
   std::vector<OperatorRecord> operators;
   std::vector<Slot> slots;
+  double tail_seconds = 0;  ///< from the end of the last operator to the end of the step
 
   /// The largest need of a single operator: arguments, outputs, scratch and what cannot leave. No budget below it can
   /// run this step. `index` is set to that operator.

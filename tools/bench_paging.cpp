@@ -20,6 +20,7 @@
 #include "core/error.h"
 #include "runtime/fingerprint.h"
 #include "runtime/train.h"
+#include "swap/schedule.h"
 #include "tools/command.h"
 #include "tools/train_flags.h"
 
@@ -90,8 +91,14 @@ int serve_budget(const RunContext& context, int64_t budget_bytes) {
       },
       [&] {
         const SessionStats stats = run.session().stats();
+        const Schedule* schedule = run.session().schedule("plain");
+        const double bound = schedule ? schedule->bound_seconds : 0;
+        const double predicted = schedule ? schedule->predicted_seconds : 0;
         return json{{"sha256", weights_sha256(run.task().module())},
                     {"peak_bytes", stats.peak_bytes},
+                    {"bound_seconds", bound},
+                    {"predicted_seconds", predicted},
+                    {"replays", stats.pager.replays},
                     {"bytes_out", stats.pager.bytes_out},
                     {"bytes_in", stats.pager.bytes_in}};
       });
@@ -163,6 +170,7 @@ struct Variant {
   std::vector<double> seconds{};
   std::vector<double> losses{};
   double exposed = 0;
+  double first_seconds = 0;
   json last{};
 };
 
@@ -185,17 +193,22 @@ std::vector<std::string> worker_arguments(const Options& options, const std::str
           std::to_string(t.seed)};
 }
 
-/// Rounds of one step each, every variant in turn; the first two rounds (on demand, then first planned) do not count.
+/// The first rounds do not count: on demand, then twice under a schedule that is planned anew with better times.
+constexpr int64_t kWarmUp = 3;
+
+/// Rounds of one step each, every variant in turn.
 void run_rounds(std::vector<Variant>& variants, int64_t steps) {
-  for (int64_t round = 0; round < steps + 2; ++round) {
+  for (int64_t round = 0; round < steps + kWarmUp; ++round) {
     for (Variant& v : variants) {
       json answer = v.worker->step();
       v.losses.push_back(answer["loss"]);
-      if (round < 2) continue;
+      if (round == 0) v.first_seconds = answer["seconds"];
+      if (round < kWarmUp) continue;
       v.seconds.push_back(answer["seconds"]);
       v.exposed += answer.value("exposed", 0.0) / static_cast<double>(steps);
     }
-    std::fprintf(stderr, "\rround %lld of %lld", static_cast<long long>(round + 1), static_cast<long long>(steps + 2));
+    std::fprintf(stderr, "\rround %lld of %lld", static_cast<long long>(round + 1),
+                 static_cast<long long>(steps + kWarmUp));
   }
   std::fprintf(stderr, "\n");
   for (Variant& v : variants) v.last = v.worker->finish();
@@ -206,24 +219,30 @@ json report(const TrainOptions& options, const Observation& observed, const std:
   const Variant& stock = variants[0];
   const Variant& unlimited = variants[1];
   json rows = json::array();
-  std::printf("%8s %12s %12s %10s %9s %12s %10s %10s\n", "budget", "bytes", "peak", "step", "/stock", "/unlimited",
-              "exposed", "bit-equal");
+  std::printf("%8s %12s %12s %10s %9s %12s %8s %10s %10s %8s %10s\n", "budget", "bytes", "peak", "step", "/stock",
+              "/unlimited", "/bound", "predicted", "exposed", "replays", "bit-equal");
   std::printf("%8s %12s %12s %8.3f s\n", "stock", "-", "-", median(stock.seconds));
   for (size_t i = 1; i < variants.size(); ++i) {
     const Variant& v = variants[i];
     const bool equal = v.losses == unlimited.losses && v.last["sha256"] == unlimited.last["sha256"];
     const double step = median(v.seconds);
     const bool limited = v.budget_bytes != kUnlimitedBytes;
-    std::printf("%8s %12s %12s %8.3f s %8.3f %11.3f %8.4f s %10s\n", v.name.c_str(),
+    const double bound = v.last["bound_seconds"], predicted = v.last["predicted_seconds"];
+    std::printf("%8s %12s %12s %8.3f s %9.3f %12.3f %8.3f %8.3f s %8.4f s %8lld %10s\n", v.name.c_str(),
                 format_bytes(v.budget_bytes).c_str(), format_bytes(v.last["peak_bytes"]).c_str(), step,
-                step / median(stock.seconds), step / median(unlimited.seconds), v.exposed, equal ? "yes" : "NO");
+                step / median(stock.seconds), step / median(unlimited.seconds), step / bound, predicted, v.exposed,
+                v.last["replays"].get<long long>(), equal ? "yes" : "NO");
     rows.push_back({{"budget_percent", limited ? json(v.percent) : json(nullptr)},
                     {"budget_bytes", limited ? json(v.budget_bytes) : json(nullptr)},
                     {"peak_bytes", v.last["peak_bytes"]},
                     {"step_seconds", step},
                     {"ratio_to_stock", step / median(stock.seconds)},
                     {"ratio_to_unlimited", step / median(unlimited.seconds)},
-                    {"ratio_to_bound", nullptr},
+                    {"ratio_to_bound", step / bound},
+                    {"bound_seconds", bound},
+                    {"predicted_seconds", predicted},
+                    {"first_step_seconds", v.first_seconds},
+                    {"replays_per_run", v.last["replays"]},
                     {"exposed_copy_seconds", v.exposed},
                     {"bit_equal", equal}});
   }

@@ -90,9 +90,11 @@ void Progress::on_step(int64_t step, int64_t steps, const StepOutcome& outcome, 
       limited ? str("[", bar(static_cast<double>(resident_bytes) / static_cast<double>(ledger.budget_bytes()), 20),
                     "] ", format_bytes(resident_bytes), " of ", format_bytes(ledger.budget_bytes()))
               : format_bytes(resident_bytes);
-  std::printf("%sstep %lld/%lld  loss %.5f  %.0f ms/step  %s%s", terminal_ ? "\r\033[K" : "",
+  const std::string bound =
+      outcome.bound_seconds > 0 ? " (" + percent(outcome.bound_seconds / outcome.seconds) + " of the bound)" : "";
+  std::printf("%sstep %lld/%lld  loss %.5f  %.0f ms/step%s  %s%s", terminal_ ? "\r\033[K" : "",
               static_cast<long long>(step), static_cast<long long>(steps), outcome.loss,
-              1e3 * since_line_seconds_ / static_cast<double>(since_line_steps_), memory.c_str(),
+              1e3 * since_line_seconds_ / static_cast<double>(since_line_steps_), bound.c_str(), memory.c_str(),
               terminal_ ? "" : "\n");
   std::fflush(stdout);
   line_open_ = terminal_;
@@ -123,8 +125,12 @@ void print_summary(const TrainResult& r, const std::vector<NamedResult>& others)
     step += str("; ", percent(step_time_ratio(r, *unlimited)), " of unlimited over its ", unlimited->losses.size(),
                 " steps");
   row("median step", step);
+  if (r.predicted)
+    row("predicted", str(seconds(r.predicted->step_seconds), " a step, peak ", format_bytes(r.predicted->peak_bytes),
+                         "; the bound is ", seconds(r.predicted->bound_seconds)));
   row("paged out, in", format_bytes(r.bytes_out) + ", " + format_bytes(r.bytes_in));
   row("waited for copies", seconds(r.exposed_copy_seconds) + " of the whole run");
+  if (r.replayed_operators) row("made again", str(r.replayed_operators, " tensors, instead of copied"));
   if (r.allreduce)
     row("gradient allreduce", str(r.allreduce->levels, " ranks, ", format_bytes(r.allreduce->bytes_per_step), " in ",
                                   seconds(r.allreduce->seconds_per_step), " per step"));
