@@ -49,6 +49,7 @@ void* Arena::try_allocate(int64_t bytes) {
 }
 
 void Arena::deallocate(void* data, int64_t bytes) noexcept {
+  if (deallocation_observer_) deallocation_observer_(data, bytes);
   std::lock_guard lock(mutex_);
   used_bytes_ -= bytes;
   if (bytes < kSmallBytes) {

@@ -1,6 +1,7 @@
 /// Memory that is kept: one reserved address range, handed out in blocks, whose touched pages are never given back.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -25,6 +26,11 @@ class Arena {
   /// `bytes` as it was asked for.
   void deallocate(void* data, int64_t bytes) noexcept;
 
+  /// Shown every block that comes back, before its bytes can be handed out again; must not throw. For doubles that
+  /// poison what was freed. Set it, or reset it with nullptr, while no other thread uses the arena.
+  using DeallocationObserver = std::function<void(void* data, int64_t bytes)>;
+  void observe_deallocations(DeallocationObserver observer) { deallocation_observer_ = std::move(observer); }
+
   int64_t capacity_bytes() const noexcept { return capacity_bytes_; }
   int64_t used_bytes() const noexcept;
   int64_t peak_bytes() const noexcept;
@@ -38,6 +44,7 @@ class Arena {
 
   int64_t capacity_bytes_;
   char* base_ = nullptr;
+  DeallocationObserver deallocation_observer_;
   mutable std::mutex mutex_;
   std::map<int64_t, int64_t> free_by_offset_;           // offset → bytes
   std::set<std::pair<int64_t, int64_t>> free_by_size_;  // (bytes, offset): lowest address among equals

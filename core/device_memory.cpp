@@ -39,8 +39,11 @@ void DeviceMemory::release(Block* block) noexcept {
 }
 
 void DeviceMemory::free(Block* block) noexcept {
-  ledger_.refund(block->charged_bytes, block->category);
-  arena_.deallocate(block, block->charged_bytes);
+  // The bytes go back before their charge does, or another thread could take the charge while both hold memory.
+  const int64_t charged_bytes = block->charged_bytes;
+  const Category category = block->category;
+  arena_.deallocate(block, charged_bytes);
+  ledger_.refund(charged_bytes, category);
 }
 
 void DeviceMemory::recategorize(Block* block, Category category) noexcept {

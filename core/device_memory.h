@@ -53,6 +53,7 @@ class DeviceMemory {
   static int64_t charge_of(int64_t bytes) noexcept { return round_up(bytes, Arena::kAlignment) + sizeof(Block); }
 
   Ledger& ledger() noexcept { return ledger_; }
+  Arena& arena() noexcept { return arena_; }
   /// nullptr: charges that do not fit throw at once. Set while no other thread allocates.
   void set_reclaimer(Reclaimer* reclaimer) noexcept { reclaimer_ = reclaimer; }
 

@@ -20,6 +20,7 @@ class HostSlab {
   int64_t capacity_bytes() const noexcept { return arena_.capacity_bytes(); }
   int64_t used_bytes() const noexcept { return arena_.used_bytes(); }
   int64_t peak_bytes() const noexcept { return arena_.peak_bytes(); }
+  Arena& arena() noexcept { return arena_; }
 
  private:
   Arena arena_;

@@ -60,4 +60,21 @@ TEST(ArenaTest, BlocksNeverOverlapUnderRandomUse) {
   EXPECT_EQ(arena.used_bytes(), 0);
 }
 
+TEST(ArenaTest, ShowsBlocksThatComeBackBeforeTheyAreGivenAgain) {
+  Arena arena(1 << 24);
+  for (int64_t bytes : {int64_t{100}, int64_t{1} << 20}) {
+    void* seen = nullptr;
+    arena.observe_deallocations([&](void* data, int64_t size) {
+      EXPECT_EQ(size, bytes);
+      EXPECT_EQ(arena.used_bytes(), bytes);  // still held
+      seen = data;
+    });
+    void* block = arena.try_allocate(bytes);
+    arena.deallocate(block, bytes);
+    EXPECT_EQ(seen, block);
+    arena.observe_deallocations(nullptr);
+    arena.deallocate(arena.try_allocate(bytes), bytes);
+  }
+}
+
 }  // namespace spillway

@@ -78,6 +78,20 @@ TEST(DeviceMemoryTest, ThrowsOutOfBudgetWithBytesWhenNobodyCanMakeRoom) {
   EXPECT_EQ(ledger.used_bytes(), 0);
 }
 
+TEST(DeviceMemoryTest, GivesABlocksChargeBackOnlyOnceItsBytesAreBack) {
+  Arena arena(1 << 24);
+  Ledger ledger("test");
+  DeviceMemory memory(arena, ledger);
+  Block* block = memory.allocate(1 << 20, Category::other);
+  const int64_t charged_bytes = block->charged_bytes;
+  int64_t charged_meanwhile = 0;
+  // Otherwise the charge could be another thread's while both hold memory.
+  arena.observe_deallocations([&](void*, int64_t) { charged_meanwhile = ledger.used_bytes(); });
+  memory.free(block);
+  EXPECT_EQ(charged_meanwhile, charged_bytes);
+  EXPECT_EQ(ledger.used_bytes(), 0);
+}
+
 TEST(DeviceMemoryTest, AsksTheReclaimerUntilTheChargeFits) {
   Arena arena(1 << 20);
   Ledger ledger("cpu", 4096);
