@@ -20,8 +20,18 @@ struct DelayedTimelines {
     return std::make_unique<DelayedTimeline>(5, std::chrono::microseconds(300));
   }
 };
+struct RandomTimelines {
+  static std::unique_ptr<Timeline> make() {
+    return std::make_unique<RandomTimeline>(5, std::chrono::microseconds(300));
+  }
+};
+struct SameThreadTimelines {
+  static std::unique_ptr<Timeline> make() { return std::make_unique<SameThreadTimeline>(); }
+};
 INSTANTIATE_TYPED_TEST_SUITE_P(Worker, TimelineConformanceTest, WorkerTimelines);
 INSTANTIATE_TYPED_TEST_SUITE_P(Delayed, TimelineConformanceTest, DelayedTimelines);
+INSTANTIATE_TYPED_TEST_SUITE_P(Random, TimelineConformanceTest, RandomTimelines);
+INSTANTIATE_TYPED_TEST_SUITE_P(SameThread, TimelineConformanceTest, SameThreadTimelines);
 
 }  // namespace testing
 

@@ -10,50 +10,57 @@ namespace spillway::testing {
 class Buffer {
  public:
   Buffer(DeviceMemory& memory, Pager& pager, int64_t bytes, unsigned char value)
-      : memory_(memory), pager_(pager), bytes_(bytes), self_(std::make_shared<Buffer*>(this)) {
+      : state_(std::make_shared<State>(memory, pager)), bytes_(bytes) {
     Block* block = memory.allocate(bytes, Category::other);
-    data_ = block->data;
+    state_->data = block->data;
     fill(value);
-    page_ = pager.add(block, bytes, std::make_unique<Owner>(self_));
-  }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() {
-    if (data_)
-      memory_.release(Block::of(data_));
-    else
-      pager_.absent_owner_died(page_);
+    state_->page = pager.add(block, bytes, std::make_unique<Owner>(state_));
   }
 
-  Page* page() const { return page_; }
-  bool present() const { return data_ != nullptr; }
-  void fill(unsigned char value) { std::memset(data_, value, static_cast<size_t>(bytes_)); }
+  Page* page() const { return state_->page; }
+  bool present() const { return state_->data != nullptr; }
+  int64_t bytes() const { return bytes_; }
+  /// Valid while the page is leased.
+  void* data() const { return state_->data; }
+  void fill(unsigned char value) { std::memset(state_->data, value, static_cast<size_t>(bytes_)); }
   bool holds(unsigned char value) const {
-    if (!data_) return false;
-    const auto* bytes = static_cast<const unsigned char*>(data_);
+    if (!state_->data) return false;
+    const auto* bytes = static_cast<const unsigned char*>(state_->data);
     for (int64_t i = 0; i < bytes_; i += 251)
       if (bytes[i] != value) return false;
     return bytes[bytes_ - 1] == value;
   }
 
  private:
+  /// What a pager may keep alive for a moment; like a storage, it ends on whichever thread lets go last.
+  struct State {
+    State(DeviceMemory& memory, Pager& pager) : memory(memory), pager(pager) {}
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+    ~State() {
+      if (data)
+        memory.release(Block::of(data));
+      else if (page)
+        pager.absent_owner_died(page);
+    }
+    DeviceMemory& memory;
+    Pager& pager;
+    void* data = nullptr;
+    Page* page = nullptr;
+  };
   class Owner final : public PageOwner {
    public:
-    explicit Owner(std::shared_ptr<Buffer*> buffer) : buffer_(buffer) {}
-    std::shared_ptr<void> keep_alive() override { return buffer_.lock(); }
-    void vacate(Page&) override { (*buffer_.lock())->data_ = nullptr; }
-    void occupy(Block* block) override { (*buffer_.lock())->data_ = block->data; }
+    explicit Owner(const std::shared_ptr<State>& state) : state_(state) {}
+    std::shared_ptr<void> keep_alive() override { return state_.lock(); }
+    void vacate(Page&) override { state_.lock()->data = nullptr; }
+    void occupy(Block* block) override { state_.lock()->data = block->data; }
 
    private:
-    std::weak_ptr<Buffer*> buffer_;
+    std::weak_ptr<State> state_;
   };
 
-  DeviceMemory& memory_;
-  Pager& pager_;
-  const int64_t bytes_;
-  std::shared_ptr<Buffer*> self_;
-  void* data_ = nullptr;
-  Page* page_ = nullptr;
+  std::shared_ptr<State> state_;
+  int64_t bytes_;
 };
 
 }  // namespace spillway::testing

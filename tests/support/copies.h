@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "core/timeline.h"
+#include "tests/support/poison.h"
 
 namespace spillway::testing {
 
@@ -32,6 +34,81 @@ class DelayedTimeline final : public Timeline {
   std::mt19937 random_;
   std::chrono::microseconds longest_;
   WorkerTimeline worker_{"delayed"};
+};
+
+/// Moves each copy's bytes, in order, at a moment of its own between its turn and its ticket: at once with a ticket
+/// that comes late, in two halves, or at the last instant, with garbage in the destination until then. All of it is
+/// what a Timeline may do, so nobody may notice.
+class RandomTimeline final : public Timeline {
+ public:
+  RandomTimeline(uint32_t seed, std::chrono::microseconds longest) : random_(seed), longest_(longest) {}
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    const auto early = static_cast<size_t>(bytes) * (random_() % 3) / 2;
+    const auto delay = longest_ * (random_() % 1000) / 1000;
+    auto* to = static_cast<char*>(destination);
+    auto* from = static_cast<const char*>(source);
+    return worker_.submit([=] {
+      std::memcpy(to, from, early);
+      std::memset(to + early, kPoison, static_cast<size_t>(bytes) - early);
+      std::this_thread::sleep_for(delay);
+      std::memcpy(to + early, from + early, static_cast<size_t>(bytes) - early);
+    });
+  }
+
+ private:
+  std::mt19937 random_;
+  std::chrono::microseconds longest_;
+  WorkerTimeline worker_{"random"};
+};
+
+/// Copies at once, on the caller's thread.
+class SameThreadTimeline final : public Timeline {
+ public:
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    std::memcpy(destination, source, static_cast<size_t>(bytes));
+    return {};
+  }
+};
+
+/// What a FlakyTimeline's copies fail with.
+struct CopyFailed : std::runtime_error {
+  CopyFailed() : std::runtime_error("the copy failed, as its double was told to") {}
+};
+
+/// Fails one copy in `one_in` at random, after half of its bytes have moved and the rest of the destination is garbage.
+/// Copies after it work again.
+class FlakyTimeline final : public Timeline {
+ public:
+  FlakyTimeline(uint32_t seed, uint32_t one_in) : random_(seed), one_in_(one_in) {}
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    const bool fails = random_() % one_in_ == 0;
+    return worker_.submit([=] {
+      std::memcpy(destination, source, static_cast<size_t>(fails ? bytes / 2 : bytes));
+      if (!fails) return;
+      std::memset(static_cast<char*>(destination) + bytes / 2, kPoison, static_cast<size_t>(bytes - bytes / 2));
+      throw CopyFailed();
+    });
+  }
+
+ private:
+  std::mt19937 random_;
+  const uint32_t one_in_;
+  WorkerTimeline worker_{"flaky"};
+};
+
+/// Breaks the one promise of a Timeline: tickets are complete at once, and the bytes move when the next copy is
+/// submitted. Whatever finds races must find this one. Moves bytes on the caller's thread: a race in the order of
+/// things, none in memory.
+class EarlyTicketTimeline final : public Timeline {
+ public:
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    if (late_) late_();
+    late_ = [=] { std::memcpy(destination, source, static_cast<size_t>(bytes)); };
+    return {};
+  }
+
+ private:
+  std::function<void()> late_;
 };
 
 /// Fails every copy once `good` of them have gone through.

@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <memory>
-#include <random>
 #include <thread>
 
 #include "core/error.h"
@@ -15,7 +14,6 @@ namespace spillway {
 namespace {
 
 using testing::Buffer;
-using testing::DelayedTimeline;
 using testing::FailingTimeline;
 using testing::ManualTimeline;
 
@@ -268,64 +266,6 @@ TEST(PagerCopiesTest, AFullHostIsAClearErrorAndKeepsThePage) {
     EXPECT_NE(std::string(error.what()).find("host slab"), std::string::npos) << error.what();
   }
   EXPECT_TRUE(a.holds(1));
-}
-
-TEST(PagerCopiesTest, RandomUseUnderLateCopiesKeepsEveryByteAndTheBudget) {
-  for (uint32_t seed = 1; seed <= 6; ++seed) {
-    SCOPED_TRACE(seed);
-    Arena arena(1 << 28);
-    Ledger ledger("test", 5 * kCharge);
-    DeviceMemory memory(arena, ledger);
-    HostSlab host(1 << 28);
-    DelayedTimeline out(seed, std::chrono::microseconds(400)), in(seed + 100, std::chrono::microseconds(400));
-    Pager pager(memory, host, out, in, 0);
-    memory.set_reclaimer(&pager);
-    std::mt19937 random(seed);
-    struct Held {
-      std::unique_ptr<Buffer> buffer;
-      unsigned char value;
-    };
-    std::vector<Held> held;
-    for (int i = 0; i < 400; ++i) {
-      const auto value = static_cast<unsigned char>(random());
-      switch (held.size() < 4 ? 0 : random() % 6) {
-        case 0: {
-          if (held.size() < 16) held.push_back({std::make_unique<Buffer>(memory, pager, kBytes, value), value});
-          break;
-        }
-        case 1: {
-          std::swap(held[random() % held.size()], held.back());
-          held.pop_back();
-          break;
-        }
-        case 2: {
-          pager.start_page_out(held[random() % held.size()].buffer->page()->id);
-          break;
-        }
-        case 3: {
-          (void)pager.try_prefetch(held[random() % held.size()].buffer->page()->id);
-          break;
-        }
-        default: {
-          Held& x = held[random() % held.size()];
-          Held& y = held[random() % held.size()];
-          const bool write = random() % 2;
-          PageUse uses[] = {{x.buffer->page(), write, static_cast<int64_t>(i + random() % 50)},
-                            {y.buffer->page(), false, kNextUseUnknown}};
-          pager.lease(uses);
-          ASSERT_TRUE(x.buffer->holds(x.value)) << i;
-          ASSERT_TRUE(y.buffer->holds(y.value)) << i;
-          if (write) x.buffer->fill(x.value = value);
-          pager.unlease(uses);
-        }
-      }
-    }
-    EXPECT_LE(ledger.peak_bytes(), 5 * kCharge);
-    held.clear();
-    pager.bring_home();
-    EXPECT_EQ(ledger.used_bytes(), 0);
-    EXPECT_EQ(host.used_bytes(), 0);
-  }
 }
 
 }  // namespace

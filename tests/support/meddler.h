@@ -1,0 +1,70 @@
+// A double of a pager's other users: whatever anyone may ask of it at any time, asked at random.
+#pragma once
+#include <cstdint>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "swap/pager.h"
+
+namespace spillway::testing {
+
+/// Evicts some pages or all, starts page-outs and prefetches that nobody planned, drops prefetches before they were of
+/// use, and changes the advice. None of it may change a byte. Used by one thread; others may use the pager meanwhile.
+class Meddler {
+ public:
+  explicit Meddler(uint64_t seed) : random_(seed) {}
+
+  /// One act. Errors of copies that it sets off are dropped: they are no concern of whoever comes next.
+  void act(Pager& pager) {
+    try {
+      meddle(pager);
+    } catch (const std::runtime_error&) {
+    }
+    ++acts_;
+  }
+  int64_t acts() const { return acts_; }
+
+ private:
+  void meddle(Pager& pager) {
+    switch (random_() % 8) {
+      case 0:
+        return pager.evict_all();
+      case 1:
+      case 2:
+        return evict_some(pager);
+      case 3:
+      case 4:
+        for (PageId id : some_pages(pager)) pager.start_page_out(id);
+        return;
+      case 5:
+        for (PageId id : some_pages(pager)) (void)pager.try_prefetch(id);
+        return;
+      case 6:  // prefetches that are taken back
+        for (PageId id : some_pages(pager)) (void)pager.try_prefetch(id);
+        return evict_some(pager);
+      default:
+        for (PageId id : some_pages(pager)) pager.set_next_use(id, static_cast<int64_t>(random_() % 1000));
+        if (random_() % 4 == 0) pager.forget_next_uses();
+    }
+  }
+  void evict_some(Pager& pager) {
+    const Ledger& ledger = pager.device().ledger();
+    const int64_t paged = pager.paged_bytes();
+    if (ledger.budget_bytes() == kUnlimitedBytes) return pager.evict_all();
+    pager.reclaim(ledger.budget_bytes() - ledger.used_bytes() + static_cast<int64_t>(random_() % 1000) * paged / 1000);
+  }
+  std::vector<PageId> some_pages(Pager& pager) {
+    std::vector<PageId> ids;
+    const uint64_t one_in = 1 + random_() % 6;
+    pager.for_each([&](Page& page) {
+      if (random_() % one_in == 0) ids.push_back(page.id);
+    });
+    return ids;
+  }
+
+  std::mt19937_64 random_;
+  int64_t acts_ = 0;
+};
+
+}  // namespace spillway::testing
