@@ -170,7 +170,7 @@ class Actor {
       case 5:
         return use_shared();
       case 6:
-        return use_scratch();
+        return coin() ? use_scratch() : end_while_leased();
       default:
         return use(/*deeper=*/random_() % 3 == 0);
     }
@@ -214,6 +214,16 @@ class Actor {
       std::memset(block->data, 7, static_cast<size_t>(bytes));
       world_.memory.release(block);
     });
+  }
+  /// A storage may die, and its record must not, while an operator holds the lease.
+  void end_while_leased() {
+    Tracked& page = any();
+    const PageUse uses[] = {{page.buffer.page(), coin()}, {page.buffer.page(), coin()}};
+    if (!granted(page.charge(), [&] { world_.pager.lease(uses); })) return;
+    if (!page.good()) world_.fail(str("page ", page.buffer.page()->id, " does not hold version ", page.version));
+    std::erase_if(pages_, [&](const auto& p) { return p.get() == &page; });
+    if (coin()) meddler_.act(world_.pager);
+    world_.pager.unlease(uses);
   }
   void use_shared() {
     Tracked& page = world_.shared[random_() % world_.shared.size()];
