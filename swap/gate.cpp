@@ -134,7 +134,7 @@ void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torc
   Session::State* session = Session::State::current();
   const OperatorTraits* traits = session ? &session->traits(op) : nullptr;
   // A composite's parts are dispatched with the gate still on, so each is seen for itself.
-  if (traits && traits->kind == OperatorKind::composite) return op.redispatchBoxed(keys, stack);
+  if (traits && runs_as_parts(*traits, op, keys)) return op.redispatchBoxed(keys, stack);
   c10::impl::ExcludeDispatchKeyGuard closed(kGateKey);
   if (!traits || traits->kind == OperatorKind::view) return op.redispatchBoxed(keys, stack);
   TORCH_CHECK(traits->kind != OperatorKind::refused, "[gate] ", traits->name,

@@ -79,12 +79,11 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
 
   if (space == "c10d" || space == "_c10d_functional")
     traits.kind = OperatorKind::refused;
-  else if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd))
-    traits.kind = OperatorKind::composite;
   else if (contains(kShapeOnly, base))
     traits.kind = OperatorKind::shape_only;
   else if (aliases && !writes_any)
     traits.kind = OperatorKind::view;
+  traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   const bool random = op.hasTag(at::Tag::nondeterministic_seeded);
   traits.replayable = of_libtorch && !random && (op.hasTag(at::Tag::pointwise) || contains(kCheap, base)) &&
                       (traits.kind == OperatorKind::kernel || traits.kind == OperatorKind::shape_only);
@@ -100,6 +99,11 @@ bool is_replayable(const OperatorTraits& traits, const c10::OperatorHandle& op, 
     if (arguments[a].name() == "running_mean" && value.isTensor() && value.toTensor().defined()) return false;
   }
   return true;
+}
+
+bool runs_as_parts(const OperatorTraits& traits, const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
+  if (!traits.composite) return false;
+  return !op.hasKernelForDispatchKey(keys.remove(c10::DispatchKey::BackendSelect).highestPriorityTypeId());
 }
 
 }  // namespace spillway

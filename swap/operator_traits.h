@@ -9,7 +9,6 @@
 namespace spillway {
 
 enum class OperatorKind : uint8_t {
-  composite,   ///< made of other operators, which pass the gate themselves
   view,        ///< outputs alias arguments and nothing is read or written
   shape_only,  ///< makes new storages without reading arguments
   kernel,      ///< reads and writes storages
@@ -17,11 +16,12 @@ enum class OperatorKind : uint8_t {
 };
 
 struct OperatorTraits {
-  OperatorKind kind;
+  OperatorKind kind;         ///< of the kernel, where there is one
   std::string name;          ///< `aten::add.Tensor`
   std::vector<bool> writes;  ///< by argument
   bool may_wait = false;     ///< for other threads, as collectives do
   bool replayable = false;   ///< cheap; the same bits from the same arguments; writes nothing but what its schema says
+  bool composite = false;    ///< made of other operators, which pass the gate themselves
 };
 
 /// Reads the schema, corrected by what is known of operators whose schemas do not tell everything they write
@@ -31,5 +31,9 @@ OperatorTraits traits_of(const c10::OperatorHandle& op);
 
 /// Whether this call, its arguments on the stack, could be run again instead of keeping what it makes.
 bool is_replayable(const OperatorTraits& traits, const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+
+/// Whether a call with these keys runs as other operators. A composite may have a kernel of its own on some backend, as
+/// `silu_backward` has on the CPU; there it runs as one.
+bool runs_as_parts(const OperatorTraits& traits, const c10::OperatorHandle& op, c10::DispatchKeySet keys);
 
 }  // namespace spillway

@@ -204,6 +204,14 @@ TEST(GateTest, AutocastInferenceModeAndChannelsLast) {
   });
 }
 
+TEST(GateTest, ACompositeWithAKernelOfItsOwnIsLeasedLikeAKernel) {
+  expect_unchanged([] {
+    auto x = at::randn({500}).requires_grad_();
+    at::silu(x).sum().backward();  // silu_backward: composite elsewhere, a kernel on the CPU
+    return Tensors{x.grad()};
+  });
+}
+
 TEST(GateTest, GradientAccumulationOverMicroBatches) {
   expect_unchanged([] {
     nn::Linear layer(64, 64);
