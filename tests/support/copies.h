@@ -76,12 +76,14 @@ struct CopyFailed : std::runtime_error {
 };
 
 /// Fails one copy in `one_in` at random, after half of its bytes have moved and the rest of the destination is garbage.
-/// Copies after it work again.
+/// Copies after it work again, and each failure makes the next one rarer; none fails while `calm` holds.
 class FlakyTimeline final : public Timeline {
  public:
-  FlakyTimeline(uint32_t seed, uint32_t one_in) : random_(seed), one_in_(one_in) {}
+  FlakyTimeline(uint32_t seed, uint32_t one_in, std::shared_ptr<std::atomic<bool>> calm = nullptr)
+      : random_(seed), one_in_(one_in), calm_(std::move(calm)) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
-    const bool fails = random_() % one_in_ == 0;
+    const bool fails = random_() % one_in_ == 0 && !(calm_ && *calm_);
+    if (fails) one_in_ += one_in_ / 10 + 1;
     return worker_.submit([=] {
       std::memcpy(destination, source, static_cast<size_t>(fails ? bytes / 2 : bytes));
       if (!fails) return;
@@ -92,7 +94,8 @@ class FlakyTimeline final : public Timeline {
 
  private:
   std::mt19937 random_;
-  const uint32_t one_in_;
+  uint32_t one_in_;
+  const std::shared_ptr<std::atomic<bool>> calm_;
   WorkerTimeline worker_{"flaky"};
 };
 
