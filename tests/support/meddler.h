@@ -38,6 +38,7 @@ class Meddler {
         for (PageId id : some_pages(pager)) pager.start_page_out(id);
         return;
       case 5:
+        for (PageId id : some_pages(pager)) pager.replay(id);
         for (PageId id : some_pages(pager)) (void)pager.try_prefetch(id);
         return;
       case 6:  // prefetches that are taken back
@@ -45,7 +46,7 @@ class Meddler {
         return evict_some(pager);
       default:
         for (PageId id : some_pages(pager)) pager.set_next_use(id, static_cast<int64_t>(random_() % 1000));
-        if (random_() % 4 == 0) pager.forget_next_uses();
+        if (random_() % 4 == 0) pager.forget_next_uses(random_() % kUsers);
     }
   }
   void evict_some(Pager& pager) {
@@ -57,12 +58,14 @@ class Meddler {
   std::vector<PageId> some_pages(Pager& pager) {
     std::vector<PageId> ids;
     const uint64_t one_in = 1 + random_() % 6;
-    pager.for_each([&](Page& page) {
-      if (random_() % one_in == 0) ids.push_back(page.id);
-    });
+    for (UserId user = kNobody; user < kUsers; ++user)
+      pager.for_each_of(user, [&](Page& page) {
+        if (random_() % one_in == 0) ids.push_back(page.id);
+      });
     return ids;
   }
 
+  static constexpr UserId kUsers = 4;  // the first few are all that tests have
   std::mt19937_64 random_;
   int64_t acts_ = 0;
 };

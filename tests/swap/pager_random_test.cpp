@@ -43,6 +43,7 @@ struct Plan {
   int64_t host_bytes = int64_t{1} << 28;
   int64_t small_bytes = 0;
   Lane out = Lane::worker, in = Lane::worker;
+  bool replays = false;                // pages are discarded and made again
   bool writes_without_saying = false;  // a caller that breaks its promise
 
   bool host_is_small() const { return host_bytes < int64_t{1} << 28; }
@@ -62,6 +63,7 @@ Plan plan_of(uint64_t seed, const CaseLimits& limits) {
                     std::vector<int64_t>{64 << 10, 96 << 10, 200'000});
   plan.budget_bytes = plan.largest_charge() * (plan.threads * pick(3, 4) + pick(0, 1, 3)) + pick(0, 4096, 50'000);
   if (random() % 8 == 0) plan.host_bytes = plan.largest_charge() * pick(2, 5);
+  plan.replays = pick(false, false, true);
   plan.small_bytes = pick(0, 10'000, 1 << 20);
   plan.out = pick(Lane::same_thread, Lane::worker, Lane::delayed, Lane::random, Lane::random, Lane::flaky);
   plan.in = pick(Lane::same_thread, Lane::worker, Lane::delayed, Lane::random, Lane::random, Lane::flaky);
@@ -88,10 +90,12 @@ std::unique_ptr<Timeline> make_lane(Lane lane, uint64_t seed) {
   return nullptr;
 }
 
+constexpr uint64_t kVersionStride = 0x9e3779b97f4a7c15ull;
+
 /// A buffer and what the oracle says it holds: words that follow from a version alone.
 struct Tracked {
   Tracked(DeviceMemory& memory, Pager& pager, int64_t bytes) : buffer(memory, pager, bytes, 0) {}
-  uint64_t word(size_t i) const { return version * 0x9e3779b97f4a7c15ull + i * 0x2545f4914f6cdd1dull; }
+  uint64_t word(size_t i) const { return version * kVersionStride + i * 0x2545f4914f6cdd1dull; }
   std::span<uint64_t> words() const {
     return {static_cast<uint64_t*>(buffer.data()), static_cast<size_t>(buffer.bytes()) / sizeof(uint64_t)};
   }
@@ -110,6 +114,29 @@ struct Tracked {
   Buffer buffer;
   uint64_t version = 0;  // 0: as it was born
   std::mutex mutex;      // of those that several threads use
+};
+
+/// Moves the words of another page on to another version.
+class Advance final : public Recipe {
+ public:
+  Advance(const Page& input, uint64_t by) : inputs_{{input.id, input.write_epoch}}, by_(by) {}
+  const std::vector<Input>& inputs() const override { return inputs_; }
+  Block* run(Pager& pager) override {
+    PageUse use{&pager.held_page(inputs_.front().page), false, kNextUseKept};
+    pager.lease({&use, 1});
+    auto give_back = [&](Page*) { pager.unlease({&use, 1}); };
+    const std::unique_ptr<Page, decltype(give_back)> leased(use.page, give_back);
+    Block* made = pager.device().allocate(use.page->bytes, Category::workspace);
+    const auto* from = static_cast<const uint64_t*>(use.page->block->data);
+    const size_t words = static_cast<size_t>(use.page->bytes) / sizeof(uint64_t);
+    std::transform(from, from + words, static_cast<uint64_t*>(made->data),
+                   [&](uint64_t word) { return word + by_ * kVersionStride; });
+    return made;
+  }
+
+ private:
+  std::vector<Input> inputs_;
+  const uint64_t by_;
 };
 
 struct World {
@@ -168,7 +195,7 @@ class Actor {
       case 4:
         return meddler_.act(world_.pager);
       case 5:
-        return use_shared();
+        return coin() || !world_.plan.replays ? use_shared() : discard();
       case 6:
         return coin() ? use_scratch() : end_while_leased();
       default:
@@ -178,14 +205,15 @@ class Actor {
   Tracked& any() { return *pages_[random_() % pages_.size()]; }
   bool coin() { return random_() % 2; }
 
-  /// Runs what may be refused. Refusals are checked: alone, whatever fits beside what this thread holds is granted.
+  /// Runs what may be refused. Refusals are checked: alone, whatever fits beside what this thread holds is granted
+  /// (replays aside, which need room of their own).
   template <class Work>
   bool granted(int64_t needed_bytes, Work&& work) {
     try {
       work();
       return true;
     } catch (const OutOfBudget& error) {
-      if (world_.plan.threads == 1 && !world_.plan.host_is_small() &&
+      if (world_.plan.threads == 1 && !world_.plan.host_is_small() && !world_.plan.replays &&
           held_bytes_ + needed_bytes <= world_.plan.budget_bytes)
         world_.fail(str("refused ", needed_bytes, " bytes beside ", held_bytes_, " that are held: ", error.what()));
     } catch (const CopyFailed&) {
@@ -206,6 +234,18 @@ class Actor {
   }
   void prefetch() {
     granted(0, [&] { (void)world_.pager.try_prefetch(any().buffer.page()->id); });
+  }
+  /// Bytes that follow from another page's need no copy. Only of older pages, so that none follows from itself.
+  void discard() {
+    Tracked &page = any(), &input = any();
+    const uint64_t by = 1 + random_() % 1000;
+    if (input.version == 0 || input.buffer.bytes() != page.buffer.bytes() ||
+        input.buffer.page()->id >= page.buffer.page()->id)
+      return;
+    granted(0, [&] {
+      if (world_.pager.discard(page.buffer.page()->id, std::make_unique<Advance>(*input.buffer.page(), by)))
+        page.version = input.version + by;
+    });
   }
   void use_scratch() {
     const int64_t bytes = world_.plan.sizes[random_() % world_.plan.sizes.size()];

@@ -67,6 +67,7 @@ class RandomSurroundings {
     const auto above_floor = static_cast<double>(observed.stats.peak_bytes - observed.floor_bytes);
     options.budget_bytes = observed.floor_bytes + static_cast<int64_t>(share * std::max(above_floor, 0.0));
     options.prefetch = pick({0, 1, 1, 1});
+    options.replay = pick({0, 1, 1});
     if (pick({0, 1})) options.observer = std::make_shared<MeddlingObserver>(random_(), pick({1, 5, 30}));
     lanes_ = static_cast<Lanes>(random_() % (observed.repeatable ? 4 : 3));
     const auto seed = static_cast<uint32_t>(random_());
