@@ -52,6 +52,7 @@ class Pager final : public Reclaimer {
 
   /// A new user. Users share the pages' memory, and may share pages.
   UserId add_user();
+  int64_t users() const;
   /// The user is gone while others stay. Its thread will go on without the gate, so the pages that it used last must
   /// not move under it: they leave the device, and raise the clear error until somebody leases them or all come home.
   /// What cannot leave (the host is full) stays on the device and is a page no more. Leased ones keep their leases.
@@ -192,6 +193,7 @@ class Pager final : public Reclaimer {
   std::vector<EndsOf> noting_;
   PageId next_id_ = 1;
   UserId last_user_ = kNobody;
+  int64_t users_ = 0;
   std::atomic<int64_t> ticks_ = 0;
   uint64_t clock_ = 0;  // of leases: orders least recently used
   int64_t paged_bytes_ = 0;
