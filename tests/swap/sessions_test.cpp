@@ -272,10 +272,16 @@ struct Meeting {
 };
 
 TEST_F(SessionsTest, AnOperatorThatWaitsForAnotherThreadLetsItHaveItsTurn) {
-  static Meeting* meeting = new Meeting();
+  static Meeting* meeting = nullptr;
   static auto* library = new torch::Library(torch::Library::DEF, "sessions_test", c10::nullopt, __FILE__, __LINE__);
-  library->def("meet(Tensor x) -> ()");
-  library->impl("meet", c10::DispatchKey::CPU, [](const at::Tensor&) { meeting->meet(2); });
+  static bool defined = [] {
+    library->def("meet(Tensor x) -> ()");
+    library->impl("meet", c10::DispatchKey::CPU, [](const at::Tensor&) { meeting->meet(2); });
+    return true;
+  }();
+  (void)defined;
+  Meeting both;
+  meeting = &both;
   auto meet =
       c10::Dispatcher::singleton().findSchemaOrThrow("sessions_test::meet", "").typed<void(const at::Tensor&)>();
   std::string errors[2];
