@@ -4,6 +4,7 @@
 #include <chrono>
 #include <mutex>
 
+#include "swap/list_error.h"
 #include "swap/session_state.h"
 #include "swap/storage_page.h"
 
@@ -99,7 +100,11 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
   OperatorLease lease(session);
   if (traits.kind == OperatorKind::kernel) {
     lease.collect(traits, *stack);
-    lease.lease();
+    try {
+      lease.lease();
+    } catch (const OutOfBudget& error) {
+      throw naming_lists(error, op, *stack);
+    }
   }
   if (tracing) {
     conductor.begin_operator({&op.schema(), traits.name, is_replayable(traits, op, *stack)},

@@ -55,6 +55,16 @@ bool contains(auto& names, std::string_view name) {
   return false;
 }
 
+/// `_foreach_` operators have no kernel for the CPU but a loop that calls an operator per tensor, so the list need not
+/// be resident together. Those that are given their scalars as a tensor read it through a pointer.
+bool loops_over_lists(const c10::OperatorHandle& op) {
+  if (!op.schema().name().starts_with("aten::_foreach_")) return false;
+  for (const c10::Argument& argument : op.schema().arguments())
+    if (argument.type()->kind() == c10::TypeKind::TensorType) return false;
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+         !op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+}
+
 }  // namespace
 
 OperatorTraits traits_of(const c10::OperatorHandle& op) {
@@ -79,7 +89,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
 
   if (space == "c10d" || space == "_c10d_functional")
     traits.kind = OperatorKind::refused;
-  else if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd))
+  else if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || loops_over_lists(op))
     traits.kind = OperatorKind::composite;
   else if (contains(kShapeOnly, base))
     traits.kind = OperatorKind::shape_only;

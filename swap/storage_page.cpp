@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/cpu_allocator.h"
+#include "swap/device_pager.h"
 
 // LibTorch 2.11 arms "reading this data pointer throws my message" through a public function and has no public way to
 // disarm it (2.14 has). An explicit instantiation may name a private member, which gives this file the flag.
@@ -145,8 +146,9 @@ void visit_storages(const c10::IValue& value, StorageVisitor visit) {
 }
 
 void categorize(const at::Tensor& tensor, Category category) {
+  std::shared_ptr<DevicePager> device = DevicePager::current();
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
-    if (Page* page = page_of(storage))
+    if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : page_of(storage))
       pager_of(*page).recategorize(*page, category);
     else if (Block* block = CpuDevice::block_of(storage._mutable_data_ptr_no_checks()))
       CpuDevice::instance().memory().recategorize(block, category);
