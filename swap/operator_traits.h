@@ -12,8 +12,9 @@ enum class OperatorKind : uint8_t {
   composite,   ///< made of other operators, which pass the gate themselves
   view,        ///< outputs alias arguments and nothing is read or written
   shape_only,  ///< makes new storages without reading arguments
-  kernel,      ///< reads and writes storages
-  refused,     ///< cannot be made safe inside a Session
+  memory,   ///< the same, but leaves them to be written, through a pointer perhaps: they are no pages before a kernel
+  kernel,   ///< reads and writes storages
+  refused,  ///< cannot be made safe inside a Session
 };
 
 struct OperatorTraits {

@@ -88,6 +88,8 @@ class Pager final : public Reclaimer {
   /// Brings every page home and forgets it; the owners keep their memory. The budget must allow it. Pages that cannot
   /// come stay as they are, and the first one's error is thrown at the end.
   void bring_home();
+  /// The same for one page, which may be leased. Throws when it cannot come; it is a page then as before.
+  void bring_home(Page& page);
 
   void set_next_use(Page& page, int64_t next_use);
   void set_next_use(PageId id, int64_t next_use);
@@ -176,6 +178,7 @@ class Pager final : public Reclaimer {
   void make_dirty(Guard& guard, Page& page);
   void wait(Guard& guard, const Ticket& ticket);
   void reap();
+  void come_home(Guard& guard, Page& page);
   void forget(Page& page) noexcept;
   void end(Page* page) noexcept;
   void end_leases(std::span<const PageUse> uses) noexcept;

@@ -110,6 +110,16 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
                    std::make_unique<StorageOwner>(storage, pager), user);
 }
 
+/// LibTorch reads the tensors that hold a nested tensor's shape wherever it asks for the shape, without an operator, so
+/// they stay on the device. No longer resizable, they are not registered again.
+static void keep_home(c10::StorageImpl& storage) {
+  if (!storage.resizable()) return;
+  std::shared_ptr<DevicePager> device = DevicePager::current();
+  if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : nullptr)
+    device->pager.bring_home(*page);
+  storage.set_resizable(false);
+}
+
 void visit_storages(const at::Tensor& tensor, StorageVisitor visit) {
   if (!tensor.defined()) return;
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -127,7 +137,9 @@ void visit_storages(const at::Tensor& tensor, StorageVisitor visit) {
     visit_all({sparse->compressed_indices(), sparse->plain_indices(), sparse->values()});
   } else if (keys.has(c10::DispatchKey::NestedTensor)) {
     if (auto* nested = dynamic_cast<at::native::NestedTensorImpl*>(impl))
-      visit_all({nested->get_nested_sizes(), nested->get_nested_strides(), nested->get_storage_offsets()});
+      for (const at::Tensor& t :
+           {nested->get_nested_sizes(), nested->get_nested_strides(), nested->get_storage_offsets()})
+        visit_storages(t, keep_home);
   } else if (impl->is_quantized()) {
     if (auto* q = dynamic_cast<at::PerChannelAffineQuantizer*>(static_cast<at::QTensorImpl*>(impl)->quantizer().get()))
       visit_all({q->scales(), q->zero_points()});

@@ -25,7 +25,8 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
 using StorageVisitor = c10::function_ref<void(c10::StorageImpl&)>;
 
 /// Visits every storage that a kernel given `value` can touch: of tensors, lists, optionals, tuples, Storage values,
-/// and of the tensors inside sparse, compressed sparse, nested and per-channel quantized ones. In a fixed order.
+/// and of the tensors inside sparse, compressed sparse and per-channel quantized ones. In a fixed order. The tensors
+/// that hold a nested tensor's shape are made to stay on the device instead.
 void visit_storages(const c10::IValue& value, StorageVisitor visit);
 void visit_storages(const at::Tensor& tensor, StorageVisitor visit);
 
