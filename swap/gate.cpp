@@ -106,6 +106,8 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
     } catch (const OutOfBudget& error) {
       throw naming_lists(error, op, *stack);
     }
+    if (traits.shares_memory)  // one page cannot stand for several storages
+      for (const PageUse& use : lease.uses) session.pager.bring_home(*use.page);
   }
   if (tracing) {
     conductor.begin_operator({&op.schema(), traits.name, is_replayable(traits, op, *stack)},

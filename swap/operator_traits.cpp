@@ -72,13 +72,14 @@ bool loops_over_lists(const c10::OperatorHandle& op) {
 OperatorTraits traits_of(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& base = schema.name();
-  OperatorTraits traits{OperatorKind::kernel, base, {}, false};
+  OperatorTraits traits{OperatorKind::kernel, base, {}};
   if (!schema.overload_name().empty()) traits.name += "." + schema.overload_name();
 
   const std::string_view space = std::string_view(base).substr(0, base.find(':'));
   const bool of_libtorch = space == "aten" || space == "prims" || space == "prim";
   const bool annotated = of_libtorch || space == "spillway";
   traits.may_wait = !of_libtorch;
+  traits.shares_memory = base == "aten::_lazy_clone";
   bool writes_any = false, aliases = false;
   for (const c10::Argument& argument : schema.arguments()) {
     bool writes =

@@ -23,6 +23,7 @@ struct OperatorTraits {
   std::vector<bool> writes;  ///< by argument
   bool may_wait = false;     ///< for other threads, as collectives do
   bool replayable = false;   ///< cheap; the same bits from the same arguments; writes nothing but what its schema says
+  bool shares_memory = false;  ///< results hold the arguments' memory without being views of them (copy on write)
 };
 
 /// Reads the schema, corrected by what is known of operators whose schemas do not tell everything they write

@@ -117,11 +117,15 @@ void Pager::bring_home() {
   // Discarded ones first: they may read pages that nobody else keeps.
   std::partition(all.begin(), all.end(), [&](PageId id) { return pages_.at(id)->recipe != nullptr; });
   std::exception_ptr error;
-  for (PageId id : all) try {
-      if (auto found = pages_.find(id); found != pages_.end()) come_home(guard, *found->second);
+  for (PageId id : all) {
+    auto found = pages_.find(id);
+    if (found == pages_.end()) continue;
+    try {
+      come_home(guard, *found->second);
     } catch (...) {
       if (!error) error = std::current_exception();
     }
+  }
   while (!lingering_.empty()) {
     wait(guard, lingering_.front().copy);
     reap();

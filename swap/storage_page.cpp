@@ -77,6 +77,23 @@ void adopt(c10::StorageImpl& storage, Pager& pager) {
   storage.set_allocator(CpuDevice::instance().allocator());
 }
 
+/// LibTorch marks storages as not resizable when somebody may hold their pointer. What it read from a file is so from
+/// the start, and known by having no allocator: nobody holds that.
+bool may_move(const c10::StorageImpl& storage) {
+  return storage.resizable() || storage.allocator() == nullptr;
+}
+
+/// LibTorch reads the tensors that hold a nested tensor's shape wherever it asks for the shape, without an operator, so
+/// they stay on the device.
+void keep_home(c10::StorageImpl& storage) {
+  if (!may_move(storage)) return;
+  std::shared_ptr<DevicePager> device = DevicePager::current();
+  if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : nullptr)
+    device->pager.bring_home(*page);
+  storage.set_resizable(false);
+  storage.set_allocator(CpuDevice::instance().allocator());
+}
+
 }  // namespace
 
 Page* page_of(const c10::StorageImpl& storage) {
@@ -97,7 +114,7 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
                 "earlier Session closed; spillway::resident(tensor) tries again, and lends it");
     return page;
   }
-  if (storage.device_type() != c10::kCPU || !storage.resizable()) return nullptr;
+  if (storage.device_type() != c10::kCPU || !may_move(storage)) return nullptr;
   if (static_cast<int64_t>(storage.nbytes()) < min_bytes || storage.nbytes() == 0) return nullptr;
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   if (!data.get()) return nullptr;
@@ -108,16 +125,6 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
   is_new = true;
   return pager.add(CpuDevice::block_of(storage._mutable_data_ptr_no_checks()), static_cast<int64_t>(storage.nbytes()),
                    std::make_unique<StorageOwner>(storage, pager), user);
-}
-
-/// LibTorch reads the tensors that hold a nested tensor's shape wherever it asks for the shape, without an operator, so
-/// they stay on the device. No longer resizable, they are not registered again.
-static void keep_home(c10::StorageImpl& storage) {
-  if (!storage.resizable()) return;
-  std::shared_ptr<DevicePager> device = DevicePager::current();
-  if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : nullptr)
-    device->pager.bring_home(*page);
-  storage.set_resizable(false);
 }
 
 void visit_storages(const at::Tensor& tensor, StorageVisitor visit) {
