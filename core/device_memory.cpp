@@ -1,10 +1,27 @@
 #include "core/device_memory.h"
 
 #include <new>
+#include <thread>
 
 #include "core/error.h"
 
 namespace spillway {
+
+/// Keeps the reclaimer in place while it lives.
+struct DeviceMemory::Caller {
+  explicit Caller(DeviceMemory& memory) : memory(memory) {
+    ++memory.callers_;
+    reclaimer = memory.reclaimer_;
+  }
+  ~Caller() { --memory.callers_; }
+  DeviceMemory& memory;
+  Reclaimer* reclaimer;
+};
+
+void DeviceMemory::set_reclaimer(Reclaimer* reclaimer) noexcept {
+  reclaimer_ = reclaimer;
+  while (callers_ > 0) std::this_thread::yield();
+}
 
 Block* DeviceMemory::try_allocate(int64_t bytes, Category category) {
   int64_t charge = charge_of(bytes);
@@ -20,20 +37,23 @@ Block* DeviceMemory::try_allocate(int64_t bytes, Category category) {
 Block* DeviceMemory::allocate(int64_t bytes, Category category) {
   for (;;) {
     if (Block* block = try_allocate(bytes, category)) return block;
-    if (!reclaimer_) {
+    Caller caller(*this);
+    if (!caller.reclaimer) {
       auto who = OperatorScope::current();
       throw OutOfBudget(str("[memory ", ledger_.device(), "] ", who.empty() ? "an allocation" : who, " needs ",
                             format_bytes(charge_of(bytes)), "; ", format_bytes(ledger_.used_bytes()), " of ",
                             format_bytes(ledger_.budget_bytes()), " are held and no pager can make room"),
                         charge_of(bytes), ledger_.budget_bytes());
     }
-    reclaimer_->reclaim(charge_of(bytes));
+    caller.reclaimer->reclaim(charge_of(bytes));
   }
 }
 
 void DeviceMemory::release(Block* block) noexcept {
-  if (block->page && reclaimer_)
-    reclaimer_->released(block);
+  if (!block->page) return free(block);
+  Caller caller(*this);
+  if (caller.reclaimer)
+    caller.reclaimer->released(block);
   else
     free(block);
 }

@@ -1,5 +1,6 @@
 /// Device memory whose every block is charged to a Ledger.
 #pragma once
+#include <atomic>
 #include <cstdint>
 
 #include "core/arena.h"
@@ -54,13 +55,17 @@ class DeviceMemory {
 
   Ledger& ledger() noexcept { return ledger_; }
   Arena& arena() noexcept { return arena_; }
-  /// nullptr: charges that do not fit throw at once. Set while no other thread allocates.
-  void set_reclaimer(Reclaimer* reclaimer) noexcept { reclaimer_ = reclaimer; }
+  /// nullptr: charges that do not fit throw at once. Returns when no thread is inside the former reclaimer any more, so
+  /// that it may end; no thread may be stuck there.
+  void set_reclaimer(Reclaimer* reclaimer) noexcept;
 
  private:
+  struct Caller;
+
   Arena& arena_;
   Ledger& ledger_;
-  Reclaimer* reclaimer_ = nullptr;
+  std::atomic<Reclaimer*> reclaimer_ = nullptr;
+  std::atomic<int64_t> callers_ = 0;  // threads that may be inside the reclaimer
 };
 
 }  // namespace spillway

@@ -61,7 +61,7 @@ void Conductor::end_step() {
   in_step_ = false;
   if (following_ && index_ + 1 != static_cast<int32_t>(kind_->trace.operators.size())) deviate();
   const bool as_planned = kind_->planned && matched_ && following_;
-  if (as_planned && kind_->times_planned >= kPlans) return;
+  if (as_planned && kind_->times_planned >= kPlans && kind_->users == pager_.users()) return;
   if (as_planned)
     refresh_times();
   else
@@ -75,7 +75,11 @@ void Conductor::plan(StepTrace trace) {
   take_out_slowdown(trace);
   Kind& kind = *kind_;
   kind.trace = std::move(trace);
-  kind.schedule = make_schedule(kind.trace, inputs_);
+  kind.users = pager_.users();
+  ScheduleInputs inputs = inputs_;
+  if (const int64_t budget = inputs.budget_bytes; budget != kUnlimitedBytes && kind.users > 1)
+    inputs.budget_bytes = std::max(budget / kind.users, std::min(budget, kind.trace.floor_bytes()));
+  kind.schedule = make_schedule(kind.trace, inputs);
   kind.planned = true;
   ++kind.times_planned;
   if (kind.times_planned == 1) {

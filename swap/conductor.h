@@ -34,7 +34,8 @@ struct OperatorCall {
 /// next (Pager::work_ahead_of_demand); its trace gives the schedule
 /// that the next steps of the kind follow; the first few of those are planned anew with the times that were measured
 /// under the schedule. A step that does something else (another operator, another size) falls back to demand for its
-/// rest, and is planned anew at its end. Used by one thread, the one that runs the steps.
+/// rest, and is planned anew at its end; so is a step after the number of users that share the budget has changed, each
+/// planning for an equal share. Used by one thread, the one that runs the steps.
 class Conductor {
  public:
   /// `recipes` may be null: then nothing is replayed.
@@ -80,6 +81,7 @@ class Conductor {
     std::vector<std::vector<int32_t>> recipes;         // by operator: slots whose recipes its call belongs to
     std::vector<std::vector<int32_t>> discards_after;  // by operator: slots
     std::vector<std::vector<int32_t>> replays_after;   // by operator: slots that are made again ahead of their use
+    int64_t users = 0;  // of the pager when it was planned
   };
 
   void plan(StepTrace trace);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "swap/session_state.h"
 
 namespace spillway {
 namespace {
@@ -39,7 +40,7 @@ DevicePager::DevicePager(const SessionOptions& options)
       host_budget_bytes_(options.host_budget_bytes),
       small_page_bytes_(options.small_page_bytes) {
   device.ledger().set_budget(options.budget_bytes);
-  device.memory().set_reclaimer(&pager);
+  device.memory().set_reclaimer(this);
   device.ledger().reset_peak();
 }
 
@@ -75,6 +76,13 @@ void DevicePager::Leave::operator()(DevicePager* device) const noexcept {
   if (--shared().sessions > 0) return device->pager.retire(user);
   if (!device->close()) shared().wrecks.push_back(shared().device);
   shared().device.reset();
+}
+
+void DevicePager::reclaim(int64_t bytes) {
+  std::unique_lock turn(turns, std::defer_lock);
+  // Only a gated thread: others may be working for the operator that runs, which waits for them.
+  if (OperatorScope::current().empty() && Session::State::current()) turn.lock();
+  pager.reclaim(bytes);
 }
 
 bool DevicePager::close() noexcept {

@@ -13,7 +13,7 @@ namespace spillway {
 
 /// The device's budget, pager, host slab and copy lanes. Made by the first Session, joined by others, closed by the
 /// last: that brings every tensor home and lifts the budget. One of the process-wide exceptions that LibTorch forces.
-class DevicePager {
+class DevicePager final : public Reclaimer {
  public:
   struct Leave {
     UserId user;
@@ -40,6 +40,11 @@ class DevicePager {
   HostSlab host;
   const std::unique_ptr<Timeline> out, in;
   Pager pager;
+
+  // Reclaimer. Between its operators, a thread waits for the operator that runs on another one rather than fail beside
+  // what that one holds.
+  void reclaim(int64_t bytes) override;
+  void released(Block* block) noexcept override { pager.released(block); }
 
  private:
   void require_alike(const SessionOptions& options) const;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <mutex>
 
+#include "swap/list_error.h"
 #include "swap/session_state.h"
 #include "swap/storage_page.h"
 
@@ -51,8 +52,8 @@ class OperatorLease {
 };
 
 /// New storages among the results become pages, counted as what the surrounding scope says they are.
-void register_outputs(Session::State& session, const torch::jit::Stack& stack, size_t results,
-                      c10::SmallVector<Birth, 8>& births) {
+void register_outputs(Session::State& session, const OperatorTraits& traits, const torch::jit::Stack& stack,
+                      size_t results, c10::SmallVector<Birth, 8>& births) {
   const Category category = CategoryScope::current(Category::activations);
   int32_t position = kOutputPosition;
   for (size_t r = 0; r < results; ++r)
@@ -61,6 +62,7 @@ void register_outputs(Session::State& session, const torch::jit::Stack& stack, s
       if (Block* block = CpuDevice::block_of(storage._mutable_data_ptr_no_checks());
           block && block->category == Category::workspace)
         session.share->device.memory().recategorize(block, category);
+      if (traits.kind == OperatorKind::memory) return;
       Page* page =
           page_or_register(storage, session.pager, session.options.min_page_bytes, session.conductor.user(), is_new);
       if (is_new) births.push_back({page, position});
@@ -97,9 +99,15 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
   OperatorScope scope(traits.name);
   std::unique_lock turn(session.share->turns);
   OperatorLease lease(session);
-  if (traits.kind == OperatorKind::kernel) {
+  if (traits.kind != OperatorKind::shape_only && traits.kind != OperatorKind::memory) {
     lease.collect(traits, *stack);
-    lease.lease();
+    try {
+      lease.lease();
+    } catch (const OutOfBudget& error) {
+      throw naming_lists(error, op, *stack);
+    }
+    if (traits.shares_memory)  // one page cannot stand for several storages
+      for (const PageUse& use : lease.uses) session.pager.bring_home(*use.page);
   }
   if (tracing) {
     conductor.begin_operator({&op.schema(), traits.name, is_replayable(traits, op, *stack)},
@@ -116,7 +124,7 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
   else
     call();
   lease.births.clear();
-  register_outputs(session, *stack, op.schema().returns().size(), lease.births);
+  register_outputs(session, traits, *stack, op.schema().returns().size(), lease.births);
   if (tracing) {
     conductor.end_operator(measured.seconds, measured.own_bytes, {lease.births.data(), lease.births.size()});
     for (int32_t slot : conductor.recipes_here())
@@ -129,6 +137,11 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
   if (session.options.observer) session.options.observer->released(session.pager);
 }
 
+/// Views of sparse tensors read the tensors inside.
+bool is_view(const OperatorTraits& traits, c10::DispatchKeySet keys) {
+  return traits.kind == OperatorKind::view && keys.highestPriorityTypeId() == c10::DispatchKey::CPU;
+}
+
 void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torch::jit::Stack* stack) {
   const auto keys = dispatch_keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kGateKey);
   Session::State* session = Session::State::current();
@@ -136,7 +149,7 @@ void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torc
   // A composite's parts are dispatched with the gate still on, so each is seen for itself.
   if (traits && runs_as_parts(*traits, op, keys)) return op.redispatchBoxed(keys, stack);
   c10::impl::ExcludeDispatchKeyGuard closed(kGateKey);
-  if (!traits || traits->kind == OperatorKind::view) return op.redispatchBoxed(keys, stack);
+  if (!traits || is_view(*traits, keys)) return op.redispatchBoxed(keys, stack);
   TORCH_CHECK(traits->kind != OperatorKind::refused, "[gate] ", traits->name,
               " is asynchronous and does not say what it writes, so it cannot run inside a Session; use ",
               "spillway's collectives (ddl/operators.h), or call it while no Session is open");

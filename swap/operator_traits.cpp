@@ -16,12 +16,15 @@ constexpr std::array<std::string_view, 6> kWritesRunningStatistics{
 /// Operators that write other arguments which they do not mark: oneDNN's recurrent backward fills its workspace.
 constexpr std::array<std::string_view, 1> kWritesAll{"aten::mkldnn_rnn_layer_backward"};
 
+/// Operators that make memory and write nothing.
+constexpr std::array<std::string_view, 5> kMemory{"aten::empty", "aten::empty_like", "aten::empty_strided",
+                                                  "aten::new_empty", "aten::new_empty_strided"};
+
 /// Operators that only look at shapes; none of them aliases in its schema.
-constexpr std::array<std::string_view, 17> kShapeOnly{
-    "aten::empty",        "aten::empty_like",    "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
-    "aten::zeros_like",   "aten::ones_like",     "aten::full_like",     "aten::rand_like", "aten::randn_like",
-    "aten::randint_like", "aten::new_zeros",     "aten::new_ones",      "aten::new_full",  "aten::_unsafe_view",
-    "aten::is_same_size", "aten::_reshape_alias"};
+constexpr std::array<std::string_view, 12> kShapeOnly{
+    "aten::zeros_like", "aten::ones_like",    "aten::full_like",    "aten::rand_like",
+    "aten::randn_like", "aten::randint_like", "aten::new_zeros",    "aten::new_ones",
+    "aten::new_full",   "aten::_unsafe_view", "aten::is_same_size", "aten::_reshape_alias"};
 
 /// Producers beside the pointwise ones that are cheap to run again: no more than a pass over their bytes.
 constexpr std::array<std::string_view, 24> kCheap{"aten::native_batch_norm",
@@ -55,18 +58,28 @@ bool contains(auto& names, std::string_view name) {
   return false;
 }
 
+/// `_foreach_` operators have no kernel for the CPU but a loop that calls an operator per tensor, so the list need not
+/// be resident together. Those that are given their scalars as a tensor read it through a pointer.
+bool loops_over_lists(const c10::OperatorHandle& op) {
+  if (!op.schema().name().starts_with("aten::_foreach_")) return false;
+  for (const c10::Argument& argument : op.schema().arguments())
+    if (argument.type()->kind() == c10::TypeKind::TensorType) return false;
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+}
+
 }  // namespace
 
 OperatorTraits traits_of(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& base = schema.name();
-  OperatorTraits traits{OperatorKind::kernel, base, {}, false};
+  OperatorTraits traits{OperatorKind::kernel, base, {}};
   if (!schema.overload_name().empty()) traits.name += "." + schema.overload_name();
 
   const std::string_view space = std::string_view(base).substr(0, base.find(':'));
   const bool of_libtorch = space == "aten" || space == "prims" || space == "prim";
   const bool annotated = of_libtorch || space == "spillway";
   traits.may_wait = !of_libtorch;
+  traits.shares_memory = base == "aten::_lazy_clone";
   bool writes_any = false, aliases = false;
   for (const c10::Argument& argument : schema.arguments()) {
     bool writes =
@@ -79,14 +92,16 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
 
   if (space == "c10d" || space == "_c10d_functional")
     traits.kind = OperatorKind::refused;
+  else if (contains(kMemory, base))
+    traits.kind = OperatorKind::memory;
   else if (contains(kShapeOnly, base))
     traits.kind = OperatorKind::shape_only;
   else if (aliases && !writes_any)
     traits.kind = OperatorKind::view;
-  traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || loops_over_lists(op);
   const bool random = op.hasTag(at::Tag::nondeterministic_seeded);
   traits.replayable = of_libtorch && !random && (op.hasTag(at::Tag::pointwise) || contains(kCheap, base)) &&
-                      (traits.kind == OperatorKind::kernel || traits.kind == OperatorKind::shape_only);
+                      traits.kind != OperatorKind::view && traits.kind != OperatorKind::refused;
   return traits;
 }
 

@@ -11,8 +11,9 @@ namespace spillway {
 enum class OperatorKind : uint8_t {
   view,        ///< outputs alias arguments and nothing is read or written
   shape_only,  ///< makes new storages without reading arguments
-  kernel,      ///< reads and writes storages
-  refused,     ///< cannot be made safe inside a Session
+  memory,   ///< the same, but leaves them to be written, through a pointer perhaps: they are no pages before a kernel
+  kernel,   ///< reads and writes storages
+  refused,  ///< cannot be made safe inside a Session
 };
 
 struct OperatorTraits {
@@ -20,8 +21,9 @@ struct OperatorTraits {
   std::string name;          ///< `aten::add.Tensor`
   std::vector<bool> writes;  ///< by argument
   bool may_wait = false;     ///< for other threads, as collectives do
-  bool replayable = false;   ///< cheap; the same bits from the same arguments; writes nothing but what its schema says
   bool composite = false;    ///< made of other operators, which pass the gate themselves
+  bool replayable = false;   ///< cheap; the same bits from the same arguments; writes nothing but what its schema says
+  bool shares_memory = false;  ///< results hold the arguments' memory without being views of them (copy on write)
 };
 
 /// Reads the schema, corrected by what is known of operators whose schemas do not tell everything they write

@@ -105,6 +105,11 @@ void Pager::evict_all() {
   reap();
 }
 
+void Pager::bring_home(Page& page) {
+  Guard guard(mutex_);
+  come_home(guard, page);
+}
+
 void Pager::bring_home() {
   Guard guard(mutex_);
   std::vector<PageId> all;
@@ -115,19 +120,11 @@ void Pager::bring_home() {
   for (PageId id : all) {
     auto found = pages_.find(id);
     if (found == pages_.end()) continue;
-    Page& page = *found->second;
-    ++page.leases;  // keeps the record while the lock is given up
     try {
-      bring_in(guard, page);
-      while (page.outgoing) {
-        wait(guard, page.copy);
-        settle(guard, page);
-      }
-    } catch (...) {  // a page-out that failed leaves the bytes where they are
-      if (!page.block && !error) error = std::current_exception();
+      come_home(guard, *found->second);
+    } catch (...) {
+      if (!error) error = std::current_exception();
     }
-    --page.leases;
-    if (page.block || page.ended) forget(page);
   }
   while (!lingering_.empty()) {
     wait(guard, lingering_.front().copy);
@@ -402,6 +399,23 @@ void Pager::reap() {
     host_.deallocate(l.host, l.host_bytes);
     return true;
   });
+}
+
+void Pager::come_home(Guard& guard, Page& page) {
+  ++page.leases;  // keeps the record while the lock is given up
+  std::exception_ptr error;
+  try {
+    bring_in(guard, page);
+    while (page.outgoing) {
+      wait(guard, page.copy);
+      settle(guard, page);
+    }
+  } catch (...) {  // a page-out that failed leaves the bytes where they are
+    if (!page.block) error = std::current_exception();
+  }
+  --page.leases;
+  if (page.block || page.ended) forget(page);
+  if (error) std::rethrow_exception(error);
 }
 
 /// The owner keeps its memory, which is nobody's page from now on. The record goes with its last lease.

@@ -52,6 +52,7 @@ class Pager final : public Reclaimer {
 
   /// A new user. Users share the pages' memory, and may share pages.
   UserId add_user();
+  int64_t users() const;
   /// The user is gone while others stay. Its thread will go on without the gate, so the pages that it used last must
   /// not move under it: they leave the device, and raise the clear error until somebody leases them or all come home.
   /// What cannot leave (the host is full) stays on the device and is a page no more. Leased ones keep their leases.
@@ -91,6 +92,8 @@ class Pager final : public Reclaimer {
   /// Brings every page home and forgets it; the owners keep their memory. The budget must allow it. Pages that cannot
   /// come stay as they are, and the first one's error is thrown at the end.
   void bring_home();
+  /// The same for one page, which may be leased. Throws when it cannot come; it is a page then as before.
+  void bring_home(Page& page);
 
   void set_next_use(Page& page, int64_t next_use);
   void set_next_use(PageId id, int64_t next_use);
@@ -181,6 +184,7 @@ class Pager final : public Reclaimer {
   void make_dirty(Guard& guard, Page& page);
   void wait(Guard& guard, const Ticket& ticket);
   void reap();
+  void come_home(Guard& guard, Page& page);
   void forget(Page& page) noexcept;
   void end(Page* page) noexcept;
   void end_leases(std::span<const PageUse> uses) noexcept;
@@ -198,6 +202,7 @@ class Pager final : public Reclaimer {
   std::vector<EndsOf> noting_;
   PageId next_id_ = 1;
   UserId last_user_ = kNobody;
+  int64_t users_ = 0;
   std::atomic<int64_t> ticks_ = 0;
   uint64_t clock_ = 0;  // of leases: orders least recently used
   int64_t paged_bytes_ = 0;

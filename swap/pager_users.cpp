@@ -7,12 +7,19 @@ namespace spillway {
 
 UserId Pager::add_user() {
   std::lock_guard lock(mutex_);
+  ++users_;
   return ++last_user_;
+}
+
+int64_t Pager::users() const {
+  std::lock_guard lock(mutex_);
+  return users_;
 }
 
 void Pager::retire(UserId user) noexcept {
   stop_noting_ends(user);
   Guard guard(mutex_);
+  --users_;
   auto staying = [&](auto& entry) {
     const Page& page = *entry.second;
     return page.user == user && !page.leases && !page.ended && (page.block || page.incoming);

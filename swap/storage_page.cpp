@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/cpu_allocator.h"
+#include "swap/device_pager.h"
 
 // LibTorch 2.11 arms "reading this data pointer throws my message" through a public function and has no public way to
 // disarm it (2.14 has). An explicit instantiation may name a private member, which gives this file the flag.
@@ -76,6 +77,23 @@ void adopt(c10::StorageImpl& storage, Pager& pager) {
   storage.set_allocator(CpuDevice::instance().allocator());
 }
 
+/// LibTorch marks storages as not resizable when somebody may hold their pointer. What it read from a file is so from
+/// the start, and known by having no allocator: nobody holds that.
+bool may_move(const c10::StorageImpl& storage) {
+  return storage.resizable() || storage.allocator() == nullptr;
+}
+
+/// LibTorch reads the tensors that hold a nested tensor's shape wherever it asks for the shape, without an operator, so
+/// they stay on the device.
+void keep_home(c10::StorageImpl& storage) {
+  if (!may_move(storage)) return;
+  std::shared_ptr<DevicePager> device = DevicePager::current();
+  if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : nullptr)
+    device->pager.bring_home(*page);
+  storage.set_resizable(false);
+  storage.set_allocator(CpuDevice::instance().allocator());
+}
+
 }  // namespace
 
 Page* page_of(const c10::StorageImpl& storage) {
@@ -96,7 +114,7 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
                 "earlier Session closed; spillway::resident(tensor) tries again, and lends it");
     return page;
   }
-  if (storage.device_type() != c10::kCPU || !storage.resizable()) return nullptr;
+  if (storage.device_type() != c10::kCPU || !may_move(storage)) return nullptr;
   if (static_cast<int64_t>(storage.nbytes()) < min_bytes || storage.nbytes() == 0) return nullptr;
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   if (!data.get()) return nullptr;
@@ -126,7 +144,9 @@ void visit_storages(const at::Tensor& tensor, StorageVisitor visit) {
     visit_all({sparse->compressed_indices(), sparse->plain_indices(), sparse->values()});
   } else if (keys.has(c10::DispatchKey::NestedTensor)) {
     if (auto* nested = dynamic_cast<at::native::NestedTensorImpl*>(impl))
-      visit_all({nested->get_nested_sizes(), nested->get_nested_strides(), nested->get_storage_offsets()});
+      for (const at::Tensor& t :
+           {nested->get_nested_sizes(), nested->get_nested_strides(), nested->get_storage_offsets()})
+        visit_storages(t, keep_home);
   } else if (impl->is_quantized()) {
     if (auto* q = dynamic_cast<at::PerChannelAffineQuantizer*>(static_cast<at::QTensorImpl*>(impl)->quantizer().get()))
       visit_all({q->scales(), q->zero_points()});
@@ -145,8 +165,9 @@ void visit_storages(const c10::IValue& value, StorageVisitor visit) {
 }
 
 void categorize(const at::Tensor& tensor, Category category) {
+  std::shared_ptr<DevicePager> device = DevicePager::current();
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
-    if (Page* page = page_of(storage))
+    if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : page_of(storage))
       pager_of(*page).recategorize(*page, category);
     else if (Block* block = CpuDevice::block_of(storage._mutable_data_ptr_no_checks()))
       CpuDevice::instance().memory().recategorize(block, category);

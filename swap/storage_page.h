@@ -18,14 +18,15 @@ Pager& pager_of(const Page& page);
 
 /// The page of a storage, registered now if need be. A storage whose memory came from LibTorch's own CPU allocator (it
 /// was born before the Session) is moved into counted memory first. nullptr for storages that cannot be paged: smaller
-/// than `min_bytes`, not resizable (external memory, shared memory, COW), not on the CPU. `is_new` tells a
+/// than `min_bytes`, not resizable (external or shared memory), copy-on-write, not on the CPU. `is_new` tells a
 /// registration, for `user`. One caller at a time. Throws OutOfBudget when a moved storage does not fit.
 Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, UserId user, bool& is_new);
 
 using StorageVisitor = c10::function_ref<void(c10::StorageImpl&)>;
 
 /// Visits every storage that a kernel given `value` can touch: of tensors, lists, optionals, tuples, Storage values,
-/// and of the tensors inside sparse, compressed sparse, nested and per-channel quantized ones. In a fixed order.
+/// and of the tensors inside sparse, compressed sparse and per-channel quantized ones. In a fixed order. The tensors
+/// that hold a nested tensor's shape are made to stay on the device instead.
 void visit_storages(const c10::IValue& value, StorageVisitor visit);
 void visit_storages(const at::Tensor& tensor, StorageVisitor visit);
 

@@ -22,9 +22,14 @@ class Turns {
     }
     changed_.notify_all();
   }
+  /// How often a turn has been asked for.
+  uint64_t asked() const {
+    std::lock_guard lock(mutex_);
+    return next_;
+  }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t next_ = 0;
   uint64_t serving_ = 0;

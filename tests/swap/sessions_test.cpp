@@ -1,7 +1,11 @@
 // Several Sessions in one process: side by side on threads, and one after another.
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 
+#include <condition_variable>
 #include <exception>
+#include <mutex>
 #include <thread>
 
 #include "core/cpu_allocator.h"
@@ -22,6 +26,9 @@ using testing::Training;
 
 const Training kOne{.seed = 1, .channels = 8, .edge = 24, .steps = 5};
 const Training kOther{.seed = 2, .channels = 12, .edge = 20, .steps = 7};
+
+/// What is neither page nor the operator's own when its turn comes: scalars that LibTorch makes without an operator.
+constexpr int64_t kScalars = 1 << 10;
 
 /// Runs both on a thread each, with a Session each, until both have ended; rethrows what they threw.
 std::pair<Trained, Trained> train_both(const Training& a, const Training& b, const SessionOptions& options) {
@@ -54,8 +61,6 @@ struct SessionsTest : ::testing::Test {
     const Trained observed_one = train(kOne, SessionOptions{.min_page_bytes = 1});
     const Trained observed_other = train(kOther, SessionOptions{.min_page_bytes = 1});
     peaks = observed_one.stats.peak_bytes + observed_other.stats.peak_bytes;
-    // What is neither page nor the operator's own when its turn comes: scalars that LibTorch makes without an operator.
-    constexpr int64_t kScalars = 1 << 10;
     floor = std::max(observed_one.floor_bytes, observed_other.floor_bytes) + kScalars;
     ASSERT_LT(floor, peaks / 3);
   }
@@ -147,6 +152,190 @@ TEST_F(SessionsTest, AnExceptionInOneLeavesTheOtherWorking) {
   EXPECT_EQ(message, "user");
   expect_same(result, one);
   EXPECT_EQ(held(), before);
+}
+
+TEST_F(SessionsTest, ATraceHoldsNothingOfTheOtherSessions) {
+  const Trained alone = train(kOne, SessionOptions{.min_page_bytes = 1});
+  auto [beside, unused] = train_both(kOne, kOther, {.min_page_bytes = 1});
+  EXPECT_NEAR(static_cast<double>(beside.floor_bytes), static_cast<double>(alone.floor_bytes), kScalars);
+}
+
+/// Runs `work` on a thread of its own inside a Session, while another one with the same options is open here.
+void beside_an_open_session(const SessionOptions& options, const std::function<void()>& work) {
+  Session open(options);
+  std::exception_ptr error;
+  std::thread([&] {
+    try {
+      Session session(options);
+      work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }).join();
+  if (error) std::rethrow_exception(error);
+}
+
+TEST_F(SessionsTest, TensorsOfAClosedSessionAreAbsentUntilTheyAreLentOrTheLastSessionCloses) {
+  at::Tensor a, b;
+  Session open(SessionOptions{});
+  {
+    std::thread([&] {
+      Session session(SessionOptions{});
+      a = at::arange(10'000, at::kFloat) + 1;
+      b = a * 2;
+    }).join();
+  }
+  try {
+    (void)a.data_ptr<float>();
+    FAIL() << "gave a pointer that the open Session may take away";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("spillway::resident"), std::string::npos);
+  }
+  {
+    auto lent = resident_read(a);
+    EXPECT_EQ(a.const_data_ptr<float>()[7], 8);
+  }
+  EXPECT_EQ((b + 1)[9].item<float>(), 21);  // used by the one that is open
+}
+
+TEST_F(SessionsTest, TheLastSessionBringsHomeWhatOthersLeft) {
+  at::Tensor a, b;
+  beside_an_open_session({}, [&] {
+    a = at::arange(10'000, at::kFloat) + 1;
+    b = a * 2;
+  });
+  EXPECT_EQ(a.data_ptr<float>()[7], 8);
+  EXPECT_EQ(b.data_ptr<float>()[9'999], 20'000);
+}
+
+TEST_F(SessionsTest, WhatIsLentOutlivesTheSession) {
+  const int64_t before = held();
+  {
+    at::Tensor a;
+    std::optional<Resident> lent;
+    {
+      Session session({.observer = std::make_shared<EvictEverything>()});
+      a = at::arange(10'000, at::kFloat) + 1;
+      lent.emplace(resident(a));
+    }
+    EXPECT_EQ(a.data_ptr<float>()[7], 8);
+    EXPECT_GT(held(), before);
+  }
+  EXPECT_EQ(held(), before);
+}
+
+TEST_F(SessionsTest, SharedWeightsServeTwoSessionsAtOnce) {
+  const auto weight = at::randn({64, 64});
+  auto work = [&](int64_t seed, std::vector<double>& sums) {
+    auto x = at::full({64, 64}, 0.01 * static_cast<double>(seed));
+    for (int i = 0; i < 30; ++i) {
+      x = at::tanh(x.matmul(weight));
+      sums.push_back(x.sum().item<double>());
+    }
+  };
+  std::vector<double> plain[2], paged[2];
+  for (int64_t t : {0, 1}) work(t + 1, plain[t]);
+  for (bool evict : {false, true}) {
+    const SessionOptions options{.budget_bytes = DeviceMemory::charge_of(64 * 64 * 4) * 4 + kScalars,
+                                 .min_page_bytes = 1,
+                                 .small_page_bytes = 0,
+                                 .observer = evict ? std::make_shared<EvictEverything>() : nullptr};
+    std::vector<std::thread> threads;
+    for (int64_t t : {0, 1})
+      threads.emplace_back([&, t] {
+        Session session(options);
+        paged[t].clear();
+        for (int step = 0; step < 3; ++step) {
+          auto scope = session.step();
+          paged[t].clear();
+          work(t + 1, paged[t]);
+        }
+      });
+    for (auto& thread : threads) thread.join();
+    for (int64_t t : {0, 1}) EXPECT_EQ(paged[t], plain[t]);
+  }
+  EXPECT_NO_THROW((void)weight.const_data_ptr<float>());
+}
+
+/// Waits until `count` threads are there, or throws.
+struct Meeting {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int here = 0;
+  void meet(int count) {
+    std::unique_lock lock(mutex);
+    ++here;
+    changed.notify_all();
+    if (!changed.wait_for(lock, std::chrono::seconds(20), [&] { return here >= count; }))
+      throw std::runtime_error("the other one never came");
+  }
+};
+
+TEST_F(SessionsTest, AnOperatorThatWaitsForAnotherThreadLetsItHaveItsTurn) {
+  static Meeting* meeting = nullptr;
+  static auto* library = new torch::Library(torch::Library::DEF, "sessions_test", c10::nullopt, __FILE__, __LINE__);
+  static bool defined = [] {
+    library->def("meet(Tensor x) -> ()");
+    library->impl("meet", c10::DispatchKey::CPU, [](const at::Tensor&) { meeting->meet(2); });
+    return true;
+  }();
+  (void)defined;
+  Meeting both;
+  meeting = &both;
+  auto meet =
+      c10::Dispatcher::singleton().findSchemaOrThrow("sessions_test::meet", "").typed<void(const at::Tensor&)>();
+  std::string errors[2];
+  std::vector<std::thread> threads;
+  for (int t : {0, 1})
+    threads.emplace_back([&, t] {
+      Session session(SessionOptions{});
+      try {
+        meet.call(at::ones({100}));
+      } catch (const std::exception& error) {
+        errors[t] = error.what();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(errors[0] + errors[1], "");
+}
+
+/// Stops a thread inside its first operator until somebody has come, and a little longer.
+class StopInside final : public OperatorObserver {
+ public:
+  explicit StopInside(Meeting& inside) : inside_(inside) {}
+  void before(const c10::OperatorHandle& op, const torch::jit::Stack&) override {
+    if (op.schema().name() != "aten::exp_") return;
+    inside_.meet(2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+
+ private:
+  Meeting& inside_;
+};
+
+TEST_F(SessionsTest, AnAllocationBetweenOperatorsWaitsForTheOperatorThatRuns) {
+  constexpr int64_t kBytes = 1 << 20;
+  Meeting inside;
+  const int64_t budget = held() + 3 * kBytes / 2;
+  std::thread other([&] {
+    Session session({.budget_bytes = budget, .observer = std::make_shared<StopInside>(inside)});
+    auto x = at::zeros({kBytes / 4});
+    x.exp_();  // leases most of the budget
+    inside.meet(4);
+  });
+  std::string message;
+  {
+    Session session({.budget_bytes = budget});
+    inside.meet(2);
+    try {
+      auto memory = c10::GetCPUAllocator()->allocate(kBytes);
+    } catch (const OutOfBudget& error) {
+      message = error.what();
+    }
+    inside.meet(4);
+  }
+  other.join();
+  EXPECT_EQ(message, "");
 }
 
 }  // namespace
