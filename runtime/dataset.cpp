@@ -3,12 +3,17 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <charconv>
 #include <mutex>
 #include <unordered_map>
 
 #include "core/error.h"
 #include "runtime/brats.h"
+#include "runtime/model_info.h"
+#include "runtime/seismic.h"
 #include "runtime/synthetic.h"
+#include "runtime/synthetic_images.h"
+#include "runtime/synthetic_tokens.h"
 
 namespace spillway {
 namespace {
@@ -45,17 +50,29 @@ class CachedDataset : public Dataset {
 
 constexpr std::string_view kSyntheticPrefix = "synthetic:";
 
-std::unique_ptr<Dataset> open_synthetic(std::string_view model, std::string_view source,
-                                        const DatasetOptions& options) {
-  const Shape3 cube = parse_shape(source.substr(kSyntheticPrefix.size()));
-  if (cube[0] != cube[1] || cube[1] != cube[2])
-    throw BadRequest(str("data '", source, "' is not of the form synthetic:N"));
-  if (model == "mlp")
-    return std::make_unique<SyntheticVectors>(SyntheticVectors::Options{
-        .features = cube[0], .classes = options.classes, .cases = options.cases, .seed = options.seed});
-  const bool chosen = options.shape != Shape3{};
-  return std::make_unique<SyntheticVolumes>(
-      SyntheticVolumes::Options{.shape = chosen ? options.shape : cube, .cases = options.cases, .seed = options.seed});
+std::unique_ptr<Dataset> open_synthetic(const ModelInfo& model, int64_t size, const DatasetOptions& options) {
+  const int64_t cases = options.cases != 0 ? options.cases : model.cases;
+  const uint64_t seed = options.seed;
+  const Shape3 shape = options.shape != Shape3{} ? options.shape : Shape3{size, size, size};
+  check_size(model, size);
+  switch (model.input) {
+    case InputKind::volumes:
+      if (model.reads_folders)
+        return std::make_unique<SyntheticVolumes>(
+            SyntheticVolumes::Options{.shape = shape, .cases = cases, .seed = seed});
+      return std::make_unique<SyntheticSeismic>(
+          SyntheticSeismic::Options{.shape = shape, .cases = cases, .seed = seed});
+    case InputKind::images:
+      return std::make_unique<SyntheticImages>(
+          SyntheticImages::Options{.edge = size, .classes = options.classes, .cases = cases, .seed = seed});
+    case InputKind::tokens:
+      return std::make_unique<SyntheticTokens>(
+          SyntheticTokens::Options{.length = size, .vocabulary = options.vocabulary, .cases = cases, .seed = seed});
+    case InputKind::vectors:
+      break;
+  }
+  return std::make_unique<SyntheticVectors>(
+      SyntheticVectors::Options{.features = size, .classes = options.classes, .cases = cases, .seed = seed});
 }
 
 }  // namespace
@@ -86,11 +103,23 @@ std::unique_ptr<Dataset> cached(std::unique_ptr<Dataset> dataset, int64_t cache_
   return std::make_unique<CachedDataset>(std::move(dataset), cache_bytes);
 }
 
+int64_t synthetic_size(std::string_view source) {
+  if (!source.starts_with(kSyntheticPrefix)) return 0;
+  const std::string_view number = source.substr(kSyntheticPrefix.size());
+  int64_t size = 0;
+  auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), size);
+  if (error != std::errc() || end != number.data() + number.size() || size < 1)
+    throw BadRequest(str("data '", source, "' is not of the form synthetic:N with N from 1 on"));
+  return size;
+}
+
 std::unique_ptr<Dataset> open_dataset(std::string_view model, std::string_view source, const DatasetOptions& options) {
-  if (model != "unet3d" && model != "mlp")
-    throw BadRequest(str("no data is known for model '", model, "'; known are: unet3d, mlp"));
-  if (source.starts_with(kSyntheticPrefix)) return cached(open_synthetic(model, source, options), options.cache_bytes);
-  if (model == "mlp") throw BadRequest(str("mlp trains on synthetic:N only, not on '", source, "'"));
+  const ModelInfo& info = model_info(model);
+  if (options.shape != Shape3{} && info.input != InputKind::volumes)
+    throw BadRequest(str(model, " does not train on volumes, so it has no shape ", format_shape(options.shape)));
+  if (const int64_t size = synthetic_size(source))
+    return cached(open_synthetic(info, size, options), options.cache_bytes);
+  if (!info.reads_folders) throw BadRequest(str(model, " trains on synthetic:N only, not on '", source, "'"));
   return cached(std::make_unique<BratsFolder>(source, options.shape), options.cache_bytes);
 }
 

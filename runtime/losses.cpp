@@ -23,6 +23,11 @@ at::Tensor soft_dice_loss(const at::Tensor& probabilities, const at::Tensor& tar
   return -((2 * overlap + kDiceSmooth) / (total + kDiceSmooth)).mean();
 }
 
+at::Tensor weighted_cross_entropy(const at::Tensor& scores, const at::Tensor& target, const at::Tensor& weights) {
+  const at::Tensor sum = at::cross_entropy_loss(scores, target, weights, at::Reduction::Sum);
+  return sum / static_cast<double>(target.numel());
+}
+
 at::Tensor hard_dice(const at::Tensor& probabilities, const at::Tensor& target) {
   check_same_shape("hard_dice", probabilities, target);
   auto predicted = probabilities.ge(0.5), wanted = target.ge(0.5);

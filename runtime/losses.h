@@ -13,12 +13,18 @@ inline constexpr double kDiceSmooth = 1e-5;
 /// mean of its parts' losses. Throws c10::Error when the shapes differ.   Source: Isensee et al. 2017, eq. 1.
 at::Tensor soft_dice_loss(const at::Tensor& probabilities, const at::Tensor& target);
 
+/// Cross entropy with a weight for each class, 1/N Σ w_t · (−log softmax(scores)_t), over the N samples and voxels. N,
+/// not Σ w, divides: the mean over a batch then equals the mean of its parts' losses.
+/// Shape: scores [B, C, …], target [B, …] int64, `weights` [C]; returns a scalar.
+at::Tensor weighted_cross_entropy(const at::Tensor& scores, const at::Tensor& target, const at::Tensor& weights);
+
 /// Dice of `probabilities` ≥ 0.5 against `target` ≥ 0.5 for each label, averaged over samples; 1 where both are empty.
 /// Shape: both [B, K, …], the same; returns [K] float64 on the CPU. Counts are exact (int64).
 /// Throws c10::Error when the shapes differ.
 at::Tensor hard_dice(const at::Tensor& probabilities, const at::Tensor& target);
 
-/// The share of samples whose highest score is at `target`: 0 … 1. Shape: scores [B, classes], target [B] int64.
+/// The share of samples and voxels whose highest score is at `target`: 0 … 1. Shape: scores [B, classes, …], target
+/// [B, …] int64.
 double accuracy(const at::Tensor& scores, const at::Tensor& target);
 
 }  // namespace spillway

@@ -4,9 +4,13 @@
 
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "runtime/batch.h"
+#include "runtime/bert.h"
+#include "runtime/bp3d.h"
 #include "runtime/mlp.h"
+#include "runtime/resnet50.h"
 #include "runtime/unet3d.h"
 
 namespace spillway {
@@ -24,7 +28,8 @@ class Task {
   virtual at::Tensor loss(const Batch& batch) = 0;
 
   /// The model's quality on `batch`, higher is better, 0 … 1: without gradients and in evaluation mode; the mode is
-  /// put back. unet3d: hard Dice at 0.5, the mean over labels. mlp: accuracy.
+  /// put back. unet3d: hard Dice at 0.5, the mean over labels. Others: accuracy, over voxels (bp3d), images or
+  /// vectors, or the words to guess (bert-base).
   virtual double metric(const Batch& batch) = 0;
 
   /// `dice`, `accuracy`: the key that the metric is reported under.
@@ -34,11 +39,16 @@ class Task {
 /// Options of every model; each reads its own.
 struct TaskOptions {
   UNet3dOptions unet3d{};
+  Bp3dOptions bp3d{};
+  std::vector<double> bp3d_class_weights{};  ///< of the loss, one for each class; empty: all 1
+  ResNet50Options resnet50{};
+  BertOptions bert{};
   MlpOptions mlp{};
 };
 
-/// The task called `model`: unet3d (soft Dice) or mlp (cross entropy). Weights are drawn from the default CPU
-/// generator. Throws BadRequest naming the known models, or the bad option.
+/// The task called `model`: unet3d (soft Dice), bp3d (class-weighted cross entropy), resnet50 and mlp (cross entropy),
+/// bert-base (cross entropy of the words to guess). Weights are drawn from the default CPU generator. Throws BadRequest
+/// naming the known models, or the bad option.
 std::unique_ptr<Task> make_task(std::string_view model, const TaskOptions& options = {});
 
 }  // namespace spillway

@@ -35,12 +35,25 @@ std::vector<std::vector<size_t>> group_parameters(const std::vector<at::Tensor>&
   return groups;
 }
 
+std::vector<at::Tensor> grads_of(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& group) {
+  std::vector<at::Tensor> gathered;
+  gathered.reserve(group.size());
+  for (size_t i : group) gathered.push_back(parameters[i].grad());
+  return gathered;
+}
+
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  for (int64_t d = 0; d < a.dim(); ++d)
+    if (a.size(d) != 1 && a.stride(d) != b.stride(d)) return false;
+  return true;
+}
+
 }  // namespace
 
-Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, int64_t group_bytes, int64_t state_per_parameter)
+Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, int64_t group_bytes, int64_t tensors_per_parameter)
     : parameters_(std::move(parameters)),
       lr_(lr),
-      groups_(group_parameters(parameters_, group_bytes, 2 + state_per_parameter)) {
+      groups_(group_parameters(parameters_, group_bytes, 2 + tensors_per_parameter)) {
   TORCH_CHECK(lr > 0, "[optimizer] lr is ", lr, "; it must be positive");
   for (const at::Tensor& parameter : parameters_) {
     TORCH_CHECK(parameter.is_leaf() && parameter.requires_grad(),
@@ -50,16 +63,37 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, int64_t grou
   }
 }
 
-void Optimizer::step() {
-  at::NoGradGuard no_grad;
-  CategoryScope category(Category::optimizer);
+template <class Visit>
+void Optimizer::for_each_group(Visit visit) {
   std::vector<size_t> with_gradient;
   for (const std::vector<size_t>& group : groups_) {
     with_gradient.clear();
     for (size_t i : group)
       if (parameters_[i].grad().defined()) with_gradient.push_back(i);
-    if (!with_gradient.empty()) update(with_gradient);
+    if (!with_gradient.empty()) visit(with_gradient);
   }
+}
+
+void Optimizer::step() {
+  at::NoGradGuard no_grad;
+  CategoryScope category(Category::optimizer);
+  for_each_group([&](const std::vector<size_t>& group) { update(group); });
+}
+
+double Optimizer::clip_gradients(double max_norm) {
+  TORCH_CHECK(max_norm > 0, "[optimizer] max_norm is ", max_norm, "; it must be positive");
+  at::NoGradGuard no_grad;
+  CategoryScope category(Category::optimizer);
+  std::vector<at::Tensor> norms;
+  for_each_group([&](const std::vector<size_t>& group) {
+    norms.push_back(at::stack(at::_foreach_norm(grads_of(parameters_, group))).to(at::kDouble));
+  });
+  if (norms.empty()) return 0;
+  const double norm = at::cat(norms).norm().item<double>();
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor < 1)
+    for_each_group([&](const std::vector<size_t>& group) { at::_foreach_mul_(grads_of(parameters_, group), factor); });
+  return norm;
 }
 
 void Optimizer::zero_grad() {
@@ -75,10 +109,18 @@ std::vector<at::Tensor> Optimizer::gather(const std::vector<at::Tensor>& tensors
 }
 
 std::vector<at::Tensor> Optimizer::gradients(const std::vector<size_t>& group) const {
-  std::vector<at::Tensor> gathered;
-  gathered.reserve(group.size());
-  for (size_t i : group) gathered.push_back(parameters_[i].grad());
+  std::vector<at::Tensor> gathered = grads_of(parameters_, group);
+  for (size_t i = 0; i < group.size(); ++i)
+    if (const at::Tensor& parameter = parameters_[group[i]]; !same_layout(gathered[i], parameter))
+      gathered[i] = at::empty_like(parameter).copy_(gathered[i]);
   return gathered;
+}
+
+std::vector<at::Tensor> Optimizer::make_steps() const {
+  CategoryScope category(Category::optimizer);
+  std::vector<at::Tensor> steps;
+  for (size_t i = 0; i < parameters_.size(); ++i) steps.push_back(at::zeros({}));
+  return steps;
 }
 
 std::vector<at::Tensor> Optimizer::make_state() const {
@@ -88,54 +130,6 @@ std::vector<at::Tensor> Optimizer::make_state() const {
   state.reserve(parameters_.size());
   for (const at::Tensor& parameter : parameters_) state.push_back(at::zeros_like(parameter));
   return state;
-}
-
-Sgd::Sgd(std::vector<at::Tensor> parameters, SgdOptions options)
-    : Optimizer(std::move(parameters), options.lr, options.group_bytes, options.momentum > 0 ? 1 : 0),
-      options_(options) {
-  TORCH_CHECK(options.momentum >= 0 && options.momentum < 1, "[optimizer] momentum is ", options.momentum,
-              "; it must be in [0, 1)");
-  if (options_.momentum > 0) momentum_ = make_state();
-  started_.assign(this->parameters().size(), false);
-}
-
-void Sgd::update(const std::vector<size_t>& group) {
-  // The first gradient becomes the momentum; parameters that start late go alone, so that others do not start again.
-  std::vector<size_t> parts[2];
-  for (size_t i : group) parts[started_[i] ? 1 : 0].push_back(i);
-  for (bool started : {false, true}) {
-    const std::vector<size_t>& part = parts[started];
-    if (part.empty()) continue;
-    at::_fused_sgd_(gather(parameters(), part), gradients(part),
-                    options_.momentum > 0 ? gather(momentum_, part) : std::vector<at::Tensor>{}, options_.weight_decay,
-                    options_.momentum, lr(), /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false,
-                    /*is_first_step=*/!started);
-    for (size_t i : part) started_[i] = true;
-  }
-}
-
-Adam::Adam(std::vector<at::Tensor> parameters, AdamOptions options)
-    : Optimizer(std::move(parameters), options.lr, options.group_bytes, 2),
-      options_(options),
-      mean_(make_state()),
-      variance_(make_state()) {
-  CategoryScope category(Category::optimizer);
-  for (size_t i = 0; i < this->parameters().size(); ++i) steps_.push_back(at::zeros({}));
-}
-
-std::vector<at::Tensor> Adam::state() const {
-  std::vector<at::Tensor> all = mean_;
-  all.insert(all.end(), variance_.begin(), variance_.end());
-  all.insert(all.end(), steps_.begin(), steps_.end());
-  return all;
-}
-
-void Adam::update(const std::vector<size_t>& group) {
-  const std::vector<at::Tensor> steps = gather(steps_, group);
-  at::_foreach_add_(steps, 1);
-  at::_fused_adam_(gather(parameters(), group), gradients(group), gather(mean_, group), gather(variance_, group), {},
-                   steps, lr(), options_.beta1, options_.beta2, options_.weight_decay, options_.eps, /*amsgrad=*/false,
-                   /*maximize=*/false);
 }
 
 }  // namespace spillway

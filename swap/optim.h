@@ -3,14 +3,21 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace spillway {
 
+/// One kind of an optimizer's state, a tensor for each parameter.
+struct OptimizerState {
+  std::string_view name;            ///< `momentum`, `mean`, `variance`, `steps`
+  std::vector<at::Tensor> tensors;  ///< in the order of the parameters; shared, not copied
+};
+
 /// One step over all parameters, group by group: a group's parameters, gradients and state are resident together, other
-/// groups need not be. The update is elementwise, so grouping changes no bit. State is allocated when the optimizer is
-/// made, so that the first step needs what every step needs. While the optimizer lives, its parameters are counted as
-/// weights, and gradients that backward accumulates into them as gradients.
+/// groups need not be. A parameter's update depends on no other parameter, so grouping changes no bit. State is
+/// allocated when the optimizer is made, so that the first step needs what every step needs. While the optimizer lives,
+/// its parameters are counted as weights, and gradients that backward accumulates into them as gradients.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -21,24 +28,35 @@ class Optimizer {
   void step();
   /// Frees the gradients.
   void zero_grad();
+  /// Multiplies all gradients by min(1, max_norm / (‖g‖ + 1e-6)), where ‖g‖ is the 2-norm over all of them, group by
+  /// group; returns ‖g‖. Cost: one host synchronisation. Throws c10::Error unless max_norm is positive.
+  /// Source: Pascanu et al. 2013, algorithm 1.
+  double clip_gradients(double max_norm);
   double lr() const noexcept { return lr_; }
   void set_lr(double lr) noexcept { lr_ = lr; }
   const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
-  /// All state tensors, in a fixed order.
-  virtual std::vector<at::Tensor> state() const = 0;
+  /// All that the next step depends on beside parameters, gradients and lr. In a fixed order.
+  virtual std::vector<OptimizerState> state() const = 0;
 
  protected:
-  /// `state_per_parameter`: state tensors of a parameter's size that a group needs beside parameter and gradient.
-  /// Throws c10::Error for a parameter that is no leaf, or an lr that is not positive.
-  Optimizer(std::vector<at::Tensor> parameters, double lr, int64_t group_bytes, int64_t state_per_parameter);
+  /// `tensors_per_parameter`: of a parameter's size, state and temporaries, that a group needs beside parameter and
+  /// gradient. Throws c10::Error for a parameter that is no leaf, or an lr that is not positive.
+  Optimizer(std::vector<at::Tensor> parameters, double lr, int64_t group_bytes, int64_t tensors_per_parameter);
   /// Updates the parameters of these indices; each has a gradient.
   virtual void update(const std::vector<size_t>& group) = 0;
   std::vector<at::Tensor> gather(const std::vector<at::Tensor>& tensors, const std::vector<size_t>& group) const;
+  /// Laid out like their parameters: fused kernels walk raw memory.
   std::vector<at::Tensor> gradients(const std::vector<size_t>& group) const;
   /// Zeros like each parameter, counted as optimizer state.
   std::vector<at::Tensor> make_state() const;
+  /// A zero scalar for each parameter: how often it was updated.
+  std::vector<at::Tensor> make_steps() const;
 
  private:
+  /// Calls `visit` with those parameters of each group that have a gradient.
+  template <class Visit>
+  void for_each_group(Visit visit);
+
   std::vector<at::Tensor> parameters_;
   double lr_;
   std::vector<std::vector<size_t>> groups_;
@@ -50,21 +68,22 @@ inline constexpr int64_t kDefaultGroupBytes = 32 << 20;
 struct SgdOptions {
   double lr = 0.1;
   double momentum = 0.9;  ///< in [0, 1)
+  bool nesterov = false;  ///< look ahead along the momentum, which must then be above 0
   double weight_decay = 0;
   int64_t group_bytes = kDefaultGroupBytes;
 };
 
-/// Stochastic gradient descent with momentum, by `_fused_sgd_`.
+/// Stochastic gradient descent, with momentum if there is any, by `_fused_sgd_`. The momentum starts at zero, so that a
+/// parameter's first gradient becomes it.
 class Sgd final : public Optimizer {
  public:
   Sgd(std::vector<at::Tensor> parameters, SgdOptions options);
-  std::vector<at::Tensor> state() const override { return momentum_; }
+  std::vector<OptimizerState> state() const override;
 
  private:
   void update(const std::vector<size_t>& group) override;
   SgdOptions options_;
-  std::vector<at::Tensor> momentum_;
-  std::vector<bool> started_;  // by parameter: its momentum holds a gradient
+  std::vector<at::Tensor> momentum_;  // empty without momentum
 };
 
 struct AdamOptions {
@@ -76,17 +95,52 @@ struct AdamOptions {
   int64_t group_bytes = kDefaultGroupBytes;
 };
 
-/// Adam (Kingma & Ba 2015, algorithm 1), by `_fused_adam_`.
-class Adam final : public Optimizer {
+/// Adam (Kingma & Ba 2015, algorithm 1), by `_fused_adam_`. Weight decay is added to the gradient.
+class Adam : public Optimizer {
  public:
   Adam(std::vector<at::Tensor> parameters, AdamOptions options);
-  std::vector<at::Tensor> state() const override;
+  std::vector<OptimizerState> state() const override;
+
+ private:
+  friend class AdamW;
+  enum class Decay : uint8_t { of_gradient, of_weight };
+  Adam(std::vector<at::Tensor> parameters, AdamOptions options, Decay decay);
+  void update(const std::vector<size_t>& group) override;
+  AdamOptions options_;
+  Decay decay_;
+  std::vector<at::Tensor> mean_, variance_, steps_;
+};
+
+/// Adam whose weight decay shrinks the weights by lr · weight_decay beside the update (Loshchilov & Hutter 2019,
+/// algorithm 2), by `_fused_adamw_`.
+class AdamW final : public Adam {
+ public:
+  AdamW(std::vector<at::Tensor> parameters, AdamOptions options);
+};
+
+struct LambOptions {
+  double lr = 5e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-6;
+  double weight_decay = 0.01;
+  int64_t group_bytes = kDefaultGroupBytes;
+};
+
+/// LAMB (You et al. 2020, algorithm 2): Adam's direction, with a step as long as the parameter's own norm allows. A
+/// layer of the paper is a parameter tensor here, φ is the identity, and the ratio is 1 where a norm is zero. There is
+/// no fused kernel: a group needs two temporaries of each parameter's size.
+class Lamb final : public Optimizer {
+ public:
+  Lamb(std::vector<at::Tensor> parameters, LambOptions options);
+  std::vector<OptimizerState> state() const override;
 
  private:
   void update(const std::vector<size_t>& group) override;
-  AdamOptions options_;
-  std::vector<at::Tensor> mean_, variance_;
-  std::vector<at::Tensor> steps_;  // by parameter: how often it was updated, float32 scalars
+  /// r + λx of each parameter of the group.
+  std::vector<at::Tensor> directions(const std::vector<size_t>& group);
+  LambOptions options_;
+  std::vector<at::Tensor> mean_, variance_, steps_;
 };
 
 }  // namespace spillway

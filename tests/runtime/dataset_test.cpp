@@ -197,9 +197,32 @@ TEST_F(BratsFolderTest, OpensWhatTheCommandLineNames) {
   EXPECT_EQ(open_dataset("unet3d", dir_.string(), {.cache_bytes = 1 << 20})->size(), 1);
   expect_refusal([] { open_dataset("unet3d", "synthetic:40"); }, {"40x40x40", "48x48x48"});
   expect_refusal([] { open_dataset("unet3d", "synthetic:big"); }, {"big"});
-  expect_refusal([] { open_dataset("unet3d", "synthetic:32", {.cases = 0}); }, {"cases is 0"});
+  expect_refusal([] { open_dataset("unet3d", "synthetic:32", {.cases = -1}); }, {"cases is -1"});
   expect_refusal([&] { open_dataset("mlp", dir_.string()); }, {"mlp", "synthetic:N"});
-  expect_refusal([] { open_dataset("vgg", "synthetic:32"); }, {"vgg", "unet3d, mlp"});
+  expect_refusal([] { open_dataset("vgg", "synthetic:32"); }, {"vgg", "unet3d, bp3d"});
+}
+
+TEST(DatasetTest, EveryModelHasDataOfItsOwnShape) {
+  auto shapes = [](const char* model, const char* source, DatasetOptions options = {}) {
+    const Batch batch = open_dataset(model, source, options)->at(0);
+    return std::make_pair(batch.input.sizes().vec(), batch.target.sizes().vec());
+  };
+  using Shapes = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
+  EXPECT_EQ(shapes("bp3d", "synthetic:16"), Shapes({1, 1, 16, 16, 16}, {1, 16, 16, 16}));
+  EXPECT_EQ(shapes("bp3d", "synthetic:16", {.shape = {8, 12, 16}}), Shapes({1, 1, 8, 12, 16}, {1, 8, 12, 16}));
+  EXPECT_EQ(shapes("resnet50", "synthetic:40"), Shapes({1, 3, 40, 40}, {1}));
+  EXPECT_EQ(shapes("bert-base", "synthetic:30"), Shapes({1, 30}, {1, 2, 4}));
+  EXPECT_EQ(open_dataset("bert-base", "synthetic:30")->size(), 256);
+  EXPECT_EQ(open_dataset("bert-base", "synthetic:30", {.cases = 7})->size(), 7);
+}
+
+TEST(DatasetTest, RefusesSizesShapesAndSourcesThatAreNotTheModels) {
+  expect_refusal([] { open_dataset("bp3d", "synthetic:30"); }, {"30x30x30", "32x32x32"});
+  expect_refusal([] { open_dataset("bp3d", "cases"); }, {"bp3d", "synthetic:N", "'cases'"});
+  expect_refusal([] { open_dataset("resnet50", "synthetic:20"); }, {"resnet50", "20", "33"});
+  expect_refusal([] { open_dataset("resnet50", "synthetic:64", {.shape = {64, 64, 64}}); }, {"resnet50", "64x64x64"});
+  expect_refusal([] { open_dataset("bert-base", "synthetic:600"); }, {"bert-base", "600", "512"});
+  expect_refusal([] { open_dataset("mlp", "synthetic:0"); }, {"synthetic:0"});
 }
 
 }  // namespace spillway

@@ -4,6 +4,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace spillway {
 
 at::Tensor voxels(std::initializer_list<double> values, int64_t labels) {
@@ -54,6 +56,16 @@ TEST(LossesTest, HardDiceThresholdsAtAHalfAndCallsEmptyAgainstEmptyOne) {
 TEST(LossesTest, RefusesShapesThatDiffer) {
   EXPECT_THROW(soft_dice_loss(at::rand({1, 3, 2, 2, 2}), at::rand({1, 2, 2, 2, 2})), c10::Error);
   EXPECT_THROW(hard_dice(at::rand({1, 3, 2, 2, 2}), at::rand({3, 2, 2, 2})), c10::Error);
+}
+
+TEST(LossesTest, WeightedCrossEntropyIsTheMeanOverVoxelsWorkedByHand) {
+  const auto scores = at::tensor({1.0, 0.0, 0.5, 2.0, -1.0, 0.0}, at::kDouble).view({1, 3, 2});
+  const auto target = at::tensor({2, 1}, at::kLong).view({1, 2});
+  const auto weights = at::tensor({1.0, 2.0, 4.0}, at::kDouble);
+  // −log softmax of score −1 among (1, 0.5, −1), weight 4; of score 2 among (0, 2, 0), weight 2.
+  const double first = 1 + std::log(std::exp(1.0) + std::exp(0.5) + std::exp(-1.0));
+  const double second = -2 + std::log(2 + std::exp(2.0));
+  EXPECT_NEAR(weighted_cross_entropy(scores, target, weights).item<double>(), (4 * first + 2 * second) / 2, 1e-12);
 }
 
 TEST(LossesTest, AccuracyCountsTheHighestScores) {

@@ -4,32 +4,13 @@
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
-#include <functional>
 #include <iostream>
 #include <string>
 
 #include "core/error.h"
+#include "tests/runtime/models.h"
 
 namespace spillway {
-namespace {
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
-int64_t parameter_count(const torch::nn::Module& module) {
-  int64_t count = 0;
-  for (const auto& p : module.parameters()) count += p.numel();
-  return count;
-}
-
-}  // namespace
-
 TEST(UNet3dTest, HasThe8Point27MillionParametersOfIsensee2017) {
   UNet3d net;
   const int64_t count = parameter_count(*net);

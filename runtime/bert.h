@@ -1,0 +1,66 @@
+/// BERT's encoder with its masked-language-model head.
+#pragma once
+#include <torch/nn.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace spillway {
+
+struct BertOptions {
+  int64_t layers = 12;          ///< ≥ 1
+  int64_t hidden = 768;         ///< width; a positive multiple of heads
+  int64_t heads = 12;           ///< ≥ 1
+  int64_t intermediate = 3072;  ///< width between the two feed-forward layers; ≥ 1
+  int64_t vocabulary = 30522;   ///< ≥ 1
+  int64_t positions = 512;      ///< longest sequence; ≥ 1
+  double dropout = 0.1;         ///< of embeddings, attention probabilities and both halves of a layer; 0 ≤ p < 1
+
+  /// Throws BadRequest naming the field, its value and the allowed range.
+  void validate() const;
+};
+
+/// x ← norm(x + drop(attention(x))), x ← norm(x + drop(W₂ gelu(W₁ x))), [B, L, hidden] → the same.
+class BertLayerImpl : public torch::nn::Module {
+ public:
+  explicit BertLayerImpl(const BertOptions& options);
+  at::Tensor forward(at::Tensor x);
+
+ private:
+  at::Tensor attention(const at::Tensor& x);
+
+  int64_t heads_;
+  double dropout_;
+  torch::nn::Linear query_, key_, value_, output_, wide_, narrow_;
+  torch::nn::LayerNorm attention_norm_, norm_;
+};
+TORCH_MODULE(BertLayer);
+
+/// 109 514 298 parameters with the default options: those of BERT-Base, without pooler, with the head. The head's last
+/// matrix is the embedding of the words. Weights are drawn from N(0, 0.02²).
+/// Source: Devlin et al. 2019, §3 and appendix A.2; norms after the sums, GELU with erf, as published.
+class BertImpl : public torch::nn::Module {
+ public:
+  /// Throws BadRequest from options.validate().
+  explicit BertImpl(const BertOptions& options = {});
+
+  /// `tokens` [B, L] int64 and the places to guess `places` [B, K] int64, below L → raw scores of all words
+  /// [B, K, vocabulary]. One segment, no padding. Throws c10::Error for other shapes and for L above `positions`.
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& places);
+
+  const BertOptions& options() const noexcept { return options_; }
+
+ private:
+  at::Tensor embed(const at::Tensor& tokens);
+
+  BertOptions options_;
+  torch::nn::Embedding word_, position_, segment_;
+  torch::nn::LayerNorm embedding_norm_;
+  std::vector<BertLayer> layers_;
+  torch::nn::Linear transform_;
+  torch::nn::LayerNorm transform_norm_;
+  at::Tensor bias_;
+};
+TORCH_MODULE(Bert);
+
+}  // namespace spillway
