@@ -9,6 +9,7 @@
 #include "runtime/report_curves.h"
 #include "runtime/report_lanes.h"
 #include "runtime/report_memory.h"
+#include "runtime/report_paging.h"
 #include "runtime/report_style.h"
 #include "runtime/report_tables.h"
 #include "runtime/report_text.h"
@@ -107,6 +108,7 @@ std::string draw_page(const TrainResult& r, const std::vector<NamedResult>& othe
   out += draw_header(r) + draw_headline(r, others) + draw_step(r);
   out += str("<div class=\"two\">\n", draw_losses(r, others), draw_metric(r, others), "</div>\n");
   out += draw_summary(r, others);
+  if (r.paging) out += draw_paging(*r.paging, r.budget_bytes);
   out += str("<div class=\"two\">\n", draw_operators(r.recording), r.kfac ? draw_kfac(*r.kfac) : "", "</div>\n");
   if (r.allreduce) out += draw_allreduce(*r.allreduce);
   return out + str("<footer>Spillway ", kVersion,

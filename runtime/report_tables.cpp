@@ -121,6 +121,16 @@ std::vector<Row> summary_rows(const TrainResult& main, const Others& others) {
       {"step, to unlimited (same steps)", [=](const TrainResult& r) { return ratio_cell(r, base); }},
       {"paged per step", paged_cell},
       {"exposed copies per step", exposed_cell},
+      {"step, predicted",
+       [](const TrainResult& r) { return r.predicted ? format_seconds(r.predicted->step_seconds) : ""; }},
+      {"bound of the step",
+       [](const TrainResult& r) {
+         if (!r.predicted || r.predicted->bound_seconds <= 0 || !has_steps(r)) return std::string();
+         return format_seconds(r.predicted->bound_seconds) +
+                small(format_percent(r.predicted->bound_seconds / r.median_step_seconds()) + " reached");
+       }},
+      {"made again, whole run",
+       [](const TrainResult& r) { return r.replayed_operators > 0 ? format_count(r.replayed_operators) : ""; }},
       {"parameters", [](const TrainResult& r) { return r.parameters > 0 ? format_count(r.parameters) : ""; }},
       {"loss", [](const TrainResult& r) { return r.losses.empty() ? "" : change(r.losses.front(), r.losses.back()); }},
       {metric,

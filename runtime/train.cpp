@@ -127,6 +127,8 @@ void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
   result.bytes_in = stats.pager.bytes_in;
   result.replayed_operators = stats.pager.replays;
   result.predicted = predict(result, session);
+  if (result.predicted)
+    result.paging = summarise_paging(*session.trace(result.predicted->kind), *session.schedule(result.predicted->kind));
   if (result.predicted) result.predicted->peak_bytes = max_over_ranks(context.comm, result.predicted->peak_bytes);
   result.floor_bytes = max_over_ranks(context.comm, floor_of(session).bytes + kUnpagedMargin);
   if (result.observed) result.floor_bytes = std::max(result.floor_bytes, result.observed->floor_bytes);

@@ -8,6 +8,7 @@
 #include "core/category.h"
 #include "core/trace_events.h"
 #include "kfac/preconditioner.h"
+#include "runtime/paging_summary.h"
 #include "runtime/train_options.h"
 
 namespace spillway {
@@ -95,6 +96,7 @@ struct TrainResult {
   bool interrupted = false;
 
   std::optional<Prediction> predicted;  ///< of the most frequent kind of step, when there was a whole one
+  std::optional<PagingSummary> paging;  ///< of the same kind, on this rank
 
   std::optional<KfacSummary> kfac;
   std::optional<AllreduceSummary> allreduce;

@@ -13,6 +13,7 @@
 #include "runtime/report_lanes.h"
 #include "runtime/report_memory.h"
 #include "runtime/report_page.h"
+#include "runtime/report_paging.h"
 #include "runtime/report_tables.h"
 #include "runtime/report_text.h"
 #include "tests/runtime/files.h"
@@ -50,6 +51,17 @@ TrainResult small_run() {
   r.kfac = KfacSummary();
   r.kfac->reason = "it fits";
   r.allreduce = AllreduceSummary{"2", "one level", kMiB, 0.01};
+  r.predicted = Prediction{"plain", 540 * kMiB, 0.31, 0.3};
+  r.paging = PagingSummary{
+      .kind = "plain",
+      .absences = {{"aten::cat", "aten::conv", "aten::conv_backward", Category::activations, 64 * kMiB, 0.2, true}},
+      .footprints = {{"aten::conv_backward", 100 * kMiB, 50 * kMiB}},
+      .compute_seconds = 0.3,
+      .predicted_seconds = 0.31,
+      .exposed_seconds = 0.001,
+      .bound_seconds = 0.3,
+      .bytes_out = kMiB,
+      .bytes_in = kMiB};
   r.recording.step = 2;
   r.recording.seconds = 1;
   r.recording.memory = {{0, bytes_of(Category::weights, 100 * kMiB)},
@@ -288,6 +300,51 @@ TEST(ReportTablesTest, ListsTwelveOperatorsAndTheRest) {
   EXPECT_LT(table.find(">op19<"), table.find(">op8<"));
   EXPECT_TRUE(contains(table, ">8 others<"));
   EXPECT_FALSE(contains(table, ">page<"));
+}
+
+TEST(ReportPagingTest, SaysWhatBoundsTheStepWhatLeavesAndWhatNeedsMostRoom) {
+  PagingSummary paging = *small_run().paging;
+  const std::string html = draw_paging(paging, 600 * kMiB);
+  EXPECT_NE(html.find("Computing bounds it"), std::string::npos);
+  EXPECT_NE(html.find("aten::cat"), std::string::npos);
+  EXPECT_NE(html.find("made again instead of copied; not used for 200 ms"), std::string::npos);
+  EXPECT_NE(html.find("25.0 %"), std::string::npos) << "150 of 600 MiB";
+  EXPECT_EQ(xml_fault(html), "");
+  paging.bound_seconds = 0.5;
+  paging.exposed_seconds = 0.2;
+  EXPECT_NE(draw_paging(paging, 600 * kMiB).find("The copies bound it"), std::string::npos);
+  EXPECT_NE(draw_paging(paging, 600 * kMiB).find("a larger budget"), std::string::npos);
+  paging.absences.clear();
+  EXPECT_NE(draw_paging(paging, kUnlimitedBytes).find("everything fits"), std::string::npos);
+  EXPECT_EQ(draw_paging(paging, kUnlimitedBytes).find("of the budget"), std::string::npos);
+  paging.absences.assign(20, {"x", "y", "z", Category::weights, kMiB, 0, false});
+  EXPECT_NE(draw_paging(paging, kUnlimitedBytes).find("8 smaller ones, 8.00 MiB together"), std::string::npos);
+}
+
+TEST(PagingSummaryTest, NamesTheUsesAroundEachAbsence) {
+  StepTrace trace;
+  trace.kind = "plain";
+  trace.operators.resize(4);
+  const char* names[] = {"make", "read", "busy", "again"};
+  for (size_t i = 0; i < 4; ++i) trace.operators[i] = {.name = names[i], .seconds = 0.1};
+  trace.operators[2].own_bytes = 500;
+  trace.operators[3].leased_bytes = 100;
+  trace.slots = {{.bytes = 100, .birth = 0, .born_as_output = true, .death = 3, .uses = {0, 1, 3}, .writes = {0}},
+                 {.bytes = 300, .uses = {2}}};
+  Schedule schedule;
+  schedule.actions.page_ins = {{0, 2, 3}, {1, 3, 4 + 2}};  // the weight comes at the end of the step before
+  const PagingSummary summary = summarise_paging(trace, schedule);
+  ASSERT_EQ(summary.absences.size(), 2u);
+  EXPECT_EQ(summary.absences[0].bytes, 300);
+  EXPECT_EQ(summary.absences[0].maker, "");
+  EXPECT_EQ(summary.absences[0].before, "busy");
+  EXPECT_NEAR(summary.absences[0].seconds, 0.3, 1e-9);
+  EXPECT_EQ(summary.absences[1].maker, "make");
+  EXPECT_EQ(summary.absences[1].after, "read");
+  EXPECT_EQ(summary.absences[1].before, "again");
+  EXPECT_NEAR(summary.absences[1].seconds, 0.1, 1e-9);
+  ASSERT_EQ(summary.footprints.size(), 2u);
+  EXPECT_EQ(summary.footprints[0].name, "busy");
 }
 
 TEST(ReportTextTest, ReplacesWhatIsNotUtf8) {
