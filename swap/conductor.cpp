@@ -62,6 +62,7 @@ void Conductor::end_step() {
   if (following_ && index_ + 1 != static_cast<int32_t>(kind_->trace.operators.size())) deviate();
   const bool as_planned = kind_->planned && matched_ && following_;
   if (as_planned && kind_->times_planned >= kPlans && kind_->users == pager_.users()) return;
+  take_out_slowdown(recording_);
   if (as_planned)
     refresh_times();
   else
@@ -72,7 +73,6 @@ void Conductor::end_step() {
 /// The schedule of the kind, from now on.
 void Conductor::plan(StepTrace trace) {
   inputs_.rates = measured_rates();
-  take_out_slowdown(trace);
   Kind& kind = *kind_;
   kind.trace = std::move(trace);
   kind.users = pager_.users();
@@ -103,14 +103,15 @@ double Conductor::seconds_since_last_operator() const {
   return since.count() - (pager_.delayed_seconds() - delayed_);
 }
 
-/// A step that did as planned says how long its operators take when pages come and go as planned.
+/// A step that did as planned says how long its operators take when pages come and go as planned. What is shortest is
+/// nearest to the truth: everything else on the machine only adds.
 void Conductor::refresh_times() {
   std::vector<OperatorRecord>& known = kind_->trace.operators;
   for (size_t i = 0; i < known.size(); ++i) {
-    known[i].seconds = recording_.operators[i].seconds;
-    known[i].host_seconds = recording_.operators[i].host_seconds;
+    known[i].seconds = std::min(known[i].seconds, recording_.operators[i].seconds);
+    known[i].host_seconds = std::min(known[i].host_seconds, recording_.operators[i].host_seconds);
   }
-  kind_->trace.tail_seconds = recording_.tail_seconds;
+  kind_->trace.tail_seconds = std::min(kind_->trace.tail_seconds, recording_.tail_seconds);
 }
 
 /// Operators ran beside copies, which slowed them; the simulation adds that again for the copies of its schedule.
