@@ -107,6 +107,7 @@ void Pager::evict_all() {
 
 void Pager::bring_home(Page& page) {
   Guard guard(mutex_);
+  if (page.holds) restore_readers(guard, page.id);
   come_home(guard, page);
 }
 

@@ -1,5 +1,6 @@
 // What Sessions that share a pager ask of it: their own pages, and which pages ended.
 #include <algorithm>
+#include <unordered_set>
 
 #include "swap/pager.h"
 
@@ -20,9 +21,10 @@ void Pager::retire(UserId user) noexcept {
   stop_noting_ends(user);
   Guard guard(mutex_);
   --users_;
+  std::unordered_set<PageId> stuck;  // recipes read them, so they stay pages
   auto staying = [&](auto& entry) {
     const Page& page = *entry.second;
-    return page.user == user && !page.leases && !page.ended && (page.block || page.incoming);
+    return page.user == user && !page.leases && !page.ended && (page.block || page.incoming) && !stuck.count(page.id);
   };
   for (;;) {
     auto found = std::find_if(pages_.begin(), pages_.end(), staying);
@@ -36,7 +38,11 @@ void Pager::retire(UserId user) noexcept {
       else
         send_away(guard, page);
     } catch (...) {
-      if (page.block) forget(page);  // a failed copy, or the host is full; after a failed page-in it is absent anyway
+      // A failed copy, or the host is full; after a failed page-in it is absent anyway.
+      if (page.block && page.holds)
+        stuck.insert(page.id);
+      else if (page.block)
+        forget(page);
     }
   }
 }

@@ -162,6 +162,10 @@ Resident::Resident(const at::Tensor& tensor, bool write) : tensor_(tensor) {
     if (Page* page = device ? device->pager.locked(find) : find()) uses_.push_back({page, write, kNextUseKept});
   });
   if (uses_.empty()) return;
+  // Beside the operator of another thread there may be no room; inside one of this thread's there is no turn to wait
+  // for.
+  std::unique_lock<Turns> turn;
+  if (device && OperatorScope::current().empty()) turn = std::unique_lock(device->turns);
   device_ = std::move(device);
   pager_ = &pager_of(*uses_.front().page);
   pager_->lease(uses_);

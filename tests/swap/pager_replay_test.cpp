@@ -160,5 +160,39 @@ TEST_F(PagerReplayTest, PrefetchAndPageOutLeaveDiscardedPagesAlone) {
   EXPECT_TRUE(made->holds(5));
 }
 
+TEST_F(PagerReplayTest, WhatARecipeReadsStaysAPageWhenItsUserRetiresAndCannotLeave) {
+  HostSlab full{1};
+  Pager tight(memory, full, out, in, 0);
+  memory.set_reclaimer(&tight);
+  const UserId user = tight.add_user();
+  {
+    Buffer input(memory, tight, kBytes, 4), made(memory, tight, kBytes, 5);
+    for (Buffer* b : {&input, &made}) {
+      PageUse use{b->page(), false, kNextUseKept};
+      tight.lease({&use, 1}, user);
+      tight.unlease({&use, 1});
+    }
+    ASSERT_TRUE(tight.discard(made.page()->id, std::make_unique<PlusOne>(memory, *input.page())));
+    tight.retire(user);
+    EXPECT_TRUE(input.present());
+    EXPECT_FALSE(made.present());
+    tight.replay(made.page()->id);
+    EXPECT_TRUE(made.holds(5));
+  }
+  EXPECT_EQ(ledger.used_bytes(), 0);
+  memory.set_reclaimer(&pager);
+}
+
+TEST_F(PagerReplayTest, APageComesHomeForGoodAfterWhatIsMadeOfIt) {
+  auto input = buffer(4), made = buffer(5);
+  ASSERT_TRUE(discard(*made, *input));
+  pager.bring_home(*input->page());
+  EXPECT_TRUE(made->holds(5));
+  input->fill(9);  // nobody reads it any more
+  pager.evict_all();
+  EXPECT_TRUE(input->holds(9));
+  EXPECT_FALSE(made->present());
+}
+
 }  // namespace
 }  // namespace spillway
