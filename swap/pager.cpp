@@ -107,25 +107,28 @@ void Pager::evict_all() {
 
 void Pager::bring_home(Page& page) {
   Guard guard(mutex_);
-  if (page.holds) restore_readers(guard, page.id);
-  come_home(guard, page);
+  restore_readers(guard, page.id);  // they cannot read what is no page
+  ++page.leases;
+  std::exception_ptr error = come_home(guard, page);
+  --page.leases;
+  if (page.block || page.ended) forget(page);
+  if (error) std::rethrow_exception(error);
 }
 
 void Pager::bring_home() {
   Guard guard(mutex_);
-  std::vector<PageId> all;
-  for (auto& [id, page] : pages_) all.push_back(id);
-  // Discarded ones first: they may read pages that nobody else keeps.
-  std::partition(all.begin(), all.end(), [&](PageId id) { return pages_.at(id)->recipe != nullptr; });
+  std::vector<Page*> all;
+  for (auto& [id, page] : pages_) {
+    all.push_back(page.get());
+    ++page->leases;  // keeps the record while the lock is given up, and the bytes where they are
+  }
   std::exception_ptr error;
-  for (PageId id : all) {
-    auto found = pages_.find(id);
-    if (found == pages_.end()) continue;
-    try {
-      come_home(guard, *found->second);
-    } catch (...) {
-      if (!error) error = std::current_exception();
-    }
+  for (Page* page : all)
+    if (auto failed = come_home(guard, *page); failed && !error) error = failed;
+  for (Page* page : all) {
+    --page->leases;
+    // Where a replay failed, it will be tried again, and has to read this one.
+    if (page->ended || (page->block && page->holds == 0)) forget(*page);
   }
   while (!lingering_.empty()) {
     wait(guard, lingering_.front().copy);
@@ -402,9 +405,8 @@ void Pager::reap() {
   });
 }
 
-void Pager::come_home(Guard& guard, Page& page) {
-  ++page.leases;  // keeps the record while the lock is given up
-  std::exception_ptr error;
+/// The page's bytes are on the device and nothing uses them, or here is why not. Under a lease.
+std::exception_ptr Pager::come_home(Guard& guard, Page& page) {
   try {
     bring_in(guard, page);
     while (page.outgoing) {
@@ -412,11 +414,9 @@ void Pager::come_home(Guard& guard, Page& page) {
       settle(guard, page);
     }
   } catch (...) {  // a page-out that failed leaves the bytes where they are
-    if (!page.block) error = std::current_exception();
+    if (!page.block) return std::current_exception();
   }
-  --page.leases;
-  if (page.block || page.ended) forget(page);
-  if (error) std::rethrow_exception(error);
+  return nullptr;
 }
 
 /// The owner keeps its memory, which is nobody's page from now on. The record goes with its last lease.

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -184,7 +185,7 @@ class Pager final : public Reclaimer {
   void make_dirty(Guard& guard, Page& page);
   void wait(Guard& guard, const Ticket& ticket);
   void reap();
-  void come_home(Guard& guard, Page& page);
+  std::exception_ptr come_home(Guard& guard, Page& page);
   void forget(Page& page) noexcept;
   void end(Page* page) noexcept;
   void end_leases(std::span<const PageUse> uses) noexcept;

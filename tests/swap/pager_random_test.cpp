@@ -113,13 +113,19 @@ struct Tracked {
 
   Buffer buffer;
   uint64_t version = 0;  // 0: as it was born
-  std::mutex mutex;      // of those that several threads use
+  struct Origin {
+    Recipe::Input input;
+    uint64_t write_epoch;
+    uint64_t by;  // 0: none
+  };
+  Origin origin{};   // what its bytes followed from when they were last derived
+  std::mutex mutex;  // of those that several threads use
 };
 
 /// Moves the words of another page on to another version.
 class Advance final : public Recipe {
  public:
-  Advance(const Page& input, uint64_t by) : inputs_{{input.id, input.write_epoch}}, by_(by) {}
+  Advance(const Input& input, uint64_t by) : inputs_{input}, by_(by) {}
   const std::vector<Input>& inputs() const override { return inputs_; }
   Block* run(Pager& pager) override {
     PageUse use{&pager.held_page(inputs_.front().page), false, kNextUseKept};
@@ -183,7 +189,7 @@ class Actor {
 
  private:
   void one_operation() {
-    switch (pages_.size() < 3 ? 0 : random_() % 12) {
+    switch (pages_.size() < 3 ? 0 : random_() % (world_.plan.replays ? 18 : 12)) {
       case 0:
         return create();
       case 1:
@@ -195,9 +201,17 @@ class Actor {
       case 4:
         return meddler_.act(world_.pager);
       case 5:
-        return coin() || !world_.plan.replays ? use_shared() : discard();
+        return use_shared();
       case 6:
         return coin() ? use_scratch() : end_while_leased();
+      case 12:
+      case 13:
+      case 14:
+        return derive();
+      case 15:
+      case 16:
+      case 17:
+        return discard();
       default:
         return use(/*deeper=*/random_() % 3 == 0);
     }
@@ -235,16 +249,28 @@ class Actor {
   void prefetch() {
     granted(0, [&] { (void)world_.pager.try_prefetch(any().buffer.page()->id); });
   }
-  /// Bytes that follow from another page's need no copy. Only of older pages, so that none follows from itself.
-  void discard() {
+  /// Writes one page from another, which is how it could be made again.
+  void derive() {
     Tracked &page = any(), &input = any();
+    if (&page == &input || page.buffer.bytes() != input.buffer.bytes() || input.version == 0) return;
+    const PageUse uses[] = {{page.buffer.page(), true}, {input.buffer.page(), false}};
+    if (!granted(page.charge() + input.charge(), [&] { world_.pager.lease(uses); })) return;
+    if (!input.good()) world_.fail(str("page ", input.buffer.page()->id, " does not hold version ", input.version));
     const uint64_t by = 1 + random_() % 1000;
-    if (input.version == 0 || input.buffer.bytes() != page.buffer.bytes() ||
-        input.buffer.page()->id >= page.buffer.page()->id)
-      return;
+    page.write(input.version + by);
+    page.origin = {{input.buffer.page()->id, input.buffer.page()->write_epoch}, page.buffer.page()->write_epoch, by};
+    world_.pager.unlease(uses);
+  }
+  void discard() {
+    std::shuffle(pages_.begin(), pages_.end(), random_);
+    auto derived = std::find_if(pages_.begin(), pages_.end(), [](const auto& page) {
+      return page->origin.by != 0 && page->origin.write_epoch == page->buffer.page()->write_epoch;
+    });
+    if (derived == pages_.end()) return;
+    const Tracked& page = **derived;
     granted(0, [&] {
-      if (world_.pager.discard(page.buffer.page()->id, std::make_unique<Advance>(*input.buffer.page(), by)))
-        page.version = input.version + by;
+      auto recipe = std::make_unique<Advance>(page.origin.input, page.origin.by);
+      (void)world_.pager.discard(page.buffer.page()->id, std::move(recipe));
     });
   }
   void use_scratch() {

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
 #include <stdexcept>
+#include <vector>
 
 #include "core/error.h"
 #include "swap/pager.h"
@@ -97,6 +99,12 @@ TEST_F(PagerReplayTest, BytesThatARecipeReadsOutliveTheirStorage) {
   }
   touch(*made);
   EXPECT_TRUE(made->holds(5));
+  {  // needs the room of copies that nobody waited for
+    PageUse use{made->page(), false, kNextUseKept};
+    pager.lease({&use, 1});
+    memory.release(memory.allocate(2 * kBytes, Category::workspace));
+    pager.unlease({&use, 1});
+  }
   EXPECT_EQ(ledger.used_bytes(), kCharge) << "the input went with its last reader";
   EXPECT_EQ(host.used_bytes(), 0);
 }
@@ -147,6 +155,38 @@ TEST_F(PagerReplayTest, ClosingBringsDiscardedPagesHomeBeforeWhatTheyRead) {
   EXPECT_TRUE(made->holds(5));
   EXPECT_EQ(ledger.used_bytes(), kCharge);
   memory.set_reclaimer(nullptr);
+}
+
+TEST_F(PagerReplayTest, ClosingBringsChainsHomeInWhateverOrderTheyAreMet) {
+  std::vector<std::unique_ptr<Buffer>> chain;
+  ledger.set_budget(kUnlimitedBytes);
+  for (unsigned char i = 0; i < 12; ++i) chain.push_back(buffer(i));
+  for (size_t i = chain.size() - 1; i > 0; --i) ASSERT_TRUE(discard(*chain[i], *chain[i - 1]));
+  pager.bring_home();
+  for (unsigned char i = 0; i < 12; ++i) EXPECT_TRUE(chain[i]->holds(i));
+  EXPECT_EQ(pager.paged_bytes(), 0);
+}
+
+TEST_F(PagerReplayTest, APageIsForgottenOnlyOnceNothingIsToBeMadeOfIt) {
+  auto input = buffer(4), made = buffer(5);
+  ASSERT_TRUE(discard(*made, *input));
+  pager.bring_home(*input->page());
+  touch(*made);
+  EXPECT_TRUE(made->holds(5));
+}
+
+TEST_F(PagerReplayTest, ClosingKeepsWhatAFailedReplayReads) {
+  auto input = buffer(4), made = buffer(5);
+  auto recipe = std::make_unique<PlusOne>(memory, *input->page());
+  PlusOne* failing = recipe.get();
+  failing->fail = true;
+  ASSERT_TRUE(pager.discard(made->page()->id, std::move(recipe)));
+  EXPECT_THROW(pager.bring_home(), std::runtime_error);
+  failing->fail = false;
+  pager.bring_home();
+  EXPECT_TRUE(made->holds(5));
+  EXPECT_TRUE(input->holds(4));
+  EXPECT_EQ(pager.paged_bytes(), 0);
 }
 
 TEST_F(PagerReplayTest, PrefetchAndPageOutLeaveDiscardedPagesAlone) {
