@@ -54,7 +54,6 @@ class Buffer {
     std::shared_ptr<void> keep_alive() override { return state_.lock(); }
     void vacate(Page&) override { state_.lock()->data = nullptr; }
     void occupy(Block* block) override { state_.lock()->data = block->data; }
-    void lose() override { state_.lock()->page = nullptr; }
 
    private:
     std::weak_ptr<State> state_;
