@@ -2,10 +2,11 @@
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <mutex>
-#include <set>
 #include <utility>
+
+#include "core/free_ranges.h"
+#include "core/memory_range.h"
 
 namespace spillway {
 
@@ -16,12 +17,14 @@ class Arena {
  public:
   /// Reserves `capacity_bytes` of address space; memory is used only where blocks were.
   /// Throws std::system_error when the range cannot be reserved.
-  explicit Arena(int64_t capacity_bytes);
-  ~Arena();
+  explicit Arena(int64_t capacity_bytes) : Arena(reserve_memory(capacity_bytes), capacity_bytes) {}
+  /// Divides `range`, of which at most `capacity_bytes` are handed out at once, small blocks included.
+  Arena(MemoryRange range, int64_t capacity_bytes);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// nullptr when no free range of this size is left (or the system has no memory for a small block).
+  /// nullptr when the capacity does not allow it, no free range of this size is left, or the system has no memory for
+  /// a small block.
   [[nodiscard]] void* try_allocate(int64_t bytes);
   /// `bytes` as it was asked for.
   void deallocate(void* data, int64_t bytes) noexcept;
@@ -31,6 +34,9 @@ class Arena {
   using DeallocationObserver = std::function<void(void* data, int64_t bytes)>;
   void observe_deallocations(DeallocationObserver observer) { deallocation_observer_ = std::move(observer); }
 
+  /// Whether a block of this size could be had now.
+  bool fits(int64_t bytes) const noexcept;
+
   int64_t capacity_bytes() const noexcept { return capacity_bytes_; }
   int64_t used_bytes() const noexcept;
   int64_t peak_bytes() const noexcept;
@@ -39,15 +45,13 @@ class Arena {
   static constexpr int64_t kSmallBytes = 64 << 10;
 
  private:
-  void insert_free(int64_t offset, int64_t bytes);
-  void erase_free(std::map<int64_t, int64_t>::iterator range);
+  bool fits_locked(int64_t bytes) const noexcept;
 
-  int64_t capacity_bytes_;
-  char* base_ = nullptr;
+  const MemoryRange range_;
+  const int64_t capacity_bytes_;
   DeallocationObserver deallocation_observer_;
   mutable std::mutex mutex_;
-  std::map<int64_t, int64_t> free_by_offset_;           // offset → bytes
-  std::set<std::pair<int64_t, int64_t>> free_by_size_;  // (bytes, offset): lowest address among equals
+  FreeRanges free_;
   int64_t used_bytes_ = 0;
   int64_t peak_bytes_ = 0;
 };

@@ -36,6 +36,13 @@ class OutOfBudget : public std::runtime_error {
   int64_t budget_bytes_;
 };
 
+/// The disk tier cannot store a page, or cannot give it back as it was: the disk is full, failing, or the file is
+/// damaged.
+class DiskError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// A budget below the floor of what was asked for; refused before anything was written.
 class InfeasibleBudget : public std::runtime_error {
  public:

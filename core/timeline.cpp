@@ -7,22 +7,33 @@
 namespace spillway {
 
 bool Ticket::done() const {
-  if (!state_) return true;
-  std::lock_guard lock(state_->mutex);
-  return state_->done;
+  std::shared_ptr<State> rest;
+  for (auto state = state_; state; state = std::move(rest)) {
+    std::lock_guard lock(state->mutex);
+    if (!state->done) return false;
+    rest = state->rest;
+  }
+  return true;
 }
 
 bool Ticket::succeeded() const {
-  if (!state_) return true;
-  std::lock_guard lock(state_->mutex);
-  return state_->done && !state_->error;
+  std::shared_ptr<State> rest;
+  for (auto state = state_; state; state = std::move(rest)) {
+    std::lock_guard lock(state->mutex);
+    if (!state->done || state->error) return false;
+    rest = state->rest;
+  }
+  return true;
 }
 
 void Ticket::wait() const {
-  if (!state_) return;
-  std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&] { return state_->done; });
-  if (state_->error) std::rethrow_exception(state_->error);
+  std::shared_ptr<State> rest;
+  for (auto state = state_; state; state = std::move(rest)) {
+    std::unique_lock lock(state->mutex);
+    state->changed.wait(lock, [&] { return state->done; });
+    if (state->error) std::rethrow_exception(state->error);
+    rest = state->rest;
+  }
 }
 
 TicketSource::TicketSource() : state_(std::make_shared<Ticket::State>()) {}
@@ -40,6 +51,14 @@ void TicketSource::complete(std::exception_ptr error) {
     state_->error = std::move(error);
   }
   state_->changed.notify_all();
+}
+
+void TicketSource::continue_as(Ticket rest) {
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->rest = std::move(rest.state_);
+  }
+  complete();
 }
 
 WorkerTimeline::WorkerTimeline(std::string name, Observer observer)

@@ -30,6 +30,7 @@ class Ticket {
     std::condition_variable changed;
     bool done = false;
     std::exception_ptr error;
+    std::shared_ptr<State> rest;  // what the work goes on as, once this part of it is done
   };
   std::shared_ptr<State> state_;
 };
@@ -40,6 +41,8 @@ class TicketSource {
   TicketSource();
   Ticket ticket() const;
   void complete(std::exception_ptr error = nullptr);
+  /// This part of the work is done and it goes on as `rest`: complete when that is, with its error.
+  void continue_as(Ticket rest);
 
  private:
   std::shared_ptr<Ticket::State> state_;
@@ -52,7 +55,7 @@ struct CopyTotals {
 };
 
 /// A lane of work that runs in the order of submission, beside the caller: a worker thread on the CPU, a stream on
-/// CUDA. Nothing orders two timelines but tickets that the caller waits for.
+/// CUDA. Nothing orders two timelines but tickets that the caller waits for. Thread-safe.
 class Timeline {
  public:
   virtual ~Timeline() = default;

@@ -14,6 +14,7 @@ namespace spillway {
 namespace {
 
 using Topology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
+using Bitmap = std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)>;
 
 Topology load() {
   hwloc_topology_t raw = nullptr;
@@ -68,6 +69,38 @@ void set_affinity(const std::vector<int>& cpus) {
   for (int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &set);
   if (::sched_setaffinity(0, sizeof set, &set) != 0)
     throw std::system_error(errno, std::generic_category(), "[topology] sched_setaffinity");
+}
+
+std::vector<int> cpus_of_this_thread() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0)
+    throw std::system_error(errno, std::generic_category(), "[topology] sched_getaffinity");
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(static_cast<size_t>(cpu), &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
+std::vector<int> numa_nodes_near(const std::vector<int>& cpus) {
+  Topology topology = load();
+  Bitmap near(hwloc_bitmap_alloc(), &hwloc_bitmap_free), nodes(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
+  for (int cpu : cpus) hwloc_bitmap_set(near.get(), static_cast<unsigned>(cpu));
+  hwloc_cpuset_to_nodeset(topology.get(), near.get(), nodes.get());
+  if (hwloc_bitmap_isincluded(hwloc_topology_get_topology_nodeset(topology.get()), nodes.get())) return {};
+  std::vector<int> numbers;
+  for (int node = hwloc_bitmap_first(nodes.get()); node >= 0; node = hwloc_bitmap_next(nodes.get(), node))
+    numbers.push_back(node);
+  return numbers;
+}
+
+bool prefer_numa_nodes(void* data, int64_t bytes, const std::vector<int>& nodes) {
+  if (nodes.empty()) return false;
+  Topology topology = load();
+  Bitmap set(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
+  for (int node : nodes) hwloc_bitmap_set(set.get(), static_cast<unsigned>(node));
+  // Without HWLOC_MEMBIND_STRICT: a node that is full does not end the process.
+  return hwloc_set_area_membind(topology.get(), data, static_cast<size_t>(bytes), set.get(), HWLOC_MEMBIND_BIND,
+                                HWLOC_MEMBIND_BYNODESET) == 0;
 }
 
 }  // namespace spillway

@@ -1,4 +1,4 @@
-/// What the host looks like: cores, and which of them a rank should use. hwloc's only door.
+/// What the host looks like: cores, memory, and which of them a rank should use. hwloc's only door.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -26,5 +26,16 @@ std::vector<int> cpus_of_rank(const HostTopology& host, int local_rank, int loca
 
 /// Lets the calling thread, and threads it starts later, run on `cpus`. Throws std::system_error when refused.
 void set_affinity(const std::vector<int>& cpus);
+
+/// The CPUs that the calling thread may run on.
+std::vector<int> cpus_of_this_thread();
+
+/// The NUMA nodes, by the system's numbers, whose memory is next to `cpus`. Empty when those are all that the host has:
+/// there is nothing to prefer then. Throws std::runtime_error when hwloc cannot read the host.
+std::vector<int> numa_nodes_near(const std::vector<int>& cpus);
+
+/// Lets the range's pages, which must not have been touched yet, come from `nodes` while those have memory left. False
+/// when the system does not take such wishes, or `nodes` is empty.
+bool prefer_numa_nodes(void* data, int64_t bytes, const std::vector<int>& nodes);
 
 }  // namespace spillway

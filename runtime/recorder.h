@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 
+#include "core/disk_io.h"
 #include "core/ledger.h"
 #include "core/timeline.h"
 #include "runtime/train_result.h"
@@ -20,6 +21,8 @@ class StepRecorder final : public OperatorObserver {
   StepRecording stop();
   /// A copy lane whose copies are recorded too.
   std::unique_ptr<Timeline> record_lane(std::string_view lane);
+  /// A disk whose reads and writes are recorded too, as the time that it was busy with either.
+  std::unique_ptr<DiskIo> record_disk(std::unique_ptr<DiskIo> disk);
   /// Adds work of the caller's own, on any lane.
   void add(std::string name, std::string lane, SteadyTime start, SteadyTime end, int64_t bytes);
 

@@ -8,6 +8,7 @@
 
 #include "core/cpu_allocator.h"
 #include "core/error.h"
+#include "core/page_file.h"
 #include "core/topology.h"
 #include "runtime/fingerprint.h"
 #include "runtime/grad_worker_choice.h"
@@ -122,6 +123,9 @@ void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
   result.peak_bytes = max_over_ranks(context.comm, stats.peak_bytes);
   result.peak_by_category = stats.peak_by_category;
   result.host_peak_bytes = max_over_ranks(context.comm, stats.host_peak_bytes);
+  result.disk_peak_bytes = max_over_ranks(context.comm, stats.disk_peak_bytes);
+  result.bytes_to_disk = stats.bytes_to_disk;
+  result.bytes_from_disk = stats.bytes_from_disk;
   result.exposed_copy_seconds = stats.pager.exposed_seconds;
   result.bytes_out = stats.pager.bytes_out;
   result.bytes_in = stats.pager.bytes_in;
@@ -190,11 +194,15 @@ Observation observe(const RunContext& context, int64_t* gradient_bytes, double* 
   return observed;
 }
 
+BudgetRequest in_bytes(const BudgetRequest& request, const Observation& observed) {
+  if (request.kind != BudgetRequest::Kind::percent) return request;
+  return {.kind = BudgetRequest::Kind::bytes,
+          .bytes = static_cast<int64_t>(request.percent / 100 * static_cast<double>(observed.peak_bytes))};
+}
+
 int64_t resolve_budget(const BudgetRequest& request, const Observation& observed) {
   if (request.kind == BudgetRequest::Kind::none) return kUnlimitedBytes;
-  const int64_t budget = request.kind == BudgetRequest::Kind::bytes
-                             ? request.bytes
-                             : static_cast<int64_t>(request.percent / 100 * static_cast<double>(observed.peak_bytes));
+  const int64_t budget = in_bytes(request, observed).bytes;
   if (budget < observed.floor_bytes)
     throw InfeasibleBudget(str("[train] a budget of ", format_bytes(budget), " (", budget, " bytes) cannot run ",
                                observed.floor_operator, ", which needs ", format_bytes(observed.floor_operator_bytes),
@@ -203,17 +211,20 @@ int64_t resolve_budget(const BudgetRequest& request, const Observation& observed
   return budget;
 }
 
-TrainResult train(const RunContext& context, TrainListener& listener, const std::atomic<bool>* interrupt) {
-  const TrainOptions& options = context.options;
+TrainResult train(const RunContext& given, TrainListener& listener, const std::atomic<bool>* interrupt) {
+  RunContext context = given;
+  const TrainOptions& options = given.options;
   TrainResult result;
   result.options = options;
   result.world_size = context.world();
+  if (!options.disk.empty()) PageFile{options.disk};  // throws now rather than after the observed step
   const bool choose = options.use_kfac && options.choose_grad_worker_frac && context.world() > 1;
   int64_t gradient_bytes = 0;
   double gradient_seconds = 0;
   if (options.budget.kind != BudgetRequest::Kind::none || choose) {
     result.observed = observe(context, &gradient_bytes, &gradient_seconds);
     result.budget_bytes = resolve_budget(options.budget, *result.observed);
+    context.options.host_budget = in_bytes(options.host_budget, *result.observed);
     listener.on_decision(str("one step without a budget peaks at ", format_bytes(result.observed->peak_bytes),
                              "; the floor is ", format_bytes(result.observed->floor_bytes), " (",
                              result.observed->floor_operator, "); the budget is ", format_bytes(result.budget_bytes)));

@@ -28,6 +28,9 @@ RunContext make_context(const TrainOptions& options, ddl::Comm comm);
 /// they need. Collective.
 Observation observe(const RunContext& context, int64_t* gradient_bytes = nullptr, double* gradient_seconds = nullptr);
 
+/// The request with a percentage turned into bytes.
+BudgetRequest in_bytes(const BudgetRequest& request, const Observation& observed);
+
 /// The budget in bytes that `request` means beside `observed`. Throws InfeasibleBudget, naming the operator, its bytes
 /// and the smallest feasible budget, when it is below the floor.
 int64_t resolve_budget(const BudgetRequest& request, const Observation& observed);

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "core/disk_tier.h"
 #include "core/error.h"
 
 namespace spillway {
@@ -39,6 +40,9 @@ void TrainOptions::validate() const {
   require(lr > 0, "lr", lr, "above 0");
   require(momentum >= 0 && momentum < 1, "momentum", momentum, "0 up to, not including, 1");
   require(weight_decay >= 0, "weight_decay", weight_decay, "0 or more");
+  const bool host_given = host_budget.kind == BudgetRequest::Kind::bytes;
+  require(disk.empty() || !host_given || host_budget.bytes >= DiskTier::kMinHostBytes, "host_budget", host_budget.bytes,
+          str(DiskTier::kMinHostBytes, " or more, with a disk"));
   require(validate_every >= 0, "validate_every", validate_every, "0 or more");
   if (use_kfac) kfac.validate();
 }

@@ -32,6 +32,8 @@ struct TrainOptions {
   int64_t steps = 10;                 ///< ≥ 1; ignored when epochs > 0
   int64_t epochs = 0;                 ///< passes over the training cases; 0: use `steps`
   BudgetRequest budget;
+  BudgetRequest host_budget;  ///< of host memory for pages that left the device
+  std::string disk;           ///< directory for pages that the host budget has no room for; empty: none
 
   std::string optimizer = "adam";  ///< adam or sgd
   double lr = 5e-4;                ///< > 0

@@ -81,7 +81,10 @@ struct TrainResult {
   int64_t floor_bytes = 0;
   int64_t peak_bytes = 0;              ///< the largest of all ranks
   BytesByCategory peak_by_category{};  ///< on this rank
-  int64_t host_peak_bytes = 0;
+  int64_t host_peak_bytes = 0;         ///< the largest of all ranks, like the next
+  int64_t disk_peak_bytes = 0;
+  int64_t bytes_to_disk = 0;  ///< of the whole run on this rank, like the next
+  int64_t bytes_from_disk = 0;
   int64_t rss_peak_bytes = 0;
 
   std::vector<double> losses;  ///< means over ranks

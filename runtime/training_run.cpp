@@ -28,13 +28,18 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& options, torch::nn
                                 AdamOptions{.lr = options.lr, .weight_decay = options.weight_decay});
 }
 
-SessionOptions session_options(int64_t budget_bytes, StepRecorder* recorder) {
+SessionOptions session_options(const TrainOptions& train, int64_t budget_bytes, StepRecorder* recorder) {
   SessionOptions options{.budget_bytes = budget_bytes};
+  if (budget_bytes != kUnlimitedBytes) {  // else nothing leaves the device
+    if (train.host_budget.kind == BudgetRequest::Kind::bytes) options.host_budget_bytes = train.host_budget.bytes;
+    options.disk_directory = train.disk;
+  }
   if (!recorder) return options;
   options.observer = std::shared_ptr<OperatorObserver>(recorder, [](OperatorObserver*) {});
   options.decorate_timeline = [recorder](std::unique_ptr<Timeline>, std::string_view lane) {
     return recorder->record_lane(lane);
   };
+  options.decorate_disk = [recorder](std::unique_ptr<DiskIo> disk) { return recorder->record_disk(std::move(disk)); };
   return options;
 }
 
@@ -61,7 +66,7 @@ int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
 TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
                          StepRecorder* recorder)
     : context_(context),
-      session_(std::make_unique<Session>(session_options(budget_bytes, recorder))),
+      session_(std::make_unique<Session>(session_options(context.options, budget_bytes, recorder))),
       sampler_(context.split.train, context.options.batch, context.rank(), context.world(), context.options.seed) {
   const TrainOptions& options = context.options;
   at::manual_seed(options.seed);

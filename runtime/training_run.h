@@ -43,7 +43,8 @@ struct StepOutcome {
 /// context are bit-equal whatever their budgets. Collective over the context's ranks.
 class TrainingRun {
  public:
-  /// `recorder`, if any, must outlive the run. Throws BadRequest; OutOfBudget when not even the weights fit.
+  /// The options' host budget must be in bytes (see in_bytes). `recorder`, if any, must outlive the run. Throws
+  /// BadRequest; OutOfBudget when not even the weights fit.
   TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
               StepRecorder* recorder = nullptr);
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/topology.h"
 #include "swap/session_state.h"
 
 namespace spillway {
@@ -28,16 +29,32 @@ std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, std::stri
   return options.decorate_timeline ? options.decorate_timeline(std::move(timeline), lane) : std::move(timeline);
 }
 
+/// Memory for the host tier, near the CPUs that this thread may use.
+HostSlab make_host(const SessionOptions& options) {
+  const int64_t capacity =
+      options.host_budget_bytes == kUnlimitedBytes ? default_arena_bytes() : options.host_budget_bytes;
+  MemoryRange range = reserve_memory(capacity);
+  prefer_numa_nodes(range.data(), range.bytes(), numa_nodes_near(cpus_of_this_thread()));
+  return {std::move(range), capacity};
+}
+
+std::unique_ptr<DiskTier> make_disk(const SessionOptions& options, HostSlab& host) {
+  if (options.disk_directory.empty()) return nullptr;
+  return std::make_unique<DiskTier>(options.disk_directory, host, DiskOptions{.decorate_io = options.decorate_disk});
+}
+
 }  // namespace
 
 DevicePager::DevicePager(const SessionOptions& options)
     : device(CpuDevice::instance()),
-      host(options.host_budget_bytes == kUnlimitedBytes ? default_arena_bytes() : options.host_budget_bytes),
+      host(make_host(options)),
+      disk(make_disk(options, host)),
       out(make_timeline(options, "copy out")),
       in(make_timeline(options, "copy in")),
-      pager(device.memory(), host, *out, *in, options.small_page_bytes),
+      pager(device.memory(), host, *out, *in, options.small_page_bytes, disk.get()),
       budget_bytes_(options.budget_bytes),
       host_budget_bytes_(options.host_budget_bytes),
+      disk_directory_(options.disk_directory),
       small_page_bytes_(options.small_page_bytes) {
   device.ledger().set_budget(options.budget_bytes);
   device.memory().set_reclaimer(this);
@@ -53,6 +70,10 @@ void DevicePager::require_alike(const SessionOptions& options) const {
   };
   require("budget_bytes", options.budget_bytes, budget_bytes_);
   require("host_budget_bytes", options.host_budget_bytes, host_budget_bytes_);
+  if (options.disk_directory != disk_directory_)
+    throw BadRequest(str("SessionOptions.disk_directory is '", options.disk_directory.string(), "', but another ",
+                         "Session that is open on this device has '", disk_directory_.string(), "'; Sessions share ",
+                         "the device, so they must agree"));
   require("small_page_bytes", options.small_page_bytes, small_page_bytes_);
 }
 

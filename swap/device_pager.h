@@ -1,8 +1,10 @@
 /// What all open Sessions share: LibTorch has one CPU allocator for the process, so there is one pager behind it.
 #pragma once
+#include <filesystem>
 #include <memory>
 
 #include "core/cpu_allocator.h"
+#include "core/disk_tier.h"
 #include "core/host_slab.h"
 #include "core/timeline.h"
 #include "swap/pager.h"
@@ -11,8 +13,9 @@
 
 namespace spillway {
 
-/// The device's budget, pager, host slab and copy lanes. Made by the first Session, joined by others, closed by the
-/// last: that brings every tensor home and lifts the budget. One of the process-wide exceptions that LibTorch forces.
+/// The device's budget, pager, host slab, disk and copy lanes. Made by the first Session, joined by others, closed by
+/// the last: that brings every tensor home and lifts the budget. One of the process-wide exceptions that LibTorch
+/// forces.
 class DevicePager final : public Reclaimer {
  public:
   struct Leave {
@@ -38,6 +41,7 @@ class DevicePager final : public Reclaimer {
   Turns turns;
   CpuDevice& device;
   HostSlab host;
+  const std::unique_ptr<DiskTier> disk;
   const std::unique_ptr<Timeline> out, in;
   Pager pager;
 
@@ -53,6 +57,7 @@ class DevicePager final : public Reclaimer {
 
   const int64_t budget_bytes_;
   const int64_t host_budget_bytes_;
+  const std::filesystem::path disk_directory_;
   const int64_t small_page_bytes_;
 };
 

@@ -1,12 +1,12 @@
 /// One storage's bytes, wherever they are.
 #pragma once
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <vector>
 
 #include "core/device_memory.h"
 #include "core/timeline.h"
+#include "swap/host_tier.h"
 
 namespace spillway {
 
@@ -46,8 +46,6 @@ class Recipe {
   virtual Block* run(Pager& pager) = 0;
 };
 
-inline constexpr int64_t kNextUseUnknown = std::numeric_limits<int64_t>::max();
-
 /// The record of one paged storage. A page belongs to its block (or, while absent, to the owner's null pointer), so it
 /// ends when the storage dies, is resized or is given other memory, on whatever thread that happens.
 /// Fields are the pager's, under its lock.
@@ -55,7 +53,7 @@ struct Page {
   PageId id = 0;
   int64_t bytes = 0;          ///< of data
   Block* block = nullptr;     ///< device bytes; nullptr while absent
-  void* host = nullptr;       ///< host copy, if any; meaningful when clean or while `outgoing` runs
+  HostCopy host{};            ///< host copy, if any; meaningful when clean or while `outgoing` runs
   Block* incoming = nullptr;  ///< device bytes that a page-in is filling
   Ticket copy;                ///< of the page-out or page-in under way
   bool outgoing = false;      ///< a page-out is under way (or done and not yet noticed)
@@ -68,6 +66,8 @@ struct Page {
   int64_t next_use = kNextUseUnknown;  ///< operator clock of the next use, when a schedule knows it
   std::unique_ptr<PageOwner> owner;
   UserId user = kNobody;  ///< whose operator used it last
+
+  PageUseTime use_time() const noexcept { return {next_use, last_use}; }
 
   std::unique_ptr<Recipe> recipe;  ///< while the page is discarded: its bytes are nowhere, but can be made again
   bool restoring = false;          ///< the recipe runs

@@ -11,8 +11,8 @@
 
 namespace spillway {
 
-Pager::Pager(DeviceMemory& device, HostSlab& host, Timeline& out, Timeline& in, int64_t small_bytes)
-    : device_(device), host_(host), out_(out), in_(in), small_bytes_(small_bytes) {}
+Pager::Pager(DeviceMemory& device, HostSlab& host, Timeline& out, Timeline& in, int64_t small_bytes, DiskTier* disk)
+    : device_(device), host_(host, out, in, disk), out_(out), in_(in), small_bytes_(small_bytes) {}
 
 Pager::~Pager() {
   for (Lingering& l : lingering_) {
@@ -21,7 +21,6 @@ Pager::~Pager() {
     } catch (...) {  // the page is gone, and nobody is left to tell
     }
     device_.free(l.block);
-    host_.deallocate(l.host, l.host_bytes);
   }
 }
 
@@ -78,11 +77,7 @@ void Pager::start_page_out(PageId id) {
   Page& page = *found->second;
   // A leased page may be written through a pointer while the copy reads it, and would then be clean with old bytes.
   if (!page.block || page.clean || page.outgoing || page.ended || page.leases) return;
-  try {
-    begin_page_out(page);
-  } catch (const OutOfBudget&) {
-    // Only a hint: without room on the host the page stays, and an eviction that needs it reports the host's budget.
-  }
+  (void)try_page_out(page);
 }
 
 bool Pager::try_prefetch(PageId id) {
@@ -140,11 +135,15 @@ void Pager::bring_home() {
 void Pager::set_next_use(Page& page, int64_t next_use) {
   std::lock_guard lock(mutex_);
   page.next_use = next_use;
+  note_use(page);
 }
 
 void Pager::set_next_use(PageId id, int64_t next_use) {
   std::lock_guard lock(mutex_);
-  if (auto found = pages_.find(id); found != pages_.end()) found->second->next_use = next_use;
+  auto found = pages_.find(id);
+  if (found == pages_.end()) return;
+  found->second->next_use = next_use;
+  note_use(*found->second);
 }
 
 void Pager::reclaim(int64_t bytes) {
@@ -214,7 +213,7 @@ void Pager::make_room(Guard& guard, int64_t bytes) {
               " are held and nothing more can leave (", ledger.device(), ")"),
           bytes, ledger.budget_bytes());
     }
-    settle(guard, *victim);
+    settle(*victim);
     if (victim->clean) {
       drop(guard, *victim);
       continue;
@@ -225,8 +224,9 @@ void Pager::make_room(Guard& guard, int64_t bytes) {
     ++victim->leases;
     Page* next = choose_victim(-1, /*clean_only=*/false);
     --victim->leases;
-    if (next && !next->clean && !next->outgoing) begin_page_out(*next);
+    if (next && !next->clean && !next->outgoing) (void)try_page_out(*next);
     wait(guard, copy);
+    copy.wait();  // throws what it failed with
   }
 }
 
@@ -257,10 +257,7 @@ Page* Pager::choose_victim(int64_t next_use_after, bool clean_only) {
   };
   for (auto& [id, page] : pages_) {
     if (!page->block || page->leases || page->ended || page->next_use <= next_use_after) continue;
-    if (page->outgoing && page->copy.succeeded()) {  // an error is left for settle() to report
-      page->outgoing = false;
-      page->clean = true;
-    }
+    settle(*page);
     if (clean_only && !page->clean) continue;
     if (!best || rank(*page) > rank(*best)) best = page.get();
   }
@@ -269,12 +266,15 @@ Page* Pager::choose_victim(int64_t next_use_after, bool clean_only) {
 
 /// One round towards the page's absence.
 void Pager::send_away(Guard& guard, Page& page) {
-  settle(guard, page);
+  settle(page);
   if (!page.clean && !page.outgoing) begin_page_out(page);
-  if (page.outgoing)
-    wait(guard, page.copy);
-  else
+  if (!page.outgoing) {
     drop(guard, page);
+    return;
+  }
+  Ticket copy = page.copy;
+  wait(guard, copy);
+  copy.wait();  // throws what it failed with
 }
 
 bool Pager::drop(Guard& guard, Page& page) {
@@ -292,16 +292,48 @@ bool Pager::drop(Guard& guard, Page& page) {
   block->page = nullptr;
   paged_bytes_ -= block->charged_bytes;
   device_.free(block);
+  note_use(page);
   ++stats_.clean_drops;
   return true;
 }
 
+/// Host copies of resident pages that are used sooner make way for `page`: those are dirty again, which costs a copy
+/// where a place on disk would cost a write and a read. Without a disk, all may have to.
+void Pager::make_host_room(const Page& page) {
+  while (!host_.has_room(page.bytes)) {
+    Page* soonest = nullptr;
+    for (auto& [id, other] : pages_)
+      if (other->block && other->clean && (!soonest || other->use_time().sooner_than(soonest->use_time())) &&
+          (!host_.has_disk() || other->use_time().sooner_than(page.use_time())) && host_.in_slab(other->host))
+        soonest = other.get();
+    if (!soonest) return;
+    soonest->clean = false;
+    soonest->host.reset();
+  }
+}
+
+/// The host tier knows when the pages that are only there are needed.
+void Pager::note_use(Page& page) {
+  if (!page.block && !page.incoming && page.host) host_.evicted(page.host, page.use_time());
+}
+
 void Pager::begin_page_out(Page& page) {
-  if (!page.host) page.host = host_.allocate(page.bytes);
-  page.copy = out_.copy(page.host, page.block->data, page.bytes);
+  make_host_room(page);
+  page.host = host_.page_out(page.block->data, page.bytes, page.use_time(), page.copy);
   page.outgoing = true;
   ++stats_.page_outs;
   stats_.bytes_out += page.bytes;
+}
+
+/// For page-outs ahead of need. False: without room on the host the page stays, and an eviction that needs its room
+/// reports that.
+bool Pager::try_page_out(Page& page) {
+  try {
+    begin_page_out(page);
+    return true;
+  } catch (const OutOfBudget&) {
+    return false;
+  }
 }
 
 bool Pager::begin_page_in(Page& page) {
@@ -309,7 +341,7 @@ bool Pager::begin_page_in(Page& page) {
   if (!block) return false;
   page.incoming = block;
   paged_bytes_ += block->charged_bytes;
-  page.copy = in_.copy(block->data, page.host, page.bytes);
+  page.copy = host_.page_in(page.host, block->data);
   ++stats_.page_ins;
   stats_.bytes_in += page.bytes;
   return true;
@@ -327,11 +359,19 @@ void Pager::finish_page_in(Guard& guard, Page& page) {
   guard.kept.push_back(std::move(owner));
   Block* block = std::exchange(page.incoming, nullptr);
   Ticket copy = std::exchange(page.copy, {});
-  try {
-    copy.wait();
-  } catch (...) {
+  auto undo = [&] {
     paged_bytes_ -= block->charged_bytes;
     device_.free(block);
+  };
+  try {
+    copy.wait();
+  } catch (const DiskError& error) {
+    undo();
+    auto who = OperatorScope::current();
+    throw DiskError(str("[pager.page-in] a page of ", format_bytes(page.bytes), " (", name(page.category), ", page ",
+                        page.id, ") cannot be had back", who.empty() ? "" : str(" for ", who), ": ", error.what()));
+  } catch (...) {
+    undo();
     throw;
   }
   page.block = block;
@@ -355,34 +395,29 @@ void Pager::bring_in(Guard& guard, Page& page) {
       stats_.demand_page_ins += begin_page_in(page);
     }
   }
-  settle(guard, page);
+  settle(page);
 }
 
-/// Notices a page-out that has finished. Throws its error; the page is then resident and dirty as before.
-void Pager::settle(Guard&, Page& page) {
+/// Notices a page-out that has finished. After one that failed the page is resident and dirty as before; whoever needs
+/// its room tries again, and reports.
+void Pager::settle(Page& page) noexcept {
   if (!page.outgoing || !page.copy.done()) return;
   page.outgoing = false;
-  Ticket copy = std::exchange(page.copy, {});
-  try {
-    copy.wait();
-    page.clean = true;
-  } catch (...) {
-    drop_host_copy(page);
-    throw;
-  }
+  page.clean = std::exchange(page.copy, {}).succeeded();
+  if (!page.clean) page.host.reset();
 }
 
 void Pager::make_dirty(Guard& guard, Page& page) {
   while (page.outgoing) {
     if (!page.copy.done()) wait(guard, page.copy);
-    settle(guard, page);
+    settle(page);
   }
   page.clean = false;
   ++page.write_epoch;
-  drop_host_copy(page);
+  page.host.reset();
 }
 
-/// Gives up the lock while the copy runs. What the copy threw is reported by whoever settles the page.
+/// Gives up the lock while the copy runs. What it failed with is left to the caller.
 void Pager::wait(Guard& guard, const Ticket& ticket) {
   Ticket copy = ticket;
   auto start = std::chrono::steady_clock::now();
@@ -400,7 +435,6 @@ void Pager::reap() {
     if (!l.copy.done()) return false;
     paged_bytes_ -= l.block->charged_bytes;
     device_.free(l.block);
-    host_.deallocate(l.host, l.host_bytes);
     return true;
   });
 }
@@ -411,7 +445,7 @@ std::exception_ptr Pager::come_home(Guard& guard, Page& page) {
     bring_in(guard, page);
     while (page.outgoing) {
       wait(guard, page.copy);
-      settle(guard, page);
+      settle(page);
     }
   } catch (...) {  // a page-out that failed leaves the bytes where they are
     if (!page.block) return std::current_exception();
@@ -421,7 +455,7 @@ std::exception_ptr Pager::come_home(Guard& guard, Page& page) {
 
 /// The owner keeps its memory, which is nobody's page from now on. The record goes with its last lease.
 void Pager::forget(Page& page) noexcept {
-  drop_host_copy(page);
+  page.host.reset();
   if (page.block) {
     page.block->page = nullptr;
     paged_bytes_ -= page.block->charged_bytes;
@@ -446,13 +480,12 @@ void Pager::end(Page* page) noexcept {
   }
   if (block) block->page = nullptr;
   if (copying) {
-    lingering_.push_back({block, page->host, page->bytes, page->copy});
-    page->host = nullptr;
+    lingering_.push_back({block, std::move(page->host), page->copy});
   } else if (block) {
     paged_bytes_ -= block->charged_bytes;
     device_.free(block);
   }
-  drop_host_copy(*page);
+  page->host.reset();
   page->block = page->incoming = nullptr;
   page->outgoing = false;
   page->ended = true;
@@ -463,11 +496,6 @@ void Pager::end(Page* page) noexcept {
 void Pager::end_leases(std::span<const PageUse> uses) noexcept {
   for (const PageUse& use : uses)
     if (--use.page->leases == 0 && use.page->ended) pages_.erase(use.page->id);
-}
-
-void Pager::drop_host_copy(Page& page) noexcept {
-  if (page.host) host_.deallocate(page.host, page.bytes);
-  page.host = nullptr;
 }
 
 }  // namespace spillway

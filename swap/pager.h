@@ -12,6 +12,7 @@
 #include "core/device_memory.h"
 #include "core/host_slab.h"
 #include "core/timeline.h"
+#include "swap/host_tier.h"
 #include "swap/page.h"
 
 namespace spillway {
@@ -37,7 +38,7 @@ struct PagerStats {
   double replay_seconds = 0;    ///< that took
 };
 
-/// Keeps the device's counted bytes within the ledger's budget by moving pages between device and host.
+/// Keeps the device's counted bytes within the ledger's budget by moving pages between device and host tier.
 ///
 /// Eviction takes the page with the furthest next use; where next uses are unknown, clean pages before dirty ones, then
 /// the least recently used; pages below `small_bytes` go last. A page-out is a copy to the host, after which the page
@@ -46,7 +47,9 @@ struct PagerStats {
 /// it uses, never the owner. Thread-safe. Knows bytes and callbacks, not tensors.
 class Pager final : public Reclaimer {
  public:
-  Pager(DeviceMemory& device, HostSlab& host, Timeline& out, Timeline& in, int64_t small_bytes = 1 << 20);
+  /// Pages that the slab has no room for go to `disk`, if there is one.
+  Pager(DeviceMemory& device, HostSlab& host, Timeline& out, Timeline& in, int64_t small_bytes = 1 << 20,
+        DiskTier* disk = nullptr);
   ~Pager() override;
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
@@ -104,8 +107,11 @@ class Pager final : public Reclaimer {
   template <class Visit>
   void for_each_of(UserId user, Visit&& visit) {
     std::lock_guard lock(mutex_);
-    for (auto& [id, page] : pages_)
-      if (page->user == user) visit(*page);
+    for (auto& [id, page] : pages_) {
+      if (page->user != user) continue;
+      visit(*page);
+      note_use(*page);
+    }
   }
   /// What `look` returns, while no owner's pointer changes: finding the page of an owner that others may page out.
   template <class Look>
@@ -140,7 +146,7 @@ class Pager final : public Reclaimer {
   CopyTotals copied_in() const { return in_.totals(); }
   /// Device bytes held by pages, those on their way in or out included.
   int64_t paged_bytes() const;
-  HostSlab& host() noexcept { return host_; }
+  HostSlab& host() noexcept { return host_.slab(); }
   DeviceMemory& device() noexcept { return device_; }
 
  private:
@@ -154,8 +160,7 @@ class Pager final : public Reclaimer {
   /// Blocks whose page ended while a copy was using them.
   struct Lingering {
     Block* block;
-    void* host;
-    int64_t host_bytes;
+    HostCopy host;
     Ticket copy;
   };
   struct EndsOf {
@@ -168,11 +173,13 @@ class Pager final : public Reclaimer {
   bool make_progress(Guard& guard);
   Page* choose_victim(int64_t next_use_after, bool clean_only);
   bool drop(Guard& guard, Page& page);
+  void make_host_room(const Page& page);
   void begin_page_out(Page& page);
+  bool try_page_out(Page& page);
   bool begin_page_in(Page& page);
   void finish_page_in(Guard& guard, Page& page);
   void bring_in(Guard& guard, Page& page);
-  void settle(Guard& guard, Page& page);
+  void settle(Page& page) noexcept;
   void clean_ahead(int64_t bytes);
   void fetch_back(int64_t reserve);
   void restore(Guard& guard, Page& page);
@@ -189,11 +196,11 @@ class Pager final : public Reclaimer {
   void forget(Page& page) noexcept;
   void end(Page* page) noexcept;
   void end_leases(std::span<const PageUse> uses) noexcept;
-  void drop_host_copy(Page& page) noexcept;
+  void note_use(Page& page);
   bool fits(int64_t bytes) const;
 
   DeviceMemory& device_;
-  HostSlab& host_;
+  HostTier host_;
   Timeline& out_;
   Timeline& in_;
   const int64_t small_bytes_;

@@ -27,12 +27,7 @@ void Pager::clean_ahead(int64_t bytes) {
   for (Page* page : oldest) {
     if (bytes <= 0) return;
     bytes -= page->bytes;
-    if (page->clean || page->outgoing) continue;
-    try {
-      begin_page_out(*page);
-    } catch (const OutOfBudget&) {
-      return;  // only a hint: the host is full, and an eviction that needs it will say so
-    }
+    if (!page->clean && !page->outgoing && !try_page_out(*page)) return;
   }
 }
 

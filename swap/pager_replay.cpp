@@ -25,9 +25,9 @@ bool Pager::discard(PageId id, std::unique_ptr<Recipe> recipe) {
   if (found == pages_.end()) return false;
   Page& page = *found->second;
   if (!page.block || page.leases || page.ended || (page.outgoing && !page.copy.done())) return false;
-  settle(guard, page);
+  settle(page);
   if (!can_hold(*recipe) || !drop(guard, page)) return false;
-  drop_host_copy(page);
+  page.host.reset();
   page.clean = false;
   for (const Recipe::Input& input : recipe->inputs()) ++pages_.at(input.page)->holds;
   page.recipe = std::move(recipe);

@@ -131,6 +131,12 @@ SessionStats Session::stats() const {
   stats.peak_bytes = state_->ledger.peak_bytes();
   stats.peak_by_category = state_->ledger.peak_by_category();
   stats.host_peak_bytes = state_->share->host.peak_bytes();
+  if (state_->share->disk) {
+    const DiskStats disk = state_->share->disk->stats();
+    stats.disk_peak_bytes = disk.peak_bytes;
+    stats.bytes_to_disk = disk.bytes_written;
+    stats.bytes_from_disk = disk.bytes_read;
+  }
   stats.operators = state_->conductor.operators();
   stats.deviations = state_->conductor.deviations();
   return stats;

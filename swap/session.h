@@ -3,12 +3,14 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 #include "core/bytes.h"
+#include "core/disk_io.h"
 #include "core/timeline.h"
 #include "swap/pager.h"
 #include "swap/step_trace.h"
@@ -35,8 +37,12 @@ struct SessionOptions {
   /// Device bytes that may be held at any instant, by all tensors of the process. Default: no limit. Sessions that are
   /// open together ask for the same budgets and small_page_bytes.
   int64_t budget_bytes = kUnlimitedBytes;
-  /// Host bytes for pages that left the device. Default: no limit but the machine's.
+  /// Host bytes for pages that left the device. Default: no limit but the machine's. When they are used up, pages go on
+  /// to disk, or without one the operator that needs room throws OutOfBudget.
   int64_t host_budget_bytes = kUnlimitedBytes;
+  /// Where to keep the file of the pages that the host budget has no room for; best on a fast local disk. Empty: none.
+  /// With a directory, the host budget must be at least 1 MiB.
+  std::filesystem::path disk_directory = {};
   /// Follow a schedule from the second step of a kind on (early page-outs, prefetch, furthest next use). Off: on
   /// demand.
   bool prefetch = true;
@@ -53,6 +59,8 @@ struct SessionOptions {
   /// the device; others use its lanes.
   std::function<std::unique_ptr<Timeline>(std::unique_ptr<Timeline>, std::string_view lane)> decorate_timeline =
       nullptr;
+  /// Wraps the engine that reads and writes the page file, to record, delay or fail operations. As decorate_timeline.
+  std::function<std::unique_ptr<DiskIo>(std::unique_ptr<DiskIo>)> decorate_disk = nullptr;
 
   /// Throws BadRequest naming the field and its range.
   void validate() const;
@@ -64,6 +72,9 @@ struct SessionStats {
   int64_t peak_bytes = 0;
   BytesByCategory peak_by_category{};
   int64_t host_peak_bytes = 0;
+  int64_t disk_peak_bytes = 0;
+  int64_t bytes_to_disk = 0;
+  int64_t bytes_from_disk = 0;
   int64_t operators = 0;   ///< seen inside steps
   int64_t deviations = 0;  ///< steps that left their schedule
 };
@@ -88,8 +99,8 @@ struct SessionStats {
 /// capture, torch.compile's kernels.
 class Session {
  public:
-  /// Throws BadRequest for bad options and for others than those of a Session that is open, OutOfBudget when more is
-  /// held already, std::logic_error when this thread has one.
+  /// Throws BadRequest for bad options (a directory that cannot be used among them) and for others than those of a
+  /// Session that is open, OutOfBudget when more is held already, std::logic_error when this thread has one.
   explicit Session(SessionOptions options);
   ~Session();
   Session(const Session&) = delete;

@@ -176,21 +176,25 @@ struct Variant {
 
 std::vector<std::string> worker_arguments(const Options& options, const std::string& variant) {
   const TrainOptions& t = options.flags.options;
-  return {"spillway",
-          "bench",
-          "paging",
-          "--worker",
-          variant,
-          "--model",
-          t.model,
-          "--data",
-          t.data,
-          "--filters",
-          std::to_string(t.filters),
-          "--batch",
-          std::to_string(t.batch),
-          "--seed",
-          std::to_string(t.seed)};
+  std::vector<std::string> arguments{"spillway",
+                                     "bench",
+                                     "paging",
+                                     "--worker",
+                                     variant,
+                                     "--model",
+                                     t.model,
+                                     "--data",
+                                     t.data,
+                                     "--filters",
+                                     std::to_string(t.filters),
+                                     "--batch",
+                                     std::to_string(t.batch),
+                                     "--seed",
+                                     std::to_string(t.seed)};
+  auto add = [&](const char* flag, const std::string& value) { arguments.insert(arguments.end(), {flag, value}); };
+  if (t.host_budget.kind == BudgetRequest::Kind::bytes) add("--host-budget", std::to_string(t.host_budget.bytes));
+  if (!t.disk.empty()) add("--disk", t.disk);
+  return arguments;
 }
 
 /// The first rounds do not count: on demand, then twice under a schedule that is planned anew with better times.
@@ -273,6 +277,7 @@ int bench_paging(Options& options) {
     return serve_budget(context, options.worker == "none" ? kUnlimitedBytes : std::stoll(options.worker));
 
   const Observation observed = observe(context);
+  train_options.host_budget = in_bytes(train_options.host_budget, observed);
   std::vector<Variant> variants;
   variants.push_back({.name = "stock"});
   variants.push_back({.name = "none"});
@@ -309,6 +314,7 @@ Run add_bench(CLI::App& app) {
   CLI::App* paging =
       command->add_subcommand("paging", "Step time under budgets against unlimited memory and stock LibTorch");
   options->flags.add_model_flags(*paging);
+  options->flags.add_tier_flags(*paging);
   paging->add_option("--budgets", options->percents, "Per cent of the unconstrained peak")
       ->delimiter(',')
       ->capture_default_str();

@@ -129,6 +129,9 @@ void print_summary(const TrainResult& r, const std::vector<NamedResult>& others)
     row("predicted", str(seconds(r.predicted->step_seconds), " a step, peak ", format_bytes(r.predicted->peak_bytes),
                          "; the bound is ", seconds(r.predicted->bound_seconds)));
   row("paged out, in", format_bytes(r.bytes_out) + ", " + format_bytes(r.bytes_in));
+  if (r.disk_peak_bytes > 0)
+    row("on disk", str("at most ", format_bytes(r.disk_peak_bytes), "; ", format_bytes(r.bytes_to_disk), " written, ",
+                       format_bytes(r.bytes_from_disk), " read"));
   row("waited for copies", seconds(r.exposed_copy_seconds) + " of the whole run");
   if (r.replayed_operators) row("made again", str(r.replayed_operators, " tensors, instead of copied"));
   if (r.allreduce)

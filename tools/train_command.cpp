@@ -36,6 +36,11 @@ void end_after_this_step() {
   ::sigaction(SIGTERM, &action, nullptr);
 }
 
+/// A file that may not grow is an error with a name then, and not the end of the process.
+void report_file_size_limits() {
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
 struct Options {
   TrainFlags flags;
   std::string json, report;
@@ -110,6 +115,7 @@ int train_command(Options& options) {
   CpuDevice::instance();
   RunContext context = make_context(train_options, comm);
   end_after_this_step();
+  report_file_size_limits();
 
   Progress progress(speaks && !options.quiet, ddl::launched_by_mpi());
   progress.before_start([&] {

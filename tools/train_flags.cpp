@@ -35,6 +35,14 @@ void TrainFlags::add_model_flags(CLI::App& command) {
   command.add_option("--device", device, "cpu, or auto")->capture_default_str();
 }
 
+void TrainFlags::add_tier_flags(CLI::App& command) {
+  command
+      .add_option("--host-budget", host_budget,
+                  "Host bytes per rank for pages that left the device: 4GiB, 50% of the unconstrained peak, or none")
+      ->capture_default_str();
+  command.add_option("--disk", options.disk, "Directory for the pages that the host budget has no room for");
+}
+
 void TrainFlags::add_training_flags(CLI::App& command) {
   auto* steps = command.add_option("--steps", options.steps, "Training steps")->capture_default_str();
   command.add_option("--epochs", options.epochs, "Passes over the training cases")->excludes(steps);
@@ -43,6 +51,7 @@ void TrainFlags::add_training_flags(CLI::App& command) {
                   "Device bytes per rank: 600MiB, 16GB, 50% of the unconstrained peak (measured "
                   "first), or none")
       ->capture_default_str();
+  add_tier_flags(command);
   command.add_option("--optimizer", optimizer, "adam or sgd; default adam, with --kfac sgd");
   command.add_option("--lr", lr, "Learning rate; default 5e-4 for adam, 0.1 for sgd");
   command.add_option("--momentum", options.momentum, "Of sgd")->capture_default_str();
@@ -88,6 +97,7 @@ TrainOptions TrainFlags::resolve(int world) {
   if (!shape.empty()) options.shape = parse_shape(shape);
   if (edge > 0 && !data.empty() && options.model != "mlp") options.shape = {edge, edge, edge};
   options.budget = BudgetRequest::parse(budget);
+  options.host_budget = BudgetRequest::parse(host_budget);
   options.optimizer = !optimizer.empty() ? optimizer : options.use_kfac ? "sgd" : "adam";
   options.lr = lr != 0 ? lr : options.optimizer == "sgd" ? 0.1 : 5e-4;
   options.kfac.strategy = kfac::strategy_named(strategy);

@@ -12,6 +12,8 @@ python3-venv        venv    -
 libopenmpi-dev      command mpicxx
 openmpi-bin         command mpirun
 libhwloc-dev        header  hwloc.h
+libxxhash-dev       header  xxhash.h
+liburing-dev        header  liburing.h
 libnifti-dev        header  nifti/nifti1_io.h
 zlib1g-dev          header  zlib.h
 libcli11-dev        header  CLI/CLI.hpp

@@ -6,6 +6,9 @@
 #include <random>
 #include <vector>
 
+#include "core/error.h"
+#include "core/host_slab.h"
+
 namespace spillway {
 
 TEST(ArenaTest, GivesTheSameMemoryAgain) {
@@ -75,6 +78,43 @@ TEST(ArenaTest, ShowsBlocksThatComeBackBeforeTheyAreGivenAgain) {
     arena.observe_deallocations(nullptr);
     arena.deallocate(arena.try_allocate(bytes), bytes);
   }
+}
+
+TEST(ArenaTest, SmallBlocksCountAgainstTheCapacityToo) {
+  Arena arena(1 << 20);
+  std::vector<void*> blocks;
+  while (void* block = arena.try_allocate(60'000)) blocks.push_back(block);
+  EXPECT_EQ(blocks.size(), (1u << 20) / 60'000);
+  EXPECT_FALSE(arena.fits(60'000));
+  EXPECT_FALSE(arena.fits(100'000));  // the range is free, the capacity is not
+  EXPECT_TRUE(arena.fits(1000));
+  EXPECT_LE(arena.peak_bytes(), 1 << 20);
+  for (void* block : blocks) arena.deallocate(block, 60'000);
+  EXPECT_TRUE(arena.fits(1 << 20));
+}
+
+TEST(ArenaTest, DividesARangeThatSomebodyElseMadeAndGivesItBack) {
+  static int64_t given_back = 0;
+  std::vector<char> memory(1 << 20);
+  {
+    Arena arena(MemoryRange(memory.data(), 1 << 20, [](char*, int64_t bytes) { given_back = bytes; }), 1 << 20);
+    EXPECT_EQ(arena.try_allocate(1 << 20), memory.data());
+  }
+  EXPECT_EQ(given_back, 1 << 20);
+}
+
+TEST(HostSlabTest, SaysHowManyBytesAreMissing) {
+  HostSlab slab(1 << 20);
+  void* block = slab.allocate(800 << 10);
+  try {
+    (void)slab.allocate(300 << 10);
+    FAIL() << "found room that is not there";
+  } catch (const OutOfBudget& error) {
+    EXPECT_NE(std::string(error.what()).find(std::to_string((800 + 300 - 1024) << 10) + " more bytes"),
+              std::string::npos)
+        << error.what();
+  }
+  slab.deallocate(block, 800 << 10);
 }
 
 }  // namespace spillway

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "tests/support/copies.h"
@@ -81,6 +82,24 @@ TEST(TimelineTest, AnEmptyTicketIsComplete) {
   Ticket ticket;
   EXPECT_TRUE(ticket.done());
   EXPECT_NO_THROW(ticket.wait());
+}
+
+TEST(TimelineTest, ATicketThatGoesOnIsCompleteWithItsRestAndHasItsError) {
+  TicketSource first, rest, last;
+  Ticket ticket = first.ticket();
+  first.continue_as(rest.ticket());
+  EXPECT_FALSE(ticket.done());
+  rest.continue_as(last.ticket());
+  EXPECT_FALSE(ticket.done());
+  EXPECT_FALSE(ticket.succeeded());
+  std::thread other([&] { last.complete(std::make_exception_ptr(std::runtime_error("at the end"))); });
+  EXPECT_THROW(ticket.wait(), std::runtime_error);
+  other.join();
+  EXPECT_TRUE(ticket.done());
+  EXPECT_FALSE(ticket.succeeded());
+  TicketSource short_work;
+  short_work.continue_as({});
+  EXPECT_TRUE(short_work.ticket().succeeded());
 }
 
 }  // namespace spillway

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -23,6 +24,7 @@ class DelayedTimeline final : public Timeline {
  public:
   DelayedTimeline(uint32_t seed, std::chrono::microseconds longest) : random_(seed), longest_(longest) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    std::lock_guard lock(mutex_);
     auto delay = longest_ * (random_() % 1000) / 1000;
     return worker_.submit([=] {
       std::this_thread::sleep_for(delay);
@@ -31,6 +33,7 @@ class DelayedTimeline final : public Timeline {
   }
 
  private:
+  std::mutex mutex_;
   std::mt19937 random_;
   std::chrono::microseconds longest_;
   WorkerTimeline worker_{"delayed"};
@@ -43,6 +46,7 @@ class RandomTimeline final : public Timeline {
  public:
   RandomTimeline(uint32_t seed, std::chrono::microseconds longest) : random_(seed), longest_(longest) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    std::lock_guard lock(mutex_);
     const auto early = static_cast<size_t>(bytes) * (random_() % 3) / 2;
     const auto delay = longest_ * (random_() % 1000) / 1000;
     auto* to = static_cast<char*>(destination);
@@ -56,6 +60,7 @@ class RandomTimeline final : public Timeline {
   }
 
  private:
+  std::mutex mutex_;
   std::mt19937 random_;
   std::chrono::microseconds longest_;
   WorkerTimeline worker_{"random"};
@@ -82,6 +87,7 @@ class FlakyTimeline final : public Timeline {
   FlakyTimeline(uint32_t seed, uint32_t one_in, std::shared_ptr<std::atomic<bool>> calm = nullptr)
       : random_(seed), one_in_(one_in), calm_(std::move(calm)) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    std::lock_guard lock(mutex_);
     const bool fails = random_() % one_in_ == 0 && !(calm_ && *calm_);
     if (fails) one_in_ += one_in_ / 10 + 1;
     return worker_.submit([=] {
@@ -93,6 +99,7 @@ class FlakyTimeline final : public Timeline {
   }
 
  private:
+  std::mutex mutex_;
   std::mt19937 random_;
   uint32_t one_in_;
   const std::shared_ptr<std::atomic<bool>> calm_;
@@ -127,7 +134,7 @@ class FailingTimeline final : public Timeline {
 
  private:
   std::unique_ptr<Timeline> real_;
-  int64_t good_;
+  std::atomic<int64_t> good_;
 };
 
 /// A slow link: each copy takes as long as its bytes need at this rate, and says so.

@@ -18,6 +18,7 @@
 #include "swap/pager.h"
 #include "tests/support/buffers.h"
 #include "tests/support/copies.h"
+#include "tests/support/disk.h"
 #include "tests/support/meddler.h"
 #include "tests/support/poison.h"
 #include "tests/support/random_cases.h"
@@ -43,10 +44,11 @@ struct Plan {
   int64_t host_bytes = int64_t{1} << 28;
   int64_t small_bytes = 0;
   Lane out = Lane::worker, in = Lane::worker;
+  bool disk = false;                   // below the host
   bool replays = false;                // pages are discarded and made again
   bool writes_without_saying = false;  // a caller that breaks its promise
 
-  bool host_is_small() const { return host_bytes < int64_t{1} << 28; }
+  bool host_may_be_full() const { return host_bytes < int64_t{1} << 28 && !disk; }
   int64_t largest_charge() const { return DeviceMemory::charge_of(*std::max_element(sizes.begin(), sizes.end())); }
 };
 
@@ -63,6 +65,10 @@ Plan plan_of(uint64_t seed, const CaseLimits& limits) {
                     std::vector<int64_t>{64 << 10, 96 << 10, 200'000});
   plan.budget_bytes = plan.largest_charge() * (plan.threads * pick(3, 4) + pick(0, 1, 3)) + pick(0, 4096, 50'000);
   if (random() % 8 == 0) plan.host_bytes = plan.largest_charge() * pick(2, 5);
+  if (random() % 5 == 0) {
+    plan.disk = true;
+    plan.host_bytes = DiskTier::kMinHostBytes + plan.largest_charge() * pick(0, 1, 4);
+  }
   plan.replays = pick(false, false, true);
   plan.small_bytes = pick(0, 10'000, 1 << 20);
   plan.out = pick(Lane::same_thread, Lane::worker, Lane::delayed, Lane::random, Lane::random, Lane::flaky);
@@ -150,10 +156,23 @@ struct World {
       : plan(plan),
         ledger("test", plan.budget_bytes),
         host(plan.host_bytes),
+        disk(plan.disk ? make_disk(host, plan.seed) : nullptr),
+        host_buffers_bytes(host.used_bytes()),
         out(make_lane(plan.out, plan.seed + 1)),
         in(make_lane(plan.in, plan.seed + 2)),
-        pager(memory, host, *out, *in, plan.small_bytes) {
+        pager(memory, host, *out, *in, plan.small_bytes, disk.get()) {
     memory.set_reclaimer(&pager);
+  }
+  std::unique_ptr<DiskTier> make_disk(HostSlab& slab, uint64_t seed) {
+    auto control = std::make_shared<testing::DiskSwitch>();
+    control->longest_delay = std::chrono::microseconds(seed % 2 ? 0 : 200);
+    return std::make_unique<DiskTier>(folder.path(), slab, DiskOptions{.decorate_io = testing::switched(control)});
+  }
+  /// What the disk moves ahead of need may outlast its page for a moment.
+  int64_t host_bytes_left() const {
+    for (int i = 0; disk && i < 5000 && host.used_bytes() > host_buffers_bytes; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return host.used_bytes() - host_buffers_bytes;
   }
   void fail(const std::string& what) {
     std::lock_guard lock(mutex);
@@ -165,7 +184,10 @@ struct World {
   Arena arena{int64_t{1} << 28};
   Ledger ledger;
   DeviceMemory memory{arena, ledger};
+  testing::TemporaryFolder folder;
   HostSlab host;
+  std::unique_ptr<DiskTier> disk;
+  const int64_t host_buffers_bytes;
   PoisonFreed poisoned_device{arena}, poisoned_host{host.arena()};
   std::unique_ptr<Timeline> out, in;
   Pager pager;
@@ -227,7 +249,7 @@ class Actor {
       work();
       return true;
     } catch (const OutOfBudget& error) {
-      if (world_.plan.threads == 1 && !world_.plan.host_is_small() && !world_.plan.replays &&
+      if (world_.plan.threads == 1 && !world_.plan.host_may_be_full() && !world_.plan.replays &&
           held_bytes_ + needed_bytes <= world_.plan.budget_bytes)
         world_.fail(str("refused ", needed_bytes, " bytes beside ", held_bytes_, " that are held: ", error.what()));
     } catch (const CopyFailed&) {
@@ -364,7 +386,7 @@ void check_the_end(World& world, std::vector<std::unique_ptr<Tracked>>& pages) {
   pages.clear();
   world.shared.clear();
   for (int64_t left :
-       {world.ledger.used_bytes(), world.arena.used_bytes(), world.host.used_bytes(), world.pager.paged_bytes()})
+       {world.ledger.used_bytes(), world.arena.used_bytes(), world.host_bytes_left(), world.pager.paged_bytes()})
     if (left != 0) world.fail(str(left, " bytes are left when all is gone"));
 }
 
@@ -392,7 +414,7 @@ std::string run_plan(const Plan& plan) {
     leases += actor.leases();
   }
   check_the_end(world, pages);
-  if (!plan.host_is_small() && plan.operations >= 150 && leases < plan.operations * plan.threads / 10)
+  if (!plan.host_may_be_full() && plan.operations >= 150 && leases < plan.operations * plan.threads / 10)
     world.fail(str("only ", leases, " leases were granted"));
   return world.failure;
 }

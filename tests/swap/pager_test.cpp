@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -9,6 +10,7 @@
 #include "core/error.h"
 #include "tests/support/buffers.h"
 #include "tests/support/copies.h"
+#include "tests/support/disk.h"
 
 namespace spillway {
 namespace {
@@ -263,9 +265,161 @@ TEST(PagerCopiesTest, AFullHostIsAClearErrorAndKeepsThePage) {
     (void)memory.allocate(kBytes, Category::other);
     FAIL() << "found room that is not there";
   } catch (const OutOfBudget& error) {
-    EXPECT_NE(std::string(error.what()).find("host slab"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("host budget"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(std::to_string(kBytes / 2) + " more bytes"), std::string::npos)
+        << error.what();
   }
   EXPECT_TRUE(a.holds(1));
+}
+
+TEST(PagerCopiesTest, APageOutThatFailedAheadOfNeedIsTriedAgainWhenItsRoomIsNeeded) {
+  Arena arena(1 << 26);
+  Ledger ledger("test", 2 * kCharge);
+  DeviceMemory memory(arena, ledger);
+  testing::TemporaryFolder folder;
+  HostSlab host(1 << 20);  // less than the disk's buffers leave for a page
+  auto control = std::make_shared<testing::DiskSwitch>();
+  DiskTier disk(folder.path(), host, {.decorate_io = testing::switched(control)});
+  WorkerTimeline out("out"), in("in");
+  Pager pager(memory, host, out, in, 0, &disk);
+  memory.set_reclaimer(&pager);
+  Buffer a(memory, pager, kBytes, 1), b(memory, pager, kBytes, 2);
+  control->fail(ENOSPC);
+  pager.start_page_out(a.page()->id);
+  pager.start_page_out(b.page()->id);
+  while (!a.page()->copy.done() || !b.page()->copy.done()) std::this_thread::yield();
+  PageUse write{b.page(), true};
+  EXPECT_NO_THROW(pager.lease({&write, 1}));
+  pager.unlease({&write, 1});
+  control->fail(0);
+  Buffer c(memory, pager, kBytes, 3);
+  EXPECT_FALSE(a.present() && b.present());
+  ledger.set_budget(kUnlimitedBytes);
+  pager.bring_home();
+  EXPECT_TRUE(a.holds(1) && b.holds(2) && c.holds(3));
+}
+
+TEST(PagerHostTest, CopiesOfPagesThatCameBackMakeWayWhenTheHostIsFull) {
+  Arena arena(1 << 26);
+  Ledger ledger("test", 2 * kCharge);
+  DeviceMemory memory(arena, ledger);
+  HostSlab host(2 * kBytes);
+  WorkerTimeline out("out"), in("in");
+  Pager pager(memory, host, out, in, 0);
+  memory.set_reclaimer(&pager);
+  Buffer a(memory, pager, kBytes, 1), b(memory, pager, kBytes, 2), c(memory, pager, kBytes, 3);
+  auto touch = [&](Buffer& buffer) {
+    PageUse use{buffer.page(), false};
+    pager.lease({&use, 1});
+    pager.unlease({&use, 1});
+  };
+  ASSERT_FALSE(a.present());
+  touch(a);
+  ASSERT_FALSE(b.present());  // the host is full: b's only copy, and one of a's two
+  pager.set_next_use(*a.page(), 5);
+  pager.set_next_use(*c.page(), 50);
+  touch(b);
+  EXPECT_TRUE(a.present());
+  EXPECT_FALSE(a.page()->clean);
+  EXPECT_FALSE(c.present());
+  EXPECT_LE(host.peak_bytes(), 2 * kBytes);
+  ledger.set_budget(kUnlimitedBytes);
+  pager.bring_home();
+  EXPECT_TRUE(a.holds(1) && b.holds(2) && c.holds(3));
+}
+
+/// A device of two pages, a host of three beside the disk's buffers, and a disk that tests can stop.
+struct PagerDiskTest : ::testing::Test {
+  PagerDiskTest() { memory.set_reclaimer(&pager); }
+  std::unique_ptr<Buffer> buffer(unsigned char fill) { return std::make_unique<Buffer>(memory, pager, kBytes, fill); }
+  void touch(Buffer& buffer) {
+    PageUse use{buffer.page(), false};
+    pager.lease({&use, 1});
+    pager.unlease({&use, 1});
+  }
+  Arena arena{1 << 28};
+  Ledger ledger{"test", 2 * kCharge};
+  DeviceMemory memory{arena, ledger};
+  testing::TemporaryFolder folder;
+  HostSlab host{4 * kBytes};
+  std::shared_ptr<testing::DiskSwitch> control = std::make_shared<testing::DiskSwitch>();
+  DiskTier disk{folder.path(), host, {.decorate_io = testing::switched(control)}};
+  WorkerTimeline out{"out"}, in{"in"};
+  Pager pager{memory, host, out, in, /*small_bytes=*/0, &disk};
+};
+
+TEST_F(PagerDiskTest, PagesThatFitNeitherDeviceNorHostComeBackFromDisk) {
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  for (unsigned char i = 0; i < 12; ++i) buffers.push_back(buffer(i));
+  EXPECT_GE(disk.stats().used_bytes, 6 * kBytes);
+  for (unsigned char i = 0; i < 12; ++i) {
+    touch(*buffers[i]);
+    EXPECT_TRUE(buffers[i]->holds(i)) << int{i};
+  }
+  EXPECT_LE(ledger.peak_bytes(), 2 * kCharge);
+  EXPECT_LE(host.peak_bytes(), host.capacity_bytes());
+  ledger.set_budget(kUnlimitedBytes);
+  pager.bring_home();
+  for (unsigned char i = 0; i < 12; ++i) EXPECT_TRUE(buffers[i]->holds(i)) << int{i};
+  EXPECT_EQ(disk.stats().used_bytes, 0);
+}
+
+TEST_F(PagerDiskTest, PrefetchesFromDiskWithoutBlocking) {
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  for (unsigned char i = 0; i < 8; ++i) buffers.push_back(buffer(i));
+  buffers.erase(buffers.end() - 2, buffers.end());  // the resident ones: there is room
+  ASSERT_FALSE(buffers[0]->present());
+  control->pause(true);
+  EXPECT_TRUE(pager.try_prefetch(buffers[0]->page()->id));
+  EXPECT_FALSE(buffers[0]->page()->copy.done());
+  control->pause(false);
+  touch(*buffers[0]);
+  EXPECT_TRUE(buffers[0]->holds(0));
+  EXPECT_EQ(pager.stats().demand_page_ins, 0);
+}
+
+TEST_F(PagerDiskTest, AFullDiskIsThrownToWhoNeededRoomAndNoPageIsLost) {
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  for (unsigned char i = 0; i < 7; ++i) buffers.push_back(buffer(i));
+  control->fail(ENOSPC);
+  try {
+    for (unsigned char i = 7; i < 20; ++i) buffers.push_back(buffer(i));
+    FAIL() << "found room that is not there";
+  } catch (const DiskError& error) {
+    EXPECT_NE(std::string(error.what()).find(disk.path().string()), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("No space left"), std::string::npos) << error.what();
+  }
+  ledger.set_budget(kUnlimitedBytes);
+  EXPECT_NO_THROW(pager.bring_home());
+  for (size_t i = 0; i < buffers.size(); ++i) EXPECT_TRUE(buffers[i]->holds(static_cast<unsigned char>(i))) << i;
+}
+
+TEST_F(PagerDiskTest, ADamagedPageIsNamedAndAllOthersComeHome) {
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  for (unsigned char i = 0; i < 8; ++i) buffers.push_back(buffer(i));
+  ASSERT_FALSE(buffers[0]->present());
+  std::filesystem::resize_file(disk.path(), kBytes);  // the first that went there is whole
+  int lost = 0;
+  for (auto& b : buffers) {
+    OperatorScope scope("aten::sum");
+    try {
+      touch(*b);
+    } catch (const DiskError& error) {
+      ++lost;
+      for (const auto& part : {std::string("a page of 1.00 MiB (other, page "), std::to_string(b->page()->id),
+                               std::string("for aten::sum"), disk.path().string()})
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
+  ASSERT_GT(lost, 0);
+  ASSERT_LT(lost, 4);
+  ledger.set_budget(kUnlimitedBytes);
+  EXPECT_THROW(pager.bring_home(), DiskError);
+  int home = 0;
+  for (unsigned char i = 0; i < 8; ++i) home += buffers[i]->holds(i);
+  EXPECT_EQ(home, 8 - lost);
+  buffers.clear();
+  EXPECT_EQ(ledger.used_bytes(), 0);
 }
 
 }  // namespace

@@ -73,6 +73,34 @@ class Training(Case):
         self.assertEqual(tight["kfac"]["factor_updates"], 3)
         self.assertGreater(tight["kfac"]["layers"], 10)
 
+    def test_beyond_device_and_host_memory_the_weights_are_the_same(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        free = self.result(*SMALL)
+        tight = self.result(*SMALL, "--budget", str(free["floor_bytes"]), "--host-budget", "2MiB", "--disk", disk)
+        self.assertEqual(tight["losses"], free["losses"])
+        self.assertEqual(tight["weights_sha256"], free["weights_sha256"])
+        self.assertLessEqual(tight["host_peak_bytes"], 2 << 20)
+        self.assertGreater(tight["disk_peak_bytes"], 2 << 20)
+        self.assertGreater(tight["bytes_from_disk"], 0)
+        self.assertEqual(free["disk_peak_bytes"], 0)
+        self.assertEqual(list(disk.iterdir()), [])
+
+    def test_what_a_killed_run_left_on_disk_goes_when_the_next_one_starts(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        (disk / "notes.txt").write_text("mine")
+        tiers = ["--budget", "90%", "--host-budget", "2MiB", "--disk", disk]
+        process = subprocess.Popen([PROGRAM, "train", *SMALL[:-3], "--steps", "100000", *map(str, tiers)],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while "step 1/" not in process.stdout.readline():
+            self.assertIsNone(process.poll())
+        process.kill()
+        process.communicate()
+        self.assertEqual(len(list(disk.glob("spillway-*.pages"))), 1)
+        self.result(*SMALL, *tiers)
+        self.assertEqual([file.name for file in disk.iterdir()], ["notes.txt"])
+
     def test_the_json_holds_every_key_of_the_contract(self):
         result = self.result(*SMALL, "--kfac")
         keys = """version model device world_size edge batch steps seed parameters budget_bytes peak_bytes peak_by_category
@@ -128,11 +156,25 @@ class BadInput(Case):
         self.refused(2, "'0%'", args=["train", *SMALL, "--budget", "0%"])
         self.refused(2, "'unet4d'", "unet3d, mlp", args=["train", "--model", "unet4d"])
         self.refused(2, "unknown option", "--engine", args=["train", *SMALL, "--engine", "unified"])
-        self.refused(2, "unknown option", "--host-budget", args=["train", *SMALL, "--host-budget", "1GiB"])
         self.refused(2, "'cuda'", args=["train", *SMALL, "--device", "cuda"])
         self.refused(2, "adam or sgd", args=["train", *SMALL, "--optimizer", "lion"])
         self.refused(2, "allowed with 1 rank(s)", args=["train", *SMALL, "--kfac", "--grad-worker-frac", "0.3"])
         self.refused(2, "lr", args=["train", *SMALL, "--lr", "-1"])
+
+    def test_a_host_budget_that_is_too_small_and_disks_that_cannot_be_used(self):
+        tight = ["train", *SMALL, "--budget", "60%", "--host-budget", "2MiB"]
+        self.refused(3, "host budget of 2.00 MiB", "more bytes", "--disk", args=tight)
+        self.refused(2, "nowhere", "No such file", "--disk", args=[*tight, "--disk", self.folder / "nowhere"])
+        self.refused(2, "host_budget", "1048576", args=["train", *SMALL, "--host-budget", "1KiB", "--disk", self.folder])
+        self.refused(2, "'12bananas'", args=["train", *SMALL, "--host-budget", "12bananas"])
+
+        def almost_full_disk():
+            import resource
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+        self.refused(1, "[disk]", str(self.folder), "File too large", args=[*tight, "--disk", self.folder],
+                     preexec_fn=almost_full_disk)
+        self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_shapes_that_are_not_multiples_of_16(self):
         self.refused(2, "40", "16", args=["train", *SMALL, "--shape", "40x32x32"])

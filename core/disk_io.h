@@ -1,0 +1,48 @@
+/// Reads and writes of a file, several at once.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace spillway {
+
+/// One read or write; over when all bytes have moved or an error is known.
+struct DiskOperation {
+  int descriptor = -1;
+  bool write = false;
+  char* data = nullptr;
+  int64_t bytes = 0;
+  int64_t offset = 0;
+
+  int64_t moved_bytes = 0;
+  int error = 0;            ///< an errno value
+  bool file_ended = false;  ///< a read came to the end of the file
+  int stalls = 0;
+
+  /// Takes what a system call for the rest returned: a count, or a negative errno value. True once the operation is
+  /// over.
+  bool advance(int64_t result) noexcept;
+  bool failed() const noexcept { return error != 0 || file_ended; }
+};
+
+/// An engine that carries out operations. Used by one thread.
+class DiskIo {
+ public:
+  virtual ~DiskIo() = default;
+  /// Starts an operation, which must stay where it is until wait() returns it. Throws std::system_error when it cannot
+  /// be started.
+  virtual void start(DiskOperation& operation) = 0;
+  /// Blocks until one of the started operations is over.
+  virtual DiskOperation& wait() = 0;
+  /// For messages: `io_uring`, `2 threads`.
+  virtual std::string name() const = 0;
+};
+
+/// Blocking reads and writes on `threads` threads.
+std::unique_ptr<DiskIo> make_thread_io(int threads);
+
+/// The kernel's submission ring for at most `depth` operations at once. nullptr, with the reason in `why_not`, when
+/// this build, this kernel or this container does not have it.
+std::unique_ptr<DiskIo> make_uring_io(int depth, std::string& why_not);
+
+}  // namespace spillway

@@ -1,0 +1,312 @@
+#include "swap/host_tier.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace spillway {
+namespace {
+/// Copies that come back from disk ahead of their use at once: enough to keep the disk busy.
+constexpr int kRecallsAtOnce = 2;
+}  // namespace
+
+/// A block of the slab; it outlives its copy while the disk uses it.
+struct HostTier::Block {
+  HostSlab& slab;
+  void* const data;
+  const int64_t bytes;
+  Block(HostSlab& from, void* at, int64_t size) : slab(from), data(at), bytes(size) {}
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block() { slab.deallocate(data, bytes); }
+};
+
+/// The tier's, under its lock.
+struct HostCopy::State : std::enable_shared_from_this<State> {
+  struct PageIn {
+    void* device;
+    TicketSource source;
+  };
+  State(HostTier& in, int64_t size, PageUseTime used) : tier(in), bytes(size), use(used) {}
+
+  HostTier& tier;
+  const int64_t bytes;
+  PageUseTime use;
+  std::shared_ptr<HostTier::Block> block;  ///< the bytes in the slab, if they are there
+  std::shared_ptr<DiskPage> disk;          ///< their place on disk …
+  bool stored = false;                     ///< … and whether they are there
+  bool moving = false;                     ///< the disk writes or reads them
+  bool only = false;                       ///< the device has them no more
+  bool unreadable = false;                 ///< the disk failed to give them back ahead of their use
+  bool dropped = false;
+  int pins = 0;                  ///< range calls under way
+  Ticket device;                 ///< the last page-out or page-in
+  std::optional<PageIn> wanted;  ///< a page-in that waits until the bytes are back in the slab
+
+  bool idle() const { return !moving && pins == 0 && device.done(); }
+};
+
+/// Keeps a copy where it is while a range call uses it.
+struct HostTier::Pin {
+  Pin(HostTier& tier, State& copy) : tier(tier), copy(copy) {
+    std::lock_guard lock(tier.mutex_);
+    ++copy.pins;
+  }
+  ~Pin() {
+    std::lock_guard lock(tier.mutex_);
+    --copy.pins;
+    tier.advance();
+  }
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+  HostTier& tier;
+  State& copy;
+};
+
+void HostCopy::reset() noexcept {
+  if (auto state = std::move(state_)) state->tier.drop(*state);
+}
+
+HostTier::~HostTier() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return moving_ == 0; });
+}
+
+HostCopy HostTier::page_out(const void* device, int64_t bytes, PageUseTime use, Ticket& ticket) {
+  HostCopy copy;
+  auto state = std::make_shared<State>(*this, bytes, use);
+  std::lock_guard lock(mutex_);
+  if (!disk_) {
+    state->block = std::make_shared<Block>(slab_, slab_.allocate(bytes), bytes);
+    ticket = state->device = out_.copy(state->block->data, device, bytes);
+  } else {
+    TicketSource source;
+    ticket = state->device = source.ticket();
+    waiting_.push_back({state, device, std::move(source)});
+    waiting_bytes_ += bytes;
+    advance();
+  }
+  copies_.insert(state.get());
+  copy.state_ = std::move(state);
+  return copy;
+}
+
+Ticket HostTier::page_in(HostCopy& copy, void* device) {
+  State& state = *copy.state_;
+  std::lock_guard lock(mutex_);
+  state.only = false;
+  if (state.block) {
+    state.device = in_.copy(device, state.block->data, state.bytes);
+  } else if (state.moving) {
+    state.wanted = {device, {}};
+    state.device = state.wanted->source.ticket();
+  } else {
+    state.device = disk_->read(state.disk, {device, &in_});
+  }
+  recall();
+  return state.device;
+}
+
+void HostTier::evicted(HostCopy& copy, PageUseTime use) {
+  std::lock_guard lock(mutex_);
+  copy.state_->only = true;
+  copy.state_->use = use;
+}
+
+bool HostTier::has_room(int64_t bytes) const {
+  std::lock_guard lock(mutex_);
+  return waiting_.empty() && slab_.fits(bytes);
+}
+
+bool HostTier::in_slab(const HostCopy& copy) const {
+  std::lock_guard lock(mutex_);
+  return copy.state_->block != nullptr;
+}
+
+void HostTier::read(const HostCopy& copy, int64_t begin, int64_t bytes, void* to) {
+  State& state = *copy.state_;
+  Pin pin(*this, state);
+  std::unique_lock lock(mutex_);
+  const Ticket arrival = state.device;
+  lock.unlock();
+  arrival.wait();
+  lock.lock();
+  const auto block = state.block;
+  const auto disk = state.disk;
+  lock.unlock();
+  if (block)
+    std::memcpy(to, static_cast<const char*>(block->data) + begin, static_cast<size_t>(bytes));
+  else
+    disk_->read_range(disk, begin, bytes, to);
+}
+
+void HostTier::write(HostCopy& copy, int64_t begin, int64_t bytes, const void* from) {
+  State& state = *copy.state_;
+  Pin pin(*this, state);
+  std::unique_lock lock(mutex_);
+  const Ticket arrival = state.device;
+  lock.unlock();
+  arrival.wait();
+  lock.lock();
+  changed_.wait(lock, [&] { return !state.moving; });
+  const auto block = state.block;
+  const auto disk = state.disk;
+  if (block) {  // what the disk has is old now
+    state.disk.reset();
+    state.stored = false;
+  }
+  lock.unlock();
+  if (block)
+    std::memcpy(static_cast<char*>(block->data) + begin, from, static_cast<size_t>(bytes));
+  else
+    disk_->write_range(disk, begin, bytes, from);
+}
+
+// --- everything below runs under the lock, or takes it on the disk's thread -----------------------------------------
+
+std::shared_ptr<HostTier::Block> HostTier::take(int64_t bytes) {
+  void* data = slab_.try_allocate(bytes);
+  return data ? std::make_shared<Block>(slab_, data, bytes) : nullptr;
+}
+
+/// The copy in the slab that is needed last, of those that nobody uses now.
+HostTier::State* HostTier::furthest() {
+  State* last = nullptr;
+  for (State* copy : copies_)
+    if (copy->block && copy->idle() && (!last || last->use.sooner_than(copy->use))) last = copy;
+  return last;
+}
+
+/// Lets page-outs that wait for room go on, as far as there is some, and makes more.
+void HostTier::advance() noexcept {
+  while (!waiting_.empty()) {
+    Waiting& first = waiting_.front();
+    try {
+      if (!admit(first)) return;
+    } catch (...) {
+      first.source.complete(std::current_exception());
+    }
+    waiting_bytes_ -= first.copy->bytes;
+    waiting_.pop_front();
+  }
+}
+
+/// True once the page-out is on its way; false when it must wait for copies that are leaving.
+bool HostTier::admit(Waiting& waiting) {
+  State& copy = *waiting.copy;
+  for (;;) {
+    if ((copy.block = take(copy.bytes))) {
+      waiting.source.continue_as(out_.copy(copy.block->data, waiting.device, copy.bytes));
+      return true;
+    }
+    if (leaving_bytes_ >= waiting_bytes_) return false;
+    State* last = furthest();
+    if (last && copy.use.sooner_than(last->use)) {
+      if (last->stored)
+        last->block.reset();
+      else
+        spill(*last);
+    } else if (!last && leaving_bytes_ > 0) {
+      return false;
+    } else {
+      write_through(waiting);  // it is needed later than all that could leave for it
+      return true;
+    }
+  }
+}
+
+/// From the device to the disk; the slab's staging buffers are all it passes.
+void HostTier::write_through(Waiting& waiting) {
+  State& copy = *waiting.copy;
+  copy.disk = disk_->make_page(copy.bytes);
+  Ticket written = disk_->write(copy.disk, {const_cast<void*>(waiting.device), &out_},
+                                [this, state = waiting.copy](std::exception_ptr error) {
+                                  std::lock_guard lock(mutex_);
+                                  state->moving = false;
+                                  state->stored = !error;
+                                  --moving_;
+                                  advance();
+                                  changed_.notify_all();
+                                });
+  copy.moving = true;
+  ++moving_;
+  waiting.source.continue_as(std::move(written));
+}
+
+void HostTier::spill(State& copy) {
+  copy.disk = disk_->make_page(copy.bytes);
+  (void)disk_->write(copy.disk, {copy.block->data, nullptr, copy.block},
+                     [this, state = copy.shared_from_this()](std::exception_ptr error) { spilled(*state, error); });
+  copy.moving = true;
+  ++moving_;
+  leaving_bytes_ += copy.bytes;
+}
+
+/// The disk has a copy of the slab's, or failed to take it: then it stays, and who waited for its room is told.
+void HostTier::spilled(State& copy, std::exception_ptr error) {
+  std::lock_guard lock(mutex_);
+  copy.moving = false;
+  copy.stored = !error;
+  --moving_;
+  leaving_bytes_ -= copy.bytes;
+  if (error) copy.disk.reset();
+  if (error && !waiting_.empty()) {
+    waiting_.front().source.complete(error);
+    waiting_bytes_ -= waiting_.front().copy->bytes;
+    waiting_.pop_front();
+  }
+  if (!error && !waiting_.empty() && copy.idle()) copy.block.reset();
+  advance();
+  changed_.notify_all();
+}
+
+/// Brings copies back from disk into free room, the soonest needed first. Not while others leave for want of room.
+void HostTier::recall() {
+  while (disk_ && waiting_.empty() && leaving_bytes_ == 0 && recalls_ < kRecallsAtOnce) {
+    State* next = nullptr;
+    for (State* copy : copies_)
+      if (copy->only && copy->stored && !copy->block && !copy->unreadable && copy->idle() &&
+          copy->use.next_use != kNextUseUnknown && (!next || copy->use.sooner_than(next->use)))
+        next = copy;
+    auto block = next ? take(next->bytes) : nullptr;
+    if (!block) return;
+    (void)disk_->read(next->disk, {block->data, nullptr, block},
+                      [this, state = next->shared_from_this(), block](std::exception_ptr error) mutable {
+                        recalled(*state, std::move(block), error);
+                      });
+    next->moving = true;
+    ++moving_;
+    ++recalls_;
+  }
+}
+
+void HostTier::recalled(State& copy, std::shared_ptr<Block> block, std::exception_ptr error) {
+  std::lock_guard lock(mutex_);
+  copy.moving = false;
+  --moving_;
+  --recalls_;
+  copy.unreadable = error != nullptr;
+  if (!error && !copy.dropped) copy.block = block;
+  block.reset();
+  if (auto wanted = std::exchange(copy.wanted, std::nullopt)) {
+    if (error)
+      wanted->source.complete(error);
+    else
+      wanted->source.continue_as(in_.copy(wanted->device, copy.block->data, copy.bytes));
+  }
+  advance();
+  recall();
+  changed_.notify_all();
+}
+
+void HostTier::drop(State& copy) noexcept {
+  std::lock_guard lock(mutex_);
+  copies_.erase(&copy);
+  copy.dropped = true;
+  copy.block.reset();
+  copy.disk.reset();
+  advance();
+}
+
+}  // namespace spillway

@@ -1,0 +1,122 @@
+/// Where pages are when they are not on the device: in the host slab, and below it on disk.
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+
+#include "core/disk_tier.h"
+#include "core/host_slab.h"
+#include "core/timeline.h"
+
+namespace spillway {
+
+inline constexpr int64_t kNextUseUnknown = std::numeric_limits<int64_t>::max();
+
+/// When a page is used, as far as is known.
+struct PageUseTime {
+  int64_t next_use = kNextUseUnknown;  ///< operator clock
+  uint64_t last_use = 0;               ///< orders least recently used, where next uses are the same or unknown
+  bool sooner_than(const PageUseTime& other) const noexcept {
+    return next_use != other.next_use ? next_use < other.next_use : last_use > other.last_use;
+  }
+};
+
+class HostTier;
+
+/// The bytes of one page in the host tier, wherever they are there; let go of, they are forgotten. Must be kept until
+/// its last page-out or page-in is done.
+class HostCopy {
+ public:
+  HostCopy() = default;
+  HostCopy(HostCopy&& other) noexcept = default;
+  HostCopy& operator=(HostCopy&& other) noexcept {
+    reset();
+    state_ = std::move(other.state_);
+    return *this;
+  }
+  ~HostCopy() { reset(); }
+  void reset() noexcept;
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+
+  struct State;
+
+ private:
+  friend class HostTier;
+  std::shared_ptr<State> state_;
+};
+
+/// Keeps pages that left the device within the slab's capacity. When it is full and there is a disk, the copy with the
+/// furthest next use goes there first, the arriving one included; what is on disk comes back ahead of its use as room
+/// gets free. A copy that came back keeps its place on disk, so that it can leave again without being written.
+/// Thread-safe; nothing here blocks but the two range calls and the destructor.
+class HostTier {
+ public:
+  /// `out` and `in` copy from and to the device; `disk` may be nullptr. All must outlive it.
+  HostTier(HostSlab& slab, Timeline& out, Timeline& in, DiskTier* disk)
+      : slab_(slab), out_(out), in_(in), disk_(disk) {}
+  /// Waits for what is under way on the disk.
+  ~HostTier();
+  HostTier(const HostTier&) = delete;
+  HostTier& operator=(const HostTier&) = delete;
+
+  /// Starts copying `bytes` at `device` to a new copy; `ticket` is done when they have been read, and carries DiskError
+  /// when the disk that had to take something failed. Throws OutOfBudget when the slab is full and there is no disk.
+  [[nodiscard]] HostCopy page_out(const void* device, int64_t bytes, PageUseTime use, Ticket& ticket);
+  /// Starts copying back. The ticket carries DiskError when the bytes cannot be had as they were.
+  [[nodiscard]] Ticket page_in(HostCopy& copy, void* device);
+  /// The copy is now the only one of its page, which is needed at `use`: it is worth bringing back from disk ahead.
+  void evicted(HostCopy& copy, PageUseTime use);
+
+  /// Whether a page of this size could come now without anything having to leave.
+  bool has_room(int64_t bytes) const;
+  /// Whether letting go of the copy would free room in the slab.
+  bool in_slab(const HostCopy& copy) const;
+  bool has_disk() const noexcept { return disk_ != nullptr; }
+  HostSlab& slab() noexcept { return slab_; }
+
+  /// Reads or changes a part of an absent page's bytes from the calling thread, wherever they are. Blocks, also for a
+  /// page-out under way. `write` must not overlap a page-in. Throws DiskError.
+  void read(const HostCopy& copy, int64_t begin, int64_t bytes, void* to);
+  void write(HostCopy& copy, int64_t begin, int64_t bytes, const void* from);
+
+ private:
+  friend class HostCopy;
+  struct Waiting {
+    std::shared_ptr<HostCopy::State> copy;
+    const void* device;
+    TicketSource source;
+  };
+  struct Block;
+  struct Pin;
+  using State = HostCopy::State;
+
+  std::shared_ptr<Block> take(int64_t bytes);
+  State* furthest();
+  void advance() noexcept;
+  bool admit(Waiting& waiting);
+  void write_through(Waiting& waiting);
+  void spill(State& copy);
+  void spilled(State& copy, std::exception_ptr error);
+  void recall();
+  void recalled(State& copy, std::shared_ptr<Block> block, std::exception_ptr error);
+  void drop(State& copy) noexcept;
+
+  HostSlab& slab_;
+  Timeline& out_;
+  Timeline& in_;
+  DiskTier* const disk_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_set<State*> copies_;
+  std::deque<Waiting> waiting_;  // page-outs that need room first
+  int64_t waiting_bytes_ = 0;
+  int64_t leaving_bytes_ = 0;  // of the slab, on their way to disk
+  int recalls_ = 0;
+  int moving_ = 0;  // copies that the disk reads or writes
+};
+
+}  // namespace spillway

@@ -1,0 +1,311 @@
+#include "swap/host_tier.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include "core/error.h"
+#include "tests/support/copies.h"
+#include "tests/support/disk.h"
+
+namespace spillway {
+namespace {
+
+using testing::DelayedTimeline;
+using testing::DiskSwitch;
+using testing::switched;
+using testing::TemporaryFolder;
+
+constexpr int64_t kBytes = 1 << 20;
+
+std::vector<char> filled(int64_t bytes, char value) {
+  return std::vector<char>(static_cast<size_t>(bytes), value);
+}
+
+/// A slab for three pages beside the disk's buffers, and a disk that tests can stop.
+struct HostTierTest : ::testing::Test {
+  HostCopy put(char value, int64_t next_use, uint64_t last_use = 0, int64_t bytes = kBytes) {
+    Ticket ticket;
+    device = filled(bytes, value);
+    HostCopy copy = tier.page_out(device.data(), bytes, {next_use, last_use}, ticket);
+    ticket.wait();
+    tier.evicted(copy, {next_use, last_use});
+    return copy;
+  }
+  std::vector<char> get(HostCopy& copy, int64_t bytes = kBytes) {
+    std::vector<char> back(static_cast<size_t>(bytes));
+    tier.page_in(copy, back.data()).wait();
+    return back;
+  }
+  void wait_for_started(size_t operations) {
+    std::unique_lock lock(control->mutex);
+    control->changed.wait(lock, [&] { return control->started.size() >= operations; });
+  }
+  /// Gives the tier's own work on the disk the time to end.
+  void until(const std::function<bool()>& condition) {
+    for (int i = 0; i < 5000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(condition());
+  }
+
+  TemporaryFolder folder;
+  HostSlab slab{4 << 20};
+  std::shared_ptr<DiskSwitch> control = std::make_shared<DiskSwitch>();
+  DiskTier disk{folder.path(), slab, {.decorate_io = switched(control)}};
+  WorkerTimeline out{"out"}, in{"in"};
+  HostTier tier{slab, out, in, &disk};
+  std::vector<char> device;
+};
+
+TEST_F(HostTierTest, TheFurthestNextUseGoesToDiskFirst) {
+  HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20);
+  EXPECT_EQ(disk.stats().bytes_written, 0);
+  HostCopy d = put('d', 5);
+  EXPECT_TRUE(tier.in_slab(a));
+  EXPECT_FALSE(tier.in_slab(b));
+  HostCopy e = put('e', 6);
+  EXPECT_FALSE(tier.in_slab(c));
+  EXPECT_EQ(disk.stats().bytes_written, 2 * kBytes);
+  for (auto [copy, value] : {std::pair(&a, 'a'), {&b, 'b'}, {&c, 'c'}, {&d, 'd'}, {&e, 'e'}})
+    EXPECT_EQ(get(*copy), filled(kBytes, value)) << value;
+  EXPECT_LE(slab.peak_bytes(), slab.capacity_bytes());
+}
+
+TEST_F(HostTierTest, WhereNextUsesAreUnknownTheLeastRecentlyUsedGoesFirst) {
+  HostCopy a = put('a', kNextUseUnknown, 2), b = put('b', kNextUseUnknown, 1), c = put('c', 7, 0);
+  HostCopy d = put('d', kNextUseUnknown, 3);
+  EXPECT_TRUE(tier.in_slab(a));
+  EXPECT_FALSE(tier.in_slab(b));
+  EXPECT_TRUE(tier.in_slab(c));
+}
+
+TEST_F(HostTierTest, AnArrivingPageThatIsNeededLastGoesToDiskItself) {
+  HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20);
+  HostCopy d = put('d', 40);
+  EXPECT_TRUE(tier.in_slab(b));
+  EXPECT_FALSE(tier.in_slab(d));
+  EXPECT_EQ(get(d), filled(kBytes, 'd'));
+  EXPECT_EQ(get(b), filled(kBytes, 'b'));
+}
+
+TEST_F(HostTierTest, APageLargerThanTheSlabLivesOnDisk) {
+  HostCopy large = put('l', 1, 0, 3 * slab.capacity_bytes() + 5);
+  EXPECT_EQ(get(large, 3 * slab.capacity_bytes() + 5), filled(3 * slab.capacity_bytes() + 5, 'l'));
+  EXPECT_LE(slab.peak_bytes(), slab.capacity_bytes());
+}
+
+TEST_F(HostTierTest, ComesBackAheadOfItsUseIntoFreeRoomAndLeavesAgainWithoutBeingWritten) {
+  HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20), d = put('d', 5), e = put('e', 6);
+  ASSERT_FALSE(tier.in_slab(b));
+  ASSERT_FALSE(tier.in_slab(c));
+  a.reset();
+  EXPECT_EQ(get(d), filled(kBytes, 'd'));  // pages are coming back: there is room for one more, the soonest
+  until([&] { return tier.in_slab(c); });
+  EXPECT_FALSE(tier.in_slab(b));
+  const int64_t read = disk.stats().bytes_read, written = disk.stats().bytes_written;
+  EXPECT_EQ(get(c), filled(kBytes, 'c'));
+  EXPECT_EQ(disk.stats().bytes_read, read);
+  HostCopy f = put('f', 7);  // c leaves: it has its place still
+  EXPECT_FALSE(tier.in_slab(c));
+  EXPECT_EQ(disk.stats().bytes_written, written);
+  EXPECT_EQ(get(c), filled(kBytes, 'c'));
+}
+
+TEST_F(HostTierTest, APageThatIsWantedWhileItComesBackIsReadOnce) {
+  HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20), d = put('d', 5);
+  a.reset();
+  control->pause(true);
+  const size_t before = control->order().size();
+  EXPECT_EQ(get(d), filled(kBytes, 'd'));
+  wait_for_started(before + 1);  // b is on its way
+  std::vector<char> back(kBytes);
+  Ticket ticket = tier.page_in(b, back.data());
+  EXPECT_FALSE(ticket.done());
+  control->pause(false);
+  ticket.wait();
+  EXPECT_EQ(back, filled(kBytes, 'b'));
+  EXPECT_EQ(disk.stats().bytes_read, kBytes);
+}
+
+TEST_F(HostTierTest, AFullDiskFailsThePageOutThatNeedsItAndNothingElse) {
+  HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20);
+  control->fail(ENOSPC);
+  auto source = filled(kBytes, 'd');
+  for (int64_t next_use : {5, 50}) {  // by spilling b, and by going to disk itself
+    Ticket ticket;
+    HostCopy d = tier.page_out(source.data(), kBytes, {next_use, 0}, ticket);
+    EXPECT_THROW(ticket.wait(), DiskError);
+  }
+  for (auto [copy, value] : {std::pair(&a, 'a'), {&b, 'b'}, {&c, 'c'}})
+    EXPECT_EQ(get(*copy), filled(kBytes, value)) << value;
+  EXPECT_EQ(disk.stats().used_bytes, 0);
+  control->fail(0);
+  HostCopy d = put('d', 5);
+  EXPECT_EQ(get(d), filled(kBytes, 'd'));
+  EXPECT_EQ(get(b), filled(kBytes, 'b'));
+}
+
+TEST_F(HostTierTest, APageThatCannotBeReadIsThePageInsError) {
+  HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20), d = put('d', 5);
+  a.reset();
+  control->fail(0, EIO);
+  EXPECT_EQ(get(d), filled(kBytes, 'd'));  // starts to bring b back, which fails
+  std::vector<char> back(kBytes);
+  Ticket ticket = tier.page_in(b, back.data());
+  EXPECT_THROW(ticket.wait(), DiskError);
+  control->fail(0);
+  EXPECT_EQ(get(b), filled(kBytes, 'b'));
+}
+
+TEST_F(HostTierTest, ACopyThatIsLetGoOfWhileItIsWrittenGivesEverythingBack) {
+  const int64_t buffers = slab.used_bytes();
+  HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20);
+  control->pause(true);
+  auto source = filled(kBytes, 'd');
+  Ticket ticket;
+  HostCopy d = tier.page_out(source.data(), kBytes, {5, 0}, ticket);
+  wait_for_started(1);
+  b.reset();  // the disk reads its bytes still
+  EXPECT_FALSE(ticket.done());
+  control->pause(false);
+  ticket.wait();
+  EXPECT_EQ(get(d), filled(kBytes, 'd'));
+  a.reset();
+  c.reset();
+  d.reset();
+  until([&] { return slab.used_bytes() == buffers && disk.stats().used_bytes == 0; });
+}
+
+TEST_F(HostTierTest, RangesAreReadAndChangedWhereverTheBytesAre) {
+  HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20), d = put('d', 5);
+  ASSERT_TRUE(tier.in_slab(a));
+  ASSERT_FALSE(tier.in_slab(b));
+  for (HostCopy* copy : {&a, &b}) {
+    auto expected = get(*copy);
+    for (int64_t begin : {int64_t{0}, int64_t{65'000}, kBytes - 3}) {
+      const int64_t bytes = std::min<int64_t>(1000, kBytes - begin);
+      const auto change = filled(bytes, static_cast<char>('0' + begin % 7));
+      tier.write(*copy, begin, bytes, change.data());
+      std::copy(change.begin(), change.end(), expected.begin() + begin);
+      std::vector<char> back(static_cast<size_t>(bytes) + 1, '!');
+      tier.read(*copy, begin + 1, bytes - 1, back.data());
+      EXPECT_EQ(std::memcmp(back.data(), expected.data() + begin + 1, static_cast<size_t>(bytes - 1)), 0);
+      EXPECT_EQ(back[static_cast<size_t>(bytes - 1)], '!');
+    }
+    EXPECT_EQ(get(*copy), expected);
+  }
+}
+
+TEST_F(HostTierTest, AChangeAfterAPlaceOnDiskWasWrittenIsNotLostWhenTheCopyLeavesAgain) {
+  HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20), d = put('d', 5);
+  a.reset();
+  (void)get(d);
+  until([&] { return tier.in_slab(b); });
+  tier.write(b, 100, 5, "hello");
+  HostCopy e = put('e', 6);
+  ASSERT_FALSE(tier.in_slab(b));
+  auto expected = filled(kBytes, 'b');
+  std::memcpy(expected.data() + 100, "hello", 5);
+  EXPECT_EQ(get(b), expected);
+}
+
+TEST_F(HostTierTest, AChangeWaitsForTheDiskThatReadsTheBytes) {
+  HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20);
+  control->pause(true);
+  auto source = filled(kBytes, 'd');
+  Ticket ticket;
+  HostCopy d = tier.page_out(source.data(), kBytes, {5, 0}, ticket);
+  wait_for_started(1);
+  std::atomic<bool> changed = false;
+  std::thread writer([&] {
+    tier.write(b, 0, 5, "hello");
+    changed = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_FALSE(changed);
+  control->pause(false);
+  writer.join();
+  ticket.wait();
+  auto expected = filled(kBytes, 'b');
+  std::memcpy(expected.data(), "hello", 5);
+  EXPECT_EQ(get(b), expected);
+}
+
+TEST(HostTierRandomTest, EveryByteSurvivesRandomUseUnderLateCopiesAndALateDisk) {
+  for (uint32_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(seed);
+    TemporaryFolder folder;
+    HostSlab slab(6 << 20);
+    auto control = std::make_shared<DiskSwitch>();
+    control->longest_delay = std::chrono::microseconds(300);
+    DiskTier disk(folder.path(), slab, {.decorate_io = switched(control)});
+    const int64_t buffers = slab.used_bytes();
+    DelayedTimeline out(seed, std::chrono::microseconds(300)), in(seed + 9, std::chrono::microseconds(300));
+    std::mt19937 random(seed);
+    struct Held {
+      std::vector<char> data;
+      Ticket arrival;
+      HostCopy copy;
+    };
+    {
+      HostTier tier(slab, out, in, &disk);
+      std::vector<std::unique_ptr<Held>> held;
+      for (int i = 0; i < 300; ++i) {
+        const auto any = [&]() -> Held& { return *held[random() % held.size()]; };
+        const int64_t next_use = random() % 5 ? i + static_cast<int64_t>(random() % 60) : kNextUseUnknown;
+        switch (held.size() < 3 ? 0 : random() % 6) {
+          case 0:
+          case 1: {
+            if (held.size() > 20) break;
+            auto h = std::make_unique<Held>();
+            h->data = filled(1 + static_cast<int64_t>(random() % (random() % 3 ? 1'500'000 : 60'000)),
+                             static_cast<char>(random()));
+            h->copy = tier.page_out(h->data.data(), static_cast<int64_t>(h->data.size()),
+                                    {next_use, static_cast<uint64_t>(i)}, h->arrival);
+            held.push_back(std::move(h));
+            break;
+          }
+          case 2: {
+            std::swap(held[random() % held.size()], held.back());
+            held.back()->arrival.wait();
+            held.pop_back();
+            break;
+          }
+          case 3: {
+            Held& h = any();
+            h.arrival.wait();
+            tier.evicted(h.copy, {next_use, static_cast<uint64_t>(i)});
+            break;
+          }
+          case 4: {
+            Held& h = any();
+            const auto begin = static_cast<int64_t>(random() % h.data.size());
+            const auto bytes = 1 + static_cast<int64_t>(random() % (h.data.size() - static_cast<size_t>(begin)));
+            h.arrival.wait();
+            const auto change = filled(bytes, static_cast<char>(random()));
+            tier.write(h.copy, begin, bytes, change.data());
+            std::copy(change.begin(), change.end(), h.data.begin() + begin);
+            break;
+          }
+          default: {
+            Held& h = any();
+            h.arrival.wait();
+            std::vector<char> back(h.data.size());
+            tier.page_in(h.copy, back.data()).wait();
+            ASSERT_TRUE(back == h.data) << i;
+          }
+        }
+      }
+      for (auto& h : held) h->arrival.wait();
+      EXPECT_LE(slab.peak_bytes(), slab.capacity_bytes());
+      EXPECT_GT(disk.stats().bytes_written, 0);
+    }
+    EXPECT_EQ(slab.used_bytes(), buffers);
+    EXPECT_EQ(disk.stats().used_bytes, 0);
+  }
+}
+
+}  // namespace
+}  // namespace spillway
