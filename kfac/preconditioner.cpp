@@ -225,6 +225,12 @@ const std::vector<at::Tensor>& Kfac::factors(size_t i) const {
   return statistics_->layers[i].running();
 }
 
+void Kfac::resume(const KfacCounters& counters) {
+  at::NoGradGuard no_grad;
+  counters_ = counters;
+  dropped_.fill_(counters.dropped_factors);
+}
+
 FactorBytes Kfac::state_bytes() const {
   FactorBytes bytes;
   for (const auto& layer : statistics_->layers) {

@@ -87,6 +87,10 @@ class Kfac {
   /// The eigenbases of layer `i`; empty where this rank is no gradient worker.
   const std::vector<Eigenbasis>& eigenbases(size_t i) const { return eigenbases_[i]; }
 
+  /// Goes on counting from `counters`, which say what the coming steps do. The running averages and eigenbases are
+  /// tensors: overwrite them in place.
+  void resume(const KfacCounters& counters);
+
   /// Bytes of the tensors that this rank holds now.
   FactorBytes state_bytes() const;
   /// One host synchronisation.

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "core/error.h"
+#include "runtime/convolve3d.h"
 
 namespace spillway {
 namespace {
@@ -13,12 +14,14 @@ torch::nn::Conv3d convolution(int64_t in, int64_t out) {
   return torch::nn::Conv3d(torch::nn::Conv3dOptions(in, out, 3).padding(1));
 }
 
-at::Tensor relu_of(torch::nn::Conv3d& convolution, const at::Tensor& x) {
-  at::Tensor y = convolution->forward(x);
+/// ReLU and a maximum commute, and after the pool there is an eighth of the voxels to remember.
+at::Tensor pool_and_relu(const at::Tensor& x) {
+  at::Tensor y = at::max_pool3d(x, 2);
   return at::relu_(y);
 }
 
-at::Tensor upsample_twice(const at::Tensor& x) {
+at::Tensor relu_and_upsample(at::Tensor x) {
+  at::relu_(x);
   return at::upsample_nearest3d(x, {x.size(2) * 2, x.size(3) * 2, x.size(4) * 2});
 }
 
@@ -48,10 +51,10 @@ at::Tensor Bp3dImpl::forward(at::Tensor x) {
   for (int64_t d = 2; d < 5; ++d)
     TORCH_CHECK(x.size(d) > 0 && x.size(d) % kMultiple == 0, "Bp3d: input has shape ", x.sizes(),
                 "; D, H and W must be positive multiples of ", kMultiple, ", not ", x.size(d));
-  x = at::max_pool3d(relu_of(down1_, x), 2);
-  x = at::max_pool3d(relu_of(down2_, x), 2);
-  x = upsample_twice(relu_of(up1_, x));
-  x = upsample_twice(relu_of(up2_, x));
+  x = pool_and_relu(convolve(down1_, x));
+  x = pool_and_relu(convolve(down2_, x));
+  x = relu_and_upsample(convolve(up1_, x));
+  x = relu_and_upsample(convolve(up2_, x));
   return head_->forward(x);
 }
 

@@ -85,16 +85,21 @@ Split split(int64_t cases) {
   return parts;
 }
 
-Batch gather(const Dataset& dataset, const std::vector<int64_t>& indices) {
-  TORCH_CHECK(!indices.empty(), "gather: no cases were asked for; at least 1 is needed");
-  if (indices.size() == 1) return dataset.at(indices[0]);
+Batch together(const std::vector<Batch>& cases) {
+  TORCH_CHECK(!cases.empty(), "together: there are no cases; at least 1 is needed");
   std::vector<at::Tensor> inputs, targets;
-  for (int64_t index : indices) {
-    auto batch = dataset.at(index);
-    inputs.push_back(std::move(batch.input));
-    targets.push_back(std::move(batch.target));
+  for (const Batch& one : cases) {
+    inputs.push_back(one.input);
+    targets.push_back(one.target);
   }
   return {at::cat(inputs), at::cat(targets)};
+}
+
+Batch gather(const Dataset& dataset, const std::vector<int64_t>& indices) {
+  TORCH_CHECK(!indices.empty(), "gather: no cases were asked for; at least 1 is needed");
+  std::vector<Batch> cases;
+  for (int64_t index : indices) cases.push_back(dataset.at(index));
+  return cases.size() == 1 ? cases[0] : together(cases);
 }
 
 std::unique_ptr<Dataset> cached(std::unique_ptr<Dataset> dataset, int64_t cache_bytes) {

@@ -38,6 +38,9 @@ struct Split {
 /// Throws BadRequest when there are fewer than 2.
 Split split(int64_t cases);
 
+/// A new batch of these cases, in that order: also of one case a copy. Throws c10::Error when there are none.
+Batch together(const std::vector<Batch>& cases);
+
 /// The cases `indices` as one batch, in that order. Throws as Dataset::at; c10::Error when `indices` is empty.
 Batch gather(const Dataset& dataset, const std::vector<int64_t>& indices);
 

@@ -133,17 +133,18 @@ std::string draw_curves(const std::string& title, std::vector<Curve> curves) {
   return out + draw_labels(curves, scale.axis) + "</svg>\n" + missing_note(curves) + "</figure>\n";
 }
 
-std::vector<MetricPoint> points_of(const std::vector<double>& losses) {
+std::vector<MetricPoint> loss_points(const TrainResult& r) {
   std::vector<MetricPoint> points;
-  for (size_t i = 0; i < losses.size(); ++i) points.push_back({static_cast<int64_t>(i) + 1, losses[i]});
+  const int64_t first = r.resumed_from_step.value_or(0) + 1;
+  for (size_t i = 0; i < r.losses.size(); ++i) points.push_back({first + static_cast<int64_t>(i), r.losses[i]});
   return points;
 }
 
 }  // namespace
 
 std::string draw_losses(const TrainResult& result, const std::vector<NamedResult>& others) {
-  std::vector<Curve> curves{{"this run", points_of(result.losses)}};
-  for (const NamedResult& other : others) curves.push_back({other.name, points_of(other.result.losses)});
+  std::vector<Curve> curves{{"this run", loss_points(result)}};
+  for (const NamedResult& other : others) curves.push_back({other.name, loss_points(other.result)});
   return draw_curves("Loss", std::move(curves));
 }
 

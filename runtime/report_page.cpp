@@ -29,12 +29,15 @@ std::string budget_of(const TrainResult& r) {
 std::string title_of(const TrainResult& r) {
   std::string title = r.options.model;
   if (r.shape[0] > 0) title += str(", ", r.shape[0], "×", r.shape[1], "×", r.shape[2]);
+  if (r.image_edge > 0) title += str(", ", r.image_edge, "×", r.image_edge);
+  if (r.sequence_length > 0) title += str(", ", counted(r.sequence_length, "token"));
   return str(title, ", ", counted(r.world_size, "rank"), ", ", budget_of(r));
 }
 
 std::string subtitle_of(const TrainResult& r) {
   std::string text = str(r.options.data, ", batch ", r.options.batch, " per rank");
-  if (r.options.model.starts_with("unet")) text += str(", ", counted(r.options.filters, "filter"));
+  if (r.options.accumulate > 1) text += str(" × ", r.options.accumulate);
+  if (r.options.filters > 0) text += str(", ", counted(r.options.filters, "filter"));
   return str(text, ", ", r.options.optimizer, r.kfac ? " + K-FAC" : "", ", ",
              counted(static_cast<int64_t>(r.losses.size()), "step"), ", seed ", r.options.seed);
 }
@@ -51,7 +54,7 @@ std::string step_heading(const TrainResult& r) {
   const auto step = static_cast<size_t>(r.recording.step);
   std::string heading = "One step from inside";
   if (r.recording.step < 0) return heading;
-  std::string which = str("step ", step + 1);
+  std::string which = str("step ", r.resumed_from_step.value_or(0) + r.recording.step + 1);
   if (step < r.step_kinds.size() && !r.step_kinds[step].empty()) which += str(", ", escape(r.step_kinds[step]));
   if (r.world_size > 1) which += ", rank 0";
   return str(heading, " <small>", which, "</small>");

@@ -20,8 +20,12 @@ std::vector<int64_t> Sampler::next() {
   return own;
 }
 
-int64_t Sampler::steps_per_epoch() const {
-  const int64_t per_step = batch_ * world_;
+void Sampler::skip(int64_t times) {
+  for (int64_t i = 0; i < times * batch_ * world_; ++i) draw();
+}
+
+int64_t Sampler::steps_per_epoch(int64_t micro_batches) const {
+  const int64_t per_step = batch_ * world_ * micro_batches;
   return (static_cast<int64_t>(cases_.size()) + per_step - 1) / per_step;
 }
 

@@ -13,8 +13,10 @@ class Sampler {
   Sampler(std::vector<int64_t> cases, int64_t batch, int rank, int world, uint64_t seed);
   /// The cases of this rank in the next step.
   std::vector<int64_t> next();
-  /// Steps that see every case at least once.
-  int64_t steps_per_epoch() const;
+  /// Deals `times` times and tells nobody.
+  void skip(int64_t times);
+  /// Steps of `micro_batches` batches each that see every case at least once.
+  int64_t steps_per_epoch(int64_t micro_batches = 1) const;
 
  private:
   int64_t draw();

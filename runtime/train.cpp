@@ -13,6 +13,7 @@
 #include "runtime/fingerprint.h"
 #include "runtime/grad_worker_choice.h"
 #include "runtime/host_cases.h"
+#include "runtime/model_info.h"
 #include "swap/schedule.h"
 
 namespace spillway {
@@ -75,6 +76,36 @@ double choose_fraction(const RunContext& context, const std::optional<Observatio
   GradWorkerChoice choice = choose_grad_worker_frac(inputs);
   reason = choice.reason;
   return choice.grad_worker_frac;
+}
+
+/// Synthetic images show few of a model's classes, so that a short training meets each of them often.
+constexpr int64_t kLargestImageClasses = 10;
+
+DatasetOptions dataset_options(const TrainOptions& options) {
+  DatasetOptions data;
+  data.shape = options.shape;
+  data.seed = options.seed;
+  data.cases = options.cases;
+  const bool images = model_info(options.model).input == InputKind::images;
+  if (options.classes > 0) data.classes = images ? std::min(options.classes, kLargestImageClasses) : options.classes;
+  return data;
+}
+
+/// How long the run is to be, and where it begins.
+struct Length {
+  int64_t first = 0;
+  int64_t steps = 0;
+};
+
+Length length_of(const RunContext& context) {
+  const TrainOptions& options = context.options;
+  Length length{.steps = options.epochs > 0 ? options.epochs * steps_per_epoch(context) : options.steps};
+  if (!options.resume) return length;
+  length.first = checkpoint_step(options.checkpoint, options, context.world());
+  if (length.first >= length.steps)
+    throw BadRequest(str("[train] the checkpoint in '", options.checkpoint, "' is of step ", length.first,
+                         ", and the run is to end after ", length.steps, ": nothing is left; ask for more steps"));
+  return length;
 }
 
 /// Of the first `count` steps, without the first two where more are left.
@@ -161,19 +192,18 @@ double step_time_ratio(const TrainResult& run, const TrainResult& base) {
   return divisor > 0 ? median_of_steps(run, common) / divisor : 0;
 }
 
-RunContext make_context(const TrainOptions& options, ddl::Comm comm) {
-  options.validate();
-  RunContext context{.options = options, .data = nullptr, .split = {}, .comm = std::move(comm)};
-  DatasetOptions data;
-  data.shape = options.shape;
-  data.seed = options.seed;
-  auto dataset = open_dataset(options.model, options.data, data);
+RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
+  asked.validate();
+  RunContext context{.options = with_model_defaults(asked), .data = nullptr, .split = {}, .comm = std::move(comm)};
+  const TrainOptions& options = context.options;
+  auto dataset = open_dataset(options.model, options.data, dataset_options(options));
   context.split = split(dataset->size());
   const int64_t together = options.batch * context.world();
   if (together > static_cast<int64_t>(context.split.train.size()))
     throw BadRequest(str("[train] ", context.world(), " ranks of batch ", options.batch, " take ", together,
                          " cases at once, but there are ", context.split.train.size(), " to train on (",
-                         context.split.validation.size(), " are held out); use fewer ranks or more cases"));
+                         context.split.validation.size(),
+                         " are held out); use fewer ranks, a smaller batch or more cases"));
   const int64_t ranks = context.comm ? context.comm->communicator->local_size() : 1;
   context.data = in_host_memory(std::move(dataset), discover_host().memory_bytes / 4 / ranks);
   return context;
@@ -214,6 +244,7 @@ int64_t resolve_budget(const BudgetRequest& request, const Observation& observed
 TrainResult train(const RunContext& given, TrainListener& listener, const std::atomic<bool>* interrupt) {
   RunContext context = given;
   const TrainOptions& options = given.options;
+  const Length length = length_of(context);
   TrainResult result;
   result.options = options;
   result.world_size = context.world();
@@ -237,30 +268,41 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
   }
 
   listener.on_start();
+  if (!options.checkpoint.empty() && context.rank() == 0) prepare_checkpoint_folder(options.checkpoint);
   StepRecorder recorder(CpuDevice::instance().ledger());
   TrainingRun run(context, result.budget_bytes, fraction, &recorder);
-  Sampler lengths(context.split.train, options.batch, 0, context.world(), options.seed);
-  const int64_t steps = options.epochs > 0 ? options.epochs * lengths.steps_per_epoch() : options.steps;
+  if (options.resume) {
+    run.resume();
+    result.resumed_from_step = length.first;
+    listener.on_decision(str("goes on from step ", length.first, " of '", options.checkpoint, "'"));
+  }
+  const int64_t steps = length.steps;
   const int64_t every = options.validate_every > 0 ? options.validate_every : (steps + 4) / 5;
   result.metric_name = run.task().metric_name();
   const Batch sample = context.data->at(0);
   if (sample.input.dim() == 5) result.shape = {sample.input.size(2), sample.input.size(3), sample.input.size(4)};
+  if (sample.input.dim() == 4) result.image_edge = sample.input.size(2);
+  if (model_info(options.model).input == InputKind::tokens) result.sequence_length = sample.input.size(1);
 
   auto measure = [&](int64_t step) {
     result.metric.push_back({step, run.validate()});
     listener.on_metric(result.metric.back());
   };
-  measure(0);
-  for (int64_t i = 0; i < steps && !result.interrupted; ++i) {
-    if (i == steps - 1) recorder.start(i);
+  measure(length.first);
+  for (int64_t i = length.first; i < steps && !result.interrupted; ++i) {
+    if (i == steps - 1) recorder.start(i - length.first);
     StepOutcome outcome = run.step(interrupt && interrupt->load());
     if (i == steps - 1) result.recording = recorder.stop();
     result.losses.push_back(outcome.loss);
+    result.learning_rates.push_back(outcome.lr);
     result.step_seconds.push_back(outcome.seconds);
     result.step_kinds.push_back(outcome.kind);
     result.interrupted = outcome.stop;
     listener.on_step(i + 1, steps, outcome, run.session().ledger().used_bytes());
     if ((i + 1) % every == 0 || i + 1 == steps) measure(i + 1);
+    const bool last = i + 1 == steps || result.interrupted;
+    const bool due = options.checkpoint_every > 0 && (i + 1) % options.checkpoint_every == 0;
+    if (!options.checkpoint.empty() && (last || due)) run.save();
   }
   result.weights_sha256 = weights_sha256(run.task().module());
   if (run.kfac()) result.kfac = summarise(*run.kfac(), context.world(), fraction, reason);

@@ -4,6 +4,9 @@
 
 #include "core/disk_tier.h"
 #include "core/error.h"
+#include "runtime/autocast.h"
+#include "runtime/layout.h"
+#include "runtime/model_info.h"
 
 namespace spillway {
 
@@ -28,23 +31,72 @@ BudgetRequest BudgetRequest::parse(std::string_view text) {
   return request;
 }
 
-void TrainOptions::validate() const {
-  auto require = [](bool good, std::string_view field, const auto& value, std::string_view allowed) {
-    if (!good) throw BadRequest(str("TrainOptions: ", field, " is ", value, "; allowed is ", allowed));
+namespace {
+
+void require(bool good, std::string_view field, const auto& value, std::string_view allowed) {
+  if (!good) throw BadRequest(str("TrainOptions: ", field, " is ", value, "; allowed is ", allowed));
+}
+
+void validate_model(const TrainOptions& o) {
+  const ModelInfo& info = model_info(o.model);
+  auto choice = [&](std::string_view field, int64_t value, int64_t own, int64_t least) {
+    require(value == 0 || own > 0, field, value, str("none: ", o.model, " has no such choice"));
+    require(value == 0 || value >= least, field, value, str(least, " or more"));
   };
-  require(batch >= 1, "batch", batch, "1 or more");
-  require(filters >= 1, "filters", filters, "1 or more");
+  choice("cases", o.cases, info.cases, 2);
+  choice("batch", o.batch, info.batch, 1);
+  choice("filters", o.filters, info.filters, 1);
+  choice("hidden", o.hidden, info.hidden, 1);
+  choice("layers", o.layers, info.layers, 1);
+  choice("classes", o.classes, info.classes, 2);
+  require(layout_named(o.memory_format) == Layout::contiguous || info.has_channels(), "memory_format", o.memory_format,
+          str("contiguous: ", o.model, " has no channels"));
+}
+
+void validate_optimizer(const TrainOptions& o) {
+  const bool known = o.optimizer == "sgd" || o.optimizer == "adam" || o.optimizer == "adamw" || o.optimizer == "lamb";
+  require(known, "optimizer", o.optimizer, "sgd, adam, adamw or lamb");
+  require(o.lr > 0, "lr", o.lr, "above 0");
+  require(o.momentum >= 0 && o.momentum < 1, "momentum", o.momentum, "0 up to, not including, 1");
+  require(!o.nesterov || (o.optimizer == "sgd" && o.momentum > 0), "nesterov", "on", "off without sgd and momentum");
+  require(o.weight_decay >= 0, "weight_decay", o.weight_decay, "0 or more");
+  require(o.warmup >= 0, "warmup", o.warmup, "0 or more");
+  require(o.clip_norm >= 0, "clip_norm", o.clip_norm, "0 or more");
+  require(o.clip_norm == 0 || !o.use_kfac, "clip_norm", o.clip_norm, "0 with K-FAC, whose kl_clip bounds its steps");
+}
+
+}  // namespace
+
+void TrainOptions::validate() const {
+  validate_model(*this);
   require(epochs >= 0, "epochs", epochs, "0 or more");
   require(epochs > 0 || steps >= 1, "steps", steps, "1 or more");
-  require(optimizer == "adam" || optimizer == "sgd", "optimizer", optimizer, "adam or sgd");
-  require(lr > 0, "lr", lr, "above 0");
-  require(momentum >= 0 && momentum < 1, "momentum", momentum, "0 up to, not including, 1");
-  require(weight_decay >= 0, "weight_decay", weight_decay, "0 or more");
   const bool host_given = host_budget.kind == BudgetRequest::Kind::bytes;
   require(disk.empty() || !host_given || host_budget.bytes >= DiskTier::kMinHostBytes, "host_budget", host_budget.bytes,
           str(DiskTier::kMinHostBytes, " or more, with a disk"));
+  validate_optimizer(*this);
+  require(accumulate >= 1, "accumulate", accumulate, "1 or more");
+  check_amp(amp);
   require(validate_every >= 0, "validate_every", validate_every, "0 or more");
+  require(checkpoint_every >= 0, "checkpoint_every", checkpoint_every, "0 or more");
+  require(checkpoint_every == 0 || !checkpoint.empty(), "checkpoint_every", checkpoint_every,
+          "0 without a folder for checkpoints");
+  require(!resume || !checkpoint.empty(), "resume", "on", "off without a folder for checkpoints");
   if (use_kfac) kfac.validate();
+}
+
+TrainOptions with_model_defaults(TrainOptions options) {
+  const ModelInfo& info = model_info(options.model);
+  auto fill = [](int64_t& value, int64_t own) {
+    if (value == 0) value = own;
+  };
+  fill(options.cases, info.cases);
+  fill(options.batch, info.batch);
+  fill(options.filters, info.filters);
+  fill(options.hidden, info.hidden);
+  fill(options.layers, info.layers);
+  fill(options.classes, info.classes);
+  return options;
 }
 
 }  // namespace spillway

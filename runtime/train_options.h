@@ -5,9 +5,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/bytes.h"
 #include "kfac/options.h"
+#include "runtime/lr_schedule.h"
 #include "runtime/shape3.h"
 
 namespace spillway {
@@ -24,21 +26,32 @@ struct BudgetRequest {
 };
 
 struct TrainOptions {
-  std::string model = "unet3d";       ///< unet3d or mlp
+  std::string model = "unet3d";       ///< one that model_info() knows
   std::string data = "synthetic:96";  ///< a folder of NIfTI cases, or synthetic:N
   Shape3 shape = {0, 0, 0};           ///< what volumes are cropped and padded to; zeros: chosen by the data
-  int64_t batch = 1;                  ///< cases per rank and step, ≥ 1
-  int64_t filters = 16;               ///< channels of the top level of unet3d, ≥ 1
+  int64_t cases = 0;                  ///< of synthetic data; like the next five, 0 is the model's own default
+  int64_t batch = 0;                  ///< cases per rank and micro-batch
+  int64_t filters = 0;                ///< channels of the top level
+  int64_t hidden = 0;                 ///< width of hidden layers
+  int64_t layers = 0;                 ///< hidden layers
+  int64_t classes = 0;                ///< outputs
   int64_t steps = 10;                 ///< ≥ 1; ignored when epochs > 0
   int64_t epochs = 0;                 ///< passes over the training cases; 0: use `steps`
   BudgetRequest budget;
   BudgetRequest host_budget;  ///< of host memory for pages that left the device
   std::string disk;           ///< directory for pages that the host budget has no room for; empty: none
 
-  std::string optimizer = "adam";  ///< adam or sgd
-  double lr = 5e-4;                ///< > 0
-  double momentum = 0.9;           ///< of sgd, in [0, 1)
-  double weight_decay = 0;         ///< ≥ 0
+  std::string optimizer = "adam";            ///< sgd, adam, adamw or lamb
+  double lr = 5e-4;                          ///< > 0
+  double momentum = 0.9;                     ///< of sgd, in [0, 1)
+  bool nesterov = false;                     ///< of sgd with momentum
+  double weight_decay = 0;                   ///< ≥ 0
+  int64_t warmup = 0;                        ///< steps over which lr rises to its value, ≥ 0
+  std::vector<Decay> lr_decay;               ///< what lr is multiplied by, from which epoch on
+  double clip_norm = 0;                      ///< longest gradient, 2-norm over all parameters; 0: any. Not with K-FAC
+  int64_t accumulate = 1;                    ///< micro-batches per step, whose gradients are averaged, ≥ 1
+  std::string amp = "off";                   ///< off or bf16: forward and loss under autocast
+  std::string memory_format = "contiguous";  ///< or channels_last, for models with channels
 
   bool use_kfac = false;
   kfac::KfacOptions kfac;
@@ -48,8 +61,16 @@ struct TrainOptions {
   bool deterministic = false;  ///< deterministic algorithms only
   int64_t validate_every = 0;  ///< steps between measurements on the held-out cases; 0: at the start and the end
 
+  std::string checkpoint;        ///< folder for the checkpoint; empty: none is written
+  int64_t checkpoint_every = 0;  ///< steps between checkpoints; 0: one at the end, and when interrupted
+  bool resume = false;           ///< go on from the checkpoint in that folder
+
   /// Throws BadRequest naming the field, its value and the allowed range.
   void validate() const;
 };
+
+/// `options`, with what was left at 0 filled in by the model's own defaults. Throws BadRequest for a model that is not
+/// known.
+TrainOptions with_model_defaults(TrainOptions options);
 
 }  // namespace spillway

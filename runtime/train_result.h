@@ -72,7 +72,9 @@ struct AllreduceSummary {
 struct TrainResult {
   TrainOptions options;
   int world_size = 1;
-  Shape3 shape{};  ///< of a case; zeros for vectors
+  Shape3 shape{};               ///< of a case; zeros where it is no volume
+  int64_t image_edge = 0;       ///< of a case; 0 where it is no image
+  int64_t sequence_length = 0;  ///< of a case; 0 where it is no sequence
   int64_t parameters = 0;
   std::string metric_name;
 
@@ -87,7 +89,9 @@ struct TrainResult {
   int64_t bytes_from_disk = 0;
   int64_t rss_peak_bytes = 0;
 
-  std::vector<double> losses;  ///< means over ranks
+  std::optional<int64_t> resumed_from_step;  ///< of a checkpoint; what follows is of the steps after it
+  std::vector<double> losses;                ///< means over ranks
+  std::vector<double> learning_rates;
   std::vector<double> step_seconds;
   std::vector<std::string> step_kinds;
   std::vector<MetricPoint> metric;

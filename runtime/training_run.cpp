@@ -8,6 +8,10 @@
 #include "core/error.h"
 #include "ddl/collectives.h"
 #include "kfac/preconditioner.h"
+#include "runtime/autocast.h"
+#include "runtime/kfac_state.h"
+#include "runtime/layout.h"
+#include "runtime/seismic.h"
 #include "swap/schedule.h"
 
 namespace spillway {
@@ -19,13 +23,16 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& options, torch::nn::Module& module) {
-  if (options.optimizer == "sgd")
+std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, torch::nn::Module& module) {
+  if (o.optimizer == "sgd")
     return std::make_unique<Sgd>(
         module.parameters(),
-        SgdOptions{.lr = options.lr, .momentum = options.momentum, .weight_decay = options.weight_decay});
-  return std::make_unique<Adam>(module.parameters(),
-                                AdamOptions{.lr = options.lr, .weight_decay = options.weight_decay});
+        SgdOptions{.lr = o.lr, .momentum = o.momentum, .nesterov = o.nesterov, .weight_decay = o.weight_decay});
+  if (o.optimizer == "lamb")
+    return std::make_unique<Lamb>(module.parameters(), LambOptions{.lr = o.lr, .weight_decay = o.weight_decay});
+  const AdamOptions adam{.lr = o.lr, .weight_decay = o.weight_decay};
+  if (o.optimizer == "adamw") return std::make_unique<AdamW>(module.parameters(), adam);
+  return std::make_unique<Adam>(module.parameters(), adam);
 }
 
 SessionOptions session_options(const TrainOptions& train, int64_t budget_bytes, StepRecorder* recorder) {
@@ -46,14 +53,28 @@ SessionOptions session_options(const TrainOptions& train, int64_t budget_bytes, 
 }  // namespace
 
 TaskOptions task_options(const TrainOptions& options, const Dataset& data) {
+  constexpr int64_t kHeadWidth = 64;
   TaskOptions task;
   task.unet3d.filters = options.filters;
-  if (options.model == "mlp") {
-    const Batch sample = data.at(0);
-    task.mlp.input = sample.input.size(1);
-    task.mlp.classes = 10;
-  }
+  task.bp3d.filters = options.filters;
+  for (double share : kSeismicShares) task.bp3d_class_weights.push_back(1 / (3 * share));
+  task.resnet50 = {.classes = options.classes, .filters = options.filters};
+  task.bert.layers = options.layers;
+  task.bert.hidden = options.hidden;
+  task.bert.heads = std::max<int64_t>(1, options.hidden / kHeadWidth);
+  task.bert.intermediate = 4 * options.hidden;
+  if (options.model == "mlp")
+    task.mlp = {.input = data.at(0).input.size(1),
+                .hidden = options.hidden,
+                .layers = options.layers,
+                .classes = options.classes};
   return task;
+}
+
+int64_t steps_per_epoch(const RunContext& context) {
+  const TrainOptions& options = context.options;
+  return Sampler(context.split.train, options.batch, 0, context.world(), options.seed)
+      .steps_per_epoch(options.accumulate);
 }
 
 int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
@@ -67,12 +88,17 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
                          StepRecorder* recorder)
     : context_(context),
       session_(std::make_unique<Session>(session_options(context.options, budget_bytes, recorder))),
-      sampler_(context.split.train, context.options.batch, context.rank(), context.world(), context.options.seed) {
+      sampler_(context.split.train, context.options.batch, context.rank(), context.world(), context.options.seed),
+      lr_{.lr = context.options.lr,
+          .warmup_steps = context.options.warmup,
+          .decays = context.options.lr_decay,
+          .steps_per_epoch = steps_per_epoch(context)} {
   const TrainOptions& options = context.options;
   at::manual_seed(options.seed);
   {
     CategoryScope category(Category::weights);
     task_ = make_task(options.model, task_options(options, *context.data));
+    lay_out(task_->module(), layout_named(options.memory_format));
   }
   optimizer_ = make_optimizer(options, task_->module());
   if (options.use_kfac) {
@@ -84,23 +110,52 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   at::manual_seed(options.seed * 1'000'003 + 1 + static_cast<uint64_t>(context.rank()));
 }
 
+std::vector<TrainingRun::Cases> TrainingRun::next_cases() {
+  std::vector<Cases> all(static_cast<size_t>(context_.options.accumulate));
+  for (Cases& cases : all)
+    for (int64_t index : sampler_.next()) cases.push_back(context_.data->at(index));
+  return all;
+}
+
+Batch TrainingRun::to_device(const Cases& cases) const {
+  Batch batch = together(cases);
+  const Layout layout = layout_named(context_.options.memory_format);
+  batch.input = batch.input.contiguous(memory_format(layout, batch.input.dim()));
+  return batch;
+}
+
+at::Tensor TrainingRun::learn(const Cases& cases) {
+  const TrainOptions& options = context_.options;
+  const Batch batch = to_device(cases);
+  at::Tensor loss;
+  {
+    Autocast autocast(options.amp);
+    loss = task_->loss(batch);
+  }
+  if (options.accumulate > 1) loss = loss / options.accumulate;
+  if (kfac_) kfac_->watch(loss, batch.input.size(0));
+  loss.backward();
+  return loss.detach();
+}
+
 StepOutcome TrainingRun::step(bool want_stop) {
   StepOutcome outcome;
   const auto start = Clock::now();
-  Batch cases = gather(*context_.data, sampler_.next());
+  const std::vector<Cases> cases = next_cases();
+  outcome.lr = lr_.at(steps_done_);
+  optimizer_->set_lr(outcome.lr);
   outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
   Session::Step scope = session_->step(outcome.kind);
-  Batch batch{cases.input.clone(), cases.target.clone()};  // from host memory to the device
-  at::Tensor loss = task_->loss(batch);
-  if (kfac_) kfac_->watch(loss, batch.input.size(0));
-  loss.backward();
-  batch = {};
+  at::Tensor loss = learn(cases[0]);
+  for (size_t i = 1; i < cases.size(); ++i) loss = loss + learn(cases[i]);
   auto [mean_loss, stop] = average(loss, want_stop);
   if (kfac_) kfac_->step(optimizer_->lr());
+  if (context_.options.clip_norm > 0) optimizer_->clip_gradients(context_.options.clip_norm);
   optimizer_->step();
   optimizer_->zero_grad();
   scope.finish();
   if (const Schedule* schedule = session_->schedule(outcome.kind)) outcome.bound_seconds = schedule->bound_seconds;
+  ++steps_done_;
   outcome.loss = mean_loss;
   outcome.stop = stop > 0;
   outcome.seconds = seconds_since(start);
@@ -115,6 +170,9 @@ std::pair<double, double> TrainingRun::average(const at::Tensor& loss, bool want
     if (parameter.grad().defined()) tensors.push_back(parameter.grad());
   gradient_bytes_ = 0;
   for (const at::Tensor& gradient : tensors) gradient_bytes_ += static_cast<int64_t>(gradient.nbytes());
+  // Running statistics too: every rank saw other cases, and all ranks are to stay the same.
+  for (const at::Tensor& buffer : task_->module().buffers())
+    if (buffer.is_floating_point()) tensors.push_back(buffer);
   at::Tensor status = at::stack({loss.detach().to(at::kFloat), at::scalar_tensor(want_stop ? 1.f : 0.f)});
   tensors.push_back(status);
   const auto start = Clock::now();
@@ -123,21 +181,52 @@ std::pair<double, double> TrainingRun::average(const at::Tensor& loss, bool want
   return {status[0].item<double>(), status[1].item<double>()};
 }
 
+double TrainingRun::measure(const Cases& cases) {
+  const Batch batch = to_device(cases);
+  Autocast autocast(context_.options.amp);
+  return task_->metric(batch);
+}
+
 double TrainingRun::validate() {
   at::Tensor sum = at::zeros({2});
   const std::vector<int64_t>& cases = context_.split.validation;
   for (size_t i = 0; i < cases.size(); ++i) {
     if (static_cast<int>(i) % context_.world() != context_.rank()) continue;
-    Batch on_host = context_.data->at(cases[i]);
+    const Cases on_host{context_.data->at(cases[i])};
     Session::Step scope = session_->step("validate");
-    Batch batch{on_host.input.clone(), on_host.target.clone()};
-    const double value = task_->metric(batch);
-    batch = {};
+    const double value = measure(on_host);
     scope.finish();
     sum.add_(at::tensor({static_cast<float>(value), 1.f}));
   }
   if (context_.comm) ddl::allreduce_({sum}, context_.comm, ddl::Reduction::sum);
   return sum[0].item<double>() / std::max(1.0, sum[1].item<double>());
+}
+
+std::vector<StateTensor> TrainingRun::state() {
+  std::vector<StateTensor> all;
+  std::vector<std::string> names;
+  for (const auto& p : task_->module().named_parameters())
+    names.push_back(p.key()), all.emplace_back(p.key(), p.value());
+  for (const auto& b : task_->module().named_buffers()) all.emplace_back(b.key(), b.value());
+  for (const OptimizerState& kind : optimizer_->state())
+    for (size_t i = 0; i < names.size(); ++i)
+      all.emplace_back(str("optimizer/", kind.name, "/", names[i]), kind.tensors[i]);
+  if (kfac_) add_kfac_state(*kfac_, context_.comm, all);
+  return all;
+}
+
+void TrainingRun::save() {
+  const TrainOptions& options = context_.options;
+  write_checkpoint(options.checkpoint, options, steps_done_, state(), context_.comm);
+}
+
+void TrainingRun::resume() {
+  const TrainOptions& options = context_.options;
+  steps_done_ = checkpoint_step(options.checkpoint, options, context_.world());
+  std::vector<StateTensor> all = state();
+  read_checkpoint(options.checkpoint, all, context_.comm);
+  if (kfac_) resume_kfac(*kfac_, all);
+  sampler_.skip(steps_done_ * options.accumulate);
 }
 
 int64_t TrainingRun::parameters() const {

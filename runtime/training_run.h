@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ddl/operators.h"
+#include "runtime/checkpoint.h"
 #include "runtime/dataset.h"
 #include "runtime/recorder.h"
 #include "runtime/sampler.h"
@@ -25,14 +26,18 @@ struct RunContext {
   int world() const { return comm ? comm->communicator->size() : 1; }
 };
 
-/// The model's options for these training options and this data.
+/// The model's options for these training options (with_model_defaults) and this data.
 TaskOptions task_options(const TrainOptions& options, const Dataset& data);
+
+/// Steps that see every case at least once.
+int64_t steps_per_epoch(const RunContext& context);
 
 /// The largest of all ranks' values. Collective.
 int64_t max_over_ranks(const ddl::Comm& comm, int64_t value);
 
 struct StepOutcome {
-  double loss = 0;  ///< mean over ranks
+  double loss = 0;  ///< mean over ranks and micro-batches
+  double lr = 0;
   double seconds = 0;
   std::string kind;
   double bound_seconds = 0;  ///< least time of such a step under the budget; 0 before one was planned
@@ -48,6 +53,14 @@ class TrainingRun {
   TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
               StepRecorder* recorder = nullptr);
 
+  /// Goes on from the checkpoint in the options' folder: everything that this run has is overwritten. Throws as
+  /// checkpoint_step() and read_checkpoint().
+  void resume();
+  /// Writes a checkpoint to the options' folder. Collective. Throws as write_checkpoint().
+  void save();
+  /// Steps since the very first, resumed ones included.
+  int64_t steps_done() const { return steps_done_; }
+
   /// One training step on the next cases. Throws OutOfBudget, ddl::CommError.
   StepOutcome step(bool want_stop = false);
   /// The metric on the held-out cases, each measured by one rank; the mean on every rank.
@@ -61,8 +74,19 @@ class TrainingRun {
   double gradient_seconds() const { return gradient_seconds_; }
 
  private:
-  /// Averages gradients and (loss, stop) over the ranks; the averages of the latter two.
+  using Cases = std::vector<Batch>;
+
+  /// The cases of each micro-batch of the next step, in host memory.
+  std::vector<Cases> next_cases();
+  /// Those cases on the device.
+  Batch to_device(const Cases& cases) const;
+  /// Forward and backward of a micro-batch; its share of the loss.
+  at::Tensor learn(const Cases& cases);
+  double measure(const Cases& cases);
+  /// Averages gradients, buffers and (loss, stop) over the ranks; the averages of the latter two.
   std::pair<double, double> average(const at::Tensor& loss, bool want_stop);
+  /// All that the next step depends on, but the generators.
+  std::vector<StateTensor> state();
 
   const RunContext& context_;
   std::unique_ptr<Session> session_;
@@ -70,6 +94,8 @@ class TrainingRun {
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<kfac::Kfac> kfac_;
   Sampler sampler_;
+  LrSchedule lr_;
+  int64_t steps_done_ = 0;
   int64_t gradient_bytes_ = 0;
   double gradient_seconds_ = 0;
 };

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "runtime/convolve3d.h"
 
 namespace spillway {
 namespace {
@@ -59,7 +60,7 @@ ConvBlockImpl::ConvBlockImpl(const Options& o)
       norm_(register_module("norm", torch::nn::InstanceNorm3d(torch::nn::InstanceNorm3dOptions(o.out).affine(true)))) {}
 
 at::Tensor ConvBlockImpl::forward(at::Tensor x) {
-  x = conv_->forward(x);
+  x = convolve(conv_, x);
   return norm_drop_relu(x, *norm_, is_training() ? dropout_ : 0.0);
 }
 

@@ -176,21 +176,9 @@ struct Variant {
 
 std::vector<std::string> worker_arguments(const Options& options, const std::string& variant) {
   const TrainOptions& t = options.flags.options;
-  std::vector<std::string> arguments{"spillway",
-                                     "bench",
-                                     "paging",
-                                     "--worker",
-                                     variant,
-                                     "--model",
-                                     t.model,
-                                     "--data",
-                                     t.data,
-                                     "--filters",
-                                     std::to_string(t.filters),
-                                     "--batch",
-                                     std::to_string(t.batch),
-                                     "--seed",
-                                     std::to_string(t.seed)};
+  std::vector<std::string> arguments{"spillway", "bench", "paging", "--worker", variant};
+  const std::vector<std::string> model = model_arguments(t);
+  arguments.insert(arguments.end(), model.begin(), model.end());
   auto add = [&](const char* flag, const std::string& value) { arguments.insert(arguments.end(), {flag, value}); };
   if (t.host_budget.kind == BudgetRequest::Kind::bytes) add("--host-budget", std::to_string(t.host_budget.bytes));
   if (!t.disk.empty()) add("--disk", t.disk);
@@ -294,7 +282,7 @@ int bench_paging(Options& options) {
         v.name, worker_arguments(options, v.budget_bytes != kUnlimitedBytes ? std::to_string(v.budget_bytes) : v.name));
   run_rounds(variants, options.steps);
   json result = report(train_options, observed, variants, infeasible);
-  if (options.flags.edge > 0) result["edge"] = options.flags.edge;
+  if (options.flags.edge) result["edge"] = *options.flags.edge;
   if (!options.json_file.empty()) {
     std::ofstream out(options.json_file);
     out << result.dump(2) << "\n";

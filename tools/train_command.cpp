@@ -58,6 +58,9 @@ void take_share_of_host(const ddl::Communicator& comm) {
 
 /// `adam`, `adam@0.01`, `unlimited`: the run to set beside, as a change to the main run's options.
 TrainOptions compared_options(TrainOptions options, const std::string& what) {
+  options.checkpoint.clear();
+  options.checkpoint_every = 0;
+  options.resume = false;
   const std::string kind = what.substr(0, what.find('@'));
   if (kind == "unlimited" && kind == what) {
     options.budget = {};
@@ -71,6 +74,7 @@ TrainOptions compared_options(TrainOptions options, const std::string& what) {
   options.use_kfac = false;
   options.optimizer = "adam";
   options.lr = 5e-4;
+  options.nesterov = false;
   if (kind != what) options.lr = std::strtod(what.c_str() + kind.size() + 1, nullptr);
   options.validate();
   return options;

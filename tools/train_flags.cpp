@@ -21,20 +21,6 @@ double fraction_named(const std::string& text, int world) {
 
 }  // namespace
 
-void TrainFlags::add_model_flags(CLI::App& command) {
-  command.add_option("--model", options.model, "unet3d or mlp")->capture_default_str();
-  command.add_option("--data", data, "Folder of NIfTI cases in the BraTS layout, or synthetic:EDGE (mlp: features)");
-  command.add_option("--edge", edge, "Edge of synthetic volumes, voxels; default 96");
-  command.add_option("--shape", shape,
-                     "What volumes are cropped and padded to, DxHxW, multiples of 16; default: the "
-                     "smallest that holds all cases");
-  command.add_option("--batch", options.batch, "Cases per rank and step")->capture_default_str();
-  command.add_option("--filters", options.filters, "Channels of unet3d's top level")->capture_default_str();
-  command.add_option("--seed", options.seed, "Of weights, data order, dropout and synthetic data")
-      ->capture_default_str();
-  command.add_option("--device", device, "cpu, or auto")->capture_default_str();
-}
-
 void TrainFlags::add_tier_flags(CLI::App& command) {
   command
       .add_option("--host-budget", host_budget,
@@ -52,10 +38,7 @@ void TrainFlags::add_training_flags(CLI::App& command) {
                   "first), or none")
       ->capture_default_str();
   add_tier_flags(command);
-  command.add_option("--optimizer", optimizer, "adam or sgd; default adam, with --kfac sgd");
-  command.add_option("--lr", lr, "Learning rate; default 5e-4 for adam, 0.1 for sgd");
-  command.add_option("--momentum", options.momentum, "Of sgd")->capture_default_str();
-  command.add_option("--weight-decay", options.weight_decay, "L2 penalty")->capture_default_str();
+  add_optimizer_flags(command);
   command.add_flag("--kfac", options.use_kfac, "Precondition gradients by K-FAC");
   command.add_option("--kfac-strategy", strategy, "comm_opt, mem_opt or hybrid")->capture_default_str();
   command
@@ -85,28 +68,24 @@ void TrainFlags::add_training_flags(CLI::App& command) {
                   "Steps between measurements on the held-out cases; 0: "
                   "five in a run")
       ->capture_default_str();
+  add_checkpoint_flags(command);
 }
 
 TrainOptions TrainFlags::resolve(int world) {
   if (device == "cuda")
     throw BadRequest("--device is 'cuda', but this program was built for the CPU alone; allowed is cpu or auto");
   if (device != "cpu" && device != "auto") throw BadRequest(str("--device is '", device, "'; allowed is cpu or auto"));
-  if (edge < 0) throw BadRequest(str("--edge is ", edge, "; it must be positive"));
-  if (edge > 0 && !shape.empty()) throw BadRequest("--edge and --shape exclude each other");
-  options.data = !data.empty() ? data : str("synthetic:", edge > 0 ? edge : options.model == "mlp" ? 32 : 96);
-  if (!shape.empty()) options.shape = parse_shape(shape);
-  if (edge > 0 && !data.empty() && options.model != "mlp") options.shape = {edge, edge, edge};
+  resolve_model();
   options.budget = BudgetRequest::parse(budget);
   options.host_budget = BudgetRequest::parse(host_budget);
-  options.optimizer = !optimizer.empty() ? optimizer : options.use_kfac ? "sgd" : "adam";
-  options.lr = lr != 0 ? lr : options.optimizer == "sgd" ? 0.1 : 5e-4;
+  resolve_optimizer();
   options.kfac.strategy = kfac::strategy_named(strategy);
   options.kfac.conv_factors = kfac::conv_factors_named(conv_factors);
   if (damping != 0) options.kfac.damping = damping;
   options.choose_grad_worker_frac = grad_worker_frac == "auto" && options.kfac.strategy == kfac::Strategy::hybrid;
   if (grad_worker_frac != "auto") options.kfac.grad_worker_frac = fraction_named(grad_worker_frac, world);
   options.validate();
-  return options;
+  return options = with_model_defaults(options);
 }
 
 }  // namespace spillway::tools

@@ -2,7 +2,9 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/train_options.h"
 
@@ -11,11 +13,12 @@ namespace spillway::tools {
 /// Flags as written, and the options they mean.
 struct TrainFlags {
   TrainOptions options;
-  int64_t edge = 0;
+  std::optional<int64_t> edge, cases, batch, filters, hidden, layers, classes;
   std::string shape, budget = "none", host_budget = "none", device = "auto", data;
   std::string strategy = "hybrid", grad_worker_frac = "auto", conv_factors = "auto";
   double lr = 0, damping = 0;
-  std::string optimizer;
+  std::optional<double> weight_decay;
+  std::string optimizer, lr_decay;
 
   /// Adds the flags of model and data only, or all of them.
   void add_model_flags(CLI::App& command);
@@ -24,6 +27,15 @@ struct TrainFlags {
   void add_tier_flags(CLI::App& command);
   /// The options for a world of `world` ranks. Throws BadRequest.
   TrainOptions resolve(int world);
+
+ private:
+  void add_optimizer_flags(CLI::App& command);
+  void add_checkpoint_flags(CLI::App& command);
+  void resolve_model();
+  void resolve_optimizer();
 };
+
+/// The flags of model and data that `options`, once resolved, came from: for another process that is to do the same.
+std::vector<std::string> model_arguments(const TrainOptions& options);
 
 }  // namespace spillway::tools

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -38,6 +39,16 @@ TEST(SamplerTest, DealsEveryCaseOncePerPassToDisjointRanks) {
   }
   for (int64_t c : cases) EXPECT_EQ(seen.count(c), 2u);
   EXPECT_EQ(ranks[0].steps_per_epoch(), 2);
+}
+
+TEST(SamplerTest, SkippingIsDealingUnseen) {
+  const std::vector<int64_t> cases{1, 2, 3, 4, 5};
+  Sampler one(cases, 2, 0, 1, 7), other(cases, 2, 0, 1, 7);
+  for (int i = 0; i < 4; ++i) one.next();
+  other.skip(4);
+  EXPECT_EQ(one.next(), other.next());
+  EXPECT_EQ(one.steps_per_epoch(), 3);
+  EXPECT_EQ(one.steps_per_epoch(2), 2);
 }
 
 TEST(SamplerTest, TheSeedDecidesTheOrderAndPassesDiffer) {
@@ -131,6 +142,71 @@ TEST(TrainTest, AnMlpLearnsAndItsResultIsWhole) {
   EXPECT_TRUE(to_json(result)["budget_bytes"].is_null());
 }
 
+TrainResult train_mlp(const std::function<void(TrainOptions&)>& change) {
+  TrainOptions options;
+  options.model = "mlp";
+  options.data = "synthetic:16";
+  options.steps = 6;
+  options.optimizer = "sgd";
+  options.lr = 0.1;
+  change(options);
+  TrainListener silent;
+  return train(make_context(options, {}), silent);
+}
+
+TEST(TrainTest, MicroBatchesEqualOneBatchOfTheirSum) {
+  const TrainResult one = train_mlp([](TrainOptions& o) { o.batch = 8; });
+  const TrainResult parts = train_mlp([](TrainOptions& o) { o.batch = 2, o.accumulate = 4; });
+  ASSERT_EQ(one.losses.size(), parts.losses.size());
+  for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(one.losses[i], parts.losses[i], 1e-5) << i;
+  // K-FAC's statistics are those of the whole batch, too.
+  auto kfac = [](TrainOptions& o) { o.use_kfac = true; };
+  const TrainResult one_kfac = train_mlp([&](TrainOptions& o) { kfac(o), o.batch = 8; });
+  const TrainResult parts_kfac = train_mlp([&](TrainOptions& o) { kfac(o), o.batch = 2, o.accumulate = 4; });
+  for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(one_kfac.losses[i], parts_kfac.losses[i], 1e-3) << i;
+}
+
+TEST(TrainTest, EveryStepTakesItsOwnLearningRate) {
+  auto changed = [](TrainOptions& o) {
+    o.cases = 31, o.batch = 14;  // two steps are an epoch of the 28 cases that are not held out
+    o.warmup = 3;
+    o.lr_decay = {{0.5, 2}};
+  };
+  const TrainResult result = train_mlp(changed);
+  const std::vector<double> expected{0.1 / 3, 0.1 * 2 / 3, 0.1, 0.1, 0.05, 0.05};
+  for (size_t i = 0; i < 6; ++i) EXPECT_DOUBLE_EQ(result.learning_rates[i], expected[i]) << i;
+  // They are really taken: without warm-up the first loss is the same and the second is not.
+  const TrainResult constant = train_mlp([](TrainOptions& o) { o.cases = 31, o.batch = 14; });
+  EXPECT_EQ(result.losses[0], constant.losses[0]);
+  EXPECT_NE(result.losses[1], constant.losses[1]);
+  // With a decay alone, all is the same until its epoch.
+  const TrainResult decayed = train_mlp([](TrainOptions& o) { o.cases = 31, o.batch = 14, o.lr_decay = {{0.5, 2}}; });
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(decayed.losses[i], constant.losses[i]) << i;
+  EXPECT_NE(decayed.losses[5], constant.losses[5]);
+}
+
+TEST(TrainTest, EveryOptimizerAndOptionChangesTheRun) {
+  std::set<std::string> weights;
+  size_t runs = 0;
+  auto add = [&](const std::function<void(TrainOptions&)>& change) {
+    weights.insert(train_mlp(change).weights_sha256);
+    ++runs;
+  };
+  add([](TrainOptions&) {});
+  add([](TrainOptions& o) { o.nesterov = true; });
+  add([](TrainOptions& o) { o.momentum = 0; });
+  add([](TrainOptions& o) { o.clip_norm = 0.1; });
+  add([](TrainOptions& o) { o.weight_decay = 0.1; });
+  add([](TrainOptions& o) { o.amp = "bf16"; });
+  add([](TrainOptions& o) { o.cases = 20; });
+  add([](TrainOptions& o) { o.hidden = 32; });
+  add([](TrainOptions& o) { o.layers = 1; });
+  add([](TrainOptions& o) { o.classes = 4; });
+  for (const char* optimizer : {"adam", "adamw", "lamb"})
+    add([&](TrainOptions& o) { o.optimizer = optimizer, o.weight_decay = 0.1; });
+  EXPECT_EQ(weights.size(), runs);
+}
+
 TEST(TrainTest, StopsAfterTheStepWhenInterrupted) {
   TrainOptions options;
   options.model = "mlp";
@@ -158,8 +234,23 @@ TEST(TrainOptionsTest, NamesTheBadField) {
       EXPECT_NE(std::string(error.what()).find(field), std::string::npos) << error.what();
     }
   };
-  refused([](TrainOptions& o) { o.batch = 0; }, "batch");
-  refused([](TrainOptions& o) { o.filters = 0; }, "filters");
+  refused([](TrainOptions& o) { o.batch = -1; }, "batch");
+  refused([](TrainOptions& o) { o.filters = -1; }, "filters");
+  refused([](TrainOptions& o) { o.hidden = 8; }, "unet3d has no such choice");
+  refused([](TrainOptions& o) { o.model = "resnet50", o.classes = 1; }, "classes is 1; allowed is 2 or more");
+  refused([](TrainOptions& o) { o.model = "bert-base", o.filters = 8; }, "filters");
+  refused([](TrainOptions& o) { o.model = "vgg"; }, "vgg");
+  refused([](TrainOptions& o) { o.accumulate = 0; }, "accumulate");
+  refused([](TrainOptions& o) { o.amp = "fp16"; }, "'fp16', which needs a GPU");
+  refused([](TrainOptions& o) { o.amp = "int8"; }, "bf16 or off");
+  refused([](TrainOptions& o) { o.memory_format = "nhwc"; }, "contiguous or channels_last");
+  refused([](TrainOptions& o) { o.model = "mlp", o.memory_format = "channels_last"; }, "mlp has no channels");
+  refused([](TrainOptions& o) { o.nesterov = true; }, "nesterov");
+  refused([](TrainOptions& o) { o.warmup = -1; }, "warmup");
+  refused([](TrainOptions& o) { o.clip_norm = -1; }, "clip_norm");
+  refused([](TrainOptions& o) { o.clip_norm = 1, o.use_kfac = true; }, "clip_norm");
+  refused([](TrainOptions& o) { o.checkpoint_every = 1; }, "checkpoint_every");
+  refused([](TrainOptions& o) { o.resume = true; }, "resume");
   refused([](TrainOptions& o) { o.steps = 0; }, "steps");
   refused([](TrainOptions& o) { o.lr = 0; }, "lr");
   refused([](TrainOptions& o) { o.momentum = 1; }, "momentum");

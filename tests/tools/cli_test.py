@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,12 @@ import unittest
 PROGRAM = sys.argv.pop(1)
 MPIRUN = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else None
 SMALL = ["--model", "unet3d", "--data", "synthetic:32", "--filters", "4", "--steps", "3", "--deterministic"]
+OTHERS = {
+    "bp3d": ["--model", "bp3d", "--data", "synthetic:32", "--filters", "4", "--batch", "2", "--cases", "8"],
+    "resnet50": ["--model", "resnet50", "--edge", "40", "--filters", "4", "--classes", "5", "--batch", "4", "--cases", "10"],
+    "bert-base": ["--model", "bert-base", "--data", "synthetic:24", "--layers", "1", "--hidden", "64", "--batch", "2",
+                  "--cases", "8"],
+    "mlp": ["--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "1", "--batch", "4"]}
 MPI = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
 
@@ -101,6 +108,54 @@ class Training(Case):
         self.result(*SMALL, *tiers)
         self.assertEqual([file.name for file in disk.iterdir()], ["notes.txt"])
 
+    def test_every_model_trains_to_the_same_weights_under_a_budget(self):
+        for name, options in OTHERS.items():
+            with self.subTest(model=name):
+                options = [*options, "--steps", "2", "--deterministic"]
+                free = self.result(*options)
+                tight = self.result(*options, "--budget", "99%")
+                self.assertEqual(tight["losses"], free["losses"])
+                self.assertEqual(tight["weights_sha256"], free["weights_sha256"])
+                self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
+                self.assertEqual(free["model"], name)
+                self.assertIn("accuracy", free["metrics"])
+                self.assertEqual(free["edge"], {"bp3d": 32, "resnet50": 40}.get(name))
+                self.assertEqual(free["sequence_length"], 24 if name == "bert-base" else None)
+
+    def test_warm_up_decay_and_accumulation_are_in_the_results(self):
+        result = self.result(*OTHERS["mlp"], "--steps", "6", "--cases", "9", "--optimizer", "lamb", "--lr", "0.4", "--warmup",
+                             "2", "--lr-decay", "0.5@1,0.1@2", "--accumulate", "1", "--amp", "bf16")
+        # Eight cases to train on are two steps of four.
+        for got, expected in zip(result["learning_rates"], [0.2, 0.4, 0.2, 0.2, 0.02, 0.02], strict=True):
+            self.assertAlmostEqual(got, expected)
+        self.assertEqual((result["optimizer"], result["amp"], result["accumulate"]), ("lamb", "bf16", 1))
+
+    def test_a_resumed_run_goes_on_as_if_nothing_had_happened(self):
+        folder = self.folder / "checkpoints"
+        options = [*OTHERS["bert-base"], "--deterministic", "--optimizer", "adamw", "--seed", "3"]
+        whole = self.result(*options, "--steps", "5")
+        first = self.result(*options, "--steps", "3", "--checkpoint", folder, "--checkpoint-every", "2")
+        second = self.result(*options, "--steps", "5", "--checkpoint", folder, "--resume", "--budget", "99%")
+        self.assertEqual(second["resumed_from_step"], 3)
+        self.assertIsNone(first["resumed_from_step"])
+        self.assertEqual(first["losses"] + second["losses"], whole["losses"])
+        self.assertEqual(second["weights_sha256"], whole["weights_sha256"])
+        self.assertEqual([file.name for file in folder.iterdir()], ["checkpoint.safetensors"])
+
+    def test_an_interrupted_run_leaves_a_checkpoint(self):
+        folder = self.folder / "checkpoints"
+        process = subprocess.Popen([PROGRAM, "train", *OTHERS["mlp"], "--steps", "100000", "--checkpoint", folder],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while "step 10/" not in process.stdout.readline():
+            self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)
+        step = int(errors.split("after step ")[1])
+        resumed = self.result(*OTHERS["mlp"], "--steps", step + 2, "--checkpoint", folder, "--resume")
+        self.assertEqual(resumed["resumed_from_step"], step)
+        self.assertEqual(resumed["steps"], 2)
+
     def test_the_json_holds_every_key_of_the_contract(self):
         result = self.result(*SMALL, "--kfac")
         keys = """version model device world_size edge batch steps seed parameters budget_bytes peak_bytes peak_by_category
@@ -154,10 +209,10 @@ class BadInput(Case):
     def test_sizes_models_and_options_that_do_not_exist(self):
         self.refused(2, "'12bananas'", args=["train", *SMALL, "--budget", "12bananas"])
         self.refused(2, "'0%'", args=["train", *SMALL, "--budget", "0%"])
-        self.refused(2, "'unet4d'", "unet3d, mlp", args=["train", "--model", "unet4d"])
+        self.refused(2, "'unet4d'", "unet3d, bp3d, resnet50, bert-base, mlp", args=["train", "--model", "unet4d"])
         self.refused(2, "unknown option", "--engine", args=["train", *SMALL, "--engine", "unified"])
         self.refused(2, "'cuda'", args=["train", *SMALL, "--device", "cuda"])
-        self.refused(2, "adam or sgd", args=["train", *SMALL, "--optimizer", "lion"])
+        self.refused(2, "sgd, adam, adamw or lamb", args=["train", *SMALL, "--optimizer", "lion"])
         self.refused(2, "allowed with 1 rank(s)", args=["train", *SMALL, "--kfac", "--grad-worker-frac", "0.3"])
         self.refused(2, "lr", args=["train", *SMALL, "--lr", "-1"])
 
@@ -175,6 +230,49 @@ class BadInput(Case):
         self.refused(1, "[disk]", str(self.folder), "File too large", args=[*tight, "--disk", self.folder],
                      preexec_fn=almost_full_disk)
         self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_what_a_model_has_not(self):
+        def refused(model, *options):
+            return lambda *parts: self.refused(2, *parts, args=["train", "--model", model, *options])
+
+        refused("bert-base", "--shape", "32x32x32")("--shape is for volumes", "bert-base")
+        refused("resnet50", "--shape", "64x64x64")("--shape is for volumes", "resnet50")
+        refused("bert-base", "--filters", "8")("--filters says nothing to bert-base", "128 (bp3d)")
+        refused("unet3d", "--classes", "4")("--classes says nothing to unet3d")
+        refused("resnet50", "--classes", "1")("--classes is 1; allowed is 2 or more")
+        refused("resnet50", "--batch", "0")("--batch is 0; allowed is 1 or more")
+        refused("bert-base", "--data", "synthetic:1000")("sequence length is 1000", "512")
+        refused("resnet50", "--edge", "20")("edge is 20", "33")
+        refused("bp3d", "--edge", "30")("30x30x30", "32x32x32")
+        refused("bp3d", "--data", "somewhere")("bp3d", "synthetic:N")
+        refused("bp3d", "--data", "synthetic:32", "--edge", "16")("--edge is 16", "synthetic:32")
+        refused("bert-base", "--hidden", "200")("hidden is 200", "3 heads")
+        refused("mlp", "--memory-format", "channels_last")("mlp has no channels")
+        refused("mlp", "--amp", "fp16")("fp16", "GPU", "bf16 or off")
+        refused("mlp", "--cases", "8", "--batch", "8")("there are 7 to train on", "more cases")
+
+    def test_training_options_that_make_no_sense(self):
+        def refused(*options):
+            return lambda *parts: self.refused(2, *parts, args=["train", *OTHERS["mlp"], *options])
+
+        refused("--lr-decay", "0.1@")("--lr-decay is '0.1@'", "FACTOR@EPOCH")
+        refused("--warmup", "-1")("warmup")
+        refused("--accumulate", "0")("accumulate is 0")
+        refused("--nesterov")("nesterov")
+        refused("--clip-norm", "1", "--kfac")("clip_norm")
+        refused("--resume")("resume")
+        refused("--checkpoint-every", "2")("checkpoint_every")
+        refused("--resume", "--checkpoint", self.folder)("there is no", "checkpoint.safetensors")
+
+    def test_checkpoints_that_are_cut_short_or_of_another_run(self):
+        folder = self.folder / "checkpoints"
+        options = [*OTHERS["mlp"], "--checkpoint", folder]
+        self.result(*options, "--steps", "2")
+        self.refused(2, "batch 4", "has 2", args=["train", *options, "--resume", "--steps", "4", "--batch", "2"])
+        self.refused(2, "nothing is left", args=["train", *options, "--resume", "--steps", "2"])
+        file = folder / "checkpoint.safetensors"
+        file.write_bytes(file.read_bytes()[:-1])
+        self.refused(2, "checkpoint.safetensors", "is truncated", args=["train", *options, "--resume", "--steps", "4"])
 
     def test_shapes_that_are_not_multiples_of_16(self):
         self.refused(2, "40", "16", args=["train", *SMALL, "--shape", "40x32x32"])
@@ -229,6 +327,31 @@ class Ranks(Case):
         self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
         self.assertIn("f=", tight["kfac"]["reason"])
         self.assertGreater(whole["allreduce"]["bytes_per_step"], 0)
+
+    def test_running_statistics_are_those_of_all_ranks(self):
+        def running_mean(ranks, batch):
+            folder = self.folder / f"checkpoints{ranks}"
+            self.result(*OTHERS["resnet50"], "--steps", "1", "--batch", batch, "--checkpoint", folder, ranks=ranks)
+            data = (folder / "checkpoint.safetensors").read_bytes()
+            length = struct.unpack("<Q", data[:8])[0]
+            begin, end = json.loads(data[8:8 + length])["bn1.running_mean"]["data_offsets"]
+            return struct.unpack(f"<{(end - begin) // 4}f", data[8 + length + begin:8 + length + end])
+
+        # The first layer's mean over four images is the mean of two means over two.
+        for one, two in zip(running_mean(1, 4), running_mean(2, 2), strict=True):
+            self.assertAlmostEqual(one, two, 6)
+
+    def test_ranks_resume_together_with_kfac_and_their_own_dropout(self):
+        folder = self.folder / "checkpoints"
+        options = [*OTHERS["bert-base"], "--deterministic", "--kfac", "--grad-worker-frac", "0.5", "--burn-in", "1",
+                   "--factor-interval", "2", "--inverse-interval", "3", "--accumulate", "2"]
+        whole = self.result(*options, "--steps", "5", ranks=2)
+        first = self.result(*options, "--steps", "2", "--checkpoint", folder, ranks=2)
+        second = self.result(*options, "--steps", "5", "--checkpoint", folder, "--resume", ranks=2)
+        self.assertEqual(first["losses"] + second["losses"], whole["losses"])
+        self.assertEqual(second["weights_sha256"], whole["weights_sha256"])
+        self.refused(2, "ranks 2", "has 1", args=["train", *options[:-4], "--accumulate", "2", "--steps", "5",
+                                                  "--checkpoint", folder, "--resume"])
 
     def test_more_ranks_than_training_cases_are_refused(self):
         done = run("train", "--data", self.phantoms(cases=3), "--filters", "4", "--steps", "1", ranks=3)

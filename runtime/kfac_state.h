@@ -1,0 +1,18 @@
+/// K-FAC's state as part of a checkpoint.
+#pragma once
+#include <vector>
+
+#include "kfac/preconditioner.h"
+#include "runtime/checkpoint.h"
+
+namespace spillway {
+
+/// Appends the running factors (`kfac/LAYER/factor0`, in the order of LayerShape::factors()), the eigenbases
+/// (`…/vectors0`, `…/values0`; only gradient workers hold them, and one sends them to rank 0 when they are written) and
+/// the counters (`kfac/counters`, a copy).
+void add_kfac_state(const kfac::Kfac& kfac, const ddl::Comm& comm, std::vector<StateTensor>& state);
+
+/// After `state`, made by add_kfac_state(), was read back: takes the counters.
+void resume_kfac(kfac::Kfac& kfac, const std::vector<StateTensor>& state);
+
+}  // namespace spillway

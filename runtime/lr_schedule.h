@@ -1,0 +1,30 @@
+/// The learning rate of each step. LibTorch-free.
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace spillway {
+
+/// From the first step of epoch `epoch` on (the first epoch is 0), what it belongs to is `factor` times as large.
+struct Decay {
+  double factor;
+  int64_t epoch;
+};
+
+/// Reads `0.1@30,0.5@60`; nothing in an empty text. Factors are above 0, epochs 1 or more. Throws BadRequest naming
+/// `who`, the text and the accepted form.
+std::vector<Decay> parse_decays(std::string_view who, std::string_view text);
+
+/// lr(t) = lr · min(1, (t + 1) / warmup) · Π factors of the decays whose epoch has come.
+struct LrSchedule {
+  double lr;
+  int64_t warmup_steps = 0;
+  std::vector<Decay> decays = {};
+  int64_t steps_per_epoch = 1;
+
+  /// Of step `step`, counted from 0.
+  double at(int64_t step) const;
+};
+
+}  // namespace spillway
