@@ -50,7 +50,7 @@ says_not() {
 # in_library FUNCTION [ARGUMENT…]: calls one function of scripts/lib.
 in_library() {
   # shellcheck disable=SC2016
-  bash -euo pipefail -c 'for part in common packages torch build tests; do source "$0/scripts/lib/$part.sh"; done; "$@"' "$clone" "$@"
+  bash -euo pipefail -c 'for part in common packages torch build soak tests; do source "$0/scripts/lib/$part.sh"; done; "$@"' "$clone" "$@"
 }
 
 echo "--- packages"
@@ -216,8 +216,26 @@ expect 0 bash -c 'source "$0/scripts/lib/tests.sh"; _summary_last "$1" <"$2"' "$
 says "GoogleTest cases inside: 2 passed, 1 failed, 1 skipped." "skipped: a_test A.NeedsAGpu"
 [[ $(tail -n 1 "$work/out") == 'Total Test time (real) = 1 sec' ]] || { echo "the summary is not last"; cat "$work/out"; exit 1; }
 
+echo "--- soak"
+expect 1 bash "$clone/scripts/soak" --seconds lots
+says "--seconds 'lots' is not a whole number"
+expect 1 bash "$clone/scripts/soak" --seed
+says "--seed wants a value"
+expect 1 bash "$clone/scripts/soak" forever
+says "unknown argument 'forever'"
+random=$work/random
+stand_in "$random" later <<<'echo "$*" >>"'"$random"'/calls"; [[ $1 != --seed=120 ]] || { printf "%s\n" "seed 121: other bits" "again:   later --seed=121"; exit 1; }'
+expect 1 in_library soak 600 100 "$random/later"
+says "seeds 100 to 119 are fine" "seed 121: other bits" "again:   later --seed=121" "found something"
+[[ $(wc -l <"$random/calls") == 2 ]] && grep -qx -- '--seed=120 --cases=20' "$random/calls"
+expect 0 in_library soak 1 200 "$random/later"
+says "seeds 200 to 219 are fine"
+stand_in "$random" crashes <<<'printf "%s\n" "[ RUN      ] A.Test" "seed 3" "seed 4"; kill -SEGV $$'
+expect 1 in_library soak 5 1 "$random/crashes"
+says "crashes ended with status 139 at seed 4" "again:   $random/crashes --gtest_filter=A.Test --cases=1 --seed=4"
+
 if command -v shellcheck >/dev/null; then
   echo "--- shellcheck"
-  shellcheck "$root"/scripts/{build,demo,test} "$root"/scripts/lib/* "$root/.ci/run" "$root"/tests/{scripts,consumer}/*.sh
+  shellcheck "$root"/scripts/{build,demo,soak,test} "$root"/scripts/lib/* "$root/.ci/run" "$root"/tests/{scripts,consumer}/*.sh
 fi
 echo "$cases cases"
