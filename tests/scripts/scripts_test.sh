@@ -224,6 +224,7 @@ says "--seed wants a value"
 expect 1 bash "$clone/scripts/soak" forever
 says "unknown argument 'forever'"
 random=$work/random
+# shellcheck disable=SC2016  # the stand-in expands it
 stand_in "$random" later <<<'echo "$*" >>"'"$random"'/calls"; [[ $1 != --seed=120 ]] || { printf "%s\n" "seed 121: other bits" "again:   later --seed=121"; exit 1; }'
 expect 1 in_library soak 600 100 "$random/later"
 says "seeds 100 to 119 are fine" "seed 121: other bits" "again:   later --seed=121" "found something"
