@@ -41,7 +41,7 @@ struct StepOutcome {
   double seconds = 0;
   std::string kind;
   double bound_seconds = 0;  ///< least time of such a step under the budget; 0 before one was planned
-  bool stop = false;  ///< some rank wants to stop
+  bool stop = false;         ///< some rank wants to stop
 };
 
 /// A Session with a model, an optimizer and (if asked for) K-FAC in it, made from the context's seed: two runs of a

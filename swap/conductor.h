@@ -81,7 +81,7 @@ class Conductor {
     std::vector<std::vector<int32_t>> recipes;         // by operator: slots whose recipes its call belongs to
     std::vector<std::vector<int32_t>> discards_after;  // by operator: slots
     std::vector<std::vector<int32_t>> replays_after;   // by operator: slots that are made again ahead of their use
-    int64_t users = 0;  // of the pager when it was planned
+    int64_t users = 0;                                 // of the pager when it was planned
   };
 
   void plan(StepTrace trace);

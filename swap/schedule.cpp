@@ -341,7 +341,10 @@ Schedule translate(const StepTrace& trace, Candidate candidate) {
 
 }  // namespace
 
-Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& inputs) {
+Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& given) {
+  ScheduleInputs inputs = given;
+  // What fits as it is needs no slack: nothing leaves, and were it a little more, demand would see to it.
+  if (trace.unconstrained_peak_bytes() <= inputs.budget_bytes) inputs.slack_bytes = 0;
   const double bound = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
   Candidate best = Search(trace, inputs, bound).run();
   Schedule schedule;

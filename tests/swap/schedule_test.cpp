@@ -61,8 +61,8 @@ TEST(StepTraceTest, CountsWhatIsAliveAndTheNeediestOperator) {
 
 TEST(ScheduleTest, DoesNothingWhenEverythingFits) {
   StepTrace trace = forward_and_backward(8, 1000);
-  for (int64_t budget : {kUnlimitedBytes, int64_t{8 * 1000 + 800 + 1000}}) {
-    Schedule schedule = make_schedule(trace, {.budget_bytes = budget});
+  for (int64_t budget : {kUnlimitedBytes, int64_t{8 * 1000 + 800 + 1000}, trace.unconstrained_peak_bytes()}) {
+    Schedule schedule = make_schedule(trace, {.budget_bytes = budget, .slack_bytes = budget / 100});
     EXPECT_EQ(schedule.bytes_in, 0);
     EXPECT_EQ(schedule.bytes_out, 0);
     EXPECT_TRUE(schedule.actions.page_ins.empty());
