@@ -7,15 +7,11 @@
 
 namespace spillway {
 
-/// Keeps the reclaimer in place while it lives.
+/// Keeps reclaimers and keepers in place while it lives: what is loaded of them after it began.
 struct DeviceMemory::Caller {
-  explicit Caller(DeviceMemory& memory) : memory(memory) {
-    ++memory.callers_;
-    reclaimer = memory.reclaimer_;
-  }
+  explicit Caller(DeviceMemory& memory) : memory(memory) { ++memory.callers_; }
   ~Caller() { --memory.callers_; }
   DeviceMemory& memory;
-  Reclaimer* reclaimer;
 };
 
 void DeviceMemory::set_reclaimer(Reclaimer* reclaimer) noexcept {
@@ -31,29 +27,30 @@ Block* DeviceMemory::try_allocate(int64_t bytes, Category category) {
     ledger_.refund(charge, category);
     throw std::bad_alloc();
   }
-  return new (memory) Block{static_cast<char*>(memory) + sizeof(Block), charge, nullptr, category};
+  return new (memory) Block{static_cast<char*>(memory) + sizeof(Block), charge, nullptr, nullptr, category};
 }
 
 Block* DeviceMemory::allocate(int64_t bytes, Category category) {
   for (;;) {
     if (Block* block = try_allocate(bytes, category)) return block;
     Caller caller(*this);
-    if (!caller.reclaimer) {
+    Reclaimer* reclaimer = reclaimer_;
+    if (!reclaimer) {
       auto who = OperatorScope::current();
       throw OutOfBudget(str("[memory ", ledger_.device(), "] ", who.empty() ? "an allocation" : who, " needs ",
                             format_bytes(charge_of(bytes)), "; ", format_bytes(ledger_.used_bytes()), " of ",
                             format_bytes(ledger_.budget_bytes()), " are held and no pager can make room"),
                         charge_of(bytes), ledger_.budget_bytes());
     }
-    caller.reclaimer->reclaim(charge_of(bytes));
+    reclaimer->reclaim(charge_of(bytes));
   }
 }
 
 void DeviceMemory::release(Block* block) noexcept {
-  if (!block->page) return free(block);
+  if (!block->keeper) return free(block);
   Caller caller(*this);
-  if (caller.reclaimer)
-    caller.reclaimer->released(block);
+  if (PageKeeper* keeper = block->keeper)
+    keeper->released(block);
   else
     free(block);
 }

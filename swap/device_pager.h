@@ -48,7 +48,6 @@ class DevicePager final : public Reclaimer {
   // Reclaimer. Between its operators, a thread waits for the operator that runs on another one rather than fail beside
   // what that one holds.
   void reclaim(int64_t bytes) override;
-  void released(Block* block) noexcept override { pager.released(block); }
 
  private:
   void require_alike(const SessionOptions& options) const;

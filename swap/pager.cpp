@@ -34,8 +34,8 @@ Page* Pager::add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner, 
   page->owner = std::move(owner);
   page->last_use = ++clock_;
   page->user = user;
-  block->page = page.get();
   paged_bytes_ += block->charged_bytes;
+  attach(block, *page);
   return pages_.emplace(page->id, std::move(page)).first->second.get();
 }
 
@@ -102,11 +102,18 @@ void Pager::evict_all() {
 
 void Pager::bring_home(Page& page) {
   Guard guard(mutex_);
-  restore_readers(guard, page.id);  // they cannot read what is no page
-  ++page.leases;
-  std::exception_ptr error = come_home(guard, page);
+  ++page.leases;  // keeps the record while the lock is given up
+  std::exception_ptr error;
+  do {
+    try {
+      restore_readers(guard, page.id);  // they cannot read what is no page
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (!error) error = come_home(guard, page);
+  } while (!error && page.holds > 0);  // another thread may have discarded one meanwhile
   --page.leases;
-  if (page.block || page.ended) forget(page);
+  if (page.ended || (!error && page.block)) forget(page);
   if (error) std::rethrow_exception(error);
 }
 
@@ -153,7 +160,7 @@ void Pager::reclaim(int64_t bytes) {
 
 void Pager::released(Block* block) noexcept {
   std::lock_guard lock(mutex_);
-  if (block->page)
+  if (block->keeper)  // else it was forgotten while the lock was waited for
     end(static_cast<Page*>(block->page));
   else
     device_.free(block);
@@ -289,7 +296,7 @@ bool Pager::drop(Guard& guard, Page& page) {
   Block* block = page.block;
   page.owner->vacate(page);
   page.block = nullptr;
-  block->page = nullptr;
+  detach(block);
   paged_bytes_ -= block->charged_bytes;
   device_.free(block);
   note_use(page);
@@ -375,7 +382,7 @@ void Pager::finish_page_in(Guard& guard, Page& page) {
     throw;
   }
   page.block = block;
-  block->page = &page;
+  attach(block, page);
   page.clean = true;
   page.owner->occupy(block);
 }
@@ -453,12 +460,23 @@ std::exception_ptr Pager::come_home(Guard& guard, Page& page) {
   return nullptr;
 }
 
+/// Whoever releases the block tells this pager.
+void Pager::attach(Block* block, Page& page) noexcept {
+  block->page = &page;
+  block->keeper = this;
+}
+
+void Pager::detach(Block* block) noexcept {
+  block->page = nullptr;
+  block->keeper = nullptr;
+}
+
 /// The owner keeps its memory, which is nobody's page from now on. The record goes with its last lease.
 void Pager::forget(Page& page) noexcept {
   page.host.reset();
   if (page.block) {
-    page.block->page = nullptr;
     paged_bytes_ -= page.block->charged_bytes;
+    detach(page.block);  // its owner may free it from here on
     if (page.ownerless) device_.free(page.block);
   }
   page.block = nullptr;
@@ -478,7 +496,7 @@ void Pager::end(Page* page) noexcept {
     release_holds(*page->recipe);
     page->recipe.reset();
   }
-  if (block) block->page = nullptr;
+  if (block) detach(block);
   if (copying) {
     lingering_.push_back({block, std::move(page->host), page->copy});
   } else if (block) {

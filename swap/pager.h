@@ -45,7 +45,7 @@ struct PagerStats {
 /// is *clean* and its device bytes can be dropped at any time without another copy; it can be started early. Copies run
 /// on the two timelines, never under the lock; only callers' threads change owners' pointers; a copy keeps the blocks
 /// it uses, never the owner. Thread-safe. Knows bytes and callbacks, not tensors.
-class Pager final : public Reclaimer {
+class Pager final : public Reclaimer, public PageKeeper {
  public:
   /// Pages that the slab has no room for go to `disk`, if there is one.
   Pager(DeviceMemory& device, HostSlab& host, Timeline& out, Timeline& in, int64_t small_bytes = 1 << 20,
@@ -59,7 +59,8 @@ class Pager final : public Reclaimer {
   int64_t users() const;
   /// The user is gone while others stay. Its thread will go on without the gate, so the pages that it used last must
   /// not move under it: they leave the device, and raise the clear error until somebody leases them or all come home.
-  /// What cannot leave (the host is full) stays on the device and is a page no more. Leased ones keep their leases.
+  /// What cannot leave (the host is full) stays on the device and is a page no more, once what is to be made of it has
+  /// been made; where that has no room, it stays a page. Leased ones keep their leases.
   void retire(UserId user) noexcept;
 
   /// Registers a resident, dirty page of `bytes` for `block`. The caller's owner holds the block.
@@ -89,7 +90,7 @@ class Pager final : public Reclaimer {
   bool discard(PageId id, std::unique_ptr<Recipe> recipe);
   /// Makes a discarded page again now. Does nothing for other pages. Throws as lease().
   void replay(PageId id);
-  /// The page, which a recipe holds; for recipes.
+  /// The page, which a recipe holds; for recipes. Throws std::logic_error when it is no page.
   Page& held_page(PageId id);
   /// Drops everything that is not leased, copying what is dirty. For doubles and tests.
   void evict_all();
@@ -131,6 +132,7 @@ class Pager final : public Reclaimer {
 
   // Reclaimer
   void reclaim(int64_t bytes) override;
+  // PageKeeper
   void released(Block* block) noexcept override;
   /// The owner of an absent page died: its host copy goes too. Any thread.
   void absent_owner_died(Page* page) noexcept;
@@ -193,6 +195,9 @@ class Pager final : public Reclaimer {
   void wait(Guard& guard, const Ticket& ticket);
   void reap();
   std::exception_ptr come_home(Guard& guard, Page& page);
+  bool retire(Guard& guard, Page& page) noexcept;
+  void attach(Block* block, Page& page) noexcept;
+  static void detach(Block* block) noexcept;
   void forget(Page& page) noexcept;
   void end(Page* page) noexcept;
   void end_leases(std::span<const PageUse> uses) noexcept;

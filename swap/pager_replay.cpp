@@ -1,9 +1,11 @@
 // Pages that are discarded without a copy and made again.
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
+#include "core/error.h"
 #include "swap/pager.h"
 
 namespace spillway {
@@ -42,7 +44,10 @@ void Pager::replay(PageId id) {
 
 Page& Pager::held_page(PageId id) {
   std::lock_guard lock(mutex_);
-  return *pages_.at(id);
+  auto found = pages_.find(id);
+  if (found == pages_.end() || found->second->ended)
+    throw std::logic_error(str("[pager.replay] page ", id, " is to be read, but is no page any more"));
+  return *found->second;
 }
 
 bool Pager::can_hold(const Recipe& recipe) {
@@ -131,7 +136,7 @@ void Pager::install(Guard& guard, Page& page, Block* block) {
   if (page.ended) return device_.free(block);
   device_.recategorize(block, page.category);
   page.block = block;
-  block->page = &page;
+  attach(block, page);
   paged_bytes_ += block->charged_bytes;
   // An owner that dies on another thread says so next, which frees the block.
   if (auto owner = page.owner->keep_alive()) {

@@ -21,7 +21,7 @@ void Pager::retire(UserId user) noexcept {
   stop_noting_ends(user);
   Guard guard(mutex_);
   --users_;
-  std::unordered_set<PageId> stuck;  // recipes read them, so they stay pages
+  std::unordered_set<PageId> stuck;  // what is to be made of them cannot be made now, so they stay pages
   auto staying = [&](auto& entry) {
     const Page& page = *entry.second;
     return page.user == user && !page.leases && !page.ended && (page.block || page.incoming) && !stuck.count(page.id);
@@ -30,21 +30,32 @@ void Pager::retire(UserId user) noexcept {
     auto found = std::find_if(pages_.begin(), pages_.end(), staying);
     if (found == pages_.end()) return;
     Page& page = *found->second;
-    try {
-      if (page.incoming && !page.copy.done())
-        wait(guard, page.copy);
-      else if (page.incoming)
-        finish_page_in(guard, page);
-      else
-        send_away(guard, page);
-    } catch (...) {
-      // A failed copy, or the host is full; after a failed page-in it is absent anyway.
-      if (page.block && page.holds)
-        stuck.insert(page.id);
-      else if (page.block)
-        forget(page);
-    }
+    ++page.leases;  // keeps the record while the lock is given up
+    if (!retire(guard, page)) stuck.insert(page.id);
+    if (--page.leases == 0 && page.ended) pages_.erase(page.id);
   }
+}
+
+/// One round towards the page's absence or, where that fails, its end. Under a lease. False: neither is possible.
+bool Pager::retire(Guard& guard, Page& page) noexcept {
+  const UserId user = page.user;
+  try {
+    if (page.incoming && !page.copy.done())
+      wait(guard, page.copy);
+    else if (page.incoming)
+      finish_page_in(guard, page);
+    else
+      send_away(guard, page);
+    return true;
+  } catch (...) {  // a failed copy, or the host is full; after a failed page-in it is absent anyway
+  }
+  try {
+    if (page.block) restore_readers(guard, page.id);
+  } catch (...) {
+    return false;
+  }
+  if (page.block && page.user == user && page.leases == 1 && page.holds == 0) forget(page);
+  return true;
 }
 
 void Pager::forget_next_uses(UserId user) {

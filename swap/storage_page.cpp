@@ -89,7 +89,7 @@ void keep_home(c10::StorageImpl& storage) {
   if (!may_move(storage)) return;
   std::shared_ptr<DevicePager> device = DevicePager::current();
   if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : nullptr)
-    device->pager.bring_home(*page);
+    pager_of(*page).bring_home(*page);
   storage.set_resizable(false);
   storage.set_allocator(CpuDevice::instance().allocator());
 }

@@ -104,7 +104,6 @@ TEST(DeviceMemoryTest, AsksTheReclaimerUntilTheChargeFits) {
       memory->free(held.back());
       held.pop_back();
     }
-    void released(Block*) noexcept override {}
   } reclaimer;
   reclaimer.memory = &memory;
   memory.set_reclaimer(&reclaimer);

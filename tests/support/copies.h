@@ -165,11 +165,11 @@ class ManualTimeline final : public Timeline {
   }
   size_t pending() const { return pending_.size(); }
   void finish_one() {
-    Copy copy = std::move(pending_.front());
-    pending_.erase(pending_.begin());
+    Copy copy = take();
     std::memcpy(copy.destination, copy.source, static_cast<size_t>(copy.bytes));
     copy.ticket.complete();
   }
+  void fail_one() { take().ticket.complete(std::make_exception_ptr(CopyFailed())); }
 
  private:
   struct Copy {
@@ -178,6 +178,11 @@ class ManualTimeline final : public Timeline {
     int64_t bytes;
     TicketSource ticket;
   };
+  Copy take() {
+    Copy copy = std::move(pending_.front());
+    pending_.erase(pending_.begin());
+    return copy;
+  }
   std::vector<Copy> pending_;
 };
 

@@ -3,12 +3,15 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "core/error.h"
 #include "swap/pager.h"
 #include "tests/support/buffers.h"
+#include "tests/support/copies.h"
 
 namespace spillway {
 namespace {
@@ -200,23 +203,65 @@ TEST_F(PagerReplayTest, PrefetchAndPageOutLeaveDiscardedPagesAlone) {
   EXPECT_TRUE(made->holds(5));
 }
 
-TEST_F(PagerReplayTest, WhatARecipeReadsStaysAPageWhenItsUserRetiresAndCannotLeave) {
-  HostSlab full{1};
-  Pager tight(memory, full, out, in, 0);
-  memory.set_reclaimer(&tight);
-  const UserId user = tight.add_user();
-  {
-    Buffer input(memory, tight, kBytes, 4), made(memory, tight, kBytes, 5);
-    for (Buffer* b : {&input, &made}) {
+/// A user retires that has a page which cannot leave, since the host is full, and another that is to be made of it.
+struct RetiringReplayTest : PagerReplayTest {
+  RetiringReplayTest() {
+    memory.set_reclaimer(&tight);
+    for (Buffer* b : {&*input, &*made}) {
       PageUse use{b->page(), false, kNextUseKept};
       tight.lease({&use, 1}, user);
       tight.unlease({&use, 1});
     }
-    ASSERT_TRUE(tight.discard(made.page()->id, std::make_unique<PlusOne>(memory, *input.page())));
-    tight.retire(user);
-    EXPECT_TRUE(input.present());
-    EXPECT_FALSE(made.present());
-    tight.replay(made.page()->id);
+    tight.discard(made->page()->id, std::make_unique<PlusOne>(memory, *input->page()));
+  }
+  ~RetiringReplayTest() override {
+    input.reset();
+    made.reset();
+    EXPECT_EQ(ledger.used_bytes(), 0);
+    EXPECT_EQ(tight.paged_bytes(), 0);
+    memory.set_reclaimer(&pager);
+  }
+
+  HostSlab full{1};
+  Pager tight{memory, full, out, in, 0};
+  const UserId user = tight.add_user();
+  std::optional<Buffer> input{std::in_place, memory, tight, kBytes, static_cast<unsigned char>(4)};
+  std::optional<Buffer> made{std::in_place, memory, tight, kBytes, static_cast<unsigned char>(5)};
+};
+
+TEST_F(RetiringReplayTest, WhatIsToBeMadeOfAPageThatCannotLeaveIsMadeBeforeItIsNoPageAnyMore) {
+  tight.retire(user);
+  EXPECT_TRUE(input->holds(4));
+  EXPECT_TRUE(made->holds(5));
+  EXPECT_EQ(tight.paged_bytes(), 0);  // nothing moves either
+}
+
+TEST_F(RetiringReplayTest, WithoutRoomToMakeItThePageStaysOne) {
+  std::vector<Block*> others;
+  while (Block* block = memory.try_allocate(kBytes, Category::other)) others.push_back(block);
+  tight.retire(user);
+  for (Block* block : others) memory.free(block);
+  EXPECT_TRUE(input->holds(4));
+  EXPECT_FALSE(made->present());
+  tight.replay(made->page()->id);
+  EXPECT_TRUE(made->holds(5));
+}
+
+TEST_F(PagerReplayTest, APageThatIsReadAnewWhileItComesHomeIsNotForgotten) {
+  testing::ManualTimeline late;
+  Pager slow(memory, host, out, late, 0);
+  memory.set_reclaimer(&slow);
+  {
+    Buffer input(memory, slow, kBytes, 4);
+    slow.evict_all();
+    Buffer made(memory, slow, kBytes, 5);
+    std::thread coming([&] { slow.bring_home(*input.page()); });
+    while (slow.stats().page_ins == 0) std::this_thread::yield();
+    EXPECT_TRUE(slow.discard(made.page()->id, std::make_unique<PlusOne>(memory, *input.page())));
+    late.finish_one();
+    coming.join();
+    EXPECT_TRUE(input.holds(4));
+    slow.replay(made.page()->id);
     EXPECT_TRUE(made.holds(5));
   }
   EXPECT_EQ(ledger.used_bytes(), 0);

@@ -233,6 +233,27 @@ TEST_F(SessionTiersTest, ADamagedFileIsAnErrorThatNamesThePageAndTheOtherTensors
   }
 }
 
+TEST_F(SessionTiersTest, ATensorThatComesHomeLateEndsWithItsOwnSessionsPagerWhileAnotherIsOpen) {
+  std::vector<at::Tensor> tensors;
+  {
+    Session session(options());
+    at::NoGradGuard no_grad;
+    for (int i = 0; i < 6; ++i) tensors.push_back(at::full({1 << 18}, i, at::kFloat));
+    session.pager().evict_all();
+    control->fail(EIO, EIO);
+    ::testing::internal::CaptureStderr();
+  }
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("not every tensor came home"), std::string::npos);
+  control->fail(0);
+  for (auto& tensor : tensors) (void)resident_read(tensor);
+  Session session(SessionOptions{});
+  const int64_t paged_bytes = session.pager().paged_bytes(), used_bytes = session.ledger().used_bytes();
+  tensors.clear();
+  EXPECT_EQ(session.pager().paged_bytes(), paged_bytes);
+  EXPECT_EQ(session.ledger().used_bytes(), used_bytes - 6 * DeviceMemory::charge_of(1 << 20));
+  EXPECT_EQ(at::ones({1 << 18}).sum().item<double>(), 1 << 18);
+}
+
 TEST_F(SessionTiersTest, RefusesADirectoryThatCannotBeUsedAndAHostTooSmallForADisk) {
   SessionOptions given = options();
   given.disk_directory = folder.path() / "nowhere";

@@ -159,6 +159,48 @@ TEST_F(SharingTest, OneThatCannotComeHomeDoesNotKeepTheOthersAway) {
   memory.set_reclaimer(&pager);
 }
 
+TEST_F(SharingTest, APageThatDiesWhileItsUserRetiresIsLetGoOfWhenItsCopyFailed) {
+  ManualTimeline late;
+  Pager slow(memory, host, late, in, 0);
+  memory.set_reclaimer(&slow);
+  const UserId user = slow.add_user();
+  auto dying = std::make_unique<Buffer>(memory, slow, kBytes, 9);
+  PageUse use{dying->page(), false, kNextUseKept};
+  slow.lease({&use, 1}, user);
+  slow.unlease({&use, 1});
+  std::thread other_thread([&] {
+    while (slow.stats().page_outs == 0) std::this_thread::yield();
+    dying.reset();
+    late.fail_one();
+  });
+  slow.retire(user);
+  other_thread.join();
+  slow.evict_all();  // the block goes now that no copy uses it
+  EXPECT_EQ(slow.paged_bytes(), 0);
+  EXPECT_EQ(ledger.used_bytes(), 0);
+  memory.set_reclaimer(&pager);
+}
+
+TEST_F(SharingTest, ABlockIsReleasedToThePagerOfItsPageWhoeverReclaims) {
+  Pager old(memory, host, out, in, 0);
+  for (Reclaimer* now : {static_cast<Reclaimer*>(&pager), static_cast<Reclaimer*>(nullptr)}) {
+    memory.set_reclaimer(&old);
+    auto olds = std::make_unique<Buffer>(memory, old, kBytes, 1);
+    memory.set_reclaimer(now);
+    auto ours = buffer(2);
+    olds.reset();
+    EXPECT_EQ(old.paged_bytes(), 0);
+    EXPECT_EQ(pager.paged_bytes(), kCharge);
+    EXPECT_EQ(ledger.used_bytes(), kCharge);
+    old.evict_all();  // knows the page no more
+    pager.evict_all();
+    touch(*ours, one);
+    EXPECT_TRUE(ours->holds(2));
+  }
+  EXPECT_EQ(ledger.used_bytes(), 0);
+  memory.set_reclaimer(&pager);
+}
+
 TEST_F(SharingTest, EndsAreNotedForEveryUserThatAskedFromThenOn) {
   auto a = buffer(1), b = buffer(2), c = buffer(3);
   const PageId second = b->page()->id;
@@ -301,7 +343,6 @@ TEST(DeviceMemoryTest, AReclaimerMayEndOnceItIsReplaced) {
       ledger.set_budget(kUnlimitedBytes);
       inside = false;
     }
-    void released(Block*) noexcept override {}
   } slow(ledger);
   memory.set_reclaimer(&slow);
   std::thread allocating([&] { memory.release(memory.allocate(8192, Category::other)); });
