@@ -3,22 +3,26 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "swap/bound.h"
+#include "swap/page_ins.h"
 
 namespace spillway {
 namespace {
 
-/// Copies that take a fifth longer than their rate says still come in time.
-constexpr double kCaution = 1.2;
+/// A slot and one of its uses, after which it leaves; both of the original trace.
+using Departure = std::pair<int32_t, int32_t>;
 
 /// What distinguishes one candidate from another.
 struct Choices {
   std::vector<Replay> replays;
   std::map<int32_t, Bias> bias;  ///< by slot of the original trace
   std::vector<bool> early;       ///< by slot of the original trace: comes back as soon as there is room
+  std::set<Departure> sent;      ///< leave at once, not only when their room is needed, so that others can come back
+  bool in_order = false;         ///< what is needed first gets room first to come back ahead
 };
 
 struct Candidate {
@@ -38,71 +42,16 @@ int32_t page_out_trigger(const StepTrace& trace, const Leave& leave) {
   return slot.writes.empty() || slot.death != kOutlivesStep ? 0 : slot.writes.back();
 }
 
-/// Places page-ins backwards from their deadlines, so that the link serves each just before the one that follows it.
-class PageInPlacer {
- public:
-  PageInPlacer(const StepTrace& trace, const ScheduleInputs& inputs, const Simulated& plan,
-               const std::vector<bool>& early)
-      : trace_(trace), inputs_(inputs), plan_(plan), early_(early), held_(plan.held) {
-    start_.push_back(0);
-    for (const OperatorRecord& op : trace.operators) start_.push_back(start_.back() + op.host_seconds + op.seconds);
-    link_free_until_ = start_.back();
-  }
-
-  std::vector<Actions::PageIn> place() {
-    std::vector<Actions::PageIn> page_ins = plan_.demanded;
-    std::stable_sort(page_ins.begin(), page_ins.end(), [](auto& a, auto& b) { return a.use > b.use; });
-    for (Actions::PageIn& in : page_ins) place(in);
-    std::stable_sort(page_ins.begin(), page_ins.end(),
-                     [](auto& a, auto& b) { return std::pair(a.trigger, a.use) < std::pair(b.trigger, b.use); });
-    return page_ins;
-  }
-
- private:
-  /// Sets trigger and use of a page-in that operator in.use needs.
-  void place(Actions::PageIn& in) {
-    const int64_t bytes = trace_.slots[static_cast<size_t>(in.slot)].bytes;
-    const double seconds = kCaution * static_cast<double>(bytes) / inputs_.rates.in_bytes_per_second;
-    const double begin = std::min(start_[static_cast<size_t>(in.use)], link_free_until_) - seconds;
-    const bool early = early_[static_cast<size_t>(in.slot)];
-    const int32_t left_at = last_leave_before(in.slot, in.use);
-    in.trigger = walk_back(in.use - 1, left_at, bytes, early, begin);
-    link_free_until_ = begin;
-    if (in.trigger >= 0 || left_at >= 0) return;
-    // Early in the step: it may come at the end of the step before, where it is used in "the next step".
-    const auto count = static_cast<int32_t>(trace_.operators.size());
-    const int32_t left_before = last_leave_before(in.slot, count);
-    const int32_t trigger = walk_back(count - 1, left_before, bytes, early, begin + start_.back());
-    if (left_before < 0 || trigger == count - 1) return;
-    in = {in.slot, trigger, in.use + count};
-  }
-
-  /// From operator `last` towards `left_at`, as far as there is room and reason; the operator to issue it after.
-  int32_t walk_back(int32_t last, int32_t left_at, int64_t bytes, bool early, double begin) {
-    const int64_t limit = inputs_.budget_bytes - inputs_.slack_bytes;
-    int32_t trigger = last;
-    while (trigger > left_at && held_[static_cast<size_t>(trigger)] + bytes <= limit &&
-           (early || start_[static_cast<size_t>(trigger) + 1] > begin))
-      held_[static_cast<size_t>(trigger--)] += bytes;
-    return trigger;
-  }
-
-  /// -1: it did not leave before; then it was away when the step began.
-  int32_t last_leave_before(int32_t slot, int32_t use) const {
-    int32_t at = -1;
-    for (const Leave& leave : plan_.leaves)
-      if (leave.slot == slot && leave.at < use) at = std::max(at, leave.at);
-    return at;
-  }
-
-  const StepTrace& trace_;
-  const ScheduleInputs& inputs_;
-  const Simulated& plan_;
-  const std::vector<bool>& early_;
-  std::vector<int64_t> held_;
-  std::vector<double> start_;
-  double link_free_until_;
-};
+/// By operator of the replayed trace.
+std::vector<std::vector<int32_t>> sent_after(const ReplayedTrace& replayed, const std::set<Departure>& sent) {
+  std::vector<std::vector<int32_t>> after(replayed.trace.operators.size());
+  if (sent.empty()) return after;
+  for (size_t s = 0; s < replayed.trace.slots.size(); ++s)
+    for (int32_t use : replayed.trace.slots[s].uses)
+      if (sent.count({replayed.original_slot[s], replayed.original_operator[static_cast<size_t>(use)]}))
+        after[static_cast<size_t>(use)].push_back(static_cast<int32_t>(s));
+  return after;
+}
 
 Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices choices) {
   Candidate candidate{std::move(choices), {}, {}, {}, {}};
@@ -118,19 +67,32 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
     for (size_t s = 0; s < early.size(); ++s)
       early[s] = candidate.choices.early[static_cast<size_t>(candidate.replayed.original_slot[s])];
 
+  const std::vector<std::vector<int32_t>> sent = sent_after(candidate.replayed, candidate.choices.sent);
+
   // Who leaves when, were copies instant …
-  const Simulated plan = simulate(replayed, {.budget_bytes = inputs.budget_bytes - inputs.slack_bytes, .bias = &bias});
+  const Simulated plan = simulate(
+      replayed, {.budget_bytes = inputs.budget_bytes - inputs.slack_bytes, .bias = &bias, .sent_after = &sent});
   candidate.outcome.feasible = plan.feasible;
   if (!plan.feasible) return candidate;
+  auto was_sent = [&](const Leave& leave) {
+    const auto& here = sent[static_cast<size_t>(std::max(leave.at - 1, 0))];
+    return std::find(here.begin(), here.end(), leave.slot) != here.end();
+  };
   Actions& actions = candidate.actions;
   actions.page_outs_after.resize(replayed.operators.size());
   actions.releases_after.resize(replayed.operators.size());
   for (const Leave& leave : plan.leaves) {
-    if (leave.copied)
+    // What is sent away and clean has a copy only if something made one, once.
+    if (leave.copied || was_sent(leave))
       actions.page_outs_after[static_cast<size_t>(page_out_trigger(replayed, leave))].push_back(leave.slot);
     if (leave.at > 0) actions.releases_after[static_cast<size_t>(leave.at) - 1].push_back(leave.slot);
   }
-  actions.page_ins = PageInPlacer(replayed, inputs, plan, early).place();
+  actions.page_ins = place_page_ins({.trace = replayed,
+                                     .plan = plan,
+                                     .limit_bytes = inputs.budget_bytes - inputs.slack_bytes,
+                                     .bytes_per_second = inputs.rates.in_bytes_per_second,
+                                     .early = early,
+                                     .in_order = candidate.choices.in_order});
   // … and what comes of it when they are not.
   candidate.leaves = plan.leaves;
   candidate.outcome =
@@ -152,11 +114,13 @@ class Search {
       best_ = evaluate(trace_, inputs_, {});
     }
     if (!best_.outcome.feasible) return std::move(best_);
-    attempt({.replays = {}, .bias = {}, .early = std::vector<bool>(trace_.slots.size(), true)});
+    attempt({.replays = {}, .bias = {}, .early = std::vector<bool>(trace_.slots.size(), true), .sent = {}});
+    try_early_departures();
     for (bool improved = true; improved && !done();) {
       improved = false;
       if (inputs_.replay) improved |= try_replays();
       improved |= try_biases();
+      improved |= try_departures();
     }
     while (!done() && !slots_.empty()) perturb();
     return std::move(best_);
@@ -219,19 +183,69 @@ class Search {
     return improved;
   }
 
+  /// Everything that leaves does so right after its use.
+  void try_early_departures() {
+    Choices choices = best_.choices;
+    for (const Leave& leave : best_.leaves) {
+      const Slot& slot = best_.replayed.trace.slots[static_cast<size_t>(leave.slot)];
+      auto after = std::lower_bound(slot.uses.begin(), slot.uses.end(), leave.at);
+      if (after == slot.uses.begin()) continue;
+      choices.sent.insert({best_.replayed.original_slot[static_cast<size_t>(leave.slot)],
+                           best_.replayed.original_operator[static_cast<size_t>(*std::prev(after))]});
+    }
+    attempt(choices);
+    choices = best_.choices;
+    choices.in_order = !choices.in_order;
+    attempt(choices);
+  }
+
+  /// Whether the slot is used again after `use`, but not by the next operator.
+  bool idle_after(const Slot& slot, int32_t use) const {
+    const int64_t next = next_use_after(trace_, slot, use);
+    return next != kNextUseUnknown && next - use > 1;
+  }
+
+  /// What stays although it is not used for a while may make room for what has to come back.
+  bool try_departures() {
+    bool improved = false;
+    for (int32_t s : slots_) {
+      const Slot& slot = trace_.slots[static_cast<size_t>(s)];
+      for (int32_t use : slot.uses) {
+        if (!idle_after(slot, use)) continue;
+        Choices choices = best_.choices;
+        flip(choices.sent, {s, use});
+        improved |= attempt(std::move(choices));
+      }
+    }
+    return improved;
+  }
+
+  static void flip(std::set<Departure>& sent, const Departure& departure) {
+    if (sent.erase(departure) == 0) sent.insert(departure);
+  }
+
   /// Several choices at once, at random, for what no single one improves. The sequence is the same in every run.
   void perturb() {
     Choices choices = best_.choices;
     auto pick = [&](size_t count) { return static_cast<size_t>(random_() % count); };
     for (size_t n = 1 + pick(3); n > 0; --n) {
       const int32_t slot = slots_[pick(slots_.size())];
-      switch (pick(gaps_.empty() ? 2 : 3)) {
+      switch (pick(gaps_.empty() ? 4 : 5)) {
         case 0:
           choices.bias[slot] = static_cast<Bias>(pick(3));
           break;
         case 1:
           choices.early.resize(trace_.slots.size(), false);
           choices.early[static_cast<size_t>(slot)].flip();
+          break;
+        case 2: {
+          const Slot& x = trace_.slots[static_cast<size_t>(slot)];
+          if (x.uses.empty()) break;
+          flip(choices.sent, {slot, x.uses[pick(x.uses.size())]});
+          break;
+        }
+        case 3:
+          choices.in_order = !choices.in_order;
           break;
         default: {
           const Replay& replay = gaps_[pick(gaps_.size())].second;
@@ -268,8 +282,8 @@ class Search {
       const bool leaves = std::any_of(best_.leaves.begin(), best_.leaves.end(), [&](const Leave& leave) {
         return best_.replayed.original_slot[static_cast<size_t>(leave.slot)] == s;
       });
-      const bool gap = std::adjacent_find(slot.uses.begin(), slot.uses.end(),
-                                          [](int32_t a, int32_t b) { return b - a > 1; }) != slot.uses.end();
+      const bool gap =
+          std::any_of(slot.uses.begin(), slot.uses.end(), [&](int32_t use) { return idle_after(slot, use); });
       if (leaves || gap || best_.choices.bias.count(s)) slots.emplace_back(leaves, slot.bytes, s);
     }
     std::sort(slots.rbegin(), slots.rend());

@@ -38,9 +38,9 @@ struct Schedule {
 /// The best of several candidates by simulated time. Each is furthest-next-use eviction (Belady) over the trace under
 /// the budget, cyclic over steps; a page-out starts after the last write before the eviction, since its copy makes the
 /// later drop free; page-ins are placed as late as hides them, or as early as the budget allows. Candidates differ in
-/// what is replayed instead of copied and in what is kept although another use is nearer; they are found by local
-/// search from the plain one. Uses that the budget cannot serve ahead of time are left to demand.
-/// Cost: inputs.candidates simulations.
+/// what is replayed instead of copied, in what is kept although another use is nearer, and in what leaves before its
+/// room is needed, so that others can come back earlier; they are found by local search from the plain one. Uses that
+/// the budget cannot serve ahead of time are left to demand. Cost: inputs.candidates simulations.
 Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& inputs);
 
 }  // namespace spillway

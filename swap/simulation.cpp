@@ -29,6 +29,7 @@ class Simulation {
         rates_(inputs.rates ? *inputs.rates : LinkRates{kInstant, kInstant, 0}),
         actions_(inputs.actions),
         bias_(inputs.bias),
+        sent_after_(inputs.sent_after),
         places_(trace.slots.size()),
         deaths_(trace.operators.size()) {
     for (size_t s = 0; s < trace.slots.size(); ++s) {
@@ -81,6 +82,19 @@ class Simulation {
     for (int32_t s : deaths_[static_cast<size_t>(i)]) die(s);
     leased_ = nullptr;
     if (actions_) act();
+    if (sent_after_) send_away();
+  }
+
+  /// Each leaves before the next operator.
+  void send_away() {
+    const auto& sent = (*sent_after_)[static_cast<size_t>(index_)];
+    if (++index_ == static_cast<int32_t>(trace_.operators.size())) return;
+    for (int32_t s : sent) {
+      if (!place(s).resident) continue;
+      if (!place(s).clean) begin_page_out(s);
+      settle(s);
+      drop(s);
+    }
   }
 
   void act() {
@@ -306,6 +320,7 @@ class Simulation {
   const LinkRates rates_;
   const Actions* actions_;
   const std::vector<Bias>* bias_;
+  const std::vector<std::vector<int32_t>>* sent_after_;
   std::vector<Place> places_;
   std::vector<std::vector<int32_t>> deaths_;
   std::vector<int32_t> resident_;

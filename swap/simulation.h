@@ -59,6 +59,8 @@ struct SimulationInputs {
   const LinkRates* rates = nullptr;         ///< null: copies take no time
   const Actions* actions = nullptr;         ///< null: everything on demand
   const std::vector<Bias>* bias = nullptr;  ///< by slot; null: none
+  /// By operator: slots that leave once it has run, although nothing needs their room yet; null: none.
+  const std::vector<std::vector<int32_t>>* sent_after = nullptr;
 };
 
 /// The second of two equal steps, one after the other, so that what outlives steps is where the first one left it.

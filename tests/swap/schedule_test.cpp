@@ -99,6 +99,28 @@ TEST(ScheduleTest, CopiesNothingOutThatIsCleanFromTheLastStep) {
     for (int32_t slot : slots) EXPECT_GE(slot, 8);
 }
 
+TEST(ScheduleTest, SendsAwayWhatIsIdleSoThatAnotherCanComeBackInTime) {
+  // The weight (slot 0) and the long-lived activation (slot 1) are never needed together with room for both, yet
+  // nothing forces the weight out: it would just stand in the way of the activation's return during operator 3.
+  StepTrace trace;
+  trace.slots = {{.bytes = 2, .uses = {1, 2}},
+                 {.bytes = 3, .birth = 0, .born_as_output = true, .death = 4, .uses = {0, 1, 4}, .writes = {0}},
+                 {.bytes = 5, .birth = 1, .born_as_output = true, .death = 3, .uses = {1, 2, 3}, .writes = {1}}};
+  trace.operators.resize(5);
+  for (OperatorRecord& op : trace.operators) op.seconds = 4;
+  trace.operators[0].own_bytes = 3, trace.operators[0].births = {1};
+  trace.operators[1].own_bytes = 5, trace.operators[1].births = {2}, trace.operators[1].touched = {1, 0};
+  trace.operators[2].own_bytes = 2, trace.operators[2].touched = {2, 0};
+  trace.operators[3].own_bytes = 2, trace.operators[3].touched = {2};
+  trace.operators[4].touched = {1};
+  const Schedule schedule = make_schedule(trace, {.budget_bytes = 10, .rates = {1, 1, 0}});
+  EXPECT_EQ(schedule.exposed_seconds, 0);
+  EXPECT_EQ(schedule.predicted_seconds, 20);
+  auto weight = [](const Actions::PageIn& in) { return in.slot == 0; };
+  const auto& page_ins = schedule.actions.page_ins;
+  EXPECT_EQ(std::count_if(page_ins.begin(), page_ins.end(), weight), 1);
+}
+
 TEST(ScheduleTest, EveryUseOfASlotThatLeftIsPrecededByItsReturn) {
   std::mt19937 random(11);
   for (int round = 0; round < 200; ++round) {
