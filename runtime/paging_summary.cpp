@@ -65,6 +65,7 @@ PagingSummary summarise_paging(const StepTrace& trace, const Schedule& schedule)
                    [](const auto& a, const auto& b) { return a.bytes() > b.bytes(); });
 
   summary.compute_seconds = trace.compute_seconds();
+  summary.shortest_compute_seconds = trace.shortest_seconds();
   summary.predicted_seconds = schedule.predicted_seconds;
   summary.exposed_seconds = schedule.exposed_seconds;
   summary.bound_seconds = schedule.bound_seconds;

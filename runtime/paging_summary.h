@@ -32,7 +32,8 @@ struct PagingSummary {
   std::string kind;
   std::vector<PlannedAbsence> absences;  ///< the largest first
   std::vector<Footprint> footprints;     ///< the largest of each operator's name, the largest first
-  double compute_seconds = 0;
+  double compute_seconds = 0;            ///< typically
+  double shortest_compute_seconds = 0;   ///< with each operator at its shortest
   double predicted_seconds = 0;
   double exposed_seconds = 0;
   double bound_seconds = 0;

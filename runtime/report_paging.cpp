@@ -13,13 +13,14 @@ constexpr size_t kRows = 12;
 
 std::string bound_sentence(const PagingSummary& p) {
   const bool waits = p.exposed_seconds > 0.03 * p.predicted_seconds;
-  const bool link_bound = p.bound_seconds > 1.001 * p.compute_seconds;
+  const bool link_bound = p.bound_seconds > 1.001 * p.shortest_compute_seconds;
   std::string text = str("<p>A step computes for ", format_seconds(p.compute_seconds), " and moves ",
                          format_bytes(p.bytes_out), " out and ", format_bytes(p.bytes_in), " in. ");
   if (link_bound)
     text += str("The copies bound it: no schedule is faster than ", format_seconds(p.bound_seconds), ". ");
   else
-    text += "Computing bounds it: no schedule is faster than that. ";
+    text += str("Computing bounds it: no schedule is faster than ", format_seconds(p.bound_seconds),
+                ", every operator at its shortest. ");
   text += str("Predicted are ", format_seconds(p.predicted_seconds), ", of which operators wait ",
               format_seconds(p.exposed_seconds), " for copies",
               waits ? ": a larger budget, or a faster link, would help." : ".");

@@ -48,7 +48,7 @@ Absentable absentable(const StepTrace& trace) {
 }  // namespace
 
 double bound_seconds(const StepTrace& trace, int64_t budget_bytes, const LinkRates& rates) {
-  const double compute = trace.compute_seconds();
+  const double compute = trace.shortest_seconds();
   double bound = compute;
   if (budget_bytes == kUnlimitedBytes) return bound;
   const std::vector<int64_t> live = live_bytes(trace);
@@ -63,7 +63,8 @@ double bound_seconds(const StepTrace& trace, int64_t budget_bytes, const LinkRat
     const double out = must_move / rates.out_bytes_per_second, in = must_move / rates.in_bytes_per_second;
     bound = std::max(
         {bound, must_come / rates.in_bytes_per_second, std::max(before, out) + std::max(compute - before, in)});
-    before += trace.operators[i].seconds + trace.operators[i].host_seconds;
+    const OperatorRecord& op = trace.operators[i];
+    before += op.seconds + op.host_seconds - op.excess_seconds;
   }
   return bound;
 }

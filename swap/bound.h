@@ -11,7 +11,7 @@ namespace spillway {
 /// Of that, M_i bytes were born in this step, are needed again and cannot be made again: they left before i began and
 /// come back before the step ends. P_i bytes, those and what every step uses, must come in at some time of the step.
 ///   T ≥ max( C,  max_i P_i / B_in,  max_i [ max(C_<i, M_i / B_out) + max(C_≥i, M_i / B_in) ] )
-/// with C the compute time, C_<i that of the operators before i. Never above the optimum.
+/// with C the compute time at its shortest, C_<i that of the operators before i. Never above the optimum.
 double bound_seconds(const StepTrace& trace, int64_t budget_bytes, const LinkRates& rates);
 
 }  // namespace spillway

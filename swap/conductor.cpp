@@ -14,13 +14,10 @@ using Clock = std::chrono::steady_clock;
 
 /// Steps whose measured times are still worth a new plan: the first ran on demand and cold, the second cold in part.
 constexpr int32_t kPlans = 3;
-/// Fewer bytes than this say nothing about a lane's rate.
-constexpr int64_t kEnoughToMeasure = 1 << 20;
 
-double rate(const CopyTotals& before, const CopyTotals& after, double otherwise) {
-  const int64_t bytes = after.bytes - before.bytes;
-  const double seconds = after.seconds - before.seconds;
-  return bytes >= kEnoughToMeasure && seconds > 0 ? static_cast<double>(bytes) / seconds : otherwise;
+/// What the lane did since then.
+CopyTotals since(const CopyTotals& before, const CopyTotals& now) {
+  return {now.bytes - before.bytes, now.seconds - before.seconds};
 }
 
 }  // namespace
@@ -61,25 +58,50 @@ void Conductor::end_step() {
   in_step_ = false;
   if (following_ && index_ + 1 != static_cast<int32_t>(kind_->trace.operators.size())) deviate();
   const bool as_planned = kind_->planned && matched_ && following_;
-  if (as_planned && kind_->times_planned >= kPlans && kind_->users == pager_.users()) return;
-  take_out_slowdown(recording_);
-  if (as_planned)
-    refresh_times();
-  else
-    kind_->times_planned = 0;
+  keep_times(as_planned);
+  if (as_planned && kind_->times_planned >= kPlans && kind_->users == pager_.users()) return refresh_prediction();
   plan(as_planned ? std::move(kind_->trace) : std::move(recording_));
+}
+
+/// A step that did as planned says how long its operators take when pages come and go as planned; another one is all
+/// that is known of what the next ones will do.
+void Conductor::keep_times(bool as_planned) {
+  Kind& kind = *kind_;
+  take_out_slowdown(recording_);
+  if (!as_planned) {
+    kind.times = {};
+    kind.times_planned = 0;
+  } else if (kind.times_planned == 1) {
+    kind.times.forget_latest();  // it ran on demand
+  }
+  kind.times.note(recording_, since(out_before_, pager_.copied_out()), since(in_before_, pager_.copied_in()));
+  inputs_.rates = kind.times.rates(inputs_.rates);
+  kind.times.apply_to(as_planned ? kind.trace : recording_);
+}
+
+/// Costs one simulation, so in the end only as often as all of the latest steps are others.
+void Conductor::refresh_prediction() {
+  constexpr auto kLatest = static_cast<int64_t>(StepTimes::kLatest);
+  Kind& kind = *kind_;
+  const int64_t steps = ++kind.steps_since_plan;
+  if (steps <= kLatest || steps % kLatest == 0) predict_again(kind.schedule, kind.trace, inputs_of(kind));
+}
+
+/// Users of the pager plan for an equal share of the budget each, if their steps can run in that.
+ScheduleInputs Conductor::inputs_of(const Kind& kind) const {
+  ScheduleInputs inputs = inputs_;
+  if (const int64_t budget = inputs.budget_bytes; budget != kUnlimitedBytes && kind.users > 1)
+    inputs.budget_bytes = std::max(budget / kind.users, std::min(budget, kind.trace.floor_bytes()));
+  return inputs;
 }
 
 /// The schedule of the kind, from now on.
 void Conductor::plan(StepTrace trace) {
-  inputs_.rates = measured_rates();
   Kind& kind = *kind_;
   kind.trace = std::move(trace);
   kind.users = pager_.users();
-  ScheduleInputs inputs = inputs_;
-  if (const int64_t budget = inputs.budget_bytes; budget != kUnlimitedBytes && kind.users > 1)
-    inputs.budget_bytes = std::max(budget / kind.users, std::min(budget, kind.trace.floor_bytes()));
-  kind.schedule = make_schedule(kind.trace, inputs);
+  kind.schedule = make_schedule(kind.trace, inputs_of(kind));
+  kind.steps_since_plan = 0;
   kind.planned = true;
   ++kind.times_planned;
   if (kind.times_planned == 1) {
@@ -103,33 +125,15 @@ double Conductor::seconds_since_last_operator() const {
   return since.count() - (pager_.delayed_seconds() - delayed_);
 }
 
-/// A step that did as planned says how long its operators take when pages come and go as planned. What is shortest is
-/// nearest to the truth: everything else on the machine only adds.
-void Conductor::refresh_times() {
-  std::vector<OperatorRecord>& known = kind_->trace.operators;
-  for (size_t i = 0; i < known.size(); ++i) {
-    known[i].seconds = std::min(known[i].seconds, recording_.operators[i].seconds);
-    known[i].host_seconds = std::min(known[i].host_seconds, recording_.operators[i].host_seconds);
-  }
-  kind_->trace.tail_seconds = std::min(kind_->trace.tail_seconds, recording_.tail_seconds);
-}
-
 /// Operators ran beside copies, which slowed them; the simulation adds that again for the copies of its schedule.
 void Conductor::take_out_slowdown(StepTrace& trace) const {
   const double copying =
       pager_.copied_out().seconds - out_before_.seconds + pager_.copied_in().seconds - in_before_.seconds;
-  const double compute = trace.compute_seconds();
-  if (compute <= 0) return;
-  const double share = std::max(0.5, 1 - inputs_.rates.compute_slowdown * copying / compute);
+  double kernels = 0;
+  for (const OperatorRecord& op : trace.operators) kernels += op.seconds;
+  if (kernels <= 0) return;
+  const double share = std::max(0.5, 1 - inputs_.rates.compute_slowdown * copying / kernels);
   for (OperatorRecord& op : trace.operators) op.seconds *= share;
-}
-
-/// What the lanes did in this step, under the load of its operators.
-LinkRates Conductor::measured_rates() {
-  LinkRates rates = inputs_.rates;
-  rates.out_bytes_per_second = rate(out_before_, pager_.copied_out(), rates.out_bytes_per_second);
-  rates.in_bytes_per_second = rate(in_before_, pager_.copied_in(), rates.in_bytes_per_second);
-  return rates;
 }
 
 void Conductor::abandon_step() noexcept {

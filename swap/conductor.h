@@ -12,6 +12,7 @@
 #include "swap/pager.h"
 #include "swap/recipe_book.h"
 #include "swap/schedule.h"
+#include "swap/step_times.h"
 #include "swap/step_trace.h"
 
 namespace spillway {
@@ -33,9 +34,10 @@ struct OperatorCall {
 /// One trace and one schedule per kind of step. The first step of a kind pages on demand, helped by what usually comes
 /// next (Pager::work_ahead_of_demand); its trace gives the schedule
 /// that the next steps of the kind follow; the first few of those are planned anew with the times that were measured
-/// under the schedule. A step that does something else (another operator, another size) falls back to demand for its
-/// rest, and is planned anew at its end; so is a step after the number of users that share the budget has changed, each
-/// planning for an equal share. Used by one thread, the one that runs the steps.
+/// under the schedule, and its prediction and bound follow the times of later ones. A step that does something else
+/// (another operator, another size) falls back to demand for its rest, and is planned anew at its end; so is a step
+/// after the number of users that share the budget has changed, each planning for an equal share. Used by one thread,
+/// the one that runs the steps.
 class Conductor {
  public:
   /// `recipes` may be null: then nothing is replayed.
@@ -76,6 +78,8 @@ class Conductor {
     StepTrace trace;
     Schedule schedule;
     std::unordered_map<PageId, int32_t> lasting;  // slots that outlive the step, by page
+    StepTimes times;
+    int64_t steps_since_plan = 0;
     bool planned = false;
     int32_t times_planned = 0;
     std::vector<std::vector<int32_t>> recipes;         // by operator: slots whose recipes its call belongs to
@@ -85,10 +89,11 @@ class Conductor {
   };
 
   void plan(StepTrace trace);
-  void refresh_times();
+  void keep_times(bool as_planned);
+  void refresh_prediction();
+  ScheduleInputs inputs_of(const Kind& kind) const;
   void take_out_slowdown(StepTrace& trace) const;
   double seconds_since_last_operator() const;
-  LinkRates measured_rates();
   void adopt_existing_pages();
   /// A page's slots in the trace being recorded and in the schedule.
   struct Tag {

@@ -81,6 +81,7 @@ ReplayedTrace with_replays(const StepTrace& trace, std::span<const Replay> repla
   StepTrace& out = result.trace;
   out.kind = trace.kind;
   out.tail_seconds = trace.tail_seconds;
+  out.tail_excess_seconds = trace.tail_excess_seconds;
   out.slots = trace.slots;
   for (size_t s = 0; s < trace.slots.size(); ++s) result.original_slot.push_back(static_cast<int32_t>(s));
 

@@ -100,11 +100,18 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
   return candidate;
 }
 
+/// No schedule is faster in a step whose operators take their typical times.
+double typical_bound(StepTrace trace, const ScheduleInputs& inputs) {
+  for (OperatorRecord& op : trace.operators) op.excess_seconds = 0;
+  trace.tail_excess_seconds = 0;
+  return bound_seconds(trace, inputs.budget_bytes, inputs.rates);
+}
+
 /// Improves one candidate step by step while simulations are left.
 class Search {
  public:
-  Search(const StepTrace& trace, const ScheduleInputs& inputs, double bound)
-      : trace_(trace), inputs_(inputs), good_enough_(bound * 1.001), left_(inputs.candidates) {}
+  Search(const StepTrace& trace, const ScheduleInputs& inputs)
+      : trace_(trace), inputs_(inputs), good_enough_(1.001 * typical_bound(trace, inputs)), left_(inputs.candidates) {}
 
   /// Not feasible when even on demand the trace does not fit.
   Candidate run() {
@@ -315,6 +322,13 @@ class Search {
   std::minstd_rand random_{1};
 };
 
+void take_prediction(Schedule& schedule, const Simulated& outcome) {
+  schedule.bytes_out = outcome.bytes_out;
+  schedule.bytes_in = outcome.bytes_in;
+  schedule.predicted_seconds = outcome.seconds;
+  schedule.exposed_seconds = outcome.exposed_seconds;
+}
+
 /// From the candidate's trace, in which replays are operators, back to the trace as it was recorded.
 Schedule translate(const StepTrace& trace, Candidate candidate) {
   Schedule schedule;
@@ -346,10 +360,8 @@ Schedule translate(const StepTrace& trace, Candidate candidate) {
     schedule.actions.page_ins.push_back({slot_of(in.slot), std::min(trigger, needed - 1), needed});
   }
   schedule.replays = std::move(candidate.choices.replays);
-  schedule.bytes_out = candidate.outcome.bytes_out;
-  schedule.bytes_in = candidate.outcome.bytes_in;
-  schedule.predicted_seconds = candidate.outcome.seconds;
-  schedule.exposed_seconds = candidate.outcome.exposed_seconds;
+  schedule.simulated_actions = std::move(candidate.actions);
+  take_prediction(schedule, candidate.outcome);
   return schedule;
 }
 
@@ -359,8 +371,7 @@ Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& given) {
   ScheduleInputs inputs = given;
   // What fits as it is needs no slack: nothing leaves, and were it a little more, demand would see to it.
   if (trace.unconstrained_peak_bytes() <= inputs.budget_bytes) inputs.slack_bytes = 0;
-  const double bound = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
-  Candidate best = Search(trace, inputs, bound).run();
+  Candidate best = Search(trace, inputs).run();
   Schedule schedule;
   if (best.outcome.feasible) {
     schedule = translate(trace, std::move(best));
@@ -368,9 +379,19 @@ Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& given) {
     schedule.actions.page_outs_after.resize(trace.operators.size());
     schedule.actions.releases_after.resize(trace.operators.size());
   }
-  schedule.bound_seconds = bound;
+  schedule.bound_seconds = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
   schedule.predicted_peak_bytes = std::min(inputs.budget_bytes, trace.unconstrained_peak_bytes());
   return schedule;
+}
+
+void predict_again(Schedule& schedule, const StepTrace& trace, const ScheduleInputs& inputs) {
+  schedule.bound_seconds = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
+  if (schedule.simulated_actions.page_outs_after.empty()) return;  // nothing was feasible
+  const ReplayedTrace replayed = with_replays(trace, schedule.replays);
+  const Simulated outcome =
+      simulate(replayed.trace,
+               {.budget_bytes = inputs.budget_bytes, .rates = &inputs.rates, .actions = &schedule.simulated_actions});
+  if (outcome.feasible) take_prediction(schedule, outcome);
 }
 
 }  // namespace spillway

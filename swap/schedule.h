@@ -23,6 +23,7 @@ struct ScheduleInputs {
 struct Schedule {
   Actions actions;
   std::vector<Replay> replays;
+  Actions simulated_actions;  ///< the same actions on with_replays(trace, replays)
   int64_t bytes_out = 0;
   int64_t bytes_in = 0;
   double predicted_seconds = 0;  ///< of a step that follows this schedule
@@ -42,5 +43,9 @@ struct Schedule {
 /// room is needed, so that others can come back earlier; they are found by local search from the plain one. Uses that
 /// the budget cannot serve ahead of time are left to demand. Cost: inputs.candidates simulations.
 Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& inputs);
+
+/// The schedule's prediction and bound anew, from other times of the trace's operators or other rates; what it does
+/// stays. Cost: one simulation.
+void predict_again(Schedule& schedule, const StepTrace& trace, const ScheduleInputs& inputs);
 
 }  // namespace spillway

@@ -47,6 +47,12 @@ double StepTrace::compute_seconds() const {
   return seconds;
 }
 
+double StepTrace::shortest_seconds() const {
+  double seconds = compute_seconds() - tail_excess_seconds;
+  for (const OperatorRecord& op : operators) seconds -= op.excess_seconds;
+  return seconds;
+}
+
 int64_t next_use_after(const StepTrace& trace, const Slot& slot, int64_t index) {
   auto next = std::upper_bound(slot.uses.begin(), slot.uses.end(), static_cast<int32_t>(index));
   if (next != slot.uses.end()) return *next;

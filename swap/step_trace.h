@@ -32,6 +32,7 @@ struct OperatorRecord {
   std::string_view name = {};      ///< lives as long as the process
   double seconds = 0;              ///< of the kernel, waits for copies excluded
   double host_seconds = 0;         ///< since the operator before ended: autograd, the user's code, the gate
+  double excess_seconds = 0;       ///< of both, beyond the shortest time that they took together in any step
   int64_t own_bytes = 0;           ///< outputs and scratch that the kernel held at once
   int64_t leased_bytes = 0;        ///< arguments, each storage once
   int64_t unpaged_bytes = 0;       ///< counted bytes outside every page when it started
@@ -44,7 +45,8 @@ struct StepTrace {
   std::string kind;
   std::vector<OperatorRecord> operators;
   std::vector<Slot> slots;
-  double tail_seconds = 0;  ///< from the end of the last operator to the end of the step
+  double tail_seconds = 0;         ///< from the end of the last operator to the end of the step
+  double tail_excess_seconds = 0;  ///< of them, beyond the shortest
 
   /// The largest need of a single operator: arguments, outputs, scratch and what cannot leave. No budget below it can
   /// run this step. `index` is set to that operator.
@@ -53,6 +55,8 @@ struct StepTrace {
   int64_t unconstrained_peak_bytes() const;
   /// Time of the operators and of what lies between them.
   double compute_seconds() const;
+  /// The same at its shortest: no step is faster.
+  double shortest_seconds() const;
 };
 
 /// Bytes of `trace`'s slots alive while each operator ran, its own_bytes and unpaged bytes included.

@@ -57,6 +57,7 @@ TrainResult small_run() {
       .absences = {{"aten::cat", "aten::conv", "aten::conv_backward", Category::activations, 64 * kMiB, 0.2, true}},
       .footprints = {{"aten::conv_backward", 100 * kMiB, 50 * kMiB}},
       .compute_seconds = 0.3,
+      .shortest_compute_seconds = 0.3,
       .predicted_seconds = 0.31,
       .exposed_seconds = 0.001,
       .bound_seconds = 0.3,
