@@ -135,7 +135,12 @@ void DiskTier::write_range(const std::shared_ptr<DiskPage>& page, int64_t begin,
 }
 
 DiskStats DiskTier::stats() const noexcept {
-  return {bytes_written_, bytes_read_, file_->used_bytes(), file_->peak_bytes()};
+  return {.bytes_written = writing_.bytes,
+          .bytes_read = reading_.bytes,
+          .write_seconds = writing_.seconds,
+          .read_seconds = reading_.seconds,
+          .used_bytes = file_->used_bytes(),
+          .peak_bytes = file_->peak_bytes()};
 }
 
 std::string DiskTier::description() const {
@@ -191,7 +196,10 @@ void DiskTier::start(const std::shared_ptr<Request>& request) {
   try {
     if (!request->issued()) {
       request->write ? prepare_write(slot) : prepare_read(slot);
+      Lane& lane = lane_of(slot.operation);
+      if (lane.under_way == 0) lane.since = std::chrono::steady_clock::now();
       io_->start(slot.operation);
+      ++lane.under_way;
     }
   } catch (...) {
     request->error = std::current_exception();
@@ -250,7 +258,10 @@ void DiskTier::prepare_read(Slot& slot) {
 
 void DiskTier::finish(const DiskOperation& operation) {
   Slot& slot = *std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) { return &s.operation == &operation; });
-  (operation.write ? bytes_written_ : bytes_read_) += operation.moved_bytes;
+  Lane& lane = lane_of(operation);
+  lane.bytes += operation.moved_bytes;
+  if (--lane.under_way == 0)
+    lane.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - lane.since).count();
   try {
     if (operation.failed()) throw DiskError(failure(slot));
     if (!operation.write) deliver(slot);

@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -54,6 +55,8 @@ struct DiskOptions {
 struct DiskStats {
   int64_t bytes_written = 0;
   int64_t bytes_read = 0;
+  double write_seconds = 0;  ///< that at least one write was under way
+  double read_seconds = 0;   ///< likewise
   int64_t used_bytes = 0;
   int64_t peak_bytes = 0;
 };
@@ -93,6 +96,8 @@ class DiskTier {
   DiskStats stats() const noexcept;
   const std::filesystem::path& path() const noexcept { return file_->path(); }
   int64_t chunk_bytes() const noexcept { return chunk_bytes_; }
+  /// Of the host's memory, taken for staging buffers.
+  int64_t staging_bytes() const noexcept { return kDepth * chunk_bytes_; }
   /// How the file is read and written, for people: `io_uring, O_DIRECT`.
   std::string description() const;
 
@@ -126,8 +131,16 @@ class DiskTier {
   std::array<Slot, kDepth> slots_;
   int busy_slots_ = 0;
   bool reads_next_ = true;
-  std::atomic<int64_t> bytes_written_ = 0;
-  std::atomic<int64_t> bytes_read_ = 0;
+  /// One direction's work.
+  struct Lane {
+    std::atomic<int64_t> bytes = 0;
+    std::atomic<double> seconds = 0;
+    int under_way = 0;
+    std::chrono::steady_clock::time_point since{};
+  };
+  Lane& lane_of(const DiskOperation& operation) { return operation.write ? writing_ : reading_; }
+
+  Lane writing_, reading_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -15,11 +15,6 @@ using Clock = std::chrono::steady_clock;
 /// Steps whose measured times are still worth a new plan: the first ran on demand and cold, the second cold in part.
 constexpr int32_t kPlans = 3;
 
-/// What the lane did since then.
-CopyTotals since(const CopyTotals& before, const CopyTotals& now) {
-  return {now.bytes - before.bytes, now.seconds - before.seconds};
-}
-
 }  // namespace
 
 Conductor::Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules, UserId user, RecipeBook* recipes)
@@ -44,8 +39,7 @@ void Conductor::begin_step(std::string_view kind) {
   pager_.note_ends(user_);
   adopt_existing_pages();
   if (recipes_) recipes_->clear();
-  out_before_ = pager_.copied_out();
-  in_before_ = pager_.copied_in();
+  copied_before_ = pager_.copied();
   if (following_) act();
   delayed_ = pager_.delayed_seconds();
   last_end_ = Clock::now();
@@ -67,14 +61,15 @@ void Conductor::end_step() {
 /// that is known of what the next ones will do.
 void Conductor::keep_times(bool as_planned) {
   Kind& kind = *kind_;
-  take_out_slowdown(recording_);
+  const LaneTotals lanes = pager_.copied().since(copied_before_);
+  take_out_slowdown(recording_, lanes.out.seconds + lanes.in.seconds);
   if (!as_planned) {
     kind.times = {};
     kind.times_planned = 0;
   } else if (kind.times_planned == 1) {
     kind.times.forget_latest();  // it ran on demand
   }
-  kind.times.note(recording_, since(out_before_, pager_.copied_out()), since(in_before_, pager_.copied_in()));
+  kind.times.note(recording_, lanes);
   inputs_.rates = kind.times.rates(inputs_.rates);
   kind.times.apply_to(as_planned ? kind.trace : recording_);
 }
@@ -92,6 +87,7 @@ ScheduleInputs Conductor::inputs_of(const Kind& kind) const {
   ScheduleInputs inputs = inputs_;
   if (const int64_t budget = inputs.budget_bytes; budget != kUnlimitedBytes && kind.users > 1)
     inputs.budget_bytes = std::max(budget / kind.users, std::min(budget, kind.trace.floor_bytes()));
+  if (inputs.host_budget_bytes != kUnlimitedBytes) inputs.host_budget_bytes /= std::max<int64_t>(1, kind.users);
   return inputs;
 }
 
@@ -126,13 +122,11 @@ double Conductor::seconds_since_last_operator() const {
 }
 
 /// Operators ran beside copies, which slowed them; the simulation adds that again for the copies of its schedule.
-void Conductor::take_out_slowdown(StepTrace& trace) const {
-  const double copying =
-      pager_.copied_out().seconds - out_before_.seconds + pager_.copied_in().seconds - in_before_.seconds;
+void Conductor::take_out_slowdown(StepTrace& trace, double copying_seconds) const {
   double kernels = 0;
   for (const OperatorRecord& op : trace.operators) kernels += op.seconds;
   if (kernels <= 0) return;
-  const double share = std::max(0.5, 1 - inputs_.rates.compute_slowdown * copying / kernels);
+  const double share = std::max(0.5, 1 - inputs_.rates.compute_slowdown * copying_seconds / kernels);
   for (OperatorRecord& op : trace.operators) op.seconds *= share;
 }
 

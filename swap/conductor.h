@@ -92,7 +92,7 @@ class Conductor {
   void keep_times(bool as_planned);
   void refresh_prediction();
   ScheduleInputs inputs_of(const Kind& kind) const;
-  void take_out_slowdown(StepTrace& trace) const;
+  void take_out_slowdown(StepTrace& trace, double copying_seconds) const;
   double seconds_since_last_operator() const;
   void adopt_existing_pages();
   /// A page's slots in the trace being recorded and in the schedule.
@@ -129,7 +129,7 @@ class Conductor {
   std::vector<PageId> ended_;
   std::chrono::steady_clock::time_point last_end_;  // of the operator before
   double delayed_ = 0;                              // the pager's delays until then
-  CopyTotals out_before_, in_before_;               // when the step began
+  LaneTotals copied_before_;                        // when the step began
   int64_t deviations_ = 0;
   int64_t operators_ = 0;
 };

@@ -124,6 +124,11 @@ bool HostTier::in_slab(const HostCopy& copy) const {
   return copy.state_->block != nullptr;
 }
 
+LaneTotals HostTier::copied() const {
+  const DiskStats disk = disk_ ? disk_->stats() : DiskStats{};
+  return {out_.totals(), in_.totals(), {disk.bytes_written, disk.write_seconds}, {disk.bytes_read, disk.read_seconds}};
+}
+
 void HostTier::read(const HostCopy& copy, int64_t begin, int64_t bytes, void* to) {
   State& state = *copy.state_;
   Pin pin(*this, state);

@@ -11,6 +11,7 @@
 #include "core/disk_tier.h"
 #include "core/host_slab.h"
 #include "core/timeline.h"
+#include "swap/lane_totals.h"
 
 namespace spillway {
 
@@ -76,6 +77,8 @@ class HostTier {
   /// Whether letting go of the copy would free room in the slab.
   bool in_slab(const HostCopy& copy) const;
   bool has_disk() const noexcept { return disk_ != nullptr; }
+  /// What the lanes from and to the device, and the disk, have done so far.
+  LaneTotals copied() const;
   HostSlab& slab() noexcept { return slab_; }
 
   /// Reads or changes a part of an absent page's bytes from the calling thread, wherever they are. Blocks, also for a

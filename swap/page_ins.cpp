@@ -35,9 +35,15 @@ class Placer {
  private:
   int64_t bytes_of(const Actions::PageIn& in) const { return inputs_.trace.slots[static_cast<size_t>(in.slot)].bytes; }
 
+  double rate_of(const Actions::PageIn& in) const {
+    const LinkRates& rates = inputs_.rates;
+    if (inputs_.on_disk.count({in.slot, in.use}) == 0) return rates.in_bytes_per_second;
+    return std::min(rates.in_bytes_per_second, rates.from_disk_bytes_per_second);
+  }
+
   /// The last moment at which it can begin, given those that follow it.
   double begin_of(const Actions::PageIn& in) {
-    const double seconds = kCaution * static_cast<double>(bytes_of(in)) / inputs_.bytes_per_second;
+    const double seconds = kCaution * static_cast<double>(bytes_of(in)) / rate_of(in);
     return link_free_until_ = std::min(start_[static_cast<size_t>(in.use)], link_free_until_) - seconds;
   }
 

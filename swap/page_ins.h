@@ -12,7 +12,8 @@ struct PageInInputs {
   const StepTrace& trace;
   const Simulated& plan;  ///< who leaves, who is demanded and what is held, were copies instant
   int64_t limit_bytes;    ///< of what is held with the page-ins
-  double bytes_per_second;
+  const LinkRates& rates;
+  const Absences& on_disk;         ///< what comes from there
   const std::vector<bool>& early;  ///< by slot: comes back as soon as there is room
   bool in_order;                   ///< what is needed first gets room first; else what is needed last does
 };

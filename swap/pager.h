@@ -143,9 +143,8 @@ class Pager final : public Reclaimer, public PageKeeper {
   double exposed_seconds() const;
   /// The same and the seconds of replays.
   double delayed_seconds() const;
-  /// What the copy lanes have done so far.
-  CopyTotals copied_out() const { return out_.totals(); }
-  CopyTotals copied_in() const { return in_.totals(); }
+  /// What the copy lanes and the disk have done so far.
+  LaneTotals copied() const { return host_.copied(); }
   /// Device bytes held by pages, those on their way in or out included.
   int64_t paged_bytes() const;
   HostSlab& host() noexcept { return host_.slab(); }

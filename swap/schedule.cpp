@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "swap/bound.h"
+#include "swap/host_overflow.h"
 #include "swap/page_ins.h"
 
 namespace spillway {
@@ -30,6 +31,7 @@ struct Candidate {
   ReplayedTrace replayed;
   Actions actions;
   std::vector<Leave> leaves;
+  Absences on_disk;
   Simulated outcome;
 };
 
@@ -54,7 +56,7 @@ std::vector<std::vector<int32_t>> sent_after(const ReplayedTrace& replayed, cons
 }
 
 Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices choices) {
-  Candidate candidate{std::move(choices), {}, {}, {}, {}};
+  Candidate candidate{std::move(choices), {}, {}, {}, {}, {}};
   candidate.replayed = with_replays(trace, candidate.choices.replays);
   const StepTrace& replayed = candidate.replayed.trace;
   std::vector<Bias> bias(replayed.slots.size(), Bias::none);
@@ -87,16 +89,20 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
       actions.page_outs_after[static_cast<size_t>(page_out_trigger(replayed, leave))].push_back(leave.slot);
     if (leave.at > 0) actions.releases_after[static_cast<size_t>(leave.at) - 1].push_back(leave.slot);
   }
+  candidate.on_disk = overflow(replayed, plan.leaves, inputs.host_budget_bytes);
   actions.page_ins = place_page_ins({.trace = replayed,
                                      .plan = plan,
                                      .limit_bytes = inputs.budget_bytes - inputs.slack_bytes,
-                                     .bytes_per_second = inputs.rates.in_bytes_per_second,
+                                     .rates = inputs.rates,
+                                     .on_disk = candidate.on_disk,
                                      .early = early,
                                      .in_order = candidate.choices.in_order});
   // … and what comes of it when they are not.
   candidate.leaves = plan.leaves;
-  candidate.outcome =
-      simulate(replayed, {.budget_bytes = inputs.budget_bytes, .rates = &inputs.rates, .actions = &actions});
+  candidate.outcome = simulate(replayed, {.budget_bytes = inputs.budget_bytes,
+                                          .rates = &inputs.rates,
+                                          .actions = &actions,
+                                          .on_disk = &candidate.on_disk});
   return candidate;
 }
 
@@ -197,8 +203,8 @@ class Search {
       const Slot& slot = best_.replayed.trace.slots[static_cast<size_t>(leave.slot)];
       auto after = std::lower_bound(slot.uses.begin(), slot.uses.end(), leave.at);
       if (after == slot.uses.begin()) continue;
-      choices.sent.insert({best_.replayed.original_slot[static_cast<size_t>(leave.slot)],
-                           best_.replayed.original_operator[static_cast<size_t>(*std::prev(after))]});
+      const int32_t use = best_.replayed.original_operator[static_cast<size_t>(*std::prev(after))];
+      if (use >= 0) choices.sent.insert({best_.replayed.original_slot[static_cast<size_t>(leave.slot)], use});
     }
     attempt(choices);
     choices = best_.choices;
@@ -361,6 +367,7 @@ Schedule translate(const StepTrace& trace, Candidate candidate) {
   }
   schedule.replays = std::move(candidate.choices.replays);
   schedule.simulated_actions = std::move(candidate.actions);
+  schedule.simulated_on_disk = std::move(candidate.on_disk);
   take_prediction(schedule, candidate.outcome);
   return schedule;
 }
@@ -388,9 +395,10 @@ void predict_again(Schedule& schedule, const StepTrace& trace, const ScheduleInp
   schedule.bound_seconds = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
   if (schedule.simulated_actions.page_outs_after.empty()) return;  // nothing was feasible
   const ReplayedTrace replayed = with_replays(trace, schedule.replays);
-  const Simulated outcome =
-      simulate(replayed.trace,
-               {.budget_bytes = inputs.budget_bytes, .rates = &inputs.rates, .actions = &schedule.simulated_actions});
+  const Simulated outcome = simulate(replayed.trace, {.budget_bytes = inputs.budget_bytes,
+                                                      .rates = &inputs.rates,
+                                                      .actions = &schedule.simulated_actions,
+                                                      .on_disk = &schedule.simulated_on_disk});
   if (outcome.feasible) take_prediction(schedule, outcome);
 }
 

@@ -11,6 +11,8 @@ namespace spillway {
 
 struct ScheduleInputs {
   int64_t budget_bytes = kUnlimitedBytes;
+  /// What is away beyond this passes the disk.
+  int64_t host_budget_bytes = kUnlimitedBytes;
   LinkRates rates = {};
   /// Bytes of the budget that the schedule leaves unused, against small differences between steps.
   int64_t slack_bytes = 0;
@@ -23,7 +25,8 @@ struct ScheduleInputs {
 struct Schedule {
   Actions actions;
   std::vector<Replay> replays;
-  Actions simulated_actions;  ///< the same actions on with_replays(trace, replays)
+  Actions simulated_actions;   ///< the same actions on with_replays(trace, replays)
+  Absences simulated_on_disk;  ///< what the prediction takes to pass the disk, of the same trace
   int64_t bytes_out = 0;
   int64_t bytes_in = 0;
   double predicted_seconds = 0;  ///< of a step that follows this schedule

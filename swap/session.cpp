@@ -21,10 +21,11 @@ struct SessionInfo final : c10::DebugInfoBase {
   Session::State* const state;
 };
 
-ScheduleInputs schedule_inputs(const SessionOptions& options) {
+ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager& device) {
   ScheduleInputs inputs;
   inputs.budget_bytes = options.budget_bytes;
   inputs.replay = options.replay;
+  if (device.disk) inputs.host_budget_bytes = device.host.capacity_bytes() - device.disk->staging_bytes();
   // A copying thread takes one core from operators that use them all.
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   if (cores > 0 && at::get_num_threads() >= cores) inputs.rates.compute_slowdown = 1.0 / cores;
@@ -53,7 +54,7 @@ Session::State::State(SessionOptions given)
       share(DevicePager::join(options)),
       pager(share->pager),
       ledger(share->device.ledger()),
-      conductor(pager, schedule_inputs(options), options.prefetch, share.get_deleter().user, &recipes),
+      conductor(pager, schedule_inputs(options, *share), options.prefetch, share.get_deleter().user, &recipes),
       owner(std::this_thread::get_id()) {
   gate.emplace(*this);
 }

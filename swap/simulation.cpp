@@ -30,6 +30,7 @@ class Simulation {
         actions_(inputs.actions),
         bias_(inputs.bias),
         sent_after_(inputs.sent_after),
+        on_disk_(inputs.on_disk),
         places_(trace.slots.size()),
         deaths_(trace.operators.size()) {
     for (size_t s = 0; s < trace.slots.size(); ++s) {
@@ -195,7 +196,9 @@ class Simulation {
   void begin_page_out(int32_t s) {
     Place& p = place(s);
     p.outgoing = true;
-    p.copy_done = occupy(out_free_, slot(s).bytes, rates_.out_bytes_per_second);
+    p.copy_done = occupy(out_free_, slot(s).bytes,
+                         on_disk(s) ? std::min(rates_.out_bytes_per_second, rates_.to_disk_bytes_per_second)
+                                    : rates_.out_bytes_per_second);
     result_.bytes_out += slot(s).bytes;
     copied_[s] = true;
   }
@@ -204,8 +207,17 @@ class Simulation {
     Place& p = place(s);
     p.incoming = true;
     held_ += slot(s).bytes;
-    p.copy_done = occupy(in_free_, slot(s).bytes, rates_.in_bytes_per_second);
+    p.copy_done = occupy(in_free_, slot(s).bytes,
+                         on_disk(s) ? std::min(rates_.in_bytes_per_second, rates_.from_disk_bytes_per_second)
+                                    : rates_.in_bytes_per_second);
     result_.bytes_in += slot(s).bytes;
+  }
+
+  /// Whether the absence that the slot begins now, or that it is in, passes the disk.
+  bool on_disk(int32_t s) const {
+    if (!on_disk_ || on_disk_->empty()) return false;
+    const int64_t use = next_use_after(trace_, slot(s), leased_ ? index_ - 1 : index_);
+    return on_disk_->count({s, static_cast<int32_t>(use % static_cast<int64_t>(trace_.operators.size()))}) > 0;
   }
 
   void demand(int32_t s) {
@@ -321,6 +333,7 @@ class Simulation {
   const Actions* actions_;
   const std::vector<Bias>* bias_;
   const std::vector<std::vector<int32_t>>* sent_after_;
+  const Absences* on_disk_;
   std::vector<Place> places_;
   std::vector<std::vector<int32_t>> deaths_;
   std::vector<int32_t> resident_;

@@ -1,6 +1,8 @@
 /// A step replayed on paper: one lane of compute, one lane of copies in each direction, under a budget.
 #pragma once
 #include <cstdint>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "core/bytes.h"
@@ -14,6 +16,9 @@ struct LinkRates {
   double in_bytes_per_second = 4e9;
   /// Seconds that compute loses for each second of copying (they share cores and the memory bus).
   double compute_slowdown = 0;
+  /// Of pages that the host has no room for.
+  double to_disk_bytes_per_second = 1e9;
+  double from_disk_bytes_per_second = 1e9;
 };
 
 /// What to do with slots, hung on the operators of a trace. Index -1, the step's beginning, is an operator here too.
@@ -39,6 +44,9 @@ struct Leave {
   bool copied;      ///< its bytes had to be copied out first
 };
 
+/// Slots, and the operator of the step whose use of them ends their absence.
+using Absences = std::set<std::pair<int32_t, int32_t>>;
+
 struct Simulated {
   bool feasible = true;
   double seconds = 0;
@@ -61,6 +69,7 @@ struct SimulationInputs {
   const std::vector<Bias>* bias = nullptr;  ///< by slot; null: none
   /// By operator: slots that leave once it has run, although nothing needs their room yet; null: none.
   const std::vector<std::vector<int32_t>>* sent_after = nullptr;
+  const Absences* on_disk = nullptr;  ///< what passes the disk, if that is slower than the lanes; null: nothing
 };
 
 /// The second of two equal steps, one after the other, so that what outlives steps is where the first one left it.

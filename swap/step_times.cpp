@@ -12,8 +12,8 @@ constexpr int64_t kEnoughToMeasure = 1 << 20;
 
 }  // namespace
 
-void StepTimes::note(const StepTrace& trace, CopyTotals out, CopyTotals in) {
-  Step step{{}, 0, out, in};
+void StepTimes::note(const StepTrace& trace, const LaneTotals& lanes) {
+  Step step{{}, 0, lanes};
   step.operators.reserve(trace.operators.size() + 1);
   for (const OperatorRecord& op : trace.operators) step.operators.push_back({op.seconds, op.host_seconds});
   step.operators.push_back({0, trace.tail_seconds});
@@ -64,16 +64,18 @@ void StepTimes::apply_to(StepTrace& trace) const {
 }
 
 LinkRates StepTimes::rates(LinkRates before) const {
-  auto measure = [&](CopyTotals Step::*lane, double& rate) {
+  auto measure = [&](CopyTotals LaneTotals::*lane, double& rate) {
     CopyTotals sum;
     for (const Step& step : latest_) {
-      sum.bytes += (step.*lane).bytes;
-      sum.seconds += (step.*lane).seconds;
+      sum.bytes += (step.lanes.*lane).bytes;
+      sum.seconds += (step.lanes.*lane).seconds;
     }
     if (sum.bytes >= kEnoughToMeasure && sum.seconds > 0) rate = static_cast<double>(sum.bytes) / sum.seconds;
   };
-  measure(&Step::out, before.out_bytes_per_second);
-  measure(&Step::in, before.in_bytes_per_second);
+  measure(&LaneTotals::out, before.out_bytes_per_second);
+  measure(&LaneTotals::in, before.in_bytes_per_second);
+  measure(&LaneTotals::to_disk, before.to_disk_bytes_per_second);
+  measure(&LaneTotals::from_disk, before.from_disk_bytes_per_second);
   return before;
 }
 

@@ -3,7 +3,7 @@
 #include <deque>
 #include <vector>
 
-#include "core/timeline.h"
+#include "swap/lane_totals.h"
 #include "swap/simulation.h"
 #include "swap/step_trace.h"
 
@@ -17,7 +17,7 @@ class StepTimes {
   static constexpr size_t kLatest = 5;
 
   /// Adds a step of the same operators as those before, and what the copy lanes did in it.
-  void note(const StepTrace& step, CopyTotals out, CopyTotals in);
+  void note(const StepTrace& step, const LaneTotals& lanes);
   /// The steps so far were not typical. Their shortest times stay.
   void forget_latest() { latest_.clear(); }
   /// Fills in the times of a trace with the same operators.
@@ -34,7 +34,7 @@ class StepTimes {
   struct Step {
     std::vector<OperatorSeconds> operators;  ///< the step's tail is the host's time of one more
     double seconds = 0;
-    CopyTotals out, in;
+    LaneTotals lanes;
   };
   std::vector<const Step*> typical_steps() const;
 

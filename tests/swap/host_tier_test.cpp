@@ -113,6 +113,19 @@ TEST_F(HostTierTest, ComesBackAheadOfItsUseIntoFreeRoomAndLeavesAgainWithoutBein
   EXPECT_EQ(get(c), filled(kBytes, 'c'));
 }
 
+TEST_F(HostTierTest, CountsWhatTheLanesAndTheDiskDidAndHowLongTheyWereBusy) {
+  const LaneTotals before = tier.copied();
+  HostCopy a = put('a', 1), b = put('b', 2), c = put('c', 3), last = put('d', 4);
+  ASSERT_FALSE(tier.in_slab(last));
+  EXPECT_EQ(get(last), filled(kBytes, 'd'));
+  const LaneTotals did = tier.copied().since(before);
+  EXPECT_EQ(did.to_disk.bytes, disk.stats().bytes_written);
+  EXPECT_GE(did.to_disk.bytes, kBytes);
+  EXPECT_GE(did.from_disk.bytes, kBytes);
+  EXPECT_EQ(did.out.bytes, 4 * kBytes);
+  for (const CopyTotals& lane : {did.to_disk, did.from_disk, did.out}) EXPECT_GT(lane.seconds, 0);
+}
+
 TEST_F(HostTierTest, APageThatIsWantedWhileItComesBackIsReadOnce) {
   HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20), d = put('d', 5);
   a.reset();

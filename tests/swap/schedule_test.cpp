@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+#include "swap/host_overflow.h"
+
 namespace spillway {
 namespace {
 
@@ -89,6 +91,49 @@ TEST(ScheduleTest, BringsBackEarlyEnoughForASlowLinkWhereThereIsRoom) {
   };
   EXPECT_EQ(lead(1e9), 2);  // one operator's time is plenty
   EXPECT_GT(lead(4e4), 2);  // a page takes 2.5 operators
+}
+
+TEST(HostOverflowTest, WhatIsNeededLastGoesToDiskWhereTooMuchIsAwayAtOnce) {
+  StepTrace trace;
+  trace.operators.resize(10);
+  trace.slots = {{.bytes = 3}, {.bytes = 3}, {.bytes = 3}, {.bytes = 3}};
+  const std::vector<Leave> leaves = {
+      {.slot = 0, .at = 1, .back_at = 9, .copied = true},   // over the end of the next one's absence
+      {.slot = 1, .at = 2, .back_at = 5, .copied = true},   // the host has room for these two
+      {.slot = 2, .at = 4, .back_at = 7, .copied = true},   // and not for three: the first is needed last
+      {.slot = 3, .at = 8, .back_at = 13, .copied = true},  // comes back in the next step, in operator 3
+      {.slot = 1, .at = 6, .back_at = kNextUseUnknown, .copied = false}};
+  EXPECT_EQ(overflow(trace, leaves, 6), (Absences{{0, 9}}));
+  EXPECT_EQ(overflow(trace, leaves, 5), (Absences{{0, 9}, {1, 5}, {2, 7}})) << "one at a time, the soonest";
+  EXPECT_EQ(overflow(trace, leaves, 2), (Absences{{0, 9}, {1, 5}, {2, 7}, {3, 3}}));
+  EXPECT_TRUE(overflow(trace, leaves, 9).empty());
+  EXPECT_TRUE(overflow(trace, leaves, kUnlimitedBytes).empty());
+}
+
+TEST(ScheduleTest, WhatTheHostHasNoRoomForIsFetchedEarlierAndChargedAtTheDisksRate) {
+  const StepTrace trace = forward_and_backward(8, 1000);
+  auto schedule = [&](int64_t host_bytes, int64_t budget) {
+    return make_schedule(trace, {.budget_bytes = budget,
+                                 .host_budget_bytes = host_bytes,
+                                 .rates = {.out_bytes_per_second = 1e9,
+                                           .in_bytes_per_second = 1e9,
+                                           .to_disk_bytes_per_second = 4e4,
+                                           .from_disk_bytes_per_second = 4e4}});
+  };
+  auto lead = [&](const Schedule& schedule) {
+    int32_t longest = 0;
+    for (const Actions::PageIn& in : schedule.actions.page_ins) longest = std::max(longest, in.use - in.trigger);
+    return longest;
+  };
+  EXPECT_EQ(lead(schedule(kUnlimitedBytes, 6500)), 2);
+  EXPECT_GT(lead(schedule(1000, 6500)), 2);  // a page takes 2.5 operators
+  // Six pages are away at once. The fewer of them the host holds, the longer the step.
+  double before = 0;
+  for (int64_t host_bytes : {kUnlimitedBytes, int64_t{4000}, int64_t{2000}, int64_t{0}}) {
+    const double seconds = schedule(host_bytes, 2500).predicted_seconds;
+    EXPECT_GT(seconds, before);
+    before = seconds;
+  }
 }
 
 TEST(ScheduleTest, CopiesNothingOutThatIsCleanFromTheLastStep) {

@@ -31,7 +31,7 @@ TEST(StepTimesTest, TypicalStepsAreTheLatestButForTheFastestAndTheSlowest) {
   StepTimes times;
   StepTrace trace = step_of({0, 0});
   auto note = [&](double first, double second, double tail) {
-    times.note(step_of({first, second}, tail), {}, {});
+    times.note(step_of({first, second}, tail), {});
     times.apply_to(trace);
     return trace.compute_seconds();
   };
@@ -47,9 +47,9 @@ TEST(StepTimesTest, TypicalStepsAreTheLatestButForTheFastestAndTheSlowest) {
 
 TEST(StepTimesTest, TheShortestTimesOfAllStepsStay) {
   StepTimes times;
-  times.note(step_of({1, 8}, 3), {}, {});
+  times.note(step_of({1, 8}, 3), {});
   times.forget_latest();
-  for (int i = 0; i < 10; ++i) times.note(step_of({4, 6}, 5), {}, {});
+  for (int i = 0; i < 10; ++i) times.note(step_of({4, 6}, 5), {});
   StepTrace trace = step_of({0, 0});
   times.apply_to(trace);
   EXPECT_EQ(trace.compute_seconds(), 15);
@@ -61,12 +61,13 @@ TEST(StepTimesTest, TheShortestTimesOfAllStepsStay) {
 TEST(StepTimesTest, RatesAreThoseOfTheLatestStepsTogether) {
   StepTimes times;
   const StepTrace step = step_of({1});
-  times.note(step, {100 << 20, 1}, {10, 1});
-  times.note(step, {200 << 20, 5}, {});
+  times.note(step, {.out = {100 << 20, 1}, .in = {10, 1}, .from_disk = {3 << 20, 2}});
+  times.note(step, {.out = {200 << 20, 5}});
   const LinkRates rates = times.rates({.out_bytes_per_second = 1, .in_bytes_per_second = 7});
   EXPECT_EQ(rates.out_bytes_per_second, 300 * (1 << 20) / 6.0);
   EXPECT_EQ(rates.in_bytes_per_second, 7) << "ten bytes say nothing";
-  for (size_t i = 0; i < StepTimes::kLatest; ++i) times.note(step, {60 << 20, 1}, {});
+  EXPECT_EQ(rates.from_disk_bytes_per_second, 1.5 * (1 << 20));
+  for (size_t i = 0; i < StepTimes::kLatest; ++i) times.note(step, {.out = {60 << 20, 1}});
   EXPECT_EQ(times.rates({}).out_bytes_per_second, 60 << 20);
 }
 
