@@ -8,103 +8,10 @@
 #include <utility>
 
 #include "swap/bound.h"
-#include "swap/host_overflow.h"
-#include "swap/page_ins.h"
+#include "swap/candidate.h"
 
 namespace spillway {
 namespace {
-
-/// A slot and one of its uses, after which it leaves; both of the original trace.
-using Departure = std::pair<int32_t, int32_t>;
-
-/// What distinguishes one candidate from another.
-struct Choices {
-  std::vector<Replay> replays;
-  std::map<int32_t, Bias> bias;  ///< by slot of the original trace
-  std::vector<bool> early;       ///< by slot of the original trace: comes back as soon as there is room
-  std::set<Departure> sent;      ///< leave at once, not only when their room is needed, so that others can come back
-  bool in_order = false;         ///< what is needed first gets room first to come back ahead
-};
-
-struct Candidate {
-  Choices choices;
-  ReplayedTrace replayed;
-  Actions actions;
-  std::vector<Leave> leaves;
-  Absences on_disk;
-  Simulated outcome;
-};
-
-/// The operator after which a copy out can start: the last write before the eviction, in the step before if need be.
-int32_t page_out_trigger(const StepTrace& trace, const Leave& leave) {
-  const Slot& slot = trace.slots[static_cast<size_t>(leave.slot)];
-  auto after = std::lower_bound(slot.writes.begin(), slot.writes.end(), leave.at);
-  if (after != slot.writes.begin()) return *std::prev(after);
-  if (slot.birth >= 0) return slot.birth;
-  return slot.writes.empty() || slot.death != kOutlivesStep ? 0 : slot.writes.back();
-}
-
-/// By operator of the replayed trace.
-std::vector<std::vector<int32_t>> sent_after(const ReplayedTrace& replayed, const std::set<Departure>& sent) {
-  std::vector<std::vector<int32_t>> after(replayed.trace.operators.size());
-  if (sent.empty()) return after;
-  for (size_t s = 0; s < replayed.trace.slots.size(); ++s)
-    for (int32_t use : replayed.trace.slots[s].uses)
-      if (sent.count({replayed.original_slot[s], replayed.original_operator[static_cast<size_t>(use)]}))
-        after[static_cast<size_t>(use)].push_back(static_cast<int32_t>(s));
-  return after;
-}
-
-Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices choices) {
-  Candidate candidate{std::move(choices), {}, {}, {}, {}, {}};
-  candidate.replayed = with_replays(trace, candidate.choices.replays);
-  const StepTrace& replayed = candidate.replayed.trace;
-  std::vector<Bias> bias(replayed.slots.size(), Bias::none);
-  for (size_t s = 0; s < bias.size(); ++s)
-    if (auto found = candidate.choices.bias.find(candidate.replayed.original_slot[s]);
-        found != candidate.choices.bias.end())
-      bias[s] = found->second;
-  std::vector<bool> early(replayed.slots.size(), false);
-  if (!candidate.choices.early.empty())
-    for (size_t s = 0; s < early.size(); ++s)
-      early[s] = candidate.choices.early[static_cast<size_t>(candidate.replayed.original_slot[s])];
-
-  const std::vector<std::vector<int32_t>> sent = sent_after(candidate.replayed, candidate.choices.sent);
-
-  // Who leaves when, were copies instant …
-  const Simulated plan = simulate(
-      replayed, {.budget_bytes = inputs.budget_bytes - inputs.slack_bytes, .bias = &bias, .sent_after = &sent});
-  candidate.outcome.feasible = plan.feasible;
-  if (!plan.feasible) return candidate;
-  auto was_sent = [&](const Leave& leave) {
-    const auto& here = sent[static_cast<size_t>(std::max(leave.at - 1, 0))];
-    return std::find(here.begin(), here.end(), leave.slot) != here.end();
-  };
-  Actions& actions = candidate.actions;
-  actions.page_outs_after.resize(replayed.operators.size());
-  actions.releases_after.resize(replayed.operators.size());
-  for (const Leave& leave : plan.leaves) {
-    // What is sent away and clean has a copy only if something made one, once.
-    if (leave.copied || was_sent(leave))
-      actions.page_outs_after[static_cast<size_t>(page_out_trigger(replayed, leave))].push_back(leave.slot);
-    if (leave.at > 0) actions.releases_after[static_cast<size_t>(leave.at) - 1].push_back(leave.slot);
-  }
-  candidate.on_disk = overflow(replayed, plan.leaves, inputs.host_budget_bytes);
-  actions.page_ins = place_page_ins({.trace = replayed,
-                                     .plan = plan,
-                                     .limit_bytes = inputs.budget_bytes - inputs.slack_bytes,
-                                     .rates = inputs.rates,
-                                     .on_disk = candidate.on_disk,
-                                     .early = early,
-                                     .in_order = candidate.choices.in_order});
-  // … and what comes of it when they are not.
-  candidate.leaves = plan.leaves;
-  candidate.outcome = simulate(replayed, {.budget_bytes = inputs.budget_bytes,
-                                          .rates = &inputs.rates,
-                                          .actions = &actions,
-                                          .on_disk = &candidate.on_disk});
-  return candidate;
-}
 
 /// No schedule is faster in a step whose operators take their typical times.
 double typical_bound(StepTrace trace, const ScheduleInputs& inputs) {
