@@ -1,0 +1,154 @@
+// A page's copies: to and from the host tier, and what waits for them. Everything here runs under the lock.
+#include <chrono>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+#include "swap/pager.h"
+
+namespace spillway {
+
+/// Host copies of resident pages that are used sooner make way for `page`: those are dirty again, which costs a copy
+/// where a place on disk would cost a write and a read. Without a disk, all may have to.
+void Pager::make_host_room(const Page& page) {
+  while (!host_.has_room(page.bytes)) {
+    Page* soonest = nullptr;
+    for (auto& [id, other] : pages_)
+      if (other->block && other->clean && (!soonest || other->use_time().sooner_than(soonest->use_time())) &&
+          (!host_.has_disk() || other->use_time().sooner_than(page.use_time())) && host_.in_slab(other->host))
+        soonest = other.get();
+    if (!soonest) return;
+    soonest->clean = false;
+    soonest->host.reset();
+  }
+}
+
+/// The host tier knows when the pages that are only there are needed.
+void Pager::note_use(Page& page) {
+  if (!page.block && !page.incoming && page.host) host_.evicted(page.host, page.use_time());
+}
+
+void Pager::begin_page_out(Page& page) {
+  make_host_room(page);
+  page.host = host_.page_out(page.block->data, page.bytes, page.use_time(), page.copy);
+  page.outgoing = true;
+  ++stats_.page_outs;
+  stats_.bytes_out += page.bytes;
+}
+
+/// For page-outs ahead of need. False: without room on the host the page stays, and an eviction that needs its room
+/// reports that.
+bool Pager::try_page_out(Page& page) {
+  try {
+    begin_page_out(page);
+    return true;
+  } catch (const OutOfBudget&) {
+    return false;
+  }
+}
+
+bool Pager::begin_page_in(Page& page) {
+  Block* block = device_.try_allocate(page.bytes, page.category);
+  if (!block) return false;
+  page.incoming = block;
+  paged_bytes_ += block->charged_bytes;
+  page.copy = host_.page_in(page.host, block->data);
+  ++stats_.page_ins;
+  stats_.bytes_in += page.bytes;
+  return true;
+}
+
+/// The page-in's copy is done: the owner gets its bytes, or the copy's error is thrown and the page stays absent.
+void Pager::finish_page_in(Guard& guard, Page& page) {
+  auto owner = page.owner->keep_alive();
+  if (!owner) {
+    guard.lock.unlock();
+    std::this_thread::yield();
+    guard.lock.lock();
+    return;
+  }
+  guard.kept.push_back(std::move(owner));
+  Block* block = std::exchange(page.incoming, nullptr);
+  Ticket copy = std::exchange(page.copy, {});
+  auto undo = [&] {
+    paged_bytes_ -= block->charged_bytes;
+    device_.free(block);
+  };
+  try {
+    copy.wait();
+  } catch (const DiskError& error) {
+    undo();
+    auto who = OperatorScope::current();
+    throw DiskError(str("[pager.page-in] a page of ", format_bytes(page.bytes), " (", name(page.category), ", page ",
+                        page.id, ") cannot be had back", who.empty() ? "" : str(" for ", who), ": ", error.what()));
+  } catch (...) {
+    undo();
+    throw;
+  }
+  page.block = block;
+  attach(block, page);
+  page.clean = true;
+  page.owner->occupy(block);
+}
+
+void Pager::bring_in(Guard& guard, Page& page) {
+  while (!page.block && !page.ended) {
+    if (page.recipe) {
+      restore(guard, page);
+    } else if (page.incoming) {
+      if (page.copy.done())
+        finish_page_in(guard, page);
+      else
+        wait(guard, page.copy);
+    } else if (!fits(DeviceMemory::charge_of(page.bytes))) {
+      make_room(guard, DeviceMemory::charge_of(page.bytes));
+    } else {
+      stats_.demand_page_ins += begin_page_in(page);
+    }
+  }
+  settle(page);
+}
+
+/// Notices a page-out that has finished. After one that failed the page is resident and dirty as before; whoever needs
+/// its room tries again, and reports.
+void Pager::settle(Page& page) noexcept {
+  if (!page.outgoing || !page.copy.done()) return;
+  page.outgoing = false;
+  page.clean = std::exchange(page.copy, {}).succeeded();
+  if (!page.clean) page.host.reset();
+}
+
+void Pager::make_dirty(Guard& guard, Page& page) {
+  while (page.outgoing) {
+    if (!page.copy.done()) wait(guard, page.copy);
+    settle(page);
+  }
+  page.clean = false;
+  ++page.write_epoch;
+  page.host.reset();
+}
+
+/// Gives up the lock while the copy runs. What it failed with is left to the caller.
+void Pager::wait(Guard& guard, const Ticket& ticket) {
+  Ticket copy = ticket;
+  auto start = std::chrono::steady_clock::now();
+  guard.lock.unlock();
+  try {
+    copy.wait();
+  } catch (...) {
+  }
+  guard.lock.lock();
+  stats_.exposed_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void Pager::reap() {
+  std::erase_if(lingering_, [&](Lingering& l) {
+    if (!l.copy.done()) return false;
+    paged_bytes_ -= l.block->charged_bytes;
+    device_.free(l.block);
+    return true;
+  });
+}
+
+}  // namespace spillway
