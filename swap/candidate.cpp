@@ -66,8 +66,10 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
   const int64_t limit_bytes = inputs.budget_bytes - inputs.slack_bytes;
 
   // Who leaves when, were copies instant …
-  const Simulated plan =
-      simulate(replayed, {.budget_bytes = limit_bytes, .bias = &bent.bias, .sent_after = &bent.sent_after});
+  const Simulated plan = simulate(replayed, {.budget_bytes = limit_bytes,
+                                             .bias = &bent.bias,
+                                             .sent_after = &bent.sent_after,
+                                             .fetch_streamed = candidate.choices.fetch_streamed});
   candidate.outcome.feasible = plan.feasible;
   if (!plan.feasible) return candidate;
   candidate.leaves = plan.leaves;

@@ -21,6 +21,7 @@ struct Choices {
   std::map<int32_t, Bias> bias;  ///< by slot of the original trace
   std::vector<bool> early;       ///< by slot of the original trace: comes back as soon as there is room
   std::set<Departure> sent;      ///< leave at once, not only when their room is needed, so that others can come back
+  bool fetch_streamed = false;   ///< what is only streamed comes back too
   bool in_order = false;         ///< what is needed first gets room first to come back ahead
 };
 

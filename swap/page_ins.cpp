@@ -70,9 +70,9 @@ class Placer {
     return trigger;
   }
 
-  /// -1: it did not leave before; then it was away when the step began.
+  /// -1: it did not leave before; then it was away when the step began. What was born on the host never left.
   int32_t last_leave_before(int32_t slot, int32_t use) const {
-    int32_t at = -1;
+    int32_t at = inputs_.trace.slots[static_cast<size_t>(slot)].birth;
     for (const Leave& leave : inputs_.plan.leaves)
       if (leave.slot == slot && leave.at < use) at = std::max(at, leave.at);
     return at;

@@ -50,7 +50,7 @@ void Pager::lease(std::span<const PageUse> uses, UserId user) {
     // All that are absent start together where there is room; then each is waited for.
     for (const PageUse& use : uses)
       if (Page& page = *use.page;
-          !page.block && !page.incoming && !page.recipe && fits(DeviceMemory::charge_of(page.bytes)))
+          !page.block && !page.incoming && !page.recipe && !page.away && fits(DeviceMemory::charge_of(page.bytes)))
         stats_.demand_page_ins += begin_page_in(page);
     for (const PageUse& use : uses) bring_in(guard, *use.page);
     for (const PageUse& use : uses)
@@ -84,6 +84,7 @@ bool Pager::try_prefetch(PageId id) {
   if (found == pages_.end()) return true;
   Page& page = *found->second;
   if (page.block || page.incoming || page.recipe || page.ended) return true;
+  if (page.away) return false;
   reap();
   while (!fits(DeviceMemory::charge_of(page.bytes))) {
     Page* victim = choose_victim(page.next_use, /*clean_only=*/true);
@@ -285,9 +286,7 @@ void Pager::send_away(Guard& guard, Page& page) {
 bool Pager::drop(Guard& guard, Page& page) {
   auto owner = page.owner->keep_alive();
   if (!owner) {  // dies on another thread, which waits for the lock to say so
-    guard.lock.unlock();
-    std::this_thread::yield();
-    guard.lock.lock();
+    pause(guard);
     return false;
   }
   guard.kept.push_back(std::move(owner));

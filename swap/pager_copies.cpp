@@ -63,9 +63,7 @@ bool Pager::begin_page_in(Page& page) {
 void Pager::finish_page_in(Guard& guard, Page& page) {
   auto owner = page.owner->keep_alive();
   if (!owner) {
-    guard.lock.unlock();
-    std::this_thread::yield();
-    guard.lock.lock();
+    pause(guard);
     return;
   }
   guard.kept.push_back(std::move(owner));
@@ -101,6 +99,8 @@ void Pager::bring_in(Guard& guard, Page& page) {
         finish_page_in(guard, page);
       else
         wait(guard, page.copy);
+    } else if (page.away) {
+      pause(guard);
     } else if (!fits(DeviceMemory::charge_of(page.bytes))) {
       make_room(guard, DeviceMemory::charge_of(page.bytes));
     } else {
@@ -140,6 +140,13 @@ void Pager::wait(Guard& guard, const Ticket& ticket) {
   }
   guard.lock.lock();
   stats_.exposed_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Lets another thread have the lock.
+void Pager::pause(Guard& guard) {
+  guard.lock.unlock();
+  std::this_thread::yield();
+  guard.lock.lock();
 }
 
 void Pager::reap() {

@@ -34,7 +34,15 @@ class Search {
       best_ = evaluate(trace_, inputs_, {});
     }
     if (!best_.outcome.feasible) return std::move(best_);
-    attempt({.replays = {}, .bias = {}, .early = std::vector<bool>(trace_.slots.size(), true), .sent = {}});
+    if (std::any_of(trace_.operators.begin(), trace_.operators.end(), [](auto& op) { return !op.streamed.empty(); })) {
+      Choices choices;
+      choices.fetch_streamed = true;
+      attempt(std::move(choices));
+    }
+    Choices early;
+    early.early.assign(trace_.slots.size(), true);
+    early.fetch_streamed = best_.choices.fetch_streamed;
+    attempt(std::move(early));
     try_early_departures();
     for (bool improved = true; improved && !done();) {
       improved = false;

@@ -33,7 +33,8 @@ struct Session::State {
   /// The Session of the operator that runs on this thread; nullptr outside.
   static State* current();
   const OperatorTraits& traits(const c10::OperatorHandle& op);
-  bool tracing() const { return std::this_thread::get_id() == owner && conductor.in_step(); }
+  /// Of the owner's operators it is known what they need, and inside steps everything else.
+  bool counting() const { return std::this_thread::get_id() == owner; }
 
   const SessionOptions options;
   const DevicePager::Share share;

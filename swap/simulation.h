@@ -70,6 +70,9 @@ struct SimulationInputs {
   /// By operator: slots that leave once it has run, although nothing needs their room yet; null: none.
   const std::vector<std::vector<int32_t>>* sent_after = nullptr;
   const Absences* on_disk = nullptr;  ///< what passes the disk, if that is slower than the lanes; null: nothing
+  /// Bring in what operators only stream like what they need resident, unless something used just after must leave for
+  /// it. Else by the pager's rule: only for a next use that is nearer than another's.
+  bool fetch_streamed = false;
 };
 
 /// The second of two equal steps, one after the other, so that what outlives steps is where the first one left it.

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -21,7 +20,9 @@
 #include "runtime/fingerprint.h"
 #include "runtime/train.h"
 #include "swap/schedule.h"
+#include "tools/bench_largest.h"
 #include "tools/command.h"
+#include "tools/json_file.h"
 #include "tools/train_flags.h"
 
 namespace spillway::tools {
@@ -35,6 +36,7 @@ struct Options {
   std::vector<double> percents{100, 75, 50, 35, 25};
   int64_t steps = 5;
   std::string json_file;
+  bool largest = false;
   std::string worker;  // the variant that this process is: "stock" or a budget
 };
 
@@ -255,6 +257,7 @@ json report(const TrainOptions& options, const Observation& observed, const std:
 
 int bench_paging(Options& options) {
   TrainOptions& train_options = options.flags.options;
+  if (options.largest) return bench_largest(options.flags, options.percents, options.json_file);
   train_options = options.flags.resolve(1);
   train_options.deterministic = true;
   at::globalContext().setDeterministicAlgorithms(true, false);
@@ -283,13 +286,7 @@ int bench_paging(Options& options) {
   run_rounds(variants, options.steps);
   json result = report(train_options, observed, variants, infeasible);
   if (options.flags.edge) result["edge"] = *options.flags.edge;
-  if (!options.json_file.empty()) {
-    std::ofstream out(options.json_file);
-    out << result.dump(2) << "\n";
-    out.flush();
-    if (!out)
-      throw std::system_error(errno ? errno : EIO, std::generic_category(), "cannot write '" + options.json_file + "'");
-  }
+  if (!options.json_file.empty()) write_json(result, options.json_file);
   return kOk;
 }
 
@@ -310,6 +307,10 @@ Run add_bench(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   paging->add_option("--json", options->json_file, "File for the results");
+  paging->add_flag(
+      "--largest", options->largest,
+      "Instead, the largest edge that can be trained under each budget; budgets are per cent of the peak at "
+      "--edge");
   paging->add_option("--worker", options->worker)->group("");
   paging->footer("Example: spillway bench paging --model unet3d --edge 96 --filters 16 --json paging.json");
   return [options] { return bench_paging(*options); };

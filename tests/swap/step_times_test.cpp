@@ -99,7 +99,7 @@ struct PredictedStepsTest : ::testing::Test {
     for (int i = 0; i < 2; ++i) {
       std::vector<PageUse> uses{{buffer.page(), true, kNextUseKept}};
       pager.lease(uses, conductor.user());
-      conductor.begin_operator({&identity, "test::operator", false}, uses, {});
+      conductor.begin_operator({&identity, "test::operator", false}, uses, {}, {});
       conductor.end_operator(seconds, 0, {});
       pager.unlease(uses);
       conductor.act();
