@@ -53,7 +53,7 @@ void Pager::lease(std::span<const PageUse> uses, UserId user) {
     for (const PageUse& use : uses)
       if (Page& page = *use.page;
           !page.block && !page.incoming && !page.recipe && fits(DeviceMemory::charge_of(page.bytes)))
-        stats_.demand_page_ins += begin_page_in(page);
+        stats_.demand_page_ins += try_page_in(page);
     for (const PageUse& use : uses) bring_in(guard, *use.page);
     for (const PageUse& use : uses)
       if (use.write) make_dirty(guard, *use.page);
@@ -91,7 +91,7 @@ bool Pager::try_prefetch(PageId id) {
     Page* victim = choose_victim(page.next_use, /*clean_only=*/true);
     if (!victim || !drop(guard, *victim)) return false;
   }
-  return begin_page_in(page);
+  return try_page_in(page);
 }
 
 void Pager::evict_all() {
@@ -173,7 +173,9 @@ void Pager::recategorize(Page& page, Category category) noexcept {
 
 PagerStats Pager::stats() const {
   std::lock_guard lock(mutex_);
-  return stats_;
+  PagerStats stats = stats_;
+  stats.exposed_seconds += out_.totals().stalled_seconds + in_.totals().stalled_seconds;
+  return stats;
 }
 
 double Pager::exposed_seconds() const {
@@ -219,14 +221,12 @@ void Pager::make_room(Guard& guard, int64_t bytes) {
       continue;
     }
     if (!victim->outgoing) begin_page_out(*victim);
-    Ticket copy = victim->copy;
     // One more leaves meanwhile, so that the next wait is shorter.
     ++victim->leases;
     Page* next = choose_victim(-1, /*clean_only=*/false);
     --victim->leases;
     if (next && !next->clean && !next->outgoing) (void)try_page_out(*next);
-    wait(guard, copy);
-    copy.wait();  // throws what it failed with
+    finish_page_out(guard, *victim);
   }
 }
 
@@ -240,7 +240,7 @@ bool Pager::make_progress(Guard& guard) {
   for (auto& [id, page] : pages_) {
     if (!page->incoming || page->leases) continue;
     Page& coming = *page;
-    if (!coming.copy.done())
+    if (!coming.copy.joinable())
       wait(guard, coming.copy);
     else
       finish_page_in(guard, coming);
@@ -268,13 +268,18 @@ Page* Pager::choose_victim(int64_t next_use_after, bool clean_only) {
 void Pager::send_away(Guard& guard, Page& page) {
   settle(page);
   if (!page.clean && !page.outgoing) begin_page_out(page);
-  if (!page.outgoing) {
+  if (!page.outgoing)
     drop(guard, page);
-    return;
-  }
+  else
+    finish_page_out(guard, page);
+}
+
+/// The page's copy out is done, or compute ordered behind it, so that its block may go. Throws what it failed with.
+void Pager::finish_page_out(Guard& guard, Page& page) {
   Ticket copy = page.copy;
-  wait(guard, copy);
-  copy.wait();  // throws what it failed with
+  if (copy.joinable() && pass(page)) return;
+  wait(guard, copy, &Ticket::join);
+  copy.join();
 }
 
 bool Pager::drop(Guard& guard, Page& page) {
@@ -347,7 +352,7 @@ bool Pager::begin_page_in(Page& page) {
   return true;
 }
 
-/// The page-in's copy is done: the owner gets its bytes, or the copy's error is thrown and the page stays absent.
+/// The page-in's copy is done, or compute ordered behind it: the owner gets its bytes, or the copy's error is thrown and the page stays absent.
 void Pager::finish_page_in(Guard& guard, Page& page) {
   auto owner = page.owner->keep_alive();
   if (!owner) {
@@ -364,7 +369,7 @@ void Pager::finish_page_in(Guard& guard, Page& page) {
     device_.free(block);
   };
   try {
-    copy.wait();
+    copy.join();
   } catch (const DiskError& error) {
     undo();
     auto who = OperatorScope::current();
@@ -385,14 +390,14 @@ void Pager::bring_in(Guard& guard, Page& page) {
     if (page.recipe) {
       restore(guard, page);
     } else if (page.incoming) {
-      if (page.copy.done())
+      if (page.copy.joinable())
         finish_page_in(guard, page);
       else
-        wait(guard, page.copy);
+        wait(guard, page.copy, &Ticket::join);
     } else if (!fits(DeviceMemory::charge_of(page.bytes))) {
       make_room(guard, DeviceMemory::charge_of(page.bytes));
     } else {
-      stats_.demand_page_ins += begin_page_in(page);
+      demand_page_in(guard, page);
     }
   }
   settle(page);
@@ -401,29 +406,43 @@ void Pager::bring_in(Guard& guard, Page& page) {
 /// Notices a page-out that has finished. After one that failed the page is resident and dirty as before; whoever needs
 /// its room tries again, and reports.
 void Pager::settle(Page& page) noexcept {
-  if (!page.outgoing || !page.copy.done()) return;
+  if (page.outgoing && page.copy.done()) (void)pass(page);
+}
+
+/// Orders compute behind the page's copy out, which can be joined: from here on it counts as done, and the page as
+/// clean. False after one that failed.
+bool Pager::pass(Page& page) noexcept {
   page.outgoing = false;
-  page.clean = std::exchange(page.copy, {}).succeeded();
-  if (!page.clean) page.host.reset();
+  try {
+    std::exchange(page.copy, {}).join();
+    page.clean = true;
+  } catch (...) {
+    page.clean = false;
+    page.host.reset();
+  }
+  return page.clean;
 }
 
 void Pager::make_dirty(Guard& guard, Page& page) {
   while (page.outgoing) {
-    if (!page.copy.done()) wait(guard, page.copy);
-    settle(page);
+    if (page.copy.joinable())
+      (void)pass(page);
+    else
+      wait(guard, page.copy, &Ticket::join);
   }
   page.clean = false;
   ++page.write_epoch;
   page.host.reset();
 }
 
-/// Gives up the lock while the copy runs. What it failed with is left to the caller.
-void Pager::wait(Guard& guard, const Ticket& ticket) {
+/// Gives up the lock while the copy runs (or until compute is ordered behind it). What it failed with is left to the
+/// caller.
+void Pager::wait(Guard& guard, const Ticket& ticket, void (Ticket::*how)() const) {
   Ticket copy = ticket;
   auto start = std::chrono::steady_clock::now();
   guard.lock.unlock();
   try {
-    copy.wait();
+    (copy.*how)();
   } catch (...) {
   }
   guard.lock.lock();

@@ -44,7 +44,9 @@ struct PagerStats {
 /// the least recently used; pages below `small_bytes` go last. A page-out is a copy to the host, after which the page
 /// is *clean* and its device bytes can be dropped at any time without another copy; it can be started early. Copies run
 /// on the two timelines, never under the lock; only callers' threads change owners' pointers; a copy keeps the blocks
-/// it uses, never the owner. Thread-safe. Knows bytes and callbacks, not tensors.
+/// it uses, never the owner. What compute needs is that it comes after a copy, so the pager joins tickets: on the CPU
+/// it waits, on a device compute is ordered behind the copy and callers go on. Blocks come from, and go back to, the
+/// compute queue's order. Thread-safe. Knows bytes and callbacks, not tensors.
 class Pager final : public Reclaimer {
  public:
   /// Pages that the slab has no room for go to `disk`, if there is one.
@@ -132,6 +134,7 @@ class Pager final : public Reclaimer {
   // Reclaimer
   void reclaim(int64_t bytes) override;
   void released(Block* block) noexcept override;
+  bool relieve(int64_t bytes) override;
   /// The owner of an absent page died: its host copy goes too. Any thread.
   void absent_owner_died(Page* page) noexcept;
 
@@ -176,7 +179,12 @@ class Pager final : public Reclaimer {
   void make_host_room(const Page& page);
   void begin_page_out(Page& page);
   bool try_page_out(Page& page);
+  void finish_page_out(Guard& guard, Page& page);
+  bool pass(Page& page) noexcept;
   bool begin_page_in(Page& page);
+  bool try_page_in(Page& page);
+  void demand_page_in(Guard& guard, Page& page);
+  bool relieve(Guard& guard, int64_t bytes);
   void finish_page_in(Guard& guard, Page& page);
   void bring_in(Guard& guard, Page& page);
   void settle(Page& page) noexcept;
@@ -190,7 +198,7 @@ class Pager final : public Reclaimer {
   void release_holds(const Recipe& recipe) noexcept;
   void lose_owner(Page& page) noexcept;
   void make_dirty(Guard& guard, Page& page);
-  void wait(Guard& guard, const Ticket& ticket);
+  void wait(Guard& guard, const Ticket& ticket, void (Ticket::*how)() const = &Ticket::wait);
   void reap();
   std::exception_ptr come_home(Guard& guard, Page& page);
   void forget(Page& page) noexcept;
