@@ -57,6 +57,10 @@ Block* DeviceMemory::allocate(int64_t bytes, Category category) {
   }
 }
 
+void DeviceMemory::charge(int64_t bytes, Category category) {
+  while (!ledger_.try_charge(bytes, category)) ask_for(bytes);
+}
+
 void DeviceMemory::ask_for(int64_t charge) {
   Caller caller(*this);
   if (caller.reclaimer) return caller.reclaimer->reclaim(charge);

@@ -74,6 +74,8 @@ class DeviceMemory {
   /// Returns the block to its source and its charge to the ledger.
   void free(Block* block) noexcept;
   void recategorize(Block* block, Category category) noexcept;
+  /// Charges what others hold of the device, as allocate() does; it is given back by the ledger's refund.
+  void charge(int64_t bytes, Category category);
 
   /// What a request of `bytes` is charged: rounded to 64, plus the descriptor.
   static int64_t charge_of(int64_t bytes) noexcept { return round_up(bytes, Arena::kAlignment) + sizeof(Block); }
@@ -84,6 +86,7 @@ class DeviceMemory {
   /// nullptr: charges that do not fit throw at once. Returns when no thread is inside the former reclaimer any more, so
   /// that it may end; no thread may be stuck there.
   void set_reclaimer(Reclaimer* reclaimer) noexcept;
+  bool has_reclaimer() const noexcept { return reclaimer_ != nullptr; }
 
  private:
   struct Caller;

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/operator_clock.h"
 #include "swap/pager.h"
 #include "swap/recipe_book.h"
 #include "swap/schedule.h"
@@ -43,8 +44,9 @@ class Conductor {
 
   /// Throws std::logic_error when a step is open.
   void begin_step(std::string_view kind);
-  /// Makes or keeps the kind's schedule.
-  void end_step();
+  /// Makes or keeps the kind's schedule. `measured`, if any, says how long the step's operators took on a device that
+  /// the host does not wait for.
+  void end_step(std::span<const OperatorClock::Times> measured = {});
   /// Forgets the open step (an exception went through it); schedules stay.
   void abandon_step() noexcept;
   bool in_step() const noexcept { return in_step_; }
@@ -86,6 +88,7 @@ class Conductor {
 
   void plan(StepTrace trace);
   void refresh_times();
+  void set_times(std::span<const OperatorClock::Times> measured);
   void take_out_slowdown(StepTrace& trace) const;
   double seconds_since_last_operator() const;
   LinkRates measured_rates();

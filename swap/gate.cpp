@@ -59,7 +59,7 @@ void register_outputs(Session::State& session, const OperatorTraits& traits, con
   for (size_t r = 0; r < results; ++r)
     visit_storages(torch::jit::peek(stack, r, results), [&](c10::StorageImpl& storage) {
       bool is_new = false;
-      if (Block* block = CpuDevice::block_of(storage._mutable_data_ptr_no_checks());
+      if (Block* block = session.share->device.find_block(storage._mutable_data_ptr_no_checks());
           block && block->category == Category::workspace)
         session.share->device.memory().recategorize(block, category);
       if (traits.kind == OperatorKind::memory) return;
@@ -87,7 +87,9 @@ Measured measure(Session::State& session, auto&& call) {
   session.ledger.mark_workspace();
   const double waited = session.pager.exposed_seconds();
   const auto start = Clock::now();
+  if (session.clock) session.clock->begin();
   call();
+  if (session.clock) session.clock->end();
   const std::chrono::duration<double> took = Clock::now() - start;
   return {took.count() - (session.pager.exposed_seconds() - waited), session.ledger.workspace_since_mark()};
 }
@@ -139,7 +141,9 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
 
 /// Views of sparse tensors read the tensors inside.
 bool is_view(const OperatorTraits& traits, c10::DispatchKeySet keys) {
-  return traits.kind == OperatorKind::view && keys.highestPriorityTypeId() == c10::DispatchKey::CPU;
+  const c10::DispatchKey backend = keys.highestPriorityTypeId();
+  return traits.kind == OperatorKind::view &&
+         (backend == c10::DispatchKey::CPU || backend == c10::DispatchKey::CUDA);
 }
 
 void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torch::jit::Stack* stack) {

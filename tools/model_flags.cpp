@@ -50,7 +50,7 @@ void TrainFlags::add_model_flags(CLI::App& command) {
     command.add_option(number.flag, this->*number.asked, str(number.meaning, "; default ", defaults(number.own)));
   command.add_option("--seed", options.seed, "Of weights, data order, dropout and synthetic data")
       ->capture_default_str();
-  command.add_option("--device", device, "cpu, or auto")->capture_default_str();
+  command.add_option("--device", device, "cpu; cuda or cuda:N, a card whose memory is then the budget's; auto: cpu")->capture_default_str();
 }
 
 void TrainFlags::resolve_model() {
@@ -80,7 +80,8 @@ void TrainFlags::resolve_model() {
 std::vector<std::string> model_arguments(const TrainOptions& options) {
   const ModelInfo& info = model_info(options.model);
   std::vector<std::string> arguments{"--model",    options.model, "--data",
-                                     options.data, "--seed",      std::to_string(options.seed)};
+                                     options.data, "--seed",      std::to_string(options.seed),
+                                     "--device",   options.device};
   if (options.shape != Shape3{}) arguments.insert(arguments.end(), {"--shape", format_shape(options.shape)});
   for (const ModelNumber& number : kNumbers)
     if (info.*number.own > 0) arguments.insert(arguments.end(), {number.flag, std::to_string(options.*number.option)});

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "core/cpu_allocator.h"
+#include "core/device.h"
 #include "core/error.h"
 #include "core/topology.h"
 #include "ddl/mpi.h"
@@ -116,12 +116,12 @@ int train_command(Options& options) {
 
   at::globalContext().setDeterministicAlgorithms(train_options.deterministic, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
-  CpuDevice::instance();
+  Device& device = open_device(train_options.device);
   RunContext context = make_context(train_options, comm);
   end_after_this_step();
   report_file_size_limits();
 
-  Progress progress(speaks && !options.quiet, ddl::launched_by_mpi());
+  Progress progress(speaks && !options.quiet, ddl::launched_by_mpi(), device.ledger());
   progress.before_start([&] {
     if (speaks && !options.json.empty()) check_writable(options.json);
     if (speaks && !options.report.empty()) check_report_dir(options.report);
