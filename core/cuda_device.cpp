@@ -19,10 +19,14 @@ std::string last_error() {
   return text ? text : "unknown error";
 }
 
-/// The library costs half a second and 350 MB, so it is not loaded where it could not work.
-OpenCudaDriver load_library() {
+void require_driver() {
   if (!::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL))
     throw DeviceError(str("[cuda] no NVIDIA driver on this machine (", last_error(), "); use --device cpu"));
+}
+
+/// The library costs half a second and 350 MB, so it is not loaded where it could not work.
+OpenCudaDriver load_library() {
+  require_driver();
   void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (!library)
     throw DeviceError(str("[cuda] there is a driver, but ", kLibrary, " cannot be loaded: ", last_error()));
@@ -39,6 +43,12 @@ CudaDriver* open_driver(int index, TensorMemory* tensors) {
 }
 
 }  // namespace
+
+void load_libtorch_cuda() {
+  require_driver();
+  if (!::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_LOCAL))
+    throw DeviceError(str("[cuda] there is a driver, but LibTorch's CUDA half cannot be loaded: ", last_error()));
+}
 
 CudaDevice& CudaDevice::open(int index) {
   static std::mutex mutex;

@@ -9,6 +9,9 @@
 
 namespace spillway {
 
+/// Loads LibTorch's CUDA half, which then counts nothing: for what is compared with Spillway. Throws DeviceError.
+void load_libtorch_cuda();
+
 /// Tensors' memory comes from LibTorch's caching allocator, after it has been charged. One card per process: what LibTorch
 /// allocates on others is not counted.
 class CudaDevice final : public Device, private BlockSource, private TensorMemory {

@@ -110,6 +110,9 @@ extern "C" __attribute__((visibility("default"))) spillway::CudaDriver* spillway
     int index, spillway::TensorMemory* tensors, std::string* error) {
   try {
     return spillway::cuda::open(index, *tensors);
+  } catch (const c10::Error& failed) {
+    *error = failed.what_without_backtrace();
+    return nullptr;
   } catch (const std::exception& failed) {
     *error = failed.what();
     return nullptr;

@@ -1,4 +1,3 @@
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "runtime/report.h"
 #include "runtime/result_json.h"
 #include "runtime/train.h"
+#include "tools/bench_stock.h"
 #include "tools/command.h"
 #include "tools/progress.h"
 #include "tools/train_flags.h"
@@ -114,8 +114,7 @@ int train_command(Options& options) {
   std::vector<TrainOptions> compared;
   for (const std::string& what : options.compare) compared.push_back(compared_options(train_options, what));
 
-  at::globalContext().setDeterministicAlgorithms(train_options.deterministic, /*warn_only=*/false);
-  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  use_deterministic_algorithms(train_options);
   Device& device = open_device(train_options.device);
   RunContext context = make_context(train_options, comm);
   end_after_this_step();
