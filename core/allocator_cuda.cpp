@@ -18,9 +18,7 @@ class BudgetAllocator final : public CUDAAllocator {
   BudgetAllocator(int index, CUDAAllocator* native, TensorMemory& tensors)
       : index_(static_cast<DeviceIndex>(index)), native_(native), tensors_(tensors) {}
 
-  c10::DataPtr allocate(size_t bytes) override {
-    return here() ? tensors_.allocate(bytes) : native_->allocate(bytes);
-  }
+  c10::DataPtr allocate(size_t bytes) override { return here() ? tensors_.allocate(bytes) : native_->allocate(bytes); }
   c10::DeleterFnPtr raw_deleter() const override { return tensors_.deleter(); }
   void copy_data(void* to, const void* from, size_t bytes) const override { native_->copy_data(to, from, bytes); }
   void* raw_alloc(size_t bytes) override {

@@ -28,8 +28,7 @@ void require_driver() {
 OpenCudaDriver load_library() {
   require_driver();
   void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  if (!library)
-    throw DeviceError(str("[cuda] there is a driver, but ", kLibrary, " cannot be loaded: ", last_error()));
+  if (!library) throw DeviceError(str("[cuda] there is a driver, but ", kLibrary, " cannot be loaded: ", last_error()));
   auto open = reinterpret_cast<OpenCudaDriver>(::dlsym(library, kOpenCudaDriver));
   if (!open) throw DeviceError(str("[cuda] ", kLibrary, " is not of this version: ", last_error()));
   return open;

@@ -12,8 +12,8 @@ namespace spillway {
 /// Loads LibTorch's CUDA half, which then counts nothing: for what is compared with Spillway. Throws DeviceError.
 void load_libtorch_cuda();
 
-/// Tensors' memory comes from LibTorch's caching allocator, after it has been charged. One card per process: what LibTorch
-/// allocates on others is not counted.
+/// Tensors' memory comes from LibTorch's caching allocator, after it has been charged. One card per process: what
+/// LibTorch allocates on others is not counted.
 class CudaDevice final : public Device, private BlockSource, private TensorMemory {
  public:
   /// Loads the driver's library at the first call. Thread-safe. Throws DeviceError naming what is missing, or when the

@@ -15,8 +15,8 @@ struct WrappedAllocator {
   c10::Allocator* native;
   c10::Allocator* wrapper;
 };
-/// Puts an allocator in front of LibTorch's that asks `tensors` for memory on the card `index`, and leaves everything else
-/// to the native one. For the rest of the process: LibTorch keeps pointers to it.
+/// Puts an allocator in front of LibTorch's that asks `tensors` for memory on the card `index`, and leaves everything
+/// else to the native one. For the rest of the process: LibTorch keeps pointers to it.
 WrappedAllocator wrap_allocator(int index, TensorMemory& tensors);
 
 /// Host memory that is pinned chunk by chunk, as copies use it first, and unpinned at its end. Thread-safe.
@@ -26,8 +26,8 @@ class PinnedRange {
   PinnedRange(const PinnedRange&) = delete;
   PinnedRange& operator=(const PinnedRange&) = delete;
   ~PinnedRange();
-  /// How many of the `bytes` at `at` one copy may take: chunks are pinned one by one, and a copy must not cross from one
-  /// to the next. Pins what they lie in. All of them for memory that is not of the range.
+  /// How many of the `bytes` at `at` one copy may take: chunks are pinned one by one, and a copy must not cross from
+  /// one to the next. Pins what they lie in. All of them for memory that is not of the range.
   int64_t pin(const void* at, int64_t bytes);
 
  private:

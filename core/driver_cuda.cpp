@@ -95,7 +95,13 @@ class Driver final : public CudaDriver {
 
 CudaDriver* open(int index, TensorMemory& tensors) {
   const int count = c10::cuda::device_count_ensure_non_zero();
-  if (index >= count) throw std::runtime_error(str("there is no cuda:", index, "; this machine has ", count, " card(s)"));
+  // LibTorch looks for its CUDA half once, at its first random number or so.
+  if (!at::globalContext().hasCUDA())
+    throw std::runtime_error(
+        "LibTorch was used before its CUDA half was loaded, and does not look for it again; open the "
+        "Session (or spillway::open_device) first, or link libtorch_cuda.so");
+  if (index >= count)
+    throw std::runtime_error(str("there is no cuda:", index, "; this machine has ", count, " card(s)"));
   c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
   at::globalContext().lazyInitDevice(c10::kCUDA);
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));

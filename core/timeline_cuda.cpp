@@ -53,8 +53,8 @@ int64_t PinnedRange::pin(const void* at, int64_t bytes) {
   const int64_t start = chunk * kChunkBytes;
   std::lock_guard lock(s.mutex);
   if (!s.pinned[static_cast<size_t>(chunk)] && !s.refused) {
-    const cudaError_t error = C10_CUDA_ERROR_HANDLED(cudaHostRegister(
-        s.data + start, static_cast<size_t>(s.end_of(chunk) - start), cudaHostRegisterPortable));
+    const cudaError_t error = C10_CUDA_ERROR_HANDLED(
+        cudaHostRegister(s.data + start, static_cast<size_t>(s.end_of(chunk) - start), cudaHostRegisterPortable));
     if (error == cudaSuccess) {
       s.pinned[static_cast<size_t>(chunk)] = true;
     } else {
@@ -225,8 +225,7 @@ class StreamTimeline final : public Timeline {
       const char* from = static_cast<const char*>(source) + done;
       int64_t piece = bytes - done;
       if (host_) piece = std::min(host_->pin(to, piece), host_->pin(from, piece));
-      C10_CUDA_CHECK(
-          cudaMemcpyAsync(to, from, static_cast<size_t>(piece), cudaMemcpyDefault, stream_.stream()));
+      C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(piece), cudaMemcpyDefault, stream_.stream()));
       done += piece;
     }
     Event end = marks_->events->record(stream_);

@@ -8,7 +8,8 @@ namespace spillway {
 
 void check_amp(std::string_view amp) {
   if (amp == "off" || amp == "bf16") return;
-  if (amp == "fp16") throw BadRequest("amp is 'fp16', whose gradients need scaling, which is not there yet; allowed is bf16 or off");
+  if (amp == "fp16")
+    throw BadRequest("amp is 'fp16', whose gradients need scaling, which is not there yet; allowed is bf16 or off");
   throw BadRequest(str("amp is '", amp, "'; allowed is bf16 or off"));
 }
 

@@ -7,7 +7,8 @@
 
 namespace spillway {
 
-/// While it lives, operators on one kind of device whose results bear it compute in bfloat16, as LibTorch's autocast decides
+/// While it lives, operators on one kind of device whose results bear it compute in bfloat16, as LibTorch's autocast
+/// decides
 /// (`bf16`), or none does (`off`). Weights that were cast are kept until the outermost scope ends. Backward does not
 /// need it: gradients come in the types of forward, those of weights in the weights' own. Scopes nest, the innermost
 /// wins. Thread: the one it was made on.

@@ -46,8 +46,7 @@ class Recompute final : public torch::autograd::Node {
     const RandomState now(inputs_.front().device());
     random_.restore();
     std::vector<at::Tensor> again;
-    for (const at::Tensor& input : inputs_)
-      again.push_back(input.detach().requires_grad_(input.requires_grad()));
+    for (const at::Tensor& input : inputs_) again.push_back(input.detach().requires_grad_(input.requires_grad()));
     at::Tensor result;
     {
       at::AutoGradMode with_gradients(true);

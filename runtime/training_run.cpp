@@ -43,9 +43,10 @@ SessionOptions session_options(const TrainOptions& train, int64_t budget_bytes, 
   }
   if (!recorder) return options;
   options.observer = std::shared_ptr<OperatorObserver>(recorder, [](OperatorObserver*) {});
-  options.decorate_timeline = [recorder](std::unique_ptr<Timeline>, std::string_view lane) {
-    return recorder->record_lane(lane);
-  };
+  if (train.device == "cpu")  // a card's copies run on its own streams
+    options.decorate_timeline = [recorder](std::unique_ptr<Timeline>, std::string_view lane) {
+      return recorder->record_lane(lane);
+    };
   options.decorate_disk = [recorder](std::unique_ptr<DiskIo> disk) { return recorder->record_disk(std::move(disk)); };
   return options;
 }

@@ -13,9 +13,9 @@
 
 namespace spillway {
 
-/// The device's budget, pager, host slab, disk and copy lanes; one device at a time. Made by the first Session, joined by others, closed by
-/// the last: that brings every tensor home and lifts the budget. One of the process-wide exceptions that LibTorch
-/// forces.
+/// The device's budget, pager, host slab, disk and copy lanes; one device at a time. Made by the first Session, joined
+/// by others, closed by the last: that brings every tensor home and lifts the budget. One of the process-wide
+/// exceptions that LibTorch forces.
 class DevicePager final : public Reclaimer {
  public:
   struct Leave {
@@ -25,9 +25,9 @@ class DevicePager final : public Reclaimer {
   /// One Session's part in the device; its end is the Session's.
   using Share = std::unique_ptr<DevicePager, Leave>;
 
-  /// Makes or joins. A joining Session asks for the same device, budgets and `small_page_bytes`; the copy lanes are as the
-  /// first one decorated them. Thread-safe. Throws BadRequest naming the option and both values, or OutOfBudget when
-  /// more than the budget is held already.
+  /// Makes or joins. A joining Session asks for the same device, budgets and `small_page_bytes`; the copy lanes are as
+  /// the first one decorated them. Thread-safe. Throws BadRequest naming the option and both values, or OutOfBudget
+  /// when more than the budget is held already.
   static Share join(const SessionOptions& options);
   /// The device's pager, and a hold on it; nullptr while no Session is open.
   static std::shared_ptr<DevicePager> current();

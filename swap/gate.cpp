@@ -142,8 +142,7 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
 /// Views of sparse tensors read the tensors inside.
 bool is_view(const OperatorTraits& traits, c10::DispatchKeySet keys) {
   const c10::DispatchKey backend = keys.highestPriorityTypeId();
-  return traits.kind == OperatorKind::view &&
-         (backend == c10::DispatchKey::CPU || backend == c10::DispatchKey::CUDA);
+  return traits.kind == OperatorKind::view && (backend == c10::DispatchKey::CPU || backend == c10::DispatchKey::CUDA);
 }
 
 void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torch::jit::Stack* stack) {

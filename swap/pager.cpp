@@ -352,7 +352,8 @@ bool Pager::begin_page_in(Page& page) {
   return true;
 }
 
-/// The page-in's copy is done, or compute ordered behind it: the owner gets its bytes, or the copy's error is thrown and the page stays absent.
+/// The page-in's copy is done, or compute ordered behind it: the owner gets its bytes, or the copy's error is thrown
+/// and the page stays absent.
 void Pager::finish_page_in(Guard& guard, Page& page) {
   auto owner = page.owner->keep_alive();
   if (!owner) {

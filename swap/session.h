@@ -36,7 +36,9 @@ class OperatorObserver {
 
 struct SessionOptions {
   /// Whose tensors are paged: "cpu", "cuda" or "cuda:N", one for all Sessions that are open together. On CUDA all
-  /// operators must use the stream that is current when the Session opens; tensors elsewhere are left alone.
+  /// operators must use the stream that is current when the Session opens; tensors elsewhere are left alone, nothing is
+  /// replayed, and there is one Session at a time. A program that does not link LibTorch's CUDA half opens the Session
+  /// (or calls open_device) before it draws random numbers or runs backward: LibTorch looks for cards once.
   std::string device = "cpu";
   /// Device bytes that may be held at any instant, by all tensors of the process. Default: no limit. Sessions that are
   /// open together ask for the same budgets and small_page_bytes.
@@ -104,7 +106,8 @@ struct SessionStats {
 class Session {
  public:
   /// Throws BadRequest for bad options (a directory that cannot be used among them) and for others than those of a
-  /// Session that is open, DeviceError when the device cannot be had, OutOfBudget when more is held already, std::logic_error when this thread has one.
+  /// Session that is open, DeviceError when the device cannot be had, OutOfBudget when more is held already,
+  /// std::logic_error when this thread has one.
   explicit Session(SessionOptions options);
   ~Session();
   Session(const Session&) = delete;

@@ -18,8 +18,8 @@ Pager& pager_of(const Page& page);
 
 /// The page of a storage, registered now if need be. A storage whose memory came from LibTorch's own allocator (it
 /// was born before the Session) is moved into counted memory first. nullptr for storages that cannot be paged: smaller
-/// than `min_bytes`, not resizable (external or shared memory), copy-on-write, not on the pager's device. `is_new` tells a
-/// registration, for `user`. One caller at a time. Throws OutOfBudget when a moved storage does not fit.
+/// than `min_bytes`, not resizable (external or shared memory), copy-on-write, not on the pager's device. `is_new`
+/// tells a registration, for `user`. One caller at a time. Throws OutOfBudget when a moved storage does not fit.
 Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, UserId user, bool& is_new);
 
 using StorageVisitor = c10::function_ref<void(c10::StorageImpl&)>;

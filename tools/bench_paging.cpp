@@ -242,6 +242,7 @@ int bench_paging(Options& options) {
   train_options = options.flags.resolve(1);
   train_options.deterministic = true;
   use_deterministic_algorithms(train_options);
+  open_device_for(train_options, options.worker);
   RunContext context = make_context(train_options, {});
   if (is_stock(options.worker)) return serve_stock(context, options.worker);
   if (!options.worker.empty())

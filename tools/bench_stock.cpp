@@ -39,6 +39,13 @@ bool is_stock(std::string_view worker) {
   return worker == kStock || worker == kSavedOnHost || worker == kRecomputed;
 }
 
+void open_device_for(const TrainOptions& options, std::string_view worker) {
+  if (!is_stock(worker))
+    open_device(options.device);
+  else if (options_device(options).is_cuda())
+    load_libtorch_cuda();
+}
+
 bool can_train(const TrainOptions& options, std::string_view way) {
   return way != kRecomputed || options.model == "unet3d";
 }
@@ -46,7 +53,6 @@ bool can_train(const TrainOptions& options, std::string_view way) {
 int serve_stock(const RunContext& context, std::string_view way) {
   const TrainOptions& options = context.options;
   const c10::Device device = options_device(options);
-  if (device.is_cuda()) load_libtorch_cuda();
   at::manual_seed(options.seed);
   auto task = make_task(options.model, stock_options(context, way));
   task->module().to(device);

@@ -20,6 +20,10 @@ bool can_train(const TrainOptions& options, std::string_view way);
 /// Plain LibTorch: no Session, no counting allocator, torch's own Adam. Takes steps as it is told to (serve.h).
 int serve_stock(const RunContext& context, std::string_view way);
 
+/// Before anything else of LibTorch's, which looks for cards once: this process trains by `worker`, which is one of
+/// these ways or something else that counts. Throws DeviceError.
+void open_device_for(const TrainOptions& options, std::string_view worker);
+
 /// Before a run that is to give the same bits every time, as far as the device can.
 void use_deterministic_algorithms(const TrainOptions& options);
 

@@ -50,7 +50,8 @@ void TrainFlags::add_model_flags(CLI::App& command) {
     command.add_option(number.flag, this->*number.asked, str(number.meaning, "; default ", defaults(number.own)));
   command.add_option("--seed", options.seed, "Of weights, data order, dropout and synthetic data")
       ->capture_default_str();
-  command.add_option("--device", device, "cpu; cuda or cuda:N, a card whose memory is then the budget's; auto: cpu")->capture_default_str();
+  command.add_option("--device", device, "cpu; cuda or cuda:N, a card whose memory is then the budget's; auto: cpu")
+      ->capture_default_str();
 }
 
 void TrainFlags::resolve_model() {

@@ -88,6 +88,9 @@ require_card() {
 
 run_gpu_tests() {
   local test skipped
+  # Unpacked libraries find each other; the system's own come first where it has them.
+  LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$build_folder/deps/usr/lib/$(uname -m)-linux-gnu
+  export LD_LIBRARY_PATH
   for test in core_cuda_device_test swap_core_test swap_card_test; do
     run_step "$test" "$out/$test.log" "$build_folder/tests/$test" || die "$test failed; whole log: $out/$test.log"
     skipped=$(grep -c '^\[  SKIPPED \] .*(' "$out/$test.log" || true)

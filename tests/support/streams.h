@@ -31,7 +31,9 @@ class ComputeQueue {
     });
   }
   /// Done when everything submitted before is.
-  Ticket position() { return lane_.submit([] {}); }
+  Ticket position() {
+    return lane_.submit([] {});
+  }
 
  private:
   std::mutex mutex_;
