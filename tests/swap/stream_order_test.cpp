@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "swap/pager.h"
+#include "tests/support/disk.h"
 #include "tests/support/streams.h"
 
 namespace spillway {
@@ -66,14 +67,16 @@ class StreamBuffer {
 /// A random program on such a device.
 class Program {
  public:
-  Program(uint32_t seed, Edges out, Edges in)
+  Program(uint32_t seed, Edges out, Edges in, bool with_disk = false)
       : random_(seed),
+        host_(with_disk ? DiskTier::kMinHostBytes + 2 * kBytes : int64_t{64} << 20),
+        disk_(with_disk ? std::make_unique<DiskTier>(folder_.path(), host_) : nullptr),
         compute_(std::make_shared<ComputeQueue>(seed + 1)),
         blocks_(arena_, compute_),
         memory_(blocks_, ledger_),
         out_(compute_, seed + 2, out),
         in_(compute_, seed + 3, in),
-        pager_(memory_, host_, out_, in_, /*small_bytes=*/0) {
+        pager_(memory_, host_, out_, in_, /*small_bytes=*/0, disk_.get()) {
     memory_.set_reclaimer(&pager_);
   }
   ~Program() { memory_.set_reclaimer(nullptr); }
@@ -143,7 +146,9 @@ class Program {
 
   std::mt19937 random_;
   Arena arena_{int64_t{64} << 20};
-  HostSlab host_{int64_t{64} << 20};
+  const testing::TemporaryFolder folder_;
+  HostSlab host_;
+  const std::unique_ptr<DiskTier> disk_;
   const std::shared_ptr<ComputeQueue> compute_;
   StreamBlocks blocks_;
   Ledger ledger_{"streams", 3 * DeviceMemory::charge_of(kBytes) + 1000};
@@ -162,6 +167,12 @@ int64_t wrong_in(uint32_t programs, Edges out, Edges in) {
 
 TEST(StreamOrderTest, OperatorsFindTheBytesThatTheProgramsOrderSays) {
   EXPECT_EQ(wrong_in(20, {}, {}), 0);
+}
+
+TEST(StreamOrderTest, TheSameWithAFullHostAndADiskBelowIt) {
+  int64_t wrong = 0;
+  for (uint32_t seed = 1; seed <= 10; ++seed) wrong += Program(seed * 10, {}, {}, /*with_disk=*/true).run(200);
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST(StreamOrderTest, PagesMoveWithoutTheHostWaiting) {
