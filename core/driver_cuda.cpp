@@ -93,6 +93,13 @@ class Driver final : public CudaDriver {
   std::shared_ptr<ComputeMarks> marks_;
 };
 
+/// Memory in pieces is less of it. What the user set stays.
+void use_expandable_segments() {
+  const std::string set = c10::CachingAllocator::getAllocatorSettings();
+  if (set.find("expandable_segments") != std::string::npos) return;
+  c10::CachingAllocator::setAllocatorSettings(set + (set.empty() ? "" : ",") + "expandable_segments:True");
+}
+
 CudaDriver* open(int index, TensorMemory& tensors) {
   const int count = c10::cuda::device_count_ensure_non_zero();
   // LibTorch looks for its CUDA half once, at its first random number or so.
@@ -102,7 +109,7 @@ CudaDriver* open(int index, TensorMemory& tensors) {
         "Session (or spillway::open_device) first, or link libtorch_cuda.so");
   if (index >= count)
     throw std::runtime_error(str("there is no cuda:", index, "; this machine has ", count, " card(s)"));
-  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  use_expandable_segments();
   at::globalContext().lazyInitDevice(c10::kCUDA);
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
   at::globalContext().setBenchmarkCuDNN(false);  // it sizes workspaces by what is free
