@@ -9,7 +9,9 @@ namespace spillway {
 void check_amp(std::string_view amp) {
   if (amp == "off" || amp == "bf16") return;
   if (amp == "fp16")
-    throw BadRequest("amp is 'fp16', whose gradients need scaling, which is not there yet; allowed is bf16 or off");
+    throw BadRequest(
+        "amp is 'fp16', which needs a GPU and gradients that are scaled, which is not there yet; allowed is bf16 or "
+        "off");
   throw BadRequest(str("amp is '", amp, "'; allowed is bf16 or off"));
 }
 
