@@ -38,6 +38,7 @@ Fields identity(const TrainOptions& o, int world) {
           {"momentum", o.optimizer == "sgd" ? str(o.momentum) : "none"},
           {"kfac", o.use_kfac ? "on" : "off"},
           {"amp", o.amp},
+          {"split", o.split_bytes == kUnlimitedBytes ? "off" : str(o.split_bytes)},
           {"seed", str(o.seed)},
           {"ranks", str(world)}};
 }

@@ -61,6 +61,7 @@ json to_json(const TrainResult& r) {
            {"optimizer", r.options.optimizer},
            {"lr", r.options.lr},
            {"budget_bytes", r.budget_bytes == kUnlimitedBytes ? json(nullptr) : json(r.budget_bytes)},
+           {"split_bytes", r.options.split_bytes == kUnlimitedBytes ? json(nullptr) : json(r.options.split_bytes)},
            {"peak_bytes", r.peak_bytes},
            {"peak_by_category", by_category},
            {"rss_peak_bytes", r.rss_peak_bytes},

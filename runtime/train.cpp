@@ -19,32 +19,11 @@
 namespace spillway {
 namespace {
 
-/// Room above the observed floor for what is too small to be paged and not the same in every step.
-constexpr int64_t kUnpagedMargin = 256 << 10;
-
 int64_t rss_peak_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
     if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
   return 0;
-}
-
-struct Floor {
-  int64_t bytes = 0;
-  int64_t operator_bytes = 0;
-  std::string operator_name;
-};
-
-Floor floor_of(const Session& session) {
-  Floor floor;
-  for (const StepTrace* trace : session.traces()) {
-    size_t index = 0;
-    const int64_t bytes = trace->floor_bytes(&index);
-    if (bytes <= floor.bytes) continue;
-    const OperatorRecord& op = trace->operators[index];
-    floor = {bytes, op.leased_bytes + op.own_bytes, std::string(op.name)};
-  }
-  return floor;
 }
 
 double choose_fraction(const RunContext& context, const std::optional<Observation>& observed, int64_t budget_bytes,
@@ -165,7 +144,7 @@ void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
   if (result.predicted)
     result.paging = summarise_paging(*session.trace(result.predicted->kind), *session.schedule(result.predicted->kind));
   if (result.predicted) result.predicted->peak_bytes = max_over_ranks(context.comm, result.predicted->peak_bytes);
-  result.floor_bytes = max_over_ranks(context.comm, floor_of(session).bytes + kUnpagedMargin);
+  result.floor_bytes = max_over_ranks(context.comm, session.neediest().bytes());
   if (result.observed) result.floor_bytes = std::max(result.floor_bytes, result.observed->floor_bytes);
   result.rss_peak_bytes = max_over_ranks(context.comm, rss_peak_bytes());
   result.parameters = run.parameters();
@@ -218,10 +197,10 @@ Observation observe(const RunContext& context, int64_t* gradient_bytes, double* 
   observed.step_seconds = run.step().seconds;
   run.validate();
   observed.peak_bytes = max_over_ranks(context.comm, run.session().stats().peak_bytes);
-  const Floor floor = floor_of(run.session());
-  observed.floor_bytes = max_over_ranks(context.comm, floor.bytes + kUnpagedMargin);
-  observed.floor_operator = floor.operator_name;
-  observed.floor_operator_bytes = floor.operator_bytes;
+  const Need& need = run.session().neediest();
+  observed.floor_bytes = max_over_ranks(context.comm, need.bytes());
+  observed.floor_operator = need.name;
+  observed.floor_operator_bytes = need.leased_bytes + need.own_bytes;
   if (gradient_bytes) *gradient_bytes = run.gradient_bytes();
   if (gradient_seconds) *gradient_seconds = run.gradient_seconds();
   return observed;

@@ -78,6 +78,7 @@ void validate_device(const TrainOptions& o) {
 void TrainOptions::validate() const {
   validate_model(*this);
   validate_device(*this);
+  require(split_bytes >= 1, "split_bytes", split_bytes, "1 or more");
   require(epochs >= 0, "epochs", epochs, "0 or more");
   require(epochs > 0 || steps >= 1, "steps", steps, "1 or more");
   const bool host_given = host_budget.kind == BudgetRequest::Kind::bytes;

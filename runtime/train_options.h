@@ -11,6 +11,7 @@
 #include "kfac/options.h"
 #include "runtime/lr_schedule.h"
 #include "runtime/shape3.h"
+#include "swap/window_sizes.h"
 
 namespace spillway {
 
@@ -39,8 +40,9 @@ struct TrainOptions {
   int64_t epochs = 0;                 ///< passes over the training cases; 0: use `steps`
   std::string device = "cpu";         ///< whose memory is budgeted: cpu, cuda or cuda:N
   BudgetRequest budget;
-  BudgetRequest host_budget;  ///< of host memory for pages that left the device
-  std::string disk;           ///< directory for pages that the host budget has no room for; empty: none
+  BudgetRequest host_budget;                 ///< of host memory for pages that left the device
+  std::string disk;                          ///< directory for pages that the host budget has no room for; empty: none
+  int64_t split_bytes = kDefaultSplitBytes;  ///< operators with larger tensors run in windows; kUnlimitedBytes: none
 
   std::string optimizer = "adam";            ///< sgd, adam, adamw or lamb
   double lr = 5e-4;                          ///< > 0

@@ -37,6 +37,10 @@ Absentable absentable(const StepTrace& trace) {
       else if (slot.birth == kBeforeStep || !replay_before(trace, static_cast<int32_t>(s), use).operators.empty())
         add(away.free, last, use, slot.bytes);
       last = use;
+      // Its windows leave and come while the operator runs.
+      const std::vector<int32_t>& streamed = trace.operators[static_cast<size_t>(use)].streamed;
+      if (std::find(streamed.begin(), streamed.end(), static_cast<int32_t>(s)) != streamed.end())
+        add(away.free, use - 1, use + 1, slot.bytes);
     }
     add(persists ? away.persistent : away.free, last, end, slot.bytes);
   }

@@ -149,8 +149,10 @@ void Conductor::abandon_step() noexcept {
   pager_.forget_next_uses(user_);
 }
 
-void Conductor::begin_operator(const OperatorCall& call, std::span<PageUse> uses,
+void Conductor::begin_operator(const OperatorCall& call, std::span<PageUse> uses, std::span<PageUse> streamed,
                                std::span<const Birth> new_arguments) {
+  need_ = {call.name, 0, 0, pager_.device().ledger().used_bytes() - pager_.paged_bytes()};
+  if (!in_step_) return count_leased(uses);
   note_ended();
   ++index_;
   ++operators_;
@@ -163,31 +165,57 @@ void Conductor::begin_operator(const OperatorCall& call, std::span<PageUse> uses
   op.name = call.name;
   op.replayable = call.replayable;
   op.host_seconds = std::max(0.0, seconds_since_last_operator());
-  op.unpaged_bytes = pager_.device().ledger().used_bytes() - pager_.paged_bytes();
+  op.unpaged_bytes = need_.unpaged_bytes;
   for (const Birth& birth : new_arguments) {
     op.births.push_back(new_slot(*birth.page, index_, /*as_output=*/false));
     match_birth(birth, op.births.back());
   }
-  for (PageUse& use : uses) {
-    const Tag tag = tag_of(*use.page);
-    Slot& slot = recording_.slots[static_cast<size_t>(tag.trace_slot)];
-    if (slot.uses.empty() || slot.uses.back() != index_) {
-      op.touched.push_back(tag.trace_slot);
-      op.leased_bytes += slot.bytes;
-      slot.uses.push_back(index_);
-    }
-    if (use.write && (slot.writes.empty() || slot.writes.back() != index_)) slot.writes.push_back(index_);
-    use.next_use = following_ && tag.plan_slot >= 0 ? absolute_next_use(tag.plan_slot) : kNextUseUnknown;
+  for (PageUse& use : uses) note_use(use, op.touched);
+  for (int32_t slot : op.touched) op.leased_bytes += recording_.slots[static_cast<size_t>(slot)].bytes;
+  need_.leased_bytes = op.leased_bytes;
+  for (PageUse& use : streamed) note_use(use, op.streamed);
+}
+
+/// Adds the use to its slot, and the slot to those of the operator that runs.
+void Conductor::note_use(PageUse& use, std::vector<int32_t>& slots) {
+  const Tag tag = tag_of(*use.page);
+  Slot& slot = recording_.slots[static_cast<size_t>(tag.trace_slot)];
+  if (slot.uses.empty() || slot.uses.back() != index_) {
+    slots.push_back(tag.trace_slot);
+    slot.uses.push_back(index_);
+  }
+  if (use.write && (slot.writes.empty() || slot.writes.back() != index_)) slot.writes.push_back(index_);
+  use.next_use = following_ && tag.plan_slot >= 0 ? absolute_next_use(tag.plan_slot) : kNextUseUnknown;
+}
+
+std::optional<int64_t> Conductor::expected_next_use(int32_t position) const {
+  if (!following()) return std::nullopt;
+  for (int32_t planned : kind_->trace.operators[static_cast<size_t>(index_)].births)
+    if (kind_->trace.slots[static_cast<size_t>(planned)].position == position) return absolute_next_use(planned);
+  return std::nullopt;
+}
+
+/// Each page once.
+void Conductor::count_leased(std::span<const PageUse> uses) {
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const bool again = std::any_of(uses.begin(), uses.begin() + static_cast<std::ptrdiff_t>(i),
+                                   [&](const PageUse& use) { return use.page == uses[i].page; });
+    if (!again) need_.leased_bytes += DeviceMemory::charge_of(uses[i].page->bytes);
   }
 }
 
 void Conductor::end_operator(double seconds, int64_t own_bytes, std::span<const Birth> new_outputs) {
+  need_.own_bytes = own_bytes;
+  if (need_.bytes() > neediest_.bytes()) neediest_ = need_;
+  if (!in_step_) return;
   OperatorRecord& op = recording_.operators.back();
   op.seconds = seconds;
   op.own_bytes = own_bytes;
   for (const Birth& birth : new_outputs) {
-    int32_t slot = new_slot(*birth.page, index_, /*as_output=*/true);
+    int32_t slot = new_slot(*birth.page, index_, /*as_output=*/!birth.streamed);
     op.births.push_back(slot);
+    recording_.slots[static_cast<size_t>(slot)].born_streamed = birth.streamed;
+    if (birth.streamed) op.streamed.push_back(slot);
     recording_.slots[static_cast<size_t>(slot)].uses.push_back(index_);
     recording_.slots[static_cast<size_t>(slot)].writes.push_back(index_);
     match_birth(birth, slot);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,7 +21,8 @@ namespace spillway {
 /// A storage seen for the first time while a step ran.
 struct Birth {
   Page* page;
-  int32_t position;  ///< among the operator's storages: arguments from 0, outputs from kOutputPosition
+  int32_t position;       ///< among the operator's storages: arguments from 0, outputs from kOutputPosition
+  bool streamed = false;  ///< an output that is made window by window
 };
 inline constexpr int32_t kOutputPosition = 1 << 20;
 
@@ -53,14 +55,22 @@ class Conductor {
   /// Whose the pages of its steps are.
   UserId user() const noexcept { return user_; }
 
-  /// Before the kernel, its pages leased. Fills in the uses' next use.
-  void begin_operator(const OperatorCall& call, std::span<PageUse> uses, std::span<const Birth> new_arguments);
+  /// Before the kernel, its pages leased but for those in `streamed`, which it uses window by window. Fills in the
+  /// uses' next use. Outside steps, only what the operator needs is counted.
+  void begin_operator(const OperatorCall& call, std::span<PageUse> uses, std::span<PageUse> streamed,
+                      std::span<const Birth> new_arguments);
+  /// When the schedule uses the output of the operator under way at `position` next; kNextUseUnknown: never again in
+  /// its sight. Nothing when there is no schedule to ask.
+  std::optional<int64_t> expected_next_use(int32_t position) const;
+  bool following() const noexcept { return in_step_ && following_; }
   /// The slots whose recipes this operator's call belongs to. Between begin_operator and act.
   std::span<const int32_t> recipes_here() const;
   /// The page that is this slot of the schedule now; 0 when there is none.
   PageId page_of_slot(int32_t plan_slot) const { return live_[static_cast<size_t>(plan_slot)]; }
   /// After the kernel; `seconds` without waits, `own_bytes` its outputs and scratch at their largest.
   void end_operator(double seconds, int64_t own_bytes, std::span<const Birth> new_outputs);
+  /// The neediest operator so far, in steps of every kind and outside them.
+  const Need& neediest() const noexcept { return neediest_; }
   /// Once the leases have ended: starts the page-outs and prefetches that hang on this operator.
   void act();
 
@@ -101,6 +111,8 @@ class Conductor {
 
   Tag& tag_of(Page& page);
   int32_t new_slot(Page& page, int32_t birth, bool as_output);
+  void note_use(PageUse& use, std::vector<int32_t>& slots);
+  void count_leased(std::span<const PageUse> uses);
   void match_birth(const Birth& birth, int32_t slot);
   int64_t absolute_next_use(int32_t plan_slot) const;
   void note_ended();
@@ -128,6 +140,8 @@ class Conductor {
   std::chrono::steady_clock::time_point last_end_;  // of the operator before
   double delayed_ = 0;                              // the pager's delays until then
   CopyTotals out_before_, in_before_;               // when the step began
+  Need need_;                                       // of the operator that runs
+  Need neediest_;
   int64_t deviations_ = 0;
   int64_t operators_ = 0;
 };

@@ -7,6 +7,7 @@
 #include "swap/list_error.h"
 #include "swap/session_state.h"
 #include "swap/storage_page.h"
+#include "swap/window_call.h"
 
 namespace spillway {
 namespace {
@@ -21,7 +22,8 @@ class OperatorLease {
   OperatorLease& operator=(const OperatorLease&) = delete;
   ~OperatorLease() { release(); }
 
-  void collect(const OperatorTraits& traits, const torch::jit::Stack& stack) {
+  /// Pages that `plan` uses in windows are registered, but not leased.
+  void collect(const OperatorTraits& traits, const torch::jit::Stack& stack, const WindowPlan* plan) {
     const size_t count = traits.writes.size();
     int32_t position = 0;
     for (size_t a = 0; a < count; ++a)
@@ -29,21 +31,32 @@ class OperatorLease {
         bool is_new = false;
         Page* page = page_or_register(storage, session_.pager, session_.options.min_page_bytes,
                                       session_.conductor.user(), is_new);
-        if (page) uses.push_back({page, traits.writes[a], kNextUseKept});
+        if (page) add(plan, a, {page, traits.writes[a], kNextUseKept});
         if (is_new) births.push_back({page, position});
         ++position;
       });
   }
+  /// What the plan only streams is leased window by window, what it does not touch not at all.
+  void add(const WindowPlan* plan, size_t argument, const PageUse& use) {
+    const Touch touch = plan ? plan->touches[argument] : Touch::whole;
+    if (touch == Touch::whole) uses.push_back(use);
+    if (touch == Touch::windows) streamed.push_back(use);
+  }
   void lease() {
+    if (!streamed.empty()) session_.pager.restore(streamed);
     session_.pager.lease(uses, session_.conductor.user());
     leased_ = true;
   }
   void release() {
-    if (leased_) session_.pager.unlease(uses);
+    if (!leased_) return;
+    session_.pager.unlease(uses);
+    for (const PageUse& use : streamed)
+      if (use.next_use != kNextUseKept) session_.pager.set_next_use(*use.page, use.next_use);
     leased_ = false;
   }
 
   c10::SmallVector<PageUse, 16> uses;
+  c10::SmallVector<PageUse, 4> streamed;
   c10::SmallVector<Birth, 8> births;
 
  private:
@@ -75,12 +88,35 @@ struct Measured {
   int64_t own_bytes = 0;  ///< outputs and scratch at their largest
 };
 
+/// How this call runs in windows; nullptr: it runs whole.
+std::unique_ptr<WindowPlan> plan_windows(Session::State& session, const OperatorTraits& traits,
+                                         const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (!traits.windows || session.options.split_bytes == kUnlimitedBytes) return nullptr;
+  if (!session.share->device.torch_device().is_cpu()) return nullptr;  // windows are copied by the host
+  return traits.windows(op, torch::jit::last(stack, traits.writes.size()), {session.options.split_bytes});
+}
+
 /// An operator that may wait for other threads gives up its turn meanwhile, so that they can get there.
-void call_kernel(const OperatorTraits& traits, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                 torch::jit::Stack* stack, std::unique_lock<Turns>& turn) {
+int64_t call_kernel(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
+                    c10::DispatchKeySet keys, torch::jit::Stack* stack, std::unique_lock<Turns>& turn) {
+  OperatorObserver* observer = session.options.observer.get();
+  if (observer) observer->before(op, *stack);
   if (traits.may_wait) turn.unlock();
   op.redispatchBoxed(keys, stack);
   if (traits.may_wait) turn.lock();
+  return session.ledger.workspace_since_mark();
+}
+
+/// The observer hears of the kernel's windows instead.
+int64_t call_windows(Session::State& session, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack, WindowPlan& plan, OperatorLease& lease) {
+  const std::vector<c10::IValue> arguments = torch::jit::last(*stack, plan.touches.size()).vec();
+  WindowCall call(&session, op, keys, arguments, lease.streamed);
+  std::vector<at::Tensor> results = plan.run(call);
+  torch::jit::drop(*stack, arguments.size());
+  for (at::Tensor& result : results) stack->emplace_back(std::move(result));
+  lease.births.assign(call.births().begin(), call.births().end());
+  return call.own_bytes();
 }
 
 Measured measure(Session::State& session, auto&& call) {
@@ -88,21 +124,23 @@ Measured measure(Session::State& session, auto&& call) {
   const double waited = session.pager.exposed_seconds();
   const auto start = Clock::now();
   if (session.clock) session.clock->begin();
-  call();
+  const int64_t own_bytes = call();
   if (session.clock) session.clock->end();
   const std::chrono::duration<double> took = Clock::now() - start;
-  return {took.count() - (session.pager.exposed_seconds() - waited), session.ledger.workspace_since_mark()};
+  return {took.count() - (session.pager.exposed_seconds() - waited), own_bytes};
 }
 
 void run_kernel(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
                 c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const bool tracing = session.tracing();
+  const bool counting = session.counting();
   Conductor& conductor = session.conductor;
+  OperatorObserver* observer = session.options.observer.get();
   OperatorScope scope(traits.name);
   std::unique_lock turn(session.share->turns);
+  const std::unique_ptr<WindowPlan> plan = plan_windows(session, traits, op, *stack);
   OperatorLease lease(session);
   if (traits.kind != OperatorKind::shape_only && traits.kind != OperatorKind::memory) {
-    lease.collect(traits, *stack);
+    lease.collect(traits, *stack, plan.get());
     try {
       lease.lease();
     } catch (const OutOfBudget& error) {
@@ -111,32 +149,33 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
     if (traits.shares_memory)  // one page cannot stand for several storages
       for (const PageUse& use : lease.uses) session.pager.bring_home(*use.page);
   }
-  if (tracing) {
-    conductor.begin_operator({&op.schema(), traits.name, is_replayable(traits, op, *stack)},
-                             {lease.uses.data(), lease.uses.size()}, {lease.births.data(), lease.births.size()});
+  if (counting) {
+    conductor.begin_operator({&op.schema(), traits.name, is_replayable(traits, op, *stack)}, lease.uses, lease.streamed,
+                             lease.births);
     for (int32_t slot : conductor.recipes_here())
-      session.recipes.note_call(slot, conductor.page_of_slot(slot), op, keys, *stack);
+      session.recipes.note_call(slot, conductor.page_of_slot(slot), op, keys, *stack, plan ? traits.windows : nullptr);
   }
-  if (session.options.observer) session.options.observer->before(op, *stack);
-
+  lease.births.clear();
   Measured measured;
-  auto call = [&] { call_kernel(traits, op, keys, stack, turn); };
-  if (tracing)
+  auto call = [&] {
+    return plan ? call_windows(session, op, keys, stack, *plan, lease)
+                : call_kernel(session, traits, op, keys, stack, turn);
+  };
+  if (counting)
     measured = measure(session, call);
   else
     call();
-  lease.births.clear();
   register_outputs(session, traits, *stack, op.schema().returns().size(), lease.births);
-  if (tracing) {
-    conductor.end_operator(measured.seconds, measured.own_bytes, {lease.births.data(), lease.births.size()});
+  if (counting) {
+    conductor.end_operator(measured.seconds, measured.own_bytes, lease.births);
     for (int32_t slot : conductor.recipes_here())
       session.recipes.note_result(slot, conductor.page_of_slot(slot), op, *stack);
   }
-  if (session.options.observer) session.options.observer->after(op, *stack);
+  if (observer && !plan) observer->after(op, *stack);
   lease.release();
-  if (tracing) conductor.act();
+  if (counting) conductor.act();
   turn.unlock();
-  if (session.options.observer) session.options.observer->released(session.pager);
+  if (observer) observer->released(session.pager);
 }
 
 /// Views of sparse tensors read the tensors inside.

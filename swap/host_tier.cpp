@@ -1,14 +1,35 @@
 #include "swap/host_tier.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 namespace spillway {
 namespace {
 /// Copies that come back from disk ahead of their use at once: enough to keep the disk busy.
 constexpr int kRecallsAtOnce = 2;
+
+/// Bytes that read as zero and take no memory.
+class Zeros {
+ public:
+  explicit Zeros(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
+    data_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data_ == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "[host tier] mmap");
+  }
+  ~Zeros() { ::munmap(data_, bytes_); }
+  Zeros(const Zeros&) = delete;
+  Zeros& operator=(const Zeros&) = delete;
+  const void* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  void* data_;
+};
 }  // namespace
 
 /// A block of the slab; it outlives its copy while the disk uses it.
@@ -95,6 +116,25 @@ HostCopy HostTier::page_out(const void* device, int64_t bytes, PageUseTime use, 
   }
   copies_.insert(state.get());
   copy.state_ = std::move(state);
+  return copy;
+}
+
+HostCopy HostTier::make(int64_t bytes, PageUseTime use) {
+  {
+    std::lock_guard lock(mutex_);
+    if (auto block = waiting_.empty() ? take(bytes) : nullptr) {
+      HostCopy copy;
+      copy.state_ = std::make_shared<State>(*this, bytes, use);
+      copy.state_->block = std::move(block);
+      copies_.insert(copy.state_.get());
+      return copy;
+    }
+  }
+  // Zeros take the way that every page takes when the slab is full.
+  const Zeros zeros(bytes);
+  Ticket arrival;
+  HostCopy copy = page_out(zeros.data(), bytes, use, arrival);
+  arrival.wait();
   return copy;
 }
 

@@ -53,8 +53,8 @@ class HostCopy {
 /// Keeps pages that left the device within the slab's capacity. When it is full and there is a disk, the copy with the
 /// furthest next use goes there first, the arriving one included; what is on disk comes back ahead of its use as room
 /// gets free. A copy that came back keeps its place on disk, so that it can leave again without being written.
-/// Thread-safe; nothing here blocks but the two range calls, the
-/// destructor, and a page-out for whose bytes there is room only once a device's copies are done with it.
+/// Thread-safe; nothing here blocks but make(), the two range calls, the destructor, and a page-out for whose bytes
+/// there is room only once a device's copies are done with it.
 class HostTier {
  public:
   /// `out` and `in` copy from and to the device; `disk` may be nullptr. All must outlive it.
@@ -68,6 +68,9 @@ class HostTier {
   /// Starts copying `bytes` at `device` to a new copy; `ticket` is done when they have been read, and carries DiskError
   /// when the disk that had to take something failed. Throws OutOfBudget when the slab is full and there is no disk.
   [[nodiscard]] HostCopy page_out(const void* device, int64_t bytes, PageUseTime use, Ticket& ticket);
+  /// A copy of `bytes` that nothing is in yet, to be filled with write(). Blocks while others go to disk for it. Throws
+  /// OutOfBudget when the slab is full and there is no disk, DiskError.
+  [[nodiscard]] HostCopy make(int64_t bytes, PageUseTime use);
   /// Starts copying back. The ticket carries DiskError when the bytes cannot be had as they were.
   [[nodiscard]] Ticket page_in(HostCopy& copy, void* device);
   /// The copy is now the only one of its page, which is needed at `use`: it is worth bringing back from disk ahead.

@@ -11,6 +11,7 @@
 #include "swap/pager.h"
 #include "swap/session_state.h"
 #include "swap/storage_page.h"
+#include "swap/window_call.h"
 
 namespace spillway {
 namespace {
@@ -118,17 +119,24 @@ void OperatorRecipe::run_call(Call& call, Pager& pager, at::Tensor& self) {
     for (TensorForm& form : argument.forms) list.push_back(tensor_of(form, pager, self));
     stack[argument.position] = std::move(list);
   }
+  if (call.windows) {  // the same windows, so that the bits are the same
+    WindowCall windows(nullptr, call.op, call.keys, stack, {});
+    std::vector<at::Tensor> results = call.windows(call.op, stack, {split_bytes_})->run(windows);
+    if (call.result >= 0) self = std::move(results[static_cast<size_t>(call.result)]);
+    return;
+  }
   call.op.redispatchBoxed(call.keys, &stack);
   if (call.result >= 0) self = stack[static_cast<size_t>(call.result)].toTensor();
 }
 
 void OperatorRecipes::note_call(int32_t slot, PageId self, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                                const torch::jit::Stack& stack) {
+                                const torch::jit::Stack& stack, WindowRule windows) {
   auto [at, fresh] = open_.try_emplace(slot, std::make_unique<OperatorRecipe>());
   OperatorRecipe* recipe = at->second.get();
   if (!recipe) return;
+  recipe->split_bytes_ = split_bytes_;
   const size_t count = op.schema().arguments().size();
-  OperatorRecipe::Call call{op, keys, {}, {}, self == 0 ? 0 : -1};
+  OperatorRecipe::Call call{op, keys, {}, {}, windows, self == 0 ? 0 : -1};
   bool whole = true;
   auto keep = [&](OperatorRecipe::Argument& argument, const at::Tensor& tensor) {
     auto form = form_of(tensor, self, recipe->inputs_);

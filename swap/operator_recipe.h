@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "swap/recipe_book.h"
+#include "swap/windows.h"
 
 namespace spillway {
 
@@ -41,10 +42,12 @@ class OperatorRecipe final : public Recipe {
     c10::DispatchKeySet keys;
     torch::jit::Stack stack;  ///< arguments; tensors are undefined here
     std::vector<Argument> tensors;
+    WindowRule windows;   ///< how it is split as it was then; nullptr: it ran whole
     int32_t result = -1;  ///< which of the results is the tensor; -1: it is an argument, written in place
   };
   void run_call(Call& call, Pager& pager, at::Tensor& self);
 
+  int64_t split_bytes_ = kUnlimitedBytes;
   std::vector<Input> inputs_;
   std::vector<Call> calls_;
 };
@@ -52,9 +55,11 @@ class OperatorRecipe final : public Recipe {
 /// The calls of the open step that make what the schedule replays.
 class OperatorRecipes final : public RecipeBook {
  public:
-  /// Before the kernel, its arguments resident on the stack. `self` is the slot's page; 0 while it is yet to be made.
+  explicit OperatorRecipes(int64_t split_bytes) : split_bytes_(split_bytes) {}
+  /// Before the kernel, its arguments on the stack, resident or to be streamed. `self` is the slot's page; 0 while it
+  /// is yet to be made. `windows` is the rule by which this call is split, if it is.
   void note_call(int32_t slot, PageId self, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                 const torch::jit::Stack& stack);
+                 const torch::jit::Stack& stack, WindowRule windows);
   /// After the kernel, its results on the stack and registered.
   void note_result(int32_t slot, PageId self, const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
@@ -62,6 +67,7 @@ class OperatorRecipes final : public RecipeBook {
   std::unique_ptr<Recipe> take(int32_t slot) override;
 
  private:
+  const int64_t split_bytes_;
   /// nullptr for a recipe that could not be kept whole.
   std::unordered_map<int32_t, std::unique_ptr<OperatorRecipe>> open_;
 };

@@ -74,7 +74,7 @@ bool loops_over_lists(const c10::OperatorHandle& op) {
 OperatorTraits traits_of(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& base = schema.name();
-  OperatorTraits traits{OperatorKind::kernel, base, {}};
+  OperatorTraits traits{.kind = OperatorKind::kernel, .name = base, .writes = {}, .windows = window_rule_of(op)};
   if (!schema.overload_name().empty()) traits.name += "." + schema.overload_name();
 
   const std::string_view space = std::string_view(base).substr(0, base.find(':'));

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "swap/windows.h"
+
 namespace spillway {
 
 enum class OperatorKind : uint8_t {
@@ -24,6 +26,7 @@ struct OperatorTraits {
   bool composite = false;    ///< made of other operators, which pass the gate themselves
   bool replayable = false;   ///< cheap; the same bits from the same arguments; writes nothing but what its schema says
   bool shares_memory = false;  ///< results hold the arguments' memory without being views of them (copy on write)
+  WindowRule windows = nullptr;  ///< how large calls are split; nullptr: they are not
 };
 
 /// Reads the schema, corrected by what is known of operators whose schemas do not tell everything they write

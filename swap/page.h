@@ -60,6 +60,7 @@ struct Page {
   bool clean = false;         ///< the host copy equals the device bytes
   bool ended = false;         ///< the storage is gone; kept only until its leases end
   int32_t leases = 0;
+  int32_t away = 0;  ///< of the leases, those that use the host copy: the page stays absent, its host copy in place
   Category category = Category::other;
   uint64_t write_epoch = 0;
   uint64_t last_use = 0;

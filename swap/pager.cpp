@@ -52,7 +52,7 @@ void Pager::lease(std::span<const PageUse> uses, UserId user) {
     // All that are absent start together where there is room; then each is waited for.
     for (const PageUse& use : uses)
       if (Page& page = *use.page;
-          !page.block && !page.incoming && !page.recipe && fits(DeviceMemory::charge_of(page.bytes)))
+          !page.block && !page.incoming && !page.recipe && !page.away && fits(DeviceMemory::charge_of(page.bytes)))
         stats_.demand_page_ins += try_page_in(page);
     for (const PageUse& use : uses) bring_in(guard, *use.page);
     for (const PageUse& use : uses)
@@ -86,6 +86,7 @@ bool Pager::try_prefetch(PageId id) {
   if (found == pages_.end()) return true;
   Page& page = *found->second;
   if (page.block || page.incoming || page.recipe || page.ended) return true;
+  if (page.away) return false;
   reap();
   while (!fits(DeviceMemory::charge_of(page.bytes))) {
     Page* victim = choose_victim(page.next_use, /*clean_only=*/true);
@@ -285,9 +286,7 @@ void Pager::finish_page_out(Guard& guard, Page& page) {
 bool Pager::drop(Guard& guard, Page& page) {
   auto owner = page.owner->keep_alive();
   if (!owner) {  // dies on another thread, which waits for the lock to say so
-    guard.lock.unlock();
-    std::this_thread::yield();
-    guard.lock.lock();
+    pause(guard);
     return false;
   }
   guard.kept.push_back(std::move(owner));
@@ -357,9 +356,7 @@ bool Pager::begin_page_in(Page& page) {
 void Pager::finish_page_in(Guard& guard, Page& page) {
   auto owner = page.owner->keep_alive();
   if (!owner) {
-    guard.lock.unlock();
-    std::this_thread::yield();
-    guard.lock.lock();
+    pause(guard);
     return;
   }
   guard.kept.push_back(std::move(owner));
@@ -395,6 +392,8 @@ void Pager::bring_in(Guard& guard, Page& page) {
         finish_page_in(guard, page);
       else
         wait(guard, page.copy, &Ticket::join);
+    } else if (page.away) {
+      pause(guard);
     } else if (!fits(DeviceMemory::charge_of(page.bytes))) {
       make_room(guard, DeviceMemory::charge_of(page.bytes));
     } else {
@@ -448,6 +447,13 @@ void Pager::wait(Guard& guard, const Ticket& ticket, void (Ticket::*how)() const
   }
   guard.lock.lock();
   stats_.exposed_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Lets another thread have the lock.
+void Pager::pause(Guard& guard) {
+  guard.lock.unlock();
+  std::this_thread::yield();
+  guard.lock.lock();
 }
 
 void Pager::reap() {

@@ -14,6 +14,7 @@
 #include "core/timeline.h"
 #include "swap/host_tier.h"
 #include "swap/page.h"
+#include "swap/window_copy.h"
 
 namespace spillway {
 
@@ -74,6 +75,29 @@ class Pager final : public Reclaimer {
   void lease(std::span<const PageUse> uses, UserId user = kNobody);
   /// Ends the leases; each page's next use becomes the use's.
   void unlease(std::span<const PageUse> uses) noexcept;
+
+  // Windows: bytes of a page that are used where they are, so that the page need not be resident (pager_windows.cpp).
+
+  /// Registers an absent page of `bytes` whose host copy, undefined yet, is to be filled with write_window.
+  /// Throws OutOfBudget when the host is full and there is no disk, DiskError.
+  Page* add_absent(int64_t bytes, Category category, std::unique_ptr<PageOwner> owner, UserId user = kNobody);
+  /// Makes those again that are discarded, and what is made of those that are written: as lease() does, before the
+  /// operator holds anything. Throws as lease().
+  void restore(std::span<const PageUse> uses);
+  /// Pins a page where it is until unpin(). True: it is resident, leased as by lease(). False: it is absent, and
+  /// nobody brings it in or changes its host copy meanwhile but through read_window and write_window. Blocks on copies
+  /// that are under way. Throws a failed copy's error; nothing is pinned then.
+  bool pin(const PageUse& use, UserId user = kNobody);
+  void unpin(const PageUse& use, bool resident) noexcept;
+  /// Copies between the host copy of a page that is pinned absent, wherever that is, and device memory. On the calling
+  /// thread. Throws DiskError.
+  void read_window(const Page& page, const WindowCopy& copy, void* memory);
+  void write_window(Page& page, const WindowCopy& copy, const void* memory);
+  /// A block for a new page, made by evicting pages that are next used after `used_after` (-1: any), but for `keep`.
+  /// nullptr: such room cannot be made, and the page had better be born on the host.
+  Block* try_allocate(int64_t bytes, Category category, int64_t used_after, std::span<const PageUse> keep);
+  /// Brings an absent page in if room can be made in the same way, and waits for it.
+  void admit(Page& page, int64_t used_after, std::span<const PageUse> keep);
 
   /// Starts copying a resident, dirty page to the host so that it can be dropped later. Does nothing for other pages.
   void start_page_out(PageId id);
@@ -199,6 +223,9 @@ class Pager final : public Reclaimer {
   void lose_owner(Page& page) noexcept;
   void make_dirty(Guard& guard, Page& page);
   void wait(Guard& guard, const Ticket& ticket, void (Ticket::*how)() const = &Ticket::wait);
+  void pause(Guard& guard);
+  bool make_room_after(Guard& guard, int64_t bytes, int64_t used_after, std::span<const PageUse> keep);
+  void note_window(int64_t bytes, int64_t PagerStats::*counter, double seconds);
   void reap();
   std::exception_ptr come_home(Guard& guard, Page& page);
   void forget(Page& page) noexcept;

@@ -35,7 +35,7 @@ void Pager::clean_ahead(int64_t bytes) {
 void Pager::fetch_back(int64_t reserve) {
   std::vector<Page*> latest;
   for (auto& [id, page] : pages_)
-    if (!page->block && !page->incoming && !page->recipe && !page->ended && page->bytes >= small_bytes_)
+    if (!page->block && !page->incoming && !page->recipe && !page->away && !page->ended && page->bytes >= small_bytes_)
       latest.push_back(page.get());
   std::sort(latest.begin(), latest.end(), [](Page* a, Page* b) { return a->last_use > b->last_use; });
   for (Page* page : latest)

@@ -15,11 +15,18 @@ bool contains(const std::vector<int32_t>& sorted, int32_t i) {
   return std::binary_search(sorted.begin(), sorted.end(), i);
 }
 
+/// What the operator is given, whole or window by window. A replay needs all of it whole.
+std::vector<int32_t> arguments_of(const OperatorRecord& op) {
+  std::vector<int32_t> arguments = op.touched;
+  arguments.insert(arguments.end(), op.streamed.begin(), op.streamed.end());
+  return arguments;
+}
+
 /// What the replay reads, each once.
 std::vector<int32_t> inputs_of(const StepTrace& trace, const Replay& replay) {
   std::vector<int32_t> inputs;
   for (int32_t i : replay.operators)
-    for (int32_t s : operator_at(trace, i).touched)
+    for (int32_t s : arguments_of(operator_at(trace, i)))
       if (s != replay.slot) inputs.push_back(s);
   std::sort(inputs.begin(), inputs.end());
   inputs.erase(std::unique(inputs.begin(), inputs.end()), inputs.end());
@@ -30,7 +37,7 @@ std::vector<int32_t> inputs_of(const StepTrace& trace, const Replay& replay) {
 bool can_run_again(const StepTrace& trace, int32_t slot, int32_t i, int32_t use) {
   const OperatorRecord& op = operator_at(trace, i);
   if (!op.replayable) return false;
-  for (int32_t s : op.touched) {
+  for (int32_t s : arguments_of(op)) {
     if (s == slot) continue;
     const Slot& input = slot_at(trace, s);
     if (contains(input.writes, i)) return false;  // writes something else too
@@ -51,7 +58,8 @@ Replay replay_before(const StepTrace& trace, int32_t slot, int32_t use) {
   const Slot& s = slot_at(trace, slot);
   Replay replay{slot, -1, use, use, {}};
   auto at = std::lower_bound(s.uses.begin(), s.uses.end(), use);
-  if (s.birth < 0 || !s.born_as_output || at == s.uses.begin() || at == s.uses.end() || *at != use) return replay;
+  if (s.birth < 0 || !(s.born_as_output || s.born_streamed) || at == s.uses.begin() || at == s.uses.end() || *at != use)
+    return replay;
   replay.discard_after = *std::prev(at);
   std::vector<int32_t> makers;
   for (int32_t i : s.writes)
@@ -121,11 +129,15 @@ ReplayedTrace with_replays(const StepTrace& trace, std::span<const Replay> repla
     };
     split(earlier.uses, later.uses);
     split(earlier.writes, later.writes);
-    for (int32_t i : later.uses)
-      for (auto* list : {&out.operators[static_cast<size_t>(i)].touched, &out.operators[static_cast<size_t>(i)].births})
+    for (int32_t i : later.uses) {
+      OperatorRecord& op = out.operators[static_cast<size_t>(i)];
+      for (auto* list : {&op.touched, &op.streamed, &op.births})
         std::replace(list->begin(), list->end(), ordered[r].slot, s);
+    }
     earlier.death = moved[static_cast<size_t>(ordered[r].discard_after)];
     later.birth = inserted[r];
+    later.born_as_output = true;
+    later.born_streamed = false;
     out.slots.push_back(std::move(later));
     result.original_slot.push_back(ordered[r].slot);
   }
@@ -139,7 +151,10 @@ ReplayedTrace with_replays(const StepTrace& trace, std::span<const Replay> repla
     op.unpaged_bytes = trace.operators[static_cast<size_t>(replay.before)].unpaged_bytes;
     for (int32_t i : replay.operators) {
       op.seconds += operator_at(trace, i).seconds;
-      op.own_bytes = std::max(op.own_bytes, operator_at(trace, i).own_bytes);
+      const bool whole = std::find(operator_at(trace, i).streamed.begin(), operator_at(trace, i).streamed.end(),
+                                   replay.slot) == operator_at(trace, i).streamed.end();
+      const int64_t beside = whole ? 0 : out.slots[static_cast<size_t>(made)].bytes;
+      op.own_bytes = std::max(op.own_bytes, operator_at(trace, i).own_bytes + beside);
     }
     for (int32_t s : inputs_of(trace, replay)) {
       const int32_t later = again[static_cast<size_t>(s)];

@@ -19,6 +19,7 @@ struct Choices {
   std::vector<Replay> replays;
   std::map<int32_t, Bias> bias;  ///< by slot of the original trace
   std::vector<bool> early;       ///< by slot of the original trace: comes back as soon as there is room
+  bool fetch_streamed = false;   ///< what is only streamed comes back too
 };
 
 struct Candidate {
@@ -87,9 +88,9 @@ class PageInPlacer {
     return trigger;
   }
 
-  /// -1: it did not leave before; then it was away when the step began.
+  /// -1: it did not leave before; then it was away when the step began. What was born on the host never left.
   int32_t last_leave_before(int32_t slot, int32_t use) const {
-    int32_t at = -1;
+    int32_t at = trace_.slots[static_cast<size_t>(slot)].birth;
     for (const Leave& leave : plan_.leaves)
       if (leave.slot == slot && leave.at < use) at = std::max(at, leave.at);
     return at;
@@ -119,7 +120,9 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
       early[s] = candidate.choices.early[static_cast<size_t>(candidate.replayed.original_slot[s])];
 
   // Who leaves when, were copies instant …
-  const Simulated plan = simulate(replayed, {.budget_bytes = inputs.budget_bytes - inputs.slack_bytes, .bias = &bias});
+  const Simulated plan = simulate(replayed, {.budget_bytes = inputs.budget_bytes - inputs.slack_bytes,
+                                             .bias = &bias,
+                                             .fetch_streamed = candidate.choices.fetch_streamed});
   candidate.outcome.feasible = plan.feasible;
   if (!plan.feasible) return candidate;
   Actions& actions = candidate.actions;
@@ -152,7 +155,12 @@ class Search {
       best_ = evaluate(trace_, inputs_, {});
     }
     if (!best_.outcome.feasible) return std::move(best_);
-    attempt({.replays = {}, .bias = {}, .early = std::vector<bool>(trace_.slots.size(), true)});
+    if (std::any_of(trace_.operators.begin(), trace_.operators.end(), [](auto& op) { return !op.streamed.empty(); }))
+      attempt({.replays = {}, .bias = {}, .early = {}, .fetch_streamed = true});
+    attempt({.replays = {},
+             .bias = {},
+             .early = std::vector<bool>(trace_.slots.size(), true),
+             .fetch_streamed = best_.choices.fetch_streamed});
     for (bool improved = true; improved && !done();) {
       improved = false;
       if (inputs_.replay) improved |= try_replays();

@@ -45,6 +45,7 @@ void SessionOptions::validate() const {
     throw BadRequest(str("SessionOptions.host_budget_bytes is ", host_budget_bytes, "; it must be positive"));
   if (min_page_bytes < 1)
     throw BadRequest(str("SessionOptions.min_page_bytes is ", min_page_bytes, "; it must be at least 1"));
+  if (split_bytes <= 0) throw BadRequest(str("SessionOptions.split_bytes is ", split_bytes, "; it must be positive"));
   if (small_page_bytes < 0)
     throw BadRequest(str("SessionOptions.small_page_bytes is ", small_page_bytes, "; it must not be negative"));
 }
@@ -58,6 +59,7 @@ Session::State::State(SessionOptions given)
       pager(share->pager),
       ledger(share->device.ledger()),
       clock(share->device.make_clock()),
+      recipes(options.split_bytes),
       conductor(pager, schedule_inputs(options, share->device), options.prefetch, share.get_deleter().user, &recipes),
       owner(std::this_thread::get_id()) {
   gate.emplace(*this, /*traced=*/true);
@@ -168,6 +170,9 @@ const Schedule* Session::schedule(std::string_view kind) const {
 }
 std::vector<const StepTrace*> Session::traces() const {
   return state_->conductor.traces();
+}
+const Need& Session::neediest() const {
+  return state_->conductor.neediest();
 }
 Pager& Session::pager() {
   return state_->pager;

@@ -15,6 +15,7 @@
 #include "core/timeline.h"
 #include "swap/pager.h"
 #include "swap/step_trace.h"
+#include "swap/window_sizes.h"
 
 namespace c10 {
 class OperatorHandle;
@@ -59,7 +60,11 @@ struct SessionOptions {
   int64_t min_page_bytes = 4096;
   /// Pages below this leave last, so that losses and metrics stay at hand.
   int64_t small_page_bytes = 1 << 20;
-  /// Notified of every operator.
+  /// Operators whose large tensors together have more bytes run window by window, so that none of these must be
+  /// resident (swap/windows.h). Decided by shape alone: results are the same under every budget, and those of
+  /// convolutions' gradients differ from an unsplit operator's by rounding. kUnlimitedBytes: nothing is split.
+  int64_t split_bytes = kDefaultSplitBytes;
+  /// Notified of every operator. Of one that is split, of its kernel on each window.
   std::shared_ptr<OperatorObserver> observer = nullptr;
   /// Wraps the two copy lanes ("copy out", "copy in"), to record, delay or fail copies. Asked of the Session that opens
   /// the device; others use its lanes.
@@ -153,6 +158,8 @@ class Session {
   const struct Schedule* schedule(std::string_view kind = "step") const;
   /// The traces of all kinds of step that were planned.
   std::vector<const StepTrace*> traces() const;
+  /// The neediest operator so far, of the Session's own thread: no budget below its bytes can repeat what was done.
+  const Need& neediest() const;
   Pager& pager();
   Ledger& ledger();
 

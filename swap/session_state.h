@@ -34,7 +34,8 @@ struct Session::State {
   /// The Session of the operator that runs on this thread; nullptr outside.
   static State* current();
   const OperatorTraits& traits(const c10::OperatorHandle& op);
-  bool tracing() const { return in_owners_work() && conductor.in_step(); }
+  /// Of the owner's operators it is known what they need, and inside steps everything else.
+  bool counting() const { return in_owners_work(); }
   /// On the owner's thread, or on one of those on which autograd runs a device's operators while the owner waits.
   bool in_owners_work() const;
 

@@ -29,6 +29,7 @@ class Simulation {
         rates_(inputs.rates ? *inputs.rates : LinkRates{kInstant, kInstant, 0}),
         actions_(inputs.actions),
         bias_(inputs.bias),
+        fetch_streamed_(inputs.fetch_streamed),
         places_(trace.slots.size()),
         deaths_(trace.operators.size()) {
     for (size_t s = 0; s < trace.slots.size(); ++s) {
@@ -61,7 +62,7 @@ class Simulation {
   void run_operator(int32_t i) {
     index_ = i;
     const OperatorRecord& op = trace_.operators[static_cast<size_t>(i)];
-    leased_ = &op.touched;
+    operator_ = &op;
     unpaged_ = op.unpaged_bytes;
     for (int32_t s : op.touched)
       if (!place(s).resident && !place(s).incoming && slot(s).birth != i && fits(slot(s).bytes)) demand(s);
@@ -69,17 +70,19 @@ class Simulation {
     for (int32_t s : op.touched)
       if (writes(s, i)) make_dirty(s);
     make_room(op.own_bytes);
+    for (int32_t s : op.streamed) stream(s);
     result_.held.push_back(held_ + unpaged_ + op.own_bytes);
     result_.peak_bytes = std::max(result_.peak_bytes, result_.held.back());
     now_ += op.host_seconds + op.seconds + std::exchange(debt_, 0);
-    for (int32_t s : op.births) arrive(s);
-    for (const auto* used : {&op.touched, &op.births})
+    for (int32_t s : op.births)
+      if (!slot(s).born_streamed) arrive(s);
+    for (const auto* used : {&op.touched, &op.streamed, &op.births})
       for (int32_t s : *used) {
         place(s).next_use = next_use_after(trace_, slot(s), i);
         place(s).last_use = i;
       }
     for (int32_t s : deaths_[static_cast<size_t>(i)]) die(s);
-    leased_ = nullptr;
+    operator_ = nullptr;
     if (actions_) act();
   }
 
@@ -199,6 +202,49 @@ class Simulation {
     begin_page_in(s);
   }
 
+  /// What is used window by window comes, or is born resident, where room for it costs nothing that is used before it
+  /// is again. Else its windows pass over the link while the operator waits.
+  void stream(int32_t s) {
+    Place& p = place(s);
+    const bool born = slot(s).birth == index_;
+    if (p.incoming) finish_page_in(s);
+    if (!p.resident && admit(s, born)) {
+      if (born) return arrive(s);
+      demand(s);
+      finish_page_in(s);
+    }
+    if (p.resident) {
+      if (writes(s, index_)) make_dirty(s);
+      return;
+    }
+    if (!born || !slot(s).born_streamed) pass(in_free_, slot(s).bytes, rates_.in_bytes_per_second, result_.bytes_in);
+    if (writes(s, index_)) pass(out_free_, slot(s).bytes, rates_.out_bytes_per_second, result_.bytes_out);
+  }
+
+  bool admit(int32_t s, bool born) {
+    if (born && !slot(s).born_streamed) return true;  // an argument that is first seen here
+    const bool fetch = fetch_streamed_ && !born;
+    const int64_t next = fetch ? index_ + 1 : next_use_after(trace_, slot(s), index_);
+    if (next == kNextUseUnknown && !born) return false;
+    const int64_t need = slot(s).bytes + operator_->own_bytes;
+    while (!fits(need)) {
+      reap();
+      if (fits(need)) break;
+      int32_t victim = choose_victim(next, /*clean_only=*/false);
+      if (victim < 0) return false;
+      if (!place(victim).clean && !place(victim).outgoing) begin_page_out(victim);
+      if (!place(victim).clean) wait_until(place(victim).copy_done);
+      settle(victim);
+      drop(victim);
+    }
+    return true;
+  }
+
+  void pass(double& lane_free, int64_t bytes, double rate, int64_t& counter) {
+    wait_until(occupy(lane_free, bytes, rate));
+    counter += bytes;
+  }
+
   void bring_in(int32_t s) {
     Place& p = place(s);
     if (p.resident || slot(s).birth == index_) {
@@ -292,7 +338,12 @@ class Simulation {
 
   Place& place(int32_t s) { return places_[static_cast<size_t>(s)]; }
   const Slot& slot(int32_t s) const { return trace_.slots[static_cast<size_t>(s)]; }
-  bool leased(int32_t s) const { return leased_ && std::find(leased_->begin(), leased_->end(), s) != leased_->end(); }
+  bool leased(int32_t s) const {
+    if (!operator_) return false;
+    for (const auto* used : {&operator_->touched, &operator_->streamed})
+      if (std::find(used->begin(), used->end(), s) != used->end()) return true;
+    return false;
+  }
   bool writes(int32_t s, int32_t i) const {
     return std::binary_search(slot(s).writes.begin(), slot(s).writes.end(), i);
   }
@@ -306,12 +357,13 @@ class Simulation {
   const LinkRates rates_;
   const Actions* actions_;
   const std::vector<Bias>* bias_;
+  const bool fetch_streamed_;
   std::vector<Place> places_;
   std::vector<std::vector<int32_t>> deaths_;
   std::vector<int32_t> resident_;
   std::vector<std::pair<double, int64_t>> lingering_;  // of slots that died while copied: end of the copy, bytes
   std::unordered_map<int32_t, bool> copied_;
-  const std::vector<int32_t>* leased_ = nullptr;
+  const OperatorRecord* operator_ = nullptr;  // that runs: what it uses stays
   int32_t index_ = -1;
   size_t next_page_in_ = 0;
   int64_t held_ = 0;

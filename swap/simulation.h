@@ -59,6 +59,9 @@ struct SimulationInputs {
   const LinkRates* rates = nullptr;         ///< null: copies take no time
   const Actions* actions = nullptr;         ///< null: everything on demand
   const std::vector<Bias>* bias = nullptr;  ///< by slot; null: none
+  /// Bring in what operators only stream like what they need resident, unless something used just after must leave for
+  /// it. Else by the pager's rule: only for a next use that is nearer than another's.
+  bool fetch_streamed = false;
 };
 
 /// The second of two equal steps, one after the other, so that what outlives steps is where the first one left it.

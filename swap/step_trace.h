@@ -20,10 +20,11 @@ struct Slot {
   Category category = Category::other;
   int32_t birth = kBeforeStep;       ///< the operator that made it, or that was the first to be given it
   bool born_as_output = false;       ///< its bytes are part of that operator's own_bytes
+  bool born_streamed = false;        ///< that operator made it window by window; its bytes are not its own
   int32_t death = kOutlivesStep;     ///< the last operator that ran while it lived
   PageId page = 0;                   ///< identity of a slot that outlives steps
   int32_t position = -1;             ///< of its birth among the operator's storages
-  std::vector<int32_t> uses = {};    ///< operators that needed it resident, ascending; its birth included
+  std::vector<int32_t> uses = {};    ///< operators that used it, resident or streamed, ascending; its birth included
   std::vector<int32_t> writes = {};  ///< those that wrote it
 };
 
@@ -32,12 +33,23 @@ struct OperatorRecord {
   std::string_view name = {};      ///< lives as long as the process
   double seconds = 0;              ///< of the kernel, waits for copies excluded
   double host_seconds = 0;         ///< since the operator before ended: autograd, the user's code, the gate
-  int64_t own_bytes = 0;           ///< outputs and scratch that the kernel held at once
+  int64_t own_bytes = 0;           ///< outputs and scratch that it held at once; of what is streamed, windows
   int64_t leased_bytes = 0;        ///< arguments, each storage once
   int64_t unpaged_bytes = 0;       ///< counted bytes outside every page when it started
   bool replayable = false;         ///< running it again on the same arguments makes the same bits and does nothing else
   std::vector<int32_t> touched = {};  ///< slots leased, each once
-  std::vector<int32_t> births = {};   ///< slots first seen here, in the order of arguments and then outputs
+  /// Slots used window by window, each once: they need not be resident.
+  std::vector<int32_t> streamed = {};
+  std::vector<int32_t> births = {};  ///< slots first seen here, in the order of arguments and then outputs
+};
+
+/// What one operator needs at once; no budget below it can run the operator.
+struct Need {
+  std::string_view name = {};  ///< lives as long as the process
+  int64_t leased_bytes = 0;    ///< as in OperatorRecord, these three
+  int64_t own_bytes = 0;
+  int64_t unpaged_bytes = 0;
+  int64_t bytes() const noexcept { return leased_bytes + own_bytes + unpaged_bytes; }
 };
 
 struct StepTrace {

@@ -1,11 +1,13 @@
 #include "swap/storage_page.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
 
+#include "core/cpu_allocator.h"
 #include "core/device.h"
 #include "swap/device_pager.h"
 
@@ -30,6 +32,12 @@ constexpr const char* kAbsentMessage =
 
 void end_absent_page(void* page);
 
+/// Storage without memory: its null pointer leads to the page, and reading it throws.
+void make_absent(c10::StorageImpl& storage, Page& page) {
+  storage.set_data_ptr_noswap({nullptr, &page, &end_absent_page, storage.device()});
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kAbsentMessage);
+}
+
 class StorageOwner final : public PageOwner {
  public:
   StorageOwner(c10::StorageImpl& storage, Pager& pager)
@@ -43,8 +51,7 @@ class StorageOwner final : public PageOwner {
   void vacate(Page& page) override {
     c10::StorageImpl& storage = *storage_._unsafe_get_target();
     storage._mutable_data_ptr_no_checks().release_context();  // the block is the pager's now
-    storage.set_data_ptr_noswap({nullptr, &page, &end_absent_page, storage.device()});
-    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kAbsentMessage);
+    make_absent(storage, page);
   }
   void occupy(Block* block) override {
     c10::StorageImpl& storage = *storage_._unsafe_get_target();
@@ -123,6 +130,24 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
   is_new = true;
   return pager.add(device->find_block(storage._mutable_data_ptr_no_checks()), static_cast<int64_t>(storage.nbytes()),
                    std::make_unique<StorageOwner>(storage, pager), user);
+}
+
+at::Tensor make_paged_tensor(Pager& pager, Block* block, Category category, UserId user, at::IntArrayRef sizes,
+                             at::IntArrayRef strides, at::ScalarType type) {
+  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type));
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes,
+      block ? CpuDevice::wrap(block) : c10::DataPtr(nullptr, c10::Device(c10::kCPU)), CpuDevice::instance().allocator(),
+      /*resizable=*/true);
+  auto owner = std::make_unique<StorageOwner>(*storage, pager);
+  if (block)
+    pager.add(block, static_cast<int64_t>(bytes), std::move(owner), user);
+  else
+    make_absent(*storage, *pager.add_absent(static_cast<int64_t>(bytes), category, std::move(owner), user));
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return tensor;
 }
 
 void visit_storages(const at::Tensor& tensor, StorageVisitor visit) {

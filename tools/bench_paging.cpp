@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -16,8 +15,10 @@
 #include "runtime/fingerprint.h"
 #include "runtime/train.h"
 #include "swap/schedule.h"
+#include "tools/bench_largest.h"
 #include "tools/bench_stock.h"
 #include "tools/command.h"
+#include "tools/json_file.h"
 #include "tools/serve.h"
 #include "tools/train_flags.h"
 
@@ -31,6 +32,7 @@ struct Options {
   std::vector<double> percents{100, 75, 50, 35, 25};
   int64_t steps = 5;
   std::string json_file;
+  bool largest = false;
   bool peers = false;
   std::string worker;  // the variant that this process is: a way without budget (bench_stock.h) or a budget
 };
@@ -239,6 +241,7 @@ json report(const TrainOptions& options, const Observation& observed, const std:
 
 int bench_paging(Options& options) {
   TrainOptions& train_options = options.flags.options;
+  if (options.largest) return bench_largest(options.flags, options.percents, options.json_file);
   train_options = options.flags.resolve(1);
   train_options.deterministic = true;
   use_deterministic_algorithms(train_options);
@@ -269,13 +272,7 @@ int bench_paging(Options& options) {
   run_rounds(variants, options.steps);
   json result = report(train_options, observed, variants, infeasible);
   if (options.flags.edge) result["edge"] = *options.flags.edge;
-  if (!options.json_file.empty()) {
-    std::ofstream out(options.json_file);
-    out << result.dump(2) << "\n";
-    out.flush();
-    if (!out)
-      throw std::system_error(errno ? errno : EIO, std::generic_category(), "cannot write '" + options.json_file + "'");
-  }
+  if (!options.json_file.empty()) write_json(result, options.json_file);
   return kOk;
 }
 
@@ -299,6 +296,10 @@ Run add_bench(CLI::App& app) {
                    "Also without a budget, with every saved tensor on the host (save_on_cpu) and with activation "
                    "checkpointing per level (unet3d)");
   paging->add_option("--json", options->json_file, "File for the results");
+  paging->add_flag(
+      "--largest", options->largest,
+      "Instead, the largest edge that can be trained under each budget; budgets are per cent of the peak at "
+      "--edge");
   paging->add_option("--worker", options->worker)->group("");
   paging->footer("Example: spillway bench paging --model unet3d --edge 96 --filters 16 --json paging.json");
   return [options] { return bench_paging(*options); };

@@ -48,6 +48,11 @@ void TrainFlags::add_model_flags(CLI::App& command) {
                      "smallest that holds all cases");
   for (const ModelNumber& number : kNumbers)
     command.add_option(number.flag, this->*number.asked, str(number.meaning, "; default ", defaults(number.own)));
+  command
+      .add_option("--split", split,
+                  "Operators whose large tensors together exceed this run window by window, so that the smallest "
+                  "feasible budget falls below them: a size, or off")
+      ->capture_default_str();
   command.add_option("--seed", options.seed, "Of weights, data order, dropout and synthetic data")
       ->capture_default_str();
   command.add_option("--device", device, "cpu; cuda or cuda:N, a card whose memory is then the budget's; auto: cpu")
@@ -70,6 +75,7 @@ void TrainFlags::resolve_model() {
   if (edge && !shape.empty()) throw BadRequest("--edge and --shape exclude each other");
   if (!shape.empty() && info.input != InputKind::volumes)
     throw BadRequest(str("--shape is for volumes; ", info.name, " takes --data synthetic:N"));
+  options.split_bytes = split == "off" ? kUnlimitedBytes : parse_bytes(split);
   options.data = !data.empty() ? data : str("synthetic:", edge.value_or(info.size));
   if (!shape.empty()) options.shape = parse_shape(shape);
   const int64_t size = synthetic_size(options.data);
@@ -83,6 +89,8 @@ std::vector<std::string> model_arguments(const TrainOptions& options) {
   std::vector<std::string> arguments{"--model",    options.model, "--data",
                                      options.data, "--seed",      std::to_string(options.seed),
                                      "--device",   options.device};
+  arguments.insert(arguments.end(),
+                   {"--split", options.split_bytes == kUnlimitedBytes ? "off" : std::to_string(options.split_bytes)});
   if (options.shape != Shape3{}) arguments.insert(arguments.end(), {"--shape", format_shape(options.shape)});
   for (const ModelNumber& number : kNumbers)
     if (info.*number.own > 0) arguments.insert(arguments.end(), {number.flag, std::to_string(options.*number.option)});

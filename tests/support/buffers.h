@@ -16,6 +16,12 @@ class Buffer {
     fill(value);
     state_->page = pager.add(block, bytes, std::make_unique<Owner>(state_));
   }
+  struct Absent {};
+  /// Born on the host, without device bytes.
+  Buffer(DeviceMemory& memory, Pager& pager, int64_t bytes, Absent)
+      : state_(std::make_shared<State>(memory, pager)), bytes_(bytes) {
+    state_->page = pager.add_absent(bytes, Category::other, std::make_unique<Owner>(state_));
+  }
 
   Page* page() const { return state_->page; }
   bool present() const { return state_->data != nullptr; }

@@ -52,7 +52,10 @@ class RandomSurroundings {
   explicit RandomSurroundings(uint64_t seed) : random_(seed) {
     common_.min_page_bytes = pick({1, 64, 4096, 4096});
     common_.small_page_bytes = pick({0, 4096, 1 << 14, 1 << 20});
+    common_.split_bytes = pick({kUnlimitedBytes, kUnlimitedBytes, 1, 1 << 12, 1 << 15});
   }
+  /// Gradients of convolutions that run in windows are sums in another order.
+  bool same_bits_as_stock() const { return common_.split_bytes == kUnlimitedBytes; }
 
   /// Without a limit; what it observes tells what is feasible for the others.
   TrainingSurroundings unlimited(std::shared_ptr<OperatorObserver> observer) {
@@ -108,8 +111,8 @@ class RandomSurroundings {
 
 std::string describe(const SessionOptions& options) {
   return str("budget ", options.budget_bytes, ", prefetch ", options.prefetch, ", min_page_bytes ",
-             options.min_page_bytes, ", small_page_bytes ", options.small_page_bytes,
-             options.observer ? ", observed" : "");
+             options.min_page_bytes, ", small_page_bytes ", options.small_page_bytes, ", split_bytes ",
+             options.split_bytes, options.observer ? ", observed" : "");
 }
 
 /// Trains the model of one seed in every way; says what went wrong first.
@@ -123,30 +126,30 @@ class ModelCase {
     std::printf("  %s\n", stock.description.c_str());
     RandomSurroundings surroundings(seed_ + 77);
     const TrainingOutcome observed = train_random_net(seed_, limits_, surroundings.unlimited(nullptr));
-    expect_same("an unlimited Session", observed, stock);
+    if (surroundings.same_bits_as_stock()) expect_same("an unlimited Session", observed, stock);
     auto evicting = surroundings.unlimited(std::make_shared<testing::EvictEverything>());
-    expect_same("evicting everything after every operator", train_random_net(seed_, limits_, evicting), stock);
-    check_schemas(surroundings, stock);
-    for (int i = 0; i < 3 && failure_.empty(); ++i) limit(surroundings, observed, stock);
+    expect_same("evicting everything after every operator", train_random_net(seed_, limits_, evicting), observed);
+    check_schemas(surroundings, observed);
+    for (int i = 0; i < 3 && failure_.empty(); ++i) limit(surroundings, observed);
     return failure_.empty() ? "" : failure_ + "\n  " + stock.description;
   }
 
  private:
-  void limit(RandomSurroundings& surroundings, const TrainingOutcome& observed, const TrainingOutcome& stock) {
+  void limit(RandomSurroundings& surroundings, const TrainingOutcome& observed) {
     const TrainingSurroundings tight = surroundings.limited(observed);
     const std::string how =
         str(describe(*tight.session), " (floor ", observed.floor_bytes, ", peak ", observed.stats.peak_bytes, ")");
     try {
       const TrainingOutcome limited = train_random_net(seed_, limits_, tight);
-      expect_same(how, limited, stock);
+      expect_same(how, limited, observed);
       if (limited.stats.peak_bytes > tight.session->budget_bytes) fail(str(how, ": held ", limited.stats.peak_bytes));
     } catch (const std::exception& error) {
       fail(str(how, ": ", error.what()));
     }
   }
-  void check_schemas(RandomSurroundings& surroundings, const TrainingOutcome& stock) {
+  void check_schemas(RandomSurroundings& surroundings, const TrainingOutcome& observed) {
     auto checker = std::make_shared<testing::SchemaChecker>();
-    expect_same("checking schemas", train_random_net(seed_, limits_, surroundings.unlimited(checker)), stock);
+    expect_same("checking schemas", train_random_net(seed_, limits_, surroundings.unlimited(checker)), observed);
     for (const std::string& liar : checker->liars()) fail(liar + " writes what its schema does not say");
   }
   void expect_same(const std::string& how, const TrainingOutcome& outcome, const TrainingOutcome& stock) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+#include "swap/bound.h"
+
 namespace spillway {
 namespace {
 
@@ -143,6 +145,90 @@ TEST(ScheduleTest, EveryUseOfASlotThatLeftIsPrecededByItsReturn) {
     EXPECT_TRUE(std::is_sorted(schedule.actions.page_ins.begin(), schedule.actions.page_ins.end(),
                                [](auto& a, auto& b) { return a.trigger < b.trigger; }));
   }
+}
+
+/// Two streamed slots, made one after another and read again, beside one that is leased in between.
+StepTrace streamed_step(int64_t bytes) {
+  StepTrace trace;
+  trace.slots.resize(3);
+  trace.operators.resize(5);
+  const std::vector<std::vector<int32_t>> uses{{0, 4}, {1, 3}, {2}};
+  for (size_t s = 0; s < 3; ++s) {
+    Slot& slot = trace.slots[s];
+    slot.bytes = bytes;
+    slot.uses = uses[s];
+    slot.birth = s < 2 ? static_cast<int32_t>(s) : kBeforeStep;
+    slot.born_streamed = s < 2;
+    slot.death = s < 2 ? uses[s].back() : kOutlivesStep;
+    if (s < 2) slot.writes = {slot.birth};
+    for (int32_t i : uses[s]) {
+      OperatorRecord& op = trace.operators[static_cast<size_t>(i)];
+      (s < 2 ? op.streamed : op.touched).push_back(static_cast<int32_t>(s));
+      if (s == 2) op.leased_bytes += bytes;
+      if (i == slot.birth) op.births.push_back(static_cast<int32_t>(s));
+    }
+  }
+  for (OperatorRecord& op : trace.operators) {
+    op.seconds = 0.01;
+    op.own_bytes = bytes / 10;
+  }
+  return trace;
+}
+
+TEST(ScheduleTest, WhatIsOnlyStreamedNeedsNoRoomOfItsOwn) {
+  const StepTrace trace = streamed_step(1000);
+  EXPECT_EQ(trace.floor_bytes(), 1100);
+  EXPECT_EQ(trace.unconstrained_peak_bytes(), 3100);
+  const Schedule schedule = make_schedule(trace, {.budget_bytes = 1100, .replay = false});
+  EXPECT_GT(schedule.predicted_seconds, 0);
+  for (const Actions::PageIn& in : schedule.actions.page_ins) EXPECT_EQ(in.slot, 2);
+  // Both are born on the host and read there; what outlives the step is in before them and never written.
+  EXPECT_EQ(schedule.bytes_out, 2000);
+  EXPECT_EQ(schedule.bytes_in, 2000);
+}
+
+TEST(ScheduleTest, BringsBackWhatIsStreamedWhereItsRoomIsNotNeededSooner) {
+  const StepTrace trace = streamed_step(1000);
+  // There is room for two: slot 0, which is used last, waits on the host.
+  const Schedule tight = make_schedule(trace, {.budget_bytes = 2100, .replay = false});
+  EXPECT_EQ(tight.bytes_out, 1000);
+  EXPECT_EQ(tight.bytes_in, 1000);
+  EXPECT_GE(tight.predicted_seconds, bound_seconds(trace, 2100, {}));
+  const Schedule wide = make_schedule(trace, {.budget_bytes = 3200, .replay = false});
+  EXPECT_EQ(wide.bytes_out + wide.bytes_in, 0);
+}
+
+TEST(ScheduleTest, WhatIsStreamedOnceMoreIsFetchedAheadWhereThatHidesTheCopy) {
+  // Two of four slots fit; each is streamed for the last time, while the link idles behind long operators.
+  StepTrace trace;
+  trace.slots.resize(4);
+  trace.operators.resize(8);
+  for (int32_t s = 0; s < 4; ++s) {
+    Slot& slot = trace.slots[static_cast<size_t>(s)];
+    slot = {.bytes = 1000, .birth = s, .born_streamed = true, .death = 7 - s, .uses = {s, 7 - s}, .writes = {s}};
+    for (int32_t i : slot.uses) trace.operators[static_cast<size_t>(i)].streamed = {s};
+    trace.operators[static_cast<size_t>(s)].births = {s};
+  }
+  for (OperatorRecord& op : trace.operators) {
+    op.seconds = 1;
+    op.own_bytes = 10;
+  }
+  const LinkRates rates{2000, 2000, 0};
+  const Schedule schedule = make_schedule(trace, {.budget_bytes = 2500, .rates = rates, .replay = false});
+  EXPECT_FALSE(schedule.actions.page_ins.empty());
+  EXPECT_LT(schedule.exposed_seconds, 1.0);  // two born on the host and read there in windows would be 2
+}
+
+TEST(ScheduleTest, WhatWasMadeInWindowsCanBeMadeAgain) {
+  StepTrace trace = streamed_step(1000);
+  EXPECT_TRUE(replay_before(trace, 0, 4).operators.empty());
+  trace.operators[0].replayable = true;
+  const Replay replay = replay_before(trace, 0, 4);
+  EXPECT_EQ(replay.operators, std::vector<int32_t>{0});
+  const ReplayedTrace replayed = with_replays(trace, {&replay, 1});
+  const OperatorRecord& again = replayed.trace.operators[4];
+  EXPECT_EQ(again.own_bytes, 1100);
+  EXPECT_EQ(replayed.trace.operators[5].streamed, again.births);
 }
 
 }  // namespace

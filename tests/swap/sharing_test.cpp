@@ -186,7 +186,7 @@ void operate(Conductor& conductor, Pager& pager, const std::vector<Buffer*>& buf
   std::vector<PageUse> uses;
   for (Buffer* b : buffers) uses.push_back({b->page(), true, kNextUseKept});
   pager.lease(uses, conductor.user());
-  conductor.begin_operator({&identity, "test::operator", false}, uses, {});
+  conductor.begin_operator({&identity, "test::operator", false}, uses, {}, {});
   conductor.end_operator(1e-3, own_bytes, {});
   pager.unlease(uses);
   conductor.act();
