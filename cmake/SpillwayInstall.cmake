@@ -4,7 +4,8 @@ get_property(installed GLOBAL PROPERTY SPILLWAY_INSTALLED)
 install(TARGETS ${installed} EXPORT spillwayTargets)
 foreach(program spillway ddlrun)
   if(TARGET ${program})
-    set_target_properties(${program} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # LibTorch stays where it is
+    set_target_properties(${program} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON  # LibTorch stays where it is
+      INSTALL_RPATH "\$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
     install(TARGETS ${program})
   endif()
 endforeach()

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "core/topology.h"
+
 namespace spillway {
 namespace {
 
@@ -32,16 +34,33 @@ class CountingAllocator final : public c10::Allocator {
 }  // namespace
 
 CpuDevice& CpuDevice::instance() {
-  static auto* device = new CpuDevice();
-  return *device;
+  static CpuDevice& device = [&]() -> CpuDevice& {
+    auto* cpu = new CpuDevice(*new Arena(default_arena_bytes()));
+    auto* allocator = new CountingAllocator(cpu->memory());
+    cpu->install(allocator);
+    c10::SetCPUAllocator(allocator, /*priority=*/255);
+    return *cpu;
+  }();
+  return device;
 }
 
-CpuDevice::CpuDevice()
-    : arena_(default_arena_bytes()),
-      ledger_("cpu"),
-      memory_(arena_, ledger_),
-      allocator_(new CountingAllocator(memory_)) {
-  c10::SetCPUAllocator(allocator_, /*priority=*/255);
+bool CpuDevice::is_uncounted(const c10::DataPtr& data) const {
+  return data.get_deleter() == c10::GetDefaultCPUAllocator()->raw_deleter();
+}
+
+void CpuDevice::copy(void* to, const void* from, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+/// Near the CPUs that this thread may use.
+MemoryRange CpuDevice::reserve_host_memory(int64_t capacity_bytes) {
+  MemoryRange range = reserve_memory(capacity_bytes);
+  prefer_numa_nodes(range.data(), range.bytes(), numa_nodes_near(cpus_of_this_thread()));
+  return range;
+}
+
+std::unique_ptr<Timeline> CpuDevice::make_timeline(std::string_view lane) {
+  return std::make_unique<WorkerTimeline>(std::string(lane));
 }
 
 Block* CpuDevice::block_of(const c10::DataPtr& data) {

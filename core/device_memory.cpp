@@ -19,31 +19,53 @@ void DeviceMemory::set_reclaimer(Reclaimer* reclaimer) noexcept {
   while (callers_ > 0) std::this_thread::yield();
 }
 
+Block* ArenaBlocks::try_take(int64_t charge, Category category) {
+  void* memory = arena_.try_allocate(charge);
+  if (!memory) return nullptr;
+  return new (memory) Block{static_cast<char*>(memory) + sizeof(Block), charge, nullptr, nullptr, category};
+}
+
+void ArenaBlocks::give_back(Block* block) noexcept {
+  arena_.deallocate(block, block->charged_bytes);
+}
+
 Block* DeviceMemory::try_allocate(int64_t bytes, Category category) {
   int64_t charge = charge_of(bytes);
   if (!ledger_.try_charge(charge, category)) return nullptr;
-  void* memory = arena_.try_allocate(charge);
-  if (!memory) {
+  Block* block = source_.try_take(charge, category);
+  if (!block) {
     ledger_.refund(charge, category);
     throw std::bad_alloc();
   }
-  return new (memory) Block{static_cast<char*>(memory) + sizeof(Block), charge, nullptr, nullptr, category};
+  return block;
 }
 
 Block* DeviceMemory::allocate(int64_t bytes, Category category) {
   for (;;) {
-    if (Block* block = try_allocate(bytes, category)) return block;
-    Caller caller(*this);
-    Reclaimer* reclaimer = reclaimer_;
-    if (!reclaimer) {
-      auto who = OperatorScope::current();
-      throw OutOfBudget(str("[memory ", ledger_.device(), "] ", who.empty() ? "an allocation" : who, " needs ",
-                            format_bytes(charge_of(bytes)), "; ", format_bytes(ledger_.used_bytes()), " of ",
-                            format_bytes(ledger_.budget_bytes()), " are held and no pager can make room"),
-                        charge_of(bytes), ledger_.budget_bytes());
+    try {
+      if (Block* block = try_allocate(bytes, category)) return block;
+    } catch (const std::bad_alloc&) {
+      Caller caller(*this);
+      Reclaimer* reclaimer = reclaimer_;
+      if (!reclaimer || !reclaimer->relieve(charge_of(bytes))) throw;
+      continue;
     }
-    reclaimer->reclaim(charge_of(bytes));
+    ask_for(charge_of(bytes));
   }
+}
+
+void DeviceMemory::charge(int64_t bytes, Category category) {
+  while (!ledger_.try_charge(bytes, category)) ask_for(bytes);
+}
+
+void DeviceMemory::ask_for(int64_t charge) {
+  Caller caller(*this);
+  if (Reclaimer* reclaimer = reclaimer_) return reclaimer->reclaim(charge);
+  auto who = OperatorScope::current();
+  throw OutOfBudget(str("[memory ", ledger_.device(), "] ", who.empty() ? "an allocation" : who, " needs ",
+                        format_bytes(charge), "; ", format_bytes(ledger_.used_bytes()), " of ",
+                        format_bytes(ledger_.budget_bytes()), " are held and no pager can make room"),
+                    charge, ledger_.budget_bytes());
 }
 
 void DeviceMemory::release(Block* block) noexcept {
@@ -59,7 +81,7 @@ void DeviceMemory::free(Block* block) noexcept {
   // The bytes go back before their charge does, or another thread could take the charge while both hold memory.
   const int64_t charged_bytes = block->charged_bytes;
   const Category category = block->category;
-  arena_.deallocate(block, charged_bytes);
+  source_.give_back(block);
   ledger_.refund(charged_bytes, category);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "core/arena.h"
 #include "core/category.h"
@@ -30,6 +31,9 @@ class Reclaimer {
   /// Frees device bytes so that a charge of `bytes` may succeed; may block on copies. The caller retries.
   /// Throws OutOfBudget when nothing can be freed.
   virtual void reclaim(int64_t bytes) = 0;
+  /// The device has no memory for `bytes` although the budget allows them. True when some was freed, blocking on
+  /// copies, so that trying again may help.
+  virtual bool relieve(int64_t /*bytes*/) { return false; }
 };
 
 /// Keeps pages for blocks, and hears when such a block is released. The Pager is one; several may keep pages of one
@@ -42,37 +46,65 @@ class PageKeeper {
   virtual void released(Block* block) noexcept = 0;
 };
 
-/// An arena whose blocks are charged to a ledger: the budget as a decorator of the arena. Thread-safe.
+/// Where a device's memory comes from. Thread-safe.
+class BlockSource {
+ public:
+  virtual ~BlockSource() = default;
+  /// A block whose data are the `charge` bytes without the descriptor's; nullptr when the device has no such memory.
+  [[nodiscard]] virtual Block* try_take(int64_t charge, Category category) = 0;
+  virtual void give_back(Block* block) noexcept = 0;
+};
+
+/// Memory of the host: the descriptor lies in front of the data, in an arena.
+class ArenaBlocks final : public BlockSource {
+ public:
+  explicit ArenaBlocks(Arena& arena) : arena_(arena) {}
+  Block* try_take(int64_t charge, Category category) override;
+  void give_back(Block* block) noexcept override;
+
+ private:
+  Arena& arena_;
+};
+
+/// Memory whose blocks are charged to a ledger: the budget as a decorator of their source. Thread-safe.
 class DeviceMemory {
  public:
-  DeviceMemory(Arena& arena, Ledger& ledger) : arena_(arena), ledger_(ledger) {}
+  DeviceMemory(Arena& arena, Ledger& ledger) : arena_(&arena), in_arena_(arena), source_(*in_arena_), ledger_(ledger) {}
+  DeviceMemory(BlockSource& source, Ledger& ledger) : source_(source), ledger_(ledger) {}
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   /// A block of at least `bytes`, uninitialised, 64-byte aligned. Asks the reclaimer while the charge does not fit: the
-  /// only place where running out is retried. Throws OutOfBudget; std::bad_alloc when the machine itself is out.
+  /// only place where running out is retried. Throws OutOfBudget; std::bad_alloc when the device itself is out.
   Block* allocate(int64_t bytes, Category category);
-  /// nullptr when the charge does not fit the budget; asks nobody.
+  /// nullptr when the charge does not fit the budget; asks nobody. Throws std::bad_alloc.
   [[nodiscard]] Block* try_allocate(int64_t bytes, Category category);
   /// The owner lets go of a block: freed, or handed to the keeper of the page that is registered for it.
   void release(Block* block) noexcept;
-  /// Returns the block to the arena and its charge to the ledger.
+  /// Returns the block to its source and its charge to the ledger.
   void free(Block* block) noexcept;
   void recategorize(Block* block, Category category) noexcept;
+  /// Charges what others hold of the device, as allocate() does; it is given back by the ledger's refund.
+  void charge(int64_t bytes, Category category);
 
   /// What a request of `bytes` is charged: rounded to 64, plus the descriptor.
   static int64_t charge_of(int64_t bytes) noexcept { return round_up(bytes, Arena::kAlignment) + sizeof(Block); }
 
   Ledger& ledger() noexcept { return ledger_; }
-  Arena& arena() noexcept { return arena_; }
+  /// Of memory that was made of an arena.
+  Arena& arena() noexcept { return *arena_; }
   /// nullptr: charges that do not fit throw at once. Returns when no thread is inside a reclaimer or keeper any more,
   /// so that the former one may end once it keeps no pages; no thread may be stuck there.
   void set_reclaimer(Reclaimer* reclaimer) noexcept;
+  bool has_reclaimer() const noexcept { return reclaimer_ != nullptr; }
 
  private:
   struct Caller;
+  void ask_for(int64_t charge);
 
-  Arena& arena_;
+  Arena* const arena_ = nullptr;
+  std::optional<ArenaBlocks> in_arena_;
+  BlockSource& source_;
   Ledger& ledger_;
   std::atomic<Reclaimer*> reclaimer_ = nullptr;
   std::atomic<int64_t> callers_ = 0;  // threads that may be inside a reclaimer or keeper

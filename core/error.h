@@ -43,6 +43,12 @@ class DiskError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A device that is not there or cannot be used: no driver, no such card, a library that is missing.
+class DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// A budget below the floor of what was asked for; refused before anything was written.
 class InfeasibleBudget : public std::runtime_error {
  public:

@@ -6,31 +6,57 @@
 
 namespace spillway {
 
-bool Ticket::done() const {
+Ticket::Ticket(std::shared_ptr<QueuedWork> work) : state_(std::make_shared<State>()) {
+  state_->work = std::move(work);
+}
+
+/// Whether `look`, given each part of the work under its lock, is content with all of them.
+template <class Look>
+bool Ticket::follow(Look&& look) const {
   std::shared_ptr<State> rest;
   for (auto state = state_; state; state = std::move(rest)) {
     std::lock_guard lock(state->mutex);
-    if (!state->done) return false;
+    if (state->work && !state->done) try {
+        state->done = state->work->done();
+      } catch (...) {
+        state->error = std::current_exception();
+        state->done = true;
+      }
+    if (!look(*state)) return false;
     rest = state->rest;
   }
   return true;
 }
 
+bool Ticket::done() const {
+  return follow([](const State& state) { return state.done; });
+}
+
 bool Ticket::succeeded() const {
-  std::shared_ptr<State> rest;
-  for (auto state = state_; state; state = std::move(rest)) {
-    std::lock_guard lock(state->mutex);
-    if (!state->done || state->error) return false;
-    rest = state->rest;
-  }
-  return true;
+  return follow([](const State& state) { return state.done && !state.error; });
+}
+
+bool Ticket::joinable() const {
+  return follow([](const State& state) { return state.done || state.work; });
 }
 
 void Ticket::wait() const {
   std::shared_ptr<State> rest;
   for (auto state = state_; state; state = std::move(rest)) {
+    if (state->work) state->work->wait();
     std::unique_lock lock(state->mutex);
-    state->changed.wait(lock, [&] { return state->done; });
+    state->changed.wait(lock, [&] { return state->done || state->work; });
+    if (state->error) std::rethrow_exception(state->error);
+    rest = state->rest;
+  }
+}
+
+void Ticket::join() const {
+  std::shared_ptr<State> rest;
+  for (auto state = state_; state; state = std::move(rest)) {
+    if (state->work) state->work->join();
+    std::unique_lock lock(state->mutex);
+    state->changed.wait(lock, [&] { return state->done || state->work; });
     if (state->error) std::rethrow_exception(state->error);
     rest = state->rest;
   }

@@ -13,15 +13,36 @@
 
 namespace spillway {
 
+/// Work that was handed to a device's queue, which runs it without the host: a copy on a CUDA stream. Thread-safe.
+class QueuedWork {
+ public:
+  virtual ~QueuedWork() = default;
+  /// Throws what the work failed with.
+  virtual bool done() = 0;
+  /// Blocks the host until it is done. Throws what it failed with.
+  virtual void wait() = 0;
+  /// What is submitted to the device's compute queue after this call runs after the work. Does not block the host.
+  virtual void join() = 0;
+};
+
 /// The completion of one piece of asynchronous work. Copies share it. An empty ticket is complete.
 class Ticket {
  public:
   Ticket() = default;
+  /// The completion of what a device's queue holds.
+  explicit Ticket(std::shared_ptr<QueuedWork> work);
   bool done() const;
   /// Complete, and without an error.
   bool succeeded() const;
   /// Blocks until the work is complete; throws the work's error, every time it is asked.
   void wait() const;
+
+  /// Orders compute behind the work: what the caller submits after this call sees its outcome. Where compute runs on
+  /// the host that is wait(); behind a device's queue it returns at once, and host code must still wait() before it
+  /// looks at bytes itself. Throws the error of work that has failed by now.
+  void join() const;
+  /// Whether join() would return at once.
+  bool joinable() const;
 
  private:
   friend class TicketSource;
@@ -30,8 +51,11 @@ class Ticket {
     std::condition_variable changed;
     bool done = false;
     std::exception_ptr error;
-    std::shared_ptr<State> rest;  // what the work goes on as, once this part of it is done
+    std::shared_ptr<State> rest;       // what the work goes on as, once this part of it is done
+    std::shared_ptr<QueuedWork> work;  // what a device does for it; its end is found out by asking
   };
+  template <class Look>
+  bool follow(Look&& look) const;
   std::shared_ptr<State> state_;
 };
 
@@ -52,10 +76,13 @@ class TicketSource {
 struct CopyTotals {
   int64_t bytes = 0;
   double seconds = 0;
+  double stalled_seconds = 0;  ///< that the device's compute queue waited for copies which it joined
 };
 
 /// A lane of work that runs in the order of submission, beside the caller: a worker thread on the CPU, a stream on
-/// CUDA. Nothing orders two timelines but tickets that the caller waits for. Thread-safe.
+/// CUDA. Nothing orders two timelines but tickets that the caller waits for or joins. A device's lane starts each copy
+/// after what its compute queue was given before, so a copy sees what operators wrote, and does not touch memory that
+/// operators still use. Thread-safe.
 class Timeline {
  public:
   virtual ~Timeline() = default;

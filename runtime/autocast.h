@@ -1,24 +1,27 @@
 /// Fewer digits where they do not matter.
 #pragma once
+#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
 #include <string_view>
 
 namespace spillway {
 
-/// While it lives, operators on the CPU whose results bear it compute in bfloat16, as LibTorch's autocast decides
+/// While it lives, operators on one kind of device whose results bear it compute in bfloat16, as LibTorch's autocast
+/// decides
 /// (`bf16`), or none does (`off`). Weights that were cast are kept until the outermost scope ends. Backward does not
 /// need it: gradients come in the types of forward, those of weights in the weights' own. Scopes nest, the innermost
 /// wins. Thread: the one it was made on.
 class Autocast {
  public:
   /// `amp` is `off` or `bf16`. Throws BadRequest naming these.
-  explicit Autocast(std::string_view amp);
+  explicit Autocast(std::string_view amp, c10::DeviceType device = c10::kCPU);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
  private:
+  const c10::DeviceType device_;
   const bool was_enabled_;
   const at::ScalarType former_type_;
 };

@@ -16,7 +16,7 @@ std::string weights_sha256(const torch::nn::Module& module) {
 
   Sha256 sha;
   for (const auto& [name, tensor] : tensors) {
-    at::Tensor dense = tensor.detach().contiguous();
+    at::Tensor dense = tensor.detach().cpu().contiguous();
     auto lent = resident_read(dense);
     sha.add(dense.const_data_ptr(), dense.nbytes());
   }

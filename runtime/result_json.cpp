@@ -44,7 +44,7 @@ json to_json(const TrainResult& r) {
 
   json out{{"version", kVersion},
            {"model", r.options.model},
-           {"device", "cpu"},
+           {"device", r.options.device},
            {"world_size", r.world_size},
            {"edge", cube               ? json(r.shape[0])
                     : r.image_edge > 0 ? json(r.image_edge)

@@ -91,7 +91,7 @@ class Bp3dTask final : public ClassificationTask<Bp3d> {
     weights_ = class_weights.empty() ? at::ones({options.classes}) : at::tensor(class_weights).to(at::kFloat);
   }
   at::Tensor loss(const Batch& batch) override {
-    return weighted_cross_entropy(scores_of(net_, batch), batch.target, weights_);
+    return weighted_cross_entropy(scores_of(net_, batch), batch.target, weights_.to(batch.target.device()));
   }
 
  private:

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <map>
 
-#include "core/cpu_allocator.h"
+#include "core/device.h"
 #include "core/error.h"
 #include "core/page_file.h"
 #include "core/topology.h"
@@ -177,6 +177,9 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   const TrainOptions& options = context.options;
   auto dataset = open_dataset(options.model, options.data, dataset_options(options));
   context.split = split(dataset->size());
+  if (options.device != "cpu" && context.world() > 1)
+    throw BadRequest(str("[train] --device ", options.device, " runs alone; ", context.world(),
+                         " ranks exchange gradients on the CPU, so use --device cpu"));
   const int64_t together = options.batch * context.world();
   if (together > static_cast<int64_t>(context.split.train.size()))
     throw BadRequest(str("[train] ", context.world(), " ranks of batch ", options.batch, " take ", together,
@@ -248,7 +251,7 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
 
   listener.on_start();
   if (!options.checkpoint.empty() && context.rank() == 0) prepare_checkpoint_folder(options.checkpoint);
-  StepRecorder recorder(CpuDevice::instance().ledger());
+  StepRecorder recorder(open_device(options.device).ledger());
   TrainingRun run(context, result.budget_bytes, fraction, &recorder);
   if (options.resume) {
     run.resume();

@@ -65,10 +65,19 @@ void validate_optimizer(const TrainOptions& o) {
   require(o.clip_norm == 0 || !o.use_kfac, "clip_norm", o.clip_norm, "0 with K-FAC, whose kl_clip bounds its steps");
 }
 
+/// What is missing for other devices than the CPU is refused before anything starts.
+void validate_device(const TrainOptions& o) {
+  const bool cuda = o.device == "cuda" || o.device.starts_with("cuda:");
+  require(cuda || o.device == "cpu", "device", o.device, "cpu, cuda or cuda:N");
+  require(!cuda || !o.use_kfac, "device", o.device, "cpu with K-FAC");
+  require(!cuda || o.checkpoint.empty(), "device", o.device, "cpu with checkpoints");
+}
+
 }  // namespace
 
 void TrainOptions::validate() const {
   validate_model(*this);
+  validate_device(*this);
   require(split_bytes >= 1, "split_bytes", split_bytes, "1 or more");
   require(epochs >= 0, "epochs", epochs, "0 or more");
   require(epochs > 0 || steps >= 1, "steps", steps, "1 or more");

@@ -38,6 +38,7 @@ struct TrainOptions {
   int64_t classes = 0;                ///< outputs
   int64_t steps = 10;                 ///< ≥ 1; ignored when epochs > 0
   int64_t epochs = 0;                 ///< passes over the training cases; 0: use `steps`
+  std::string device = "cpu";         ///< whose memory is budgeted: cpu, cuda or cuda:N
   BudgetRequest budget;
   BudgetRequest host_budget;                 ///< of host memory for pages that left the device
   std::string disk;                          ///< directory for pages that the host budget has no room for; empty: none

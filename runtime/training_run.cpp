@@ -36,21 +36,27 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, torch::nn::Modu
 }
 
 SessionOptions session_options(const TrainOptions& train, int64_t budget_bytes, StepRecorder* recorder) {
-  SessionOptions options{.budget_bytes = budget_bytes, .split_bytes = train.split_bytes};
+  SessionOptions options{.device = train.device, .budget_bytes = budget_bytes, .split_bytes = train.split_bytes};
   if (budget_bytes != kUnlimitedBytes) {  // else nothing leaves the device
     if (train.host_budget.kind == BudgetRequest::Kind::bytes) options.host_budget_bytes = train.host_budget.bytes;
     options.disk_directory = train.disk;
   }
   if (!recorder) return options;
   options.observer = std::shared_ptr<OperatorObserver>(recorder, [](OperatorObserver*) {});
-  options.decorate_timeline = [recorder](std::unique_ptr<Timeline>, std::string_view lane) {
-    return recorder->record_lane(lane);
-  };
+  if (train.device == "cpu")  // a card's copies run on its own streams
+    options.decorate_timeline = [recorder](std::unique_ptr<Timeline>, std::string_view lane) {
+      return recorder->record_lane(lane);
+    };
   options.decorate_disk = [recorder](std::unique_ptr<DiskIo> disk) { return recorder->record_disk(std::move(disk)); };
   return options;
 }
 
 }  // namespace
+
+c10::Device options_device(const TrainOptions& options) {
+  const c10::Device device(options.device);
+  return device.is_cuda() && !device.has_index() ? c10::Device(c10::kCUDA, 0) : device;
+}
 
 TaskOptions task_options(const TrainOptions& options, const Dataset& data) {
   constexpr int64_t kHeadWidth = 64;
@@ -87,6 +93,7 @@ int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
 TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
                          StepRecorder* recorder)
     : context_(context),
+      device_(options_device(context.options)),
       session_(std::make_unique<Session>(session_options(context.options, budget_bytes, recorder))),
       sampler_(context.split.train, context.options.batch, context.rank(), context.world(), context.options.seed),
       lr_{.lr = context.options.lr,
@@ -98,6 +105,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   {
     CategoryScope category(Category::weights);
     task_ = make_task(options.model, task_options(options, *context.data));
+    if (!device_.is_cpu()) task_->module().to(device_);
     lay_out(task_->module(), layout_named(options.memory_format));
   }
   optimizer_ = make_optimizer(options, task_->module());
@@ -120,7 +128,8 @@ std::vector<TrainingRun::Cases> TrainingRun::next_cases() {
 Batch TrainingRun::to_device(const Cases& cases) const {
   Batch batch = together(cases);
   const Layout layout = layout_named(context_.options.memory_format);
-  batch.input = batch.input.contiguous(memory_format(layout, batch.input.dim()));
+  batch.input = batch.input.to(device_).contiguous(memory_format(layout, batch.input.dim()));
+  batch.target = batch.target.to(device_);
   return batch;
 }
 
@@ -129,7 +138,7 @@ at::Tensor TrainingRun::learn(const Cases& cases) {
   const Batch batch = to_device(cases);
   at::Tensor loss;
   {
-    Autocast autocast(options.amp);
+    Autocast autocast(options.amp, device_.type());
     loss = task_->loss(batch);
   }
   if (options.accumulate > 1) loss = loss / options.accumulate;
@@ -183,7 +192,7 @@ std::pair<double, double> TrainingRun::average(const at::Tensor& loss, bool want
 
 double TrainingRun::measure(const Cases& cases) {
   const Batch batch = to_device(cases);
-  Autocast autocast(context_.options.amp);
+  Autocast autocast(context_.options.amp, device_.type());
   return task_->metric(batch);
 }
 

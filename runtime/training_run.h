@@ -26,6 +26,9 @@ struct RunContext {
   int world() const { return comm ? comm->communicator->size() : 1; }
 };
 
+/// Where the tensors of a run with these options are.
+c10::Device options_device(const TrainOptions& options);
+
 /// The model's options for these training options (with_model_defaults) and this data.
 TaskOptions task_options(const TrainOptions& options, const Dataset& data);
 
@@ -89,6 +92,7 @@ class TrainingRun {
   std::vector<StateTensor> state();
 
   const RunContext& context_;
+  const c10::Device device_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Task> task_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "runtime/convolve3d.h"
+#include "runtime/recomputed.h"
 
 namespace spillway {
 namespace {
@@ -118,7 +119,9 @@ at::Tensor UNet3dImpl::forward(at::Tensor x) {
   check_input(x);
   std::vector<at::Tensor> skips;
   for (size_t level = 0; level < down_.size(); ++level) {
-    x = down_[level]->forward(std::move(x));
+    ContextLevel& down = down_[level];
+    x = options_.recompute ? recomputed([&down](const auto& in) { return down->forward(in[0]); }, {x})
+                           : down->forward(std::move(x));
     if (level + 1 < down_.size()) skips.push_back(x);
   }
   // logits = head0 + up(head1 + up(head2)): each head sees its own resolution and the sum is classified.
@@ -127,7 +130,9 @@ at::Tensor UNet3dImpl::forward(at::Tensor x) {
   for (size_t level = 0; level < up_.size(); ++level) {
     at::Tensor skip = std::move(skips.back());
     skips.pop_back();
-    x = up_[level]->forward(std::move(x), std::move(skip));
+    LocalizationLevel& up = up_[level];
+    x = options_.recompute ? recomputed([&up](const auto& in) { return up->forward(in[0], in[1]); }, {x, skip})
+                           : up->forward(std::move(x), std::move(skip));
     if (level < unsupervised) continue;
     auto here = heads_[level - unsupervised]->forward(x);
     logits = logits.defined() ? upsample_twice(logits).add_(here) : std::move(here);

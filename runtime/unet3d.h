@@ -14,6 +14,7 @@ struct UNet3dOptions {
   int64_t filters = 16;     ///< channels of the top level, doubled at every level below; ≥ 1. Memory grows linearly
   int64_t depth = 5;        ///< resolution levels; 2 … 8. Edges must be divisible by 2^(depth-1)
   double dropout = 0.3;     ///< probability that a channel inside a context module is dropped; 0 ≤ p < 1
+  bool recompute = false;   ///< forget what is inside each level and compute it again for backward
 
   /// Throws BadRequest naming the field, its value and the allowed range.
   void validate() const;

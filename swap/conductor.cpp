@@ -45,9 +45,10 @@ void Conductor::begin_step(std::string_view kind) {
   last_end_ = Clock::now();
 }
 
-void Conductor::end_step() {
+void Conductor::end_step(std::span<const OperatorClock::Times> measured) {
   note_ended();
   recording_.tail_seconds = std::max(0.0, seconds_since_last_operator());
+  if (measured.size() == recording_.operators.size()) set_times(measured);
   pager_.stop_noting_ends(user_);
   in_step_ = false;
   if (following_ && index_ + 1 != static_cast<int32_t>(kind_->trace.operators.size())) deviate();
@@ -119,6 +120,15 @@ void Conductor::plan(StepTrace trace) {
 double Conductor::seconds_since_last_operator() const {
   const std::chrono::duration<double> since = Clock::now() - last_end_;
   return since.count() - (pager_.delayed_seconds() - delayed_);
+}
+
+/// The device's times: the host was ahead of it, and waited at the end.
+void Conductor::set_times(std::span<const OperatorClock::Times> measured) {
+  for (size_t i = 0; i < measured.size(); ++i) {
+    recording_.operators[i].seconds = measured[i].seconds;
+    recording_.operators[i].host_seconds = measured[i].gap_seconds;
+  }
+  if (!measured.empty()) recording_.tail_seconds = 0;
 }
 
 /// Operators ran beside copies, which slowed them; the simulation adds that again for the copies of its schedule.

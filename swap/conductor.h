@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/operator_clock.h"
 #include "swap/pager.h"
 #include "swap/recipe_book.h"
 #include "swap/schedule.h"
@@ -47,8 +48,9 @@ class Conductor {
 
   /// Throws std::logic_error when a step is open.
   void begin_step(std::string_view kind);
-  /// Makes or keeps the kind's schedule.
-  void end_step();
+  /// Makes or keeps the kind's schedule. `measured`, if any, says how long the step's operators took on a device that
+  /// the host does not wait for.
+  void end_step(std::span<const OperatorClock::Times> measured = {});
   /// Forgets the open step (an exception went through it); schedules stay.
   void abandon_step() noexcept;
   bool in_step() const noexcept { return in_step_; }
@@ -103,6 +105,7 @@ class Conductor {
   void refresh_prediction();
   ScheduleInputs inputs_of(const Kind& kind) const;
   void take_out_slowdown(StepTrace& trace, double copying_seconds) const;
+  void set_times(std::span<const OperatorClock::Times> measured);
   double seconds_since_last_operator() const;
   void adopt_existing_pages();
   /// A page's slots in the trace being recorded and in the schedule.

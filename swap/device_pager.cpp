@@ -1,12 +1,12 @@
 #include "swap/device_pager.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <mutex>
 #include <vector>
 
 #include "core/error.h"
-#include "core/topology.h"
 #include "swap/session_state.h"
 
 namespace spillway {
@@ -24,18 +24,18 @@ Shared& shared() {
   return *shared;
 }
 
-std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, std::string_view lane) {
-  std::unique_ptr<Timeline> timeline = std::make_unique<WorkerTimeline>(std::string(lane));
+std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, Device& device, std::string_view lane) {
+  std::unique_ptr<Timeline> timeline = device.make_timeline(lane);
   return options.decorate_timeline ? options.decorate_timeline(std::move(timeline), lane) : std::move(timeline);
 }
 
-/// Memory for the host tier, near the CPUs that this thread may use.
-HostSlab make_host(const SessionOptions& options) {
+/// Memory for the host tier.
+HostSlab make_host(const SessionOptions& options, Device& device) {
   const int64_t capacity =
       options.host_budget_bytes == kUnlimitedBytes ? default_arena_bytes() : options.host_budget_bytes;
-  MemoryRange range = reserve_memory(capacity);
-  prefer_numa_nodes(range.data(), range.bytes(), numa_nodes_near(cpus_of_this_thread()));
-  return {std::move(range), capacity};
+  MemoryRange range = device.reserve_host_memory(capacity);
+  const int64_t reserved = range.bytes();
+  return {std::move(range), std::min(capacity, reserved)};
 }
 
 std::unique_ptr<DiskTier> make_disk(const SessionOptions& options, HostSlab& host) {
@@ -46,15 +46,16 @@ std::unique_ptr<DiskTier> make_disk(const SessionOptions& options, HostSlab& hos
 }  // namespace
 
 DevicePager::DevicePager(const SessionOptions& options)
-    : device(CpuDevice::instance()),
-      host(make_host(options)),
+    : device(open_device(options.device)),
+      host(make_host(options, device)),
       disk(make_disk(options, host)),
-      out(make_timeline(options, "copy out")),
-      in(make_timeline(options, "copy in")),
+      out(make_timeline(options, device, "copy out")),
+      in(make_timeline(options, device, "copy in")),
       pager(device.memory(), host, *out, *in, options.small_page_bytes, disk.get()),
       budget_bytes_(options.budget_bytes),
       host_budget_bytes_(options.host_budget_bytes),
       disk_directory_(options.disk_directory),
+      device_name_(options.device),
       small_page_bytes_(options.small_page_bytes) {
   device.ledger().set_budget(options.budget_bytes);
   device.memory().set_reclaimer(this);
@@ -68,6 +69,9 @@ void DevicePager::require_alike(const SessionOptions& options) const {
       throw BadRequest(str("SessionOptions.", option, " is ", format(asked), ", but another Session that is open on ",
                            "this device has ", format(shared), "; Sessions share the device, so they must agree"));
   };
+  if (options.device != device_name_)
+    throw BadRequest(str("SessionOptions.device is '", options.device, "', but another Session that is open has '",
+                         device_name_, "'; Sessions that are open together use one device"));
   require("budget_bytes", options.budget_bytes, budget_bytes_);
   require("host_budget_bytes", options.host_budget_bytes, host_budget_bytes_);
   if (options.disk_directory != disk_directory_)
@@ -79,6 +83,8 @@ void DevicePager::require_alike(const SessionOptions& options) const {
 
 DevicePager::Share DevicePager::join(const SessionOptions& options) {
   std::lock_guard lock(shared().mutex);
+  if (shared().device && !shared().device->device.torch_device().is_cpu())
+    throw BadRequest(str("a Session is open on ", shared().device->device_name_, " already; a card has one at a time"));
   if (shared().device)
     shared().device->require_alike(options);
   else

@@ -1,9 +1,9 @@
-/// What all open Sessions share: LibTorch has one CPU allocator for the process, so there is one pager behind it.
+/// What all open Sessions share: LibTorch has one allocator for a device, so there is one pager behind it.
 #pragma once
 #include <filesystem>
 #include <memory>
 
-#include "core/cpu_allocator.h"
+#include "core/device.h"
 #include "core/disk_tier.h"
 #include "core/host_slab.h"
 #include "core/timeline.h"
@@ -13,9 +13,9 @@
 
 namespace spillway {
 
-/// The device's budget, pager, host slab, disk and copy lanes. Made by the first Session, joined by others, closed by
-/// the last: that brings every tensor home and lifts the budget. One of the process-wide exceptions that LibTorch
-/// forces.
+/// The device's budget, pager, host slab, disk and copy lanes; one device at a time. Made by the first Session, joined
+/// by others, closed by the last: that brings every tensor home and lifts the budget. One of the process-wide
+/// exceptions that LibTorch forces.
 class DevicePager final : public Reclaimer {
  public:
   struct Leave {
@@ -25,9 +25,9 @@ class DevicePager final : public Reclaimer {
   /// One Session's part in the device; its end is the Session's.
   using Share = std::unique_ptr<DevicePager, Leave>;
 
-  /// Makes or joins. A joining Session asks for the same budgets and `small_page_bytes`; the copy lanes are as the
-  /// first one decorated them. Thread-safe. Throws BadRequest naming the option and both values, or OutOfBudget when
-  /// more than the budget is held already.
+  /// Makes or joins. A joining Session asks for the same device, budgets and `small_page_bytes`; the copy lanes are as
+  /// the first one decorated them. Thread-safe. Throws BadRequest naming the option and both values, or OutOfBudget
+  /// when more than the budget is held already.
   static Share join(const SessionOptions& options);
   /// The device's pager, and a hold on it; nullptr while no Session is open.
   static std::shared_ptr<DevicePager> current();
@@ -39,7 +39,7 @@ class DevicePager final : public Reclaimer {
   /// One operator runs on the device at a time, so that each has the whole budget to itself: two Sessions need the
   /// larger of their floors, not the sum, and an operator's bytes are its own.
   Turns turns;
-  CpuDevice& device;
+  Device& device;
   HostSlab host;
   const std::unique_ptr<DiskTier> disk;
   const std::unique_ptr<Timeline> out, in;
@@ -48,6 +48,7 @@ class DevicePager final : public Reclaimer {
   // Reclaimer. Between its operators, a thread waits for the operator that runs on another one rather than fail beside
   // what that one holds.
   void reclaim(int64_t bytes) override;
+  bool relieve(int64_t bytes) override { return pager.relieve(bytes); }
 
  private:
   void require_alike(const SessionOptions& options) const;
@@ -57,6 +58,7 @@ class DevicePager final : public Reclaimer {
   const int64_t budget_bytes_;
   const int64_t host_budget_bytes_;
   const std::filesystem::path disk_directory_;
+  const std::string device_name_;
   const int64_t small_page_bytes_;
 };
 

@@ -72,7 +72,7 @@ void register_outputs(Session::State& session, const OperatorTraits& traits, con
   for (size_t r = 0; r < results; ++r)
     visit_storages(torch::jit::peek(stack, r, results), [&](c10::StorageImpl& storage) {
       bool is_new = false;
-      if (Block* block = CpuDevice::block_of(storage._mutable_data_ptr_no_checks());
+      if (Block* block = session.share->device.find_block(storage._mutable_data_ptr_no_checks());
           block && block->category == Category::workspace)
         session.share->device.memory().recategorize(block, category);
       if (traits.kind == OperatorKind::memory) return;
@@ -92,6 +92,7 @@ struct Measured {
 std::unique_ptr<WindowPlan> plan_windows(Session::State& session, const OperatorTraits& traits,
                                          const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (!traits.windows || session.options.split_bytes == kUnlimitedBytes) return nullptr;
+  if (!session.share->device.torch_device().is_cpu()) return nullptr;  // windows are copied by the host
   return traits.windows(op, torch::jit::last(stack, traits.writes.size()), {session.options.split_bytes});
 }
 
@@ -122,7 +123,9 @@ Measured measure(Session::State& session, auto&& call) {
   session.ledger.mark_workspace();
   const double waited = session.pager.exposed_seconds();
   const auto start = Clock::now();
+  if (session.clock) session.clock->begin();
   const int64_t own_bytes = call();
+  if (session.clock) session.clock->end();
   const std::chrono::duration<double> took = Clock::now() - start;
   return {took.count() - (session.pager.exposed_seconds() - waited), own_bytes};
 }
@@ -177,7 +180,8 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
 
 /// Views of sparse tensors read the tensors inside.
 bool is_view(const OperatorTraits& traits, c10::DispatchKeySet keys) {
-  return traits.kind == OperatorKind::view && keys.highestPriorityTypeId() == c10::DispatchKey::CPU;
+  const c10::DispatchKey backend = keys.highestPriorityTypeId();
+  return traits.kind == OperatorKind::view && (backend == c10::DispatchKey::CPU || backend == c10::DispatchKey::CUDA);
 }
 
 void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torch::jit::Stack* stack) {

@@ -91,6 +91,7 @@ void HostCopy::reset() noexcept {
 
 HostTier::~HostTier() {
   std::unique_lock lock(mutex_);
+  wait_for_fading();
   changed_.wait(lock, [&] { return moving_ == 0; });
 }
 
@@ -99,7 +100,12 @@ HostCopy HostTier::page_out(const void* device, int64_t bytes, PageUseTime use, 
   auto state = std::make_shared<State>(*this, bytes, use);
   std::lock_guard lock(mutex_);
   if (!disk_) {
-    state->block = std::make_shared<Block>(slab_, slab_.allocate(bytes), bytes);
+    state->block = take(bytes);
+    if (!state->block && !fading_.empty()) {
+      wait_for_fading();
+      state->block = take(bytes);
+    }
+    if (!state->block) state->block = std::make_shared<Block>(slab_, slab_.allocate(bytes), bytes);
     ticket = state->device = out_.copy(state->block->data, device, bytes);
   } else {
     TicketSource source;
@@ -156,7 +162,7 @@ void HostTier::evicted(HostCopy& copy, PageUseTime use) {
 
 bool HostTier::has_room(int64_t bytes) const {
   std::lock_guard lock(mutex_);
-  return waiting_.empty() && slab_.fits(bytes);
+  return waiting_.empty() && slab_.fits(bytes);  // without what is fading: copies that are under way end soon
 }
 
 bool HostTier::in_slab(const HostCopy& copy) const {
@@ -210,7 +216,21 @@ void HostTier::write(HostCopy& copy, int64_t begin, int64_t bytes, const void* f
 
 // --- everything below runs under the lock, or takes it on the disk's thread -----------------------------------------
 
+/// Frees the room of copies that are done.
+void HostTier::reap() noexcept {
+  std::erase_if(fading_, [](const Fading& fading) { return fading.copy.done(); });
+}
+
+void HostTier::wait_for_fading() {
+  for (const Fading& fading : fading_) try {
+      fading.copy.wait();
+    } catch (...) {  // nobody wants the bytes
+    }
+  fading_.clear();
+}
+
 std::shared_ptr<HostTier::Block> HostTier::take(int64_t bytes) {
+  reap();
   void* data = slab_.try_allocate(bytes);
   return data ? std::make_shared<Block>(slab_, data, bytes) : nullptr;
 }
@@ -349,6 +369,7 @@ void HostTier::drop(State& copy) noexcept {
   std::lock_guard lock(mutex_);
   copies_.erase(&copy);
   copy.dropped = true;
+  if (copy.block && !copy.device.done()) fading_.push_back({copy.block, copy.device});
   copy.block.reset();
   copy.disk.reset();
   advance();

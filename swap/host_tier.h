@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_set>
+#include <vector>
 
 #include "core/disk_tier.h"
 #include "core/host_slab.h"
@@ -28,8 +29,8 @@ struct PageUseTime {
 
 class HostTier;
 
-/// The bytes of one page in the host tier, wherever they are there; let go of, they are forgotten. Must be kept until
-/// its last page-out or page-in is done.
+/// The bytes of one page in the host tier, wherever they are there; let go of, they are forgotten. A page-out or
+/// page-in under way keeps their room until it is done.
 class HostCopy {
  public:
   HostCopy() = default;
@@ -53,7 +54,8 @@ class HostCopy {
 /// Keeps pages that left the device within the slab's capacity. When it is full and there is a disk, the copy with the
 /// furthest next use goes there first, the arriving one included; what is on disk comes back ahead of its use as room
 /// gets free. A copy that came back keeps its place on disk, so that it can leave again without being written.
-/// Thread-safe; nothing here blocks but make(), the two range calls and the destructor.
+/// Thread-safe; nothing here blocks but make(), the two range calls, the destructor, and a page-out for whose bytes
+/// there is room only once a device's copies are done with it.
 class HostTier {
  public:
   /// `out` and `in` copy from and to the device; `disk` may be nullptr. All must outlive it.
@@ -98,6 +100,11 @@ class HostTier {
   };
   struct Block;
   struct Pin;
+  /// Room that nobody wants any more, while a device's copy still uses it.
+  struct Fading {
+    std::shared_ptr<Block> block;
+    Ticket copy;
+  };
   using State = HostCopy::State;
 
   std::shared_ptr<Block> take(int64_t bytes);
@@ -110,6 +117,8 @@ class HostTier {
   void recall();
   void recalled(State& copy, std::shared_ptr<Block> block, std::exception_ptr error);
   void drop(State& copy) noexcept;
+  void reap() noexcept;
+  void wait_for_fading();
 
   HostSlab& slab_;
   Timeline& out_;
@@ -118,6 +127,7 @@ class HostTier {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::unordered_set<State*> copies_;
+  std::vector<Fading> fading_;
   std::deque<Waiting> waiting_;  // page-outs that need room first
   int64_t waiting_bytes_ = 0;
   int64_t leaving_bytes_ = 0;  // of the slab, on their way to disk

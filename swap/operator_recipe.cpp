@@ -7,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-#include "core/cpu_allocator.h"
+#include "core/device.h"
 #include "swap/pager.h"
 #include "swap/session_state.h"
 #include "swap/storage_page.h"
@@ -94,9 +94,9 @@ Block* OperatorRecipe::run(Pager& pager) {
   for (Call& call : calls_) run_call(call, pager, self);
   // The bytes leave the tensor, which was only their first owner.
   c10::DataPtr& data = self.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
-  Block* block = CpuDevice::block_of(data);
+  Block* block = block_behind(data);
   data.release_context();
-  data = c10::DataPtr(nullptr, c10::Device(c10::kCPU));
+  data = c10::DataPtr(nullptr, data.device());
   return block;
 }
 

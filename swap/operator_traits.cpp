@@ -13,8 +13,10 @@ constexpr std::array<std::string_view, 6> kWritesRunningStatistics{
     "aten::native_batch_norm",       "aten::cudnn_batch_norm",        "aten::miopen_batch_norm",
     "aten::batch_norm_update_stats", "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts"};
 
-/// Operators that write other arguments which they do not mark: oneDNN's recurrent backward fills its workspace.
-constexpr std::array<std::string_view, 1> kWritesAll{"aten::mkldnn_rnn_layer_backward"};
+/// Operators that write other arguments which they do not mark: oneDNN's recurrent backward fills its workspace,
+/// cuDNN's its reserve, and its forward draws from the dropout state.
+constexpr std::array<std::string_view, 3> kWritesAll{"aten::mkldnn_rnn_layer_backward", "aten::_cudnn_rnn",
+                                                     "aten::_cudnn_rnn_backward"};
 
 /// Operators that make memory and write nothing.
 constexpr std::array<std::string_view, 5> kMemory{"aten::empty", "aten::empty_like", "aten::empty_strided",

@@ -119,7 +119,8 @@ std::vector<at::Tensor> Optimizer::gradients(const std::vector<size_t>& group) c
 std::vector<at::Tensor> Optimizer::make_steps() const {
   CategoryScope category(Category::optimizer);
   std::vector<at::Tensor> steps;
-  for (size_t i = 0; i < parameters_.size(); ++i) steps.push_back(at::zeros({}));
+  for (const at::Tensor& parameter : parameters_)  // where the fused kernels read them
+    steps.push_back(at::zeros({}, at::TensorOptions(parameter.device())));
   return steps;
 }
 

@@ -51,7 +51,7 @@ void Pager::lease(std::span<const PageUse> uses, UserId user) {
     for (const PageUse& use : uses)
       if (Page& page = *use.page;
           !page.block && !page.incoming && !page.recipe && !page.away && fits(DeviceMemory::charge_of(page.bytes)))
-        stats_.demand_page_ins += begin_page_in(page);
+        stats_.demand_page_ins += try_page_in(page);
     for (const PageUse& use : uses) bring_in(guard, *use.page);
     for (const PageUse& use : uses)
       if (use.write) make_dirty(guard, *use.page);
@@ -90,7 +90,7 @@ bool Pager::try_prefetch(PageId id) {
     Page* victim = choose_victim(page.next_use, /*clean_only=*/true);
     if (!victim || !drop(guard, *victim)) return false;
   }
-  return begin_page_in(page);
+  return try_page_in(page);
 }
 
 void Pager::evict_all() {
@@ -179,7 +179,9 @@ void Pager::recategorize(Page& page, Category category) noexcept {
 
 PagerStats Pager::stats() const {
   std::lock_guard lock(mutex_);
-  return stats_;
+  PagerStats stats = stats_;
+  stats.exposed_seconds += out_.totals().stalled_seconds + in_.totals().stalled_seconds;
+  return stats;
 }
 
 double Pager::exposed_seconds() const {
@@ -225,14 +227,12 @@ void Pager::make_room(Guard& guard, int64_t bytes) {
       continue;
     }
     if (!victim->outgoing) begin_page_out(*victim);
-    Ticket copy = victim->copy;
     // One more leaves meanwhile, so that the next wait is shorter.
     ++victim->leases;
     Page* next = choose_victim(-1, /*clean_only=*/false);
     --victim->leases;
     if (next && !next->clean && !next->outgoing) (void)try_page_out(*next);
-    wait(guard, copy);
-    copy.wait();  // throws what it failed with
+    finish_page_out(guard, *victim);
   }
 }
 
@@ -246,7 +246,7 @@ bool Pager::make_progress(Guard& guard) {
   for (auto& [id, page] : pages_) {
     if (!page->incoming || page->leases) continue;
     Page& coming = *page;
-    if (!coming.copy.done())
+    if (!coming.copy.joinable())
       wait(guard, coming.copy);
     else
       finish_page_in(guard, coming);
@@ -274,13 +274,18 @@ Page* Pager::choose_victim(int64_t next_use_after, bool clean_only) {
 void Pager::send_away(Guard& guard, Page& page) {
   settle(page);
   if (!page.clean && !page.outgoing) begin_page_out(page);
-  if (!page.outgoing) {
+  if (!page.outgoing)
     drop(guard, page);
-    return;
-  }
+  else
+    finish_page_out(guard, page);
+}
+
+/// The page's copy out is done, or compute ordered behind it, so that its block may go. Throws what it failed with.
+void Pager::finish_page_out(Guard& guard, Page& page) {
   Ticket copy = page.copy;
-  wait(guard, copy);
-  copy.wait();  // throws what it failed with
+  if (copy.joinable() && pass(page)) return;
+  wait(guard, copy, &Ticket::join);
+  copy.join();
 }
 
 bool Pager::drop(Guard& guard, Page& page) {

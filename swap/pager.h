@@ -45,7 +45,9 @@ struct PagerStats {
 /// the least recently used; pages below `small_bytes` go last. A page-out is a copy to the host, after which the page
 /// is *clean* and its device bytes can be dropped at any time without another copy; it can be started early. Copies run
 /// on the two timelines, never under the lock; only callers' threads change owners' pointers; a copy keeps the blocks
-/// it uses, never the owner. Thread-safe. Knows bytes and callbacks, not tensors.
+/// it uses, never the owner. What compute needs is that it comes after a copy, so the pager joins tickets: on the CPU
+/// it waits, on a device compute is ordered behind the copy and callers go on. Blocks come from, and go back to, the
+/// compute queue's order. Thread-safe. Knows bytes and callbacks, not tensors.
 class Pager final : public Reclaimer, public PageKeeper {
  public:
   /// Pages that the slab has no room for go to `disk`, if there is one.
@@ -156,6 +158,7 @@ class Pager final : public Reclaimer, public PageKeeper {
 
   // Reclaimer
   void reclaim(int64_t bytes) override;
+  bool relieve(int64_t bytes) override;
   // PageKeeper
   void released(Block* block) noexcept override;
   /// The owner of an absent page died: its host copy goes too. Any thread.
@@ -201,7 +204,12 @@ class Pager final : public Reclaimer, public PageKeeper {
   void make_host_room(const Page& page);
   void begin_page_out(Page& page);
   bool try_page_out(Page& page);
+  void finish_page_out(Guard& guard, Page& page);
+  bool pass(Page& page) noexcept;
   bool begin_page_in(Page& page);
+  bool try_page_in(Page& page);
+  void demand_page_in(Guard& guard, Page& page);
+  bool relieve(Guard& guard, int64_t bytes);
   void finish_page_in(Guard& guard, Page& page);
   void bring_in(Guard& guard, Page& page);
   void settle(Page& page) noexcept;
@@ -215,7 +223,7 @@ class Pager final : public Reclaimer, public PageKeeper {
   void release_holds(const Recipe& recipe) noexcept;
   void lose_owner(Page& page) noexcept;
   void make_dirty(Guard& guard, Page& page);
-  void wait(Guard& guard, const Ticket& ticket);
+  void wait(Guard& guard, const Ticket& ticket, void (Ticket::*how)() const = &Ticket::wait);
   void pause(Guard& guard);
   bool make_room_after(Guard& guard, int64_t bytes, int64_t used_after, std::span<const PageUse> keep);
   void note_window(int64_t bytes, int64_t PagerStats::*counter, double seconds);

@@ -59,7 +59,8 @@ bool Pager::begin_page_in(Page& page) {
   return true;
 }
 
-/// The page-in's copy is done: the owner gets its bytes, or the copy's error is thrown and the page stays absent.
+/// The page-in's copy is done, or compute ordered behind it: the owner gets its bytes, or the copy's error is thrown
+/// and the page stays absent.
 void Pager::finish_page_in(Guard& guard, Page& page) {
   auto owner = page.owner->keep_alive();
   if (!owner) {
@@ -74,7 +75,7 @@ void Pager::finish_page_in(Guard& guard, Page& page) {
     device_.free(block);
   };
   try {
-    copy.wait();
+    copy.join();
   } catch (const DiskError& error) {
     undo();
     auto who = OperatorScope::current();
@@ -95,16 +96,16 @@ void Pager::bring_in(Guard& guard, Page& page) {
     if (page.recipe) {
       restore(guard, page);
     } else if (page.incoming) {
-      if (page.copy.done())
+      if (page.copy.joinable())
         finish_page_in(guard, page);
       else
-        wait(guard, page.copy);
+        wait(guard, page.copy, &Ticket::join);
     } else if (page.away) {
       pause(guard);
     } else if (!fits(DeviceMemory::charge_of(page.bytes))) {
       make_room(guard, DeviceMemory::charge_of(page.bytes));
     } else {
-      stats_.demand_page_ins += begin_page_in(page);
+      demand_page_in(guard, page);
     }
   }
   settle(page);
@@ -113,29 +114,43 @@ void Pager::bring_in(Guard& guard, Page& page) {
 /// Notices a page-out that has finished. After one that failed the page is resident and dirty as before; whoever needs
 /// its room tries again, and reports.
 void Pager::settle(Page& page) noexcept {
-  if (!page.outgoing || !page.copy.done()) return;
+  if (page.outgoing && page.copy.done()) (void)pass(page);
+}
+
+/// Orders compute behind the page's copy out, which can be joined: from here on it counts as done, and the page as
+/// clean. False after one that failed.
+bool Pager::pass(Page& page) noexcept {
   page.outgoing = false;
-  page.clean = std::exchange(page.copy, {}).succeeded();
-  if (!page.clean) page.host.reset();
+  try {
+    std::exchange(page.copy, {}).join();
+    page.clean = true;
+  } catch (...) {
+    page.clean = false;
+    page.host.reset();
+  }
+  return page.clean;
 }
 
 void Pager::make_dirty(Guard& guard, Page& page) {
   while (page.outgoing) {
-    if (!page.copy.done()) wait(guard, page.copy);
-    settle(page);
+    if (page.copy.joinable())
+      (void)pass(page);
+    else
+      wait(guard, page.copy, &Ticket::join);
   }
   page.clean = false;
   ++page.write_epoch;
   page.host.reset();
 }
 
-/// Gives up the lock while the copy runs. What it failed with is left to the caller.
-void Pager::wait(Guard& guard, const Ticket& ticket) {
+/// Gives up the lock while the copy runs (or until compute is ordered behind it). What it failed with is left to the
+/// caller.
+void Pager::wait(Guard& guard, const Ticket& ticket, void (Ticket::*how)() const) {
   Ticket copy = ticket;
   auto start = std::chrono::steady_clock::now();
   guard.lock.unlock();
   try {
-    copy.wait();
+    (copy.*how)();
   } catch (...) {
   }
   guard.lock.lock();

@@ -39,7 +39,7 @@ void Pager::fetch_back(int64_t reserve) {
       latest.push_back(page.get());
   std::sort(latest.begin(), latest.end(), [](Page* a, Page* b) { return a->last_use > b->last_use; });
   for (Page* page : latest)
-    if (!fits(DeviceMemory::charge_of(page->bytes) + reserve) || !begin_page_in(*page)) return;
+    if (!fits(DeviceMemory::charge_of(page->bytes) + reserve) || !try_page_in(*page)) return;
 }
 
 }  // namespace spillway

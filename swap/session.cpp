@@ -17,18 +17,20 @@ namespace {
 constexpr auto kInfoKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
 
 struct SessionInfo final : c10::DebugInfoBase {
-  explicit SessionInfo(Session::State* state) : state(state) {}
+  SessionInfo(Session::State* state, bool traced) : state(state), traced(traced) {}
   Session::State* const state;
+  const bool traced;
 };
 
-ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager& device) {
+ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager& pager) {
   ScheduleInputs inputs;
   inputs.budget_bytes = options.budget_bytes;
-  inputs.replay = options.replay;
-  if (device.disk) inputs.host_budget_bytes = device.host.capacity_bytes() - device.disk->staging_bytes();
+  const bool on_cpu = pager.device.torch_device().is_cpu();
+  inputs.replay = options.replay && on_cpu;
+  if (pager.disk) inputs.host_budget_bytes = pager.host.capacity_bytes() - pager.disk->staging_bytes();
   // A copying thread takes one core from operators that use them all.
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (cores > 0 && at::get_num_threads() >= cores) inputs.rates.compute_slowdown = 1.0 / cores;
+  if (on_cpu && cores > 0 && at::get_num_threads() >= cores) inputs.rates.compute_slowdown = 1.0 / cores;
   if (options.budget_bytes != kUnlimitedBytes) inputs.slack_bytes = options.budget_bytes / 100;
   return inputs;
 }
@@ -36,6 +38,8 @@ ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager&
 }  // namespace
 
 void SessionOptions::validate() const {
+  if (device != "cpu" && device != "cuda" && !device.starts_with("cuda:"))
+    throw BadRequest(str("SessionOptions.device is '", device, "'; allowed is cpu, cuda or cuda:N"));
   if (budget_bytes <= 0)
     throw BadRequest(str("SessionOptions.budget_bytes is ", budget_bytes, "; it must be positive"));
   if (host_budget_bytes <= 0)
@@ -47,23 +51,31 @@ void SessionOptions::validate() const {
     throw BadRequest(str("SessionOptions.small_page_bytes is ", small_page_bytes, "; it must not be negative"));
 }
 
-GateGuards::GateGuards(Session::State& state)
-    : session(kInfoKind, std::make_shared<SessionInfo>(&state)), key(kGateKey) {}
+GateGuards::GateGuards(Session::State& state, bool traced)
+    : session(kInfoKind, std::make_shared<SessionInfo>(&state, traced)), key(kGateKey) {}
 
 Session::State::State(SessionOptions given)
     : options(std::move(given)),
       share(DevicePager::join(options)),
       pager(share->pager),
       ledger(share->device.ledger()),
+      clock(share->device.make_clock()),
       recipes(options.split_bytes),
       conductor(pager, schedule_inputs(options, *share), options.prefetch, share.get_deleter().user, &recipes),
       owner(std::this_thread::get_id()) {
-  gate.emplace(*this);
+  gate.emplace(*this, /*traced=*/true);
 }
 
 Session::State* Session::State::current() {
   auto* info = static_cast<SessionInfo*>(c10::ThreadLocalDebugInfo::get(kInfoKind));
   return info ? info->state : nullptr;
+}
+
+bool Session::State::in_owners_work() const {
+  if (std::this_thread::get_id() == owner) return true;
+  if (share->device.torch_device().is_cpu()) return false;
+  auto* info = static_cast<SessionInfo*>(c10::ThreadLocalDebugInfo::get(kInfoKind));
+  return info && info->state == this && info->traced;
 }
 
 const OperatorTraits& Session::State::traits(const c10::OperatorHandle& op) {
@@ -89,6 +101,7 @@ Session::~Session() = default;
 Session::Step Session::step(std::string_view kind) {
   TORCH_CHECK(std::this_thread::get_id() == state_->owner,
               "[session.step] called on another thread than the Session's");
+  if (state_->clock) (void)state_->clock->take();  // what an abandoned step left
   state_->conductor.begin_step(kind);
   return Step(this);
 }
@@ -113,12 +126,14 @@ Session::Step::~Step() {
 
 void Session::Step::finish() {
   if (!session_) return;
-  session_->state_->conductor.end_step();
+  State& state = *session_->state_;
+  state.conductor.end_step(state.clock ? state.clock->take() : std::vector<OperatorClock::Times>());
+  state.share->device.charge_outside();
   session_ = nullptr;
 }
 
 struct Session::Entry::Guards {
-  explicit Guards(State& state) : gate(state) {}
+  explicit Guards(State& state) : gate(state, /*traced=*/false) {}
   GateGuards gate;
 };
 Session::Entry::Entry(std::unique_ptr<Guards> guards) : guards_(std::move(guards)) {}

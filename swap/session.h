@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -35,6 +36,11 @@ class OperatorObserver {
 };
 
 struct SessionOptions {
+  /// Whose tensors are paged: "cpu", "cuda" or "cuda:N", one for all Sessions that are open together. On CUDA all
+  /// operators must use the stream that is current when the Session opens; tensors elsewhere are left alone, nothing is
+  /// replayed, and there is one Session at a time. A program that does not link LibTorch's CUDA half opens the Session
+  /// (or calls open_device) before it draws random numbers or runs backward: LibTorch looks for cards once.
+  std::string device = "cpu";
   /// Device bytes that may be held at any instant, by all tensors of the process. Default: no limit. Sessions that are
   /// open together ask for the same budgets and small_page_bytes.
   int64_t budget_bytes = kUnlimitedBytes;
@@ -105,7 +111,8 @@ struct SessionStats {
 class Session {
  public:
   /// Throws BadRequest for bad options (a directory that cannot be used among them) and for others than those of a
-  /// Session that is open, OutOfBudget when more is held already, std::logic_error when this thread has one.
+  /// Session that is open, DeviceError when the device cannot be had, OutOfBudget when more is held already,
+  /// std::logic_error when this thread has one.
   explicit Session(SessionOptions options);
   ~Session();
   Session(const Session&) = delete;

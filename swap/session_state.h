@@ -22,7 +22,8 @@ inline constexpr c10::DispatchKey kGateKey = c10::DispatchKey::Fake;
 
 /// Opens the gate on the current thread. Thread-local state carries both parts into autograd's threads.
 struct GateGuards {
-  explicit GateGuards(Session::State& state);
+  /// `traced`: what the thread does belongs to the Session's steps.
+  GateGuards(Session::State& state, bool traced);
   c10::DebugInfoGuard session;
   c10::impl::IncludeDispatchKeyGuard key;
 };
@@ -34,12 +35,15 @@ struct Session::State {
   static State* current();
   const OperatorTraits& traits(const c10::OperatorHandle& op);
   /// Of the owner's operators it is known what they need, and inside steps everything else.
-  bool counting() const { return std::this_thread::get_id() == owner; }
+  bool counting() const { return in_owners_work(); }
+  /// On the owner's thread, or on one of those on which autograd runs a device's operators while the owner waits.
+  bool in_owners_work() const;
 
   const SessionOptions options;
   const DevicePager::Share share;
   Pager& pager;
   Ledger& ledger;
+  const std::unique_ptr<OperatorClock> clock;  // nullptr: the host's
   OperatorRecipes recipes;
   Conductor conductor;
   const std::thread::id owner;

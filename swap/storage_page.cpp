@@ -6,11 +6,9 @@
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
-#include <c10/core/CPUAllocator.h>
-
-#include <cstring>
 
 #include "core/cpu_allocator.h"
+#include "core/device.h"
 #include "swap/device_pager.h"
 
 // LibTorch 2.11 arms "reading this data pointer throws my message" through a public function and has no public way to
@@ -36,7 +34,7 @@ void end_absent_page(void* page);
 
 /// Storage without memory: its null pointer leads to the page, and reading it throws.
 void make_absent(c10::StorageImpl& storage, Page& page) {
-  storage.set_data_ptr_noswap({nullptr, &page, &end_absent_page, c10::Device(c10::kCPU)});
+  storage.set_data_ptr_noswap({nullptr, &page, &end_absent_page, storage.device()});
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kAbsentMessage);
 }
 
@@ -59,7 +57,7 @@ class StorageOwner final : public PageOwner {
     c10::StorageImpl& storage = *storage_._unsafe_get_target();
     storage._mutable_data_ptr_no_checks().release_context();  // the page lives on
     throws_on_access(storage) = false;
-    storage.set_data_ptr_noswap(CpuDevice::wrap(block));
+    storage.set_data_ptr_noswap(find_device(storage.device())->wrap_block(block));
   }
   Pager& pager() { return pager_; }
 
@@ -75,12 +73,12 @@ void end_absent_page(void* context) {
 }
 
 /// Gives a storage that LibTorch's default allocator made a counted block with the same bytes.
-void adopt(c10::StorageImpl& storage, Pager& pager) {
+void adopt(c10::StorageImpl& storage, Device& device) {
   const auto bytes = static_cast<int64_t>(storage.nbytes());
-  Block* block = pager.device().allocate(bytes, CategoryScope::current());
-  std::memcpy(block->data, storage.data(), storage.nbytes());
-  storage.set_data_ptr_noswap(CpuDevice::wrap(block));
-  storage.set_allocator(CpuDevice::instance().allocator());
+  Block* block = device.memory().allocate(bytes, CategoryScope::current());
+  device.copy(block->data, storage.data(), bytes);
+  storage.set_data_ptr_noswap(device.wrap_block(block));
+  storage.set_allocator(device.allocator());
 }
 
 /// LibTorch marks storages as not resizable when somebody may hold their pointer. What it read from a file is so from
@@ -97,7 +95,7 @@ void keep_home(c10::StorageImpl& storage) {
   if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : nullptr)
     pager_of(*page).bring_home(*page);
   storage.set_resizable(false);
-  storage.set_allocator(CpuDevice::instance().allocator());
+  if (Device* counted = find_device(storage.device())) storage.set_allocator(counted->allocator());
 }
 
 }  // namespace
@@ -105,7 +103,7 @@ void keep_home(c10::StorageImpl& storage) {
 Page* page_of(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   if (data.get_deleter() == &end_absent_page) return static_cast<Page*>(data.get_context());
-  Block* block = CpuDevice::block_of(data);
+  Block* block = block_behind(data);
   return block ? static_cast<Page*>(block->page) : nullptr;
 }
 
@@ -120,16 +118,17 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
                 "earlier Session closed; spillway::resident(tensor) tries again, and lends it");
     return page;
   }
-  if (storage.device_type() != c10::kCPU || !may_move(storage)) return nullptr;
+  Device* device = find_device(storage.device());
+  if (!device || &device->memory() != &pager.device() || !may_move(storage)) return nullptr;
   if (static_cast<int64_t>(storage.nbytes()) < min_bytes || storage.nbytes() == 0) return nullptr;
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   if (!data.get()) return nullptr;
-  if (!CpuDevice::block_of(data)) {
-    if (data.get_deleter() != c10::GetDefaultCPUAllocator()->raw_deleter()) return nullptr;
-    adopt(storage, pager);
+  if (!device->find_block(data)) {
+    if (!device->is_uncounted(data)) return nullptr;
+    adopt(storage, *device);
   }
   is_new = true;
-  return pager.add(CpuDevice::block_of(storage._mutable_data_ptr_no_checks()), static_cast<int64_t>(storage.nbytes()),
+  return pager.add(device->find_block(storage._mutable_data_ptr_no_checks()), static_cast<int64_t>(storage.nbytes()),
                    std::make_unique<StorageOwner>(storage, pager), user);
 }
 
@@ -193,8 +192,8 @@ void categorize(const at::Tensor& tensor, Category category) {
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
     if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : page_of(storage))
       pager_of(*page).recategorize(*page, category);
-    else if (Block* block = CpuDevice::block_of(storage._mutable_data_ptr_no_checks()))
-      CpuDevice::instance().memory().recategorize(block, category);
+    else if (Block* block = block_behind(storage._mutable_data_ptr_no_checks()))
+      find_device(storage.device())->memory().recategorize(block, category);
   });
 }
 

@@ -16,10 +16,10 @@ Page* page_of(const c10::StorageImpl& storage);
 /// The pager that a page of a storage belongs to.
 Pager& pager_of(const Page& page);
 
-/// The page of a storage, registered now if need be. A storage whose memory came from LibTorch's own CPU allocator (it
+/// The page of a storage, registered now if need be. A storage whose memory came from LibTorch's own allocator (it
 /// was born before the Session) is moved into counted memory first. nullptr for storages that cannot be paged: smaller
-/// than `min_bytes`, not resizable (external or shared memory), copy-on-write, not on the CPU. `is_new` tells a
-/// registration, for `user`. One caller at a time. Throws OutOfBudget when a moved storage does not fit.
+/// than `min_bytes`, not resizable (external or shared memory), copy-on-write, not on the pager's device. `is_new`
+/// tells a registration, for `user`. One caller at a time. Throws OutOfBudget when a moved storage does not fit.
 Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, UserId user, bool& is_new);
 
 /// A tensor of uninitialised elements whose page is `block`, or that is absent when `block` is null: its page's host

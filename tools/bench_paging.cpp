@@ -2,17 +2,12 @@
 //
 // Every variant is a process of its own that waits for the word to take one more step, so that a noisy machine is noisy
 // for all of them, and stock LibTorch runs with its own allocator.
-#include <ATen/ATen.h>
-#include <ATen/Context.h>
 #include <fcntl.h>
 #include <sys/wait.h>
-#include <torch/optim/adam.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -21,15 +16,16 @@
 #include "runtime/train.h"
 #include "swap/schedule.h"
 #include "tools/bench_largest.h"
+#include "tools/bench_stock.h"
 #include "tools/command.h"
 #include "tools/json_file.h"
+#include "tools/serve.h"
 #include "tools/train_flags.h"
 
 namespace spillway::tools {
 namespace {
 
 using nlohmann::json;
-using Clock = std::chrono::steady_clock;
 
 struct Options {
   TrainFlags flags;
@@ -37,47 +33,14 @@ struct Options {
   int64_t steps = 5;
   std::string json_file;
   bool largest = false;
-  std::string worker;  // the variant that this process is: "stock" or a budget
+  bool peers = false;
+  std::string worker;  // the variant that this process is: a way without budget (bench_stock.h) or a budget
 };
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t n = values.size();
   return n == 0 ? 0 : n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
-/// Answers each line on stdin with one step's numbers, and end of input with the weights' hash.
-template <class Step, class Last>
-int serve(Step step, Last last) {
-  for (std::string line; std::getline(std::cin, line);) std::cout << step().dump() << std::endl;
-  std::cout << last().dump() << std::endl;
-  return kOk;
-}
-
-/// Plain LibTorch: no Session, no counting allocator, torch's own Adam.
-int serve_stock(const RunContext& context) {
-  const TrainOptions& options = context.options;
-  at::manual_seed(options.seed);
-  auto task = make_task(options.model, task_options(options, *context.data));
-  torch::optim::Adam adam(task->module().parameters(), torch::optim::AdamOptions(options.lr));
-  at::manual_seed(options.seed * 1'000'003 + 1);
-  Sampler sampler(context.split.train, options.batch, 0, 1, options.seed);
-  return serve(
-      [&] {
-        const auto start = Clock::now();
-        Batch cases = gather(*context.data, sampler.next());
-        Batch batch{cases.input.clone(), cases.target.clone()};
-        at::Tensor loss = task->loss(batch);
-        loss.backward();
-        batch = {};
-        adam.step();
-        adam.zero_grad();
-        const double value = loss.item<double>();
-        return json{{"seconds", std::chrono::duration<double>(Clock::now() - start).count()}, {"loss", value}};
-      },
-      [&] {
-        return json{{"sha256", weights_sha256(task->module())}};
-      });
 }
 
 int serve_budget(const RunContext& context, int64_t budget_bytes) {
@@ -208,21 +171,40 @@ void run_rounds(std::vector<Variant>& variants, int64_t steps) {
   for (Variant& v : variants) v.last = v.worker->finish();
 }
 
+/// The ways without a budget: stock, and what others do to need less memory.
+json report_peers(const std::vector<Variant>& variants) {
+  const double stock_step = median(variants[0].seconds);
+  json rows = json::array();
+  for (const Variant& v : variants) {
+    if (!is_stock(v.name)) continue;
+    const auto peak = v.last["peak_bytes"].get<int64_t>();
+    const double step = median(v.seconds);
+    std::printf("%11s %12s %12s %8.3f s %9.3f\n", v.name.c_str(), "-", peak ? format_bytes(peak).c_str() : "-", step,
+                step / stock_step);
+    if (v.name == kStock) continue;
+    rows.push_back({{"name", v.name},
+                    {"peak_bytes", peak ? json(peak) : json(nullptr)},
+                    {"step_seconds", step},
+                    {"ratio_to_stock", step / stock_step}});
+  }
+  return rows;
+}
+
 json report(const TrainOptions& options, const Observation& observed, const std::vector<Variant>& variants,
             const std::vector<double>& infeasible) {
   const Variant& stock = variants[0];
   const Variant& unlimited = variants[1];
   json rows = json::array();
-  std::printf("%8s %12s %12s %10s %9s %12s %8s %10s %10s %8s %10s\n", "budget", "bytes", "peak", "step", "/stock",
+  std::printf("%11s %12s %12s %10s %9s %12s %8s %10s %10s %8s %10s\n", "budget", "bytes", "peak", "step", "/stock",
               "/unlimited", "/bound", "predicted", "exposed", "replays", "bit-equal");
-  std::printf("%8s %12s %12s %8.3f s\n", "stock", "-", "-", median(stock.seconds));
-  for (size_t i = 1; i < variants.size(); ++i) {
-    const Variant& v = variants[i];
+  const json peers = report_peers(variants);
+  for (const Variant& v : variants) {
+    if (is_stock(v.name)) continue;
     const bool equal = v.losses == unlimited.losses && v.last["sha256"] == unlimited.last["sha256"];
     const double step = median(v.seconds);
     const bool limited = v.budget_bytes != kUnlimitedBytes;
     const double bound = v.last["bound_seconds"], predicted = v.last["predicted_seconds"];
-    std::printf("%8s %12s %12s %8.3f s %9.3f %12.3f %8.3f %8.3f s %8.4f s %8lld %10s\n", v.name.c_str(),
+    std::printf("%11s %12s %12s %8.3f s %9.3f %12.3f %8.3f %8.3f s %8.4f s %8lld %10s\n", v.name.c_str(),
                 format_bytes(v.budget_bytes).c_str(), format_bytes(v.last["peak_bytes"]).c_str(), step,
                 step / median(stock.seconds), step / median(unlimited.seconds), step / bound, predicted, v.exposed,
                 v.last["replays"].get<long long>(), equal ? "yes" : "NO");
@@ -242,7 +224,7 @@ json report(const TrainOptions& options, const Observation& observed, const std:
   }
   for (double percent : infeasible) {
     const auto bytes = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
-    std::printf("%7g%% %12s  infeasible: below the floor of %s (%s)\n", percent, format_bytes(bytes).c_str(),
+    std::printf("%10g%% %12s  infeasible: below the floor of %s (%s)\n", percent, format_bytes(bytes).c_str(),
                 format_bytes(observed.floor_bytes).c_str(), observed.floor_operator.c_str());
     rows.push_back({{"budget_percent", percent}, {"budget_bytes", bytes}, {"feasible", false}});
   }
@@ -252,6 +234,8 @@ json report(const TrainOptions& options, const Observation& observed, const std:
           {"stock_bit_equal", stock.losses == unlimited.losses},
           {"unconstrained_peak_bytes", observed.peak_bytes},
           {"floor_bytes", observed.floor_bytes},
+          {"device", options.device},
+          {"peers", peers},
           {"rows", rows}};
 }
 
@@ -260,18 +244,20 @@ int bench_paging(Options& options) {
   if (options.largest) return bench_largest(options.flags, options.percents, options.json_file);
   train_options = options.flags.resolve(1);
   train_options.deterministic = true;
-  at::globalContext().setDeterministicAlgorithms(true, false);
-  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  use_deterministic_algorithms(train_options);
+  open_device_for(train_options, options.worker);
   RunContext context = make_context(train_options, {});
-  if (options.worker == "stock") return serve_stock(context);
+  if (is_stock(options.worker)) return serve_stock(context, options.worker);
   if (!options.worker.empty())
     return serve_budget(context, options.worker == "none" ? kUnlimitedBytes : std::stoll(options.worker));
 
   const Observation observed = observe(context);
   train_options.host_budget = in_bytes(train_options.host_budget, observed);
   std::vector<Variant> variants;
-  variants.push_back({.name = "stock"});
+  variants.push_back({.name = std::string(kStock)});
   variants.push_back({.name = "none"});
+  for (std::string_view peer : {kSavedOnHost, kRecomputed})
+    if (options.peers && can_train(train_options, peer)) variants.push_back({.name = std::string(peer)});
   std::vector<double> infeasible;
   for (double percent : options.percents) {
     const auto budget = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
@@ -306,6 +292,9 @@ Run add_bench(CLI::App& app) {
   paging->add_option("--steps", options->steps, "Steps of each that count")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  paging->add_flag("--peers", options->peers,
+                   "Also without a budget, with every saved tensor on the host (save_on_cpu) and with activation "
+                   "checkpointing per level (unet3d)");
   paging->add_option("--json", options->json_file, "File for the results");
   paging->add_flag(
       "--largest", options->largest,

@@ -50,6 +50,8 @@ int run(const Run& command) {
     return fail(kCommunication, error.what());
   } catch (const BadRequest& error) {
     return fail(kBadRequest, error.what());
+  } catch (const DeviceError& error) {
+    return fail(kBadRequest, error.what());
   } catch (const c10::Error& error) {
     return fail(kFailure, error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -55,7 +55,8 @@ void TrainFlags::add_model_flags(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Of weights, data order, dropout and synthetic data")
       ->capture_default_str();
-  command.add_option("--device", device, "cpu, or auto")->capture_default_str();
+  command.add_option("--device", device, "cpu; cuda or cuda:N, a card whose memory is then the budget's; auto: cpu")
+      ->capture_default_str();
 }
 
 void TrainFlags::resolve_model() {
@@ -86,7 +87,8 @@ void TrainFlags::resolve_model() {
 std::vector<std::string> model_arguments(const TrainOptions& options) {
   const ModelInfo& info = model_info(options.model);
   std::vector<std::string> arguments{"--model",    options.model, "--data",
-                                     options.data, "--seed",      std::to_string(options.seed)};
+                                     options.data, "--seed",      std::to_string(options.seed),
+                                     "--device",   options.device};
   arguments.insert(arguments.end(),
                    {"--split", options.split_bytes == kUnlimitedBytes ? "off" : std::to_string(options.split_bytes)});
   if (options.shape != Shape3{}) arguments.insert(arguments.end(), {"--shape", format_shape(options.shape)});

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/bytes.h"
-#include "core/cpu_allocator.h"
 #include "core/error.h"
 
 namespace spillway::tools {
@@ -55,8 +54,8 @@ const TrainResult* find(const std::vector<NamedResult>& others, std::string_view
 
 }  // namespace
 
-Progress::Progress(bool speaks, bool launched)
-    : speaks_(speaks), terminal_(!launched && ::isatty(STDOUT_FILENO) == 1) {}
+Progress::Progress(bool speaks, bool launched, const Ledger& ledger)
+    : speaks_(speaks), terminal_(!launched && ::isatty(STDOUT_FILENO) == 1), ledger_(ledger) {}
 
 void Progress::end_line() {
   if (line_open_) std::printf("\n");
@@ -84,11 +83,10 @@ void Progress::on_step(int64_t step, int64_t steps, const StepOutcome& outcome, 
   ++since_line_steps_;
   const bool due = step % 10 == 0 || step == steps || step == 1 || since_line_seconds_ >= kLineSeconds;
   if (!terminal_ && !due) return;
-  const Ledger& ledger = CpuDevice::instance().ledger();
-  const bool limited = ledger.budget_bytes() != kUnlimitedBytes;
+  const bool limited = ledger_.budget_bytes() != kUnlimitedBytes;
   const std::string memory =
-      limited ? str("[", bar(static_cast<double>(resident_bytes) / static_cast<double>(ledger.budget_bytes()), 20),
-                    "] ", format_bytes(resident_bytes), " of ", format_bytes(ledger.budget_bytes()))
+      limited ? str("[", bar(static_cast<double>(resident_bytes) / static_cast<double>(ledger_.budget_bytes()), 20),
+                    "] ", format_bytes(resident_bytes), " of ", format_bytes(ledger_.budget_bytes()))
               : format_bytes(resident_bytes);
   const std::string bound =
       outcome.bound_seconds > 0 ? " (" + percent(outcome.bound_seconds / outcome.seconds) + " of the bound)" : "";

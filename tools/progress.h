@@ -12,7 +12,8 @@ namespace spillway::tools {
 /// `speaks`. Launchers give their ranks a terminal of its own kind, which is none: `launched` says so.
 class Progress final : public TrainListener {
  public:
-  Progress(bool speaks, bool launched);
+  /// `ledger` is the device's.
+  Progress(bool speaks, bool launched, const Ledger& ledger);
   /// What to do before the first run starts; called once.
   void before_start(std::function<void()> check) { check_ = std::move(check); }
   void heading(const std::string& text);
@@ -26,6 +27,7 @@ class Progress final : public TrainListener {
 
   const bool speaks_;
   const bool terminal_;
+  const Ledger& ledger_;
   bool line_open_ = false;
   std::function<void()> check_;
   double since_line_seconds_ = 0;  // of the steps since the last line

@@ -1,4 +1,3 @@
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
@@ -10,13 +9,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "core/cpu_allocator.h"
+#include "core/device.h"
 #include "core/error.h"
 #include "core/topology.h"
 #include "ddl/mpi.h"
 #include "runtime/report.h"
 #include "runtime/result_json.h"
 #include "runtime/train.h"
+#include "tools/bench_stock.h"
 #include "tools/command.h"
 #include "tools/progress.h"
 #include "tools/train_flags.h"
@@ -114,14 +114,13 @@ int train_command(Options& options) {
   std::vector<TrainOptions> compared;
   for (const std::string& what : options.compare) compared.push_back(compared_options(train_options, what));
 
-  at::globalContext().setDeterministicAlgorithms(train_options.deterministic, /*warn_only=*/false);
-  at::globalContext().setDeterministicFillUninitializedMemory(false);
-  CpuDevice::instance();
+  use_deterministic_algorithms(train_options);
+  Device& device = open_device(train_options.device);
   RunContext context = make_context(train_options, comm);
   end_after_this_step();
   report_file_size_limits();
 
-  Progress progress(speaks && !options.quiet, ddl::launched_by_mpi());
+  Progress progress(speaks && !options.quiet, ddl::launched_by_mpi(), device.ledger());
   progress.before_start([&] {
     if (speaks && !options.json.empty()) check_writable(options.json);
     if (speaks && !options.report.empty()) check_report_dir(options.report);

@@ -72,9 +72,9 @@ void TrainFlags::add_training_flags(CLI::App& command) {
 }
 
 TrainOptions TrainFlags::resolve(int world) {
-  if (device == "cuda")
-    throw BadRequest("--device is 'cuda', but this program was built for the CPU alone; allowed is cpu or auto");
-  if (device != "cpu" && device != "auto") throw BadRequest(str("--device is '", device, "'; allowed is cpu or auto"));
+  if (device != "auto" && device != "cpu" && device != "cuda" && !device.starts_with("cuda:"))
+    throw BadRequest(str("--device is '", device, "'; allowed is cpu, cuda, cuda:N or auto"));
+  options.device = device == "auto" ? "cpu" : device;
   resolve_model();
   options.budget = BudgetRequest::parse(budget);
   options.host_budget = BudgetRequest::parse(host_budget);

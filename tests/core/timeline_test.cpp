@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/support/copies.h"
+#include "tests/support/streams.h"
 #include "tests/support/timeline_conformance.h"
 
 namespace spillway {
@@ -29,6 +30,12 @@ struct RandomTimelines {
 struct SameThreadTimelines {
   static std::unique_ptr<Timeline> make() { return std::make_unique<SameThreadTimeline>(); }
 };
+struct StreamTimelines {
+  static std::unique_ptr<Timeline> make() {
+    return std::make_unique<StreamTimeline>(std::make_shared<ComputeQueue>(5), 5);
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Stream, TimelineConformanceTest, StreamTimelines);
 INSTANTIATE_TYPED_TEST_SUITE_P(Worker, TimelineConformanceTest, WorkerTimelines);
 INSTANTIATE_TYPED_TEST_SUITE_P(Delayed, TimelineConformanceTest, DelayedTimelines);
 INSTANTIATE_TYPED_TEST_SUITE_P(Random, TimelineConformanceTest, RandomTimelines);
@@ -82,6 +89,63 @@ TEST(TimelineTest, AnEmptyTicketIsComplete) {
   Ticket ticket;
   EXPECT_TRUE(ticket.done());
   EXPECT_NO_THROW(ticket.wait());
+}
+
+TEST(TimelineTest, JoiningWorkOfTheHostWaitsForItAndThrowsItsError) {
+  TicketSource source;
+  Ticket ticket = source.ticket();
+  EXPECT_FALSE(ticket.joinable());
+  std::thread other([&] { source.complete(std::make_exception_ptr(std::runtime_error("broken copy"))); });
+  EXPECT_THROW(ticket.join(), std::runtime_error);
+  other.join();
+  EXPECT_TRUE(ticket.joinable());
+}
+
+/// Work of a device that ends, or fails, when it is told to.
+struct ToldWork final : QueuedWork {
+  bool done() override {
+    if (fails) throw std::runtime_error("the device failed");
+    return ended;
+  }
+  void wait() override { (void)done(); }
+  void join() override { ++joins; }
+  bool ended = false, fails = false;
+  int joins = 0;
+};
+
+TEST(TimelineTest, JoiningADevicesWorkOrdersComputeAndDoesNotWait) {
+  auto work = std::make_shared<ToldWork>();
+  Ticket ticket(work);
+  EXPECT_TRUE(ticket.joinable());
+  EXPECT_FALSE(ticket.done());
+  ticket.join();
+  EXPECT_EQ(work->joins, 1);
+  EXPECT_FALSE(ticket.done());
+  work->ended = true;
+  EXPECT_TRUE(ticket.succeeded());
+}
+
+TEST(TimelineTest, ADevicesFailureIsFoundByAskingAndThrownAtEveryWait) {
+  auto work = std::make_shared<ToldWork>();
+  Ticket ticket(work);
+  work->fails = true;
+  EXPECT_TRUE(ticket.done());
+  EXPECT_FALSE(ticket.succeeded());
+  EXPECT_THROW(ticket.wait(), std::runtime_error);
+  EXPECT_THROW(ticket.wait(), std::runtime_error);
+  EXPECT_THROW(ticket.join(), std::runtime_error);
+}
+
+TEST(TimelineTest, WorkThatGoesOnOnADeviceCanBeJoinedOnceItIsThere) {
+  auto work = std::make_shared<ToldWork>();
+  TicketSource first;
+  Ticket ticket = first.ticket();
+  EXPECT_FALSE(ticket.joinable());
+  first.continue_as(Ticket(work));
+  EXPECT_TRUE(ticket.joinable());
+  ticket.join();
+  EXPECT_EQ(work->joins, 1);
+  EXPECT_FALSE(ticket.done());
 }
 
 TEST(TimelineTest, ATicketThatGoesOnIsCompleteWithItsRestAndHasItsError) {

@@ -137,6 +137,22 @@ says "not enough disk space for the build" "999999 GB needed" "SPILLWAY_BUILD_GB
 expect 1 env SPILLWAY_TORCH="$work/good torch" SPILLWAY_BUILD_GB=0 bash "$clone/scripts/build"
 says "CMake could not configure"  # this clone has no CMakeLists.txt
 
+echo "--- gpu-check"
+expect 1 bash "$clone/scripts/gpu-check" --edge zero
+says "--edge wants a positive number, not 'zero'"
+expect 1 bash "$clone/scripts/gpu-check" --card
+says "unknown argument '--card'" "--pack DIR"
+expect 1 env SPILLWAY_TORCH="$work/nowhere" bash "$clone/scripts/gpu-check"
+says "there is no folder '$work/nowhere'" "torch 2.11 with CUDA 13"
+expect 1 env SPILLWAY_TORCH="$work/good torch" bash "$clone/scripts/gpu-check"
+says "has no CUDA half"
+touch "$work/good torch/lib/libtorch_cuda.so"
+expect 1 env SPILLWAY_TORCH="$work/good torch" PATH="$bare" bash "$clone/scripts/gpu-check"
+says "missing on this machine: cmake, g++, ninja or make" "--packages DIR"
+mkdir "$work/no packages"
+expect 1 env SPILLWAY_TORCH="$work/good torch" bash "$clone/scripts/gpu-check" --packages "$work/no packages"
+says "there are no .deb files in '$work/no packages'"
+
 echo "--- installing torch"
 SPILLWAY_CACHE_GB=999999 expect 1 in_library ensure_torch
 says "not enough disk space for torch" "999999 GB needed" "SPILLWAY_CACHE_GB=N"

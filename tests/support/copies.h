@@ -66,6 +66,29 @@ class RandomTimeline final : public Timeline {
   WorkerTimeline worker_{"random"};
 };
 
+/// The same, with tickets as a device's queue gives them: they can be joined at once, and joining is what waits, since
+/// compute is the caller.
+class QueuedTimeline final : public Timeline {
+ public:
+  QueuedTimeline(uint32_t seed, std::chrono::microseconds longest) : real_(seed, longest) {}
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    return Ticket(std::make_shared<Copy>(real_.copy(destination, source, bytes)));
+  }
+
+ private:
+  class Copy final : public QueuedWork {
+   public:
+    explicit Copy(Ticket ticket) : ticket_(std::move(ticket)) {}
+    bool done() override { return ticket_.done(); }
+    void wait() override { ticket_.wait(); }
+    void join() override { ticket_.wait(); }
+
+   private:
+    const Ticket ticket_;
+  };
+  RandomTimeline real_;
+};
+
 /// Copies at once, on the caller's thread.
 class SameThreadTimeline final : public Timeline {
  public:

@@ -59,6 +59,26 @@ struct HostTierTest : ::testing::Test {
   std::vector<char> device;
 };
 
+TEST(HostTierRoomTest, RoomThatACopyStillUsesIsNobodyElses) {
+  HostSlab slab(kBytes);
+  testing::ManualTimeline out, in;
+  HostTier tier(slab, out, in, nullptr);
+  const std::vector<char> device = filled(kBytes, 'x');
+  Ticket ticket;
+  HostCopy copy = tier.page_out(device.data(), kBytes, {}, ticket);
+  copy.reset();
+  EXPECT_EQ(slab.used_bytes(), kBytes);
+  EXPECT_FALSE(tier.has_room(kBytes));
+  out.finish_one();
+  HostCopy next = tier.page_out(device.data(), kBytes, {}, ticket);
+  EXPECT_EQ(slab.used_bytes(), kBytes);
+  out.finish_one();
+  (void)tier.page_in(next, const_cast<char*>(device.data()));
+  next.reset();
+  EXPECT_EQ(slab.used_bytes(), kBytes);
+  in.finish_one();
+}
+
 TEST_F(HostTierTest, TheFurthestNextUseGoesToDiskFirst) {
   HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20);
   EXPECT_EQ(disk.stats().bytes_written, 0);

@@ -32,7 +32,7 @@ using testing::CopyFailed;
 using testing::Meddler;
 using testing::PoisonFreed;
 
-enum class Lane { same_thread, worker, delayed, random, flaky, early_ticket };
+enum class Lane { same_thread, worker, delayed, random, queued, flaky, early_ticket };
 
 /// One case, drawn from its seed.
 struct Plan {
@@ -71,8 +71,8 @@ Plan plan_of(uint64_t seed, const CaseLimits& limits) {
   }
   plan.replays = pick(false, false, true);
   plan.small_bytes = pick(0, 10'000, 1 << 20);
-  plan.out = pick(Lane::same_thread, Lane::worker, Lane::delayed, Lane::random, Lane::random, Lane::flaky);
-  plan.in = pick(Lane::same_thread, Lane::worker, Lane::delayed, Lane::random, Lane::random, Lane::flaky);
+  plan.out = pick(Lane::same_thread, Lane::worker, Lane::delayed, Lane::random, Lane::queued, Lane::flaky);
+  plan.in = pick(Lane::same_thread, Lane::worker, Lane::delayed, Lane::random, Lane::queued, Lane::flaky);
   return plan;
 }
 
@@ -88,6 +88,8 @@ std::unique_ptr<Timeline> make_lane(Lane lane, uint64_t seed) {
       return std::make_unique<testing::DelayedTimeline>(s, longest);
     case Lane::random:
       return std::make_unique<testing::RandomTimeline>(s, longest);
+    case Lane::queued:
+      return std::make_unique<testing::QueuedTimeline>(s, longest);
     case Lane::flaky:
       return std::make_unique<testing::FlakyTimeline>(s, 12);
     case Lane::early_ticket:

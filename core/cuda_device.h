@@ -1,0 +1,59 @@
+/// A CUDA card as a budgeted device.
+#pragma once
+#include <functional>
+#include <mutex>
+#include <unordered_map>
+
+#include "core/cuda_driver.h"
+#include "core/device.h"
+
+namespace spillway {
+
+/// Loads LibTorch's CUDA half, which then counts nothing: for what is compared with Spillway. Throws DeviceError.
+void load_libtorch_cuda();
+
+/// Tensors' memory comes from LibTorch's caching allocator, after it has been charged. One card per process: what
+/// LibTorch allocates on others is not counted.
+class CudaDevice final : public Device, private BlockSource, private TensorMemory {
+ public:
+  /// Loads the driver's library at the first call. Thread-safe. Throws DeviceError naming what is missing, or when the
+  /// process uses another card.
+  static CudaDevice& open(int index);
+
+  /// With a driver of the caller's, for tests.
+  using MakeDriver = std::function<CudaDriver*(TensorMemory*)>;
+  CudaDevice(int index, const MakeDriver& make_driver);
+
+  Block* find_block(const c10::DataPtr& data) const override;
+  c10::DataPtr wrap_block(Block* block) override;
+  bool is_uncounted(const c10::DataPtr& data) const override { return driver_->is_native(data); }
+  void copy(void* to, const void* from, int64_t bytes) override { driver_->copy(to, from, bytes); }
+  MemoryRange reserve_host_memory(int64_t capacity_bytes) override;
+  std::unique_ptr<Timeline> make_timeline(std::string_view lane) override;
+  std::unique_ptr<OperatorClock> make_clock() override { return driver_->make_clock(); }
+  void charge_outside() override;
+
+ private:
+  /// The descriptor is on the host, and what a DataPtr's context points to.
+  struct OwnedBlock : Block {
+    CudaDevice* device;
+  };
+  static void release_block(void* context);
+  Block* take(size_t bytes);
+
+  Block* try_take(int64_t charge, Category category) override;
+  void give_back(Block* block) noexcept override;
+
+  c10::DataPtr allocate(size_t bytes) override;
+  c10::DeleterFnPtr deleter() const override { return &release_block; }
+  void* allocate_raw(size_t bytes) override;
+  bool release_raw(void* data) noexcept override;
+  bool paging() const override { return memory().has_reclaimer(); }
+
+  CudaDriver* driver_;
+  std::mutex mutex_;
+  std::unordered_map<void*, Block*> raw_;
+  int64_t charged_outside_ = 0;
+};
+
+}  // namespace spillway

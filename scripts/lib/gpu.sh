@@ -1,0 +1,109 @@
+# shellcheck shell=bash disable=SC2034,SC2154  # one file sets what another reads
+# A build for a machine with a card, which may be offline; its tests and its table.
+
+# What the build needs beside compiler and torch: Debian's package, its header, what else of it must come along.
+gpu_packages='
+libhwloc-dev        hwloc.h                libhwloc15 libudev1 libltdl7
+libxxhash-dev       xxhash.h               libxxhash0
+libniftiio-dev      nifti/nifti1_io.h      libniftiio2 libznz-dev libznz3
+zlib1g-dev          zlib.h                 -
+libssl-dev          openssl/evp.h          libssl3
+libcli11-dev        CLI/CLI.hpp            -
+nlohmann-json3-dev  nlohmann/json.hpp      -
+libgtest-dev        gtest/gtest.h          -
+'
+
+# pack_gpu_packages DIR: fetches the packages, where there is a network.
+pack_gpu_packages() {
+  local package header more name all=()
+  while read -r package header more; do
+    [[ -n $package ]] || continue
+    all+=("$package")
+    [[ $more == - ]] || for name in $more; do all+=("$name"); done
+  done <<<"$gpu_packages"
+  mkdir -p -- "$1"
+  say "fetching ${#all[@]} packages into '$1'"
+  for name in "${all[@]}"; do
+    # Some names differ between releases; what is missing at the card is told there.
+    (cd -- "$1" && apt-get download -qq "$name") || printf '    no package %s here\n' "$name"
+  done
+}
+
+unpack_gpu_packages() {
+  local package
+  compgen -G "$1/*.deb" >/dev/null || die "there are no .deb files in '$1'" "scripts/gpu-check --pack DIR fetches them."
+  command -v dpkg >/dev/null || die "no dpkg on this machine to unpack '$1' with"
+  for package in "$1"/*.deb; do dpkg -x "$package" "$build_folder/deps"; done
+}
+
+find_gpu_torch() {
+  local fault
+  torch_folder=${SPILLWAY_TORCH:-}
+  if [[ -z $torch_folder ]]; then
+    torch_folder=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2>/dev/null) ||
+      torch_folder=$(_torch_folder) || die "no torch: python3 has none" "Set SPILLWAY_TORCH to a torch folder (include/ and lib/)."
+  fi
+  fault=$(torch_fault "$torch_folder")
+  [[ -z $fault ]] || die "$fault" "Set SPILLWAY_TORCH to the folder of torch 2.11 with CUDA 13."
+  [[ -e $torch_folder/lib/libtorch_cuda.so ]] || die "torch in '$torch_folder' has no CUDA half"
+}
+
+# Everything that is missing, at once.
+require_gpu_packages() {
+  local package header more folder found missing=()
+  for command in cmake g++; do command -v "$command" >/dev/null || missing+=("$command"); done
+  command -v ninja >/dev/null || command -v make >/dev/null || missing+=("ninja or make")
+  while read -r package header more; do
+    [[ -n $package ]] || continue
+    found=
+    for folder in "$build_folder"/deps/usr/include{,/x86_64-linux-gnu,/aarch64-linux-gnu} /usr/include{,"/$(uname -m)-linux-gnu"} /usr/local/include; do
+      [[ ! -e $folder/$header ]] || found=1
+    done
+    [[ -n $found ]] || missing+=("$package ($header)")
+  done <<<"$gpu_packages"
+  ((${#missing[@]} == 0)) || die "missing on this machine: $(printf '%s, ' "${missing[@]}" | sed 's/, $//')" \
+    "Where there is a network: scripts/gpu-check --pack DIR; then here: scripts/gpu-check --packages DIR."
+}
+
+build_gpu() {
+  local generator=()
+  ! command -v ninja >/dev/null || generator=(-G Ninja)
+  run_step "configuring" "$build_folder/configure.log" cmake -S "$spillway_root" -B "$build_folder" "${generator[@]}" \
+    -DCMAKE_BUILD_TYPE=Release -DSPILLWAY_MPI=OFF -DSPILLWAY_EXAMPLES=OFF -DSPILLWAY_BENCHMARKS=OFF \
+    "-DSPILLWAY_TORCH=$torch_folder" "-DCMAKE_PREFIX_PATH=$build_folder/deps/usr" ||
+    die "CMake could not configure; whole log: $build_folder/configure.log"
+  grep -q '^-- CUDA for libspillway_cuda' "$build_folder/configure.log" ||
+    die "there are no CUDA 13 headers and libraries beside torch or in /usr/local/cuda"
+  run_step "building" "$build_folder/build.log" cmake --build "$build_folder" -j "$(nproc)" \
+    --target spillway spillway_cuda core_cuda_device_test swap_core_test swap_card_test ||
+    die "the build failed; whole log: $build_folder/build.log"
+}
+
+require_card() {
+  local cards
+  cards=$(nvidia-smi -L 2>/dev/null || true)
+  [[ -n $cards ]] || die "no card here: nvidia-smi -L names none" "--build-only ends after the build."
+  say "$cards"
+}
+
+run_gpu_tests() {
+  local test skipped
+  # Unpacked libraries find each other; the system's own come first where it has them.
+  LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$build_folder/deps/usr/lib/$(uname -m)-linux-gnu
+  export LD_LIBRARY_PATH
+  for test in core_cuda_device_test swap_core_test swap_card_test; do
+    run_step "$test" "$out/$test.log" "$build_folder/tests/$test" || die "$test failed; whole log: $out/$test.log"
+    skipped=$(grep -c '^\[  SKIPPED \] .*(' "$out/$test.log" || true)
+    printf '    %s; %s skipped\n' "$(grep -E '^\[==========\] .* ran' "$out/$test.log")" "$skipped"
+  done
+  ! grep -q '^\[  SKIPPED \] CardTest' "$out/swap_card_test.log" ||
+    die "there is a card, but its tests were skipped; see $out/swap_card_test.log"
+}
+
+run_gpu_bench() {
+  say "unet3d, edge $edge, $filters filters, on the card"
+  "$build_folder/bin/spillway" bench paging --device cuda --peers --model unet3d --edge "$edge" --filters "$filters" \
+    --steps "$steps" --json "$out/paging_cuda.json" 2>"$out/bench.log" | tee "$out/paging_cuda.txt" ||
+    die "the benchmark failed: $(tail -n 3 "$out/bench.log")"
+  say "results: $out/paging_cuda.json"
+}

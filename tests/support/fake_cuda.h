@@ -1,0 +1,47 @@
+// A double of the CUDA library: host memory that says it is a card's, with as much of it as it is told.
+#pragma once
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "core/cuda_driver.h"
+
+namespace spillway::testing {
+
+class FakeCudaDriver final : public CudaDriver {
+ public:
+  explicit FakeCudaDriver(int64_t card_bytes) : free_bytes(card_bytes) {}
+
+  void* allocate(int64_t bytes) override {
+    ++asked;
+    if (bytes > free_bytes) return nullptr;
+    free_bytes -= bytes;
+    void* data = std::malloc(static_cast<size_t>(bytes));
+    held[data] = bytes;
+    return data;
+  }
+  void deallocate(void* data) noexcept override {
+    free_bytes += held[data];
+    held.erase(data);
+    std::free(data);
+  }
+  bool is_native(const c10::DataPtr&) const override { return false; }
+  void copy(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, static_cast<size_t>(bytes)); }
+  void set_host_range(char*, int64_t bytes) override { host_bytes = bytes; }
+  std::unique_ptr<Timeline> make_timeline(const std::string& lane) override {
+    return std::make_unique<WorkerTimeline>(lane);
+  }
+  std::unique_ptr<OperatorClock> make_clock() override { return nullptr; }
+  int64_t bytes_outside() override { return outside_bytes; }
+  c10::Allocator* allocator() override { return nullptr; }
+
+  int64_t free_bytes;
+  int64_t outside_bytes = 0;
+  int64_t host_bytes = 0;
+  int64_t asked = 0;
+  std::map<void*, int64_t> held;
+};
+
+}  // namespace spillway::testing

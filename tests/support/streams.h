@@ -1,0 +1,110 @@
+// A double of a device with streams: operators are only queued by the host and run on a lane of their own, copies on
+// others. Nothing orders the three but the edges that a real device's lanes draw, each of which can be left out.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/device_memory.h"
+#include "core/timeline.h"
+#include "tests/support/poison.h"
+
+namespace spillway::testing {
+
+/// The compute queue, with a nap now and then.
+class ComputeQueue {
+ public:
+  explicit ComputeQueue(uint32_t seed) : random_(seed) {}
+  Ticket submit(std::function<void()> work) {
+    std::lock_guard lock(mutex_);
+    const std::chrono::microseconds nap(random_() % 4 == 0 ? random_() % 200 : 0);
+    return lane_.submit([nap, work = std::move(work)] {
+      if (nap.count()) std::this_thread::sleep_for(nap);
+      work();
+    });
+  }
+  /// Done when everything submitted before is.
+  Ticket position() {
+    return lane_.submit([] {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::mt19937 random_;
+  WorkerTimeline lane_{"compute"};
+};
+
+/// The edges between a copy lane and the compute queue.
+struct Edges {
+  bool copy_waits_for_compute = true;
+  bool compute_waits_for_copy = true;
+};
+
+/// A copy stream: late by random times, behind the compute queue's position at submission.
+class StreamTimeline final : public Timeline {
+ public:
+  StreamTimeline(std::shared_ptr<ComputeQueue> compute, uint32_t seed, Edges edges = {})
+      : compute_(std::move(compute)), random_(seed), edges_(edges) {}
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    std::lock_guard lock(mutex_);
+    const std::chrono::microseconds delay(random_() % 300);
+    const Ticket position = edges_.copy_waits_for_compute ? compute_->position() : Ticket();
+    Ticket copied = worker_.submit([=] {
+      position.wait();
+      std::this_thread::sleep_for(delay);
+      std::memcpy(destination, source, static_cast<size_t>(bytes));
+    });
+    return Ticket(std::make_shared<Copy>(std::move(copied), edges_.compute_waits_for_copy ? compute_ : nullptr));
+  }
+
+ private:
+  class Copy final : public QueuedWork {
+   public:
+    Copy(Ticket copied, std::shared_ptr<ComputeQueue> compute)
+        : copied_(std::move(copied)), compute_(std::move(compute)) {}
+    bool done() override { return copied_.done(); }
+    void wait() override { copied_.wait(); }
+    void join() override {
+      if (compute_ && !copied_.done()) (void)compute_->submit([copied = copied_] { copied.wait(); });
+    }
+
+   private:
+    const Ticket copied_;
+    const std::shared_ptr<ComputeQueue> compute_;
+  };
+
+  const std::shared_ptr<ComputeQueue> compute_;
+  std::mutex mutex_;
+  std::mt19937 random_;
+  const Edges edges_;
+  WorkerTimeline worker_{"stream"};
+};
+
+/// Memory that goes back to its pool in the compute queue's order, as a caching allocator's does: what was given back
+/// is poisoned when compute gets there, and handed out again at once.
+class StreamBlocks final : public BlockSource {
+ public:
+  StreamBlocks(Arena& arena, std::shared_ptr<ComputeQueue> compute) : arena_(arena), compute_(std::move(compute)) {}
+  Block* try_take(int64_t charge, Category category) override {
+    void* data = arena_.try_allocate(charge);
+    return data ? new Block{data, charge, nullptr, nullptr, category} : nullptr;
+  }
+  void give_back(Block* block) noexcept override {
+    (void)compute_->submit([data = block->data, bytes = block->charged_bytes] { poison(data, bytes); });
+    arena_.deallocate(block->data, block->charged_bytes);
+    delete block;
+  }
+
+ private:
+  Arena& arena_;
+  const std::shared_ptr<ComputeQueue> compute_;
+};
+
+}  // namespace spillway::testing
