@@ -57,6 +57,22 @@ int64_t workspace_bytes(const Ledger& ledger) {
   return ledger.used_by_category()[static_cast<size_t>(Category::workspace)];
 }
 
+/// The overload that takes the results after the arguments and has a kernel that fills them.
+std::optional<c10::OperatorHandle> out_variant_of(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  const size_t count = schema.arguments().size();
+  for (const std::string& overload : {std::string("out"), schema.overload_name() + "_out", std::string("grad_input")}) {
+    auto found = c10::Dispatcher::singleton().findSchema({schema.name(), overload});
+    if (!found || !found->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+    const std::vector<c10::Argument>& arguments = found->schema().arguments();
+    bool alike = arguments.size() == count + schema.returns().size();
+    for (size_t a = 0; alike && a < arguments.size(); ++a)
+      alike = a < count ? *arguments[a].type() == *schema.arguments()[a].type() : arguments[a].is_out();
+    if (alike) return found;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<Range> ranges(int64_t total, int64_t step) {
@@ -69,6 +85,7 @@ WindowCall::WindowCall(Session::State* session, const c10::OperatorHandle& op, c
                        OperatorArguments arguments, std::span<const PageUse> streamed)
     : session_(session),
       op_(op),
+      out_op_(out_variant_of(op)),
       keys_(keys),
       arguments_(arguments),
       streamed_(streamed),
@@ -157,16 +174,27 @@ bool WindowCall::view(Window& window) {
   return true;
 }
 
-std::vector<at::Tensor> WindowCall::kernel(std::vector<c10::IValue> arguments) {
+void WindowCall::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   OperatorObserver* observer = session_ ? session_->options.observer.get() : nullptr;
-  const std::vector<c10::IValue> observed = observer ? arguments : std::vector<c10::IValue>();  // outlive the call
+  if (!observer) return op.redispatchBoxed(keys_, &stack);
+  const torch::jit::Stack arguments = stack;  // outlive the call
+  observer->before(op, stack);
+  op.redispatchBoxed(keys_, &stack);
+  observer->after(op, stack);
+}
+
+std::vector<at::Tensor> WindowCall::kernel(std::vector<c10::IValue> arguments) {
   torch::jit::Stack stack = std::move(arguments);
-  if (observer) observer->before(op_, stack);
-  op_.redispatchBoxed(keys_, &stack);
-  if (observer) observer->after(op_, stack);
+  call(op_, stack);
   std::vector<at::Tensor> results;
   for (c10::IValue& value : stack) results.push_back(std::move(value).toTensor());
   return results;
+}
+
+void WindowCall::kernel_into(std::vector<c10::IValue> arguments, const std::vector<at::Tensor>& results) {
+  torch::jit::Stack stack = std::move(arguments);
+  for (const at::Tensor& result : results) stack.emplace_back(result);
+  call(*out_op_, stack);
 }
 
 void WindowCall::begin_attempt() {

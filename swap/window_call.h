@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -83,6 +84,10 @@ class WindowCall {
   void fill(const at::Tensor& destination, const at::Tensor& part);
   /// Runs the operator's own kernel on windows.
   std::vector<at::Tensor> kernel(std::vector<c10::IValue> arguments);
+  /// The same, its results into tensors of their sizes and types, taken by replace(): saves the copy that write() is.
+  /// Only where can_write_results().
+  void kernel_into(std::vector<c10::IValue> arguments, const std::vector<at::Tensor>& results);
+  bool can_write_results() const { return out_op_.has_value(); }
 
   // Between attempts.
 
@@ -108,6 +113,7 @@ class WindowCall {
   };
 
   at::Tensor take(const at::Tensor& part, Access access);
+  void call(const c10::OperatorHandle& op, torch::jit::Stack& stack);
   bool view(Window& window);
   void begin_attempt();
   void finish_attempt();
@@ -119,6 +125,7 @@ class WindowCall {
 
   Session::State* const session_;
   const c10::OperatorHandle& op_;
+  const std::optional<c10::OperatorHandle> out_op_;
   const c10::DispatchKeySet keys_;
   const OperatorArguments arguments_;
   const std::span<const PageUse> streamed_;

@@ -51,6 +51,14 @@ class ElementwisePlan final : public WindowPlan {
     for (size_t r = 0; r < results.size(); ++r)
       if (schema_.returns()[r].alias_info()) results[r] = aliased(call.arguments(), r);
     for (const Range& range : ranges(model_.numel(), step_)) {
+      if (results.size() == 1 && results[0].defined() && !schema_.returns()[0].alias_info() &&
+          call.can_write_results()) {
+        call.attempt([&] {
+          call.kernel_into(arguments(call, range), {call.replace(flat(results[0]).narrow(0, range.begin, range.size))});
+          return 0;
+        });
+        continue;
+      }
       const std::vector<at::Tensor> windows = call.attempt([&] { return call.kernel(arguments(call, range)); });
       for (size_t r = 0; r < results.size(); ++r) {
         if (schema_.returns()[r].alias_info()) continue;

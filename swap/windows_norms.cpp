@@ -57,12 +57,18 @@ class NormPlan final : public WindowPlan {
     std::vector<at::Tensor> results(3);
     for (const Range& range : ranges(groups_, step_)) {
       std::vector<at::Tensor> statistics;
-      const std::vector<at::Tensor> windows =
-          call.attempt([&] { return call.kernel(arguments(call, range, statistics)); });
+      const bool in_place = call.can_write_results() && results[0].defined();
+      const std::vector<at::Tensor> windows = call.attempt([&] {
+        if (!in_place) return call.kernel(arguments(call, range, statistics));
+        std::vector<at::Tensor> places = places_for(call, results, range);
+        call.kernel_into(arguments(call, range, statistics), places);
+        return places;
+      });
       for (size_t i = 0; i < statistics.size(); i += 2) statistics[i].copy_(statistics[i + 1]);
       for (size_t r = 0; r < results.size(); ++r) {
         if (!windows[r].defined()) continue;
         const bool large = kind_.results[r] == Follows::activations;
+        if (large && in_place) continue;
         if (!results[r].defined())
           results[r] = large ? call.output(static_cast<int32_t>(r), model_.sizes(), at::MemoryFormat::Contiguous,
                                            windows[r].scalar_type())
@@ -84,6 +90,19 @@ class NormPlan final : public WindowPlan {
     if (follows == Follows::activations) return whole.narrow(1, range.begin * k, range.size * k);
     if (follows == Follows::groups) return whole.narrow(1, range.begin, range.size);
     return whole.narrow(0, range.begin * k, range.size * k);
+  }
+
+  /// Where the kernel writes its results: the large one's window, and small ones that are copied from.
+  std::vector<at::Tensor> places_for(WindowCall& call, const std::vector<at::Tensor>& results,
+                                     const Range& range) const {
+    std::vector<at::Tensor> places;
+    for (size_t r = 0; r < results.size(); ++r) {
+      const bool empty = results[r].numel() == 0;
+      const at::Tensor box = empty ? results[r] : part(results[r], kind_.results[r], range);
+      places.push_back(kind_.results[r] == Follows::activations ? call.replace(box)
+                                                                : at::empty(box.sizes(), box.options()));
+    }
+    return places;
   }
 
   /// `statistics` gets each running statistic and the copy of it that the kernel updates, since an attempt that runs

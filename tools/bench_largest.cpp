@@ -8,6 +8,7 @@
 #include "runtime/largest_edge.h"
 #include "runtime/model_info.h"
 #include "runtime/train.h"
+#include "tools/bench_stock.h"
 #include "tools/command.h"
 #include "tools/json_file.h"
 
@@ -43,6 +44,7 @@ int bench_largest(TrainFlags flags, const std::vector<double>& percents, const s
   if (!flags.data.empty() || !flags.shape.empty() || info.input != InputKind::volumes)
     throw BadRequest(
         "--largest makes volumes of its own, of one edge after another; it goes without --data and --shape");
+  open_device_for(flags.resolve(1), "");
   const int64_t base = flags.edge.value_or(info.size);
   const EdgeNeed at_base = measure(flags, base);
   const auto usable = static_cast<int64_t>(kUsable * static_cast<double>(discover_host().memory_bytes));

@@ -43,6 +43,29 @@ double median(std::vector<double> values) {
   return n == 0 ? 0 : n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
+constexpr const char* kObserver = "observer";
+
+/// A step without a budget, in a process whose memory goes with it.
+int serve_observation(const RunContext& context) {
+  return serve([] { return json(); },
+               [&] {
+                 const Observation observed = observe(context);
+                 return json{{"peak_bytes", observed.peak_bytes},
+                             {"floor_bytes", observed.floor_bytes},
+                             {"floor_operator", observed.floor_operator},
+                             {"floor_operator_bytes", observed.floor_operator_bytes},
+                             {"step_seconds", observed.step_seconds}};
+               });
+}
+
+Observation observation_of(const json& answer) {
+  return {.peak_bytes = answer["peak_bytes"],
+          .floor_bytes = answer["floor_bytes"],
+          .floor_operator = answer["floor_operator"],
+          .floor_operator_bytes = answer["floor_operator_bytes"],
+          .step_seconds = answer["step_seconds"]};
+}
+
 int serve_budget(const RunContext& context, int64_t budget_bytes) {
   TrainingRun run(context, budget_bytes, 1);
   double waited = 0;
@@ -246,12 +269,13 @@ int bench_paging(Options& options) {
   train_options.deterministic = true;
   use_deterministic_algorithms(train_options);
   open_device_for(train_options, options.worker);
-  RunContext context = make_context(train_options, {});
+  const RunContext context = make_context(train_options, {});
   if (is_stock(options.worker)) return serve_stock(context, options.worker);
+  if (options.worker == kObserver) return serve_observation(context);
   if (!options.worker.empty())
     return serve_budget(context, options.worker == "none" ? kUnlimitedBytes : std::stoll(options.worker));
 
-  const Observation observed = observe(context);
+  const Observation observed = observation_of(Worker("observer", worker_arguments(options, kObserver)).finish());
   train_options.host_budget = in_bytes(train_options.host_budget, observed);
   std::vector<Variant> variants;
   variants.push_back({.name = std::string(kStock)});
