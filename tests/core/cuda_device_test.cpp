@@ -65,7 +65,6 @@ TEST(CudaDeviceTest, MemoryWithoutATensorIsChargedToo) {
 /// Gives back what it holds, one after another.
 struct Holder final : Reclaimer {
   void reclaim(int64_t) override { throw OutOfBudget("nothing can leave", 0, 0); }
-  void released(Block*) noexcept override {}
   bool relieve(int64_t) override {
     if (held.empty()) return false;
     held.pop_back();
