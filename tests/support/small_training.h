@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "swap/optim.h"
@@ -42,6 +43,8 @@ struct Trained {
   std::vector<std::vector<char>> state;
   SessionStats stats;
   int64_t floor_bytes = 0;
+  /// By operator of the last planned trace: arguments, and outputs with scratch. All but what is no page.
+  std::vector<std::pair<int64_t, int64_t>> operator_bytes;
 };
 
 struct Training {
@@ -83,6 +86,8 @@ inline Trained train(const Training& training, const std::optional<SessionOption
   if (session) {
     result.stats = session->stats();
     result.floor_bytes = session->trace()->floor_bytes();
+    for (const OperatorRecord& op : session->trace()->operators)
+      result.operator_bytes.emplace_back(op.leased_bytes, op.own_bytes);
   }
   // Read inside the Session: while others are open, what stays after it may be absent.
   auto keep = [&](const at::Tensor& tensor) {

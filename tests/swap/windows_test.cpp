@@ -105,6 +105,7 @@ void expect_split(const std::vector<std::string>& operators, Bits bits, const st
     expect_equal(split.results, plain.results);
   else
     expect_close(split.results, plain.results);
+  EXPECT_TRUE(at::equal(split.results[0], plain.results[0])) << "going forward, bits are equal";
 
   EXPECT_LT(split.floor_bytes, whole.floor_bytes);
   for (bool prefetch : {true, false})
