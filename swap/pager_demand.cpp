@@ -16,18 +16,19 @@ void Pager::work_ahead_of_demand() {
   if (!fits(budget / 4)) clean_ahead(budget / 4);
 }
 
-/// Copies out the least recently used pages until the first `bytes` of them are clean or on their way.
+/// Copies out, of the least recently used `bytes` on the device, what could leave but is neither clean nor on its way.
+/// All that holds room counts, what is coming in too: else this would end at what is in use, again after every write.
 void Pager::clean_ahead(int64_t bytes) {
   std::vector<Page*> oldest;
   for (auto& [id, page] : pages_)
-    if (page->block && !page->leases && !page->ended && page->bytes >= small_bytes_ &&
-        page->next_use == kNextUseUnknown)
-      oldest.push_back(page.get());
+    if ((page->block || page->incoming) && !page->ended) oldest.push_back(page.get());
   std::sort(oldest.begin(), oldest.end(), [](Page* a, Page* b) { return a->last_use < b->last_use; });
   for (Page* page : oldest) {
     if (bytes <= 0) return;
-    bytes -= page->bytes;
-    if (!page->clean && !page->outgoing && !try_page_out(*page)) return;
+    bytes -= DeviceMemory::charge_of(page->bytes);
+    const bool dirty = page->block && !page->clean && !page->outgoing;
+    const bool could_leave = !page->leases && page->bytes >= small_bytes_ && page->next_use == kNextUseUnknown;
+    if (dirty && could_leave && !try_page_out(*page)) return;
   }
 }
 
