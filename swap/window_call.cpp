@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/memory_range.h"
 #include "swap/session_state.h"
 #include "swap/storage_page.h"
 #include "swap/windows_layout.h"
@@ -31,7 +32,7 @@ std::vector<int64_t> memory_order(const at::Tensor& part) {
 }
 
 /// Dense, its elements in the order of the part's.
-at::Tensor packed_like(const at::Tensor& part) {
+std::vector<int64_t> packed_strides(const at::Tensor& part) {
   std::vector<int64_t> strides(static_cast<size_t>(part.dim()));
   const std::vector<int64_t> order = memory_order(part);
   int64_t stride = 1;
@@ -39,7 +40,15 @@ at::Tensor packed_like(const at::Tensor& part) {
     strides[static_cast<size_t>(*d)] = stride;
     stride *= part.size(*d);
   }
-  return at::empty_strided(part.sizes(), strides, part.options().requires_grad(false));
+  return strides;
+}
+
+at::Tensor packed_like(const at::Tensor& part) {
+  return at::empty_strided(part.sizes(), packed_strides(part), part.options().requires_grad(false));
+}
+
+std::vector<int64_t> strides_of(at::IntArrayRef sizes, at::MemoryFormat format) {
+  return at::empty(sizes, at::TensorOptions(at::kMeta).memory_format(format)).strides().vec();
 }
 
 WindowCopy copy_of(const at::Tensor& part, const at::Tensor& memory) {
@@ -79,6 +88,21 @@ std::vector<Range> ranges(int64_t total, int64_t step) {
   std::vector<Range> all;
   for (int64_t begin = 0; begin < total; begin += step) all.push_back({begin, std::min(step, total - begin)});
   return all;
+}
+
+at::Tensor shape_alone(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type) {
+  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type));
+  auto range = std::make_shared<MemoryRange>(reserve_memory(static_cast<int64_t>(bytes)));
+  void* data = range->data();
+  return at::for_blob(data, sizes).strides(strides).options(type).deleter([range](void*) {}).make_tensor();
+}
+
+at::Tensor shape_alone(const at::Tensor& part) {
+  return shape_alone(part.sizes(), packed_strides(part), part.scalar_type());
+}
+
+at::Tensor shape_alone(at::IntArrayRef sizes, at::MemoryFormat format, at::ScalarType type) {
+  return shape_alone(sizes, strides_of(sizes, format), type);
 }
 
 WindowCall::WindowCall(Session::State* session, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -137,10 +161,6 @@ void WindowCall::write(const at::Tensor& part, const at::Tensor& value) {
     on_device(part, *page).copy_(value);
   else
     session_->pager.write_window(*page, copy_of(part, value), value.const_data_ptr());
-}
-
-at::Tensor WindowCall::shape(const at::Tensor& part) {
-  return packed_like(part);
 }
 
 at::Tensor WindowCall::take(const at::Tensor& part, Access access) {
@@ -240,8 +260,7 @@ at::Tensor WindowCall::output(int32_t index, at::IntArrayRef sizes, at::IntArray
 }
 
 at::Tensor WindowCall::output(int32_t index, at::IntArrayRef sizes, at::MemoryFormat format, at::ScalarType type) {
-  const at::Tensor model = at::empty(sizes, at::TensorOptions(type).device(at::kMeta).memory_format(format));
-  return output(index, sizes, model.strides(), type);
+  return output(index, sizes, strides_of(sizes, format), type);
 }
 
 int64_t WindowCall::own_bytes() {

@@ -42,6 +42,14 @@ struct Range {
 /// 0 … total in steps; the last range is what is left.
 std::vector<Range> ranges(int64_t total, int64_t step);
 
+/// For operators that look at an argument's shape alone: addresses without memory behind them, which read as zero.
+/// Throws std::system_error where there are not so many addresses.
+at::Tensor shape_alone(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type);
+/// The same, dense, its elements in the order of the part's.
+at::Tensor shape_alone(const at::Tensor& part);
+/// The same, contiguous in `format`.
+at::Tensor shape_alone(at::IntArrayRef sizes, at::MemoryFormat format, at::ScalarType type);
+
 /// Gives a plan its windows. A window of a resident page is a view where its bytes are one run, else a copy; a window
 /// of an absent page is copied from the host. When views keep so much resident that a window does not fit, the rest of
 /// the operator uses copies only, which need no page resident: own_bytes() counts that need, whatever was resident now.
@@ -78,8 +86,6 @@ class WindowCall {
   at::Tensor update(const at::Tensor& part) { return take(part, Access::update); }
   /// Undefined, and written back.
   at::Tensor replace(const at::Tensor& part) { return take(part, Access::replace); }
-  /// Undefined, for operators that look at its shape alone.
-  at::Tensor shape(const at::Tensor& part);
   /// Copies a part into a tensor of the same shape.
   void fill(const at::Tensor& destination, const at::Tensor& part);
   /// Runs the operator's own kernel on windows.

@@ -4,7 +4,7 @@
 
 namespace spillway {
 
-inline constexpr int64_t kDefaultSplitBytes = 96 << 20;
+inline constexpr int64_t kDefaultSplitBytes = 224 << 20;
 
 /// When operators are split, and how finely.
 ///
@@ -14,10 +14,11 @@ inline constexpr int64_t kDefaultSplitBytes = 96 << 20;
 /// whole (windows are made so); their gradients are sums over windows in a fixed order, and differ from the whole
 /// operator's by rounding.
 struct WindowSizes {
-  /// An operator is split when the tensors that it could use window by window have more bytes than this.
+  /// An operator is split when what it could use window by window has more bytes than this: its large tensors, and
+  /// what a convolution's kernel makes of them.
   int64_t split_bytes;
-  /// Bytes of all of them in one window, about; a window is at least one plane, channel or slice.
-  int64_t window_bytes() const { return split_bytes / 2; }
+  /// Bytes of an operator's tensors in one window, about; a window is at least one plane, channel or slice.
+  int64_t window_bytes() const { return split_bytes / 4; }
 };
 
 }  // namespace spillway

@@ -89,7 +89,7 @@ class PlanesPlan final : public WindowPlan {
       if (kind_.arguments[a] == Touch::whole) continue;
       const at::Tensor part =
           as_planes(window[a].toTensor(), kind_.spatial).narrow(0, range.begin, range.size).unsqueeze(0);
-      window[a] = kind_.arguments[a] == Touch::windows ? call.read(part) : call.shape(part);
+      window[a] = kind_.arguments[a] == Touch::windows ? call.read(part) : shape_alone(part);
     }
     if (kind_.input_size >= 0) {
       std::vector<int64_t> sizes = window[static_cast<size_t>(kind_.input_size)].toIntVector();

@@ -50,8 +50,8 @@ void TrainFlags::add_model_flags(CLI::App& command) {
     command.add_option(number.flag, this->*number.asked, str(number.meaning, "; default ", defaults(number.own)));
   command
       .add_option("--split", split,
-                  "Operators whose large tensors together exceed this run window by window, so that the smallest "
-                  "feasible budget falls below them: a size, or off")
+                  "Operators that need more than this at once run window by window, so that the smallest feasible "
+                  "budget falls to about this: a size, or off")
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Of weights, data order, dropout and synthetic data")
       ->capture_default_str();

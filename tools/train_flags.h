@@ -14,7 +14,8 @@ namespace spillway::tools {
 struct TrainFlags {
   TrainOptions options;
   std::optional<int64_t> edge, cases, batch, filters, hidden, layers, classes;
-  std::string shape, budget = "none", split = "96MiB", host_budget = "none", device = "auto", data;
+  std::string shape, budget = "none", host_budget = "none", device = "auto", data;
+  std::string split = std::to_string(kDefaultSplitBytes >> 20) + "MiB";
   std::string strategy = "hybrid", grad_worker_frac = "auto", conv_factors = "auto";
   double lr = 0, damping = 0;
   std::optional<double> weight_decay;

@@ -323,6 +323,14 @@ TEST(WindowsTest, ConvolutionsOfImagesAndSignals) {
   });
 }
 
+TEST(WindowsTest, GradientsOfInputAndWeightApart) {
+  for (int64_t batch : {1, 2})
+    expect_split({"aten::convolution_backward"}, batch == 1 ? Bits::equal : Bits::close, [batch] {
+      auto x = leaf({batch, 16, 6, 6, 6}), w = leaf({16, 16, 1, 4, 4}), b = leaf({16});
+      return with_gradients(at::conv3d(x, w, b, 1, {0, 2, 2}), {x, w, b});
+    });
+}
+
 TEST(WindowsTest, GradientsThatNobodyWantsAreNotMade) {
   expect_split({"aten::convolution_backward"}, Bits::close, [] {
     auto x = at::randn({1, 8, 24, 24, 24}), w = leaf({8, 8, 3, 3, 3});
