@@ -65,6 +65,7 @@ class Simulation {
     index_ = i;
     const OperatorRecord& op = trace_.operators[static_cast<size_t>(i)];
     operator_ = &op;
+    copies_only_ = false;
     unpaged_ = op.unpaged_bytes;
     for (int32_t s : op.touched)
       if (!place(s).resident && !place(s).incoming && slot(s).birth != i && fits(slot(s).bytes)) demand(s);
@@ -136,6 +137,7 @@ class Simulation {
       int32_t victim = choose_victim(-1, /*clean_only=*/false);
       if (victim < 0) {
         if (make_progress()) continue;
+        if (operator_ && !std::exchange(copies_only_, true)) continue;
         result_.feasible = false;
         return;
       }
@@ -365,10 +367,8 @@ class Simulation {
   Place& place(int32_t s) { return places_[static_cast<size_t>(s)]; }
   const Slot& slot(int32_t s) const { return trace_.slots[static_cast<size_t>(s)]; }
   bool leased(int32_t s) const {
-    if (!operator_) return false;
-    for (const auto* used : {&operator_->touched, &operator_->streamed})
-      if (std::find(used->begin(), used->end(), s) != used->end()) return true;
-    return false;
+    auto among = [s](const std::vector<int32_t>& used) { return std::find(used.begin(), used.end(), s) != used.end(); };
+    return operator_ && (among(operator_->touched) || (!copies_only_ && among(operator_->streamed)));
   }
   bool writes(int32_t s, int32_t i) const {
     return std::binary_search(slot(s).writes.begin(), slot(s).writes.end(), i);
@@ -392,6 +392,7 @@ class Simulation {
   std::vector<std::pair<double, int64_t>> lingering_;  // of slots that died while copied: end of the copy, bytes
   std::unordered_map<int32_t, bool> copied_;
   const OperatorRecord* operator_ = nullptr;  // that runs: what it uses stays
+  bool copies_only_ = false;                  // but for what it streams, when nothing else can go
   int32_t index_ = -1;
   size_t next_page_in_ = 0;
   int64_t held_ = 0;

@@ -264,6 +264,15 @@ TEST(ScheduleTest, BringsBackWhatIsStreamedWhereItsRoomIsNotNeededSooner) {
   EXPECT_EQ(wide.bytes_out + wide.bytes_in, 0);
 }
 
+TEST(ScheduleTest, WhatIsStreamedLeavesWhenItsOperatorNeedsTheRoomForItself) {
+  StepTrace trace = streamed_step(1000);
+  trace.operators[3].own_bytes = 1500;  // reads slot 1, which found room when it was made
+  ASSERT_LE(trace.floor_bytes(), 2200);
+  const Schedule schedule = make_schedule(trace, {.budget_bytes = 2200, .replay = false});
+  EXPECT_GT(schedule.predicted_seconds, 0);
+  EXPECT_LE(*std::max_element(schedule.held.begin(), schedule.held.end()), 2200);
+}
+
 TEST(ScheduleTest, WhatIsStreamedOnceMoreIsFetchedAheadWhereThatHidesTheCopy) {
   // Two of four slots fit; each is streamed for the last time, while the link idles behind long operators.
   StepTrace trace;
