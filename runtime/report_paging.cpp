@@ -21,6 +21,7 @@ std::string bound_sentence(const PagingSummary& p) {
   else
     text += str("Computing bounds it: no schedule is faster than ", format_seconds(p.bound_seconds),
                 ", every operator at its shortest. ");
+  if (p.predicted_seconds <= 0) return text + "No schedule fits the budget, so pages come and go on demand.</p>\n";
   text += str("Predicted are ", format_seconds(p.predicted_seconds), ", of which operators wait ",
               format_seconds(p.exposed_seconds), " for copies",
               waits ? ": a larger budget, or a faster link, would help." : ".");

@@ -118,7 +118,7 @@ std::optional<Prediction> predict(const TrainResult& result, const Session& sess
   for (const std::string& kind : result.step_kinds)
     if (int64_t count = ++counts[kind]; count >= counts[prediction.kind]) prediction.kind = kind;
   const Schedule* schedule = session.schedule(prediction.kind);
-  if (!schedule) return std::nullopt;
+  if (!schedule || schedule->predicted_seconds <= 0) return std::nullopt;  // none fits the budget: all on demand
   prediction.step_seconds = schedule->predicted_seconds;
   prediction.bound_seconds = schedule->bound_seconds;
   for (const StepTrace* trace : session.traces())

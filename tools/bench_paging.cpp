@@ -81,11 +81,11 @@ int serve_budget(const RunContext& context, int64_t budget_bytes) {
         const SessionStats stats = run.session().stats();
         const Schedule* schedule = run.session().schedule("plain");
         const double bound = schedule ? schedule->bound_seconds : 0;
-        const double predicted = schedule ? schedule->predicted_seconds : 0;
+        const bool planned = schedule && schedule->predicted_seconds > 0;  // else no schedule fits the budget
         return json{{"sha256", weights_sha256(run.task().module())},
                     {"peak_bytes", stats.peak_bytes},
                     {"bound_seconds", bound},
-                    {"predicted_seconds", predicted},
+                    {"predicted_seconds", planned ? json(schedule->predicted_seconds) : json(nullptr)},
                     {"replays", stats.pager.replays},
                     {"bytes_out", stats.pager.bytes_out},
                     {"bytes_in", stats.pager.bytes_in}};
@@ -226,10 +226,13 @@ json report(const TrainOptions& options, const Observation& observed, const std:
     const bool equal = v.losses == unlimited.losses && v.last["sha256"] == unlimited.last["sha256"];
     const double step = median(v.seconds);
     const bool limited = v.budget_bytes != kUnlimitedBytes;
-    const double bound = v.last["bound_seconds"], predicted = v.last["predicted_seconds"];
-    std::printf("%11s %12s %12s %8.3f s %9.3f %12.3f %8.3f %8.3f s %8.4f s %8lld %10s\n", v.name.c_str(),
+    const double bound = v.last["bound_seconds"];
+    const json& predicted = v.last["predicted_seconds"];
+    char as_planned[32] = "-";
+    if (!predicted.is_null()) std::snprintf(as_planned, sizeof as_planned, "%.3f s", predicted.get<double>());
+    std::printf("%11s %12s %12s %8.3f s %9.3f %12.3f %8.3f %10s %8.4f s %8lld %10s\n", v.name.c_str(),
                 format_bytes(v.budget_bytes).c_str(), format_bytes(v.last["peak_bytes"]).c_str(), step,
-                step / median(stock.seconds), step / median(unlimited.seconds), step / bound, predicted, v.exposed,
+                step / median(stock.seconds), step / median(unlimited.seconds), step / bound, as_planned, v.exposed,
                 v.last["replays"].get<long long>(), equal ? "yes" : "NO");
     rows.push_back({{"budget_percent", limited ? json(v.percent) : json(nullptr)},
                     {"budget_bytes", limited ? json(v.budget_bytes) : json(nullptr)},
