@@ -34,6 +34,8 @@ class BudgetAllocator final : public CUDAAllocator {
   /// The native allocator knows its memory by its own deleter.
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override {
     if (data.get_deleter() != tensors_.deleter()) return native_->recordStream(data, stream);
+    TORCH_CHECK(!tensors_.is_managed(data), "[cuda] a tensor of the unified engine is used on one stream; it cannot ",
+                "be recorded for another");
     c10::DataPtr as_native(data.get(), data.get(), native_->raw_deleter(), data.device());
     native_->recordStream(as_native, stream);
     as_native.release_context();

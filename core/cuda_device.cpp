@@ -34,6 +34,13 @@ OpenCudaDriver load_library() {
   return open;
 }
 
+/// Smaller tensors would share the driver's pages with others, which would move with them.
+constexpr int64_t kLeastManagedBytes = 64 << 10;
+
+int64_t data_bytes(int64_t charge) {
+  return charge - static_cast<int64_t>(sizeof(Block));
+}
+
 CudaDriver* open_driver(int index, TensorMemory* tensors) {
   std::string error;
   CudaDriver* driver = load_library()(index, tensors, &error);
@@ -68,14 +75,55 @@ CudaDevice::CudaDevice(int index, const MakeDriver& make_driver)
 }
 
 Block* CudaDevice::try_take(int64_t charge, Category category) {
-  void* data = driver_->allocate(charge - static_cast<int64_t>(sizeof(Block)));
+  const int64_t bytes = data_bytes(charge);
+  void* managed = take_managed(bytes);
+  void* data = managed ? managed : driver_->allocate(bytes);
   if (!data) return nullptr;
-  return new OwnedBlock{{data, charge, nullptr, nullptr, category}, this};
+  return new OwnedBlock{{data, charge, nullptr, nullptr, category, /*stays=*/managed != nullptr}, this};
 }
 
 void CudaDevice::give_back(Block* block) noexcept {
-  driver_->deallocate(block->data);
+  if (block->stays)
+    give_back_managed(block->data, data_bytes(block->charged_bytes));
+  else
+    driver_->deallocate(block->data);
   delete static_cast<OwnedBlock*>(block);
+}
+
+void CudaDevice::use_managed_memory(bool use) {
+  std::lock_guard lock(mutex_);
+  if (use && !managed_) {
+    try {
+      managed_.emplace(driver_->reserve_managed());
+    } catch (const std::runtime_error& error) {
+      throw DeviceError(str("[cuda] no Unified Memory: ", error.what()));
+    }
+  }
+  use_managed_ = use;
+  if (!use && managed_ && managed_->blocks == 0) managed_.reset();
+}
+
+/// nullptr: this memory is not to be managed, or no range of it is free.
+void* CudaDevice::take_managed(int64_t bytes) {
+  if (bytes < kLeastManagedBytes) return nullptr;
+  char* data = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    if (!use_managed_) return nullptr;
+    driver_->require_compute_stream();
+    const std::optional<int64_t> offset = managed_->free.take(round_up(bytes, kLeastManagedBytes));
+    if (!offset) return nullptr;
+    ++managed_->blocks;
+    data = managed_->range.data() + *offset;
+  }
+  driver_->bring(data, bytes);
+  return data;
+}
+
+void CudaDevice::give_back_managed(void* data, int64_t bytes) noexcept {
+  std::lock_guard lock(mutex_);
+  managed_->free.give(static_cast<char*>(data) - managed_->range.data(), round_up(bytes, kLeastManagedBytes));
+  if (--managed_->blocks == 0 && !use_managed_) managed_.reset();
 }
 
 void CudaDevice::release_block(void* context) {
@@ -85,6 +133,11 @@ void CudaDevice::release_block(void* context) {
 
 Block* CudaDevice::find_block(const c10::DataPtr& data) const {
   return data.get() && data.get_deleter() == &release_block ? static_cast<OwnedBlock*>(data.get_context()) : nullptr;
+}
+
+bool CudaDevice::is_managed(const c10::DataPtr& data) const {
+  const Block* block = find_block(data);
+  return block && block->stays;
 }
 
 c10::DataPtr CudaDevice::wrap_block(Block* block) {
@@ -141,6 +194,10 @@ std::unique_ptr<Timeline> CudaDevice::make_timeline(std::string_view lane) {
 }
 
 void CudaDevice::charge_outside() {
+  {
+    std::lock_guard lock(mutex_);
+    if (managed_) return;  // what of it is on the card now, only the driver knows
+  }
   const int64_t now = std::max<int64_t>(0, driver_->bytes_outside());
   if (now < charged_outside_)
     ledger().refund(charged_outside_ - now, Category::other);

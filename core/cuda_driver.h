@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "core/memory_range.h"
 #include "core/operator_clock.h"
 #include "core/timeline.h"
 
@@ -16,6 +17,8 @@ class TensorMemory {
   virtual ~TensorMemory() = default;
   virtual c10::DataPtr allocate(size_t bytes) = 0;
   virtual c10::DeleterFnPtr deleter() const = 0;
+  /// Whether memory with that deleter is managed, so that the native allocator does not know it.
+  virtual bool is_managed(const c10::DataPtr& data) const = 0;
   /// Memory without a DataPtr, for kernels that ask so.
   virtual void* allocate_raw(size_t bytes) = 0;
   /// False: the memory is none of allocate_raw().
@@ -36,6 +39,13 @@ class CudaDriver {
   virtual bool is_native(const c10::DataPtr& data) const = 0;
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
   /// Lanes made from now on pin what they use of this host memory, chunk by chunk as it is used first.
+  /// Managed memory, preferably on the card: addresses alone until they are used. Given back when no copy or operator
+  /// uses it any more, for which it waits. Throws std::runtime_error when this card cannot page, or has no addresses.
+  virtual MemoryRange reserve_managed() = 0;
+  /// Brings managed memory to the card in compute's order: it is about to be written there.
+  virtual void bring(void* data, int64_t bytes) noexcept = 0;
+  /// Throws as allocate() does on another stream than compute's.
+  virtual void require_compute_stream() const = 0;
   virtual void set_host_range(char* data, int64_t bytes) = 0;
   virtual std::unique_ptr<Timeline> make_timeline(const std::string& lane) = 0;
   virtual std::unique_ptr<OperatorClock> make_clock() = 0;

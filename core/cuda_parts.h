@@ -19,6 +19,11 @@ struct WrappedAllocator {
 /// else to the native one. For the rest of the process: LibTorch keeps pointers to it.
 WrappedAllocator wrap_allocator(int index, TensorMemory& tensors);
 
+/// Managed memory whose preferred place is the card `index`. Throws std::runtime_error when that card cannot page.
+MemoryRange reserve_managed(int index);
+/// Moves managed memory to the stream's card or to the host, in the stream's order. Throws c10::Error.
+void prefetch(void* data, int64_t bytes, Side to, const c10::Stream& stream);
+
 /// Host memory that is pinned chunk by chunk, as copies use it first, and unpinned at its end. Thread-safe.
 class PinnedRange {
  public:

@@ -24,6 +24,12 @@ std::atomic<Device*>* place_of(c10::Device device) noexcept {
 
 }  // namespace
 
+void Device::use_managed_memory(bool use) {
+  if (use)
+    throw BadRequest(str("the unified engine pages by CUDA's Unified Memory, which ", torch_device_.str(),
+                         " does not have; use a card (--device cuda) or the gate engine (--engine gate)"));
+}
+
 void Device::install(c10::Allocator* allocator) {
   allocator_ = allocator;
   *place_of(torch_device_) = this;

@@ -38,6 +38,9 @@ class Device {
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
   /// Memory of the host that the device copies from and to at full speed. At most `capacity_bytes`, perhaps less.
   virtual MemoryRange reserve_host_memory(int64_t capacity_bytes) = 0;
+  /// Whether tensors of 64 KiB and more that are born from now on get managed memory, whose blocks stay. Throws
+  /// BadRequest where there is no such memory.
+  virtual void use_managed_memory(bool use);
   /// A copy lane between the device and the memory reserved last, beside the operators of the calling thread.
   virtual std::unique_ptr<Timeline> make_timeline(std::string_view lane) = 0;
   /// nullptr where the host sees how long operators take.

@@ -85,6 +85,12 @@ void DeviceMemory::free(Block* block) noexcept {
   ledger_.refund(charged_bytes, category);
 }
 
+bool DeviceMemory::try_unpark(Block* block, Category category) noexcept {
+  if (!ledger_.try_charge(block->charged_bytes, category)) return false;
+  block->category = category;
+  return true;
+}
+
 void DeviceMemory::recategorize(Block* block, Category category) noexcept {
   if (block->category == category) return;
   ledger_.recategorize(block->charged_bytes, block->category, category);

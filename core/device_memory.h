@@ -19,6 +19,7 @@ struct alignas(64) Block {
   std::atomic<PageKeeper*> keeper;  ///< of the block's page; nullptr while no page is registered for the block
   void* page;                       ///< the keeper's
   Category category;
+  bool stays = false;  ///< managed memory: the address serves host and device, so the owner keeps it wherever bytes are
 
   static Block* of(void* data) noexcept { return reinterpret_cast<Block*>(static_cast<char*>(data) - sizeof(Block)); }
 };
@@ -84,6 +85,12 @@ class DeviceMemory {
   /// Returns the block to its source and its charge to the ledger.
   void free(Block* block) noexcept;
   void recategorize(Block* block, Category category) noexcept;
+  /// Counts a block that stays no more: its bytes are leaving the device, its owner keeps it.
+  void park(Block* block) noexcept { ledger_.refund(block->charged_bytes, block->category); }
+  /// Counts it again, as `category`. False, changing nothing, when that does not fit.
+  [[nodiscard]] bool try_unpark(Block* block, Category category) noexcept;
+  /// Returns a parked block to its source.
+  void free_parked(Block* block) noexcept { source_.give_back(block); }
   /// Charges what others hold of the device, as allocate() does; it is given back by the ledger's refund.
   void charge(int64_t bytes, Category category);
 

@@ -30,11 +30,8 @@ class Driver final : public CudaDriver {
   }
 
   void* allocate(int64_t bytes) override {
+    require_compute_stream();
     const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(index_);
-    if (tensors_.paging() && stream != compute_)
-      throw std::runtime_error(str("[cuda] an operator uses another stream of cuda:", static_cast<int>(index_),
-                                   " than the one that was current when the Session opened; use one stream inside a "
-                                   "Session"));
     c10::cuda::CUDAGuard guard(index_);
     for (bool last : {false, true}) try {
         return native_->raw_alloc_with_stream(static_cast<size_t>(bytes), stream.stream());
@@ -42,6 +39,21 @@ class Driver final : public CudaDriver {
         if (!last) native_->emptyCache();
       }
     return nullptr;
+  }
+  void require_compute_stream() const override {
+    if (tensors_.paging() && c10::cuda::getCurrentCUDAStream(index_) != compute_)
+      throw std::runtime_error(str("[cuda] an operator uses another stream of cuda:", static_cast<int>(index_),
+                                   " than the one that was current when the Session opened; use one stream inside a "
+                                   "Session"));
+  }
+  MemoryRange reserve_managed() override { return cuda::reserve_managed(index_); }
+  void bring(void* data, int64_t bytes) noexcept override {
+    c10::cuda::CUDAGuard guard(index_);
+    try {
+      prefetch(data, bytes, Side::device, c10::cuda::getCurrentCUDAStream(index_).unwrap());
+    } catch (const c10::Error&) {  // kernels fetch it themselves then
+      (void)cudaGetLastError();
+    }
   }
   void deallocate(void* data) noexcept override { native_->raw_delete(data); }
   bool is_native(const c10::DataPtr& data) const override {

@@ -6,11 +6,12 @@
 
 namespace spillway {
 
-Ledger::Ledger(std::string device, int64_t budget_bytes) : device_(std::move(device)), budget_bytes_(budget_bytes) {}
+Ledger::Ledger(std::string device, int64_t budget_bytes)
+    : device_(std::move(device)), budget_bytes_(budget_bytes), limit_bytes_(budget_bytes) {}
 
 bool Ledger::try_charge(int64_t bytes, Category category) noexcept {
   std::lock_guard lock(mutex_);
-  if (bytes > budget_bytes_ - used_bytes_) return false;
+  if (bytes > limit_bytes_ - used_bytes_) return false;
   used_bytes_ += bytes;
   used_[static_cast<size_t>(category)] += bytes;
   if (used_bytes_ > peak_bytes_) {
@@ -25,6 +26,13 @@ void Ledger::refund(int64_t bytes, Category category) noexcept {
   std::lock_guard lock(mutex_);
   used_bytes_ -= bytes;
   used_[static_cast<size_t>(category)] -= bytes;
+  limit_bytes_ = std::max(budget_bytes_, std::min(limit_bytes_, used_bytes_));
+}
+
+bool Ledger::exceed(int64_t bytes) noexcept {
+  std::lock_guard lock(mutex_);
+  if (soft_) limit_bytes_ = std::max(limit_bytes_, used_bytes_ + bytes);
+  return soft_;
 }
 
 void Ledger::recategorize(int64_t bytes, Category from, Category to) noexcept {
@@ -33,18 +41,29 @@ void Ledger::recategorize(int64_t bytes, Category from, Category to) noexcept {
   used_[static_cast<size_t>(to)] += bytes;
 }
 
-void Ledger::set_budget(int64_t bytes) {
+void Ledger::set_budget(int64_t bytes, bool soft) {
   std::lock_guard lock(mutex_);
-  if (used_bytes_ > bytes)
+  if (used_bytes_ > bytes && !soft)
     throw OutOfBudget(str("[ledger ", device_, "] a budget of ", format_bytes(bytes), " is below the ",
                           format_bytes(used_bytes_), " already held"),
                       used_bytes_, bytes);
   budget_bytes_ = bytes;
+  limit_bytes_ = std::max(bytes, used_bytes_);
+  soft_ = soft;
+}
+
+int64_t Ledger::room_bytes() const noexcept {
+  std::lock_guard lock(mutex_);
+  return limit_bytes_ - used_bytes_;
 }
 
 int64_t Ledger::budget_bytes() const noexcept {
   std::lock_guard lock(mutex_);
   return budget_bytes_;
+}
+bool Ledger::is_soft() const noexcept {
+  std::lock_guard lock(mutex_);
+  return soft_;
 }
 int64_t Ledger::used_bytes() const noexcept {
   std::lock_guard lock(mutex_);

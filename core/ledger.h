@@ -10,7 +10,8 @@
 namespace spillway {
 
 /// Counts the bytes of one device by category under one budget. The count never exceeds the budget: a charge that
-/// would is refused. Thread-safe; every call costs one uncontended lock.
+/// would is refused. (A soft one is exceeded where exceed() asks for that, and peak_bytes() tells.) Thread-safe; every
+/// call costs one uncontended lock.
 class Ledger {
  public:
   /// `device` is the name used in messages, e.g. "cpu".
@@ -24,10 +25,16 @@ class Ledger {
   /// Moves `bytes` between categories; the total stays.
   void recategorize(int64_t bytes, Category from, Category to) noexcept;
 
-  /// Sets the budget. Throws OutOfBudget when more is held already.
-  void set_budget(int64_t bytes);
+  /// Sets the budget. Throws OutOfBudget when more is held already, unless it is `soft`: may be exceeded on request.
+  void set_budget(int64_t bytes, bool soft = false);
+  /// Under a soft budget: charges of `bytes` more than are held now will be let in although they exceed it, and what is
+  /// given back narrows that again. False, changing nothing, under a hard one.
+  [[nodiscard]] bool exceed(int64_t bytes) noexcept;
+  /// What a charge may have now.
+  int64_t room_bytes() const noexcept;
 
   int64_t budget_bytes() const noexcept;
+  bool is_soft() const noexcept;
   int64_t used_bytes() const noexcept;
   /// The largest total since construction or reset_peak().
   int64_t peak_bytes() const noexcept;
@@ -46,6 +53,8 @@ class Ledger {
   const std::string device_;
   mutable std::mutex mutex_;
   int64_t budget_bytes_;
+  int64_t limit_bytes_;  // the budget, or more while a soft one is exceeded
+  bool soft_ = false;
   int64_t used_bytes_ = 0;
   int64_t peak_bytes_ = 0;
   int64_t workspace_at_mark_ = 0;

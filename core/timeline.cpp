@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <cstring>
+#include <stdexcept>
 
 namespace spillway {
 
@@ -85,6 +86,12 @@ void TicketSource::continue_as(Ticket rest) {
     state_->rest = std::move(rest.state_);
   }
   complete();
+}
+
+Ticket Timeline::move(void*, int64_t, Side) {
+  TicketSource failed;
+  failed.complete(std::make_exception_ptr(std::logic_error("[timeline] this lane does not move managed memory")));
+  return failed.ticket();
 }
 
 WorkerTimeline::WorkerTimeline(std::string name, Observer observer)

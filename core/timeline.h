@@ -79,6 +79,8 @@ struct CopyTotals {
   double stalled_seconds = 0;  ///< that the device's compute queue waited for copies which it joined
 };
 
+enum class Side : uint8_t { host, device };
+
 /// A lane of work that runs in the order of submission, beside the caller: a worker thread on the CPU, a stream on
 /// CUDA. Nothing orders two timelines but tickets that the caller waits for or joins. A device's lane starts each copy
 /// after what its compute queue was given before, so a copy sees what operators wrote, and does not touch memory that
@@ -89,6 +91,8 @@ class Timeline {
   /// Copies `bytes` from `source` to `destination` after everything submitted before. Both must stay valid until the
   /// ticket is done. Does not block the caller. An error travels in the ticket; later work still runs.
   [[nodiscard]] virtual Ticket copy(void* destination, const void* source, int64_t bytes) = 0;
+  /// Moves managed memory (Block::stays), whose address stays the same, in the order of the lane's copies.
+  [[nodiscard]] virtual Ticket move(void* data, int64_t bytes, Side to);
   /// Of the copies that are done. Zeros when the lane does not measure. Thread-safe.
   virtual CopyTotals totals() const { return {}; }
 };

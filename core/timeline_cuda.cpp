@@ -213,20 +213,32 @@ class StreamTimeline final : public Timeline {
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, marks_->stream.device_index())) {}
   ~StreamTimeline() override { C10_CUDA_IGNORE_ERROR(cudaStreamSynchronize(stream_.stream())); }
 
-  Ticket copy(void* destination, const void* source, int64_t bytes) override try {
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    return submit(bytes, [&] {
+      for (int64_t done = 0; done < bytes;) {
+        char* to = static_cast<char*>(destination) + done;
+        const char* from = static_cast<const char*>(source) + done;
+        int64_t piece = bytes - done;
+        if (host_) piece = std::min(host_->pin(to, piece), host_->pin(from, piece));
+        C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(piece), cudaMemcpyDefault, stream_.stream()));
+        done += piece;
+      }
+    });
+  }
+  Ticket move(void* data, int64_t bytes, Side to) override {
+    return submit(bytes, [&] { prefetch(data, bytes, to, stream_.unwrap()); });
+  }
+  CopyTotals totals() const override { return measured_->totals(); }
+
+ private:
+  template <class Enqueue>
+  Ticket submit(int64_t bytes, Enqueue&& enqueue) try {
     std::lock_guard lock(mutex_);
     c10::cuda::CUDAGuard guard(stream_.device_index());
     // Behind what compute was given: the source's writer, or the last user of the destination's memory.
     marks_->record()->block(stream_);
     Event start = marks_->events->record(stream_);
-    for (int64_t done = 0; done < bytes;) {
-      char* to = static_cast<char*>(destination) + done;
-      const char* from = static_cast<const char*>(source) + done;
-      int64_t piece = bytes - done;
-      if (host_) piece = std::min(host_->pin(to, piece), host_->pin(from, piece));
-      C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(piece), cudaMemcpyDefault, stream_.stream()));
-      done += piece;
-    }
+    enqueue();
     Event end = marks_->events->record(stream_);
     measured_->add_copy(std::move(start), end, bytes);
     return Ticket(std::make_shared<QueuedCopy>(std::move(end), marks_, measured_));
@@ -235,9 +247,7 @@ class StreamTimeline final : public Timeline {
     failed.complete(std::current_exception());
     return failed.ticket();
   }
-  CopyTotals totals() const override { return measured_->totals(); }
 
- private:
   const std::shared_ptr<ComputeMarks> marks_;
   const std::shared_ptr<PinnedRange> host_;
   const CUDAStream stream_;

@@ -45,6 +45,7 @@ json to_json(const TrainResult& r) {
   json out{{"version", kVersion},
            {"model", r.options.model},
            {"device", r.options.device},
+           {"engine", r.options.engine},
            {"world_size", r.world_size},
            {"edge", cube               ? json(r.shape[0])
                     : r.image_edge > 0 ? json(r.image_edge)
@@ -63,6 +64,7 @@ json to_json(const TrainResult& r) {
            {"budget_bytes", r.budget_bytes == kUnlimitedBytes ? json(nullptr) : json(r.budget_bytes)},
            {"split_bytes", r.options.split_bytes == kUnlimitedBytes ? json(nullptr) : json(r.options.split_bytes)},
            {"peak_bytes", r.peak_bytes},
+           {"over_budget_bytes", r.over_budget_bytes()},
            {"peak_by_category", by_category},
            {"rss_peak_bytes", r.rss_peak_bytes},
            {"floor_bytes", r.floor_bytes},

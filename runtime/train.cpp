@@ -212,10 +212,10 @@ BudgetRequest in_bytes(const BudgetRequest& request, const Observation& observed
           .bytes = static_cast<int64_t>(request.percent / 100 * static_cast<double>(observed.peak_bytes))};
 }
 
-int64_t resolve_budget(const BudgetRequest& request, const Observation& observed) {
+int64_t resolve_budget(const BudgetRequest& request, const Observation& observed, bool may_be_exceeded) {
   if (request.kind == BudgetRequest::Kind::none) return kUnlimitedBytes;
   const int64_t budget = in_bytes(request, observed).bytes;
-  if (budget < observed.floor_bytes)
+  if (budget < observed.floor_bytes && !may_be_exceeded)
     throw InfeasibleBudget(str("[train] a budget of ", format_bytes(budget), " (", budget, " bytes) cannot run ",
                                observed.floor_operator, ", which needs ", format_bytes(observed.floor_operator_bytes),
                                " at once; the smallest feasible budget is ", observed.floor_bytes, " bytes (",
@@ -236,11 +236,15 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
   double gradient_seconds = 0;
   if (options.budget.kind != BudgetRequest::Kind::none || choose) {
     result.observed = observe(context, &gradient_bytes, &gradient_seconds);
-    result.budget_bytes = resolve_budget(options.budget, *result.observed);
+    result.budget_bytes = resolve_budget(options.budget, *result.observed, options.may_exceed_budget());
     context.options.host_budget = in_bytes(options.host_budget, *result.observed);
     listener.on_decision(str("one step without a budget peaks at ", format_bytes(result.observed->peak_bytes),
                              "; the floor is ", format_bytes(result.observed->floor_bytes), " (",
                              result.observed->floor_operator, "); the budget is ", format_bytes(result.budget_bytes)));
+    if (result.budget_bytes < result.observed->floor_bytes)
+      listener.on_decision(
+          "the budget is below the floor: the unified engine runs such operators all the same, on what page faults "
+          "bring, and counts what exceeds the budget");
   }
   std::string reason;
   double fraction = 1;

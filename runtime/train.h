@@ -32,8 +32,8 @@ Observation observe(const RunContext& context, int64_t* gradient_bytes = nullptr
 BudgetRequest in_bytes(const BudgetRequest& request, const Observation& observed);
 
 /// The budget in bytes that `request` means beside `observed`. Throws InfeasibleBudget, naming the operator, its bytes
-/// and the smallest feasible budget, when it is below the floor.
-int64_t resolve_budget(const BudgetRequest& request, const Observation& observed);
+/// and the smallest feasible budget, when it is below the floor and may not be exceeded.
+int64_t resolve_budget(const BudgetRequest& request, const Observation& observed, bool may_be_exceeded = false);
 
 /// Trains. When the options ask for a budget, a step is observed first; the budget must be feasible before anything
 /// else happens. `interrupt`, if any, ends the run after the current step when it becomes true on any rank.

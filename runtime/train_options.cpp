@@ -69,8 +69,22 @@ void validate_optimizer(const TrainOptions& o) {
 void validate_device(const TrainOptions& o) {
   const bool cuda = o.device == "cuda" || o.device.starts_with("cuda:");
   require(cuda || o.device == "cpu", "device", o.device, "cpu, cuda or cuda:N");
-  require(!cuda || !o.use_kfac, "device", o.device, "cpu with K-FAC");
-  require(!cuda || o.checkpoint.empty(), "device", o.device, "cpu with checkpoints");
+  require(o.engine == "gate" || o.engine == "unified", "engine", str("'", o.engine, "'"), "gate or unified");
+  if (!cuda && o.engine == "unified")
+    throw BadRequest(
+        "the unified engine pages by CUDA's Unified Memory, so it needs a card: --device cuda. On the CPU the engine "
+        "is --engine gate");
+  if (o.engine == "unified" && (o.host_budget.kind != BudgetRequest::Kind::none || !o.disk.empty()))
+    throw BadRequest(
+        "with the unified engine the driver decides what host memory is used: --host-budget and --disk need --engine "
+        "gate");
+  if (cuda && o.use_kfac)
+    throw BadRequest(
+        str("K-FAC runs on the CPU only: leave out --kfac to train on ", o.device, ", or use --device cpu"));
+  if (cuda && !o.checkpoint.empty())
+    throw BadRequest(
+        str("checkpoints are written and read of runs on the CPU only: leave out --checkpoint to train on ", o.device,
+            ", or use --device cpu"));
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ struct TrainOptions {
   int64_t steps = 10;                 ///< ≥ 1; ignored when epochs > 0
   int64_t epochs = 0;                 ///< passes over the training cases; 0: use `steps`
   std::string device = "cpu";         ///< whose memory is budgeted: cpu, cuda or cuda:N
+  std::string engine = "gate";        ///< how tensors move: gate, or unified (CUDA's Unified Memory, on a card)
   BudgetRequest budget;
   BudgetRequest host_budget;                 ///< of host memory for pages that left the device
   std::string disk;                          ///< directory for pages that the host budget has no room for; empty: none
@@ -68,6 +69,8 @@ struct TrainOptions {
   int64_t checkpoint_every = 0;  ///< steps between checkpoints; 0: one at the end, and when interrupted
   bool resume = false;           ///< go on from the checkpoint in that folder
 
+  /// The unified engine runs operators that do not fit, too.
+  bool may_exceed_budget() const { return engine == "unified"; }
   /// Throws BadRequest naming the field, its value and the allowed range.
   void validate() const;
 };

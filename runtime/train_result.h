@@ -1,5 +1,6 @@
 /// What a training run did, in numbers.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -108,6 +109,9 @@ struct TrainResult {
   std::optional<KfacSummary> kfac;
   std::optional<AllreduceSummary> allreduce;
   StepRecording recording;
+
+  /// By how much the counted peak exceeded the budget: 0 but for the unified engine.
+  int64_t over_budget_bytes() const { return std::max<int64_t>(0, peak_bytes - budget_bytes); }
 
   /// Median of the steps but the first two (of all, when there are no others).
   double median_step_seconds() const;

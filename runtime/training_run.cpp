@@ -36,7 +36,10 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, torch::nn::Modu
 }
 
 SessionOptions session_options(const TrainOptions& train, int64_t budget_bytes, StepRecorder* recorder) {
-  SessionOptions options{.device = train.device, .budget_bytes = budget_bytes, .split_bytes = train.split_bytes};
+  SessionOptions options{.device = train.device,
+                         .engine = train.engine == "unified" ? Engine::unified : Engine::gate,
+                         .budget_bytes = budget_bytes,
+                         .split_bytes = train.split_bytes};
   if (budget_bytes != kUnlimitedBytes) {  // else nothing leaves the device
     if (train.host_budget.kind == BudgetRequest::Kind::bytes) options.host_budget_bytes = train.host_budget.bytes;
     options.disk_directory = train.disk;

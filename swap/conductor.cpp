@@ -88,6 +88,7 @@ ScheduleInputs Conductor::inputs_of(const Kind& kind) const {
   ScheduleInputs inputs = inputs_;
   if (const int64_t budget = inputs.budget_bytes; budget != kUnlimitedBytes && kind.users > 1)
     inputs.budget_bytes = std::max(budget / kind.users, std::min(budget, kind.trace.floor_bytes()));
+  if (pager_.device().ledger().is_soft()) inputs.budget_bytes = std::max(inputs.budget_bytes, kind.trace.floor_bytes());
   if (inputs.host_budget_bytes != kUnlimitedBytes) inputs.host_budget_bytes /= std::max<int64_t>(1, kind.users);
   return inputs;
 }
@@ -182,7 +183,9 @@ void Conductor::note_use(PageUse& use, std::vector<int32_t>& slots) {
     slots.push_back(tag.trace_slot);
     slot.uses.push_back(index_);
   }
-  if (use.write && (slot.writes.empty() || slot.writes.back() != index_)) slot.writes.push_back(index_);
+  // Managed memory has one copy of its bytes: they leave after a use as if that had written them.
+  const bool moves = use.page->block && use.page->block->stays;
+  if ((use.write || moves) && (slot.writes.empty() || slot.writes.back() != index_)) slot.writes.push_back(index_);
   use.next_use = following_ && tag.plan_slot >= 0 ? absolute_next_use(tag.plan_slot) : kNextUseUnknown;
 }
 

@@ -29,6 +29,12 @@ std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, Device& d
   return options.decorate_timeline ? options.decorate_timeline(std::move(timeline), lane) : std::move(timeline);
 }
 
+Device& open_device_for(const SessionOptions& options) {
+  Device& device = open_device(options.device);
+  device.use_managed_memory(options.engine == Engine::unified);
+  return device;
+}
+
 /// Memory for the host tier.
 HostSlab make_host(const SessionOptions& options, Device& device) {
   const int64_t capacity =
@@ -46,7 +52,7 @@ std::unique_ptr<DiskTier> make_disk(const SessionOptions& options, HostSlab& hos
 }  // namespace
 
 DevicePager::DevicePager(const SessionOptions& options)
-    : device(open_device(options.device)),
+    : device(open_device_for(options)),
       host(make_host(options, device)),
       disk(make_disk(options, host)),
       out(make_timeline(options, device, "copy out")),
@@ -56,8 +62,9 @@ DevicePager::DevicePager(const SessionOptions& options)
       host_budget_bytes_(options.host_budget_bytes),
       disk_directory_(options.disk_directory),
       device_name_(options.device),
+      engine_(options.engine),
       small_page_bytes_(options.small_page_bytes) {
-  device.ledger().set_budget(options.budget_bytes);
+  device.ledger().set_budget(options.budget_bytes, /*soft=*/engine_ == Engine::unified);
   device.memory().set_reclaimer(this);
   device.ledger().reset_peak();
 }
@@ -72,6 +79,9 @@ void DevicePager::require_alike(const SessionOptions& options) const {
   if (options.device != device_name_)
     throw BadRequest(str("SessionOptions.device is '", options.device, "', but another Session that is open has '",
                          device_name_, "'; Sessions that are open together use one device"));
+  if (options.engine != engine_)
+    throw BadRequest(str("SessionOptions.engine is ", name(options.engine), ", but another Session that is open on ",
+                         "this device has ", name(engine_), "; Sessions share the device, so they must agree"));
   require("budget_bytes", options.budget_bytes, budget_bytes_);
   require("host_budget_bytes", options.host_budget_bytes, host_budget_bytes_);
   if (options.disk_directory != disk_directory_)
@@ -114,6 +124,7 @@ void DevicePager::reclaim(int64_t bytes) {
 
 bool DevicePager::close() noexcept {
   device.ledger().set_budget(kUnlimitedBytes);
+  device.use_managed_memory(false);
   bool home = true;
   try {
     pager.bring_home();

@@ -59,6 +59,7 @@ class DevicePager final : public Reclaimer {
   const int64_t host_budget_bytes_;
   const std::filesystem::path disk_directory_;
   const std::string device_name_;
+  const Engine engine_;
   const int64_t small_page_bytes_;
 };
 

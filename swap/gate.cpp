@@ -92,6 +92,7 @@ struct Measured {
 std::unique_ptr<WindowPlan> plan_windows(Session::State& session, const OperatorTraits& traits,
                                          const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (!traits.windows || session.options.split_bytes == kUnlimitedBytes) return nullptr;
+  if (session.options.engine == Engine::unified) return nullptr;       // whatever its size, the driver's faults run it
   if (!session.share->device.torch_device().is_cpu()) return nullptr;  // windows are copied by the host
   return traits.windows(op, torch::jit::last(stack, traits.writes.size()), {session.options.split_bytes});
 }

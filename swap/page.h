@@ -55,6 +55,7 @@ struct Page {
   Block* block = nullptr;     ///< device bytes; nullptr while absent
   HostCopy host{};            ///< host copy, if any; meaningful when clean or while `outgoing` runs
   Block* incoming = nullptr;  ///< device bytes that a page-in is filling
+  Block* parked = nullptr;    ///< while absent: the block, if it stays with its owner (Block::stays)
   Ticket copy;                ///< of the page-out or page-in under way
   bool outgoing = false;      ///< a page-out is under way (or done and not yet noticed)
   bool clean = false;         ///< the host copy equals the device bytes

@@ -83,7 +83,9 @@ bool Pager::try_prefetch(PageId id) {
   auto found = pages_.find(id);
   if (found == pages_.end()) return true;
   Page& page = *found->second;
-  if (page.block || page.incoming || page.recipe || page.ended) return true;
+  settle(page);
+  if (page.incoming || page.recipe || page.ended) return true;
+  if (page.block) return !leaving(page);
   if (page.away) return false;
   reap();
   while (!fits(DeviceMemory::charge_of(page.bytes))) {
@@ -202,8 +204,7 @@ int64_t Pager::paged_bytes() const {
 // --- everything below runs under the lock ---------------------------------------------------------------------------
 
 bool Pager::fits(int64_t bytes) const {
-  const Ledger& ledger = device_.ledger();
-  return bytes <= ledger.budget_bytes() - ledger.used_bytes();
+  return bytes <= device_.ledger().room_bytes();
 }
 
 void Pager::make_room(Guard& guard, int64_t bytes) {
@@ -212,7 +213,8 @@ void Pager::make_room(Guard& guard, int64_t bytes) {
     if (fits(bytes)) return;
     Page* victim = choose_victim(-1, /*clean_only=*/false);
     if (!victim) {
-      if (make_progress(guard)) continue;
+      if (fits(bytes) || make_progress(guard)) continue;
+      if (device_.ledger().exceed(bytes)) return;
       const Ledger& ledger = device_.ledger();
       auto who = OperatorScope::current();
       throw OutOfBudget(
@@ -221,7 +223,6 @@ void Pager::make_room(Guard& guard, int64_t bytes) {
               " are held and nothing more can leave (", ledger.device(), ")"),
           bytes, ledger.budget_bytes());
     }
-    settle(*victim);
     if (victim->clean) {
       drop(guard, *victim);
       continue;
@@ -264,7 +265,7 @@ Page* Pager::choose_victim(int64_t next_use_after, bool clean_only) {
   for (auto& [id, page] : pages_) {
     if (!page->block || page->leases || page->ended || page->next_use <= next_use_after) continue;
     settle(*page);
-    if (clean_only && !page->clean) continue;
+    if (!page->block || (clean_only && !page->clean)) continue;
     if (!best || rank(*page) > rank(*best)) best = page.get();
   }
   return best;
@@ -273,6 +274,7 @@ Page* Pager::choose_victim(int64_t next_use_after, bool clean_only) {
 /// One round towards the page's absence.
 void Pager::send_away(Guard& guard, Page& page) {
   settle(page);
+  if (!page.block) return;
   if (!page.clean && !page.outgoing) begin_page_out(page);
   if (!page.outgoing)
     drop(guard, page);
@@ -339,7 +341,8 @@ void Pager::forget(Page& page) noexcept {
     detach(page.block);  // its owner may free it from here on
     if (page.ownerless) device_.free(page.block);
   }
-  page.block = nullptr;
+  if (page.parked) detach(page.parked);  // its owner uses it wherever the bytes are
+  page.block = page.parked = nullptr;
   page.clean = false;
   page.ended = true;
   if (page.leases == 0) pages_.erase(page.id);
@@ -363,8 +366,12 @@ void Pager::end(Page* page) noexcept {
     paged_bytes_ -= block->charged_bytes;
     device_.free(block);
   }
+  if (page->parked) {
+    stats_.parked_bytes -= page->parked->charged_bytes;
+    device_.free_parked(page->parked);
+  }
   page->host.reset();
-  page->block = page->incoming = nullptr;
+  page->block = page->incoming = page->parked = nullptr;
   page->outgoing = false;
   page->ended = true;
   if (page->leases == 0) pages_.erase(page->id);

@@ -37,6 +37,8 @@ struct PagerStats {
   int64_t discards = 0;         ///< evictions without a copy, of pages that can be made again
   int64_t replays = 0;          ///< of them, made again
   double replay_seconds = 0;    ///< that took
+  int64_t parked_bytes = 0;     ///< of managed memory whose bytes are on the host now
+  int64_t parked_peak_bytes = 0;
 };
 
 /// Keeps the device's counted bytes within the ledger's budget by moving pages between device and host tier.
@@ -47,7 +49,9 @@ struct PagerStats {
 /// on the two timelines, never under the lock; only callers' threads change owners' pointers; a copy keeps the blocks
 /// it uses, never the owner. What compute needs is that it comes after a copy, so the pager joins tickets: on the CPU
 /// it waits, on a device compute is ordered behind the copy and callers go on. Blocks come from, and go back to, the
-/// compute queue's order. Thread-safe. Knows bytes and callbacks, not tensors.
+/// compute queue's order. Managed memory (Block::stays) keeps its block while its bytes move to the host and back: for
+/// it a page-out is the eviction, nothing is ever clean, and under a soft budget what cannot fit goes in all the same.
+/// Thread-safe. Knows bytes and callbacks, not tensors.
 class Pager final : public Reclaimer, public PageKeeper {
  public:
   /// Pages that the slab has no room for go to `disk`, if there is one.
@@ -206,6 +210,10 @@ class Pager final : public Reclaimer, public PageKeeper {
   bool try_page_out(Page& page);
   void finish_page_out(Guard& guard, Page& page);
   bool pass(Page& page) noexcept;
+  void let_pass(Guard& guard, Page& page);
+  static bool leaving(const Page& page) noexcept;
+  void park(Page& page, Block* block) noexcept;
+  bool unpark(Page& page) noexcept;
   bool begin_page_in(Page& page);
   bool try_page_in(Page& page);
   void demand_page_in(Guard& guard, Page& page);

@@ -1,4 +1,5 @@
 // A page's copies: to and from the host tier, and what waits for them. Everything here runs under the lock.
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <thread>
@@ -30,8 +31,12 @@ void Pager::note_use(Page& page) {
 }
 
 void Pager::begin_page_out(Page& page) {
-  make_host_room(page);
-  page.host = host_.page_out(page.block->data, page.bytes, page.use_time(), page.copy);
+  if (page.block->stays) {
+    page.copy = out_.move(page.block->data, page.bytes, Side::host);
+  } else {
+    make_host_room(page);
+    page.host = host_.page_out(page.block->data, page.bytes, page.use_time(), page.copy);
+  }
   page.outgoing = true;
   ++stats_.page_outs;
   stats_.bytes_out += page.bytes;
@@ -49,11 +54,15 @@ bool Pager::try_page_out(Page& page) {
 }
 
 bool Pager::begin_page_in(Page& page) {
-  Block* block = device_.try_allocate(page.bytes, page.category);
-  if (!block) return false;
-  page.incoming = block;
-  paged_bytes_ += block->charged_bytes;
-  page.copy = host_.page_in(page.host, block->data);
+  if (page.parked) {
+    if (!unpark(page)) return false;
+    page.copy = in_.move(page.incoming->data, page.bytes, Side::device);
+  } else {
+    page.incoming = device_.try_allocate(page.bytes, page.category);
+    if (!page.incoming) return false;
+    paged_bytes_ += page.incoming->charged_bytes;
+    page.copy = host_.page_in(page.host, page.incoming->data);
+  }
   ++stats_.page_ins;
   stats_.bytes_in += page.bytes;
   return true;
@@ -71,6 +80,7 @@ void Pager::finish_page_in(Guard& guard, Page& page) {
   Block* block = std::exchange(page.incoming, nullptr);
   Ticket copy = std::exchange(page.copy, {});
   auto undo = [&] {
+    if (block->stays) return park(page, block);
     paged_bytes_ -= block->charged_bytes;
     device_.free(block);
   };
@@ -86,14 +96,17 @@ void Pager::finish_page_in(Guard& guard, Page& page) {
     throw;
   }
   page.block = block;
+  if (block->stays) return;
   attach(block, page);
   page.clean = true;
   page.owner->occupy(block);
 }
 
 void Pager::bring_in(Guard& guard, Page& page) {
-  while (!page.block && !page.ended) {
-    if (page.recipe) {
+  while ((!page.block || leaving(page)) && !page.ended) {
+    if (page.block) {
+      let_pass(guard, page);
+    } else if (page.recipe) {
       restore(guard, page);
     } else if (page.incoming) {
       if (page.copy.joinable())
@@ -118,26 +131,55 @@ void Pager::settle(Page& page) noexcept {
 }
 
 /// Orders compute behind the page's copy out, which can be joined: from here on it counts as done, and the page as
-/// clean. False after one that failed.
+/// clean; or as absent, if its block stays, since then the bytes have left. False after one that failed.
 bool Pager::pass(Page& page) noexcept {
   page.outgoing = false;
   try {
     std::exchange(page.copy, {}).join();
-    page.clean = true;
   } catch (...) {
-    page.clean = false;
     page.host.reset();
+    return page.clean = false;
   }
-  return page.clean;
+  if (page.block->stays)
+    park(page, std::exchange(page.block, nullptr));
+  else
+    page.clean = true;
+  return true;
 }
 
-void Pager::make_dirty(Guard& guard, Page& page) {
+/// Managed memory whose bytes move while its address stays: on its way out, so that who needs it must bring it back.
+bool Pager::leaving(const Page& page) noexcept {
+  return page.outgoing && page.block->stays;
+}
+
+void Pager::park(Page& page, Block* block) noexcept {
+  page.parked = block;
+  paged_bytes_ -= block->charged_bytes;
+  stats_.parked_bytes += block->charged_bytes;
+  stats_.parked_peak_bytes = std::max(stats_.parked_peak_bytes, stats_.parked_bytes);
+  device_.park(block);
+}
+
+bool Pager::unpark(Page& page) noexcept {
+  if (!device_.try_unpark(page.parked, page.category)) return false;
+  page.incoming = std::exchange(page.parked, nullptr);
+  paged_bytes_ += page.incoming->charged_bytes;
+  stats_.parked_bytes -= page.incoming->charged_bytes;
+  return true;
+}
+
+/// No copy out is under way afterwards.
+void Pager::let_pass(Guard& guard, Page& page) {
   while (page.outgoing) {
     if (page.copy.joinable())
       (void)pass(page);
     else
       wait(guard, page.copy, &Ticket::join);
   }
+}
+
+void Pager::make_dirty(Guard& guard, Page& page) {
+  let_pass(guard, page);
   page.clean = false;
   ++page.write_epoch;
   page.host.reset();

@@ -26,7 +26,8 @@ void Pager::clean_ahead(int64_t bytes) {
   for (Page* page : oldest) {
     if (bytes <= 0) return;
     bytes -= DeviceMemory::charge_of(page->bytes);
-    const bool dirty = page->block && !page->clean && !page->outgoing;
+    // A copy of managed memory takes the bytes away.
+    const bool dirty = page->block && !page->block->stays && !page->clean && !page->outgoing;
     const bool could_leave = !page->leases && page->bytes >= small_bytes_ && page->next_use == kNextUseUnknown;
     if (dirty && could_leave && !try_page_out(*page)) return;
   }

@@ -26,7 +26,8 @@ bool Pager::discard(PageId id, std::unique_ptr<Recipe> recipe) {
   auto found = pages_.find(id);
   if (found == pages_.end()) return false;
   Page& page = *found->second;
-  if (!page.block || page.leases || page.ended || (page.outgoing && !page.copy.done())) return false;
+  if (!page.block || page.leases || page.ended || page.block->stays || (page.outgoing && !page.copy.done()))
+    return false;
   settle(page);
   if (!can_hold(*recipe) || !drop(guard, page)) return false;
   page.host.reset();

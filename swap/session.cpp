@@ -26,7 +26,7 @@ ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager&
   ScheduleInputs inputs;
   inputs.budget_bytes = options.budget_bytes;
   const bool on_cpu = pager.device.torch_device().is_cpu();
-  inputs.replay = options.replay && on_cpu;
+  inputs.replay = options.replay && on_cpu && options.engine == Engine::gate;
   if (pager.disk) inputs.host_budget_bytes = pager.host.capacity_bytes() - pager.disk->staging_bytes();
   // A copying thread takes one core from operators that use them all.
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -37,9 +37,20 @@ ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager&
 
 }  // namespace
 
+std::string_view name(Engine engine) noexcept {
+  return engine == Engine::gate ? "gate" : "unified";
+}
+
 void SessionOptions::validate() const {
   if (device != "cpu" && device != "cuda" && !device.starts_with("cuda:"))
     throw BadRequest(str("SessionOptions.device is '", device, "'; allowed is cpu, cuda or cuda:N"));
+  if (engine == Engine::unified && device == "cpu")
+    throw BadRequest(
+        "SessionOptions.engine is unified, which pages by CUDA's Unified Memory; it needs a card (device cuda or "
+        "cuda:N), and on the cpu the engine is gate");
+  if (engine == Engine::unified && (host_budget_bytes != kUnlimitedBytes || !disk_directory.empty()))
+    throw BadRequest(
+        "SessionOptions.engine is unified, whose host memory is the driver's; a host budget and a disk are the gate's");
   if (budget_bytes <= 0)
     throw BadRequest(str("SessionOptions.budget_bytes is ", budget_bytes, "; it must be positive"));
   if (host_budget_bytes <= 0)
@@ -148,7 +159,7 @@ SessionStats Session::stats() const {
   stats.pager = state_->pager.stats();
   stats.peak_bytes = state_->ledger.peak_bytes();
   stats.peak_by_category = state_->ledger.peak_by_category();
-  stats.host_peak_bytes = state_->share->host.peak_bytes();
+  stats.host_peak_bytes = state_->share->host.peak_bytes() + stats.pager.parked_peak_bytes;
   if (state_->share->disk) {
     const DiskStats disk = state_->share->disk->stats();
     stats.disk_peak_bytes = disk.peak_bytes;

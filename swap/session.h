@@ -35,12 +35,26 @@ class OperatorObserver {
   virtual void released(Pager&) {}
 };
 
+/// How tensors move between device and host.
+enum class Engine : uint8_t {
+  /// By the gate's copies into host memory of Spillway's own, on every device. The budget is a promise.
+  gate,
+  /// By CUDA's Unified Memory, on a card: tensors of 64 KiB and more are born in managed memory, and the same pager and
+  /// schedule prefetch them both ways. Pointers stay valid for everybody. An operator that needs more than the budget
+  /// runs all the same, on what the driver's page faults bring: the budget is then the driver's to keep or not, and the
+  /// counted peak says by how much it was exceeded. Nothing is replayed, split into windows, or put on disk.
+  unified
+};
+std::string_view name(Engine engine) noexcept;
+
 struct SessionOptions {
   /// Whose tensors are paged: "cpu", "cuda" or "cuda:N", one for all Sessions that are open together. On CUDA all
   /// operators must use the stream that is current when the Session opens; tensors elsewhere are left alone, nothing is
   /// replayed, and there is one Session at a time. A program that does not link LibTorch's CUDA half opens the Session
   /// (or calls open_device) before it draws random numbers or runs backward: LibTorch looks for cards once.
   std::string device = "cpu";
+  /// Sessions that are open together ask for the same.
+  Engine engine = Engine::gate;
   /// Device bytes that may be held at any instant, by all tensors of the process. Default: no limit. Sessions that are
   /// open together ask for the same budgets and small_page_bytes.
   int64_t budget_bytes = kUnlimitedBytes;
@@ -80,9 +94,9 @@ struct SessionOptions {
 /// Of the device, so of all Sessions open on it, but for the last two.
 struct SessionStats {
   PagerStats pager;
-  int64_t peak_bytes = 0;
+  int64_t peak_bytes = 0;  ///< beyond the budget only with Engine::unified
   BytesByCategory peak_by_category{};
-  int64_t host_peak_bytes = 0;
+  int64_t host_peak_bytes = 0;  ///< at most: of host copies and of managed memory that was away
   int64_t disk_peak_bytes = 0;
   int64_t bytes_to_disk = 0;
   int64_t bytes_from_disk = 0;

@@ -44,6 +44,8 @@ int bench_largest(TrainFlags flags, const std::vector<double>& percents, const s
   if (!flags.data.empty() || !flags.shape.empty() || info.input != InputKind::volumes)
     throw BadRequest(
         "--largest makes volumes of its own, of one edge after another; it goes without --data and --shape");
+  if (flags.resolve(1).may_exceed_budget())
+    throw BadRequest("--largest asks what fits a budget; the unified engine runs what does not, so use --engine gate");
   open_device_for(flags.resolve(1), "");
   const int64_t base = flags.edge.value_or(info.size);
   const EdgeNeed at_base = measure(flags, base);

@@ -261,6 +261,7 @@ json report(const TrainOptions& options, const Observation& observed, const std:
           {"unconstrained_peak_bytes", observed.peak_bytes},
           {"floor_bytes", observed.floor_bytes},
           {"device", options.device},
+          {"engine", options.engine},
           {"peers", peers},
           {"rows", rows}};
 }
@@ -288,7 +289,7 @@ int bench_paging(Options& options) {
   std::vector<double> infeasible;
   for (double percent : options.percents) {
     const auto budget = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
-    if (budget < observed.floor_bytes)
+    if (budget < observed.floor_bytes && !train_options.may_exceed_budget())
       infeasible.push_back(percent);
     else
       variants.push_back({.name = str(percent, "%"), .percent = percent, .budget_bytes = budget});

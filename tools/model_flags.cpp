@@ -57,6 +57,11 @@ void TrainFlags::add_model_flags(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--device", device, "cpu; cuda or cuda:N, a card whose memory is then the budget's; auto: cpu")
       ->capture_default_str();
+  command
+      .add_option("--engine", options.engine,
+                  "How tensors move: gate, Spillway's own copies; unified, on a card: CUDA's Unified Memory under the "
+                  "same schedule, which also runs operators that are larger than the budget")
+      ->capture_default_str();
 }
 
 void TrainFlags::resolve_model() {
@@ -86,9 +91,9 @@ void TrainFlags::resolve_model() {
 
 std::vector<std::string> model_arguments(const TrainOptions& options) {
   const ModelInfo& info = model_info(options.model);
-  std::vector<std::string> arguments{"--model",    options.model, "--data",
-                                     options.data, "--seed",      std::to_string(options.seed),
-                                     "--device",   options.device};
+  std::vector<std::string> arguments{
+      "--model",  options.model,  "--data",   options.data,  "--seed", std::to_string(options.seed),
+      "--device", options.device, "--engine", options.engine};
   arguments.insert(arguments.end(),
                    {"--split", options.split_bytes == kUnlimitedBytes ? "off" : std::to_string(options.split_bytes)});
   if (options.shape != Shape3{}) arguments.insert(arguments.end(), {"--shape", format_shape(options.shape)});

@@ -116,6 +116,10 @@ void print_summary(const TrainResult& r, const std::vector<NamedResult>& others)
     peak += " (" + percent(static_cast<double>(r.peak_bytes) / static_cast<double>(r.budget_bytes)) + " of the budget)";
   row("budget per rank", format_bytes(r.budget_bytes));
   row("counted peak", peak);
+  if (r.over_budget_bytes() > 0)
+    row("above the budget", str(format_bytes(r.over_budget_bytes()),
+                                " at most: the unified engine runs what does not "
+                                "fit on page faults, and the driver decides what stays on the card"));
   if (r.observed) row("unconstrained peak", format_bytes(r.observed->peak_bytes));
   row("smallest budget", format_bytes(r.floor_bytes));
   std::string step = seconds(r.median_step_seconds());

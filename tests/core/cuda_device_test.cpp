@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <vector>
 
 #include "core/error.h"
@@ -99,6 +100,60 @@ TEST(CudaDeviceTest, WhatTheCardHoldsBesideTensorsIsChargedAndGivenBack) {
   card.driver.outside_bytes = -50;
   card.device.charge_outside();
   EXPECT_EQ(card.device.ledger().used_bytes(), 0);
+}
+
+TEST(CudaDeviceTest, ManagedMemoryIsBornOnTheCardCountedAndUsedAgain) {
+  Card card(6);
+  card.driver.managed_bytes = 1 << 20;
+  card.device.use_managed_memory(true);
+  void* first = nullptr;
+  {
+    c10::DataPtr tensor = card.tensors->allocate(100'000);
+    first = tensor.get();
+    EXPECT_TRUE(card.tensors->is_managed(tensor));
+    EXPECT_TRUE(block_behind(tensor)->stays);
+    EXPECT_EQ(card.driver.asked, 0);
+    EXPECT_GE(card.driver.brought_bytes, 100'000);
+    EXPECT_EQ(card.device.ledger().used_bytes(), DeviceMemory::charge_of(100'000));
+  }
+  EXPECT_EQ(card.device.ledger().used_bytes(), 0);
+  c10::DataPtr again = card.tensors->allocate(100'000), other = card.tensors->allocate(100'000);
+  EXPECT_EQ(again.get(), first);
+  EXPECT_GE(std::abs(static_cast<char*>(other.get()) - static_cast<char*>(first)), 128 << 10) << "none shares 64 KiB";
+  EXPECT_EQ(card.driver.managed_ranges, 1);
+}
+
+TEST(CudaDeviceTest, SmallTensorsAndWhatManagedMemoryHasNoRoomForAreTheCardsOwn) {
+  Card card(7);
+  card.driver.managed_bytes = 1 << 20;
+  card.device.use_managed_memory(true);
+  c10::DataPtr small = card.tensors->allocate(4000), large = card.tensors->allocate(2 << 20);
+  EXPECT_FALSE(card.tensors->is_managed(small) || card.tensors->is_managed(large));
+  EXPECT_EQ(card.driver.held.size(), 2u);
+}
+
+TEST(CudaDeviceTest, ManagedMemoryGoesWithItsLastTensorOnceNoMoreIsWanted) {
+  Card card(8);
+  card.driver.managed_bytes = 1 << 20;
+  card.device.use_managed_memory(true);
+  {
+    c10::DataPtr tensor = card.tensors->allocate(100'000);
+    card.driver.outside_bytes = 700;
+    card.device.charge_outside();  // nobody knows what of it is managed memory on the card
+    card.device.use_managed_memory(false);
+    EXPECT_FALSE(card.tensors->is_managed(card.tensors->allocate(100'000)));
+    EXPECT_EQ(card.device.ledger().used_bytes(), DeviceMemory::charge_of(100'000));
+  }
+  card.device.charge_outside();
+  EXPECT_EQ(card.device.ledger().used_bytes(), 700);
+  card.device.use_managed_memory(true);
+  EXPECT_EQ(card.driver.managed_ranges, 2);
+}
+
+TEST(CudaDeviceTest, ACardThatCannotPageSaysSo) {
+  Card card(9);
+  EXPECT_THROW(card.device.use_managed_memory(true), DeviceError);
+  EXPECT_THROW(open_device("cpu").use_managed_memory(true), BadRequest);
 }
 
 TEST(CudaDeviceTest, OthersThanCpuAndCudaAreRefusedByName) {

@@ -255,6 +255,10 @@ TEST(TrainOptionsTest, NamesTheBadField) {
   refused([](TrainOptions& o) { o.lr = 0; }, "lr");
   refused([](TrainOptions& o) { o.momentum = 1; }, "momentum");
   refused([](TrainOptions& o) { o.optimizer = "lion"; }, "optimizer");
+  refused([](TrainOptions& o) { o.engine = "lms"; }, "gate or unified");
+  refused([](TrainOptions& o) { o.engine = "unified"; }, "--device cuda");
+  refused([](TrainOptions& o) { o.device = "cuda", o.engine = "unified", o.disk = "."; }, "--engine gate");
+  refused([](TrainOptions& o) { o.device = "cuda", o.use_kfac = true; }, "leave out --kfac");
 }
 
 TEST(VersionTest, IsTheProjects) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "core/cuda_driver.h"
@@ -29,6 +30,13 @@ class FakeCudaDriver final : public CudaDriver {
   }
   bool is_native(const c10::DataPtr&) const override { return false; }
   void copy(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, static_cast<size_t>(bytes)); }
+  MemoryRange reserve_managed() override {
+    if (managed_bytes == 0) throw std::runtime_error("this card cannot page");
+    ++managed_ranges;
+    return reserve_memory(managed_bytes);
+  }
+  void bring(void*, int64_t bytes) noexcept override { brought_bytes += bytes; }
+  void require_compute_stream() const override {}
   void set_host_range(char*, int64_t bytes) override { host_bytes = bytes; }
   std::unique_ptr<Timeline> make_timeline(const std::string& lane) override {
     return std::make_unique<WorkerTimeline>(lane);
@@ -41,6 +49,9 @@ class FakeCudaDriver final : public CudaDriver {
   int64_t outside_bytes = 0;
   int64_t host_bytes = 0;
   int64_t asked = 0;
+  int64_t managed_bytes = 0;  ///< 0: it has no managed memory
+  int64_t managed_ranges = 0;
+  int64_t brought_bytes = 0;
   std::map<void*, int64_t> held;
 };
 

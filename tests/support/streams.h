@@ -1,10 +1,12 @@
 // A double of a device with streams: operators are only queued by the host and run on a lane of their own, copies on
 // others. Nothing orders the three but the edges that a real device's lanes draw, each of which can be left out.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -47,24 +49,70 @@ struct Edges {
   bool compute_waits_for_copy = true;
 };
 
+/// Where the bytes of managed memory are, as queues get to moving and using it. A kernel finds them wherever they are,
+/// as on a card; but it should not have to. Thread-safe.
+class ManagedMemory {
+ public:
+  /// A kernel uses the range. False: its bytes were not on the device, so it had to wait for them.
+  bool use(void* data, int64_t bytes) {
+    std::lock_guard lock(mutex_);
+    const bool known = on_device_.count(data) > 0;
+    set(data, bytes, Side::device);
+    return known;
+  }
+  void move(void* data, int64_t bytes, Side to) {
+    std::lock_guard lock(mutex_);
+    set(data, bytes, to);
+  }
+  void forget(void* data) {
+    std::lock_guard lock(mutex_);
+    set(data, 0, Side::host);
+  }
+  int64_t peak_bytes() const {
+    std::lock_guard lock(mutex_);
+    return peak_bytes_;
+  }
+
+ private:
+  void set(void* data, int64_t bytes, Side to) {
+    bytes_ -= std::exchange(on_device_[data], to == Side::device ? bytes : 0);
+    bytes_ += on_device_[data];
+    if (to == Side::host) on_device_.erase(data);
+    peak_bytes_ = std::max(peak_bytes_, bytes_);
+  }
+
+  mutable std::mutex mutex_;
+  std::map<void*, int64_t> on_device_;
+  int64_t bytes_ = 0;
+  int64_t peak_bytes_ = 0;
+};
+
 /// A copy stream: late by random times, behind the compute queue's position at submission.
 class StreamTimeline final : public Timeline {
  public:
-  StreamTimeline(std::shared_ptr<ComputeQueue> compute, uint32_t seed, Edges edges = {})
-      : compute_(std::move(compute)), random_(seed), edges_(edges) {}
+  StreamTimeline(std::shared_ptr<ComputeQueue> compute, uint32_t seed, Edges edges = {},
+                 std::shared_ptr<ManagedMemory> managed = nullptr)
+      : compute_(std::move(compute)), random_(seed), edges_(edges), managed_(std::move(managed)) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    return submit([=] { std::memcpy(destination, source, static_cast<size_t>(bytes)); });
+  }
+  Ticket move(void* data, int64_t bytes, Side to) override {
+    return submit([=, managed = managed_] { managed->move(data, bytes, to); });
+  }
+
+ private:
+  Ticket submit(std::function<void()> work) {
     std::lock_guard lock(mutex_);
     const std::chrono::microseconds delay(random_() % 300);
     const Ticket position = edges_.copy_waits_for_compute ? compute_->position() : Ticket();
-    Ticket copied = worker_.submit([=] {
+    Ticket copied = worker_.submit([=, work = std::move(work)] {
       position.wait();
       std::this_thread::sleep_for(delay);
-      std::memcpy(destination, source, static_cast<size_t>(bytes));
+      work();
     });
     return Ticket(std::make_shared<Copy>(std::move(copied), edges_.compute_waits_for_copy ? compute_ : nullptr));
   }
 
- private:
   class Copy final : public QueuedWork {
    public:
     Copy(Ticket copied, std::shared_ptr<ComputeQueue> compute)
@@ -84,6 +132,7 @@ class StreamTimeline final : public Timeline {
   std::mutex mutex_;
   std::mt19937 random_;
   const Edges edges_;
+  const std::shared_ptr<ManagedMemory> managed_;
   WorkerTimeline worker_{"stream"};
 };
 
@@ -105,6 +154,27 @@ class StreamBlocks final : public BlockSource {
  private:
   Arena& arena_;
   const std::shared_ptr<ComputeQueue> compute_;
+};
+
+/// Managed memory: blocks that stay.
+class ManagedBlocks final : public BlockSource {
+ public:
+  ManagedBlocks(Arena& arena, std::shared_ptr<ComputeQueue> compute, std::shared_ptr<ManagedMemory> managed)
+      : arena_(arena), compute_(std::move(compute)), managed_(std::move(managed)) {}
+  Block* try_take(int64_t charge, Category category) override {
+    void* data = arena_.try_allocate(charge);
+    return data ? new Block{data, charge, nullptr, nullptr, category, /*stays=*/true} : nullptr;
+  }
+  void give_back(Block* block) noexcept override {
+    (void)compute_->submit([managed = managed_, data = block->data] { managed->forget(data); });
+    arena_.deallocate(block->data, block->charged_bytes);
+    delete block;
+  }
+
+ private:
+  Arena& arena_;
+  const std::shared_ptr<ComputeQueue> compute_;
+  const std::shared_ptr<ManagedMemory> managed_;
 };
 
 }  // namespace spillway::testing

@@ -183,6 +183,25 @@ TEST_F(PagerTest, NamesWhoAskedAndHowManyBytesWhenNothingCanLeave) {
   pager.unlease({&use, 1});
 }
 
+TEST_F(PagerTest, UnderASoftBudgetWhatCannotFitGoesInAfterAllElseHasLeft) {
+  auto a = buffer(1), b = buffer(2), c = buffer(3);
+  ledger.set_budget(3 * kCharge, /*soft=*/true);
+  PageUse use{a->page(), false};
+  pager.lease({&use, 1});
+  Block* big = memory.allocate(4 * kBytes, Category::other);
+  EXPECT_FALSE(b->present() || c->present());
+  EXPECT_EQ(ledger.peak_bytes(), kCharge + DeviceMemory::charge_of(4 * kBytes));
+  PageUse more{b->page(), false};
+  pager.lease({&more, 1});
+  EXPECT_TRUE(a->holds(1) && b->holds(2));
+  memory.free(big);
+  pager.unlease({&use, 1});
+  pager.unlease({&more, 1});
+  touch(*c);
+  auto d = buffer(4);
+  EXPECT_LE(ledger.used_bytes(), 3 * kCharge) << "within the budget again";
+}
+
 TEST_F(PagerTest, BringsEverythingHome) {
   auto a = buffer(1), b = buffer(2), c = buffer(3), d = buffer(4), e = buffer(5);
   ledger.set_budget(kUnlimitedBytes);

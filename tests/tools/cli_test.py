@@ -222,10 +222,15 @@ class BadInput(Case):
         self.refused(2, "'12bananas'", args=["train", *SMALL, "--budget", "12bananas"])
         self.refused(2, "'0%'", args=["train", *SMALL, "--budget", "0%"])
         self.refused(2, "'unet4d'", "unet3d, bp3d, resnet50, bert-base, mlp", args=["train", "--model", "unet4d"])
-        self.refused(2, "unknown option", "--engine", args=["train", *SMALL, "--engine", "unified"])
+        self.refused(2, "unified engine", "--device cuda", "--engine gate", args=["train", *SMALL, "--engine", "unified"])
+        self.refused(2, "'lms'", "gate or unified", args=["train", *SMALL, "--engine", "lms"])
+        self.refused(2, "--host-budget", "--engine gate", args=[
+            "train", *SMALL, "--device", "cuda", "--engine", "unified", "--disk", self.folder])
+        self.refused(2, "--largest", "--engine gate", args=[
+            "bench", "paging", "--edge", "32", "--device", "cuda", "--engine", "unified", "--largest"])
         self.refused(2, "[cuda]", args=["train", *SMALL, "--device", "cuda:63"])  # also where there are cards
         self.refused(2, "'tpu'", "cpu, cuda, cuda:N or auto", args=["train", *SMALL, "--device", "tpu"])
-        self.refused(2, "cpu with K-FAC", args=["train", *SMALL, "--device", "cuda", "--kfac"])
+        self.refused(2, "leave out --kfac", "--device cpu", args=["train", *SMALL, "--device", "cuda", "--kfac"])
         self.refused(2, "sgd, adam, adamw or lamb", args=["train", *SMALL, "--optimizer", "lion"])
         self.refused(2, "allowed with 1 rank(s)", args=["train", *SMALL, "--kfac", "--grad-worker-frac", "0.3"])
         self.refused(2, "lr", args=["train", *SMALL, "--lr", "-1"])
