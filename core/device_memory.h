@@ -98,6 +98,8 @@ class DeviceMemory {
   static int64_t charge_of(int64_t bytes) noexcept { return round_up(bytes, Arena::kAlignment) + sizeof(Block); }
 
   Ledger& ledger() noexcept { return ledger_; }
+  /// Whether the host reads and writes its bytes itself, and runs the operators on them.
+  bool is_host() const noexcept { return arena_ != nullptr; }
   /// Of memory that was made of an arena.
   Arena& arena() noexcept { return *arena_; }
   /// nullptr: charges that do not fit throw at once. Returns when no thread is inside a reclaimer or keeper any more,

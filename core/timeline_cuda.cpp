@@ -117,15 +117,38 @@ class ComputeMarks {
     Event at;
     Event until = nullptr;  // of a stall
   };
+  /// What one clock will be asked of.
+  using List = std::vector<Mark>;
+
   Event record() { return events->record(stream); }
-  void add(Mark mark) {
+  std::shared_ptr<List> make_list() {
     std::lock_guard lock(mutex_);
-    // Where no step ends, nobody asks; a step with more operators than this goes by the host's clock.
-    if (marks_.size() < kMostMarks) marks_.push_back(std::move(mark));
+    std::erase_if(lists_, [](const std::weak_ptr<List>& list) { return list.expired(); });
+    auto list = std::make_shared<List>();
+    lists_.push_back(list);
+    return list;
   }
-  std::vector<Mark> take() {
+  void add(List& list, Mark mark) {
     std::lock_guard lock(mutex_);
-    return std::exchange(marks_, {});
+    push(list, std::move(mark));
+  }
+  /// Compute did no operator's work from one event to the other, whoever's clock is asked.
+  void add_stall(Event from, Event until) {
+    std::lock_guard lock(mutex_);
+    if (aside_depth_ == 0) push_to_all({Mark::Kind::stall, std::move(from), std::move(until)});
+  }
+  /// Nests; stalls meanwhile are part of it.
+  void begin_aside() {
+    std::lock_guard lock(mutex_);
+    if (aside_depth_++ == 0) aside_from_ = record();
+  }
+  void end_aside() {
+    std::lock_guard lock(mutex_);
+    if (--aside_depth_ == 0) push_to_all({Mark::Kind::stall, std::exchange(aside_from_, nullptr), record()});
+  }
+  std::vector<Mark> take(List& list) {
+    std::lock_guard lock(mutex_);
+    return std::exchange(list, {});
   }
 
   const CUDAStream stream;
@@ -133,8 +156,18 @@ class ComputeMarks {
 
  private:
   static constexpr size_t kMostMarks = 1 << 17;
+  // Where no step ends, nobody asks; a step with more operators than this goes by the host's clock.
+  static void push(List& list, Mark mark) {
+    if (list.size() < kMostMarks) list.push_back(std::move(mark));
+  }
+  void push_to_all(const Mark& mark) {
+    for (const auto& known : lists_)
+      if (auto list = known.lock()) push(*list, mark);
+  }
   std::mutex mutex_;
-  std::vector<Mark> marks_;
+  std::vector<std::weak_ptr<List>> lists_;
+  int aside_depth_ = 0;
+  Event aside_from_;
 };
 
 std::shared_ptr<ComputeMarks> make_marks(c10::Stream compute) {
@@ -196,7 +229,7 @@ class QueuedCopy final : public QueuedWork {
     end_->block(marks_->stream);
     Event until = marks_->record();
     measured_->add_stall(from, until);
-    marks_->add({ComputeMarks::Mark::Kind::stall, std::move(from), std::move(until)});
+    marks_->add_stall(std::move(from), std::move(until));
   }
 
  private:
@@ -257,12 +290,14 @@ class StreamTimeline final : public Timeline {
 
 class StreamClock final : public OperatorClock {
  public:
-  explicit StreamClock(std::shared_ptr<ComputeMarks> marks) : marks_(std::move(marks)) { (void)marks_->take(); }
-  void begin() override { marks_->add({ComputeMarks::Mark::Kind::begin, marks_->record()}); }
-  void end() override { marks_->add({ComputeMarks::Mark::Kind::end, marks_->record()}); }
+  explicit StreamClock(std::shared_ptr<ComputeMarks> marks) : marks_(std::move(marks)), own_(marks_->make_list()) {}
+  void begin() override { marks_->add(*own_, {ComputeMarks::Mark::Kind::begin, marks_->record()}); }
+  void end() override { marks_->add(*own_, {ComputeMarks::Mark::Kind::end, marks_->record()}); }
+  void begin_aside() override { marks_->begin_aside(); }
+  void end_aside() override { marks_->end_aside(); }
   std::vector<Times> take() override {
     using Kind = ComputeMarks::Mark::Kind;
-    const std::vector<ComputeMarks::Mark> marks = marks_->take();
+    const std::vector<ComputeMarks::Mark> marks = marks_->take(*own_);
     std::vector<Times> times;
     if (marks.empty()) return times;
     const ComputeMarks::Mark& last = marks.back();
@@ -290,6 +325,7 @@ class StreamClock final : public OperatorClock {
 
  private:
   const std::shared_ptr<ComputeMarks> marks_;
+  const std::shared_ptr<ComputeMarks::List> own_;
 };
 
 }  // namespace

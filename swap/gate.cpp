@@ -23,14 +23,14 @@ class OperatorLease {
   ~OperatorLease() { release(); }
 
   /// Pages that `plan` uses in windows are registered, but not leased.
-  void collect(const OperatorTraits& traits, const torch::jit::Stack& stack, const WindowPlan* plan) {
+  void collect(const OperatorTraits& traits, const torch::jit::Stack& stack, const WindowPlan* plan,
+               int64_t min_page_bytes) {
     const size_t count = traits.writes.size();
     int32_t position = 0;
     for (size_t a = 0; a < count; ++a)
       visit_storages(torch::jit::peek(stack, a, count), [&](c10::StorageImpl& storage) {
         bool is_new = false;
-        Page* page = page_or_register(storage, session_.pager, session_.options.min_page_bytes,
-                                      session_.conductor.user(), is_new);
+        Page* page = page_or_register(storage, session_.pager, min_page_bytes, session_.conductor.user(), is_new);
         if (page) add(plan, a, {page, traits.writes[a], kNextUseKept});
         if (is_new) births.push_back({page, position});
         ++position;
@@ -92,9 +92,10 @@ struct Measured {
 std::unique_ptr<WindowPlan> plan_windows(Session::State& session, const OperatorTraits& traits,
                                          const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (!traits.windows || session.options.split_bytes == kUnlimitedBytes) return nullptr;
-  if (session.options.engine == Engine::unified) return nullptr;       // whatever its size, the driver's faults run it
-  if (!session.share->device.torch_device().is_cpu()) return nullptr;  // windows are copied by the host
-  return traits.windows(op, torch::jit::last(stack, traits.writes.size()), {session.options.split_bytes});
+  if (session.options.engine == Engine::unified) return nullptr;  // whatever its size, the driver's faults run it
+  const auto arguments = torch::jit::last(stack, traits.writes.size());
+  if (!stays_on(session.share->device.torch_device(), arguments)) return nullptr;
+  return traits.windows(op, arguments, {session.options.split_bytes});
 }
 
 /// An operator that may wait for other threads gives up its turn meanwhile, so that they can get there.
@@ -131,6 +132,15 @@ Measured measure(Session::State& session, auto&& call) {
   return {took.count() - (session.pager.exposed_seconds() - waited), own_bytes};
 }
 
+/// What is run again must find its arguments as they were. On the host small ones are kept by value; on a card that
+/// would be a wait for it, so they become pages, which nobody writes before they were read again.
+int64_t least_page_bytes(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
+                         const torch::jit::Stack& stack) {
+  const SessionOptions& options = session.options;
+  const bool by_page = !session.pager.device().is_host() && options.replay && options.engine == Engine::gate;
+  return by_page && is_replayable(traits, op, stack) ? 1 : options.min_page_bytes;
+}
+
 void run_kernel(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
                 c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const bool counting = session.counting();
@@ -141,7 +151,7 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
   const std::unique_ptr<WindowPlan> plan = plan_windows(session, traits, op, *stack);
   OperatorLease lease(session);
   if (traits.kind != OperatorKind::shape_only && traits.kind != OperatorKind::memory) {
-    lease.collect(traits, *stack, plan.get());
+    lease.collect(traits, *stack, plan.get(), least_page_bytes(session, traits, op, *stack));
     try {
       lease.lease();
     } catch (const OutOfBudget& error) {

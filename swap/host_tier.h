@@ -13,6 +13,7 @@
 #include "core/host_slab.h"
 #include "core/timeline.h"
 #include "swap/lane_totals.h"
+#include "swap/window_copy.h"
 
 namespace spillway {
 
@@ -54,8 +55,8 @@ class HostCopy {
 /// Keeps pages that left the device within the slab's capacity. When it is full and there is a disk, the copy with the
 /// furthest next use goes there first, the arriving one included; what is on disk comes back ahead of its use as room
 /// gets free. A copy that came back keeps its place on disk, so that it can leave again without being written.
-/// Thread-safe; nothing here blocks but make(), the two range calls, the destructor, and a page-out for whose bytes
-/// there is room only once a device's copies are done with it.
+/// Thread-safe; nothing here blocks but make(), the calls for parts of a copy, the destructor, and a page-out for whose
+/// bytes there is room only once a device's copies are done with it.
 class HostTier {
  public:
   /// `out` and `in` copy from and to the device; `disk` may be nullptr. All must outlive it.
@@ -91,6 +92,12 @@ class HostTier {
   void read(const HostCopy& copy, int64_t begin, int64_t bytes, void* to);
   void write(HostCopy& copy, int64_t begin, int64_t bytes, const void* from);
 
+  /// The same for a window in the memory of a device that the host does not reach: through the lanes, behind what
+  /// compute was given before. What compute does with that memory next, and with the copy, must come after the ticket's
+  /// join(). Blocks for bytes on disk. Throws DiskError.
+  [[nodiscard]] Ticket read_window(const HostCopy& copy, const WindowCopy& window, void* device);
+  [[nodiscard]] Ticket write_window(HostCopy& copy, const WindowCopy& window, const void* device);
+
  private:
   friend class HostCopy;
   struct Waiting {
@@ -117,6 +124,8 @@ class HostTier {
   void recall();
   void recalled(State& copy, std::shared_ptr<Block> block, std::exception_ptr error);
   void drop(State& copy) noexcept;
+  void join_arrival(State& copy);
+  Ticket note_copies(State& copy, Ticket last);
   void reap() noexcept;
   void wait_for_fading();
 

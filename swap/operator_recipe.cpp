@@ -16,16 +16,17 @@
 namespace spillway {
 namespace {
 
-/// Small storages are kept by value, so that a later write does not change what is replayed.
+/// Small storages of the host are kept by value, so that a later write does not change what is replayed.
 constexpr size_t kSmallStorageBytes = 4096;
 
 std::optional<TensorForm> form_of(const at::Tensor& tensor, PageId self, std::vector<Recipe::Input>& inputs) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (impl->layout() != c10::kStrided || impl->is_quantized() || tensor.is_nested() || tensor.is_conj() ||
-      tensor.is_neg() || tensor._is_zerotensor() || !impl->has_storage() || !tensor.device().is_cpu())
+      tensor.is_neg() || tensor._is_zerotensor() || !impl->has_storage())
     return std::nullopt;
-  TensorForm form{TensorForm::Self{},     impl->dtype(),           tensor.sizes().vec(),
-                  tensor.strides().vec(), tensor.storage_offset(), impl->is_wrapped_number()};
+  TensorForm form{TensorForm::Self{},       tensor.device(),        impl->dtype(),
+                  tensor.sizes().vec(),     tensor.strides().vec(), tensor.storage_offset(),
+                  impl->is_wrapped_number()};
   c10::StorageImpl& storage = *impl->unsafe_storage().unsafeGetStorageImpl();
   if (Page* page = page_of(storage)) {
     if (page->id == self) return form;
@@ -35,7 +36,7 @@ std::optional<TensorForm> form_of(const at::Tensor& tensor, PageId self, std::ve
     inputs.push_back({page->id, page->write_epoch});
     return form;
   }
-  if (storage.nbytes() >= kSmallStorageBytes) return std::nullopt;
+  if (storage.nbytes() >= kSmallStorageBytes || !tensor.is_cpu()) return std::nullopt;
   std::vector<char> bytes(storage.nbytes());
   if (!bytes.empty()) std::memcpy(bytes.data(), storage.data(), bytes.size());
   form.bytes = std::move(bytes);
@@ -67,6 +68,22 @@ class InputLease {
   std::vector<PageUse> uses_;
 };
 
+/// What runs meanwhile is nobody's time.
+class Aside {
+ public:
+  explicit Aside(OperatorClock* clock) : clock_(clock) {
+    if (clock_) clock_->begin_aside();
+  }
+  ~Aside() {
+    if (clock_) clock_->end_aside();
+  }
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+
+ private:
+  OperatorClock* const clock_;
+};
+
 at::Tensor tensor_of(TensorForm& form, Pager& pager, const at::Tensor& self) {
   void* data = nullptr;
   if (std::holds_alternative<TensorForm::Self>(form.bytes))
@@ -76,8 +93,11 @@ at::Tensor tensor_of(TensorForm& form, Pager& pager, const at::Tensor& self) {
   else
     data = std::get<std::vector<char>>(form.bytes).data();
   const auto item = static_cast<int64_t>(form.dtype.itemsize());
-  at::Tensor tensor = at::from_blob(static_cast<char*>(data) + form.offset * item, form.sizes, form.strides,
-                                    at::TensorOptions(form.dtype));
+  at::Tensor tensor = at::for_blob(static_cast<char*>(data) + form.offset * item, form.sizes)
+                          .strides(form.strides)
+                          .options(at::TensorOptions(form.dtype).device(form.device))
+                          .target_device(form.device)
+                          .make_tensor();
   if (form.wrapped_number) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
 }
@@ -90,6 +110,8 @@ Block* OperatorRecipe::run(Pager& pager) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   at::NoGradGuard no_grad;
   CategoryScope category(Category::workspace);
+  const Session::State* session = Session::State::current();
+  Aside aside(session ? session->clock.get() : nullptr);
   at::Tensor self;
   for (Call& call : calls_) run_call(call, pager, self);
   // The bytes leave the tensor, which was only their first owner.

@@ -18,6 +18,7 @@ namespace spillway {
 struct TensorForm {
   struct Self {};                                       ///< the tensor that is being made
   std::variant<Self, PageId, std::vector<char>> bytes;  ///< a page's, or a small storage's own
+  c10::Device device;
   caffe2::TypeMeta dtype;
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;  ///< elements

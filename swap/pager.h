@@ -90,12 +90,13 @@ class Pager final : public Reclaimer, public PageKeeper {
   /// operator holds anything. Throws as lease().
   void restore(std::span<const PageUse> uses);
   /// Pins a page where it is until unpin(). True: it is resident, leased as by lease(). False: it is absent, and
-  /// nobody brings it in or changes its host copy meanwhile but through read_window and write_window. Blocks on copies
+  /// nobody brings it in or changes its host copy meanwhile but through read_window and write_window. Joins copies
   /// that are under way. Throws a failed copy's error; nothing is pinned then.
   bool pin(const PageUse& use, UserId user = kNobody);
   void unpin(const PageUse& use, bool resident) noexcept;
-  /// Copies between the host copy of a page that is pinned absent, wherever that is, and device memory. On the calling
-  /// thread. Throws DiskError.
+  /// Copies between the host copy of a page that is pinned absent, wherever that is, and device memory: on the calling
+  /// thread where that memory is the host's, else through the lanes, and compute is ordered behind it. Throws
+  /// DiskError, or what the copy failed with.
   void read_window(const Page& page, const WindowCopy& copy, void* memory);
   void write_window(Page& page, const WindowCopy& copy, const void* memory);
   /// A block for a new page, made by evicting pages that are next used after `used_after` (-1: any), but for `keep`.

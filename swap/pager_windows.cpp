@@ -43,10 +43,10 @@ bool Pager::pin(const PageUse& use, UserId user) {
   if (user != kNobody) page.user = user;
   try {
     while (page.incoming) {
-      if (page.copy.done())
+      if (page.copy.joinable())
         finish_page_in(guard, page);
       else
-        wait(guard, page.copy);
+        wait(guard, page.copy, &Ticket::join);
     }
     if (page.block) {
       settle(page);
@@ -69,6 +69,10 @@ void Pager::unpin(const PageUse& use, bool resident) noexcept {
 }
 
 void Pager::read_window(const Page& page, const WindowCopy& copy, void* memory) {
+  if (!device_.is_host()) {
+    host_.read_window(page.host, copy, memory).join();
+    return note_window(copy.bytes(), &PagerStats::bytes_in, 0);
+  }
   const auto start = Clock::now();
   copy.for_each_run(
       [&](int64_t from, int64_t to) { host_.read(page.host, from, copy.run_bytes, static_cast<char*>(memory) + to); });
@@ -76,6 +80,10 @@ void Pager::read_window(const Page& page, const WindowCopy& copy, void* memory) 
 }
 
 void Pager::write_window(Page& page, const WindowCopy& copy, const void* memory) {
+  if (!device_.is_host()) {
+    host_.write_window(page.host, copy, memory).join();
+    return note_window(copy.bytes(), &PagerStats::bytes_out, 0);
+  }
   const auto start = Clock::now();
   copy.for_each_run([&](int64_t to, int64_t from) {
     host_.write(page.host, to, copy.run_bytes, static_cast<const char*>(memory) + from);

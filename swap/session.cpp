@@ -26,7 +26,7 @@ ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager&
   ScheduleInputs inputs;
   inputs.budget_bytes = options.budget_bytes;
   const bool on_cpu = pager.device.torch_device().is_cpu();
-  inputs.replay = options.replay && on_cpu && options.engine == Engine::gate;
+  inputs.replay = options.replay && options.engine == Engine::gate;
   if (pager.disk) inputs.host_budget_bytes = pager.host.capacity_bytes() - pager.disk->staging_bytes();
   // A copying thread takes one core from operators that use them all.
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());

@@ -7,7 +7,6 @@
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
 
-#include "core/cpu_allocator.h"
 #include "core/device.h"
 #include "swap/device_pager.h"
 
@@ -132,21 +131,22 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
                    std::make_unique<StorageOwner>(storage, pager), user);
 }
 
-at::Tensor make_paged_tensor(Pager& pager, Block* block, Category category, UserId user, at::IntArrayRef sizes,
-                             at::IntArrayRef strides, at::ScalarType type) {
-  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type));
-  auto storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes,
-      block ? CpuDevice::wrap(block) : c10::DataPtr(nullptr, c10::Device(c10::kCPU)), CpuDevice::instance().allocator(),
-      /*resizable=*/true);
+at::Tensor make_paged_tensor(Device& device, Pager& pager, Block* block, Category category, UserId user,
+                             const Strided& shape) {
+  const c10::Device place = device.torch_device();
+  const size_t bytes = at::detail::computeStorageNbytes(shape.sizes, shape.strides, c10::elementSize(shape.type));
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       block ? device.wrap_block(block) : c10::DataPtr(nullptr, place),
+                                                       device.allocator(), /*resizable=*/true);
   auto owner = std::make_unique<StorageOwner>(*storage, pager);
   if (block)
     pager.add(block, static_cast<int64_t>(bytes), std::move(owner), user);
   else
     make_absent(*storage, *pager.add_absent(static_cast<int64_t>(bytes), category, std::move(owner), user));
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  const c10::DispatchKey key = place.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(key),
+                                                         c10::scalarTypeToTypeMeta(shape.type));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes, shape.strides);
   return tensor;
 }
 

@@ -5,6 +5,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/util/FunctionRef.h>
 
+#include "core/device.h"
 #include "swap/pager.h"
 
 namespace spillway {
@@ -22,10 +23,14 @@ Pager& pager_of(const Page& page);
 /// tells a registration, for `user`. One caller at a time. Throws OutOfBudget when a moved storage does not fit.
 Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, UserId user, bool& is_new);
 
-/// A tensor of uninitialised elements whose page is `block`, or that is absent when `block` is null: its page's host
-/// copy is then filled with Pager::write_window. Throws OutOfBudget when the host is full.
-at::Tensor make_paged_tensor(Pager& pager, Block* block, Category category, UserId user, at::IntArrayRef sizes,
-                             at::IntArrayRef strides, at::ScalarType type);
+struct Strided {
+  at::IntArrayRef sizes, strides;
+  at::ScalarType type;
+};
+/// A tensor on the pager's device, of uninitialised elements, whose page is `block`, or that is absent when `block` is
+/// null: its page's host copy is then filled with Pager::write_window. Throws OutOfBudget when the host is full.
+at::Tensor make_paged_tensor(Device& device, Pager& pager, Block* block, Category category, UserId user,
+                             const Strided& shape);
 
 using StorageVisitor = c10::function_ref<void(c10::StorageImpl&)>;
 

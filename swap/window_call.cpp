@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/device.h"
 #include "core/memory_range.h"
 #include "swap/session_state.h"
 #include "swap/storage_page.h"
@@ -19,7 +20,7 @@ at::Tensor on_device(const at::Tensor& part, const Page& page) {
   return at::for_blob(data, part.sizes())
       .strides(part.strides())
       .options(part.options().requires_grad(false))
-      .target_device(c10::Device(c10::kCPU))
+      .target_device(part.device())
       .make_tensor();
 }
 
@@ -66,13 +67,25 @@ int64_t workspace_bytes(const Ledger& ledger) {
   return ledger.used_by_category()[static_cast<size_t>(Category::workspace)];
 }
 
-/// The overload that takes the results after the arguments and has a kernel that fills them.
-std::optional<c10::OperatorHandle> out_variant_of(const c10::OperatorHandle& op) {
+/// Where the operator's tensors are (stays_on).
+c10::Device device_of(OperatorArguments arguments) {
+  for (const c10::IValue& value : arguments) {
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().dim() > 0) return value.toTensor().device();
+    if (value.isTensorList())
+      for (const at::Tensor& tensor : value.toTensorVector())
+        if (tensor.defined()) return tensor.device();
+  }
+  return c10::Device(c10::kCPU);
+}
+
+/// The overload that takes the results after the arguments and has a kernel that fills them there.
+std::optional<c10::OperatorHandle> out_variant_of(const c10::OperatorHandle& op, c10::Device device) {
+  const c10::DispatchKey key = device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
   const c10::FunctionSchema& schema = op.schema();
   const size_t count = schema.arguments().size();
   for (const std::string& overload : {std::string("out"), schema.overload_name() + "_out", std::string("grad_input")}) {
     auto found = c10::Dispatcher::singleton().findSchema({schema.name(), overload});
-    if (!found || !found->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+    if (!found || !found->hasKernelForDispatchKey(key)) continue;
     const std::vector<c10::Argument>& arguments = found->schema().arguments();
     bool alike = arguments.size() == count + schema.returns().size();
     for (size_t a = 0; alike && a < arguments.size(); ++a)
@@ -90,7 +103,8 @@ std::vector<Range> ranges(int64_t total, int64_t step) {
   return all;
 }
 
-at::Tensor shape_alone(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type) {
+at::Tensor shape_alone(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type, c10::Device device) {
+  if (!device.is_cpu()) return at::empty_strided(sizes, strides, at::TensorOptions(type).device(device));
   const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type));
   auto range = std::make_shared<MemoryRange>(reserve_memory(static_cast<int64_t>(bytes)));
   void* data = range->data();
@@ -98,18 +112,19 @@ at::Tensor shape_alone(at::IntArrayRef sizes, at::IntArrayRef strides, at::Scala
 }
 
 at::Tensor shape_alone(const at::Tensor& part) {
-  return shape_alone(part.sizes(), packed_strides(part), part.scalar_type());
+  return shape_alone(part.sizes(), packed_strides(part), part.scalar_type(), part.device());
 }
 
-at::Tensor shape_alone(at::IntArrayRef sizes, at::MemoryFormat format, at::ScalarType type) {
-  return shape_alone(sizes, strides_of(sizes, format), type);
+at::Tensor shape_alone(at::IntArrayRef sizes, at::MemoryFormat format, at::ScalarType type, c10::Device device) {
+  return shape_alone(sizes, strides_of(sizes, format), type, device);
 }
 
 WindowCall::WindowCall(Session::State* session, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                        OperatorArguments arguments, std::span<const PageUse> streamed)
     : session_(session),
+      device_(device_of(arguments)),
       op_(op),
-      out_op_(out_variant_of(op)),
+      out_op_(out_variant_of(op, device_)),
       keys_(keys),
       arguments_(arguments),
       streamed_(streamed),
@@ -247,14 +262,15 @@ bool WindowCall::fall_back_to_copies() {
 at::Tensor WindowCall::output(int32_t index, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type) {
   const auto bytes = static_cast<int64_t>(at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type)));
   if (!session_ || bytes < std::max<int64_t>(1, session_->options.min_page_bytes))
-    return at::empty_strided(sizes, strides, at::TensorOptions(type));
+    return at::empty_strided(sizes, strides, at::TensorOptions(type).device(device_));
   const Category category = CategoryScope::current(Category::activations);
   const UserId user = session_->conductor.user();
   const int32_t position = kOutputPosition + index;
   const std::optional<int64_t> next_use =
       session_->counting() ? session_->conductor.expected_next_use(position) : std::nullopt;
   Block* block = session_->pager.try_allocate(bytes, category, next_use.value_or(-1), streamed_);
-  at::Tensor tensor = make_paged_tensor(session_->pager, block, category, user, sizes, strides, type);
+  at::Tensor tensor = make_paged_tensor(*find_device(device_), session_->pager, block, category, user,
+                                        {.sizes = sizes, .strides = strides, .type = type});
   births_.push_back({.page = page_of(tensor), .position = position, .streamed = true});
   return tensor;
 }

@@ -42,13 +42,13 @@ struct Range {
 /// 0 … total in steps; the last range is what is left.
 std::vector<Range> ranges(int64_t total, int64_t step);
 
-/// For operators that look at an argument's shape alone: addresses without memory behind them, which read as zero.
-/// Throws std::system_error where there are not so many addresses.
-at::Tensor shape_alone(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type);
+/// For operators that look at an argument's shape alone: addresses without memory behind them, which read as zero; on a
+/// card, where there are no such, memory. Throws std::system_error where there are not so many addresses, OutOfBudget.
+at::Tensor shape_alone(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type, c10::Device device);
 /// The same, dense, its elements in the order of the part's.
 at::Tensor shape_alone(const at::Tensor& part);
 /// The same, contiguous in `format`.
-at::Tensor shape_alone(at::IntArrayRef sizes, at::MemoryFormat format, at::ScalarType type);
+at::Tensor shape_alone(at::IntArrayRef sizes, at::MemoryFormat format, at::ScalarType type, c10::Device device);
 
 /// Gives a plan its windows. A window of a resident page is a view where its bytes are one run, else a copy; a window
 /// of an absent page is copied from the host. When views keep so much resident that a window does not fit, the rest of
@@ -130,6 +130,7 @@ class WindowCall {
   void admit_pages();
 
   Session::State* const session_;
+  const c10::Device device_;
   const c10::OperatorHandle& op_;
   const std::optional<c10::OperatorHandle> out_op_;
   const c10::DispatchKeySet keys_;

@@ -1,5 +1,6 @@
 #include "swap/windows.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -70,9 +71,26 @@ WindowRule window_rule_of(const c10::OperatorHandle& op) {
   return elementwise && is_plain(op) ? &split_elementwise : nullptr;
 }
 
+bool stays_on(c10::Device device, OperatorArguments arguments) {
+  auto tensor_stays = [&](const at::Tensor& tensor) {
+    return !tensor.defined() || tensor.device() == device || (tensor.is_cpu() && tensor.dim() == 0);
+  };
+  auto stays = [&](const c10::IValue& value) {
+    if (value.isTensor()) return tensor_stays(value.toTensor());
+    if (value.isTensorList())
+      for (const at::Tensor& tensor : value.toTensorVector())
+        if (!tensor_stays(tensor)) return false;
+    if (!value.isDevice()) return true;
+    const c10::Device asked = value.toDevice();
+    return asked.type() == device.type() && (!asked.has_index() || asked.index() == device.index() || device.is_cpu());
+  };
+  return std::all_of(arguments.begin(), arguments.end(), stays);
+}
+
 bool is_plain_tensor(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu() && !tensor.is_quantized() &&
-         !tensor.is_nested() && !tensor.is_conj() && !tensor.is_neg() && tensor.has_storage() && tensor.numel() > 0 &&
+  return tensor.defined() && tensor.layout() == at::kStrided && (tensor.is_cpu() || tensor.is_cuda()) &&
+         !tensor.is_quantized() && !tensor.is_nested() && !tensor.is_conj() && !tensor.is_neg() &&
+         tensor.has_storage() && tensor.numel() > 0 &&
          !tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python);
 }
 

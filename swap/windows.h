@@ -35,6 +35,10 @@ class WindowPlan {
 /// then the operator runs whole.
 using WindowRule = std::unique_ptr<WindowPlan> (*)(const c10::OperatorHandle&, OperatorArguments, const WindowSizes&);
 
+/// Whether all tensors that these arguments are, and all that they ask for, are on `device`; single numbers may be on
+/// the host.
+bool stays_on(c10::Device device, OperatorArguments arguments);
+
 /// The rule for an operator; nullptr when there is none.
 WindowRule window_rule_of(const c10::OperatorHandle& op);
 

@@ -113,7 +113,7 @@ at::Tensor ConvolutionPlan::input_window(WindowCall& call, const Range& samples,
   std::vector<int64_t> sizes = box.sizes().vec();
   sizes[2] = slices.end - slices.begin;
   const at::MemoryFormat format = convolution_.input.suggest_memory_format();
-  if (!fill) return shape_alone(sizes, format, box.scalar_type());
+  if (!fill) return shape_alone(sizes, format, box.scalar_type(), box.device());
   at::Tensor window = at::empty(sizes, box.options().memory_format(format));
   window.narrow(2, 0, begin - slices.begin).zero_();
   window.narrow(2, end - slices.begin, slices.end - end).zero_();

@@ -7,7 +7,7 @@
 
 namespace spillway {
 
-/// Strided elements in CPU memory, and nothing lazy or wrapped about them.
+/// Strided elements in memory of the host or a card, and nothing lazy or wrapped about them.
 bool is_plain_tensor(const at::Tensor& tensor);
 /// The same, and contiguous.
 bool is_large_layout(const at::Tensor& tensor);

@@ -96,6 +96,11 @@ class StreamTimeline final : public Timeline {
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
     return submit([=] { std::memcpy(destination, source, static_cast<size_t>(bytes)); });
   }
+  /// From now on.
+  void draw(Edges edges) {
+    std::lock_guard lock(mutex_);
+    edges_ = edges;
+  }
   Ticket move(void* data, int64_t bytes, Side to) override {
     return submit([=, managed = managed_] { managed->move(data, bytes, to); });
   }
@@ -131,7 +136,7 @@ class StreamTimeline final : public Timeline {
   const std::shared_ptr<ComputeQueue> compute_;
   std::mutex mutex_;
   std::mt19937 random_;
-  const Edges edges_;
+  Edges edges_;
   const std::shared_ptr<ManagedMemory> managed_;
   WorkerTimeline worker_{"stream"};
 };
