@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <vector>
 
 #include "core/bytes.h"
 #include "core/error.h"
@@ -184,7 +185,9 @@ bool CudaDevice::release_raw(void* data) noexcept {
 MemoryRange CudaDevice::reserve_host_memory(int64_t capacity_bytes) {
   const int64_t capacity = std::min(capacity_bytes, discover_host().memory_bytes / 2);
   MemoryRange range = reserve_memory(capacity);
-  prefer_numa_nodes(range.data(), range.bytes(), numa_nodes_near(cpus_of_this_thread()));
+  std::vector<int> nodes = numa_nodes_near_pci(driver_->pci_bus_id());
+  if (nodes.empty()) nodes = numa_nodes_near(cpus_of_this_thread());
+  prefer_numa_nodes(range.data(), range.bytes(), nodes);
   driver_->set_host_range(range.data(), range.bytes());
   return range;
 }

@@ -46,6 +46,8 @@ class CudaDriver {
   virtual void bring(void* data, int64_t bytes) noexcept = 0;
   /// Throws as allocate() does on another stream than compute's.
   virtual void require_compute_stream() const = 0;
+  /// Where the card is: `0000:3b:00.0`. Empty when that is not known.
+  virtual std::string pci_bus_id() const = 0;
   virtual void set_host_range(char* data, int64_t bytes) = 0;
   virtual std::unique_ptr<Timeline> make_timeline(const std::string& lane) = 0;
   virtual std::unique_ptr<OperatorClock> make_clock() = 0;

@@ -64,6 +64,12 @@ class Driver final : public CudaDriver {
     C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
                                    c10::cuda::getCurrentCUDAStream(index_).stream()));
   }
+  std::string pci_bus_id() const override {
+    char id[32] = {};
+    if (C10_CUDA_ERROR_HANDLED(cudaDeviceGetPCIBusId(id, sizeof id, index_)) == cudaSuccess) return id;
+    (void)cudaGetLastError();
+    return {};
+  }
   void set_host_range(char* data, int64_t bytes) override {
     host_data_ = data;
     host_bytes_ = bytes;

@@ -16,12 +16,21 @@ namespace {
 using Topology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)>;
 
-Topology load() {
+Topology load(bool with_devices = false) {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) throw std::runtime_error("[topology] hwloc_topology_init failed");
   Topology topology(raw, &hwloc_topology_destroy);
+  if (with_devices) hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   if (hwloc_topology_load(raw) != 0) throw std::runtime_error("[topology] hwloc cannot read this host");
   return topology;
+}
+
+/// Their numbers; none when they are all that the host has.
+std::vector<int> numbers_of(const Topology& topology, hwloc_const_nodeset_t nodes) {
+  if (hwloc_bitmap_isincluded(hwloc_topology_get_topology_nodeset(topology.get()), nodes)) return {};
+  std::vector<int> numbers;
+  for (int node = hwloc_bitmap_first(nodes); node >= 0; node = hwloc_bitmap_next(nodes, node)) numbers.push_back(node);
+  return numbers;
 }
 
 }  // namespace
@@ -86,11 +95,14 @@ std::vector<int> numa_nodes_near(const std::vector<int>& cpus) {
   Bitmap near(hwloc_bitmap_alloc(), &hwloc_bitmap_free), nodes(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
   for (int cpu : cpus) hwloc_bitmap_set(near.get(), static_cast<unsigned>(cpu));
   hwloc_cpuset_to_nodeset(topology.get(), near.get(), nodes.get());
-  if (hwloc_bitmap_isincluded(hwloc_topology_get_topology_nodeset(topology.get()), nodes.get())) return {};
-  std::vector<int> numbers;
-  for (int node = hwloc_bitmap_first(nodes.get()); node >= 0; node = hwloc_bitmap_next(nodes.get(), node))
-    numbers.push_back(node);
-  return numbers;
+  return numbers_of(topology, nodes.get());
+}
+
+std::vector<int> numa_nodes_near_pci(const std::string& bus_id) {
+  Topology topology = load(/*with_devices=*/true);
+  hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(topology.get(), bus_id.c_str());
+  return device ? numbers_of(topology, hwloc_get_non_io_ancestor_obj(topology.get(), device)->nodeset)
+                : std::vector<int>();
 }
 
 bool prefer_numa_nodes(void* data, int64_t bytes, const std::vector<int>& nodes) {

@@ -34,6 +34,10 @@ std::vector<int> cpus_of_this_thread();
 /// there is nothing to prefer then. Throws std::runtime_error when hwloc cannot read the host.
 std::vector<int> numa_nodes_near(const std::vector<int>& cpus);
 
+/// The same for a device on the PCI bus, by its address (`0000:3b:00.0`). Also empty when the system does not say which
+/// are near it.
+std::vector<int> numa_nodes_near_pci(const std::string& bus_id);
+
 /// Lets the range's pages, which must not have been touched yet, come from `nodes` while those have memory left. False
 /// when the system does not take such wishes, or `nodes` is empty.
 bool prefer_numa_nodes(void* data, int64_t bytes, const std::vector<int>& nodes);

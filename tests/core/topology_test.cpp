@@ -4,10 +4,12 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <set>
 #include <stdexcept>
 
 #include "core/memory_range.h"
+#include "tests/support/disk.h"
 
 namespace spillway {
 
@@ -55,8 +57,13 @@ TEST(TopologyTest, SeesTheCpusThatThisThreadMayUse) {
 
 /// hwloc describes this host instead of the real one while it lives.
 struct PretendedHost {
-  explicit PretendedHost(const char* synthetic) { ::setenv("HWLOC_SYNTHETIC", synthetic, 1); }
-  ~PretendedHost() { ::unsetenv("HWLOC_SYNTHETIC"); }
+  explicit PretendedHost(const char* description, const char* how = "HWLOC_SYNTHETIC") : how(how) {
+    ::setenv(how, description, 1);
+  }
+  ~PretendedHost() { ::unsetenv(how); }
+  PretendedHost(const PretendedHost&) = delete;
+  PretendedHost& operator=(const PretendedHost&) = delete;
+  const char* how;
 };
 
 TEST(TopologyTest, PrefersTheMemoryNextToTheCpusOnlyWhereThereIsOther) {
@@ -68,6 +75,41 @@ TEST(TopologyTest, PrefersTheMemoryNextToTheCpusOnlyWhereThereIsOther) {
   }
   PretendedHost host("node:1 core:4 pu:1");
   EXPECT_TRUE(numa_nodes_near({0}).empty());
+}
+
+/// Two nodes; one card at the second one, another that hangs on the whole machine.
+constexpr const char* kCards = R"(<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE topology SYSTEM "hwloc2.dtd">
+<topology version="2.0">
+ <object type="Machine" os_index="0" cpuset="0x3" complete_cpuset="0x3" allowed_cpuset="0x3" nodeset="0x3"
+   complete_nodeset="0x3" allowed_nodeset="0x3" gp_index="1">
+  <object type="Package" os_index="0" cpuset="0x1" complete_cpuset="0x1" nodeset="0x1" complete_nodeset="0x1" gp_index="2">
+   <object type="NUMANode" os_index="0" cpuset="0x1" complete_cpuset="0x1" nodeset="0x1" complete_nodeset="0x1" gp_index="3"/>
+   <object type="PU" os_index="0" cpuset="0x1" complete_cpuset="0x1" nodeset="0x1" complete_nodeset="0x1" gp_index="4"/>
+  </object>
+  <object type="Package" os_index="1" cpuset="0x2" complete_cpuset="0x2" nodeset="0x2" complete_nodeset="0x2" gp_index="5">
+   <object type="NUMANode" os_index="1" cpuset="0x2" complete_cpuset="0x2" nodeset="0x2" complete_nodeset="0x2" gp_index="6"/>
+   <object type="PU" os_index="1" cpuset="0x2" complete_cpuset="0x2" nodeset="0x2" complete_nodeset="0x2" gp_index="7"/>
+   <object type="Bridge" gp_index="8" bridge_type="0-1" depth="0" bridge_pci="0000:[00-3f]">
+    <object type="PCIDev" gp_index="9" pci_busid="0000:3b:00.0" pci_type="0302 [10de:2330] [10de:16c1] a1" pci_link_speed="0"/>
+   </object>
+  </object>
+  <object type="Bridge" gp_index="10" bridge_type="0-1" depth="0" bridge_pci="0000:[40-ff]">
+   <object type="PCIDev" gp_index="11" pci_busid="0000:5e:00.0" pci_type="0302 [10de:2330] [10de:16c1] a1" pci_link_speed="0"/>
+  </object>
+ </object>
+</topology>
+)";
+
+TEST(TopologyTest, PrefersTheMemoryNextToACardOnlyWhereTheSystemSaysWhichThatIs) {
+  const testing::TemporaryFolder folder;
+  const auto file = folder.path() / "cards.xml";
+  std::ofstream(file) << kCards;
+  PretendedHost host(file.c_str(), "HWLOC_XMLFILE");
+  EXPECT_EQ(numa_nodes_near_pci("0000:3B:00.0"), std::vector<int>{1}) << "as CUDA writes it";
+  EXPECT_TRUE(numa_nodes_near_pci("0000:5e:00.0").empty());
+  EXPECT_TRUE(numa_nodes_near_pci("0000:01:00.0").empty());
+  EXPECT_TRUE(numa_nodes_near_pci("").empty());
 }
 
 TEST(TopologyTest, MemoryWithAPreferenceIsMemory) {

@@ -37,6 +37,7 @@ class FakeCudaDriver final : public CudaDriver {
   }
   void bring(void*, int64_t bytes) noexcept override { brought_bytes += bytes; }
   void require_compute_stream() const override {}
+  std::string pci_bus_id() const override { return {}; }
   void set_host_range(char*, int64_t bytes) override { host_bytes = bytes; }
   std::unique_ptr<Timeline> make_timeline(const std::string& lane) override {
     return std::make_unique<WorkerTimeline>(lane);
