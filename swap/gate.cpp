@@ -94,8 +94,8 @@ std::unique_ptr<WindowPlan> plan_windows(Session::State& session, const Operator
   if (!traits.windows || session.options.split_bytes == kUnlimitedBytes) return nullptr;
   if (session.options.engine == Engine::unified) return nullptr;  // whatever its size, the driver's faults run it
   const auto arguments = torch::jit::last(stack, traits.writes.size());
-  if (!stays_on(session.share->device.torch_device(), arguments)) return nullptr;
-  return traits.windows(op, arguments, {session.options.split_bytes});
+  auto plan = traits.windows(op, arguments, {session.options.split_bytes});
+  return plan && stays_on(session.share->device.torch_device(), arguments) ? std::move(plan) : nullptr;
 }
 
 /// An operator that may wait for other threads gives up its turn meanwhile, so that they can get there.

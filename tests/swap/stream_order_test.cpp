@@ -11,6 +11,7 @@
 
 #include "swap/pager.h"
 #include "tests/support/disk.h"
+#include "tests/support/stream_buffer.h"
 #include "tests/support/streams.h"
 
 namespace spillway {
@@ -21,51 +22,12 @@ using testing::Edges;
 using testing::ManagedBlocks;
 using testing::ManagedMemory;
 using testing::StreamBlocks;
+using testing::StreamBuffer;
 using testing::StreamTimeline;
 
 constexpr int64_t kBytes = 192 << 10;  // windows are a third, and an arena keeps only 64 KiB and more to itself
 constexpr int64_t kBuffers = 6;
 const int64_t kBudget = 3 * DeviceMemory::charge_of(kBytes) + 1000;
-
-/// What a page belongs to. The host knows where it is; only operators see what it holds.
-class StreamBuffer {
- public:
-  StreamBuffer(DeviceMemory& memory, Pager& pager) : state_(std::make_shared<State>(memory, pager)) {
-    state_->block = memory.allocate(kBytes, Category::other);
-    state_->page = pager.add(state_->block, kBytes, std::make_unique<Owner>(state_));
-  }
-  Page* page() const { return state_->page; }
-  unsigned char* data() const { return static_cast<unsigned char*>(state_->block->data); }
-  unsigned char version = 0;
-
- private:
-  struct State {
-    State(DeviceMemory& memory, Pager& pager) : memory(memory), pager(pager) {}
-    State(const State&) = delete;
-    State& operator=(const State&) = delete;
-    ~State() {
-      if (block)
-        memory.release(block);
-      else
-        pager.absent_owner_died(page);
-    }
-    DeviceMemory& memory;
-    Pager& pager;
-    Block* block = nullptr;
-    Page* page = nullptr;
-  };
-  class Owner final : public PageOwner {
-   public:
-    explicit Owner(const std::shared_ptr<State>& state) : state_(state) {}
-    std::shared_ptr<void> keep_alive() override { return state_.lock(); }
-    void vacate(Page&) override { state_.lock()->block = nullptr; }
-    void occupy(Block* block) override { state_.lock()->block = block; }
-
-   private:
-    std::weak_ptr<State> state_;
-  };
-  std::shared_ptr<State> state_;
-};
 
 /// The same bytes as another page's.
 class CopyOf final : public Recipe {
@@ -112,7 +74,7 @@ class Program {
   /// Operators that did not find what they should have, or not on the device.
   int64_t run(int64_t operations) {
     for (int64_t i = 0; i < kBuffers; ++i) {
-      buffers_.push_back(std::make_unique<StreamBuffer>(memory_, pager_));
+      buffers_.push_back(std::make_unique<StreamBuffer>(memory_, pager_, kBytes));
       operate({buffers_.back().get(), nullptr}, /*first_use=*/true);
     }
     for (int64_t i = 0; i < operations; ++i) step();
@@ -121,7 +83,7 @@ class Program {
   /// The same for operators that only use windows, over lanes that draw other edges meanwhile.
   int64_t run_windows(int64_t operations, Edges out, Edges in) {
     for (int64_t i = 0; i < kBuffers; ++i) {
-      buffers_.push_back(std::make_unique<StreamBuffer>(memory_, pager_));
+      buffers_.push_back(std::make_unique<StreamBuffer>(memory_, pager_, kBytes));
       operate({buffers_.back().get(), nullptr}, /*first_use=*/true);
     }
     operate_windows(*buffers_[0]);  // makes room for one
@@ -163,7 +125,7 @@ class Program {
       case 2: {
         auto& buffer = buffers_[pick()];
         buffer.reset();
-        buffer = std::make_unique<StreamBuffer>(memory_, pager_);
+        buffer = std::make_unique<StreamBuffer>(memory_, pager_, kBytes);
         return operate({buffer.get(), nullptr}, /*first_use=*/true);
       }
       case 3:
