@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <charconv>
 #include <cstring>
@@ -19,8 +20,10 @@ namespace {
 using Path = std::filesystem::path;
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
+constexpr const char* kCpu = "cpu";
 constexpr const char* kFormat = "spillway-checkpoint-1";
 constexpr const char* kGenerators = "generators";
+constexpr const char* kCardGenerator = "generator_of_the_card";
 
 /// What a run must share with the one that it goes on with.
 Fields identity(const TrainOptions& o, int world) {
@@ -38,21 +41,35 @@ Fields identity(const TrainOptions& o, int world) {
           {"momentum", o.optimizer == "sgd" ? str(o.momentum) : "none"},
           {"kfac", o.use_kfac ? "on" : "off"},
           {"amp", o.amp},
-          {"split", o.split_bytes == kUnlimitedBytes ? "off" : str(o.split_bytes)},
+          {"split", o.split_bytes == kUnlimitedBytes || o.engine == "unified" ? "off" : str(o.split_bytes)},
+          {"device", c10::Device(o.device).is_cpu() ? kCpu : "cuda"},
           {"seed", str(o.seed)},
           {"ranks", str(world)}};
 }
 
-/// The state of LibTorch's generator on this rank, as bytes.
-at::Tensor generator_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+/// The generator of the card that the run's tensors are on; undefined on the CPU.
+at::Generator card_generator(const std::vector<StateTensor>& tensors) {
+  for (const StateTensor& tensor : tensors)
+    if (tensor.held.defined() && tensor.held.is_cuda())
+      return at::globalContext().defaultGenerator(tensor.held.device());
+  return {};
+}
+
+at::Tensor state_of(at::Generator& generator) {
   std::lock_guard lock(generator.mutex());
   return generator.get_state();
 }
 
+void set_state(at::Generator& generator, const at::Tensor& state) {
+  auto lent = resident_read(state);
+  std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
 /// One row for each rank.
 at::Tensor all_generators(const ddl::Comm& comm) {
-  const at::Tensor own = generator_state();
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const at::Tensor own = state_of(generator);
   const int64_t world = comm ? comm->communicator->size() : 1;
   const at::Tensor all = at::empty({world, own.numel()}, at::kByte);
   auto lent = resident_read(own), taken = resident(all);
@@ -88,12 +105,15 @@ void prepare_checkpoint_folder(const Path& folder) {
 void write_checkpoint(const Path& folder, const TrainOptions& options, int64_t step,
                       const std::vector<StateTensor>& tensors, const ddl::Comm& comm) {
   const at::Tensor generators = all_generators(comm);
+  at::Generator card = card_generator(tensors);
+  const at::Tensor on_card = card.defined() ? state_of(card) : at::Tensor();
   const int world = comm ? comm->communicator->size() : 1;
   std::optional<TensorFileWriter> file;
   if (!comm || comm->communicator->rank() == 0) {
     std::vector<TensorEntry> entries;
     for (const StateTensor& tensor : tensors) entries.push_back({tensor.name, tensor.type, tensor.sizes});
     entries.push_back({kGenerators, at::kByte, generators.sizes().vec()});
+    if (on_card.defined()) entries.push_back({kCardGenerator, at::kByte, on_card.sizes().vec()});
     std::map<std::string, std::string> metadata{{"format", kFormat}, {"version", kVersion}, {"step", str(step)}};
     for (const auto& [name, value] : identity(options, world)) metadata["run." + name] = value;
     file.emplace(checkpoint_file(folder), std::move(entries), metadata);
@@ -104,6 +124,7 @@ void write_checkpoint(const Path& folder, const TrainOptions& options, int64_t s
   }
   if (!file) return;
   file->write(generators);
+  if (on_card.defined()) file->write(on_card);
   file->commit();
 }
 
@@ -111,7 +132,8 @@ int64_t checkpoint_step(const Path& folder, const TrainOptions& options, int wor
   const TensorFileReader file = open_checkpoint(folder);
   for (const auto& [name, value] : identity(options, world)) {
     const auto found = file.metadata().find("run." + name);
-    const std::string was = found == file.metadata().end() ? "unknown" : found->second;
+    // Files of versions that knew no other device do not tell theirs.
+    const std::string was = found != file.metadata().end() ? found->second : name == "device" ? kCpu : "unknown";
     if (was != value)
       throw BadRequest(str("checkpoint '", checkpoint_file(folder).string(), "' is of a run with ", name, " ", was,
                            "; this run has ", value));
@@ -132,12 +154,14 @@ void read_checkpoint(const Path& folder, const std::vector<StateTensor>& tensors
     if (tensor.held.defined()) file.read(tensor.name, tensor.held);
   const int64_t world = comm ? comm->communicator->size() : 1, rank = comm ? comm->communicator->rank() : 0;
   at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const at::Tensor all = at::empty({world, generator_state().numel()}, at::kByte);
+  const at::Tensor all = at::empty({world, state_of(generator).numel()}, at::kByte);
   file.read(kGenerators, all);
-  const at::Tensor own = all[rank].clone();
-  auto lent = resident_read(own);
-  std::lock_guard lock(generator.mutex());
-  generator.set_state(own);
+  set_state(generator, all[rank].clone());
+  if (at::Generator card = card_generator(tensors); card.defined()) {
+    const at::Tensor on_card = state_of(card);
+    file.read(kCardGenerator, on_card);
+    set_state(card, on_card);
+  }
 }
 
 }  // namespace spillway

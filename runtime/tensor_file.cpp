@@ -142,7 +142,7 @@ void TensorFileWriter::write(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.scalar_type() == entry.type && tensor.sizes() == at::IntArrayRef(entry.sizes), "[tensor_file] '",
               entry.name, "' is ", tensor.scalar_type(), " ", tensor.sizes(), ", not ", entry.type, " ",
               at::IntArrayRef(entry.sizes));
-  const at::Tensor dense = tensor.detach().contiguous();
+  const at::Tensor dense = tensor.detach().cpu().contiguous();
   auto lent = resident_read(dense);
   put(dense.const_data_ptr(), dense.nbytes());
   ++next_;
@@ -240,8 +240,9 @@ void TensorFileReader::read(const std::string& name, const at::Tensor& tensor) c
     refuse(spillway::str("has '", name, "' as ", name_of(place.entry.type), " ", at::IntArrayRef(place.entry.sizes),
                          ", not ", name_of(tensor.scalar_type()), " ", tensor.sizes()));
   at::NoGradGuard no_grad;
-  const bool direct = tensor.is_contiguous();
-  const at::Tensor dense = direct ? tensor.detach() : at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+  const bool direct = tensor.is_contiguous() && tensor.is_cpu();
+  const at::Tensor dense =
+      direct ? tensor.detach() : at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));
   {
     auto lent = resident(dense);
     get(dense.mutable_data_ptr(), place.bytes, data_ + place.offset);

@@ -81,10 +81,6 @@ void validate_device(const TrainOptions& o) {
   if (cuda && o.use_kfac)
     throw BadRequest(
         str("K-FAC runs on the CPU only: leave out --kfac to train on ", o.device, ", or use --device cpu"));
-  if (cuda && !o.checkpoint.empty())
-    throw BadRequest(
-        str("checkpoints are written and read of runs on the CPU only: leave out --checkpoint to train on ", o.device,
-            ", or use --device cpu"));
 }
 
 }  // namespace

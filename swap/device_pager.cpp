@@ -93,8 +93,6 @@ void DevicePager::require_alike(const SessionOptions& options) const {
 
 DevicePager::Share DevicePager::join(const SessionOptions& options) {
   std::lock_guard lock(shared().mutex);
-  if (shared().device && !shared().device->device.torch_device().is_cpu())
-    throw BadRequest(str("a Session is open on ", shared().device->device_name_, " already; a card has one at a time"));
   if (shared().device)
     shared().device->require_alike(options);
   else

@@ -49,9 +49,9 @@ std::string_view name(Engine engine) noexcept;
 
 struct SessionOptions {
   /// Whose tensors are paged: "cpu", "cuda" or "cuda:N", one for all Sessions that are open together. On CUDA all
-  /// operators must use the stream that is current when the Session opens; tensors elsewhere are left alone, nothing is
-  /// replayed, and there is one Session at a time. A program that does not link LibTorch's CUDA half opens the Session
-  /// (or calls open_device) before it draws random numbers or runs backward: LibTorch looks for cards once.
+  /// operators must use the stream that is current when the first Session opens; tensors elsewhere are left alone. A
+  /// program that does not link LibTorch's CUDA half opens the Session (or calls open_device) before it draws random
+  /// numbers or runs backward: LibTorch looks for cards once.
   std::string device = "cpu";
   /// Sessions that are open together ask for the same.
   Engine engine = Engine::gate;

@@ -286,6 +286,7 @@ TEST_F(CheckpointTest, AnotherRunsIsRefusedNamingWhatDiffers) {
   refused([](TrainOptions& t) { t.hidden = 32; }, {"hidden 64", "has 32"});
   refused([](TrainOptions& t) { t.optimizer = "sgd"; }, {"optimizer adam", "sgd"});
   refused([](TrainOptions& t) { t.seed = 1; }, {"seed 0"});
+  refused([](TrainOptions& t) { t.device = "cuda"; }, {"device cpu", "has cuda"});
   refused([](TrainOptions& t) { t.use_kfac = true; }, {"kfac off"});
   refused([](TrainOptions& t) { t.steps = 6; }, {"step 6", "nothing is left"});
   refused([](TrainOptions& t) { t.checkpoint += "-not"; }, {"there is no", "checkpoints-not"});

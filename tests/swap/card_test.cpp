@@ -7,6 +7,7 @@
 #include <torch/nn.h>
 
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "core/device.h"
@@ -134,6 +135,72 @@ TEST_F(CardTest, OnDemandGivesTheSameBits) {
 TEST_F(CardTest, EvictingEverythingAfterEveryOperatorChangesNothing) {
   const Result unlimited = train({}, 2);
   expect_equal(train({.min_page_bytes = 1, .observer = std::make_shared<testing::EvictEverything>()}, 2), unlimited);
+}
+
+TEST_F(CardTest, WindowsGiveTheSameBitsUnderEveryBudget) {
+  constexpr int64_t kSplit = 1 << 20;
+  const Result unlimited = train({.split_bytes = kSplit});
+  const int64_t budget = std::max(unlimited.floor_bytes + (1 << 20), unlimited.stats.peak_bytes / 2);
+  const Result limited = train({.budget_bytes = budget, .split_bytes = kSplit});
+  expect_equal(limited, unlimited);
+  EXPECT_LE(limited.stats.peak_bytes, budget);
+  expect_equal(
+      train({.min_page_bytes = 1, .split_bytes = kSplit, .observer = std::make_shared<testing::EvictEverything>()}, 2),
+      train({.split_bytes = kSplit}, 2));
+}
+
+TEST_F(CardTest, WhatIsReplayedIsTheSame) {
+  const Result unlimited = train({}, 6);
+  const int64_t budget = std::max(unlimited.floor_bytes + (1 << 20), unlimited.stats.peak_bytes * 6 / 10);
+  expect_equal(train({.budget_bytes = budget}, 6), unlimited);
+  expect_equal(train({.budget_bytes = budget, .replay = false}, 6), unlimited);
+}
+
+TEST_F(CardTest, UnifiedMemoryGivesTheSameBitsAlsoBelowTheFloor) {
+  const Result expected = train({.split_bytes = kUnlimitedBytes});
+  const Result unlimited = train({.engine = Engine::unified});
+  expect_equal(unlimited, expected);
+  EXPECT_EQ(unlimited.stats.pager.page_outs, 0);
+  const int64_t budget = std::max(unlimited.floor_bytes + (1 << 20), unlimited.stats.peak_bytes * 6 / 10);
+  const Result limited = train({.engine = Engine::unified, .budget_bytes = budget});
+  expect_equal(limited, expected);
+  EXPECT_LE(limited.stats.peak_bytes, budget);
+  EXPECT_GT(limited.stats.pager.page_ins, 0);
+  const Result tiny = train({.engine = Engine::unified, .budget_bytes = unlimited.floor_bytes / 2});
+  expect_equal(tiny, expected);
+  EXPECT_GT(tiny.stats.peak_bytes, unlimited.floor_bytes / 2);
+}
+
+TEST_F(CardTest, ATensorOfUnifiedMemoryCanBeReadByItsPointerWhereverItIs) {
+  Session session({.device = "cuda", .engine = Engine::unified});
+  const at::Tensor tensor = at::arange(1 << 18, at::TensorOptions(at::Device("cuda:0")).dtype(at::kFloat));
+  session.pager().evict_all();
+  EXPECT_GT(session.stats().pager.parked_bytes, 0);
+  EXPECT_NO_THROW((void)tensor.const_data_ptr());
+  EXPECT_EQ(tensor.sum().item<float>(), at::arange(1 << 18).to(at::kFloat).sum().item<float>());
+}
+
+TEST_F(CardTest, TwoSessionsShareACard) {
+  Session first({.device = "cuda", .budget_bytes = 64 << 20});
+  const at::Device place("cuda:0");
+  float sums[2] = {0, 0};
+  auto work = [&](Session& session, float& sum) {
+    for (int i = 0; i < 3; ++i) {
+      Session::Step step = session.step();
+      at::Tensor x = at::ones({4 << 20}, at::TensorOptions(place)) * 2, y = x + 1;
+      sum = (x * y).sum().item<float>();
+      step.finish();
+    }
+  };
+  std::thread other([&] {
+    Session second({.device = "cuda", .budget_bytes = 64 << 20});
+    work(second, sums[1]);
+  });
+  work(first, sums[0]);
+  other.join();
+  EXPECT_EQ(sums[0], 6.f * (4 << 20));
+  EXPECT_EQ(sums[1], sums[0]);
+  EXPECT_LE(first.stats().peak_bytes, 64 << 20);
 }
 
 TEST_F(CardTest, TensorsBornBeforeTheSessionAreMovedIntoCountedMemory) {
