@@ -43,6 +43,7 @@ find_gpu_torch() {
     torch_folder=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2>/dev/null) ||
       torch_folder=$(_torch_folder) || die "no torch: python3 has none" "Set SPILLWAY_TORCH to a torch folder (include/ and lib/)."
   fi
+  torch_folder=$(readlink -m -- "$torch_folder")  # CMake looks elsewhere for a path that is not whole
   fault=$(torch_fault "$torch_folder")
   [[ -z $fault ]] || die "$fault" "Set SPILLWAY_TORCH to the folder of torch 2.11 with CUDA 13."
   [[ -e $torch_folder/lib/libtorch_cuda.so ]] || die "torch in '$torch_folder' has no CUDA half"
@@ -75,7 +76,7 @@ build_gpu() {
   grep -q '^-- CUDA for libspillway_cuda' "$build_folder/configure.log" ||
     die "there are no CUDA 13 headers and libraries beside torch or in /usr/local/cuda"
   run_step "building" "$build_folder/build.log" cmake --build "$build_folder" -j "$(nproc)" \
-    --target spillway spillway_cuda core_cuda_device_test swap_core_test swap_card_test ||
+    --target spillway spillway_cuda core_cuda_device_test swap_core_test swap_card_test runtime_card_test ||
     die "the build failed; whole log: $build_folder/build.log"
 }
 
@@ -91,19 +92,34 @@ run_gpu_tests() {
   # Unpacked libraries find each other; the system's own come first where it has them.
   LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$build_folder/deps/usr/lib/$(uname -m)-linux-gnu
   export LD_LIBRARY_PATH
-  for test in core_cuda_device_test swap_core_test swap_card_test; do
+  for test in core_cuda_device_test swap_core_test swap_card_test runtime_card_test; do
     run_step "$test" "$out/$test.log" "$build_folder/tests/$test" || die "$test failed; whole log: $out/$test.log"
     skipped=$(grep -c '^\[  SKIPPED \] .*(' "$out/$test.log" || true)
     printf '    %s; %s skipped\n' "$(grep -E '^\[==========\] .* ran' "$out/$test.log")" "$skipped"
   done
-  ! grep -q '^\[  SKIPPED \] CardTest' "$out/swap_card_test.log" ||
-    die "there is a card, but its tests were skipped; see $out/swap_card_test.log"
+  ! grep -qE '^\[  SKIPPED \] Card(Run)?Test' "$out/swap_card_test.log" "$out/runtime_card_test.log" ||
+    die "there is a card, but its tests were skipped; see $out/swap_card_test.log and $out/runtime_card_test.log"
+}
+
+# bench_gpu ENGINE JSON ARGUMENT…: its rows, also at the end of the table.
+bench_gpu() {
+  local engine=$1 json=$2
+  shift 2
+  printf '%s\n' "--engine $engine" | tee -a "$out/paging_cuda.txt"
+  "$build_folder/bin/spillway" bench paging --device cuda --engine "$engine" "$@" --model unet3d --edge "$edge" \
+    --filters "$filters" --steps "$steps" --json "$json" 2>"$out/bench_$engine.log" | tee -a "$out/paging_cuda.txt"
 }
 
 run_gpu_bench() {
   say "unet3d, edge $edge, $filters filters, on the card"
-  "$build_folder/bin/spillway" bench paging --device cuda --peers --model unet3d --edge "$edge" --filters "$filters" \
-    --steps "$steps" --json "$out/paging_cuda.json" 2>"$out/bench.log" | tee "$out/paging_cuda.txt" ||
-    die "the benchmark failed: $(tail -n 3 "$out/bench.log")"
-  say "results: $out/paging_cuda.json"
+  : >"$out/paging_cuda.txt"
+  bench_gpu gate "$out/paging_cuda.json" --peers || die "the benchmark failed: $(tail -n 3 "$out/bench_gate.log")"
+  if bench_gpu unified "$out/paging_cuda_unified.json"; then
+    say "results: $out/paging_cuda.json, $out/paging_cuda_unified.json; the table: $out/paging_cuda.txt"
+  elif grep -q 'no Unified Memory' "$out/bench_unified.log"; then
+    say "no unified engine on this card: $(grep 'no Unified Memory' "$out/bench_unified.log" | tail -n 1)"
+    say "results: $out/paging_cuda.json"
+  else
+    die "the benchmark of the unified engine failed: $(tail -n 3 "$out/bench_unified.log")"
+  fi
 }
