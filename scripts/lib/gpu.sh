@@ -43,7 +43,7 @@ find_gpu_torch() {
     torch_folder=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2>/dev/null) ||
       torch_folder=$(_torch_folder) || die "no torch: python3 has none" "Set SPILLWAY_TORCH to a torch folder (include/ and lib/)."
   fi
-  torch_folder=$(readlink -m -- "$torch_folder")  # CMake looks elsewhere for a path that is not whole
+  [[ $torch_folder == /* ]] || torch_folder=$PWD/$torch_folder  # CMake looks elsewhere for a path that is not whole
   fault=$(torch_fault "$torch_folder")
   [[ -z $fault ]] || die "$fault" "Set SPILLWAY_TORCH to the folder of torch 2.11 with CUDA 13."
   [[ -e $torch_folder/lib/libtorch_cuda.so ]] || die "torch in '$torch_folder' has no CUDA half"
