@@ -76,7 +76,8 @@ struct SessionOptions {
   int64_t small_page_bytes = 1 << 20;
   /// Operators whose large tensors and scratch together have more bytes run window by window, so that none of these
   /// must be resident (swap/windows.h). Decided by shape alone: results are the same under every budget, and those of
-  /// convolutions' gradients differ from an unsplit operator's by rounding. kUnlimitedBytes: nothing is split.
+  /// convolutions' gradients (on a card, whose libraries choose kernels by shape, also of convolutions) differ from an
+  /// unsplit operator's by rounding. kUnlimitedBytes, or the unified engine: nothing is split.
   int64_t split_bytes = kDefaultSplitBytes;
   /// Notified of every operator. Of one that is split, of its kernel on each window.
   std::shared_ptr<OperatorObserver> observer = nullptr;
