@@ -38,7 +38,6 @@ class CudaDriver {
   /// Whether the native allocator made it.
   virtual bool is_native(const c10::DataPtr& data) const = 0;
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
-  /// Lanes made from now on pin what they use of this host memory, chunk by chunk as it is used first.
   /// Managed memory, preferably on the card: addresses alone until they are used. Given back when no copy or operator
   /// uses it any more, for which it waits. Throws std::runtime_error when this card cannot page, or has no addresses.
   virtual MemoryRange reserve_managed() = 0;
@@ -48,6 +47,7 @@ class CudaDriver {
   virtual void require_compute_stream() const = 0;
   /// Where the card is: `0000:3b:00.0`. Empty when that is not known.
   virtual std::string pci_bus_id() const = 0;
+  /// Lanes made from now on pin what they use of this host memory, chunk by chunk as it is used first.
   virtual void set_host_range(char* data, int64_t bytes) = 0;
   virtual std::unique_ptr<Timeline> make_timeline(const std::string& lane) = 0;
   virtual std::unique_ptr<OperatorClock> make_clock() = 0;
