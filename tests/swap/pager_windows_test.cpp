@@ -134,7 +134,7 @@ TEST_F(PagerWindowsTest, NobodyBringsInAPageThatIsPinnedAbsent) {
     touch(*a);
     came = true;
   });
-  while (a->page()->leases < 2) std::this_thread::yield();
+  while (pager.locked([&] { return a->page()->leases; }) < 2) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_FALSE(came);
   EXPECT_FALSE(a->present());
