@@ -126,40 +126,46 @@ LaneTotals HostTier::copied() const {
 void HostTier::read(const HostCopy& copy, int64_t begin, int64_t bytes, void* to) {
   State& state = *copy.state_;
   Pin pin(*this, state);
-  std::unique_lock lock(mutex_);
-  const Ticket arrival = state.device;
-  lock.unlock();
-  arrival.wait();
-  lock.lock();
-  const auto block = state.block;
-  const auto disk = state.disk;
-  lock.unlock();
-  if (block)
-    std::memcpy(to, static_cast<const char*>(block->data) + begin, static_cast<size_t>(bytes));
+  arrival(state).wait();
+  const Place place = place_to_read(state);
+  if (place.block)
+    std::memcpy(to, static_cast<const char*>(place.block->data) + begin, static_cast<size_t>(bytes));
   else
-    disk_->read_range(disk, begin, bytes, to);
+    disk_->read_range(place.disk, begin, bytes, to);
 }
 
 void HostTier::write(HostCopy& copy, int64_t begin, int64_t bytes, const void* from) {
   State& state = *copy.state_;
   Pin pin(*this, state);
-  std::unique_lock lock(mutex_);
-  const Ticket arrival = state.device;
-  lock.unlock();
-  arrival.wait();
-  lock.lock();
-  changed_.wait(lock, [&] { return !state.moving; });
-  const auto block = state.block;
-  const auto disk = state.disk;
-  if (block) {  // what the disk has is old now
-    state.disk.reset();
-    state.stored = false;
-  }
-  lock.unlock();
-  if (block)
-    std::memcpy(static_cast<char*>(block->data) + begin, from, static_cast<size_t>(bytes));
+  arrival(state).wait();
+  const Place place = place_to_write(state);
+  if (place.block)
+    std::memcpy(static_cast<char*>(place.block->data) + begin, from, static_cast<size_t>(bytes));
   else
-    disk_->write_range(disk, begin, bytes, from);
+    disk_->write_range(place.disk, begin, bytes, from);
+}
+
+/// Of the last page-out, page-in or window of the copy.
+Ticket HostTier::arrival(const State& copy) {
+  std::lock_guard lock(mutex_);
+  return copy.device;
+}
+
+HostTier::Place HostTier::place_to_read(const State& copy) {
+  std::lock_guard lock(mutex_);
+  return {copy.block, copy.disk};
+}
+
+/// What the disk has besides the slab is old from here on.
+HostTier::Place HostTier::place_to_write(State& copy) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !copy.moving; });
+  Place place{copy.block, copy.disk};
+  if (place.block) {
+    copy.disk.reset();
+    copy.stored = false;
+  }
+  return place;
 }
 
 // --- everything below runs under the lock, or takes it on the disk's thread -----------------------------------------

@@ -113,6 +113,11 @@ class HostTier {
     Ticket copy;
   };
   using State = HostCopy::State;
+  /// Where a pinned copy's bytes are: in the slab, or else on disk.
+  struct Place {
+    std::shared_ptr<Block> block;
+    std::shared_ptr<DiskPage> disk;
+  };
 
   std::shared_ptr<Block> take(int64_t bytes);
   State* furthest();
@@ -124,7 +129,9 @@ class HostTier {
   void recall();
   void recalled(State& copy, std::shared_ptr<Block> block, std::exception_ptr error);
   void drop(State& copy) noexcept;
-  void join_arrival(State& copy);
+  Ticket arrival(const State& copy);
+  Place place_to_read(const State& copy);
+  Place place_to_write(State& copy);
   Ticket note_copies(State& copy, Ticket last);
   void reap() noexcept;
   void wait_for_fading();

@@ -6,15 +6,6 @@
 
 namespace spillway {
 
-/// What compute is given from here on, and so every copy that is started after that, comes after the last page-out or
-/// window of the copy.
-void HostTier::join_arrival(State& copy) {
-  std::unique_lock lock(mutex_);
-  const Ticket arrival = copy.device;
-  lock.unlock();
-  arrival.join();
-}
-
 /// A lane's copies end in order, so the last one stands for all: until then the copy's room must stay what it is.
 Ticket HostTier::note_copies(State& copy, Ticket last) {
   std::lock_guard lock(mutex_);
@@ -22,26 +13,29 @@ Ticket HostTier::note_copies(State& copy, Ticket last) {
   return last;
 }
 
+/// Joining the last copy orders compute, and so every copy that is started from here on, behind it.
 Ticket HostTier::read_window(const HostCopy& copy, const WindowCopy& window, void* device) {
   State& state = *copy.state_;
   Pin pin(*this, state);
-  join_arrival(state);
-  std::unique_lock lock(mutex_);
-  const auto block = state.block;
-  const auto disk = state.disk;
-  lock.unlock();
+  arrival(state).join();
+  const Place place = place_to_read(state);
   Ticket last;
   char* to = static_cast<char*>(device);
-  if (block) {
-    const char* from = static_cast<const char*>(block->data);
+  if (place.block) {
+    const char* from = static_cast<const char*>(place.block->data);
     window.for_each_run(
         [&](int64_t page, int64_t memory) { last = in_.copy(to + memory, from + page, window.run_bytes); });
     return note_copies(state, last);
   }
+  // The disk may fail, so no copy is under way from this memory before all of it has been read.
   std::vector<char> staging(static_cast<size_t>(window.bytes()));
   char* run = staging.data();
-  window.for_each_run([&](int64_t page, int64_t memory) {
-    disk_->read_range(disk, page, window.run_bytes, run);
+  window.for_each_run([&](int64_t page, int64_t) {
+    disk_->read_range(place.disk, page, window.run_bytes, run);
+    run += window.run_bytes;
+  });
+  run = staging.data();
+  window.for_each_run([&](int64_t, int64_t memory) {
     last = in_.copy(to + memory, run, window.run_bytes);
     run += window.run_bytes;
   });
@@ -52,20 +46,12 @@ Ticket HostTier::read_window(const HostCopy& copy, const WindowCopy& window, voi
 Ticket HostTier::write_window(HostCopy& copy, const WindowCopy& window, const void* device) {
   State& state = *copy.state_;
   Pin pin(*this, state);
-  join_arrival(state);
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !state.moving; });
-  const auto block = state.block;
-  const auto disk = state.disk;
-  if (block) {  // what the disk has is old now
-    state.disk.reset();
-    state.stored = false;
-  }
-  lock.unlock();
+  arrival(state).join();
+  const Place place = place_to_write(state);
   Ticket last;
   const char* from = static_cast<const char*>(device);
-  if (block) {
-    char* to = static_cast<char*>(block->data);
+  if (place.block) {
+    char* to = static_cast<char*>(place.block->data);
     window.for_each_run(
         [&](int64_t page, int64_t memory) { last = out_.copy(to + page, from + memory, window.run_bytes); });
     return note_copies(state, last);
@@ -79,7 +65,7 @@ Ticket HostTier::write_window(HostCopy& copy, const WindowCopy& window, const vo
   last.wait();
   run = staging.data();
   window.for_each_run([&](int64_t page, int64_t) {
-    disk_->write_range(disk, page, window.run_bytes, run);
+    disk_->write_range(place.disk, page, window.run_bytes, run);
     run += window.run_bytes;
   });
   return last;

@@ -21,8 +21,11 @@ struct Convolution {
   /// `first`: the position of `stride` among the arguments.
   Convolution(OperatorArguments arguments, size_t input_index, size_t first);
 
+  /// k' of spatial dimension d: how many elements of the input one of the output sees.
   int64_t reach(size_t d = 0) const;
+  /// o of spatial dimension d.
   int64_t output_size(size_t d) const;
+  /// Of samples, channels and spatial dimensions.
   std::vector<int64_t> output_sizes() const;
   /// Whether LibTorch would take oneDNN for `samples` samples of `channels` channels whose first spatial size is
   /// `size`.
@@ -65,6 +68,7 @@ class ConvolutionPlan : public WindowPlan {
 
 /// The rule for aten::convolution_backward.
 std::unique_ptr<WindowPlan> split_convolution_backward(OperatorArguments arguments, const WindowSizes& sizes);
+/// Whether windows can be cut of it: 1 to 3 spatial dimensions, contiguous or channels-last.
 bool is_convolution_layout(const at::Tensor& tensor);
 
 }  // namespace spillway
