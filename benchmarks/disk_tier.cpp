@@ -3,7 +3,8 @@
 // First the disk alone: large sequential writes and reads by the same engine, as many at once, without checksums. Then
 // a loop like training: every page is made in forward, leaves at once, and comes back in backward in the opposite
 // order; the device holds eight of them and the host half of the rest. The rates count from the first operation of a
-// direction in a step to its last.
+// direction in a step to its last. Beside them, the disk's rates while such a loop without a disk runs: what the disk
+// has to give when the processor and its memory are busy with the pages themselves.
 #include "core/disk_tier.h"
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/bytes.h"
@@ -74,7 +76,7 @@ std::unique_ptr<DiskIo> make_engine(DiskOptions::Engine engine) {
   return io ? std::move(io) : make_thread_io(2);
 }
 
-/// Moves `bytes` from the file's start to its end, kDepth operations at once; bytes per second.
+/// Moves `bytes` between memory and the file, from start to end, kDepth operations at once; bytes per second.
 double sweep(DiskIo& io, const PageFile& file, char* memory, int64_t chunk, int64_t bytes, bool write) {
   std::vector<DiskOperation> operations(DiskTier::kDepth);
   const auto start = Clock::now();
@@ -82,7 +84,7 @@ double sweep(DiskIo& io, const PageFile& file, char* memory, int64_t chunk, int6
   auto issue = [&](DiskOperation& op) {
     op = {.descriptor = file.descriptor(),
           .write = write,
-          .data = memory + (&op - operations.data()) * chunk,
+          .data = memory + next,
           .bytes = chunk,
           .offset = next};
     next += chunk;
@@ -103,7 +105,7 @@ Rates measure_raw(const std::filesystem::path& directory, DiskOptions::Engine en
   PageFile file(directory);
   (void)file.allocate(bytes);
   auto io = make_engine(engine);
-  MemoryRange memory = reserve_memory(chunk * DiskTier::kDepth);
+  MemoryRange memory = reserve_memory(bytes);  // not a small buffer, which would stay in the processor's cache
   std::fill_n(memory.data(), memory.bytes(), 'x');
   (void)sweep(*io, file, memory.data(), chunk, bytes, true);  // the file's extents exist from here on
   return {sweep(*io, file, memory.data(), chunk, bytes, true), sweep(*io, file, memory.data(), chunk, bytes, false)};
@@ -115,15 +117,22 @@ struct Loop {
   DeviceMemory memory{arena, ledger};
   HostSlab host;
   Windows windows;
-  DiskTier disk;
+  std::unique_ptr<DiskTier> disk;
   WorkerTimeline out{"copy out"}, in{"copy in"};
-  Pager pager{memory, host, out, in, 0, &disk};
+  Pager pager;
 
+  /// Without a disk.
+  explicit Loop(int64_t host_bytes) : host(host_bytes), pager(memory, host, out, in) { memory.set_reclaimer(&pager); }
   Loop(const std::filesystem::path& directory, DiskOptions::Engine engine, int64_t host_bytes)
-      : host(host_bytes), disk(directory, host, {.engine = engine, .decorate_io = [this](auto real) {
-                                                   return std::make_unique<WatchedIo>(std::move(real), windows);
-                                                 }}) {
+      : host(host_bytes),
+        disk(std::make_unique<DiskTier>(directory, host, watched(engine))),
+        pager(memory, host, out, in, 0, disk.get()) {
     memory.set_reclaimer(&pager);
+  }
+
+  DiskOptions watched(DiskOptions::Engine engine) {
+    return {.engine = engine,
+            .decorate_io = [this](auto real) { return std::make_unique<WatchedIo>(std::move(real), windows); }};
   }
 
   void step(int64_t pages) {
@@ -149,15 +158,28 @@ double percent(double part, double whole) {
   return whole > 0 ? 100 * part / whole : 0;
 }
 
+/// The disk's rates while a loop without a disk keeps memory and cores as busy as the tier's callers do.
+Rates measure_loaded(const std::filesystem::path& directory, DiskOptions::Engine engine, int64_t chunk, int64_t pages,
+                     int64_t bytes) {
+  Loop loop((pages + 1) * kPageBytes);
+  loop.step(pages);  // memory is touched for the first time
+  std::jthread beside([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) loop.step(pages);
+  });
+  return measure_raw(directory, engine, chunk, bytes);
+}
+
 int run(const std::filesystem::path& directory, int64_t bytes, DiskOptions::Engine engine) {
   const int64_t pages = bytes / kPageBytes;
   const int64_t leaving = (pages - kDevicePages) * kPageBytes;
   Loop loop(directory, engine, leaving / 2 + DiskTier::kDepth * (1 << 20));
   std::printf("%lld pages of %s; device %lld pages, host %s; %s\n", static_cast<long long>(pages),
               format_bytes(kPageBytes).c_str(), static_cast<long long>(kDevicePages),
-              format_bytes(loop.host.capacity_bytes()).c_str(), loop.disk.description().c_str());
-  const Rates raw = measure_raw(directory, engine, loop.disk.chunk_bytes(), leaving / 2);
+              format_bytes(loop.host.capacity_bytes()).c_str(), loop.disk->description().c_str());
+  const Rates raw = measure_raw(directory, engine, loop.disk->chunk_bytes(), leaving / 2);
   std::printf("disk alone:   write %6.2f GB/s, read %6.2f GB/s\n", raw.write / 1e9, raw.read / 1e9);
+  const Rates loaded = measure_loaded(directory, engine, loop.disk->chunk_bytes(), pages, leaving / 2);
+  std::printf("under load:   write %6.2f GB/s, read %6.2f GB/s\n", loaded.write / 1e9, loaded.read / 1e9);
   loop.step(pages);  // the file grows and memory is touched for the first time
   for (int i = 0; i < kSteps; ++i) {
     loop.windows = {};

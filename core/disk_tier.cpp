@@ -2,6 +2,9 @@
 
 #include <pthread.h>
 #include <xxhash.h>
+#ifdef SPILLWAY_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h>  // XXH3_64bits is then the one for this processor
+#endif
 
 #include <algorithm>
 #include <cstdio>
