@@ -52,6 +52,7 @@ struct DiskSwitch {
   bool paused = false;
   int fail_writes = 0;       ///< an errno value, or 0
   int fail_reads = 0;        ///< likewise
+  int good_reads = 0;        ///< that go through before they fail
   std::string started = "";  ///< a letter for each operation: r or w
   std::chrono::microseconds longest_delay{0};
 
@@ -62,10 +63,11 @@ struct DiskSwitch {
     }
     changed.notify_all();
   }
-  void fail(int writes, int reads = 0) {
+  void fail(int writes, int reads = 0, int reads_before = 0) {
     std::lock_guard lock(mutex);
     fail_writes = writes;
     fail_reads = reads;
+    good_reads = reads_before;
   }
   std::string order() {
     std::lock_guard lock(mutex);
@@ -86,7 +88,8 @@ class SwitchedIo final : public DiskIo {
     control_->changed.wait(lock, [&] { return !control_->paused; });
     if (control_->longest_delay.count() > 0)
       std::this_thread::sleep_for(control_->longest_delay * (random_() % 1000) / 1000);
-    if (int error = operation.write ? control_->fail_writes : control_->fail_reads) {
+    const bool good = !operation.write && control_->good_reads-- > 0;
+    if (int error = operation.write ? control_->fail_writes : control_->fail_reads; error && !good) {
       operation.error = error;
       failed_.push_back(&operation);
     } else {

@@ -192,6 +192,25 @@ TEST_F(HostTierTest, APageThatCannotBeReadIsThePageInsError) {
   EXPECT_EQ(get(b), filled(kBytes, 'b'));
 }
 
+TEST(HostTierWindowTest, ADiskThatFailsWithinAWindowLeavesNoCopyUnderWay) {
+  TemporaryFolder folder;
+  HostSlab slab(1 << 20);
+  auto control = std::make_shared<DiskSwitch>();
+  DiskTier disk(folder.path(), slab, {.decorate_io = switched(control)});
+  WorkerTimeline out("out");
+  testing::ManualTimeline in;
+  HostTier tier(slab, out, in, &disk);
+  const auto page = filled(2 << 20, 'a');  // larger than the slab
+  Ticket ticket;
+  HostCopy copy = tier.page_out(page.data(), 2 << 20, {}, ticket);
+  ticket.wait();
+  const WindowCopy window{.page_offset_bytes = 0, .run_bytes = 64, .dimensions = {{3, 512 << 10, 64}}};
+  std::vector<char> device(3 * 64);
+  control->fail(0, EIO, 1);
+  EXPECT_THROW((void)tier.read_window(copy, window, device.data()), DiskError);
+  EXPECT_EQ(in.pending(), 0u);  // of the first run, whose staging memory has gone
+}
+
 TEST_F(HostTierTest, ACopyThatIsLetGoOfWhileItIsWrittenGivesEverythingBack) {
   const int64_t buffers = slab.used_bytes();
   HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20);
