@@ -26,7 +26,7 @@ int main() {
                               torch::nn::Linear(32, 1));
   const double lr = 0.1;
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
-  spillway::kfac::Kfac kfac(*model, {.kl_clip = 1e-2});
+  spillway::Kfac kfac(*model, {.lr = lr, .kl_clip = spillway::kfac::harmonic(1e-2, 10)});
   std::printf("%zu layers, %s of factors and eigenbases\n", kfac.layers().size(),
               spillway::format_bytes(kfac.state_bytes().held()).c_str());
 
@@ -35,7 +35,7 @@ int main() {
     const auto loss = (model->forward(x) - y).pow(2).mean();
     kfac.watch(loss, x.size(0));  // the loss is a mean over this many samples
     loss.backward();
-    kfac.step(lr);  // gradients become natural gradients
+    kfac.step();  // gradients become natural gradients
     optimizer.step();
     if (step % 20 == 0) std::printf("step %3d  loss %.3f\n", step, loss.item<double>());
   }

@@ -55,11 +55,11 @@ void LayerFactors::stage(const Captured& captured) {
   positions_ += captured.gradient.numel() / shape_.out;
 }
 
-const std::vector<at::Tensor>& LayerFactors::finish(int64_t batch) {
+const std::vector<at::Tensor>& LayerFactors::finish(int64_t batch, double loss_scale) {
   if (staged_.empty()) staged_ = zeros();
   // A = 1/(B·S) Σ ããᵀ (or its partial traces), G = B Σ ggᵀ.
   for (size_t i = 0; i + 1 < staged_.size(); ++i) staged_[i].div_(std::max<int64_t>(positions_, 1));
-  staged_.back().mul_(batch);
+  staged_.back().mul_(static_cast<double>(batch) / loss_scale / loss_scale);
   return staged_;
 }
 

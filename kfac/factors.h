@@ -46,8 +46,9 @@ class LayerFactors {
   /// Adds one use of the layer. The staged sums are born at the first. Ignores a use whose sizes are not the layer's.
   void stage(const Captured& captured);
   const std::vector<at::Tensor>& staged() const { return staged_; }
-  /// Turns the staged sums into this rank's new factors; `batch` samples were seen. Zeros when nothing was staged.
-  const std::vector<at::Tensor>& finish(int64_t batch);
+  /// Turns the staged sums into this rank's new factors; `batch` samples were seen, of a loss that was multiplied by
+  /// `loss_scale`. Zeros when nothing was staged.
+  const std::vector<at::Tensor>& finish(int64_t batch, double loss_scale = 1);
   /// Takes the new factors into the running averages and frees them.
   void commit(double decay, const at::Tensor& dropped);
   void discard();

@@ -52,6 +52,12 @@ std::string reason_against(const Layer& layer, const KfacOptions& options) {
 
 }  // namespace
 
+at::TensorOptions state_options(const at::Tensor& weight) {
+  return at::TensorOptions()
+      .device(weight.device())
+      .dtype(weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
 FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options) {
   FoundLayers found;
   std::unordered_set<const void*> seen;

@@ -33,4 +33,7 @@ struct FoundLayers {
 /// module that owns parameters (transposed convolutions, embeddings, norms, recurrent layers).
 FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options);
 
+/// Type and device of what is kept for `weight`: float64 weights have float64 state, all others float32.
+at::TensorOptions state_options(const at::Tensor& weight);
+
 }  // namespace spillway::kfac

@@ -60,8 +60,9 @@ void KfacOptions::validate() const {
   require(decay >= 0 && decay < 1, "decay", decay, "[0, 1)");
   require(relative_damping > 0, "relative_damping", relative_damping, "(0, inf)");
   require(!damping || *damping > 0, "damping", damping.value_or(0), "(0, inf)");
-  require(kl_clip > 0, "kl_clip", kl_clip, "(0, inf]");
-  require(kl_clip_steps > 0, "kl_clip_steps", kl_clip_steps, "(0, inf] steps");
+  // What a schedule gives later is checked when it is used.
+  require(kl_clip.at(0) > 0, "kl_clip", kl_clip.at(0), "(0, inf]");
+  require(lr.at(0) >= 0, "lr", lr.at(0), "[0, inf)");
   require(max_factor_dim >= 1, "max_factor_dim", max_factor_dim, "1 and more");
   require(max_linear_dim >= 1, "max_linear_dim", max_linear_dim, "1 and more");
   require(patch_workspace_bytes >= (1 << 16), "patch_workspace_bytes", patch_workspace_bytes, "65536 and more bytes");

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kfac/scheduled.h"
+
 namespace spillway::kfac {
 
 /// Who decomposes and who preconditions; the factors are averaged over all ranks in each of them. A choice of strategy
@@ -38,6 +40,8 @@ struct KfacOptions {
   /// more ranks, less costs a broadcast of the layer's gradient in every step. Read by `hybrid` only.
   double grad_worker_frac = 1.0;
 
+  /// What the optimizer will use: κ bounds lr times the step. ≥ 0.
+  Scheduled lr = 0.1;
   int64_t factor_interval = 5;   ///< steps between factor updates, ≥ 1
   int64_t inverse_interval = 5;  ///< steps between decompositions, ≥ 1
   int64_t burn_in = 10;          ///< factors are updated in every one of the first steps, ≥ 0
@@ -48,10 +52,9 @@ struct KfacOptions {
   /// An absolute γ for every layer instead, > 0. It must suit the loss's scale: a Dice loss has G of order 1e-6.
   std::optional<double> damping = std::nullopt;
   /// κ of the trust region ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|))), > 0; infinity switches it off. While it binds, the
-  /// step's length is √κ in the Fisher metric whatever lr is: decaying lr then changes nothing, decaying κ does.
-  double kl_clip = 3e-5;
-  /// κ of step t is kl_clip / (1 + t/kl_clip_steps), > 0; infinity keeps it constant. A constant κ stays unsteady late.
-  double kl_clip_steps = 10;
+  /// step's length is √κ in the Fisher metric whatever lr is: decaying lr then changes nothing, decaying κ does. A
+  /// constant κ stays unsteady late.
+  Scheduled kl_clip = harmonic(3e-5, 10);
 
   ConvFactors conv_factors = ConvFactors::automatic;
   int64_t max_factor_dim = 1024;   ///< `automatic` goes separable above this side of A, ≥ 1

@@ -37,12 +37,12 @@ struct KfacSeconds {
 
 /// Turns averaged gradients into natural ones, in place:
 ///
-///     Kfac kfac(*model, {.conv_factors = ConvFactors::automatic});
+///     Kfac kfac(*model, {.lr = lr});
 ///     auto loss = loss_of(model->forward(x), y);   // a mean over the batch
 ///     kfac.watch(loss, x.size(0));
 ///     loss.backward();
 ///     …                                            // data-parallel: average the gradients
-///     kfac.step(lr);
+///     kfac.step();
 ///     optimizer.step();                            // SGD with momentum
 ///
 /// Its state (running factors, eigenbases) is ordinary tensors, born here in their CategoryScope, so that every step of
@@ -64,10 +64,11 @@ class Kfac {
   void watch(const at::Tensor& loss, int64_t batch);
 
   /// Averages and takes in the staged factors, decomposes, exchanges, preconditions and clips, each when due; rewrites
-  /// `.grad` of the layers' weights and biases. `lr`: what the optimizer will use. Layers without a gradient are left
-  /// alone. Host synchronisation: in decompositions only. Throws c10::Error when a factor step was not watched;
+  /// `.grad` of the layers' weights and biases, which must be unscaled already; `loss_scale` is what the watched loss
+  /// was multiplied by (AMP). Layers without a gradient are left alone. Host synchronisation: in decompositions only.
+  /// Throws c10::Error when a factor step was not watched, or a schedule gives a value outside its range;
   /// ddl::CommError.
-  void step(double lr);
+  void step(double loss_scale = 1);
 
   /// Forgets what was watched since the last step: for a step that is skipped (an overflow).
   void discard();
@@ -101,12 +102,12 @@ class Kfac {
   struct Statistics;
 
   void check_layers() const;
-  void commit_factors();
+  void commit_factors(double loss_scale);
   void decompose_owned();
   void share_eigenbases();
   void precondition_layers();
   void precondition_layer(size_t i);
-  void clip(double lr);
+  void clip();
 
   KfacOptions options_;
   Exchange exchange_;
@@ -125,3 +126,8 @@ class Kfac {
 };
 
 }  // namespace spillway::kfac
+
+namespace spillway {
+using kfac::Kfac;
+using kfac::KfacOptions;
+}  // namespace spillway

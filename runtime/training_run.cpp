@@ -115,6 +115,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   if (options.use_kfac) {
     kfac::KfacOptions kfac = options.kfac;
     kfac.grad_worker_frac = grad_worker_frac;
+    kfac.lr = kfac::Scheduled([schedule = lr_](int64_t step) { return schedule.at(step); });
     kfac_.emplace(task_->module(), kfac, context.comm);
   }
   // Weights are the same on every rank; dropout is each rank's own.
@@ -161,7 +162,7 @@ StepOutcome TrainingRun::step(bool want_stop) {
   at::Tensor loss = learn(cases[0]);
   for (size_t i = 1; i < cases.size(); ++i) loss = loss + learn(cases[i]);
   auto [mean_loss, stop] = average(loss, want_stop);
-  if (kfac_) kfac_->step(optimizer_->lr());
+  if (kfac_) kfac_->step();
   if (context_.options.clip_norm > 0) optimizer_->clip_gradients(context_.options.clip_norm);
   optimizer_->step();
   optimizer_->zero_grad();

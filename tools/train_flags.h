@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/train_options.h"
+#include "tools/kfac_flags.h"
 
 namespace spillway::tools {
 
@@ -16,8 +17,8 @@ struct TrainFlags {
   std::optional<int64_t> edge, cases, batch, filters, hidden, layers, classes;
   std::string shape, budget = "none", host_budget = "none", device = "auto", data;
   std::string split = std::to_string(kDefaultSplitBytes >> 20) + "MiB";
-  std::string strategy = "hybrid", grad_worker_frac = "auto", conv_factors = "auto";
-  double lr = 0, damping = 0;
+  KfacFlags kfac;
+  double lr = 0;
   std::optional<double> weight_decay;
   std::string optimizer, lr_decay;
 

@@ -61,7 +61,7 @@ TEST(KfacOptionsTest, NamesTheFieldThatIsOutOfRange) {
   expect_refused({.relative_damping = 0}, "relative_damping");
   expect_refused({.damping = -1.0}, "damping");
   expect_refused({.kl_clip = 0}, "kl_clip");
-  expect_refused({.kl_clip_steps = 0}, "kl_clip_steps");
+  expect_refused({.lr = -1}, "lr");
   expect_refused({.max_factor_dim = 0}, "max_factor_dim");
   expect_refused({.max_linear_dim = 0}, "max_linear_dim");
   expect_refused({.patch_workspace_bytes = 1}, "patch_workspace_bytes");

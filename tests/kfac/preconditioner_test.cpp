@@ -50,7 +50,7 @@ TEST_P(KfacLayerTest, RewritesTheGradientAsTheDenseOracleDoes) {
     const auto& shape = kfac.layers().at(0).shape;
     const auto expected =
         reference::natural_gradient(shape, run.gradient(), naive_factors(run, GetParam(), shape), {.relative = 0.3});
-    kfac.step(0.1);
+    kfac.step();
     const auto v = run.gradient();
     EXPECT_LT(largest_difference(v.weight, expected.weight), 1e-9 * expected.weight.abs().max().item<double>());
     if (shape.bias) {
@@ -76,7 +76,7 @@ TEST(KfacTest, CountsTheUsesOfAReusedLayerAsFurtherPositions) {
   auto out = linear->forward(hidden);
   out.retain_grad();
   backward(kfac, out.pow(2).sum(1).mean(), 4);
-  kfac.step(0.1);
+  kfac.step();
   const auto ones = at::ones({8, 1}, at::kDouble);
   const auto rows = at::cat({at::cat({x, hidden}), ones}, 1), g = at::cat({pre.grad(), out.grad()});
   EXPECT_LT(largest_difference(kfac.factors(0)[0][0], rows.t().mm(rows) / 8), 1e-13);
@@ -92,7 +92,7 @@ TEST(KfacTest, CountsLeadingDimensionsOfLinearAsPositionsOfASample) {
   y.retain_grad();
   Kfac kfac(*linear);
   backward(kfac, y.pow(2).sum({1, 2}).mean(), 4);
-  kfac.step(0.1);
+  kfac.step();
   const auto g = y.grad().reshape({20, 2});
   EXPECT_LT(largest_difference(kfac.factors(0)[1][0], 4 * g.t().mm(g)), 1e-13);
 }
@@ -106,7 +106,7 @@ TEST(KfacTest, NamesTheKindOfTheComingStep) {
     model->zero_grad();
     kinds.emplace_back(kfac.kind());
     backward(kfac, mean_loss(model, x), 4);
-    kfac.step(0.1);
+    kfac.step();
   }
   EXPECT_EQ(kinds, (std::vector<std::string>{"factor+decompose", "factor", "factor", "decompose", "factor", "plain",
                                              "factor+decompose", "plain"}));
@@ -119,7 +119,7 @@ TEST(KfacTest, AsksToBeWatchedInAFactorStep) {
   auto model = small_mlp();
   Kfac kfac(*model);
   mean_loss(model, at::randn({4, 4}, at::kDouble)).backward();
-  EXPECT_THROW(kfac.step(0.1), c10::Error);
+  EXPECT_THROW(kfac.step(), c10::Error);
   EXPECT_THROW(kfac.watch(mean_loss(model, at::randn({4, 4}, at::kDouble)), 0), c10::Error);
 }
 
@@ -127,10 +127,10 @@ TEST(KfacTest, ClipsTheStepToTheTrustRegion) {
   const auto x = at::randn({8, 4}, at::kDouble);
   const auto after = [&](double kl_clip, double lr) {
     auto model = small_mlp();
-    Kfac kfac(*model, {.kl_clip = kl_clip});
+    Kfac kfac(*model, {.lr = lr, .kl_clip = kl_clip});
     backward(kfac, mean_loss(model, x), 8);
     const auto plain = gradients(*model);
-    kfac.step(lr);
+    kfac.step();
     return std::make_pair(plain, gradients(*model));
   };
   const auto [plain, free] = after(kNoClip, 0.1);
@@ -150,12 +150,12 @@ TEST(KfacTest, ClipsTheStepToTheTrustRegion) {
 TEST(KfacTest, ShrinksTheTrustRegionWithTheSteps) {
   const auto x = at::randn({8, 4}, at::kDouble);
   auto model = small_mlp();
-  Kfac kfac(*model, {.inverse_interval = 1, .decay = 0, .kl_clip = 1e-6, .kl_clip_steps = 2});
+  Kfac kfac(*model, {.inverse_interval = 1, .decay = 0, .kl_clip = harmonic(1e-6, 2)});
   std::vector<at::Tensor> steps;
   for (int i = 0; i < 7; ++i) {  // nothing is learnt: every step would be the first but for κ
     model->zero_grad();
     backward(kfac, mean_loss(model, x), 8);
-    kfac.step(0.1);
+    kfac.step();
     steps.push_back(gradients(*model)[0]);
   }
   EXPECT_TRUE(at::allclose(steps[6] * 2, steps[0], 1e-9)) << "kappa_6 = kappa / 4";
@@ -165,7 +165,7 @@ TEST(KfacTest, LeavesAZeroGradientZero) {
   auto model = small_mlp();
   Kfac kfac(*model);
   backward(kfac, mean_loss(model, at::randn({4, 4}, at::kDouble)) * 0, 4);
-  kfac.step(0.1);
+  kfac.step();
   for (const auto& gradient : gradients(*model)) EXPECT_EQ(gradient.abs().sum().item<double>(), 0);
 }
 
@@ -178,7 +178,7 @@ TEST(KfacTest, NeverAddsTheDampingToTheRunningAverages) {
     for (int i = 0; i < 3; ++i) {
       model->zero_grad();
       backward(kfac, mean_loss(model, x), 4);
-      kfac.step(0.1);
+      kfac.step();
     }
     factors.push_back({kfac.factors(0)[0].clone(), kfac.factors(0)[1].clone(), kfac.factors(1)[0].clone()});
   }
@@ -190,11 +190,11 @@ TEST(KfacTest, KeepsTheRunningAverageAndCountsWhenABackwardOverflows) {
   Kfac kfac(*model);
   const auto x = at::randn({4, 4}, at::kDouble);
   backward(kfac, mean_loss(model, x), 4);
-  kfac.step(0.1);
+  kfac.step();
   const auto before = kfac.factors(1)[1].clone();
   model->zero_grad();
   backward(kfac, mean_loss(model, x) * std::numeric_limits<double>::infinity(), 4);
-  kfac.step(0.1);
+  kfac.step();
   EXPECT_TRUE(kfac.factors(1)[1].equal(before));
   EXPECT_EQ(kfac.counters().dropped_factors, 2) << "the two G; both A were finite";
 }
@@ -206,7 +206,7 @@ TEST(KfacTest, ForgetsAWatchedStepThatIsSkipped) {
   EXPECT_GT(kfac.state_bytes().staged, 0);
   kfac.discard();
   EXPECT_EQ(kfac.state_bytes().staged, 0);
-  EXPECT_THROW(kfac.step(0.1), c10::Error);
+  EXPECT_THROW(kfac.step(), c10::Error);
 }
 
 TEST(KfacTest, HoldsExactlyTheBytesOfTheFormula) {
@@ -224,7 +224,7 @@ TEST(KfacTest, HoldsExactlyTheBytesOfTheFormula) {
     const auto loss = model->forward(at::randn({1, 2, 5, 5, 5}, dtype)).sum();
     backward(kfac, loss, 1);
     EXPECT_EQ(kfac.state_bytes().staged, staged);
-    kfac.step(0.1);
+    kfac.step();
     EXPECT_EQ(kfac.state_bytes(), expected);
   }
 }
@@ -239,7 +239,7 @@ TEST(KfacTest, LeavesOtherParametersAndLayersWithoutGradientAlone) {
   const auto loss = model[2]->as<nn::Linear>()->forward(hidden).pow(2).sum(1).mean();
   backward(kfac, loss, 3);
   const auto norm = model[1]->parameters()[0].grad().clone();
-  kfac.step(0.1);
+  kfac.step();
   EXPECT_TRUE(model[1]->parameters()[0].grad().equal(norm));
   EXPECT_FALSE(unused->weight.grad().defined());
 }
@@ -267,14 +267,14 @@ TEST(KfacTrainingTest, ReachesALowerLossThanSgdInTheSameSteps) {
     torch::manual_seed(11);
     nn::Sequential model(nn::Linear(8, 32), nn::Tanh(), nn::Linear(32, 1));
     torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
-    Kfac kfac(*model, {.inverse_interval = 2, .kl_clip = 1e-3, .kl_clip_steps = kNoClip});
+    Kfac kfac(*model, {.lr = lr, .inverse_interval = 2, .kl_clip = 1e-3});
     at::Tensor loss;
     for (int i = 0; i < 100; ++i) {
       sgd.zero_grad();
       loss = (model->forward(x) - y).pow(2).mean();
       if (second_order) kfac.watch(loss, x.size(0));
       loss.backward();
-      if (second_order) kfac.step(lr);
+      if (second_order) kfac.step();
       sgd.step();
     }
     return loss.item<double>();

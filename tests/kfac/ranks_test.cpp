@@ -50,7 +50,7 @@ Outcome train(const KfacOptions& options, const ddl::Comm& comm, int64_t rank, i
     std::vector<at::Tensor> gradients;
     for (const auto& parameter : model->parameters()) gradients.push_back(parameter.grad());
     if (comm) ddl::allreduce_(gradients, comm, ddl::Reduction::average);
-    kfac.step(0.1);
+    kfac.step();
     sgd.step();
   }
   Outcome outcome{{}, kfac.state_bytes(), {}, kfac.assignments()};

@@ -63,7 +63,7 @@ std::vector<double> train(const Way& way, std::shared_ptr<OperatorObserver> obse
   lay_out(task->module(), way.layout);
   auto optimizer = make_optimizer(way.optimizer, task->module().parameters());
   std::optional<kfac::Kfac> kfac;
-  if (way.kfac) kfac.emplace(task->module(), kfac::KfacOptions{.inverse_interval = 2, .conv_factors = *way.kfac});
+  if (way.kfac) kfac.emplace(task->module(), kfac::KfacOptions{.lr = 0.05, .inverse_interval = 2, .conv_factors = *way.kfac});
   std::vector<double> losses;
   for (int i = 0; i < 3; ++i) {
     at::Tensor loss;
@@ -73,7 +73,7 @@ std::vector<double> train(const Way& way, std::shared_ptr<OperatorObserver> obse
     }
     if (kfac) kfac->watch(loss, batch.input.size(0));
     loss.backward();
-    if (kfac) kfac->step(0.05);
+    if (kfac) kfac->step();
     optimizer->clip_gradients(1);
     optimizer->step();
     optimizer->zero_grad();

@@ -1,0 +1,29 @@
+/// Numbers that may change with the optimizer step. LibTorch-free.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+namespace spillway::kfac {
+
+/// A constant, or a function of the optimizer step (counted from 0). The function is called on the owner's thread, once
+/// for each use in a step; it must give every rank the same number.
+class Scheduled {
+ public:
+  Scheduled(double value) : value_(value) {}  // NOLINT: 0.3 is a schedule
+  Scheduled(std::function<double(int64_t step)> function) : function_(std::move(function)) {}  // NOLINT: so is this
+
+  double at(int64_t step) const { return function_ ? function_(step) : value_; }
+  bool is_constant() const { return !function_; }
+
+ private:
+  double value_ = 0;
+  std::function<double(int64_t step)> function_ = nullptr;
+};
+
+/// value / (1 + step/steps): half of `value` after `steps`; infinite `steps` keep it.
+inline Scheduled harmonic(double value, double steps) {
+  return Scheduled([=](int64_t step) { return value / (1 + static_cast<double>(step) / steps); });
+}
+
+}  // namespace spillway::kfac

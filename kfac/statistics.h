@@ -1,0 +1,43 @@
+/// What backward has shown of the layers of a Kfac, and how long its phases take.
+#pragma once
+#include <chrono>
+#include <mutex>
+#include <vector>
+
+#include "kfac/preconditioner.h"
+
+namespace spillway::kfac {
+
+/// Adds the wall seconds of its life.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& seconds_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+inline int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  int64_t sum = 0;
+  for (const auto& tensor : tensors) sum += static_cast<int64_t>(tensor.nbytes());
+  return sum;
+}
+
+/// Shared with the hooks in the graph, which may outlive the Kfac and run on autograd's threads.
+struct Kfac::Statistics {
+  std::mutex mutex;
+  std::vector<LayerFactors> layers;
+  double seconds = 0;
+
+  void stage(const Captured& captured) {
+    std::lock_guard lock(mutex);
+    Stopwatch watch(seconds);
+    layers[captured.layer].stage(captured);
+  }
+};
+
+}  // namespace spillway::kfac

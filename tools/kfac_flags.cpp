@@ -1,0 +1,61 @@
+#include "tools/kfac_flags.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace spillway::tools {
+namespace {
+
+double fraction_named(const std::string& text, int world) {
+  double value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const double workers = value * world;
+  const bool whole = std::fabs(workers - std::round(workers)) < 1e-6;
+  if (error == std::errc() && end == text.data() + text.size() && value > 0 && value <= 1 && whole) return value;
+  std::string allowed = "auto";
+  for (int k = 1; k <= world; ++k) allowed += str(", ", static_cast<double>(k) / world);
+  throw BadRequest(str("--grad-worker-frac is '", text, "'; allowed with ", world, " rank(s) is ", allowed));
+}
+
+}  // namespace
+
+void KfacFlags::add(CLI::App& command, TrainOptions& train) {
+  command.add_flag("--kfac", train.use_kfac, "Precondition gradients by K-FAC");
+  command.add_option("--kfac-strategy", strategy, "comm_opt, mem_opt or hybrid")->capture_default_str();
+  command
+      .add_option("--grad-worker-frac", grad_worker_frac,
+                  "Share of ranks that precondition a layer, 1/ranks to 1, or "
+                  "auto: the budget decides")
+      ->capture_default_str();
+  kfac::KfacOptions& k = train.kfac;
+  command.add_option("--factor-interval", k.factor_interval, "Steps between factor updates")->capture_default_str();
+  command.add_option("--inverse-interval", k.inverse_interval, "Steps between decompositions")->capture_default_str();
+  auto* relative = command
+                       .add_option("--relative-damping", k.relative_damping,
+                                   "Damping as a share of a layer's mean eigenvalue product")
+                       ->capture_default_str();
+  command.add_option("--damping", damping, "Absolute damping, the same for every layer")->excludes(relative);
+  command.add_option("--burn-in", k.burn_in, "First steps, in all of which factors are updated")->capture_default_str();
+  command.add_option("--kl-clip", kl_clip, "Bound on the predicted change of the output, at the first step")
+      ->capture_default_str();
+  command.add_option("--kl-clip-steps", kl_clip_steps, "The bound falls as 1/(1 + step/this); inf keeps it")
+      ->capture_default_str();
+  command.add_option("--conv-factors", conv_factors, "full, separable or auto")->capture_default_str();
+  command.add_option("--max-factor-dim", k.max_factor_dim, "auto goes separable above this side")
+      ->capture_default_str();
+}
+
+void KfacFlags::resolve(TrainOptions& train, int world) const {
+  kfac::KfacOptions& k = train.kfac;
+  k.strategy = kfac::strategy_named(strategy);
+  k.conv_factors = kfac::conv_factors_named(conv_factors);
+  k.damping = damping;
+  if (!(kl_clip_steps > 0)) throw BadRequest(str("--kl-clip-steps is ", kl_clip_steps, "; allowed is more than 0"));
+  k.kl_clip = kfac::harmonic(kl_clip, kl_clip_steps);
+  train.choose_grad_worker_frac = grad_worker_frac == "auto" && k.strategy == kfac::Strategy::hybrid;
+  if (grad_worker_frac != "auto") k.grad_worker_frac = fraction_named(grad_worker_frac, world);
+}
+
+}  // namespace spillway::tools
