@@ -46,12 +46,12 @@ void LayerFactors::stage(const Captured& captured) {
   if (staged_.empty()) staged_ = zeros();
   const auto* geometry = captured.geometry;
   if (shape_.separable) {
-    add_channel_products(staged_[0], captured.input, *geometry, workspace_bytes_);
-    add_offset_products(staged_[1], captured.input, *geometry, workspace_bytes_);
+    flops_ += add_channel_products(staged_[0], captured.input, *geometry, workspace_bytes_);
+    flops_ += add_offset_products(staged_[1], captured.input, *geometry, workspace_bytes_);
   } else {
-    add_input_products(staged_[0], captured.input, geometry, workspace_bytes_);
+    flops_ += add_input_products(staged_[0], captured.input, geometry, workspace_bytes_);
   }
-  add_output_products(staged_.back(), captured.gradient, workspace_bytes_);
+  flops_ += add_output_products(staged_.back(), captured.gradient, workspace_bytes_);
   positions_ += captured.gradient.numel() / shape_.out;
 }
 

@@ -10,20 +10,20 @@
 namespace spillway::kfac {
 
 /// Each adds one use's sum to `sum`, in sum's type, forming at most `workspace_bytes` of patches or copies at a time
-/// (one row of patches is always formed). `input` and `gradient`: [rows, features] for Linear (geometry null), else
-/// [batch, channels, *spatial]; any strides.
-/// Σ ããᵀ over positions: sum is [groups, side, side]; ã = [patch; 1] where side is one more than the patch.
-void add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
-                        int64_t workspace_bytes);
+/// (one row of patches is always formed), and returns the floating-point operations that its products took. `input` and
+/// `gradient`: [rows, features] for Linear (geometry null), else [batch, channels, *spatial]; any strides. Σ ããᵀ over
+/// positions: sum is [groups, side, side]; ã = [patch; 1] where side is one more than the patch.
+double add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
+                          int64_t workspace_bytes);
 /// tr_K of the above: Σ over positions and offsets of the channels' products, sum is [groups, channels, channels].
 /// No patches: each input position counts as often as patches contain it.
-void add_channel_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                          int64_t workspace_bytes);
+double add_channel_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
+                            int64_t workspace_bytes);
 /// tr_C of the above: Σ over positions and channels of the offsets' products, sum is [groups, volume, volume].
-void add_offset_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                         int64_t workspace_bytes);
+double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
+                           int64_t workspace_bytes);
 /// Σ ggᵀ over positions: sum is [groups, side, side].
-void add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes);
+double add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes);
 
 /// F ← decay·F + (1−decay)·F_new, F ← F_new while F is zero. An F_new that is not finite is dropped and adds one to
 /// `dropped` (a 0-dim int64 tensor); a zero F_new changes nothing. Overwrites `fresh`. Decided on the device.
@@ -54,6 +54,8 @@ class LayerFactors {
   void discard();
 
   const std::vector<at::Tensor>& running() const { return running_; }
+  /// Floating-point operations of all products so far.
+  double flops() const { return flops_; }
 
  private:
   bool fits(const Captured& captured) const;
@@ -65,6 +67,7 @@ class LayerFactors {
   std::vector<at::Tensor> running_;
   std::vector<at::Tensor> staged_;
   int64_t positions_ = 0;
+  double flops_ = 0;
 };
 
 }  // namespace spillway::kfac

@@ -45,6 +45,16 @@ double decomposition_cost(const LayerShape& layer, const FactorShape& factor) {
   return static_cast<double>(layer.groups) * side * side * side;
 }
 
+double decomposition_flops(const LayerShape& layer, const FactorShape& factor) {
+  return 9 * decomposition_cost(layer, factor);
+}
+
+double precondition_flops(const LayerShape& layer) {
+  double sides = 0;
+  for (const auto& factor : layer.factors()) sides += static_cast<double>(factor.side);
+  return 4 * static_cast<double>(layer.gradient_elements()) * sides;
+}
+
 bool is_separable(const LayerShape& layer, ConvFactors form, int64_t max_factor_dim) {
   if (layer.kernel_volume() <= 1 || layer.in / layer.groups <= 1) return false;
   if (form == ConvFactors::automatic) return layer.input_side() > max_factor_dim;

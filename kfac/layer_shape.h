@@ -51,6 +51,10 @@ struct LayerShape {
 int64_t factor_elements(const LayerShape& layer);
 /// Σ groups·(side² + side): eigenvectors and eigenvalues.
 int64_t eigenbasis_elements(const LayerShape& layer);
+/// 9·groups·side³: what a full symmetric eigensolver takes about, with its eigenvectors.
+double decomposition_flops(const LayerShape& layer, const FactorShape& factor);
+/// The products of one gradient with the factors' bases, there and back: 4·Σ over factors of elements · side.
+double precondition_flops(const LayerShape& layer);
 /// groups·side³: the cost of decomposing one factor, in units that only compare.
 double decomposition_cost(const LayerShape& layer, const FactorShape& factor);
 

@@ -127,6 +127,12 @@ KfacCounters Kfac::counters() const {
   return counters;
 }
 
+KfacFlops Kfac::flops() const {
+  auto flops = flops_;
+  for (const auto& layer : statistics_->layers) flops.factor_compute += layer.flops();
+  return flops;
+}
+
 KfacSeconds Kfac::seconds() const {
   auto seconds = seconds_;
   seconds.factor_compute += statistics_->seconds;

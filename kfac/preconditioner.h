@@ -35,6 +35,13 @@ struct KfacSeconds {
   double gradient_communicate = 0;
 };
 
+/// Floating-point operations on this rank since construction, in the phases of KfacSeconds.
+struct KfacFlops {
+  double factor_compute = 0;  ///< of the products that were carried out, however many those are
+  double decompose = 0;       ///< as if by full solves: 9·side³ each
+  double precondition = 0;
+};
+
 /// Turns averaged gradients into natural ones, in place:
 ///
 ///     Kfac kfac(*model, {.lr = lr});
@@ -97,6 +104,7 @@ class Kfac {
   /// One host synchronisation.
   KfacCounters counters() const;
   KfacSeconds seconds() const;
+  KfacFlops flops() const;
 
  private:
   struct Statistics;
@@ -123,6 +131,7 @@ class Kfac {
   int64_t watched_batch_ = 0;
   KfacCounters counters_;
   KfacSeconds seconds_;
+  KfacFlops flops_;
 };
 
 }  // namespace spillway::kfac

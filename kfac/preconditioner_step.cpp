@@ -34,8 +34,10 @@ void Kfac::decompose_owned() {
   Stopwatch watch(seconds_.decompose);
   for (size_t i = 0; i < layers_.size(); ++i)
     for (size_t f = 0; f < eigenbases_[i].size(); ++f)
-      if (assignments_[i].owners[f] == exchange_.rank() && !decompose(factors(i)[f], eigenbases_[i][f]))
-        ++counters_.failed_decompositions;
+      if (assignments_[i].owners[f] == exchange_.rank()) {
+        flops_.decompose += decomposition_flops(layers_[i].shape, layers_[i].shape.factors()[f]);
+        if (!decompose(factors(i)[f], eigenbases_[i][f])) ++counters_.failed_decompositions;
+      }
 }
 
 void Kfac::share_eigenbases() {
@@ -64,6 +66,7 @@ void Kfac::precondition_layer(size_t i) {
   auto dot = at::zeros({1}, state_options(weight));
   if (assignments_[i].is_worker(exchange_.rank())) {
     Stopwatch watch(seconds_.precondition);
+    flops_.precondition += precondition_flops(shape);
     const auto natural = precondition(shape, gradient, eigenbases_[i], {options_.relative_damping, options_.damping});
     const auto take = [&](const at::Tensor& v, const at::Tensor& g) {
       dot.add_(at::dot(v.flatten(), g.to(v.scalar_type()).flatten()));

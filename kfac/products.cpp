@@ -25,113 +25,131 @@ void add_ones(const at::Tensor& sum, const at::Tensor& feature_sums, int64_t cou
   sum.select(0, n).select(0, n).add_(count);
 }
 
+double product_flops(int64_t rows, int64_t columns, int64_t inner) {
+  return 2 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(inner);
+}
+
 // sum += [X; 1] [X; 1]ᵀ for X [features, rows]; the ones only where sum has a row for them.
-void add_outer(const at::Tensor& sum, const at::Tensor& x) {
+double add_outer(const at::Tensor& sum, const at::Tensor& x) {
   const int64_t n = x.size(0);
   sum.narrow(0, 0, n).narrow(1, 0, n).addmm_(x, x.t());
   if (sum.size(0) > n) add_ones(sum, x.sum(1), x.size(1));
+  return product_flops(n, n, x.size(1));
 }
 
 // X = x for x [rows, features].
-void add_rows(const at::Tensor& sum, const at::Tensor& x, int64_t workspace_bytes) {
+double add_rows(const at::Tensor& sum, const at::Tensor& x, int64_t workspace_bytes) {
   const int64_t step =
       x.scalar_type() == sum.scalar_type() ? x.size(0) : rows_that_fit(workspace_bytes, x.size(1), sum);
+  double flops = 0;
   for (int64_t row = 0; row < x.size(0); row += step)
-    add_outer(sum, x.narrow(0, row, std::min(step, x.size(0) - row)).to(sum.scalar_type()).t());
+    flops += add_outer(sum, x.narrow(0, row, std::min(step, x.size(0) - row)).to(sum.scalar_type()).t());
+  return flops;
 }
 
 // Every position of x [batch, channels, *spatial] is a row.
-void add_positions(const at::Tensor& sum, const at::Tensor& x, int64_t workspace_bytes) {
+double add_positions(const at::Tensor& sum, const at::Tensor& x, int64_t workspace_bytes) {
   const auto flat = x.flatten(2);
   const int64_t batch = flat.size(0), channels = flat.size(1), length = flat.size(2);
   const int64_t room = rows_that_fit(workspace_bytes, channels, sum);
+  double flops = 0;
   if (length >= kLongRow || batch == 1) {
     const int64_t step = x.scalar_type() == sum.scalar_type() ? length : room;
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t s = 0; s < length; s += step)
-        add_outer(sum, flat.select(0, b).narrow(1, s, std::min(step, length - s)).to(sum.scalar_type()));
-    return;
+        flops += add_outer(sum, flat.select(0, b).narrow(1, s, std::min(step, length - s)).to(sum.scalar_type()));
+    return flops;
   }
   const int64_t step = std::max<int64_t>(1, room / length);
   for (int64_t b = 0; b < batch; b += step) {
     const auto part = flat.narrow(0, b, std::min(step, batch - b)).to(sum.scalar_type());
-    add_outer(sum, part.transpose(0, 1).reshape({channels, -1}));
+    flops += add_outer(sum, part.transpose(0, 1).reshape({channels, -1}));
   }
+  return flops;
 }
 
-// Calls add(sum of the group, channels of the group) for each group.
+// Σ of add(sum of the group, channels of the group) over the groups.
 template <class Add>
-void for_each_group(const at::Tensor& sum, const at::Tensor& x, const Add& add) {
+double sum_over_groups(const at::Tensor& sum, const at::Tensor& x, const Add& add) {
   const int64_t groups = sum.size(0), channels = x.size(1) / groups;
-  for (int64_t g = 0; g < groups; ++g) add(sum.select(0, g), x.narrow(1, g * channels, channels));
+  double flops = 0;
+  for (int64_t g = 0; g < groups; ++g) flops += add(sum.select(0, g), x.narrow(1, g * channels, channels));
+  return flops;
 }
 
-void add_without_patches(const at::Tensor& sum, const at::Tensor& x, const Geometry& geometry,
-                         int64_t workspace_bytes) {
+double add_without_patches(const at::Tensor& sum, const at::Tensor& x, const Geometry& geometry,
+                           int64_t workspace_bytes) {
   const int64_t channels = x.size(1), volume = geometry.kernel_volume(), n = channels * volume;
   const auto block = sum.narrow(0, 0, n).narrow(1, 0, n);
-  add_shifted_products(block.unflatten(0, {channels, volume}).unflatten(2, {channels, volume}), x, geometry,
-                       workspace_bytes);
-  if (sum.size(0) == n) return;
+  const double flops = add_shifted_products(block.unflatten(0, {channels, volume}).unflatten(2, {channels, volume}), x,
+                                            geometry, workspace_bytes);
+  if (sum.size(0) == n) return flops;
   int64_t positions = 1;
   for (int64_t size : output_positions(x, geometry)) positions *= size;
   add_ones(sum, shifted_sums(x, geometry, sum.scalar_type()), positions);
+  return flops;
 }
 
-// Calls add with the patches of one box of positions after the other.
+// Σ of add(patches of one box of positions) over the boxes.
 template <class Add>
-void for_each_patch_matrix(const at::Tensor& sum, const at::Tensor& x, const Geometry& geometry,
-                           int64_t workspace_bytes, const Add& add) {
+double sum_over_patches(const at::Tensor& sum, const at::Tensor& x, const Geometry& geometry, int64_t workspace_bytes,
+                        const Add& add) {
   const int64_t room = rows_that_fit(workspace_bytes, x.size(1) * geometry.kernel_volume(), sum);
+  double flops = 0;
   for (const auto& box : boxes(output_positions(x, geometry), room))
-    add(patch_matrix(x, geometry, box, sum.scalar_type()));
+    flops += add(patch_matrix(x, geometry, box, sum.scalar_type()));
+  return flops;
 }
 
 }  // namespace
 
-void add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
-                        int64_t workspace_bytes) {
+double add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
+                          int64_t workspace_bytes) {
   if (!geometry) return add_rows(sum.select(0, 0), input, workspace_bytes);
-  for_each_group(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
+  return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
     if (geometry->is_pointwise()) return add_positions(group_sum, x, workspace_bytes);
     if (shifts_pay(x, *geometry, false)) return add_without_patches(group_sum, x, *geometry, workspace_bytes);
-    for_each_patch_matrix(group_sum, x, *geometry, workspace_bytes,
-                          [&](const at::Tensor& patches) { add_outer(group_sum, patches.flatten(0, 1)); });
+    return sum_over_patches(group_sum, x, *geometry, workspace_bytes,
+                            [&](const at::Tensor& patches) { return add_outer(group_sum, patches.flatten(0, 1)); });
   });
 }
 
-void add_channel_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                          int64_t workspace_bytes) {
+double add_channel_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
+                            int64_t workspace_bytes) {
   // tr_K A [c, c'] = Σ_o Σ_k x_c(o·s + k − p) x_c'(o·s + k − p) = Σ_x n(x) x_c x_c', and n(x) = Π_d n_d(x_d).
   auto weight = at::ones({}, sum.options());
   for (size_t d = 0; d < geometry.dims(); ++d)
     weight = weight.unsqueeze(-1) * coverage(geometry, d, input.size(static_cast<int64_t>(d) + 2), sum);
-  for_each_group(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
+  return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
     const int64_t plane = weight.numel() / weight.size(0);
     const int64_t step = std::max<int64_t>(1, rows_that_fit(workspace_bytes, x.size(1), sum) / plane);
+    double flops = 0;
     for (int64_t b = 0; b < x.size(0); ++b)
       for (int64_t s = 0; s < weight.size(0); s += step) {
         const int64_t count = std::min(step, weight.size(0) - s);
         const auto part = x.select(0, b).narrow(1, s, count).to(sum.scalar_type());
         group_sum.addmm_((part * weight.narrow(0, s, count)).flatten(1), part.flatten(1).t());
+        flops += product_flops(x.size(1), x.size(1), count * plane);
       }
+    return flops;
   });
 }
 
-void add_offset_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                         int64_t workspace_bytes) {
-  for_each_group(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
+double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
+                           int64_t workspace_bytes) {
+  return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
     if (shifts_pay(x, geometry, true)) return add_shifted_dots(group_sum, x, geometry, workspace_bytes);
-    for_each_patch_matrix(group_sum, x, geometry, workspace_bytes, [&](const at::Tensor& patches) {
+    return sum_over_patches(group_sum, x, geometry, workspace_bytes, [&](const at::Tensor& patches) {
       group_sum.add_(at::bmm(patches, patches.transpose(1, 2)).sum(0));
+      return product_flops(patches.size(1), patches.size(1), patches.size(0) * patches.size(2));
     });
   });
 }
 
-void add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes) {
+double add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes) {
   if (gradient.dim() == 2) return add_rows(sum.select(0, 0), gradient, workspace_bytes);
-  for_each_group(sum, gradient, [&](const at::Tensor& group_sum, const at::Tensor& g) {
-    add_positions(group_sum, g, workspace_bytes);
+  return sum_over_groups(sum, gradient, [&](const at::Tensor& group_sum, const at::Tensor& g) {
+    return add_positions(group_sum, g, workspace_bytes);
   });
 }
 

@@ -105,6 +105,10 @@ Flat flatten(const at::Tensor& rows, const Geometry& geometry, int64_t from, int
 
 using Product = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
 
+double flops_of(const at::Tensor& rows) {
+  return 2 * static_cast<double>(rows.size(0)) * static_cast<double>(rows.numel());
+}
+
 // S(δ | fixed planes); -1 stands for a dimension that is not fixed.
 class BorderSums {
  public:
@@ -113,9 +117,14 @@ class BorderSums {
 
   const at::Tensor& operator()(const Index& shift, const Index& fixed) {
     auto& sum = known_[{shift, fixed}];
-    if (!sum.defined()) sum = product_(part(shift, fixed, false), part(shift, fixed, true));
+    if (!sum.defined()) {
+      const auto still = part(shift, fixed, false);
+      sum = product_(still, part(shift, fixed, true));
+      flops_ += (sum.size(0) == 1 ? 2 * static_cast<double>(still.numel()) : flops_of(still));
+    }
     return sum;
   }
+  double flops() const { return flops_; }
 
  private:
   // The fixed planes of x, [channels, batch, *spatial], copied once: planes across the memory order are slow to read.
@@ -146,6 +155,7 @@ class BorderSums {
   const at::Tensor& x_;
   at::ScalarType dtype_;
   const Product& product_;
+  double flops_ = 0;
   std::map<Index, at::Tensor> faces_;
   std::map<std::pair<Index, Index>, at::Tensor> known_;
 };
@@ -172,10 +182,11 @@ void for_each_correction(const at::Tensor& x, const Geometry& geometry, const Pa
   choose(0, 1);
 }
 
-// Adds every pair's block, and its transpose at the mirrored place, through add(first, second, block).
+// Adds every pair's block, and its transpose at the mirrored place, through add(first, second, block). Returns the
+// operations of the corrections.
 template <class Add>
-void add_blocks(const at::Tensor& x, const Geometry& geometry, at::ScalarType dtype,
-                const std::map<Index, at::Tensor>& whole, const Product& product, const Add& add) {
+double add_blocks(const at::Tensor& x, const Geometry& geometry, at::ScalarType dtype,
+                  const std::map<Index, at::Tensor>& whole, const Product& product, const Add& add) {
   BorderSums border(x, dtype, product);
   for (const auto& pair : pairs_of(geometry)) {
     auto block = whole.at(pair.shift).clone();
@@ -184,6 +195,7 @@ void add_blocks(const at::Tensor& x, const Geometry& geometry, at::ScalarType dt
     add(pair.first, pair.second, block);
     if (pair.first != pair.second) add(pair.second, pair.first, block.t());
   }
+  return border.flops();
 }
 
 std::map<Index, at::Tensor> zero_sums(const Geometry& geometry, at::IntArrayRef size, const at::TensorOptions& like) {
@@ -234,12 +246,13 @@ at::Tensor shifted_sums(const at::Tensor& input, const Geometry& geometry, at::S
   return sums.sum(0).flatten();
 }
 
-void add_shifted_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                          int64_t workspace_bytes) {
+double add_shifted_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
+                            int64_t workspace_bytes) {
   const int64_t channels = input.size(1), plane = flat_plane(geometry, input);
   const int64_t room = workspace_bytes / (channels * static_cast<int64_t>(sum.element_size()) * plane);
   const int64_t step = std::max<int64_t>(1, room - reach(geometry, 0) - 1);
   auto whole = zero_sums(geometry, {channels, channels}, sum.options());
+  double flops = 0;
   for (int64_t b = 0; b < input.size(0); ++b)
     for (int64_t from = 0; from < spatial(input, 0); from += step) {
       const int64_t count = std::min(step, spatial(input, 0) - from);
@@ -247,24 +260,28 @@ void add_shifted_products(const at::Tensor& sum, const at::Tensor& input, const 
       const auto still = flat.data.narrow(1, 0, flat.length);
       for (auto& [shift, product] : whole)
         product.addmm_(still, flat.data.narrow(1, flat.offset(shift), flat.length).t());
+      flops += static_cast<double>(whole.size()) * flops_of(still);
     }
   const Product outer = [](const at::Tensor& a, const at::Tensor& b) { return a.mm(b.t()); };
-  add_blocks(input, geometry, sum.scalar_type(), whole, outer,
-             [&](int64_t a, int64_t b, const at::Tensor& block) { sum.select(1, a).select(2, b).add_(block); });
+  return flops +
+         add_blocks(input, geometry, sum.scalar_type(), whole, outer,
+                    [&](int64_t a, int64_t b, const at::Tensor& block) { sum.select(1, a).select(2, b).add_(block); });
 }
 
-void add_shifted_dots(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                      int64_t workspace_bytes) {
+double add_shifted_dots(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
+                        int64_t workspace_bytes) {
   // Rows are channels of samples; zeros behind each keep its shifts from the next.
   const auto rows = input.flatten(0, 1).unsqueeze(1);
   const int64_t row_bytes = (spatial(input, 0) + reach(geometry, 0) + 1) * flat_plane(geometry, input) *
                             static_cast<int64_t>(sum.element_size());
   const int64_t step = std::max<int64_t>(1, workspace_bytes / row_bytes);
   auto whole = zero_sums(geometry, {1, 1}, sum.options());
+  double flops = 0;
   for (int64_t row = 0; row < rows.size(0); row += step) {
     const auto flat = flatten(rows.narrow(0, row, std::min(step, rows.size(0) - row)), geometry, 0, spatial(input, 0),
                               sum.scalar_type());
     const auto line = flat.data.flatten();
+    flops += 2 * static_cast<double>(whole.size()) * static_cast<double>(line.numel());
     for (auto& [shift, product] : whole) {
       const int64_t offset = flat.offset(shift);
       product.add_(at::dot(line.narrow(0, 0, line.numel() - offset), line.narrow(0, offset, line.numel() - offset)));
@@ -273,9 +290,10 @@ void add_shifted_dots(const at::Tensor& sum, const at::Tensor& input, const Geom
   const Product inner = [](const at::Tensor& a, const at::Tensor& b) {
     return at::dot(a.flatten(), b.flatten()).view({1, 1});
   };
-  add_blocks(input, geometry, sum.scalar_type(), whole, inner, [&](int64_t a, int64_t b, const at::Tensor& block) {
-    sum.select(0, a).select(0, b).add_(block.squeeze());
-  });
+  return flops + add_blocks(input, geometry, sum.scalar_type(), whole, inner,
+                            [&](int64_t a, int64_t b, const at::Tensor& block) {
+                              sum.select(0, a).select(0, b).add_(block.squeeze());
+                            });
 }
 
 }  // namespace spillway::kfac

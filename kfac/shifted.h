@@ -17,14 +17,16 @@ namespace spillway::kfac {
 /// for the sum over channels. Decides by shapes alone, so that every rank and every budget decides alike.
 bool shifts_pay(const at::Tensor& input, const Geometry& geometry, bool summed_over_channels);
 
+/// Both return the floating-point operations of their products.
+///
 /// Adds the blocks of all offset pairs of `input` [batch, channels, *spatial] to `sum` [channels, volume, channels,
 /// volume], a view. The flat copy takes `workspace_bytes` at most, or one plane and its halo.
-void add_shifted_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                          int64_t workspace_bytes);
+double add_shifted_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
+                            int64_t workspace_bytes);
 
 /// The same summed over channels: `sum` [volume, volume]. The flat copy holds one channel of one sample at least.
-void add_shifted_dots(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                      int64_t workspace_bytes);
+double add_shifted_dots(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
+                        int64_t workspace_bytes);
 
 /// Σ of each row of the patches over all output positions: [channels · volume], type `dtype`. Stride 1.
 at::Tensor shifted_sums(const at::Tensor& input, const Geometry& geometry, at::ScalarType dtype);

@@ -2,10 +2,6 @@
 //
 // Every variant is a process of its own that waits for the word to take one more step, so that a noisy machine is noisy
 // for all of them, and stock LibTorch runs with its own allocator.
-#include <fcntl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -15,12 +11,14 @@
 #include "runtime/fingerprint.h"
 #include "runtime/train.h"
 #include "swap/schedule.h"
+#include "tools/bench_kfac.h"
 #include "tools/bench_largest.h"
 #include "tools/bench_stock.h"
 #include "tools/command.h"
 #include "tools/json_file.h"
 #include "tools/serve.h"
 #include "tools/train_flags.h"
+#include "tools/worker.h"
 
 namespace spillway::tools {
 namespace {
@@ -36,12 +34,6 @@ struct Options {
   bool peers = false;
   std::string worker;  // the variant that this process is: a way without budget (bench_stock.h) or a budget
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n == 0 ? 0 : n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 constexpr const char* kObserver = "observer";
 
@@ -91,64 +83,6 @@ int serve_budget(const RunContext& context, int64_t budget_bytes) {
                     {"bytes_in", stats.pager.bytes_in}};
       });
 }
-
-/// A child process that takes steps on demand.
-class Worker {
- public:
-  Worker(std::string name, std::vector<std::string> arguments) : name_(std::move(name)) {
-    int to[2], from[2];
-    if (::pipe2(to, O_CLOEXEC) != 0 || ::pipe2(from, O_CLOEXEC) != 0)
-      throw std::system_error(errno, std::generic_category(), "pipe");
-    pid_ = ::fork();
-    if (pid_ < 0) throw std::system_error(errno, std::generic_category(), "fork");
-    if (pid_ == 0) {
-      ::dup2(to[0], STDIN_FILENO);
-      ::dup2(from[1], STDOUT_FILENO);
-      std::vector<char*> argv;
-      for (std::string& argument : arguments) argv.push_back(argument.data());
-      argv.push_back(nullptr);
-      ::execv("/proc/self/exe", argv.data());
-      ::_exit(127);
-    }
-    ::close(to[0]);
-    ::close(from[1]);
-    to_ = ::fdopen(to[1], "w");
-    from_ = ::fdopen(from[0], "r");
-  }
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
-  ~Worker() {
-    if (to_) std::fclose(to_);
-    std::fclose(from_);
-    ::waitpid(pid_, nullptr, 0);
-  }
-
-  json step() {
-    std::fputs("step\n", to_);
-    std::fflush(to_);
-    return read();
-  }
-  json finish() {
-    std::fclose(std::exchange(to_, nullptr));
-    return read();
-  }
-
- private:
-  json read() {
-    char* line = nullptr;
-    size_t size = 0;
-    const ssize_t length = ::getline(&line, &size, from_);
-    std::string text(line ? line : "", length > 0 ? static_cast<size_t>(length) : 0);
-    std::free(line);
-    if (length <= 0) throw std::runtime_error("[bench] the process that ran '" + name_ + "' ended early");
-    return json::parse(text);
-  }
-
-  std::string name_;
-  pid_t pid_ = -1;
-  FILE* to_ = nullptr;
-  FILE* from_ = nullptr;
-};
 
 struct Variant {
   std::string name;
@@ -330,7 +264,8 @@ Run add_bench(CLI::App& app) {
       "--edge");
   paging->add_option("--worker", options->worker)->group("");
   paging->footer("Example: spillway bench paging --model unet3d --edge 96 --filters 16 --json paging.json");
-  return [options] { return bench_paging(*options); };
+  Run bench_kfac = add_bench_kfac(*command);
+  return [options, paging, bench_kfac] { return paging->parsed() ? bench_paging(*options) : bench_kfac(); };
 }
 
 }  // namespace spillway::tools
