@@ -79,6 +79,15 @@ TEST(FactorsTest, SumLowPrecisionInputsInTheTypeOfTheFactor) {
   }
 }
 
+TEST(FactorsTest, CountTheOperationsOfTheirProducts) {
+  auto a = at::zeros({1, 4, 4}), g = at::zeros({1, 2, 2});
+  EXPECT_EQ(add_input_products(a, at::ones({5, 3}), nullptr, kRoomy), 2 * 5 * 3 * 3) << "ones cost no product";
+  EXPECT_EQ(add_output_products(g, at::ones({5, 2, 4}), kRoomy), 2 * 5 * 4 * 2 * 2);
+  const Geometry strided{{3}, {2}, {0}, {1}};
+  auto patches = at::zeros({1, 6, 6});
+  EXPECT_EQ(add_input_products(patches, at::ones({1, 2, 7}), &strided, kRoomy), 2 * 3 * 6 * 6);
+}
+
 TEST(FactorsTest, DoNotDependOnHowABatchIsAccumulated) {
   torch::manual_seed(3);
   torch::nn::Linear linear(3, 2);
