@@ -115,9 +115,13 @@ std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layer
       auto& mine = traffic[static_cast<size_t>(rank)];
       if (world > 1) mine.factors += factor_elements(layers[l]) * element_bytes;
       if (!assignments[l].is_worker(rank)) mine.gradients += layers[l].gradient_elements() * element_bytes;
-      for (size_t f = 0; f < factors.size(); ++f)
-        if (assignments[l].is_worker(rank) && assignments[l].owners[f] != rank)
-          mine.eigenbases += layers[l].groups * factors[f].side * (factors[f].side + 1) * element_bytes;
+      for (const auto& tensor : inverse_tensors(layers[l]))
+        if (assignments[l].is_worker(rank) && assignments[l].owners[tensor.factor] != rank)
+          mine.eigenbases += tensor.elements() * element_bytes;
+      // The owner of G forms the reciprocal from the values of every factor.
+      if (layers[l].inverse.precompute_outer && assignments[l].owners.back() == rank)
+        for (size_t f = 0; f < factors.size(); ++f)
+          if (assignments[l].owners[f] != rank) mine.eigenbases += layers[l].groups * factors[f].side * element_bytes;
     }
   }
   return traffic;

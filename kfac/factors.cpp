@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "core/category.h"
 
 namespace spillway::kfac {
@@ -13,20 +15,36 @@ at::Tensor trace_of(const at::Tensor& factor) {
 
 }  // namespace
 
-void update_running_average(const at::Tensor& running, const at::Tensor& fresh, double decay,
-                            const at::Tensor& dropped) {
+void update_running_average(const at::Tensor& running, const at::Tensor& fresh, double decay, const at::Tensor& dropped,
+                            double start) {
   // No entry of a Gram matrix is larger than its largest diagonal entry, so the trace tells whether all are finite.
   const auto fresh_trace = trace_of(fresh);
   const auto finite = at::isfinite(fresh_trace);
   dropped.add_(finite.logical_not());
   const auto usable = finite.logical_and(fresh_trace.gt(0));
   const auto started = trace_of(running).gt(0);
-  const auto step = at::where(started, 1 - decay, 1.0).to(running.scalar_type()) * usable;
+  if (start > 0) running.diagonal(0, -2, -1).add_(started.logical_not().logical_and(usable), start);
+  const auto number = [&](double value) { return at::full({}, value, running.options()); };
+  const auto step = at::where(started, number(1 - decay), number(start > 0 ? 1 - decay : 1)) * usable;
   running.lerp_(fresh.nan_to_num_(0, 0, 0), step);
 }
 
-LayerFactors::LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes)
-    : shape_(shape), options_(like), workspace_bytes_(workspace_bytes), running_(zeros()) {}
+FactorScales factor_scales(Convention convention, int64_t batch, double rows, double positions) {
+  const double n = std::max(rows, 1.0), s = std::max(positions, 1.0);
+  switch (convention) {
+    case Convention::kaisa:
+      return {1 / (n * s * s), 1 / (n * s * s)};
+    case Convention::dp_kfac:
+      return {1 / (n * s), n};
+    case Convention::fisher:
+      break;
+  }
+  return {1 / n, static_cast<double>(batch)};
+}
+
+LayerFactors::LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
+                           Convention convention)
+    : shape_(shape), options_(like), workspace_bytes_(workspace_bytes), convention_(convention), running_(zeros()) {}
 
 std::vector<at::Tensor> LayerFactors::zeros() const {
   CategoryScope scope(Category::factors);
@@ -52,25 +70,39 @@ void LayerFactors::stage(const Captured& captured) {
     flops_ += add_input_products(staged_[0], captured.input, geometry, workspace_bytes_);
   }
   flops_ += add_output_products(staged_.back(), captured.gradient, workspace_bytes_);
-  positions_ += captured.gradient.numel() / shape_.out;
+  const int64_t rows = captured.gradient.numel() / shape_.out;
+  rows_ += rows;
+  samples_ += geometry ? captured.gradient.size(0) : rows;
 }
 
 const std::vector<at::Tensor>& LayerFactors::finish(int64_t batch, double loss_scale) {
   if (staged_.empty()) staged_ = zeros();
-  // A = 1/(B·S) Σ ããᵀ (or its partial traces), G = B Σ ggᵀ.
-  for (size_t i = 0; i + 1 < staged_.size(); ++i) staged_[i].div_(std::max<int64_t>(positions_, 1));
-  staged_.back().mul_(static_cast<double>(batch) / loss_scale / loss_scale);
+  const auto rows = static_cast<double>(rows_), samples = static_cast<double>(std::max<int64_t>(samples_, 1));
+  const auto scales = factor_scales(convention_, batch, rows, rows / samples);
+  for (size_t i = 0; i + 1 < staged_.size(); ++i) staged_[i].mul_(scales.input);
+  staged_.back().mul_(scales.output / loss_scale / loss_scale);
+  if (convention_ == Convention::kaisa)
+    for (const auto& factor : staged_) factor.add_(factor.transpose(-2, -1).clone()).div_(2);
   return staged_;
 }
 
 void LayerFactors::commit(double decay, const at::Tensor& dropped) {
-  for (size_t i = 0; i < staged_.size(); ++i) update_running_average(running_[i], staged_[i], decay, dropped);
+  for (size_t i = 0; i < staged_.size(); ++i) update_running_average(running_[i], staged_[i], decay, dropped, start(i));
   discard();
+}
+
+// A starts at I under kaisa, so C = tr_K(A) and K = tr_C(A) do at its partial traces.
+double LayerFactors::start(size_t factor) const {
+  if (convention_ != Convention::kaisa) return 0;
+  const auto role = shape_.factors()[factor].role;
+  if (role == FactorRole::channels) return static_cast<double>(shape_.kernel_volume());
+  if (role == FactorRole::offsets) return static_cast<double>(shape_.in / shape_.groups);
+  return 1;
 }
 
 void LayerFactors::discard() {
   staged_.clear();
-  positions_ = 0;
+  rows_ = samples_ = 0;
 }
 
 }  // namespace spillway::kfac

@@ -25,23 +25,32 @@ double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const
 /// Σ ggᵀ over positions: sum is [groups, side, side].
 double add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes);
 
-/// F ← decay·F + (1−decay)·F_new, F ← F_new while F is zero. An F_new that is not finite is dropped and adds one to
-/// `dropped` (a 0-dim int64 tensor); a zero F_new changes nothing. Overwrites `fresh`. Decided on the device.
-void update_running_average(const at::Tensor& running, const at::Tensor& fresh, double decay,
-                            const at::Tensor& dropped);
+/// F ← decay·F + (1−decay)·F_new. While F is zero, which stands for a factor that nobody has seen, F ← F_new, or with
+/// a `start` > 0 F ← decay·start·I + (1−decay)·F_new. An F_new that is not finite is dropped and adds one to `dropped`
+/// (a 0-dim int64 tensor); a zero F_new changes nothing. Overwrites `fresh`. Decided on the device.
+void update_running_average(const at::Tensor& running, const at::Tensor& fresh, double decay, const at::Tensor& dropped,
+                            double start = 0);
 
-/// One layer's factors under the `fisher` convention, in the order of LayerShape::factors():
+/// What sums over N rows, S of them a sample, are multiplied by under a convention; `batch` samples, B.
+struct FactorScales {
+  double input, output;
+};
+FactorScales factor_scales(Convention convention, int64_t batch, double rows, double positions);
+
+/// One layer's factors under a Convention, in the order of LayerShape::factors(). Under `fisher`
 ///   A = 1/(B·S) Σ ããᵀ,   G = B Σ ggᵀ,   g the raw autograd gradient of a loss that is a mean over B samples.
 /// B and the sums run over all that was staged since the last commit, so that m micro-batches whose losses are scaled
 /// by 1/m equal one batch m times larger: G = (m·B_micro) Σ ggᵀ with g = 1/(m·B_micro) ∂ℓ/∂y. Over W ranks that each
 /// see g_r of their own mean loss, the global gradient is g = g_r/W and B = W·B_r, so
 ///   B Σ ggᵀ = W·B_r Σ_r Σ g_r g_rᵀ / W² = mean over ranks of (B_r Σ g_r g_rᵀ):
 /// averaging over ranks is all that is needed, for A as well. C and K are sums that are averaged alike, before K is
-/// normalised. A reused layer's uses count as further positions.
+/// normalised. A reused layer's uses count as further positions. Under the other conventions ranks are averaged too;
+/// where averages start at I, those of C and K start at its partial traces.
 class LayerFactors {
  public:
   /// Running averages are born here, zero, [groups, side, side] each. `like`: their type and device.
-  LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes);
+  LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
+               Convention convention = Convention::fisher);
 
   /// Adds one use of the layer. The staged sums are born at the first. Ignores a use whose sizes are not the layer's.
   void stage(const Captured& captured);
@@ -60,13 +69,16 @@ class LayerFactors {
  private:
   bool fits(const Captured& captured) const;
   std::vector<at::Tensor> zeros() const;
+  double start(size_t factor) const;
 
   LayerShape shape_;
   at::TensorOptions options_;
   int64_t workspace_bytes_;
+  Convention convention_;
   std::vector<at::Tensor> running_;
   std::vector<at::Tensor> staged_;
-  int64_t positions_ = 0;
+  int64_t rows_ = 0;     ///< all that was staged
+  int64_t samples_ = 0;  ///< that the rows belong to; a Linear layer's rows are samples
   double flops_ = 0;
 };
 

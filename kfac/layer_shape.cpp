@@ -34,9 +34,28 @@ int64_t factor_elements(const LayerShape& layer) {
   return sum;
 }
 
+int64_t InverseTensor::elements() const {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+std::vector<InverseTensor> inverse_tensors(const LayerShape& layer) {
+  const auto factors = layer.factors();
+  const bool eigen = layer.inverse.method == Method::eigen;
+  std::vector<InverseTensor> tensors;
+  for (size_t f = 0; f < factors.size(); ++f) {
+    const std::string number = std::to_string(f);
+    const int64_t side = factors[f].side;
+    tensors.push_back({(eigen ? "vectors" : "inverse") + number, {layer.groups, side, side}, f});
+    if (eigen && !layer.inverse.precompute_outer) tensors.push_back({"values" + number, {layer.groups, side}, f});
+  }
+  if (layer.inverse.precompute_outer)
+    tensors.push_back({"reciprocal", {layer.groups, layer.out / layer.groups, layer.input_side()}, factors.size() - 1});
+  return tensors;
+}
+
 int64_t eigenbasis_elements(const LayerShape& layer) {
   int64_t sum = 0;
-  for (const auto& factor : layer.factors()) sum += layer.groups * factor.side * (factor.side + 1);
+  for (const auto& tensor : inverse_tensors(layer)) sum += tensor.elements();
   return sum;
 }
 
@@ -46,13 +65,14 @@ double decomposition_cost(const LayerShape& layer, const FactorShape& factor) {
 }
 
 double decomposition_flops(const LayerShape& layer, const FactorShape& factor) {
-  return 9 * decomposition_cost(layer, factor);
+  return (layer.inverse.method == Method::eigen ? 9 : 1) * decomposition_cost(layer, factor);
 }
 
 double precondition_flops(const LayerShape& layer) {
   double sides = 0;
   for (const auto& factor : layer.factors()) sides += static_cast<double>(factor.side);
-  return 4 * static_cast<double>(layer.gradient_elements()) * sides;
+  const double each = layer.inverse.method == Method::eigen ? 4 : 2;
+  return each * static_cast<double>(layer.gradient_elements()) * sides;
 }
 
 bool is_separable(const LayerShape& layer, ConvFactors form, int64_t max_factor_dim) {

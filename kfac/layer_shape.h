@@ -27,6 +27,12 @@ struct FactorShape {
   int64_t side = 0;
 };
 
+/// What gradient workers hold of a layer.
+struct InverseForm {
+  Method method = Method::eigen;
+  bool precompute_outer = false;
+};
+
 /// Sizes are those of the whole layer; `kernel` is empty for Linear.
 struct LayerShape {
   std::string name = {};
@@ -37,6 +43,7 @@ struct LayerShape {
   int64_t groups = 1;
   bool bias = true;
   bool separable = false;
+  InverseForm inverse = {};
 
   int64_t kernel_volume() const;
   /// A's side if it were held in full: in/groups · kernel volume, and one for the bias.
@@ -49,11 +56,26 @@ struct LayerShape {
 
 /// Σ groups·side² over the layer's factors.
 int64_t factor_elements(const LayerShape& layer);
-/// Σ groups·(side² + side): eigenvectors and eigenvalues.
+/// One tensor that gradient workers hold of a layer, sent to them by the owner of factor number `factor`.
+struct InverseTensor {
+  std::string name;
+  std::vector<int64_t> sizes;
+  size_t factor = 0;
+  int64_t elements() const;
+};
+/// All that a gradient worker holds of the layer, in the order in which it is sent. For factor f of [groups, side,
+/// side]:
+///   eigen:       `vectorsF` [groups, side, side], `valuesF` [groups, side]; with precompute_outer the values give way
+///                to one `reciprocal` [groups, out/groups, columns of the gradient], sent by G's owner
+///   plain, pi:   `inverseF` [groups, side, side]
+std::vector<InverseTensor> inverse_tensors(const LayerShape& layer);
+/// Elements of inverse_tensors(): Σ groups·(side² + side) with eigen.
 int64_t eigenbasis_elements(const LayerShape& layer);
-/// 9·groups·side³: what a full symmetric eigensolver takes about, with its eigenvectors.
+/// 9·groups·side³: what a full symmetric eigensolver takes about, with its eigenvectors; groups·side³ for an inverse by
+/// Cholesky.
 double decomposition_flops(const LayerShape& layer, const FactorShape& factor);
-/// The products of one gradient with the factors' bases, there and back: 4·Σ over factors of elements · side.
+/// The products of one gradient with the factors' bases, there and back: 4·Σ over factors of elements · side; half of
+/// that with inverses.
 double precondition_flops(const LayerShape& layer);
 /// groups·side³: the cost of decomposing one factor, in units that only compare.
 double decomposition_cost(const LayerShape& layer, const FactorShape& factor);

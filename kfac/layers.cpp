@@ -66,6 +66,7 @@ FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& optio
     auto layer = as_layer(module);
     if (!layer) return found.left_alone.push_back({name, module.name() + " is not supported"});
     layer->shape.name = name;
+    layer->shape.inverse = {options.method, options.precompute_outer};
     layer->shape.separable = is_separable(layer->shape, options.conv_factors, options.max_factor_dim);
     if (auto reason = reason_against(*layer, options); !reason.empty())
       found.left_alone.push_back({name, std::move(reason)});

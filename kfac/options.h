@@ -25,15 +25,53 @@ enum class ConvFactors : uint8_t {
   automatic,  ///< separable where A's side would exceed max_factor_dim
 };
 
+/// How a layer's curvature is inverted (changes the result). γ is its damping.
+enum class Method : uint8_t {
+  eigen,  ///< G ⊗ A + γI, exactly, in the factors' eigenbases
+  plain,  ///< (G + γI)⁻¹ ∇ (A + γI)⁻¹ by Cholesky (SC'20 eq. 11–12, KAISA eq. 12–14); γ should be absolute
+  pi,     ///< (G + √γ/π I)⁻¹ ∇ (A + π√γ I)⁻¹ by Cholesky, π² = (tr A/dim A)/(tr G/dim G) (DP-KFAC)
+};
+
+/// How sums over samples and positions become factors, and what their running average starts from (changes the
+/// result). B samples, S positions a sample, N = B·S rows; g is the raw gradient of a mean loss. A Linear layer's rows
+/// are samples, S = 1, under `kaisa` and `dp_kfac`. With several ranks each is a mean over ranks.
+enum class Convention : uint8_t {
+  fisher,  ///< A = 1/N Σ ããᵀ, G = B Σ ggᵀ: independent of world size and accumulation; starts at the first factor
+  kaisa,    ///< A = 1/(N·S²) Σ ããᵀ (the ones ÷ S too), G = 1/(N·S²) Σ ggᵀ, symmetrised; starts at I
+  dp_kfac,  ///< A = 1/(N·S) Σ ããᵀ, G = N Σ ggᵀ; starts at the first factor
+};
+
 /// Reads `comm_opt`, `mem_opt`, `hybrid`. Throws BadRequest naming the value and these names.
 Strategy strategy_named(std::string_view name);
 /// Reads `full`, `separable`, `auto`. Throws BadRequest naming the value and these names.
 ConvFactors conv_factors_named(std::string_view name);
+/// Reads `eigen`, `plain`, `pi`. Throws BadRequest naming the value and these names.
+Method method_named(std::string_view name);
+/// Reads `fisher`, `kaisa`, `dp_kfac`. Throws BadRequest naming the value and these names.
+Convention convention_named(std::string_view name);
 std::string_view name(Strategy strategy);
 std::string_view name(ConvFactors form);
+std::string_view name(Method method);
+std::string_view name(Convention convention);
 
-/// The statistics are the empirical Fisher's (gradients of the true labels) under the `fisher` convention: A and G do
-/// not depend on world size or accumulation. Intervals count optimizer steps.
+/// κ = value / (1 + step/steps): what a convention comes with.
+struct KlClipDefault {
+  double value, steps;
+};
+/// 3e-5 that falls over 10 steps under `fisher`, whose G is small; a constant 1e-3, as published, under the others.
+KlClipDefault default_kl_clip(Convention convention);
+
+/// The numbers of one optimizer step.
+struct StepNumbers {
+  double lr;
+  double kl_clip;
+  double factor_interval;
+  double inverse_interval;
+  double relative_damping;
+  std::optional<double> damping;
+};
+
+/// The statistics are the empirical Fisher's (gradients of the true labels). Intervals count optimizer steps.
 struct KfacOptions {
   Strategy strategy = Strategy::hybrid;
   /// Share of the ranks that precondition a layer, (0, 1]; max(1, round(f·W)) ranks. More costs eigenbasis bytes on
@@ -42,19 +80,29 @@ struct KfacOptions {
 
   /// What the optimizer will use: κ bounds lr times the step. ≥ 0.
   Scheduled lr = 0.1;
-  int64_t factor_interval = 5;   ///< steps between factor updates, ≥ 1
-  int64_t inverse_interval = 5;  ///< steps between decompositions, ≥ 1
-  int64_t burn_in = 10;          ///< factors are updated in every one of the first steps, ≥ 0
-  double decay = 0.95;           ///< running average F ← decay·F + (1−decay)·F_new, [0, 1)
+  Method method = Method::eigen;
+  Convention convention = Convention::fisher;
+  /// With `eigen`: gradient workers hold 1/(v_G v_Aᵀ + γ) of each layer instead of v_A and v_G (KAISA §4.4). It takes
+  /// as many bytes as the gradient, saves a division and an outer product a step, and fixes γ until the next
+  /// decomposition.
+  bool precompute_outer = false;
 
-  /// γ of a layer = relative_damping · (tr A/dim A) · (tr G/dim G), > 0. Lower is bolder and less steady.
-  double relative_damping = 0.3;
+  /// Steps between factor updates, ≥ 1. An update is due once that many steps have passed since the last that was due.
+  Scheduled factor_interval = 5;
+  /// Steps between decompositions, ≥ 1; a multiple of factor_interval where both are constant.
+  Scheduled inverse_interval = 5;
+  int64_t burn_in = 10;  ///< factors are updated in every one of the first steps, ≥ 0
+  double decay = 0.95;   ///< running average F ← decay·F + (1−decay)·F_new, [0, 1)
+
+  /// γ of a layer = relative_damping · (tr A/dim A) · (tr G/dim G), > 0. Lower is bolder and less steady. `plain` and
+  /// `pi` take the γ of the step of the decomposition.
+  Scheduled relative_damping = 0.3;
   /// An absolute γ for every layer instead, > 0. It must suit the loss's scale: a Dice loss has G of order 1e-6.
-  std::optional<double> damping = std::nullopt;
+  std::optional<Scheduled> damping = std::nullopt;
   /// κ of the trust region ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|))), > 0; infinity switches it off. While it binds, the
   /// step's length is √κ in the Fisher metric whatever lr is: decaying lr then changes nothing, decaying κ does. A
-  /// constant κ stays unsteady late.
-  Scheduled kl_clip = harmonic(3e-5, 10);
+  /// constant κ stays unsteady late. Without one: default_kl_clip(convention).
+  std::optional<Scheduled> kl_clip = std::nullopt;
 
   ConvFactors conv_factors = ConvFactors::automatic;
   int64_t max_factor_dim = 1024;   ///< `automatic` goes separable above this side of A, ≥ 1
@@ -63,8 +111,10 @@ struct KfacOptions {
   int64_t patch_workspace_bytes = int64_t{16} << 20;
   std::vector<std::string> skip = {};  ///< regular expressions (ECMAScript, searched) of layer names to leave alone
 
-  /// Throws BadRequest naming the field, its value and the allowed range.
+  /// Throws BadRequest naming the field, its value and the allowed range. Schedules are tried at step 0.
   void validate() const;
+  /// What the schedules give for `step`. Throws BadRequest naming the field, the step, its value and the allowed range.
+  StepNumbers at(int64_t step) const;
 };
 
 }  // namespace spillway::kfac

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <limits>
-
 namespace spillway::kfac {
 namespace {
 
@@ -11,67 +9,82 @@ at::Tensor transposed(const at::Tensor& matrices) {
   return matrices.transpose(-2, -1);
 }
 
-// V2 = V1 / (curvature + γ); a layer without curvature is divided by one. Overwrites both.
-at::Tensor divide(at::Tensor v1, at::Tensor curvature, const at::Tensor& mean_curvature, const Damping& damping) {
-  const auto gamma =
-      damping.absolute ? at::full_like(mean_curvature, *damping.absolute) : mean_curvature * damping.relative;
-  const auto seen = mean_curvature.gt(0);
-  curvature.mul_(seen).add_(at::where(seen, gamma, at::ones_like(gamma)));
-  return v1.div_(curvature);
+// The layer's gradient between the left and the right multiplications: columns as denominators() has them.
+struct Transformed {
+  at::Tensor weight;  // [groups, out, columns]
+  at::Tensor bias;    // separable only: [groups, out, 1]
+};
+
+// Lᵀ ∇ (R_C ⊗ R_K), columns [channels, offsets] → [offsets, channels]; `m` [groups, out, channels·offsets].
+at::Tensor into_factors(const at::Tensor& m, const at::Tensor& c, const at::Tensor& k) {
+  const int64_t groups = m.size(0), out = m.size(1), in = c.size(1), volume = k.size(1);
+  const auto v = m.view({groups, out * in, volume}).bmm(k).view({groups, out, in, volume});
+  return transposed(v).reshape({groups, out * volume, in}).bmm(c).view({groups, out, volume * in});
 }
 
-LayerGradient precondition_full(const LayerShape& shape, const LayerGradient& gradient, const Eigenbasis& a,
-                                const Eigenbasis& g, const Damping& damping) {
-  auto matrix = gradient.weight.reshape({shape.groups, shape.out / shape.groups, -1});
-  if (shape.bias) matrix = at::cat({matrix, gradient.bias.view({shape.groups, -1, 1})}, 2);
-  // V1 = Q_Gᵀ ∇ Q_A
-  auto v = transposed(g.vectors).bmm(matrix).bmm(a.vectors);
-  // V2 = V1 / (v_G v_Aᵀ + γ)
-  v = divide(v, g.values.unsqueeze(2) * a.values.unsqueeze(1), g.values.mean() * a.values.mean(), damping);
-  // V = Q_G V2 Q_Aᵀ
-  v = g.vectors.bmm(v).bmm(transposed(a.vectors));
-  if (!shape.bias) return {v.view(gradient.weight.sizes()), {}};
-  const int64_t last = v.size(2) - 1;
-  return {v.narrow(2, 0, last).reshape(gradient.weight.sizes()), v.select(2, last).flatten()};
+// The same with columns [offsets, channels] → [channels, offsets].
+at::Tensor out_of_factors(const at::Tensor& m, const at::Tensor& c, const at::Tensor& k) {
+  const int64_t groups = m.size(0), out = m.size(1), in = c.size(1), volume = k.size(1);
+  const auto v = m.reshape({groups, out * volume, in}).bmm(c).view({groups, out, volume, in});
+  return transposed(v).reshape({groups, out * in, volume}).bmm(k).view({groups, out, in * volume});
 }
 
-at::Tensor precondition_bias(const LayerShape& shape, const at::Tensor& gradient, const Eigenbasis& g,
-                             const Damping& damping) {
-  // V_b = Q_G (Q_Gᵀ ∇_b / (v_G + γ_b))
-  auto v = transposed(g.vectors).bmm(gradient.view({shape.groups, -1, 1}));
-  v = divide(v, g.values.unsqueeze(2).clone(), g.values.mean(), damping);
-  return g.vectors.bmm(v).flatten();
+at::Tensor denominators_of(const LayerShape& shape, const LayerInverse& inverse, const Damping& damping) {
+  std::vector<at::Tensor> values;
+  for (size_t f = 0; f < shape.factors().size(); ++f) values.push_back(inverse.held[2 * f + 1]);
+  return denominators(shape, values, damping);
 }
 
-LayerGradient precondition_separable(const LayerShape& shape, const LayerGradient& gradient,
-                                     const std::vector<Eigenbasis>& bases, const Damping& damping) {
-  const auto &c = bases[0], &k = bases[1], &g = bases[2];
-  const int64_t groups = shape.groups, out = shape.out / groups, in = shape.in / groups, volume = shape.kernel_volume();
-  const auto k_values = k.values / k.values.sum(-1, true).clamp_min(std::numeric_limits<float>::min());
-  // V1 = Q_Gᵀ ∇ (Q_C ⊗ Q_K), one factor after the other, as [out, offsets, channels]
-  auto v = transposed(g.vectors).bmm(gradient.weight.reshape({groups, out, in * volume}));
-  v = v.view({groups, out * in, volume}).bmm(k.vectors).view({groups, out, in, volume});
-  v = transposed(v).reshape({groups, out * volume, in}).bmm(c.vectors).view({groups, out, volume, in});
-  // V2 = V1 / (v_G ⊗ v_K ⊗ v_C + γ)
-  const auto kc = k_values.unsqueeze(2) * c.values.unsqueeze(1);
-  v = divide(v, g.values.view({groups, out, 1, 1}) * kc.unsqueeze(1),
-             g.values.mean() * k_values.mean() * c.values.mean(), damping);
-  // V = Q_G V2 (Q_C ⊗ Q_K)ᵀ
-  v = v.view({groups, out * volume, in}).bmm(transposed(c.vectors)).view({groups, out, volume, in});
-  v = transposed(v).reshape({groups, out * in, volume}).bmm(transposed(k.vectors)).view({groups, out, in * volume});
-  LayerGradient result{g.vectors.bmm(v).view(gradient.weight.sizes()), {}};
-  if (shape.bias) result.bias = precondition_bias(shape, gradient.bias, g, damping);
-  return result;
+// V2 = V1 / (v_G v_Aᵀ + γ), in place.
+void divide(const LayerShape& shape, const LayerInverse& inverse, const Damping& damping, const Transformed& v) {
+  const bool held = shape.inverse.precompute_outer;
+  const auto scale = held ? inverse.held.back() : denominators_of(shape, inverse, damping);
+  const int64_t columns = v.weight.size(2);
+  const auto apply = [&](const at::Tensor& part, const at::Tensor& by) { held ? part.mul_(by) : part.div_(by); };
+  apply(v.weight, scale.narrow(2, 0, columns));
+  if (v.bias.defined()) apply(v.bias, scale.narrow(2, columns, 1));
+}
+
+at::Tensor solve_full(const LayerShape& shape, const at::Tensor& matrix, const LayerInverse& inverse,
+                      const Damping& damping) {
+  const auto &a = inverse.matrix(shape, 0), &g = inverse.matrix(shape, 1);
+  if (shape.inverse.method != Method::eigen) return g.bmm(matrix).bmm(a);
+  const Transformed v{transposed(g).bmm(matrix).bmm(a), {}};
+  divide(shape, inverse, damping, v);
+  return g.bmm(v.weight).bmm(transposed(a));
+}
+
+Transformed solve_separable(const LayerShape& shape, const Transformed& gradient, const LayerInverse& inverse,
+                            const Damping& damping) {
+  const auto &c = inverse.matrix(shape, 0), &k = inverse.matrix(shape, 1), &g = inverse.matrix(shape, 2);
+  const auto left = [&](const at::Tensor& m, const at::Tensor& v) { return v.defined() ? m.bmm(v) : v; };
+  if (shape.inverse.method != Method::eigen) {
+    const auto v = into_factors(g.bmm(gradient.weight), c, k);
+    return {transposed(v.view({v.size(0), v.size(1), k.size(1), c.size(1)})), left(g, gradient.bias)};
+  }
+  const auto g_t = transposed(g);
+  const Transformed v{into_factors(g_t.bmm(gradient.weight), c, k), left(g_t, gradient.bias)};
+  divide(shape, inverse, damping, v);
+  return {g.bmm(out_of_factors(v.weight, transposed(c), transposed(k))), left(g, v.bias)};
 }
 
 }  // namespace
 
-LayerGradient precondition(const LayerShape& shape, const LayerGradient& gradient, const std::vector<Eigenbasis>& bases,
+LayerGradient precondition(const LayerShape& shape, const LayerGradient& gradient, const LayerInverse& inverse,
                            const Damping& damping) {
-  const auto dtype = bases.front().vectors.scalar_type();
-  const LayerGradient exact{gradient.weight.to(dtype), shape.bias ? gradient.bias.to(dtype) : at::Tensor()};
-  if (shape.separable) return precondition_separable(shape, exact, bases, damping);
-  return precondition_full(shape, exact, bases[0], bases[1], damping);
+  const auto dtype = inverse.held.front().scalar_type();
+  const auto sizes = gradient.weight.sizes();
+  auto weight = gradient.weight.to(dtype).reshape({shape.groups, shape.out / shape.groups, -1});
+  const auto bias = shape.bias ? gradient.bias.to(dtype).view({shape.groups, -1, 1}) : at::Tensor();
+  if (shape.separable) {
+    const auto v = solve_separable(shape, {weight, bias}, inverse, damping);
+    return {v.weight.reshape(sizes), shape.bias ? v.bias.flatten() : at::Tensor()};
+  }
+  if (shape.bias) weight = at::cat({weight, bias}, 2);
+  const auto v = solve_full(shape, weight, inverse, damping);
+  if (!shape.bias) return {v.view(sizes), {}};
+  const int64_t last = v.size(2) - 1;
+  return {v.narrow(2, 0, last).reshape(sizes), v.select(2, last).flatten()};
 }
 
 }  // namespace spillway::kfac

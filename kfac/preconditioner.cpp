@@ -15,6 +15,10 @@ std::vector<LayerShape> shapes_of(const std::vector<Layer>& layers) {
   return shapes;
 }
 
+bool is_due(int64_t step, int64_t last, double interval) {
+  return last < 0 || static_cast<double>(step - last) >= interval;
+}
+
 }  // namespace
 
 Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
@@ -30,13 +34,13 @@ Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto& [shape, weight, bias] = layers_[i];
     weight_index_[weight.unsafeGetTensorImpl()] = i;
-    statistics_->layers.emplace_back(shape, state_options(weight), options_.patch_workspace_bytes);
-    auto& bases = eigenbases_.emplace_back();
-    if (!assignments_[i].is_worker(exchange_.rank())) continue;
-    for (const auto& factor : shape.factors())
-      bases.push_back(Eigenbasis::identity(shape.groups, factor.side, state_options(weight)));
+    statistics_->layers.emplace_back(shape, state_options(weight), options_.patch_workspace_bytes, options_.convention);
+    inverses_.push_back(assignments_[i].is_worker(exchange_.rank())
+                            ? LayerInverse::identity(shape, state_options(weight))
+                            : LayerInverse{});
   }
   dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
+  failed_ = at::zeros_like(dropped_);
 }
 
 Kfac::~Kfac() = default;
@@ -54,11 +58,15 @@ void Kfac::check_layers() const {
 }
 
 bool Kfac::updates_factors() const {
-  return counters_.steps < options_.burn_in || counters_.steps % options_.factor_interval == 0;
+  return counters_.steps < options_.burn_in || factors_are_due();
+}
+
+bool Kfac::factors_are_due() const {
+  return is_due(counters_.steps, counters_.last_factor_step, options_.at(counters_.steps).factor_interval);
 }
 
 bool Kfac::decomposes() const {
-  return counters_.steps % options_.inverse_interval == 0;
+  return is_due(counters_.steps, counters_.last_decomposition_step, options_.at(counters_.steps).inverse_interval);
 }
 
 std::string_view Kfac::kind() const {
@@ -88,11 +96,13 @@ void Kfac::step(double loss_scale) {
     TORCH_CHECK(watched_batch_ > 0, "[kfac.step] step ", counters_.steps,
                 " updates the factors: call watch(loss, batch) before backward");
     commit_factors(loss_scale);
+    if (factors_are_due()) counters_.last_factor_step = counters_.steps;
     ++counters_.factor_updates;
   }
   if (decomposes()) {
     decompose_owned();
-    share_eigenbases();
+    share_inverses();
+    counters_.last_decomposition_step = counters_.steps;
     ++counters_.decompositions;
   }
   precondition_layers();
@@ -108,6 +118,8 @@ void Kfac::resume(const KfacCounters& counters) {
   at::NoGradGuard no_grad;
   counters_ = counters;
   dropped_.fill_(counters.dropped_factors);
+  failed_.fill_(counters.failed_decompositions);
+  product_.reset();
 }
 
 FactorBytes Kfac::state_bytes() const {
@@ -116,14 +128,14 @@ FactorBytes Kfac::state_bytes() const {
     bytes.factors += bytes_of(layer.running());
     bytes.staged += bytes_of(layer.staged());
   }
-  for (const auto& bases : eigenbases_)
-    for (const auto& [vectors, values] : bases) bytes.eigenbases += bytes_of({vectors, values});
+  for (const auto& inverse : inverses_) bytes.eigenbases += bytes_of(inverse.held);
   return bytes;
 }
 
 KfacCounters Kfac::counters() const {
   auto counters = counters_;
   counters.dropped_factors = dropped_.item<int64_t>();
+  counters.failed_decompositions = failed_.item<int64_t>();
   return counters;
 }
 

@@ -22,7 +22,11 @@ struct KfacCounters {
   int64_t factor_updates = 0;         ///< steps that updated the factors
   int64_t decompositions = 0;         ///< steps that refreshed the eigenbases
   int64_t dropped_factors = 0;        ///< new factors that were not finite; the running average was kept
-  int64_t failed_decompositions = 0;  ///< factors that kept their last eigenbasis
+  int64_t failed_decompositions = 0;  ///< factors that kept their last eigenbasis or inverse
+  int64_t last_factor_step = -1;  ///< the last whose update the interval asked for (burn-in does not count); -1: none
+  int64_t last_decomposition_step = -1;
+  int64_t last_adaptation = 0;  ///< steps that were done when adapt_damping() was last called
+  double damping_scale = 1;     ///< what adapt_damping() has made of the options' damping: a factor
 };
 
 /// Wall seconds on the calling thread since construction (on CUDA: until the work was queued).
@@ -38,7 +42,7 @@ struct KfacSeconds {
 /// Floating-point operations on this rank since construction, in the phases of KfacSeconds.
 struct KfacFlops {
   double factor_compute = 0;  ///< of the products that were carried out, however many those are
-  double decompose = 0;       ///< as if by full solves: 9·side³ each
+  double decompose = 0;       ///< decomposition_flops(): as if by full solves
   double precondition = 0;
 };
 
@@ -52,10 +56,10 @@ struct KfacFlops {
 ///     kfac.step();
 ///     optimizer.step();                            // SGD with momentum
 ///
-/// Its state (running factors, eigenbases) is ordinary tensors, born here in their CategoryScope, so that every step of
-/// a kind needs the same memory. A factor step holds its new factors besides, from a layer's backward to step(). Layers
-/// are always taken in the same order. With a communicator every rank makes the same calls on the same model and has
-/// gradients for the same layers; the results are the same bits on every rank. Thread: the owner's.
+/// Its state (running factors, eigenbases or inverses) is ordinary tensors, born here in their CategoryScope, so that
+/// every step of a kind needs the same memory. A factor step holds its new factors besides, from a layer's backward to
+/// step(). Layers are always taken in the same order. With a communicator every rank makes the same calls on the same
+/// model and has gradients for the same layers; the results are the same bits on every rank. Thread: the owner's.
 class Kfac {
  public:
   /// Throws BadRequest for bad options; c10::Error when no layer can be preconditioned, when the layers are spread over
@@ -73,9 +77,16 @@ class Kfac {
   /// Averages and takes in the staged factors, decomposes, exchanges, preconditions and clips, each when due; rewrites
   /// `.grad` of the layers' weights and biases, which must be unscaled already; `loss_scale` is what the watched loss
   /// was multiplied by (AMP). Layers without a gradient are left alone. Host synchronisation: in decompositions only.
-  /// Throws c10::Error when a factor step was not watched, or a schedule gives a value outside its range;
+  /// Throws c10::Error when a factor step was not watched; BadRequest when a schedule gives a value outside its range;
   /// ddl::CommError.
   void step(double loss_scale = 1);
+
+  /// Adapts the damping to ρ = (before − after) / predicted_reduction() by damping_change(), every T steps, right after
+  /// the optimizer's step: the losses are those of the step's own batch, this rank's means. What momentum and
+  /// parameters of other layers do to the loss counts as if it were the step's. Returns ρ; where no reduction was
+  /// predicted, NaN, and nothing changes. eigen takes the new damping in the next step, the others at the next
+  /// decomposition. One host synchronisation. Throws c10::Error without a step since the last call.
+  double adapt_damping(double loss_before, double loss_after);
 
   /// Forgets what was watched since the last step: for a step that is skipped (an overflow).
   void discard();
@@ -92,10 +103,10 @@ class Kfac {
   const KfacOptions& options() const { return options_; }
   /// The running averages of layer `i`, in the order of LayerShape::factors().
   const std::vector<at::Tensor>& factors(size_t i) const;
-  /// The eigenbases of layer `i`; empty where this rank is no gradient worker.
-  const std::vector<Eigenbasis>& eigenbases(size_t i) const { return eigenbases_[i]; }
+  /// What preconditions layer `i`, in the order of inverse_tensors(); empty where this rank is no gradient worker.
+  const std::vector<at::Tensor>& inverse(size_t i) const { return inverses_[i].held; }
 
-  /// Goes on counting from `counters`, which say what the coming steps do. The running averages and eigenbases are
+  /// Goes on counting from `counters`, which say what the coming steps do. The running averages and inverses are
   /// tensors: overwrite them in place.
   void resume(const KfacCounters& counters);
 
@@ -110,9 +121,13 @@ class Kfac {
   struct Statistics;
 
   void check_layers() const;
+  bool factors_are_due() const;
   void commit_factors(double loss_scale);
   void decompose_owned();
-  void share_eigenbases();
+  void decompose_factor(size_t i, size_t f);
+  void share_inverses();
+  void gather_reciprocal(size_t i);
+  Damping damping() const;
   void precondition_layers();
   void precondition_layer(size_t i);
   void clip();
@@ -124,10 +139,11 @@ class Kfac {
   WeightIndex weight_index_;
   std::vector<Assignment> assignments_;
   std::shared_ptr<Statistics> statistics_;
-  std::vector<std::vector<Eigenbasis>> eigenbases_;
+  std::vector<LayerInverse> inverses_;
   std::vector<at::Tensor> dots_;  ///< ⟨V, ∇⟩ of the layers of this step, [1] each
   std::vector<size_t> preconditioned_;
-  at::Tensor dropped_;
+  at::Tensor dropped_, failed_;  ///< 0-dim counts on the device
+  at::Tensor product_;  ///< Σ|⟨V, ∇⟩| of the last step, 0-dim; undefined once adapt_damping() has used it
   int64_t watched_batch_ = 0;
   KfacCounters counters_;
   KfacSeconds seconds_;

@@ -1,6 +1,11 @@
 // The phases of Kfac::step().
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "kfac/adaptive_damping.h"
 #include "kfac/statistics.h"
 
 namespace spillway::kfac {
@@ -28,25 +33,56 @@ void Kfac::commit_factors(double loss_scale) {
   watched_batch_ = 0;
 }
 
-// --- eigenbases -----------------------------------------------------------------------------------------------------
+// --- eigenbases and inverses ----------------------------------------------------------------------------------------
+
+Damping Kfac::damping() const {
+  const auto now = options_.at(counters_.steps);
+  const double scale = counters_.damping_scale;
+  return {now.relative_damping * scale, now.damping ? std::optional(*now.damping * scale) : std::nullopt};
+}
 
 void Kfac::decompose_owned() {
   Stopwatch watch(seconds_.decompose);
   for (size_t i = 0; i < layers_.size(); ++i)
-    for (size_t f = 0; f < eigenbases_[i].size(); ++f)
-      if (assignments_[i].owners[f] == exchange_.rank()) {
-        flops_.decompose += decomposition_flops(layers_[i].shape, layers_[i].shape.factors()[f]);
-        if (!decompose(factors(i)[f], eigenbases_[i][f])) ++counters_.failed_decompositions;
-      }
+    for (size_t f = 0; f < assignments_[i].owners.size(); ++f)
+      if (assignments_[i].owners[f] == exchange_.rank()) decompose_factor(i, f);
 }
 
-void Kfac::share_eigenbases() {
+void Kfac::decompose_factor(size_t i, size_t f) {
+  const auto& shape = layers_[i].shape;
+  flops_.decompose += decomposition_flops(shape, shape.factors()[f]);
+  if (options_.method != Method::eigen)
+    invert_factor(inverses_[i], shape, factors(i), f, damping(), failed_);
+  else if (!refresh_basis(factors(i)[f], inverses_[i], shape, f))
+    failed_.add_(1);
+}
+
+// G's owner gets the other owners' eigenvalues and forms the reciprocal of their products.
+void Kfac::gather_reciprocal(size_t i) {
+  const auto& [shape, weight, bias] = layers_[i];
+  const auto& owners = assignments_[i].owners;
+  auto& inverse = inverses_[i];
+  const int64_t rank = exchange_.rank(), root = owners.back();
+  for (size_t f = 0; f < owners.size(); ++f)
+    if (owners[f] != root && (rank == owners[f] || rank == root))
+      exchange_.broadcast_({inverse.basis(shape, f).values}, owners[f],
+                           {std::min(owners[f], root), std::max(owners[f], root)});
+  if (rank == root) form_reciprocal(inverse, shape, damping());
+  inverse.fresh_values.clear();
+}
+
+void Kfac::share_inverses() {
   Stopwatch watch(seconds_.eigenbasis_communicate);
-  for (size_t i = 0; i < layers_.size(); ++i)
-    for (size_t f = 0; f < eigenbases_[i].size(); ++f) {
-      const auto& [vectors, values] = eigenbases_[i][f];
-      exchange_.broadcast_({vectors, values}, assignments_[i].owners[f], assignments_[i].workers);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (options_.precompute_outer) gather_reciprocal(i);
+    const auto tensors = inverse_tensors(layers_[i].shape);
+    const auto& held = inverses_[i].held;
+    for (size_t t = 0, end = 0; t < held.size(); t = end) {  // what one owner sends travels together
+      std::vector<at::Tensor> message;
+      for (; end < held.size() && tensors[end].factor == tensors[t].factor; ++end) message.push_back(held[end]);
+      exchange_.broadcast_(message, assignments_[i].owners[tensors[t].factor], assignments_[i].workers);
     }
+  }
 }
 
 // --- gradients ------------------------------------------------------------------------------------------------------
@@ -67,7 +103,7 @@ void Kfac::precondition_layer(size_t i) {
   if (assignments_[i].is_worker(exchange_.rank())) {
     Stopwatch watch(seconds_.precondition);
     flops_.precondition += precondition_flops(shape);
-    const auto natural = precondition(shape, gradient, eigenbases_[i], {options_.relative_damping, options_.damping});
+    const auto natural = precondition(shape, gradient, inverses_[i], damping());
     const auto take = [&](const at::Tensor& v, const at::Tensor& g) {
       dot.add_(at::dot(v.flatten(), g.to(v.scalar_type()).flatten()));
       g.copy_(v);
@@ -89,17 +125,29 @@ void Kfac::precondition_layer(size_t i) {
 void Kfac::clip() {
   if (dots_.empty()) return;
   Stopwatch watch(seconds_.precondition);
-  const double kappa = options_.kl_clip.at(counters_.steps), lr = options_.lr.at(counters_.steps);
-  TORCH_CHECK(kappa > 0 && lr >= 0, "[kfac.step] at step ", counters_.steps, " kl_clip = ", kappa, " and lr = ", lr,
-              ": the first must be above 0, the other not below");
+  const auto now = options_.at(counters_.steps);
   // ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|)))   (SC'20 eq. 18); a zero sum gives 1
-  const auto quadratic = at::cat(dots_).abs().sum() * (lr * lr);
-  const auto nu = (kappa / quadratic).sqrt().clamp_max(1);
+  product_ = at::cat(dots_).abs().sum();
+  const auto nu = (now.kl_clip / (product_ * (now.lr * now.lr))).sqrt().clamp_max(1);
   for (size_t i : preconditioned_) {
     layers_[i].weight.grad().mul_(nu);
     if (layers_[i].shape.bias) layers_[i].bias.grad().mul_(nu);
   }
   dots_.clear();
+}
+
+double Kfac::adapt_damping(double loss_before, double loss_after) {
+  at::NoGradGuard no_grad;
+  TORCH_CHECK(product_.defined(), "[kfac.adapt_damping] there was no step since the last call, or since the start");
+  auto reduction = at::full({1}, loss_before - loss_after, state_options(layers_.front().weight));
+  exchange_.average_({reduction});
+  const auto taken = options_.at(counters_.steps - 1);
+  const double predicted = predicted_reduction(std::exchange(product_, {}).item<double>(), taken.kl_clip, taken.lr);
+  const int64_t steps = counters_.steps - std::exchange(counters_.last_adaptation, counters_.steps);
+  if (!(predicted > 0)) return std::numeric_limits<double>::quiet_NaN();
+  const double rho = reduction.item<double>() / predicted;
+  counters_.damping_scale *= damping_change(rho, steps);
+  return rho;
 }
 
 }  // namespace spillway::kfac

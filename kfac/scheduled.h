@@ -3,11 +3,12 @@
 #include <cstdint>
 #include <functional>
 #include <utility>
+#include <vector>
 
 namespace spillway::kfac {
 
-/// A constant, or a function of the optimizer step (counted from 0). The function is called on the owner's thread, once
-/// for each use in a step; it must give every rank the same number.
+/// A constant, or a function of the optimizer step (counted from 0). The function is called on the owner's thread,
+/// several times for a step; it must give the same number each time, and on every rank.
 class Scheduled {
  public:
   Scheduled(double value) : value_(value) {}  // NOLINT: 0.3 is a schedule
@@ -24,6 +25,23 @@ class Scheduled {
 /// value / (1 + step/steps): half of `value` after `steps`; infinite `steps` keep it.
 inline Scheduled harmonic(double value, double steps) {
   return Scheduled([=](int64_t step) { return value / (1 + static_cast<double>(step) / steps); });
+}
+
+/// From step `step` on, a number is `factor` times as large.
+struct StepDecay {
+  int64_t step;
+  double factor;
+};
+
+/// `value` times the factors of the decays whose step has come, in any order (SC'20 §V-C: damping shrinks and intervals
+/// grow at given epochs).
+inline Scheduled decayed(const Scheduled& value, std::vector<StepDecay> decays) {
+  return Scheduled([value, decays = std::move(decays)](int64_t step) {
+    double now = value.at(step);
+    for (const auto& decay : decays)
+      if (step >= decay.step) now *= decay.factor;
+    return now;
+  });
 }
 
 }  // namespace spillway::kfac

@@ -23,8 +23,9 @@ Prediction predict(const GradWorkerInputs& in, int64_t workers, int64_t least_he
   const auto assignments = kfac::assign(in.layers, in.world, kfac::Strategy::hybrid, p.frac);
   for (const kfac::FactorBytes& bytes : kfac::bytes_per_rank(in.layers, assignments))
     p.held_bytes = std::max(p.held_bytes, bytes.held());
+  const auto interval = static_cast<int64_t>(in.options.at(0).inverse_interval);
   for (const kfac::FactorTraffic& t : kfac::traffic_per_rank(in.layers, assignments))
-    p.broadcast_bytes = std::max(p.broadcast_bytes, t.gradients + t.eigenbases / in.options.inverse_interval);
+    p.broadcast_bytes = std::max(p.broadcast_bytes, t.gradients + t.eigenbases / interval);
   p.peak_bytes = in.first_step_peak_bytes + (least_held ? p.held_bytes - least_held : 0);
   p.paged_bytes = std::max<int64_t>(0, p.peak_bytes - in.budget_bytes);
   const double copies = static_cast<double>(p.paged_bytes) / in.copy_bytes_per_second;

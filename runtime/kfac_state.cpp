@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "core/error.h"
 
@@ -23,8 +24,10 @@ std::function<at::Tensor()> fetch(const ddl::Comm& comm, const StateTensor& tens
 }
 
 at::Tensor pack(const kfac::KfacCounters& c) {
-  return at::tensor({c.steps, c.factor_updates, c.decompositions, c.dropped_factors, c.failed_decompositions},
-                    at::kLong);
+  return at::tensor(
+      {c.steps, c.factor_updates, c.decompositions, c.dropped_factors, c.failed_decompositions, c.last_factor_step,
+       c.last_decomposition_step, c.last_adaptation, std::bit_cast<int64_t>(c.damping_scale)},
+      at::kLong);
 }
 
 }  // namespace
@@ -35,20 +38,14 @@ void add_kfac_state(const kfac::Kfac& kfac, const ddl::Comm& comm, std::vector<S
     const kfac::LayerShape& shape = kfac.layers()[i].shape;
     const kfac::Assignment& assignment = kfac.assignments()[i];
     const std::vector<at::Tensor>& factors = kfac.factors(i);
-    for (size_t f = 0; f < factors.size(); ++f) {
-      const std::string layer = str("kfac/", shape.name, "/");
-      const int64_t side = factors[f].size(1);
-      state.emplace_back(str(layer, "factor", f), factors[f]);
-      StateTensor vectors(str(layer, "vectors", f), factors[f].scalar_type(), {shape.groups, side, side});
-      StateTensor values(str(layer, "values", f), factors[f].scalar_type(), {shape.groups, side});
-      if (assignment.is_worker(rank)) {
-        vectors.held = kfac.eigenbases(i)[f].vectors;
-        values.held = kfac.eigenbases(i)[f].values;
-      }
-      for (StateTensor* tensor : {&vectors, &values}) {
-        if (!assignment.is_worker(0)) tensor->fetch = fetch(comm, *tensor, assignment.workers.front());
-        state.push_back(std::move(*tensor));
-      }
+    const std::string layer = str("kfac/", shape.name, "/");
+    for (size_t f = 0; f < factors.size(); ++f) state.emplace_back(str(layer, "factor", f), factors[f]);
+    const auto tensors = kfac::inverse_tensors(shape);
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      StateTensor tensor(layer + tensors[t].name, factors.front().scalar_type(), tensors[t].sizes);
+      if (assignment.is_worker(rank)) tensor.held = kfac.inverse(i)[t];
+      if (!assignment.is_worker(0)) tensor.fetch = fetch(comm, tensor, assignment.workers.front());
+      state.push_back(std::move(tensor));
     }
   }
   state.emplace_back(kCounters, pack(kfac.counters()));
@@ -62,7 +59,11 @@ void resume_kfac(kfac::Kfac& kfac, const std::vector<StateTensor>& state) {
                .factor_updates = count(1),
                .decompositions = count(2),
                .dropped_factors = count(3),
-               .failed_decompositions = count(4)});
+               .failed_decompositions = count(4),
+               .last_factor_step = count(5),
+               .last_decomposition_step = count(6),
+               .last_adaptation = count(7),
+               .damping_scale = std::bit_cast<double>(count(8))});
 }
 
 }  // namespace spillway

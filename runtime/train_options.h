@@ -59,6 +59,8 @@ struct TrainOptions {
 
   bool use_kfac = false;
   kfac::KfacOptions kfac;
+  std::vector<Decay> damping_decay;     ///< what K-FAC's damping is multiplied by, from which epoch on
+  std::vector<Decay> interval_decay;    ///< what both of its intervals are multiplied by; 1 and more is left of them
   bool choose_grad_worker_frac = true;  ///< let the budget decide; off: kfac.grad_worker_frac stands
 
   uint64_t seed = 0;

@@ -86,6 +86,25 @@ int64_t steps_per_epoch(const RunContext& context) {
       .steps_per_epoch(options.accumulate);
 }
 
+kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr, double grad_worker_frac) {
+  const auto decayed = [&](const kfac::Scheduled& value, const std::vector<Decay>& decays) {
+    if (decays.empty()) return value;
+    std::vector<kfac::StepDecay> steps;
+    for (const Decay& decay : decays) steps.push_back({decay.epoch * lr.steps_per_epoch, decay.factor});
+    return kfac::decayed(value, std::move(steps));
+  };
+  kfac::KfacOptions kfac = options.kfac;
+  kfac.grad_worker_frac = grad_worker_frac;
+  kfac.lr = kfac::Scheduled([lr](int64_t step) { return lr.at(step); });
+  kfac.relative_damping = decayed(kfac.relative_damping, options.damping_decay);
+  if (kfac.damping) kfac.damping = decayed(*kfac.damping, options.damping_decay);
+  kfac.factor_interval = decayed(kfac.factor_interval, options.interval_decay);
+  kfac.inverse_interval = decayed(kfac.inverse_interval, options.interval_decay);
+  // An interval below one step is refused now, not in the middle.
+  for (const Decay& decay : options.interval_decay) kfac.at(decay.epoch * lr.steps_per_epoch);
+  return kfac;
+}
+
 int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
   if (!comm) return value;
   std::vector<int64_t> all(static_cast<size_t>(comm->communicator->size()));
@@ -113,10 +132,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   }
   optimizer_ = make_optimizer(options, task_->module());
   if (options.use_kfac) {
-    kfac::KfacOptions kfac = options.kfac;
-    kfac.grad_worker_frac = grad_worker_frac;
-    kfac.lr = kfac::Scheduled([schedule = lr_](int64_t step) { return schedule.at(step); });
-    kfac_.emplace(task_->module(), kfac, context.comm);
+    kfac_.emplace(task_->module(), kfac_options(options, lr_, grad_worker_frac), context.comm);
   }
   // Weights are the same on every rank; dropout is each rank's own.
   at::manual_seed(options.seed * 1'000'003 + 1 + static_cast<uint64_t>(context.rank()));

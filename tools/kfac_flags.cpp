@@ -30,18 +30,27 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
                   "auto: the budget decides")
       ->capture_default_str();
   kfac::KfacOptions& k = train.kfac;
-  command.add_option("--factor-interval", k.factor_interval, "Steps between factor updates")->capture_default_str();
-  command.add_option("--inverse-interval", k.inverse_interval, "Steps between decompositions")->capture_default_str();
-  auto* relative = command
-                       .add_option("--relative-damping", k.relative_damping,
-                                   "Damping as a share of a layer's mean eigenvalue product")
-                       ->capture_default_str();
+  command.add_option("--kfac-method", method, "eigen, pi or plain: how curvature is inverted")->capture_default_str();
+  command.add_option("--convention", convention, "fisher, kaisa or dp_kfac: how statistics are scaled")
+      ->capture_default_str();
+  command.add_option("--factor-interval", factor_interval, "Steps between factor updates")->capture_default_str();
+  command.add_option("--inverse-interval", inverse_interval, "Steps between decompositions, a multiple of the former")
+      ->capture_default_str();
+  command.add_option("--interval-decay", interval_decay,
+                     "FACTOR@EPOCH,…: from the start of that epoch on both intervals are multiplied by the factor");
+  auto* relative =
+      command
+          .add_option("--relative-damping", relative_damping, "Damping as a share of a layer's mean eigenvalue product")
+          ->capture_default_str();
   command.add_option("--damping", damping, "Absolute damping, the same for every layer")->excludes(relative);
+  command.add_option("--damping-decay", damping_decay,
+                     "FACTOR@EPOCH,…: from the start of that epoch on the damping is multiplied by the factor");
   command.add_option("--burn-in", k.burn_in, "First steps, in all of which factors are updated")->capture_default_str();
-  command.add_option("--kl-clip", kl_clip, "Bound on the predicted change of the output, at the first step")
-      ->capture_default_str();
-  command.add_option("--kl-clip-steps", kl_clip_steps, "The bound falls as 1/(1 + step/this); inf keeps it")
-      ->capture_default_str();
+  command.add_option("--kl-clip", kl_clip,
+                     "Bound on the predicted change of the output, at the first step; default 3e-5 with fisher, "
+                     "else 1e-3");
+  command.add_option("--kl-clip-steps", kl_clip_steps,
+                     "The bound falls as 1/(1 + step/this); inf keeps it; default 10 with fisher, else inf");
   command.add_option("--conv-factors", conv_factors, "full, separable or auto")->capture_default_str();
   command.add_option("--max-factor-dim", k.max_factor_dim, "auto goes separable above this side")
       ->capture_default_str();
@@ -51,9 +60,18 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   kfac::KfacOptions& k = train.kfac;
   k.strategy = kfac::strategy_named(strategy);
   k.conv_factors = kfac::conv_factors_named(conv_factors);
+  k.method = kfac::method_named(method);
+  k.convention = kfac::convention_named(convention);
+  k.factor_interval = static_cast<double>(factor_interval);
+  k.inverse_interval = static_cast<double>(inverse_interval);
+  k.relative_damping = relative_damping;
   k.damping = damping;
-  if (!(kl_clip_steps > 0)) throw BadRequest(str("--kl-clip-steps is ", kl_clip_steps, "; allowed is more than 0"));
-  k.kl_clip = kfac::harmonic(kl_clip, kl_clip_steps);
+  train.damping_decay = parse_decays("--damping-decay", damping_decay);
+  train.interval_decay = parse_decays("--interval-decay", interval_decay);
+  const auto clip = kfac::default_kl_clip(k.convention);
+  const double steps = kl_clip_steps.value_or(clip.steps);
+  if (!(steps > 0)) throw BadRequest(str("--kl-clip-steps is ", steps, "; allowed is more than 0"));
+  k.kl_clip = kfac::harmonic(kl_clip.value_or(clip.value), steps);
   train.choose_grad_worker_frac = grad_worker_frac == "auto" && k.strategy == kfac::Strategy::hybrid;
   if (grad_worker_frac != "auto") k.grad_worker_frac = fraction_named(grad_worker_frac, world);
 }

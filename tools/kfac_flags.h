@@ -11,8 +11,10 @@ namespace spillway::tools {
 /// Flags as written; resolve() gives them their meaning.
 struct KfacFlags {
   std::string strategy = "hybrid", grad_worker_frac = "auto", conv_factors = "auto";
-  std::optional<double> damping;
-  double kl_clip = 3e-5, kl_clip_steps = 10;
+  std::string method = "eigen", convention = "fisher", damping_decay, interval_decay;
+  int64_t factor_interval = 5, inverse_interval = 5;
+  double relative_damping = 0.3;
+  std::optional<double> damping, kl_clip, kl_clip_steps;
 
   /// `train` must outlive the parsing of `command`.
   void add(CLI::App& command, TrainOptions& train);

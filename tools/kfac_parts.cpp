@@ -108,46 +108,56 @@ void add_capture_rows(Session& session, int repeats, json& rows) {
   }
 }
 
-/// Random orthogonal bases and positive eigenvalues: what matters here is their size.
-std::vector<kfac::Eigenbasis> bases_of(const kfac::LayerShape& shape) {
-  std::vector<kfac::Eigenbasis> bases;
-  for (const auto& factor : shape.factors())
-    bases.push_back({at::randn({shape.groups, factor.side, factor.side}) / static_cast<double>(factor.side),
-                     at::rand({shape.groups, factor.side}) + 0.1});
-  return bases;
+/// Random matrices and positive eigenvalues: what matters here is their size.
+kfac::LayerInverse inverse_of(const kfac::LayerShape& shape) {
+  auto inverse = kfac::LayerInverse::identity(shape, at::kFloat);
+  for (const auto& tensor : inverse.held) tensor.uniform_(0.1, 1.1).div_(static_cast<double>(tensor.size(-1)));
+  return inverse;
 }
 
-/// Both share the machine's products; the second does nothing else.
+void add(Timing& sum, const Timing& part) {
+  sum.seconds += part.seconds;
+  sum.flops += part.flops;
+  sum.workspace_bytes = std::max(sum.workspace_bytes, part.workspace_bytes);
+}
+
+/// Preconditioning in eigenbases beside the same products alone, and in the other forms.
 void add_precondition_rows(Session& session, int repeats, json& rows) {
   const ResNet50 model{ResNet50Options{}};
   const auto layers = kfac::find_layers(*model, {.conv_factors = kfac::ConvFactors::full}).layers;
-  Timing whole, products;
+  constexpr kfac::InverseForm kForms[] = {{}, {kfac::Method::eigen, true}, {kfac::Method::pi}};
+  Timing sums[4];
   for (const auto& layer : layers) {
-    const kfac::LayerShape& shape = layer.shape;
-    const auto bases = bases_of(shape);
     const kfac::LayerGradient gradient{at::randn_like(layer.weight),
-                                       shape.bias ? at::randn_like(layer.bias) : at::Tensor()};
-    const auto &a = bases.front().vectors, &g = bases.back().vectors;
-    const auto matrix = at::randn({shape.groups, g.size(1), a.size(1)});
-    const auto timings = time_all(session,
-                                  {[&] {
-                                     (void)kfac::precondition(shape, gradient, bases, {});
-                                     return kfac::precondition_flops(shape);
-                                   },
-                                   [&] {
-                                     (void)g.bmm(g.bmm(matrix).bmm(a)).bmm(a);
-                                     return kfac::precondition_flops(shape);
-                                   }},
-                                  repeats);
-    whole.seconds += timings[0].seconds;
-    products.seconds += timings[1].seconds;
-    whole.flops += timings[0].flops;
-    products.flops += timings[1].flops;
-    whole.workspace_bytes = std::max(whole.workspace_bytes, timings[0].workspace_bytes);
+                                       layer.shape.bias ? at::randn_like(layer.bias) : at::Tensor()};
+    std::vector<std::function<double()>> ways;
+    for (const auto& form : kForms) {
+      auto shape = layer.shape;
+      shape.inverse = form;
+      ways.emplace_back([&gradient, shape, inverse = inverse_of(shape)] {
+        (void)kfac::precondition(shape, gradient, inverse, {});
+        return kfac::precondition_flops(shape);
+      });
+    }
+    const auto factors = layer.shape.factors();
+    const auto a = at::randn({layer.shape.groups, factors[0].side, factors[0].side}),
+               g = at::randn({layer.shape.groups, factors[1].side, factors[1].side}),
+               matrix = at::randn({layer.shape.groups, factors[1].side, factors[0].side});
+    ways.emplace_back([&] {
+      (void)g.bmm(g.bmm(matrix).bmm(a)).bmm(a);
+      return kfac::precondition_flops(layer.shape);
+    });
+    const auto timings = time_all(session, ways, repeats);
+    for (size_t way = 0; way < 4; ++way) add(sums[way], timings[way]);
   }
+  const auto& [eigen, outer, inverses, products] = sums;
   rows.push_back(row("ResNet-50, the products alone", products));
   rows.push_back(
-      row("ResNet-50, preconditioning", whole, {{"share_of_product_rate", products.seconds / whole.seconds}}));
+      row("ResNet-50, preconditioning", eigen, {{"share_of_product_rate", products.seconds / eigen.seconds}}));
+  rows.push_back(row("ResNet-50, with 1/(v_G v_A' + damping) held", outer,
+                     {{"share_of_eigen_seconds", outer.seconds / eigen.seconds}}));
+  rows.push_back(
+      row("ResNet-50, with inverses", inverses, {{"share_of_eigen_seconds", inverses.seconds / eigen.seconds}}));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "kfac/adaptive_damping.h"
 #include "kfac/assignment.h"
 
 namespace spillway::kfac {
@@ -56,10 +57,15 @@ TEST(KfacOptionsTest, NamesTheFieldThatIsOutOfRange) {
   expect_refused({.grad_worker_frac = std::nan("")}, "grad_worker_frac");
   expect_refused({.factor_interval = 0}, "factor_interval");
   expect_refused({.inverse_interval = 0}, "inverse_interval");
+  expect_refused({.factor_interval = 2, .inverse_interval = 5}, "4 or 6");
+  expect_refused({.factor_interval = 5, .inverse_interval = 2}, "the nearest is 5");
   expect_refused({.burn_in = -1}, "burn_in");
   expect_refused({.decay = 1}, "decay");
   expect_refused({.relative_damping = 0}, "relative_damping");
   expect_refused({.damping = -1.0}, "damping");
+  expect_refused({.damping = 0.0}, "damping");
+  expect_refused({.damping = std::nan("")}, "damping");
+  expect_refused({.method = Method::pi, .precompute_outer = true}, "precompute_outer");
   expect_refused({.kl_clip = 0}, "kl_clip");
   expect_refused({.lr = -1}, "lr");
   expect_refused({.max_factor_dim = 0}, "max_factor_dim");
@@ -72,13 +78,54 @@ TEST(KfacOptionsTest, LetsTheClipBeSwitchedOff) {
   EXPECT_NO_THROW(KfacOptions{.kl_clip = std::numeric_limits<double>::infinity()}.validate());
 }
 
+TEST(KfacOptionsTest, NamesTheStepAtWhichAScheduleLeavesItsRange) {
+  const KfacOptions options{.damping = decayed(0.1, {{7, -1}})};
+  EXPECT_NO_THROW(options.validate());
+  EXPECT_DOUBLE_EQ(*options.at(6).damping, 0.1);
+  try {
+    options.at(7);
+    FAIL() << "a negative damping was accepted";
+  } catch (const BadRequest& error) {
+    EXPECT_NE(std::string(error.what()).find("at step 7 damping = -0.1"), std::string::npos) << error.what();
+  }
+}
+
+TEST(ScheduledTest, MultipliesByTheFactorsOfTheStepsThatHaveCome) {
+  const auto schedule = decayed(8, {{20, 0.5}, {10, 0.25}});
+  EXPECT_DOUBLE_EQ(schedule.at(9), 8);
+  EXPECT_DOUBLE_EQ(schedule.at(10), 2);
+  EXPECT_DOUBLE_EQ(schedule.at(25), 1);
+  EXPECT_DOUBLE_EQ(decayed(harmonic(6, 2), {{4, 10}}).at(4), 20) << "of another schedule";
+}
+
 TEST(KfacOptionsTest, ReadsTheNamesOfTheCommandLine) {
   for (auto strategy : {Strategy::comm_opt, Strategy::mem_opt, Strategy::hybrid})
     EXPECT_EQ(strategy_named(name(strategy)), strategy);
   for (auto form : {ConvFactors::full, ConvFactors::separable, ConvFactors::automatic})
     EXPECT_EQ(conv_factors_named(name(form)), form);
+  for (auto method : {Method::eigen, Method::plain, Method::pi}) EXPECT_EQ(method_named(name(method)), method);
+  for (auto convention : {Convention::fisher, Convention::kaisa, Convention::dp_kfac})
+    EXPECT_EQ(convention_named(name(convention)), convention);
+  EXPECT_THROW(method_named("lu"), BadRequest);
+  EXPECT_THROW(convention_named("asdl"), BadRequest);
   EXPECT_THROW(strategy_named("best"), BadRequest);
   EXPECT_THROW(conv_factors_named("block"), BadRequest);
+}
+
+TEST(AdaptiveDampingTest, PredictsWhatTheQuadraticModelSays) {
+  // One parameter: ∇ = 6, F̂ = 2, so V = 3 and ⟨V, ∇⟩ = 18. M(δ) − M(0) = 6δ + δ².
+  const auto model = [](double delta) { return 6 * delta + delta * delta; };
+  const double unclipped = std::numeric_limits<double>::infinity();
+  EXPECT_DOUBLE_EQ(predicted_reduction(18, unclipped, 0.1), -model(-0.1 * 3));
+  EXPECT_DOUBLE_EQ(predicted_reduction(18, 0.18 / 4, 0.1), -model(-0.1 * 3 / 2)) << "nu = 1/2";
+  EXPECT_EQ(predicted_reduction(0, 1, 0.1), 0);
+}
+
+TEST(AdaptiveDampingTest, TrustsAGoodPredictionAndDistrustsABadOne) {
+  EXPECT_DOUBLE_EQ(damping_change(0.8, 2), 0.95 * 0.95);
+  EXPECT_EQ(damping_change(0.5, 2), 1);
+  EXPECT_DOUBLE_EQ(damping_change(0.2, 2), 1 / (0.95 * 0.95));
+  EXPECT_DOUBLE_EQ(damping_change(std::nan(""), 1), 1 / 0.95);
 }
 
 TEST(LayerShapeTest, CountsTheSidesOfItsFactors) {
@@ -201,6 +248,27 @@ TEST(FactorBytesTest, IsFactorsEverywhereAndEigenbasesOnGradientWorkers) {
   EXPECT_EQ(half[0].eigenbases, 8 * e1) << "the costlier layer goes first, to rank 0";
   EXPECT_EQ(half[1].eigenbases, 8 * e0);
   EXPECT_EQ(half[0].factors, 8 * (f0 + f1));
+}
+
+TEST(FactorBytesTest, CountsWhatTheMethodHolds) {
+  auto layer = conv3(6, 4, 2, true, false);  // sides 55 and 3, twice; a gradient of 6 × 55
+  const int64_t matrices = 2 * (55 * 55 + 3 * 3);
+  EXPECT_EQ(eigenbasis_elements(layer), matrices + 2 * (55 + 3));
+  layer.inverse = {Method::eigen, true};
+  EXPECT_EQ(eigenbasis_elements(layer), matrices + layer.gradient_elements());
+  layer.inverse = {Method::pi};
+  EXPECT_EQ(eigenbasis_elements(layer), matrices);
+  layer.inverse = {Method::plain};
+  EXPECT_EQ(eigenbasis_elements(layer), matrices);
+  EXPECT_EQ(inverse_tensors(layer).at(1).name, "inverse1");
+}
+
+TEST(FactorTrafficTest, SendsTheValuesToTheOwnerOfTheReciprocal) {
+  auto layer = linear(3, 4, true);
+  layer.inverse = {Method::eigen, true};
+  const auto traffic = traffic_per_rank({layer}, assign({layer}, 2, Strategy::comm_opt, 1));
+  EXPECT_EQ(traffic[0].eigenbases, 4 * (3 * 3 + 15)) << "rank 0 owns A and takes G's vectors and the reciprocal";
+  EXPECT_EQ(traffic[1].eigenbases, 4 * (5 * 5 + 5)) << "A's vectors, and A's values to form it";
 }
 
 TEST(FactorBytesTest, FallsLinearlyWithTheShareOfGradientWorkers) {

@@ -40,22 +40,38 @@ void backward(Kfac& kfac, const at::Tensor& loss, int64_t batch) {
 
 class KfacLayerTest : public testing::TestWithParam<LayerCase> {};
 
-}  // namespace
-
-TEST_P(KfacLayerTest, RewritesTheGradientAsTheDenseOracleDoes) {
+void expect_oracle(const LayerCase& layer_case, KfacOptions options) {
+  options.kl_clip = kNoClip;
   for (auto form : {ConvFactors::full, ConvFactors::separable}) {
-    const LayerRun run(GetParam());
-    Kfac kfac(*run.module, {.kl_clip = kNoClip, .conv_factors = form});
+    options.conv_factors = form;
+    const LayerRun run(layer_case);
+    Kfac kfac(*run.module, options);
     backward(kfac, run.loss, run.input.size(0));
     const auto& shape = kfac.layers().at(0).shape;
-    const auto expected =
-        reference::natural_gradient(shape, run.gradient(), naive_factors(run, GetParam(), shape), {.relative = 0.3});
+    const auto gradient = run.gradient();
+    auto factors = naive_factors(run, layer_case, shape);
     kfac.step();
+    // The scales of the other conventions have an oracle of their own.
+    if (options.convention != Convention::fisher) factors = kfac.factors(0);
+    const auto expected = reference::natural_gradient(shape, gradient, factors, {.relative = 0.3});
     const auto v = run.gradient();
     EXPECT_LT(largest_difference(v.weight, expected.weight), 1e-9 * expected.weight.abs().max().item<double>());
     if (shape.bias) {
       EXPECT_LT(largest_difference(v.bias, expected.bias), 1e-9 * expected.bias.abs().max().item<double>());
     }
+  }
+}
+
+}  // namespace
+
+TEST_P(KfacLayerTest, RewritesTheGradientAsTheDenseOracleDoes) {
+  expect_oracle(GetParam(), {});
+}
+TEST_P(KfacLayerTest, DoesSoWithEveryMethodAndConvention) {
+  for (auto convention : {Convention::fisher, Convention::kaisa, Convention::dp_kfac}) {
+    expect_oracle(GetParam(), {.convention = convention, .precompute_outer = true});
+    for (auto method : {Method::eigen, Method::plain, Method::pi})
+      expect_oracle(GetParam(), {.method = method, .convention = convention});
   }
 }
 INSTANTIATE_TEST_SUITE_P(EveryKind, KfacLayerTest, testing::ValuesIn(layer_cases()),
@@ -99,7 +115,7 @@ TEST(KfacTest, CountsLeadingDimensionsOfLinearAsPositionsOfASample) {
 
 TEST(KfacTest, NamesTheKindOfTheComingStep) {
   auto model = small_mlp();
-  Kfac kfac(*model, {.factor_interval = 2, .inverse_interval = 3, .burn_in = 2});
+  Kfac kfac(*model, {.factor_interval = 2, .inverse_interval = 4, .burn_in = 2});
   std::vector<std::string> kinds;
   const auto x = at::randn({4, 4}, at::kDouble);
   for (int i = 0; i < 8; ++i) {
@@ -108,11 +124,126 @@ TEST(KfacTest, NamesTheKindOfTheComingStep) {
     backward(kfac, mean_loss(model, x), 4);
     kfac.step();
   }
-  EXPECT_EQ(kinds, (std::vector<std::string>{"factor+decompose", "factor", "factor", "decompose", "factor", "plain",
-                                             "factor+decompose", "plain"}));
+  EXPECT_EQ(kinds, (std::vector<std::string>{"factor+decompose", "factor", "factor", "plain", "factor+decompose",
+                                             "plain", "factor", "plain"}));
   EXPECT_EQ(kfac.counters().steps, 8);
   EXPECT_EQ(kfac.counters().factor_updates, 5);
-  EXPECT_EQ(kfac.counters().decompositions, 3);
+  EXPECT_EQ(kfac.counters().decompositions, 2);
+}
+
+TEST(KfacTest, FollowsIntervalsThatGrow) {
+  auto model = small_mlp();
+  Kfac kfac(*model,
+            {.factor_interval = decayed(1, {{4, 3}}), .inverse_interval = decayed(2, {{3, 1.2}}), .burn_in = 0});
+  std::vector<int64_t> factors, decompositions;
+  const auto x = at::randn({4, 4}, at::kDouble);
+  for (int step = 0; step < 12; ++step) {
+    model->zero_grad();
+    if (kfac.updates_factors()) factors.push_back(step);
+    if (kfac.decomposes()) decompositions.push_back(step);
+    backward(kfac, mean_loss(model, x), 4);
+    kfac.step();
+  }
+  EXPECT_EQ(factors, (std::vector<int64_t>{0, 1, 2, 3, 6, 9})) << "three steps apart from step 4 on";
+  EXPECT_EQ(decompositions, (std::vector<int64_t>{0, 2, 5, 8, 11})) << "2.4 steps apart: at the third";
+}
+
+TEST(KfacTest, ResumesInTheMiddleOfIntervalsThatGrow) {
+  const KfacOptions options{
+      .factor_interval = decayed(2, {{5, 2}}), .inverse_interval = decayed(4, {{5, 2}}), .burn_in = 1};
+  const auto x = at::randn({4, 4}, at::kDouble);
+  auto whole = small_mlp(), parts = small_mlp();
+  const auto train = [&](nn::Sequential model, Kfac& kfac, int steps) {
+    for (int i = 0; i < steps; ++i) {
+      model->zero_grad();
+      backward(kfac, mean_loss(model, x), 4);
+      kfac.step();
+      at::NoGradGuard no_grad;
+      for (auto& parameter : model->parameters()) parameter.sub_(parameter.grad(), 0.1);
+    }
+  };
+  Kfac straight(*whole, options), first(*parts, options);
+  train(whole, straight, 16);
+  train(parts, first, 7);
+  Kfac second(*parts, options);
+  second.resume(first.counters());
+  for (size_t i = 0; i < first.layers().size(); ++i) {
+    for (size_t f = 0; f < 2; ++f) second.factors(i)[f].copy_(first.factors(i)[f]);
+    for (size_t t = 0; t < first.inverse(i).size(); ++t) second.inverse(i)[t].copy_(first.inverse(i)[t]);
+  }
+  train(parts, second, 9);
+  for (size_t i = 0; i < whole->parameters().size(); ++i)
+    EXPECT_TRUE(whole->parameters()[i].equal(parts->parameters()[i]));
+  EXPECT_EQ(second.counters().decompositions, straight.counters().decompositions);
+}
+
+TEST(KfacTest, ChangesTheDampingWithTheSteps) {
+  const auto x = at::randn({8, 4}, at::kDouble);
+  const auto gradient = [&](const Scheduled& damping, bool outer) {
+    auto model = small_mlp();
+    Kfac kfac(*model, {.precompute_outer = outer, .damping = damping, .kl_clip = kNoClip});
+    for (int i = 0; i < 3; ++i) {
+      model->zero_grad();
+      backward(kfac, mean_loss(model, x), 8);
+      kfac.step();
+    }
+    return gradients(*model)[0];
+  };
+  EXPECT_TRUE(gradient(decayed(0.1, {{2, 0.1}}), false).equal(gradient(0.1 * 0.1, false)));
+  EXPECT_TRUE(gradient(decayed(0.1, {{2, 0.1}}), true).equal(gradient(0.1, true))) << "fixed by the decomposition";
+  auto model = small_mlp();
+  Kfac kfac(*model, {.burn_in = 0, .relative_damping = decayed(0.3, {{1, 0}})});
+  backward(kfac, mean_loss(model, x), 8);
+  EXPECT_NO_THROW(kfac.step());
+  EXPECT_THROW(kfac.step(), BadRequest);
+}
+
+TEST(KfacTest, PredictsTheReductionOfAQuadraticLoss) {
+  // One Linear layer, squared error, residuals of one size: the model with G ⊗ A is the loss itself, up to the damping.
+  torch::manual_seed(6);
+  nn::Linear linear(nn::LinearOptions(3, 1).bias(false));
+  linear->to(at::kDouble);
+  const auto x = at::randn({16, 3}, at::kDouble);
+  const auto y = linear->forward(x).detach() + at::randn({16, 1}, at::kDouble).sign();
+  const auto loss_of = [&] { return (linear->forward(x) - y).pow(2).mean() / 2; };
+  const double lr = 0.05;
+  Kfac kfac(*linear, {.lr = lr, .damping = 1e-9, .kl_clip = kNoClip});
+  const auto before = loss_of();
+  backward(kfac, before, 16);
+  kfac.step();
+  {
+    at::NoGradGuard no_grad;
+    linear->weight.sub_(linear->weight.grad(), lr);
+  }
+  EXPECT_NEAR(kfac.adapt_damping(before.item<double>(), loss_of().item<double>()), 1, 1e-6);
+  EXPECT_DOUBLE_EQ(kfac.counters().damping_scale, 0.95) << "trusted: one step's worth less damping";
+  EXPECT_THROW(kfac.adapt_damping(1, 0), c10::Error) << "no step since";
+}
+
+TEST(KfacTest, DampsMoreWhereTheLossDoesNotFallAndGoesOnFromThereAfterAResume) {
+  const auto x = at::randn({8, 4}, at::kDouble);
+  const auto step = [&](nn::Sequential model, Kfac& kfac) {
+    model->zero_grad();
+    backward(kfac, mean_loss(model, x), 8);
+    kfac.step();
+  };
+  auto model = small_mlp(), other = small_mlp();
+  Kfac adapted(*model, {.damping = 0.01, .kl_clip = kNoClip}), expected(*other, {.damping = 0.01 / 0.95 / 0.95});
+  for (int i = 0; i < 2; ++i) step(model, adapted);
+  EXPECT_LT(adapted.adapt_damping(1, 2), 0);
+  EXPECT_DOUBLE_EQ(adapted.counters().damping_scale, 1 / 0.95 / 0.95);
+  Kfac resumed(*other, {.damping = 0.01, .kl_clip = kNoClip});
+  resumed.resume(adapted.counters());
+  EXPECT_THROW(resumed.adapt_damping(1, 0), c10::Error);
+  for (size_t i = 0; i < 2; ++i) {
+    for (size_t f = 0; f < 2; ++f) resumed.factors(i)[f].copy_(adapted.factors(i)[f]);
+    for (size_t t = 0; t < 4; ++t) resumed.inverse(i)[t].copy_(adapted.inverse(i)[t]);
+  }
+  step(model, adapted);
+  step(other, resumed);
+  EXPECT_TRUE(gradients(*model)[0].equal(gradients(*other)[0]));
+  EXPECT_TRUE(std::isnan(adapted.adapt_damping(1, std::nan(""))));
+  EXPECT_DOUBLE_EQ(adapted.counters().damping_scale, 1 / 0.95 / 0.95 / 0.95) << "a loss that is no number";
 }
 
 TEST(KfacTest, AsksToBeWatchedInAFactorStep) {
@@ -150,7 +281,7 @@ TEST(KfacTest, ClipsTheStepToTheTrustRegion) {
 TEST(KfacTest, ShrinksTheTrustRegionWithTheSteps) {
   const auto x = at::randn({8, 4}, at::kDouble);
   auto model = small_mlp();
-  Kfac kfac(*model, {.inverse_interval = 1, .decay = 0, .kl_clip = harmonic(1e-6, 2)});
+  Kfac kfac(*model, {.factor_interval = 1, .inverse_interval = 1, .decay = 0, .kl_clip = harmonic(1e-6, 2)});
   std::vector<at::Tensor> steps;
   for (int i = 0; i < 7; ++i) {  // nothing is learnt: every step would be the first but for κ
     model->zero_grad();
@@ -174,7 +305,7 @@ TEST(KfacTest, NeverAddsTheDampingToTheRunningAverages) {
   std::vector<std::vector<at::Tensor>> factors;
   for (double damping : {0.01, 1000.0}) {
     auto model = small_mlp();
-    Kfac kfac(*model, {.inverse_interval = 1, .damping = damping});
+    Kfac kfac(*model, {.factor_interval = 1, .inverse_interval = 1, .damping = damping});
     for (int i = 0; i < 3; ++i) {
       model->zero_grad();
       backward(kfac, mean_loss(model, x), 4);
@@ -267,7 +398,7 @@ TEST(KfacTrainingTest, ReachesALowerLossThanSgdInTheSameSteps) {
     torch::manual_seed(11);
     nn::Sequential model(nn::Linear(8, 32), nn::Tanh(), nn::Linear(32, 1));
     torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
-    Kfac kfac(*model, {.lr = lr, .inverse_interval = 2, .kl_clip = 1e-3});
+    Kfac kfac(*model, {.lr = lr, .factor_interval = 2, .inverse_interval = 2, .kl_clip = 1e-3});
     at::Tensor loss;
     for (int i = 0; i < 100; ++i) {
       sgd.zero_grad();
@@ -288,6 +419,34 @@ TEST(KfacTrainingTest, ReachesALowerLossThanSgdInTheSameSteps) {
   EXPECT_LT(natural, 0.7 * best_sgd);
   RecordProperty("sgd", std::to_string(best_sgd));
   RecordProperty("kfac", std::to_string(natural));
+}
+
+TEST(KfacTrainingTest, RecoversFromADampingThatIsFarTooLargeByAdaptingIt) {
+  torch::manual_seed(7);
+  const auto x = at::randn({128, 8}) * at::logspace(-1.5, 0.5, 8),
+             y = (x / at::logspace(-1.5, 0.5, 8)).sin().sum(1, true);
+  const auto train = [&](bool adapt) {
+    torch::manual_seed(11);
+    nn::Sequential model(nn::Linear(8, 32), nn::Tanh(), nn::Linear(32, 1));
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.5));
+    Kfac kfac(*model, {.lr = 0.5, .relative_damping = 1e3, .kl_clip = 1e-2});
+    at::Tensor loss;
+    for (int i = 0; i < 150; ++i) {
+      sgd.zero_grad();
+      loss = (model->forward(x) - y).pow(2).mean();
+      kfac.watch(loss, x.size(0));
+      loss.backward();
+      kfac.step();
+      sgd.step();
+      if (!adapt || i % 3 != 2) continue;
+      at::NoGradGuard no_grad;
+      kfac.adapt_damping(loss.item<double>(), (model->forward(x) - y).pow(2).mean().item<double>());
+    }
+    RecordProperty(adapt ? "damping_scale" : "fixed", std::to_string(kfac.counters().damping_scale));
+    return loss.item<double>();
+  };
+  const double fixed = train(false), adapted = train(true);
+  EXPECT_LT(adapted, 0.7 * fixed) << fixed;
 }
 
 }  // namespace spillway::kfac

@@ -2,6 +2,7 @@
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -59,29 +60,36 @@ Outcome train(const KfacOptions& options, const ddl::Comm& comm, int64_t rank, i
   return outcome;
 }
 
-// Every rank's outcome.
-std::vector<Outcome> train_on(int world, const KfacOptions& options) {
-  std::vector<Outcome> outcomes(static_cast<size_t>(world));
+// Calls body(communicator, rank) on a thread a rank.
+void on_ranks(int world, const std::function<void(const ddl::Comm&, int)>& body) {
   ddl::ThreadWorld threads(std::vector<int>(static_cast<size_t>(world), 0));
   const int threads_before = at::get_num_threads();
   std::vector<std::shared_ptr<ddl::Communicator>> communicators;
   for (int rank = 0; rank < world; ++rank) communicators.push_back(threads.communicator(rank));
-  std::vector<std::exception_ptr> errors(outcomes.size());
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(world));
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world; ++rank)
     ranks.emplace_back([&, rank] {
+      const auto i = static_cast<size_t>(rank);
       try {
         at::set_num_threads(1);  // the same split of every sum on every rank
-        const auto i = static_cast<size_t>(rank);
-        outcomes[i] = train(options, ddl::make_comm(communicators[i]), rank, world);
+        body(ddl::make_comm(communicators[i]), rank);
       } catch (...) {
-        errors[static_cast<size_t>(rank)] = std::current_exception();
+        errors[i] = std::current_exception();
       }
     });
   for (auto& thread : ranks) thread.join();
   at::set_num_threads(threads_before);
   for (const auto& error : errors)
     if (error) std::rethrow_exception(error);
+}
+
+// Every rank's outcome.
+std::vector<Outcome> train_on(int world, const KfacOptions& options) {
+  std::vector<Outcome> outcomes(static_cast<size_t>(world));
+  on_ranks(world, [&](const ddl::Comm& comm, int rank) {
+    outcomes[static_cast<size_t>(rank)] = train(options, comm, rank, world);
+  });
   return outcomes;
 }
 
@@ -91,7 +99,11 @@ void expect_bit_equal(const Outcome& a, const Outcome& b, const std::string& wha
 }
 
 KfacOptions options_for(Strategy strategy, double fraction, ConvFactors form = ConvFactors::full) {
-  return {.strategy = strategy, .grad_worker_frac = fraction, .inverse_interval = 2, .conv_factors = form};
+  return {.strategy = strategy,
+          .grad_worker_frac = fraction,
+          .factor_interval = 2,
+          .inverse_interval = 2,
+          .conv_factors = form};
 }
 
 }  // namespace
@@ -125,9 +137,43 @@ TEST(KfacRanksTest, GivesTheSameBitsUnderEveryStrategyAndShareOfWorkers) {
   }
 }
 
+TEST(KfacRanksTest, DoesSoWithEveryMethodAndConvention) {
+  const auto with = [](Strategy strategy, int variant) {
+    auto options = options_for(strategy, 0.5, variant % 2 ? ConvFactors::separable : ConvFactors::full);
+    options.precompute_outer = variant < 2;
+    options.method = variant < 2 ? Method::eigen : variant < 4 ? Method::pi : Method::plain;
+    options.convention = variant < 2 ? Convention::kaisa : variant < 4 ? Convention::dp_kfac : Convention::fisher;
+    return options;
+  };
+  for (int variant = 0; variant < 6; ++variant) {
+    const auto reference = train_on(3, with(Strategy::mem_opt, variant));
+    for (auto strategy : {Strategy::comm_opt, Strategy::hybrid})
+      for (const auto& outcome : train_on(3, with(strategy, variant)))
+        expect_bit_equal(reference[0], outcome, std::string(name(strategy)) + " variant " + std::to_string(variant));
+  }
+}
+
+TEST(KfacRanksTest, AdaptsTheDampingAlikeFromTheMeanOfTheLosses) {
+  std::vector<double> scales(2);
+  on_ranks(2, [&](const ddl::Comm& comm, int rank) {
+    auto model = small_model();
+    Kfac kfac(*model, {}, comm);
+    const auto loss = model->forward(global_batch()).pow(2).sum(1).mean();
+    kfac.watch(loss, kGlobalBatch);
+    loss.backward();
+    kfac.step();
+    // Alone rank 0 would damp less and rank 1 more; together the loss rises.
+    kfac.adapt_damping(1, rank == 0 ? 0 : 3);
+    scales[static_cast<size_t>(rank)] = kfac.counters().damping_scale;
+  });
+  EXPECT_EQ(scales, (std::vector<double>{1 / 0.95, 1 / 0.95}));
+}
+
 TEST(KfacRanksTest, HoldsExactlyTheBytesOfTheFormulaOnEveryRank) {
   for (double fraction : {0.25, 0.5, 1.0}) {
-    const auto outcomes = train_on(4, options_for(Strategy::hybrid, fraction, ConvFactors::separable));
+    auto options = options_for(Strategy::hybrid, fraction, ConvFactors::separable);
+    options.precompute_outer = fraction == 0.5;
+    const auto outcomes = train_on(4, options);
     const auto expected = bytes_per_rank(outcomes[0].shapes, outcomes[0].assignments);
     for (size_t rank = 0; rank < outcomes.size(); ++rank) {
       EXPECT_EQ(outcomes[rank].bytes.factors, expected[rank].factors);

@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -102,31 +103,72 @@ inline at::Tensor dense_solve(const at::Tensor& g, const at::Tensor& a, const at
   return at::stack(solved);
 }
 
+/// F + d I, group by group.
+inline at::Tensor plus(const at::Tensor& factor, double d) {
+  return factor + d * at::eye(factor.size(1), factor.options());
+}
+
+/// What each factor is damped by under `plain` and `pi`: γ; π√γ and √γ/π; or m·∛(γ / Π m) of three.
+inline std::vector<double> factor_dampings(kfac::Method method, const std::vector<at::Tensor>& factors, double gamma) {
+  if (method == kfac::Method::plain) return std::vector<double>(factors.size(), gamma);
+  std::vector<double> means;
+  for (const auto& factor : factors) means.push_back(mean_eigenvalue(factor));
+  if (factors.size() == 2) {
+    const double pi = std::sqrt(means[0] / means[1]);
+    return {pi * std::sqrt(gamma), std::sqrt(gamma) / pi};
+  }
+  const double share = std::cbrt(gamma / (means[0] * means[1] * means[2]));
+  return {means[0] * share, means[1] * share, means[2] * share};
+}
+
+/// The preconditioned gradient of a layer without groups of its own, ∇ = [groups, out, columns]: by G ⊗ A + γI, or by
+/// the product of damped factors. `parts` are [A], or [C, K/tr K].
+inline at::Tensor natural_matrix(kfac::Method method, const at::Tensor& g, const std::vector<at::Tensor>& parts,
+                                 const at::Tensor& matrix, double gamma) {
+  const auto product = [](const std::vector<at::Tensor>& all) {
+    if (all.size() == 1) return all[0];
+    std::vector<at::Tensor> blocks;
+    for (int64_t i = 0; i < all[0].size(0); ++i)
+      blocks.push_back(at::kron(all[0][i].contiguous(), all[1][i].contiguous()));
+    return at::stack(blocks);
+  };
+  if (method == kfac::Method::eigen) return dense_solve(g, product(parts), matrix, gamma);
+  auto all = parts;
+  all.push_back(g);
+  const auto d = factor_dampings(method, all, gamma);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = plus(all[i], d[i]);
+  const auto damped_g = all.back();
+  all.pop_back();
+  return dense_solve(damped_g, product(all), matrix, 0);
+}
+
 /// The preconditioned gradient of a layer with factors [A, G], or with [C, K, G] and A = C ⊗ K/tr K for the weight.
 inline kfac::LayerGradient natural_gradient(const kfac::LayerShape& shape, const kfac::LayerGradient& gradient,
                                             const std::vector<at::Tensor>& factors, const kfac::Damping& damping) {
   const int64_t groups = shape.groups;
+  const auto method = shape.inverse.method;
   const auto& g = factors.back();
   const auto gamma = [&](double mean) { return damping.absolute.value_or(damping.relative * mean); };
   auto matrix = gradient.weight.reshape({groups, shape.out / groups, -1});
   if (!shape.separable) {
     if (shape.bias) matrix = at::cat({matrix, gradient.bias.reshape({groups, -1, 1})}, 2);
-    const auto v = dense_solve(g, factors[0], matrix, gamma(mean_eigenvalue(factors[0]) * mean_eigenvalue(g)));
+    const double mean = mean_eigenvalue(factors[0]) * mean_eigenvalue(g);
+    const auto v = natural_matrix(method, g, {factors[0]}, matrix, gamma(mean));
     const int64_t side = matrix.size(2) - (shape.bias ? 1 : 0);
     return {v.narrow(2, 0, side).reshape(gradient.weight.sizes()),
             shape.bias ? v.select(2, side).flatten() : at::Tensor()};
   }
-  std::vector<at::Tensor> a;
-  for (int64_t i = 0; i < groups; ++i)
-    a.push_back(at::kron(factors[0][i].contiguous(), (factors[1][i] / factors[1][i].trace()).contiguous()));
-  const auto joint = at::stack(a);
-  kfac::LayerGradient v{dense_solve(g, joint, matrix, gamma(mean_eigenvalue(joint) * mean_eigenvalue(g)))
-                            .reshape(gradient.weight.sizes()),
-                        {}};
-  if (shape.bias)
-    v.bias = dense_solve(g, at::ones({groups, 1, 1}, g.options()), gradient.bias.reshape({groups, -1, 1}),
-                         gamma(mean_eigenvalue(g)))
-                 .flatten();
+  const auto k = factors[1] / factors[1].diagonal(0, -2, -1).sum(-1).view({-1, 1, 1});
+  const double weight_gamma = gamma(mean_eigenvalue(factors[0]) * mean_eigenvalue(k) * mean_eigenvalue(g));
+  const auto weight = natural_matrix(method, g, {factors[0], k}, matrix, weight_gamma);
+  kfac::LayerGradient v{weight.reshape(gradient.weight.sizes()), {}};
+  if (!shape.bias) return v;
+  // G alone: with γ_b under eigen, else with what damps it for the weight.
+  const double bias_gamma = method == kfac::Method::eigen
+                                ? gamma(mean_eigenvalue(g))
+                                : factor_dampings(method, {factors[0], k, g}, weight_gamma).back();
+  v.bias = dense_solve(g, at::ones({groups, 1, 1}, g.options()), gradient.bias.reshape({groups, -1, 1}), bias_gamma)
+               .flatten();
   return v;
 }
 

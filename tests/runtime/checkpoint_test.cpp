@@ -255,6 +255,25 @@ TEST_F(CheckpointTest, SoDoesOneWithKfacInTheMiddleOfItsIntervals) {
   expect_resumed_equals_whole(o);
 }
 
+TEST_F(CheckpointTest, SoDoesOneWithEveryMethodOfKfacAndGrowingIntervals) {
+  for (const auto& [method, outer] : {std::pair(kfac::Method::eigen, true), std::pair(kfac::Method::plain, false),
+                                      std::pair(kfac::Method::pi, false)}) {
+    TrainOptions o = options();
+    o.use_kfac = true;
+    o.optimizer = "sgd";
+    o.lr = 0.1;
+    o.kfac.method = method;
+    o.kfac.precompute_outer = outer;
+    o.kfac.convention = kfac::Convention::kaisa;
+    o.kfac.burn_in = 1;
+    o.kfac.factor_interval = o.kfac.inverse_interval = 2;
+    o.damping_decay = {{0.5, 1}};
+    o.interval_decay = {{1.5, 1}};
+    expect_resumed_equals_whole(o);
+    std::filesystem::remove_all(o.checkpoint);
+  }
+}
+
 TEST_F(CheckpointTest, IsWrittenEverySoManyStepsAndAtTheEnd) {
   TrainOptions o = options();
   o.checkpoint_every = 4;

@@ -63,7 +63,9 @@ std::vector<double> train(const Way& way, std::shared_ptr<OperatorObserver> obse
   lay_out(task->module(), way.layout);
   auto optimizer = make_optimizer(way.optimizer, task->module().parameters());
   std::optional<kfac::Kfac> kfac;
-  if (way.kfac) kfac.emplace(task->module(), kfac::KfacOptions{.lr = 0.05, .inverse_interval = 2, .conv_factors = *way.kfac});
+  if (way.kfac)
+    kfac.emplace(task->module(),
+                 kfac::KfacOptions{.lr = 0.05, .factor_interval = 1, .inverse_interval = 2, .conv_factors = *way.kfac});
   std::vector<double> losses;
   for (int i = 0; i < 3; ++i) {
     at::Tensor loss;

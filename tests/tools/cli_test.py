@@ -279,9 +279,24 @@ class BadInput(Case):
         refused("--accumulate", "0")("accumulate is 0")
         refused("--nesterov")("nesterov")
         refused("--clip-norm", "1", "--kfac")("clip_norm")
+        refused("--kfac", "--kfac-method", "lu")("method 'lu'", "eigen, plain, pi")
+        refused("--kfac", "--convention", "asdl")("convention 'asdl'", "fisher, kaisa, dp_kfac")
+        refused("--kfac", "--inverse-interval", "7")("inverse_interval = 7", "5 or 10")
+        refused("--kfac", "--damping", "-1")("damping = -1")
+        refused("--kfac", "--damping-decay", "0.5")("--damping-decay is '0.5'", "FACTOR@EPOCH")
+        refused("--kfac", "--interval-decay", "0.1@1")("at step", "factor_interval = 0.5", "1 and more steps")
         refused("--resume")("resume")
         refused("--checkpoint-every", "2")("checkpoint_every")
         refused("--resume", "--checkpoint", self.folder)("there is no", "checkpoint.safetensors")
+
+    def test_methods_conventions_and_decays_of_kfac_change_the_result(self):
+        options = [*OTHERS["mlp"], "--kfac", "--cases", "10", "--steps", "8"]  # two steps an epoch
+        seen = {self.result(*options, *more)["losses"][-1]
+                for more in ([], ["--kfac-method", "pi"], ["--kfac-method", "plain", "--damping", "0.01"],
+                             ["--convention", "kaisa"], ["--convention", "dp_kfac", "--damping", "0.01"],
+                             ["--damping-decay", "0.01@1"], ["--burn-in", "0", "--interval-decay", "3@1"],
+                             ["--burn-in", "0"])}
+        self.assertEqual(len(seen), 8)
 
     def test_checkpoints_that_are_cut_short_or_of_another_run(self):
         folder = self.folder / "checkpoints"
@@ -363,7 +378,7 @@ class Ranks(Case):
     def test_ranks_resume_together_with_kfac_and_their_own_dropout(self):
         folder = self.folder / "checkpoints"
         options = [*OTHERS["bert-base"], "--deterministic", "--kfac", "--grad-worker-frac", "0.5", "--burn-in", "1",
-                   "--factor-interval", "2", "--inverse-interval", "3", "--accumulate", "2"]
+                   "--factor-interval", "2", "--inverse-interval", "4", "--accumulate", "2"]
         whole = self.result(*options, "--steps", "5", ranks=2)
         first = self.result(*options, "--steps", "2", "--checkpoint", folder, ranks=2)
         second = self.result(*options, "--steps", "5", "--checkpoint", folder, "--resume", ranks=2)

@@ -1,0 +1,115 @@
+#include "kfac/inverse.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+#include "core/category.h"
+
+namespace spillway::kfac {
+namespace {
+
+// Where the matrix of factor `f` stands among inverse_tensors().
+size_t place(const LayerShape& shape, size_t f) {
+  const bool with_values = shape.inverse.method == Method::eigen && !shape.inverse.precompute_outer;
+  return with_values ? 2 * f : f;
+}
+
+at::Tensor traces(const at::Tensor& factor) {
+  return factor.diagonal(0, -2, -1).sum(-1);
+}
+
+// tr/dim of the block-diagonal factor; of K divided by its trace.
+at::Tensor mean_eigenvalue(const FactorShape& shape, const at::Tensor& factor) {
+  const auto trace = traces(factor);
+  if (shape.role == FactorRole::offsets) return trace.gt(0).to(factor.scalar_type()).mean() / shape.side;
+  return trace.mean() / shape.side;
+}
+
+// γ where there is curvature, else one.
+at::Tensor gamma(const at::Tensor& mean_curvature, const at::Tensor& seen, const Damping& damping) {
+  const auto value =
+      damping.absolute ? at::full_like(mean_curvature, *damping.absolute) : mean_curvature * damping.relative;
+  return at::where(seen, value, at::ones_like(value));
+}
+
+// Overwrites `curvature`.
+at::Tensor damped(at::Tensor curvature, const at::Tensor& mean_curvature, const Damping& damping) {
+  const auto seen = mean_curvature.gt(0);
+  return curvature.mul_(seen).add_(gamma(mean_curvature, seen, damping));
+}
+
+}  // namespace
+
+LayerInverse LayerInverse::identity(const LayerShape& shape, const at::TensorOptions& like) {
+  CategoryScope scope(Category::eigenbases);
+  LayerInverse inverse;
+  for (const auto& tensor : inverse_tensors(shape)) inverse.held.push_back(at::zeros(tensor.sizes, like));
+  for (size_t f = 0; f < shape.factors().size(); ++f) inverse.matrix(shape, f).diagonal(0, -2, -1).fill_(1);
+  if (shape.inverse.precompute_outer) inverse.held.back().fill_(1);
+  return inverse;
+}
+
+const at::Tensor& LayerInverse::matrix(const LayerShape& shape, size_t f) const {
+  return held[place(shape, f)];
+}
+
+Eigenbasis LayerInverse::basis(const LayerShape& shape, size_t f) {
+  const auto& vectors = matrix(shape, f);
+  if (!shape.inverse.precompute_outer) return {vectors, held[place(shape, f) + 1]};
+  CategoryScope scope(Category::eigenbases);
+  fresh_values.resize(shape.factors().size());
+  if (!fresh_values[f].defined()) fresh_values[f] = at::zeros({vectors.size(0), vectors.size(1)}, vectors.options());
+  return {vectors, fresh_values[f]};
+}
+
+at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& values, const Damping& damping) {
+  const auto& g = values.back();
+  const auto over = [&](const at::Tensor& a, const at::Tensor& a_mean) {
+    return damped(g.unsqueeze(2) * a.unsqueeze(1), g.mean() * a_mean, damping);
+  };
+  if (!shape.separable) return over(values[0], values[0].mean());
+  const auto& c = values[0];
+  const auto k = values[1] / values[1].sum(-1, true).clamp_min(std::numeric_limits<float>::min());
+  const auto weight = over((k.unsqueeze(2) * c.unsqueeze(1)).flatten(1), k.mean() * c.mean());
+  if (!shape.bias) return weight;
+  return at::cat({weight, damped(g.unsqueeze(2).clone(), g.mean(), damping)}, 2);
+}
+
+bool refresh_basis(const at::Tensor& factor, LayerInverse& inverse, const LayerShape& shape, size_t f) {
+  const auto basis = inverse.basis(shape, f);
+  if (decompose(factor, basis)) return true;
+  if (shape.inverse.precompute_outer)
+    basis.values.copy_((factor.bmm(basis.vectors) * basis.vectors).sum(1).clamp_min_(0));
+  return false;
+}
+
+void form_reciprocal(LayerInverse& inverse, const LayerShape& shape, const Damping& damping) {
+  inverse.held.back().copy_(denominators(shape, inverse.fresh_values, damping).reciprocal_());
+  inverse.fresh_values.clear();
+}
+
+void invert_factor(const LayerInverse& inverse, const LayerShape& shape, const std::vector<at::Tensor>& factors,
+                   size_t f, const Damping& damping, const at::Tensor& failed) {
+  const auto shapes = shape.factors();
+  const auto mean = mean_eigenvalue(shapes[f], factors[f]);
+  auto product = at::ones_like(mean);
+  for (size_t i = 0; i < factors.size(); ++i) product = product * mean_eigenvalue(shapes[i], factors[i]);
+  const auto seen = product.gt(0);
+  auto d = gamma(product, seen, damping);
+  // d_F = m_F (γ / Π m)^(1/n)
+  if (shape.inverse.method == Method::pi)
+    d = at::where(seen, mean * (d / product).pow(1.0 / static_cast<double>(factors.size())), d);
+  auto matrix = factors[f] * seen;
+  if (shapes[f].role == FactorRole::offsets)
+    matrix.div_(traces(factors[f]).clamp_min(std::numeric_limits<float>::min()).view({-1, 1, 1}));
+  matrix.diagonal(0, -2, -1).add_(d);
+  const auto [root, info] = at::linalg_cholesky_ex(matrix);
+  const auto fresh = at::cholesky_inverse(root);
+  const auto solved = info.eq(0).logical_and(at::isfinite(fresh.sum({1, 2})));
+  const auto& kept = inverse.matrix(shape, f);
+  kept.copy_(at::where(solved.view({-1, 1, 1}), fresh, kept));
+  failed.add_(solved.logical_not().any());
+}
+
+}  // namespace spillway::kfac
