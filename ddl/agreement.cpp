@@ -47,7 +47,8 @@ void disseminate(Communicator& comm, Ballot& ballot, int size, int position, aut
 }  // namespace
 
 std::string describe(const Call& call) {
-  static constexpr std::array kNames{"barrier", "allgather", "broadcast", "allreduce (sum)", "allreduce (average)"};
+  static constexpr std::array kNames{"barrier",         "allgather",           "broadcast",
+                                     "allreduce (sum)", "allreduce (average)", "reduce"};
   const auto index = static_cast<size_t>(call.operation);
   std::string text = str(index < kNames.size() ? kNames[index] : "an unknown operation", " of ", call.count);
   if (call.root >= 0) text += str(" from rank ", call.root);

@@ -8,7 +8,7 @@
 
 namespace spillway::ddl {
 
-enum class Operation : int32_t { barrier, allgather, broadcast, allreduce_sum, allreduce_average };
+enum class Operation : int32_t { barrier, allgather, broadcast, allreduce_sum, allreduce_average, reduce };
 
 /// What a rank is about to do, as compared with its peers.
 struct Call {

@@ -131,6 +131,13 @@ void Communicator::wait(std::span<Request> requests, const Stage& stage) {
   }
 }
 
+bool Communicator::test(std::span<Request> requests, const Stage& stage) {
+  require_alive();
+  bool all = true;
+  for (Request& request : requests) all = (!request.active() || finished(request, stage)) && all;
+  return all;
+}
+
 bool Communicator::finished(Request& request, const Stage& stage) {
   const int peer = request.peer;
   try {

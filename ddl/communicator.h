@@ -69,6 +69,8 @@ class Communicator {
   /// Blocks until all are finished, and empties them. Throws CommError naming the rank that owes a message, when it
   /// does not come within the deadline or another rank gave up; buffers of unfinished requests may then be freed.
   void wait(std::span<Request> requests, const Stage& stage);
+  /// Whether all are finished, which are then empty. Never blocks. Throws CommError when the transport fails.
+  [[nodiscard]] bool test(std::span<Request> requests, const Stage& stage);
 
   /// Tells the other ranks why, abandons every message, and throws CommError. Later calls throw the same reason.
   [[noreturn]] void fail(const std::string& reason);

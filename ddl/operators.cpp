@@ -161,6 +161,12 @@ TORCH_LIBRARY_FRAGMENT(spillway, library) {
   library.def(
       "broadcast_(Tensor(a!)[] tensors, __torch__.torch.classes.spillway.Communicator communicator, int root, int[] "
       "members) -> ()");
+  library.def(
+      "allreduce_flat_(Tensor(a!) vector, __torch__.torch.classes.spillway.Communicator communicator, int reduction) "
+      "-> ()");
+  library.def(
+      "reduce_(Tensor(a!) vector, __torch__.torch.classes.spillway.Communicator communicator, int[] ends, int[] homes, "
+      "int reduction) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(spillway, CompositeExplicitAutograd, library) {

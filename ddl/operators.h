@@ -37,6 +37,17 @@ Comm make_comm(std::shared_ptr<Communicator> communicator);
 /// `spillway::allreduce_`.
 void allreduce_(at::TensorList tensors, const Comm& comm, Reduction reduction);
 
+/// Reduces a float32, bfloat16 or float16 vector over all ranks, in place; all ranks get the same bits. 16-bit elements
+/// are summed in float32 and halve the bytes, but go flat: no account is taken of hosts. Blocking. Scratch: 2 MiB at
+/// most. CPU. Throws CommError. Operators: `spillway::allreduce_`, `spillway::allreduce_flat_`.
+void allreduce_vector_(const at::Tensor& vector, const Comm& comm, Reduction reduction);
+
+/// Reduces part i of `vector`, elements ends[i−1] … ends[i], on rank homes[i] alone: there it becomes what
+/// allreduce_vector_ makes of it, bit for bit; other ranks keep their own elements. The same parts on every rank.
+/// Blocking. Scratch: 8 MiB at most up to 128 ranks. CPU. Throws BadRequest, CommError. Operator: `spillway::reduce_`.
+void reduce_(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef homes,
+             Reduction reduction);
+
 /// Copies the tensors of rank `root` to every rank in `members` (which contains root; the same list on each member;
 /// other ranks return at once). Dense, any type; grouped like allreduce_. Blocking. Throws CommError. Operator:
 /// `spillway::broadcast_`.

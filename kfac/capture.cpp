@@ -58,7 +58,8 @@ std::shared_ptr<Geometry> geometry_of(const ag::generated::ConvolutionBackward0&
 
 class Walk {
  public:
-  Walk(const WeightIndex& weights, const Sink& sink) : weights_(weights), sink_(sink) {}
+  Walk(const WeightIndex& weights, const Sink& sink, std::vector<int64_t>* uses)
+      : weights_(weights), sink_(sink), uses_(uses) {}
 
   void visit(ag::Node* node) {
     if (auto* conv = dynamic_cast<ag::generated::ConvolutionBackward0*>(node)) {
@@ -81,7 +82,7 @@ class Walk {
     const auto layer = weights_.find(parameter_behind(node.next_edge(1)));
     if (layer == weights_.end()) return;
     const auto geometry = geometry_of(node, node.weight_.unpack(node.getptr()));
-    add(node, [&node, geometry, index = layer->second, sink = sink_](const at::Tensor& gradient) {
+    add(node, layer->second, [&node, geometry, index = layer->second, sink = sink_](const at::Tensor& gradient) {
       sink({index, node.input_.unpack(node.getptr()), gradient, geometry.get()});
     });
   }
@@ -90,31 +91,33 @@ class Walk {
   void tap_product(ag::Node& node, ag::SavedVariable& input, uint32_t weight_edge) {
     const auto layer = weights_.find(parameter_behind(node.next_edge(weight_edge)));
     if (layer == weights_.end()) return;
-    add(node, [&node, &input, index = layer->second, sink = sink_](const at::Tensor& gradient) {
+    add(node, layer->second, [&node, &input, index = layer->second, sink = sink_](const at::Tensor& gradient) {
       const auto x = input.unpack(node.getptr());
       sink({index, x.reshape({-1, x.size(-1)}), gradient.reshape({-1, gradient.size(-1)}), nullptr});
     });
   }
 
-  void add(ag::Node& node, std::function<void(const at::Tensor&)> read) {
+  void add(ag::Node& node, size_t layer, std::function<void(const at::Tensor&)> read) {
     node.add_pre_hook(std::make_unique<GradientTap>([read = std::move(read)](const at::Tensor& gradient) {
       at::NoGradGuard no_grad;
       read(gradient);
     }));
     ++taps_;
+    if (uses_) ++(*uses_)[layer];
   }
 
   const WeightIndex& weights_;
   const Sink& sink_;
+  std::vector<int64_t>* uses_;
   int64_t taps_ = 0;
 };
 
 }  // namespace
 
-int64_t tap(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink) {
+int64_t tap(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink, std::vector<int64_t>* uses) {
   const auto root = loss.grad_fn();
   TORCH_CHECK(root, "[kfac.tap] the loss has no graph: watch it after forward and before backward");
-  Walk walk(weights, sink);
+  Walk walk(weights, sink, uses);
   std::vector<ag::Node*> stack{root.get()};
   std::unordered_set<ag::Node*> seen{root.get()};
   while (!stack.empty()) {

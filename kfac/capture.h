@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <unordered_map>
+#include <vector>
 
 #include "kfac/geometry.h"
 
@@ -27,7 +28,8 @@ using WeightIndex = std::unordered_map<const at::TensorImpl*, size_t>;
 /// cast, transposed, expanded or reshaped are followed to their parameter; padding that a module applies by itself
 /// (`same`, reflect, circular …) is in the input that is shown. A layer used n times is shown n times.
 /// `sink` runs under NoGradGuard on the thread that runs backward, before the operator's own backward. Cost: one visit
-/// a graph node, nothing is copied. Returns the number of taps. Throws c10::Error when `loss` has no graph.
-int64_t tap(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink);
+/// a graph node, nothing is copied. Returns the number of taps; `uses`, where given,
+/// counts them by layer. Throws c10::Error when `loss` has no graph.
+int64_t tap(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink, std::vector<int64_t>* uses = nullptr);
 
 }  // namespace spillway::kfac

@@ -2,9 +2,24 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
+#include "core/error.h"
+#include "ddl/collectives.h"
+
 namespace spillway::kfac {
+namespace {
+
+template <class T>
+std::vector<T> gather_all(ddl::Communicator& comm, std::span<const T> own) {
+  std::vector<T> all(own.size() * static_cast<size_t>(comm.size()));
+  ddl::allgather(comm, std::as_bytes(own), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+}  // namespace
 
 Exchange::Exchange(ddl::Comm comm) : comm_(std::move(comm)) {
   if (!comm_) return;
@@ -12,12 +27,35 @@ Exchange::Exchange(ddl::Comm comm) : comm_(std::move(comm)) {
   world_ = comm_->communicator->size();
 }
 
-void Exchange::average_(at::TensorList tensors) const {
-  if (world_ > 1) ddl::allreduce_(tensors, comm_, ddl::Reduction::average);
+void Exchange::reduce_(const at::Tensor& vector, ddl::Reduction reduction) const {
+  if (world_ > 1) ddl::allreduce_vector_(vector, comm_, reduction);
+}
+
+void Exchange::reduce_at_(const at::Tensor& vector, at::IntArrayRef ends, at::IntArrayRef homes,
+                          ddl::Reduction reduction) const {
+  if (world_ > 1) ddl::reduce_(vector, comm_, ends, homes, reduction);
 }
 
 void Exchange::broadcast_(at::TensorList tensors, int64_t root, at::IntArrayRef members) const {
   if (members.size() > 1) ddl::broadcast_(tensors, comm_, root, members);
+}
+
+std::vector<std::vector<double>> Exchange::gather(const std::vector<double>& own) const {
+  if (world_ == 1) return {own};
+  const auto flat = gather_all(*comm_->communicator, std::span(own));
+  std::vector<std::vector<double>> all;
+  for (auto begin = flat.begin(); begin != flat.end(); begin += static_cast<std::ptrdiff_t>(own.size()))
+    all.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(own.size()));
+  return all;
+}
+
+void Exchange::require_alike(uint64_t signature, const char* what) const {
+  if (world_ == 1) return;
+  const auto all = gather_all(*comm_->communicator, std::span<const uint64_t>(&signature, 1));
+  const auto other = std::find_if(all.begin(), all.end(), [&](uint64_t s) { return s != all.front(); });
+  if (other != all.end())
+    throw BadRequest(str("[kfac] rank ", other - all.begin(), " of ", world_, " has ", what,
+                         " other than rank 0's; required: the same on every rank"));
 }
 
 }  // namespace spillway::kfac

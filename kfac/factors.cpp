@@ -43,8 +43,10 @@ FactorScales factor_scales(Convention convention, int64_t batch, double rows, do
 }
 
 LayerFactors::LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
-                           Convention convention)
-    : shape_(shape), options_(like), workspace_bytes_(workspace_bytes), convention_(convention), running_(zeros()) {}
+                           Convention convention, bool held)
+    : shape_(shape), options_(like), workspace_bytes_(workspace_bytes), convention_(convention) {
+  if (held) running_ = zeros();
+}
 
 std::vector<at::Tensor> LayerFactors::zeros() const {
   CategoryScope scope(Category::factors);
@@ -87,7 +89,8 @@ const std::vector<at::Tensor>& LayerFactors::finish(int64_t batch, double loss_s
 }
 
 void LayerFactors::commit(double decay, const at::Tensor& dropped) {
-  for (size_t i = 0; i < staged_.size(); ++i) update_running_average(running_[i], staged_[i], decay, dropped, start(i));
+  for (size_t i = 0; i < running_.size(); ++i)
+    update_running_average(running_[i], staged_[i], decay, dropped, start(i));
   discard();
 }
 

@@ -43,22 +43,26 @@ FactorScales factor_scales(Convention convention, int64_t batch, double rows, do
 /// by 1/m equal one batch m times larger: G = (m·B_micro) Σ ggᵀ with g = 1/(m·B_micro) ∂ℓ/∂y. Over W ranks that each
 /// see g_r of their own mean loss, the global gradient is g = g_r/W and B = W·B_r, so
 ///   B Σ ggᵀ = W·B_r Σ_r Σ g_r g_rᵀ / W² = mean over ranks of (B_r Σ g_r g_rᵀ):
-/// averaging over ranks is all that is needed, for A as well. C and K are sums that are averaged alike, before K is
-/// normalised. A reused layer's uses count as further positions. Under the other conventions ranks are averaged too;
-/// where averages start at I, those of C and K start at its partial traces.
+/// averaging over ranks is all that is needed, for A as well (reduce_factors weighs ranks that saw unequal numbers). C
+/// and K are sums that are averaged alike, before K is normalised. A reused layer's uses count as further positions.
+/// Under the other conventions ranks are averaged too; where averages start at I, those of C and K start at its partial
+/// traces.
 class LayerFactors {
  public:
-  /// Running averages are born here, zero, [groups, side, side] each. `like`: their type and device.
+  /// Running averages are born here, zero, [groups, side, side] each; none where this rank does not hold them. `like`:
+  /// their type and device.
   LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
-               Convention convention = Convention::fisher);
+               Convention convention = Convention::fisher, bool held = true);
 
   /// Adds one use of the layer. The staged sums are born at the first. Ignores a use whose sizes are not the layer's.
   void stage(const Captured& captured);
   const std::vector<at::Tensor>& staged() const { return staged_; }
+  /// Positions (of all samples and uses) that were staged.
+  int64_t positions() const { return rows_; }
   /// Turns the staged sums into this rank's new factors; `batch` samples were seen, of a loss that was multiplied by
   /// `loss_scale`. Zeros when nothing was staged.
   const std::vector<at::Tensor>& finish(int64_t batch, double loss_scale = 1);
-  /// Takes the new factors into the running averages and frees them.
+  /// Takes the new factors into the running averages, where they are held, and frees them.
   void commit(double decay, const at::Tensor& dropped);
   void discard();
 

@@ -11,8 +11,18 @@
 namespace spillway::kfac {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Strategy>, 3> kStrategies{
-    {{"comm_opt", Strategy::comm_opt}, {"mem_opt", Strategy::mem_opt}, {"hybrid", Strategy::hybrid}}};
+constexpr std::array<std::pair<std::string_view, Strategy>, 6> kStrategies{{{"comm_opt", Strategy::comm_opt},
+                                                                            {"mem_opt", Strategy::mem_opt},
+                                                                            {"hybrid", Strategy::hybrid},
+                                                                            {"dp", Strategy::dp},
+                                                                            {"owner_reduce", Strategy::owner_reduce},
+                                                                            {"auto", Strategy::automatic}}};
+constexpr std::array<std::pair<std::string_view, Placement>, 4> kPlacements{{{"round-robin", Placement::round_robin},
+                                                                             {"lpt-time", Placement::lpt_time},
+                                                                             {"lpt-memory", Placement::lpt_memory},
+                                                                             {"measured", Placement::measured}}};
+constexpr std::array<std::pair<std::string_view, FactorDtype>, 3> kFactorDtypes{
+    {{"fp32", FactorDtype::fp32}, {"bf16", FactorDtype::bf16}, {"fp16", FactorDtype::fp16}}};
 constexpr std::array<std::pair<std::string_view, ConvFactors>, 3> kConvFactors{
     {{"full", ConvFactors::full}, {"separable", ConvFactors::separable}, {"auto", ConvFactors::automatic}}};
 constexpr std::array<std::pair<std::string_view, Method>, 3> kMethods{
@@ -57,6 +67,12 @@ void require_multiple(const Scheduled& factor, const Scheduled& inverse) {
 Strategy strategy_named(std::string_view name) {
   return value_named(kStrategies, "strategy", name);
 }
+Placement placement_named(std::string_view name) {
+  return value_named(kPlacements, "placement", name);
+}
+FactorDtype factor_dtype_named(std::string_view name) {
+  return value_named(kFactorDtypes, "factor_dtype", name);
+}
 ConvFactors conv_factors_named(std::string_view name) {
   return value_named(kConvFactors, "conv_factors", name);
 }
@@ -68,6 +84,12 @@ Convention convention_named(std::string_view name) {
 }
 std::string_view name(Strategy strategy) {
   return name_of(kStrategies, strategy);
+}
+std::string_view name(Placement placement) {
+  return name_of(kPlacements, placement);
+}
+std::string_view name(FactorDtype dtype) {
+  return name_of(kFactorDtypes, dtype);
 }
 std::string_view name(ConvFactors form) {
   return name_of(kConvFactors, form);
@@ -106,6 +128,12 @@ StepNumbers KfacOptions::at(int64_t step) const {
 void KfacOptions::validate() const {
   // Written so that NaN fails too.
   require(grad_worker_frac > 0 && grad_worker_frac <= 1, "grad_worker_frac", grad_worker_frac, "(0, 1]");
+  for (double share : layer_grad_worker_fracs)
+    require(share > 0 && share <= 1, "layer_grad_worker_fracs", share, "(0, 1]");
+  require(placement != Placement::measured || decomposition_seconds, "placement", name(placement),
+          "what can be had without decomposition_seconds: round-robin, lpt-time, lpt-memory");
+  require(!overlap_factors || factor_dtype == FactorDtype::fp32, "factor_dtype", name(factor_dtype),
+          "what overlap_factors can send: fp32");
   require(burn_in >= 0, "burn_in", burn_in, "0 and more steps");
   require(decay >= 0 && decay < 1, "decay", decay, "[0, 1)");
   at(0);

@@ -1,6 +1,7 @@
 /// What a user chooses about second-order preconditioning. LibTorch-free.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,13 +11,32 @@
 
 namespace spillway::kfac {
 
-/// Who decomposes and who preconditions; the factors are averaged over all ranks in each of them. A choice of strategy
-/// or of grad_worker_frac moves bytes between ranks and never changes a bit of the result.
+/// Who holds factors, who decomposes and who preconditions; kfac/assignment.h has the details. All but `dp` give the
+/// gradient of a single process that sees the global batch, and among those a choice of strategy, grad_worker_frac or
+/// placement moves bytes between ranks and never changes a bit of the result.
 enum class Strategy : uint8_t {
   comm_opt,  ///< every rank preconditions every layer; A and G of a layer may be decomposed by different ranks
   mem_opt,   ///< one rank per layer preconditions and broadcasts the result
   hybrid,    ///< grad_worker_frac of the ranks precondition a layer, each serves a share of the others (KAISA)
+  /// DP-KFAC: a layer's owner takes the statistics of its own mini-batch, keeps, decomposes and preconditions alone,
+  /// and broadcasts the result. No factor travels, but each is estimated from 1/W of the global batch, another one for
+  /// every layer: ranks need shuffled shards, since an owner whose shard lacks some kinds of samples misses their
+  /// curvature.
+  dp,
+  owner_reduce,  ///< as hybrid, but factors are reduced to the layer's owner, who alone holds them
+  automatic,     ///< the best of the exact ones, never dp; see kfac/strategy_choice.h
 };
+
+/// How owners are chosen. Published: round_robin by SC'20 and DP-KFAC, lpt_time and lpt_memory by KAISA.
+enum class Placement : uint8_t {
+  round_robin,  ///< in turn: layer by layer; with comm_opt and more ranks than layers factor by factor (A, G, A, G, …)
+  lpt_time,     ///< longest processing time first on Σ groups·side³
+  lpt_memory,   ///< the same on Σ groups·side², which evens out bytes
+  measured,     ///< the same on KfacOptions::decomposition_seconds
+};
+
+/// The type in which factors travel between ranks. Sums are formed in float32 whichever it is.
+enum class FactorDtype : uint8_t { fp32, bf16, fp16 };
 
 /// The form of a convolution's input factor A (changes the result).
 enum class ConvFactors : uint8_t {
@@ -41,8 +61,12 @@ enum class Convention : uint8_t {
   dp_kfac,  ///< A = 1/(N·S) Σ ããᵀ, G = N Σ ggᵀ; starts at the first factor
 };
 
-/// Reads `comm_opt`, `mem_opt`, `hybrid`. Throws BadRequest naming the value and these names.
+/// Reads `comm_opt`, `mem_opt`, `hybrid`, `dp`, `owner_reduce`, `auto`. Throws BadRequest naming the value and these.
 Strategy strategy_named(std::string_view name);
+/// Reads `round-robin`, `lpt-time`, `lpt-memory`, `measured`. Throws BadRequest naming the value and these names.
+Placement placement_named(std::string_view name);
+/// Reads `fp32`, `bf16`, `fp16`. Throws BadRequest naming the value and these names.
+FactorDtype factor_dtype_named(std::string_view name);
 /// Reads `full`, `separable`, `auto`. Throws BadRequest naming the value and these names.
 ConvFactors conv_factors_named(std::string_view name);
 /// Reads `eigen`, `plain`, `pi`. Throws BadRequest naming the value and these names.
@@ -50,6 +74,8 @@ Method method_named(std::string_view name);
 /// Reads `fisher`, `kaisa`, `dp_kfac`. Throws BadRequest naming the value and these names.
 Convention convention_named(std::string_view name);
 std::string_view name(Strategy strategy);
+std::string_view name(Placement placement);
+std::string_view name(FactorDtype dtype);
 std::string_view name(ConvFactors form);
 std::string_view name(Method method);
 std::string_view name(Convention convention);
@@ -74,9 +100,22 @@ struct StepNumbers {
 /// The statistics are the empirical Fisher's (gradients of the true labels). Intervals count optimizer steps.
 struct KfacOptions {
   Strategy strategy = Strategy::hybrid;
-  /// Share of the ranks that precondition a layer, (0, 1]; max(1, round(f·W)) ranks. More costs eigenbasis bytes on
-  /// more ranks, less costs a broadcast of the layer's gradient in every step. Read by `hybrid` only.
+  /// Share of the ranks that precondition a layer: k/W for a whole k, in (0, 1]; two decimals will do (0.33 is a
+  /// third). More costs eigenbasis bytes on more ranks, less costs a broadcast of the layer's gradient in every step.
+  /// Read by `hybrid` and `owner_reduce`.
   double grad_worker_frac = 1.0;
+  /// A share for each layer instead, in the order of Kfac::layers(); empty: the same for all.
+  std::vector<double> layer_grad_worker_fracs = {};
+  Placement placement = Placement::lpt_time;
+  /// For Placement::measured: seconds to decompose `groups` factors of `side`, > 0. Rank 0's numbers count.
+  std::function<double(int64_t side, int64_t groups)> decomposition_seconds = nullptr;
+  /// 16 bits halve the factors' traffic. Each factor is first divided by a power of two that all ranks share, so
+  /// nothing overflows; entries lose what exceeds 8 (bf16) or 11 (fp16) bits, and with fp16 those below 2⁻²⁴ of the
+  /// largest.
+  FactorDtype factor_dtype = FactorDtype::fp32;
+  /// Starts to reduce a layer's factors while backward goes on with the layers before it; the bits stay the same. Wants
+  /// one watch() a step, fp32, and memory for messages outside every budget (kfac/early_reduction.h).
+  bool overlap_factors = false;
 
   /// What the optimizer will use: κ bounds lr times the step. ≥ 0.
   Scheduled lr = 0.1;

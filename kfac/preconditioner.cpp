@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "kfac/agreed.h"
 #include "kfac/statistics.h"
 
 namespace spillway::kfac {
@@ -30,15 +31,23 @@ Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
   layers_ = std::move(found.layers);
   left_alone_ = std::move(found.left_alone);
   check_layers();
-  assignments_ = assign(shapes_of(layers_), exchange_.world(), options_.strategy, options_.grad_worker_frac);
+  const auto shapes = shapes_of(layers_);
+  options_ = agree_on(std::move(options_), shapes, exchange_);
+  TORCH_CHECK(!layers_.empty(), "[kfac] no layer of the model can be preconditioned: ", left_alone_.size(),
+              " modules were left alone");
+  assignments_ = assign(shapes, exchange_.world(), options_);
+  buckets_ = factor_buckets(shapes, assignments_, options_.factor_dtype);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto& [shape, weight, bias] = layers_[i];
-    weight_index_[weight.unsafeGetTensorImpl()] = i;
-    statistics_->layers.emplace_back(shape, state_options(weight), options_.patch_workspace_bytes, options_.convention);
+    if (assignments_[i].stages_factors(exchange_.rank())) weight_index_[weight.unsafeGetTensorImpl()] = i;
+    statistics_->layers.emplace_back(shape, state_options(weight), options_.patch_workspace_bytes, options_.convention,
+                                     assignments_[i].holds_factors(exchange_.rank()));
     inverses_.push_back(assignments_[i].is_worker(exchange_.rank())
                             ? LayerInverse::identity(shape, state_options(weight))
                             : LayerInverse{});
   }
+  if (options_.overlap_factors && !buckets_.empty())
+    statistics_->early = std::make_unique<EarlyReduction>(buckets_, assignments_, exchange_.comm());
   dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
   failed_ = at::zeros_like(dropped_);
 }
@@ -46,8 +55,6 @@ Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
 Kfac::~Kfac() = default;
 
 void Kfac::check_layers() const {
-  TORCH_CHECK(!layers_.empty(), "[kfac] no layer of the model can be preconditioned: ", left_alone_.size(),
-              " modules were left alone");
   for (const auto& [shape, weight, bias] : layers_) {
     TORCH_CHECK(weight.device() == layers_.front().weight.device(), "[kfac] layer ", shape.name, " is on ",
                 weight.device(), ", ", layers_.front().shape.name, " on ", layers_.front().weight.device(),
@@ -75,17 +82,27 @@ std::string_view Kfac::kind() const {
 }
 
 void Kfac::watch(const at::Tensor& loss, int64_t batch) {
-  TORCH_CHECK(batch >= 1, "[kfac.watch] batch = ", batch, " is outside 1 and more samples");
+  const int64_t least = exchange_.world() == 1 ? 1 : 0;
+  TORCH_CHECK(batch >= least, "[kfac.watch] batch = ", batch, " is outside ", least, " and more samples");
   if (!updates_factors()) return;
-  tap(loss, weight_index_, [statistics = std::weak_ptr(statistics_)](const Captured& captured) {
+  TORCH_CHECK(!watched_ || !statistics_->early, "[kfac.watch] step ", counters_.steps,
+              " was watched before; overlap_factors allows one watch a step");
+  watched_ = true;
+  std::vector<int64_t> uses(layers_.size(), 0);
+  const auto stage = [statistics = std::weak_ptr(statistics_)](const Captured& captured) {
     if (auto alive = statistics.lock()) alive->stage(captured);
-  });
+  };
+  if (batch > 0 && !weight_index_.empty()) tap(loss, weight_index_, stage, &uses);
+  if (statistics_->early) statistics_->early->begin(std::move(uses), batch);
   watched_batch_ += batch;
 }
 
 void Kfac::discard() {
+  at::NoGradGuard no_grad;
+  if (statistics_->early) statistics_->early->discard(statistics_->layers);
   for (auto& layer : statistics_->layers) layer.discard();
   watched_batch_ = 0;
+  watched_ = false;
 }
 
 void Kfac::step(double loss_scale) {
@@ -93,7 +110,7 @@ void Kfac::step(double loss_scale) {
   TORCH_CHECK(std::isfinite(loss_scale) && loss_scale > 0, "[kfac.step] loss_scale = ", loss_scale,
               " is outside (0, inf)");
   if (updates_factors()) {
-    TORCH_CHECK(watched_batch_ > 0, "[kfac.step] step ", counters_.steps,
+    TORCH_CHECK(watched_, "[kfac.step] step ", counters_.steps,
                 " updates the factors: call watch(loss, batch) before backward");
     commit_factors(loss_scale);
     if (factors_are_due()) counters_.last_factor_step = counters_.steps;

@@ -13,6 +13,7 @@
 #include "kfac/layers.h"
 #include "kfac/options.h"
 #include "kfac/precondition.h"
+#include "kfac/traffic.h"
 
 namespace spillway::kfac {
 
@@ -62,15 +63,17 @@ struct KfacFlops {
 /// model and has gradients for the same layers; the results are the same bits on every rank. Thread: the owner's.
 class Kfac {
  public:
-  /// Throws BadRequest for bad options; c10::Error when no layer can be preconditioned, when the layers are spread over
-  /// devices, or when world > 1 and a weight is not float32.
+  /// Throws BadRequest for bad options and, on every rank, where ranks have other layers or distribution options than
+  /// rank 0; c10::Error when no layer can be preconditioned, when the layers are spread over devices, or when world > 1
+  /// and a weight is not float32. Collective.
   explicit Kfac(const torch::nn::Module& model, KfacOptions options = {}, ddl::Comm comm = {});
   Kfac(Kfac&&) noexcept = default;
   Kfac& operator=(Kfac&&) noexcept = default;
   ~Kfac();
 
   /// Between forward and backward: backward will show the layers' inputs and gradients. `batch`: samples that this
-  /// rank's `loss` is the mean of. With m micro-batches, each watched and each loss divided by m, call it m times.
+  /// rank's `loss` is the mean of; ranks may differ, and with other ranks 0 says that this one has none (`loss` is then
+  /// not looked at). With m micro-batches, each watched and each loss divided by m, call it m times.
   /// Cost: a walk of the graph when the coming step updates factors, else nothing. Call it once per backward.
   void watch(const at::Tensor& loss, int64_t batch);
 
@@ -88,7 +91,8 @@ class Kfac {
   /// decomposition. One host synchronisation. Throws c10::Error without a step since the last call.
   double adapt_damping(double loss_before, double loss_after);
 
-  /// Forgets what was watched since the last step: for a step that is skipped (an overflow).
+  /// Forgets what was watched since the last step: for a step that is skipped (an overflow). With overlap_factors every
+  /// rank calls it.
   void discard();
 
   /// What the coming step will do: "plain", "factor", "decompose" or "factor+decompose". Steps of a kind do the same
@@ -100,8 +104,10 @@ class Kfac {
   const std::vector<Layer>& layers() const { return layers_; }
   const std::vector<LeftAlone>& left_alone() const { return left_alone_; }
   const std::vector<Assignment>& assignments() const { return assignments_; }
+  /// As given, but for Strategy::automatic, which is resolved.
   const KfacOptions& options() const { return options_; }
-  /// The running averages of layer `i`, in the order of LayerShape::factors().
+  /// The running averages of layer `i`, in the order of LayerShape::factors(); empty where this rank does not hold
+  /// them.
   const std::vector<at::Tensor>& factors(size_t i) const;
   /// What preconditions layer `i`, in the order of inverse_tensors(); empty where this rank is no gradient worker.
   const std::vector<at::Tensor>& inverse(size_t i) const { return inverses_[i].held; }
@@ -123,6 +129,7 @@ class Kfac {
   void check_layers() const;
   bool factors_are_due() const;
   void commit_factors(double loss_scale);
+  void commit_early_factors(double loss_scale);
   void decompose_owned();
   void decompose_factor(size_t i, size_t f);
   void share_inverses();
@@ -138,12 +145,14 @@ class Kfac {
   std::vector<LeftAlone> left_alone_;
   WeightIndex weight_index_;
   std::vector<Assignment> assignments_;
+  std::vector<FactorBucket> buckets_;
   std::shared_ptr<Statistics> statistics_;
   std::vector<LayerInverse> inverses_;
   std::vector<at::Tensor> dots_;  ///< ⟨V, ∇⟩ of the layers of this step, [1] each
   std::vector<size_t> preconditioned_;
   at::Tensor dropped_, failed_;  ///< 0-dim counts on the device
   at::Tensor product_;  ///< Σ|⟨V, ∇⟩| of the last step, 0-dim; undefined once adapt_damping() has used it
+  bool watched_ = false;
   int64_t watched_batch_ = 0;
   KfacCounters counters_;
   KfacSeconds seconds_;

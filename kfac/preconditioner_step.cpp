@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kfac/adaptive_damping.h"
+#include "kfac/factor_reduction.h"
 #include "kfac/statistics.h"
 
 namespace spillway::kfac {
@@ -13,24 +14,45 @@ namespace spillway::kfac {
 // --- factors --------------------------------------------------------------------------------------------------------
 
 void Kfac::commit_factors(double loss_scale) {
-  // In groups that share messages, so that no group is large.
+  if (statistics_->early) return commit_early_factors(loss_scale);
   auto& layers = statistics_->layers;
+  auto bucket = buckets_.begin();
   for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
-    std::vector<at::Tensor> bucket;
-    while (end < layers.size() && (end == begin || bytes_of(bucket) < ddl::kFusionBytes)) {
-      Stopwatch watch(seconds_.factor_compute);
-      const auto& fresh = layers[end++].finish(watched_batch_, loss_scale);
-      bucket.insert(bucket.end(), fresh.begin(), fresh.end());
-    }
+    const bool travels = bucket != buckets_.end() && bucket->begin == begin;
+    end = travels ? bucket->end : begin + 1;
     {
+      Stopwatch watch(seconds_.factor_compute);
+      for (size_t i = begin; i < end; ++i)
+        if (assignments_[i].stages_factors(exchange_.rank())) layers[i].finish(watched_batch_, loss_scale);
+    }
+    if (travels) {
       Stopwatch watch(seconds_.factor_communicate);
-      exchange_.average_(bucket);
+      reduce_factors(*bucket++, layers, assignments_, watched_batch_, options_.factor_dtype, exchange_);
     }
     Stopwatch watch(seconds_.factor_compute);
-    bucket.clear();
     for (size_t i = begin; i < end; ++i) layers[i].commit(options_.decay, dropped_);
   }
   watched_batch_ = 0;
+  watched_ = false;
+}
+
+// What started during backward, in the order in which backward met it.
+void Kfac::commit_early_factors(double loss_scale) {
+  auto& layers = statistics_->layers;
+  for (size_t b = buckets_.size(); b-- > 0;) {
+    {
+      Stopwatch watch(seconds_.factor_communicate);
+      statistics_->early->finish(b, layers);
+    }
+    Stopwatch watch(seconds_.factor_compute);
+    for (size_t i = buckets_[b].begin; i < buckets_[b].end; ++i) {
+      // The scale was not known when they left.
+      if (loss_scale != 1) layers[i].staged().back().div_(loss_scale).div_(loss_scale);
+      layers[i].commit(options_.decay, dropped_);
+    }
+  }
+  watched_batch_ = 0;
+  watched_ = false;
 }
 
 // --- eigenbases and inverses ----------------------------------------------------------------------------------------
@@ -140,7 +162,7 @@ double Kfac::adapt_damping(double loss_before, double loss_after) {
   at::NoGradGuard no_grad;
   TORCH_CHECK(product_.defined(), "[kfac.adapt_damping] there was no step since the last call, or since the start");
   auto reduction = at::full({1}, loss_before - loss_after, state_options(layers_.front().weight));
-  exchange_.average_({reduction});
+  exchange_.reduce_(reduction, ddl::Reduction::average);
   const auto taken = options_.at(counters_.steps - 1);
   const double predicted = predicted_reduction(std::exchange(product_, {}).item<double>(), taken.kl_clip, taken.lr);
   const int64_t steps = counters_.steps - std::exchange(counters_.last_adaptation, counters_.steps);

@@ -1,9 +1,11 @@
 /// What backward has shown of the layers of a Kfac, and how long its phases take.
 #pragma once
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <vector>
 
+#include "kfac/early_reduction.h"
 #include "kfac/preconditioner.h"
 
 namespace spillway::kfac {
@@ -31,12 +33,14 @@ inline int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
 struct Kfac::Statistics {
   std::mutex mutex;
   std::vector<LayerFactors> layers;
+  std::unique_ptr<EarlyReduction> early;  ///< with overlap_factors on several ranks
   double seconds = 0;
 
   void stage(const Captured& captured) {
     std::lock_guard lock(mutex);
     Stopwatch watch(seconds);
     layers[captured.layer].stage(captured);
+    if (early) early->staged(captured.layer, layers);
   }
 };
 

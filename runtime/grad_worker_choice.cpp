@@ -4,64 +4,76 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "kfac/traffic.h"
 
 namespace spillway {
 namespace {
 
 struct Prediction {
-  double frac;
+  kfac::StrategyChoice choice;
   int64_t held_bytes;
   int64_t peak_bytes;
-  int64_t paged_bytes;      // above the budget
-  int64_t broadcast_bytes;  // into a rank, per step
+  int64_t paged_bytes;     // above the budget
+  int64_t received_bytes;  // by a rank, per step
   double seconds;
 };
 
-Prediction predict(const GradWorkerInputs& in, int64_t workers, int64_t least_held) {
+Prediction predict(const GradWorkerInputs& in, const kfac::StrategyChoice& choice, int64_t least_held) {
   Prediction p{};
-  p.frac = static_cast<double>(workers) / static_cast<double>(in.world);
-  const auto assignments = kfac::assign(in.layers, in.world, kfac::Strategy::hybrid, p.frac);
+  p.choice = choice;
+  const auto options = kfac::with(in.options, choice);
+  const auto assignments = kfac::assign(in.layers, in.world, options);
   for (const kfac::FactorBytes& bytes : kfac::bytes_per_rank(in.layers, assignments))
     p.held_bytes = std::max(p.held_bytes, bytes.held());
-  const auto interval = static_cast<int64_t>(in.options.at(0).inverse_interval);
-  for (const kfac::FactorTraffic& t : kfac::traffic_per_rank(in.layers, assignments))
-    p.broadcast_bytes = std::max(p.broadcast_bytes, t.gradients + t.eigenbases / interval);
+  const auto now = options.at(0);
+  for (const kfac::FactorTraffic& t : kfac::traffic_per_rank(in.layers, assignments, options.factor_dtype))
+    p.received_bytes =
+        std::max(p.received_bytes, t.gradients + t.eigenbases / static_cast<int64_t>(now.inverse_interval) +
+                                       t.factors / static_cast<int64_t>(now.factor_interval));
   p.peak_bytes = in.first_step_peak_bytes + (least_held ? p.held_bytes - least_held : 0);
   p.paged_bytes = std::max<int64_t>(0, p.peak_bytes - in.budget_bytes);
   const double copies = static_cast<double>(p.paged_bytes) / in.copy_bytes_per_second;
-  p.seconds =
-      std::max(in.step_seconds, copies) + static_cast<double>(p.broadcast_bytes) / in.broadcast_bytes_per_second;
+  p.seconds = std::max(in.step_seconds, copies) + static_cast<double>(p.received_bytes) / in.broadcast_bytes_per_second;
   return p;
 }
 
-std::string describe(const Prediction& p) {
-  return str("f=", p.frac, ": peak ", format_bytes(p.peak_bytes), " with ", format_bytes(p.held_bytes),
-             " of K-FAC state, ", format_bytes(p.paged_bytes), " paged and ", format_bytes(p.broadcast_bytes),
-             " broadcast per step");
+std::string describe(const Prediction& p, bool named) {
+  return str(named ? str(kfac::name(p.choice.strategy), " ") : "", "f=", p.choice.grad_worker_frac, ": peak ",
+             format_bytes(p.peak_bytes), " with ", format_bytes(p.held_bytes), " of K-FAC state, ",
+             format_bytes(p.paged_bytes), " paged and ", format_bytes(p.received_bytes), " received per step");
+}
+
+std::vector<kfac::StrategyChoice> choices(const GradWorkerInputs& in) {
+  auto all = kfac::exact_choices(in.world);
+  if (in.options.strategy == kfac::Strategy::automatic) return all;
+  std::erase_if(all, [&](const kfac::StrategyChoice& c) { return c.strategy != in.options.strategy; });
+  return all;
 }
 
 }  // namespace
 
 GradWorkerChoice choose_grad_worker_frac(const GradWorkerInputs& in) {
-  if (in.world == 1) return {1, "one rank is every layer's gradient worker"};
-  const Prediction least = predict(in, 1, 0);
+  const bool named = in.options.strategy == kfac::Strategy::automatic;
+  const auto observed = named ? kfac::Strategy::hybrid : in.options.strategy;
+  if (in.world == 1) return {observed, 1, "one rank is every layer's gradient worker"};
+  const Prediction least = predict(in, {observed, 1.0 / static_cast<double>(in.world)}, 0);
   std::vector<Prediction> all;
-  for (int64_t workers = in.world; workers >= 1; --workers) all.push_back(predict(in, workers, least.held_bytes));
-  // Ordered from the largest fraction down, and only a strictly faster one replaces it.
+  for (const auto& choice : choices(in)) all.push_back(predict(in, choice, least.held_bytes));
+  // Of a strategy ordered from the largest fraction down, and only a strictly faster one replaces it.
   const Prediction* best = &all.front();
   for (const Prediction& p : all)
     if (p.seconds < best->seconds - 1e-9) best = &p;
 
   std::string reason = in.budget_bytes == kUnlimitedBytes ? "no budget" : str("budget ", format_bytes(in.budget_bytes));
-  reason += "; " + describe(*best) + ", ";
+  reason += "; " + describe(*best, named) + ", ";
   if (best == &all.front()) {
     reason += best->paged_bytes == 0 ? "all of it fits, so no gradient is broadcast"
                                      : "the copies hide behind compute, so no gradient is broadcast";
-    reason += "; the least would be " + describe(all.back());
+    reason += "; the least would be " + describe(all.back(), named);
   } else {
-    reason += "copies of more eigenbases would outlast compute; the most would be " + describe(all.front());
+    reason += "copies of more eigenbases would outlast compute; the most would be " + describe(all.front(), named);
   }
-  return {best->frac, reason};
+  return {best->choice.strategy, best->choice.grad_worker_frac, reason};
 }
 
 }  // namespace spillway

@@ -1,10 +1,10 @@
-/// The budget decides grad_worker_frac: memory for eigenbases against a broadcast of gradients in every step.
+/// The budget decides grad_worker_frac, and strategy `auto`: memory for factors and eigenbases against messages.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "kfac/assignment.h"
+#include "kfac/strategy_choice.h"
 
 namespace spillway {
 
@@ -13,7 +13,8 @@ struct GradWorkerInputs {
   kfac::KfacOptions options;
   int64_t world = 1;
   int64_t budget_bytes = 0;
-  /// Peak and seconds of an unconstrained first step at the smallest fraction, 1/world.
+  /// Peak and seconds of an unconstrained first step at the smallest fraction, 1/world; of hybrid where the strategy is
+  /// to be chosen too.
   int64_t first_step_peak_bytes = 0;
   double step_seconds = 0;
   double copy_bytes_per_second = 4e9;       ///< one direction, beside compute
@@ -21,14 +22,16 @@ struct GradWorkerInputs {
 };
 
 struct GradWorkerChoice {
+  kfac::Strategy strategy = kfac::Strategy::hybrid;  ///< the one asked for, or chosen where that is automatic
   double grad_worker_frac = 1;
   std::string reason;  ///< with the bytes and seconds that decided
 };
 
-/// The fraction of 1/world … 1 with the least predicted time per step. A fraction f holds f·E bytes of eigenbases
-/// (kfac::bytes_per_rank) and receives what kfac::traffic_per_rank says. Bytes above the budget are paged, out and in
-/// each step, and cost only what compute cannot hide; broadcasts are not hidden. On a tie the larger fraction:
-/// streaming eigenbases comes before fewer gradient workers. Changes no bit of the result. Deterministic.
+/// The fraction of 1/world … 1, and for Strategy::automatic the strategy (kfac::exact_choices), with the least
+/// predicted time per step. A choice holds what kfac::bytes_per_rank says and receives what kfac::traffic_per_rank
+/// says. Bytes above the budget are paged, out and in each step, and cost only what compute cannot hide; messages are
+/// not hidden. On a tie the earlier choice, of fractions the larger: streaming eigenbases comes before fewer gradient
+/// workers. Changes no bit of the result. Deterministic.
 GradWorkerChoice choose_grad_worker_frac(const GradWorkerInputs& inputs);
 
 }  // namespace spillway

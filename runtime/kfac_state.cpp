@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kCounters = "kfac/counters";
 
-/// Brings a tensor of worker `from` to rank 0, where there is none.
+/// Brings a tensor of rank `from` to rank 0, where there is none.
 std::function<at::Tensor()> fetch(const ddl::Comm& comm, const StateTensor& tensor, int64_t from) {
   return [comm, from, held = tensor.held, type = tensor.type, sizes = tensor.sizes] {
     const int64_t rank = comm->communicator->rank();
@@ -37,16 +37,25 @@ void add_kfac_state(const kfac::Kfac& kfac, const ddl::Comm& comm, std::vector<S
   for (size_t i = 0; i < kfac.layers().size(); ++i) {
     const kfac::LayerShape& shape = kfac.layers()[i].shape;
     const kfac::Assignment& assignment = kfac.assignments()[i];
-    const std::vector<at::Tensor>& factors = kfac.factors(i);
+    const at::ScalarType type = kfac::state_options(kfac.layers()[i].weight).dtype().toScalarType();
     const std::string layer = str("kfac/", shape.name, "/");
-    for (size_t f = 0; f < factors.size(); ++f) state.emplace_back(str(layer, "factor", f), factors[f]);
-    const auto tensors = kfac::inverse_tensors(shape);
-    for (size_t t = 0; t < tensors.size(); ++t) {
-      StateTensor tensor(layer + tensors[t].name, factors.front().scalar_type(), tensors[t].sizes);
-      if (assignment.is_worker(rank)) tensor.held = kfac.inverse(i)[t];
-      if (!assignment.is_worker(0)) tensor.fetch = fetch(comm, tensor, assignment.workers.front());
+    // `from` holds it where rank 0 does not.
+    const auto add = [&](StateTensor tensor, const at::Tensor& held, bool on_rank_0, int64_t from) {
+      tensor.held = held;
+      if (!on_rank_0) tensor.fetch = fetch(comm, tensor, from);
       state.push_back(std::move(tensor));
+    };
+    for (size_t f = 0; f < shape.factors().size(); ++f) {
+      const int64_t side = shape.factors()[f].side;
+      add({str(layer, "factor", f), type, {shape.groups, side, side}},
+          assignment.holds_factors(rank) ? kfac.factors(i)[f] : at::Tensor(), assignment.holds_factors(0),
+          assignment.owners.front());
     }
+    const auto tensors = kfac::inverse_tensors(shape);
+    for (size_t t = 0; t < tensors.size(); ++t)
+      add({layer + tensors[t].name, type, tensors[t].sizes},
+          assignment.is_worker(rank) ? kfac.inverse(i)[t] : at::Tensor(), assignment.is_worker(0),
+          assignment.workers.front());
   }
   state.emplace_back(kCounters, pack(kfac.counters()));
 }

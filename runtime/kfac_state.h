@@ -7,9 +7,9 @@
 
 namespace spillway {
 
-/// Appends the running factors (`kfac/LAYER/factor0`, in the order of LayerShape::factors()), what
-/// preconditions (kfac::inverse_tensors(): `…/vectors0`, `…/values0`, or `…/inverse0`; only gradient workers hold it,
-/// and one sends it to rank 0 when it is written) and the counters (`kfac/counters`, a copy).
+/// Appends the running factors (`kfac/LAYER/factor0`, in the order of LayerShape::factors()), what preconditions
+/// (kfac::inverse_tensors(): `…/vectors0`, `…/values0`, or `…/inverse0`) and the counters (`kfac/counters`, a copy).
+/// What rank 0 does not hold, an owner or gradient worker sends when it is written.
 void add_kfac_state(const kfac::Kfac& kfac, const ddl::Comm& comm, std::vector<StateTensor>& state);
 
 /// After `state`, made by add_kfac_state(), was read back: takes the counters.

@@ -26,13 +26,10 @@ int64_t rss_peak_bytes() {
   return 0;
 }
 
-double choose_fraction(const RunContext& context, const std::optional<Observation>& observed, int64_t budget_bytes,
-                       int64_t gradient_bytes, double gradient_seconds, std::string& reason) {
+GradWorkerChoice choose_workers(const RunContext& context, const std::optional<Observation>& observed,
+                                int64_t budget_bytes, int64_t gradient_bytes, double gradient_seconds) {
   const TrainOptions& options = context.options;
-  if (!options.choose_grad_worker_frac) {
-    reason = "as asked for";
-    return options.kfac.grad_worker_frac;
-  }
+  if (!options.choose_grad_worker_frac) return {options.kfac.strategy, options.kfac.grad_worker_frac, "as asked for"};
   GradWorkerInputs inputs;
   inputs.options = options.kfac;
   inputs.world = context.world();
@@ -52,9 +49,7 @@ double choose_fraction(const RunContext& context, const std::optional<Observatio
     if (int64_t agreed = max_over_ranks(context.comm, rate))
       inputs.broadcast_bytes_per_second = static_cast<double>(agreed) * 1e3;
   }
-  GradWorkerChoice choice = choose_grad_worker_frac(inputs);
-  reason = choice.reason;
-  return choice.grad_worker_frac;
+  return choose_grad_worker_frac(inputs);
 }
 
 /// Synthetic images show few of a model's classes, so that a short training meets each of them often.
@@ -192,7 +187,9 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
 }
 
 Observation observe(const RunContext& context, int64_t* gradient_bytes, double* gradient_seconds) {
-  TrainingRun run(context, kUnlimitedBytes, 1.0 / context.world());
+  RunContext least = context;
+  if (context.options.kfac.strategy == kfac::Strategy::automatic) least.options.kfac.strategy = kfac::Strategy::hybrid;
+  TrainingRun run(least, kUnlimitedBytes, 1.0 / context.world());
   Observation observed;
   observed.step_seconds = run.step().seconds;
   run.validate();
@@ -246,17 +243,18 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
           "the budget is below the floor: the unified engine runs such operators all the same, on what page faults "
           "bring, and counts what exceeds the budget");
   }
-  std::string reason;
-  double fraction = 1;
+  GradWorkerChoice workers;
   if (options.use_kfac) {
-    fraction = choose_fraction(context, result.observed, result.budget_bytes, gradient_bytes, gradient_seconds, reason);
-    listener.on_decision(str("K-FAC grad_worker_frac ", fraction, ": ", reason));
+    workers = choose_workers(context, result.observed, result.budget_bytes, gradient_bytes, gradient_seconds);
+    context.options.kfac.strategy = workers.strategy;
+    listener.on_decision(str("K-FAC ", kfac::name(workers.strategy), ", grad_worker_frac ", workers.grad_worker_frac,
+                             ": ", workers.reason));
   }
 
   listener.on_start();
   if (!options.checkpoint.empty() && context.rank() == 0) prepare_checkpoint_folder(options.checkpoint);
   StepRecorder recorder(open_device(options.device).ledger());
-  TrainingRun run(context, result.budget_bytes, fraction, &recorder);
+  TrainingRun run(context, result.budget_bytes, workers.grad_worker_frac, &recorder);
   if (options.resume) {
     run.resume();
     result.resumed_from_step = length.first;
@@ -291,7 +289,7 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
     if (!options.checkpoint.empty() && (last || due)) run.save();
   }
   result.weights_sha256 = weights_sha256(run.task().module());
-  if (run.kfac()) result.kfac = summarise(*run.kfac(), context.world(), fraction, reason);
+  if (run.kfac()) result.kfac = summarise(*run.kfac(), context.world(), workers.grad_worker_frac, workers.reason);
   finish(result, run, context);
   return result;
 }

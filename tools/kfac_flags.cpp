@@ -23,11 +23,15 @@ double fraction_named(const std::string& text, int world) {
 
 void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   command.add_flag("--kfac", train.use_kfac, "Precondition gradients by K-FAC");
-  command.add_option("--kfac-strategy", strategy, "comm_opt, mem_opt or hybrid")->capture_default_str();
+  command.add_option("--kfac-strategy", strategy, "comm_opt, mem_opt, hybrid, dp, owner_reduce or auto")
+      ->capture_default_str();
   command
       .add_option("--grad-worker-frac", grad_worker_frac,
                   "Share of ranks that precondition a layer, 1/ranks to 1, or "
                   "auto: the budget decides")
+      ->capture_default_str();
+  command.add_option("--placement", placement, "round-robin, lpt-time, lpt-memory or measured")->capture_default_str();
+  command.add_option("--factor-dtype", factor_dtype, "fp32, bf16 or fp16: how factors travel between ranks")
       ->capture_default_str();
   kfac::KfacOptions& k = train.kfac;
   command.add_option("--kfac-method", method, "eigen, pi or plain: how curvature is inverted")->capture_default_str();
@@ -59,6 +63,8 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
 void KfacFlags::resolve(TrainOptions& train, int world) const {
   kfac::KfacOptions& k = train.kfac;
   k.strategy = kfac::strategy_named(strategy);
+  k.placement = kfac::placement_named(placement);
+  k.factor_dtype = kfac::factor_dtype_named(factor_dtype);
   k.conv_factors = kfac::conv_factors_named(conv_factors);
   k.method = kfac::method_named(method);
   k.convention = kfac::convention_named(convention);
@@ -72,7 +78,11 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   const double steps = kl_clip_steps.value_or(clip.steps);
   if (!(steps > 0)) throw BadRequest(str("--kl-clip-steps is ", steps, "; allowed is more than 0"));
   k.kl_clip = kfac::harmonic(kl_clip.value_or(clip.value), steps);
-  train.choose_grad_worker_frac = grad_worker_frac == "auto" && k.strategy == kfac::Strategy::hybrid;
+  const bool automatic = k.strategy == kfac::Strategy::automatic;
+  if (automatic && grad_worker_frac != "auto")
+    throw BadRequest(str("--grad-worker-frac is '", grad_worker_frac, "'; allowed with --kfac-strategy auto is auto"));
+  train.choose_grad_worker_frac = grad_worker_frac == "auto" && (automatic || k.strategy == kfac::Strategy::hybrid ||
+                                                                 k.strategy == kfac::Strategy::owner_reduce);
   if (grad_worker_frac != "auto") k.grad_worker_frac = fraction_named(grad_worker_frac, world);
 }
 

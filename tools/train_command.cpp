@@ -132,7 +132,10 @@ int train_command(Options& options) {
     progress.heading(str("compared with ", options.compare[i]));
     RunContext other = context;
     other.options = compared[i];
-    if (result.kfac) other.options.kfac.grad_worker_frac = result.kfac->grad_worker_frac;
+    if (result.kfac) {
+      other.options.kfac.strategy = kfac::strategy_named(result.kfac->strategy);
+      other.options.kfac.grad_worker_frac = result.kfac->grad_worker_frac;
+    }
     if (other.options.budget.kind != BudgetRequest::Kind::none)
       other.options.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = result.budget_bytes};
     others.push_back({options.compare[i], train(other, progress, &interrupted)});

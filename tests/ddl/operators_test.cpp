@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include "core/error.h"
 #include "ddl/self.h"
 #include "ddl/thread_world.h"
 #include "tests/support/ddl_shapes.h"
@@ -108,6 +109,72 @@ TEST(OperatorsTest, DifferentShapesOfTheSameSizeEndInCommError) {
     const at::Tensor tensor = comm->communicator->rank() == 0 ? at::zeros({2, 3}) : at::zeros({3, 2});
     EXPECT_THROW(allreduce_(tensor, comm, Reduction::sum), CommError);
   });
+}
+
+/// Of mixed sign and magnitude.
+at::Tensor term(int64_t rank, int64_t count) {
+  return at::arange(count, at::kFloat).mul(0.37).add(rank).sin().mul(rank + 1);
+}
+
+TEST(OperatorsTest, ReduceGivesEachHomeTheBitsOfTheAllreduceAndLeavesTheRest) {
+  for (const auto& hosts : {by_host({1}), by_host({2}), by_host({3}), by_host({2, 1}), by_host({2, 2})}) {
+    on_ranks(hosts, [](const Comm& comm) {
+      const int64_t rank = comm->communicator->rank(), size = comm->communicator->size();
+      // Parts within, at and across the chunks of a MiB; one is empty, elements behind the last belong to nobody.
+      const std::vector<int64_t> ends{5, 5, 262'144, 300'000, 700'001};
+      std::vector<int64_t> homes;
+      for (size_t i = 0; i < ends.size(); ++i) homes.push_back(static_cast<int64_t>(i) % size);
+      const auto own = term(rank, 700'010);
+      auto everywhere = own.clone(), at_homes = own.clone();
+      allreduce_(everywhere, comm, Reduction::average);
+      reduce_(at_homes, comm, ends, homes, Reduction::average);
+      for (size_t i = 0; i < ends.size(); ++i) {
+        const int64_t begin = i == 0 ? 0 : ends[i - 1];
+        const auto& expected = homes[i] == rank ? everywhere : own;
+        EXPECT_TRUE(at::equal(at_homes.slice(0, begin, ends[i]), expected.slice(0, begin, ends[i]))) << i;
+      }
+      EXPECT_TRUE(at::equal(at_homes.slice(0, 700'001), own.slice(0, 700'001)));
+    });
+  }
+}
+
+TEST(OperatorsTest, AllreduceOf16BitsSumsInFloat32AndRoundsOnce) {
+  for (const auto type : {at::kHalf, at::kBFloat16}) {
+    for (const auto& hosts : {by_host({1}), by_host({3}), by_host({2, 2})}) {
+      for (const int64_t count : {0, 1, 7, 600'001}) {
+        on_ranks(hosts, [&](const Comm& comm) {
+          const int64_t size = comm->communicator->size();
+          auto vector = term(comm->communicator->rank(), count).to(type);
+          allreduce_vector_(vector, comm, Reduction::sum);
+          std::vector<at::Tensor> of_host(2, at::zeros({count}));
+          for (int64_t rank = 0; rank < size; ++rank) {
+            at::Tensor& partial = of_host[comm->communicator->hosts()[rank]];
+            partial = partial + term(rank, count).to(type).to(at::kFloat);
+          }
+          EXPECT_TRUE(at::equal(vector, (of_host[0] + of_host[1]).to(type))) << size << " ranks, " << count;
+        });
+      }
+    }
+  }
+}
+
+TEST(OperatorsTest, ReduceRefusesPartsThatAreNone) {
+  const Comm comm = make_comm(self_communicator());
+  auto vector = at::zeros({10});
+  EXPECT_THROW(reduce_(vector, comm, {4, 11}, {0, 0}, Reduction::sum), BadRequest);
+  EXPECT_THROW(reduce_(vector, comm, {4, 3}, {0, 0}, Reduction::sum), BadRequest);
+  EXPECT_THROW(reduce_(vector, comm, {4}, {1}, Reduction::sum), BadRequest);
+  EXPECT_THROW(reduce_(vector, comm, {4, 5}, {0}, Reduction::sum), c10::Error);
+  EXPECT_THROW(reduce_(at::zeros({10}, at::kDouble), comm, {4}, {0}, Reduction::sum), c10::Error);
+}
+
+TEST(OperatorsTest, ReduceNoticesThatRanksMeanOtherHomes) {
+  EXPECT_THROW(on_ranks(by_host({2}),
+                        [](const Comm& comm) {
+                          auto vector = at::zeros({10});
+                          reduce_(vector, comm, {10}, {comm->communicator->rank()}, Reduction::sum);
+                        }),
+               CommError);
 }
 
 }  // namespace

@@ -9,26 +9,13 @@
 #include "core/error.h"
 #include "kfac/adaptive_damping.h"
 #include "kfac/assignment.h"
+#include "kfac/placement.h"
+#include "kfac/strategy_choice.h"
+#include "kfac/traffic.h"
+#include "tests/kfac/shapes.h"
 
 namespace spillway::kfac {
 namespace {
-
-LayerShape linear(int64_t out, int64_t in, bool bias = false) {
-  LayerShape shape;
-  shape.out = out;
-  shape.in = in;
-  shape.bias = bias;
-  return shape;
-}
-
-LayerShape conv3(int64_t out, int64_t in, int64_t groups, bool bias, bool separable) {
-  auto shape = linear(out, in, bias);
-  shape.kind = LayerKind::conv3d;
-  shape.kernel = {3, 3, 3};
-  shape.groups = groups;
-  shape.separable = separable;
-  return shape;
-}
 
 std::vector<int64_t> owners(const std::vector<Assignment>& assignments) {
   std::vector<int64_t> all;
@@ -55,6 +42,8 @@ TEST(KfacOptionsTest, NamesTheFieldThatIsOutOfRange) {
   expect_refused({.grad_worker_frac = 0}, "grad_worker_frac");
   expect_refused({.grad_worker_frac = 1.5}, "grad_worker_frac");
   expect_refused({.grad_worker_frac = std::nan("")}, "grad_worker_frac");
+  expect_refused({.layer_grad_worker_fracs = {1, 0}}, "layer_grad_worker_fracs");
+  expect_refused({.placement = Placement::measured}, "placement");
   expect_refused({.factor_interval = 0}, "factor_interval");
   expect_refused({.inverse_interval = 0}, "inverse_interval");
   expect_refused({.factor_interval = 2, .inverse_interval = 5}, "4 or 6");
@@ -99,8 +88,13 @@ TEST(ScheduledTest, MultipliesByTheFactorsOfTheStepsThatHaveCome) {
 }
 
 TEST(KfacOptionsTest, ReadsTheNamesOfTheCommandLine) {
-  for (auto strategy : {Strategy::comm_opt, Strategy::mem_opt, Strategy::hybrid})
+  for (auto strategy : {Strategy::comm_opt, Strategy::mem_opt, Strategy::hybrid, Strategy::dp, Strategy::owner_reduce,
+                        Strategy::automatic})
     EXPECT_EQ(strategy_named(name(strategy)), strategy);
+  for (auto placement : {Placement::round_robin, Placement::lpt_time, Placement::lpt_memory, Placement::measured})
+    EXPECT_EQ(placement_named(name(placement)), placement);
+  for (auto dtype : {FactorDtype::fp32, FactorDtype::bf16, FactorDtype::fp16})
+    EXPECT_EQ(factor_dtype_named(name(dtype)), dtype);
   for (auto form : {ConvFactors::full, ConvFactors::separable, ConvFactors::automatic})
     EXPECT_EQ(conv_factors_named(name(form)), form);
   for (auto method : {Method::eigen, Method::plain, Method::pi}) EXPECT_EQ(method_named(name(method)), method);
@@ -110,6 +104,8 @@ TEST(KfacOptionsTest, ReadsTheNamesOfTheCommandLine) {
   EXPECT_THROW(convention_named("asdl"), BadRequest);
   EXPECT_THROW(strategy_named("best"), BadRequest);
   EXPECT_THROW(conv_factors_named("block"), BadRequest);
+  EXPECT_THROW(placement_named("greedy"), BadRequest);
+  EXPECT_THROW(factor_dtype_named("fp8"), BadRequest);
 }
 
 TEST(AdaptiveDampingTest, PredictsWhatTheQuadraticModelSays) {
@@ -152,7 +148,7 @@ TEST(LayerShapeTest, GoesSeparableOnlyWhereThereIsSomethingToSeparate) {
 
 TEST(AssignmentTest, ReproducesTheGridOfKaisaFigure4) {
   // W = 8, f = 1/2: four workers, each broadcasts to one receiver.
-  const auto plan = assign({linear(4, 4), linear(3, 3)}, 8, Strategy::hybrid, 0.5);
+  const auto plan = assign({linear(4, 4), linear(3, 3)}, 8, spread(Strategy::hybrid, 0.5));
   EXPECT_EQ(plan[0].owners.front(), 0);
   EXPECT_EQ(plan[0].workers, (std::vector<int64_t>{0, 2, 4, 6}));
   EXPECT_EQ(plan[0].worker_of, (std::vector<int64_t>{0, 0, 2, 2, 4, 4, 6, 6}));
@@ -164,9 +160,9 @@ TEST(AssignmentTest, ReproducesTheGridOfKaisaFigure4) {
 
 TEST(AssignmentTest, TurnsIntoCommOptAtOneAndMemOptAtOneOverWorld) {
   const std::vector<LayerShape> layers{linear(4, 4), linear(3, 3), linear(2, 2)};
-  for (const auto& layer : assign(layers, 4, Strategy::comm_opt, 1)) EXPECT_EQ(layer.workers.size(), 4u);
-  const auto one = assign(layers, 4, Strategy::mem_opt, 1);
-  const auto quarter = assign(layers, 4, Strategy::hybrid, 0.25);
+  for (const auto& layer : assign(layers, 4, spread(Strategy::comm_opt, 1))) EXPECT_EQ(layer.workers.size(), 4u);
+  const auto one = assign(layers, 4, spread(Strategy::mem_opt, 1));
+  const auto quarter = assign(layers, 4, spread(Strategy::hybrid, 0.25));
   for (size_t i = 0; i < layers.size(); ++i) {
     EXPECT_EQ(one[i].workers, one[i].owners.empty() ? std::vector<int64_t>{} : std::vector<int64_t>{one[i].owners[0]});
     EXPECT_EQ(one[i].worker_of, quarter[i].worker_of);
@@ -176,8 +172,8 @@ TEST(AssignmentTest, TurnsIntoCommOptAtOneAndMemOptAtOneOverWorld) {
 
 TEST(AssignmentTest, PutsTheFactorsOfALayerOnDifferentRanksOnlyForCommOpt) {
   const std::vector<LayerShape> layers{linear(5, 5)};
-  EXPECT_EQ(assign(layers, 2, Strategy::comm_opt, 1)[0].owners, (std::vector<int64_t>{0, 1}));
-  EXPECT_EQ(assign(layers, 2, Strategy::hybrid, 1)[0].owners, (std::vector<int64_t>{0, 0}));
+  EXPECT_EQ(assign(layers, 2, spread(Strategy::comm_opt, 1))[0].owners, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(assign(layers, 2, spread(Strategy::hybrid, 1))[0].owners, (std::vector<int64_t>{0, 0}));
 }
 
 TEST(AssignmentTest, HasExactlyTheAskedWorkersInDisjointBalancedBlocksForEveryWorld) {
@@ -186,7 +182,7 @@ TEST(AssignmentTest, HasExactlyTheAskedWorkersInDisjointBalancedBlocksForEveryWo
   for (int64_t world = 1; world <= 9; ++world)
     for (int64_t count = 1; count <= world; ++count)
       for (const auto& layer :
-           assign(layers, world, Strategy::hybrid, static_cast<double>(count) / static_cast<double>(world))) {
+           assign(layers, world, spread(Strategy::hybrid, static_cast<double>(count) / static_cast<double>(world)))) {
         ASSERT_EQ(static_cast<int64_t>(layer.workers.size()), count);
         ASSERT_TRUE(layer.is_worker(layer.owners.front()));
         ASSERT_TRUE(std::is_sorted(layer.workers.begin(), layer.workers.end()));
@@ -204,7 +200,7 @@ TEST(AssignmentTest, PlacesLongestProcessingTimeFirst) {
   // Costs 2·side³ with sides 1…6: 432 250 128 54 16 2. To two ranks: 432 | 250, +128, +54 = 432 | 432, +16 | +2.
   const std::vector<LayerShape> layers{linear(1, 1), linear(2, 2), linear(3, 3),
                                        linear(4, 4), linear(5, 5), linear(6, 6)};
-  EXPECT_EQ(owners(assign(layers, 2, Strategy::hybrid, 1)), (std::vector<int64_t>{1, 0, 1, 1, 1, 0}));
+  EXPECT_EQ(owners(assign(layers, 2, spread(Strategy::hybrid, 1))), (std::vector<int64_t>{1, 0, 1, 1, 1, 0}));
 }
 
 TEST(AssignmentTest, StaysWithinGrahamsBoundOfTheBestMakespan) {
@@ -228,23 +224,23 @@ TEST(AssignmentTest, StaysWithinGrahamsBoundOfTheBestMakespan) {
       for (ranks[i] = 0; ranks[i] < world; ++ranks[i]) search(i + 1);
     };
     search(0);
-    EXPECT_LE(makespan(owners(assign(layers, world, Strategy::hybrid, 1))),
+    EXPECT_LE(makespan(owners(assign(layers, world, spread(Strategy::hybrid, 1)))),
               best * (4.0 / 3 - 1.0 / (3.0 * static_cast<double>(world))));
   }
 }
 
 TEST(AssignmentTest, RefusesAnEmptyWorld) {
-  EXPECT_THROW(assign({linear(1, 1)}, 0, Strategy::hybrid, 1), BadRequest);
+  EXPECT_THROW(assign({linear(1, 1)}, 0, spread(Strategy::hybrid, 1)), BadRequest);
 }
 
 TEST(FactorBytesTest, IsFactorsEverywhereAndEigenbasesOnGradientWorkers) {
   const std::vector<LayerShape> layers{linear(3, 4, true), conv3(6, 4, 2, true, true)};
   const int64_t f0 = 5 * 5 + 3 * 3, e0 = f0 + 5 + 3;
   const int64_t f1 = 2 * (2 * 2 + 27 * 27 + 3 * 3), e1 = f1 + 2 * (2 + 27 + 3);
-  const auto all = bytes_per_rank(layers, assign(layers, 2, Strategy::hybrid, 1));
+  const auto all = bytes_per_rank(layers, assign(layers, 2, spread(Strategy::hybrid, 1)));
   EXPECT_EQ(all[0], (FactorBytes{4 * (f0 + f1), 4 * (e0 + e1), 4 * (f0 + f1)}));
   EXPECT_EQ(all[0], all[1]);
-  const auto half = bytes_per_rank(layers, assign(layers, 2, Strategy::mem_opt, 1), 8);
+  const auto half = bytes_per_rank(layers, assign(layers, 2, spread(Strategy::mem_opt, 1)), 8);
   EXPECT_EQ(half[0].eigenbases, 8 * e1) << "the costlier layer goes first, to rank 0";
   EXPECT_EQ(half[1].eigenbases, 8 * e0);
   EXPECT_EQ(half[0].factors, 8 * (f0 + f1));
@@ -266,7 +262,7 @@ TEST(FactorBytesTest, CountsWhatTheMethodHolds) {
 TEST(FactorTrafficTest, SendsTheValuesToTheOwnerOfTheReciprocal) {
   auto layer = linear(3, 4, true);
   layer.inverse = {Method::eigen, true};
-  const auto traffic = traffic_per_rank({layer}, assign({layer}, 2, Strategy::comm_opt, 1));
+  const auto traffic = traffic_per_rank({layer}, assign({layer}, 2, spread(Strategy::comm_opt, 1)));
   EXPECT_EQ(traffic[0].eigenbases, 4 * (3 * 3 + 15)) << "rank 0 owns A and takes G's vectors and the reciprocal";
   EXPECT_EQ(traffic[1].eigenbases, 4 * (5 * 5 + 5)) << "A's vectors, and A's values to form it";
 }
@@ -275,18 +271,9 @@ TEST(FactorBytesTest, FallsLinearlyWithTheShareOfGradientWorkers) {
   const std::vector<LayerShape> layers(8, linear(10, 20, true));
   const int64_t all_eigenbases = 8 * 4 * eigenbasis_elements(layers[0]);
   for (int64_t count : {1, 2, 4, 8})
-    for (const auto& rank : bytes_per_rank(layers, assign(layers, 8, Strategy::hybrid, static_cast<double>(count) / 8)))
+    for (const auto& rank :
+         bytes_per_rank(layers, assign(layers, 8, spread(Strategy::hybrid, static_cast<double>(count) / 8))))
       EXPECT_EQ(rank.eigenbases, all_eigenbases * count / 8);
-}
-
-TEST(FactorTrafficTest, TradesEigenbasesForGradients) {
-  const std::vector<LayerShape> layers{linear(3, 4, true)};
-  const auto all = traffic_per_rank(layers, assign(layers, 2, Strategy::hybrid, 1));
-  EXPECT_EQ(all[0], (FactorTraffic{4 * 34, 0, 0}));
-  EXPECT_EQ(all[1], (FactorTraffic{4 * 34, 4 * 42, 0}));
-  const auto one = traffic_per_rank(layers, assign(layers, 2, Strategy::mem_opt, 1));
-  EXPECT_EQ(one[1], (FactorTraffic{4 * 34, 0, 4 * 15}));
-  EXPECT_EQ(traffic_per_rank(layers, assign(layers, 1, Strategy::hybrid, 1))[0], FactorTraffic{});
 }
 
 }  // namespace spillway::kfac

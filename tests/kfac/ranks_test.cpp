@@ -1,145 +1,46 @@
-#include <gtest/gtest.h>
-#include <torch/nn.h>
-#include <torch/optim/sgd.h>
+#include <atomic>
+#include <limits>
 
-#include <functional>
-#include <mutex>
-#include <thread>
-
-#include "ddl/thread_world.h"
-#include "kfac/preconditioner.h"
+#include "core/error.h"
+#include "tests/kfac/rank_training.h"
 
 namespace spillway::kfac {
 namespace {
-
 namespace nn = torch::nn;
-
-constexpr int64_t kGlobalBatch = 12;
-constexpr int kSteps = 4;
-
-struct Outcome {
-  std::vector<at::Tensor> gradients;  ///< of the last step
-  FactorBytes bytes;
-  std::vector<LayerShape> shapes;
-  std::vector<Assignment> assignments;
-};
-
-// The models of all ranks are built under one lock: LibTorch's default generator is shared by the threads.
-nn::Sequential small_model() {
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
-  torch::manual_seed(5);
-  return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1)), nn::Tanh(),
-                        nn::Conv2d(nn::Conv2dOptions(4, 4, 3).groups(2).bias(false)), nn::Tanh(), nn::Flatten(),
-                        nn::Linear(4 * 3 * 3, 3));
 }
 
-at::Tensor global_batch() {
-  return at::arange(kGlobalBatch * 2 * 25, at::kFloat).mul(0.37).sin().view({-1, 2, 5, 5});
-}
-
-Outcome train(const KfacOptions& options, const ddl::Comm& comm, int64_t rank, int64_t world) {
-  auto model = small_model();
-  Kfac kfac(*model, options, comm);
-  torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1));
-  const auto x = global_batch().chunk(world)[static_cast<size_t>(rank)];
-  for (int i = 0; i < kSteps; ++i) {
-    sgd.zero_grad();
-    const auto loss = model->forward(x).pow(2).sum(1).mean();
-    kfac.watch(loss, x.size(0));
-    loss.backward();
-    std::vector<at::Tensor> gradients;
-    for (const auto& parameter : model->parameters()) gradients.push_back(parameter.grad());
-    if (comm) ddl::allreduce_(gradients, comm, ddl::Reduction::average);
-    kfac.step();
-    sgd.step();
-  }
-  Outcome outcome{{}, kfac.state_bytes(), {}, kfac.assignments()};
-  for (const auto& parameter : model->parameters()) outcome.gradients.push_back(parameter.grad().clone());
-  for (const auto& layer : kfac.layers()) outcome.shapes.push_back(layer.shape);
-  return outcome;
-}
-
-// Calls body(communicator, rank) on a thread a rank.
-void on_ranks(int world, const std::function<void(const ddl::Comm&, int)>& body) {
-  ddl::ThreadWorld threads(std::vector<int>(static_cast<size_t>(world), 0));
-  const int threads_before = at::get_num_threads();
-  std::vector<std::shared_ptr<ddl::Communicator>> communicators;
-  for (int rank = 0; rank < world; ++rank) communicators.push_back(threads.communicator(rank));
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(world));
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < world; ++rank)
-    ranks.emplace_back([&, rank] {
-      const auto i = static_cast<size_t>(rank);
-      try {
-        at::set_num_threads(1);  // the same split of every sum on every rank
-        body(ddl::make_comm(communicators[i]), rank);
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    });
-  for (auto& thread : ranks) thread.join();
-  at::set_num_threads(threads_before);
-  for (const auto& error : errors)
-    if (error) std::rethrow_exception(error);
-}
-
-// Every rank's outcome.
-std::vector<Outcome> train_on(int world, const KfacOptions& options) {
-  std::vector<Outcome> outcomes(static_cast<size_t>(world));
-  on_ranks(world, [&](const ddl::Comm& comm, int rank) {
-    outcomes[static_cast<size_t>(rank)] = train(options, comm, rank, world);
-  });
-  return outcomes;
-}
-
-void expect_bit_equal(const Outcome& a, const Outcome& b, const std::string& what) {
-  ASSERT_EQ(a.gradients.size(), b.gradients.size());
-  for (size_t i = 0; i < a.gradients.size(); ++i) EXPECT_TRUE(a.gradients[i].equal(b.gradients[i])) << what << ' ' << i;
-}
-
-KfacOptions options_for(Strategy strategy, double fraction, ConvFactors form = ConvFactors::full) {
-  return {.strategy = strategy,
-          .grad_worker_frac = fraction,
-          .factor_interval = 2,
-          .inverse_interval = 2,
-          .conv_factors = form};
-}
-
-}  // namespace
-
-TEST(KfacRanksTest, GivesTheGradientOfOneProcessOnAnyNumberOfRanks) {
+TEST(KfacRanksTest, GivesTheGradientOfOneProcessUnderEveryExactStrategyOnAnyNumberOfRanks) {
   for (auto form : {ConvFactors::full, ConvFactors::separable}) {
     const auto single = train(options_for(Strategy::hybrid, 1, form), {}, 0, 1);
     for (int world : {1, 2, 3, 4})
-      for (const auto& rank : train_on(world, options_for(Strategy::hybrid, 0.5, form)))
-        for (size_t i = 0; i < single.gradients.size(); ++i)
-          EXPECT_TRUE(at::allclose(rank.gradients[i], single.gradients[i], 1e-3,
-                                   1e-4 * single.gradients[i].abs().max().item<double>()))
-              << world << " ranks, parameter " << i;
+      for (const auto& options : exact_strategies(world, form))
+        for (const auto& rank : train_on(world, options)) expect_close(rank, single, 1e-3, describe(options, world));
   }
 }
 
 TEST(KfacRanksTest, GivesEveryRankTheSameBits) {
-  for (int world : {2, 3, 4}) {
-    const auto outcomes = train_on(world, options_for(Strategy::hybrid, 0.5));
-    for (const auto& outcome : outcomes) expect_bit_equal(outcomes[0], outcome, std::to_string(world) + " ranks");
-  }
+  for (int world : {2, 3, 4})
+    for (auto strategy : {Strategy::hybrid, Strategy::owner_reduce, Strategy::dp}) {
+      const auto outcomes = train_on(world, options_for(strategy, 1.0 / world));
+      for (const auto& outcome : outcomes) expect_bit_equal(outcomes[0], outcome, describe(outcome.options, world));
+    }
 }
 
-TEST(KfacRanksTest, GivesTheSameBitsUnderEveryStrategyAndShareOfWorkers) {
-  for (int world : {2, 3, 4}) {
-    const auto reference = train_on(world, options_for(Strategy::comm_opt, 1))[0];
-    expect_bit_equal(reference, train_on(world, options_for(Strategy::mem_opt, 1))[0], "mem_opt");
-    for (double fraction : {0.25, 0.5, 0.75, 1.0})
-      expect_bit_equal(reference, train_on(world, options_for(Strategy::hybrid, fraction))[0],
-                       std::to_string(fraction) + " of " + std::to_string(world));
+TEST(KfacRanksTest, GivesTheSameBitsUnderEveryExactStrategyPlacementAndShareOfWorkers) {
+  for (const std::vector<int>& hosts : {std::vector{0, 0}, {0, 0, 0}, {0, 0, 0, 0}, {0, 0, 1}, {0, 1, 0, 1}}) {
+    const auto world = static_cast<int64_t>(hosts.size());
+    const auto reference = train_on(hosts, options_for(Strategy::comm_opt))[0];
+    for (auto options : exact_strategies(world)) {
+      expect_bit_equal(reference, train_on(hosts, options)[0], describe(options, world));
+      options.placement = Placement::round_robin;
+      expect_bit_equal(reference, train_on(hosts, options)[0], describe(options, world));
+    }
   }
 }
 
 TEST(KfacRanksTest, DoesSoWithEveryMethodAndConvention) {
   const auto with = [](Strategy strategy, int variant) {
-    auto options = options_for(strategy, 0.5, variant % 2 ? ConvFactors::separable : ConvFactors::full);
+    auto options = options_for(strategy, 1.0 / 3, variant % 2 ? ConvFactors::separable : ConvFactors::full);
     options.precompute_outer = variant < 2;
     options.method = variant < 2 ? Method::eigen : variant < 4 ? Method::pi : Method::plain;
     options.convention = variant < 2 ? Convention::kaisa : variant < 4 ? Convention::dp_kfac : Convention::fisher;
@@ -147,7 +48,7 @@ TEST(KfacRanksTest, DoesSoWithEveryMethodAndConvention) {
   };
   for (int variant = 0; variant < 6; ++variant) {
     const auto reference = train_on(3, with(Strategy::mem_opt, variant));
-    for (auto strategy : {Strategy::comm_opt, Strategy::hybrid})
+    for (auto strategy : {Strategy::comm_opt, Strategy::hybrid, Strategy::owner_reduce})
       for (const auto& outcome : train_on(3, with(strategy, variant)))
         expect_bit_equal(reference[0], outcome, std::string(name(strategy)) + " variant " + std::to_string(variant));
   }
@@ -155,7 +56,7 @@ TEST(KfacRanksTest, DoesSoWithEveryMethodAndConvention) {
 
 TEST(KfacRanksTest, AdaptsTheDampingAlikeFromTheMeanOfTheLosses) {
   std::vector<double> scales(2);
-  on_ranks(2, [&](const ddl::Comm& comm, int rank) {
+  on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
     auto model = small_model();
     Kfac kfac(*model, {}, comm);
     const auto loss = model->forward(global_batch()).pow(2).sum(1).mean();
@@ -170,16 +71,80 @@ TEST(KfacRanksTest, AdaptsTheDampingAlikeFromTheMeanOfTheLosses) {
 }
 
 TEST(KfacRanksTest, HoldsExactlyTheBytesOfTheFormulaOnEveryRank) {
-  for (double fraction : {0.25, 0.5, 1.0}) {
-    auto options = options_for(Strategy::hybrid, fraction, ConvFactors::separable);
-    options.precompute_outer = fraction == 0.5;
+  auto all = exact_strategies(4, ConvFactors::separable);
+  all.push_back(options_for(Strategy::dp, 1, ConvFactors::separable));
+  for (auto& options : all) {
+    options.precompute_outer = options.grad_worker_frac == 0.5;
     const auto outcomes = train_on(4, options);
     const auto expected = bytes_per_rank(outcomes[0].shapes, outcomes[0].assignments);
     for (size_t rank = 0; rank < outcomes.size(); ++rank) {
-      EXPECT_EQ(outcomes[rank].bytes.factors, expected[rank].factors);
-      EXPECT_EQ(outcomes[rank].bytes.eigenbases, expected[rank].eigenbases);
+      EXPECT_EQ(outcomes[rank].bytes.factors, expected[rank].factors) << describe(options, 4);
+      EXPECT_EQ(outcomes[rank].bytes.eigenbases, expected[rank].eigenbases) << describe(options, 4);
     }
   }
+}
+
+TEST(KfacRanksTest, GivesEachLayerItsOwnShareOfWorkersWithoutChangingABit) {
+  auto options = options_for(Strategy::owner_reduce);
+  options.layer_grad_worker_fracs = {1, 0.25, 0.5};
+  const auto outcomes = train_on(4, options);
+  EXPECT_EQ(outcomes[0].assignments[1].workers.size(), 1u);
+  expect_bit_equal(train_on(4, options_for(Strategy::comm_opt))[0], outcomes[3], "shares by layer");
+}
+
+TEST(KfacRanksTest, WeighsRanksByTheSamplesThatTheySaw) {
+  const auto single = train(options_for(Strategy::hybrid), {}, 0, 1);
+  for (const std::vector<int64_t>& samples : {std::vector<int64_t>{7, 5}, {2, 9, 1}, {5, 0, 7}, {0, 12, 0}})
+    for (auto strategy : {Strategy::comm_opt, Strategy::owner_reduce}) {
+      const auto world = static_cast<int>(samples.size());
+      const auto outcomes = train_on(world, options_for(strategy), {.samples = samples});
+      for (const auto& rank : outcomes) expect_close(rank, single, 1e-3, describe(rank.options, world));
+    }
+}
+
+TEST(KfacRanksTest, KeepsItsFactorsInAStepInWhichNobodyHasASample) {
+  on_threads({0, 0}, [](const ddl::Comm& comm, int64_t rank) {
+    auto model = small_model();
+    Kfac kfac(*model, {.strategy = Strategy::hybrid}, comm);
+    const auto step = [&](const at::Tensor& x) {
+      model->zero_grad();
+      at::Tensor loss;
+      if (x.defined()) loss = model->forward(x).pow(2).sum(1).mean();
+      kfac.watch(loss, x.defined() ? x.size(0) : 0);
+      if (loss.defined()) loss.backward();
+      average_gradients(*model, comm, 1);
+      kfac.step();
+    };
+    step(share_of({}, rank, 2));
+    const auto before = kfac.factors(0)[0].clone();
+    step({});
+    EXPECT_TRUE(kfac.factors(0)[0].equal(before));
+    EXPECT_EQ(kfac.counters().dropped_factors, 0);
+  });
+}
+
+TEST(KfacRanksTest, KeepsTheGradientOfALayerThatNeverRanOnAnyRank) {
+  for (auto strategy : {Strategy::hybrid, Strategy::owner_reduce, Strategy::dp})
+    for (auto dtype : {FactorDtype::fp32, FactorDtype::fp16})
+      on_threads({0, 0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+        nn::Module model;
+        auto running = model.register_module("running", small_model());
+        auto idle = model.register_module("idle", nn::Linear(3, 2));
+        auto options = options_for(strategy);
+        options.factor_dtype = dtype;
+        options.kl_clip = std::numeric_limits<double>::infinity();
+        Kfac kfac(model, options, comm);
+        // The last layer has a gradient from elsewhere, and is no part of the loss.
+        const auto x = share_of({}, rank, 3);
+        const auto loss = running->forward(x).pow(2).sum(1).mean();
+        kfac.watch(loss, x.size(0));
+        loss.backward();
+        for (auto& parameter : idle->parameters()) parameter.mutable_grad() = at::full_like(parameter, 3);
+        average_gradients(model, comm, 1);
+        kfac.step();
+        for (const auto& parameter : idle->parameters())
+          EXPECT_TRUE(parameter.grad().equal(at::full_like(parameter, 3)));
+      });
 }
 
 TEST(KfacRanksTest, RefusesDoublesBetweenRanks) {
@@ -188,6 +153,54 @@ TEST(KfacRanksTest, RefusesDoublesBetweenRanks) {
   nn::Linear linear(2, 2);
   linear->to(at::kDouble);
   EXPECT_THROW((Kfac{*linear, {}, comm}), c10::Error);
+}
+
+TEST(KfacRanksTest, RefusesOtherLayersOrAnotherDistributionOnEveryRank) {
+  std::atomic<int> refusals = 0;
+  const auto count_refusals = [&](const ddl::Comm& comm, nn::Sequential model, const KfacOptions& options) {
+    try {
+      Kfac kfac(*model, options, comm);
+    } catch (const BadRequest& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 1 of 2"), std::string::npos) << error.what();
+      ++refusals;
+    }
+  };
+  on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+    count_refusals(comm, nn::Sequential(nn::Linear(2, 3 + rank), nn::Linear(3 + rank, 1)), {});
+  });
+  EXPECT_EQ(refusals, 2) << "shapes";
+  on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+    nn::Sequential model(nn::Linear(2, 3));
+    if (rank == 1) model->push_back(nn::Linear(3, 1));
+    count_refusals(comm, model, {});
+  });
+  EXPECT_EQ(refusals, 4) << "numbers";
+  on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+    count_refusals(comm, nn::Sequential(nn::Linear(2, 3)),
+                   {.strategy = rank == 0 ? Strategy::hybrid : Strategy::owner_reduce});
+  });
+  EXPECT_EQ(refusals, 6) << "strategies";
+}
+
+TEST(KfacRanksTest, RefusesAShareThatIsNone) {
+  on_threads({0, 0}, [](const ddl::Comm& comm, int64_t) {
+    EXPECT_THROW(Kfac(*small_model(), options_for(Strategy::hybrid, 0.3), comm), BadRequest);
+  });
+}
+
+TEST(KfacRanksTest, PlacesByTheSecondsThatRank0Measured) {
+  std::vector<std::vector<Assignment>> plans(2);
+  on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+    auto options = options_for(Strategy::hybrid);
+    options.placement = Placement::measured;
+    options.decomposition_seconds = [rank](int64_t side, int64_t) {
+      return rank == 0 ? static_cast<double>(side) : 1 / static_cast<double>(side);
+    };
+    plans[static_cast<size_t>(rank)] = Kfac(*small_model(), options, comm).assignments();
+  });
+  for (size_t l = 0; l < 3; ++l) EXPECT_EQ(plans[0][l].owners, plans[1][l].owners);
+  // Sides 19 + 4, 2 · (18 + 2), 37 + 3 by rank 0's clock: the last two are the costliest.
+  EXPECT_NE(plans[0][1].owners, plans[0][2].owners);
 }
 
 }  // namespace spillway::kfac

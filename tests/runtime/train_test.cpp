@@ -98,6 +98,21 @@ TEST(GradWorkerChoiceTest, TakesFewerWhenCopiesOfEigenbasesWouldOutlastCompute) 
   EXPECT_EQ(choose_grad_worker_frac(in).grad_worker_frac, 1);
 }
 
+TEST(GradWorkerChoiceTest, TakesTheStrategyThatTheBudgetAsksFor) {
+  GradWorkerInputs in = inputs_for(kUnlimitedBytes);
+  in.options.strategy = kfac::Strategy::automatic;
+  // Without a budget messages alone count, and factors that only their owners need are the fewest.
+  EXPECT_NE(choose_grad_worker_frac(in).reason.find(kfac::name(choose_grad_worker_frac(in).strategy)),
+            std::string::npos);
+  in.budget_bytes = 60 << 20;
+  in.copy_bytes_per_second = 1e9;
+  in.broadcast_bytes_per_second = 1e10;
+  const GradWorkerChoice tight = choose_grad_worker_frac(in);
+  EXPECT_EQ(tight.strategy, kfac::Strategy::owner_reduce) << tight.reason;
+  in.options.strategy = kfac::Strategy::hybrid;
+  EXPECT_EQ(choose_grad_worker_frac(in).strategy, kfac::Strategy::hybrid);
+}
+
 TEST(ResolveBudgetTest, MeansASharesBytesAndRefusesWhatIsBelowTheFloor) {
   Observation observed{
       .peak_bytes = 1000, .floor_bytes = 400, .floor_operator = "aten::conv", .floor_operator_bytes = 300};

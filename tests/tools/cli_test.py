@@ -233,6 +233,11 @@ class BadInput(Case):
         self.refused(2, "leave out --kfac", "--device cpu", args=["train", *SMALL, "--device", "cuda", "--kfac"])
         self.refused(2, "sgd, adam, adamw or lamb", args=["train", *SMALL, "--optimizer", "lion"])
         self.refused(2, "allowed with 1 rank(s)", args=["train", *SMALL, "--kfac", "--grad-worker-frac", "0.3"])
+        self.refused(2, "auto", args=["train", *SMALL, "--kfac", "--kfac-strategy", "auto", "--grad-worker-frac", "1"])
+        self.refused(2, "owner_reduce", args=["train", *SMALL, "--kfac", "--kfac-strategy", "best"])
+        self.refused(2, "lpt-memory", args=["train", *SMALL, "--kfac", "--placement", "greedy"])
+        self.refused(2, "decomposition_seconds", args=["train", *SMALL, "--kfac", "--placement", "measured"])
+        self.refused(2, "bf16", args=["train", *SMALL, "--kfac", "--factor-dtype", "fp8"])
         self.refused(2, "lr", args=["train", *SMALL, "--lr", "-1"])
 
     def test_a_host_budget_that_is_too_small_and_disks_that_cannot_be_used(self):
@@ -361,6 +366,30 @@ class Ranks(Case):
         self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
         self.assertIn("f=", tight["kfac"]["reason"])
         self.assertGreater(whole["allreduce"]["bytes_per_step"], 0)
+
+    def test_two_ranks_agree_under_every_exact_strategy_and_not_with_dp(self):
+        def result(*options):
+            return self.result(*SMALL, "--kfac", *options, ranks=2)
+
+        whole = result("--kfac-strategy", "comm_opt")
+        owner = result("--kfac-strategy", "owner_reduce", "--grad-worker-frac", "0.5", "--placement", "round-robin")
+        chosen = result("--kfac-strategy", "auto")
+        for other in (owner, chosen):
+            self.assertEqual(other["weights_sha256"], whole["weights_sha256"])
+        self.assertLess(owner["kfac"]["state_bytes"], whole["kfac"]["state_bytes"])
+        self.assertIn(chosen["kfac"]["strategy"], ("comm_opt", "hybrid", "owner_reduce"))
+        self.assertIn("f=", chosen["kfac"]["reason"])
+        for options in (["--kfac-strategy", "dp"], ["--factor-dtype", "bf16"]):
+            self.assertNotEqual(result(*options)["weights_sha256"], whole["weights_sha256"])
+
+    def test_ranks_resume_together_where_factors_are_on_their_owner_alone(self):
+        options = [*OTHERS["bert-base"], "--deterministic", "--kfac", "--kfac-strategy", "owner_reduce",
+                   "--grad-worker-frac", "0.5", "--factor-interval", "3", "--inverse-interval", "3"]
+        folder = self.folder / "checkpoints"
+        whole = self.result(*options, "--steps", "4", ranks=2)
+        self.result(*options, "--steps", "2", "--checkpoint", folder, ranks=2)
+        second = self.result(*options, "--steps", "4", "--checkpoint", folder, "--resume", ranks=2)
+        self.assertEqual(second["weights_sha256"], whole["weights_sha256"])
 
     def test_running_statistics_are_those_of_all_ranks(self):
         def running_mean(ranks, batch):

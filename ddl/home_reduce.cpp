@@ -1,0 +1,257 @@
+#include "ddl/home_reduce.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <array>
+
+#include "core/error.h"
+#include "ddl/agreement.h"
+
+namespace spillway::ddl {
+namespace {
+
+constexpr int64_t kChunkBytes = int64_t{1} << 20;
+constexpr int64_t kLeastChunkBytes = int64_t{1} << 16;
+constexpr int64_t kMostScratchBytes = int64_t{8} << 20;
+/// Few enough to stay in the first-level cache beside one block of a term.
+constexpr int64_t kBlock = 1024;
+
+int peer_of(const Communicator& comm, int step) {
+  return (comm.rank() + step + comm.size()) % comm.size();
+}
+
+/// A vector and how it is cut; cheap to copy.
+struct Cut {
+  Communicator& comm;
+  std::span<std::byte> data;
+  int64_t bytes;  // of an element
+  std::span<const HomePart> parts;
+  std::span<std::byte> scratch;
+
+  std::span<std::byte> bytes_of(Range range) const { return data.subspan(range.begin * bytes, range.size() * bytes); }
+  bool at_home(const HomePart& part) const { return part.home == comm.rank(); }
+};
+
+constexpr Stage kScatter{.collective = "reduce-scatter", .level = 1, .levels = 1, .stage = 1};
+constexpr Stage kGather{.collective = "all-gather", .level = 1, .levels = 1, .stage = 2};
+
+void post_scatter(const Cut& cut, Tag tag, std::vector<Request>& requests) {
+  int64_t used = 0;
+  for (const HomePart& part : cut.parts) {
+    const int64_t size = part.range.size() * cut.bytes;
+    for (int step = 1; cut.at_home(part) && step < cut.comm.size(); ++step, used += size)
+      requests.push_back(cut.comm.receive(peer_of(cut.comm, -step), tag, cut.scratch.subspan(used, size)));
+    if (!cut.at_home(part)) requests.push_back(cut.comm.send(part.home, tag, cut.bytes_of(part.range)));
+  }
+}
+
+void post_gather(const Cut& cut, Tag tag, std::vector<Request>& requests) {
+  for (const HomePart& part : cut.parts) {
+    if (!cut.at_home(part)) requests.push_back(cut.comm.receive(part.home, tag, cut.bytes_of(part.range)));
+    for (int step = 1; cut.at_home(part) && step < cut.comm.size(); ++step)
+      requests.push_back(cut.comm.send(peer_of(cut.comm, step), tag, cut.bytes_of(part.range)));
+  }
+}
+
+// y = Σ_r x_r host by host, then z = Σ_h y_h: Allreduce's order.
+template <class T>
+void add_up(const std::vector<int>& hosts, T* own, const std::vector<const T*>& terms, int64_t count, float divisor) {
+  const int host_count = *std::max_element(hosts.begin(), hosts.end()) + 1;
+  std::array<float, kBlock> total;
+  std::array<float, kBlock> of_host;
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t size = std::min(kBlock, count - begin);
+    for (int host = 0; host < host_count; ++host) {
+      bool first = true;
+      for (size_t rank = 0; rank < terms.size(); ++rank) {
+        if (hosts[rank] != host) continue;
+        const T* term = terms[rank] + begin;
+        for (int64_t k = 0; k < size; ++k)
+          of_host[k] = first ? static_cast<float>(term[k]) : of_host[k] + static_cast<float>(term[k]);
+        first = false;
+      }
+      for (int64_t k = 0; k < size; ++k) total[k] = host == 0 ? of_host[k] : total[k] + of_host[k];
+    }
+    for (int64_t k = 0; k < size; ++k) own[begin + k] = static_cast<T>(total[k] / divisor);
+  }
+}
+
+template <class T>
+void sum_at_home(const Cut& cut, float divisor) {
+  const auto* incoming = reinterpret_cast<const T*>(cut.scratch.data());
+  std::vector<const T*> terms(static_cast<size_t>(cut.comm.size()));
+  for (const HomePart& part : cut.parts) {
+    if (!cut.at_home(part)) continue;
+    auto* own = reinterpret_cast<T*>(cut.bytes_of(part.range).data());
+    terms[static_cast<size_t>(cut.comm.rank())] = own;
+    for (int step = 1; step < cut.comm.size(); ++step, incoming += part.range.size())
+      terms[static_cast<size_t>(peer_of(cut.comm, -step))] = incoming;
+    add_up(cut.comm.hosts(), own, terms, part.range.size(), divisor);
+  }
+}
+
+void sum_at_home(const Cut& cut, Element element, float divisor) {
+  if (element == Element::float32) return sum_at_home<float>(cut, divisor);
+  if (element == Element::bfloat16) return sum_at_home<c10::BFloat16>(cut, divisor);
+  sum_at_home<c10::Half>(cut, divisor);
+}
+
+void run(const Cut& cut, Element element, bool everyone, float divisor) {
+  std::vector<Request> requests;
+  post_scatter(cut, Tag::reduce, requests);
+  cut.comm.wait(requests, kScatter);
+  sum_at_home(cut, element, divisor);
+  if (!everyone) return;
+  requests.clear();
+  post_gather(cut, Tag::gather, requests);
+  cut.comm.wait(requests, kGather);
+}
+
+void validate(const Communicator& comm, int64_t count, std::span<const HomePart> parts) {
+  int64_t end = 0;
+  for (const HomePart& part : parts) {
+    const auto [begin, part_end] = part.range;
+    if (begin < end || part_end < begin || part_end > count || part.home < 0 || part.home >= comm.size())
+      throw BadRequest(str("[ddl] reduce_at_homes: part [", begin, ", ", part_end, ") at home ", part.home,
+                           "; allowed: "
+                           "ascending parts of ",
+                           count, " elements, homes from 0 to ", comm.size() - 1));
+    end = part_end;
+  }
+}
+
+/// The parts of elements [begin, end), counted from `begin`.
+std::vector<HomePart> within(std::span<const HomePart> parts, int64_t begin, int64_t end) {
+  std::vector<HomePart> inside;
+  for (const HomePart& part : parts) {
+    const Range range{std::max(part.range.begin, begin) - begin, std::min(part.range.end, end) - begin};
+    if (range.size() > 0) inside.push_back({range, part.home});
+  }
+  return inside;
+}
+
+void check_alike(Communicator& comm, int64_t count, Element element, bool everyone, Reduction reduction,
+                 std::span<const HomePart> parts) {
+  uint64_t signature = hash_in(hash_in(kHashSeed, static_cast<uint64_t>(element)), everyone);
+  signature = hash_in(signature, static_cast<uint64_t>(reduction));
+  for (const HomePart& part : parts)
+    signature = hash_in(hash_in(hash_in(signature, part.range.begin), part.range.end), part.home);
+  agree(comm, {Operation::reduce, -1, count, signature});
+}
+
+int64_t scratch_elements(const Communicator& comm, std::span<const HomePart> parts) {
+  int64_t own = 0;
+  for (const HomePart& part : parts) own += part.home == comm.rank() ? part.range.size() : 0;
+  return own * (comm.size() - 1);
+}
+
+int64_t chunk_bytes(const Communicator& comm) {
+  return std::clamp(kMostScratchBytes / std::max(1, comm.size() - 1), kLeastChunkBytes, kChunkBytes);
+}
+
+void require_scratch(std::span<std::byte> scratch, int64_t needed) {
+  if (static_cast<int64_t>(scratch.size()) < needed)
+    throw BadRequest(str("[ddl] a reduction with ", scratch.size(), " bytes of scratch; required: ", needed));
+}
+
+float divisor_of(const Communicator& comm, Reduction reduction) {
+  return reduction == Reduction::average ? static_cast<float>(comm.size()) : 1.0f;
+}
+
+}  // namespace
+
+int64_t element_bytes(Element element) {
+  return element == Element::float32 ? 4 : 2;
+}
+
+std::vector<HomePart> equal_parts(int64_t count, int size) {
+  std::vector<HomePart> parts;
+  for (int rank = 0; rank < size; ++rank) {
+    const Range range{count * rank / size, count * (rank + 1) / size};
+    if (range.size() > 0) parts.push_back({range, rank});
+  }
+  return parts;
+}
+
+int64_t home_scratch_bytes(const Communicator& comm, int64_t count, Element element, std::span<const HomePart> parts) {
+  int64_t most = 0;
+  const int64_t step = chunk_bytes(comm) / element_bytes(element);
+  for (int64_t begin = 0; begin < count; begin += step)
+    most = std::max(most, scratch_elements(comm, within(parts, begin, std::min(begin + step, count))));
+  return most * element_bytes(element);
+}
+
+void reduce_at_homes(Communicator& comm, std::span<std::byte> data, Element element, std::span<const HomePart> parts,
+                     Reduction reduction, std::span<std::byte> scratch) {
+  const int64_t bytes = element_bytes(element), count = static_cast<int64_t>(data.size()) / bytes;
+  validate(comm, count, parts);
+  require_scratch(scratch, home_scratch_bytes(comm, count, element, parts));
+  check_alike(comm, count, element, false, reduction, parts);
+  const int64_t step = chunk_bytes(comm) / bytes;
+  for (int64_t begin = 0; begin < count; begin += step) {
+    const int64_t end = std::min(begin + step, count);
+    const auto inside = within(parts, begin, end);
+    run({comm, data.subspan(begin * bytes, (end - begin) * bytes), bytes, inside, scratch}, element, false,
+        divisor_of(comm, reduction));
+  }
+}
+
+int64_t flat_scratch_bytes(const Communicator& comm, int64_t count, Element element) {
+  const int64_t longest = std::min(count, kChunkBytes / element_bytes(element));
+  return (longest / comm.size() + 1) * (comm.size() - 1) * element_bytes(element);
+}
+
+void allreduce_flat(Communicator& comm, std::span<std::byte> data, Element element, Reduction reduction,
+                    std::span<std::byte> scratch) {
+  const int64_t bytes = element_bytes(element), count = static_cast<int64_t>(data.size()) / bytes;
+  require_scratch(scratch, flat_scratch_bytes(comm, count, element));
+  check_alike(comm, count, element, true, reduction, {});
+  for (int64_t begin = 0; begin < count; begin += kChunkBytes / bytes) {
+    const int64_t size = std::min(kChunkBytes / bytes, count - begin);
+    const auto parts = equal_parts(size, comm.size());
+    run({comm, data.subspan(begin * bytes, size * bytes), bytes, parts, scratch}, element, true,
+        divisor_of(comm, reduction));
+  }
+}
+
+std::vector<HomePart> flat_parts(int64_t count, int size, Element element) {
+  std::vector<HomePart> parts;
+  const int64_t chunk = kChunkBytes / element_bytes(element);
+  for (int64_t begin = 0; begin < count; begin += chunk)
+    for (const HomePart& part : equal_parts(std::min(chunk, count - begin), size))
+      parts.push_back({{part.range.begin + begin, part.range.end + begin}, part.home});
+  return parts;
+}
+
+PendingReduction::PendingReduction(Communicator& comm, std::span<std::byte> data, Element element,
+                                   std::span<const HomePart> parts, std::span<std::byte> scratch)
+    : comm_(comm), data_(data), element_(element), parts_(parts), scratch_(scratch) {
+  const int64_t bytes = element_bytes(element);
+  validate(comm, static_cast<int64_t>(data.size()) / bytes, parts);
+  require_scratch(scratch, scratch_bytes(comm, element, parts));
+  post_scatter({comm_, data_, bytes, parts_, scratch_}, Tag::early_reduce, requests_);
+}
+
+int64_t PendingReduction::scratch_bytes(const Communicator& comm, Element element, std::span<const HomePart> parts) {
+  return scratch_elements(comm, parts) * element_bytes(element);
+}
+
+bool PendingReduction::arrived() {
+  return comm_.test(requests_, gathering_ ? kGather : kScatter);
+}
+
+void PendingReduction::wait() {
+  comm_.wait(requests_, gathering_ ? kGather : kScatter);
+}
+
+void PendingReduction::gather(bool everyone, Reduction reduction) {
+  const Cut cut{comm_, data_, element_bytes(element_), parts_, scratch_};
+  sum_at_home(cut, element_, divisor_of(comm_, reduction));
+  requests_.clear();
+  gathering_ = true;
+  if (everyone) post_gather(cut, Tag::early_gather, requests_);
+}
+
+}  // namespace spillway::ddl

@@ -1,0 +1,176 @@
+// Factors that leave while backward goes on.
+#include "kfac/early_reduction.h"
+
+#include "tests/kfac/rank_training.h"
+#include "tests/kfac/shapes.h"
+#include "tests/support/ddl_delayed_transport.h"
+
+namespace spillway::kfac {
+namespace {
+
+namespace nn = torch::nn;
+
+KfacOptions overlapped(KfacOptions options) {
+  options.overlap_factors = true;
+  return options;
+}
+
+// Messages leave after random delays, so that buckets arrive at other layers each time.
+void on_late_threads(const std::vector<int>& hosts, unsigned seed,
+                     const std::function<void(const ddl::Comm&, int64_t)>& body) {
+  ddl::ThreadWorld threads(hosts);
+  std::vector<std::shared_ptr<ddl::Communicator>> communicators;
+  for (int rank = 0; rank < threads.size(); ++rank)
+    communicators.push_back(std::make_shared<ddl::Communicator>(
+        std::make_unique<ddl::testing::DelayedTransport>(threads.transport(rank), 31 * seed + rank)));
+  on_communicators(communicators, body);
+}
+
+std::vector<Outcome> train_late(const std::vector<int>& hosts, const KfacOptions& options, const Course& course,
+                                unsigned seed) {
+  std::vector<Outcome> outcomes(hosts.size());
+  on_late_threads(hosts, seed, [&](const ddl::Comm& comm, int64_t rank) {
+    outcomes[static_cast<size_t>(rank)] = train(options, comm, rank, static_cast<int64_t>(hosts.size()), course);
+  });
+  return outcomes;
+}
+
+}  // namespace
+
+TEST(EarlyReductionTest, GivesTheBitsOfTheReductionAfterBackward) {
+  for (const std::vector<int>& hosts : {std::vector{0, 0}, {0, 0, 0}, {0, 1, 0, 1}})
+    for (const auto& options : exact_strategies(static_cast<int64_t>(hosts.size()))) {
+      const auto after = train_on(hosts, options);
+      for (unsigned seed : {1, 2}) {
+        const auto early = train_late(hosts, overlapped(options), {}, seed);
+        for (size_t rank = 0; rank < hosts.size(); ++rank)
+          expect_bit_equal(after[rank], early[rank], describe(options, static_cast<int64_t>(hosts.size())));
+      }
+    }
+}
+
+// Four layers, a bucket each but for the middle two; staged in several orders.
+TEST(EarlyReductionTest, KeepsManyBucketsInOrderWhateverArrivesWhen) {
+  const std::vector<LayerShape> shapes{linear(3, 5, true), linear(400, 300), linear(2, 7), linear(500, 200)};
+  for (auto strategy : {Strategy::hybrid, Strategy::owner_reduce})
+    for (const auto& order : {std::vector<size_t>{3, 2, 1, 0}, {0, 1, 2, 3}, {2, 3, 2, 0, 1}})
+      for (unsigned seed = 0; seed < 3; ++seed) {
+        const auto plan = assign(shapes, 3, {.strategy = strategy});
+        const auto size = [&](size_t l) { return sent_elements(shapes[l], FactorDtype::fp32); };
+        const std::vector<FactorBucket> buckets{{0, 1, size(0)}, {1, 3, size(1) + size(2)}, {3, 4, size(3)}};
+        on_late_threads({0, 0, 0}, seed, [&](const ddl::Comm& comm, int64_t rank) {
+          const Exchange exchange(comm);
+          std::vector<LayerFactors> after, early;
+          for (const auto& shape : shapes)
+            for (auto* layers : {&after, &early}) layers->emplace_back(shape, at::TensorOptions(at::kFloat), 1 << 20);
+          EarlyReduction reduction(buckets, plan, comm);
+          for (int step = 0; step < 2; ++step) {
+            std::vector<int64_t> uses(4, 0);
+            for (size_t l : order) ++uses[l];
+            reduction.begin(uses, 2 + rank);
+            for (size_t l : order) {
+              const auto x = at::arange((2 + rank) * shapes[l].in, at::kFloat).add(step).sin().view({-1, shapes[l].in});
+              const auto g = at::arange((2 + rank) * shapes[l].out, at::kFloat).cos().view({-1, shapes[l].out});
+              for (auto* layers : {&after, &early}) (*layers)[l].stage({l, x, g, nullptr});
+              reduction.staged(l, early);
+            }
+            for (auto& layer : after) layer.finish(2 + rank);
+            for (size_t b = buckets.size(); b-- > 0;) {
+              reduction.finish(b, early);
+              reduce_factors(buckets[b], after, plan, 2 + rank, FactorDtype::fp32, exchange);
+            }
+            for (size_t l = 0; l < shapes.size(); ++l) {
+              for (size_t f = 0; plan[l].holds_factors(rank) && f < 2; ++f)
+                EXPECT_TRUE(early[l].staged()[f].equal(after[l].staged()[f])) << l << ' ' << f;
+              after[l].discard();
+              early[l].discard();
+            }
+          }
+        });
+      }
+}
+
+TEST(EarlyReductionTest, ServesRanksWithoutSamplesAndUnevenOnes) {
+  for (auto strategy : {Strategy::hybrid, Strategy::owner_reduce}) {
+    const Course course{.samples = {7, 0, 5}};
+    const auto after = train_on(3, options_for(strategy), course);
+    const auto early = train_late({0, 0, 0}, overlapped(options_for(strategy)), course, 3);
+    for (size_t rank = 0; rank < 3; ++rank) expect_bit_equal(after[rank], early[rank], "uneven");
+  }
+}
+
+TEST(EarlyReductionTest, WaitsForEveryUseOfAReusedLayerAndSurvivesLayersThatAreNotUsed) {
+  std::vector<at::Tensor> factors(2);
+  for (bool overlap : {false, true})
+    on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+      nn::Module model;
+      nn::Linear layer = model.register_module("layer", nn::Linear(3, 3));
+      model.register_module("idle", nn::Linear(3, 2));
+      at::NoGradGuard no_grad;
+      for (auto& p : model.parameters()) p.copy_(at::arange(p.numel(), at::kFloat).mul(0.3).cos().view_as(p));
+      at::AutoGradMode grad(true);
+      Kfac kfac(model, {.overlap_factors = overlap}, comm);
+      const auto x = at::arange(12, at::kFloat).mul(0.7 + static_cast<double>(rank)).sin().view({4, 3});
+      const auto loss = layer(layer(layer(x).tanh()).tanh()).pow(2).sum(1).mean();
+      kfac.watch(loss, 4);
+      loss.backward();
+      average_gradients(model, comm, 1);
+      kfac.step();
+      if (rank == 0) factors[overlap] = kfac.factors(0)[1].clone();
+    });
+  EXPECT_TRUE(factors[0].equal(factors[1]));
+}
+
+TEST(EarlyReductionTest, ForgetsADiscardedStepOnEveryRank) {
+  for (auto strategy : {Strategy::hybrid, Strategy::owner_reduce}) {
+    std::vector<std::vector<at::Tensor>> natural(2);
+    for (bool skipped : {false, true})
+      on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+        auto model = small_model();
+        Kfac kfac(*model, overlapped(options_for(strategy)), comm);
+        const auto backward = [&](double scale) {
+          model->zero_grad();
+          const auto x = share_of({}, rank, 2) * scale;
+          const auto loss = model->forward(x).pow(2).sum(1).mean();
+          kfac.watch(loss, x.size(0));
+          loss.backward();
+        };
+        if (skipped) {
+          backward(3);
+          kfac.discard();
+        }
+        backward(1);
+        average_gradients(*model, comm, 1);
+        kfac.step();
+        if (rank == 0)
+          for (const auto& p : model->parameters()) natural[skipped].push_back(p.grad().clone());
+      });
+    for (size_t i = 0; i < natural[0].size(); ++i) EXPECT_TRUE(natural[0][i].equal(natural[1][i])) << i;
+  }
+}
+
+TEST(EarlyReductionTest, RefusesASecondWatchInAStepAnd16Bits) {
+  on_threads({0, 0}, [](const ddl::Comm& comm, int64_t rank) {
+    auto model = small_model();
+    Kfac kfac(*model, {.overlap_factors = true}, comm);
+    const auto x = share_of({}, rank, 2);
+    const auto loss = model->forward(x).pow(2).sum(1).mean();
+    kfac.watch(loss, x.size(0));
+    EXPECT_THROW(kfac.watch(loss, x.size(0)), c10::Error);
+  });
+  const KfacOptions small{.factor_dtype = FactorDtype::bf16, .overlap_factors = true};
+  EXPECT_THROW(small.validate(), std::invalid_argument);
+}
+
+TEST(EarlyReductionTest, LeavesInPeaceWhenAStepNeverComes) {
+  on_threads({0, 0}, [](const ddl::Comm& comm, int64_t rank) {
+    auto model = small_model();
+    Kfac kfac(*model, {.overlap_factors = true}, comm);
+    const auto x = share_of({}, rank, 2);
+    const auto loss = model->forward(x).pow(2).sum(1).mean();
+    kfac.watch(loss, x.size(0));
+    loss.backward();
+  });
+}
+
+}  // namespace spillway::kfac
