@@ -13,6 +13,7 @@
 #include "kfac/layers.h"
 #include "kfac/options.h"
 #include "kfac/precondition.h"
+#include "kfac/state.h"
 #include "kfac/traffic.h"
 
 namespace spillway::kfac {
@@ -111,6 +112,14 @@ class Kfac {
   const std::vector<at::Tensor>& factors(size_t i) const;
   /// What preconditions layer `i`, in the order of inverse_tensors(); empty where this rank is no gradient worker.
   const std::vector<at::Tensor>& inverse(size_t i) const { return inverses_[i].held; }
+
+  /// Copies of all that a step depends on besides the model, on every rank, whoever holds it. Collective. Memory: the
+  /// state of all layers; state_entries() goes tensor by tensor.
+  StateDict state_dict() const;
+  /// Takes what state_dict() gave, of any world size and strategy but the same layers, forms and method: a run goes on
+  /// from it bit by bit, in the middle of an interval too. Throws BadRequest naming the first tensor that does not fit,
+  /// and has then changed nothing.
+  void load_state_dict(const StateDict& state);
 
   /// Goes on counting from `counters`, which say what the coming steps do. The running averages and inverses are
   /// tensors: overwrite them in place.
