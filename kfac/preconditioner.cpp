@@ -50,6 +50,7 @@ Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
     statistics_->early = std::make_unique<EarlyReduction>(buckets_, assignments_, exchange_.comm());
   dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
   failed_ = at::zeros_like(dropped_);
+  product_ = at::zeros({}, state_options(layers_.front().weight));
 }
 
 Kfac::~Kfac() = default;
@@ -136,7 +137,7 @@ void Kfac::resume(const KfacCounters& counters) {
   counters_ = counters;
   dropped_.fill_(counters.dropped_factors);
   failed_.fill_(counters.failed_decompositions);
-  product_.reset();
+  has_product_ = false;
 }
 
 FactorBytes Kfac::state_bytes() const {

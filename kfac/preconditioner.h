@@ -160,7 +160,8 @@ class Kfac {
   std::vector<at::Tensor> dots_;  ///< ⟨V, ∇⟩ of the layers of this step, [1] each
   std::vector<size_t> preconditioned_;
   at::Tensor dropped_, failed_;  ///< 0-dim counts on the device
-  at::Tensor product_;  ///< Σ|⟨V, ∇⟩| of the last step, 0-dim; undefined once adapt_damping() has used it
+  at::Tensor product_;           ///< Σ|⟨V, ∇⟩| of the last step, 0-dim
+  bool has_product_ = false;     ///< until adapt_damping() has used it
   bool watched_ = false;
   int64_t watched_batch_ = 0;
   KfacCounters counters_;

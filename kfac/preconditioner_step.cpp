@@ -149,7 +149,8 @@ void Kfac::clip() {
   Stopwatch watch(seconds_.precondition);
   const auto now = options_.at(counters_.steps);
   // ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|)))   (SC'20 eq. 18); a zero sum gives 1
-  product_ = at::cat(dots_).abs().sum();
+  product_.copy_(at::cat(dots_).abs().sum());
+  has_product_ = true;
   const auto nu = (now.kl_clip / (product_ * (now.lr * now.lr))).sqrt().clamp_max(1);
   for (size_t i : preconditioned_) {
     layers_[i].weight.grad().mul_(nu);
@@ -160,11 +161,12 @@ void Kfac::clip() {
 
 double Kfac::adapt_damping(double loss_before, double loss_after) {
   at::NoGradGuard no_grad;
-  TORCH_CHECK(product_.defined(), "[kfac.adapt_damping] there was no step since the last call, or since the start");
+  TORCH_CHECK(std::exchange(has_product_, false),
+              "[kfac.adapt_damping] there was no step since the last call, or since the start");
   auto reduction = at::full({1}, loss_before - loss_after, state_options(layers_.front().weight));
   exchange_.reduce_(reduction, ddl::Reduction::average);
   const auto taken = options_.at(counters_.steps - 1);
-  const double predicted = predicted_reduction(std::exchange(product_, {}).item<double>(), taken.kl_clip, taken.lr);
+  const double predicted = predicted_reduction(product_.item<double>(), taken.kl_clip, taken.lr);
   const int64_t steps = counters_.steps - std::exchange(counters_.last_adaptation, counters_.steps);
   if (!(predicted > 0)) return std::numeric_limits<double>::quiet_NaN();
   const double rho = reduction.item<double>() / predicted;
