@@ -82,11 +82,7 @@ double sweep(DiskIo& io, const PageFile& file, char* memory, int64_t chunk, int6
   const auto start = Clock::now();
   int64_t next = 0, in_flight = 0;
   auto issue = [&](DiskOperation& op) {
-    op = {.descriptor = file.descriptor(),
-          .write = write,
-          .data = memory + next,
-          .bytes = chunk,
-          .offset = next};
+    op = {.descriptor = file.descriptor(), .write = write, .data = memory + next, .bytes = chunk, .offset = next};
     next += chunk;
     ++in_flight;
     io.start(op);
