@@ -30,7 +30,7 @@ struct BackgroundSolver::Lapack {
   Syevd<float> ssyevd = find<Syevd<float>>("ssyevd_");
   Syevd<double> dsyevd = find<Syevd<double>>("dsyevd_");
   int (*set_threads_of_this_thread)(int) = find<int (*)(int)>("MKL_Set_Num_Threads_Local");
-  std::vector<double> work;
+  std::unique_ptr<CacheLine[]> work;
   std::vector<int> integers;
 
   template <class Real>
@@ -38,7 +38,7 @@ struct BackgroundSolver::Lapack {
     const int work_size = 1 + 6 * n + 2 * n * n, integers_size = 3 + 5 * n;
     int info = 0;
     auto* w = reinterpret_cast<Real*>(values);
-    syevd("V", "L", &n, reinterpret_cast<Real*>(matrix), &n, w, reinterpret_cast<Real*>(work.data()), &work_size,
+    syevd("V", "L", &n, reinterpret_cast<Real*>(matrix), &n, w, reinterpret_cast<Real*>(work.get()), &work_size,
           integers.data(), &integers_size, &info);
     if (info != 0) std::fill(w, w + n, std::numeric_limits<Real>::quiet_NaN());
   }
@@ -47,7 +47,11 @@ struct BackgroundSolver::Lapack {
 BackgroundSolver::BackgroundSolver(const std::vector<MatrixStack>& stacks, std::function<void()> before_each)
     : before_each_(std::move(before_each)), lapack_(std::make_unique<Lapack>()) {
   constexpr int64_t kLargestSide = 32000;  // its workspace's size is an int of LAPACK's
-  int64_t work_bytes = 0, largest = 0;
+  const auto lines = [](size_t bytes) {
+    return std::make_unique<CacheLine[]>((bytes + sizeof(CacheLine) - 1) / sizeof(CacheLine));
+  };
+  size_t work_bytes = 0;
+  int64_t largest = 0;
   for (const MatrixStack& shape : stacks) {
     const auto [groups, side, element_bytes] = shape;
     if (groups < 1 || side < 1 || side > kLargestSide || (element_bytes != 4 && element_bytes != 8))
@@ -55,14 +59,14 @@ BackgroundSolver::BackgroundSolver(const std::vector<MatrixStack>& stacks, std::
                            " bytes an element; allowed are 1 and more, 1 to ", kLargestSide, ", and 4 or 8"));
     const auto square = static_cast<size_t>(groups * side * side * element_bytes);
     const auto line = static_cast<size_t>(groups * side * element_bytes);
-    stacks_.push_back({shape, std::make_unique<std::byte[]>(square), std::make_unique<std::byte[]>(line)});
+    stacks_.push_back({shape, lines(square), lines(line)});
     bytes_ += static_cast<int64_t>(square + line);
     largest = std::max(largest, side);
-    work_bytes = std::max(work_bytes, (1 + 6 * side + 2 * side * side) * element_bytes);
+    work_bytes = std::max(work_bytes, static_cast<size_t>((1 + 6 * side + 2 * side * side) * element_bytes));
   }
-  lapack_->work.resize(static_cast<size_t>((work_bytes + 7) / 8));
+  lapack_->work = lines(work_bytes);
   lapack_->integers.resize(static_cast<size_t>(3 + 5 * largest));
-  bytes_ += static_cast<int64_t>(lapack_->work.size() * sizeof(double) + lapack_->integers.size() * sizeof(int));
+  bytes_ += static_cast<int64_t>(work_bytes + lapack_->integers.size() * sizeof(int));
 }
 
 BackgroundSolver::~BackgroundSolver() = default;
@@ -97,8 +101,8 @@ void BackgroundSolver::solve_all(const std::stop_token& stop) {
 
 void BackgroundSolver::solve(Stack& stack, int64_t group) {
   const auto [groups, side, element_bytes] = stack.shape;
-  std::byte* matrix = stack.matrices.get() + group * side * side * element_bytes;
-  std::byte* values = stack.values.get() + group * side * element_bytes;
+  std::byte* matrix = reinterpret_cast<std::byte*>(stack.matrices.get()) + group * side * side * element_bytes;
+  std::byte* values = reinterpret_cast<std::byte*>(stack.values.get()) + group * side * element_bytes;
   // Column-major eigenvectors are rows to a row-major reader; the matrix is the same to both.
   if (element_bytes == 4)
     lapack_->solve(lapack_->ssyevd, static_cast<int>(side), matrix, values);

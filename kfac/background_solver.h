@@ -45,10 +45,14 @@ class BackgroundSolver {
   int64_t bytes() const { return bytes_; }
 
  private:
+  /// MKL gives the same bits again for the same alignment only.
+  struct alignas(64) CacheLine {
+    std::byte bytes[64];
+  };
   struct Stack {
     MatrixStack shape;
-    std::unique_ptr<std::byte[]> matrices;
-    std::unique_ptr<std::byte[]> values;
+    std::unique_ptr<CacheLine[]> matrices;
+    std::unique_ptr<CacheLine[]> values;
   };
   struct Lapack;
 
