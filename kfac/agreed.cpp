@@ -1,8 +1,10 @@
 #include "kfac/agreed.h"
 
 #include <bit>
+#include <utility>
 
 #include "ddl/agreement.h"
+#include "kfac/measure_decompositions.h"
 #include "kfac/placement.h"
 #include "kfac/strategy_choice.h"
 
@@ -29,6 +31,8 @@ uint64_t hash_of(const KfacOptions& options) {
   for (double share : options.layer_grad_worker_fracs) hash = hash_in(hash, std::bit_cast<uint64_t>(share));
   hash = hash_in(hash, static_cast<uint64_t>(options.placement));
   hash = hash_in(hash, options.overlap_factors);
+  hash = hash_in(hash, std::bit_cast<uint64_t>(options.warm_start));
+  hash = hash_in(hash, static_cast<uint64_t>(options.staleness));
   for (int choice :
        {int{options.precompute_outer}, static_cast<int>(options.method), static_cast<int>(options.convention)})
     hash = hash_in(hash, static_cast<uint64_t>(choice));
@@ -37,16 +41,29 @@ uint64_t hash_of(const KfacOptions& options) {
 
 }  // namespace
 
-KfacOptions agree_on(KfacOptions options, const std::vector<LayerShape>& layers, const Exchange& exchange) {
-  exchange.require_alike(hash_of(layers), "layers");
-  exchange.require_alike(
-      hash_of(options),
-      "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, method or convention)");
-  if (options.placement == Placement::measured)
-    options.decomposition_seconds =
-        seconds_from(layers, exchange.gather(seconds_table(layers, options.decomposition_seconds)).front());
+KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& layers, const Exchange& exchange) {
+  if (options.placement != Placement::measured || layers.empty()) return options;
+  auto& seconds = options.decomposition_seconds;
+  if (exchange.rank() != 0) {
+    seconds = [](int64_t, int64_t) { return 0.0; };  // rank 0's will count
+  } else if (!seconds) {
+    const auto costs = measure_decompositions(state_options(layers.front().weight), options.method);
+    seconds = [costs](int64_t side, int64_t groups) { return costs.decomposition_seconds(side, groups); };
+  }
+  const auto shapes = shapes_of(layers);
+  seconds = seconds_from(shapes, exchange.gather(seconds_table(shapes, seconds)).front());
+  return options;
+}
+
+KfacOptions agree_on(KfacOptions options, const std::vector<Layer>& layers, const Exchange& exchange) {
+  const auto shapes = shapes_of(layers);
+  exchange.require_alike(hash_of(shapes), "layers");
+  exchange.require_alike(hash_of(options),
+                         "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, method, convention, "
+                         "warm_start or staleness)");
+  options = with_agreed_seconds(std::move(options), layers, exchange);
   if (options.strategy == Strategy::automatic)
-    options = with(options, choose_strategy(layers, exchange.world(), options));
+    options = with(options, choose_strategy(shapes, exchange.world(), options));
   return options;
 }
 

@@ -3,15 +3,20 @@
 #include <vector>
 
 #include "kfac/exchange.h"
-#include "kfac/layer_shape.h"
+#include "kfac/layers.h"
 #include "kfac/options.h"
 
 namespace spillway::kfac {
 
-/// `options` as every rank will act on them: measured decomposition seconds are rank 0's, Strategy::automatic is
-/// resolved by choose_strategy(). Throws BadRequest on every rank where layers (names, shapes, order), strategy,
-/// shares, placement or factor_dtype differ between ranks. Cost: two or three messages of a few bytes to each rank;
-/// none alone.
-KfacOptions agree_on(KfacOptions options, const std::vector<LayerShape>& layers, const Exchange& exchange);
+/// With Placement::measured, `options` with rank 0's decomposition_seconds for the sizes in `layers`; where rank 0 has
+/// none it measures them (measure_decompositions() of tensors like the layers' state), while the others wait. Else as
+/// given. Collective.
+KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& layers, const Exchange& exchange);
+
+/// `options` as every rank will act on them: with_agreed_seconds(), and Strategy::automatic is resolved by
+/// choose_strategy(). Throws BadRequest on every rank where layers (names, shapes, order) or an option that shapes what
+/// ranks exchange or when (strategy, shares, placement, factor_dtype, staleness and such) differ between ranks. Cost:
+/// two or three messages of a few bytes to each rank; none alone.
+KfacOptions agree_on(KfacOptions options, const std::vector<Layer>& layers, const Exchange& exchange);
 
 }  // namespace spillway::kfac

@@ -4,18 +4,24 @@
 #include <c10/util/Exception.h>
 
 #include <optional>
-#include <tuple>
 
 #include "core/category.h"
+#include "kfac/eigen_check.h"
 
 namespace spillway::kfac {
 namespace {
 
-std::optional<std::tuple<at::Tensor, at::Tensor>> solve(const at::Tensor& factor) {
+struct Solution {
+  at::Tensor values;
+  at::Tensor vectors;
+};
+
+// What LAPACK found, if it is a decomposition indeed.
+std::optional<Solution> solve(const at::Tensor& factor) {
   try {
-    auto solution = at::linalg_eigh(factor);
-    const auto sum = std::get<0>(solution).sum() + std::get<1>(solution).sum();
-    if (at::isfinite(sum).item<bool>()) return solution;
+    auto [values, vectors] = at::linalg_eigh(factor);
+    if (at_rounding_level(eigen_errors(factor, vectors, values), factor).all().item<bool>())
+      return Solution{values, vectors};
   } catch (const c10::LinAlgError&) {
   }
   return std::nullopt;
@@ -34,8 +40,8 @@ bool decompose(const at::Tensor& factor, const Eigenbasis& basis) {
   auto solution = solve(factor);
   if (!solution && factor.scalar_type() != at::kDouble) solution = solve(factor.to(at::kDouble));
   if (!solution) return false;
-  basis.values.copy_(std::get<0>(*solution).clamp_min_(0));
-  basis.vectors.copy_(std::get<1>(*solution));
+  basis.values.copy_(solution->values.clamp_min_(0));
+  basis.vectors.copy_(solution->vectors);
   return true;
 }
 

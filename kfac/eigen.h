@@ -15,9 +15,9 @@ struct Eigenbasis {
 };
 
 /// Overwrites `basis` with the decomposition of the symmetric `factor` [groups, side, side]; eigenvalues clamped at 0.
-/// Solved in the factor's type, once more in float64 when that does not converge or is not finite. Returns false, and
-/// leaves `basis` as it was, when both fail. Cost: 9·groups·side³ flops about, workspace 4·groups·side² elements, one
-/// host synchronisation.
+/// Solved in the factor's type and checked (Q orthogonal, FQ = QΛ, to rounding: at_rounding_level()), once more in
+/// float64 when that does not converge or is no decomposition. Returns false, and leaves `basis` as it was, when both
+/// fail. Cost: 9·groups·side³ flops about, workspace 4·groups·side² elements, one host synchronisation.
 [[nodiscard]] bool decompose(const at::Tensor& factor, const Eigenbasis& basis);
 
 }  // namespace spillway::kfac

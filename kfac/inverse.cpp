@@ -76,12 +76,10 @@ at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& 
   return at::cat({weight, damped(g.unsqueeze(2).clone(), g.mean(), damping)}, 2);
 }
 
-bool refresh_basis(const at::Tensor& factor, LayerInverse& inverse, const LayerShape& shape, size_t f) {
+void rescale_fresh_values(const at::Tensor& factor, LayerInverse& inverse, const LayerShape& shape, size_t f) {
+  if (!shape.inverse.precompute_outer) return;
   const auto basis = inverse.basis(shape, f);
-  if (decompose(factor, basis)) return true;
-  if (shape.inverse.precompute_outer)
-    basis.values.copy_((factor.bmm(basis.vectors) * basis.vectors).sum(1).clamp_min_(0));
-  return false;
+  basis.values.copy_((factor.bmm(basis.vectors) * basis.vectors).sum(1).clamp_min_(0));
 }
 
 void form_reciprocal(LayerInverse& inverse, const LayerShape& shape, const Damping& damping) {

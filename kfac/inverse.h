@@ -39,9 +39,9 @@ struct LayerInverse {
 /// [groups, side] in the order of LayerShape::factors(). No host synchronisation.
 at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& values, const Damping& damping);
 
-/// Overwrites `basis` as decompose() does. Where that fails, and v was born for precompute_outer, v is what the last Q
-/// makes of the factor: diag(QᵀFQ). Returns false then.
-[[nodiscard]] bool refresh_basis(const at::Tensor& factor, LayerInverse& inverse, const LayerShape& shape, size_t f);
+/// For a factor whose decomposition failed, so that its last Q stays: with precompute_outer, which has kept no v, v is
+/// what that Q makes of the factor, diag(QᵀFQ). Else nothing happens, and the last v stays too.
+void rescale_fresh_values(const at::Tensor& factor, LayerInverse& inverse, const LayerShape& shape, size_t f);
 
 /// Overwrites the reciprocal with 1/denominators(fresh_values), all of which the rank must hold; drops them.
 void form_reciprocal(LayerInverse& inverse, const LayerShape& shape, const Damping& damping);

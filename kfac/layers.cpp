@@ -52,6 +52,12 @@ std::string reason_against(const Layer& layer, const KfacOptions& options) {
 
 }  // namespace
 
+std::vector<LayerShape> shapes_of(const std::vector<Layer>& layers) {
+  std::vector<LayerShape> shapes;
+  for (const auto& layer : layers) shapes.push_back(layer.shape);
+  return shapes;
+}
+
 at::TensorOptions state_options(const at::Tensor& weight) {
   return at::TensorOptions()
       .device(weight.device())

@@ -33,6 +33,8 @@ struct FoundLayers {
 /// module that owns parameters (transposed convolutions, embeddings, norms, recurrent layers).
 FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options);
 
+std::vector<LayerShape> shapes_of(const std::vector<Layer>& layers);
+
 /// Type and device of what is kept for `weight`: float64 weights have float64 state, all others float32.
 at::TensorOptions state_options(const at::Tensor& weight);
 

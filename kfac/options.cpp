@@ -121,6 +121,9 @@ StepNumbers KfacOptions::at(int64_t step) const {
                   .inverse_interval = number(inverse_interval, "inverse_interval", 1, false, "1 and more steps"),
                   .relative_damping = number(relative_damping, "relative_damping", 0, true, "(0, inf)"),
                   .damping = std::nullopt};
+  require(staleness >= 0 && static_cast<double>(staleness) <= now.inverse_interval,
+          step == 0 ? "staleness" : str("at step ", step, " staleness"), staleness,
+          str("0 to inverse_interval, ", now.inverse_interval));
   if (damping) now.damping = number(*damping, "damping", 0, true, "(0, inf)");
   return now;
 }
@@ -130,8 +133,6 @@ void KfacOptions::validate() const {
   require(grad_worker_frac > 0 && grad_worker_frac <= 1, "grad_worker_frac", grad_worker_frac, "(0, 1]");
   for (double share : layer_grad_worker_fracs)
     require(share > 0 && share <= 1, "layer_grad_worker_fracs", share, "(0, 1]");
-  require(placement != Placement::measured || decomposition_seconds, "placement", name(placement),
-          "what can be had without decomposition_seconds: round-robin, lpt-time, lpt-memory");
   require(!overlap_factors || factor_dtype == FactorDtype::fp32, "factor_dtype", name(factor_dtype),
           "what overlap_factors can send: fp32");
   require(burn_in >= 0, "burn_in", burn_in, "0 and more steps");
@@ -140,6 +141,10 @@ void KfacOptions::validate() const {
   require_multiple(factor_interval, inverse_interval);
   if (precompute_outer && method != Method::eigen)
     throw BadRequest(str("[kfac.options] precompute_outer goes with method eigen; method is ", name(method)));
+  require(warm_start >= 0 && warm_start < 1, "warm_start", warm_start, "[0, 1)");
+  require(warm_start == 0 || method == Method::eigen, "warm_start", warm_start, str("0 with method ", name(method)));
+  require(staleness == 0 || method == Method::eigen, "staleness", staleness, str("0 with method ", name(method)));
+  require(staleness == 0 || warm_start == 0, "staleness", staleness, "0 with warm_start, which needs the last basis");
   require(max_factor_dim >= 1, "max_factor_dim", max_factor_dim, "1 and more");
   require(max_linear_dim >= 1, "max_linear_dim", max_linear_dim, "1 and more");
   require(patch_workspace_bytes >= (1 << 16), "patch_workspace_bytes", patch_workspace_bytes, "65536 and more bytes");

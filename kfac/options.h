@@ -107,7 +107,8 @@ struct KfacOptions {
   /// A share for each layer instead, in the order of Kfac::layers(); empty: the same for all.
   std::vector<double> layer_grad_worker_fracs = {};
   Placement placement = Placement::lpt_time;
-  /// For Placement::measured: seconds to decompose `groups` factors of `side`, > 0. Rank 0's numbers count.
+  /// For Placement::measured: seconds to decompose `groups` factors of `side`, > 0. Rank 0's numbers count; without
+  /// any it measures them (measure_decompositions()).
   std::function<double(int64_t side, int64_t groups)> decomposition_seconds = nullptr;
   /// 16 bits halve the factors' traffic. Each factor is first divided by a power of two that all ranks share, so
   /// nothing overflows; entries lose what exceeds 8 (bf16) or 11 (fp16) bits, and with fp16 those below 2⁻²⁴ of the
@@ -132,6 +133,17 @@ struct KfacOptions {
   Scheduled inverse_interval = 5;
   int64_t burn_in = 10;  ///< factors are updated in every one of the first steps, ≥ 0
   double decay = 0.95;   ///< running average F ← decay·F + (1−decay)·F_new, [0, 1)
+
+  /// With `eigen`: largest relative error that keeping last time's eigenvectors may bring into a layer's preconditioned
+  /// gradient, in the Fisher metric (kfac/decomposer.h derives and checks it); a decomposition then only refreshes
+  /// eigenvalues and is three times as fast. 0: always anew. A factor that is refused costs a third more, and after an
+  /// ordinary update of the factors most are: for factors that have settled (a decay near 1, many positions). [0, 1).
+  double warm_start = 0;
+  /// With `eigen`: steps that a decomposition may take, on a thread and a core of its own beside forward and backward.
+  /// The eigenbases of step t's factors serve from step t + staleness on, exactly, whatever the timing; the first are
+  /// never late. Costs memory beside the device's (FactorBytes::background). 0 (at once) to inverse_interval, of every
+  /// step; not with warm_start.
+  int64_t staleness = 0;
 
   /// γ of a layer = relative_damping · (tr A/dim A) · (tr G/dim G), > 0. Lower is bolder and less steady. `plain` and
   /// `pi` take the γ of the step of the decomposition.

@@ -10,14 +10,14 @@
 namespace spillway::kfac {
 namespace {
 
-std::vector<LayerShape> shapes_of(const std::vector<Layer>& layers) {
-  std::vector<LayerShape> shapes;
-  for (const auto& layer : layers) shapes.push_back(layer.shape);
-  return shapes;
-}
-
-bool is_due(int64_t step, int64_t last, double interval) {
-  return last < 0 || static_cast<double>(step - last) >= interval;
+void check_layers(const std::vector<Layer>& layers, int64_t world) {
+  for (const auto& [shape, weight, bias] : layers) {
+    TORCH_CHECK(weight.device() == layers.front().weight.device(), "[kfac] layer ", shape.name, " is on ",
+                weight.device(), ", ", layers.front().shape.name, " on ", layers.front().weight.device(),
+                ": one device is served");
+    TORCH_CHECK(world == 1 || weight.scalar_type() == at::kFloat, "[kfac] layer ", shape.name, " is ",
+                weight.scalar_type(), "; ", world, " ranks exchange float32 only");
+  }
 }
 
 }  // namespace
@@ -30,9 +30,9 @@ Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
   auto found = find_layers(model, options_);
   layers_ = std::move(found.layers);
   left_alone_ = std::move(found.left_alone);
-  check_layers();
+  check_layers(layers_, exchange_.world());
   const auto shapes = shapes_of(layers_);
-  options_ = agree_on(std::move(options_), shapes, exchange_);
+  options_ = agree_on(std::move(options_), layers_, exchange_);
   TORCH_CHECK(!layers_.empty(), "[kfac] no layer of the model can be preconditioned: ", left_alone_.size(),
               " modules were left alone");
   assignments_ = assign(shapes, exchange_.world(), options_);
@@ -48,39 +48,13 @@ Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
   }
   if (options_.overlap_factors && !buckets_.empty())
     statistics_->early = std::make_unique<EarlyReduction>(buckets_, assignments_, exchange_.comm());
+  if (options_.staleness > 0) background_ = std::make_shared<Background>(*this);
   dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
   failed_ = at::zeros_like(dropped_);
   product_ = at::zeros({}, state_options(layers_.front().weight));
 }
 
 Kfac::~Kfac() = default;
-
-void Kfac::check_layers() const {
-  for (const auto& [shape, weight, bias] : layers_) {
-    TORCH_CHECK(weight.device() == layers_.front().weight.device(), "[kfac] layer ", shape.name, " is on ",
-                weight.device(), ", ", layers_.front().shape.name, " on ", layers_.front().weight.device(),
-                ": one device is served");
-    TORCH_CHECK(exchange_.world() == 1 || weight.scalar_type() == at::kFloat, "[kfac] layer ", shape.name, " is ",
-                weight.scalar_type(), "; ", exchange_.world(), " ranks exchange float32 only");
-  }
-}
-
-bool Kfac::updates_factors() const {
-  return counters_.steps < options_.burn_in || factors_are_due();
-}
-
-bool Kfac::factors_are_due() const {
-  return is_due(counters_.steps, counters_.last_factor_step, options_.at(counters_.steps).factor_interval);
-}
-
-bool Kfac::decomposes() const {
-  return is_due(counters_.steps, counters_.last_decomposition_step, options_.at(counters_.steps).inverse_interval);
-}
-
-std::string_view Kfac::kind() const {
-  if (updates_factors()) return decomposes() ? "factor+decompose" : "factor";
-  return decomposes() ? "decompose" : "plain";
-}
 
 void Kfac::watch(const at::Tensor& loss, int64_t batch) {
   const int64_t least = exchange_.world() == 1 ? 1 : 0;
@@ -118,11 +92,11 @@ void Kfac::step(double loss_scale) {
     ++counters_.factor_updates;
   }
   if (decomposes()) {
-    decompose_owned();
+    renew_owned();
     share_inverses();
-    counters_.last_decomposition_step = counters_.steps;
     ++counters_.decompositions;
   }
+  if (launches()) launch();
   precondition_layers();
   clip();
   ++counters_.steps;
@@ -142,6 +116,7 @@ void Kfac::resume(const KfacCounters& counters) {
 
 FactorBytes Kfac::state_bytes() const {
   FactorBytes bytes;
+  if (background_) bytes.background = background_->solver.bytes();
   for (const auto& layer : statistics_->layers) {
     bytes.factors += bytes_of(layer.running());
     bytes.staged += bytes_of(layer.staged());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kfac/assignment.h"
+#include "kfac/counters.h"
 #include "kfac/exchange.h"
 #include "kfac/factors.h"
 #include "kfac/layers.h"
@@ -17,36 +18,6 @@
 #include "kfac/traffic.h"
 
 namespace spillway::kfac {
-
-/// What has happened since construction, on this rank.
-struct KfacCounters {
-  int64_t steps = 0;
-  int64_t factor_updates = 0;         ///< steps that updated the factors
-  int64_t decompositions = 0;         ///< steps that refreshed the eigenbases
-  int64_t dropped_factors = 0;        ///< new factors that were not finite; the running average was kept
-  int64_t failed_decompositions = 0;  ///< factors that kept their last eigenbasis or inverse
-  int64_t last_factor_step = -1;  ///< the last whose update the interval asked for (burn-in does not count); -1: none
-  int64_t last_decomposition_step = -1;
-  int64_t last_adaptation = 0;  ///< steps that were done when adapt_damping() was last called
-  double damping_scale = 1;     ///< what adapt_damping() has made of the options' damping: a factor
-};
-
-/// Wall seconds on the calling thread since construction (on CUDA: until the work was queued).
-struct KfacSeconds {
-  double factor_compute = 0;
-  double factor_communicate = 0;
-  double decompose = 0;
-  double eigenbasis_communicate = 0;
-  double precondition = 0;
-  double gradient_communicate = 0;
-};
-
-/// Floating-point operations on this rank since construction, in the phases of KfacSeconds.
-struct KfacFlops {
-  double factor_compute = 0;  ///< of the products that were carried out, however many those are
-  double decompose = 0;       ///< decomposition_flops(): as if by full solves
-  double precondition = 0;
-};
 
 /// Turns averaged gradients into natural ones, in place:
 ///
@@ -60,8 +31,9 @@ struct KfacFlops {
 ///
 /// Its state (running factors, eigenbases or inverses) is ordinary tensors, born here in their CategoryScope, so that
 /// every step of a kind needs the same memory. A factor step holds its new factors besides, from a layer's backward to
-/// step(). Layers are always taken in the same order. With a communicator every rank makes the same calls on the same
-/// model and has gradients for the same layers; the results are the same bits on every rank. Thread: the owner's.
+/// step(); with `staleness`, owners hold decompositions in plain memory that nobody pages (BackgroundSolver says why).
+/// Layers are always taken in the same order. With a communicator every rank makes the same calls on the same model and
+/// has gradients for the same layers; the results are the same bits on every rank. Thread: the owner's.
 class Kfac {
  public:
   /// Throws BadRequest for bad options and, on every rank, where ranks have other layers or distribution options than
@@ -81,8 +53,7 @@ class Kfac {
   /// Averages and takes in the staged factors, decomposes, exchanges, preconditions and clips, each when due; rewrites
   /// `.grad` of the layers' weights and biases, which must be unscaled already; `loss_scale` is what the watched loss
   /// was multiplied by (AMP). Layers without a gradient are left alone. Host synchronisation: in decompositions only.
-  /// Throws c10::Error when a factor step was not watched; BadRequest when a schedule gives a value outside its range;
-  /// ddl::CommError.
+  /// Throws c10::Error when a factor step was not watched; BadRequest when a schedule leaves its range; ddl::CommError.
   void step(double loss_scale = 1);
 
   /// Adapts the damping to ρ = (before − after) / predicted_reduction() by damping_change(), every T steps, right after
@@ -92,55 +63,55 @@ class Kfac {
   /// decomposition. One host synchronisation. Throws c10::Error without a step since the last call.
   double adapt_damping(double loss_before, double loss_after);
 
-  /// Forgets what was watched since the last step: for a step that is skipped (an overflow). With overlap_factors every
-  /// rank calls it.
+  /// Forgets what was watched since the last step: for one that is skipped. With overlap_factors every rank calls it.
   void discard();
 
-  /// What the coming step will do: "plain", "factor", "decompose" or "factor+decompose". Steps of a kind do the same
-  /// work on the same memory.
+  /// What the coming step will do: "plain", or of "factor", "decompose" and "launch" those that apply, joined by "+".
+  /// Steps of a kind do the same work on the same memory, but for what warm_start saves.
   std::string_view kind() const;
   bool updates_factors() const;
-  bool decomposes() const;
+  bool decomposes() const;  ///< renews the eigenbases: once inverse_interval steps have passed, or `staleness` later
+  bool launches() const;    ///< hands its factors to the thread that decomposes them (`staleness` above 0)
 
   const std::vector<Layer>& layers() const { return layers_; }
   const std::vector<LeftAlone>& left_alone() const { return left_alone_; }
   const std::vector<Assignment>& assignments() const { return assignments_; }
-  /// As given, but for Strategy::automatic, which is resolved.
-  const KfacOptions& options() const { return options_; }
-  /// The running averages of layer `i`, in the order of LayerShape::factors(); empty where this rank does not hold
-  /// them.
+  const KfacOptions& options() const { return options_; }  ///< what agree_on() made of them
+  /// The running averages of layer `i`, in the order of LayerShape::factors(); empty where this rank holds none.
   const std::vector<at::Tensor>& factors(size_t i) const;
   /// What preconditions layer `i`, in the order of inverse_tensors(); empty where this rank is no gradient worker.
   const std::vector<at::Tensor>& inverse(size_t i) const { return inverses_[i].held; }
 
-  /// Copies of all that a step depends on besides the model, on every rank, whoever holds it. Collective. Memory: the
-  /// state of all layers; state_entries() goes tensor by tensor.
-  StateDict state_dict() const;
-  /// Takes what state_dict() gave, of any world size and strategy but the same layers, forms and method: a run goes on
-  /// from it bit by bit, in the middle of an interval too. Throws BadRequest naming the first tensor that does not fit,
-  /// and has then changed nothing.
-  void load_state_dict(const StateDict& state);
+  /// With `staleness`, what factor `f` of layer `i` was last decomposed into beside the steps: eigenvectors as rows,
+  /// values NaN where that failed. Waits for the thread. Undefined where another rank decomposes it. Part of the state.
+  Eigenbasis upcoming(size_t i, size_t f) const;
 
-  /// Goes on counting from `counters`, which say what the coming steps do. The running averages and inverses are
-  /// tensors: overwrite them in place.
+  /// Copies of all that a step depends on besides the model, on every rank. Collective. state_entries() copies nothing.
+  StateDict state_dict() const;
+  /// Goes on bit by bit from what state_dict() gave with any world size and strategy but the same layers, forms, method
+  /// and staleness. Throws BadRequest naming the first tensor that does not fit, and has then changed nothing.
+  void load_state_dict(const StateDict& state);
+  /// Goes on from `counters`. The running averages, inverses and upcoming() are tensors: overwrite them in place.
   void resume(const KfacCounters& counters);
 
-  /// Bytes of the tensors that this rank holds now.
-  FactorBytes state_bytes() const;
-  /// One host synchronisation.
-  KfacCounters counters() const;
+  FactorBytes state_bytes() const;  ///< what this rank holds now
+  KfacCounters counters() const;    ///< one host synchronisation
   KfacSeconds seconds() const;
   KfacFlops flops() const;
 
  private:
   struct Statistics;
+  struct Background;
 
-  void check_layers() const;
   bool factors_are_due() const;
   void commit_factors(double loss_scale);
   void commit_early_factors(double loss_scale);
+  void renew_owned();
   void decompose_owned();
   void decompose_factor(size_t i, size_t f);
+  void keep_eigenvectors(size_t i, size_t f);
+  void launch();
+  void adopt();
   void share_inverses();
   void gather_reciprocal(size_t i);
   Damping damping() const;
@@ -157,7 +128,8 @@ class Kfac {
   std::vector<FactorBucket> buckets_;
   std::shared_ptr<Statistics> statistics_;
   std::vector<LayerInverse> inverses_;
-  std::vector<at::Tensor> dots_;  ///< ⟨V, ∇⟩ of the layers of this step, [1] each
+  std::shared_ptr<Background> background_;  ///< with `staleness`
+  std::vector<at::Tensor> dots_;            ///< ⟨V, ∇⟩ of the layers of this step, [1] each
   std::vector<size_t> preconditioned_;
   at::Tensor dropped_, failed_;  ///< 0-dim counts on the device
   at::Tensor product_;           ///< Σ|⟨V, ∇⟩| of the last step, 0-dim

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kfac/adaptive_damping.h"
+#include "kfac/decomposer.h"
 #include "kfac/factor_reduction.h"
 #include "kfac/statistics.h"
 
@@ -63,6 +64,12 @@ Damping Kfac::damping() const {
   return {now.relative_damping * scale, now.damping ? std::optional(*now.damping * scale) : std::nullopt};
 }
 
+void Kfac::renew_owned() {
+  if (options_.staleness > 0 && counters_.last_decomposition_step >= 0) return adopt();
+  decompose_owned();
+  counters_.last_decomposition_step = counters_.steps;
+}
+
 void Kfac::decompose_owned() {
   Stopwatch watch(seconds_.decompose);
   for (size_t i = 0; i < layers_.size(); ++i)
@@ -73,10 +80,19 @@ void Kfac::decompose_owned() {
 void Kfac::decompose_factor(size_t i, size_t f) {
   const auto& shape = layers_[i].shape;
   flops_.decompose += decomposition_flops(shape, shape.factors()[f]);
-  if (options_.method != Method::eigen)
-    invert_factor(inverses_[i], shape, factors(i), f, damping(), failed_);
-  else if (!refresh_basis(factors(i)[f], inverses_[i], shape, f))
-    failed_.add_(1);
+  if (options_.method != Method::eigen) return invert_factor(inverses_[i], shape, factors(i), f, damping(), failed_);
+  // The errors of a layer's factors add up.
+  const double tolerance = options_.warm_start / static_cast<double>(factors(i).size());
+  at::Tensor delta;
+  if (tolerance > 0) delta = factor_damping(shape, factors(i), f, damping());
+  const auto outcome = refresh(factors(i)[f], inverses_[i].basis(shape, f), delta, tolerance);
+  counters_.warm_starts += outcome == Refreshed::rescaled;
+  if (outcome == Refreshed::kept_last) keep_eigenvectors(i, f);
+}
+
+void Kfac::keep_eigenvectors(size_t i, size_t f) {
+  failed_.add_(1);
+  rescale_fresh_values(factors(i)[f], inverses_[i], layers_[i].shape, f);
 }
 
 // G's owner gets the other owners' eigenvalues and forms the reciprocal of their products.

@@ -15,7 +15,7 @@ namespace spillway::kfac {
 namespace {
 
 constexpr const char* kCounters = "counters";
-constexpr int64_t kCounterCount = 9;
+constexpr int64_t kCounterCount = 11;
 
 std::vector<int64_t> all_ranks(int64_t world) {
   std::vector<int64_t> ranks(static_cast<size_t>(world));
@@ -56,12 +56,15 @@ std::vector<StateEntry> state_entries(const Kfac& kfac) {
       return tensors.empty() ? at::Tensor() : tensors[t];
     };
     const auto factors = shape.factors();
-    for (size_t f = 0; f < factors.size(); ++f)
-      entries.push_back({str(shape.name, "/factor", f),
-                         type,
-                         {shape.groups, factors[f].side, factors[f].side},
-                         held(kfac.factors(i), f),
-                         holders});
+    for (size_t f = 0; f < factors.size(); ++f) {
+      const std::vector<int64_t> matrices{shape.groups, factors[f].side, factors[f].side};
+      entries.push_back({str(shape.name, "/factor", f), type, matrices, held(kfac.factors(i), f), holders});
+      if (kfac.options().staleness == 0) continue;
+      const auto [vectors, values] = kfac.upcoming(i, f);
+      const std::vector<int64_t> owner{assignment.owners[f]};
+      entries.push_back({str(shape.name, "/upcoming_vectors", f), type, matrices, vectors, owner});
+      entries.push_back({str(shape.name, "/upcoming_values", f), type, {shape.groups, factors[f].side}, values, owner});
+    }
     const auto tensors = inverse_tensors(shape);
     for (size_t t = 0; t < tensors.size(); ++t)
       entries.push_back({str(shape.name, "/", tensors[t].name), type, tensors[t].sizes, held(kfac.inverse(i), t),
@@ -71,10 +74,10 @@ std::vector<StateEntry> state_entries(const Kfac& kfac) {
 }
 
 at::Tensor pack(const KfacCounters& c) {
-  return at::tensor(
-      {c.steps, c.factor_updates, c.decompositions, c.dropped_factors, c.failed_decompositions, c.last_factor_step,
-       c.last_decomposition_step, c.last_adaptation, std::bit_cast<int64_t>(c.damping_scale)},
-      at::kLong);
+  return at::tensor({c.steps, c.factor_updates, c.decompositions, c.dropped_factors, c.failed_decompositions,
+                     c.warm_starts, c.last_factor_step, c.last_decomposition_step, c.last_launch_step,
+                     c.last_adaptation, std::bit_cast<int64_t>(c.damping_scale)},
+                    at::kLong);
 }
 
 KfacCounters unpack(const at::Tensor& packed) {
@@ -87,10 +90,12 @@ KfacCounters unpack(const at::Tensor& packed) {
           .decompositions = count(2),
           .dropped_factors = count(3),
           .failed_decompositions = count(4),
-          .last_factor_step = count(5),
-          .last_decomposition_step = count(6),
-          .last_adaptation = count(7),
-          .damping_scale = std::bit_cast<double>(count(8))};
+          .warm_starts = count(5),
+          .last_factor_step = count(6),
+          .last_decomposition_step = count(7),
+          .last_launch_step = count(8),
+          .last_adaptation = count(9),
+          .damping_scale = std::bit_cast<double>(count(10))};
 }
 
 StateDict Kfac::state_dict() const {
@@ -98,7 +103,8 @@ StateDict Kfac::state_dict() const {
   StateDict state;
   for (const StateEntry& entry : state_entries(*this)) {
     const auto type = layers_.front().weight.options().dtype(entry.type);
-    auto copy = entry.held.defined() ? entry.held.clone() : at::empty(entry.sizes, type);
+    auto copy = at::empty(entry.sizes, type);
+    if (entry.held.defined()) copy.copy_(entry.held);
     if (static_cast<int64_t>(entry.holders.size()) < exchange_.world())
       exchange_.broadcast_({copy}, entry.holders.front(), all_ranks(exchange_.world()));
     state.emplace_back(entry.name, std::move(copy));

@@ -14,15 +14,16 @@ struct KfacCounters;
 
 /// One tensor of the state, alike on all ranks that hold it.
 struct StateEntry {
-  std::string name;  ///< `LAYER/factor0`, `LAYER/vectors0`, …
+  std::string name;  ///< `LAYER/factor0`, `LAYER/upcoming_vectors0`, `LAYER/vectors0`, …
   at::ScalarType type;
   std::vector<int64_t> sizes;
   at::Tensor held;               ///< the tensor itself; undefined where this rank does not hold it
   std::vector<int64_t> holders;  ///< ranks, ascending
 };
 
-/// Layer by layer its running averages, in the order of LayerShape::factors(), and what preconditions it, in the order
-/// of inverse_tensors(). The same names, sizes and holders on every rank. Not the counters.
+/// Layer by layer its running averages, in the order of LayerShape::factors(), with staleness each with what it is
+/// being decomposed into (Kfac::upcoming(); waits for it), and what preconditions it, in the order of
+/// inverse_tensors(). The same names, sizes and holders on every rank. Not the counters.
 std::vector<StateEntry> state_entries(const Kfac& kfac);
 
 /// Counters as one int64 tensor, and back. Throws BadRequest when `packed` is not of such a tensor's type and size.

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "kfac/background_solver.h"
 #include "kfac/early_reduction.h"
 #include "kfac/preconditioner.h"
 
@@ -42,6 +43,21 @@ struct Kfac::Statistics {
     layers[captured.layer].stage(captured);
     if (early) early->staged(captured.layer, layers);
   }
+};
+
+/// Decompositions beside the steps.
+struct Kfac::Background {
+  struct Job {
+    size_t layer, factor;
+  };
+  std::vector<Job> jobs;  ///< the factors that the rank owns: one for each stack of the solver
+  BackgroundSolver solver;
+
+  explicit Background(const Kfac& kfac) : jobs(owned(kfac)), solver(stacks(kfac, jobs)) {}
+
+ private:
+  static std::vector<Job> owned(const Kfac& kfac);
+  static std::vector<MatrixStack> stacks(const Kfac& kfac, const std::vector<Job>& jobs);
 };
 
 }  // namespace spillway::kfac

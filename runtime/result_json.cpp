@@ -20,6 +20,7 @@ json kfac_json(const KfacSummary& k) {
           {"decompositions", k.counters.decompositions},
           {"dropped_factors", k.counters.dropped_factors},
           {"failed_decompositions", k.counters.failed_decompositions},
+          {"warm_starts", k.counters.warm_starts},
           {"state_bytes", k.state_bytes},
           {"seconds",
            {{"factor_compute", k.seconds.factor_compute},

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/page_file.h"
 #include "core/topology.h"
+#include "kfac/agreed.h"
 #include "runtime/fingerprint.h"
 #include "runtime/grad_worker_choice.h"
 #include "runtime/host_cases.h"
@@ -36,8 +37,9 @@ GradWorkerChoice choose_workers(const RunContext& context, const std::optional<O
   inputs.budget_bytes = budget_bytes;
   if (inputs.world > 1) {
     auto task = make_task(options.model, task_options(options, *context.data));
-    for (const kfac::Layer& layer : kfac::find_layers(task->module(), options.kfac).layers)
-      inputs.layers.push_back(layer.shape);
+    const auto layers = kfac::find_layers(task->module(), options.kfac).layers;
+    inputs.layers = kfac::shapes_of(layers);
+    inputs.options = kfac::with_agreed_seconds(options.kfac, layers, kfac::Exchange(context.comm));
   }
   if (observed) {
     inputs.first_step_peak_bytes = observed->peak_bytes;

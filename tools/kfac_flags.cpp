@@ -40,6 +40,12 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   command.add_option("--factor-interval", factor_interval, "Steps between factor updates")->capture_default_str();
   command.add_option("--inverse-interval", inverse_interval, "Steps between decompositions, a multiple of the former")
       ->capture_default_str();
+  command
+      .add_option("--warm-start", k.warm_start,
+                  "Error of a preconditioned gradient up to which eigenvectors are kept; 0: always anew")
+      ->capture_default_str();
+  command.add_option("--staleness", k.staleness, "Steps that decompositions run beside the training; 0: none")
+      ->capture_default_str();
   command.add_option("--interval-decay", interval_decay,
                      "FACTOR@EPOCH,…: from the start of that epoch on both intervals are multiplied by the factor");
   auto* relative =

@@ -43,13 +43,17 @@ TEST(KfacOptionsTest, NamesTheFieldThatIsOutOfRange) {
   expect_refused({.grad_worker_frac = 1.5}, "grad_worker_frac");
   expect_refused({.grad_worker_frac = std::nan("")}, "grad_worker_frac");
   expect_refused({.layer_grad_worker_fracs = {1, 0}}, "layer_grad_worker_fracs");
-  expect_refused({.placement = Placement::measured}, "placement");
   expect_refused({.factor_interval = 0}, "factor_interval");
   expect_refused({.inverse_interval = 0}, "inverse_interval");
   expect_refused({.factor_interval = 2, .inverse_interval = 5}, "4 or 6");
   expect_refused({.factor_interval = 5, .inverse_interval = 2}, "the nearest is 5");
   expect_refused({.burn_in = -1}, "burn_in");
   expect_refused({.decay = 1}, "decay");
+  expect_refused({.warm_start = 1}, "warm_start");
+  expect_refused({.inverse_interval = 3, .staleness = 4}, "staleness");
+  expect_refused({.warm_start = 0.1, .staleness = 1}, "staleness");
+  expect_refused({.method = Method::pi, .warm_start = 0.1}, "warm_start");
+  expect_refused({.method = Method::plain, .staleness = 1}, "staleness");
   expect_refused({.relative_damping = 0}, "relative_damping");
   expect_refused({.damping = -1.0}, "damping");
   expect_refused({.damping = 0.0}, "damping");

@@ -17,7 +17,7 @@ LayerInverse inverse_of(const LayerShape& shape, const std::vector<at::Tensor>& 
     if (shape.inverse.method != Method::eigen)
       invert_factor(inverse, shape, factors, f, damping, failed);
     else
-      EXPECT_TRUE(refresh_basis(factors[f], inverse, shape, f));
+      EXPECT_TRUE(decompose(factors[f], inverse.basis(shape, f)));
   if (shape.inverse.precompute_outer) form_reciprocal(inverse, shape, damping);
   EXPECT_EQ(failed.item<int64_t>(), 0);
   return inverse;
@@ -139,9 +139,11 @@ TEST(InverseTest, TakesRayleighQuotientsOfTheLastEigenvectorsWhereADecomposition
   const LayerShape shape{.out = 3, .in = 3, .bias = false, .inverse = kOuter};
   auto inverse = LayerInverse::identity(shape, at::kDouble);
   const auto bad = at::full({1, 3, 3}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
-  EXPECT_FALSE(refresh_basis(bad, inverse, shape, 0));
+  EXPECT_FALSE(decompose(bad, inverse.basis(shape, 0)));
   EXPECT_TRUE(inverse.matrix(shape, 0)[0].equal(at::eye(3, at::kDouble))) << "the last eigenvectors";
-  EXPECT_EQ(inverse.fresh_values.at(0).sizes(), (std::vector<int64_t>{1, 3}));
+  const auto factor = at::tensor({2.0, 1.0, 0.0, 1.0, 3.0, 0.0, 0.0, 0.0, -1.0}, at::kDouble).view({1, 3, 3});
+  rescale_fresh_values(factor, inverse, shape, 0);
+  EXPECT_TRUE(inverse.fresh_values.at(0).equal(at::tensor({2.0, 3.0, 0.0}, at::kDouble).unsqueeze(0)));
 }
 
 TEST(InverseTest, HoldsExactlyTheTensorsOfTheFormula) {

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "tests/kfac/layer_cases.h"
+#include "tests/kfac/small_mlp.h"
 
 namespace spillway::kfac {
 namespace {
@@ -15,28 +16,6 @@ namespace {
 namespace nn = torch::nn;
 
 const double kNoClip = std::numeric_limits<double>::infinity();
-
-nn::Sequential small_mlp(at::ScalarType dtype = at::kDouble, uint64_t seed = 0) {
-  torch::manual_seed(seed);
-  nn::Sequential model(nn::Linear(4, 6), nn::Tanh(), nn::Linear(6, 3));
-  model->to(dtype);
-  return model;
-}
-
-at::Tensor mean_loss(nn::Sequential model, const at::Tensor& x) {
-  return model->forward(x).pow(2).sum(1).mean();
-}
-
-std::vector<at::Tensor> gradients(const nn::Module& model) {
-  std::vector<at::Tensor> all;
-  for (const auto& parameter : model.parameters()) all.push_back(parameter.grad().clone());
-  return all;
-}
-
-void backward(Kfac& kfac, const at::Tensor& loss, int64_t batch) {
-  kfac.watch(loss, batch);
-  loss.backward();
-}
 
 class KfacLayerTest : public testing::TestWithParam<LayerCase> {};
 

@@ -70,6 +70,57 @@ TEST(KfacRanksTest, AdaptsTheDampingAlikeFromTheMeanOfTheLosses) {
   EXPECT_EQ(scales, (std::vector<double>{1 / 0.95, 1 / 0.95}));
 }
 
+TEST(KfacRanksTest, GivesTheSameBitsOnEveryRankAndUnderEveryStrategyWithStaleness) {
+  const auto train_stale = [](KfacOptions options, bool outer) {
+    options.staleness = 1;
+    options.precompute_outer = outer;
+    return train_on(3, options, {.steps = 6});
+  };
+  for (bool outer : {false, true}) {
+    const auto expected = train_stale(options_for(Strategy::comm_opt), outer);
+    for (const auto& options : exact_strategies(3))
+      for (const auto& rank : train_stale(options, outer)) expect_bit_equal(expected[0], rank, describe(options, 3));
+    const auto own_batches = train_stale(options_for(Strategy::dp), outer);
+    for (const auto& rank : own_batches) expect_bit_equal(own_batches[0], rank, "dp");
+  }
+}
+
+TEST(KfacRanksTest, KeepsEigenvectorsAlikeUnderEveryStrategy) {
+  const auto x = at::arange(32 * 130, at::kFloat).mul(0.37).sin().view({32, 130});
+  const auto train_warm = [&](KfacOptions options) {
+    options.factor_interval = options.inverse_interval = 1;
+    options.decay = 0.5;
+    options.warm_start = 1e-2;
+    std::vector<Outcome> outcomes(2);
+    std::atomic<int64_t> kept = 0;
+    on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+      nn::Sequential model(nn::Linear(130, 3));
+      at::NoGradGuard no_grad;
+      for (auto& parameter : model->parameters())
+        parameter.copy_(at::arange(parameter.numel(), at::kFloat).cos().view(parameter.sizes()));
+      at::AutoGradMode with_grad(true);
+      Kfac kfac(*model, options, comm);
+      for (int step = 0; step < 3; ++step) {  // nothing is learnt
+        model->zero_grad();
+        const auto loss = model->forward(x).pow(2).sum(1).mean();
+        kfac.watch(loss, 32);
+        loss.backward();
+        kfac.step();
+      }
+      kept += kfac.counters().warm_starts;
+      for (const auto& parameter : model->parameters())
+        outcomes[static_cast<size_t>(rank)].gradients.push_back(parameter.grad().clone());
+    });
+    EXPECT_EQ(kept, 2) << "of A, whose side is above 128, in two steps";
+    return outcomes;
+  };
+  const auto expected = train_warm(options_for(Strategy::comm_opt));
+  for (const auto& options : exact_strategies(2))
+    for (const auto& rank : train_warm(options)) expect_bit_equal(expected[0], rank, describe(options, 2));
+  const auto own_batches = train_warm(options_for(Strategy::dp));
+  expect_bit_equal(own_batches[0], own_batches[1], "dp");
+}
+
 TEST(KfacRanksTest, HoldsExactlyTheBytesOfTheFormulaOnEveryRank) {
   auto all = exact_strategies(4, ConvFactors::separable);
   all.push_back(options_for(Strategy::dp, 1, ConvFactors::separable));
@@ -186,6 +237,23 @@ TEST(KfacRanksTest, RefusesAShareThatIsNone) {
   on_threads({0, 0}, [](const ddl::Comm& comm, int64_t) {
     EXPECT_THROW(Kfac(*small_model(), options_for(Strategy::hybrid, 0.3), comm), BadRequest);
   });
+}
+
+TEST(KfacRanksTest, MeasuresOnRank0WhereItHasNoSeconds) {
+  std::vector<std::vector<Assignment>> plans(2);
+  std::vector<double> seconds(2);
+  on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+    auto options = options_for(Strategy::hybrid);
+    options.placement = Placement::measured;
+    if (rank == 1) options.decomposition_seconds = [](int64_t, int64_t) { return 1e9; };
+    const Kfac kfac(*small_model(), options, comm);
+    plans[static_cast<size_t>(rank)] = kfac.assignments();
+    seconds[static_cast<size_t>(rank)] = kfac.options().decomposition_seconds(37, 1);
+  });
+  for (size_t l = 0; l < 3; ++l) EXPECT_EQ(plans[0][l].owners, plans[1][l].owners);
+  EXPECT_EQ(seconds[0], seconds[1]);
+  EXPECT_GT(seconds[0], 0);
+  EXPECT_LT(seconds[0], 10);
 }
 
 TEST(KfacRanksTest, PlacesByTheSecondsThatRank0Measured) {

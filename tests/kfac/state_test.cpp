@@ -99,6 +99,16 @@ TEST(KfacStateTest, IsTheSameOnEveryRankWhoeverHoldsIt) {
   }
 }
 
+TEST(KfacStateTest, GoesOnWhileDecompositionsAreUnderWayBesideTheSteps) {
+  for (auto strategy : {Strategy::comm_opt, Strategy::mem_opt, Strategy::owner_reduce, Strategy::dp}) {
+    KfacOptions options = sparse(strategy, 0.5);
+    options.staleness = 3;
+    const auto ranks = go_on({}, 6, options, 2);  // launched in step 4, to serve in step 7
+    expect_equal(ranks[0], ranks[1]);
+    expect_equal(go_on(ranks[1], 6, options, 2)[0], go_on({}, 12, options, 2)[0]);
+  }
+}
+
 TEST(KfacStateTest, GoesOnWithOtherRanksAndAnotherStrategy) {
   const Snapshot two = go_on({}, 5, sparse(Strategy::owner_reduce, 0.5), 2)[0];
   const Snapshot alone = go_on(two, 6, sparse(), {}, 0, 1);

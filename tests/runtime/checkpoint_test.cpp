@@ -274,6 +274,18 @@ TEST_F(CheckpointTest, SoDoesOneWithEveryMethodOfKfacAndGrowingIntervals) {
   }
 }
 
+TEST_F(CheckpointTest, SoDoesOneWhileKfacDecomposesBesideTheSteps) {
+  TrainOptions o = options();
+  o.use_kfac = true;
+  o.optimizer = "sgd";
+  o.lr = 0.1;
+  o.kfac.burn_in = 1;
+  o.kfac.factor_interval = 1;
+  o.kfac.inverse_interval = 2;
+  o.kfac.staleness = 2;
+  expect_resumed_equals_whole(o);
+}
+
 TEST_F(CheckpointTest, IsWrittenEverySoManyStepsAndAtTheEnd) {
   TrainOptions o = options();
   o.checkpoint_every = 4;

@@ -236,7 +236,10 @@ class BadInput(Case):
         self.refused(2, "auto", args=["train", *SMALL, "--kfac", "--kfac-strategy", "auto", "--grad-worker-frac", "1"])
         self.refused(2, "owner_reduce", args=["train", *SMALL, "--kfac", "--kfac-strategy", "best"])
         self.refused(2, "lpt-memory", args=["train", *SMALL, "--kfac", "--placement", "greedy"])
-        self.refused(2, "decomposition_seconds", args=["train", *SMALL, "--kfac", "--placement", "measured"])
+        self.refused(2, "staleness", "inverse_interval", args=[
+            "train", *SMALL, "--kfac", "--inverse-interval", "5", "--staleness", "6"])
+        self.refused(2, "staleness", "pi", args=["train", *SMALL, "--kfac", "--kfac-method", "pi", "--staleness", "1"])
+        self.refused(2, "warm_start", args=["train", *SMALL, "--kfac", "--warm-start", "1"])
         self.refused(2, "bf16", args=["train", *SMALL, "--kfac", "--factor-dtype", "fp8"])
         self.refused(2, "lr", args=["train", *SMALL, "--lr", "-1"])
 
@@ -373,7 +376,7 @@ class Ranks(Case):
 
         whole = result("--kfac-strategy", "comm_opt")
         owner = result("--kfac-strategy", "owner_reduce", "--grad-worker-frac", "0.5", "--placement", "round-robin")
-        chosen = result("--kfac-strategy", "auto")
+        chosen = result("--kfac-strategy", "auto", "--placement", "measured")
         for other in (owner, chosen):
             self.assertEqual(other["weights_sha256"], whole["weights_sha256"])
         self.assertLess(owner["kfac"]["state_bytes"], whole["kfac"]["state_bytes"])

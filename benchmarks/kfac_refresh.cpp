@@ -1,0 +1,89 @@
+// What a warm start saves where a factor moved little: an eigenbasis anew, and refreshed from the last one, in turns.
+// The factor is a covariance after an update of its running average, F ← 0.95 F + 0.05 F_new, with F_new of the same
+// eigenvectors but for a share MOVED of noise. Columns: seconds anew, refreshed and refused-then-anew (medians), the
+// first over the second, and the relative error of (F + δ)⁻¹∇ through the refreshed and through the new basis, against
+// float64; δ = 0.3 · mean eigenvalue, ∇ random.
+//     build/bin/kfac_refresh [MOVED [TOLERANCE [ROUNDS]]]
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "kfac/decomposer.h"
+
+namespace {
+
+using spillway::kfac::Eigenbasis;
+using spillway::kfac::Refreshed;
+
+double seconds_of(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+struct Moved {
+  at::Tensor before, after, elsewhere;
+};
+
+Moved factors(int64_t side, double moved) {
+  const auto scale = at::logspace(0, -1.5, side);
+  const auto covariance = [&] {
+    const auto x = at::randn({2 * side, side}) * scale;
+    return x.t().mm(x).div_(static_cast<double>(2 * side)).unsqueeze(0);
+  };
+  const auto before = covariance(), other = covariance();
+  return {before, before * 0.95 + (before * 1.1 * (1 - moved) + other * moved) * 0.05, other};
+}
+
+double error_of(const Eigenbasis& basis, const at::Tensor& factor, const at::Tensor& damping, const at::Tensor& g) {
+  const auto q = basis.vectors[0];
+  const auto v = q.mm(q.t().mm(g) / (basis.values[0].unsqueeze(1) + damping));
+  const auto dense = factor[0].to(at::kDouble) + damping * at::eye(factor.size(1), at::kDouble);
+  const auto exact = at::linalg_solve(dense, g.to(at::kDouble));
+  return ((v - exact).norm() / exact.norm()).item<double>();
+}
+
+void measure(int64_t side, double moved, double tolerance, int64_t rounds) {
+  const auto [before, after, elsewhere] = factors(side, moved);
+  const auto damping = after.diagonal(0, 1, 2).mean() * 0.3, g = at::randn({side, 32});
+  const auto last = Eigenbasis::identity(1, side, before.options());
+  if (!decompose(before, last)) std::abort();
+  const auto copy = [&] { return Eigenbasis{last.vectors.clone(), last.values.clone()}; };
+  const Eigenbasis anew = copy(), warm = copy();
+  Refreshed outcome{};
+  std::array<std::vector<double>, 3> seconds;
+  for (int64_t round = 0; round <= rounds; ++round) {
+    const Eigenbasis refused = copy();
+    warm.vectors.copy_(last.vectors);
+    const std::array<double, 3> taken{seconds_of([&] { (void)refresh(after, anew); }),
+                                      seconds_of([&] { outcome = refresh(after, warm, damping, tolerance); }),
+                                      seconds_of([&] { (void)refresh(elsewhere, refused, damping, tolerance); })};
+    for (size_t i = 0; round > 0 && i < taken.size(); ++i) seconds[i].push_back(taken[i]);
+  }
+  const double full = median(seconds[0]), quick = median(seconds[1]);
+  std::printf("%5lld %10.2f ms %10.2f ms %10.2f ms %6.2f  %-8s %.1e  %.1e\n", static_cast<long long>(side), full * 1e3,
+              quick * 1e3, median(seconds[2]) * 1e3, full / quick, outcome == Refreshed::rescaled ? "kept" : "solved",
+              error_of(warm, after, damping, g), error_of(anew, after, damping, g));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const double moved = argc > 1 ? std::atof(argv[1]) : 1e-4, tolerance = argc > 2 ? std::atof(argv[2]) : 1e-3;
+  const int64_t rounds = argc > 3 ? std::atoll(argv[3]) : 5;
+  at::NoGradGuard no_grad;
+  std::printf("moved %g, tolerance %g, median of %lld\n%5s %13s %13s %13s %6s  %-8s %s\n", moved, tolerance,
+              static_cast<long long>(rounds), "side", "anew", "refreshed", "refused", "ratio", "", "errors");
+  for (int64_t side : {64, 256, 864, 1728}) measure(side, moved, tolerance, rounds);
+}

@@ -1,0 +1,34 @@
+/// A small perceptron and what a step of K-FAC needs of it.
+#pragma once
+#include <torch/nn.h>
+
+#include <vector>
+
+#include "kfac/preconditioner.h"
+
+namespace spillway::kfac {
+
+inline torch::nn::Sequential small_mlp(at::ScalarType dtype = at::kDouble, uint64_t seed = 0) {
+  namespace nn = torch::nn;
+  torch::manual_seed(seed);
+  nn::Sequential model(nn::Linear(4, 6), nn::Tanh(), nn::Linear(6, 3));
+  model->to(dtype);
+  return model;
+}
+
+inline at::Tensor mean_loss(torch::nn::Sequential model, const at::Tensor& x) {
+  return model->forward(x).pow(2).sum(1).mean();
+}
+
+inline std::vector<at::Tensor> gradients(const torch::nn::Module& model) {
+  std::vector<at::Tensor> all;
+  for (const auto& parameter : model.parameters()) all.push_back(parameter.grad().clone());
+  return all;
+}
+
+inline void backward(Kfac& kfac, const at::Tensor& loss, int64_t batch) {
+  kfac.watch(loss, batch);
+  loss.backward();
+}
+
+}  // namespace spillway::kfac
