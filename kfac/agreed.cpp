@@ -36,6 +36,11 @@ uint64_t hash_of(const KfacOptions& options) {
   for (int choice :
        {int{options.precompute_outer}, static_cast<int>(options.method), static_cast<int>(options.convention)})
     hash = hash_in(hash, static_cast<uint64_t>(choice));
+  hash = hash_in(hash, static_cast<uint64_t>(options.burn_in));
+  const auto first = options.at(0);
+  for (double number : {options.decay, first.lr, first.kl_clip, first.factor_interval, first.inverse_interval,
+                        first.relative_damping, first.damping.value_or(-1)})
+    hash = hash_in(hash, std::bit_cast<uint64_t>(number));
   return hash_in(hash, static_cast<uint64_t>(options.factor_dtype));
 }
 
@@ -60,7 +65,7 @@ KfacOptions agree_on(KfacOptions options, const std::vector<Layer>& layers, cons
   exchange.require_alike(hash_of(shapes), "layers");
   exchange.require_alike(hash_of(options),
                          "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, method, convention, "
-                         "warm_start or staleness)");
+                         "warm_start, staleness, an interval, burn_in, decay, damping, lr or kl_clip)");
   options = with_agreed_seconds(std::move(options), layers, exchange);
   if (options.strategy == Strategy::automatic)
     options = with(options, choose_strategy(shapes, exchange.world(), options));

@@ -15,8 +15,8 @@ KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& l
 
 /// `options` as every rank will act on them: with_agreed_seconds(), and Strategy::automatic is resolved by
 /// choose_strategy(). Throws BadRequest on every rank where layers (names, shapes, order) or an option that shapes what
-/// ranks exchange or when (strategy, shares, placement, factor_dtype, staleness and such) differ between ranks. Cost:
-/// two or three messages of a few bytes to each rank; none alone.
+/// ranks exchange or when (strategy, shares, placement, method, intervals, schedules at step 0 and such) differ between
+/// ranks. Cost: two or three messages of a few bytes to each rank; none alone.
 KfacOptions agree_on(KfacOptions options, const std::vector<Layer>& layers, const Exchange& exchange);
 
 }  // namespace spillway::kfac

@@ -206,7 +206,7 @@ TEST(KfacRanksTest, RefusesDoublesBetweenRanks) {
   EXPECT_THROW((Kfac{*linear, {}, comm}), c10::Error);
 }
 
-TEST(KfacRanksTest, RefusesOtherLayersOrAnotherDistributionOnEveryRank) {
+TEST(KfacRanksTest, RefusesOtherLayersOrOtherOptionsOnEveryRank) {
   std::atomic<int> refusals = 0;
   const auto count_refusals = [&](const ddl::Comm& comm, nn::Sequential model, const KfacOptions& options) {
     try {
@@ -231,6 +231,22 @@ TEST(KfacRanksTest, RefusesOtherLayersOrAnotherDistributionOnEveryRank) {
                    {.strategy = rank == 0 ? Strategy::hybrid : Strategy::owner_reduce});
   });
   EXPECT_EQ(refusals, 6) << "strategies";
+  const std::vector<KfacOptions> others{{.method = Method::pi},
+                                        {.convention = Convention::kaisa},
+                                        {.lr = 0.2},
+                                        {.factor_interval = 1},
+                                        {.inverse_interval = 10},
+                                        {.burn_in = 3},
+                                        {.relative_damping = 0.301},
+                                        {.damping = 0.3},
+                                        {.kl_clip = 1},
+                                        {.decay = 0.9}};
+  for (size_t i = 0; i < others.size(); ++i) {
+    on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+      count_refusals(comm, nn::Sequential(nn::Linear(2, 3)), rank == 0 ? KfacOptions{} : others[i]);
+    });
+    EXPECT_EQ(refusals, 8 + 2 * static_cast<int>(i)) << "other numbers, " << i;
+  }
 }
 
 TEST(KfacRanksTest, RefusesAShareThatIsNone) {
