@@ -150,7 +150,8 @@ struct KfacOptions {
   Scheduled relative_damping = 0.3;
   /// An absolute γ for every layer instead, > 0. It must suit the loss's scale: a Dice loss has G of order 1e-6.
   std::optional<Scheduled> damping = std::nullopt;
-  /// κ of the trust region ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|))), > 0; infinity switches it off. While it binds, the
+  /// κ of the trust region ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|))), in the loss's units squared, > 0; infinity switches it
+  /// off. While it binds, the
   /// step's length is √κ in the Fisher metric whatever lr is: decaying lr then changes nothing, decaying κ does. A
   /// constant κ stays unsteady late. Without one: default_kl_clip(convention).
   std::optional<Scheduled> kl_clip = std::nullopt;
@@ -160,7 +161,10 @@ struct KfacOptions {
   int64_t max_linear_dim = 32768;  ///< a Linear layer with a longer side is left alone (vocabulary heads), ≥ 1
   /// Largest patch matrix that is formed for a convolution's A, bytes, ≥ 64 KiB; one row of patches is always allowed.
   int64_t patch_workspace_bytes = int64_t{16} << 20;
-  std::vector<std::string> skip = {};  ///< regular expressions (ECMAScript, searched) of layer names to leave alone
+  /// Regular expressions (ECMAScript, searched) of layer names to leave alone. Kronecker factors take positions as
+  /// independent: where all of a sample's positions pull together, as at the heads of a soft Dice loss, the step is too
+  /// long by their number, and such a layer is better left to the optimizer.
+  std::vector<std::string> skip = {};
 
   /// Throws BadRequest naming the field, its value and the allowed range. Schedules are tried at step 0.
   void validate() const;

@@ -10,6 +10,7 @@ namespace spillway {
 /// Images: input [B, 3, H, W] float32, target [B] int64 class indices.
 /// Tokens: input [B, L] int64, target [B, 2, K] int64: places in the sequence, and the words that belong there.
 /// Vectors: input [B, features] float32, target [B] int64 class indices.
+/// Curves: input [B, edge²] float32 in 0 … 1, target [B, 0].
 struct Batch {
   at::Tensor input;
   at::Tensor target;

@@ -12,6 +12,7 @@
 #include "runtime/model_info.h"
 #include "runtime/seismic.h"
 #include "runtime/synthetic.h"
+#include "runtime/synthetic_curves.h"
 #include "runtime/synthetic_images.h"
 #include "runtime/synthetic_tokens.h"
 
@@ -68,6 +69,8 @@ std::unique_ptr<Dataset> open_synthetic(const ModelInfo& model, int64_t size, co
     case InputKind::tokens:
       return std::make_unique<SyntheticTokens>(
           SyntheticTokens::Options{.length = size, .vocabulary = options.vocabulary, .cases = cases, .seed = seed});
+    case InputKind::curves:
+      return std::make_unique<SyntheticCurves>(SyntheticCurves::Options{.edge = size, .cases = cases, .seed = seed});
     case InputKind::vectors:
       break;
   }

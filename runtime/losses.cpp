@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 namespace spillway {
 namespace {
 
@@ -26,6 +28,19 @@ at::Tensor soft_dice_loss(const at::Tensor& probabilities, const at::Tensor& tar
 at::Tensor weighted_cross_entropy(const at::Tensor& scores, const at::Tensor& target, const at::Tensor& weights) {
   const at::Tensor sum = at::cross_entropy_loss(scores, target, weights, at::Reduction::Sum);
   return sum / static_cast<double>(target.numel());
+}
+
+at::Tensor reconstruction_loss(const at::Tensor& logits, const at::Tensor& target) {
+  const auto sum = at::binary_cross_entropy_with_logits(logits, target, {}, {}, at::Reduction::Sum);
+  return sum / static_cast<double>(target.size(0));
+}
+
+double explained_variance(const at::Tensor& reconstruction, const at::Tensor& target) {
+  const auto wanted = target.to(at::kDouble);
+  const double missed = (wanted - reconstruction.to(at::kDouble)).square().sum().item<double>();
+  const double spread = (wanted - wanted.mean()).square().sum().item<double>();
+  if (spread == 0) return missed == 0 ? 1 : 0;
+  return std::max(0.0, 1 - missed / spread);
 }
 
 at::Tensor hard_dice(const at::Tensor& probabilities, const at::Tensor& target) {

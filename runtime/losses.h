@@ -18,6 +18,14 @@ at::Tensor soft_dice_loss(const at::Tensor& probabilities, const at::Tensor& tar
 /// Shape: scores [B, C, …], target [B, …] int64, `weights` [C]; returns a scalar.
 at::Tensor weighted_cross_entropy(const at::Tensor& scores, const at::Tensor& target, const at::Tensor& weights);
 
+/// What is lost between `target` in 0 … 1 and its reconstruction σ(logits): binary cross entropy, summed over a
+/// sample's values, the mean over samples, in nats. Shape: both [B, …]; returns a scalar.
+at::Tensor reconstruction_loss(const at::Tensor& logits, const at::Tensor& target);
+
+/// 1 − Σ (target − reconstruction)² / Σ (target − mean of all its values)², and no less than 0; 1 is exact.
+/// Shape: both the same.
+double explained_variance(const at::Tensor& reconstruction, const at::Tensor& target);
+
 /// Dice of `probabilities` ≥ 0.5 against `target` ≥ 0.5 for each label, averaged over samples; 1 where both are empty.
 /// Shape: both [B, K, …], the same; returns [K] float64 on the CPU. Counts are exact (int64).
 /// Throws c10::Error when the shapes differ.

@@ -6,7 +6,16 @@ namespace spillway {
 namespace {
 
 constexpr ModelInfo kModels[]{
-    {.name = "unet3d", .input = InputKind::volumes, .size = 96, .filters = 16, .reads_folders = true},
+    // K-FAC takes the positions of a layer as independent. At the heads of a soft Dice loss, all positions of a label
+    // pull together: such a step is too long by their number, and a label ends where it has no gradient any more.
+    {.name = "unet3d",
+     .input = InputKind::volumes,
+     .size = 96,
+     .filters = 16,
+     .kfac_skip = "^head",
+     .kfac_lr = 1,
+     .kfac_kl_clip = 1e-5,
+     .reads_folders = true},
     {.name = "bp3d", .input = InputKind::volumes, .size = 64, .batch = 8, .cases = 64, .filters = 128},
     // From 33 on the last feature map is larger than 1×1, whose variance over a batch of one would be zero.
     {.name = "resnet50",
@@ -27,12 +36,24 @@ constexpr ModelInfo kModels[]{
      .hidden = 768,
      .layers = 12},
     {.name = "mlp", .input = InputKind::vectors, .size = 32, .hidden = 64, .layers = 2, .classes = 10},
+    {.name = "autoencoder",
+     .input = InputKind::curves,
+     .size = 28,
+     .smallest_size = 4,
+     .largest_size = 1024,
+     .batch = 128,
+     .cases = 4096,
+     .hidden = 400,
+     .layers = 5,
+     .kfac_kl_clip = 1e-3,
+     .kfac_kl_clip_steps = std::numeric_limits<double>::infinity()},
 };
 
 const char* extent_name(InputKind input) {
   switch (input) {
     case InputKind::volumes:
     case InputKind::images:
+    case InputKind::curves:
       return "edge";
     case InputKind::tokens:
       return "sequence length";

@@ -98,6 +98,24 @@ class Bp3dTask final : public ClassificationTask<Bp3d> {
   at::Tensor weights_;
 };
 
+class AutoencoderTask final : public Task {
+ public:
+  explicit AutoencoderTask(const AutoencoderOptions& options) : net_(options) {}
+  torch::nn::Module& module() override { return *net_; }
+  at::Tensor loss(const Batch& batch) override { return reconstruction_loss(logits(batch), batch.input); }
+  double metric(const Batch& batch) override {
+    Evaluation evaluation(*net_);
+    return explained_variance(at::sigmoid(logits(batch)), batch.input);
+  }
+  std::string_view metric_name() const override { return "explained_variance"; }
+
+ private:
+  /// In float32: the loss is a sum over pixels.
+  at::Tensor logits(const Batch& batch) { return net_->forward(batch.input).to(at::kFloat); }
+
+  Autoencoder net_;
+};
+
 }  // namespace
 
 std::unique_ptr<Task> make_task(std::string_view model, const TaskOptions& options) {
@@ -106,6 +124,7 @@ std::unique_ptr<Task> make_task(std::string_view model, const TaskOptions& optio
   if (model == "resnet50") return std::make_unique<ClassificationTask<ResNet50>>(options.resnet50);
   if (model == "bert-base") return std::make_unique<ClassificationTask<Bert>>(options.bert);
   if (model == "mlp") return std::make_unique<ClassificationTask<Mlp>>(options.mlp);
+  if (model == "autoencoder") return std::make_unique<AutoencoderTask>(options.autoencoder);
   throw BadRequest(str("unknown model '", model, "'; known are: ", model_names()));
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/autoencoder.h"
 #include "runtime/batch.h"
 #include "runtime/bert.h"
 #include "runtime/bp3d.h"
@@ -28,11 +29,11 @@ class Task {
   virtual at::Tensor loss(const Batch& batch) = 0;
 
   /// The model's quality on `batch`, higher is better, 0 … 1: without gradients and in evaluation mode; the mode is
-  /// put back. unet3d: hard Dice at 0.5, the mean over labels. Others: accuracy, over voxels (bp3d), images or
-  /// vectors, or the words to guess (bert-base).
+  /// put back. unet3d: hard Dice at 0.5, the mean over labels. autoencoder: explained variance. Others: accuracy, over
+  /// voxels (bp3d), images or vectors, or the words to guess (bert-base).
   virtual double metric(const Batch& batch) = 0;
 
-  /// `dice`, `accuracy`: the key that the metric is reported under.
+  /// `dice`, `explained_variance`, `accuracy`: the key that the metric is reported under.
   virtual std::string_view metric_name() const = 0;
 };
 
@@ -44,11 +45,12 @@ struct TaskOptions {
   ResNet50Options resnet50{};
   BertOptions bert{};
   MlpOptions mlp{};
+  AutoencoderOptions autoencoder{};
 };
 
 /// The task called `model`: unet3d (soft Dice), bp3d (class-weighted cross entropy), resnet50 and mlp (cross entropy),
-/// bert-base (cross entropy of the words to guess). Weights are drawn from the default CPU generator. Throws BadRequest
-/// naming the known models, or the bad option.
+/// bert-base (cross entropy of the words to guess), autoencoder (reconstruction_loss()). Weights are drawn from the
+/// default CPU generator. Throws BadRequest naming the known models, or the bad option.
 std::unique_ptr<Task> make_task(std::string_view model, const TaskOptions& options = {});
 
 }  // namespace spillway

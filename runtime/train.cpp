@@ -268,6 +268,7 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
   const Batch sample = context.data->at(0);
   if (sample.input.dim() == 5) result.shape = {sample.input.size(2), sample.input.size(3), sample.input.size(4)};
   if (sample.input.dim() == 4) result.image_edge = sample.input.size(2);
+  if (model_info(options.model).input == InputKind::curves) result.image_edge = synthetic_size(options.data);
   if (model_info(options.model).input == InputKind::tokens) result.sequence_length = sample.input.size(1);
 
   auto measure = [&](int64_t step) {

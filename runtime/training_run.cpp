@@ -77,6 +77,8 @@ TaskOptions task_options(const TrainOptions& options, const Dataset& data) {
                 .hidden = options.hidden,
                 .layers = options.layers,
                 .classes = options.classes};
+  if (options.model == "autoencoder")
+    task.autoencoder = {.input = data.at(0).input.size(1), .hidden = options.hidden, .layers = options.layers};
   return task;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "runtime/model_info.h"
 
 namespace spillway::tools {
 namespace {
@@ -57,10 +58,15 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
                      "FACTOR@EPOCH,…: from the start of that epoch on the damping is multiplied by the factor");
   command.add_option("--burn-in", k.burn_in, "First steps, in all of which factors are updated")->capture_default_str();
   command.add_option("--kl-clip", kl_clip,
-                     "Bound on the predicted change of the output, at the first step; default 3e-5 with fisher, "
-                     "else 1e-3");
+                     "Trust region of a step, in the loss's units squared, at the first step; default with fisher "
+                     "3e-5, unet3d 1e-5, autoencoder 1e-3; else 1e-3");
   command.add_option("--kl-clip-steps", kl_clip_steps,
-                     "The bound falls as 1/(1 + step/this); inf keeps it; default 10 with fisher, else inf");
+                     "It falls as 1/(1 + step/this); inf keeps it; default 10 with fisher, else inf; autoencoder inf");
+  command
+      .add_option("--kfac-skip", skip,
+                  "Regular expression of layers to leave to the optimizer alone, may be repeated, or none; default "
+                  "^head for unet3d, else none")
+      ->allow_extra_args(false);
   command.add_option("--conv-factors", conv_factors, "full, separable or auto")->capture_default_str();
   command.add_option("--max-factor-dim", k.max_factor_dim, "auto goes separable above this side")
       ->capture_default_str();
@@ -80,7 +86,13 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   k.damping = damping;
   train.damping_decay = parse_decays("--damping-decay", damping_decay);
   train.interval_decay = parse_decays("--interval-decay", interval_decay);
-  const auto clip = kfac::default_kl_clip(k.convention);
+  const ModelInfo& info = model_info(train.model);
+  if (skip.empty() && !info.kfac_skip.empty())
+    k.skip = {std::string(info.kfac_skip)};
+  else if (skip != std::vector<std::string>{"none"})
+    k.skip = skip;
+  auto clip = kfac::default_kl_clip(k.convention);
+  if (k.convention == kfac::Convention::fisher) clip = {info.kfac_kl_clip, info.kfac_kl_clip_steps};
   const double steps = kl_clip_steps.value_or(clip.steps);
   if (!(steps > 0)) throw BadRequest(str("--kl-clip-steps is ", steps, "; allowed is more than 0"));
   k.kl_clip = kfac::harmonic(kl_clip.value_or(clip.value), steps);

@@ -1,5 +1,6 @@
 // Flags that say how it is trained, and what is written down meanwhile.
 #include "core/error.h"
+#include "runtime/model_info.h"
 #include "tools/train_flags.h"
 
 namespace spillway::tools {
@@ -19,7 +20,9 @@ double default_weight_decay(const std::string& optimizer) {
 
 void TrainFlags::add_optimizer_flags(CLI::App& command) {
   command.add_option("--optimizer", optimizer, "sgd, adam, adamw or lamb; default adam, with --kfac sgd");
-  command.add_option("--lr", lr, "Learning rate; default 5e-4 for adam and adamw, 5e-3 for lamb, 0.1 for sgd");
+  command.add_option("--lr", lr,
+                     "Learning rate; default 5e-4 for adam and adamw, 5e-3 for lamb, 0.1 for sgd, but 1 with "
+                     "--kfac for unet3d, whose K-FAC steps --kl-clip alone bounds");
   command.add_option("--momentum", options.momentum, "Of sgd")->capture_default_str();
   command.add_flag("--nesterov", options.nesterov, "Of sgd: look ahead along the momentum");
   command.add_option("--weight-decay", weight_decay,
@@ -48,7 +51,8 @@ void TrainFlags::add_checkpoint_flags(CLI::App& command) {
 
 void TrainFlags::resolve_optimizer() {
   options.optimizer = !optimizer.empty() ? optimizer : options.use_kfac ? "sgd" : "adam";
-  options.lr = lr != 0 ? lr : default_lr(options.optimizer);
+  const bool kfac_alone = options.use_kfac && options.optimizer == "sgd";
+  options.lr = lr != 0 ? lr : kfac_alone ? model_info(options.model).kfac_lr : default_lr(options.optimizer);
   options.weight_decay = weight_decay.value_or(default_weight_decay(options.optimizer));
   options.lr_decay = parse_decays("--lr-decay", lr_decay);
 }

@@ -37,6 +37,7 @@ TaskOptions small(const Way& way) {
   options.resnet50 = {.classes = 4, .filters = 2};
   options.bert = {.layers = 1, .hidden = 16, .heads = 2, .intermediate = 24, .vocabulary = 150, .dropout = way.dropout};
   options.mlp.input = 16;
+  options.autoencoder = {.input = 64, .hidden = 16, .layers = 2, .code = 3};
   return options;
 }
 
@@ -110,6 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Way{"mlp", "mlp", "synthetic:16"},  //
         Way{"mlp_kfac", "mlp", "synthetic:16", "sgd", ConvFactors::full},
+        Way{"autoencoder_kfac", "autoencoder", "synthetic:8", "sgd", ConvFactors::full},
         Way{"mlp_bf16", "mlp", "synthetic:16", "lamb", {}, "bf16"}, Way{"unet3d", "unet3d", "synthetic:32"},  //
         Way{"unet3d_kfac_full", "unet3d", "synthetic:32", "sgd", ConvFactors::full},
         Way{"unet3d_kfac_separable", "unet3d", "synthetic:32", "sgd", ConvFactors::separable},

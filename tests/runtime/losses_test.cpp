@@ -24,6 +24,24 @@ TEST(LossesTest, SoftDiceOfAPerfectOrEmptyLabelIsOne) {
   EXPECT_NEAR(soft_dice_loss(t, t).item<double>(), -1, 1e-6);
 }
 
+TEST(LossesTest, ReconstructionIsTheCrossEntropyOfAllValuesOfASample) {
+  const auto target = at::tensor({0.0, 1.0, 0.5, 1.0, 1.0, 0.0}, at::kDouble).view({2, 3});
+  EXPECT_NEAR(reconstruction_loss(at::zeros({2, 3}, at::kDouble), target).item<double>(), 3 * std::log(2.0), 1e-12);
+  // −log σ(2) for each that is right, −log σ(−2) for each that is wrong, their mean at one half.
+  const double right = std::log1p(std::exp(-2.0)), wrong = 2 + right;
+  EXPECT_NEAR(reconstruction_loss(at::full({2, 3}, 2, at::kDouble), target).item<double>(),
+              (3 * right + 2 * wrong + (right + wrong) / 2) / 2, 1e-12);
+}
+
+TEST(LossesTest, ExplainedVarianceIsOneForTheTargetAndZeroForItsMean) {
+  const auto target = at::tensor({0.0, 1.0, 1.0, 0.0, 0.5, 0.5}, at::kDouble).view({3, 2});
+  EXPECT_EQ(explained_variance(target, target), 1);
+  EXPECT_NEAR(explained_variance(at::full_like(target, 0.5), target), 0, 1e-12);
+  EXPECT_NEAR(explained_variance((target + 0.5) / 2, target), 0.75, 1e-12);
+  EXPECT_NEAR(explained_variance((target[0] + 0.5) / 2, target[0]), 0.75, 1e-12) << "of one sample, too";
+  EXPECT_EQ(explained_variance(1 - target, target), 0) << "worse than the mean";
+}
+
 TEST(LossesTest, SoftDiceOfABatchIsTheMeanOfItsSamples) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
   auto p = at::rand({3, 2, 4, 4, 4}, generator);

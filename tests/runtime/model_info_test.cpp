@@ -7,13 +7,13 @@
 namespace spillway {
 
 TEST(ModelInfoTest, NamesTheKnownModelsWhenAskedForAnother) {
-  EXPECT_EQ(model_names(), "unet3d, bp3d, resnet50, bert-base, mlp");
+  EXPECT_EQ(model_names(), "unet3d, bp3d, resnet50, bert-base, mlp, autoencoder");
   for (const ModelInfo& model : known_models()) EXPECT_EQ(&model_info(model.name), &model);
   try {
     model_info("vgg");
     FAIL();
   } catch (const BadRequest& error) {
-    EXPECT_STREQ(error.what(), "unknown model 'vgg'; known are: unet3d, bp3d, resnet50, bert-base, mlp");
+    EXPECT_STREQ(error.what(), "unknown model 'vgg'; known are: unet3d, bp3d, resnet50, bert-base, mlp, autoencoder");
   }
 }
 
@@ -37,6 +37,7 @@ TEST(ModelInfoTest, RefusesSizesThatAModelCannotReadInItsWords) {
   refused("bert-base", 7, "sequence length is 7");
   refused("resnet50", 32, "edge is 32; allowed is 33");
   refused("mlp", 0, "number of features is 0");
+  refused("autoencoder", 3, "edge is 3; allowed is 4");
 }
 
 }  // namespace spillway

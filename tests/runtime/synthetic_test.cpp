@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "runtime/seismic.h"
+#include "runtime/synthetic_curves.h"
 #include "runtime/synthetic_images.h"
 #include "runtime/synthetic_tokens.h"
 #include "tests/runtime/files.h"
@@ -69,6 +70,10 @@ INSTANTIATE_TEST_SUITE_P(
                [](uint64_t seed) {
                  return make<SyntheticImages>(SyntheticImages::Options{.edge = 40, .cases = 4}, seed);
                }},
+        Source{"curves",
+               [](uint64_t seed) {
+                 return make<SyntheticCurves>(SyntheticCurves::Options{.edge = 20, .cases = 4}, seed);
+               }},
         Source{"tokens",
                [](uint64_t seed) {
                  return make<SyntheticTokens>(SyntheticTokens::Options{.length = 50, .cases = 4}, seed);
@@ -102,6 +107,31 @@ TEST(SyntheticImagesTest, ImagesOfAClassAreAlike) {
   auto distance = [&](int64_t a, int64_t b) { return (batch.input[a] - batch.input[b]).norm().item<double>(); };
   EXPECT_LT(distance(0, 1), distance(0, 2));
   expect_refusal([] { SyntheticImages({.classes = 0}); }, {"classes is 0"});
+}
+
+TEST(SyntheticCurvesTest, AreThinConnectedLinesOnAnEmptyGround) {
+  constexpr int64_t kEdge = 28;
+  SyntheticCurves data({.edge = kEdge, .cases = 8});
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const Batch batch = data.at(i);
+    EXPECT_EQ(batch.target.numel(), 0);
+    EXPECT_GE(batch.input.min().item<double>(), 0);
+    EXPECT_LE(batch.input.max().item<double>(), 1);
+    const at::Tensor ink = batch.input.view({kEdge, kEdge}).gt(0.5);
+    const int64_t pixels = ink.sum().item<int64_t>();
+    EXPECT_GT(pixels, 3);
+    EXPECT_LT(pixels, kEdge * kEdge / 3);
+    // Grown pixel by pixel from one of its own, a connected line is reached in full.
+    at::Tensor reached = at::zeros_like(ink);
+    reached.view({-1})[ink.flatten().to(at::kInt).argmax()] = true;
+    for (int64_t step = 0; step < 4 * kEdge; ++step)
+      reached = at::max_pool2d(reached.to(at::kFloat).view({1, 1, kEdge, kEdge}), 3, 1, 1)
+                    .view({kEdge, kEdge})
+                    .gt(0)
+                    .logical_and(ink);
+    EXPECT_EQ(reached.sum().item<int64_t>(), pixels) << data.name(i);
+  }
+  expect_refusal([] { SyntheticCurves({.edge = 3}); }, {"edge is 3", "4 or more"});
 }
 
 TEST(SyntheticTokensTest, SentencesCountAndHideAShareOfTheirWords) {

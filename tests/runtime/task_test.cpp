@@ -88,6 +88,26 @@ TEST(TaskTest, TheMlpsLossIsTheMeanCrossEntropy) {
   EXPECT_NEAR(task->loss({at::ones({5, 8}), at::arange(5).remainder(4)}).item<double>(), std::log(4.0), 1e-6);
 }
 
+TEST(TaskTest, TheAutoencoderSqueezesVectorsThroughItsCode) {
+  torch::manual_seed(0);
+  auto task = make_task("autoencoder", {.autoencoder = {.input = 12, .hidden = 16, .layers = 2, .code = 2}});
+  EXPECT_EQ(task->module().named_parameters()["linear0.weight"].sizes(), at::IntArrayRef({16, 12}));
+  EXPECT_EQ(task->module().named_parameters()["linear2.weight"].sizes(), at::IntArrayRef({2, 8}));
+  EXPECT_EQ(task->module().named_parameters()["linear5.weight"].sizes(), at::IntArrayRef({12, 16}));
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(6);
+  const Batch batch{at::rand({2, 12}, generator).gt(0.5).to(at::kFloat).repeat({8, 1}), at::empty({16, 0})};
+  torch::optim::Adam adam(task->module().parameters(), 0.01);
+  EXPECT_LT(task->metric(batch), 0.5);
+  for (int step = 0; step < 200; ++step) {
+    adam.zero_grad();
+    task->loss(batch).backward();
+    adam.step();
+  }
+  EXPECT_GT(task->metric(batch), 0.95);
+  EXPECT_EQ(task->metric_name(), "explained_variance");
+  EXPECT_THROW(make_task("autoencoder", {.autoencoder = {.layers = 0}}), BadRequest);
+}
+
 /// One batch, learned by heart.
 void expect_learning(Task& task, const Batch& batch, int64_t steps, double lr) {
   torch::optim::Adam adam(task.module().parameters(), lr);
@@ -152,6 +172,8 @@ TEST(TaskTest, EveryParameterOfEveryModelGetsAGradient) {
   };
   check("bp3d", {.bp3d = {.filters = 2}}, {at::rand({1, 1, 4, 4, 4}), at::ones({1, 4, 4, 4}, at::kLong)});
   check("resnet50", {.resnet50 = {.filters = 2}}, {at::rand({2, 3, 33, 33}), at::ones({2}, at::kLong)});
+  check("autoencoder", {.autoencoder = {.input = 16, .hidden = 8, .layers = 2, .code = 2}},
+        {at::rand({3, 16}), at::empty({3, 0})});
   check("bert-base", {.bert = {.layers = 1, .hidden = 8, .heads = 2, .vocabulary = 9}},
         {at::ones({2, 5}, at::kLong), at::ones({2, 2, 3}, at::kLong)});
 }
@@ -162,7 +184,7 @@ TEST(TaskTest, AnUnknownModelIsRefusedNamingTheKnownOnes) {
     FAIL();
   } catch (const BadRequest& error) {
     EXPECT_NE(std::string(error.what()).find("resnet9000"), std::string::npos);
-    EXPECT_NE(std::string(error.what()).find("unet3d, bp3d, resnet50, bert-base, mlp"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("unet3d, bp3d, resnet50, bert-base, mlp, autoencoder"), std::string::npos);
   }
   EXPECT_THROW(make_task("mlp", {.mlp = {.hidden = 0}}), BadRequest);
 }

@@ -33,6 +33,7 @@ TrainOptions options_of(const Way& way) {
   if (options.model == "resnet50") options.filters = 4;
   if (options.model == "bert-base") options.layers = 1, options.hidden = 64;
   if (options.model == "resnet50") options.classes = 4;
+  if (options.model == "autoencoder") options.layers = 2, options.hidden = 64;
   way.change(options);
   return options;
 }
@@ -76,6 +77,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Way{"bp3d_kfac", "bp3d", "synthetic:32", kKfac}, Way{"bp3d_bf16", "bp3d", "synthetic:32", kBf16},
                       Way{"bp3d_channels_last", "bp3d", "synthetic:32", kChannelsLast},
                       Way{"bp3d_accumulate", "bp3d", "synthetic:32", kAccumulate},
+                      Way{"autoencoder", "autoencoder", "synthetic:28", kPlain},
+                      Way{"autoencoder_kfac", "autoencoder", "synthetic:28", kKfac},
                       Way{"resnet50", "resnet50", "synthetic:40", kSgd},
                       Way{"resnet50_kfac", "resnet50", "synthetic:40", kKfac},
                       Way{"resnet50_bf16", "resnet50", "synthetic:40", kBf16},

@@ -22,7 +22,9 @@ OTHERS = {
     "resnet50": ["--model", "resnet50", "--edge", "40", "--filters", "4", "--classes", "5", "--batch", "4", "--cases", "10"],
     "bert-base": ["--model", "bert-base", "--data", "synthetic:24", "--layers", "1", "--hidden", "64", "--batch", "2",
                   "--cases", "8"],
-    "mlp": ["--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "1", "--batch", "4"]}
+    "mlp": ["--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "1", "--batch", "4"],
+    "autoencoder": ["--model", "autoencoder", "--data", "synthetic:12", "--hidden", "32", "--layers", "2", "--batch", "4",
+                    "--cases", "16"]}
 MPI = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
 
@@ -130,8 +132,8 @@ class Training(Case):
                 self.assertEqual(tight["weights_sha256"], free["weights_sha256"])
                 self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
                 self.assertEqual(free["model"], name)
-                self.assertIn("accuracy", free["metrics"])
-                self.assertEqual(free["edge"], {"bp3d": 32, "resnet50": 40}.get(name))
+                self.assertIn({"autoencoder": "explained_variance"}.get(name, "accuracy"), free["metrics"])
+                self.assertEqual(free["edge"], {"bp3d": 32, "resnet50": 40, "autoencoder": 12}.get(name))
                 self.assertEqual(free["sequence_length"], 24 if name == "bert-base" else None)
 
     def test_warm_up_decay_and_accumulation_are_in_the_results(self):
@@ -221,7 +223,7 @@ class BadInput(Case):
     def test_sizes_models_and_options_that_do_not_exist(self):
         self.refused(2, "'12bananas'", args=["train", *SMALL, "--budget", "12bananas"])
         self.refused(2, "'0%'", args=["train", *SMALL, "--budget", "0%"])
-        self.refused(2, "'unet4d'", "unet3d, bp3d, resnet50, bert-base, mlp", args=["train", "--model", "unet4d"])
+        self.refused(2, "'unet4d'", "unet3d, bp3d, resnet50, bert-base, mlp, autoencoder", args=["train", "--model", "unet4d"])
         self.refused(2, "unified engine", "--device cuda", "--engine gate", args=["train", *SMALL, "--engine", "unified"])
         self.refused(2, "'lms'", "gate or unified", args=["train", *SMALL, "--engine", "lms"])
         self.refused(2, "--host-budget", "--engine gate", args=[
@@ -305,6 +307,19 @@ class BadInput(Case):
                              ["--damping-decay", "0.01@1"], ["--burn-in", "0", "--interval-decay", "3@1"],
                              ["--burn-in", "0"])}
         self.assertEqual(len(seen), 8)
+
+    def test_a_model_says_what_kfac_starts_from(self):
+        first = self.result(*SMALL, "--kfac")
+        self.assertEqual(first["lr"], 1)
+        self.assertGreaterEqual(first["kfac"]["left_alone"], 3, "the heads")
+        same = self.result(*SMALL, "--kfac", "--lr", "1", "--kfac-skip", "^head", "--kl-clip", "1e-5", "--kl-clip-steps", "10")
+        self.assertEqual(same["weights_sha256"], first["weights_sha256"])
+        every = self.result(*SMALL, "--kfac", "--kfac-skip", "none")
+        self.assertEqual(every["kfac"]["layers"], first["kfac"]["layers"] + 3)
+        fewer = self.result(*SMALL, "--kfac", "--kfac-skip", "^head", "--kfac-skip", "^down0")
+        self.assertLess(fewer["kfac"]["layers"], first["kfac"]["layers"])
+        self.assertEqual(self.result(*OTHERS["mlp"], "--steps", "1", "--kfac")["lr"], 0.1)
+        self.refused(2, "skip", "'['", args=["train", *SMALL, "--kfac", "--kfac-skip", "["])
 
     def test_checkpoints_that_are_cut_short_or_of_another_run(self):
         folder = self.folder / "checkpoints"
