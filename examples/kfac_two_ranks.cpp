@@ -65,7 +65,7 @@ Outcome train(int64_t budget_bytes, const spillway::ddl::Comm& comm, bool print)
   if (print)
     std::printf("%lld ranks, %zu layers; this rank holds %s of K-FAC state; budget %s, half of what one step needs\n",
                 static_cast<long long>(ranks), kfac.layers().size(),
-                spillway::format_bytes(kfac.state_bytes().held()).c_str(),
+                spillway::format_bytes(kfac.memory_usage().held()).c_str(),
                 spillway::format_bytes(budget_bytes).c_str());
   const auto x = curves(comm ? comm->communicator->rank() : 0);
 

@@ -114,7 +114,7 @@ void Kfac::resume(const KfacCounters& counters) {
   has_product_ = false;
 }
 
-FactorBytes Kfac::state_bytes() const {
+FactorBytes Kfac::memory_usage() const {
   FactorBytes bytes;
   if (background_) bytes.background = background_->solver.bytes();
   for (const auto& layer : statistics_->layers) {

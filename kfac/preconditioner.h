@@ -94,7 +94,8 @@ class Kfac {
   /// Goes on from `counters`. The running averages, inverses and upcoming() are tensors: overwrite them in place.
   void resume(const KfacCounters& counters);
 
-  FactorBytes state_bytes() const;  ///< what this rank holds now
+  /// What this rank holds now. The Ledger counts the same tensors, each with the allocator's rounding.
+  FactorBytes memory_usage() const;
   KfacCounters counters() const;    ///< one host synchronisation
   KfacSeconds seconds() const;
   KfacFlops flops() const;

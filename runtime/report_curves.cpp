@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kWidth = 550, kHeight = 300;
 constexpr Grid kGrid{64, 404, 14, 252};
-constexpr size_t kColours = 5;  // s0 … s4 in the style sheet; s0 is the run itself
+constexpr size_t kColours = 6;  // s0 … s5 in the style sheet; s0 is the run itself
 constexpr size_t kMostLabels = 14;
 
 struct Curve {

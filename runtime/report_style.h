@@ -10,13 +10,13 @@ inline constexpr const char* kStyle = R"css(
   --bar-odd: #6f97c7; --bar-run: #b7cbe4; --on-bar: #ffffff; --warn: #b3261e;
   --weights: #2f5d9b; --optimizer: #b3a1de; --factors: #1d7a66; --eigenbases: #a9cf63; --gradients: #b23a55;
   --activations: #f3b867; --workspace: #8a6748; --staging: #e7a9cb; --other: #9aa3ad;
-  --s1: #e8a33d; --s2: #52ab8b; --s3: #b576c0; --s4: #8d97a3; }
+  --s1: #e8a33d; --s2: #52ab8b; --s3: #b576c0; --s4: #8d97a3; --s5: #c9553f; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #14181f; --card: #1d232c; --ink: #e8ecf1; --soft: #9aa6b5; --rule: #2e3642; --main: #7fb2f2; --bar: #5f92d0;
   --bar-odd: #86b0e4; --bar-run: #34537a; --on-bar: #0e1319; --warn: #f2918a;
   --weights: #4378bd; --optimizer: #b9a9e6; --factors: #2b8f79; --eigenbases: #aed36b; --gradients: #c44f69;
   --activations: #e9b062; --workspace: #94714f; --staging: #dda3c2; --other: #7d8792;
-  --s1: #c98a2f; --s2: #3f9274; --s3: #9d62a8; --s4: #77818d; } }
+  --s1: #c98a2f; --s2: #3f9274; --s3: #9d62a8; --s4: #77818d; --s5: #d9715c; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); line-height: 1.45;
   font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; font-size: 15px; }
@@ -56,10 +56,11 @@ svg { display: block; width: 100%; height: auto; font-size: 12px; font-variant-n
 .curve.same { stroke-width: 8; stroke-opacity: 0.4; }
 path.s0 { stroke: var(--main); } path.s1 { stroke: var(--s1); } path.s2 { stroke: var(--s2); }
   path.s3 { stroke: var(--s3); }
-path.s4 { stroke: var(--s4); }
+path.s4 { stroke: var(--s4); } path.s5 { stroke: var(--s5); }
 circle.s0, text.s0 { fill: var(--main); } circle.s1, text.s1 { fill: var(--s1); }
   circle.s2, text.s2 { fill: var(--s2); }
 circle.s3, text.s3 { fill: var(--s3); } circle.s4, text.s4 { fill: var(--s4); }
+circle.s5, text.s5 { fill: var(--s5); }
 .name { font-weight: 650; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; width: 100%; }
 th, td { text-align: right; padding: 5px 0 5px 22px; border-bottom: 1px solid var(--rule); white-space: nowrap;

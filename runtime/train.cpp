@@ -103,7 +103,7 @@ KfacSummary summarise(const kfac::Kfac& kfac, int64_t world, double fraction, co
   summary.layers = static_cast<int64_t>(kfac.layers().size());
   for (const kfac::Layer& layer : kfac.layers()) summary.separable_layers += layer.shape.separable;
   summary.left_alone = static_cast<int64_t>(kfac.left_alone().size());
-  summary.state_bytes = kfac.state_bytes().held();
+  summary.state_bytes = kfac.memory_usage().held();
   summary.counters = kfac.counters();
   summary.seconds = kfac.seconds();
   return summary;

@@ -42,6 +42,11 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   command.add_option("--inverse-interval", inverse_interval, "Steps between decompositions, a multiple of the former")
       ->capture_default_str();
   command
+      .add_option("--factor-decay", k.decay, "Share of a running average that stays when new factors come, 0 up to 1")
+      ->capture_default_str();
+  command.add_flag("--precompute-outer", k.precompute_outer,
+                   "Keep 1/(v_G v_A + damping) of each layer instead of its eigenvalues, until the next decomposition");
+  command
       .add_option("--warm-start", k.warm_start,
                   "Error of a preconditioned gradient up to which eigenvectors are kept; 0: always anew")
       ->capture_default_str();
@@ -62,11 +67,9 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
                      "3e-5, unet3d 1e-5, autoencoder 1e-3; else 1e-3");
   command.add_option("--kl-clip-steps", kl_clip_steps,
                      "It falls as 1/(1 + step/this); inf keeps it; default 10 with fisher, else inf; autoencoder inf");
-  command
-      .add_option("--kfac-skip", skip,
-                  "Regular expression of layers to leave to the optimizer alone, may be repeated, or none; default "
-                  "^head for unet3d, else none")
-      ->allow_extra_args(false);
+  command.add_option("--kfac-skip", skip,
+                     "Regular expression: layers with such names are left to the optimizer; or none; default ^head for "
+                     "unet3d, else none");
   command.add_option("--conv-factors", conv_factors, "full, separable or auto")->capture_default_str();
   command.add_option("--max-factor-dim", k.max_factor_dim, "auto goes separable above this side")
       ->capture_default_str();
@@ -87,10 +90,8 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   train.damping_decay = parse_decays("--damping-decay", damping_decay);
   train.interval_decay = parse_decays("--interval-decay", interval_decay);
   const ModelInfo& info = model_info(train.model);
-  if (skip.empty() && !info.kfac_skip.empty())
-    k.skip = {std::string(info.kfac_skip)};
-  else if (skip != std::vector<std::string>{"none"})
-    k.skip = skip;
+  const std::string left_alone = skip.value_or(std::string(info.kfac_skip));
+  if (!left_alone.empty() && left_alone != "none") k.skip = {left_alone};
   auto clip = kfac::default_kl_clip(k.convention);
   if (k.convention == kfac::Convention::fisher) clip = {info.kfac_kl_clip, info.kfac_kl_clip_steps};
   const double steps = kl_clip_steps.value_or(clip.steps);

@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "runtime/train_options.h"
 
@@ -16,7 +15,7 @@ struct KfacFlags {
   std::string method = "eigen", convention = "fisher", damping_decay, interval_decay;
   int64_t factor_interval = 5, inverse_interval = 5;
   double relative_damping = 0.3;
-  std::vector<std::string> skip;
+  std::optional<std::string> skip;
   std::optional<double> damping, kl_clip, kl_clip_steps;
 
   /// `train` must outlive the parsing of `command`.

@@ -87,7 +87,7 @@ inline Outcome train(const KfacOptions& options, const ddl::Comm& comm, int64_t 
     sgd.step();
     if (course.after_step) course.after_step(i);
   }
-  outcome.bytes = kfac.state_bytes();
+  outcome.bytes = kfac.memory_usage();
   outcome.assignments = kfac.assignments();
   outcome.options = kfac.options();
   for (const auto& parameter : model->parameters()) outcome.gradients.push_back(parameter.grad().clone());

@@ -131,7 +131,7 @@ TEST(StalenessTest, MayBeAWholeIntervalAndEndMeanwhile) {
     step(model, kfac, i, x);
   }
   EXPECT_EQ(kfac.counters().decompositions, 3);
-  EXPECT_GT(kfac.state_bytes().background, 2 * 300 * 300 * 4);
+  EXPECT_GT(kfac.memory_usage().background, 2 * 300 * 300 * 4);
 }
 
 TEST(StalenessTest, ResumesWhileADecompositionIsUnderWay) {

@@ -305,8 +305,12 @@ class BadInput(Case):
                 for more in ([], ["--kfac-method", "pi"], ["--kfac-method", "plain", "--damping", "0.01"],
                              ["--convention", "kaisa"], ["--convention", "dp_kfac", "--damping", "0.01"],
                              ["--damping-decay", "0.01@1"], ["--burn-in", "0", "--interval-decay", "3@1"],
-                             ["--burn-in", "0"])}
-        self.assertEqual(len(seen), 8)
+                             ["--burn-in", "0"], ["--factor-decay", "0.5"])}
+        self.assertEqual(len(seen), 9)
+        held = self.result(*options, "--precompute-outer")
+        divided = self.result(*options)
+        self.assertAlmostEqual(held["losses"][-1], divided["losses"][-1], places=4)
+        self.assertGreater(held["kfac"]["state_bytes"], divided["kfac"]["state_bytes"])
 
     def test_a_model_says_what_kfac_starts_from(self):
         first = self.result(*SMALL, "--kfac")
@@ -316,7 +320,7 @@ class BadInput(Case):
         self.assertEqual(same["weights_sha256"], first["weights_sha256"])
         every = self.result(*SMALL, "--kfac", "--kfac-skip", "none")
         self.assertEqual(every["kfac"]["layers"], first["kfac"]["layers"] + 3)
-        fewer = self.result(*SMALL, "--kfac", "--kfac-skip", "^head", "--kfac-skip", "^down0")
+        fewer = self.result(*SMALL, "--kfac", "--kfac-skip", "^head|^down0")
         self.assertLess(fewer["kfac"]["layers"], first["kfac"]["layers"])
         self.assertEqual(self.result(*OTHERS["mlp"], "--steps", "1", "--kfac")["lr"], 0.1)
         self.refused(2, "skip", "'['", args=["train", *SMALL, "--kfac", "--kfac-skip", "["])
