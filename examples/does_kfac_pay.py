@@ -55,7 +55,7 @@ def final(run):
 
 def train(arguments, name, problem, seed):
     file = arguments.out / f"{name}_{seed}.json"
-    if not file.exists():
+    if not file.exists() or json.loads(file.read_text())["steps"] != problem["steps"]:
         command = [arguments.program, "train", "--model", name, *problem["flags"], "--steps", problem["steps"], "--seed", seed,
                    "--kfac", "--report", arguments.out / f"{name}_{seed}", "--json", file, "--quiet"]
         for rate in problem["rates"]:

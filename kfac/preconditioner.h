@@ -96,7 +96,7 @@ class Kfac {
 
   /// What this rank holds now. The Ledger counts the same tensors, each with the allocator's rounding.
   FactorBytes memory_usage() const;
-  KfacCounters counters() const;    ///< one host synchronisation
+  KfacCounters counters() const;  ///< one host synchronisation
   KfacSeconds seconds() const;
   KfacFlops flops() const;
 

@@ -1,5 +1,7 @@
 #include "runtime/model_info.h"
 
+#include <limits>
+
 #include "core/error.h"
 
 namespace spillway {

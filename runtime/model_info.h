@@ -1,7 +1,6 @@
 /// What is known of a model before it is made: what it trains on, and what it does where nothing else is asked for.
 #pragma once
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,7 +25,7 @@ struct ModelInfo {
   int64_t classes = 0;  ///< outputs
   /// What training with K-FAC starts from. κ is in the loss's units squared and lr moves what K-FAC leaves to SGD, so
   /// both belong to the model. docs/performance.md ("Does second order pay?") has the measurements.
-  std::string_view kfac_skip;  ///< regular expression of layers to leave to SGD; empty: none
+  std::string_view kfac_skip = {};  ///< regular expression of layers to leave to SGD; empty: none
   double kfac_lr = 0.1;
   double kfac_kl_clip = 3e-5, kfac_kl_clip_steps = 10;  ///< under Convention::fisher; see KlClipDefault
   bool reads_folders = false;                           ///< NIfTI cases in the BraTS layout

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <vector>
+
 #include "core/error.h"
 #include "runtime/random.h"
 
@@ -35,9 +37,11 @@ Batch SyntheticCurves::at(int64_t index) const {
   const auto t = at::linspace(0, 1, dots).unsqueeze(1);
   const auto curve = ((1 - t).square() * first + 2 * t * (1 - t) * control + t.square() * last) * edge;  // [dots, 2]
   const auto middle = at::arange(edge).add(0.5);
-  const auto rows = (middle.unsqueeze(1) - curve.select(1, 0)).square();     // [edge, dots]
-  const auto columns = (middle.unsqueeze(1) - curve.select(1, 1)).square();  // [edge, dots]
-  const auto distance = (rows.unsqueeze(1) + columns.unsqueeze(0)).amin(2).sqrt_();
+  const auto down = (middle.unsqueeze(1) - curve.select(1, 0)).square();    // [edge, dots]
+  const auto across = (middle.unsqueeze(1) - curve.select(1, 1)).square();  // [edge, dots]
+  std::vector<at::Tensor> nearest;  // row by row: all at once is edge times as much memory
+  for (int64_t row = 0; row < edge; ++row) nearest.push_back((across + down[row]).amin(1));
+  const auto distance = at::stack(nearest).sqrt_();
   return {at::sigmoid((width - distance) / (0.35 * width)).view({1, edge * edge}), at::empty({1, 0})};
 }
 

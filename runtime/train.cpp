@@ -27,20 +27,21 @@ int64_t rss_peak_bytes() {
   return 0;
 }
 
-GradWorkerChoice choose_workers(const RunContext& context, const std::optional<Observation>& observed,
-                                int64_t budget_bytes, int64_t gradient_bytes, double gradient_seconds) {
-  const TrainOptions& options = context.options;
+GradWorkerChoice choose_workers(RunContext& context, const std::optional<Observation>& observed, int64_t budget_bytes,
+                                int64_t gradient_bytes, double gradient_seconds) {
+  TrainOptions& options = context.options;
   if (!options.choose_grad_worker_frac) return {options.kfac.strategy, options.kfac.grad_worker_frac, "as asked for"};
   GradWorkerInputs inputs;
-  inputs.options = options.kfac;
   inputs.world = context.world();
   inputs.budget_bytes = budget_bytes;
   if (inputs.world > 1) {
     auto task = make_task(options.model, task_options(options, *context.data));
     const auto layers = kfac::find_layers(task->module(), options.kfac).layers;
     inputs.layers = kfac::shapes_of(layers);
-    inputs.options = kfac::with_agreed_seconds(options.kfac, layers, kfac::Exchange(context.comm));
+    // Measured once: what is planned with is what the run places by.
+    options.kfac = kfac::with_agreed_seconds(options.kfac, layers, kfac::Exchange(context.comm));
   }
+  inputs.options = options.kfac;
   if (observed) {
     inputs.first_step_peak_bytes = observed->peak_bytes;
     // The largest measured of all ranks, in whole microseconds and kilobytes per second: every rank decides alike.

@@ -51,8 +51,8 @@ void TrainFlags::add_checkpoint_flags(CLI::App& command) {
 
 void TrainFlags::resolve_optimizer() {
   options.optimizer = !optimizer.empty() ? optimizer : options.use_kfac ? "sgd" : "adam";
-  const bool kfac_alone = options.use_kfac && options.optimizer == "sgd";
-  options.lr = lr != 0 ? lr : kfac_alone ? model_info(options.model).kfac_lr : default_lr(options.optimizer);
+  const bool preconditioned = options.use_kfac && options.optimizer == "sgd";
+  options.lr = lr != 0 ? lr : preconditioned ? model_info(options.model).kfac_lr : default_lr(options.optimizer);
   options.weight_decay = weight_decay.value_or(default_weight_decay(options.optimizer));
   options.lr_decay = parse_decays("--lr-decay", lr_decay);
 }

@@ -323,6 +323,10 @@ class BadInput(Case):
         fewer = self.result(*SMALL, "--kfac", "--kfac-skip", "^head|^down0")
         self.assertLess(fewer["kfac"]["layers"], first["kfac"]["layers"])
         self.assertEqual(self.result(*OTHERS["mlp"], "--steps", "1", "--kfac")["lr"], 0.1)
+        curves = [*OTHERS["autoencoder"], "--steps", "4", "--kfac", "--deterministic"]
+        said = self.result(*curves, "--kl-clip", "1e-3", "--kl-clip-steps", "inf", "--kfac-skip", "none", "--lr", "0.1")
+        self.assertEqual(said["weights_sha256"], self.result(*curves)["weights_sha256"])
+        self.assertNotEqual(said["weights_sha256"], self.result(*curves, "--kl-clip-steps", "2")["weights_sha256"])
         self.refused(2, "skip", "'['", args=["train", *SMALL, "--kfac", "--kfac-skip", "["])
 
     def test_checkpoints_that_are_cut_short_or_of_another_run(self):
