@@ -27,21 +27,18 @@ int64_t rss_peak_bytes() {
   return 0;
 }
 
-GradWorkerChoice choose_workers(RunContext& context, const std::optional<Observation>& observed, int64_t budget_bytes,
-                                int64_t gradient_bytes, double gradient_seconds) {
-  TrainOptions& options = context.options;
+GradWorkerChoice choose_workers(const RunContext& context, const std::optional<Observation>& observed,
+                                int64_t budget_bytes, int64_t gradient_bytes, double gradient_seconds) {
+  const TrainOptions& options = context.options;
   if (!options.choose_grad_worker_frac) return {options.kfac.strategy, options.kfac.grad_worker_frac, "as asked for"};
   GradWorkerInputs inputs;
+  inputs.options = options.kfac;
   inputs.world = context.world();
   inputs.budget_bytes = budget_bytes;
   if (inputs.world > 1) {
     auto task = make_task(options.model, task_options(options, *context.data));
-    const auto layers = kfac::find_layers(task->module(), options.kfac).layers;
-    inputs.layers = kfac::shapes_of(layers);
-    // Measured once: what is planned with is what the run places by.
-    options.kfac = kfac::with_agreed_seconds(options.kfac, layers, kfac::Exchange(context.comm));
+    inputs.layers = kfac::shapes_of(kfac::find_layers(task->module(), options.kfac).layers);
   }
-  inputs.options = options.kfac;
   if (observed) {
     inputs.first_step_peak_bytes = observed->peak_bytes;
     // The largest measured of all ranks, in whole microseconds and kilobytes per second: every rank decides alike.
@@ -169,6 +166,15 @@ double step_time_ratio(const TrainResult& run, const TrainResult& base) {
   return divisor > 0 ? median_of_steps(run, common) / divisor : 0;
 }
 
+// Once, and before any Session: what is planned with is what runs place by, and no budget pays for the measurement.
+void measure_placement(RunContext& context) {
+  TrainOptions& options = context.options;
+  if (!options.use_kfac || options.kfac.placement != kfac::Placement::measured) return;
+  const auto task = make_task(options.model, task_options(options, *context.data));
+  const auto layers = kfac::find_layers(task->module(), options.kfac).layers;
+  options.kfac = kfac::with_agreed_seconds(options.kfac, layers, kfac::Exchange(context.comm));
+}
+
 RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   asked.validate();
   RunContext context{.options = with_model_defaults(asked), .data = nullptr, .split = {}, .comm = std::move(comm)};
@@ -186,6 +192,7 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
                          " are held out); use fewer ranks, a smaller batch or more cases"));
   const int64_t ranks = context.comm ? context.comm->communicator->local_size() : 1;
   context.data = in_host_memory(std::move(dataset), discover_host().memory_bytes / 4 / ranks);
+  measure_placement(context);
   return context;
 }
 

@@ -21,7 +21,8 @@ class TrainListener {
   virtual void on_metric(const MetricPoint&) {}
 };
 
-/// Opens the data of `options` and puts what several runs share together. Throws BadRequest.
+/// Opens the data of `options` and puts what several runs share together; with Placement::measured rank 0 measures.
+/// Collective. Throws BadRequest.
 RunContext make_context(const TrainOptions& options, ddl::Comm comm);
 
 /// Runs one step and one validation without a budget on a copy of everything, made from the same seed, to learn what

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include "core/cpu_allocator.h"
 #include "core/error.h"
 #include "runtime/fingerprint.h"
 #include "runtime/train.h"
@@ -93,4 +94,22 @@ INSTANTIATE_TEST_SUITE_P(Models, FloorTest,
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
+
+// Matrices up to a side of 1728 are decomposed for it: megabytes, where the model itself needs kilobytes.
+TEST(ObservationTest, MeasuringDecompositionsIsNoPartOfAStep) {
+  CpuDevice::instance();  // what the data keeps is counted from here on, in both
+  const auto observed = [](kfac::Placement placement) {
+    TrainOptions options;
+    options.model = "mlp";
+    options.data = "synthetic:16";
+    options.optimizer = "sgd";
+    options.use_kfac = true;
+    options.kfac.placement = placement;
+    return observe(make_context(options, {}));
+  };
+  const Observation greedy = observed(kfac::Placement::lpt_time), measured = observed(kfac::Placement::measured);
+  EXPECT_EQ(measured.floor_bytes, greedy.floor_bytes);
+  EXPECT_EQ(measured.peak_bytes, greedy.peak_bytes);
+}
+
 }  // namespace spillway
