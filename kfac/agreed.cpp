@@ -18,7 +18,8 @@ uint64_t hash_of(const std::vector<LayerShape>& layers) {
   for (const auto& layer : layers) {
     for (char letter : layer.name) hash = hash_in(hash, static_cast<unsigned char>(letter));
     hash = hash_in(hash, static_cast<uint64_t>(layer.kind));
-    for (int64_t size : {layer.out, layer.in, layer.groups, int64_t{layer.bias}, int64_t{layer.separable}})
+    for (int64_t size : {layer.out, layer.in, layer.groups, int64_t{layer.bias}, int64_t{layer.separable},
+                         layer.input_blocks, layer.output_blocks})
       hash = hash_in(hash, static_cast<uint64_t>(size));
     for (int64_t size : layer.kernel) hash = hash_in(hash, static_cast<uint64_t>(size));
   }
@@ -33,8 +34,8 @@ uint64_t hash_of(const KfacOptions& options) {
   hash = hash_in(hash, options.overlap_factors);
   hash = hash_in(hash, std::bit_cast<uint64_t>(options.warm_start));
   hash = hash_in(hash, static_cast<uint64_t>(options.staleness));
-  for (int choice :
-       {int{options.precompute_outer}, static_cast<int>(options.method), static_cast<int>(options.convention)})
+  for (int choice : {int{options.precompute_outer}, static_cast<int>(options.method),
+                     static_cast<int>(options.convention), static_cast<int>(options.storage)})
     hash = hash_in(hash, static_cast<uint64_t>(choice));
   hash = hash_in(hash, static_cast<uint64_t>(options.burn_in));
   const auto first = options.at(0);
@@ -53,7 +54,7 @@ KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& l
     seconds = [](int64_t, int64_t) { return 0.0; };  // rank 0's will count
   } else if (!seconds) {
     const auto costs = measure_decompositions(state_options(layers.front().weight), options.method);
-    seconds = [costs](int64_t side, int64_t groups) { return costs.decomposition_seconds(side, groups); };
+    seconds = [costs](int64_t side, int64_t count) { return costs.decomposition_seconds(side, count); };
   }
   const auto shapes = shapes_of(layers);
   seconds = seconds_from(shapes, exchange.gather(seconds_table(shapes, seconds)).front());
@@ -63,9 +64,10 @@ KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& l
 KfacOptions agree_on(KfacOptions options, const std::vector<Layer>& layers, const Exchange& exchange) {
   const auto shapes = shapes_of(layers);
   exchange.require_alike(hash_of(shapes), "layers");
-  exchange.require_alike(hash_of(options),
-                         "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, method, convention, "
-                         "warm_start, staleness, an interval, burn_in, decay, damping, lr or kl_clip)");
+  exchange.require_alike(
+      hash_of(options),
+      "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, storage, method, convention, "
+      "warm_start, staleness, an interval, burn_in, decay, damping, lr or kl_clip)");
   options = with_agreed_seconds(std::move(options), layers, exchange);
   if (options.strategy == Strategy::automatic)
     options = with(options, choose_strategy(shapes, exchange.world(), options));

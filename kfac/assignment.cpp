@@ -83,18 +83,20 @@ std::vector<Assignment> assign(const std::vector<LayerShape>& layers, int64_t wo
 std::vector<FactorBytes> bytes_per_rank(const std::vector<LayerShape>& layers,
                                         const std::vector<Assignment>& assignments, int64_t element_bytes) {
   if (assignments.empty()) return {};
-  std::vector<FactorBytes> bytes(static_cast<size_t>(assignments.front().world()));
+  std::vector<FactorBytes> all(static_cast<size_t>(assignments.front().world()));
   for (size_t l = 0; l < layers.size(); ++l) {
-    const int64_t factors = factor_elements(layers[l]) * element_bytes;
-    const int64_t eigenbases = eigenbasis_elements(layers[l]) * element_bytes;
+    const auto bytes = [&](const std::vector<HeldTensor>& tensors) {
+      return bytes_of(tensors, layers[l].storage, element_bytes);
+    };
+    const int64_t factors = bytes(factor_tensors(layers[l])), eigenbases = bytes(inverse_tensors(layers[l]));
     for (int64_t rank = 0; rank < assignments[l].world(); ++rank) {
-      auto& mine = bytes[static_cast<size_t>(rank)];
+      auto& mine = all[static_cast<size_t>(rank)];
       if (assignments[l].holds_factors(rank)) mine.factors += factors;
-      if (assignments[l].stages_factors(rank)) mine.staged += factors;
+      if (assignments[l].stages_factors(rank)) mine.staged += factor_elements(layers[l]) * element_bytes;
       if (assignments[l].is_worker(rank)) mine.eigenbases += eigenbases;
     }
   }
-  return bytes;
+  return all;
 }
 
 }  // namespace spillway::kfac

@@ -52,7 +52,7 @@ at::Tensor factor_damping(const LayerShape& shape, const std::vector<at::Tensor>
     delta = o == f ? delta * divisor.min() : delta / (norms(factors[o]) / divisor).max();
   }
   delta = delta * gamma;
-  const bool serves_bias = shape.separable && shape.bias && roles[f].role == FactorRole::output;
+  const bool serves_bias = shape.bias_apart() && roles[f].role == FactorRole::output;
   return damping.absolute && serves_bias ? at::minimum(delta, absolute) : delta;
 }
 

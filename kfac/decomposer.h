@@ -18,7 +18,7 @@ enum class Refreshed : uint8_t {
 /// Below this side a full decomposition costs no more than finding out whether it is needed.
 inline constexpr int64_t kSmallestWarmSide = 128;
 
-/// Brings `basis` up to date with `factor` [groups, side, side]. With a `tolerance` above 0 and side ≥
+/// Brings `basis` up to date with `factor` [count, side, side]. With a `tolerance` above 0 and side ≥
 /// kSmallestWarmSide, first M = QᵀFQ = D + E (D diagonal) is looked at, Q the last eigenvectors: where
 ///     ‖(D+δ)^-½ E (D+δ)^-½‖_F ≤ tolerance,   δ = `damping` (0-dim, factor_damping()),
 /// or E is no larger than rounding would leave in a full decomposition (at_rounding_level()), and Q is orthogonal, in

@@ -45,14 +45,20 @@ FactorScales factor_scales(Convention convention, int64_t batch, double rows, do
 LayerFactors::LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
                            Convention convention, bool held)
     : shape_(shape), options_(like), workspace_bytes_(workspace_bytes), convention_(convention) {
-  if (held) running_ = zeros();
+  if (!held) return;
+  CategoryScope scope(Category::factors);
+  const bool wide = shape_.storage == FactorDtype::fp32;
+  const auto type = storage_type(shape_.storage, like.dtype().toScalarType());
+  for (const auto& [role, side, count] : shape_.factors())
+    running_.push_back(
+        {at::zeros({count, side, side}, like.dtype(type)), wide ? at::Tensor() : at::zeros({count, side}, like)});
 }
 
 std::vector<at::Tensor> LayerFactors::zeros() const {
   CategoryScope scope(Category::factors);
   std::vector<at::Tensor> all;
   for (const auto& factor : shape_.factors())
-    all.push_back(at::zeros({shape_.groups, factor.side, factor.side}, options_));
+    all.push_back(at::zeros({factor.count, factor.side, factor.side}, options_));
   return all;
 }
 
@@ -89,9 +95,18 @@ const std::vector<at::Tensor>& LayerFactors::finish(int64_t batch, double loss_s
 }
 
 void LayerFactors::commit(double decay, const at::Tensor& dropped) {
-  for (size_t i = 0; i < running_.size(); ++i)
-    update_running_average(running_[i], staged_[i], decay, dropped, start(i));
+  for (size_t i = 0; i < running_.size(); ++i) {
+    const auto average = running_[i].load();
+    update_running_average(average, staged_[i], decay, dropped, start(i));
+    running_[i].store(average);
+  }
   discard();
+}
+
+std::vector<at::Tensor> LayerFactors::averages() const {
+  std::vector<at::Tensor> all;
+  for (const auto& running : running_) all.push_back(running.load());
+  return all;
 }
 
 // A starts at I under kaisa, so C = tr_K(A) and K = tr_C(A) do at its partial traces.

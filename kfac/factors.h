@@ -6,13 +6,15 @@
 
 #include "kfac/capture.h"
 #include "kfac/layer_shape.h"
+#include "kfac/stored_matrix.h"
 
 namespace spillway::kfac {
 
 /// Each adds one use's sum to `sum`, in sum's type, forming at most `workspace_bytes` of patches or copies at a time
 /// (one row of patches is always formed), and returns the floating-point operations that its products took. `input` and
 /// `gradient`: [rows, features] for Linear (geometry null), else [batch, channels, *spatial]; any strides. Σ ããᵀ over
-/// positions: sum is [groups, side, side]; ã = [patch; 1] where side is one more than the patch.
+/// positions: sum is [count, side, side], for `count` equal blocks of the channels (a convolution's groups, and blocks
+/// within them); ã = [patch; 1] where side is one more than the patch.
 double add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
                           int64_t workspace_bytes);
 /// tr_K of the above: Σ over positions and offsets of the channels' products, sum is [groups, channels, channels].
@@ -22,7 +24,7 @@ double add_channel_products(const at::Tensor& sum, const at::Tensor& input, cons
 /// tr_C of the above: Σ over positions and channels of the offsets' products, sum is [groups, volume, volume].
 double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
                            int64_t workspace_bytes);
-/// Σ ggᵀ over positions: sum is [groups, side, side].
+/// Σ ggᵀ over positions: sum is [count, side, side], for as many equal blocks of the outputs.
 double add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes);
 
 /// F ← decay·F + (1−decay)·F_new. While F is zero, which stands for a factor that nobody has seen, F ← F_new, or with
@@ -49,8 +51,8 @@ FactorScales factor_scales(Convention convention, int64_t batch, double rows, do
 /// traces.
 class LayerFactors {
  public:
-  /// Running averages are born here, zero, [groups, side, side] each; none where this rank does not hold them. `like`:
-  /// their type and device.
+  /// Running averages are born here, zero, [count, side, side] each, as `shape.storage` says; none where this rank does
+  /// not hold them. `like`: the type of what is staged, and the device.
   LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
                Convention convention = Convention::fisher, bool held = true);
 
@@ -66,7 +68,10 @@ class LayerFactors {
   void commit(double decay, const at::Tensor& dropped);
   void discard();
 
-  const std::vector<at::Tensor>& running() const { return running_; }
+  /// In the order of LayerShape::factors(); empty where this rank holds none.
+  const std::vector<StoredMatrix>& running() const { return running_; }
+  /// They as float32 (float64): with 16-bit storage new tensors.
+  std::vector<at::Tensor> averages() const;
   /// Floating-point operations of all products so far.
   double flops() const { return flops_; }
 
@@ -79,7 +84,7 @@ class LayerFactors {
   at::TensorOptions options_;
   int64_t workspace_bytes_;
   Convention convention_;
-  std::vector<at::Tensor> running_;
+  std::vector<StoredMatrix> running_;
   std::vector<at::Tensor> staged_;
   int64_t rows_ = 0;     ///< all that was staged
   int64_t samples_ = 0;  ///< that the rows belong to; a Linear layer's rows are samples

@@ -7,6 +7,7 @@
 
 #include "kfac/eigen.h"
 #include "kfac/layer_shape.h"
+#include "kfac/stored_matrix.h"
 
 namespace spillway::kfac {
 
@@ -20,23 +21,28 @@ struct Damping {
 /// worker.
 struct LayerInverse {
   std::vector<at::Tensor> held;  ///< in the order of inverse_tensors()
-  /// Eigenvalues [groups, side] of each factor that the rank decomposed, with precompute_outer only and only between
+  /// Eigenvalues [count, side] of each factor that the rank decomposed, with precompute_outer only and only between
   /// the decomposition and form_reciprocal().
   std::vector<at::Tensor> fresh_values;
 
   /// The inverse of a layer that nobody has seen: V = ∇.
   static LayerInverse identity(const LayerShape& shape, const at::TensorOptions& like);
 
-  /// Q of factor `f`, or its damped inverse: [groups, side, side]. A view.
-  const at::Tensor& matrix(const LayerShape& shape, size_t f) const;
-  /// Q and v of factor `f`, to be overwritten by its decomposition. With precompute_outer v is born here, zero.
+  /// Q of factor `f`, or its damped inverse: [count, side, side] of the state's own type, a new tensor with 16-bit
+  /// storage.
+  at::Tensor matrix(const LayerShape& shape, size_t f) const;
+  /// Q and v of factor `f` as they are kept, to be overwritten by its decomposition. With precompute_outer v is born
+  /// here, zero.
   Eigenbasis basis(const LayerShape& shape, size_t f);
+  /// The damped inverse of factor `f` as it is kept.
+  StoredMatrix stored(const LayerShape& shape, size_t f) const;
 };
 
 /// v_G v_Aᵀ + γ of every entry of the gradient matrix, [groups, out/groups, columns]: what it is divided by between the
-/// eigenbases. Separable: columns are (offset, channel) pairs with v_A = v_C ⊗ v_K/Σv_K, offsets first; the bias'
-/// column is v_G + γ_b, γ_b = relative · tr G/dim G. One where the layer has no curvature (a factor is zero). `values`
-/// [groups, side] in the order of LayerShape::factors(). No host synchronisation.
+/// eigenbases, those of blocks one behind the other. Separable: columns are (offset, channel) pairs with v_A = v_C ⊗
+/// v_K/Σv_K, offsets first. Where the bias is apart its column is v_G + γ_b, γ_b = relative · tr G/dim G. One where the
+/// layer has no curvature (a factor is zero). `values` [count, side] in the order of LayerShape::factors(). No host
+/// synchronisation.
 at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& values, const Damping& damping);
 
 /// For a factor whose decomposition failed, so that its last Q stays: with precompute_outer, which has kept no v, v is
@@ -50,10 +56,10 @@ void form_reciprocal(LayerInverse& inverse, const LayerShape& shape, const Dampi
 /// factor is damped in proportion to its mean eigenvalue m, so that the product of the dampings is γ:
 ///   d_F = m_F (γ / Π m)^(1/n),   n factors.
 /// For A and G that is π√γ and √γ/π with π² = m_A/m_G (Martens & Grosse 2015, §6.3); for C ⊗ K ⊗ G the cube root takes
-/// the square root's place. The separable bias uses the same inverse of G. The factors themselves are not touched; a
-/// layer without curvature gets the identity. Where Cholesky fails or is not finite the last inverse stays, group by
-/// group, and `failed` (0-dim int64) counts one. Decided on the device. Cost: groups·side³ flops about, workspace
-/// 3·groups·side² elements.
+/// the square root's place. A bias that is apart uses the same inverse of G. The factors themselves are not touched; a
+/// layer without curvature gets the identity. Where Cholesky fails or is not finite the last inverse stays, matrix
+/// by matrix, and `failed` (0-dim int64) counts one. Decided on the device. Cost: count·side³ flops about, workspace
+/// 3·count·side² elements.
 void invert_factor(const LayerInverse& inverse, const LayerShape& shape, const std::vector<at::Tensor>& factors,
                    size_t f, const Damping& damping, const at::Tensor& failed);
 

@@ -37,6 +37,18 @@ std::optional<Layer> as_layer(const torch::nn::Module& module) {
   return layer;
 }
 
+bool is_long(const LayerShape& shape, const KfacOptions& options) {
+  return shape.kind == LayerKind::linear && std::max(shape.input_side(), shape.out) > options.max_linear_dim;
+}
+
+LayerShape in_form(LayerShape shape, const KfacOptions& options) {
+  if (is_long(shape, options)) return in_blocks(std::move(shape), options.max_linear_dim);
+  if (shape.kind == LayerKind::linear) return shape;
+  if (options.conv_factors == ConvFactors::block) return in_blocks(std::move(shape), options.max_factor_dim);
+  shape.separable = is_separable(shape, options.conv_factors, options.max_factor_dim);
+  return shape;
+}
+
 // Why a supported layer stays first-order; empty when it does not.
 std::string reason_against(const Layer& layer, const KfacOptions& options) {
   const auto& shape = layer.shape;
@@ -44,7 +56,7 @@ std::string reason_against(const Layer& layer, const KfacOptions& options) {
   if (std::any_of(options.skip.begin(), options.skip.end(), matches)) return "skipped by name";
   if (!layer.weight.requires_grad()) return "weight is frozen";
   if (!layer.weight.is_floating_point()) return "weight is not real floating point";
-  if (shape.kind == LayerKind::linear && std::max(shape.input_side(), shape.out) > options.max_linear_dim)
+  if (is_long(shape, options) && !options.block_linear)
     return "side " + std::to_string(std::max(shape.input_side(), shape.out)) + " exceeds max_linear_dim " +
            std::to_string(options.max_linear_dim);
   return {};
@@ -73,7 +85,8 @@ FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& optio
     if (!layer) return found.left_alone.push_back({name, module.name() + " is not supported"});
     layer->shape.name = name;
     layer->shape.inverse = {options.method, options.precompute_outer};
-    layer->shape.separable = is_separable(layer->shape, options.conv_factors, options.max_factor_dim);
+    layer->shape.storage = options.storage;
+    layer->shape = in_form(std::move(layer->shape), options);
     if (auto reason = reason_against(*layer, options); !reason.empty())
       found.left_alone.push_back({name, std::move(reason)});
     else if (seen.insert(layer->weight.unsafeGetTensorImpl()).second)

@@ -29,8 +29,9 @@ struct FoundLayers {
 };
 
 /// Linear, Conv1d, Conv2d and Conv3d with any stride, padding, padding mode, dilation and groups, with or without bias.
-/// Left alone: names that match `options.skip`, frozen weights, Linear sides above max_linear_dim, and every other
-/// module that owns parameters (transposed convolutions, embeddings, norms, recurrent layers).
+/// Left alone: names that match `options.skip`, frozen weights, Linear sides above max_linear_dim (unless
+/// block_linear), and every other module that owns parameters (transposed convolutions, embeddings, norms, recurrent
+/// layers).
 FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options);
 
 std::vector<LayerShape> shapes_of(const std::vector<Layer>& layers);

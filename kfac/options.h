@@ -4,81 +4,12 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "kfac/choices.h"
 #include "kfac/scheduled.h"
 
 namespace spillway::kfac {
-
-/// Who holds factors, who decomposes and who preconditions; kfac/assignment.h has the details. All but `dp` give the
-/// gradient of a single process that sees the global batch, and among those a choice of strategy, grad_worker_frac or
-/// placement moves bytes between ranks and never changes a bit of the result.
-enum class Strategy : uint8_t {
-  comm_opt,  ///< every rank preconditions every layer; A and G of a layer may be decomposed by different ranks
-  mem_opt,   ///< one rank per layer preconditions and broadcasts the result
-  hybrid,    ///< grad_worker_frac of the ranks precondition a layer, each serves a share of the others (KAISA)
-  /// DP-KFAC: a layer's owner takes the statistics of its own mini-batch, keeps, decomposes and preconditions alone,
-  /// and broadcasts the result. No factor travels, but each is estimated from 1/W of the global batch, another one for
-  /// every layer: ranks need shuffled shards, since an owner whose shard lacks some kinds of samples misses their
-  /// curvature.
-  dp,
-  owner_reduce,  ///< as hybrid, but factors are reduced to the layer's owner, who alone holds them
-  automatic,     ///< the best of the exact ones, never dp; see kfac/strategy_choice.h
-};
-
-/// How owners are chosen. Published: round_robin by SC'20 and DP-KFAC, lpt_time and lpt_memory by KAISA.
-enum class Placement : uint8_t {
-  round_robin,  ///< in turn: layer by layer; with comm_opt and more ranks than layers factor by factor (A, G, A, G, …)
-  lpt_time,     ///< longest processing time first on Σ groups·side³
-  lpt_memory,   ///< the same on Σ groups·side², which evens out bytes
-  measured,     ///< the same on KfacOptions::decomposition_seconds
-};
-
-/// The type in which factors travel between ranks. Sums are formed in float32 whichever it is.
-enum class FactorDtype : uint8_t { fp32, bf16, fp16 };
-
-/// The form of a convolution's input factor A (changes the result).
-enum class ConvFactors : uint8_t {
-  full,       ///< A over channels × kernel offsets
-  separable,  ///< A ≈ C ⊗ K: channels × channels and offsets × offsets
-  automatic,  ///< separable where A's side would exceed max_factor_dim
-};
-
-/// How a layer's curvature is inverted (changes the result). γ is its damping.
-enum class Method : uint8_t {
-  eigen,  ///< G ⊗ A + γI, exactly, in the factors' eigenbases
-  plain,  ///< (G + γI)⁻¹ ∇ (A + γI)⁻¹ by Cholesky (SC'20 eq. 11–12, KAISA eq. 12–14); γ should be absolute
-  pi,     ///< (G + √γ/π I)⁻¹ ∇ (A + π√γ I)⁻¹ by Cholesky, π² = (tr A/dim A)/(tr G/dim G) (DP-KFAC)
-};
-
-/// How sums over samples and positions become factors, and what their running average starts from (changes the
-/// result). B samples, S positions a sample, N = B·S rows; g is the raw gradient of a mean loss. A Linear layer's rows
-/// are samples, S = 1, under `kaisa` and `dp_kfac`. With several ranks each is a mean over ranks.
-enum class Convention : uint8_t {
-  fisher,  ///< A = 1/N Σ ããᵀ, G = B Σ ggᵀ: independent of world size and accumulation; starts at the first factor
-  kaisa,    ///< A = 1/(N·S²) Σ ããᵀ (the ones ÷ S too), G = 1/(N·S²) Σ ggᵀ, symmetrised; starts at I
-  dp_kfac,  ///< A = 1/(N·S) Σ ããᵀ, G = N Σ ggᵀ; starts at the first factor
-};
-
-/// Reads `comm_opt`, `mem_opt`, `hybrid`, `dp`, `owner_reduce`, `auto`. Throws BadRequest naming the value and these.
-Strategy strategy_named(std::string_view name);
-/// Reads `round-robin`, `lpt-time`, `lpt-memory`, `measured`. Throws BadRequest naming the value and these names.
-Placement placement_named(std::string_view name);
-/// Reads `fp32`, `bf16`, `fp16`. Throws BadRequest naming the value and these names.
-FactorDtype factor_dtype_named(std::string_view name);
-/// Reads `full`, `separable`, `auto`. Throws BadRequest naming the value and these names.
-ConvFactors conv_factors_named(std::string_view name);
-/// Reads `eigen`, `plain`, `pi`. Throws BadRequest naming the value and these names.
-Method method_named(std::string_view name);
-/// Reads `fisher`, `kaisa`, `dp_kfac`. Throws BadRequest naming the value and these names.
-Convention convention_named(std::string_view name);
-std::string_view name(Strategy strategy);
-std::string_view name(Placement placement);
-std::string_view name(FactorDtype dtype);
-std::string_view name(ConvFactors form);
-std::string_view name(Method method);
-std::string_view name(Convention convention);
 
 /// κ = value / (1 + step/steps): what a convention comes with.
 struct KlClipDefault {
@@ -107,9 +38,9 @@ struct KfacOptions {
   /// A share for each layer instead, in the order of Kfac::layers(); empty: the same for all.
   std::vector<double> layer_grad_worker_fracs = {};
   Placement placement = Placement::lpt_time;
-  /// For Placement::measured: seconds to decompose `groups` factors of `side`, > 0. Rank 0's numbers count; without
+  /// For Placement::measured: seconds to decompose `count` matrices of `side`, > 0. Rank 0's numbers count; without
   /// any it measures them (measure_decompositions()).
-  std::function<double(int64_t side, int64_t groups)> decomposition_seconds = nullptr;
+  std::function<double(int64_t side, int64_t count)> decomposition_seconds = nullptr;
   /// 16 bits halve the factors' traffic. Each factor is first divided by a power of two that all ranks share, so
   /// nothing overflows; entries lose what exceeds 8 (bf16) or 11 (fp16) bits, and with fp16 those below 2⁻²⁴ of the
   /// largest.
@@ -157,8 +88,17 @@ struct KfacOptions {
   std::optional<Scheduled> kl_clip = std::nullopt;
 
   ConvFactors conv_factors = ConvFactors::automatic;
-  int64_t max_factor_dim = 1024;   ///< `automatic` goes separable above this side of A, ≥ 1
+  int64_t max_factor_dim = 1024;  ///< `automatic` goes separable above this side of A, `block` keeps sides to it, ≥ 1
   int64_t max_linear_dim = 32768;  ///< a Linear layer with a longer side is left alone (vocabulary heads), ≥ 1
+  /// … or gets block-diagonal factors, in the fewest equal blocks of features with sides up to max_linear_dim.
+  bool block_linear = false;
+  /// What the state is kept in from step to step (changes the result); work is done in float32 (float64 for float64
+  /// weights, as which fp32 counts) on a layer's matrices at a time. 16 bits halve it, and what eigenbases cost to
+  /// send. Factors and inverses are kept as correlations, M_ij/√(M_ii M_jj), beside a float32 diagonal: entries lose
+  /// what exceeds 8 (bf16) or 11 (fp16) bits whatever their scale, and a running average does not follow a correlation
+  /// that moves by less than 2⁻⁹ or 2⁻¹² an update. Eigenvalues and precompute_outer's reciprocals stay float32. Not
+  /// with warm_start: rounded eigenvectors are not orthogonal enough to be kept.
+  FactorDtype storage = FactorDtype::fp32;
   /// Largest patch matrix that is formed for a convolution's A, bytes, ≥ 64 KiB; one row of patches is always allowed.
   int64_t patch_workspace_bytes = int64_t{16} << 20;
   /// Regular expressions (ECMAScript, searched) of layer names to leave alone. Kronecker factors take positions as

@@ -11,13 +11,12 @@
 namespace spillway::kfac {
 namespace {
 
-double cost_of(const LayerShape& layer, const FactorShape& factor, Placement placement,
-               const std::function<double(int64_t, int64_t)>& seconds) {
-  if (placement == Placement::lpt_memory) return static_cast<double>(layer.groups * factor.side * factor.side);
-  if (placement != Placement::measured) return decomposition_cost(layer, factor);
-  const double measured = seconds ? seconds(factor.side, layer.groups) : 0;
+double cost_of(const FactorShape& factor, Placement placement, const std::function<double(int64_t, int64_t)>& seconds) {
+  if (placement == Placement::lpt_memory) return static_cast<double>(factor.elements());
+  if (placement != Placement::measured) return decomposition_cost(factor);
+  const double measured = seconds ? seconds(factor.side, factor.count) : 0;
   if (!(measured > 0))
-    throw BadRequest(str("[kfac.placement] decomposition_seconds(", factor.side, ", ", layer.groups, ") = ", measured,
+    throw BadRequest(str("[kfac.placement] decomposition_seconds(", factor.side, ", ", factor.count, ") = ", measured,
                          " is outside (0, inf)"));
   return measured;
 }
@@ -25,7 +24,7 @@ double cost_of(const LayerShape& layer, const FactorShape& factor, Placement pla
 std::set<std::pair<int64_t, int64_t>> sizes_in(const std::vector<LayerShape>& layers) {
   std::set<std::pair<int64_t, int64_t>> sizes;
   for (const auto& layer : layers)
-    for (const auto& factor : layer.factors()) sizes.emplace(factor.side, layer.groups);
+    for (const auto& factor : layer.factors()) sizes.emplace(factor.side, factor.count);
   return sizes;
 }
 
@@ -36,7 +35,7 @@ std::vector<std::vector<double>> decomposition_costs(const std::vector<LayerShap
   std::vector<std::vector<double>> costs;
   for (const auto& layer : layers) {
     auto& own = costs.emplace_back();
-    for (const auto& factor : layer.factors()) own.push_back(cost_of(layer, factor, placement, seconds));
+    for (const auto& factor : layer.factors()) own.push_back(cost_of(factor, placement, seconds));
   }
   return costs;
 }
@@ -89,7 +88,7 @@ std::vector<std::vector<int64_t>> place_factors(const std::vector<std::vector<do
 std::vector<double> seconds_table(const std::vector<LayerShape>& layers,
                                   const std::function<double(int64_t, int64_t)>& seconds) {
   std::vector<double> table;
-  for (const auto& [side, groups] : sizes_in(layers)) table.push_back(seconds(side, groups));
+  for (const auto& [side, count] : sizes_in(layers)) table.push_back(seconds(side, count));
   return table;
 }
 
@@ -97,7 +96,7 @@ std::function<double(int64_t, int64_t)> seconds_from(const std::vector<LayerShap
   std::map<std::pair<int64_t, int64_t>, double> known;
   auto value = table.begin();
   for (const auto& size : sizes_in(layers)) known[size] = *value++;
-  return [known = std::move(known)](int64_t side, int64_t groups) { return known.at({side, groups}); };
+  return [known = std::move(known)](int64_t side, int64_t count) { return known.at({side, count}); };
 }
 
 }  // namespace spillway::kfac

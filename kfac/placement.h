@@ -8,8 +8,8 @@
 
 namespace spillway::kfac {
 
-/// The cost of decomposing each factor of each layer under `placement`: groups·side³ (lpt_time, and round_robin, which
-/// does not look at it), groups·side² (lpt_memory), or `seconds(side, groups)` (measured). Throws BadRequest where
+/// The cost of decomposing each factor of each layer under `placement`: count·side³ (lpt_time, and round_robin, which
+/// does not look at it), count·side² (lpt_memory), or `seconds(side, count)` (measured). Throws BadRequest where
 /// measured seconds are not above 0.
 std::vector<std::vector<double>> decomposition_costs(const std::vector<LayerShape>& layers, Placement placement,
                                                      const std::function<double(int64_t, int64_t)>& seconds = nullptr);
@@ -26,10 +26,10 @@ double makespan(const std::vector<double>& costs, const std::vector<int64_t>& ra
 std::vector<std::vector<int64_t>> place_factors(const std::vector<std::vector<double>>& costs, int64_t world,
                                                 Placement placement, bool together);
 
-/// `seconds` at the sides and groups that occur in `layers`, in a fixed order: what ranks agree on before they place.
+/// `seconds` at the sides and counts that occur in `layers`, in a fixed order: what ranks agree on before they place.
 std::vector<double> seconds_table(const std::vector<LayerShape>& layers,
                                   const std::function<double(int64_t, int64_t)>& seconds);
-/// The function that answers from such a table; for those sides and groups only.
+/// The function that answers from such a table; for those sides and counts only.
 std::function<double(int64_t, int64_t)> seconds_from(const std::vector<LayerShape>& layers, std::vector<double> table);
 
 }  // namespace spillway::kfac

@@ -102,8 +102,18 @@ void Kfac::step(double loss_scale) {
   ++counters_.steps;
 }
 
-const std::vector<at::Tensor>& Kfac::factors(size_t i) const {
-  return statistics_->layers[i].running();
+at::Tensor Kfac::factor(size_t i, size_t f) const {
+  const auto& running = statistics_->layers[i].running();
+  return running.empty() ? at::Tensor() : running.at(f).load();
+}
+
+std::vector<at::Tensor> Kfac::held_factors(size_t i) const {
+  std::vector<at::Tensor> held;
+  for (const auto& [entries, diagonal] : statistics_->layers[i].running()) {
+    held.push_back(entries);
+    if (diagonal.defined()) held.push_back(diagonal);
+  }
+  return held;
 }
 
 void Kfac::resume(const KfacCounters& counters) {
@@ -117,9 +127,9 @@ void Kfac::resume(const KfacCounters& counters) {
 FactorBytes Kfac::memory_usage() const {
   FactorBytes bytes;
   if (background_) bytes.background = background_->solver.bytes();
-  for (const auto& layer : statistics_->layers) {
-    bytes.factors += bytes_of(layer.running());
-    bytes.staged += bytes_of(layer.staged());
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    bytes.factors += bytes_of(held_factors(i));
+    bytes.staged += bytes_of(statistics_->layers[i].staged());
   }
   for (const auto& inverse : inverses_) bytes.eigenbases += bytes_of(inverse.held);
   return bytes;

@@ -77,8 +77,11 @@ class Kfac {
   const std::vector<LeftAlone>& left_alone() const { return left_alone_; }
   const std::vector<Assignment>& assignments() const { return assignments_; }
   const KfacOptions& options() const { return options_; }  ///< what agree_on() made of them
-  /// The running averages of layer `i`, in the order of LayerShape::factors(); empty where this rank holds none.
-  const std::vector<at::Tensor>& factors(size_t i) const;
+  /// The running average `f` of layer `i`, in the order of LayerShape::factors(): [count, side, side], with 16-bit
+  /// storage a copy. Undefined where this rank holds none.
+  at::Tensor factor(size_t i, size_t f) const;
+  /// The running averages as they are kept, in the order of factor_tensors(); empty where this rank holds none.
+  std::vector<at::Tensor> held_factors(size_t i) const;
   /// What preconditions layer `i`, in the order of inverse_tensors(); empty where this rank is no gradient worker.
   const std::vector<at::Tensor>& inverse(size_t i) const { return inverses_[i].held; }
 

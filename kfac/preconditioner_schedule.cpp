@@ -55,8 +55,9 @@ std::vector<Kfac::Background::Job> Kfac::Background::owned(const Kfac& kfac) {
 std::vector<MatrixStack> Kfac::Background::stacks(const Kfac& kfac, const std::vector<Job>& jobs) {
   std::vector<MatrixStack> all;
   for (const auto [i, f] : jobs) {
-    const auto& factor = kfac.factors(i)[f];
-    all.push_back({factor.size(0), factor.size(1), static_cast<int64_t>(factor.element_size())});
+    const auto [role, side, count] = kfac.layers_[i].shape.factors()[f];
+    const auto type = state_options(kfac.layers_[i].weight).dtype();
+    all.push_back({count, side, static_cast<int64_t>(type.itemsize())});
   }
   return all;
 }
@@ -67,10 +68,10 @@ Eigenbasis Kfac::upcoming(size_t i, size_t f) const {
   for (size_t job = 0; job < jobs.size(); ++job) {
     if (jobs[job].layer != i || jobs[job].factor != f) continue;
     solver.wait();
-    const auto& factor = factors(i)[f];
-    const auto type = at::TensorOptions(factor.scalar_type());
-    return {at::from_blob(solver.matrices(job), factor.sizes(), type),
-            at::from_blob(solver.values(job), {factor.size(0), factor.size(1)}, type)};
+    const auto [role, side, count] = layers_[i].shape.factors()[f];
+    const auto type = state_options(layers_[i].weight).device(at::kCPU);
+    return {at::from_blob(solver.matrices(job), {count, side, side}, type),
+            at::from_blob(solver.values(job), {count, side}, type)};
   }
   return {};
 }
@@ -78,7 +79,7 @@ Eigenbasis Kfac::upcoming(size_t i, size_t f) const {
 void Kfac::launch() {
   Stopwatch watch(seconds_.decompose);
   for (const auto [i, f] : background_->jobs) {
-    upcoming(i, f).vectors.copy_(factors(i)[f]);
+    upcoming(i, f).vectors.copy_(factor(i, f));
     flops_.decompose += decomposition_flops(layers_[i].shape, layers_[i].shape.factors()[f]);
   }
   background_->solver.start();

@@ -80,19 +80,21 @@ void Kfac::decompose_owned() {
 void Kfac::decompose_factor(size_t i, size_t f) {
   const auto& shape = layers_[i].shape;
   flops_.decompose += decomposition_flops(shape, shape.factors()[f]);
-  if (options_.method != Method::eigen) return invert_factor(inverses_[i], shape, factors(i), f, damping(), failed_);
+  const auto& statistics = statistics_->layers[i];
+  if (options_.method != Method::eigen)
+    return invert_factor(inverses_[i], shape, statistics.averages(), f, damping(), failed_);
   // The errors of a layer's factors add up.
-  const double tolerance = options_.warm_start / static_cast<double>(factors(i).size());
+  const double tolerance = options_.warm_start / static_cast<double>(shape.factors().size());
   at::Tensor delta;
-  if (tolerance > 0) delta = factor_damping(shape, factors(i), f, damping());
-  const auto outcome = refresh(factors(i)[f], inverses_[i].basis(shape, f), delta, tolerance);
+  if (tolerance > 0) delta = factor_damping(shape, statistics.averages(), f, damping());
+  const auto outcome = refresh(factor(i, f), inverses_[i].basis(shape, f), delta, tolerance);
   counters_.warm_starts += outcome == Refreshed::rescaled;
   if (outcome == Refreshed::kept_last) keep_eigenvectors(i, f);
 }
 
 void Kfac::keep_eigenvectors(size_t i, size_t f) {
   failed_.add_(1);
-  rescale_fresh_values(factors(i)[f], inverses_[i], layers_[i].shape, f);
+  rescale_fresh_values(factor(i, f), inverses_[i], layers_[i].shape, f);
 }
 
 // G's owner gets the other owners' eigenvalues and forms the reciprocal of their products.

@@ -68,7 +68,7 @@ double add_positions(const at::Tensor& sum, const at::Tensor& x, int64_t workspa
   return flops;
 }
 
-// Σ of add(sum of the group, channels of the group) over the groups.
+// Σ of add(sum of the group, channels of the group) over the groups, or blocks of them.
 template <class Add>
 double sum_over_groups(const at::Tensor& sum, const at::Tensor& x, const Add& add) {
   const int64_t groups = sum.size(0), channels = x.size(1) / groups;
@@ -105,8 +105,8 @@ double sum_over_patches(const at::Tensor& sum, const at::Tensor& x, const Geomet
 
 double add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
                           int64_t workspace_bytes) {
-  if (!geometry) return add_rows(sum.select(0, 0), input, workspace_bytes);
   return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
+    if (!geometry) return add_rows(group_sum, x, workspace_bytes);
     if (geometry->is_pointwise()) return add_positions(group_sum, x, workspace_bytes);
     if (shifts_pay(x, *geometry, false)) return add_without_patches(group_sum, x, *geometry, workspace_bytes);
     return sum_over_patches(group_sum, x, *geometry, workspace_bytes,
@@ -147,9 +147,8 @@ double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const
 }
 
 double add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes) {
-  if (gradient.dim() == 2) return add_rows(sum.select(0, 0), gradient, workspace_bytes);
   return sum_over_groups(sum, gradient, [&](const at::Tensor& group_sum, const at::Tensor& g) {
-    return add_positions(group_sum, g, workspace_bytes);
+    return g.dim() == 2 ? add_rows(group_sum, g, workspace_bytes) : add_positions(group_sum, g, workspace_bytes);
   });
 }
 

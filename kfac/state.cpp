@@ -48,27 +48,27 @@ std::vector<StateEntry> state_entries(const Kfac& kfac) {
   for (size_t i = 0; i < kfac.layers().size(); ++i) {
     const LayerShape& shape = kfac.layers()[i].shape;
     const Assignment& assignment = kfac.assignments()[i];
-    const at::ScalarType type = state_options(kfac.layers()[i].weight).dtype().toScalarType();
+    const at::ScalarType own_type = state_options(kfac.layers()[i].weight).dtype().toScalarType();
+    const at::ScalarType storage = storage_type(shape.storage, own_type);
     const std::vector<int64_t> holders = assignment.home == FactorHome::everywhere
                                              ? all_ranks(assignment.world())
                                              : std::vector<int64_t>{assignment.owners.front()};
-    const auto held = [](const std::vector<at::Tensor>& tensors, size_t t) {
-      return tensors.empty() ? at::Tensor() : tensors[t];
+    const auto add = [&](const std::vector<HeldTensor>& tensors, const std::vector<at::Tensor>& held,
+                         const std::vector<int64_t>& ranks) {
+      for (size_t t = 0; t < tensors.size(); ++t)
+        entries.push_back({str(shape.name, "/", tensors[t].name), tensors[t].in_storage ? storage : own_type,
+                           tensors[t].sizes, held.empty() ? at::Tensor() : held[t], ranks});
     };
+    add(factor_tensors(shape), kfac.held_factors(i), holders);
     const auto factors = shape.factors();
-    for (size_t f = 0; f < factors.size(); ++f) {
-      const std::vector<int64_t> matrices{shape.groups, factors[f].side, factors[f].side};
-      entries.push_back({str(shape.name, "/factor", f), type, matrices, held(kfac.factors(i), f), holders});
-      if (kfac.options().staleness == 0) continue;
+    for (size_t f = 0; kfac.options().staleness > 0 && f < factors.size(); ++f) {
+      const auto [role, side, count] = factors[f];
       const auto [vectors, values] = kfac.upcoming(i, f);
       const std::vector<int64_t> owner{assignment.owners[f]};
-      entries.push_back({str(shape.name, "/upcoming_vectors", f), type, matrices, vectors, owner});
-      entries.push_back({str(shape.name, "/upcoming_values", f), type, {shape.groups, factors[f].side}, values, owner});
+      entries.push_back({str(shape.name, "/upcoming_vectors", f), own_type, {count, side, side}, vectors, owner});
+      entries.push_back({str(shape.name, "/upcoming_values", f), own_type, {count, side}, values, owner});
     }
-    const auto tensors = inverse_tensors(shape);
-    for (size_t t = 0; t < tensors.size(); ++t)
-      entries.push_back({str(shape.name, "/", tensors[t].name), type, tensors[t].sizes, held(kfac.inverse(i), t),
-                         assignment.workers});
+    add(inverse_tensors(shape), kfac.inverse(i), assignment.workers);
   }
   return entries;
 }

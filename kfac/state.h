@@ -21,7 +21,7 @@ struct StateEntry {
   std::vector<int64_t> holders;  ///< ranks, ascending
 };
 
-/// Layer by layer its running averages, in the order of LayerShape::factors(), with staleness each with what it is
+/// Layer by layer its running averages as they are kept, in the order of factor_tensors(), with staleness what each is
 /// being decomposed into (Kfac::upcoming(); waits for it), and what preconditions it, in the order of
 /// inverse_tensors(). The same names, sizes and holders on every rank. Not the counters.
 std::vector<StateEntry> state_entries(const Kfac& kfac);

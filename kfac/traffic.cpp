@@ -31,7 +31,7 @@ bool travels(const Assignment& layer) {
 
 int64_t packed_elements(const LayerShape& layer) {
   int64_t sum = 0;
-  for (const auto& factor : layer.factors()) sum += layer.groups * factor.side * (factor.side + 1) / 2;
+  for (const auto& factor : layer.factors()) sum += factor.count * factor.side * (factor.side + 1) / 2;
   return sum;
 }
 
@@ -77,11 +77,11 @@ std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layer
       if (!layer.is_worker(rank)) mine.gradients += (layers[l].gradient_elements() + 1) * kStateBytes;
       for (const auto& tensor : inverse_tensors(layers[l]))
         if (layer.is_worker(rank) && layer.owners[tensor.factor] != rank)
-          mine.eigenbases += tensor.elements() * kStateBytes;
+          mine.eigenbases += bytes_of({tensor}, layers[l].storage, kStateBytes);
       // The owner of G forms the reciprocal from the values of every factor.
       for (size_t f = 0; layers[l].inverse.precompute_outer && f < factors.size(); ++f)
         if (layer.owners.back() == rank && layer.owners[f] != rank)
-          mine.eigenbases += layers[l].groups * factors[f].side * kStateBytes;
+          mine.eigenbases += factors[f].count * factors[f].side * kStateBytes;
     }
   }
   return traffic;

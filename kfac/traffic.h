@@ -15,7 +15,7 @@ struct FactorBucket {
   bool operator==(const FactorBucket&) const = default;
 };
 
-/// Σ groups·side·(side+1)/2: a symmetric factor travels as one triangle.
+/// Σ count·side·(side+1)/2: a symmetric factor travels as one triangle.
 int64_t packed_elements(const LayerShape& layer);
 int64_t bytes_of(FactorDtype dtype);
 /// The same with what else travels with a layer: in float32 its positions and samples, two elements behind its

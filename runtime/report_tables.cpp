@@ -262,9 +262,9 @@ std::string draw_kfac(const KfacSummary& k) {
   auto troubled = [](int64_t count, int64_t factors, std::string_view what) {
     return format_count(count) + (factors > 0 ? small(str(counted(factors, "factor"), " ", what)) : "");
   };
-  out += pair_row("layers",
-                  format_count(k.layers) + small(str(k.separable_layers, " separable, ", k.left_alone, " left alone")));
-  out += pair_row("state", format_bytes(k.state_bytes));
+  out += pair_row("layers", format_count(k.layers) + small(str(k.separable_layers, " separable, ", k.block_layers,
+                                                               " in blocks, ", k.left_alone, " left alone")));
+  out += pair_row("state", format_bytes(k.state_bytes) + small("kept in " + escape(k.storage)));
   out += pair_row("factor updates",
                   troubled(k.counters.factor_updates, k.counters.dropped_factors, "not finite, dropped"));
   out += pair_row("decompositions",

@@ -15,6 +15,8 @@ json kfac_json(const KfacSummary& k) {
           {"reason", k.reason},
           {"layers", k.layers},
           {"separable_layers", k.separable_layers},
+          {"block_layers", k.block_layers},
+          {"storage", k.storage},
           {"left_alone", k.left_alone},
           {"factor_updates", k.counters.factor_updates},
           {"decompositions", k.counters.decompositions},

@@ -99,7 +99,11 @@ KfacSummary summarise(const kfac::Kfac& kfac, int64_t world, double fraction, co
   summary.grad_worker_frac = static_cast<double>(workers) / static_cast<double>(world);
   summary.reason = reason;
   summary.layers = static_cast<int64_t>(kfac.layers().size());
-  for (const kfac::Layer& layer : kfac.layers()) summary.separable_layers += layer.shape.separable;
+  for (const auto& [shape, weight, bias] : kfac.layers()) {
+    summary.separable_layers += shape.separable;
+    summary.block_layers += shape.input_blocks > 1 || shape.output_blocks > 1;
+  }
+  summary.storage = kfac::name(kfac.options().storage);
   summary.left_alone = static_cast<int64_t>(kfac.left_alone().size());
   summary.state_bytes = kfac.memory_usage().held();
   summary.counters = kfac.counters();

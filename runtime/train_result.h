@@ -57,6 +57,8 @@ struct KfacSummary {
   std::string reason;  ///< why this grad_worker_frac
   int64_t layers = 0;
   int64_t separable_layers = 0;
+  int64_t block_layers = 0;  ///< with a factor in more than one block
+  std::string storage;       ///< fp32, bf16 or fp16
   int64_t left_alone = 0;
   int64_t state_bytes = 0;
   kfac::KfacCounters counters;

@@ -190,7 +190,7 @@ Run add_bench_kfac(CLI::App& bench) {
   auto options = std::make_shared<Options>();
   CLI::App* command = bench.add_subcommand("kfac", "What K-FAC costs: its parts, and steps with and without it");
   options->flags.add_model_flags(*command);
-  command->add_option("--forms", options->forms, "Forms of convolutions' factors: auto, full, separable")
+  command->add_option("--forms", options->forms, "Forms of convolutions' factors: auto, full, separable, block")
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--factor-interval", options->factor_interval, "Steps between factor updates")

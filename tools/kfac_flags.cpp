@@ -70,8 +70,16 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   command.add_option("--kfac-skip", skip,
                      "Regular expression: layers with such names are left to the optimizer; or none; default ^head for "
                      "unet3d, else none");
-  command.add_option("--conv-factors", conv_factors, "full, separable or auto")->capture_default_str();
-  command.add_option("--max-factor-dim", k.max_factor_dim, "auto goes separable above this side")
+  command.add_option("--conv-factors", conv_factors, "full, separable, block or auto")->capture_default_str();
+  command
+      .add_option("--max-factor-dim", k.max_factor_dim, "auto goes separable above this side, block keeps sides to it")
+      ->capture_default_str();
+  command
+      .add_option("--max-linear-dim", k.max_linear_dim, "Linear layers with a longer side are left to the optimizer")
+      ->capture_default_str();
+  command.add_flag("--block-linear", k.block_linear, "They get factors in blocks of at most that side instead");
+  command
+      .add_option("--kfac-storage", storage, "fp32, bf16 or fp16: how factors and eigenbases are kept between steps")
       ->capture_default_str();
 }
 
@@ -80,6 +88,7 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   k.strategy = kfac::strategy_named(strategy);
   k.placement = kfac::placement_named(placement);
   k.factor_dtype = kfac::factor_dtype_named(factor_dtype);
+  k.storage = kfac::factor_dtype_named(storage);
   k.conv_factors = kfac::conv_factors_named(conv_factors);
   k.method = kfac::method_named(method);
   k.convention = kfac::convention_named(convention);

@@ -141,7 +141,8 @@ void print_summary(const TrainResult& r, const std::vector<NamedResult>& others)
                                   seconds(r.allreduce->seconds_per_step), " per step"));
   if (r.kfac)
     row("K-FAC", str(r.kfac->strategy, " f=", r.kfac->grad_worker_frac, ", ", r.kfac->layers, " layers (",
-                     r.kfac->separable_layers, " separable), ", format_bytes(r.kfac->state_bytes), " of state"));
+                     r.kfac->separable_layers, " separable, ", r.kfac->block_layers, " in blocks), ",
+                     format_bytes(r.kfac->state_bytes), " of state in ", r.kfac->storage));
   row(r.metric_name.c_str(), metric_curve(r));
   for (const NamedResult& other : others)
     if (other.name != "unlimited") row(str(r.metric_name, ", ", other.name).c_str(), metric_curve(other.result));

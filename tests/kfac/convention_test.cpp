@@ -30,9 +30,9 @@ std::pair<double, double> divisors(Convention convention, double b, double s) {
 
 TEST_P(ConventionTest, ScalesTheSumsOverAllPositionsAsItsTableSays) {
   for (auto convention : {Convention::fisher, Convention::kaisa, Convention::dp_kfac})
-    for (auto form : {ConvFactors::full, ConvFactors::separable}) {
+    for (auto form : kForms) {
       const LayerRun run(GetParam());
-      const auto layer = find_layers(*run.module, {.conv_factors = form}).layers.at(0);
+      const auto layer = find_layers(*run.module, in_form(form)).layers.at(0);
       LayerFactors factors(layer.shape, layer.weight.options(), 1 << 20, convention);
       tap(run.loss, {{layer.weight.unsafeGetTensorImpl(), 0}}, [&](const Captured& seen) { factors.stage(seen); });
       (run.loss * 8).backward();
@@ -77,7 +77,7 @@ TEST(ConventionOfSeparableLayersTest, StartsItsProductAtTheIdentity) {
   kfac.watch(loss, 2);
   loss.backward();
   kfac.step();
-  const auto &c = kfac.factors(0)[0][0], &k = kfac.factors(0)[1][0];
+  const auto c = kfac.factor(0, 0)[0], k = kfac.factor(0, 1)[0];
   EXPECT_TRUE(at::allclose(at::kron(c, k / k.trace()), at::eye(6, at::kDouble), 1e-6, 1e-6));
 }
 

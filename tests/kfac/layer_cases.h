@@ -129,13 +129,24 @@ struct LayerRun {
   at::Tensor input, output, loss;
 };
 
-/// The naive factors of a run, after its backward: [A, G], or [C, K, G] where `shape` is separable.
+/// A form of factors; `block` so small that blocks of one channel and of two outputs come up, Linear's as well.
+inline KfacOptions in_form(ConvFactors form) {
+  KfacOptions options{.conv_factors = form};
+  if (form != ConvFactors::block) return options;
+  options.max_factor_dim = options.max_linear_dim = 2;
+  options.block_linear = true;
+  return options;
+}
+inline constexpr ConvFactors kForms[] = {ConvFactors::full, ConvFactors::separable, ConvFactors::block};
+
+/// The naive factors of a run, after its backward: [A, G] in the blocks of `shape`, or [C, K, G] where it is separable.
 inline std::vector<at::Tensor> naive_factors(const LayerRun& run, const LayerCase& layer_case,
                                              const LayerShape& shape) {
-  const auto g = reference::output_factor(run.output.grad(), layer_case.geometry.groups);
+  const auto g = reference::diagonal_blocks(reference::output_factor(run.output.grad(), layer_case.geometry.groups),
+                                            shape.output_blocks);
   const auto input = layer_case.padded(run.input);
-  if (!shape.separable) return {reference::input_factor(input, layer_case.geometry, shape.bias), g};
-  const auto a = reference::input_factor(input, layer_case.geometry, false);
+  const auto a = reference::input_factor(input, layer_case.geometry, shape.bias && !shape.bias_apart());
+  if (!shape.separable) return {reference::diagonal_blocks(a, shape.input_blocks), g};
   const int64_t channels = shape.in / shape.groups, volume = shape.kernel_volume();
   return {reference::channel_trace(a, channels, volume), reference::offset_trace(a, channels, volume), g};
 }

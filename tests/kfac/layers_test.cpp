@@ -73,6 +73,34 @@ TEST(LayersTest, TreatsAFrozenBiasAsNone) {
   EXPECT_FALSE(find_layers(*linear, {}).layers.at(0).shape.bias);
 }
 
+TEST(LayersTest, PutsLongLinearLayersIntoBlocksWhereAskedTo) {
+  nn::Sequential model(nn::Linear(30, 100), nn::Linear(80, 7));
+  const auto found = find_layers(*model, {.max_linear_dim = 40, .block_linear = true});
+  ASSERT_EQ(found.layers.size(), 2u);
+  const auto &head = found.layers[0].shape, &wide = found.layers[1].shape;
+  EXPECT_EQ(head.input_blocks, 1);
+  EXPECT_EQ(head.output_blocks, 4) << "100 into 3 does not go";
+  EXPECT_FALSE(head.bias_apart());
+  EXPECT_EQ(head.factors()[0].side, 31);
+  EXPECT_EQ(head.factors()[1].side, 25);
+  EXPECT_EQ(head.factors()[1].count, 4);
+  EXPECT_EQ(wide.input_blocks, 2);
+  EXPECT_TRUE(wide.bias_apart());
+  EXPECT_EQ(wide.factors()[0].side, 40);
+}
+
+TEST(LayersTest, KeepsTheSidesOfConvolutionsInBlocksToTheLimit) {
+  nn::Sequential model(nn::Conv3d(8, 200, 3), nn::Conv3d(nn::Conv3dOptions(16, 6, 3).groups(2)), nn::Conv3d(7, 3, 3),
+                       nn::Linear(300, 3));
+  const auto layers = find_layers(*model, {.conv_factors = ConvFactors::block, .max_factor_dim = 120}).layers;
+  EXPECT_EQ(layers[0].shape.input_blocks, 2);
+  EXPECT_EQ(layers[0].shape.output_blocks, 2);
+  EXPECT_EQ(layers[1].shape.factors()[0].side, 108);
+  EXPECT_EQ(layers[1].shape.factors()[0].count, 4) << "two blocks in each of two groups";
+  EXPECT_EQ(layers[2].shape.factors()[0].side, 27) << "7 channels divide into one each";
+  EXPECT_EQ(layers[3].shape.input_blocks, 1) << "Linear has a limit of its own";
+}
+
 TEST(LayersTest, GoesSeparableWhereTheSideExceedsTheLimit) {
   nn::Sequential model(nn::Conv3d(2, 3, 3), nn::Conv3d(8, 3, 3), nn::Conv3d(8, 3, 1));
   const auto layers = find_layers(*model, {.max_factor_dim = 100}).layers;

@@ -99,7 +99,7 @@ TEST(KfacOptionsTest, ReadsTheNamesOfTheCommandLine) {
     EXPECT_EQ(placement_named(name(placement)), placement);
   for (auto dtype : {FactorDtype::fp32, FactorDtype::bf16, FactorDtype::fp16})
     EXPECT_EQ(factor_dtype_named(name(dtype)), dtype);
-  for (auto form : {ConvFactors::full, ConvFactors::separable, ConvFactors::automatic})
+  for (auto form : {ConvFactors::full, ConvFactors::separable, ConvFactors::block, ConvFactors::automatic})
     EXPECT_EQ(conv_factors_named(name(form)), form);
   for (auto method : {Method::eigen, Method::plain, Method::pi}) EXPECT_EQ(method_named(name(method)), method);
   for (auto convention : {Convention::fisher, Convention::kaisa, Convention::dp_kfac})
@@ -107,7 +107,7 @@ TEST(KfacOptionsTest, ReadsTheNamesOfTheCommandLine) {
   EXPECT_THROW(method_named("lu"), BadRequest);
   EXPECT_THROW(convention_named("asdl"), BadRequest);
   EXPECT_THROW(strategy_named("best"), BadRequest);
-  EXPECT_THROW(conv_factors_named("block"), BadRequest);
+  EXPECT_THROW(conv_factors_named("tridiagonal"), BadRequest);
   EXPECT_THROW(placement_named("greedy"), BadRequest);
   EXPECT_THROW(factor_dtype_named("fp8"), BadRequest);
 }
@@ -213,7 +213,7 @@ TEST(AssignmentTest, StaysWithinGrahamsBoundOfTheBestMakespan) {
   std::vector<double> costs;
   for (const auto& layer : layers) {
     costs.push_back(0);
-    for (const auto& factor : layer.factors()) costs.back() += decomposition_cost(layer, factor);
+    for (const auto& factor : layer.factors()) costs.back() += decomposition_cost(factor);
   }
   for (int64_t world = 2; world <= 3; ++world) {
     const auto makespan = [&](const std::vector<int64_t>& ranks) {

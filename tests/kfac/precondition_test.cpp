@@ -54,7 +54,7 @@ class PreconditionTest : public testing::TestWithParam<PreconditionCase> {};
 void expect_dense_solution(const PreconditionCase& c, ConvFactors form, const Damping& damping) {
   const LayerRun run(c.layer);
   run.loss.backward();
-  auto shape = find_layers(*run.module, {.conv_factors = form}).layers.at(0).shape;
+  auto shape = find_layers(*run.module, in_form(form)).layers.at(0).shape;
   shape.inverse = c.form;
   const auto factors = naive_factors(run, c.layer, shape);
   const auto v = precondition(shape, run.gradient(), inverse_of(shape, factors, damping), damping);
@@ -70,6 +70,10 @@ TEST_P(PreconditionTest, EqualsTheDenseKroneckerSolution) {
 TEST_P(PreconditionTest, EqualsTheDenseKroneckerSolutionWhenSeparable) {
   expect_dense_solution(GetParam(), ConvFactors::separable, {.relative = 0.3});
   expect_dense_solution(GetParam(), ConvFactors::separable, {.absolute = 0.01});
+}
+TEST_P(PreconditionTest, EqualsTheDenseKroneckerSolutionInBlocks) {
+  expect_dense_solution(GetParam(), ConvFactors::block, {.relative = 0.3});
+  expect_dense_solution(GetParam(), ConvFactors::block, {.absolute = 0.01});
 }
 INSTANTIATE_TEST_SUITE_P(EveryKind, PreconditionTest, testing::ValuesIn(precondition_cases()),
                          [](const auto& info) { return info.param.name; });

@@ -154,7 +154,8 @@ inline KfacOptions options_for(Strategy strategy, double fraction = 1, ConvFacto
           .grad_worker_frac = fraction,
           .factor_interval = 2,
           .inverse_interval = 2,
-          .conv_factors = form};
+          .conv_factors = form,
+          .max_factor_dim = form == ConvFactors::block ? 10 : 1024};
 }
 
 /// Every exact strategy, with a fraction that `world` ranks can have.

@@ -10,7 +10,7 @@ namespace nn = torch::nn;
 }
 
 TEST(KfacRanksTest, GivesTheGradientOfOneProcessUnderEveryExactStrategyOnAnyNumberOfRanks) {
-  for (auto form : {ConvFactors::full, ConvFactors::separable}) {
+  for (auto form : {ConvFactors::full, ConvFactors::separable, ConvFactors::block}) {
     const auto single = train(options_for(Strategy::hybrid, 1, form), {}, 0, 1);
     for (int world : {1, 2, 3, 4})
       for (const auto& options : exact_strategies(world, form))
@@ -47,6 +47,23 @@ TEST(KfacRanksTest, DoesSoWithEveryMethodAndConvention) {
     return options;
   };
   for (int variant = 0; variant < 6; ++variant) {
+    const auto reference = train_on(3, with(Strategy::mem_opt, variant));
+    for (auto strategy : {Strategy::comm_opt, Strategy::hybrid, Strategy::owner_reduce})
+      for (const auto& outcome : train_on(3, with(strategy, variant)))
+        expect_bit_equal(reference[0], outcome, std::string(name(strategy)) + " variant " + std::to_string(variant));
+  }
+}
+
+TEST(KfacRanksTest, DoesSoWithStateIn16BitsAndInBlocks) {
+  const auto with = [](Strategy strategy, int variant) {
+    auto options = options_for(strategy, 1.0 / 3, variant % 2 ? ConvFactors::block : ConvFactors::separable);
+    options.storage = variant < 2 ? FactorDtype::bf16 : FactorDtype::fp16;
+    options.method = variant == 3 ? Method::pi : Method::eigen;
+    options.precompute_outer = variant == 1;
+    options.staleness = variant == 2;
+    return options;
+  };
+  for (int variant = 0; variant < 4; ++variant) {
     const auto reference = train_on(3, with(Strategy::mem_opt, variant));
     for (auto strategy : {Strategy::comm_opt, Strategy::hybrid, Strategy::owner_reduce})
       for (const auto& outcome : train_on(3, with(strategy, variant)))
@@ -126,6 +143,7 @@ TEST(KfacRanksTest, HoldsExactlyTheBytesOfTheFormulaOnEveryRank) {
   all.push_back(options_for(Strategy::dp, 1, ConvFactors::separable));
   for (auto& options : all) {
     options.precompute_outer = options.grad_worker_frac == 0.5;
+    if (options.strategy == Strategy::mem_opt || options.grad_worker_frac == 0.25) options.storage = FactorDtype::bf16;
     const auto outcomes = train_on(4, options);
     const auto expected = bytes_per_rank(outcomes[0].shapes, outcomes[0].assignments);
     for (size_t rank = 0; rank < outcomes.size(); ++rank) {
@@ -167,9 +185,9 @@ TEST(KfacRanksTest, KeepsItsFactorsInAStepInWhichNobodyHasASample) {
       kfac.step();
     };
     step(share_of({}, rank, 2));
-    const auto before = kfac.factors(0)[0].clone();
+    const auto before = kfac.factor(0, 0).clone();
     step({});
-    EXPECT_TRUE(kfac.factors(0)[0].equal(before));
+    EXPECT_TRUE(kfac.factor(0, 0).equal(before));
     EXPECT_EQ(kfac.counters().dropped_factors, 0);
   });
 }

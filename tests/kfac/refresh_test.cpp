@@ -61,7 +61,7 @@ TEST(StalenessTest, ServesEachDecompositionExactlyThatManyStepsAfterItsFactors) 
   for (int i = 0; i < 9; ++i) {
     kinds.emplace_back(kfac.kind());
     step(model, kfac, i);
-    factors.push_back(kfac.factors(0)[1].clone());
+    factors.push_back(kfac.factor(0, 1).clone());
     const auto &vectors = kfac.inverse(0)[2], &values = kfac.inverse(0)[3];
     served.push_back((vectors * values.unsqueeze(1)).bmm(vectors.transpose(1, 2)));
   }

@@ -142,31 +142,51 @@ inline at::Tensor natural_matrix(kfac::Method method, const at::Tensor& g, const
   return dense_solve(damped_g, product(all), matrix, 0);
 }
 
-/// The preconditioned gradient of a layer with factors [A, G], or with [C, K, G] and A = C ⊗ K/tr K for the weight.
+/// Blocks [groups·blocks, side, side] as the matrices [groups, blocks·side, blocks·side] that they are the diagonal of.
+inline at::Tensor block_diagonal(const at::Tensor& blocks, int64_t groups) {
+  std::vector<at::Tensor> all;
+  for (const auto& of_group : blocks.chunk(groups)) all.push_back(at::block_diag(of_group.unbind()));
+  return at::stack(all);
+}
+
+/// The diagonal blocks of [groups, n, n] matrices: [groups·count, n/count, n/count].
+inline at::Tensor diagonal_blocks(const at::Tensor& matrices, int64_t count) {
+  const int64_t side = matrices.size(1) / count;
+  std::vector<at::Tensor> all;
+  for (const auto& matrix : matrices.unbind())
+    for (int64_t b = 0; b < count; ++b) all.push_back(matrix.narrow(0, b * side, side).narrow(1, b * side, side));
+  return at::stack(all);
+}
+
+/// The preconditioned gradient of a layer with factors [A, G], or with [C, K, G] and A = C ⊗ K/tr K for the weight;
+/// A and G in the blocks of `shape`.
 inline kfac::LayerGradient natural_gradient(const kfac::LayerShape& shape, const kfac::LayerGradient& gradient,
                                             const std::vector<at::Tensor>& factors, const kfac::Damping& damping) {
   const int64_t groups = shape.groups;
   const auto method = shape.inverse.method;
-  const auto& g = factors.back();
+  const auto g = block_diagonal(factors.back(), groups);
   const auto gamma = [&](double mean) { return damping.absolute.value_or(damping.relative * mean); };
   auto matrix = gradient.weight.reshape({groups, shape.out / groups, -1});
-  if (!shape.separable) {
+  if (!shape.separable && !shape.bias_apart()) {
+    const auto a = block_diagonal(factors[0], groups);
     if (shape.bias) matrix = at::cat({matrix, gradient.bias.reshape({groups, -1, 1})}, 2);
-    const double mean = mean_eigenvalue(factors[0]) * mean_eigenvalue(g);
-    const auto v = natural_matrix(method, g, {factors[0]}, matrix, gamma(mean));
+    const auto v = natural_matrix(method, g, {a}, matrix, gamma(mean_eigenvalue(a) * mean_eigenvalue(g)));
     const int64_t side = matrix.size(2) - (shape.bias ? 1 : 0);
     return {v.narrow(2, 0, side).reshape(gradient.weight.sizes()),
             shape.bias ? v.select(2, side).flatten() : at::Tensor()};
   }
-  const auto k = factors[1] / factors[1].diagonal(0, -2, -1).sum(-1).view({-1, 1, 1});
-  const double weight_gamma = gamma(mean_eigenvalue(factors[0]) * mean_eigenvalue(k) * mean_eigenvalue(g));
-  const auto weight = natural_matrix(method, g, {factors[0], k}, matrix, weight_gamma);
+  std::vector<at::Tensor> parts{block_diagonal(factors[0], groups)};
+  if (shape.separable) parts.push_back(factors[1] / factors[1].diagonal(0, -2, -1).sum(-1).view({-1, 1, 1}));
+  double mean = mean_eigenvalue(g);
+  for (const auto& part : parts) mean *= mean_eigenvalue(part);
+  const double weight_gamma = gamma(mean);
+  const auto weight = natural_matrix(method, g, parts, matrix, weight_gamma);
   kfac::LayerGradient v{weight.reshape(gradient.weight.sizes()), {}};
   if (!shape.bias) return v;
   // G alone: with γ_b under eigen, else with what damps it for the weight.
-  const double bias_gamma = method == kfac::Method::eigen
-                                ? gamma(mean_eigenvalue(g))
-                                : factor_dampings(method, {factors[0], k, g}, weight_gamma).back();
+  parts.push_back(g);
+  const double bias_gamma =
+      method == kfac::Method::eigen ? gamma(mean_eigenvalue(g)) : factor_dampings(method, parts, weight_gamma).back();
   v.bias = dense_solve(g, at::ones({groups, 1, 1}, g.options()), gradient.bias.reshape({groups, -1, 1}), bias_gamma)
                .flatten();
   return v;

@@ -28,6 +28,7 @@ struct Way {
   const char* amp = "off";
   Layout layout = Layout::contiguous;
   double dropout = 0.1;  // of bert-base: without it attention is another operator
+  kfac::FactorDtype storage = kfac::FactorDtype::fp32;
 };
 
 TaskOptions small(const Way& way) {
@@ -65,8 +66,12 @@ std::vector<double> train(const Way& way, std::shared_ptr<OperatorObserver> obse
   auto optimizer = make_optimizer(way.optimizer, task->module().parameters());
   std::optional<kfac::Kfac> kfac;
   if (way.kfac)
-    kfac.emplace(task->module(),
-                 kfac::KfacOptions{.lr = 0.05, .factor_interval = 1, .inverse_interval = 2, .conv_factors = *way.kfac});
+    kfac.emplace(task->module(), kfac::KfacOptions{.lr = 0.05,
+                                                   .factor_interval = 1,
+                                                   .inverse_interval = 2,
+                                                   .conv_factors = *way.kfac,
+                                                   .max_factor_dim = *way.kfac == kfac::ConvFactors::block ? 60 : 1024,
+                                                   .storage = way.storage});
   std::vector<double> losses;
   for (int i = 0; i < 3; ++i) {
     at::Tensor loss;
@@ -115,6 +120,12 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"mlp_bf16", "mlp", "synthetic:16", "lamb", {}, "bf16"}, Way{"unet3d", "unet3d", "synthetic:32"},  //
         Way{"unet3d_kfac_full", "unet3d", "synthetic:32", "sgd", ConvFactors::full},
         Way{"unet3d_kfac_separable", "unet3d", "synthetic:32", "sgd", ConvFactors::separable},
+        Way{.name = "unet3d_kfac_block_kept_in_fp16",
+            .model = "unet3d",
+            .data = "synthetic:32",
+            .optimizer = "sgd",
+            .kfac = ConvFactors::block,
+            .storage = kfac::FactorDtype::fp16},
         Way{"unet3d_bf16_adamw", "unet3d", "synthetic:32", "adamw", {}, "bf16"},
         Way{"unet3d_channels_last_lamb", "unet3d", "synthetic:32", "lamb", {}, "off", kLast},
         Way{"unet3d_kfac_bf16_channels_last", "unet3d", "synthetic:32", "sgd", ConvFactors::separable, "bf16", kLast},

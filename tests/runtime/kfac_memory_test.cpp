@@ -33,7 +33,7 @@ TEST_P(KfacMemoryTest, EqualsTheLedgerCategoryByCategory) {
       }
     };
     for (size_t i = 0; i < kfac.layers().size(); ++i) {
-      add(kfac.factors(i), factors, factor_charges);
+      add(kfac.held_factors(i), factors, factor_charges);
       add(kfac.inverse(i), eigenbases, eigenbasis_charges);
     }
     EXPECT_EQ(kfac.memory_usage().factors, factors) << when;
@@ -56,11 +56,13 @@ TEST_P(KfacMemoryTest, EqualsTheLedgerCategoryByCategory) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, KfacMemoryTest,
-                         ::testing::Values(kfac::KfacOptions{},
-                                           kfac::KfacOptions{.conv_factors = kfac::ConvFactors::separable},
-                                           kfac::KfacOptions{.method = kfac::Method::pi},
-                                           kfac::KfacOptions{.precompute_outer = true}));
+INSTANTIATE_TEST_SUITE_P(
+    Forms, KfacMemoryTest,
+    ::testing::Values(kfac::KfacOptions{}, kfac::KfacOptions{.conv_factors = kfac::ConvFactors::separable},
+                      kfac::KfacOptions{.conv_factors = kfac::ConvFactors::block, .max_factor_dim = 60},
+                      kfac::KfacOptions{.storage = kfac::FactorDtype::bf16},
+                      kfac::KfacOptions{.method = kfac::Method::pi, .storage = kfac::FactorDtype::fp16},
+                      kfac::KfacOptions{.method = kfac::Method::pi}, kfac::KfacOptions{.precompute_outer = true}));
 
 }  // namespace
 }  // namespace spillway

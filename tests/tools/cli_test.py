@@ -312,6 +312,28 @@ class BadInput(Case):
         self.assertAlmostEqual(held["losses"][-1], divided["losses"][-1], places=4)
         self.assertGreater(held["kfac"]["state_bytes"], divided["kfac"]["state_bytes"])
 
+    def test_forms_and_storage_of_kfac_state_change_its_bytes_and_the_result(self):
+        def result(*options):
+            return self.result(*SMALL, "--kfac", *options)
+
+        usual = result("--conv-factors", "full")
+        blocks = result("--conv-factors", "block", "--max-factor-dim", "60")
+        self.assertGreater(blocks["kfac"]["block_layers"], 0)
+        self.assertLess(blocks["kfac"]["state_bytes"], usual["kfac"]["state_bytes"])
+        small = [result("--conv-factors", "full", "--kfac-storage", storage) for storage in ("bf16", "fp16")]
+        for one in small:
+            self.assertLess(one["kfac"]["state_bytes"], 0.55 * usual["kfac"]["state_bytes"])
+        self.assertEqual(len({r["weights_sha256"] for r in (usual, blocks, *small)}), 4)
+        paged = result("--conv-factors", "full", "--kfac-storage", "bf16", "--budget", "80%")
+        self.assertEqual(paged["weights_sha256"], small[0]["weights_sha256"])
+        mlp = [*OTHERS["mlp"], "--steps", "2", "--kfac"]
+        self.assertEqual(self.result(*mlp, "--max-linear-dim", "32")["kfac"]["layers"], 1, "the bias' column is the 33rd")
+        whole = self.result(*mlp, "--max-linear-dim", "32", "--block-linear")["kfac"]
+        self.assertEqual((whole["layers"], whole["block_layers"]), (2, 1))
+        self.refused(2, "fp64", "fp32, bf16, fp16", args=["train", *SMALL, "--kfac", "--kfac-storage", "fp64"])
+        self.refused(2, "warm_start", "bf16",
+                     args=["train", *SMALL, "--kfac", "--kfac-storage", "bf16", "--warm-start", "0.001"])
+
     def test_a_model_says_what_kfac_starts_from(self):
         first = self.result(*SMALL, "--kfac")
         self.assertEqual(first["lr"], 1)
