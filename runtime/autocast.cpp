@@ -7,20 +7,16 @@
 namespace spillway {
 
 void check_amp(std::string_view amp) {
-  if (amp == "off" || amp == "bf16") return;
-  if (amp == "fp16")
-    throw BadRequest(
-        "amp is 'fp16', which needs a GPU and gradients that are scaled, which is not there yet; allowed is bf16 or "
-        "off");
-  throw BadRequest(str("amp is '", amp, "'; allowed is bf16 or off"));
+  if (amp == "off" || amp == "bf16" || amp == "fp16") return;
+  throw BadRequest(str("amp is '", amp, "'; allowed is fp16, bf16 or off"));
 }
 
 Autocast::Autocast(std::string_view amp, c10::DeviceType device)
     : device_(device),
       was_enabled_((check_amp(amp), at::autocast::is_autocast_enabled(device))),
       former_type_(at::autocast::get_autocast_dtype(device)) {
-  at::autocast::set_autocast_enabled(device_, amp == "bf16");
-  at::autocast::set_autocast_dtype(device_, at::kBFloat16);
+  at::autocast::set_autocast_enabled(device_, amp != "off");
+  at::autocast::set_autocast_dtype(device_, amp == "fp16" ? at::kHalf : at::kBFloat16);
   at::autocast::increment_nesting();
 }
 

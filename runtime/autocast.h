@@ -7,14 +7,13 @@
 
 namespace spillway {
 
-/// While it lives, operators on one kind of device whose results bear it compute in bfloat16, as LibTorch's autocast
-/// decides
-/// (`bf16`), or none does (`off`). Weights that were cast are kept until the outermost scope ends. Backward does not
-/// need it: gradients come in the types of forward, those of weights in the weights' own. Scopes nest, the innermost
-/// wins. Thread: the one it was made on.
+/// While it lives, operators on one kind of device whose results bear it compute in bfloat16 or float16, as LibTorch's
+/// autocast decides (`bf16`, `fp16`), or none does (`off`). Gradients of float16 want a LossScaler. Weights that were
+/// cast are kept until the outermost scope ends. Backward does not need it: gradients come in the types of forward,
+/// those of weights in the weights' own. Scopes nest, the innermost wins. Thread: the one it was made on.
 class Autocast {
  public:
-  /// `amp` is `off` or `bf16`. Throws BadRequest naming these.
+  /// `amp` is `off`, `bf16` or `fp16`. Throws BadRequest naming these.
   explicit Autocast(std::string_view amp, c10::DeviceType device = c10::kCPU);
   ~Autocast();
   Autocast(const Autocast&) = delete;
@@ -26,7 +25,7 @@ class Autocast {
   const at::ScalarType former_type_;
 };
 
-/// Throws BadRequest unless `amp` is `off` or `bf16`; tells what fp16 would need.
+/// Throws BadRequest unless `amp` is `off`, `bf16` or `fp16`.
 void check_amp(std::string_view amp);
 
 }  // namespace spillway

@@ -12,8 +12,13 @@ void check_same_shape(const char* who, const at::Tensor& probabilities, const at
               probabilities.sizes(), " and target ", target.sizes(), " must have the same shape [B, K, …]");
 }
 
+// As float32 where it is of 16 bits: float16 ends at 65504, the sum over a cube of 41 voxels an edge.
+at::Tensor wide(const at::Tensor& x) {
+  return at::isReducedFloatingType(x.scalar_type()) ? x.to(at::kFloat) : x;
+}
+
 at::Tensor sum_voxels(const at::Tensor& x) {
-  return x.flatten(2).sum(2);
+  return wide(x).flatten(2).sum(2);
 }
 
 }  // namespace
@@ -26,12 +31,12 @@ at::Tensor soft_dice_loss(const at::Tensor& probabilities, const at::Tensor& tar
 }
 
 at::Tensor weighted_cross_entropy(const at::Tensor& scores, const at::Tensor& target, const at::Tensor& weights) {
-  const at::Tensor sum = at::cross_entropy_loss(scores, target, weights, at::Reduction::Sum);
+  const at::Tensor sum = at::cross_entropy_loss(wide(scores), target, weights, at::Reduction::Sum);
   return sum / static_cast<double>(target.numel());
 }
 
 at::Tensor reconstruction_loss(const at::Tensor& logits, const at::Tensor& target) {
-  const auto sum = at::binary_cross_entropy_with_logits(logits, target, {}, {}, at::Reduction::Sum);
+  const auto sum = at::binary_cross_entropy_with_logits(wide(logits), target, {}, {}, at::Reduction::Sum);
   return sum / static_cast<double>(target.size(0));
 }
 

@@ -92,8 +92,11 @@ json to_json(const TrainResult& r) {
            {"bound_seconds", r.predicted ? json(r.predicted->bound_seconds) : json(nullptr)},
            {"predicted", nullptr},
            {"interrupted", r.interrupted},
+           {"loss_scale", nullptr},
            {"kfac", r.kfac ? kfac_json(*r.kfac) : json(nullptr)},
            {"allreduce", nullptr}};
+  if (r.loss_scale)
+    out["loss_scale"] = {{"scale", r.loss_scale->scale}, {"skipped_steps", r.loss_scale->skipped_steps}};
   if (r.predicted)
     out["predicted"] = {{"peak_bytes", r.predicted->peak_bytes},
                         {"step_seconds", r.predicted->step_seconds},

@@ -205,7 +205,9 @@ Observation observe(const RunContext& context, int64_t* gradient_bytes, double* 
   if (context.options.kfac.strategy == kfac::Strategy::automatic) least.options.kfac.strategy = kfac::Strategy::hybrid;
   TrainingRun run(least, kUnlimitedBytes, 1.0 / context.world());
   Observation observed;
-  observed.step_seconds = run.step().seconds;
+  StepOutcome step = run.step();
+  while (step.skipped) step = run.step();  // a loss scale that is still too large: the optimizer has not been seen
+  observed.step_seconds = step.seconds;
   run.validate();
   observed.peak_bytes = max_over_ranks(context.comm, run.session().stats().peak_bytes);
   const Need& need = run.session().neediest();
@@ -297,6 +299,9 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
     result.step_seconds.push_back(outcome.seconds);
     result.step_kinds.push_back(outcome.kind);
     result.interrupted = outcome.stop;
+    if (outcome.skipped)
+      listener.on_decision(str("step ", i + 1, " is left out: gradients overflow float16; the loss scale is ",
+                               run.loss_scaler()->scale(), " from here on"));
     listener.on_step(i + 1, steps, outcome, run.session().ledger().used_bytes());
     if ((i + 1) % every == 0 || i + 1 == steps) measure(i + 1);
     const bool last = i + 1 == steps || result.interrupted;
@@ -304,6 +309,7 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
     if (!options.checkpoint.empty() && (last || due)) run.save();
   }
   result.weights_sha256 = weights_sha256(run.task().module());
+  if (const LossScaler* scaler = run.loss_scaler()) result.loss_scale = {scaler->scale(), scaler->skipped()};
   if (run.kfac()) result.kfac = summarise(*run.kfac(), context.world(), workers.grad_worker_frac, workers.reason);
   finish(result, run, context);
   return result;

@@ -97,6 +97,7 @@ void TrainOptions::validate() const {
   validate_optimizer(*this);
   require(accumulate >= 1, "accumulate", accumulate, "1 or more");
   check_amp(amp);
+  loss_scaling.validate();
   require(validate_every >= 0, "validate_every", validate_every, "0 or more");
   require(checkpoint_every >= 0, "checkpoint_every", checkpoint_every, "0 or more");
   require(checkpoint_every == 0 || !checkpoint.empty(), "checkpoint_every", checkpoint_every,

@@ -9,6 +9,7 @@
 
 #include "core/bytes.h"
 #include "kfac/options.h"
+#include "runtime/loss_scaling.h"
 #include "runtime/lr_schedule.h"
 #include "runtime/shape3.h"
 #include "swap/window_sizes.h"
@@ -54,7 +55,8 @@ struct TrainOptions {
   std::vector<Decay> lr_decay;               ///< what lr is multiplied by, from which epoch on
   double clip_norm = 0;                      ///< longest gradient, 2-norm over all parameters; 0: any. Not with K-FAC
   int64_t accumulate = 1;                    ///< micro-batches per step, whose gradients are averaged, ≥ 1
-  std::string amp = "off";                   ///< off or bf16: forward and loss under autocast
+  std::string amp = "off";                   ///< off, bf16 or fp16: forward and loss under autocast
+  LossScaling loss_scaling;                  ///< with fp16
   std::string memory_format = "contiguous";  ///< or channels_last, for models with channels
 
   bool use_kfac = false;

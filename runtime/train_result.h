@@ -72,6 +72,11 @@ struct AllreduceSummary {
   double seconds_per_step = 0;
 };
 
+struct LossScaleSummary {
+  double scale = 0;           ///< at the end
+  int64_t skipped_steps = 0;  ///< since the very first
+};
+
 struct TrainResult {
   TrainOptions options;
   int world_size = 1;
@@ -108,6 +113,7 @@ struct TrainResult {
   std::optional<Prediction> predicted;  ///< of the most frequent kind of step, when there was a whole one
   std::optional<PagingSummary> paging;  ///< of the same kind, on this rank
 
+  std::optional<LossScaleSummary> loss_scale;  ///< with fp16
   std::optional<KfacSummary> kfac;
   std::optional<AllreduceSummary> allreduce;
   StepRecording recording;

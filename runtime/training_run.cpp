@@ -17,6 +17,8 @@
 namespace spillway {
 namespace {
 
+constexpr const char* kLossScale = "loss_scale";
+
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
@@ -136,6 +138,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   if (options.use_kfac) {
     kfac_.emplace(task_->module(), kfac_options(options, lr_, grad_worker_frac), context.comm);
   }
+  if (options.amp == "fp16") scaler_.emplace(options.loss_scaling, device_);
   // Weights are the same on every rank; dropout is each rank's own.
   at::manual_seed(options.seed * 1'000'003 + 1 + static_cast<uint64_t>(context.rank()));
 }
@@ -164,8 +167,9 @@ at::Tensor TrainingRun::learn(const Cases& cases) {
     loss = task_->loss(batch);
   }
   if (options.accumulate > 1) loss = loss / options.accumulate;
-  if (kfac_) kfac_->watch(loss, batch.input.size(0));
-  loss.backward();
+  const at::Tensor scaled = scaler_ ? loss * scaler_->scale() : loss;
+  if (kfac_) kfac_->watch(scaled, batch.input.size(0));
+  scaled.backward();
   return loss.detach();
 }
 
@@ -180,9 +184,7 @@ StepOutcome TrainingRun::step(bool want_stop) {
   at::Tensor loss = learn(cases[0]);
   for (size_t i = 1; i < cases.size(); ++i) loss = loss + learn(cases[i]);
   auto [mean_loss, stop] = average(loss, want_stop);
-  if (kfac_) kfac_->step();
-  if (context_.options.clip_norm > 0) optimizer_->clip_gradients(context_.options.clip_norm);
-  optimizer_->step();
+  outcome.skipped = !update();
   optimizer_->zero_grad();
   scope.finish();
   if (const Schedule* schedule = session_->schedule(outcome.kind)) outcome.bound_seconds = schedule->bound_seconds;
@@ -193,12 +195,29 @@ StepOutcome TrainingRun::step(bool want_stop) {
   return outcome;
 }
 
+bool TrainingRun::update() {
+  const double scale = scaler_ ? scaler_->scale() : 1;
+  if (scaler_ && !scaler_->unscale(gradients())) {
+    if (kfac_) kfac_->discard();
+    return false;
+  }
+  if (kfac_) kfac_->step(scale);
+  if (context_.options.clip_norm > 0) optimizer_->clip_gradients(context_.options.clip_norm);
+  optimizer_->step();
+  return true;
+}
+
+std::vector<at::Tensor> TrainingRun::gradients() const {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& parameter : optimizer_->parameters())
+    if (parameter.grad().defined()) all.push_back(parameter.grad());
+  return all;
+}
+
 std::pair<double, double> TrainingRun::average(const at::Tensor& loss, bool want_stop) {
   if (!context_.comm) return {loss.item<double>(), want_stop ? 1 : 0};
   at::NoGradGuard no_grad;
-  std::vector<at::Tensor> tensors;
-  for (const at::Tensor& parameter : optimizer_->parameters())
-    if (parameter.grad().defined()) tensors.push_back(parameter.grad());
+  std::vector<at::Tensor> tensors = gradients();
   gradient_bytes_ = 0;
   for (const at::Tensor& gradient : tensors) gradient_bytes_ += static_cast<int64_t>(gradient.nbytes());
   // Running statistics too: every rank saw other cases, and all ranks are to stay the same.
@@ -243,6 +262,7 @@ std::vector<StateTensor> TrainingRun::state() {
     for (size_t i = 0; i < names.size(); ++i)
       all.emplace_back(str("optimizer/", kind.name, "/", names[i]), kind.tensors[i]);
   if (kfac_) add_kfac_state(*kfac_, context_.comm, all);
+  if (scaler_) all.emplace_back(kLossScale, scaler_->pack());
   return all;
 }
 
@@ -257,6 +277,7 @@ void TrainingRun::resume() {
   std::vector<StateTensor> all = state();
   read_checkpoint(options.checkpoint, all, context_.comm);
   if (kfac_) resume_kfac(*kfac_, all);
+  if (scaler_) scaler_->unpack(all.back().held);
   sampler_.skip(steps_done_ * options.accumulate);
 }
 

@@ -7,6 +7,7 @@
 #include "ddl/operators.h"
 #include "runtime/checkpoint.h"
 #include "runtime/dataset.h"
+#include "runtime/loss_scaler.h"
 #include "runtime/recorder.h"
 #include "runtime/sampler.h"
 #include "runtime/task.h"
@@ -45,6 +46,7 @@ struct StepOutcome {
   std::string kind;
   double bound_seconds = 0;  ///< least time of such a step under the budget; 0 before one was planned
   bool stop = false;         ///< some rank wants to stop
+  bool skipped = false;      ///< fp16: gradients overflowed, and nothing was learnt
 };
 
 /// A Session with a model, an optimizer and (if asked for) K-FAC in it, made from the context's seed: two runs of a
@@ -72,6 +74,7 @@ class TrainingRun {
   Session& session() { return *session_; }
   Task& task() { return *task_; }
   const kfac::Kfac* kfac() const { return kfac_ ? &*kfac_ : nullptr; }
+  const LossScaler* loss_scaler() const { return scaler_ ? &*scaler_ : nullptr; }
   int64_t parameters() const;
   int64_t gradient_bytes() const { return gradient_bytes_; }
   double gradient_seconds() const { return gradient_seconds_; }
@@ -88,6 +91,10 @@ class TrainingRun {
   double measure(const Cases& cases);
   /// Averages gradients, buffers and (loss, stop) over the ranks; the averages of the latter two.
   std::pair<double, double> average(const at::Tensor& loss, bool want_stop);
+  /// The gradients that there are.
+  std::vector<at::Tensor> gradients() const;
+  /// Preconditions, clips and takes the optimizer's step; nothing where gradients overflowed, and then returns false.
+  bool update();
   /// All that the next step depends on, but the generators.
   std::vector<StateTensor> state();
 
@@ -97,6 +104,7 @@ class TrainingRun {
   std::unique_ptr<Task> task_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<kfac::Kfac> kfac_;
+  std::optional<LossScaler> scaler_;
   Sampler sampler_;
   LrSchedule lr_;
   int64_t steps_done_ = 0;

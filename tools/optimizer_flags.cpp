@@ -36,7 +36,16 @@ void TrainFlags::add_optimizer_flags(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--accumulate", options.accumulate, "Micro-batches per step, whose gradients are averaged")
       ->capture_default_str();
-  command.add_option("--amp", options.amp, "bf16: forward and loss under autocast; or off")->capture_default_str();
+  command.add_option("--amp", options.amp, "bf16 or fp16: forward and loss under autocast; or off")
+      ->capture_default_str();
+  command
+      .add_option("--loss-scale", options.loss_scaling.initial,
+                  "With fp16: what the loss is multiplied by at first; halved when gradients overflow")
+      ->capture_default_str();
+  command
+      .add_option("--loss-scale-interval", options.loss_scaling.growth_interval,
+                  "With fp16: steps without an overflow after which the loss scale doubles")
+      ->capture_default_str();
   command.add_option("--memory-format", options.memory_format, "contiguous, or channels_last for images and volumes")
       ->capture_default_str();
 }

@@ -130,6 +130,8 @@ void print_summary(const TrainResult& r, const std::vector<NamedResult>& others)
   if (r.predicted)
     row("predicted", str(seconds(r.predicted->step_seconds), " a step, peak ", format_bytes(r.predicted->peak_bytes),
                          "; the bound is ", seconds(r.predicted->bound_seconds)));
+  if (r.loss_scale)
+    row("loss scale", str(r.loss_scale->scale, " at the end; ", r.loss_scale->skipped_steps, " steps left out"));
   row("paged out, in", format_bytes(r.bytes_out) + ", " + format_bytes(r.bytes_in));
   if (r.disk_peak_bytes > 0)
     row("on disk", str("at most ", format_bytes(r.disk_peak_bytes), "; ", format_bytes(r.bytes_to_disk), " written, ",

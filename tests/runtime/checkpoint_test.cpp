@@ -255,6 +255,21 @@ TEST_F(CheckpointTest, SoDoesOneWithKfacInTheMiddleOfItsIntervals) {
   expect_resumed_equals_whole(o);
 }
 
+TEST_F(CheckpointTest, SoDoesOneInFloat16WhoseLossScaleIsStillFallingAndWithStateIn16Bits) {
+  for (double scale : {0x1p26, 4.0}) {  // left out until after the third step; and growing
+    TrainOptions o = options();
+    o.amp = "fp16";
+    o.loss_scaling = {.initial = scale, .growth_interval = 2};
+    o.use_kfac = true;
+    o.optimizer = "sgd";
+    o.lr = 0.1;
+    o.kfac.factor_interval = o.kfac.inverse_interval = 2;
+    o.kfac.storage = kfac::FactorDtype::bf16;
+    expect_resumed_equals_whole(o);
+    std::filesystem::remove_all(o.checkpoint);
+  }
+}
+
 TEST_F(CheckpointTest, SoDoesOneWithEveryMethodOfKfacAndGrowingIntervals) {
   for (const auto& [method, outer] : {std::pair(kfac::Method::eigen, true), std::pair(kfac::Method::plain, false),
                                       std::pair(kfac::Method::pi, false)}) {

@@ -277,7 +277,9 @@ class BadInput(Case):
         refused("bp3d", "--data", "synthetic:32", "--edge", "16")("--edge is 16", "synthetic:32")
         refused("bert-base", "--hidden", "200")("hidden is 200", "3 heads")
         refused("mlp", "--memory-format", "channels_last")("mlp has no channels")
-        refused("mlp", "--amp", "fp16")("fp16", "GPU", "bf16 or off")
+        refused("mlp", "--amp", "fp8")("amp is 'fp8'", "fp16, bf16 or off")
+        refused("mlp", "--amp", "fp16", "--loss-scale", "0")("loss_scale is 0", "1 to 2^127")
+        refused("mlp", "--amp", "fp16", "--loss-scale-interval", "0")("loss_scale_interval is 0")
         refused("mlp", "--cases", "8", "--batch", "8")("there are 7 to train on", "more cases")
 
     def test_training_options_that_make_no_sense(self):
@@ -311,6 +313,25 @@ class BadInput(Case):
         divided = self.result(*options)
         self.assertAlmostEqual(held["losses"][-1], divided["losses"][-1], places=4)
         self.assertGreater(held["kfac"]["state_bytes"], divided["kfac"]["state_bytes"])
+
+    def test_fp16_leaves_out_steps_that_overflow_and_learns_from_the_others(self):
+        curves = [*OTHERS["autoencoder"], "--lr", "1e-3", "--steps", "12", "--amp", "fp16", "--deterministic"]
+        self.assertIsNone(self.result(*OTHERS["mlp"], "--steps", "1")["loss_scale"])
+        for more in ([], ["--kfac", "--optimizer", "sgd"]):
+            free = self.result(*curves, *more, "--loss-scale", "524288")
+            skipped = free["loss_scale"]["skipped_steps"]
+            self.assertGreaterEqual(skipped, 3, "half a million times a loss of 500")
+            self.assertLess(skipped, 12)
+            self.assertEqual(free["loss_scale"]["scale"], 524288 / 2**skipped)
+            self.assertLess(free["losses"][-1], free["losses"][0])
+            if more:
+                self.assertEqual(free["kfac"]["dropped_factors"], 0, "no overflow reaches a running average")
+                self.assertLessEqual(free["kfac"]["factor_updates"], 12 - skipped)
+            paged = self.result(*curves, *more, "--loss-scale", "524288", "--budget", "97%")
+            self.assertEqual(paged["weights_sha256"], free["weights_sha256"])
+            self.assertLessEqual(paged["peak_bytes"], paged["budget_bytes"])
+            ranks = self.result(*curves, *more, "--loss-scale", "524288", ranks=2)
+            self.assertGreaterEqual(ranks["loss_scale"]["skipped_steps"], 3)
 
     def test_forms_and_storage_of_kfac_state_change_its_bytes_and_the_result(self):
         def result(*options):
