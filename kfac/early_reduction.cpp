@@ -1,22 +1,44 @@
 #include "kfac/early_reduction.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <span>
 #include <utility>
 
+#include "core/category.h"
+
 namespace spillway::kfac {
+namespace {
+
+/// From the allocator, which counts it, but no storage, which could leave the device under a message.
+struct Message {
+  c10::DataPtr memory;
+  std::span<float> floats;
+
+  Message() = default;
+  explicit Message(int64_t elements) {
+    CategoryScope scope(Category::staging);
+    const auto count = static_cast<size_t>(elements);
+    memory = c10::GetCPUAllocator()->allocate(count * sizeof(float));
+    floats = {static_cast<float*>(memory.get()), count};
+  }
+  std::span<std::byte> bytes() const { return std::as_writable_bytes(floats); }
+};
+
+}  // namespace
 
 struct EarlyReduction::Flight {
-  std::vector<float> data;
-  std::vector<float> scratch;
+  Message data, scratch;
   std::vector<ddl::HomePart> parts;
   std::unique_ptr<ddl::PendingReduction> reduction;
   bool everyone = true;
   bool gathering = false;
 
-  at::Tensor packed() { return at::from_blob(data.data(), {static_cast<int64_t>(data.size())}, at::kFloat); }
+  at::Tensor packed() {
+    return at::from_blob(data.floats.data(), {static_cast<int64_t>(data.floats.size())}, at::kFloat);
+  }
   void gather() {
     reduction->gather(everyone, ddl::Reduction::sum);
     gathering = true;
@@ -44,6 +66,13 @@ EarlyReduction::~EarlyReduction() {
   }
 }
 
+int64_t EarlyReduction::bytes() const {
+  int64_t sum = 0;
+  for (const auto& flight : flights_)
+    sum += static_cast<int64_t>(flight->data.bytes().size() + flight->scratch.bytes().size());
+  return sum;
+}
+
 void EarlyReduction::begin(std::vector<int64_t> uses, int64_t batch) {
   uses_left_ = std::move(uses);
   batch_ = batch;
@@ -67,7 +96,7 @@ void EarlyReduction::start_next(std::vector<LayerFactors>& layers) {
   const auto& bucket = buckets_[--to_start_];
   for (size_t l = bucket.begin; l < bucket.end; ++l) layers[l].finish(batch_);
   auto flight = std::make_unique<Flight>();
-  flight->data.resize(static_cast<size_t>(bucket.elements));
+  flight->data = Message(bucket.elements);
   pack_weighted(bucket, layers, batch_, flight->packed());
 
   auto& communicator = *comm_->communicator;
@@ -79,12 +108,10 @@ void EarlyReduction::start_next(std::vector<LayerFactors>& layers) {
     for (size_t i = 0; i < ends.size(); ++i)
       flight->parts.push_back({{i == 0 ? 0 : ends[i - 1], ends[i]}, static_cast<int>(homes[i])});
   }
-  flight->scratch.resize(
-      static_cast<size_t>(ddl::PendingReduction::scratch_bytes(communicator, ddl::Element::float32, flight->parts)) /
-      sizeof(float));
-  flight->reduction = std::make_unique<ddl::PendingReduction>(
-      communicator, std::as_writable_bytes(std::span(flight->data)), ddl::Element::float32, flight->parts,
-      std::as_writable_bytes(std::span(flight->scratch)));
+  flight->scratch = Message(ddl::PendingReduction::scratch_bytes(communicator, ddl::Element::float32, flight->parts) /
+                            static_cast<int64_t>(sizeof(float)));
+  flight->reduction = std::make_unique<ddl::PendingReduction>(communicator, flight->data.bytes(), ddl::Element::float32,
+                                                              flight->parts, flight->scratch.bytes());
   flights_.push_back(std::move(flight));
 }
 

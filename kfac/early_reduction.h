@@ -13,8 +13,9 @@ namespace spillway::kfac {
 /// Reduces the buckets of one step from the last to the first, as backward meets them: each starts when all its layers'
 /// factors are complete and the buckets behind it have started, moves on whenever a further layer is staged, and ends
 /// in finish(). The order of messages and of sums depends on no timing, so the bits are those of reduce_factors().
-/// Float32. Messages lie in memory of its own, which is not paged and not counted: for the buckets under way, up to all
-/// of them, twice their bytes, and with owners up to world times an owner's. Used by one thread at a time.
+/// Float32. Messages lie in memory from LibTorch's allocator, which a budget counts (Category::staging) and nobody
+/// moves: from a bucket's start to its finish(), whatever the messages' timing, twice its bytes, and with owners up to
+/// world times an owner's. Used by one thread at a time.
 class EarlyReduction {
  public:
   EarlyReduction(std::vector<FactorBucket> buckets, std::vector<Assignment> assignments, ddl::Comm comm);
@@ -22,6 +23,9 @@ class EarlyReduction {
   ~EarlyReduction();
   EarlyReduction(const EarlyReduction&) = delete;
   EarlyReduction& operator=(const EarlyReduction&) = delete;
+
+  /// Of the messages of all buckets that have started and not finished.
+  int64_t bytes() const;
 
   /// A backward is about to begin, of `batch` samples, that will stage each layer uses[layer] times.
   void begin(std::vector<int64_t> uses, int64_t batch);

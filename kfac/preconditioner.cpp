@@ -126,6 +126,7 @@ void Kfac::resume(const KfacCounters& counters) {
 
 FactorBytes Kfac::memory_usage() const {
   FactorBytes bytes;
+  if (statistics_->early) bytes.messages = statistics_->early->bytes();
   if (background_) bytes.background = background_->solver.bytes();
   for (size_t i = 0; i < layers_.size(); ++i) {
     bytes.factors += bytes_of(held_factors(i));

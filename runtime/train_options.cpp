@@ -103,7 +103,9 @@ void TrainOptions::validate() const {
   require(checkpoint_every == 0 || !checkpoint.empty(), "checkpoint_every", checkpoint_every,
           "0 without a folder for checkpoints");
   require(!resume || !checkpoint.empty(), "resume", "on", "off without a folder for checkpoints");
-  if (use_kfac) kfac.validate();
+  if (!use_kfac) return;
+  kfac.validate();
+  require(!kfac.overlap_factors || accumulate == 1, "accumulate", accumulate, "1 with overlap_factors");
 }
 
 TrainOptions with_model_defaults(TrainOptions options) {

@@ -35,6 +35,8 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   command.add_option("--factor-dtype", factor_dtype, "fp32, bf16 or fp16: how factors travel between ranks")
       ->capture_default_str();
   kfac::KfacOptions& k = train.kfac;
+  command.add_flag("--overlap-factors", k.overlap_factors,
+                   "Send a layer's factors while backward goes on: fp32, and memory for messages until the step's end");
   command.add_option("--kfac-method", method, "eigen, pi or plain: how curvature is inverted")->capture_default_str();
   command.add_option("--convention", convention, "fisher, kaisa or dp_kfac: how statistics are scaled")
       ->capture_default_str();

@@ -205,6 +205,25 @@ TEST(PlacementTest, StaysWithinTheProvenBoundsOfTheOptimum) {
     }
 }
 
+// Pauloski et al. 2020 (SC'20) report the largest and smallest load of a rank, Σ side² of the factors it decomposes.
+TEST(PlacementTest, LoadsRanksInTurnAsPublishedForResnet50) {
+  struct Published {
+    int64_t world;
+    double least, most;
+  };
+  for (const auto& [world, least, most] : {Published{16, 1.46e6, 2.83e7}, Published{64, 1.64e4, 2.26e7}}) {
+    const auto layers = resnet50();
+    const auto sizes = decomposition_costs(layers, Placement::lpt_memory);
+    const auto ranks =
+        place_factors(sizes, world, Placement::round_robin, world <= static_cast<int64_t>(layers.size()));
+    std::vector<double> load(static_cast<size_t>(world), 0);
+    for (size_t layer = 0; layer < ranks.size(); ++layer)
+      for (size_t f = 0; f < ranks[layer].size(); ++f) load[static_cast<size_t>(ranks[layer][f])] += sizes[layer][f];
+    EXPECT_NEAR(*std::min_element(load.begin(), load.end()), least, 0.005 * least) << world;
+    EXPECT_NEAR(*std::max_element(load.begin(), load.end()), most, 0.005 * most) << world;
+  }
+}
+
 // SC'20 places in turn and reports imbalance; greedy placement is what KAISA put in its place.
 TEST(PlacementTest, BalancesResnetsBetterThanInTurnAt16To64Ranks) {
   const std::pair<const char*, std::vector<LayerShape>> models[] = {

@@ -1,6 +1,7 @@
 // Factors that leave while backward goes on.
 #include "kfac/early_reduction.h"
 
+#include "core/cpu_allocator.h"
 #include "tests/kfac/rank_training.h"
 #include "tests/kfac/shapes.h"
 #include "tests/support/ddl_delayed_transport.h"
@@ -119,6 +120,27 @@ TEST(EarlyReductionTest, WaitsForEveryUseOfAReusedLayerAndSurvivesLayersThatAreN
       if (rank == 0) factors[overlap] = kfac.factor(0, 1).clone();
     });
   EXPECT_TRUE(factors[0].equal(factors[1]));
+}
+
+TEST(EarlyReductionTest, CountsItsMessagesUntilTheEndOfTheStep) {
+  auto& ledger = CpuDevice::instance().ledger();
+  const auto staging = [&] { return ledger.used_by_category()[static_cast<size_t>(Category::staging)]; };
+  const int64_t before = staging();
+  on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t) {
+    nn::Linear layer(300, 200);
+    Kfac kfac(*layer, {.overlap_factors = true}, comm);
+    EXPECT_EQ(kfac.memory_usage().messages, 0);
+    const auto loss = layer(at::ones({4, 300})).pow(2).sum(1).mean();
+    kfac.watch(loss, 4);
+    loss.backward();
+    const int64_t bytes = kfac.memory_usage().messages, triangles = 4 * (301 * 302 / 2 + 200 * 201 / 2);
+    EXPECT_GE(bytes, triangles);
+    EXPECT_LE(bytes, 2 * triangles + 64);
+    EXPECT_GE(staging() - before, bytes);
+    kfac.step();
+    EXPECT_EQ(kfac.memory_usage().messages, 0);
+  });
+  EXPECT_EQ(staging(), before);
 }
 
 TEST(EarlyReductionTest, ForgetsADiscardedStepOnEveryRank) {
