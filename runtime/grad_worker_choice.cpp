@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/bytes.h"
+#include "core/device_memory.h"
 #include "core/error.h"
 #include "kfac/traffic.h"
 
@@ -14,9 +15,26 @@ struct Prediction {
   int64_t held_bytes;
   int64_t peak_bytes;
   int64_t paged_bytes;     // above the budget
+  int64_t unpaged_bytes;   // of K-FAC's state, the most of any rank
   int64_t received_bytes;  // by a rank, per step
   double seconds;
 };
+
+// What the tensors that `rank` holds and that are below a page are charged.
+int64_t unpaged_bytes(const GradWorkerInputs& in, const std::vector<kfac::Assignment>& assignments, int64_t rank) {
+  constexpr int64_t kElement = 4;
+  int64_t sum = 0;
+  for (size_t l = 0; l < in.layers.size(); ++l) {
+    const auto add = [&](const std::vector<kfac::HeldTensor>& tensors) {
+      for (const auto& tensor : tensors)
+        if (const int64_t bytes = kfac::bytes_of({tensor}, in.layers[l].storage, kElement); bytes < in.min_page_bytes)
+          sum += DeviceMemory::charge_of(bytes);
+    };
+    if (assignments[l].holds_factors(rank)) add(kfac::factor_tensors(in.layers[l]));
+    if (assignments[l].is_worker(rank)) add(kfac::inverse_tensors(in.layers[l]));
+  }
+  return sum;
+}
 
 Prediction predict(const GradWorkerInputs& in, const kfac::StrategyChoice& choice, int64_t least_held) {
   Prediction p{};
@@ -25,6 +43,8 @@ Prediction predict(const GradWorkerInputs& in, const kfac::StrategyChoice& choic
   const auto assignments = kfac::assign(in.layers, in.world, options);
   for (const kfac::FactorBytes& bytes : kfac::bytes_per_rank(in.layers, assignments))
     p.held_bytes = std::max(p.held_bytes, bytes.held());
+  for (int64_t rank = 0; rank < in.world; ++rank)
+    p.unpaged_bytes = std::max(p.unpaged_bytes, unpaged_bytes(in, assignments, rank));
   const auto now = options.at(0);
   for (const kfac::FactorTraffic& t : kfac::traffic_per_rank(in.layers, assignments, options.factor_dtype))
     p.received_bytes =
@@ -58,7 +78,16 @@ GradWorkerChoice choose_grad_worker_frac(const GradWorkerInputs& in) {
   if (in.world == 1) return {observed, 1, "one rank is every layer's gradient worker"};
   const Prediction least = predict(in, {observed, 1.0 / static_cast<double>(in.world)}, 0);
   std::vector<Prediction> all;
-  for (const auto& choice : choices(in)) all.push_back(predict(in, choice, least.held_bytes));
+  // Which rank's need the floor is, nobody knows here: the one that holds least of what stays.
+  int64_t observed_unpaged = least.unpaged_bytes;
+  const auto assigned = kfac::assign(in.layers, in.world, kfac::with(in.options, least.choice));
+  for (int64_t rank = 0; rank < in.world; ++rank)
+    observed_unpaged = std::min(observed_unpaged, unpaged_bytes(in, assigned, rank));
+  for (const auto& choice : choices(in)) {
+    Prediction p = predict(in, choice, least.held_bytes);
+    if (in.floor_bytes + p.unpaged_bytes - observed_unpaged <= in.budget_bytes) all.push_back(std::move(p));
+  }
+  if (all.empty()) all.push_back(predict(in, least.choice, least.held_bytes));  // what was observed
   // Of a strategy ordered from the largest fraction down, and only a strictly faster one replaces it.
   const Prediction* best = &all.front();
   for (const Prediction& p : all)
@@ -66,7 +95,9 @@ GradWorkerChoice choose_grad_worker_frac(const GradWorkerInputs& in) {
 
   std::string reason = in.budget_bytes == kUnlimitedBytes ? "no budget" : str("budget ", format_bytes(in.budget_bytes));
   reason += "; " + describe(*best, named) + ", ";
-  if (best == &all.front()) {
+  if (all.front().choice.grad_worker_frac < choices(in).front().grad_worker_frac && best == &all.front()) {
+    reason += "small tensors of more workers, which are not paged, would leave too little room";
+  } else if (best == &all.front()) {
     reason += best->paged_bytes == 0 ? "all of it fits, so no gradient is broadcast"
                                      : "the copies hide behind compute, so no gradient is broadcast";
     reason += "; the least would be " + describe(all.back(), named);

@@ -41,6 +41,7 @@ GradWorkerChoice choose_workers(const RunContext& context, const std::optional<O
   }
   if (observed) {
     inputs.first_step_peak_bytes = observed->peak_bytes;
+    if (!options.may_exceed_budget()) inputs.floor_bytes = observed->floor_bytes;
     // The largest measured of all ranks, in whole microseconds and kilobytes per second: every rank decides alike.
     inputs.step_seconds =
         static_cast<double>(max_over_ranks(context.comm, static_cast<int64_t>(observed->step_seconds * 1e6))) * 1e-6;
@@ -203,7 +204,8 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
 Observation observe(const RunContext& context, int64_t* gradient_bytes, double* gradient_seconds) {
   RunContext least = context;
   if (context.options.kfac.strategy == kfac::Strategy::automatic) least.options.kfac.strategy = kfac::Strategy::hybrid;
-  TrainingRun run(least, kUnlimitedBytes, 1.0 / context.world());
+  const bool choose = context.options.choose_grad_worker_frac;
+  TrainingRun run(least, kUnlimitedBytes, choose ? 1.0 / context.world() : context.options.kfac.grad_worker_frac);
   Observation observed;
   StepOutcome step = run.step();
   while (step.skipped) step = run.step();  // a loss scale that is still too large: the optimizer has not been seen

@@ -98,6 +98,19 @@ TEST(GradWorkerChoiceTest, TakesFewerWhenCopiesOfEigenbasesWouldOutlastCompute) 
   EXPECT_EQ(choose_grad_worker_frac(in).grad_worker_frac, 1);
 }
 
+// Eigenvalues of a side of 512 take 2 KiB each, less than a page: those of all layers stay.
+TEST(GradWorkerChoiceTest, TakesNoMoreWorkersThanTheirSmallTensorsHaveRoomFor) {
+  GradWorkerInputs in = inputs_for(101 << 20);
+  in.floor_bytes = (101 << 20) - 16 * 2048;
+  EXPECT_EQ(choose_grad_worker_frac(in).grad_worker_frac, 1) << "eight layers' values, less those of two";
+  in.floor_bytes = in.budget_bytes - 6 * 2048 * 2 + 1;
+  EXPECT_LT(choose_grad_worker_frac(in).grad_worker_frac, 1);
+  in.floor_bytes = in.budget_bytes;
+  const GradWorkerChoice observed = choose_grad_worker_frac(in);
+  EXPECT_EQ(observed.grad_worker_frac, 0.25) << "what was observed has room";
+  EXPECT_NE(observed.reason.find("too little room"), std::string::npos) << observed.reason;
+}
+
 TEST(GradWorkerChoiceTest, TakesTheStrategyThatTheBudgetAsksFor) {
   GradWorkerInputs in = inputs_for(kUnlimitedBytes);
   in.options.strategy = kfac::Strategy::automatic;

@@ -5,6 +5,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import struct
@@ -437,6 +438,15 @@ class Ranks(Case):
         self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
         self.assertIn("f=", tight["kfac"]["reason"])
         self.assertGreater(whole["allreduce"]["bytes_per_step"], 0)
+
+    def test_the_floor_of_two_ranks_with_kfac_is_exact(self):
+        mlp = ["--model", "mlp", "--data", "synthetic:64", "--hidden", "300", "--steps", "3", "--batch", "1", "--kfac"]
+        for more in ([], ["--overlap-factors"], ["--grad-worker-frac", "1"], ["--kfac-strategy", "auto"]):
+            refused = run("train", *mlp, *more, "--budget", "1KiB", ranks=2)
+            floor = int(re.search(r"smallest feasible budget is (\d+) bytes", refused.stderr).group(1))
+            self.assertEqual(self.result(*mlp, *more, "--budget", str(floor), ranks=2)["budget_bytes"], floor)
+            refused = run("train", *mlp, *more, "--budget", str(floor - 4096), ranks=2)
+            self.assertIn(f"smallest feasible budget is {floor} bytes", refused.stderr)
 
     def test_two_ranks_agree_under_every_exact_strategy_and_not_with_dp(self):
         def result(*options):
