@@ -25,4 +25,12 @@ target_include_directories(spillway_cuda SYSTEM PRIVATE "${SPILLWAY_CUDA_INCLUDE
 target_link_libraries(spillway_cuda PRIVATE spillway_core spillway::torch "${SPILLWAY_TORCH}/lib/libc10_cuda.so"
   "${SPILLWAY_TORCH}/lib/libtorch_cuda.so" "${SPILLWAY_CUDART}")
 target_link_options(spillway_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,--no-undefined)
+# kfac's part of it.
+find_library(SPILLWAY_CUSOLVER NAMES libcusolver.so.12 cusolver HINTS "${cudart_folder}" NO_DEFAULT_PATH)
+if(SPILLWAY_CUSOLVER)
+  target_sources(spillway_cuda PRIVATE "${PROJECT_SOURCE_DIR}/kfac/eigh_cuda.cpp")
+  target_link_libraries(spillway_cuda PRIVATE "${SPILLWAY_CUSOLVER}")
+else()
+  message(STATUS "No cuSOLVER: eigendecompositions on a card are LibTorch's")
+endif()
 install(TARGETS spillway_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kfac/assignment.h"
@@ -113,6 +114,7 @@ class Kfac {
   void renew_owned();
   void decompose_owned();
   void decompose_factor(size_t i, size_t f);
+  void decompose_together(const std::vector<std::pair<size_t, size_t>>& factors);
   void keep_eigenvectors(size_t i, size_t f);
   void launch();
   void adopt();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "kfac/adaptive_damping.h"
@@ -72,9 +73,47 @@ void Kfac::renew_owned() {
 
 void Kfac::decompose_owned() {
   Stopwatch watch(seconds_.decompose);
+  std::vector<std::pair<size_t, size_t>> owned;
+  int64_t largest = 0;
   for (size_t i = 0; i < layers_.size(); ++i)
-    for (size_t f = 0; f < assignments_[i].owners.size(); ++f)
-      if (assignments_[i].owners[f] == exchange_.rank()) decompose_factor(i, f);
+    for (size_t f = 0; f < assignments_[i].owners.size(); ++f) {
+      if (assignments_[i].owners[f] != exchange_.rank()) continue;
+      owned.emplace_back(i, f);
+      largest = std::max(largest, layers_[i].shape.factors()[f].elements());
+    }
+  if (options_.method != Method::eigen || options_.warm_start > 0) {
+    for (const auto& [i, f] : owned) decompose_factor(i, f);
+    return;
+  }
+  // Factors of one side together, as many as need no more memory than the largest alone.
+  std::map<int64_t, std::vector<std::pair<size_t, size_t>>> groups;
+  std::map<int64_t, int64_t> elements;
+  for (const auto& [i, f] : owned) {
+    const auto factor = layers_[i].shape.factors()[f];
+    auto& group = groups[factor.side];
+    if (elements[factor.side] + factor.elements() > largest) {
+      decompose_together(std::exchange(group, {}));
+      elements[factor.side] = 0;
+    }
+    group.emplace_back(i, f);
+    elements[factor.side] += factor.elements();
+  }
+  for (const auto& [side, group] : groups) decompose_together(group);
+}
+
+void Kfac::decompose_together(const std::vector<std::pair<size_t, size_t>>& group) {
+  if (group.empty()) return;
+  std::vector<at::Tensor> matrices;
+  std::vector<Eigenbasis> bases;
+  for (const auto& [i, f] : group) {
+    const auto& shape = layers_[i].shape;
+    flops_.decompose += decomposition_flops(shape, shape.factors()[f]);
+    matrices.push_back(factor(i, f));
+    bases.push_back(inverses_[i].basis(shape, f));
+  }
+  const auto done = decompose(matrices, bases);
+  for (size_t g = 0; g < group.size(); ++g)
+    if (!done[g]) keep_eigenvectors(group[g].first, group[g].second);
 }
 
 void Kfac::decompose_factor(size_t i, size_t f) {

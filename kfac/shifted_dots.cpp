@@ -80,12 +80,13 @@ class PairSums {
         places[static_cast<size_t>(entry) * columns + t] = terms[t].place;
         signs[static_cast<size_t>(entry) * columns + t] = terms[t].sign;
       }
-    const auto as_tensor = [&](auto& values, at::ScalarType type) {
-      return at::from_blob(values.data(), {sum.numel(), static_cast<int64_t>(columns)}, type);
+    const auto as_tensor = [&](auto& values, at::ScalarType type, at::ScalarType wanted) {
+      const auto host = at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, type).to(wanted);
+      if (sum.is_cpu()) return host;
+      return host.pin_memory().to(sum.device(), wanted, /*non_blocking=*/true);  // the host need not wait
     };
-    const auto where = as_tensor(places, at::kLong).flatten().to(sum.device());
-    const auto terms =
-        at::cat(numbers_).index_select(0, where) * as_tensor(signs, at::kDouble).flatten().to(sum.options());
+    const auto where = as_tensor(places, at::kLong, at::kLong);
+    const auto terms = at::cat(numbers_).index_select(0, where) * as_tensor(signs, at::kDouble, sum.scalar_type());
     sum.add_(terms.view({sum.numel(), -1}).sum(1).view(sum.sizes()));
   }
 

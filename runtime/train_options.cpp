@@ -78,9 +78,6 @@ void validate_device(const TrainOptions& o) {
     throw BadRequest(
         "with the unified engine the driver decides what host memory is used: --host-budget and --disk need --engine "
         "gate");
-  if (cuda && o.use_kfac)
-    throw BadRequest(
-        str("K-FAC runs on the CPU only: leave out --kfac to train on ", o.device, ", or use --device cpu"));
 }
 
 }  // namespace

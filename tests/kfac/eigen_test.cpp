@@ -4,8 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <vector>
+
+#include "tests/kfac/eigh_conformance.h"
 
 namespace spillway::kfac {
+
+namespace testing {
+struct Cpu {
+  static std::optional<at::Device> device() { return at::kCPU; }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Cpu, EighConformanceTest, Cpu);
+}  // namespace testing
 
 TEST(EigenTest, RestoresEveryGroupOfTheFactor) {
   const auto x = at::randn({3, 5, 20}, at::kDouble);
@@ -33,6 +43,25 @@ TEST(EigenTest, KeepsTheLastGoodBasisWhenTheFactorCannotBeDecomposed) {
   EXPECT_FALSE(decompose(factor, basis));
   EXPECT_TRUE(basis.vectors.equal(vectors));
   EXPECT_TRUE(basis.values.equal(values));
+}
+
+// A side of 25 floats: no matrix but the first begins at a multiple of 64 bytes.
+TEST(EigenTest, DecomposesFactorsTogetherAsItDoesEachAlone) {
+  std::vector<at::Tensor> factors;
+  std::vector<Eigenbasis> together, alone;
+  for (int64_t count : {2, 1, 3}) {
+    const auto x = at::randn({count, 25, 60}, at::kFloat);
+    factors.push_back(x.bmm(x.transpose(1, 2)));
+    together.push_back(Eigenbasis::identity(count, 25, at::kFloat));
+    alone.push_back(Eigenbasis::identity(count, 25, at::kFloat));
+  }
+  factors[1][0][3][3] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(decompose(factors, together), (std::vector{true, false, true}));
+  for (size_t i = 0; i < factors.size(); ++i) {
+    EXPECT_EQ(decompose(factors[i], alone[i]), i != 1);
+    EXPECT_TRUE(together[i].vectors.equal(alone[i].vectors)) << i;
+    EXPECT_TRUE(together[i].values.equal(alone[i].values)) << i;
+  }
 }
 
 TEST(EigenTest, StartsAsTheIdentityWithoutCurvature) {

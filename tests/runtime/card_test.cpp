@@ -2,6 +2,8 @@
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "core/device.h"
 #include "core/error.h"
 #include "runtime/train.h"
@@ -52,6 +54,31 @@ TEST_F(CardRunTest, AResumedRunEqualsAnUninterruptedOne) {
   EXPECT_EQ(rest.losses.back(), whole.losses.back());
   part.device = "cpu";
   EXPECT_THROW(run(part), BadRequest) << "another generator";
+}
+
+TEST_F(CardRunTest, KfacGivesTheSameBitsUnderABudget) {
+  for (const char* model : {"mlp", "unet3d"}) {
+    TrainOptions o = options();
+    o.model = model;
+    if (o.model == "unet3d") {
+      o.data = "synthetic:32";
+      o.filters = 4;
+    }
+    o.optimizer = "sgd";
+    o.lr = 0.05;
+    o.use_kfac = true;
+    o.kfac.factor_interval = o.kfac.inverse_interval = 2;
+    const TrainResult unlimited = run(o);
+    o.budget = BudgetRequest::parse("80%");
+    const TrainResult paged = run(o);
+    EXPECT_EQ(paged.weights_sha256, unlimited.weights_sha256) << model;
+    EXPECT_LE(paged.peak_bytes, paged.budget_bytes) << model;
+    o.budget = {};
+    o.device = "cpu";
+    const TrainResult on_host = run(o);
+    EXPECT_NEAR(unlimited.losses[1], on_host.losses[1], 0.02 * std::abs(on_host.losses[1])) << model;
+    EXPECT_EQ(unlimited.kfac->counters.failed_decompositions, 0) << model;
+  }
 }
 
 }  // namespace

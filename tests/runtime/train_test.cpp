@@ -269,7 +269,8 @@ TEST(TrainOptionsTest, NamesTheBadField) {
   refused([](TrainOptions& o) { o.model = "bert-base", o.filters = 8; }, "filters");
   refused([](TrainOptions& o) { o.model = "vgg"; }, "vgg");
   refused([](TrainOptions& o) { o.accumulate = 0; }, "accumulate");
-  refused([](TrainOptions& o) { o.amp = "fp16"; }, "'fp16', which needs a GPU");
+  refused([](TrainOptions& o) { o.amp = "fp8"; }, "'fp8'; allowed is fp16, bf16 or off");
+  refused([](TrainOptions& o) { o.loss_scaling.initial = 0; }, "loss_scale is 0");
   refused([](TrainOptions& o) { o.amp = "int8"; }, "bf16 or off");
   refused([](TrainOptions& o) { o.memory_format = "nhwc"; }, "contiguous or channels_last");
   refused([](TrainOptions& o) { o.model = "mlp", o.memory_format = "channels_last"; }, "mlp has no channels");
@@ -286,7 +287,6 @@ TEST(TrainOptionsTest, NamesTheBadField) {
   refused([](TrainOptions& o) { o.engine = "lms"; }, "gate or unified");
   refused([](TrainOptions& o) { o.engine = "unified"; }, "--device cuda");
   refused([](TrainOptions& o) { o.device = "cuda", o.engine = "unified", o.disk = "."; }, "--engine gate");
-  refused([](TrainOptions& o) { o.device = "cuda", o.use_kfac = true; }, "leave out --kfac");
 }
 
 TEST(VersionTest, IsTheProjects) {

@@ -233,7 +233,6 @@ class BadInput(Case):
             "bench", "paging", "--edge", "32", "--device", "cuda", "--engine", "unified", "--largest"])
         self.refused(2, "[cuda]", args=["train", *SMALL, "--device", "cuda:63"])  # also where there are cards
         self.refused(2, "'tpu'", "cpu, cuda, cuda:N or auto", args=["train", *SMALL, "--device", "tpu"])
-        self.refused(2, "leave out --kfac", "--device cpu", args=["train", *SMALL, "--device", "cuda", "--kfac"])
         self.refused(2, "sgd, adam, adamw or lamb", args=["train", *SMALL, "--optimizer", "lion"])
         self.refused(2, "allowed with 1 rank(s)", args=["train", *SMALL, "--kfac", "--grad-worker-frac", "0.3"])
         self.refused(2, "auto", args=["train", *SMALL, "--kfac", "--kfac-strategy", "auto", "--grad-worker-frac", "1"])

@@ -1,0 +1,138 @@
+// Eigendecompositions on a card. Part of libspillway_cuda.
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cusolverDn.h>
+#include <torch/library.h>
+
+#include <limits>
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace spillway::kfac {
+namespace {
+
+// Above it a single solve fills a card.
+constexpr int64_t kLargestBatchedSide = 512;
+
+void check(cusolverStatus_t status, const char* call) {
+  TORCH_CHECK(status == CUSOLVER_STATUS_SUCCESS, "[kfac.eigh] ", call, " failed with cuSOLVER status ",
+              static_cast<int>(status));
+}
+
+struct DestroyHandle {
+  void operator()(cusolverDnHandle_t handle) const { cusolverDnDestroy(handle); }
+};
+
+// On the current card and stream. Making one takes milliseconds, so each thread keeps one a card, as LibTorch does (its
+// own are in a library that it loads when it needs them).
+cusolverDnHandle_t current_handle() {
+  static thread_local std::map<c10::DeviceIndex, std::unique_ptr<cusolverDnContext, DestroyHandle>> handles;
+  auto& handle = handles[c10::cuda::current_device()];
+  if (!handle) {
+    cusolverDnHandle_t made = nullptr;
+    check(cusolverDnCreate(&made), "cusolverDnCreate");
+    handle.reset(made);
+  }
+  check(cusolverDnSetStream(handle.get(), c10::cuda::getCurrentCUDAStream()), "cusolverDnSetStream");
+  return handle.get();
+}
+
+struct DestroyParams {
+  void operator()(cusolverDnParams_t params) const { cusolverDnDestroyParams(params); }
+};
+using Params = std::unique_ptr<cusolverDnParams, DestroyParams>;
+
+Params make_params() {
+  cusolverDnParams_t params = nullptr;
+  check(cusolverDnCreateParams(&params), "cusolverDnCreateParams");
+  return Params(params);
+}
+
+// One call's place to work: on the card from LibTorch's allocator, so that the budget counts it.
+struct Workspace {
+  at::Tensor device;
+  std::vector<char> host;
+
+  Workspace(size_t device_bytes, size_t host_bytes, const at::Tensor& like)
+      : device(at::empty({static_cast<int64_t>(device_bytes)}, like.options().dtype(at::kByte))), host(host_bytes) {}
+  // What is on the host must outlast the call's work.
+  ~Workspace() {
+    if (!host.empty()) cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream());
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+};
+
+class Solver {
+ public:
+  explicit Solver(const at::Tensor& like)
+      : handle_(current_handle()),
+        params_(make_params()),
+        type_(like.scalar_type() == at::kDouble ? CUDA_R_64F : CUDA_R_32F) {}
+
+  // Overwrites `matrices` [count, side, side] with eigenvectors as rows, `values` [count, side] and `info` [count].
+  void solve_together(const at::Tensor& matrices, const at::Tensor& values, const at::Tensor& info) const {
+    const int64_t count = matrices.size(0), side = matrices.size(1);
+    size_t device_bytes = 0, host_bytes = 0;
+    check(cusolverDnXsyevBatched_bufferSize(handle_, params_.get(), kMode, kTriangle, side, type_, matrices.data_ptr(),
+                                            side, type_, values.data_ptr(), type_, &device_bytes, &host_bytes, count),
+          "cusolverDnXsyevBatched_bufferSize");
+    Workspace work(device_bytes, host_bytes, matrices);
+    check(cusolverDnXsyevBatched(handle_, params_.get(), kMode, kTriangle, side, type_, matrices.data_ptr(), side,
+                                 type_, values.data_ptr(), type_, work.device.data_ptr(), device_bytes,
+                                 work.host.data(), host_bytes, info.data_ptr<int>(), count),
+          "cusolverDnXsyevBatched");
+  }
+
+  void solve_one(const at::Tensor& matrix, const at::Tensor& values, const at::Tensor& info) const {
+    const int64_t side = matrix.size(0);
+    size_t device_bytes = 0, host_bytes = 0;
+    check(cusolverDnXsyevd_bufferSize(handle_, params_.get(), kMode, kTriangle, side, type_, matrix.data_ptr(), side,
+                                      type_, values.data_ptr(), type_, &device_bytes, &host_bytes),
+          "cusolverDnXsyevd_bufferSize");
+    Workspace work(device_bytes, host_bytes, matrix);
+    check(cusolverDnXsyevd(handle_, params_.get(), kMode, kTriangle, side, type_, matrix.data_ptr(), side, type_,
+                           values.data_ptr(), type_, work.device.data_ptr(), device_bytes, work.host.data(), host_bytes,
+                           info.data_ptr<int>()),
+          "cusolverDnXsyevd");
+  }
+
+ private:
+  static constexpr cusolverEigMode_t kMode = CUSOLVER_EIG_MODE_VECTOR;
+  // cuSOLVER is column-major: its upper triangle is the lower one of a row-major matrix.
+  static constexpr cublasFillMode_t kTriangle = CUBLAS_FILL_MODE_UPPER;
+
+  cusolverDnHandle_t handle_;
+  Params params_;
+  cudaDataType type_;
+};
+
+std::tuple<at::Tensor, at::Tensor> eigh_cuda(const at::Tensor& matrices) {
+  TORCH_CHECK(matrices.dim() == 3 && matrices.size(1) == matrices.size(2), "[kfac.eigh] matrices are of sizes ",
+              matrices.sizes(), "; allowed: [count, side, side]");
+  TORCH_CHECK(matrices.scalar_type() == at::kFloat || matrices.scalar_type() == at::kDouble,
+              "[kfac.eigh] matrices are ", matrices.scalar_type(), "; allowed: float32 and float64");
+  const c10::cuda::CUDAGuard guard(matrices.device());
+  const int64_t count = matrices.size(0), side = matrices.size(1);
+  const auto rows = matrices.clone(at::MemoryFormat::Contiguous);
+  const auto values = at::empty({count, side}, matrices.options());
+  const auto info = at::zeros({count}, matrices.options().dtype(at::kInt));
+  const Solver solver(matrices);
+  if (count > 1 && side <= kLargestBatchedSide)
+    solver.solve_together(rows, values, info);
+  else
+    for (int64_t i = 0; i < count; ++i) solver.solve_one(rows[i], values[i], info[i]);
+  values.masked_fill_(info.ne(0).unsqueeze(1), std::numeric_limits<double>::quiet_NaN());
+  return {values, rows.transpose(1, 2)};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(spillway, CUDA, library) {
+  library.impl("eigh", &eigh_cuda);
+}
+
+}  // namespace spillway::kfac
