@@ -85,6 +85,30 @@ std::vector<std::vector<int64_t>> place_factors(const std::vector<std::vector<do
   return placed;
 }
 
+std::vector<std::vector<FactorId>> groups_of_one_side(const std::vector<LayerShape>& layers,
+                                                      const std::vector<FactorId>& factors) {
+  const auto shape_of = [&](const FactorId& id) { return layers[id.layer].factors()[id.factor]; };
+  int64_t most = 0;
+  for (const auto& id : factors) most = std::max(most, shape_of(id).elements());
+  struct Open {
+    size_t group;
+    int64_t elements;
+  };
+  std::map<int64_t, Open> open;  // by side
+  std::vector<std::vector<FactorId>> groups;
+  for (const auto& id : factors) {
+    const auto shape = shape_of(id);
+    const auto [found, is_new] = open.try_emplace(shape.side, Open{groups.size(), 0});
+    auto& [group, elements] = found->second;
+    const bool full = elements + shape.elements() > most;
+    if (full) group = groups.size(), elements = 0;
+    if (is_new || full) groups.emplace_back();
+    groups[group].push_back(id);
+    elements += shape.elements();
+  }
+  return groups;
+}
+
 std::vector<double> seconds_table(const std::vector<LayerShape>& layers,
                                   const std::function<double(int64_t, int64_t)>& seconds) {
   std::vector<double> table;

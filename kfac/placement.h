@@ -26,6 +26,16 @@ double makespan(const std::vector<double>& costs, const std::vector<int64_t>& ra
 std::vector<std::vector<int64_t>> place_factors(const std::vector<std::vector<double>>& costs, int64_t world,
                                                 Placement placement, bool together);
 
+/// Factor number `factor` of layer number `layer`.
+struct FactorId {
+  size_t layer, factor;
+  bool operator==(const FactorId&) const = default;
+};
+/// `factors` of `layers` in groups of one side, to be decomposed together: each as long as it has no more elements than
+/// the largest of the factors, so that no group needs more memory than one of them does alone.
+std::vector<std::vector<FactorId>> groups_of_one_side(const std::vector<LayerShape>& layers,
+                                                      const std::vector<FactorId>& factors);
+
 /// `seconds` at the sides and counts that occur in `layers`, in a fixed order: what ranks agree on before they place.
 std::vector<double> seconds_table(const std::vector<LayerShape>& layers,
                                   const std::function<double(int64_t, int64_t)>& seconds);

@@ -36,6 +36,9 @@ Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
   TORCH_CHECK(!layers_.empty(), "[kfac] no layer of the model can be preconditioned: ", left_alone_.size(),
               " modules were left alone");
   assignments_ = assign(shapes, exchange_.world(), options_);
+  for (size_t i = 0; i < layers_.size(); ++i)
+    for (size_t f = 0; f < assignments_[i].owners.size(); ++f)
+      if (assignments_[i].owners[f] == exchange_.rank()) owned_.push_back({i, f});
   buckets_ = factor_buckets(shapes, assignments_, options_.factor_dtype);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto& [shape, weight, bias] = layers_[i];

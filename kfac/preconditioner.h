@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "kfac/assignment.h"
@@ -14,6 +13,7 @@
 #include "kfac/factors.h"
 #include "kfac/layers.h"
 #include "kfac/options.h"
+#include "kfac/placement.h"
 #include "kfac/precondition.h"
 #include "kfac/state.h"
 #include "kfac/traffic.h"
@@ -114,7 +114,7 @@ class Kfac {
   void renew_owned();
   void decompose_owned();
   void decompose_factor(size_t i, size_t f);
-  void decompose_together(const std::vector<std::pair<size_t, size_t>>& factors);
+  void decompose_together(const std::vector<FactorId>& group);
   void keep_eigenvectors(size_t i, size_t f);
   void launch();
   void adopt();
@@ -131,6 +131,7 @@ class Kfac {
   std::vector<LeftAlone> left_alone_;
   WeightIndex weight_index_;
   std::vector<Assignment> assignments_;
+  std::vector<FactorId> owned_;  ///< what this rank decomposes, in order
   std::vector<FactorBucket> buckets_;
   std::shared_ptr<Statistics> statistics_;
   std::vector<LayerInverse> inverses_;

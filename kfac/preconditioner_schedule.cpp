@@ -1,6 +1,7 @@
 // When a Kfac does what, and decompositions beside its steps.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
 
 #include "kfac/statistics.h"
@@ -44,17 +45,9 @@ std::string_view Kfac::kind() const {
   return kKinds[static_cast<size_t>(updates_factors() + 2 * decomposes() + 4 * launches())];
 }
 
-std::vector<Kfac::Background::Job> Kfac::Background::owned(const Kfac& kfac) {
-  std::vector<Job> jobs;
-  for (size_t i = 0; i < kfac.layers_.size(); ++i)
-    for (size_t f = 0; f < kfac.assignments_[i].owners.size(); ++f)
-      if (kfac.assignments_[i].owners[f] == kfac.exchange_.rank()) jobs.push_back({i, f});
-  return jobs;
-}
-
-std::vector<MatrixStack> Kfac::Background::stacks(const Kfac& kfac, const std::vector<Job>& jobs) {
+std::vector<MatrixStack> Kfac::Background::stacks(const Kfac& kfac) {
   std::vector<MatrixStack> all;
-  for (const auto [i, f] : jobs) {
+  for (const auto& [i, f] : kfac.owned_) {
     const auto [role, side, count] = kfac.layers_[i].shape.factors()[f];
     const auto type = state_options(kfac.layers_[i].weight).dtype();
     all.push_back({count, side, static_cast<int64_t>(type.itemsize())});
@@ -63,22 +56,20 @@ std::vector<MatrixStack> Kfac::Background::stacks(const Kfac& kfac, const std::v
 }
 
 Eigenbasis Kfac::upcoming(size_t i, size_t f) const {
-  if (!background_) return {};
-  auto& [jobs, solver] = *background_;
-  for (size_t job = 0; job < jobs.size(); ++job) {
-    if (jobs[job].layer != i || jobs[job].factor != f) continue;
-    solver.wait();
-    const auto [role, side, count] = layers_[i].shape.factors()[f];
-    const auto type = state_options(layers_[i].weight).device(at::kCPU);
-    return {at::from_blob(solver.matrices(job), {count, side, side}, type),
-            at::from_blob(solver.values(job), {count, side}, type)};
-  }
-  return {};
+  const auto job = std::find(owned_.begin(), owned_.end(), FactorId{i, f});
+  if (!background_ || job == owned_.end()) return {};
+  auto& solver = background_->solver;
+  solver.wait();
+  const auto stack = static_cast<size_t>(job - owned_.begin());
+  const auto [role, side, count] = layers_[i].shape.factors()[f];
+  const auto type = state_options(layers_[i].weight).device(at::kCPU);
+  return {at::from_blob(solver.matrices(stack), {count, side, side}, type),
+          at::from_blob(solver.values(stack), {count, side}, type)};
 }
 
 void Kfac::launch() {
   Stopwatch watch(seconds_.decompose);
-  for (const auto [i, f] : background_->jobs) {
+  for (const auto& [i, f] : owned_) {
     upcoming(i, f).vectors.copy_(factor(i, f));
     flops_.decompose += decomposition_flops(layers_[i].shape, layers_[i].shape.factors()[f]);
   }
@@ -88,7 +79,7 @@ void Kfac::launch() {
 
 void Kfac::adopt() {
   Stopwatch watch(seconds_.decompose);
-  for (const auto [i, f] : background_->jobs) {
+  for (const auto& [i, f] : owned_) {
     const auto [rows, values] = upcoming(i, f);
     if (at::isfinite(values.sum() + rows.sum()).item<bool>()) {
       const auto basis = inverses_[i].basis(layers_[i].shape, f);

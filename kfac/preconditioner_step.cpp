@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <utility>
 
 #include "kfac/adaptive_damping.h"
@@ -73,36 +72,14 @@ void Kfac::renew_owned() {
 
 void Kfac::decompose_owned() {
   Stopwatch watch(seconds_.decompose);
-  std::vector<std::pair<size_t, size_t>> owned;
-  int64_t largest = 0;
-  for (size_t i = 0; i < layers_.size(); ++i)
-    for (size_t f = 0; f < assignments_[i].owners.size(); ++f) {
-      if (assignments_[i].owners[f] != exchange_.rank()) continue;
-      owned.emplace_back(i, f);
-      largest = std::max(largest, layers_[i].shape.factors()[f].elements());
-    }
-  if (options_.method != Method::eigen || options_.warm_start > 0) {
-    for (const auto& [i, f] : owned) decompose_factor(i, f);
-    return;
+  if (options_.method == Method::eigen && options_.warm_start == 0) {
+    for (const auto& group : groups_of_one_side(shapes_of(layers_), owned_)) decompose_together(group);
+  } else {
+    for (const auto& [i, f] : owned_) decompose_factor(i, f);
   }
-  // Factors of one side together, as many as need no more memory than the largest alone.
-  std::map<int64_t, std::vector<std::pair<size_t, size_t>>> groups;
-  std::map<int64_t, int64_t> elements;
-  for (const auto& [i, f] : owned) {
-    const auto factor = layers_[i].shape.factors()[f];
-    auto& group = groups[factor.side];
-    if (elements[factor.side] + factor.elements() > largest) {
-      decompose_together(std::exchange(group, {}));
-      elements[factor.side] = 0;
-    }
-    group.emplace_back(i, f);
-    elements[factor.side] += factor.elements();
-  }
-  for (const auto& [side, group] : groups) decompose_together(group);
 }
 
-void Kfac::decompose_together(const std::vector<std::pair<size_t, size_t>>& group) {
-  if (group.empty()) return;
+void Kfac::decompose_together(const std::vector<FactorId>& group) {
   std::vector<at::Tensor> matrices;
   std::vector<Eigenbasis> bases;
   for (const auto& [i, f] : group) {
@@ -113,7 +90,7 @@ void Kfac::decompose_together(const std::vector<std::pair<size_t, size_t>>& grou
   }
   const auto done = decompose(matrices, bases);
   for (size_t g = 0; g < group.size(); ++g)
-    if (!done[g]) keep_eigenvectors(group[g].first, group[g].second);
+    if (!done[g]) keep_eigenvectors(group[g].layer, group[g].factor);
 }
 
 void Kfac::decompose_factor(size_t i, size_t f) {

@@ -47,17 +47,12 @@ struct Kfac::Statistics {
 
 /// Decompositions beside the steps.
 struct Kfac::Background {
-  struct Job {
-    size_t layer, factor;
-  };
-  std::vector<Job> jobs;  ///< the factors that the rank owns: one for each stack of the solver
-  BackgroundSolver solver;
+  BackgroundSolver solver;  ///< one stack for each of owned_
 
-  explicit Background(const Kfac& kfac) : jobs(owned(kfac)), solver(stacks(kfac, jobs)) {}
+  explicit Background(const Kfac& kfac) : solver(stacks(kfac)) {}
 
  private:
-  static std::vector<Job> owned(const Kfac& kfac);
-  static std::vector<MatrixStack> stacks(const Kfac& kfac, const std::vector<Job>& jobs);
+  static std::vector<MatrixStack> stacks(const Kfac& kfac);
 };
 
 }  // namespace spillway::kfac

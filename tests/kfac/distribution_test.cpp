@@ -205,6 +205,19 @@ TEST(PlacementTest, StaysWithinTheProvenBoundsOfTheOptimum) {
     }
 }
 
+TEST(PlacementTest, GroupsFactorsOfOneSideUpToTheLargestsSize) {
+  // Sides 4, 4; 4, 6; 2, 4; 2, 2: with 36 elements the largest, two of side 4 go together.
+  const std::vector<LayerShape> layers{linear(4, 4), linear(6, 4), linear(4, 2), linear(2, 2)};
+  std::vector<FactorId> all;
+  for (size_t l = 0; l < 4; ++l)
+    for (size_t f = 0; f < 2; ++f) all.push_back({l, f});
+  using Groups = std::vector<std::vector<FactorId>>;
+  EXPECT_EQ(groups_of_one_side(layers, all),
+            (Groups{{{0, 0}, {0, 1}}, {{1, 0}, {2, 1}}, {{1, 1}}, {{2, 0}, {3, 0}, {3, 1}}}));
+  EXPECT_EQ(groups_of_one_side(layers, {{2, 0}}), (Groups{{{2, 0}}}));
+  EXPECT_TRUE(groups_of_one_side(layers, {}).empty());
+}
+
 // Pauloski et al. 2020 (SC'20) report the largest and smallest load of a rank, Σ side² of the factors it decomposes.
 TEST(PlacementTest, LoadsRanksInTurnAsPublishedForResnet50) {
   struct Published {
