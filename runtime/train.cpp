@@ -112,6 +112,19 @@ KfacSummary summarise(const kfac::Kfac& kfac, int64_t world, double fraction, co
   return summary;
 }
 
+/// Which modules stay first-order, by the reason why; three names of each.
+std::string describe(const std::vector<kfac::LeftAlone>& modules) {
+  std::map<std::string, std::vector<std::string>> by_reason;
+  for (const auto& [name, reason] : modules) by_reason[reason].push_back(name);
+  std::string text;
+  for (const auto& [reason, names] : by_reason) {
+    text += str(text.empty() ? "" : "; ", names.size(), " × ", reason, " (");
+    for (size_t i = 0; i < names.size() && i < 3; ++i) text += str(i ? ", " : "", names[i]);
+    text += names.size() > 3 ? ", …)" : ")";
+  }
+  return text;
+}
+
 std::optional<Prediction> predict(const TrainResult& result, const Session& session) {
   std::map<std::string_view, int64_t> counts;
   Prediction prediction;
@@ -273,6 +286,10 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
   if (!options.checkpoint.empty() && context.rank() == 0) prepare_checkpoint_folder(options.checkpoint);
   StepRecorder recorder(open_device(options.device).ledger());
   TrainingRun run(context, result.budget_bytes, workers.grad_worker_frac, &recorder);
+  if (run.kfac())
+    listener.on_decision(str("K-FAC preconditions ", run.kfac()->layers().size(), " layers and leaves ",
+                             run.kfac()->left_alone().size(), " modules to the optimizer",
+                             run.kfac()->left_alone().empty() ? "" : ": ", describe(run.kfac()->left_alone())));
   if (options.resume) {
     run.resume();
     result.resumed_from_step = length.first;

@@ -136,7 +136,10 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   }
   optimizer_ = make_optimizer(options, task_->module());
   if (options.use_kfac) {
-    kfac_.emplace(task_->module(), kfac_options(options, lr_, grad_worker_frac), context.comm);
+    kfac::KfacOptions kfac = kfac_options(options, lr_, grad_worker_frac);
+    // A step that fp16 leaves out is one of the run's and none of K-FAC's.
+    kfac.lr = kfac::Scheduled([this](int64_t) { return lr_.at(steps_done_); });
+    kfac_.emplace(task_->module(), std::move(kfac), context.comm);
   }
   if (options.amp == "fp16") scaler_.emplace(options.loss_scaling, device_);
   // Weights are the same on every rank; dropout is each rank's own.

@@ -58,6 +58,9 @@ class TrainingRun {
   TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
               StepRecorder* recorder = nullptr);
 
+  TrainingRun(const TrainingRun&) = delete;  // K-FAC asks it for the learning rate
+  TrainingRun& operator=(const TrainingRun&) = delete;
+
   /// Goes on from the checkpoint in the options' folder: everything that this run has is overwritten. Throws as
   /// checkpoint_step() and read_checkpoint().
   void resume();

@@ -100,6 +100,12 @@ TEST(FactorTrafficTest, IsWhatARankReceivesToTheByte) {
       {.strategy = Strategy::comm_opt, .factor_dtype = FactorDtype::bf16, .factor_interval = 2, .inverse_interval = 2});
   for (auto strategy : {Strategy::hybrid, Strategy::owner_reduce})
     all.push_back({.strategy = strategy, .overlap_factors = true, .factor_interval = 2, .inverse_interval = 2});
+  for (auto strategy : {Strategy::comm_opt, Strategy::owner_reduce})
+    for (auto method : {Method::eigen, Method::pi}) {
+      all.push_back(options_for(strategy, 1, ConvFactors::block));
+      all.back().method = method;
+      all.back().storage = FactorDtype::fp16;
+    }
   for (const auto& options : all) {
     constexpr int kWorld = 3;
     std::vector<std::map<ddl::Tag, int64_t>> received(kWorld);

@@ -13,6 +13,7 @@
 #include "runtime/grad_worker_choice.h"
 #include "runtime/result_json.h"
 #include "runtime/sampler.h"
+#include "runtime/training_run.h"
 #include "runtime/version.h"
 
 namespace spillway {
@@ -249,6 +250,28 @@ TEST(TrainTest, StopsAfterTheStepWhenInterrupted) {
   const TrainResult result = train(make_context(options, {}), listener, &interrupt);
   EXPECT_TRUE(result.interrupted);
   EXPECT_EQ(result.losses.size(), 4u);
+}
+
+TEST(TrainTest, TellsKfacTheLearningRateOfTheStepWhicheverStepsAreLeftOut) {
+  TrainOptions options;
+  options.model = "mlp";
+  options.data = "synthetic:16";
+  options.optimizer = "sgd";
+  options.use_kfac = true;
+  options.amp = "fp16";
+  options.loss_scaling.initial = 0x1p24;
+  options.warmup = 12;
+  const RunContext context = make_context(options, {});
+  TrainingRun run(context, kUnlimitedBytes, 1);
+  int64_t skipped = 0;
+  for (int step = 0; step < 12; ++step) {
+    const double told = run.kfac()->options().lr.at(run.kfac()->counters().steps);
+    const StepOutcome outcome = run.step();
+    EXPECT_EQ(told, outcome.lr);
+    skipped += outcome.skipped;
+  }
+  EXPECT_GT(skipped, 0);
+  EXPECT_EQ(run.kfac()->counters().steps, 12 - skipped);
 }
 
 TEST(TrainOptionsTest, NamesTheBadField) {

@@ -361,6 +361,8 @@ class BadInput(Case):
         first = self.result(*SMALL, "--kfac")
         self.assertEqual(first["lr"], 1)
         self.assertGreaterEqual(first["kfac"]["left_alone"], 3, "the heads")
+        said = run("train", *SMALL, "--kfac", "--steps", "1")
+        self.assertEqual((said.stdout + said.stderr).count("3 × skipped by name (head"), 1)
         same = self.result(*SMALL, "--kfac", "--lr", "1", "--kfac-skip", "^head", "--kl-clip", "1e-5", "--kl-clip-steps", "10")
         self.assertEqual(same["weights_sha256"], first["weights_sha256"])
         every = self.result(*SMALL, "--kfac", "--kfac-skip", "none")
