@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "ddl/communicator.h"
 
@@ -25,5 +26,21 @@ void barrier(Communicator& comm);
 /// Every rank's `own` bytes, in rank order: `all` holds size() times as many. Meant for small blobs (each rank sends
 /// its own to each other directly). Blocking. Throws BadRequest when `all` has the wrong size, CommError.
 void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std::byte> all);
+
+/// The same while its caller does something else: no agreement is sought, and other collectives may run on the
+/// communicator meanwhile, from the same thread. Those under way together are begun in the same order on every rank.
+class PendingAllgather {
+ public:
+  /// Posts `own` to every rank; `own` and `all` must outlive the messages. Throws BadRequest, CommError.
+  PendingAllgather(Communicator& comm, std::span<const std::byte> own, std::span<std::byte> all);
+  /// Whether every message has come and gone. Never blocks. Throws CommError.
+  bool arrived();
+  /// Blocks until then. Throws CommError.
+  void wait();
+
+ private:
+  Communicator& comm_;
+  std::vector<Request> requests_;
+};
 
 }  // namespace spillway::ddl

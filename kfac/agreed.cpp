@@ -57,7 +57,9 @@ KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& l
     seconds = [costs](int64_t side, int64_t count) { return costs.decomposition_seconds(side, count); };
   }
   const auto shapes = shapes_of(layers);
-  seconds = seconds_from(shapes, exchange.gather(seconds_table(shapes, seconds)).front());
+  auto table = exchange.gather(seconds_table(shapes, seconds));
+  table.resize(table.size() / static_cast<size_t>(exchange.world()));
+  seconds = seconds_from(shapes, std::move(table));
   return options;
 }
 

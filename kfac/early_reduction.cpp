@@ -4,10 +4,13 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "core/category.h"
+#include "ddl/collectives.h"
 
 namespace spillway::kfac {
 namespace {
@@ -15,46 +18,97 @@ namespace {
 /// From the allocator, which counts it, but no storage, which could leave the device under a message.
 struct Message {
   c10::DataPtr memory;
-  std::span<float> floats;
+  std::span<std::byte> bytes;
 
   Message() = default;
-  explicit Message(int64_t elements) {
+  explicit Message(int64_t size) {
     CategoryScope scope(Category::staging);
-    const auto count = static_cast<size_t>(elements);
-    memory = c10::GetCPUAllocator()->allocate(count * sizeof(float));
-    floats = {static_cast<float*>(memory.get()), count};
+    const auto count = static_cast<size_t>(size);
+    memory = c10::GetCPUAllocator()->allocate(count);
+    bytes = {static_cast<std::byte*>(memory.get()), count};
   }
-  std::span<std::byte> bytes() const { return std::as_writable_bytes(floats); }
 };
+
+ddl::Element element_of(FactorDtype dtype) {
+  if (dtype == FactorDtype::bf16) return ddl::Element::bfloat16;
+  return dtype == FactorDtype::fp16 ? ddl::Element::float16 : ddl::Element::float32;
+}
 
 }  // namespace
 
+/// A bucket under way. In 16 bits it waits as float32 triangles until every rank has told what it saw: scaling them is
+/// then plain arithmetic on memory that nobody else sees, and no operator, whose place in a step would depend on when
+/// the others' numbers came.
 struct EarlyReduction::Flight {
-  Message data, scratch;
-  std::vector<ddl::HomePart> parts;
-  std::unique_ptr<ddl::PendingReduction> reduction;
-  bool everyone = true;
-  bool gathering = false;
+  enum class Stage { announcing, sending, gathering };
 
-  at::Tensor packed() {
-    return at::from_blob(data.floats.data(), {static_cast<int64_t>(data.floats.size())}, at::kFloat);
+  ddl::Communicator& comm;
+  const FactorDtype dtype;
+  const int64_t elements;
+  const bool everyone;
+  const std::vector<ddl::HomePart> parts;
+  Message data;     ///< `elements` of float32, or in its front of 16 bits
+  Message scratch;  ///< where it does not fit behind the 16 bits
+
+  std::optional<SeenFactors> seen;
+  std::vector<double> seen_by_all;
+  std::optional<ddl::PendingAllgather> announcement;
+  std::vector<Scaling> scalings;
+
+  Stage stage = Stage::sending;
+  std::optional<ddl::PendingReduction> reduction;
+
+  Flight(ddl::Communicator& comm, FactorDtype dtype, int64_t elements, bool everyone, std::vector<ddl::HomePart> parts)
+      : comm(comm), dtype(dtype), elements(elements), everyone(everyone), parts(std::move(parts)) {
+    data = Message(elements * static_cast<int64_t>(sizeof(float)));
+    if (scratch_bytes() > room_behind()) scratch = Message(scratch_bytes());
   }
-  void gather() {
-    reduction->gather(everyone, ddl::Reduction::sum);
-    gathering = true;
+
+  int64_t bytes() const { return static_cast<int64_t>(data.bytes.size() + scratch.bytes.size()); }
+  at::Tensor packed(FactorDtype type) { return at::from_blob(data.bytes.data(), {elements}, scalar_type(type)); }
+
+  void announce(SeenFactors factors) {
+    stage = Stage::announcing;
+    seen = std::move(factors);
+    seen_by_all.resize(seen->numbers().size() * static_cast<size_t>(comm.size()));
+    announcement.emplace(comm, std::as_bytes(std::span(seen->numbers())),
+                         std::as_writable_bytes(std::span(seen_by_all)));
   }
-  // Blocks until it has arrived.
+  void send() {
+    stage = Stage::sending;
+    const auto memory = scratch.bytes.empty() ? data.bytes.subspan(sent_bytes()) : scratch.bytes;
+    reduction.emplace(comm, data.bytes.first(sent_bytes()), element_of(dtype), parts, memory);
+  }
+  bool arrived() { return stage == Stage::announcing ? announcement->arrived() : reduction->arrived(); }
+  void wait() { stage == Stage::announcing ? announcement->wait() : reduction->wait(); }
+  // Once it has arrived.
+  void next() {
+    if (stage == Stage::announcing) {
+      scalings = seen->scalings(seen_by_all, comm.rank());
+      round_in_place(data.bytes, scalings, dtype);
+      send();
+    } else {
+      reduction->gather(everyone, dtype == FactorDtype::fp32 ? ddl::Reduction::sum : ddl::Reduction::average);
+      stage = Stage::gathering;
+    }
+  }
+  // Blocks until nothing is left to come.
   void land() {
-    reduction->wait();
-    if (gathering) return;
-    gather();
-    reduction->wait();
+    for (; stage != Stage::gathering; next()) wait();
+    wait();
   }
+
+ private:
+  size_t sent_bytes() const { return static_cast<size_t>(elements * bytes_of(dtype)); }
+  int64_t scratch_bytes() const { return ddl::PendingReduction::scratch_bytes(comm, element_of(dtype), parts); }
+  int64_t room_behind() const { return static_cast<int64_t>(data.bytes.size() - sent_bytes()); }
 };
 
-EarlyReduction::EarlyReduction(std::vector<FactorBucket> buckets, std::vector<Assignment> assignments, ddl::Comm comm)
+EarlyReduction::EarlyReduction(std::vector<FactorBucket> buckets, std::vector<Assignment> assignments,
+                               FactorDtype dtype, ddl::Comm comm)
     : buckets_(std::move(buckets)),
       assignments_(std::move(assignments)),
+      dtype_(dtype),
       comm_(std::move(comm)),
       to_start_(buckets_.size()) {}
 
@@ -68,8 +122,7 @@ EarlyReduction::~EarlyReduction() {
 
 int64_t EarlyReduction::bytes() const {
   int64_t sum = 0;
-  for (const auto& flight : flights_)
-    sum += static_cast<int64_t>(flight->data.bytes().size() + flight->scratch.bytes().size());
+  for (const auto& flight : flights_) sum += flight->bytes();
   return sum;
 }
 
@@ -95,33 +148,36 @@ void EarlyReduction::staged(size_t layer, std::vector<LayerFactors>& layers) {
 void EarlyReduction::start_next(std::vector<LayerFactors>& layers) {
   const auto& bucket = buckets_[--to_start_];
   for (size_t l = bucket.begin; l < bucket.end; ++l) layers[l].finish(batch_);
-  auto flight = std::make_unique<Flight>();
-  flight->data = Message(bucket.elements);
-  pack_weighted(bucket, layers, batch_, flight->packed());
-
   auto& communicator = *comm_->communicator;
-  flight->everyone = assignments_[bucket.begin].home == FactorHome::everywhere;
-  if (flight->everyone) {
-    flight->parts = ddl::flat_parts(bucket.elements, communicator.size(), ddl::Element::float32);
+  const bool everyone = assignments_[bucket.begin].home == FactorHome::everywhere;
+  auto parts = everyone ? ddl::flat_parts(bucket.elements, communicator.size(), element_of(dtype_))
+                        : owners_parts(bucket, layers);
+  auto flight = std::make_unique<Flight>(communicator, dtype_, bucket.elements, everyone, std::move(parts));
+  if (dtype_ == FactorDtype::fp32) {
+    pack_weighted(bucket, layers, batch_, flight->packed(dtype_));
+    flight->send();
   } else {
-    const auto [ends, homes] = parts_of(bucket, layers, assignments_, FactorDtype::fp32);
-    for (size_t i = 0; i < ends.size(); ++i)
-      flight->parts.push_back({{i == 0 ? 0 : ends[i - 1], ends[i]}, static_cast<int>(homes[i])});
+    pack_unscaled(bucket, layers, flight->packed(FactorDtype::fp32));
+    flight->announce(SeenFactors(bucket, layers, batch_));
   }
-  flight->scratch = Message(ddl::PendingReduction::scratch_bytes(communicator, ddl::Element::float32, flight->parts) /
-                            static_cast<int64_t>(sizeof(float)));
-  flight->reduction = std::make_unique<ddl::PendingReduction>(communicator, flight->data.bytes(), ddl::Element::float32,
-                                                              flight->parts, flight->scratch.bytes());
   flights_.push_back(std::move(flight));
 }
 
-// In the order of their start: a later one is not gathered before an earlier one.
+std::vector<ddl::HomePart> EarlyReduction::owners_parts(const FactorBucket& bucket,
+                                                        const std::vector<LayerFactors>& layers) const {
+  std::vector<ddl::HomePart> parts;
+  const auto [ends, homes] = parts_of(bucket, layers, assignments_, dtype_);
+  for (size_t i = 0; i < ends.size(); ++i)
+    parts.push_back({{i == 0 ? 0 : ends[i - 1], ends[i]}, static_cast<int>(homes[i])});
+  return parts;
+}
+
+// In the order of their start: a later one never enters a stage before an earlier one.
 void EarlyReduction::advance() {
+  auto ahead = Flight::Stage::gathering;
   for (auto& flight : flights_) {
-    const bool arrived = flight->reduction->arrived();
-    if (flight->gathering) continue;
-    if (!arrived) return;
-    flight->gather();
+    while (flight->arrived() && flight->stage < ahead) flight->next();
+    ahead = flight->stage;
   }
 }
 
@@ -129,7 +185,11 @@ void EarlyReduction::finish(size_t bucket, std::vector<LayerFactors>& layers) {
   while (to_start_ > bucket) start_next(layers);
   auto& flight = *flights_.front();
   flight.land();
-  unpack_weighted(buckets_[bucket], layers, assignments_, comm_->communicator->rank(), flight.packed());
+  const int64_t rank = comm_->communicator->rank();
+  if (dtype_ == FactorDtype::fp32)
+    unpack_weighted(buckets_[bucket], layers, assignments_, rank, flight.packed(dtype_));
+  else
+    unpack_scaled(buckets_[bucket], layers, assignments_, rank, flight.packed(dtype_), flight.scalings);
   flights_.pop_front();
   if (bucket > 0) return;
   begun_ = false;

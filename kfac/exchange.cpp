@@ -40,13 +40,8 @@ void Exchange::broadcast_(at::TensorList tensors, int64_t root, at::IntArrayRef 
   if (members.size() > 1) ddl::broadcast_(tensors, comm_, root, members);
 }
 
-std::vector<std::vector<double>> Exchange::gather(const std::vector<double>& own) const {
-  if (world_ == 1) return {own};
-  const auto flat = gather_all(*comm_->communicator, std::span(own));
-  std::vector<std::vector<double>> all;
-  for (auto begin = flat.begin(); begin != flat.end(); begin += static_cast<std::ptrdiff_t>(own.size()))
-    all.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(own.size()));
-  return all;
+std::vector<double> Exchange::gather(const std::vector<double>& own) const {
+  return world_ == 1 ? own : gather_all(*comm_->communicator, std::span(own));
 }
 
 void Exchange::require_alike(uint64_t signature, const char* what) const {

@@ -25,8 +25,8 @@ class Exchange {
   /// Copies `root`'s tensors to `members`; a rank that is no member returns at once.
   void broadcast_(at::TensorList tensors, int64_t root, at::IntArrayRef members) const;
 
-  /// Every rank's few numbers (as many on each), in rank order.
-  std::vector<std::vector<double>> gather(const std::vector<double>& own) const;
+  /// Every rank's few numbers (as many on each), one rank's behind another's, in rank order.
+  std::vector<double> gather(const std::vector<double>& own) const;
   /// Throws BadRequest on every rank, naming two of them, where `signature` differs; `what` they disagree about.
   void require_alike(uint64_t signature, const char* what) const;
 

@@ -2,82 +2,11 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "core/category.h"
 #include "kfac/triangles.h"
 
 namespace spillway::kfac {
 namespace {
-
-at::ScalarType scalar_type(FactorDtype dtype) {
-  if (dtype == FactorDtype::bf16) return at::kBFloat16;
-  return dtype == FactorDtype::fp16 ? at::kHalf : at::kFloat;
-}
-
-// What this rank does to one factor before it travels and after.
-struct Scaling {
-  double before = 1;
-  double after = 1;
-};
-
-// The 16-bit way: what the ranks saw decides how each scales its factors.
-class SmallTypes {
- public:
-  SmallTypes(const FactorBucket& bucket, const std::vector<LayerFactors>& layers) : bucket_(bucket), layers_(layers) {
-    for (size_t l = bucket.begin; l < bucket.end; ++l)
-      matrices_.insert(matrices_.end(), layers[l].staged().begin(), layers[l].staged().end());
-  }
-
-  // Samples, positions by layer, and the largest entry by factor: none of a
-  // Gram matrix exceeds its largest diagonal one.
-  std::vector<double> seen(int64_t batch) const {
-    std::vector<double> numbers{static_cast<double>(batch)};
-    for (size_t l = bucket_.begin; l < bucket_.end; ++l) numbers.push_back(static_cast<double>(layers_[l].positions()));
-    std::vector<at::Tensor> largest;
-    for (const auto& matrix : matrices_) largest.push_back(matrix.diagonal(0, -2, -1).max());
-    const auto on_host = at::stack(largest).to(at::kCPU, at::kDouble);
-    numbers.insert(numbers.end(), on_host.const_data_ptr<double>(), on_host.const_data_ptr<double>() + on_host.numel());
-    return numbers;
-  }
-
-  // Of every factor, for the mean over all ranks: W·n_r/n times rank r's is
-  // what it sums.
-  std::vector<Scaling> scalings(const std::vector<std::vector<double>>& seen, size_t rank) const {
-    const auto weight = [&](size_t i, size_t r) {
-      double all = 0;
-      for (const auto& numbers : seen) all += numbers[i];
-      return all > 0 ? static_cast<double>(seen.size()) * seen[r][i] / all : 0.0;
-    };
-    std::vector<Scaling> scalings;
-    const size_t layers = bucket_.end - bucket_.begin;
-    for (size_t l = 0; l < layers; ++l)
-      for (size_t f = 0, factors = layers_[bucket_.begin + l].staged().size(); f < factors; ++f) {
-        const size_t counted = f + 1 == factors ? 0 : 1 + l;  // G by samples, the others by positions
-        double largest = 0;
-        for (size_t r = 0; r < seen.size(); ++r)
-          largest = std::max(largest, weight(counted, r) * seen[r][1 + layers + scalings.size()]);
-        const double scale = power_above(largest);
-        scalings.push_back({weight(counted, rank) / scale, scale});
-      }
-    return scalings;
-  }
-
-  const std::vector<at::Tensor>& matrices() const { return matrices_; }
-
- private:
-  // Within what float32 can be multiplied and divided by; 1 for nothing to
-  // scale.
-  static double power_above(double bound) {
-    if (!(bound > 0) || !std::isfinite(bound)) return 1;
-    return std::exp2(std::clamp(std::ceil(std::log2(bound)), -120.0, 120.0));
-  }
-
-  const FactorBucket& bucket_;
-  const std::vector<LayerFactors>& layers_;
-  std::vector<at::Tensor> matrices_;
-};
 
 void reduce(const at::Tensor& packed, const BucketParts& parts, FactorHome home, const Exchange& exchange,
             ddl::Reduction reduction) {
@@ -104,26 +33,33 @@ void for_each_layer(const FactorBucket& bucket, const std::vector<LayerFactors>&
   }
 }
 
+std::vector<at::Tensor> matrices_of(const FactorBucket& bucket, const std::vector<LayerFactors>& layers) {
+  std::vector<at::Tensor> matrices;
+  for (size_t l = bucket.begin; l < bucket.end; ++l)
+    matrices.insert(matrices.end(), layers[l].staged().begin(), layers[l].staged().end());
+  return matrices;
+}
+
 void reduce_small(const FactorBucket& bucket, const std::vector<LayerFactors>& layers,
                   const std::vector<Assignment>& assignments, int64_t batch, FactorDtype dtype,
                   const Exchange& exchange) {
-  const SmallTypes small(bucket, layers);
-  const auto& matrices = small.matrices();
-  const auto scalings = small.scalings(exchange.gather(small.seen(batch)), static_cast<size_t>(exchange.rank()));
-  for (size_t i = 0; i < matrices.size(); ++i)
-    if (scalings[i].before != 1) matrices[i].mul_(scalings[i].before);
+  const SeenFactors seen(bucket, layers, batch);
+  const auto scalings = seen.scalings(exchange.gather(seen.numbers()), exchange.rank());
+  const auto matrices = matrices_of(bucket, layers);
+  for (size_t i = 0; i < matrices.size(); ++i) matrices[i].mul_(scalings[i].before);
   const auto packed = staging(bucket.elements, scalar_type(dtype), matrices.front());
   pack_triangles(matrices, packed);
   reduce(packed, parts_of(bucket, layers, assignments, dtype), assignments[bucket.begin].home, exchange,
          ddl::Reduction::average);
-  for_each_layer(bucket, layers, packed, 0, [&](size_t l, const at::Tensor& triangles, const at::Tensor&) {
-    if (assignments[l].holds_factors(exchange.rank())) unpack_triangles(triangles, layers[l].staged());
-  });
-  for (size_t i = 0; i < matrices.size(); ++i)
-    if (scalings[i].after != 1) matrices[i].mul_(scalings[i].after);
+  unpack_scaled(bucket, layers, assignments, exchange.rank(), packed, scalings);
 }
 
 }  // namespace
+
+at::ScalarType scalar_type(FactorDtype dtype) {
+  if (dtype == FactorDtype::bf16) return at::kBFloat16;
+  return dtype == FactorDtype::fp16 ? at::kHalf : at::kFloat;
+}
 
 BucketParts parts_of(const FactorBucket& bucket, const std::vector<LayerFactors>& layers,
                      const std::vector<Assignment>& assignments, FactorDtype dtype) {
@@ -158,6 +94,24 @@ void unpack_weighted(const FactorBucket& bucket, const std::vector<LayerFactors>
     unpack_triangles(triangles, factors);
     const auto shares = at::where(counts.gt(0), counts.reciprocal(), 0);
     for (size_t f = 0; f < factors.size(); ++f) factors[f].mul_(shares[f + 1 < factors.size() ? 0 : 1]);
+  });
+}
+
+void pack_unscaled(const FactorBucket& bucket, const std::vector<LayerFactors>& layers, const at::Tensor& packed) {
+  pack_triangles(matrices_of(bucket, layers), packed);
+}
+
+void unpack_scaled(const FactorBucket& bucket, const std::vector<LayerFactors>& layers,
+                   const std::vector<Assignment>& assignments, int64_t rank, const at::Tensor& packed,
+                   const std::vector<Scaling>& scalings) {
+  auto scaling = scalings.begin();
+  for_each_layer(bucket, layers, packed, 0, [&](size_t l, const at::Tensor& triangles, const at::Tensor&) {
+    const auto& factors = layers[l].staged();
+    if (assignments[l].holds_factors(rank)) {
+      unpack_triangles(triangles, factors);
+      for (size_t f = 0; f < factors.size(); ++f) factors[f].mul_(scaling[static_cast<std::ptrdiff_t>(f)].after);
+    }
+    scaling += static_cast<std::ptrdiff_t>(factors.size());
   });
 }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kfac/exchange.h"
+#include "kfac/factor_scaling.h"
 #include "kfac/factors.h"
 #include "kfac/traffic.h"
 
@@ -29,11 +30,20 @@ void reduce_factors(const FactorBucket& bucket, std::vector<LayerFactors>& layer
                     const std::vector<Assignment>& assignments, int64_t batch, FactorDtype dtype,
                     const Exchange& exchange);
 
+at::ScalarType scalar_type(FactorDtype dtype);
+
 /// The two ends of the float32 way: overwrites the finished factors and fills `packed` [bucket.elements] …
 void pack_weighted(const FactorBucket& bucket, const std::vector<LayerFactors>& layers, int64_t batch,
                    const at::Tensor& packed);
 /// … and makes the factors that `rank` holds of the sums.
 void unpack_weighted(const FactorBucket& bucket, const std::vector<LayerFactors>& layers,
                      const std::vector<Assignment>& assignments, int64_t rank, const at::Tensor& packed);
+
+/// The two ends of the 16-bit way, where what is packed is scaled in between: fills `packed` [bucket.elements] …
+void pack_unscaled(const FactorBucket& bucket, const std::vector<LayerFactors>& layers, const at::Tensor& packed);
+/// … and makes the factors that `rank` holds of the averages, of any floating type.
+void unpack_scaled(const FactorBucket& bucket, const std::vector<LayerFactors>& layers,
+                   const std::vector<Assignment>& assignments, int64_t rank, const at::Tensor& packed,
+                   const std::vector<Scaling>& scalings);
 
 }  // namespace spillway::kfac

@@ -58,8 +58,6 @@ void KfacOptions::validate() const {
   require(grad_worker_frac > 0 && grad_worker_frac <= 1, "grad_worker_frac", grad_worker_frac, "(0, 1]");
   for (double share : layer_grad_worker_fracs)
     require(share > 0 && share <= 1, "layer_grad_worker_fracs", share, "(0, 1]");
-  require(!overlap_factors || factor_dtype == FactorDtype::fp32, "factor_dtype", name(factor_dtype),
-          "what overlap_factors can send: fp32");
   require(burn_in >= 0, "burn_in", burn_in, "0 and more steps");
   require(decay >= 0 && decay < 1, "decay", decay, "[0, 1)");
   at(0);

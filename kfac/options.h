@@ -46,7 +46,7 @@ struct KfacOptions {
   /// largest.
   FactorDtype factor_dtype = FactorDtype::fp32;
   /// Starts to reduce a layer's factors while backward goes on with the layers before it; the bits stay the same. Wants
-  /// one watch() a step, fp32, and memory for messages until the end of the step (kfac/early_reduction.h).
+  /// one watch() a step, and memory for messages until the end of the step (kfac/early_reduction.h).
   bool overlap_factors = false;
 
   /// What the optimizer will use: κ bounds lr times the step. ≥ 0.

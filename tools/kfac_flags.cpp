@@ -36,7 +36,7 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
       ->capture_default_str();
   kfac::KfacOptions& k = train.kfac;
   command.add_flag("--overlap-factors", k.overlap_factors,
-                   "Send a layer's factors while backward goes on: fp32, and memory for messages until the step's end");
+                   "Send a layer's factors while backward goes on; takes memory for messages until the step's end");
   command.add_option("--kfac-method", method, "eigen, pi or plain: how curvature is inverted")->capture_default_str();
   command.add_option("--convention", convention, "fisher, kaisa or dp_kfac: how statistics are scaled")
       ->capture_default_str();

@@ -99,7 +99,12 @@ TEST(FactorTrafficTest, IsWhatARankReceivesToTheByte) {
   all.push_back(
       {.strategy = Strategy::comm_opt, .factor_dtype = FactorDtype::bf16, .factor_interval = 2, .inverse_interval = 2});
   for (auto strategy : {Strategy::hybrid, Strategy::owner_reduce})
-    all.push_back({.strategy = strategy, .overlap_factors = true, .factor_interval = 2, .inverse_interval = 2});
+    for (auto dtype : {FactorDtype::fp32, FactorDtype::bf16})
+      all.push_back({.strategy = strategy,
+                     .factor_dtype = dtype,
+                     .overlap_factors = true,
+                     .factor_interval = 2,
+                     .inverse_interval = 2});
   for (auto strategy : {Strategy::comm_opt, Strategy::owner_reduce})
     for (auto method : {Method::eigen, Method::pi}) {
       all.push_back(options_for(strategy, 1, ConvFactors::block));

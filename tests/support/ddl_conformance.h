@@ -186,6 +186,34 @@ TYPED_TEST_P(CommunicatorConformance, AllgatherKeepsRankOrder) {
   });
 }
 
+TYPED_TEST_P(CommunicatorConformance, PendingAllgathersKeepTheirOrderWhileOthersRun) {
+  this->on_every_shape([](Communicator& comm) {
+    const auto blob_of = [](int rank, int64_t round) { return std::vector<int64_t>(3, 100 * round + rank); };
+    std::vector<std::vector<int64_t>> own, all;
+    for (int64_t round = 0; round < 3; ++round) {
+      own.push_back(blob_of(comm.rank(), round));
+      all.emplace_back(3 * comm.size());
+    }
+    std::vector<PendingAllgather> pending;
+    for (size_t round = 0; round < 3; ++round) {
+      pending.emplace_back(comm, std::as_bytes(std::span(own[round])), std::as_writable_bytes(std::span(all[round])));
+      int64_t number = comm.rank() == 0 ? 7 : 0;
+      broadcast(comm, std::as_writable_bytes(std::span(&number, 1)), 0);
+      EXPECT_EQ(number, 7);
+    }
+    while (!pending[2].arrived()) {
+    }
+    for (size_t round = 0; round < 3; ++round) {
+      pending[round].wait();
+      EXPECT_TRUE(pending[round].arrived());
+      for (int rank = 0; rank < comm.size(); ++rank)
+        EXPECT_EQ(std::vector<int64_t>(&all[round][3 * rank], &all[round][3 * rank] + 3), blob_of(rank, round));
+    }
+    std::vector<std::byte> few(1);
+    EXPECT_THROW(PendingAllgather(comm, std::as_bytes(std::span(own[0])), few), BadRequest);
+  });
+}
+
 TYPED_TEST_P(CommunicatorConformance, LocalRanksCountTheRanksOfAHost) {
   this->on_every_shape([](Communicator& comm) {
     const Plan plan(comm.hosts());
@@ -199,6 +227,7 @@ TYPED_TEST_P(CommunicatorConformance, LocalRanksCountTheRanksOfAHost) {
 REGISTER_TYPED_TEST_SUITE_P(CommunicatorConformance, SumsAnyCountOnAnyShape, SumsInManyChunks, ChunksDoNotChangeTheBits,
                             AverageDividesOnceAtTheEnd, BorrowedScratchThatIsTooSmallIsRefused,
                             BroadcastReachesTheMembersAndNobodyElse, BroadcastOfManyPiecesAndOfNothing,
-                            BroadcastRefusesABadListOfMembers, AllgatherKeepsRankOrder, LocalRanksCountTheRanksOfAHost);
+                            BroadcastRefusesABadListOfMembers, AllgatherKeepsRankOrder,
+                            PendingAllgathersKeepTheirOrderWhileOthersRun, LocalRanksCountTheRanksOfAHost);
 
 }  // namespace spillway::ddl::testing
