@@ -1,0 +1,71 @@
+"""Training with K-FAC."""
+from cli import OTHERS, SMALL, Case, main, run
+
+
+class WithKfac(Case):
+    def test_kfac_under_a_budget_gives_the_same_weights(self):
+        options = [*SMALL, "--kfac"]
+        free = self.result(*options)
+        tight = self.result(*options, "--budget", str(free["floor_bytes"]))
+        self.assertEqual(tight["weights_sha256"], free["weights_sha256"])
+        self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
+        self.assertEqual(tight["kfac"]["factor_updates"], 3)
+        self.assertGreater(tight["kfac"]["layers"], 10)
+
+    def test_methods_conventions_and_decays_of_kfac_change_the_result(self):
+        options = [*OTHERS["mlp"], "--kfac", "--cases", "10", "--steps", "8"]  # two steps an epoch
+        seen = {self.result(*options, *more)["losses"][-1]
+                for more in ([], ["--kfac-method", "pi"], ["--kfac-method", "plain", "--damping", "0.01"],
+                             ["--convention", "kaisa"], ["--convention", "dp_kfac", "--damping", "0.01"],
+                             ["--damping-decay", "0.01@1"], ["--burn-in", "0", "--interval-decay", "3@1"],
+                             ["--burn-in", "0"], ["--factor-decay", "0.5"])}
+        self.assertEqual(len(seen), 9)
+        held = self.result(*options, "--precompute-outer")
+        divided = self.result(*options)
+        self.assertAlmostEqual(held["losses"][-1], divided["losses"][-1], places=4)
+        self.assertGreater(held["kfac"]["state_bytes"], divided["kfac"]["state_bytes"])
+
+    def test_forms_and_storage_of_kfac_state_change_its_bytes_and_the_result(self):
+        def result(*options):
+            return self.result(*SMALL, "--kfac", *options)
+
+        usual = result("--conv-factors", "full")
+        blocks = result("--conv-factors", "block", "--max-factor-dim", "60")
+        self.assertGreater(blocks["kfac"]["block_layers"], 0)
+        self.assertLess(blocks["kfac"]["state_bytes"], usual["kfac"]["state_bytes"])
+        small = [result("--conv-factors", "full", "--kfac-storage", storage) for storage in ("bf16", "fp16")]
+        for one in small:
+            self.assertLess(one["kfac"]["state_bytes"], 0.55 * usual["kfac"]["state_bytes"])
+        self.assertEqual(len({r["weights_sha256"] for r in (usual, blocks, *small)}), 4)
+        paged = result("--conv-factors", "full", "--kfac-storage", "bf16", "--budget", "80%")
+        self.assertEqual(paged["weights_sha256"], small[0]["weights_sha256"])
+        mlp = [*OTHERS["mlp"], "--steps", "2", "--kfac"]
+        self.assertEqual(self.result(*mlp, "--max-linear-dim", "32")["kfac"]["layers"], 1, "the bias' column is the 33rd")
+        whole = self.result(*mlp, "--max-linear-dim", "32", "--block-linear")["kfac"]
+        self.assertEqual((whole["layers"], whole["block_layers"]), (2, 1))
+        self.refused(2, "fp64", "fp32, bf16, fp16", args=["train", *SMALL, "--kfac", "--kfac-storage", "fp64"])
+        self.refused(2, "warm_start", "bf16",
+                     args=["train", *SMALL, "--kfac", "--kfac-storage", "bf16", "--warm-start", "0.001"])
+
+    def test_a_model_says_what_kfac_starts_from(self):
+        first = self.result(*SMALL, "--kfac")
+        self.assertEqual(first["lr"], 1)
+        self.assertGreaterEqual(first["kfac"]["left_alone"], 3, "the heads")
+        said = run("train", *SMALL, "--kfac", "--steps", "1")
+        self.assertEqual((said.stdout + said.stderr).count("3 × skipped by name (head"), 1)
+        same = self.result(*SMALL, "--kfac", "--lr", "1", "--kfac-skip", "^head", "--kl-clip", "1e-5", "--kl-clip-steps", "10")
+        self.assertEqual(same["weights_sha256"], first["weights_sha256"])
+        every = self.result(*SMALL, "--kfac", "--kfac-skip", "none")
+        self.assertEqual(every["kfac"]["layers"], first["kfac"]["layers"] + 3)
+        fewer = self.result(*SMALL, "--kfac", "--kfac-skip", "^head|^down0")
+        self.assertLess(fewer["kfac"]["layers"], first["kfac"]["layers"])
+        self.assertEqual(self.result(*OTHERS["mlp"], "--steps", "1", "--kfac")["lr"], 0.1)
+        curves = [*OTHERS["autoencoder"], "--steps", "4", "--kfac", "--deterministic"]
+        said = self.result(*curves, "--kl-clip", "1e-3", "--kl-clip-steps", "inf", "--kfac-skip", "none", "--lr", "0.1")
+        self.assertEqual(said["weights_sha256"], self.result(*curves)["weights_sha256"])
+        self.assertNotEqual(said["weights_sha256"], self.result(*curves, "--kl-clip-steps", "2")["weights_sha256"])
+        self.refused(2, "skip", "'['", args=["train", *SMALL, "--kfac", "--kfac-skip", "["])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Training on several ranks under mpirun."""
+import json
+import os
+import pathlib
+import re
+import signal
+import struct
+import subprocess
+import time
+import unittest
+
+from cli import MPI, MPIRUN, OTHERS, PROGRAM, SMALL, Case, main, run
+
+
+@unittest.skipIf(MPIRUN is None, "built without MPI")
+class Ranks(Case):
+    def test_two_ranks_agree_and_grad_worker_frac_changes_no_bit(self):
+        options = [*SMALL, "--kfac"]
+        whole = self.result(*options, "--grad-worker-frac", "1", ranks=2)
+        half = self.result(*options, "--grad-worker-frac", "0.5", ranks=2)
+        tight = self.result(*options, "--budget", "90%", ranks=2)
+        for other in (half, tight):
+            self.assertEqual(other["losses"], whole["losses"])
+            self.assertEqual(other["weights_sha256"], whole["weights_sha256"])
+        self.assertEqual(whole["world_size"], 2)
+        self.assertLess(half["kfac"]["state_bytes"], whole["kfac"]["state_bytes"])
+        self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
+        self.assertIn("f=", tight["kfac"]["reason"])
+        self.assertGreater(whole["allreduce"]["bytes_per_step"], 0)
+
+    def test_the_floor_of_two_ranks_with_kfac_is_exact(self):
+        mlp = ["--model", "mlp", "--data", "synthetic:64", "--hidden", "300", "--steps", "3", "--batch", "1", "--kfac"]
+        for more in ([], ["--overlap-factors"], ["--overlap-factors", "--factor-dtype", "fp16"],
+                     ["--grad-worker-frac", "1"], ["--kfac-strategy", "auto"]):
+            refused = run("train", *mlp, *more, "--budget", "1KiB", ranks=2)
+            floor = int(re.search(r"smallest feasible budget is (\d+) bytes", refused.stderr).group(1))
+            self.assertEqual(self.result(*mlp, *more, "--budget", str(floor), ranks=2)["budget_bytes"], floor)
+            refused = run("train", *mlp, *more, "--budget", str(floor - 4096), ranks=2)
+            self.assertIn(f"smallest feasible budget is {floor} bytes", refused.stderr)
+
+    def test_two_ranks_agree_under_every_exact_strategy_and_not_with_dp(self):
+        def result(*options):
+            return self.result(*SMALL, "--kfac", *options, ranks=2)
+
+        whole = result("--kfac-strategy", "comm_opt")
+        owner = result("--kfac-strategy", "owner_reduce", "--grad-worker-frac", "0.5", "--placement", "round-robin")
+        chosen = result("--kfac-strategy", "auto", "--placement", "measured")
+        for other in (owner, chosen):
+            self.assertEqual(other["weights_sha256"], whole["weights_sha256"])
+        early = result("--overlap-factors", "--budget", "90%")
+        self.assertEqual(early["weights_sha256"], whole["weights_sha256"])
+        self.assertLessEqual(early["peak_bytes"], early["budget_bytes"])
+        self.assertGreater(early["unconstrained_peak_bytes"], whole["peak_bytes"], "messages are counted")
+        self.assertLess(owner["kfac"]["state_bytes"], whole["kfac"]["state_bytes"])
+        self.assertIn(chosen["kfac"]["strategy"], ("comm_opt", "hybrid", "owner_reduce"))
+        self.assertIn("f=", chosen["kfac"]["reason"])
+        self.assertNotEqual(result("--kfac-strategy", "dp")["weights_sha256"], whole["weights_sha256"])
+        rounded = result("--factor-dtype", "bf16")
+        self.assertNotEqual(rounded["weights_sha256"], whole["weights_sha256"])
+        early = result("--factor-dtype", "bf16", "--overlap-factors", "--budget", "90%")
+        self.assertEqual(early["weights_sha256"], rounded["weights_sha256"])
+
+    def test_ranks_resume_together_where_factors_are_on_their_owner_alone(self):
+        options = [*OTHERS["bert-base"], "--deterministic", "--kfac", "--kfac-strategy", "owner_reduce",
+                   "--grad-worker-frac", "0.5", "--factor-interval", "3", "--inverse-interval", "3"]
+        folder = self.folder / "checkpoints"
+        whole = self.result(*options, "--steps", "4", ranks=2)
+        self.result(*options, "--steps", "2", "--checkpoint", folder, ranks=2)
+        second = self.result(*options, "--steps", "4", "--checkpoint", folder, "--resume", ranks=2)
+        self.assertEqual(second["weights_sha256"], whole["weights_sha256"])
+
+    def test_running_statistics_are_those_of_all_ranks(self):
+        def running_mean(ranks, batch):
+            folder = self.folder / f"checkpoints{ranks}"
+            self.result(*OTHERS["resnet50"], "--steps", "1", "--batch", batch, "--checkpoint", folder, ranks=ranks)
+            data = (folder / "checkpoint.safetensors").read_bytes()
+            length = struct.unpack("<Q", data[:8])[0]
+            begin, end = json.loads(data[8:8 + length])["bn1.running_mean"]["data_offsets"]
+            return struct.unpack(f"<{(end - begin) // 4}f", data[8 + length + begin:8 + length + end])
+
+        # The first layer's mean over four images is the mean of two means over two.
+        for one, two in zip(running_mean(1, 4), running_mean(2, 2), strict=True):
+            self.assertAlmostEqual(one, two, 6)
+
+    def test_ranks_resume_together_with_kfac_and_their_own_dropout(self):
+        folder = self.folder / "checkpoints"
+        options = [*OTHERS["bert-base"], "--deterministic", "--kfac", "--grad-worker-frac", "0.5", "--burn-in", "1",
+                   "--factor-interval", "2", "--inverse-interval", "4", "--accumulate", "2"]
+        whole = self.result(*options, "--steps", "5", ranks=2)
+        first = self.result(*options, "--steps", "2", "--checkpoint", folder, ranks=2)
+        second = self.result(*options, "--steps", "5", "--checkpoint", folder, "--resume", ranks=2)
+        self.assertEqual(first["losses"] + second["losses"], whole["losses"])
+        self.assertEqual(second["weights_sha256"], whole["weights_sha256"])
+        self.refused(2, "ranks 2", "has 1", args=["train", *options, "--grad-worker-frac", "1", "--steps", "5",
+                                                  "--checkpoint", folder, "--resume"])
+
+    def test_more_ranks_than_training_cases_are_refused(self):
+        done = run("train", "--data", self.phantoms(cases=3), "--filters", "4", "--steps", "1", ranks=3)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("3 ranks", done.stderr)
+
+    def test_a_killed_rank_ends_the_others_with_a_communication_error(self):
+        options = ["train", *SMALL[:-3], "--steps", "100000", "--comm-timeout", "4"]
+        process = subprocess.Popen([*MPI, "--enable-recovery", "-np", "2", PROGRAM, *options], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            while "step 10/" not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+            ranks = [int(c) for c in children
+                     if b"OMPI_COMM_WORLD_RANK=1" in pathlib.Path(f"/proc/{c}/environ").read_bytes().split(b"\0")]
+            self.assertEqual(len(ranks), 1)
+            start = time.monotonic()
+            os.kill(ranks[0], signal.SIGKILL)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        self.assertLess(time.monotonic() - start, 30)
+        self.assertRegex(errors, r"spillway: .*rank 1")
+
+
+if __name__ == "__main__":
+    main()
