@@ -36,6 +36,9 @@ struct Options {
 };
 
 constexpr const char* kObserver = "observer";
+constexpr const char* kUnlimited = "none";
+/// Without a budget either, and every operator whole.
+constexpr const char* kUnsplit = "unsplit";
 
 /// A step without a budget, in a process whose memory goes with it.
 int serve_observation(const RunContext& context) {
@@ -97,7 +100,8 @@ struct Variant {
 };
 
 std::vector<std::string> worker_arguments(const Options& options, const std::string& variant) {
-  const TrainOptions& t = options.flags.options;
+  TrainOptions t = options.flags.options;
+  if (variant == kUnsplit) t.split_bytes = kUnlimitedBytes;
   std::vector<std::string> arguments{"spillway", "bench", "paging", "--worker", variant};
   const std::vector<std::string> model = model_arguments(t);
   arguments.insert(arguments.end(), model.begin(), model.end());
@@ -147,6 +151,19 @@ json report_peers(const std::vector<Variant>& variants) {
   return rows;
 }
 
+/// What splitting costs, where there is room for every operator whole.
+json report_splitting(const TrainOptions& options, const Variant& split, const std::vector<Variant>& variants) {
+  const auto whole =
+      std::find_if(variants.begin(), variants.end(), [](const Variant& v) { return v.name == kUnsplit; });
+  if (whole == variants.end()) return nullptr;
+  std::vector<double> ratios;
+  for (size_t i = 0; i < split.seconds.size(); ++i) ratios.push_back(split.seconds[i] / whole->seconds[i]);
+  const double seconds = median(whole->seconds), ratio = median(ratios);
+  std::printf("splitting operators above %s: %+.1f %% of a step, the median of %zu rounds (whole %.3f s)\n",
+              format_bytes(options.split_bytes).c_str(), 100 * (ratio - 1), ratios.size(), seconds);
+  return {{"step_seconds", seconds}, {"peak_bytes", whole->last["peak_bytes"]}, {"split_to_unsplit", ratio}};
+}
+
 json report(const TrainOptions& options, const Observation& observed, const std::vector<Variant>& variants,
             const std::vector<double>& infeasible) {
   const Variant& stock = variants[0];
@@ -156,7 +173,7 @@ json report(const TrainOptions& options, const Observation& observed, const std:
               "/unlimited", "/bound", "predicted", "exposed", "replays", "bit-equal");
   const json peers = report_peers(variants);
   for (const Variant& v : variants) {
-    if (is_stock(v.name)) continue;
+    if (is_stock(v.name) || v.name == kUnsplit) continue;
     const bool equal = v.losses == unlimited.losses && v.last["sha256"] == unlimited.last["sha256"];
     const double step = median(v.seconds);
     const bool limited = v.budget_bytes != kUnlimitedBytes;
@@ -188,6 +205,7 @@ json report(const TrainOptions& options, const Observation& observed, const std:
                 format_bytes(observed.floor_bytes).c_str(), observed.floor_operator.c_str());
     rows.push_back({{"budget_percent", percent}, {"budget_bytes", bytes}, {"feasible", false}});
   }
+  const json unsplit = report_splitting(options, unlimited, variants);
   return {{"model", options.model},
           {"edge", nullptr},
           {"stock_step_seconds", median(stock.seconds)},
@@ -197,6 +215,7 @@ json report(const TrainOptions& options, const Observation& observed, const std:
           {"device", options.device},
           {"engine", options.engine},
           {"peers", peers},
+          {"unsplit", unsplit},
           {"rows", rows}};
 }
 
@@ -211,13 +230,17 @@ int bench_paging(Options& options) {
   if (is_stock(options.worker)) return serve_stock(context, options.worker);
   if (options.worker == kObserver) return serve_observation(context);
   if (!options.worker.empty())
-    return serve_budget(context, options.worker == "none" ? kUnlimitedBytes : std::stoll(options.worker));
+    return serve_budget(context, options.worker == kUnlimited || options.worker == kUnsplit
+                                     ? kUnlimitedBytes
+                                     : std::stoll(options.worker));
 
   const Observation observed = observation_of(Worker("observer", worker_arguments(options, kObserver)).finish());
   train_options.host_budget = in_bytes(train_options.host_budget, observed);
   std::vector<Variant> variants;
   variants.push_back({.name = std::string(kStock)});
-  variants.push_back({.name = "none"});
+  variants.push_back({.name = kUnlimited});
+  if (train_options.split_bytes != kUnlimitedBytes && !train_options.may_exceed_budget())
+    variants.push_back({.name = kUnsplit});
   for (std::string_view peer : {kSavedOnHost, kRecomputed})
     if (options.peers && can_train(train_options, peer)) variants.push_back({.name = std::string(peer)});
   std::vector<double> infeasible;
