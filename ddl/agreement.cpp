@@ -47,8 +47,14 @@ void disseminate(Communicator& comm, Ballot& ballot, int size, int position, aut
 }  // namespace
 
 std::string describe(const Call& call) {
-  static constexpr std::array kNames{"barrier",         "allgather",           "broadcast",
-                                     "allreduce (sum)", "allreduce (average)", "reduce"};
+  static constexpr std::array kNames{"barrier",
+                                     "allgather",
+                                     "broadcast",
+                                     "allreduce (sum)",
+                                     "allreduce (average)",
+                                     "allreduce (maximum)",
+                                     "allreduce (minimum)",
+                                     "reduce"};
   const auto index = static_cast<size_t>(call.operation);
   std::string text = str(index < kNames.size() ? kNames[index] : "an unknown operation", " of ", call.count);
   if (call.root >= 0) text += str(" from rank ", call.root);

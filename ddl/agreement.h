@@ -8,7 +8,16 @@
 
 namespace spillway::ddl {
 
-enum class Operation : int32_t { barrier, allgather, broadcast, allreduce_sum, allreduce_average, reduce };
+enum class Operation : int32_t {
+  barrier,
+  allgather,
+  broadcast,
+  allreduce_sum,
+  allreduce_average,
+  allreduce_maximum,
+  allreduce_minimum,
+  reduce
+};
 
 /// What a rank is about to do, as compared with its peers.
 struct Call {

@@ -1,17 +1,33 @@
 #include "ddl/allreduce.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 
 #include "core/error.h"
 #include "ddl/agreement.h"
-#include "ddl/ordered_sum.h"
+#include "ddl/arithmetic.h"
 
 namespace spillway::ddl {
 namespace {
 
-template <class T>
-std::span<T> slice(std::span<T> vector, Range range) {
-  return vector.subspan(range.begin, range.size());
+constexpr int64_t kAlignment = 64;
+/// Chunks with scratch at once, however many rounds a plan has.
+constexpr int kMostLanes = 4;
+constexpr size_t kMostPrograms = 256;
+
+int64_t aligned(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+int64_t quotient_up(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+Operation operation_of(Reduction reduction) {
+  static constexpr std::array kOperations{Operation::allreduce_sum, Operation::allreduce_average,
+                                          Operation::allreduce_maximum, Operation::allreduce_minimum};
+  return kOperations[static_cast<size_t>(reduction)];
 }
 
 }  // namespace
@@ -20,196 +36,165 @@ void AllreduceOptions::validate() const {
   if (chunk_bytes < 1024 || chunk_bytes > int64_t{1} << 30) {
     throw BadRequest(str("[ddl] chunk_bytes is ", chunk_bytes, "; allowed: 1024 (1 KiB) to 1073741824 (1 GiB)"));
   }
+  for (const int64_t bytes : piece_bytes)
+    if (bytes < 1024) throw BadRequest(str("[ddl] piece_bytes is ", bytes, "; allowed: 1024 (1 KiB) and more"));
+}
+
+Allreduce::Allreduce(Communicator& comm, Plan plan, AllreduceOptions options)
+    : comm_(comm), options_((options.validate(), options)), plan_(std::move(plan)) {
+  if (plan_.size() != comm_.size())
+    throw BadRequest(
+        str("[ddl] a plan for ", plan_.size(), " ranks; required: ", comm_.size(), ", as many as there are"));
 }
 
 Allreduce::Allreduce(Communicator& comm, AllreduceOptions options)
-    : comm_(comm),
-      options_((options.validate(), options)),
-      plan_(comm.hosts()),
-      host_(plan_.host_of(comm.rank())),
-      local_(plan_.local_rank_of(comm.rank())) {
-  const auto most = std::max<size_t>(plan_.ranks_of(host_).size(), plan_.host_count());
-  terms_.reserve(most);
-  for (Chunk& chunk : chunks_) {
-    chunk.requests.reserve(2 * (plan_.ranks_of(host_).size() + plan_.host_count() * plan_.block_count()));
-  }
+    : Allreduce(comm, Plan(comm.levels()), std::move(options)) {}
+
+const Program& Allreduce::program(int64_t count, Element element) {
+  const auto known = programs_.find({count, element});
+  if (known != programs_.end()) return known->second;
+  return programs_.emplace(std::pair(count, element), plan_.program(comm_.rank(), count, element)).first->second;
 }
 
-int64_t Allreduce::scratch_elements(int64_t count) const {
-  const auto chunk = static_cast<int64_t>(options_.chunk_bytes / sizeof(float));
-  return count <= chunk ? plan_.scratch_elements(count) : 2 * plan_.scratch_elements(chunk);
+Allreduce::Pipeline Allreduce::pipeline(int64_t count, Element element) {
+  Pipeline p;
+  p.chunk_elements = std::min(std::max<int64_t>(1, count), options_.chunk_bytes / element_bytes(element));
+  p.chunks = quotient_up(count, p.chunk_elements);
+  const Program& whole = program(p.chunk_elements, element);
+  p.rounds = static_cast<int>(whole.rounds.size());
+  p.stride = std::max(1, static_cast<int>(quotient_up(whole.collecting_rounds, kMostLanes)));
+  // A lane is free again once its chunk's contributions are collected.
+  p.lanes = static_cast<int>(
+      std::clamp<int64_t>(quotient_up(whole.collecting_rounds, p.stride), 1, std::max<int64_t>(1, p.chunks)));
+  const bool apart = partial_bytes(element) != element_bytes(element);
+  p.partial_bytes = apart ? aligned(p.chunk_elements * ddl::partial_bytes(element)) : 0;
+  int64_t scratch = whole.scratch_bytes;
+  if (const int64_t rest = count % p.chunk_elements; rest > 0)  // of uneven parts a shorter vector's may be longer
+    scratch = std::max(scratch, program(rest, element).scratch_bytes);
+  p.lane_bytes = p.partial_bytes + aligned(scratch);
+  return p;
 }
 
-void Allreduce::reduce(std::span<float> data, Reduction reduction, uint64_t signature) {
-  own_scratch_.resize(std::max<size_t>(own_scratch_.size(), scratch_elements(data.size())));
-  reduce(data, reduction, own_scratch_, signature);
+int64_t Allreduce::scratch_bytes(int64_t count, Element element) {
+  const Pipeline p = pipeline(count, element);
+  return p.lanes * p.lane_bytes;
 }
 
-void Allreduce::reduce(std::span<float> data, Reduction reduction, std::span<float> scratch, uint64_t signature) {
-  const auto count = static_cast<int64_t>(data.size());
-  if (static_cast<int64_t>(scratch.size()) < scratch_elements(count)) {
-    throw BadRequest(str("[ddl] allreduce of ", count, " elements with ", scratch.size(),
-                         " floats of scratch; required: ", scratch_elements(count)));
-  }
+void Allreduce::reduce(const Vector& vector, Reduction reduction, uint64_t signature) {
+  own_scratch_.resize(std::max<size_t>(own_scratch_.size(), scratch_bytes(vector.count(), vector.element)));
+  reduce(vector, reduction, own_scratch_, signature);
+}
+
+void Allreduce::reduce(const Vector& vector, Reduction reduction, std::span<std::byte> scratch, uint64_t signature) {
+  const int64_t count = vector.count();
+  if (vector.input.size() != vector.output.size())
+    throw BadRequest(
+        str("[ddl] allreduce of ", vector.input.size(), " bytes into ", vector.output.size(), "; required: as many"));
+  if (const int64_t needed = scratch_bytes(count, vector.element); static_cast<int64_t>(scratch.size()) < needed)
+    throw BadRequest(
+        str("[ddl] allreduce of ", count, " elements with ", scratch.size(), " bytes of scratch; required: ", needed));
   const auto start = std::chrono::steady_clock::now();
-  const bool average = reduction == Reduction::average;
-  signature = hash_in(hash_in(signature, plan_.hash()), options_.chunk_bytes);
-  agree(comm_, {average ? Operation::allreduce_average : Operation::allreduce_sum, -1, count, signature});
-  if (plan_.size() > 1) {
-    run_pipeline(data, average ? static_cast<float>(plan_.size()) : 1.0f, scratch);
-  }
+  for (const int64_t bytes : options_.piece_bytes) signature = hash_in(signature, static_cast<uint64_t>(bytes));
+  for (const uint64_t part : {plan_.hash(), static_cast<uint64_t>(options_.chunk_bytes),
+                              static_cast<uint64_t>(vector.element), static_cast<uint64_t>(reduction)})
+    signature = hash_in(signature, part);
+  agree(comm_, {operation_of(reduction), -1, count, signature});
+  run(vector, reduction, scratch.data());
   ++totals_.calls;
-  totals_.bytes += static_cast<int64_t>(data.size_bytes());
+  totals_.bytes += static_cast<int64_t>(vector.output.size());
   totals_.time += std::chrono::steady_clock::now() - start;
+  if (programs_.size() > kMostPrograms) programs_.clear();
 }
 
-// At time t chunk t-s takes step s, the oldest chunk first: the same order on every rank, so messages match.
-void Allreduce::run_pipeline(std::span<float> data, float divisor, std::span<float> scratch) {
-  const auto count = static_cast<int64_t>(data.size());
-  const auto size = static_cast<int64_t>(options_.chunk_bytes / sizeof(float));
-  const int64_t chunks = (count + size - 1) / size;
-  const int64_t lane = plan_.scratch_elements(std::min(count, size));
-  for (int64_t time = 0; time < chunks + steps() - 1; ++time) {
-    for (int step = steps() - 1; step >= 0; --step) {
-      const int64_t index = time - step;
-      if (index < 0 || index >= chunks) continue;
-      Chunk& chunk = chunks_[index % kMostSteps];
-      if (step == 0) {
-        chunk.data = slice(data, {index * size, std::min((index + 1) * size, count)});
-        // Scratch is free again after step 2, which chunk index-2 has just taken.
-        chunk.scratch = scratch.subspan(index % 2 * lane, lane);
-      }
-      advance(chunk, step, divisor);
+// At time t chunk c is in round t − c·stride, the oldest chunk first: the same order on every rank, so messages match.
+void Allreduce::run(const Vector& vector, Reduction reduction, std::byte* scratch) {
+  if (vector.count() == 0) return;
+  const Pipeline p = pipeline(vector.count(), vector.element);
+  const int in_flight = p.rounds / p.stride + 1;
+  if (static_cast<int>(chunks_.size()) < in_flight) chunks_.resize(static_cast<size_t>(in_flight));
+  const int64_t end = (p.chunks - 1) * p.stride + p.rounds;
+  for (int64_t time = 0; time <= end; ++time) {
+    const int64_t oldest = std::max<int64_t>(0, quotient_up(time - p.rounds, p.stride));
+    for (int64_t index = oldest; index < p.chunks && index * p.stride <= time; ++index) {
+      Chunk& chunk = chunks_[static_cast<size_t>(index % in_flight)];
+      const auto round = static_cast<int>(time - index * p.stride);
+      if (round == 0) open(chunk, vector, p, index, scratch);
+      enter(chunk, round, vector.element, reduction);
     }
   }
 }
 
-void Allreduce::advance(Chunk& chunk, int step, float divisor) {
-  struct Awaited {
-    std::string_view collective;
-    bool between_hosts;
-  };
-  static constexpr std::array<Awaited, kMostSteps - 1> kAwaited{
-      {{"reduce-scatter", false}, {"reduce-scatter", true}, {"all-gather", true}, {"all-gather", false}}};
-  const bool one_host = plan_.host_count() == 1;
-  const int stage = one_host && step == 2 ? 4 : step;
-  if (stage > 0) {
-    const auto [collective, between_hosts] = kAwaited[stage - 1];
-    const int level = between_hosts ? plan_.cross_level() : plan_.host_level();
-    comm_.wait(chunk.requests, {collective, level, plan_.levels(), stage});
+void Allreduce::open(Chunk& chunk, const Vector& vector, const Pipeline& p, int64_t index, std::byte* scratch) {
+  const int64_t begin = index * p.chunk_elements, count = std::min(p.chunk_elements, vector.count() - begin);
+  const int64_t offset = begin * element_bytes(vector.element);
+  std::byte* lane = scratch + index % p.lanes * p.lane_bytes;
+  chunk.program = &program(count, vector.element);
+  chunk.input = vector.input.data() + offset;
+  chunk.output = vector.output.data() + offset;
+  chunk.partial = p.partial_bytes > 0 ? lane : chunk.output;
+  chunk.scratch = lane + p.partial_bytes;
+}
+
+// Ends the round before, and begins this one.
+void Allreduce::enter(Chunk& chunk, int round, Element element, Reduction reduction) {
+  const Program& program = *chunk.program;
+  if (round > 0) {
+    const Round& last = program.rounds[static_cast<size_t>(round) - 1];
+    comm_.wait(chunk.requests,
+               {last.gather ? "all-gather" : "reduce-scatter", last.level, plan_.levels().count(), round});
+    sum(chunk, last, element, reduction);
   }
   chunk.requests.clear();
-  switch (stage) {
-    case 0:
-      return post_scatter_within_host(chunk);
-    case 1:
-      sum_within_host(chunk, one_host ? divisor : 1.0f);
-      return one_host ? post_gather_within_host(chunk) : post_scatter_between_hosts(chunk);
-    case 2:
-      sum_between_hosts(chunk, divisor);
-      return post_gather_between_hosts(chunk);
-    case 3:
-      return post_gather_within_host(chunk);
+  if (round == program.collecting_rounds) {
+    const bool alone = plan_.size() == 1;
+    for (const Range& range : program.finished)
+      if (alone && element_bytes(element) != partial_bytes(element))
+        std::memmove(chunk.output + range.begin * element_bytes(element),
+                     chunk.input + range.begin * element_bytes(element), range.size() * element_bytes(element));
+      else
+        finish(element, reduction, chunk.output + range.begin * element_bytes(element),
+               (alone ? chunk.input : chunk.partial) + range.begin * partial_bytes(element), range.size(),
+               plan_.size());
+  }
+  if (round < static_cast<int>(program.rounds.size())) post(chunk, program.rounds[static_cast<size_t>(round)], element);
+}
+
+void Allreduce::post(Chunk& chunk, const Round& round, Element element) {
+  const auto bytes_of = [&](const Transfer& t) { return t.partial ? partial_bytes(element) : element_bytes(element); };
+  const auto level = static_cast<size_t>(round.level) - 1;
+  const auto piece = static_cast<size_t>(level < options_.piece_bytes.size() ? options_.piece_bytes[level] : kWhole);
+  const Tag tag = round.gather ? Tag::gather : Tag::reduce;
+  const auto for_each_piece = [&](auto bytes, const auto& start) {
+    for (size_t begin = 0; begin < bytes.size(); begin += piece)
+      chunk.requests.push_back(start(bytes.subspan(begin, std::min(piece, bytes.size() - begin))));
+  };
+  for (const Transfer& t : round.receives) {
+    std::byte* to = t.place == Place::scratch ? chunk.scratch + t.offset : chunk.output + t.range.begin * bytes_of(t);
+    for_each_piece(std::span(to, static_cast<size_t>(t.range.size() * bytes_of(t))),
+                   [&](std::span<std::byte> bytes) { return comm_.receive(t.peer, tag, bytes); });
+  }
+  for (const Transfer& t : round.sends) {
+    const std::byte* from = t.place == Place::input     ? chunk.input
+                            : t.place == Place::partial ? chunk.partial
+                                                        : chunk.output;
+    from += t.range.begin * bytes_of(t);
+    for_each_piece(std::span(from, static_cast<size_t>(t.range.size() * bytes_of(t))),
+                   [&](std::span<const std::byte> bytes) { return comm_.send(t.peer, tag, bytes); });
   }
 }
 
-// Rank i of a host gets piece i of x_j from the other ranks j of the host …
-void Allreduce::post_scatter_within_host(Chunk& chunk) {
-  const std::vector<int>& ranks = plan_.ranks_of(host_);
-  const int width = static_cast<int>(ranks.size());
-  const auto count = static_cast<int64_t>(chunk.data.size());
-  const int64_t size = plan_.piece(host_, local_, count).size();
-  for (int step = 1; step < width; ++step) {
-    const int from = (local_ - step + width) % width;
-    const int to = (local_ + step) % width;
-    receive(chunk, ranks[from], Tag::reduce, chunk.scratch.subspan((step - 1) * size, size));
-    send(chunk, ranks[to], Tag::reduce, plan_.piece(host_, to, count));
-  }
-}
-
-// … and computes y = Σ_j x_j there.
-void Allreduce::sum_within_host(Chunk& chunk, float divisor) {
-  const int width = static_cast<int>(plan_.ranks_of(host_).size());
-  if (width == 1) return;
-  const auto own = slice(chunk.data, plan_.piece(host_, local_, static_cast<int64_t>(chunk.data.size())));
-  terms_.assign(width, own.data());
-  for (int step = 1; step < width; ++step) {
-    terms_[(local_ - step + width) % width] = chunk.scratch.data() + (step - 1) * own.size();
-  }
-  ordered_sum(own.data(), terms_, static_cast<int64_t>(own.size()), divisor);
-}
-
-// In each block of its piece a rank gets the part that its host is home to from the other hosts h …
-void Allreduce::post_scatter_between_hosts(Chunk& chunk) {
-  const auto count = static_cast<int64_t>(chunk.data.size());
-  const int hosts = plan_.host_count();
-  const Range blocks = plan_.blocks_of(host_, local_);
-  int64_t used = 0;
-  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-    const int64_t home_size = plan_.part(block, host_, count).size();
-    for (int step = 1; step < hosts; ++step) {
-      const int from = (host_ - step + hosts) % hosts;
-      const int to = (host_ + step) % hosts;
-      receive(chunk, plan_.in_charge(from, block), Tag::reduce, chunk.scratch.subspan(used, home_size));
-      send(chunk, plan_.in_charge(to, block), Tag::reduce, plan_.part(block, to, count));
-      used += home_size;
+void Allreduce::sum(const Chunk& chunk, const Round& round, Element element, Reduction reduction) {
+  for (const Combination& combination : round.sums) {
+    terms_.clear();
+    const int64_t begin = combination.range.begin;
+    for (const auto& source : combination.sources) {
+      const std::byte* data = source.place == Place::scratch ? chunk.scratch + source.offset
+                              : source.place == Place::input ? chunk.input + begin * element_bytes(element)
+                                                             : chunk.partial + begin * partial_bytes(element);
+      terms_.push_back({data, source.partial});
     }
+    combine(element, reduction, chunk.partial + begin * partial_bytes(element), terms_, combination.range.size());
   }
-}
-
-// … and computes z = Σ_h y_h there, divided once.
-void Allreduce::sum_between_hosts(Chunk& chunk, float divisor) {
-  const auto count = static_cast<int64_t>(chunk.data.size());
-  const int hosts = plan_.host_count();
-  const Range blocks = plan_.blocks_of(host_, local_);
-  const float* incoming = chunk.scratch.data();
-  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-    const auto home = slice(chunk.data, plan_.part(block, host_, count));
-    terms_.assign(hosts, home.data());
-    for (int step = 1; step < hosts; ++step) {
-      terms_[(host_ - step + hosts) % hosts] = incoming;
-      incoming += home.size();
-    }
-    ordered_sum(home.data(), terms_, static_cast<int64_t>(home.size()), divisor);
-  }
-}
-
-// Every host gets z back from the parts' homes.
-void Allreduce::post_gather_between_hosts(Chunk& chunk) {
-  const auto count = static_cast<int64_t>(chunk.data.size());
-  const int hosts = plan_.host_count();
-  const Range blocks = plan_.blocks_of(host_, local_);
-  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-    for (int step = 1; step < hosts; ++step) {
-      const int from = (host_ - step + hosts) % hosts;
-      const int to = (host_ + step) % hosts;
-      receive(chunk, plan_.in_charge(from, block), Tag::gather, slice(chunk.data, plan_.part(block, from, count)));
-      send(chunk, plan_.in_charge(to, block), Tag::gather, plan_.part(block, host_, count));
-    }
-  }
-}
-
-// Every rank gets the other pieces from the ranks of its host.
-void Allreduce::post_gather_within_host(Chunk& chunk) {
-  const std::vector<int>& ranks = plan_.ranks_of(host_);
-  const int width = static_cast<int>(ranks.size());
-  const auto count = static_cast<int64_t>(chunk.data.size());
-  for (int step = 1; step < width; ++step) {
-    const int from = (local_ - step + width) % width;
-    receive(chunk, ranks[from], Tag::gather, slice(chunk.data, plan_.piece(host_, from, count)));
-    send(chunk, ranks[(local_ + step) % width], Tag::gather, plan_.piece(host_, local_, count));
-  }
-}
-
-// Both ends of an empty message know that it is empty, and leave it out.
-void Allreduce::send(Chunk& chunk, int peer, Tag tag, Range range) {
-  if (range.size() == 0) return;
-  chunk.requests.push_back(comm_.send(peer, tag, std::as_bytes(slice(chunk.data, range))));
-}
-
-void Allreduce::receive(Chunk& chunk, int peer, Tag tag, std::span<float> floats) {
-  if (floats.empty()) return;
-  chunk.requests.push_back(comm_.receive(peer, tag, std::as_writable_bytes(floats)));
 }
 
 }  // namespace spillway::ddl

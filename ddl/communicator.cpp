@@ -61,15 +61,20 @@ void CommOptions::validate(int world_size) const {
   if (deadline < milliseconds(1) || deadline > std::chrono::hours(24)) {
     throw BadRequest(str("[ddl] deadline is ", deadline.count(), " ms; allowed: 1 ms to 86400000 ms (1 day)"));
   }
-  if (!hosts.empty() && static_cast<int>(hosts.size()) != world_size) {
-    throw BadRequest(str("[ddl] hosts are declared for ", hosts.size(), " ranks, but ", world_size, " are running"));
+  for (const auto& groups : levels) {
+    if (static_cast<int>(groups.size()) != world_size)
+      throw BadRequest(
+          str("[ddl] levels are declared for ", groups.size(), " ranks, but ", world_size, " are running"));
   }
 }
 
 Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options)
-    : transport_(std::move(transport)), options_(std::move(options)), rank_(transport_->rank()) {
-  options_.validate(static_cast<int>(transport_->hosts().size()));
-  hosts_ = ordinals(options_.hosts.empty() ? transport_->hosts() : options_.hosts);
+    : transport_(std::move(transport)),
+      options_((options.validate(static_cast<int>(transport_->hosts().size())), std::move(options))),
+      rank_(transport_->rank()),
+      hosts_(ordinals(options_.levels.empty() ? transport_->hosts() : options_.levels.front())),
+      levels_(static_cast<int>(hosts_.size()),
+              options_.levels.empty() ? std::vector<std::vector<int>>{hosts_} : options_.levels) {
   notice_out_ = std::make_unique<Notice>();
   notices_in_.resize(size());
   notice_requests_.resize(size());

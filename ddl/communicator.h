@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ddl/levels.h"
 #include "ddl/transport.h"
 
 namespace spillway::ddl {
@@ -26,9 +27,9 @@ struct CommOptions {
   /// longest time by which ranks are apart when they meet (a slow step, a checkpoint). A survivor spends up to 2 s more
   /// on finding out who else is alive.
   std::chrono::milliseconds deadline{60'000};
-  /// The host of each rank, as declared (`4+2`: 0 0 0 0 1 1); empty: as the transport discovered. Any labels; the same
-  /// on every rank.
-  std::vector<int> hosts = {};
+  /// Which ranks are near each other, level by level, as Levels takes it: levels[0] says which share a host. Empty: the
+  /// hosts that the transport discovered. The same on every rank.
+  std::vector<std::vector<int>> levels = {};
 
   /// Throws BadRequest naming the field, its value and the allowed range.
   void validate(int world_size) const;
@@ -55,6 +56,7 @@ class Communicator {
   int size() const noexcept { return static_cast<int>(hosts_.size()); }
   /// The host of each rank, counted from 0 in order of first appearance.
   const std::vector<int>& hosts() const noexcept { return hosts_; }
+  const Levels& levels() const noexcept { return levels_; }
   /// This rank's place among the ranks of its host, in rank order, and their number.
   int local_rank() const;
   int local_size() const;
@@ -95,6 +97,7 @@ class Communicator {
   const CommOptions options_;
   const int rank_;
   std::vector<int> hosts_;
+  Levels levels_;
   int64_t sequence_ = 0;
   std::string death_;
   std::unique_ptr<Notice> notice_out_;

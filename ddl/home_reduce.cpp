@@ -1,13 +1,11 @@
 #include "ddl/home_reduce.h"
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
-
 #include <algorithm>
 #include <array>
 
 #include "core/error.h"
 #include "ddl/agreement.h"
+#include "ddl/arithmetic.h"
 
 namespace spillway::ddl {
 namespace {
@@ -15,7 +13,7 @@ namespace {
 constexpr int64_t kChunkBytes = int64_t{1} << 20;
 constexpr int64_t kLeastChunkBytes = int64_t{1} << 16;
 constexpr int64_t kMostScratchBytes = int64_t{8} << 20;
-/// Few enough to stay in the first-level cache beside one block of a term.
+/// Elements whose results stay in the first-level cache beside one block of a term.
 constexpr int64_t kBlock = 1024;
 
 int peer_of(const Communicator& comm, int step) {
@@ -55,58 +53,70 @@ void post_gather(const Cut& cut, Tag tag, std::vector<Request>& requests) {
   }
 }
 
-// y = Σ_r x_r host by host, then z = Σ_h y_h: Allreduce's order.
-template <class T>
-void add_up(const std::vector<int>& hosts, T* own, const std::vector<const T*>& terms, int64_t count, float divisor) {
-  const int host_count = *std::max_element(hosts.begin(), hosts.end()) + 1;
-  std::array<float, kBlock> total;
-  std::array<float, kBlock> of_host;
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    const int64_t size = std::min(kBlock, count - begin);
-    for (int host = 0; host < host_count; ++host) {
-      bool first = true;
-      for (size_t rank = 0; rank < terms.size(); ++rank) {
-        if (hosts[rank] != host) continue;
-        const T* term = terms[rank] + begin;
-        for (int64_t k = 0; k < size; ++k)
-          of_host[k] = first ? static_cast<float>(term[k]) : of_host[k] + static_cast<float>(term[k]);
-        first = false;
-      }
-      for (int64_t k = 0; k < size; ++k) total[k] = host == 0 ? of_host[k] : total[k] + of_host[k];
-    }
-    for (int64_t k = 0; k < size; ++k) own[begin + k] = static_cast<T>(total[k] / divisor);
-  }
-}
+/// How a vector's elements are reduced.
+struct Kind {
+  Element element;
+  Reduction reduction;
+};
 
-template <class T>
-void sum_at_home(const Cut& cut, float divisor) {
-  const auto* incoming = reinterpret_cast<const T*>(cut.scratch.data());
-  std::vector<const T*> terms(static_cast<size_t>(cut.comm.size()));
+/// Adds up all ranks' versions of some elements, as an Allreduce does whose plan keeps the order.
+class TreeSum {
+ public:
+  TreeSum(const Levels& levels, Kind kind)
+      : levels_(levels), kind_(kind), sums_(static_cast<size_t>(levels.count()) + 1) {}
+
+  void add_up(std::byte* own, const std::vector<const std::byte*>& versions, int64_t count) {
+    if (versions.size() == 1) return;
+    const int64_t bytes = element_bytes(kind_.element);
+    for (int64_t begin = 0; begin < count; begin += kBlock) {
+      const int64_t size = std::min(kBlock, count - begin);
+      const Term all = sum_of(levels_.count(), 0, versions, begin * bytes, size);
+      finish(kind_.element, kind_.reduction, own + begin * bytes, all.data, size, levels_.size());
+    }
+  }
+
+ private:
+  struct Sum {
+    alignas(8) std::array<std::byte, 8 * kBlock> values;
+  };
+
+  /// Of a group's ranks, which lies in sums_[level] until the next one of the level is taken.
+  Term sum_of(int level, int group, const std::vector<const std::byte*>& versions, int64_t offset, int64_t size) {
+    if (level == 0) return {versions[static_cast<size_t>(group)] + offset, false};
+    std::byte* sum = sums_[static_cast<size_t>(level)].values.data();
+    bool first = true;
+    for (const int child : levels_.groups(level)[static_cast<size_t>(group)].children) {
+      const std::array<Term, 2> terms{Term{sum, true}, sum_of(level - 1, child, versions, offset, size)};
+      combine(kind_.element, kind_.reduction, sum, std::span(terms).subspan(first ? 1 : 0), size);
+      first = false;
+    }
+    return {sum, true};
+  }
+
+  const Levels& levels_;
+  const Kind kind_;
+  std::vector<Sum> sums_;  // by level
+};
+
+void sum_at_home(const Cut& cut, Kind kind) {
+  TreeSum sum(cut.comm.levels(), kind);
+  const std::byte* incoming = cut.scratch.data();
+  std::vector<const std::byte*> versions(static_cast<size_t>(cut.comm.size()));
   for (const HomePart& part : cut.parts) {
     if (!cut.at_home(part)) continue;
-    auto* own = reinterpret_cast<T*>(cut.bytes_of(part.range).data());
-    terms[static_cast<size_t>(cut.comm.rank())] = own;
-    for (int step = 1; step < cut.comm.size(); ++step, incoming += part.range.size())
-      terms[static_cast<size_t>(peer_of(cut.comm, -step))] = incoming;
-    add_up(cut.comm.hosts(), own, terms, part.range.size(), divisor);
+    std::byte* own = cut.bytes_of(part.range).data();
+    versions[static_cast<size_t>(cut.comm.rank())] = own;
+    for (int step = 1; step < cut.comm.size(); ++step, incoming += part.range.size() * cut.bytes)
+      versions[static_cast<size_t>(peer_of(cut.comm, -step))] = incoming;
+    sum.add_up(own, versions, part.range.size());
   }
 }
 
-void sum_at_home(const Cut& cut, Element element, float divisor) {
-  if (element == Element::float32) return sum_at_home<float>(cut, divisor);
-  if (element == Element::bfloat16) return sum_at_home<c10::BFloat16>(cut, divisor);
-  sum_at_home<c10::Half>(cut, divisor);
-}
-
-void run(const Cut& cut, Element element, bool everyone, float divisor) {
+void run(const Cut& cut, Kind kind) {
   std::vector<Request> requests;
   post_scatter(cut, Tag::reduce, requests);
   cut.comm.wait(requests, kScatter);
-  sum_at_home(cut, element, divisor);
-  if (!everyone) return;
-  requests.clear();
-  post_gather(cut, Tag::gather, requests);
-  cut.comm.wait(requests, kGather);
+  sum_at_home(cut, kind);
 }
 
 void validate(const Communicator& comm, int64_t count, std::span<const HomePart> parts) {
@@ -132,9 +142,9 @@ std::vector<HomePart> within(std::span<const HomePart> parts, int64_t begin, int
   return inside;
 }
 
-void check_alike(Communicator& comm, int64_t count, Element element, bool everyone, Reduction reduction,
+void check_alike(Communicator& comm, int64_t count, Element element, Reduction reduction,
                  std::span<const HomePart> parts) {
-  uint64_t signature = hash_in(hash_in(kHashSeed, static_cast<uint64_t>(element)), everyone);
+  uint64_t signature = hash_in(kHashSeed, static_cast<uint64_t>(element));
   signature = hash_in(signature, static_cast<uint64_t>(reduction));
   for (const HomePart& part : parts)
     signature = hash_in(hash_in(hash_in(signature, part.range.begin), part.range.end), part.home);
@@ -156,15 +166,7 @@ void require_scratch(std::span<std::byte> scratch, int64_t needed) {
     throw BadRequest(str("[ddl] a reduction with ", scratch.size(), " bytes of scratch; required: ", needed));
 }
 
-float divisor_of(const Communicator& comm, Reduction reduction) {
-  return reduction == Reduction::average ? static_cast<float>(comm.size()) : 1.0f;
-}
-
 }  // namespace
-
-int64_t element_bytes(Element element) {
-  return element == Element::float32 ? 4 : 2;
-}
 
 std::vector<HomePart> equal_parts(int64_t count, int size) {
   std::vector<HomePart> parts;
@@ -188,31 +190,12 @@ void reduce_at_homes(Communicator& comm, std::span<std::byte> data, Element elem
   const int64_t bytes = element_bytes(element), count = static_cast<int64_t>(data.size()) / bytes;
   validate(comm, count, parts);
   require_scratch(scratch, home_scratch_bytes(comm, count, element, parts));
-  check_alike(comm, count, element, false, reduction, parts);
+  check_alike(comm, count, element, reduction, parts);
   const int64_t step = chunk_bytes(comm) / bytes;
   for (int64_t begin = 0; begin < count; begin += step) {
     const int64_t end = std::min(begin + step, count);
     const auto inside = within(parts, begin, end);
-    run({comm, data.subspan(begin * bytes, (end - begin) * bytes), bytes, inside, scratch}, element, false,
-        divisor_of(comm, reduction));
-  }
-}
-
-int64_t flat_scratch_bytes(const Communicator& comm, int64_t count, Element element) {
-  const int64_t longest = std::min(count, kChunkBytes / element_bytes(element));
-  return (longest / comm.size() + 1) * (comm.size() - 1) * element_bytes(element);
-}
-
-void allreduce_flat(Communicator& comm, std::span<std::byte> data, Element element, Reduction reduction,
-                    std::span<std::byte> scratch) {
-  const int64_t bytes = element_bytes(element), count = static_cast<int64_t>(data.size()) / bytes;
-  require_scratch(scratch, flat_scratch_bytes(comm, count, element));
-  check_alike(comm, count, element, true, reduction, {});
-  for (int64_t begin = 0; begin < count; begin += kChunkBytes / bytes) {
-    const int64_t size = std::min(kChunkBytes / bytes, count - begin);
-    const auto parts = equal_parts(size, comm.size());
-    run({comm, data.subspan(begin * bytes, size * bytes), bytes, parts, scratch}, element, true,
-        divisor_of(comm, reduction));
+    run({comm, data.subspan(begin * bytes, (end - begin) * bytes), bytes, inside, scratch}, {element, reduction});
   }
 }
 
@@ -248,7 +231,7 @@ void PendingReduction::wait() {
 
 void PendingReduction::gather(bool everyone, Reduction reduction) {
   const Cut cut{comm_, data_, element_bytes(element_), parts_, scratch_};
-  sum_at_home(cut, element_, divisor_of(comm_, reduction));
+  sum_at_home(cut, {element_, reduction});
   requests_.clear();
   gathering_ = true;
   if (everyone) post_gather(cut, Tag::early_gather, requests_);

@@ -1,19 +1,14 @@
-/// Sums whose parts are formed on chosen ranks, in any of three element types.
+/// Reductions whose parts are formed on chosen ranks.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "ddl/allreduce.h"
 #include "ddl/communicator.h"
-#include "ddl/plan.h"
+#include "ddl/element.h"
 
 namespace spillway::ddl {
-
-/// What a vector's elements are on the wire; they are summed in float32.
-enum class Element : uint8_t { float32, bfloat16, float16 };
-int64_t element_bytes(Element element);
 
 /// Elements of a vector, and the rank that sums them.
 struct HomePart {
@@ -24,26 +19,20 @@ struct HomePart {
 /// Elements 0 … count in `size` parts of (nearly) equal length: part r is [count·r/size, count·(r+1)/size), home r.
 std::vector<HomePart> equal_parts(int64_t count, int size);
 
-/// Bytes of scratch that the two below need on this rank: 1 MiB or so for equal parts; for others 8 MiB at most, or
+/// Bytes of scratch that the one below needs on this rank: 1 MiB or so for equal parts; for others 8 MiB at most, or
 /// (size−1)·64 KiB above 128 ranks.
 int64_t home_scratch_bytes(const Communicator& comm, int64_t count, Element element, std::span<const HomePart> parts);
-int64_t flat_scratch_bytes(const Communicator& comm, int64_t count, Element element);
 
 /// Reduces `data` (as many elements of `element` on every rank) part by part: every rank sends each part to its home,
-/// which adds up all ranks' versions in float32, in rank order within a host and then in host order, divides once for
-/// an average, and rounds back to the element type. With float32 these are the bits of Allreduce. Afterwards a rank
+/// which combines all ranks' versions, level by level in the order of ranks, divides once for an average, and rounds
+/// once: the bits of an Allreduce whose plan keeps the order. Afterwards a rank
 /// holds the results of the parts it is home to; the rest of its `data` is unchanged. `parts` are disjoint, ascending
 /// and the same on every rank. Blocking, chunk by chunk. Cost per rank: its own parts are received size−1 times, the
 /// others sent. Throws BadRequest for bad parts or too little scratch, CommError on every rank when they disagree.
 void reduce_at_homes(Communicator& comm, std::span<std::byte> data, Element element, std::span<const HomePart> parts,
                      Reduction reduction, std::span<std::byte> scratch);
 
-/// Reduces at homes, each of which has an equal part of every MiB, and sends the results to all: an allreduce that
-/// takes no account of hosts. Cost per rank: 2(size−1)/size of the bytes received, as many sent.
-void allreduce_flat(Communicator& comm, std::span<std::byte> data, Element element, Reduction reduction,
-                    std::span<std::byte> scratch);
-
-/// The parts of allreduce_flat: those of every MiB.
+/// The parts of an allreduce that takes no account of levels: every MiB in equal parts, one for each rank.
 std::vector<HomePart> flat_parts(int64_t count, int size, Element element);
 
 /// One of the reductions above while its caller does something else: the vector travels as a whole, no agreement is

@@ -214,6 +214,25 @@ std::shared_ptr<Communicator> MpiRuntime::world(CommOptions options) {
   return std::make_shared<Communicator>(transport(), std::move(options));
 }
 
+void MpiRuntime::allreduce(std::span<const float> in, std::span<float> out) {
+  // Counts in int, as every MPI before 4 does.
+  constexpr size_t kMost = size_t{1} << 30;
+  for (size_t begin = 0; begin < out.size(); begin += kMost) {
+    const size_t count = std::min(kMost, out.size() - begin);
+    const void* from = in.data() == out.data() ? MPI_IN_PLACE : in.data() + begin;
+    check(MPI_Allreduce(from, out.data() + begin, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD),
+          "MPI_Allreduce");
+  }
+}
+
+std::string MpiRuntime::library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  check(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  const std::string all(text, static_cast<size_t>(length));
+  return all.substr(0, all.find_first_of("\n\0", 0, 2));
+}
+
 void MpiRuntime::abort(int code) noexcept {
   MPI_Abort(MPI_COMM_WORLD, code);
   std::_Exit(code);

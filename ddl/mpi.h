@@ -1,6 +1,8 @@
 /// Ranks as MPI processes. The only door to MPI: everything here also exists in a build without it, and says so.
 #pragma once
 #include <memory>
+#include <span>
+#include <string>
 
 #include "ddl/communicator.h"
 
@@ -31,6 +33,12 @@ class MpiRuntime {
   std::shared_ptr<Communicator> world(CommOptions options = {});
   /// The transport alone, to be wrapped.
   std::unique_ptr<Transport> transport();
+
+  /// The installed MPI's own sum of float32 over all processes, to compare with; `in` and `out` are of one size, and
+  /// the same memory or apart. Blocking. Throws std::runtime_error with MPI's text.
+  void allreduce(std::span<const float> in, std::span<float> out);
+  /// `Open MPI v4.1.4, …`: the first line of what the library says of itself.
+  static std::string library();
 
   /// Ends every process of the launch with `code`: what a tool does after printing a CommError.
   [[noreturn]] static void abort(int code) noexcept;

@@ -26,6 +26,14 @@ std::unique_ptr<Transport> MpiRuntime::transport() {
   throw std::runtime_error("[ddl] built without MPI");
 }
 
+void MpiRuntime::allreduce(std::span<const float>, std::span<float>) {
+  throw std::runtime_error("[ddl] built without MPI");
+}
+
+std::string MpiRuntime::library() {
+  return "built without MPI";
+}
+
 void MpiRuntime::abort(int code) noexcept {
   std::_Exit(code);
 }

@@ -1,7 +1,6 @@
 #include "ddl/operators.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
 
@@ -9,32 +8,12 @@
 #include <cstring>
 #include <vector>
 
-#include "core/category.h"
 #include "ddl/agreement.h"
 #include "ddl/collectives.h"
+#include "ddl/tensors.h"
 
 namespace spillway::ddl {
 namespace {
-
-void check_tensor(const at::Tensor& tensor, const char* operation) {
-  TORCH_CHECK(tensor.device().is_cpu(), "[ddl] ", operation, ": a tensor is on ", tensor.device(), "; allowed: cpu");
-  TORCH_CHECK(tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense(), "[ddl] ", operation,
-              ": a tensor of sizes ", tensor.sizes(), " and strides ", tensor.strides(),
-              " is not dense; allowed: tensors whose elements fill their memory, in any order");
-}
-
-void check_float(const at::Tensor& tensor, const char* operation) {
-  TORCH_CHECK(tensor.scalar_type() == at::kFloat, "[ddl] ", operation, ": a tensor is ", tensor.scalar_type(),
-              "; allowed: Float (float32)");
-}
-
-std::span<std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
-}
-
-std::span<float> floats_of(const at::Tensor& tensor) {
-  return {tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())};
-}
 
 /// Types, sizes and strides: what must be alike on every rank for the bytes to mean the same.
 uint64_t signature_of(at::TensorList tensors) {
@@ -48,13 +27,14 @@ uint64_t signature_of(at::TensorList tensors) {
   return hash;
 }
 
-/// Calls `on_group` for consecutive tensors of at most kFusionBytes together, or one larger tensor.
+/// Calls `on_group` for consecutive tensors of one type, of at most kFusionBytes together, or one larger tensor.
 void for_each_group(at::TensorList tensors, auto on_group) {
   size_t begin = 0;
   while (begin < tensors.size()) {
     size_t end = begin + 1;
     auto bytes = static_cast<int64_t>(tensors[begin].nbytes());
-    while (end < tensors.size() && bytes + static_cast<int64_t>(tensors[end].nbytes()) <= kFusionBytes) {
+    while (end < tensors.size() && tensors[end].scalar_type() == tensors[begin].scalar_type() &&
+           bytes + static_cast<int64_t>(tensors[end].nbytes()) <= kFusionBytes) {
       bytes += static_cast<int64_t>(tensors[end++].nbytes());
     }
     on_group(tensors.slice(begin, end - begin));
@@ -62,20 +42,14 @@ void for_each_group(at::TensorList tensors, auto on_group) {
   }
 }
 
+int64_t aligned(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
 int64_t total_bytes(at::TensorList tensors) {
   int64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
   return bytes;
-}
-
-at::Tensor staging_floats(int64_t count) {
-  const CategoryScope staging(Category::staging);
-  return at::empty({count}, at::TensorOptions(at::kFloat));
-}
-
-at::Tensor staging_bytes(int64_t count) {
-  const CategoryScope staging(Category::staging);
-  return at::empty({count}, at::TensorOptions(at::kByte));
 }
 
 void pack(at::TensorList tensors, std::byte* into) {
@@ -101,28 +75,25 @@ void bump_versions(at::TensorList tensors) {
 
 void allreduce_group(at::TensorList tensors, Allreduce& allreduce, Reduction reduction) {
   const uint64_t signature = signature_of(tensors);
-  const int64_t fused = tensors.size() == 1 ? 0 : total_bytes(tensors) / static_cast<int64_t>(sizeof(float));
-  const int64_t count = tensors.size() == 1 ? tensors[0].numel() : fused;
-  const at::Tensor staging = staging_floats(fused + allreduce.scratch_elements(count));
-  const std::span<float> buffer = floats_of(staging);
+  const Element element = element_of(tensors[0], "allreduce_");
+  const int64_t fused = tensors.size() == 1 ? 0 : aligned(total_bytes(tensors));
+  const int64_t count = total_bytes(tensors) / element_bytes(element);
+  const at::Tensor staging = staging_bytes(fused + allreduce.scratch_bytes(count, element));
+  const auto buffer = bytes_of(staging), scratch = buffer.subspan(static_cast<size_t>(fused));
   if (tensors.size() == 1) {
-    allreduce.reduce(floats_of(tensors[0]), reduction, buffer, signature);
+    allreduce.reduce(in_place(bytes_of(tensors[0]), element), reduction, scratch, signature);
     return;
   }
-  pack(tensors, bytes_of(staging).data());
-  allreduce.reduce(buffer.first(fused), reduction, buffer.subspan(fused), signature);
-  unpack(tensors, bytes_of(staging).data());
+  pack(tensors, buffer.data());
+  allreduce.reduce(in_place(buffer.first(static_cast<size_t>(total_bytes(tensors))), element), reduction, scratch,
+                   signature);
+  unpack(tensors, buffer.data());
 }
 
 void allreduce_kernel(at::TensorList tensors, const Comm& comm, int64_t reduction) {
-  TORCH_CHECK(reduction == 0 || reduction == 1, "[ddl] allreduce_: reduction is ", reduction,
-              "; allowed: 0 (sum), 1 (average)");
-  for (const at::Tensor& tensor : tensors) {
-    check_tensor(tensor, "allreduce_");
-    check_float(tensor, "allreduce_");
-  }
+  for (const at::Tensor& tensor : tensors) check_dense(tensor, "allreduce_");
   for_each_group(tensors, [&](at::TensorList group) {
-    allreduce_group(group, comm->allreduce, static_cast<Reduction>(reduction));
+    allreduce_group(group, comm->allreduce, reduction_of(reduction, "allreduce_"));
   });
   bump_versions(tensors);
 }
@@ -140,7 +111,7 @@ void broadcast_group(at::TensorList tensors, Communicator& comm, int root, std::
 }
 
 void broadcast_kernel(at::TensorList tensors, const Comm& comm, int64_t root, at::IntArrayRef members) {
-  for (const at::Tensor& tensor : tensors) check_tensor(tensor, "broadcast_");
+  for (const at::Tensor& tensor : tensors) check_dense(tensor, "broadcast_");
   const std::vector<int> ranks(members.begin(), members.end());
   for_each_group(tensors, [&](at::TensorList group) {
     broadcast_group(group, *comm->communicator, static_cast<int>(root), ranks);
@@ -161,9 +132,6 @@ TORCH_LIBRARY_FRAGMENT(spillway, library) {
   library.def(
       "broadcast_(Tensor(a!)[] tensors, __torch__.torch.classes.spillway.Communicator communicator, int root, int[] "
       "members) -> ()");
-  library.def(
-      "allreduce_flat_(Tensor(a!) vector, __torch__.torch.classes.spillway.Communicator communicator, int reduction) "
-      "-> ()");
   library.def(
       "reduce_(Tensor(a!) vector, __torch__.torch.classes.spillway.Communicator communicator, int[] ends, int[] homes, "
       "int reduction) -> ()");

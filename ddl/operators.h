@@ -29,21 +29,17 @@ using Comm = c10::intrusive_ptr<CommunicatorHandle>;
 /// Wraps a communicator for the operators.
 Comm make_comm(std::shared_ptr<Communicator> communicator);
 
-/// Reduces every tensor over all ranks, in place; all ranks get the same bits. float32, dense, any shape; every rank
-/// passes the same shapes and strides in the same order. Blocking. Tensors are fused through one staging buffer of at
-/// most `kFusionBytes`, so that many small ones cost few messages. Averages divide once, at the end. The operator is
-/// called once per group of at most kFusionBytes or one larger tensor, so that a budget need only hold one group, its
-/// staging and scratch of 2 MiB at a time. Autograd does not see it; version counters do. Throws CommError. Operator:
+/// Reduces every tensor over all ranks, in place; all ranks get the same bits. Dense, any shape, of any type of
+/// Element; every rank passes the same types, shapes and strides in the same order. Blocking. Neighbours of one type
+/// are fused through one staging buffer of at most `kFusionBytes`, so that many small ones cost few messages. 16-bit
+/// floats are summed in float32 and rounded once; averages divide once, at the end. The operator is called once per
+/// group of at most kFusionBytes or one larger tensor, so that a budget need only hold one group, its staging and
+/// scratch of a few MiB at a time. Autograd does not see it; version counters do. Throws CommError. Operator:
 /// `spillway::allreduce_`.
 void allreduce_(at::TensorList tensors, const Comm& comm, Reduction reduction);
 
-/// Reduces a float32, bfloat16 or float16 vector over all ranks, in place; all ranks get the same bits. 16-bit elements
-/// are summed in float32 and halve the bytes, but go flat: no account is taken of hosts. Blocking. Scratch: 2 MiB at
-/// most. CPU. Throws CommError. Operators: `spillway::allreduce_`, `spillway::allreduce_flat_`.
-void allreduce_vector_(const at::Tensor& vector, const Comm& comm, Reduction reduction);
-
 /// Reduces part i of `vector`, elements ends[i−1] … ends[i], on rank homes[i] alone: there it becomes what
-/// allreduce_vector_ makes of it, bit for bit; other ranks keep their own elements. The same parts on every rank.
+/// allreduce_ makes of it, bit for bit; other ranks keep their own elements. The same parts on every rank.
 /// Blocking. Scratch: 8 MiB at most up to 128 ranks. CPU. Throws BadRequest, CommError. Operator: `spillway::reduce_`.
 void reduce_(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef homes,
              Reduction reduction);

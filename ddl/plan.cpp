@@ -1,152 +1,212 @@
 #include "ddl/plan.h"
 
 #include <algorithm>
-#include <charconv>
+#include <map>
+#include <set>
 
 #include "core/bytes.h"
 #include "core/error.h"
 #include "ddl/agreement.h"
 
 namespace spillway::ddl {
-
-int64_t Plan::Cut::in(int64_t count) const {
-  // count · numerator / denominator without overflow for any count.
-  return count / denominator * numerator + count % denominator * numerator / denominator;
-}
-
-Plan::Plan(std::vector<int> hosts) : hosts_(std::move(hosts)) {
-  for (int rank = 0; rank < size(); ++rank) {
-    const int host = hosts_[rank];
-    if (host < 0 || host > host_count()) {
-      throw BadRequest(str("[ddl] rank ", rank, " is on host ", host, "; hosts are numbered from 0 without gaps"));
-    }
-    if (host == host_count()) ranks_.emplace_back();
-    local_ranks_.push_back(static_cast<int>(ranks_[host].size()));
-    ranks_[host].push_back(rank);
-  }
-  for (const auto& ranks : ranks_) {
-    const auto size = static_cast<int64_t>(ranks.size());
-    for (int64_t i = 0; i <= size; ++i) cuts_.push_back({i, size});
-  }
-  const auto before = [](Cut a, Cut b) { return a.numerator * b.denominator < b.numerator * a.denominator; };
-  const auto same = [&](Cut a, Cut b) { return !before(a, b) && !before(b, a); };
-  std::sort(cuts_.begin(), cuts_.end(), before);
-  cuts_.erase(std::unique(cuts_.begin(), cuts_.end(), same), cuts_.end());
-  for (const auto& ranks : ranks_) {
-    auto& in_charge = in_charge_.emplace_back();
-    for (int64_t block = 0; block < block_count(); ++block) {
-      in_charge.push_back(ranks[cuts_[block].in(static_cast<int64_t>(ranks.size()))]);
-    }
-  }
-}
-
-int Plan::levels() const noexcept {
-  if (size() == 1) return 0;
-  return host_count() == 1 || host_count() == size() ? 1 : 2;
-}
-
-Range Plan::blocks_of(int host, int local) const {
-  const auto& in_charge = in_charge_[host];
-  const auto [first, last] = std::equal_range(in_charge.begin(), in_charge.end(), ranks_[host][local]);
-  return {first - in_charge.begin(), last - in_charge.begin()};
-}
-
-Range Plan::piece(int host, int local, int64_t count) const {
-  const Range blocks = blocks_of(host, local);
-  return {cuts_[blocks.begin].in(count), cuts_[blocks.end].in(count)};
-}
-
-Range Plan::part(int64_t block, int host, int64_t count) const {
-  const int64_t begin = cuts_[block].in(count);
-  const int64_t length = cuts_[block + 1].in(count)-begin;
-  return {begin + Cut{host, host_count()}.in(length), begin + Cut{host + 1, host_count()}.in(length)};
-}
-
-int64_t Plan::scratch_elements(int64_t count) const {
-  // Level 1: L-1 contributions to a piece; level 2: N-1 contributions to 1/N of it, which is less. Rounding adds at
-  // most one element per contribution and block.
-  int64_t most = 0;
-  for (const auto& ranks : ranks_) {
-    const auto size = static_cast<int64_t>(ranks.size());
-    most = std::max(most, (size - 1) * (count / size + 1));
-    most = std::max(most, (host_count() - 1) * (count / size / host_count() + block_count() + 1));
-  }
-  return most;
-}
-
-uint64_t Plan::hash() const {
-  uint64_t hash = kHashSeed;
-  for (const int host : hosts_) hash = hash_in(hash, host);
-  return hash;
-}
-
-std::string Plan::shape() const {
-  std::string text;
-  for (const auto& ranks : ranks_) text += str(text.empty() ? "" : "+", ranks.size());
-  return text;
-}
-
-std::string Plan::explain(int64_t bytes) const {
-  std::string text = str("allreduce of ", format_bytes(bytes), " over ", size(), " ranks on ", host_count(),
-                         host_count() == 1 ? " host (" : " hosts (", shape(), ")\n");
-  if (levels() == 0) return text + "  nothing to send\n";
-  const auto [fewest, widest] = std::minmax_element(ranks_.begin(), ranks_.end(),
-                                                    [](const auto& a, const auto& b) { return a.size() < b.size(); });
-  int level = 0;
-  if (const auto width = static_cast<int64_t>(widest->size()); width > 1) {
-    text +=
-        str("  level ", ++level, ", within a host (", shape(), "): direct reduce-scatter, all-gather; each rank sends ",
-            format_bytes(2 * (width - 1) * (bytes / width)), "\n");
-  }
-  if (const int64_t hosts = host_count(); hosts > 1) {
-    const int64_t uplink = 2 * (hosts - 1) * (bytes / hosts);
-    text += str("  level ", ++level, ", between ", hosts, " hosts: direct reduce-scatter, all-gather; each host sends ",
-                format_bytes(uplink), " (the bound), at most ",
-                format_bytes(uplink / static_cast<int64_t>(fewest->size())), " a rank\n");
-  }
-  return text;
-}
-
 namespace {
 
-constexpr int64_t kMostRanks = 1'000'000;
+/// Who has what of the vector within a group, in ascending order.
+using Shares = std::vector<Share>;
 
-/// The numbers of `4x2` or `4+2`; empty when the text is anything else.
-std::vector<int64_t> parse_numbers(std::string_view text, char separator) {
-  std::vector<int64_t> numbers;
-  while (true) {
-    const size_t length = std::min(text.find(separator), text.size());
-    int64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + length, number);
-    if (error != std::errc() || end != text.data() + length || number < 1 || number > kMostRanks) return {};
-    numbers.push_back(number);
-    if (length == text.size()) return numbers;
-    text.remove_prefix(length + 1);
+int rank_of(const Shares& shares, int64_t begin) {
+  const auto after = std::upper_bound(shares.begin(), shares.end(), begin,
+                                      [](int64_t at, const Share& share) { return at < share.range.begin; });
+  return std::prev(after)->rank;
+}
+
+/// What the children of a group have to share with each other.
+std::vector<Block> blocks_of(const std::vector<const Shares*>& children, const std::vector<bool>& original) {
+  std::set<int64_t> cuts;
+  for (const Shares* child : children)
+    for (const Share& share : *child) cuts.insert({share.range.begin, share.range.end});
+  std::vector<Block> blocks;
+  for (auto cut = cuts.begin(); cut != cuts.end() && std::next(cut) != cuts.end(); ++cut) {
+    Block& block = blocks.emplace_back();
+    block.range = {*cut, *std::next(cut)};
+    block.original = original;
+    for (const Shares* child : children) block.ranks.push_back(rank_of(*child, *cut));
   }
+  return blocks;
+}
+
+/// The blocks of every group of every level, for a vector of some length.
+class Cuts {
+ public:
+  Cuts(const Levels& levels, const std::vector<Algorithm>& algorithms, int64_t count) {
+    std::vector<Shares> below;
+    for (int rank = 0; rank < levels.size(); ++rank) below.push_back(count > 0 ? Shares{{{0, count}, rank}} : Shares{});
+    for (int level = 1; level <= levels.count(); ++level) {
+      std::vector<Shares> here;
+      auto& blocks = blocks_.emplace_back();
+      for (const auto& group : levels.groups(level)) {
+        blocks.push_back(blocks_within(group, level == 1 ? nullptr : &levels.groups(level - 1), below));
+        here.push_back(shares_of(blocks.back(), algorithms[static_cast<size_t>(level) - 1]));
+      }
+      below = std::move(here);
+    }
+  }
+
+  const std::vector<Block>& blocks(int level, int group) const {
+    return blocks_[static_cast<size_t>(level) - 1][static_cast<size_t>(group)];
+  }
+
+ private:
+  static std::vector<Block> blocks_within(const Levels::Group& group, const std::vector<Levels::Group>* groups_below,
+                                          const std::vector<Shares>& below) {
+    std::vector<const Shares*> children;
+    std::vector<bool> original;
+    for (const int child : group.children) {
+      children.push_back(&below[static_cast<size_t>(child)]);
+      original.push_back(!groups_below || (*groups_below)[static_cast<size_t>(child)].ranks.size() == 1);
+    }
+    return blocks_of(children, original);
+  }
+
+  static Shares shares_of(const std::vector<Block>& blocks, Algorithm algorithm) {
+    Shares all;
+    for (const Block& block : blocks) {
+      const auto some = block.ranks.size() == 1 ? Shares{{block.range, block.ranks[0]}} : shares(algorithm, block);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+  }
+
+  std::vector<std::vector<std::vector<Block>>> blocks_;
+};
+
+int most_children(const std::vector<Levels::Group>& groups) {
+  size_t most = 0;
+  for (const auto& group : groups) most = std::max(most, group.children.size());
+  return static_cast<int>(most);
+}
+
+int64_t scratch_of(const Round& round, Element element) {
+  int64_t end = 0;
+  for (const Transfer& t : round.receives)
+    if (t.place == Place::scratch)
+      end = std::max(end, t.offset + t.range.size() * (t.partial ? partial_bytes(element) : element_bytes(element)));
+  return end;
 }
 
 }  // namespace
 
-std::vector<int> parse_levels(std::string_view text, int world_size) {
-  const bool uneven = text.find('+') != std::string_view::npos;
-  std::vector<int64_t> widths = parse_numbers(text, uneven ? '+' : 'x');
-  if (widths.empty()) {
-    throw BadRequest(str("[ddl] levels '", text,
-                         "'; allowed: ranks per host x hosts x …, as in 4x2, or the ranks of each host, as in 4+2"));
+Plan::Plan(Levels levels, std::vector<Algorithm> algorithms)
+    : levels_(std::move(levels)), algorithms_(std::move(algorithms)) {
+  if (static_cast<int>(algorithms_.size()) != levels_.count())
+    throw BadRequest(str("[ddl] a plan with ", algorithms_.size(), " algorithms; required: one for each of ",
+                         levels_.count(), " levels"));
+}
+
+Plan::Plan(Levels levels, Algorithm algorithm)
+    : levels_(std::move(levels)), algorithms_(static_cast<size_t>(levels_.count()), algorithm) {}
+
+Program Plan::program(int rank, int64_t count, Element element) const {
+  const Cuts cuts(levels_, algorithms_, count);
+  Program program;
+  std::vector<Round> handing_out;  // from the first level to the last, each level's rounds in order
+  std::vector<Range> has{{0, count}};
+  for (int level = 1; level <= levels_.count(); ++level) {
+    const Algorithm algorithm = algorithms_[static_cast<size_t>(level) - 1];
+    const auto rounds = static_cast<size_t>(rounds_of(algorithm, most_children(levels_.groups(level))));
+    std::vector<Round> up(rounds, {.level = level}), down(rounds, {.level = level, .gather = true});
+    has.clear();
+    for (const Block& block : cuts.blocks(level, levels_.group_of(level, rank))) {
+      const auto found = std::find(block.ranks.begin(), block.ranks.end(), rank);
+      if (found == block.ranks.end()) continue;
+      if (block.ranks.size() == 1) {
+        has.push_back(block.range);
+        continue;
+      }
+      const auto me = static_cast<int>(found - block.ranks.begin());
+      add_reduce_scatter(algorithm, block, me, element, up);
+      add_all_gather(algorithm, block, me, down);
+      for (const Share& share : shares(algorithm, block))
+        if (share.rank == rank) has.push_back(share.range);
+    }
+    program.rounds.insert(program.rounds.end(), up.begin(), up.end());
+    handing_out.insert(handing_out.begin(), down.begin(), down.end());
   }
-  if (!uneven) {
-    int64_t hosts = 1;
-    for (size_t level = 1; level < widths.size() && hosts < kMostRanks; ++level) hosts *= widths[level];
-    widths.assign(std::min(hosts, kMostRanks), widths[0]);
+  program.collecting_rounds = static_cast<int>(program.rounds.size());
+  program.finished = has;
+  program.rounds.insert(program.rounds.end(), handing_out.begin(), handing_out.end());
+  for (const Round& round : program.rounds)
+    program.scratch_bytes = std::max(program.scratch_bytes, scratch_of(round, element));
+  return program;
+}
+
+std::vector<LevelTraffic> Plan::traffic(int64_t count, Element element) const {
+  std::vector<LevelTraffic> most(static_cast<size_t>(levels_.count()));
+  std::vector<std::map<int, LevelTraffic>> of_group(most.size());
+  for (int rank = 0; rank < size(); ++rank) {
+    std::vector<int64_t> sent(most.size());
+    const Program steps = program(rank, count, element);
+    const auto bytes_of = [&](const Transfer& t) {
+      return t.range.size() * (t.partial ? partial_bytes(element) : element_bytes(element));
+    };
+    for (const Round& round : steps.rounds) {
+      const auto level = static_cast<size_t>(round.level) - 1;
+      auto& group = of_group[level][levels_.group_of(round.level - 1, rank)];
+      for (const Transfer& t : round.sends) {
+        sent[level] += bytes_of(t);
+        group.sent_by_group += bytes_of(t);
+      }
+      for (const Transfer& t : round.receives) group.received_by_group += bytes_of(t);
+    }
+    for (size_t level = 0; level < most.size(); ++level)
+      most[level].sent_by_rank = std::max(most[level].sent_by_rank, sent[level]);
   }
-  int64_t declared = 0;
-  for (const int64_t width : widths) declared += width;
-  if (declared != world_size) {
-    throw BadRequest(str("[ddl] levels '", text, "' make ", declared, " ranks, but ", world_size, " are running"));
+  for (size_t level = 0; level < most.size(); ++level)
+    for (const auto& [group, traffic] : of_group[level]) {
+      most[level].sent_by_group = std::max(most[level].sent_by_group, traffic.sent_by_group);
+      most[level].received_by_group = std::max(most[level].received_by_group, traffic.received_by_group);
+    }
+  return most;
+}
+
+std::string Plan::explain(int64_t bytes) const {
+  std::string text = str("allreduce of ", format_bytes(bytes), " over ", size(), size() == 1 ? " rank\n" : " ranks (");
+  if (levels_.count() == 0) return text + "  nothing to send\n";
+  text += str(levels_.shape(), ")\n");
+  const auto links = traffic(bytes / element_bytes(Element::float32), Element::float32);
+  for (int level = 1; level <= levels_.count(); ++level) {
+    const auto& groups = levels_.groups(level);
+    const LevelTraffic& most = links[static_cast<size_t>(level) - 1];
+    const int64_t joined = most_children(groups);
+    const bool alike = std::all_of(groups.begin(), groups.end(), [&](const Levels::Group& group) {
+      return static_cast<int64_t>(group.children.size()) == joined;
+    });
+    text += str("  level ", level, ", ", groups.size(), groups.size() == 1 ? " group" : " groups",
+                alike ? " of " : " of up to ", joined,
+                level == 1 ? " ranks: " : " groups: ", name_of(algorithms_[static_cast<size_t>(level) - 1]),
+                "; a rank sends ", format_bytes(most.sent_by_rank));
+    if (level > 1)
+      text += str(", a group ", format_bytes(most.sent_by_group), " (at least ",
+                  format_bytes(2 * (joined - 1) * (bytes / joined)), ")");
+    text += "\n";
   }
-  std::vector<int> hosts;
-  for (size_t host = 0; host < widths.size(); ++host) hosts.insert(hosts.end(), widths[host], static_cast<int>(host));
-  return hosts;
+  return text;
+}
+
+bool Plan::keeps_order() const {
+  return std::all_of(algorithms_.begin(), algorithms_.end(), [](Algorithm a) { return ddl::keeps_order(a); });
+}
+
+uint64_t Plan::hash() const {
+  uint64_t hash = levels_.hash();
+  for (const Algorithm algorithm : algorithms_) hash = hash_in(hash, static_cast<uint64_t>(algorithm));
+  return hash;
+}
+
+std::string Plan::name() const {
+  std::string text;
+  for (const Algorithm algorithm : algorithms_) text += str(text.empty() ? "" : " x ", name_of(algorithm));
+  return text.empty() ? "alone" : text;
 }
 
 }  // namespace spillway::ddl

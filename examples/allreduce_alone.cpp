@@ -3,17 +3,16 @@
 // Run plainly, it plays two hosts of 4 and 2 ranks as threads:
 //
 //   $ build/bin/allreduce_alone
-//   allreduce of 4.00 MiB over 6 ranks on 2 hosts (4+2)
-//     level 1, within a host (4+2): direct reduce-scatter, all-gather; each rank sends 6.00 MiB
-//     level 2, between 2 hosts: direct reduce-scatter, all-gather; each host sends 4.00 MiB (the bound), at most 2.00
-//     MiB a rank
+//   allreduce of 4.00 MiB over 6 ranks (4+2)
+//     level 1, 2 groups of up to 4 ranks: direct; a rank sends 6.00 MiB
+//     level 2, 1 group of 2 groups: direct; a rank sends 2.00 MiB, a group 4.00 MiB (at least 4.00 MiB)
 //   the average of ranks 0 to 5 is 2.5
 //
 // Under mpirun, ranks are processes:
 //
 //   $ mpirun -np 2 build/bin/allreduce_alone
-//   allreduce of 4.00 MiB over 2 ranks on 1 host (2)
-//     level 1, within a host (2): direct reduce-scatter, all-gather; each rank sends 4.00 MiB
+//   allreduce of 4.00 MiB over 2 ranks (2)
+//     level 1, 1 group of 2 ranks: direct; a rank sends 4.00 MiB
 //   the average of ranks 0 to 1 is 0.5
 #include <cstdio>
 #include <vector>

@@ -28,7 +28,7 @@ Exchange::Exchange(ddl::Comm comm) : comm_(std::move(comm)) {
 }
 
 void Exchange::reduce_(const at::Tensor& vector, ddl::Reduction reduction) const {
-  if (world_ > 1) ddl::allreduce_vector_(vector, comm_, reduction);
+  if (world_ > 1) ddl::allreduce_(vector, comm_, reduction);
 }
 
 void Exchange::reduce_at_(const at::Tensor& vector, at::IntArrayRef ends, at::IntArrayRef homes,

@@ -103,7 +103,7 @@ json to_json(const TrainResult& r) {
                         {"kind", r.predicted->kind}};
   if (r.allreduce)
     out["allreduce"] = {{"levels", r.allreduce->levels},
-                        {"algorithm", "reduce-scatter up the levels, all-gather down"},
+                        {"algorithm", r.allreduce->algorithm},
                         {"bytes_per_step", r.allreduce->bytes_per_step},
                         {"seconds_per_step", r.allreduce->seconds_per_step},
                         {"percent_of_bound", nullptr}};

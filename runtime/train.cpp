@@ -164,7 +164,8 @@ void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
   if (context.comm) {
     AllreduceSummary& allreduce = result.allreduce.emplace();
     const ddl::Plan& plan = context.comm->allreduce.plan();
-    allreduce.levels = plan.shape();
+    allreduce.levels = plan.levels().shape();
+    allreduce.algorithm = plan.name();
     allreduce.explanation = plan.explain(run.gradient_bytes());
     allreduce.bytes_per_step = run.gradient_bytes();
     allreduce.seconds_per_step =

@@ -66,7 +66,8 @@ struct KfacSummary {
 };
 
 struct AllreduceSummary {
-  std::string levels;
+  std::string levels;     ///< `4x2`
+  std::string algorithm;  ///< `direct x direct`, by level
   std::string explanation;
   int64_t bytes_per_step = 0;
   double seconds_per_step = 0;

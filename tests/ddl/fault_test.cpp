@@ -73,12 +73,12 @@ TEST(FaultTest, AMismatchedOperationEndsInCommErrorOnEveryRank) {
 }
 
 TEST(FaultTest, DifferentDeclarationsOfHostsEndInCommError) {
-  ThreadWorld world({0, 0});
+  ThreadWorld world({0, 0, 0});
   std::atomic<int> failed = 0;
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
+  for (int rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
-      auto comm = world.communicator(rank, {.hosts = {0, rank}});
+      auto comm = world.communicator(rank, {.levels = {{0, rank == 0 ? 0 : 1, 1}}});
       try {
         reduce(*comm, 10);
       } catch (const CommError&) {
@@ -87,7 +87,7 @@ TEST(FaultTest, DifferentDeclarationsOfHostsEndInCommError) {
     });
   }
   for (auto& rank : ranks) rank.join();
-  EXPECT_EQ(failed, 2);
+  EXPECT_EQ(failed, 3);
 }
 
 TEST(FaultTest, ASilentRankIsNamedByEveryOtherRank) {
@@ -117,9 +117,10 @@ TEST(FaultTest, ARankThatDiesWithinAReductionIsNamedWithItsLevel) {
   const auto errors = errors_of(by_host({2}),
                                 [](Communicator& comm) {
                                   if (comm.rank() == 1) return reduce(comm, 1000);
-                                  const Plan plan(comm.hosts());
-                                  const AllreduceOptions options;
-                                  const uint64_t signature = hash_in(hash_in(0, plan.hash()), options.chunk_bytes);
+                                  uint64_t signature = hash_in(0, Plan(comm.levels()).hash());
+                                  signature = hash_in(signature, AllreduceOptions{}.chunk_bytes);
+                                  signature = hash_in(signature, static_cast<uint64_t>(Element::float32));
+                                  signature = hash_in(signature, static_cast<uint64_t>(Reduction::sum));
                                   agree(comm, {Operation::allreduce_sum, -1, 1000, signature});
                                 },
                                 {.deadline = 300ms});
@@ -171,7 +172,7 @@ TEST(FaultTest, ADeadCommunicatorKeepsItsReason) {
   EXPECT_THROW(comm->fail("the disk is full"), CommError);
   try {
     barrier(*comm);
-    Allreduce(*comm).reduce({}, Reduction::sum);
+    Allreduce(*comm).reduce(std::span<float>(), Reduction::sum);
     (void)comm->send(0, Tag::blob, {});
     FAIL() << "a dead communicator sent";
   } catch (const CommError& error) {
@@ -183,10 +184,10 @@ TEST(FaultTest, OptionsNameTheFieldAndTheAllowedRange) {
   ThreadWorld world({0, 0});
   EXPECT_THROW(world.communicator(0, {.deadline = 0ms}), BadRequest);
   try {
-    world.communicator(0, {.hosts = {0, 0, 1}});
+    world.communicator(0, {.levels = {{0, 0, 1}}});
     FAIL() << "3 declared ranks in a world of 2";
   } catch (const BadRequest& error) {
-    EXPECT_STREQ(error.what(), "[ddl] hosts are declared for 3 ranks, but 2 are running");
+    EXPECT_STREQ(error.what(), "[ddl] levels are declared for 3 ranks, but 2 are running");
   }
   EXPECT_THROW(AllreduceOptions{.chunk_bytes = 0}.validate(), BadRequest);
 }

@@ -40,7 +40,7 @@ struct Mpi {
     return fitting;
   }
   static void run(const std::vector<int>& hosts, const std::function<void(Communicator&)>& body) {
-    body(*runtime->world({.hosts = hosts}));
+    body(*runtime->world({.levels = {hosts}}));
   }
 };
 
@@ -48,7 +48,7 @@ struct DelayedMpi : Mpi {
   static void run(const std::vector<int>& hosts, const std::function<void(Communicator&)>& body) {
     auto transport = runtime->transport();
     const unsigned seed = 7 * transport->rank() + 1;
-    Communicator comm(std::make_unique<DelayedTransport>(std::move(transport), seed), {.hosts = hosts});
+    Communicator comm(std::make_unique<DelayedTransport>(std::move(transport), seed), {.levels = {hosts}});
     body(comm);
   }
 };

@@ -94,7 +94,7 @@ TEST(OperatorsTest, NoTensorsAreFine) {
 
 TEST(OperatorsTest, WhatIsNotDenseFloatIsRefusedByName) {
   const Comm comm = make_comm(self_communicator());
-  EXPECT_THROW(allreduce_(at::zeros({3}, at::kDouble), comm, Reduction::sum), c10::Error);
+  EXPECT_THROW(allreduce_(at::zeros({3}, at::kBool), comm, Reduction::sum), c10::Error);
   const at::Tensor strided = at::zeros({4, 4}).t().slice(0, 0, 4, 2);
   try {
     allreduce_(strided, comm, Reduction::sum);
@@ -145,7 +145,7 @@ TEST(OperatorsTest, AllreduceOf16BitsSumsInFloat32AndRoundsOnce) {
         on_ranks(hosts, [&](const Comm& comm) {
           const int64_t size = comm->communicator->size();
           auto vector = term(comm->communicator->rank(), count).to(type);
-          allreduce_vector_(vector, comm, Reduction::sum);
+          allreduce_(vector, comm, Reduction::sum);
           std::vector<at::Tensor> of_host(2, at::zeros({count}));
           for (int64_t rank = 0; rank < size; ++rank) {
             at::Tensor& partial = of_host[comm->communicator->hosts()[rank]];
@@ -158,6 +158,24 @@ TEST(OperatorsTest, AllreduceOf16BitsSumsInFloat32AndRoundsOnce) {
   }
 }
 
+TEST(OperatorsTest, AllreduceTakesEveryTypeAndFusesNeighboursOfOne) {
+  on_ranks(by_host({2, 1}), [](const Comm& comm) {
+    const int64_t rank = comm->communicator->rank();
+    std::vector<at::Tensor> tensors;
+    for (const auto type :
+         {at::kFloat, at::kFloat, at::kDouble, at::kInt, at::kLong, at::kHalf, at::kBFloat16, at::kFloat})
+      tensors.push_back(at::arange(5).add(10 * rank).to(type));
+    auto largest = tensors;
+    for (auto& tensor : largest) tensor = tensor.clone();
+    allreduce_(tensors, comm, Reduction::sum);
+    allreduce_(largest, comm, Reduction::maximum);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_TRUE(at::equal(tensors[i], at::arange(5).mul(3).add(30).to(tensors[i].scalar_type()))) << i;
+      EXPECT_TRUE(at::equal(largest[i], at::arange(5).add(20).to(tensors[i].scalar_type()))) << i;
+    }
+  });
+}
+
 TEST(OperatorsTest, ReduceRefusesPartsThatAreNone) {
   const Comm comm = make_comm(self_communicator());
   auto vector = at::zeros({10});
@@ -165,7 +183,7 @@ TEST(OperatorsTest, ReduceRefusesPartsThatAreNone) {
   EXPECT_THROW(reduce_(vector, comm, {4, 3}, {0, 0}, Reduction::sum), BadRequest);
   EXPECT_THROW(reduce_(vector, comm, {4}, {1}, Reduction::sum), BadRequest);
   EXPECT_THROW(reduce_(vector, comm, {4, 5}, {0}, Reduction::sum), c10::Error);
-  EXPECT_THROW(reduce_(at::zeros({10}, at::kDouble), comm, {4}, {0}, Reduction::sum), c10::Error);
+  EXPECT_THROW(reduce_(at::zeros({10}, at::kBool), comm, {4}, {0}, Reduction::sum), c10::Error);
 }
 
 TEST(OperatorsTest, ReduceNoticesThatRanksMeanOtherHomes) {

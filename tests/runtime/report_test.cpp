@@ -50,7 +50,7 @@ TrainResult small_run() {
   r.weights_sha256 = "0123456789abcdef";
   r.kfac = KfacSummary();
   r.kfac->reason = "it fits";
-  r.allreduce = AllreduceSummary{"2", "one level", kMiB, 0.01};
+  r.allreduce = AllreduceSummary{"2", "direct", "one level", kMiB, 0.01};
   r.predicted = Prediction{"plain", 540 * kMiB, 0.31, 0.3};
   r.paging = PagingSummary{
       .kind = "plain",

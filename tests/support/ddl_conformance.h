@@ -5,6 +5,8 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -83,8 +85,112 @@ inline void check_allreduce(Communicator& comm, Allreduce& allreduce, int64_t co
     const double allowed = expected.magnitude[k] / divisor * comm.size() * 0x1p-24;
     wrong += !(std::abs(data.span()[k] - expected.sum[k] / divisor) <= allowed);
   }
-  EXPECT_EQ(wrong, 0) << count << " elements on " << allreduce.plan().shape() << ", rank " << comm.rank();
+  EXPECT_EQ(wrong, 0) << count << " elements on " << allreduce.plan().levels().shape() << ", rank " << comm.rank();
   expect_equal_on_all_ranks(comm, data.span());
+}
+
+/// The same algorithm on every level, and all of them one after another.
+inline std::vector<Plan> plans(const Levels& levels) {
+  constexpr std::array kAll{Algorithm::direct, Algorithm::ring, Algorithm::halving, Algorithm::leader};
+  std::vector<Plan> result;
+  for (const Algorithm algorithm : kAll) result.emplace_back(levels, algorithm);
+  if (levels.count() > 1) {
+    std::vector<Algorithm> mixed;
+    for (int level = 0; level < levels.count(); ++level) mixed.push_back(kAll[static_cast<size_t>(level + 1) % 4]);
+    result.emplace_back(levels, mixed);
+    std::reverse(mixed.begin(), mixed.end());
+    result.emplace_back(levels, mixed);
+  }
+  return result;
+}
+
+/// Elements of any type from and to double, by way of finish() and combine(), which have tests of their own.
+inline std::vector<std::byte> as_elements(Element element, const std::vector<double>& values) {
+  const auto count = static_cast<int64_t>(values.size());
+  std::vector<std::byte> bytes(values.size() * static_cast<size_t>(element_bytes(element)));
+  const auto convert = [&](auto type) {
+    std::vector<decltype(type)> typed(values.begin(), values.end());
+    finish(element, Reduction::sum, bytes.data(), typed.data(), count, 1);
+  };
+  if (element == Element::float64)
+    convert(double{});
+  else if (element == Element::int32)
+    convert(int32_t{});
+  else if (element == Element::int64)
+    convert(int64_t{});
+  else
+    convert(float{});
+  return bytes;
+}
+
+inline std::vector<double> as_doubles(Element element, const std::vector<std::byte>& bytes) {
+  const auto count = static_cast<int64_t>(bytes.size()) / element_bytes(element);
+  const auto convert = [&](auto type) {
+    std::vector<decltype(type)> typed(static_cast<size_t>(count));
+    const Term term{bytes.data(), false};
+    combine(element, Reduction::sum, typed.data(), {&term, 1}, count);
+    return std::vector<double>(typed.begin(), typed.end());
+  };
+  if (element == Element::float64) return convert(double{});
+  if (element == Element::int32) return convert(int32_t{});
+  if (element == Element::int64) return convert(int64_t{});
+  return convert(float{});
+}
+
+/// Rank `rank`'s elements, as they are after rounding.
+inline std::vector<double> contribution_as(Element element, int rank, int64_t count) {
+  std::vector<double> values;
+  for (const float x : contribution(rank, count)) values.push_back(100.0 * x);
+  return as_doubles(element, as_elements(element, values));
+}
+
+inline double reduced(Reduction reduction, const std::vector<double>& terms, bool integral) {
+  if (reduction == Reduction::maximum) return *std::max_element(terms.begin(), terms.end());
+  if (reduction == Reduction::minimum) return *std::min_element(terms.begin(), terms.end());
+  const double sum = std::accumulate(terms.begin(), terms.end(), 0.0);
+  if (reduction == Reduction::sum) return sum;
+  const double average = sum / static_cast<double>(terms.size());
+  return integral ? std::trunc(average) : average;
+}
+
+inline void check_typed_allreduce(Communicator& comm, Allreduce& allreduce, int64_t count, Element element,
+                                  Reduction reduction, bool in_place_) {
+  std::vector<std::vector<double>> all;
+  for (int rank = 0; rank < comm.size(); ++rank) all.push_back(contribution_as(element, rank, count));
+  auto input = as_elements(element, all[static_cast<size_t>(comm.rank())]);
+  const auto before = input;
+  std::vector<std::byte> apart(in_place_ ? 0 : input.size());
+  auto& output = in_place_ ? input : apart;
+  allreduce.reduce({input, output, element}, reduction);
+  if (!in_place_) {
+    EXPECT_EQ(input, before);
+  }
+  const auto got = as_doubles(element, output);
+  const bool integral = element == Element::int32 || element == Element::int64;
+  const double rounding = element == Element::float64    ? 0x1p-53
+                          : element == Element::float16  ? 0x1p-11
+                          : element == Element::bfloat16 ? 0x1p-8
+                                                         : 0x1p-24;
+  int64_t wrong = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    std::vector<double> terms;
+    double magnitude = 0;
+    for (const auto& values : all) {
+      terms.push_back(values[static_cast<size_t>(k)]);
+      magnitude += std::abs(terms.back());
+    }
+    const double expected = reduced(reduction, terms, integral);
+    const double sums = element == Element::float64 ? 0x1p-53 : 0x1p-24;  // of partial results
+    const bool selects = reduction == Reduction::maximum || reduction == Reduction::minimum;
+    const double allowed = integral || selects ? 0 : magnitude * comm.size() * sums + std::abs(expected) * rounding;
+    wrong += !(std::abs(got[static_cast<size_t>(k)] - expected) <= allowed);
+  }
+  EXPECT_EQ(wrong, 0) << count << ' ' << name_of(element) << ", " << name_of(reduction) << ", "
+                      << allreduce.plan().name() << " on " << allreduce.plan().levels().shape() << ", rank "
+                      << comm.rank();
+  std::vector<float> padded(output.size());
+  std::transform(output.begin(), output.end(), padded.begin(), [](std::byte b) { return static_cast<float>(b); });
+  expect_equal_on_all_ranks(comm, padded);
 }
 
 template <class World>
@@ -100,6 +206,39 @@ TYPED_TEST_P(CommunicatorConformance, SumsAnyCountOnAnyShape) {
   this->on_every_shape([](Communicator& comm) {
     Allreduce allreduce(comm);
     for (const int64_t count : counts(comm.size())) check_allreduce(comm, allreduce, count, Reduction::sum);
+  });
+}
+
+TYPED_TEST_P(CommunicatorConformance, EveryAlgorithmReducesEveryType) {
+  this->on_every_shape([](Communicator& comm) {
+    auto turn = comm.levels().hash() % 24;  // each shape takes other types and reductions, on all ranks the same
+    for (const auto& plan : plans(comm.levels()))
+      for (int i = 0; i < 5; ++i, ++turn) {
+        Allreduce allreduce(comm, plan, {.chunk_bytes = 4 * 1028, .piece_bytes = {1024, 1025}});
+        const auto element = static_cast<Element>(turn % 6);
+        const auto reduction = static_cast<Reduction>(turn / 6 % 4);
+        for (const int64_t count : {int64_t{1}, int64_t{comm.size() + 1}, int64_t{1009}})
+          check_typed_allreduce(comm, allreduce, count, element, reduction, turn % 2 == 0);
+      }
+  });
+}
+
+TYPED_TEST_P(CommunicatorConformance, PlansThatKeepTheOrderGiveTheSameBitsForEverySize) {
+  this->on_every_shape([](Communicator& comm) {
+    std::vector<std::vector<float>> results;
+    for (const auto& plan : plans(comm.levels())) {
+      if (!plan.keeps_order()) continue;
+      for (const int64_t chunk : {1028, 4096}) {
+        auto& whole = results.emplace_back(contribution(comm.rank(), 3001));
+        Allreduce(comm, plan, {.chunk_bytes = chunk}).reduce(whole, Reduction::sum);
+        EXPECT_TRUE(same_bits(whole, results.front())) << plan.name();
+      }
+      auto few = contribution(comm.rank(), 3001);
+      few.resize(37);
+      Allreduce(comm, plan).reduce(few, Reduction::sum);
+      EXPECT_TRUE(same_bits(few, std::span(results.front()).first(37))) << plan.name();
+    }
+    EXPECT_GE(results.size(), comm.size() > 1 ? 4u : 2u);
   });
 }
 
@@ -138,8 +277,12 @@ TYPED_TEST_P(CommunicatorConformance, BorrowedScratchThatIsTooSmallIsRefused) {
     if (comm.size() == 1) return;
     Allreduce allreduce(comm);
     std::vector<float> data(1000);
-    std::vector<float> scratch(allreduce.scratch_elements(1000) - 1);
-    EXPECT_THROW(allreduce.reduce(data, Reduction::sum, scratch), BadRequest);
+    const auto vector = in_place(std::span(data), Element::float32);
+    std::vector<std::byte> scratch(allreduce.scratch_bytes(1000, Element::float32) - 1);
+    EXPECT_THROW(allreduce.reduce(vector, Reduction::sum, scratch), BadRequest);
+    EXPECT_THROW(allreduce.reduce({vector.input.first(8), vector.output, Element::float32}, Reduction::sum),
+                 BadRequest);
+    EXPECT_THROW(Allreduce(comm, Plan(Levels(comm.size() + 1))), BadRequest);
   });
 }
 
@@ -216,18 +359,21 @@ TYPED_TEST_P(CommunicatorConformance, PendingAllgathersKeepTheirOrderWhileOthers
 
 TYPED_TEST_P(CommunicatorConformance, LocalRanksCountTheRanksOfAHost) {
   this->on_every_shape([](Communicator& comm) {
-    const Plan plan(comm.hosts());
-    const std::vector<int>& mates = plan.ranks_of(comm.hosts()[comm.rank()]);
+    std::vector<int> mates;
+    for (int rank = 0; rank < comm.size(); ++rank)
+      if (comm.hosts()[rank] == comm.hosts()[comm.rank()]) mates.push_back(rank);
     EXPECT_EQ(comm.local_size(), static_cast<int>(mates.size()));
     EXPECT_EQ(mates[comm.local_rank()], comm.rank());
     barrier(comm);
   });
 }
 
-REGISTER_TYPED_TEST_SUITE_P(CommunicatorConformance, SumsAnyCountOnAnyShape, SumsInManyChunks, ChunksDoNotChangeTheBits,
-                            AverageDividesOnceAtTheEnd, BorrowedScratchThatIsTooSmallIsRefused,
-                            BroadcastReachesTheMembersAndNobodyElse, BroadcastOfManyPiecesAndOfNothing,
-                            BroadcastRefusesABadListOfMembers, AllgatherKeepsRankOrder,
-                            PendingAllgathersKeepTheirOrderWhileOthersRun, LocalRanksCountTheRanksOfAHost);
+REGISTER_TYPED_TEST_SUITE_P(CommunicatorConformance, SumsAnyCountOnAnyShape, EveryAlgorithmReducesEveryType,
+                            PlansThatKeepTheOrderGiveTheSameBitsForEverySize, SumsInManyChunks,
+                            ChunksDoNotChangeTheBits, AverageDividesOnceAtTheEnd,
+                            BorrowedScratchThatIsTooSmallIsRefused, BroadcastReachesTheMembersAndNobodyElse,
+                            BroadcastOfManyPiecesAndOfNothing, BroadcastRefusesABadListOfMembers,
+                            AllgatherKeepsRankOrder, PendingAllgathersKeepTheirOrderWhileOthersRun,
+                            LocalRanksCountTheRanksOfAHost);
 
 }  // namespace spillway::ddl::testing

@@ -1,0 +1,152 @@
+#include "ddl/cost_model.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "core/error.h"
+
+namespace spillway::ddl {
+namespace {
+
+constexpr std::array kAlgorithms{Algorithm::direct, Algorithm::ring, Algorithm::halving, Algorithm::leader};
+constexpr std::array<int64_t, 3> kChunks{int64_t{256} << 10, int64_t{1} << 20, int64_t{4} << 20};
+
+/// What one round asks of the links of its level and of the ranks, at most.
+struct Load {
+  int level = 0;
+  int64_t messages = 0;
+  int64_t bytes = 0;  // of one group's link, one way
+  int64_t added = 0;  // of one rank
+};
+
+int64_t bytes_of(const Transfer& t, Element element) {
+  return t.range.size() * (t.partial ? partial_bytes(element) : element_bytes(element));
+}
+
+std::vector<Load> loads(const Plan& plan, int64_t count, Element element) {
+  std::vector<Load> loads;
+  std::vector<std::map<int, std::array<int64_t, 2>>> links;  // by round and group: out, in
+  for (int rank = 0; rank < plan.size(); ++rank) {
+    const Program program = plan.program(rank, count, element);
+    loads.resize(program.rounds.size());
+    links.resize(program.rounds.size());
+    for (size_t r = 0; r < program.rounds.size(); ++r) {
+      const Round& round = program.rounds[r];
+      auto& link = links[r][plan.levels().group_of(round.level - 1, rank)];
+      for (const Transfer& t : round.sends) link[0] += bytes_of(t, element);
+      for (const Transfer& t : round.receives) link[1] += bytes_of(t, element);
+      int64_t added = 0;
+      for (const Combination& sum : round.sums)
+        added += static_cast<int64_t>(sum.sources.size() - 1) * sum.range.size() * partial_bytes(element);
+      Load& load = loads[r];
+      load.level = round.level;
+      load.messages = std::max<int64_t>(
+          {load.messages, static_cast<int64_t>(round.sends.size()), static_cast<int64_t>(round.receives.size())});
+      load.added = std::max(load.added, added);
+    }
+  }
+  for (size_t r = 0; r < links.size(); ++r)
+    for (const auto& [group, bytes] : links[r]) loads[r].bytes = std::max({loads[r].bytes, bytes[0], bytes[1]});
+  return loads;
+}
+
+/// Of one chunk: its way through all rounds, and what the busiest resource spends on it.
+struct ChunkTimes {
+  double way = 0;
+  double busiest = 0;
+};
+
+ChunkTimes chunk_times(const Plan& plan, int64_t count, Element element, const Costs& costs) {
+  ChunkTimes times;
+  std::vector<double> of_level(costs.levels.size());
+  double adding = 0;
+  for (const Load& load : loads(plan, count, element)) {
+    if (load.messages == 0) continue;
+    const LinkCost& link = costs.levels[static_cast<size_t>(load.level) - 1];
+    const double sending = link.latency_seconds + static_cast<double>(load.messages - 1) * link.message_seconds +
+                           static_cast<double>(load.bytes) / link.bytes_per_second;
+    const double added = costs.reduce_seconds_per_byte * static_cast<double>(load.added);
+    of_level[static_cast<size_t>(load.level) - 1] += sending;
+    adding += added;
+    times.way += sending + added;
+  }
+  times.busiest = adding;
+  for (const double seconds : of_level) times.busiest = std::max(times.busiest, seconds);
+  return times;
+}
+
+}  // namespace
+
+void Costs::validate(const Levels& tree) const {
+  if (static_cast<int>(levels.size()) != tree.count())
+    throw BadRequest(str("[ddl] costs of ", levels.size(), " levels; required: ", tree.count()));
+  const auto is_time = [](double x) { return std::isfinite(x) && x >= 0; };
+  for (const LinkCost& link : levels)
+    if (!is_time(link.latency_seconds) || !is_time(link.message_seconds) || !std::isfinite(link.bytes_per_second) ||
+        link.bytes_per_second <= 0 || link.piece_bytes < 1024)
+      throw BadRequest(str("[ddl] a level's latency is ", link.latency_seconds, " s, a message's cost ",
+                           link.message_seconds, " s, its bandwidth ", link.bytes_per_second, " B/s with messages of ",
+                           link.piece_bytes,
+                           " bytes; allowed: times of 0 and more, bandwidths above, 1024 bytes and more"));
+  if (!is_time(reduce_seconds_per_byte))
+    throw BadRequest(str("[ddl] reduce_seconds_per_byte is ", reduce_seconds_per_byte, "; allowed: 0 and more"));
+}
+
+double predict_seconds(const Choice& choice, int64_t count, Element element, const Costs& costs) {
+  if (count == 0) return 0;
+  const int64_t whole = std::min(count, choice.options.chunk_bytes / element_bytes(element));
+  const int64_t chunks = (count + whole - 1) / whole;
+  const ChunkTimes times = chunk_times(choice.plan, whole, element, costs);
+  const double last = static_cast<double>(count - (chunks - 1) * whole) / static_cast<double>(whole);
+  return times.way + (static_cast<double>(chunks - 2) + last) * (chunks > 1 ? times.busiest : 0);
+}
+
+double bound_seconds(const Levels& levels, int64_t bytes, const Costs& costs) {
+  if (levels.count() == 0) return 0;
+  const double size = static_cast<double>(bytes), ranks = levels.size();
+  double bound = std::bit_width(static_cast<unsigned>(levels.size() - 1)) * costs.levels.front().latency_seconds;
+  bound = std::max(bound, costs.reduce_seconds_per_byte * size * (1 - 1 / ranks));
+  for (int level = 1; level <= levels.count(); ++level) {
+    size_t joined = 0;
+    for (const auto& group : levels.groups(level)) joined = std::max(joined, group.children.size());
+    const auto n = static_cast<double>(joined);
+    bound = std::max(bound, 2 * (n - 1) / n * size / costs.levels[static_cast<size_t>(level) - 1].bytes_per_second);
+  }
+  return bound;
+}
+
+Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep_order) {
+  costs.validate(levels);
+  const int64_t count = std::max<int64_t>(1, bytes / element_bytes(Element::float32));
+  AllreduceOptions options;
+  for (const LinkCost& link : costs.levels) options.piece_bytes.push_back(link.piece_bytes);
+  Choice best{Plan(levels), options};
+  double shortest = std::numeric_limits<double>::infinity();
+  size_t choices = 1;
+  for (int level = 0; level < levels.count(); ++level) choices *= kAlgorithms.size();
+  for (size_t number = 0; number < choices; ++number) {
+    std::vector<Algorithm> algorithms;
+    for (size_t digits = number; static_cast<int>(algorithms.size()) < levels.count(); digits /= kAlgorithms.size())
+      algorithms.push_back(kAlgorithms[digits % kAlgorithms.size()]);
+    const Plan plan(levels, algorithms);
+    if (keep_order && !plan.keeps_order()) continue;
+    for (const int64_t chunk : kChunks) {
+      options.chunk_bytes = chunk;
+      const Choice choice{plan, options};
+      const double seconds = predict_seconds(choice, count, Element::float32, costs);
+      // A later one must be better by more than what models are worth.
+      if (seconds < 0.98 * shortest) {
+        shortest = seconds;
+        best = choice;
+      }
+      if (chunk >= bytes) break;
+    }
+  }
+  return best;
+}
+
+}  // namespace spillway::ddl
