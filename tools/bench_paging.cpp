@@ -11,6 +11,7 @@
 #include "runtime/fingerprint.h"
 #include "runtime/train.h"
 #include "swap/schedule.h"
+#include "tools/bench_allreduce.h"
 #include "tools/bench_kfac.h"
 #include "tools/bench_largest.h"
 #include "tools/bench_stock.h"
@@ -287,8 +288,11 @@ Run add_bench(CLI::App& app) {
       "--edge");
   paging->add_option("--worker", options->worker)->group("");
   paging->footer("Example: spillway bench paging --model unet3d --edge 96 --filters 16 --json paging.json");
-  Run bench_kfac = add_bench_kfac(*command);
-  return [options, paging, bench_kfac] { return paging->parsed() ? bench_paging(*options) : bench_kfac(); };
+  Run bench_kfac = add_bench_kfac(*command), bench_allreduce = add_bench_allreduce(*command);
+  return [=] {
+    if (paging->parsed()) return bench_paging(*options);
+    return command->got_subcommand("kfac") ? bench_kfac() : bench_allreduce();
+  };
 }
 
 }  // namespace spillway::tools

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Ranks on several emulated hosts find each other, see which of them share a host, and sum right.
+# usage: emulated_hosts_test.sh EMULATED_HOSTS SPILLWAY; 77: this machine does not allow it
+set -u
+hosts=$1 program=$2
+"$hosts" usable || { echo "skipped: needs root and iproute2"; exit 77; }
+trap '"$hosts" down' EXIT
+"$hosts" up 2 1gbit || { echo "skipped: no network namespaces or no shaping here"; exit 77; }
+
+fail() { echo "FAILED: $*"; exit 1; }
+check() { # SHAPE [dealt] EXPECTED
+  local expected=${*: -1} output
+  output=$(timeout 100 "$hosts" run "${@:1:$#-1}" "$program" bench allreduce --sizes 4KiB,200KiB --repeats 1 2>&1) ||
+    fail "$* ended with $?: $output"
+  grep -q "ranks ($expected)" <<< "$output" || fail "$* is not seen as $expected: $output"
+  echo "passed: $*"
+}
+check 2x2 2x2
+check 2x2 dealt 2x2
+check 2+1 2+1
+"$hosts" run 2y2 true 2> /dev/null && fail "2y2 is a shape"
+exit 0

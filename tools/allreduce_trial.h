@@ -1,0 +1,28 @@
+/// What the ranks of one launch measure of allreduces.
+#pragma once
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ddl/mpi.h"
+
+namespace spillway::tools {
+
+struct TrialOptions {
+  std::vector<int64_t> sizes;  ///< bytes of float32
+  std::string levels;          ///< as declared; empty: hosts as discovered
+  int repeats = 10;
+  bool keep_order = false;  ///< only plans that do
+  bool mpi_only = false;    ///< the installed MPI's allreduce alone: for launches that force its algorithm
+  double comm_timeout_seconds = 60;
+};
+
+/// Runs every way of every size in turn, over all processes. Rank 0 gets what was measured, the others null:
+///   {world_size levels mpi costs: {…} rows: [{bytes algorithm seconds in_place_seconds wrong predicted_seconds
+///   bound_seconds plan chunk_bytes}]}
+/// `seconds` are the slowest rank's, median of the repeats. Algorithms: `levels` (the plan that the cost model
+/// chooses), `ring` (flat, in the order of ranks), `leader`, `mpi`. Throws CommError.
+nlohmann::json run_trial(ddl::MpiRuntime& mpi, const TrialOptions& options);
+
+}  // namespace spillway::tools
