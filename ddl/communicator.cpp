@@ -72,7 +72,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions opt
     : transport_(std::move(transport)),
       options_((options.validate(static_cast<int>(transport_->hosts().size())), std::move(options))),
       rank_(transport_->rank()),
-      hosts_(ordinals(options_.levels.empty() ? transport_->hosts() : options_.levels.front())),
+      hosts_(ordinals(transport_->hosts())),
       levels_(static_cast<int>(hosts_.size()),
               options_.levels.empty() ? std::vector<std::vector<int>>{hosts_} : options_.levels) {
   notice_out_ = std::make_unique<Notice>();

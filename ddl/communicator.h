@@ -54,8 +54,9 @@ class Communicator {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return static_cast<int>(hosts_.size()); }
-  /// The host of each rank, counted from 0 in order of first appearance.
+  /// The host that each rank runs on, whatever is declared; counted from 0 in order of first appearance.
   const std::vector<int>& hosts() const noexcept { return hosts_; }
+  /// As declared, else those of hosts().
   const Levels& levels() const noexcept { return levels_; }
   /// This rank's place among the ranks of its host, in rank order, and their number.
   int local_rank() const;

@@ -15,8 +15,7 @@ enum class Algorithm : uint8_t {
   direct,
   /// Parts go around, growing: n−1 rounds of S/n. Sums of different parts begin at different members.
   ring,
-  /// Halves are swapped with ever nearer members: log2 n rounds of S/2, S/4, … (Thakur et al. 2005, §4.2). Where n is
-  /// no
+  /// Halves are swapped with ever nearer members: log2 n rounds of S/2, S/4, … (Thakur et al. 2005). Where n is no
   /// power of two, the members beyond one first hand all they have to others: one round of S more.
   halving,
   /// The first member gets everything: 1 round of n−1 messages of S. Sums in the members' order.
@@ -26,7 +25,7 @@ enum class Algorithm : uint8_t {
 std::string_view name_of(Algorithm algorithm);
 /// Rounds of either direction among n members.
 int rounds_of(Algorithm algorithm, int members);
-/// Whether sums are taken in the members' order, whatever the part and the size: all such algorithms give the same
+/// Whether sums are taken in the members' order, whatever the part and the size. All such algorithms give the same
 /// bits.
 bool keeps_order(Algorithm algorithm);
 

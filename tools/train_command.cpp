@@ -43,7 +43,7 @@ void report_file_size_limits() {
 
 struct Options {
   TrainFlags flags;
-  std::string json, report;
+  std::string json, report, levels;
   std::vector<std::string> compare;
   double comm_timeout_seconds = 60;
   bool quiet = false;
@@ -106,8 +106,13 @@ int train_command(Options& options) {
     comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
     auto world = mpi->world(comm_options);
     take_share_of_host(*world);
+    if (!options.levels.empty()) {
+      comm_options.levels = ddl::Levels::parse(options.levels, world->size()).labels();
+      world = mpi->world(comm_options);
+    }
     if (world->size() > 1) comm = ddl::make_comm(std::move(world));
   }
+  if (!mpi && !options.levels.empty()) (void)ddl::Levels::parse(options.levels, 1);
   const bool speaks = !comm || comm->communicator->rank() == 0;
   const int world_size = comm ? comm->communicator->size() : 1;
   const TrainOptions train_options = options.flags.resolve(world_size);
@@ -170,6 +175,8 @@ Run add_train(CLI::App& app) {
       ->delimiter(',');
   command->add_option("--report", options->report, "Folder for report.html and trace.json");
   command->add_option("--json", options->json, "File for the results");
+  command->add_option("--levels", options->levels,
+                      "Ranks per host x hosts x …, as in 4x2, or of each host, as in 4+2; else as discovered");
   command->add_option("--comm-timeout", options->comm_timeout_seconds, "Seconds to wait for another rank")
       ->capture_default_str()
       ->check(CLI::Range(0.001, 86400.0));

@@ -94,6 +94,44 @@ class Ranks(Case):
         self.refused(2, "ranks 2", "has 1", args=["train", *options, "--grad-worker-frac", "1", "--steps", "5",
                                                   "--checkpoint", folder, "--resume"])
 
+    def test_declared_levels_are_in_the_results_and_in_the_order_of_sums(self):
+        options = [*OTHERS["mlp"], "--steps", "3", "--deterministic"]
+        found = self.result(*options, ranks=4)
+        hosts = self.result(*options, "--levels", "2x2", ranks=4)
+        self.assertEqual((found["allreduce"]["levels"], found["allreduce"]["algorithm"]), ("4", "direct"))
+        self.assertEqual((hosts["allreduce"]["levels"], hosts["allreduce"]["algorithm"]), ("2x2", "direct x direct"))
+        for one, two in zip(found["losses"], hosts["losses"], strict=True):
+            self.assertAlmostEqual(one, two, places=4)
+        self.refused(2, "'4x2'", "8 ranks", "4 are running", args=["train", *options, "--levels", "4x2"], ranks=4)
+        self.refused(2, "'2'", "1 are running", args=["train", *options, "--levels", "2"])
+
+    def test_allreduces_are_measured_in_one_launch_and_in_several(self):
+        file = self.folder / "allreduce.json"
+        done = run("bench", "allreduce", "--sizes", "4KiB,100KiB", "--repeats", "2", "--levels", "2+1", "--json", file, ranks=3)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        one = json.loads(file.read_text())
+        self.assertEqual((one["world_size"], one["levels"]), (3, "2+1"))
+        self.assertEqual({row["algorithm"] for row in one["rows"]}, {"levels", "mpi", "ring", "leader"})
+        for row in one["rows"]:
+            self.assertEqual(row["wrong"], 0)
+            for key in ("bytes", "seconds", "algbw", "busbw", "percent_of_bound", "mpi_seconds"):
+                self.assertGreater(row[key], 0, key)
+        self.assertIn("busbw", done.stdout)
+        done = run("bench", "allreduce", "--sizes", "4KiB", "--repeats", "1", "--ranks", "2", "--launches", "2", "--launcher",
+                   " ".join(MPI), "--json", file)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        several = json.loads(file.read_text())
+        self.assertEqual(several["launches"], 2)
+        self.assertEqual([row["algorithm"] for row in several["rows"]],
+                         ["levels", "mpi", "ring", "leader", "mpi-ring", "mpi-rabenseifner"])
+        for row in several["rows"]:
+            self.assertLessEqual(row["min_seconds"], row["seconds"])
+            self.assertLessEqual(row["seconds"], row["p95_seconds"])
+        for args, parts in ((["--sizes", "3"], ("--sizes: 3", "4 bytes")), ([], ("mpirun", "--ranks")),
+                            (["--ranks", "2", "--launcher", " "], ("--launcher", "mpirun"))):
+            self.refused(2, *parts, args=["bench", "allreduce", *args])
+        self.refused(1, "no-such-mpirun", args=["bench", "allreduce", "--ranks", "2", "--launcher", "no-such-mpirun"])
+
     def test_more_ranks_than_training_cases_are_refused(self):
         done = run("train", "--data", self.phantoms(cases=3), "--filters", "4", "--steps", "1", ranks=3)
         self.assertEqual(done.returncode, 2, done.stderr)
