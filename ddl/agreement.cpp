@@ -5,47 +5,6 @@
 #include "core/error.h"
 
 namespace spillway::ddl {
-namespace {
-
-struct Vote {
-  Call call;
-  int64_t rank;
-};
-
-/// The smallest and the largest call seen so far. Merging is idempotent, so it does not matter that for a number of
-/// members that is no power of two a vote may arrive twice.
-struct Ballot {
-  Vote lowest;
-  Vote highest;
-
-  void merge(const Ballot& other) {
-    if (other.lowest.call < lowest.call) lowest = other.lowest;
-    if (highest.call < other.highest.call) highest = other.highest;
-  }
-};
-
-/// The dissemination pattern: after round k everyone has heard of the 2^(k+1) members before them.
-void disseminate(Communicator& comm, Ballot& ballot, int size, int position, auto rank_at) {
-  int round = 0;
-  for (int step = 1; step < size; step *= 2) {
-    const int to = rank_at((position + step) % size);
-    const int from = rank_at((position - step + size) % size);
-    Ballot theirs{};
-    std::array requests{
-        comm.receive(from, Tag::agreement, std::as_writable_bytes(std::span(&theirs, 1))),
-        comm.send(to, Tag::agreement, std::as_bytes(std::span(&ballot, 1))),
-    };
-    comm.wait(requests, {.collective = "agreement", .stage = ++round});
-    ballot.merge(theirs);
-  }
-  if (ballot.lowest.call != ballot.highest.call) {
-    comm.fail(str("the ranks disagree: rank ", ballot.lowest.rank, " calls ", describe(ballot.lowest.call), "; rank ",
-                  ballot.highest.rank, " calls ", describe(ballot.highest.call)));
-  }
-}
-
-}  // namespace
-
 std::string describe(const Call& call) {
   static constexpr std::array kNames{"barrier",
                                      "allgather",
@@ -69,15 +28,44 @@ uint64_t hash_in(uint64_t hash, uint64_t value) {
   return hash;
 }
 
-void agree(Communicator& comm, const Call& call, std::span<const int> members, int position) {
-  Ballot ballot{{call, comm.rank()}, {call, comm.rank()}};
-  disseminate(comm, ballot, static_cast<int>(members.size()), position, [&](int index) { return members[index]; });
+void Agreement::Ballot::merge(const Ballot& other) {
+  if (other.lowest.call < lowest.call) lowest = other.lowest;
+  if (highest.call < other.highest.call) highest = other.highest;
 }
 
-void agree(Communicator& comm, Call call) {
+Agreement::Agreement(Communicator& comm, const Call& call, std::span<const int> members, int position)
+    : comm_(comm),
+      members_(members),
+      size_(static_cast<int>(members.size())),
+      position_(position),
+      seen_{{call, comm.rank()}, {call, comm.rank()}} {
+  post();
+}
+
+Agreement::Agreement(Communicator& comm, Call call) : comm_(comm), size_(comm.size()), position_(comm.rank()) {
   call.sequence = comm.next_sequence();
-  Ballot ballot{{call, comm.rank()}, {call, comm.rank()}};
-  disseminate(comm, ballot, comm.size(), comm.rank(), [](int index) { return index; });
+  seen_ = {{call, comm.rank()}, {call, comm.rank()}};
+  post();
+}
+
+// The dissemination pattern: after round k everyone has heard of the 2^(k+1) members before them.
+void Agreement::post() {
+  if (step_ >= size_) return;
+  sent_ = seen_;
+  requests_ = {comm_.receive(rank_at((position_ - step_ + size_) % size_), Tag::agreement,
+                             std::as_writable_bytes(std::span(&theirs_, 1))),
+               comm_.send(rank_at((position_ + step_) % size_), Tag::agreement, std::as_bytes(std::span(&sent_, 1)))};
+}
+
+void Agreement::conclude() {
+  for (; step_ < size_; post()) {
+    comm_.wait(requests_, {.collective = "agreement", .stage = ++round_});
+    seen_.merge(theirs_);
+    step_ *= 2;
+  }
+  if (seen_.lowest.call == seen_.highest.call) return;
+  comm_.fail(str("the ranks disagree: rank ", seen_.lowest.rank, " calls ", describe(seen_.lowest.call), "; rank ",
+                 seen_.highest.rank, " calls ", describe(seen_.highest.call)));
 }
 
 }  // namespace spillway::ddl

@@ -1,5 +1,6 @@
 /// Before data flows, the ranks make sure that they mean the same call.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -37,12 +38,56 @@ std::string describe(const Call& call);
 inline constexpr uint64_t kHashSeed = 1469598103934665603ull;
 uint64_t hash_in(uint64_t hash, uint64_t value);
 
-/// Returns when every member has made this very call; ⌈log2 members⌉ messages of 80 bytes each way, all members end
-/// together. `members` are the ranks taking part, the same list on each, this rank among them at `position`.
-/// Throws CommError on every member when they differ, naming two ranks and their calls.
-void agree(Communicator& comm, const Call& call, std::span<const int> members, int position);
+/// An agreement under way, so that data can be sent meanwhile: ⌈log2 members⌉ messages of 80 bytes each way. What was
+/// sent is looked at after conclude() only: ranks that disagree may not even mean messages of one size.
+class Agreement {
+ public:
+  /// Sends the first message. `members` are the ranks taking part, the same list on each, this rank among them at
+  /// `position`; the list outlives the agreement.
+  Agreement(Communicator& comm, const Call& call, std::span<const int> members, int position);
+  /// Over all ranks; fills in the sequence number.
+  Agreement(Communicator& comm, Call call);
+  Agreement(const Agreement&) = delete;
+  Agreement& operator=(const Agreement&) = delete;
 
-/// The same over all ranks; fills in the sequence number.
-void agree(Communicator& comm, Call call);
+  /// Blocks until every member has made this very call. Throws CommError on every member when they differ, naming two
+  /// ranks and their calls.
+  void conclude();
+
+ private:
+  struct Vote {
+    Call call;
+    int64_t rank = 0;
+  };
+  /// The smallest and the largest call seen so far. Merging is idempotent, so it does not matter that for a number of
+  /// members that is no power of two a vote may arrive twice.
+  struct Ballot {
+    Vote lowest;
+    Vote highest;
+    void merge(const Ballot& other);
+  };
+
+  int rank_at(int position) const { return members_.empty() ? position : members_[static_cast<size_t>(position)]; }
+  void post();
+
+  Communicator& comm_;
+  const std::span<const int> members_;  ///< empty: all ranks
+  const int size_;
+  const int position_;
+  int step_ = 1;
+  int round_ = 0;
+  Ballot seen_;
+  Ballot sent_;
+  Ballot theirs_;
+  std::array<Request, 2> requests_;
+};
+
+/// An agreement at once.
+inline void agree(Communicator& comm, const Call& call, std::span<const int> members, int position) {
+  Agreement(comm, call, members, position).conclude();
+}
+inline void agree(Communicator& comm, const Call& call) {
+  Agreement(comm, call).conclude();
+}
 
 }  // namespace spillway::ddl

@@ -98,8 +98,8 @@ void Allreduce::reduce(const Vector& vector, Reduction reduction, std::span<std:
   for (const uint64_t part : {plan_.hash(), static_cast<uint64_t>(options_.chunk_bytes),
                               static_cast<uint64_t>(vector.element), static_cast<uint64_t>(reduction)})
     signature = hash_in(signature, part);
-  agree(comm_, {operation_of(reduction), -1, count, signature});
-  run(vector, reduction, scratch.data());
+  Agreement agreement(comm_, {operation_of(reduction), -1, count, signature});
+  run(vector, reduction, scratch.data(), agreement);
   ++totals_.calls;
   totals_.bytes += static_cast<int64_t>(vector.output.size());
   totals_.time += std::chrono::steady_clock::now() - start;
@@ -107,8 +107,9 @@ void Allreduce::reduce(const Vector& vector, Reduction reduction, std::span<std:
 }
 
 // At time t chunk c is in round t − c·stride, the oldest chunk first: the same order on every rank, so messages match.
-void Allreduce::run(const Vector& vector, Reduction reduction, std::byte* scratch) {
-  if (vector.count() == 0) return;
+// The first messages leave before the ranks have agreed, and are looked at afterwards.
+void Allreduce::run(const Vector& vector, Reduction reduction, std::byte* scratch, Agreement& agreement) {
+  if (vector.count() == 0) return agreement.conclude();
   const Pipeline p = pipeline(vector.count(), vector.element);
   const int in_flight = p.rounds / p.stride + 1;
   if (static_cast<int>(chunks_.size()) < in_flight) chunks_.resize(static_cast<size_t>(in_flight));
@@ -121,6 +122,7 @@ void Allreduce::run(const Vector& vector, Reduction reduction, std::byte* scratc
       if (round == 0) open(chunk, vector, p, index, scratch);
       enter(chunk, round, vector.element, reduction);
     }
+    if (time == 0) agreement.conclude();
   }
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "ddl/agreement.h"
 #include "ddl/arithmetic.h"
 #include "ddl/communicator.h"
 #include "ddl/element.h"
@@ -67,7 +68,7 @@ class Allreduce {
   /// alignment of an element. All ranks get the same bits; whether they depend on the length and on where in the vector
   /// an element stands, Plan::keeps_order() tells. `scratch`: scratch_bytes() or more, aligned for 8 bytes. `signature`
   /// is anything else on which the callers must agree (shapes), hashed. Blocking. Cost: that of the plan, and an
-  /// agreement of ⌈log2 size⌉ small messages first.
+  /// agreement of ⌈log2 size⌉ small messages beside its first round.
   /// Throws CommError; the output is then undefined. Throws BadRequest when `scratch` is too small, or input and output
   /// do not have the same size.
   void reduce(const Vector& vector, Reduction reduction, std::span<std::byte> scratch, uint64_t signature = 0);
@@ -99,7 +100,7 @@ class Allreduce {
 
   const Program& program(int64_t count, Element element);
   Pipeline pipeline(int64_t count, Element element);
-  void run(const Vector& vector, Reduction reduction, std::byte* scratch);
+  void run(const Vector& vector, Reduction reduction, std::byte* scratch, Agreement& agreement);
   void open(Chunk& chunk, const Vector& vector, const Pipeline& pipeline, int64_t index, std::byte* scratch);
   void enter(Chunk& chunk, int round, Element element, Reduction reduction);
   void post(Chunk& chunk, const Round& round, Element element);

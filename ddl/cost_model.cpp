@@ -12,7 +12,8 @@
 namespace spillway::ddl {
 namespace {
 
-constexpr std::array kAlgorithms{Algorithm::direct, Algorithm::ring, Algorithm::halving, Algorithm::leader};
+constexpr std::array kAlgorithms{Algorithm::direct, Algorithm::ring, Algorithm::halving, Algorithm::leader,
+                                 Algorithm::oneshot};
 constexpr std::array<int64_t, 3> kChunks{int64_t{256} << 10, int64_t{1} << 20, int64_t{4} << 20};
 
 /// What one round asks of the links of its level and of the ranks, at most.
@@ -132,6 +133,8 @@ Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep
     std::vector<Algorithm> algorithms;
     for (size_t digits = number; static_cast<int>(algorithms.size()) < levels.count(); digits /= kAlgorithms.size())
       algorithms.push_back(kAlgorithms[digits % kAlgorithms.size()]);
+    const auto oneshot = std::find(algorithms.begin(), algorithms.end(), Algorithm::oneshot);
+    if (oneshot != algorithms.end() && oneshot + 1 != algorithms.end()) continue;  // the last level's
     const Plan plan(levels, algorithms);
     if (keep_order && !plan.keeps_order()) continue;
     for (const int64_t chunk : kChunks) {

@@ -101,10 +101,14 @@ Plan::Plan(Levels levels, std::vector<Algorithm> algorithms)
   if (static_cast<int>(algorithms_.size()) != levels_.count())
     throw BadRequest(str("[ddl] a plan with ", algorithms_.size(), " algorithms; required: one for each of ",
                          levels_.count(), " levels"));
+  const auto found = std::find(algorithms_.begin(), algorithms_.end(), Algorithm::oneshot);
+  if (found != algorithms_.end() && found + 1 != algorithms_.end())
+    throw BadRequest(str("[ddl] a plan with oneshot on level ", found - algorithms_.begin() + 1, " of ",
+                         levels_.count(), "; allowed on the last level only"));
 }
 
 Plan::Plan(Levels levels, Algorithm algorithm)
-    : levels_(std::move(levels)), algorithms_(static_cast<size_t>(levels_.count()), algorithm) {}
+    : Plan(levels, std::vector(static_cast<size_t>(levels.count()), algorithm)) {}
 
 Program Plan::program(int rank, int64_t count, Element element) const {
   const Cuts cuts(levels_, algorithms_, count);
@@ -113,8 +117,10 @@ Program Plan::program(int rank, int64_t count, Element element) const {
   std::vector<Range> has{{0, count}};
   for (int level = 1; level <= levels_.count(); ++level) {
     const Algorithm algorithm = algorithms_[static_cast<size_t>(level) - 1];
-    const auto rounds = static_cast<size_t>(rounds_of(algorithm, most_children(levels_.groups(level))));
-    std::vector<Round> up(rounds, {.level = level}), down(rounds, {.level = level, .gather = true});
+    const int members = most_children(levels_.groups(level));
+    std::vector<Round> up(static_cast<size_t>(collecting_rounds_of(algorithm, members)), {.level = level});
+    std::vector<Round> down(static_cast<size_t>(gathering_rounds_of(algorithm, members)),
+                            {.level = level, .gather = true});
     has.clear();
     for (const Block& block : cuts.blocks(level, levels_.group_of(level, rank))) {
       const auto found = std::find(block.ranks.begin(), block.ranks.end(), rank);

@@ -25,7 +25,8 @@ struct LevelTraffic {
 /// hosts, the least that can (the cut bound), whatever the order of ranks and whether or not hosts are alike.
 class Plan {
  public:
-  /// `algorithms[i]` is level i+1's. Throws BadRequest unless there are as many as levels.
+  /// `algorithms[i]` is level i+1's. Throws BadRequest unless there are as many as levels, oneshot
+  /// at the last alone.
   Plan(Levels levels, std::vector<Algorithm> algorithms);
   /// The same algorithm on every level.
   explicit Plan(Levels levels, Algorithm algorithm = Algorithm::direct);

@@ -71,6 +71,19 @@ void collect_at(Collecting& c, int home, Range range) {
   c.sum(0, range, std::move(sources));
 }
 
+// --- one shot -------------------------------------------------------------------------------------------------------
+
+void collect_everywhere(Collecting& c, Range range) {
+  const int n = c.members(), me = c.me();
+  std::vector<Combination::Source> sources(static_cast<size_t>(n), c.own(c.partial(me)));
+  for (int step = 1; step < n; ++step) {
+    const int to = around(me + step, n), from = around(me - step, n);
+    c.send(0, to, range, c.partial(me));
+    sources[static_cast<size_t>(from)] = c.receive(0, from, range, c.partial(from));
+  }
+  c.sum(0, range, std::move(sources));
+}
+
 // --- ring -----------------------------------------------------------------------------------------------------------
 
 // Part i begins at member i+1, goes on to the next one, grows there, and ends at member i.
@@ -181,19 +194,23 @@ void hand_out_by_doubling(HandingOut& h, Range whole) {
 }  // namespace
 
 std::string_view name_of(Algorithm algorithm) {
-  static constexpr std::array<std::string_view, 4> kNames{"direct", "ring", "halving", "leader"};
+  static constexpr std::array<std::string_view, 5> kNames{"direct", "ring", "halving", "leader", "oneshot"};
   return kNames[static_cast<size_t>(algorithm)];
 }
 
-int rounds_of(Algorithm algorithm, int members) {
+int collecting_rounds_of(Algorithm algorithm, int members) {
   if (members == 1) return 0;
   if (algorithm == Algorithm::ring) return members - 1;
   if (algorithm == Algorithm::halving) return std::bit_width(static_cast<unsigned>(members - 1));
   return 1;
 }
 
+int gathering_rounds_of(Algorithm algorithm, int members) {
+  return algorithm == Algorithm::oneshot ? 0 : collecting_rounds_of(algorithm, members);
+}
+
 bool keeps_order(Algorithm algorithm) {
-  return algorithm == Algorithm::direct || algorithm == Algorithm::leader;
+  return algorithm != Algorithm::ring && algorithm != Algorithm::halving;
 }
 
 std::vector<Share> shares(Algorithm algorithm, const Block& block) {
@@ -204,6 +221,8 @@ std::vector<Share> shares(Algorithm algorithm, const Block& block) {
   };
   if (algorithm == Algorithm::leader) {
     add(0, block.range);
+  } else if (algorithm == Algorithm::oneshot) {
+    for (int member = 0; member < n; ++member) add(member, block.range);
   } else if (algorithm == Algorithm::halving) {
     for (int member = 0; member < core; ++member) add(member, half_of(block.range, member, core, 1));
   } else {
@@ -217,12 +236,14 @@ void add_reduce_scatter(Algorithm algorithm, const Block& block, int me, Element
   if (algorithm == Algorithm::ring) return collect_around(collecting, block.range);
   if (algorithm == Algorithm::halving) return collect_by_halves(collecting, block.range);
   if (algorithm == Algorithm::leader) return collect_at(collecting, 0, block.range);
+  if (algorithm == Algorithm::oneshot) return collect_everywhere(collecting, block.range);
   // Everyone begins with its neighbour, so that nobody is sent everything at once.
   for (int step = 0, n = collecting.members(); step < n; ++step)
     collect_at(collecting, around(me + step, n), part_of(block.range, around(me + step, n), n));
 }
 
 void add_all_gather(Algorithm algorithm, const Block& block, int me, std::span<Round> rounds) {
+  if (algorithm == Algorithm::oneshot) return;
   HandingOut handing_out(block, me, rounds);
   if (algorithm == Algorithm::ring) return hand_around(handing_out, block.range);
   if (algorithm == Algorithm::halving) return hand_out_by_doubling(handing_out, block.range);

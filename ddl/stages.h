@@ -19,12 +19,17 @@ enum class Algorithm : uint8_t {
   /// power of two, the members beyond one first hand all they have to others: one round of S more.
   halving,
   /// The first member gets everything: 1 round of n−1 messages of S. Sums in the members' order.
-  leader
+  leader,
+  /// Every member sends every other one everything, and each sums all: 1 round of n−1 messages of S, and none to hand
+  /// results out, so the last level's only. The least latency there is; with two members no more bytes than direct.
+  /// Sums in the members' order.
+  oneshot
 };
 
 std::string_view name_of(Algorithm algorithm);
-/// Rounds of either direction among n members.
-int rounds_of(Algorithm algorithm, int members);
+/// Rounds among n members, to collect and to hand out.
+int collecting_rounds_of(Algorithm algorithm, int members);
+int gathering_rounds_of(Algorithm algorithm, int members);
 /// Whether sums are taken in the members' order, whatever the part and the size. All such algorithms give the same
 /// bits.
 bool keeps_order(Algorithm algorithm);
@@ -42,10 +47,10 @@ struct Block {
   std::vector<bool> original;  ///< by member: it alone is its group, and what it has is its input
 };
 
-/// Who has what of the block after the reduce-scatter: in ascending order, nothing empty.
+/// Who has what of the block after the reduce-scatter: in ascending order, nothing empty; after `oneshot` everyone all.
 std::vector<Share> shares(Algorithm algorithm, const Block& block);
 
-/// Adds to `rounds` (of a level; as many as rounds_of() or more) what member `me` does in the reduce-scatter.
+/// Adds to `rounds` (of a level; as many as its collecting rounds or more) what member `me` does in the reduce-scatter.
 void add_reduce_scatter(Algorithm algorithm, const Block& block, int me, Element element, std::span<Round> rounds);
 /// The same for the all-gather, in which everybody gets what shares() says who has.
 void add_all_gather(Algorithm algorithm, const Block& block, int me, std::span<Round> rounds);

@@ -28,12 +28,15 @@ std::vector<Levels> trees() {
 }
 
 std::vector<Plan> plans_over(const Levels& levels) {
-  constexpr std::array kAll{Algorithm::direct, Algorithm::ring, Algorithm::halving, Algorithm::leader};
+  constexpr std::array kAll{Algorithm::direct, Algorithm::ring, Algorithm::halving, Algorithm::leader,
+                            Algorithm::oneshot};
   std::vector<Plan> plans;
-  for (size_t choice = 0, end = static_cast<size_t>(std::pow(4, levels.count())); choice < end; ++choice) {
+  for (size_t choice = 0, end = static_cast<size_t>(std::pow(5, levels.count())); choice < end; ++choice) {
     std::vector<Algorithm> algorithms;
-    for (size_t digits = choice; static_cast<int>(algorithms.size()) < levels.count(); digits /= 4)
-      algorithms.push_back(kAll[digits % 4]);
+    for (size_t digits = choice; static_cast<int>(algorithms.size()) < levels.count(); digits /= 5)
+      algorithms.push_back(kAll[digits % 5]);
+    const auto oneshot = std::find(algorithms.begin(), algorithms.end(), Algorithm::oneshot);
+    if (oneshot != algorithms.end() && oneshot + 1 != algorithms.end()) continue;  // the last level's
     plans.emplace_back(levels, algorithms);
   }
   return plans;
@@ -186,7 +189,18 @@ TEST(PlanTest, RoundsAreAsManyAsTheAlgorithmsSay) {
   EXPECT_EQ(rounds(8, Algorithm::halving), 6u);
   EXPECT_EQ(rounds(6, Algorithm::halving), 6u);
   EXPECT_EQ(rounds(8, Algorithm::leader), 2u);
+  EXPECT_EQ(rounds(8, Algorithm::oneshot), 1u);
   EXPECT_EQ(rounds(1, Algorithm::ring), 0u);
+}
+
+TEST(PlanTest, OneshotIsForTheLastLevelOnly) {
+  const Levels levels(4, {by_host({2, 2})});
+  EXPECT_EQ(Plan(levels, {Algorithm::direct, Algorithm::oneshot}).name(), "direct x oneshot");
+  EXPECT_THROW(Plan(levels, {Algorithm::oneshot, Algorithm::direct}), BadRequest);
+  EXPECT_THROW(Plan(levels, Algorithm::oneshot), BadRequest);
+  // Between two, nothing more is sent than by parts.
+  EXPECT_EQ(Plan(Levels(2), Algorithm::oneshot).traffic(1000, Element::float32)[0].sent_by_rank,
+            Plan(Levels(2)).traffic(1000, Element::float32)[0].sent_by_rank);
 }
 
 TEST(PlanTest, LargeCountsDoNotOverflow) {

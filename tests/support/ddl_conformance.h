@@ -101,6 +101,13 @@ inline std::vector<Plan> plans(const Levels& levels) {
     std::reverse(mixed.begin(), mixed.end());
     result.emplace_back(levels, mixed);
   }
+  if (levels.count() > 0)
+    for (const Algorithm below : {Algorithm::direct, Algorithm::ring}) {
+      std::vector<Algorithm> last(static_cast<size_t>(levels.count()), below);
+      last.back() = Algorithm::oneshot;
+      result.emplace_back(levels, last);
+      if (last.size() == 1) break;
+    }
   return result;
 }
 
