@@ -90,6 +90,15 @@ Communicator::~Communicator() {
   transport_.reset();
 }
 
+std::shared_ptr<Communicator> Communicator::duplicate() {
+  require_alive();
+  try {
+    return std::make_shared<Communicator>(transport_->duplicate(), options_);
+  } catch (const std::runtime_error& error) {
+    fail(str("cannot duplicate the communicator: ", error.what()));
+  }
+}
+
 int Communicator::local_rank() const {
   return static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + rank_, hosts_[rank_]));
 }
@@ -127,6 +136,7 @@ void Communicator::wait(std::span<Request> requests, const Stage& stage) {
         time_out(request.peer, stage);
       }
       if (now >= next_look) {
+        if (interrupted_) fail(str("was interrupted ", describe(stage)));
         heed_notices(stage);
         next_look = now + kNoticeInterval;
         continue;  // The look may have swallowed the event that idle would wake for.

@@ -1,5 +1,6 @@
 /// Ranks and the point-to-point messages between them: what every collective is built on.
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -61,7 +62,6 @@ class Communicator {
   /// This rank's place among the ranks of its host, in rank order, and their number.
   int local_rank() const;
   int local_size() const;
-  std::string_view transport_name() const { return transport_->name(); }
   std::chrono::milliseconds deadline() const noexcept { return options_.deadline; }
   /// True after a CommError, for ever.
   bool dead() const noexcept { return !death_.empty(); }
@@ -77,6 +77,12 @@ class Communicator {
 
   /// Tells the other ranks why, abandons every message, and throws CommError. Later calls throw the same reason.
   [[noreturn]] void fail(const std::string& reason);
+
+  /// A further communicator over the same ranks, hosts and levels, with messages and a death of its own, which another
+  /// thread may use. Collective. Throws CommError when the transport fails.
+  std::shared_ptr<Communicator> duplicate();
+  /// The only call for another thread: whoever waits in this communicator, now or later, fails within 10 ms.
+  void interrupt() noexcept { interrupted_ = true; }
 
   /// How many collectives over all ranks were started before; then one more.
   int64_t next_sequence() noexcept { return sequence_++; }
@@ -100,6 +106,7 @@ class Communicator {
   std::vector<int> hosts_;
   Levels levels_;
   int64_t sequence_ = 0;
+  std::atomic<bool> interrupted_ = false;
   std::string death_;
   std::unique_ptr<Notice> notice_out_;
   std::vector<Notice> notices_in_;

@@ -6,8 +6,10 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <mutex>
 #include <stdexcept>
 #include <thread>
 
@@ -17,7 +19,8 @@ namespace spillway::ddl {
 
 /// Shared with the communicators, which say when MPI is no longer fit to be finalized.
 struct MpiRuntime::State {
-  bool broken = false;
+  std::mutex taking_turns;  ///< MPI_THREAD_SERIALIZED: one thread at a time
+  std::atomic<bool> broken = false;
   int exceptions_at_start = std::uncaught_exceptions();
 };
 
@@ -36,6 +39,8 @@ void check(int code, const char* call) {
   MPI_Error_string(code, text, &length);
   throw std::runtime_error(str(call, ": ", text));
 }
+
+using Turn = std::lock_guard<std::mutex>;
 
 /// Each rank's host, as ordinals: the ranks that can share memory with each other share a host.
 std::vector<int> discover_hosts(MPI_Comm world) {
@@ -64,20 +69,25 @@ std::vector<int> discover_hosts(MPI_Comm world) {
 class MpiTransport final : public Transport {
  public:
   explicit MpiTransport(std::shared_ptr<MpiRuntime::State> state) : state_(std::move(state)) {
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
-    check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    const Turn turn(state_->taking_turns);
+    copy(MPI_COMM_WORLD);
     hosts_ = discover_hosts(comm_);
+  }
+  MpiTransport(const MpiTransport& other, const Turn&) : state_(other.state_), hosts_(other.hosts_) {
+    copy(other.comm_);
   }
 
   // MPI_Comm_free is collective, and ranks part in any order: comm_ lives as long as MPI does.
-  ~MpiTransport() override { forget(); }
+  ~MpiTransport() override {
+    const Turn turn(state_->taking_turns);
+    forget();
+  }
 
-  std::string_view name() const override { return "MPI"; }
   int rank() const override { return rank_; }
   const std::vector<int>& hosts() const override { return hosts_; }
 
   Request send(int peer, Tag tag, std::span<const std::byte> bytes) override {
+    const Turn turn(state_->taking_turns);
     const int slot = take_slot();
     for_each_piece(bytes.size(), [&](size_t begin, int size) {
       MPI_Request& request = slots_[slot].pieces.emplace_back(MPI_REQUEST_NULL);
@@ -87,6 +97,7 @@ class MpiTransport final : public Transport {
   }
 
   Request receive(int peer, Tag tag, std::span<std::byte> bytes) override {
+    const Turn turn(state_->taking_turns);
     const int slot = take_slot();
     slots_[slot].expected = static_cast<int64_t>(bytes.size());
     for_each_piece(bytes.size(), [&](size_t begin, int size) {
@@ -98,6 +109,7 @@ class MpiTransport final : public Transport {
 
   bool test(Request& request) override {
     if (!request.active()) return true;
+    const Turn turn(state_->taking_turns);
     Slot& slot = slots_[request.slot];
     while (slot.finished < slot.pieces.size()) {
       int done = 0;
@@ -129,8 +141,15 @@ class MpiTransport final : public Transport {
   }
 
   void abandon() noexcept override {
+    const Turn turn(state_->taking_turns);
     state_->broken = true;
     forget();
+  }
+
+  // Keeps its turn while it waits for the other ranks, which get theirs whatever this one does.
+  std::unique_ptr<Transport> duplicate() override {
+    const Turn turn(state_->taking_turns);
+    return std::make_unique<MpiTransport>(*this, turn);
   }
 
  private:
@@ -151,6 +170,12 @@ class MpiTransport final : public Transport {
         MPI_Request_free(&request);
       }
     }
+  }
+
+  void copy(MPI_Comm comm) {
+    check(MPI_Comm_dup(comm, &comm_), "MPI_Comm_dup");
+    check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   }
 
   static void for_each_piece(size_t size, auto start) {

@@ -6,7 +6,6 @@ namespace {
 /// Has no peer to send to, so every message is a mistake.
 class SelfTransport final : public Transport {
  public:
-  std::string_view name() const override { return "self"; }
   int rank() const override { return 0; }
   const std::vector<int>& hosts() const override { return hosts_; }
   Request send(int, Tag, std::span<const std::byte>) override {
@@ -16,6 +15,7 @@ class SelfTransport final : public Transport {
   bool test(Request&) override { return true; }
   void idle(std::chrono::steady_clock::time_point) override {}
   void abandon() noexcept override {}
+  std::unique_ptr<Transport> duplicate() override { return std::make_unique<SelfTransport>(); }
 
  private:
   const std::vector<int> hosts_{0};

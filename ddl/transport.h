@@ -3,8 +3,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 namespace spillway::ddl {
@@ -26,8 +26,6 @@ class Transport {
  public:
   /// Forgets unfinished requests too.
   virtual ~Transport() = default;
-  /// `threads`, `MPI`, …: for people.
-  virtual std::string_view name() const = 0;
   virtual int rank() const = 0;
   /// The host that each rank runs on, counted from 0 in order of first appearance; as long as there are ranks.
   virtual const std::vector<int>& hosts() const = 0;
@@ -42,6 +40,9 @@ class Transport {
   /// The communicator died. Forgets all unfinished requests: their buffers may be freed afterwards. Nothing else is
   /// called later.
   virtual void abandon() noexcept = 0;
+  /// A further wire between the same ranks, with messages of its own, which another thread may use. Collective. Throws
+  /// std::runtime_error with the library's own text.
+  virtual std::unique_ptr<Transport> duplicate() = 0;
 };
 
 }  // namespace spillway::ddl

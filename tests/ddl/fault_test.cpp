@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "ddl/agreement.h"
 #include "ddl/allreduce.h"
+#include "ddl/background_allreduce.h"
 #include "ddl/collectives.h"
 #include "ddl/thread_world.h"
 #include "tests/support/ddl_shapes.h"
@@ -164,6 +165,35 @@ TEST(FaultTest, ARankThatGivesUpTellsTheOthersWhy) {
   for (const int rank : {0, 2, 3}) {
     EXPECT_EQ(errors[rank], spillway::str("[ddl] rank ", rank, ": rank 1 gave up: the disk is full"));
   }
+}
+
+std::string error_of(const Ticket& ticket) {
+  try {
+    ticket.wait();
+  } catch (const CommError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// The others would wait 60 s for an answer.
+TEST(FaultTest, WhoGivesUpAllreducesInTheBackgroundEndsThemEverywhere) {
+  const auto errors = errors_of(by_host({3}), [](Communicator& comm) {
+    std::vector<float> data(100'000, 1.0f);
+    BackgroundAllreduce background(comm.duplicate(), {Plan(comm.levels())});
+    std::vector<std::byte> scratch(static_cast<size_t>(background.scratch_bytes(100'000, Element::float32)));
+    const auto start = [&] {
+      return background.reduce(in_place(std::span(data), Element::float32), Reduction::sum, scratch);
+    };
+    start().wait();
+    if (comm.rank() == 0) std::this_thread::sleep_for(100ms);
+    const Ticket second = start();
+    if (comm.rank() == 1) return;  // and with it goes its background
+    const Ticket third = start();
+    EXPECT_NE(error_of(second).find("rank 1 gave up: was interrupted"), std::string::npos) << error_of(second);
+    EXPECT_NE(error_of(third).find("this communicator is dead since: rank 1"), std::string::npos) << error_of(third);
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");  // other communicators live on
 }
 
 TEST(FaultTest, ADeadCommunicatorKeepsItsReason) {

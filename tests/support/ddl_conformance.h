@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "ddl/agreement.h"
 #include "ddl/allreduce.h"
+#include "ddl/background_allreduce.h"
 #include "ddl/collectives.h"
 
 namespace spillway::ddl::testing {
@@ -364,6 +365,52 @@ TYPED_TEST_P(CommunicatorConformance, PendingAllgathersKeepTheirOrderWhileOthers
   });
 }
 
+TYPED_TEST_P(CommunicatorConformance, AllreducesGoOnInTheBackgroundWhileOtherCollectivesRun) {
+  this->on_every_shape([](Communicator& comm) {
+    BackgroundAllreduce background(comm.duplicate(), {Plan(comm.levels()), {.chunk_bytes = 4096}});
+    std::vector<std::vector<float>> vectors;
+    std::vector<Ticket> tickets;
+    for (const int64_t count : {5003, 0, 1, 70001}) vectors.push_back(contribution(comm.rank(), count));
+    std::vector<std::byte> scratch(static_cast<size_t>(background.scratch_bytes(70001, Element::float32)));
+    for (auto& vector : vectors) {
+      tickets.push_back(background.reduce(in_place(std::span(vector), Element::float32), Reduction::sum, scratch));
+      int64_t number = comm.rank() == 0 ? 7 : 0;
+      broadcast(comm, std::as_writable_bytes(std::span(&number, 1)), 0);
+      EXPECT_EQ(number, 7);
+    }
+    Allreduce foreground(comm);
+    for (size_t i = 0; i < vectors.size(); ++i) {
+      auto expected = contribution(comm.rank(), static_cast<int64_t>(vectors[i].size()));
+      foreground.reduce(expected, Reduction::sum);
+      tickets[i].wait();
+      EXPECT_TRUE(same_bits(vectors[i], expected));
+    }
+    EXPECT_EQ(background.totals().calls, 4);
+  });
+}
+
+TYPED_TEST_P(CommunicatorConformance, DuplicatesDoNotHearEachOther) {
+  this->on_every_shape([](Communicator& comm) {
+    const auto one = comm.duplicate(), other = comm.duplicate();
+    EXPECT_EQ(one->levels().hash(), comm.levels().hash());
+    EXPECT_EQ(one->rank(), comm.rank());
+    // Begun in one order and ended in the other.
+    std::vector<std::array<int64_t, 2>> all(static_cast<size_t>(2 * comm.size()));
+    const std::array<std::array<int64_t, 2>, 2> own{{{comm.rank(), 1}, {comm.rank(), 2}}};
+    const auto half = [&](size_t i) {
+      return std::as_writable_bytes(std::span(all).subspan(i * comm.size(), comm.size()));
+    };
+    PendingAllgather first(*one, std::as_bytes(std::span(own[0])), half(0));
+    PendingAllgather second(*other, std::as_bytes(std::span(own[1])), half(1));
+    second.wait();
+    first.wait();
+    for (int64_t rank = 0; rank < comm.size(); ++rank) {
+      EXPECT_EQ(all[rank], (std::array<int64_t, 2>{rank, 1}));
+      EXPECT_EQ(all[comm.size() + rank], (std::array<int64_t, 2>{rank, 2}));
+    }
+  });
+}
+
 TYPED_TEST_P(CommunicatorConformance, LocalRanksCountTheRanksOfAHost) {
   this->on_every_shape([](Communicator& comm) {
     std::vector<int> mates;
@@ -381,6 +428,7 @@ REGISTER_TYPED_TEST_SUITE_P(CommunicatorConformance, SumsAnyCountOnAnyShape, Eve
                             BorrowedScratchThatIsTooSmallIsRefused, BroadcastReachesTheMembersAndNobodyElse,
                             BroadcastOfManyPiecesAndOfNothing, BroadcastRefusesABadListOfMembers,
                             AllgatherKeepsRankOrder, PendingAllgathersKeepTheirOrderWhileOthersRun,
+                            AllreducesGoOnInTheBackgroundWhileOtherCollectivesRun, DuplicatesDoNotHearEachOther,
                             LocalRanksCountTheRanksOfAHost);
 
 }  // namespace spillway::ddl::testing

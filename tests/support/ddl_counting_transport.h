@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "ddl/transport.h"
@@ -15,7 +14,6 @@ class CountingTransport final : public Transport {
  public:
   CountingTransport(std::unique_ptr<Transport> inner, std::map<Tag, int64_t>& received)
       : inner_(std::move(inner)), received_(received) {}
-  std::string_view name() const override { return "counting"; }
   int rank() const override { return inner_->rank(); }
   const std::vector<int>& hosts() const override { return inner_->hosts(); }
   Request send(int peer, Tag tag, std::span<const std::byte> bytes) override { return inner_->send(peer, tag, bytes); }
@@ -26,6 +24,8 @@ class CountingTransport final : public Transport {
   bool test(Request& request) override { return inner_->test(request); }
   void idle(std::chrono::steady_clock::time_point until) override { inner_->idle(until); }
   void abandon() noexcept override { inner_->abandon(); }
+  /// Not counted.
+  std::unique_ptr<Transport> duplicate() override { return inner_->duplicate(); }
 
  private:
   const std::unique_ptr<Transport> inner_;

@@ -6,7 +6,6 @@
 #include <memory>
 #include <random>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "ddl/transport.h"
@@ -20,7 +19,6 @@ class DelayedTransport final : public Transport {
   DelayedTransport(std::unique_ptr<Transport> inner, unsigned seed,
                    std::chrono::microseconds latest_notice = std::chrono::microseconds(300))
       : inner_(std::move(inner)), random_(seed), latest_notice_(latest_notice) {}
-  std::string_view name() const override { return "delayed"; }
   int rank() const override { return inner_->rank(); }
   const std::vector<int>& hosts() const override { return inner_->hosts(); }
 
@@ -53,6 +51,10 @@ class DelayedTransport final : public Transport {
   void abandon() noexcept override {
     held_.clear();
     inner_->abandon();
+  }
+
+  std::unique_ptr<Transport> duplicate() override {
+    return std::make_unique<DelayedTransport>(inner_->duplicate(), static_cast<unsigned>(random_()), latest_notice_);
   }
 
  private:

@@ -1,0 +1,52 @@
+#include "ddl/tuned_allreduce.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace spillway::ddl {
+namespace {
+
+constexpr int64_t kLeastBucketBytes = int64_t{64} << 10;
+constexpr int64_t kMostBucketBytes = int64_t{32} << 20;
+constexpr int64_t kBucketBytesWithoutCosts = int64_t{4} << 20;
+/// Where plans no longer change with the size.
+constexpr int64_t kMostBytes = int64_t{256} << 20;
+
+int64_t rounded(int64_t bytes) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(bytes, 1, kMostBytes))));
+}
+
+}  // namespace
+
+TunedAllreduce::TunedAllreduce(Communicator& comm, std::optional<Costs> costs)
+    : comm_(comm), costs_((costs ? costs->validate(comm.levels()) : void(), std::move(costs))) {}
+
+Choice TunedAllreduce::choice(int64_t bytes) const {
+  if (!costs_) return {Plan(comm_.levels())};
+  return choose(comm_.levels(), rounded(bytes), *costs_, /*keep_order=*/true);
+}
+
+Allreduce& TunedAllreduce::for_bytes(int64_t bytes) {
+  const int64_t size = costs_ ? rounded(bytes) : 0;
+  const auto known = by_size_.find(size);
+  if (known != by_size_.end()) return known->second;
+  Choice best = choice(bytes);
+  return by_size_
+      .emplace(std::piecewise_construct, std::forward_as_tuple(size),
+               std::forward_as_tuple(comm_, std::move(best.plan), std::move(best.options)))
+      .first->second;
+}
+
+int64_t TunedAllreduce::bucket_bytes() const {
+  if (!costs_ || comm_.size() == 1) return kBucketBytesWithoutCosts;
+  const auto seconds_per_byte = [&](int64_t bytes) {
+    return predict_seconds(choice(bytes), bytes / element_bytes(Element::float32), Element::float32, *costs_) /
+           static_cast<double>(bytes);
+  };
+  int64_t bytes = kLeastBucketBytes;
+  while (bytes < kMostBucketBytes && seconds_per_byte(bytes) > 1.1 * seconds_per_byte(8 * bytes)) bytes *= 2;
+  return bytes;
+}
+
+}  // namespace spillway::ddl

@@ -1,0 +1,37 @@
+/// For every size the plan that suits it.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "ddl/allreduce.h"
+#include "ddl/communicator.h"
+#include "ddl/cost_model.h"
+
+namespace spillway::ddl {
+
+/// The allreduces of one communicator, which must outlive it. Sums keep the order of ranks, so that the bits depend
+/// neither on the size nor on the plan. Used by one thread at a time.
+class TunedAllreduce {
+ public:
+  /// `costs`: as calibrate() found them, the same on every rank; without any, direct on every level for all sizes.
+  /// Throws BadRequest as Costs::validate.
+  explicit TunedAllreduce(Communicator& comm, std::optional<Costs> costs = std::nullopt);
+
+  const std::optional<Costs>& costs() const noexcept { return costs_; }
+  /// What the cost model chooses for so many bytes, rounded up to a power of two.
+  Choice choice(int64_t bytes) const;
+  /// Made when it is first asked for.
+  Allreduce& for_bytes(int64_t bytes);
+
+  /// The size in which many bytes travel best while something else goes on: the smallest one, from 64 KiB to 32 MiB,
+  /// that costs no more than a tenth more per byte than eight times as much in one go. Without costs 4 MiB.
+  int64_t bucket_bytes() const;
+
+ private:
+  Communicator& comm_;
+  const std::optional<Costs> costs_;
+  std::map<int64_t, Allreduce> by_size_;
+};
+
+}  // namespace spillway::ddl
