@@ -9,7 +9,14 @@ BackgroundAllreduce::BackgroundAllreduce(std::shared_ptr<Communicator> comm, Cho
       worker_("allreduce") {}
 
 BackgroundAllreduce::~BackgroundAllreduce() {
-  if (!last_.done()) comm_->interrupt();
+  if (!last_.done()) give_up();
+}
+
+void BackgroundAllreduce::give_up() {
+  comm_->interrupt();
+  last_ = worker_.submit([this] {
+    if (!comm_->dead()) comm_->fail("was interrupted between two allreduces");
+  });
 }
 
 Ticket BackgroundAllreduce::reduce(const Vector& vector, Reduction reduction, std::span<std::byte> scratch,

@@ -17,7 +17,7 @@ class BackgroundAllreduce {
  public:
   /// `comm` is this object's alone (Communicator::duplicate()). Throws BadRequest as Allreduce does.
   BackgroundAllreduce(std::shared_ptr<Communicator> comm, Choice choice);
-  /// Gives up what is under way or waits: every rank then gets a CommError.
+  /// Gives up where something is under way or waits.
   ~BackgroundAllreduce();
   BackgroundAllreduce(const BackgroundAllreduce&) = delete;
   BackgroundAllreduce& operator=(const BackgroundAllreduce&) = delete;
@@ -31,6 +31,9 @@ class BackgroundAllreduce {
   /// Does not block. CommError travels in the ticket, and in those of all later ones.
   [[nodiscard]] Ticket reduce(const Vector& vector, Reduction reduction, std::span<std::byte> scratch,
                               uint64_t signature = 0);
+  /// Ends what is under way and all that follows, here and on every other rank, with a CommError: for a caller that
+  /// cannot make the calls which the others will.
+  void give_up();
   /// Of what is done; once no ticket is open.
   const AllreduceTotals& totals() const noexcept { return allreduce_.totals(); }
 

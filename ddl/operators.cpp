@@ -73,11 +73,12 @@ void bump_versions(at::TensorList tensors) {
   }
 }
 
-void allreduce_group(at::TensorList tensors, Allreduce& allreduce, Reduction reduction) {
+void allreduce_group(at::TensorList tensors, TunedAllreduce& tuned, Reduction reduction) {
   const uint64_t signature = signature_of(tensors);
   const Element element = element_of(tensors[0], "allreduce_");
   const int64_t fused = tensors.size() == 1 ? 0 : aligned(total_bytes(tensors));
   const int64_t count = total_bytes(tensors) / element_bytes(element);
+  Allreduce& allreduce = tuned.for_bytes(total_bytes(tensors));
   const at::Tensor staging = staging_bytes(fused + allreduce.scratch_bytes(count, element));
   const auto buffer = bytes_of(staging), scratch = buffer.subspan(static_cast<size_t>(fused));
   if (tensors.size() == 1) {
@@ -144,8 +145,8 @@ TORCH_LIBRARY_IMPL(spillway, CompositeExplicitAutograd, library) {
 
 }  // namespace
 
-Comm make_comm(std::shared_ptr<Communicator> communicator) {
-  return c10::make_intrusive<CommunicatorHandle>(std::move(communicator));
+Comm make_comm(std::shared_ptr<Communicator> communicator, std::optional<Costs> costs) {
+  return c10::make_intrusive<CommunicatorHandle>(std::move(communicator), std::move(costs));
 }
 
 void allreduce_(at::TensorList tensors, const Comm& comm, Reduction reduction) {

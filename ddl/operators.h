@@ -6,9 +6,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
-#include "ddl/allreduce.h"
 #include "ddl/communicator.h"
+#include "ddl/tuned_allreduce.h"
 
 namespace spillway::ddl {
 
@@ -16,18 +17,19 @@ namespace spillway::ddl {
 /// beside any budget. A larger tensor travels alone and in place.
 inline constexpr int64_t kFusionBytes = int64_t{8} << 20;
 
-/// A Communicator as operators take it (a torchbind class, `spillway::Communicator`), with its allreduce, whose plan
+/// A Communicator as operators take it (a torchbind class, `spillway::Communicator`), with its allreduces, whose plans
 /// and work lists are kept between calls.
 struct CommunicatorHandle final : torch::CustomClassHolder {
-  explicit CommunicatorHandle(std::shared_ptr<Communicator> communicator)
-      : communicator(std::move(communicator)), allreduce(*this->communicator) {}
+  CommunicatorHandle(std::shared_ptr<Communicator> communicator, std::optional<Costs> costs)
+      : communicator(std::move(communicator)), allreduce(*this->communicator, std::move(costs)) {}
   const std::shared_ptr<Communicator> communicator;
-  Allreduce allreduce;
+  TunedAllreduce allreduce;
 };
 using Comm = c10::intrusive_ptr<CommunicatorHandle>;
 
-/// Wraps a communicator for the operators.
-Comm make_comm(std::shared_ptr<Communicator> communicator);
+/// Wraps a communicator for the operators. `costs`, the same on every rank, let them choose a plan for each size
+/// (TunedAllreduce): no bit of a result depends on it.
+Comm make_comm(std::shared_ptr<Communicator> communicator, std::optional<Costs> costs = std::nullopt);
 
 /// Reduces every tensor over all ranks, in place; all ranks get the same bits. Dense, any shape, of any type of
 /// Element; every rank passes the same types, shapes and strides in the same order. Blocking. Neighbours of one type

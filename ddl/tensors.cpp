@@ -1,6 +1,7 @@
 #include "ddl/tensors.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/CPUAllocator.h>
 
 #include "core/category.h"
 
@@ -46,6 +47,13 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
 at::Tensor staging_bytes(int64_t count) {
   const CategoryScope staging(Category::staging);
   return at::empty({count}, at::TensorOptions(at::kByte));
+}
+
+StagingMemory::StagingMemory(int64_t size) {
+  const CategoryScope staging(Category::staging);
+  const auto count = static_cast<size_t>(size);
+  memory = c10::GetCPUAllocator()->allocate(count);
+  bytes = {static_cast<std::byte*>(memory.get()), count};
 }
 
 }  // namespace spillway::ddl

@@ -1,6 +1,7 @@
 /// What the operators need of tensors: their bytes, if those are all there is to them.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
 
 #include <cstddef>
 #include <span>
@@ -19,5 +20,15 @@ Reduction reduction_of(int64_t number, const char* operation);
 std::span<std::byte> bytes_of(const at::Tensor& tensor);
 /// Counted as staging.
 at::Tensor staging_bytes(int64_t count);
+
+/// For messages that outlive an operator: memory from LibTorch's allocator, which a budget counts (as staging), but no
+/// storage, which could leave the device under a message.
+struct StagingMemory {
+  StagingMemory() = default;
+  explicit StagingMemory(int64_t size);
+
+  c10::DataPtr memory;
+  std::span<std::byte> bytes;
+};
 
 }  // namespace spillway::ddl

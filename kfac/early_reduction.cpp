@@ -1,7 +1,6 @@
 #include "kfac/early_reduction.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -9,25 +8,11 @@
 #include <span>
 #include <utility>
 
-#include "core/category.h"
 #include "ddl/collectives.h"
+#include "ddl/tensors.h"
 
 namespace spillway::kfac {
 namespace {
-
-/// From the allocator, which counts it, but no storage, which could leave the device under a message.
-struct Message {
-  c10::DataPtr memory;
-  std::span<std::byte> bytes;
-
-  Message() = default;
-  explicit Message(int64_t size) {
-    CategoryScope scope(Category::staging);
-    const auto count = static_cast<size_t>(size);
-    memory = c10::GetCPUAllocator()->allocate(count);
-    bytes = {static_cast<std::byte*>(memory.get()), count};
-  }
-};
 
 ddl::Element element_of(FactorDtype dtype) {
   if (dtype == FactorDtype::bf16) return ddl::Element::bfloat16;
@@ -47,8 +32,8 @@ struct EarlyReduction::Flight {
   const int64_t elements;
   const bool everyone;
   const std::vector<ddl::HomePart> parts;
-  Message data;     ///< `elements` of float32, or in its front of 16 bits
-  Message scratch;  ///< where it does not fit behind the 16 bits
+  ddl::StagingMemory data;     ///< `elements` of float32, or in its front of 16 bits
+  ddl::StagingMemory scratch;  ///< where it does not fit behind the 16 bits
 
   std::optional<SeenFactors> seen;
   std::vector<double> seen_by_all;
@@ -60,8 +45,8 @@ struct EarlyReduction::Flight {
 
   Flight(ddl::Communicator& comm, FactorDtype dtype, int64_t elements, bool everyone, std::vector<ddl::HomePart> parts)
       : comm(comm), dtype(dtype), elements(elements), everyone(everyone), parts(std::move(parts)) {
-    data = Message(elements * static_cast<int64_t>(sizeof(float)));
-    if (scratch_bytes() > room_behind()) scratch = Message(scratch_bytes());
+    data = ddl::StagingMemory(elements * static_cast<int64_t>(sizeof(float)));
+    if (scratch_bytes() > room_behind()) scratch = ddl::StagingMemory(scratch_bytes());
   }
 
   int64_t bytes() const { return static_cast<int64_t>(data.bytes.size() + scratch.bytes.size()); }

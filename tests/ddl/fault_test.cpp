@@ -180,8 +180,9 @@ std::string error_of(const Ticket& ticket) {
 TEST(FaultTest, WhoGivesUpAllreducesInTheBackgroundEndsThemEverywhere) {
   const auto errors = errors_of(by_host({3}), [](Communicator& comm) {
     std::vector<float> data(100'000, 1.0f);
+    std::vector<std::byte> scratch;  // like the data: there until the background has ended
     BackgroundAllreduce background(comm.duplicate(), {Plan(comm.levels())});
-    std::vector<std::byte> scratch(static_cast<size_t>(background.scratch_bytes(100'000, Element::float32)));
+    scratch.resize(static_cast<size_t>(background.scratch_bytes(100'000, Element::float32)));
     const auto start = [&] {
       return background.reduce(in_place(std::span(data), Element::float32), Reduction::sum, scratch);
     };

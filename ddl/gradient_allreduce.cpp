@@ -1,0 +1,244 @@
+#include "ddl/gradient_allreduce.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "core/error.h"
+#include "ddl/agreement.h"
+#include "ddl/collectives.h"
+
+namespace spillway::ddl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using torch::autograd::variable_list;
+
+/// Runs when a parameter's gradient has been accumulated.
+class AfterAccumulation final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit AfterAccumulation(std::function<void()> body) : body_(std::move(body)) {}
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    body_();
+    return outputs;
+  }
+
+ private:
+  const std::function<void()> body_;
+};
+
+/// Lives on the node that accumulates, which a parameter itself does not keep alive.
+std::shared_ptr<void> after_accumulation(const at::Tensor& parameter, std::function<void()> body) {
+  auto node = torch::autograd::impl::grad_accumulator(parameter);
+  const auto key = node->add_post_hook(std::make_unique<AfterAccumulation>(std::move(body)));
+  return {node.get(), [node, key](void*) { node->del_post_hook(key); }};
+}
+
+uint64_t signature_of(const std::vector<at::Tensor>& parameters) {
+  uint64_t hash = hash_in(kHashSeed, parameters.size());
+  for (const at::Tensor& parameter : parameters) {
+    check_dense(parameter, "gradient_allreduce");
+    hash = hash_in(hash, static_cast<uint64_t>(element_of(parameter, "gradient_allreduce")));
+    for (const int64_t size : parameter.sizes()) hash = hash_in(hash, static_cast<uint64_t>(size));
+    for (const int64_t stride : parameter.strides()) hash = hash_in(hash, static_cast<uint64_t>(stride));
+  }
+  return hash;
+}
+
+std::vector<GradientBucket> cut(const std::vector<at::Tensor>& parameters, std::span<const size_t> order,
+                                int64_t bucket_bytes) {
+  std::vector<GradientShape> shapes;
+  for (const at::Tensor& parameter : parameters)
+    shapes.push_back({element_of(parameter, "gradient_allreduce"), parameter.numel()});
+  return cut_into_buckets(shapes, order, bucket_bytes);
+}
+
+/// Some elements of a dense tensor, in the order of its memory.
+at::Tensor elements(const at::Tensor& tensor, Range range) {
+  return tensor.as_strided({range.size()}, {1}, tensor.storage_offset() + range.begin);
+}
+
+at::Tensor flags_of(const GradientBucket& bucket, const at::Tensor& packed) {
+  return packed.narrow(0, bucket.count - bucket.flags, bucket.flags);
+}
+
+}  // namespace
+
+void GradientOptions::validate() const {
+  if (bucket_bytes != 0 && (bucket_bytes < 1024 || bucket_bytes > int64_t{1} << 30))
+    throw BadRequest(str("[ddl] bucket_bytes is ", bucket_bytes,
+                         "; allowed: 0 (as the cost model says), 1024 (1 KiB) to 1073741824 (1 GiB)"));
+  if (most_bytes < 0) throw BadRequest(str("[ddl] most_bytes is ", most_bytes, "; allowed: 0 and more"));
+  if (reduction != Reduction::sum && reduction != Reduction::average)
+    throw BadRequest("[ddl] gradients are reduced by their maximum or minimum; allowed: sum, average");
+}
+
+GradientAllreduce::GradientAllreduce(std::vector<at::Tensor> parameters, Comm comm, GradientOptions options)
+    : parameters_(std::move(parameters)),
+      comm_(std::move(comm)),
+      options_((options.validate(), options)),
+      signature_(signature_of(parameters_)),
+      bucket_bytes_(options.bucket_bytes > 0 ? options.bucket_bytes : comm_->allreduce.bucket_bytes()),
+      is_complete_(parameters_.size()),
+      is_missing_(parameters_.size()) {
+  // Backward begins with what forward ended with.
+  std::vector<size_t> order(parameters_.size());
+  std::iota(order.rbegin(), order.rend(), size_t{0});
+  background_ =
+      std::make_unique<BackgroundAllreduce>(comm_->communicator->duplicate(), comm_->allreduce.choice(bucket_bytes_));
+  lay_out(order);
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].requires_grad())
+      hooks_.push_back(after_accumulation(parameters_[i], [this, i] { completed(i); }));
+}
+
+GradientAllreduce::~GradientAllreduce() {
+  if (begun_) background_->give_up();
+}
+
+void GradientAllreduce::begin() {
+  TORCH_CHECK(!begun_, "[ddl] begin() of gradients that were begun and not finished");
+  begun_ = true;
+  next_ = 0;
+  std::fill(is_complete_.begin(), is_complete_.end(), false);
+  std::fill(is_missing_.begin(), is_missing_.end(), false);
+  completion_.clear();
+}
+
+void GradientAllreduce::completed(size_t parameter) {
+  if (!begun_) return;
+  TORCH_CHECK(!is_complete_[parameter], "[ddl] the gradient of parameter ", parameter, " of ", parameters_.size(),
+              " was accumulated twice after begin(); allowed: one backward before finish()");
+  is_complete_[parameter] = true;
+  completion_.push_back(parameter);
+  // The last one waits for finish(), which knows what is missing.
+  while (next_ + 1 < buckets_.size() && complete(buckets_[next_])) start_next();
+}
+
+bool GradientAllreduce::complete(const GradientBucket& bucket) const {
+  return std::all_of(bucket.pieces.begin(), bucket.pieces.end(),
+                     [&](const auto& piece) { return is_complete_[piece.parameter]; });
+}
+
+void GradientAllreduce::start_next() {
+  const GradientBucket& bucket = buckets_[next_];
+  while (!flights_.empty() && bytes_under_way_ + bucket.bytes() > options_.most_bytes) land();
+  const at::NoGradGuard no_grad;
+  StagingMemory memory(bucket.bytes());
+  pack(bucket, packed(bucket, memory));
+  const auto bytes = memory.bytes;
+  flights_.push_back({next_++, std::move(memory), {}});
+  bytes_under_way_ += bucket.bytes();
+  flights_.back().ticket =
+      background_->reduce(in_place(bytes, bucket.element), options_.reduction, scratch_.bytes, signature_);
+}
+
+at::Tensor GradientAllreduce::packed(const GradientBucket& bucket, const StagingMemory& memory) const {
+  const auto type = bucket.pieces.empty() ? at::kFloat : parameters_[bucket.pieces[0].parameter].scalar_type();
+  return at::from_blob(memory.bytes.data(), {bucket.count}, type);
+}
+
+void GradientAllreduce::pack(const GradientBucket& bucket, const at::Tensor& into) {
+  for (const auto& piece : bucket.pieces) {
+    const at::Tensor& parameter = parameters_[piece.parameter];
+    at::Tensor gradient = parameter.grad();
+    const at::Tensor target = into.narrow(0, piece.offset, piece.range.size());
+    if (!gradient.defined()) {
+      target.zero_();
+      continue;
+    }
+    TORCH_CHECK(gradient.layout() == at::kStrided, "[ddl] the gradient of parameter ", piece.parameter, " is ",
+                gradient.layout(), "; allowed: dense");
+    if (gradient.strides() != parameter.strides())
+      parameter.mutable_grad() = gradient = at::zeros_like(parameter).copy_(gradient);
+    target.copy_(elements(gradient, piece.range));
+  }
+  if (bucket.flags == 0) return;
+  const at::Tensor flags = at::zeros({bucket.flags});
+  for (int64_t i = 0; i < bucket.flags; ++i) flags.data_ptr<float>()[i] = is_missing_[static_cast<size_t>(i)] ? 0 : 1;
+  flags_of(bucket, into).copy_(flags);
+}
+
+void GradientAllreduce::land() {
+  Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  const auto start = Clock::now();
+  flight.ticket.wait();
+  totals_.exposed += Clock::now() - start;
+  const GradientBucket& bucket = buckets_[flight.bucket];
+  totals_.bytes += bucket.bytes();
+  unpack(flight, /*missing=*/false);
+  const bool needed = bucket.flags > 0 || std::any_of(bucket.pieces.begin(), bucket.pieces.end(),
+                                                      [&](const auto& piece) { return is_missing_[piece.parameter]; });
+  if (needed)
+    landed_.push_back(std::move(flight));
+  else
+    bytes_under_way_ -= bucket.bytes();
+}
+
+void GradientAllreduce::unpack(const Flight& flight, bool missing) {
+  const GradientBucket& bucket = buckets_[flight.bucket];
+  const at::NoGradGuard no_grad;
+  const at::Tensor from = packed(bucket, flight.memory);
+  for (const auto& [parameter, range, offset] : bucket.pieces) {
+    const at::Tensor& gradient = parameters_[parameter].grad();
+    if (is_missing_[parameter] == missing && gradient.defined())
+      elements(gradient, range).copy_(from.narrow(0, offset, range.size()));
+  }
+}
+
+void GradientAllreduce::finish() {
+  TORCH_CHECK(begun_, "[ddl] finish() of gradients without begin()");
+  for (size_t i = 0; i < parameters_.size(); ++i) is_missing_[i] = !parameters_[i].grad().defined();
+  while (next_ < buckets_.size()) start_next();
+  while (!flights_.empty()) land();
+  make_missing();
+  landed_.clear();
+  bytes_under_way_ = 0;
+  begun_ = false;
+  if (++totals_.steps == 1) reorder();
+}
+
+void GradientAllreduce::make_missing() {
+  if (std::find(is_missing_.begin(), is_missing_.end(), true) == is_missing_.end()) return;
+  const at::NoGradGuard no_grad;
+  const Flight& last = landed_.back();
+  const at::Tensor flags = flags_of(buckets_[last.bucket], packed(buckets_[last.bucket], last.memory)).to(at::kFloat);
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (is_missing_[i] && flags.data_ptr<float>()[i] > 0)
+      parameters_[i].mutable_grad() = at::zeros_like(parameters_[i]);
+  for (const Flight& flight : landed_) unpack(flight, /*missing=*/true);
+}
+
+void GradientAllreduce::reorder() {
+  std::vector<int64_t> order(completion_.begin(), completion_.end());
+  for (size_t i = parameters_.size(); i-- > 0;)
+    if (!is_complete_[i]) order.push_back(static_cast<int64_t>(i));
+  broadcast(*comm_->communicator, std::as_writable_bytes(std::span(order)), 0, signature_);
+  lay_out({order.begin(), order.end()});
+}
+
+void GradientAllreduce::lay_out(const std::vector<size_t>& order) {
+  buckets_ = cut(parameters_, order, bucket_bytes_);
+  int64_t scratch = 0;
+  for (const GradientBucket& bucket : buckets_)
+    scratch = std::max(scratch, background_->scratch_bytes(bucket.count, bucket.element));
+  if (scratch > static_cast<int64_t>(scratch_.bytes.size())) scratch_ = StagingMemory(scratch);
+}
+
+GradientTotals GradientAllreduce::totals() const {
+  GradientTotals totals = totals_;
+  totals.busy = background_->totals().time;
+  return totals;
+}
+
+}  // namespace spillway::ddl
