@@ -24,19 +24,24 @@ double seconds_of(const std::function<void()>& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double median_seconds(int repeats, const std::function<void()>& body) {
-  body();  // connections are made, memory is touched
-  std::vector<double> seconds;
-  for (int i = 0; i < repeats; ++i) seconds.push_back(seconds_of(body));
-  std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
-  return seconds[static_cast<size_t>(repeats) / 2];
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
-/// The largest of all ranks' numbers.
-double slowest(Communicator& comm, double own) {
-  std::vector<double> all(static_cast<size_t>(comm.size()));
-  allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
-  return *std::max_element(all.begin(), all.end());
+std::vector<double> samples_of(int repeats, const std::function<void()>& body) {
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats; ++i) seconds.push_back(seconds_of(body));
+  return seconds;
+}
+
+/// The median of what each time took the slowest rank.
+double slowest(Communicator& comm, const std::vector<double>& own) {
+  std::vector<double> all(own.size() * static_cast<size_t>(comm.size())), most = own;
+  allgather(comm, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+  for (size_t i = 0; i < all.size(); ++i) most[i % own.size()] = std::max(most[i % own.size()], all[i]);
+  return median(most);
 }
 
 /// Whom a rank sends to and hears from on a level, and whether it takes part in what one or all ranks do.
@@ -75,25 +80,91 @@ Part part_played_by(const Levels& levels, int level, int rank) {
   return part;
 }
 
-/// Every rank that takes part sends `out` in messages of `piece` bytes to the next one, and receives as many.
-void exchange(Communicator& comm, const Part& part, size_t piece, std::span<const std::byte> out,
-              std::span<std::byte> in, int level) {
-  std::vector<Request> requests;
-  for (size_t begin = 0; begin < out.size(); begin += piece) {
-    const size_t bytes = std::min(piece, out.size() - begin);
-    requests.push_back(comm.receive(part.previous, Tag::blob, in.subspan(begin, bytes)));
-    requests.push_back(comm.send(part.next, Tag::blob, out.subspan(begin, bytes)));
+/// What is measured of one level.
+class Trial {
+ public:
+  Trial(Communicator& comm, int level, const CalibrationOptions& options)
+      : comm_(comm),
+        level_(level),
+        repeats_(options.repeats),
+        part_(part_played_by(comm.levels(), level, comm.rank())),
+        bytes_(static_cast<size_t>(std::max<int64_t>(1, options.message_bytes / part_.width / kExchanges))),
+        out_(std::max<size_t>(bytes_, 8 * kManyMessages)),
+        in_(out_.size()) {}
+
+  LinkCost link() const {
+    LinkCost link;
+    link.latency_seconds = latency(1);
+    link.message_seconds = std::max(0.0, latency(kManyMessages) - link.latency_seconds) / (kManyMessages - 1);
+    const auto samples = bandwidth_samples();
+    const double bytes = static_cast<double>(bytes_) * part_.width * kExchanges;
+    for (size_t i = 0; i < kPieces.size(); ++i) {
+      const double seconds = slowest(comm_, samples[i]) - kExchanges * link.latency_seconds;
+      const double rate = bytes / std::max(1e-15 * bytes, seconds);
+      // Fewer messages, unless more are clearly faster.
+      if (rate < 1.1 * link.bytes_per_second) continue;
+      link.bytes_per_second = rate;
+      link.piece_bytes = kPieces[i];
+    }
+    return link;
   }
-  comm.wait(requests, {.collective = "calibration", .level = level, .levels = comm.levels().count(), .stage = 1});
-}
+
+ private:
+  /// Every rank that takes part sends `bytes` bytes in messages of `piece` to the next one, and receives as many.
+  void exchange(size_t piece, size_t bytes) const {
+    std::vector<Request> requests;
+    for (size_t begin = 0; begin < bytes; begin += piece) {
+      const size_t size = std::min(piece, bytes - begin);
+      requests.push_back(comm_.receive(part_.previous, Tag::blob, std::span(in_).subspan(begin, size)));
+      requests.push_back(comm_.send(part_.next, Tag::blob, std::span(out_).subspan(begin, size)));
+    }
+    comm_.wait(requests, {.collective = "calibration", .level = level_, .levels = comm_.levels().count(), .stage = 1});
+  }
+
+  double latency(size_t messages) const {
+    const auto body = [&] { exchange(8, 8 * messages); };
+    double own = 0;
+    barrier(comm_);
+    if (part_.takes_part(1)) {
+      body();  // connections are made
+      own = median(samples_of(kLatencyRepeats, body));
+    }
+    return slowest(comm_, {own});
+  }
+
+  /// By size of messages. Sizes take turns, so that what else goes on meanwhile is no size's fault.
+  std::array<std::vector<double>, kPieces.size()> bandwidth_samples() const {
+    std::array<std::vector<double>, kPieces.size()> samples;
+    for (int repeat = -1; repeat < repeats_; ++repeat)  // the first turn touches memory
+      for (size_t i = 0; i < kPieces.size(); ++i) {
+        // One exchange after another, as rounds are: what both ends settle before a large message counts.
+        const auto body = [&] {
+          for (int turn = 0; turn < kExchanges; ++turn) exchange(static_cast<size_t>(kPieces[i]), bytes_);
+        };
+        barrier(comm_);
+        const double seconds = part_.takes_part(part_.width) ? seconds_of(body) : 0;
+        if (repeat >= 0) samples[i].push_back(seconds);
+      }
+    return samples;
+  }
+
+  Communicator& comm_;
+  const int level_;
+  const int repeats_;
+  const Part part_;
+  const size_t bytes_;  ///< of a rank and an exchange
+  const std::vector<std::byte> out_;
+  mutable std::vector<std::byte> in_;
+};
 
 double reduce_seconds_per_byte(Communicator& comm) {
   constexpr int64_t kCount = 1 << 18;
   std::vector<float> a(kCount, 1.0f), b(kCount, 2.0f);
   const std::array<Term, 2> terms{Term{a.data(), true}, {b.data(), false}};
+  const auto add = [&] { combine(Element::float32, Reduction::sum, a.data(), terms, kCount); };
   barrier(comm);
-  const double seconds = median_seconds(9, [&] { combine(Element::float32, Reduction::sum, a.data(), terms, kCount); });
-  return slowest(comm, seconds) / static_cast<double>(kCount * sizeof(float));
+  add();  // memory is touched
+  return slowest(comm, {median(samples_of(9, add))}) / static_cast<double>(kCount * sizeof(float));
 }
 
 }  // namespace
@@ -107,32 +178,8 @@ void CalibrationOptions::validate() const {
 Costs calibrate(Communicator& comm, CalibrationOptions options) {
   options.validate();
   Costs costs;
-  std::vector<std::byte> out(static_cast<size_t>(options.message_bytes)), in(out.size());
-  for (int level = 1; level <= comm.levels().count(); ++level) {
-    const Part part = part_played_by(comm.levels(), level, comm.rank());
-    const auto own_seconds = [&](int ranks, int repeats, size_t piece, size_t bytes, int exchanges = 1) {
-      barrier(comm);
-      if (!part.takes_part(ranks)) return 0.0;
-      return median_seconds(repeats, [&] {
-        for (int i = 0; i < exchanges; ++i) exchange(comm, part, piece, std::span(out).first(bytes), in, level);
-      });
-    };
-    LinkCost& link = costs.levels.emplace_back();
-    link.latency_seconds = slowest(comm, own_seconds(1, kLatencyRepeats, 8, 8));
-    const double many = slowest(comm, own_seconds(1, kLatencyRepeats, 8, 8 * kManyMessages));
-    link.message_seconds = std::max(0.0, many - link.latency_seconds) / (kManyMessages - 1);
-    // One exchange after another, as rounds are: what both ends settle before a large message counts.
-    const auto each = static_cast<size_t>(std::max<int64_t>(1, options.message_bytes / part.width / kExchanges));
-    const double bytes = static_cast<double>(each) * part.width * kExchanges;
-    for (const int64_t piece : kPieces) {
-      const double seconds = own_seconds(part.width, options.repeats, static_cast<size_t>(piece), each, kExchanges);
-      const double rate = 1 / slowest(comm, std::max(1e-15, (seconds - kExchanges * link.latency_seconds) / bytes));
-      // Fewer messages, unless more are clearly faster.
-      if (rate < 1.1 * link.bytes_per_second) continue;
-      link.bytes_per_second = rate;
-      link.piece_bytes = piece;
-    }
-  }
+  for (int level = 1; level <= comm.levels().count(); ++level)
+    costs.levels.push_back(Trial(comm, level, options).link());
   costs.reduce_seconds_per_byte = reduce_seconds_per_byte(comm);
   return costs;
 }
