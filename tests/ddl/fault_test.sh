@@ -72,8 +72,8 @@ esac
 # Within a reduction they say where, too.
 place=
 case $where in
-  reduce) place='(level [12] of 2, reduce-scatter, stage [1-9])' ;;
-  gather) place='(level [12] of 2, all-gather, stage [1-9])' ;;
+  reduce) place='(level [12] of [12], reduce-scatter, stage [1-9])' ;;
+  gather) place='(level [12] of [12], all-gather, stage [1-9])' ;;
 esac
 
 if [[ $fault == abort ]]; then
