@@ -42,6 +42,34 @@ void check(int code, const char* call) {
 
 using Turn = std::lock_guard<std::mutex>;
 
+MPI_Datatype type_of(Element element) noexcept {
+  switch (element) {
+    case Element::float32:
+      return MPI_FLOAT;
+    case Element::float64:
+      return MPI_DOUBLE;
+    case Element::int32:
+      return MPI_INT32_T;
+    case Element::int64:
+      return MPI_INT64_T;
+    default:
+      return MPI_DATATYPE_NULL;
+  }
+}
+
+MPI_Op operation_of(Reduction reduction) noexcept {
+  switch (reduction) {
+    case Reduction::sum:
+      return MPI_SUM;
+    case Reduction::maximum:
+      return MPI_MAX;
+    case Reduction::minimum:
+      return MPI_MIN;
+    default:
+      return MPI_OP_NULL;
+  }
+}
+
 /// Each rank's host, as ordinals: the ranks that can share memory with each other share a host.
 std::vector<int> discover_hosts(MPI_Comm world) {
   int rank = 0;
@@ -239,13 +267,23 @@ std::shared_ptr<Communicator> MpiRuntime::world(CommOptions options) {
   return std::make_shared<Communicator>(transport(), std::move(options));
 }
 
-void MpiRuntime::allreduce(std::span<const float> in, std::span<float> out) {
+bool MpiRuntime::reduces(Element element, Reduction reduction) noexcept {
+  return type_of(element) != MPI_DATATYPE_NULL && operation_of(reduction) != MPI_OP_NULL;
+}
+
+void MpiRuntime::allreduce(std::span<const std::byte> in, std::span<std::byte> out, Element element,
+                           Reduction reduction) {
+  if (!reduces(element, reduction))
+    throw BadRequest(str("[ddl] MPI has no ", name_of(reduction), " of ", name_of(element),
+                         "; allowed: sum, maximum and minimum of float32, float64, int32 and int64"));
   // Counts in int, as every MPI before 4 does.
   constexpr size_t kMost = size_t{1} << 30;
-  for (size_t begin = 0; begin < out.size(); begin += kMost) {
-    const size_t count = std::min(kMost, out.size() - begin);
+  const auto element_size = static_cast<size_t>(element_bytes(element));
+  for (size_t begin = 0; begin < out.size(); begin += kMost * element_size) {
+    const size_t count = std::min(kMost, (out.size() - begin) / element_size);
     const void* from = in.data() == out.data() ? MPI_IN_PLACE : in.data() + begin;
-    check(MPI_Allreduce(from, out.data() + begin, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD),
+    check(MPI_Allreduce(from, out.data() + begin, static_cast<int>(count), type_of(element), operation_of(reduction),
+                        MPI_COMM_WORLD),
           "MPI_Allreduce");
   }
 }

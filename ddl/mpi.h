@@ -1,10 +1,12 @@
 /// Ranks as MPI processes. The only door to MPI: everything here also exists in a build without it, and says so.
 #pragma once
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
 
 #include "ddl/communicator.h"
+#include "ddl/element.h"
 
 namespace spillway::ddl {
 
@@ -34,9 +36,11 @@ class MpiRuntime {
   /// The transport alone, to be wrapped.
   std::unique_ptr<Transport> transport();
 
-  /// The installed MPI's own sum of float32 over all processes, to compare with; `in` and `out` are of one size, and
-  /// the same memory or apart. Blocking. Throws std::runtime_error with MPI's text.
-  void allreduce(std::span<const float> in, std::span<float> out);
+  /// Whether the installed MPI can do the like: it has no 16-bit floats, and no averages.
+  static bool reduces(Element element, Reduction reduction) noexcept;
+  /// The installed MPI's own allreduce over all processes, to compare with; `in` and `out` are of one size, and the
+  /// same memory or apart. Blocking. Throws BadRequest for what it does not reduce, std::runtime_error with MPI's text.
+  void allreduce(std::span<const std::byte> in, std::span<std::byte> out, Element element, Reduction reduction);
   /// `Open MPI v4.1.4, …`: the first line of what the library says of itself.
   static std::string library();
 

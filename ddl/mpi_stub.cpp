@@ -26,7 +26,11 @@ std::unique_ptr<Transport> MpiRuntime::transport() {
   throw std::runtime_error("[ddl] built without MPI");
 }
 
-void MpiRuntime::allreduce(std::span<const float>, std::span<float>) {
+bool MpiRuntime::reduces(Element, Reduction) noexcept {
+  return false;
+}
+
+void MpiRuntime::allreduce(std::span<const std::byte>, std::span<std::byte>, Element, Reduction) {
   throw std::runtime_error("[ddl] built without MPI");
 }
 

@@ -94,45 +94,64 @@ json launch(const LaunchOptions& options, const Kind& kind, const std::vector<st
   return result;
 }
 
+/// The times of one size and algorithm in all launches, as one row.
+json merge(const std::vector<json>& launches) {
+  json row = launches.front();
+  std::vector<double> seconds, in_place, predicted;
+  int64_t wrong = 0, in_place_wrong = 0;
+  for (const json& one : launches) {
+    seconds.push_back(one["seconds"]);
+    in_place.push_back(one["in_place_seconds"]);
+    if (one.contains("predicted_seconds")) predicted.push_back(one["predicted_seconds"]);
+    wrong += one["wrong"].get<int64_t>();
+    in_place_wrong += one["in_place_wrong"].get<int64_t>();
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const auto p95 = static_cast<size_t>(std::ceil(0.95 * static_cast<double>(seconds.size()))) - 1;
+  row.update({{"seconds", median(seconds)},
+              {"in_place_seconds", median(in_place)},
+              {"min_seconds", seconds.front()},
+              {"p95_seconds", seconds[p95]},
+              {"wrong", wrong},
+              {"in_place_wrong", in_place_wrong}});
+  if (predicted.empty()) return row;
+  row["predicted_seconds"] = median(predicted);
+  for (const json& one : launches) {
+    json& kept = row["by_launch"].emplace_back();
+    for (const char* key : {"plan", "chunk_bytes", "predicted_seconds", "seconds", "in_place_seconds"})
+      kept[key] = one[key];
+  }
+  return row;
+}
+
 }  // namespace
 
 json run_launches(const LaunchOptions& options, const std::vector<std::string>& arguments) {
   const Folder folder;
-  json first;
+  json all;
   std::vector<std::pair<int64_t, std::string>> order;
   std::map<std::pair<int64_t, std::string>, std::vector<json>> rows;
+  std::map<int64_t, std::vector<double>> bounds;
   for (int number = 0; number < options.launches; ++number)
     for (const Kind& kind : kinds(options.forced)) {
-      const json result = launch(options, kind, arguments, folder.path() / "launch.json");
-      if (first.is_null()) first = result;
-      for (const json& row : result["rows"]) {
+      json result = launch(options, kind, arguments, folder.path() / "launch.json");
+      for (json& row : result["rows"]) {
         const std::pair key{row["bytes"].get<int64_t>(), row["algorithm"].get<std::string>()};
         if (!rows.contains(key)) order.push_back(key);
-        rows[key].push_back(row);
+        bounds[key.first].push_back(row["bound_seconds"]);
+        rows[key].push_back(std::move(row));
       }
+      if (all.is_null()) all = result;
+      if (!kind.mpi_only) all["costs_by_launch"].push_back(result["costs"]);
     }
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  first["rows"] = json::array();
+  all["rows"] = json::array();
   for (const auto& key : order) {
-    json row = rows[key].front();
-    std::vector<double> seconds, in_place;
-    int64_t wrong = 0;
-    for (const json& one : rows[key]) {
-      seconds.push_back(one["seconds"]);
-      in_place.push_back(one["in_place_seconds"]);
-      wrong += one["wrong"].get<int64_t>();
-    }
-    std::sort(seconds.begin(), seconds.end());
-    const auto p95 = static_cast<size_t>(std::ceil(0.95 * static_cast<double>(seconds.size()))) - 1;
-    row.update({{"seconds", median(seconds)},
-                {"in_place_seconds", median(in_place)},
-                {"min_seconds", seconds.front()},
-                {"p95_seconds", seconds[p95]},
-                {"wrong", wrong}});
-    first["rows"].push_back(std::move(row));
+    json& row = all["rows"].emplace_back(merge(rows[key]));
+    row["bound_seconds"] = median(bounds[key.first]);
   }
-  first["launches"] = options.launches;
-  return first;
+  all["launches"] = options.launches;
+  return all;
 }
 
 }  // namespace spillway::tools

@@ -14,9 +14,12 @@ struct LaunchOptions {
 };
 
 /// Launches `arguments` of this program so often, interleaved, and puts their rows together: for every size and
-/// algorithm `seconds` (median of the launches), `min_seconds`, `p95_seconds`, `in_place_seconds`, and whatever the
-/// first launch says besides. Forced launches get `--mpi-only` and their rows the names `mpi-ring` and
-/// `mpi-rabenseifner`. Throws std::runtime_error with the launcher's last words when one fails.
+/// algorithm `seconds` (median of the launches), `min_seconds`, `p95_seconds`, `in_place_seconds`, all that was
+/// `wrong`, and whatever the first launch says besides. Each launch calibrates and chooses by itself: `bound_seconds`
+/// is the median of all of a size; where there are predictions `predicted_seconds` is theirs, and `by_launch` has what
+/// each launch chose, predicted and measured; `costs_by_launch` has what each had calibrated. Forced launches get
+/// `--mpi-only` and their rows the names `mpi-ring` and `mpi-rabenseifner`. Throws std::runtime_error with the
+/// launcher's last words when one fails.
 nlohmann::json run_launches(const LaunchOptions& options, const std::vector<std::string>& arguments);
 
 }  // namespace spillway::tools

@@ -10,8 +10,10 @@
 namespace spillway::tools {
 
 struct TrialOptions {
-  std::vector<int64_t> sizes;  ///< bytes of float32
-  std::string levels;          ///< as declared; empty: hosts as discovered
+  std::vector<int64_t> sizes;    ///< bytes, of whole elements
+  std::string type = "float32";  ///< of the elements, as element_named() takes it
+  std::string op = "sum";        ///< as reduction_named() takes it
+  std::string levels;            ///< as declared; empty: hosts as discovered
   int repeats = 10;
   bool keep_order = false;  ///< only plans that do
   bool mpi_only = false;    ///< the installed MPI's allreduce alone: for launches that force its algorithm
@@ -19,10 +21,12 @@ struct TrialOptions {
 };
 
 /// Runs every way of every size in turn, over all processes. Rank 0 gets what was measured, the others null:
-///   {world_size levels mpi costs: {…} rows: [{bytes algorithm seconds in_place_seconds wrong predicted_seconds
-///   bound_seconds plan chunk_bytes}]}
-/// `seconds` are the slowest rank's, median of the repeats. Algorithms: `levels` (the plan that the cost model
-/// chooses), `ring` (flat, in the order of ranks), `leader`, `mpi`. Throws CommError.
+///   {world_size levels mpi type op repeats costs: {…} rows: [{bytes count algorithm seconds in_place_seconds wrong
+///   in_place_wrong bound_seconds predicted_seconds plan chunk_bytes}]}
+/// `seconds` are the slowest rank's, median of the repeats; `wrong` counts elements of all results, out of place and in
+/// place, on the rank that has the most. Algorithms: `levels` (the plan that the cost model chooses; the last three
+/// keys are its own), `ring` (flat, in the order of ranks), `leader`, and `mpi` where it has the type and the
+/// operation. Throws CommError.
 nlohmann::json run_trial(ddl::MpiRuntime& mpi, const TrialOptions& options);
 
 }  // namespace spillway::tools

@@ -2,15 +2,19 @@
 // the bound. Under mpirun it measures one launch; with --ranks it launches itself, several times.
 #include "tools/bench_allreduce.h"
 
-#include <algorithm>
-#include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "core/bytes.h"
 #include "core/error.h"
 #include "ddl/mpi.h"
+#include "runtime/report_files.h"
 #include "tools/allreduce_launches.h"
+#include "tools/allreduce_plot.h"
+#include "tools/allreduce_table.h"
 #include "tools/allreduce_trial.h"
+#include "tools/allreduce_values.h"
 #include "tools/json_file.h"
 
 namespace spillway::tools {
@@ -24,7 +28,7 @@ struct Options {
   LaunchOptions launches;
   std::string launcher = "mpirun";
   bool no_forced = false;
-  std::string json_file, worker_json;
+  std::string json_file, plot_file, worker_json;
 };
 
 std::vector<std::string> words(const std::string& text) {
@@ -34,68 +38,49 @@ std::vector<std::string> words(const std::string& text) {
   return words;
 }
 
-/// Adds what follows from the times: nccl-tests' bandwidths, and the share of the bound.
-void complete(json& result) {
-  const double ranks = result["world_size"];
-  std::map<int64_t, double> mpi;
-  for (const json& row : result["rows"])
-    if (row["algorithm"] == "mpi") mpi[row["bytes"]] = row["seconds"];
-  for (json& row : result["rows"]) {
-    const double bytes = row["bytes"], seconds = row["seconds"], bound = row["bound_seconds"];
-    row["algbw"] = bytes / seconds / 1e9;
-    row["busbw"] = bytes / seconds / 1e9 * 2 * (ranks - 1) / ranks;
-    row["percent_of_bound"] = bound / seconds * 100;
-    row["mpi_seconds"] = mpi.contains(row["bytes"]) ? json(mpi[row["bytes"]]) : json(nullptr);
-  }
-}
-
-void print(const json& result) {
-  const double ranks = result["world_size"];
-  std::printf("# %d ranks (%s), %s\n", result["world_size"].get<int>(), result["levels"].get<std::string>().c_str(),
-              result["mpi"].get<std::string>().c_str());
-  int level = 0;
-  for (const json& link : result["costs"]["levels"])
-    std::printf(
-        "# level %d: %.1f us, %.2f us a further message, %.3f GB/s a link%s\n", ++level,
-        1e6 * link["latency_seconds"].get<double>(), 1e6 * link["message_seconds"].get<double>(),
-        link["bytes_per_second"].get<double>() / 1e9,
-        link["piece_bytes"].is_null() ? "" : str(", in messages of ", format_bytes(link["piece_bytes"])).c_str());
-  std::printf("#%51s %35s\n", "out of place", "in place");
-  std::printf("#%11s %11s %8s %6s %10s %8s %8s %6s %10s %8s %8s %7s %8s %-16s %s\n", "size", "count", "type", "redop",
-              "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "bound", "/mpi", "algorithm", "plan");
-  std::printf("#%11s %11s %8s %6s %10s %8s %8s %6s %10s %8s %8s %7s\n", "(B)", "(elements)", "", "", "(us)", "(GB/s)",
-              "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "(%)");
-  for (const json& row : result["rows"]) {
-    const double bytes = row["bytes"], in_place = row["in_place_seconds"], seconds = row["seconds"];
-    const double algbw = bytes / in_place / 1e9;
-    const std::string against = row["mpi_seconds"].is_null()
-                                    ? "-"
-                                    : str(static_cast<int>(1000 * seconds / row["mpi_seconds"].get<double>()) / 1000.0);
-    std::printf("%12lld %11lld %8s %6s %10.1f %8.3f %8.3f %6lld %10.1f %8.3f %8.3f %7.1f %8s %-16s %s\n",
-                row["bytes"].get<long long>(), row["bytes"].get<long long>() / 4, "float", "sum", 1e6 * seconds,
-                row["algbw"].get<double>(), row["busbw"].get<double>(), row["wrong"].get<long long>(), 1e6 * in_place,
-                algbw, algbw * 2 * (ranks - 1) / ranks, row["percent_of_bound"].get<double>(), against.c_str(),
-                row["algorithm"].get<std::string>().c_str(), row.value("plan", std::string()).c_str());
-  }
-}
-
 int conclude(const Options& options, json result) {
   complete(result);
   print(result);
   if (!options.json_file.empty()) write_json(result, options.json_file);
-  bool right = true;
-  for (const json& row : result["rows"]) right = right && row["wrong"] == 0;
-  if (!right) throw std::runtime_error("a sum is wrong");
+  if (!options.plot_file.empty()) {
+    report::PendingFile plot(options.plot_file, draw_plot(result));
+    plot.commit();
+  }
+  for (const json& row : result["rows"])
+    if (row["wrong"] != 0) throw std::runtime_error("a result is wrong");
   return kOk;
 }
 
-int bench_allreduce(Options& options) {
+void read_sizes(Options& options) {
+  const std::string& type = options.trial.type;
+  const int64_t element_bytes = ddl::element_bytes(element_named(type));
   for (const std::string& size : options.sizes) {
     const int64_t bytes = parse_bytes(size);
-    if (bytes < 4 || bytes % 4 != 0)
-      throw BadRequest(str("--sizes: ", size, "; allowed: whole float32s, 4 bytes and more"));
+    if (bytes < element_bytes || bytes % element_bytes != 0)
+      throw BadRequest(
+          str("--sizes: ", size, "; allowed: whole elements of ", type, ", ", element_bytes, " bytes and more"));
     options.trial.sizes.push_back(bytes);
   }
+}
+
+/// What a launch of this benchmark is called with.
+std::vector<std::string> launch_arguments(const Options& options) {
+  const TrialOptions& trial = options.trial;
+  std::string sizes;
+  for (const int64_t bytes : trial.sizes) sizes += str(sizes.empty() ? "" : ",", bytes);
+  std::vector<std::string> arguments{"bench", "allreduce", "--sizes", sizes, "--type", trial.type, "--op", trial.op};
+  arguments.insert(arguments.end(), {"--repeats", std::to_string(trial.repeats)});
+  arguments.insert(arguments.end(), {"--comm-timeout", str(trial.comm_timeout_seconds)});
+  if (!trial.levels.empty()) arguments.insert(arguments.end(), {"--levels", trial.levels});
+  if (trial.keep_order) arguments.push_back("--deterministic");
+  return arguments;
+}
+
+int bench_allreduce(Options& options) {
+  read_sizes(options);
+  const bool by_mpi = ddl::MpiRuntime::reduces(element_named(options.trial.type), reduction_named(options.trial.op));
+  if (options.trial.mpi_only && !by_mpi)
+    throw BadRequest(str("--mpi-only: MPI has no ", options.trial.op, " of ", options.trial.type));
   if (ddl::launched_by_mpi()) {
     ddl::MpiRuntime mpi;
     const json result = run_trial(mpi, options.trial);
@@ -107,16 +92,9 @@ int bench_allreduce(Options& options) {
   if (options.launches.ranks < 1)
     throw BadRequest("bench allreduce: start it with mpirun, or say --ranks N to let it do that, several times");
   options.launches.launcher = words(options.launcher);
-  options.launches.forced = !options.no_forced;
+  options.launches.forced = !options.no_forced && by_mpi;
   if (options.launches.launcher.empty()) throw BadRequest("--launcher is empty; allowed: a command such as mpirun");
-  std::vector<std::string> arguments{"bench", "allreduce", "--repeats", std::to_string(options.trial.repeats),
-                                     "--sizes"};
-  std::string sizes;
-  for (const int64_t bytes : options.trial.sizes) sizes += str(sizes.empty() ? "" : ",", bytes);
-  arguments.push_back(sizes);
-  if (!options.trial.levels.empty()) arguments.insert(arguments.end(), {"--levels", options.trial.levels});
-  if (options.trial.keep_order) arguments.push_back("--deterministic");
-  return conclude(options, run_launches(options.launches, arguments));
+  return conclude(options, run_launches(options.launches, launch_arguments(options)));
 }
 
 }  // namespace
@@ -125,7 +103,10 @@ Run add_bench_allreduce(CLI::App& bench) {
   auto options = std::make_shared<Options>();
   CLI::App* command = bench.add_subcommand(
       "allreduce", "The allreduce by levels against the installed MPI's, a flat ring and a leader, and the bound");
-  command->add_option("--sizes", options->sizes, "Bytes of float32 to sum")->delimiter(',')->capture_default_str();
+  command->add_option("--sizes", options->sizes, "Bytes of the vectors")->delimiter(',')->capture_default_str();
+  command->add_option("--type", options->trial.type, "float32, float64, float16, bfloat16, int32 or int64")
+      ->capture_default_str();
+  command->add_option("--op", options->trial.op, "sum, average, max or min")->capture_default_str();
   command->add_option("--levels", options->trial.levels,
                       "Ranks per host x hosts x …, as in 4x2, or of each host, as in 4+2; else as discovered");
   command->add_option("--repeats", options->trial.repeats, "Times that each size is summed in each way, in turn")
@@ -146,6 +127,7 @@ Run add_bench_allreduce(CLI::App& bench) {
   command->add_flag("--no-forced", options->no_forced,
                     "Without launches that force the installed MPI's ring and Rabenseifner (Open MPI only)");
   command->add_option("--json", options->json_file, "File for the results");
+  command->add_option("--plot", options->plot_file, "File for a picture (SVG): bandwidth by size");
   command->add_flag("--mpi-only", options->trial.mpi_only)->group("");
   command->add_option("--worker-json", options->worker_json)->group("");
   command->footer("Example: spillway bench allreduce --ranks 4 --launches 3 --sizes 1MiB,16MiB --json allreduce.json");

@@ -1,43 +1,41 @@
-// Plays one fault between processes for fault_test.sh: `ddl_fault_program FAULT VICTIM`. Ranks reduce in a loop until
-// the fault ends it; a survivor prints the CommError and waits to be killed, for mpirun ends the others when one
-// leaves.
-//   killed    the victim kills itself (SIGKILL) in the middle of the loop
-//   stopped   the victim stops itself (SIGSTOP)
-//   mismatch  the victim reduces another count
-//   abort     as `stopped`, and the survivors call MpiRuntime::abort(4)
+// Plays one fault between processes for fault_test.sh: `ddl_fault_program FAULT VICTIM [PLAN LEVELS [WHERE]]`. Ranks
+// reduce in a loop, by PLAN (direct, or level by level, as in direct-ring) over LEVELS (2x2, 2+1; as discovered), until
+// the fault; a survivor prints the CommError and waits to be killed, for mpirun ends the others when one leaves.
+//   killed, stopped       the victim kills (SIGKILL) or stops (SIGSTOP) itself
+//   abort                 as `stopped`, and the survivors call MpiRuntime::abort(4)
+//   slow, late            the victim sleeps, for less than the deadline, or for more than the others wait for it
+//   count, type, average  the victim reduces another count, another type, or takes the average
+//   plan                  the victim has another plan
+//   broadcast, order      the victim makes two calls in the other order: a broadcast and an allreduce, two allreduces
+// WHERE the first five happen: `call`, before the call; `reduce`, `gather`, within it, before the first message that
+// collects contributions, or hands out results.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "core/error.h"
 #include "ddl/allreduce.h"
 #include "ddl/collectives.h"
 #include "ddl/mpi.h"
+#include "tests/support/ddl_faulty_transport.h"
 
 namespace {
 
 using namespace spillway::ddl;
+using spillway::str;
+using std::chrono::milliseconds;
 
-void suffer(const std::string& fault) {
-  if (fault == "killed") raise(SIGKILL);
-  if (fault == "stopped" || fault == "abort") raise(SIGSTOP);
-}
-
-void reduce_until_fault(Communicator& comm, const std::string& fault, int victim) {
-  Allreduce allreduce(comm);
-  for (int step = 0; step < 20; ++step) {
-    std::vector<float> data(100'000, 1.0f);
-    if (step == 10 && comm.rank() == victim) {
-      suffer(fault);
-      data.resize(99'999);
-    }
-    allreduce.reduce(data, Reduction::sum);
-  }
-}
+constexpr milliseconds kDeadline{1500};
+constexpr int kSteps = 20, kFaultStep = 10;
+constexpr int64_t kCount = 100'000;
 
 /// One write per line, so that ranks do not mix within a line.
 void say(const std::string& line) {
@@ -45,32 +43,121 @@ void say(const std::string& line) {
   if (write(STDOUT_FILENO, text.data(), text.size()) < 0) std::abort();
 }
 
+void suffer(const std::string& fault) {
+  if (fault == "killed") raise(SIGKILL);
+  if (fault == "stopped" || fault == "abort") raise(SIGSTOP);
+  if (fault == "slow") std::this_thread::sleep_for(kDeadline / 3);
+  if (fault == "late") std::this_thread::sleep_for(3 * kDeadline);
+}
+
+Plan plan_of(const Levels& levels, const std::string& names) {
+  std::vector<Algorithm> algorithms;
+  std::istringstream stream(names);
+  for (std::string name; std::getline(stream, name, '-');)
+    for (const auto algorithm : {Algorithm::direct, Algorithm::ring, Algorithm::halving, Algorithm::leader})
+      if (name == name_of(algorithm)) algorithms.push_back(algorithm);
+  if (algorithms.size() == 1) return Plan(levels, algorithms.front());
+  return Plan(levels, algorithms);
+}
+
+/// Sums small whole numbers, which are exact in any order, and says so when they are wrong.
+template <class T>
+void reduce(Communicator& comm, Allreduce& allreduce, int64_t count, Element element, Reduction reduction) {
+  std::vector<T> data(static_cast<size_t>(count));
+  for (int64_t k = 0; k < count; ++k) data[static_cast<size_t>(k)] = static_cast<T>(k % 11 + comm.rank());
+  allreduce.reduce(in_place(std::span(data), element), reduction);
+  const int64_t ranks = comm.size();
+  for (int64_t k = 0; k < count; ++k)
+    if (data[static_cast<size_t>(k)] != static_cast<T>(ranks * (k % 11) + ranks * (ranks - 1) / 2))
+      return say(str("WRONG SUM on rank ", comm.rank(), " at ", k, ": ", data[static_cast<size_t>(k)]));
+}
+
+void sum(Communicator& comm, Allreduce& allreduce, int64_t count) {
+  reduce<float>(comm, allreduce, count, Element::float32, Reduction::sum);
+}
+
+void play_step(Communicator& comm, Allreduce& allreduce, const std::string& fault, bool victim) {
+  std::vector<std::byte> bytes(1000);
+  if (fault == "broadcast") {
+    if (!victim) broadcast(comm, bytes, 0);
+    sum(comm, allreduce, kCount);
+    if (victim) broadcast(comm, bytes, 0);
+  } else if (fault == "order") {
+    sum(comm, allreduce, victim ? kCount - 1 : kCount);
+    sum(comm, allreduce, victim ? kCount : kCount - 1);
+  } else if (fault == "type" && victim) {
+    reduce<double>(comm, allreduce, kCount, Element::float64, Reduction::sum);
+  } else if (fault == "average" && victim) {
+    reduce<float>(comm, allreduce, kCount, Element::float32, Reduction::average);
+  } else if (fault == "plan" && victim) {
+    Allreduce other(comm, Plan(Levels(comm.size()), Algorithm::ring));
+    sum(comm, other, kCount);
+  } else {
+    sum(comm, allreduce, fault == "count" && victim ? kCount - 1 : kCount);
+  }
+}
+
+struct Case {
+  std::string fault, plan = "direct", levels, where = "call";
+  int victim = -1;
+};
+
+void play(Communicator& comm, testing::FaultyTransport& wire, const Case& played,
+          std::chrono::steady_clock::time_point& start) {
+  Allreduce allreduce(comm, plan_of(comm.levels(), played.plan));
+  for (int step = 0; step < kSteps; ++step) {
+    const bool strikes = step == kFaultStep && comm.rank() == played.victim;
+    start = std::chrono::steady_clock::now();
+    if (strikes && played.where == "call") suffer(played.fault);
+    if (strikes && played.where != "call") wire.arm();
+    play_step(comm, allreduce, played.fault, strikes);
+  }
+  say(str("NO ERROR on rank ", comm.rank()));
+}
+
+void report(Communicator& comm, const CommError& error, std::chrono::steady_clock::time_point start) {
+  const auto waited = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start);
+  say(str("SURVIVOR ", error.what()));
+  say(str("WAITED ", waited.count()));
+  try {
+    barrier(comm);
+    say("NOT DEAD");
+  } catch (const CommError& again) {
+    say(str("DEAD ", again.what()));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fputs("usage: ddl_fault_program killed|stopped|mismatch|abort VICTIM\n", stderr);
+  if (argc < 3) {
+    std::fputs("usage: ddl_fault_program FAULT VICTIM [PLAN LEVELS [WHERE]]\n", stderr);
     return 2;
   }
   // Whatever happens to the script, nobody outlives mpirun for long, not even stopped.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const std::string fault = argv[1];
+  Case played;
+  played.fault = argv[1];
+  played.victim = std::atoi(argv[2]);
+  if (argc > 4) played.plan = argv[3], played.levels = argv[4];
+  if (argc > 5) played.where = argv[5];
   MpiRuntime mpi;
-  const auto comm = mpi.world({.deadline = std::chrono::milliseconds(1500)});
-  say("PID " + std::to_string(getpid()));
-  barrier(*comm);
+  auto transport = std::make_unique<testing::FaultyTransport>(
+      mpi.transport(), played.where == "gather" ? Tag::gather : Tag::reduce, [&] { suffer(played.fault); });
+  testing::FaultyTransport& wire = *transport;
+  CommOptions options{.deadline = kDeadline};
+  if (!played.levels.empty())
+    options.levels = Levels::parse(played.levels, static_cast<int>(wire.hosts().size())).labels();
+  Communicator comm(std::move(transport), options);
+  say(str("PID ", getpid()));
+  barrier(comm);
+  auto start = std::chrono::steady_clock::now();
   try {
-    reduce_until_fault(*comm, fault, std::atoi(argv[2]));
-    say("NO ERROR on rank " + std::to_string(comm->rank()));
+    play(comm, wire, played, start);
+    if (played.fault == "slow") return 0;
   } catch (const CommError& error) {
-    say(std::string("SURVIVOR ") + error.what());
-    try {
-      barrier(*comm);
-      say("NOT DEAD");
-    } catch (const CommError& again) {
-      say(std::string("DEAD ") + again.what());
-    }
-    if (fault == "abort") MpiRuntime::abort(4);
+    report(comm, error, start);
+    if (played.fault == "abort") MpiRuntime::abort(4);
   }
   alarm(60);
   pause();

@@ -1,44 +1,107 @@
 #!/usr/bin/env bash
 # Faults between processes, judged by what the survivors print: mpirun's exit code says little (with --enable-recovery it
-# is 0 whatever happened). usage: fault_test.sh MPIRUN PROGRAM FAULT RANKS VICTIM
-# Leaves no process behind: stopped ones are killed at the end, by the ids they printed.
+# is 0 whatever happened). usage: fault_test.sh MPIRUN PROGRAM FAULT RANKS VICTIM [PLAN LEVELS [WHERE]]; see
+# fault_program.cpp for the last five. Leaves no process behind, and says so when mpirun would.
 set -u
-mpirun=$1 program=$2 fault=$3 ranks=$4 victim=$5
+mpirun=$1 program=$2 fault=$3 ranks=$4 victim=$5 plan=${6:-direct} levels=${7:-} where=${8:-call}
 output=$(mktemp)
 declare -a recovery=()
 [[ $fault == killed ]] && recovery=(--enable-recovery)
 
 "$mpirun" -np "$ranks" --allow-run-as-root --oversubscribe --bind-to none "${recovery[@]}" \
-  "$program" "$fault" "$victim" > "$output" 2>&1 &
+  "$program" "$fault" "$victim" ${levels:+"$plan" "$levels" "$where"} > "$output" 2>&1 &
 launcher=$!
 
+alive() {
+  local state
+  state=$(sed -n 's/^State:\t\(.\).*/\1/p' "/proc/$1/status" 2> /dev/null)
+  [[ -n $state && $state != [ZX] ]]
+}
+ranks_alive() { local pid; sed -n 's/^PID //p' "$output" | while read -r pid; do alive "$pid" && echo "$pid"; done; }
 clean_up() {
-  for pid in $(sed -n 's/^PID //p' "$output"); do kill -KILL "$pid" 2> /dev/null; done
-  kill -TERM "$launcher" 2> /dev/null
+  local pid
+  for pid in $(ranks_alive); do kill -KILL "$pid" 2> /dev/null; done
+  kill -KILL "$launcher" 2> /dev/null
   wait "$launcher" 2> /dev/null
   rm -f "$output"
 }
 trap clean_up EXIT
 
-fail() { echo "FAILED ($fault, $ranks ranks, victim $victim): $1"; sed 's/^/  | /' "$output"; exit 1; }
+fail() {
+  echo "FAILED ($fault, $ranks ranks, victim $victim, $plan over ${levels:-hosts}, $where): $1"
+  sed 's/^/  | /' "$output"
+  exit 1
+}
+spoken() { grep -c -- "$1" "$output"; }
+# until_gone TENTHS PID…
+until_gone() {
+  local tenths=$1 pid; shift
+  for pid in "$@"; do
+    while alive "$pid"; do ((tenths-- > 0)) || return 1; sleep 0.1; done
+  done
+}
 
-# Which ranks must speak, and what they must say.
-survivors=$((ranks - 1)) text="no answer from rank $victim"
-if [[ $fault == mismatch ]]; then survivors=$ranks text="rank $victim calls allreduce (sum) of 99999"; fi
+# mpirun ends by itself, with this code, and no rank outlives it.
+expect_end() {
+  local code pids
+  until_gone 300 "$launcher" || fail "mpirun still runs after 30 s"
+  wait "$launcher"; code=$?
+  [[ $code == "$1" ]] || fail "mpirun ended with $code instead of $1"
+  mapfile -t pids < <(ranks_alive)
+  until_gone 50 "${pids[@]}" || fail "outlived mpirun: $(ranks_alive | xargs)"
+}
 
-spoken() { grep -cF "$1" "$output"; }
+if [[ $fault == slow ]]; then
+  expect_end 0
+  [[ $(spoken '^NO ERROR on rank') == "$ranks" ]] || fail "not every rank came through"
+  [[ $(spoken '^WRONG SUM') == 0 ]] || fail "a sum is wrong"
+  echo "passed: a slow rank is waited for"; exit 0
+fi
+
+# What the others say of the victim, and whether it can speak itself.
+survivors=$ranks says=
+case $fault in
+  killed | stopped | abort) survivors=$((ranks - 1)) says="no answer from rank $victim " ;;
+  late) says="no answer from rank $victim " ;;
+  count | order) says="rank $victim calls allreduce (sum) of 99999" ;;
+  type | plan) says="rank $victim calls allreduce (sum) of 100000" ;;
+  average) says="rank $victim calls allreduce (average) of 100000" ;;
+  broadcast) says="rank $victim calls allreduce (sum) of 100000" ;;
+  *) fail "unknown fault" ;;
+esac
+# Within a reduction they say where, too.
+place=
+case $where in
+  reduce) place='(level [12] of [12], reduce-scatter, stage [1-9])' ;;
+  gather) place='(level [12] of [12], all-gather, stage [1-9])' ;;
+esac
+
 if [[ $fault == abort ]]; then
   # The first survivor to abort takes the others with it, and the launcher passes its code on.
-  for _ in $(seq 300); do kill -0 "$launcher" 2> /dev/null || break; sleep 0.1; done
-  kill -0 "$launcher" 2> /dev/null && fail "mpirun still runs after 30 s"
-  wait "$launcher"; code=$?
-  [[ $code == 4 ]] || fail "mpirun ended with $code instead of 4"
-  [[ $(spoken "$text") -ge 1 ]] || fail "no survivor names the stopped rank"
+  expect_end 4
+  grep '^SURVIVOR \[ddl\] rank ' "$output" | grep -F -- "$says" | grep -q -- "$place" || fail "no survivor says: $says$place"
   echo "passed: abort(4) ended all ranks"; exit 0
 fi
 
-for _ in $(seq 300); do [[ $(spoken "DEAD [ddl]") -ge $survivors ]] && break; sleep 0.1; done
-[[ $(grep -F "SURVIVOR [ddl] rank " "$output" | grep -cF "$text") == "$survivors" ]] || fail "not every survivor says: $text"
-[[ $(spoken "DEAD [ddl]") == "$survivors" ]] || fail "a communicator outlived its error"
-[[ $(spoken "NO ERROR") == 0 ]] || fail "a rank saw no error"
-echo "passed: $survivors survivors say: $text"
+for _ in $(seq 300); do [[ $(spoken '^DEAD \[ddl\]') -ge $survivors ]] && break; sleep 0.1; done
+[[ $(spoken '^DEAD \[ddl\]') == "$survivors" ]] || fail "not every survivor's communicator is dead"
+[[ $(spoken '^NO ERROR') == 0 && $(spoken '^WRONG SUM') == 0 ]] || fail "a rank saw no error"
+expected=$survivors
+if [[ $fault == late ]]; then
+  # What it hears is whom the first to give up was waiting for, which may have been another waiting rank.
+  grep "^SURVIVOR \[ddl\] rank $victim: rank [0-9]* gave up: no answer from rank" "$output" > /dev/null ||
+    fail "the late rank does not hear that the others gave up"
+  expected=$((survivors - 1))
+fi
+named=$(grep '^SURVIVOR \[ddl\] rank ' "$output" | grep -F -- "$says" | grep -c -- "$place")
+[[ $named -ge $expected ]] || fail "$named instead of $expected survivors say: $says$place"
+# A deadline of 1.5 s, and 2 s more to find out who is alive; the rest is for a machine that is busy.
+longest=$(sed -n 's/^WAITED //p' "$output" | sort -n | tail -n 1)
+((longest < 15000)) || fail "a survivor waited for $longest ms"
+
+# mpirun takes the survivors, and a stopped victim, along.
+kill -TERM "$launcher"
+until_gone 100 "$launcher" || fail "mpirun outlives its end"
+mapfile -t pids < <(ranks_alive)
+until_gone 50 "${pids[@]}" || fail "outlived mpirun: $(ranks_alive | xargs)"
+echo "passed: $expected survivors say, at most after $longest ms: $says$place"

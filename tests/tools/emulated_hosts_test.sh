@@ -18,5 +18,12 @@ check() { # SHAPE [dealt] EXPECTED
 check 2x2 2x2
 check 2x2 dealt 2x2
 check 2+1 2+1
+shapes=$(dirname "$hosts")/../benchmarks/allreduce_shapes
+table=$(timeout 200 "$shapes" --program "$program" --shapes "2+1,2x1 dealt" --sizes 4KiB --launches 1 --repeats 1) ||
+  fail "allreduce_shapes ended with $?: $table"
+[[ $(grep -cE '^\| (2\+1|2×1 dealt) \| 4 KiB \|( [0-9.]+ \|){4} [0-9]+ % \| [a-z ]+ \|$' <<< "$table") == 2 ]] || fail "$table"
+grep -qE '^model: median error [0-9.]+ % over 2 shapes and sizes' <<< "$table" || fail "$table"
+[[ $(ip netns list) != *spwy* ]] || fail "allreduce_shapes leaves hosts behind"
+echo "passed: a table over shapes"
 "$hosts" run 2y2 true 2> /dev/null && fail "2y2 is a shape"
 exit 0

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import time
 import unittest
+from xml.etree import ElementTree
 
 from cli import MPI, MPIRUN, OTHERS, PROGRAM, SMALL, Case, main, run
 
@@ -107,7 +108,8 @@ class Ranks(Case):
 
     def test_allreduces_are_measured_in_one_launch_and_in_several(self):
         file = self.folder / "allreduce.json"
-        done = run("bench", "allreduce", "--sizes", "4KiB,100KiB", "--repeats", "2", "--levels", "2+1", "--json", file, ranks=3)
+        done = run("bench", "allreduce", "--sizes", "4KiB,100KiB", "--repeats", "2", "--levels", "2+1", "--json", file,
+                   "--plot", self.folder / "allreduce.svg", ranks=3)
         self.assertEqual(done.returncode, 0, done.stderr)
         one = json.loads(file.read_text())
         self.assertEqual((one["world_size"], one["levels"]), (3, "2+1"))
@@ -117,8 +119,13 @@ class Ranks(Case):
             for key in ("bytes", "seconds", "algbw", "busbw", "percent_of_bound", "mpi_seconds"):
                 self.assertGreater(row[key], 0, key)
         self.assertIn("busbw", done.stdout)
+        errors = {row["bytes"]: row["model_error"] for row in one["rows"] if row["algorithm"] == "levels"}
+        self.assertEqual(one["model_error"], {"median": sum(errors.values()) / 2, "worst": max(errors.values()),
+                                              "worst_bytes": max(errors, key=errors.get), "sizes": 2})
+        self.assertRegex(done.stdout, r"\n# model: median error [0-9.]+ % over 2 sizes \(worst [0-9.]+ % at (4.00|100) KiB\)\n$")
+        self.check_plot(self.folder / "allreduce.svg", ["bound", "levels", "mpi", "ring", "leader"], points=2)
         done = run("bench", "allreduce", "--sizes", "4KiB", "--repeats", "1", "--ranks", "2", "--launches", "2", "--launcher",
-                   " ".join(MPI), "--json", file)
+                   " ".join(MPI), "--json", file, "--plot", self.folder / "several.svg")
         self.assertEqual(done.returncode, 0, done.stderr)
         several = json.loads(file.read_text())
         self.assertEqual(several["launches"], 2)
@@ -127,10 +134,46 @@ class Ranks(Case):
         for row in several["rows"]:
             self.assertLessEqual(row["min_seconds"], row["seconds"])
             self.assertLessEqual(row["seconds"], row["p95_seconds"])
+            self.assertEqual(row["bound_seconds"], several["rows"][0]["bound_seconds"])
+        self.assertEqual((len(several["rows"][0]["by_launch"]), len(several["costs_by_launch"])), (2, 2))
+        self.check_plot(self.folder / "several.svg",
+                        ["bound", "levels", "mpi", "ring", "leader", "mpi-ring", "mpi-rabenseifner"], points=1)
         for args, parts in ((["--sizes", "3"], ("--sizes: 3", "4 bytes")), ([], ("mpirun", "--ranks")),
+                            (["--sizes", "12", "--type", "int64"], ("--sizes: 12", "int64", "8 bytes")),
+                            (["--type", "float8"], ("--type: float8", "bfloat16")),
+                            (["--op", "product"], ("--op: product", "average")),
                             (["--ranks", "2", "--launcher", " "], ("--launcher", "mpirun"))):
             self.refused(2, *parts, args=["bench", "allreduce", *args])
         self.refused(1, "no-such-mpirun", args=["bench", "allreduce", "--ranks", "2", "--launcher", "no-such-mpirun"])
+
+    def check_plot(self, file, names, points):
+        """A curve of each name in this order, with so many points, and its line and point in the legend."""
+        svg = "{http://www.w3.org/2000/svg}"
+        plot = ElementTree.parse(file).getroot()
+        self.assertEqual(plot.tag, svg + "svg")
+        self.assertEqual({text.text for text in plot.iter(svg + "text") if text.get("class") == "name"}, set(names))
+        for name in names:
+            curves = [path.get("d") for path in plot.iter(svg + "path") if path.get("class") == f"curve {name}"]
+            self.assertEqual([len(re.findall("[ML]", d)) for d in curves], [points, 1], name)
+            dots = [dot for dot in plot.iter(svg + "circle") if dot.get("class") == name]
+            self.assertEqual(len(dots), points + 1, name)
+            for dot in dots:
+                self.assertTrue(0 < float(dot.get("cx")) < float(plot.get("width")), name)
+                self.assertTrue(0 < float(dot.get("cy")) < float(plot.get("height")), name)
+
+    def test_allreduces_of_every_type_and_operation_are_measured_and_right(self):
+        file = self.folder / "allreduce.json"
+        for type, op, by_mpi in (("float64", "max", True), ("int32", "min", True), ("int64", "sum", True),
+                                 ("float16", "sum", False), ("bfloat16", "average", False), ("int32", "average", False)):
+            done = run("bench", "allreduce", "--type", type, "--op", op, "--sizes", "8,200KiB", "--repeats", "1",
+                       "--levels", "2+1", "--json", file, ranks=3)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            result = json.loads(file.read_text())
+            self.assertEqual((result["type"], result["op"]), (type, op))
+            self.assertEqual({row["algorithm"] for row in result["rows"]},
+                             {"levels", "ring", "leader"} | ({"mpi"} if by_mpi else set()))
+            self.assertEqual({row["wrong"] for row in result["rows"]}, {0})
+            self.assertEqual(f"# mpi: has no {op} of {type}\n" in done.stdout, not by_mpi)
 
     def test_more_ranks_than_training_cases_are_refused(self):
         done = run("train", "--data", self.phantoms(cases=3), "--filters", "4", "--steps", "1", ranks=3)
