@@ -1,5 +1,6 @@
 #include "ddl/agreement.h"
 
+#include <algorithm>
 #include <array>
 
 #include "core/error.h"
@@ -16,9 +17,21 @@ std::string describe(const Call& call) {
                                      "reduce"};
   const auto index = static_cast<size_t>(call.operation);
   std::string text = str(index < kNames.size() ? kNames[index] : "an unknown operation", " of ", call.count);
+  if (call.detail[0] != 0) text += str(" ", call.detail.data());
   if (call.root >= 0) text += str(" from rank ", call.root);
   if (call.sequence >= 0) text += str(", number ", call.sequence);
   return text + str(", signature ", call.signature);
+}
+
+Call Call::with_detail(std::initializer_list<std::string_view> texts) const {
+  Call call = *this;
+  size_t used = 0;
+  for (const std::string_view text : texts) {
+    const size_t size = std::min(text.size(), call.detail.size() - 1 - used);
+    std::copy_n(text.begin(), size, call.detail.begin() + static_cast<std::ptrdiff_t>(used));
+    used += size;
+  }
+  return call;
 }
 
 uint64_t hash_in(uint64_t hash, uint64_t value) {

@@ -2,8 +2,10 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "ddl/communicator.h"
 
@@ -27,18 +29,22 @@ struct Call {
   int64_t count = 0;       ///< elements, or bytes where there is no element type
   uint64_t signature = 0;  ///< anything else that must agree, hashed: types, shapes, members, the plan
   int64_t sequence = -1;   ///< of the collectives over all ranks; -1: among some ranks only
+  /// What people should read of it: `float32 by direct x ring`; the signature stands for what is cut off.
+  std::array<char, 40> detail = {};
+
+  Call with_detail(std::initializer_list<std::string_view> texts) const;
   bool operator==(const Call&) const = default;
   auto operator<=>(const Call&) const = default;
 };
 
-/// `allreduce_sum of 1000, number 3`.
+/// `allreduce (sum) of 1000 float32 by direct, number 3, signature 5`.
 std::string describe(const Call& call);
 
 /// Folds `value` into a running hash (FNV-1a over its bytes); start from kHashSeed.
 inline constexpr uint64_t kHashSeed = 1469598103934665603ull;
 uint64_t hash_in(uint64_t hash, uint64_t value);
 
-/// An agreement under way, so that data can be sent meanwhile: ⌈log2 members⌉ messages of 80 bytes each way. What was
+/// An agreement under way, so that data can be sent meanwhile: ⌈log2 members⌉ messages of 160 bytes each way. What was
 /// sent is looked at after conclude() only: ranks that disagree may not even mean messages of one size.
 class Agreement {
  public:

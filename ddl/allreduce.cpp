@@ -41,7 +41,7 @@ void AllreduceOptions::validate() const {
 }
 
 Allreduce::Allreduce(Communicator& comm, Plan plan, AllreduceOptions options)
-    : comm_(comm), options_((options.validate(), options)), plan_(std::move(plan)) {
+    : comm_(comm), options_((options.validate(), options)), plan_(std::move(plan)), name_(plan_.name()) {
   if (plan_.size() != comm_.size())
     throw BadRequest(
         str("[ddl] a plan for ", plan_.size(), " ranks; required: ", comm_.size(), ", as many as there are"));
@@ -98,7 +98,8 @@ void Allreduce::reduce(const Vector& vector, Reduction reduction, std::span<std:
   for (const uint64_t part : {plan_.hash(), static_cast<uint64_t>(options_.chunk_bytes),
                               static_cast<uint64_t>(vector.element), static_cast<uint64_t>(reduction)})
     signature = hash_in(signature, part);
-  Agreement agreement(comm_, {operation_of(reduction), -1, count, signature});
+  const Call call{operation_of(reduction), -1, count, signature};
+  Agreement agreement(comm_, call.with_detail({name_of(vector.element), " by ", name_}));
   run(vector, reduction, scratch.data(), agreement);
   ++totals_.calls;
   totals_.bytes += static_cast<int64_t>(vector.output.size());

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -109,6 +110,7 @@ class Allreduce {
   Communicator& comm_;
   const AllreduceOptions options_;
   const Plan plan_;
+  const std::string name_;
   AllreduceTotals totals_;
   std::map<std::pair<int64_t, Element>, Program> programs_;
   std::vector<Chunk> chunks_;

@@ -279,6 +279,11 @@ std::string draw_allreduce(const AllreduceSummary& a) {
   std::string out = "<section><h2>Allreduce</h2>\n<div class=\"wide\"><table class=\"pairs\">\n";
   out += pair_row("levels", escape(a.levels));
   out += pair_row("per step", str(format_bytes(a.bytes_per_step), " in ", format_seconds(a.seconds_per_step)));
+  if (a.bound_seconds > 0) out += pair_row("bound", format_seconds(a.bound_seconds));
+  out += pair_row("waited for", format_seconds(a.exposed_seconds_per_step));
+  out += pair_row("beside backward", a.buckets == 0
+                                         ? std::string("no")
+                                         : str("in ", a.buckets, " buckets of up to ", format_bytes(a.bucket_bytes)));
   out += "</table></div>\n";
   if (!a.explanation.empty()) out += str("<pre>", escape(a.explanation), "</pre>\n");
   return out + "</section>\n";

@@ -33,6 +33,20 @@ json kfac_json(const KfacSummary& k) {
             {"gradient_communicate", k.seconds.gradient_communicate}}}};
 }
 
+json allreduce_json(const AllreduceSummary& a) {
+  const bool known = a.bound_seconds > 0 && a.seconds_per_step > 0;
+  return {{"levels", a.levels},
+          {"algorithm", a.algorithm},
+          {"bytes_per_step", a.bytes_per_step},
+          {"seconds_per_step", a.seconds_per_step},
+          {"percent_of_bound", known ? json(100 * a.bound_seconds / a.seconds_per_step) : json(nullptr)},
+          {"bound_seconds", a.bound_seconds > 0 ? json(a.bound_seconds) : json(nullptr)},
+          {"exposed_seconds_per_step", a.exposed_seconds_per_step},
+          {"hidden_percent", a.hidden_percent()},
+          {"buckets", a.buckets},
+          {"bucket_bytes", a.bucket_bytes}};
+}
+
 }  // namespace
 
 json to_json(const TrainResult& r) {
@@ -101,12 +115,7 @@ json to_json(const TrainResult& r) {
     out["predicted"] = {{"peak_bytes", r.predicted->peak_bytes},
                         {"step_seconds", r.predicted->step_seconds},
                         {"kind", r.predicted->kind}};
-  if (r.allreduce)
-    out["allreduce"] = {{"levels", r.allreduce->levels},
-                        {"algorithm", r.allreduce->algorithm},
-                        {"bytes_per_step", r.allreduce->bytes_per_step},
-                        {"seconds_per_step", r.allreduce->seconds_per_step},
-                        {"percent_of_bound", nullptr}};
+  if (r.allreduce) out["allreduce"] = allreduce_json(*r.allreduce);
   return out;
 }
 

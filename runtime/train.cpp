@@ -112,6 +112,26 @@ KfacSummary summarise(const kfac::Kfac& kfac, int64_t world, double fraction, co
   return summary;
 }
 
+AllreduceSummary summarise_allreduce(const TrainingRun& run, const ddl::CommunicatorHandle& comm, size_t steps) {
+  AllreduceSummary summary;
+  const int64_t bytes = run.gradient_bytes();
+  const auto* overlapped = run.gradient_allreduce();
+  const ddl::Plan plan = overlapped ? overlapped->plan() : comm.allreduce.choice(bytes).plan;
+  const double count = static_cast<double>(std::max<size_t>(1, steps));
+  summary.levels = plan.levels().shape();
+  summary.algorithm = plan.name();
+  summary.explanation = plan.explain(bytes);
+  summary.bytes_per_step = bytes;
+  summary.seconds_per_step = run.gradient_seconds() / count;
+  summary.exposed_seconds_per_step = run.exposed_gradient_seconds() / count;
+  if (overlapped) {
+    summary.buckets = overlapped->buckets();
+    summary.bucket_bytes = overlapped->bucket_bytes();
+  }
+  if (const auto& costs = comm.allreduce.costs()) summary.bound_seconds = bound_seconds(plan.levels(), bytes, *costs);
+  return summary;
+}
+
 /// Which modules stay first-order, by the reason why; three names of each.
 std::string describe(const std::vector<kfac::LeftAlone>& modules) {
   std::map<std::string, std::vector<std::string>> by_reason;
@@ -161,16 +181,7 @@ void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
   if (result.observed) result.floor_bytes = std::max(result.floor_bytes, result.observed->floor_bytes);
   result.rss_peak_bytes = max_over_ranks(context.comm, rss_peak_bytes());
   result.parameters = run.parameters();
-  if (context.comm) {
-    AllreduceSummary& allreduce = result.allreduce.emplace();
-    const ddl::Plan& plan = context.comm->allreduce.plan();
-    allreduce.levels = plan.levels().shape();
-    allreduce.algorithm = plan.name();
-    allreduce.explanation = plan.explain(run.gradient_bytes());
-    allreduce.bytes_per_step = run.gradient_bytes();
-    allreduce.seconds_per_step =
-        run.gradient_seconds() / static_cast<double>(std::max<size_t>(1, result.losses.size()));
-  }
+  if (context.comm) result.allreduce = summarise_allreduce(run, *context.comm, result.losses.size());
 }
 
 }  // namespace

@@ -93,6 +93,10 @@ void TrainOptions::validate() const {
           str(DiskTier::kMinHostBytes, " or more, with a disk"));
   validate_optimizer(*this);
   require(accumulate >= 1, "accumulate", accumulate, "1 or more");
+  require(gradient_bucket_bytes == 0 || (gradient_bucket_bytes >= 1024 && gradient_bucket_bytes <= int64_t{1} << 30),
+          "gradient_bucket_bytes", gradient_bucket_bytes,
+          "1024 (1 KiB) to 1073741824 (1 GiB), or 0: as the links suggest");
+  require(gradient_buffer_bytes >= 0, "gradient_buffer_bytes", gradient_buffer_bytes, "0 or more");
   check_amp(amp);
   loss_scaling.validate();
   require(validate_every >= 0, "validate_every", validate_every, "0 or more");

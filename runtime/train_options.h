@@ -59,6 +59,12 @@ struct TrainOptions {
   LossScaling loss_scaling;                  ///< with fp16
   std::string memory_format = "contiguous";  ///< or channels_last, for models with channels
 
+  /// Between ranks: gradients are sent while backward goes on, in buckets of so many bytes (0: as the links suggest).
+  bool overlap_gradients = true;
+  int64_t gradient_bucket_bytes = 0;
+  /// Most memory for gradients on their way; 0: for all of them, with a budget 16 MiB.
+  int64_t gradient_buffer_bytes = 0;
+
   bool use_kfac = false;
   kfac::KfacOptions kfac;
   std::vector<Decay> damping_decay;     ///< what K-FAC's damping is multiplied by, from which epoch on

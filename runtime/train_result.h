@@ -70,7 +70,15 @@ struct AllreduceSummary {
   std::string algorithm;  ///< `direct x direct`, by level
   std::string explanation;
   int64_t bytes_per_step = 0;
-  double seconds_per_step = 0;
+  double seconds_per_step = 0;          ///< from each message's start, waiting for later ranks included
+  double exposed_seconds_per_step = 0;  ///< of that, what training waited for
+  int64_t buckets = 0;                  ///< 0: gradients were sent after backward
+  int64_t bucket_bytes = 0;
+  double bound_seconds = 0;  ///< by the links' rates as measured; 0: nobody measured them
+
+  double hidden_percent() const {
+    return seconds_per_step > 0 ? 100 * (1 - exposed_seconds_per_step / seconds_per_step) : 0;
+  }
 };
 
 struct LossScaleSummary {

@@ -90,6 +90,16 @@ int64_t steps_per_epoch(const RunContext& context) {
       .steps_per_epoch(options.accumulate);
 }
 
+/// A budget is not to go to copies of gradients.
+ddl::GradientOptions gradient_options(const TrainOptions& options) {
+  constexpr int64_t kBufferWithABudget = int64_t{16} << 20;
+  const bool budgeted = options.budget.kind != BudgetRequest::Kind::none;
+  return {.bucket_bytes = options.gradient_bucket_bytes,
+          .most_bytes = options.gradient_buffer_bytes > 0 ? options.gradient_buffer_bytes
+                        : budgeted                        ? kBufferWithABudget
+                                                          : ddl::kWhole};
+}
+
 kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr, double grad_worker_frac) {
   const auto decayed = [&](const kfac::Scheduled& value, const std::vector<Decay>& decays) {
     if (decays.empty()) return value;
@@ -142,6 +152,8 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
     kfac_.emplace(task_->module(), std::move(kfac), context.comm);
   }
   if (options.amp == "fp16") scaler_.emplace(options.loss_scaling, device_);
+  if (context.comm && options.overlap_gradients)
+    overlapped_.emplace(optimizer_->parameters(), context.comm, gradient_options(options));
   // Weights are the same on every rank; dropout is each rank's own.
   at::manual_seed(options.seed * 1'000'003 + 1 + static_cast<uint64_t>(context.rank()));
 }
@@ -161,7 +173,7 @@ Batch TrainingRun::to_device(const Cases& cases) const {
   return batch;
 }
 
-at::Tensor TrainingRun::learn(const Cases& cases) {
+at::Tensor TrainingRun::learn(const Cases& cases, bool last) {
   const TrainOptions& options = context_.options;
   const Batch batch = to_device(cases);
   at::Tensor loss;
@@ -172,6 +184,7 @@ at::Tensor TrainingRun::learn(const Cases& cases) {
   if (options.accumulate > 1) loss = loss / options.accumulate;
   const at::Tensor scaled = scaler_ ? loss * scaler_->scale() : loss;
   if (kfac_) kfac_->watch(scaled, batch.input.size(0));
+  if (overlapped_ && last) overlapped_->begin();
   scaled.backward();
   return loss.detach();
 }
@@ -184,8 +197,8 @@ StepOutcome TrainingRun::step(bool want_stop) {
   optimizer_->set_lr(outcome.lr);
   outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
   Session::Step scope = session_->step(outcome.kind);
-  at::Tensor loss = learn(cases[0]);
-  for (size_t i = 1; i < cases.size(); ++i) loss = loss + learn(cases[i]);
+  at::Tensor loss = learn(cases[0], cases.size() == 1);
+  for (size_t i = 1; i < cases.size(); ++i) loss = loss + learn(cases[i], i + 1 == cases.size());
   auto [mean_loss, stop] = average(loss, want_stop);
   outcome.skipped = !update();
   optimizer_->zero_grad();
@@ -220,9 +233,11 @@ std::vector<at::Tensor> TrainingRun::gradients() const {
 std::pair<double, double> TrainingRun::average(const at::Tensor& loss, bool want_stop) {
   if (!context_.comm) return {loss.item<double>(), want_stop ? 1 : 0};
   at::NoGradGuard no_grad;
+  if (overlapped_) overlapped_->finish();
   std::vector<at::Tensor> tensors = gradients();
   gradient_bytes_ = 0;
   for (const at::Tensor& gradient : tensors) gradient_bytes_ += static_cast<int64_t>(gradient.nbytes());
+  if (overlapped_) tensors.clear();
   // Running statistics too: every rank saw other cases, and all ranks are to stay the same.
   for (const at::Tensor& buffer : task_->module().buffers())
     if (buffer.is_floating_point()) tensors.push_back(buffer);
@@ -230,8 +245,18 @@ std::pair<double, double> TrainingRun::average(const at::Tensor& loss, bool want
   tensors.push_back(status);
   const auto start = Clock::now();
   ddl::allreduce_(tensors, context_.comm, ddl::Reduction::average);
-  gradient_seconds_ += seconds_since(start);
+  after_backward_seconds_ += seconds_since(start);
   return {status[0].item<double>(), status[1].item<double>()};
+}
+
+double TrainingRun::gradient_seconds() const {
+  return after_backward_seconds_ +
+         (overlapped_ ? std::chrono::duration<double>(overlapped_->totals().busy).count() : 0);
+}
+
+double TrainingRun::exposed_gradient_seconds() const {
+  return after_backward_seconds_ +
+         (overlapped_ ? std::chrono::duration<double>(overlapped_->totals().exposed).count() : 0);
 }
 
 double TrainingRun::measure(const Cases& cases) {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "ddl/gradient_allreduce.h"
 #include "ddl/operators.h"
 #include "runtime/checkpoint.h"
 #include "runtime/dataset.h"
@@ -80,7 +81,10 @@ class TrainingRun {
   const LossScaler* loss_scaler() const { return scaler_ ? &*scaler_ : nullptr; }
   int64_t parameters() const;
   int64_t gradient_bytes() const { return gradient_bytes_; }
-  double gradient_seconds() const { return gradient_seconds_; }
+  /// Within allreduces of gradients, of all steps; and of that, what steps waited for.
+  double gradient_seconds() const;
+  double exposed_gradient_seconds() const;
+  const ddl::GradientAllreduce* gradient_allreduce() const { return overlapped_ ? &*overlapped_ : nullptr; }
 
  private:
   using Cases = std::vector<Batch>;
@@ -89,8 +93,8 @@ class TrainingRun {
   std::vector<Cases> next_cases();
   /// Those cases on the device.
   Batch to_device(const Cases& cases) const;
-  /// Forward and backward of a micro-batch; its share of the loss.
-  at::Tensor learn(const Cases& cases);
+  /// Forward and backward of a micro-batch, which may be the step's last; its share of the loss.
+  at::Tensor learn(const Cases& cases, bool last);
   double measure(const Cases& cases);
   /// Averages gradients, buffers and (loss, stop) over the ranks; the averages of the latter two.
   std::pair<double, double> average(const at::Tensor& loss, bool want_stop);
@@ -108,11 +112,12 @@ class TrainingRun {
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<kfac::Kfac> kfac_;
   std::optional<LossScaler> scaler_;
+  std::optional<ddl::GradientAllreduce> overlapped_;
   Sampler sampler_;
   LrSchedule lr_;
   int64_t steps_done_ = 0;
   int64_t gradient_bytes_ = 0;
-  double gradient_seconds_ = 0;
+  double after_backward_seconds_ = 0;  ///< within allreduces
 };
 
 }  // namespace spillway

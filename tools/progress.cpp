@@ -140,7 +140,8 @@ void print_summary(const TrainResult& r, const std::vector<NamedResult>& others)
   if (r.replayed_operators) row("made again", str(r.replayed_operators, " tensors, instead of copied"));
   if (r.allreduce)
     row("gradient allreduce", str(r.allreduce->levels, " ranks, ", format_bytes(r.allreduce->bytes_per_step), " in ",
-                                  seconds(r.allreduce->seconds_per_step), " per step"));
+                                  seconds(r.allreduce->seconds_per_step), " per step, ",
+                                  seconds(r.allreduce->exposed_seconds_per_step), " of them waited for"));
   if (r.kfac)
     row("K-FAC", str(r.kfac->strategy, " f=", r.kfac->grad_worker_frac, ", ", r.kfac->layers, " layers (",
                      r.kfac->separable_layers, " separable, ", r.kfac->block_layers, " in blocks), ",

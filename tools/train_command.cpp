@@ -18,6 +18,7 @@
 #include "runtime/train.h"
 #include "tools/bench_stock.h"
 #include "tools/command.h"
+#include "tools/link_costs.h"
 #include "tools/progress.h"
 #include "tools/train_flags.h"
 
@@ -46,6 +47,7 @@ struct Options {
   std::string json, report, levels;
   std::vector<std::string> compare;
   double comm_timeout_seconds = 60;
+  bool calibrate = false;
   bool quiet = false;
 };
 
@@ -100,6 +102,7 @@ void write_json(const std::string& file, const TrainResult& result, const std::v
 int train_command(Options& options) {
   std::optional<ddl::MpiRuntime> mpi;
   ddl::Comm comm;
+  LinkCosts links;
   if (ddl::launched_by_mpi()) {
     mpi.emplace();
     ddl::CommOptions comm_options;
@@ -110,7 +113,10 @@ int train_command(Options& options) {
       comm_options.levels = ddl::Levels::parse(options.levels, world->size()).labels();
       world = mpi->world(comm_options);
     }
-    if (world->size() > 1) comm = ddl::make_comm(std::move(world));
+    if (world->size() > 1) {
+      links = link_costs(*world, link_cache_folder(), options.calibrate);
+      comm = ddl::make_comm(std::move(world), links.costs);
+    }
   }
   if (!mpi && !options.levels.empty()) (void)ddl::Levels::parse(options.levels, 1);
   const bool speaks = !comm || comm->communicator->rank() == 0;
@@ -130,6 +136,7 @@ int train_command(Options& options) {
     if (speaks && !options.json.empty()) check_writable(options.json);
     if (speaks && !options.report.empty()) check_report_dir(options.report);
   });
+  if (comm) progress.on_decision(describe(links));
   TrainResult result = train(context, progress, &interrupted);
   std::vector<NamedResult> others;
   bool stopped = result.interrupted;
@@ -177,6 +184,8 @@ Run add_train(CLI::App& app) {
   command->add_option("--json", options->json, "File for the results");
   command->add_option("--levels", options->levels,
                       "Ranks per host x hosts x …, as in 4x2, or of each host, as in 4+2; else as discovered");
+  command->add_flag("--calibrate", options->calibrate,
+                    "Measure the links between ranks anew, instead of what is remembered of these hosts");
   command->add_option("--comm-timeout", options->comm_timeout_seconds, "Seconds to wait for another rank")
       ->capture_default_str()
       ->check(CLI::Range(0.001, 86400.0));

@@ -1,5 +1,6 @@
 #include "tools/train_flags.h"
 
+#include "core/bytes.h"
 #include "core/error.h"
 
 namespace spillway::tools {
@@ -29,6 +30,20 @@ void TrainFlags::add_training_flags(CLI::App& command) {
                   "five in a run")
       ->capture_default_str();
   add_checkpoint_flags(command);
+  add_gradient_flags(command);
+}
+
+void TrainFlags::add_gradient_flags(CLI::App& command) {
+  command.add_flag("--no-overlap-gradients", no_overlap_gradients,
+                   "Send gradients after backward, and not while it goes on");
+  command
+      .add_option("--gradient-bucket", gradient_bucket,
+                  "Gradients travel together up to this size, or auto: as the links' rates suggest")
+      ->capture_default_str();
+  command
+      .add_option("--gradient-buffer", gradient_buffer,
+                  "Most memory for gradients on their way, or auto: for all of them, with a budget 16MiB")
+      ->capture_default_str();
 }
 
 TrainOptions TrainFlags::resolve(int world) {
@@ -39,6 +54,9 @@ TrainOptions TrainFlags::resolve(int world) {
   options.budget = BudgetRequest::parse(budget);
   options.host_budget = BudgetRequest::parse(host_budget);
   resolve_optimizer();
+  options.overlap_gradients = !no_overlap_gradients;
+  options.gradient_bucket_bytes = gradient_bucket == "auto" ? 0 : parse_bytes(gradient_bucket);
+  options.gradient_buffer_bytes = gradient_buffer == "auto" ? 0 : parse_bytes(gradient_buffer);
   kfac.resolve(options, world);
   options.validate();
   return options = with_model_defaults(options);

@@ -16,6 +16,8 @@ struct TrainFlags {
   TrainOptions options;
   std::optional<int64_t> edge, cases, batch, filters, hidden, layers, classes;
   std::string shape, budget = "none", host_budget = "none", device = "auto", data;
+  std::string gradient_bucket = "auto", gradient_buffer = "auto";
+  bool no_overlap_gradients = false;
   std::string split = std::to_string(kDefaultSplitBytes >> 20) + "MiB";
   KfacFlags kfac;
   double lr = 0;
@@ -33,6 +35,7 @@ struct TrainFlags {
  private:
   void add_optimizer_flags(CLI::App& command);
   void add_checkpoint_flags(CLI::App& command);
+  void add_gradient_flags(CLI::App& command);
   void resolve_model();
   void resolve_optimizer();
 };

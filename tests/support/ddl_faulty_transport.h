@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,7 +18,6 @@ class FaultyTransport final : public Transport {
       : inner_(std::move(inner)), tag_(tag), fault_(std::move(fault)) {}
   void arm() { armed_ = true; }
 
-  std::string_view name() const override { return "faulty"; }
   int rank() const override { return inner_->rank(); }
   const std::vector<int>& hosts() const override { return inner_->hosts(); }
   Request send(int peer, Tag tag, std::span<const std::byte> bytes) override {
@@ -33,6 +31,8 @@ class FaultyTransport final : public Transport {
   bool test(Request& request) override { return inner_->test(request); }
   void idle(std::chrono::steady_clock::time_point until) override { inner_->idle(until); }
   void abandon() noexcept override { inner_->abandon(); }
+  /// Without faults.
+  std::unique_ptr<Transport> duplicate() override { return inner_->duplicate(); }
 
  private:
   void strike(Tag tag) {

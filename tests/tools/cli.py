@@ -3,6 +3,7 @@
     NAME_test.py PATH/TO/spillway [mpirun] [unittest's arguments]
 """
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -21,6 +22,9 @@ OTHERS = {
     "mlp": ["--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "1", "--batch", "4"],
     "autoencoder": ["--model", "autoencoder", "--data", "synthetic:12", "--hidden", "32", "--layers", "2", "--batch", "4",
                     "--cases", "16"]}
+# What links do is remembered here and not among the user's files.
+CACHE = tempfile.TemporaryDirectory(prefix="spillway-cli-cache-")
+os.environ["SPILLWAY_CACHE"] = CACHE.name
 MPI = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
 

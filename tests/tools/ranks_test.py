@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -99,12 +100,60 @@ class Ranks(Case):
         options = [*OTHERS["mlp"], "--steps", "3", "--deterministic"]
         found = self.result(*options, ranks=4)
         hosts = self.result(*options, "--levels", "2x2", ranks=4)
-        self.assertEqual((found["allreduce"]["levels"], found["allreduce"]["algorithm"]), ("4", "direct"))
-        self.assertEqual((hosts["allreduce"]["levels"], hosts["allreduce"]["algorithm"]), ("2x2", "direct x direct"))
+        # Whatever the links suggest, it keeps the order of sums.
+        order = r"(direct|leader|oneshot)"
+        self.assertEqual(found["allreduce"]["levels"], "4")
+        self.assertRegex(found["allreduce"]["algorithm"], f"^{order}$")
+        self.assertEqual(hosts["allreduce"]["levels"], "2x2")
+        self.assertRegex(hosts["allreduce"]["algorithm"], f"^{order} x {order}$")
         for one, two in zip(found["losses"], hosts["losses"], strict=True):
             self.assertAlmostEqual(one, two, places=4)
         self.refused(2, "'4x2'", "8 ranks", "4 are running", args=["train", *options, "--levels", "4x2"], ranks=4)
         self.refused(2, "'2'", "1 are running", args=["train", *options, "--levels", "2"])
+
+    def test_gradients_are_sent_beside_backward_and_no_bit_depends_on_how(self):
+        options = [*SMALL, "--accumulate", "2"]
+        late = self.result(*options, "--no-overlap-gradients", ranks=2)
+        self.assertEqual((late["allreduce"]["buckets"], late["allreduce"]["hidden_percent"]), (0, 0))
+        for more in ([], ["--gradient-bucket", "16KiB"], ["--gradient-bucket", "16KiB", "--gradient-buffer", "32KiB"],
+                     ["--budget", "90%"]):
+            early = self.result(*options, *more, ranks=2)
+            self.assertEqual(early["weights_sha256"], late["weights_sha256"], more)
+            allreduce = early["allreduce"]
+            self.assertEqual(allreduce["bytes_per_step"], late["allreduce"]["bytes_per_step"])
+            self.assertGreater(allreduce["buckets"], 0)
+            self.assertGreater(allreduce["percent_of_bound"], 0)
+            self.assertLessEqual(allreduce["exposed_seconds_per_step"], allreduce["seconds_per_step"])
+            if "16KiB" in more:
+                self.assertEqual(allreduce["bucket_bytes"], 16384)
+                self.assertGreater(allreduce["buckets"], allreduce["bytes_per_step"] // 16384 - 1)
+        self.refused(2, "gradient_bucket_bytes is 10", args=["train", *options, "--gradient-bucket", "10"])
+        self.refused(2, "'much'", args=["train", *options, "--gradient-buffer", "much"])
+
+    def test_what_links_do_is_measured_once(self):
+        options = ["train", *OTHERS["mlp"], "--steps", "1"]
+        cache = self.folder / "cache"
+        environment = {**os.environ, "SPILLWAY_CACHE": str(cache)}
+
+        def said(*more):
+            done = run(*options, *more, ranks=2, env=environment)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return re.search("links between ranks, (.*): level 1", done.stdout).group(1)
+
+        self.assertEqual(said(), "measured")
+        file, = (cache / "links").iterdir()
+        self.assertEqual(said(), f"remembered in {file}")
+        self.assertEqual(said("--calibrate"), "measured")
+        file.write_text("{")
+        self.assertIn(f"measured, since {file} cannot be used", said())
+        self.assertEqual(said(), f"remembered in {file}")
+        kept = json.loads(file.read_text())
+        kept["costs"]["levels"][0]["bytes_per_second"] = -1
+        file.write_text(json.dumps(kept))
+        self.assertIn("bandwidth", said())
+        shutil.rmtree(cache)
+        cache.write_text("no folder")
+        self.assertIn("not remembered", said())
 
     def test_allreduces_are_measured_in_one_launch_and_in_several(self):
         file = self.folder / "allreduce.json"

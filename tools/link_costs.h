@@ -1,0 +1,28 @@
+/// What the links between ranks do: measured once, then remembered.
+#pragma once
+#include <filesystem>
+#include <string>
+
+#include "ddl/communicator.h"
+#include "ddl/cost_model.h"
+
+namespace spillway::tools {
+
+/// Where costs are remembered: `links/` in SPILLWAY_CACHE, else in spillway/ of XDG_CACHE_HOME or of ~/.cache. Empty
+/// where none of these is set.
+std::filesystem::path link_cache_folder();
+
+struct LinkCosts {
+  ddl::Costs costs = {};
+  std::string origin = {};  ///< for people: `measured`, `remembered in FILE`, and why not
+};
+
+/// Costs of the communicator's links, the same on every rank: what rank 0 finds in `folder` for these hosts, levels and
+/// this MPI; else, or where `anew`, what ddl::calibrate measures, which rank 0 then writes there (no error if it
+/// cannot; `origin` says so). Collective. Throws CommError.
+LinkCosts link_costs(ddl::Communicator& comm, const std::filesystem::path& folder, bool anew);
+
+/// `links between ranks, measured: level 1 5.6 us, 3.20 GB/s; …`
+std::string describe(const LinkCosts& links);
+
+}  // namespace spillway::tools
