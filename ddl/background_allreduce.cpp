@@ -1,6 +1,10 @@
 #include "ddl/background_allreduce.h"
 
+#include <algorithm>
+
 namespace spillway::ddl {
+
+using Clock = std::chrono::steady_clock;
 
 BackgroundAllreduce::BackgroundAllreduce(std::shared_ptr<Communicator> comm, Choice choice)
     : comm_(std::move(comm)),
@@ -21,7 +25,14 @@ void BackgroundAllreduce::give_up() {
 
 Ticket BackgroundAllreduce::reduce(const Vector& vector, Reduction reduction, std::span<std::byte> scratch,
                                    uint64_t signature) {
-  last_ = worker_.submit([=, this] { allreduce_.reduce(vector, reduction, scratch, signature); });
+  last_ = worker_.submit([=, this, submitted = Clock::now()] {
+    allreduce_.reduce(vector, reduction, scratch, signature);
+    const auto start = std::max(submitted, end_);
+    end_ = Clock::now();
+    ++totals_.calls;
+    totals_.bytes += static_cast<int64_t>(vector.output.size());
+    totals_.time += end_ - start;
+  });
   return last_;
 }
 

@@ -34,13 +34,16 @@ class BackgroundAllreduce {
   /// Ends what is under way and all that follows, here and on every other rank, with a CommError: for a caller that
   /// cannot make the calls which the others will.
   void give_up();
-  /// Of what is done; once no ticket is open.
-  const AllreduceTotals& totals() const noexcept { return allreduce_.totals(); }
+  /// Of what is done, once no ticket is open: time is from the start of each, or from its submission where none was
+  /// under way, to its end.
+  const AllreduceTotals& totals() const noexcept { return totals_; }
 
  private:
   const std::shared_ptr<Communicator> comm_;
   Allreduce allreduce_;  ///< the worker's
   Allreduce sizes_;      ///< the caller's, to ask
+  AllreduceTotals totals_;                     ///< the worker's, like the next
+  std::chrono::steady_clock::time_point end_;  ///< of the last one
   Ticket last_;
   WorkerTimeline worker_;  ///< last: it ends before what it works on
 };

@@ -77,7 +77,7 @@ struct AllreduceSummary {
   double bound_seconds = 0;  ///< by the links' rates as measured; 0: nobody measured them
 
   double hidden_percent() const {
-    return seconds_per_step > 0 ? 100 * (1 - exposed_seconds_per_step / seconds_per_step) : 0;
+    return seconds_per_step > 0 ? std::max(0.0, 100 * (1 - exposed_seconds_per_step / seconds_per_step)) : 0;
   }
 };
 
