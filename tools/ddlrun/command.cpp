@@ -39,6 +39,12 @@ Launcher ask_launcher(const std::string& command) {
   return parse_version(command, outcome.out.empty() ? outcome.err : outcome.out);
 }
 
+/// Launchers wait for ever, some of them, when there is no such program.
+void require_agent(const std::vector<std::string>& agent, const std::string& path) {
+  if (!agent.empty() && find_program(agent.front(), path).empty())
+    throw BadRequest(str("--agent: there is no program '", agent.front(), "' (searched in PATH)"));
+}
+
 /// Open MPI's answer would be a page of text, after preflight.
 std::string what_root_lacks(const Launcher& launcher, const Request& request, const Environment& environment) {
   const bool allowed = request.allow_run_as_root || (environment.contains("OMPI_ALLOW_RUN_AS_ROOT") &&
@@ -76,6 +82,21 @@ void refuse_contradictions(const Request& request) {
         "this ddlrun was built without MPI, so it cannot inspect the hosts; --no-preflight launches without");
 }
 
+Findings look(const Request& request, const Plan& plan, const Launcher& launcher, const LaunchOptions& options,
+              const std::string& batch) {
+  return preflight(plan, {.launcher = launcher,
+                          .launch = options,
+                          .batch_system = batch,
+                          .levels = request.levels,
+                          .program = request.program.front(),
+                          .timeout = std::chrono::seconds(request.timeout_seconds)});
+}
+
+[[noreturn]] void fail(const std::vector<std::string>& errors) {
+  throw PreflightError(
+      str("[preflight] ", errors.front(), errors.size() == 1 ? "" : str(" (and ", errors.size() - 1, " more)")));
+}
+
 }  // namespace
 
 void launch(const Request& request, const Environment& environment) {
@@ -83,13 +104,11 @@ void launch(const Request& request, const Environment& environment) {
   const LaunchOptions options = launch_options(request, environment);
   const Plan plan = make_plan(find_hosts(request.hosts, request.hostfile, environment), request.ranks, request.levels);
   const auto program = with_levels(request.program, request.levels);
-  const auto path = environment.find("PATH");
-  const Launcher launcher = request.dry_run
-                                ? guess_launcher(request.launcher, path == environment.end() ? "" : path->second)
-                                : ask_launcher(request.launcher);
-  const std::string batch = batch_system(environment);
+  const std::string path = environment.contains("PATH") ? environment.at("PATH") : kDefaultPath;
+  if (!request.dry_run) require_agent(options.agent, path);
+  const Launcher launcher = request.dry_run ? guess_launcher(request.launcher, path) : ask_launcher(request.launcher);
+  const std::string batch = batch_system(environment), root = what_root_lacks(launcher, request, environment);
   const auto command = launch_command(launcher, options, plan, batch, program);
-  const std::string root = what_root_lacks(launcher, request, environment);
   if (!root.empty() && !request.dry_run) throw BadRequest(root);
 
   std::FILE* const out = request.dry_run || request.preflight_only ? stdout : stderr;
@@ -100,22 +119,15 @@ void launch(const Request& request, const Environment& environment) {
   print(describe(plan, launcher, command));
   if (!root.empty()) print(str("note: ", root, "\n"));
   json result = to_json(plan, launcher, command);
-  Verdict verdict;
+  std::vector<std::string> errors;
   if (!request.dry_run && !request.no_preflight) {
-    const Findings findings = preflight(plan, {.launcher = launcher,
-                                               .launch = options,
-                                               .batch_system = batch,
-                                               .levels = request.levels,
-                                               .program = request.program.front(),
-                                               .timeout = std::chrono::seconds(request.timeout_seconds)});
-    print("\n" + describe(findings));
+    const Findings findings = look(request, plan, launcher, options, batch);
+    print(str("\n", describe(findings)));
     result["preflight"] = to_json(findings);
-    verdict = findings.verdict;
+    errors = findings.verdict.errors;
   }
   if (!request.json_file.empty()) tools::write_json(result, request.json_file);
-  if (!verdict.errors.empty())
-    throw PreflightError(str("[preflight] ", verdict.errors.front(),
-                             verdict.errors.size() == 1 ? "" : str(" (and ", verdict.errors.size() - 1, " more)")));
+  if (!errors.empty()) fail(errors);
   if (!request.dry_run && !request.preflight_only) become(command);
 }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
-#include <set>
 
 #include "core/bytes.h"
 #include "core/error.h"
@@ -18,6 +16,7 @@ using Hosts = std::vector<Inspected>;
 /// Memory that firmware and kernel take for themselves differs between hosts of one kind.
 constexpr double kAlike = 0.02;
 constexpr size_t kMostNames = 4;
+constexpr const char* kNone = "none";
 
 /// `a, b, c, d and 3 more`.
 std::string some(const std::vector<std::string>& names) {
@@ -50,31 +49,38 @@ std::string differences(const Hosts& hosts, const std::function<std::string(cons
 std::string hash_in(const HostRecord& record, const std::string& name) {
   for (const FileRecord& file : record.files)
     if (file.name == name) return file.hash.substr(0, 12);
-  return "none";
+  return kNone;
 }
+
+/// Files that the same hosts have the same of: one package that is older somewhere brings many.
+struct Difference {
+  std::string parties;
+  std::string first_file;  ///< who has which of it
+  std::vector<std::string> files = {};
+};
 
 void compare_files(const Hosts& hosts, Verdict& verdict) {
   std::vector<std::string> names;
   for (const Inspected& host : hosts)
     for (const FileRecord& file : host.record.files)
       if (std::find(names.begin(), names.end(), file.name) == names.end()) names.push_back(file.name);
-  // By who has the same as whom: one package that is older somewhere brings many files.
-  std::vector<std::pair<std::string, std::vector<std::string>>> alike;
-  std::map<std::string, std::string> first_difference;
+  std::vector<Difference> found;
   for (const std::string& name : names) {
-    const auto known = holders(hosts, [&](const HostRecord& record) { return hash_in(record, name); });
-    if (known.size() < 2) continue;
+    const auto hash = [&](const HostRecord& record) { return hash_in(record, name); };
+    const std::string text = differences(hosts, hash);
+    if (text.empty()) continue;
     std::vector<std::string> parties;
-    for (const auto& [hash, holding] : known) parties.push_back(str(hash == "none" ? "none: " : "", join(holding)));
+    for (const auto& [value, holding] : holders(hosts, hash))
+      parties.push_back(str(value == kNone ? "without: " : "", join(holding)));
     const std::string key = join(parties, "; ");
-    auto found = std::find_if(alike.begin(), alike.end(), [&](const auto& pair) { return pair.first == key; });
-    if (found == alike.end()) found = alike.insert(alike.end(), {key, {}});
-    found->second.push_back(name);
-    first_difference.emplace(key, differences(hosts, [&](const HostRecord& record) { return hash_in(record, name); }));
+    auto same = std::find_if(found.begin(), found.end(), [&](const Difference& one) { return one.parties == key; });
+    if (same == found.end()) same = found.insert(found.end(), {key, text});
+    same->files.push_back(name);
   }
-  for (const auto& [key, files] : alike)
-    verdict.errors.push_back(str(some(files), files.size() == 1 ? " is" : " are", " not the same everywhere: ",
-                                 files.size() == 1 ? "" : files.front() + " is ", first_difference[key]));
+  for (const auto& [parties, first_file, files] : found)
+    verdict.errors.push_back(str(some(files),
+                                 files.size() == 1 ? " is not the same everywhere: " : " are not the same everywhere: ",
+                                 files.size() == 1 ? "" : files.front() + " is ", first_file));
 }
 
 void compare_memory(const Hosts& hosts, Verdict& verdict) {

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -145,10 +146,13 @@ HostList parse_hostfile(const std::string& text, const std::string& file) {
 }
 
 std::string read_file(const std::string& file) {
+  if (std::error_code none; std::filesystem::is_directory(file, none))
+    throw BadRequest(str("[hosts] cannot read '", file, "': it is a folder"));
+  errno = 0;
   std::ifstream in(file);
   std::ostringstream text;
   text << in.rdbuf();
-  if (!in || in.bad()) throw BadRequest(str("[hosts] cannot read '", file, "': ", std::strerror(errno ? errno : EIO)));
+  if (!in) throw BadRequest(str("[hosts] cannot read '", file, "': ", std::strerror(errno ? errno : EIO)));
   return text.str();
 }
 

@@ -11,6 +11,7 @@
 #include "ddl/collectives.h"
 #include "ddl/mpi.h"
 #include "tools/ddlrun/look.h"
+#include "tools/ddlrun/shell.h"
 
 namespace spillway::ddlrun {
 namespace {
@@ -67,7 +68,7 @@ void inspect(const InspectOptions& options) {
   std::string own;
   if (comm->local_rank() == 0) {
     const char* path = std::getenv("PATH");
-    HostRecord record = look_at_this_host(options.program, path ? path : "/usr/bin:/bin");
+    HostRecord record = look_at_this_host(options.program, path ? path : kDefaultPath);
     record.mpi = ddl::MpiRuntime::library();
     own = to_json(record).dump();
   }

@@ -57,7 +57,7 @@ Words open_mpi_command(const Launcher& launcher, const LaunchOptions& options, c
   return words;
 }
 
-/// MPICH's and Intel's process manager. Hosts with unequal numbers of ranks are parts of the command of their own.
+/// MPICH's and Intel's process manager.
 Words hydra_command(const Launcher& launcher, const LaunchOptions& options, const Plan& plan, const Words& program) {
   if (options.allow_run_as_root)
     throw BadRequest(str("--allow-run-as-root is Open MPI's; ", launcher.version, " runs as root without"));
@@ -72,17 +72,21 @@ Words hydra_command(const Launcher& launcher, const LaunchOptions& options, cons
   if (launcher.mpi == Mpi::intel && !says(options.mpi_args, {"I_MPI_PIN"}))
     append(words, {"-genv", "I_MPI_PIN", "off"});
   append(words, options.mpi_args);
+  const bool mpich = launcher.mpi == Mpi::mpich;
   const bool equal = std::all_of(plan.used.begin(), plan.used.end(),
                                  [&](const Host& host) { return host.slots == plan.used.front().slots; });
-  if (equal) {
-    Words names;
-    for (const Host& host : plan.used) names.push_back(host.name);
-    append(words, {"-hosts", join(names, ","), "-ppn", str(plan.used.front().slots), "-n", str(plan.ranks())});
+  if (mpich || equal) {
+    Words hosts;
+    for (const Host& host : plan.used) hosts.push_back(mpich ? str(host.name, ":", host.slots) : host.name);
+    append(words, {"-hosts", join(hosts, ",")});
+    if (!mpich) append(words, {"-ppn", str(plan.used.front().slots)});
+    append(words, {"-n", str(plan.ranks())});
     append(words, program);
     return words;
   }
+  // Intel's list has no numbers: each host is a part of the command.
   if (says(program, {":"}))
-    throw BadRequest("PROGRAM has the argument ':', which this launcher takes for its own where hosts are unequal");
+    throw BadRequest("PROGRAM has the argument ':', which Intel MPI takes for its own where hosts are unequal");
   for (const Host& host : plan.used) {
     if (&host != &plan.used.front()) words.push_back(":");
     append(words, {"-host", host.name, "-n", str(host.slots)});

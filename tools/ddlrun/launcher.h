@@ -25,9 +25,9 @@ Launcher parse_version(const std::string& command, const std::string& text);
 Launcher guess_launcher(const std::string& command, const std::string& path);
 
 struct LaunchOptions {
-  std::vector<std::string> agent;     ///< in place of ssh, with its arguments
-  std::vector<std::string> mpi_args;  ///< for the launcher, as they are
-  std::vector<std::string> exports;   ///< variables of all ranks, NAME or NAME=VALUE
+  std::vector<std::string> agent = {};     ///< in place of ssh, with its arguments
+  std::vector<std::string> mpi_args = {};  ///< for the launcher, as they are
+  std::vector<std::string> exports = {};   ///< variables of all ranks, NAME or NAME=VALUE
   bool allow_run_as_root = false;
 };
 

@@ -57,7 +57,7 @@ struct Pipe {
 
 std::string required_program(const std::vector<std::string>& command) {
   const char* path = std::getenv("PATH");
-  const std::string file = find_program(command.front(), path ? path : "/usr/bin:/bin");
+  const std::string file = find_program(command.front(), path ? path : kDefaultPath);
   if (file.empty()) throw BadRequest(str("there is no program '", command.front(), "' (searched in PATH)"));
   return file;
 }

@@ -12,8 +12,11 @@ std::string quoted(const std::vector<std::string>& words);
 /// `what` names the text in errors. Throws BadRequest when a quote has no end.
 std::vector<std::string> unquoted(const std::string& text, const std::string& what);
 
-/// The file that a shell would run: `name` itself when it has a slash, else the first executable in `path`
-/// (`/usr/bin:/bin`). Empty when there is none.
+/// Where a shell searches when PATH is not set.
+inline constexpr const char* kDefaultPath = "/usr/bin:/bin";
+
+/// The file that a shell would run: `name` itself when it has a slash, else the first executable in the folders of
+/// `path`. Empty when there is none.
 std::string find_program(const std::string& name, const std::string& path);
 
 }  // namespace spillway::ddlrun
