@@ -10,6 +10,7 @@
 #include "ddl/calibration.h"
 #include "ddl/collectives.h"
 #include "ddl/mpi.h"
+#include "tools/ddlrun/hosts.h"
 #include "tools/ddlrun/look.h"
 #include "tools/ddlrun/shell.h"
 
@@ -20,6 +21,7 @@ using nlohmann::json;
 
 /// Whatever the links carry, the probe of a level takes about so long.
 constexpr double kSecondsALevel = 2;
+constexpr std::chrono::milliseconds kLinkDeadline{15'000};
 
 /// First roughly; then with messages as large as links of that rate bear.
 ddl::Costs measure(ddl::Communicator& comm) {
@@ -57,22 +59,26 @@ void print(const json& report) {
 
 void inspect(const InspectOptions& options) {
   ddl::MpiRuntime mpi;
-  ddl::CommOptions comm_options{.deadline = options.deadline};
-  auto comm = mpi.world(comm_options);
+  // Links are found to be dead before the launcher's patience ends, so that ranks can say which; reading LibTorch from
+  // a slow disk may take as long as that.
+  ddl::CommOptions patient{.deadline = options.deadline},
+      hasty{.deadline = std::min(kLinkDeadline, options.deadline / 2)};
+  auto comm = mpi.world(hasty);
   if (comm->size() != options.ranks) return print({{"world_size", comm->size()}, {"mpi", ddl::MpiRuntime::library()}});
   if (!options.levels.empty()) {
-    comm_options.levels = ddl::Levels::parse(options.levels, comm->size()).labels();
-    comm = mpi.world(comm_options);
+    hasty.levels = ddl::Levels::parse(options.levels, comm->size()).labels();
+    comm = mpi.world(hasty);
   }
   const ddl::Costs costs = measure(*comm);
   std::string own;
   if (comm->local_rank() == 0) {
     const char* path = std::getenv("PATH");
     HostRecord record = look_at_this_host(options.program, path ? path : kDefaultPath);
-    record.mpi = ddl::MpiRuntime::library();
+    record.mpi = join(words_of(ddl::MpiRuntime::library()), " ");
     own = to_json(record).dump();
   }
-  const auto texts = gather(*comm, own);
+  const auto all = mpi.world(patient);
+  const auto texts = gather(*all, own);
   if (comm->rank() != 0) return;
   json records = json::array(), links = json::array();
   for (size_t rank = 0; rank < texts.size(); ++rank)

@@ -88,7 +88,7 @@ int parse_and_run(int argc, char** argv) {
       "ddlrun");
   app.set_version_flag("--version", kVersion);
   app.prefix_command();
-  app.footer("Example: ddlrun -H gpu01:4,gpu02:4 --levels 4x2 spillway train --steps 100");
+  app.footer("Example: ddlrun -H node01:4,node02:4 --levels 4x2 spillway train --steps 100");
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return "ddlrun: " + std::string(error.what()) + " (see --help)\n";
   });
