@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <memory>
@@ -57,7 +57,7 @@ struct Pipe {
 
 std::string required_program(const std::vector<std::string>& command) {
   const char* path = std::getenv("PATH");
-  const std::string file = find_program(command.front(), path ? path : kDefaultPath);
+  std::string file = find_program(command.front(), path ? path : kDefaultPath);
   if (file.empty()) throw BadRequest(str("there is no program '", command.front(), "' (searched in PATH)"));
   return file;
 }
