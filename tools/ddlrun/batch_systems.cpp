@@ -1,0 +1,227 @@
+#include "tools/ddlrun/batch_systems.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "core/error.h"
+
+namespace spillway::ddlrun {
+namespace {
+
+constexpr size_t kMostHosts = 100'000;
+
+const std::string* find(const Environment& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? nullptr : &found->second;
+}
+
+[[noreturn]] void refuse(const std::string& what, std::string_view value, const std::string& allowed) {
+  throw BadRequest(str("[hosts] ", what, " is '", value, "'; allowed: ", allowed));
+}
+
+[[noreturn]] void refuse_nodes(const std::string& what, std::string_view text) {
+  refuse(what, text, str("names with ranges, as in gpu[01-03,7],login1, of at most ", kMostHosts, " hosts"));
+}
+
+/// `01-03,7` → 01, 02, 03, 7.
+std::vector<std::string> expand_ranges(std::string_view text, std::string_view all, const std::string& what) {
+  std::vector<std::string> numbers;
+  for (const std::string& range : split(text, ',')) {
+    const auto bounds = split(range, '-');
+    const auto number = [&](const std::string& digits) {
+      uint64_t value = 0;
+      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+      if (error != std::errc() || end != digits.data() + digits.size()) refuse_nodes(what, all);
+      return value;
+    };
+    const uint64_t first = number(bounds.front()), last = number(bounds.back());
+    if (bounds.size() > 2 || last < first || last - first >= kMostHosts) refuse_nodes(what, all);
+    for (uint64_t value = first; value <= last; ++value) {
+      std::string digits = std::to_string(value);
+      if (digits.size() < bounds.front().size()) digits.insert(0, bounds.front().size() - digits.size(), '0');
+      numbers.push_back(std::move(digits));
+    }
+  }
+  return numbers;
+}
+
+/// One name with any number of brackets, the last running fastest.
+std::vector<std::string> expand_name(std::string_view name, std::string_view all, const std::string& what) {
+  std::vector<std::string> names{""};
+  while (!name.empty()) {
+    const size_t open = std::min(name.find('['), name.size());
+    std::vector<std::string> ends{""};
+    size_t used = open;
+    if (open < name.size()) {
+      const size_t close = name.find(']', open);
+      if (close == std::string_view::npos) refuse_nodes(what, all);
+      ends = expand_ranges(name.substr(open + 1, close - open - 1), all, what);
+      used = close + 1;
+    }
+    if (names.size() * ends.size() > kMostHosts) refuse_nodes(what, all);
+    std::vector<std::string> longer;
+    for (const std::string& beginning : names)
+      for (const std::string& end : ends) longer.push_back(str(beginning, name.substr(0, open), end));
+    names = std::move(longer);
+    name.remove_prefix(used);
+  }
+  for (const std::string& one : names)
+    if (!is_host_name(one)) refuse_nodes(what, all);
+  return names;
+}
+
+/// As many slots as Slurm says that a node has.
+std::vector<int64_t> slots_of_slurm(const Environment& environment, size_t nodes, std::string& variable) {
+  if (const auto* tasks = find(environment, variable = "SLURM_TASKS_PER_NODE")) return expand_counts(*tasks, variable);
+  if (const auto* tasks = find(environment, variable = "SLURM_NTASKS_PER_NODE")) {
+    const auto count = parse_count(*tasks);
+    if (!count) refuse(variable, *tasks, str("a number from 1 to ", kMostSlots));
+    return std::vector<int64_t>(nodes, *count);
+  }
+  const auto* cpus = find(environment, variable = "SLURM_JOB_CPUS_PER_NODE");
+  if (!cpus)
+    throw BadRequest(
+        "[hosts] SLURM_JOB_NODELIST is set, but none of SLURM_TASKS_PER_NODE, SLURM_NTASKS_PER_NODE and "
+        "SLURM_JOB_CPUS_PER_NODE; say -H host:slots,…, or ask Slurm for --ntasks-per-node");
+  auto slots = expand_counts(*cpus, variable);
+  int64_t cpus_per_task = 1;
+  if (const auto* each = find(environment, "SLURM_CPUS_PER_TASK")) {
+    const auto count = parse_count(*each);
+    if (!count) refuse("SLURM_CPUS_PER_TASK", *each, str("a number from 1 to ", kMostSlots));
+    cpus_per_task = *count;
+  }
+  for (int64_t& count : slots) count = std::max<int64_t>(1, count / cpus_per_task);
+  return slots;
+}
+
+/// A host's name on each line, once per slot.
+HostList parse_lsf_hostfile(const std::string& text, const std::string& file) {
+  HostList list{.source = "LSF (LSB_DJOB_HOSTFILE)"};
+  int64_t number = 0;
+  for (const std::string& line : split(text, '\n')) {
+    const auto words = words_of(line);
+    ++number;
+    if (words.empty()) continue;
+    if (words.size() > 1 || !is_host_name(words.front()))
+      throw BadRequest(str("[hosts] ", file, ":", number, " (LSB_DJOB_HOSTFILE): '", line,
+                           "'; allowed: a host's name, on a line per slot"));
+    list.add(words.front(), 1);
+  }
+  if (list.hosts.empty()) throw BadRequest(str("[hosts] ", file, " (LSB_DJOB_HOSTFILE) names no host"));
+  return list;
+}
+
+HostList parse_lsb_mcpu_hosts(const std::string& text) {
+  HostList list{.source = "LSF (LSB_MCPU_HOSTS)"};
+  const auto words = words_of(text);
+  bool right = !words.empty() && words.size() % 2 == 0;
+  for (size_t i = 0; right && i < words.size(); i += 2) {
+    const auto slots = parse_count(words[i + 1]);
+    right = slots && is_host_name(words[i]);
+    if (right) list.add(words[i], *slots);
+  }
+  if (!right) refuse("LSB_MCPU_HOSTS", text, "hosts and slots in turn, as in 'a 4 b 4'");
+  return list;
+}
+
+HostList parse_lsb_hosts(const std::string& text) {
+  HostList list{.source = "LSF (LSB_HOSTS)"};
+  const auto words = words_of(text);
+  if (words.empty() || !std::all_of(words.begin(), words.end(), is_host_name))
+    refuse("LSB_HOSTS", text, "a host's name per slot, as in 'a a b b'");
+  for (const std::string& word : words) list.add(word, 1);
+  return list;
+}
+
+}  // namespace
+
+std::string batch_system(const Environment& environment) {
+  if (find(environment, "SLURM_JOB_ID") || find(environment, "SLURM_JOB_NODELIST")) return "Slurm";
+  if (find(environment, "LSB_JOBID")) return "LSF";
+  return find(environment, "PE_HOSTFILE") ? "Grid Engine" : "";
+}
+
+std::vector<std::string> expand_nodes(std::string_view text, const std::string& what) {
+  std::vector<std::string> nodes;
+  size_t begin = 0;
+  bool inside = false;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    const char c = i < text.size() ? text[i] : ',';
+    if ((c == '[' && inside) || (c == ']' && !inside) || (i == text.size() && inside)) refuse_nodes(what, text);
+    if (c == '[' || c == ']') inside = c == '[';
+    if (c != ',' || inside) continue;
+    const auto names = expand_name(text.substr(begin, i - begin), text, what);
+    nodes.insert(nodes.end(), names.begin(), names.end());
+    if (nodes.size() > kMostHosts) refuse_nodes(what, text);
+    begin = i + 1;
+  }
+  return nodes;
+}
+
+std::vector<int64_t> expand_counts(std::string_view text, const std::string& what) {
+  std::vector<int64_t> counts;
+  for (const std::string& part : split(text, ',')) {
+    const size_t open = part.find("(x");
+    const auto count = parse_count(std::string_view(part).substr(0, open));
+    std::optional<int64_t> times = 1;
+    if (open != std::string::npos)
+      times = part.back() == ')' ? parse_count(std::string_view(part).substr(open + 2, part.size() - open - 3))
+                                 : std::nullopt;
+    if (!count || !times || counts.size() + static_cast<size_t>(*times) > kMostHosts)
+      refuse(what, text, str("numbers from 1 to ", kMostSlots, ", as in 4(x2),2"));
+    counts.insert(counts.end(), static_cast<size_t>(*times), *count);
+  }
+  return counts;
+}
+
+std::optional<HostList> hosts_of_slurm(const Environment& environment) {
+  const auto* text = find(environment, "SLURM_JOB_NODELIST");
+  if (!text) return {};
+  const auto nodes = expand_nodes(*text, "SLURM_JOB_NODELIST");
+  std::string variable;
+  const auto slots = slots_of_slurm(environment, nodes.size(), variable);
+  if (slots.size() != nodes.size())
+    throw BadRequest(str("[hosts] ", variable, " is '", environment.at(variable), "', of ", slots.size(),
+                         " hosts, but SLURM_JOB_NODELIST is '", *text, "', ", nodes.size(),
+                         " hosts; allowed: as many"));
+  HostList list{.source = str("Slurm (SLURM_JOB_NODELIST, ", variable, ")")};
+  for (size_t i = 0; i < nodes.size(); ++i) list.add(nodes[i], slots[i]);
+  if (variable == "SLURM_JOB_CPUS_PER_NODE")
+    list.notes.push_back("slots are CPUs: ask Slurm for --ntasks-per-node, one task a GPU or a NUMA node");
+  return list;
+}
+
+std::optional<HostList> hosts_of_lsf(const Environment& environment) {
+  std::optional<HostList> list;
+  if (const auto* file = find(environment, "LSB_DJOB_HOSTFILE")) {
+    list = parse_lsf_hostfile(read_file(*file), *file);
+  } else if (const auto* hosts = find(environment, "LSB_MCPU_HOSTS")) {
+    list = parse_lsb_mcpu_hosts(*hosts);
+  } else if (const auto* names = find(environment, "LSB_HOSTS")) {
+    list = parse_lsb_hosts(*names);
+  }
+  if (list && list->hosts.size() > 1 && list->hosts[0].slots == 1 && list->hosts[1].slots > 1)
+    list->notes.push_back(str("if ", list->hosts[0].name, " is a launch node, leave it out: -H host:slots,…"));
+  return list;
+}
+
+std::optional<HostList> hosts_of_grid_engine(const Environment& environment) {
+  const auto* file = find(environment, "PE_HOSTFILE");
+  if (!file) return {};
+  HostList list{.source = "Grid Engine (PE_HOSTFILE)"};
+  int64_t number = 0;
+  for (const std::string& line : split(read_file(*file), '\n')) {
+    const auto words = words_of(line);
+    ++number;
+    if (words.empty()) continue;
+    const auto slots = words.size() > 1 ? parse_count(words[1]) : std::nullopt;
+    if (!slots || !is_host_name(words[0]))
+      throw BadRequest(str("[hosts] ", *file, ":", number, " (PE_HOSTFILE): '", line,
+                           "'; allowed: host slots queue …, slots from 1 to ", kMostSlots));
+    list.add(words[0], *slots);
+  }
+  if (list.hosts.empty()) throw BadRequest(str("[hosts] ", *file, " (PE_HOSTFILE) names no host"));
+  return list;
+}
+
+}  // namespace spillway::ddlrun

@@ -1,0 +1,37 @@
+/// What ddlrun is asked to do, and how it does it.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tools/ddlrun/hosts.h"
+
+namespace spillway::ddlrun {
+
+struct Request {
+  std::string hosts, hostfile;
+  std::optional<int64_t> ranks;
+  std::string levels;
+  std::string launcher = "mpirun";
+  std::string agent, mpi_args;
+  std::vector<std::string> exports;
+  bool dry_run = false, no_preflight = false, preflight_only = false, allow_run_as_root = false;
+  int64_t timeout_seconds = 60;
+  std::string json_file;
+  std::vector<std::string> program;  ///< with its arguments
+};
+
+/// What preflight found forbids the launch.
+class PreflightError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Plans, prints, looks, and becomes the launcher, unless it was asked for less; then returns. Tells on stdout what was
+/// asked for (--dry-run, --preflight-only), else on stderr, so that stdout is the program's. Throws BadRequest,
+/// PreflightError, std::system_error.
+void launch(const Request& request, const Environment& environment);
+
+}  // namespace spillway::ddlrun

@@ -1,0 +1,185 @@
+#include "tools/ddlrun/process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <system_error>
+#include <thread>
+
+#include "core/error.h"
+#include "tools/ddlrun/shell.h"
+
+namespace spillway::ddlrun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMostAtOnce = 64;
+constexpr std::chrono::milliseconds kPatience{2000};
+
+/// A file descriptor that is closed with it.
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  ~Descriptor() { close(); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  void close() {
+    if (number_ >= 0) ::close(number_);
+    number_ = -1;
+  }
+  int number() const { return number_; }
+  void set(int number) { number_ = number; }
+
+ private:
+  int number_;
+};
+
+struct Pipe {
+  Descriptor from, to;
+  Pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
+    from.set(ends[0]);
+    to.set(ends[1]);
+  }
+};
+
+std::string required_program(const std::vector<std::string>& command) {
+  const char* path = std::getenv("PATH");
+  std::string file = find_program(command.front(), path ? path : kDefaultPath);
+  if (file.empty()) throw BadRequest(str("there is no program '", command.front(), "' (searched in PATH)"));
+  return file;
+}
+
+std::vector<char*> arguments_of(std::vector<std::string>& words) {
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  return argv;
+}
+
+pid_t start(std::vector<std::string> words, const Pipe& out, const Pipe& err) {
+  const std::string file = required_program(words);
+  const auto argv = arguments_of(words);
+  const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const pid_t parent = ::getpid(), child = ::fork();
+  if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (child > 0) return child;
+  // Only what a child of a process with several threads may call.
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(127);
+  ::dup2(nothing.number(), STDIN_FILENO);
+  ::dup2(out.to.number(), STDOUT_FILENO);
+  ::dup2(err.to.number(), STDERR_FILENO);
+  ::execv(file.c_str(), argv.data());
+  ::_exit(127);
+}
+
+/// Appends what is there; false when there will be no more.
+bool read_from(const Descriptor& pipe, std::string& text) {
+  char buffer[65536];
+  while (true) {
+    const ssize_t bytes = ::read(pipe.number(), buffer, sizeof buffer);
+    if (bytes > 0) text.append(buffer, static_cast<size_t>(bytes));
+    if (bytes == 0) return false;
+    if (bytes < 0) return errno == EAGAIN || errno == EINTR;
+  }
+}
+
+/// A child that may leave others with its pipes, as ssh's shared connections do: its own end counts, not the pipes'.
+class Child {
+ public:
+  explicit Child(const std::vector<std::string>& command) : pid_(start(command, out_, err_)) {
+    for (Pipe* pipe : {&out_, &err_}) {
+      pipe->to.close();
+      ::fcntl(pipe->from.number(), F_SETFL, O_NONBLOCK);
+    }
+  }
+
+  /// Listens until the child has ended (true) or `until` has come.
+  bool listen(Clock::time_point until, Outcome& outcome) {
+    while (true) {
+      pollfd ends[2] = {{out_.from.number(), POLLIN, 0}, {err_.from.number(), POLLIN, 0}};
+      if (out_.from.number() < 0 && err_.from.number() < 0)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      else
+        ::poll(ends, 2, 20);
+      int status = 0;
+      const bool ended = ::waitpid(pid_, &status, WNOHANG) == pid_;
+      if (out_.from.number() >= 0 && !read_from(out_.from, outcome.out)) out_.from.close();
+      if (err_.from.number() >= 0 && !read_from(err_.from, outcome.err)) err_.from.close();
+      if (ended) outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      if (ended || Clock::now() >= until) return ended;
+    }
+  }
+
+  void signal(int number) const { ::kill(pid_, number); }
+
+ private:
+  Pipe out_, err_;
+  pid_t pid_;
+};
+
+}  // namespace
+
+Outcome run(const std::vector<std::string>& command, std::chrono::milliseconds deadline) {
+  Outcome outcome;
+  Child child(command);
+  if (child.listen(Clock::now() + deadline, outcome)) return outcome;
+  outcome.timed_out = true;
+  child.signal(SIGTERM);
+  if (child.listen(Clock::now() + kPatience, outcome)) return outcome;
+  child.signal(SIGKILL);
+  child.listen(Clock::time_point::max(), outcome);
+  return outcome;
+}
+
+std::vector<Outcome> run_all(const std::vector<std::vector<std::string>>& commands,
+                             std::chrono::milliseconds deadline) {
+  std::vector<Outcome> outcomes(commands.size());
+  std::vector<std::exception_ptr> errors(commands.size());
+  std::atomic<size_t> next = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < std::min(kMostAtOnce, commands.size()); ++i)
+      threads.emplace_back([&] {
+        for (size_t mine = next++; mine < commands.size(); mine = next++) try {
+            outcomes[mine] = run(commands[mine], deadline);
+          } catch (...) {
+            errors[mine] = std::current_exception();
+          }
+      });
+  }
+  for (const auto& error : errors)
+    if (error) std::rethrow_exception(error);
+  return outcomes;
+}
+
+void become(const std::vector<std::string>& command) {
+  const std::string file = required_program(command);
+  auto words = command;
+  const auto argv = arguments_of(words);
+  ::execv(file.c_str(), argv.data());
+  throw std::system_error(errno, std::generic_category(), "cannot start " + file);
+}
+
+std::string last_line(const std::string& text) {
+  const size_t end = text.find_last_not_of(" \t\r\n");
+  if (end == std::string::npos) return "";
+  const size_t begin = text.find_last_of('\n', end);
+  const std::string line = text.substr(begin + 1, end - begin);
+  return line.substr(line.find_first_not_of(" \t\r"));
+}
+
+}  // namespace spillway::ddlrun
