@@ -14,7 +14,8 @@ std::string describe(const Call& call) {
                                      "allreduce (average)",
                                      "allreduce (maximum)",
                                      "allreduce (minimum)",
-                                     "reduce"};
+                                     "reduce",
+                                     "gather"};
   const auto index = static_cast<size_t>(call.operation);
   std::string text = str(index < kNames.size() ? kNames[index] : "an unknown operation", " of ", call.count);
   if (call.detail[0] != 0) text += str(" ", call.detail.data());

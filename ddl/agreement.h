@@ -19,7 +19,8 @@ enum class Operation : int32_t {
   allreduce_average,
   allreduce_maximum,
   allreduce_minimum,
-  reduce
+  reduce,
+  gather
 };
 
 /// What a rank is about to do, as compared with its peers.

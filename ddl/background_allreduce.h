@@ -40,8 +40,8 @@ class BackgroundAllreduce {
 
  private:
   const std::shared_ptr<Communicator> comm_;
-  Allreduce allreduce_;  ///< the worker's
-  Allreduce sizes_;      ///< the caller's, to ask
+  Allreduce allreduce_;                        ///< the worker's
+  Allreduce sizes_;                            ///< the caller's, to ask
   AllreduceTotals totals_;                     ///< the worker's, like the next
   std::chrono::steady_clock::time_point end_;  ///< of the last one
   Ticket last_;

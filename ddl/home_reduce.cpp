@@ -112,13 +112,6 @@ void sum_at_home(const Cut& cut, Kind kind) {
   }
 }
 
-void run(const Cut& cut, Kind kind) {
-  std::vector<Request> requests;
-  post_scatter(cut, Tag::reduce, requests);
-  cut.comm.wait(requests, kScatter);
-  sum_at_home(cut, kind);
-}
-
 void validate(const Communicator& comm, int64_t count, std::span<const HomePart> parts) {
   int64_t end = 0;
   for (const HomePart& part : parts) {
@@ -132,33 +125,23 @@ void validate(const Communicator& comm, int64_t count, std::span<const HomePart>
   }
 }
 
-/// The parts of elements [begin, end), counted from `begin`.
-std::vector<HomePart> within(std::span<const HomePart> parts, int64_t begin, int64_t end) {
-  std::vector<HomePart> inside;
-  for (const HomePart& part : parts) {
-    const Range range{std::max(part.range.begin, begin) - begin, std::min(part.range.end, end) - begin};
-    if (range.size() > 0) inside.push_back({range, part.home});
-  }
-  return inside;
-}
-
-void check_alike(Communicator& comm, int64_t count, Element element, Reduction reduction,
-                 std::span<const HomePart> parts) {
-  uint64_t signature = hash_in(kHashSeed, static_cast<uint64_t>(element));
-  signature = hash_in(signature, static_cast<uint64_t>(reduction));
-  for (const HomePart& part : parts)
-    signature = hash_in(hash_in(hash_in(signature, part.range.begin), part.range.end), part.home);
-  agree(comm, {Operation::reduce, -1, count, signature});
-}
-
 int64_t scratch_elements(const Communicator& comm, std::span<const HomePart> parts) {
   int64_t own = 0;
   for (const HomePart& part : parts) own += part.home == comm.rank() ? part.range.size() : 0;
   return own * (comm.size() - 1);
 }
 
-int64_t chunk_bytes(const Communicator& comm) {
-  return std::clamp(kMostScratchBytes / std::max(1, comm.size() - 1), kLeastChunkBytes, kChunkBytes);
+/// Where a home has all of a chunk, it gets one from every other child of its group.
+int64_t chunk_bytes(const Levels& levels) {
+  size_t children = 2;
+  for (int level = 1; level <= levels.count(); ++level)
+    for (const auto& group : levels.groups(level)) children = std::max(children, group.children.size());
+  return std::clamp(kMostScratchBytes / static_cast<int64_t>(children - 1), kLeastChunkBytes, kChunkBytes);
+}
+
+void require_count(std::span<const std::byte> data, int64_t count, Element element) {
+  if (static_cast<int64_t>(data.size()) != count * element_bytes(element))
+    throw BadRequest(str("[ddl] ", data.size(), " bytes for ", count, " elements of ", name_of(element)));
 }
 
 void require_scratch(std::span<std::byte> scratch, int64_t needed) {
@@ -168,35 +151,51 @@ void require_scratch(std::span<std::byte> scratch, int64_t needed) {
 
 }  // namespace
 
-std::vector<HomePart> equal_parts(int64_t count, int size) {
-  std::vector<HomePart> parts;
-  for (int rank = 0; rank < size; ++rank) {
-    const Range range{count * rank / size, count * (rank + 1) / size};
-    if (range.size() > 0) parts.push_back({range, rank});
-  }
-  return parts;
-}
-
-int64_t home_scratch_bytes(const Communicator& comm, int64_t count, Element element, std::span<const HomePart> parts) {
-  int64_t most = 0;
-  const int64_t step = chunk_bytes(comm) / element_bytes(element);
-  for (int64_t begin = 0; begin < count; begin += step)
-    most = std::max(most, scratch_elements(comm, within(parts, begin, std::min(begin + step, count))));
-  return most * element_bytes(element);
-}
-
-void reduce_at_homes(Communicator& comm, std::span<std::byte> data, Element element, std::span<const HomePart> parts,
-                     Reduction reduction, std::span<std::byte> scratch) {
-  const int64_t bytes = element_bytes(element), count = static_cast<int64_t>(data.size()) / bytes;
+HomeReduction::HomeReduction(Communicator& comm, int64_t count, Element element, std::span<const HomePart> parts,
+                             std::vector<int64_t> piece_bytes)
+    : comm_(comm),
+      count_(count),
+      element_(element),
+      executor_(comm, {.chunk_bytes = chunk_bytes(comm.levels()), .piece_bytes = std::move(piece_bytes)}) {
   validate(comm, count, parts);
-  require_scratch(scratch, home_scratch_bytes(comm, count, element, parts));
-  check_alike(comm, count, element, reduction, parts);
-  const int64_t step = chunk_bytes(comm) / bytes;
+  signature_ = hash_in(kHashSeed, comm.levels().hash());
+  for (const HomePart& part : parts)
+    for (const int64_t number : {part.range.begin, part.range.end, int64_t{part.home}})
+      signature_ = hash_in(signature_, static_cast<uint64_t>(number));
+  const int64_t step = executor_.chunk_elements(count, element);
   for (int64_t begin = 0; begin < count; begin += step) {
-    const int64_t end = std::min(begin + step, count);
-    const auto inside = within(parts, begin, end);
-    run({comm, data.subspan(begin * bytes, (end - begin) * bytes), bytes, inside, scratch}, {element, reduction});
+    const auto inside = parts_within(parts, {begin, std::min(begin + step, count)});
+    reduce_.push_back(reduce_program(comm.levels(), comm.rank(), inside, element));
+    gather_.push_back(gather_program(comm.levels(), comm.rank(), inside));
   }
+}
+
+Executor::Programs HomeReduction::programs(const std::vector<Program>& of_chunks) const {
+  return [&of_chunks, step = executor_.chunk_elements(count_, element_)](Range elements) -> const Program& {
+    return of_chunks[static_cast<size_t>(elements.begin / step)];
+  };
+}
+
+Call HomeReduction::call(Operation operation, uint64_t more) const {
+  const Call call{operation, -1, count_, hash_in(hash_in(signature_, static_cast<uint64_t>(element_)), more)};
+  return call.with_detail({name_of(element_)});
+}
+
+int64_t HomeReduction::reduce_scratch_bytes() const {
+  return executor_.scratch_bytes(count_, element_, /*apart=*/true, programs(reduce_));
+}
+
+void HomeReduction::reduce(std::span<std::byte> data, Reduction reduction, std::span<std::byte> scratch) {
+  require_count(data, count_, element_);
+  require_scratch(scratch, reduce_scratch_bytes());
+  Agreement agreement(comm_, call(Operation::reduce, static_cast<uint64_t>(reduction)));
+  executor_.run(in_place(data, element_), reduction, scratch.data(), /*apart=*/true, programs(reduce_), agreement);
+}
+
+void HomeReduction::gather(std::span<std::byte> data) {
+  require_count(data, count_, element_);
+  Agreement agreement(comm_, call(Operation::gather, 0));
+  executor_.run(in_place(data, element_), Reduction::sum, nullptr, /*apart=*/false, programs(gather_), agreement);
 }
 
 std::vector<HomePart> flat_parts(int64_t count, int size, Element element) {

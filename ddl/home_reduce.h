@@ -6,31 +6,44 @@
 #include <vector>
 
 #include "ddl/communicator.h"
-#include "ddl/element.h"
+#include "ddl/executor.h"
+#include "ddl/parts.h"
 
 namespace spillway::ddl {
 
-/// Elements of a vector, and the rank that sums them.
-struct HomePart {
-  Range range;
-  int home = 0;
+/// Sums every part of a vector at its home, or hands every part out from there, by levels (ddl/parts.h). Used by one
+/// thread at a time, for one vector after another.
+class HomeReduction {
+ public:
+  /// For vectors of `count` elements, whose parts are disjoint, ascending and the same on every rank; `piece_bytes` as
+  /// in AllreduceOptions. Throws BadRequest for bad parts.
+  HomeReduction(Communicator& comm, int64_t count, Element element, std::span<const HomePart> parts,
+                std::vector<int64_t> piece_bytes = {});
+
+  /// Bytes of scratch that reduce() needs on this rank: chunks, whatever the count; some 10 MiB where no group has more
+  /// than 128 children.
+  int64_t reduce_scratch_bytes() const;
+
+  /// Replaces this rank's parts of `data` by all ranks' reduction of them, rounded once, divided once for an average:
+  /// the bits of an Allreduce whose plan keeps the order. The rest of `data` is unchanged. Blocking. Cost: that of a
+  /// reduce-scatter by levels, and an agreement beside its first messages. Throws BadRequest for too little scratch,
+  /// CommError on every rank when they disagree.
+  void reduce(std::span<std::byte> data, Reduction reduction, std::span<std::byte> scratch);
+  /// Replaces all other parts by what their homes have. Blocking; needs no scratch. Throws CommError.
+  void gather(std::span<std::byte> data);
+
+ private:
+  Call call(Operation operation, uint64_t more) const;
+  Executor::Programs programs(const std::vector<Program>& of_chunks) const;
+
+  Communicator& comm_;
+  const int64_t count_;
+  const Element element_;
+  uint64_t signature_;
+  Executor executor_;
+  std::vector<Program> reduce_;  ///< by chunk
+  std::vector<Program> gather_;
 };
-
-/// Elements 0 … count in `size` parts of (nearly) equal length: part r is [count·r/size, count·(r+1)/size), home r.
-std::vector<HomePart> equal_parts(int64_t count, int size);
-
-/// Bytes of scratch that the one below needs on this rank: 1 MiB or so for equal parts; for others 8 MiB at most, or
-/// (size−1)·64 KiB above 128 ranks.
-int64_t home_scratch_bytes(const Communicator& comm, int64_t count, Element element, std::span<const HomePart> parts);
-
-/// Reduces `data` (as many elements of `element` on every rank) part by part: every rank sends each part to its home,
-/// which combines all ranks' versions, level by level in the order of ranks, divides once for an average, and rounds
-/// once: the bits of an Allreduce whose plan keeps the order. Afterwards a rank
-/// holds the results of the parts it is home to; the rest of its `data` is unchanged. `parts` are disjoint, ascending
-/// and the same on every rank. Blocking, chunk by chunk. Cost per rank: its own parts are received size−1 times, the
-/// others sent. Throws BadRequest for bad parts or too little scratch, CommError on every rank when they disagree.
-void reduce_at_homes(Communicator& comm, std::span<std::byte> data, Element element, std::span<const HomePart> parts,
-                     Reduction reduction, std::span<std::byte> scratch);
 
 /// The parts of an allreduce that takes no account of levels: every MiB in equal parts, one for each rank.
 std::vector<HomePart> flat_parts(int64_t count, int size, Element element);

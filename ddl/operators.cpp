@@ -136,6 +136,11 @@ TORCH_LIBRARY_FRAGMENT(spillway, library) {
   library.def(
       "reduce_(Tensor(a!) vector, __torch__.torch.classes.spillway.Communicator communicator, int[] ends, int[] homes, "
       "int reduction) -> ()");
+  library.def(
+      "reduce_scatter_(Tensor(a!) vector, __torch__.torch.classes.spillway.Communicator communicator, int reduction) "
+      "-> "
+      "()");
+  library.def("all_gather_(Tensor(a!) vector, __torch__.torch.classes.spillway.Communicator communicator) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(spillway, CompositeExplicitAutograd, library) {

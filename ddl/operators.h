@@ -42,9 +42,19 @@ void allreduce_(at::TensorList tensors, const Comm& comm, Reduction reduction);
 
 /// Reduces part i of `vector`, elements ends[i−1] … ends[i], on rank homes[i] alone: there it becomes what
 /// allreduce_ makes of it, bit for bit; other ranks keep their own elements. The same parts on every rank.
-/// Blocking. Scratch: 8 MiB at most up to 128 ranks. CPU. Throws BadRequest, CommError. Operator: `spillway::reduce_`.
+/// Blocking. By levels. Scratch: some 10 MiB. CPU. Throws BadRequest, CommError. Operator: `spillway::reduce_`.
 void reduce_(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef homes,
              Reduction reduction);
+
+/// The halves of an allreduce: replaces part rank() of `vector`, own_part(), by the reduction of all ranks' elements
+/// there; other elements stay each rank's own. Dense, any shape (parts are of its memory, in order), any type of
+/// Element, the same on every rank. Blocking. Bits as allreduce_'s. Operator: `spillway::reduce_scatter_`. Throws
+/// BadRequest, CommError.
+void reduce_scatter_(const at::Tensor& vector, const Comm& comm, Reduction reduction);
+/// Replaces each rank's part by what that rank has there, on all ranks. Operator: `spillway::all_gather_`.
+void all_gather_(const at::Tensor& vector, const Comm& comm);
+/// The elements of a vector of `count` that are this rank's in the two above: part rank() of size() as equal as can be.
+Range own_part(int64_t count, const Comm& comm);
 
 /// Copies the tensors of rank `root` to every rank in `members` (which contains root; the same list on each member;
 /// other ranks return at once). Dense, any type; grouped like allreduce_. Blocking. Throws CommError. Operator:

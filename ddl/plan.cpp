@@ -86,15 +86,16 @@ int most_children(const std::vector<Levels::Group>& groups) {
   return static_cast<int>(most);
 }
 
-int64_t scratch_of(const Round& round, Element element) {
+}  // namespace
+
+int64_t scratch_bytes_of(const Program& program, Element element) {
   int64_t end = 0;
-  for (const Transfer& t : round.receives)
-    if (t.place == Place::scratch)
-      end = std::max(end, t.offset + t.range.size() * (t.partial ? partial_bytes(element) : element_bytes(element)));
+  for (const Round& round : program.rounds)
+    for (const Transfer& t : round.receives)
+      if (t.place == Place::scratch)
+        end = std::max(end, t.offset + t.range.size() * (t.partial ? partial_bytes(element) : element_bytes(element)));
   return end;
 }
-
-}  // namespace
 
 Plan::Plan(Levels levels, std::vector<Algorithm> algorithms)
     : levels_(std::move(levels)), algorithms_(std::move(algorithms)) {
@@ -112,7 +113,7 @@ Plan::Plan(Levels levels, Algorithm algorithm)
 
 Program Plan::program(int rank, int64_t count, Element element) const {
   const Cuts cuts(levels_, algorithms_, count);
-  Program program;
+  Program program{.levels = levels_.count()};
   std::vector<Round> handing_out;  // from the first level to the last, each level's rounds in order
   std::vector<Range> has{{0, count}};
   for (int level = 1; level <= levels_.count(); ++level) {
@@ -141,8 +142,7 @@ Program Plan::program(int rank, int64_t count, Element element) const {
   program.collecting_rounds = static_cast<int>(program.rounds.size());
   program.finished = has;
   program.rounds.insert(program.rounds.end(), handing_out.begin(), handing_out.end());
-  for (const Round& round : program.rounds)
-    program.scratch_bytes = std::max(program.scratch_bytes, scratch_of(round, element));
+  program.scratch_bytes = scratch_bytes_of(program, element);
   return program;
 }
 

@@ -48,10 +48,14 @@ struct Round {
 /// order in both. Contributions are collected first; then `finished` is rounded from partial to output; then results
 /// are handed out.
 struct Program {
-  std::vector<Round> rounds;
-  int collecting_rounds = 0;    ///< the first so many
-  std::vector<Range> finished;  ///< what this rank has the sums of
-  int64_t scratch_bytes = 0;    ///< the most that a round needs
+  int levels = 0;  ///< that there are
+  std::vector<Round> rounds{};
+  int collecting_rounds = 0;      ///< the first so many
+  std::vector<Range> finished{};  ///< what this rank has the sums of
+  int64_t scratch_bytes = 0;      ///< the most that a round needs
 };
+
+/// The most that a round's incoming messages need.
+int64_t scratch_bytes_of(const Program& program, Element element);
 
 }  // namespace spillway::ddl

@@ -242,6 +242,16 @@ void add_reduce_scatter(Algorithm algorithm, const Block& block, int me, Element
     collect_at(collecting, around(me + step, n), part_of(block.range, around(me + step, n), n));
 }
 
+void add_reduce(const Block& block, int home, int me, Element element, std::span<Round> rounds) {
+  Collecting collecting(block, me, element, rounds);
+  collect_at(collecting, home, block.range);
+}
+
+void add_broadcast(const Block& block, int home, int me, std::span<Round> rounds) {
+  HandingOut handing_out(block, me, rounds);
+  hand_out_from(handing_out, home, block.range);
+}
+
 void add_all_gather(Algorithm algorithm, const Block& block, int me, std::span<Round> rounds) {
   if (algorithm == Algorithm::oneshot) return;
   HandingOut handing_out(block, me, rounds);

@@ -55,4 +55,9 @@ void add_reduce_scatter(Algorithm algorithm, const Block& block, int me, Element
 /// The same for the all-gather, in which everybody gets what shares() says who has.
 void add_all_gather(Algorithm algorithm, const Block& block, int me, std::span<Round> rounds);
 
+/// What member `me` does where everybody's versions of the block are summed by member `home`, in the members' order,
+/// and where that one hands it out: one round each.
+void add_reduce(const Block& block, int home, int me, Element element, std::span<Round> rounds);
+void add_broadcast(const Block& block, int home, int me, std::span<Round> rounds);
+
 }  // namespace spillway::ddl

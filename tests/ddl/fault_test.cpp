@@ -122,7 +122,8 @@ TEST(FaultTest, ARankThatDiesWithinAReductionIsNamedWithItsLevel) {
                                   signature = hash_in(signature, AllreduceOptions{}.chunk_bytes);
                                   signature = hash_in(signature, static_cast<uint64_t>(Element::float32));
                                   signature = hash_in(signature, static_cast<uint64_t>(Reduction::sum));
-                                  agree(comm, {Operation::allreduce_sum, -1, 1000, signature});
+                                  const Call call{Operation::allreduce_sum, -1, 1000, signature};
+                                  agree(comm, call.with_detail({"float32 by direct"}));
                                 },
                                 {.deadline = 300ms});
   EXPECT_EQ(errors[1], "[ddl] rank 1: no answer from rank 0 within 0.3 s (level 1 of 1, reduce-scatter, stage 1)");

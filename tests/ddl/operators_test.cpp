@@ -176,6 +176,28 @@ TEST(OperatorsTest, AllreduceTakesEveryTypeAndFusesNeighboursOfOne) {
   });
 }
 
+TEST(OperatorsTest, ReduceScatterAndAllGatherAreTheHalvesOfTheAllreduce) {
+  for (const auto& hosts : {by_host({1}), by_host({3}), by_host({2, 2}), by_host({3, 1})})
+    for (const int64_t count : {int64_t{0}, int64_t{2}, int64_t{700'001}})
+      on_ranks(hosts, [count](const Comm& comm) {
+        const auto own = term(comm->communicator->rank(), count);
+        auto whole = own.clone(), halves = own.clone();
+        allreduce_(whole, comm, Reduction::sum);
+        const auto version = halves._version();
+        reduce_scatter_(halves, comm, Reduction::sum);
+        EXPECT_GT(halves._version(), version);
+        const auto [begin, end] = own_part(count, comm);
+        EXPECT_TRUE(at::equal(halves.slice(0, begin, end), whole.slice(0, begin, end)));
+        EXPECT_TRUE(at::equal(halves.slice(0, 0, begin), own.slice(0, 0, begin)));
+        EXPECT_TRUE(at::equal(halves.slice(0, end), own.slice(0, end)));
+        all_gather_(halves, comm);
+        EXPECT_TRUE(at::equal(halves, whole));
+      });
+  const Comm alone = make_comm(ThreadWorld({0}).communicator(0));
+  EXPECT_THROW(reduce_scatter_(at::ones({4}, at::kBool), alone, Reduction::sum), c10::Error);
+  EXPECT_THROW(all_gather_(at::ones({4, 4}).slice(1, 0, 2), alone), c10::Error);
+}
+
 TEST(OperatorsTest, ReduceRefusesPartsThatAreNone) {
   const Comm comm = make_comm(self_communicator());
   auto vector = at::zeros({10});

@@ -19,6 +19,7 @@
 #include "ddl/allreduce.h"
 #include "ddl/background_allreduce.h"
 #include "ddl/collectives.h"
+#include "ddl/home_reduce.h"
 
 namespace spillway::ddl::testing {
 
@@ -365,6 +366,43 @@ TYPED_TEST_P(CommunicatorConformance, PendingAllgathersKeepTheirOrderWhileOthers
   });
 }
 
+TYPED_TEST_P(CommunicatorConformance, PartsAreReducedAtTheirHomesAndHandedOutFromThere) {
+  this->on_every_shape([](Communicator& comm) {
+    std::mt19937 random(7);  // the same on every rank
+    for (int turn = 0; turn < 24; ++turn) {
+      const auto element = static_cast<Element>(turn % 6);
+      const auto reduction = static_cast<Reduction>(turn / 6);
+      const int64_t count = turn % 3 == 2 ? 300'000 : 1009;  // of which the first is more than a chunk
+      std::vector<HomePart> parts = equal_parts(count, comm.size());
+      if (turn % 2 == 0) {  // any homes, gaps between parts, ranks without one
+        parts.clear();
+        for (int64_t end = 0; end + 5 < count;) {
+          const int64_t begin = end + static_cast<int64_t>(random() % 5);
+          end = std::min<int64_t>(count, begin + 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(count / 2)));
+          parts.push_back({{begin, end}, static_cast<int>(random() % static_cast<unsigned>(comm.size()))});
+        }
+      }
+      const auto own = as_elements(element, contribution_as(element, comm.rank(), count));
+      auto all = own, data = own;
+      Allreduce(comm).reduce({own, all, element}, reduction);
+      HomeReduction at_homes(comm, count, element, parts, {1025});
+      std::vector<std::byte> scratch(static_cast<size_t>(at_homes.reduce_scratch_bytes()));
+      at_homes.reduce(data, reduction, scratch);
+      auto expected = own;
+      const auto take = [&](const HomePart& part) {
+        const int64_t bytes = element_bytes(element), begin = part.range.begin * bytes;
+        std::copy_n(all.begin() + begin, part.range.size() * bytes, expected.begin() + begin);
+      };
+      for (const HomePart& part : parts)
+        if (part.home == comm.rank()) take(part);
+      EXPECT_TRUE(data == expected) << "turn " << turn << " on " << comm.levels().shape() << ", rank " << comm.rank();
+      at_homes.gather(data);
+      for (const HomePart& part : parts) take(part);
+      EXPECT_TRUE(data == expected) << "turn " << turn << " on " << comm.levels().shape() << ", rank " << comm.rank();
+    }
+  });
+}
+
 TYPED_TEST_P(CommunicatorConformance, AllreducesGoOnInTheBackgroundWhileOtherCollectivesRun) {
   this->on_every_shape([](Communicator& comm) {
     BackgroundAllreduce background(comm.duplicate(), {Plan(comm.levels()), {.chunk_bytes = 4096}});
@@ -428,6 +466,7 @@ REGISTER_TYPED_TEST_SUITE_P(CommunicatorConformance, SumsAnyCountOnAnyShape, Eve
                             BorrowedScratchThatIsTooSmallIsRefused, BroadcastReachesTheMembersAndNobodyElse,
                             BroadcastOfManyPiecesAndOfNothing, BroadcastRefusesABadListOfMembers,
                             AllgatherKeepsRankOrder, PendingAllgathersKeepTheirOrderWhileOthersRun,
+                            PartsAreReducedAtTheirHomesAndHandedOutFromThere,
                             AllreducesGoOnInTheBackgroundWhileOtherCollectivesRun, DuplicatesDoNotHearEachOther,
                             LocalRanksCountTheRanksOfAHost);
 
