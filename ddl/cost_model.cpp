@@ -57,6 +57,7 @@ std::vector<Load> loads(const Plan& plan, int64_t count, Element element) {
 
 /// Of one chunk: its way through all rounds, and what the busiest resource spends on it.
 struct ChunkTimes {
+  double first_round = 0;
   double way = 0;
   double busiest = 0;
 };
@@ -71,6 +72,7 @@ ChunkTimes chunk_times(const Plan& plan, int64_t count, Element element, const C
     const double sending = link.latency_seconds + static_cast<double>(load.messages - 1) * link.message_seconds +
                            static_cast<double>(load.bytes) / link.bytes_per_second;
     const double added = costs.reduce_seconds_per_byte * static_cast<double>(load.added);
+    if (times.way == 0) times.first_round = sending;
     of_level[static_cast<size_t>(load.level) - 1] += sending;
     adding += added;
     times.way += sending + added;
@@ -78,6 +80,21 @@ ChunkTimes chunk_times(const Plan& plan, int64_t count, Element element, const C
   times.busiest = adding;
   for (const double seconds : of_level) times.busiest = std::max(times.busiest, seconds);
   return times;
+}
+
+/// Each round of the agreement lasts as long as its slowest message.
+double agreement_seconds(const Levels& levels, const Costs& costs) {
+  double seconds = 0;
+  for (int step = 1; step < levels.size(); step *= 2) {
+    int highest = 1;
+    for (int rank = 0; rank < levels.size(); ++rank)
+      highest = std::max(highest, levels.joining(rank, (rank + step) % levels.size()));
+    double slowest = 0;
+    for (int level = 1; level <= highest; ++level)
+      slowest = std::max(slowest, costs.levels[static_cast<size_t>(level) - 1].latency_seconds);
+    seconds += slowest;
+  }
+  return seconds;
 }
 
 }  // namespace
@@ -98,12 +115,13 @@ void Costs::validate(const Levels& tree) const {
 }
 
 double predict_seconds(const Choice& choice, int64_t count, Element element, const Costs& costs) {
-  if (count == 0) return 0;
+  if (count == 0) return agreement_seconds(choice.plan.levels(), costs);
   const int64_t whole = std::min(count, choice.options.chunk_bytes / element_bytes(element));
   const int64_t chunks = (count + whole - 1) / whole;
   const ChunkTimes times = chunk_times(choice.plan, whole, element, costs);
   const double last = static_cast<double>(count - (chunks - 1) * whole) / static_cast<double>(whole);
-  return times.way + (static_cast<double>(chunks - 2) + last) * (chunks > 1 ? times.busiest : 0);
+  const double agreeing = std::max(0.0, agreement_seconds(choice.plan.levels(), costs) - times.first_round);
+  return agreeing + times.way + (static_cast<double>(chunks - 2) + last) * (chunks > 1 ? times.busiest : 0);
 }
 
 double bound_seconds(const Levels& levels, int64_t bytes, const Costs& costs) {

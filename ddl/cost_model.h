@@ -35,6 +35,7 @@ struct Choice {
 ///   α + (messages − 1)·o + bytes of the busiest link / B + γ·bytes that the busiest rank adds,
 /// and chunks following each other as fast as the busiest resource (a level's links, the ranks' arithmetic) lets them:
 ///   T(m) = Σ_r t_r(S/m) + (m − 1)·max_resource Σ_r t_r(S/m).
+/// What the ranks' agreement takes longer than the first round, which goes beside it, comes on top.
 double predict_seconds(const Choice& choice, int64_t count, Element element, const Costs& costs);
 
 /// What no allreduce without reduction in the network can beat:

@@ -117,7 +117,7 @@ void validate(const Communicator& comm, int64_t count, std::span<const HomePart>
   for (const HomePart& part : parts) {
     const auto [begin, part_end] = part.range;
     if (begin < end || part_end < begin || part_end > count || part.home < 0 || part.home >= comm.size())
-      throw BadRequest(str("[ddl] reduce_at_homes: part [", begin, ", ", part_end, ") at home ", part.home,
+      throw BadRequest(str("[ddl] a reduction: part [", begin, ", ", part_end, ") at home ", part.home,
                            "; allowed: "
                            "ascending parts of ",
                            count, " elements, homes from 0 to ", comm.size() - 1));

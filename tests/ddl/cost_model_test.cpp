@@ -55,6 +55,16 @@ TEST(CostModelTest, ChunksFollowEachOtherAtTheRateOfTheBusiestLevel) {
   EXPECT_NEAR(ten - one, 9 * (network + 2 * 5e-6 * 0), 0.01 * ten);
 }
 
+TEST(CostModelTest, NothingTakesLessThanTheAgreementBesideIt) {
+  const Costs costs{.levels = {{1e-6, 0, 1e12}, {50e-6, 0, 1e12}}, .reduce_seconds_per_byte = 0};
+  // In both rounds of the agreement some rank's partner is on the other host; the first round beside it takes 1 µs.
+  const Plan by_hosts(hosts(by_host({2, 2}))), all(Levels(8), Algorithm::oneshot);
+  EXPECT_NEAR(predict_seconds(whole(by_hosts), 1, Element::float32, costs), 2 * 50e-6 + (2 * 50e-6 + 1e-6), 1e-9);
+  const Costs flat{.levels = {{50e-6, 0, 1e12}}, .reduce_seconds_per_byte = 0};
+  EXPECT_NEAR(predict_seconds(whole(all), 1, Element::float32, flat), 3 * 50e-6, 1e-9);
+  EXPECT_NEAR(predict_seconds(whole(all), 0, Element::float32, flat), 3 * 50e-6, 1e-9);
+}
+
 TEST(CostModelTest, NothingIsPredictedBelowTheBound) {
   for (const auto& of_rank : testing::both_orders({{2, 2}, {3, 3}, {4, 2}, {3, 1}, {1, 2, 3}, {8}})) {
     const Levels levels = hosts(of_rank);
