@@ -1,4 +1,4 @@
-/// What the host looks like: cores, memory, and which of them a rank should use. hwloc's only door.
+/// What the host looks like: cores, memory, and which of them a rank should use. hwloc's door, with core/machine.h.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -28,7 +28,7 @@ struct CommOptions {
   /// longest time by which ranks are apart when they meet (a slow step, a checkpoint). A survivor spends up to 2 s more
   /// on finding out who else is alive.
   std::chrono::milliseconds deadline{60'000};
-  /// Which ranks are near each other, level by level, as Levels takes it: levels[0] says which share a host. Empty: the
+  /// Which ranks are near each other, level by level, as Levels takes it, the nearest first. Empty: the
   /// hosts that the transport discovered. The same on every rank.
   std::vector<std::vector<int>> levels = {};
 

@@ -9,6 +9,7 @@
 #include "ddl/calibration.h"
 #include "ddl/collectives.h"
 #include "tools/allreduce_values.h"
+#include "tools/levels_flag.h"
 #include "tools/worker.h"
 
 namespace spillway::tools {
@@ -138,11 +139,7 @@ std::vector<json> measure_size(ddl::MpiRuntime& mpi, Communicator& comm, const C
 json run_trial(ddl::MpiRuntime& mpi, const TrialOptions& options) {
   ddl::CommOptions comm_options;
   comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
-  auto comm = mpi.world(comm_options);
-  if (!options.levels.empty()) {
-    comm_options.levels = Levels::parse(options.levels, comm->size()).labels();
-    comm = mpi.world(comm_options);
-  }
+  const auto comm = with_levels(mpi, mpi.world(comm_options), comm_options, options.levels);
   const Costs costs = ddl::calibrate(*comm);
   json rows = json::array();
   for (const int64_t bytes : options.sizes)

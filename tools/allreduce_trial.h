@@ -13,7 +13,7 @@ struct TrialOptions {
   std::vector<int64_t> sizes;    ///< bytes, of whole elements
   std::string type = "float32";  ///< of the elements, as element_named() takes it
   std::string op = "sum";        ///< as reduction_named() takes it
-  std::string levels;            ///< as declared; empty: hosts as discovered
+  std::string levels = "hosts";  ///< as --levels takes them
   int repeats = 10;
   bool keep_order = false;  ///< only plans that do
   bool mpi_only = false;    ///< the installed MPI's allreduce alone: for launches that force its algorithm

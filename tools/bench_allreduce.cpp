@@ -16,6 +16,7 @@
 #include "tools/allreduce_trial.h"
 #include "tools/allreduce_values.h"
 #include "tools/json_file.h"
+#include "tools/levels_flag.h"
 
 namespace spillway::tools {
 namespace {
@@ -71,7 +72,7 @@ std::vector<std::string> launch_arguments(const Options& options) {
   std::vector<std::string> arguments{"bench", "allreduce", "--sizes", sizes, "--type", trial.type, "--op", trial.op};
   arguments.insert(arguments.end(), {"--repeats", std::to_string(trial.repeats)});
   arguments.insert(arguments.end(), {"--comm-timeout", str(trial.comm_timeout_seconds)});
-  if (!trial.levels.empty()) arguments.insert(arguments.end(), {"--levels", trial.levels});
+  arguments.insert(arguments.end(), {"--levels", trial.levels});
   if (trial.keep_order) arguments.push_back("--deterministic");
   return arguments;
 }
@@ -107,8 +108,7 @@ Run add_bench_allreduce(CLI::App& bench) {
   command->add_option("--type", options->trial.type, "float32, float64, float16, bfloat16, int32 or int64")
       ->capture_default_str();
   command->add_option("--op", options->trial.op, "sum, average, max or min")->capture_default_str();
-  command->add_option("--levels", options->trial.levels,
-                      "Ranks per host x hosts x …, as in 4x2, or of each host, as in 4+2; else as discovered");
+  add_levels_flag(*command, options->trial.levels);
   command->add_option("--repeats", options->trial.repeats, "Times that each size is summed in each way, in turn")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

@@ -74,7 +74,8 @@ int parse_and_run(int argc, char** argv) {
     const char* name;
     Run run;
   };
-  const Command commands[] = {{"train", add_train(app)}, {"phantom", add_phantom(app)}, {"bench", add_bench(app)}};
+  const Command commands[] = {
+      {"train", add_train(app)}, {"phantom", add_phantom(app)}, {"bench", add_bench(app)}, {"topo", add_topo(app)}};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

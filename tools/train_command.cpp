@@ -18,6 +18,7 @@
 #include "runtime/train.h"
 #include "tools/bench_stock.h"
 #include "tools/command.h"
+#include "tools/levels_flag.h"
 #include "tools/link_costs.h"
 #include "tools/progress.h"
 #include "tools/train_flags.h"
@@ -44,7 +45,7 @@ void report_file_size_limits() {
 
 struct Options {
   TrainFlags flags;
-  std::string json, report, levels;
+  std::string json, report, levels = "hosts";
   std::vector<std::string> compare;
   double comm_timeout_seconds = 60;
   bool calibrate = false;
@@ -109,16 +110,13 @@ int train_command(Options& options) {
     comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
     auto world = mpi->world(comm_options);
     take_share_of_host(*world);
-    if (!options.levels.empty()) {
-      comm_options.levels = ddl::Levels::parse(options.levels, world->size()).labels();
-      world = mpi->world(comm_options);
-    }
+    world = with_levels(*mpi, std::move(world), comm_options, options.levels);
     if (world->size() > 1) {
       links = link_costs(*world, link_cache_folder(), options.calibrate);
       comm = ddl::make_comm(std::move(world), links.costs);
     }
   }
-  if (!mpi && !options.levels.empty()) (void)ddl::Levels::parse(options.levels, 1);
+  if (!mpi) check_levels_alone(options.levels);
   const bool speaks = !comm || comm->communicator->rank() == 0;
   const int world_size = comm ? comm->communicator->size() : 1;
   const TrainOptions train_options = options.flags.resolve(world_size);
@@ -182,8 +180,7 @@ Run add_train(CLI::App& app) {
       ->delimiter(',');
   command->add_option("--report", options->report, "Folder for report.html and trace.json");
   command->add_option("--json", options->json, "File for the results");
-  command->add_option("--levels", options->levels,
-                      "Ranks per host x hosts x …, as in 4x2, or of each host, as in 4+2; else as discovered");
+  add_levels_flag(*command, options->levels);
   command->add_flag("--calibrate", options->calibrate,
                     "Measure the links between ranks anew, instead of what is remembered of these hosts");
   command->add_option("--comm-timeout", options->comm_timeout_seconds, "Seconds to wait for another rank")

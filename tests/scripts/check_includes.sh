@@ -35,8 +35,8 @@ while IFS=: read -r file number text; do
   if [[ $header == mpi.h && $file != ddl/*mpi*.cpp ]]; then
     complain "$file:$number" "<mpi.h> belongs in ddl/*mpi*.cpp"
   fi
-  if [[ $header == hwloc.h || $header == hwloc/* ]] && [[ $file != core/topology.cpp ]]; then
-    complain "$file:$number" "<$header> belongs in core/topology.cpp"
+  if [[ $header == hwloc.h || $header == hwloc/* ]] && [[ $file != core/topology*.cpp ]]; then
+    complain "$file:$number" "<$header> belongs in core/topology*.cpp"
   fi
   if [[ $header =~ $cuda && $file != *_cuda.cpp && $file != *.cu ]]; then
     complain "$file:$number" "<$header> belongs in a *_cuda.cpp or *.cu file"

@@ -18,6 +18,12 @@ check() { # SHAPE [dealt] EXPECTED
 check 2x2 2x2
 check 2x2 dealt 2x2
 check 2+1 2+1
+output=$(timeout 100 "$hosts" run 2x2 "$program" topo --measure --levels discover 2>&1) || fail "topo ended with $?: $output"
+for expected in '^spwy0, spwy1: ' '^levels 2x2$' '├─ host spwy0: ranks 0-1$' '└─ host spwy1: ranks 2-3$' \
+  '^level 1, between ranks: ' '^level 2, between hosts: ' '^latency between hosts, us$'; do
+  grep -q -- "$expected" <<< "$output" || fail "topo draws no '$expected': $output"
+done
+echo "passed: topo"
 shapes=$(dirname "$hosts")/../benchmarks/allreduce_shapes
 table=$(timeout 200 "$shapes" --program "$program" --shapes "2+1,2x1 dealt" --sizes 4KiB --launches 1 --repeats 1) ||
   fail "allreduce_shapes ended with $?: $table"
