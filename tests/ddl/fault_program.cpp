@@ -7,8 +7,8 @@
 //   count, type, average  the victim reduces another count, another type, or takes the average
 //   plan                  the victim has another plan
 //   broadcast, order      the victim makes two calls in the other order: a broadcast and an allreduce, two allreduces
-// WHERE the first five happen: `call`, before the call; `reduce`, `gather`, within it, before the first message that
-// collects contributions, or hands out results.
+// WHERE the first five happen: `call`, before the call; `reduce`, `gather`, within it, before a message that collects
+// contributions, once another has come, or the first one that hands out results.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>

@@ -64,15 +64,16 @@ case $fault in
   killed | stopped | abort) survivors=$((ranks - 1)) says="no answer from rank $victim " ;;
   late) says="no answer from rank $victim " ;;
   count | order) says="rank $victim calls allreduce (sum) of 99999" ;;
-  type | plan) says="rank $victim calls allreduce (sum) of 100000" ;;
+  type) says="rank $victim calls allreduce (sum) of 100000 float64 by" ;;
+  plan) says="rank $victim calls allreduce (sum) of 100000 float32 by ring, number" ;;
   average) says="rank $victim calls allreduce (average) of 100000" ;;
   broadcast) says="rank $victim calls allreduce (sum) of 100000" ;;
   *) fail "unknown fault" ;;
 esac
-# Within a reduction they say where, too.
+# Within a reduction they say where, too; who needs nothing of the victim in its round waits for it in a later one.
 place=
 case $where in
-  reduce) place='(level [12] of [12], reduce-scatter, stage [1-9])' ;;
+  reduce) place='(level [12] of [12], \(reduce-scatter\|all-gather\), stage [1-9])' ;;
   gather) place='(level [12] of [12], all-gather, stage [1-9])' ;;
 esac
 
