@@ -1,5 +1,6 @@
 #include "ddl/gradient_allreduce.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -13,6 +14,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/category.h"
 #include "core/error.h"
 #include "ddl/agreement.h"
 #include "ddl/collectives.h"
@@ -89,7 +91,8 @@ GradientAllreduce::GradientAllreduce(std::vector<at::Tensor> parameters, Comm co
       signature_(signature_of(parameters_)),
       bucket_bytes_(options.bucket_bytes > 0 ? options.bucket_bytes : comm_->allreduce.bucket_bytes()),
       is_complete_(parameters_.size()),
-      is_missing_(parameters_.size()) {
+      is_missing_(parameters_.size()),
+      has_landed_(parameters_.size()) {
   // Backward begins with what forward ended with.
   std::vector<size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), size_t{0});
@@ -111,6 +114,7 @@ void GradientAllreduce::begin() {
   next_ = 0;
   std::fill(is_complete_.begin(), is_complete_.end(), false);
   std::fill(is_missing_.begin(), is_missing_.end(), false);
+  std::fill(has_landed_.begin(), has_landed_.end(), false);
   completion_.clear();
 }
 
@@ -161,6 +165,8 @@ void GradientAllreduce::pack(const GradientBucket& bucket, const at::Tensor& int
     if (gradient.strides() != parameter.strides())
       parameter.mutable_grad() = gradient = at::zeros_like(parameter).copy_(gradient);
     target.copy_(elements(gradient, piece.range));
+    // From here on the message is the gradient, unless some of it has come back already.
+    if (piece.range.end == parameter.numel() && !has_landed_[piece.parameter]) parameter.mutable_grad().reset();
   }
   if (bucket.flags == 0) return;
   const at::Tensor flags = at::zeros({bucket.flags});
@@ -189,16 +195,21 @@ void GradientAllreduce::unpack(const Flight& flight, bool missing) {
   const GradientBucket& bucket = buckets_[flight.bucket];
   const at::NoGradGuard no_grad;
   const at::Tensor from = packed(bucket, flight.memory);
-  for (const auto& [parameter, range, offset] : bucket.pieces) {
-    const at::Tensor& gradient = parameters_[parameter].grad();
-    if (is_missing_[parameter] == missing && gradient.defined())
-      elements(gradient, range).copy_(from.narrow(0, offset, range.size()));
+  for (const auto& [index, range, offset] : bucket.pieces) {
+    const at::Tensor& parameter = parameters_[index];
+    if (is_missing_[index] != missing || (missing && !parameter.grad().defined())) continue;
+    if (!parameter.grad().defined()) {
+      const CategoryScope gradients(Category::gradients);
+      parameter.mutable_grad() = at::empty_like(parameter);
+    }
+    elements(parameter.grad(), range).copy_(from.narrow(0, offset, range.size()));
+    has_landed_[index] = true;
   }
 }
 
 void GradientAllreduce::finish() {
   TORCH_CHECK(begun_, "[ddl] finish() of gradients without begin()");
-  for (size_t i = 0; i < parameters_.size(); ++i) is_missing_[i] = !parameters_[i].grad().defined();
+  for (size_t i = 0; i < parameters_.size(); ++i) is_missing_[i] = !is_complete_[i] && !parameters_[i].grad().defined();
   while (next_ < buckets_.size()) start_next();
   while (!flights_.empty()) land();
   make_missing();

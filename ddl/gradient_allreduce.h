@@ -49,8 +49,9 @@ struct GradientTotals {
 /// Backwards without begin() accumulate on this rank alone. The order is rank 0's in the first step. All ranks get the
 /// same bits, those of allreduce_, whatever the buckets. Where a gradient is missing on some ranks, because their
 /// graphs did not reach the parameter, it counts as zero there and is made; where it is missing on all ranks, it stays
-/// so. Memory: messages, counted as staging, from a bucket's start to finish(). CPU; dense gradients. The operators
-/// that it calls, and their order, depend on no timing. Used by one thread at a time (and autograd's, within backward).
+/// so. A gradient under way is its message alone, counted as staging: its parameter has none until finish(), which
+/// makes it anew; besides, one bucket and scratch of a few chunks are needed. CPU; dense gradients. The operators that
+/// it calls, and their order, depend on no timing. Used by one thread at a time (and autograd's, within backward).
 class GradientAllreduce {
  public:
   /// Collective. Every rank gives parameters of the same types, sizes and strides, in the same order. Throws c10::Error
@@ -106,6 +107,7 @@ class GradientAllreduce {
   bool begun_ = false;
   std::vector<bool> is_complete_;   ///< by parameter: in this step
   std::vector<bool> is_missing_;    ///< by parameter: on this rank, as finish() saw it
+  std::vector<bool> has_landed_;    ///< by parameter: some of its elements are reduced
   std::vector<size_t> completion_;  ///< parameters in the order of this step
   size_t next_ = 0;                 ///< bucket to start
   int64_t bytes_under_way_ = 0;

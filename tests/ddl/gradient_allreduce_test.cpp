@@ -216,6 +216,25 @@ TEST(GradientAllreduceTest, TypesAndLayoutsMayBeMixed) {
   });
 }
 
+TEST(GradientAllreduceTest, AGradientUnderWayIsItsMessageAlone) {
+  const Comm comm = make_comm(ThreadWorld({0}).communicator(0));
+  for (const int64_t most_bytes : {kWhole, int64_t{0}}) {
+    std::vector<at::Tensor> parameters;
+    for (int i = 0; i < 4; ++i) parameters.push_back(at::ones({512}).set_requires_grad(true));
+    GradientAllreduce gradients(parameters, comm, {.bucket_bytes = 1024, .most_bytes = most_bytes});
+    gradients.begin();
+    const at::Tensor slope = at::arange(512, at::kFloat);
+    (parameters[0] * slope + parameters[1] * 2 + parameters[2] * 3 + parameters[3] * 4).sum().backward();
+    int64_t held = 0;
+    for (const at::Tensor& parameter : parameters) held += parameter.grad().defined();
+    // Each goes through two buckets; the last bucket waits for finish(). Without memory to wait in, results come back.
+    EXPECT_EQ(held, most_bytes == 0 ? 4 : 1);
+    gradients.finish();
+    EXPECT_TRUE(at::equal(parameters[0].grad(), slope));
+    for (int i = 1; i < 4; ++i) EXPECT_TRUE(at::equal(parameters[i].grad(), at::full({512}, i + 1.0f)));
+  }
+}
+
 TEST(GradientAllreduceTest, MisuseIsRefused) {
   const Comm comm = make_comm(ThreadWorld({0}).communicator(0));
   Net net;
