@@ -20,8 +20,11 @@ void BackgroundAllreduce::give_up() {
 }
 
 Ticket BackgroundAllreduce::reduce(const Vector& vector, Reduction reduction, std::span<std::byte> scratch,
-                                   uint64_t signature) {
-  last_ = worker_.submit([=, this] { allreduce_.reduce(vector, reduction, scratch, signature); });
+                                   uint64_t signature, Ticket after) {
+  last_ = worker_.submit([=, this] {
+    after.wait();
+    allreduce_.reduce(vector, reduction, scratch, signature);
+  });
   return last_;
 }
 
