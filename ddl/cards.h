@@ -47,6 +47,7 @@ class Cards {
   /// c10::Error when this rank used another card at first.
   DeviceLevels* levels(c10::Device card);
   bool decided() const noexcept { return decision_.has_value(); }
+  bool by_network() const noexcept { return levels_ != nullptr; }
   /// For people; empty before the first tensor on a card.
   std::string decision() const { return decision_ ? decision_->text : std::string(); }
 

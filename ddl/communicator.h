@@ -73,8 +73,9 @@ class Communicator {
   /// Blocks until all are finished, and empties them. Throws CommError naming the rank that owes a message, when it
   /// does not come within the deadline or another rank gave up; buffers of unfinished requests may then be freed.
   void wait(std::span<Request> requests, const Stage& stage);
-  /// Blocks until `done`, which must not block, says true: for work beside messages, such as a card's, that all ranks do
-  /// together. Throws CommError when `done` throws, when it does not come within the deadline, or another rank gave up.
+  /// Blocks until `done`, which must not block, says true: for work beside messages, such as a card's, that all ranks
+  /// do together. Throws CommError when `done` throws, when it does not come within the deadline, or another rank gave
+  /// up.
   void wait_until(const std::function<bool()>& done, const Stage& stage);
   /// Whether all are finished, which are then empty. Never blocks. Throws CommError when the transport fails.
   [[nodiscard]] bool test(std::span<Request> requests, const Stage& stage);

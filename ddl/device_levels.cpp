@@ -50,7 +50,8 @@ void DeviceLevels::divide() {
     const int place = place_of(levels, number, comm_.rank());
     const int colour = first_with_same_part(levels, number, comm_.rank());
     Level level{number, nullptr, static_cast<int>(levels.groups(number)[0].children.size()), place};
-    const Stage making{.collective = "meeting of a level's cards", .level = number, .levels = levels.count(), .stage = 1};
+    const Stage making{
+        .collective = "meeting of a level's cards", .level = number, .levels = levels.count(), .stage = 1};
     // The new group is done later than the world that it comes from.
     run(*world_, making, [&] { level.group = world_->split(colour, place); });
     run(*level.group, making, [] {});

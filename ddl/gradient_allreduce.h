@@ -51,7 +51,8 @@ struct GradientTotals {
 /// graphs did not reach the parameter, it counts as zero there and is made; where it is missing on all ranks, it stays
 /// so. Memory: messages, counted as staging, from a bucket's start to finish(). Dense gradients. Those of a card are
 /// reduced on the host: they travel in the order of the current stream, and neither way makes the host wait for it. The
-/// operators that it calls, and their order, depend on no timing. Used by one thread at a time (and autograd's, within backward).
+/// operators that it calls, and their order, depend on no timing. Used by one thread at a time (and autograd's, within
+/// backward).
 class GradientAllreduce {
  public:
   /// Collective. Every rank gives parameters of the same types, sizes and strides, in the same order. Throws c10::Error

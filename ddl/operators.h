@@ -19,7 +19,9 @@ namespace spillway::ddl {
 /// and work lists are kept between calls.
 struct CommunicatorHandle final : torch::CustomClassHolder {
   CommunicatorHandle(std::shared_ptr<Communicator> communicator, std::optional<Costs> costs)
-      : communicator(std::move(communicator)), allreduce(*this->communicator, std::move(costs)), cards(*this->communicator) {}
+      : communicator(std::move(communicator)),
+        allreduce(*this->communicator, std::move(costs)),
+        cards(*this->communicator) {}
   const std::shared_ptr<Communicator> communicator;
   TunedAllreduce allreduce;
   Cards cards;  ///< for tensors that are on one
@@ -42,13 +44,14 @@ void allreduce_(at::TensorList tensors, const Comm& comm, Reduction reduction);
 
 /// Reduces part i of `vector`, elements ends[i−1] … ends[i], on rank homes[i] alone: there it becomes what
 /// allreduce_ makes of it, bit for bit; other ranks keep their own elements. The same parts on every rank.
-/// Blocking. Scratch: 8 MiB at most up to 128 ranks. On a card as allreduce_. Throws BadRequest, CommError. Operator: `spillway::reduce_`.
+/// Blocking. Scratch: 8 MiB at most up to 128 ranks. On a card as allreduce_. Throws BadRequest, CommError. Operator:
+/// `spillway::reduce_`.
 void reduce_(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef homes,
              Reduction reduction);
 
 /// Copies the tensors of rank `root` to every rank in `members` (which contains root; the same list on each member;
-/// other ranks return at once). Dense, any type, all on the CPU or on one card; grouped like allreduce_. Blocking. Throws CommError. Operator:
-/// `spillway::broadcast_`.
+/// other ranks return at once). Dense, any type, all on the CPU or on one card; grouped like allreduce_. Blocking.
+/// Throws CommError. Operator: `spillway::broadcast_`.
 void broadcast_(at::TensorList tensors, const Comm& comm, int64_t root, at::IntArrayRef members);
 
 }  // namespace spillway::ddl

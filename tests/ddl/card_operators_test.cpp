@@ -123,11 +123,13 @@ TEST(CardOperatorsTest, ManyTensorsOfOddLayoutsGoInFewCallsAndLargeOnesInBatches
   for (const Way way : {Way::network, Way::staging})
     on_cards(by_host({2, 2}), way, [&](Rank& rank) {
       const auto make = [](int64_t factor) {
-        std::vector<at::Tensor> all{at::full({}, 1.f), at::empty({0, 3}),
-                                    at::arange(210).to(at::kFloat).view({2, 3, 5, 7}).contiguous(
-                                        at::MemoryFormat::ChannelsLast),
-                                    at::arange(5'000'011).remainder(1000).to(at::kFloat), at::ones({9}, at::kLong),
-                                    at::ones({4}, at::kLong)};
+        std::vector<at::Tensor> all{
+            at::full({}, 1.f),
+            at::empty({0, 3}),
+            at::arange(210).to(at::kFloat).view({2, 3, 5, 7}).contiguous(at::MemoryFormat::ChannelsLast),
+            at::arange(5'000'011).remainder(1000).to(at::kFloat),
+            at::ones({9}, at::kLong),
+            at::ones({4}, at::kLong)};
         for (auto& tensor : all) tensor.mul_(factor);
         return all;
       };
@@ -279,7 +281,8 @@ TEST(CardOperatorsTest, ListsOfSeveralDevicesAreRefusedByName) {
   const Comm comm = make_comm(self_communicator());
   const std::vector<at::Tensor> mixed{at::zeros({3}), at::zeros({3}, at::kMeta)};
   for (const auto& call : {std::function<void()>([&] { allreduce_(mixed, comm, Reduction::sum); }),
-                           std::function<void()>([&] { broadcast_(mixed, comm, 0, {0}); })}) try {
+                           std::function<void()>([&] { broadcast_(mixed, comm, 0, {0}); })})
+    try {
       call();
       ADD_FAILURE() << "tensors of two devices were taken";
     } catch (const c10::Error& error) {
@@ -292,8 +295,8 @@ TEST(CardOperatorsTest, ListsOfSeveralDevicesAreRefusedByName) {
 
 TEST(CardOperatorsTest, TheOperatorsHaveKernelsForCards) {
   for (const char* name : {"spillway::allreduce_", "spillway::broadcast_", "spillway::reduce_"})
-    EXPECT_TRUE(c10::Dispatcher::singleton().findSchemaOrThrow(name, "").hasKernelForDispatchKey(
-        c10::DispatchKey::CUDA))
+    EXPECT_TRUE(
+        c10::Dispatcher::singleton().findSchemaOrThrow(name, "").hasKernelForDispatchKey(c10::DispatchKey::CUDA))
         << name;
 }
 

@@ -177,11 +177,10 @@ TEST(DeviceLevelsTest, ACardThatFailsIsACommErrorOnEveryRankWithLevelAndStage) {
 }
 
 TEST(DeviceLevelsTest, ACardThatNeverEndsIsACommErrorOnEveryRankAfterTheDeadline) {
-  const auto errors = errors_of({.hosts = by_host({3, 3}),
-                                 .options = {.deadline = std::chrono::milliseconds(200)},
-                                 .fault = [](int rank) {
-                                   return rank == 1 ? CardFault{"all-gather of 4 among 3", /*stuck=*/true} : CardFault();
-                                 }});
+  const auto errors = errors_of(
+      {.hosts = by_host({3, 3}), .options = {.deadline = std::chrono::milliseconds(200)}, .fault = [](int rank) {
+         return rank == 1 ? CardFault{"all-gather of 4 among 3", /*stuck=*/true} : CardFault();
+       }});
   for (size_t rank = 0; rank < errors.size(); ++rank) {
     EXPECT_NE(errors[rank].find("no end within 0.2 s (level "), std::string::npos) << errors[rank];
     // The other host's ranks are done with that, and wait in their next call.

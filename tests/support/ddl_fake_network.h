@@ -127,8 +127,7 @@ inline bool FakeGroup::finished() {
   return true;
 }
 
-inline void FakeGroup::reduce_scatter(const void* from, void* to, int64_t count, Element element,
-                                      Reduction reduction) {
+inline void FakeGroup::reduce_scatter(const void* from, void* to, int64_t count, Element element, Reduction reduction) {
   if (partial_bytes(element) != element_bytes(element)) throw std::runtime_error("sums in 16 bits");
   const bool floats = element == Element::float32 || element == Element::float64;
   if (reduction == Reduction::average || (floats && reduction != Reduction::sum))
@@ -143,8 +142,8 @@ inline void FakeGroup::reduce_scatter(const void* from, void* to, int64_t count,
     combine(element, reduction, sum.data(), terms, count);
     return sum;
   };
-  start(str("reduce-scatter of ", count, " among ", circle_->size), {.call = {}, .from = static_cast<const std::byte*>(from)},
-        circle_->everyone(), see, to);
+  start(str("reduce-scatter of ", count, " among ", circle_->size),
+        {.call = {}, .from = static_cast<const std::byte*>(from)}, circle_->everyone(), see, to);
 }
 
 inline void FakeGroup::all_gather(const void* from, void* to, int64_t count, Element element) {
@@ -154,8 +153,8 @@ inline void FakeGroup::all_gather(const void* from, void* to, int64_t count, Ele
       all.insert(all.end(), part.from, part.from + count * element_bytes(element));
     return all;
   };
-  start(str("all-gather of ", count, " among ", circle_->size), {.call = {}, .from = static_cast<const std::byte*>(from)},
-        circle_->everyone(), see, to);
+  start(str("all-gather of ", count, " among ", circle_->size),
+        {.call = {}, .from = static_cast<const std::byte*>(from)}, circle_->everyone(), see, to);
 }
 
 inline void FakeGroup::broadcast(void* data, int64_t bytes, int root, std::span<const int> members) {
@@ -163,8 +162,8 @@ inline void FakeGroup::broadcast(void* data, int64_t bytes, int root, std::span<
     const std::byte* from = meeting.parts.at(root).from;
     return std::vector<std::byte>(from, from + bytes);
   };
-  start(str("broadcast of ", bytes, " among ", members.size()), {.call = {}, .from = static_cast<const std::byte*>(data)},
-        {members.begin(), members.end()}, see, data);
+  start(str("broadcast of ", bytes, " among ", members.size()),
+        {.call = {}, .from = static_cast<const std::byte*>(data)}, {members.begin(), members.end()}, see, data);
 }
 
 inline std::unique_ptr<DeviceGroup> FakeGroup::split(int colour, int key) {
