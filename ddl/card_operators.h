@@ -17,9 +17,10 @@ namespace spillway::ddl {
 bool goes_by_network(Element element, Reduction reduction);
 
 /// As the operators of these names; `tensors` on one device, one of `cards`, with whose ranks `comm`'s are the same.
-/// 8 MiB at a time: through the cards' network, with so much memory of the card (twice as much for 16-bit floats), or
-/// through as much pinned memory of the host and the CPU's operator. After what the current stream holds, and before
-/// what it is given later.
+/// 8 MiB at a time: through the cards' network, with so much memory of the card (three times as much for 16-bit
+/// floats), or through as much pinned memory of the host and the CPU's operator. After what the current stream holds,
+/// and before what it is given later. By the network all ranks get the same bits, but the order of a sum is the
+/// library's and may depend on its size: reduce_on_cards has the bits of allreduce_on_cards of the vector alone.
 void allreduce_on_cards(at::TensorList tensors, const Comm& comm, Cards& cards, Reduction reduction);
 void broadcast_on_cards(at::TensorList tensors, const Comm& comm, Cards& cards, int root, std::span<const int> members);
 void reduce_on_cards(const at::Tensor& vector, const Comm& comm, Cards& cards, at::IntArrayRef ends,

@@ -60,6 +60,16 @@ ncclConfig_t without_blocking() {
   return config;
 }
 
+/// With the card as the current one. CUDA's errors are told in a line, as NCCL's are.
+template <class Body>
+auto on_card(c10::DeviceIndex card, Body&& body) try {
+  const c10::cuda::CUDAGuard guard(card);
+  return body();
+} catch (const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  throw std::runtime_error("[nccl] " + text.substr(0, text.find('\n')));
+}
+
 class Group final : public DeviceGroup {
  public:
   explicit Group(int card) : card_(static_cast<c10::DeviceIndex>(card)) {}
@@ -69,17 +79,16 @@ class Group final : public DeviceGroup {
   ~Group() override { abort(); }
 
   void join(const ncclUniqueId& id, int size, int rank) {
-    const c10::cuda::CUDAGuard guard(card_);
     ncclConfig_t config = without_blocking();
-    check(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "ncclCommInitRankConfig", comm_);
+    on_card(card_,
+            [&] { check(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "ncclCommInitRankConfig", comm_); });
   }
 
   std::unique_ptr<DeviceGroup> split(int colour, int key) override {
-    const c10::cuda::CUDAGuard guard(card_);
     auto group = std::make_unique<Group>(card_);
     ncclConfig_t config = without_blocking();
     // NCCL writes the group's communicator while this one is in progress.
-    check(ncclCommSplit(comm_, colour, key, &group->comm_, &config), "ncclCommSplit", comm_);
+    on_card(card_, [&] { check(ncclCommSplit(comm_, colour, key, &group->comm_, &config), "ncclCommSplit", comm_); });
     return group;
   }
 
@@ -105,14 +114,13 @@ class Group final : public DeviceGroup {
     });
   }
 
-  bool finished() override try {
+  bool finished() override {
     if (in_progress()) return false;
-    const c10::cuda::CUDAGuard guard(card_);
-    if (started_) event_.record(c10::cuda::getCurrentCUDAStream(card_).unwrap());
-    started_ = false;  // it is in the stream now
-    return event_.query();
-  } catch (const c10::Error& error) {
-    throw std::runtime_error(std::string("[nccl] ") + error.what_without_backtrace());
+    return on_card(card_, [&] {
+      if (started_) event_.record(c10::cuda::getCurrentCUDAStream(card_).unwrap());
+      started_ = false;  // it is in the stream now
+      return event_.query();
+    });
   }
 
   void abort() noexcept override {
@@ -123,8 +131,7 @@ class Group final : public DeviceGroup {
  private:
   template <class Call>
   void start(const char* name, Call&& call) {
-    const c10::cuda::CUDAGuard guard(card_);
-    check(call(c10::cuda::getCurrentCUDAStream(card_).stream()), name, comm_);
+    on_card(card_, [&] { check(call(c10::cuda::getCurrentCUDAStream(card_).stream()), name, comm_); });
     started_ = true;
   }
 
@@ -166,7 +173,8 @@ class Network final : public DeviceNetwork {
   }
   std::string name_of_card(int card) override {
     char name[32] = {};
-    C10_CUDA_CHECK(cudaDeviceGetPCIBusId(name, sizeof name, card));
+    on_card(static_cast<c10::DeviceIndex>(card),
+            [&] { C10_CUDA_CHECK(cudaDeviceGetPCIBusId(name, sizeof name, card)); });
     return name;
   }
   Invitation invite() override {

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -231,6 +232,26 @@ TEST_F(SeveralCardsTest, ARankThatDoesNotComeEndsInACommErrorAndNoHang) {
              EXPECT_NO_THROW((void)at::ones({3}, tensor.options()).cpu());
            },
            {.deadline = std::chrono::milliseconds(2000)});
+}
+
+// Wherever CUDA's and NCCL's libraries are, driver or not.
+TEST(NcclTest, NamesItselfInvitesAndTellsItsErrorsInOneLine) {
+  void* library = ::dlopen("libspillway_cuda.so", RTLD_NOW);
+  if (!library) GTEST_SKIP() << ::dlerror();
+  const auto open = reinterpret_cast<OpenDeviceNetwork>(::dlsym(library, kOpenDeviceNetwork));
+  if (!open) GTEST_SKIP() << "built without NCCL";
+  DeviceNetwork& nccl = *open();
+  EXPECT_TRUE(nccl.name().starts_with("NCCL 2.")) << nccl.name();
+  const Invitation invitation = nccl.invite();
+  EXPECT_NE(invitation, Invitation{});
+  try {
+    (void)nccl.join(invitation, 1, 0, /*card=*/63);
+    ADD_FAILURE() << "there is a cuda:63";
+  } catch (const std::runtime_error& error) {
+    const std::string text = error.what();
+    EXPECT_TRUE(text.starts_with("[nccl] ")) << text;
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  }
 }
 
 }  // namespace
