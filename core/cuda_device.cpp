@@ -25,16 +25,6 @@ void require_driver() {
     throw DeviceError(str("[cuda] no NVIDIA driver on this machine (", last_error(), "); use --device cpu"));
 }
 
-/// The library costs half a second and 350 MB, so it is not loaded where it could not work.
-OpenCudaDriver load_library() {
-  require_driver();
-  void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  if (!library) throw DeviceError(str("[cuda] there is a driver, but ", kLibrary, " cannot be loaded: ", last_error()));
-  auto open = reinterpret_cast<OpenCudaDriver>(::dlsym(library, kOpenCudaDriver));
-  if (!open) throw DeviceError(str("[cuda] ", kLibrary, " is not of this version: ", last_error()));
-  return open;
-}
-
 /// Smaller tensors would share the driver's pages with others, which would move with them.
 constexpr int64_t kLeastManagedBytes = 64 << 10;
 
@@ -44,12 +34,23 @@ int64_t data_bytes(int64_t charge) {
 
 CudaDriver* open_driver(int index, TensorMemory* tensors) {
   std::string error;
-  CudaDriver* driver = load_library()(index, tensors, &error);
+  const auto open = reinterpret_cast<OpenCudaDriver>(find_in_cuda_library(kOpenCudaDriver));
+  CudaDriver* driver = open(index, tensors, &error);
   if (!driver) throw DeviceError("[cuda] " + error);
   return driver;
 }
 
 }  // namespace
+
+// The library costs half a second and 350 MB, so it is not loaded where it could not work.
+void* find_in_cuda_library(const char* name) {
+  require_driver();
+  void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (!library) throw DeviceError(str("[cuda] there is a driver, but ", kLibrary, " cannot be loaded: ", last_error()));
+  void* found = ::dlsym(library, name);
+  if (!found) throw DeviceError(str("[cuda] ", kLibrary, " is without ", name, ": ", last_error()));
+  return found;
+}
 
 void load_libtorch_cuda() {
   require_driver();

@@ -14,6 +14,9 @@ namespace spillway {
 /// Loads LibTorch's CUDA half, which then counts nothing: for what is compared with Spillway. Throws DeviceError.
 void load_libtorch_cuda();
 
+/// An entry of the CUDA library, which is loaded for it. Throws DeviceError naming what is missing.
+void* find_in_cuda_library(const char* name);
+
 /// Tensors' memory comes from LibTorch's caching allocator, or is managed memory, after it has been charged. One card
 /// per process: what LibTorch allocates on others is not counted.
 class CudaDevice final : public Device, private BlockSource, private TensorMemory {

@@ -24,8 +24,9 @@ void BackgroundAllreduce::give_up() {
 }
 
 Ticket BackgroundAllreduce::reduce(const Vector& vector, Reduction reduction, std::span<std::byte> scratch,
-                                   uint64_t signature) {
+                                   uint64_t signature, Ticket after) {
   last_ = worker_.submit([=, this, submitted = Clock::now()] {
+    after.wait();
     allreduce_.reduce(vector, reduction, scratch, signature);
     const auto start = std::max(submitted, end_);
     end_ = Clock::now();

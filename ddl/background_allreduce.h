@@ -28,9 +28,9 @@ class BackgroundAllreduce {
 
   /// Starts what Allreduce::reduce does; every rank starts the same ones in the same order. `vector` must stay valid,
   /// and is nobody else's, until the ticket is done. `scratch` may be that of the ones before: they do not overlap.
-  /// Does not block. CommError travels in the ticket, and in those of all later ones.
+  /// Begins when `after` is done. Does not block. CommError travels in the ticket, and in those of all later ones.
   [[nodiscard]] Ticket reduce(const Vector& vector, Reduction reduction, std::span<std::byte> scratch,
-                              uint64_t signature = 0);
+                              uint64_t signature = 0, Ticket after = {});
   /// Ends what is under way and all that follows, here and on every other rank, with a CommError: for a caller that
   /// cannot make the calls which the others will.
   void give_up();

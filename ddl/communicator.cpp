@@ -146,6 +146,30 @@ void Communicator::wait(std::span<Request> requests, const Stage& stage) {
   }
 }
 
+void Communicator::wait_until(const std::function<bool()>& done, const Stage& stage) {
+  require_alive();
+  const auto end = Clock::now() + options_.deadline;
+  auto next_look = Clock::now() + kNoticeInterval;
+  while (!done_or_fail(done, stage)) {
+    const auto now = Clock::now();
+    if (now >= end) time_out(stage);
+    if (now >= next_look) {
+      if (interrupted_) fail(str("was interrupted ", describe(stage)));
+      heed_notices(stage);
+      next_look = now + kNoticeInterval;
+    }
+    std::this_thread::yield();
+  }
+}
+
+bool Communicator::done_or_fail(const std::function<bool()>& done, const Stage& stage) {
+  try {
+    return done();
+  } catch (const std::exception& error) {
+    fail(str(error.what(), " ", describe(stage)));
+  }
+}
+
 bool Communicator::test(std::span<Request> requests, const Stage& stage) {
   require_alive();
   bool all = true;
@@ -263,6 +287,12 @@ void Communicator::time_out(int peer, const Stage& stage) {
     die(str("no answer from rank ", peer, " ", where, others.empty() ? "" : "; silent too: ", others));
   }
   die(str("no answer from ", others, " ", where));
+}
+
+void Communicator::time_out(const Stage& stage) {
+  const std::string reason = str("no end within ", seconds(options_.deadline), " ", describe(stage));
+  const std::vector<int> silent = call_the_roll(rank_, reason);
+  die(silent.empty() ? reason : str(reason, "; silent: ", describe_ranks(silent)));
 }
 
 }  // namespace spillway::ddl

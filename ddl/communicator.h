@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -72,6 +73,10 @@ class Communicator {
   /// Blocks until all are finished, and empties them. Throws CommError naming the rank that owes a message, when it
   /// does not come within the deadline or another rank gave up; buffers of unfinished requests may then be freed.
   void wait(std::span<Request> requests, const Stage& stage);
+  /// Blocks until `done`, which must not block, says true: for work beside messages, such as a card's, that all ranks
+  /// do together. Throws CommError when `done` throws, when it does not come within the deadline, or another rank gave
+  /// up.
+  void wait_until(const std::function<bool()>& done, const Stage& stage);
   /// Whether all are finished, which are then empty. Never blocks. Throws CommError when the transport fails.
   [[nodiscard]] bool test(std::span<Request> requests, const Stage& stage);
 
@@ -91,6 +96,7 @@ class Communicator {
   struct Notice;
   void require_alive() const;
   bool finished(Request& request, const Stage& stage);
+  bool done_or_fail(const std::function<bool()>& done, const Stage& stage);
   void post_notice(int origin, const std::string& reason, bool timed_out);
   /// Collects the notices that have come; the peer of the most telling one, or -1.
   int collect_notices();
@@ -98,6 +104,7 @@ class Communicator {
   /// After a timeout every survivor posts a notice and reads the others': who posts none is silent.
   std::vector<int> call_the_roll(int origin, const std::string& reason);
   [[noreturn]] void time_out(int peer, const Stage& stage);
+  [[noreturn]] void time_out(const Stage& stage);
   [[noreturn]] void die(const std::string& reason);
 
   std::unique_ptr<Transport> transport_;

@@ -1,7 +1,6 @@
 #include "ddl/gradient_allreduce.h"
 
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -45,6 +44,11 @@ std::shared_ptr<void> after_accumulation(const at::Tensor& parameter, std::funct
   return {node.get(), [node, key](void*) { node->del_post_hook(key); }};
 }
 
+at::Device device_of(const std::vector<at::Tensor>& parameters) {
+  check_one_device(parameters, "gradient_allreduce");
+  return parameters.empty() ? at::Device(at::kCPU) : parameters[0].device();
+}
+
 uint64_t signature_of(const std::vector<at::Tensor>& parameters) {
   uint64_t hash = hash_in(kHashSeed, parameters.size());
   for (const at::Tensor& parameter : parameters) {
@@ -62,11 +66,6 @@ std::vector<GradientBucket> cut(const std::vector<at::Tensor>& parameters, std::
   for (const at::Tensor& parameter : parameters)
     shapes.push_back({element_of(parameter, "gradient_allreduce"), parameter.numel()});
   return cut_into_buckets(shapes, order, bucket_bytes);
-}
-
-/// Some elements of a dense tensor, in the order of its memory.
-at::Tensor elements(const at::Tensor& tensor, Range range) {
-  return tensor.as_strided({range.size()}, {1}, tensor.storage_offset() + range.begin);
 }
 
 at::Tensor flags_of(const GradientBucket& bucket, const at::Tensor& packed) {
@@ -88,6 +87,7 @@ GradientAllreduce::GradientAllreduce(std::vector<at::Tensor> parameters, Comm co
     : parameters_(std::move(parameters)),
       comm_(std::move(comm)),
       options_((options.validate(), options)),
+      device_(device_of(parameters_)),
       signature_(signature_of(parameters_)),
       bucket_bytes_(options.bucket_bytes > 0 ? options.bucket_bytes : comm_->allreduce.bucket_bytes()),
       is_complete_(parameters_.size()),
@@ -137,18 +137,18 @@ void GradientAllreduce::start_next() {
   const GradientBucket& bucket = buckets_[next_];
   while (!flights_.empty() && bytes_under_way_ + bucket.bytes() > options_.most_bytes) land();
   const at::NoGradGuard no_grad;
-  StagingMemory memory(bucket.bytes());
+  StagingMemory memory(bucket.bytes(), device_);
   pack(bucket, packed(bucket, memory));
   const auto bytes = memory.bytes;
   flights_.push_back({next_++, std::move(memory), {}});
   bytes_under_way_ += bucket.bytes();
-  flights_.back().ticket =
-      background_->reduce(in_place(bytes, bucket.element), options_.reduction, scratch_.bytes, signature_);
+  flights_.back().ticket = background_->reduce(in_place(bytes, bucket.element), options_.reduction, scratch_.bytes,
+                                               signature_, recorded(device_));
 }
 
 at::Tensor GradientAllreduce::packed(const GradientBucket& bucket, const StagingMemory& memory) const {
   const auto type = bucket.pieces.empty() ? at::kFloat : parameters_[bucket.pieces[0].parameter].scalar_type();
-  return at::from_blob(memory.bytes.data(), {bucket.count}, type);
+  return memory.vector(bucket.count, type);
 }
 
 void GradientAllreduce::pack(const GradientBucket& bucket, const at::Tensor& into) {
@@ -164,7 +164,7 @@ void GradientAllreduce::pack(const GradientBucket& bucket, const at::Tensor& int
                 gradient.layout(), "; allowed: dense");
     if (gradient.strides() != parameter.strides())
       parameter.mutable_grad() = gradient = at::zeros_like(parameter).copy_(gradient);
-    target.copy_(elements(gradient, piece.range));
+    target.copy_(elements(gradient, piece.range), /*non_blocking=*/true);
     // From here on the message is the gradient, unless some of it has come back already.
     if (piece.range.end == parameter.numel() && !has_landed_[piece.parameter]) parameter.mutable_grad().reset();
   }
@@ -202,7 +202,7 @@ void GradientAllreduce::unpack(const Flight& flight, bool missing) {
       const CategoryScope gradients(Category::gradients);
       parameter.mutable_grad() = at::empty_like(parameter);
     }
-    elements(parameter.grad(), range).copy_(from.narrow(0, offset, range.size()));
+    elements(parameter.grad(), range).copy_(from.narrow(0, offset, range.size()), /*non_blocking=*/true);
     has_landed_[index] = true;
   }
 }

@@ -50,12 +50,14 @@ struct GradientTotals {
 /// same bits, those of allreduce_, whatever the buckets. Where a gradient is missing on some ranks, because their
 /// graphs did not reach the parameter, it counts as zero there and is made; where it is missing on all ranks, it stays
 /// so. A gradient under way is its message alone, counted as staging: its parameter has none until finish(), which
-/// makes it anew; besides, one bucket and scratch of a few chunks are needed. CPU; dense gradients. The operators that
-/// it calls, and their order, depend on no timing. Used by one thread at a time (and autograd's, within backward).
+/// makes it anew; besides, one bucket and scratch of a few chunks are needed. Dense gradients. Those of a card are
+/// reduced on the host: they travel in the order of the current stream, and neither way makes the host wait for it. The
+/// operators that it calls, and their order, depend on no timing. Used by one thread at a time (and autograd's, within
+/// backward).
 class GradientAllreduce {
  public:
   /// Collective. Every rank gives parameters of the same types, sizes and strides, in the same order. Throws c10::Error
-  /// for a parameter that is not on the CPU, not dense or of a type that is not reduced; BadRequest; CommError.
+  /// for parameters that are not on one device, not dense or of a type that is not reduced; BadRequest; CommError.
   GradientAllreduce(std::vector<at::Tensor> parameters, Comm comm, GradientOptions options = {});
   /// A step that was begun and not finished is given up: every rank then gets a CommError.
   ~GradientAllreduce();
@@ -100,6 +102,7 @@ class GradientAllreduce {
   const std::vector<at::Tensor> parameters_;
   const Comm comm_;
   const GradientOptions options_;
+  const at::Device device_;
   const uint64_t signature_;
   int64_t bucket_bytes_;
   std::vector<GradientBucket> buckets_;

@@ -8,48 +8,16 @@
 #include <cstring>
 #include <vector>
 
-#include "ddl/agreement.h"
+#include "ddl/card_operators.h"
 #include "ddl/collectives.h"
+#include "ddl/tensor_groups.h"
 #include "ddl/tensors.h"
 
 namespace spillway::ddl {
 namespace {
 
-/// Types, sizes and strides: what must be alike on every rank for the bytes to mean the same.
-uint64_t signature_of(at::TensorList tensors) {
-  uint64_t hash = hash_in(kHashSeed, tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    hash = hash_in(hash, static_cast<uint64_t>(tensor.scalar_type()));
-    hash = hash_in(hash, tensor.dim());
-    for (const int64_t size : tensor.sizes()) hash = hash_in(hash, size);
-    for (const int64_t stride : tensor.strides()) hash = hash_in(hash, stride);
-  }
-  return hash;
-}
-
-/// Calls `on_group` for consecutive tensors of one type, of at most kFusionBytes together, or one larger tensor.
-void for_each_group(at::TensorList tensors, auto on_group) {
-  size_t begin = 0;
-  while (begin < tensors.size()) {
-    size_t end = begin + 1;
-    auto bytes = static_cast<int64_t>(tensors[begin].nbytes());
-    while (end < tensors.size() && tensors[end].scalar_type() == tensors[begin].scalar_type() &&
-           bytes + static_cast<int64_t>(tensors[end].nbytes()) <= kFusionBytes) {
-      bytes += static_cast<int64_t>(tensors[end++].nbytes());
-    }
-    on_group(tensors.slice(begin, end - begin));
-    begin = end;
-  }
-}
-
 int64_t aligned(int64_t bytes) {
   return (bytes + 63) / 64 * 64;
-}
-
-int64_t total_bytes(at::TensorList tensors) {
-  int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
-  return bytes;
 }
 
 void pack(at::TensorList tensors, std::byte* into) {
@@ -63,13 +31,6 @@ void unpack(at::TensorList tensors, const std::byte* from) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.nbytes() > 0) std::memcpy(tensor.data_ptr(), from, tensor.nbytes());
     from += tensor.nbytes();
-  }
-}
-
-/// Written behind autograd's back, but not behind the version counters': a tensor saved for backward is found changed.
-void bump_versions(at::TensorList tensors) {
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
   }
 }
 
@@ -148,6 +109,10 @@ TORCH_LIBRARY_IMPL(spillway, CompositeExplicitAutograd, library) {
   library.impl("broadcast_", broadcast_kernel);
 }
 
+TORCH_LIBRARY_IMPL(spillway, CUDA, library) {
+  add_card_operators(library);
+}
+
 }  // namespace
 
 Comm make_comm(std::shared_ptr<Communicator> communicator, std::optional<Costs> costs) {
@@ -158,6 +123,7 @@ void allreduce_(at::TensorList tensors, const Comm& comm, Reduction reduction) {
   static const auto operation = c10::Dispatcher::singleton()
                                     .findSchemaOrThrow("spillway::allreduce_", "")
                                     .typed<void(at::TensorList, const Comm&, int64_t)>();
+  check_one_device(tensors, "allreduce_");
   const at::NoGradGuard no_grad;
   for_each_group(tensors, [&](at::TensorList group) { operation.call(group, comm, static_cast<int64_t>(reduction)); });
 }
@@ -167,6 +133,7 @@ void broadcast_(at::TensorList tensors, const Comm& comm, int64_t root, at::IntA
                                     .findSchemaOrThrow("spillway::broadcast_", "")
                                     .typed<void(at::TensorList, const Comm&, int64_t, at::IntArrayRef)>();
   if (std::find(members.begin(), members.end(), comm->communicator->rank()) == members.end()) return;
+  check_one_device(tensors, "broadcast_");
   const at::NoGradGuard no_grad;
   for_each_group(tensors, [&](at::TensorList group) { operation.call(group, comm, root, members); });
 }

@@ -8,22 +8,23 @@
 #include <memory>
 #include <optional>
 
+#include "ddl/cards.h"
 #include "ddl/communicator.h"
+#include "ddl/tensor_groups.h"
 #include "ddl/tuned_allreduce.h"
 
 namespace spillway::ddl {
-
-/// Tensors are fused up to this many bytes per operator call: enough that a message's latency no longer matters, little
-/// beside any budget. A larger tensor travels alone and in place.
-inline constexpr int64_t kFusionBytes = int64_t{8} << 20;
 
 /// A Communicator as operators take it (a torchbind class, `spillway::Communicator`), with its allreduces, whose plans
 /// and work lists are kept between calls.
 struct CommunicatorHandle final : torch::CustomClassHolder {
   CommunicatorHandle(std::shared_ptr<Communicator> communicator, std::optional<Costs> costs)
-      : communicator(std::move(communicator)), allreduce(*this->communicator, std::move(costs)) {}
+      : communicator(std::move(communicator)),
+        allreduce(*this->communicator, std::move(costs)),
+        cards(*this->communicator) {}
   const std::shared_ptr<Communicator> communicator;
   TunedAllreduce allreduce;
+  Cards cards;  ///< for tensors that are on one
 };
 using Comm = c10::intrusive_ptr<CommunicatorHandle>;
 
@@ -32,7 +33,8 @@ using Comm = c10::intrusive_ptr<CommunicatorHandle>;
 Comm make_comm(std::shared_ptr<Communicator> communicator, std::optional<Costs> costs = std::nullopt);
 
 /// Reduces every tensor over all ranks, in place; all ranks get the same bits. Dense, any shape, of any type of
-/// Element; every rank passes the same types, shapes and strides in the same order. Blocking. Neighbours of one type
+/// Element, all on the CPU or on one card; every rank passes the same types, shapes and strides in the same order.
+/// Blocking; on a card (card_operators.h) in the order of its current stream. Neighbours of one type
 /// are fused through one staging buffer of at most `kFusionBytes`, so that many small ones cost few messages. 16-bit
 /// floats are summed in float32 and rounded once; averages divide once, at the end. The operator is called once per
 /// group of at most kFusionBytes or one larger tensor, so that a budget need only hold one group, its staging and
@@ -42,7 +44,8 @@ void allreduce_(at::TensorList tensors, const Comm& comm, Reduction reduction);
 
 /// Reduces part i of `vector`, elements ends[i−1] … ends[i], on rank homes[i] alone: there it becomes what
 /// allreduce_ makes of it, bit for bit; other ranks keep their own elements. The same parts on every rank.
-/// Blocking. By levels. Scratch: some 10 MiB. CPU. Throws BadRequest, CommError. Operator: `spillway::reduce_`.
+/// Blocking. By levels. Scratch: some 10 MiB. On a card as allreduce_. Throws BadRequest, CommError. Operator:
+/// `spillway::reduce_`.
 void reduce_(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef homes,
              Reduction reduction);
 
@@ -57,8 +60,8 @@ void all_gather_(const at::Tensor& vector, const Comm& comm);
 Range own_part(int64_t count, const Comm& comm);
 
 /// Copies the tensors of rank `root` to every rank in `members` (which contains root; the same list on each member;
-/// other ranks return at once). Dense, any type; grouped like allreduce_. Blocking. Throws CommError. Operator:
-/// `spillway::broadcast_`.
+/// other ranks return at once). Dense, any type, all on the CPU or on one card; grouped like allreduce_. Blocking.
+/// Throws CommError. Operator: `spillway::broadcast_`.
 void broadcast_(at::TensorList tensors, const Comm& comm, int64_t root, at::IntArrayRef members);
 
 }  // namespace spillway::ddl

@@ -6,28 +6,41 @@
 #include <cstddef>
 #include <span>
 
+#include "core/timeline.h"
 #include "ddl/element.h"
 
 namespace spillway::ddl {
 
-/// Throws unless the tensor is on the CPU and its elements fill its memory, in any order.
+/// Throws unless the tensor is on the CPU or a card and its elements fill its memory, in any order.
 void check_dense(const at::Tensor& tensor, const char* operation);
+/// Throws, naming two of them, unless all are on one device.
+void check_one_device(at::TensorList tensors, const char* operation);
 /// Throws for a type that is not reduced.
 Element element_of(const at::Tensor& tensor, const char* operation);
 /// Throws for a number that stands for none.
 Reduction reduction_of(int64_t number, const char* operation);
 /// Of a dense tensor, in the order of its memory.
 std::span<std::byte> bytes_of(const at::Tensor& tensor);
+/// Some elements of a dense tensor, in the order of its memory.
+at::Tensor elements(const at::Tensor& tensor, Range range);
 /// Counted as staging.
 at::Tensor staging_bytes(int64_t count);
+/// A vector on the host for what comes from or goes to `device`: pinned where that is a card, which a card's budget
+/// does not count; else counted as staging.
+at::Tensor host_staging(int64_t count, at::ScalarType type, at::Device device);
+/// What `device`'s current stream holds by now; complete at once on the CPU.
+Ticket recorded(at::Device device);
 
 /// For messages that outlive an operator: memory from LibTorch's allocator, which a budget counts (as staging), but no
-/// storage, which could leave the device under a message.
+/// storage, which could leave the device under a message. Beside tensors of a card: pinned, which stays where it is.
 struct StagingMemory {
   StagingMemory() = default;
-  explicit StagingMemory(int64_t size);
+  explicit StagingMemory(int64_t size, at::Device device = at::kCPU);
+  /// Its first elements, while it lives.
+  at::Tensor vector(int64_t count, at::ScalarType type) const;
 
   c10::DataPtr memory;
+  at::Tensor pinned;
   std::span<std::byte> bytes;
 };
 

@@ -59,7 +59,7 @@ void pack_triangles(at::TensorList matrices, const at::Tensor& packed) {
     to.top_right.copy_(from.top_right);
     to.triangles.zero_();
     to.upper(m).copy_(from.bottom_right.triu());
-    to.lower(h).add_(from.top_left.tril().to(to.triangles.scalar_type()));
+    to.lower(h).add_(from.top_left.tril().to(to.triangles.device(), to.triangles.scalar_type()));
   });
 }
 
@@ -68,7 +68,8 @@ void unpack_triangles(const at::Tensor& packed, at::TensorList matrices) {
     const int64_t h = to.top_left.size(1), m = to.bottom_right.size(1);
     to.top_right.copy_(from.top_right);
     to.bottom_left.copy_(from.top_right.transpose(1, 2));
-    const auto upper = from.upper(m), lower = from.lower(h);
+    const auto place = to.top_left.device();
+    const auto upper = from.upper(m).to(place), lower = from.lower(h).to(place);
     to.bottom_right.copy_(upper.triu()).add_(upper.triu(1).transpose(1, 2));
     to.top_left.copy_(lower.tril()).add_(lower.tril(-1).transpose(1, 2));
   });

@@ -67,9 +67,7 @@ void set_state(at::Generator& generator, const at::Tensor& state) {
 }
 
 /// One row for each rank.
-at::Tensor all_generators(const ddl::Comm& comm) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const at::Tensor own = state_of(generator);
+at::Tensor all_states(const at::Tensor& own, const ddl::Comm& comm) {
   const int64_t world = comm ? comm->communicator->size() : 1;
   const at::Tensor all = at::empty({world, own.numel()}, at::kByte);
   auto lent = resident_read(own), taken = resident(all);
@@ -104,9 +102,9 @@ void prepare_checkpoint_folder(const Path& folder) {
 
 void write_checkpoint(const Path& folder, const TrainOptions& options, int64_t step,
                       const std::vector<StateTensor>& tensors, const ddl::Comm& comm) {
-  const at::Tensor generators = all_generators(comm);
-  at::Generator card = card_generator(tensors);
-  const at::Tensor on_card = card.defined() ? state_of(card) : at::Tensor();
+  at::Generator generator = at::detail::getDefaultCPUGenerator(), card = card_generator(tensors);
+  const at::Tensor generators = all_states(state_of(generator), comm);
+  const at::Tensor on_card = card.defined() ? all_states(state_of(card), comm) : at::Tensor();
   const int world = comm ? comm->communicator->size() : 1;
   std::optional<TensorFileWriter> file;
   if (!comm || comm->communicator->rank() == 0) {
@@ -158,9 +156,9 @@ void read_checkpoint(const Path& folder, const std::vector<StateTensor>& tensors
   file.read(kGenerators, all);
   set_state(generator, all[rank].clone());
   if (at::Generator card = card_generator(tensors); card.defined()) {
-    const at::Tensor on_card = state_of(card);
-    file.read(kCardGenerator, on_card);
-    set_state(card, on_card);
+    const at::Tensor on_cards = at::empty({world, state_of(card).numel()}, at::kByte);
+    file.read(kCardGenerator, on_cards);
+    set_state(card, on_cards[rank].clone());
   }
 }
 

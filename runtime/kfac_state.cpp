@@ -9,12 +9,11 @@ namespace {
 
 constexpr const char* kCounters = "kfac/counters";
 
-/// Brings a tensor of rank `from` to rank 0, where there is none.
+/// Brings a tensor of rank `from` to rank 0's host, where there is none.
 std::function<at::Tensor()> fetch(const ddl::Comm& comm, const StateTensor& tensor, int64_t from) {
   return [comm, from, held = tensor.held, type = tensor.type, sizes = tensor.sizes] {
     const int64_t rank = comm->communicator->rank();
-    at::Tensor there = held;
-    if (rank == 0) there = at::empty(sizes, type);
+    at::Tensor there = rank == 0 ? at::empty(sizes, type) : rank == from ? held.to(at::kCPU) : held;
     if (rank == 0 || rank == from) ddl::broadcast_({there}, comm, from, {from, 0});
     return there;
   };

@@ -128,6 +128,11 @@ AllreduceSummary summarise_allreduce(const TrainingRun& run, const ddl::Communic
     summary.buckets = overlapped->buckets();
     summary.bucket_bytes = overlapped->bucket_bytes();
   }
+  if (comm.cards.by_network()) {
+    summary.algorithm = comm.cards.decision();
+    summary.explanation = str("allreduce on cards by ", comm.cards.decision(), "\n");
+    return summary;
+  }
   if (const auto& costs = comm.allreduce.costs()) summary.bound_seconds = bound_seconds(plan.levels(), bytes, *costs);
   return summary;
 }
@@ -211,9 +216,6 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   const TrainOptions& options = context.options;
   auto dataset = open_dataset(options.model, options.data, dataset_options(options));
   context.split = split(dataset->size());
-  if (options.device != "cpu" && context.world() > 1)
-    throw BadRequest(str("[train] --device ", options.device, " runs alone; ", context.world(),
-                         " ranks exchange gradients on the CPU, so use --device cpu"));
   const int64_t together = options.batch * context.world();
   if (together > static_cast<int64_t>(context.split.train.size()))
     throw BadRequest(str("[train] ", context.world(), " ranks of batch ", options.batch, " take ", together,

@@ -152,7 +152,9 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
     kfac_.emplace(task_->module(), std::move(kfac), context.comm);
   }
   if (options.amp == "fp16") scaler_.emplace(options.loss_scaling, device_);
-  if (context.comm && options.overlap_gradients)
+  // What is reduced beside backward is staged on the host.
+  const bool by_network = context.comm && device_.is_cuda() && context.comm->cards.levels(device_);
+  if (context.comm && options.overlap_gradients && !by_network)
     overlapped_.emplace(optimizer_->parameters(), context.comm, gradient_options(options));
   // Weights are the same on every rank; dropout is each rank's own.
   at::manual_seed(options.seed * 1'000'003 + 1 + static_cast<uint64_t>(context.rank()));
@@ -241,7 +243,8 @@ std::pair<double, double> TrainingRun::average(const at::Tensor& loss, bool want
   // Running statistics too: every rank saw other cases, and all ranks are to stay the same.
   for (const at::Tensor& buffer : task_->module().buffers())
     if (buffer.is_floating_point()) tensors.push_back(buffer);
-  at::Tensor status = at::stack({loss.detach().to(at::kFloat), at::scalar_tensor(want_stop ? 1.f : 0.f)});
+  const at::Tensor mean = loss.detach().to(at::kFloat);
+  at::Tensor status = at::stack({mean, at::scalar_tensor(want_stop ? 1.f : 0.f, mean.options())});
   tensors.push_back(status);
   const auto start = Clock::now();
   ddl::allreduce_(tensors, context_.comm, ddl::Reduction::average);

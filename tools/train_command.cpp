@@ -119,7 +119,8 @@ int train_command(Options& options) {
   if (!mpi) check_levels_alone(options.levels);
   const bool speaks = !comm || comm->communicator->rank() == 0;
   const int world_size = comm ? comm->communicator->size() : 1;
-  const TrainOptions train_options = options.flags.resolve(world_size);
+  TrainOptions train_options = options.flags.resolve(world_size);
+  if (comm && train_options.device == "cuda") train_options.device = str("cuda:", comm->communicator->local_rank());
   std::vector<TrainOptions> compared;
   for (const std::string& what : options.compare) compared.push_back(compared_options(train_options, what));
 
@@ -135,6 +136,10 @@ int train_command(Options& options) {
     if (speaks && !options.report.empty()) check_report_dir(options.report);
   });
   if (comm) progress.on_decision(describe(links));
+  if (comm && device.torch_device().is_cuda()) {
+    (void)comm->cards.levels(device.torch_device());
+    progress.on_decision(str("tensors on cards: ", comm->cards.decision()));
+  }
   TrainResult result = train(context, progress, &interrupted);
   std::vector<NamedResult> others;
   bool stopped = result.interrupted;
