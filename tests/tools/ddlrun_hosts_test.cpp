@@ -4,9 +4,8 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
-#include "core/error.h"
+#include "tests/support/refusal.h"
 #include "tools/ddlrun/batch_systems.h"
 #include "tools/ddlrun/discover.h"
 #include "tools/ddlrun/hosts.h"
@@ -14,22 +13,9 @@
 namespace spillway::ddlrun {
 namespace {
 
+using testing::expect_refusal;
+
 using Hosts = std::vector<Host>;
-
-/// The message that `body` is refused with; empty when it is not.
-std::string refusal(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const BadRequest& error) {
-    return error.what();
-  }
-  return "";
-}
-
-void expect_refusal(const std::function<void()>& body, const std::vector<std::string>& parts) {
-  const std::string message = refusal(body);
-  for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
-}
 
 Hosts hostfile(const std::string& text) {
   return parse_hostfile(text, "my.hosts").hosts;

@@ -4,9 +4,8 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
-#include "core/error.h"
+#include "tests/support/refusal.h"
 #include "tools/ddlrun/launcher.h"
 #include "tools/ddlrun/plan.h"
 #include "tools/ddlrun/shell.h"
@@ -14,21 +13,10 @@
 namespace spillway::ddlrun {
 namespace {
 
+using testing::expect_refusal;
+using testing::refusal;
+
 namespace fs = std::filesystem;
-
-std::string refusal(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const BadRequest& error) {
-    return error.what();
-  }
-  return "";
-}
-
-void expect_refusal(const std::function<void()>& body, const std::vector<std::string>& parts) {
-  const std::string message = refusal(body);
-  for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
-}
 
 Plan plan_of(const std::string& hosts, std::optional<int64_t> ranks = {}, const std::string& levels = "") {
   return make_plan(parse_host_option(hosts), ranks, levels);
