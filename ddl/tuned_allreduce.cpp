@@ -7,7 +7,7 @@
 namespace spillway::ddl {
 namespace {
 
-constexpr int64_t kLeastBucketBytes = int64_t{64} << 10;
+constexpr int64_t kLeastBucketBytes = int64_t{1} << 20;
 constexpr int64_t kMostBucketBytes = int64_t{32} << 20;
 constexpr int64_t kBucketBytesWithoutCosts = int64_t{4} << 20;
 /// Where plans no longer change with the size.

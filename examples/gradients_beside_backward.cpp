@@ -1,7 +1,7 @@
 // Data-parallel training in any loop: gradients are averaged over ranks while backward goes on.
 //
 //     $ mpirun -np 2 --bind-to none build/bin/gradients_beside_backward
-//     2 ranks (2), buckets of 64.0 KiB by oneshot
+//     2 ranks (2), buckets of 1.00 MiB by oneshot
 //     step   0  loss 2.6402
 //     step  20  loss 0.2543
 //     step  40  loss 0.1203
