@@ -48,6 +48,27 @@ double defined(uint16_t bits, int exponent_bits, int fraction_bits) {
 
 }  // namespace
 
+TEST(ArithmeticTest, TheTargetMayBeAnyPartialTermAtAnyAddressOfAnElement) {
+  for (const size_t count_of_terms : {size_t{1}, size_t{2}, size_t{3}, size_t{5}})
+    for (size_t place = 0; place <= count_of_terms; ++place)  // the last: apart from all
+      for (const int64_t shift : {0, 1, 3})
+        for (const int64_t count : {1, 7, 1024, 2051}) {
+          std::vector<std::vector<float>> data;
+          std::vector<Term> terms;
+          for (size_t i = 0; i < count_of_terms; ++i) {
+            data.push_back(values(count + shift, static_cast<float>(1 + 10 * i)));
+            terms.push_back({data[i].data() + shift, i == place || i % 2 == 0});
+          }
+          std::vector<float> expected = data[0], apart(static_cast<size_t>(count + shift));
+          for (size_t i = 1; i < count_of_terms; ++i)
+            for (size_t k = 0; k < expected.size(); ++k) expected[k] += data[i][k];
+          auto& target = place < count_of_terms ? data[place] : apart;
+          combine(Element::float32, Reduction::sum, target.data() + shift, terms, count);
+          EXPECT_TRUE(std::equal(target.begin() + shift, target.end(), expected.begin() + shift))
+              << count_of_terms << " terms, into " << place << ", from " << shift << ", " << count;
+        }
+}
+
 TEST(ArithmeticTest, AddsFromTheLeftAndDividesOnce) {
   for (const int64_t count : {0, 1, 3, 1023, 1024, 1025, 5000}) {
     const auto a = values(count, 1.0f), b = values(count, 1e7f), c = values(count, -3.0f);
@@ -59,16 +80,6 @@ TEST(ArithmeticTest, AddsFromTheLeftAndDividesOnce) {
       for (int64_t k = 0; k < count; ++k) EXPECT_EQ(average[k], ((a[k] + b[k]) + c[k]) / static_cast<float>(ranks));
     }
   }
-}
-
-TEST(ArithmeticTest, TheTargetMayBeAnyOfTheTerms) {
-  const auto a = values(3000, 1.0f), b = values(3000, 1e7f);
-  auto first = a, second = b;
-  combine(Element::float32, Reduction::sum, first.data(),
-          std::array<Term, 2>{Term{first.data(), true}, {b.data(), false}}, 3000);
-  combine(Element::float32, Reduction::sum, second.data(),
-          std::array<Term, 2>{Term{a.data(), false}, {second.data(), true}}, 3000);
-  EXPECT_EQ(first, second);
 }
 
 TEST(ArithmeticTest, SixteenBitFloatsAreWhatTheirDefinitionSays) {
