@@ -68,6 +68,7 @@ void Allreduce::reduce(const Vector& vector, Reduction reduction, std::span<std:
   ++totals_.calls;
   totals_.bytes += static_cast<int64_t>(vector.output.size());
   totals_.time += std::chrono::steady_clock::now() - start;
+  totals_.rounds = executor_.times();
   if (programs_.size() > kMostPrograms) programs_.clear();
 }
 

@@ -21,6 +21,7 @@ struct AllreduceTotals {
   int64_t calls = 0;
   int64_t bytes = 0;                ///< of the vectors, not of the messages
   std::chrono::nanoseconds time{};  ///< within `reduce`, waiting for later ranks included
+  RoundTimes rounds;                ///< of that time
 };
 
 /// Allreduce over one communicator, which must outlive it, by one plan. Keeps programs and work lists, so that repeated

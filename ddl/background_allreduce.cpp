@@ -33,6 +33,7 @@ Ticket BackgroundAllreduce::reduce(const Vector& vector, Reduction reduction, st
     ++totals_.calls;
     totals_.bytes += static_cast<int64_t>(vector.output.size());
     totals_.time += end_ - start;
+    totals_.rounds = allreduce_.totals().rounds;
   });
   return last_;
 }

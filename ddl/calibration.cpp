@@ -93,7 +93,7 @@ class Trial {
         in_(out_.size()) {}
 
   LinkCost link() const {
-    LinkCost link;
+    LinkCost link{.by_cores = within_hosts()};
     link.latency_seconds = latency(1);
     link.message_seconds = std::max(0.0, latency(kManyMessages) - link.latency_seconds) / (kManyMessages - 1);
     const auto samples = bandwidth_samples();
@@ -110,6 +110,15 @@ class Trial {
   }
 
  private:
+  bool within_hosts() const {
+    const auto& groups = comm_.levels().groups(level_);
+    return std::all_of(groups.begin(), groups.end(), [this](const Levels::Group& group) {
+      return std::all_of(group.ranks.begin(), group.ranks.end(), [&](int rank) {
+        return comm_.hosts()[static_cast<size_t>(rank)] == comm_.hosts()[static_cast<size_t>(group.ranks.front())];
+      });
+    });
+  }
+
   /// Every rank that takes part sends `bytes` bytes in messages of `piece` to the next one, and receives as many.
   void exchange(size_t piece, size_t bytes) const {
     std::vector<Request> requests;

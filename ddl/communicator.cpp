@@ -274,7 +274,11 @@ void Communicator::heed_notices(const Stage& stage) {
   die(silent.empty() ? reason : str("no answer from ", describe_ranks(silent), " ", describe(stage), "; ", reason));
 }
 
-void Communicator::time_out(int peer, const Stage& stage) {
+void Communicator::time_out(int peer, Stage stage) {
+  if (stage.level == 0) {
+    stage.level = levels_.joining(rank_, peer);
+    stage.levels = levels_.count();
+  }
   const std::string where = str("within ", seconds(options_.deadline), " ", describe(stage));
   std::vector<int> silent = call_the_roll(rank_, str("no answer from rank ", peer, " ", where));
   if (silent.empty()) {

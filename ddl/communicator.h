@@ -37,7 +37,8 @@ struct CommOptions {
   void validate(int world_size) const;
 };
 
-/// Where in a collective a rank is: for messages. `level` and `stage` count from 1; level 0 means outside the levels.
+/// Where in a collective a rank is: for messages. `level` and `stage` count from 1; level 0: that of the message which
+/// does not come, the lowest on which both its ranks are together.
 struct Stage {
   std::string_view collective;
   int level = 0;
@@ -103,7 +104,7 @@ class Communicator {
   void heed_notices(const Stage& stage);
   /// After a timeout every survivor posts a notice and reads the others': who posts none is silent.
   std::vector<int> call_the_roll(int origin, const std::string& reason);
-  [[noreturn]] void time_out(int peer, const Stage& stage);
+  [[noreturn]] void time_out(int peer, Stage stage);
   [[noreturn]] void time_out(const Stage& stage);
   [[noreturn]] void die(const std::string& reason);
 

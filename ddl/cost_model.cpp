@@ -14,7 +14,11 @@ namespace {
 
 constexpr std::array kAlgorithms{Algorithm::direct, Algorithm::ring, Algorithm::halving, Algorithm::leader,
                                  Algorithm::oneshot};
-constexpr std::array<int64_t, 3> kChunks{int64_t{256} << 10, int64_t{1} << 20, int64_t{4} << 20};
+constexpr std::array<int64_t, 3> kChunks{int64_t{1} << 20, int64_t{256} << 10, int64_t{4} << 20};
+/// A later choice must be better by more than what models are worth, and by more still where chunks may fall out of
+/// caches.
+constexpr double kBetter = 0.98, kMuchBetter = 0.9;
+constexpr int64_t kCachedBytes = int64_t{1} << 20;
 
 /// What one round asks of the links of its level and of the ranks, at most.
 struct Load {
@@ -59,13 +63,23 @@ std::vector<Load> loads(const Plan& plan, int64_t count, Element element) {
 struct ChunkTimes {
   double first_round = 0;
   double way = 0;
-  double busiest = 0;
+  std::vector<double> of_level;
+  double adding = 0;
+
+  double busiest(const Costs& costs) const {
+    double cores = adding, most = 0;
+    for (size_t i = 0; i < of_level.size(); ++i)
+      if (costs.levels[i].by_cores)
+        cores += of_level[i];
+      else
+        most = std::max(most, of_level[i]);
+    return std::max(cores, most);
+  }
 };
 
 ChunkTimes chunk_times(const Plan& plan, int64_t count, Element element, const Costs& costs) {
   ChunkTimes times;
-  std::vector<double> of_level(costs.levels.size());
-  double adding = 0;
+  times.of_level.resize(costs.levels.size());
   for (const Load& load : loads(plan, count, element)) {
     if (load.messages == 0) continue;
     const LinkCost& link = costs.levels[static_cast<size_t>(load.level) - 1];
@@ -73,12 +87,10 @@ ChunkTimes chunk_times(const Plan& plan, int64_t count, Element element, const C
                            static_cast<double>(load.bytes) / link.bytes_per_second;
     const double added = costs.reduce_seconds_per_byte * static_cast<double>(load.added);
     if (times.way == 0) times.first_round = sending;
-    of_level[static_cast<size_t>(load.level) - 1] += sending;
-    adding += added;
+    times.of_level[static_cast<size_t>(load.level) - 1] += sending;
+    times.adding += added;
     times.way += sending + added;
   }
-  times.busiest = adding;
-  for (const double seconds : of_level) times.busiest = std::max(times.busiest, seconds);
   return times;
 }
 
@@ -114,14 +126,28 @@ void Costs::validate(const Levels& tree) const {
     throw BadRequest(str("[ddl] reduce_seconds_per_byte is ", reduce_seconds_per_byte, "; allowed: 0 and more"));
 }
 
-double predict_seconds(const Choice& choice, int64_t count, Element element, const Costs& costs) {
-  if (count == 0) return agreement_seconds(choice.plan.levels(), costs);
+Prediction predict(const Choice& choice, int64_t count, Element element, const Costs& costs) {
+  const double agreement = agreement_seconds(choice.plan.levels(), costs);
+  Prediction all{.seconds = agreement, .level_seconds = std::vector<double>(costs.levels.size())};
+  if (count == 0) return all;
   const int64_t whole = std::min(count, choice.options.chunk_bytes / element_bytes(element));
   const int64_t chunks = (count + whole - 1) / whole;
   const ChunkTimes times = chunk_times(choice.plan, whole, element, costs);
   const double last = static_cast<double>(count - (chunks - 1) * whole) / static_cast<double>(whole);
-  const double agreeing = std::max(0.0, agreement_seconds(choice.plan.levels(), costs) - times.first_round);
-  return agreeing + times.way + (static_cast<double>(chunks - 2) + last) * (chunks > 1 ? times.busiest : 0);
+  const double after_first = static_cast<double>(chunks - 2) + last;  // chunks; less than 0 for one
+  all.seconds =
+      std::max(0.0, agreement - times.first_round) + times.way + (chunks > 1 ? after_first * times.busiest(costs) : 0);
+  const double of_chunk = 1 + after_first;
+  for (size_t i = 0; i < times.of_level.size(); ++i) all.level_seconds[i] = of_chunk * times.of_level[i];
+  all.adding_seconds = of_chunk * times.adding;
+  return all;
+}
+
+double link_bound_seconds(const Levels& levels, int level, int64_t bytes, const Costs& costs) {
+  size_t joined = 0;
+  for (const auto& group : levels.groups(level)) joined = std::max(joined, group.children.size());
+  const auto n = static_cast<double>(joined);
+  return 2 * (n - 1) / n * static_cast<double>(bytes) / costs.levels[static_cast<size_t>(level) - 1].bytes_per_second;
 }
 
 double bound_seconds(const Levels& levels, int64_t bytes, const Costs& costs) {
@@ -129,12 +155,8 @@ double bound_seconds(const Levels& levels, int64_t bytes, const Costs& costs) {
   const double size = static_cast<double>(bytes), ranks = levels.size();
   double bound = std::bit_width(static_cast<unsigned>(levels.size() - 1)) * costs.levels.front().latency_seconds;
   bound = std::max(bound, costs.reduce_seconds_per_byte * size * (1 - 1 / ranks));
-  for (int level = 1; level <= levels.count(); ++level) {
-    size_t joined = 0;
-    for (const auto& group : levels.groups(level)) joined = std::max(joined, group.children.size());
-    const auto n = static_cast<double>(joined);
-    bound = std::max(bound, 2 * (n - 1) / n * size / costs.levels[static_cast<size_t>(level) - 1].bytes_per_second);
-  }
+  for (int level = 1; level <= levels.count(); ++level)
+    bound = std::max(bound, link_bound_seconds(levels, level, bytes, costs));
   return bound;
 }
 
@@ -156,15 +178,14 @@ Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep
     const Plan plan(levels, algorithms);
     if (keep_order && !plan.keeps_order()) continue;
     for (const int64_t chunk : kChunks) {
+      if (chunk != kChunks.front() && std::min(chunk, kChunks.front()) >= bytes) continue;  // one chunk again
       options.chunk_bytes = chunk;
       const Choice choice{plan, options};
       const double seconds = predict_seconds(choice, count, Element::float32, costs);
-      // A later one must be better by more than what models are worth.
-      if (seconds < 0.98 * shortest) {
+      if (seconds < (chunk > kCachedBytes ? kMuchBetter : kBetter) * shortest) {
         shortest = seconds;
         best = choice;
       }
-      if (chunk >= bytes) break;
     }
   }
   return best;

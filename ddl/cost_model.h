@@ -14,6 +14,7 @@ struct LinkCost {
   double message_seconds = 0;    ///< what each further one sent at the same time adds
   double bytes_per_second = 0;   ///< B: out of, and at the same time into, one of the groups that the level joins
   int64_t piece_bytes = kWhole;  ///< messages of at most so many bytes are what B was reached with
+  bool by_cores = false;         ///< the ranks' cores move the bytes, as within a host: they cannot add meanwhile
   bool operator==(const LinkCost&) const = default;
 };
 
@@ -31,20 +32,34 @@ struct Choice {
   AllreduceOptions options = {};
 };
 
-/// Seconds for a vector of `count` elements in chunks, each round of a chunk taking
+/// What an allreduce is expected to take.
+struct Prediction {
+  double seconds = 0;
+  std::vector<double> level_seconds;  ///< from level 1: that its links are busy with all chunks
+  double adding_seconds = 0;          ///< that the busiest rank adds
+};
+
+/// For a vector of `count` elements in chunks, each round of a chunk taking
 ///   α + (messages − 1)·o + bytes of the busiest link / B + γ·bytes that the busiest rank adds,
-/// and chunks following each other as fast as the busiest resource (a level's links, the ranks' arithmetic) lets them:
+/// and chunks following each other as fast as the busiest resource (a level's links, or the ranks' cores, which add and
+/// move bytes of some levels) lets them:
 ///   T(m) = Σ_r t_r(S/m) + (m − 1)·max_resource Σ_r t_r(S/m).
 /// What the ranks' agreement takes longer than the first round, which goes beside it, comes on top.
-double predict_seconds(const Choice& choice, int64_t count, Element element, const Costs& costs);
+Prediction predict(const Choice& choice, int64_t count, Element element, const Costs& costs);
+inline double predict_seconds(const Choice& choice, int64_t count, Element element, const Costs& costs) {
+  return predict(choice, count, element, costs).seconds;
+}
 
 /// What no allreduce without reduction in the network can beat:
 ///   max( ⌈log2 P⌉ α,  max_i 2((n_i − 1)/n_i) S/B_i,  γ S (1 − 1/P) ),
 /// n_i the groups that a level joins, B_i the link of one, α the lowest level's.
 double bound_seconds(const Levels& levels, int64_t bytes, const Costs& costs);
+/// The part of one level's links in it: 2((n_i − 1)/n_i) S/B_i.
+double link_bound_seconds(const Levels& levels, int level, int64_t bytes, const Costs& costs);
 
 /// The choice with the shortest predicted time for a vector of `bytes` bytes of float32, among all algorithms on all
-/// levels and chunks of 256 KiB, 1 and 4 MiB; `keep_order`: among plans that keep the order of sums. Deterministic.
+/// levels and chunks of 256 KiB, 1 and 4 MiB, the last only where that is clearly better, since caches, which the model
+/// knows nothing of, may hold less; `keep_order`: among plans that keep the order of sums. Deterministic.
 Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep_order);
 
 }  // namespace spillway::ddl

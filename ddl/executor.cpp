@@ -8,6 +8,8 @@
 namespace spillway::ddl {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr int64_t kAlignment = 64;
 /// Chunks with scratch at once, however many rounds a program has.
 constexpr int kMostLanes = 4;
@@ -81,6 +83,7 @@ void Executor::run(const Vector& vector, Reduction reduction, std::byte* scratch
       if (round == 0) {
         chunk.program = &programs(p.chunk(index, count));
         open(chunk, vector, p, index, scratch);
+        times_.waited.resize(static_cast<size_t>(chunk.program->levels));
       }
       enter(chunk, round, vector.element, reduction);
     }
@@ -102,8 +105,12 @@ void Executor::enter(Chunk& chunk, int round, Element element, Reduction reducti
   const Program& program = *chunk.program;
   if (round > 0) {
     const Round& last = program.rounds[static_cast<size_t>(round) - 1];
+    const auto start = Clock::now();
     comm_.wait(chunk.requests, {last.gather ? "all-gather" : "reduce-scatter", last.level, program.levels, round});
+    const auto here = Clock::now();
+    times_.waited[static_cast<size_t>(last.level) - 1] += here - start;
     sum(chunk, last, element, reduction);
+    times_.adding += Clock::now() - here;
   }
   chunk.requests.clear();
   if (round == program.collecting_rounds) finish(chunk, element, reduction);

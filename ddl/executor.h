@@ -1,5 +1,6 @@
 /// Carries programs out.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -41,6 +42,12 @@ Vector in_place(std::span<T> values, Element element) {
   return {std::as_bytes(values), std::as_writable_bytes(values), element};
 }
 
+/// Where the time of an executor's rounds went, on this rank.
+struct RoundTimes {
+  std::vector<std::chrono::nanoseconds> waited;  ///< by level from 1: for its messages, and for nothing else
+  std::chrono::nanoseconds adding{};
+};
+
 /// Sends the chunks of a vector through the rounds of their programs, one behind the other. Keeps work lists, so that
 /// repeated calls allocate nothing. Used by one thread at a time.
 class Executor {
@@ -53,6 +60,8 @@ class Executor {
   Executor(Communicator& comm, AllreduceOptions options);
 
   const AllreduceOptions& options() const noexcept { return options_; }
+  /// Of all vectors so far.
+  const RoundTimes& times() const noexcept { return times_; }
   /// Elements of a chunk of a vector of so many.
   int64_t chunk_elements(int64_t count, Element element) const;
   /// Of scratch for such a vector: chunks, whatever the count. `apart`: partial results never lie in the output, whose
@@ -94,6 +103,7 @@ class Executor {
 
   Communicator& comm_;
   const AllreduceOptions options_;
+  RoundTimes times_;
   std::vector<Chunk> chunks_;
   std::vector<Term> terms_;
 };

@@ -4,7 +4,6 @@
 #include <map>
 #include <set>
 
-#include "core/bytes.h"
 #include "core/error.h"
 #include "ddl/agreement.h"
 
@@ -173,30 +172,6 @@ std::vector<LevelTraffic> Plan::traffic(int64_t count, Element element) const {
       most[level].received_by_group = std::max(most[level].received_by_group, traffic.received_by_group);
     }
   return most;
-}
-
-std::string Plan::explain(int64_t bytes) const {
-  std::string text = str("allreduce of ", format_bytes(bytes), " over ", size(), size() == 1 ? " rank\n" : " ranks (");
-  if (levels_.count() == 0) return text + "  nothing to send\n";
-  text += str(levels_.shape(), ")\n");
-  const auto links = traffic(bytes / element_bytes(Element::float32), Element::float32);
-  for (int level = 1; level <= levels_.count(); ++level) {
-    const auto& groups = levels_.groups(level);
-    const LevelTraffic& most = links[static_cast<size_t>(level) - 1];
-    const int64_t joined = most_children(groups);
-    const bool alike = std::all_of(groups.begin(), groups.end(), [&](const Levels::Group& group) {
-      return static_cast<int64_t>(group.children.size()) == joined;
-    });
-    text += str("  level ", level, ", ", groups.size(), groups.size() == 1 ? " group" : " groups",
-                alike ? " of " : " of up to ", joined,
-                level == 1 ? " ranks: " : " groups: ", name_of(algorithms_[static_cast<size_t>(level) - 1]),
-                "; a rank sends ", format_bytes(most.sent_by_rank));
-    if (level > 1)
-      text += str(", a group ", format_bytes(most.sent_by_group), " (at least ",
-                  format_bytes(2 * (joined - 1) * (bytes / joined)), ")");
-    text += "\n";
-  }
-  return text;
 }
 
 bool Plan::keeps_order() const {

@@ -42,9 +42,6 @@ class Plan {
 
   /// What the levels' links carry for a vector, by level from 1.
   std::vector<LevelTraffic> traffic(int64_t count, Element element) const;
-  /// What each level does with `bytes` bytes of float32, and how much of it crosses each link, in a few lines for
-  /// people.
-  std::string explain(int64_t bytes) const;
 
   /// Equal on two ranks exactly when (but for a collision) their plans are.
   uint64_t hash() const;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "ddl/allreduce.h"
+#include "ddl/explain.h"
 #include "ddl/mpi.h"
 #include "ddl/thread_world.h"
 
@@ -28,9 +29,10 @@ void average_ranks(Communicator& comm) {
   Allreduce allreduce(comm);
   allreduce.reduce(gradient, Reduction::average);
   if (comm.rank() == 0) {
-    std::printf("%sthe average of ranks 0 to %d is %g\n",
-                allreduce.plan().explain(static_cast<int64_t>(gradient.size() * sizeof(float))).c_str(),
-                comm.size() - 1, gradient.back());
+    const auto explanation =
+        explain({allreduce.plan()}, static_cast<int64_t>(gradient.size()), Element::float32, {}, allreduce.totals());
+    std::printf("%sthe average of ranks 0 to %d is %g\n", describe(explanation).c_str(), comm.size() - 1,
+                gradient.back());
   }
 }
 

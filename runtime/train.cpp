@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/page_file.h"
 #include "core/topology.h"
+#include "ddl/explain.h"
 #include "kfac/agreed.h"
 #include "runtime/fingerprint.h"
 #include "runtime/grad_worker_choice.h"
@@ -112,15 +113,12 @@ KfacSummary summarise(const kfac::Kfac& kfac, int64_t world, double fraction, co
   return summary;
 }
 
-AllreduceSummary summarise_allreduce(const TrainingRun& run, const ddl::CommunicatorHandle& comm, size_t steps) {
+AllreduceSummary summarise_allreduce(const TrainingRun& run, ddl::CommunicatorHandle& comm, size_t steps) {
   AllreduceSummary summary;
   const int64_t bytes = run.gradient_bytes();
   const auto* overlapped = run.gradient_allreduce();
-  const ddl::Plan plan = overlapped ? overlapped->plan() : comm.allreduce.choice(bytes).plan;
   const double count = static_cast<double>(std::max<size_t>(1, steps));
-  summary.levels = plan.levels().shape();
-  summary.algorithm = plan.name();
-  summary.explanation = plan.explain(bytes);
+  summary.levels = comm.communicator->levels().shape();
   summary.bytes_per_step = bytes;
   summary.seconds_per_step = run.gradient_seconds() / count;
   summary.exposed_seconds_per_step = run.exposed_gradient_seconds() / count;
@@ -133,7 +131,15 @@ AllreduceSummary summarise_allreduce(const TrainingRun& run, const ddl::Communic
     summary.explanation = str("allreduce on cards by ", comm.cards.decision(), "\n");
     return summary;
   }
-  if (const auto& costs = comm.allreduce.costs()) summary.bound_seconds = bound_seconds(plan.levels(), bytes, *costs);
+  const ddl::Choice choice = comm.allreduce.choice(overlapped ? overlapped->bucket_bytes() : bytes);
+  const auto totals = overlapped ? overlapped->allreduces() : comm.allreduce.for_bytes(bytes).totals();
+  const int64_t mean_bytes = totals.calls > 0 ? totals.bytes / totals.calls : bytes;
+  constexpr auto kElement = ddl::Element::float32;
+  summary.algorithm = choice.plan.name();
+  summary.explanation =
+      describe(explain(choice, mean_bytes / element_bytes(kElement), kElement, comm.allreduce.costs(), totals));
+  if (const auto& costs = comm.allreduce.costs())
+    summary.bound_seconds = bound_seconds(choice.plan.levels(), bytes, *costs);
   return summary;
 }
 

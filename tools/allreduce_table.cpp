@@ -131,4 +131,9 @@ void print(const json& result) {
               format_bytes(error["worst_bytes"]).c_str());
 }
 
+void print_explanations(const json& result) {
+  for (const json& row : result["rows"])
+    if (row.contains("explanation")) std::printf("\n%s", row["explanation"].get<std::string>().c_str());
+}
+
 }  // namespace spillway::tools

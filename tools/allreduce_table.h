@@ -13,4 +13,7 @@ void complete(nlohmann::json& result);
 /// The table in nccl-tests' columns, with the costs above and the model's error below. Of completed results.
 void print(const nlohmann::json& result);
 
+/// What each level did for each size, by the plan that the cost model chose: on rank 0, in the first launch.
+void print_explanations(const nlohmann::json& result);
+
 }  // namespace spillway::tools

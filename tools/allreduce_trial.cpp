@@ -8,6 +8,7 @@
 #include "ddl/allreduce.h"
 #include "ddl/calibration.h"
 #include "ddl/collectives.h"
+#include "ddl/explain.h"
 #include "tools/allreduce_values.h"
 #include "tools/levels_flag.h"
 #include "tools/worker.h"
@@ -27,6 +28,7 @@ struct Way {
   std::vector<double> seconds{}, in_place_seconds{};
   int64_t wrong = 0, in_place_wrong = 0;
   json more = json::object();
+  std::function<json()> explain = [] { return json(nullptr); };
 };
 
 /// Everyone to its host's first rank, those around a ring, and back.
@@ -34,6 +36,19 @@ Plan leader_plan(const Levels& levels) {
   std::vector<ddl::Algorithm> algorithms(static_cast<size_t>(levels.count()), ddl::Algorithm::ring);
   if (!algorithms.empty()) algorithms.front() = ddl::Algorithm::leader;
   return Plan(levels, algorithms);
+}
+
+json json_of(const ddl::Explanation& explanation) {
+  json by_level = json::array();
+  for (const auto& level : explanation.levels)
+    by_level.push_back({{"algorithm", ddl::name_of(level.algorithm)},
+                        {"sent_by_rank_bytes", level.traffic.sent_by_rank},
+                        {"sent_by_group_bytes", level.traffic.sent_by_group},
+                        {"least_bytes", level.least_bytes},
+                        {"bound_seconds", level.bound_seconds.value_or(0)},
+                        {"predicted_seconds", level.predicted_seconds.value_or(0)},
+                        {"waited_seconds", level.waited_seconds.value_or(0)}});
+  return {{"by_level", by_level}, {"explanation", ddl::describe(explanation)}};
 }
 
 std::vector<Way> ways(ddl::MpiRuntime& mpi, Communicator& comm, const Costs& costs, int64_t bytes,
@@ -53,10 +68,12 @@ std::vector<Way> ways(ddl::MpiRuntime& mpi, Communicator& comm, const Costs& cos
   if (!options.mpi_only) {
     const Choice best = ddl::choose(comm.levels(), bytes, costs, options.keep_order);
     const int64_t count = bytes / ddl::element_bytes(element);
-    add("levels", std::make_shared<Allreduce>(comm, best.plan, best.options)).more = {
-        {"plan", best.plan.name()},
-        {"chunk_bytes", best.options.chunk_bytes},
-        {"predicted_seconds", ddl::predict_seconds(best, count, element, costs)}};
+    const auto allreduce = std::make_shared<Allreduce>(comm, best.plan, best.options);
+    Way& way = add("levels", allreduce);
+    way.more = {{"plan", best.plan.name()},
+                {"chunk_bytes", best.options.chunk_bytes},
+                {"predicted_seconds", ddl::predict_seconds(best, count, element, costs)}};
+    way.explain = [=, &costs] { return json_of(ddl::explain(best, count, element, costs, allreduce->totals())); };
   }
   if (ddl::MpiRuntime::reduces(element, reduction))
     ways.push_back(
@@ -99,7 +116,8 @@ json costs_of(const Costs& costs) {
     levels.push_back({{"latency_seconds", link.latency_seconds},
                       {"message_seconds", link.message_seconds},
                       {"bytes_per_second", link.bytes_per_second},
-                      {"piece_bytes", link.piece_bytes == ddl::kWhole ? json(nullptr) : json(link.piece_bytes)}});
+                      {"piece_bytes", link.piece_bytes == ddl::kWhole ? json(nullptr) : json(link.piece_bytes)},
+                      {"by_cores", link.by_cores}});
   return {{"levels", levels}, {"reduce_seconds_per_byte", costs.reduce_seconds_per_byte}};
 }
 
@@ -120,6 +138,7 @@ std::vector<json> measure_size(ddl::MpiRuntime& mpi, Communicator& comm, const C
   std::vector<json> rows;
   for (Way& way : all) {
     json& row = rows.emplace_back(std::move(way.more));
+    if (const json explained = way.explain(); explained.is_object()) row.update(explained);
     const auto wrong =
         largest(comm, {static_cast<double>(way.wrong + way.in_place_wrong), static_cast<double>(way.in_place_wrong)});
     row.update({{"bytes", bytes},

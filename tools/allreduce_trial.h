@@ -22,9 +22,10 @@ struct TrialOptions {
 
 /// Runs every way of every size in turn, over all processes. Rank 0 gets what was measured, the others null:
 ///   {world_size levels mpi type op repeats costs: {…} rows: [{bytes count algorithm seconds in_place_seconds wrong
-///   in_place_wrong bound_seconds predicted_seconds plan chunk_bytes}]}
+///   in_place_wrong bound_seconds predicted_seconds plan chunk_bytes explanation by_level: [{algorithm
+///   sent_by_rank_bytes sent_by_group_bytes least_bytes bound_seconds predicted_seconds waited_seconds}]}]}
 /// `seconds` are the slowest rank's, median of the repeats; `wrong` counts elements of all results, out of place and in
-/// place, on the rank that has the most. Algorithms: `levels` (the plan that the cost model chooses; the last three
+/// place, on the rank that has the most. Algorithms: `levels` (the plan that the cost model chooses; the last five
 /// keys are its own), `ring` (flat, in the order of ranks), `leader`, and `mpi` where it has the type and the
 /// operation. Throws CommError.
 nlohmann::json run_trial(ddl::MpiRuntime& mpi, const TrialOptions& options);

@@ -28,7 +28,7 @@ struct Options {
   TrialOptions trial;
   LaunchOptions launches;
   std::string launcher = "mpirun";
-  bool no_forced = false;
+  bool no_forced = false, explain = false;
   std::string json_file, plot_file, worker_json;
 };
 
@@ -42,6 +42,7 @@ std::vector<std::string> words(const std::string& text) {
 int conclude(const Options& options, json result) {
   complete(result);
   print(result);
+  if (options.explain) print_explanations(result);
   if (!options.json_file.empty()) write_json(result, options.json_file);
   if (!options.plot_file.empty()) {
     report::PendingFile plot(options.plot_file, draw_plot(result));
@@ -126,6 +127,8 @@ Run add_bench_allreduce(CLI::App& bench) {
       ->capture_default_str();
   command->add_flag("--no-forced", options->no_forced,
                     "Without launches that force the installed MPI's ring and Rabenseifner (Open MPI only)");
+  command->add_flag("--explain", options->explain,
+                    "Print what each level did for each size, and how long that should have taken and took");
   command->add_option("--json", options->json_file, "File for the results");
   command->add_option("--plot", options->plot_file, "File for a picture (SVG): bandwidth by size");
   command->add_flag("--mpi-only", options->trial.mpi_only)->group("");

@@ -52,15 +52,16 @@ json to_json(const ddl::Costs& costs) {
     levels.push_back({{"latency_seconds", link.latency_seconds},
                       {"message_seconds", link.message_seconds},
                       {"bytes_per_second", link.bytes_per_second},
-                      {"piece_bytes", link.piece_bytes}});
+                      {"piece_bytes", link.piece_bytes},
+                      {"by_cores", link.by_cores}});
   return {{"levels", levels}, {"reduce_seconds_per_byte", costs.reduce_seconds_per_byte}};
 }
 
 ddl::Costs from_json(const json& all) {
   ddl::Costs costs{.reduce_seconds_per_byte = all.at("reduce_seconds_per_byte")};
   for (const json& link : all.at("levels"))
-    costs.levels.push_back(
-        {link.at("latency_seconds"), link.at("message_seconds"), link.at("bytes_per_second"), link.at("piece_bytes")});
+    costs.levels.push_back({link.at("latency_seconds"), link.at("message_seconds"), link.at("bytes_per_second"),
+                            link.at("piece_bytes"), link.at("by_cores")});
   return costs;
 }
 
@@ -95,19 +96,21 @@ void write(const std::filesystem::path& file, const json& description, const ddl
 
 /// Rank 0's, or nothing.
 std::optional<ddl::Costs> share(ddl::Communicator& comm, const std::optional<ddl::Costs>& own) {
-  std::vector<double> numbers(2 + 4 * static_cast<size_t>(comm.levels().count()));
+  std::vector<double> numbers(2 + 5 * static_cast<size_t>(comm.levels().count()));
   if (own) {
     numbers = {1, own->reduce_seconds_per_byte};
     for (const auto& link : own->levels)
       numbers.insert(numbers.end(), {link.latency_seconds, link.message_seconds, link.bytes_per_second,
-                                     link.piece_bytes == ddl::kWhole ? -1 : static_cast<double>(link.piece_bytes)});
+                                     link.piece_bytes == ddl::kWhole ? -1 : static_cast<double>(link.piece_bytes),
+                                     static_cast<double>(link.by_cores)});
   }
   ddl::broadcast(comm, std::as_writable_bytes(std::span(numbers)), 0);
   if (numbers[0] == 0) return std::nullopt;
   ddl::Costs costs{.reduce_seconds_per_byte = numbers[1]};
-  for (size_t i = 2; i < numbers.size(); i += 4)
+  for (size_t i = 2; i < numbers.size(); i += 5)
     costs.levels.push_back({numbers[i], numbers[i + 1], numbers[i + 2],
-                            numbers[i + 3] < 0 ? ddl::kWhole : static_cast<int64_t>(numbers[i + 3])});
+                            numbers[i + 3] < 0 ? ddl::kWhole : static_cast<int64_t>(numbers[i + 3]),
+                            numbers[i + 4] != 0});
   return costs;
 }
 

@@ -55,6 +55,27 @@ TEST(CostModelTest, ChunksFollowEachOtherAtTheRateOfTheBusiestLevel) {
   EXPECT_NEAR(ten - one, 9 * (network + 2 * 5e-6 * 0), 0.01 * ten);
 }
 
+TEST(CostModelTest, CoresThatMoveBytesDoNotAddMeanwhile) {
+  // Two ranks of a host, 1 MB a chunk: out and in 0.5 MB twice, and half of it added.
+  Costs costs{.levels = {{.bytes_per_second = 10e9}}, .reduce_seconds_per_byte = 1e-10};
+  const Choice choice{Plan(Levels(2)), {.chunk_bytes = kMega}};
+  const auto a_further_chunk = [&] {
+    return (predict_seconds(choice, 10 * kMega / 4, Element::float32, costs) -
+            predict_seconds(choice, kMega / 4, Element::float32, costs)) /
+           9;
+  };
+  EXPECT_NEAR(a_further_chunk(), 100e-6, 1e-9) << "by cards of their own";
+  costs.levels[0].by_cores = true;
+  EXPECT_NEAR(a_further_chunk(), 100e-6 + 50e-6, 1e-9);
+}
+
+TEST(CostModelTest, ChunksAreOfASizeThatCachesHoldWhereCoresMoveThem) {
+  const Costs host{.levels = {{2e-6, 1e-6, 13e9, kWhole, true}}, .reduce_seconds_per_byte = 3e-11};
+  const auto chunk = [&](int64_t bytes) { return choose(Levels(2), bytes, host, false).options.chunk_bytes; };
+  EXPECT_EQ(chunk(1 << 20), 1 << 20) << "several in turn gain nothing: no resource is idle";
+  EXPECT_EQ(chunk(16 << 20), 1 << 20);
+}
+
 TEST(CostModelTest, NothingTakesLessThanTheAgreementBesideIt) {
   const Costs costs{.levels = {{1e-6, 0, 1e12}, {50e-6, 0, 1e12}}, .reduce_seconds_per_byte = 0};
   // In both rounds of the agreement some rank's partner is on the other host; the first round beside it takes 1 µs.
@@ -120,6 +141,8 @@ TEST(CostModelTest, CalibrationGivesAllRanksTheSamePositiveCosts) {
     for (const auto& mine : costs) {
       EXPECT_NO_THROW(mine.validate(hosts(of_rank)));
       EXPECT_EQ(mine.levels, costs.front().levels);
+      for (size_t i = 0; i < mine.levels.size(); ++i)
+        EXPECT_EQ(mine.levels[i].by_cores, i == 0 && of_rank != by_host({1, 1, 1})) << "within a host";
       EXPECT_EQ(mine.reduce_seconds_per_byte, costs.front().reduce_seconds_per_byte);
     }
   }

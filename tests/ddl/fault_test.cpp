@@ -104,13 +104,23 @@ TEST(FaultTest, ASilentRankIsNamedByEveryOtherRank) {
   }
 }
 
-TEST(FaultTest, TheMessageNamesRankPeerDeadlineAndStage) {
+TEST(FaultTest, TheMessageNamesRankPeerDeadlineLevelAndStage) {
   const auto errors = errors_of(by_host({2}),
                                 [](Communicator& comm) {
                                   if (comm.rank() == 1) reduce(comm, 1000);
                                 },
                                 {.deadline = 300ms});
-  EXPECT_EQ(errors[1], "[ddl] rank 1: no answer from rank 0 within 0.3 s (agreement, stage 1)");
+  EXPECT_EQ(errors[1], "[ddl] rank 1: no answer from rank 0 within 0.3 s (level 1 of 1, agreement, stage 1)");
+}
+
+TEST(FaultTest, OutsideTheLevelsTheMessageNamesTheLevelThatJoinsItsRanks) {
+  // In a barrier's first stage each rank waits for the one before it.
+  const auto errors = errors_of({0, 0, 1, 1},
+                                [](Communicator& comm) {
+                                  if (comm.rank() != 1) barrier(comm);
+                                },
+                                {.deadline = 300ms});
+  EXPECT_EQ(errors[2], "[ddl] rank 2: no answer from rank 1 within 0.3 s (level 2 of 2, agreement, stage 1)");
 }
 
 /// Agrees to the call and then falls silent: hands the others everything but its data.

@@ -212,14 +212,6 @@ TEST(PlanTest, LargeCountsDoNotOverflow) {
   EXPECT_EQ(finished, count);
 }
 
-TEST(PlanTest, ExplainsItsLevels) {
-  const std::string text = Plan(Levels(6, {by_host({4, 2})})).explain(12'000'000);
-  EXPECT_NE(text.find("over 6 ranks (4+2)"), std::string::npos) << text;
-  EXPECT_NE(text.find("level 2, 1 group of 2 groups: direct"), std::string::npos) << text;
-  EXPECT_NE(text.find("a group 11.4 MiB (at least 11.4 MiB)"), std::string::npos) << text;
-  EXPECT_NE(Plan(Levels(1)).explain(8).find("nothing to send"), std::string::npos);
-}
-
 TEST(PlanTest, OneAlgorithmForEachLevelIsRequired) {
   EXPECT_THROW(Plan(Levels(6, {by_host({4, 2})}), std::vector{Algorithm::ring}), BadRequest);
   EXPECT_NE(Plan(Levels(4), Algorithm::ring).hash(), Plan(Levels(4), Algorithm::direct).hash());

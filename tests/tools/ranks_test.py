@@ -158,7 +158,7 @@ class Ranks(Case):
     def test_allreduces_are_measured_in_one_launch_and_in_several(self):
         file = self.folder / "allreduce.json"
         done = run("bench", "allreduce", "--sizes", "4KiB,100KiB", "--repeats", "2", "--levels", "2+1", "--json", file,
-                   "--plot", self.folder / "allreduce.svg", ranks=3)
+                   "--plot", self.folder / "allreduce.svg", "--explain", ranks=3)
         self.assertEqual(done.returncode, 0, done.stderr)
         one = json.loads(file.read_text())
         self.assertEqual((one["world_size"], one["levels"]), (3, "2+1"))
@@ -168,10 +168,17 @@ class Ranks(Case):
             for key in ("bytes", "seconds", "algbw", "busbw", "percent_of_bound", "mpi_seconds"):
                 self.assertGreater(row[key], 0, key)
         self.assertIn("busbw", done.stdout)
-        errors = {row["bytes"]: row["model_error"] for row in one["rows"] if row["algorithm"] == "levels"}
+        by_levels = [row for row in one["rows"] if row["algorithm"] == "levels"]
+        for row in by_levels:
+            self.assertIn(row["explanation"], done.stdout)
+            self.assertRegex(row["explanation"], r"level 2, 1 group of 2 groups: .*; at least .* predicted .* waited .* % of the bound\)\n")
+            self.assertEqual(" x ".join(level["algorithm"] for level in row["by_level"]), row["plan"])
+            for level in row["by_level"]:
+                self.assertTrue(all(level[key] > 0 for key in level if key != "algorithm"), level)
+        errors = {row["bytes"]: row["model_error"] for row in by_levels}
         self.assertEqual(one["model_error"], {"median": sum(errors.values()) / 2, "worst": max(errors.values()),
                                               "worst_bytes": max(errors, key=errors.get), "sizes": 2})
-        self.assertRegex(done.stdout, r"\n# model: median error [0-9.]+ % over 2 sizes \(worst [0-9.]+ % at (4.00|100) KiB\)\n$")
+        self.assertRegex(done.stdout, r"\n# model: median error [0-9.]+ % over 2 sizes \(worst [0-9.]+ % at (4.00|100) KiB\)\n")
         self.check_plot(self.folder / "allreduce.svg", ["bound", "levels", "mpi", "ring", "leader"], points=2)
         done = run("bench", "allreduce", "--sizes", "4KiB", "--repeats", "1", "--ranks", "2", "--launches", "2", "--launcher",
                    " ".join(MPI), "--json", file, "--plot", self.folder / "several.svg")
