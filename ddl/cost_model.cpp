@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <span>
 
 #include "core/error.h"
 
@@ -14,11 +15,10 @@ namespace {
 
 constexpr std::array kAlgorithms{Algorithm::direct, Algorithm::ring, Algorithm::halving, Algorithm::leader,
                                  Algorithm::oneshot};
-constexpr std::array<int64_t, 3> kChunks{int64_t{1} << 20, int64_t{256} << 10, int64_t{4} << 20};
-/// A later choice must be better by more than what models are worth, and by more still where chunks may fall out of
-/// caches.
-constexpr double kBetter = 0.98, kMuchBetter = 0.9;
-constexpr int64_t kCachedBytes = int64_t{1} << 20;
+/// Where a network works beside the cores the smallest that does no worse: gaps between rounds, which the model knows
+/// nothing of, are then shorter. Where cores move all bytes nothing overlaps, and caches should hold a chunk.
+constexpr std::array<int64_t, 3> kChunks{int64_t{256} << 10, int64_t{1} << 20, int64_t{4} << 20};
+constexpr std::array<int64_t, 1> kChunksOfCores{int64_t{1} << 20};
 
 /// What one round asks of the links of its level and of the ranks, at most.
 struct Load {
@@ -166,6 +166,9 @@ Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep
   AllreduceOptions options;
   for (const LinkCost& link : costs.levels) options.piece_bytes.push_back(link.piece_bytes);
   Choice best{Plan(levels), options};
+  const bool by_cores =
+      std::all_of(costs.levels.begin(), costs.levels.end(), [](const LinkCost& link) { return link.by_cores; });
+  const auto chunks = by_cores ? std::span<const int64_t>(kChunksOfCores) : std::span<const int64_t>(kChunks);
   double shortest = std::numeric_limits<double>::infinity();
   size_t choices = 1;
   for (int level = 0; level < levels.count(); ++level) choices *= kAlgorithms.size();
@@ -177,15 +180,16 @@ Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep
     if (oneshot != algorithms.end() && oneshot + 1 != algorithms.end()) continue;  // the last level's
     const Plan plan(levels, algorithms);
     if (keep_order && !plan.keeps_order()) continue;
-    for (const int64_t chunk : kChunks) {
-      if (chunk != kChunks.front() && std::min(chunk, kChunks.front()) >= bytes) continue;  // one chunk again
+    for (const int64_t chunk : chunks) {
       options.chunk_bytes = chunk;
       const Choice choice{plan, options};
       const double seconds = predict_seconds(choice, count, Element::float32, costs);
-      if (seconds < (chunk > kCachedBytes ? kMuchBetter : kBetter) * shortest) {
+      // A later one must be better by more than what models are worth.
+      if (seconds < 0.98 * shortest) {
         shortest = seconds;
         best = choice;
       }
+      if (chunk >= bytes) break;
     }
   }
   return best;

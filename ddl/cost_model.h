@@ -58,8 +58,8 @@ double bound_seconds(const Levels& levels, int64_t bytes, const Costs& costs);
 double link_bound_seconds(const Levels& levels, int level, int64_t bytes, const Costs& costs);
 
 /// The choice with the shortest predicted time for a vector of `bytes` bytes of float32, among all algorithms on all
-/// levels and chunks of 256 KiB, 1 and 4 MiB, the last only where that is clearly better, since caches, which the model
-/// knows nothing of, may hold less; `keep_order`: among plans that keep the order of sums. Deterministic.
+/// levels and chunks of 256 KiB, 1 and 4 MiB, of 1 MiB where cores move all bytes; `keep_order`: among plans that keep
+/// the order of sums. Deterministic.
 Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep_order);
 
 }  // namespace spillway::ddl
