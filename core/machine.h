@@ -48,12 +48,13 @@ struct NumaNode {
   int number = 0;
   int package = -1;  ///< -1: in several
   int64_t memory_bytes = 0;
-  int cores = 0;  ///< near it; 0 for memory without cores, or beside another node with the same ones
+  int cores = 0;               ///< near it; 0 for memory without cores, or beside another node with the same ones
+  std::vector<int> cpus = {};  ///< logical ones next to it, also where another node has the same ones
 
   bool operator==(const NumaNode&) const = default;
 };
 
-/// Numbers of packages and NUMA nodes are the system's.
+/// Numbers of packages, NUMA nodes and CPUs are the system's.
 struct Machine {
   std::string hostname;
   int cores = 0;

@@ -62,6 +62,12 @@ bool leads_to_devices(hwloc_obj_t object) {
   return false;
 }
 
+std::vector<int> cpus_in(hwloc_const_cpuset_t set) {
+  std::vector<int> cpus;
+  for (int cpu = hwloc_bitmap_first(set); cpu >= 0; cpu = hwloc_bitmap_next(set, cpu)) cpus.push_back(cpu);
+  return cpus;
+}
+
 std::string bus_id_of(const decltype(hwloc_obj_attr_u::pcidev)& pci) {
   char text[32];
   std::snprintf(text, sizeof text, "%04x:%02x:%02x.%01x", pci.domain, pci.bus, pci.dev, pci.func);
@@ -141,7 +147,8 @@ class Reader {
       });
       const int cores = beside ? 0 : hwloc_get_nbobjs_inside_cpuset_by_type(topology_, node->cpuset, core_type_);
       const auto bytes = static_cast<int64_t>(node->attr->numanode.local_memory);
-      machine_.numa_nodes.push_back({static_cast<int>(node->os_index), package_of(node->cpuset), bytes, cores});
+      machine_.numa_nodes.push_back(
+          {static_cast<int>(node->os_index), package_of(node->cpuset), bytes, cores, cpus_in(node->cpuset)});
       machine_.memory_bytes += bytes;
       nodes.push_back(node);
     }

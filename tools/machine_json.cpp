@@ -57,7 +57,8 @@ json to_json(const Machine& machine) {
     numa.push_back({{"number", node.number},
                     {"package", known(node.package)},
                     {"memory_bytes", node.memory_bytes},
-                    {"cores", node.cores}});
+                    {"cores", node.cores},
+                    {"cpus", node.cpus}});
   for (const Gpu& gpu : machine.gpus) {
     json& one = gpus.emplace_back(device_json(gpu));
     one["nvlink_group"] = known(gpu.nvlink_group);
@@ -93,6 +94,7 @@ Machine machine_from_json(const json& value) {
     read(one.at("package"), node.package);
     one.at("memory_bytes").get_to(node.memory_bytes);
     one.at("cores").get_to(node.cores);
+    one.at("cpus").get_to(node.cpus);
   }
   for (const json& one : value.at("gpus")) {
     Gpu& gpu = machine.gpus.emplace_back(device_from<Gpu>(one));

@@ -6,10 +6,10 @@
 
 namespace spillway::tools {
 
-/// {hostname cores memory_bytes packages: [{number model}] numa: [{number package memory_bytes cores}] gpus: [{bus_id
-/// name package numa pcie_switch pci_bytes_per_second nvlink_group nvlink_bytes_per_second}] nics: [{bus_id name
-/// interfaces package numa pcie_switch pci_bytes_per_second bits_per_second}]}; null where something is unknown or not
-/// there.
+/// {hostname cores memory_bytes packages: [{number model}] numa: [{number package memory_bytes cores cpus}] gpus:
+/// [{bus_id name package numa pcie_switch pci_bytes_per_second nvlink_group nvlink_bytes_per_second}] nics: [{bus_id
+/// name interfaces package numa pcie_switch pci_bytes_per_second bits_per_second}]}; null where something is unknown or
+/// not there.
 nlohmann::json to_json(const Machine& machine);
 /// The other way. Throws nlohmann's exceptions when a key is missing.
 Machine machine_from_json(const nlohmann::json& json);

@@ -94,8 +94,8 @@ void add_numa_nodes(const Machine& machine, int package, Node& to) {
   }
 }
 
-Node node_of(const Machine& machine, const std::string& names) {
-  Node root{str(names, ": ", count(machine.cores, "core"), ", ", format_bytes(machine.memory_bytes))};
+Node node_of(const Machine& machine) {
+  Node root{str(count(machine.cores, "core"), ", ", format_bytes(machine.memory_bytes))};
   for (const Package& package : machine.packages) {
     Node& child = root.children.emplace_back(Node{line_of("package", std::to_string(package.number), package.model)});
     add_numa_nodes(machine, package.number, child);
@@ -136,20 +136,14 @@ Node node_of(const RankMap& map, int level, int group) {
 }  // namespace
 
 std::string draw_machines(const std::vector<Machine>& machines) {
-  std::string out;
-  std::vector<bool> drawn(machines.size());
-  for (size_t i = 0; i < machines.size(); ++i) {
-    if (drawn[i]) continue;
-    std::string names;
-    for (size_t j = i; j < machines.size(); ++j) {
-      Machine renamed = machines[j];
-      renamed.hostname = machines[i].hostname;
-      if (drawn[j] || renamed != machines[i]) continue;
-      drawn[j] = true;
-      add(names, machines[j].hostname);
-    }
-    out += draw(node_of(machines[i], names));
+  std::vector<std::pair<std::string, std::string>> trees;  // below the names of those that have it
+  for (const Machine& machine : machines) {
+    const std::string tree = draw(node_of(machine));
+    const auto found = std::find_if(trees.begin(), trees.end(), [&](const auto& one) { return one.second == tree; });
+    add(found == trees.end() ? trees.emplace_back("", tree).first : found->first, machine.hostname);
   }
+  std::string out;
+  for (const auto& [names, tree] : trees) out += str(names, ": ", tree);
   return out;
 }
 

@@ -8,7 +8,7 @@
 
 namespace spillway::tools {
 
-/// Each machine as a tree; machines that differ in nothing but their names are drawn once.
+/// Each machine as a tree below its name; machines with the same tree share one.
 std::string draw_machines(const std::vector<Machine>& machines);
 /// The levels as a tree, with the ranks of each group.
 std::string draw_ranks(const RankMap& map);

@@ -79,6 +79,9 @@ TEST(MachineTest, HasPackagesNumaNodesAndCores) {
     EXPECT_EQ(machine.numa_nodes[node].number, node);
     EXPECT_EQ(machine.numa_nodes[node].package, node / 2);
     EXPECT_EQ(machine.numa_nodes[node].cores, 4);
+    std::vector<int> cpus(8);
+    std::iota(cpus.begin(), cpus.end(), 8 * node);
+    EXPECT_EQ(machine.numa_nodes[node].cpus, cpus);
     bytes += machine.numa_nodes[node].memory_bytes;
   }
   EXPECT_EQ(machine.memory_bytes, bytes);
@@ -108,6 +111,7 @@ TEST(MachineTest, MemoryBesideMemoryHasNoCoresOfItsOwn) {
     cores += node.cores;
     without += node.cores == 0;
     EXPECT_GE(node.package, 0);
+    EXPECT_EQ(node.cpus.size(), 3u) << "as near as the other's";
   }
   EXPECT_EQ(cores, 6);
   EXPECT_EQ(without, 2);
@@ -141,7 +145,8 @@ TEST(MachineTest, KeepsItsNameInAFile) {
 TEST(MachineTest, SaysWhichDevicesAreNearWhichMemory) {
   const Machine machine = read_machine(kFourGpus);
   EXPECT_EQ(machine.packages, (std::vector<Package>{{0, "Example CPU 4"}, {1, "Example CPU 4"}}));
-  EXPECT_EQ(machine.numa_nodes, (std::vector<NumaNode>{{0, 0, int64_t{64} << 30, 4}, {1, 1, int64_t{64} << 30, 4}}));
+  EXPECT_EQ(machine.numa_nodes, (std::vector<NumaNode>{{0, 0, int64_t{64} << 30, 4, {0, 1, 2, 3}},
+                                                       {1, 1, int64_t{64} << 30, 4, {4, 5, 6, 7}}}));
   ASSERT_EQ(machine.gpus.size(), 4u) << "a server's console is no GPU";
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(machine.gpus[i].numa, i < 2 ? 0 : 1);

@@ -31,7 +31,7 @@ Machine random_machine(std::mt19937& random) {
                   .nics = {}};
   for (int i = below(3); i > 0; --i) machine.packages.push_back({10 * i, below(2) ? "a processor" : ""});
   for (int i = 1 + below(4); i > 0; --i)
-    machine.numa_nodes.push_back({100 * i, one_of(machine.packages), int64_t{below(3)} << 30, below(9)});
+    machine.numa_nodes.push_back({100 * i, one_of(machine.packages), int64_t{below(3)} << 30, below(9), {i, below(9)}});
   int bus = 0;
   const auto place = [&](auto& device) {
     device.bus_id = str("0000:", 10 + bus++, ":00.0");
@@ -102,19 +102,22 @@ TEST(TopoDrawingTest, EveryNodeAndDeviceIsDrawnOnceWhateverItIsNear) {
   }
 }
 
-TEST(TopoDrawingTest, MachinesThatDifferInNothingButTheirNamesAreDrawnOnce) {
+TEST(TopoDrawingTest, MachinesThatLookAlikeAreDrawnOnce) {
   const Machine one{.hostname = "a",
                     .cores = 2,
                     .memory_bytes = int64_t{4} << 30,
                     .packages = {},
-                    .numa_nodes = {},
+                    .numa_nodes = {{.number = 0, .package = -1, .memory_bytes = int64_t{4} << 30, .cores = 2}},
                     .gpus = {},
                     .nics = {}};
   Machine alike = one, other = one;
   alike.hostname = "c";
+  alike.numa_nodes[0].cpus = {4, 5};
   other.hostname = "b";
   other.cores = 1;
-  EXPECT_EQ(draw_machines({one, other, alike}), "a, c: 2 cores, 4.00 GiB\nb: 1 core, 4.00 GiB\n");
+  EXPECT_EQ(draw_machines({one, other, alike}),
+            "a, c: 2 cores, 4.00 GiB\n└─ NUMA node 0: 2 cores, 4.00 GiB\n"
+            "b: 1 core, 4.00 GiB\n└─ NUMA node 0: 2 cores, 4.00 GiB\n");
 }
 
 TEST(TopoDrawingTest, RanksAreDrawnBelowTheirMemoryHostsAndRacks) {
