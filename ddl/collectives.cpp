@@ -104,6 +104,18 @@ void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std
   comm.wait(requests, kAllgather);
 }
 
+void refuse_together(Communicator& comm, const std::string& refusal) {
+  const auto own = static_cast<int64_t>(refusal.size());
+  std::vector<int64_t> sizes(static_cast<size_t>(comm.size()));
+  allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(sizes)));
+  const auto first = std::find_if(sizes.begin(), sizes.end(), [](int64_t size) { return size > 0; });
+  if (first == sizes.end()) return;
+  std::string text = refusal;
+  text.resize(static_cast<size_t>(*first));
+  broadcast(comm, std::as_writable_bytes(std::span(text)), static_cast<int>(first - sizes.begin()));
+  throw BadRequest(text);
+}
+
 PendingAllgather::PendingAllgather(Communicator& comm, std::span<const std::byte> own, std::span<std::byte> all)
     : comm_(comm) {
   require_room(comm, own, all);

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ddl/communicator.h"
@@ -26,6 +27,10 @@ void barrier(Communicator& comm);
 /// Every rank's `own` bytes, in rank order: `all` holds size() times as many. Meant for small blobs (each rank sends
 /// its own to each other directly). Blocking. Throws BadRequest when `all` has the wrong size, CommError.
 void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std::byte> all);
+
+/// Throws BadRequest on every rank when some have a `refusal`, which is not empty then: the first one's. So that none
+/// goes on alone where another cannot. Collective. Throws CommError.
+void refuse_together(Communicator& comm, const std::string& refusal);
 
 /// The same while its caller does something else: no agreement is sought, and other collectives may run on the
 /// communicator meanwhile, from the same thread. Those under way together are begun in the same order on every rank.

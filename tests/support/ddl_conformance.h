@@ -20,6 +20,7 @@
 #include "ddl/background_allreduce.h"
 #include "ddl/collectives.h"
 #include "ddl/home_reduce.h"
+#include "tests/support/refusal.h"
 
 namespace spillway::ddl::testing {
 
@@ -338,6 +339,20 @@ TYPED_TEST_P(CommunicatorConformance, AllgatherKeepsRankOrder) {
   });
 }
 
+TYPED_TEST_P(CommunicatorConformance, WhatSomeRanksRefuseAllRefuseAndGoOn) {
+  this->on_every_shape([](Communicator& comm) {
+    EXPECT_NO_THROW(refuse_together(comm, ""));
+    const int last = comm.size() - 1;
+    for (const int first : {0, last}) {
+      const std::string own =
+          str("rank ", comm.rank(), " cannot, ", std::string(static_cast<size_t>(comm.rank()), '!'));
+      const std::string expected = str("rank ", first, " cannot, ", std::string(static_cast<size_t>(first), '!'));
+      EXPECT_EQ(spillway::testing::refusal([&] { refuse_together(comm, comm.rank() >= first ? own : ""); }), expected);
+    }
+    EXPECT_NO_THROW(refuse_together(comm, "")) << "nobody is dead";
+  });
+}
+
 TYPED_TEST_P(CommunicatorConformance, PendingAllgathersKeepTheirOrderWhileOthersRun) {
   this->on_every_shape([](Communicator& comm) {
     const auto blob_of = [](int rank, int64_t round) { return std::vector<int64_t>(3, 100 * round + rank); };
@@ -465,7 +480,8 @@ REGISTER_TYPED_TEST_SUITE_P(CommunicatorConformance, SumsAnyCountOnAnyShape, Eve
                             ChunksDoNotChangeTheBits, AverageDividesOnceAtTheEnd,
                             BorrowedScratchThatIsTooSmallIsRefused, BroadcastReachesTheMembersAndNobodyElse,
                             BroadcastOfManyPiecesAndOfNothing, BroadcastRefusesABadListOfMembers,
-                            AllgatherKeepsRankOrder, PendingAllgathersKeepTheirOrderWhileOthersRun,
+                            AllgatherKeepsRankOrder, WhatSomeRanksRefuseAllRefuseAndGoOn,
+                            PendingAllgathersKeepTheirOrderWhileOthersRun,
                             PartsAreReducedAtTheirHomesAndHandedOutFromThere,
                             AllreducesGoOnInTheBackgroundWhileOtherCollectivesRun, DuplicatesDoNotHearEachOther,
                             LocalRanksCountTheRanksOfAHost);
