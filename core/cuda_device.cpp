@@ -186,7 +186,7 @@ bool CudaDevice::release_raw(void* data) noexcept {
 MemoryRange CudaDevice::reserve_host_memory(int64_t capacity_bytes) {
   const int64_t capacity = std::min(capacity_bytes, discover_host().memory_bytes / 2);
   MemoryRange range = reserve_memory(capacity);
-  std::vector<int> nodes = numa_nodes_near_pci(driver_->pci_bus_id());
+  std::vector<int> nodes = numa_nodes_near_pci(pci_bus_id());
   if (nodes.empty()) nodes = numa_nodes_near(cpus_of_this_thread());
   prefer_numa_nodes(range.data(), range.bytes(), nodes);
   driver_->set_host_range(range.data(), range.bytes());

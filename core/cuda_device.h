@@ -3,6 +3,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 
 #include "core/cuda_driver.h"
@@ -28,6 +29,9 @@ class CudaDevice final : public Device, private BlockSource, private TensorMemor
   /// With a driver of the caller's, for tests.
   using MakeDriver = std::function<CudaDriver*(TensorMemory*)>;
   CudaDevice(int index, const MakeDriver& make_driver);
+
+  /// Where the card is: `0000:3B:00.0`. Empty when that is not known.
+  std::string pci_bus_id() const { return driver_->pci_bus_id(); }
 
   Block* find_block(const c10::DataPtr& data) const override;
   c10::DataPtr wrap_block(Block* block) override;

@@ -19,7 +19,44 @@ constexpr int kTournaments = 3;
 constexpr int kMessages = 15;
 /// What Linux has at most. Who is near any other is taken for near no certain one.
 constexpr size_t kMostNodes = 1024;
-using NodeSet = std::bitset<kMostNodes>;
+
+/// A Nearness as it is sent.
+struct Record {
+  std::array<char, 32> link, pcie_switch;
+  std::bitset<kMostNodes> numa_nodes;
+};
+
+Record packed(const Nearness& near) {
+  Record record{};
+  near.link.copy(record.link.data(), record.link.size() - 1);
+  near.pcie_switch.copy(record.pcie_switch.data(), record.pcie_switch.size() - 1);
+  const bool known = std::all_of(near.numa_nodes.begin(), near.numa_nodes.end(),
+                                 [](int node) { return node >= 0 && static_cast<size_t>(node) < kMostNodes; });
+  for (size_t i = 0; known && i < near.numa_nodes.size(); ++i)
+    record.numa_nodes.set(static_cast<size_t>(near.numa_nodes[i]));
+  return record;
+}
+
+Nearness unpacked(const Record& record) {
+  Nearness near{.link = record.link.data(), .pcie_switch = record.pcie_switch.data(), .numa_nodes = {}};
+  for (size_t node = 0; node < kMostNodes; ++node)
+    if (record.numa_nodes.test(node)) near.numa_nodes.push_back(static_cast<int>(node));
+  return near;
+}
+
+bool on_one_link(const Nearness& one, const Nearness& other) {
+  return !one.link.empty() && one.link == other.link;
+}
+
+bool below_one_switch(const Nearness& one, const Nearness& other) {
+  return !one.pcie_switch.empty() && one.pcie_switch == other.pcie_switch;
+}
+
+bool near_one_node(const Nearness& one, const Nearness& other) {
+  const auto& nodes = other.numa_nodes;
+  return one.numa_nodes.empty() || nodes.empty() ||
+         std::find_first_of(nodes.begin(), nodes.end(), one.numa_nodes.begin(), one.numa_nodes.end()) != nodes.end();
+}
 
 void validate(const Matrix& seconds) {
   for (size_t a = 0; a < seconds.size(); ++a) {
@@ -102,22 +139,22 @@ double ping(Communicator& comm, int peer, bool begins) {
 
 }  // namespace
 
-std::vector<int> numa_labels(const std::vector<int>& hosts, const std::vector<std::vector<int>>& nodes) {
-  if (hosts.size() != nodes.size())
-    throw BadRequest(str("[ddl] NUMA nodes of ", nodes.size(), " ranks; there are ", hosts.size()));
+std::vector<std::vector<int>> labels_inside_hosts(const std::vector<int>& hosts, const std::vector<Nearness>& near) {
+  if (hosts.size() != near.size())
+    throw BadRequest(str("[ddl] what ", near.size(), " ranks are near; there are ", hosts.size()));
   std::vector<int> labels(hosts.size());
   std::iota(labels.begin(), labels.end(), 0);
-  const auto share = [&](size_t a, size_t b) {
-    return nodes[a].empty() || nodes[b].empty() || std::any_of(nodes[a].begin(), nodes[a].end(), [&](int node) {
-             return std::find(nodes[b].begin(), nodes[b].end(), node) != nodes[b].end();
-           });
-  };
-  for (size_t a = 0; a < hosts.size(); ++a)
-    for (size_t b = 0; b < a; ++b) {
-      const int one = labels[a], other = labels[b];
-      if (one != other && hosts[a] == hosts[b] && share(a, b)) std::replace(labels.begin(), labels.end(), one, other);
-    }
-  return labels;
+  std::vector<std::vector<int>> levels;
+  for (const auto are_near : {on_one_link, below_one_switch, near_one_node}) {
+    for (size_t a = 0; a < hosts.size(); ++a)
+      for (size_t b = 0; b < a; ++b) {
+        const int one = labels[a], other = labels[b];
+        if (one != other && hosts[a] == hosts[b] && are_near(near[a], near[b]))
+          std::replace(labels.begin(), labels.end(), one, other);
+      }
+    levels.push_back(labels);
+  }
+  return levels;
 }
 
 std::vector<std::vector<int>> host_groups(const Matrix& seconds) {
@@ -157,20 +194,14 @@ Matrix measure_host_latencies(Communicator& comm) {
   return result;
 }
 
-std::vector<std::vector<int>> discover_levels(Communicator& comm, const std::vector<int>& numa_nodes) {
-  NodeSet own;
-  const bool known = std::all_of(numa_nodes.begin(), numa_nodes.end(),
-                                 [](int node) { return node >= 0 && static_cast<size_t>(node) < kMostNodes; });
-  for (size_t i = 0; known && i < numa_nodes.size(); ++i) own.set(static_cast<size_t>(numa_nodes[i]));
-  std::vector<NodeSet> all(static_cast<size_t>(comm.size()));
+std::vector<std::vector<int>> discover_levels(Communicator& comm, const Nearness& near) {
+  const Record own = packed(near);
+  std::vector<Record> all(static_cast<size_t>(comm.size()));
   allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
-  std::vector<std::vector<int>> nodes;
-  for (const NodeSet& set : all) {
-    auto& numbers = nodes.emplace_back();
-    for (size_t node = 0; node < kMostNodes; ++node)
-      if (set.test(node)) numbers.push_back(static_cast<int>(node));
-  }
-  std::vector<std::vector<int>> labels{numa_labels(comm.hosts(), nodes), comm.hosts()};
+  std::vector<Nearness> of_ranks;
+  for (const Record& record : all) of_ranks.push_back(unpacked(record));
+  auto labels = labels_inside_hosts(comm.hosts(), of_ranks);
+  labels.push_back(comm.hosts());
   if (first_ranks(comm.hosts()).size() < 3) return labels;  // two hosts are as near as they are
   for (const auto& groups : host_groups(measure_host_latencies(comm))) {
     auto& level = labels.emplace_back();

@@ -1,8 +1,9 @@
-/// Where levels come from when nobody declares them: the memory that ranks are near, the hosts they share, and how long
-/// messages between hosts take.
+/// Where levels come from when nobody declares them: what ranks are near inside their hosts, the hosts they share, and
+/// how long messages between hosts take.
 #pragma once
 #include <vector>
 
+#include "core/nearness.h"
 #include "ddl/communicator.h"
 
 namespace spillway::ddl {
@@ -10,10 +11,11 @@ namespace spillway::ddl {
 /// Latencies a factor of this apart, with none in between, part near hosts from far ones.
 inline constexpr double kLatencyGap = 2;
 
-/// Ranks of one host that are near the same NUMA nodes, as labels for Levels. `nodes[r]` are the numbers of those that
-/// rank r is near (see numa_nodes_near and numa_nodes_near_pci in core/topology.h); none: all alike, or unknown. Ranks
-/// that have a node in common are together, also by way of others; a rank near no certain one joins all of its host.
-std::vector<int> numa_labels(const std::vector<int>& hosts, const std::vector<std::vector<int>>& nodes);
+/// Levels inside hosts, as labels for Levels, the nearest first: ranks whose cards NVLink joins, or who share a card;
+/// ranks with cards below one PCIe switch; ranks near the same NUMA nodes. `near[r]` is what rank r is near (see
+/// nearness_of). Ranks that have such a thing in common are together, also by way of others, and no level parts what
+/// the one below joined; a rank near no certain NUMA node joins all of its host.
+std::vector<std::vector<int>> labels_inside_hosts(const std::vector<int>& hosts, const std::vector<Nearness>& near);
 
 /// Groups of hosts that are near each other, as labels of hosts, the smallest groups first, none where no host is
 /// nearer to some than to others. `seconds[a][b]` is the latency between hosts a and b. Hosts are joined along the
@@ -28,10 +30,10 @@ std::vector<std::vector<int>> host_groups(const std::vector<std::vector<double>>
 /// hosts·(hosts − 1)/2 times some 100 messages, half as many pairs as hosts at a time. Throws CommError.
 std::vector<std::vector<double>> measure_host_latencies(Communicator& comm);
 
-/// Labels for CommOptions::levels: ranks near the same memory, ranks of a host, hosts near each other. `numa_nodes` are
-/// those that this rank is near. Gathers, and with three hosts or more measures; all ranks get the same. Groups of
-/// hosts depend on what was measured: declare them where runs must repeat each other's sums to the bit. Throws
-/// CommError.
-std::vector<std::vector<int>> discover_levels(Communicator& comm, const std::vector<int>& numa_nodes);
+/// Labels for CommOptions::levels: those inside hosts, ranks of a host, hosts near each other. `near` is what this rank
+/// is near; of its texts 31 characters count. Gathers, and with three hosts or more measures; all ranks get the same.
+/// Groups of hosts depend on what was measured: declare them where runs must repeat each other's sums to the bit.
+/// Throws CommError.
+std::vector<std::vector<int>> discover_levels(Communicator& comm, const Nearness& near);
 
 }  // namespace spillway::ddl

@@ -158,7 +158,7 @@ std::vector<json> measure_size(ddl::MpiRuntime& mpi, Communicator& comm, const C
 json run_trial(ddl::MpiRuntime& mpi, const TrialOptions& options) {
   ddl::CommOptions comm_options;
   comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
-  const auto comm = with_levels(mpi, mpi.world(comm_options), comm_options, options.levels);
+  const auto comm = with_levels(mpi, mpi.world(comm_options), comm_options, options.levels, /*gpu_bus_id=*/"");
   const Costs costs = ddl::calibrate(*comm);
   json rows = json::array();
   for (const int64_t bytes : options.sizes)

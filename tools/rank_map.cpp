@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/nearness.h"
 #include "core/topology.h"
 #include "ddl/collectives.h"
 #include "tools/machine_json.h"
@@ -72,11 +73,11 @@ void tell_apart(std::vector<Machine>& machines) {
 
 }  // namespace
 
-RankMap gather_rank_map(ddl::Communicator& comm) {
+RankMap gather_rank_map(ddl::Communicator& comm, const Machine& machine) {
   RankMap map{.levels = comm.levels(), .machines = {}, .hosts = comm.hosts(), .cpus = {}, .numa_nodes = {}};
   const auto cpus = cpus_of_this_thread();
-  json own = {{"cpus", cpus}, {"numa_nodes", numa_nodes_near(cpus)}};
-  if (comm.local_rank() == 0) own["machine"] = to_json(discover_machine());
+  json own = {{"cpus", cpus}, {"numa_nodes", nearness_of(machine, cpus, "").numa_nodes}};
+  if (comm.local_rank() == 0) own["machine"] = to_json(machine);
   for (const std::string& text : gather(comm, own.dump())) {
     if (text.empty()) continue;
     const json of_rank = json::parse(text);

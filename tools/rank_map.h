@@ -19,8 +19,9 @@ struct RankMap {
   }
 };
 
-/// What rank 0 learns of all ranks; the others get only what they know themselves. Collective. Throws CommError.
-RankMap gather_rank_map(ddl::Communicator& comm);
+/// What rank 0 learns of all ranks; the others get only what they know themselves. `machine` is what the caller takes
+/// its host for, and its CPUs are looked up in. Collective. Throws CommError.
+RankMap gather_rank_map(ddl::Communicator& comm, const Machine& machine);
 
 /// What ranks of one group are to people: `host a`, `NUMA node 1`, `part of host a`, `2 hosts`, `rank 3`.
 std::string name_of_group(const RankMap& map, const std::vector<int>& ranks);

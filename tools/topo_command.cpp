@@ -39,7 +39,8 @@ int draw_alone(const Options& options) {
   if (!options.xml.empty() && options.levels != "hosts")
     throw BadRequest("--levels are the ranks'; not with --xml, where nobody runs");
   check_levels_alone(options.levels);
-  const std::vector<Machine> machines{options.xml.empty() ? discover_machine() : read_machine(options.xml)};
+  const std::vector<Machine> machines{options.xml.empty() ? machine_for_levels(options.levels)
+                                                          : read_machine(options.xml)};
   std::fputs(draw_machines(machines).c_str(), stdout);
   conclude(
       options, machines,
@@ -83,8 +84,8 @@ int draw_launch(const Options& options) {
   if (options.measure && world->size() == 1)
     throw BadRequest("--measure: links are between ranks, and there is 1; allowed: 2 and more");
   take_share_of_cores(*world);
-  const auto comm = with_levels(mpi, std::move(world), comm_options, options.levels);
-  const RankMap map = gather_rank_map(*comm);
+  const auto comm = with_levels(mpi, std::move(world), comm_options, options.levels, /*gpu_bus_id=*/"");
+  const RankMap map = gather_rank_map(*comm, machine_for_levels(options.levels));
   ddl::Costs costs;
   std::vector<std::vector<double>> latencies;
   if (options.measure) {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/cuda_device.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/topology.h"
@@ -59,6 +60,12 @@ void take_share_of_host(const ddl::Communicator& comm) {
   at::set_num_threads(static_cast<int>(cpus.size()));
 }
 
+/// Empty: it is no card.
+std::string bus_id_of(const Device& device) {
+  const c10::Device torch_device = device.torch_device();
+  return torch_device.is_cuda() ? CudaDevice::open(torch_device.index()).pci_bus_id() : "";
+}
+
 /// `adam`, `adam@0.01`, `unlimited`: the run to set beside, as a change to the main run's options.
 TrainOptions compared_options(TrainOptions options, const std::string& what) {
   options.checkpoint.clear();
@@ -102,30 +109,32 @@ void write_json(const std::string& file, const TrainResult& result, const std::v
 
 int train_command(Options& options) {
   std::optional<ddl::MpiRuntime> mpi;
-  ddl::Comm comm;
-  LinkCosts links;
+  std::shared_ptr<ddl::Communicator> world;
+  ddl::CommOptions comm_options;
+  comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
   if (ddl::launched_by_mpi()) {
     mpi.emplace();
-    ddl::CommOptions comm_options;
-    comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
-    auto world = mpi->world(comm_options);
+    world = mpi->world(comm_options);
     take_share_of_host(*world);
-    world = with_levels(*mpi, std::move(world), comm_options, options.levels);
-    if (world->size() > 1) {
-      links = link_costs(*world, link_cache_folder(), options.calibrate);
-      comm = ddl::make_comm(std::move(world), links.costs);
-    }
+  } else {
+    check_levels_alone(options.levels);
   }
-  if (!mpi) check_levels_alone(options.levels);
-  const bool speaks = !comm || comm->communicator->rank() == 0;
-  const int world_size = comm ? comm->communicator->size() : 1;
+  const bool speaks = !world || world->rank() == 0;
+  const int world_size = world ? world->size() : 1;
   TrainOptions train_options = options.flags.resolve(world_size);
-  if (comm && train_options.device == "cuda") train_options.device = str("cuda:", comm->communicator->local_rank());
+  if (world_size > 1 && train_options.device == "cuda") train_options.device = str("cuda:", world->local_rank());
   std::vector<TrainOptions> compared;
   for (const std::string& what : options.compare) compared.push_back(compared_options(train_options, what));
 
   use_deterministic_algorithms(train_options);
   Device& device = open_device(train_options.device);
+  ddl::Comm comm;
+  LinkCosts links;
+  if (world) world = with_levels(*mpi, std::move(world), comm_options, options.levels, bus_id_of(device));
+  if (world_size > 1) {
+    links = link_costs(*world, link_cache_folder(), options.calibrate);
+    comm = ddl::make_comm(std::move(world), links.costs);
+  }
   RunContext context = make_context(train_options, comm);
   end_after_this_step();
   report_file_size_limits();

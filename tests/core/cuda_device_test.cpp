@@ -150,6 +150,13 @@ TEST(CudaDeviceTest, ManagedMemoryGoesWithItsLastTensorOnceNoMoreIsWanted) {
   EXPECT_EQ(card.driver.managed_ranges, 2);
 }
 
+TEST(CudaDeviceTest, SaysWhereTheCardIs) {
+  Card card(10);
+  EXPECT_EQ(card.device.pci_bus_id(), "");
+  card.driver.bus_id = "0000:3B:00.0";
+  EXPECT_EQ(card.device.pci_bus_id(), "0000:3B:00.0");
+}
+
 TEST(CudaDeviceTest, ACardThatCannotPageSaysSo) {
   Card card(9);
   EXPECT_THROW(card.device.use_managed_memory(true), DeviceError);

@@ -37,7 +37,7 @@ class FakeCudaDriver final : public CudaDriver {
   }
   void bring(void*, int64_t bytes) noexcept override { brought_bytes += bytes; }
   void require_compute_stream() const override {}
-  std::string pci_bus_id() const override { return {}; }
+  std::string pci_bus_id() const override { return bus_id; }
   void set_host_range(char*, int64_t bytes) override { host_bytes = bytes; }
   std::unique_ptr<Timeline> make_timeline(const std::string& lane) override {
     return std::make_unique<WorkerTimeline>(lane);
@@ -46,6 +46,7 @@ class FakeCudaDriver final : public CudaDriver {
   int64_t bytes_outside() override { return outside_bytes; }
   c10::Allocator* allocator() override { return nullptr; }
 
+  std::string bus_id;  ///< empty: unknown
   int64_t free_bytes;
   int64_t outside_bytes = 0;
   int64_t host_bytes = 0;

@@ -49,6 +49,9 @@ TEST(PlanTest, ChecksLevelsAgainstTheRanks) {
   EXPECT_EQ(plan_of("a:4,b:2", {}, "4+2").levels.shape(), "4+2");
   expect_refusal([] { plan_of("a:3,b:3", {}, "4x2"); }, {"--levels", "8 ranks", "6 are"});
   expect_refusal([] { plan_of("a:3,b:3", {}, "4*2"); }, {"--levels", "'4*2'", "4x2"});
+  for (const std::string looked_up : {"hosts", "discover", "dgx.xml"})
+    expect_refusal([&] { plan_of("a:3,b:3", {}, looked_up); },
+                   {str("--levels is '", looked_up, "'"), "4x2", str("--levels ", looked_up, " among the arguments")});
 }
 
 TEST(PlanTest, SaysWhenLevelsCutAcrossHosts) {
@@ -205,6 +208,8 @@ TEST(LevelsArgumentTest, GoesToSpillwaysCommandsThatReadIt) {
   EXPECT_EQ(with_levels({"spillway", "bench", "allreduce"}, "4x2"),
             (Words{"spillway", "bench", "allreduce", "--levels", "4x2"}));
   EXPECT_EQ(with_levels({"anything"}, ""), (Words{"anything"}));
+  const Words own{"spillway", "topo", "--levels", "discover"};
+  EXPECT_EQ(with_levels(own, ""), own);
   for (const Words& other : {Words{"python3", "train"},
                              {"spillway"},
                              {"spillway", "phantom"},

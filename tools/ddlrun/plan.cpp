@@ -11,6 +11,9 @@ namespace {
 ddl::Levels levels_of(const std::string& text, const std::vector<int>& host_of_rank) {
   const int ranks = static_cast<int>(host_of_rank.size());
   if (text.empty()) return ddl::Levels(ranks, {host_of_rank});
+  if (text == "hosts" || text == "discover" || text.ends_with(".xml"))
+    throw BadRequest(str("--levels is '", text, "', which ranks look up; allowed: declared, as in 4x2, or --levels ",
+                         text, " among the arguments of spillway"));
   try {
     return ddl::Levels::parse(text, ranks);
   } catch (const BadRequest& error) {
