@@ -45,10 +45,12 @@ HostTopology discover_host() {
   host.memory_bytes = static_cast<int64_t>(hwloc_get_root_obj(topology.get())->total_memory);
   if (host.memory_bytes == 0)  // hwloc reads it from /sys, which a container may not have
     host.memory_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
-  host.cores = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_CORE);
+  // Some machines, virtual ones above all, do not say which CPUs share a core.
+  const auto core = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+  host.cores = hwloc_get_nbobjs_by_type(topology.get(), core);
   std::vector<int> siblings;
   for (int c = 0; c < host.cores; ++c) {
-    hwloc_cpuset_t set = hwloc_get_obj_by_type(topology.get(), HWLOC_OBJ_CORE, static_cast<unsigned>(c))->cpuset;
+    hwloc_cpuset_t set = hwloc_get_obj_by_type(topology.get(), core, static_cast<unsigned>(c))->cpuset;
     int cpu = hwloc_bitmap_first(set);
     host.cpus.push_back(cpu);
     while ((cpu = hwloc_bitmap_next(set, cpu)) >= 0) siblings.push_back(cpu);

@@ -77,6 +77,13 @@ TEST(TopologyTest, PrefersTheMemoryNextToTheCpusOnlyWhereThereIsOther) {
   EXPECT_TRUE(numa_nodes_near({0}).empty());
 }
 
+TEST(TopologyTest, EveryCpuIsACoreWhereTheSystemNamesNone) {
+  PretendedHost pretended("node:2 pu:3");
+  const HostTopology host = discover_host();
+  EXPECT_EQ(host.cores, 6);
+  EXPECT_EQ(host.cpus, (std::vector<int>{0, 1, 2, 3, 4, 5}));
+}
+
 /// Two nodes; one card at the second one, another that hangs on the whole machine.
 constexpr const char* kCards = R"(<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE topology SYSTEM "hwloc2.dtd">
