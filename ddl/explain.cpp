@@ -33,12 +33,12 @@ std::string time(double seconds) {
   return text;
 }
 
-/// `; at least 3 ms, predicted 4 ms, waited 5 ms`: what is known of it.
-std::string times(const std::optional<double>& least, const std::optional<double>& predicted, const char* verb,
-                  const std::optional<double>& achieved) {
+/// `; at least 3 ms, predicted 4 ms, waited 5 ms`: what is known of it, behind `mark`.
+std::string times(const char* mark, const std::optional<double>& least, const std::optional<double>& predicted,
+                  const char* verb, const std::optional<double>& achieved) {
   std::string text;
   const auto add = [&](const char* word, const std::optional<double>& seconds) {
-    if (seconds) text += str(text.empty() ? "; " : ", ", word, " ", time(*seconds));
+    if (seconds) text += str(text.empty() ? mark : ", ", word, " ", time(*seconds));
   };
   add("at least", least);
   add("predicted", predicted);
@@ -103,12 +103,12 @@ std::string describe(const Explanation& all) {
     if (number > 1)
       text += str(", a group ", format_bytes(level.traffic.sent_by_group), " (at least ",
                   format_bytes(level.least_bytes), ")");
-    text += times(level.bound_seconds, level.predicted_seconds, "waited", level.waited_seconds);
+    text += times("; ", level.bound_seconds, level.predicted_seconds, "waited", level.waited_seconds);
     text += percent_of(level.bound_seconds, all.seconds) + "\n";
   }
-  if (const auto adding = times({}, all.predicted_adding_seconds, "took", all.adding_seconds); !adding.empty())
+  if (const auto adding = times(": ", {}, all.predicted_adding_seconds, "took", all.adding_seconds); !adding.empty())
     text += "  adding" + adding + "\n";
-  if (const auto whole = times(all.bound_seconds, all.predicted_seconds, "took", all.seconds); !whole.empty())
+  if (const auto whole = times(": ", all.bound_seconds, all.predicted_seconds, "took", all.seconds); !whole.empty())
     text += "  in all" + whole + percent_of(all.bound_seconds, all.seconds) + "\n";
   return text;
 }

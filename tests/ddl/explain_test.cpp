@@ -50,7 +50,7 @@ TEST(ExplainTest, PredictsEachLevelAndTheWhole) {
   EXPECT_LE(*all.levels[1].predicted_seconds, *all.predicted_seconds);
   EXPECT_LT(*all.levels[0].predicted_seconds, *all.levels[1].predicted_seconds);
   EXPECT_GT(*all.predicted_adding_seconds, 0);
-  EXPECT_NE(describe(all).find("in all; at least 480.00 ms, predicted "), std::string::npos) << describe(all);
+  EXPECT_NE(describe(all).find("in all: at least 480.00 ms, predicted "), std::string::npos) << describe(all);
 }
 
 TEST(ExplainTest, ReportsWhatWasWaitedForAndTheShareOfTheBound) {
