@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/error.h"
 #include "ddl/agreement.h"
@@ -151,29 +152,38 @@ void require_scratch(std::span<std::byte> scratch, int64_t needed) {
 
 }  // namespace
 
-HomeReduction::HomeReduction(Communicator& comm, int64_t count, Element element, std::span<const HomePart> parts,
+HomeReduction::HomeReduction(Communicator& comm, int64_t count, Element element, std::vector<HomePart> parts,
                              std::vector<int64_t> piece_bytes)
     : comm_(comm),
       count_(count),
       element_(element),
+      parts_((validate(comm, count, parts), std::move(parts))),
+      signature_(hash_in(kHashSeed, comm.levels().hash())),
       executor_(comm, {.chunk_bytes = chunk_bytes(comm.levels()), .piece_bytes = std::move(piece_bytes)}) {
-  validate(comm, count, parts);
-  signature_ = hash_in(kHashSeed, comm.levels().hash());
-  for (const HomePart& part : parts)
+  for (const HomePart& part : parts_)
     for (const int64_t number : {part.range.begin, part.range.end, int64_t{part.home}})
       signature_ = hash_in(signature_, static_cast<uint64_t>(number));
-  const int64_t step = executor_.chunk_elements(count, element);
-  for (int64_t begin = 0; begin < count; begin += step) {
-    const auto inside = parts_within(parts, {begin, std::min(begin + step, count)});
-    reduce_.push_back(reduce_program(comm.levels(), comm.rank(), inside, element));
-    gather_.push_back(gather_program(comm.levels(), comm.rank(), inside));
-  }
 }
 
-Executor::Programs HomeReduction::programs(const std::vector<Program>& of_chunks) const {
-  return [&of_chunks, step = executor_.chunk_elements(count_, element_)](Range elements) -> const Program& {
+Executor::Programs HomeReduction::programs(std::vector<Program>& of_chunks, const Compile& compile) const {
+  const int64_t step = executor_.chunk_elements(count_, element_);
+  for (int64_t begin = static_cast<int64_t>(of_chunks.size()) * step; begin < count_; begin += step)
+    of_chunks.push_back(compile(parts_within(parts_, {begin, std::min(begin + step, count_)})));
+  return [&of_chunks, step](Range elements) -> const Program& {
     return of_chunks[static_cast<size_t>(elements.begin / step)];
   };
+}
+
+Executor::Programs HomeReduction::reducing() {
+  return programs(reduce_, [this](const std::vector<HomePart>& parts) {
+    return reduce_program(comm_.levels(), comm_.rank(), parts, element_);
+  });
+}
+
+Executor::Programs HomeReduction::gathering() {
+  return programs(gather_, [this](const std::vector<HomePart>& parts) {
+    return gather_program(comm_.levels(), comm_.rank(), parts);
+  });
 }
 
 Call HomeReduction::call(Operation operation, uint64_t more) const {
@@ -181,21 +191,21 @@ Call HomeReduction::call(Operation operation, uint64_t more) const {
   return call.with_detail({name_of(element_)});
 }
 
-int64_t HomeReduction::reduce_scratch_bytes() const {
-  return executor_.scratch_bytes(count_, element_, /*apart=*/true, programs(reduce_));
+int64_t HomeReduction::reduce_scratch_bytes() {
+  return executor_.scratch_bytes(count_, element_, /*apart=*/true, reducing());
 }
 
 void HomeReduction::reduce(std::span<std::byte> data, Reduction reduction, std::span<std::byte> scratch) {
   require_count(data, count_, element_);
   require_scratch(scratch, reduce_scratch_bytes());
   Agreement agreement(comm_, call(Operation::reduce, static_cast<uint64_t>(reduction)));
-  executor_.run(in_place(data, element_), reduction, scratch.data(), /*apart=*/true, programs(reduce_), agreement);
+  executor_.run(in_place(data, element_), reduction, scratch.data(), /*apart=*/true, reducing(), agreement);
 }
 
 void HomeReduction::gather(std::span<std::byte> data) {
   require_count(data, count_, element_);
   Agreement agreement(comm_, call(Operation::gather, 0));
-  executor_.run(in_place(data, element_), Reduction::sum, nullptr, /*apart=*/false, programs(gather_), agreement);
+  executor_.run(in_place(data, element_), Reduction::sum, nullptr, /*apart=*/false, gathering(), agreement);
 }
 
 std::vector<HomePart> flat_parts(int64_t count, int size, Element element) {

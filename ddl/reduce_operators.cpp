@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
 
+#include <utility>
 #include <vector>
 
 #include "ddl/home_reduce.h"
@@ -12,17 +13,17 @@
 namespace spillway::ddl {
 namespace {
 
-HomeReduction reduction_over(const at::Tensor& vector, const Comm& comm, std::span<const HomePart> parts,
+HomeReduction reduction_over(const at::Tensor& vector, const Comm& comm, std::vector<HomePart> parts,
                              const char* operation) {
   check_dense(vector, operation);
   const auto bytes = static_cast<int64_t>(vector.nbytes());
-  return {*comm->communicator, vector.numel(), element_of(vector, operation), parts,
+  return {*comm->communicator, vector.numel(), element_of(vector, operation), std::move(parts),
           comm->allreduce.choice(bytes).options.piece_bytes};
 }
 
-void reduce_parts(const at::Tensor& vector, const Comm& comm, std::span<const HomePart> parts, int64_t reduction,
+void reduce_parts(const at::Tensor& vector, const Comm& comm, std::vector<HomePart> parts, int64_t reduction,
                   const char* operation) {
-  HomeReduction at_homes = reduction_over(vector, comm, parts, operation);
+  HomeReduction at_homes = reduction_over(vector, comm, std::move(parts), operation);
   const auto scratch = staging_bytes(at_homes.reduce_scratch_bytes());
   at_homes.reduce(bytes_of(vector), reduction_of(reduction, operation), bytes_of(scratch));
   vector.unsafeGetTensorImpl()->bump_version();
@@ -34,7 +35,7 @@ void reduce_kernel(const at::Tensor& vector, const Comm& comm, at::IntArrayRef e
   std::vector<HomePart> parts;
   for (size_t i = 0; i < ends.size(); ++i)
     parts.push_back({{i == 0 ? 0 : ends[i - 1], ends[i]}, static_cast<int>(homes[i])});
-  reduce_parts(vector, comm, parts, reduction, "reduce_");
+  reduce_parts(vector, comm, std::move(parts), reduction, "reduce_");
 }
 
 void reduce_scatter_kernel(const at::Tensor& vector, const Comm& comm, int64_t reduction) {
@@ -42,8 +43,8 @@ void reduce_scatter_kernel(const at::Tensor& vector, const Comm& comm, int64_t r
 }
 
 void all_gather_kernel(const at::Tensor& vector, const Comm& comm) {
-  const auto parts = equal_parts(vector.numel(), comm->communicator->size());
-  reduction_over(vector, comm, parts, "all_gather_").gather(bytes_of(vector));
+  auto parts = equal_parts(vector.numel(), comm->communicator->size());
+  reduction_over(vector, comm, std::move(parts), "all_gather_").gather(bytes_of(vector));
   vector.unsafeGetTensorImpl()->bump_version();
 }
 
