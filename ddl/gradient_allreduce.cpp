@@ -68,6 +68,10 @@ std::vector<GradientBucket> cut(const std::vector<at::Tensor>& parameters, std::
   return cut_into_buckets(shapes, order, bucket_bytes);
 }
 
+Allreduce over(Communicator& comm, Choice choice) {
+  return {comm, std::move(choice.plan), std::move(choice.options)};
+}
+
 at::Tensor flags_of(const GradientBucket& bucket, const at::Tensor& packed) {
   return packed.narrow(0, bucket.count - bucket.flags, bucket.flags);
 }
@@ -90,14 +94,15 @@ GradientAllreduce::GradientAllreduce(std::vector<at::Tensor> parameters, Comm co
       device_(device_of(parameters_)),
       signature_(signature_of(parameters_)),
       bucket_bytes_(options.bucket_bytes > 0 ? options.bucket_bytes : comm_->allreduce.bucket_bytes()),
+      queue_comm_(comm_->communicator->duplicate()),
+      allreduce_(over(*queue_comm_, comm_->allreduce.choice(bucket_bytes_))),
       is_complete_(parameters_.size()),
       is_missing_(parameters_.size()),
-      has_landed_(parameters_.size()) {
+      has_landed_(parameters_.size()),
+      queue_(queue_comm_, "gradients") {
   // Backward begins with what forward ended with.
   std::vector<size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), size_t{0});
-  background_ =
-      std::make_unique<BackgroundAllreduce>(comm_->communicator->duplicate(), comm_->allreduce.choice(bucket_bytes_));
   lay_out(order);
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (parameters_[i].requires_grad())
@@ -105,7 +110,7 @@ GradientAllreduce::GradientAllreduce(std::vector<at::Tensor> parameters, Comm co
 }
 
 GradientAllreduce::~GradientAllreduce() {
-  if (begun_) background_->give_up();
+  if (begun_) queue_.give_up();
 }
 
 void GradientAllreduce::begin() {
@@ -139,11 +144,12 @@ void GradientAllreduce::start_next() {
   const at::NoGradGuard no_grad;
   StagingMemory memory(bucket.bytes(), device_);
   pack(bucket, packed(bucket, memory));
-  const auto bytes = memory.bytes;
+  const Vector vector = in_place(memory.bytes, bucket.element);
   flights_.push_back({next_++, std::move(memory), {}});
   bytes_under_way_ += bucket.bytes();
-  flights_.back().ticket = background_->reduce(in_place(bytes, bucket.element), options_.reduction, scratch_.bytes,
-                                               signature_, recorded(device_));
+  flights_.back().ticket = queue_.submit(
+      [this, vector](Communicator&) { allreduce_.reduce(vector, options_.reduction, scratch_.bytes, signature_); },
+      recorded(device_));
 }
 
 at::Tensor GradientAllreduce::packed(const GradientBucket& bucket, const StagingMemory& memory) const {
@@ -242,13 +248,13 @@ void GradientAllreduce::lay_out(const std::vector<size_t>& order) {
   buckets_ = cut(parameters_, order, bucket_bytes_);
   int64_t scratch = 0;
   for (const GradientBucket& bucket : buckets_)
-    scratch = std::max(scratch, background_->scratch_bytes(bucket.count, bucket.element));
+    scratch = std::max(scratch, allreduce_.scratch_bytes(bucket.count, bucket.element));
   if (scratch > static_cast<int64_t>(scratch_.bytes.size())) scratch_ = StagingMemory(scratch);
 }
 
 GradientTotals GradientAllreduce::totals() const {
   GradientTotals totals = totals_;
-  totals.busy = background_->totals().time;
+  totals.busy = queue_.busy();
   return totals;
 }
 

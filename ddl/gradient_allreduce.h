@@ -8,7 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "ddl/background_allreduce.h"
+#include "ddl/allreduce.h"
+#include "ddl/background_queue.h"
 #include "ddl/gradient_buckets.h"
 #include "ddl/operators.h"
 #include "ddl/tensors.h"
@@ -74,7 +75,7 @@ class GradientAllreduce {
   int64_t buckets() const noexcept { return static_cast<int64_t>(buckets_.size()); }
   GradientTotals totals() const;
   /// Those of buckets, once finish() has returned.
-  const AllreduceTotals& allreduces() const noexcept { return background_->totals(); }
+  const AllreduceTotals& allreduces() const noexcept { return allreduce_.totals(); }
 
  private:
   /// A bucket under way. Its bytes are the worker's until the ticket is done.
@@ -105,7 +106,9 @@ class GradientAllreduce {
   const GradientOptions options_;
   const at::Device device_;
   const uint64_t signature_;
-  int64_t bucket_bytes_;
+  const int64_t bucket_bytes_;
+  const std::shared_ptr<Communicator> queue_comm_;
+  Allreduce allreduce_;  ///< over that; the worker's while a ticket is open
   std::vector<GradientBucket> buckets_;
   std::vector<std::shared_ptr<void>> hooks_;  ///< take themselves off the parameters
   bool begun_ = false;
@@ -119,7 +122,7 @@ class GradientAllreduce {
   std::deque<Flight> landed_;  ///< with results for gradients that are missing here
   GradientTotals totals_;
   StagingMemory scratch_;
-  std::unique_ptr<BackgroundAllreduce> background_;  ///< last: it ends before the memory that it works on
+  BackgroundQueue queue_;  ///< last: it ends before what it works on
 };
 
 }  // namespace spillway::ddl

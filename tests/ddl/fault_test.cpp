@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "ddl/agreement.h"
 #include "ddl/allreduce.h"
-#include "ddl/background_allreduce.h"
+#include "ddl/background_queue.h"
 #include "ddl/collectives.h"
 #include "ddl/thread_world.h"
 #include "tests/support/ddl_shapes.h"
@@ -188,24 +188,44 @@ std::string error_of(const Ticket& ticket) {
 }
 
 /// The others would wait 60 s for an answer.
-TEST(FaultTest, WhoGivesUpAllreducesInTheBackgroundEndsThemEverywhere) {
+TEST(FaultTest, WhoGivesUpAQueueEndsItEverywhere) {
   const auto errors = errors_of(by_host({3}), [](Communicator& comm) {
     std::vector<float> data(100'000, 1.0f);
-    std::vector<std::byte> scratch;  // like the data: there until the background has ended
-    BackgroundAllreduce background(comm.duplicate(), {Plan(comm.levels())});
-    scratch.resize(static_cast<size_t>(background.scratch_bytes(100'000, Element::float32)));
+    BackgroundQueue queue(comm.duplicate(), "queue");
     const auto start = [&] {
-      return background.reduce(in_place(std::span(data), Element::float32), Reduction::sum, scratch);
+      return queue.submit([&data](Communicator& own) { Allreduce(own).reduce(data, Reduction::sum); });
     };
     start().wait();
     if (comm.rank() == 0) std::this_thread::sleep_for(100ms);
     const Ticket second = start();
-    if (comm.rank() == 1) return;  // and with it goes its background
+    if (comm.rank() == 1) return;  // and with it goes its queue
     const Ticket third = start();
     EXPECT_NE(error_of(second).find("rank 1 gave up: was interrupted"), std::string::npos) << error_of(second);
     EXPECT_NE(error_of(third).find("this communicator is dead since: rank 1"), std::string::npos) << error_of(third);
   });
   for (const auto& error : errors) EXPECT_EQ(error, "");  // other communicators live on
+}
+
+/// As above.
+TEST(FaultTest, WhatAJobOrItsWaitThrowsEndsTheQueueEverywhere) {
+  const auto full = std::make_exception_ptr(std::runtime_error("the disk is full"));
+  TicketSource failed;
+  failed.complete(full);
+  for (const bool in_job : {true, false}) {
+    const auto errors = errors_of(by_host({3}), [&](Communicator& comm) {
+      BackgroundQueue queue(comm.duplicate(), "queue");
+      const bool fails = comm.rank() == 1;
+      const auto job = [&](Communicator& own) {
+        if (fails && in_job) std::rethrow_exception(full);
+        barrier(own);
+      };
+      const Ticket first = queue.submit(job, fails && !in_job ? failed.ticket() : Ticket());
+      const std::string reason = fails ? "the disk is full" : "rank 1 gave up: the disk is full";
+      EXPECT_EQ(error_of(first), spillway::str("[ddl] rank ", comm.rank(), ": ", reason));
+      EXPECT_NE(error_of(queue.submit(barrier)).find("dead since: " + reason), std::string::npos);
+    });
+    for (const auto& error : errors) EXPECT_EQ(error, "");
+  }
 }
 
 TEST(FaultTest, ADeadCommunicatorKeepsItsReason) {

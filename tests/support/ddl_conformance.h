@@ -17,7 +17,7 @@
 #include "core/error.h"
 #include "ddl/agreement.h"
 #include "ddl/allreduce.h"
-#include "ddl/background_allreduce.h"
+#include "ddl/background_queue.h"
 #include "ddl/collectives.h"
 #include "ddl/home_reduce.h"
 #include "tests/support/refusal.h"
@@ -353,34 +353,6 @@ TYPED_TEST_P(CommunicatorConformance, WhatSomeRanksRefuseAllRefuseAndGoOn) {
   });
 }
 
-TYPED_TEST_P(CommunicatorConformance, PendingAllgathersKeepTheirOrderWhileOthersRun) {
-  this->on_every_shape([](Communicator& comm) {
-    const auto blob_of = [](int rank, int64_t round) { return std::vector<int64_t>(3, 100 * round + rank); };
-    std::vector<std::vector<int64_t>> own, all;
-    for (int64_t round = 0; round < 3; ++round) {
-      own.push_back(blob_of(comm.rank(), round));
-      all.emplace_back(3 * comm.size());
-    }
-    std::vector<PendingAllgather> pending;
-    for (size_t round = 0; round < 3; ++round) {
-      pending.emplace_back(comm, std::as_bytes(std::span(own[round])), std::as_writable_bytes(std::span(all[round])));
-      int64_t number = comm.rank() == 0 ? 7 : 0;
-      broadcast(comm, std::as_writable_bytes(std::span(&number, 1)), 0);
-      EXPECT_EQ(number, 7);
-    }
-    while (!pending[2].arrived()) {
-    }
-    for (size_t round = 0; round < 3; ++round) {
-      pending[round].wait();
-      EXPECT_TRUE(pending[round].arrived());
-      for (int rank = 0; rank < comm.size(); ++rank)
-        EXPECT_EQ(std::vector<int64_t>(&all[round][3 * rank], &all[round][3 * rank] + 3), blob_of(rank, round));
-    }
-    std::vector<std::byte> few(1);
-    EXPECT_THROW(PendingAllgather(comm, std::as_bytes(std::span(own[0])), few), BadRequest);
-  });
-}
-
 TYPED_TEST_P(CommunicatorConformance, PartsAreReducedAtTheirHomesAndHandedOutFromThere) {
   this->on_every_shape([](Communicator& comm) {
     std::mt19937 random(7);  // the same on every rank
@@ -418,15 +390,19 @@ TYPED_TEST_P(CommunicatorConformance, PartsAreReducedAtTheirHomesAndHandedOutFro
   });
 }
 
-TYPED_TEST_P(CommunicatorConformance, AllreducesGoOnInTheBackgroundWhileOtherCollectivesRun) {
+TYPED_TEST_P(CommunicatorConformance, JobsGoOnInTheBackgroundInTheirOrderWhileOtherCollectivesRun) {
   this->on_every_shape([](Communicator& comm) {
-    BackgroundAllreduce background(comm.duplicate(), {Plan(comm.levels()), {.chunk_bytes = 4096}});
+    const auto own = comm.duplicate();
+    Allreduce allreduce(*own, {.chunk_bytes = 4096});
     std::vector<std::vector<float>> vectors;
     std::vector<Ticket> tickets;
     for (const int64_t count : {5003, 0, 1, 70001}) vectors.push_back(contribution(comm.rank(), count));
-    std::vector<std::byte> scratch(static_cast<size_t>(background.scratch_bytes(70001, Element::float32)));
+    std::vector<std::byte> scratch(static_cast<size_t>(allreduce.scratch_bytes(70001, Element::float32)));
+    BackgroundQueue queue(own, "queue");
     for (auto& vector : vectors) {
-      tickets.push_back(background.reduce(in_place(std::span(vector), Element::float32), Reduction::sum, scratch));
+      tickets.push_back(queue.submit([&](Communicator&) {
+        allreduce.reduce(in_place(std::span(vector), Element::float32), Reduction::sum, scratch);
+      }));
       int64_t number = comm.rank() == 0 ? 7 : 0;
       broadcast(comm, std::as_writable_bytes(std::span(&number, 1)), 0);
       EXPECT_EQ(number, 7);
@@ -438,7 +414,7 @@ TYPED_TEST_P(CommunicatorConformance, AllreducesGoOnInTheBackgroundWhileOtherCol
       tickets[i].wait();
       EXPECT_TRUE(same_bits(vectors[i], expected));
     }
-    EXPECT_EQ(background.totals().calls, 4);
+    EXPECT_GT(queue.busy().count(), 0);
   });
 }
 
@@ -447,20 +423,24 @@ TYPED_TEST_P(CommunicatorConformance, DuplicatesDoNotHearEachOther) {
     const auto one = comm.duplicate(), other = comm.duplicate();
     EXPECT_EQ(one->levels().hash(), comm.levels().hash());
     EXPECT_EQ(one->rank(), comm.rank());
-    // Begun in one order and ended in the other.
-    std::vector<std::array<int64_t, 2>> all(static_cast<size_t>(2 * comm.size()));
-    const std::array<std::array<int64_t, 2>, 2> own{{{comm.rank(), 1}, {comm.rank(), 2}}};
-    const auto half = [&](size_t i) {
-      return std::as_writable_bytes(std::span(all).subspan(i * comm.size(), comm.size()));
+    const std::array<int64_t, 2> own{100 + comm.rank(), 200 + comm.rank()};
+    std::array<std::vector<int64_t>, 2> all;
+    const auto post = [&](Communicator& duplicate, size_t i) {
+      all[i].assign(static_cast<size_t>(comm.size()), own[i]);
+      std::vector<Request> requests;
+      for (int peer = 0; peer < comm.size(); ++peer) {
+        if (peer == comm.rank()) continue;
+        requests.push_back(duplicate.receive(peer, Tag::blob, std::as_writable_bytes(std::span(&all[i][peer], 1))));
+        requests.push_back(duplicate.send(peer, Tag::blob, std::as_bytes(std::span(&own[i], 1))));
+      }
+      return requests;
     };
-    PendingAllgather first(*one, std::as_bytes(std::span(own[0])), half(0));
-    PendingAllgather second(*other, std::as_bytes(std::span(own[1])), half(1));
-    second.wait();
-    first.wait();
-    for (int64_t rank = 0; rank < comm.size(); ++rank) {
-      EXPECT_EQ(all[rank], (std::array<int64_t, 2>{rank, 1}));
-      EXPECT_EQ(all[comm.size() + rank], (std::array<int64_t, 2>{rank, 2}));
-    }
+    // Begun in one order and ended in the other.
+    auto first = post(*one, 0), second = post(*other, 1);
+    other->wait(second, {.collective = "exchange", .stage = 1});
+    one->wait(first, {.collective = "exchange", .stage = 1});
+    for (size_t i = 0; i < all.size(); ++i)
+      for (int rank = 0; rank < comm.size(); ++rank) EXPECT_EQ(all[i][rank], 100 * static_cast<int64_t>(i + 1) + rank);
   });
 }
 
@@ -481,9 +461,8 @@ REGISTER_TYPED_TEST_SUITE_P(CommunicatorConformance, SumsAnyCountOnAnyShape, Eve
                             BorrowedScratchThatIsTooSmallIsRefused, BroadcastReachesTheMembersAndNobodyElse,
                             BroadcastOfManyPiecesAndOfNothing, BroadcastRefusesABadListOfMembers,
                             AllgatherKeepsRankOrder, WhatSomeRanksRefuseAllRefuseAndGoOn,
-                            PendingAllgathersKeepTheirOrderWhileOthersRun,
                             PartsAreReducedAtTheirHomesAndHandedOutFromThere,
-                            AllreducesGoOnInTheBackgroundWhileOtherCollectivesRun, DuplicatesDoNotHearEachOther,
+                            JobsGoOnInTheBackgroundInTheirOrderWhileOtherCollectivesRun, DuplicatesDoNotHearEachOther,
                             LocalRanksCountTheRanksOfAHost);
 
 }  // namespace spillway::ddl::testing
