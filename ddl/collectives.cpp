@@ -12,7 +12,6 @@ namespace spillway::ddl {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{4} << 20;
-constexpr Stage kAllgather{.collective = "allgather", .stage = 1};
 
 int position_of(std::span<const int> members, int rank) {
   const auto found = std::find(members.begin(), members.end(), rank);
@@ -52,24 +51,6 @@ void pass_down(Communicator& comm, std::span<std::byte> piece, std::span<const i
   comm.wait({sends.data(), count}, {.collective = "broadcast", .stage = stage});
 }
 
-void require_room(const Communicator& comm, std::span<const std::byte> own, std::span<std::byte> all) {
-  if (all.size() != own.size() * comm.size()) {
-    throw BadRequest(str("[ddl] allgather of ", own.size(), " bytes from ", comm.size(), " ranks into ", all.size(),
-                         " bytes; required: ", own.size() * comm.size()));
-  }
-}
-
-void post_to_all(Communicator& comm, Tag tag, std::span<const std::byte> own, std::span<std::byte> all,
-                 std::vector<Request>& requests) {
-  std::copy(own.begin(), own.end(), all.begin() + own.size() * comm.rank());
-  if (own.empty()) return;
-  for (int step = 1; step < comm.size(); ++step) {
-    const int from = (comm.rank() - step + comm.size()) % comm.size();
-    requests.push_back(comm.receive(from, tag, all.subspan(own.size() * from, own.size())));
-    requests.push_back(comm.send((comm.rank() + step) % comm.size(), tag, own));
-  }
-}
-
 }  // namespace
 
 void broadcast(Communicator& comm, std::span<std::byte> bytes, int root, std::span<const int> members,
@@ -97,11 +78,20 @@ void barrier(Communicator& comm) {
 }
 
 void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std::byte> all) {
-  require_room(comm, own, all);
+  if (all.size() != own.size() * comm.size()) {
+    throw BadRequest(str("[ddl] allgather of ", own.size(), " bytes from ", comm.size(), " ranks into ", all.size(),
+                         " bytes; required: ", own.size() * comm.size()));
+  }
   agree(comm, {Operation::allgather, -1, static_cast<int64_t>(own.size())});
+  std::copy(own.begin(), own.end(), all.begin() + own.size() * comm.rank());
+  if (own.empty()) return;
   std::vector<Request> requests;
-  post_to_all(comm, Tag::blob, own, all, requests);
-  comm.wait(requests, kAllgather);
+  for (int step = 1; step < comm.size(); ++step) {
+    const int from = (comm.rank() - step + comm.size()) % comm.size();
+    requests.push_back(comm.receive(from, Tag::blob, all.subspan(own.size() * from, own.size())));
+    requests.push_back(comm.send((comm.rank() + step) % comm.size(), Tag::blob, own));
+  }
+  comm.wait(requests, {.collective = "allgather", .stage = 1});
 }
 
 void refuse_together(Communicator& comm, const std::string& refusal) {
@@ -114,20 +104,6 @@ void refuse_together(Communicator& comm, const std::string& refusal) {
   text.resize(static_cast<size_t>(*first));
   broadcast(comm, std::as_writable_bytes(std::span(text)), static_cast<int>(first - sizes.begin()));
   throw BadRequest(text);
-}
-
-PendingAllgather::PendingAllgather(Communicator& comm, std::span<const std::byte> own, std::span<std::byte> all)
-    : comm_(comm) {
-  require_room(comm, own, all);
-  post_to_all(comm, Tag::early_blob, own, all, requests_);
-}
-
-bool PendingAllgather::arrived() {
-  return comm_.test(requests_, kAllgather);
-}
-
-void PendingAllgather::wait() {
-  comm_.wait(requests_, kAllgather);
 }
 
 }  // namespace spillway::ddl

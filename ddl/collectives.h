@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "ddl/communicator.h"
 
@@ -31,21 +30,5 @@ void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std
 /// Throws BadRequest on every rank when some have a `refusal`, which is not empty then: the first one's. So that none
 /// goes on alone where another cannot. Collective. Throws CommError.
 void refuse_together(Communicator& comm, const std::string& refusal);
-
-/// The same while its caller does something else: no agreement is sought, and other collectives may run on the
-/// communicator meanwhile, from the same thread. Those under way together are begun in the same order on every rank.
-class PendingAllgather {
- public:
-  /// Posts `own` to every rank; `own` and `all` must outlive the messages. Throws BadRequest, CommError.
-  PendingAllgather(Communicator& comm, std::span<const std::byte> own, std::span<std::byte> all);
-  /// Whether every message has come and gone. Never blocks. Throws CommError.
-  bool arrived();
-  /// Blocks until then. Throws CommError.
-  void wait();
-
- private:
-  Communicator& comm_;
-  std::vector<Request> requests_;
-};
 
 }  // namespace spillway::ddl

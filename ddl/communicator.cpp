@@ -170,13 +170,6 @@ bool Communicator::done_or_fail(const std::function<bool()>& done, const Stage& 
   }
 }
 
-bool Communicator::test(std::span<Request> requests, const Stage& stage) {
-  require_alive();
-  bool all = true;
-  for (Request& request : requests) all = (!request.active() || finished(request, stage)) && all;
-  return all;
-}
-
 bool Communicator::finished(Request& request, const Stage& stage) {
   const int peer = request.peer;
   try {

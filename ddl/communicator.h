@@ -78,8 +78,6 @@ class Communicator {
   /// do together. Throws CommError when `done` throws, when it does not come within the deadline, or another rank gave
   /// up.
   void wait_until(const std::function<bool()>& done, const Stage& stage);
-  /// Whether all are finished, which are then empty. Never blocks. Throws CommError when the transport fails.
-  [[nodiscard]] bool test(std::span<Request> requests, const Stage& stage);
 
   /// Tells the other ranks why, abandons every message, and throws CommError. Later calls throw the same reason.
   [[noreturn]] void fail(const std::string& reason);

@@ -51,34 +51,4 @@ class HomeReduction {
   std::vector<Program> gather_;
 };
 
-/// The parts of an allreduce that takes no account of levels: every MiB in equal parts, one for each rank.
-std::vector<HomePart> flat_parts(int64_t count, int size, Element element);
-
-/// One of the reductions above while its caller does something else: the vector travels as a whole, no agreement is
-/// sought, and other collectives may run on the communicator meanwhile, from the same thread. Reductions that are under
-/// way together are begun in the same order on every rank, and gather() is called in that order. The bits are those of
-/// the blocking ones. Scratch: (size−1) times this rank's own parts.
-class PendingReduction {
- public:
-  /// Posts this rank's parts of `data` to their homes; `data`, `parts` and `scratch` must outlive the reduction.
-  PendingReduction(Communicator& comm, std::span<std::byte> data, Element element, std::span<const HomePart> parts,
-                   std::span<std::byte> scratch);
-  static int64_t scratch_bytes(const Communicator& comm, Element element, std::span<const HomePart> parts);
-  /// Whether every message of the stage has come and gone. Never blocks. Throws CommError.
-  bool arrived();
-  /// Blocks until then.
-  void wait();
-  /// After the first stage: adds up this rank's parts and, with `everyone`, posts the second stage.
-  void gather(bool everyone, Reduction reduction);
-
- private:
-  Communicator& comm_;
-  const std::span<std::byte> data_;
-  const Element element_;
-  const std::span<const HomePart> parts_;
-  const std::span<std::byte> scratch_;
-  std::vector<Request> requests_;
-  bool gathering_ = false;
-};
-
 }  // namespace spillway::ddl

@@ -10,7 +10,7 @@
 namespace spillway::ddl {
 
 /// What a message is for. Messages between the same two ranks with the same tag arrive in the order they were sent.
-enum class Tag : int { notice = 1, agreement, reduce, gather, broadcast, blob, early_reduce, early_gather, early_blob };
+enum class Tag : int { notice = 1, agreement, reduce, gather, broadcast, blob };
 
 /// One unfinished send or receive: a borrowed handle into its transport, empty once finished.
 struct Request {

@@ -1,15 +1,11 @@
 #include "kfac/early_reduction.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <utility>
 
 #include "ddl/collectives.h"
-#include "ddl/tensors.h"
 
 namespace spillway::kfac {
 namespace {
@@ -19,96 +15,49 @@ ddl::Element element_of(FactorDtype dtype) {
   return dtype == FactorDtype::fp16 ? ddl::Element::float16 : ddl::Element::float32;
 }
 
+std::vector<ddl::HomePart> home_parts(const BucketParts& bucket) {
+  std::vector<ddl::HomePart> parts;
+  for (size_t i = 0; i < bucket.ends.size(); ++i)
+    parts.push_back({{i == 0 ? 0 : bucket.ends[i - 1], bucket.ends[i]}, static_cast<int>(bucket.homes[i])});
+  return parts;
+}
+
 }  // namespace
 
-/// A bucket under way. In 16 bits it waits as float32 triangles until every rank has told what it saw: scaling them is
-/// then plain arithmetic on memory that nobody else sees, and no operator, whose place in a step would depend on when
-/// the others' numbers came.
-struct EarlyReduction::Flight {
-  enum class Stage { announcing, sending, gathering };
-
-  ddl::Communicator& comm;
-  const FactorDtype dtype;
-  const int64_t elements;
-  const bool everyone;
-  const std::vector<ddl::HomePart> parts;
-  ddl::StagingMemory data;     ///< `elements` of float32, or in its front of 16 bits
-  ddl::StagingMemory scratch;  ///< where it does not fit behind the 16 bits
-
-  std::optional<SeenFactors> seen;
-  std::vector<double> seen_by_all;
-  std::optional<ddl::PendingAllgather> announcement;
-  std::vector<Scaling> scalings;
-
-  Stage stage = Stage::sending;
-  std::optional<ddl::PendingReduction> reduction;
-
-  Flight(ddl::Communicator& comm, FactorDtype dtype, int64_t elements, bool everyone, std::vector<ddl::HomePart> parts)
-      : comm(comm), dtype(dtype), elements(elements), everyone(everyone), parts(std::move(parts)) {
-    data = ddl::StagingMemory(elements * static_cast<int64_t>(sizeof(float)));
-    if (scratch_bytes() > room_behind()) scratch = ddl::StagingMemory(scratch_bytes());
-  }
-
-  int64_t bytes() const { return static_cast<int64_t>(data.bytes.size() + scratch.bytes.size()); }
-  at::Tensor packed(FactorDtype type) { return at::from_blob(data.bytes.data(), {elements}, scalar_type(type)); }
-
-  void announce(SeenFactors factors) {
-    stage = Stage::announcing;
-    seen = std::move(factors);
-    seen_by_all.resize(seen->numbers().size() * static_cast<size_t>(comm.size()));
-    announcement.emplace(comm, std::as_bytes(std::span(seen->numbers())),
-                         std::as_writable_bytes(std::span(seen_by_all)));
-  }
-  void send() {
-    stage = Stage::sending;
-    const auto memory = scratch.bytes.empty() ? data.bytes.subspan(sent_bytes()) : scratch.bytes;
-    reduction.emplace(comm, data.bytes.first(sent_bytes()), element_of(dtype), parts, memory);
-  }
-  bool arrived() { return stage == Stage::announcing ? announcement->arrived() : reduction->arrived(); }
-  void wait() { stage == Stage::announcing ? announcement->wait() : reduction->wait(); }
-  // Once it has arrived.
-  void next() {
-    if (stage == Stage::announcing) {
-      scalings = seen->scalings(seen_by_all, comm.rank());
-      round_in_place(data.bytes, scalings, dtype);
-      send();
-    } else {
-      reduction->gather(everyone, dtype == FactorDtype::fp32 ? ddl::Reduction::sum : ddl::Reduction::average);
-      stage = Stage::gathering;
-    }
-  }
-  // Blocks until nothing is left to come.
-  void land() {
-    for (; stage != Stage::gathering; next()) wait();
-    wait();
-  }
-
- private:
-  size_t sent_bytes() const { return static_cast<size_t>(elements * bytes_of(dtype)); }
-  int64_t scratch_bytes() const { return ddl::PendingReduction::scratch_bytes(comm, element_of(dtype), parts); }
-  int64_t room_behind() const { return static_cast<int64_t>(data.bytes.size() - sent_bytes()); }
-};
-
-EarlyReduction::EarlyReduction(std::vector<FactorBucket> buckets, std::vector<Assignment> assignments,
-                               FactorDtype dtype, ddl::Comm comm)
+EarlyReduction::EarlyReduction(std::vector<FactorBucket> buckets, const std::vector<LayerFactors>& layers,
+                               std::vector<Assignment> assignments, FactorDtype dtype, ddl::Comm comm)
     : buckets_(std::move(buckets)),
       assignments_(std::move(assignments)),
       dtype_(dtype),
       comm_(std::move(comm)),
-      to_start_(buckets_.size()) {}
+      queue_comm_(comm_->communicator->duplicate()),
+      allreduce_(*queue_comm_, comm_->allreduce.costs()),
+      to_start_(buckets_.size()),
+      queue_(queue_comm_, "factors") {
+  for (size_t b = 0; b < buckets_.size(); ++b) scratch_bytes_ = std::max(scratch_bytes_, prepare(b, layers));
+}
+
+int64_t EarlyReduction::prepare(size_t bucket, const std::vector<LayerFactors>& layers) {
+  const auto& [begin, end, elements] = buckets_[bucket];
+  const auto element = element_of(dtype_);
+  const int64_t bytes = elements * bytes_of(dtype_);
+  if (assignments_[begin].home == FactorHome::everywhere)
+    return allreduce_.for_bytes(bytes).scratch_bytes(elements, element);
+  auto parts = home_parts(parts_of(buckets_[bucket], layers, assignments_, dtype_));
+  auto pieces = allreduce_.choice(bytes).options.piece_bytes;
+  auto& at_owner = at_owners_.try_emplace(bucket, *queue_comm_, elements, element, std::move(parts), std::move(pieces))
+                       .first->second;
+  return at_owner.reduce_scratch_bytes();
+}
 
 EarlyReduction::~EarlyReduction() {
-  try {
-    for (auto& flight : flights_) flight->land();
-  } catch (const std::exception&) {
-    // The communicator has died and forgotten the messages.
-  }
+  if (begun_) queue_.give_up();
 }
 
 int64_t EarlyReduction::bytes() const {
-  int64_t sum = 0;
-  for (const auto& flight : flights_) sum += flight->bytes();
-  return sum;
+  auto sum = scratch_.bytes.size();
+  for (const auto& flight : flights_) sum += flight.memory.bytes.size();
+  return static_cast<int64_t>(sum);
 }
 
 void EarlyReduction::begin(std::vector<int64_t> uses, int64_t batch) {
@@ -127,56 +76,63 @@ void EarlyReduction::staged(size_t layer, std::vector<LayerFactors>& layers) {
   if (!begun_) return;
   --uses_left_[layer];
   while (to_start_ > 0 && complete(to_start_ - 1)) start_next(layers);
-  advance();
+}
+
+at::Tensor EarlyReduction::packed(size_t bucket, const Flight& flight, FactorDtype type) const {
+  return flight.memory.vector(buckets_[bucket].elements, scalar_type(type));
 }
 
 void EarlyReduction::start_next(std::vector<LayerFactors>& layers) {
-  const auto& bucket = buckets_[--to_start_];
+  if (to_start_ == buckets_.size()) scratch_ = ddl::StagingMemory(scratch_bytes_);
+  const size_t index = to_start_ - 1;
+  const auto& bucket = buckets_[index];
   for (size_t l = bucket.begin; l < bucket.end; ++l) layers[l].finish(batch_);
-  auto& communicator = *comm_->communicator;
-  const bool everyone = assignments_[bucket.begin].home == FactorHome::everywhere;
-  auto parts = everyone ? ddl::flat_parts(bucket.elements, communicator.size(), element_of(dtype_))
-                        : owners_parts(bucket, layers);
-  auto flight = std::make_unique<Flight>(communicator, dtype_, bucket.elements, everyone, std::move(parts));
+  Flight flight;
+  flight.memory = ddl::StagingMemory(bucket.elements * static_cast<int64_t>(sizeof(float)));
   if (dtype_ == FactorDtype::fp32) {
-    pack_weighted(bucket, layers, batch_, flight->packed(dtype_));
-    flight->send();
+    pack_weighted(bucket, layers, batch_, packed(index, flight, dtype_));
   } else {
-    pack_unscaled(bucket, layers, flight->packed(FactorDtype::fp32));
-    flight->announce(SeenFactors(bucket, layers, batch_));
+    pack_unscaled(bucket, layers, packed(index, flight, FactorDtype::fp32));
+    flight.seen.emplace(bucket, layers, batch_);
   }
   flights_.push_back(std::move(flight));
+  to_start_ = index;
+  flights_.back().ticket =
+      queue_.submit([this, index, &sent = flights_.back()](ddl::Communicator&) { reduce(index, sent); });
 }
 
-std::vector<ddl::HomePart> EarlyReduction::owners_parts(const FactorBucket& bucket,
-                                                        const std::vector<LayerFactors>& layers) const {
-  std::vector<ddl::HomePart> parts;
-  const auto [ends, homes] = parts_of(bucket, layers, assignments_, dtype_);
-  for (size_t i = 0; i < ends.size(); ++i)
-    parts.push_back({{i == 0 ? 0 : ends[i - 1], ends[i]}, static_cast<int>(homes[i])});
-  return parts;
+void EarlyReduction::reduce(size_t bucket, Flight& flight) {
+  if (flight.seen) scale(flight);
+  const auto reduction = flight.seen ? ddl::Reduction::average : ddl::Reduction::sum;
+  const int64_t bytes = buckets_[bucket].elements * bytes_of(dtype_);
+  const auto sent = flight.memory.bytes.first(static_cast<size_t>(bytes));
+  if (const auto owners = at_owners_.find(bucket); owners != at_owners_.end())
+    owners->second.reduce(sent, reduction, scratch_.bytes);
+  else
+    allreduce_.for_bytes(bytes).reduce(ddl::in_place(sent, element_of(dtype_)), reduction, scratch_.bytes);
 }
 
-// In the order of their start: a later one never enters a stage before an earlier one.
-void EarlyReduction::advance() {
-  auto ahead = Flight::Stage::gathering;
-  for (auto& flight : flights_) {
-    while (flight->arrived() && flight->stage < ahead) flight->next();
-    ahead = flight->stage;
-  }
+void EarlyReduction::scale(Flight& flight) {
+  const auto& numbers = flight.seen->numbers();
+  std::vector<double> of_all(numbers.size() * static_cast<size_t>(queue_comm_->size()));
+  ddl::allgather(*queue_comm_, std::as_bytes(std::span(numbers)), std::as_writable_bytes(std::span(of_all)));
+  flight.scalings = flight.seen->scalings(of_all, queue_comm_->rank());
+  round_in_place(flight.memory.bytes, flight.scalings, dtype_);
 }
 
 void EarlyReduction::finish(size_t bucket, std::vector<LayerFactors>& layers) {
   while (to_start_ > bucket) start_next(layers);
-  auto& flight = *flights_.front();
-  flight.land();
+  const Flight& flight = flights_.front();
+  flight.ticket.wait();
+  const auto reduced = packed(bucket, flight, dtype_);
   const int64_t rank = comm_->communicator->rank();
   if (dtype_ == FactorDtype::fp32)
-    unpack_weighted(buckets_[bucket], layers, assignments_, rank, flight.packed(dtype_));
+    unpack_weighted(buckets_[bucket], layers, assignments_, rank, reduced);
   else
-    unpack_scaled(buckets_[bucket], layers, assignments_, rank, flight.packed(dtype_), flight.scalings);
+    unpack_scaled(buckets_[bucket], layers, assignments_, rank, reduced, flight.scalings);
   flights_.pop_front();
   if (bucket > 0) return;
+  scratch_ = {};
   begun_ = false;
   to_start_ = buckets_.size();
 }

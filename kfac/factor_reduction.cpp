@@ -66,7 +66,7 @@ BucketParts parts_of(const FactorBucket& bucket, const std::vector<LayerFactors>
   BucketParts parts;
   int64_t end = 0;
   for (size_t l = bucket.begin; l < bucket.end; ++l) {
-    end += packed_elements(layers[l].staged()) + (dtype == FactorDtype::fp32 ? 2 : 0);
+    end += sent_elements(layers[l].shape(), dtype);
     parts.ends.push_back(end);
     parts.homes.push_back(assignments[l].owners.front());
   }

@@ -56,6 +56,7 @@ class LayerFactors {
   LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
                Convention convention = Convention::fisher, bool held = true);
 
+  const LayerShape& shape() const { return shape_; }
   /// Adds one use of the layer. The staged sums are born at the first. Ignores a use whose sizes are not the layer's.
   void stage(const Captured& captured);
   const std::vector<at::Tensor>& staged() const { return staged_; }

@@ -50,8 +50,8 @@ Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
                             : LayerInverse{});
   }
   if (options_.overlap_factors && !buckets_.empty())
-    statistics_->early =
-        std::make_unique<EarlyReduction>(buckets_, assignments_, options_.factor_dtype, exchange_.comm());
+    statistics_->early = std::make_unique<EarlyReduction>(buckets_, statistics_->layers, assignments_,
+                                                          options_.factor_dtype, exchange_.comm());
   if (options_.staleness > 0) background_ = std::make_shared<Background>(*this);
   dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
   failed_ = at::zeros_like(dropped_);

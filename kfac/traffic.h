@@ -35,11 +35,10 @@ struct FactorTraffic {
   bool operator==(const FactorTraffic&) const = default;
 };
 
-/// For every rank, exact to the byte where all ranks share a host; across hosts the float32 average over all ranks goes
-/// by levels and sends less between them. Not counted: agreements, 80 bytes a call, and what 16 bits need besides, 8
-/// bytes a factor. Of a triangle of n elements over W ranks, averaging receives 2(W−1)/W·n on each, and reducing to its
-/// owner (W−1)·n there and nothing elsewhere: (W−1)/W·n a rank where ownership is even. Decompositions and gradients
-/// travel as float32.
+/// For every rank, exact to the byte where all ranks share a host; across hosts factors go by levels, and float32 sends
+/// less between them. Not counted: agreements, 80 bytes a call, and what 16 bits need besides, 8 bytes a factor. Of a
+/// triangle of n elements over W ranks, averaging receives 2(W−1)/W·n on each, and reducing to its owner (W−1)·n there
+/// and nothing elsewhere: (W−1)/W·n a rank where ownership is even. Decompositions and gradients travel as float32.
 std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layers,
                                             const std::vector<Assignment>& assignments,
                                             FactorDtype dtype = FactorDtype::fp32);

@@ -57,6 +57,17 @@ TEST(KfacMpiTest, GivesEveryRankTheSameBitsWithDpAndIn16Bits) {
   }
 }
 
+TEST(KfacMpiTest, ReducesFactorsBesideBackwardToTheSameBits) {
+  for (auto strategy : {Strategy::hybrid, Strategy::owner_reduce})
+    for (auto dtype : {FactorDtype::fp32, FactorDtype::bf16}) {
+      auto options = options_for(strategy);
+      options.factor_dtype = dtype;
+      const auto after = train_here(options);
+      options.overlap_factors = true;
+      expect_bit_equal(after, train_here(options), std::string(name(strategy)));
+    }
+}
+
 }  // namespace spillway::kfac
 
 int main(int argc, char** argv) {

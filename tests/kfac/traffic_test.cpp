@@ -113,7 +113,7 @@ TEST(FactorTrafficTest, IsWhatARankReceivesToTheByte) {
     }
   for (const auto& options : all) {
     constexpr int kWorld = 3;
-    std::vector<std::map<ddl::Tag, int64_t>> received(kWorld);
+    std::vector<ddl::testing::ReceivedBytes> received(kWorld);
     std::vector<std::vector<std::map<ddl::Tag, int64_t>>> after(kWorld);
     std::vector<Outcome> outcomes(kWorld);
     ddl::ThreadWorld threads({0, 0, 0});
@@ -124,16 +124,15 @@ TEST(FactorTrafficTest, IsWhatARankReceivesToTheByte) {
     on_communicators(communicators, [&](const ddl::Comm& comm, int64_t rank) {
       const auto r = static_cast<size_t>(rank);
       // Step 0 takes in factors and decomposes, step 1 only takes in factors. Gradients stay each rank's own.
-      outcomes[r] =
-          train(options, comm, rank, kWorld,
-                {.steps = 2, .average_gradients = false, .after_step = [&](int) { after[r].push_back(received[r]); }});
+      outcomes[r] = train(options, comm, rank, kWorld, {.steps = 2, .average_gradients = false, .after_step = [&](int) {
+                                                          after[r].push_back(received[r].by_tag());
+                                                        }});
     });
     const auto expected = traffic_per_rank(outcomes[0].shapes, outcomes[0].assignments, options.factor_dtype);
     for (size_t r = 0; r < kWorld; ++r) {
       auto first = after[r][0], second = after[r][1];
-      const int64_t factors = first[ddl::Tag::reduce] + first[ddl::Tag::gather] + first[ddl::Tag::early_reduce] +
-                              first[ddl::Tag::early_gather];
-      EXPECT_EQ(factors, expected[r].factors) << describe(options, kWorld) << ", rank " << r;
+      EXPECT_EQ(first[ddl::Tag::reduce] + first[ddl::Tag::gather], expected[r].factors)
+          << describe(options, kWorld) << ", rank " << r;
       EXPECT_EQ(first[ddl::Tag::broadcast], expected[r].eigenbases + expected[r].gradients)
           << describe(options, kWorld) << ", rank " << r;
       EXPECT_EQ(second[ddl::Tag::broadcast] - first[ddl::Tag::broadcast], expected[r].gradients);

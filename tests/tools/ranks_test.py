@@ -49,7 +49,7 @@ class Ranks(Case):
         chosen = result("--kfac-strategy", "auto", "--placement", "measured")
         for other in (owner, chosen):
             self.assertEqual(other["weights_sha256"], whole["weights_sha256"])
-        early = result("--overlap-factors", "--budget", "90%")
+        early = result("--kfac-strategy", "comm_opt", "--overlap-factors", "--budget", "90%")
         self.assertEqual(early["weights_sha256"], whole["weights_sha256"])
         self.assertLessEqual(early["peak_bytes"], early["budget_bytes"])
         self.assertGreater(early["unconstrained_peak_bytes"], whole["peak_bytes"], "messages are counted")
