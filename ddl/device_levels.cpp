@@ -89,6 +89,13 @@ int64_t DeviceLevels::padded(int64_t count) const {
   return (count + comm_.size() - 1) / comm_.size() * comm_.size();
 }
 
+Range DeviceLevels::part(int64_t count, int rank) const {
+  Range part{0, count};
+  for (const Level& level : levels_)
+    part = part_of(part, level.group ? place_of(comm_.levels(), level.number, rank) : rank, level.size);
+  return part;
+}
+
 Range DeviceLevels::reduce_scatter(void* data, int64_t count, Element element, Reduction reduction) {
   Range mine{0, count};
   size_t number = 0;

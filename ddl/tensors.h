@@ -28,6 +28,8 @@ at::Tensor staging_bytes(int64_t count);
 /// A vector on the host for what comes from or goes to `device`: pinned where that is a card, which a card's budget
 /// does not count; else counted as staging.
 at::Tensor host_staging(int64_t count, at::ScalarType type, at::Device device);
+/// A vector on `card`, counted as staging.
+at::Tensor card_staging(int64_t count, at::ScalarType type, at::Device card);
 /// What `device`'s current stream holds by now; complete at once on the CPU.
 Ticket recorded(at::Device device);
 

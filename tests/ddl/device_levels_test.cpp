@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "ddl/thread_world.h"
@@ -82,6 +83,24 @@ TEST(DeviceLevelsTest, SumsAreRightOverEveryShapeAndCount) {
       expect_sums<int64_t>(world, Element::int64, count);
     }
   }
+}
+
+TEST(DeviceLevelsTest, EveryRankKnowsAllRanksParts) {
+  for (const OnCards& world : worlds())
+    world.run([](DeviceLevels& levels, Communicator& comm, CallLog&) {
+      const int64_t size = comm.size(), count = levels.padded(100);
+      std::vector<float> data(static_cast<size_t>(count));
+      EXPECT_EQ(levels.part(count, comm.rank()),
+                levels.reduce_scatter(data.data(), count, Element::float32, Reduction::sum));
+      std::set<int64_t> begins;
+      for (int rank = 0; rank < size; ++rank) {
+        const Range part = levels.part(count, rank);
+        EXPECT_EQ(part.size(), count / size);
+        EXPECT_EQ(part.begin % part.size(), 0);
+        begins.insert(part.begin);
+      }
+      EXPECT_EQ(static_cast<int64_t>(begins.size()), size);
+    });
 }
 
 TEST(DeviceLevelsTest, AllRanksGetTheSameBitsOfSumsThatRound) {
