@@ -121,6 +121,11 @@ void DeviceLevels::all_gather(void* data, int64_t count, Element element) {
   }
 }
 
+void DeviceLevels::all_reduce(const void* from, void* to, int64_t count, Element element, Reduction reduction) {
+  run(*world_, {.collective = "all-reduce", .stage = 1},
+      [&] { world_->all_reduce(from, to, count, element, reduction); });
+}
+
 void DeviceLevels::broadcast(void* data, int64_t bytes, int root, std::span<const int> members) {
   run(*world_, {.collective = "broadcast", .stage = 1}, [&] { world_->broadcast(data, bytes, root, members); });
 }

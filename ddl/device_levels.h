@@ -34,6 +34,9 @@ class DeviceLevels {
   Range reduce_scatter(void* data, int64_t count, Element element, Reduction reduction);
   /// Of `count` elements, padded, at `data`, everyone's part() is handed to all.
   void all_gather(void* data, int64_t count, Element element);
+  /// The library's own allreduce, of all ranks at once, from `from` to `to`, `count` elements, or in place: to compare
+  /// with.
+  void all_reduce(const void* from, void* to, int64_t count, Element element, Reduction reduction);
   /// Copies `root`'s bytes to all `members`, the only ones who call it.
   void broadcast(void* data, int64_t bytes, int root, std::span<const int> members);
 

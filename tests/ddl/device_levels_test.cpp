@@ -132,6 +132,18 @@ TEST(DeviceLevelsTest, LargestAndSmallestOfIntegersAreFound) {
   });
 }
 
+TEST(DeviceLevelsTest, TheLibrarysOwnAllreduceIsOneCallOfAllRanks) {
+  OnCards{by_host({2, 2})}.run([](DeviceLevels& levels, Communicator& comm, CallLog& log) {
+    const std::vector<float> in{1, 2, static_cast<float>(comm.rank())};
+    std::vector<float> out(3);
+    levels.all_reduce(in.data(), out.data(), 3, Element::float32, Reduction::sum);
+    EXPECT_EQ(out, (std::vector<float>{4, 8, 6}));
+    levels.all_reduce(out.data(), out.data(), 3, Element::float32, Reduction::sum);
+    EXPECT_EQ(out, (std::vector<float>{16, 32, 24}));
+    EXPECT_EQ(log, (CallLog{"all-reduce of 3 among 4", "all-reduce of 3 among 4"}));
+  });
+}
+
 CallLog calls_of(const OnCards& world, int rank, int64_t count) {
   CallLog calls;
   world.run([&](DeviceLevels& levels, Communicator& comm, CallLog& log) {
