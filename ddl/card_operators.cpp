@@ -1,133 +1,70 @@
 #include "ddl/card_operators.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
-#include "core/category.h"
 #include "core/error.h"
 #include "ddl/agreement.h"
+#include "ddl/card_batches.h"
 #include "ddl/collectives.h"
+#include "ddl/network_reduction.h"
 #include "ddl/tensors.h"
 
 namespace spillway::ddl {
 namespace {
 
-/// Flat views of tensors' elements, of one type.
-using Views = std::vector<at::Tensor>;
+/// What goes beside an element's type into a Call: other cuts make other calls of the network.
+constexpr std::string_view kOnCards = " on cards", kInEqualParts = " in equal parts on cards";
 
-int64_t count_of(const Views& views) {
-  int64_t count = 0;
-  for (const at::Tensor& view : views) count += view.numel();
-  return count;
-}
-
-/// Calls `on_batch` for the elements of a group of for_each_group(), at most kFusionBytes at a time.
-void for_each_batch(at::TensorList group, auto on_batch) {
-  if (group.size() > 1) {
-    Views views;
-    for (const at::Tensor& tensor : group) views.push_back(elements(tensor, {0, tensor.numel()}));
-    if (count_of(views) > 0) on_batch(views);
-    return;
-  }
-  const at::Tensor& tensor = group[0];
-  const auto step = kFusionBytes / static_cast<int64_t>(tensor.element_size());
-  for (int64_t begin = 0; begin < tensor.numel(); begin += step)
-    on_batch(Views{elements(tensor, {begin, std::min(begin + step, tensor.numel())})});
-}
-
-/// One behind another in `into`, whose type may be another.
-void pack(const Views& views, const at::Tensor& into, bool wait) {
-  int64_t at = 0;
-  for (const at::Tensor& view : views) {
-    const bool last = at + view.numel() == into.numel();
-    // A stream's copies end in order: who waits for the last has waited for all.
-    if (view.numel() > 0) into.narrow(0, at, view.numel()).copy_(view, /*non_blocking=*/!(wait && last));
-    at += view.numel();
-  }
-}
-
-void unpack(const Views& views, const at::Tensor& from) {
-  int64_t at = 0;
-  for (const at::Tensor& view : views) {
-    if (view.numel() > 0) view.copy_(from.narrow(0, at, view.numel()), /*non_blocking=*/true);
-    at += view.numel();
-  }
-}
-
-at::Tensor on_host(const Views& views, bool filled = true) {
-  const at::Tensor host = host_staging(count_of(views), views[0].scalar_type(), views[0].device());
-  if (filled) pack(views, host, /*wait=*/true);
+/// The batch in memory of the host, `filled` copied there.
+at::Tensor on_host(const Batch& batch, const Batch& filled) {
+  const at::Tensor host = host_staging(batch.size, batch.type(), batch.device());
+  pack(filled, host);
+  if (!filled.pieces.empty()) recorded(batch.device()).wait();
   return host;
 }
 
-at::Tensor on_card(int64_t count, at::ScalarType type, at::Device card) {
-  const CategoryScope staging(Category::staging);
-  return at::empty({count}, at::TensorOptions(type).device(card));
-}
-
-bool is_16_bits(Element element) {
-  return partial_bytes(element) != element_bytes(element);
-}
-
-/// The reduction of the views, in their order; undefined behind them.
-at::Tensor reduced_by_network(const Views& views, int ranks, DeviceLevels& levels, Reduction reduction) {
-  const Element element = element_of(views[0], "allreduce_");
-  const Element partial = is_16_bits(element) ? Element::float32 : element;
-  const auto type = views[0].scalar_type();
-  const int64_t count = count_of(views), padded = levels.padded(count);
-  at::Tensor buffer = on_card(padded, is_16_bits(element) ? at::kFloat : type, views[0].device());
-  pack(views, buffer.narrow(0, 0, count), /*wait=*/false);
-  buffer.narrow(0, count, padded - count).zero_();
-  const Reduction started = reduction == Reduction::average ? Reduction::sum : reduction;
-  const Range mine = levels.reduce_scatter(buffer.data_ptr(), padded, partial, started);
-  const at::Tensor part = buffer.narrow(0, mine.begin, mine.size());
-  if (reduction == Reduction::average) {
-    if (part.is_floating_point())
-      part.div_(ranks);
-    else
-      part.div_(ranks, "trunc");
-  }
-  if (is_16_bits(element)) {  // rounded once, by the rank that has the sum
-    buffer = on_card(padded, type, views[0].device());
-    buffer.narrow(0, mine.begin, mine.size()).copy_(part);
-  }
-  levels.all_gather(buffer.data_ptr(), padded, element);
-  return buffer;
+/// Batches of equal parts as the network has them, or in the order of ranks.
+void for_each_batch_of_parts(const at::Tensor& vector, int ranks, const DeviceLevels* levels, const OnBatch& on_batch) {
+  std::vector<int> order(static_cast<size_t>(ranks));
+  std::iota(order.begin(), order.end(), 0);
+  for_each_batch_of_parts(vector, levels ? ranks_by_block(*levels, ranks) : order, on_batch);
 }
 
 /// All ranks mean the same call, on cards.
-void agree_on(Communicator& comm, Operation operation, at::TensorList tensors, Reduction reduction, uint64_t more = 0) {
-  const Element element = element_of(tensors[0], "allreduce_");
-  uint64_t signature = hash_in(hash_in(signature_of(tensors), static_cast<uint64_t>(reduction)), more);
-  const Call call{operation, -1, total_bytes(tensors) / element_bytes(element), signature};
-  agree(comm, call.with_detail({name_of(element), " on cards"}));
+void agree_on(Communicator& comm, Operation operation, at::TensorList tensors, Element element, uint64_t more,
+              std::string_view how = kOnCards) {
+  const Call call{operation, -1, total_bytes(tensors) / element_bytes(element), hash_in(signature_of(tensors), more)};
+  agree(comm, call.with_detail({name_of(element), how}));
 }
 
-DeviceLevels* network_for(Cards& cards, const at::Tensor& tensor, Reduction reduction) {
-  const bool by_network = goes_by_network(element_of(tensor, "allreduce_"), reduction);
-  return by_network ? cards.levels(tensor.device()) : nullptr;
+DeviceLevels* network_for(Cards& cards, const at::Tensor& tensor, Element element, Reduction reduction) {
+  return goes_by_network(element, reduction) ? cards.levels(tensor.device()) : nullptr;
 }
 
 Operation operation_of(Reduction reduction) {
   return static_cast<Operation>(static_cast<int64_t>(Operation::allreduce_sum) + static_cast<int64_t>(reduction));
 }
 
-void broadcast_batch(const Views& views, DeviceLevels& levels, int root, std::span<const int> members) {
-  if (views.size() == 1) return levels.broadcast(views[0].data_ptr(), views[0].nbytes(), root, members);
-  const at::Tensor buffer = on_card(count_of(views), views[0].scalar_type(), views[0].device());
-  pack(views, buffer, /*wait=*/false);
-  levels.broadcast(buffer.data_ptr(), static_cast<int64_t>(buffer.nbytes()), root, members);
-  unpack(views, buffer);
+void broadcast_batch(const Batch& batch, DeviceLevels& levels, int root, std::span<const int> members) {
+  if (batch.pieces.size() == 1) {
+    const at::Tensor bytes = elements(batch.pieces[0].tensor, batch.pieces[0].elements);
+    return levels.broadcast(bytes.data_ptr(), batch.size, root, members);
+  }
+  const at::Tensor buffer = card_staging(batch.size, batch.type(), batch.device());
+  pack(batch, buffer);
+  levels.broadcast(buffer.data_ptr(), batch.size, root, members);
+  unpack(batch, buffer);
 }
 
-/// The ends of the parts within elements [begin, end), counted from `begin`.
-std::vector<int64_t> within(at::IntArrayRef ends, int64_t begin, int64_t end) {
+/// The ends of the parts within some elements, counted from the first of them.
+std::vector<int64_t> within(at::IntArrayRef ends, Range elements) {
   std::vector<int64_t> inside;
-  for (const int64_t part : ends) inside.push_back(std::clamp(part, begin, end) - begin);
+  for (const int64_t end : ends) inside.push_back(std::clamp(end, elements.begin, elements.end) - elements.begin);
   return inside;
 }
 
@@ -140,15 +77,11 @@ void check_ends(at::IntArrayRef ends, at::IntArrayRef homes, int64_t count, int 
                            "; allowed: ascending ends up to ", count, ", homes from 0 to ", ranks - 1));
 }
 
-/// Own parts of `vector` become those of `sums`, which are its elements from `begin`.
-void take_own(const at::Tensor& vector, const at::Tensor& sums, int64_t begin, at::IntArrayRef ends,
-              at::IntArrayRef homes, int rank) {
-  for (size_t i = 0; i < ends.size(); ++i) {
-    const Range part{i == 0 ? 0 : ends[i - 1], ends[i]};
-    if (homes[i] != rank || part.size() == 0) continue;
-    elements(vector, {begin + part.begin, begin + part.end})
-        .copy_(sums.narrow(0, part.begin, part.size()), /*non_blocking=*/true);
-  }
+std::vector<Range> parts_of(int rank, at::IntArrayRef ends, at::IntArrayRef homes) {
+  std::vector<Range> parts;
+  for (size_t i = 0; i < ends.size(); ++i)
+    if (homes[i] == rank) parts.push_back({i == 0 ? 0 : ends[i - 1], ends[i]});
+  return parts;
 }
 
 }  // namespace
@@ -158,16 +91,24 @@ bool goes_by_network(Element element, Reduction reduction) {
   return sums || element == Element::int32 || element == Element::int64;
 }
 
+// A vector alone is cut as its halves cut it: the network is called with the same elements at the same places, so the
+// sums have the same bits.
 void allreduce_on_cards(at::TensorList tensors, const Comm& comm, Cards& cards, Reduction reduction) {
+  const int ranks = comm->communicator->size();
   for_each_group(tensors, [&](at::TensorList group) {
-    agree_on(*comm->communicator, operation_of(reduction), group, reduction);
-    DeviceLevels* levels = network_for(cards, group[0], reduction);
-    for_each_batch(group, [&](const Views& views) {
-      if (levels) return unpack(views, reduced_by_network(views, comm->communicator->size(), *levels, reduction));
-      const at::Tensor host = on_host(views);
+    const Element element = element_of(group[0], "allreduce_");
+    agree_on(*comm->communicator, operation_of(reduction), group, element, static_cast<uint64_t>(reduction));
+    DeviceLevels* levels = network_for(cards, group[0], element, reduction);
+    const auto reduce = [&](const Batch& batch) {
+      if (levels) return unpack(batch, allreduce(batch, *levels, ranks, reduction));
+      const at::Tensor host = on_host(batch, batch);
       allreduce_(host, comm, reduction);
-      unpack(views, host);
-    });
+      unpack(batch, host);
+    };
+    if (levels && group.size() == 1)
+      for_each_batch_of_parts(group[0], ranks, levels, reduce);
+    else
+      for_each_batch(group, reduce);
   });
   bump_versions(tensors);
 }
@@ -183,38 +124,72 @@ void broadcast_on_cards(at::TensorList tensors, const Comm& comm, Cards& cards, 
     broadcast(world, {}, root, members, hash_in(signature_of(group), static_cast<uint64_t>(total_bytes(group))));
     // Deciding takes all ranks; before that, some of them stage.
     DeviceLevels* levels = all || cards.decided() ? cards.levels(group[0].device()) : nullptr;
-    for_each_batch(group, [&](const Views& views) {
-      if (levels) return broadcast_batch(views, *levels, root, members);
-      const at::Tensor host = on_host(views, /*filled=*/!receiver);
+    std::vector<at::Tensor> bytes;
+    for (const at::Tensor& tensor : group) bytes.push_back(elements(tensor, {0, tensor.numel()}).view(at::kByte));
+    for_each_batch(bytes, [&](const Batch& batch) {
+      if (levels) return broadcast_batch(batch, *levels, root, members);
+      const at::Tensor host = on_host(batch, receiver ? Batch{} : batch);
       broadcast_(host, comm, root, ranks);
-      if (receiver) unpack(views, host);
+      if (receiver) unpack(batch, host);
     });
   });
   if (receiver) bump_versions(tensors);
 }
 
-// By the network the whole vector is reduced as allreduce_ does it, since the order of sums depends on what it reduces.
+// By the network the whole vector is reduced as allreduce_ does it: homes that get parts of other sizes would make
+// other sums.
 void reduce_on_cards(const at::Tensor& vector, const Comm& comm, Cards& cards, at::IntArrayRef ends,
                      at::IntArrayRef homes, Reduction reduction) {
   Communicator& world = *comm->communicator;
+  const Element element = element_of(vector, "reduce_");
   check_ends(ends, homes, vector.numel(), world.size());
-  uint64_t parts = kHashSeed;
+  uint64_t parts = hash_in(kHashSeed, static_cast<uint64_t>(reduction));
   for (size_t i = 0; i < ends.size(); ++i) parts = hash_in(hash_in(parts, ends[i]), homes[i]);
-  agree_on(world, Operation::reduce, vector, reduction, parts);
-  DeviceLevels* levels = network_for(cards, vector, reduction);
-  int64_t begin = 0;
-  for_each_batch(vector, [&](const Views& views) {
-    const int64_t end = begin + views[0].numel();
-    const std::vector<int64_t> inside = within(ends, begin, end);
-    at::Tensor sums;
-    if (levels) {
-      sums = reduced_by_network(views, world.size(), *levels, reduction);
-    } else {
-      sums = on_host(views);
-      reduce_(sums, comm, inside, homes, reduction);
+  agree_on(world, Operation::reduce, vector, element, parts);
+  const std::vector<Range> own = parts_of(world.rank(), ends, homes);
+  if (DeviceLevels* levels = network_for(cards, vector, element, reduction))
+    for_each_batch_of_parts(vector, world.size(), levels, [&](const Batch& batch) {
+      unpack(batch.within(own), allreduce(batch, *levels, world.size(), reduction));
+    });
+  else
+    for_each_batch(vector, [&](const Batch& batch) {
+      const at::Tensor host = on_host(batch, batch);
+      reduce_(host, comm, within(ends, batch.pieces[0].elements), homes, reduction);
+      unpack(batch.within(own), host);
+    });
+  bump_versions(vector);
+}
+
+void reduce_scatter_on_cards(const at::Tensor& vector, const Comm& comm, Cards& cards, Reduction reduction) {
+  const int ranks = comm->communicator->size();
+  const Element element = element_of(vector, "reduce_scatter_");
+  agree_on(*comm->communicator, Operation::reduce, vector, element, static_cast<uint64_t>(reduction), kInEqualParts);
+  DeviceLevels* levels = network_for(cards, vector, element, reduction);
+  const std::vector<Range> own{own_part(vector.numel(), comm)};
+  for_each_batch_of_parts(vector, ranks, levels, [&](const Batch& batch) {
+    if (levels) return unpack(batch.within(own), reduce_scatter(batch, *levels, ranks, reduction).buffer);
+    const at::Tensor host = on_host(batch, batch);
+    reduce_scatter_(host, comm, reduction);
+    unpack(batch.within(own), host);
+  });
+  bump_versions(vector);
+}
+
+void all_gather_on_cards(const at::Tensor& vector, const Comm& comm, Cards& cards) {
+  const Element element = element_of(vector, "all_gather_");
+  agree_on(*comm->communicator, Operation::gather, vector, element, 0, kInEqualParts);
+  DeviceLevels* levels = cards.levels(vector.device());
+  const std::vector<Range> own{own_part(vector.numel(), comm)};
+  for_each_batch_of_parts(vector, comm->communicator->size(), levels, [&](const Batch& batch) {
+    if (!levels) {
+      const at::Tensor host = on_host(batch, batch.within(own));
+      all_gather_(host, comm);
+      return unpack(batch, host);
     }
-    take_own(vector, sums, begin, inside, homes, world.rank());
-    begin = end;
+    const at::Tensor buffer = card_staging(batch.size, batch.type(), batch.device());
+    pack(batch.within(own), buffer);
+    levels->all_gather(buffer.data_ptr(), batch.size, element);
+    unpack(batch, buffer);
   });
   bump_versions(vector);
 }
@@ -247,12 +222,26 @@ void reduce_kernel(const at::Tensor& vector, const Comm& comm, at::IntArrayRef e
   reduce_on_cards(vector, comm, comm->cards, ends, homes, reduction_of(reduction, "reduce_"));
 }
 
+void reduce_scatter_kernel(const at::Tensor& vector, const Comm& comm, int64_t reduction) {
+  const at::NoGradGuard no_grad;
+  check(vector, "reduce_scatter_");
+  reduce_scatter_on_cards(vector, comm, comm->cards, reduction_of(reduction, "reduce_scatter_"));
+}
+
+void all_gather_kernel(const at::Tensor& vector, const Comm& comm) {
+  const at::NoGradGuard no_grad;
+  check(vector, "all_gather_");
+  all_gather_on_cards(vector, comm, comm->cards);
+}
+
 }  // namespace
 
 void add_card_operators(torch::Library& library) {
   library.impl("allreduce_", allreduce_kernel);
   library.impl("broadcast_", broadcast_kernel);
   library.impl("reduce_", reduce_kernel);
+  library.impl("reduce_scatter_", reduce_scatter_kernel);
+  library.impl("all_gather_", all_gather_kernel);
 }
 
 }  // namespace spillway::ddl

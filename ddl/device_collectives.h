@@ -21,6 +21,9 @@ class DeviceGroup {
   /// Starts: `to`, `count` elements, becomes the sum, maximum or minimum of all members' elements rank·count … of
   /// `from`. `to` may be that very place.
   virtual void reduce_scatter(const void* from, void* to, int64_t count, Element element, Reduction reduction) = 0;
+  /// Starts: `to`, `count` elements, becomes that of all members' `from`, which may be the very place, as the library
+  /// likes it best.
+  virtual void all_reduce(const void* from, void* to, int64_t count, Element element, Reduction reduction) = 0;
   /// Starts: `to` becomes every member's `count` elements at `from`, in the order of ranks. `from` may be its place in
   /// `to`.
   virtual void all_gather(const void* from, void* to, int64_t count, Element element) = 0;

@@ -89,6 +89,13 @@ int64_t DeviceLevels::padded(int64_t count) const {
   return (count + comm_.size() - 1) / comm_.size() * comm_.size();
 }
 
+Range DeviceLevels::part(int64_t count, int rank) const {
+  Range part{0, count};
+  for (const Level& level : levels_)
+    part = part_of(part, level.group ? place_of(comm_.levels(), level.number, rank) : rank, level.size);
+  return part;
+}
+
 Range DeviceLevels::reduce_scatter(void* data, int64_t count, Element element, Reduction reduction) {
   Range mine{0, count};
   size_t number = 0;
@@ -112,6 +119,11 @@ void DeviceLevels::all_gather(void* data, int64_t count, Element element) {
     run(group(level), stage("all-gather", level, 2 * levels_.size() - i),
         [&] { group(level).all_gather(from, to, parts[i + 1].size(), element); });
   }
+}
+
+void DeviceLevels::all_reduce(const void* from, void* to, int64_t count, Element element, Reduction reduction) {
+  run(*world_, {.collective = "all-reduce", .stage = 1},
+      [&] { world_->all_reduce(from, to, count, element, reduction); });
 }
 
 void DeviceLevels::broadcast(void* data, int64_t bytes, int root, std::span<const int> members) {

@@ -27,11 +27,16 @@ class DeviceLevels {
 
   /// The next number of elements that can be reduced.
   int64_t padded(int64_t count) const;
-  /// Of `count` elements, padded, at `data`: those returned become the sum, maximum or minimum of all ranks'; the
-  /// others are undefined afterwards.
+  /// Of `count` elements, padded: those that reduce_scatter() leaves on that rank, of one size on all.
+  Range part(int64_t count, int rank) const;
+  /// Of `count` elements, padded, at `data`: this rank's part(), which is returned, becomes the sum, maximum or minimum
+  /// of all ranks'; the others are undefined afterwards.
   Range reduce_scatter(void* data, int64_t count, Element element, Reduction reduction);
-  /// Of `count` elements at `data`, everyone's range of reduce_scatter is handed to all.
+  /// Of `count` elements, padded, at `data`, everyone's part() is handed to all.
   void all_gather(void* data, int64_t count, Element element);
+  /// The library's own allreduce, of all ranks at once, from `from` to `to`, `count` elements, or in place: to compare
+  /// with.
+  void all_reduce(const void* from, void* to, int64_t count, Element element, Reduction reduction);
   /// Copies `root`'s bytes to all `members`, the only ones who call it.
   void broadcast(void* data, int64_t bytes, int root, std::span<const int> members);
 

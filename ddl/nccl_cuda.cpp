@@ -98,6 +98,12 @@ class Group final : public DeviceGroup {
                                stream);
     });
   }
+  void all_reduce(const void* from, void* to, int64_t count, Element element, Reduction reduction) override {
+    start("ncclAllReduce", [&](cudaStream_t stream) {
+      return ncclAllReduce(from, to, static_cast<size_t>(count), type_of(element), operation_of(reduction), comm_,
+                           stream);
+    });
+  }
   void all_gather(const void* from, void* to, int64_t count, Element element) override {
     start("ncclAllGather", [&](cudaStream_t stream) {
       return ncclAllGather(from, to, static_cast<size_t>(count), type_of(element), comm_, stream);

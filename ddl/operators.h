@@ -51,10 +51,10 @@ void reduce_(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, a
 
 /// The halves of an allreduce: replaces part rank() of `vector`, own_part(), by the reduction of all ranks' elements
 /// there; other elements stay each rank's own. Dense, any shape (parts are of its memory, in order), any type of
-/// Element, the same on every rank. Blocking. Bits as allreduce_'s. Operator: `spillway::reduce_scatter_`. Throws
-/// BadRequest, CommError.
+/// Element, the same on every rank. Blocking. Bits as allreduce_'s of the vector alone. On a card as allreduce_.
+/// Operator: `spillway::reduce_scatter_`. Throws BadRequest, CommError.
 void reduce_scatter_(const at::Tensor& vector, const Comm& comm, Reduction reduction);
-/// Replaces each rank's part by what that rank has there, on all ranks. Operator: `spillway::all_gather_`.
+/// Replaces each rank's part by what that rank has there, on all ranks; a card's too. `spillway::all_gather_`.
 void all_gather_(const at::Tensor& vector, const Comm& comm);
 /// The elements of a vector of `count` that are this rank's in the two above: part rank() of size() as equal as can be.
 Range own_part(int64_t count, const Comm& comm);

@@ -69,6 +69,11 @@ at::Tensor host_staging(int64_t count, at::ScalarType type, at::Device device) {
   return at::empty({count}, at::TensorOptions(type).pinned_memory(device.is_cuda()));
 }
 
+at::Tensor card_staging(int64_t count, at::ScalarType type, at::Device card) {
+  const CategoryScope staging(Category::staging);
+  return at::empty({count}, at::TensorOptions(type).device(card));
+}
+
 namespace {
 
 /// A point of a stream.

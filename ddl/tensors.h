@@ -25,14 +25,16 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor);
 at::Tensor elements(const at::Tensor& tensor, Range range);
 /// Counted as staging.
 at::Tensor staging_bytes(int64_t count);
-/// A vector on the host for what comes from or goes to `device`: pinned where that is a card, which a card's budget
-/// does not count; else counted as staging.
+/// A vector on the host for what comes from or goes to `device`: pinned where that is a card, which neither a card's
+/// nor the host's budget (of pages) counts; else counted as staging.
 at::Tensor host_staging(int64_t count, at::ScalarType type, at::Device device);
+/// A vector on `card`, counted as staging.
+at::Tensor card_staging(int64_t count, at::ScalarType type, at::Device card);
 /// What `device`'s current stream holds by now; complete at once on the CPU.
 Ticket recorded(at::Device device);
 
 /// For messages that outlive an operator: memory from LibTorch's allocator, which a budget counts (as staging), but no
-/// storage, which could leave the device under a message. Beside tensors of a card: pinned, which stays where it is.
+/// storage, which could leave the device under a message. Beside tensors of a card: pinned, as host_staging() is.
 struct StagingMemory {
   StagingMemory() = default;
   explicit StagingMemory(int64_t size, at::Device device = at::kCPU);

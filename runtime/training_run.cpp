@@ -6,9 +6,11 @@
 #include <chrono>
 
 #include "core/error.h"
+#include "core/topology.h"
 #include "ddl/collectives.h"
 #include "kfac/preconditioner.h"
 #include "runtime/autocast.h"
+#include "runtime/host_share.h"
 #include "runtime/kfac_state.h"
 #include "runtime/layout.h"
 #include "runtime/seismic.h"
@@ -37,13 +39,23 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, torch::nn::Modu
   return std::make_unique<Adam>(module.parameters(), adam);
 }
 
-SessionOptions session_options(const TrainOptions& train, int64_t budget_bytes, StepRecorder* recorder) {
+/// Of the pages that leave this rank's device. With managed memory that is the driver's.
+int64_t host_budget(const RunContext& context) {
+  const TrainOptions& train = context.options;
+  if (train.host_budget.kind == BudgetRequest::Kind::bytes) return train.host_budget.bytes;
+  if (!context.comm || train.engine == "unified") return kUnlimitedBytes;
+  return host_share(options_device(train).is_cuda(), context.comm->communicator->local_size(),
+                    discover_host().memory_bytes);
+}
+
+SessionOptions session_options(const RunContext& context, int64_t budget_bytes, StepRecorder* recorder) {
+  const TrainOptions& train = context.options;
   SessionOptions options{.device = train.device,
                          .engine = train.engine == "unified" ? Engine::unified : Engine::gate,
                          .budget_bytes = budget_bytes,
                          .split_bytes = train.split_bytes};
   if (budget_bytes != kUnlimitedBytes) {  // else nothing leaves the device
-    if (train.host_budget.kind == BudgetRequest::Kind::bytes) options.host_budget_bytes = train.host_budget.bytes;
+    options.host_budget_bytes = host_budget(context);
     options.disk_directory = train.disk;
   }
   if (!recorder) return options;
@@ -130,7 +142,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
                          StepRecorder* recorder)
     : context_(context),
       device_(options_device(context.options)),
-      session_(std::make_unique<Session>(session_options(context.options, budget_bytes, recorder))),
+      session_(std::make_unique<Session>(session_options(context, budget_bytes, recorder))),
       sampler_(context.split.train, context.options.batch, context.rank(), context.world(), context.options.seed),
       lr_{.lr = context.options.lr,
           .warmup_steps = context.options.warmup,

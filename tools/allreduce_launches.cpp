@@ -138,7 +138,7 @@ json run_launches(const LaunchOptions& options, const std::vector<std::string>& 
       for (json& row : result["rows"]) {
         const std::pair key{row["bytes"].get<int64_t>(), row["algorithm"].get<std::string>()};
         if (!rows.contains(key)) order.push_back(key);
-        bounds[key.first].push_back(row["bound_seconds"]);
+        if (!row["bound_seconds"].is_null()) bounds[key.first].push_back(row["bound_seconds"]);
         rows[key].push_back(std::move(row));
       }
       if (all.is_null()) all = result;
@@ -148,7 +148,7 @@ json run_launches(const LaunchOptions& options, const std::vector<std::string>& 
   all["rows"] = json::array();
   for (const auto& key : order) {
     json& row = all["rows"].emplace_back(merge(rows[key]));
-    row["bound_seconds"] = median(bounds[key.first]);
+    if (!row["bound_seconds"].is_null()) row["bound_seconds"] = median(bounds[key.first]);
   }
   all["launches"] = options.launches;
   return all;

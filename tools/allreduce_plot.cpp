@@ -34,6 +34,7 @@ circle { stroke-width: 2; }
 .levels { stroke: #1f5fa8; } circle.levels { fill: #1f5fa8; } path.levels { stroke-width: 3.5; }
 .ring { stroke: #e08a1e; } circle.ring { fill: #e08a1e; }
 .leader { stroke: #2f9e77; } circle.leader { fill: #2f9e77; }
+.nccl { stroke: #b3261e; } circle.nccl { fill: #b3261e; } .staged { stroke: #7a5c45; } circle.staged { fill: #7a5c45; }
 .mpi { stroke: #b3261e; } .mpi-ring { stroke: #9d62a8; } .mpi-rabenseifner { stroke: #7a5c45; }
 circle.mpi, circle.mpi-ring, circle.mpi-rabenseifner { fill: #ffffff; }
 .bound { stroke: #5b6676; stroke-dasharray: 6 5; } circle.bound { stroke: none; fill: none; }
@@ -49,7 +50,7 @@ std::vector<Curve> curves_of(const json& rows) {
   std::vector<Curve> curves{{"bound", {}}};
   for (const json& row : rows) {
     const std::string name = row["algorithm"];
-    const double bytes = row["bytes"], bound = row["bound_seconds"];
+    const double bytes = row["bytes"], bound = row["bound_seconds"].is_null() ? 0 : row["bound_seconds"].get<double>();
     auto curve = std::find_if(curves.begin(), curves.end(), [&](const Curve& c) { return c.name == name; });
     if (curve == curves.end()) curve = curves.insert(curves.end(), {name, {}});
     curve->points.emplace_back(bytes, row["algbw"]);
@@ -125,7 +126,8 @@ std::string draw_legend(const std::vector<Curve>& curves, const Axis& bandwidths
 }
 
 std::string draw_title(const json& result) {
-  const std::string mpi = result["mpi"], op = result["op"], type = result["type"], levels = result["levels"];
+  const std::string by = result[result["cards"].is_null() ? "mpi" : "cards"], op = result["op"], type = result["type"],
+                    levels = result["levels"];
   const int ranks = result["world_size"], repeats = result["repeats"];
   std::string median = str("median of ", report::counted(repeats, "repeat"));
   if (result.contains("launches")) median += str(", and of ", result["launches"].get<int>(), " launches");
@@ -133,7 +135,7 @@ std::string draw_title(const json& result) {
                    str("Allreduce of ", type, " (", op, "), ", report::counted(ranks, "rank"), " (", levels, ")")) +
          draw_text(28, 54, "soft",
                    str("size / time of the slowest rank, out of place, ", median, "; ",
-                       report::shorten(mpi.substr(0, mpi.find(',')), 40)));
+                       report::shorten(result["cards"].is_null() ? by.substr(0, by.find(',')) : by, 40)));
 }
 
 }  // namespace

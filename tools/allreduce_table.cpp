@@ -63,9 +63,9 @@ void print_costs(const json& result) {
   int level = 0;
   for (const json& link : result["costs"]["levels"])
     std::printf(
-        "# level %d: %.1f us, %.2f us a further message, %.3f GB/s a link%s\n", ++level,
-        1e6 * link["latency_seconds"].get<double>(), 1e6 * link["message_seconds"].get<double>(),
-        link["bytes_per_second"].get<double>() / 1e9,
+        "# %slevel %d: %.1f us, %.2f us a further message, %.3f GB/s a link%s\n",
+        result["cards"].is_null() ? "" : "through the host, ", ++level, 1e6 * link["latency_seconds"].get<double>(),
+        1e6 * link["message_seconds"].get<double>(), link["bytes_per_second"].get<double>() / 1e9,
         link["piece_bytes"].is_null() ? "" : str(", in messages of ", format_bytes(link["piece_bytes"])).c_str());
 }
 
@@ -82,14 +82,15 @@ void print_row(const json& result, const json& row) {
   const auto number = [&](const char* key) { return row[key].get<double>(); };
   const auto whole = [&](const char* key) { return row[key].get<long long>(); };
   const double in_place = number("bytes") / number("in_place_seconds") / 1e9;
-  char against[16] = "-";
+  char against[16] = "-", reached[16] = "-";
   if (!row["mpi_seconds"].is_null())
     std::snprintf(against, sizeof against, "%.3f", number("seconds") / number("mpi_seconds"));
-  std::printf("%12lld %13lld %8s %7s %10.1f %7.3f %7.3f %6lld %10.1f %7.3f %7.3f %6lld %7.1f %7s  %-16s %s\n",
+  if (!row["percent_of_bound"].is_null()) std::snprintf(reached, sizeof reached, "%.1f", number("percent_of_bound"));
+  std::printf("%12lld %13lld %8s %7s %10.1f %7.3f %7.3f %6lld %10.1f %7.3f %7.3f %6lld %7s %7s  %-16s %s\n",
               whole("bytes"), whole("count"), nccl_name(result["type"]).c_str(), nccl_name(result["op"]).c_str(),
               1e6 * number("seconds"), number("algbw"), number("busbw"), whole("wrong") - whole("in_place_wrong"),
               1e6 * number("in_place_seconds"), in_place, in_place * bus_factor(result), whole("in_place_wrong"),
-              number("percent_of_bound"), against, row["algorithm"].get<std::string>().c_str(), plan_of(row).c_str());
+              reached, against, row["algorithm"].get<std::string>().c_str(), plan_of(row).c_str());
 }
 
 }  // namespace
@@ -99,10 +100,11 @@ void complete(json& result) {
   for (const json& row : result["rows"])
     if (row["algorithm"] == "mpi") mpi[row["bytes"]] = row["seconds"];
   for (json& row : result["rows"]) {
-    const double bytes = row["bytes"], seconds = row["seconds"], bound = row["bound_seconds"];
+    const double bytes = row["bytes"], seconds = row["seconds"];
     row["algbw"] = bytes / seconds / 1e9;
     row["busbw"] = bytes / seconds / 1e9 * bus_factor(result);
-    row["percent_of_bound"] = bound / seconds * 100;
+    row["percent_of_bound"] = json(nullptr);
+    if (!row["bound_seconds"].is_null()) row["percent_of_bound"] = row["bound_seconds"].get<double>() / seconds * 100;
     row["mpi_seconds"] = mpi.contains(row["bytes"]) ? json(mpi[row["bytes"]]) : json(nullptr);
     if (row.contains("predicted_seconds")) row["model_error"] = row_error(row);
   }
@@ -113,8 +115,10 @@ void print(const json& result) {
   std::printf("# %d ranks (%s), %s\n", result["world_size"].get<int>(), result["levels"].get<std::string>().c_str(),
               result["mpi"].get<std::string>().c_str());
   print_costs(result);
+  const bool on_cards = !result["cards"].is_null();
+  if (on_cards) std::printf("# cards: %s\n", result["cards"].get<std::string>().c_str());
   const auto is_mpi = [](const json& row) { return row["algorithm"] == "mpi"; };
-  if (std::none_of(result["rows"].begin(), result["rows"].end(), is_mpi))
+  if (!on_cards && std::none_of(result["rows"].begin(), result["rows"].end(), is_mpi))
     std::printf("# mpi: has no %s of %s\n", result["op"].get<std::string>().c_str(),
                 result["type"].get<std::string>().c_str());
   std::printf("#%65s%32s\n", "out of place", "in place");

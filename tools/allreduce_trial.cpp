@@ -1,15 +1,21 @@
 #include "tools/allreduce_trial.h"
 
+#include <ATen/Context.h>
+
 #include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
 
+#include "core/device.h"
+#include "core/error.h"
 #include "ddl/allreduce.h"
 #include "ddl/calibration.h"
 #include "ddl/collectives.h"
 #include "ddl/explain.h"
+#include "tools/allreduce_cards.h"
 #include "tools/allreduce_values.h"
+#include "tools/allreduce_ways.h"
 #include "tools/levels_flag.h"
 #include "tools/worker.h"
 
@@ -20,16 +26,6 @@ using ddl::Allreduce, ddl::Choice, ddl::Communicator, ddl::Costs, ddl::Levels, d
 using nlohmann::json;
 
 constexpr int kWarmUp = 2;
-
-/// One way to reduce a vector, out of place or in place.
-struct Way {
-  std::string name;
-  std::function<void(std::span<const std::byte> in, std::span<std::byte> out)> reduce;
-  std::vector<double> seconds{}, in_place_seconds{};
-  int64_t wrong = 0, in_place_wrong = 0;
-  json more = json::object();
-  std::function<json()> explain = [] { return json(nullptr); };
-};
 
 /// Everyone to its host's first rank, those around a ring, and back.
 Plan leader_plan(const Levels& levels) {
@@ -51,44 +47,72 @@ json json_of(const ddl::Explanation& explanation) {
   return {{"by_level", by_level}, {"explanation", ddl::describe(explanation)}};
 }
 
-std::vector<Way> ways(ddl::MpiRuntime& mpi, Communicator& comm, const Costs& costs, int64_t bytes,
-                      const TrialOptions& options) {
-  const ddl::Element element = element_named(options.type);
-  const ddl::Reduction reduction = reduction_named(options.op);
-  std::vector<Way> ways;
-  const auto add = [&](std::string name, std::shared_ptr<Allreduce> allreduce) -> Way& {
-    return ways.emplace_back(Way{
-        .name = std::move(name),
-        .reduce =
-            [=](auto in, auto out) {
-              allreduce->reduce({in, out, element}, reduction);
-            },
-    });
-  };
-  if (!options.mpi_only) {
-    const Choice best = ddl::choose(comm.levels(), bytes, costs, options.keep_order);
-    const int64_t count = bytes / ddl::element_bytes(element);
-    const auto allreduce = std::make_shared<Allreduce>(comm, best.plan, best.options);
-    Way& way = add("levels", allreduce);
+class HostVectors final : public Vectors {
+ public:
+  HostVectors(ddl::MpiRuntime& mpi, Communicator& comm, const Costs& costs, const Problem& problem,
+              const TrialOptions& options)
+      : mpi_(mpi),
+        comm_(comm),
+        costs_(costs),
+        problem_(problem),
+        options_(options),
+        in_(contribution(problem.element, comm.rank(), problem.count)),
+        out_(in_.size()) {}
+
+  void spoil() override { std::fill(out_.begin(), out_.end(), std::byte{0xff}); }
+  void refill() override { out_ = in_; }
+  void wait() override {}
+  std::span<const std::byte> result() override { return out_; }
+
+  std::vector<Way> ways() override {
+    std::vector<Way> ways;
+    if (!options_.mpi_only) ways.push_back(by_levels());
+    if (ddl::MpiRuntime::reduces(problem_.element, problem_.reduction))
+      ways.push_back({.name = "mpi", .reduce = [this](bool in_place) {
+                        mpi_.allreduce(in_place ? out_ : in_, out_, problem_.element, problem_.reduction);
+                      }});
+    if (!options_.mpi_only) {
+      ways.push_back(by("ring", std::make_shared<Allreduce>(comm_, Plan(Levels(comm_.size()), ddl::Algorithm::ring))));
+      ways.push_back(by("leader", std::make_shared<Allreduce>(comm_, leader_plan(comm_.levels()))));
+    }
+    return ways;
+  }
+
+ private:
+  Way by(std::string name, std::shared_ptr<Allreduce> allreduce) {
+    return {.name = std::move(name), .reduce = [this, allreduce](bool in_place) {
+              allreduce->reduce({in_place ? out_ : in_, out_, problem_.element}, problem_.reduction);
+            }};
+  }
+
+  Way by_levels() {
+    const Choice best = ddl::choose(comm_.levels(), problem_.bytes(), costs_, options_.keep_order);
+    const auto allreduce = std::make_shared<Allreduce>(comm_, best.plan, best.options);
+    Way way = by("levels", allreduce);
     way.more = {{"plan", best.plan.name()},
                 {"chunk_bytes", best.options.chunk_bytes},
-                {"predicted_seconds", ddl::predict_seconds(best, count, element, costs)}};
-    way.explain = [=, &costs] { return json_of(ddl::explain(best, count, element, costs, allreduce->totals())); };
+                {"predicted_seconds", ddl::predict_seconds(best, problem_.count, problem_.element, costs_)}};
+    way.explain = [this, best, allreduce] {
+      return json_of(ddl::explain(best, problem_.count, problem_.element, costs_, allreduce->totals()));
+    };
+    return way;
   }
-  if (ddl::MpiRuntime::reduces(element, reduction))
-    ways.push_back(
-        {.name = "mpi", .reduce = [=, &mpi](auto in, auto out) { mpi.allreduce(in, out, element, reduction); }});
-  if (!options.mpi_only) {
-    add("ring", std::make_shared<Allreduce>(comm, Plan(Levels(comm.size()), ddl::Algorithm::ring)));
-    add("leader", std::make_shared<Allreduce>(comm, leader_plan(comm.levels())));
-  }
-  return ways;
-}
 
-double seconds_of(Communicator& comm, const std::function<void()>& body) {
+  ddl::MpiRuntime& mpi_;
+  Communicator& comm_;
+  const Costs& costs_;
+  const Problem problem_;
+  const TrialOptions& options_;
+  const std::vector<std::byte> in_;
+  std::vector<std::byte> out_;
+};
+
+double seconds_of(Communicator& comm, Vectors& vectors, const std::function<void()>& body) {
+  vectors.wait();
   ddl::barrier(comm);
   const auto start = std::chrono::steady_clock::now();
   body();
+  vectors.wait();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -100,14 +124,19 @@ std::vector<double> largest(Communicator& comm, const std::vector<double>& own) 
   return most;
 }
 
-void measure(Communicator& comm, Way& way, const std::vector<std::byte>& in, std::vector<std::byte>& out,
-             const Expected& expected) {
-  std::fill(out.begin(), out.end(), std::byte{0xff});  // no result, and none of the way before
-  way.seconds.push_back(seconds_of(comm, [&] { way.reduce(in, out); }));
-  way.wrong += expected.count_wrong(out);
-  out = in;
-  way.in_place_seconds.push_back(seconds_of(comm, [&] { way.reduce(out, out); }));
-  way.in_place_wrong += expected.count_wrong(out);
+struct Measured {
+  Way way;
+  std::vector<double> seconds{}, in_place_seconds{};
+  int64_t wrong = 0, in_place_wrong = 0;
+};
+
+void measure(Communicator& comm, Vectors& vectors, Measured& one, const Expected& expected) {
+  vectors.spoil();  // no result, and none of the way before
+  one.seconds.push_back(seconds_of(comm, vectors, [&] { one.way.reduce(/*in_place=*/false); }));
+  one.wrong += expected.count_wrong(vectors.result());
+  vectors.refill();
+  one.in_place_seconds.push_back(seconds_of(comm, vectors, [&] { one.way.reduce(/*in_place=*/true); }));
+  one.in_place_wrong += expected.count_wrong(vectors.result());
 }
 
 json costs_of(const Costs& costs) {
@@ -122,35 +151,37 @@ json costs_of(const Costs& costs) {
 }
 
 /// One row for each way.
-std::vector<json> measure_size(ddl::MpiRuntime& mpi, Communicator& comm, const Costs& costs, int64_t bytes,
-                               const TrialOptions& options) {
-  const ddl::Element element = element_named(options.type);
-  const int64_t count = bytes / ddl::element_bytes(element);
-  const auto in = contribution(element, comm.rank(), count);
-  const Expected expected(element, reduction_named(options.op), comm.size());
-  std::vector<std::byte> out(in.size());
-  auto all = ways(mpi, comm, costs, bytes, options);
-  for (int round = 0; round < kWarmUp + options.repeats; ++round)
-    for (Way& way : all) {
-      measure(comm, way, in, out, expected);
-      if (round + 1 == kWarmUp) way.seconds.clear(), way.in_place_seconds.clear();
+std::vector<json> measure_ways(Communicator& comm, Vectors& vectors, const Problem& problem, int repeats) {
+  const Expected expected(problem.element, problem.reduction, comm.size());
+  std::vector<Measured> all;
+  for (Way& way : vectors.ways()) all.push_back({std::move(way)});
+  for (int round = 0; round < kWarmUp + repeats; ++round)
+    for (Measured& one : all) {
+      measure(comm, vectors, one, expected);
+      if (round + 1 == kWarmUp) one.seconds.clear(), one.in_place_seconds.clear();
     }
   std::vector<json> rows;
-  for (Way& way : all) {
-    json& row = rows.emplace_back(std::move(way.more));
-    if (const json explained = way.explain(); explained.is_object()) row.update(explained);
+  for (Measured& one : all) {
+    json& row = rows.emplace_back(std::move(one.way.more));
+    if (const json explained = one.way.explain(); explained.is_object()) row.update(explained);
     const auto wrong =
-        largest(comm, {static_cast<double>(way.wrong + way.in_place_wrong), static_cast<double>(way.in_place_wrong)});
-    row.update({{"bytes", bytes},
-                {"count", count},
-                {"algorithm", way.name},
-                {"seconds", median(largest(comm, way.seconds))},
-                {"in_place_seconds", median(largest(comm, way.in_place_seconds))},
+        largest(comm, {static_cast<double>(one.wrong + one.in_place_wrong), static_cast<double>(one.in_place_wrong)});
+    row.update({{"bytes", problem.bytes()},
+                {"count", problem.count},
+                {"algorithm", one.way.name},
+                {"seconds", median(largest(comm, one.seconds))},
+                {"in_place_seconds", median(largest(comm, one.in_place_seconds))},
                 {"wrong", static_cast<int64_t>(wrong[0])},
-                {"in_place_wrong", static_cast<int64_t>(wrong[1])},
-                {"bound_seconds", ddl::bound_seconds(comm.levels(), bytes, costs)}});
+                {"in_place_wrong", static_cast<int64_t>(wrong[1])}});
   }
   return rows;
+}
+
+/// Each rank's card; none on the CPU.
+Device* open_card(const Communicator& world, const TrialOptions& options) {
+  if (options.device == "cpu") return nullptr;
+  if (options.keep_order) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  return &open_device(options.device == "cuda" ? str("cuda:", world.local_rank()) : options.device);
 }
 
 }  // namespace
@@ -158,15 +189,30 @@ std::vector<json> measure_size(ddl::MpiRuntime& mpi, Communicator& comm, const C
 json run_trial(ddl::MpiRuntime& mpi, const TrialOptions& options) {
   ddl::CommOptions comm_options;
   comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
-  const auto comm = with_levels(mpi, mpi.world(comm_options), comm_options, options.levels, /*gpu_bus_id=*/"");
+  const auto world = mpi.world(comm_options);
+  Device* card = open_card(*world, options);
+  const auto comm = with_levels(mpi, world, comm_options, options.levels, card ? bus_id_of(*card) : "");
   const Costs costs = ddl::calibrate(*comm);
+  const ddl::Comm on_cards = card ? ddl::make_comm(comm, costs) : nullptr;
+  Problem problem{.element = element_named(options.type), .reduction = reduction_named(options.op)};
   json rows = json::array();
-  for (const int64_t bytes : options.sizes)
-    for (json& row : measure_size(mpi, *comm, costs, bytes, options)) rows.push_back(std::move(row));
+  for (const int64_t bytes : options.sizes) {
+    problem.count = bytes / ddl::element_bytes(problem.element);
+    const std::unique_ptr<Vectors> vectors =
+        card ? vectors_on_card(on_cards, on_cards->cards, card->torch_device(), problem)
+             : std::make_unique<HostVectors>(mpi, *comm, costs, problem, options);
+    for (json& row : measure_ways(*comm, *vectors, problem, options.repeats)) {
+      row["bound_seconds"] = card ? json(nullptr) : json(ddl::bound_seconds(comm->levels(), bytes, costs));
+      rows.push_back(std::move(row));
+    }
+  }
+  const json cards = card ? json(decision(on_cards->cards, card->torch_device(), problem)) : json(nullptr);
   if (comm->rank() != 0) return nullptr;
   return {{"world_size", comm->size()},
           {"levels", comm->levels().shape()},
           {"mpi", ddl::MpiRuntime::library()},
+          {"device", card ? "cuda" : "cpu"},
+          {"cards", cards},
           {"type", options.type},
           {"op", options.op},
           {"repeats", options.repeats},

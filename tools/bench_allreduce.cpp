@@ -73,13 +73,18 @@ std::vector<std::string> launch_arguments(const Options& options) {
   std::vector<std::string> arguments{"bench", "allreduce", "--sizes", sizes, "--type", trial.type, "--op", trial.op};
   arguments.insert(arguments.end(), {"--repeats", std::to_string(trial.repeats)});
   arguments.insert(arguments.end(), {"--comm-timeout", str(trial.comm_timeout_seconds)});
-  arguments.insert(arguments.end(), {"--levels", trial.levels});
+  arguments.insert(arguments.end(), {"--levels", trial.levels, "--device", trial.device});
   if (trial.keep_order) arguments.push_back("--deterministic");
   return arguments;
 }
 
 int bench_allreduce(Options& options) {
   read_sizes(options);
+  const std::string& device = options.trial.device;
+  const bool on_cards = device == "cuda" || device.starts_with("cuda:");
+  if (!on_cards && device != "cpu") throw BadRequest(str("--device is '", device, "'; allowed is cpu, cuda or cuda:N"));
+  if (on_cards && options.explain)
+    throw BadRequest("--explain: of cards' levels nothing is known; allowed: --device cpu");
   const bool by_mpi = ddl::MpiRuntime::reduces(element_named(options.trial.type), reduction_named(options.trial.op));
   if (options.trial.mpi_only && !by_mpi)
     throw BadRequest(str("--mpi-only: MPI has no ", options.trial.op, " of ", options.trial.type));
@@ -94,7 +99,7 @@ int bench_allreduce(Options& options) {
   if (options.launches.ranks < 1)
     throw BadRequest("bench allreduce: start it with mpirun, or say --ranks N to let it do that, several times");
   options.launches.launcher = words(options.launcher);
-  options.launches.forced = !options.no_forced && by_mpi;
+  options.launches.forced = !options.no_forced && by_mpi && !on_cards;
   if (options.launches.launcher.empty()) throw BadRequest("--launcher is empty; allowed: a command such as mpirun");
   return conclude(options, run_launches(options.launches, launch_arguments(options)));
 }
@@ -110,6 +115,11 @@ Run add_bench_allreduce(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--op", options->trial.op, "sum, average, max or min")->capture_default_str();
   add_levels_flag(*command, options->trial.levels);
+  command
+      ->add_option(
+          "--device", options->trial.device,
+          "cpu; cuda, the card of each rank's place on its host; cuda:N, the same card for all ranks of a host")
+      ->capture_default_str();
   command->add_option("--repeats", options->trial.repeats, "Times that each size is summed in each way, in turn")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

@@ -2,6 +2,7 @@
 
 #include <cctype>
 
+#include "core/cuda_device.h"
 #include "core/error.h"
 #include "core/nearness.h"
 #include "core/topology.h"
@@ -51,6 +52,11 @@ void add_levels_flag(CLI::App& command, std::string& text) {
           "hosts by measured latency); FILE.xml (the same, with hosts as hwloc's lstopo described one); or "
           "declared, ranks per host x hosts x …, as in 4x2, or of each host, as in 4+2")
       ->capture_default_str();
+}
+
+std::string bus_id_of(const Device& device) {
+  const c10::Device torch_device = device.torch_device();
+  return torch_device.is_cuda() ? CudaDevice::open(torch_device.index()).pci_bus_id() : "";
 }
 
 std::shared_ptr<ddl::Communicator> with_levels(ddl::MpiRuntime& mpi, std::shared_ptr<ddl::Communicator> world,

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "core/device.h"
 #include "core/machine.h"
 #include "ddl/mpi.h"
 
@@ -11,6 +12,9 @@ namespace spillway::tools {
 
 /// Adds `--levels`: `hosts`, `discover`, a file of hwloc's, or a shape. `text` holds the default.
 void add_levels_flag(CLI::App& command, std::string& text);
+
+/// Where a card is, as with_levels() takes it; empty: it is no card.
+std::string bus_id_of(const Device& device);
 
 /// A communicator with the levels that `text` asks for: `world`, which has those of hosts, or another one over the same
 /// processes with the same options. With `discover` and a file each rank first takes its share of its host's cores, as

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "core/cuda_device.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/topology.h"
@@ -58,12 +57,6 @@ void take_share_of_host(const ddl::Communicator& comm) {
   const auto cpus = cpus_of_rank(discover_host(), comm.local_rank(), comm.local_size());
   set_affinity(cpus);
   at::set_num_threads(static_cast<int>(cpus.size()));
-}
-
-/// Empty: it is no card.
-std::string bus_id_of(const Device& device) {
-  const c10::Device torch_device = device.torch_device();
-  return torch_device.is_cuda() ? CudaDevice::open(torch_device.index()).pci_bus_id() : "";
 }
 
 /// `adam`, `adam@0.01`, `unlimited`: the run to set beside, as a change to the main run's options.

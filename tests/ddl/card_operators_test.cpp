@@ -39,6 +39,10 @@ struct Rank {
   int rank() const { return comm->communicator->rank(); }
   int size() const { return comm->communicator->size(); }
   void allreduce(at::TensorList tensors, Reduction reduction) { allreduce_on_cards(tensors, comm, cards, reduction); }
+  void reduce_scatter(const at::Tensor& vector, Reduction reduction) {
+    reduce_scatter_on_cards(vector, comm, cards, reduction);
+  }
+  void all_gather(const at::Tensor& vector) { all_gather_on_cards(vector, comm, cards); }
 };
 
 void on_cards(const std::vector<int>& hosts, Way way, const std::function<void(Rank&)>& body) {
@@ -194,6 +198,60 @@ TEST(CardOperatorsTest, ReduceRefusesPartsThatAreNone) {
   });
 }
 
+/// Elements `range` are those of `part`, the others those of `rest`, bit for bit.
+void expect_only(const at::Tensor& found, Range range, const at::Tensor& part, const at::Tensor& rest) {
+  const at::Tensor expected = rest.clone();
+  expected.slice(0, range.begin, range.end).copy_(part.slice(0, range.begin, range.end));
+  EXPECT_TRUE(at::equal(found, expected)) << found.numel() << " of " << found.scalar_type();
+}
+
+TEST(CardOperatorsTest, ReduceScatterAndAllGatherAreTheHalvesOfTheAllreduce) {
+  for (const Way way : {Way::network, Way::staging})
+    for (const auto& hosts : testing::both_orders({{1}, {3}, {2, 2}, {2, 1}, {2, 2, 2}}))
+      on_cards(hosts, way, [&](Rank& rank) {
+        const auto check = [&](int64_t count, at::ScalarType type, Reduction reduction) {
+          const at::Tensor own = term(rank.rank(), count).mul(100).to(type);
+          at::Tensor whole = own.clone(), halves = own.clone();
+          rank.allreduce(whole, reduction);
+          const auto version = halves._version();
+          rank.reduce_scatter(halves, reduction);
+          EXPECT_GT(halves._version(), version);
+          expect_only(halves, own_part(count, rank.comm), whole, own);
+          rank.all_gather(halves);
+          EXPECT_TRUE(at::equal(halves, whole));
+          EXPECT_GT(halves._version(), version + 1);
+        };
+        for (const int64_t count : {0, 1, 2, 5, 6, 1009})
+          for (const auto type : kTypes)
+            for (const auto reduction : kReductions) check(count, type, reduction);
+        if (hosts.size() != 3) return;
+        check(5'000'011, at::kFloat, Reduction::average);  // 8 + 8 + 4 MiB
+        check(5'000'011, at::kHalf, Reduction::sum);
+      });
+}
+
+TEST(CardOperatorsTest, StagedHalvesHaveTheBitsOfTheCpus) {
+  on_cards(by_host({2, 1}), Way::staging, [](Rank& rank) {
+    at::Tensor staged = term(rank.rank(), 5'000'011), plain = staged.clone();
+    rank.reduce_scatter(staged, Reduction::average);
+    reduce_scatter_(plain, rank.comm, Reduction::average);
+    EXPECT_TRUE(at::equal(staged, plain));
+  });
+}
+
+TEST(CardOperatorsTest, AHalfMovesHalfOfAnAllreduce) {
+  on_cards(by_host({3, 3}), Way::network, [](Rank& rank) {
+    const at::Tensor vector = term(rank.rank(), 12).view({3, 4}).t();  // dense, in another order
+    (void)rank.cards.levels(vector.device());
+    rank.network.log.clear();
+    rank.reduce_scatter(vector, Reduction::sum);
+    EXPECT_EQ(rank.network.log, (testing::CallLog{"reduce-scatter of 4 among 3", "reduce-scatter of 2 among 2"}));
+    rank.network.log.clear();
+    rank.all_gather(vector);
+    EXPECT_EQ(rank.network.log, (testing::CallLog{"all-gather of 2 among 2", "all-gather of 4 among 3"}));
+  });
+}
+
 TEST(CardOperatorsTest, ABroadcastReachesSomeOrAllAndSomeAloneDecideNothing) {
   for (const Way way : {Way::network, Way::staging})
     on_cards(by_host({2, 2}), way, [&](Rank& rank) {
@@ -225,6 +283,14 @@ TEST(CardOperatorsTest, RanksThatMeanOtherShapesOrCallsGetACommError) {
     });
     on_cards(by_host({2}), way, [](Rank& rank) {
       EXPECT_THROW(rank.allreduce(at::zeros({4}), rank.rank() == 0 ? Reduction::sum : Reduction::average), CommError);
+    });
+    on_cards(by_host({2}), way, [](Rank& rank) {
+      const at::Tensor tensor = at::zeros({4});
+      const auto the_same_parts_otherwise = [&] {
+        if (rank.rank() == 0) return rank.reduce_scatter(tensor, Reduction::sum);
+        reduce_on_cards(tensor, rank.comm, rank.cards, {2, 4}, {0, 1}, Reduction::sum);
+      };
+      EXPECT_THROW(the_same_parts_otherwise(), CommError);
     });
     on_cards(by_host({2}), way, [](Rank& rank) {
       const at::Tensor tensor = at::zeros({4});
@@ -293,8 +359,28 @@ TEST(CardOperatorsTest, ListsOfSeveralDevicesAreRefusedByName) {
   EXPECT_THROW(allreduce_(at::zeros({3}, at::kMeta), comm, Reduction::sum), c10::Error);
 }
 
+TEST(CardOperatorsTest, TypesThatAreNotReducedAreRefusedUnderTheOperatorsName) {
+  on_cards(by_host({1}), Way::network, [](Rank& rank) {
+    const at::Tensor flags = at::zeros({3}, at::kBool);
+    const auto expect_named = [](const char* name, const std::function<void()>& call) {
+      try {
+        call();
+        ADD_FAILURE() << name << " took Bool";
+      } catch (const c10::Error& error) {
+        EXPECT_NE(std::string(error.what()).find(str("[ddl] ", name, ": a tensor is Bool")), std::string::npos)
+            << error.what();
+      }
+    };
+    expect_named("allreduce_", [&] { rank.allreduce(flags, Reduction::sum); });
+    expect_named("reduce_", [&] { reduce_on_cards(flags, rank.comm, rank.cards, {3}, {0}, Reduction::sum); });
+    expect_named("reduce_scatter_", [&] { rank.reduce_scatter(flags, Reduction::sum); });
+    expect_named("all_gather_", [&] { rank.all_gather(flags); });
+  });
+}
+
 TEST(CardOperatorsTest, TheOperatorsHaveKernelsForCards) {
-  for (const char* name : {"spillway::allreduce_", "spillway::broadcast_", "spillway::reduce_"})
+  for (const char* name : {"spillway::allreduce_", "spillway::broadcast_", "spillway::reduce_",
+                           "spillway::reduce_scatter_", "spillway::all_gather_"})
     EXPECT_TRUE(
         c10::Dispatcher::singleton().findSchemaOrThrow(name, "").hasKernelForDispatchKey(c10::DispatchKey::CUDA))
         << name;

@@ -130,6 +130,31 @@ TEST_F(CardTest, StagedBroadcastsAndReductionsToHomesAreTheCpus) {
   });
 }
 
+/// On a card, against allreduce_ there; `own` is on it.
+void expect_halves_of_the_allreduce(const Comm& comm, const at::Tensor& own) {
+  at::Tensor whole = own.clone(), halves = own.clone();
+  allreduce_(whole, comm, Reduction::average);
+  reduce_scatter_(halves, comm, Reduction::average);
+  const auto [begin, end] = own_part(own.numel(), comm);
+  at::Tensor expected = own.clone();
+  expected.slice(0, begin, end).copy_(whole.slice(0, begin, end));
+  EXPECT_TRUE(at::equal(halves, expected)) << own.numel() << " of " << own.scalar_type();
+  all_gather_(halves, comm);
+  EXPECT_TRUE(at::equal(halves, whole)) << own.numel() << " of " << own.scalar_type();
+}
+
+TEST_F(CardTest, StagedHalvesAreThoseOfTheAllreduceAndTheCpus) {
+  on_ranks(by_host({2, 1}), [](const Comm& comm) {
+    for (const auto type : kTypes)
+      for (const int64_t count : {0, 2, 7, 5'000'011})
+        expect_halves_of_the_allreduce(comm, term(comm->communicator->rank(), count).mul(100).to(type).to(card()));
+    at::Tensor plain = term(comm->communicator->rank(), 5'000'011), on_card = plain.to(card());
+    reduce_scatter_(plain, comm, Reduction::sum);
+    reduce_scatter_(on_card, comm, Reduction::sum);
+    EXPECT_TRUE(at::equal(on_card.cpu(), plain));
+  });
+}
+
 TEST_F(CardTest, GradientsOfACardGetTheBitsOfTheOperator) {
   on_ranks(by_host({2, 1}), [](const Comm& comm) {
     const int64_t rank = comm->communicator->rank();
@@ -171,6 +196,8 @@ TEST_F(CardTest, NcclReducesForOneRank) {
   allreduce_(large, comm, Reduction::average);
   broadcast_(large, comm, 0, {0});
   reduce_(large, comm, {7, 5'000'000}, {0, 0}, Reduction::sum);
+  reduce_scatter_(large, comm, Reduction::sum);
+  all_gather_(large, comm);
   EXPECT_TRUE(at::equal(large, before));
 }
 
@@ -209,6 +236,9 @@ TEST_F(SeveralCardsTest, NcclReducesAmongAllCardsByLevels) {
                for (int64_t i = 0; i < size; ++i) everyone[static_cast<size_t>(i)] = i;
                broadcast_(rank0s, comm, 0, everyone);
                EXPECT_TRUE(at::equal(sum, rank0s)) << "other bits than rank 0's";
+               for (const auto type : kTypes)
+                 for (const int64_t count : {size - 1, 1009, 5'000'011})
+                   expect_halves_of_the_allreduce(comm, term(rank, count).mul(100).to(type).to(card(rank)));
                at::Tensor some = at::full({9}, rank, at::kLong).to(card(rank));
                broadcast_(some, comm, 1, {1, 0});
                EXPECT_EQ(some[0].item<int64_t>(), rank == 0 ? 1 : rank);

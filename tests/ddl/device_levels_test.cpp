@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "ddl/thread_world.h"
@@ -84,6 +85,24 @@ TEST(DeviceLevelsTest, SumsAreRightOverEveryShapeAndCount) {
   }
 }
 
+TEST(DeviceLevelsTest, EveryRankKnowsAllRanksParts) {
+  for (const OnCards& world : worlds())
+    world.run([](DeviceLevels& levels, Communicator& comm, CallLog&) {
+      const int64_t size = comm.size(), count = levels.padded(100);
+      std::vector<float> data(static_cast<size_t>(count));
+      EXPECT_EQ(levels.part(count, comm.rank()),
+                levels.reduce_scatter(data.data(), count, Element::float32, Reduction::sum));
+      std::set<int64_t> begins;
+      for (int rank = 0; rank < size; ++rank) {
+        const Range part = levels.part(count, rank);
+        EXPECT_EQ(part.size(), count / size);
+        EXPECT_EQ(part.begin % part.size(), 0);
+        begins.insert(part.begin);
+      }
+      EXPECT_EQ(static_cast<int64_t>(begins.size()), size);
+    });
+}
+
 TEST(DeviceLevelsTest, AllRanksGetTheSameBitsOfSumsThatRound) {
   for (const OnCards& world : worlds()) {
     std::vector<std::vector<float>> results(world.hosts.size());
@@ -110,6 +129,18 @@ TEST(DeviceLevelsTest, LargestAndSmallestOfIntegersAreFound) {
       const bool largest = reduction == Reduction::maximum;
       EXPECT_EQ(data, largest ? (std::vector<int32_t>{3, 0, 7, 5}) : (std::vector<int32_t>{0, -3, 7, 2}));
     }
+  });
+}
+
+TEST(DeviceLevelsTest, TheLibrarysOwnAllreduceIsOneCallOfAllRanks) {
+  OnCards{by_host({2, 2})}.run([](DeviceLevels& levels, Communicator& comm, CallLog& log) {
+    const std::vector<float> in{1, 2, static_cast<float>(comm.rank())};
+    std::vector<float> out(3);
+    levels.all_reduce(in.data(), out.data(), 3, Element::float32, Reduction::sum);
+    EXPECT_EQ(out, (std::vector<float>{4, 8, 6}));
+    levels.all_reduce(out.data(), out.data(), 3, Element::float32, Reduction::sum);
+    EXPECT_EQ(out, (std::vector<float>{16, 32, 24}));
+    EXPECT_EQ(log, (CallLog{"all-reduce of 3 among 4", "all-reduce of 3 among 4"}));
   });
 }
 

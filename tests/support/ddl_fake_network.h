@@ -48,6 +48,7 @@ class FakeGroup final : public DeviceGroup {
       : circle_(std::move(circle)), rank_(rank), log_(log), fault_(fault) {}
 
   void reduce_scatter(const void* from, void* to, int64_t count, Element element, Reduction reduction) override;
+  void all_reduce(const void* from, void* to, int64_t count, Element element, Reduction reduction) override;
   void all_gather(const void* from, void* to, int64_t count, Element element) override;
   void broadcast(void* data, int64_t bytes, int root, std::span<const int> members) override;
   std::unique_ptr<DeviceGroup> split(int colour, int key) override;
@@ -55,6 +56,10 @@ class FakeGroup final : public DeviceGroup {
   void abort() noexcept override { aborted_ = true; }
 
  private:
+  /// What all brought at `offset` of theirs, reduced from the rank after this one on.
+  std::vector<std::byte> reduced(const Meeting& meeting, int64_t offset, int64_t count, Element element,
+                                 Reduction reduction) const;
+
   using Members = std::vector<int>;
   void start(const std::string& call, Part part, Members members, std::function<std::vector<std::byte>(Meeting&)> see,
              void* to);
@@ -127,22 +132,36 @@ inline bool FakeGroup::finished() {
   return true;
 }
 
-inline void FakeGroup::reduce_scatter(const void* from, void* to, int64_t count, Element element, Reduction reduction) {
+inline void check_reduction(Element element, Reduction reduction) {
   if (partial_bytes(element) != element_bytes(element)) throw std::runtime_error("sums in 16 bits");
   const bool floats = element == Element::float32 || element == Element::float64;
   if (reduction == Reduction::average || (floats && reduction != Reduction::sum))
     throw std::runtime_error("a reduction that is not the library's");
+}
+
+inline std::vector<std::byte> FakeGroup::reduced(const Meeting& meeting, int64_t offset, int64_t count, Element element,
+                                                 Reduction reduction) const {
+  std::vector<Term> terms;
+  for (int step = 1; step <= circle_->size; ++step)
+    terms.push_back({meeting.parts.at((rank_ + step) % circle_->size).from + offset, false});
+  std::vector<std::byte> sum(static_cast<size_t>(count * element_bytes(element)));
+  combine(element, reduction, sum.data(), terms, count);
+  return sum;
+}
+
+inline void FakeGroup::reduce_scatter(const void* from, void* to, int64_t count, Element element, Reduction reduction) {
+  check_reduction(element, reduction);
   const auto see = [=, this](Meeting& meeting) {
-    const int size = circle_->size;
-    const int64_t bytes = count * element_bytes(element);
-    std::vector<Term> terms;
-    for (int step = 1; step <= size; ++step)
-      terms.push_back({meeting.parts.at((rank_ + step) % size).from + rank_ * bytes, false});
-    std::vector<std::byte> sum(static_cast<size_t>(bytes));
-    combine(element, reduction, sum.data(), terms, count);
-    return sum;
+    return reduced(meeting, rank_ * count * element_bytes(element), count, element, reduction);
   };
   start(str("reduce-scatter of ", count, " among ", circle_->size),
+        {.call = {}, .from = static_cast<const std::byte*>(from)}, circle_->everyone(), see, to);
+}
+
+inline void FakeGroup::all_reduce(const void* from, void* to, int64_t count, Element element, Reduction reduction) {
+  check_reduction(element, reduction);
+  const auto see = [=, this](Meeting& meeting) { return reduced(meeting, 0, count, element, reduction); };
+  start(str("all-reduce of ", count, " among ", circle_->size),
         {.call = {}, .from = static_cast<const std::byte*>(from)}, circle_->everyone(), see, to);
 }
 

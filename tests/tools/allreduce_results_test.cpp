@@ -99,5 +99,14 @@ TEST(AllreduceTableTest, BandwidthsSharesAndTheInstalledMpisTimesAreAdded) {
   EXPECT_TRUE(result["model_error"].is_null());
 }
 
+TEST(AllreduceTableTest, WithoutABoundThereIsNoShareOfIt) {
+  json alone = row(1000, "levels", 2, 4);
+  alone["bound_seconds"] = nullptr;
+  json result{{"world_size", 4}, {"rows", {alone}}};
+  complete(result);
+  EXPECT_TRUE(result["rows"][0]["percent_of_bound"].is_null());
+  EXPECT_DOUBLE_EQ(result["rows"][0]["algbw"], 500e-9);
+}
+
 }  // namespace
 }  // namespace spillway::tools

@@ -162,6 +162,7 @@ class Ranks(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         one = json.loads(file.read_text())
         self.assertEqual((one["world_size"], one["levels"]), (3, "2+1"))
+        self.assertEqual((one["device"], one["cards"]), ("cpu", None))
         self.assertEqual({row["algorithm"] for row in one["rows"]}, {"levels", "mpi", "ring", "leader"})
         for row in one["rows"]:
             self.assertEqual(row["wrong"], 0)
@@ -198,8 +199,16 @@ class Ranks(Case):
                             (["--sizes", "12", "--type", "int64"], ("--sizes: 12", "int64", "8 bytes")),
                             (["--type", "float8"], ("--type: float8", "bfloat16")),
                             (["--op", "product"], ("--op: product", "average")),
-                            (["--ranks", "2", "--launcher", " "], ("--launcher", "mpirun"))):
+                            (["--ranks", "2", "--launcher", " "], ("--launcher", "mpirun")),
+                            (["--device", "tpu"], ("--device is 'tpu'", "cpu, cuda or cuda:N")),
+                            (["--device", "cuda", "--explain"], ("--explain", "--device cpu")),
+                            (["--device", "cuda"], ("mpirun", "--ranks"))):
             self.refused(2, *parts, args=["bench", "allreduce", *args])
+        # Also where there are cards. Launched by itself, it says so too.
+        self.refused(2, "[cuda]", args=["bench", "allreduce", "--device", "cuda:63"], ranks=2)
+        done = run("bench", "allreduce", "--device", "cuda:63", "--ranks", "2", "--launcher", " ".join(MPI))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, r"(?s)spillway: \[cuda\] .*what the ranks said is above")
         self.refused(1, "no-such-mpirun", args=["bench", "allreduce", "--ranks", "2", "--launcher", "no-such-mpirun"])
 
     def check_plot(self, file, names, points):
