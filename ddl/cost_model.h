@@ -19,7 +19,7 @@ struct LinkCost {
 };
 
 struct Costs {
-  std::vector<LinkCost> levels;        ///< from level 1
+  std::vector<LinkCost> levels = {};   ///< from level 1
   double reduce_seconds_per_byte = 0;  ///< γ: of what is added to something
 
   /// Throws BadRequest unless all are finite, bandwidths positive, the others not negative, and one for each level.

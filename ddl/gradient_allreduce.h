@@ -73,6 +73,7 @@ class GradientAllreduce {
 
   int64_t bucket_bytes() const noexcept { return bucket_bytes_; }
   int64_t buckets() const noexcept { return static_cast<int64_t>(buckets_.size()); }
+  const Plan& plan() const noexcept { return allreduce_.plan(); }
   GradientTotals totals() const;
   /// Those of buckets, once finish() has returned.
   const AllreduceTotals& allreduces() const noexcept { return allreduce_.totals(); }
