@@ -134,9 +134,8 @@ Prediction predict(const Choice& choice, int64_t count, Element element, const C
   const int64_t chunks = (count + whole - 1) / whole;
   const ChunkTimes times = chunk_times(choice.plan, whole, element, costs);
   const double last = static_cast<double>(count - (chunks - 1) * whole) / static_cast<double>(whole);
-  const double after_first = static_cast<double>(chunks - 2) + last;  // chunks; less than 0 for one
-  all.seconds =
-      std::max(0.0, agreement - times.first_round) + times.way + (chunks > 1 ? after_first * times.busiest(costs) : 0);
+  const double after_first = static_cast<double>(chunks - 2) + last;  // chunks
+  all.seconds = std::max(0.0, agreement - times.first_round) + times.way + after_first * times.busiest(costs);
   const double of_chunk = 1 + after_first;
   for (size_t i = 0; i < times.of_level.size(); ++i) all.level_seconds[i] = of_chunk * times.of_level[i];
   all.adding_seconds = of_chunk * times.adding;
