@@ -8,6 +8,14 @@ if(SPILLWAY_PCH)
   target_precompile_headers(spillway_pch PRIVATE "${CMAKE_CURRENT_LIST_DIR}/pch.h")
   # ccache needs it to look into a precompiled header.
   target_compile_options(spillway_pch PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  # GCC never writes the same precompiled header twice, so ccache would find nothing that another clone compiled. It takes
+  # this text for the header's 700 MB (pch_external_checksum): all that decides what is in it.
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/pch.h")
+  file(SHA256 "${CMAKE_CURRENT_LIST_DIR}/pch.h" pch_hash)
+  file(SHA256 "${SPILLWAY_TORCH}/include/torch/headeronly/version.h" torch_hash)
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" build_type)
+  file(GENERATE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/spillway_pch.dir/cmake_pch.hxx.gch.sum" CONTENT
+    "${pch_hash} ${torch_hash} ${SPILLWAY_TORCH} ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${build_type}}\n")
 endif()
 
 function(_spillway_common target uses_torch)

@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2034,SC2154  # one file sets what another reads
 # LibTorch, from the torch wheel, once per user: a virtual environment in the cache folder that every clone shares.
-# A stamp, written last, says that it is whole; a marker, written first, that an installation of ours began.
+# A marker, written first, says that an installation began; a stamp, written last, that it is whole. Only a folder with a
+# marker is ever removed, because programs of other clones may be using any other. What cannot be used is left alone, and
+# the installation takes the next free name: torch-2.11.0, torch-2.11.0-2, torch-2.11.0-3, …
 
 torch_version=2.11.0
-torch_home=$spillway_cache/torch-$torch_version
-torch_stamp=$torch_home/.spillway-complete
-torch_marker=$torch_home/.spillway-installing
+torch_lock=$spillway_cache/torch-$torch_version.lock
 torch_key="torch $torch_version and numpy for $(uname -m)"
 
 # torch_fault FOLDER: prints what keeps FOLDER from being the LibTorch that we need; nothing when it is.
@@ -21,57 +21,98 @@ torch_fault() {
   fi
 }
 
-_torch_folder() {
+# _torch_in HOME: prints the torch folder inside the virtual environment HOME.
+_torch_in() {
   local folder
-  for folder in "$torch_home"/lib/python3*/site-packages/torch; do
+  for folder in "$1"/lib/python3*/site-packages/torch; do
     [[ -d $folder ]] && echo "$folder" && return
   done
   return 1
 }
 
+# _is_whole HOME: is HOME a finished installation for this kind of machine? Its Python need not run here, because the
+# build takes headers and libraries alone.
+_is_whole() {
+  local folder
+  [[ -e $1/.spillway-complete && $(head -n 1 "$1/.spillway-complete") == "$torch_key" ]] &&
+    folder=$(_torch_in "$1") && [[ -z $(torch_fault "$folder") ]]
+}
+
+_torch_homes() {
+  local home
+  for home in "$spillway_cache/torch-$torch_version" "$spillway_cache/torch-$torch_version"-[0-9]*; do
+    [[ ! -d $home ]] || echo "$home"
+  done
+}
+
+# _torch_folder: prints the torch folder of the first whole installation in the cache.
+_torch_folder() {
+  local home
+  while IFS= read -r home; do
+    if _is_whole "$home"; then
+      _torch_in "$home"
+      return
+    fi
+  done < <(_torch_homes)
+  return 1
+}
+
 # torch_ready: is there a LibTorch already (the user's or the cache's)?
 torch_ready() {
-  [[ -n ${SPILLWAY_TORCH:-} ]] && return
-  local folder
-  [[ -e $torch_stamp && $(head -n 1 "$torch_stamp") == "$torch_key" && -x $torch_home/bin/python ]] &&
-    folder=$(_torch_folder) && [[ -z $(torch_fault "$folder") ]]
+  [[ -n ${SPILLWAY_TORCH:-} ]] || _torch_folder >/dev/null
 }
 
 _write_stamp() {
-  printf '%s\n%s\n' "$torch_key" "$("$torch_home/bin/python" --version)" >"$torch_stamp.part"
-  mv -- "$torch_stamp.part" "$torch_stamp"
-  rm -f -- "$torch_marker"
+  printf '%s\n%s\n' "$torch_key" "$("$1/bin/python" --version)" >"$1/.spillway-complete.part"
+  mv -- "$1/.spillway-complete.part" "$1/.spillway-complete"
+  rm -f -- "$1/.spillway-installing"
 }
 
-# An environment that someone made by hand is as good as ours, if it is whole.
+# _adopt_torch: an environment without a stamp that someone made by hand is as good as ours, if it is whole.
 _adopt_torch() {
-  local folder
-  [[ ! -e $torch_marker && -x $torch_home/bin/python ]] && folder=$(_torch_folder) && [[ -z $(torch_fault "$folder") ]] &&
-    "$torch_home/bin/python" -c "import numpy, torch; assert torch.__version__.split('+')[0] == '$torch_version'" \
-      >/dev/null 2>&1 && _write_stamp
+  local home folder
+  while IFS= read -r home; do
+    [[ ! -e $home/.spillway-complete && ! -e $home/.spillway-installing && -x $home/bin/python ]] &&
+      folder=$(_torch_in "$home") && [[ -z $(torch_fault "$folder") ]] &&
+      "$home/bin/python" -c "import numpy, torch; assert torch.__version__.split('+')[0] == '$torch_version'" \
+        >/dev/null 2>&1 && _write_stamp "$home" && return
+  done < <(_torch_homes)
+  return 1
 }
 
+# _new_torch_home: prints the first name that is free, or whose installation never ended.
+_new_torch_home() {
+  local home=$spillway_cache/torch-$torch_version number=1
+  while [[ -e $home && ! -e $home/.spillway-installing ]]; do
+    number=$((number + 1))
+    home=$spillway_cache/torch-$torch_version-$number
+  done
+  echo "$home"
+}
+
+# _pip_install_torch PYTHON HOME
 _pip_install_torch() {
   unset PIP_USER PIP_TARGET PIP_PREFIX PYTHONPATH PYTHONHOME
-  "$1" -m venv "$torch_home" &&
-    TMPDIR=$torch_home/tmp "$torch_home/bin/python" -m pip install --no-cache-dir --no-input --progress-bar off \
+  "$1" -m venv "$2" &&
+    TMPDIR=$2/tmp "$2/bin/python" -m pip install --no-cache-dir --no-input --progress-bar off \
       --disable-pip-version-check "torch==$torch_version" numpy &&
-    "$torch_home/bin/python" -c 'import numpy, torch'
+    "$2/bin/python" -c 'import numpy, torch'
 }
 
 _install_torch() {
-  local python log=$spillway_cache/log/torch.log folder fault what
+  local python log=$spillway_cache/log/torch.log folder fault what torch_home
   if torch_ready || _adopt_torch; then return; fi  # another run has just done it
   python=$(pick_python) || die "no Python 3.10 or newer that can make virtual environments" "apt-get install python3 python3-venv"
+  torch_home=$(_new_torch_home)
   if [[ -e $torch_home ]]; then
-    say "torch in '$torch_home' is half-finished or not for this machine: starting again"
+    say "the installation of torch in '$torch_home' never ended: starting again"
     rm -rf -- "$torch_home"
   fi
   need_space "$spillway_cache" "${SPILLWAY_CACHE_GB:-8}" "torch $torch_version" SPILLWAY_CACHE_GB
   mkdir -p -- "$torch_home/tmp"
-  : >"$torch_marker"
+  : >"$torch_home/.spillway-installing"
   if ! run_step "installing torch $torch_version and numpy with pip (about 2.7 GB to fetch, once for all clones)" "$log" \
-    _pip_install_torch "$python"; then
+    _pip_install_torch "$python" "$torch_home"; then
     what="pip could not install torch==$torch_version and numpy"
     if grep -qE 'NewConnectionError|Temporary failure|ConnectTimeout|Network is unreachable|No matching distribution|ReadTimeout|Connection (refused|reset|broken)' "$log"; then
       what="no network, or no such package in reach: $what"
@@ -83,10 +124,10 @@ _install_torch() {
       "its include/ and lib/. A second run of this script starts this step again."
   fi
   rm -rf -- "$torch_home/tmp"
-  folder=$(_torch_folder) || die "pip succeeded, but there is no torch below '$torch_home'" "Whole log: $log"
+  folder=$(_torch_in "$torch_home") || die "pip succeeded, but there is no torch below '$torch_home'" "Whole log: $log"
   fault=$(torch_fault "$folder")
   [[ -z $fault ]] || die "$fault" "Whole log: $log"
-  _write_stamp
+  _write_stamp "$torch_home"
 }
 
 # ensure_torch: sets torch_folder (include/ and lib/ lie in it), installing torch when there is none.
@@ -101,6 +142,6 @@ ensure_torch() {
       "Unset it to have torch $torch_version installed in '$spillway_cache'."
     return
   fi
-  torch_ready || with_lock "$torch_home.lock" "installing torch" _install_torch
+  torch_ready || with_lock "$torch_lock" "installing torch" _install_torch
   torch_folder=$(_torch_folder)
 }
