@@ -37,6 +37,10 @@ class Arena {
   /// Whether a block of this size could be had now.
   bool fits(int64_t bytes) const noexcept;
 
+  /// See Ledger.
+  void lock_for_fork() { mutex_.lock(); }
+  void unlock_after_fork() { mutex_.unlock(); }
+
   int64_t capacity_bytes() const noexcept { return capacity_bytes_; }
   int64_t used_bytes() const noexcept;
   int64_t peak_bytes() const noexcept;

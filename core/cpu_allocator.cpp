@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "core/fork.h"
 #include "core/topology.h"
 
 namespace spillway {
@@ -11,6 +12,18 @@ namespace {
 
 void release_block(void* data) {
   if (data) CpuDevice::instance().memory().release(Block::of(data));
+}
+
+/// Whether the allocator below handed the memory out. What lies in front of another allocator's block is no descriptor,
+/// but can be read: LibTorch's blocks are aligned to 64 bytes, behind a header of malloc's.
+[[gnu::no_sanitize("address")]] bool is_block(void* data) {
+  return reinterpret_cast<uintptr_t>(data) % alignof(Block) == 0 && Block::of(data)->data == data;
+}
+
+/// For raw_deallocate(), which oneDNN asks for memory that it may have taken before this allocator was installed.
+void release_raw(void* data) {
+  if (!data || is_block(data)) return release_block(data);
+  c10::GetDefaultCPUAllocator()->raw_deallocate(data);
 }
 
 class CountingAllocator final : public c10::Allocator {
@@ -22,7 +35,7 @@ class CountingAllocator final : public c10::Allocator {
     return CpuDevice::wrap(memory_.allocate(static_cast<int64_t>(bytes), birth_category()));
   }
   // raw_allocate demands that the context is the data pointer, so the descriptor is found in front of the data.
-  c10::DeleterFnPtr raw_deleter() const override { return &release_block; }
+  c10::DeleterFnPtr raw_deleter() const override { return &release_raw; }
   void copy_data(void* destination, const void* source, size_t bytes) const override {
     std::memcpy(destination, source, bytes);
   }
@@ -35,9 +48,11 @@ class CountingAllocator final : public c10::Allocator {
 
 CpuDevice& CpuDevice::instance() {
   static CpuDevice& device = [&]() -> CpuDevice& {
-    auto* cpu = new CpuDevice(*new Arena(default_arena_bytes()));
+    const int64_t bytes = default_arena_bytes();
+    auto* cpu = new CpuDevice(*new Arena(reserve_memory_up_to(bytes), bytes));
     auto* allocator = new CountingAllocator(cpu->memory());
     cpu->install(allocator);
+    survive_forks(cpu->memory());
     c10::SetCPUAllocator(allocator, /*priority=*/255);
     return *cpu;
   }();
@@ -54,7 +69,7 @@ void CpuDevice::copy(void* to, const void* from, int64_t bytes) {
 
 /// Near the CPUs that this thread may use.
 MemoryRange CpuDevice::reserve_host_memory(int64_t capacity_bytes) {
-  MemoryRange range = reserve_memory(capacity_bytes);
+  MemoryRange range = reserve_memory_up_to(capacity_bytes);
   prefer_numa_nodes(range.data(), range.bytes(), numa_nodes_near(cpus_of_this_thread()));
   return range;
 }

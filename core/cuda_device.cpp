@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -78,10 +79,11 @@ CudaDevice::CudaDevice(int index, const MakeDriver& make_driver)
 
 Block* CudaDevice::try_take(int64_t charge, Category category) {
   const int64_t bytes = data_bytes(charge);
-  void* managed = take_managed(bytes);
-  void* data = managed ? managed : driver_->allocate(bytes);
-  if (!data) return nullptr;
-  return new OwnedBlock{{data, charge, nullptr, nullptr, category, /*stays=*/managed != nullptr}, this};
+  std::unique_ptr<OwnedBlock> block(new OwnedBlock{{nullptr, charge, nullptr, nullptr, category}, this});
+  block->data = take_managed(bytes);
+  block->stays = block->data != nullptr;
+  if (!block->stays) block->data = driver_->allocate(bytes);
+  return block->data ? block.release() : nullptr;
 }
 
 void CudaDevice::give_back(Block* block) noexcept {
@@ -185,7 +187,7 @@ bool CudaDevice::release_raw(void* data) noexcept {
 /// Pinned memory cannot be swapped out, so at most half of the machine's is used.
 MemoryRange CudaDevice::reserve_host_memory(int64_t capacity_bytes) {
   const int64_t capacity = std::min(capacity_bytes, discover_host().memory_bytes / 2);
-  MemoryRange range = reserve_memory(capacity);
+  MemoryRange range = reserve_memory_up_to(capacity);
   std::vector<int> nodes = numa_nodes_near_pci(pci_bus_id());
   if (nodes.empty()) nodes = numa_nodes_near(cpus_of_this_thread());
   prefer_numa_nodes(range.data(), range.bytes(), nodes);
@@ -202,6 +204,7 @@ void CudaDevice::charge_outside() {
     std::lock_guard lock(mutex_);
     if (managed_) return;  // what of it is on the card now, only the driver knows
   }
+  std::lock_guard charging(charging_outside_);
   const int64_t now = std::max<int64_t>(0, driver_->bytes_outside());
   if (now < charged_outside_)
     ledger().refund(charged_outside_ - now, Category::other);

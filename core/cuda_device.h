@@ -77,6 +77,7 @@ class CudaDevice final : public Device, private BlockSource, private TensorMemor
   std::optional<Managed> managed_;
   bool use_managed_ = false;
   std::unordered_map<void*, Block*> raw_;
+  std::mutex charging_outside_;  // also while room is made for the charge
   int64_t charged_outside_ = 0;
 };
 

@@ -14,6 +14,12 @@ struct DeviceMemory::Caller {
   DeviceMemory& memory;
 };
 
+/// No machine has so much, and the charge must not overflow.
+void DeviceMemory::require_sane(int64_t bytes) {
+  constexpr int64_t kMost = int64_t{1} << 62;
+  if (bytes < 0 || bytes > kMost) throw std::bad_alloc();
+}
+
 void DeviceMemory::set_reclaimer(Reclaimer* reclaimer) noexcept {
   reclaimer_ = reclaimer;
   while (callers_ > 0) std::this_thread::yield();
@@ -30,17 +36,20 @@ void ArenaBlocks::give_back(Block* block) noexcept {
 }
 
 Block* DeviceMemory::try_allocate(int64_t bytes, Category category) {
-  int64_t charge = charge_of(bytes);
+  require_sane(bytes);
+  const int64_t charge = charge_of(bytes);
   if (!ledger_.try_charge(charge, category)) return nullptr;
-  Block* block = source_.try_take(charge, category);
-  if (!block) {
-    ledger_.refund(charge, category);
+  try {
+    if (Block* block = source_.try_take(charge, category)) return block;
     throw std::bad_alloc();
+  } catch (...) {
+    ledger_.refund(charge, category);
+    throw;
   }
-  return block;
 }
 
 Block* DeviceMemory::allocate(int64_t bytes, Category category) {
+  require_sane(bytes);
   for (;;) {
     try {
       if (Block* block = try_allocate(bytes, category)) return block;
@@ -70,11 +79,29 @@ void DeviceMemory::ask_for(int64_t charge) {
 
 void DeviceMemory::release(Block* block) noexcept {
   if (!block->keeper) return free(block);
+  if (orphaned_) return;
   Caller caller(*this);
   if (PageKeeper* keeper = block->keeper)
     keeper->released(block);
   else
     free(block);
+}
+
+void DeviceMemory::lock_for_fork() {
+  ledger_.lock_for_fork();
+  if (arena_) arena_->lock_for_fork();
+}
+
+void DeviceMemory::unlock_after_fork() {
+  if (arena_) arena_->unlock_after_fork();
+  ledger_.unlock_after_fork();
+}
+
+void DeviceMemory::orphan() noexcept {
+  orphaned_ = true;
+  reclaimer_ = nullptr;
+  callers_ = 0;  // other threads', which the child has not
+  ledger_.set_budget(kUnlimitedBytes);
 }
 
 void DeviceMemory::free(Block* block) noexcept {

@@ -52,6 +52,7 @@ class BlockSource {
  public:
   virtual ~BlockSource() = default;
   /// A block whose data are the `charge` bytes without the descriptor's; nullptr when the device has no such memory.
+  /// May throw, and then holds none.
   [[nodiscard]] virtual Block* try_take(int64_t charge, Category category) = 0;
   virtual void give_back(Block* block) noexcept = 0;
 };
@@ -76,7 +77,8 @@ class DeviceMemory {
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   /// A block of at least `bytes`, uninitialised, 64-byte aligned. Asks the reclaimer while the charge does not fit: the
-  /// only place where running out is retried. Throws OutOfBudget; std::bad_alloc when the device itself is out.
+  /// only place where running out is retried. Throws OutOfBudget; std::bad_alloc when the device itself is out, or for
+  /// more than 2^62 bytes; what the source throws. Nothing stays charged then.
   Block* allocate(int64_t bytes, Category category);
   /// nullptr when the charge does not fit the budget; asks nobody. Throws std::bad_alloc.
   [[nodiscard]] Block* try_allocate(int64_t bytes, Category category);
@@ -107,8 +109,17 @@ class DeviceMemory {
   void set_reclaimer(Reclaimer* reclaimer) noexcept;
   bool has_reclaimer() const noexcept { return reclaimer_ != nullptr; }
 
+  /// Around fork() (core/fork.h): no other thread holds a lock that the child needs.
+  void lock_for_fork();
+  void unlock_after_fork();
+  /// In a child of fork(), where no reclaimer or keeper has its threads: the budget is unlimited, and blocks that have
+  /// a page are not given back.
+  void orphan() noexcept;
+  bool is_orphan() const noexcept { return orphaned_; }
+
  private:
   struct Caller;
+  static void require_sane(int64_t bytes);
   void ask_for(int64_t charge);
 
   Arena* const arena_ = nullptr;
@@ -116,6 +127,7 @@ class DeviceMemory {
   BlockSource& source_;
   Ledger& ledger_;
   std::atomic<Reclaimer*> reclaimer_ = nullptr;
+  std::atomic<bool> orphaned_ = false;
   std::atomic<int64_t> callers_ = 0;  // threads that may be inside a reclaimer or keeper
 };
 

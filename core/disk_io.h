@@ -32,7 +32,7 @@ class DiskIo {
   /// Starts an operation, which must stay where it is until wait() returns it. Throws std::system_error when it cannot
   /// be started.
   virtual void start(DiskOperation& operation) = 0;
-  /// Blocks until one of the started operations is over.
+  /// Blocks until one of the started operations is over. Does not throw: what failed is in the operation.
   virtual DiskOperation& wait() = 0;
   /// For messages: `io_uring`, `2 threads`.
   virtual std::string name() const = 0;
@@ -42,7 +42,7 @@ class DiskIo {
 std::unique_ptr<DiskIo> make_thread_io(int threads);
 
 /// The kernel's submission ring for at most `depth` operations at once. nullptr, with the reason in `why_not`, when
-/// this build, this kernel or this container does not have it.
+/// this build does not have it, when the kernel is older than Linux 5.6, or when a container forbids a part of it.
 std::unique_ptr<DiskIo> make_uring_io(int depth, std::string& why_not);
 
 }  // namespace spillway

@@ -233,7 +233,7 @@ void DiskTier::prepare_write(Slot& slot) {
     std::memset(slot.staging + bytes, 0, static_cast<size_t>(stored - bytes));
     data = slot.staging;
   }
-  page.checksums[static_cast<size_t>(slot.begin / chunk_bytes_)] = checksum(data, bytes);
+  slot.checksum = checksum(data, bytes);
   slot.operation = {.descriptor = file_->descriptor(),
                     .write = true,
                     .data = data,
@@ -267,7 +267,10 @@ void DiskTier::finish(const DiskOperation& operation) {
     lane.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - lane.since).count();
   try {
     if (operation.failed()) throw DiskError(failure(slot));
-    if (!operation.write) deliver(slot);
+    if (operation.write)  // until here a read finds what was there before
+      slot.request->page->checksums[static_cast<size_t>(slot.begin / chunk_bytes_)] = slot.checksum;
+    else
+      deliver(slot);
   } catch (...) {
     slot.request->error = std::current_exception();
   }

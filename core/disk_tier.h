@@ -32,7 +32,7 @@ struct DiskPage {
   const std::shared_ptr<PageFile> file;
   const int64_t bytes;
   int64_t offset = -1;                ///< in the file; -1: nothing written yet
-  std::vector<uint64_t> checksums{};  ///< of its chunks
+  std::vector<uint64_t> checksums{};  ///< of its chunks, as they were last written
 };
 
 /// Where a page's bytes come from or go to. Must stay valid until the ticket is done.
@@ -90,7 +90,8 @@ class DiskTier {
   /// Reads `bytes` at `begin` of a written page to host memory, verifying the chunks they lie in. Blocks. Throws
   /// DiskError.
   void read_range(const std::shared_ptr<DiskPage>& page, int64_t begin, int64_t bytes, void* to);
-  /// Changes `bytes` at `begin` of a written page that nobody reads or writes meanwhile. Blocks. Throws DiskError.
+  /// Changes `bytes` at `begin` of a written page that nobody reads or writes meanwhile. Blocks. Throws DiskError; each
+  /// chunk of the page is then as it was or as it was to be, unless the disk tore it.
   void write_range(const std::shared_ptr<DiskPage>& page, int64_t begin, int64_t bytes, const void* from);
 
   DiskStats stats() const noexcept;
@@ -109,6 +110,7 @@ class DiskTier {
     std::shared_ptr<Request> request = nullptr;
     int64_t begin = 0;  ///< of the page's bytes
     int64_t end = 0;
+    uint64_t checksum = 0;  ///< of what is written
     bool staged = false;
     char* staging = nullptr;
   };

@@ -94,9 +94,17 @@ class Driver final : public CudaDriver {
   int64_t outside() const {
     c10::cuda::CUDAGuard guard(index_);
     size_t free = 0, total = 0;
-    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    // Another thread's segment that came or went between the two looks would be taken for a library's.
+    for (int64_t before = reserved_bytes();;) {
+      C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+      const int64_t after = reserved_bytes();
+      if (after == before) return static_cast<int64_t>(total - free) - after;
+      before = after;
+    }
+  }
+  int64_t reserved_bytes() const {
     constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    return static_cast<int64_t>(total - free) - native_->getDeviceStats(index_).reserved_bytes[kAll].current;
+    return native_->getDeviceStats(index_).reserved_bytes[kAll].current;
   }
 
   const c10::DeviceIndex index_;

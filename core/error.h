@@ -22,8 +22,8 @@ class BadRequest : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-/// A charge does not fit the budget and nothing (more) can be evicted. Training state is intact; the operator that
-/// asked did not run to its end.
+/// A charge does not fit the budget and nothing (more) can be evicted. The operator that asked did not run to its end;
+/// training state is intact, unless the message says that an operator in windows had begun to change it.
 class OutOfBudget : public std::runtime_error {
  public:
   OutOfBudget(const std::string& what, int64_t requested_bytes, int64_t budget_bytes)

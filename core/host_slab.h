@@ -8,13 +8,14 @@
 namespace spillway {
 
 /// One slab of host memory with a capacity of its own; memory is used only where pages were and then kept. Blocks of
-/// 64 KiB and more are aligned to 4096 bytes, as a disk wants them. Thread-safe.
+/// 64 KiB and more are aligned to 4096 bytes, as a disk wants them, and children of fork() do not have them.
+/// Thread-safe.
 class HostSlab {
  public:
   /// Reserves `capacity_bytes` of address space. Throws std::system_error when that fails.
-  explicit HostSlab(int64_t capacity_bytes) : arena_(capacity_bytes) {}
+  explicit HostSlab(int64_t capacity_bytes) : HostSlab(reserve_memory(capacity_bytes), capacity_bytes) {}
   /// Divides `range`, made by someone who knows the device: memory near it, or pinned for it.
-  HostSlab(MemoryRange range, int64_t capacity_bytes) : arena_(std::move(range), capacity_bytes) {}
+  HostSlab(MemoryRange range, int64_t capacity_bytes);
 
   /// Throws OutOfBudget naming capacity and use, and how many bytes are missing, when no range of this size is left.
   [[nodiscard]] void* allocate(int64_t bytes);

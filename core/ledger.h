@@ -47,6 +47,10 @@ class Ledger {
   void mark_workspace() noexcept;
   int64_t workspace_since_mark() const noexcept;
 
+  /// No other thread is inside between these two; for fork(), whose child would wait for it.
+  void lock_for_fork() { mutex_.lock(); }
+  void unlock_after_fork() { mutex_.unlock(); }
+
   const std::string& device() const noexcept { return device_; }
 
  private:

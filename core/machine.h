@@ -71,6 +71,9 @@ struct Machine {
 /// Throws std::runtime_error when hwloc cannot read it.
 Machine discover_machine();
 
+/// The machine that hwloc's tools described in a text; its hostname may be empty. Throws BadRequest when there is none.
+Machine machine_from_xml(const std::string& xml);
+
 /// The machine that hwloc's tools described in `file` (`lstopo x.xml`). Its hostname is the file's own word for it,
 /// else the file's name. Throws BadRequest naming the file and why it cannot be read.
 Machine read_machine(const std::filesystem::path& file);

@@ -27,5 +27,8 @@ class MemoryRange {
 /// At least `bytes` of address space, page-aligned; memory is used only where it is touched, in huge pages where the
 /// kernel has them. Throws std::system_error when the range cannot be reserved.
 MemoryRange reserve_memory(int64_t bytes);
+/// Reserves `bytes`; where the system grants fewer addresses (ulimit -v, vm.overcommit_memory=2), about half of those
+/// that it does, which is said on stderr. Throws std::system_error when that is less than 16 MiB.
+MemoryRange reserve_memory_up_to(int64_t bytes);
 
 }  // namespace spillway

@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <regex>
 #include <sstream>
 
 #include "core/bytes.h"
@@ -41,9 +41,10 @@ std::string process_start() {
 
 /// A new, empty, locked file; `path` is what it is called.
 int create_locked(const std::filesystem::path& directory, std::filesystem::path& path) {
-  const std::string stem = str("spillway-", ::getpid(), "-", process_start());
+  const std::string stem = str("spillway-", ::getpid(), "-", process_start()),
+                    suffix = str("@", page_file_host(), ".pages");
   for (int attempt = 0;; ++attempt) {
-    path = directory / (attempt ? str(stem, "-", attempt, ".pages") : stem + ".pages");
+    path = directory / (attempt ? str(stem, "-", attempt, suffix) : stem + suffix);
     const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0 && errno == EEXIST) continue;
     if (file < 0) refuse(directory, "make a page file", errno);
@@ -130,12 +131,33 @@ int64_t PageFile::peak_bytes() const noexcept {
   return peak_bytes_;
 }
 
+std::string page_file_host() {
+  char host[HOST_NAME_MAX + 1] = "";
+  (void)::gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+bool is_page_file_name(std::string_view name, std::string_view host) {
+  constexpr std::string_view kPrefix = "spillway-";
+  const std::string suffix = str("@", host, ".pages");
+  if (!name.starts_with(kPrefix) || !name.ends_with(suffix) || name.size() < kPrefix.size() + suffix.size())
+    return false;
+  name = name.substr(kPrefix.size(), name.size() - kPrefix.size() - suffix.size());
+  for (int numbers = 1;; ++numbers) {
+    const size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
+    if (digits == 0) return false;
+    if (digits == name.size()) return numbers == 2 || numbers == 3;
+    if (name[digits] != '-') return false;
+    name.remove_prefix(digits + 1);
+  }
+}
+
 int64_t remove_stale_page_files(const std::filesystem::path& directory) {
-  static const std::regex ours(R"(spillway-\d+-\d+(-\d+)?\.pages)");
+  const std::string host = page_file_host();
   int64_t removed = 0;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    if (!std::regex_match(entry.path().filename().string(), ours) || !entry.is_regular_file(error)) continue;
+    if (!is_page_file_name(entry.path().filename().string(), host) || !entry.is_regular_file(error)) continue;
     const int file = ::open(entry.path().c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0) continue;  // gone meanwhile, or another user's
     // The name may be another file's by now: its owner removed this one and made a new one.

@@ -4,14 +4,15 @@
 #include <filesystem>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "core/free_ranges.h"
 
 namespace spillway {
 
-/// A file `spillway-PID-STARTTIME.pages` in a directory that the user named, divided into extents. Locked while it is
-/// in use and removed at the end; files of that name that nobody locks belong to runs that crashed, and go when the
-/// next one starts. Thread-safe.
+/// A file `spillway-PID-STARTTIME@HOST.pages` in a directory that the user named, divided into extents. Locked while it
+/// is in use and removed at the end; files of this host that nobody locks belong to runs that crashed, and go when the
+/// next one starts there. Thread-safe.
 class PageFile {
  public:
   static constexpr int64_t kAlignment = FreeRanges::kGranularity;
@@ -48,7 +49,15 @@ class PageFile {
   int64_t peak_bytes_ = 0;
 };
 
-/// Removes the page files below `directory` that no live run holds; those of live runs and everything else stay.
+/// Returns the name of this host, which is part of its files' names: on a directory that hosts share, a lock may hold
+/// on one host alone.
+std::string page_file_host();
+
+/// Returns whether a file of this name is a run's on `host`: `spillway-`, its process, when that started, perhaps a
+/// number, `@`, the host, `.pages`.
+bool is_page_file_name(std::string_view name, std::string_view host);
+
+/// Removes this host's page files in `directory` that no live run holds; those of live runs and everything else stay.
 /// Returns how many went.
 int64_t remove_stale_page_files(const std::filesystem::path& directory);
 

@@ -33,10 +33,20 @@ std::vector<int> numbers_of(const Topology& topology, hwloc_const_nodeset_t node
   return numbers;
 }
 
+/// Takes from `usable` what is not `allowed`, unless that would leave nothing.
+void limit(hwloc_bitmap_t usable, const std::vector<int>& allowed) {
+  Bitmap set(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
+  for (int cpu : allowed) hwloc_bitmap_set(set.get(), static_cast<unsigned>(cpu));
+  if (hwloc_bitmap_intersects(usable, set.get())) hwloc_bitmap_and(usable, usable, set.get());
+}
+
 }  // namespace
 
-HostTopology discover_host() {
+HostTopology discover_host(const std::vector<int>& allowed) {
   Topology topology = load();
+  Bitmap usable(hwloc_bitmap_dup(hwloc_topology_get_topology_cpuset(topology.get())), &hwloc_bitmap_free);
+  // A host that hwloc is told to pretend has CPUs of its own.
+  if (hwloc_topology_is_thissystem(topology.get())) limit(usable.get(), allowed);
   HostTopology host;
   char hostname[256] = {};
   ::gethostname(hostname, sizeof hostname - 1);
@@ -47,13 +57,16 @@ HostTopology discover_host() {
     host.memory_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
   // Some machines, virtual ones above all, do not say which CPUs share a core.
   const auto core = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
-  host.cores = hwloc_get_nbobjs_by_type(topology.get(), core);
   std::vector<int> siblings;
-  for (int c = 0; c < host.cores; ++c) {
-    hwloc_cpuset_t set = hwloc_get_obj_by_type(topology.get(), core, static_cast<unsigned>(c))->cpuset;
-    int cpu = hwloc_bitmap_first(set);
+  for (int c = 0; c < hwloc_get_nbobjs_by_type(topology.get(), core); ++c) {
+    Bitmap set(hwloc_bitmap_dup(hwloc_get_obj_by_type(topology.get(), core, static_cast<unsigned>(c))->cpuset),
+               &hwloc_bitmap_free);
+    hwloc_bitmap_and(set.get(), set.get(), usable.get());
+    int cpu = hwloc_bitmap_first(set.get());
+    if (cpu < 0) continue;
+    ++host.cores;
     host.cpus.push_back(cpu);
-    while ((cpu = hwloc_bitmap_next(set, cpu)) >= 0) siblings.push_back(cpu);
+    while ((cpu = hwloc_bitmap_next(set.get(), cpu)) >= 0) siblings.push_back(cpu);
   }
   host.cpus.insert(host.cpus.end(), siblings.begin(), siblings.end());
   if (host.cpus.empty()) throw std::runtime_error("[topology] hwloc sees no CPU that this process may use");
@@ -83,8 +96,12 @@ void set_affinity(const std::vector<int>& cpus) {
 }
 
 std::vector<int> cpus_of_this_thread() {
+  return cpus_of_process(0);
+}
+
+std::vector<int> cpus_of_process(int process) {
   cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0)
+  if (::sched_getaffinity(process, sizeof set, &set) != 0)
     throw std::system_error(errno, std::generic_category(), "[topology] sched_getaffinity");
   std::vector<int> cpus;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)

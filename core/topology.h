@@ -17,8 +17,9 @@ struct HostTopology {
 };
 
 /// Discovers the host, ignoring a launcher's binding of this process to a subset (mpirun binds each of two ranks to one
-/// core) but honouring the limits of its container. Throws std::runtime_error when hwloc cannot read the host.
-HostTopology discover_host();
+/// core) but honouring the limits of its container. `cpus` and `cores` are of `allowed` alone, where that names any of
+/// them. Throws std::runtime_error when hwloc cannot read the host.
+HostTopology discover_host(const std::vector<int>& allowed = {});
 
 /// The contiguous share of `host.cpus` for rank `local_rank` of `local_size` ranks on this host; at least one CPU each,
 /// shared when there are more ranks than CPUs.
@@ -29,6 +30,8 @@ void set_affinity(const std::vector<int>& cpus);
 
 /// The CPUs that the calling thread may run on.
 std::vector<int> cpus_of_this_thread();
+/// The CPUs that another process may run on. Throws std::system_error when there is no such process.
+std::vector<int> cpus_of_process(int process);
 
 /// The NUMA nodes, by the system's numbers, whose memory is next to `cpus`. Empty when those are all that the host has:
 /// there is nothing to prefer then. Throws std::runtime_error when hwloc cannot read the host.

@@ -3,16 +3,23 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/in_child.h"
+#include "core/json_text.h"
 #include "core/machine.h"
+#include "core/machine_json.h"
+#include "core/machine_xml.h"
 
 namespace spillway {
 namespace {
@@ -20,6 +27,9 @@ namespace {
 using Topology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
 
 constexpr double kGiga = 1e9, kMega = 1e6;
+constexpr std::chrono::seconds kLongestImport{10};
+constexpr int kMostCpus = 1 << 16;
+constexpr size_t kLongestXml = size_t{16} << 20;  // lstopo writes some 1 KB a core
 
 Topology new_topology() {
   hwloc_topology_t raw = nullptr;
@@ -62,7 +72,11 @@ bool leads_to_devices(hwloc_obj_t object) {
   return false;
 }
 
+/// A file may say that a node has all CPUs that there can be.
 std::vector<int> cpus_in(hwloc_const_cpuset_t set) {
+  if (hwloc_bitmap_weight(set) < 0 || hwloc_bitmap_last(set) >= kMostCpus)
+    throw BadRequest(
+        str("[topology] a NUMA node has CPUs of numbers above ", kMostCpus, ", the most that are allowed"));
   std::vector<int> cpus;
   for (int cpu = hwloc_bitmap_first(set); cpu >= 0; cpu = hwloc_bitmap_next(set, cpu)) cpus.push_back(cpu);
   return cpus;
@@ -146,7 +160,8 @@ class Reader {
         return hwloc_bitmap_isequal(other->cpuset, node->cpuset);
       });
       const int cores = beside ? 0 : hwloc_get_nbobjs_inside_cpuset_by_type(topology_, node->cpuset, core_type_);
-      const auto bytes = static_cast<int64_t>(node->attr->numanode.local_memory);
+      const auto most = static_cast<uint64_t>(std::numeric_limits<int64_t>::max() - machine_.memory_bytes);
+      const auto bytes = static_cast<int64_t>(std::min<uint64_t>(node->attr->numanode.local_memory, most));
       machine_.numa_nodes.push_back(
           {static_cast<int>(node->os_index), package_of(node->cpuset), bytes, cores, cpus_in(node->cpuset)});
       machine_.memory_bytes += bytes;
@@ -247,6 +262,16 @@ class Reader {
   std::map<hwloc_obj_t, size_t> gpus_;  ///< by PCI device, the place in machine_.gpus
 };
 
+/// For a child process: hwloc 2.9 crashes on much that is nearly right.
+Machine import_machine(const std::string& xml) {
+  const Topology topology = new_topology();
+  errno = 0;
+  if (hwloc_topology_set_xmlbuffer(topology.get(), xml.c_str(), static_cast<int>(xml.size() + 1)) != 0 ||
+      hwloc_topology_load(topology.get()) != 0)
+    throw BadRequest(std::strerror(errno));
+  return Reader(topology.get()).read();
+}
+
 }  // namespace
 
 Machine discover_machine() {
@@ -262,20 +287,36 @@ Machine discover_machine() {
   return machine;
 }
 
+Machine machine_from_xml(const std::string& xml) {
+  const std::string wrong = "hwloc finds no machine in it; allowed: XML as lstopo writes it (";
+  try {
+    check_machine_xml(xml);
+    return machine_from_json(parse_json(in_child([&] { return to_json(import_machine(xml)).dump(); }, kLongestImport)));
+  } catch (const BadRequest& error) {
+    throw BadRequest(str(wrong, error.what(), ")"));
+  }
+}
+
 Machine read_machine(const std::filesystem::path& file) {
   const auto refuse = [&](const std::string& why) {
     throw BadRequest(str("[topology] cannot read '", file.string(), "': ", why));
   };
   if (std::filesystem::is_directory(file)) refuse("it is a folder");
-  if (errno = 0; !std::ifstream(file)) refuse(std::strerror(errno));
-  const std::string wrong = "hwloc finds no machine in it; allowed: XML as lstopo writes it";
-  const Topology topology = new_topology();
-  if (errno = 0; hwloc_topology_set_xml(topology.get(), file.c_str()) != 0)
-    refuse(str(wrong, " (", std::strerror(errno), ")"));
-  if (errno = 0; hwloc_topology_load(topology.get()) != 0) refuse(str(wrong, " (", std::strerror(errno), ")"));
-  Machine machine = Reader(topology.get()).read();
-  if (machine.hostname.empty()) machine.hostname = file.filename().string();
-  return machine;
+  errno = 0;
+  std::ifstream in(file, std::ios::binary);
+  if (!in) refuse(std::strerror(errno));
+  std::string xml(kLongestXml + 1, '\0');
+  in.read(xml.data(), static_cast<std::streamsize>(xml.size()));
+  xml.resize(static_cast<size_t>(in.gcount()));
+  if (xml.size() > kLongestXml) refuse(str("it is larger than ", kLongestXml, " bytes"));
+  try {
+    Machine machine = machine_from_xml(xml);
+    if (machine.hostname.empty()) machine.hostname = file.filename().string();
+    return machine;
+  } catch (const BadRequest& error) {
+    refuse(error.what());
+    throw;
+  }
 }
 
 Machine synthetic_machine(const std::string& description) {

@@ -15,7 +15,8 @@ std::string describe(const Call& call) {
                                      "allreduce (maximum)",
                                      "allreduce (minimum)",
                                      "reduce",
-                                     "gather"};
+                                     "gather",
+                                     "duplicate"};
   const auto index = static_cast<size_t>(call.operation);
   std::string text = str(index < kNames.size() ? kNames[index] : "an unknown operation", " of ", call.count);
   if (call.detail[0] != 0) text += str(" ", call.detail.data());
@@ -60,6 +61,10 @@ Agreement::Agreement(Communicator& comm, Call call) : comm_(comm), size_(comm.si
   call.sequence = comm.next_sequence();
   seen_ = {{call, comm.rank()}, {call, comm.rank()}};
   post();
+}
+
+Agreement::~Agreement() {
+  if (requests_[0].active() || requests_[1].active()) comm_.abandon("was interrupted in the middle of a collective");
 }
 
 // The dissemination pattern: after round k everyone has heard of the 2^(k+1) members before them.

@@ -20,7 +20,8 @@ enum class Operation : int32_t {
   allreduce_maximum,
   allreduce_minimum,
   reduce,
-  gather
+  gather,
+  duplicate
 };
 
 /// What a rank is about to do, as compared with its peers.
@@ -54,6 +55,8 @@ class Agreement {
   Agreement(Communicator& comm, const Call& call, std::span<const int> members, int position);
   /// Over all ranks; fills in the sequence number.
   Agreement(Communicator& comm, Call call);
+  /// Ends the communicator where it was left before conclude() returned: a message may be coming to this object.
+  ~Agreement();
   Agreement(const Agreement&) = delete;
   Agreement& operator=(const Agreement&) = delete;
 

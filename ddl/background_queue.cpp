@@ -11,14 +11,11 @@ BackgroundQueue::BackgroundQueue(std::shared_ptr<Communicator> comm, std::string
     : comm_(std::move(comm)), worker_(std::move(name)) {}
 
 BackgroundQueue::~BackgroundQueue() {
-  if (!last_.done()) give_up();
+  if (!last_.done()) give_up("was interrupted with work in its queue");
 }
 
-void BackgroundQueue::give_up() {
-  comm_->interrupt();
-  last_ = worker_.submit([this] {
-    if (!comm_->dead()) comm_->fail("was interrupted between two jobs");
-  });
+void BackgroundQueue::give_up(const std::string& reason) {
+  comm_->give_up(reason);
 }
 
 Ticket BackgroundQueue::submit(Job job, Ticket after) {

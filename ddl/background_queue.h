@@ -31,8 +31,8 @@ class BackgroundQueue {
   /// their tickets.
   [[nodiscard]] Ticket submit(Job job, Ticket after = {});
   /// Ends what is under way and all that follows, here and on every other rank, with a CommError: for a caller that
-  /// cannot submit the jobs which the others will.
-  void give_up();
+  /// cannot submit the jobs which the others will. `reason`: what they are told, unless there was another before.
+  void give_up(const std::string& reason);
   /// Within jobs that are done, once no ticket is open: from the start of each, or from its submission where none was
   /// under way, to its end; waiting for later ranks included.
   std::chrono::nanoseconds busy() const noexcept { return busy_; }

@@ -15,6 +15,10 @@ namespace {
 constexpr int kLatencyRepeats = 30;
 constexpr int kManyMessages = 16;
 constexpr int kExchanges = 4;
+constexpr int kAttempts = 3;
+/// The least share of an exchange's time that its bytes take: more than a clock's error, less than any latency leaves
+/// them.
+constexpr double kLeastShare = 0.05;
 /// Whole messages first; then what a network, or MPI over it, may send off without asking the other end.
 constexpr std::array<int64_t, 4> kPieces{kWhole, 60 << 10, 28 << 10, 12 << 10};
 
@@ -94,13 +98,21 @@ class Trial {
 
   LinkCost link() const {
     LinkCost link{.by_cores = within_hosts()};
-    link.latency_seconds = latency(1);
-    link.message_seconds = std::max(0.0, latency(kManyMessages) - link.latency_seconds) / (kManyMessages - 1);
-    const auto samples = bandwidth_samples();
+    std::array<double, kPieces.size()> seconds{};
+    // A rank that is busy while latencies are measured, and idle afterwards, seems to move bytes in no time.
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      link.latency_seconds = latency(1);
+      link.message_seconds = std::max(0.0, latency(kManyMessages) - link.latency_seconds) / (kManyMessages - 1);
+      seconds = bandwidth_seconds();
+      if (*std::min_element(seconds.begin(), seconds.end()) > kExchanges * link.latency_seconds) break;
+    }
+    // An exchange has its latency in it.
+    const double least = *std::min_element(seconds.begin(), seconds.end());
+    link.latency_seconds = std::min(link.latency_seconds, least / kExchanges);
     const double bytes = static_cast<double>(bytes_) * part_.width * kExchanges;
     for (size_t i = 0; i < kPieces.size(); ++i) {
-      const double seconds = slowest(comm_, samples[i]) - kExchanges * link.latency_seconds;
-      const double rate = bytes / std::max(1e-15 * bytes, seconds);
+      const double moving = seconds[i] - kExchanges * link.latency_seconds;
+      const double rate = bytes / std::max({1e-15 * bytes, kLeastShare * seconds[i], moving});
       // Fewer messages, unless more are clearly faster.
       if (rate < 1.1 * link.bytes_per_second) continue;
       link.bytes_per_second = rate;
@@ -139,6 +151,14 @@ class Trial {
       own = median(samples_of(kLatencyRepeats, body));
     }
     return slowest(comm_, {own});
+  }
+
+  /// By size of messages.
+  std::array<double, kPieces.size()> bandwidth_seconds() const {
+    const auto samples = bandwidth_samples();
+    std::array<double, kPieces.size()> seconds{};
+    for (size_t i = 0; i < kPieces.size(); ++i) seconds[i] = slowest(comm_, samples[i]);
+    return seconds;
   }
 
   /// By size of messages. Sizes take turns, so that what else goes on meanwhile is no size's fault.
@@ -190,6 +210,9 @@ Costs calibrate(Communicator& comm, CalibrationOptions options) {
   for (int level = 1; level <= comm.levels().count(); ++level)
     costs.levels.push_back(Trial(comm, level, options).link());
   costs.reduce_seconds_per_byte = reduce_seconds_per_byte(comm);
+  // Times are of all ranks, but not the bytes: children of another size exchange others.
+  broadcast(comm, std::as_writable_bytes(std::span(costs.levels)), 0);
+  broadcast(comm, std::as_writable_bytes(std::span(&costs.reduce_seconds_per_byte, 1)), 0);
   return costs;
 }
 

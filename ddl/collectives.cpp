@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <numeric>
 #include <vector>
 
@@ -104,6 +105,24 @@ void refuse_together(Communicator& comm, const std::string& refusal) {
   text.resize(static_cast<size_t>(*first));
   broadcast(comm, std::as_writable_bytes(std::span(text)), static_cast<int>(first - sizes.begin()));
   throw BadRequest(text);
+}
+
+void check_together(Communicator& comm, const std::function<void()>& check) {
+  std::exception_ptr own;
+  std::string refusal;
+  try {
+    check();
+  } catch (const std::exception& error) {
+    own = std::current_exception();
+    const std::string text = error.what();
+    refusal = str("rank ", comm.rank(), ": ", text.substr(0, text.find('\n')));
+  }
+  try {
+    refuse_together(comm, refusal);
+  } catch (const BadRequest&) {
+    if (own) std::rethrow_exception(own);
+    throw;
+  }
 }
 
 }  // namespace spillway::ddl

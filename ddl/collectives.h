@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -30,5 +31,9 @@ void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std
 /// Throws BadRequest on every rank when some have a `refusal`, which is not empty then: the first one's. So that none
 /// goes on alone where another cannot. Collective. Throws CommError.
 void refuse_together(Communicator& comm, const std::string& refusal);
+
+/// Calls `check` on every rank. When it throws on some, those get what they threw, and all others BadRequest with the
+/// first line of the first one's. Collective. Throws CommError.
+void check_together(Communicator& comm, const std::function<void()>& check);
 
 }  // namespace spillway::ddl

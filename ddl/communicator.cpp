@@ -1,11 +1,11 @@
 #include "ddl/communicator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <thread>
 
 #include "core/error.h"
+#include "ddl/agreement.h"
 
 namespace spillway::ddl {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// How often a waiting rank looks for notices; testing for them costs one poll per peer.
+/// How often a waiting rank looks for notices, which costs one poll.
 constexpr milliseconds kNoticeInterval{10};
 
 std::string seconds(milliseconds time) {
@@ -23,14 +23,6 @@ std::string seconds(milliseconds time) {
 std::string describe(const Stage& stage) {
   const std::string place = stage.level > 0 ? str("level ", stage.level, " of ", stage.levels, ", ") : std::string();
   return str("(", place, stage.collective, ", stage ", stage.stage, ")");
-}
-
-std::string describe_ranks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (const int rank : ranks) {
-    text += str(" ", rank);
-  }
-  return text;
 }
 
 /// Any labels → 0, 1, 2, … in order of first appearance.
@@ -50,13 +42,6 @@ milliseconds grace_of(milliseconds deadline) {
 
 }  // namespace
 
-/// A last word, small enough that every transport sends it without its receiver's help.
-struct Communicator::Notice {
-  int timed_out = 0;
-  int origin = -1;  ///< the rank that gave up first, as far as the sender knows
-  char reason[504] = {};
-};
-
 void CommOptions::validate(int world_size) const {
   if (deadline < milliseconds(1) || deadline > std::chrono::hours(24)) {
     throw BadRequest(str("[ddl] deadline is ", deadline.count(), " ms; allowed: 1 ms to 86400000 ms (1 day)"));
@@ -68,35 +53,40 @@ void CommOptions::validate(int world_size) const {
   }
 }
 
-Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options)
+Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options,
+                           std::shared_ptr<NoticeBoard> board)
     : transport_(std::move(transport)),
       options_((options.validate(static_cast<int>(transport_->hosts().size())), std::move(options))),
       rank_(transport_->rank()),
       hosts_(ordinals(transport_->hosts())),
       levels_(static_cast<int>(hosts_.size()),
-              options_.levels.empty() ? std::vector<std::vector<int>>{hosts_} : options_.levels) {
-  notice_out_ = std::make_unique<Notice>();
-  notices_in_.resize(size());
-  notice_requests_.resize(size());
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank_) {
-      notice_requests_[peer] = receive(peer, Tag::notice, std::as_writable_bytes(std::span(&notices_in_[peer], 1)));
-    }
+              options_.levels.empty() ? std::vector<std::vector<int>>{hosts_} : options_.levels),
+      board_(std::move(board)) {}
+
+Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options)
+    : Communicator(std::move(transport), std::move(options), nullptr) {
+  board_ = std::make_shared<NoticeBoard>(transport_->duplicate(), grace_of(options_.deadline));
+  // Nobody can be told of anything before the board is there.
+  const auto end = Clock::now() + options_.deadline;
+  while (!board_->ready()) {
+    if (Clock::now() >= end)
+      throw CommError(str("[ddl] rank ", rank_, ": not all of ", size(), " ranks made this communicator within ",
+                          seconds(options_.deadline)));
+    transport_->idle(end);
   }
 }
 
-// The transport goes first: until then notices may still arrive in our buffers.
-Communicator::~Communicator() {
-  transport_.reset();
-}
+Communicator::~Communicator() = default;
 
 std::shared_ptr<Communicator> Communicator::duplicate() {
-  require_alive();
-  try {
-    return std::make_shared<Communicator>(transport_->duplicate(), options_);
-  } catch (const std::runtime_error& error) {
-    fail(str("cannot duplicate the communicator: ", error.what()));
-  }
+  agree(*this, {Operation::duplicate});
+  std::unique_ptr<Transport> wire;
+  const auto made = [&] {
+    if (!wire) wire = transport_->duplicate();
+    return wire->ready();
+  };
+  wait_until(made, {.collective = "duplicate", .stage = 1});
+  return std::shared_ptr<Communicator>(new Communicator(std::move(wire), options_, board_));
 }
 
 int Communicator::local_rank() const {
@@ -125,22 +115,22 @@ Request Communicator::receive(int peer, Tag tag, std::span<std::byte> bytes) {
   }
 }
 
+Clock::time_point Communicator::end_of_wait(Clock::time_point start) const {
+  return std::max(start, board_->last_busy()) + options_.deadline;
+}
+
 void Communicator::wait(std::span<Request> requests, const Stage& stage) {
   require_alive();
-  const auto end = Clock::now() + options_.deadline;
   auto next_look = Clock::now() + kNoticeInterval;
   for (Request& request : requests) {
-    while (!finished(request, stage)) {
+    for (const auto start = Clock::now(); !finished(request, stage);) {
       const auto now = Clock::now();
-      if (now >= end) {
-        time_out(request.peer, stage);
-      }
       if (now >= next_look) {
-        if (interrupted_) fail(str("was interrupted ", describe(stage)));
         heed_notices(stage);
         next_look = now + kNoticeInterval;
-        continue;  // The look may have swallowed the event that idle would wake for.
       }
+      const auto end = end_of_wait(start);
+      if (now >= end) time_out(request.peer, stage);
       transport_->idle(std::min(next_look, end));
     }
   }
@@ -148,16 +138,15 @@ void Communicator::wait(std::span<Request> requests, const Stage& stage) {
 
 void Communicator::wait_until(const std::function<bool()>& done, const Stage& stage) {
   require_alive();
-  const auto end = Clock::now() + options_.deadline;
-  auto next_look = Clock::now() + kNoticeInterval;
+  const auto start = Clock::now();
+  auto next_look = start + kNoticeInterval;
   while (!done_or_fail(done, stage)) {
     const auto now = Clock::now();
-    if (now >= end) time_out(stage);
     if (now >= next_look) {
-      if (interrupted_) fail(str("was interrupted ", describe(stage)));
       heed_notices(stage);
       next_look = now + kNoticeInterval;
     }
+    if (now >= end_of_wait(start)) time_out(stage);
     std::this_thread::yield();
   }
 }
@@ -181,90 +170,33 @@ bool Communicator::finished(Request& request, const Stage& stage) {
 
 void Communicator::fail(const std::string& reason) {
   require_alive();
-  post_notice(rank_, reason, false);
-  die(reason);
+  give_up(reason);
+  die();
 }
 
-void Communicator::require_alive() const {
-  if (dead()) {
-    throw CommError(str("[ddl] rank ", rank_, ": this communicator is dead since: ", death_));
-  }
+void Communicator::abandon(const std::string& reason) noexcept {
+  give_up(reason);
+  if (!abandoned_) transport_->abandon();
+  abandoned_ = true;
 }
 
-void Communicator::die(const std::string& reason) {
-  death_ = reason;
-  transport_->abandon();
-  throw CommError(str("[ddl] rank ", rank_, ": ", reason));
+void Communicator::require_alive() {
+  if (!dead()) return;
+  const Death& death = board_->death();
+  abandon(death.reason);
+  throw CommError(str("[ddl] rank ", rank_, ": this communicator is dead since: ", death.reason), death.origin,
+                  death.exit_code);
 }
 
-void Communicator::post_notice(int origin, const std::string& reason, bool timed_out) {
-  notice_out_->origin = origin;
-  notice_out_->timed_out = timed_out;
-  std::strncpy(notice_out_->reason, reason.c_str(), sizeof(notice_out_->reason) - 1);
-  std::vector<Request> sends;
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank_) continue;
-    try {
-      sends.push_back(transport_->send(peer, Tag::notice, std::as_bytes(std::span(notice_out_.get(), 1))));
-    } catch (const std::exception&) {
-      // The peer may be why we fail; the others must still hear of it.
-    }
-  }
-  const auto end = Clock::now() + milliseconds(50);
-  for (Request& request : sends) {
-    try {
-      while (!transport_->test(request) && Clock::now() < end) {
-        transport_->idle(end);
-      }
-    } catch (const std::exception&) {
-      // As above.
-    }
-  }
-}
-
-int Communicator::collect_notices() {
-  int telling = -1;
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank_) continue;
-    try {
-      if (!transport_->test(notice_requests_[peer])) continue;
-    } catch (const std::exception&) {
-      continue;  // No notice will come; the rank counts as silent.
-    }
-    // A reason other than silence explains the silence of others.
-    if (telling < 0 || (notices_in_[telling].timed_out && !notices_in_[peer].timed_out)) {
-      telling = peer;
-    }
-  }
-  return telling;
-}
-
-std::vector<int> Communicator::call_the_roll(int origin, const std::string& reason) {
-  post_notice(origin, reason, true);
-  const auto end = Clock::now() + grace_of(options_.deadline);
-  std::vector<int> silent;
-  do {
-    transport_->idle(std::min(end, Clock::now() + kNoticeInterval));
-    collect_notices();
-    silent.clear();
-    for (int peer = 0; peer < size(); ++peer) {
-      if (notice_requests_[peer].active()) silent.push_back(peer);
-    }
-  } while (!silent.empty() && Clock::now() < end);
-  return silent;
+void Communicator::die() {
+  const Death& death = board_->death();
+  abandon(death.reason);
+  throw CommError(str("[ddl] rank ", rank_, ": ", death.reason), death.origin, death.exit_code);
 }
 
 void Communicator::heed_notices(const Stage& stage) {
-  const int peer = collect_notices();
-  if (peer < 0) return;
-  const Notice notice = notices_in_[peer];
-  const std::string reason = str("rank ", notice.origin, " gave up: ", notice.reason);
-  if (!notice.timed_out) {
-    post_notice(notice.origin, notice.reason, false);
-    die(reason);
-  }
-  const std::vector<int> silent = call_the_roll(notice.origin, notice.reason);
-  die(silent.empty() ? reason : str("no answer from ", describe_ranks(silent), " ", describe(stage), "; ", reason));
+  board_->look(describe(stage));
+  if (dead()) die();
 }
 
 void Communicator::time_out(int peer, Stage stage) {
@@ -273,23 +205,24 @@ void Communicator::time_out(int peer, Stage stage) {
     stage.levels = levels_.count();
   }
   const std::string where = str("within ", seconds(options_.deadline), " ", describe(stage));
-  std::vector<int> silent = call_the_roll(rank_, str("no answer from rank ", peer, " ", where));
-  if (silent.empty()) {
-    die(str("rank ", peer, " is alive but did not answer ", where, ": the ranks do not make the same calls"));
-  }
-  // The rank we wait for is the cause if it is silent; another silent one may only be busy elsewhere.
-  const bool awaited_is_silent = std::erase(silent, peer) > 0;
-  const std::string others = silent.empty() ? "" : describe_ranks(silent);
-  if (awaited_is_silent) {
-    die(str("no answer from rank ", peer, " ", where, others.empty() ? "" : "; silent too: ", others));
-  }
-  die(str("no answer from ", others, " ", where));
+  board_->time_out(str("no answer from rank ", peer, " ", where), [&](std::vector<int> silent) {
+    if (silent.empty())
+      return str("rank ", peer, " is alive but did not answer ", where, ": the ranks do not make the same calls");
+    // The rank we wait for is the cause if it is silent; another silent one may only be busy elsewhere.
+    const bool awaited_is_silent = std::erase(silent, peer) > 0;
+    const std::string others = silent.empty() ? "" : describe_ranks(silent);
+    if (!awaited_is_silent) return str("no answer from ", others, " ", where);
+    return str("no answer from rank ", peer, " ", where, others.empty() ? "" : "; silent too: ", others);
+  });
+  die();
 }
 
 void Communicator::time_out(const Stage& stage) {
   const std::string reason = str("no end within ", seconds(options_.deadline), " ", describe(stage));
-  const std::vector<int> silent = call_the_roll(rank_, reason);
-  die(silent.empty() ? reason : str(reason, "; silent: ", describe_ranks(silent)));
+  board_->time_out(reason, [&](const std::vector<int>& silent) {
+    return silent.empty() ? reason : str(reason, "; silent: ", describe_ranks(silent));
+  });
+  die();
 }
 
 }  // namespace spillway::ddl

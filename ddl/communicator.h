@@ -1,6 +1,5 @@
 /// Ranks and the point-to-point messages between them: what every collective is built on.
 #pragma once
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -13,21 +12,32 @@
 #include <vector>
 
 #include "ddl/levels.h"
+#include "ddl/notice_board.h"
 #include "ddl/transport.h"
 
 namespace spillway::ddl {
 
-/// A rank did not answer within the deadline, died, or disagrees about what is being communicated. Names rank, level
-/// and stage. The communicator is dead afterwards: every later call throws.
+/// A rank did not answer within the deadline, gave up, or disagrees about what is being communicated. Names rank, level
+/// and stage. The communicator and its duplicates are dead afterwards: every later call throws.
 class CommError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+  CommError(const std::string& what, int origin, int exit_code)
+      : std::runtime_error(what), origin_(origin), exit_code_(exit_code) {}
+  /// Returns the other rank that gave up and said why; -1: this rank found out by itself.
+  int origin() const noexcept { return origin_; }
+  /// Returns the exit code that the rank which gave up told; 0: it did not tell.
+  int exit_code() const noexcept { return exit_code_; }
+
+ private:
+  int origin_ = -1;
+  int exit_code_ = 0;
 };
 
 struct CommOptions {
   /// How long a wait for one message may last before the rank that owes it is given up; 1 ms to 1 day. Must exceed the
-  /// longest time by which ranks are apart when they meet (a slow step, a checkpoint). A survivor spends up to 2 s more
-  /// on finding out who else is alive.
+  /// longest time by which ranks are apart when they meet (a slow step), but for the time that one says it is Busy. A
+  /// survivor spends up to 2 s more on finding out who else is alive.
   std::chrono::milliseconds deadline{60'000};
   /// Which ranks are near each other, level by level, as Levels takes it, the nearest first. Empty: the
   /// hosts that the transport discovered. The same on every rank.
@@ -47,9 +57,11 @@ struct Stage {
 };
 
 /// One rank's view of a world of ranks. Used by one thread at a time; ranks call the same collectives in the same
-/// order.
+/// order. It and its duplicates live and die together: whichever dies first, the reason reaches all of them, on every
+/// rank, within 10 ms of a wait there.
 class Communicator {
  public:
+  /// Collective: makes the wire for notices too. Throws CommError when a rank does not come within the deadline.
   explicit Communicator(std::unique_ptr<Transport> transport, CommOptions options = {});
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -65,8 +77,8 @@ class Communicator {
   int local_rank() const;
   int local_size() const;
   std::chrono::milliseconds deadline() const noexcept { return options_.deadline; }
-  /// True after a CommError, for ever.
-  bool dead() const noexcept { return !death_.empty(); }
+  /// True after a CommError here or in a duplicate, for ever.
+  bool dead() const noexcept { return board_->dead(); }
 
   /// Starts a message; see Transport. The request is finished by `wait`. Throws CommError when the transport fails.
   [[nodiscard]] Request send(int peer, Tag tag, std::span<const std::byte> bytes);
@@ -81,30 +93,32 @@ class Communicator {
 
   /// Tells the other ranks why, abandons every message, and throws CommError. Later calls throw the same reason.
   [[noreturn]] void fail(const std::string& reason);
+  /// Tells the other ranks why this one cannot go on, and what it will end with, before that takes its time. Whoever
+  /// waits in this communicator or a duplicate, now or later, gets a CommError. The first reason counts. Any thread.
+  void give_up(const std::string& reason, int exit_code = 0) noexcept { board_->give_up(reason, exit_code); }
+  /// That, and abandons every message at once: for memory that messages use and that is about to go.
+  void abandon(const std::string& reason) noexcept;
 
-  /// A further communicator over the same ranks, hosts and levels, with messages and a death of its own, which another
-  /// thread may use. Collective. Throws CommError when the transport fails.
+  /// A further communicator over the same ranks, hosts and levels, with messages of its own, which another thread may
+  /// use. Collective. Throws CommError when the transport fails or a rank does not come within the deadline.
   std::shared_ptr<Communicator> duplicate();
-  /// The only call for another thread: whoever waits in this communicator, now or later, fails within 10 ms.
-  void interrupt() noexcept { interrupted_ = true; }
 
   /// How many collectives over all ranks were started before; then one more.
   int64_t next_sequence() noexcept { return sequence_++; }
 
  private:
-  struct Notice;
-  void require_alive() const;
+  friend class Busy;
+  Communicator(std::unique_ptr<Transport> transport, CommOptions options, std::shared_ptr<NoticeBoard> board);
+  void require_alive();
   bool finished(Request& request, const Stage& stage);
   bool done_or_fail(const std::function<bool()>& done, const Stage& stage);
-  void post_notice(int origin, const std::string& reason, bool timed_out);
-  /// Collects the notices that have come; the peer of the most telling one, or -1.
-  int collect_notices();
+  /// Throws CommError when a notice says so.
   void heed_notices(const Stage& stage);
-  /// After a timeout every survivor posts a notice and reads the others': who posts none is silent.
-  std::vector<int> call_the_roll(int origin, const std::string& reason);
+  /// How long a wait without progress since `start` may last.
+  std::chrono::steady_clock::time_point end_of_wait(std::chrono::steady_clock::time_point start) const;
   [[noreturn]] void time_out(int peer, Stage stage);
   [[noreturn]] void time_out(const Stage& stage);
-  [[noreturn]] void die(const std::string& reason);
+  [[noreturn]] void die();
 
   std::unique_ptr<Transport> transport_;
   const CommOptions options_;
@@ -112,11 +126,8 @@ class Communicator {
   std::vector<int> hosts_;
   Levels levels_;
   int64_t sequence_ = 0;
-  std::atomic<bool> interrupted_ = false;
-  std::string death_;
-  std::unique_ptr<Notice> notice_out_;
-  std::vector<Notice> notices_in_;
-  std::vector<Request> notice_requests_;
+  bool abandoned_ = false;
+  std::shared_ptr<NoticeBoard> board_;  ///< the duplicates' too
 };
 
 }  // namespace spillway::ddl

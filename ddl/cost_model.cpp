@@ -35,8 +35,7 @@ int64_t bytes_of(const Transfer& t, Element element) {
 std::vector<Load> loads(const Plan& plan, int64_t count, Element element) {
   std::vector<Load> loads;
   std::vector<std::map<int, std::array<int64_t, 2>>> links;  // by round and group: out, in
-  for (int rank = 0; rank < plan.size(); ++rank) {
-    const Program program = plan.program(rank, count, element);
+  plan.for_each_program(count, element, [&](int rank, const Program& program) {
     loads.resize(program.rounds.size());
     links.resize(program.rounds.size());
     for (size_t r = 0; r < program.rounds.size(); ++r) {
@@ -53,7 +52,7 @@ std::vector<Load> loads(const Plan& plan, int64_t count, Element element) {
           {load.messages, static_cast<int64_t>(round.sends.size()), static_cast<int64_t>(round.receives.size())});
       load.added = std::max(load.added, added);
     }
-  }
+  });
   for (size_t r = 0; r < links.size(); ++r)
     for (const auto& [group, bytes] : links[r]) loads[r].bytes = std::max({loads[r].bytes, bytes[0], bytes[1]});
   return loads;
@@ -126,6 +125,12 @@ void Costs::validate(const Levels& tree) const {
     throw BadRequest(str("[ddl] reduce_seconds_per_byte is ", reduce_seconds_per_byte, "; allowed: 0 and more"));
 }
 
+std::vector<int64_t> piece_bytes(const Costs& costs) {
+  std::vector<int64_t> pieces;
+  for (const LinkCost& link : costs.levels) pieces.push_back(link.piece_bytes);
+  return pieces;
+}
+
 Prediction predict(const Choice& choice, int64_t count, Element element, const Costs& costs) {
   const double agreement = agreement_seconds(choice.plan.levels(), costs);
   Prediction all{.seconds = agreement, .level_seconds = std::vector<double>(costs.levels.size())};
@@ -162,8 +167,7 @@ double bound_seconds(const Levels& levels, int64_t bytes, const Costs& costs) {
 Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep_order) {
   costs.validate(levels);
   const int64_t count = std::max<int64_t>(1, bytes / element_bytes(Element::float32));
-  AllreduceOptions options;
-  for (const LinkCost& link : costs.levels) options.piece_bytes.push_back(link.piece_bytes);
+  AllreduceOptions options{.piece_bytes = piece_bytes(costs)};
   Choice best{Plan(levels), options};
   const bool by_cores =
       std::all_of(costs.levels.begin(), costs.levels.end(), [](const LinkCost& link) { return link.by_cores; });

@@ -26,6 +26,9 @@ struct Costs {
   void validate(const Levels& levels) const;
 };
 
+/// By level, the pieces in which messages travel fastest.
+std::vector<int64_t> piece_bytes(const Costs& costs);
+
 /// How a vector is reduced.
 struct Choice {
   Plan plan;

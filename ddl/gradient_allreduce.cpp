@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/category.h"
+#include "core/distinct_tensors.h"
 #include "core/error.h"
 #include "ddl/agreement.h"
 #include "ddl/collectives.h"
@@ -60,6 +61,15 @@ uint64_t signature_of(const std::vector<at::Tensor>& parameters) {
   return hash;
 }
 
+GradientOptions checked(const GradientOptions& options, const std::vector<at::Tensor>& parameters, Communicator& comm) {
+  check_together(comm, [&] {
+    options.validate();
+    (void)device_of(parameters);
+    (void)signature_of(parameters);
+  });
+  return options;
+}
+
 std::vector<GradientBucket> cut(const std::vector<at::Tensor>& parameters, std::span<const size_t> order,
                                 int64_t bucket_bytes) {
   std::vector<GradientShape> shapes;
@@ -87,10 +97,10 @@ void GradientOptions::validate() const {
     throw BadRequest("[ddl] gradients are reduced by their maximum or minimum; allowed: sum, average");
 }
 
-GradientAllreduce::GradientAllreduce(std::vector<at::Tensor> parameters, Comm comm, GradientOptions options)
-    : parameters_(std::move(parameters)),
+GradientAllreduce::GradientAllreduce(const std::vector<at::Tensor>& parameters, Comm comm, GradientOptions options)
+    : parameters_(distinct_tensors(parameters)),
       comm_(std::move(comm)),
-      options_((options.validate(), options)),
+      options_(checked(options, parameters_, *comm_->communicator)),
       device_(device_of(parameters_)),
       signature_(signature_of(parameters_)),
       bucket_bytes_(options.bucket_bytes > 0 ? options.bucket_bytes : comm_->allreduce.bucket_bytes()),
@@ -110,7 +120,7 @@ GradientAllreduce::GradientAllreduce(std::vector<at::Tensor> parameters, Comm co
 }
 
 GradientAllreduce::~GradientAllreduce() {
-  if (begun_) queue_.give_up();
+  if (begun_) queue_.give_up("was interrupted before it had finished its gradients");
 }
 
 void GradientAllreduce::begin() {

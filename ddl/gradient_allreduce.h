@@ -57,9 +57,10 @@ struct GradientTotals {
 /// backward).
 class GradientAllreduce {
  public:
-  /// Collective. Every rank gives parameters of the same types, sizes and strides, in the same order. Throws c10::Error
-  /// for parameters that are not on one device, not dense or of a type that is not reduced; BadRequest; CommError.
-  GradientAllreduce(std::vector<at::Tensor> parameters, Comm comm, GradientOptions options = {});
+  /// Collective. Every rank gives parameters of the same types, sizes and strides, in the same order; one that is given
+  /// several times counts once. Throws c10::Error for parameters that are not on one device, not dense or of a type
+  /// that is not reduced; BadRequest; CommError.
+  GradientAllreduce(const std::vector<at::Tensor>& parameters, Comm comm, GradientOptions options = {});
   /// A step that was begun and not finished is given up: every rank then gets a CommError.
   ~GradientAllreduce();
   GradientAllreduce(const GradientAllreduce&) = delete;

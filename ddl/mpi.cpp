@@ -9,18 +9,29 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 
 #include "core/error.h"
+#include "ddl/busy.h"
+#include "ddl/watchdog.h"
 
 namespace spillway::ddl {
 
 /// Shared with the communicators, which say when MPI is no longer fit to be finalized.
 struct MpiRuntime::State {
+  /// A communicator that MPI is making: it writes here, and cannot be told to stop.
+  struct Duplicate {
+    MPI_Comm comm = MPI_COMM_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
   std::mutex taking_turns;  ///< MPI_THREAD_SERIALIZED: one thread at a time
   std::atomic<bool> broken = false;
+  bool finalized = false;                              ///< communicators may outlive the runtime, without messages
+  std::vector<std::shared_ptr<Duplicate>> unfinished;  ///< that nobody waits for any longer
   int exceptions_at_start = std::uncaught_exceptions();
 };
 
@@ -54,6 +65,18 @@ MPI_Datatype type_of(Element element) noexcept {
       return MPI_INT64_T;
     default:
       return MPI_DATATYPE_NULL;
+  }
+}
+
+/// The type under which elements travel that are only moved: any of as many bytes.
+MPI_Datatype moved_as(Element element) noexcept {
+  switch (element_bytes(element)) {
+    case 2:
+      return MPI_UINT16_T;
+    case 4:
+      return MPI_UINT32_T;
+    default:
+      return MPI_UINT64_T;
   }
 }
 
@@ -96,19 +119,33 @@ std::vector<int> discover_hosts(MPI_Comm world) {
 
 class MpiTransport final : public Transport {
  public:
-  explicit MpiTransport(std::shared_ptr<MpiRuntime::State> state) : state_(std::move(state)) {
-    const Turn turn(state_->taking_turns);
-    copy(MPI_COMM_WORLD);
-    hosts_ = discover_hosts(comm_);
-  }
-  MpiTransport(const MpiTransport& other, const Turn&) : state_(other.state_), hosts_(other.hosts_) {
-    copy(other.comm_);
-  }
+  using Duplicate = MpiRuntime::State::Duplicate;
 
-  // MPI_Comm_free is collective, and ranks part in any order: comm_ lives as long as MPI does.
+  /// Collective. Throws CommError when not all ranks come within `deadline`.
+  MpiTransport(std::shared_ptr<MpiRuntime::State> state, std::chrono::milliseconds deadline)
+      : state_(std::move(state)), life_(std::make_shared<Life>()) {
+    start(MPI_COMM_WORLD);
+    for (const auto end = std::chrono::steady_clock::now() + deadline; !ready(); idle(end)) {
+      if (std::chrono::steady_clock::now() < end) continue;
+      state_->broken = true;
+      throw CommError(str("[ddl] rank ", rank_, ": not all ranks of the launch came within ",
+                          static_cast<double>(deadline.count()) / 1000, " s"));
+    }
+    // All ranks are here, so what blocks from here on does so for microseconds.
+    const Watchdog watchdog("the discovery of hosts", deadline);
+    const Turn turn(state_->taking_turns);
+    hosts_ = discover_hosts(made_->comm);
+  }
+  MpiTransport(const MpiTransport& other) : state_(other.state_), life_(other.life_), hosts_(other.hosts_) {
+    start(other.made_->comm);
+  }
+  MpiTransport& operator=(const MpiTransport&) = delete;
+
+  // MPI_Comm_free is collective, and ranks part in any order: the communicator lives as long as MPI does.
   ~MpiTransport() override {
     const Turn turn(state_->taking_turns);
     forget();
+    if (made_->request != MPI_REQUEST_NULL) state_->unfinished.push_back(made_);
   }
 
   int rank() const override { return rank_; }
@@ -116,21 +153,26 @@ class MpiTransport final : public Transport {
 
   Request send(int peer, Tag tag, std::span<const std::byte> bytes) override {
     const Turn turn(state_->taking_turns);
+    require_life();
     const int slot = take_slot();
     for_each_piece(bytes.size(), [&](size_t begin, int size) {
       MPI_Request& request = slots_[slot].pieces.emplace_back(MPI_REQUEST_NULL);
-      check(MPI_Isend(bytes.data() + begin, size, MPI_BYTE, peer, static_cast<int>(tag), comm_, &request), "MPI_Isend");
+      check(MPI_Isend(bytes.data() + begin, size, MPI_BYTE, peer, static_cast<int>(tag), made_->comm, &request),
+            "MPI_Isend");
     });
     return {slot, peer};
   }
 
   Request receive(int peer, Tag tag, std::span<std::byte> bytes) override {
     const Turn turn(state_->taking_turns);
+    require_life();
     const int slot = take_slot();
     slots_[slot].expected = static_cast<int64_t>(bytes.size());
     for_each_piece(bytes.size(), [&](size_t begin, int size) {
       MPI_Request& request = slots_[slot].pieces.emplace_back(MPI_REQUEST_NULL);
-      check(MPI_Irecv(bytes.data() + begin, size, MPI_BYTE, peer, static_cast<int>(tag), comm_, &request), "MPI_Irecv");
+      check(MPI_Irecv(bytes.data() + begin, size, MPI_BYTE, peer == kAnyRank ? MPI_ANY_SOURCE : peer,
+                      static_cast<int>(tag), made_->comm, &request),
+            "MPI_Irecv");
     });
     return {slot, peer};
   }
@@ -138,6 +180,7 @@ class MpiTransport final : public Transport {
   bool test(Request& request) override {
     if (!request.active()) return true;
     const Turn turn(state_->taking_turns);
+    require_life();
     Slot& slot = slots_[request.slot];
     while (slot.finished < slot.pieces.size()) {
       int done = 0;
@@ -171,13 +214,19 @@ class MpiTransport final : public Transport {
   void abandon() noexcept override {
     const Turn turn(state_->taking_turns);
     state_->broken = true;
+    life_->over = true;
     forget();
   }
 
-  // Keeps its turn while it waits for the other ranks, which get theirs whatever this one does.
-  std::unique_ptr<Transport> duplicate() override {
+  std::unique_ptr<Transport> duplicate() override { return std::make_unique<MpiTransport>(*this); }
+
+  bool ready() override {
     const Turn turn(state_->taking_turns);
-    return std::make_unique<MpiTransport>(*this, turn);
+    require_life();
+    int done = 1;
+    check(MPI_Test(&made_->request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+    if (done) check(MPI_Comm_set_errhandler(made_->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    return done;
   }
 
  private:
@@ -187,10 +236,20 @@ class MpiTransport final : public Transport {
     int64_t expected = -1;  ///< bytes, of a receive
     int64_t received = 0;
   };
+  /// Shared by a transport and its duplicates, which die together.
+  struct Life {
+    bool over = false;
+  };
 
-  /// Cancels receives. A send cannot be cancelled, but MPI reads its buffer only inside MPI calls, and after a death
-  /// the only one left is MPI_Abort.
+  /// After a death the buffers of messages under way are freed, although MPI can neither cancel a send nor a receive
+  /// that is matched. It looks at them only inside calls, so there is none any more.
+  void require_life() const {
+    if (life_->over) throw std::runtime_error("its communicator is dead");
+    if (state_->finalized) throw std::runtime_error("MPI is finalized");
+  }
+
   void forget() noexcept {
+    if (state_->finalized) return;
     for (Slot& slot : slots_) {
       for (MPI_Request& request : slot.pieces) {
         if (request == MPI_REQUEST_NULL || slot.expected < 0) continue;
@@ -200,10 +259,12 @@ class MpiTransport final : public Transport {
     }
   }
 
-  void copy(MPI_Comm comm) {
-    check(MPI_Comm_dup(comm, &comm_), "MPI_Comm_dup");
-    check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+  void start(MPI_Comm from) {
+    const Turn turn(state_->taking_turns);
+    require_life();
+    made_ = std::make_shared<Duplicate>();
+    check(MPI_Comm_rank(from, &rank_), "MPI_Comm_rank");
+    check(MPI_Comm_idup(from, &made_->comm, &made_->request), "MPI_Comm_idup");
   }
 
   static void for_each_piece(size_t size, auto start) {
@@ -231,7 +292,8 @@ class MpiTransport final : public Transport {
   }
 
   const std::shared_ptr<MpiRuntime::State> state_;
-  MPI_Comm comm_ = MPI_COMM_NULL;
+  const std::shared_ptr<Life> life_;
+  std::shared_ptr<Duplicate> made_;
   int rank_ = 0;
   int polls_ = 0;
   std::vector<int> hosts_;
@@ -245,7 +307,8 @@ bool built_with_mpi() noexcept {
   return true;
 }
 
-MpiRuntime::MpiRuntime() : state_(std::make_shared<State>()) {
+MpiRuntime::MpiRuntime(std::chrono::milliseconds deadline) : state_(std::make_shared<State>()) {
+  const Watchdog watchdog("MPI_Init", deadline);
   int provided = MPI_THREAD_SINGLE;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_SERIALIZED) {
@@ -254,17 +317,21 @@ MpiRuntime::MpiRuntime() : state_(std::make_shared<State>()) {
 }
 
 MpiRuntime::~MpiRuntime() {
+  const Turn turn(state_->taking_turns);
+  state_->finalized = true;
   if (!state_->broken && std::uncaught_exceptions() == state_->exceptions_at_start) {
+    const Watchdog watchdog("MPI_Finalize", Busy::kAtMost);
     MPI_Finalize();
   }
 }
 
-std::unique_ptr<Transport> MpiRuntime::transport() {
-  return std::make_unique<MpiTransport>(state_);
+std::unique_ptr<Transport> MpiRuntime::transport(std::chrono::milliseconds deadline) {
+  return std::make_unique<MpiTransport>(state_, deadline);
 }
 
 std::shared_ptr<Communicator> MpiRuntime::world(CommOptions options) {
-  return std::make_shared<Communicator>(transport(), std::move(options));
+  auto wire = transport(options.deadline);
+  return std::make_shared<Communicator>(std::move(wire), std::move(options));
 }
 
 bool MpiRuntime::reduces(Element element, Reduction reduction) noexcept {
@@ -276,6 +343,7 @@ void MpiRuntime::allreduce(std::span<const std::byte> in, std::span<std::byte> o
   if (!reduces(element, reduction))
     throw BadRequest(str("[ddl] MPI has no ", name_of(reduction), " of ", name_of(element),
                          "; allowed: sum, maximum and minimum of float32, float64, int32 and int64"));
+  const Turn turn(state_->taking_turns);
   // Counts in int, as every MPI before 4 does.
   constexpr size_t kMost = size_t{1} << 30;
   const auto element_size = static_cast<size_t>(element_bytes(element));
@@ -288,6 +356,34 @@ void MpiRuntime::allreduce(std::span<const std::byte> in, std::span<std::byte> o
   }
 }
 
+void MpiRuntime::reduce_scatter(std::span<const std::byte> in, std::span<std::byte> out, const std::vector<int>& counts,
+                                Element element, Reduction reduction) {
+  if (!reduces(element, reduction))
+    throw BadRequest(str("[ddl] MPI has no ", name_of(reduction), " of ", name_of(element)));
+  const void* from = in.data() == out.data() ? MPI_IN_PLACE : in.data();
+  check(MPI_Reduce_scatter(from, out.data(), counts.data(), type_of(element), operation_of(reduction), MPI_COMM_WORLD),
+        "MPI_Reduce_scatter");
+}
+
+void MpiRuntime::all_gather(std::span<const std::byte> in, std::span<std::byte> out, const std::vector<int>& counts,
+                            Element element) {
+  std::vector<int> begins;
+  std::exclusive_scan(counts.begin(), counts.end(), std::back_inserter(begins), 0);
+  const bool in_place = in.data() >= out.data() && in.data() <= out.data() + out.size();
+  const auto count = static_cast<int>(in.size() / static_cast<size_t>(element_bytes(element)));
+  const MPI_Datatype type = moved_as(element);
+  check(MPI_Allgatherv(in_place ? MPI_IN_PLACE : in.data(), count, type, out.data(), counts.data(), begins.data(), type,
+                       MPI_COMM_WORLD),
+        "MPI_Allgatherv");
+}
+
+void MpiRuntime::broadcast(std::span<std::byte> bytes, int root) {
+  for (size_t begin = 0; begin < bytes.size(); begin += kPieceBytes)
+    check(MPI_Bcast(bytes.data() + begin, static_cast<int>(std::min(kPieceBytes, bytes.size() - begin)), MPI_BYTE, root,
+                    MPI_COMM_WORLD),
+          "MPI_Bcast");
+}
+
 std::string MpiRuntime::library() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
@@ -297,7 +393,11 @@ std::string MpiRuntime::library() {
 }
 
 void MpiRuntime::abort(int code) noexcept {
-  MPI_Abort(MPI_COMM_WORLD, code);
+  // Before MPI_Init and after MPI_Finalize, MPI_Abort prints a page of its own and returns 1.
+  int started = 0, ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  if (started && !ended) MPI_Abort(MPI_COMM_WORLD, code);
   std::_Exit(code);
 }
 

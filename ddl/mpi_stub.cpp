@@ -12,7 +12,7 @@ bool built_with_mpi() noexcept {
   return false;
 }
 
-MpiRuntime::MpiRuntime() {
+MpiRuntime::MpiRuntime(std::chrono::milliseconds) {
   throw std::runtime_error("[ddl] this program was built without MPI (SPILLWAY_MPI=ON needs an MPI)");
 }
 
@@ -22,7 +22,7 @@ std::shared_ptr<Communicator> MpiRuntime::world(CommOptions) {
   throw std::runtime_error("[ddl] built without MPI");
 }
 
-std::unique_ptr<Transport> MpiRuntime::transport() {
+std::unique_ptr<Transport> MpiRuntime::transport(std::chrono::milliseconds) {
   throw std::runtime_error("[ddl] built without MPI");
 }
 
@@ -31,6 +31,19 @@ bool MpiRuntime::reduces(Element, Reduction) noexcept {
 }
 
 void MpiRuntime::allreduce(std::span<const std::byte>, std::span<std::byte>, Element, Reduction) {
+  throw std::runtime_error("[ddl] built without MPI");
+}
+
+void MpiRuntime::reduce_scatter(std::span<const std::byte>, std::span<std::byte>, const std::vector<int>&, Element,
+                                Reduction) {
+  throw std::runtime_error("[ddl] built without MPI");
+}
+
+void MpiRuntime::all_gather(std::span<const std::byte>, std::span<std::byte>, const std::vector<int>&, Element) {
+  throw std::runtime_error("[ddl] built without MPI");
+}
+
+void MpiRuntime::broadcast(std::span<std::byte>, int) {
   throw std::runtime_error("[ddl] built without MPI");
 }
 

@@ -34,8 +34,16 @@ std::vector<Block> blocks_of(const std::vector<const Shares*>& children, const s
   return blocks;
 }
 
+int most_children(const std::vector<Levels::Group>& groups) {
+  size_t most = 0;
+  for (const auto& group : groups) most = std::max(most, group.children.size());
+  return static_cast<int>(most);
+}
+
+}  // namespace
+
 /// The blocks of every group of every level, for a vector of some length.
-class Cuts {
+class Plan::Cuts {
  public:
   Cuts(const Levels& levels, const std::vector<Algorithm>& algorithms, int64_t count) {
     std::vector<Shares> below;
@@ -79,14 +87,6 @@ class Cuts {
   std::vector<std::vector<std::vector<Block>>> blocks_;
 };
 
-int most_children(const std::vector<Levels::Group>& groups) {
-  size_t most = 0;
-  for (const auto& group : groups) most = std::max(most, group.children.size());
-  return static_cast<int>(most);
-}
-
-}  // namespace
-
 int64_t scratch_bytes_of(const Program& program, Element element) {
   int64_t end = 0;
   for (const Round& round : program.rounds)
@@ -111,7 +111,16 @@ Plan::Plan(Levels levels, Algorithm algorithm)
     : Plan(levels, std::vector(static_cast<size_t>(levels.count()), algorithm)) {}
 
 Program Plan::program(int rank, int64_t count, Element element) const {
+  return program(Cuts(levels_, algorithms_, count), rank, count, element);
+}
+
+void Plan::for_each_program(int64_t count, Element element,
+                            const std::function<void(int, const Program&)>& visit) const {
   const Cuts cuts(levels_, algorithms_, count);
+  for (int rank = 0; rank < size(); ++rank) visit(rank, program(cuts, rank, count, element));
+}
+
+Program Plan::program(const Cuts& cuts, int rank, int64_t count, Element element) const {
   Program program{.levels = levels_.count()};
   std::vector<Round> handing_out;  // from the first level to the last, each level's rounds in order
   std::vector<Range> has{{0, count}};
@@ -148,9 +157,8 @@ Program Plan::program(int rank, int64_t count, Element element) const {
 std::vector<LevelTraffic> Plan::traffic(int64_t count, Element element) const {
   std::vector<LevelTraffic> most(static_cast<size_t>(levels_.count()));
   std::vector<std::map<int, LevelTraffic>> of_group(most.size());
-  for (int rank = 0; rank < size(); ++rank) {
+  for_each_program(count, element, [&](int rank, const Program& steps) {
     std::vector<int64_t> sent(most.size());
-    const Program steps = program(rank, count, element);
     const auto bytes_of = [&](const Transfer& t) {
       return t.range.size() * (t.partial ? partial_bytes(element) : element_bytes(element));
     };
@@ -165,7 +173,7 @@ std::vector<LevelTraffic> Plan::traffic(int64_t count, Element element) const {
     }
     for (size_t level = 0; level < most.size(); ++level)
       most[level].sent_by_rank = std::max(most[level].sent_by_rank, sent[level]);
-  }
+  });
   for (size_t level = 0; level < most.size(); ++level)
     for (const auto& [group, traffic] : of_group[level]) {
       most[level].sent_by_group = std::max(most[level].sent_by_group, traffic.sent_by_group);

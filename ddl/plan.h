@@ -1,6 +1,7 @@
 /// Who reduces what: an allreduce over the levels of a machine, as a value that every rank computes alike.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ class Plan {
   int size() const noexcept { return levels_.size(); }
   /// What `rank` does with a vector of `count` elements. Cost: ranks times levels.
   Program program(int rank, int64_t count, Element element) const;
+  /// Hands each rank's program to `visit`, one after another. Cost: that of all programs.
+  void for_each_program(int64_t count, Element element,
+                        const std::function<void(int rank, const Program&)>& visit) const;
   /// Sums are taken in one order, whatever the size: level by level in the order of ranks. All plans over the same
   /// levels of which that is true give the same bits.
   bool keeps_order() const;
@@ -49,6 +53,9 @@ class Plan {
   std::string name() const;
 
  private:
+  class Cuts;
+  Program program(const Cuts& cuts, int rank, int64_t count, Element element) const;
+
   Levels levels_;
   std::vector<Algorithm> algorithms_;
 };

@@ -16,9 +16,8 @@ namespace {
 HomeReduction reduction_over(const at::Tensor& vector, const Comm& comm, std::vector<HomePart> parts,
                              const char* operation) {
   check_dense(vector, operation);
-  const auto bytes = static_cast<int64_t>(vector.nbytes());
   return {*comm->communicator, vector.numel(), element_of(vector, operation), std::move(parts),
-          comm->allreduce.choice(bytes).options.piece_bytes};
+          comm->allreduce.piece_bytes()};
 }
 
 void reduce_parts(const at::Tensor& vector, const Comm& comm, std::vector<HomePart> parts, int64_t reduction,

@@ -15,6 +15,7 @@ class SelfTransport final : public Transport {
   bool test(Request&) override { return true; }
   void idle(std::chrono::steady_clock::time_point) override {}
   void abandon() noexcept override {}
+  bool ready() override { return true; }
   std::unique_ptr<Transport> duplicate() override { return std::make_unique<SelfTransport>(); }
 
  private:

@@ -28,6 +28,11 @@ struct Post {
   size_t size = 0;
 };
 
+/// Whether a receive wants what `source` sends.
+bool hears(const Post& receive, int source) {
+  return receive.source == source || receive.source == kAnyRank;
+}
+
 /// A message that nobody asked for yet: its bytes are the sender's (`post`), or the wire's (`post` is null).
 struct Sent {
   int source;
@@ -79,7 +84,7 @@ class ThreadTransport final : public Transport {
     // The receiver's side of the message only reads.
     post = {Post::State::posted, rank_, peer, tag, const_cast<std::byte*>(bytes.data()), bytes.size()};
     const auto receive = std::find_if(target.receives.begin(), target.receives.end(),
-                                      [&](const Post* other) { return other->source == rank_ && other->tag == tag; });
+                                      [&](const Post* other) { return hears(*other, rank_) && other->tag == tag; });
     if (receive != target.receives.end()) {
       Post& matched = **receive;
       target.receives.erase(receive);
@@ -100,7 +105,7 @@ class ThreadTransport final : public Transport {
     Post& post = slots_[slot];
     post = {Post::State::posted, peer, rank_, tag, bytes.data(), bytes.size()};
     const auto sent = std::find_if(own.sends.begin(), own.sends.end(),
-                                   [&](const Sent& other) { return other.source == peer && other.tag == tag; });
+                                   [&](const Sent& other) { return hears(post, other.source) && other.tag == tag; });
     if (sent == own.sends.end()) {
       own.receives.push_back(&post);
     } else if (Post* send = sent->post) {
@@ -150,6 +155,8 @@ class ThreadTransport final : public Transport {
       post.state = Post::State::free;
     }
   }
+
+  bool ready() override { return true; }
 
   // Whoever is first makes it; nobody waits.
   std::unique_ptr<Transport> duplicate() override {

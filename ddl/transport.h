@@ -12,6 +12,9 @@ namespace spillway::ddl {
 /// What a message is for. Messages between the same two ranks with the same tag arrive in the order they were sent.
 enum class Tag : int { notice = 1, agreement, reduce, gather, broadcast, blob };
 
+/// The source of a receive from whoever sends first.
+inline constexpr int kAnyRank = -1;
+
 /// One unfinished send or receive: a borrowed handle into its transport, empty once finished.
 struct Request {
   int slot = -1;
@@ -19,9 +22,10 @@ struct Request {
   bool active() const noexcept { return slot >= 0; }
 };
 
-/// One rank's end of the wire. Used by one thread at a time. Deadlines, diagnosis and death are the Communicator's; a
-/// transport only moves bytes, and throws std::runtime_error with the library's own text when that fails.
-/// Both ends of a message name the same number of bytes; a difference is an error of the receiver's `test`.
+/// One rank's end of the wire. Used by one thread at a time; duplicates are wires of their own. Deadlines, diagnosis
+/// and death are the Communicator's; a transport only moves bytes, and throws std::runtime_error with the library's own
+/// text when that fails. Both ends of a message name the same number of bytes; a difference is an error of the
+/// receiver's `test`.
 class Transport {
  public:
   /// Forgets unfinished requests too.
@@ -31,7 +35,8 @@ class Transport {
   virtual const std::vector<int>& hosts() const = 0;
   /// Starts sending; `bytes` must stay valid and unchanged until `test` says true or `abandon` returns. Never blocks.
   virtual Request send(int peer, Tag tag, std::span<const std::byte> bytes) = 0;
-  /// Starts receiving; `bytes` must stay valid until `test` says true or `abandon` returns. Never blocks.
+  /// Starts receiving, from `peer` or kAnyRank; `bytes` must stay valid until `test` says true or `abandon` returns.
+  /// Never blocks.
   virtual Request receive(int peer, Tag tag, std::span<std::byte> bytes) = 0;
   /// True, and empties `request`, when it is finished. An empty request is finished. Never blocks.
   virtual bool test(Request& request) = 0;
@@ -40,9 +45,12 @@ class Transport {
   /// The communicator died. Forgets all unfinished requests: their buffers may be freed afterwards. Nothing else is
   /// called later.
   virtual void abandon() noexcept = 0;
-  /// A further wire between the same ranks, with messages of its own, which another thread may use. Collective. Throws
+  /// Starts making a further wire between the same ranks, with messages of its own, which another thread may use. Every
+  /// rank makes its duplicates in the same order. The wire may be used once it is `ready`. Never blocks. Throws
   /// std::runtime_error with the library's own text.
   virtual std::unique_ptr<Transport> duplicate() = 0;
+  /// Whether the wire is made, which may need the other ranks. Never blocks. Throws as above.
+  virtual bool ready() = 0;
 };
 
 }  // namespace spillway::ddl

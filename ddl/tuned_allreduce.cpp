@@ -22,23 +22,26 @@ int64_t rounded(int64_t bytes) {
 TunedAllreduce::TunedAllreduce(Communicator& comm, std::optional<Costs> costs)
     : comm_(comm), costs_((costs ? costs->validate(comm.levels()) : void(), std::move(costs))) {}
 
-Choice TunedAllreduce::choice(int64_t bytes) const {
-  if (!costs_) return {Plan(comm_.levels())};
-  return choose(comm_.levels(), rounded(bytes), *costs_, /*keep_order=*/true);
+const Choice& TunedAllreduce::choice(int64_t bytes) {
+  const int64_t size = costs_ ? rounded(bytes) : 0;
+  const auto known = choices_.find(size);
+  if (known != choices_.end()) return known->second;
+  Choice best = costs_ ? choose(comm_.levels(), size, *costs_, /*keep_order=*/true) : Choice{Plan(comm_.levels())};
+  return choices_.emplace(size, std::move(best)).first->second;
 }
 
 Allreduce& TunedAllreduce::for_bytes(int64_t bytes) {
   const int64_t size = costs_ ? rounded(bytes) : 0;
   const auto known = by_size_.find(size);
   if (known != by_size_.end()) return known->second;
-  Choice best = choice(bytes);
+  const Choice& best = choice(bytes);
   return by_size_
       .emplace(std::piecewise_construct, std::forward_as_tuple(size),
-               std::forward_as_tuple(comm_, std::move(best.plan), std::move(best.options)))
+               std::forward_as_tuple(comm_, best.plan, best.options))
       .first->second;
 }
 
-int64_t TunedAllreduce::bucket_bytes() const {
+int64_t TunedAllreduce::bucket_bytes() {
   if (!costs_ || comm_.size() == 1) return kBucketBytesWithoutCosts;
   const auto seconds_per_byte = [&](int64_t bytes) {
     return predict_seconds(choice(bytes), bytes / element_bytes(Element::float32), Element::float32, *costs_) /

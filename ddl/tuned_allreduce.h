@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "ddl/allreduce.h"
 #include "ddl/communicator.h"
@@ -19,19 +20,22 @@ class TunedAllreduce {
   explicit TunedAllreduce(Communicator& comm, std::optional<Costs> costs = std::nullopt);
 
   const std::optional<Costs>& costs() const noexcept { return costs_; }
-  /// What the cost model chooses for so many bytes, rounded up to a power of two.
-  Choice choice(int64_t bytes) const;
+  /// Returns the cost model's choice for so many bytes, rounded up to a power of two, and remembers it by that.
+  const Choice& choice(int64_t bytes);
+  /// By level, the pieces in which every choice sends messages; empty: whole.
+  std::vector<int64_t> piece_bytes() const { return costs_ ? ddl::piece_bytes(*costs_) : std::vector<int64_t>(); }
   /// Made when it is first asked for.
   Allreduce& for_bytes(int64_t bytes);
 
   /// The size in which many bytes travel best while something else goes on: the smallest one, from 1 MiB (a thread is
   /// woken for each) to 32 MiB, that costs no more than a tenth more per byte than eight times as much in one go.
   /// Without costs 4 MiB.
-  int64_t bucket_bytes() const;
+  int64_t bucket_bytes();
 
  private:
   Communicator& comm_;
   const std::optional<Costs> costs_;
+  std::map<int64_t, Choice> choices_;
   std::map<int64_t, Allreduce> by_size_;
 };
 

@@ -46,7 +46,6 @@ struct BackgroundSolver::Lapack {
 
 BackgroundSolver::BackgroundSolver(const std::vector<MatrixStack>& stacks, std::function<void()> before_each)
     : before_each_(std::move(before_each)), lapack_(std::make_unique<Lapack>()) {
-  constexpr int64_t kLargestSide = 32000;  // its workspace's size is an int of LAPACK's
   const auto lines = [](size_t bytes) {
     return std::make_unique<CacheLine[]>((bytes + sizeof(CacheLine) - 1) / sizeof(CacheLine));
   };

@@ -23,8 +23,11 @@ struct MatrixStack {
 /// are the same bits whatever the load. Between start() and wait() the memory is the thread's. Thread: the owner's.
 class BackgroundSolver {
  public:
+  /// LAPACK counts its workspace, 1 + 6 side + 2 side² elements, in an int.
+  static constexpr int64_t kLargestSide = 32766;
+
   /// `before_each` is called on the solver's thread before each matrix, for tests. Throws BadRequest for sizes that are
-  /// not positive, std::runtime_error when LibTorch's LAPACK is not to be found.
+  /// not positive and sides above kLargestSide, std::runtime_error when LibTorch's LAPACK is not to be found.
   explicit BackgroundSolver(const std::vector<MatrixStack>& stacks, std::function<void()> before_each = nullptr);
   /// Stops after the matrix that is being decomposed.
   ~BackgroundSolver();

@@ -33,15 +33,36 @@ bool passes_a_weight_on(std::string_view node) {
   return std::find(names.begin(), names.end(), node) != names.end();
 }
 
-const at::TensorImpl* parameter_behind(const ag::Edge& edge) {
+/// Whether a node on the way to a weight swaps its rows with its columns.
+bool transposes(const ag::Node& node) {
+  if (const auto* permute = dynamic_cast<const ag::generated::PermuteBackward0*>(&node)) {
+    const auto sides = static_cast<int64_t>(permute->dims.size());
+    return sides > 1 && (permute->dims.back() + sides) % sides != sides - 1;
+  }
+  return dynamic_cast<const ag::generated::TBackward0*>(&node) ||
+         dynamic_cast<const ag::generated::TransposeBackward0*>(&node);
+}
+
+/// The weight that an operator was given, and whether as its transpose.
+struct WeightUse {
+  const at::TensorImpl* weight = nullptr;
+  bool transposed = false;
+};
+
+WeightUse weight_behind(const ag::Edge& edge) {
   constexpr int kLongestChain = 16;
+  WeightUse use;
   ag::Node* node = edge.function.get();
   for (int hop = 0; node && hop < kLongestChain; ++hop) {
-    if (auto* leaf = dynamic_cast<ag::AccumulateGrad*>(node)) return leaf->variable.unsafeGetTensorImpl();
-    if (!passes_a_weight_on(node->name())) return nullptr;
+    if (auto* leaf = dynamic_cast<ag::AccumulateGrad*>(node)) {
+      use.weight = leaf->variable.unsafeGetTensorImpl();
+      return use;
+    }
+    if (!passes_a_weight_on(node->name())) return {};
+    use.transposed ^= transposes(*node);
     node = node->next_edge(0).function.get();
   }
-  return nullptr;
+  return {};
 }
 
 std::vector<int64_t> concrete(const std::vector<c10::SymInt>& symbolic) {
@@ -65,13 +86,13 @@ class Walk {
     if (auto* conv = dynamic_cast<ag::generated::ConvolutionBackward0*>(node)) {
       if (!conv->transposed) tap_convolution(*conv);
     } else if (auto* addmm = dynamic_cast<ag::generated::AddmmBackward0*>(node)) {
-      tap_product(*addmm, addmm->mat1_, 2);
+      tap_product(*addmm, addmm->mat1_, 2, /*transposed=*/true);
     } else if (auto* mm = dynamic_cast<ag::generated::MmBackward0*>(node)) {
-      tap_product(*mm, mm->self_, 1);
+      tap_product(*mm, mm->self_, 1, /*transposed=*/true);
     } else if (auto* bmm = dynamic_cast<ag::generated::BmmBackward0*>(node)) {
-      tap_product(*bmm, bmm->self_, 1);
+      tap_product(*bmm, bmm->self_, 1, /*transposed=*/true);
     } else if (auto* linear = dynamic_cast<ag::generated::LinearBackward0*>(node)) {
-      tap_product(*linear, linear->input_, 1);
+      tap_product(*linear, linear->input_, 1, /*transposed=*/false);
     }
   }
 
@@ -79,7 +100,7 @@ class Walk {
 
  private:
   void tap_convolution(ag::generated::ConvolutionBackward0& node) {
-    const auto layer = weights_.find(parameter_behind(node.next_edge(1)));
+    const auto layer = weights_.find(weight_behind(node.next_edge(1)).weight);
     if (layer == weights_.end()) return;
     const auto geometry = geometry_of(node, node.weight_.unpack(node.getptr()));
     add(node, layer->second, [&node, geometry, index = layer->second, sink = sink_](const at::Tensor& gradient) {
@@ -87,10 +108,12 @@ class Walk {
     });
   }
 
-  // y = x Wᵀ (+ b): x may have any leading dimensions, which are all rows of the statistics.
-  void tap_product(ag::Node& node, ag::SavedVariable& input, uint32_t weight_edge) {
-    const auto layer = weights_.find(parameter_behind(node.next_edge(weight_edge)));
-    if (layer == weights_.end()) return;
+  // y = x Wᵀ (+ b): x may have any leading dimensions, which are all rows of the statistics. `transposed`: the operator
+  // is given Wᵀ. One that multiplies by W itself, as a tied decoder does, has A's and G's roles the other way round.
+  void tap_product(ag::Node& node, ag::SavedVariable& input, uint32_t weight_edge, bool transposed) {
+    const WeightUse use = weight_behind(node.next_edge(weight_edge));
+    const auto layer = weights_.find(use.weight);
+    if (layer == weights_.end() || use.transposed != transposed) return;
     add(node, layer->second, [&node, &input, index = layer->second, sink = sink_](const at::Tensor& gradient) {
       const auto x = input.unpack(node.getptr());
       sink({index, x.reshape({-1, x.size(-1)}), gradient.reshape({-1, gradient.size(-1)}), nullptr});

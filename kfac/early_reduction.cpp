@@ -44,14 +44,14 @@ int64_t EarlyReduction::prepare(size_t bucket, const std::vector<LayerFactors>& 
   if (assignments_[begin].home == FactorHome::everywhere)
     return allreduce_.for_bytes(bytes).scratch_bytes(elements, element);
   auto parts = home_parts(parts_of(buckets_[bucket], layers, assignments_, dtype_));
-  auto pieces = allreduce_.choice(bytes).options.piece_bytes;
-  auto& at_owner = at_owners_.try_emplace(bucket, *queue_comm_, elements, element, std::move(parts), std::move(pieces))
-                       .first->second;
+  auto& at_owner =
+      at_owners_.try_emplace(bucket, *queue_comm_, elements, element, std::move(parts), allreduce_.piece_bytes())
+          .first->second;
   return at_owner.reduce_scratch_bytes();
 }
 
 EarlyReduction::~EarlyReduction() {
-  if (begun_) queue_.give_up();
+  if (begun_) queue_.give_up("was interrupted before it had finished its factors");
 }
 
 int64_t EarlyReduction::bytes() const {

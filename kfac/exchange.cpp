@@ -53,4 +53,9 @@ void Exchange::require_alike(uint64_t signature, const char* what) const {
                          " other than rank 0's; required: the same on every rank"));
 }
 
+void Exchange::check_together(const std::function<void()>& check) const {
+  if (world_ == 1) return check();
+  ddl::check_together(*comm_->communicator, check);
+}
+
 }  // namespace spillway::kfac

@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <vector>
 
 #include "ddl/operators.h"
@@ -29,6 +30,8 @@ class Exchange {
   std::vector<double> gather(const std::vector<double>& own) const;
   /// Throws BadRequest on every rank, naming two of them, where `signature` differs; `what` they disagree about.
   void require_alike(uint64_t signature, const char* what) const;
+  /// Calls `check` on every rank. When it throws on some, those get what they threw, and all others BadRequest.
+  void check_together(const std::function<void()>& check) const;
 
  private:
   ddl::Comm comm_;

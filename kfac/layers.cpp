@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <regex>
-#include <unordered_set>
+#include <unordered_map>
 
 namespace spillway::kfac {
 namespace {
@@ -78,7 +78,7 @@ at::TensorOptions state_options(const at::Tensor& weight) {
 
 FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options) {
   FoundLayers found;
-  std::unordered_set<const void*> seen;
+  std::unordered_map<const void*, size_t> seen;  // by weight
   const auto consider = [&](const std::string& name, const torch::nn::Module& module) {
     if (module.parameters(/*recurse=*/false).empty()) return;
     auto layer = as_layer(module);
@@ -86,11 +86,20 @@ FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& optio
     layer->shape.name = name;
     layer->shape.inverse = {options.method, options.precompute_outer};
     layer->shape.storage = options.storage;
+    Layer same = *layer;
     layer->shape = in_form(std::move(layer->shape), options);
     if (auto reason = reason_against(*layer, options); !reason.empty())
       found.left_alone.push_back({name, std::move(reason)});
-    else if (seen.insert(layer->weight.unsafeGetTensorImpl()).second)
+    else if (const auto [known, is_new] = seen.emplace(layer->weight.unsafeGetTensorImpl(), found.layers.size());
+             is_new)
       found.layers.push_back(std::move(*layer));
+    else if (Layer& first = found.layers[known->second]; !first.bias.is_same(layer->bias)) {
+      // A column of ones would stand for both biases at once: they are left to the optimizer.
+      same.shape.name = first.shape.name;
+      same.shape.bias = false;
+      first.shape = in_form(std::move(same.shape), options);
+      first.bias = at::Tensor();
+    }
   };
   // The model itself may live on the stack: it is not asked for a shared pointer.
   consider("", model);

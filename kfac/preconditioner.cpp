@@ -4,33 +4,41 @@
 
 #include <cmath>
 
+#include "core/error.h"
 #include "kfac/agreed.h"
+#include "kfac/background_solver.h"
 #include "kfac/statistics.h"
 
 namespace spillway::kfac {
 namespace {
 
-void check_layers(const std::vector<Layer>& layers, int64_t world) {
+void check_layers(const std::vector<Layer>& layers, const KfacOptions& options, int64_t world) {
   for (const auto& [shape, weight, bias] : layers) {
     TORCH_CHECK(weight.device() == layers.front().weight.device(), "[kfac] layer ", shape.name, " is on ",
                 weight.device(), ", ", layers.front().shape.name, " on ", layers.front().weight.device(),
                 ": one device is served");
     TORCH_CHECK(world == 1 || weight.scalar_type() == at::kFloat, "[kfac] layer ", shape.name, " is ",
                 weight.scalar_type(), "; ", world, " ranks exchange float32 only");
+    for (const auto& factor : shape.factors())
+      if (options.staleness > 0 && factor.side > BackgroundSolver::kLargestSide)
+        throw BadRequest(str("[kfac] layer ", shape.name, " has a factor of side ", factor.side,
+                             ", but with staleness sides go up to ", BackgroundSolver::kLargestSide,
+                             "; lower max_linear_dim or set staleness to 0"));
   }
 }
 
 }  // namespace
 
 Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
-    : options_((options.validate(), std::move(options))),
-      exchange_(std::move(comm)),
-      statistics_(std::make_shared<Statistics>()) {
+    : options_(std::move(options)), exchange_(std::move(comm)), statistics_(std::make_shared<Statistics>()) {
   at::NoGradGuard no_grad;
-  auto found = find_layers(model, options_);
-  layers_ = std::move(found.layers);
-  left_alone_ = std::move(found.left_alone);
-  check_layers(layers_, exchange_.world());
+  exchange_.check_together([&] {
+    options_.validate();
+    auto found = find_layers(model, options_);
+    layers_ = std::move(found.layers);
+    left_alone_ = std::move(found.left_alone);
+    check_layers(layers_, options_, exchange_.world());
+  });
   const auto shapes = shapes_of(layers_);
   options_ = agree_on(std::move(options_), layers_, exchange_);
   TORCH_CHECK(!layers_.empty(), "[kfac] no layer of the model can be preconditioned: ", left_alone_.size(),

@@ -34,7 +34,8 @@ namespace spillway::kfac {
 /// every step of a kind needs the same memory. A factor step holds its new factors besides, from a layer's backward to
 /// step(); with `staleness`, owners hold decompositions in plain memory that nobody pages (BackgroundSolver says why).
 /// Layers are always taken in the same order. With a communicator every rank makes the same calls on the same model and
-/// has gradients for the same layers; the results are the same bits on every rank. Thread: the owner's.
+/// has gradients for the same layers. Results are the same bits on ranks with equal processors and as many threads
+/// (at::get_num_threads()), because each gradient worker multiplies by itself. Thread: the owner's.
 class Kfac {
  public:
   /// Throws BadRequest for bad options and, on every rank, where ranks have other layers or distribution options than

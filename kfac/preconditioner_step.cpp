@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "kfac/adaptive_damping.h"
@@ -184,6 +185,10 @@ void Kfac::clip() {
   const auto now = options_.at(counters_.steps);
   // ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|)))   (SC'20 eq. 18); a zero sum gives 1
   product_.copy_(at::cat(dots_).abs().sum());
+  // Ranks whose threads or processors split sums differently would scale by different ν.
+  std::vector<int64_t> everyone(static_cast<size_t>(exchange_.world()));
+  std::iota(everyone.begin(), everyone.end(), int64_t{0});
+  exchange_.broadcast_({product_}, 0, everyone);
   has_product_ = true;
   const auto nu = (now.kl_clip / (product_ * (now.lr * now.lr))).sqrt().clamp_max(1);
   for (size_t i : preconditioned_) {

@@ -66,6 +66,7 @@ std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layer
   std::vector<FactorTraffic> traffic(static_cast<size_t>(world));
   for (int64_t rank = 0; rank < world; ++rank) {
     auto& mine = traffic[static_cast<size_t>(rank)];
+    if (rank != 0 && !layers.empty()) mine.gradients += kStateBytes;  // rank 0's sum of products, for the clip
     for (const auto& bucket : factor_buckets(layers, assignments, dtype))
       if (assignments[bucket.begin].home == FactorHome::everywhere)
         mine.factors += averaged_elements(bucket.elements, rank, world, bytes_of(dtype)) * bytes_of(dtype);

@@ -31,7 +31,7 @@ std::vector<FactorBucket> factor_buckets(const std::vector<LayerShape>& layers,
 struct FactorTraffic {
   int64_t factors = 0;     ///< in each factor step
   int64_t eigenbases = 0;  ///< received from owners, in each decomposition
-  int64_t gradients = 0;  ///< received from a worker, in every step: the gradient and its product with the original one
+  int64_t gradients = 0;   ///< in every step: the gradient and its product with the original one, and all products' sum
   bool operator==(const FactorTraffic&) const = default;
 };
 

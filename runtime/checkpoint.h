@@ -30,26 +30,37 @@ struct StateTensor {
       : name(std::move(name)), type(type), sizes(std::move(sizes)) {}
 };
 
+/// How far a saved run has come.
+struct RunPosition {
+  int64_t step = 0;  ///< steps done since the very first
+  int64_t cases_drawn =
+      0;  ///< training cases that all ranks drew in these steps together, whatever the number of ranks
+};
+
 /// The one file of a folder that checkpoints are written to.
 std::filesystem::path checkpoint_file(const std::filesystem::path& folder);
 
 /// Makes the folder where there is none and sees that files can be written in it. Throws std::system_error.
 void prepare_checkpoint_folder(const std::filesystem::path& folder);
 
+/// The seed of a rank's generator at the start of a run: different on every rank, because dropout is each rank's own.
+uint64_t first_seed(const TrainOptions& options, int rank);
+
 /// Writes `tensors` and every rank's generator as rank 0; the others take part. The former checkpoint stays until the
 /// new one is whole on the disk. Tensors are paged in one at a time. Collective. Throws std::system_error (a full
 /// disk), ddl::CommError.
-void write_checkpoint(const std::filesystem::path& folder, const TrainOptions& options, int64_t step,
+void write_checkpoint(const std::filesystem::path& folder, const TrainOptions& options, RunPosition position,
                       const std::vector<StateTensor>& tensors, const ddl::Comm& comm);
 
-/// The step that a run of these options goes on from. Reads the header alone. Throws BadRequest naming the file when
-/// there is none, it is foreign or truncated, or its run differed: which option, and both values. Free to differ are
-/// length, learning rate and its like, budgets and what is reported.
-int64_t checkpoint_step(const std::filesystem::path& folder, const TrainOptions& options, int world);
+/// The position that a run of these options goes on from. Reads the header alone. Throws BadRequest naming the file
+/// when there is none, it is foreign or truncated, or its run differed: which option, and both values. Free to differ
+/// are length, learning rate and its like, budgets, what is reported, and the number of ranks and of micro-batches.
+RunPosition checkpoint_position(const std::filesystem::path& folder, const TrainOptions& options);
 
-/// Overwrites what this rank holds of `tensors`, and its generator. Throws BadRequest as above, or naming the tensor
+/// Overwrites what this rank holds of `tensors`, and its generator. A rank that the saved run did not have seeds its
+/// generator by the options' seed, its rank and the position's step. Throws BadRequest as above, or naming the tensor
 /// that is missing, has another shape, or is damaged.
-void read_checkpoint(const std::filesystem::path& folder, const std::vector<StateTensor>& tensors,
-                     const ddl::Comm& comm);
+void read_checkpoint(const std::filesystem::path& folder, const TrainOptions& options, RunPosition position,
+                     const std::vector<StateTensor>& tensors, const ddl::Comm& comm);
 
 }  // namespace spillway

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cstring>
+#include <unordered_map>
 
 namespace spillway {
 namespace {
@@ -18,27 +19,31 @@ at::Tensor outside(const at::Tensor& tensor) {
 
 class HostCases final : public Dataset {
  public:
-  explicit HostCases(std::unique_ptr<Dataset> dataset) : dataset_(std::move(dataset)) {
-    for (int64_t i = 0; i < dataset_->size(); ++i) {
-      Batch batch = dataset_->at(i);
-      cases_.push_back({outside(batch.input), outside(batch.target)});
+  HostCases(std::unique_ptr<Dataset> dataset, const std::vector<int64_t>& used) : dataset_(std::move(dataset)) {
+    for (const int64_t index : used) {
+      Batch batch = dataset_->at(index);
+      cases_.emplace(index, Batch{outside(batch.input), outside(batch.target)});
     }
   }
   int64_t size() const override { return dataset_->size(); }
-  Batch at(int64_t index) const override { return cases_.at(static_cast<size_t>(index)); }
+  Batch at(int64_t index) const override {
+    const auto held = cases_.find(index);
+    return held != cases_.end() ? held->second : dataset_->at(index);
+  }
   std::string name(int64_t index) const override { return dataset_->name(index); }
   int64_t case_bytes() const override { return dataset_->case_bytes(); }
 
  private:
   std::unique_ptr<Dataset> dataset_;
-  std::vector<Batch> cases_;
+  std::unordered_map<int64_t, Batch> cases_;
 };
 
 }  // namespace
 
-std::unique_ptr<Dataset> in_host_memory(std::unique_ptr<Dataset> dataset, int64_t limit_bytes) {
-  if (dataset->size() * dataset->case_bytes() > limit_bytes) return dataset;
-  return std::make_unique<HostCases>(std::move(dataset));
+std::unique_ptr<Dataset> in_host_memory(std::unique_ptr<Dataset> dataset, const std::vector<int64_t>& used,
+                                        int64_t limit_bytes) {
+  if (static_cast<int64_t>(used.size()) * dataset->case_bytes() > limit_bytes) return dataset;
+  return std::make_unique<HostCases>(std::move(dataset), used);
 }
 
 }  // namespace spillway

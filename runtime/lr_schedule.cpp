@@ -39,8 +39,12 @@ double LrSchedule::at(int64_t step) const {
   double rate = lr;
   if (step < warmup_steps) rate *= static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
   for (const Decay& decay : decays)
-    if (step / steps_per_epoch >= decay.epoch) rate *= decay.factor;
+    if (step >= first_step_of(decay.epoch)) rate *= decay.factor;
   return rate;
+}
+
+int64_t LrSchedule::first_step_of(int64_t epoch) const {
+  return std::max<int64_t>(0, epoch * steps_per_epoch - epoch_shift_steps);
 }
 
 }  // namespace spillway

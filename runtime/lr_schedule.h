@@ -22,9 +22,14 @@ struct LrSchedule {
   int64_t warmup_steps = 0;
   std::vector<Decay> decays = {};
   int64_t steps_per_epoch = 1;
+  /// Added to a step before its epoch is told. A run that was resumed on another number of ranks has it, because its
+  /// former steps took more or fewer cases than its next ones.
+  int64_t epoch_shift_steps = 0;
 
-  /// Of step `step`, counted from 0.
+  /// Returns the learning rate of step `step`, counted from 0.
   double at(int64_t step) const;
+  /// Returns the first step of epoch `epoch`; 0 where that came before the first.
+  int64_t first_step_of(int64_t epoch) const;
 };
 
 }  // namespace spillway

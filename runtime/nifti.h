@@ -6,16 +6,9 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/shape3.h"
+#include "runtime/nifti_file.h"
 
 namespace spillway {
-
-/// What a NIfTI file says about itself.
-struct NiftiHeader {
-  Shape3 shape{};                      ///< D, H, W: NIfTI's nz, ny, nx
-  std::array<double, 3> spacing_mm{};  ///< between voxel centres along D, H, W
-  std::string datatype;                ///< as stored: `INT16`, `FLOAT32`, …
-};
 
 /// A volume in memory.
 struct Volume {
@@ -24,15 +17,7 @@ struct Volume {
   std::string datatype;                ///< as stored in the file
 };
 
-/// Reads the 348 bytes of header only. Checks everything that they tell: it is NIfTI-1 in one file, 3-D (further
-/// dimensions of extent 1 are fine), of an integer or floating datatype up to 64 bits, and not larger than the file
-/// can hold. Throws BadRequest naming the file and what is wrong.
-NiftiHeader read_nifti_header(const std::filesystem::path& path);
-
-/// Reads a whole volume, either byte order. Values that float32 cannot hold exactly are rounded.
-/// Cost: one pass over the file, and its decompressed bytes in memory beside the result.
-/// Throws BadRequest naming the file and what is wrong: all of the above, a file that ends early or whose checksum
-/// differs, voxels that are NaN or infinite (and how many).
+/// Reads a whole volume, either byte order. Throws as read_nifti_into does.
 Volume read_nifti(const std::filesystem::path& path);
 
 /// Writes `voxels` [D, H, W] (any strides and dtype, CPU) as `dtype`: uint8, int8, int16, int32, float32 or float64;

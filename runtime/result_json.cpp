@@ -64,6 +64,7 @@ json to_json(const TrainResult& r) {
            {"device", r.options.device},
            {"engine", r.options.engine},
            {"world_size", r.world_size},
+           {"threads", r.threads},
            {"edge", cube               ? json(r.shape[0])
                     : r.image_edge > 0 ? json(r.image_edge)
                                        : json(nullptr)},
@@ -92,6 +93,7 @@ json to_json(const TrainResult& r) {
            {"losses", r.losses},
            {"learning_rates", r.learning_rates},
            {"weights_sha256", r.weights_sha256},
+           {"replicas", nullptr},
            {"metrics", metrics},
            {"metric_curve", curve},
            {"step_seconds", r.step_seconds},
@@ -109,6 +111,7 @@ json to_json(const TrainResult& r) {
            {"loss_scale", nullptr},
            {"kfac", r.kfac ? kfac_json(*r.kfac) : json(nullptr)},
            {"allreduce", nullptr}};
+  if (r.world_size > 1) out["replicas"] = {{"equal", true}, {"compared_after_steps", r.replicas_compared_after}};
   if (r.loss_scale)
     out["loss_scale"] = {{"scale", r.loss_scale->scale}, {"skipped_steps", r.loss_scale->skipped_steps}};
   if (r.predicted)

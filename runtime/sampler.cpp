@@ -20,8 +20,8 @@ std::vector<int64_t> Sampler::next() {
   return own;
 }
 
-void Sampler::skip(int64_t times) {
-  for (int64_t i = 0; i < times * batch_ * world_; ++i) draw();
+void Sampler::skip(int64_t cases) {
+  for (int64_t i = 0; i < cases; ++i) draw();
 }
 
 int64_t Sampler::steps_per_epoch(int64_t micro_batches) const {

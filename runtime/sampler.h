@@ -13,8 +13,8 @@ class Sampler {
   Sampler(std::vector<int64_t> cases, int64_t batch, int rank, int world, uint64_t seed);
   /// The cases of this rank in the next step.
   std::vector<int64_t> next();
-  /// Deals `times` times and tells nobody.
-  void skip(int64_t times);
+  /// Draws the first `cases` of the order that all ranks share, and deals them to nobody.
+  void skip(int64_t cases);
   /// Steps of `micro_batches` batches each that see every case at least once.
   int64_t steps_per_epoch(int64_t micro_batches = 1) const;
 

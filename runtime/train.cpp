@@ -1,6 +1,7 @@
 #include "runtime/train.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <fstream>
@@ -10,12 +11,16 @@
 #include "core/error.h"
 #include "core/page_file.h"
 #include "core/topology.h"
+#include "ddl/busy.h"
 #include "ddl/explain.h"
 #include "kfac/agreed.h"
+#include "runtime/failure.h"
 #include "runtime/fingerprint.h"
 #include "runtime/grad_worker_choice.h"
 #include "runtime/host_cases.h"
 #include "runtime/model_info.h"
+#include "runtime/replicas.h"
+#include "runtime/used_cases.h"
 #include "swap/schedule.h"
 
 namespace spillway {
@@ -67,21 +72,18 @@ DatasetOptions dataset_options(const TrainOptions& options) {
   return data;
 }
 
-/// How long the run is to be, and where it begins.
-struct Length {
-  int64_t first = 0;
-  int64_t steps = 0;
-};
-
-Length length_of(const RunContext& context) {
+/// Returns the step that the run ends after, counted from the very first.
+int64_t last_step(const RunContext& context) {
   const TrainOptions& options = context.options;
-  Length length{.steps = options.epochs > 0 ? options.epochs * steps_per_epoch(context) : options.steps};
-  if (!options.resume) return length;
-  length.first = checkpoint_step(options.checkpoint, options, context.world());
-  if (length.first >= length.steps)
-    throw BadRequest(str("[train] the checkpoint in '", options.checkpoint, "' is of step ", length.first,
-                         ", and the run is to end after ", length.steps, ": nothing is left; ask for more steps"));
-  return length;
+  const RunPosition& start = context.start;
+  // Epochs count cases. Those that are drawn already may have taken more or fewer steps, on another number of ranks.
+  const int64_t steps = options.epochs > 0 ? options.epochs * steps_per_epoch(context) -
+                                                 steps_for(context, start.cases_drawn) + start.step
+                                           : options.steps;
+  if (options.resume && start.step >= steps)
+    throw BadRequest(str("[train] the checkpoint in '", options.checkpoint, "' is of step ", start.step,
+                         ", and the run is to end after ", steps, ": nothing is left; ask for more steps"));
+  return steps;
 }
 
 /// Of the first `count` steps, without the first two where more are left.
@@ -192,6 +194,7 @@ void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
   if (result.observed) result.floor_bytes = std::max(result.floor_bytes, result.observed->floor_bytes);
   result.rss_peak_bytes = max_over_ranks(context.comm, rss_peak_bytes());
   result.parameters = run.parameters();
+  result.threads = max_over_ranks(context.comm, at::get_num_threads());
   if (context.comm) result.allreduce = summarise_allreduce(run, *context.comm, result.losses.size());
 }
 
@@ -229,7 +232,12 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
                          context.split.validation.size(),
                          " are held out); use fewer ranks, a smaller batch or more cases"));
   const int64_t ranks = context.comm ? context.comm->communicator->local_size() : 1;
-  context.data = in_host_memory(std::move(dataset), discover_host().memory_bytes / 4 / ranks);
+  if (options.resume) context.start = checkpoint_position(options.checkpoint, options);
+  const int64_t steps = last_step(context) - context.start.step;
+  const auto used =
+      used_cases(options, context.split, context.start.cases_drawn, steps, context.rank(), context.world());
+  const ddl::Busy busy(context.comm ? context.comm->communicator.get() : nullptr);
+  context.data = in_host_memory(std::move(dataset), used, discover_host().memory_bytes / 4 / ranks);
   measure_placement(context);
   return context;
 }
@@ -240,10 +248,12 @@ Observation observe(const RunContext& context, int64_t* gradient_bytes, double* 
   const bool choose = context.options.choose_grad_worker_frac;
   TrainingRun run(least, kUnlimitedBytes, choose ? 1.0 / context.world() : context.options.kfac.grad_worker_frac);
   Observation observed;
-  StepOutcome step = run.step();
-  while (step.skipped) step = run.step();  // a loss scale that is still too large: the optimizer has not been seen
-  observed.step_seconds = step.seconds;
-  run.validate();
+  heard_by_all(context.comm, [&] {
+    StepOutcome step = run.step();
+    while (step.skipped) step = run.step();  // a loss scale that is still too large: the optimizer has not been seen
+    observed.step_seconds = step.seconds;
+    run.validate();
+  });
   observed.peak_bytes = max_over_ranks(context.comm, run.session().stats().peak_bytes);
   const Need& need = run.session().neediest();
   observed.floor_bytes = max_over_ranks(context.comm, need.bytes());
@@ -274,7 +284,7 @@ int64_t resolve_budget(const BudgetRequest& request, const Observation& observed
 TrainResult train(const RunContext& given, TrainListener& listener, const std::atomic<bool>* interrupt) {
   RunContext context = given;
   const TrainOptions& options = given.options;
-  const Length length = length_of(context);
+  const int64_t steps = last_step(context), first_step = context.start.step;
   TrainResult result;
   result.options = options;
   result.world_size = context.world();
@@ -310,12 +320,12 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
     listener.on_decision(str("K-FAC preconditions ", run.kfac()->layers().size(), " layers and leaves ",
                              run.kfac()->left_alone().size(), " modules to the optimizer",
                              run.kfac()->left_alone().empty() ? "" : ": ", describe(run.kfac()->left_alone())));
+  const auto heard = [&](auto body) { return heard_by_all(context.comm, body); };
   if (options.resume) {
-    run.resume();
-    result.resumed_from_step = length.first;
-    listener.on_decision(str("goes on from step ", length.first, " of '", options.checkpoint, "'"));
+    heard([&] { run.resume(); });
+    result.resumed_from_step = first_step;
+    listener.on_decision(str("goes on from step ", first_step, " of '", options.checkpoint, "'"));
   }
-  const int64_t steps = length.steps;
   const int64_t every = options.validate_every > 0 ? options.validate_every : (steps + 4) / 5;
   result.metric_name = run.task().metric_name();
   const Batch sample = context.data->at(0);
@@ -324,14 +334,20 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
   if (model_info(options.model).input == InputKind::curves) result.image_edge = synthetic_size(options.data);
   if (model_info(options.model).input == InputKind::tokens) result.sequence_length = sample.input.size(1);
 
+  const auto compare_replicas = [&](int64_t step) {
+    result.weights_sha256 = weights_sha256(run.task().module());
+    if (context.world() == 1) return;
+    require_equal_weights(context.comm, result.weights_sha256, step);
+    result.replicas_compared_after.push_back(step);
+  };
   auto measure = [&](int64_t step) {
-    result.metric.push_back({step, run.validate()});
+    result.metric.push_back({step, heard([&] { return run.validate(); })});
     listener.on_metric(result.metric.back());
   };
-  measure(length.first);
-  for (int64_t i = length.first; i < steps && !result.interrupted; ++i) {
-    if (i == steps - 1) recorder.start(i - length.first);
-    StepOutcome outcome = run.step(interrupt && interrupt->load());
+  measure(first_step);
+  for (int64_t i = first_step; i < steps && !result.interrupted; ++i) {
+    if (i == steps - 1) recorder.start(i - first_step);
+    StepOutcome outcome = heard([&] { return run.step(interrupt && interrupt->load()); });
     if (i == steps - 1) result.recording = recorder.stop();
     result.losses.push_back(outcome.loss);
     result.learning_rates.push_back(outcome.lr);
@@ -345,9 +361,10 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
     if ((i + 1) % every == 0 || i + 1 == steps) measure(i + 1);
     const bool last = i + 1 == steps || result.interrupted;
     const bool due = options.checkpoint_every > 0 && (i + 1) % options.checkpoint_every == 0;
-    if (!options.checkpoint.empty() && (last || due)) run.save();
+    const bool saves = !options.checkpoint.empty() && (last || due);
+    if (saves || last) compare_replicas(i + 1);  // before they take the place of the last checkpoint
+    if (saves) heard([&] { run.save(); });
   }
-  result.weights_sha256 = weights_sha256(run.task().module());
   if (const LossScaler* scaler = run.loss_scaler()) result.loss_scale = {scaler->scale(), scaler->skipped()};
   if (run.kfac()) result.kfac = summarise(*run.kfac(), context.world(), workers.grad_worker_frac, workers.reason);
   finish(result, run, context);

@@ -89,6 +89,7 @@ struct LossScaleSummary {
 struct TrainResult {
   TrainOptions options;
   int world_size = 1;
+  int64_t threads = 1;          ///< that split a rank's sums; the most of all ranks
   Shape3 shape{};               ///< of a case; zeros where it is no volume
   int64_t image_edge = 0;       ///< of a case; 0 where it is no image
   int64_t sequence_length = 0;  ///< of a case; 0 where it is no sequence
@@ -117,6 +118,8 @@ struct TrainResult {
   int64_t bytes_in = 0;
   int64_t replayed_operators = 0;  ///< tensors that were made again instead of copied
   std::string weights_sha256;
+  /// Steps after which the weights of all ranks were compared and found equal. Empty in a world of one.
+  std::vector<int64_t> replicas_compared_after;
   bool interrupted = false;
 
   std::optional<Prediction> predicted;  ///< of the most frequent kind of step, when there was a whole one

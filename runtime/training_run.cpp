@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/topology.h"
@@ -13,7 +14,9 @@
 #include "runtime/host_share.h"
 #include "runtime/kfac_state.h"
 #include "runtime/layout.h"
+#include "runtime/replicas.h"
 #include "runtime/seismic.h"
+#include "runtime/used_cases.h"
 #include "swap/schedule.h"
 
 namespace spillway {
@@ -37,6 +40,13 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, torch::nn::Modu
   const AdamOptions adam{.lr = o.lr, .weight_decay = o.weight_decay};
   if (o.optimizer == "adamw") return std::make_unique<AdamW>(module.parameters(), adam);
   return std::make_unique<Adam>(module.parameters(), adam);
+}
+
+/// Rank 0's norms take the place of the other ranks'.
+void share_norms(Optimizer& optimizer, const ddl::Comm& comm) {
+  std::vector<int64_t> everyone(static_cast<size_t>(comm->communicator->size()));
+  std::iota(everyone.begin(), everyone.end(), int64_t{0});
+  optimizer.share_norms([comm, everyone](const at::Tensor& norms) { ddl::broadcast_({norms}, comm, 0, everyone); });
 }
 
 /// Of the pages that leave this rank's device. With managed memory that is the driver's.
@@ -96,6 +106,14 @@ TaskOptions task_options(const TrainOptions& options, const Dataset& data) {
   return task;
 }
 
+int64_t cases_per_step(const RunContext& context) {
+  return context.options.batch * context.options.accumulate * context.world();
+}
+
+int64_t steps_for(const RunContext& context, int64_t cases) {
+  return (cases + cases_per_step(context) - 1) / cases_per_step(context);
+}
+
 int64_t steps_per_epoch(const RunContext& context) {
   const TrainOptions& options = context.options;
   return Sampler(context.split.train, options.batch, 0, context.world(), options.seed)
@@ -116,7 +134,7 @@ kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr
   const auto decayed = [&](const kfac::Scheduled& value, const std::vector<Decay>& decays) {
     if (decays.empty()) return value;
     std::vector<kfac::StepDecay> steps;
-    for (const Decay& decay : decays) steps.push_back({decay.epoch * lr.steps_per_epoch, decay.factor});
+    for (const Decay& decay : decays) steps.push_back({lr.first_step_of(decay.epoch), decay.factor});
     return kfac::decayed(value, std::move(steps));
   };
   kfac::KfacOptions kfac = options.kfac;
@@ -127,7 +145,7 @@ kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr
   kfac.factor_interval = decayed(kfac.factor_interval, options.interval_decay);
   kfac.inverse_interval = decayed(kfac.inverse_interval, options.interval_decay);
   // An interval below one step is refused now, not in the middle.
-  for (const Decay& decay : options.interval_decay) kfac.at(decay.epoch * lr.steps_per_epoch);
+  for (const Decay& decay : options.interval_decay) kfac.at(lr.first_step_of(decay.epoch));
   return kfac;
 }
 
@@ -147,7 +165,9 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
       lr_{.lr = context.options.lr,
           .warmup_steps = context.options.warmup,
           .decays = context.options.lr_decay,
-          .steps_per_epoch = steps_per_epoch(context)} {
+          .steps_per_epoch = steps_per_epoch(context),
+          .epoch_shift_steps = steps_for(context, context.start.cases_drawn) - context.start.step},
+      position_(context.start) {
   const TrainOptions& options = context.options;
   at::manual_seed(options.seed);
   {
@@ -157,10 +177,11 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
     lay_out(task_->module(), layout_named(options.memory_format));
   }
   optimizer_ = make_optimizer(options, task_->module());
+  if (context.comm) share_norms(*optimizer_, context.comm);
   if (options.use_kfac) {
     kfac::KfacOptions kfac = kfac_options(options, lr_, grad_worker_frac);
     // A step that fp16 leaves out is one of the run's and none of K-FAC's.
-    kfac.lr = kfac::Scheduled([this](int64_t) { return lr_.at(steps_done_); });
+    kfac.lr = kfac::Scheduled([this](int64_t) { return lr_.at(position_.step); });
     kfac_.emplace(task_->module(), std::move(kfac), context.comm);
   }
   if (options.amp == "fp16") scaler_.emplace(options.loss_scaling, device_);
@@ -169,7 +190,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   if (context.comm && options.overlap_gradients && !by_network)
     overlapped_.emplace(optimizer_->parameters(), context.comm, gradient_options(options));
   // Weights are the same on every rank; dropout is each rank's own.
-  at::manual_seed(options.seed * 1'000'003 + 1 + static_cast<uint64_t>(context.rank()));
+  at::manual_seed(first_seed(options, context.rank()));
 }
 
 std::vector<TrainingRun::Cases> TrainingRun::next_cases() {
@@ -207,7 +228,7 @@ StepOutcome TrainingRun::step(bool want_stop) {
   StepOutcome outcome;
   const auto start = Clock::now();
   const std::vector<Cases> cases = next_cases();
-  outcome.lr = lr_.at(steps_done_);
+  outcome.lr = lr_.at(position_.step);
   optimizer_->set_lr(outcome.lr);
   outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
   Session::Step scope = session_->step(outcome.kind);
@@ -218,7 +239,8 @@ StepOutcome TrainingRun::step(bool want_stop) {
   optimizer_->zero_grad();
   scope.finish();
   if (const Schedule* schedule = session_->schedule(outcome.kind)) outcome.bound_seconds = schedule->bound_seconds;
-  ++steps_done_;
+  ++position_.step;
+  position_.cases_drawn += cases_per_step(context_);
   outcome.loss = mean_loss;
   outcome.stop = stop > 0;
   outcome.seconds = seconds_since(start);
@@ -247,7 +269,10 @@ std::vector<at::Tensor> TrainingRun::gradients() const {
 std::pair<double, double> TrainingRun::average(const at::Tensor& loss, bool want_stop) {
   if (!context_.comm) return {loss.item<double>(), want_stop ? 1 : 0};
   at::NoGradGuard no_grad;
-  if (overlapped_) overlapped_->finish();
+  if (overlapped_)
+    overlapped_->finish();
+  else
+    complete_gradients(optimizer_->parameters(), context_.comm);
   std::vector<at::Tensor> tensors = gradients();
   gradient_bytes_ = 0;
   for (const at::Tensor& gradient : tensors) gradient_bytes_ += static_cast<int64_t>(gradient.nbytes());
@@ -284,7 +309,7 @@ double TrainingRun::validate() {
   at::Tensor sum = at::zeros({2});
   const std::vector<int64_t>& cases = context_.split.validation;
   for (size_t i = 0; i < cases.size(); ++i) {
-    if (static_cast<int>(i) % context_.world() != context_.rank()) continue;
+    if (!measures_on(i, context_.rank(), context_.world())) continue;
     const Cases on_host{context_.data->at(cases[i])};
     Session::Step scope = session_->step("validate");
     const double value = measure(on_host);
@@ -311,17 +336,16 @@ std::vector<StateTensor> TrainingRun::state() {
 
 void TrainingRun::save() {
   const TrainOptions& options = context_.options;
-  write_checkpoint(options.checkpoint, options, steps_done_, state(), context_.comm);
+  write_checkpoint(options.checkpoint, options, position_, state(), context_.comm);
 }
 
 void TrainingRun::resume() {
   const TrainOptions& options = context_.options;
-  steps_done_ = checkpoint_step(options.checkpoint, options, context_.world());
   std::vector<StateTensor> all = state();
-  read_checkpoint(options.checkpoint, all, context_.comm);
+  read_checkpoint(options.checkpoint, options, position_, all, context_.comm);
   if (kfac_) resume_kfac(*kfac_, all);
   if (scaler_) scaler_->unpack(all.back().held);
-  sampler_.skip(steps_done_ * options.accumulate);
+  sampler_.skip(position_.cases_drawn);
 }
 
 int64_t TrainingRun::parameters() const {

@@ -24,6 +24,7 @@ struct RunContext {
   std::shared_ptr<const Dataset> data;
   Split split;
   ddl::Comm comm = {};
+  RunPosition start = {};  ///< of the checkpoint that the run goes on from; with `resume` alone
   int rank() const { return comm ? comm->communicator->rank() : 0; }
   int world() const { return comm ? comm->communicator->size() : 1; }
 };
@@ -34,7 +35,13 @@ c10::Device options_device(const TrainOptions& options);
 /// The model's options for these training options (with_model_defaults) and this data.
 TaskOptions task_options(const TrainOptions& options, const Dataset& data);
 
-/// Steps that see every case at least once.
+/// The training cases that all ranks draw in a step together.
+int64_t cases_per_step(const RunContext& context);
+
+/// The steps of this run, rounded up, that draw as many cases.
+int64_t steps_for(const RunContext& context, int64_t cases);
+
+/// The steps that see every case at least once.
 int64_t steps_per_epoch(const RunContext& context);
 
 /// The largest of all ranks' values. Collective.
@@ -62,13 +69,13 @@ class TrainingRun {
   TrainingRun(const TrainingRun&) = delete;  // K-FAC asks it for the learning rate
   TrainingRun& operator=(const TrainingRun&) = delete;
 
-  /// Goes on from the checkpoint in the options' folder: everything that this run has is overwritten. Throws as
-  /// checkpoint_step() and read_checkpoint().
+  /// Goes on from the checkpoint in the options' folder, whose position is the context's `start`: everything that this
+  /// run has is overwritten. Throws as read_checkpoint().
   void resume();
   /// Writes a checkpoint to the options' folder. Collective. Throws as write_checkpoint().
   void save();
   /// Steps since the very first, resumed ones included.
-  int64_t steps_done() const { return steps_done_; }
+  int64_t steps_done() const { return position_.step; }
 
   /// One training step on the next cases. Throws OutOfBudget, ddl::CommError.
   StepOutcome step(bool want_stop = false);
@@ -115,7 +122,7 @@ class TrainingRun {
   std::optional<ddl::GradientAllreduce> overlapped_;
   Sampler sampler_;
   LrSchedule lr_;
-  int64_t steps_done_ = 0;
+  RunPosition position_;
   int64_t gradient_bytes_ = 0;
   double after_backward_seconds_ = 0;  ///< within allreduces
 };

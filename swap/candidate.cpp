@@ -67,6 +67,7 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
 
   // Who leaves when, were copies instant …
   const Simulated plan = simulate(replayed, {.budget_bytes = limit_bytes,
+                                             .small_bytes = inputs.small_bytes,
                                              .bias = &bent.bias,
                                              .sent_after = &bent.sent_after,
                                              .fetch_streamed = candidate.choices.fetch_streamed});
@@ -84,6 +85,7 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
                                                .in_order = candidate.choices.in_order});
   // … and what comes of it when they are not.
   candidate.outcome = simulate(replayed, {.budget_bytes = inputs.budget_bytes,
+                                          .small_bytes = inputs.small_bytes,
                                           .rates = &inputs.rates,
                                           .actions = &candidate.actions,
                                           .on_disk = &candidate.on_disk});

@@ -20,6 +20,7 @@ constexpr int32_t kPlans = 3;
 Conductor::Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules, UserId user, RecipeBook* recipes)
     : pager_(pager), inputs_(inputs), follow_schedules_(follow_schedules), user_(user), recipes_(recipes) {
   inputs_.replay = inputs_.replay && recipes_;
+  inputs_.small_bytes = DeviceMemory::charge_of(pager.small_bytes());
 }
 
 void Conductor::begin_step(std::string_view kind) {
@@ -245,7 +246,7 @@ void Conductor::act() {
     for (int32_t slot : actions.page_outs_after[i])
       if (live(slot)) pager_.start_page_out(live(slot));
     for (int32_t slot : actions.releases_after[i])
-      if (live(slot)) pager_.set_next_use(live(slot), kNextUseUnknown);
+      if (live(slot)) pager_.release(live(slot));
     for (int32_t slot : kind_->replays_after[i])
       if (live(slot)) replay_ahead(live(slot));
   }
@@ -256,11 +257,11 @@ void Conductor::act() {
   }
 }
 
-/// Only a hint: without room now the page is made again when it is used.
+/// Only a hint: what cannot be made again now is made again when it is used, by whoever needs it.
 void Conductor::replay_ahead(PageId page) {
   try {
     pager_.replay(page);
-  } catch (const OutOfBudget&) {
+  } catch (const std::exception&) {
   }
 }
 
@@ -286,6 +287,7 @@ void Conductor::adopt_existing_pages() {
   pager_.for_each_of(user_, [&](Page& page) {
     const Tag& tag = tag_of(page);
     page.next_use = tag.plan_slot >= 0 ? absolute_next_use(tag.plan_slot) : kNextUseUnknown;
+    page.released = false;
   });
 }
 

@@ -4,9 +4,11 @@
 #include <cstdio>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <vector>
 
 #include "core/error.h"
+#include "core/fork.h"
 #include "swap/session_state.h"
 
 namespace spillway {
@@ -29,12 +31,6 @@ std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, Device& d
   return options.decorate_timeline ? options.decorate_timeline(std::move(timeline), lane) : std::move(timeline);
 }
 
-Device& open_device_for(const SessionOptions& options) {
-  Device& device = open_device(options.device);
-  device.use_managed_memory(options.engine == Engine::unified);
-  return device;
-}
-
 /// Memory for the host tier.
 HostSlab make_host(const SessionOptions& options, Device& device) {
   const int64_t capacity =
@@ -52,7 +48,7 @@ std::unique_ptr<DiskTier> make_disk(const SessionOptions& options, HostSlab& hos
 }  // namespace
 
 DevicePager::DevicePager(const SessionOptions& options)
-    : device(open_device_for(options)),
+    : device(open_device(options.device)),
       host(make_host(options, device)),
       disk(make_disk(options, host)),
       out(make_timeline(options, device, "copy out")),
@@ -64,6 +60,8 @@ DevicePager::DevicePager(const SessionOptions& options)
       device_name_(options.device),
       engine_(options.engine),
       small_page_bytes_(options.small_page_bytes) {
+  // Last, so that nothing has to be undone: only a hard budget can be refused, and managed memory has a soft one.
+  device.use_managed_memory(engine_ == Engine::unified);
   device.ledger().set_budget(options.budget_bytes, /*soft=*/engine_ == Engine::unified);
   device.memory().set_reclaimer(this);
   device.ledger().reset_peak();
@@ -92,6 +90,10 @@ void DevicePager::require_alike(const SessionOptions& options) const {
 }
 
 DevicePager::Share DevicePager::join(const SessionOptions& options) {
+  if (forked_while_paging())
+    throw std::logic_error(
+        "[session] this process was forked while its parent had a Session open, and has none of its threads; open "
+        "Sessions in processes that were forked before, or that call exec");
   std::lock_guard lock(shared().mutex);
   if (shared().device)
     shared().device->require_alike(options);
@@ -102,13 +104,19 @@ DevicePager::Share DevicePager::join(const SessionOptions& options) {
 }
 
 std::shared_ptr<DevicePager> DevicePager::current() {
+  if (forked_while_paging()) return nullptr;
   std::lock_guard lock(shared().mutex);
   return shared().device;
 }
 
 void DevicePager::Leave::operator()(DevicePager* device) const noexcept {
+  if (forked_while_paging()) return;
+  std::shared_ptr<DevicePager> kept = current();  // another may close it before the turn is over
+  std::unique_lock turn(device->turns);           // operators of others hold pages that may end now
   std::lock_guard lock(shared().mutex);
   if (--shared().sessions > 0) return device->pager.retire(user);
+  turn.unlock();
+  kept.reset();
   if (!device->close()) shared().wrecks.push_back(shared().device);
   shared().device.reset();
 }

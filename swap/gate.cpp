@@ -1,6 +1,7 @@
 // The gate: one boxed fallback that sees every operator of a Session.
 #include <torch/library.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 
@@ -27,20 +28,25 @@ class OperatorLease {
                int64_t min_page_bytes) {
     const size_t count = traits.writes.size();
     int32_t position = 0;
-    for (size_t a = 0; a < count; ++a)
-      visit_storages(torch::jit::peek(stack, a, count), [&](c10::StorageImpl& storage) {
+    for (size_t a = 0; a < count; ++a) {
+      const c10::IValue& value = torch::jit::peek(stack, a, count);
+      const int64_t least_bytes = least_page_bytes(value, min_page_bytes);
+      visit_storages(value, [&](c10::StorageImpl& storage) {
         bool is_new = false;
-        Page* page = page_or_register(storage, session_.pager, min_page_bytes, session_.conductor.user(), is_new);
+        Page* page = page_or_register(storage, session_.pager, least_bytes, session_.conductor.user(), is_new);
         if (page) add(plan, a, {page, traits.writes[a], kNextUseKept});
         if (is_new) births.push_back({page, position});
         ++position;
       });
+    }
   }
   /// What the plan only streams is leased window by window, what it does not touch not at all.
   void add(const WindowPlan* plan, size_t argument, const PageUse& use) {
     const Touch touch = plan ? plan->touches[argument] : Touch::whole;
     if (touch == Touch::whole) uses.push_back(use);
-    if (touch == Touch::windows) streamed.push_back(use);
+    if (touch != Touch::windows) return;
+    streamed.push_back(use);
+    streamed_ids_.push_back(use.page->id);
   }
   void lease() {
     if (!streamed.empty()) session_.pager.restore(streamed);
@@ -50,8 +56,8 @@ class OperatorLease {
   void release() {
     if (!leased_) return;
     session_.pager.unlease(uses);
-    for (const PageUse& use : streamed)
-      if (use.next_use != kNextUseKept) session_.pager.set_next_use(*use.page, use.next_use);
+    for (size_t i = 0; i < streamed.size(); ++i)  // pages may have ended with the call's arguments
+      if (streamed[i].next_use != kNextUseKept) session_.pager.set_next_use(streamed_ids_[i], streamed[i].next_use);
     leased_ = false;
   }
 
@@ -61,6 +67,7 @@ class OperatorLease {
 
  private:
   Session::State& session_;
+  c10::SmallVector<PageId, 4> streamed_ids_;
   bool leased_ = false;
 };
 
@@ -68,19 +75,30 @@ class OperatorLease {
 void register_outputs(Session::State& session, const OperatorTraits& traits, const torch::jit::Stack& stack,
                       size_t results, c10::SmallVector<Birth, 8>& births) {
   const Category category = CategoryScope::current(Category::activations);
+  Device& device = session.share->device;
   int32_t position = kOutputPosition;
-  for (size_t r = 0; r < results; ++r)
-    visit_storages(torch::jit::peek(stack, r, results), [&](c10::StorageImpl& storage) {
+  for (size_t r = 0; r < results; ++r) {
+    const c10::IValue& value = torch::jit::peek(stack, r, results);
+    const int64_t least_bytes = least_page_bytes(value, session.options.min_page_bytes);
+    visit_storages(value, [&](c10::StorageImpl& storage) {
       bool is_new = false;
-      if (Block* block = session.share->device.find_block(storage._mutable_data_ptr_no_checks());
-          block && block->category == Category::workspace)
-        session.share->device.memory().recategorize(block, category);
+      session.pager.locked([&] {  // it may be a page, and leaving
+        Block* block = device.find_block(storage._mutable_data_ptr_no_checks());
+        if (block && block->category == Category::workspace) device.memory().recategorize(block, category);
+      });
       if (traits.kind == OperatorKind::memory) return;
-      Page* page =
-          page_or_register(storage, session.pager, session.options.min_page_bytes, session.conductor.user(), is_new);
+      Page* page = page_or_register(storage, session.pager, least_bytes, session.conductor.user(), is_new);
       if (is_new) births.push_back({page, position});
       ++position;
     });
+  }
+}
+
+/// Operators that only make tensors look at shapes alone, where those need no tensors inside to be read.
+bool reads_arguments(const OperatorTraits& traits, const torch::jit::Stack& stack) {
+  if (traits.kind != OperatorKind::shape_only && traits.kind != OperatorKind::memory) return true;
+  const auto arguments = torch::jit::last(stack, traits.writes.size());
+  return std::any_of(arguments.begin(), arguments.end(), holds_tensors_inside);
 }
 
 struct Measured {
@@ -114,7 +132,7 @@ int64_t call_windows(Session::State& session, const c10::OperatorHandle& op, c10
                      torch::jit::Stack* stack, WindowPlan& plan, OperatorLease& lease) {
   const std::vector<c10::IValue> arguments = torch::jit::last(*stack, plan.touches.size()).vec();
   WindowCall call(&session, op, keys, arguments, lease.streamed);
-  std::vector<at::Tensor> results = plan.run(call);
+  std::vector<at::Tensor> results = call.run(plan);
   torch::jit::drop(*stack, arguments.size());
   for (at::Tensor& result : results) stack->emplace_back(std::move(result));
   lease.births.assign(call.births().begin(), call.births().end());
@@ -134,8 +152,8 @@ Measured measure(Session::State& session, auto&& call) {
 
 /// What is run again must find its arguments as they were. On the host small ones are kept by value; on a card that
 /// would be a wait for it, so they become pages, which nobody writes before they were read again.
-int64_t least_page_bytes(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
-                         const torch::jit::Stack& stack) {
+int64_t least_page_bytes_of(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
+                            const torch::jit::Stack& stack) {
   const SessionOptions& options = session.options;
   const bool by_page = !session.pager.device().is_host() && options.replay && options.engine == Engine::gate;
   return by_page && is_replayable(traits, op, stack) ? 1 : options.min_page_bytes;
@@ -150,8 +168,8 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
   std::unique_lock turn(session.share->turns);
   const std::unique_ptr<WindowPlan> plan = plan_windows(session, traits, op, *stack);
   OperatorLease lease(session);
-  if (traits.kind != OperatorKind::shape_only && traits.kind != OperatorKind::memory) {
-    lease.collect(traits, *stack, plan.get(), least_page_bytes(session, traits, op, *stack));
+  if (reads_arguments(traits, *stack)) {
+    lease.collect(traits, *stack, plan.get(), least_page_bytes_of(session, traits, op, *stack));
     try {
       lease.lease();
     } catch (const OutOfBudget& error) {
@@ -159,12 +177,15 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
     }
     if (traits.shares_memory)  // one page cannot stand for several storages
       for (const PageUse& use : lease.uses) session.pager.bring_home(*use.page);
+    if (traits.keeps_arguments)
+      for (const c10::IValue& value : torch::jit::last(*stack, traits.writes.size())) visit_storages(value, keep_home);
   }
   if (counting) {
     conductor.begin_operator({&op.schema(), traits.name, is_replayable(traits, op, *stack)}, lease.uses, lease.streamed,
                              lease.births);
     for (int32_t slot : conductor.recipes_here())
-      session.recipes.note_call(slot, conductor.page_of_slot(slot), op, keys, *stack, plan ? traits.windows : nullptr);
+      session.recipes.note_call(slot, conductor.page_of_slot(slot), traits, op, keys, *stack,
+                                plan ? traits.windows : nullptr);
   }
   lease.births.clear();
   Measured measured;
@@ -177,14 +198,14 @@ void run_kernel(Session::State& session, const OperatorTraits& traits, const c10
   else
     call();
   register_outputs(session, traits, *stack, op.schema().returns().size(), lease.births);
-  if (counting) {
-    conductor.end_operator(measured.seconds, measured.own_bytes, lease.births);
-    for (int32_t slot : conductor.recipes_here())
-      session.recipes.note_result(slot, conductor.page_of_slot(slot), op, *stack);
-  }
+  if (counting) conductor.end_operator(measured.seconds, measured.own_bytes, lease.births);
   if (observer && !plan) observer->after(op, *stack);
   lease.release();
-  if (counting) conductor.act();
+  if (counting) {
+    for (int32_t slot : conductor.recipes_here())
+      session.recipes.note_result(slot, conductor.page_of_slot(slot), op, *stack);
+    conductor.act();
+  }
   turn.unlock();
   if (observer) observer->released(session.pager);
 }

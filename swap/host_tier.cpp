@@ -44,26 +44,28 @@ HostTier::~HostTier() {
 }
 
 HostCopy HostTier::page_out(const void* device, int64_t bytes, PageUseTime use, Ticket& ticket) {
-  HostCopy copy;
+  HostCopy copy;  // outlives the lock: should anything throw, letting go of it takes that
   auto state = std::make_shared<State>(*this, bytes, use);
   std::lock_guard lock(mutex_);
+  copies_.insert(state.get());
+  copy.state_ = state;
+  // Nothing may fail once a copy has been submitted, which uses the room.
   if (!disk_) {
     state->block = take(bytes);
     if (!state->block && !fading_.empty()) {
       wait_for_fading();
       state->block = take(bytes);
     }
-    if (!state->block) state->block = std::make_shared<Block>(slab_, slab_.allocate(bytes), bytes);
-    ticket = state->device = out_.copy(state->block->data, device, bytes);
+    if (!state->block) state->block = own(slab_.allocate(bytes), bytes);
+    ticket = state->filled = state->device = out_.copy(state->block->data, device, bytes);
   } else {
     TicketSource source;
-    ticket = state->device = source.ticket();
+    Ticket arrival = source.ticket();
     waiting_.push_back({state, device, std::move(source)});
     waiting_bytes_ += bytes;
+    ticket = state->filled = state->device = std::move(arrival);
     advance();
   }
-  copies_.insert(state.get());
-  copy.state_ = std::move(state);
   return copy;
 }
 
@@ -71,10 +73,11 @@ HostCopy HostTier::make(int64_t bytes, PageUseTime use) {
   {
     std::lock_guard lock(mutex_);
     if (auto block = waiting_.empty() ? take(bytes) : nullptr) {
+      auto state = std::make_shared<State>(*this, bytes, use);
+      state->block = std::move(block);
+      copies_.insert(state.get());
       HostCopy copy;
-      copy.state_ = std::make_shared<State>(*this, bytes, use);
-      copy.state_->block = std::move(block);
-      copies_.insert(copy.state_.get());
+      copy.state_ = std::move(state);
       return copy;
     }
   }
@@ -89,7 +92,6 @@ HostCopy HostTier::make(int64_t bytes, PageUseTime use) {
 Ticket HostTier::page_in(HostCopy& copy, void* device) {
   State& state = *copy.state_;
   std::lock_guard lock(mutex_);
-  state.only = false;
   if (state.block) {
     state.device = in_.copy(device, state.block->data, state.bytes);
   } else if (state.moving) {
@@ -98,6 +100,7 @@ Ticket HostTier::page_in(HostCopy& copy, void* device) {
   } else {
     state.device = disk_->read(state.disk, {device, &in_});
   }
+  state.only = false;
   recall();
   return state.device;
 }
@@ -113,6 +116,13 @@ bool HostTier::has_room(int64_t bytes) const {
   return waiting_.empty() && slab_.fits(bytes);  // without what is fading: copies that are under way end soon
 }
 
+int64_t HostTier::free_bytes() const {
+  std::lock_guard lock(mutex_);
+  int64_t bytes = slab_.capacity_bytes() - slab_.used_bytes();
+  for (const Fading& fading : fading_) bytes += fading.block->bytes;
+  return bytes;
+}
+
 bool HostTier::in_slab(const HostCopy& copy) const {
   std::lock_guard lock(mutex_);
   return copy.state_->block != nullptr;
@@ -126,7 +136,7 @@ LaneTotals HostTier::copied() const {
 void HostTier::read(const HostCopy& copy, int64_t begin, int64_t bytes, void* to) {
   State& state = *copy.state_;
   Pin pin(*this, state);
-  arrival(state).wait();
+  settle(state, &Ticket::wait);
   const Place place = place_to_read(state);
   if (place.block)
     std::memcpy(to, static_cast<const char*>(place.block->data) + begin, static_cast<size_t>(bytes));
@@ -137,7 +147,7 @@ void HostTier::read(const HostCopy& copy, int64_t begin, int64_t bytes, void* to
 void HostTier::write(HostCopy& copy, int64_t begin, int64_t bytes, const void* from) {
   State& state = *copy.state_;
   Pin pin(*this, state);
-  arrival(state).wait();
+  settle(state, &Ticket::wait);
   const Place place = place_to_write(state);
   if (place.block)
     std::memcpy(static_cast<char*>(place.block->data) + begin, from, static_cast<size_t>(bytes));
@@ -145,10 +155,20 @@ void HostTier::write(HostCopy& copy, int64_t begin, int64_t bytes, const void* f
     disk_->write_range(place.disk, begin, bytes, from);
 }
 
-/// Of the last page-out, page-in or window of the copy.
-Ticket HostTier::arrival(const State& copy) {
-  std::lock_guard lock(mutex_);
-  return copy.device;
+/// Nothing the caller does next overtakes the copy's last page-out, page-in or window. Throws what the bytes failed to
+/// arrive with; a page-in that failed has left them as they are.
+void HostTier::settle(const State& copy, void (Ticket::*how)() const) {
+  Ticket device, filled;
+  {
+    std::lock_guard lock(mutex_);
+    device = copy.device;
+    filled = copy.filled;
+  }
+  try {
+    (device.*how)();
+  } catch (...) {
+  }
+  (filled.*how)();
 }
 
 HostTier::Place HostTier::place_to_read(const State& copy) {
@@ -186,7 +206,16 @@ void HostTier::wait_for_fading() {
 std::shared_ptr<HostTier::Block> HostTier::take(int64_t bytes) {
   reap();
   void* data = slab_.try_allocate(bytes);
-  return data ? std::make_shared<Block>(slab_, data, bytes) : nullptr;
+  return data ? own(data, bytes) : nullptr;
+}
+
+std::shared_ptr<HostTier::Block> HostTier::own(void* data, int64_t bytes) {
+  try {
+    return std::make_shared<Block>(slab_, data, bytes);
+  } catch (...) {
+    slab_.deallocate(data, bytes);
+    throw;
+  }
 }
 
 /// The copy in the slab that is needed last, of those that nobody uses now.
@@ -280,8 +309,9 @@ void HostTier::spilled(State& copy, std::exception_ptr error) {
   changed_.notify_all();
 }
 
-/// Brings copies back from disk into free room, the soonest needed first. Not while others leave for want of room.
-void HostTier::recall() {
+/// Brings copies back from disk into free room, the soonest needed first. Not while others leave for want of room. What
+/// cannot be brought back ahead comes when it is needed.
+void HostTier::recall() noexcept try {
   while (disk_ && waiting_.empty() && leaving_bytes_ == 0 && recalls_ < kRecallsAtOnce) {
     State* next = nullptr;
     for (State* copy : copies_)
@@ -298,6 +328,7 @@ void HostTier::recall() {
     ++moving_;
     ++recalls_;
   }
+} catch (...) {
 }
 
 void HostTier::recalled(State& copy, std::shared_ptr<Block> block, std::exception_ptr error) {
@@ -307,16 +338,28 @@ void HostTier::recalled(State& copy, std::shared_ptr<Block> block, std::exceptio
   --recalls_;
   copy.unreadable = error != nullptr;
   if (!error && !copy.dropped) copy.block = block;
-  block.reset();
   if (auto wanted = std::exchange(copy.wanted, std::nullopt)) {
     if (error)
       wanted->source.complete(error);
     else
-      wanted->source.continue_as(in_.copy(wanted->device, copy.block->data, copy.bytes));
+      deliver(copy, block, wanted->device, wanted->source);
   }
+  block.reset();
   advance();
   recall();
   changed_.notify_all();
+}
+
+/// The page-in that waited for the bytes in `block` goes on from there, also after the copy has been let go of.
+void HostTier::deliver(const State& copy, const std::shared_ptr<Block>& block, void* device, TicketSource& source) {
+  try {
+    if (copy.dropped) fading_.reserve(fading_.size() + 1);
+    Ticket arriving = in_.copy(device, block->data, copy.bytes);
+    if (copy.dropped) fading_.push_back({block, arriving});
+    source.continue_as(std::move(arriving));
+  } catch (...) {
+    source.complete(std::current_exception());
+  }
 }
 
 void HostTier::drop(State& copy) noexcept {

@@ -80,6 +80,8 @@ class HostTier {
 
   /// Whether a page of this size could come now without anything having to leave.
   bool has_room(int64_t bytes) const;
+  /// Returns the bytes that the slab has left, pieces and the room of copies that end soon included.
+  int64_t free_bytes() const;
   /// Whether letting go of the copy would free room in the slab.
   bool in_slab(const HostCopy& copy) const;
   bool has_disk() const noexcept { return disk_ != nullptr; }
@@ -120,19 +122,22 @@ class HostTier {
   };
 
   std::shared_ptr<Block> take(int64_t bytes);
+  std::shared_ptr<Block> own(void* data, int64_t bytes);
   State* furthest();
   void advance() noexcept;
   bool admit(Waiting& waiting);
   void write_through(Waiting& waiting);
   void spill(State& copy);
   void spilled(State& copy, std::exception_ptr error);
-  void recall();
+  void recall() noexcept;
   void recalled(State& copy, std::shared_ptr<Block> block, std::exception_ptr error);
   void drop(State& copy) noexcept;
-  Ticket arrival(const State& copy);
+  void deliver(const State& copy, const std::shared_ptr<Block>& block, void* device, TicketSource& source);
+  void settle(const State& copy, void (Ticket::*how)() const);
   Place place_to_read(const State& copy);
   Place place_to_write(State& copy);
-  Ticket note_copies(State& copy, Ticket last);
+  Ticket note_read(State& copy, Ticket last);
+  Ticket note_written(State& copy, Ticket last);
   void reap() noexcept;
   void wait_for_fading();
 

@@ -38,7 +38,8 @@ struct HostCopy::State : std::enable_shared_from_this<State> {
   bool unreadable = false;                 ///< the disk failed to give them back ahead of their use
   bool dropped = false;
   int pins = 0;                  ///< range calls under way
-  Ticket device;                 ///< the last page-out or page-in
+  Ticket device;                 ///< the last page-out, page-in or window
+  Ticket filled;                 ///< the last page-out or written window: where the bytes come from
   std::optional<PageIn> wanted;  ///< a page-in that waits until the bytes are back in the slab
 
   bool idle() const { return !moving && pins == 0 && device.done(); }

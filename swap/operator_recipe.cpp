@@ -1,5 +1,6 @@
 #include "swap/operator_recipe.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
@@ -19,7 +20,52 @@ namespace {
 /// Small storages of the host are kept by value, so that a later write does not change what is replayed.
 constexpr size_t kSmallStorageBytes = 4096;
 
-std::optional<TensorForm> form_of(const at::Tensor& tensor, PageId self, std::vector<Recipe::Input>& inputs) {
+/// A storage's page as a call finds it.
+struct Seen {
+  PageId page = 0;
+  uint64_t write_epoch = 0;
+  int32_t writers = 0;
+};
+
+std::optional<Seen> see(Pager& pager, const c10::StorageImpl& storage) {
+  return pager.locked([&]() -> std::optional<Seen> {
+    const Page* page = page_of(storage);
+    if (!page) return std::nullopt;
+    return Seen{page->id, page->write_epoch, page->writers};
+  });
+}
+
+/// Reads the tensors of one call. False: they will not be had again as they are.
+class CallReader {
+ public:
+  CallReader(Pager& pager, PageId self, std::vector<Recipe::Input>& inputs)
+      : pager_(pager), self_(self), inputs_(inputs) {}
+
+  bool read(const at::Tensor& tensor, bool written, std::vector<TensorForm>& forms) {
+    std::optional<TensorForm> form = form_of(tensor);
+    if (!form || (written && !std::holds_alternative<TensorForm::Self>(form->bytes))) return false;
+    own_writes_ += written;
+    forms.push_back(std::move(*form));
+    return true;
+  }
+  /// Whether nobody but the recipe's calls wrote the tensor that is being made, or may be writing it.
+  bool is_sole_writer(const OperatorRecipe& recipe, bool in_windows) const {
+    return found_.page != 0 && found_.write_epoch == recipe.write_epoch() &&
+           found_.writers == (in_windows ? 0 : own_writes_);
+  }
+
+ private:
+  std::optional<TensorForm> form_of(const at::Tensor& tensor);
+  bool add_input(const Seen& page);
+
+  Pager& pager_;
+  const PageId self_;
+  std::vector<Recipe::Input>& inputs_;
+  Seen found_;  // the tensor that is being made; page 0 while it is no argument
+  int32_t own_writes_ = 0;
+};
+
+std::optional<TensorForm> CallReader::form_of(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (impl->layout() != c10::kStrided || impl->is_quantized() || tensor.is_nested() || tensor.is_conj() ||
       tensor.is_neg() || tensor._is_zerotensor() || !impl->has_storage())
@@ -28,19 +74,28 @@ std::optional<TensorForm> form_of(const at::Tensor& tensor, PageId self, std::ve
                   tensor.sizes().vec(),     tensor.strides().vec(), tensor.storage_offset(),
                   impl->is_wrapped_number()};
   c10::StorageImpl& storage = *impl->unsafe_storage().unsafeGetStorageImpl();
-  if (Page* page = page_of(storage)) {
-    if (page->id == self) return form;
-    form.bytes = page->id;
-    for (const Recipe::Input& known : inputs)
-      if (known.page == page->id) return known.write_epoch == page->write_epoch ? std::optional(form) : std::nullopt;
-    inputs.push_back({page->id, page->write_epoch});
-    return form;
+  if (const std::optional<Seen> page = see(pager_, storage)) {
+    if (page->page == self_) {
+      found_ = *page;
+      return form;
+    }
+    form.bytes = page->page;
+    return add_input(*page) ? std::optional(form) : std::nullopt;
   }
   if (storage.nbytes() >= kSmallStorageBytes || !tensor.is_cpu()) return std::nullopt;
   std::vector<char> bytes(storage.nbytes());
   if (!bytes.empty()) std::memcpy(bytes.data(), storage.data(), bytes.size());
   form.bytes = std::move(bytes);
   return form;
+}
+
+/// False: it is another than earlier calls read, or may become another at any time.
+bool CallReader::add_input(const Seen& page) {
+  if (page.writers > 0) return false;
+  for (const Recipe::Input& known : inputs_)
+    if (known.page == page.page) return known.write_epoch == page.write_epoch;
+  inputs_.push_back({page.page, page.write_epoch});
+  return true;
 }
 
 /// Lists of optional tensors, storages and generators are left to the copies.
@@ -84,6 +139,21 @@ class Aside {
   OperatorClock* const clock_;
 };
 
+/// Kernels share work out by the number of threads, and sums may depend on how.
+class ThreadCount {
+ public:
+  explicit ThreadCount(int count) : before_(at::get_num_threads()) { set(count); }
+  ~ThreadCount() { set(before_); }
+  ThreadCount(const ThreadCount&) = delete;
+  ThreadCount& operator=(const ThreadCount&) = delete;
+
+ private:
+  static void set(int count) {
+    if (at::get_num_threads() != count) at::set_num_threads(count);
+  }
+  const int before_;
+};
+
 at::Tensor tensor_of(TensorForm& form, Pager& pager, const at::Tensor& self) {
   void* data = nullptr;
   if (std::holds_alternative<TensorForm::Self>(form.bytes))
@@ -124,6 +194,7 @@ Block* OperatorRecipe::run(Pager& pager) {
 
 void OperatorRecipe::run_call(Call& call, Pager& pager, at::Tensor& self) {
   OperatorScope scope(call.op.schema().name());
+  const ThreadCount threads(call.threads);
   InputLease lease(pager);
   std::vector<PageUse> uses;
   for (Argument& argument : call.tensors)
@@ -151,53 +222,54 @@ void OperatorRecipe::run_call(Call& call, Pager& pager, at::Tensor& self) {
   if (call.result >= 0) self = stack[static_cast<size_t>(call.result)].toTensor();
 }
 
-void OperatorRecipes::note_call(int32_t slot, PageId self, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                                const torch::jit::Stack& stack, WindowRule windows) {
+void OperatorRecipes::note_call(int32_t slot, PageId self, const OperatorTraits& traits, const c10::OperatorHandle& op,
+                                c10::DispatchKeySet keys, const torch::jit::Stack& stack, WindowRule windows) {
   auto [at, fresh] = open_.try_emplace(slot, std::make_unique<OperatorRecipe>());
   OperatorRecipe* recipe = at->second.get();
   if (!recipe) return;
   recipe->split_bytes_ = split_bytes_;
-  const size_t count = op.schema().arguments().size();
-  OperatorRecipe::Call call{op, keys, {}, {}, windows, self == 0 ? 0 : -1};
-  bool whole = true;
-  auto keep = [&](OperatorRecipe::Argument& argument, const at::Tensor& tensor) {
-    auto form = form_of(tensor, self, recipe->inputs_);
-    whole = whole && form;
-    if (form) argument.forms.push_back(std::move(*form));
-  };
+  const bool makes_it = self == 0;  // as the first call does, and no other
+  if (makes_it != recipe->calls_.empty() || !is_replayable(traits, op, stack) ||
+      !add_call(*recipe, self, traits, {op, keys, {}, {}, windows, makes_it ? 0 : -1, at::get_num_threads()}, stack))
+    at->second.reset();
+}
+
+bool OperatorRecipes::add_call(OperatorRecipe& recipe, PageId self, const OperatorTraits& traits,
+                               OperatorRecipe::Call call, const torch::jit::Stack& stack) {
+  CallReader reader(pager_, self, recipe.inputs_);
+  const size_t count = traits.writes.size();
   for (size_t a = 0; a < count; ++a) {
     const c10::IValue& value = torch::jit::peek(stack, a, count);
     call.stack.push_back(value);
     const bool single = value.isTensor() && value.toTensor().defined();
-    if (single || value.isTensorList()) {
-      OperatorRecipe::Argument argument{a, {}, !single};
-      if (single)
-        keep(argument, value.toTensor());
-      else
-        for (const at::Tensor& tensor : value.toTensorVector()) keep(argument, tensor);
-      call.stack.back() = c10::IValue();
-      call.tensors.push_back(std::move(argument));
-    } else if (holds_storages(value)) {
-      whole = false;
+    if (!single && !value.isTensorList()) {
+      if (holds_storages(value)) return false;
+      continue;
     }
+    OperatorRecipe::Argument argument{a, {}, !single};
+    for (const at::Tensor& tensor : single ? std::vector{value.toTensor()} : value.toTensorVector())
+      if (!reader.read(tensor, traits.writes[a], argument.forms)) return false;
+    call.stack.back() = c10::IValue();
+    call.tensors.push_back(std::move(argument));
   }
-  if (whole)
-    recipe->calls_.push_back(std::move(call));
-  else
-    at->second.reset();
+  if (self != 0 && !reader.is_sole_writer(recipe, call.windows != nullptr)) return false;
+  recipe.calls_.push_back(std::move(call));
+  return true;
 }
 
 void OperatorRecipes::note_result(int32_t slot, PageId self, const c10::OperatorHandle& op,
                                   const torch::jit::Stack& stack) {
   auto at = open_.find(slot);
-  if (at == open_.end() || !at->second || at->second->calls_.back().result < 0) return;
+  if (at == open_.end() || !at->second) return;
+  OperatorRecipe& recipe = *at->second;
   const size_t count = op.schema().returns().size();
   for (size_t r = 0; r < count; ++r) {
     const c10::IValue& value = torch::jit::peek(stack, r, count);
     if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().has_storage()) continue;
-    Page* page = page_of(*value.toTensor().storage().unsafeGetStorageImpl());
-    if (!page || page->id != self) continue;
-    at->second->calls_.back().result = static_cast<int32_t>(r);
+    const auto page = see(pager_, *value.toTensor().storage().unsafeGetStorageImpl());
+    if (!page || page->page != self) continue;
+    if (recipe.calls_.back().result >= 0) recipe.calls_.back().result = static_cast<int32_t>(r);
+    recipe.write_epoch_ = page->write_epoch;
     return;
   }
   at->second.reset();  // the slot is not what was expected

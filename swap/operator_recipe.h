@@ -9,6 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "swap/operator_traits.h"
+#include "swap/pager.h"
 #include "swap/recipe_book.h"
 #include "swap/windows.h"
 
@@ -29,6 +31,7 @@ struct TensorForm {
 class OperatorRecipe final : public Recipe {
  public:
   const std::vector<Input>& inputs() const override { return inputs_; }
+  uint64_t write_epoch() const override { return write_epoch_; }
   Block* run(Pager& pager) override;
 
  private:
@@ -45,29 +48,36 @@ class OperatorRecipe final : public Recipe {
     std::vector<Argument> tensors;
     WindowRule windows;   ///< how it is split as it was then; nullptr: it ran whole
     int32_t result = -1;  ///< which of the results is the tensor; -1: it is an argument, written in place
+    int threads = 1;      ///< sums may be taken thread by thread
   };
   void run_call(Call& call, Pager& pager, at::Tensor& self);
 
   int64_t split_bytes_ = kUnlimitedBytes;
   std::vector<Input> inputs_;
+  uint64_t write_epoch_ = 0;
   std::vector<Call> calls_;
 };
 
 /// The calls of the open step that make what the schedule replays.
 class OperatorRecipes final : public RecipeBook {
  public:
-  explicit OperatorRecipes(int64_t split_bytes) : split_bytes_(split_bytes) {}
+  OperatorRecipes(Pager& pager, int64_t split_bytes) : pager_(pager), split_bytes_(split_bytes) {}
   /// Before the kernel, its arguments on the stack, resident or to be streamed. `self` is the slot's page; 0 while it
-  /// is yet to be made. `windows` is the rule by which this call is split, if it is.
-  void note_call(int32_t slot, PageId self, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                 const torch::jit::Stack& stack, WindowRule windows);
-  /// After the kernel, its results on the stack and registered.
+  /// is yet to be made. `windows` is the rule by which this call is split, if it is. The recipe is given up when the
+  /// call cannot be run again, writes anything but `self`, or finds that somebody else wrote `self` or may be.
+  void note_call(int32_t slot, PageId self, const OperatorTraits& traits, const c10::OperatorHandle& op,
+                 c10::DispatchKeySet keys, const torch::jit::Stack& stack, WindowRule windows);
+  /// After the kernel, its results on the stack and registered, its leases ended.
   void note_result(int32_t slot, PageId self, const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
   void clear() noexcept override { open_.clear(); }
   std::unique_ptr<Recipe> take(int32_t slot) override;
 
  private:
+  bool add_call(OperatorRecipe& recipe, PageId self, const OperatorTraits& traits, OperatorRecipe::Call call,
+                const torch::jit::Stack& stack);
+
+  Pager& pager_;
   const int64_t split_bytes_;
   /// nullptr for a recipe that could not be kept whole.
   std::unordered_map<int32_t, std::unique_ptr<OperatorRecipe>> open_;

@@ -90,7 +90,10 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
     traits.writes.push_back(writes);
     writes_any |= writes;
   }
-  for (const c10::Argument& result : schema.returns()) aliases |= result.alias_info() != nullptr;
+  for (const c10::Argument& result : schema.returns()) {
+    aliases |= result.alias_info() != nullptr;
+    traits.keeps_arguments |= result.type()->kind() == c10::TypeKind::ClassType;
+  }
 
   if (space == "c10d" || space == "_c10d_functional")
     traits.kind = OperatorKind::refused;

@@ -26,6 +26,7 @@ struct OperatorTraits {
   bool composite = false;    ///< made of other operators, which pass the gate themselves
   bool replayable = false;   ///< cheap; the same bits from the same arguments; writes nothing but what its schema says
   bool shares_memory = false;    ///< results hold the arguments' memory without being views of them (copy on write)
+  bool keeps_arguments = false;  ///< in an object of its own, where nobody sees them (weights that are packed)
   WindowRule windows = nullptr;  ///< how large calls are split; nullptr: they are not
 };
 

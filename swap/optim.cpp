@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "core/distinct_tensors.h"
 #include "swap/storage_page.h"
 
 namespace spillway {
@@ -50,8 +51,9 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<at::Tensor> parameters, double lr, int64_t group_bytes, int64_t tensors_per_parameter)
-    : parameters_(std::move(parameters)),
+Optimizer::Optimizer(const std::vector<at::Tensor>& parameters, double lr, int64_t group_bytes,
+                     int64_t tensors_per_parameter)
+    : parameters_(distinct_tensors(parameters)),
       lr_(lr),
       groups_(group_parameters(parameters_, group_bytes, 2 + tensors_per_parameter)) {
   TORCH_CHECK(lr > 0, "[optimizer] lr is ", lr, "; it must be positive");
@@ -89,7 +91,9 @@ double Optimizer::clip_gradients(double max_norm) {
     norms.push_back(at::stack(at::_foreach_norm(grads_of(parameters_, group))).to(at::kDouble));
   });
   if (norms.empty()) return 0;
-  const double norm = at::cat(norms).norm().item<double>();
+  const at::Tensor whole = at::cat(norms).norm();
+  shared(whole);
+  const double norm = whole.item<double>();
   const double factor = max_norm / (norm + 1e-6);
   if (factor < 1)
     for_each_group([&](const std::vector<size_t>& group) { at::_foreach_mul_(grads_of(parameters_, group), factor); });

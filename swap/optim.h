@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -32,8 +33,12 @@ class Optimizer {
   /// group; returns ‖g‖. Cost: one host synchronisation. Throws c10::Error unless max_norm is positive.
   /// Source: Pascanu et al. 2013, algorithm 1.
   double clip_gradients(double max_norm);
+  /// Has `share` overwrite norms, and what steps are scaled by, with one rank's before they are used. Ranks whose
+  /// threads or processors split sums differently would take steps of other lengths. Called as often on every rank.
+  void share_norms(std::function<void(const at::Tensor&)> share) { share_norms_ = std::move(share); }
   double lr() const noexcept { return lr_; }
   void set_lr(double lr) noexcept { lr_ = lr; }
+  /// Each once, where it was first given: one that was given several times is updated once.
   const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
   /// All that the next step depends on beside parameters, gradients and lr. In a fixed order.
   virtual std::vector<OptimizerState> state() const = 0;
@@ -41,7 +46,7 @@ class Optimizer {
  protected:
   /// `tensors_per_parameter`: of a parameter's size, state and temporaries, that a group needs beside parameter and
   /// gradient. Throws c10::Error for a parameter that is no leaf, or an lr that is not positive.
-  Optimizer(std::vector<at::Tensor> parameters, double lr, int64_t group_bytes, int64_t tensors_per_parameter);
+  Optimizer(const std::vector<at::Tensor>& parameters, double lr, int64_t group_bytes, int64_t tensors_per_parameter);
   /// Updates the parameters of these indices; each has a gradient.
   virtual void update(const std::vector<size_t>& group) = 0;
   std::vector<at::Tensor> gather(const std::vector<at::Tensor>& tensors, const std::vector<size_t>& group) const;
@@ -51,6 +56,10 @@ class Optimizer {
   std::vector<at::Tensor> make_state() const;
   /// A zero scalar for each parameter: how often it was updated.
   std::vector<at::Tensor> make_steps() const;
+  /// Overwrites `norms` with the sharing rank's, where ranks share them.
+  void shared(const at::Tensor& norms) const {
+    if (share_norms_) share_norms_(norms);
+  }
 
  private:
   /// Calls `visit` with those parameters of each group that have a gradient.
@@ -60,6 +69,7 @@ class Optimizer {
   std::vector<at::Tensor> parameters_;
   double lr_;
   std::vector<std::vector<size_t>> groups_;
+  std::function<void(const at::Tensor&)> share_norms_;
 };
 
 /// Bytes of parameters, gradients and state that one fused call takes; a larger parameter is a group of its own.

@@ -48,6 +48,7 @@ void Lamb::update(const std::vector<size_t>& group) {
   // x ← x − η · φ(‖x‖) / ‖r + λx‖ · (r + λx)
   const at::Tensor own = at::stack(at::_foreach_norm(parameter)), other = at::stack(at::_foreach_norm(direction));
   const at::Tensor ratio = at::where(own.gt(0).logical_and(other.gt(0)), own / other, at::ones_like(own));
+  shared(ratio);
   at::_foreach_mul_(direction, ratio.unbind());
   at::_foreach_add_(parameter, direction, -lr());
 }

@@ -41,6 +41,8 @@ class Recipe {
   virtual ~Recipe() = default;
   /// Every page that it reads, each once.
   virtual const std::vector<Input>& inputs() const = 0;
+  /// The page's write epoch when its bytes were those that the recipe makes.
+  virtual uint64_t write_epoch() const = 0;
   /// A block with the bytes, which becomes the page's. Called without the pager's lock; leases what it reads meanwhile.
   /// The inputs are alive and unchanged. Throws OutOfBudget, or what the operators throw.
   virtual Block* run(Pager& pager) = 0;
@@ -61,15 +63,18 @@ struct Page {
   bool clean = false;         ///< the host copy equals the device bytes
   bool ended = false;         ///< the storage is gone; kept only until its leases end
   int32_t leases = 0;
-  int32_t away = 0;  ///< of the leases, those that use the host copy: the page stays absent, its host copy in place
+  int32_t writers = 0;  ///< write leases, from before they are granted: raw writes may come until they end
+  int32_t away = 0;     ///< of the leases, those that use the host copy: the page stays absent, its host copy in place
   Category category = Category::other;
-  uint64_t write_epoch = 0;
+  uint64_t write_epoch = 0;  ///< write leases that have ended
   uint64_t last_use = 0;
   int64_t next_use = kNextUseUnknown;  ///< operator clock of the next use, when a schedule knows it
+  bool released = false;               ///< it leaves before all others, whatever its next use
   std::unique_ptr<PageOwner> owner;
   UserId user = kNobody;  ///< whose operator used it last
 
   PageUseTime use_time() const noexcept { return {next_use, last_use}; }
+  int64_t next_use_for_eviction() const noexcept { return released ? kNextUseUnknown : next_use; }
 
   std::unique_ptr<Recipe> recipe;  ///< while the page is discarded: its bytes are nowhere, but can be made again
   bool restoring = false;          ///< the recipe runs

@@ -1,11 +1,8 @@
 #include "swap/pager.h"
 
 #include <exception>
-#include <thread>
-#include <tuple>
+#include <stdexcept>
 #include <utility>
-
-#include "core/error.h"
 
 namespace spillway {
 
@@ -38,12 +35,17 @@ Page* Pager::add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner, 
 }
 
 void Pager::lease(std::span<const PageUse> uses, UserId user) {
+  if (device_.is_orphan())
+    throw std::logic_error(
+        "[pager] this process was forked from one that pages tensors, and has none of its copy lanes; use the tensors "
+        "in the parent, or fork while no Session is open");
   Guard guard(mutex_);
-  restore_before_use(guard, uses);
+  prepare(guard, uses);
   ++clock_;
   for (const PageUse& use : uses) {
     ++use.page->leases;
     use.page->last_use = clock_;
+    use.page->released = false;
     if (user != kNobody) use.page->user = user;
   }
   try {
@@ -62,6 +64,7 @@ void Pager::lease(std::span<const PageUse> uses, UserId user) {
 }
 
 void Pager::unlease(std::span<const PageUse> uses) noexcept {
+  if (device_.is_orphan()) return;
   std::lock_guard lock(mutex_);
   for (const PageUse& use : uses)
     if (use.next_use != kNextUseKept) use.page->next_use = use.next_use;
@@ -89,7 +92,7 @@ bool Pager::try_prefetch(PageId id) {
   if (page.away) return false;
   reap();
   while (!fits(DeviceMemory::charge_of(page.bytes))) {
-    Page* victim = choose_victim(page.next_use, /*clean_only=*/true);
+    Page* victim = choose_victim(page.next_use, /*clean_only=*/true, {});
     if (!victim || !drop(guard, *victim)) return false;
   }
   return try_page_in(page);
@@ -97,8 +100,10 @@ bool Pager::try_prefetch(PageId id) {
 
 void Pager::evict_all() {
   Guard guard(mutex_);
-  while (Page* victim = choose_victim(-1, /*clean_only=*/false)) send_away(guard, *victim);
+  Refusals refused;
+  while (Page* victim = next_victim(-1, refused)) try_send_away(guard, *victim, refused);
   reap();
+  if (refused.first) std::rethrow_exception(refused.first);
 }
 
 void Pager::bring_home(Page& page) {
@@ -143,6 +148,7 @@ void Pager::bring_home() {
 void Pager::set_next_use(Page& page, int64_t next_use) {
   std::lock_guard lock(mutex_);
   page.next_use = next_use;
+  page.released = false;
   note_use(page);
 }
 
@@ -151,7 +157,13 @@ void Pager::set_next_use(PageId id, int64_t next_use) {
   auto found = pages_.find(id);
   if (found == pages_.end()) return;
   found->second->next_use = next_use;
+  found->second->released = false;
   note_use(*found->second);
+}
+
+void Pager::release(PageId id) {
+  std::lock_guard lock(mutex_);
+  if (auto found = pages_.find(id); found != pages_.end() && found->second->block) found->second->released = true;
 }
 
 void Pager::reclaim(int64_t bytes) {
@@ -168,6 +180,7 @@ void Pager::released(Block* block) noexcept {
 }
 
 void Pager::absent_owner_died(Page* page) noexcept {
+  if (device_.is_orphan()) return;
   std::lock_guard lock(mutex_);
   end(page);
 }
@@ -202,111 +215,6 @@ int64_t Pager::paged_bytes() const {
 }
 
 // --- everything below runs under the lock ---------------------------------------------------------------------------
-
-bool Pager::fits(int64_t bytes) const {
-  return bytes <= device_.ledger().room_bytes();
-}
-
-void Pager::make_room(Guard& guard, int64_t bytes) {
-  while (!fits(bytes)) {
-    reap();
-    if (fits(bytes)) return;
-    Page* victim = choose_victim(-1, /*clean_only=*/false);
-    if (!victim) {
-      if (fits(bytes) || make_progress(guard)) continue;
-      if (device_.ledger().exceed(bytes)) return;
-      const Ledger& ledger = device_.ledger();
-      auto who = OperatorScope::current();
-      throw OutOfBudget(
-          str("[pager.evict] cannot free ", format_bytes(bytes), " for ", who.empty() ? "an allocation" : who, ": ",
-              format_bytes(ledger.used_bytes()), " of ", format_bytes(ledger.budget_bytes()),
-              " are held and nothing more can leave (", ledger.device(), ")"),
-          bytes, ledger.budget_bytes());
-    }
-    if (victim->clean) {
-      drop(guard, *victim);
-      continue;
-    }
-    if (!victim->outgoing) begin_page_out(*victim);
-    // One more leaves meanwhile, so that the next wait is shorter.
-    ++victim->leases;
-    Page* next = choose_victim(-1, /*clean_only=*/false);
-    --victim->leases;
-    if (next && !next->clean && !next->outgoing) (void)try_page_out(*next);
-    finish_page_out(guard, *victim);
-  }
-}
-
-/// Waits for something that frees bytes or makes a page evictable. False: nothing is under way.
-bool Pager::make_progress(Guard& guard) {
-  if (!lingering_.empty()) {
-    wait(guard, lingering_.front().copy);
-    reap();
-    return true;
-  }
-  for (auto& [id, page] : pages_) {
-    if (!page->incoming || page->leases) continue;
-    Page& coming = *page;
-    if (!coming.copy.joinable())
-      wait(guard, coming.copy);
-    else
-      finish_page_in(guard, coming);
-    return true;
-  }
-  return false;
-}
-
-Page* Pager::choose_victim(int64_t next_use_after, bool clean_only) {
-  Page* best = nullptr;
-  auto rank = [&](const Page& page) {
-    bool small = page.bytes < small_bytes_;
-    return std::make_tuple(!small, page.next_use, page.clean, page.outgoing, ~page.last_use);
-  };
-  for (auto& [id, page] : pages_) {
-    if (!page->block || page->leases || page->ended || page->next_use <= next_use_after) continue;
-    settle(*page);
-    if (!page->block || (clean_only && !page->clean)) continue;
-    if (!best || rank(*page) > rank(*best)) best = page.get();
-  }
-  return best;
-}
-
-/// One round towards the page's absence.
-void Pager::send_away(Guard& guard, Page& page) {
-  settle(page);
-  if (!page.block) return;
-  if (!page.clean && !page.outgoing) begin_page_out(page);
-  if (!page.outgoing)
-    drop(guard, page);
-  else
-    finish_page_out(guard, page);
-}
-
-/// The page's copy out is done, or compute ordered behind it, so that its block may go. Throws what it failed with.
-void Pager::finish_page_out(Guard& guard, Page& page) {
-  Ticket copy = page.copy;
-  if (copy.joinable() && pass(page)) return;
-  wait(guard, copy, &Ticket::join);
-  copy.join();
-}
-
-bool Pager::drop(Guard& guard, Page& page) {
-  auto owner = page.owner->keep_alive();
-  if (!owner) {  // dies on another thread, which waits for the lock to say so
-    pause(guard);
-    return false;
-  }
-  guard.kept.push_back(std::move(owner));
-  Block* block = page.block;
-  page.owner->vacate(page);
-  page.block = nullptr;
-  detach(block);
-  paged_bytes_ -= block->charged_bytes;
-  device_.free(block);
-  note_use(page);
-  ++stats_.clean_drops;
-  return true;
-}
 
 /// The page's bytes are on the device and nothing uses them, or here is why not. Under a lease.
 std::exception_ptr Pager::come_home(Guard& guard, Page& page) {
@@ -377,8 +285,13 @@ void Pager::end(Page* page) noexcept {
   if (page->leases == 0) pages_.erase(page->id);
 }
 
-/// A page that ended while it was leased goes with its last lease.
 void Pager::end_leases(std::span<const PageUse> uses) noexcept {
+  end_writes(uses);
+  let_go(uses);
+}
+
+/// A page that ended while it was leased goes with its last lease.
+void Pager::let_go(std::span<const PageUse> uses) noexcept {
   for (const PageUse& use : uses)
     if (--use.page->leases == 0 && use.page->ended) pages_.erase(use.page->id);
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/device_memory.h"
@@ -44,7 +45,9 @@ struct PagerStats {
 /// Keeps the device's counted bytes within the ledger's budget by moving pages between device and host tier.
 ///
 /// Eviction takes the page with the furthest next use; where next uses are unknown, clean pages before dirty ones, then
-/// the least recently used; pages below `small_bytes` go last. A page-out is a copy to the host, after which the page
+/// the least recently used, and of those the ones below `small_bytes` after all others. When a page-out cannot be had
+/// (the host is full, a copy fails), others leave instead, clean ones first, and the error is thrown when none is left
+/// that can. A page-out is a copy to the host, after which the page
 /// is *clean* and its device bytes can be dropped at any time without another copy; it can be started early. Copies run
 /// on the two timelines, never under the lock; only callers' threads change owners' pointers; a copy keeps the blocks
 /// it uses, never the owner. What compute needs is that it comes after a copy, so the pager joins tickets: on the CPU
@@ -116,8 +119,8 @@ class Pager final : public Reclaimer, public PageKeeper {
   void work_ahead_of_demand();
   /// Drops a resident page without keeping a copy; it is made again by `recipe` when it is leased next, or before a
   /// page that the recipe reads is written. Pages that it reads keep their bytes (on any tier) until then, also when
-  /// their owners die. False, and nothing happens: the page is leased, being copied or gone, or what the recipe reads
-  /// was written since.
+  /// their owners die. False, and nothing happens: the page is leased, being copied or gone, or it or what the recipe
+  /// reads was written since, or may be written now.
   bool discard(PageId id, std::unique_ptr<Recipe> recipe);
   /// Makes a discarded page again now. Does nothing for other pages. Throws as lease().
   void replay(PageId id);
@@ -131,6 +134,8 @@ class Pager final : public Reclaimer, public PageKeeper {
   /// The same for one page, which may be leased. Throws when it cannot come; it is a page then as before.
   void bring_home(Page& page);
 
+  /// From now on the page leaves before all others, until it is used again or has left.
+  void release(PageId id);
   void set_next_use(Page& page, int64_t next_use);
   void set_next_use(PageId id, int64_t next_use);
   /// Of the pages that `user` used last.
@@ -179,6 +184,7 @@ class Pager final : public Reclaimer, public PageKeeper {
   LaneTotals copied() const { return host_.copied(); }
   /// Device bytes held by pages, those on their way in or out included.
   int64_t paged_bytes() const;
+  int64_t small_bytes() const noexcept { return small_bytes_; }
   HostSlab& host() noexcept { return host_.slab(); }
   DeviceMemory& device() noexcept { return device_; }
 
@@ -200,11 +206,21 @@ class Pager final : public Reclaimer, public PageKeeper {
     UserId user;
     std::vector<PageId> ended;
   };
+  /// Pages whose copies out could not be had while room was made, and why the first one's could not.
+  struct Refusals {
+    std::unordered_set<PageId> pages;
+    std::exception_ptr first;
+    void note(PageId page);
+  };
 
   void send_away(Guard& guard, Page& page);
+  void try_send_away(Guard& guard, Page& page, Refusals& refused);
+  void begin_another(Page& first, const Refusals& refused);
   void make_room(Guard& guard, int64_t bytes);
   bool make_progress(Guard& guard);
-  Page* choose_victim(int64_t next_use_after, bool clean_only);
+  Page* next_victim(int64_t used_after, const Refusals& refused);
+  Page* choose_victim(int64_t used_after, bool clean_only, const Refusals& refused);
+  bool goes_last(const Page& page) const noexcept;
   bool drop(Guard& guard, Page& page);
   void make_host_room(const Page& page);
   void begin_page_out(Page& page);
@@ -243,7 +259,10 @@ class Pager final : public Reclaimer, public PageKeeper {
   static void detach(Block* block) noexcept;
   void forget(Page& page) noexcept;
   void end(Page* page) noexcept;
+  void prepare(Guard& guard, std::span<const PageUse> uses);
+  static void end_writes(std::span<const PageUse> uses) noexcept;
   void end_leases(std::span<const PageUse> uses) noexcept;
+  void let_go(std::span<const PageUse> uses) noexcept;
   void note_use(Page& page);
   bool fits(int64_t bytes) const;
 

@@ -11,17 +11,24 @@
 namespace spillway {
 
 /// Host copies of resident pages that are used sooner make way for `page`: those are dirty again, which costs a copy
-/// where a place on disk would cost a write and a read. Without a disk, all may have to.
+/// where a place on disk would cost a write and a read. Without a disk, all may have to. None does where all of them
+/// together would not free enough.
 void Pager::make_host_room(const Page& page) {
-  while (!host_.has_room(page.bytes)) {
-    Page* soonest = nullptr;
-    for (auto& [id, other] : pages_)
-      if (other->block && other->clean && (!soonest || other->use_time().sooner_than(soonest->use_time())) &&
-          (!host_.has_disk() || other->use_time().sooner_than(page.use_time())) && host_.in_slab(other->host))
-        soonest = other.get();
-    if (!soonest) return;
-    soonest->clean = false;
-    soonest->host.reset();
+  if (host_.has_room(page.bytes)) return;
+  std::vector<Page*> others;
+  int64_t bytes = host_.free_bytes();
+  for (auto& [id, other] : pages_) {
+    if (!other->block || !other->clean || !host_.in_slab(other->host)) continue;
+    if (host_.has_disk() && !other->use_time().sooner_than(page.use_time())) continue;
+    others.push_back(other.get());
+    bytes += other->bytes;
+  }
+  if (bytes < page.bytes) return;
+  std::sort(others.begin(), others.end(), [](Page* a, Page* b) { return a->use_time().sooner_than(b->use_time()); });
+  for (Page* other : others) {
+    if (host_.has_room(page.bytes)) return;
+    other->clean = false;
+    other->host.reset();
   }
 }
 
@@ -42,26 +49,38 @@ void Pager::begin_page_out(Page& page) {
   stats_.bytes_out += page.bytes;
 }
 
-/// For page-outs ahead of need. False: without room on the host the page stays, and an eviction that needs its room
-/// reports that.
+/// For page-outs ahead of need. False: the page stays, since the host has no room for it or the copy cannot be started,
+/// and an eviction that needs its room reports that.
 bool Pager::try_page_out(Page& page) {
   try {
     begin_page_out(page);
     return true;
-  } catch (const OutOfBudget&) {
+  } catch (const std::exception&) {
     return false;
   }
 }
 
+/// False: there is no room. A page whose copy cannot be started is absent as before.
 bool Pager::begin_page_in(Page& page) {
   if (page.parked) {
     if (!unpark(page)) return false;
-    page.copy = in_.move(page.incoming->data, page.bytes, Side::device);
+    try {
+      page.copy = in_.move(page.incoming->data, page.bytes, Side::device);
+    } catch (...) {
+      park(page, std::exchange(page.incoming, nullptr));
+      throw;
+    }
   } else {
-    page.incoming = device_.try_allocate(page.bytes, page.category);
-    if (!page.incoming) return false;
-    paged_bytes_ += page.incoming->charged_bytes;
-    page.copy = host_.page_in(page.host, page.incoming->data);
+    Block* block = device_.try_allocate(page.bytes, page.category);
+    if (!block) return false;
+    try {
+      page.copy = host_.page_in(page.host, block->data);
+    } catch (...) {
+      device_.free(block);
+      throw;
+    }
+    page.incoming = block;
+    paged_bytes_ += block->charged_bytes;
   }
   ++stats_.page_ins;
   stats_.bytes_in += page.bytes;
@@ -96,6 +115,7 @@ void Pager::finish_page_in(Guard& guard, Page& page) {
     throw;
   }
   page.block = block;
+  page.released = false;
   if (block->stays) return;
   attach(block, page);
   page.clean = true;
@@ -181,7 +201,6 @@ void Pager::let_pass(Guard& guard, Page& page) {
 void Pager::make_dirty(Guard& guard, Page& page) {
   let_pass(guard, page);
   page.clean = false;
-  ++page.write_epoch;
   page.host.reset();
 }
 

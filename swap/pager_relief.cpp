@@ -1,4 +1,5 @@
 // What the pager does when the device has no memory although the budget allows it: memory in pieces, or others' use.
+#include <exception>
 #include <new>
 
 #include "swap/pager.h"
@@ -10,24 +11,26 @@ bool Pager::relieve(int64_t bytes) {
   return relieve(guard, bytes);
 }
 
-/// Drops pages of at least `bytes` together, or what there is.
+/// Drops pages of at least `bytes` together, or what there is. Throws what kept the first of them when none could go.
 bool Pager::relieve(Guard& guard, int64_t bytes) {
   const int64_t before = paged_bytes_;
+  Refusals refused;
   while (before - paged_bytes_ < bytes) {
     reap();
-    if (Page* victim = choose_victim(-1, /*clean_only=*/false))
-      send_away(guard, *victim);
+    if (Page* victim = next_victim(-1, refused))
+      try_send_away(guard, *victim, refused);
     else if (!make_progress(guard))
       break;
   }
+  if (paged_bytes_ >= before && refused.first) std::rethrow_exception(refused.first);
   return paged_bytes_ < before;
 }
 
-/// For page-ins ahead of need: without memory the page stays away.
+/// For page-ins ahead of need. False: the page stays away, and whoever needs it tries again and reports.
 bool Pager::try_page_in(Page& page) {
   try {
     return begin_page_in(page);
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {
     return false;
   }
 }

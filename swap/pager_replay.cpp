@@ -29,7 +29,7 @@ bool Pager::discard(PageId id, std::unique_ptr<Recipe> recipe) {
   if (!page.block || page.leases || page.ended || page.block->stays || (page.outgoing && !page.copy.done()))
     return false;
   settle(page);
-  if (!can_hold(*recipe) || !drop(guard, page)) return false;
+  if (page.write_epoch != recipe->write_epoch() || !can_hold(*recipe) || !drop(guard, page)) return false;
   page.host.reset();
   page.clean = false;
   for (const Recipe::Input& input : recipe->inputs()) ++pages_.at(input.page)->holds;
@@ -54,7 +54,9 @@ Page& Pager::held_page(PageId id) {
 bool Pager::can_hold(const Recipe& recipe) {
   return std::all_of(recipe.inputs().begin(), recipe.inputs().end(), [&](const Recipe::Input& input) {
     auto found = pages_.find(input.page);
-    return found != pages_.end() && !found->second->ended && found->second->write_epoch == input.write_epoch;
+    if (found == pages_.end()) return false;
+    const Page& page = *found->second;
+    return !page.ended && page.writers == 0 && page.write_epoch == input.write_epoch;
   });
 }
 
@@ -79,6 +81,26 @@ void Pager::restore_before_use(Guard& guard, std::span<const PageUse> uses) {
   for (const PageUse& use : uses) {
     if (use.page->recipe) restore(guard, *use.page);
     if (use.write && use.page->holds) restore_readers(guard, use.page->id);
+  }
+}
+
+/// Before leases are granted: discarded pages are made again, and from here on no recipe may count on the bytes of
+/// those that are to be written.
+void Pager::prepare(Guard& guard, std::span<const PageUse> uses) {
+  for (const PageUse& use : uses) use.page->writers += use.write;
+  try {
+    restore_before_use(guard, uses);
+  } catch (...) {
+    end_writes(uses);
+    throw;
+  }
+}
+
+/// Raw writes may have come until now, so the bytes are others only from here on.
+void Pager::end_writes(std::span<const PageUse> uses) noexcept {
+  for (const PageUse& use : uses) {
+    use.page->writers -= use.write;
+    use.page->write_epoch += use.write;
   }
 }
 
@@ -137,6 +159,7 @@ void Pager::install(Guard& guard, Page& page, Block* block) {
   if (page.ended) return device_.free(block);
   device_.recategorize(block, page.category);
   page.block = block;
+  page.released = false;
   attach(block, page);
   paged_bytes_ += block->charged_bytes;
   // An owner that dies on another thread says so next, which frees the block.

@@ -59,7 +59,10 @@ bool Pager::retire(Guard& guard, Page& page) noexcept {
 }
 
 void Pager::forget_next_uses(UserId user) {
-  for_each_of(user, [](Page& page) { page.next_use = kNextUseUnknown; });
+  for_each_of(user, [](Page& page) {
+    page.next_use = kNextUseUnknown;
+    page.released = false;
+  });
 }
 
 void Pager::note_ends(UserId user) {

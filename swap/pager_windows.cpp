@@ -1,5 +1,6 @@
 // Windows of pages: bytes that are used where they are, on the device or in the host copy.
 #include <chrono>
+#include <new>
 
 #include "swap/pager.h"
 
@@ -36,10 +37,11 @@ void Pager::restore(std::span<const PageUse> uses) {
 
 bool Pager::pin(const PageUse& use, UserId user) {
   Guard guard(mutex_);
-  restore_before_use(guard, {&use, 1});
+  prepare(guard, {&use, 1});
   Page& page = *use.page;
   ++page.leases;
   page.last_use = ++clock_;
+  page.released = false;
   if (user != kNobody) page.user = user;
   try {
     while (page.incoming) {
@@ -58,7 +60,6 @@ bool Pager::pin(const PageUse& use, UserId user) {
     throw;
   }
   ++page.away;
-  page.write_epoch += use.write;
   return false;
 }
 
@@ -93,7 +94,11 @@ void Pager::write_window(Page& page, const WindowCopy& copy, const void* memory)
 
 Block* Pager::try_allocate(int64_t bytes, Category category, int64_t used_after, std::span<const PageUse> keep) {
   Guard guard(mutex_);
-  return make_room_after(guard, bytes, used_after, keep) ? device_.try_allocate(bytes, category) : nullptr;
+  try {
+    return make_room_after(guard, bytes, used_after, keep) ? device_.try_allocate(bytes, category) : nullptr;
+  } catch (const std::bad_alloc&) {  // the budget has room, the device has not
+    return nullptr;
+  }
 }
 
 void Pager::admit(Page& page, int64_t used_after, std::span<const PageUse> keep) {
@@ -110,22 +115,23 @@ void Pager::admit(Page& page, int64_t used_after, std::span<const PageUse> keep)
   if (--page.leases == 0 && page.ended) pages_.erase(page.id);
 }
 
-/// True: a charge for `bytes` fits now.
+/// True: a charge for `bytes` fits now. Pages whose copies out cannot be had stay.
 bool Pager::make_room_after(Guard& guard, int64_t bytes, int64_t used_after, std::span<const PageUse> keep) {
   for (const PageUse& use : keep) ++use.page->leases;
   try {
+    Refusals refused;
     reap();
     while (!fits(DeviceMemory::charge_of(bytes))) {
-      Page* victim = choose_victim(used_after, /*clean_only=*/false);
+      Page* victim = next_victim(used_after, refused);
       if (!victim) break;
-      send_away(guard, *victim);
+      try_send_away(guard, *victim, refused);
       reap();
     }
   } catch (...) {
-    end_leases(keep);
+    let_go(keep);
     throw;
   }
-  end_leases(keep);
+  let_go(keep);
   return fits(DeviceMemory::charge_of(bytes));
 }
 

@@ -311,6 +311,7 @@ void predict_again(Schedule& schedule, const StepTrace& trace, const ScheduleInp
   if (schedule.simulated_actions.page_outs_after.empty()) return;  // nothing was feasible
   const ReplayedTrace replayed = with_replays(trace, schedule.replays);
   const Simulated outcome = simulate(replayed.trace, {.budget_bytes = inputs.budget_bytes,
+                                                      .small_bytes = inputs.small_bytes,
                                                       .rates = &inputs.rates,
                                                       .actions = &schedule.simulated_actions,
                                                       .on_disk = &schedule.simulated_on_disk});

@@ -16,6 +16,8 @@ struct ScheduleInputs {
   LinkRates rates = {};
   /// Bytes of the budget that the schedule leaves unused, against small differences between steps.
   int64_t slack_bytes = 0;
+  /// See SimulationInputs.
+  int64_t small_bytes = 0;
   /// Weigh running cheap producers again against copying what they made.
   bool replay = true;
   /// How many candidate schedules may be simulated. Each costs about a millisecond per thousand operators.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/fork.h"
 #include "swap/session_state.h"
 #include "swap/storage_page.h"
 
@@ -17,10 +18,17 @@ namespace {
 constexpr auto kInfoKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
 
 struct SessionInfo final : c10::DebugInfoBase {
-  SessionInfo(Session::State* state, bool traced) : state(state), traced(traced) {}
+  SessionInfo(Session::State& of, bool traced) : state(&of), alive(of.alive), traced(traced) {}
   Session::State* const state;
+  const std::weak_ptr<const void> alive;  ///< LibTorch hands this on to work that may run after the Session
   const bool traced;
 };
+
+/// nullptr outside Sessions, after the one that the thread was given, and in children of fork().
+SessionInfo* current_info() {
+  auto* info = static_cast<SessionInfo*>(c10::ThreadLocalDebugInfo::get(kInfoKind));
+  return info && !info->alive.expired() && !forked_while_paging() ? info : nullptr;
+}
 
 ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager& pager) {
   ScheduleInputs inputs;
@@ -63,7 +71,7 @@ void SessionOptions::validate() const {
 }
 
 GateGuards::GateGuards(Session::State& state, bool traced)
-    : session(kInfoKind, std::make_shared<SessionInfo>(&state, traced)), key(kGateKey) {}
+    : session(kInfoKind, std::make_shared<SessionInfo>(state, traced)), key(kGateKey) {}
 
 Session::State::State(SessionOptions given)
     : options(std::move(given)),
@@ -71,21 +79,21 @@ Session::State::State(SessionOptions given)
       pager(share->pager),
       ledger(share->device.ledger()),
       clock(share->device.make_clock()),
-      recipes(options.split_bytes),
+      recipes(pager, options.split_bytes),
       conductor(pager, schedule_inputs(options, *share), options.prefetch, share.get_deleter().user, &recipes),
       owner(std::this_thread::get_id()) {
   gate.emplace(*this, /*traced=*/true);
 }
 
 Session::State* Session::State::current() {
-  auto* info = static_cast<SessionInfo*>(c10::ThreadLocalDebugInfo::get(kInfoKind));
+  const SessionInfo* info = current_info();
   return info ? info->state : nullptr;
 }
 
 bool Session::State::in_owners_work() const {
   if (std::this_thread::get_id() == owner) return true;
   if (share->device.torch_device().is_cpu()) return false;
-  auto* info = static_cast<SessionInfo*>(c10::ThreadLocalDebugInfo::get(kInfoKind));
+  const SessionInfo* info = current_info();
   return info && info->state == this && info->traced;
 }
 
@@ -122,7 +130,7 @@ Session::Step::Step(Step&& other) noexcept
     : session_(std::exchange(other.session_, nullptr)), exceptions_(other.exceptions_) {}
 
 Session::Step::~Step() {
-  if (!session_) return;
+  if (!session_ || forked_while_paging()) return;
   if (std::uncaught_exceptions() > exceptions_) {
     session_->state_->conductor.abandon_step();
     return;
@@ -193,24 +201,25 @@ Ledger& Session::ledger() {
   return state_->ledger;
 }
 
-Resident::Resident(const at::Tensor& tensor, bool write) : tensor_(tensor) {
+Resident::Resident(const at::Tensor& tensor, bool write) {
   std::shared_ptr<DevicePager> device = DevicePager::current();
+  // Beside the operator of another thread there may be no room, and pages come and end; inside one of this thread's
+  // there is no turn to wait for.
+  std::unique_lock<Turns> turn;
+  if (device && OperatorScope::current().empty()) turn = std::unique_lock(device->turns);
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
+    held_.push_back(hold_in_place(storage));
     auto find = [&] { return page_of(storage); };
     if (Page* page = device ? device->pager.locked(find) : find()) uses_.push_back({page, write, kNextUseKept});
   });
   if (uses_.empty()) return;
-  // Beside the operator of another thread there may be no room; inside one of this thread's there is no turn to wait
-  // for.
-  std::unique_lock<Turns> turn;
-  if (device && OperatorScope::current().empty()) turn = std::unique_lock(device->turns);
   device_ = std::move(device);
   pager_ = &pager_of(*uses_.front().page);
   pager_->lease(uses_);
 }
 Resident::Resident(Resident&& other) noexcept
-    : tensor_(std::move(other.tensor_)),
-      device_(std::move(other.device_)),
+    : device_(std::move(other.device_)),
+      held_(std::move(other.held_)),
       pager_(std::exchange(other.pager_, nullptr)),
       uses_(std::move(other.uses_)) {}
 Resident::~Resident() {

@@ -72,7 +72,7 @@ struct SessionOptions {
   bool replay = true;
   /// Storages below this stay where they are.
   int64_t min_page_bytes = 4096;
-  /// Pages below this leave last, so that losses and metrics stay at hand.
+  /// Pages below this whose next use no schedule knows leave last: losses and metrics stay at hand.
   int64_t small_page_bytes = 1 << 20;
   /// Operators whose large tensors and scratch together have more bytes run window by window, so that none of these
   /// must be resident (swap/windows.h). Decided by shape alone: results are the same under every budget, and those of
@@ -121,8 +121,8 @@ struct SessionStats {
 /// steps, schedules and observer. When one closes while others are open, its tensors stay under the budget: they leave
 /// the device and raise the clear error when touched, until they are lent (spillway::resident), used by another
 /// Session, or the last Session closes. Errors: an operator that cannot fit throws OutOfBudget out of the user's call;
-/// the tensors are intact. Not seen, so not to be used inside: DLPack exports held across operators, CUDA graph
-/// capture, torch.compile's kernels.
+/// the tensors are intact, but for those that an operator in windows had begun to change, which the error says. Not
+/// seen, so not to be used inside: DLPack exports held across operators, CUDA graph capture, torch.compile's kernels.
 class Session {
  public:
   /// Throws BadRequest for bad options (a directory that cannot be used among them) and for others than those of a
@@ -184,7 +184,7 @@ class Session {
   std::unique_ptr<State> state_;
 };
 
-/// Keeps a tensor's storages resident while it lives.
+/// Keeps a tensor's storages resident, and where they are, while it lives.
 class Resident {
  public:
   ~Resident();
@@ -195,14 +195,15 @@ class Resident {
   friend Resident resident(const at::Tensor&);
   friend Resident resident_read(const at::Tensor&);
   Resident(const at::Tensor& tensor, bool write);
-  at::Tensor tensor_;
-  std::shared_ptr<void> device_;  // outlives the Session if need be
+  std::shared_ptr<void> device_;             // outlives the Session if need be
+  std::vector<std::shared_ptr<void>> held_;  // storages
   Pager* pager_ = nullptr;
   std::vector<PageUse> uses_;
 };
 
-/// Lends the tensor's bytes for reading and writing through raw pointers: resident, and dirty from now on. Works, and
-/// does nothing, for tensors that are not paged. Throws OutOfBudget when they do not fit beside what is leased.
+/// Lends the tensor's bytes for reading and writing through raw pointers: resident, and dirty from now on. Works for
+/// tensors that are not paged, too: they will not be meanwhile. Throws OutOfBudget when they do not fit beside what is
+/// leased.
 [[nodiscard]] Resident resident(const at::Tensor& tensor);
 /// The same for reading only: a host copy stays valid, so the tensor can leave again without being copied.
 [[nodiscard]] Resident resident_read(const at::Tensor& tensor);

@@ -3,6 +3,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <memory>
 #include <optional>
 #include <shared_mutex>
 #include <thread>
@@ -49,6 +50,7 @@ struct Session::State {
   const std::thread::id owner;
   std::shared_mutex traits_mutex;
   std::unordered_map<const c10::FunctionSchema*, OperatorTraits> traits_by_schema;
+  const std::shared_ptr<const void> alive = std::make_shared<char>();  ///< while this is
   std::optional<GateGuards> gate;
 };
 

@@ -17,8 +17,11 @@ struct Place {
   bool outgoing = false;
   bool incoming = false;
   double copy_done = 0;
+  bool released = false;
   int64_t next_use = kNextUseUnknown;
   int32_t last_use = -1;
+
+  int64_t next_use_for_eviction() const { return released ? kNextUseUnknown : next_use; }
 };
 
 class Simulation {
@@ -26,6 +29,7 @@ class Simulation {
   Simulation(const StepTrace& trace, const SimulationInputs& inputs)
       : trace_(trace),
         budget_(inputs.budget_bytes),
+        small_bytes_(inputs.small_bytes),
         rates_(inputs.rates ? *inputs.rates : LinkRates{kInstant, kInstant, 0}),
         actions_(inputs.actions),
         bias_(inputs.bias),
@@ -54,7 +58,7 @@ class Simulation {
     began_ = now_;
     next_page_in_ = 0;
     index_ = -1;
-    for (int32_t s : resident_) place(s).next_use = next_use_after(trace_, slot(s), -1);
+    for (int32_t s : resident_) use_next(s, -1);
     if (actions_) prefetch();
     for (size_t i = 0; i < trace_.operators.size() && result_.feasible; ++i) run_operator(static_cast<int32_t>(i));
     now_ += trace_.tail_seconds;
@@ -81,7 +85,7 @@ class Simulation {
       if (!slot(s).born_streamed) arrive(s);
     for (const auto* used : {&op.touched, &op.streamed, &op.births})
       for (int32_t s : *used) {
-        place(s).next_use = next_use_after(trace_, slot(s), i);
+        use_next(s, i);
         place(s).last_use = i;
       }
     for (int32_t s : deaths_[static_cast<size_t>(i)]) die(s);
@@ -106,8 +110,14 @@ class Simulation {
     const auto i = static_cast<size_t>(index_);
     for (int32_t s : actions_->page_outs_after[i])
       if (place(s).resident && !place(s).clean && !place(s).outgoing) begin_page_out(s);
-    for (int32_t s : actions_->releases_after[i]) place(s).next_use = kNextUseUnknown;
+    for (int32_t s : actions_->releases_after[i]) place(s).released = place(s).resident;
     prefetch();
+  }
+
+  /// After operator `i`.
+  void use_next(int32_t s, int32_t i) {
+    place(s).next_use = next_use_after(trace_, slot(s), i);
+    place(s).released = false;
   }
 
   void prefetch() {
@@ -168,7 +178,7 @@ class Simulation {
   void finish_page_in(int32_t s) {
     Place& p = place(s);
     wait_until(p.copy_done);
-    p.incoming = false;
+    p.incoming = p.released = false;
     p.resident = p.clean = true;
     resident_.push_back(s);
   }
@@ -181,21 +191,25 @@ class Simulation {
     if (next >= 0 && !place(next).clean && !place(next).outgoing) begin_page_out(next);
   }
 
-  int32_t choose_victim(int64_t next_use_after, bool clean_only) {
+  int32_t choose_victim(int64_t used_after, bool clean_only) {
     int32_t best = -1;
     auto rank = [&](int32_t s) {
       const Place& p = place(s);
-      return std::make_tuple(bias_ ? (*bias_)[static_cast<size_t>(s)] : Bias::none, p.next_use, p.clean, p.outgoing,
-                             -p.last_use);
+      return std::make_tuple(bias_ ? (*bias_)[static_cast<size_t>(s)] : Bias::none, !goes_last(s),
+                             p.next_use_for_eviction(), p.clean, p.outgoing, -p.last_use);
     };
     for (int32_t s : resident_) {
       Place& p = place(s);
-      if (!p.resident || p.next_use <= next_use_after || leased(s)) continue;
+      if (!p.resident || p.next_use_for_eviction() <= used_after || leased(s)) continue;
       settle(s);
       if (clean_only && !p.clean) continue;
       if (best < 0 || rank(s) > rank(best)) best = s;
     }
     return best;
+  }
+
+  bool goes_last(int32_t s) {
+    return place(s).next_use == kNextUseUnknown && !place(s).released && slot(s).bytes < small_bytes_;
   }
 
   void begin_page_out(int32_t s) {
@@ -380,6 +394,7 @@ class Simulation {
 
   const StepTrace& trace_;
   const int64_t budget_;
+  const int64_t small_bytes_;
   const LinkRates rates_;
   const Actions* actions_;
   const std::vector<Bias>* bias_;

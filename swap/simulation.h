@@ -64,6 +64,7 @@ enum class Bias : int8_t { stays, none, goes };
 
 struct SimulationInputs {
   int64_t budget_bytes = kUnlimitedBytes;
+  int64_t small_bytes = 0;                  ///< slots below this that are not used again leave after all others
   const LinkRates* rates = nullptr;         ///< null: copies take no time
   const Actions* actions = nullptr;         ///< null: everything on demand
   const std::vector<Bias>* bias = nullptr;  ///< by slot; null: none

@@ -7,6 +7,10 @@
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
 
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
 #include "core/device.h"
 #include "swap/device_pager.h"
 
@@ -77,7 +81,7 @@ void adopt(c10::StorageImpl& storage, Device& device) {
   Block* block = device.memory().allocate(bytes, CategoryScope::current());
   device.copy(block->data, storage.data(), bytes);
   storage.set_data_ptr_noswap(device.wrap_block(block));
-  storage.set_allocator(device.allocator());
+  if (storage.allocator()) storage.set_allocator(device.allocator());  // without one it may still be moved
 }
 
 /// LibTorch marks storages as not resizable when somebody may hold their pointer. What it read from a file is so from
@@ -86,8 +90,56 @@ bool may_move(const c10::StorageImpl& storage) {
   return storage.resizable() || storage.allocator() == nullptr;
 }
 
-/// LibTorch reads the tensors that hold a nested tensor's shape wherever it asks for the shape, without an operator, so
-/// they stay on the device.
+/// Storages that are lent, and how often. The process's, since what is lent outlives the Session in which it was.
+class HeldStorages {
+ public:
+  static HeldStorages& instance() {
+    static auto* held = new HeldStorages();  // what is lent may outlive static objects too
+    return *held;
+  }
+  void add(const c10::StorageImpl* storage) {
+    std::lock_guard lock(mutex_);
+    ++times_[storage];
+  }
+  void remove(const c10::StorageImpl* storage) {
+    std::lock_guard lock(mutex_);
+    if (--times_[storage] == 0) times_.erase(storage);
+  }
+  bool contains(const c10::StorageImpl& storage) {
+    std::lock_guard lock(mutex_);
+    return times_.count(&storage) > 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const c10::StorageImpl*, int64_t> times_;
+};
+
+bool is_plain(const c10::TensorImpl& impl) {
+  return impl.layout() == c10::kStrided && !impl.is_quantized() && !impl.key_set().has(c10::DispatchKey::NestedTensor);
+}
+
+bool is_host_vector_of_integers(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == c10::kStrided && tensor.is_cpu() && !tensor.is_nested() &&
+         tensor.dim() <= 1 && c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
+}
+
+bool any_tensor(const c10::IValue& value, c10::function_ref<bool(const at::Tensor&)> is) {
+  if (value.isTensor()) return is(value.toTensor());
+  if (!value.isList()) return false;
+  for (const c10::IValue& element : value.toListRef())
+    if (element.isTensor() && is(element.toTensor())) return true;
+  return false;
+}
+
+}  // namespace
+
+std::shared_ptr<void> hold_in_place(c10::StorageImpl& storage) {
+  HeldStorages::instance().add(&storage);
+  auto owner = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage);
+  return {&storage, [owner](void*) { HeldStorages::instance().remove(owner.get()); }};
+}
+
 void keep_home(c10::StorageImpl& storage) {
   if (!may_move(storage)) return;
   std::shared_ptr<DevicePager> device = DevicePager::current();
@@ -96,8 +148,6 @@ void keep_home(c10::StorageImpl& storage) {
   storage.set_resizable(false);
   if (Device* counted = find_device(storage.device())) storage.set_allocator(counted->allocator());
 }
-
-}  // namespace
 
 Page* page_of(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
@@ -115,10 +165,13 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
   if (Page* page = pager.locked([&] { return page_of(storage); })) {
     TORCH_CHECK(&pager_of(*page) == &pager, "[gate] a tensor of ", page->bytes, " bytes could not come home when an ",
                 "earlier Session closed; spillway::resident(tensor) tries again, and lends it");
-    return page;
+    if (may_move(storage)) return page;
+    pager.bring_home(*page);
+    return nullptr;
   }
   Device* device = find_device(storage.device());
   if (!device || &device->memory() != &pager.device() || !may_move(storage)) return nullptr;
+  if (HeldStorages::instance().contains(storage)) return nullptr;
   if (static_cast<int64_t>(storage.nbytes()) < min_bytes || storage.nbytes() == 0) return nullptr;
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   if (!data.get()) return nullptr;
@@ -155,17 +208,18 @@ void visit_storages(const at::Tensor& tensor, StorageVisitor visit) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const c10::DispatchKeySet keys = impl->key_set();
   if (impl->has_storage()) visit(*impl->unsafe_storage().unsafeGetStorageImpl());
-  if (impl->layout() == c10::kStrided && !impl->is_quantized() && !keys.has(c10::DispatchKey::NestedTensor)) return;
+  if (is_plain(*impl)) return;
   auto visit_all = [&](std::initializer_list<at::Tensor> inner) {
     for (const at::Tensor& t : inner) visit_storages(t, visit);
   };
   if (impl->is_sparse()) {
     auto* sparse = static_cast<at::SparseTensorImpl*>(impl);
     visit_all({sparse->indices(), sparse->values()});
-  } else if (impl->is_sparse_csr()) {
+  } else if (impl->is_sparse_compressed()) {
     auto* sparse = static_cast<at::SparseCsrTensorImpl*>(impl);
     visit_all({sparse->compressed_indices(), sparse->plain_indices(), sparse->values()});
   } else if (keys.has(c10::DispatchKey::NestedTensor)) {
+    // LibTorch reads these wherever it asks for the shape, without an operator.
     if (auto* nested = dynamic_cast<at::native::NestedTensorImpl*>(impl))
       for (const at::Tensor& t :
            {nested->get_nested_sizes(), nested->get_nested_strides(), nested->get_storage_offsets()})
@@ -185,6 +239,20 @@ void visit_storages(const c10::IValue& value, StorageVisitor visit) {
     visit(*value.toStorage().unsafeGetStorageImpl());
   else if (value.isTuple())
     for (const c10::IValue& element : value.toTupleRef().elements()) visit_storages(element, visit);
+  else if (value.isGenericDict())
+    for (const auto& entry : value.toGenericDict()) {
+      visit_storages(entry.key(), visit);
+      visit_storages(entry.value(), visit);
+    }
+}
+
+bool holds_tensors_inside(const c10::IValue& value) {
+  return any_tensor(value, [](const at::Tensor& t) { return t.defined() && !is_plain(*t.unsafeGetTensorImpl()); });
+}
+
+int64_t least_page_bytes(const c10::IValue& value, int64_t min_page_bytes) {
+  constexpr int64_t kLargestVector = 64 << 10;
+  return any_tensor(value, is_host_vector_of_integers) ? std::max(min_page_bytes, kLargestVector + 1) : min_page_bytes;
 }
 
 void categorize(const at::Tensor& tensor, Category category) {

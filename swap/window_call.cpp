@@ -137,6 +137,28 @@ WindowCall::WindowCall(Session::State* session, const c10::OperatorHandle& op, c
 
 WindowCall::~WindowCall() = default;
 
+std::vector<at::Tensor> WindowCall::run(WindowPlan& plan) {
+  constexpr std::string_view kWritten =
+      " runs in windows and has changed a part of its arguments, which are neither as they were nor as they were to "
+      "be: go back to a checkpoint instead of repeating the step";
+  try {
+    return plan.run(*this);
+  } catch (const DiskError& error) {
+    if (!has_written()) throw;
+    throw DiskError(str(error.what(), "; ", op_.schema().name(), kWritten));
+  } catch (const OutOfBudget& error) {
+    if (!has_written()) throw;
+    throw OutOfBudget(str(error.what(), "; ", op_.schema().name(), kWritten), error.requested_bytes(),
+                      error.budget_bytes());
+  }
+}
+
+bool WindowCall::has_written() const {
+  if (!computed_ || !session_) return false;
+  const auto& writes = session_->traits(op_).writes;
+  return std::find(writes.begin(), writes.end(), true) != writes.end();
+}
+
 /// Absent pages come where that saves a copy later: for one whose next use is in sight, what is used after that may
 /// leave; where nothing is known, there must be free room.
 void WindowCall::admit_pages() {
@@ -238,6 +260,7 @@ void WindowCall::begin_attempt() {
 
 /// Writes back what was not written in place, and lets go of every page.
 void WindowCall::finish_attempt() {
+  computed_ = true;
   int64_t viewed_bytes = 0;
   for (const Window& window : windows_)
     if (window.pin)

@@ -62,6 +62,9 @@ class WindowCall {
   WindowCall(const WindowCall&) = delete;
   WindowCall& operator=(const WindowCall&) = delete;
 
+  /// Runs the plan, once. What it throws after the operator wrote a window of its arguments says that.
+  std::vector<at::Tensor> run(WindowPlan& plan);
+
   OperatorArguments arguments() const { return arguments_; }
 
   /// Runs `compute`, which takes windows and returns what it made of them, as often as it takes to fit: at most twice.
@@ -124,6 +127,7 @@ class WindowCall {
   void begin_attempt();
   void finish_attempt();
   bool fall_back_to_copies();
+  bool has_written() const;
   void note_need(int64_t viewed_bytes);
 
   Page* page_of(const at::Tensor& tensor) const;
@@ -141,6 +145,7 @@ class WindowCall {
   const at::AutoDispatchBelowADInplaceOrView below_autograd_;
   const bool counting_;
   bool copies_only_ = false;
+  bool computed_ = false;  ///< a window, whose results are being written or were
   int64_t workspace_at_start_;
   int64_t workspace_at_mark_;
   int64_t own_bytes_ = 0;

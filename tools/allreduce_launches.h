@@ -10,16 +10,21 @@ struct LaunchOptions {
   std::vector<std::string> launcher{"mpirun"};  ///< the command in front of the program, with its arguments
   int ranks = 0;
   int launches = 5;
-  bool forced = true;  ///< also launches that force the installed MPI's ring and Rabenseifner (Open MPI's parameters)
+  std::vector<std::string> arguments{};  ///< of this program
+  /// For launches that force Open MPI's ring and Rabenseifner's algorithm, if the launcher is its; empty: none.
+  std::vector<std::string> forced_arguments{};
 };
 
-/// Launches `arguments` of this program so often, interleaved, and puts their rows together: for every size and
-/// algorithm `seconds` (median of the launches), `min_seconds`, `p95_seconds`, `in_place_seconds`, all that was
-/// `wrong`, and whatever the first launch says besides. Each launch calibrates and chooses by itself: `bound_seconds`
-/// is the median of all of a size; where there are predictions `predicted_seconds` is theirs, and `by_launch` has what
-/// each launch chose, predicted and measured; `costs_by_launch` has what each had calibrated. Forced launches get
-/// `--mpi-only` and their rows the names `mpi-ring` and `mpi-rabenseifner`. Throws std::runtime_error with the
-/// launcher's last words when one fails.
-nlohmann::json run_launches(const LaunchOptions& options, const std::vector<std::string>& arguments);
+/// Prints a launch's results for run_launches() in another process, on whatever host it is: one line on stdout.
+void print_for_launcher(const nlohmann::json& result);
+
+/// Launches this program so often, interleaved, and puts their rows together: for every problem and
+/// algorithm `seconds` (median of the launches), `min_seconds`, `p95_seconds`, `in_place_seconds`, all `call_seconds`,
+/// all that was `wrong`, and whatever the first launch says besides. Each launch calibrates and chooses by itself:
+/// `bound_seconds` is the median of all of a problem; where there are predictions `predicted_seconds` is theirs, and
+/// `by_launch` has what each launch chose, predicted and measured; `costs_by_launch` has what each had calibrated.
+/// Rows of forced launches are named `mpi-ring` and `mpi-rabenseifner`. The launcher's command is in `launcher`. Null
+/// when an interrupt ended a launch. Throws std::runtime_error with the launcher's last words when one fails.
+nlohmann::json run_launches(const LaunchOptions& options);
 
 }  // namespace spillway::tools

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "core/error.h"
 #include "runtime/report_axis.h"
 #include "runtime/report_text.h"
+#include "tools/allreduce_problem.h"
 
 namespace spillway::tools {
 namespace {
@@ -34,6 +36,7 @@ circle { stroke-width: 2; }
 .levels { stroke: #1f5fa8; } circle.levels { fill: #1f5fa8; } path.levels { stroke-width: 3.5; }
 .ring { stroke: #e08a1e; } circle.ring { fill: #e08a1e; }
 .leader { stroke: #2f9e77; } circle.leader { fill: #2f9e77; }
+.tree { stroke: #1f5fa8; } circle.tree { fill: #1f5fa8; }
 .nccl { stroke: #b3261e; } circle.nccl { fill: #b3261e; } .staged { stroke: #7a5c45; } circle.staged { fill: #7a5c45; }
 .mpi { stroke: #b3261e; } .mpi-ring { stroke: #9d62a8; } .mpi-rabenseifner { stroke: #7a5c45; }
 circle.mpi, circle.mpi-ring, circle.mpi-rabenseifner { fill: #ffffff; }
@@ -125,16 +128,36 @@ std::string draw_legend(const std::vector<Curve>& curves, const Axis& bandwidths
   return out;
 }
 
+/// The ranks' time that counts.
+std::string whose_time(const json& result) {
+  const std::string average = result.contains("timing") ? result["timing"]["average"].get<std::string>() : "max";
+  if (average == "mean") return "the mean of the ranks";
+  if (average == "rank0") return "rank 0";
+  return average == "min" ? "the fastest rank" : "the slowest rank";
+}
+
+/// `Reduce scatter`.
+std::string title_of(std::string collective) {
+  std::replace(collective.begin(), collective.end(), '_', ' ');
+  collective[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(collective[0])));
+  return collective;
+}
+
+bool reduces(const json& result) {
+  return Problem{.collective = collective_named(result.value("collective", "allreduce"))}.reduces();
+}
+
 std::string draw_title(const json& result) {
   const std::string by = result[result["cards"].is_null() ? "mpi" : "cards"], op = result["op"], type = result["type"],
-                    levels = result["levels"];
+                    levels = result["levels"], collective = title_of(result.value("collective", "allreduce"));
   const int ranks = result["world_size"], repeats = result["repeats"];
   std::string median = str("median of ", report::counted(repeats, "repeat"));
   if (result.contains("launches")) median += str(", and of ", result["launches"].get<int>(), " launches");
   return draw_text(28, 32, "title",
-                   str("Allreduce of ", type, " (", op, "), ", report::counted(ranks, "rank"), " (", levels, ")")) +
+                   str(collective, " of ", type, reduces(result) ? " (" + op + "), " : ", ",
+                       report::counted(ranks, "rank"), " (", levels, ")")) +
          draw_text(28, 54, "soft",
-                   str("size / time of the slowest rank, out of place, ", median, "; ",
+                   str("size / time of ", whose_time(result), ", out of place, ", median, "; ",
                        report::shorten(result["cards"].is_null() ? by.substr(0, by.find(',')) : by, 40)));
 }
 

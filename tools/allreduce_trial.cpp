@@ -1,143 +1,26 @@
 #include "tools/allreduce_trial.h"
 
 #include <ATen/Context.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <functional>
-#include <memory>
+#include <array>
+#include <cstring>
 
 #include "core/device.h"
 #include "core/error.h"
-#include "ddl/allreduce.h"
 #include "ddl/calibration.h"
 #include "ddl/collectives.h"
-#include "ddl/explain.h"
+#include "ddl/cost_model.h"
 #include "tools/allreduce_cards.h"
-#include "tools/allreduce_values.h"
-#include "tools/allreduce_ways.h"
+#include "tools/allreduce_host.h"
 #include "tools/levels_flag.h"
-#include "tools/worker.h"
 
 namespace spillway::tools {
 namespace {
 
-using ddl::Allreduce, ddl::Choice, ddl::Communicator, ddl::Costs, ddl::Levels, ddl::Plan;
+using ddl::Communicator, ddl::Costs;
 using nlohmann::json;
-
-constexpr int kWarmUp = 2;
-
-/// Everyone to its host's first rank, those around a ring, and back.
-Plan leader_plan(const Levels& levels) {
-  std::vector<ddl::Algorithm> algorithms(static_cast<size_t>(levels.count()), ddl::Algorithm::ring);
-  if (!algorithms.empty()) algorithms.front() = ddl::Algorithm::leader;
-  return Plan(levels, algorithms);
-}
-
-json json_of(const ddl::Explanation& explanation) {
-  json by_level = json::array();
-  for (const auto& level : explanation.levels)
-    by_level.push_back({{"algorithm", ddl::name_of(level.algorithm)},
-                        {"sent_by_rank_bytes", level.traffic.sent_by_rank},
-                        {"sent_by_group_bytes", level.traffic.sent_by_group},
-                        {"least_bytes", level.least_bytes},
-                        {"bound_seconds", level.bound_seconds.value_or(0)},
-                        {"predicted_seconds", level.predicted_seconds.value_or(0)},
-                        {"waited_seconds", level.waited_seconds.value_or(0)}});
-  return {{"by_level", by_level}, {"explanation", ddl::describe(explanation)}};
-}
-
-class HostVectors final : public Vectors {
- public:
-  HostVectors(ddl::MpiRuntime& mpi, Communicator& comm, const Costs& costs, const Problem& problem,
-              const TrialOptions& options)
-      : mpi_(mpi),
-        comm_(comm),
-        costs_(costs),
-        problem_(problem),
-        options_(options),
-        in_(contribution(problem.element, comm.rank(), problem.count)),
-        out_(in_.size()) {}
-
-  void spoil() override { std::fill(out_.begin(), out_.end(), std::byte{0xff}); }
-  void refill() override { out_ = in_; }
-  void wait() override {}
-  std::span<const std::byte> result() override { return out_; }
-
-  std::vector<Way> ways() override {
-    std::vector<Way> ways;
-    if (!options_.mpi_only) ways.push_back(by_levels());
-    if (ddl::MpiRuntime::reduces(problem_.element, problem_.reduction))
-      ways.push_back({.name = "mpi", .reduce = [this](bool in_place) {
-                        mpi_.allreduce(in_place ? out_ : in_, out_, problem_.element, problem_.reduction);
-                      }});
-    if (!options_.mpi_only) {
-      ways.push_back(by("ring", std::make_shared<Allreduce>(comm_, Plan(Levels(comm_.size()), ddl::Algorithm::ring))));
-      ways.push_back(by("leader", std::make_shared<Allreduce>(comm_, leader_plan(comm_.levels()))));
-    }
-    return ways;
-  }
-
- private:
-  Way by(std::string name, std::shared_ptr<Allreduce> allreduce) {
-    return {.name = std::move(name), .reduce = [this, allreduce](bool in_place) {
-              allreduce->reduce({in_place ? out_ : in_, out_, problem_.element}, problem_.reduction);
-            }};
-  }
-
-  Way by_levels() {
-    const Choice best = ddl::choose(comm_.levels(), problem_.bytes(), costs_, options_.keep_order);
-    const auto allreduce = std::make_shared<Allreduce>(comm_, best.plan, best.options);
-    Way way = by("levels", allreduce);
-    way.more = {{"plan", best.plan.name()},
-                {"chunk_bytes", best.options.chunk_bytes},
-                {"predicted_seconds", ddl::predict_seconds(best, problem_.count, problem_.element, costs_)}};
-    way.explain = [this, best, allreduce] {
-      return json_of(ddl::explain(best, problem_.count, problem_.element, costs_, allreduce->totals()));
-    };
-    return way;
-  }
-
-  ddl::MpiRuntime& mpi_;
-  Communicator& comm_;
-  const Costs& costs_;
-  const Problem problem_;
-  const TrialOptions& options_;
-  const std::vector<std::byte> in_;
-  std::vector<std::byte> out_;
-};
-
-double seconds_of(Communicator& comm, Vectors& vectors, const std::function<void()>& body) {
-  vectors.wait();
-  ddl::barrier(comm);
-  const auto start = std::chrono::steady_clock::now();
-  body();
-  vectors.wait();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-/// The largest of all ranks, number by number.
-std::vector<double> largest(Communicator& comm, const std::vector<double>& own) {
-  std::vector<double> all(own.size() * static_cast<size_t>(comm.size())), most = own;
-  ddl::allgather(comm, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
-  for (size_t i = 0; i < all.size(); ++i) most[i % own.size()] = std::max(most[i % own.size()], all[i]);
-  return most;
-}
-
-struct Measured {
-  Way way;
-  std::vector<double> seconds{}, in_place_seconds{};
-  int64_t wrong = 0, in_place_wrong = 0;
-};
-
-void measure(Communicator& comm, Vectors& vectors, Measured& one, const Expected& expected) {
-  vectors.spoil();  // no result, and none of the way before
-  one.seconds.push_back(seconds_of(comm, vectors, [&] { one.way.reduce(/*in_place=*/false); }));
-  one.wrong += expected.count_wrong(vectors.result());
-  vectors.refill();
-  one.in_place_seconds.push_back(seconds_of(comm, vectors, [&] { one.way.reduce(/*in_place=*/true); }));
-  one.in_place_wrong += expected.count_wrong(vectors.result());
-}
 
 json costs_of(const Costs& costs) {
   json levels = json::array();
@@ -150,33 +33,6 @@ json costs_of(const Costs& costs) {
   return {{"levels", levels}, {"reduce_seconds_per_byte", costs.reduce_seconds_per_byte}};
 }
 
-/// One row for each way.
-std::vector<json> measure_ways(Communicator& comm, Vectors& vectors, const Problem& problem, int repeats) {
-  const Expected expected(problem.element, problem.reduction, comm.size());
-  std::vector<Measured> all;
-  for (Way& way : vectors.ways()) all.push_back({std::move(way)});
-  for (int round = 0; round < kWarmUp + repeats; ++round)
-    for (Measured& one : all) {
-      measure(comm, vectors, one, expected);
-      if (round + 1 == kWarmUp) one.seconds.clear(), one.in_place_seconds.clear();
-    }
-  std::vector<json> rows;
-  for (Measured& one : all) {
-    json& row = rows.emplace_back(std::move(one.way.more));
-    if (const json explained = one.way.explain(); explained.is_object()) row.update(explained);
-    const auto wrong =
-        largest(comm, {static_cast<double>(one.wrong + one.in_place_wrong), static_cast<double>(one.in_place_wrong)});
-    row.update({{"bytes", problem.bytes()},
-                {"count", problem.count},
-                {"algorithm", one.way.name},
-                {"seconds", median(largest(comm, one.seconds))},
-                {"in_place_seconds", median(largest(comm, one.in_place_seconds))},
-                {"wrong", static_cast<int64_t>(wrong[0])},
-                {"in_place_wrong", static_cast<int64_t>(wrong[1])}});
-  }
-  return rows;
-}
-
 /// Each rank's card; none on the CPU.
 Device* open_card(const Communicator& world, const TrialOptions& options) {
   if (options.device == "cpu") return nullptr;
@@ -184,40 +40,183 @@ Device* open_card(const Communicator& world, const TrialOptions& options) {
   return &open_device(options.device == "cuda" ? str("cuda:", world.local_rank()) : options.device);
 }
 
+/// As hwloc knows it; empty when it does not.
+std::string name_of_gpu(const std::string& bus_id) {
+  for (const Gpu& gpu : discover_machine().gpus)
+    if (gpu.bus_id == bus_id) return gpu.name;
+  return "";
+}
+
+/// Where a rank runs: of fixed size, to be gathered.
+struct Place {
+  std::array<char, 64> host{}, bus_id{}, name{};
+  int64_t pid = ::getpid(), card = -1;
+};
+
+void put(std::array<char, 64>& to, const std::string& text) {
+  std::copy_n(text.begin(), std::min(text.size(), to.size() - 1), to.begin());
+}
+
+/// A line for each rank. Collective.
+json places_of(Communicator& comm, const Device* card) {
+  Place own;
+  ::gethostname(own.host.data(), own.host.size() - 1);
+  if (card) {
+    own.card = card->torch_device().index();
+    put(own.bus_id, bus_id_of(*card));
+    put(own.name, name_of_gpu(bus_id_of(*card)));
+  }
+  std::vector<Place> all(static_cast<size_t>(comm.size()));
+  ddl::allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  json places = json::array();
+  const auto text = [](const auto& chars) { return chars[0] ? json(chars.data()) : json(nullptr); };
+  for (const Place& place : all)
+    places.push_back({{"rank", places.size()},
+                      {"host", place.host.data()},
+                      {"pid", place.pid},
+                      {"device", place.card < 0 ? "cpu" : str("cuda:", place.card)},
+                      {"name", text(place.name)},
+                      {"bus_id", text(place.bus_id)}});
+  return places;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
+/// Those that are asked for.
+std::vector<Way> chosen(std::vector<Way> ways, const std::vector<std::string>& names) {
+  const auto unwanted = [&](const Way& way) {
+    return !names.empty() && std::find(names.begin(), names.end(), way.name) == names.end();
+  };
+  std::erase_if(ways, unwanted);
+  return ways;
+}
+
+json json_of(const Problem& problem) {
+  const bool rooted = problem.collective == Collective::broadcast;
+  return {{"bytes", problem.bytes()},
+          {"count", problem.count},
+          {"collective", name_of(problem.collective)},
+          {"type", ddl::name_of(problem.element)},
+          {"op", problem.reduces() ? json(name_of_op(problem.reduction)) : json(nullptr)},
+          {"root", rooted ? json(kRoot) : json(nullptr)}};
+}
+
 }  // namespace
 
-json run_trial(ddl::MpiRuntime& mpi, const TrialOptions& options) {
+struct Trial::State {
+  ddl::MpiRuntime& mpi;
+  const TrialOptions options;
+  std::shared_ptr<Communicator> comm{};
+  Device* card = nullptr;
+  Costs costs{};
+  ddl::Comm on_cards{};
+  json places{};
+  bool interrupted = false;
+
+  std::unique_ptr<Vectors> vectors_of(const Problem& problem) const {
+    return card ? vectors_on_card(on_cards, on_cards->cards, card->torch_device(), problem)
+                : vectors_on_host(mpi, *comm, costs, problem, options.keep_order);
+  }
+
+  /// One row for each way.
+  std::vector<json> measure_problem(const Problem& problem) const {
+    const auto vectors = vectors_of(problem);
+    const Expected expected(problem, comm->rank(), comm->size());
+    const bool bounded = !card && problem.collective == Collective::allreduce;
+    auto rows = measure(*comm, *vectors, chosen(vectors->ways(), options.ways), expected, options.timing);
+    for (json& row : rows) {
+      row.update(json_of(problem));
+      row["bound_seconds"] = bounded ? json(ddl::bound_seconds(comm->levels(), problem.bytes(), costs)) : json(nullptr);
+    }
+    return rows;
+  }
+
+  /// Whether any rank was told to end. Collective.
+  bool agree_to_end(bool told) const {
+    const std::byte own{told};
+    std::vector<std::byte> all(static_cast<size_t>(comm->size()));
+    ddl::allgather(*comm, std::span(&own, 1), all);
+    return std::find(all.begin(), all.end(), std::byte{1}) != all.end();
+  }
+
+  json head(const Problem& last) const {
+    const TimingOptions& timing = options.timing;
+    const json cards = card ? json(decision(on_cards->cards, card->torch_device(), last)) : json(nullptr);
+    return {{"world_size", comm->size()},
+            {"levels", comm->levels().shape()},
+            {"mpi", ddl::MpiRuntime::library()},
+            {"device", card ? "cuda" : "cpu"},
+            {"cards", cards},
+            {"type", joined(options.types)},
+            {"op", joined(options.ops)},
+            {"collective", joined(options.collectives)},
+            {"repeats", timing.repeats},
+            {"timing",
+             {{"warmup", timing.warmup},
+              {"repeats", timing.repeats},
+              {"average", timing.average},
+              {"iterations", timing.iterations},
+              {"back_to_back_average", timing.back_to_back_average}}},
+            {"offset_bytes", options.offset_bytes},
+            {"ranks", places},
+            {"costs", costs_of(costs)}};
+  }
+};
+
+std::vector<Problem> problems_of(const TrialOptions& options) {
+  std::vector<Problem> problems;
+  Problem problem{.offset_bytes = options.offset_bytes};
+  for (const std::string& collective : options.collectives)
+    for (const std::string& type : options.types)
+      for (const std::string& op : options.ops) {
+        problem.collective = collective_named(collective);
+        problem.element = element_named(type);
+        problem.reduction = reduction_named(op);
+        if (!problem.reduces() && op != options.ops.front()) continue;
+        for (const int64_t bytes : options.sizes) {
+          problem.count = bytes / ddl::element_bytes(problem.element);
+          problems.push_back(problem);
+        }
+      }
+  return problems;
+}
+
+Trial::Trial(ddl::MpiRuntime& mpi, const TrialOptions& options) : state_(new State{mpi, options}) {
   ddl::CommOptions comm_options;
   comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
   const auto world = mpi.world(comm_options);
-  Device* card = open_card(*world, options);
-  const auto comm = with_levels(mpi, world, comm_options, options.levels, card ? bus_id_of(*card) : "");
-  const Costs costs = ddl::calibrate(*comm);
-  const ddl::Comm on_cards = card ? ddl::make_comm(comm, costs) : nullptr;
-  Problem problem{.element = element_named(options.type), .reduction = reduction_named(options.op)};
+  State& state = *state_;
+  state.card = open_card(*world, options);
+  state.comm = with_levels(mpi, world, comm_options, options.levels, state.card ? bus_id_of(*state.card) : "");
+  state.costs = ddl::calibrate(*state.comm);
+  if (state.card) state.on_cards = ddl::make_comm(state.comm, state.costs);
+  state.places = places_of(*state.comm, state.card);
+}
+
+Trial::~Trial() = default;
+
+bool Trial::was_interrupted() const noexcept {
+  return state_->interrupted;
+}
+
+json Trial::run(const std::function<bool()>& interrupted) {
+  State& state = *state_;
   json rows = json::array();
-  for (const int64_t bytes : options.sizes) {
-    problem.count = bytes / ddl::element_bytes(problem.element);
-    const std::unique_ptr<Vectors> vectors =
-        card ? vectors_on_card(on_cards, on_cards->cards, card->torch_device(), problem)
-             : std::make_unique<HostVectors>(mpi, *comm, costs, problem, options);
-    for (json& row : measure_ways(*comm, *vectors, problem, options.repeats)) {
-      row["bound_seconds"] = card ? json(nullptr) : json(ddl::bound_seconds(comm->levels(), bytes, costs));
-      rows.push_back(std::move(row));
-    }
+  const auto problems = problems_of(state.options);
+  for (const Problem& problem : problems) {
+    for (json& row : state.measure_problem(problem)) rows.push_back(std::move(row));
+    state.interrupted = state.agree_to_end(interrupted());
+    if (state.interrupted) break;
   }
-  const json cards = card ? json(decision(on_cards->cards, card->torch_device(), problem)) : json(nullptr);
-  if (comm->rank() != 0) return nullptr;
-  return {{"world_size", comm->size()},
-          {"levels", comm->levels().shape()},
-          {"mpi", ddl::MpiRuntime::library()},
-          {"device", card ? "cuda" : "cpu"},
-          {"cards", cards},
-          {"type", options.type},
-          {"op", options.op},
-          {"repeats", options.repeats},
-          {"costs", costs_of(costs)},
-          {"rows", rows}};
+  if (rows.empty())
+    throw BadRequest(str("--ways: ", joined(state.options.ways), "; none of them carries out what is asked for"));
+  json result = state.head(problems.back());
+  result["rows"] = std::move(rows);
+  return state.comm->rank() == 0 ? result : json(nullptr);
 }
 
 }  // namespace spillway::tools

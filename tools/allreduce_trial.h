@@ -1,36 +1,56 @@
-/// What the ranks of one launch measure of allreduces.
+/// Measurements of collectives by the ranks of one launch.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "ddl/mpi.h"
+#include "tools/allreduce_timing.h"
 
 namespace spillway::tools {
 
 struct TrialOptions {
-  std::vector<int64_t> sizes;    ///< bytes, of whole elements
-  std::string type = "float32";  ///< of the elements, as element_named() takes it
-  std::string op = "sum";        ///< as reduction_named() takes it
-  std::string levels = "hosts";  ///< as --levels takes them
-  std::string device = "cpu";    ///< cpu; cuda, the card of each rank's place on its host; cuda:N
-  int repeats = 10;
-  bool keep_order = false;  ///< only plans that do
-  bool mpi_only = false;    ///< the installed MPI's allreduce alone: for launches that force its algorithm
+  std::vector<int64_t> sizes;                         ///< bytes; of each as many as are whole elements
+  std::vector<std::string> types{"float32"};          ///< of the elements, as element_named() takes them
+  std::vector<std::string> ops{"sum"};                ///< as reduction_named() takes them
+  std::vector<std::string> collectives{"allreduce"};  ///< as collective_named() takes them
+  std::vector<std::string> ways;                      ///< names of those that are measured; empty: all
+  std::string levels = "hosts";                       ///< as --levels takes them
+  std::string device = "cpu";                         ///< cpu; cuda, the card of each rank's place on its host; cuda:N
+  TimingOptions timing;
+  int64_t offset_bytes = 0;  ///< of vectors, whole elements, from where memory is aligned
+  bool keep_order = false;   ///< only plans that do
   double comm_timeout_seconds = 60;
 };
 
-/// Runs every way of every size in turn, over all processes. Rank 0 gets what was measured, the others null:
-///   {world_size levels mpi device cards type op repeats costs: {…} rows: [{bytes count algorithm seconds
-///   in_place_seconds wrong in_place_wrong bound_seconds predicted_seconds plan chunk_bytes explanation by_level:
-///   [{algorithm sent_by_rank_bytes sent_by_group_bytes least_bytes bound_seconds predicted_seconds
-///   waited_seconds}]}]}
-/// `seconds` are the slowest rank's, median of the repeats; `wrong` counts elements of all results, out of place and in
-/// place, on the rank that has the most. On the CPU: `levels` (the plan that the cost model chooses; the last five
-/// keys are its own), `ring` (flat, in the order of ranks), `leader`, and `mpi` where it has the type and the
-/// operation. On cards those of vectors_on_card(): `cards` says how they talk (on the CPU null), `bound_seconds` is
-/// null, and `costs` are those of the way through the host. Throws CommError; DeviceError without a card.
-nlohmann::json run_trial(ddl::MpiRuntime& mpi, const TrialOptions& options);
+/// Every collective, type, operation and size, in this order; operations only of collectives that reduce.
+std::vector<Problem> problems_of(const TrialOptions& options);
+
+class Trial {
+ public:
+  /// Calibrates. Collective. Throws CommError; DeviceError without a card, BadRequest for bad levels.
+  Trial(ddl::MpiRuntime& mpi, const TrialOptions& options);
+  ~Trial();
+
+  /// Runs every way of every problem in turn, over all processes. Rank 0 gets what was measured, the others null:
+  ///   {world_size levels mpi device cards type op collective repeats timing: {warmup repeats average iterations
+  ///   back_to_back_average} offset_bytes ranks: [{rank host pid device name bus_id}] costs: {…} rows: [{bytes count
+  ///   collective type op root bound_seconds predicted_seconds plan chunk_bytes explanation by_level: […]
+  ///   …measure()'s}]}
+  /// `predicted_seconds` and the four after it are those of an allreduce by `levels`. On cards `cards` says how they
+  /// talk (on the CPU null), `bound_seconds` is null, and `costs` are those of the way through the host; other
+  /// collectives than the allreduce have no bound either. `interrupted` is asked between problems; when it says so on
+  /// any rank, all end together: was_interrupted(). Collective. Throws CommError; BadRequest when none of the ways is
+  /// one of any problem.
+  nlohmann::json run(const std::function<bool()>& interrupted);
+  bool was_interrupted() const noexcept;
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
 
 }  // namespace spillway::tools

@@ -1,4 +1,4 @@
-/// What ranks put into an allreduce that is measured, and what must come out.
+/// The values that ranks put into a collective that is measured, and what must come out.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ddl/element.h"
+#include "tools/allreduce_problem.h"
 
 namespace spillway::tools {
 
@@ -14,21 +14,35 @@ namespace spillway::tools {
 ddl::Element element_named(std::string_view name);
 /// `sum`, `average`, `max`, `min`. Throws BadRequest likewise.
 ddl::Reduction reduction_named(std::string_view name);
+/// A name that reduction_named() takes.
+std::string_view name_of_op(ddl::Reduction reduction);
 
-/// What a rank contributes: `count` small whole numbers, which every type holds and whose sums do not depend on the
-/// order.
+/// Writes a rank's contribution: small whole numbers, which every type holds and whose sums do not depend on the order.
+/// They follow the hash of an element's position, so a vector that is shifted by any distance is another one.
+/// `begin` is the position of the first.
+void contribute(std::span<std::byte> elements, ddl::Element element, int rank, int64_t begin = 0);
 std::vector<std::byte> contribution(ddl::Element element, int rank, int64_t count);
 
-/// What all ranks must get, bit for bit.
+/// The result that a rank must get, bit for bit.
 class Expected {
  public:
+  Expected(const Problem& problem, int rank, int ranks);
+  /// For an allreduce of any length, on every rank.
   Expected(ddl::Element element, ddl::Reduction reduction, int ranks);
-  /// How many elements of `result` are something else.
+  /// How many elements of `result`, which begins where the rank's result does, are something else.
   int64_t count_wrong(std::span<const std::byte> result) const;
 
  private:
-  size_t element_bytes_;
-  std::vector<std::byte> pattern_;  ///< repeats itself in the result
+  /// Elements whose values follow one pattern.
+  struct Segment {
+    ddl::Range elements;
+    std::vector<std::byte> pattern;
+  };
+  int64_t count_wrong(std::span<const std::byte> result, int64_t begin, const Segment& segment) const;
+
+  ddl::Element element_;
+  int64_t begin_ = 0;
+  std::vector<Segment> segments_;
 };
 
 }  // namespace spillway::tools

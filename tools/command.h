@@ -4,10 +4,11 @@
 #include <functional>
 #include <stdexcept>
 
+#include "runtime/exit_code.h"
+
 namespace spillway::tools {
 
-/// What a process returns to its caller.
-enum ExitCode : int { kOk = 0, kFailure = 1, kBadRequest = 2, kInfeasible = 3, kCommunication = 4, kInterrupted = 130 };
+using enum ExitCode;
 
 /// Runs a parsed command.
 using Run = std::function<int()>;

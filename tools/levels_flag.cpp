@@ -8,6 +8,7 @@
 #include "core/topology.h"
 #include "ddl/collectives.h"
 #include "ddl/discovery.h"
+#include "tools/launch.h"
 
 namespace spillway::tools {
 namespace {
@@ -86,10 +87,6 @@ Machine machine_for_levels(const std::string& text) {
   Machine machine = read_machine(text);
   machine.hostname = discover_host().hostname;
   return machine;
-}
-
-void take_share_of_cores(const ddl::Communicator& comm) {
-  set_affinity(cpus_of_rank(discover_host(), comm.local_rank(), comm.local_size()));
 }
 
 }  // namespace spillway::tools

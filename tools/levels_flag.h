@@ -31,7 +31,4 @@ void check_levels_alone(const std::string& text);
 /// The machine that `text` is looked up in: its file's under this host's name, else this host. Throws BadRequest.
 Machine machine_for_levels(const std::string& text);
 
-/// Lets this rank run on its share of its host's cores, whatever the launcher bound it to.
-void take_share_of_cores(const ddl::Communicator& comm);
-
 }  // namespace spillway::tools

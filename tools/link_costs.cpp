@@ -2,24 +2,38 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
+#include <system_error>
 
 #include "core/error.h"
+#include "core/new_file.h"
 #include "core/topology.h"
 #include "ddl/agreement.h"
 #include "ddl/calibration.h"
 #include "ddl/collectives.h"
 #include "ddl/mpi.h"
+#include "tools/link_cost_file.h"
+
+extern char** environ;
 
 namespace spillway::tools {
 namespace {
 
 using nlohmann::json;
+
+constexpr int64_t kLongestFile = 1 << 20;  // some 1000 hosts take 20 KB
+/// Hosts get other adapters, switches other neighbours.
+constexpr int64_t kMostDays = 30;
+/// A bound that was beaten by this much was no bound.
+constexpr double kWrong = 2;
 
 /// The names of all ranks' hosts.
 std::vector<std::string> host_names(ddl::Communicator& comm) {
@@ -33,9 +47,55 @@ std::vector<std::string> host_names(ddl::Communicator& comm) {
   return names;
 }
 
+/// Beginnings of the variables that choose networks and how MPI uses them. Open MPI's mpirun passes its --mca on as
+/// OMPI_MCA_…, among others that differ in every launch.
+constexpr const char* kNetworkVariables[] = {
+    "OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_coll", "OMPI_MCA_mpi_", "UCX_", "I_MPI_FABRICS",
+    "I_MPI_OFI",    "FI_",          "PSM2_",        "MPICH_",        "MPIR_CVAR_",    "MV2_"};
+
+/// Those that are set here, with their values.
+json network_variables() {
+  json variables = json::object();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    const bool counts = std::any_of(std::begin(kNetworkVariables), std::end(kNetworkVariables),
+                                    [&](const char* beginning) { return text.starts_with(beginning); });
+    if (counts && equals != std::string_view::npos)
+      variables[std::string(text.substr(0, equals))] = text.substr(equals + 1);
+  }
+  // MVAPICH numbers its ranks in variables of that beginning, too.
+  for (const char* name : {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK"}) variables.erase(name);
+  return variables;
+}
+
+/// How many CPUs each rank may run on: within a host they move the bytes.
+std::vector<int> cpus_of_ranks(ddl::Communicator& comm) {
+  const auto own = static_cast<int>(cpus_of_this_thread().size());
+  std::vector<int> all(static_cast<size_t>(comm.size()));
+  ddl::allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
 /// All that decides what the links do, as far as ranks can tell.
-json description_of(const ddl::Communicator& comm, const std::vector<std::string>& hosts) {
-  return {{"hosts", hosts}, {"levels", comm.levels().labels()}, {"mpi", ddl::MpiRuntime::library()}};
+json description_of(ddl::Communicator& comm) {
+  return {{"hosts", host_names(comm)},
+          {"levels", comm.levels().labels()},
+          {"mpi", ddl::MpiRuntime::library()},
+          {"variables", network_variables()},
+          {"cpus", cpus_of_ranks(comm)}};
+}
+
+int64_t seconds_since_epoch() {
+  using namespace std::chrono;
+  return duration_cast<seconds>(system_clock::now().time_since_epoch()).count();
+}
+
+/// Rounds towards the past. A clock that was set back makes it negative.
+int64_t days_since(int64_t measured_at) {
+  constexpr double kSecondsPerDay = 24 * 3600;
+  return static_cast<int64_t>(
+      std::floor((static_cast<double>(seconds_since_epoch()) - static_cast<double>(measured_at)) / kSecondsPerDay));
 }
 
 std::string file_name(const json& description) {
@@ -46,52 +106,40 @@ std::string file_name(const json& description) {
   return name.data();
 }
 
-json to_json(const ddl::Costs& costs) {
-  json levels = json::array();
-  for (const auto& link : costs.levels)
-    levels.push_back({{"latency_seconds", link.latency_seconds},
-                      {"message_seconds", link.message_seconds},
-                      {"bytes_per_second", link.bytes_per_second},
-                      {"piece_bytes", link.piece_bytes},
-                      {"by_cores", link.by_cores}});
-  return {{"levels", levels}, {"reduce_seconds_per_byte", costs.reduce_seconds_per_byte}};
-}
-
-ddl::Costs from_json(const json& all) {
-  ddl::Costs costs{.reduce_seconds_per_byte = all.at("reduce_seconds_per_byte")};
-  for (const json& link : all.at("levels"))
-    costs.levels.push_back({link.at("latency_seconds"), link.at("message_seconds"), link.at("bytes_per_second"),
-                            link.at("piece_bytes"), link.at("by_cores")});
-  return costs;
-}
-
 /// Nothing where there is no such file, or none that can be used, which `origin` then says.
 std::optional<ddl::Costs> read(const std::filesystem::path& file, const json& description, const ddl::Levels& levels,
                                std::string& origin) {
   std::ifstream in(file);
   if (!in) return std::nullopt;
   try {
-    const json all = json::parse(in);
-    if (all.at("of") != description) return std::nullopt;  // another one's with the same hash
-    ddl::Costs costs = from_json(all.at("costs"));
-    costs.validate(levels);
+    std::string text(kLongestFile, '\0');
+    in.read(text.data(), kLongestFile);
+    text.resize(static_cast<size_t>(in.gcount()));
+    const auto remembered = parse_link_costs(text, description, levels);
+    if (!remembered) return std::nullopt;  // another one's with the same hash
+    const int64_t days = days_since(remembered->measured_at);
+    if (days < 0 || days > kMostDays) {
+      origin = str("measured, since ", file.string(), " is ", days, " days old");
+      return std::nullopt;
+    }
     origin = str("remembered in ", file.string());
-    return costs;
-  } catch (const std::exception& error) {
+    return remembered->costs;
+  } catch (const BadRequest& error) {
     origin = str("measured, since ", file.string(), " cannot be used: ", error.what());
     return std::nullopt;
   }
 }
 
 void write(const std::filesystem::path& file, const json& description, const ddl::Costs& costs, std::string& origin) {
-  std::error_code failed;
-  std::filesystem::create_directories(file.parent_path(), failed);
-  const auto fresh = std::filesystem::path(file).concat(".new");
-  std::ofstream out(fresh);
-  out << json{{"of", description}, {"costs", to_json(costs)}}.dump(2) << "\n";
-  out.close();
-  if (out) std::filesystem::rename(fresh, file, failed);
-  if (!out || failed) origin += str("; not remembered: ", file.string(), " cannot be written");
+  try {
+    std::filesystem::create_directories(file.parent_path());
+    NewFile fresh(file);
+    const std::string text = format_link_costs(description, {costs, seconds_since_epoch()});
+    fresh.write(text.data(), text.size());
+    fresh.commit();
+  } catch (const std::system_error&) {
+    origin += str("; not remembered: ", file.string(), " cannot be written");
+  }
 }
 
 /// Rank 0's, or nothing.
@@ -141,18 +189,30 @@ std::string describe(const LinkCosts& links) {
 
 LinkCosts link_costs(ddl::Communicator& comm, const std::filesystem::path& folder, bool anew) {
   LinkCosts result{.origin = "measured"};
-  const json description = description_of(comm, host_names(comm));
+  const json description = description_of(comm);
   const std::filesystem::path file = folder.empty() ? folder : folder / file_name(description);
   std::optional<ddl::Costs> known;
   if (comm.rank() == 0 && !anew && !file.empty()) known = read(file, description, comm.levels(), result.origin);
   known = share(comm, known);
   if (known) {
     result.costs = *known;
+    result.file = file;
     return result;
   }
   result.costs = ddl::calibrate(comm);
   if (comm.rank() == 0 && !file.empty()) write(file, description, result.costs, result.origin);
   return result;
+}
+
+std::string forget_if_wrong(const LinkCosts& links, double bound_seconds, double seconds) {
+  if (links.file.empty() || seconds <= 0 || bound_seconds <= kWrong * seconds) return "";
+  std::error_code failed;
+  std::filesystem::remove(links.file, failed);
+  std::array<char, 160> text{};
+  std::snprintf(text.data(), text.size(),
+                "allreduces took %.3g s a step, and links of the remembered rates would take %.3g s or more: ", seconds,
+                bound_seconds);
+  return str(text.data(), links.file.string(), failed ? " is wrong; --calibrate measures anew" : " is forgotten");
 }
 
 }  // namespace spillway::tools

@@ -1,61 +1,39 @@
 // spillway: trains what does not fit, and measures how well. Arguments and the environment are read here and nowhere
 // else.
-#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 #include <system_error>
 
-#include "core/error.h"
-#include "ddl/communicator.h"
 #include "ddl/mpi.h"
+#include "runtime/failure.h"
 #include "runtime/version.h"
 #include "tools/command.h"
+#include "tools/launch.h"
 
 namespace spillway::tools {
 namespace {
 
-/// One line on stderr: the first line of what was thrown.
-void print_error(const char* text) {
-  std::string line(text);
-  line = line.substr(0, line.find('\n'));
-  std::fprintf(stderr, "spillway: %s\n", line.c_str());
-}
-
-/// Ends this process, or with ranks the whole launch: the others may be waiting for this one. Rank 0 speaks first; the
-/// others only when it has nothing to say.
-int fail(ExitCode code, const char* text) {
-  if (!ddl::launched_by_mpi()) {
-    print_error(text);
-    return code;
-  }
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (rank && std::string_view(rank) != "0") ::usleep(700'000);
-  print_error(text);
-  ddl::MpiRuntime::abort(code);
+/// Ends this process, or with ranks the whole launch: the others may be waiting for this one. Who has the cause speaks
+/// first, then rank 0; the others only when these have nothing to say. On a busy host a launcher takes a second to end
+/// the others.
+int fail(const Failure& failure) {
+  if (failure.of_another)
+    ::usleep(3'000'000);
+  else if (launched_rank() != 0)
+    ::usleep(2'000'000);
+  std::fprintf(stderr, "spillway: %s\n", failure.text.c_str());
+  if (ddl::launched_by_mpi()) ddl::MpiRuntime::abort(failure.code);
+  return failure.code;
 }
 
 int run(const Run& command) {
   try {
     return command();
-  } catch (const InfeasibleBudget& error) {
-    return fail(kInfeasible, error.what());
-  } catch (const OutOfBudget& error) {
-    return fail(kInfeasible, error.what());
-  } catch (const ddl::CommError& error) {
-    return fail(kCommunication, error.what());
-  } catch (const BadRequest& error) {
-    return fail(kBadRequest, error.what());
-  } catch (const DeviceError& error) {
-    return fail(kBadRequest, error.what());
-  } catch (const c10::Error& error) {
-    return fail(kFailure, error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return fail(kFailure, error.what());
+    return fail(failure_of(error));
   }
 }
 

@@ -150,6 +150,9 @@ void print_summary(const TrainResult& r, const std::vector<NamedResult>& others)
   for (const NamedResult& other : others)
     if (other.name != "unlimited") row(str(r.metric_name, ", ", other.name).c_str(), metric_curve(other.result));
   row("weights sha256", r.weights_sha256);
+  if (const auto& compared = r.replicas_compared_after; !compared.empty())
+    row("replicas", str("the same weights on all ", r.world_size, " ranks, compared ", compared.size(),
+                        compared.size() == 1 ? " time" : " times", ", last after step ", compared.back()));
 }
 
 }  // namespace spillway::tools

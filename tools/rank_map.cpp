@@ -6,10 +6,10 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/machine_json.h"
 #include "core/nearness.h"
 #include "core/topology.h"
 #include "ddl/collectives.h"
-#include "tools/machine_json.h"
 
 namespace spillway::tools {
 namespace {

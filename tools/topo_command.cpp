@@ -5,13 +5,14 @@
 
 #include "core/error.h"
 #include "core/machine.h"
+#include "core/machine_json.h"
 #include "ddl/calibration.h"
 #include "ddl/discovery.h"
 #include "ddl/mpi.h"
 #include "tools/command.h"
 #include "tools/json_file.h"
+#include "tools/launch.h"
 #include "tools/levels_flag.h"
-#include "tools/machine_json.h"
 #include "tools/topo_drawing.h"
 
 namespace spillway::tools {
@@ -75,11 +76,11 @@ json links_of(const RankMap& map, const ddl::Costs& costs) {
 }
 
 int draw_launch(const Options& options) {
-  ddl::MpiRuntime mpi;
-  if (!options.xml.empty())
-    throw BadRequest("--xml draws a file's machine, where nobody runs; start it without mpirun");
   ddl::CommOptions comm_options;
   comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
+  ddl::MpiRuntime mpi(comm_options.deadline);
+  if (!options.xml.empty())
+    throw BadRequest("--xml draws a file's machine, where nobody runs; start it without mpirun");
   auto world = mpi.world(comm_options);
   if (options.measure && world->size() == 1)
     throw BadRequest("--measure: links are between ranks, and there is 1; allowed: 2 and more");

@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -11,13 +12,14 @@
 
 #include "core/device.h"
 #include "core/error.h"
-#include "core/topology.h"
+#include "ddl/collectives.h"
 #include "ddl/mpi.h"
 #include "runtime/report.h"
 #include "runtime/result_json.h"
 #include "runtime/train.h"
 #include "tools/bench_stock.h"
 #include "tools/command.h"
+#include "tools/launch.h"
 #include "tools/levels_flag.h"
 #include "tools/link_costs.h"
 #include "tools/progress.h"
@@ -52,11 +54,13 @@ struct Options {
   bool quiet = false;
 };
 
-/// Whoever started several ranks on a host may have bound each to one core; each takes its fair share instead.
-void take_share_of_host(const ddl::Communicator& comm) {
-  const auto cpus = cpus_of_rank(discover_host(), comm.local_rank(), comm.local_size());
-  set_affinity(cpus);
-  at::set_num_threads(static_cast<int>(cpus.size()));
+/// Whoever started several ranks on a host may have bound each to one core; each takes its fair share instead. A sum's
+/// last bits depend on how many threads split it, so all ranks use as many as the rank with the fewest CPUs has.
+void take_share_of_host(ddl::Communicator& comm) {
+  const auto cpus = static_cast<int>(take_share_of_cores(comm).size());
+  std::vector<int> all(static_cast<size_t>(comm.size()));
+  ddl::allgather(comm, std::as_bytes(std::span(&cpus, 1)), std::as_writable_bytes(std::span(all)));
+  at::set_num_threads(*std::min_element(all.begin(), all.end()));
 }
 
 /// `adam`, `adam@0.01`, `unlimited`: the run to set beside, as a change to the main run's options.
@@ -106,7 +110,7 @@ int train_command(Options& options) {
   ddl::CommOptions comm_options;
   comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
   if (ddl::launched_by_mpi()) {
-    mpi.emplace();
+    mpi.emplace(comm_options.deadline);
     world = mpi->world(comm_options);
     take_share_of_host(*world);
   } else {
@@ -143,12 +147,18 @@ int train_command(Options& options) {
     progress.on_decision(str("tensors on cards: ", comm->cards.decision()));
   }
   TrainResult result = train(context, progress, &interrupted);
+  if (speaks && result.allreduce) {
+    const AllreduceSummary& allreduce = *result.allreduce;
+    const std::string said = forget_if_wrong(links, allreduce.bound_seconds, allreduce.seconds_per_step);
+    if (!said.empty()) progress.on_decision(said);
+  }
   std::vector<NamedResult> others;
   bool stopped = result.interrupted;
   for (size_t i = 0; i < compared.size() && !stopped; ++i) {
     progress.heading(str("compared with ", options.compare[i]));
     RunContext other = context;
     other.options = compared[i];
+    other.start = {};
     if (result.kfac) {
       other.options.kfac.strategy = kfac::strategy_named(result.kfac->strategy);
       other.options.kfac.grad_worker_frac = result.kfac->grad_worker_frac;

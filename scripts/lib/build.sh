@@ -42,7 +42,10 @@ _configure() {
 _compile() {
   local preset=$1 build=$2 jobs targets=() status=0 start=$SECONDS
   jobs=$(build_jobs)
-  [[ $preset != tsan ]] || targets=(torch_free_tests)
+  case $preset in
+    tsan) targets=(torch_free_tests) ;;
+    fuzz) targets=(fuzz_programs) ;;
+  esac
   say "building ($preset, $jobs at once)"
   if [[ -t 1 ]]; then
     NINJA_STATUS='    [%f/%t, %e s] ' ninja -C "$build" -j "$jobs" "${targets[@]}" || status=$?
@@ -69,7 +72,11 @@ build_preset() {
   case $preset in
     cpu) build_folder=$spillway_root/build ;;
     asan | tsan) build_folder=$spillway_root/build-$preset ;;
-    *) die "unknown preset '$preset': cpu, asan or tsan" ;;
+    fuzz)
+      build_folder=$spillway_root/build-$preset
+      spillway_packages+=$spillway_fuzz_packages
+      ;;
+    *) die "unknown preset '$preset': cpu, asan, tsan or fuzz" ;;
   esac
   mkdir -p -- "$build_folder" 2>/dev/null || die "cannot make the folder '$build_folder' (no rights or no space)"
   ensure_packages

@@ -26,6 +26,11 @@ ca-certificates     file    /etc/ssl/certs/ca-certificates.crt
 util-linux          command flock
 '
 
+# What the preset `fuzz` needs besides.
+spillway_fuzz_packages='clang               command clang++
+libclang-rt-dev     fuzzer  -
+'
+
 _has_header() {
   local folder folders
   IFS=: read -r -a folders <<<"/usr/include:/usr/local/include:/usr/include/$(uname -m)-linux-gnu:${CPATH:-}"
@@ -47,6 +52,12 @@ pick_python() {
   return 1
 }
 
+# _has_fuzzer: can clang link libFuzzer and the sanitizers?
+_has_fuzzer() {
+  clang++ -x c++ -fsanitize=fuzzer,address,undefined -o /dev/null - >/dev/null 2>&1 \
+    <<<'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'
+}
+
 missing_packages() {
   local package kind what
   while read -r package kind what; do
@@ -54,6 +65,7 @@ missing_packages() {
       command) command -v "$what" >/dev/null ;;
       header) _has_header "$what" ;;
       file) [[ -e $what ]] ;;
+      fuzzer) _has_fuzzer ;;
       # Only needed when torch has still to be installed.
       venv) torch_ready || pick_python >/dev/null ;;
       *) true ;;

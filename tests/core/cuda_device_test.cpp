@@ -4,7 +4,11 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "core/error.h"
@@ -99,6 +103,41 @@ TEST(CudaDeviceTest, WhatTheCardHoldsBesideTensorsIsChargedAndGivenBack) {
   EXPECT_THROW(card.device.charge_outside(), OutOfBudget);
   card.driver.outside_bytes = -50;
   card.device.charge_outside();
+  EXPECT_EQ(card.device.ledger().used_bytes(), 0);
+}
+
+/// Makes room once another thread asks for it too, or after a while.
+struct Patient final : Reclaimer {
+  explicit Patient(Ledger& of) : ledger(of) {}
+  void reclaim(int64_t) override {
+    ++asking;
+    for (int i = 0; i < 200 && asking < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ledger.set_budget(kUnlimitedBytes);
+  }
+  Ledger& ledger;
+  std::atomic<int> asking = 0;
+};
+
+TEST(CudaDeviceTest, ThreadsThatLookTogetherChargeWhatIsHeldOutsideOnce) {
+  Card card(12);
+  card.device.ledger().set_budget(500);
+  Patient reclaimer(card.device.ledger());
+  card.device.memory().set_reclaimer(&reclaimer);
+  card.driver.outside_bytes = 700;
+  std::thread other([&] { card.device.charge_outside(); });
+  card.device.charge_outside();
+  other.join();
+  EXPECT_EQ(card.device.ledger().used_bytes(), 700);
+  card.driver.outside_bytes = 0;
+  card.device.charge_outside();
+  EXPECT_EQ(card.device.ledger().used_bytes(), 0);
+  card.device.memory().set_reclaimer(nullptr);
+}
+
+TEST(CudaDeviceTest, WhatTheDriverRefusesStaysUncharged) {
+  Card card(13);
+  card.driver.refuses = true;
+  EXPECT_THROW(card.tensors->allocate(100'000), std::runtime_error);
   EXPECT_EQ(card.device.ledger().used_bytes(), 0);
 }
 

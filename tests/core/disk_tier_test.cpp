@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstring>
 #include <random>
+#include <system_error>
 
 #include "core/bytes.h"
 #include "core/error.h"
@@ -215,6 +216,22 @@ TEST_P(DiskTierTest, AFailedWriteFreesItsRoomAndTheDiskGoesOn) {
   expect_parts(error_of(tier->read(good, {back.data})), {"cannot read", "Input/output error"});
 }
 
+TEST_P(DiskTierTest, AChangeThatFailedLeavesWhatWasThereReadable) {
+  Memory memory(2 * tier->chunk_bytes()), back(2 * tier->chunk_bytes());
+  memory.fill(1);
+  auto page = store(memory);
+  const std::vector<char> other(5000, 'x');
+  control->fail(EIO);
+  EXPECT_THROW(tier->write_range(page, 100, 5000, other.data()), DiskError);
+  control->fail(0);
+  EXPECT_NO_THROW(tier->read(page, {back.data}).wait());
+  EXPECT_TRUE(back.same(memory));
+  tier->write_range(page, 100, 5000, other.data());
+  tier->read(page, {back.data}).wait();
+  std::memcpy(memory.data + 100, other.data(), other.size());
+  EXPECT_TRUE(back.same(memory));
+}
+
 TEST_P(DiskTierTest, AFailedLaneIsTheTicketsError) {
   testing::FailingTimeline broken(std::make_unique<WorkerTimeline>("broken"), 1);
   Memory memory(3 << 20);
@@ -295,11 +312,11 @@ TEST(DiskTierOptionsTest, ItsBuffersComeOutOfTheHostBudget) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-/// Makes the kernel refuse io_uring to this process, as containers do.
-bool forbid_uring() {
+/// Makes the kernel refuse this system call to this process, as containers do.
+bool forbid(uint32_t call) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
@@ -307,11 +324,13 @@ bool forbid_uring() {
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-TEST(DiskTierOptionsTest, WhereIoUringIsForbiddenThreadsDoTheWorkAndItIsSaid) {
+/// Threads must do the work of a tier in a process that may not make this system call.
+void expect_threads_without(uint32_t call) {
   ::testing::internal::CaptureStderr();
   const pid_t child = ::fork();
   if (child == 0) {
-    if (!forbid_uring()) ::_exit(10);
+    ::alarm(60);
+    if (!forbid(call)) ::_exit(10);
     TemporaryFolder folder;
     HostSlab host(4 << 20);
     DiskTier tier(folder.path(), host);
@@ -330,6 +349,42 @@ TEST(DiskTierOptionsTest, WhereIoUringIsForbiddenThreadsDoTheWorkAndItIsSaid) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 10) GTEST_SKIP() << "this system has no seccomp filters";
   EXPECT_EQ(status, 0);
   expect_parts(said, {"[disk]", "using 2 threads"});
+}
+
+TEST(DiskTierOptionsTest, WhereIoUringIsForbiddenThreadsDoTheWorkAndItIsSaid) {
+  expect_threads_without(__NR_io_uring_setup);
+}
+
+TEST(DiskTierOptionsTest, WhereRingsMayBeMadeButNotUsedThreadsDoTheWork) {
+  std::string why_not;
+  if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
+  expect_threads_without(__NR_io_uring_enter);
+}
+
+TEST(DiskTierOptionsTest, OperationsThatTheKernelRefusesAreErrorsHoweverMany) {
+  std::string why_not;
+  if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    auto io = make_uring_io(4, why_not);
+    if (!forbid(__NR_io_uring_enter)) ::_exit(10);
+    char byte = 0;
+    int refused = 0;
+    for (int i = 0; i < 20; ++i) {
+      DiskOperation operation{.descriptor = 0, .write = false, .data = &byte, .bytes = 1, .offset = 0};
+      try {
+        io->start(operation);
+      } catch (const std::system_error&) {
+        ++refused;
+      }
+    }
+    ::_exit(refused == 20 ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 10) GTEST_SKIP() << "this system has no seccomp filters";
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

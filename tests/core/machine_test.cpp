@@ -224,6 +224,38 @@ TEST(MachineTest, FilesThatDescribeNoneAreRefusedByName) {
   }
 }
 
+TEST(MachineTest, ForeignDocumentTypesAndCountsThatOverflowNeverReachHwloc) {
+  const std::string whole = contents_of(kFourGpus);
+  const std::string type = "<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">";
+  for (const auto& [from, to] :
+       std::vector<std::pair<std::string, std::string>>{{type, "<!DOCTYPE a [<!ENTITY b \"c\">]>"},
+                                                        {type, "<!DOCTYPE topology SYSTEM \"/etc/passwd\">"},
+                                                        {"encoding=\"UTF-8\"", "encoding=\"UTF-7\""},
+                                                        {"<topology ", "<!-- a comment --><topology "},
+                                                        {"nbobjs=\"", "nbobjs=\"6553"},
+                                                        {"nbobjs=\"", "nbobjs=\"-"},
+                                                        {"nbobjs=\"", "nbobjs=\"4\" nbobjs=\""},
+                                                        {"</topology>", "<![CDATA[x]]></topology>"}})
+    EXPECT_NE(refusal_of(replaced(whole, from, to)).find("not as lstopo writes it"), std::string::npos) << to;
+}
+
+TEST(MachineTest, ANodeWithAllCpusThatThereCanBeIsRefused) {
+  const auto machine = [](const std::string& cpus) {
+    std::string text =
+        "<topology version=\"2.0\"><object type=\"Machine\" os_index=\"0\" CPUS allowed_cpuset=\"@\" nodeset=\"0x1\" "
+        "complete_nodeset=\"0x1\" allowed_nodeset=\"0x1\" gp_index=\"1\"><object type=\"NUMANode\" os_index=\"0\" CPUS "
+        "nodeset=\"0x1\" complete_nodeset=\"0x1\" gp_index=\"2\" local_memory=\"18446744073709551615\"/><object "
+        "type=\"PU\" os_index=\"0\" CPUS nodeset=\"0x1\" complete_nodeset=\"0x1\" gp_index=\"3\"/></object></topology>";
+    return replaced(replaced(text, "CPUS", "cpuset=\"@\" complete_cpuset=\"@\""), "@", cpus);
+  };
+  EXPECT_GE(machine_from(machine("0x1")).memory_bytes, 0);
+  EXPECT_NE(refusal_of(machine("0xf...f")).find("CPUs of numbers above 65536"), std::string::npos);
+}
+
+TEST(MachineTest, AFileThatDoesNotEndIsRefused) {
+  EXPECT_THROW((void)read_machine("/dev/zero"), BadRequest);
+}
+
 TEST(MachineTest, FilesThatWereCutShortAreRefused) {
   const std::string whole = contents_of(kFourGpus);
   int refused = 0;

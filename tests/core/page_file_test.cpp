@@ -78,14 +78,30 @@ TEST(PageFileTest, AKilledRunsFileGoesAtTheNextStartAndALiveRunsFileStays) {
 
 TEST(PageFileTest, LeavesEverythingElseInTheDirectoryAlone) {
   TemporaryFolder folder;
-  const auto others = {"spillway-1-2.pages.bak", "spillway-notes.pages", "x-spillway-1-2.pages", "spillway-1-2.txt"};
-  for (const char* name : others) std::ofstream(folder.path() / name) << "mine";
-  std::filesystem::create_directory(folder.path() / "spillway-3-4.pages");
-  std::filesystem::create_symlink(folder.path() / "spillway-1-2.txt", folder.path() / "spillway-5-6.pages");
-  std::ofstream(folder.path() / "spillway-7-8.pages") << "a crashed run's";
+  char host[256] = "";
+  ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
+  const std::string end = "@" + std::string(host) + ".pages";
+  const auto others = {"spillway-1-2" + end + ".bak", "spillway-notes" + end,
+                       "x-spillway-1-2" + end,        std::string("spillway-1-2.txt"),
+                       "spillway-1-2@another" + end,  std::string("spillway-7-8@another.pages")};
+  for (const std::string& name : others) std::ofstream(folder.path() / name) << "mine, or another host's";
+  std::filesystem::create_directory(folder.path() / ("spillway-3-4" + end));
+  std::filesystem::create_symlink(folder.path() / "spillway-1-2.txt", folder.path() / ("spillway-5-6" + end));
+  std::ofstream(folder.path() / ("spillway-7-8" + end)) << "a crashed run's";
   { PageFile file(folder.path()); }
-  EXPECT_EQ(folder.names().size(), 6u);
-  EXPECT_FALSE(std::filesystem::exists(folder.path() / "spillway-7-8.pages"));
+  EXPECT_EQ(folder.names().size(), 8u);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / ("spillway-7-8" + end)));
+}
+
+TEST(PageFileTest, KnowsNamesOfRunsFromOthers) {
+  for (const char* ours :
+       {"spillway-1-2@h.pages", "spillway-1-2-3@h.pages", "spillway-007-18446744073709551616@h.pages"})
+    EXPECT_TRUE(is_page_file_name(ours, "h")) << ours;
+  for (const char* other :
+       {"", "spillway-@h.pages", "spillway-1@h.pages", "spillway-1-@h.pages", "spillway--1@h.pages",
+        "spillway-1-2-3-4@h.pages", "spillway-1-2@h.page", "spillway-1-2@h.pages ", "spillway-a-2@h.pages",
+        "spillway-1-2-@h.pages", "spillway@h.pages", "spillway-1-2.pages", "spillway-1-2@g.pages"})
+    EXPECT_FALSE(is_page_file_name(other, "h")) << other;
 }
 
 TEST(PageFileTest, ManyProcessesThatStartAtOnceKeepEachOthersFiles) {

@@ -1,6 +1,7 @@
 #include "core/topology.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -53,6 +54,16 @@ TEST(TopologyTest, SeesTheCpusThatThisThreadMayUse) {
   set_affinity({before.back()});
   EXPECT_EQ(cpus_of_this_thread(), std::vector<int>{before.back()});
   set_affinity(before);
+}
+
+TEST(TopologyTest, SharesOutTheAllowedCpusAlone) {
+  const HostTopology whole = discover_host();
+  const int last = whole.cpus.back();
+  EXPECT_EQ(discover_host({last}).cpus, std::vector<int>{last});
+  EXPECT_EQ(discover_host({last}).cores, 1);
+  EXPECT_EQ(discover_host(whole.cpus).cpus, whole.cpus);
+  EXPECT_EQ(discover_host({1023}).cpus, whole.cpus) << "a limit that names no CPU of this host is none";
+  EXPECT_EQ(cpus_of_process(::getpid()), cpus_of_this_thread());
 }
 
 /// hwloc describes this host instead of the real one while it lives.

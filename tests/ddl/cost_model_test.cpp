@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "core/error.h"
 #include "ddl/calibration.h"
 #include "ddl/thread_world.h"
+#include "tests/support/ddl_distant_transport.h"
 #include "tests/support/ddl_shapes.h"
 
 namespace spillway::ddl {
@@ -146,6 +149,37 @@ TEST(CostModelTest, CalibrationGivesAllRanksTheSamePositiveCosts) {
       EXPECT_EQ(mine.reduce_seconds_per_byte, costs.front().reduce_seconds_per_byte);
     }
   }
+}
+
+/// Groups of a level whose children have other numbers of ranks exchange other numbers of bytes.
+TEST(CostModelTest, CalibrationGivesAllRanksTheSameCostsOverUnevenTrees) {
+  for (const auto& labels :
+       {std::vector<std::vector<int>>{{0, 0, 0, 1, 1, 1, 2, 2, 3, 3}, {0, 0, 0, 0, 0, 0, 1, 1, 1, 1}},
+        {{0, 0, 0, 1, 1, 1, 2, 3}, {0, 0, 0, 0, 0, 0, 1, 1}}}) {
+    ThreadWorld world(std::vector<int>(labels[0].size(), 0));
+    std::vector<Costs> costs(labels[0].size());
+    run_ranks(world,
+              [&](Communicator& comm) { costs[comm.rank()] = calibrate(comm, {.message_bytes = 1025, .repeats = 1}); },
+              {.levels = labels});
+    for (const auto& mine : costs) EXPECT_EQ(mine.levels, costs.front().levels);
+  }
+}
+
+TEST(CostModelTest, CalibrationIsNotFooledByARankThatIsBusyAtFirst) {
+  ThreadWorld world(by_host({2}));
+  std::vector<Costs> costs(2);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < world.size(); ++rank)
+    ranks.emplace_back([&, rank] {
+      constexpr int kOfTheFirstLatency = 40;  // messages
+      Communicator comm(std::make_unique<testing::DistantTransport>(world.transport(rank), [seen = 0](int) mutable {
+        return std::chrono::microseconds(seen++ < kOfTheFirstLatency ? 3000 : 0);
+      }));
+      costs[static_cast<size_t>(rank)] = calibrate(comm, {.message_bytes = 65536, .repeats = 2});
+    });
+  ranks.clear();
+  EXPECT_EQ(costs[0].levels, costs[1].levels);
+  EXPECT_LT(costs[0].levels[0].bytes_per_second, 1e13) << "no memory is that fast";
 }
 
 }  // namespace spillway::ddl

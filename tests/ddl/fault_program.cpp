@@ -4,11 +4,15 @@
 //   killed, stopped       the victim kills (SIGKILL) or stops (SIGSTOP) itself
 //   abort                 as `stopped`, and the survivors call MpiRuntime::abort(4)
 //   slow, late            the victim sleeps, for less than the deadline, or for more than the others wait for it
+//   busy                  the victim sleeps for more than that, and says that it is busy
+//   throws                the victim gives up, with its reason and code, and takes its time; the others, whose queues
+//                         wait for its, call MpiRuntime::abort with the code
+//   absent                the victim stops before a duplicate is made, and the survivors call MpiRuntime::abort(4)
 //   count, type, average  the victim reduces another count, another type, or takes the average
 //   plan                  the victim has another plan
 //   broadcast, order      the victim makes two calls in the other order: a broadcast and an allreduce, two allreduces
-// WHERE the first five happen: `call`, before the call; `reduce`, `gather`, within it, before a message that collects
-// contributions, once another has come, or the first one that hands out results.
+// WHERE killed, stopped, abort, slow and late happen: `call`, before the call; `reduce`, `gather`, within it, before a
+// message that collects contributions, once another has come, or the first one that hands out results.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -23,6 +27,8 @@
 
 #include "core/error.h"
 #include "ddl/allreduce.h"
+#include "ddl/background_queue.h"
+#include "ddl/busy.h"
 #include "ddl/collectives.h"
 #include "ddl/mpi.h"
 #include "tests/support/ddl_faulty_transport.h"
@@ -43,11 +49,19 @@ void say(const std::string& line) {
   if (write(STDOUT_FILENO, text.data(), text.size()) < 0) std::abort();
 }
 
-void suffer(const std::string& fault) {
+void suffer(const std::string& fault, Communicator* comm = nullptr) {
   if (fault == "killed") raise(SIGKILL);
   if (fault == "stopped" || fault == "abort") raise(SIGSTOP);
   if (fault == "slow") std::this_thread::sleep_for(kDeadline / 3);
   if (fault == "late") std::this_thread::sleep_for(3 * kDeadline);
+  if (fault == "busy") {
+    const Busy busy(comm);
+    std::this_thread::sleep_for(3 * kDeadline);
+  }
+  if (fault == "throws") {
+    comm->give_up("[pager] cannot free 3 GiB", 3);
+    std::this_thread::sleep_for(3 * kDeadline);
+  }
 }
 
 Plan plan_of(const Levels& levels, const std::string& names) {
@@ -102,13 +116,31 @@ struct Case {
   int victim = -1;
 };
 
+/// Plays the case on a queue.
+void play_beside(Communicator& comm, const Case& played, std::chrono::steady_clock::time_point& start) {
+  start = std::chrono::steady_clock::now();
+  const bool victim = comm.rank() == played.victim;
+  if (played.fault == "absent" && victim) raise(SIGSTOP);
+  BackgroundQueue queue(comm.duplicate(), "queue");
+  for (int step = 0; step < kSteps; ++step) {
+    if (step == kFaultStep && victim) return suffer(played.fault, &comm);
+    queue
+        .submit([](Communicator& own) {
+          Allreduce allreduce(own);
+          sum(own, allreduce, kCount);
+        })
+        .wait();
+  }
+}
+
 void play(Communicator& comm, testing::FaultyTransport& wire, const Case& played,
           std::chrono::steady_clock::time_point& start) {
+  if (played.fault == "throws" || played.fault == "absent") return play_beside(comm, played, start);
   Allreduce allreduce(comm, plan_of(comm.levels(), played.plan));
   for (int step = 0; step < kSteps; ++step) {
     const bool strikes = step == kFaultStep && comm.rank() == played.victim;
     start = std::chrono::steady_clock::now();
-    if (strikes && played.where == "call") suffer(played.fault);
+    if (strikes && played.where == "call") suffer(played.fault, &comm);
     if (strikes && played.where != "call") wire.arm();
     play_step(comm, allreduce, played.fault, strikes);
   }
@@ -141,7 +173,12 @@ int main(int argc, char** argv) {
   played.victim = std::atoi(argv[2]);
   if (argc > 4) played.plan = argv[3], played.levels = argv[4];
   if (argc > 5) played.where = argv[5];
-  MpiRuntime mpi;
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (played.fault == "unstarted" && rank && std::atoi(rank) == played.victim) {
+    say(str("PID ", getpid()));
+    raise(SIGSTOP);
+  }
+  MpiRuntime mpi(played.fault == "unstarted" ? milliseconds(5000) : CommOptions().deadline);
   auto transport = std::make_unique<testing::FaultyTransport>(
       mpi.transport(), played.where == "gather" ? Tag::gather : Tag::reduce, [&] { suffer(played.fault); });
   testing::FaultyTransport& wire = *transport;
@@ -154,10 +191,11 @@ int main(int argc, char** argv) {
   auto start = std::chrono::steady_clock::now();
   try {
     play(comm, wire, played, start);
-    if (played.fault == "slow") return 0;
+    if (played.fault == "slow" || played.fault == "busy") return 0;
   } catch (const CommError& error) {
     report(comm, error, start);
-    if (played.fault == "abort") MpiRuntime::abort(4);
+    if (played.fault == "throws") MpiRuntime::abort(error.exit_code());
+    if (played.fault == "abort" || played.fault == "absent") MpiRuntime::abort(4);
   }
   alarm(60);
   pause();

@@ -2,17 +2,21 @@
 // fault_program.cpp does the same with processes.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "core/error.h"
 #include "ddl/agreement.h"
 #include "ddl/allreduce.h"
 #include "ddl/background_queue.h"
+#include "ddl/busy.h"
 #include "ddl/collectives.h"
 #include "ddl/thread_world.h"
 #include "tests/support/ddl_shapes.h"
+#include "tests/support/refusal.h"
 
 namespace spillway::ddl {
 namespace {
@@ -203,7 +207,7 @@ TEST(FaultTest, WhoGivesUpAQueueEndsItEverywhere) {
     EXPECT_NE(error_of(second).find("rank 1 gave up: was interrupted"), std::string::npos) << error_of(second);
     EXPECT_NE(error_of(third).find("this communicator is dead since: rank 1"), std::string::npos) << error_of(third);
   });
-  for (const auto& error : errors) EXPECT_EQ(error, "");  // other communicators live on
+  for (const auto& error : errors) EXPECT_EQ(error, "");
 }
 
 /// As above.
@@ -226,6 +230,149 @@ TEST(FaultTest, WhatAJobOrItsWaitThrowsEndsTheQueueEverywhere) {
     });
     for (const auto& error : errors) EXPECT_EQ(error, "");
   }
+}
+
+/// It waits in a queue while the one that cannot go on is elsewhere.
+TEST(FaultTest, WhoGivesUpIsHeardInItsOwnWordsWhereverTheOthersWait) {
+  const auto errors = errors_of(by_host({2, 1}), [](Communicator& comm) {
+    BackgroundQueue queue(comm.duplicate(), "queue");
+    if (comm.rank() == 1) {
+      std::thread([&] { comm.give_up("the budget is too small", 3); }).join();
+      comm.give_up("is being unwound", 1);
+      EXPECT_TRUE(comm.dead());
+      return;
+    }
+    const Ticket job = queue.submit(barrier);
+    try {
+      job.wait();
+      ADD_FAILURE() << "a job ended without rank 1";
+    } catch (const CommError& error) {
+      EXPECT_EQ(std::string(error.what()),
+                spillway::str("[ddl] rank ", comm.rank(), ": rank 1 gave up: the budget is too small"));
+      EXPECT_EQ(error.origin(), 1);
+      EXPECT_EQ(error.exit_code(), 3);
+    }
+    barrier(comm);  // which is dead, too
+  });
+  EXPECT_EQ(errors[1], "");
+  for (const int rank : {0, 2})
+    EXPECT_EQ(errors[rank],
+              spillway::str("[ddl] rank ", rank,
+                            ": this communicator is dead since: rank 1 gave up: the budget is too small"));
+}
+
+TEST(FaultTest, ARankThatSaysItIsBusyIsWaitedForBeyondTheDeadline) {
+  for (const auto& hosts : {by_host({2}), dealt({3, 1})}) {
+    const auto errors = errors_of(hosts,
+                                  [](Communicator& comm) {
+                                    if (comm.rank() == 1) {
+                                      const Busy busy(&comm);
+                                      std::this_thread::sleep_for(1500ms);
+                                    }
+                                    reduce(comm, 1000);
+                                  },
+                                  {.deadline = 400ms});
+    for (const auto& error : errors) EXPECT_EQ(error, "");
+  }
+}
+
+/// Ranks that wait for it call collectives meanwhile, and so may itself.
+TEST(FaultTest, ABusyRankTakesPartInCollectives) {
+  const auto errors = errors_of(by_host({3}),
+                                [](Communicator& comm) {
+                                  const Busy busy(&comm);
+                                  const Busy other(comm.rank() == 2 ? &comm : nullptr);
+                                  for (int i = 0; i < 5; ++i) {
+                                    if (comm.rank() == i % 3) std::this_thread::sleep_for(150ms);
+                                    reduce(comm, 1000);
+                                  }
+                                },
+                                {.deadline = 300ms});
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST(FaultTest, WhoIsBusyForLongerThanAllowedIsGivenUp) {
+  const auto errors = errors_of(by_host({3}),
+                                [](Communicator& comm) {
+                                  if (comm.rank() == 1) {
+                                    const Busy busy(&comm, 300ms);
+                                    std::this_thread::sleep_for(1500ms);
+                                  }
+                                  reduce(comm, 1000);
+                                },
+                                {.deadline = 300ms});
+  for (const int rank : {0, 2}) EXPECT_NE(errors[rank].find("no answer from rank"), std::string::npos) << errors[rank];
+}
+
+/// Each message has the deadline of its own.
+TEST(FaultTest, ARoundOfLateMessagesMayLastLongerThanTheDeadline) {
+  const auto errors = errors_of(by_host({4}),
+                                [](Communicator& comm) {
+                                  std::array<std::byte, 4> bytes{};
+                                  const auto byte = [&](int rank) { return std::span(bytes).subspan(rank, 1); };
+                                  std::vector<Request> requests;
+                                  if (comm.rank() == 0) {
+                                    for (int peer = 1; peer < 4; ++peer)
+                                      requests.push_back(comm.receive(peer, Tag::blob, byte(peer)));
+                                  } else {
+                                    std::this_thread::sleep_for(comm.rank() * 400ms);
+                                    requests.push_back(comm.send(0, Tag::blob, byte(0)));
+                                  }
+                                  comm.wait(requests, {.collective = "exchange", .stage = 1});
+                                },
+                                {.deadline = 700ms});
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST(FaultTest, ARankThatDoesNotDuplicateIsNamedAfterTheDeadline) {
+  const auto errors = errors_of(by_host({3}),
+                                [](Communicator& comm) {
+                                  if (comm.rank() != 1) comm.duplicate();
+                                },
+                                {.deadline = 300ms});
+  for (const int rank : {0, 2})
+    EXPECT_NE(errors[rank].find("no answer from rank 1"), std::string::npos) << errors[rank];
+}
+
+TEST(FaultTest, RanksOfWhichOneDoesNotDuplicateDisagree) {
+  const auto errors =
+      errors_of(by_host({3}), [](Communicator& comm) { comm.rank() == 1 ? barrier(comm) : (void)comm.duplicate(); });
+  expect_all_contain(errors, "rank 1 calls barrier");
+}
+
+/// The others would wait 60 s, and a message may come to memory that is no more.
+TEST(FaultTest, WhoLeavesAnAgreementEndsTheCommunicator) {
+  const auto errors = errors_of(by_host({3}), [](Communicator& comm) {
+    if (comm.rank() != 1) {
+      barrier(comm);  // for which rank 1's first vote may be enough
+      return barrier(comm);
+    }
+    try {
+      Agreement agreement(comm, {Operation::barrier});
+      throw std::bad_alloc();
+    } catch (const std::bad_alloc&) {
+      EXPECT_TRUE(comm.dead());
+    }
+  });
+  EXPECT_EQ(errors[1], "");
+  for (const int rank : {0, 2})
+    EXPECT_NE(errors[rank].find("rank 1 gave up: was interrupted in the middle of a collective"), std::string::npos)
+        << errors[rank];
+}
+
+TEST(FaultTest, WhatOneRankRefusesIsRefusedByAll) {
+  const auto errors = errors_of(by_host({3}), [](Communicator& comm) {
+    const auto check = [&] {
+      if (comm.rank() == 1) throw std::out_of_range("the parameter is on no device\nand more");
+    };
+    if (comm.rank() == 1)
+      EXPECT_THROW(check_together(comm, check), std::out_of_range);
+    else
+      EXPECT_EQ(spillway::testing::refusal([&] { check_together(comm, check); }),
+                "rank 1: the parameter is on no device");
+    barrier(comm);
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
 }
 
 TEST(FaultTest, ADeadCommunicatorKeepsItsReason) {

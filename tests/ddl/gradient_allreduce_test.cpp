@@ -250,6 +250,30 @@ TEST(GradientAllreduceTest, MisuseIsRefused) {
   EXPECT_THROW(net.loss(batch_of(0, 0)).backward(), c10::Error);
 }
 
+/// As a C++ module lists what two of its submodules have registered.
+TEST(GradientAllreduceTest, AParameterThatIsGivenTwiceIsReducedOnce) {
+  for (const int64_t bucket_bytes : {1024, 1 << 20})
+    on_ranks(by_host({3}), [&](const Comm& comm) {
+      const int rank = comm->communicator->rank();
+      Net net, other;
+      auto twice = net.parameters;
+      twice.insert(twice.end(), net.parameters.begin(), net.parameters.end());
+      GradientAllreduce gradients(twice, comm, {.bucket_bytes = bucket_bytes});
+      for (int step = 0; step < 2; ++step) {
+        gradients.begin();
+        net.loss(batch_of(rank, step), true).backward();
+        gradients.finish();
+        other.loss(batch_of(rank, step), true).backward();
+        std::vector<at::Tensor> expected;
+        for (const at::Tensor& parameter : other.parameters) expected.push_back(parameter.grad());
+        allreduce_(expected, comm, Reduction::average);
+        expect_equal(net, other);
+        for (Net* each : {&net, &other})
+          for (at::Tensor& parameter : each->parameters) parameter.mutable_grad().reset();
+      }
+    });
+}
+
 TEST(GradientAllreduceTest, AParameterOutlivesIt) {
   const Comm comm = make_comm(ThreadWorld({0}).communicator(0));
   Net net;

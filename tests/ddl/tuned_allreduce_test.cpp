@@ -44,6 +44,15 @@ TEST(TunedAllreduceTest, SizesHavePlansOfTheirOwnThatKeepTheOrder) {
   });
 }
 
+TEST(TunedAllreduceTest, AChoiceIsMadeOnce) {
+  on_ranks(by_host({4, 4}), [](Communicator& comm) {
+    TunedAllreduce tuned(comm, two_levels());
+    EXPECT_EQ(&tuned.choice(1000), &tuned.choice(1024));
+    EXPECT_EQ(tuned.piece_bytes(), tuned.choice(1 << 20).options.piece_bytes);
+    EXPECT_EQ(TunedAllreduce(comm).piece_bytes(), std::vector<int64_t>());
+  });
+}
+
 TEST(TunedAllreduceTest, AnElementsBitsDependOnNoSize) {
   on_ranks(by_host({3, 2}), [](Communicator& comm) {
     TunedAllreduce tuned(comm, two_levels());

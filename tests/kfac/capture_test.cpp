@@ -71,6 +71,20 @@ TEST(CaptureTest, SeesThroughCastWeights) {
   EXPECT_EQ(seen[0].input.scalar_type(), at::kDouble);
 }
 
+/// A square weight tells by no size which way round it is used.
+TEST(CaptureTest, LeavesOutProductsWithTheWeightTheOtherWayRound) {
+  nn::Linear linear(nn::LinearOptions(3, 3).bias(false));
+  const at::Tensor& w = linear->weight;
+  for (const auto& x : {at::randn({4, 3}), at::randn({2, 4, 3})}) {
+    for (const auto& y : {at::matmul(x, w), at::linear(x, w.t()), at::matmul(x, w.t().t()),
+                          at::matmul(x, w.permute({0, 1})), at::linear(x, w.transpose(0, 1))})
+      EXPECT_EQ(seen_in_backward(y.sum(), {w}).size(), 0u) << x.sizes();
+    for (const auto& y : {at::matmul(x, w.t()), at::linear(x, w), at::matmul(x, w.permute({1, 0})),
+                          at::matmul(x, w.transpose(-1, -2)), at::linear(x, w.t().t())})
+      EXPECT_EQ(seen_in_backward(y.sum(), {w}).size(), 1u) << x.sizes();
+  }
+}
+
 TEST(CaptureTest, ShowsAnUnbatchedConvolutionAsABatchOfOne) {
   nn::Conv1d conv(2, 3, 3);
   const auto seen = seen_in_backward(conv->forward(at::randn({2, 7})).sum(), {conv->weight});

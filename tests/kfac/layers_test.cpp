@@ -67,6 +67,20 @@ TEST(LayersTest, CountsASharedWeightOnce) {
   EXPECT_EQ(find_layers(*model, {}).layers.size(), 1u);
 }
 
+TEST(LayersTest, LeavesBiasesThatDoNotGoWithASharedWeightAlone) {
+  nn::Linear first(4, 4), second(4, 4), third(nn::LinearOptions(4, 4).bias(false));
+  second->weight = third->weight = first->weight;
+  for (const nn::Sequential& model : {nn::Sequential(first, second), nn::Sequential(first, third),
+                                      nn::Sequential(third, first), nn::Sequential(first, second, first)}) {
+    const auto found = find_layers(*model, {});
+    ASSERT_EQ(found.layers.size(), 1u);
+    EXPECT_EQ(found.layers[0].shape.name, "0");
+    EXPECT_FALSE(found.layers[0].shape.bias);
+    EXPECT_FALSE(found.layers[0].bias.defined());
+    EXPECT_EQ(found.layers[0].shape.factors()[0].side, 4);
+  }
+}
+
 TEST(LayersTest, TreatsAFrozenBiasAsNone) {
   nn::Linear linear(2, 2);
   linear->bias.set_requires_grad(false);

@@ -216,12 +216,31 @@ TEST(KfacRanksTest, KeepsTheGradientOfALayerThatNeverRanOnAnyRank) {
       });
 }
 
-TEST(KfacRanksTest, RefusesDoublesBetweenRanks) {
-  ddl::ThreadWorld world({0, 0});
-  const auto comm = ddl::make_comm(world.communicator(0));
-  nn::Linear linear(2, 2);
-  linear->to(at::kDouble);
-  EXPECT_THROW((Kfac{*linear, {}, comm}), c10::Error);
+TEST(KfacRanksTest, RefusesDoublesBetweenRanksOnAllOfThem) {
+  for (const bool all : {true, false})
+    on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+      nn::Linear linear(2, 2);
+      if (all || rank == 1) linear->to(at::kDouble);
+      if (all || rank == 1)
+        EXPECT_THROW((Kfac{*linear, {}, comm}), c10::Error);
+      else
+        EXPECT_THROW((Kfac{*linear, {}, comm}), BadRequest) << "rank 1 refuses";
+    });
+}
+
+/// A vocabulary's head, say.
+TEST(KfacRanksTest, RefusesSidesThatCannotBeStaleOnEveryRank) {
+  on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t) {
+    nn::Linear head(nn::LinearOptions(1, 32768).bias(false));
+    EXPECT_THROW((Kfac{*head, {.staleness = 1}, comm}), BadRequest);
+  });
+}
+
+TEST(KfacRanksTest, RefusesBadOptionsOfOneRankOnAllOfThem) {
+  on_threads({0, 0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+    nn::Linear linear(2, 2);
+    EXPECT_THROW((Kfac{*linear, {.burn_in = rank == 1 ? -1 : 10}, comm}), BadRequest);
+  });
 }
 
 TEST(KfacRanksTest, RefusesOtherLayersOrOtherOptionsOnEveryRank) {

@@ -19,6 +19,17 @@ TEST(LrScheduleTest, RisesLinearlyUntilTheLastStepOfTheWarmup) {
   EXPECT_EQ(schedule.at(4), 0.8);
 }
 
+TEST(LrScheduleTest, CountsTheEpochsOfARunThatHadOtherRanksByTheCasesThatItDrew) {
+  // Six steps of two ranks drew what twelve steps of one rank draw.
+  LrSchedule schedule{.lr = 1, .decays = {{0.5, 1}, {0.5, 2}}, .steps_per_epoch = 10, .epoch_shift_steps = 12 - 6};
+  EXPECT_EQ(schedule.first_step_of(1), 4);
+  EXPECT_EQ(schedule.at(6), 0.5);
+  EXPECT_EQ(schedule.at(13), 0.5);
+  EXPECT_EQ(schedule.at(14), 0.25);
+  schedule.epoch_shift_steps = 15;
+  EXPECT_EQ(schedule.first_step_of(1), 0);
+}
+
 TEST(LrScheduleTest, FallsAtTheFirstStepOfEachEpochThatIsNamed) {
   LrSchedule schedule{.lr = 1, .decays = {{0.5, 2}, {0.1, 3}}, .steps_per_epoch = 10};
   EXPECT_EQ(schedule.at(19), 1);

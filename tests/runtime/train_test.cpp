@@ -46,10 +46,26 @@ TEST(SamplerTest, SkippingIsDealingUnseen) {
   const std::vector<int64_t> cases{1, 2, 3, 4, 5};
   Sampler one(cases, 2, 0, 1, 7), other(cases, 2, 0, 1, 7);
   for (int i = 0; i < 4; ++i) one.next();
-  other.skip(4);
+  other.skip(8);
   EXPECT_EQ(one.next(), other.next());
   EXPECT_EQ(one.steps_per_epoch(), 3);
   EXPECT_EQ(one.steps_per_epoch(2), 2);
+}
+
+TEST(SamplerTest, ARunThatGoesOnWithOtherRanksLeavesNoCaseOutAndRepeatsNone) {
+  const std::vector<int64_t> cases{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  std::multiset<int64_t> seen;
+  const auto deal = [&](int64_t drawn, int steps, int world) {
+    for (int rank = 0; rank < world; ++rank) {
+      Sampler sampler(cases, 1, rank, world, 7);
+      sampler.skip(drawn);
+      for (int step = 0; step < steps; ++step) seen.insert(sampler.next().at(0));
+    }
+  };
+  deal(0, 2, 3);  // three ranks draw six cases, two ranks the next four, and one rank the last two
+  deal(6, 2, 2);
+  deal(10, 2, 1);
+  for (int64_t c : cases) EXPECT_EQ(seen.count(c), 1u);
 }
 
 TEST(SamplerTest, TheSeedDecidesTheOrderAndPassesDiffer) {

@@ -50,7 +50,7 @@ says_not() {
 # in_library FUNCTION [ARGUMENT…]: calls one function of scripts/lib.
 in_library() {
   # shellcheck disable=SC2016
-  bash -euo pipefail -c 'for part in common packages torch build soak tests; do source "$0/scripts/lib/$part.sh"; done; "$@"' "$clone" "$@"
+  bash -euo pipefail -c 'for part in common packages torch build fuzz soak tests; do source "$0/scripts/lib/$part.sh"; done; "$@"' "$clone" "$@"
 }
 
 echo "--- packages"
@@ -187,7 +187,7 @@ installations() { grep -c installed "$INSTALLATIONS"; }
 with_snake() { PATH="$snake:$PATH" in_library ensure_torch; }
 
 expect 0 with_snake
-says "is half-finished or not for this machine: starting again" "done in"
+says "never ended: starting again" "done in"
 [[ $(installations) == 1 ]]
 grep -q 'torch==2.11.0 numpy' "$INSTALLATIONS"
 expect 0 with_snake
@@ -210,10 +210,16 @@ rm "$home/.spillway-complete"
 touch "$home/.spillway-installing"
 expect 0 with_snake
 [[ $(installations) == 2 && ! -e $home/.spillway-installing ]] || { echo "a half-finished one was not redone"; exit 1; }
+rm "$home/bin/python"
+expect 0 with_snake
+[[ $(installations) == 2 ]] || { echo "a whole LibTorch was not used because its Python does not run here"; exit 1; }
 echo "torch 1.0 for a loom" >"$home/.spillway-complete"
 rm "$home/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so"
 expect 0 with_snake
-[[ $(installations) == 3 ]] || { echo "an environment for another machine was kept"; exit 1; }
+[[ $(installations) == 3 && -e $home-2/.spillway-complete ]] || { echo "an environment for another machine was used"; exit 1; }
+[[ -e $home/lib/python3.11/site-packages/torch/include/ATen/ATen.h ]] || { echo "an installation that others may use was removed"; exit 1; }
+expect 0 with_snake
+[[ $(installations) == 3 && ! -s $work/out ]] || { echo "the second installation was not found again"; cat "$work/out"; exit 1; }
 
 echo "--- ctest's lines"
 cat >"$work/LastTest.log" <<'LOG'
@@ -251,8 +257,32 @@ stand_in "$random" crashes <<<'printf "%s\n" "[ RUN      ] A.Test" "seed 3" "see
 expect 1 in_library soak 5 1 "$random/crashes"
 says "crashes ended with status 139 at seed 4" "again:   $random/crashes --gtest_filter=A.Test --cases=1 --seed=4"
 
+echo "--- fuzz"
+expect 1 bash "$clone/scripts/fuzz" --seconds lots
+says "--seconds 'lots' is not a positive number"
+expect 1 bash "$clone/scripts/fuzz" --runs
+says "--runs '' is not a positive number"
+expect 1 bash "$clone/scripts/fuzz" --forever
+says "unknown argument '--forever'"
+mkdir -p "$clone/tests/fuzz/corpus/"{good,bad}
+expect 1 bash "$clone/scripts/fuzz" worse
+says "unknown target 'worse': bad good"
+expect 1 env PATH="$missing:$bare" bash "$clone/scripts/fuzz" good
+says "libclang-rt-dev"
+fuzzers=$work/fuzzers
+# shellcheck disable=SC2016  # the stand-ins expand it
+stand_in "$fuzzers/fuzz" fuzz_good <<<'printf "%s\n" "called with $*" "stat::number_of_executed_units: 1234" "stat::average_exec_per_sec:     56"'
+stand_in "$fuzzers/fuzz" fuzz_bad <<<'printf "%s\n" "x.cpp:1: runtime error: overflow" "artifact_prefix=...; Test unit written to /some/crash-1"; exit 77'
+export build_folder=$fuzzers
+expect 0 in_library fuzz 5 "" good
+says "good" "1234 runs" "56/s"
+grep -q -- "-max_len=4096 -max_total_time=5" "$fuzzers/findings/good.log" || { cat "$fuzzers/findings/good.log"; exit 1; }
+expect 1 in_library fuzz "" 9 good bad
+unset build_folder
+says "1234 runs" "FOUND SOMETHING (status 77)" "runtime error: overflow" "input:  /some/crash-1" "again:  $fuzzers/fuzz/fuzz_bad /some/crash-1"
+
 if command -v shellcheck >/dev/null; then
   echo "--- shellcheck"
-  shellcheck "$root"/scripts/{build,demo,soak,test} "$root"/scripts/lib/* "$root/.ci/run" "$root"/tests/{scripts,consumer}/*.sh
+  shellcheck "$root"/scripts/{build,demo,fuzz,soak,test} "$root"/scripts/lib/* "$root/.ci/run" "$root"/tests/{scripts,consumer}/*.sh
 fi
 echo "$cases cases"

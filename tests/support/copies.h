@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -158,6 +159,24 @@ class FailingTimeline final : public Timeline {
  private:
   std::unique_ptr<Timeline> real_;
   std::atomic<int64_t> good_;
+};
+
+/// Throws std::bad_alloc instead of taking its next copies, as often as it is told to.
+class RefusingTimeline final : public Timeline {
+ public:
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    if (refusals_ > 0) {
+      --refusals_;
+      throw std::bad_alloc();
+    }
+    return worker_.copy(destination, source, bytes);
+  }
+  void refuse(int64_t copies) { refusals_ = copies; }
+  int64_t refusals() const { return refusals_; }
+
+ private:
+  std::atomic<int64_t> refusals_ = 0;
+  WorkerTimeline worker_{"refusing"};
 };
 
 /// A slow link: each copy takes as long as its bytes need at this rate, and says so.

@@ -45,6 +45,7 @@ class CountingTransport final : public Transport {
     return inner_->receive(peer, tag, bytes);
   }
   bool test(Request& request) override { return inner_->test(request); }
+  bool ready() override { return inner_->ready(); }
   void idle(std::chrono::steady_clock::time_point until) override { inner_->idle(until); }
   void abandon() noexcept override { inner_->abandon(); }
   std::unique_ptr<Transport> duplicate() override {

@@ -44,6 +44,7 @@ class DelayedTransport final : public Transport {
     return true;
   }
 
+  bool ready() override { return inner_->ready(); }
   void idle(std::chrono::steady_clock::time_point until) override {
     inner_->idle(std::min(until, Clock::now() + std::chrono::microseconds(50)));
   }

@@ -24,7 +24,8 @@ class DistantTransport final : public Transport {
     return started(inner_->send(peer, tag, bytes), std::chrono::microseconds(0));
   }
   Request receive(int peer, Tag tag, std::span<std::byte> bytes) override {
-    return started(inner_->receive(peer, tag, bytes), distance_(peer));
+    const auto distance = peer == kAnyRank ? std::chrono::microseconds(0) : distance_(peer);
+    return started(inner_->receive(peer, tag, bytes), distance);
   }
   bool test(Request& request) override {
     if (!request.active()) return true;
@@ -36,6 +37,7 @@ class DistantTransport final : public Transport {
     request = {};
     return true;
   }
+  bool ready() override { return inner_->ready(); }
   void idle(std::chrono::steady_clock::time_point until) override {
     inner_->idle(std::min(until, Clock::now() + std::chrono::microseconds(50)));
   }

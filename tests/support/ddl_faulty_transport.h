@@ -35,6 +35,7 @@ class FaultyTransport final : public Transport {
     if (slot >= 0 && armed_) ready_ = ready_ || tags_[static_cast<size_t>(slot)] == Tag::reduce;
     return true;
   }
+  bool ready() override { return inner_->ready(); }
   void idle(std::chrono::steady_clock::time_point until) override { inner_->idle(until); }
   void abandon() noexcept override { inner_->abandon(); }
   /// Without faults.

@@ -17,6 +17,7 @@ class FakeCudaDriver final : public CudaDriver {
 
   void* allocate(int64_t bytes) override {
     ++asked;
+    if (refuses) throw std::runtime_error("not on this stream");
     if (bytes > free_bytes) return nullptr;
     free_bytes -= bytes;
     void* data = std::malloc(static_cast<size_t>(bytes));
@@ -51,6 +52,7 @@ class FakeCudaDriver final : public CudaDriver {
   int64_t outside_bytes = 0;
   int64_t host_bytes = 0;
   int64_t asked = 0;
+  bool refuses = false;       ///< memory, with an error of its own
   int64_t managed_bytes = 0;  ///< 0: it has no managed memory
   int64_t managed_ranges = 0;
   int64_t brought_bytes = 0;

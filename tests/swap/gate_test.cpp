@@ -249,6 +249,45 @@ TEST(GateTest, AnOperatorOutsideAtenIsTakenToWriteItsArguments) {
   EXPECT_EQ(x[0].item<float>(), 42);
 }
 
+TEST(GateTest, TensorsInADictionaryAreLeased) {
+  using Parts = c10::Dict<std::string, at::Tensor>;
+  static auto* library = new torch::Library(torch::Library::FRAGMENT, "gate_test", c10::nullopt, __FILE__, __LINE__);
+  static bool defined = [] {
+    library->def("pick(Tensor x, Dict(str, Tensor) parts) -> Tensor");
+    library->impl("pick", c10::DispatchKey::CPU, [](const at::Tensor& x, const Parts& parts) {
+      auto y = at::empty_like(x);  // needs room while the parts are read
+      y.fill_(parts.at("a").const_data_ptr<float>()[7]);
+      return y;
+    });
+    return true;
+  }();
+  (void)defined;
+  auto pick = c10::Dispatcher::singleton()
+                  .findSchemaOrThrow("gate_test::pick", "")
+                  .typed<at::Tensor(const at::Tensor&, const Parts&)>();
+  expect_unchanged([&] {
+    Parts parts;
+    parts.insert("a", at::arange(1000, at::kFloat) + 1);
+    auto x = at::ones({1000}) * 2;
+    return Tensors{pick.call(x, parts), parts.at("a") * 2};
+  });
+}
+
+/// A packed weight keeps the bias that it was given, in an object that nobody can look into.
+TEST(GateTest, TensorsThatAnOperatorKeepsInAnObjectStayHome) {
+  expect_unchanged([] {
+    auto call = [](const char* name, std::vector<c10::IValue> stack) {
+      c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxed(stack);
+      return stack.front();
+    };
+    auto weight = at::quantize_per_tensor(at::randn({20, 10}), 0.1, 0, at::kQInt8);
+    auto packed = call("quantized::linear_prepack", {weight, at::randn({20}) * 2});
+    auto x = at::quantize_per_tensor(at::randn({4, 10}), 0.1, 3, at::kQUInt8);
+    auto busy = at::randn({100}) + 1;
+    return Tensors{call("quantized::linear", {x, packed, 0.2, 5}).toTensor().dequantize(), busy};
+  });
+}
+
 TEST(GateTest, CollectivesOfC10dAreRefused) {
   static auto* library =
       new torch::Library(torch::Library::FRAGMENT, "_c10d_functional", c10::nullopt, __FILE__, __LINE__);

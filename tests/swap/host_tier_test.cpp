@@ -162,6 +162,42 @@ TEST_F(HostTierTest, APageThatIsWantedWhileItComesBackIsReadOnce) {
   EXPECT_EQ(disk.stats().bytes_read, kBytes);
 }
 
+TEST_F(HostTierTest, APageInOutlivesTheCopyThatIsLetGoOfWhileItComesBack) {
+  HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20), d = put('d', 5);
+  a.reset();
+  control->pause(true);
+  const size_t before = control->order().size();
+  EXPECT_EQ(get(d), filled(kBytes, 'd'));
+  wait_for_started(before + 1);  // b is on its way
+  std::vector<char> back(kBytes);
+  Ticket ticket = tier.page_in(b, back.data());
+  b.reset();
+  control->pause(false);
+  ticket.wait();
+  EXPECT_EQ(back, filled(kBytes, 'b'));
+  c.reset();
+  d.reset();
+  HostCopy e = put('e', 1), f = put('f', 2), g = put('g', 3);  // all its room is free again
+  EXPECT_TRUE(tier.in_slab(e) && tier.in_slab(f) && tier.in_slab(g));
+}
+
+TEST_F(HostTierTest, AFailedPageInIsNoErrorOfARangeThatIsReadOrChangedLater) {
+  HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20), d = put('d', 5);
+  ASSERT_FALSE(tier.in_slab(b));
+  std::vector<char> back(kBytes);
+  control->fail(0, EIO);
+  EXPECT_THROW(tier.page_in(b, back.data()).wait(), DiskError);
+  control->fail(0);
+  char byte = 0;
+  EXPECT_NO_THROW(tier.read(b, 7, 1, &byte));
+  EXPECT_EQ(byte, 'b');
+  EXPECT_NO_THROW(tier.write(b, 7, 1, "x"));
+  EXPECT_NO_THROW(tier.read(b, 7, 1, &byte));
+  EXPECT_EQ(byte, 'x');
+  EXPECT_NO_THROW(tier.read_window(b, {.page_offset_bytes = 8, .run_bytes = 1, .dimensions = {}}, &byte).wait());
+  EXPECT_EQ(byte, 'b');
+}
+
 TEST_F(HostTierTest, AFullDiskFailsThePageOutThatNeedsItAndNothingElse) {
   HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20);
   control->fail(ENOSPC);

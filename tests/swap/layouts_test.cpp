@@ -4,6 +4,7 @@
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
+#include "core/error.h"
 #include "tests/support/unchanged.h"
 
 namespace spillway {
@@ -78,6 +79,33 @@ TEST(LayoutsTest, SparseCsr) {
     auto busy = at::ones({60, 60});
     return Tensors{csr.matmul(busy), csr.select(0, 3).to_dense(), csr.values() * 2, csr.crow_indices().clone(),
                    csr.to_dense()};
+  });
+}
+
+TEST(LayoutsTest, SparseCompressed) {
+  for (const at::Layout layout : {at::kSparseCsr, at::kSparseCsc, at::kSparseBsr, at::kSparseBsc}) {
+    SCOPED_TRACE(spillway::str(layout));
+    expect_unchanged([layout] {
+      const auto dense = at::relu(at::randn({60, 60}));
+      const bool blocked = layout == at::kSparseBsr || layout == at::kSparseBsc;
+      auto sparse = dense.to_sparse(layout, blocked ? at::OptionalIntArrayRef({2, 3}) : at::OptionalIntArrayRef());
+      auto before = sparse.values() * 2;
+      sparse.neg_();  // writes the values
+      auto busy = at::ones({60, 60}) + 1;
+      auto zeros = at::zeros_like(sparse);  // copies the indices
+      auto like = at::empty_like(sparse);
+      at::zero_(like);
+      return Tensors{before, busy, sparse.to_dense(), zeros.to_dense(), like.to_dense()};
+    });
+  }
+}
+
+TEST(LayoutsTest, BackwardThroughASparseMatrixTransposesIt) {
+  expect_unchanged([] {
+    auto csr = at::relu(at::randn({60, 60})).to_sparse_csr();
+    auto x = at::randn({60, 20}).requires_grad_();
+    csr.matmul(x).square().sum().backward();
+    return Tensors{x.grad()};
   });
 }
 

@@ -60,6 +60,32 @@ TEST(ModulesTest, LstmAndGru) {
   });
 }
 
+TEST(ModulesTest, PackedSequences) {
+  expect_unchanged([] {
+    nn::LSTM lstm(nn::LSTMOptions(3, 4));
+    nn::GRU gru(nn::GRUOptions(4, 2).bidirectional(true));
+    auto x = at::randn({10, 2, 3}).requires_grad_();
+    auto packed = nn::utils::rnn::pack_padded_sequence(x, at::tensor({10, 5}, at::kLong));
+    auto y = std::get<0>(gru->forward_with_packed_input(std::get<0>(lstm->forward_with_packed_input(packed))));
+    auto padded = std::get<0>(nn::utils::rnn::pad_packed_sequence(y));
+    padded.square().sum().backward();
+    return Tensors{padded.detach(), x.grad(), lstm->parameters()[0].grad()};
+  });
+}
+
+TEST(ModulesTest, LengthsAndIndicesInTensors) {
+  expect_unchanged([] {
+    auto logits = at::randn({50, 4, 20}).requires_grad_();
+    auto targets = at::randint(1, 20, {4, 10}, at::kLong);
+    // Lengths of another type are converted inside.
+    auto loss = at::ctc_loss(at::log_softmax(logits, 2), targets, at::tensor({50, 50, 40, 30}, at::kInt) + 0,
+                             at::tensor({10, 9, 8, 7}, at::kInt) + 0);
+    loss.backward();
+    auto parts = at::tensor_split(logits.detach() * 2, at::tensor({10, 20}, at::kLong) + 0);
+    return Tensors{loss.detach(), logits.grad(), parts[1] + 1};
+  });
+}
+
 TEST(ModulesTest, Attention) {
   expect_unchanged([] {
     nn::MultiheadAttention attention(nn::MultiheadAttentionOptions(24, 4));

@@ -189,6 +189,25 @@ TEST(OptimTest, GroupingChangesNoBit) {
   }
 }
 
+/// As a C++ module lists what two of its submodules have registered.
+template <class Own, class Options>
+void expect_a_parameter_given_twice_to_be_updated_once(const Options& options) {
+  auto once = parameters(), twice = parameters();
+  auto given = twice;
+  given.insert(given.end(), twice.begin(), twice.end());
+  Own expected(once, options), optimizer(given, options);
+  EXPECT_EQ(optimizer.parameters().size(), once.size());
+  run(once, [&] { EXPECT_GT(expected.clip_gradients(1), 0), expected.step(); });
+  run(twice, [&] { EXPECT_GT(optimizer.clip_gradients(1), 0), optimizer.step(); });
+  expect_equal(once, twice);
+}
+
+TEST(OptimTest, AParameterThatIsGivenTwiceIsUpdatedOnce) {
+  expect_a_parameter_given_twice_to_be_updated_once<Sgd>(SgdOptions{});
+  expect_a_parameter_given_twice_to_be_updated_once<Adam>(AdamOptions{});
+  expect_a_parameter_given_twice_to_be_updated_once<Lamb>(LambOptions{});
+}
+
 TEST(OptimTest, ClippingAgreesWithLibTorchs) {
   for (double longest : {0.5, 1e9}) {
     auto own = parameters(), theirs = parameters();
@@ -203,6 +222,36 @@ TEST(OptimTest, ClippingAgreesWithLibTorchs) {
   Sgd idle(p, {});
   EXPECT_EQ(idle.clip_gradients(1), 0);
   EXPECT_THROW(idle.clip_gradients(0), c10::Error);
+}
+
+TEST(OptimTest, StepsAreAsLongAsTheSharedNormsSay) {
+  const auto after = [](auto make, bool clips) {
+    auto own = at::full({4}, 2.0).requires_grad_(), other = own.detach().clone().requires_grad_();
+    own.mutable_grad() = at::full({4}, 1.0);
+    other.mutable_grad() = at::full({4}, 1.0 + 1e-3);  // as another rank would round, and far more
+    std::vector<at::Tensor> shared;
+    const auto step = [&](const at::Tensor& p, const std::function<void(const at::Tensor&)>& share) {
+      auto optimizer = make(p);
+      optimizer->share_norms(share);
+      if (clips) optimizer->clip_gradients(0.5);
+      optimizer->step();
+    };
+    step(own, [&](const at::Tensor& norms) { shared.push_back(norms.clone()); });
+    EXPECT_FALSE(shared.empty()) << "a norm that nobody shares";
+    size_t next = 0;
+    step(other, [&](const at::Tensor& norms) {
+      ASSERT_LT(next, shared.size());
+      norms.copy_(shared[next++]);
+    });
+    EXPECT_EQ(next, shared.size());
+    // The factor is the first one's: what was 1.001 times as long still is.
+    if (clips) {
+      EXPECT_TRUE(at::allclose(other.grad(), own.grad() * (1 + 1e-3), 1e-6, 0));
+    }
+  };
+  after([](auto p) { return std::make_unique<Sgd>(std::vector<at::Tensor>{p}, SgdOptions{.momentum = 0}); }, true);
+  after([](auto p) { return std::make_unique<Lamb>(std::vector<at::Tensor>{p}, LambOptions{}); }, false);
+  after([](auto p) { return std::make_unique<Lamb>(std::vector<at::Tensor>{p}, LambOptions{}); }, true);
 }
 
 TEST(OptimTest, AGradientLaidOutOtherwiseThanItsParameterIsReadRightly) {

@@ -133,8 +133,9 @@ struct Tracked {
 /// Moves the words of another page on to another version.
 class Advance final : public Recipe {
  public:
-  Advance(const Input& input, uint64_t by) : inputs_{input}, by_(by) {}
+  Advance(const Input& input, uint64_t write_epoch, uint64_t by) : inputs_{input}, write_epoch_(write_epoch), by_(by) {}
   const std::vector<Input>& inputs() const override { return inputs_; }
+  uint64_t write_epoch() const override { return write_epoch_; }
   Block* run(Pager& pager) override {
     PageUse use{&pager.held_page(inputs_.front().page), false, kNextUseKept};
     pager.lease({&use, 1});
@@ -150,6 +151,7 @@ class Advance final : public Recipe {
 
  private:
   std::vector<Input> inputs_;
+  const uint64_t write_epoch_;
   const uint64_t by_;
 };
 
@@ -282,8 +284,8 @@ class Actor {
     if (!input.good()) world_.fail(str("page ", input.buffer.page()->id, " does not hold version ", input.version));
     const uint64_t by = 1 + random_() % 1000;
     page.write(input.version + by);
-    page.origin = {{input.buffer.page()->id, input.buffer.page()->write_epoch}, page.buffer.page()->write_epoch, by};
     world_.pager.unlease(uses);
+    page.origin = {{input.buffer.page()->id, input.buffer.page()->write_epoch}, page.buffer.page()->write_epoch, by};
   }
   void discard() {
     std::shuffle(pages_.begin(), pages_.end(), random_);
@@ -293,7 +295,7 @@ class Actor {
     if (derived == pages_.end()) return;
     const Tracked& page = **derived;
     granted(0, [&] {
-      auto recipe = std::make_unique<Advance>(page.origin.input, page.origin.by);
+      auto recipe = std::make_unique<Advance>(page.origin.input, page.origin.write_epoch, page.origin.by);
       (void)world_.pager.discard(page.buffer.page()->id, std::move(recipe));
     });
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -24,9 +25,12 @@ const int64_t kCharge = DeviceMemory::charge_of(kBytes);
 /// The input's bytes plus one.
 class PlusOne final : public Recipe {
  public:
-  PlusOne(DeviceMemory& memory, const Page& input) : memory_(memory), inputs_{{input.id, input.write_epoch}} {}
+  PlusOne(DeviceMemory& memory, const Page& input, const Page& made)
+      : memory_(memory), inputs_{{input.id, input.write_epoch}}, write_epoch_(made.write_epoch) {}
   const std::vector<Input>& inputs() const override { return inputs_; }
+  uint64_t write_epoch() const override { return write_epoch_; }
   Block* run(Pager& pager) override {
+    if (meanwhile) meanwhile();
     if (fail) throw std::runtime_error("the operator failed");
     PageUse use{&pager.held_page(inputs_[0].page), false, kNextUseKept};
     pager.lease({&use, 1});
@@ -38,10 +42,12 @@ class PlusOne final : public Recipe {
     return made;
   }
   bool fail = false;
+  std::function<void()> meanwhile;  ///< called when it runs
 
  private:
   DeviceMemory& memory_;
   std::vector<Input> inputs_;
+  const uint64_t write_epoch_;
 };
 
 /// A device that holds three pages.
@@ -54,7 +60,7 @@ struct PagerReplayTest : ::testing::Test {
     pager.unlease({&use, 1});
   }
   bool discard(Buffer& made, Buffer& input) {
-    return pager.discard(made.page()->id, std::make_unique<PlusOne>(memory, *input.page()));
+    return pager.discard(made.page()->id, std::make_unique<PlusOne>(memory, *input.page(), *made.page()));
   }
 
   Arena arena{1 << 28};
@@ -86,10 +92,51 @@ TEST_F(PagerReplayTest, ItIsMadeAgainBeforeWhatItReadsIsWritten) {
 
 TEST_F(PagerReplayTest, NothingIsDiscardedWhenTheInputWasWrittenSince) {
   auto input = buffer(4), made = buffer(5);
-  auto recipe = std::make_unique<PlusOne>(memory, *input->page());
+  auto recipe = std::make_unique<PlusOne>(memory, *input->page(), *made->page());
   touch(*input, /*write=*/true);
   EXPECT_FALSE(pager.discard(made->page()->id, std::move(recipe)));
   EXPECT_TRUE(made->present());
+}
+
+TEST_F(PagerReplayTest, NothingIsDiscardedThatWasWrittenSinceItsRecipe) {
+  auto input = buffer(4), made = buffer(5);
+  auto recipe = std::make_unique<PlusOne>(memory, *input->page(), *made->page());
+  touch(*made, /*write=*/true);
+  made->fill(9);
+  EXPECT_FALSE(pager.discard(made->page()->id, std::move(recipe)));
+  EXPECT_TRUE(made->holds(9));
+}
+
+TEST_F(PagerReplayTest, NothingIsDiscardedWhileTheInputIsLentForWriting) {
+  auto input = buffer(4), made = buffer(5);
+  PageUse lent{input->page(), /*write=*/true, kNextUseKept};
+  pager.lease({&lent, 1});
+  EXPECT_FALSE(discard(*made, *input));
+  pager.unlease({&lent, 1});
+  EXPECT_TRUE(discard(*made, *input));
+}
+
+TEST_F(PagerReplayTest, NothingIsDiscardedWhenTheInputWasLentForWritingWhenTheRecipeReadIt) {
+  auto input = buffer(4), made = buffer(5);
+  PageUse lent{input->page(), /*write=*/true, kNextUseKept};
+  pager.lease({&lent, 1});
+  auto recipe = std::make_unique<PlusOne>(memory, *input->page(), *made->page());
+  input->fill(9);
+  pager.unlease({&lent, 1});
+  EXPECT_FALSE(pager.discard(made->page()->id, std::move(recipe)));
+  EXPECT_TRUE(made->holds(5));
+}
+
+TEST_F(PagerReplayTest, NothingIsDiscardedWhoseInputIsAboutToBeWritten) {
+  ledger.set_budget(kUnlimitedBytes);
+  auto input = buffer(4), made = buffer(5), other = buffer(5);
+  auto recipe = std::make_unique<PlusOne>(memory, *input->page(), *made->page());
+  bool discarded = false;
+  recipe->meanwhile = [&] { discarded = discard(*other, *input); };
+  ASSERT_TRUE(pager.discard(made->page()->id, std::move(recipe)));
+  touch(*input, /*write=*/true);  // `made` is made again before that
+  EXPECT_FALSE(discarded);
+  EXPECT_TRUE(other->holds(5));
 }
 
 TEST_F(PagerReplayTest, BytesThatARecipeReadsOutliveTheirStorage) {
@@ -140,7 +187,7 @@ TEST_F(PagerReplayTest, MakesRoomForAReplayLikeForAnOperator) {
 
 TEST_F(PagerReplayTest, AFailedReplayIsThrownAndCanBeTriedAgain) {
   auto input = buffer(4), made = buffer(5);
-  auto recipe = std::make_unique<PlusOne>(memory, *input->page());
+  auto recipe = std::make_unique<PlusOne>(memory, *input->page(), *made->page());
   PlusOne* failing = recipe.get();
   failing->fail = true;
   ASSERT_TRUE(pager.discard(made->page()->id, std::move(recipe)));
@@ -180,7 +227,7 @@ TEST_F(PagerReplayTest, APageIsForgottenOnlyOnceNothingIsToBeMadeOfIt) {
 
 TEST_F(PagerReplayTest, ClosingKeepsWhatAFailedReplayReads) {
   auto input = buffer(4), made = buffer(5);
-  auto recipe = std::make_unique<PlusOne>(memory, *input->page());
+  auto recipe = std::make_unique<PlusOne>(memory, *input->page(), *made->page());
   PlusOne* failing = recipe.get();
   failing->fail = true;
   ASSERT_TRUE(pager.discard(made->page()->id, std::move(recipe)));
@@ -212,7 +259,7 @@ struct RetiringReplayTest : PagerReplayTest {
       tight.lease({&use, 1}, user);
       tight.unlease({&use, 1});
     }
-    tight.discard(made->page()->id, std::make_unique<PlusOne>(memory, *input->page()));
+    tight.discard(made->page()->id, std::make_unique<PlusOne>(memory, *input->page(), *made->page()));
   }
   ~RetiringReplayTest() override {
     input.reset();
@@ -257,7 +304,7 @@ TEST_F(PagerReplayTest, APageThatIsReadAnewWhileItComesHomeIsNotForgotten) {
     Buffer made(memory, slow, kBytes, 5);
     std::thread coming([&] { slow.bring_home(*input.page()); });
     while (slow.stats().page_ins == 0) std::this_thread::yield();
-    EXPECT_TRUE(slow.discard(made.page()->id, std::make_unique<PlusOne>(memory, *input.page())));
+    EXPECT_TRUE(slow.discard(made.page()->id, std::make_unique<PlusOne>(memory, *input.page(), *made.page())));
     late.finish_one();
     coming.join();
     EXPECT_TRUE(input.holds(4));

@@ -270,6 +270,85 @@ TEST(PagerCopiesTest, AFailedPageOutLeavesThePageResidentAndDirty) {
   EXPECT_TRUE(b.holds(2));
 }
 
+TEST(PagerCopiesTest, APageInThatCannotBeStartedLeavesThePageAbsentUntilOneCan) {
+  Arena arena(1 << 26);
+  Ledger ledger("test", 2 * kCharge);
+  DeviceMemory memory(arena, ledger);
+  HostSlab host(1 << 26);
+  WorkerTimeline out("out");
+  testing::RefusingTimeline in;
+  Pager pager(memory, host, out, in, 0);
+  memory.set_reclaimer(&pager);
+  Buffer a(memory, pager, kBytes, 1), b(memory, pager, kBytes, 2), c(memory, pager, kBytes, 3);
+  ASSERT_FALSE(a.present());
+  ledger.set_budget(5 * kCharge);
+  const int64_t used = ledger.used_bytes();
+  in.refuse(1);
+  EXPECT_FALSE(pager.try_prefetch(a.page()->id));
+  EXPECT_EQ(ledger.used_bytes(), used);
+  EXPECT_EQ(pager.paged_bytes(), used);
+  PageUse use{a.page(), false};
+  pager.lease({&use, 1});
+  EXPECT_TRUE(a.holds(1));
+  pager.unlease({&use, 1});
+  pager.evict_all();
+  in.refuse(2);
+  EXPECT_THROW(pager.lease({&use, 1}), std::bad_alloc);
+  EXPECT_EQ(a.page()->leases, 0);
+  EXPECT_EQ(ledger.used_bytes(), 0);
+  pager.lease({&use, 1});
+  EXPECT_TRUE(a.holds(1));
+  pager.unlease({&use, 1});
+}
+
+TEST(PagerCopiesTest, WhereAPageCannotBeCopiedOutACleanOneLeavesInstead) {
+  Arena arena(1 << 26);
+  Ledger ledger("test", 2 * kCharge);
+  DeviceMemory memory(arena, ledger);
+  HostSlab host(1 << 26);
+  WorkerTimeline in("in");
+  FailingTimeline out(std::make_unique<WorkerTimeline>("out"), 1);
+  Pager pager(memory, host, out, in, 0);
+  memory.set_reclaimer(&pager);
+  Buffer a(memory, pager, kBytes, 1), b(memory, pager, kBytes, 2);
+  pager.start_page_out(a.page()->id);
+  while (!a.page()->copy.done()) std::this_thread::yield();
+  pager.set_next_use(*a.page(), 5);
+  pager.set_next_use(*b.page(), 50);
+  Buffer c(memory, pager, kBytes, 3);
+  EXPECT_FALSE(a.present());
+  EXPECT_TRUE(b.holds(2) && c.holds(3));
+}
+
+TEST(PagerCopiesTest, APrefetchThatFailsIsNoErrorOfAnAllocationThatNeedsItsRoom) {
+  Arena arena(1 << 26);
+  Ledger ledger("test", 3 * kCharge);
+  DeviceMemory memory(arena, ledger);
+  HostSlab host(1 << 26);
+  WorkerTimeline out("out");
+  ManualTimeline in;
+  Pager pager(memory, host, out, in, 0);
+  memory.set_reclaimer(&pager);
+  Buffer a(memory, pager, kBytes, 1);
+  pager.evict_all();
+  Buffer b(memory, pager, kBytes, 2);
+  PageUse held{b.page(), false};
+  pager.lease({&held, 1});
+  ASSERT_TRUE(pager.try_prefetch(a.page()->id));
+  in.fail_one();
+  Block* block = nullptr;
+  EXPECT_NO_THROW(block = memory.allocate(2 * kBytes, Category::other));
+  EXPECT_FALSE(a.present());
+  if (block) memory.release(block);
+  pager.unlease({&held, 1});
+  ASSERT_TRUE(pager.try_prefetch(a.page()->id));
+  in.finish_one();
+  pager.lease({&held, 1});
+  PageUse use{a.page(), false};
+  pager.lease({&use, 1});
+  EXPECT_TRUE(a.holds(1));
+}
+
 TEST(PagerCopiesTest, AFullHostIsAClearErrorAndKeepsThePage) {
   Arena arena(1 << 26);
   Ledger ledger("test", 2 * kCharge);
@@ -345,6 +424,31 @@ TEST(PagerHostTest, CopiesOfPagesThatCameBackMakeWayWhenTheHostIsFull) {
   ledger.set_budget(kUnlimitedBytes);
   pager.bring_home();
   EXPECT_TRUE(a.holds(1) && b.holds(2) && c.holds(3));
+}
+
+TEST(PagerHostTest, ACleanPageLeavesWhereTheHostHasNoRoomForAnother) {
+  Arena arena(1 << 26);
+  Ledger ledger("test", kCharge + DeviceMemory::charge_of(2 * kBytes));
+  DeviceMemory memory(arena, ledger);
+  HostSlab host(2 * kBytes);
+  WorkerTimeline out("out"), in("in");
+  Pager pager(memory, host, out, in, 0);
+  memory.set_reclaimer(&pager);
+  Buffer absent(memory, pager, kBytes, 1), clean(memory, pager, kBytes, 2);
+  pager.evict_all();
+  PageUse use{clean.page(), false};
+  pager.lease({&use, 1});
+  pager.unlease({&use, 1});
+  Buffer large(memory, pager, 2 * kBytes, 3);
+  pager.set_next_use(*clean.page(), 5);
+  pager.set_next_use(*large.page(), 50);
+  const int64_t copied = pager.stats().bytes_out;
+  Buffer next(memory, pager, kBytes, 4);
+  EXPECT_FALSE(clean.present());
+  EXPECT_EQ(pager.stats().bytes_out, copied);  // its host copy was not given up in vain
+  ledger.set_budget(kUnlimitedBytes);
+  pager.bring_home();
+  EXPECT_TRUE(absent.holds(1) && clean.holds(2) && large.holds(3) && next.holds(4));
 }
 
 /// A device of two pages, a host of three beside the disk's buffers, and a disk that tests can stop.

@@ -189,6 +189,42 @@ TEST_F(PagerWindowsTest, AdmitsAPageWhereOnlyWhatIsUsedLaterMustLeave) {
   EXPECT_EQ(a->page()->leases + b->page()->leases + c->page()->leases, 0);
 }
 
+/// An arena that says it is full when it is told to.
+struct FullBlocks final : BlockSource {
+  explicit FullBlocks(Arena& from) : arena(from) {}
+  Block* try_take(int64_t charge, Category category) override {
+    return full ? nullptr : arena.try_take(charge, category);
+  }
+  void give_back(Block* block) noexcept override { arena.give_back(block); }
+  ArenaBlocks arena;
+  bool full = false;
+};
+
+TEST_F(PagerWindowsTest, MakesNoBlockWhereTheDeviceIsFullBeforeTheBudgetIs) {
+  FullBlocks blocks(arena);
+  DeviceMemory device(blocks, ledger);
+  Pager other(device, host, out, in, 0);
+  blocks.full = true;
+  Block* block = nullptr;
+  EXPECT_NO_THROW(block = other.try_allocate(kBytes, Category::other, -1, {}));
+  EXPECT_EQ(block, nullptr);
+  EXPECT_EQ(ledger.used_bytes(), 0);
+}
+
+TEST_F(PagerWindowsTest, MakesNoBlockOfWhatCannotBeCopiedOut) {
+  HostSlab small(kBytes / 2);
+  Pager other(memory, small, out, in, 0);
+  memory.set_reclaimer(&other);
+  {
+    Buffer a(memory, other, kBytes, 1), b(memory, other, kBytes, 2);
+    Block* block = nullptr;
+    EXPECT_NO_THROW(block = other.try_allocate(kBytes, Category::other, -1, {}));
+    EXPECT_EQ(block, nullptr);
+    EXPECT_TRUE(a.holds(1) && b.holds(2));
+  }
+  memory.set_reclaimer(&pager);
+}
+
 TEST_F(PagerWindowsTest, AFullHostRefusesABirthAndKeepsNothingOfIt) {
   HostSlab small(kBytes);
   Pager other(memory, small, out, in, 0);

@@ -1,7 +1,12 @@
 // Replays in a Session: cheap producers run again, and no bit changes.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+#include <thread>
 
 #include "swap/schedule.h"
 #include "swap/session.h"
@@ -148,6 +153,205 @@ TEST(ReplayTest, WritingWhatAReplayReadsIsStillAutogradsErrorAndNothingElse) {
   EXPECT_THROW(train({}, 4, /*write_an_input=*/true), c10::Error);
   EXPECT_THROW(train(slow(unlimited.peak * 6 / 10), 4, /*write_an_input=*/true), c10::Error);
   expect_equal(train(slow(unlimited.peak * 6 / 10), 3), unlimited);
+}
+
+/// Steps that make x cheaply, then fill the budget, then use what they made from the last to the first, x at the end.
+/// The inputs of x are used all the time, so that they are there.
+struct Detour {
+  static constexpr int64_t kElements = 256 << 10;
+  static constexpr int kSteps = 6, kLast = kSteps - 1;
+
+  virtual ~Detour() = default;
+  virtual at::Tensor make(int step) = 0;
+  virtual at::Tensor input() const = 0;
+  /// While x waits.
+  virtual void meanwhile(int /*step*/, const at::Tensor& /*x*/) {}
+  virtual std::vector<at::Tensor> state() { return {}; }
+
+  Outcome run(SessionOptions options) {
+    Outcome outcome;
+    options.small_page_bytes = 0;
+    {
+      Session opened(options);
+      session = &opened;
+      for (int i = 0; i < kSteps; ++i) {
+        auto step = opened.step();
+        const at::Tensor x = make(i);
+        std::vector<at::Tensor> rolled{roll(x)};  // nothing that is run again
+        while (rolled.size() < 8) rolled.push_back(roll(rolled.back()));
+        meanwhile(i, x);
+        double sum = 0;
+        for (; !rolled.empty(); rolled.pop_back()) {
+          rolled.back().mul_(input().view_as(rolled.back()));
+          sum += rolled.back().select(0, 7).sum().item<double>();
+        }
+        outcome.losses.push_back(sum);
+        outcome.losses.push_back(x.sum().item<double>());
+        step.finish();
+      }
+      outcome.stats = opened.stats().pager;
+      outcome.peak = opened.stats().peak_bytes;
+      outcome.schedule = *opened.schedule();
+    }
+    outcome.weights = state();
+    return outcome;
+  }
+  at::Tensor roll(const at::Tensor& t) const { return at::roll(t, {1}, {0}).add_(input().view_as(t)); }
+  Session* session = nullptr;
+};
+
+template <class D>
+void expect_no_difference() {
+  at::manual_seed(5);
+  const Outcome unlimited = D().run({});
+  at::manual_seed(5);
+  const Outcome tight = D().run(slow(unlimited.peak * 6 / 10));
+  expect_equal(tight, unlimited);
+}
+
+at::Tensor random_matrix() {
+  return at::randn({64, Detour::kElements / 64});
+}
+
+struct Relu : Detour {
+  at::Tensor make(int) override { return at::relu(a); }
+  at::Tensor input() const override { return a; }
+  const at::Tensor a = random_matrix();
+};
+
+TEST(ReplayTest, ACheapTensorThatWaitsBehindTheBudgetIsMadeAgain) {
+  const Outcome unlimited = Relu().run({});
+  EXPECT_GT(Relu().run(slow(unlimited.peak * 6 / 10)).stats.discards, 0);
+}
+
+TEST(ReplayTest, WritesThroughALentPointerAreNotLost) {
+  struct Lent : Relu {
+    at::Tensor make(int) override {
+      auto x = at::relu(a);
+      auto lent = resident(x);
+      x.data_ptr<float>()[7] = 70;
+      return x;
+    }
+  };
+  expect_no_difference<Lent>();
+}
+
+TEST(ReplayTest, WritesBetweenTwoOperatorsThatMakeATensorAreNotLost) {
+  struct Lent : Relu {
+    at::Tensor make(int) override {
+      auto x = at::relu(a);
+      {
+        auto lent = resident(x);
+        x.data_ptr<float>()[7] = 70;
+      }
+      return x.mul_(2);
+    }
+  };
+  expect_no_difference<Lent>();
+}
+
+TEST(ReplayTest, WritesOfAThreadThatEnteredAreNotLost) {
+  struct Entering : Relu {
+    at::Tensor make(int) override {
+      auto x = at::relu(a);
+      std::thread([&] {
+        auto entry = session->enter();
+        x.mul_(2);
+      }).join();
+      return x;
+    }
+  };
+  expect_no_difference<Entering>();
+}
+
+TEST(ReplayTest, WritesThatWentElsewhereInEarlierStepsAreNotLost) {
+  struct OtherData : Relu {
+    at::Tensor make(int step) override {
+      auto x = at::relu(a);
+      (step == kLast ? x : w).mul_(2);
+      return x;
+    }
+    const at::Tensor w = random_matrix();
+  };
+  expect_no_difference<OtherData>();
+}
+
+TEST(ReplayTest, OperatorsThatWriteAnotherTensorThanInEarlierStepsAreNotRunAgain) {
+  struct OtherWay : Relu {
+    at::Tensor make(int step) override {
+      auto x = at::relu(a);
+      if (step < kLast)
+        x.add_(y);
+      else
+        y.add_(x);
+      return x;
+    }
+    std::vector<at::Tensor> state() override { return {y}; }
+    const at::Tensor y = random_matrix();
+  };
+  expect_no_difference<OtherWay>();
+}
+
+TEST(ReplayTest, RunningStatisticsThatCameLaterAreUpdatedOnce) {
+  struct Norm : Detour {
+    at::Tensor make(int step) override {
+      const bool later = step == kLast;
+      auto y = std::get<0>(at::native_batch_norm(a, {}, {}, later ? mean : at::Tensor(), later ? var : at::Tensor(),
+                                                 /*training=*/true, 0.1, 1e-5));
+      return y;
+    }
+    at::Tensor input() const override { return a; }
+    std::vector<at::Tensor> state() override { return {mean, var}; }
+    const at::Tensor a = at::randn({64, 2048, 2});
+    const at::Tensor mean = at::zeros({2048}), var = at::ones({2048});
+  };
+  expect_no_difference<Norm>();
+}
+
+/// A loader fills the next batch into the same memory while the step still uses what was made of this one.
+TEST(ReplayTest, AnInputThatIsLentForWritingIsNotReadAgain) {
+  struct Loader : Detour {
+    at::Tensor input() const override { return raw; }
+    at::Tensor make(int step) override {
+      if (!lent) {
+        raw.fill_(0);  // a page
+        lent.emplace(resident(raw));
+      }
+      std::memset(raw.data_ptr(), step + 1, static_cast<size_t>(kElements));
+      return raw.to(at::kFloat);
+    }
+    void meanwhile(int step, const at::Tensor&) override {
+      std::memset(raw.data_ptr(), step + 2, static_cast<size_t>(kElements));
+    }
+    const at::Tensor raw = at::zeros({64, kElements / 64}, at::kByte);
+    std::optional<Resident> lent;
+  };
+  expect_no_difference<Loader>();
+}
+
+/// Channels-last norms add up what each thread has summed.
+TEST(ReplayTest, AnotherThreadMakesATensorWithTheThreadsThatTheFirstOneHad) {
+  struct Norm : Detour {
+    at::Tensor make(int) override {
+      return std::get<0>(at::native_batch_norm(a, {}, {}, {}, {}, /*training=*/true, 0.1, 1e-5));
+    }
+    at::Tensor input() const override { return a; }
+    void meanwhile(int, const at::Tensor& x) override {
+      std::thread([&] {
+        at::set_num_threads(1);
+        auto entry = session->enter();
+        values.push_back(x.select(0, 1).clone());
+      }).join();
+      at::set_num_threads(4);
+    }
+    std::vector<at::Tensor> state() override { return values; }
+    const at::Tensor a = at::randn({64, 16, 16, 16}).contiguous(at::MemoryFormat::ChannelsLast);
+    std::vector<at::Tensor> values;
+  };
+  const int threads = at::get_num_threads();
+  at::set_num_threads(4);
+  expect_no_difference<Norm>();
+  at::set_num_threads(threads);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -298,6 +299,45 @@ TEST_F(SessionsTest, AnOperatorThatWaitsForAnotherThreadLetsItHaveItsTurn) {
     });
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(errors[0] + errors[1], "");
+}
+
+/// Says when it is inside an operator, and then gives a thread that does not wait for it time to do harm.
+class SlowInside final : public OperatorObserver {
+ public:
+  SlowInside(Meeting& inside, const std::atomic<bool>& closed, bool& was_closed)
+      : inside_(inside), closed_(closed), was_closed_(was_closed) {}
+  void before(const c10::OperatorHandle& op, const torch::jit::Stack&) override {
+    if (op.schema().name() != "aten::exp_") return;
+    inside_.meet(4);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    was_closed_ = closed_;
+  }
+
+ private:
+  Meeting& inside_;
+  const std::atomic<bool>& closed_;
+  bool& was_closed_;
+};
+
+/// Closing ends pages, which an operator of another thread may have found already.
+TEST_F(SessionsTest, ClosingWaitsForTheOperatorThatRuns) {
+  Meeting inside;
+  std::atomic<bool> closed = false;
+  bool was_closed = false;
+  std::thread other([&] {
+    Session session({.observer = std::make_shared<SlowInside>(inside, closed, was_closed)});
+    auto x = at::zeros({1000});
+    inside.meet(2);  // both are open
+    x.exp_();
+  });
+  {
+    Session session(SessionOptions{});
+    inside.meet(2);
+    inside.meet(4);
+  }
+  closed = true;
+  other.join();
+  EXPECT_FALSE(was_closed);
 }
 
 /// Stops a thread inside its first operator until somebody has come, and a little longer.

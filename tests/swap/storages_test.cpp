@@ -1,13 +1,17 @@
 // What can happen to a storage: other sizes, other memory, other owners, pointers taken from it.
 #include <ATen/ops/_lazy_clone.h>
 #include <ATen/ops/from_file.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/COW.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
 #include <torch/serialize.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "swap/storage_page.h"
@@ -161,6 +165,73 @@ TEST(StoragesTest, FreshMemoryMayBeWrittenThroughAPointerBeforeAnOperatorSeesIt)
     auto list = at::tensor({3.0, 1.0, 2.0});
     return Tensors{x, x * y, list * 2};
   });
+}
+
+/// The pointer of what is lent stays valid over operators, whatever they do.
+void expect_stays(const at::Tensor& lent, const float* memory) {
+  ASSERT_EQ(lent.const_data_ptr<float>(), memory);
+  lent.data_ptr<float>()[5] += 1;
+  const float written = memory[5];
+  auto doubled = lent * 2;
+  auto busy = doubled + 1;
+  ASSERT_EQ(lent.const_data_ptr<float>(), memory);
+  EXPECT_EQ(memory[5], written);
+  EXPECT_EQ(doubled[5].item<float>(), 2 * written);
+}
+
+TEST(StoragesTest, LentMemoryThatNoOperatorHasSeenStaysWhereItIs) {
+  Session session(evicting_everything());
+  auto fresh = at::empty({2000});
+  std::optional<Resident> lent(resident(fresh)), again(resident_read(fresh));
+  auto* memory = fresh.data_ptr<float>();
+  std::fill_n(memory, 2000, 3.0f);
+  expect_stays(fresh, memory);
+  lent.reset();
+  expect_stays(fresh, memory);
+  again.reset();
+  (void)(fresh * 2);
+  EXPECT_NE(page_of(*fresh.storage().unsafeGetStorageImpl()), nullptr) << "a page as any other from now on";
+}
+
+TEST(StoragesTest, LentMemoryThatWasBornBeforeTheSessionIsNotMoved) {
+  at::Tensor born;
+  {
+    // LibTorch's own allocator, as before the first Session of the process.
+    auto memory = c10::GetDefaultCPUAllocator()->allocate(8000);
+    std::memset(memory.get(), 0, 8000);
+    c10::Storage storage(c10::Storage::use_byte_size_t(), 8000, std::move(memory), c10::GetDefaultCPUAllocator(), true);
+    born = at::empty({0}).set_(storage, 0, {2000}, {1});
+  }
+  Session session(evicting_everything());
+  {
+    auto lent = resident(born);
+    expect_stays(born, born.const_data_ptr<float>());
+  }
+  EXPECT_EQ((born * 2)[5].item<float>(), 2 * born[5].item<float>());
+}
+
+TEST(StoragesTest, WhatIsLentStaysWhereItIsInLaterSessionsToo) {
+  at::Tensor kept;
+  std::optional<Resident> lent;
+  {
+    Session session(evicting_everything());
+    kept = at::arange(2000, at::kFloat) + 1;
+    lent.emplace(resident(kept));
+  }
+  Session session(evicting_everything());
+  expect_stays(kept, kept.const_data_ptr<float>());
+  lent.reset();
+  EXPECT_EQ((kept * 2)[7].item<float>(), 16);
+}
+
+/// LibTorch says in this way that somebody holds the pointer, as NumPy does.
+TEST(StoragesTest, MemoryThatIsMarkedAsHeldStaysFromTheNextOperatorOn) {
+  Session session(evicting_everything());
+  auto x = at::arange(2000, at::kFloat) + 1;
+  (void)(x * 2);
+  x.storage().unsafeGetStorageImpl()->set_resizable(false);
+  (void)(x * 2);
+  expect_stays(x, x.const_data_ptr<float>());
 }
 
 TEST(StoragesTest, ReadingAndComparingValues) {

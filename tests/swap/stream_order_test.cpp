@@ -32,9 +32,10 @@ const int64_t kBudget = 3 * DeviceMemory::charge_of(kBytes) + 1000;
 /// The same bytes as another page's.
 class CopyOf final : public Recipe {
  public:
-  CopyOf(DeviceMemory& memory, ComputeQueue& compute, const Page& from)
-      : memory_(memory), compute_(compute), inputs_{{from.id, from.write_epoch}} {}
+  CopyOf(DeviceMemory& memory, ComputeQueue& compute, const Page& from, const Page& made)
+      : memory_(memory), compute_(compute), inputs_{{from.id, from.write_epoch}}, write_epoch_(made.write_epoch) {}
   const std::vector<Input>& inputs() const override { return inputs_; }
+  uint64_t write_epoch() const override { return write_epoch_; }
   Block* run(Pager& pager) override {
     PageUse use{&pager.held_page(inputs_[0].page), false, kNextUseKept};
     pager.lease({&use, 1});
@@ -48,6 +49,7 @@ class CopyOf final : public Recipe {
   DeviceMemory& memory_;
   ComputeQueue& compute_;
   const std::vector<Input> inputs_;
+  const uint64_t write_epoch_;
 };
 
 /// What pages are: a device's own memory, with a disk below the host's or without, or managed memory.
@@ -192,7 +194,7 @@ class Program {
     });
     made.version = from.version;
     pager_.unlease(uses);
-    (void)pager_.discard(made.page()->id, std::make_unique<CopyOf>(memory_, *compute_, *from.page()));
+    (void)pager_.discard(made.page()->id, std::make_unique<CopyOf>(memory_, *compute_, *from.page(), *made.page()));
   }
   void write(unsigned char* data, unsigned char version, int64_t bytes = kBytes) {
     (void)compute_->submit([this, data, version, bytes] {

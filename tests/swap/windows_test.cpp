@@ -176,6 +176,14 @@ TEST(WindowsTest, OtherTypesAndResultsOfAnotherType) {
   });
 }
 
+/// The conjugate is computed into a tensor that only the operator's arguments own.
+TEST(WindowsTest, ArgumentsThatEndWithTheCall) {
+  expect_split({"aten::mul"}, Bits::equal, [] {
+    auto a = at::randn({16'000}, at::kComplexFloat), b = at::randn({16'000}, at::kComplexFloat);
+    return Tensors{at::view_as_real(b * a.conj()).clone()};
+  });
+}
+
 TEST(WindowsTest, ExpandedGradientsOfMeans) {
   expect_split({"aten::mul"}, Bits::equal, [] {
     auto x = leaf({40'000});

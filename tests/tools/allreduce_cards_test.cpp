@@ -55,7 +55,7 @@ std::pair<Outcomes, std::string> on_cards(const Problem& problem, bool own_cards
     FakeNetwork network(circle, own_cards ? str("card ", own.rank()) : "one card");
     ddl::Cards cards(own, [&] { return &network; });
     const auto vectors = vectors_on_card(comm, cards, at::kCPU, problem);
-    auto outcomes = outcomes_of(*vectors, network.log, Expected(problem.element, problem.reduction, 4));
+    auto outcomes = outcomes_of(*vectors, network.log, Expected(problem, own.rank(), 4));
     if (own.rank() == 3)
       found = {outcomes, decision(cards, at::kCPU, problem)};
     else
@@ -96,6 +96,15 @@ TEST(AllreduceCardsTest, WhatTheNetworkItselfDoesNotReduceIsNotSetBeside) {
        {std::pair(Element::float32, Reduction::average), {Element::bfloat16, Reduction::sum}}) {
     const auto [outcomes, text] = on_cards({element, reduction, 100}, true);
     EXPECT_EQ(names_of(outcomes), (Names{"levels", "staged"}));
+  }
+}
+
+TEST(AllreduceCardsTest, TheOtherCollectivesHaveOneWayAndAreRightAlsoWhereVectorsAreMisaligned) {
+  for (const auto& [collective, name] : {std::pair(Collective::reduce_scatter, "levels"),
+                                         {Collective::all_gather, "levels"},
+                                         {Collective::broadcast, "tree"}}) {
+    const Problem problem{.count = 1001, .collective = collective, .offset_bytes = 4};
+    EXPECT_EQ(names_of(on_cards(problem, true).first), Names{name}) << name_of(collective);
   }
 }
 

@@ -72,6 +72,21 @@ TEST(HostfileTest, TakesMpichsLines) {
   EXPECT_EQ(hostfile("gpu01:4\ngpu02:16 # many\n"), (Hosts{{"gpu01", 4}, {"gpu02", 16}}));
 }
 
+TEST(HostfileTest, TakesManyLinesInASweep) {
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += str("n", i, ":2\n");
+  EXPECT_EQ(hostfile(text).size(), 100'000u);
+}
+
+TEST(HostfileTest, RefusesNamesThatNoHostHas) {
+  EXPECT_EQ(hostfile(std::string(253, 'a')).size(), 1u);
+  expect_refusal([] { hostfile(std::string(254, 'a')); }, {"no host's name"});
+}
+
+TEST(HostfileTest, RefusesAFileThatDoesNotEnd) {
+  expect_refusal([] { find_hosts("", "/dev/zero", {}); }, {"/dev/zero", "larger than"});
+}
+
 TEST(HostfileTest, AddsUpWhatIsRepeated) {
   EXPECT_EQ(hostfile("a\nb:2\na\na slots=2\n"), (Hosts{{"a", 4}, {"b", 2}}));
   EXPECT_EQ(parse_hostfile("a", "x").source, "hostfile x");
@@ -114,6 +129,7 @@ TEST(SlurmTest, NodesAreExpanded) {
   EXPECT_EQ(nodes("n[098-101]"), (Names{"n098", "n099", "n100", "n101"}));
   EXPECT_EQ(nodes("n[9-11]"), (Names{"n9", "n10", "n11"}));
   EXPECT_EQ(nodes("n[5]"), (Names{"n5"}));
+  EXPECT_EQ(nodes("n[18446744073709551615]"), (Names{"n18446744073709551615"}));
   EXPECT_EQ(nodes("gpu[1-2]-ib"), (Names{"gpu1-ib", "gpu2-ib"}));
   EXPECT_EQ(nodes("r[1-2]n[01-02],x[3,5]"), (Names{"r1n01", "r1n02", "r2n01", "r2n02", "x3", "x5"}));
 }
@@ -142,6 +158,24 @@ TEST(SlurmTest, NodesThatMakeNoSenseAreRefused) {
                             "n[99999999999999999999]",
                             "n[+1-2]"})
     expect_refusal([&] { nodes(wrong); }, {str("SLURM_JOB_NODELIST is '", wrong, "'"), "gpu[01-03,7],login1"});
+}
+
+TEST(SlurmTest, TheLargestNumberIsAHostLikeAnyOther) {
+  EXPECT_EQ(nodes("n[18446744073709551615]"), std::vector<std::string>{"n18446744073709551615"});
+  EXPECT_EQ(nodes("n[18446744073709551614-18446744073709551615]").size(), 2u);
+}
+
+TEST(SlurmTest, ManyHostsInOneListAreRefusedBeforeTheyTakeMemory) {
+  std::string text = "n[0-99999";
+  for (int i = 0; i < 1000; ++i) text += ",0-99999";  // 100 million hosts in 8 KB
+  expect_refusal([&] { nodes(text + "]"); }, {"at most 100000 hosts"});
+  const std::string padding(8000, '0');  // 100 000 names of 8 KB
+  expect_refusal([&] { nodes("n[" + padding + "0-99999]"); }, {"SLURM_JOB_NODELIST"});
+}
+
+TEST(SlurmTest, AsManyHostsAsAllowedAreTakenInASweep) {
+  const Environment job{{"SLURM_JOB_NODELIST", "n[0-99999]"}, {"SLURM_NTASKS_PER_NODE", "1"}};
+  EXPECT_EQ(hosts_of_slurm(job)->hosts.size(), 100'000u);
 }
 
 TEST(SlurmTest, CountsAreExpanded) {
@@ -229,6 +263,30 @@ TEST(GridEngineTest, SlotsAreTheSecondColumn) {
   expect_refusal([&] { hosts_of_grid_engine({{"PE_HOSTFILE", empty.path()}}); }, {"names no host"});
 }
 
+TEST(PbsTest, SlotsAreLinesOfTheNodefile) {
+  const File file("pbs", "node1.cluster\nnode1.cluster\nnode2.cluster\nnode2.cluster\n");
+  const HostList list = hosts_of_pbs({{"PBS_NODEFILE", file.path()}}).value();
+  EXPECT_EQ(list.hosts, (Hosts{{"node1.cluster", 2}, {"node2.cluster", 2}}));
+  EXPECT_EQ(list.source, "PBS (PBS_NODEFILE)");
+  EXPECT_EQ(hosts_of_pbs({}), std::nullopt);
+  EXPECT_EQ(find_hosts("", "", {{"PBS_JOBID", "7.head"}, {"PBS_NODEFILE", file.path()}}).hosts, list.hosts);
+  const File wrong("pbs-wrong", "node1\nnode2 4\n"), empty("pbs-empty", "");
+  expect_refusal(
+      [&] {
+        hosts_of_pbs({{"PBS_NODEFILE", wrong.path()}});
+      },
+      {wrong.path() + ":2", "PBS_NODEFILE", "'node2 4'"});
+  expect_refusal([&] { hosts_of_pbs({{"PBS_NODEFILE", empty.path()}}); }, {"names no host"});
+}
+
+TEST(FindHostsTest, RefusesAJobThatDoesNotNameItsHosts) {
+  for (const char* variable : {"PBS_JOBID", "FLUX_JOB_ID", "COBALT_JOBID"}) {
+    const Environment job{{variable, "f7"}};
+    expect_refusal([&] { find_hosts("", "", job); }, {"job f7", variable, "-H host:slots"});
+    EXPECT_EQ(find_hosts("a:2", "", job).hosts, (Hosts{{"a", 2}}));
+  }
+}
+
 TEST(FindHostsTest, AsksInOrder) {
   const File hosts("hostfile", "filed:3\n"), pe("pe", "grid 5 q x\n");
   const Environment grid{{"PE_HOSTFILE", pe.path()}};
@@ -266,6 +324,7 @@ TEST(BatchSystemTest, IsToldByTheEnvironment) {
   EXPECT_EQ(batch_system({{"SLURM_JOB_ID", "1"}}), "Slurm");
   EXPECT_EQ(batch_system({{"LSB_JOBID", "1"}}), "LSF");
   EXPECT_EQ(batch_system({{"PE_HOSTFILE", "x"}}), "Grid Engine");
+  EXPECT_EQ(batch_system({{"PBS_JOBID", "1"}}), "PBS");
 }
 
 }  // namespace spillway::ddlrun

@@ -128,6 +128,25 @@ TEST(LaunchCommandTest, OfOpenMpi5AndOfAnAgentWithinABatchSystem) {
   EXPECT_EQ(command({}, "a:2", {}, "Slurm"), command({}, "a:2"));
 }
 
+TEST(LaunchCommandTest, LeavesPlacingToTheArgumentsThatPlace) {
+  for (const char* flag :
+       {"--map-by", "-rankfile", "--rankfile", "-rf", "--bynode", "--ppr", "--cpu-set", "--cpu-list"})
+    EXPECT_EQ(command({}, "a:2", {.mpi_args = {flag, "x"}}),
+              str("mpirun --host a:2 -np 2 --bind-to none ", flag, " x prog 'two words'"));
+  for (const char* flag : {"-bind-to", "--bind-to-core", "-bind-to-socket"})
+    EXPECT_EQ(command({}, "a:2", {.mpi_args = {flag}}),
+              str("mpirun --host a:2 -np 2 --map-by slot ", flag, " prog 'two words'"));
+  EXPECT_EQ(command({}, "a:2", {.mpi_args = {"-N", "2"}}),
+            "mpirun --host a:2 -np 2 --map-by slot --bind-to none -N 2 prog 'two words'");
+}
+
+TEST(LaunchCommandTest, IsShownWithoutSecrets) {
+  const LaunchOptions options{.exports = {"HF_TOKEN=abc", "my_password=x=y", "A=1", "API_KEY", "KEYS="}};
+  EXPECT_EQ(command({}, "a:2", without_secrets(options)),
+            "mpirun --host a:2 -np 2 --map-by slot --bind-to none -x 'HF_TOKEN=***' -x 'my_password=***' -x A=1 "
+            "-x API_KEY -x 'KEYS=***' prog 'two words'");
+}
+
 TEST(LaunchCommandTest, OfMpich) {
   const Launcher mpich{.mpi = Mpi::mpich, .version = "MPICH 4.0.2"};
   EXPECT_EQ(command(mpich, "a:4,b:2", {.agent = {"agent"}, .mpi_args = {"-verbose"}, .exports = {"HOME", "A=b"}}),

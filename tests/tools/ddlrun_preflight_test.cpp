@@ -1,6 +1,9 @@
 // What hosts are seen to be, and what is said of their differences.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -13,6 +16,7 @@
 #include "tools/ddlrun/look.h"
 #include "tools/ddlrun/preflight.h"
 #include "tools/ddlrun/process.h"
+#include "tools/ddlrun/this_host.h"
 
 namespace spillway::ddlrun {
 namespace {
@@ -24,6 +28,7 @@ HostRecord good(const std::string& hostname = "a") {
   return {.hostname = hostname,
           .kernel = "6.1.0",
           .mpi = "Open MPI v4.1.4, package: x",
+          .processor = "EPYC 7763",
           .cores = 64,
           .memory_bytes = int64_t{512} << 30,
           .gpus = {"NVIDIA A100", "NVIDIA A100"},
@@ -133,18 +138,20 @@ TEST(CompareTest, UnequalMpiIsAnError) {
 TEST(CompareTest, UnequalHardwareIsAWarning) {
   auto hosts = three();
   hosts[0].record.cores = 32;
+  hosts[0].record.processor = "Xeon 6148";
   hosts[1].record.gpus.pop_back();
   hosts[1].record.memory_bytes /= 2;
   hosts[2].record.networks[0].megabits = 1000;
   hosts[2].record.kernel = "5.15";
   const Verdict verdict = compare(hosts, "prog");
   EXPECT_EQ(verdict.errors, Messages());
-  EXPECT_EQ(
-      verdict.warnings,
-      (Messages{"b has 1 GPUs for 2 ranks", "unequal cores: 32 (a), 64 (b, c)",
-                "unequal memory: 512 GiB (a, c), 256 GiB (b)", "unequal GPUs: 2 x NVIDIA A100 (a, c), NVIDIA A100 (b)",
-                "unequal networks: 25 Gbit/s, InfiniBand 200 Gbit/s (a, b), 1 Gbit/s, InfiniBand 200 Gbit/s (c)",
-                "unequal kernels: 6.1.0 (a, b), 5.15 (c)"}));
+  EXPECT_EQ(verdict.warnings,
+            (Messages{"b has 1 GPUs for 2 ranks",
+                      "unequal processors, which may round otherwise: Xeon 6148 (a), EPYC 7763 (b, c)",
+                      "unequal cores: 32 (a), 64 (b, c)", "unequal memory: 512 GiB (a, c), 256 GiB (b)",
+                      "unequal GPUs: 2 x NVIDIA A100 (a, c), NVIDIA A100 (b)",
+                      "unequal networks: 25 Gbit/s, InfiniBand 200 Gbit/s (a, b), 1 Gbit/s, InfiniBand 200 Gbit/s (c)",
+                      "unequal kernels: 6.1.0 (a, b), 5.15 (c)"}));
 }
 
 TEST(CompareTest, NamesOfLinksAndAFewMegabytesDoNotMatter) {
@@ -178,6 +185,20 @@ TEST(RecordTest, SurvivesTheJourneyAsJson) {
   EXPECT_EQ(record_of(json::parse(to_json(record).dump())), record);
 }
 
+TEST(RecordTest, ValuesThatNoHostHasAreRefused) {
+  const json whole = to_json(good());
+  const auto refused = [&](const char* key, const json& value) {
+    json record = whole;
+    record[key] = value;
+    EXPECT_THROW(record_of(record), BadRequest) << key << " " << value;
+  };
+  refused("cores", 1e300);
+  refused("cores", 1.5);
+  refused("memory_bytes", -1);
+  refused("memory_bytes", 18446744073709551615U);
+  refused("files", {{{"name", "prog"}, {"path", "/"}, {"hash", "0123456789a\u00e9"}}});
+}
+
 TEST(LookTest, ReadsWhatLddPrints) {
   EXPECT_EQ(
       parse_ldd(
@@ -189,6 +210,16 @@ TEST(LookTest, ReadsWhatLddPrints) {
                  .missing = {"libfoo.so"}}));
   EXPECT_EQ(parse_ldd("\tstatically linked\n"), Libraries());
   EXPECT_EQ(parse_ldd(""), Libraries());
+}
+
+TEST(LookTest, NamesTheProcessorAsTheKernelDoes) {
+  const Folder root;
+  EXPECT_EQ(processor_of(root.path()), "");
+  root.write("proc/cpuinfo",
+             "processor\t: 0\nmodel name\t: AMD EPYC 7763  64-Core Processor\n\nprocessor\t: 1\nmodel name\t: x\n");
+  EXPECT_EQ(processor_of(root.path()), "AMD EPYC 7763 64-Core Processor");
+  root.write("proc/cpuinfo", "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n\nprocessor\t: 1\n");
+  EXPECT_EQ(processor_of(root.path()), "implementer 0x41, part 0xd40");
 }
 
 TEST(LookTest, NamesCardsByTheDriversWord) {
@@ -280,6 +311,24 @@ TEST(FindingsTest, RefuseALauncherOfAnotherMpi) {
   EXPECT_THROW(findings_of(plan, "no report\n", "prog", "x"), std::runtime_error);
 }
 
+TEST(ReachTest, KnowsThisHostByItsNamesAndAddresses) {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  for (const std::string& one : {std::string("localhost"), std::string("127.0.0.1"), std::string(name)})
+    EXPECT_TRUE(is_this_host(one)) << one;
+  ifaddrs* interfaces = nullptr;
+  ASSERT_EQ(::getifaddrs(&interfaces), 0);
+  for (const ifaddrs* one = interfaces; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    char address[INET_ADDRSTRLEN] = {};
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, address, sizeof address);
+    EXPECT_TRUE(is_this_host(address)) << address;
+  }
+  ::freeifaddrs(interfaces);
+  for (const char* other : {"192.0.2.7", "another-host", ""}) EXPECT_FALSE(is_this_host(other)) << other;
+  EXPECT_FALSE(is_this_host(str(name, ".no-such-domain.invalid")));
+}
+
 TEST(ReachTest, NamesTheHostsThatDoNotAnswerAndWhy) {
   const Folder folder;
   folder.write("agent",
@@ -328,6 +377,16 @@ TEST(RunTest, ManyRunAndAnswerInOrder) {
   for (int i = 0; i < 150; ++i) commands.push_back({"sh", "-c", str("echo ", i)});
   const auto outcomes = run_all(commands, std::chrono::seconds(60));
   for (int i = 0; i < 150; ++i) EXPECT_EQ(outcomes[static_cast<size_t>(i)].out, str(i, "\n"));
+}
+
+TEST(RunTest, ManyShareOneDeadline) {
+  const Folder folder;
+  std::vector<std::vector<std::string>> commands;
+  for (int i = 0; i < 200; ++i)
+    commands.push_back({"sh", "-c", str("touch ", (folder.path() / str(i)).string(), "; exec sleep 600")});
+  for (const Outcome& outcome : run_all(commands, std::chrono::seconds(3))) EXPECT_TRUE(outcome.timed_out);
+  const auto files = std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator());
+  EXPECT_LT(files, 150) << "more than those that were first at it had a turn";
 }
 
 TEST(LastLineTest, IsTheLastThatSaysSomething) {

@@ -16,7 +16,7 @@ import unittest
 PROGRAM = sys.argv.pop(1)
 SPILLWAY = sys.argv.pop(1)
 MPIRUN = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else None
-BATCH = ("SLURM_", "LSB_", "PE_HOSTFILE")
+BATCH = ("SLURM_", "LSB_", "PE_HOSTFILE", "PBS_", "FLUX_", "COBALT_")
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(BATCH)}
 ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
 

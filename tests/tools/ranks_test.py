@@ -30,6 +30,52 @@ class Ranks(Case):
         self.assertIn("f=", tight["kfac"]["reason"])
         self.assertGreater(whole["allreduce"]["bytes_per_step"], 0)
 
+    def test_replicas_are_compared_at_checkpoints_and_at_the_end(self):
+        options = [*OTHERS["mlp"], "--steps", "5", "--checkpoint", self.folder / "checkpoints", "--checkpoint-every", "2"]
+        file = self.folder / "result.json"
+        done = run("train", *options, "--json", file, ranks=2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(file.read_text())["replicas"], {"equal": True, "compared_after_steps": [2, 4, 5]})
+        self.assertIn("the same weights on all 2 ranks, compared 3 times, last after step 5", done.stdout)
+        alone = self.result(*OTHERS["mlp"], "--steps", "1")
+        self.assertIsNone(alone["replicas"])
+
+    def test_ranks_that_compute_other_weights_end_the_run_before_they_write_a_checkpoint(self):
+        # LibTorch and MKL choose their kernels by the processor; these variables pretend that rank 1 has an older one.
+        folder = self.folder / "checkpoints"
+        train = [PROGRAM, "train", "--model", "mlp", "--data", "synthetic:64", "--hidden", "300", "--batch", "4", "--kfac",
+                 "--grad-worker-frac", "1", "--steps", "20", "--checkpoint", str(folder), "--checkpoint-every", "20"]
+        older = ["-x", "ATEN_CPU_CAPABILITY=default", "-x", "MKL_ENABLE_INSTRUCTIONS=SSE4_2"]
+        done = subprocess.run([*MPI, "-np", "1", *train, ":", "-np", "1", *older, *train], capture_output=True, text=True,
+                              timeout=300)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, r"spillway: \[train\] after step 20 the weights are not the same on all 2 ranks: "
+                                      r"rank 0 has [0-9a-f]{12}…, rank 1 has [0-9a-f]{12}…")
+        self.assertFalse((folder / "checkpoint.safetensors").exists())
+
+    def test_every_rank_has_as_many_threads_as_the_one_with_the_fewest_cpus(self):
+        # Of three cores one rank gets two, and the other the third.
+        done = run("train", *OTHERS["mlp"], "--steps", "2", "--json", self.folder / "result.json", ranks=2,
+                   env={**os.environ, "HWLOC_SYNTHETIC": "core:3 pu:1"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads((self.folder / "result.json").read_text())["threads"], 1)
+
+    def test_ranks_share_the_cpus_of_the_launch_and_not_of_the_host(self):
+        cpu = max(os.sched_getaffinity(0))
+        file = self.folder / "topo.json"
+        for wrapper in ([], ["sh", "-c", '"$@"; exit $?', "sh"]):
+            subprocess.run(["taskset", "-c", str(cpu), *MPI[:-1], "core", "-np", "2", *wrapper, PROGRAM, "topo", "--json",
+                            str(file)], check=True, capture_output=True, timeout=100)
+            self.assertEqual([rank["cpus"] for rank in json.loads(file.read_text())["ranks"]], [[cpu], [cpu]])
+
+    def test_a_step_of_one_task_is_no_launch(self):
+        file = self.folder / "topo.json"
+        for variables in ({"PMI_RANK": "0", "PMI_SIZE": "1"},
+                          {"PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.7.0", "SLURM_STEP_NUM_TASKS": "1"}):
+            done = run("topo", "--json", file, env={**os.environ, **variables})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIsNone(json.loads(file.read_text())["levels"])
+
     def test_the_floor_of_two_ranks_with_kfac_is_exact(self):
         mlp = ["--model", "mlp", "--data", "synthetic:64", "--hidden", "300", "--steps", "3", "--batch", "1", "--kfac"]
         for more in ([], ["--overlap-factors"], ["--overlap-factors", "--factor-dtype", "fp16"],
@@ -93,8 +139,27 @@ class Ranks(Case):
         second = self.result(*options, "--steps", "5", "--checkpoint", folder, "--resume", ranks=2)
         self.assertEqual(first["losses"] + second["losses"], whole["losses"])
         self.assertEqual(second["weights_sha256"], whole["weights_sha256"])
-        self.refused(2, "ranks 2", "has 1", args=["train", *options, "--grad-worker-frac", "1", "--steps", "5",
-                                                  "--checkpoint", folder, "--resume"])
+
+    def test_a_run_goes_on_with_another_number_of_ranks_and_draws_the_same_cases(self):
+        options = [*OTHERS["mlp"], "--deterministic", "--kfac", "--factor-interval", "2", "--inverse-interval", "4"]
+        folder = self.folder / "checkpoints"
+        whole = self.result(*options, "--steps", "6", ranks=2)
+        losses = self.result(*options, "--steps", "2", "--checkpoint", folder, ranks=2)["losses"]
+        # Each step has the cases of two ranks: two micro-batches of one rank, then two ranks again.
+        losses += self.result(*options, "--steps", "4", "--accumulate", "2", "--checkpoint", folder, "--resume")["losses"]
+        losses += self.result(*options, "--steps", "6", "--checkpoint", folder, "--resume", ranks=2)["losses"]
+        for one, two in zip(losses, whole["losses"], strict=True):
+            self.assertAlmostEqual(one, two, places=4)
+
+    def test_ranks_that_the_saved_run_did_not_have_get_dropout_of_their_own_and_the_same_each_time(self):
+        options = [*OTHERS["bert-base"], "--deterministic", "--steps", "4", "--resume"]
+        folder = self.folder / "checkpoints"
+        self.result(*OTHERS["bert-base"], "--deterministic", "--steps", "2", "--checkpoint", folder, ranks=2)
+        hashes = []
+        for again in ("one", "other"):
+            shutil.copytree(folder, self.folder / again)
+            hashes.append(self.result(*options, "--checkpoint", self.folder / again, ranks=3)["weights_sha256"])
+        self.assertEqual(*hashes)
 
     def test_declared_levels_are_in_the_results_and_in_the_order_of_sums(self):
         options = [*OTHERS["mlp"], "--steps", "3", "--deterministic"]
@@ -151,6 +216,24 @@ class Ranks(Case):
         kept["costs"]["levels"][0]["bytes_per_second"] = -1
         file.write_text(json.dumps(kept))
         self.assertIn("bandwidth", said())
+        kept = json.loads(file.read_text())
+        kept["measured_at"] -= 40 * 24 * 3600
+        file.write_text(json.dumps(kept))
+        self.assertEqual(said(), f"measured, since {file} is 40 days old")
+        self.assertEqual(said(), f"remembered in {file}")
+        # Another interface is another network.
+        environment["OMPI_MCA_btl_tcp_if_include"] = "lo"
+        self.assertEqual(said(), "measured")
+        del environment["OMPI_MCA_btl_tcp_if_include"]
+        self.assertEqual(said(), f"remembered in {file}")
+        # Links that are faster than what is remembered.
+        kept = json.loads(file.read_text())
+        for level in kept["costs"]["levels"]:
+            level["bytes_per_second"] = 10
+        file.write_text(json.dumps(kept))
+        done = run(*options, ranks=2, env=environment)
+        self.assertIn(f"{file} is forgotten", done.stdout)
+        self.assertEqual(said(), "measured")
         shutil.rmtree(cache)
         cache.write_text("no folder")
         self.assertIn("not remembered", said())
@@ -195,6 +278,10 @@ class Ranks(Case):
         self.assertEqual((len(several["rows"][0]["by_launch"]), len(several["costs_by_launch"])), (2, 2))
         self.check_plot(self.folder / "several.svg",
                         ["bound", "levels", "mpi", "ring", "leader", "mpi-ring", "mpi-rabenseifner"], points=1)
+        # Also before MPI has started.
+        for args, parts in ((["--sizes", "3"], ("--sizes: 3", "4 bytes")), (["--type", "float8"], ("--type: float8",))):
+            done = self.refused(2, *parts, args=["bench", "allreduce", *args], ranks=2)
+            self.assertNotIn("MPI_INIT", done.stderr)
         for args, parts in ((["--sizes", "3"], ("--sizes: 3", "4 bytes")), ([], ("mpirun", "--ranks")),
                             (["--sizes", "12", "--type", "int64"], ("--sizes: 12", "int64", "8 bytes")),
                             (["--type", "float8"], ("--type: float8", "bfloat16")),
@@ -240,6 +327,138 @@ class Ranks(Case):
             self.assertEqual({row["wrong"] for row in result["rows"]}, {0})
             self.assertEqual(f"# mpi: has no {op} of {type}\n" in done.stdout, not by_mpi)
 
+    def bench(self, *args, ranks=0):
+        """Its results and what it prints."""
+        file = self.folder / "bench.json"
+        done = run("bench", "allreduce", "--sizes", "4KiB,100KiB", "--repeats", "2", *args, "--json", file, ranks=ranks)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        result = json.loads(file.read_text())
+        self.assertEqual({row["wrong"] for row in result["rows"]}, {0})
+        return result, done.stdout
+
+    def test_all_types_and_operations_are_measured_in_one_run_also_misaligned(self):
+        result, _ = self.bench("--type", "all", "--op", "all", "--sizes", "8,1KiB", "--repeats", "1", "--warmup", "0",
+                               "--offset", "8", "--levels", "2+1", ranks=3)
+        self.assertEqual(len({(row["type"], row["op"]) for row in result["rows"]}), 6 * 4)
+        self.assertEqual(result["offset_bytes"], 8)
+        by_mpi = {(row["type"], row["op"]) for row in result["rows"] if row["algorithm"] == "mpi"}
+        self.assertEqual(len(by_mpi), 4 * 3)
+        self.assertNotIn(("float16", "sum"), by_mpi)
+
+    def test_other_collectives_are_measured_beside_mpis(self):
+        for ranks in (1, 2, 3):
+            # 20 bytes are five elements, so parts differ, and 4 leave some ranks without one.
+            result, text = self.bench("--collective", "all", "--sizes", "4,20,100KiB", "--iterations", "2", "--offset", "4",
+                                      ranks=ranks)
+            ways = {}
+            for row in result["rows"]:
+                ways.setdefault(row["collective"], set()).add(row["algorithm"])
+                self.assertEqual(row["op"], "sum" if "reduce" in row["collective"] else None)
+                self.assertEqual(row["root"], 0 if row["collective"] == "broadcast" else None)
+                factor = {"allreduce": 2 * (ranks - 1) / ranks, "broadcast": 1}.get(row["collective"], (ranks - 1) / ranks)
+                self.assertAlmostEqual(row["busbw"], row["algbw"] * factor)
+            self.assertEqual(ways, {"allreduce": {"levels", "mpi", "ring", "leader"}, "reduce_scatter": {"levels", "mpi"},
+                                    "all_gather": {"levels", "mpi"}, "broadcast": {"tree", "mpi"}})
+            for collective in ways:
+                self.assertEqual(text.count(f"# collective: {collective}\n"), 2)
+        half, _ = self.bench("--collective", "reduce_scatter", "--type", "bfloat16", "--op", "average", ranks=2)
+        self.assertEqual({row["algorithm"] for row in half["rows"]}, {"levels"})
+        moved, _ = self.bench("--collective", "all_gather,broadcast", "--type", "float16", "--op", "all", ranks=2)
+        self.assertEqual(len(moved["rows"]), 8)
+
+    def test_nccl_tests_sweeps_timing_and_lines_are_there(self):
+        file = self.folder / "sweep.json"
+        done = run("bench", "allreduce", "--begin", "8", "--end", "100", "--factor", "3", "--iterations", "5", "--warmup", "1",
+                   "--repeats", "3", "--ways", "levels,mpi", "--json", file, ranks=2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        result = json.loads(file.read_text())
+        self.assertEqual([row["bytes"] for row in result["rows"]], [8, 8, 24, 24, 72, 72])
+        self.assertEqual(result["timing"], {"warmup": 1, "repeats": 3, "average": "max", "iterations": 5,
+                                            "back_to_back_average": "mean"})
+        for row in result["rows"]:
+            self.assertEqual(len(row["call_seconds"]), 3)
+            spread = row["spread"]
+            self.assertEqual(row["seconds"], spread["p50_seconds"])
+            self.assertLessEqual(spread["min_seconds"], spread["p50_seconds"])
+            self.assertLessEqual(spread["p99_seconds"], spread["max_seconds"])
+            self.assertGreater(row["back_to_back"]["busbw"], 0)
+            self.assertEqual(row["back_to_back"]["iterations"], 5)
+        # As those read it who read nccl-tests: twelve columns and more for every size, in two tables.
+        rows = [line.split() for line in done.stdout.splitlines() if re.match(r"^ +\d", line)]
+        self.assertEqual(len(rows), 12)
+        for words in rows:
+            self.assertEqual(words[2:5], ["float", "sum", "-1"])
+            for number in words[5:8] + words[9:12]:
+                float(number)
+            self.assertEqual((words[8], words[12]), ("0", "0"))
+        self.assertEqual(re.search(r"^# Out of bounds values : (\d+) (\w+)$", done.stdout, re.M).groups(), ("0", "OK"))
+        average = float(re.search(r"^# Avg bus bandwidth    : ([\d.e+-]+)$", done.stdout, re.M).group(1))
+        ours = [row["back_to_back"] for row in result["rows"] if row["algorithm"] == "levels"]
+        expected = sum(times["busbw"] + times["in_place_busbw"] for times in ours) / 6
+        self.assertAlmostEqual(average / expected, 1, 4)
+        self.assertAlmostEqual(result["avg_bus_bandwidth"]["levels"], expected)
+        self.assertEqual(result["out_of_bounds"], 0)
+        self.assertRegex(done.stdout, r"minBytes 8 maxBytes 72 step: 3\(factor\) warmup iters: 1 iters: 5 repeats: 3")
+        for rank in range(2):
+            found = re.search(rf"^#  Rank +{rank} Pid +(\d+) on +(\S+) device cpu$", done.stdout, re.M)
+            self.assertEqual((int(found.group(1)), found.group(2)), (result["ranks"][rank]["pid"], os.uname().nodename))
+        for how in ("rank0", "mean", "min"):
+            chosen, text = self.bench("--average", how, ranks=2)
+            self.assertEqual((chosen["timing"]["average"], chosen["timing"]["back_to_back_average"]), (how, how))
+            self.assertIn(f"the median of 2, {how} over ranks", text)
+        for args, parts in ((["--begin", "2"], ("--begin: 2", "4 bytes")), (["--end", "8"], ("--begin",)),
+                            (["--begin", "8", "--factor", "1"], ("--factor is 1", "more than 1")),
+                            (["--begin", "8", "--sizes", "8"], ("--sizes", "--begin")),
+                            (["--average", "mode"], ("--average: mode", "rank0")),
+                            (["--offset", "2"], ("--offset: 2", "4 bytes")),
+                            (["--collective", "gather"], ("--collective: gather", "all_gather")),
+                            (["--collective", "all", "--plot", "x.svg"], ("--plot", "one")),
+                            (["--ways", "fastest"], ("--ways", "fastest"))):
+            self.refused(2, *parts, args=["bench", "allreduce", *args])
+        self.refused(2, "--ways: tree", args=["bench", "allreduce", "--ways", "tree", "--sizes", "8"], ranks=2)
+
+    def test_cycles_end_by_their_count_or_by_an_interrupt(self):
+        result, text = self.bench("--cycles", "3", "--sizes", "4KiB", ranks=2)
+        self.assertEqual((result["cycles"], text.count("# Out of bounds values : 0 OK")), (3, 3))
+        file = self.folder / "endless.json"
+        process = subprocess.Popen([*MPI, "-np", "2", PROGRAM, "bench", "allreduce", "--cycles", "0", "--sizes", "8",
+                                    "--repeats", "1", "--json", file], stdout=subprocess.PIPE, text=True,
+                                   start_new_session=True)
+        try:
+            while "# cycle 3" not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+            os.kill(int(children[0]), signal.SIGINT)
+            text, _ = process.communicate(timeout=60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        self.assertEqual(process.returncode, 0, text)
+        self.assertGreaterEqual(json.loads(file.read_text())["cycles"], 3)
+
+    def test_any_launcher_starts_any_number_of_ranks(self):
+        options = ["--sizes", "4KiB", "--repeats", "1", "--warmup", "0", "--launches", "1"]
+        ranks = len(os.sched_getaffinity(0)) + 1  # more than there are cores
+        result, _ = self.bench(*options, "--ranks", ranks)
+        self.assertEqual((result["world_size"], result["launches"]), (ranks, 1))
+        self.assertIn("mpi-ring", {row["algorithm"] for row in result["rows"]})
+        self.assertEqual(result["launcher"]["command"][0], "mpirun")
+        self.assertEqual(len({rank["pid"] for rank in result["ranks"]}), ranks)
+        # Some launchers put the rank before each line.
+        self.bench(*options, "--ranks", "2", "--launcher", " ".join([*MPI, "--tag-output"]))
+        # One that answers as MPICH's does, and takes no more than it does.
+        hydra = self.folder / "mpiexec"
+        hydra.write_text("#!/bin/sh\n[ \"$1\" = --version ] && { printf 'HYDRA build details:\\n    Version: 4.0.2\\n'; exit; }\n"
+                         f"[ \"$1\" = -n ] && [ \"$3\" = {os.path.realpath(PROGRAM)} ] || {{ echo \"unknown: $*\" >&2; exit 9; }}\n"
+                         f"exec {' '.join(MPI)} \"$@\"\n")
+        hydra.chmod(0o755)
+        result, _ = self.bench(*options, "--ranks", "2", "--launcher", hydra)
+        self.assertEqual({row["algorithm"] for row in result["rows"]}, {"levels", "mpi", "ring", "leader"})
+        self.assertEqual(result["launcher"], {"command": [str(hydra)], "version": "MPICH 4.0.2"})
+        # A launcher that loses what rank 0 prints is named.
+        self.refused(1, "true", "printed no results", args=["bench", "allreduce", "--ranks", "2", "--launcher", "true"])
+
     def test_more_ranks_than_training_cases_are_refused(self):
         done = run("train", "--data", self.phantoms(cases=3), "--filters", "4", "--steps", "1", ranks=3)
         self.assertEqual(done.returncode, 2, done.stderr)
@@ -265,6 +484,15 @@ class Ranks(Case):
                 process.communicate()
         self.assertLess(time.monotonic() - start, 30)
         self.assertRegex(errors, r"spillway: .*rank 1")
+
+    def test_the_rank_that_fails_is_heard_in_its_own_words_and_with_its_code(self):
+        tight = [PROGRAM, "train", *SMALL, "--budget", "70%", "--host-budget"]
+        for sizes in (("1GiB", "2MiB"), ("2MiB", "1GiB")):
+            done = subprocess.run([*MPI, "-np", "1", *tight, sizes[0], ":", "-np", "1", *tight, sizes[1]],
+                                  capture_output=True, text=True, timeout=120)
+            self.assertIn("host budget of 2.00 MiB", done.stderr)
+            self.assertNotIn("was interrupted", done.stderr)
+            self.assertEqual(done.returncode, 3, done.stderr)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@
 #include <random>
 
 #include "core/error.h"
+#include "core/machine_json.h"
 #include "tests/support/ddl_shapes.h"
-#include "tools/machine_json.h"
 
 namespace spillway::tools {
 namespace {

@@ -35,10 +35,13 @@ std::vector<std::string> expand_ranges(std::string_view text, std::string_view a
       return value;
     };
     const uint64_t first = number(bounds.front()), last = number(bounds.back());
-    if (bounds.size() > 2 || last < first || last - first >= kMostHosts) refuse_nodes(what, all);
-    for (uint64_t value = first; value <= last; ++value) {
-      std::string digits = std::to_string(value);
-      if (digits.size() < bounds.front().size()) digits.insert(0, bounds.front().size() - digits.size(), '0');
+    const size_t width = bounds.front().size();
+    if (bounds.size() > 2 || width > kLongestHostName || last < first || last - first >= kMostHosts - numbers.size())
+      refuse_nodes(what, all);
+    // Counts hosts, because the number behind the last one may not be representable.
+    for (uint64_t i = 0; i <= last - first; ++i) {
+      std::string digits = std::to_string(first + i);
+      if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
       numbers.push_back(std::move(digits));
     }
   }
@@ -58,7 +61,8 @@ std::vector<std::string> expand_name(std::string_view name, std::string_view all
       ends = expand_ranges(name.substr(open + 1, close - open - 1), all, what);
       used = close + 1;
     }
-    if (names.size() * ends.size() > kMostHosts) refuse_nodes(what, all);
+    if (names.size() * ends.size() > kMostHosts || names.front().size() + open > kLongestHostName)
+      refuse_nodes(what, all);
     std::vector<std::string> longer;
     for (const std::string& beginning : names)
       for (const std::string& end : ends) longer.push_back(str(beginning, name.substr(0, open), end));
@@ -94,20 +98,20 @@ std::vector<int64_t> slots_of_slurm(const Environment& environment, size_t nodes
   return slots;
 }
 
-/// A host's name on each line, once per slot.
-HostList parse_lsf_hostfile(const std::string& text, const std::string& file) {
-  HostList list{.source = "LSF (LSB_DJOB_HOSTFILE)"};
+/// A host's name on each line, once per slot. `variable` named the file.
+HostList parse_lines(const std::string& system, const std::string& variable, const std::string& file) {
+  HostList list{.source = str(system, " (", variable, ")")};
   int64_t number = 0;
-  for (const std::string& line : split(text, '\n')) {
+  for (const std::string& line : split(read_file(file), '\n')) {
     const auto words = words_of(line);
     ++number;
     if (words.empty()) continue;
     if (words.size() > 1 || !is_host_name(words.front()))
-      throw BadRequest(str("[hosts] ", file, ":", number, " (LSB_DJOB_HOSTFILE): '", line,
+      throw BadRequest(str("[hosts] ", file, ":", number, " (", variable, "): '", line,
                            "'; allowed: a host's name, on a line per slot"));
     list.add(words.front(), 1);
   }
-  if (list.hosts.empty()) throw BadRequest(str("[hosts] ", file, " (LSB_DJOB_HOSTFILE) names no host"));
+  if (list.hosts.empty()) throw BadRequest(str("[hosts] ", file, " (", variable, ") names no host"));
   return list;
 }
 
@@ -138,7 +142,8 @@ HostList parse_lsb_hosts(const std::string& text) {
 std::string batch_system(const Environment& environment) {
   if (find(environment, "SLURM_JOB_ID") || find(environment, "SLURM_JOB_NODELIST")) return "Slurm";
   if (find(environment, "LSB_JOBID")) return "LSF";
-  return find(environment, "PE_HOSTFILE") ? "Grid Engine" : "";
+  if (find(environment, "PE_HOSTFILE")) return "Grid Engine";
+  return find(environment, "PBS_JOBID") || find(environment, "PBS_NODEFILE") ? "PBS" : "";
 }
 
 std::vector<std::string> expand_nodes(std::string_view text, const std::string& what) {
@@ -194,7 +199,7 @@ std::optional<HostList> hosts_of_slurm(const Environment& environment) {
 std::optional<HostList> hosts_of_lsf(const Environment& environment) {
   std::optional<HostList> list;
   if (const auto* file = find(environment, "LSB_DJOB_HOSTFILE")) {
-    list = parse_lsf_hostfile(read_file(*file), *file);
+    list = parse_lines("LSF", "LSB_DJOB_HOSTFILE", *file);
   } else if (const auto* hosts = find(environment, "LSB_MCPU_HOSTS")) {
     list = parse_lsb_mcpu_hosts(*hosts);
   } else if (const auto* names = find(environment, "LSB_HOSTS")) {
@@ -222,6 +227,18 @@ std::optional<HostList> hosts_of_grid_engine(const Environment& environment) {
   }
   if (list.hosts.empty()) throw BadRequest(str("[hosts] ", *file, " (PE_HOSTFILE) names no host"));
   return list;
+}
+
+std::optional<HostList> hosts_of_pbs(const Environment& environment) {
+  const auto* file = find(environment, "PBS_NODEFILE");
+  return file ? std::optional(parse_lines("PBS", "PBS_NODEFILE", *file)) : std::nullopt;
+}
+
+void refuse_job_without_hosts(const Environment& environment) {
+  for (const char* variable : {"PBS_JOBID", "FLUX_JOB_ID", "COBALT_JOBID"})
+    if (const auto* job = find(environment, variable))
+      throw BadRequest(str("[hosts] this is job ", *job, " (", variable,
+                           ") of a batch system that does not tell ddlrun its hosts; name them: -H host:slots,…"));
 }
 
 }  // namespace spillway::ddlrun

@@ -109,6 +109,7 @@ void launch(const Request& request, const Environment& environment) {
   const Launcher launcher = request.dry_run ? guess_launcher(request.launcher, path) : ask_launcher(request.launcher);
   const std::string batch = batch_system(environment), root = what_root_lacks(launcher, request, environment);
   const auto command = launch_command(launcher, options, plan, batch, program);
+  const auto shown = launch_command(launcher, without_secrets(options), plan, batch, program);
   if (!root.empty() && !request.dry_run) throw BadRequest(root);
 
   std::FILE* const out = request.dry_run || request.preflight_only ? stdout : stderr;
@@ -116,9 +117,9 @@ void launch(const Request& request, const Environment& environment) {
     std::fputs(text.c_str(), out);
     std::fflush(out);
   };
-  print(describe(plan, launcher, command));
+  print(describe(plan, launcher, shown));
   if (!root.empty()) print(str("note: ", root, "\n"));
-  json result = to_json(plan, launcher, command);
+  json result = to_json(plan, launcher, shown);
   std::vector<std::string> errors;
   if (!request.dry_run && !request.no_preflight) {
     const Findings findings = look(request, plan, launcher, options, batch);

@@ -154,6 +154,8 @@ Verdict compare(const Hosts& hosts, const std::string& program) {
     if (!text.empty()) list.push_back(str(what, text));
   };
   check(verdict.errors, "unequal MPI libraries: ", [](const HostRecord& record) { return record.mpi; });
+  check(verdict.warnings,
+        "unequal processors, which may round otherwise: ", [](const HostRecord& record) { return record.processor; });
   check(verdict.warnings, "unequal cores: ", [](const HostRecord& record) { return str(record.cores); });
   compare_memory(hosts, verdict);
   check(verdict.warnings, "unequal GPUs: ", describe_gpus);

@@ -34,8 +34,9 @@ HostList find_hosts(const std::string& host_option, const std::string& hostfile,
     throw BadRequest("-H and --hostfile are both given; allowed: one of them");
   if (!host_option.empty()) return parse_host_option(host_option);
   if (!hostfile.empty()) return parse_hostfile(read_file(hostfile), hostfile);
-  for (const auto& of_batch_system : {hosts_of_slurm, hosts_of_lsf, hosts_of_grid_engine})
+  for (const auto& of_batch_system : {hosts_of_slurm, hosts_of_lsf, hosts_of_grid_engine, hosts_of_pbs})
     if (auto list = of_batch_system(environment)) return *std::move(list);
+  refuse_job_without_hosts(environment);
   return this_host("/", discover_host().numa_nodes);
 }
 

@@ -1,6 +1,7 @@
 #include "tools/ddlrun/hosts.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cerrno>
 #include <charconv>
@@ -13,6 +14,8 @@
 
 namespace spillway::ddlrun {
 namespace {
+
+constexpr size_t kLargestFileBytes = size_t{64} << 20;
 
 /// One line of a hostfile.
 class Line {
@@ -81,13 +84,10 @@ Entry parse_entry(const std::vector<std::string>& words, const Line& line) {
 
 }  // namespace
 
-void HostList::add(const std::string& name, int64_t slots) {
-  const auto known = std::find_if(hosts.begin(), hosts.end(), [&](const Host& host) { return host.name == name; });
-  if (known == hosts.end()) {
-    hosts.push_back({name, slots});
-  } else {
-    known->slots += slots;
-  }
+int64_t HostList::add(const std::string& name, int64_t slots) {
+  const auto [place, fresh] = places.emplace(name, hosts.size());
+  if (fresh) hosts.push_back({name, 0});
+  return hosts[place->second].slots += slots;
 }
 
 int64_t HostList::slots() const {
@@ -104,9 +104,9 @@ std::optional<int64_t> parse_count(std::string_view text, int64_t least) {
 }
 
 bool is_host_name(std::string_view text) {
-  return !text.empty() && text.front() != '-' && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return c < 128 && (std::isalnum(c) || c == '.' || c == '-' || c == '_');
-  });
+  return !text.empty() && text.size() <= kLongestHostName && text.front() != '-' &&
+         std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return c < 128 && (std::isalnum(c) || c == '.' || c == '-' || c == '_'); });
 }
 
 HostList parse_host_option(const std::string& text) {
@@ -133,12 +133,10 @@ HostList parse_hostfile(const std::string& text, const std::string& file) {
     const auto words = words_of(tidied(line));
     if (words.empty()) continue;
     const Entry entry = parse_entry(words, place);
-    list.add(entry.host.name, entry.host.slots);
-    most.emplace(entry.host.name, kMostSlots);
-    most[entry.host.name] = std::min(most[entry.host.name], entry.most);
-    for (const Host& host : list.hosts)
-      if (host.name == entry.host.name && host.slots > most[host.name])
-        place.refuse(str(host.name, " has ", host.slots, " slots, and at most ", most[host.name]));
+    const int64_t slots = list.add(entry.host.name, entry.host.slots);
+    int64_t& allowed = most.emplace(entry.host.name, kMostSlots).first->second;
+    allowed = std::min(allowed, entry.most);
+    if (slots > allowed) place.refuse(str(entry.host.name, " has ", slots, " slots, and at most ", allowed));
   }
   if (list.hosts.empty())
     throw BadRequest(str("[hosts] ", file, " names no host; allowed: a line per host, as in host:4"));
@@ -150,10 +148,16 @@ std::string read_file(const std::string& file) {
     throw BadRequest(str("[hosts] cannot read '", file, "': it is a folder"));
   errno = 0;
   std::ifstream in(file);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) throw BadRequest(str("[hosts] cannot read '", file, "': ", std::strerror(errno ? errno : EIO)));
-  return text.str();
+  std::string text;
+  std::array<char, 1 << 16> part;
+  while (in && text.size() <= kLargestFileBytes) {
+    in.read(part.data(), part.size());
+    text.append(part.data(), static_cast<size_t>(in.gcount()));
+  }
+  if (!in.eof() && text.size() > kLargestFileBytes)
+    throw BadRequest(str("[hosts] cannot read '", file, "': it is larger than ", kLargestFileBytes, " bytes"));
+  if (!in.eof()) throw BadRequest(str("[hosts] cannot read '", file, "': ", std::strerror(errno ? errno : EIO)));
+  return text;
 }
 
 std::vector<std::string> words_of(std::string_view text) {

@@ -13,6 +13,9 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+/// Parts of the names of variables whose values nobody is to read over a shoulder or in a log.
+constexpr const char* kSecrets[] = {"TOKEN", "SECRET", "PASSW", "KEY", "CREDENTIAL"};
+
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -34,6 +37,24 @@ bool says(const Words& words, std::initializer_list<const char*> names) {
   });
 }
 
+/// Whether one of these flags is among the words, with one dash or two.
+bool has_flag(const Words& words, std::initializer_list<const char*> names) {
+  return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+    return std::any_of(names.begin(), names.end(),
+                       [&](const char* name) { return word == str("-", name) || word == str("--", name); });
+  });
+}
+
+/// Open MPI ends with an error where one of these meets `--map-by slot`; -N, --npernode and the like go along with it.
+bool maps(const Words& words) {
+  return has_flag(words, {"map-by", "rankfile", "rf", "bynode", "bycore", "ppr", "cpu-set", "cpu-list"});
+}
+
+/// Whether the words bind ranks, so that `--bind-to none` would contradict them.
+bool binds(const Words& words) {
+  return has_flag(words, {"bind-to", "bind-to-core", "bind-to-socket"});
+}
+
 void append(Words& words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());
 }
@@ -45,8 +66,8 @@ Words open_mpi_command(const Launcher& launcher, const LaunchOptions& options, c
   Words hosts;
   for (const Host& host : plan.used) hosts.push_back(str(host.name, ":", host.slots));
   append(words, {"--host", join(hosts, ","), "-np", std::to_string(plan.ranks())});
-  if (!says(options.mpi_args, {"--map-by", "-map-by"})) append(words, {"--map-by", "slot"});
-  if (!says(options.mpi_args, {"--bind-to", "-bind-to"})) append(words, {"--bind-to", "none"});
+  if (!maps(options.mpi_args)) append(words, {"--map-by", "slot"});
+  if (!binds(options.mpi_args)) append(words, {"--bind-to", "none"});
   for (const std::string& one : options.exports) append(words, {"-x", one});
   if (!options.agent.empty()) {
     const bool renamed = launcher.major >= 5;  // ORTE's rsh became PRRTE's ssh
@@ -151,6 +172,18 @@ std::vector<std::string> launch_command(const Launcher& launcher, const LaunchOp
   append(words, options.mpi_args);
   append(words, program);
   return words;
+}
+
+LaunchOptions without_secrets(LaunchOptions options) {
+  for (std::string& one : options.exports) {
+    const size_t equals = one.find('=');
+    std::string name = one.substr(0, equals);
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+    const bool secret = std::any_of(std::begin(kSecrets), std::end(kSecrets),
+                                    [&](const char* part) { return name.find(part) != std::string::npos; });
+    if (secret && equals != std::string::npos) one.replace(equals + 1, std::string::npos, "***");
+  }
+  return options;
 }
 
 std::vector<std::string> with_levels(std::vector<std::string> program, const std::string& levels) {

@@ -36,6 +36,10 @@ struct LaunchOptions {
 std::vector<std::string> launch_command(const Launcher& launcher, const LaunchOptions& options, const Plan& plan,
                                         const std::string& batch_system, const std::vector<std::string>& program);
 
+/// The options with `***` for the values of variables whose names contain TOKEN, SECRET, PASSW, KEY or CREDENTIAL: for
+/// a command that is shown and not run.
+LaunchOptions without_secrets(LaunchOptions options);
+
 /// PROGRAM and its arguments, with `--levels` when they are declared. Throws BadRequest unless the program is `spillway
 /// train` or `spillway bench allreduce` without --levels of its own: no other reads them.
 std::vector<std::string> with_levels(std::vector<std::string> program, const std::string& levels);

@@ -1,7 +1,5 @@
 #include "tools/ddlrun/preflight.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -9,22 +7,16 @@
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "ddl/mpi.h"
 #include "tools/ddlrun/inspect.h"
 #include "tools/ddlrun/process.h"
+#include "tools/ddlrun/this_host.h"
 
 namespace spillway::ddlrun {
 namespace {
 
 using nlohmann::json;
-
-bool is_this_host(const std::string& name) {
-  char own[256] = {};
-  ::gethostname(own, sizeof own - 1);
-  const std::string hostname(own);
-  return name == "localhost" || name == "127.0.0.1" || name == hostname ||
-         name == hostname.substr(0, hostname.find('.'));
-}
 
 std::vector<std::string> agent_of(const PreflightOptions& options) {
   if (!options.launch.agent.empty()) return options.launch.agent;
@@ -50,7 +42,7 @@ std::vector<json> reports_in(const std::string& printed) {
   const std::string mark = kReport;
   for (size_t at = printed.find(mark); at != std::string::npos; at = printed.find(mark, at + 1)) {
     const size_t begin = at + mark.size();
-    reports.push_back(json::parse(printed.substr(begin, printed.find('\n', begin) - begin)));
+    reports.push_back(parse_json(std::string_view(printed).substr(begin, printed.find('\n', begin) - begin)));
   }
   return reports;
 }
@@ -111,10 +103,12 @@ Findings findings_of(const Plan& plan, const std::string& printed, const std::st
   findings.levels = report.at("levels");
   for (const json& link : report.at("costs"))
     findings.links.push_back({link.at("latency_seconds"), link.at("bytes_per_second")});
-  const std::vector<int> found = report.at("hosts");
+  std::vector<int> found;  // by rank, as the ranks number hosts
+  for (const json& host : report.at("hosts"))
+    found.push_back(static_cast<int>(whole_number(host, "a rank's host", 0, plan.ranks())));
   const bool as_planned = found == plan.host_of_rank;
   for (const json& one : report.at("records")) {
-    const auto rank = one.at("rank").get<size_t>();
+    const auto rank = static_cast<size_t>(whole_number(one.at("rank"), "a rank"));
     Inspected host{.name = {},
                    .ranks = std::count(found.begin(), found.end(), found.at(rank)),
                    .record = record_of(one.at("record"))};

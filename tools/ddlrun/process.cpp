@@ -150,12 +150,17 @@ std::vector<Outcome> run_all(const std::vector<std::vector<std::string>>& comman
   std::vector<Outcome> outcomes(commands.size());
   std::vector<std::exception_ptr> errors(commands.size());
   std::atomic<size_t> next = 0;
+  const auto end = Clock::now() + deadline;
+  const auto left = [&] { return std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()); };
   {
     std::vector<std::jthread> threads;
     for (size_t i = 0; i < std::min(kMostAtOnce, commands.size()); ++i)
       threads.emplace_back([&] {
         for (size_t mine = next++; mine < commands.size(); mine = next++) try {
-            outcomes[mine] = run(commands[mine], deadline);
+            if (const auto time = left(); time.count() > 0)
+              outcomes[mine] = run(commands[mine], time);
+            else
+              outcomes[mine].timed_out = true;
           } catch (...) {
             errors[mine] = std::current_exception();
           }

@@ -18,7 +18,8 @@ struct Outcome {
 /// there is no such program, std::system_error when the system cannot start it.
 Outcome run(const std::vector<std::string>& command, std::chrono::milliseconds deadline);
 
-/// The same for many, up to 64 at a time; `deadline` is each one's.
+/// Runs many, up to 64 at a time; `deadline` is theirs together. Those whose turn does not come before it count
+/// as timed out and are not run.
 std::vector<Outcome> run_all(const std::vector<std::vector<std::string>>& commands, std::chrono::milliseconds deadline);
 
 /// Becomes `command`. Throws as `run` does.

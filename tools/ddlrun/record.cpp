@@ -2,9 +2,24 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
+#include "core/json_text.h"
+
 namespace spillway::ddlrun {
 
 using nlohmann::json;
+
+namespace {
+
+/// Only its beginning is shown, and the beginning of any other text may end within a letter.
+std::string hash_of(const json& value) {
+  const auto& hash = value.get_ref<const std::string&>();
+  if (hash.find_first_not_of("0123456789abcdef") != std::string::npos)
+    throw BadRequest("a file's hash has other characters than hexadecimal digits");
+  return hash;
+}
+
+}  // namespace
 
 json to_json(const HostRecord& record) {
   json networks = json::array(), files = json::array();
@@ -12,15 +27,11 @@ json to_json(const HostRecord& record) {
     networks.push_back({{"name", network.name}, {"infiniband", network.infiniband}, {"megabits", network.megabits}});
   for (const FileRecord& file : record.files)
     files.push_back({{"name", file.name}, {"path", file.path}, {"hash", file.hash}});
-  return {{"hostname", record.hostname},
-          {"kernel", record.kernel},
-          {"mpi", record.mpi},
-          {"cores", record.cores},
-          {"memory_bytes", record.memory_bytes},
-          {"gpus", record.gpus},
-          {"networks", networks},
-          {"program", record.program},
-          {"files", files},
+  return {{"hostname", record.hostname}, {"kernel", record.kernel},
+          {"mpi", record.mpi},           {"processor", record.processor},
+          {"cores", record.cores},       {"memory_bytes", record.memory_bytes},
+          {"gpus", record.gpus},         {"networks", networks},
+          {"program", record.program},   {"files", files},
           {"missing", record.missing}};
 }
 
@@ -28,15 +39,17 @@ HostRecord record_of(const json& value) {
   HostRecord record{.hostname = value.at("hostname"),
                     .kernel = value.at("kernel"),
                     .mpi = value.at("mpi"),
-                    .cores = value.at("cores"),
-                    .memory_bytes = value.at("memory_bytes"),
+                    .processor = value.at("processor"),
+                    .cores = whole_number(value.at("cores"), "cores"),
+                    .memory_bytes = whole_number(value.at("memory_bytes"), "memory_bytes"),
                     .gpus = value.at("gpus"),
                     .program = value.at("program"),
                     .missing = value.at("missing")};
   for (const json& network : value.at("networks"))
-    record.networks.push_back({network.at("name"), network.at("infiniband"), network.at("megabits")});
+    record.networks.push_back(
+        {network.at("name"), network.at("infiniband"), whole_number(network.at("megabits"), "megabits")});
   for (const json& file : value.at("files"))
-    record.files.push_back({file.at("name"), file.at("path"), file.at("hash")});
+    record.files.push_back({file.at("name"), file.at("path"), hash_of(file.at("hash"))});
   return record;
 }
 

@@ -25,7 +25,8 @@ struct FileRecord {
 struct HostRecord {
   std::string hostname;
   std::string kernel;
-  std::string mpi;  ///< the library's own words
+  std::string mpi;        ///< the library's own words
+  std::string processor;  ///< its model; empty where the system does not name it
   int64_t cores = 0;
   int64_t memory_bytes = 0;
   std::vector<std::string> gpus = {};  ///< their models
@@ -37,7 +38,7 @@ struct HostRecord {
 };
 
 nlohmann::json to_json(const HostRecord& record);
-/// Throws nlohmann::json::exception when `value` is not what to_json makes.
+/// Throws nlohmann::json::exception or BadRequest when `value` is not what to_json makes.
 HostRecord record_of(const nlohmann::json& value);
 
 }  // namespace spillway::ddlrun

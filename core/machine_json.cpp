@@ -1,8 +1,11 @@
-#include "tools/machine_json.h"
+#include "core/machine_json.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
-namespace spillway::tools {
+#include "core/json_text.h"
+
+namespace spillway {
 namespace {
 
 using nlohmann::json;
@@ -17,8 +20,11 @@ json known(const std::string& text) {
   return text.empty() ? json(nullptr) : json(text);
 }
 
+int whole(const json& value, const char* what) {
+  return static_cast<int>(whole_number(value, what, -1, std::numeric_limits<int>::max()));  // -1: hwloc does not know
+}
 void read(const json& value, int& number) {
-  number = value.is_null() ? -1 : value.get<int>();
+  number = value.is_null() ? -1 : whole(value, "a number");
 }
 void read(const json& value, double& rate) {
   rate = value.is_null() ? 0 : value.get<double>();
@@ -81,20 +87,20 @@ json to_json(const Machine& machine) {
 Machine machine_from_json(const json& value) {
   Machine machine;
   value.at("hostname").get_to(machine.hostname);
-  value.at("cores").get_to(machine.cores);
-  value.at("memory_bytes").get_to(machine.memory_bytes);
+  machine.cores = whole(value.at("cores"), "cores");
+  machine.memory_bytes = whole_number(value.at("memory_bytes"), "memory_bytes");
   for (const json& one : value.at("packages")) {
     Package& package = machine.packages.emplace_back();
-    one.at("number").get_to(package.number);
+    package.number = whole(one.at("number"), "a package's number");
     read(one.at("model"), package.model);
   }
   for (const json& one : value.at("numa")) {
     NumaNode& node = machine.numa_nodes.emplace_back();
-    one.at("number").get_to(node.number);
+    node.number = whole(one.at("number"), "a NUMA node's number");
     read(one.at("package"), node.package);
-    one.at("memory_bytes").get_to(node.memory_bytes);
-    one.at("cores").get_to(node.cores);
-    one.at("cpus").get_to(node.cpus);
+    node.memory_bytes = whole_number(one.at("memory_bytes"), "memory_bytes");
+    node.cores = whole(one.at("cores"), "cores");
+    for (const json& cpu : one.at("cpus")) node.cpus.push_back(whole(cpu, "a CPU"));
   }
   for (const json& one : value.at("gpus")) {
     Gpu& gpu = machine.gpus.emplace_back(device_from<Gpu>(one));
@@ -109,4 +115,4 @@ Machine machine_from_json(const json& value) {
   return machine;
 }
 
-}  // namespace spillway::tools
+}  // namespace spillway

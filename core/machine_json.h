@@ -4,14 +4,14 @@
 
 #include "core/machine.h"
 
-namespace spillway::tools {
+namespace spillway {
 
 /// {hostname cores memory_bytes packages: [{number model}] numa: [{number package memory_bytes cores cpus}] gpus:
 /// [{bus_id name package numa pcie_switch pci_bytes_per_second nvlink_group nvlink_bytes_per_second}] nics: [{bus_id
 /// name interfaces package numa pcie_switch pci_bytes_per_second bits_per_second}]}; null where something is unknown or
 /// not there.
 nlohmann::json to_json(const Machine& machine);
-/// The other way. Throws nlohmann's exceptions when a key is missing.
+/// Reads what to_json() writes. Throws nlohmann's exceptions when a key is missing, BadRequest for a number that cannot be.
 Machine machine_from_json(const nlohmann::json& json);
 
-}  // namespace spillway::tools
+}  // namespace spillway

@@ -1,0 +1,72 @@
+#include "core/new_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "core/error.h"
+
+namespace spillway {
+namespace {
+
+using Path = std::filesystem::path;
+
+[[noreturn]] void fail(const Path& path, const char* what) {
+  throw std::system_error(errno, std::generic_category(), str("cannot ", what, " '", path.string(), "'"));
+}
+
+/// A file that nobody has opened before.
+int open_fresh(const Path& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail(path, "replace");
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (descriptor < 0) fail(path, "write");
+  return descriptor;
+}
+
+void sync_folder(const Path& folder) {
+  const int descriptor = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail(folder, "open");
+  const File file(descriptor);
+  if (::fsync(descriptor) != 0) fail(folder, "write");
+}
+
+}  // namespace
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+int64_t regular_file_bytes(const File& file, const Path& path) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail(path, "read");
+  return S_ISREG(status.st_mode) ? static_cast<int64_t>(status.st_size) : -1;
+}
+
+NewFile::NewFile(Path path) : path_(std::move(path)), part_(path_.string() + ".part"), file_(open_fresh(part_)) {}
+
+NewFile::~NewFile() {
+  std::error_code ignored;
+  if (!committed_) std::filesystem::remove(part_, ignored);
+}
+
+void NewFile::write(const void* bytes, size_t count) {
+  for (const char* at = static_cast<const char*>(bytes); count > 0;) {
+    const ssize_t written = ::write(file_.get(), at, count);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(part_, "write");
+    at += written;
+    count -= static_cast<size_t>(written);
+  }
+}
+
+void NewFile::commit() {
+  if (::fsync(file_.get()) != 0) fail(part_, "write");
+  std::filesystem::rename(part_, path_);
+  committed_ = true;
+  sync_folder(path_.parent_path());
+}
+
+}  // namespace spillway

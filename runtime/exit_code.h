@@ -1,0 +1,9 @@
+/// How programs end, so that ranks can tell each other.
+#pragma once
+
+namespace spillway {
+
+/// The exit codes of the programs.
+enum ExitCode : int { kOk = 0, kFailure = 1, kBadRequest = 2, kInfeasible = 3, kCommunication = 4, kInterrupted = 130 };
+
+}  // namespace spillway

@@ -1,0 +1,44 @@
+#include <nlohmann/json.hpp>
+
+#include "core/json_text.h"
+#include "core/machine_json.h"
+#include "tests/fuzz/support.h"
+#include "tests/fuzz/targets.h"
+#include "tools/ddlrun/preflight.h"
+
+namespace spillway::fuzz {
+namespace {
+
+/// Reads what the launcher of an inspection printed; the caller takes any exception for a report that cannot be used.
+void preflight_report(std::string_view input) {
+  static const ddlrun::Plan plan = ddlrun::make_plan(ddlrun::parse_host_option("a:2,b:2"), std::nullopt, "");
+  ddlrun::Findings findings;
+  try {
+    findings = ddlrun::findings_of(plan, std::string(input), "prog", "Open MPI 4.1.4");
+  } catch (const std::exception&) {
+    return;
+  }
+  (void)ddlrun::describe(findings);
+  (void)ddlrun::to_json(findings).dump();
+}
+
+void machine(std::string_view input) {
+  taken([&] {
+    try {
+      const Machine machine = machine_from_json(parse_json(input));
+      require(machine_from_json(parse_json(to_json(machine).dump())) == machine, "machines stay as they are");
+    } catch (const nlohmann::json::exception&) {  // something is missing
+    }
+  });
+}
+
+}  // namespace
+
+void reports(std::string_view input) {
+  if (take_byte(input) % 2)
+    machine(input);
+  else
+    preflight_report(input);
+}
+
+}  // namespace spillway::fuzz

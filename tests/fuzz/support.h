@@ -1,0 +1,54 @@
+/// Helpers that the targets share.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+#include "tests/support/disk.h"
+
+namespace spillway::fuzz {
+
+/// Throws what no target catches.
+inline void require(bool good, const char* promise) {
+  if (!good) throw std::logic_error(std::string("a promise was broken: ") + promise);
+}
+
+/// Calls `body`, which may refuse its input. False when it did.
+template <class Body>
+bool taken(const Body& body) {
+  try {
+    body();
+    return true;
+  } catch (const BadRequest&) {
+    return false;
+  }
+}
+
+/// The first byte, taken off: says which of several readers gets the rest. 0 of an empty input.
+inline unsigned take_byte(std::string_view& input) {
+  if (input.empty()) return 0;
+  const auto byte = static_cast<unsigned char>(input.front());
+  input.remove_prefix(1);
+  return byte;
+}
+
+/// A folder in memory where there is one, which lives as long as the process.
+inline const std::filesystem::path& scratch_folder() {
+  static const testing::TemporaryFolder folder(std::filesystem::is_directory("/dev/shm")
+                                                   ? std::filesystem::path("/dev/shm")
+                                                   : std::filesystem::temp_directory_path());
+  return folder.path();
+}
+
+/// Overwrites a file of that name in the scratch folder.
+inline std::filesystem::path scratch_file(const std::string& name, std::string_view bytes) {
+  auto path = scratch_folder() / name;
+  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return path;
+}
+
+}  // namespace spillway::fuzz

@@ -1,0 +1,23 @@
+/// Ctrl-C, for commands that end in good order.
+#pragma once
+#include <csignal>
+
+namespace spillway::tools {
+
+/// While it lives, the first SIGINT or SIGTERM only makes interrupted() true; a second one ends the process. Then
+/// signals do what they did before: a rank that has failed must end when its launcher says so. One at a time.
+class InterruptsNoted {
+ public:
+  InterruptsNoted();
+  ~InterruptsNoted();
+  InterruptsNoted(const InterruptsNoted&) = delete;
+  InterruptsNoted& operator=(const InterruptsNoted&) = delete;
+
+ private:
+  struct sigaction interrupt_before_ {};
+  struct sigaction end_before_ {};
+};
+
+bool interrupted() noexcept;
+
+}  // namespace spillway::tools
