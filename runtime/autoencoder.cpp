@@ -1,6 +1,7 @@
 #include "runtime/autoencoder.h"
 
 #include <ATen/ATen.h>
+#include <torch/nn/init.h>
 
 #include <algorithm>
 

@@ -1,6 +1,7 @@
 /// A deep autoencoder: the classic trial of second-order methods, which plain gradients train badly.
 #pragma once
-#include <torch/nn.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cstdint>
 #include <vector>

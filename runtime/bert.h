@@ -1,6 +1,9 @@
 /// BERT's encoder with its masked-language-model head.
 #pragma once
-#include <torch/nn.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 #include <cstdint>
 #include <vector>

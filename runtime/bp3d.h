@@ -1,6 +1,7 @@
 /// The encoder–decoder for seismic volumes: every voxel gets a class.
 #pragma once
-#include <torch/nn.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/conv.h>
 
 #include <cstdint>
 

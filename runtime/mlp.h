@@ -1,6 +1,7 @@
 /// A multilayer perceptron: the smallest model that every part of the runtime can be tried on.
 #pragma once
-#include <torch/nn.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cstdint>
 #include <vector>

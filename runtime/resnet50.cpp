@@ -1,6 +1,7 @@
 #include "runtime/resnet50.h"
 
 #include <ATen/ATen.h>
+#include <torch/nn/init.h>
 
 #include "core/error.h"
 

@@ -1,6 +1,10 @@
 /// ResNet-50, laid out and named like torchvision's.
 #pragma once
-#include <torch/nn.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cstdint>
 

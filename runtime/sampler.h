@@ -1,5 +1,6 @@
 /// Which cases each rank learns from in each step.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -1,6 +1,6 @@
 /// What the trainer sees of a model: something with parameters, a loss and a metric.
 #pragma once
-#include <torch/nn.h>
+#include <torch/nn/module.h>
 
 #include <memory>
 #include <string_view>

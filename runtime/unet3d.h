@@ -1,7 +1,10 @@
 /// The 3-D U-Net of Isensee et al. 2017 for brain tumours: residual context levels down, localisation levels up, deep
 /// supervision.
 #pragma once
-#include <torch/nn.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/instancenorm.h>
 
 #include <cstdint>
 #include <vector>

@@ -15,13 +15,13 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
-#include <string_view>
 #include <system_error>
 #include <tuple>
 
 #include "core/error.h"
 #include "tools/allreduce_launcher.h"
 #include "tools/interrupts.h"
+#include "tools/launch_result.h"
 #include "tools/worker.h"
 
 extern char** environ;
@@ -30,9 +30,6 @@ namespace spillway::tools {
 namespace {
 
 using nlohmann::json;
-
-/// Before a launch's results.
-constexpr std::string_view kMark = "spillway-launch: ";
 
 /// Hands on each line that `command` prints. Waits for its end, and returns its status.
 int run(std::vector<std::string> command, const std::function<void(const std::string& line)>& on_line) {
@@ -89,11 +86,10 @@ json launch(std::vector<std::string> command, int ranks, const Kind& kind) {
   append({"--for-launcher"});
   json result;
   const int code = run(command, [&](const std::string& line) {
-    const size_t at = line.find(kMark);  // launchers may put a rank's number before it
-    if (at == std::string::npos)
-      std::fputs(line.c_str(), stderr);
+    if (auto found = result_in(line))
+      result = std::move(*found);
     else
-      result = json::parse(line.substr(at + kMark.size()));
+      std::fputs(line.c_str(), stderr);
   });
   if (interrupted()) return nullptr;
   if (code != 0) throw std::runtime_error(str(command[0], " ended with ", code, ": what the ranks said is above"));
@@ -195,11 +191,6 @@ class Rows {
 };
 
 }  // namespace
-
-void print_for_launcher(const json& result) {
-  std::printf("%s%s\n", std::string(kMark).c_str(), result.dump().c_str());
-  std::fflush(stdout);
-}
 
 json run_launches(const LaunchOptions& options) {
   const auto launcher = ask_launcher(options.launcher.front());

@@ -15,9 +15,6 @@ struct LaunchOptions {
   std::vector<std::string> forced_arguments{};
 };
 
-/// Prints a launch's results for run_launches() in another process, on whatever host it is: one line on stdout.
-void print_for_launcher(const nlohmann::json& result);
-
 /// Launches this program so often, interleaved, and puts their rows together: for every problem and
 /// algorithm `seconds` (median of the launches), `min_seconds`, `p95_seconds`, `in_place_seconds`, all `call_seconds`,
 /// all that was `wrong`, and whatever the first launch says besides. Each launch calibrates and chooses by itself:

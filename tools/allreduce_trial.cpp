@@ -14,6 +14,7 @@
 #include "ddl/cost_model.h"
 #include "tools/allreduce_cards.h"
 #include "tools/allreduce_host.h"
+#include "tools/launch.h"
 #include "tools/levels_flag.h"
 
 namespace spillway::tools {
@@ -185,13 +186,12 @@ std::vector<Problem> problems_of(const TrialOptions& options) {
   return problems;
 }
 
-Trial::Trial(ddl::MpiRuntime& mpi, const TrialOptions& options) : state_(new State{mpi, options}) {
-  ddl::CommOptions comm_options;
-  comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
-  const auto world = mpi.world(comm_options);
+Trial::Trial(ddl::MpiRuntime& mpi, std::shared_ptr<ddl::Communicator> world, const TrialOptions& options)
+    : state_(new State{mpi, options}) {
   State& state = *state_;
   state.card = open_card(*world, options);
-  state.comm = with_levels(mpi, world, comm_options, options.levels, state.card ? bus_id_of(*state.card) : "");
+  state.comm = with_levels(mpi, std::move(world), comm_options(options.comm_timeout_seconds), options.levels,
+                           state.card ? bus_id_of(*state.card) : "");
   state.costs = ddl::calibrate(*state.comm);
   if (state.card) state.on_cards = ddl::make_comm(state.comm, state.costs);
   state.places = places_of(*state.comm, state.card);

@@ -31,8 +31,8 @@ std::vector<Problem> problems_of(const TrialOptions& options);
 
 class Trial {
  public:
-  /// Calibrates. Collective. Throws CommError; DeviceError without a card, BadRequest for bad levels.
-  Trial(ddl::MpiRuntime& mpi, const TrialOptions& options);
+  /// Calibrates. Collective over `world`. Throws CommError; DeviceError without a card, BadRequest for bad levels.
+  Trial(ddl::MpiRuntime& mpi, std::shared_ptr<ddl::Communicator> world, const TrialOptions& options);
   ~Trial();
 
   /// Runs every way of every problem in turn, over all processes. Rank 0 gets what was measured, the others null:

@@ -21,7 +21,10 @@
 #include "tools/ddlrun/hosts.h"
 #include "tools/interrupts.h"
 #include "tools/json_file.h"
+#include "tools/launch.h"
+#include "tools/launch_result.h"
 #include "tools/levels_flag.h"
+#include "tools/same_options.h"
 
 namespace spillway::tools {
 namespace {
@@ -131,12 +134,18 @@ std::vector<std::string> launch_arguments(const Options& options, bool mpi_only)
 }
 
 /// In one launch, of which this process is a rank.
-int run_rank(const Options& options) {
-  ddl::MpiRuntime mpi(std::chrono::milliseconds(static_cast<int64_t>(options.trial.comm_timeout_seconds * 1e3)));
-  Trial trial(mpi, options.trial);
+int run_rank(const Options& options, const CLI::App& command) {
+  const ddl::CommOptions of_comm = comm_options(options.trial.comm_timeout_seconds);
+  ddl::MpiRuntime mpi(of_comm.deadline);
+  auto world = mpi.world(of_comm);
+  require_same_options(command, *world);
+  Trial trial(mpi, std::move(world), options.trial);
   for (int cycle = 1; cycle <= options.cycles || options.cycles == 0; ++cycle) {
     const json result = trial.run(interrupted);
-    if (options.for_launcher && !result.is_null()) print_for_launcher(result);
+    if (options.for_launcher && !result.is_null()) {
+      std::printf("%s\n", result_line(result).c_str());
+      std::fflush(stdout);
+    }
     if (!options.for_launcher && !result.is_null()) conclude(options, result, cycle);
     if (trial.was_interrupted()) break;
   }
@@ -160,14 +169,14 @@ int run_parent(Options& options) {
   return kOk;
 }
 
-int bench_allreduce(Options& options) {
+int bench_allreduce(Options& options, const CLI::App& command) {
   read(options);
   refuse_what_cannot_be(options);
   const bool is_rank = ddl::launched_by_mpi();
   if (!is_rank && options.launches.ranks < 1)
     throw BadRequest("bench allreduce: start it with mpirun, or say --ranks N to let it do that, several times");
   const InterruptsNoted noted;
-  return is_rank ? run_rank(options) : run_parent(options);
+  return is_rank ? run_rank(options, command) : run_parent(options);
 }
 
 void add_problem_flags(CLI::App& command, Options& options) {
@@ -254,7 +263,7 @@ Run add_bench_allreduce(CLI::App& bench) {
   add_output_flags(*command, *options);
   command->footer(
       "Example: spillway bench allreduce --ranks 4 --launches 3 --begin 8 --end 16MiB --iterations 20 --json a.json");
-  return [options] { return bench_allreduce(*options); };
+  return [options, command] { return bench_allreduce(*options, *command); };
 }
 
 }  // namespace spillway::tools

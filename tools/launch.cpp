@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -79,6 +80,12 @@ std::vector<int> cpus_of_local_ranks(ddl::Communicator& comm) {
 int launched_rank() {
   const char* name = rank_variable();
   return name ? std::atoi(std::getenv(name)) : 0;
+}
+
+ddl::CommOptions comm_options(double timeout_seconds) {
+  ddl::CommOptions options;
+  options.deadline = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1e3));
+  return options;
 }
 
 std::vector<int> cpus_of_launch(ddl::Communicator& comm) {

@@ -10,6 +10,9 @@ namespace spillway::tools {
 /// This process's rank as its launcher tells it in the environment; 0 where it does not.
 int launched_rank();
 
+/// What `--comm-timeout` says.
+ddl::CommOptions comm_options(double timeout_seconds);
+
 /// The CPUs of this host that the launch may use. The launcher's own process has the job's limits, and none of the
 /// bindings that it gives to ranks. Slurm's daemon has neither, so under srun it is all CPUs that the host's ranks are
 /// bound to. Collective. Throws CommError.

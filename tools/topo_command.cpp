@@ -13,6 +13,7 @@
 #include "tools/json_file.h"
 #include "tools/launch.h"
 #include "tools/levels_flag.h"
+#include "tools/same_options.h"
 #include "tools/topo_drawing.h"
 
 namespace spillway::tools {
@@ -75,17 +76,17 @@ json links_of(const RankMap& map, const ddl::Costs& costs) {
   return links;
 }
 
-int draw_launch(const Options& options) {
-  ddl::CommOptions comm_options;
-  comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
-  ddl::MpiRuntime mpi(comm_options.deadline);
+int draw_launch(const Options& options, const CLI::App& command) {
+  const ddl::CommOptions of_comm = comm_options(options.comm_timeout_seconds);
+  ddl::MpiRuntime mpi(of_comm.deadline);
   if (!options.xml.empty())
     throw BadRequest("--xml draws a file's machine, where nobody runs; start it without mpirun");
-  auto world = mpi.world(comm_options);
+  auto world = mpi.world(of_comm);
+  require_same_options(command, *world);
   if (options.measure && world->size() == 1)
     throw BadRequest("--measure: links are between ranks, and there is 1; allowed: 2 and more");
   take_share_of_cores(*world);
-  const auto comm = with_levels(mpi, std::move(world), comm_options, options.levels, /*gpu_bus_id=*/"");
+  const auto comm = with_levels(mpi, std::move(world), of_comm, options.levels, /*gpu_bus_id=*/"");
   const RankMap map = gather_rank_map(*comm, machine_for_levels(options.levels));
   ddl::Costs costs;
   std::vector<std::vector<double>> latencies;
@@ -122,7 +123,7 @@ Run add_topo(CLI::App& app) {
       ->check(CLI::Range(0.001, 86400.0));
   command->add_option("--json", options->json_file, "File for the results");
   command->footer("Example: mpirun -np 4 --bind-to none spillway topo --levels discover --measure");
-  return [options] { return ddl::launched_by_mpi() ? draw_launch(*options) : draw_alone(*options); };
+  return [options, command] { return ddl::launched_by_mpi() ? draw_launch(*options, *command) : draw_alone(*options); };
 }
 
 }  // namespace spillway::tools

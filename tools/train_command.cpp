@@ -23,6 +23,7 @@
 #include "tools/levels_flag.h"
 #include "tools/link_costs.h"
 #include "tools/progress.h"
+#include "tools/same_options.h"
 #include "tools/train_flags.h"
 
 namespace spillway::tools {
@@ -104,14 +105,14 @@ void write_json(const std::string& file, const TrainResult& result, const std::v
   if (!out) throw std::system_error(errno ? errno : EIO, std::generic_category(), "cannot write '" + file + "'");
 }
 
-int train_command(Options& options) {
+int train_command(Options& options, const CLI::App& command) {
   std::optional<ddl::MpiRuntime> mpi;
   std::shared_ptr<ddl::Communicator> world;
-  ddl::CommOptions comm_options;
-  comm_options.deadline = std::chrono::milliseconds(static_cast<int64_t>(options.comm_timeout_seconds * 1e3));
+  const ddl::CommOptions of_comm = comm_options(options.comm_timeout_seconds);
   if (ddl::launched_by_mpi()) {
-    mpi.emplace(comm_options.deadline);
-    world = mpi->world(comm_options);
+    mpi.emplace(of_comm.deadline);
+    world = mpi->world(of_comm);
+    require_same_options(command, *world);
     take_share_of_host(*world);
   } else {
     check_levels_alone(options.levels);
@@ -127,7 +128,7 @@ int train_command(Options& options) {
   Device& device = open_device(train_options.device);
   ddl::Comm comm;
   LinkCosts links;
-  if (world) world = with_levels(*mpi, std::move(world), comm_options, options.levels, bus_id_of(device));
+  if (world) world = with_levels(*mpi, std::move(world), of_comm, options.levels, bus_id_of(device));
   if (world_size > 1) {
     links = link_costs(*world, link_cache_folder(), options.calibrate);
     comm = ddl::make_comm(std::move(world), links.costs);
@@ -206,7 +207,7 @@ Run add_train(CLI::App& app) {
   command->add_flag("--quiet", options->quiet, "Print errors only");
   command->footer(
       "Example: mpirun -np 2 --bind-to none spillway train --data phantoms --budget 50% --kfac --report out");
-  return [options] { return train_command(*options); };
+  return [options, command] { return train_command(*options, *command); };
 }
 
 }  // namespace spillway::tools

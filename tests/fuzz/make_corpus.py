@@ -181,6 +181,9 @@ def make_texts():
                "numa": [{"number": 0, "package": 0, "memory_bytes": 1 << 34, "cores": 2, "cpus": [0, 1]}],
                "gpus": [{**device, "nvlink_group": 0, "nvlink_bytes_per_second": 1e11}],
                "nics": [{**device, "interfaces": ["eth0"], "bits_per_second": None}]}
+    launch = json.dumps({"rows": [{"bytes": 8, "seconds": 1e-6}]}).encode().hex()
+    put("reports", "launch", "\2spillway-launch: " + launch + "\n")
+    put("reports", "launch-tagged", "\2[1,0]<stdout>:spillway-launch: " + launch[:7] + "[1,0]<stdout>:" + launch[7:] + "\n")
     put("reports", "machine", "\1" + json.dumps(machine))
     put("reports", "machine-huge", "\1" + json.dumps({**machine, "cores": 1e300}))
 

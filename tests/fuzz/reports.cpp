@@ -1,3 +1,4 @@
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "core/json_text.h"
@@ -5,6 +6,7 @@
 #include "tests/fuzz/support.h"
 #include "tests/fuzz/targets.h"
 #include "tools/ddlrun/preflight.h"
+#include "tools/launch_result.h"
 
 namespace spillway::fuzz {
 namespace {
@@ -32,13 +34,20 @@ void machine(std::string_view input) {
   });
 }
 
+/// Reads a line that a launcher handed on; the caller takes a runtime_error for a damaged one.
+void launch_result(std::string_view input) {
+  try {
+    const auto result = tools::result_in(input);
+    require(!result || tools::result_in(tools::result_line(*result)) == result, "results stay as they are");
+  } catch (const std::runtime_error&) {
+  }
+}
+
 }  // namespace
 
 void reports(std::string_view input) {
-  if (take_byte(input) % 2)
-    machine(input);
-  else
-    preflight_report(input);
+  constexpr std::array readers{preflight_report, machine, launch_result};
+  readers[take_byte(input) % readers.size()](input);
 }
 
 }  // namespace spillway::fuzz

@@ -1,6 +1,8 @@
 // Each convention against sums written out by hand, and `kaisa` against the published equations over several steps.
 #include <gtest/gtest.h>
-#include <torch/nn.h>
+#include <torch/nn/functional/fold.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cmath>
 

@@ -1,7 +1,10 @@
 /// Small float64 layers of every kind, each run once forward and backward, with what an oracle needs to know.
 #pragma once
 #include <gtest/gtest.h>
-#include <torch/nn.h>
+#include <torch/nn/functional/padding.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
 
 #include <functional>
 #include <string>

@@ -1,6 +1,7 @@
 #include "kfac/preconditioner.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/optim/sgd.h>
 
 #include <cmath>

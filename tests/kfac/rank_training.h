@@ -1,7 +1,10 @@
 /// A small data-parallel training that any transport can play, for tests of K-FAC on several ranks.
 #pragma once
 #include <gtest/gtest.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
 #include <functional>

@@ -1,6 +1,8 @@
 /// A small perceptron and what a step of K-FAC needs of it.
 #pragma once
-#include <torch/nn.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 
 #include <vector>
 

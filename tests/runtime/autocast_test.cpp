@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/utils.h>
 
 #include <limits>

@@ -1,6 +1,9 @@
 // What K-FAC says that it holds is what the device's ledger counts.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
 
 #include "core/cpu_allocator.h"
 #include "core/device_memory.h"

@@ -3,7 +3,12 @@
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 

@@ -1,7 +1,8 @@
 // Tensors that are not a plain block of their own: views, sparse, nested, quantized, complex, other memory formats.
 #include <ATen/NestedTensorImpl.h>
 #include <gtest/gtest.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/optim/sgd.h>
 
 #include "core/error.h"

@@ -8,7 +8,14 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/data.h>
 #include <torch/jit.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
+#include <torch/nn/modules/transformerlayer.h>
+#include <torch/nn/utils/rnn.h>
 #include <torch/optim/adamw.h>
 
 #include <thread>

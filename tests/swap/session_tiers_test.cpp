@@ -1,6 +1,8 @@
 // A Session whose pages fit neither the device nor the host.
 #include <gtest/gtest.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/instancenorm.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cerrno>
 #include <optional>

@@ -4,7 +4,10 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/COW.h>
 #include <gtest/gtest.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>
 
 #include <algorithm>

@@ -11,6 +11,7 @@
 #include "tools/allreduce_sweep.h"
 #include "tools/allreduce_table.h"
 #include "tools/allreduce_values.h"
+#include "tools/launch_result.h"
 
 namespace spillway::tools {
 namespace {
@@ -249,6 +250,22 @@ TEST(AllreduceTableTest, WithoutABoundThereIsNoShareOfIt) {
   complete(result);
   EXPECT_TRUE(result["rows"][0]["percent_of_bound"].is_null());
   EXPECT_DOUBLE_EQ(result["rows"][0]["algbw"], 500e-9);
+}
+
+TEST(LaunchResultTest, TagsOfALauncherChangeNothingWhereverTheyStand) {
+  const json result{{"version", "Open MPI 4.1.0: [1,0]<stdout>:"}, {"call_seconds", {0.25, 1e-9}}, {"op", nullptr}};
+  const std::string line = result_line(result);
+  for (const std::string tag : {"", "[1,0]<stdout>:", "[0] ", "0: "})
+    for (size_t cut = line.find(' ') + 1; cut < line.size(); ++cut)
+      EXPECT_EQ(result_in(tag + line.substr(0, cut) + tag + line.substr(cut) + "\n"), result) << tag << cut;
+}
+
+TEST(LaunchResultTest, OtherLinesAreNoResultsAndDamageIsSaid) {
+  EXPECT_EQ(result_in("[1,0]<stdout>:epoch 3\n"), std::nullopt);
+  const std::string line = result_line({{"rows", {1, 2}}});
+  EXPECT_THROW(result_in(line.substr(0, line.size() - 2)), std::runtime_error);
+  EXPECT_THROW(result_in(line.substr(0, line.size() - 1)), std::runtime_error);
+  EXPECT_THROW(result_in(line + "zz"), std::runtime_error);
 }
 
 }  // namespace

@@ -494,6 +494,31 @@ class Ranks(Case):
             self.assertNotIn("was interrupted", done.stderr)
             self.assertEqual(done.returncode, 3, done.stderr)
 
+    def test_ranks_that_were_started_with_unlike_options_are_told_which(self):
+        def launch(command, first, second):
+            one = [PROGRAM, *command]
+            return subprocess.run([*MPI, "-np", "1", *one, *first, ":", "-np", "1", *one, *second], capture_output=True,
+                                  text=True, timeout=50)  # less than --comm-timeout's 60 s
+
+        train = ["train", *OTHERS["mlp"], "--steps", "2"]
+        for command, first, second, said in (
+                (train, ["--budget", "1GiB"], [], "rank 1 was started without --budget, and rank 0 with --budget …"),
+                (train, ["--budget", "1GiB"], ["--budget", "90%"],
+                 "rank 1 was started with --budget …%, and rank 0 with --budget …"),
+                (train, ["--lr", "0.1"], ["--lr", "0.2"], "rank 1 was started with --lr 0.2, and rank 0 with --lr 0.1"),
+                (train, [], ["--checkpoint", self.folder / "c"],
+                 "rank 1 was started with --checkpoint …, and rank 0 without --checkpoint"),
+                (["bench", "allreduce"], ["--sizes", "8"], ["--sizes", "16"],
+                 "rank 1 was started with --sizes 16, and rank 0 with --sizes 8"),
+                (["topo"], ["--measure"], [], "rank 1 was started without --measure, and rank 0 with --measure")):
+            done = launch(command, map(str, first), map(str, second))
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(said, done.stderr)
+        file = self.folder / "result.json"
+        done = launch(train, ["--budget", "1GiB", "--json", str(file)], ["--budget", "2GiB", "--quiet", "--host-budget", "none"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(file.read_text())["world_size"], 2)
+
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,15 @@
+/// Ranks of one launch that were started with unlike options would wait for messages that never come.
+#pragma once
+#include <CLI/CLI.hpp>
+
+#include "ddl/communicator.h"
+
+namespace spillway::tools {
+
+/// Refuses, on every rank, options of `command` that some rank has unlike rank 0, and names the first. Each rank may
+/// have its own value of what belongs to its host: folders, the device, bytes of a budget (but none of them a budget
+/// where another has none). What only rank 0 writes may be given to any. Two broadcasts and an all-gather of a few
+/// bytes. Collective. Throws BadRequest, CommError.
+void require_same_options(const CLI::App& command, ddl::Communicator& comm);
+
+}  // namespace spillway::tools
