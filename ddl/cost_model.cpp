@@ -32,7 +32,13 @@ int64_t bytes_of(const Transfer& t, Element element) {
   return t.range.size() * (t.partial ? partial_bytes(element) : element_bytes(element));
 }
 
-std::vector<Load> loads(const Plan& plan, int64_t count, Element element) {
+/// Those of a chunk's rounds.
+struct Loads {
+  int64_t count = 0;  // the chunk's elements
+  std::vector<Load> rounds;
+};
+
+Loads loads_of(const Plan& plan, int64_t count, Element element) {
   std::vector<Load> loads;
   std::vector<std::map<int, std::array<int64_t, 2>>> links;  // by round and group: out, in
   plan.for_each_program(count, element, [&](int rank, const Program& program) {
@@ -55,7 +61,7 @@ std::vector<Load> loads(const Plan& plan, int64_t count, Element element) {
   });
   for (size_t r = 0; r < links.size(); ++r)
     for (const auto& [group, bytes] : links[r]) loads[r].bytes = std::max({loads[r].bytes, bytes[0], bytes[1]});
-  return loads;
+  return {count, std::move(loads)};
 }
 
 /// Of one chunk: its way through all rounds, and what the busiest resource spends on it.
@@ -76,15 +82,17 @@ struct ChunkTimes {
   }
 };
 
-ChunkTimes chunk_times(const Plan& plan, int64_t count, Element element, const Costs& costs) {
+/// Of a chunk of `count` elements; bytes grow with it.
+ChunkTimes chunk_times(const Loads& loads, int64_t count, const Costs& costs) {
   ChunkTimes times;
   times.of_level.resize(costs.levels.size());
-  for (const Load& load : loads(plan, count, element)) {
+  const double scale = static_cast<double>(count) / static_cast<double>(loads.count);
+  for (const Load& load : loads.rounds) {
     if (load.messages == 0) continue;
     const LinkCost& link = costs.levels[static_cast<size_t>(load.level) - 1];
     const double sending = link.latency_seconds + static_cast<double>(load.messages - 1) * link.message_seconds +
-                           static_cast<double>(load.bytes) / link.bytes_per_second;
-    const double added = costs.reduce_seconds_per_byte * static_cast<double>(load.added);
+                           scale * static_cast<double>(load.bytes) / link.bytes_per_second;
+    const double added = costs.reduce_seconds_per_byte * scale * static_cast<double>(load.added);
     if (times.way == 0) times.first_round = sending;
     times.of_level[static_cast<size_t>(load.level) - 1] += sending;
     times.adding += added;
@@ -106,6 +114,20 @@ double agreement_seconds(const Levels& levels, const Costs& costs) {
     seconds += slowest;
   }
   return seconds;
+}
+
+/// For `count` elements in chunks of `whole`.
+Prediction predict_chunks(const Loads& loads, int64_t whole, int64_t count, double agreement, const Costs& costs) {
+  const int64_t chunks = (count + whole - 1) / whole;
+  const ChunkTimes times = chunk_times(loads, whole, costs);
+  const double last = static_cast<double>(count - (chunks - 1) * whole) / static_cast<double>(whole);
+  const double after_first = static_cast<double>(chunks - 2) + last;  // chunks
+  Prediction all;
+  all.seconds = std::max(0.0, agreement - times.first_round) + times.way + after_first * times.busiest(costs);
+  const double of_chunk = 1 + after_first;
+  for (const double seconds : times.of_level) all.level_seconds.push_back(of_chunk * seconds);
+  all.adding_seconds = of_chunk * times.adding;
+  return all;
 }
 
 }  // namespace
@@ -133,18 +155,9 @@ std::vector<int64_t> piece_bytes(const Costs& costs) {
 
 Prediction predict(const Choice& choice, int64_t count, Element element, const Costs& costs) {
   const double agreement = agreement_seconds(choice.plan.levels(), costs);
-  Prediction all{.seconds = agreement, .level_seconds = std::vector<double>(costs.levels.size())};
-  if (count == 0) return all;
+  if (count == 0) return {.seconds = agreement, .level_seconds = std::vector<double>(costs.levels.size())};
   const int64_t whole = std::min(count, choice.options.chunk_bytes / element_bytes(element));
-  const int64_t chunks = (count + whole - 1) / whole;
-  const ChunkTimes times = chunk_times(choice.plan, whole, element, costs);
-  const double last = static_cast<double>(count - (chunks - 1) * whole) / static_cast<double>(whole);
-  const double after_first = static_cast<double>(chunks - 2) + last;  // chunks
-  all.seconds = std::max(0.0, agreement - times.first_round) + times.way + after_first * times.busiest(costs);
-  const double of_chunk = 1 + after_first;
-  for (size_t i = 0; i < times.of_level.size(); ++i) all.level_seconds[i] = of_chunk * times.of_level[i];
-  all.adding_seconds = of_chunk * times.adding;
-  return all;
+  return predict_chunks(loads_of(choice.plan, whole, element), whole, count, agreement, costs);
 }
 
 double link_bound_seconds(const Levels& levels, int level, int64_t bytes, const Costs& costs) {
@@ -166,7 +179,9 @@ double bound_seconds(const Levels& levels, int64_t bytes, const Costs& costs) {
 
 Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep_order) {
   costs.validate(levels);
-  const int64_t count = std::max<int64_t>(1, bytes / element_bytes(Element::float32));
+  const int64_t element_size = element_bytes(Element::float32);
+  const int64_t count = std::max<int64_t>(1, bytes / element_size);
+  const double agreement = agreement_seconds(levels, costs);
   AllreduceOptions options{.piece_bytes = piece_bytes(costs)};
   Choice best{Plan(levels), options};
   const bool by_cores =
@@ -183,14 +198,16 @@ Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep
     if (oneshot != algorithms.end() && oneshot + 1 != algorithms.end()) continue;  // the last level's
     const Plan plan(levels, algorithms);
     if (keep_order && !plan.keeps_order()) continue;
+    // Every rank's program is compiled once, for the largest chunk: loads are what takes time here.
+    const Loads loads = loads_of(plan, std::min(count, chunks.back() / element_size), Element::float32);
     for (const int64_t chunk : chunks) {
-      options.chunk_bytes = chunk;
-      const Choice choice{plan, options};
-      const double seconds = predict_seconds(choice, count, Element::float32, costs);
+      const int64_t whole = std::min(count, chunk / element_size);
+      const double seconds = predict_chunks(loads, whole, count, agreement, costs).seconds;
       // A later one must be better by more than what models are worth.
       if (seconds < 0.98 * shortest) {
         shortest = seconds;
-        best = choice;
+        options.chunk_bytes = chunk;
+        best = {plan, options};
       }
       if (chunk >= bytes) break;
     }

@@ -22,13 +22,14 @@ std::vector<int> ordinals(const std::vector<int>& labels) {
 
 std::vector<Levels::Group> groups_by(const std::vector<int>& of_rank, const std::vector<int>& child_of_rank) {
   std::vector<Levels::Group> groups;
+  std::vector<bool> seen(child_of_rank.size());
   for (size_t rank = 0; rank < of_rank.size(); ++rank) {
     const auto group = static_cast<size_t>(of_rank[rank]);
     if (group == groups.size()) groups.emplace_back();
     groups[group].ranks.push_back(static_cast<int>(rank));
-    auto& children = groups[group].children;
-    if (std::find(children.begin(), children.end(), child_of_rank[rank]) == children.end())
-      children.push_back(child_of_rank[rank]);
+    const int child = child_of_rank[rank];
+    if (!seen[static_cast<size_t>(child)]) groups[group].children.push_back(child);
+    seen[static_cast<size_t>(child)] = true;
   }
   return groups;
 }

@@ -141,11 +141,15 @@ class MpiTransport final : public Transport {
   }
   MpiTransport& operator=(const MpiTransport&) = delete;
 
-  // MPI_Comm_free is collective, and ranks part in any order: the communicator lives as long as MPI does.
+  // Ranks part in any order. MPI_Comm_free is collective in name and waits for nobody in any MPI known to us; without
+  // it MPICH has no communicator left after some 2000.
   ~MpiTransport() override {
     const Turn turn(state_->taking_turns);
     forget();
-    if (made_->request != MPI_REQUEST_NULL) state_->unfinished.push_back(made_);
+    if (made_->request != MPI_REQUEST_NULL)
+      state_->unfinished.push_back(made_);
+    else if (!state_->finalized && !life_->over)
+      MPI_Comm_free(&made_->comm);
   }
 
   int rank() const override { return rank_; }

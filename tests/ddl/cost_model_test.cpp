@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
 #include <thread>
 
 #include "core/error.h"
@@ -123,6 +125,24 @@ TEST(CostModelTest, KeepsTheOrderOfSumsWhereThatIsAskedFor) {
   Costs costs{.levels = {{10e-6, 8e-6, 1e9}}, .reduce_seconds_per_byte = 0};
   for (const int64_t bytes : {int64_t{64}, kMega, 64 * kMega})
     EXPECT_TRUE(choose(Levels(16), bytes, costs, true).plan.keeps_order());
+}
+
+TEST(CostModelTest, NoPlanIsPredictedShorterThanTheChosenOne) {
+  for (const auto& [shape, ranks] :
+       std::map<std::string, int>{{"4", 4}, {"4x2", 8}, {"3+2", 5}, {"2x2x2", 8}, {"8x4", 32}}) {
+    const Levels levels = Levels::parse(shape, ranks);
+    Costs costs = slow_network(1);
+    while (static_cast<int>(costs.levels.size()) < levels.count())
+      costs.levels.insert(costs.levels.begin(), {1e-6, 1e-7, 1e10});
+    for (const int64_t count : {int64_t{100}, int64_t{100'000}, int64_t{1'234'567}, 16 * kMega}) {
+      const double chosen = predict_seconds(choose(levels, 4 * count, costs, false), count, Element::float32, costs);
+      for (const auto algorithm : {Algorithm::direct, Algorithm::ring, Algorithm::halving, Algorithm::leader})
+        for (const int64_t chunk : {int64_t{256} << 10, int64_t{1} << 20, int64_t{4} << 20})
+          EXPECT_LE(0.97 * chosen,
+                    predict_seconds({Plan(levels, algorithm), {.chunk_bytes = chunk}}, count, Element::float32, costs))
+              << shape << ' ' << count << ' ' << name_of(algorithm) << ' ' << chunk;
+    }
+  }
 }
 
 TEST(CostModelTest, RefusesCostsThatAreNone) {

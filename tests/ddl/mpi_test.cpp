@@ -101,6 +101,18 @@ TEST(MpiTest, CommunicatorsDoNotHearEachOther) {
   EXPECT_EQ(from_second, 2);
 }
 
+// MPICH has 2048 at a time.
+TEST(MpiTest, ThousandsOfCommunicatorsComeAndGo) {
+  const auto comm = runtime->world();
+  for (int i = 0; i < 2500; ++i) {
+    auto one = comm->duplicate();
+    auto other = comm->duplicate();
+    if (i % 100 == 0) barrier(*other);
+    if ((i + comm->rank()) % 2) one.reset();  // ranks part with them in any order
+    other.reset();
+  }
+}
+
 }  // namespace
 }  // namespace spillway::ddl::testing
 

@@ -59,6 +59,26 @@ struct HostTierTest : ::testing::Test {
   std::vector<char> device;
 };
 
+TEST(HostTierRoomTest, ACopyThatIsRefusedLeavesItsRoomFree) {
+  HostSlab slab(kBytes);
+  testing::RefusingTimeline out, in;
+  HostTier tier(slab, out, in, nullptr);
+  const std::vector<char> device = filled(kBytes, 'x');
+  Ticket ticket;
+  out.refuse(1);
+  EXPECT_THROW((void)tier.page_out(device.data(), kBytes, {}, ticket), std::bad_alloc);
+  EXPECT_EQ(tier.free_bytes(), kBytes);
+  HostCopy copy = tier.page_out(device.data(), kBytes, {}, ticket);
+  ticket.wait();
+  std::vector<char> back(kBytes);
+  in.refuse(1);
+  EXPECT_THROW((void)tier.page_in(copy, back.data()), std::bad_alloc);
+  tier.page_in(copy, back.data()).wait();
+  EXPECT_EQ(back, device);
+  copy.reset();
+  EXPECT_EQ(tier.free_bytes(), kBytes);
+}
+
 TEST(HostTierRoomTest, RoomThatACopyStillUsesIsNobodyElses) {
   HostSlab slab(kBytes);
   testing::ManualTimeline out, in;
