@@ -40,7 +40,7 @@ _configure() {
 }
 
 _compile() {
-  local preset=$1 build=$2 jobs targets=() status=0 start=$SECONDS
+  local preset=$1 build=$2 jobs targets=("${@:3}") status=0 start=$SECONDS
   jobs=$(build_jobs)
   case $preset in
     tsan) targets=(torch_free_tests) ;;
@@ -62,13 +62,14 @@ _compile() {
 }
 
 _configure_and_compile() {
-  _configure "$@"
+  _configure "$1" "$2"
   _compile "$@"
 }
 
-# build_preset PRESET: everything up to a finished build; sets build_folder.
+# build_preset PRESET [TARGET…]: everything up to a finished build, of all or of these alone; sets build_folder.
 build_preset() {
   local preset=$1
+  shift
   case $preset in
     cpu) build_folder=$spillway_root/build ;;
     asan | tsan) build_folder=$spillway_root/build-$preset ;;
@@ -82,5 +83,5 @@ build_preset() {
   ensure_packages
   ensure_tools_are_new_enough
   ensure_torch
-  with_lock "$build_folder/.spillway-lock" "building in '$build_folder'" _configure_and_compile "$preset" "$build_folder"
+  with_lock "$build_folder/.spillway-lock" "building in '$build_folder'" _configure_and_compile "$preset" "$build_folder" "$@"
 }
