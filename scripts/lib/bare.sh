@@ -26,6 +26,7 @@ _mount_bare_root() {
   local root=$2/root device
   mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" "$root"
   mount -t proc proc "$root/proc"
+  mount -t sysfs -o ro sysfs "$root/sys"  # hwloc reads the machine there
   mount -t tmpfs -o mode=755 dev "$root/dev"
   mkdir -- "$root/dev/shm" "$root/dev/pts"
   mount -t tmpfs shm "$root/dev/shm"
