@@ -82,7 +82,7 @@ struct ChunkTimes {
   }
 };
 
-/// Of a chunk of `count` elements; bytes grow with it.
+/// The times of a chunk of `count` elements: its loads are those of `loads`, with bytes in proportion.
 ChunkTimes chunk_times(const Loads& loads, int64_t count, const Costs& costs) {
   ChunkTimes times;
   times.of_level.resize(costs.levels.size());

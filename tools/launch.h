@@ -10,7 +10,7 @@ namespace spillway::tools {
 /// This process's rank as its launcher tells it in the environment; 0 where it does not.
 int launched_rank();
 
-/// What `--comm-timeout` says.
+/// Options of a communicator whose deadline is `--comm-timeout`, in seconds.
 ddl::CommOptions comm_options(double timeout_seconds);
 
 /// The CPUs of this host that the launch may use. The launcher's own process has the job's limits, and none of the

@@ -22,7 +22,7 @@ bool one_of(std::string_view name, std::initializer_list<std::string_view> names
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// What ranks must agree on of an option's value; empty: on nothing, as if it were not given.
+/// Returns the part of an option's value that ranks must agree on. Empty: none, as if the option were not given.
 std::string agreed_part(const std::string& name, const std::string& value) {
   if (one_of(name, {"--json", "--report", "--plot", "--quiet"})) return "";
   if (one_of(name, {"--data", "--disk", "--checkpoint", "--device"})) return "…";
