@@ -65,8 +65,9 @@ CardAnswer Cards::answer(c10::Device card) {
 }
 
 DeviceLevels* Cards::levels(c10::Device card) {
-  TORCH_CHECK(!card_ || *card_ == card, "[ddl] a tensor is on ", card, ", but this communicator's were on ", *card_,
-              "; allowed: one card for each communicator");
+  if (card_ && *card_ != card)  // the other ranks may be waiting for this one
+    comm_.fail(str("a tensor is on ", card.str(), ", but this communicator's were on ", card_->str(),
+                   "; allowed: one card for each communicator"));
   if (decision_) return levels_.get();
   const CardAnswer own = answer(card);
   std::vector<CardAnswer> all(static_cast<size_t>(comm_.size()));

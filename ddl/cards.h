@@ -43,8 +43,8 @@ class Cards {
   /// `comm` outlives it. `find_network`: NCCL by default.
   explicit Cards(Communicator& comm, FindNetwork find_network = {});
 
-  /// The cards together; nullptr where bytes are staged. The first call is collective and decides. Throws CommError;
-  /// c10::Error when this rank used another card at first.
+  /// The cards together; nullptr where bytes are staged. The first call is collective and decides. Throws CommError,
+  /// on the waiting ranks too, when this rank used another card at first.
   DeviceLevels* levels(c10::Device card);
   bool decided() const noexcept { return decision_.has_value(); }
   bool by_network() const noexcept { return levels_ != nullptr; }

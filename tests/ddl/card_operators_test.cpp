@@ -334,6 +334,24 @@ TEST(CardsTest, StagingSaysWhy) {
   EXPECT_NE(decide(answers, two).text.find("rank 1 asked for deterministic algorithms"), std::string::npos);
 }
 
+TEST(CardsTest, ARankThatChangesItsCardTellsTheOthersWhy) {
+  on_cards(by_host({2}), Way::network, [](Rank& rank) {
+    const c10::Device first(at::kCUDA, 0), second(at::kCUDA, 1);
+    ASSERT_NE(rank.cards.levels(first), nullptr);
+    try {
+      if (rank.rank() == 1)
+        rank.cards.levels(second);
+      else
+        rank.allreduce(at::zeros({4}), Reduction::maximum);  // staged: waits for rank 1
+      ADD_FAILURE() << "rank " << rank.rank() << " heard of no other card";
+    } catch (const CommError& error) {
+      EXPECT_NE(std::string(error.what()).find("a tensor is on cuda:1, but this communicator's were on cuda:0"),
+                std::string::npos)
+          << error.what();
+    }
+  });
+}
+
 TEST(CardsTest, WithoutACardThereIsNoNetworkAndTheReasonIsSaid) {
   const auto self = self_communicator();
   Cards cards(*self);
