@@ -281,7 +281,13 @@ int64_t resolve_budget(const BudgetRequest& request, const Observation& observed
   return budget;
 }
 
-TrainResult train(const RunContext& given, TrainListener& listener, const std::atomic<bool>* interrupt) {
+/// This rank's requests. A checkpoint is asked for once.
+StepRequests taken(TrainRequests* requests) {
+  if (!requests) return {};
+  return {.stop = requests->stop, .checkpoint = requests->checkpoint.exchange(false)};
+}
+
+TrainResult train(const RunContext& given, TrainListener& listener, TrainRequests* requests) {
   RunContext context = given;
   const TrainOptions& options = given.options;
   const int64_t steps = last_step(context), first_step = context.start.step;
@@ -347,13 +353,13 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
   measure(first_step);
   for (int64_t i = first_step; i < steps && !result.interrupted; ++i) {
     if (i == steps - 1) recorder.start(i - first_step);
-    StepOutcome outcome = heard([&] { return run.step(interrupt && interrupt->load()); });
+    const StepOutcome outcome = heard([&] { return run.step(taken(requests)); });
     if (i == steps - 1) result.recording = recorder.stop();
     result.losses.push_back(outcome.loss);
     result.learning_rates.push_back(outcome.lr);
     result.step_seconds.push_back(outcome.seconds);
     result.step_kinds.push_back(outcome.kind);
-    result.interrupted = outcome.stop;
+    result.interrupted = outcome.requested.stop;
     if (outcome.skipped)
       listener.on_decision(str("step ", i + 1, " is left out: gradients overflow float16; the loss scale is ",
                                run.loss_scaler()->scale(), " from here on"));
@@ -361,9 +367,13 @@ TrainResult train(const RunContext& given, TrainListener& listener, const std::a
     if ((i + 1) % every == 0 || i + 1 == steps) measure(i + 1);
     const bool last = i + 1 == steps || result.interrupted;
     const bool due = options.checkpoint_every > 0 && (i + 1) % options.checkpoint_every == 0;
-    const bool saves = !options.checkpoint.empty() && (last || due);
+    const bool asked = outcome.requested.checkpoint;
+    const bool saves = !options.checkpoint.empty() && (last || due || asked);
     if (saves || last) compare_replicas(i + 1);  // before they take the place of the last checkpoint
     if (saves) heard([&] { run.save(); });
+    if (asked)
+      listener.on_decision(saves ? str("step ", i + 1, ": wrote the checkpoint that was asked for")
+                                 : str("step ", i + 1, ": a checkpoint was asked for, but this run has no folder for it"));
   }
   if (const LossScaler* scaler = run.loss_scaler()) result.loss_scale = {scaler->scale(), scaler->skipped()};
   if (run.kfac()) result.kfac = summarise(*run.kfac(), context.world(), workers.grad_worker_frac, workers.reason);

@@ -21,6 +21,13 @@ class TrainListener {
   virtual void on_metric(const MetricPoint&) {}
 };
 
+/// Requests to a training while it runs, from a signal handler or another thread. One rank's are every rank's.
+struct TrainRequests {
+  std::atomic<bool> stop = false;        ///< end after the current step
+  std::atomic<bool> checkpoint = false;  ///< write a checkpoint after the current step and go on; train() clears it
+  static_assert(std::atomic<bool>::is_always_lock_free, "set in signal handlers");
+};
+
 /// Opens the data of `options` and puts what several runs share together; with Placement::measured rank 0 measures.
 /// Collective. Throws BadRequest.
 RunContext make_context(const TrainOptions& options, ddl::Comm comm);
@@ -37,9 +44,9 @@ BudgetRequest in_bytes(const BudgetRequest& request, const Observation& observed
 int64_t resolve_budget(const BudgetRequest& request, const Observation& observed, bool may_be_exceeded = false);
 
 /// Trains. When the options ask for a budget, a step is observed first; the budget must be feasible before anything
-/// else happens. `interrupt`, if any, ends the run after the current step when it becomes true on any rank.
+/// else happens. `requests`, if any, are looked at once a step.
 /// Collective over `context`'s ranks; losses and metrics are the same on all of them.
 /// Throws BadRequest, InfeasibleBudget, OutOfBudget, ddl::CommError.
-TrainResult train(const RunContext& context, TrainListener& listener, const std::atomic<bool>* interrupt = nullptr);
+TrainResult train(const RunContext& context, TrainListener& listener, TrainRequests* requests = nullptr);
 
 }  // namespace spillway

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/topology.h"
@@ -224,7 +225,7 @@ at::Tensor TrainingRun::learn(const Cases& cases, bool last) {
   return loss.detach();
 }
 
-StepOutcome TrainingRun::step(bool want_stop) {
+StepOutcome TrainingRun::step(const StepRequests& own) {
   StepOutcome outcome;
   const auto start = Clock::now();
   const std::vector<Cases> cases = next_cases();
@@ -234,15 +235,13 @@ StepOutcome TrainingRun::step(bool want_stop) {
   Session::Step scope = session_->step(outcome.kind);
   at::Tensor loss = learn(cases[0], cases.size() == 1);
   for (size_t i = 1; i < cases.size(); ++i) loss = loss + learn(cases[i], i + 1 == cases.size());
-  auto [mean_loss, stop] = average(loss, want_stop);
+  std::tie(outcome.loss, outcome.requested) = average(loss, own);
   outcome.skipped = !update();
   optimizer_->zero_grad();
   scope.finish();
   if (const Schedule* schedule = session_->schedule(outcome.kind)) outcome.bound_seconds = schedule->bound_seconds;
   ++position_.step;
   position_.cases_drawn += cases_per_step(context_);
-  outcome.loss = mean_loss;
-  outcome.stop = stop > 0;
   outcome.seconds = seconds_since(start);
   return outcome;
 }
@@ -266,8 +265,8 @@ std::vector<at::Tensor> TrainingRun::gradients() const {
   return all;
 }
 
-std::pair<double, double> TrainingRun::average(const at::Tensor& loss, bool want_stop) {
-  if (!context_.comm) return {loss.item<double>(), want_stop ? 1 : 0};
+std::pair<double, StepRequests> TrainingRun::average(const at::Tensor& loss, const StepRequests& own) {
+  if (!context_.comm) return {loss.item<double>(), own};
   at::NoGradGuard no_grad;
   if (overlapped_)
     overlapped_->finish();
@@ -281,12 +280,14 @@ std::pair<double, double> TrainingRun::average(const at::Tensor& loss, bool want
   for (const at::Tensor& buffer : task_->module().buffers())
     if (buffer.is_floating_point()) tensors.push_back(buffer);
   const at::Tensor mean = loss.detach().to(at::kFloat);
-  at::Tensor status = at::stack({mean, at::scalar_tensor(want_stop ? 1.f : 0.f, mean.options())});
+  const auto flag = [&](bool set) { return at::scalar_tensor(set ? 1.f : 0.f, mean.options()); };
+  const at::Tensor status = at::stack({mean, flag(own.stop), flag(own.checkpoint)});
   tensors.push_back(status);
   const auto start = Clock::now();
   ddl::allreduce_(tensors, context_.comm, ddl::Reduction::average);
   after_backward_seconds_ += seconds_since(start);
-  return {status[0].item<double>(), status[1].item<double>()};
+  const at::Tensor joined = status.cpu();
+  return {joined[0].item<double>(), {joined[1].item<float>() > 0, joined[2].item<float>() > 0}};
 }
 
 double TrainingRun::gradient_seconds() const {

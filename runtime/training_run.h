@@ -47,13 +47,19 @@ int64_t steps_per_epoch(const RunContext& context);
 /// The largest of all ranks' values. Collective.
 int64_t max_over_ranks(const ddl::Comm& comm, int64_t value);
 
+/// What somebody asks of a run in the middle. A rank's requests are every rank's from the end of the step on.
+struct StepRequests {
+  bool stop = false;        ///< this step is to be the last one
+  bool checkpoint = false;  ///< a checkpoint is to follow this step
+};
+
 struct StepOutcome {
   double loss = 0;  ///< mean over ranks and micro-batches
   double lr = 0;
   double seconds = 0;
   std::string kind;
   double bound_seconds = 0;  ///< least time of such a step under the budget; 0 before one was planned
-  bool stop = false;         ///< some rank wants to stop
+  StepRequests requested;    ///< by any rank
   bool skipped = false;      ///< fp16: gradients overflowed, and nothing was learnt
 };
 
@@ -78,7 +84,7 @@ class TrainingRun {
   int64_t steps_done() const { return position_.step; }
 
   /// One training step on the next cases. Throws OutOfBudget, ddl::CommError.
-  StepOutcome step(bool want_stop = false);
+  StepOutcome step(const StepRequests& own = {});
   /// The metric on the held-out cases, each measured by one rank; the mean on every rank.
   double validate();
 
@@ -103,8 +109,8 @@ class TrainingRun {
   /// Forward and backward of a micro-batch, which may be the step's last; its share of the loss.
   at::Tensor learn(const Cases& cases, bool last);
   double measure(const Cases& cases);
-  /// Averages gradients, buffers and (loss, stop) over the ranks; the averages of the latter two.
-  std::pair<double, double> average(const at::Tensor& loss, bool want_stop);
+  /// Averages gradients, buffers and the loss over the ranks, and joins their requests. Returns the latter two.
+  std::pair<double, StepRequests> average(const at::Tensor& loss, const StepRequests& own);
   /// The gradients that there are.
   std::vector<at::Tensor> gradients() const;
   /// Preconditions, clips and takes the optimizer's step; nothing where gradients overflowed, and then returns false.

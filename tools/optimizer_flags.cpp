@@ -52,7 +52,8 @@ void TrainFlags::add_optimizer_flags(CLI::App& command) {
 
 void TrainFlags::add_checkpoint_flags(CLI::App& command) {
   command.add_option("--checkpoint", options.checkpoint,
-                     "Folder for a checkpoint, written at the end and when interrupted");
+                     "Folder for a checkpoint, written at the end, when interrupted, and after the step in which "
+                     "SIGUSR1 arrives");
   command.add_option("--checkpoint-every", options.checkpoint_every, "and every so many steps; 0: not meanwhile")
       ->capture_default_str();
   command.add_flag("--resume", options.resume, "Go on from the checkpoint in that folder, up to --steps in all");

@@ -29,16 +29,24 @@
 namespace spillway::tools {
 namespace {
 
-std::atomic<bool> interrupted = false;
-static_assert(std::atomic<bool>::is_always_lock_free, "set in a signal handler");
+TrainRequests requests;  // signal handlers reach nothing else
 
 /// The first Ctrl-C ends the run after the current step; the second one ends the process.
 void end_after_this_step() {
   struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = true; };
+  action.sa_handler = [](int) { requests.stop = true; };
   action.sa_flags = SA_RESETHAND | SA_RESTART;
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+}
+
+/// SIGUSR1, which batch systems send ahead of their time limit when they are asked to. From the command's start: it
+/// would end the process otherwise.
+void save_when_asked() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { requests.checkpoint = true; };
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGUSR1, &action, nullptr);
 }
 
 /// A file that may not grow is an error with a name then, and not the end of the process.
@@ -106,6 +114,7 @@ void write_json(const std::string& file, const TrainResult& result, const std::v
 }
 
 int train_command(Options& options, const CLI::App& command) {
+  save_when_asked();
   std::optional<ddl::MpiRuntime> mpi;
   std::shared_ptr<ddl::Communicator> world;
   const ddl::CommOptions of_comm = comm_options(options.comm_timeout_seconds);
@@ -147,7 +156,7 @@ int train_command(Options& options, const CLI::App& command) {
     (void)comm->cards.levels(device.torch_device());
     progress.on_decision(str("tensors on cards: ", comm->cards.decision()));
   }
-  TrainResult result = train(context, progress, &interrupted);
+  TrainResult result = train(context, progress, &requests);
   if (speaks && result.allreduce) {
     const AllreduceSummary& allreduce = *result.allreduce;
     const std::string said = forget_if_wrong(links, allreduce.bound_seconds, allreduce.seconds_per_step);
@@ -166,7 +175,7 @@ int train_command(Options& options, const CLI::App& command) {
     }
     if (other.options.budget.kind != BudgetRequest::Kind::none)
       other.options.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = result.budget_bytes};
-    others.push_back({options.compare[i], train(other, progress, &interrupted)});
+    others.push_back({options.compare[i], train(other, progress, &requests)});
     stopped = others.back().result.interrupted;
   }
   if (speaks) {

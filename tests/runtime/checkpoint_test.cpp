@@ -72,13 +72,13 @@ void expect_resumed_equals_whole(TrainOptions options) {
   whole.checkpoint.clear();
   const TrainResult expected = run(whole);
 
-  std::atomic<bool> interrupt = false;
+  TrainRequests requests;
   struct Interrupter : TrainListener {
-    std::atomic<bool>* flag;
-    void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override { *flag = step == 2; }
+    TrainRequests* requests;
+    void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override { requests->stop = step == 2; }
   } listener;
-  listener.flag = &interrupt;
-  const TrainResult first = train(make_context(options, {}), listener, &interrupt);
+  listener.requests = &requests;
+  const TrainResult first = train(make_context(options, {}), listener, &requests);
   ASSERT_EQ(first.losses.size(), 3u);
 
   options.resume = true;
@@ -317,6 +317,34 @@ TEST_F(CheckpointTest, IsWrittenEverySoManyStepsAndAtTheEnd) {
   // A step is heard of before its checkpoint is written.
   EXPECT_EQ(steps, std::vector<int64_t>({0, 0, 0, 0, 4, 4}));
   EXPECT_EQ(checkpoint_position(o.checkpoint, with_model_defaults(o)).step, 6);
+}
+
+TEST_F(CheckpointTest, IsWrittenAfterTheStepInWhichSomebodyAsksForItAndTrainingGoesOn) {
+  TrainOptions o = options();
+  TrainRequests requests;
+  std::vector<int64_t> steps;
+  struct Listener : TrainListener {
+    std::function<void(int64_t)> look;
+    std::vector<std::string> decisions;
+    void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override { look(step); }
+    void on_decision(const std::string& text) override { decisions.push_back(text); }
+  } listener;
+  listener.look = [&](int64_t step) {
+    const bool exists = !o.checkpoint.empty() && std::filesystem::exists(file());
+    steps.push_back(exists ? checkpoint_position(o.checkpoint, with_model_defaults(o)).step : 0);
+    if (step == 2) requests.checkpoint = true;
+  };
+  const auto said = [&](const std::string& text) {
+    return std::count(listener.decisions.begin(), listener.decisions.end(), text);
+  };
+  const TrainResult asked = train(make_context(o, {}), listener, &requests);
+  EXPECT_EQ(steps, std::vector<int64_t>({0, 0, 0, 3, 3, 3}));
+  EXPECT_FALSE(asked.interrupted);
+  EXPECT_EQ(said("step 3: wrote the checkpoint that was asked for"), 1);
+
+  o.checkpoint.clear();
+  EXPECT_EQ(train(make_context(o, {}), listener, &requests).weights_sha256, asked.weights_sha256);
+  EXPECT_EQ(said("step 3: a checkpoint was asked for, but this run has no folder for it"), 1);
 }
 
 TEST_F(CheckpointTest, AnotherRunsIsRefusedNamingWhatDiffers) {

@@ -257,13 +257,13 @@ TEST(TrainTest, StopsAfterTheStepWhenInterrupted) {
   options.model = "mlp";
   options.data = "synthetic:16";
   options.steps = 1000;
-  std::atomic<bool> interrupt = false;
+  TrainRequests requests;
   struct Listener : TrainListener {
-    std::atomic<bool>* flag;
-    void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override { *flag = step == 3; }
+    TrainRequests* requests;
+    void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override { requests->stop = step == 3; }
   } listener;
-  listener.flag = &interrupt;
-  const TrainResult result = train(make_context(options, {}), listener, &interrupt);
+  listener.requests = &requests;
+  const TrainResult result = train(make_context(options, {}), listener, &requests);
   EXPECT_TRUE(result.interrupted);
   EXPECT_EQ(result.losses.size(), 4u);
 }

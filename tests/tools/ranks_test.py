@@ -151,6 +151,30 @@ class Ranks(Case):
         for one, two in zip(losses, whole["losses"], strict=True):
             self.assertAlmostEqual(one, two, places=4)
 
+    def test_a_batch_systems_warning_to_the_launcher_writes_a_checkpoint_and_training_goes_on(self):
+        folder = self.folder / "checkpoints"
+        options = [*OTHERS["mlp"], "--checkpoint", folder]
+        process = subprocess.Popen([*MPI, "-np", "2", PROGRAM, "train", *options, "--steps", "1000000"],
+                                   stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+        def next_line(text):
+            for line in process.stdout:
+                if text in line:
+                    return line
+            self.fail(f"the run ended with {process.wait()} before it said '{text}'")
+
+        try:
+            next_line("step 10/")
+            process.send_signal(signal.SIGUSR1)
+            asked = int(re.search(r"step (\d+): wrote the checkpoint", next_line("wrote the checkpoint")).group(1))
+            next_line("step ")
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        data = (folder / "checkpoint.safetensors").read_bytes()
+        metadata = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])["__metadata__"]
+        self.assertGreaterEqual(int(metadata["step"]), asked, "each rank may have heard of it in another step")
+
     def test_ranks_that_the_saved_run_did_not_have_get_dropout_of_their_own_and_the_same_each_time(self):
         options = [*OTHERS["bert-base"], "--deterministic", "--steps", "4", "--resume"]
         folder = self.folder / "checkpoints"
