@@ -19,7 +19,8 @@ endif()
 set(crt_folder "${PROJECT_BINARY_DIR}/cuda_crt")
 file(MAKE_DIRECTORY "${crt_folder}")
 file(CREATE_LINK "${SPILLWAY_CUDA_CRT}/crt" "${crt_folder}/crt" SYMBOLIC)
-set(cuda_includes "${SPILLWAY_CUDA_INCLUDE}" "${crt_folder}")
+# The wheels lack nv/target as well, which cuSOLVER's and NCCL's headers come to include.
+set(cuda_includes "${SPILLWAY_CUDA_INCLUDE}" "${crt_folder}" "${PROJECT_SOURCE_DIR}/cmake/host_compiler")
 set(cuda_libraries "${SPILLWAY_TORCH}/lib/libc10_cuda.so" "${SPILLWAY_CUDART}")
 
 # _spillway_cuda_compiles(RESULT SOURCE INCLUDES LIBRARIES): tries a program that includes what a part of the library needs.

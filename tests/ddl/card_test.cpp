@@ -268,8 +268,9 @@ TEST_F(SeveralCardsTest, ARankThatDoesNotComeEndsInACommErrorAndNoHang) {
 TEST(NcclTest, NamesItselfInvitesAndTellsItsErrorsInOneLine) {
   void* library = ::dlopen("libspillway_cuda.so", RTLD_NOW);
   if (!library) GTEST_SKIP() << ::dlerror();
+  if (!SPILLWAY_NCCL_IS_THERE) GTEST_SKIP() << "there is no NCCL beside LibTorch";
   const auto open = reinterpret_cast<OpenDeviceNetwork>(::dlsym(library, kOpenDeviceNetwork));
-  if (!open) GTEST_SKIP() << "built without NCCL";
+  ASSERT_NE(open, nullptr) << "NCCL is there, and libspillway_cuda was built without it";
   DeviceNetwork& nccl = *open();
   EXPECT_TRUE(nccl.name().starts_with("NCCL 2.")) << nccl.name();
   const Invitation invitation = nccl.invite();

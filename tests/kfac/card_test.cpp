@@ -26,6 +26,7 @@ namespace spillway::kfac {
 
 // Wherever CUDA's libraries are, driver or not.
 TEST(EighOperatorTest, HasItsKernelForCardsOnceTheLibraryIsLoaded) {
+  if (!SPILLWAY_CUSOLVER_IS_THERE) GTEST_SKIP() << "there is no cuSOLVER beside LibTorch";
   if (!dlopen("libspillway_cuda.so", RTLD_NOW)) GTEST_SKIP() << dlerror();
   const auto eigh = c10::Dispatcher::singleton().findSchemaOrThrow("spillway::eigh", "");
   EXPECT_TRUE(eigh.hasKernelForDispatchKey(c10::DispatchKey::CUDA));
