@@ -24,9 +24,9 @@ bool one_of(std::string_view name, std::initializer_list<std::string_view> names
 
 /// Returns the part of an option's value that ranks must agree on. Empty: none, as if the option were not given.
 std::string agreed_part(const std::string& name, const std::string& value) {
-  if (one_of(name, {"--json", "--report", "--plot", "--quiet"})) return "";
+  if (one_of(name, {"--json", "--report", "--plot", "--quiet", "--host-budget"})) return "";
   if (one_of(name, {"--data", "--disk", "--checkpoint", "--device"})) return "…";
-  if (one_of(name, {"--budget", "--host-budget"})) return value == "none" ? "" : value.ends_with('%') ? "…%" : "…";
+  if (name == "--budget") return value == "none" ? "" : value.ends_with('%') ? "…%" : "…";
   return value;
 }
 

@@ -539,7 +539,7 @@ class Ranks(Case):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(said, done.stderr)
         file = self.folder / "result.json"
-        done = launch(train, ["--budget", "1GiB", "--json", str(file)], ["--budget", "2GiB", "--quiet", "--host-budget", "none"])
+        done = launch(train, ["--budget", "1GiB", "--json", str(file)], ["--budget", "2GiB", "--quiet", "--host-budget", "64MiB"])
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(json.loads(file.read_text())["world_size"], 2)
 
