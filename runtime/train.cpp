@@ -15,8 +15,8 @@
 #include "ddl/explain.h"
 #include "kfac/agreed.h"
 #include "runtime/failure.h"
+#include "runtime/feasible_workers.h"
 #include "runtime/fingerprint.h"
-#include "runtime/grad_worker_choice.h"
 #include "runtime/host_cases.h"
 #include "runtime/model_info.h"
 #include "runtime/replicas.h"
@@ -31,32 +31,6 @@ int64_t rss_peak_bytes() {
   for (std::string line; std::getline(status, line);)
     if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
   return 0;
-}
-
-GradWorkerChoice choose_workers(const RunContext& context, const std::optional<Observation>& observed,
-                                int64_t budget_bytes, int64_t gradient_bytes, double gradient_seconds) {
-  const TrainOptions& options = context.options;
-  if (!options.choose_grad_worker_frac) return {options.kfac.strategy, options.kfac.grad_worker_frac, "as asked for"};
-  GradWorkerInputs inputs;
-  inputs.options = options.kfac;
-  inputs.world = context.world();
-  inputs.budget_bytes = budget_bytes;
-  if (inputs.world > 1) {
-    auto task = make_task(options.model, task_options(options, *context.data));
-    inputs.layers = kfac::shapes_of(kfac::find_layers(task->module(), options.kfac).layers);
-  }
-  if (observed) {
-    inputs.first_step_peak_bytes = observed->peak_bytes;
-    if (!options.may_exceed_budget()) inputs.floor_bytes = observed->floor_bytes;
-    // The largest measured of all ranks, in whole microseconds and kilobytes per second: every rank decides alike.
-    inputs.step_seconds =
-        static_cast<double>(max_over_ranks(context.comm, static_cast<int64_t>(observed->step_seconds * 1e6))) * 1e-6;
-    const auto rate =
-        static_cast<int64_t>(gradient_seconds > 0 ? static_cast<double>(gradient_bytes) / gradient_seconds / 1e3 : 0);
-    if (int64_t agreed = max_over_ranks(context.comm, rate))
-      inputs.broadcast_bytes_per_second = static_cast<double>(agreed) * 1e3;
-  }
-  return choose_grad_worker_frac(inputs);
 }
 
 /// Synthetic images show few of a model's classes, so that a short training meets each of them often.
@@ -242,9 +216,9 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   return context;
 }
 
-Observation observe(const RunContext& context, int64_t* gradient_bytes, double* gradient_seconds) {
+Observation observe(const RunContext& context) {
   RunContext least = context;
-  if (context.options.kfac.strategy == kfac::Strategy::automatic) least.options.kfac.strategy = kfac::Strategy::hybrid;
+  if (context.options.kfac.strategy == kfac::Strategy::automatic) least.options.kfac.strategy = kObservedStrategy;
   const bool choose = context.options.choose_grad_worker_frac;
   TrainingRun run(least, kUnlimitedBytes, choose ? 1.0 / context.world() : context.options.kfac.grad_worker_frac);
   Observation observed;
@@ -259,8 +233,8 @@ Observation observe(const RunContext& context, int64_t* gradient_bytes, double* 
   observed.floor_bytes = max_over_ranks(context.comm, need.bytes());
   observed.floor_operator = need.name;
   observed.floor_operator_bytes = need.leased_bytes + need.own_bytes;
-  if (gradient_bytes) *gradient_bytes = run.gradient_bytes();
-  if (gradient_seconds) *gradient_seconds = run.gradient_seconds();
+  observed.gradient_bytes = run.gradient_bytes();
+  observed.gradient_seconds = run.gradient_seconds();
   return observed;
 }
 
@@ -296,10 +270,8 @@ TrainResult train(const RunContext& given, TrainListener& listener, TrainRequest
   result.world_size = context.world();
   if (!options.disk.empty()) PageFile{options.disk};  // throws now rather than after the observed step
   const bool choose = options.use_kfac && options.choose_grad_worker_frac && context.world() > 1;
-  int64_t gradient_bytes = 0;
-  double gradient_seconds = 0;
   if (options.budget.kind != BudgetRequest::Kind::none || choose) {
-    result.observed = observe(context, &gradient_bytes, &gradient_seconds);
+    result.observed = observe(context);
     result.budget_bytes = resolve_budget(options.budget, *result.observed, options.may_exceed_budget());
     context.options.host_budget = in_bytes(options.host_budget, *result.observed);
     listener.on_decision(str("one step without a budget peaks at ", format_bytes(result.observed->peak_bytes),
@@ -312,7 +284,7 @@ TrainResult train(const RunContext& given, TrainListener& listener, TrainRequest
   }
   GradWorkerChoice workers;
   if (options.use_kfac) {
-    workers = choose_workers(context, result.observed, result.budget_bytes, gradient_bytes, gradient_seconds);
+    workers = choose_feasible_workers(context, result.observed, result.budget_bytes);
     context.options.kfac.strategy = workers.strategy;
     listener.on_decision(str("K-FAC ", kfac::name(workers.strategy), ", grad_worker_frac ", workers.grad_worker_frac,
                              ": ", workers.reason));

@@ -34,7 +34,7 @@ RunContext make_context(const TrainOptions& options, ddl::Comm comm);
 
 /// Runs one step and one validation without a budget on a copy of everything, made from the same seed, to learn what
 /// they need. Collective.
-Observation observe(const RunContext& context, int64_t* gradient_bytes = nullptr, double* gradient_seconds = nullptr);
+Observation observe(const RunContext& context);
 
 /// The request with a percentage turned into bytes.
 BudgetRequest in_bytes(const BudgetRequest& request, const Observation& observed);

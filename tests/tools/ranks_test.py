@@ -30,6 +30,21 @@ class Ranks(Case):
         self.assertIn("f=", tight["kfac"]["reason"])
         self.assertGreater(whole["allreduce"]["bytes_per_step"], 0)
 
+    def test_auto_chooses_no_strategy_that_the_budget_cannot_run(self):
+        options = [*OTHERS["resnet50"], "--batch", "2", "--deterministic", "--kfac", "--no-overlap-gradients", "--steps", "2"]
+
+        def trained(strategy, budget):
+            return self.result(*options, "--kfac-strategy", strategy, "--budget", budget, ranks=2)
+
+        hybrid, owner_reduce = trained("hybrid", "100%"), trained("owner_reduce", "100%")
+        self.assertLess(hybrid["floor_bytes"], owner_reduce["floor_bytes"])
+        between = (hybrid["floor_bytes"] + owner_reduce["floor_bytes"]) // 2
+        chosen = trained("auto", str(between))
+        self.assertEqual(chosen["kfac"]["strategy"], "hybrid")
+        self.assertIn("owner_reduce f=0.5 would need", chosen["kfac"]["reason"])
+        self.assertLessEqual(chosen["peak_bytes"], between)
+        self.assertEqual(chosen["weights_sha256"], hybrid["weights_sha256"])
+
     def test_replicas_are_compared_at_checkpoints_and_at_the_end(self):
         options = [*OTHERS["mlp"], "--steps", "5", "--checkpoint", self.folder / "checkpoints", "--checkpoint-every", "2"]
         file = self.folder / "result.json"
