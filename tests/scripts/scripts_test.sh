@@ -282,7 +282,7 @@ stand_in "$fuzzers/fuzz" fuzz_bad <<<'printf "%s\n" "x.cpp:1: runtime error: ove
 export build_folder=$fuzzers
 expect 0 in_library fuzz 5 "" good
 says "good" "1234 runs" "56/s"
-grep -q -- "-max_len=4096 -max_total_time=5" "$fuzzers/findings/good.log" || { cat "$fuzzers/findings/good.log"; exit 1; }
+grep -q -- "-max_len=512 -max_total_time=5" "$fuzzers/findings/good.log" || { cat "$fuzzers/findings/good.log"; exit 1; }
 expect 1 in_library fuzz "" 9 good bad
 unset build_folder
 says "1234 runs" "FOUND SOMETHING (status 77)" "runtime error: overflow" "input:  /some/crash-1" "again:  $fuzzers/fuzz/fuzz_bad /some/crash-1"
