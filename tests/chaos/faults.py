@@ -88,7 +88,7 @@ FAULTS = {
     "disk full": (_fill_pages, {1, 4}, r"No space left|disk"),
     "checkpoint disk full": (_fill_checkpoints, {1, 4}, r"No space left"),
     "pages removed": (_remove_pages, {1}, r"pages"),
-    "checkpoints removed": (_remove_checkpoints, {1}, r"checkpoint"),
+    "checkpoints removed": (_remove_checkpoints, {1, 2}, r"checkpoint"),  # 2: what was to be resumed is gone
     "out of budget": (None, {3}, r"smallest feasible budget|budget of"),
     "out of host memory": (None, {1, 3}, r"host budget|host memory|host"),
 }
