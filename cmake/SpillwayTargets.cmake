@@ -55,6 +55,8 @@ function(spillway_program name)
   _spillway_common(${name} "${arg_TORCH}")
 endfunction()
 
+set(SPILLWAY_TIMEOUT_FACTOR 1 CACHE STRING "Times as long as usual before a test counts as hung; sanitizers are slow")
+
 # spillway_test(NAME [TORCH] SOURCES … LIBRARIES … [RANKS 2 3 …] [LABELS …] [DEFINITIONS …] [TIMEOUT s])
 # A GoogleTest program; with RANKS it runs once under mpirun for each count (its main must start MPI).
 function(spillway_test name)
@@ -62,6 +64,7 @@ function(spillway_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
+  math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * ${SPILLWAY_TIMEOUT_FACTOR}")
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
