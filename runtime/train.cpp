@@ -46,6 +46,12 @@ DatasetOptions dataset_options(const TrainOptions& options) {
   return data;
 }
 
+/// Returns this rank's requests, and takes back the one for a checkpoint.
+StepRequests take(TrainRequests* requests) {
+  if (!requests) return {};
+  return {.stop = requests->stop, .checkpoint = requests->checkpoint.exchange(false)};
+}
+
 /// Returns the step that the run ends after, counted from the very first.
 int64_t last_step(const RunContext& context) {
   const TrainOptions& options = context.options;
@@ -255,12 +261,6 @@ int64_t resolve_budget(const BudgetRequest& request, const Observation& observed
   return budget;
 }
 
-/// This rank's requests. A checkpoint is asked for once.
-StepRequests taken(TrainRequests* requests) {
-  if (!requests) return {};
-  return {.stop = requests->stop, .checkpoint = requests->checkpoint.exchange(false)};
-}
-
 TrainResult train(const RunContext& given, TrainListener& listener, TrainRequests* requests) {
   RunContext context = given;
   const TrainOptions& options = given.options;
@@ -325,7 +325,7 @@ TrainResult train(const RunContext& given, TrainListener& listener, TrainRequest
   measure(first_step);
   for (int64_t i = first_step; i < steps && !result.interrupted; ++i) {
     if (i == steps - 1) recorder.start(i - first_step);
-    const StepOutcome outcome = heard([&] { return run.step(taken(requests)); });
+    const StepOutcome outcome = heard([&] { return run.step(take(requests)); });
     if (i == steps - 1) result.recording = recorder.stop();
     result.losses.push_back(outcome.loss);
     result.learning_rates.push_back(outcome.lr);

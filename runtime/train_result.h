@@ -41,8 +41,8 @@ struct Observation {
   std::string floor_operator;
   int64_t floor_operator_bytes = 0;
   double step_seconds = 0;
-  int64_t gradient_bytes = 0;   ///< of this rank, and the seconds within their allreduces
-  double gradient_seconds = 0;
+  int64_t gradient_bytes = 0;   ///< that this rank shares with the others
+  double gradient_seconds = 0;  ///< of this rank, within their allreduces
 };
 
 /// What the simulation said of a kind of step.

@@ -47,7 +47,7 @@ int64_t steps_per_epoch(const RunContext& context);
 /// The largest of all ranks' values. Collective.
 int64_t max_over_ranks(const ddl::Comm& comm, int64_t value);
 
-/// What somebody asks of a run in the middle. A rank's requests are every rank's from the end of the step on.
+/// Requests to a run in its middle, joined once a step: one rank's are every rank's.
 struct StepRequests {
   bool stop = false;        ///< this step is to be the last one
   bool checkpoint = false;  ///< a checkpoint is to follow this step

@@ -40,8 +40,8 @@ void end_after_this_step() {
   ::sigaction(SIGTERM, &action, nullptr);
 }
 
-/// SIGUSR1, which batch systems send ahead of their time limit when they are asked to. From the command's start: it
-/// would end the process otherwise.
+/// Asks for a checkpoint on SIGUSR1, which batch systems can send ahead of their time limit. Called at the command's
+/// start, because the signal ends a process that has no handler for it.
 void save_when_asked() {
   struct sigaction action {};
   action.sa_handler = [](int) { requests.checkpoint = true; };
