@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cstring>
 #include <unordered_map>
 
 namespace spillway {
@@ -11,8 +10,8 @@ namespace {
 /// The same values in memory that no CPU allocator of LibTorch knows.
 at::Tensor outside(const at::Tensor& tensor) {
   at::Tensor dense = tensor.contiguous();
-  auto memory = std::make_shared<std::vector<char>>(dense.nbytes());
-  std::memcpy(memory->data(), dense.const_data_ptr(), dense.nbytes());
+  const auto* bytes = static_cast<const char*>(dense.const_data_ptr());  // nullptr where there are none
+  auto memory = std::make_shared<std::vector<char>>(bytes, bytes + dense.nbytes());
   return at::from_blob(
       memory->data(), dense.sizes(), [memory](void*) {}, dense.options());
 }
