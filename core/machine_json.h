@@ -11,7 +11,8 @@ namespace spillway {
 /// name interfaces package numa pcie_switch pci_bytes_per_second bits_per_second}]}; null where something is unknown or
 /// not there.
 nlohmann::json to_json(const Machine& machine);
-/// Reads what to_json() writes. Throws nlohmann's exceptions when a key is missing, BadRequest for a number that cannot be.
+/// Reads what to_json() writes. Throws nlohmann's exceptions when a key is missing, BadRequest for a number that cannot
+/// be.
 Machine machine_from_json(const nlohmann::json& json);
 
 }  // namespace spillway

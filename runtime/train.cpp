@@ -344,8 +344,9 @@ TrainResult train(const RunContext& given, TrainListener& listener, TrainRequest
     if (saves || last) compare_replicas(i + 1);  // before they take the place of the last checkpoint
     if (saves) heard([&] { run.save(); });
     if (asked)
-      listener.on_decision(saves ? str("step ", i + 1, ": wrote the checkpoint that was asked for")
-                                 : str("step ", i + 1, ": a checkpoint was asked for, but this run has no folder for it"));
+      listener.on_decision(
+          saves ? str("step ", i + 1, ": wrote the checkpoint that was asked for")
+                : str("step ", i + 1, ": a checkpoint was asked for, but this run has no folder for it"));
   }
   if (const LossScaler* scaler = run.loss_scaler()) result.loss_scale = {scaler->scale(), scaler->skipped()};
   if (run.kfac()) result.kfac = summarise(*run.kfac(), context.world(), workers.grad_worker_frac, workers.reason);

@@ -13,9 +13,8 @@ namespace spillway::tools {
 std::string result_line(const nlohmann::json& result);
 
 /// Reads what result_line() made. Returns nothing when `line` is something else that ranks printed. A launcher may put
-/// its tag
-/// (`[1,0]<stdout>:`) before the line, and again wherever its buffer of some KiB ended. Throws std::runtime_error when
-/// the rest is damaged.
+/// its tag (`[1,0]<stdout>:`) before the line, and again wherever its buffer of some KiB ended. Throws
+/// std::runtime_error when the rest is damaged.
 std::optional<nlohmann::json> result_in(std::string_view line);
 
 }  // namespace spillway::tools
