@@ -29,7 +29,8 @@ ddlrun::Environment environment_of(std::string_view input) {
 void batch_systems(std::string_view input) {
   const auto environment = environment_of(input);
   (void)ddlrun::batch_system(environment);
-  for (const auto& hosts_of : {ddlrun::hosts_of_slurm, ddlrun::hosts_of_lsf, ddlrun::hosts_of_grid_engine})
+  for (const auto& hosts_of :
+       {ddlrun::hosts_of_slurm, ddlrun::hosts_of_lsf, ddlrun::hosts_of_grid_engine, ddlrun::hosts_of_pbs})
     taken([&] {
       const auto list = hosts_of(environment);
       if (!list) return;

@@ -165,6 +165,17 @@ TEST(SlurmTest, TheLargestNumberIsAHostLikeAnyOther) {
   EXPECT_EQ(nodes("n[18446744073709551614-18446744073709551615]").size(), 2u);
 }
 
+TEST(SlurmTest, ManyBracketsOfManyNamesAreTakenInASweep) {
+  std::string ones, digits;
+  for (int i = 0; i < 150; ++i) {
+    ones += "[1]";
+    digits += '1';
+  }
+  const auto names = nodes("n[00000-99999]" + ones);
+  EXPECT_EQ(names.size(), 100'000u);
+  EXPECT_EQ(names.back(), "n99999" + digits);
+}
+
 TEST(SlurmTest, ManyHostsInOneListAreRefusedBeforeTheyTakeMemory) {
   std::string text = "n[0-99999";
   for (int i = 0; i < 1000; ++i) text += ",0-99999";  // 100 million hosts in 8 KB

@@ -48,26 +48,36 @@ std::vector<std::string> expand_ranges(std::string_view text, std::string_view a
   return numbers;
 }
 
-/// One name with any number of brackets, the last running fastest.
-std::vector<std::string> expand_name(std::string_view name, std::string_view all, const std::string& what) {
-  std::vector<std::string> names{""};
+/// What may stand at each place of a name: a fixed text, or the numbers in a bracket.
+std::vector<std::vector<std::string>> places_of(std::string_view name, std::string_view all, const std::string& what) {
+  std::vector<std::vector<std::string>> places;
   while (!name.empty()) {
     const size_t open = std::min(name.find('['), name.size());
-    std::vector<std::string> ends{""};
-    size_t used = open;
-    if (open < name.size()) {
-      const size_t close = name.find(']', open);
-      if (close == std::string_view::npos) refuse_nodes(what, all);
-      ends = expand_ranges(name.substr(open + 1, close - open - 1), all, what);
-      used = close + 1;
-    }
-    if (names.size() * ends.size() > kMostHosts || names.front().size() + open > kLongestHostName)
-      refuse_nodes(what, all);
-    std::vector<std::string> longer;
-    for (const std::string& beginning : names)
-      for (const std::string& end : ends) longer.push_back(str(beginning, name.substr(0, open), end));
-    names = std::move(longer);
-    name.remove_prefix(used);
+    if (open > 0) places.push_back({std::string(name.substr(0, open))});
+    name.remove_prefix(open);
+    if (name.empty()) break;
+    const size_t close = name.find(']');
+    if (close == std::string_view::npos) refuse_nodes(what, all);
+    places.push_back(expand_ranges(name.substr(1, close - 1), all, what));
+    name.remove_prefix(close + 1);
+  }
+  return places;
+}
+
+/// One name with any number of brackets, the last running fastest. Cost: the names times their places, both bounded.
+std::vector<std::string> expand_name(std::string_view name, std::string_view all, const std::string& what) {
+  const auto places = places_of(name, all, what);
+  size_t count = 1, length = 0;
+  for (const auto& choices : places) {
+    count *= choices.size();
+    length += choices.front().size();
+    if (count > kMostHosts || length > kLongestHostName) refuse_nodes(what, all);
+  }
+  std::vector<std::string> names(count);
+  size_t period = count;
+  for (const auto& choices : places) {
+    period /= choices.size();
+    for (size_t i = 0; i < count; ++i) names[i] += choices[i / period % choices.size()];
   }
   for (const std::string& one : names)
     if (!is_host_name(one)) refuse_nodes(what, all);
