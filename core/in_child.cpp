@@ -83,10 +83,12 @@ std::string in_child(const std::function<std::string()>& body, std::chrono::mill
   if (child < 0) throw std::system_error(error, std::generic_category(), "[child] fork");
   std::string text = listen(from.get(), limit);
   ::kill(child, SIGKILL);
-  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (text.empty() || (text.back() != kReturned && text.back() != kRefused))
-    throw BadRequest("a library crashed on it, or took too long");
+    throw BadRequest(WIFEXITED(status) ? str("a library ended its process with exit code ", WEXITSTATUS(status))
+                                       : "a library crashed on it, or took too long");
   const bool refused = text.back() == kRefused;
   text.pop_back();
   if (refused) throw BadRequest(text);

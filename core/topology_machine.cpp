@@ -59,8 +59,17 @@ bool is_nic(hwloc_obj_t device) {
   return device->attr->pcidev.class_id >> 8 == 0x02;
 }
 
+/// hwloc keeps any number that a file says in its enums, and C++ does not load what is no enumerator.
+template <class Enum>
+int number_in(const Enum& place) {
+  int number = 0;
+  static_assert(sizeof number == sizeof place);
+  std::memcpy(&number, &place, sizeof number);
+  return number;
+}
+
 bool is_network(hwloc_obj_t os_device) {
-  const auto type = os_device->attr->osdev.type;
+  const int type = number_in(os_device->attr->osdev.type);
   return type == HWLOC_OBJ_OSDEV_NETWORK || type == HWLOC_OBJ_OSDEV_OPENFABRICS;
 }
 
@@ -91,7 +100,7 @@ std::string bus_id_of(const decltype(hwloc_obj_attr_u::pcidev)& pci) {
 /// The nearest bridge above with several ports that lead to devices. A port's own functions do not make a switch.
 std::string switch_above(hwloc_obj_t device) {
   for (hwloc_obj_t bridge = device->parent; bridge && bridge->type == HWLOC_OBJ_BRIDGE; bridge = bridge->parent) {
-    if (bridge->attr->bridge.upstream_type != HWLOC_OBJ_BRIDGE_PCI) continue;
+    if (number_in(bridge->attr->bridge.upstream_type) != HWLOC_OBJ_BRIDGE_PCI) continue;
     int ports = 0;
     for (hwloc_obj_t child = bridge->io_first_child; child; child = child->next_sibling)
       ports += child->type == HWLOC_OBJ_BRIDGE && leads_to_devices(child);
