@@ -143,7 +143,6 @@ def make_texts():
     put("batch_systems", "slurm-tasks", slurm + "a,b\nSLURM_NTASKS_PER_NODE=2")
     put("batch_systems", "slurm-last-number", slurm + "n[18446744073709551615]\nSLURM_NTASKS_PER_NODE=2")
     put("batch_systems", "slurm-many", slurm + "n[0-99999" + ",0-99999" * 50 + "]\nSLURM_NTASKS_PER_NODE=2")
-    put("batch_systems", "slurm-brackets", slurm + "n[0-99999]" + "[1]" * 150 + "\nSLURM_NTASKS_PER_NODE=2")
     put("batch_systems", "slurm-long", slurm + "n[" + "0" * 3000 + "-99999]\nSLURM_NTASKS_PER_NODE=2")
     put("batch_systems", "lsf-file", "LSB_JOBID=7\nLSB_DJOB_HOSTFILE=launch|gpu1|gpu1|gpu2|gpu2|")
     put("batch_systems", "lsf-mcpu", "LSB_MCPU_HOSTS=a 4 b 4")
