@@ -57,6 +57,12 @@ endfunction()
 
 set(SPILLWAY_TIMEOUT_FACTOR 1 CACHE STRING "Times as long as usual before a test counts as hung; sanitizers are slow")
 
+# spillway_limit(SECONDS TEST): the test counts as hung after so long, under sanitizers SPILLWAY_TIMEOUT_FACTOR times as long.
+function(spillway_limit seconds test)
+  math(EXPR limit "${seconds} * ${SPILLWAY_TIMEOUT_FACTOR}")
+  set_tests_properties(${test} PROPERTIES TIMEOUT ${limit})
+endfunction()
+
 # spillway_test(NAME [TORCH] SOURCES … LIBRARIES … [RANKS 2 3 …] [LABELS …] [DEFINITIONS …] [TIMEOUT s])
 # A GoogleTest program; with RANKS it runs once under mpirun for each count (its main must start MPI).
 function(spillway_test name)
@@ -64,7 +70,6 @@ function(spillway_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
-  math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * ${SPILLWAY_TIMEOUT_FACTOR}")
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
@@ -73,13 +78,14 @@ function(spillway_test name)
   if(NOT arg_RANKS)
     target_link_libraries(${name} PRIVATE GTest::gtest_main)
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES LABELS "cpu;${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+    set_tests_properties(${name} PROPERTIES LABELS "cpu;${arg_LABELS}")
+    spillway_limit(${arg_TIMEOUT} ${name})
   endif()
   foreach(ranks ${arg_RANKS})
     add_test(NAME ${name}_${ranks}_ranks
       COMMAND ${SPILLWAY_MPIRUN} -np ${ranks} --allow-run-as-root --oversubscribe --bind-to none $<TARGET_FILE:${name}>)
-    set_tests_properties(${name}_${ranks}_ranks PROPERTIES LABELS "cpu;mpi;${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
-      PROCESSORS ${ranks})
+    set_tests_properties(${name}_${ranks}_ranks PROPERTIES LABELS "cpu;mpi;${arg_LABELS}" PROCESSORS ${ranks})
+    spillway_limit(${arg_TIMEOUT} ${name}_${ranks}_ranks)
   endforeach()
   _spillway_common(${name} "${arg_TORCH}")
 endfunction()
