@@ -258,7 +258,8 @@ std::string draw_kfac(const KfacSummary& k) {
   for (const auto& phase : phases) longest = std::max(longest, phase.second);
   std::string out = "<section><h2>K-FAC</h2>\n<div class=\"wide\"><table class=\"pairs\">\n";
   out += pair_row("strategy", escape(k.strategy));
-  out += pair_row("gradient workers", str(decimal(k.grad_worker_frac, 4), " of the ranks", small(escape(k.reason))));
+  out +=
+      pair_row("gradient workers", str(format_percent(k.grad_worker_frac), " of the ranks", small(escape(k.reason))));
   auto troubled = [](int64_t count, int64_t factors, std::string_view what) {
     return format_count(count) + (factors > 0 ? small(str(counted(factors, "factor"), " ", what)) : "");
   };
