@@ -32,4 +32,24 @@ grep -qE '^model: median error [0-9.]+ % over 2 shapes and sizes' <<< "$table" |
 [[ $(ip netns list) != *spwy* ]] || fail "allreduce_shapes leaves hosts behind"
 echo "passed: a table over shapes"
 "$hosts" run 2y2 true 2> /dev/null && fail "2y2 is a shape"
+
+# Another process waits for the hosts.
+said=$(mktemp)
+trap '"$hosts" down; rm -f "$said"' EXIT
+orphan() { (bash -c "$1; true" -- "$hosts" >> "$said" 2>&1 &); } # this one's children would share its hosts
+within() { # SECONDS COMMAND…
+  local end=$((SECONDS + $1))
+  until "${@:2}"; do ((SECONDS < end)) || return 1; sleep 0.1; done
+}
+"$hosts" up 2 1gbit || fail "up ended with $?"
+# shellcheck disable=SC2016  # expands in the orphan
+orphan '"$1" up 1 && "$1" down && echo "had its turn"'
+within 60 grep -q "waiting for process $$," "$said" || fail "another process does not wait: $(cat "$said")"
+[[ $(ip netns list) == *spwy1* ]] || fail "another process removed the hosts"
+# shellcheck disable=SC2016  # expands in the orphan
+orphan '"$1" down'
+within 60 grep -q "those of process $$, which still runs" "$said" || fail "another process may remove the hosts: $(cat "$said")"
+"$hosts" down
+within 60 grep -q "had its turn" "$said" || fail "another process waits for ever: $(cat "$said")"
+echo "passed: turns"
 exit 0
