@@ -59,7 +59,8 @@ bool is_nic(hwloc_obj_t device) {
   return device->attr->pcidev.class_id >> 8 == 0x02;
 }
 
-/// hwloc keeps any number that a file says in its enums, and C++ does not load what is no enumerator.
+/// Returns the number in an enum of hwloc's, which may be any number that a file had there. Copies it, because loading
+/// an enum whose value is no enumerator is undefined.
 template <class Enum>
 int number_in(const Enum& place) {
   int number = 0;

@@ -48,7 +48,7 @@ std::vector<std::string> expand_ranges(std::string_view text, std::string_view a
   return numbers;
 }
 
-/// What may stand at each place of a name: a fixed text, or the numbers in a bracket.
+/// Splits a name into fixed texts and brackets. Returns for each of them, in order, the texts that may stand there.
 std::vector<std::vector<std::string>> places_of(std::string_view name, std::string_view all, const std::string& what) {
   std::vector<std::vector<std::string>> places;
   while (!name.empty()) {
@@ -64,7 +64,7 @@ std::vector<std::vector<std::string>> places_of(std::string_view name, std::stri
   return places;
 }
 
-/// One name with any number of brackets, the last running fastest. Cost: the names times their places, both bounded.
+/// Expands one name with any number of brackets; the last bracket runs fastest. Cost: names times places, both bounded.
 std::vector<std::string> expand_name(std::string_view name, std::string_view all, const std::string& what) {
   const auto places = places_of(name, all, what);
   size_t count = 1, length = 0;
