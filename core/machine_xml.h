@@ -1,6 +1,9 @@
-/// A check of hwloc's XML before hwloc itself sees it.
+/// The two steps of machine_from_xml(): a check of hwloc's XML before hwloc sees it, and hwloc's reading.
 #pragma once
+#include <string>
 #include <string_view>
+
+#include "core/machine.h"
 
 namespace spillway {
 
@@ -8,5 +11,9 @@ namespace spillway {
 /// no instructions, comments or sections; tags with attributes in double quotes, each once; and no count of objects
 /// above 1024: hwloc 2.9 multiplies counts without looking at overflow, and libxml2 acts on what a document type says.
 void check_machine_xml(std::string_view xml);
+
+/// Reads checked XML in this process, which may crash: hwloc 2.9 does on much that is nearly right. machine_from_xml()
+/// calls this in a child. Throws BadRequest when hwloc refuses.
+Machine import_machine(const std::string& checked_xml);
 
 }  // namespace spillway

@@ -272,16 +272,6 @@ class Reader {
   std::map<hwloc_obj_t, size_t> gpus_;  ///< by PCI device, the place in machine_.gpus
 };
 
-/// For a child process: hwloc 2.9 crashes on much that is nearly right.
-Machine import_machine(const std::string& xml) {
-  const Topology topology = new_topology();
-  errno = 0;
-  if (hwloc_topology_set_xmlbuffer(topology.get(), xml.c_str(), static_cast<int>(xml.size() + 1)) != 0 ||
-      hwloc_topology_load(topology.get()) != 0)
-    throw BadRequest(std::strerror(errno));
-  return Reader(topology.get()).read();
-}
-
 }  // namespace
 
 Machine discover_machine() {
@@ -295,6 +285,16 @@ Machine discover_machine() {
   if (machine.memory_bytes == 0)  // hwloc reads it from /sys, which a container may not have
     machine.memory_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
   return machine;
+}
+
+Machine import_machine(const std::string& checked_xml) {
+  const Topology topology = new_topology();
+  const auto size = static_cast<int>(checked_xml.size() + 1);
+  errno = 0;
+  if (hwloc_topology_set_xmlbuffer(topology.get(), checked_xml.c_str(), size) != 0 ||
+      hwloc_topology_load(topology.get()) != 0)
+    throw BadRequest(std::strerror(errno));
+  return Reader(topology.get()).read();
 }
 
 Machine machine_from_xml(const std::string& xml) {

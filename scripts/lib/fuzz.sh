@@ -18,15 +18,13 @@ _fuzz_length() {
 # _fuzz_one SECONDS RUNS TARGET: one line, on success. Its log and what it finds are in build-fuzz/findings.
 _fuzz_one() {
   local seconds=$1 runs=$2 target=$3 program=$build_folder/fuzz/fuzz_$3 status=0
-  local log=$build_folder/findings/$target.log corpus=$build_folder/corpus/$target artifact limits asan=
+  local log=$build_folder/findings/$target.log corpus=$build_folder/corpus/$target artifact limits
   limits=("-max_len=$(_fuzz_length "$spillway_root/tests/fuzz/corpus/$target")")
   mkdir -p -- "$corpus" "$build_folder/findings"
   [[ -z $seconds ]] || limits+=("-max_total_time=$seconds")
   [[ -z $runs ]] || limits+=("-runs=$runs")
-  # A child of its own for each input: its start takes as long as the memory is large.
-  [[ $target != machine_import ]] || asan=quarantine_size_mb=8
   # What hwloc says of bad XML would fill the log.
-  HWLOC_HIDE_ERRORS=2 ASAN_OPTIONS=$asan UBSAN_OPTIONS=print_stacktrace=1 \
+  HWLOC_HIDE_ERRORS=2 UBSAN_OPTIONS=print_stacktrace=1 \
     "$program" "${limits[@]}" -timeout=30 -rss_limit_mb=2048 -print_final_stats=1 \
     "-artifact_prefix=$build_folder/findings/$target-" "$corpus" "$spillway_root/tests/fuzz/corpus/$target" \
     </dev/null >"$log" 2>&1 || status=$?

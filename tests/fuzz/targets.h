@@ -9,7 +9,7 @@ namespace spillway::fuzz {
 void batch_systems(std::string_view input);   ///< ddlrun: what Slurm, LSF and Grid Engine leave in the environment
 void host_lists(std::string_view input);      ///< ddlrun: hostfiles, -H, and the plan made of them
 void link_costs(std::string_view input);      ///< the file in which link costs are remembered
-void machine_import(std::string_view input);  ///< machines as hwloc's tools describe them; a child process for each
+void machine_import(std::string_view input);  ///< machines as hwloc's tools describe them, in a process that may crash
 void machine_xml(std::string_view input);     ///< the check of them before hwloc sees them
 void nifti(std::string_view input);           ///< volumes, plain and compressed
 void page_files(std::string_view input);      ///< names in a directory of page files
