@@ -19,6 +19,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "tools/allreduce_gloo.h"
 #include "tools/allreduce_launcher.h"
 #include "tools/interrupts.h"
 #include "tools/launch_result.h"
@@ -57,20 +58,29 @@ int run(std::vector<std::string> command, const std::function<void(const std::st
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/// One kind of launch: its arguments, and how its rows are renamed.
+/// One kind of launch: its command, and how its rows are renamed.
 struct Kind {
   std::string name;                     ///< of its mpi rows
   std::vector<std::string> parameters;  ///< the launcher's
-  std::vector<std::string> arguments;   ///< the program's
-  bool forced = false;
+  std::vector<std::string> command;     ///< a rank's
+  bool is_main = false;
 };
 
+/// This program with such arguments, as a rank.
+std::vector<std::string> own_command(const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{std::filesystem::read_symlink("/proc/self/exe").string()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  command.push_back("--for-launcher");
+  return command;
+}
+
 std::vector<Kind> kinds(const LaunchOptions& options, const std::optional<ddlrun::Launcher>& launcher) {
-  std::vector<Kind> kinds{{"mpi", {}, options.arguments}};
-  const auto& forced = options.forced_arguments;
-  if (forced.empty() || !launcher || launcher->mpi != ddlrun::Mpi::open_mpi) return kinds;
-  kinds.push_back({"mpi-ring", forced_allreduce(*launcher, "4"), forced, true});
-  kinds.push_back({"mpi-rabenseifner", forced_allreduce(*launcher, "6"), forced, true});
+  std::vector<Kind> kinds{{"mpi", {}, own_command(options.arguments), true}};
+  if (!options.forced_arguments.empty() && launcher && launcher->mpi == ddlrun::Mpi::open_mpi) {
+    const auto forced = own_command(options.forced_arguments);
+    kinds.push_back({"mpi-ring", forced_allreduce(*launcher, "4"), forced});
+    kinds.push_back({"mpi-rabenseifner", forced_allreduce(*launcher, "6"), forced});
+  }
   return kinds;
 }
 
@@ -81,9 +91,7 @@ json launch(std::vector<std::string> command, int ranks, const Kind& kind) {
   };
   append({"-n", std::to_string(ranks)});
   append(kind.parameters);
-  append({std::filesystem::read_symlink("/proc/self/exe").string()});
-  append(kind.arguments);
-  append({"--for-launcher"});
+  append(kind.command);
   json result;
   const int code = run(command, [&](const std::string& line) {
     if (auto found = result_in(line))
@@ -178,7 +186,7 @@ class Rows {
       json& row = all.emplace_back(merge(rows_[key]));
       auto problem = key;
       std::get<4>(problem).clear();
-      if (!row["bound_seconds"].is_null()) row["bound_seconds"] = median(bounds_[problem]);
+      if (bounds_.contains(problem)) row["bound_seconds"] = median(bounds_[problem]);
     }
     return all;
   }
@@ -195,18 +203,28 @@ class Rows {
 json run_launches(const LaunchOptions& options) {
   const auto launcher = ask_launcher(options.launcher.front());
   const auto command = completed_launcher(options.launcher, launcher, ::geteuid() == 0);
-  json all;
+  json all, gloo = nullptr;
   Rows rows;
-  for (int number = 0; number < options.launches; ++number)
-    for (const Kind& kind : kinds(options, launcher)) {
-      json result = launch(command, options.ranks, kind);
-      if (result.is_null()) return nullptr;
-      for (json& row : result["rows"]) rows.add(std::move(row));
-      if (all.is_null()) all = result;
-      if (!kind.forced) all["costs_by_launch"].push_back(result["costs"]);
-    }
+  const auto take = [&](const Kind& kind) {
+    json result = launch(command, options.ranks, kind);
+    if (result.is_null()) return false;
+    for (json& row : result["rows"]) rows.add(std::move(row));
+    if (all.is_null()) all = result;
+    if (kind.is_main) all["costs_by_launch"].push_back(result["costs"]);
+    if (kind.name == "gloo") gloo = {{"python", options.gloo_python}, {"torch", result["torch"]}};
+    return true;
+  };
+  for (int number = 0; number < options.launches; ++number) {
+    for (const Kind& kind : kinds(options, launcher))
+      if (!take(kind)) return nullptr;
+    if (options.gloo_python.empty()) continue;
+    const auto of_gloo =
+        gloo_command(options.gloo_python, options.gloo_options, all["ranks"], options.comm_timeout_seconds);
+    if (!take({"gloo", {}, of_gloo})) return nullptr;
+  }
   all["rows"] = rows.merged();
   all["launches"] = options.launches;
+  all["gloo"] = gloo;
   all["launcher"] = {{"command", command}, {"version", launcher ? json(launcher->version) : json(nullptr)}};
   return all;
 }

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "ddl/mpi.h"
 #include "runtime/report_files.h"
+#include "tools/allreduce_gloo.h"
 #include "tools/allreduce_launches.h"
 #include "tools/allreduce_plot.h"
 #include "tools/allreduce_sweep.h"
@@ -91,6 +92,8 @@ void refuse_what_cannot_be(const Options& options) {
   if (!on_cards && device != "cpu") throw BadRequest(str("--device is '", device, "'; allowed is cpu, cuda or cuda:N"));
   if (on_cards && options.explain)
     throw BadRequest("--explain: of cards' levels nothing is known; allowed: --device cpu");
+  if (on_cards && !options.launches.gloo_python.empty())
+    throw BadRequest("--gloo reduces vectors of the host; allowed: --device cpu");
   if (!options.plot_file.empty() && problems_of(options.trial).size() != options.trial.sizes.size())
     throw BadRequest("--plot draws one collective of one type and operation; allowed: one of each");
 }
@@ -158,6 +161,11 @@ int run_parent(Options& options) {
   launches.launcher = ddlrun::words_of(options.launcher);
   launches.arguments = launch_arguments(options, /*mpi_only=*/false);
   if (!options.no_forced && measures_mpi(options.trial)) launches.forced_arguments = launch_arguments(options, true);
+  launches.comm_timeout_seconds = options.trial.comm_timeout_seconds;
+  if (!launches.gloo_python.empty()) {
+    launches.gloo_options = gloo_options(problems_of(options.trial), options.trial.timing);
+    require_gloo(launches.gloo_python);
+  }
   if (launches.launcher.empty()) throw BadRequest("--launcher is empty; allowed: a command such as mpirun");
   for (int cycle = 1; cycle <= options.cycles || options.cycles == 0; ++cycle) {
     const json result = run_launches(launches);
@@ -175,6 +183,8 @@ int bench_allreduce(Options& options, const CLI::App& command) {
   const bool is_rank = ddl::launched_by_mpi();
   if (!is_rank && options.launches.ranks < 1)
     throw BadRequest("bench allreduce: start it with mpirun, or say --ranks N to let it do that, several times");
+  if (is_rank && !options.launches.gloo_python.empty())
+    throw BadRequest("--gloo is measured in launches of its own; allowed: with --ranks, where mpirun has not launched");
   const InterruptsNoted noted;
   return is_rank ? run_rank(options, command) : run_parent(options);
 }
@@ -240,6 +250,8 @@ void add_launch_flags(CLI::App& command, Options& options) {
       ->capture_default_str();
   command.add_flag("--no-forced", options.no_forced,
                    "Without launches that force Open MPI's ring and Rabenseifner algorithm of the allreduce");
+  command.add_option("--gloo", options.launches.gloo_python,
+                     "A Python with torch, whose gloo is measured in launches of its own");
   command.add_flag("--for-launcher", options.for_launcher)->group("");
 }
 

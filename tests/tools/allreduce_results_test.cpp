@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "ddl/arithmetic.h"
+#include "tools/allreduce_gloo.h"
 #include "tools/allreduce_launcher.h"
 #include "tools/allreduce_sweep.h"
 #include "tools/allreduce_table.h"
@@ -250,6 +251,38 @@ TEST(AllreduceTableTest, WithoutABoundThereIsNoShareOfIt) {
   complete(result);
   EXPECT_TRUE(result["rows"][0]["percent_of_bound"].is_null());
   EXPECT_DOUBLE_EQ(result["rows"][0]["algbw"], 500e-9);
+}
+
+TEST(AllreduceGlooTest, RanksMeetAtTheFirstOnesHost) {
+  const auto options_of = [](const std::vector<std::string>& hosts) {
+    json ranks = json::array();
+    for (const auto& host : hosts) ranks.push_back({{"host", host}});
+    const auto command = gloo_command("some/python", {{"problems", {1}}}, ranks, 30);
+    EXPECT_EQ(std::vector(command.begin(), command.begin() + 2), (std::vector<std::string>{"some/python", "-c"}));
+    EXPECT_EQ(command.size(), 4u);
+    return json::parse(command.back());
+  };
+  const json one = options_of({"a", "a", "a"}), two = options_of({"b", "a"});
+  EXPECT_EQ(one["address"], "127.0.0.1");
+  EXPECT_EQ(one["ranks"], 3);
+  EXPECT_EQ(one["timeout_seconds"], 30);
+  EXPECT_EQ(one["problems"], json({1}));
+  EXPECT_EQ(two["address"], "b");
+  EXPECT_TRUE(two["port"] >= 20'000 && two["port"] <= 32'000) << two;
+}
+
+TEST(AllreduceGlooTest, IsAskedForWhatItCanReduce) {
+  const auto problem = [](Collective collective, Reduction reduction) {
+    return Problem{
+        .element = Element::float64, .reduction = reduction, .count = 4, .collective = collective, .offset_bytes = 16};
+  };
+  const auto mean = problem(Collective::allreduce, Reduction::average);
+  const auto half = problem(Collective::reduce_scatter, Reduction::sum);
+  const json options = gloo_options({mean, half, problem(Collective::allreduce, Reduction::maximum)}, {.repeats = 7});
+  EXPECT_EQ(options["problems"], json::array({{{"bytes", 32}, {"count", 4}, {"type", "float64"}, {"op", "max"}}}));
+  EXPECT_EQ(options["offset_bytes"], 16);
+  EXPECT_EQ(options["timing"]["repeats"], 7);
+  EXPECT_THROW(gloo_options({mean, half}, {}), BadRequest);
 }
 
 TEST(LaunchResultTest, TagsOfALauncherChangeNothingWhereverTheyStand) {

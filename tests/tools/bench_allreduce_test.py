@@ -1,6 +1,7 @@
 """`spillway bench allreduce`, in launches of its own and under mpirun."""
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -118,6 +119,35 @@ class BenchAllreduce(Case):
         by_mpi = {(row["type"], row["op"]) for row in result["rows"] if row["algorithm"] == "mpi"}
         self.assertEqual(len(by_mpi), 4 * 3)
         self.assertNotIn(("float16", "sum"), by_mpi)
+
+    def test_gloo_is_set_beside_the_others_in_launches_of_its_own(self):
+        libraries = subprocess.run(["ldd", PROGRAM], capture_output=True, text=True, check=True).stdout
+        torch = pathlib.Path(re.search(r"libtorch_cpu\.so => (\S+)", libraries).group(1))
+        python = torch.parents[5] / "bin" / "python"  # …/lib/python3.N/site-packages/torch/lib/libtorch_cpu.so
+        if not python.exists():
+            self.skipTest("this torch came without a Python")
+        options = ["--launches", "2", "--no-forced", "--gloo", python]
+        result, said = self.bench("--ranks", "3", "--iterations", "2", "--type", "float32,bfloat16", "--op", "sum,average,max",
+                                  *options)
+        self.assertEqual(result["gloo"]["python"], str(python))
+        self.assertRegex(result["gloo"]["torch"], r"^\d+\.\d+")
+        rows = [row for row in result["rows"] if row["algorithm"] == "gloo"]
+        self.assertEqual([(row["type"], row["op"], row["bytes"]) for row in rows],
+                         [(dtype, op, size) for dtype in ("float32", "bfloat16") for op in ("sum", "max") for size in (4096, 102400)])
+        for row in rows:
+            self.assertEqual((len(row["call_seconds"]), len(row["in_place_call_seconds"])), (4, 4))
+            for times in (row, row["back_to_back"]):
+                self.assertTrue(times["seconds"] > 0 and times["in_place_seconds"] > 0 and times["busbw"] > 0, row)
+            self.assertGreater(row["percent_of_bound"], 0)
+        self.assertRegex(said, r"#   gloo +: ")
+        alone, _ = self.bench("--ranks", "2", "--no-forced", "--launches", "1")
+        self.assertIsNone(alone["gloo"])
+        for ranks, args, *words in ((0, ["--gloo", "no-such-python"], "no-such-python"),
+                                    (0, ["--gloo", "false"], "'false' has no torch with gloo"),
+                                    (0, ["--gloo", python, "--collective", "broadcast"], "sum, max or min"),
+                                    (0, ["--gloo", python, "--device", "cuda"], "--device cpu"),
+                                    (2, ["--gloo", python], "--ranks")):
+            self.refused(2, *words, args=["bench", "allreduce", *([] if ranks else ["--ranks", "2"]), *args], ranks=ranks)
 
     def test_other_collectives_are_measured_beside_mpis(self):
         for ranks in (1, 2, 3):
