@@ -1,8 +1,9 @@
 #include "core/machine_xml.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
-#include <set>
+#include <map>
 
 #include "core/error.h"
 
@@ -12,6 +13,8 @@ namespace {
 constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
 constexpr std::string_view kBlanks = " \t\r\n";
 constexpr int kMostObjects = 1024;  // of a matrix of distances
+
+using Attributes = std::map<std::string_view, std::string_view>;
 
 class Scanner {
  public:
@@ -58,28 +61,45 @@ class Scanner {
   void check_tag() {
     if (!skip("<")) refuse();
     const bool closing = skip("/");
-    (void)take_name();
-    std::set<std::string_view> names;
+    const bool object = take_name() == "object";
+    Attributes attributes;
     for (skip_blanks(); !skip(">"); skip_blanks()) {
       if (skip("/>")) break;
-      if (closing || !names.insert(check_attribute()).second) refuse();
+      if (closing || !attributes.insert(take_attribute()).second) refuse();
     }
+    if (const auto count = attributes.find("nbobjs"); count != attributes.end())
+      check_number(count->second, kMostObjects);
+    if (object && !closing) check_object(attributes);
   }
 
-  std::string_view check_attribute() {
+  Attributes::value_type take_attribute() {
     const std::string_view name = take_name();
     if (!skip("=\"")) refuse();
     const std::string_view value = rest_.substr(0, rest_.find_first_of("\"<"));
-    if (name == "nbobjs") check_count(value);
     rest_.remove_prefix(value.size());
     if (!skip("\"")) refuse();
-    return name;
+    return {name, value};
   }
 
-  void check_count(std::string_view value) const {
-    int count = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
-    if (error != std::errc() || end != value.data() + value.size() || count < 0 || count > kMostObjects) refuse();
+  void check_object(const Attributes& attributes) const {
+    const auto type = attributes.find("type");
+    if (type == attributes.end() || type->second.find_first_not_of(kLetters) != std::string_view::npos) refuse();
+    if (!is_cpu_or_node(type->second)) return;
+    const auto number = attributes.find("os_index");
+    if (number == attributes.end()) refuse();
+    check_number(number->second, kMostCpus - 1);
+  }
+
+  /// hwloc reads any word that begins so, in letters of any case.
+  static bool is_cpu_or_node(std::string_view type) {
+    const auto letter = [type](size_t at) { return at < type.size() ? std::tolower(type[at]) : 0; };
+    return letter(0) == 'n' || (letter(0) == 'p' && letter(1) == 'u');
+  }
+
+  void check_number(std::string_view value, int most) const {
+    int number = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (error != std::errc() || end != value.data() + value.size() || number < 0 || number > most) refuse();
   }
 
   std::string_view all_, rest_;

@@ -28,7 +28,6 @@ using Topology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destro
 
 constexpr double kGiga = 1e9, kMega = 1e6;
 constexpr std::chrono::seconds kLongestImport{10};
-constexpr int kMostCpus = 1 << 16;
 constexpr size_t kLongestXml = size_t{16} << 20;  // lstopo writes some 1 KB a core
 
 Topology new_topology() {

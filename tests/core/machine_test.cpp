@@ -239,6 +239,21 @@ TEST(MachineTest, ForeignDocumentTypesAndCountsThatOverflowNeverReachHwloc) {
     EXPECT_NE(refusal_of(replaced(whole, from, to)).find("not as lstopo writes it"), std::string::npos) << to;
 }
 
+TEST(MachineTest, NumbersThatMakeLongBitmapsNeverReachHwloc) {
+  const std::string whole = contents_of(kFourGpus);
+  for (const std::string kind : {"NUMANode", "PU"}) {
+    const std::string first = "type=\"" + kind + "\" os_index=\"0\"";
+    for (const std::string& wrong :
+         {"type=\"" + kind + "\"", "type=\"" + kind + "\" os_index=\"4294967294\"",
+          "type=\"" + kind + "\" os_index=\"65536\"", "type=\"" + kind + "\" os_index=\"-1\"",
+          std::string("type=\"nUMA\""), std::string("type=\"pu\""), std::string("type=\"&#78;UMANode\""),
+          std::string("os_index=\"0\"")})
+      EXPECT_NE(refusal_of(replaced(whole, first, wrong)).find("not as lstopo writes it"), std::string::npos) << wrong;
+    const Machine high = machine_from(replaced(whole, first, "type=\"" + kind + "\" os_index=\"65535\""));
+    EXPECT_GT(high.cores, 0);
+  }
+}
+
 TEST(MachineTest, ANodeWithAllCpusThatThereCanBeIsRefused) {
   const auto machine = [](const std::string& cpus) {
     std::string text =
