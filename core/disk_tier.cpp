@@ -201,7 +201,12 @@ void DiskTier::start(const std::shared_ptr<Request>& request) {
       request->write ? prepare_write(slot) : prepare_read(slot);
       Lane& lane = lane_of(slot.operation);
       if (lane.under_way == 0) lane.since = std::chrono::steady_clock::now();
-      io_->start(slot.operation);
+      try {
+        io_->start(slot.operation);
+      } catch (const std::system_error& error) {
+        slot.operation.error = error.code().value();
+        throw DiskError(failure(slot));
+      }
       ++lane.under_way;
     }
   } catch (...) {

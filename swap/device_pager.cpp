@@ -112,13 +112,17 @@ std::shared_ptr<DevicePager> DevicePager::current() {
 void DevicePager::Leave::operator()(DevicePager* device) const noexcept {
   if (forked_while_paging()) return;
   std::shared_ptr<DevicePager> kept = current();  // another may close it before the turn is over
-  std::unique_lock turn(device->turns);           // operators of others hold pages that may end now
+  std::unique_lock turn(device->turns);           // operators and loans of others hold pages that may end now
   std::lock_guard lock(shared().mutex);
   if (--shared().sessions > 0) return device->pager.retire(user);
+  if (!device->close()) shared().wrecks.push_back(shared().device);
   turn.unlock();
   kept.reset();
-  if (!device->close()) shared().wrecks.push_back(shared().device);
   shared().device.reset();
+}
+
+std::unique_lock<Turns> DevicePager::take_turn() {
+  return OperatorScope::current().empty() ? std::unique_lock(turns) : std::unique_lock<Turns>();
 }
 
 void DevicePager::reclaim(int64_t bytes) {

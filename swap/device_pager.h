@@ -32,6 +32,10 @@ class DevicePager final : public Reclaimer {
   /// The device's pager, and a hold on it; nullptr while no Session is open.
   static std::shared_ptr<DevicePager> current();
 
+  /// Waits for the turn of a thread that looks pages up between operators: they end only in somebody's turn. Holds
+  /// nothing inside an operator of this thread, which has its turn or gave it up.
+  std::unique_lock<Turns> take_turn();
+
   explicit DevicePager(const SessionOptions& options);
   DevicePager(const DevicePager&) = delete;
   DevicePager& operator=(const DevicePager&) = delete;

@@ -186,6 +186,7 @@ void Pager::absent_owner_died(Page* page) noexcept {
 }
 
 void Pager::recategorize(Page& page, Category category) noexcept {
+  if (device_.is_orphan()) return;
   std::lock_guard lock(mutex_);
   page.category = category;
   if (page.block) device_.recategorize(page.block, category);

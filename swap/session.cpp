@@ -203,10 +203,8 @@ Ledger& Session::ledger() {
 
 Resident::Resident(const at::Tensor& tensor, bool write) {
   std::shared_ptr<DevicePager> device = DevicePager::current();
-  // Beside the operator of another thread there may be no room, and pages come and end; inside one of this thread's
-  // there is no turn to wait for.
-  std::unique_lock<Turns> turn;
-  if (device && OperatorScope::current().empty()) turn = std::unique_lock(device->turns);
+  // Beside the operator of another thread there may also be no room.
+  const std::unique_lock<Turns> turn = device ? device->take_turn() : std::unique_lock<Turns>();
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
     held_.push_back(hold_in_place(storage));
     auto find = [&] { return page_of(storage); };

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "core/device.h"
+#include "core/fork.h"
 #include "swap/device_pager.h"
 
 // LibTorch 2.11 arms "reading this data pointer throws my message" through a public function and has no public way to
@@ -135,6 +136,7 @@ bool any_tensor(const c10::IValue& value, c10::function_ref<bool(const at::Tenso
 }  // namespace
 
 std::shared_ptr<void> hold_in_place(c10::StorageImpl& storage) {
+  if (forked_while_paging()) return nullptr;  // nothing moves there, and another thread may have had the lock
   HeldStorages::instance().add(&storage);
   auto owner = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage);
   return {&storage, [owner](void*) { HeldStorages::instance().remove(owner.get()); }};
@@ -257,6 +259,7 @@ int64_t least_page_bytes(const c10::IValue& value, int64_t min_page_bytes) {
 
 void categorize(const at::Tensor& tensor, Category category) {
   std::shared_ptr<DevicePager> device = DevicePager::current();
+  const std::unique_lock<Turns> turn = device ? device->take_turn() : std::unique_lock<Turns>();
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
     if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : page_of(storage))
       pager_of(*page).recategorize(*page, category);

@@ -150,6 +150,12 @@ std::vector<at::Tensor> WindowCall::run(WindowPlan& plan) {
     if (!has_written()) throw;
     throw OutOfBudget(str(error.what(), "; ", op_.schema().name(), kWritten), error.requested_bytes(),
                       error.budget_bytes());
+  } catch (c10::Error& error) {
+    if (has_written()) error.add_context(str(op_.schema().name(), kWritten));
+    throw;
+  } catch (const std::exception& error) {
+    if (!has_written()) throw;
+    throw std::runtime_error(str(error.what(), "; ", op_.schema().name(), kWritten));
   }
 }
 

@@ -232,6 +232,19 @@ TEST_P(DiskTierTest, AChangeThatFailedLeavesWhatWasThereReadable) {
   EXPECT_TRUE(back.same(memory));
 }
 
+TEST_P(DiskTierTest, AnOperationThatCannotBeStartedIsADiskErrorToo) {
+  Memory memory(3 << 20), back(3 << 20);
+  memory.fill(1);
+  auto page = store(memory);
+  control->refuse_starts = EPERM;
+  expect_parts(error_of(tier->read(page, {back.data})), {"cannot read", "Operation not permitted"});
+  const auto other = tier->make_page(memory.bytes);
+  expect_parts(error_of(tier->write(other, {memory.data})), {"cannot write", "Operation not permitted"});
+  control->refuse_starts = 0;
+  tier->read(page, {back.data}).wait();
+  EXPECT_TRUE(back.same(memory));
+}
+
 TEST_P(DiskTierTest, AFailedLaneIsTheTicketsError) {
   testing::FailingTimeline broken(std::make_unique<WorkerTimeline>("broken"), 1);
   Memory memory(3 << 20);
@@ -359,6 +372,40 @@ TEST(DiskTierOptionsTest, WhereRingsMayBeMadeButNotUsedThreadsDoTheWork) {
   std::string why_not;
   if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
   expect_threads_without(__NR_io_uring_enter);
+}
+
+TEST(DiskTierOptionsTest, WhereTheKernelDoesNotSayWhatRingsCanDoThreadsDoTheWork) {
+  std::string why_not;
+  if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
+  expect_threads_without(__NR_io_uring_register);
+}
+
+/// A thread that may no longer sleep until an operation ends looks again and again: memory must last as long as that.
+TEST(DiskTierOptionsTest, WhatWasStartedIsWaitedForThoughTheKernelRefusesToWait) {
+  std::string why_not;
+  if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    int ends[2];
+    if (::pipe(ends)) ::_exit(2);
+    std::thread writer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      (void)!::write(ends[1], "x", 1);
+    });
+    auto io = make_uring_io(4, why_not);
+    char byte = 0;
+    DiskOperation operation{.descriptor = ends[0], .write = false, .data = &byte, .bytes = 1, .offset = 0};
+    io->start(operation);
+    if (!forbid(__NR_io_uring_enter)) ::_exit(10);
+    const bool same = &io->wait() == &operation;
+    writer.join();
+    ::_exit(same && !operation.failed() && byte == 'x' ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 10) GTEST_SKIP() << "this system has no seccomp filters";
+  EXPECT_EQ(status, 0);
 }
 
 TEST(DiskTierOptionsTest, OperationsThatTheKernelRefusesAreErrorsHoweverMany) {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -53,6 +54,7 @@ struct DiskSwitch {
   int fail_writes = 0;       ///< an errno value, or 0
   int fail_reads = 0;        ///< likewise
   int good_reads = 0;        ///< that go through before they fail
+  int refuse_starts = 0;     ///< an errno value with which no operation is started, or 0
   std::string started = "";  ///< a letter for each operation: r or w
   std::chrono::microseconds longest_delay{0};
 
@@ -88,6 +90,8 @@ class SwitchedIo final : public DiskIo {
     control_->changed.wait(lock, [&] { return !control_->paused; });
     if (control_->longest_delay.count() > 0)
       std::this_thread::sleep_for(control_->longest_delay * (random_() % 1000) / 1000);
+    if (control_->refuse_starts)
+      throw std::system_error(control_->refuse_starts, std::generic_category(), "told to refuse");
     const bool good = !operation.write && control_->good_reads-- > 0;
     if (int error = operation.write ? control_->fail_writes : control_->fail_reads; error && !good) {
       operation.error = error;

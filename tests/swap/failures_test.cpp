@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "core/cpu_allocator.h"
 #include "core/error.h"
 #include "swap/session.h"
+#include "swap/storage_page.h"
 #include "tests/support/disk.h"
 
 namespace spillway {
@@ -83,6 +85,26 @@ TEST(ForkTest, AChildAllocatesAsMuchAsItLikesAndIsToldWhatIsAbsent) {
   other.join();
   EXPECT_EQ(absent.sum().item<float>(), 3.0F * kElements);
   EXPECT_LE(session.stats().peak_bytes, 4 * kBytes);
+}
+
+TEST(ForkTest, AChildNeverWaitsForThePagersLock) {
+  Session session({.budget_bytes = 4 * kBytes, .small_page_bytes = 0});
+  const at::Tensor page = at::full({kElements}, 3.0F);
+  std::atomic<bool> locked = false, forked = false;
+  std::thread other([&] {
+    session.pager().locked([&] {
+      locked = true;
+      while (!forked) std::this_thread::yield();
+    });
+  });
+  while (!locked) std::this_thread::yield();
+  const int status = status_of_child([&] {
+    categorize(page, Category::weights);
+    return page.const_data_ptr<float>()[kElements - 1] == 3.0F ? 0 : 1;
+  });
+  forked = true;
+  other.join();
+  EXPECT_EQ(status, 0);
 }
 
 TEST(ForkTest, AChildOfAProcessWithoutSessionsMayOpenItsOwn) {
@@ -151,6 +173,42 @@ TEST(WindowFailuresTest, AnOperatorThatHadBegunToWriteSaysSo) {
   }
   EXPECT_GT(said, 0);
   EXPECT_GT(unsaid, 0);
+}
+
+/// Throws in every kernel of sub_ but the first.
+class ThrowLater final : public OperatorObserver {
+ public:
+  explicit ThrowLater(std::function<void()> thrower) : throw_(std::move(thrower)) {}
+  void before(const c10::OperatorHandle& op, const torch::jit::Stack&) override {
+    if (op.schema().name() == "aten::sub_" && ++kernels_ > 1) throw_();
+  }
+
+ private:
+  const std::function<void()> throw_;
+  int kernels_ = 0;
+};
+
+template <class Error>
+void expect_half_written(const std::function<void()>& thrower) {
+  SessionOptions options{.observer = std::make_shared<ThrowLater>(thrower)};
+  options.split_bytes = kBytes / 2;
+  Session session(options);
+  at::NoGradGuard no_grad;
+  at::Tensor weight = at::full({kElements}, 5.0F), gradient = at::full({kElements}, 1.0F);
+  try {
+    weight.sub_(gradient);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("has changed a part of its arguments"), std::string::npos) << error.what();
+  }
+  EXPECT_NE(weight.sum().item<float>(), 5.0F * kElements);
+}
+
+TEST(WindowFailuresTest, EveryKindOfErrorSaysThatAnArgumentIsHalfWritten) {
+  expect_half_written<DiskError>([] { throw DiskError("full"); });
+  expect_half_written<OutOfBudget>([] { throw OutOfBudget("no room", 2, 1); });
+  expect_half_written<c10::Error>([] { TORCH_CHECK(false, "a kernel's"); });
+  expect_half_written<std::runtime_error>([] { throw std::bad_alloc(); });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <torch/autograd.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -12,9 +13,13 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "core/cpu_allocator.h"
+#include "core/memory_range.h"
 #include "swap/session.h"
 #include "tests/support/checking_observers.h"
 
@@ -252,6 +257,45 @@ TEST(GateTest, AnOperatorOutsideAtenIsTakenToWriteItsArguments) {
   (void)(x + y);
   sneaky.call(x);
   EXPECT_EQ(x[0].item<float>(), 42);
+}
+
+/// A page leaves under the pager's lock, also for an allocation of a thread that takes no turn. Meanwhile its storage
+/// leads to a block that may be gone.
+TEST(GateTest, ResultsAreNotLookedAtWhileTheirPagesAreLeaving) {
+  static std::atomic<int> stage = 0;
+  static auto* library = new torch::Library(torch::Library::FRAGMENT, "gate_test", c10::nullopt, __FILE__, __LINE__);
+  static bool defined = [] {
+    library->def("same(Tensor x) -> Tensor");
+    library->impl("same", c10::DispatchKey::CPU, [](const at::Tensor& x) {
+      stage = 1;
+      while (stage < 2) std::this_thread::yield();
+      return x;
+    });
+    return true;
+  }();
+  (void)defined;
+  auto same =
+      c10::Dispatcher::singleton().findSchemaOrThrow("gate_test::same", "").typed<at::Tensor(const at::Tensor&)>();
+  Session session({.min_page_bytes = 1});
+  const at::Tensor x = at::ones({1000}).mul(2);
+  std::thread other([&] {
+    while (stage < 1) std::this_thread::yield();
+    session.pager().locked([&] {
+      c10::StorageImpl& storage = *x.storage().unsafeGetStorageImpl();
+      c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+      void* const bytes = data.get();
+      void* const context = data.release_context();
+      const MemoryRange gone = reserve_memory(1 << 16);
+      ASSERT_EQ(::mprotect(gone.data(), 1 << 16, PROT_NONE), 0);
+      storage.set_data_ptr_noswap({bytes, gone.data(), data.get_deleter(), data.device()});
+      stage = 2;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      (void)data.release_context();
+      storage.set_data_ptr_noswap({bytes, context, data.get_deleter(), data.device()});
+    });
+  });
+  EXPECT_EQ(same.call(x).sum().item<float>(), 2000);
+  other.join();
 }
 
 TEST(GateTest, TensorsInADictionaryAreLeased) {

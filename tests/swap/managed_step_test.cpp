@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -22,6 +23,24 @@ using testing::StreamTimeline;
 
 constexpr int64_t kBytes = 64 << 10;
 const int64_t kBudget = 3 * DeviceMemory::charge_of(kBytes) + 1000;
+
+/// A lane that throws std::bad_alloc instead of taking its next moves, as often as it is told to.
+class RefusingMoves final : public Timeline {
+ public:
+  explicit RefusingMoves(Timeline& real) : real_(real) {}
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    return real_.copy(destination, source, bytes);
+  }
+  Ticket move(void* data, int64_t bytes, Side to) override {
+    if (refusals_ > 0 && refusals_-- > 0) throw std::bad_alloc();
+    return real_.move(data, bytes, to);
+  }
+  void refuse(int moves) { refusals_ = moves; }
+
+ private:
+  Timeline& real_;
+  int refusals_ = 0;
+};
 
 /// Steps that read eight pages one after another, each twice in a row, forth and back; three fit.
 struct ManagedStepTest : ::testing::Test {
@@ -62,7 +81,8 @@ struct ManagedStepTest : ::testing::Test {
   ManagedBlocks blocks{arena, compute, managed};
   Ledger ledger{"managed", kBudget};
   DeviceMemory memory{blocks, ledger};
-  StreamTimeline out{compute, 2, {}, managed}, in{compute, 3, {}, managed};
+  StreamTimeline out{compute, 2, {}, managed}, taken{compute, 3, {}, managed};
+  RefusingMoves in{taken};
   Pager pager{memory, host, out, in, /*small_bytes=*/0};
   const UserId user = pager.add_user();
   Conductor conductor{pager, {.budget_bytes = kBudget}, true, user};
@@ -85,6 +105,25 @@ TEST_F(ManagedStepTest, TheScheduleMovesPagesAfterTheirLastUseAndBackAheadOfTheN
   EXPECT_LE(after.page_outs - before.page_outs, ins + 8);
   EXPECT_LT(after.demand_page_ins - before.demand_page_ins, ins);
   for (const Slot& slot : conductor.trace("step")->slots) EXPECT_EQ(slot.writes, slot.uses);
+}
+
+TEST_F(ManagedStepTest, APageInThatCannotBeStartedLeavesThePageParkedUntilOneCan) {
+  pager.evict_all();
+  Page& page = *pages[0]->page();
+  ASSERT_TRUE(page.parked);
+  const int64_t used = ledger.used_bytes();
+  in.refuse(1);
+  EXPECT_FALSE(pager.try_prefetch(page.id));
+  EXPECT_TRUE(page.parked && !page.incoming);
+  EXPECT_EQ(ledger.used_bytes(), used);
+  const PageUse use{&page, false, kNextUseKept};
+  in.refuse(2);
+  EXPECT_THROW(pager.lease({&use, 1}), std::bad_alloc);
+  EXPECT_TRUE(page.parked && !page.incoming);
+  EXPECT_EQ(page.leases, 0);
+  EXPECT_EQ(ledger.used_bytes(), used);
+  for (const auto& buffer : pages) operate(*buffer);
+  EXPECT_EQ(faults, 0);
 }
 
 }  // namespace

@@ -6,11 +6,15 @@
 #include <atomic>
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "core/cpu_allocator.h"
 #include "core/error.h"
+#include "swap/device_pager.h"
+#include "swap/storage_page.h"
 #include "tests/support/checking_observers.h"
 #include "tests/support/copies.h"
 #include "tests/support/small_training.h"
@@ -21,6 +25,7 @@ namespace {
 using testing::DelayedTimeline;
 using testing::EvictEverything;
 using testing::expect_same;
+using testing::ThrottledTimeline;
 using testing::train;
 using testing::Trained;
 using testing::Training;
@@ -338,6 +343,70 @@ TEST_F(SessionsTest, ClosingWaitsForTheOperatorThatRuns) {
   closed = true;
   other.join();
   EXPECT_FALSE(was_closed);
+}
+
+/// Pages end only in somebody's turn, so who looks one up between operators waits for his.
+TEST_F(SessionsTest, LoansAndCategoriesWaitForTheOperatorThatRuns) {
+  const std::vector<std::function<void(const at::Tensor&)>> uses{
+      [](const at::Tensor& tensor) { (void)resident_read(tensor); },
+      [](const at::Tensor& tensor) { categorize(tensor, Category::weights); }};
+  for (const auto& use : uses) {
+    Meeting inside;
+    std::atomic<bool> used = false;
+    bool was_used = true;
+    at::Tensor page;
+    std::thread other([&] {
+      Session session({.observer = std::make_shared<SlowInside>(inside, used, was_used)});
+      auto x = at::zeros({1000});
+      page = at::zeros({1000}).add(1);
+      inside.meet(2);
+      x.exp_();
+      inside.meet(6);
+    });
+    inside.meet(2);
+    inside.meet(4);
+    use(page);
+    used = true;
+    inside.meet(6);
+    other.join();
+    EXPECT_FALSE(was_used);
+  }
+}
+
+/// A loan that has found the pager waits for its turn, and the last Session closes before that.
+TEST_F(SessionsTest, ALoanWaitsUntilTheLastSessionHasClosed) {
+  Meeting open;
+  at::Tensor first, second;
+  SessionOptions options{.small_page_bytes = 0};
+  options.decorate_timeline = [](std::unique_ptr<Timeline> real, std::string_view lane) -> std::unique_ptr<Timeline> {
+    if (lane != "copy in") return real;
+    return std::make_unique<ThrottledTimeline>("late", 4e6);  // 100 ms for each tensor
+  };
+  std::thread closing([&] {
+    Session session(options);
+    first = at::full({100000}, 1.0F);
+    second = at::full({100000}, 2.0F);
+    session.pager().evict_all();
+    open.meet(2);
+    open.meet(4);
+  });
+  open.meet(2);
+  std::shared_ptr<DevicePager> device = DevicePager::current();
+  std::unique_lock turn(device->turns);
+  const auto wait_for_others = [&, before = device->turns.asked()](uint64_t others) {
+    while (device->turns.asked() < before + others) std::this_thread::yield();
+  };
+  open.meet(4);
+  wait_for_others(1);  // the Session's end
+  std::thread lending([&] {
+    const auto lent = resident_read(first);
+    EXPECT_NO_THROW(EXPECT_EQ(second.const_data_ptr<float>()[7], 2.0F));
+    EXPECT_EQ(first.const_data_ptr<float>()[7], 1.0F);
+  });
+  wait_for_others(2);
+  turn.unlock();
+  lending.join();
+  closing.join();
 }
 
 /// Stops a thread inside its first operator until somebody has come, and a little longer.
