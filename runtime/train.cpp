@@ -203,6 +203,8 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   asked.validate();
   RunContext context{.options = with_model_defaults(asked), .data = nullptr, .split = {}, .comm = std::move(comm)};
   const TrainOptions& options = context.options;
+  // Files are read for as long as they take; the others are not to give this rank up.
+  const ddl::Busy busy(context.comm ? context.comm->communicator.get() : nullptr);
   auto dataset = open_dataset(options.model, options.data, dataset_options(options));
   context.split = split(dataset->size());
   const int64_t together = options.batch * context.world();
@@ -216,7 +218,6 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   const int64_t steps = last_step(context) - context.start.step;
   const auto used =
       used_cases(options, context.split, context.start.cases_drawn, steps, context.rank(), context.world());
-  const ddl::Busy busy(context.comm ? context.comm->communicator.get() : nullptr);
   context.data = in_host_memory(std::move(dataset), used, discover_host().memory_bytes / 4 / ranks);
   measure_placement(context);
   return context;

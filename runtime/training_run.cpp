@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/topology.h"
+#include "ddl/busy.h"
 #include "ddl/collectives.h"
 #include "kfac/preconditioner.h"
 #include "runtime/autocast.h"
@@ -307,6 +308,8 @@ double TrainingRun::measure(const Cases& cases) {
 }
 
 double TrainingRun::validate() {
+  // Ranks may have cases of other sizes, and no two as many.
+  const ddl::Busy busy(context_.comm ? context_.comm->communicator.get() : nullptr);
   at::Tensor sum = at::zeros({2});
   const std::vector<int64_t>& cases = context_.split.validation;
   for (size_t i = 0; i < cases.size(); ++i) {

@@ -249,6 +249,17 @@ TEST(GradientAllreduceTest, MisuseIsRefused) {
   EXPECT_THROW(net.loss(batch_of(0, 0)).backward(), c10::Error);
 }
 
+TEST(GradientAllreduceTest, WhatOneRankCannotReduceIsRefusedOnAllOfThem) {
+  on_ranks(by_host({3}), [](const Comm& comm) {
+    const int rank = comm->communicator->rank();
+    const std::vector<at::Tensor> parameters{at::ones({3}, rank == 1 ? at::kChar : at::kFloat)};
+    if (rank == 1)
+      EXPECT_THROW(GradientAllreduce(parameters, comm), c10::Error);
+    else
+      EXPECT_THROW(GradientAllreduce(parameters, comm), BadRequest);
+  });
+}
+
 /// As a C++ module lists what two of its submodules have registered.
 TEST(GradientAllreduceTest, AParameterThatIsGivenTwiceIsReducedOnce) {
   for (const int64_t bucket_bytes : {1024, 1 << 20})

@@ -26,6 +26,24 @@ TEST(KfacRanksTest, GivesEveryRankTheSameBits) {
     }
 }
 
+/// Where sums differ by rank, as with other processors, all steps are still as long as rank 0's sums say.
+TEST(KfacRanksTest, ScalesByTheSameNuOnEveryRank) {
+  std::vector<std::vector<at::Tensor>> gradients(2);
+  on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+    auto model = small_model();
+    Kfac kfac(*model, {.grad_worker_frac = 1, .kl_clip = 1e-9}, comm);
+    const at::Tensor loss = model->forward(global_batch()).pow(2).sum(1).mean();
+    kfac.watch(loss, kGlobalBatch);
+    loss.backward();
+    for (const auto& parameter : model->parameters()) parameter.grad().mul_(rank == 0 ? 1 : 4);
+    kfac.step();
+    for (const auto& parameter : model->parameters())
+      gradients[static_cast<size_t>(rank)].push_back(parameter.grad().clone());
+  });
+  for (size_t i = 0; i < gradients[0].size(); ++i)
+    EXPECT_TRUE(at::equal(gradients[1][i], gradients[0][i] * 4)) << "parameter " << i;
+}
+
 TEST(KfacRanksTest, GivesTheSameBitsUnderEveryExactStrategyPlacementAndShareOfWorkers) {
   for (const std::vector<int>& hosts : {std::vector{0, 0}, {0, 0, 0}, {0, 0, 0, 0}, {0, 0, 1}, {0, 1, 0, 1}}) {
     const auto world = static_cast<int64_t>(hosts.size());

@@ -10,8 +10,11 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <thread>
 
 #include "core/cpu_allocator.h"
+#include "ddl/collectives.h"
+#include "ddl/thread_world.h"
 #include "runtime/tensor_file.h"
 #include "runtime/train.h"
 #include "swap/session.h"
@@ -345,6 +348,33 @@ TEST_F(CheckpointTest, IsWrittenAfterTheStepInWhichSomebodyAsksForItAndTrainingG
   o.checkpoint.clear();
   EXPECT_EQ(train(make_context(o, {}), listener, &requests).weights_sha256, asked.weights_sha256);
   EXPECT_EQ(said("step 3: a checkpoint was asked for, but this run has no folder for it"), 1);
+}
+
+/// What is written is brought from wherever it is, on a disk that takes its time.
+TEST_F(CheckpointTest, IsWaitedForBeyondTheDeadline) {
+  using namespace std::chrono_literals;
+  const TrainOptions run = options();
+  prepare_checkpoint_folder(run.checkpoint);
+  ddl::ThreadWorld world({0, 0});
+  std::vector<std::string> errors(2);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank] {
+      try {
+        const auto comm = ddl::make_comm(world.communicator(rank, {.deadline = 400ms}));
+        StateTensor slow("slow", at::kFloat, {3});
+        slow.fetch = [rank] {
+          if (rank == 0) std::this_thread::sleep_for(1500ms);
+          return at::ones({3});
+        };
+        write_checkpoint(run.checkpoint, run, {.step = 1}, {slow}, comm);
+        ddl::barrier(*comm->communicator);
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  ranks.clear();
+  EXPECT_EQ(errors, std::vector<std::string>(2));
 }
 
 TEST_F(CheckpointTest, AnotherRunsIsRefusedNamingWhatDiffers) {
