@@ -202,8 +202,9 @@ class Resident {
 };
 
 /// Lends the tensor's bytes for reading and writing through raw pointers: resident, and dirty from now on. Works for
-/// tensors that are not paged, too: they will not be meanwhile. Throws OutOfBudget when they do not fit beside what is
-/// leased.
+/// tensors that are not paged, too: they will not be meanwhile. Inside an operator, for its own arguments alone. Bytes
+/// written through a pointer that was not lent are lost when the tensor leaves the device. Throws OutOfBudget when they
+/// do not fit beside what is leased.
 [[nodiscard]] Resident resident(const at::Tensor& tensor);
 /// The same for reading only: a host copy stays valid, so the tensor can leave again without being copied.
 [[nodiscard]] Resident resident_read(const at::Tensor& tensor);

@@ -5,9 +5,12 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <random>
 
 #include "core/error.h"
+#include "swap/pager.h"
+#include "tests/support/buffers.h"
 #include "tests/support/copies.h"
 #include "tests/support/disk.h"
 
@@ -151,6 +154,27 @@ TEST_F(HostTierTest, ComesBackAheadOfItsUseIntoFreeRoomAndLeavesAgainWithoutBein
   EXPECT_FALSE(tier.in_slab(c));
   EXPECT_EQ(disk.stats().bytes_written, written);
   EXPECT_EQ(get(c), filled(kBytes, 'c'));
+}
+
+/// A plan that lets a page leave does not forget when it is needed again.
+TEST_F(HostTierTest, WhatAPlanReleasedGoesToDiskAndComesBackByItsNextUse) {
+  Arena arena(1 << 26);
+  Ledger ledger("test", 1 << 26);
+  DeviceMemory memory(arena, ledger);
+  Pager pager(memory, slab, out, in, 0, &disk);
+  std::deque<testing::Buffer> sooner, later;
+  for (int i = 0; i < 5; ++i) {
+    auto& buffer = (i < 3 ? sooner : later).emplace_back(memory, pager, kBytes, static_cast<unsigned char>(i));
+    pager.set_next_use(*buffer.page(), 10 + i);
+    pager.release(buffer.page()->id);
+  }
+  pager.evict_all();
+  until([&] { return disk.stats().bytes_written == 2 * kBytes; });
+  while (sooner.size() > 1) sooner.pop_back();
+  const PageUse use{sooner[0].page(), false};
+  pager.lease({&use, 1});  // what comes back makes room, and the others do so ahead of their use
+  pager.unlease({&use, 1});
+  until([&] { return disk.stats().bytes_read == 2 * kBytes; });
 }
 
 TEST_F(HostTierTest, CountsWhatTheLanesAndTheDiskDidAndHowLongTheyWereBusy) {
