@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
+#include "ddl/background_queue.h"
 #include "tests/support/ddl_conformance.h"
 #include "tests/support/ddl_delayed_transport.h"
 #include "tests/support/ddl_shapes.h"
@@ -99,6 +102,20 @@ TEST(MpiTest, CommunicatorsDoNotHearEachOther) {
   second->wait(second_requests, {.collective = "exchange", .stage = 1});
   EXPECT_EQ(from_first, 1);
   EXPECT_EQ(from_second, 2);
+}
+
+/// Else ranks that first wait for a job, and then make theirs, would wait for ever.
+TEST(MpiTest, AQueueGoesOnWhileItsRankMakesACommunicator) {
+  const auto comm = runtime->world();
+  BackgroundQueue queue(comm->duplicate(), "queue");
+  const Ticket job = queue.submit([rank = comm->rank()](Communicator& own) {
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    barrier(own);
+  });
+  if (comm->rank() != 0) job.wait();
+  const auto made = comm->duplicate();
+  barrier(*made);
+  job.wait();
 }
 
 // MPICH has 2048 at a time.
