@@ -20,6 +20,7 @@
 #include "ddl/calibration.h"
 #include "ddl/collectives.h"
 #include "ddl/mpi.h"
+#include "tools/ddlrun/look.h"
 #include "tools/link_cost_file.h"
 
 extern char** environ;
@@ -35,16 +36,15 @@ constexpr int64_t kMostDays = 30;
 /// A bound that was beaten by this much was no bound.
 constexpr double kWrong = 2;
 
-/// The names of all ranks' hosts.
-std::vector<std::string> host_names(ddl::Communicator& comm) {
+/// Every rank's text, of which its first 63 bytes are sent.
+std::vector<std::string> gather_texts(ddl::Communicator& comm, const std::string& text) {
   std::array<char, 64> own{};
-  const std::string name = discover_host().hostname;
-  std::copy_n(name.begin(), std::min(name.size(), own.size() - 1), own.begin());
+  std::copy_n(text.begin(), std::min(text.size(), own.size() - 1), own.begin());
   std::vector<std::array<char, 64>> all(static_cast<size_t>(comm.size()));
   ddl::allgather(comm, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
-  std::vector<std::string> names;
-  for (const auto& one : all) names.emplace_back(one.data());
-  return names;
+  std::vector<std::string> texts;
+  for (const auto& one : all) texts.emplace_back(one.data());
+  return texts;
 }
 
 /// Beginnings of the variables that choose networks and how MPI uses them. Open MPI's mpirun passes its --mca on as
@@ -79,7 +79,8 @@ std::vector<int> cpus_of_ranks(ddl::Communicator& comm) {
 
 /// All that decides what the links do, as far as ranks can tell.
 json description_of(ddl::Communicator& comm) {
-  return {{"hosts", host_names(comm)},
+  return {{"hosts", gather_texts(comm, discover_host().hostname)},
+          {"processors", gather_texts(comm, ddlrun::processor_of("/"))},
           {"levels", comm.levels().labels()},
           {"mpi", ddl::MpiRuntime::library()},
           {"variables", network_variables()},

@@ -19,9 +19,9 @@ struct LinkCosts {
 };
 
 /// Costs of the communicator's links, the same on every rank: what rank 0 finds in `folder`, of the last 30 days, for
-/// these hosts, levels, this MPI, rank 0's variables that choose networks, and as many CPUs for each rank; else, or
-/// where `anew`, what ddl::calibrate measures, which rank 0 then writes there (no error if it cannot; `origin` says
-/// so). Collective. Throws CommError.
+/// these hosts and processors, levels, this MPI, rank 0's variables that choose networks, and as many CPUs for each
+/// rank; else, or where `anew`, what ddl::calibrate measures, which rank 0 then writes there (no error if it cannot;
+/// `origin` says so). Collective. Throws CommError.
 LinkCosts link_costs(ddl::Communicator& comm, const std::filesystem::path& folder, bool anew);
 
 /// Removes the file of remembered links where allreduces took `seconds` and links of such rates would need at least

@@ -228,32 +228,49 @@ class Ranks(Case):
             self.assertEqual(done.returncode, 0, done.stderr)
             return re.search("links between ranks, (.*): level 1", done.stdout).group(1)
 
+        def change(what):
+            kept = json.loads(file.read_text())
+            what(kept)
+            file.write_text(json.dumps(kept))
+
+        def set_rates(rate):
+            def set_in(kept):
+                kept["costs"]["reduce_seconds_per_byte"] = 1e-15
+                for level in kept["costs"]["levels"]:
+                    level.update(latency_seconds=1e-9, message_seconds=1e-9, bytes_per_second=rate)
+
+            change(set_in)
+
+        def measured(*more):
+            said_so = said(*more)
+            set_rates(1e14)  # which no link reaches: what a busy machine measured may be forgotten again
+            return said_so
+
         self.assertEqual(said(), "measured")
         file, = (cache / "links").iterdir()
+        set_rates(1e14)
         self.assertEqual(said(), f"remembered in {file}")
-        self.assertEqual(said("--calibrate"), "measured")
+        self.assertEqual(measured("--calibrate"), "measured")
         file.write_text("{")
-        self.assertIn(f"measured, since {file} cannot be used", said())
+        self.assertIn(f"measured, since {file} cannot be used", measured())
         self.assertEqual(said(), f"remembered in {file}")
-        kept = json.loads(file.read_text())
-        kept["costs"]["levels"][0]["bytes_per_second"] = -1
-        file.write_text(json.dumps(kept))
-        self.assertIn("bandwidth", said())
-        kept = json.loads(file.read_text())
-        kept["measured_at"] -= 40 * 24 * 3600
-        file.write_text(json.dumps(kept))
-        self.assertEqual(said(), f"measured, since {file} is 40 days old")
+        set_rates(-1)
+        self.assertIn("bandwidth", measured())
+        change(lambda kept: kept.update(measured_at=kept["measured_at"] - 40 * 24 * 3600))
+        self.assertEqual(measured(), f"measured, since {file} is 40 days old")
         self.assertEqual(said(), f"remembered in {file}")
         # Another interface is another network.
         environment["OMPI_MCA_btl_tcp_if_include"] = "lo"
         self.assertEqual(said(), "measured")
         del environment["OMPI_MCA_btl_tcp_if_include"]
         self.assertEqual(said(), f"remembered in {file}")
+        # Another cluster may give its hosts the same names.
+        self.assertTrue(all(json.loads(file.read_text())["of"]["processors"]))
+        change(lambda kept: kept["of"].update(processors=["another"] * 2))
+        self.assertEqual(measured(), "measured")
+        self.assertEqual(said(), f"remembered in {file}")
         # Links that are faster than what is remembered.
-        kept = json.loads(file.read_text())
-        for level in kept["costs"]["levels"]:
-            level["bytes_per_second"] = 10
-        file.write_text(json.dumps(kept))
+        set_rates(10)
         done = run(*options, ranks=2, env=environment)
         self.assertIn(f"{file} is forgotten", done.stdout)
         self.assertEqual(said(), "measured")
