@@ -266,9 +266,10 @@ class Ranks(Case):
         self.assertEqual(said(), f"remembered in {file}")
         # Another cluster may give its hosts the same names.
         self.assertTrue(all(json.loads(file.read_text())["of"]["processors"]))
-        change(lambda kept: kept["of"].update(processors=["another"] * 2))
-        self.assertEqual(measured(), "measured")
-        self.assertEqual(said(), f"remembered in {file}")
+        for other in ({"processors": ["another"] * 2}, {"cpus": [1000, 1000]}, {"mpi": "another"}):
+            change(lambda kept: kept["of"].update(other))
+            self.assertEqual(measured(), "measured")
+            self.assertEqual(said(), f"remembered in {file}")
         # Links that are faster than what is remembered.
         set_rates(10)
         done = run(*options, ranks=2, env=environment)
