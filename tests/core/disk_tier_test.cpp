@@ -2,14 +2,8 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <cstring>
 #include <random>
 #include <system_error>
@@ -18,37 +12,19 @@
 #include "core/error.h"
 #include "tests/support/copies.h"
 #include "tests/support/disk.h"
+#include "tests/support/disk_memory.h"
 
 namespace spillway {
 namespace {
 
 using testing::DelayedTimeline;
 using testing::DiskSwitch;
+using testing::expect_parts;
+using testing::Memory;
 using testing::switched;
 using testing::TemporaryFolder;
 
 using Engine = DiskOptions::Engine;
-
-/// Memory that a direct read or write takes as it is, or, `shift` bytes further on, does not.
-struct Memory {
-  explicit Memory(int64_t size, int64_t shift = 0)
-      : bytes(size),
-        base(std::aligned_alloc(4096, static_cast<size_t>(round_up(size + shift + 1, 4096)))),
-        data(static_cast<char*>(base) + shift) {}
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  ~Memory() { std::free(base); }
-  void fill(uint32_t seed) {
-    std::mt19937 random(seed);
-    for (int64_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(random());
-  }
-  bool same(const Memory& other) const {
-    return bytes == other.bytes && std::memcmp(data, other.data, static_cast<size_t>(bytes)) == 0;
-  }
-  const int64_t bytes;
-  void* const base;
-  char* const data;
-};
 
 std::string error_of(const Ticket& ticket) {
   try {
@@ -58,10 +34,6 @@ std::string error_of(const Ticket& ticket) {
   }
   ADD_FAILURE() << "no DiskError came";
   return "";
-}
-
-void expect_parts(const std::string& message, std::initializer_list<std::string> parts) {
-  for (const auto& part : parts) EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' in: " << message;
 }
 
 struct DiskTierTest : ::testing::TestWithParam<Engine> {
@@ -323,115 +295,6 @@ TEST(DiskTierOptionsTest, ItsBuffersComeOutOfTheHostBudget) {
   }
   EXPECT_THROW(DiskTier(folder.path(), tiny), BadRequest);
   EXPECT_TRUE(folder.names().empty());
-}
-
-/// Makes the kernel refuse this system call to this process, as containers do.
-bool forbid(uint32_t call) {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog filter{4, program};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-}
-
-/// Threads must do the work of a tier in a process that may not make this system call.
-void expect_threads_without(uint32_t call) {
-  ::testing::internal::CaptureStderr();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
-    if (!forbid(call)) ::_exit(10);
-    TemporaryFolder folder;
-    HostSlab host(4 << 20);
-    DiskTier tier(folder.path(), host);
-    Memory memory(1 << 20), back(1 << 20);
-    memory.fill(1);
-    auto page = tier.make_page(memory.bytes);
-    tier.write(page, {memory.data}).wait();
-    tier.read(page, {back.data}).wait();
-    std::fflush(stderr);
-    std::filesystem::remove_all(folder.path());
-    ::_exit(back.same(memory) && tier.description().starts_with("2 threads") ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  const std::string said = ::testing::internal::GetCapturedStderr();
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 10) GTEST_SKIP() << "this system has no seccomp filters";
-  EXPECT_EQ(status, 0);
-  expect_parts(said, {"[disk]", "using 2 threads"});
-}
-
-TEST(DiskTierOptionsTest, WhereIoUringIsForbiddenThreadsDoTheWorkAndItIsSaid) {
-  expect_threads_without(__NR_io_uring_setup);
-}
-
-TEST(DiskTierOptionsTest, WhereRingsMayBeMadeButNotUsedThreadsDoTheWork) {
-  std::string why_not;
-  if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
-  expect_threads_without(__NR_io_uring_enter);
-}
-
-TEST(DiskTierOptionsTest, WhereTheKernelDoesNotSayWhatRingsCanDoThreadsDoTheWork) {
-  std::string why_not;
-  if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
-  expect_threads_without(__NR_io_uring_register);
-}
-
-/// A thread that may no longer sleep until an operation ends looks again and again: memory must last as long as that.
-TEST(DiskTierOptionsTest, WhatWasStartedIsWaitedForThoughTheKernelRefusesToWait) {
-  std::string why_not;
-  if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
-    int ends[2];
-    if (::pipe(ends)) ::_exit(2);
-    std::thread writer([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      (void)!::write(ends[1], "x", 1);
-    });
-    auto io = make_uring_io(4, why_not);
-    char byte = 0;
-    DiskOperation operation{.descriptor = ends[0], .write = false, .data = &byte, .bytes = 1, .offset = 0};
-    io->start(operation);
-    if (!forbid(__NR_io_uring_enter)) ::_exit(10);
-    const bool same = &io->wait() == &operation;
-    writer.join();
-    ::_exit(same && !operation.failed() && byte == 'x' ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 10) GTEST_SKIP() << "this system has no seccomp filters";
-  EXPECT_EQ(status, 0);
-}
-
-TEST(DiskTierOptionsTest, OperationsThatTheKernelRefusesAreErrorsHoweverMany) {
-  std::string why_not;
-  if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
-    auto io = make_uring_io(4, why_not);
-    if (!forbid(__NR_io_uring_enter)) ::_exit(10);
-    char byte = 0;
-    int refused = 0;
-    for (int i = 0; i < 20; ++i) {
-      DiskOperation operation{.descriptor = 0, .write = false, .data = &byte, .bytes = 1, .offset = 0};
-      try {
-        io->start(operation);
-      } catch (const std::system_error&) {
-        ++refused;
-      }
-    }
-    ::_exit(refused == 20 ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 10) GTEST_SKIP() << "this system has no seccomp filters";
-  EXPECT_EQ(status, 0);
 }
 
 }  // namespace
