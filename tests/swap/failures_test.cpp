@@ -18,6 +18,7 @@
 
 #include "core/cpu_allocator.h"
 #include "core/error.h"
+#include "swap/device_pager.h"
 #include "swap/session.h"
 #include "swap/storage_page.h"
 #include "tests/support/disk.h"
@@ -135,6 +136,16 @@ TEST(SessionEndTest, WorkThatLibTorchRunsAfterTheSessionIsNotGated) {
   EXPECT_EQ(before.add(1).sum().item<float>(), 2.0F * kElements);
   Session next({.budget_bytes = 8 * kBytes});
   EXPECT_EQ(before.add(1).sum().item<float>(), 2.0F * kElements);
+}
+
+/// Else a Session that could not open would leave managed memory on. The CPU has none, and says so when it is asked.
+TEST(DevicePagerTest, AsksForManagedMemoryAfterAllThatMayFail) {
+  SessionOptions options{.engine = Engine::unified};
+  EXPECT_THROW(DevicePager{options}, BadRequest);
+  options.decorate_timeline = [](std::unique_ptr<Timeline>, std::string_view) -> std::unique_ptr<Timeline> {
+    throw DeviceError("no copy lane");
+  };
+  EXPECT_THROW(DevicePager{options}, DeviceError);
 }
 
 TEST(WindowFailuresTest, AnOperatorThatHadBegunToWriteSaysSo) {
