@@ -3,9 +3,14 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "ddl/collectives.h"
 #include "ddl/thread_world.h"
+#include "runtime/train.h"
 
 namespace spillway {
 namespace {
@@ -40,6 +45,31 @@ TEST(ReplicasTest, ThatDifferAreNamedOnEveryRank) {
         EXPECT_NE(text.find(part), std::string::npos) << text;
     }
   });
+}
+
+/// One rank has far more to read than the other, as on a host whose disk is slow.
+TEST(ReplicasTest, AreWaitedForWhileTheyReadTheirCases) {
+  using namespace std::chrono_literals;
+  ddl::ThreadWorld world({0, 0});
+  std::vector<std::string> errors(2);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank] {
+      TrainOptions options;
+      options.model = "unet3d";
+      options.data = rank == 0 ? "synthetic:80" : "synthetic:16";
+      options.cases = 32;
+      options.steps = 32;
+      try {
+        const auto comm = ddl::make_comm(world.communicator(rank, {.deadline = 400ms}));
+        (void)make_context(options, comm);
+        ddl::barrier(*comm->communicator);
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  ranks.clear();
+  EXPECT_EQ(errors, std::vector<std::string>(2));
 }
 
 TEST(ReplicasTest, GetAGradientWhereSomeRankHasOneAndNoneWhereNobodyHas) {
