@@ -212,7 +212,7 @@ TEST_F(CheckpointTest, IsWaitedForBeyondTheDeadline) {
   for (int rank = 0; rank < 2; ++rank)
     ranks.emplace_back([&, rank] {
       try {
-        const auto comm = ddl::make_comm(world.communicator(rank, {.deadline = 400ms}));
+        const auto comm = ddl::make_comm(world.communicator(rank, {.deadline = 800ms}));
         StateTensor slow("slow", at::kFloat, {3});
         slow.fetch = [rank] {
           if (rank == 0) std::this_thread::sleep_for(1500ms);

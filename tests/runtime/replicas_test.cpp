@@ -61,7 +61,7 @@ TEST(ReplicasTest, AreWaitedForWhileTheyReadTheirCases) {
       options.cases = 32;
       options.steps = 32;
       try {
-        const auto comm = ddl::make_comm(world.communicator(rank, {.deadline = 400ms}));
+        const auto comm = ddl::make_comm(world.communicator(rank, {.deadline = 800ms}));
         (void)make_context(options, comm);
         ddl::barrier(*comm->communicator);
       } catch (const std::exception& error) {
