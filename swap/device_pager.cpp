@@ -121,8 +121,9 @@ void DevicePager::Leave::operator()(DevicePager* device) const noexcept {
   shared().device.reset();
 }
 
-std::unique_lock<Turns> DevicePager::take_turn() {
-  return OperatorScope::current().empty() ? std::unique_lock(turns) : std::unique_lock<Turns>();
+std::unique_lock<Turns> DevicePager::take_turn(DevicePager* device) {
+  if (!device || !OperatorScope::current().empty()) return {};
+  return std::unique_lock(device->turns);
 }
 
 void DevicePager::reclaim(int64_t bytes) {

@@ -32,9 +32,9 @@ class DevicePager final : public Reclaimer {
   /// The device's pager, and a hold on it; nullptr while no Session is open.
   static std::shared_ptr<DevicePager> current();
 
-  /// Waits for the turn of a thread that looks pages up between operators: they end only in somebody's turn. Holds
-  /// nothing inside an operator of this thread, which has its turn or gave it up.
-  std::unique_lock<Turns> take_turn();
+  /// Waits for this thread's turn, and holds it. Whoever looks a page up between operators needs it, because pages end
+  /// in turns. Holds nothing where `device` is null, and inside an operator of this thread, which has had its turn.
+  static std::unique_lock<Turns> take_turn(DevicePager* device);
 
   explicit DevicePager(const SessionOptions& options);
   DevicePager(const DevicePager&) = delete;

@@ -204,7 +204,7 @@ Ledger& Session::ledger() {
 Resident::Resident(const at::Tensor& tensor, bool write) {
   std::shared_ptr<DevicePager> device = DevicePager::current();
   // Beside the operator of another thread there may also be no room.
-  const std::unique_lock<Turns> turn = device ? device->take_turn() : std::unique_lock<Turns>();
+  const auto turn = DevicePager::take_turn(device.get());
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
     held_.push_back(hold_in_place(storage));
     auto find = [&] { return page_of(storage); };

@@ -259,7 +259,7 @@ int64_t least_page_bytes(const c10::IValue& value, int64_t min_page_bytes) {
 
 void categorize(const at::Tensor& tensor, Category category) {
   std::shared_ptr<DevicePager> device = DevicePager::current();
-  const std::unique_lock<Turns> turn = device ? device->take_turn() : std::unique_lock<Turns>();
+  const auto turn = DevicePager::take_turn(device.get());
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
     if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : page_of(storage))
       pager_of(*page).recategorize(*page, category);
