@@ -7,7 +7,7 @@
 
 namespace spillway {
 
-inline constexpr int kMostCpus = 1 << 16;  ///< of a machine in a file
+inline constexpr int kMostCpus = 1 << 16;  ///< the most CPUs that a machine in a file may have
 
 /// Throws BadRequest, which says where, unless `xml` is written as lstopo writes: UTF-8, no document type but lstopo's,
 /// no instructions, comments or sections; tags with attributes in double quotes, each once; no count of objects above

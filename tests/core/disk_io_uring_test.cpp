@@ -1,4 +1,4 @@
-// What a kernel may refuse of io_uring: rings, their use, and waiting.
+// A kernel may refuse rings, their use, and waiting; the disk tier copes with each.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -37,13 +38,26 @@ bool forbid(uint32_t call) {
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-/// Threads must do the work of a tier in a process that may not make this system call.
-void expect_threads_without(uint32_t call) {
-  ::testing::internal::CaptureStderr();
+constexpr int kNoFilters = 10;
+
+/// Runs `work` in a child, which returns 0 when all went well, and skips the test where it returns kNoFilters.
+void in_child(const std::function<int()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(60);
-    if (!forbid(call)) ::_exit(10);
+    ::_exit(work());
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoFilters) GTEST_SKIP() << "this system has no seccomp filters";
+  EXPECT_EQ(status, 0);
+}
+
+/// Threads must do the work of a tier in a process that may not make this system call.
+void expect_threads_without(uint32_t call) {
+  ::testing::internal::CaptureStderr();
+  in_child([call] {
+    if (!forbid(call)) return kNoFilters;
     TemporaryFolder folder;
     HostSlab host(4 << 20);
     DiskTier tier(folder.path(), host);
@@ -54,41 +68,36 @@ void expect_threads_without(uint32_t call) {
     tier.read(page, {back.data}).wait();
     std::fflush(stderr);
     std::filesystem::remove_all(folder.path());
-    ::_exit(back.same(memory) && tier.description().starts_with("2 threads") ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
+    return back.same(memory) && tier.description().starts_with("2 threads") ? 0 : 1;
+  });
   const std::string said = ::testing::internal::GetCapturedStderr();
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 10) GTEST_SKIP() << "this system has no seccomp filters";
-  EXPECT_EQ(status, 0);
-  expect_parts(said, {"[disk]", "using 2 threads"});
+  if (!::testing::Test::IsSkipped()) expect_parts(said, {"[disk]", "using 2 threads"});
 }
 
-TEST(DiskIoUringTest, WhereIoUringIsForbiddenThreadsDoTheWorkAndItIsSaid) {
+struct DiskIoUringTest : ::testing::Test {
+  void SetUp() override {
+    if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
+  }
+  std::string why_not;
+};
+
+TEST(DiskIoTest, WhereIoUringIsForbiddenThreadsDoTheWorkAndItIsSaid) {
   expect_threads_without(__NR_io_uring_setup);
 }
 
-TEST(DiskIoUringTest, WhereRingsMayBeMadeButNotUsedThreadsDoTheWork) {
-  std::string why_not;
-  if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
+TEST_F(DiskIoUringTest, WhereRingsMayBeMadeButNotUsedThreadsDoTheWork) {
   expect_threads_without(__NR_io_uring_enter);
 }
 
-TEST(DiskIoUringTest, WhereTheKernelDoesNotSayWhatRingsCanDoThreadsDoTheWork) {
-  std::string why_not;
-  if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
+TEST_F(DiskIoUringTest, WhereTheKernelDoesNotSayWhatRingsCanDoThreadsDoTheWork) {
   expect_threads_without(__NR_io_uring_register);
 }
 
 /// A thread that may no longer sleep until an operation ends looks again and again: memory must last as long as that.
-TEST(DiskIoUringTest, WhatWasStartedIsWaitedForThoughTheKernelRefusesToWait) {
-  std::string why_not;
-  if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
+TEST_F(DiskIoUringTest, WhatWasStartedIsWaitedForThoughTheKernelRefusesToWait) {
+  in_child([&] {
     int ends[2];
-    if (::pipe(ends)) ::_exit(2);
+    if (::pipe(ends)) return 2;
     std::thread writer([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
       (void)!::write(ends[1], "x", 1);
@@ -97,25 +106,18 @@ TEST(DiskIoUringTest, WhatWasStartedIsWaitedForThoughTheKernelRefusesToWait) {
     char byte = 0;
     DiskOperation operation{.descriptor = ends[0], .write = false, .data = &byte, .bytes = 1, .offset = 0};
     io->start(operation);
-    if (!forbid(__NR_io_uring_enter)) ::_exit(10);
+    const bool forbidden = forbid(__NR_io_uring_enter);
     const bool same = &io->wait() == &operation;
     writer.join();
-    ::_exit(same && !operation.failed() && byte == 'x' ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 10) GTEST_SKIP() << "this system has no seccomp filters";
-  EXPECT_EQ(status, 0);
+    if (!forbidden) return kNoFilters;
+    return same && !operation.failed() && byte == 'x' ? 0 : 1;
+  });
 }
 
-TEST(DiskIoUringTest, OperationsThatTheKernelRefusesAreErrorsHoweverMany) {
-  std::string why_not;
-  if (!make_uring_io(1, why_not)) GTEST_SKIP() << why_not;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
+TEST_F(DiskIoUringTest, OperationsThatTheKernelRefusesAreErrorsHoweverMany) {
+  in_child([&] {
     auto io = make_uring_io(4, why_not);
-    if (!forbid(__NR_io_uring_enter)) ::_exit(10);
+    if (!forbid(__NR_io_uring_enter)) return kNoFilters;
     char byte = 0;
     int refused = 0;
     for (int i = 0; i < 20; ++i) {
@@ -126,12 +128,8 @@ TEST(DiskIoUringTest, OperationsThatTheKernelRefusesAreErrorsHoweverMany) {
         ++refused;
       }
     }
-    ::_exit(refused == 20 ? 0 : 1);
-  }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 10) GTEST_SKIP() << "this system has no seccomp filters";
-  EXPECT_EQ(status, 0);
+    return refused == 20 ? 0 : 1;
+  });
 }
 
 }  // namespace

@@ -182,8 +182,8 @@ TEST(DeviceLevelsTest, BroadcastReachesItsMembersAlone) {
   });
 }
 
-/// What every rank's CommError says. Who is done with the first reduction hears of it in the next, which begins when
-/// the others have failed: else its own deadline could be the first to end.
+/// Returns what every rank's CommError says. Ranks that finish the first reduction hear of the failure in a second one.
+/// It begins when the others have failed, because else its own deadline could end first.
 std::vector<std::string> errors_of(OnCards world) {
   std::vector<std::string> errors(world.hosts.size());
   std::latch first(static_cast<std::ptrdiff_t>(world.hosts.size()));

@@ -1,4 +1,4 @@
-// What ranks on threads say when something goes wrong.
+// Plays ranks on threads and collects the errors that they end with.
 #pragma once
 #include <gtest/gtest.h>
 

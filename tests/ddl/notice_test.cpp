@@ -1,4 +1,4 @@
-// What ranks tell each other beside their messages: that one died, and that one is busy.
+// Ranks send notices beside their messages: that one died, and that one is busy.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "ddl/busy.h"
-#include "ddl/transport.h"
 #include "tests/ddl/faults.h"
+#include "tests/support/ddl_forwarding_transport.h"
 #include "tests/support/ddl_shapes.h"
 
 namespace spillway::ddl {
@@ -20,34 +20,27 @@ using testing::by_host;
 using testing::dealt;
 
 /// Counts the notices of all ranks.
-class NoticeCounter final : public Transport {
+class NoticeCounter final : public testing::ForwardingTransport {
  public:
   NoticeCounter(std::unique_ptr<Transport> inner, std::atomic<int>& sent, std::atomic<int>& awaited)
-      : inner_(std::move(inner)), sent_(sent), awaited_(awaited) {}
-  int rank() const override { return inner_->rank(); }
-  const std::vector<int>& hosts() const override { return inner_->hosts(); }
+      : ForwardingTransport(std::move(inner)), sent_(sent), awaited_(awaited) {}
   Request send(int peer, Tag tag, std::span<const std::byte> bytes) override {
     sent_ += tag == Tag::notice;
-    return inner_->send(peer, tag, bytes);
+    return inner().send(peer, tag, bytes);
   }
   Request receive(int peer, Tag tag, std::span<std::byte> bytes) override {
     awaited_ += tag == Tag::notice;
-    return inner_->receive(peer, tag, bytes);
+    return inner().receive(peer, tag, bytes);
   }
-  bool test(Request& request) override { return inner_->test(request); }
-  bool ready() override { return inner_->ready(); }
-  void idle(std::chrono::steady_clock::time_point until) override { inner_->idle(until); }
-  void abandon() noexcept override { inner_->abandon(); }
   std::unique_ptr<Transport> duplicate() override {
-    return std::make_unique<NoticeCounter>(inner_->duplicate(), sent_, awaited_);
+    return std::make_unique<NoticeCounter>(inner().duplicate(), sent_, awaited_);
   }
 
  private:
-  const std::unique_ptr<Transport> inner_;
   std::atomic<int>&sent_, &awaited_;
 };
 
-/// Each looks at one message at a time, from anyone, and passes a death on to log2 of the ranks.
+/// A rank awaits one notice at a time, from anyone, and passes a death on to log2 of the ranks.
 TEST(NoticeTest, ADeathIsToldInFewNotices) {
   constexpr int kRanks = 16, kPassedOn = 4;
   std::atomic<int> sent = 0, awaited = 0, failed = 0;

@@ -201,7 +201,7 @@ TEST_F(CheckpointTest, IsWrittenAfterTheStepInWhichSomebodyAsksForItAndTrainingG
   EXPECT_EQ(said("step 3: a checkpoint was asked for, but this run has no folder for it"), 1);
 }
 
-/// What is written is brought from wherever it is, on a disk that takes its time.
+/// Fetching a tensor and writing it may take longer than the deadline of the ranks that wait.
 TEST_F(CheckpointTest, IsWaitedForBeyondTheDeadline) {
   using namespace std::chrono_literals;
   const TrainOptions run = options();

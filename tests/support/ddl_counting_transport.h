@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "ddl/transport.h"
+#include "tests/support/ddl_forwarding_transport.h"
 
 namespace spillway::ddl::testing {
 
@@ -33,27 +33,19 @@ class ReceivedBytes {
 };
 
 /// Decorates another transport; it and its duplicates add to `received`, which outlives them.
-class CountingTransport final : public Transport {
+class CountingTransport final : public ForwardingTransport {
  public:
   CountingTransport(std::unique_ptr<Transport> inner, ReceivedBytes& received)
-      : inner_(std::move(inner)), received_(received) {}
-  int rank() const override { return inner_->rank(); }
-  const std::vector<int>& hosts() const override { return inner_->hosts(); }
-  Request send(int peer, Tag tag, std::span<const std::byte> bytes) override { return inner_->send(peer, tag, bytes); }
+      : ForwardingTransport(std::move(inner)), received_(received) {}
   Request receive(int peer, Tag tag, std::span<std::byte> bytes) override {
     received_.add(peer, tag, bytes.size());
-    return inner_->receive(peer, tag, bytes);
+    return inner().receive(peer, tag, bytes);
   }
-  bool test(Request& request) override { return inner_->test(request); }
-  bool ready() override { return inner_->ready(); }
-  void idle(std::chrono::steady_clock::time_point until) override { inner_->idle(until); }
-  void abandon() noexcept override { inner_->abandon(); }
   std::unique_ptr<Transport> duplicate() override {
-    return std::make_unique<CountingTransport>(inner_->duplicate(), received_);
+    return std::make_unique<CountingTransport>(inner().duplicate(), received_);
   }
 
  private:
-  const std::unique_ptr<Transport> inner_;
   ReceivedBytes& received_;
 };
 

@@ -1,4 +1,4 @@
-// What disks read and write in tests.
+// Memory for tests of disks, and checks of their messages.
 #pragma once
 #include <gtest/gtest.h>
 

@@ -105,7 +105,7 @@ TEST(TurnsTest, ClosingWaitsForTheOperatorThatRuns) {
   EXPECT_FALSE(was_closed);
 }
 
-/// Pages end only in somebody's turn, so who looks one up between operators waits for his.
+/// Pages end only in a turn, so a thread that looks a page up between operators waits for its own turn.
 TEST(TurnsTest, LoansAndCategoriesWaitForTheOperatorThatRuns) {
   const std::vector<std::function<void(const at::Tensor&)>> uses{
       [](const at::Tensor& tensor) { (void)resident_read(tensor); },
