@@ -5,7 +5,7 @@
 // order; the device holds eight of them and the host half of the rest. The rates count from the first operation of a
 // direction in a step to its last. Beside them, the disk's rates while such a loop without a disk runs: what the disk
 // has to give when the processor and its memory are busy with the pages themselves.
-#include "core/disk_tier.h"
+#include "swap/tiers/disk_tier.h"
 
 #include <algorithm>
 #include <chrono>

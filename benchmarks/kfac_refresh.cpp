@@ -14,7 +14,7 @@
 #include <functional>
 #include <vector>
 
-#include "kfac/decomposer.h"
+#include "kfac/inverse/eigenbasis_refresh.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "ddl/cost_model.h"
+#include "ddl/allreduce/cost_model.h"
 
 int main() {
   using namespace spillway::ddl;

@@ -47,6 +47,25 @@ function(spillway_library name)
   set_property(GLOBAL APPEND PROPERTY SPILLWAY_INSTALLED spillway_${name})
 endfunction()
 
+# spillway_room(NAME targets…) makes spillway::NAME stand for the libraries of a room's folders.
+function(spillway_room name)
+  add_library(spillway_${name} INTERFACE)
+  add_library(spillway::${name} ALIAS spillway_${name})
+  set_target_properties(spillway_${name} PROPERTIES EXPORT_NAME ${name})
+  list(TRANSFORM ARGN PREPEND spillway::)
+  target_link_libraries(spillway_${name} INTERFACE ${ARGN})
+  set_property(GLOBAL APPEND PROPERTY SPILLWAY_INSTALLED spillway_${name})
+endfunction()
+
+# spillway_parts(NAME [TORCH] SOURCES … LIBRARIES …) makes a static library that programs and tests share and nobody installs.
+function(spillway_parts name)
+  cmake_parse_arguments(arg "TORCH" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PUBLIC ${arg_LIBRARIES})
+  _spillway_common(${name} "${arg_TORCH}")
+endfunction()
+
 # spillway_program(NAME [TORCH] SOURCES … LIBRARIES …) makes an executable in build/bin.
 function(spillway_program name)
   cmake_parse_arguments(arg "TORCH" "" "SOURCES;LIBRARIES" ${ARGN})

@@ -17,10 +17,10 @@
 #include <cstdio>
 #include <vector>
 
-#include "ddl/allreduce.h"
-#include "ddl/explain.h"
-#include "ddl/mpi.h"
-#include "ddl/thread_world.h"
+#include "ddl/allreduce/allreduce.h"
+#include "ddl/allreduce/explain.h"
+#include "ddl/comm/mpi.h"
+#include "ddl/comm/thread_world.h"
 
 using namespace spillway::ddl;
 

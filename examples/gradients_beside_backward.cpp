@@ -16,10 +16,10 @@
 #include <cstdio>
 
 #include "core/bytes.h"
-#include "ddl/calibration.h"
-#include "ddl/gradient_allreduce.h"
-#include "ddl/mpi.h"
-#include "ddl/self.h"
+#include "ddl/allreduce/calibration.h"
+#include "ddl/comm/mpi.h"
+#include "ddl/comm/single_rank.h"
+#include "ddl/torch/gradient_allreduce.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include <cstdio>
 
 #include "core/bytes.h"
-#include "kfac/preconditioner.h"
+#include "kfac/kfac.h"
 
 int main() {
   torch::manual_seed(1);

@@ -17,8 +17,8 @@
 #include <cstdio>
 
 #include "core/bytes.h"
-#include "ddl/mpi.h"
-#include "kfac/preconditioner.h"
+#include "ddl/comm/mpi.h"
+#include "kfac/kfac.h"
 #include "swap/session.h"
 
 namespace {

@@ -8,7 +8,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
-#include "runtime/train.h"
+#include "runtime/training/train.h"
 
 namespace {
 

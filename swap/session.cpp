@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/fork.h"
-#include "swap/session_state.h"
-#include "swap/storage_page.h"
+#include "core/memory/fork.h"
+#include "swap/gate/session_state.h"
+#include "swap/gate/storage_page.h"
 
 namespace spillway {
 namespace {

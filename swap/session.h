@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "core/bytes.h"
-#include "core/disk_io.h"
 #include "core/timeline.h"
-#include "swap/pager.h"
-#include "swap/step_trace.h"
-#include "swap/window_sizes.h"
+#include "swap/pager/pager.h"
+#include "swap/schedule/step_trace.h"
+#include "swap/tiers/disk_io.h"
+#include "swap/windows/split_sizes.h"
 
 namespace c10 {
 class OperatorHandle;
@@ -75,9 +75,9 @@ struct SessionOptions {
   /// Pages below this whose next use no schedule knows leave last: losses and metrics stay at hand.
   int64_t small_page_bytes = 1 << 20;
   /// Operators whose large tensors and scratch together have more bytes run window by window, so that none of these
-  /// must be resident (swap/windows.h). Decided by shape alone: results are the same under every budget, and those of
-  /// convolutions' gradients (on a card, whose libraries choose kernels by shape, also of convolutions) differ from an
-  /// unsplit operator's by rounding. kUnlimitedBytes, or the unified engine: nothing is split.
+  /// must be resident (swap/windows/window_rules.h). Decided by shape alone: results are the same under every budget,
+  /// and those of convolutions' gradients (on a card, whose libraries choose kernels by shape, also of convolutions)
+  /// differ from an unsplit operator's by rounding. kUnlimitedBytes, or the unified engine: nothing is split.
   int64_t split_bytes = kDefaultSplitBytes;
   /// Notified of every operator. Of one that is split, of its kernel on each window.
   std::shared_ptr<OperatorObserver> observer = nullptr;

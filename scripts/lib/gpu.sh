@@ -76,7 +76,7 @@ build_gpu() {
   grep -q '^-- CUDA for libspillway_cuda' "$build_folder/configure.log" ||
     die "there are no CUDA 13 headers and libraries beside torch or in /usr/local/cuda"
   run_step "building" "$build_folder/build.log" cmake --build "$build_folder" -j "$(nproc)" \
-    --target spillway spillway_cuda core_cuda_device_test swap_core_test swap_card_test ddl_card_test runtime_card_test ||
+    --target spillway spillway_cuda core_cuda_device_test swap_core_test swap_gpu_test ddl_gpu_test runtime_gpu_test ||
     die "the build failed; whole log: $build_folder/build.log"
 }
 
@@ -92,13 +92,13 @@ run_gpu_tests() {
   # Unpacked libraries find each other; the system's own come first where it has them.
   LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$build_folder/deps/usr/lib/$(uname -m)-linux-gnu
   export LD_LIBRARY_PATH
-  for test in core_cuda_device_test swap_core_test swap_card_test ddl_card_test runtime_card_test; do
+  for test in core_cuda_device_test swap_core_test swap_gpu_test ddl_gpu_test runtime_gpu_test; do
     run_step "$test" "$out/$test.log" "$build_folder/tests/$test" || die "$test failed; whole log: $out/$test.log"
     skipped=$(grep -c '^\[  SKIPPED \] .*(' "$out/$test.log" || true)
     printf '    %s; %s skipped\n' "$(grep -E '^\[==========\] .* ran' "$out/$test.log")" "$skipped"
   done
-  ! grep -qE '^\[  SKIPPED \] Card(Run)?Test' "$out"/{swap,ddl,runtime}_card_test.log ||
-    die "there is a card, but its tests were skipped; see $out/{swap,ddl,runtime}_card_test.log"
+  ! grep -qE '^\[  SKIPPED \] Card(Run)?Test' "$out"/{swap,ddl,runtime}_gpu_test.log ||
+    die "there is a card, but its tests were skipped; see $out/{swap,ddl,runtime}_gpu_test.log"
 }
 
 # bench_gpu ENGINE JSON ARGUMENT…: its rows, also at the end of the table.

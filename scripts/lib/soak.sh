@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Runs programs of random cases (tests/support/random_cases.h) on more and more seeds.
+# Runs programs of random cases (tests/support/random/cases.h) on more and more seeds.
 
 # need_number FLAG VALUE
 need_number() {

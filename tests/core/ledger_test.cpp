@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/device_memory.h"
 #include "core/error.h"
+#include "core/memory/device_memory.h"
 
 namespace spillway {
 

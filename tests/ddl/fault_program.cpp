@@ -26,12 +26,12 @@
 #include <vector>
 
 #include "core/error.h"
-#include "ddl/allreduce.h"
-#include "ddl/background_queue.h"
-#include "ddl/busy.h"
-#include "ddl/collectives.h"
-#include "ddl/mpi.h"
-#include "tests/support/ddl_faulty_transport.h"
+#include "ddl/allreduce/allreduce.h"
+#include "ddl/comm/background_queue.h"
+#include "ddl/comm/busy.h"
+#include "ddl/comm/collectives.h"
+#include "ddl/comm/mpi.h"
+#include "tests/support/ddl/faulty_transport.h"
 
 namespace {
 

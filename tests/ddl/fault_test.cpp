@@ -9,13 +9,13 @@
 #include <thread>
 
 #include "core/error.h"
-#include "ddl/agreement.h"
-#include "ddl/allreduce.h"
-#include "ddl/background_queue.h"
-#include "ddl/collectives.h"
-#include "ddl/thread_world.h"
+#include "ddl/allreduce/allreduce.h"
+#include "ddl/comm/agreement.h"
+#include "ddl/comm/background_queue.h"
+#include "ddl/comm/collectives.h"
+#include "ddl/comm/thread_world.h"
 #include "tests/ddl/faults.h"
-#include "tests/support/ddl_shapes.h"
+#include "tests/support/ddl/shapes.h"
 #include "tests/support/refusal.h"
 
 namespace spillway::ddl {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "ddl/allreduce.h"
-#include "ddl/collectives.h"
-#include "ddl/thread_world.h"
+#include "ddl/allreduce/allreduce.h"
+#include "ddl/comm/collectives.h"
+#include "ddl/comm/thread_world.h"
 
 namespace spillway::ddl {
 

@@ -1,5 +1,5 @@
 // The conformance suite between processes: run by mpirun, every rank runs every test in the same order.
-#include "ddl/mpi.h"
+#include "ddl/comm/mpi.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <thread>
 
-#include "ddl/background_queue.h"
-#include "tests/support/ddl_conformance.h"
-#include "tests/support/ddl_delayed_transport.h"
-#include "tests/support/ddl_shapes.h"
+#include "ddl/comm/background_queue.h"
+#include "tests/support/ddl/conformance.h"
+#include "tests/support/ddl/delayed_transport.h"
+#include "tests/support/ddl/shapes.h"
 
 namespace spillway::ddl::testing {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "tests/fuzz/support.h"
 #include "tests/fuzz/targets.h"
-#include "tools/link_cost_file.h"
+#include "tools/cli/link_cost_file.h"
 
 namespace spillway::fuzz {
 

@@ -1,13 +1,13 @@
-#include "core/machine_xml.h"
+#include "core/host/machine_xml.h"
 
 #include <hwloc.h>
 
 #include <nlohmann/json.hpp>
 
+#include "core/host/locality.h"
+#include "core/host/machine.h"
+#include "core/host/machine_json.h"
 #include "core/json_text.h"
-#include "core/machine.h"
-#include "core/machine_json.h"
-#include "core/nearness.h"
 #include "tests/fuzz/answerer.h"
 #include "tests/fuzz/support.h"
 #include "tests/fuzz/targets.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <memory>
 
-#include "runtime/nifti_file.h"
+#include "runtime/io/nifti_file.h"
 #include "tests/fuzz/support.h"
 #include "tests/fuzz/targets.h"
 

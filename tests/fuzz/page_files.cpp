@@ -5,7 +5,7 @@
 #include <map>
 #include <regex>
 
-#include "core/page_file.h"
+#include "swap/tiers/page_file.h"
 #include "tests/fuzz/support.h"
 #include "tests/fuzz/targets.h"
 

@@ -1,12 +1,12 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "core/host/machine_json.h"
 #include "core/json_text.h"
-#include "core/machine_json.h"
 #include "tests/fuzz/support.h"
 #include "tests/fuzz/targets.h"
+#include "tools/cli/launch_result.h"
 #include "tools/ddlrun/preflight.h"
-#include "tools/launch_result.h"
 
 namespace spillway::fuzz {
 namespace {

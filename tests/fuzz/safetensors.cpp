@@ -2,8 +2,8 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/sha256.h"
-#include "runtime/tensor_header.h"
+#include "runtime/io/sha256.h"
+#include "runtime/io/tensor_header.h"
 #include "tests/fuzz/support.h"
 #include "tests/fuzz/targets.h"
 

@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "core/bytes.h"
-#include "ddl/levels.h"
-#include "runtime/shape3.h"
+#include "ddl/comm/levels.h"
+#include "runtime/io/shape3.h"
 #include "tests/fuzz/support.h"
 #include "tests/fuzz/targets.h"
 #include "tools/ddlrun/hosts.h"

@@ -6,8 +6,8 @@
 
 #include <cmath>
 
-#include "kfac/preconditioner.h"
-#include "tests/kfac/layer_cases.h"
+#include "kfac/kfac.h"
+#include "tests/kfac/factors/layer_cases.h"
 
 namespace spillway::kfac {
 namespace {

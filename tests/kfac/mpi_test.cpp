@@ -1,12 +1,12 @@
 // K-FAC between processes: run by mpirun, every rank runs every test in the same order.
-#include "ddl/mpi.h"
+#include "ddl/comm/mpi.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <numeric>
 
-#include "ddl/collectives.h"
+#include "ddl/comm/collectives.h"
 #include "tests/kfac/rank_training.h"
 
 namespace spillway::kfac {

@@ -11,8 +11,8 @@
 #include <mutex>
 #include <thread>
 
-#include "ddl/thread_world.h"
-#include "kfac/preconditioner.h"
+#include "ddl/comm/thread_world.h"
+#include "kfac/kfac.h"
 
 namespace spillway::kfac {
 

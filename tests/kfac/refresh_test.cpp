@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "tests/kfac/layer_cases.h"
+#include "tests/kfac/factors/layer_cases.h"
 #include "tests/kfac/small_mlp.h"
 
 namespace spillway::kfac {

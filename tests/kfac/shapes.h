@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "kfac/layer_shape.h"
+#include "kfac/plan/layer_shape.h"
 
 namespace spillway::kfac {
 

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "kfac/preconditioner.h"
+#include "kfac/kfac.h"
 
 namespace spillway::kfac {
 

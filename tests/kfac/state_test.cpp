@@ -1,11 +1,10 @@
-#include "kfac/state.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <optional>
 
 #include "core/error.h"
+#include "kfac/kfac_state.h"
 #include "tests/kfac/rank_training.h"
 
 namespace spillway::kfac {

@@ -1,11 +1,10 @@
 // What travels between ranks, and what DP-KFAC makes of not sending it.
-#include "kfac/traffic.h"
-
 #include <limits>
 
-#include "kfac/triangles.h"
+#include "kfac/factors/packed_triangles.h"
+#include "kfac/plan/communication_volume.h"
 #include "tests/kfac/rank_training.h"
-#include "tests/support/ddl_counting_transport.h"
+#include "tests/support/ddl/counting_transport.h"
 
 namespace spillway::kfac {
 namespace {

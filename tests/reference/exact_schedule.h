@@ -6,8 +6,8 @@
 #include <queue>
 #include <vector>
 
-#include "swap/replays.h"
-#include "swap/step_trace.h"
+#include "swap/schedule/replay_plan.h"
+#include "swap/schedule/step_trace.h"
 
 namespace spillway::testing {
 

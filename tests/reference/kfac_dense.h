@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kfac/geometry.h"
-#include "kfac/precondition.h"
+#include "kfac/factors/conv_geometry.h"
+#include "kfac/inverse/precondition.h"
 
 namespace spillway::reference {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <memory>
 
-#include "swap/pager.h"
+#include "swap/pager/pager.h"
 
 namespace spillway::testing {
 

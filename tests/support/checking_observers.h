@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "swap/operator_traits.h"
+#include "swap/gate/operator_traits.h"
+#include "swap/gate/storage_page.h"
 #include "swap/session.h"
-#include "swap/storage_page.h"
 
 namespace spillway::testing {
 

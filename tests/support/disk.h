@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/disk_io.h"
+#include "swap/tiers/disk_io.h"
 
 namespace spillway::testing {
 

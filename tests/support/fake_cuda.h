@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "core/cuda_driver.h"
+#include "core/device/cuda_driver.h"
 
 namespace spillway::testing {
 

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "swap/pager.h"
+#include "swap/pager/pager.h"
 
 namespace spillway::testing {
 

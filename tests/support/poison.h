@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/arena.h"
+#include "core/memory/arena.h"
 
 namespace spillway::testing {
 

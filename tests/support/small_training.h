@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "swap/optim.h"
+#include "swap/optim/optimizer.h"
 #include "swap/session.h"
 
 namespace spillway::testing {

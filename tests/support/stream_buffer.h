@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "swap/pager.h"
+#include "swap/pager/pager.h"
 
 namespace spillway::testing {
 

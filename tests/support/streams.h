@@ -14,7 +14,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/device_memory.h"
+#include "core/memory/device_memory.h"
 #include "core/timeline.h"
 #include "tests/support/poison.h"
 

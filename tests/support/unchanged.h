@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/cpu_allocator.h"
+#include "core/device/cpu_device.h"
 #include "swap/session.h"
 #include "tests/support/checking_observers.h"
 

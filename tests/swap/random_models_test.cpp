@@ -10,15 +10,15 @@
 #include <thread>
 #include <vector>
 
-#include "core/cpu_allocator.h"
+#include "core/device/cpu_device.h"
 #include "core/error.h"
 #include "swap/session.h"
 #include "tests/support/checking_observers.h"
 #include "tests/support/copies.h"
 #include "tests/support/meddler.h"
 #include "tests/support/poison.h"
-#include "tests/support/random_cases.h"
-#include "tests/support/random_training.h"
+#include "tests/support/random/cases.h"
+#include "tests/support/random/training.h"
 
 namespace spillway {
 namespace {

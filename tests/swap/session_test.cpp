@@ -9,10 +9,10 @@
 #include <optional>
 #include <thread>
 
-#include "core/cpu_allocator.h"
+#include "core/device/cpu_device.h"
 #include "core/error.h"
-#include "swap/optim.h"
-#include "swap/storage_page.h"
+#include "swap/gate/storage_page.h"
+#include "swap/optim/optimizer.h"
 #include "tests/support/checking_observers.h"
 #include "tests/support/copies.h"
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <thread>
 
-#include "core/cpu_allocator.h"
+#include "core/device/cpu_device.h"
 #include "core/error.h"
 #include "tests/support/checking_observers.h"
 #include "tests/support/copies.h"

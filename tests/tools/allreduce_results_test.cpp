@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "ddl/arithmetic.h"
-#include "tools/allreduce_gloo.h"
-#include "tools/allreduce_launcher.h"
-#include "tools/allreduce_sweep.h"
-#include "tools/allreduce_table.h"
-#include "tools/allreduce_values.h"
-#include "tools/launch_result.h"
+#include "ddl/allreduce/reduce_kernels.h"
+#include "tools/bench/allreduce/gloo.h"
+#include "tools/bench/allreduce/inputs.h"
+#include "tools/bench/allreduce/launcher.h"
+#include "tools/bench/allreduce/sweep.h"
+#include "tools/bench/allreduce/table.h"
+#include "tools/cli/launch_result.h"
 
 namespace spillway::tools {
 namespace {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/host/processor.h"
 #include "tools/ddlrun/compare.h"
 #include "tools/ddlrun/inspect.h"
 #include "tools/ddlrun/look.h"
@@ -214,12 +215,12 @@ TEST(LookTest, ReadsWhatLddPrints) {
 
 TEST(LookTest, NamesTheProcessorAsTheKernelDoes) {
   const Folder root;
-  EXPECT_EQ(processor_of(root.path()), "");
+  EXPECT_EQ(processor_model(root.path()), "");
   root.write("proc/cpuinfo",
              "processor\t: 0\nmodel name\t: AMD EPYC 7763  64-Core Processor\n\nprocessor\t: 1\nmodel name\t: x\n");
-  EXPECT_EQ(processor_of(root.path()), "AMD EPYC 7763 64-Core Processor");
+  EXPECT_EQ(processor_model(root.path()), "AMD EPYC 7763 64-Core Processor");
   root.write("proc/cpuinfo", "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n\nprocessor\t: 1\n");
-  EXPECT_EQ(processor_of(root.path()), "implementer 0x41, part 0xd40");
+  EXPECT_EQ(processor_model(root.path()), "implementer 0x41, part 0xd40");
 }
 
 TEST(LookTest, NamesCardsByTheDriversWord) {

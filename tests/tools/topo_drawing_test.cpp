@@ -1,4 +1,4 @@
-#include "tools/topo_drawing.h"
+#include "tools/spillway/topo_drawing.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <random>
 
 #include "core/error.h"
-#include "core/machine_json.h"
-#include "tests/support/ddl_shapes.h"
+#include "core/host/machine_json.h"
+#include "tests/support/ddl/shapes.h"
 
 namespace spillway::tools {
 namespace {

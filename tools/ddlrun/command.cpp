@@ -6,15 +6,15 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "ddl/mpi.h"
-#include "runtime/version.h"
+#include "core/version.h"
+#include "ddl/comm/mpi.h"
+#include "tools/cli/json_file.h"
 #include "tools/ddlrun/batch_systems.h"
 #include "tools/ddlrun/discover.h"
 #include "tools/ddlrun/launcher.h"
 #include "tools/ddlrun/preflight.h"
 #include "tools/ddlrun/process.h"
 #include "tools/ddlrun/shell.h"
-#include "tools/json_file.h"
 
 namespace spillway::ddlrun {
 namespace {

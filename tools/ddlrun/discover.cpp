@@ -4,7 +4,7 @@
 #include <system_error>
 
 #include "core/error.h"
-#include "core/topology.h"
+#include "core/host/host_topology.h"
 #include "tools/ddlrun/batch_systems.h"
 
 namespace spillway::ddlrun {

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "ddl/calibration.h"
-#include "ddl/collectives.h"
-#include "ddl/mpi.h"
+#include "ddl/allreduce/calibration.h"
+#include "ddl/comm/collectives.h"
+#include "ddl/comm/mpi.h"
 #include "tools/ddlrun/hosts.h"
 #include "tools/ddlrun/look.h"
 #include "tools/ddlrun/shell.h"

@@ -12,7 +12,8 @@
 #include <system_error>
 
 #include "core/error.h"
-#include "core/topology.h"
+#include "core/host/host_topology.h"
+#include "core/host/processor.h"
 #include "tools/ddlrun/discover.h"
 #include "tools/ddlrun/hosts.h"
 #include "tools/ddlrun/process.h"
@@ -99,20 +100,6 @@ Libraries parse_ldd(const std::string& text) {
   return libraries;
 }
 
-std::string processor_of(const fs::path& root) {
-  std::ifstream in(root / "proc/cpuinfo");
-  std::string implementer, part;
-  for (std::string line; std::getline(in, line) && !(line.empty() && !part.empty());) {
-    const size_t colon = line.find(':');
-    if (colon == std::string::npos) continue;
-    const std::string value = join(words_of(line.substr(colon + 1)), " ");
-    if (line.starts_with("model name")) return value;
-    if (line.starts_with("CPU implementer")) implementer = value;
-    if (line.starts_with("CPU part")) part = value;
-  }
-  return part.empty() ? "" : str("implementer ", implementer, ", part ", part);  // Arm
-}
-
 std::vector<std::string> gpus_of(const fs::path& root) {
   std::vector<std::string> gpus;
   for (const auto& card : entries_of(root / "proc/driver/nvidia/gpus")) {
@@ -148,7 +135,7 @@ HostRecord look_at_this_host(const std::string& program, const std::string& path
   HostRecord record{.hostname = host.hostname,
                     .kernel = system.release,
                     .mpi = {},
-                    .processor = processor_of("/"),
+                    .processor = processor_model(),
                     .cores = host.cores,
                     .memory_bytes = host.memory_bytes,
                     .gpus = gpus_of("/"),

@@ -13,9 +13,6 @@ namespace spillway::ddlrun {
 /// std::runtime_error when a file cannot be read.
 HostRecord look_at_this_host(const std::string& program, const std::string& path);
 
-/// The processor's model, as the kernel names it below `root`; empty where it does not.
-std::string processor_of(const std::filesystem::path& root);
-
 /// The cards' models, as the driver tells below `root`; without a driver's word `NVIDIA` for each device file.
 std::vector<std::string> gpus_of(const std::filesystem::path& root);
 

@@ -6,9 +6,9 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "ddl/mpi.h"
-#include "runtime/version.h"
-#include "tools/command.h"
+#include "core/version.h"
+#include "ddl/comm/mpi.h"
+#include "tools/cli/command.h"
 #include "tools/ddlrun/command.h"
 #include "tools/ddlrun/inspect.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ddl/levels.h"
+#include "ddl/comm/levels.h"
 #include "tools/ddlrun/hosts.h"
 
 namespace spillway::ddlrun {

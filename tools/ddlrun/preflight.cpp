@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/json_text.h"
-#include "ddl/mpi.h"
+#include "ddl/comm/mpi.h"
 #include "tools/ddlrun/inspect.h"
 #include "tools/ddlrun/process.h"
 #include "tools/ddlrun/this_host.h"

@@ -1,0 +1,89 @@
+#include "core/device/cpu_device.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <cstring>
+
+#include "core/host/host_topology.h"
+#include "core/memory/fork.h"
+
+namespace spillway {
+namespace {
+
+void release_block(void* data) {
+  if (data) CpuDevice::instance().memory().release(Block::of(data));
+}
+
+/// Whether the allocator below handed the memory out. What lies in front of another allocator's block is no descriptor,
+/// but can be read: LibTorch's blocks are aligned to 64 bytes, behind a header of malloc's.
+[[gnu::no_sanitize("address")]] bool is_block(void* data) {
+  return reinterpret_cast<uintptr_t>(data) % alignof(Block) == 0 && Block::of(data)->data == data;
+}
+
+/// For raw_deallocate(), which oneDNN asks for memory that it may have taken before this allocator was installed.
+void release_raw(void* data) {
+  if (!data || is_block(data)) return release_block(data);
+  c10::GetDefaultCPUAllocator()->raw_deallocate(data);
+}
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  explicit CountingAllocator(DeviceMemory& memory) : memory_(memory) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == 0) return {nullptr, nullptr, &release_block, c10::Device(c10::kCPU)};
+    return CpuDevice::wrap(memory_.allocate(static_cast<int64_t>(bytes), birth_category()));
+  }
+  // raw_allocate demands that the context is the data pointer, so the descriptor is found in front of the data.
+  c10::DeleterFnPtr raw_deleter() const override { return &release_raw; }
+  void copy_data(void* destination, const void* source, size_t bytes) const override {
+    std::memcpy(destination, source, bytes);
+  }
+
+ private:
+  DeviceMemory& memory_;
+};
+
+}  // namespace
+
+CpuDevice& CpuDevice::instance() {
+  static CpuDevice& device = [&]() -> CpuDevice& {
+    const int64_t bytes = default_arena_bytes();
+    auto* cpu = new CpuDevice(*new Arena(reserve_memory_up_to(bytes), bytes));
+    auto* allocator = new CountingAllocator(cpu->memory());
+    cpu->install(allocator);
+    survive_forks(cpu->memory());
+    c10::SetCPUAllocator(allocator, /*priority=*/255);
+    return *cpu;
+  }();
+  return device;
+}
+
+bool CpuDevice::is_uncounted(const c10::DataPtr& data) const {
+  return data.get_deleter() == c10::GetDefaultCPUAllocator()->raw_deleter();
+}
+
+void CpuDevice::copy(void* to, const void* from, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+/// Near the CPUs that this thread may use.
+MemoryRange CpuDevice::reserve_host_memory(int64_t capacity_bytes) {
+  MemoryRange range = reserve_memory_up_to(capacity_bytes);
+  prefer_numa_nodes(range.data(), range.bytes(), numa_nodes_near(cpus_of_this_thread()));
+  return range;
+}
+
+std::unique_ptr<Timeline> CpuDevice::make_timeline(std::string_view lane) {
+  return std::make_unique<WorkerTimeline>(std::string(lane));
+}
+
+Block* CpuDevice::block_of(const c10::DataPtr& data) {
+  return data.get() && data.get_deleter() == &release_block ? Block::of(data.get_context()) : nullptr;
+}
+
+c10::DataPtr CpuDevice::wrap(Block* block) {
+  return {block->data, block->data, &release_block, c10::Device(c10::kCPU)};
+}
+
+}  // namespace spillway

@@ -1,0 +1,33 @@
+/// LibTorch's CPU allocator on top of a DeviceMemory: every CPU tensor of the process is counted.
+#pragma once
+#include <c10/core/Allocator.h>
+#include <c10/core/StorageImpl.h>
+
+#include "core/device/device.h"
+
+namespace spillway {
+
+/// The process's CPU as a budgeted device. LibTorch keeps a raw pointer to its CPU allocator for ever, so this lives
+/// from the first use to the end of the process: one of the process-wide exceptions that LibTorch forces.
+class CpuDevice final : public Device {
+ public:
+  /// Installs the counting allocator in LibTorch at the first call. Tensors that exist already keep their memory, which
+  /// is not counted. Thread-safe.
+  static CpuDevice& instance();
+
+  /// find_block() and wrap_block(), without a device in hand.
+  static Block* block_of(const c10::DataPtr& data);
+  static c10::DataPtr wrap(Block* block);
+
+  Block* find_block(const c10::DataPtr& data) const override { return block_of(data); }
+  c10::DataPtr wrap_block(Block* block) override { return wrap(block); }
+  bool is_uncounted(const c10::DataPtr& data) const override;
+  void copy(void* to, const void* from, int64_t bytes) override;
+  MemoryRange reserve_host_memory(int64_t capacity_bytes) override;
+  std::unique_ptr<Timeline> make_timeline(std::string_view lane) override;
+
+ private:
+  explicit CpuDevice(Arena& arena) : Device(c10::Device(c10::kCPU), arena) {}
+};
+
+}  // namespace spillway

@@ -1,0 +1,216 @@
+#include "core/device/cuda_device.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "core/bytes.h"
+#include "core/error.h"
+#include "core/host/host_topology.h"
+
+namespace spillway {
+namespace {
+
+constexpr const char* kLibrary = "libspillway_cuda.so";
+
+std::string last_error() {
+  const char* text = ::dlerror();
+  return text ? text : "unknown error";
+}
+
+void require_driver() {
+  if (!::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL))
+    throw DeviceError(str("[cuda] no NVIDIA driver on this machine (", last_error(), "); use --device cpu"));
+}
+
+/// Smaller tensors would share the driver's pages with others, which would move with them.
+constexpr int64_t kLeastManagedBytes = 64 << 10;
+
+int64_t data_bytes(int64_t charge) {
+  return charge - static_cast<int64_t>(sizeof(Block));
+}
+
+CudaDriver* open_driver(int index, TensorMemory* tensors) {
+  std::string error;
+  const auto open = reinterpret_cast<OpenCudaDriver>(find_in_cuda_library(kOpenCudaDriver));
+  CudaDriver* driver = open(index, tensors, &error);
+  if (!driver) throw DeviceError("[cuda] " + error);
+  return driver;
+}
+
+}  // namespace
+
+// The library costs half a second and 350 MB, so it is not loaded where it could not work.
+void* find_in_cuda_library(const char* name) {
+  require_driver();
+  void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (!library) throw DeviceError(str("[cuda] there is a driver, but ", kLibrary, " cannot be loaded: ", last_error()));
+  void* found = ::dlsym(library, name);
+  if (!found) throw DeviceError(str("[cuda] ", kLibrary, " is without ", name, ": ", last_error()));
+  return found;
+}
+
+void load_libtorch_cuda() {
+  require_driver();
+  if (!::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_LOCAL))
+    throw DeviceError(str("[cuda] there is a driver, but LibTorch's CUDA half cannot be loaded: ", last_error()));
+}
+
+CudaDevice& CudaDevice::open(int index) {
+  static std::mutex mutex;
+  static CudaDevice* the_device = nullptr;  // LibTorch has one CUDA allocator, and keeps it for ever
+  std::lock_guard lock(mutex);
+  if (!the_device)
+    the_device = new CudaDevice(index, [index](TensorMemory* tensors) { return open_driver(index, tensors); });
+  if (the_device->torch_device().index() != index)
+    throw DeviceError(str("[cuda] cuda:", index, " was asked for, but this process uses ",
+                          the_device->torch_device().str(), "; run one process per card"));
+  return *the_device;
+}
+
+CudaDevice::CudaDevice(int index, const MakeDriver& make_driver)
+    : Device(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)), static_cast<BlockSource&>(*this)),
+      driver_(make_driver(this)) {
+  install(driver_->allocator());
+}
+
+Block* CudaDevice::try_take(int64_t charge, Category category) {
+  const int64_t bytes = data_bytes(charge);
+  std::unique_ptr<OwnedBlock> block(new OwnedBlock{{nullptr, charge, nullptr, nullptr, category}, this});
+  block->data = take_managed(bytes);
+  block->stays = block->data != nullptr;
+  if (!block->stays) block->data = driver_->allocate(bytes);
+  return block->data ? block.release() : nullptr;
+}
+
+void CudaDevice::give_back(Block* block) noexcept {
+  if (block->stays)
+    give_back_managed(block->data, data_bytes(block->charged_bytes));
+  else
+    driver_->deallocate(block->data);
+  delete static_cast<OwnedBlock*>(block);
+}
+
+void CudaDevice::use_managed_memory(bool use) {
+  std::lock_guard lock(mutex_);
+  if (use && !managed_) {
+    try {
+      managed_.emplace(driver_->reserve_managed());
+    } catch (const std::runtime_error& error) {
+      throw DeviceError(str("[cuda] no Unified Memory: ", error.what()));
+    }
+  }
+  use_managed_ = use;
+  if (!use && managed_ && managed_->blocks == 0) managed_.reset();
+}
+
+/// nullptr: this memory is not to be managed, or no range of it is free.
+void* CudaDevice::take_managed(int64_t bytes) {
+  if (bytes < kLeastManagedBytes) return nullptr;
+  char* data = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    if (!use_managed_) return nullptr;
+    driver_->require_compute_stream();
+    const std::optional<int64_t> offset = managed_->free.take(round_up(bytes, kLeastManagedBytes));
+    if (!offset) return nullptr;
+    ++managed_->blocks;
+    data = managed_->range.data() + *offset;
+  }
+  driver_->bring(data, bytes);
+  return data;
+}
+
+void CudaDevice::give_back_managed(void* data, int64_t bytes) noexcept {
+  std::lock_guard lock(mutex_);
+  managed_->free.give(static_cast<char*>(data) - managed_->range.data(), round_up(bytes, kLeastManagedBytes));
+  if (--managed_->blocks == 0 && !use_managed_) managed_.reset();
+}
+
+void CudaDevice::release_block(void* context) {
+  auto* block = static_cast<OwnedBlock*>(context);
+  if (block) block->device->memory().release(block);
+}
+
+Block* CudaDevice::find_block(const c10::DataPtr& data) const {
+  return data.get() && data.get_deleter() == &release_block ? static_cast<OwnedBlock*>(data.get_context()) : nullptr;
+}
+
+bool CudaDevice::is_managed(const c10::DataPtr& data) const {
+  const Block* block = find_block(data);
+  return block && block->stays;
+}
+
+c10::DataPtr CudaDevice::wrap_block(Block* block) {
+  return {block->data, static_cast<OwnedBlock*>(block), &release_block, torch_device()};
+}
+
+Block* CudaDevice::take(size_t bytes) {
+  try {
+    return memory().allocate(static_cast<int64_t>(bytes), birth_category());
+  } catch (const std::bad_alloc&) {
+    throw DeviceError(str("[cuda] ", torch_device().str(), " has no memory for ",
+                          format_bytes(static_cast<int64_t>(bytes)), " although ", format_bytes(ledger().used_bytes()),
+                          " of a budget of ", format_bytes(ledger().budget_bytes()),
+                          " are held and all that could leave has left; other processes may use the card"));
+  }
+}
+
+c10::DataPtr CudaDevice::allocate(size_t bytes) {
+  if (bytes == 0) return {nullptr, nullptr, &release_block, torch_device()};
+  return wrap_block(take(bytes));
+}
+
+void* CudaDevice::allocate_raw(size_t bytes) {
+  Block* block = take(bytes);
+  std::lock_guard lock(mutex_);
+  raw_.emplace(block->data, block);
+  return block->data;
+}
+
+bool CudaDevice::release_raw(void* data) noexcept {
+  Block* block = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = raw_.find(data);
+    if (found == raw_.end()) return false;
+    block = found->second;
+    raw_.erase(found);
+  }
+  memory().release(block);
+  return true;
+}
+
+/// Pinned memory cannot be swapped out, so at most half of the machine's is used.
+MemoryRange CudaDevice::reserve_host_memory(int64_t capacity_bytes) {
+  const int64_t capacity = std::min(capacity_bytes, discover_host().memory_bytes / 2);
+  MemoryRange range = reserve_memory_up_to(capacity);
+  std::vector<int> nodes = numa_nodes_near_pci(pci_bus_id());
+  if (nodes.empty()) nodes = numa_nodes_near(cpus_of_this_thread());
+  prefer_numa_nodes(range.data(), range.bytes(), nodes);
+  driver_->set_host_range(range.data(), range.bytes());
+  return range;
+}
+
+std::unique_ptr<Timeline> CudaDevice::make_timeline(std::string_view lane) {
+  return driver_->make_timeline(std::string(lane));
+}
+
+void CudaDevice::charge_outside() {
+  {
+    std::lock_guard lock(mutex_);
+    if (managed_) return;  // what of it is on the card now, only the driver knows
+  }
+  std::lock_guard charging(charging_outside_);
+  const int64_t now = std::max<int64_t>(0, driver_->bytes_outside());
+  if (now < charged_outside_)
+    ledger().refund(charged_outside_ - now, Category::other);
+  else if (now > charged_outside_)
+    memory().charge(now - charged_outside_, Category::other);
+  charged_outside_ = now;
+}
+
+}  // namespace spillway

@@ -1,0 +1,159 @@
+// The CUDA library's driver, and its one entry.
+#include <ATen/Context.h>
+#include <c10/core/AllocatorConfig.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <stdexcept>
+
+#include "core/device/cuda_library.h"
+#include "core/error.h"
+
+namespace spillway::cuda {
+namespace {
+
+using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+
+class Driver final : public CudaDriver {
+ public:
+  Driver(int index, TensorMemory& tensors)
+      : index_(static_cast<c10::DeviceIndex>(index)),
+        tensors_(tensors),
+        compute_(c10::cuda::getCurrentCUDAStream(index_)) {
+    const WrappedAllocator wrapped = wrap_allocator(index, tensors);
+    native_ = static_cast<CUDAAllocator*>(wrapped.native);
+    wrapper_ = wrapped.wrapper;
+    outside_at_open_ = outside();
+  }
+
+  void* allocate(int64_t bytes) override {
+    require_compute_stream();
+    const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(index_);
+    c10::cuda::CUDAGuard guard(index_);
+    for (bool last : {false, true}) try {
+        return native_->raw_alloc_with_stream(static_cast<size_t>(bytes), stream.stream());
+      } catch (const c10::OutOfMemoryError&) {
+        if (!last) native_->emptyCache();
+      }
+    return nullptr;
+  }
+  void require_compute_stream() const override {
+    if (tensors_.paging() && c10::cuda::getCurrentCUDAStream(index_) != compute_)
+      throw std::runtime_error(str("[cuda] an operator uses another stream of cuda:", static_cast<int>(index_),
+                                   " than the one that was current when the Session opened; use one stream inside a "
+                                   "Session"));
+  }
+  MemoryRange reserve_managed() override { return cuda::reserve_managed(index_); }
+  void bring(void* data, int64_t bytes) noexcept override {
+    c10::cuda::CUDAGuard guard(index_);
+    try {
+      prefetch(data, bytes, Side::device, c10::cuda::getCurrentCUDAStream(index_).unwrap());
+    } catch (const c10::Error&) {  // kernels fetch it themselves then
+      (void)cudaGetLastError();
+    }
+  }
+  void deallocate(void* data) noexcept override { native_->raw_delete(data); }
+  bool is_native(const c10::DataPtr& data) const override {
+    return data.get() && data.device().index() == index_ && data.get_deleter() == native_->raw_deleter();
+  }
+  void copy(void* to, const void* from, int64_t bytes) override {
+    c10::cuda::CUDAGuard guard(index_);
+    C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
+                                   c10::cuda::getCurrentCUDAStream(index_).stream()));
+  }
+  std::string pci_bus_id() const override {
+    char id[32] = {};
+    if (C10_CUDA_ERROR_HANDLED(cudaDeviceGetPCIBusId(id, sizeof id, index_)) == cudaSuccess) return id;
+    (void)cudaGetLastError();
+    return {};
+  }
+  void set_host_range(char* data, int64_t bytes) override {
+    host_data_ = data;
+    host_bytes_ = bytes;
+    host_.reset();
+    // A Session opens: its stream is compute's from now on.
+    compute_ = c10::cuda::getCurrentCUDAStream(index_);
+    marks_ = make_marks(compute_.unwrap());
+  }
+  /// The lanes keep the memory pinned, and no longer.
+  std::unique_ptr<Timeline> make_timeline(const std::string&) override {
+    std::shared_ptr<PinnedRange> host = host_.lock();
+    if (!host && host_data_) host_ = host = std::make_shared<PinnedRange>(host_data_, host_bytes_);
+    if (!marks_) marks_ = make_marks(compute_.unwrap());
+    return cuda::make_timeline(marks_, std::move(host));
+  }
+  std::unique_ptr<OperatorClock> make_clock() override { return cuda::make_clock(marks_); }
+  int64_t bytes_outside() override { return outside() - outside_at_open_; }
+  c10::Allocator* allocator() override { return wrapper_; }
+
+ private:
+  /// What the card holds beside the native allocator's segments.
+  int64_t outside() const {
+    c10::cuda::CUDAGuard guard(index_);
+    size_t free = 0, total = 0;
+    // Another thread's segment that came or went between the two looks would be taken for a library's.
+    for (int64_t before = reserved_bytes();;) {
+      C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+      const int64_t after = reserved_bytes();
+      if (after == before) return static_cast<int64_t>(total - free) - after;
+      before = after;
+    }
+  }
+  int64_t reserved_bytes() const {
+    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return native_->getDeviceStats(index_).reserved_bytes[kAll].current;
+  }
+
+  const c10::DeviceIndex index_;
+  TensorMemory& tensors_;
+  c10::cuda::CUDAStream compute_;
+  CUDAAllocator* native_ = nullptr;
+  c10::Allocator* wrapper_ = nullptr;
+  int64_t outside_at_open_ = 0;
+  char* host_data_ = nullptr;
+  int64_t host_bytes_ = 0;
+  std::weak_ptr<PinnedRange> host_;
+  std::shared_ptr<ComputeMarks> marks_;
+};
+
+/// Memory in pieces is less of it. What the user set stays.
+void use_expandable_segments() {
+  const std::string set = c10::CachingAllocator::getAllocatorSettings();
+  if (set.find("expandable_segments") != std::string::npos) return;
+  c10::CachingAllocator::setAllocatorSettings(set + (set.empty() ? "" : ",") + "expandable_segments:True");
+}
+
+CudaDriver* open(int index, TensorMemory& tensors) {
+  const int count = c10::cuda::device_count_ensure_non_zero();
+  // LibTorch looks for its CUDA half once, at its first random number or so.
+  if (!at::globalContext().hasCUDA())
+    throw std::runtime_error(
+        "LibTorch was used before its CUDA half was loaded, and does not look for it again; open the "
+        "Session (or spillway::open_device) first, or link libtorch_cuda.so");
+  if (index >= count)
+    throw std::runtime_error(str("there is no cuda:", index, "; this machine has ", count, " card(s)"));
+  use_expandable_segments();
+  at::globalContext().lazyInitDevice(c10::kCUDA);
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+  at::globalContext().setBenchmarkCuDNN(false);  // it sizes workspaces by what is free
+  return new Driver(index, tensors);
+}
+
+}  // namespace
+}  // namespace spillway::cuda
+
+extern "C" __attribute__((visibility("default"))) spillway::CudaDriver* spillway_open_cuda_driver(
+    int index, spillway::TensorMemory* tensors, std::string* error) {
+  try {
+    return spillway::cuda::open(index, *tensors);
+  } catch (const c10::Error& failed) {
+    *error = failed.what_without_backtrace();
+    return nullptr;
+  } catch (const std::exception& failed) {
+    *error = failed.what();
+    return nullptr;
+  }
+}

@@ -1,0 +1,341 @@
+// Copies and operators as a CUDA stream sees them.
+#include <c10/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "core/bytes.h"
+#include "core/device/cuda_library.h"
+
+namespace spillway::cuda {
+
+using c10::cuda::CUDAEvent;
+using c10::cuda::CUDAStream;
+
+// --- pinned memory --------------------------------------------------------------------------------------------------
+
+namespace {
+/// Pinning takes a tenth of a second for as much.
+constexpr int64_t kChunkBytes = 128 << 20;
+}  // namespace
+
+struct PinnedRange::State {
+  char* data;
+  int64_t bytes;
+  std::mutex mutex;
+  std::vector<bool> pinned;
+  bool refused = false;
+
+  int64_t end_of(int64_t chunk) const { return std::min(bytes, (chunk + 1) * kChunkBytes); }
+};
+
+PinnedRange::PinnedRange(char* data, int64_t bytes) : state_(new State{data, bytes, {}, {}}) {
+  state_->pinned.resize(static_cast<size_t>((bytes + kChunkBytes - 1) / kChunkBytes));
+}
+
+PinnedRange::~PinnedRange() {
+  for (size_t i = 0; i < state_->pinned.size(); ++i)
+    if (state_->pinned[i])
+      C10_CUDA_IGNORE_ERROR(cudaHostUnregister(state_->data + static_cast<int64_t>(i) * kChunkBytes));
+}
+
+int64_t PinnedRange::pin(const void* at, int64_t bytes) {
+  State& s = *state_;
+  const int64_t begin = static_cast<const char*>(at) - s.data;
+  if (begin < 0 || begin >= s.bytes) return bytes;
+  const int64_t chunk = begin / kChunkBytes;
+  const int64_t start = chunk * kChunkBytes;
+  std::lock_guard lock(s.mutex);
+  if (!s.pinned[static_cast<size_t>(chunk)] && !s.refused) {
+    const cudaError_t error = C10_CUDA_ERROR_HANDLED(
+        cudaHostRegister(s.data + start, static_cast<size_t>(s.end_of(chunk) - start), cudaHostRegisterPortable));
+    if (error == cudaSuccess) {
+      s.pinned[static_cast<size_t>(chunk)] = true;
+    } else {
+      (void)cudaGetLastError();
+      s.refused = true;  // copies are right all the same, and slower
+      std::fprintf(stderr, "[cuda] host memory beyond %s could not be pinned (%s); copies to it will be slow\n",
+                   format_bytes(start).c_str(), cudaGetErrorString(error));
+    }
+  }
+  return std::min(bytes, s.end_of(chunk) - begin);
+}
+
+// --- events ---------------------------------------------------------------------------------------------------------
+
+namespace {
+
+using Event = std::shared_ptr<CUDAEvent>;
+
+/// Events with times, used again when nobody holds them any more.
+class EventPool : public std::enable_shared_from_this<EventPool> {
+ public:
+  Event record(const CUDAStream& stream) {
+    std::unique_ptr<CUDAEvent> event;
+    {
+      std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        event = std::move(free_.back());
+        free_.pop_back();
+      }
+    }
+    if (!event) event = std::make_unique<CUDAEvent>(cudaEventDefault);
+    event->record(stream);
+    return {event.release(), [pool = shared_from_this()](CUDAEvent* used) { pool->give_back(used); }};
+  }
+
+ private:
+  void give_back(CUDAEvent* event) {
+    std::lock_guard lock(mutex_);
+    free_.emplace_back(event);
+  }
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<CUDAEvent>> free_;
+};
+
+/// Between two events that are done.
+double seconds_between(const Event& from, const Event& to) {
+  float milliseconds = 0;
+  C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, from->event(), to->event()));
+  return std::max(0.0, milliseconds / 1e3);
+}
+
+}  // namespace
+
+class ComputeMarks {
+ public:
+  explicit ComputeMarks(c10::Stream compute) : stream(compute) {}
+
+  struct Mark {
+    enum class Kind { begin, end, stall } kind;
+    Event at;
+    Event until = nullptr;  // of a stall
+  };
+  /// What one clock will be asked of.
+  using List = std::vector<Mark>;
+
+  Event record() { return events->record(stream); }
+  std::shared_ptr<List> make_list() {
+    std::lock_guard lock(mutex_);
+    std::erase_if(lists_, [](const std::weak_ptr<List>& list) { return list.expired(); });
+    auto list = std::make_shared<List>();
+    lists_.push_back(list);
+    return list;
+  }
+  void add(List& list, Mark mark) {
+    std::lock_guard lock(mutex_);
+    push(list, std::move(mark));
+  }
+  /// Compute did no operator's work from one event to the other, whoever's clock is asked.
+  void add_stall(Event from, Event until) {
+    std::lock_guard lock(mutex_);
+    if (aside_depth_ == 0) push_to_all({Mark::Kind::stall, std::move(from), std::move(until)});
+  }
+  /// Nests; stalls meanwhile are part of it.
+  void begin_aside() {
+    std::lock_guard lock(mutex_);
+    if (aside_depth_++ == 0) aside_from_ = record();
+  }
+  void end_aside() {
+    std::lock_guard lock(mutex_);
+    if (--aside_depth_ == 0) push_to_all({Mark::Kind::stall, std::exchange(aside_from_, nullptr), record()});
+  }
+  std::vector<Mark> take(List& list) {
+    std::lock_guard lock(mutex_);
+    return std::exchange(list, {});
+  }
+
+  const CUDAStream stream;
+  const std::shared_ptr<EventPool> events = std::make_shared<EventPool>();
+
+ private:
+  static constexpr size_t kMostMarks = 1 << 17;
+  // Where no step ends, nobody asks; a step with more operators than this goes by the host's clock.
+  static void push(List& list, Mark mark) {
+    if (list.size() < kMostMarks) list.push_back(std::move(mark));
+  }
+  void push_to_all(const Mark& mark) {
+    for (const auto& known : lists_)
+      if (auto list = known.lock()) push(*list, mark);
+  }
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<List>> lists_;
+  int aside_depth_ = 0;
+  Event aside_from_;
+};
+
+std::shared_ptr<ComputeMarks> make_marks(c10::Stream compute) {
+  return std::make_shared<ComputeMarks>(compute);
+}
+
+// --- the copy lane --------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// What a lane's copies took, and what compute waited for them.
+class Measured {
+ public:
+  void add_copy(Event start, Event end, int64_t bytes) { add({std::move(start), std::move(end), bytes}); }
+  void add_stall(Event start, Event end) { add({std::move(start), std::move(end), -1}); }
+  CopyTotals totals() {
+    std::lock_guard lock(mutex_);
+    collect();
+    return totals_;
+  }
+
+ private:
+  struct Span {
+    Event start, end;
+    int64_t bytes;  // -1: compute waited
+  };
+  void add(Span span) {
+    std::lock_guard lock(mutex_);
+    open_.push_back(std::move(span));
+    if (open_.size() > 1024) collect();
+  }
+  void collect() {
+    std::erase_if(open_, [&](const Span& span) {
+      if (!span.end->query()) return false;
+      const double seconds = seconds_between(span.start, span.end);
+      if (span.bytes < 0) {
+        totals_.stalled_seconds += seconds;
+      } else {
+        totals_.bytes += span.bytes;
+        totals_.seconds += seconds;
+      }
+      return true;
+    });
+  }
+  std::mutex mutex_;
+  std::deque<Span> open_;
+  CopyTotals totals_;
+};
+
+class QueuedCopy final : public QueuedWork {
+ public:
+  QueuedCopy(Event end, std::shared_ptr<ComputeMarks> marks, std::shared_ptr<Measured> measured)
+      : end_(std::move(end)), marks_(std::move(marks)), measured_(std::move(measured)) {}
+  bool done() override { return end_->query(); }
+  void wait() override { C10_CUDA_CHECK(cudaEventSynchronize(end_->event())); }
+  void join() override {
+    if (done()) return;
+    Event from = marks_->record();
+    end_->block(marks_->stream);
+    Event until = marks_->record();
+    measured_->add_stall(from, until);
+    marks_->add_stall(std::move(from), std::move(until));
+  }
+
+ private:
+  const Event end_;
+  const std::shared_ptr<ComputeMarks> marks_;
+  const std::shared_ptr<Measured> measured_;
+};
+
+class StreamTimeline final : public Timeline {
+ public:
+  StreamTimeline(std::shared_ptr<ComputeMarks> marks, std::shared_ptr<PinnedRange> host)
+      : marks_(std::move(marks)),
+        host_(std::move(host)),
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, marks_->stream.device_index())) {}
+  ~StreamTimeline() override { C10_CUDA_IGNORE_ERROR(cudaStreamSynchronize(stream_.stream())); }
+
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    return submit(bytes, [&] {
+      for (int64_t done = 0; done < bytes;) {
+        char* to = static_cast<char*>(destination) + done;
+        const char* from = static_cast<const char*>(source) + done;
+        int64_t piece = bytes - done;
+        if (host_) piece = std::min(host_->pin(to, piece), host_->pin(from, piece));
+        C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(piece), cudaMemcpyDefault, stream_.stream()));
+        done += piece;
+      }
+    });
+  }
+  Ticket move(void* data, int64_t bytes, Side to) override {
+    return submit(bytes, [&] { prefetch(data, bytes, to, stream_.unwrap()); });
+  }
+  CopyTotals totals() const override { return measured_->totals(); }
+
+ private:
+  template <class Enqueue>
+  Ticket submit(int64_t bytes, Enqueue&& enqueue) try {
+    std::lock_guard lock(mutex_);
+    c10::cuda::CUDAGuard guard(stream_.device_index());
+    // Behind what compute was given: the source's writer, or the last user of the destination's memory.
+    marks_->record()->block(stream_);
+    Event start = marks_->events->record(stream_);
+    enqueue();
+    Event end = marks_->events->record(stream_);
+    measured_->add_copy(std::move(start), end, bytes);
+    return Ticket(std::make_shared<QueuedCopy>(std::move(end), marks_, measured_));
+  } catch (...) {
+    TicketSource failed;
+    failed.complete(std::current_exception());
+    return failed.ticket();
+  }
+
+  const std::shared_ptr<ComputeMarks> marks_;
+  const std::shared_ptr<PinnedRange> host_;
+  const CUDAStream stream_;
+  const std::shared_ptr<Measured> measured_ = std::make_shared<Measured>();
+  std::mutex mutex_;
+};
+
+class StreamClock final : public OperatorClock {
+ public:
+  explicit StreamClock(std::shared_ptr<ComputeMarks> marks) : marks_(std::move(marks)), own_(marks_->make_list()) {}
+  void begin() override { marks_->add(*own_, {ComputeMarks::Mark::Kind::begin, marks_->record()}); }
+  void end() override { marks_->add(*own_, {ComputeMarks::Mark::Kind::end, marks_->record()}); }
+  void begin_aside() override { marks_->begin_aside(); }
+  void end_aside() override { marks_->end_aside(); }
+  std::vector<Times> take() override {
+    using Kind = ComputeMarks::Mark::Kind;
+    const std::vector<ComputeMarks::Mark> marks = marks_->take(*own_);
+    std::vector<Times> times;
+    if (marks.empty()) return times;
+    const ComputeMarks::Mark& last = marks.back();
+    C10_CUDA_CHECK(cudaEventSynchronize((last.until ? last.until : last.at)->event()));
+    Event begun, ended;
+    double stalled = 0;  // since the last begin or end
+    double gap = 0;
+    for (const ComputeMarks::Mark& mark : marks) {
+      if (mark.kind == Kind::stall) {
+        stalled += seconds_between(mark.at, mark.until);
+        continue;
+      }
+      if (mark.kind == Kind::begin) {
+        gap = ended ? std::max(0.0, seconds_between(ended, mark.at) - stalled) : 0;
+        begun = mark.at;
+      } else if (begun) {
+        times.push_back({std::max(0.0, seconds_between(begun, mark.at) - stalled), gap});
+        begun = nullptr;
+        ended = mark.at;
+      }
+      stalled = 0;
+    }
+    return times;
+  }
+
+ private:
+  const std::shared_ptr<ComputeMarks> marks_;
+  const std::shared_ptr<ComputeMarks::List> own_;
+};
+
+}  // namespace
+
+std::unique_ptr<Timeline> make_timeline(std::shared_ptr<ComputeMarks> marks, std::shared_ptr<PinnedRange> host) {
+  return std::make_unique<StreamTimeline>(std::move(marks), std::move(host));
+}
+
+std::unique_ptr<OperatorClock> make_clock(std::shared_ptr<ComputeMarks> marks) {
+  return std::make_unique<StreamClock>(std::move(marks));
+}
+
+}  // namespace spillway::cuda

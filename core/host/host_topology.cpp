@@ -1,0 +1,137 @@
+#include "core/host/host_topology.h"
+
+#include <hwloc.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <stdexcept>
+#include <system_error>
+
+namespace spillway {
+namespace {
+
+using Topology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
+using Bitmap = std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)>;
+
+Topology load(bool with_devices = false) {
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0) throw std::runtime_error("[topology] hwloc_topology_init failed");
+  Topology topology(raw, &hwloc_topology_destroy);
+  if (with_devices) hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+  if (hwloc_topology_load(raw) != 0) throw std::runtime_error("[topology] hwloc cannot read this host");
+  return topology;
+}
+
+/// Their numbers; none when they are all that the host has.
+std::vector<int> numbers_of(const Topology& topology, hwloc_const_nodeset_t nodes) {
+  if (hwloc_bitmap_isincluded(hwloc_topology_get_topology_nodeset(topology.get()), nodes)) return {};
+  std::vector<int> numbers;
+  for (int node = hwloc_bitmap_first(nodes); node >= 0; node = hwloc_bitmap_next(nodes, node)) numbers.push_back(node);
+  return numbers;
+}
+
+/// Takes from `usable` what is not `allowed`, unless that would leave nothing.
+void limit(hwloc_bitmap_t usable, const std::vector<int>& allowed) {
+  Bitmap set(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
+  for (int cpu : allowed) hwloc_bitmap_set(set.get(), static_cast<unsigned>(cpu));
+  if (hwloc_bitmap_intersects(usable, set.get())) hwloc_bitmap_and(usable, usable, set.get());
+}
+
+}  // namespace
+
+HostTopology discover_host(const std::vector<int>& allowed) {
+  Topology topology = load();
+  Bitmap usable(hwloc_bitmap_dup(hwloc_topology_get_topology_cpuset(topology.get())), &hwloc_bitmap_free);
+  // A host that hwloc is told to pretend has CPUs of its own.
+  if (hwloc_topology_is_thissystem(topology.get())) limit(usable.get(), allowed);
+  HostTopology host;
+  char hostname[256] = {};
+  ::gethostname(hostname, sizeof hostname - 1);
+  host.hostname = hostname;
+  host.numa_nodes = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_NUMANODE);
+  host.memory_bytes = static_cast<int64_t>(hwloc_get_root_obj(topology.get())->total_memory);
+  if (host.memory_bytes == 0)  // hwloc reads it from /sys, which a container may not have
+    host.memory_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+  // Some machines, virtual ones above all, do not say which CPUs share a core.
+  const auto core = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+  std::vector<int> siblings;
+  for (int c = 0; c < hwloc_get_nbobjs_by_type(topology.get(), core); ++c) {
+    Bitmap set(hwloc_bitmap_dup(hwloc_get_obj_by_type(topology.get(), core, static_cast<unsigned>(c))->cpuset),
+               &hwloc_bitmap_free);
+    hwloc_bitmap_and(set.get(), set.get(), usable.get());
+    int cpu = hwloc_bitmap_first(set.get());
+    if (cpu < 0) continue;
+    ++host.cores;
+    host.cpus.push_back(cpu);
+    while ((cpu = hwloc_bitmap_next(set.get(), cpu)) >= 0) siblings.push_back(cpu);
+  }
+  host.cpus.insert(host.cpus.end(), siblings.begin(), siblings.end());
+  if (host.cpus.empty()) throw std::runtime_error("[topology] hwloc sees no CPU that this process may use");
+  return host;
+}
+
+std::vector<int> cpus_of_rank(const HostTopology& host, int local_rank, int local_size) {
+  if (local_size < 1 || local_rank < 0 || local_rank >= local_size)
+    throw std::invalid_argument("[topology] local rank " + std::to_string(local_rank) + " is not in 0.." +
+                                std::to_string(local_size - 1));
+  // Shares are cut from whole cores; siblings of a core go with it.
+  size_t cores = static_cast<size_t>(host.cores);
+  size_t ranks = static_cast<size_t>(local_size), rank = static_cast<size_t>(local_rank);
+  size_t first = rank * cores / ranks, last = std::max((rank + 1) * cores / ranks, first + 1);
+  std::vector<int> cpus;
+  for (size_t c = first; c < last; ++c) cpus.push_back(host.cpus[c % host.cpus.size()]);
+  if (ranks == 1) cpus = host.cpus;
+  return cpus;
+}
+
+void set_affinity(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &set);
+  if (::sched_setaffinity(0, sizeof set, &set) != 0)
+    throw std::system_error(errno, std::generic_category(), "[topology] sched_setaffinity");
+}
+
+std::vector<int> cpus_of_this_thread() {
+  return cpus_of_process(0);
+}
+
+std::vector<int> cpus_of_process(int process) {
+  cpu_set_t set;
+  if (::sched_getaffinity(process, sizeof set, &set) != 0)
+    throw std::system_error(errno, std::generic_category(), "[topology] sched_getaffinity");
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(static_cast<size_t>(cpu), &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
+std::vector<int> numa_nodes_near(const std::vector<int>& cpus) {
+  Topology topology = load();
+  Bitmap near(hwloc_bitmap_alloc(), &hwloc_bitmap_free), nodes(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
+  for (int cpu : cpus) hwloc_bitmap_set(near.get(), static_cast<unsigned>(cpu));
+  hwloc_cpuset_to_nodeset(topology.get(), near.get(), nodes.get());
+  return numbers_of(topology, nodes.get());
+}
+
+std::vector<int> numa_nodes_near_pci(const std::string& bus_id) {
+  Topology topology = load(/*with_devices=*/true);
+  hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(topology.get(), bus_id.c_str());
+  return device ? numbers_of(topology, hwloc_get_non_io_ancestor_obj(topology.get(), device)->nodeset)
+                : std::vector<int>();
+}
+
+bool prefer_numa_nodes(void* data, int64_t bytes, const std::vector<int>& nodes) {
+  if (nodes.empty()) return false;
+  Topology topology = load();
+  Bitmap set(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
+  for (int node : nodes) hwloc_bitmap_set(set.get(), static_cast<unsigned>(node));
+  // Without HWLOC_MEMBIND_STRICT: a node that is full does not end the process.
+  return hwloc_set_area_membind(topology.get(), data, static_cast<size_t>(bytes), set.get(), HWLOC_MEMBIND_BIND,
+                                HWLOC_MEMBIND_BYNODESET) == 0;
+}
+
+}  // namespace spillway

@@ -1,0 +1,11 @@
+/// The processor's model.
+#pragma once
+#include <filesystem>
+#include <string>
+
+namespace spillway {
+
+/// Returns the processor's model, as the kernel names it in `root`/proc/cpuinfo; empty where it does not.
+std::string processor_model(const std::filesystem::path& root = "/");
+
+}  // namespace spillway

@@ -1,0 +1,127 @@
+#include "core/memory/device_memory.h"
+
+#include <new>
+#include <thread>
+
+#include "core/error.h"
+
+namespace spillway {
+
+/// Keeps reclaimers and keepers in place while it lives: what is loaded of them after it began.
+struct DeviceMemory::Caller {
+  explicit Caller(DeviceMemory& memory) : memory(memory) { ++memory.callers_; }
+  ~Caller() { --memory.callers_; }
+  DeviceMemory& memory;
+};
+
+/// No machine has so much, and the charge must not overflow.
+void DeviceMemory::require_sane(int64_t bytes) {
+  constexpr int64_t kMost = int64_t{1} << 62;
+  if (bytes < 0 || bytes > kMost) throw std::bad_alloc();
+}
+
+void DeviceMemory::set_reclaimer(Reclaimer* reclaimer) noexcept {
+  reclaimer_ = reclaimer;
+  while (callers_ > 0) std::this_thread::yield();
+}
+
+Block* ArenaBlocks::try_take(int64_t charge, Category category) {
+  void* memory = arena_.try_allocate(charge);
+  if (!memory) return nullptr;
+  return new (memory) Block{static_cast<char*>(memory) + sizeof(Block), charge, nullptr, nullptr, category};
+}
+
+void ArenaBlocks::give_back(Block* block) noexcept {
+  arena_.deallocate(block, block->charged_bytes);
+}
+
+Block* DeviceMemory::try_allocate(int64_t bytes, Category category) {
+  require_sane(bytes);
+  const int64_t charge = charge_of(bytes);
+  if (!ledger_.try_charge(charge, category)) return nullptr;
+  try {
+    if (Block* block = source_.try_take(charge, category)) return block;
+    throw std::bad_alloc();
+  } catch (...) {
+    ledger_.refund(charge, category);
+    throw;
+  }
+}
+
+Block* DeviceMemory::allocate(int64_t bytes, Category category) {
+  require_sane(bytes);
+  for (;;) {
+    try {
+      if (Block* block = try_allocate(bytes, category)) return block;
+    } catch (const std::bad_alloc&) {
+      Caller caller(*this);
+      Reclaimer* reclaimer = reclaimer_;
+      if (!reclaimer || !reclaimer->relieve(charge_of(bytes))) throw;
+      continue;
+    }
+    ask_for(charge_of(bytes));
+  }
+}
+
+void DeviceMemory::charge(int64_t bytes, Category category) {
+  while (!ledger_.try_charge(bytes, category)) ask_for(bytes);
+}
+
+void DeviceMemory::ask_for(int64_t charge) {
+  Caller caller(*this);
+  if (Reclaimer* reclaimer = reclaimer_) return reclaimer->reclaim(charge);
+  auto who = OperatorScope::current();
+  throw OutOfBudget(str("[memory ", ledger_.device(), "] ", who.empty() ? "an allocation" : who, " needs ",
+                        format_bytes(charge), "; ", format_bytes(ledger_.used_bytes()), " of ",
+                        format_bytes(ledger_.budget_bytes()), " are held and no pager can make room"),
+                    charge, ledger_.budget_bytes());
+}
+
+void DeviceMemory::release(Block* block) noexcept {
+  if (!block->keeper) return free(block);
+  if (orphaned_) return;
+  Caller caller(*this);
+  if (PageKeeper* keeper = block->keeper)
+    keeper->released(block);
+  else
+    free(block);
+}
+
+void DeviceMemory::lock_for_fork() {
+  ledger_.lock_for_fork();
+  if (arena_) arena_->lock_for_fork();
+}
+
+void DeviceMemory::unlock_after_fork() {
+  if (arena_) arena_->unlock_after_fork();
+  ledger_.unlock_after_fork();
+}
+
+void DeviceMemory::orphan() noexcept {
+  orphaned_ = true;
+  reclaimer_ = nullptr;
+  callers_ = 0;  // other threads', which the child has not
+  ledger_.set_budget(kUnlimitedBytes);
+}
+
+void DeviceMemory::free(Block* block) noexcept {
+  // The bytes go back before their charge does, or another thread could take the charge while both hold memory.
+  const int64_t charged_bytes = block->charged_bytes;
+  const Category category = block->category;
+  source_.give_back(block);
+  ledger_.refund(charged_bytes, category);
+}
+
+bool DeviceMemory::try_unpark(Block* block, Category category) noexcept {
+  if (!ledger_.try_charge(block->charged_bytes, category)) return false;
+  block->category = category;
+  return true;
+}
+
+void DeviceMemory::recategorize(Block* block, Category category) noexcept {
+  if (block->category == category) return;
+  ledger_.recategorize(block->charged_bytes, block->category, category);
+  block->category = category;
+}
+
+}  // namespace spillway

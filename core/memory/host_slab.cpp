@@ -1,0 +1,37 @@
+#include "core/memory/host_slab.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/bytes.h"
+#include "core/error.h"
+
+namespace spillway {
+namespace {
+
+/// A device or disk may be writing to the range during a fork(), after which the page that it writes to could be the
+/// child's copy instead of this process's (open(2), O_DIRECT).
+MemoryRange without_children(MemoryRange range) {
+  (void)::madvise(range.data(), static_cast<size_t>(range.bytes()), MADV_DONTFORK);
+  return range;
+}
+
+}  // namespace
+
+HostSlab::HostSlab(MemoryRange range, int64_t capacity_bytes)
+    : arena_(without_children(std::move(range)), capacity_bytes) {}
+
+void* HostSlab::allocate(int64_t bytes) {
+  if (void* data = try_allocate(bytes)) return data;
+  const int64_t missing = bytes - (capacity_bytes() - used_bytes());
+  throw OutOfBudget(
+      str("[host tier] the host budget of ", format_bytes(capacity_bytes()), " is too small: ",
+          missing > 0 ? str("at least ", missing, " more bytes are needed") : std::string("what is free is in pieces"),
+          " for a page of ", format_bytes(bytes), " beside the ", format_bytes(used_bytes()),
+          " in use; give it more (--host-budget), or a directory to spill to (--disk)"),
+      bytes, capacity_bytes());
+}
+
+}  // namespace spillway

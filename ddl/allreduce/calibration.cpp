@@ -1,0 +1,219 @@
+#include "ddl/allreduce/calibration.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <functional>
+
+#include "core/error.h"
+#include "ddl/allreduce/reduce_kernels.h"
+#include "ddl/comm/collectives.h"
+
+namespace spillway::ddl {
+namespace {
+
+constexpr int kLatencyRepeats = 30;
+constexpr int kManyMessages = 16;
+constexpr int kExchanges = 4;
+constexpr int kAttempts = 3;
+/// The least share of an exchange's time that its bytes take: more than a clock's error, less than any latency leaves
+/// them.
+constexpr double kLeastShare = 0.05;
+/// Whole messages first; then what a network, or MPI over it, may send off without asking the other end.
+constexpr std::array<int64_t, 4> kPieces{kWhole, 60 << 10, 28 << 10, 12 << 10};
+
+double seconds_of(const std::function<void()>& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::vector<double> samples_of(int repeats, const std::function<void()>& body) {
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats; ++i) seconds.push_back(seconds_of(body));
+  return seconds;
+}
+
+/// The median of what each time took the slowest rank.
+double slowest(Communicator& comm, const std::vector<double>& own) {
+  std::vector<double> all(own.size() * static_cast<size_t>(comm.size())), most = own;
+  allgather(comm, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+  for (size_t i = 0; i < all.size(); ++i) most[i % own.size()] = std::max(most[i % own.size()], all[i]);
+  return median(most);
+}
+
+/// Whom a rank sends to and hears from on a level, and whether it takes part in what one or all ranks do.
+struct Part {
+  int next = -1;
+  int previous = -1;
+  int local = 0;  ///< among its child's ranks
+  int width = 1;  ///< of the smallest child: so many ranks of each take part
+
+  bool takes_part(int ranks) const { return next >= 0 && local < ranks; }
+};
+
+Part part_played_by(const Levels& levels, int level, int rank) {
+  const auto& group = levels.groups(level)[static_cast<size_t>(levels.group_of(level, rank))];
+  const auto ranks_of = [&](int child) {
+    return level == 1 ? std::vector{child} : levels.groups(level - 1)[static_cast<size_t>(child)].ranks;
+  };
+  Part part;
+  size_t width = ranks_of(group.children.front()).size(), own = 0;
+  for (size_t c = 0; c < group.children.size(); ++c) {
+    const auto ranks = ranks_of(group.children[c]);
+    width = std::min(width, ranks.size());
+    const auto found = std::find(ranks.begin(), ranks.end(), rank);
+    if (found == ranks.end()) continue;
+    own = c;
+    part.local = static_cast<int>(found - ranks.begin());
+  }
+  part.width = static_cast<int>(width);
+  const size_t n = group.children.size();
+  if (n == 1 || part.local >= part.width) return part;
+  const auto counterpart = [&](size_t child) {
+    return ranks_of(group.children[child % n])[static_cast<size_t>(part.local)];
+  };
+  part.next = counterpart(own + 1);
+  part.previous = counterpart(own + n - 1);
+  return part;
+}
+
+/// What is measured of one level.
+class Trial {
+ public:
+  Trial(Communicator& comm, int level, const CalibrationOptions& options)
+      : comm_(comm),
+        level_(level),
+        repeats_(options.repeats),
+        part_(part_played_by(comm.levels(), level, comm.rank())),
+        bytes_(static_cast<size_t>(std::max<int64_t>(1, options.message_bytes / part_.width / kExchanges))),
+        out_(std::max<size_t>(bytes_, 8 * kManyMessages)),
+        in_(out_.size()) {}
+
+  LinkCost link() const {
+    LinkCost link{.by_cores = within_hosts()};
+    std::array<double, kPieces.size()> seconds{};
+    // A rank that is busy while latencies are measured, and idle afterwards, seems to move bytes in no time.
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      link.latency_seconds = latency(1);
+      link.message_seconds = std::max(0.0, latency(kManyMessages) - link.latency_seconds) / (kManyMessages - 1);
+      seconds = bandwidth_seconds();
+      if (*std::min_element(seconds.begin(), seconds.end()) > kExchanges * link.latency_seconds) break;
+    }
+    // An exchange has its latency in it.
+    const double least = *std::min_element(seconds.begin(), seconds.end());
+    link.latency_seconds = std::min(link.latency_seconds, least / kExchanges);
+    const double bytes = static_cast<double>(bytes_) * part_.width * kExchanges;
+    for (size_t i = 0; i < kPieces.size(); ++i) {
+      const double moving = seconds[i] - kExchanges * link.latency_seconds;
+      const double rate = bytes / std::max({1e-15 * bytes, kLeastShare * seconds[i], moving});
+      // Fewer messages, unless more are clearly faster.
+      if (rate < 1.1 * link.bytes_per_second) continue;
+      link.bytes_per_second = rate;
+      link.piece_bytes = kPieces[i];
+    }
+    return link;
+  }
+
+ private:
+  bool within_hosts() const {
+    const auto& groups = comm_.levels().groups(level_);
+    return std::all_of(groups.begin(), groups.end(), [this](const Levels::Group& group) {
+      return std::all_of(group.ranks.begin(), group.ranks.end(), [&](int rank) {
+        return comm_.hosts()[static_cast<size_t>(rank)] == comm_.hosts()[static_cast<size_t>(group.ranks.front())];
+      });
+    });
+  }
+
+  /// Every rank that takes part sends `bytes` bytes in messages of `piece` to the next one, and receives as many.
+  void exchange(size_t piece, size_t bytes) const {
+    std::vector<Request> requests;
+    for (size_t begin = 0; begin < bytes; begin += piece) {
+      const size_t size = std::min(piece, bytes - begin);
+      requests.push_back(comm_.receive(part_.previous, Tag::blob, std::span(in_).subspan(begin, size)));
+      requests.push_back(comm_.send(part_.next, Tag::blob, std::span(out_).subspan(begin, size)));
+    }
+    comm_.wait(requests, {.collective = "calibration", .level = level_, .levels = comm_.levels().count(), .stage = 1});
+  }
+
+  double latency(size_t messages) const {
+    const auto body = [&] { exchange(8, 8 * messages); };
+    double own = 0;
+    barrier(comm_);
+    if (part_.takes_part(1)) {
+      body();  // connections are made
+      own = median(samples_of(kLatencyRepeats, body));
+    }
+    return slowest(comm_, {own});
+  }
+
+  /// By size of messages.
+  std::array<double, kPieces.size()> bandwidth_seconds() const {
+    const auto samples = bandwidth_samples();
+    std::array<double, kPieces.size()> seconds{};
+    for (size_t i = 0; i < kPieces.size(); ++i) seconds[i] = slowest(comm_, samples[i]);
+    return seconds;
+  }
+
+  /// By size of messages. Sizes take turns, so that what else goes on meanwhile is no size's fault.
+  std::array<std::vector<double>, kPieces.size()> bandwidth_samples() const {
+    std::array<std::vector<double>, kPieces.size()> samples;
+    for (int repeat = -1; repeat < repeats_; ++repeat)  // the first turn touches memory
+      for (size_t i = 0; i < kPieces.size(); ++i) {
+        // One exchange after another, as rounds are: what both ends settle before a large message counts.
+        const auto body = [&] {
+          for (int turn = 0; turn < kExchanges; ++turn) exchange(static_cast<size_t>(kPieces[i]), bytes_);
+        };
+        barrier(comm_);
+        const double seconds = part_.takes_part(part_.width) ? seconds_of(body) : 0;
+        if (repeat >= 0) samples[i].push_back(seconds);
+      }
+    return samples;
+  }
+
+  Communicator& comm_;
+  const int level_;
+  const int repeats_;
+  const Part part_;
+  const size_t bytes_;  ///< of a rank and an exchange
+  const std::vector<std::byte> out_;
+  mutable std::vector<std::byte> in_;
+};
+
+double reduce_seconds_per_byte(Communicator& comm) {
+  constexpr int64_t kCount = 1 << 18;
+  std::vector<float> a(kCount, 1.0f), b(kCount, 2.0f);
+  const std::array<Term, 2> terms{Term{a.data(), true}, {b.data(), false}};
+  const auto add = [&] { combine(Element::float32, Reduction::sum, a.data(), terms, kCount); };
+  barrier(comm);
+  add();  // memory is touched
+  return slowest(comm, {median(samples_of(9, add))}) / static_cast<double>(kCount * sizeof(float));
+}
+
+}  // namespace
+
+void CalibrationOptions::validate() const {
+  if (message_bytes < 1024 || message_bytes > int64_t{1} << 30)
+    throw BadRequest(str("[ddl] message_bytes is ", message_bytes, "; allowed: 1024 (1 KiB) to 1073741824 (1 GiB)"));
+  if (repeats < 1 || repeats > 1000) throw BadRequest(str("[ddl] repeats is ", repeats, "; allowed: 1 to 1000"));
+}
+
+Costs calibrate(Communicator& comm, CalibrationOptions options) {
+  options.validate();
+  Costs costs;
+  for (int level = 1; level <= comm.levels().count(); ++level)
+    costs.levels.push_back(Trial(comm, level, options).link());
+  costs.reduce_seconds_per_byte = reduce_seconds_per_byte(comm);
+  // Times are of all ranks, but not the bytes: children of another size exchange others.
+  broadcast(comm, std::as_writable_bytes(std::span(costs.levels)), 0);
+  broadcast(comm, std::as_writable_bytes(std::span(&costs.reduce_seconds_per_byte, 1)), 0);
+  return costs;
+}
+
+}  // namespace spillway::ddl

@@ -1,0 +1,55 @@
+#include "ddl/allreduce/tuned_allreduce.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace spillway::ddl {
+namespace {
+
+constexpr int64_t kLeastBucketBytes = int64_t{1} << 20;
+constexpr int64_t kMostBucketBytes = int64_t{32} << 20;
+constexpr int64_t kBucketBytesWithoutCosts = int64_t{4} << 20;
+/// Where plans no longer change with the size.
+constexpr int64_t kMostBytes = int64_t{256} << 20;
+
+int64_t rounded(int64_t bytes) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(bytes, 1, kMostBytes))));
+}
+
+}  // namespace
+
+TunedAllreduce::TunedAllreduce(Communicator& comm, std::optional<Costs> costs)
+    : comm_(comm), costs_((costs ? costs->validate(comm.levels()) : void(), std::move(costs))) {}
+
+const Choice& TunedAllreduce::choice(int64_t bytes) {
+  const int64_t size = costs_ ? rounded(bytes) : 0;
+  const auto known = choices_.find(size);
+  if (known != choices_.end()) return known->second;
+  Choice best = costs_ ? choose(comm_.levels(), size, *costs_, /*keep_order=*/true) : Choice{Plan(comm_.levels())};
+  return choices_.emplace(size, std::move(best)).first->second;
+}
+
+Allreduce& TunedAllreduce::for_bytes(int64_t bytes) {
+  const int64_t size = costs_ ? rounded(bytes) : 0;
+  const auto known = by_size_.find(size);
+  if (known != by_size_.end()) return known->second;
+  const Choice& best = choice(bytes);
+  return by_size_
+      .emplace(std::piecewise_construct, std::forward_as_tuple(size),
+               std::forward_as_tuple(comm_, best.plan, best.options))
+      .first->second;
+}
+
+int64_t TunedAllreduce::bucket_bytes() {
+  if (!costs_ || comm_.size() == 1) return kBucketBytesWithoutCosts;
+  const auto seconds_per_byte = [&](int64_t bytes) {
+    return predict_seconds(choice(bytes), bytes / element_bytes(Element::float32), Element::float32, *costs_) /
+           static_cast<double>(bytes);
+  };
+  int64_t bytes = kLeastBucketBytes;
+  while (bytes < kMostBucketBytes && seconds_per_byte(bytes) > 1.1 * seconds_per_byte(8 * bytes)) bytes *= 2;
+  return bytes;
+}
+
+}  // namespace spillway::ddl

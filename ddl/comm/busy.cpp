@@ -1,0 +1,41 @@
+#include "ddl/comm/busy.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+namespace spillway::ddl {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// How often a busy rank looks for notices of its own accord: others may call the roll.
+constexpr milliseconds kMostSilent{100};
+
+void keep_telling(NoticeBoard& board, milliseconds interval, milliseconds at_most, const std::stop_token& stop) {
+  using Clock = std::chrono::steady_clock;
+  std::mutex mutex;
+  std::condition_variable_any stopped;
+  std::unique_lock lock(mutex);
+  const auto end = Clock::now() + at_most;
+  for (auto next = Clock::now() + interval; !stop.stop_requested() && !board.dead() && Clock::now() < end;) {
+    stopped.wait_until(lock, stop, std::min(next, Clock::now() + kMostSilent), [] { return false; });
+    if (stop.stop_requested()) return;
+    board.look("beside its own work");
+    if (Clock::now() < next) continue;
+    board.tell_busy();
+    next = Clock::now() + interval;
+  }
+}
+
+}  // namespace
+
+Busy::Busy(const Communicator* comm, milliseconds at_most) {
+  if (!comm || comm->size() == 1) return;
+  const milliseconds interval = std::max(comm->deadline() / 8, milliseconds(1));
+  thread_ = std::jthread([board = comm->board_, interval, at_most](const std::stop_token& stop) {
+    keep_telling(*board, interval, at_most, stop);
+  });
+}
+
+}  // namespace spillway::ddl

@@ -1,0 +1,128 @@
+#include "ddl/comm/collectives.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <numeric>
+#include <vector>
+
+#include "core/error.h"
+#include "ddl/comm/agreement.h"
+
+namespace spillway::ddl {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{4} << 20;
+
+int position_of(std::span<const int> members, int rank) {
+  const auto found = std::find(members.begin(), members.end(), rank);
+  return found == members.end() ? -1 : static_cast<int>(found - members.begin());
+}
+
+void validate_members(const Communicator& comm, int root, std::span<const int> members) {
+  if (position_of(members, root) < 0) {
+    throw BadRequest(str("[ddl] broadcast: root ", root, " is not among the ", members.size(), " members"));
+  }
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (members[i] < 0 || members[i] >= comm.size() || position_of(members, members[i]) != static_cast<int>(i)) {
+      throw BadRequest(str("[ddl] broadcast: member ", members[i], " at place ", i,
+                           "; allowed: distinct ranks from 0 to ", comm.size() - 1));
+    }
+  }
+}
+
+/// A binomial tree over places relative to the root's: place v hears from v with its lowest set bit cleared and tells
+/// v + 2^k for every 2^k below that bit.
+void pass_down(Communicator& comm, std::span<std::byte> piece, std::span<const int> members, int place, int root_place,
+               int stage) {
+  const int size = static_cast<int>(members.size());
+  const int own = (place - root_place + size) % size;
+  const auto rank_of = [&](int relative) { return members[(relative + root_place) % size]; };
+  int bit = 1;
+  while (bit < size && !(own & bit)) bit *= 2;
+  if (own != 0) {
+    Request request = comm.receive(rank_of(own - bit), Tag::broadcast, piece);
+    comm.wait({&request, 1}, {.collective = "broadcast", .stage = stage});
+  }
+  std::array<Request, 32> sends;
+  size_t count = 0;
+  for (bit /= 2; bit > 0; bit /= 2) {
+    if (own + bit < size) sends[count++] = comm.send(rank_of(own + bit), Tag::broadcast, piece);
+  }
+  comm.wait({sends.data(), count}, {.collective = "broadcast", .stage = stage});
+}
+
+}  // namespace
+
+void broadcast(Communicator& comm, std::span<std::byte> bytes, int root, std::span<const int> members,
+               uint64_t signature) {
+  validate_members(comm, root, members);
+  const int place = position_of(members, comm.rank());
+  if (place < 0) return;
+  for (const int member : members) signature = hash_in(signature, member);
+  agree(comm, {Operation::broadcast, root, static_cast<int64_t>(bytes.size()), signature}, members, place);
+  int stage = 0;
+  for (size_t done = 0; done < bytes.size(); done += kPieceBytes) {
+    const auto piece = bytes.subspan(done, std::min(kPieceBytes, bytes.size() - done));
+    pass_down(comm, piece, members, place, position_of(members, root), ++stage);
+  }
+}
+
+void broadcast(Communicator& comm, std::span<std::byte> bytes, int root, uint64_t signature) {
+  std::vector<int> everyone(comm.size());
+  std::iota(everyone.begin(), everyone.end(), 0);
+  broadcast(comm, bytes, root, everyone, signature);
+}
+
+void barrier(Communicator& comm) {
+  agree(comm, {Operation::barrier});
+}
+
+void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std::byte> all) {
+  if (all.size() != own.size() * comm.size()) {
+    throw BadRequest(str("[ddl] allgather of ", own.size(), " bytes from ", comm.size(), " ranks into ", all.size(),
+                         " bytes; required: ", own.size() * comm.size()));
+  }
+  agree(comm, {Operation::allgather, -1, static_cast<int64_t>(own.size())});
+  std::copy(own.begin(), own.end(), all.begin() + own.size() * comm.rank());
+  if (own.empty()) return;
+  std::vector<Request> requests;
+  for (int step = 1; step < comm.size(); ++step) {
+    const int from = (comm.rank() - step + comm.size()) % comm.size();
+    requests.push_back(comm.receive(from, Tag::blob, all.subspan(own.size() * from, own.size())));
+    requests.push_back(comm.send((comm.rank() + step) % comm.size(), Tag::blob, own));
+  }
+  comm.wait(requests, {.collective = "allgather", .stage = 1});
+}
+
+void refuse_together(Communicator& comm, const std::string& refusal) {
+  const auto own = static_cast<int64_t>(refusal.size());
+  std::vector<int64_t> sizes(static_cast<size_t>(comm.size()));
+  allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(sizes)));
+  const auto first = std::find_if(sizes.begin(), sizes.end(), [](int64_t size) { return size > 0; });
+  if (first == sizes.end()) return;
+  std::string text = refusal;
+  text.resize(static_cast<size_t>(*first));
+  broadcast(comm, std::as_writable_bytes(std::span(text)), static_cast<int>(first - sizes.begin()));
+  throw BadRequest(text);
+}
+
+void check_together(Communicator& comm, const std::function<void()>& check) {
+  std::exception_ptr own;
+  std::string refusal;
+  try {
+    check();
+  } catch (const std::exception& error) {
+    own = std::current_exception();
+    const std::string text = error.what();
+    refusal = str("rank ", comm.rank(), ": ", text.substr(0, text.find('\n')));
+  }
+  try {
+    refuse_together(comm, refusal);
+  } catch (const BadRequest&) {
+    if (own) std::rethrow_exception(own);
+    throw;
+  }
+}
+
+}  // namespace spillway::ddl

@@ -1,0 +1,228 @@
+#include "ddl/comm/communicator.h"
+
+#include <algorithm>
+#include <map>
+#include <thread>
+
+#include "core/error.h"
+#include "ddl/comm/agreement.h"
+
+namespace spillway::ddl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// How often a waiting rank looks for notices, which costs one poll.
+constexpr milliseconds kNoticeInterval{10};
+
+std::string seconds(milliseconds time) {
+  return str(static_cast<double>(time.count()) / 1000, " s");
+}
+
+std::string describe(const Stage& stage) {
+  const std::string place = stage.level > 0 ? str("level ", stage.level, " of ", stage.levels, ", ") : std::string();
+  return str("(", place, stage.collective, ", stage ", stage.stage, ")");
+}
+
+/// Any labels → 0, 1, 2, … in order of first appearance.
+std::vector<int> ordinals(const std::vector<int>& labels) {
+  std::map<int, int> known;
+  std::vector<int> result;
+  for (const int label : labels) {
+    result.push_back(known.emplace(label, static_cast<int>(known.size())).first->second);
+  }
+  return result;
+}
+
+/// How long survivors wait for each other's notices.
+milliseconds grace_of(milliseconds deadline) {
+  return std::clamp(deadline / 2, milliseconds(200), milliseconds(2000));
+}
+
+}  // namespace
+
+void CommOptions::validate(int world_size) const {
+  if (deadline < milliseconds(1) || deadline > std::chrono::hours(24)) {
+    throw BadRequest(str("[ddl] deadline is ", deadline.count(), " ms; allowed: 1 ms to 86400000 ms (1 day)"));
+  }
+  for (const auto& groups : levels) {
+    if (static_cast<int>(groups.size()) != world_size)
+      throw BadRequest(
+          str("[ddl] levels are declared for ", groups.size(), " ranks, but ", world_size, " are running"));
+  }
+}
+
+Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options,
+                           std::shared_ptr<NoticeBoard> board)
+    : transport_(std::move(transport)),
+      options_((options.validate(static_cast<int>(transport_->hosts().size())), std::move(options))),
+      rank_(transport_->rank()),
+      hosts_(ordinals(transport_->hosts())),
+      levels_(static_cast<int>(hosts_.size()),
+              options_.levels.empty() ? std::vector<std::vector<int>>{hosts_} : options_.levels),
+      board_(std::move(board)) {}
+
+Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options)
+    : Communicator(std::move(transport), std::move(options), nullptr) {
+  board_ = std::make_shared<NoticeBoard>(transport_->duplicate(), grace_of(options_.deadline));
+  // Nobody can be told of anything before the board is there.
+  const auto end = Clock::now() + options_.deadline;
+  while (!board_->ready()) {
+    if (Clock::now() >= end)
+      throw CommError(str("[ddl] rank ", rank_, ": not all of ", size(), " ranks made this communicator within ",
+                          seconds(options_.deadline)));
+    transport_->idle(end);
+  }
+}
+
+Communicator::~Communicator() = default;
+
+std::shared_ptr<Communicator> Communicator::duplicate() {
+  agree(*this, {Operation::duplicate});
+  std::unique_ptr<Transport> wire;
+  const auto made = [&] {
+    if (!wire) wire = transport_->duplicate();
+    return wire->ready();
+  };
+  wait_until(made, {.collective = "duplicate", .stage = 1});
+  return std::shared_ptr<Communicator>(new Communicator(std::move(wire), options_, board_));
+}
+
+int Communicator::local_rank() const {
+  return static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + rank_, hosts_[rank_]));
+}
+
+int Communicator::local_size() const {
+  return static_cast<int>(std::count(hosts_.begin(), hosts_.end(), hosts_[rank_]));
+}
+
+Request Communicator::send(int peer, Tag tag, std::span<const std::byte> bytes) {
+  require_alive();
+  try {
+    return transport_->send(peer, tag, bytes);
+  } catch (const std::exception& error) {
+    fail(str("cannot send ", bytes.size(), " bytes to rank ", peer, ": ", error.what()));
+  }
+}
+
+Request Communicator::receive(int peer, Tag tag, std::span<std::byte> bytes) {
+  require_alive();
+  try {
+    return transport_->receive(peer, tag, bytes);
+  } catch (const std::exception& error) {
+    fail(str("cannot receive ", bytes.size(), " bytes from rank ", peer, ": ", error.what()));
+  }
+}
+
+Clock::time_point Communicator::end_of_wait(Clock::time_point start) const {
+  return std::max(start, board_->last_busy()) + options_.deadline;
+}
+
+void Communicator::wait(std::span<Request> requests, const Stage& stage) {
+  require_alive();
+  auto next_look = Clock::now() + kNoticeInterval;
+  for (Request& request : requests) {
+    for (const auto start = Clock::now(); !finished(request, stage);) {
+      const auto now = Clock::now();
+      if (now >= next_look) {
+        heed_notices(stage);
+        next_look = now + kNoticeInterval;
+      }
+      const auto end = end_of_wait(start);
+      if (now >= end) time_out(request.peer, stage);
+      transport_->idle(std::min(next_look, end));
+    }
+  }
+}
+
+void Communicator::wait_until(const std::function<bool()>& done, const Stage& stage) {
+  require_alive();
+  const auto start = Clock::now();
+  auto next_look = start + kNoticeInterval;
+  while (!done_or_fail(done, stage)) {
+    const auto now = Clock::now();
+    if (now >= next_look) {
+      heed_notices(stage);
+      next_look = now + kNoticeInterval;
+    }
+    if (now >= end_of_wait(start)) time_out(stage);
+    std::this_thread::yield();
+  }
+}
+
+bool Communicator::done_or_fail(const std::function<bool()>& done, const Stage& stage) {
+  try {
+    return done();
+  } catch (const std::exception& error) {
+    fail(str(error.what(), " ", describe(stage)));
+  }
+}
+
+bool Communicator::finished(Request& request, const Stage& stage) {
+  const int peer = request.peer;
+  try {
+    return transport_->test(request);
+  } catch (const std::exception& error) {
+    fail(str("the message with rank ", peer, " failed ", describe(stage), ": ", error.what()));
+  }
+}
+
+void Communicator::fail(const std::string& reason) {
+  require_alive();
+  give_up(reason);
+  die();
+}
+
+void Communicator::abandon(const std::string& reason) noexcept {
+  give_up(reason);
+  if (!abandoned_) transport_->abandon();
+  abandoned_ = true;
+}
+
+void Communicator::require_alive() {
+  if (!dead()) return;
+  const Death& death = board_->death();
+  abandon(death.reason);
+  throw CommError(str("[ddl] rank ", rank_, ": this communicator is dead since: ", death.reason), death.origin,
+                  death.exit_code);
+}
+
+void Communicator::die() {
+  const Death& death = board_->death();
+  abandon(death.reason);
+  throw CommError(str("[ddl] rank ", rank_, ": ", death.reason), death.origin, death.exit_code);
+}
+
+void Communicator::heed_notices(const Stage& stage) {
+  board_->look(describe(stage));
+  if (dead()) die();
+}
+
+void Communicator::time_out(int peer, Stage stage) {
+  if (stage.level == 0) {
+    stage.level = levels_.joining(rank_, peer);
+    stage.levels = levels_.count();
+  }
+  const std::string where = str("within ", seconds(options_.deadline), " ", describe(stage));
+  board_->time_out(str("no answer from rank ", peer, " ", where), [&](std::vector<int> silent) {
+    if (silent.empty())
+      return str("rank ", peer, " is alive but did not answer ", where, ": the ranks do not make the same calls");
+    // The rank we wait for is the cause if it is silent; another silent one may only be busy elsewhere.
+    const bool awaited_is_silent = std::erase(silent, peer) > 0;
+    const std::string others = silent.empty() ? "" : describe_ranks(silent);
+    if (!awaited_is_silent) return str("no answer from ", others, " ", where);
+    return str("no answer from rank ", peer, " ", where, others.empty() ? "" : "; silent too: ", others);
+  });
+  die();
+}
+
+void Communicator::time_out(const Stage& stage) {
+  const std::string reason = str("no end within ", seconds(options_.deadline), " ", describe(stage));
+  board_->time_out(reason, [&](const std::vector<int>& silent) {
+    return silent.empty() ? reason : str(reason, "; silent: ", describe_ranks(silent));
+  });
+  die();
+}
+
+}  // namespace spillway::ddl

@@ -1,0 +1,147 @@
+#include "ddl/comm/levels.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "core/error.h"
+#include "ddl/comm/agreement.h"
+
+namespace spillway::ddl {
+namespace {
+
+constexpr int64_t kMostRanks = 1'000'000;
+
+/// Any labels → 0, 1, 2, … in order of first appearance.
+std::vector<int> ordinals(const std::vector<int>& labels) {
+  std::map<int, int> known;
+  std::vector<int> result;
+  for (const int label : labels) result.push_back(known.emplace(label, static_cast<int>(known.size())).first->second);
+  return result;
+}
+
+std::vector<Levels::Group> groups_by(const std::vector<int>& of_rank, const std::vector<int>& child_of_rank) {
+  std::vector<Levels::Group> groups;
+  std::vector<bool> seen(child_of_rank.size());
+  for (size_t rank = 0; rank < of_rank.size(); ++rank) {
+    const auto group = static_cast<size_t>(of_rank[rank]);
+    if (group == groups.size()) groups.emplace_back();
+    groups[group].ranks.push_back(static_cast<int>(rank));
+    const int child = child_of_rank[rank];
+    if (!seen[static_cast<size_t>(child)]) groups[group].children.push_back(child);
+    seen[static_cast<size_t>(child)] = true;
+  }
+  return groups;
+}
+
+/// The numbers of `4x2` or `4+2`; empty when the text is anything else.
+std::vector<int64_t> parse_numbers(std::string_view text, char separator) {
+  std::vector<int64_t> numbers;
+  while (true) {
+    const size_t length = std::min(text.find(separator), text.size());
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + length, number);
+    if (error != std::errc() || end != text.data() + length || number < 1 || number > kMostRanks) return {};
+    numbers.push_back(number);
+    if (length == text.size()) return numbers;
+    text.remove_prefix(length + 1);
+  }
+}
+
+}  // namespace
+
+Levels::Levels(int size, const std::vector<std::vector<int>>& labels) : size_(size) {
+  std::vector<int> below(static_cast<size_t>(size));
+  for (int rank = 0; rank < size; ++rank) below[static_cast<size_t>(rank)] = rank;
+  auto all = labels;
+  all.emplace_back(size, 0);
+  for (size_t level = 0; level < all.size(); ++level) {
+    if (static_cast<int>(all[level].size()) != size)
+      throw BadRequest(
+          str("[ddl] level ", level + 1, " is declared for ", all[level].size(), " ranks, but ", size, " are running"));
+    const auto of_rank = ordinals(all[level]);
+    auto groups = groups_by(of_rank, below);
+    std::map<int, int> parent;
+    for (int rank = 0; rank < size; ++rank)
+      if (const auto [known, first] = parent.emplace(below[rank], of_rank[rank]);
+          !first && known->second != of_rank[rank])
+        throw BadRequest(str("[ddl] level ", level + 1, " parts rank ", rank, " from ranks that level ", level,
+                             " joined; allowed: levels that join whole groups"));
+    if (std::all_of(groups.begin(), groups.end(), [](const Group& group) { return group.children.size() == 1; }))
+      continue;
+    groups_.push_back(std::move(groups));
+    group_of_.push_back(of_rank);
+    below = of_rank;
+  }
+}
+
+Levels Levels::parse(std::string_view text, int size) {
+  const bool uneven = text.find('+') != std::string_view::npos;
+  std::vector<int64_t> numbers = parse_numbers(text, uneven ? '+' : 'x');
+  if (numbers.empty())
+    throw BadRequest(str("[ddl] levels '", text,
+                         "'; allowed: ranks per host x hosts x …, as in 4x2, or the ranks of each host, as in 4+2"));
+  int64_t declared = uneven ? 0 : 1;
+  for (const int64_t number : numbers)
+    declared = std::min(kMostRanks + 1, uneven ? declared + number : declared * number);
+  if (declared != size)
+    throw BadRequest(str("[ddl] levels '", text, "' make ", declared > kMostRanks ? "too many" : str(declared),
+                         " ranks, but ", size, " are running"));
+  std::vector<std::vector<int>> labels;
+  if (uneven) {
+    auto& hosts = labels.emplace_back();
+    for (size_t host = 0; host < numbers.size(); ++host)
+      hosts.insert(hosts.end(), static_cast<size_t>(numbers[host]), static_cast<int>(host));
+  } else {
+    int64_t width = 1;
+    for (const int64_t number : numbers) {
+      width *= number;
+      auto& groups = labels.emplace_back();
+      for (int rank = 0; rank < size; ++rank) groups.push_back(static_cast<int>(rank / width));
+    }
+  }
+  return Levels(size, labels);
+}
+
+int Levels::group_of(int level, int rank) const {
+  return level == 0 ? rank : group_of_[static_cast<size_t>(level) - 1][static_cast<size_t>(rank)];
+}
+
+int Levels::joining(int one, int other) const {
+  int level = 0;
+  while (group_of(level, one) != group_of(level, other)) ++level;
+  return level;
+}
+
+std::vector<std::vector<int>> Levels::labels() const {
+  return group_of_;
+}
+
+std::string Levels::shape_of(int level, int group) const {
+  if (level == 0) return "1";
+  const auto& children = groups(level)[static_cast<size_t>(group)].children;
+  if (level == 1) return str(children.size());
+  std::vector<std::string> parts;
+  for (const int child : children) parts.push_back(shape_of(level - 1, child));
+  const bool alike = std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return part == parts.front(); });
+  if (alike) return parts.size() == 1 ? parts.front() : str(parts.front(), "x", parts.size());
+  std::string text;
+  for (const auto& part : parts) {
+    const bool sum = part.find('+') != std::string::npos;
+    text += str(text.empty() ? "" : "+", sum ? "(" : "", part, sum ? ")" : "");
+  }
+  return text;
+}
+
+std::string Levels::shape() const {
+  return shape_of(count(), 0);
+}
+
+uint64_t Levels::hash() const {
+  uint64_t hash = hash_in(kHashSeed, static_cast<uint64_t>(size_));
+  for (const auto& level : group_of_)
+    for (const int group : level) hash = hash_in(hash, static_cast<uint64_t>(group));
+  return hash;
+}
+
+}  // namespace spillway::ddl

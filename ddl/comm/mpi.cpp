@@ -1,0 +1,408 @@
+#include "ddl/comm/mpi.h"
+
+// The deprecated C++ bindings would add a library and warnings.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <iterator>
+#include <mutex>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include "core/error.h"
+#include "ddl/comm/busy.h"
+#include "ddl/comm/watchdog.h"
+
+namespace spillway::ddl {
+
+/// Shared with the communicators, which say when MPI is no longer fit to be finalized.
+struct MpiRuntime::State {
+  /// A communicator that MPI is making: it writes here, and cannot be told to stop.
+  struct Duplicate {
+    MPI_Comm comm = MPI_COMM_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  std::mutex taking_turns;  ///< MPI_THREAD_SERIALIZED: one thread at a time
+  std::atomic<bool> broken = false;
+  bool finalized = false;                              ///< communicators may outlive the runtime, without messages
+  std::vector<std::shared_ptr<Duplicate>> unfinished;  ///< that nobody waits for any longer
+  int exceptions_at_start = std::uncaught_exceptions();
+};
+
+namespace {
+
+/// MPI counts in int; larger messages go as several, which arrive in order.
+constexpr size_t kPieceBytes = size_t{1} << 30;
+/// A rank that has polled this often in vain sleeps between polls, so that waiting does not cost a core.
+constexpr int kPollsBeforeSleep = 2000;
+constexpr std::chrono::microseconds kSleep{50};
+
+void check(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "unknown error";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw std::runtime_error(str(call, ": ", text));
+}
+
+using Turn = std::lock_guard<std::mutex>;
+
+MPI_Datatype type_of(Element element) noexcept {
+  switch (element) {
+    case Element::float32:
+      return MPI_FLOAT;
+    case Element::float64:
+      return MPI_DOUBLE;
+    case Element::int32:
+      return MPI_INT32_T;
+    case Element::int64:
+      return MPI_INT64_T;
+    default:
+      return MPI_DATATYPE_NULL;
+  }
+}
+
+/// The type under which elements travel that are only moved: any of as many bytes.
+MPI_Datatype moved_as(Element element) noexcept {
+  switch (element_bytes(element)) {
+    case 2:
+      return MPI_UINT16_T;
+    case 4:
+      return MPI_UINT32_T;
+    default:
+      return MPI_UINT64_T;
+  }
+}
+
+MPI_Op operation_of(Reduction reduction) noexcept {
+  switch (reduction) {
+    case Reduction::sum:
+      return MPI_SUM;
+    case Reduction::maximum:
+      return MPI_MAX;
+    case Reduction::minimum:
+      return MPI_MIN;
+    default:
+      return MPI_OP_NULL;
+  }
+}
+
+/// Each rank's host, as ordinals: the ranks that can share memory with each other share a host.
+std::vector<int> discover_hosts(MPI_Comm world) {
+  int rank = 0;
+  int size = 0;
+  check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(world, &size), "MPI_Comm_size");
+  MPI_Comm host = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
+  int first = rank;
+  const int code = MPI_Bcast(&first, 1, MPI_INT, 0, host);
+  MPI_Comm_free(&host);
+  check(code, "MPI_Bcast");
+  std::vector<int> hosts(size);
+  check(MPI_Allgather(&first, 1, MPI_INT, hosts.data(), 1, MPI_INT, world), "MPI_Allgather");
+  std::vector<int> leaders;
+  for (int& leader : hosts) {
+    const auto found = std::find(leaders.begin(), leaders.end(), leader);
+    const auto ordinal = static_cast<int>(found - leaders.begin());
+    if (found == leaders.end()) leaders.push_back(leader);
+    leader = ordinal;
+  }
+  return hosts;
+}
+
+class MpiTransport final : public Transport {
+ public:
+  using Duplicate = MpiRuntime::State::Duplicate;
+
+  /// Collective. Throws CommError when not all ranks come within `deadline`.
+  MpiTransport(std::shared_ptr<MpiRuntime::State> state, std::chrono::milliseconds deadline)
+      : state_(std::move(state)), life_(std::make_shared<Life>()) {
+    start(MPI_COMM_WORLD);
+    for (const auto end = std::chrono::steady_clock::now() + deadline; !ready(); idle(end)) {
+      if (std::chrono::steady_clock::now() < end) continue;
+      state_->broken = true;
+      throw CommError(str("[ddl] rank ", rank_, ": not all ranks of the launch came within ",
+                          static_cast<double>(deadline.count()) / 1000, " s"));
+    }
+    // All ranks are here, so what blocks from here on does so for microseconds.
+    const Watchdog watchdog("the discovery of hosts", deadline);
+    const Turn turn(state_->taking_turns);
+    hosts_ = discover_hosts(made_->comm);
+  }
+  MpiTransport(const MpiTransport& other) : state_(other.state_), life_(other.life_), hosts_(other.hosts_) {
+    start(other.made_->comm);
+  }
+  MpiTransport& operator=(const MpiTransport&) = delete;
+
+  // Ranks part in any order. MPI_Comm_free is collective in name and waits for nobody in any MPI known to us; without
+  // it MPICH has no communicator left after some 2000.
+  ~MpiTransport() override {
+    const Turn turn(state_->taking_turns);
+    forget();
+    if (made_->request != MPI_REQUEST_NULL)
+      state_->unfinished.push_back(made_);
+    else if (!state_->finalized && !life_->over)
+      MPI_Comm_free(&made_->comm);
+  }
+
+  int rank() const override { return rank_; }
+  const std::vector<int>& hosts() const override { return hosts_; }
+
+  Request send(int peer, Tag tag, std::span<const std::byte> bytes) override {
+    const Turn turn(state_->taking_turns);
+    require_life();
+    const int slot = take_slot();
+    for_each_piece(bytes.size(), [&](size_t begin, int size) {
+      MPI_Request& request = slots_[slot].pieces.emplace_back(MPI_REQUEST_NULL);
+      check(MPI_Isend(bytes.data() + begin, size, MPI_BYTE, peer, static_cast<int>(tag), made_->comm, &request),
+            "MPI_Isend");
+    });
+    return {slot, peer};
+  }
+
+  Request receive(int peer, Tag tag, std::span<std::byte> bytes) override {
+    const Turn turn(state_->taking_turns);
+    require_life();
+    const int slot = take_slot();
+    slots_[slot].expected = static_cast<int64_t>(bytes.size());
+    for_each_piece(bytes.size(), [&](size_t begin, int size) {
+      MPI_Request& request = slots_[slot].pieces.emplace_back(MPI_REQUEST_NULL);
+      check(MPI_Irecv(bytes.data() + begin, size, MPI_BYTE, peer == kAnyRank ? MPI_ANY_SOURCE : peer,
+                      static_cast<int>(tag), made_->comm, &request),
+            "MPI_Irecv");
+    });
+    return {slot, peer};
+  }
+
+  bool test(Request& request) override {
+    if (!request.active()) return true;
+    const Turn turn(state_->taking_turns);
+    require_life();
+    Slot& slot = slots_[request.slot];
+    while (slot.finished < slot.pieces.size()) {
+      int done = 0;
+      MPI_Status status;
+      check(MPI_Test(&slot.pieces[slot.finished], &done, &status), "MPI_Test");
+      if (!done) return false;
+      if (slot.expected >= 0) {
+        int size = 0;
+        check(MPI_Get_count(&status, MPI_BYTE, &size), "MPI_Get_count");
+        slot.received += size;
+      }
+      ++slot.finished;
+    }
+    if (slot.expected >= 0 && slot.received != slot.expected) {
+      throw std::runtime_error(str(slot.received, " bytes came where ", slot.expected, " were expected"));
+    }
+    polls_ = 0;
+    free_.push_back(request.slot);
+    request = {};
+    return true;
+  }
+
+  void idle(std::chrono::steady_clock::time_point) override {
+    if (++polls_ < kPollsBeforeSleep) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kSleep);
+    }
+  }
+
+  void abandon() noexcept override {
+    const Turn turn(state_->taking_turns);
+    state_->broken = true;
+    life_->over = true;
+    forget();
+  }
+
+  std::unique_ptr<Transport> duplicate() override { return std::make_unique<MpiTransport>(*this); }
+
+  bool ready() override {
+    const Turn turn(state_->taking_turns);
+    require_life();
+    int done = 1;
+    check(MPI_Test(&made_->request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+    if (done) check(MPI_Comm_set_errhandler(made_->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    return done;
+  }
+
+ private:
+  struct Slot {
+    std::vector<MPI_Request> pieces;
+    size_t finished = 0;
+    int64_t expected = -1;  ///< bytes, of a receive
+    int64_t received = 0;
+  };
+  /// Shared by a transport and its duplicates, which die together.
+  struct Life {
+    bool over = false;
+  };
+
+  /// After a death the buffers of messages under way are freed, although MPI can neither cancel a send nor a receive
+  /// that is matched. It looks at them only inside calls, so there is none any more.
+  void require_life() const {
+    if (life_->over) throw std::runtime_error("its communicator is dead");
+    if (state_->finalized) throw std::runtime_error("MPI is finalized");
+  }
+
+  void forget() noexcept {
+    if (state_->finalized) return;
+    for (Slot& slot : slots_) {
+      for (MPI_Request& request : slot.pieces) {
+        if (request == MPI_REQUEST_NULL || slot.expected < 0) continue;
+        MPI_Cancel(&request);
+        MPI_Request_free(&request);
+      }
+    }
+  }
+
+  void start(MPI_Comm from) {
+    const Turn turn(state_->taking_turns);
+    require_life();
+    made_ = std::make_shared<Duplicate>();
+    check(MPI_Comm_rank(from, &rank_), "MPI_Comm_rank");
+    check(MPI_Comm_idup(from, &made_->comm, &made_->request), "MPI_Comm_idup");
+  }
+
+  static void for_each_piece(size_t size, auto start) {
+    size_t begin = 0;
+    do {
+      const size_t piece = std::min(kPieceBytes, size - begin);
+      start(begin, static_cast<int>(piece));
+      begin += piece;
+    } while (begin < size);
+  }
+
+  int take_slot() {
+    if (free_.empty()) {
+      slots_.emplace_back();
+      free_.reserve(slots_.size());
+      return static_cast<int>(slots_.size()) - 1;
+    }
+    const int slot = free_.back();
+    free_.pop_back();
+    slots_[slot].pieces.clear();
+    slots_[slot].finished = 0;
+    slots_[slot].expected = -1;
+    slots_[slot].received = 0;
+    return slot;
+  }
+
+  const std::shared_ptr<MpiRuntime::State> state_;
+  const std::shared_ptr<Life> life_;
+  std::shared_ptr<Duplicate> made_;
+  int rank_ = 0;
+  int polls_ = 0;
+  std::vector<int> hosts_;
+  std::vector<Slot> slots_;
+  std::vector<int> free_;
+};
+
+}  // namespace
+
+bool built_with_mpi() noexcept {
+  return true;
+}
+
+MpiRuntime::MpiRuntime(std::chrono::milliseconds deadline) : state_(std::make_shared<State>()) {
+  const Watchdog watchdog("MPI_Init", deadline);
+  int provided = MPI_THREAD_SINGLE;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  if (provided < MPI_THREAD_SERIALIZED) {
+    throw std::runtime_error("[ddl] this MPI does not let threads take turns (MPI_THREAD_SERIALIZED)");
+  }
+}
+
+MpiRuntime::~MpiRuntime() {
+  const Turn turn(state_->taking_turns);
+  state_->finalized = true;
+  if (!state_->broken && std::uncaught_exceptions() == state_->exceptions_at_start) {
+    const Watchdog watchdog("MPI_Finalize", Busy::kAtMost);
+    MPI_Finalize();
+  }
+}
+
+std::unique_ptr<Transport> MpiRuntime::transport(std::chrono::milliseconds deadline) {
+  return std::make_unique<MpiTransport>(state_, deadline);
+}
+
+std::shared_ptr<Communicator> MpiRuntime::world(CommOptions options) {
+  auto wire = transport(options.deadline);
+  return std::make_shared<Communicator>(std::move(wire), std::move(options));
+}
+
+bool MpiRuntime::reduces(Element element, Reduction reduction) noexcept {
+  return type_of(element) != MPI_DATATYPE_NULL && operation_of(reduction) != MPI_OP_NULL;
+}
+
+void MpiRuntime::allreduce(std::span<const std::byte> in, std::span<std::byte> out, Element element,
+                           Reduction reduction) {
+  if (!reduces(element, reduction))
+    throw BadRequest(str("[ddl] MPI has no ", name_of(reduction), " of ", name_of(element),
+                         "; allowed: sum, maximum and minimum of float32, float64, int32 and int64"));
+  const Turn turn(state_->taking_turns);
+  // Counts in int, as every MPI before 4 does.
+  constexpr size_t kMost = size_t{1} << 30;
+  const auto element_size = static_cast<size_t>(element_bytes(element));
+  for (size_t begin = 0; begin < out.size(); begin += kMost * element_size) {
+    const size_t count = std::min(kMost, (out.size() - begin) / element_size);
+    const void* from = in.data() == out.data() ? MPI_IN_PLACE : in.data() + begin;
+    check(MPI_Allreduce(from, out.data() + begin, static_cast<int>(count), type_of(element), operation_of(reduction),
+                        MPI_COMM_WORLD),
+          "MPI_Allreduce");
+  }
+}
+
+void MpiRuntime::reduce_scatter(std::span<const std::byte> in, std::span<std::byte> out, const std::vector<int>& counts,
+                                Element element, Reduction reduction) {
+  if (!reduces(element, reduction))
+    throw BadRequest(str("[ddl] MPI has no ", name_of(reduction), " of ", name_of(element)));
+  const void* from = in.data() == out.data() ? MPI_IN_PLACE : in.data();
+  check(MPI_Reduce_scatter(from, out.data(), counts.data(), type_of(element), operation_of(reduction), MPI_COMM_WORLD),
+        "MPI_Reduce_scatter");
+}
+
+void MpiRuntime::all_gather(std::span<const std::byte> in, std::span<std::byte> out, const std::vector<int>& counts,
+                            Element element) {
+  std::vector<int> begins;
+  std::exclusive_scan(counts.begin(), counts.end(), std::back_inserter(begins), 0);
+  const bool in_place = in.data() >= out.data() && in.data() <= out.data() + out.size();
+  const auto count = static_cast<int>(in.size() / static_cast<size_t>(element_bytes(element)));
+  const MPI_Datatype type = moved_as(element);
+  check(MPI_Allgatherv(in_place ? MPI_IN_PLACE : in.data(), count, type, out.data(), counts.data(), begins.data(), type,
+                       MPI_COMM_WORLD),
+        "MPI_Allgatherv");
+}
+
+void MpiRuntime::broadcast(std::span<std::byte> bytes, int root) {
+  for (size_t begin = 0; begin < bytes.size(); begin += kPieceBytes)
+    check(MPI_Bcast(bytes.data() + begin, static_cast<int>(std::min(kPieceBytes, bytes.size() - begin)), MPI_BYTE, root,
+                    MPI_COMM_WORLD),
+          "MPI_Bcast");
+}
+
+std::string MpiRuntime::library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  check(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  const std::string all(text, static_cast<size_t>(length));
+  return all.substr(0, all.find_first_of("\n\0", 0, 2));
+}
+
+void MpiRuntime::abort(int code) noexcept {
+  // Before MPI_Init and after MPI_Finalize, MPI_Abort prints a page of its own and returns 1.
+  int started = 0, ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  if (started && !ended) MPI_Abort(MPI_COMM_WORLD, code);
+  std::_Exit(code);
+}
+
+}  // namespace spillway::ddl

@@ -1,0 +1,55 @@
+/// How the operators cut lists of tensors into calls.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "ddl/comm/agreement.h"
+
+namespace spillway::ddl {
+
+/// Tensors are fused up to this many bytes per operator call: enough that a message's latency no longer matters, little
+/// beside any budget. A larger tensor travels alone, in place on the CPU.
+inline constexpr int64_t kFusionBytes = int64_t{8} << 20;
+
+/// Types, sizes and strides: what must be alike on every rank for the bytes to mean the same.
+inline uint64_t signature_of(at::TensorList tensors) {
+  uint64_t hash = hash_in(kHashSeed, tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    hash = hash_in(hash, static_cast<uint64_t>(tensor.scalar_type()));
+    hash = hash_in(hash, tensor.dim());
+    for (const int64_t size : tensor.sizes()) hash = hash_in(hash, size);
+    for (const int64_t stride : tensor.strides()) hash = hash_in(hash, stride);
+  }
+  return hash;
+}
+
+/// Calls `on_group` for consecutive tensors of one type, of at most kFusionBytes together, or one larger tensor.
+void for_each_group(at::TensorList tensors, auto on_group) {
+  size_t begin = 0;
+  while (begin < tensors.size()) {
+    size_t end = begin + 1;
+    auto bytes = static_cast<int64_t>(tensors[begin].nbytes());
+    while (end < tensors.size() && tensors[end].scalar_type() == tensors[begin].scalar_type() &&
+           bytes + static_cast<int64_t>(tensors[end].nbytes()) <= kFusionBytes) {
+      bytes += static_cast<int64_t>(tensors[end++].nbytes());
+    }
+    on_group(tensors.slice(begin, end - begin));
+    begin = end;
+  }
+}
+
+inline int64_t total_bytes(at::TensorList tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+/// Written behind autograd's back, but not behind the version counters': a tensor saved for backward is found changed.
+inline void bump_versions(at::TensorList tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+}  // namespace spillway::ddl

@@ -1,0 +1,79 @@
+#include "kfac/comm/option_agreement.h"
+
+#include <bit>
+#include <utility>
+
+#include "ddl/comm/agreement.h"
+#include "kfac/inverse/decomposition_timing.h"
+#include "kfac/plan/placement.h"
+#include "kfac/plan/strategy_choice.h"
+
+namespace spillway::kfac {
+namespace {
+
+using ddl::hash_in;
+
+uint64_t hash_of(const std::vector<LayerShape>& layers) {
+  uint64_t hash = hash_in(ddl::kHashSeed, layers.size());
+  for (const auto& layer : layers) {
+    for (char letter : layer.name) hash = hash_in(hash, static_cast<unsigned char>(letter));
+    hash = hash_in(hash, static_cast<uint64_t>(layer.kind));
+    for (int64_t size : {layer.out, layer.in, layer.groups, int64_t{layer.bias}, int64_t{layer.separable},
+                         layer.input_blocks, layer.output_blocks})
+      hash = hash_in(hash, static_cast<uint64_t>(size));
+    for (int64_t size : layer.kernel) hash = hash_in(hash, static_cast<uint64_t>(size));
+  }
+  return hash;
+}
+
+uint64_t hash_of(const KfacOptions& options) {
+  uint64_t hash = hash_in(ddl::kHashSeed, static_cast<uint64_t>(options.strategy));
+  hash = hash_in(hash, std::bit_cast<uint64_t>(options.grad_worker_frac));
+  for (double share : options.layer_grad_worker_fracs) hash = hash_in(hash, std::bit_cast<uint64_t>(share));
+  hash = hash_in(hash, static_cast<uint64_t>(options.placement));
+  hash = hash_in(hash, options.overlap_factors);
+  hash = hash_in(hash, std::bit_cast<uint64_t>(options.warm_start));
+  hash = hash_in(hash, static_cast<uint64_t>(options.staleness));
+  for (int choice : {int{options.precompute_outer}, static_cast<int>(options.method),
+                     static_cast<int>(options.convention), static_cast<int>(options.storage)})
+    hash = hash_in(hash, static_cast<uint64_t>(choice));
+  hash = hash_in(hash, static_cast<uint64_t>(options.burn_in));
+  const auto first = options.at(0);
+  for (double number : {options.decay, first.lr, first.kl_clip, first.factor_interval, first.inverse_interval,
+                        first.relative_damping, first.damping.value_or(-1)})
+    hash = hash_in(hash, std::bit_cast<uint64_t>(number));
+  return hash_in(hash, static_cast<uint64_t>(options.factor_dtype));
+}
+
+}  // namespace
+
+KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& layers, const Exchange& exchange) {
+  if (options.placement != Placement::measured || layers.empty()) return options;
+  auto& seconds = options.decomposition_seconds;
+  if (exchange.rank() != 0) {
+    seconds = [](int64_t, int64_t) { return 0.0; };  // rank 0's will count
+  } else if (!seconds) {
+    const auto costs = measure_decompositions(state_options(layers.front().weight), options.method);
+    seconds = [costs](int64_t side, int64_t count) { return costs.decomposition_seconds(side, count); };
+  }
+  const auto shapes = shapes_of(layers);
+  auto table = exchange.gather(seconds_table(shapes, seconds));
+  table.resize(table.size() / static_cast<size_t>(exchange.world()));
+  seconds = seconds_from(shapes, std::move(table));
+  return options;
+}
+
+KfacOptions agree_on(KfacOptions options, const std::vector<Layer>& layers, const Exchange& exchange) {
+  const auto shapes = shapes_of(layers);
+  exchange.require_alike(hash_of(shapes), "layers");
+  exchange.require_alike(
+      hash_of(options),
+      "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, storage, method, convention, "
+      "warm_start, staleness, an interval, burn_in, decay, damping, lr or kl_clip)");
+  options = with_agreed_seconds(std::move(options), layers, exchange);
+  if (options.strategy == Strategy::automatic)
+    options = with(options, choose_strategy(shapes, exchange.world(), options));
+  return options;
+}
+
+}  // namespace spillway::kfac

@@ -1,0 +1,144 @@
+#include "kfac/comm/overlapped_reduction.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "ddl/comm/collectives.h"
+
+namespace spillway::kfac {
+namespace {
+
+ddl::Element element_of(FactorDtype dtype) {
+  if (dtype == FactorDtype::bf16) return ddl::Element::bfloat16;
+  return dtype == FactorDtype::fp16 ? ddl::Element::float16 : ddl::Element::float32;
+}
+
+std::vector<ddl::HomePart> home_parts(const BucketParts& bucket) {
+  std::vector<ddl::HomePart> parts;
+  for (size_t i = 0; i < bucket.ends.size(); ++i)
+    parts.push_back({{i == 0 ? 0 : bucket.ends[i - 1], bucket.ends[i]}, static_cast<int>(bucket.homes[i])});
+  return parts;
+}
+
+}  // namespace
+
+EarlyReduction::EarlyReduction(std::vector<FactorBucket> buckets, const std::vector<LayerFactors>& layers,
+                               std::vector<Assignment> assignments, FactorDtype dtype, ddl::Comm comm)
+    : buckets_(std::move(buckets)),
+      assignments_(std::move(assignments)),
+      dtype_(dtype),
+      comm_(std::move(comm)),
+      queue_comm_(comm_->communicator->duplicate()),
+      allreduce_(*queue_comm_, comm_->allreduce.costs()),
+      to_start_(buckets_.size()),
+      queue_(queue_comm_, "factors") {
+  for (size_t b = 0; b < buckets_.size(); ++b) scratch_bytes_ = std::max(scratch_bytes_, prepare(b, layers));
+}
+
+int64_t EarlyReduction::prepare(size_t bucket, const std::vector<LayerFactors>& layers) {
+  const auto& [begin, end, elements] = buckets_[bucket];
+  const auto element = element_of(dtype_);
+  const int64_t bytes = elements * bytes_of(dtype_);
+  if (assignments_[begin].home == FactorHome::everywhere)
+    return allreduce_.for_bytes(bytes).scratch_bytes(elements, element);
+  auto parts = home_parts(parts_of(buckets_[bucket], layers, assignments_, dtype_));
+  auto& at_owner =
+      at_owners_.try_emplace(bucket, *queue_comm_, elements, element, std::move(parts), allreduce_.piece_bytes())
+          .first->second;
+  return at_owner.reduce_scratch_bytes();
+}
+
+EarlyReduction::~EarlyReduction() {
+  if (begun_) queue_.give_up("was interrupted before it had finished its factors");
+}
+
+int64_t EarlyReduction::bytes() const {
+  auto sum = scratch_.bytes.size();
+  for (const auto& flight : flights_) sum += flight.memory.bytes.size();
+  return static_cast<int64_t>(sum);
+}
+
+void EarlyReduction::begin(std::vector<int64_t> uses, int64_t batch) {
+  uses_left_ = std::move(uses);
+  batch_ = batch;
+  begun_ = true;
+}
+
+bool EarlyReduction::complete(size_t bucket) const {
+  return std::all_of(uses_left_.begin() + static_cast<std::ptrdiff_t>(buckets_[bucket].begin),
+                     uses_left_.begin() + static_cast<std::ptrdiff_t>(buckets_[bucket].end),
+                     [](int64_t left) { return left == 0; });
+}
+
+void EarlyReduction::staged(size_t layer, std::vector<LayerFactors>& layers) {
+  if (!begun_) return;
+  --uses_left_[layer];
+  while (to_start_ > 0 && complete(to_start_ - 1)) start_next(layers);
+}
+
+at::Tensor EarlyReduction::packed(size_t bucket, const Flight& flight, FactorDtype type) const {
+  return flight.memory.vector(buckets_[bucket].elements, scalar_type(type));
+}
+
+void EarlyReduction::start_next(std::vector<LayerFactors>& layers) {
+  if (to_start_ == buckets_.size()) scratch_ = ddl::StagingMemory(scratch_bytes_);
+  const size_t index = to_start_ - 1;
+  const auto& bucket = buckets_[index];
+  for (size_t l = bucket.begin; l < bucket.end; ++l) layers[l].finish(batch_);
+  Flight flight;
+  flight.memory = ddl::StagingMemory(bucket.elements * static_cast<int64_t>(sizeof(float)));
+  if (dtype_ == FactorDtype::fp32) {
+    pack_weighted(bucket, layers, batch_, packed(index, flight, dtype_));
+  } else {
+    pack_unscaled(bucket, layers, packed(index, flight, FactorDtype::fp32));
+    flight.seen.emplace(bucket, layers, batch_);
+  }
+  flights_.push_back(std::move(flight));
+  to_start_ = index;
+  flights_.back().ticket =
+      queue_.submit([this, index, &sent = flights_.back()](ddl::Communicator&) { reduce(index, sent); });
+}
+
+void EarlyReduction::reduce(size_t bucket, Flight& flight) {
+  if (flight.seen) scale(flight);
+  const auto reduction = flight.seen ? ddl::Reduction::average : ddl::Reduction::sum;
+  const int64_t bytes = buckets_[bucket].elements * bytes_of(dtype_);
+  const auto sent = flight.memory.bytes.first(static_cast<size_t>(bytes));
+  if (const auto owners = at_owners_.find(bucket); owners != at_owners_.end())
+    owners->second.reduce(sent, reduction, scratch_.bytes);
+  else
+    allreduce_.for_bytes(bytes).reduce(ddl::in_place(sent, element_of(dtype_)), reduction, scratch_.bytes);
+}
+
+void EarlyReduction::scale(Flight& flight) {
+  const auto& numbers = flight.seen->numbers();
+  std::vector<double> of_all(numbers.size() * static_cast<size_t>(queue_comm_->size()));
+  ddl::allgather(*queue_comm_, std::as_bytes(std::span(numbers)), std::as_writable_bytes(std::span(of_all)));
+  flight.scalings = flight.seen->scalings(of_all, queue_comm_->rank());
+  round_in_place(flight.memory.bytes, flight.scalings, dtype_);
+}
+
+void EarlyReduction::finish(size_t bucket, std::vector<LayerFactors>& layers) {
+  while (to_start_ > bucket) start_next(layers);
+  const Flight& flight = flights_.front();
+  flight.ticket.wait();
+  const auto reduced = packed(bucket, flight, dtype_);
+  const int64_t rank = comm_->communicator->rank();
+  if (dtype_ == FactorDtype::fp32)
+    unpack_weighted(buckets_[bucket], layers, assignments_, rank, reduced);
+  else
+    unpack_scaled(buckets_[bucket], layers, assignments_, rank, reduced, flight.scalings);
+  flights_.pop_front();
+  if (bucket > 0) return;
+  scratch_ = {};
+  begun_ = false;
+  to_start_ = buckets_.size();
+}
+
+void EarlyReduction::discard(std::vector<LayerFactors>& layers) {
+  for (size_t bucket = buckets_.size(); begun_ && bucket-- > 0;) finish(bucket, layers);
+}
+
+}  // namespace spillway::kfac

@@ -1,0 +1,35 @@
+/// Hands each layer's input and output gradient to a sink while backward reaches the layer.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <unordered_map>
+#include <vector>
+
+#include "kfac/factors/conv_geometry.h"
+
+namespace spillway::kfac {
+
+/// What backward shows of one use of one layer. The tensors are views of what autograd holds anyway: read them inside
+/// the sink, keep none.
+struct Captured {
+  size_t layer = 0;     ///< index given by the weight's entry in WeightIndex
+  at::Tensor input;     ///< Linear: [rows, in]; convolution: [batch, in, *spatial] as the operator saw it
+  at::Tensor gradient;  ///< Linear: [rows, out]; convolution: [batch, out, *spatial]
+  const Geometry* geometry = nullptr;  ///< the operator's own; null for Linear
+};
+using Sink = std::function<void(const Captured&)>;
+
+/// Which layer a weight belongs to, by its TensorImpl.
+using WeightIndex = std::unordered_map<const at::TensorImpl*, size_t>;
+
+/// Walks the graph behind `loss` and hangs a pre-hook on each operator whose weight is in `weights`: convolutions,
+/// matrix products with a Linear's transposed weight (any leading dimensions, with or without bias). Operands that were
+/// cast, transposed, expanded or reshaped are followed to their parameter; padding that a module applies by itself
+/// (`same`, reflect, circular …) is in the input that is shown. A layer used n times is shown n times.
+/// `sink` runs under NoGradGuard on the thread that runs backward, before the operator's own backward. Cost: one visit
+/// a graph node, nothing is copied. Returns the number of taps; `uses`, where given,
+/// counts them by layer. Throws c10::Error when `loss` has no graph.
+int64_t tap(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink, std::vector<int64_t>* uses = nullptr);
+
+}  // namespace spillway::kfac

@@ -1,0 +1,126 @@
+#include "kfac/factors/factors.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "core/category.h"
+
+namespace spillway::kfac {
+namespace {
+
+at::Tensor trace_of(const at::Tensor& factor) {
+  return factor.diagonal(0, -2, -1).sum();
+}
+
+}  // namespace
+
+void update_running_average(const at::Tensor& running, const at::Tensor& fresh, double decay, const at::Tensor& dropped,
+                            double start) {
+  // No entry of a Gram matrix is larger than its largest diagonal entry, so the trace tells whether all are finite.
+  const auto fresh_trace = trace_of(fresh);
+  const auto finite = at::isfinite(fresh_trace);
+  dropped.add_(finite.logical_not());
+  const auto usable = finite.logical_and(fresh_trace.gt(0));
+  const auto started = trace_of(running).gt(0);
+  if (start > 0) running.diagonal(0, -2, -1).add_(started.logical_not().logical_and(usable), start);
+  const auto number = [&](double value) { return at::full({}, value, running.options()); };
+  const auto step = at::where(started, number(1 - decay), number(start > 0 ? 1 - decay : 1)) * usable;
+  running.lerp_(fresh.nan_to_num_(0, 0, 0), step);
+}
+
+FactorScales factor_scales(Convention convention, int64_t batch, double rows, double positions) {
+  const double n = std::max(rows, 1.0), s = std::max(positions, 1.0);
+  switch (convention) {
+    case Convention::kaisa:
+      return {1 / (n * s * s), 1 / (n * s * s)};
+    case Convention::dp_kfac:
+      return {1 / (n * s), n};
+    case Convention::fisher:
+      break;
+  }
+  return {1 / n, static_cast<double>(batch)};
+}
+
+LayerFactors::LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
+                           Convention convention, bool held)
+    : shape_(shape), options_(like), workspace_bytes_(workspace_bytes), convention_(convention) {
+  if (!held) return;
+  CategoryScope scope(Category::factors);
+  const bool wide = shape_.storage == FactorDtype::fp32;
+  const auto type = storage_type(shape_.storage, like.dtype().toScalarType());
+  for (const auto& [role, side, count] : shape_.factors())
+    running_.push_back(
+        {at::zeros({count, side, side}, like.dtype(type)), wide ? at::Tensor() : at::zeros({count, side}, like)});
+}
+
+std::vector<at::Tensor> LayerFactors::zeros() const {
+  CategoryScope scope(Category::factors);
+  std::vector<at::Tensor> all;
+  for (const auto& factor : shape_.factors())
+    all.push_back(at::zeros({factor.count, factor.side, factor.side}, options_));
+  return all;
+}
+
+bool LayerFactors::fits(const Captured& captured) const {
+  return captured.input.size(1) == shape_.in && captured.gradient.size(1) == shape_.out &&
+         (captured.geometry ? captured.geometry->groups == shape_.groups : shape_.kind == LayerKind::linear);
+}
+
+void LayerFactors::stage(const Captured& captured) {
+  if (!fits(captured)) return;
+  if (staged_.empty()) staged_ = zeros();
+  const auto* geometry = captured.geometry;
+  if (shape_.separable) {
+    flops_ += add_channel_products(staged_[0], captured.input, *geometry, workspace_bytes_);
+    flops_ += add_offset_products(staged_[1], captured.input, *geometry, workspace_bytes_);
+  } else {
+    flops_ += add_input_products(staged_[0], captured.input, geometry, workspace_bytes_);
+  }
+  flops_ += add_output_products(staged_.back(), captured.gradient, workspace_bytes_);
+  const int64_t rows = captured.gradient.numel() / shape_.out;
+  rows_ += rows;
+  samples_ += geometry ? captured.gradient.size(0) : rows;
+}
+
+const std::vector<at::Tensor>& LayerFactors::finish(int64_t batch, double loss_scale) {
+  if (staged_.empty()) staged_ = zeros();
+  const auto rows = static_cast<double>(rows_), samples = static_cast<double>(std::max<int64_t>(samples_, 1));
+  const auto scales = factor_scales(convention_, batch, rows, rows / samples);
+  for (size_t i = 0; i + 1 < staged_.size(); ++i) staged_[i].mul_(scales.input);
+  staged_.back().mul_(scales.output / loss_scale / loss_scale);
+  if (convention_ == Convention::kaisa)
+    for (const auto& factor : staged_) factor.add_(factor.transpose(-2, -1).clone()).div_(2);
+  return staged_;
+}
+
+void LayerFactors::commit(double decay, const at::Tensor& dropped) {
+  for (size_t i = 0; i < running_.size(); ++i) {
+    const auto average = running_[i].load();
+    update_running_average(average, staged_[i], decay, dropped, start(i));
+    running_[i].store(average);
+  }
+  discard();
+}
+
+std::vector<at::Tensor> LayerFactors::averages() const {
+  std::vector<at::Tensor> all;
+  for (const auto& running : running_) all.push_back(running.load());
+  return all;
+}
+
+// A starts at I under kaisa, so C = tr_K(A) and K = tr_C(A) do at its partial traces.
+double LayerFactors::start(size_t factor) const {
+  if (convention_ != Convention::kaisa) return 0;
+  const auto role = shape_.factors()[factor].role;
+  if (role == FactorRole::channels) return static_cast<double>(shape_.kernel_volume());
+  if (role == FactorRole::offsets) return static_cast<double>(shape_.in / shape_.groups);
+  return 1;
+}
+
+void LayerFactors::discard() {
+  staged_.clear();
+  rows_ = samples_ = 0;
+}
+
+}  // namespace spillway::kfac

@@ -1,0 +1,110 @@
+#include "kfac/factors/layers.h"
+
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <optional>
+#include <regex>
+#include <unordered_map>
+
+namespace spillway::kfac {
+namespace {
+
+template <class Conv>
+std::optional<Layer> as_convolution(const torch::nn::Module& module, LayerKind kind) {
+  const auto* conv = module.as<Conv>();
+  if (!conv) return std::nullopt;
+  Layer layer{{}, conv->weight, conv->bias};
+  layer.shape.kind = kind;
+  layer.shape.groups = conv->options.groups();
+  layer.shape.kernel = conv->weight.sizes().slice(2).vec();
+  return layer;
+}
+
+std::optional<Layer> as_layer(const torch::nn::Module& module) {
+  std::optional<Layer> layer;
+  if (const auto* linear = module.as<torch::nn::LinearImpl>()) layer = Layer{{}, linear->weight, linear->bias};
+  if (!layer) layer = as_convolution<torch::nn::Conv1dImpl>(module, LayerKind::conv1d);
+  if (!layer) layer = as_convolution<torch::nn::Conv2dImpl>(module, LayerKind::conv2d);
+  if (!layer) layer = as_convolution<torch::nn::Conv3dImpl>(module, LayerKind::conv3d);
+  if (!layer) return layer;
+  layer->shape.out = layer->weight.size(0);
+  layer->shape.in = layer->weight.size(1) * layer->shape.groups;
+  // A bias that is frozen is no part of the gradient.
+  if (layer->bias.defined() && !layer->bias.requires_grad()) layer->bias = at::Tensor();
+  layer->shape.bias = layer->bias.defined();
+  return layer;
+}
+
+bool is_long(const LayerShape& shape, const KfacOptions& options) {
+  return shape.kind == LayerKind::linear && std::max(shape.input_side(), shape.out) > options.max_linear_dim;
+}
+
+LayerShape in_form(LayerShape shape, const KfacOptions& options) {
+  if (is_long(shape, options)) return in_blocks(std::move(shape), options.max_linear_dim);
+  if (shape.kind == LayerKind::linear) return shape;
+  if (options.conv_factors == ConvFactors::block) return in_blocks(std::move(shape), options.max_factor_dim);
+  shape.separable = is_separable(shape, options.conv_factors, options.max_factor_dim);
+  return shape;
+}
+
+// Why a supported layer stays first-order; empty when it does not.
+std::string reason_against(const Layer& layer, const KfacOptions& options) {
+  const auto& shape = layer.shape;
+  const auto matches = [&](const std::string& pattern) { return std::regex_search(shape.name, std::regex(pattern)); };
+  if (std::any_of(options.skip.begin(), options.skip.end(), matches)) return "skipped by name";
+  if (!layer.weight.requires_grad()) return "weight is frozen";
+  if (!layer.weight.is_floating_point()) return "weight is not real floating point";
+  if (is_long(shape, options) && !options.block_linear)
+    return "side " + std::to_string(std::max(shape.input_side(), shape.out)) + " exceeds max_linear_dim " +
+           std::to_string(options.max_linear_dim);
+  return {};
+}
+
+}  // namespace
+
+std::vector<LayerShape> shapes_of(const std::vector<Layer>& layers) {
+  std::vector<LayerShape> shapes;
+  for (const auto& layer : layers) shapes.push_back(layer.shape);
+  return shapes;
+}
+
+at::TensorOptions state_options(const at::Tensor& weight) {
+  return at::TensorOptions()
+      .device(weight.device())
+      .dtype(weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
+FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options) {
+  FoundLayers found;
+  std::unordered_map<const void*, size_t> seen;  // by weight
+  const auto consider = [&](const std::string& name, const torch::nn::Module& module) {
+    if (module.parameters(/*recurse=*/false).empty()) return;
+    auto layer = as_layer(module);
+    if (!layer) return found.left_alone.push_back({name, module.name() + " is not supported"});
+    layer->shape.name = name;
+    layer->shape.inverse = {options.method, options.precompute_outer};
+    layer->shape.storage = options.storage;
+    Layer same = *layer;
+    layer->shape = in_form(std::move(layer->shape), options);
+    if (auto reason = reason_against(*layer, options); !reason.empty())
+      found.left_alone.push_back({name, std::move(reason)});
+    else if (const auto [known, is_new] = seen.emplace(layer->weight.unsafeGetTensorImpl(), found.layers.size());
+             is_new)
+      found.layers.push_back(std::move(*layer));
+    else if (Layer& first = found.layers[known->second]; !first.bias.is_same(layer->bias)) {
+      // A column of ones would stand for both biases at once: they are left to the optimizer.
+      same.shape.name = first.shape.name;
+      same.shape.bias = false;
+      first.shape = in_form(std::move(same.shape), options);
+      first.bias = at::Tensor();
+    }
+  };
+  // The model itself may live on the stack: it is not asked for a shared pointer.
+  consider("", model);
+  for (const auto& item : model.named_modules("", /*include_self=*/false)) consider(item.key(), *item.value());
+  return found;
+}
+
+}  // namespace spillway::kfac

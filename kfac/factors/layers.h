@@ -1,0 +1,42 @@
+/// Finds the layers of a model that can be preconditioned.
+#pragma once
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
+#include "kfac/plan/layer_shape.h"
+#include "kfac/plan/options.h"
+
+namespace spillway::kfac {
+
+/// A layer and its parameters (shared with the model, not copied). `bias` is undefined where there is none.
+struct Layer {
+  LayerShape shape;
+  at::Tensor weight;
+  at::Tensor bias;
+};
+
+/// A module with parameters that stays first-order, and why.
+struct LeftAlone {
+  std::string name;
+  std::string reason;
+};
+
+struct FoundLayers {
+  std::vector<Layer> layers;  ///< in the order of Module::named_modules; a shared weight appears once
+  std::vector<LeftAlone> left_alone;
+};
+
+/// Linear, Conv1d, Conv2d and Conv3d with any stride, padding, padding mode, dilation and groups, with or without bias.
+/// Left alone: names that match `options.skip`, frozen weights, Linear sides above max_linear_dim (unless
+/// block_linear), and every other module that owns parameters (transposed convolutions, embeddings, norms, recurrent
+/// layers).
+FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options);
+
+std::vector<LayerShape> shapes_of(const std::vector<Layer>& layers);
+
+/// Type and device of what is kept for `weight`: float64 weights have float64 state, all others float32.
+at::TensorOptions state_options(const at::Tensor& weight);
+
+}  // namespace spillway::kfac

@@ -1,0 +1,155 @@
+// Sums of outer products: the arithmetic of factors.h.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "kfac/factors/factors.h"
+#include "kfac/factors/patches.h"
+#include "kfac/factors/shifted_products.h"
+
+namespace spillway::kfac {
+namespace {
+
+// Positions in a row of this length or more are multiplied where they lie; shorter rows are gathered first.
+constexpr int64_t kLongRow = 512;
+
+int64_t rows_that_fit(int64_t workspace_bytes, int64_t features, const at::Tensor& sum) {
+  return std::max<int64_t>(1, workspace_bytes / (features * static_cast<int64_t>(sum.element_size())));
+}
+
+// The last row and column of sum, which stand for a feature that is always one, over `count` rows.
+void add_ones(const at::Tensor& sum, const at::Tensor& feature_sums, int64_t count) {
+  const int64_t n = feature_sums.size(0);
+  sum.select(1, n).narrow(0, 0, n).add_(feature_sums);
+  sum.select(0, n).narrow(0, 0, n).add_(feature_sums);
+  sum.select(0, n).select(0, n).add_(count);
+}
+
+double product_flops(int64_t rows, int64_t columns, int64_t inner) {
+  return 2 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(inner);
+}
+
+// sum += [X; 1] [X; 1]ᵀ for X [features, rows]; the ones only where sum has a row for them.
+double add_outer(const at::Tensor& sum, const at::Tensor& x) {
+  const int64_t n = x.size(0);
+  sum.narrow(0, 0, n).narrow(1, 0, n).addmm_(x, x.t());
+  if (sum.size(0) > n) add_ones(sum, x.sum(1), x.size(1));
+  return product_flops(n, n, x.size(1));
+}
+
+// X = x for x [rows, features].
+double add_rows(const at::Tensor& sum, const at::Tensor& x, int64_t workspace_bytes) {
+  const int64_t step =
+      x.scalar_type() == sum.scalar_type() ? x.size(0) : rows_that_fit(workspace_bytes, x.size(1), sum);
+  double flops = 0;
+  for (int64_t row = 0; row < x.size(0); row += step)
+    flops += add_outer(sum, x.narrow(0, row, std::min(step, x.size(0) - row)).to(sum.scalar_type()).t());
+  return flops;
+}
+
+// Every position of x [batch, channels, *spatial] is a row.
+double add_positions(const at::Tensor& sum, const at::Tensor& x, int64_t workspace_bytes) {
+  const auto flat = x.flatten(2);
+  const int64_t batch = flat.size(0), channels = flat.size(1), length = flat.size(2);
+  const int64_t room = rows_that_fit(workspace_bytes, channels, sum);
+  double flops = 0;
+  if (length >= kLongRow || batch == 1) {
+    const int64_t step = x.scalar_type() == sum.scalar_type() ? length : room;
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t s = 0; s < length; s += step)
+        flops += add_outer(sum, flat.select(0, b).narrow(1, s, std::min(step, length - s)).to(sum.scalar_type()));
+    return flops;
+  }
+  const int64_t step = std::max<int64_t>(1, room / length);
+  for (int64_t b = 0; b < batch; b += step) {
+    const auto part = flat.narrow(0, b, std::min(step, batch - b)).to(sum.scalar_type());
+    flops += add_outer(sum, part.transpose(0, 1).reshape({channels, -1}));
+  }
+  return flops;
+}
+
+// Σ of add(sum of the group, channels of the group) over the groups, or blocks of them.
+template <class Add>
+double sum_over_groups(const at::Tensor& sum, const at::Tensor& x, const Add& add) {
+  const int64_t groups = sum.size(0), channels = x.size(1) / groups;
+  double flops = 0;
+  for (int64_t g = 0; g < groups; ++g) flops += add(sum.select(0, g), x.narrow(1, g * channels, channels));
+  return flops;
+}
+
+double add_without_patches(const at::Tensor& sum, const at::Tensor& x, const Geometry& geometry,
+                           int64_t workspace_bytes) {
+  const int64_t channels = x.size(1), volume = geometry.kernel_volume(), n = channels * volume;
+  const auto block = sum.narrow(0, 0, n).narrow(1, 0, n);
+  const double flops = add_shifted_products(block.unflatten(0, {channels, volume}).unflatten(2, {channels, volume}), x,
+                                            geometry, workspace_bytes);
+  if (sum.size(0) == n) return flops;
+  int64_t positions = 1;
+  for (int64_t size : output_positions(x, geometry)) positions *= size;
+  add_ones(sum, shifted_sums(x, geometry, sum.scalar_type()), positions);
+  return flops;
+}
+
+// Σ of add(patches of one box of positions) over the boxes.
+template <class Add>
+double sum_over_patches(const at::Tensor& sum, const at::Tensor& x, const Geometry& geometry, int64_t workspace_bytes,
+                        const Add& add) {
+  const int64_t room = rows_that_fit(workspace_bytes, x.size(1) * geometry.kernel_volume(), sum);
+  double flops = 0;
+  for (const auto& box : boxes(output_positions(x, geometry), room))
+    flops += add(patch_matrix(x, geometry, box, sum.scalar_type()));
+  return flops;
+}
+
+}  // namespace
+
+double add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
+                          int64_t workspace_bytes) {
+  return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
+    if (!geometry) return add_rows(group_sum, x, workspace_bytes);
+    if (geometry->is_pointwise()) return add_positions(group_sum, x, workspace_bytes);
+    if (shifts_pay(x, *geometry, false)) return add_without_patches(group_sum, x, *geometry, workspace_bytes);
+    return sum_over_patches(group_sum, x, *geometry, workspace_bytes,
+                            [&](const at::Tensor& patches) { return add_outer(group_sum, patches.flatten(0, 1)); });
+  });
+}
+
+double add_channel_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
+                            int64_t workspace_bytes) {
+  // tr_K A [c, c'] = Σ_o Σ_k x_c(o·s + k − p) x_c'(o·s + k − p) = Σ_x n(x) x_c x_c', and n(x) = Π_d n_d(x_d).
+  auto weight = at::ones({}, sum.options());
+  for (size_t d = 0; d < geometry.dims(); ++d)
+    weight = weight.unsqueeze(-1) * coverage(geometry, d, input.size(static_cast<int64_t>(d) + 2), sum);
+  return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
+    const int64_t plane = weight.numel() / weight.size(0);
+    const int64_t step = std::max<int64_t>(1, rows_that_fit(workspace_bytes, x.size(1), sum) / plane);
+    double flops = 0;
+    for (int64_t b = 0; b < x.size(0); ++b)
+      for (int64_t s = 0; s < weight.size(0); s += step) {
+        const int64_t count = std::min(step, weight.size(0) - s);
+        const auto part = x.select(0, b).narrow(1, s, count).to(sum.scalar_type());
+        group_sum.addmm_((part * weight.narrow(0, s, count)).flatten(1), part.flatten(1).t());
+        flops += product_flops(x.size(1), x.size(1), count * plane);
+      }
+    return flops;
+  });
+}
+
+double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
+                           int64_t workspace_bytes) {
+  return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
+    if (shifts_pay(x, geometry, true)) return add_shifted_dots(group_sum, x, geometry, workspace_bytes);
+    return sum_over_patches(group_sum, x, geometry, workspace_bytes, [&](const at::Tensor& patches) {
+      group_sum.add_(at::bmm(patches, patches.transpose(1, 2)).sum(0));
+      return product_flops(patches.size(1), patches.size(1), patches.size(0) * patches.size(2));
+    });
+  });
+}
+
+double add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes) {
+  return sum_over_groups(sum, gradient, [&](const at::Tensor& group_sum, const at::Tensor& g) {
+    return g.dim() == 2 ? add_rows(group_sum, g, workspace_bytes) : add_positions(group_sum, g, workspace_bytes);
+  });
+}
+
+}  // namespace spillway::kfac

@@ -1,0 +1,42 @@
+#include "kfac/factors/stored_matrix.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+namespace spillway::kfac {
+
+namespace {
+
+// x xᵀ: the same number at (i, j) and at (j, i).
+at::Tensor outer(const at::Tensor& x) {
+  return x.unsqueeze(1) * x.unsqueeze(2);
+}
+
+}  // namespace
+
+at::Tensor StoredMatrix::load() const {
+  if (!diagonal.defined()) return entries;
+  auto matrix = entries.to(diagonal.scalar_type()).mul_(outer(diagonal.sqrt()));
+  matrix.diagonal(0, -2, -1).copy_(diagonal);
+  return matrix;
+}
+
+void StoredMatrix::store(const at::Tensor& matrix) const {
+  if (!diagonal.defined()) {
+    if (!matrix.is_same(entries)) entries.copy_(matrix);
+    return;
+  }
+  diagonal.copy_(matrix.diagonal(0, -2, -1));
+  const auto seen = diagonal.ge(std::numeric_limits<float>::min());  // below, the product of two roots would overflow
+  const auto lower = (matrix * outer(at::where(seen, diagonal.rsqrt(), at::zeros_like(diagonal)))).tril_();
+  // Two entries that differ by a rounding may round to numbers 2⁻¹¹ apart: one of them stands for both.
+  entries.copy_(lower + lower.tril(-1).transpose(1, 2));
+}
+
+at::ScalarType storage_type(FactorDtype storage, at::ScalarType wide) {
+  if (storage == FactorDtype::bf16) return at::kBFloat16;
+  return storage == FactorDtype::fp16 ? at::kHalf : wide;
+}
+
+}  // namespace spillway::kfac

@@ -1,0 +1,132 @@
+#include "kfac/inverse/layer_inverse.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+#include "core/category.h"
+
+namespace spillway::kfac {
+namespace {
+
+// Where the matrix of factor `f` stands among inverse_tensors().
+size_t place(const LayerShape& shape, size_t f) {
+  const bool values = shape.inverse.method == Method::eigen && !shape.inverse.precompute_outer;
+  const bool diagonal = shape.inverse.method != Method::eigen && shape.storage != FactorDtype::fp32;
+  return values || diagonal ? 2 * f : f;
+}
+
+at::Tensor traces(const at::Tensor& factor) {
+  return factor.diagonal(0, -2, -1).sum(-1);
+}
+
+// tr/dim of the block-diagonal factor; of K divided by its trace.
+at::Tensor mean_eigenvalue(const FactorShape& shape, const at::Tensor& factor) {
+  const auto trace = traces(factor);
+  if (shape.role == FactorRole::offsets) return trace.gt(0).to(factor.scalar_type()).mean() / shape.side;
+  return trace.mean() / shape.side;
+}
+
+// γ where there is curvature, else one.
+at::Tensor gamma(const at::Tensor& mean_curvature, const at::Tensor& seen, const Damping& damping) {
+  const auto value =
+      damping.absolute ? at::full_like(mean_curvature, *damping.absolute) : mean_curvature * damping.relative;
+  return at::where(seen, value, at::ones_like(value));
+}
+
+// Overwrites `curvature`.
+at::Tensor damped(at::Tensor curvature, const at::Tensor& mean_curvature, const Damping& damping) {
+  const auto seen = mean_curvature.gt(0);
+  return curvature.mul_(seen).add_(gamma(mean_curvature, seen, damping));
+}
+
+}  // namespace
+
+LayerInverse LayerInverse::identity(const LayerShape& shape, const at::TensorOptions& like) {
+  CategoryScope scope(Category::eigenbases);
+  LayerInverse inverse;
+  const auto type = storage_type(shape.storage, like.dtype().toScalarType());
+  for (const auto& tensor : inverse_tensors(shape))
+    inverse.held.push_back(at::zeros(tensor.sizes, tensor.in_storage ? like.dtype(type) : like));
+  for (size_t f = 0; f < shape.factors().size(); ++f) {
+    const auto [entries, diagonal] = inverse.stored(shape, f);
+    entries.diagonal(0, -2, -1).fill_(1);
+    if (diagonal.defined()) diagonal.fill_(1);
+  }
+  if (shape.inverse.precompute_outer) inverse.held.back().fill_(1);
+  return inverse;
+}
+
+StoredMatrix LayerInverse::stored(const LayerShape& shape, size_t f) const {
+  const size_t at = place(shape, f);
+  const bool diagonal = shape.inverse.method != Method::eigen && shape.storage != FactorDtype::fp32;
+  return {held[at], diagonal ? held[at + 1] : at::Tensor()};
+}
+
+at::Tensor LayerInverse::matrix(const LayerShape& shape, size_t f) const {
+  // Values, a reciprocal or a diagonal come last: of the state's own type.
+  return stored(shape, f).load().to(held.back().scalar_type());
+}
+
+Eigenbasis LayerInverse::basis(const LayerShape& shape, size_t f) {
+  const auto& vectors = held[place(shape, f)];
+  if (!shape.inverse.precompute_outer) return {vectors, held[place(shape, f) + 1]};
+  CategoryScope scope(Category::eigenbases);
+  fresh_values.resize(shape.factors().size());
+  if (!fresh_values[f].defined())
+    fresh_values[f] = at::zeros({vectors.size(0), vectors.size(1)}, held.back().options());
+  return {vectors, fresh_values[f]};
+}
+
+at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& values, const Damping& damping) {
+  const auto g = values.back().view({shape.groups, -1});
+  const auto over = [&](const at::Tensor& a, const at::Tensor& a_mean) {
+    return damped(g.unsqueeze(2) * a.unsqueeze(1), g.mean() * a_mean, damping);
+  };
+  const auto of_weight = [&] {
+    if (!shape.separable) return over(values[0].view({shape.groups, -1}), values[0].mean());
+    const auto& c = values[0];
+    const auto k = values[1] / values[1].sum(-1, true).clamp_min(std::numeric_limits<float>::min());
+    return over((k.unsqueeze(2) * c.unsqueeze(1)).flatten(1), k.mean() * c.mean());
+  };
+  const auto weight = of_weight();
+  if (!shape.bias_apart()) return weight;
+  return at::cat({weight, damped(g.unsqueeze(2).clone(), g.mean(), damping)}, 2);
+}
+
+void rescale_fresh_values(const at::Tensor& factor, LayerInverse& inverse, const LayerShape& shape, size_t f) {
+  if (!shape.inverse.precompute_outer) return;
+  const auto basis = inverse.basis(shape, f);
+  const auto vectors = inverse.matrix(shape, f);
+  basis.values.copy_((factor.bmm(vectors) * vectors).sum(1).clamp_min_(0));
+}
+
+void form_reciprocal(LayerInverse& inverse, const LayerShape& shape, const Damping& damping) {
+  inverse.held.back().copy_(denominators(shape, inverse.fresh_values, damping).reciprocal_());
+  inverse.fresh_values.clear();
+}
+
+void invert_factor(const LayerInverse& inverse, const LayerShape& shape, const std::vector<at::Tensor>& factors,
+                   size_t f, const Damping& damping, const at::Tensor& failed) {
+  const auto shapes = shape.factors();
+  const auto mean = mean_eigenvalue(shapes[f], factors[f]);
+  auto product = at::ones_like(mean);
+  for (size_t i = 0; i < factors.size(); ++i) product = product * mean_eigenvalue(shapes[i], factors[i]);
+  const auto seen = product.gt(0);
+  auto d = gamma(product, seen, damping);
+  // d_F = m_F (γ / Π m)^(1/n)
+  if (shape.inverse.method == Method::pi)
+    d = at::where(seen, mean * (d / product).pow(1.0 / static_cast<double>(factors.size())), d);
+  auto matrix = factors[f] * seen;
+  if (shapes[f].role == FactorRole::offsets)
+    matrix.div_(traces(factors[f]).clamp_min(std::numeric_limits<float>::min()).view({-1, 1, 1}));
+  matrix.diagonal(0, -2, -1).add_(d);
+  const auto [root, info] = at::linalg_cholesky_ex(matrix);
+  const auto fresh = at::cholesky_inverse(root);
+  const auto solved = info.eq(0).logical_and(at::isfinite(fresh.sum({1, 2})));
+  const auto stored = inverse.stored(shape, f);
+  stored.store(at::where(solved.view({-1, 1, 1}), fresh, stored.load()));
+  failed.add_(solved.logical_not().any());
+}
+
+}  // namespace spillway::kfac

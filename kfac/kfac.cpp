@@ -1,0 +1,170 @@
+#include "kfac/kfac.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "kfac/comm/option_agreement.h"
+#include "kfac/inverse/async_eigensolver.h"
+#include "kfac/kfac_internal.h"
+
+namespace spillway::kfac {
+namespace {
+
+void check_layers(const std::vector<Layer>& layers, const KfacOptions& options, int64_t world) {
+  for (const auto& [shape, weight, bias] : layers) {
+    TORCH_CHECK(weight.device() == layers.front().weight.device(), "[kfac] layer ", shape.name, " is on ",
+                weight.device(), ", ", layers.front().shape.name, " on ", layers.front().weight.device(),
+                ": one device is served");
+    TORCH_CHECK(world == 1 || weight.scalar_type() == at::kFloat, "[kfac] layer ", shape.name, " is ",
+                weight.scalar_type(), "; ", world, " ranks exchange float32 only");
+    for (const auto& factor : shape.factors())
+      if (options.staleness > 0 && factor.side > BackgroundSolver::kLargestSide)
+        throw BadRequest(str("[kfac] layer ", shape.name, " has a factor of side ", factor.side,
+                             ", but with staleness sides go up to ", BackgroundSolver::kLargestSide,
+                             "; lower max_linear_dim or set staleness to 0"));
+  }
+}
+
+}  // namespace
+
+Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
+    : options_(std::move(options)), exchange_(std::move(comm)), statistics_(std::make_shared<Statistics>()) {
+  at::NoGradGuard no_grad;
+  exchange_.check_together([&] {
+    options_.validate();
+    auto found = find_layers(model, options_);
+    layers_ = std::move(found.layers);
+    left_alone_ = std::move(found.left_alone);
+    check_layers(layers_, options_, exchange_.world());
+  });
+  const auto shapes = shapes_of(layers_);
+  options_ = agree_on(std::move(options_), layers_, exchange_);
+  TORCH_CHECK(!layers_.empty(), "[kfac] no layer of the model can be preconditioned: ", left_alone_.size(),
+              " modules were left alone");
+  assignments_ = assign(shapes, exchange_.world(), options_);
+  for (size_t i = 0; i < layers_.size(); ++i)
+    for (size_t f = 0; f < assignments_[i].owners.size(); ++f)
+      if (assignments_[i].owners[f] == exchange_.rank()) owned_.push_back({i, f});
+  buckets_ = factor_buckets(shapes, assignments_, options_.factor_dtype);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const auto& [shape, weight, bias] = layers_[i];
+    if (assignments_[i].stages_factors(exchange_.rank())) weight_index_[weight.unsafeGetTensorImpl()] = i;
+    statistics_->layers.emplace_back(shape, state_options(weight), options_.patch_workspace_bytes, options_.convention,
+                                     assignments_[i].holds_factors(exchange_.rank()));
+    inverses_.push_back(assignments_[i].is_worker(exchange_.rank())
+                            ? LayerInverse::identity(shape, state_options(weight))
+                            : LayerInverse{});
+  }
+  if (options_.overlap_factors && !buckets_.empty())
+    statistics_->early = std::make_unique<EarlyReduction>(buckets_, statistics_->layers, assignments_,
+                                                          options_.factor_dtype, exchange_.comm());
+  if (options_.staleness > 0) background_ = std::make_shared<Background>(*this);
+  dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
+  failed_ = at::zeros_like(dropped_);
+  product_ = at::zeros({}, state_options(layers_.front().weight));
+}
+
+Kfac::~Kfac() = default;
+
+void Kfac::watch(const at::Tensor& loss, int64_t batch) {
+  const int64_t least = exchange_.world() == 1 ? 1 : 0;
+  TORCH_CHECK(batch >= least, "[kfac.watch] batch = ", batch, " is outside ", least, " and more samples");
+  if (!updates_factors()) return;
+  TORCH_CHECK(!watched_ || !statistics_->early, "[kfac.watch] step ", counters_.steps,
+              " was watched before; overlap_factors allows one watch a step");
+  watched_ = true;
+  std::vector<int64_t> uses(layers_.size(), 0);
+  const auto stage = [statistics = std::weak_ptr(statistics_)](const Captured& captured) {
+    if (auto alive = statistics.lock()) alive->stage(captured);
+  };
+  if (batch > 0 && !weight_index_.empty()) tap(loss, weight_index_, stage, &uses);
+  if (statistics_->early) statistics_->early->begin(std::move(uses), batch);
+  watched_batch_ += batch;
+}
+
+void Kfac::discard() {
+  at::NoGradGuard no_grad;
+  if (statistics_->early) statistics_->early->discard(statistics_->layers);
+  for (auto& layer : statistics_->layers) layer.discard();
+  watched_batch_ = 0;
+  watched_ = false;
+}
+
+void Kfac::step(double loss_scale) {
+  at::NoGradGuard no_grad;
+  TORCH_CHECK(std::isfinite(loss_scale) && loss_scale > 0, "[kfac.step] loss_scale = ", loss_scale,
+              " is outside (0, inf)");
+  if (updates_factors()) {
+    TORCH_CHECK(watched_, "[kfac.step] step ", counters_.steps,
+                " updates the factors: call watch(loss, batch) before backward");
+    commit_factors(loss_scale);
+    if (factors_are_due()) counters_.last_factor_step = counters_.steps;
+    ++counters_.factor_updates;
+  }
+  if (decomposes()) {
+    renew_owned();
+    share_inverses();
+    ++counters_.decompositions;
+  }
+  if (launches()) launch();
+  precondition_layers();
+  clip();
+  ++counters_.steps;
+}
+
+at::Tensor Kfac::factor(size_t i, size_t f) const {
+  const auto& running = statistics_->layers[i].running();
+  return running.empty() ? at::Tensor() : running.at(f).load();
+}
+
+std::vector<at::Tensor> Kfac::held_factors(size_t i) const {
+  std::vector<at::Tensor> held;
+  for (const auto& [entries, diagonal] : statistics_->layers[i].running()) {
+    held.push_back(entries);
+    if (diagonal.defined()) held.push_back(diagonal);
+  }
+  return held;
+}
+
+void Kfac::resume(const KfacCounters& counters) {
+  at::NoGradGuard no_grad;
+  counters_ = counters;
+  dropped_.fill_(counters.dropped_factors);
+  failed_.fill_(counters.failed_decompositions);
+  has_product_ = false;
+}
+
+FactorBytes Kfac::memory_usage() const {
+  FactorBytes bytes;
+  if (statistics_->early) bytes.messages = statistics_->early->bytes();
+  if (background_) bytes.background = background_->solver.bytes();
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    bytes.factors += bytes_of(held_factors(i));
+    bytes.staged += bytes_of(statistics_->layers[i].staged());
+  }
+  for (const auto& inverse : inverses_) bytes.eigenbases += bytes_of(inverse.held);
+  return bytes;
+}
+
+KfacCounters Kfac::counters() const {
+  auto counters = counters_;
+  counters.dropped_factors = dropped_.item<int64_t>();
+  counters.failed_decompositions = failed_.item<int64_t>();
+  return counters;
+}
+
+KfacFlops Kfac::flops() const {
+  auto flops = flops_;
+  for (const auto& layer : statistics_->layers) flops.factor_compute += layer.flops();
+  return flops;
+}
+
+KfacSeconds Kfac::seconds() const {
+  auto seconds = seconds_;
+  seconds.factor_compute += statistics_->seconds;
+  return seconds;
+}
+
+}  // namespace spillway::kfac

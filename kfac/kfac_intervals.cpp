@@ -1,0 +1,94 @@
+// When a Kfac does what, and decompositions beside its steps.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+
+#include "kfac/kfac_internal.h"
+
+namespace spillway::kfac {
+namespace {
+
+bool is_due(int64_t step, int64_t last, double interval) {
+  return last < 0 || static_cast<double>(step - last) >= interval;
+}
+
+bool decompositions_are_due(const KfacCounters& c, const KfacOptions& options) {
+  return is_due(c.steps, c.last_decomposition_step, options.at(c.steps).inverse_interval);
+}
+
+}  // namespace
+
+bool Kfac::updates_factors() const {
+  return counters_.steps < options_.burn_in || factors_are_due();
+}
+
+bool Kfac::factors_are_due() const {
+  return is_due(counters_.steps, counters_.last_factor_step, options_.at(counters_.steps).factor_interval);
+}
+
+bool Kfac::decomposes() const {
+  if (options_.staleness == 0 || counters_.last_decomposition_step < 0)
+    return decompositions_are_due(counters_, options_);
+  return counters_.last_launch_step >= 0 && counters_.steps == counters_.last_launch_step + options_.staleness;
+}
+
+bool Kfac::launches() const {
+  return options_.staleness > 0 && counters_.last_decomposition_step >= 0 &&
+         decompositions_are_due(counters_, options_);
+}
+
+std::string_view Kfac::kind() const {
+  static constexpr std::array<std::string_view, 8> kKinds{
+      "plain",  "factor",        "decompose",        "factor+decompose",
+      "launch", "factor+launch", "decompose+launch", "factor+decompose+launch"};
+  return kKinds[static_cast<size_t>(updates_factors() + 2 * decomposes() + 4 * launches())];
+}
+
+std::vector<MatrixStack> Kfac::Background::stacks(const Kfac& kfac) {
+  std::vector<MatrixStack> all;
+  for (const auto& [i, f] : kfac.owned_) {
+    const auto [role, side, count] = kfac.layers_[i].shape.factors()[f];
+    const auto type = state_options(kfac.layers_[i].weight).dtype();
+    all.push_back({count, side, static_cast<int64_t>(type.itemsize())});
+  }
+  return all;
+}
+
+Eigenbasis Kfac::upcoming(size_t i, size_t f) const {
+  const auto job = std::find(owned_.begin(), owned_.end(), FactorId{i, f});
+  if (!background_ || job == owned_.end()) return {};
+  auto& solver = background_->solver;
+  solver.wait();
+  const auto stack = static_cast<size_t>(job - owned_.begin());
+  const auto [role, side, count] = layers_[i].shape.factors()[f];
+  const auto type = state_options(layers_[i].weight).device(at::kCPU);
+  return {at::from_blob(solver.matrices(stack), {count, side, side}, type),
+          at::from_blob(solver.values(stack), {count, side}, type)};
+}
+
+void Kfac::launch() {
+  Stopwatch watch(seconds_.decompose);
+  for (const auto& [i, f] : owned_) {
+    upcoming(i, f).vectors.copy_(factor(i, f));
+    flops_.decompose += decomposition_flops(layers_[i].shape, layers_[i].shape.factors()[f]);
+  }
+  background_->solver.start();
+  counters_.last_launch_step = counters_.last_decomposition_step = counters_.steps;
+}
+
+void Kfac::adopt() {
+  Stopwatch watch(seconds_.decompose);
+  for (const auto& [i, f] : owned_) {
+    const auto [rows, values] = upcoming(i, f);
+    if (at::isfinite(values.sum() + rows.sum()).item<bool>()) {
+      const auto basis = inverses_[i].basis(layers_[i].shape, f);
+      basis.vectors.copy_(rows.transpose(1, 2));
+      basis.values.copy_(values.clamp_min(0));
+    } else {
+      keep_eigenvectors(i, f);
+    }
+  }
+}
+
+}  // namespace spillway::kfac

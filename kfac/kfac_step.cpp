@@ -1,0 +1,216 @@
+// The phases of Kfac::step().
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "kfac/comm/factor_reduction.h"
+#include "kfac/inverse/eigenbasis_refresh.h"
+#include "kfac/kfac_internal.h"
+#include "kfac/plan/adaptive_damping.h"
+
+namespace spillway::kfac {
+
+// --- factors --------------------------------------------------------------------------------------------------------
+
+void Kfac::commit_factors(double loss_scale) {
+  if (statistics_->early) return commit_early_factors(loss_scale);
+  auto& layers = statistics_->layers;
+  auto bucket = buckets_.begin();
+  for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
+    const bool travels = bucket != buckets_.end() && bucket->begin == begin;
+    end = travels ? bucket->end : begin + 1;
+    {
+      Stopwatch watch(seconds_.factor_compute);
+      for (size_t i = begin; i < end; ++i)
+        if (assignments_[i].stages_factors(exchange_.rank())) layers[i].finish(watched_batch_, loss_scale);
+    }
+    if (travels) {
+      Stopwatch watch(seconds_.factor_communicate);
+      reduce_factors(*bucket++, layers, assignments_, watched_batch_, options_.factor_dtype, exchange_);
+    }
+    Stopwatch watch(seconds_.factor_compute);
+    for (size_t i = begin; i < end; ++i) layers[i].commit(options_.decay, dropped_);
+  }
+  watched_batch_ = 0;
+  watched_ = false;
+}
+
+// What started during backward, in the order in which backward met it.
+void Kfac::commit_early_factors(double loss_scale) {
+  auto& layers = statistics_->layers;
+  for (size_t b = buckets_.size(); b-- > 0;) {
+    {
+      Stopwatch watch(seconds_.factor_communicate);
+      statistics_->early->finish(b, layers);
+    }
+    Stopwatch watch(seconds_.factor_compute);
+    for (size_t i = buckets_[b].begin; i < buckets_[b].end; ++i) {
+      // The scale was not known when they left.
+      if (loss_scale != 1) layers[i].staged().back().div_(loss_scale).div_(loss_scale);
+      layers[i].commit(options_.decay, dropped_);
+    }
+  }
+  watched_batch_ = 0;
+  watched_ = false;
+}
+
+// --- eigenbases and inverses ----------------------------------------------------------------------------------------
+
+Damping Kfac::damping() const {
+  const auto now = options_.at(counters_.steps);
+  const double scale = counters_.damping_scale;
+  return {now.relative_damping * scale, now.damping ? std::optional(*now.damping * scale) : std::nullopt};
+}
+
+void Kfac::renew_owned() {
+  if (options_.staleness > 0 && counters_.last_decomposition_step >= 0) return adopt();
+  decompose_owned();
+  counters_.last_decomposition_step = counters_.steps;
+}
+
+void Kfac::decompose_owned() {
+  Stopwatch watch(seconds_.decompose);
+  if (options_.method == Method::eigen && options_.warm_start == 0) {
+    for (const auto& group : groups_of_one_side(shapes_of(layers_), owned_)) decompose_together(group);
+  } else {
+    for (const auto& [i, f] : owned_) decompose_factor(i, f);
+  }
+}
+
+void Kfac::decompose_together(const std::vector<FactorId>& group) {
+  std::vector<at::Tensor> matrices;
+  std::vector<Eigenbasis> bases;
+  for (const auto& [i, f] : group) {
+    const auto& shape = layers_[i].shape;
+    flops_.decompose += decomposition_flops(shape, shape.factors()[f]);
+    matrices.push_back(factor(i, f));
+    bases.push_back(inverses_[i].basis(shape, f));
+  }
+  const auto done = decompose(matrices, bases);
+  for (size_t g = 0; g < group.size(); ++g)
+    if (!done[g]) keep_eigenvectors(group[g].layer, group[g].factor);
+}
+
+void Kfac::decompose_factor(size_t i, size_t f) {
+  const auto& shape = layers_[i].shape;
+  flops_.decompose += decomposition_flops(shape, shape.factors()[f]);
+  const auto& statistics = statistics_->layers[i];
+  if (options_.method != Method::eigen)
+    return invert_factor(inverses_[i], shape, statistics.averages(), f, damping(), failed_);
+  // The errors of a layer's factors add up.
+  const double tolerance = options_.warm_start / static_cast<double>(shape.factors().size());
+  at::Tensor delta;
+  if (tolerance > 0) delta = factor_damping(shape, statistics.averages(), f, damping());
+  const auto outcome = refresh(factor(i, f), inverses_[i].basis(shape, f), delta, tolerance);
+  counters_.warm_starts += outcome == Refreshed::rescaled;
+  if (outcome == Refreshed::kept_last) keep_eigenvectors(i, f);
+}
+
+void Kfac::keep_eigenvectors(size_t i, size_t f) {
+  failed_.add_(1);
+  rescale_fresh_values(factor(i, f), inverses_[i], layers_[i].shape, f);
+}
+
+// G's owner gets the other owners' eigenvalues and forms the reciprocal of their products.
+void Kfac::gather_reciprocal(size_t i) {
+  const auto& [shape, weight, bias] = layers_[i];
+  const auto& owners = assignments_[i].owners;
+  auto& inverse = inverses_[i];
+  const int64_t rank = exchange_.rank(), root = owners.back();
+  for (size_t f = 0; f < owners.size(); ++f)
+    if (owners[f] != root && (rank == owners[f] || rank == root))
+      exchange_.broadcast_({inverse.basis(shape, f).values}, owners[f],
+                           {std::min(owners[f], root), std::max(owners[f], root)});
+  if (rank == root) form_reciprocal(inverse, shape, damping());
+  inverse.fresh_values.clear();
+}
+
+void Kfac::share_inverses() {
+  Stopwatch watch(seconds_.eigenbasis_communicate);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (options_.precompute_outer) gather_reciprocal(i);
+    const auto tensors = inverse_tensors(layers_[i].shape);
+    const auto& held = inverses_[i].held;
+    for (size_t t = 0, end = 0; t < held.size(); t = end) {  // what one owner sends travels together
+      std::vector<at::Tensor> message;
+      for (; end < held.size() && tensors[end].factor == tensors[t].factor; ++end) message.push_back(held[end]);
+      exchange_.broadcast_(message, assignments_[i].owners[tensors[t].factor], assignments_[i].workers);
+    }
+  }
+}
+
+// --- gradients ------------------------------------------------------------------------------------------------------
+
+void Kfac::precondition_layers() {
+  dots_.clear();
+  preconditioned_.clear();
+  for (size_t i = 0; i < layers_.size(); ++i)
+    if (layers_[i].weight.grad().defined()) precondition_layer(i);
+}
+
+void Kfac::precondition_layer(size_t i) {
+  const auto& [shape, weight, bias] = layers_[i];
+  TORCH_CHECK(!shape.bias || bias.grad().defined(), "[kfac.step] layer ", shape.name,
+              " has a gradient for its weight and none for its bias");
+  const LayerGradient gradient{weight.grad(), shape.bias ? bias.grad() : at::Tensor()};
+  auto dot = at::zeros({1}, state_options(weight));
+  if (assignments_[i].is_worker(exchange_.rank())) {
+    Stopwatch watch(seconds_.precondition);
+    flops_.precondition += precondition_flops(shape);
+    const auto natural = precondition(shape, gradient, inverses_[i], damping());
+    const auto take = [&](const at::Tensor& v, const at::Tensor& g) {
+      dot.add_(at::dot(v.flatten(), g.to(v.scalar_type()).flatten()));
+      g.copy_(v);
+    };
+    take(natural.weight, gradient.weight);
+    if (shape.bias) take(natural.bias, gradient.bias);
+  }
+  const int64_t worker = assignments_[i].worker_of[static_cast<size_t>(exchange_.rank())];
+  if (const auto members = assignments_[i].served_by(worker); members.size() > 1) {
+    Stopwatch watch(seconds_.gradient_communicate);
+    std::vector<at::Tensor> tensors{gradient.weight, dot};
+    if (shape.bias) tensors.push_back(gradient.bias);
+    exchange_.broadcast_(tensors, worker, members);
+  }
+  dots_.push_back(std::move(dot));
+  preconditioned_.push_back(i);
+}
+
+void Kfac::clip() {
+  if (dots_.empty()) return;
+  Stopwatch watch(seconds_.precondition);
+  const auto now = options_.at(counters_.steps);
+  // ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|)))   (SC'20 eq. 18); a zero sum gives 1
+  product_.copy_(at::cat(dots_).abs().sum());
+  // Ranks whose threads or processors split sums differently would scale by different ν.
+  std::vector<int64_t> everyone(static_cast<size_t>(exchange_.world()));
+  std::iota(everyone.begin(), everyone.end(), int64_t{0});
+  exchange_.broadcast_({product_}, 0, everyone);
+  has_product_ = true;
+  const auto nu = (now.kl_clip / (product_ * (now.lr * now.lr))).sqrt().clamp_max(1);
+  for (size_t i : preconditioned_) {
+    layers_[i].weight.grad().mul_(nu);
+    if (layers_[i].shape.bias) layers_[i].bias.grad().mul_(nu);
+  }
+  dots_.clear();
+}
+
+double Kfac::adapt_damping(double loss_before, double loss_after) {
+  at::NoGradGuard no_grad;
+  TORCH_CHECK(std::exchange(has_product_, false),
+              "[kfac.adapt_damping] there was no step since the last call, or since the start");
+  auto reduction = at::full({1}, loss_before - loss_after, state_options(layers_.front().weight));
+  exchange_.reduce_(reduction, ddl::Reduction::average);
+  const auto taken = options_.at(counters_.steps - 1);
+  const double predicted = predicted_reduction(product_.item<double>(), taken.kl_clip, taken.lr);
+  const int64_t steps = counters_.steps - std::exchange(counters_.last_adaptation, counters_.steps);
+  if (!(predicted > 0)) return std::numeric_limits<double>::quiet_NaN();
+  const double rho = reduction.item<double>() / predicted;
+  counters_.damping_scale *= damping_change(rho, steps);
+  return rho;
+}
+
+}  // namespace spillway::kfac

@@ -1,0 +1,91 @@
+#include "kfac/plan/communication_volume.h"
+
+#include <algorithm>
+
+namespace spillway::kfac {
+namespace {
+
+constexpr int64_t kBucketBytes = int64_t{8} << 20;
+// The allreduce's chunk: each is cut into one piece a rank.
+constexpr int64_t kChunkBytes = int64_t{1} << 20;
+constexpr int64_t kStateBytes = 4;
+
+// What rank `rank` receives of a vector that is averaged over all ranks: the others' versions of its own piece of each
+// chunk, and everyone else's finished pieces.
+int64_t averaged_elements(int64_t count, int64_t rank, int64_t world, int64_t element_bytes) {
+  int64_t received = 0;
+  const int64_t chunk = kChunkBytes / element_bytes;
+  for (int64_t begin = 0; begin < count; begin += chunk) {
+    const int64_t size = std::min(chunk, count - begin);
+    const int64_t piece = size * (rank + 1) / world - size * rank / world;
+    received += (world - 1) * piece + size - piece;
+  }
+  return received;
+}
+
+bool travels(const Assignment& layer) {
+  return layer.world() > 1 && layer.home != FactorHome::own_batch;
+}
+
+}  // namespace
+
+int64_t packed_elements(const LayerShape& layer) {
+  int64_t sum = 0;
+  for (const auto& factor : layer.factors()) sum += factor.count * factor.side * (factor.side + 1) / 2;
+  return sum;
+}
+
+int64_t bytes_of(FactorDtype dtype) {
+  return dtype == FactorDtype::fp32 ? 4 : 2;
+}
+
+int64_t sent_elements(const LayerShape& layer, FactorDtype dtype) {
+  return packed_elements(layer) + (dtype == FactorDtype::fp32 ? 2 : 0);
+}
+
+std::vector<FactorBucket> factor_buckets(const std::vector<LayerShape>& layers,
+                                         const std::vector<Assignment>& assignments, FactorDtype dtype) {
+  std::vector<FactorBucket> buckets;
+  const int64_t most = kBucketBytes / bytes_of(dtype);
+  for (size_t l = 0; l < layers.size(); ++l) {
+    if (!travels(assignments[l])) continue;
+    const int64_t elements = sent_elements(layers[l], dtype);
+    const bool joins = !buckets.empty() && buckets.back().end == l && buckets.back().elements + elements <= most &&
+                       assignments[l].home == assignments[l - 1].home;
+    if (!joins) buckets.push_back({l, l, 0});
+    buckets.back().end = l + 1;
+    buckets.back().elements += elements;
+  }
+  return buckets;
+}
+
+std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layers,
+                                            const std::vector<Assignment>& assignments, FactorDtype dtype) {
+  if (assignments.empty()) return {};
+  const int64_t world = assignments.front().world();
+  std::vector<FactorTraffic> traffic(static_cast<size_t>(world));
+  for (int64_t rank = 0; rank < world; ++rank) {
+    auto& mine = traffic[static_cast<size_t>(rank)];
+    if (rank != 0 && !layers.empty()) mine.gradients += kStateBytes;  // rank 0's sum of products, for the clip
+    for (const auto& bucket : factor_buckets(layers, assignments, dtype))
+      if (assignments[bucket.begin].home == FactorHome::everywhere)
+        mine.factors += averaged_elements(bucket.elements, rank, world, bytes_of(dtype)) * bytes_of(dtype);
+    for (size_t l = 0; l < layers.size(); ++l) {
+      const auto& layer = assignments[l];
+      const auto factors = layers[l].factors();
+      if (layer.home == FactorHome::owner && layer.owners.front() == rank)
+        mine.factors += (world - 1) * sent_elements(layers[l], dtype) * bytes_of(dtype);
+      if (!layer.is_worker(rank)) mine.gradients += (layers[l].gradient_elements() + 1) * kStateBytes;
+      for (const auto& tensor : inverse_tensors(layers[l]))
+        if (layer.is_worker(rank) && layer.owners[tensor.factor] != rank)
+          mine.eigenbases += bytes_of({tensor}, layers[l].storage, kStateBytes);
+      // The owner of G forms the reciprocal from the values of every factor.
+      for (size_t f = 0; layers[l].inverse.precompute_outer && f < factors.size(); ++f)
+        if (layer.owners.back() == rank && layer.owners[f] != rank)
+          mine.eigenbases += factors[f].count * factors[f].side * kStateBytes;
+    }
+  }
+  return traffic;
+}
+
+}  // namespace spillway::kfac

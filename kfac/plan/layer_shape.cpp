@@ -1,0 +1,123 @@
+#include "kfac/plan/layer_shape.h"
+
+#include <functional>
+#include <numeric>
+
+namespace spillway::kfac {
+
+std::string_view name(LayerKind kind) {
+  constexpr std::string_view names[] = {"linear", "conv1d", "conv2d", "conv3d"};
+  return names[static_cast<size_t>(kind)];
+}
+
+int64_t LayerShape::kernel_volume() const {
+  return std::accumulate(kernel.begin(), kernel.end(), int64_t{1}, std::multiplies<>());
+}
+
+int64_t LayerShape::input_side() const {
+  return in / groups * kernel_volume() + (bias ? 1 : 0);
+}
+
+std::vector<FactorShape> LayerShape::factors() const {
+  const FactorShape output{FactorRole::output, out / groups / output_blocks, groups * output_blocks};
+  if (separable)
+    return {{FactorRole::channels, in / groups, groups}, {FactorRole::offsets, kernel_volume(), groups}, output};
+  const int64_t columns = input_side() - (bias_apart() ? 1 : 0);
+  return {{FactorRole::input, columns / input_blocks, groups * input_blocks}, output};
+}
+
+int64_t LayerShape::gradient_elements() const {
+  return out * (in / groups * kernel_volume() + (bias ? 1 : 0));
+}
+
+int64_t factor_elements(const LayerShape& layer) {
+  int64_t sum = 0;
+  for (const auto& factor : layer.factors()) sum += factor.elements();
+  return sum;
+}
+
+int64_t HeldTensor::elements() const {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+std::vector<HeldTensor> factor_tensors(const LayerShape& layer) {
+  const auto factors = layer.factors();
+  const bool small = layer.storage != FactorDtype::fp32;
+  std::vector<HeldTensor> tensors;
+  for (size_t f = 0; f < factors.size(); ++f) {
+    const auto [role, side, count] = factors[f];
+    tensors.push_back({"factor" + std::to_string(f), {count, side, side}, f, small});
+    if (small) tensors.push_back({"factor_diagonal" + std::to_string(f), {count, side}, f});
+  }
+  return tensors;
+}
+
+std::vector<HeldTensor> inverse_tensors(const LayerShape& layer) {
+  const auto factors = layer.factors();
+  const bool eigen = layer.inverse.method == Method::eigen, small = layer.storage != FactorDtype::fp32;
+  std::vector<HeldTensor> tensors;
+  for (size_t f = 0; f < factors.size(); ++f) {
+    const std::string number = std::to_string(f);
+    const auto [role, side, count] = factors[f];
+    tensors.push_back({(eigen ? "vectors" : "inverse") + number, {count, side, side}, f, small});
+    if (eigen && !layer.inverse.precompute_outer) tensors.push_back({"values" + number, {count, side}, f});
+    if (!eigen && small) tensors.push_back({"inverse_diagonal" + number, {count, side}, f});
+  }
+  if (layer.inverse.precompute_outer)
+    tensors.push_back({"reciprocal", {layer.groups, layer.out / layer.groups, layer.input_side()}, factors.size() - 1});
+  return tensors;
+}
+
+int64_t bytes_of(const std::vector<HeldTensor>& tensors, FactorDtype storage, int64_t element_bytes) {
+  int64_t sum = 0;
+  for (const auto& tensor : tensors)
+    sum += tensor.elements() * (tensor.in_storage && storage != FactorDtype::fp32 ? 2 : element_bytes);
+  return sum;
+}
+
+int64_t eigenbasis_elements(const LayerShape& layer) {
+  int64_t sum = 0;
+  for (const auto& tensor : inverse_tensors(layer)) sum += tensor.elements();
+  return sum;
+}
+
+double decomposition_cost(const FactorShape& factor) {
+  return static_cast<double>(factor.elements()) * static_cast<double>(factor.side);
+}
+
+double decomposition_flops(const LayerShape& layer, const FactorShape& factor) {
+  return (layer.inverse.method == Method::eigen ? 9 : 1) * decomposition_cost(factor);
+}
+
+double precondition_flops(const LayerShape& layer) {
+  double sides = 0;
+  for (const auto& factor : layer.factors()) sides += static_cast<double>(factor.side);
+  const double each = layer.inverse.method == Method::eigen ? 4 : 2;
+  return each * static_cast<double>(layer.gradient_elements()) * sides;
+}
+
+namespace {
+
+// The smallest divisor b of `count` with each·count/b + extra ≤ most, where extra is paid by a single block alone.
+int64_t fewest_blocks(int64_t count, int64_t each, int64_t extra, int64_t most) {
+  if (count * each + extra <= most) return 1;
+  for (int64_t blocks = 2; blocks < count; ++blocks)
+    if (count % blocks == 0 && count / blocks * each <= most) return blocks;
+  return count;
+}
+
+}  // namespace
+
+LayerShape in_blocks(LayerShape layer, int64_t max_side) {
+  layer.input_blocks = fewest_blocks(layer.in / layer.groups, layer.kernel_volume(), layer.bias ? 1 : 0, max_side);
+  layer.output_blocks = fewest_blocks(layer.out / layer.groups, 1, 0, max_side);
+  return layer;
+}
+
+bool is_separable(const LayerShape& layer, ConvFactors form, int64_t max_factor_dim) {
+  if (layer.kernel_volume() <= 1 || layer.in / layer.groups <= 1) return false;
+  if (form == ConvFactors::automatic) return layer.input_side() > max_factor_dim;
+  return form == ConvFactors::separable;
+}
+
+}  // namespace spillway::kfac

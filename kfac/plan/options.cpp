@@ -1,0 +1,85 @@
+#include "kfac/plan/options.h"
+
+#include <cmath>
+#include <limits>
+#include <regex>
+
+#include "core/error.h"
+
+namespace spillway::kfac {
+namespace {
+
+template <class Value>
+void require(bool allowed, std::string_view field, Value value, std::string_view range) {
+  if (!allowed) throw BadRequest(str("[kfac.options] ", field, " = ", value, " is outside ", range));
+}
+
+void require_multiple(const Scheduled& factor, const Scheduled& inverse) {
+  if (!factor.is_constant() || !inverse.is_constant()) return;
+  const double f = factor.at(0), i = inverse.at(0), ratio = i / f;
+  if (std::fabs(ratio - std::round(ratio)) * f < 1e-6) return;
+  std::string nearest = str(std::ceil(ratio) * f);
+  if (ratio > 1) nearest = str(std::floor(ratio) * f, " or ", nearest);
+  throw BadRequest(str("[kfac.options] inverse_interval = ", i, " is no multiple of factor_interval = ", f,
+                       "; the nearest is ", nearest));
+}
+
+}  // namespace
+
+KlClipDefault default_kl_clip(Convention convention) {
+  if (convention == Convention::fisher) return {3e-5, 10};
+  return {1e-3, std::numeric_limits<double>::infinity()};
+}
+
+StepNumbers KfacOptions::at(int64_t step) const {
+  const auto [clip, clip_steps] = default_kl_clip(convention);
+  const auto number = [&](const Scheduled& schedule, std::string_view field, double least, bool above,
+                          std::string_view range) {
+    const double value = schedule.at(step);
+    const bool allowed = above ? value > least : value >= least;  // NaN is neither
+    require(allowed, step == 0 ? std::string(field) : str("at step ", step, " ", field), value, range);
+    return value;
+  };
+  StepNumbers now{.lr = number(lr, "lr", 0, false, "[0, inf)"),
+                  .kl_clip = number(kl_clip.value_or(harmonic(clip, clip_steps)), "kl_clip", 0, true, "(0, inf]"),
+                  .factor_interval = number(factor_interval, "factor_interval", 1, false, "1 and more steps"),
+                  .inverse_interval = number(inverse_interval, "inverse_interval", 1, false, "1 and more steps"),
+                  .relative_damping = number(relative_damping, "relative_damping", 0, true, "(0, inf)"),
+                  .damping = std::nullopt};
+  require(staleness >= 0 && static_cast<double>(staleness) <= now.inverse_interval,
+          step == 0 ? "staleness" : str("at step ", step, " staleness"), staleness,
+          str("0 to inverse_interval, ", now.inverse_interval));
+  if (damping) now.damping = number(*damping, "damping", 0, true, "(0, inf)");
+  return now;
+}
+
+void KfacOptions::validate() const {
+  // Written so that NaN fails too.
+  require(grad_worker_frac > 0 && grad_worker_frac <= 1, "grad_worker_frac", grad_worker_frac, "(0, 1]");
+  for (double share : layer_grad_worker_fracs)
+    require(share > 0 && share <= 1, "layer_grad_worker_fracs", share, "(0, 1]");
+  require(burn_in >= 0, "burn_in", burn_in, "0 and more steps");
+  require(decay >= 0 && decay < 1, "decay", decay, "[0, 1)");
+  at(0);
+  require_multiple(factor_interval, inverse_interval);
+  if (precompute_outer && method != Method::eigen)
+    throw BadRequest(str("[kfac.options] precompute_outer goes with method eigen; method is ", name(method)));
+  require(warm_start >= 0 && warm_start < 1, "warm_start", warm_start, "[0, 1)");
+  require(warm_start == 0 || method == Method::eigen, "warm_start", warm_start, str("0 with method ", name(method)));
+  require(staleness == 0 || method == Method::eigen, "staleness", staleness, str("0 with method ", name(method)));
+  require(warm_start == 0 || storage == FactorDtype::fp32, "warm_start", warm_start,
+          str("0 with storage ", name(storage), ", which rounds the last basis"));
+  require(staleness == 0 || warm_start == 0, "staleness", staleness, "0 with warm_start, which needs the last basis");
+  require(max_factor_dim >= 1, "max_factor_dim", max_factor_dim, "1 and more");
+  require(max_linear_dim >= 1, "max_linear_dim", max_linear_dim, "1 and more");
+  require(patch_workspace_bytes >= (1 << 16), "patch_workspace_bytes", patch_workspace_bytes, "65536 and more bytes");
+  for (const auto& pattern : skip) {
+    try {
+      std::regex compiled(pattern);
+    } catch (const std::regex_error& error) {
+      throw BadRequest(str("[kfac.options] skip '", pattern, "' is not a regular expression: ", error.what()));
+    }
+  }
+}
+
+}  // namespace spillway::kfac

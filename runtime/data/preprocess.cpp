@@ -1,0 +1,52 @@
+#include "runtime/data/preprocess.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "core/error.h"
+
+namespace spillway {
+
+at::Tensor normalize_nonzero(const at::Tensor& voxels, std::string_view who) {
+  const auto brain = voxels.ne(0);
+  const int64_t count = brain.sum().item<int64_t>();
+  if (count < 2) throw BadRequest(str(who, ": ", count, " voxels are nonzero; a scan of a brain is needed"));
+  const double mean = voxels.sum(at::kDouble).item<double>() / static_cast<double>(count);
+  const auto centered = voxels.sub(mean).mul_(brain);
+  const double variance = centered.square().sum(at::kDouble).item<double>() / static_cast<double>(count);
+  if (!(variance > 0))
+    throw BadRequest(str(who, ": all ", count, " nonzero voxels are ", mean, "; there is no contrast"));
+  return centered.div(std::sqrt(variance));
+}
+
+at::Tensor overlapping_labels(const at::Tensor& labels, std::string_view who) {
+  const auto core = labels.eq(1), oedema = labels.eq(2), enhancing = labels.eq(4);
+  const auto known = labels.eq(0).logical_or_(core).logical_or_(oedema).logical_or_(enhancing);
+  if (!known.all().item<bool>())
+    throw BadRequest(
+        str(who, ": label ", labels.masked_select(known.logical_not())[0].item<double>(), " is none of 0, 1, 2, 4"));
+  const auto tumour_core = core.logical_or(enhancing);
+  return at::stack({tumour_core.logical_or(oedema), tumour_core, enhancing}).to(at::kFloat);
+}
+
+at::Tensor fit_center(const at::Tensor& voxels, const Shape3& shape) {
+  std::vector<int64_t> pad;  // last dimension first; a negative pad crops
+  for (int64_t d = 2; d >= 0; --d) {
+    const int64_t missing = shape[static_cast<size_t>(d)] - voxels.size(d - 3);
+    pad.push_back(missing / 2);
+    pad.push_back(missing - missing / 2);
+  }
+  return at::constant_pad_nd(voxels, pad, 0);
+}
+
+Batch assemble_case(const std::array<at::Tensor, 4>& scans, const at::Tensor& labels, const Shape3& shape,
+                    std::string_view who) {
+  std::vector<at::Tensor> channels;
+  for (size_t m = 0; m < scans.size(); ++m)
+    channels.push_back(fit_center(normalize_nonzero(scans[m], str(who, " ", kModalities[m])), shape));
+  auto target = fit_center(overlapping_labels(labels, str(who, " seg")), shape);
+  return {at::stack(channels).unsqueeze(0), target.unsqueeze(0)};
+}
+
+}  // namespace spillway

@@ -1,0 +1,62 @@
+#include "runtime/data/synthetic_tokens.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "runtime/data/generator.h"
+
+namespace spillway {
+namespace {
+
+/// So few that a short training meets each of them often.
+constexpr int64_t kLargestLanguage = 256;
+constexpr int64_t kLongestStride = 4;
+
+void require(bool good, const char* field, int64_t value, int64_t least) {
+  if (!good) throw BadRequest(str("synthetic data: ", field, " is ", value, "; allowed is ", least, " or more"));
+}
+
+}  // namespace
+
+SyntheticTokens::SyntheticTokens(const Options& options) : options_(options) {
+  require(options.length >= 3, "length", options.length, 3);
+  require(options.vocabulary > kFirstWord, "vocabulary", options.vocabulary, kFirstWord + 1);
+  require(options.cases >= 1, "cases", options.cases, 1);
+  words_ = std::min(kLargestLanguage, options.vocabulary - kFirstWord);
+}
+
+std::string SyntheticTokens::name(int64_t index) const {
+  TORCH_CHECK(index >= 0 && index < size(), "synthetic data: case ", index, " is outside 0 … ", size() - 1);
+  return str("sentence_", index);
+}
+
+int64_t SyntheticTokens::hidden_words() const {
+  return std::max<int64_t>(1, (options_.length - 2) * 15 / 100);
+}
+
+int64_t SyntheticTokens::case_bytes() const {
+  return (options_.length + 2 * hidden_words()) * static_cast<int64_t>(sizeof(int64_t));
+}
+
+Batch SyntheticTokens::at(int64_t index) const {
+  (void)name(index);  // checks the index
+  at::Generator generator = make_generator(options_.seed, index);
+  auto below = [&](int64_t end, int64_t count) { return at::randint(end, {count}, generator, at::kLong); };
+  const int64_t inner = options_.length - 2, hidden = hidden_words();
+
+  const at::Tensor words = (below(words_, 1) + (below(kLongestStride, 1) + 1) * at::arange(inner)).remainder(words_);
+  const at::Tensor sentence =
+      at::cat({at::full({1}, kClassToken, at::kLong), words + kFirstWord, at::full({1}, kSeparatorToken, at::kLong)});
+  const at::Tensor places = std::get<0>(at::randperm(inner, generator, at::kLong).narrow(0, 0, hidden).sort()) + 1;
+  const at::Tensor truth = sentence.index_select(0, places);
+
+  const at::Tensor dice = below(10, hidden);
+  const at::Tensor other = below(words_, hidden) + kFirstWord;
+  const at::Tensor mask = at::full({hidden}, kMaskToken, at::kLong);
+  const at::Tensor shown = at::where(dice.lt(8), mask, at::where(dice.eq(8), other, truth));
+  return {sentence.index_copy(0, places, shown).unsqueeze(0), at::stack({places, truth}).unsqueeze(0)};
+}
+
+}  // namespace spillway

@@ -1,0 +1,157 @@
+#include "runtime/report/curves.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "runtime/report/axis.h"
+#include "runtime/report/text.h"
+
+namespace spillway::report {
+namespace {
+
+constexpr double kWidth = 550, kHeight = 300;
+constexpr Grid kGrid{64, 404, 14, 252};
+constexpr size_t kColours = 6;  // s0 … s5 in the style sheet; s0 is the run itself
+constexpr size_t kMostLabels = 14;
+
+struct Curve {
+  std::string name;
+  std::vector<MetricPoint> points;
+  bool same = false;  ///< as the first curve, bit for bit
+};
+
+std::string colour(size_t i) {
+  return str("s", i == 0 ? 0 : 1 + (i - 1) % (kColours - 1));
+}
+
+/// The first, lowest, highest and last point of each picture column; all of them when they are few.
+std::vector<MetricPoint> thin_out(const std::vector<MetricPoint>& points, const Axis& steps) {
+  std::vector<MetricPoint> kept;
+  auto column = [&](const MetricPoint& point) { return std::floor(steps.at(static_cast<double>(point.step))); };
+  for (size_t begin = 0; begin < points.size();) {
+    size_t low = begin, high = begin, end = begin;
+    for (; end < points.size() && column(points[end]) == column(points[begin]); ++end) {
+      if (!(points[end].value >= points[low].value)) low = end;  // NaN too, so that the gap stays
+      if (points[end].value > points[high].value) high = end;
+    }
+    std::vector<size_t> chosen{begin, low, high, end - 1};
+    std::sort(chosen.begin(), chosen.end());
+    chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
+    for (size_t i : chosen) kept.push_back(points[i]);
+    begin = end;
+  }
+  return kept;
+}
+
+/// A path broken where the value is not finite; lone points become dots.
+std::string draw_curve(const Curve& curve, const std::string& css, const Axis& steps, const Axis& values) {
+  std::string path, dots;
+  size_t run = 0;
+  double x = 0, y = 0;
+  auto end_run = [&] {
+    if (run == 1)
+      dots += str("<circle cx=\"", decimal(x), "\" cy=\"", decimal(y), "\" r=\"3.5\" class=\"", css, "\"/>\n");
+    run = 0;
+  };
+  for (const MetricPoint& point : thin_out(curve.points, steps)) {
+    if (!std::isfinite(point.value)) {
+      end_run();
+      continue;
+    }
+    x = steps.at(static_cast<double>(point.step)), y = values.at(point.value);
+    path += str(run++ == 0 ? "M" : "L", decimal(x), " ", decimal(y));
+  }
+  end_run();
+  if (path.empty()) return "";
+  return str("<path class=\"curve ", css, curve.same ? " same" : "", "\" d=\"", path, "\"><title>", escape(curve.name),
+             "</title></path>\n", dots);
+}
+
+double last_finite(const Curve& curve) {
+  for (size_t i = curve.points.size(); i-- > 0;)
+    if (std::isfinite(curve.points[i].value)) return curve.points[i].value;
+  return NAN;
+}
+
+std::string draw_labels(const std::vector<Curve>& curves, const Axis& values) {
+  std::vector<double> heights;
+  for (size_t i = 0; i < curves.size() && i < kMostLabels; ++i)
+    heights.push_back(values.at(last_finite(curves[i])) + 4);
+  heights = spread(heights, 30, kGrid.top + 4, kGrid.bottom - 10);
+  std::string out;
+  for (size_t i = 0; i < heights.size(); ++i) {
+    const Curve& curve = curves[i];
+    const double last = curve.points.empty() ? NAN : curve.points.back().value;
+    out += draw_text(kGrid.right + 12, heights[i], str("name ", colour(i)), shorten(curve.name, 16));
+    out += draw_text(kGrid.right + 12, heights[i] + 13, "note",
+                     str(curve.points.empty() ? "none" : format_value(last), curve.same ? ", the same bits" : ""));
+  }
+  return out;
+}
+
+/// Where values are missing from the picture.
+std::string missing_note(const std::vector<Curve>& curves) {
+  std::string out;
+  for (const Curve& curve : curves) {
+    auto is_bad = [](const MetricPoint& point) { return !std::isfinite(point.value); };
+    const auto first = std::find_if(curve.points.begin(), curve.points.end(), is_bad);
+    if (first == curve.points.end()) continue;
+    const auto count = std::count_if(first, curve.points.end(), is_bad);
+    out += str("<p class=\"warn\">", escape(curve.name), ": not finite at ", counted(count, "step"), ", first at step ",
+               first->step, ".</p>\n");
+  }
+  return out;
+}
+
+bool same_points(const std::vector<MetricPoint>& a, const std::vector<MetricPoint>& b) {
+  return !a.empty() && std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                                  [](const auto& p, const auto& q) { return p.step == q.step && p.value == q.value; });
+}
+
+/// The comparisons lie under the run; one that agrees with it is a broad pale line, so that both are seen.
+std::string draw_curves(const std::string& title, std::vector<Curve> curves) {
+  for (size_t i = 1; i < curves.size(); ++i) curves[i].same = same_points(curves[i].points, curves[0].points);
+  std::vector<double> all;
+  int64_t last_step = 1;
+  for (const Curve& curve : curves)
+    for (const MetricPoint& point : curve.points) {
+      all.push_back(point.value);
+      last_step = std::max(last_step, point.step);
+    }
+  if (all.empty()) return "";
+  ValueScale scale = scale_values(all);
+  scale.axis.from = kGrid.bottom, scale.axis.to = kGrid.top;
+  const Axis steps{0, static_cast<double>(last_step), kGrid.left, kGrid.right};
+  std::string out = str("<figure>\n<h2>", escape(title), scale.axis.logarithmic ? " <small>log scale</small>" : "",
+                        "</h2>\n<svg viewBox=\"0 0 ", kWidth, " ", kHeight, "\" role=\"img\" aria-label=\"",
+                        escape(title), " by step\">\n");
+  out += draw_rows(kGrid, scale.axis, scale.ticks);
+  out += draw_columns(kGrid, steps, whole_ticks(last_step, 6), "step");
+  for (size_t i = curves.size(); i-- > 1;) out += draw_curve(curves[i], colour(i), steps, scale.axis);
+  out += draw_curve(curves[0], colour(0), steps, scale.axis);
+  return out + draw_labels(curves, scale.axis) + "</svg>\n" + missing_note(curves) + "</figure>\n";
+}
+
+std::vector<MetricPoint> loss_points(const TrainResult& r) {
+  std::vector<MetricPoint> points;
+  const int64_t first = r.resumed_from_step.value_or(0) + 1;
+  for (size_t i = 0; i < r.losses.size(); ++i) points.push_back({first + static_cast<int64_t>(i), r.losses[i]});
+  return points;
+}
+
+}  // namespace
+
+std::string draw_losses(const TrainResult& result, const std::vector<NamedResult>& others) {
+  std::vector<Curve> curves{{"this run", loss_points(result)}};
+  for (const NamedResult& other : others) curves.push_back({other.name, loss_points(other.result)});
+  return draw_curves("Loss", std::move(curves));
+}
+
+std::string draw_metric(const TrainResult& result, const std::vector<NamedResult>& others) {
+  std::vector<Curve> curves{{"this run", result.metric}};
+  for (const NamedResult& other : others) curves.push_back({other.name, other.result.metric});
+  return draw_curves(result.metric_name.empty() ? "Metric" : result.metric_name, std::move(curves));
+}
+
+}  // namespace spillway::report

@@ -1,0 +1,16 @@
+/// Loss and metric by step, the run beside its comparisons.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/report/report.h"
+
+namespace spillway::report {
+
+/// The mean loss of every step: SVG with a heading. Empty when no run has a step.
+std::string draw_losses(const TrainResult& result, const std::vector<NamedResult>& others);
+
+/// The metric on the held-out cases. Empty when no run measured it.
+std::string draw_metric(const TrainResult& result, const std::vector<NamedResult>& others);
+
+}  // namespace spillway::report

@@ -1,0 +1,125 @@
+#include "runtime/report/result_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/version.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+
+json kfac_json(const KfacSummary& k) {
+  return {{"strategy", k.strategy},
+          {"grad_worker_frac", k.grad_worker_frac},
+          {"reason", k.reason},
+          {"layers", k.layers},
+          {"separable_layers", k.separable_layers},
+          {"block_layers", k.block_layers},
+          {"storage", k.storage},
+          {"left_alone", k.left_alone},
+          {"factor_updates", k.counters.factor_updates},
+          {"decompositions", k.counters.decompositions},
+          {"dropped_factors", k.counters.dropped_factors},
+          {"failed_decompositions", k.counters.failed_decompositions},
+          {"warm_starts", k.counters.warm_starts},
+          {"state_bytes", k.state_bytes},
+          {"seconds",
+           {{"factor_compute", k.seconds.factor_compute},
+            {"factor_communicate", k.seconds.factor_communicate},
+            {"decompose", k.seconds.decompose},
+            {"eigenbasis_communicate", k.seconds.eigenbasis_communicate},
+            {"precondition", k.seconds.precondition},
+            {"gradient_communicate", k.seconds.gradient_communicate}}}};
+}
+
+json allreduce_json(const AllreduceSummary& a) {
+  const bool known = a.bound_seconds > 0 && a.seconds_per_step > 0;
+  return {{"levels", a.levels},
+          {"algorithm", a.algorithm},
+          {"bytes_per_step", a.bytes_per_step},
+          {"seconds_per_step", a.seconds_per_step},
+          {"percent_of_bound", known ? json(100 * a.bound_seconds / a.seconds_per_step) : json(nullptr)},
+          {"bound_seconds", a.bound_seconds > 0 ? json(a.bound_seconds) : json(nullptr)},
+          {"exposed_seconds_per_step", a.exposed_seconds_per_step},
+          {"hidden_percent", a.hidden_percent()},
+          {"buckets", a.buckets},
+          {"bucket_bytes", a.bucket_bytes}};
+}
+
+}  // namespace
+
+json to_json(const TrainResult& r) {
+  json by_category;
+  for (size_t c = 0; c < kCategoryCount; ++c)
+    by_category[std::string(name(static_cast<Category>(c)))] = r.peak_by_category[c];
+  json metrics = json::object(), curve = json::array();
+  if (!r.metric.empty()) metrics[r.metric_name] = r.metric.back().value;
+  for (const MetricPoint& point : r.metric) curve.push_back({{"step", point.step}, {"value", point.value}});
+  const bool volumes = r.shape[0] > 0;
+  const bool cube = volumes && r.shape[0] == r.shape[1] && r.shape[1] == r.shape[2];
+
+  json out{{"version", kVersion},
+           {"model", r.options.model},
+           {"device", r.options.device},
+           {"engine", r.options.engine},
+           {"world_size", r.world_size},
+           {"threads", r.threads},
+           {"edge", cube               ? json(r.shape[0])
+                    : r.image_edge > 0 ? json(r.image_edge)
+                                       : json(nullptr)},
+           {"shape", volumes ? json(r.shape) : json(nullptr)},
+           {"sequence_length", r.sequence_length > 0 ? json(r.sequence_length) : json(nullptr)},
+           {"batch", r.options.batch},
+           {"accumulate", r.options.accumulate},
+           {"amp", r.options.amp},
+           {"memory_format", r.options.memory_format},
+           {"steps", r.losses.size()},
+           {"seed", r.options.seed},
+           {"parameters", r.parameters},
+           {"optimizer", r.options.optimizer},
+           {"lr", r.options.lr},
+           {"budget_bytes", r.budget_bytes == kUnlimitedBytes ? json(nullptr) : json(r.budget_bytes)},
+           {"split_bytes", r.options.split_bytes == kUnlimitedBytes ? json(nullptr) : json(r.options.split_bytes)},
+           {"peak_bytes", r.peak_bytes},
+           {"over_budget_bytes", r.over_budget_bytes()},
+           {"peak_by_category", by_category},
+           {"rss_peak_bytes", r.rss_peak_bytes},
+           {"floor_bytes", r.floor_bytes},
+           {"host_peak_bytes", r.host_peak_bytes},
+           {"disk_peak_bytes", r.disk_peak_bytes},
+           {"unconstrained_peak_bytes", r.observed ? json(r.observed->peak_bytes) : json(nullptr)},
+           {"resumed_from_step", r.resumed_from_step ? json(*r.resumed_from_step) : json(nullptr)},
+           {"losses", r.losses},
+           {"learning_rates", r.learning_rates},
+           {"weights_sha256", r.weights_sha256},
+           {"replicas", nullptr},
+           {"metrics", metrics},
+           {"metric_curve", curve},
+           {"step_seconds", r.step_seconds},
+           {"step_kinds", r.step_kinds},
+           {"step_seconds_median", r.median_step_seconds()},
+           {"exposed_copy_seconds", r.exposed_copy_seconds},
+           {"bytes_out", r.bytes_out},
+           {"bytes_in", r.bytes_in},
+           {"bytes_to_disk", r.bytes_to_disk},
+           {"bytes_from_disk", r.bytes_from_disk},
+           {"replayed_operators", r.replayed_operators},
+           {"bound_seconds", r.predicted ? json(r.predicted->bound_seconds) : json(nullptr)},
+           {"predicted", nullptr},
+           {"interrupted", r.interrupted},
+           {"loss_scale", nullptr},
+           {"kfac", r.kfac ? kfac_json(*r.kfac) : json(nullptr)},
+           {"allreduce", nullptr}};
+  if (r.world_size > 1) out["replicas"] = {{"equal", true}, {"compared_after_steps", r.replicas_compared_after}};
+  if (r.loss_scale)
+    out["loss_scale"] = {{"scale", r.loss_scale->scale}, {"skipped_steps", r.loss_scale->skipped_steps}};
+  if (r.predicted)
+    out["predicted"] = {{"peak_bytes", r.predicted->peak_bytes},
+                        {"step_seconds", r.predicted->step_seconds},
+                        {"kind", r.predicted->kind}};
+  if (r.allreduce) out["allreduce"] = allreduce_json(*r.allreduce);
+  return out;
+}
+
+}  // namespace spillway

@@ -1,0 +1,12 @@
+/// A TrainResult as the JSON that scripts outside the project read.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+
+#include "runtime/training/train_result.h"
+
+namespace spillway {
+
+/// The keys of `train --json`; null where a number does not exist for this run. Bytes are integers, times seconds.
+nlohmann::json to_json(const TrainResult& result);
+
+}  // namespace spillway

@@ -1,0 +1,213 @@
+#include "runtime/training/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+
+#include <charconv>
+#include <cstring>
+#include <optional>
+
+#include "core/error.h"
+#include "core/version.h"
+#include "ddl/comm/busy.h"
+#include "ddl/comm/collectives.h"
+#include "runtime/io/tensor_file.h"
+#include "swap/session.h"
+
+namespace spillway {
+namespace {
+
+using Path = std::filesystem::path;
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+constexpr const char* kCpu = "cpu";
+constexpr const char* kFormat = "spillway-checkpoint-1";
+constexpr const char* kGenerators = "generators";
+constexpr const char* kCardGenerator = "generator_of_the_card";
+
+constexpr const char* kConvention = "convention";
+constexpr const char* kStatistics = "statistics";
+
+/// What a run must share with the one that it goes on with.
+Fields identity(const TrainOptions& o) {
+  return {{"model", o.model},
+          {"data", o.data},
+          {"shape", format_shape(o.shape)},
+          {"cases", str(o.cases)},
+          {"batch", str(o.batch)},
+          {"filters", str(o.filters)},
+          {"hidden", str(o.hidden)},
+          {"layers", str(o.layers)},
+          {"classes", str(o.classes)},
+          {"optimizer", o.optimizer},
+          {"momentum", o.optimizer == "sgd" ? str(o.momentum) : "none"},
+          {"kfac", o.use_kfac ? "on" : "off"},
+          {kConvention, o.use_kfac ? std::string(kfac::name(o.kfac.convention)) : "none"},
+          {kStatistics, !o.use_kfac                             ? "none"
+                        : o.kfac.strategy == kfac::Strategy::dp ? "of each layer's owner"
+                                                                : "of all ranks"},
+          {"amp", o.amp},
+          {"split", o.split_bytes == kUnlimitedBytes || o.engine == "unified" ? "off" : str(o.split_bytes)},
+          {"device", c10::Device(o.device).is_cpu() ? kCpu : "cuda"},
+          {"seed", str(o.seed)}};
+}
+
+/// The generator of the card that the run's tensors are on; undefined on the CPU.
+at::Generator card_generator(const std::vector<StateTensor>& tensors) {
+  for (const StateTensor& tensor : tensors)
+    if (tensor.held.defined() && tensor.held.is_cuda())
+      return at::globalContext().defaultGenerator(tensor.held.device());
+  return {};
+}
+
+at::Tensor state_of(at::Generator& generator) {
+  std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state(at::Generator& generator, const at::Tensor& state) {
+  auto lent = resident_read(state);
+  std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+/// A number of the file's metadata; -1 where there is none.
+int64_t number(const TensorFileReader& file, const std::string& name) {
+  int64_t value = -1;
+  const auto found = file.metadata().find(name);
+  if (found == file.metadata().end()) return value;
+  const char *begin = found->second.data(), *end = begin + found->second.size();
+  const auto [stop, error] = std::from_chars(begin, end, value);
+  return error == std::errc() && stop == end && value >= 0 ? value : -1;
+}
+
+/// Sets `generator` to this rank's row of the saved states, or seeds it where the saved run had no such rank.
+void restore_generator(const TensorFileReader& file, const std::string& name, at::Generator generator,
+                       const TrainOptions& options, RunPosition position, int64_t rank) {
+  const std::vector<int64_t> sizes = file.sizes(name);
+  const int64_t state_bytes = state_of(generator).numel(), saved_ranks = sizes.size() == 2 ? sizes[0] : 0;
+  // The file is as long as the product of these says, so what is allocated below is no more than is there.
+  if (saved_ranks < 1 || sizes[1] != state_bytes)
+    throw BadRequest(str("the checkpoint has no '", name, "' of ", state_bytes, " bytes for each rank"));
+  if (rank >= saved_ranks) {
+    std::lock_guard lock(generator.mutex());
+    // A multiple that no rank's first seed differs by, so that no rank repeats the numbers of another.
+    generator.set_current_seed(first_seed(options, static_cast<int>(rank)) +
+                               0x9e3779b97f4a7c15 * static_cast<uint64_t>(position.step));
+    return;
+  }
+  const at::Tensor all = at::empty({saved_ranks, state_bytes}, at::kByte);
+  file.read(name, all);
+  set_state(generator, all[rank].clone());
+}
+
+/// One row for each rank.
+at::Tensor all_states(const at::Tensor& own, const ddl::Comm& comm) {
+  const int64_t world = comm ? comm->communicator->size() : 1;
+  const at::Tensor all = at::empty({world, own.numel()}, at::kByte);
+  auto lent = resident_read(own), taken = resident(all);
+  auto bytes = [](const at::Tensor& tensor, void* data) {
+    return std::span(static_cast<std::byte*>(data), tensor.nbytes());
+  };
+  if (comm)
+    ddl::allgather(*comm->communicator, bytes(own, own.mutable_data_ptr()), bytes(all, all.mutable_data_ptr()));
+  else
+    std::memcpy(all.mutable_data_ptr(), own.const_data_ptr(), own.nbytes());
+  return all;
+}
+
+TensorFileReader open_checkpoint(const Path& folder) {
+  TensorFileReader file(checkpoint_file(folder));
+  const auto format = file.metadata().find("format");
+  if (format == file.metadata().end() || format->second != kFormat)
+    throw BadRequest(str("'", checkpoint_file(folder).string(), "' is no checkpoint of this version of Spillway"));
+  return file;
+}
+
+}  // namespace
+
+Path checkpoint_file(const Path& folder) {
+  return folder / "checkpoint.safetensors";
+}
+
+void prepare_checkpoint_folder(const Path& folder) {
+  std::filesystem::create_directories(folder);
+  TensorFileWriter(folder / "writable", {}, {});  // removed at once: it is not committed
+}
+
+uint64_t first_seed(const TrainOptions& options, int rank) {
+  return options.seed * 1'000'003 + 1 + static_cast<uint64_t>(rank);
+}
+
+void write_checkpoint(const Path& folder, const TrainOptions& options, RunPosition position,
+                      const std::vector<StateTensor>& tensors, const ddl::Comm& comm) {
+  // Rank 0 alone writes, for as long as the disk takes; the others are not to give it up.
+  const ddl::Busy busy(comm ? comm->communicator.get() : nullptr);
+  at::Generator generator = at::detail::getDefaultCPUGenerator(), card = card_generator(tensors);
+  const at::Tensor generators = all_states(state_of(generator), comm);
+  const at::Tensor on_card = card.defined() ? all_states(state_of(card), comm) : at::Tensor();
+  const int world = comm ? comm->communicator->size() : 1;
+  std::optional<TensorFileWriter> file;
+  if (!comm || comm->communicator->rank() == 0) {
+    std::vector<TensorEntry> entries;
+    for (const StateTensor& tensor : tensors) entries.push_back({tensor.name, tensor.type, tensor.sizes});
+    entries.push_back({kGenerators, at::kByte, generators.sizes().vec()});
+    if (on_card.defined()) entries.push_back({kCardGenerator, at::kByte, on_card.sizes().vec()});
+    std::map<std::string, std::string> metadata{
+        {"format", kFormat},          {"version", kVersion},
+        {"step", str(position.step)}, {"cases_drawn", str(position.cases_drawn)},
+        {"run.ranks", str(world)},    {"run.accumulate", str(options.accumulate)}};
+    for (const auto& [name, value] : identity(options)) metadata["run." + name] = value;
+    file.emplace(checkpoint_file(folder), std::move(entries), metadata);
+  }
+  for (const StateTensor& tensor : tensors) {
+    const at::Tensor there = tensor.fetch ? tensor.fetch() : tensor.held;
+    if (file) file->write(there);
+  }
+  if (!file) return;
+  file->write(generators);
+  if (on_card.defined()) file->write(on_card);
+  file->commit();
+}
+
+RunPosition checkpoint_position(const Path& folder, const TrainOptions& options) {
+  const TensorFileReader file = open_checkpoint(folder);
+  for (const auto& [name, value] : identity(options)) {
+    const auto found = file.metadata().find("run." + name);
+    // Older files tell nothing of statistics, and when there was no other device nothing of that.
+    const bool untold = name == kConvention || name == kStatistics;
+    const std::string was = found != file.metadata().end() ? found->second
+                            : untold                       ? value
+                            : name == "device"             ? kCpu
+                                                           : "unknown";
+    if (was != value)
+      throw BadRequest(str("checkpoint '", checkpoint_file(folder).string(), "' is of a run with ", name, " ", was,
+                           "; this run has ", value));
+  }
+  RunPosition position{number(file, "step"), number(file, "cases_drawn")};
+  if (position.step < 0)
+    throw BadRequest(str("checkpoint '", checkpoint_file(folder).string(), "' does not tell its step"));
+  if (position.cases_drawn < 0) {  // older files: all steps were of as many ranks and micro-batches
+    const int64_t ranks = number(file, "run.ranks"), micro_batches = number(file, "run.accumulate");
+    if (ranks < 1 || micro_batches < 1 ||
+        __builtin_mul_overflow(position.step, options.batch * ranks * micro_batches, &position.cases_drawn))
+      throw BadRequest(
+          str("checkpoint '", checkpoint_file(folder).string(), "' does not tell how many cases its run has drawn"));
+  }
+  return position;
+}
+
+void read_checkpoint(const Path& folder, const TrainOptions& options, RunPosition position,
+                     const std::vector<StateTensor>& tensors, const ddl::Comm& comm) {
+  const ddl::Busy busy(comm ? comm->communicator.get() : nullptr);
+  const TensorFileReader file = open_checkpoint(folder);
+  for (const StateTensor& tensor : tensors)
+    if (tensor.held.defined()) file.read(tensor.name, tensor.held);
+  const int64_t rank = comm ? comm->communicator->rank() : 0;
+  restore_generator(file, kGenerators, at::detail::getDefaultCPUGenerator(), options, position, rank);
+  if (at::Generator card = card_generator(tensors); card.defined())
+    restore_generator(file, kCardGenerator, card, options, position, rank);
+}
+
+}  // namespace spillway

@@ -1,0 +1,66 @@
+/// A training run on disk: everything that its next step depends on, such that a resumed run equals an uninterrupted
+/// one bit for bit.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ddl/torch/operators.h"
+#include "runtime/training/train_options.h"
+
+namespace spillway {
+
+/// One tensor of a run, alike on all ranks that hold it.
+struct StateTensor {
+  std::string name;
+  at::ScalarType type;
+  std::vector<int64_t> sizes;
+  at::Tensor held;  ///< undefined on ranks that do not hold it
+  /// For what rank 0 does not hold: brings it there when it is written. Collective; null otherwise.
+  std::function<at::Tensor()> fetch = nullptr;
+
+  StateTensor(std::string name, const at::Tensor& held)
+      : name(std::move(name)), type(held.scalar_type()), sizes(held.sizes().vec()), held(held) {}
+  StateTensor(std::string name, at::ScalarType type, std::vector<int64_t> sizes)
+      : name(std::move(name)), type(type), sizes(std::move(sizes)) {}
+};
+
+/// How far a saved run has come.
+struct RunPosition {
+  int64_t step = 0;  ///< steps done since the very first
+  int64_t cases_drawn =
+      0;  ///< training cases that all ranks drew in these steps together, whatever the number of ranks
+};
+
+/// The one file of a folder that checkpoints are written to.
+std::filesystem::path checkpoint_file(const std::filesystem::path& folder);
+
+/// Makes the folder where there is none and sees that files can be written in it. Throws std::system_error.
+void prepare_checkpoint_folder(const std::filesystem::path& folder);
+
+/// The seed of a rank's generator at the start of a run: different on every rank, because dropout is each rank's own.
+uint64_t first_seed(const TrainOptions& options, int rank);
+
+/// Writes `tensors` and every rank's generator as rank 0; the others take part. The former checkpoint stays until the
+/// new one is whole on the disk. Tensors are paged in one at a time. Collective. Throws std::system_error (a full
+/// disk), ddl::CommError.
+void write_checkpoint(const std::filesystem::path& folder, const TrainOptions& options, RunPosition position,
+                      const std::vector<StateTensor>& tensors, const ddl::Comm& comm);
+
+/// The position that a run of these options goes on from. Reads the header alone. Throws BadRequest naming the file
+/// when there is none, it is foreign or truncated, or its run differed: which option, and both values. Free to differ
+/// are length, learning rate and its like, budgets, what is reported, and the number of ranks and of micro-batches.
+RunPosition checkpoint_position(const std::filesystem::path& folder, const TrainOptions& options);
+
+/// Overwrites what this rank holds of `tensors`, and its generator. A rank that the saved run did not have seeds its
+/// generator by the options' seed, its rank and the position's step. Throws BadRequest as above, or naming the tensor
+/// that is missing, has another shape, or is damaged.
+void read_checkpoint(const std::filesystem::path& folder, const TrainOptions& options, RunPosition position,
+                     const std::vector<StateTensor>& tensors, const ddl::Comm& comm);
+
+}  // namespace spillway

@@ -1,0 +1,61 @@
+#include "runtime/training/feasible_workers.h"
+
+#include "core/bytes.h"
+#include "core/error.h"
+#include "kfac/comm/option_agreement.h"
+#include "runtime/training/train.h"
+
+namespace spillway {
+namespace {
+
+GradWorkerChoice choose_workers(const RunContext& context, const std::optional<Observation>& observed,
+                                int64_t budget_bytes) {
+  const TrainOptions& options = context.options;
+  if (!options.choose_grad_worker_frac) return {options.kfac.strategy, options.kfac.grad_worker_frac, "as asked for"};
+  GradWorkerInputs inputs;
+  inputs.options = options.kfac;
+  inputs.world = context.world();
+  inputs.budget_bytes = budget_bytes;
+  if (inputs.world > 1) {
+    auto task = make_task(options.model, task_options(options, *context.data));
+    inputs.layers = kfac::shapes_of(kfac::find_layers(task->module(), options.kfac).layers);
+  }
+  if (observed) {
+    inputs.first_step_peak_bytes = observed->peak_bytes;
+    if (!options.may_exceed_budget()) inputs.floor_bytes = observed->floor_bytes;
+    // The largest measured of all ranks, in whole microseconds and kilobytes per second: every rank decides alike.
+    inputs.step_seconds =
+        static_cast<double>(max_over_ranks(context.comm, static_cast<int64_t>(observed->step_seconds * 1e6))) * 1e-6;
+    const double rate = observed->gradient_seconds > 0
+                            ? static_cast<double>(observed->gradient_bytes) / observed->gradient_seconds / 1e3
+                            : 0;
+    if (int64_t agreed = max_over_ranks(context.comm, static_cast<int64_t>(rate)))
+      inputs.broadcast_bytes_per_second = static_cast<double>(agreed) * 1e3;
+  }
+  return choose_grad_worker_frac(inputs);
+}
+
+}  // namespace
+
+GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::optional<Observation>& observed,
+                                         int64_t budget_bytes) {
+  GradWorkerChoice best = choose_workers(context, observed, budget_bytes);
+  const TrainOptions& options = context.options;
+  if (options.kfac.strategy != kfac::Strategy::automatic || best.strategy == kObservedStrategy ||
+      budget_bytes == kUnlimitedBytes || options.may_exceed_budget())
+    return best;
+  RunContext other = context;
+  other.options.choose_grad_worker_frac = false;
+  other.options.kfac.strategy = best.strategy;
+  other.options.kfac.grad_worker_frac = best.grad_worker_frac;
+  const Observation needs = observe(other);
+  if (needs.floor_bytes <= budget_bytes) return best;
+  other.options = options;
+  other.options.kfac.strategy = kObservedStrategy;
+  GradWorkerChoice stays = choose_workers(other, observed, budget_bytes);
+  stays.reason += str("; ", kfac::name(best.strategy), " f=", best.grad_worker_frac, " would need ",
+                      format_bytes(needs.floor_bytes), " (", needs.floor_operator, ")");
+  return stays;
+}
+
+}  // namespace spillway

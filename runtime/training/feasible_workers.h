@@ -1,0 +1,22 @@
+/// grad_worker_frac, and strategy `auto`, as a budget can run them.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "runtime/planning/grad_worker_choice.h"
+#include "runtime/training/train_result.h"
+#include "runtime/training/training_run.h"
+
+namespace spillway {
+
+/// The strategy of the observed step where the budget is to choose one.
+inline constexpr kfac::Strategy kObservedStrategy = kfac::Strategy::hybrid;
+
+/// The options' own strategy and fraction, or what choose_grad_worker_frac() says where they leave it to the budget.
+/// A strategy other than the observed one moves its bytes by other operators, which may need more at once. So under a
+/// budget a step of it is observed too, and where it does not fit, kObservedStrategy stays. `observed` is missing where
+/// nothing is left to choose. Collective. Throws OutOfBudget, ddl::CommError.
+GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::optional<Observation>& observed,
+                                         int64_t budget_bytes);
+
+}  // namespace spillway

@@ -1,0 +1,77 @@
+#include "runtime/training/paging_summary.h"
+
+#include <algorithm>
+#include <map>
+
+namespace spillway {
+namespace {
+
+/// The last use of `slot` before operator `use`, in the step before if need be; -1 when there is none.
+int32_t use_before(const StepTrace& trace, const Slot& slot, int32_t use) {
+  const auto count = static_cast<int32_t>(trace.operators.size());
+  auto at = std::lower_bound(slot.uses.begin(), slot.uses.end(), use % count);
+  if (at != slot.uses.begin()) return *std::prev(at);
+  return slot.birth == kBeforeStep && !slot.uses.empty() ? slot.uses.back() : -1;
+}
+
+std::string name_of(const StepTrace& trace, int32_t i) {
+  return i < 0 ? std::string() : std::string(trace.operators[static_cast<size_t>(i)].name);
+}
+
+/// From the end of operator `from` to the beginning of `to`, around the step's end when `to` comes first.
+double seconds_between(const StepTrace& trace, int32_t from, int32_t to) {
+  const auto count = static_cast<int32_t>(trace.operators.size());
+  double seconds = 0;
+  for (int32_t i = (from + 1) % count; i != to; i = (i + 1) % count)
+    seconds += trace.operators[static_cast<size_t>(i)].seconds + trace.operators[static_cast<size_t>(i)].host_seconds;
+  return seconds;
+}
+
+PlannedAbsence absence_of(const StepTrace& trace, int32_t s, int32_t use, bool replayed) {
+  const Slot& slot = trace.slots[static_cast<size_t>(s)];
+  const int32_t to = use % static_cast<int32_t>(trace.operators.size());
+  const int32_t from = use_before(trace, slot, use);
+  PlannedAbsence absence;
+  absence.maker = name_of(trace, slot.birth);
+  absence.after = name_of(trace, from);
+  absence.before = name_of(trace, to);
+  absence.category = slot.category;
+  absence.bytes = slot.bytes;
+  absence.seconds = from < 0 ? 0 : seconds_between(trace, from, to);
+  absence.replayed = replayed;
+  return absence;
+}
+
+}  // namespace
+
+PagingSummary summarise_paging(const StepTrace& trace, const Schedule& schedule) {
+  PagingSummary summary;
+  summary.kind = trace.kind;
+  for (const Actions::PageIn& in : schedule.actions.page_ins)
+    summary.absences.push_back(absence_of(trace, in.slot, in.use, /*replayed=*/false));
+  for (const Replay& replay : schedule.replays)
+    summary.absences.push_back(absence_of(trace, replay.slot, replay.use, /*replayed=*/true));
+  std::stable_sort(summary.absences.begin(), summary.absences.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+
+  std::map<std::string_view, Footprint> largest;
+  for (const OperatorRecord& op : trace.operators) {
+    Footprint footprint{std::string(op.name), op.leased_bytes, op.own_bytes};
+    if (Footprint& known = largest[op.name]; footprint.bytes() > known.bytes()) known = std::move(footprint);
+  }
+  for (auto& [name, footprint] : largest)
+    if (footprint.bytes() > 0) summary.footprints.push_back(std::move(footprint));
+  std::stable_sort(summary.footprints.begin(), summary.footprints.end(),
+                   [](const auto& a, const auto& b) { return a.bytes() > b.bytes(); });
+
+  summary.compute_seconds = trace.compute_seconds();
+  summary.shortest_compute_seconds = trace.shortest_seconds();
+  summary.predicted_seconds = schedule.predicted_seconds;
+  summary.exposed_seconds = schedule.exposed_seconds;
+  summary.bound_seconds = schedule.bound_seconds;
+  summary.bytes_out = schedule.bytes_out;
+  summary.bytes_in = schedule.bytes_in;
+  return summary;
+}
+
+}  // namespace spillway

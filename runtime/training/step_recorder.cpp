@@ -1,0 +1,89 @@
+#include "runtime/training/step_recorder.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <map>
+
+namespace spillway {
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+/// Reports each operation from its start, or from the end of the one before it in its direction.
+class RecordedDisk final : public DiskIo {
+ public:
+  RecordedDisk(std::unique_ptr<DiskIo> real, StepRecorder& recorder) : real_(std::move(real)), recorder_(recorder) {}
+  void start(DiskOperation& operation) override {
+    started_[&operation] = Clock::now();
+    real_->start(operation);
+  }
+  DiskOperation& wait() override {
+    DiskOperation& operation = real_->wait();
+    const auto now = Clock::now();
+    Clock::time_point& busy_until = operation.write ? written_ : read_;
+    recorder_.add("page", operation.write ? "disk write" : "disk read", std::max(started_[&operation], busy_until), now,
+                  operation.bytes);
+    busy_until = now;
+    return operation;
+  }
+  std::string name() const override { return real_->name(); }
+
+ private:
+  const std::unique_ptr<DiskIo> real_;
+  StepRecorder& recorder_;
+  std::map<const DiskOperation*, Clock::time_point> started_;
+  Clock::time_point written_{}, read_{};
+};
+
+}  // namespace
+
+void StepRecorder::start(int64_t step) {
+  step_ = {};
+  step_.step = step;
+  began_ = Clock::now();
+  events_ = std::make_unique<TraceEvents>();
+  recording_ = true;
+  sample();
+}
+
+StepRecording StepRecorder::stop() {
+  sample();
+  recording_ = false;
+  step_.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+  step_.events = events_->events();
+  return std::move(step_);
+}
+
+std::unique_ptr<Timeline> StepRecorder::record_lane(std::string_view lane) {
+  std::string name(lane);
+  return std::make_unique<WorkerTimeline>(
+      name, [this, name](SteadyTime start, SteadyTime end, int64_t bytes) { add("page", name, start, end, bytes); });
+}
+
+std::unique_ptr<DiskIo> StepRecorder::record_disk(std::unique_ptr<DiskIo> disk) {
+  return std::make_unique<RecordedDisk>(std::move(disk), *this);
+}
+
+void StepRecorder::add(std::string name, std::string lane, SteadyTime start, SteadyTime end, int64_t bytes) {
+  if (recording_) events_->add(std::move(name), std::move(lane), start, end, bytes);
+}
+
+void StepRecorder::before(const c10::OperatorHandle&, const torch::jit::Stack&) {
+  if (recording_) operator_began_ = Clock::now();
+}
+
+void StepRecorder::after(const c10::OperatorHandle& op, const torch::jit::Stack&) {
+  if (!recording_) return;
+  const std::string& name = op.schema().name();
+  const bool communicates = name.starts_with("spillway::");
+  add(name, communicates ? "communication" : "compute", operator_began_, Clock::now(), 0);
+  sample();
+}
+
+void StepRecorder::sample() {
+  step_.memory.push_back({std::chrono::duration<double>(Clock::now() - began_).count(), ledger_.used_by_category()});
+}
+
+}  // namespace spillway

@@ -1,0 +1,361 @@
+#include "runtime/training/training_run.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <tuple>
+
+#include "core/error.h"
+#include "core/host/host_topology.h"
+#include "ddl/comm/busy.h"
+#include "ddl/comm/collectives.h"
+#include "kfac/kfac.h"
+#include "runtime/data/seismic.h"
+#include "runtime/models/autocast.h"
+#include "runtime/models/memory_format.h"
+#include "runtime/training/host_share.h"
+#include "runtime/training/kfac_state.h"
+#include "runtime/training/replicas.h"
+#include "runtime/training/used_cases.h"
+#include "swap/schedule/schedule.h"
+
+namespace spillway {
+namespace {
+
+constexpr const char* kLossScale = "loss_scale";
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, torch::nn::Module& module) {
+  if (o.optimizer == "sgd")
+    return std::make_unique<Sgd>(
+        module.parameters(),
+        SgdOptions{.lr = o.lr, .momentum = o.momentum, .nesterov = o.nesterov, .weight_decay = o.weight_decay});
+  if (o.optimizer == "lamb")
+    return std::make_unique<Lamb>(module.parameters(), LambOptions{.lr = o.lr, .weight_decay = o.weight_decay});
+  const AdamOptions adam{.lr = o.lr, .weight_decay = o.weight_decay};
+  if (o.optimizer == "adamw") return std::make_unique<AdamW>(module.parameters(), adam);
+  return std::make_unique<Adam>(module.parameters(), adam);
+}
+
+/// Rank 0's norms take the place of the other ranks'.
+void share_norms(Optimizer& optimizer, const ddl::Comm& comm) {
+  std::vector<int64_t> everyone(static_cast<size_t>(comm->communicator->size()));
+  std::iota(everyone.begin(), everyone.end(), int64_t{0});
+  optimizer.share_norms([comm, everyone](const at::Tensor& norms) { ddl::broadcast_({norms}, comm, 0, everyone); });
+}
+
+/// Of the pages that leave this rank's device. With managed memory that is the driver's.
+int64_t host_budget(const RunContext& context) {
+  const TrainOptions& train = context.options;
+  if (train.host_budget.kind == BudgetRequest::Kind::bytes) return train.host_budget.bytes;
+  if (!context.comm || train.engine == "unified") return kUnlimitedBytes;
+  return host_share(options_device(train).is_cuda(), context.comm->communicator->local_size(),
+                    discover_host().memory_bytes);
+}
+
+SessionOptions session_options(const RunContext& context, int64_t budget_bytes, StepRecorder* recorder) {
+  const TrainOptions& train = context.options;
+  SessionOptions options{.device = train.device,
+                         .engine = train.engine == "unified" ? Engine::unified : Engine::gate,
+                         .budget_bytes = budget_bytes,
+                         .split_bytes = train.split_bytes};
+  if (budget_bytes != kUnlimitedBytes) {  // else nothing leaves the device
+    options.host_budget_bytes = host_budget(context);
+    options.disk_directory = train.disk;
+  }
+  if (!recorder) return options;
+  options.observer = std::shared_ptr<OperatorObserver>(recorder, [](OperatorObserver*) {});
+  if (train.device == "cpu")  // a card's copies run on its own streams
+    options.decorate_timeline = [recorder](std::unique_ptr<Timeline>, std::string_view lane) {
+      return recorder->record_lane(lane);
+    };
+  options.decorate_disk = [recorder](std::unique_ptr<DiskIo> disk) { return recorder->record_disk(std::move(disk)); };
+  return options;
+}
+
+}  // namespace
+
+c10::Device options_device(const TrainOptions& options) {
+  const c10::Device device(options.device);
+  return device.is_cuda() && !device.has_index() ? c10::Device(c10::kCUDA, 0) : device;
+}
+
+TaskOptions task_options(const TrainOptions& options, const Dataset& data) {
+  constexpr int64_t kHeadWidth = 64;
+  TaskOptions task;
+  task.unet3d.filters = options.filters;
+  task.bp3d.filters = options.filters;
+  for (double share : kSeismicShares) task.bp3d_class_weights.push_back(1 / (3 * share));
+  task.resnet50 = {.classes = options.classes, .filters = options.filters};
+  task.bert.layers = options.layers;
+  task.bert.hidden = options.hidden;
+  task.bert.heads = std::max<int64_t>(1, options.hidden / kHeadWidth);
+  task.bert.intermediate = 4 * options.hidden;
+  if (options.model == "mlp")
+    task.mlp = {.input = data.at(0).input.size(1),
+                .hidden = options.hidden,
+                .layers = options.layers,
+                .classes = options.classes};
+  if (options.model == "autoencoder")
+    task.autoencoder = {.input = data.at(0).input.size(1), .hidden = options.hidden, .layers = options.layers};
+  return task;
+}
+
+int64_t cases_per_step(const RunContext& context) {
+  return context.options.batch * context.options.accumulate * context.world();
+}
+
+int64_t steps_for(const RunContext& context, int64_t cases) {
+  return (cases + cases_per_step(context) - 1) / cases_per_step(context);
+}
+
+int64_t steps_per_epoch(const RunContext& context) {
+  const TrainOptions& options = context.options;
+  return Sampler(context.split.train, options.batch, 0, context.world(), options.seed)
+      .steps_per_epoch(options.accumulate);
+}
+
+/// A budget is not to go to copies of gradients.
+ddl::GradientOptions gradient_options(const TrainOptions& options) {
+  constexpr int64_t kBufferWithABudget = int64_t{16} << 20;
+  const bool budgeted = options.budget.kind != BudgetRequest::Kind::none;
+  return {.bucket_bytes = options.gradient_bucket_bytes,
+          .most_bytes = options.gradient_buffer_bytes > 0 ? options.gradient_buffer_bytes
+                        : budgeted                        ? kBufferWithABudget
+                                                          : ddl::kWhole};
+}
+
+kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr, double grad_worker_frac) {
+  const auto decayed = [&](const kfac::Scheduled& value, const std::vector<Decay>& decays) {
+    if (decays.empty()) return value;
+    std::vector<kfac::StepDecay> steps;
+    for (const Decay& decay : decays) steps.push_back({lr.first_step_of(decay.epoch), decay.factor});
+    return kfac::decayed(value, std::move(steps));
+  };
+  kfac::KfacOptions kfac = options.kfac;
+  kfac.grad_worker_frac = grad_worker_frac;
+  kfac.lr = kfac::Scheduled([lr](int64_t step) { return lr.at(step); });
+  kfac.relative_damping = decayed(kfac.relative_damping, options.damping_decay);
+  if (kfac.damping) kfac.damping = decayed(*kfac.damping, options.damping_decay);
+  kfac.factor_interval = decayed(kfac.factor_interval, options.interval_decay);
+  kfac.inverse_interval = decayed(kfac.inverse_interval, options.interval_decay);
+  // An interval below one step is refused now, not in the middle.
+  for (const Decay& decay : options.interval_decay) kfac.at(lr.first_step_of(decay.epoch));
+  return kfac;
+}
+
+int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
+  if (!comm) return value;
+  std::vector<int64_t> all(static_cast<size_t>(comm->communicator->size()));
+  ddl::allgather(*comm->communicator, std::as_bytes(std::span(&value, 1)), std::as_writable_bytes(std::span(all)));
+  return *std::max_element(all.begin(), all.end());
+}
+
+TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
+                         StepRecorder* recorder)
+    : context_(context),
+      device_(options_device(context.options)),
+      session_(std::make_unique<Session>(session_options(context, budget_bytes, recorder))),
+      sampler_(context.split.train, context.options.batch, context.rank(), context.world(), context.options.seed),
+      lr_{.lr = context.options.lr,
+          .warmup_steps = context.options.warmup,
+          .decays = context.options.lr_decay,
+          .steps_per_epoch = steps_per_epoch(context),
+          .epoch_shift_steps = steps_for(context, context.start.cases_drawn) - context.start.step},
+      position_(context.start) {
+  const TrainOptions& options = context.options;
+  at::manual_seed(options.seed);
+  {
+    CategoryScope category(Category::weights);
+    task_ = make_task(options.model, task_options(options, *context.data));
+    if (!device_.is_cpu()) task_->module().to(device_);
+    lay_out(task_->module(), layout_named(options.memory_format));
+  }
+  optimizer_ = make_optimizer(options, task_->module());
+  if (context.comm) share_norms(*optimizer_, context.comm);
+  if (options.use_kfac) {
+    kfac::KfacOptions kfac = kfac_options(options, lr_, grad_worker_frac);
+    // A step that fp16 leaves out is one of the run's and none of K-FAC's.
+    kfac.lr = kfac::Scheduled([this](int64_t) { return lr_.at(position_.step); });
+    kfac_.emplace(task_->module(), std::move(kfac), context.comm);
+  }
+  if (options.amp == "fp16") scaler_.emplace(options.loss_scaling, device_);
+  // What is reduced beside backward is staged on the host.
+  const bool by_network = context.comm && device_.is_cuda() && context.comm->cards.levels(device_);
+  if (context.comm && options.overlap_gradients && !by_network)
+    overlapped_.emplace(optimizer_->parameters(), context.comm, gradient_options(options));
+  // Weights are the same on every rank; dropout is each rank's own.
+  at::manual_seed(first_seed(options, context.rank()));
+}
+
+std::vector<TrainingRun::Cases> TrainingRun::next_cases() {
+  std::vector<Cases> all(static_cast<size_t>(context_.options.accumulate));
+  for (Cases& cases : all)
+    for (int64_t index : sampler_.next()) cases.push_back(context_.data->at(index));
+  return all;
+}
+
+Batch TrainingRun::to_device(const Cases& cases) const {
+  Batch batch = together(cases);
+  const Layout layout = layout_named(context_.options.memory_format);
+  batch.input = batch.input.to(device_).contiguous(memory_format(layout, batch.input.dim()));
+  batch.target = batch.target.to(device_);
+  return batch;
+}
+
+at::Tensor TrainingRun::learn(const Cases& cases, bool last) {
+  const TrainOptions& options = context_.options;
+  const Batch batch = to_device(cases);
+  at::Tensor loss;
+  {
+    Autocast autocast(options.amp, device_.type());
+    loss = task_->loss(batch);
+  }
+  if (options.accumulate > 1) loss = loss / options.accumulate;
+  const at::Tensor scaled = scaler_ ? loss * scaler_->scale() : loss;
+  if (kfac_) kfac_->watch(scaled, batch.input.size(0));
+  if (overlapped_ && last) overlapped_->begin();
+  scaled.backward();
+  return loss.detach();
+}
+
+StepOutcome TrainingRun::step(const StepRequests& own) {
+  StepOutcome outcome;
+  const auto start = Clock::now();
+  const std::vector<Cases> cases = next_cases();
+  outcome.lr = lr_.at(position_.step);
+  optimizer_->set_lr(outcome.lr);
+  outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
+  Session::Step scope = session_->step(outcome.kind);
+  at::Tensor loss = learn(cases[0], cases.size() == 1);
+  for (size_t i = 1; i < cases.size(); ++i) loss = loss + learn(cases[i], i + 1 == cases.size());
+  std::tie(outcome.loss, outcome.requested) = average(loss, own);
+  outcome.skipped = !update();
+  optimizer_->zero_grad();
+  scope.finish();
+  if (const Schedule* schedule = session_->schedule(outcome.kind)) outcome.bound_seconds = schedule->bound_seconds;
+  ++position_.step;
+  position_.cases_drawn += cases_per_step(context_);
+  outcome.seconds = seconds_since(start);
+  return outcome;
+}
+
+bool TrainingRun::update() {
+  const double scale = scaler_ ? scaler_->scale() : 1;
+  if (scaler_ && !scaler_->unscale(gradients())) {
+    if (kfac_) kfac_->discard();
+    return false;
+  }
+  if (kfac_) kfac_->step(scale);
+  if (context_.options.clip_norm > 0) optimizer_->clip_gradients(context_.options.clip_norm);
+  optimizer_->step();
+  return true;
+}
+
+std::vector<at::Tensor> TrainingRun::gradients() const {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& parameter : optimizer_->parameters())
+    if (parameter.grad().defined()) all.push_back(parameter.grad());
+  return all;
+}
+
+std::pair<double, StepRequests> TrainingRun::average(const at::Tensor& loss, const StepRequests& own) {
+  if (!context_.comm) return {loss.item<double>(), own};
+  at::NoGradGuard no_grad;
+  if (overlapped_)
+    overlapped_->finish();
+  else
+    complete_gradients(optimizer_->parameters(), context_.comm);
+  std::vector<at::Tensor> tensors = gradients();
+  gradient_bytes_ = 0;
+  for (const at::Tensor& gradient : tensors) gradient_bytes_ += static_cast<int64_t>(gradient.nbytes());
+  if (overlapped_) tensors.clear();
+  // Running statistics too: every rank saw other cases, and all ranks are to stay the same.
+  for (const at::Tensor& buffer : task_->module().buffers())
+    if (buffer.is_floating_point()) tensors.push_back(buffer);
+  const at::Tensor mean = loss.detach().to(at::kFloat);
+  const auto flag = [&](bool set) { return at::scalar_tensor(set ? 1.f : 0.f, mean.options()); };
+  const at::Tensor status = at::stack({mean, flag(own.stop), flag(own.checkpoint)});
+  tensors.push_back(status);
+  const auto start = Clock::now();
+  ddl::allreduce_(tensors, context_.comm, ddl::Reduction::average);
+  after_backward_seconds_ += seconds_since(start);
+  const at::Tensor joined = status.cpu();
+  return {joined[0].item<double>(), {joined[1].item<float>() > 0, joined[2].item<float>() > 0}};
+}
+
+double TrainingRun::gradient_seconds() const {
+  return after_backward_seconds_ +
+         (overlapped_ ? std::chrono::duration<double>(overlapped_->totals().busy).count() : 0);
+}
+
+double TrainingRun::exposed_gradient_seconds() const {
+  return after_backward_seconds_ +
+         (overlapped_ ? std::chrono::duration<double>(overlapped_->totals().exposed).count() : 0);
+}
+
+double TrainingRun::measure(const Cases& cases) {
+  const Batch batch = to_device(cases);
+  Autocast autocast(context_.options.amp, device_.type());
+  return task_->metric(batch);
+}
+
+double TrainingRun::validate() {
+  // Ranks may have cases of other sizes, and no two as many.
+  const ddl::Busy busy(context_.comm ? context_.comm->communicator.get() : nullptr);
+  at::Tensor sum = at::zeros({2});
+  const std::vector<int64_t>& cases = context_.split.validation;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    if (!measures_on(i, context_.rank(), context_.world())) continue;
+    const Cases on_host{context_.data->at(cases[i])};
+    Session::Step scope = session_->step("validate");
+    const double value = measure(on_host);
+    scope.finish();
+    sum.add_(at::tensor({static_cast<float>(value), 1.f}));
+  }
+  if (context_.comm) ddl::allreduce_({sum}, context_.comm, ddl::Reduction::sum);
+  return sum[0].item<double>() / std::max(1.0, sum[1].item<double>());
+}
+
+std::vector<StateTensor> TrainingRun::state() {
+  std::vector<StateTensor> all;
+  std::vector<std::string> names;
+  for (const auto& p : task_->module().named_parameters())
+    names.push_back(p.key()), all.emplace_back(p.key(), p.value());
+  for (const auto& b : task_->module().named_buffers()) all.emplace_back(b.key(), b.value());
+  for (const OptimizerState& kind : optimizer_->state())
+    for (size_t i = 0; i < names.size(); ++i)
+      all.emplace_back(str("optimizer/", kind.name, "/", names[i]), kind.tensors[i]);
+  if (kfac_) add_kfac_state(*kfac_, context_.comm, all);
+  if (scaler_) all.emplace_back(kLossScale, scaler_->pack());
+  return all;
+}
+
+void TrainingRun::save() {
+  const TrainOptions& options = context_.options;
+  write_checkpoint(options.checkpoint, options, position_, state(), context_.comm);
+}
+
+void TrainingRun::resume() {
+  const TrainOptions& options = context_.options;
+  std::vector<StateTensor> all = state();
+  read_checkpoint(options.checkpoint, options, position_, all, context_.comm);
+  if (kfac_) resume_kfac(*kfac_, all);
+  if (scaler_) scaler_->unpack(all.back().held);
+  sampler_.skip(position_.cases_drawn);
+}
+
+int64_t TrainingRun::parameters() const {
+  int64_t count = 0;
+  for (const at::Tensor& parameter : optimizer_->parameters()) count += parameter.numel();
+  return count;
+}
+
+}  // namespace spillway

@@ -1,0 +1,151 @@
+#include "swap/gate/device_pager.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+#include "core/error.h"
+#include "core/memory/fork.h"
+#include "swap/gate/session_state.h"
+
+namespace spillway {
+namespace {
+
+/// The one device of the process; see the header.
+struct Shared {
+  std::mutex mutex;  // also held while the last Session brings everything home, so that the next one waits
+  std::shared_ptr<DevicePager> device;
+  int64_t sessions = 0;
+  std::vector<std::shared_ptr<DevicePager>> wrecks;  // some of their tensors could not come home, and are theirs still
+};
+Shared& shared() {
+  static auto* shared = new Shared();
+  return *shared;
+}
+
+std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, Device& device, std::string_view lane) {
+  std::unique_ptr<Timeline> timeline = device.make_timeline(lane);
+  return options.decorate_timeline ? options.decorate_timeline(std::move(timeline), lane) : std::move(timeline);
+}
+
+/// Memory for the host tier.
+HostSlab make_host(const SessionOptions& options, Device& device) {
+  const int64_t capacity =
+      options.host_budget_bytes == kUnlimitedBytes ? default_arena_bytes() : options.host_budget_bytes;
+  MemoryRange range = device.reserve_host_memory(capacity);
+  const int64_t reserved = range.bytes();
+  return {std::move(range), std::min(capacity, reserved)};
+}
+
+std::unique_ptr<DiskTier> make_disk(const SessionOptions& options, HostSlab& host) {
+  if (options.disk_directory.empty()) return nullptr;
+  return std::make_unique<DiskTier>(options.disk_directory, host, DiskOptions{.decorate_io = options.decorate_disk});
+}
+
+}  // namespace
+
+DevicePager::DevicePager(const SessionOptions& options)
+    : device(open_device(options.device)),
+      host(make_host(options, device)),
+      disk(make_disk(options, host)),
+      out(make_timeline(options, device, "copy out")),
+      in(make_timeline(options, device, "copy in")),
+      pager(device.memory(), host, *out, *in, options.small_page_bytes, disk.get()),
+      budget_bytes_(options.budget_bytes),
+      host_budget_bytes_(options.host_budget_bytes),
+      disk_directory_(options.disk_directory),
+      device_name_(options.device),
+      engine_(options.engine),
+      small_page_bytes_(options.small_page_bytes) {
+  // Last, so that nothing has to be undone: only a hard budget can be refused, and managed memory has a soft one.
+  device.use_managed_memory(engine_ == Engine::unified);
+  device.ledger().set_budget(options.budget_bytes, /*soft=*/engine_ == Engine::unified);
+  device.memory().set_reclaimer(this);
+  device.ledger().reset_peak();
+}
+
+void DevicePager::require_alike(const SessionOptions& options) const {
+  auto require = [](std::string_view option, int64_t asked, int64_t shared) {
+    auto format = [](int64_t bytes) { return bytes == kUnlimitedBytes ? std::string("unlimited") : str(bytes); };
+    if (asked != shared)
+      throw BadRequest(str("SessionOptions.", option, " is ", format(asked), ", but another Session that is open on ",
+                           "this device has ", format(shared), "; Sessions share the device, so they must agree"));
+  };
+  if (options.device != device_name_)
+    throw BadRequest(str("SessionOptions.device is '", options.device, "', but another Session that is open has '",
+                         device_name_, "'; Sessions that are open together use one device"));
+  if (options.engine != engine_)
+    throw BadRequest(str("SessionOptions.engine is ", name(options.engine), ", but another Session that is open on ",
+                         "this device has ", name(engine_), "; Sessions share the device, so they must agree"));
+  require("budget_bytes", options.budget_bytes, budget_bytes_);
+  require("host_budget_bytes", options.host_budget_bytes, host_budget_bytes_);
+  if (options.disk_directory != disk_directory_)
+    throw BadRequest(str("SessionOptions.disk_directory is '", options.disk_directory.string(), "', but another ",
+                         "Session that is open on this device has '", disk_directory_.string(), "'; Sessions share ",
+                         "the device, so they must agree"));
+  require("small_page_bytes", options.small_page_bytes, small_page_bytes_);
+}
+
+DevicePager::Share DevicePager::join(const SessionOptions& options) {
+  if (forked_while_paging())
+    throw std::logic_error(
+        "[session] this process was forked while its parent had a Session open, and has none of its threads; open "
+        "Sessions in processes that were forked before, or that call exec");
+  std::lock_guard lock(shared().mutex);
+  if (shared().device)
+    shared().device->require_alike(options);
+  else
+    shared().device = std::make_shared<DevicePager>(options);
+  ++shared().sessions;
+  return {shared().device.get(), Leave{shared().device->pager.add_user()}};
+}
+
+std::shared_ptr<DevicePager> DevicePager::current() {
+  if (forked_while_paging()) return nullptr;
+  std::lock_guard lock(shared().mutex);
+  return shared().device;
+}
+
+void DevicePager::Leave::operator()(DevicePager* device) const noexcept {
+  if (forked_while_paging()) return;
+  std::shared_ptr<DevicePager> kept = current();  // another may close it before the turn is over
+  std::unique_lock turn(device->turns);           // operators and loans of others hold pages that may end now
+  std::lock_guard lock(shared().mutex);
+  if (--shared().sessions > 0) return device->pager.retire(user);
+  if (!device->close()) shared().wrecks.push_back(shared().device);
+  turn.unlock();
+  kept.reset();
+  shared().device.reset();
+}
+
+std::unique_lock<Turns> DevicePager::take_turn(DevicePager* device) {
+  if (!device || !OperatorScope::current().empty()) return {};
+  return std::unique_lock(device->turns);
+}
+
+void DevicePager::reclaim(int64_t bytes) {
+  std::unique_lock turn(turns, std::defer_lock);
+  // Only a gated thread: others may be working for the operator that runs, which waits for them.
+  if (OperatorScope::current().empty() && Session::State::current()) turn.lock();
+  pager.reclaim(bytes);
+}
+
+bool DevicePager::close() noexcept {
+  device.ledger().set_budget(kUnlimitedBytes);
+  device.use_managed_memory(false);
+  bool home = true;
+  try {
+    pager.bring_home();
+  } catch (const std::exception& error) {
+    // Closing has no other way: tensors that stay absent keep raising the clear error when they are touched.
+    std::fprintf(stderr, "[session] not every tensor came home: %s\n", error.what());
+    home = false;
+  }
+  device.memory().set_reclaimer(nullptr);
+  return home;
+}
+
+}  // namespace spillway

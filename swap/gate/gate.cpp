@@ -1,0 +1,250 @@
+// The gate: one boxed fallback that sees every operator of a Session.
+#include <torch/library.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+
+#include "swap/gate/session_state.h"
+#include "swap/gate/storage_page.h"
+#include "swap/gate/tensor_list_error.h"
+#include "swap/windows/window_call.h"
+
+namespace spillway {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The pages of one operator call: leased while it lives.
+class OperatorLease {
+ public:
+  explicit OperatorLease(Session::State& session) : session_(session) {}
+  OperatorLease(const OperatorLease&) = delete;
+  OperatorLease& operator=(const OperatorLease&) = delete;
+  ~OperatorLease() { release(); }
+
+  /// Pages that `plan` uses in windows are registered, but not leased.
+  void collect(const OperatorTraits& traits, const torch::jit::Stack& stack, const WindowPlan* plan,
+               int64_t min_page_bytes) {
+    const size_t count = traits.writes.size();
+    int32_t position = 0;
+    for (size_t a = 0; a < count; ++a) {
+      const c10::IValue& value = torch::jit::peek(stack, a, count);
+      const int64_t least_bytes = least_page_bytes(value, min_page_bytes);
+      visit_storages(value, [&](c10::StorageImpl& storage) {
+        bool is_new = false;
+        Page* page = page_or_register(storage, session_.pager, least_bytes, session_.conductor.user(), is_new);
+        if (page) add(plan, a, {page, traits.writes[a], kNextUseKept});
+        if (is_new) births.push_back({page, position});
+        ++position;
+      });
+    }
+  }
+  /// What the plan only streams is leased window by window, what it does not touch not at all.
+  void add(const WindowPlan* plan, size_t argument, const PageUse& use) {
+    const Touch touch = plan ? plan->touches[argument] : Touch::whole;
+    if (touch == Touch::whole) uses.push_back(use);
+    if (touch != Touch::windows) return;
+    streamed.push_back(use);
+    streamed_ids_.push_back(use.page->id);
+  }
+  void lease() {
+    if (!streamed.empty()) session_.pager.restore(streamed);
+    session_.pager.lease(uses, session_.conductor.user());
+    leased_ = true;
+  }
+  void release() {
+    if (!leased_) return;
+    session_.pager.unlease(uses);
+    for (size_t i = 0; i < streamed.size(); ++i)  // pages may have ended with the call's arguments
+      if (streamed[i].next_use != kNextUseKept) session_.pager.set_next_use(streamed_ids_[i], streamed[i].next_use);
+    leased_ = false;
+  }
+
+  c10::SmallVector<PageUse, 16> uses;
+  c10::SmallVector<PageUse, 4> streamed;
+  c10::SmallVector<Birth, 8> births;
+
+ private:
+  Session::State& session_;
+  c10::SmallVector<PageId, 4> streamed_ids_;
+  bool leased_ = false;
+};
+
+/// New storages among the results become pages, counted as what the surrounding scope says they are.
+void register_outputs(Session::State& session, const OperatorTraits& traits, const torch::jit::Stack& stack,
+                      size_t results, c10::SmallVector<Birth, 8>& births) {
+  const Category category = CategoryScope::current(Category::activations);
+  Device& device = session.share->device;
+  int32_t position = kOutputPosition;
+  for (size_t r = 0; r < results; ++r) {
+    const c10::IValue& value = torch::jit::peek(stack, r, results);
+    const int64_t least_bytes = least_page_bytes(value, session.options.min_page_bytes);
+    visit_storages(value, [&](c10::StorageImpl& storage) {
+      bool is_new = false;
+      session.pager.locked([&] {  // it may be a page, and leaving
+        Block* block = device.find_block(storage._mutable_data_ptr_no_checks());
+        if (block && block->category == Category::workspace) device.memory().recategorize(block, category);
+      });
+      if (traits.kind == OperatorKind::memory) return;
+      Page* page = page_or_register(storage, session.pager, least_bytes, session.conductor.user(), is_new);
+      if (is_new) births.push_back({page, position});
+      ++position;
+    });
+  }
+}
+
+/// Operators that only make tensors look at shapes alone, where those need no tensors inside to be read.
+bool reads_arguments(const OperatorTraits& traits, const torch::jit::Stack& stack) {
+  if (traits.kind != OperatorKind::shape_only && traits.kind != OperatorKind::memory) return true;
+  const auto arguments = torch::jit::last(stack, traits.writes.size());
+  return std::any_of(arguments.begin(), arguments.end(), holds_tensors_inside);
+}
+
+struct Measured {
+  double seconds = 0;     ///< waits for copies excluded
+  int64_t own_bytes = 0;  ///< outputs and scratch at their largest
+};
+
+/// How this call runs in windows; nullptr: it runs whole.
+std::unique_ptr<WindowPlan> plan_windows(Session::State& session, const OperatorTraits& traits,
+                                         const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (!traits.windows || session.options.split_bytes == kUnlimitedBytes) return nullptr;
+  if (session.options.engine == Engine::unified) return nullptr;  // whatever its size, the driver's faults run it
+  const auto arguments = torch::jit::last(stack, traits.writes.size());
+  auto plan = traits.windows(op, arguments, {session.options.split_bytes});
+  return plan && stays_on(session.share->device.torch_device(), arguments) ? std::move(plan) : nullptr;
+}
+
+/// An operator that may wait for other threads gives up its turn meanwhile, so that they can get there.
+int64_t call_kernel(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
+                    c10::DispatchKeySet keys, torch::jit::Stack* stack, std::unique_lock<Turns>& turn) {
+  OperatorObserver* observer = session.options.observer.get();
+  if (observer) observer->before(op, *stack);
+  if (traits.may_wait) turn.unlock();
+  op.redispatchBoxed(keys, stack);
+  if (traits.may_wait) turn.lock();
+  return session.ledger.workspace_since_mark();
+}
+
+/// The observer hears of the kernel's windows instead.
+int64_t call_windows(Session::State& session, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack, WindowPlan& plan, OperatorLease& lease) {
+  const std::vector<c10::IValue> arguments = torch::jit::last(*stack, plan.touches.size()).vec();
+  WindowCall call(&session, op, keys, arguments, lease.streamed);
+  std::vector<at::Tensor> results = call.run(plan);
+  torch::jit::drop(*stack, arguments.size());
+  for (at::Tensor& result : results) stack->emplace_back(std::move(result));
+  lease.births.assign(call.births().begin(), call.births().end());
+  return call.own_bytes();
+}
+
+Measured measure(Session::State& session, auto&& call) {
+  session.ledger.mark_workspace();
+  const double waited = session.pager.exposed_seconds();
+  const auto start = Clock::now();
+  if (session.clock) session.clock->begin();
+  const int64_t own_bytes = call();
+  if (session.clock) session.clock->end();
+  const std::chrono::duration<double> took = Clock::now() - start;
+  return {took.count() - (session.pager.exposed_seconds() - waited), own_bytes};
+}
+
+/// What is run again must find its arguments as they were. On the host small ones are kept by value; on a card that
+/// would be a wait for it, so they become pages, which nobody writes before they were read again.
+int64_t least_page_bytes_of(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
+                            const torch::jit::Stack& stack) {
+  const SessionOptions& options = session.options;
+  const bool by_page = !session.pager.device().is_host() && options.replay && options.engine == Engine::gate;
+  return by_page && is_replayable(traits, op, stack) ? 1 : options.min_page_bytes;
+}
+
+void run_kernel(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
+                c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const bool counting = session.counting();
+  Conductor& conductor = session.conductor;
+  OperatorObserver* observer = session.options.observer.get();
+  OperatorScope scope(traits.name);
+  std::unique_lock turn(session.share->turns);
+  const std::unique_ptr<WindowPlan> plan = plan_windows(session, traits, op, *stack);
+  OperatorLease lease(session);
+  if (reads_arguments(traits, *stack)) {
+    lease.collect(traits, *stack, plan.get(), least_page_bytes_of(session, traits, op, *stack));
+    try {
+      lease.lease();
+    } catch (const OutOfBudget& error) {
+      throw naming_lists(error, op, *stack);
+    }
+    if (traits.shares_memory)  // one page cannot stand for several storages
+      for (const PageUse& use : lease.uses) session.pager.bring_home(*use.page);
+    if (traits.keeps_arguments)
+      for (const c10::IValue& value : torch::jit::last(*stack, traits.writes.size())) visit_storages(value, keep_home);
+  }
+  if (counting) {
+    conductor.begin_operator({&op.schema(), traits.name, is_replayable(traits, op, *stack)}, lease.uses, lease.streamed,
+                             lease.births);
+    for (int32_t slot : conductor.recipes_here())
+      session.recipes.note_call(slot, conductor.page_of_slot(slot), traits, op, keys, *stack,
+                                plan ? traits.windows : nullptr);
+  }
+  lease.births.clear();
+  Measured measured;
+  auto call = [&] {
+    return plan ? call_windows(session, op, keys, stack, *plan, lease)
+                : call_kernel(session, traits, op, keys, stack, turn);
+  };
+  if (counting)
+    measured = measure(session, call);
+  else
+    call();
+  register_outputs(session, traits, *stack, op.schema().returns().size(), lease.births);
+  if (counting) conductor.end_operator(measured.seconds, measured.own_bytes, lease.births);
+  if (observer && !plan) observer->after(op, *stack);
+  lease.release();
+  if (counting) {
+    for (int32_t slot : conductor.recipes_here())
+      session.recipes.note_result(slot, conductor.page_of_slot(slot), op, *stack);
+    conductor.act();
+  }
+  turn.unlock();
+  if (observer) observer->released(session.pager);
+}
+
+/// Views of sparse tensors read the tensors inside.
+bool is_view(const OperatorTraits& traits, c10::DispatchKeySet keys) {
+  const c10::DispatchKey backend = keys.highestPriorityTypeId();
+  return traits.kind == OperatorKind::view && (backend == c10::DispatchKey::CPU || backend == c10::DispatchKey::CUDA);
+}
+
+void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torch::jit::Stack* stack) {
+  const auto keys = dispatch_keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kGateKey);
+  Session::State* session = Session::State::current();
+  const OperatorTraits* traits = session ? &session->traits(op) : nullptr;
+  // A composite's parts are dispatched with the gate still on, so each is seen for itself.
+  if (traits && runs_as_parts(*traits, op, keys)) return op.redispatchBoxed(keys, stack);
+  c10::impl::ExcludeDispatchKeyGuard closed(kGateKey);
+  if (!traits || is_view(*traits, keys)) return op.redispatchBoxed(keys, stack);
+  TORCH_CHECK(traits->kind != OperatorKind::refused, "[gate] ", traits->name,
+              " is asynchronous and does not say what it writes, so it cannot run inside a Session; use ",
+              "spillway's collectives (ddl/torch/operators.h), or call it while no Session is open");
+  run_kernel(*session, *traits, op, keys, stack);
+}
+
+}  // namespace
+
+void install_gate() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    // Lives for ever: the one registration of the process.
+    auto* library = new torch::Library(torch::Library::IMPL, "_", kGateKey, __FILE__, __LINE__);
+    try {
+      library->fallback(torch::CppFunction::makeFromBoxedFunction<&gate>());
+    } catch (const std::exception& error) {
+      throw std::runtime_error(std::string("[gate] LibTorch's dispatch key 'Fake' is taken by another library of this "
+                                           "process, so Spillway cannot see operators: ") +
+                               error.what());
+    }
+  });
+}
+
+}  // namespace spillway

@@ -1,0 +1,129 @@
+#include "swap/gate/operator_traits.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <array>
+#include <string_view>
+
+namespace spillway {
+namespace {
+
+/// Operators that write arguments which their schemas do not mark. Found by reading kernels and by the checking double.
+constexpr std::array<std::string_view, 6> kWritesRunningStatistics{
+    "aten::native_batch_norm",       "aten::cudnn_batch_norm",        "aten::miopen_batch_norm",
+    "aten::batch_norm_update_stats", "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts"};
+
+/// Operators that write other arguments which they do not mark: oneDNN's recurrent backward fills its workspace,
+/// cuDNN's its reserve, and its forward draws from the dropout state.
+constexpr std::array<std::string_view, 3> kWritesAll{"aten::mkldnn_rnn_layer_backward", "aten::_cudnn_rnn",
+                                                     "aten::_cudnn_rnn_backward"};
+
+/// Operators that make memory and write nothing.
+constexpr std::array<std::string_view, 5> kMemory{"aten::empty", "aten::empty_like", "aten::empty_strided",
+                                                  "aten::new_empty", "aten::new_empty_strided"};
+
+/// Operators that only look at shapes; none of them aliases in its schema.
+constexpr std::array<std::string_view, 12> kShapeOnly{
+    "aten::zeros_like", "aten::ones_like",    "aten::full_like",    "aten::rand_like",
+    "aten::randn_like", "aten::randint_like", "aten::new_zeros",    "aten::new_ones",
+    "aten::new_full",   "aten::_unsafe_view", "aten::is_same_size", "aten::_reshape_alias"};
+
+/// Producers beside the pointwise ones that are cheap to run again: no more than a pass over their bytes.
+constexpr std::array<std::string_view, 24> kCheap{"aten::native_batch_norm",
+                                                  "aten::native_layer_norm",
+                                                  "aten::native_group_norm",
+                                                  "aten::cat",
+                                                  "aten::stack",
+                                                  "aten::clone",
+                                                  "aten::_to_copy",
+                                                  "aten::copy_",
+                                                  "aten::fill_",
+                                                  "aten::zero_",
+                                                  "aten::repeat",
+                                                  "aten::empty",
+                                                  "aten::empty_like",
+                                                  "aten::zeros_like",
+                                                  "aten::constant_pad_nd",
+                                                  "aten::upsample_nearest1d",
+                                                  "aten::upsample_nearest2d",
+                                                  "aten::upsample_nearest3d",
+                                                  "aten::upsample_bilinear2d",
+                                                  "aten::upsample_trilinear3d",
+                                                  "aten::avg_pool2d",
+                                                  "aten::avg_pool3d",
+                                                  "aten::_softmax",
+                                                  "aten::_log_softmax"};
+
+bool contains(auto& names, std::string_view name) {
+  for (std::string_view n : names)
+    if (n == name) return true;
+  return false;
+}
+
+/// `_foreach_` operators have no kernel for the CPU but a loop that calls an operator per tensor, so the list need not
+/// be resident together. Those that are given their scalars as a tensor read it through a pointer.
+bool loops_over_lists(const c10::OperatorHandle& op) {
+  if (!op.schema().name().starts_with("aten::_foreach_")) return false;
+  for (const c10::Argument& argument : op.schema().arguments())
+    if (argument.type()->kind() == c10::TypeKind::TensorType) return false;
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+}
+
+}  // namespace
+
+OperatorTraits traits_of(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::string& base = schema.name();
+  OperatorTraits traits{.kind = OperatorKind::kernel, .name = base, .writes = {}, .windows = window_rule_of(op)};
+  if (!schema.overload_name().empty()) traits.name += "." + schema.overload_name();
+
+  const std::string_view space = std::string_view(base).substr(0, base.find(':'));
+  const bool of_libtorch = space == "aten" || space == "prims" || space == "prim";
+  const bool annotated = of_libtorch || space == "spillway";
+  traits.may_wait = !of_libtorch;
+  traits.shares_memory = base == "aten::_lazy_clone";
+  bool writes_any = false, aliases = false;
+  for (const c10::Argument& argument : schema.arguments()) {
+    bool writes =
+        !annotated || contains(kWritesAll, base) || (argument.alias_info() && argument.alias_info()->isWrite());
+    if (contains(kWritesRunningStatistics, base)) writes |= argument.name().starts_with("running_");
+    traits.writes.push_back(writes);
+    writes_any |= writes;
+  }
+  for (const c10::Argument& result : schema.returns()) {
+    aliases |= result.alias_info() != nullptr;
+    traits.keeps_arguments |= result.type()->kind() == c10::TypeKind::ClassType;
+  }
+
+  if (space == "c10d" || space == "_c10d_functional")
+    traits.kind = OperatorKind::refused;
+  else if (contains(kMemory, base))
+    traits.kind = OperatorKind::memory;
+  else if (contains(kShapeOnly, base))
+    traits.kind = OperatorKind::shape_only;
+  else if (aliases && !writes_any)
+    traits.kind = OperatorKind::view;
+  traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || loops_over_lists(op);
+  const bool random = op.hasTag(at::Tag::nondeterministic_seeded);
+  traits.replayable = of_libtorch && !random && (op.hasTag(at::Tag::pointwise) || contains(kCheap, base)) &&
+                      traits.kind != OperatorKind::view && traits.kind != OperatorKind::refused;
+  return traits;
+}
+
+bool is_replayable(const OperatorTraits& traits, const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (!traits.replayable) return false;
+  if (!contains(kWritesRunningStatistics, op.schema().name())) return true;
+  const auto& arguments = op.schema().arguments();
+  for (size_t a = 0; a < arguments.size(); ++a) {
+    const c10::IValue& value = torch::jit::peek(stack, a, arguments.size());
+    if (arguments[a].name() == "running_mean" && value.isTensor() && value.toTensor().defined()) return false;
+  }
+  return true;
+}
+
+bool runs_as_parts(const OperatorTraits& traits, const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
+  if (!traits.composite) return false;
+  return !op.hasKernelForDispatchKey(keys.remove(c10::DispatchKey::BackendSelect).highestPriorityTypeId());
+}
+
+}  // namespace spillway

@@ -1,0 +1,93 @@
+#include "swap/schedule/page_in_placement.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace spillway {
+namespace {
+
+/// Copies that take a fifth longer than their rate says still come in time.
+constexpr double kCaution = 1.2;
+
+class Placer {
+ public:
+  explicit Placer(const PageInInputs& inputs) : inputs_(inputs), held_(inputs.plan.held) {
+    start_.push_back(0);
+    for (const OperatorRecord& op : inputs.trace.operators)
+      start_.push_back(start_.back() + op.host_seconds + op.seconds);
+    link_free_until_ = start_.back();
+  }
+
+  std::vector<Actions::PageIn> place() {
+    std::vector<Actions::PageIn> page_ins = inputs_.plan.demanded;
+    std::stable_sort(page_ins.begin(), page_ins.end(), [](auto& a, auto& b) { return a.use > b.use; });
+    std::vector<double> begins;
+    for (const Actions::PageIn& in : page_ins) begins.push_back(begin_of(in));
+    for (size_t k = 0; k < page_ins.size(); ++k) {
+      const size_t i = inputs_.in_order ? page_ins.size() - 1 - k : k;
+      place(page_ins[i], begins[i]);
+    }
+    std::stable_sort(page_ins.begin(), page_ins.end(),
+                     [](auto& a, auto& b) { return std::pair(a.trigger, a.use) < std::pair(b.trigger, b.use); });
+    return page_ins;
+  }
+
+ private:
+  int64_t bytes_of(const Actions::PageIn& in) const { return inputs_.trace.slots[static_cast<size_t>(in.slot)].bytes; }
+
+  double rate_of(const Actions::PageIn& in) const {
+    const LinkRates& rates = inputs_.rates;
+    if (inputs_.on_disk.count({in.slot, in.use}) == 0) return rates.in_bytes_per_second;
+    return std::min(rates.in_bytes_per_second, rates.from_disk_bytes_per_second);
+  }
+
+  /// The last moment at which it can begin, given those that follow it.
+  double begin_of(const Actions::PageIn& in) {
+    const double seconds = kCaution * static_cast<double>(bytes_of(in)) / rate_of(in);
+    return link_free_until_ = std::min(start_[static_cast<size_t>(in.use)], link_free_until_) - seconds;
+  }
+
+  /// Sets trigger and use of a page-in that operator in.use needs.
+  void place(Actions::PageIn& in, double begin) {
+    const bool early = inputs_.early[static_cast<size_t>(in.slot)];
+    const int32_t left_at = last_leave_before(in.slot, in.use);
+    in.trigger = walk_back(in.use - 1, left_at, bytes_of(in), early, begin);
+    if (in.trigger >= 0 || left_at >= 0) return;
+    // Early in the step: it may come at the end of the step before, where it is used in "the next step".
+    const auto count = static_cast<int32_t>(inputs_.trace.operators.size());
+    const int32_t left_before = last_leave_before(in.slot, count);
+    const int32_t trigger = walk_back(count - 1, left_before, bytes_of(in), early, begin + start_.back());
+    if (left_before < 0 || trigger == count - 1) return;
+    in = {in.slot, trigger, in.use + count};
+  }
+
+  /// From operator `last` towards `left_at`, as far as there is room and reason; the operator to issue it after.
+  int32_t walk_back(int32_t last, int32_t left_at, int64_t bytes, bool early, double begin) {
+    int32_t trigger = last;
+    while (trigger > left_at && held_[static_cast<size_t>(trigger)] + bytes <= inputs_.limit_bytes &&
+           (early || start_[static_cast<size_t>(trigger) + 1] > begin))
+      held_[static_cast<size_t>(trigger--)] += bytes;
+    return trigger;
+  }
+
+  /// -1: it did not leave before; then it was away when the step began. What was born on the host never left.
+  int32_t last_leave_before(int32_t slot, int32_t use) const {
+    int32_t at = inputs_.trace.slots[static_cast<size_t>(slot)].birth;
+    for (const Leave& leave : inputs_.plan.leaves)
+      if (leave.slot == slot && leave.at < use) at = std::max(at, leave.at);
+    return at;
+  }
+
+  const PageInInputs& inputs_;
+  std::vector<int64_t> held_;
+  std::vector<double> start_;
+  double link_free_until_;
+};
+
+}  // namespace
+
+std::vector<Actions::PageIn> place_page_ins(const PageInInputs& inputs) {
+  return Placer(inputs).place();
+}
+
+}  // namespace spillway

@@ -1,0 +1,321 @@
+#include "swap/schedule/schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "swap/schedule/candidate.h"
+#include "swap/schedule/lower_bound.h"
+
+namespace spillway {
+namespace {
+
+/// No schedule is faster in a step whose operators take their typical times.
+double typical_bound(StepTrace trace, const ScheduleInputs& inputs) {
+  for (OperatorRecord& op : trace.operators) op.excess_seconds = 0;
+  trace.tail_excess_seconds = 0;
+  return bound_seconds(trace, inputs.budget_bytes, inputs.rates);
+}
+
+/// Improves one candidate step by step while simulations are left.
+class Search {
+ public:
+  Search(const StepTrace& trace, const ScheduleInputs& inputs)
+      : trace_(trace), inputs_(inputs), good_enough_(1.001 * typical_bound(trace, inputs)), left_(inputs.candidates) {}
+
+  /// Not feasible when even on demand the trace does not fit.
+  Candidate run() {
+    best_ = evaluate(trace_, inputs_, {});
+    if (!best_.outcome.feasible && inputs_.slack_bytes > 0) {
+      inputs_.slack_bytes = 0;
+      best_ = evaluate(trace_, inputs_, {});
+    }
+    if (!best_.outcome.feasible) return std::move(best_);
+    if (std::any_of(trace_.operators.begin(), trace_.operators.end(), [](auto& op) { return !op.streamed.empty(); })) {
+      Choices choices;
+      choices.fetch_streamed = true;
+      attempt(std::move(choices));
+    }
+    Choices early;
+    early.early.assign(trace_.slots.size(), true);
+    early.fetch_streamed = best_.choices.fetch_streamed;
+    attempt(std::move(early));
+    try_early_departures();
+    for (bool improved = true; improved && !done();) {
+      improved = false;
+      if (inputs_.replay) improved |= try_replays();
+      improved |= try_biases();
+      improved |= try_departures();
+    }
+    while (!done() && !slots_.empty()) perturb();
+    return std::move(best_);
+  }
+
+ private:
+  bool done() const { return left_ <= 0 || (best_.outcome.feasible && best_.outcome.seconds <= good_enough_); }
+
+  bool attempt(Choices choices) {
+    if (done()) return false;
+    --left_;
+    Candidate candidate = evaluate(trace_, inputs_, std::move(choices));
+    if (!better(candidate.outcome, best_.outcome)) return false;
+    best_ = std::move(candidate);
+    return true;
+  }
+
+  static bool better(const Simulated& a, const Simulated& b) {
+    if (a.feasible != b.feasible) return a.feasible;
+    if (std::abs(a.seconds - b.seconds) > 1e-9 * b.seconds) return a.seconds < b.seconds;
+    return a.bytes_out + a.bytes_in < b.bytes_out + b.bytes_in;
+  }
+
+  /// Every gap that a replay can fill, those that the best candidate fills by copies first, then by what they gain.
+  bool try_replays() {
+    if (gaps_.empty()) find_gaps();
+    std::vector<std::tuple<bool, double, const Replay*>> ordered;
+    for (const auto& [gain, replay] : gaps_) {
+      const bool leaves = std::any_of(best_.leaves.begin(), best_.leaves.end(), [&, r = &replay](const Leave& leave) {
+        return best_.replayed.original_slot[static_cast<size_t>(leave.slot)] == r->slot;
+      });
+      ordered.emplace_back(leaves, gain, &replay);
+    }
+    std::stable_sort(ordered.begin(), ordered.end(), [](auto& a, auto& b) {
+      return std::pair(std::get<0>(a), std::get<1>(a)) > std::pair(std::get<0>(b), std::get<1>(b));
+    });
+    bool improved = false;
+    for (auto& [leaves, gain, replay] : ordered) {
+      Choices choices = best_.choices;
+      auto same = [&, r = replay](const Replay& other) { return other.slot == r->slot && other.use == r->use; };
+      if (std::erase_if(choices.replays, same) == 0) {
+        if (!compatible(trace_, *replay, choices.replays)) continue;
+        choices.replays.push_back(*replay);
+      }
+      improved |= attempt(std::move(choices));
+    }
+    // A replay can run while copies are waited for: some operators before its use.
+    for (size_t r = 0; r < best_.choices.replays.size(); ++r)
+      for (int32_t before = best_.choices.replays[r].before - 1;
+           r < best_.choices.replays.size() && before > best_.choices.replays[r].discard_after + 1; --before) {
+        Choices choices = best_.choices;
+        Replay earlier = choices.replays[r];
+        earlier.before = before;
+        choices.replays.erase(choices.replays.begin() + static_cast<std::ptrdiff_t>(r));
+        if (!compatible(trace_, earlier, choices.replays)) break;
+        choices.replays.insert(choices.replays.begin() + static_cast<std::ptrdiff_t>(r), std::move(earlier));
+        if (!attempt(std::move(choices))) break;
+        improved = true;
+      }
+    return improved;
+  }
+
+  /// Everything that leaves does so right after its use.
+  void try_early_departures() {
+    Choices choices = best_.choices;
+    for (const Leave& leave : best_.leaves) {
+      const Slot& slot = best_.replayed.trace.slots[static_cast<size_t>(leave.slot)];
+      auto after = std::lower_bound(slot.uses.begin(), slot.uses.end(), leave.at);
+      if (after == slot.uses.begin()) continue;
+      const int32_t use = best_.replayed.original_operator[static_cast<size_t>(*std::prev(after))];
+      if (use >= 0) choices.sent.insert({best_.replayed.original_slot[static_cast<size_t>(leave.slot)], use});
+    }
+    attempt(choices);
+    choices = best_.choices;
+    choices.in_order = !choices.in_order;
+    attempt(choices);
+  }
+
+  /// Whether the slot is used again after `use`, but not by the next operator.
+  bool idle_after(const Slot& slot, int32_t use) const {
+    const int64_t next = next_use_after(trace_, slot, use);
+    return next != kNextUseUnknown && next - use > 1;
+  }
+
+  /// What stays although it is not used for a while may make room for what has to come back.
+  bool try_departures() {
+    bool improved = false;
+    for (int32_t s : slots_) {
+      const Slot& slot = trace_.slots[static_cast<size_t>(s)];
+      for (int32_t use : slot.uses) {
+        if (!idle_after(slot, use)) continue;
+        Choices choices = best_.choices;
+        flip(choices.sent, {s, use});
+        improved |= attempt(std::move(choices));
+      }
+    }
+    return improved;
+  }
+
+  static void flip(std::set<Departure>& sent, const Departure& departure) {
+    if (sent.erase(departure) == 0) sent.insert(departure);
+  }
+
+  /// Several choices at once, at random, for what no single one improves. The sequence is the same in every run.
+  void perturb() {
+    Choices choices = best_.choices;
+    auto pick = [&](size_t count) { return static_cast<size_t>(random_() % count); };
+    for (size_t n = 1 + pick(3); n > 0; --n) {
+      const int32_t slot = slots_[pick(slots_.size())];
+      switch (pick(gaps_.empty() ? 4 : 5)) {
+        case 0:
+          choices.bias[slot] = static_cast<Bias>(pick(3));
+          break;
+        case 1:
+          choices.early.resize(trace_.slots.size(), false);
+          choices.early[static_cast<size_t>(slot)].flip();
+          break;
+        case 2: {
+          const Slot& x = trace_.slots[static_cast<size_t>(slot)];
+          if (x.uses.empty()) break;
+          flip(choices.sent, {slot, x.uses[pick(x.uses.size())]});
+          break;
+        }
+        case 3:
+          choices.in_order = !choices.in_order;
+          break;
+        default: {
+          const Replay& replay = gaps_[pick(gaps_.size())].second;
+          auto same = [&](const Replay& other) { return other.slot == replay.slot; };
+          if (std::erase_if(choices.replays, same) == 0 && compatible(trace_, replay, choices.replays))
+            choices.replays.push_back(replay);
+        }
+      }
+    }
+    attempt(std::move(choices));
+  }
+
+  void find_gaps() {
+    for (int32_t s = 0; s < static_cast<int32_t>(trace_.slots.size()); ++s) {
+      const Slot& slot = trace_.slots[static_cast<size_t>(s)];
+      for (size_t u = 1; u < slot.uses.size(); ++u) {
+        if (slot.uses[u] - slot.uses[u - 1] < 2) continue;
+        Replay replay = replay_before(trace_, s, slot.uses[u]);
+        if (replay.operators.empty()) continue;
+        const auto bytes = static_cast<double>(slot.bytes);
+        double gain = bytes / inputs_.rates.in_bytes_per_second + bytes / inputs_.rates.out_bytes_per_second;
+        for (int32_t i : replay.operators) gain -= trace_.operators[static_cast<size_t>(i)].seconds;
+        gaps_.emplace_back(gain, std::move(replay));
+      }
+    }
+  }
+
+  /// Each slot that is not used for a while may be worth keeping, or sending away instead of another; those that leave
+  /// now first, then the largest.
+  bool try_biases() {
+    std::vector<std::tuple<bool, int64_t, int32_t>> slots;
+    for (int32_t s = 0; s < static_cast<int32_t>(trace_.slots.size()); ++s) {
+      const Slot& slot = trace_.slots[static_cast<size_t>(s)];
+      const bool leaves = std::any_of(best_.leaves.begin(), best_.leaves.end(), [&](const Leave& leave) {
+        return best_.replayed.original_slot[static_cast<size_t>(leave.slot)] == s;
+      });
+      const bool gap =
+          std::any_of(slot.uses.begin(), slot.uses.end(), [&](int32_t use) { return idle_after(slot, use); });
+      if (leaves || gap || best_.choices.bias.count(s)) slots.emplace_back(leaves, slot.bytes, s);
+    }
+    std::sort(slots.rbegin(), slots.rend());
+    slots_.clear();
+    for (auto& [leaves, bytes, slot] : slots) slots_.push_back(slot);
+    bool improved = false;
+    for (auto& [leaves, bytes, slot] : slots)
+      for (Bias bias : {Bias::stays, Bias::goes, Bias::none}) {
+        Choices choices = best_.choices;
+        auto now = choices.bias.find(slot);
+        if ((now == choices.bias.end() ? Bias::none : now->second) == bias) continue;
+        if (bias == Bias::none)
+          choices.bias.erase(now);
+        else
+          choices.bias[slot] = bias;
+        std::erase_if(choices.replays, [&, slot = slot](const Replay& replay) { return replay.slot == slot; });
+        improved |= attempt(std::move(choices));
+      }
+    return improved;
+  }
+
+  const StepTrace& trace_;
+  ScheduleInputs inputs_;
+  const double good_enough_;
+  int32_t left_;
+  Candidate best_;
+  std::vector<std::pair<double, Replay>> gaps_;  // seconds gained by a replay
+  std::vector<int32_t> slots_;                   // worth a bias
+  std::minstd_rand random_{1};
+};
+
+void take_prediction(Schedule& schedule, const Simulated& outcome) {
+  schedule.bytes_out = outcome.bytes_out;
+  schedule.bytes_in = outcome.bytes_in;
+  schedule.predicted_seconds = outcome.seconds;
+  schedule.exposed_seconds = outcome.exposed_seconds;
+}
+
+/// From the candidate's trace, in which replays are operators, back to the trace as it was recorded.
+Schedule translate(const StepTrace& trace, Candidate candidate) {
+  Schedule schedule;
+  const std::vector<int32_t>& original = candidate.replayed.original_operator;
+  auto slot_of = [&](int32_t s) { return candidate.replayed.original_slot[static_cast<size_t>(s)]; };
+  // After a replay means after the operator before it: the replay and the one that needs it run as one.
+  std::vector<int32_t> after(original.size() + 1, -1);
+  for (size_t i = 0; i < original.size(); ++i) after[i + 1] = original[i] >= 0 ? original[i] : after[i];
+  schedule.actions.page_outs_after.resize(trace.operators.size());
+  schedule.actions.releases_after.resize(trace.operators.size());
+  schedule.held.resize(trace.operators.size());
+  for (size_t i = 0; i < original.size(); ++i) {
+    // What a replay made can be copied out once its user has run.
+    size_t at = i;
+    while (original[at] < 0) ++at;
+    const auto to = static_cast<size_t>(original[at]);
+    for (int32_t s : candidate.actions.page_outs_after[i]) schedule.actions.page_outs_after[to].push_back(slot_of(s));
+    if (after[i + 1] >= 0)
+      for (int32_t s : candidate.actions.releases_after[i])
+        schedule.actions.releases_after[static_cast<size_t>(after[i + 1])].push_back(slot_of(s));
+    schedule.held[to] = std::max(schedule.held[to], candidate.outcome.held[i]);
+  }
+  for (const Actions::PageIn& in : candidate.actions.page_ins) {
+    const auto count = static_cast<int32_t>(original.size());
+    auto use = static_cast<size_t>(in.use % count);
+    while (original[use] < 0) ++use;
+    const int32_t needed = original[use] + (in.use >= count ? static_cast<int32_t>(trace.operators.size()) : 0);
+    const int32_t trigger = after[static_cast<size_t>(in.trigger + 1)];
+    schedule.actions.page_ins.push_back({slot_of(in.slot), std::min(trigger, needed - 1), needed});
+  }
+  schedule.replays = std::move(candidate.choices.replays);
+  schedule.simulated_actions = std::move(candidate.actions);
+  schedule.simulated_on_disk = std::move(candidate.on_disk);
+  take_prediction(schedule, candidate.outcome);
+  return schedule;
+}
+
+}  // namespace
+
+Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& given) {
+  ScheduleInputs inputs = given;
+  // What fits as it is needs no slack: nothing leaves, and were it a little more, demand would see to it.
+  if (trace.unconstrained_peak_bytes() <= inputs.budget_bytes) inputs.slack_bytes = 0;
+  Candidate best = Search(trace, inputs).run();
+  Schedule schedule;
+  if (best.outcome.feasible) {
+    schedule = translate(trace, std::move(best));
+  } else {  // left to demand, which will say what does not fit
+    schedule.actions.page_outs_after.resize(trace.operators.size());
+    schedule.actions.releases_after.resize(trace.operators.size());
+  }
+  schedule.bound_seconds = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
+  schedule.predicted_peak_bytes = std::min(inputs.budget_bytes, trace.unconstrained_peak_bytes());
+  return schedule;
+}
+
+void predict_again(Schedule& schedule, const StepTrace& trace, const ScheduleInputs& inputs) {
+  schedule.bound_seconds = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
+  if (schedule.simulated_actions.page_outs_after.empty()) return;  // nothing was feasible
+  const ReplayedTrace replayed = with_replays(trace, schedule.replays);
+  const Simulated outcome = simulate(replayed.trace, {.budget_bytes = inputs.budget_bytes,
+                                                      .small_bytes = inputs.small_bytes,
+                                                      .rates = &inputs.rates,
+                                                      .actions = &schedule.simulated_actions,
+                                                      .on_disk = &schedule.simulated_on_disk});
+  if (outcome.feasible) take_prediction(schedule, outcome);
+}
+
+}  // namespace spillway

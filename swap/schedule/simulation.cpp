@@ -1,0 +1,425 @@
+#include "swap/schedule/simulation.h"
+
+#include <algorithm>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+namespace spillway {
+namespace {
+
+constexpr double kInstant = 1e30;
+
+/// Where one slot's bytes are, as the pager would say it.
+struct Place {
+  bool resident = false;
+  bool clean = false;
+  bool outgoing = false;
+  bool incoming = false;
+  double copy_done = 0;
+  bool released = false;
+  int64_t next_use = kNextUseUnknown;
+  int32_t last_use = -1;
+
+  int64_t next_use_for_eviction() const { return released ? kNextUseUnknown : next_use; }
+};
+
+class Simulation {
+ public:
+  Simulation(const StepTrace& trace, const SimulationInputs& inputs)
+      : trace_(trace),
+        budget_(inputs.budget_bytes),
+        small_bytes_(inputs.small_bytes),
+        rates_(inputs.rates ? *inputs.rates : LinkRates{kInstant, kInstant, 0}),
+        actions_(inputs.actions),
+        bias_(inputs.bias),
+        sent_after_(inputs.sent_after),
+        on_disk_(inputs.on_disk),
+        fetch_streamed_(inputs.fetch_streamed),
+        places_(trace.slots.size()),
+        deaths_(trace.operators.size()) {
+    for (size_t s = 0; s < trace.slots.size(); ++s) {
+      const Slot& slot = trace.slots[s];
+      if (slot.birth == kBeforeStep) arrive(static_cast<int32_t>(s));
+      if (slot.death >= 0) deaths_[static_cast<size_t>(slot.death)].push_back(static_cast<int32_t>(s));
+    }
+  }
+
+  Simulated run() {
+    step();
+    settle_between_steps();
+    step();
+    return std::move(result_);
+  }
+
+ private:
+  void step() {
+    result_ = {};
+    began_ = now_;
+    next_page_in_ = 0;
+    index_ = -1;
+    for (int32_t s : resident_) use_next(s, -1);
+    if (actions_) prefetch();
+    for (size_t i = 0; i < trace_.operators.size() && result_.feasible; ++i) run_operator(static_cast<int32_t>(i));
+    now_ += trace_.tail_seconds;
+    result_.seconds = now_ - began_;
+  }
+
+  void run_operator(int32_t i) {
+    index_ = i;
+    const OperatorRecord& op = trace_.operators[static_cast<size_t>(i)];
+    operator_ = &op;
+    copies_only_ = false;
+    unpaged_ = op.unpaged_bytes;
+    for (int32_t s : op.touched)
+      if (!place(s).resident && !place(s).incoming && slot(s).birth != i && fits(slot(s).bytes)) demand(s);
+    for (int32_t s : op.touched) bring_in(s);
+    for (int32_t s : op.touched)
+      if (writes(s, i)) make_dirty(s);
+    make_room(op.own_bytes);
+    for (int32_t s : op.streamed) stream(s);
+    result_.held.push_back(held_ + unpaged_ + op.own_bytes);
+    result_.peak_bytes = std::max(result_.peak_bytes, result_.held.back());
+    now_ += op.host_seconds + op.seconds + std::exchange(debt_, 0);
+    for (int32_t s : op.births)
+      if (!slot(s).born_streamed) arrive(s);
+    for (const auto* used : {&op.touched, &op.streamed, &op.births})
+      for (int32_t s : *used) {
+        use_next(s, i);
+        place(s).last_use = i;
+      }
+    for (int32_t s : deaths_[static_cast<size_t>(i)]) die(s);
+    operator_ = nullptr;
+    if (actions_) act();
+    if (sent_after_) send_away();
+  }
+
+  /// Each leaves before the next operator.
+  void send_away() {
+    const auto& sent = (*sent_after_)[static_cast<size_t>(index_)];
+    if (++index_ == static_cast<int32_t>(trace_.operators.size())) return;
+    for (int32_t s : sent) {
+      if (!place(s).resident) continue;
+      if (!place(s).clean) begin_page_out(s);
+      settle(s);
+      drop(s);
+    }
+  }
+
+  void act() {
+    const auto i = static_cast<size_t>(index_);
+    for (int32_t s : actions_->page_outs_after[i])
+      if (place(s).resident && !place(s).clean && !place(s).outgoing) begin_page_out(s);
+    for (int32_t s : actions_->releases_after[i]) place(s).released = place(s).resident;
+    prefetch();
+  }
+
+  /// After operator `i`.
+  void use_next(int32_t s, int32_t i) {
+    place(s).next_use = next_use_after(trace_, slot(s), i);
+    place(s).released = false;
+  }
+
+  void prefetch() {
+    for (; next_page_in_ < actions_->page_ins.size(); ++next_page_in_) {
+      const Actions::PageIn& in = actions_->page_ins[next_page_in_];
+      if (in.trigger > index_) return;
+      Place& p = place(in.slot);
+      if (p.resident || p.incoming || in.use <= index_ || !alive(in.slot)) continue;
+      reap();
+      while (!fits(slot(in.slot).bytes)) {
+        int32_t victim = choose_victim(next_use_after(trace_, slot(in.slot), index_), /*clean_only=*/true);
+        if (victim < 0) return;
+        drop(victim);
+      }
+      begin_page_in(in.slot);
+    }
+  }
+
+  // --- the pager's rules ---
+
+  bool fits(int64_t bytes) const { return held_ + unpaged_ + bytes <= budget_; }
+
+  void make_room(int64_t bytes) {
+    while (!fits(bytes)) {
+      reap();
+      if (fits(bytes)) return;
+      int32_t victim = choose_victim(-1, /*clean_only=*/false);
+      if (victim < 0) {
+        if (make_progress()) continue;
+        if (operator_ && !std::exchange(copies_only_, true)) continue;
+        result_.feasible = false;
+        return;
+      }
+      if (!place(victim).clean && !place(victim).outgoing) begin_page_out(victim);
+      if (!place(victim).clean) {
+        if (rates_.out_bytes_per_second < kInstant) begin_another(victim);
+        wait_until(place(victim).copy_done);
+      }
+      settle(victim);
+      drop(victim);
+    }
+  }
+
+  /// Waits for something that frees bytes, or for a page that was fetched too early and can then leave again.
+  bool make_progress() {
+    if (!lingering_.empty()) {
+      wait_until(lingering_.front().first);
+      return true;
+    }
+    for (size_t s = 0; s < places_.size(); ++s)
+      if (places_[s].incoming && !leased(static_cast<int32_t>(s))) {
+        finish_page_in(static_cast<int32_t>(s));
+        return true;
+      }
+    return false;
+  }
+
+  void finish_page_in(int32_t s) {
+    Place& p = place(s);
+    wait_until(p.copy_done);
+    p.incoming = p.released = false;
+    p.resident = p.clean = true;
+    resident_.push_back(s);
+  }
+
+  /// One more leaves while the first one's copy is waited for.
+  void begin_another(int32_t first) {
+    place(first).resident = false;
+    int32_t next = choose_victim(-1, /*clean_only=*/false);
+    place(first).resident = true;
+    if (next >= 0 && !place(next).clean && !place(next).outgoing) begin_page_out(next);
+  }
+
+  int32_t choose_victim(int64_t used_after, bool clean_only) {
+    int32_t best = -1;
+    auto rank = [&](int32_t s) {
+      const Place& p = place(s);
+      return std::make_tuple(bias_ ? (*bias_)[static_cast<size_t>(s)] : Bias::none, !goes_last(s),
+                             p.next_use_for_eviction(), p.clean, p.outgoing, -p.last_use);
+    };
+    for (int32_t s : resident_) {
+      Place& p = place(s);
+      if (!p.resident || p.next_use_for_eviction() <= used_after || leased(s)) continue;
+      settle(s);
+      if (clean_only && !p.clean) continue;
+      if (best < 0 || rank(s) > rank(best)) best = s;
+    }
+    return best;
+  }
+
+  bool goes_last(int32_t s) {
+    return place(s).next_use == kNextUseUnknown && !place(s).released && slot(s).bytes < small_bytes_;
+  }
+
+  void begin_page_out(int32_t s) {
+    Place& p = place(s);
+    p.outgoing = true;
+    p.copy_done = occupy(out_free_, slot(s).bytes,
+                         on_disk(s) ? std::min(rates_.out_bytes_per_second, rates_.to_disk_bytes_per_second)
+                                    : rates_.out_bytes_per_second);
+    result_.bytes_out += slot(s).bytes;
+    copied_[s] = true;
+  }
+
+  void begin_page_in(int32_t s) {
+    Place& p = place(s);
+    p.incoming = true;
+    held_ += slot(s).bytes;
+    p.copy_done = occupy(in_free_, slot(s).bytes,
+                         on_disk(s) ? std::min(rates_.in_bytes_per_second, rates_.from_disk_bytes_per_second)
+                                    : rates_.in_bytes_per_second);
+    result_.bytes_in += slot(s).bytes;
+  }
+
+  /// Whether the absence that the slot begins now, or that it is in, passes the disk.
+  bool on_disk(int32_t s) const {
+    if (!on_disk_ || on_disk_->empty()) return false;
+    const int64_t use = next_use_after(trace_, slot(s), operator_ ? index_ - 1 : index_);
+    return on_disk_->count({s, static_cast<int32_t>(use % static_cast<int64_t>(trace_.operators.size()))}) > 0;
+  }
+
+  void demand(int32_t s) {
+    result_.demanded.push_back({s, index_ - 1, index_});
+    begin_page_in(s);
+  }
+
+  /// What is used window by window comes, or is born resident, where room for it costs nothing that is used before it
+  /// is again. Else its windows pass over the link while the operator waits.
+  void stream(int32_t s) {
+    Place& p = place(s);
+    const bool born = slot(s).birth == index_;
+    if (p.incoming) finish_page_in(s);
+    if (!p.resident && admit(s, born)) {
+      if (born) return arrive(s);
+      demand(s);
+      finish_page_in(s);
+    }
+    if (p.resident) {
+      if (writes(s, index_)) make_dirty(s);
+      return;
+    }
+    if (!born || !slot(s).born_streamed) pass(in_free_, slot(s).bytes, rates_.in_bytes_per_second, result_.bytes_in);
+    if (writes(s, index_)) pass(out_free_, slot(s).bytes, rates_.out_bytes_per_second, result_.bytes_out);
+  }
+
+  bool admit(int32_t s, bool born) {
+    if (born && !slot(s).born_streamed) return true;  // an argument that is first seen here
+    const bool fetch = fetch_streamed_ && !born;
+    const int64_t next = fetch ? index_ + 1 : next_use_after(trace_, slot(s), index_);
+    if (next == kNextUseUnknown && !born) return false;
+    const int64_t need = slot(s).bytes + operator_->own_bytes;
+    while (!fits(need)) {
+      reap();
+      if (fits(need)) break;
+      int32_t victim = choose_victim(next, /*clean_only=*/false);
+      if (victim < 0) return false;
+      if (!place(victim).clean && !place(victim).outgoing) begin_page_out(victim);
+      if (!place(victim).clean) wait_until(place(victim).copy_done);
+      settle(victim);
+      drop(victim);
+    }
+    return true;
+  }
+
+  void pass(double& lane_free, int64_t bytes, double rate, int64_t& counter) {
+    wait_until(occupy(lane_free, bytes, rate));
+    counter += bytes;
+  }
+
+  void bring_in(int32_t s) {
+    Place& p = place(s);
+    if (p.resident || slot(s).birth == index_) {
+      if (!p.resident) arrive(s);  // an argument that is first seen here
+      return;
+    }
+    if (!p.incoming) {
+      make_room(slot(s).bytes);
+      if (!result_.feasible) return;
+      demand(s);
+    }
+    finish_page_in(s);
+  }
+
+  void make_dirty(int32_t s) {
+    Place& p = place(s);
+    if (p.outgoing) wait_until(p.copy_done);
+    p.outgoing = p.clean = false;
+  }
+
+  void settle(int32_t s) {
+    Place& p = place(s);
+    if (!p.outgoing || p.copy_done > now_) return;
+    p.outgoing = false;
+    p.clean = true;
+  }
+
+  void drop(int32_t s) {
+    Place& p = place(s);
+    result_.leaves.push_back({s, std::max(index_, 0), next_use_after(trace_, slot(s), index_), copied_[s]});
+    copied_[s] = false;
+    p.resident = false;
+    held_ -= slot(s).bytes;
+    std::erase(resident_, s);
+  }
+
+  void arrive(int32_t s) {
+    Place& p = place(s);
+    if (p.resident) return;
+    p = {};
+    p.resident = true;
+    copied_[s] = false;
+    held_ += slot(s).bytes;
+    resident_.push_back(s);
+  }
+
+  void die(int32_t s) {
+    Place& p = place(s);
+    if (p.resident || p.incoming) {
+      if ((p.outgoing || p.incoming) && p.copy_done > now_)
+        lingering_.emplace_back(p.copy_done, slot(s).bytes);
+      else
+        held_ -= slot(s).bytes;
+    }
+    std::erase(resident_, s);
+    p = {};
+  }
+
+  void reap() {
+    std::erase_if(lingering_, [&](auto& l) {
+      if (l.first > now_) return false;
+      held_ -= l.second;
+      return true;
+    });
+  }
+
+  /// What outlives the step is found again by the next one; what was born in it, or died in it, is as it was.
+  void settle_between_steps() {
+    for (size_t i = 0; i < places_.size(); ++i) {
+      const auto s = static_cast<int32_t>(i);
+      if (slot(s).birth != kBeforeStep)
+        die(s);
+      else if (slot(s).death != kOutlivesStep)
+        arrive(s);
+    }
+  }
+
+  /// Takes a lane for one copy; when the copy is done.
+  double occupy(double& lane_free, int64_t bytes, double rate) {
+    const double seconds = rate < kInstant ? static_cast<double>(bytes) / rate : 0;
+    debt_ += rates_.compute_slowdown * seconds;
+    lane_free = std::max(now_, lane_free) + seconds;
+    return lane_free;
+  }
+
+  void wait_until(double time) {
+    if (time <= now_) return;
+    result_.exposed_seconds += time - now_;
+    now_ = time;
+  }
+
+  Place& place(int32_t s) { return places_[static_cast<size_t>(s)]; }
+  const Slot& slot(int32_t s) const { return trace_.slots[static_cast<size_t>(s)]; }
+  bool leased(int32_t s) const {
+    auto among = [s](const std::vector<int32_t>& used) { return std::find(used.begin(), used.end(), s) != used.end(); };
+    return operator_ && (among(operator_->touched) || (!copies_only_ && among(operator_->streamed)));
+  }
+  bool writes(int32_t s, int32_t i) const {
+    return std::binary_search(slot(s).writes.begin(), slot(s).writes.end(), i);
+  }
+  bool alive(int32_t s) const {
+    const Slot& x = slot(s);
+    return x.birth <= index_ && (x.death == kOutlivesStep || x.death > index_);
+  }
+
+  const StepTrace& trace_;
+  const int64_t budget_;
+  const int64_t small_bytes_;
+  const LinkRates rates_;
+  const Actions* actions_;
+  const std::vector<Bias>* bias_;
+  const std::vector<std::vector<int32_t>>* sent_after_;
+  const Absences* on_disk_;
+  const bool fetch_streamed_;
+  std::vector<Place> places_;
+  std::vector<std::vector<int32_t>> deaths_;
+  std::vector<int32_t> resident_;
+  std::vector<std::pair<double, int64_t>> lingering_;  // of slots that died while copied: end of the copy, bytes
+  std::unordered_map<int32_t, bool> copied_;
+  const OperatorRecord* operator_ = nullptr;  // that runs: what it uses stays
+  bool copies_only_ = false;                  // but for what it streams, when nothing else can go
+  int32_t index_ = -1;
+  size_t next_page_in_ = 0;
+  int64_t held_ = 0;
+  int64_t unpaged_ = 0;
+  double now_ = 0, began_ = 0, out_free_ = 0, in_free_ = 0, debt_ = 0;
+  Simulated result_;
+};
+
+}  // namespace
+
+Simulated simulate(const StepTrace& trace, const SimulationInputs& inputs) {
+  return Simulation(trace, inputs).run();
+}
+
+}  // namespace spillway

@@ -1,0 +1,375 @@
+#include "swap/tiers/host_tier.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "swap/tiers/host_tier_state.h"
+
+namespace spillway {
+namespace {
+/// Copies that come back from disk ahead of their use at once: enough to keep the disk busy.
+constexpr int kRecallsAtOnce = 2;
+
+/// Bytes that read as zero and take no memory.
+class Zeros {
+ public:
+  explicit Zeros(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
+    data_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data_ == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "[host tier] mmap");
+  }
+  ~Zeros() { ::munmap(data_, bytes_); }
+  Zeros(const Zeros&) = delete;
+  Zeros& operator=(const Zeros&) = delete;
+  const void* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  void* data_;
+};
+}  // namespace
+
+void HostCopy::reset() noexcept {
+  if (auto state = std::move(state_)) state->tier.drop(*state);
+}
+
+HostTier::~HostTier() {
+  std::unique_lock lock(mutex_);
+  wait_for_fading();
+  changed_.wait(lock, [&] { return moving_ == 0; });
+}
+
+HostCopy HostTier::page_out(const void* device, int64_t bytes, PageUseTime use, Ticket& ticket) {
+  HostCopy copy;  // outlives the lock: should anything throw, letting go of it takes that
+  auto state = std::make_shared<State>(*this, bytes, use);
+  std::lock_guard lock(mutex_);
+  copies_.insert(state.get());
+  copy.state_ = state;
+  // Nothing may fail once a copy has been submitted, which uses the room.
+  if (!disk_) {
+    state->block = take(bytes);
+    if (!state->block && !fading_.empty()) {
+      wait_for_fading();
+      state->block = take(bytes);
+    }
+    if (!state->block) state->block = own(slab_.allocate(bytes), bytes);
+    ticket = state->filled = state->device = out_.copy(state->block->data, device, bytes);
+  } else {
+    TicketSource source;
+    Ticket arrival = source.ticket();
+    waiting_.push_back({state, device, std::move(source)});
+    waiting_bytes_ += bytes;
+    ticket = state->filled = state->device = std::move(arrival);
+    advance();
+  }
+  return copy;
+}
+
+HostCopy HostTier::make(int64_t bytes, PageUseTime use) {
+  {
+    std::lock_guard lock(mutex_);
+    if (auto block = waiting_.empty() ? take(bytes) : nullptr) {
+      auto state = std::make_shared<State>(*this, bytes, use);
+      state->block = std::move(block);
+      copies_.insert(state.get());
+      HostCopy copy;
+      copy.state_ = std::move(state);
+      return copy;
+    }
+  }
+  // Zeros take the way that every page takes when the slab is full.
+  const Zeros zeros(bytes);
+  Ticket arrival;
+  HostCopy copy = page_out(zeros.data(), bytes, use, arrival);
+  arrival.wait();
+  return copy;
+}
+
+Ticket HostTier::page_in(HostCopy& copy, void* device) {
+  State& state = *copy.state_;
+  std::lock_guard lock(mutex_);
+  if (state.block) {
+    state.device = in_.copy(device, state.block->data, state.bytes);
+  } else if (state.moving) {
+    state.wanted = {device, {}};
+    state.device = state.wanted->source.ticket();
+  } else {
+    state.device = disk_->read(state.disk, {device, &in_});
+  }
+  state.only = false;
+  recall();
+  return state.device;
+}
+
+void HostTier::evicted(HostCopy& copy, PageUseTime use) {
+  std::lock_guard lock(mutex_);
+  copy.state_->only = true;
+  copy.state_->use = use;
+}
+
+bool HostTier::has_room(int64_t bytes) const {
+  std::lock_guard lock(mutex_);
+  return waiting_.empty() && slab_.fits(bytes);  // without what is fading: copies that are under way end soon
+}
+
+int64_t HostTier::free_bytes() const {
+  std::lock_guard lock(mutex_);
+  int64_t bytes = slab_.capacity_bytes() - slab_.used_bytes();
+  for (const Fading& fading : fading_) bytes += fading.block->bytes;
+  return bytes;
+}
+
+bool HostTier::in_slab(const HostCopy& copy) const {
+  std::lock_guard lock(mutex_);
+  return copy.state_->block != nullptr;
+}
+
+LaneTotals HostTier::copied() const {
+  const DiskStats disk = disk_ ? disk_->stats() : DiskStats{};
+  return {out_.totals(), in_.totals(), {disk.bytes_written, disk.write_seconds}, {disk.bytes_read, disk.read_seconds}};
+}
+
+void HostTier::read(const HostCopy& copy, int64_t begin, int64_t bytes, void* to) {
+  State& state = *copy.state_;
+  Pin pin(*this, state);
+  settle(state, &Ticket::wait);
+  const Place place = place_to_read(state);
+  if (place.block)
+    std::memcpy(to, static_cast<const char*>(place.block->data) + begin, static_cast<size_t>(bytes));
+  else
+    disk_->read_range(place.disk, begin, bytes, to);
+}
+
+void HostTier::write(HostCopy& copy, int64_t begin, int64_t bytes, const void* from) {
+  State& state = *copy.state_;
+  Pin pin(*this, state);
+  settle(state, &Ticket::wait);
+  const Place place = place_to_write(state);
+  if (place.block)
+    std::memcpy(static_cast<char*>(place.block->data) + begin, from, static_cast<size_t>(bytes));
+  else
+    disk_->write_range(place.disk, begin, bytes, from);
+}
+
+/// Nothing the caller does next overtakes the copy's last page-out, page-in or window. Throws what the bytes failed to
+/// arrive with; a page-in that failed has left them as they are.
+void HostTier::settle(const State& copy, void (Ticket::*how)() const) {
+  Ticket device, filled;
+  {
+    std::lock_guard lock(mutex_);
+    device = copy.device;
+    filled = copy.filled;
+  }
+  try {
+    (device.*how)();
+  } catch (...) {
+  }
+  (filled.*how)();
+}
+
+HostTier::Place HostTier::place_to_read(const State& copy) {
+  std::lock_guard lock(mutex_);
+  return {copy.block, copy.disk};
+}
+
+/// What the disk has besides the slab is old from here on.
+HostTier::Place HostTier::place_to_write(State& copy) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !copy.moving; });
+  Place place{copy.block, copy.disk};
+  if (place.block) {
+    copy.disk.reset();
+    copy.stored = false;
+  }
+  return place;
+}
+
+// --- everything below runs under the lock, or takes it on the disk's thread -----------------------------------------
+
+/// Frees the room of copies that are done.
+void HostTier::reap() noexcept {
+  std::erase_if(fading_, [](const Fading& fading) { return fading.copy.done(); });
+}
+
+void HostTier::wait_for_fading() {
+  for (const Fading& fading : fading_) try {
+      fading.copy.wait();
+    } catch (...) {  // nobody wants the bytes
+    }
+  fading_.clear();
+}
+
+std::shared_ptr<HostTier::Block> HostTier::take(int64_t bytes) {
+  reap();
+  void* data = slab_.try_allocate(bytes);
+  return data ? own(data, bytes) : nullptr;
+}
+
+std::shared_ptr<HostTier::Block> HostTier::own(void* data, int64_t bytes) {
+  try {
+    return std::make_shared<Block>(slab_, data, bytes);
+  } catch (...) {
+    slab_.deallocate(data, bytes);
+    throw;
+  }
+}
+
+/// The copy in the slab that is needed last, of those that nobody uses now.
+HostTier::State* HostTier::furthest() {
+  State* last = nullptr;
+  for (State* copy : copies_)
+    if (copy->block && copy->idle() && (!last || last->use.sooner_than(copy->use))) last = copy;
+  return last;
+}
+
+/// Lets page-outs that wait for room go on, as far as there is some, and makes more.
+void HostTier::advance() noexcept {
+  while (!waiting_.empty()) {
+    Waiting& first = waiting_.front();
+    try {
+      if (!admit(first)) return;
+    } catch (...) {
+      first.source.complete(std::current_exception());
+    }
+    waiting_bytes_ -= first.copy->bytes;
+    waiting_.pop_front();
+  }
+}
+
+/// True once the page-out is on its way; false when it must wait for copies that are leaving.
+bool HostTier::admit(Waiting& waiting) {
+  State& copy = *waiting.copy;
+  for (;;) {
+    if ((copy.block = take(copy.bytes))) {
+      waiting.source.continue_as(out_.copy(copy.block->data, waiting.device, copy.bytes));
+      return true;
+    }
+    if (leaving_bytes_ >= waiting_bytes_) return false;
+    State* last = furthest();
+    if (last && copy.use.sooner_than(last->use)) {
+      if (last->stored)
+        last->block.reset();
+      else
+        spill(*last);
+    } else if (!last && leaving_bytes_ > 0) {
+      return false;
+    } else {
+      write_through(waiting);  // it is needed later than all that could leave for it
+      return true;
+    }
+  }
+}
+
+/// From the device to the disk; the slab's staging buffers are all it passes.
+void HostTier::write_through(Waiting& waiting) {
+  State& copy = *waiting.copy;
+  copy.disk = disk_->make_page(copy.bytes);
+  Ticket written = disk_->write(copy.disk, {const_cast<void*>(waiting.device), &out_},
+                                [this, state = waiting.copy](std::exception_ptr error) {
+                                  std::lock_guard lock(mutex_);
+                                  state->moving = false;
+                                  state->stored = !error;
+                                  --moving_;
+                                  advance();
+                                  changed_.notify_all();
+                                });
+  copy.moving = true;
+  ++moving_;
+  waiting.source.continue_as(std::move(written));
+}
+
+void HostTier::spill(State& copy) {
+  copy.disk = disk_->make_page(copy.bytes);
+  (void)disk_->write(copy.disk, {copy.block->data, nullptr, copy.block},
+                     [this, state = copy.shared_from_this()](std::exception_ptr error) { spilled(*state, error); });
+  copy.moving = true;
+  ++moving_;
+  leaving_bytes_ += copy.bytes;
+}
+
+/// The disk has a copy of the slab's, or failed to take it: then it stays, and who waited for its room is told.
+void HostTier::spilled(State& copy, std::exception_ptr error) {
+  std::lock_guard lock(mutex_);
+  copy.moving = false;
+  copy.stored = !error;
+  --moving_;
+  leaving_bytes_ -= copy.bytes;
+  if (error) copy.disk.reset();
+  if (error && !waiting_.empty()) {
+    waiting_.front().source.complete(error);
+    waiting_bytes_ -= waiting_.front().copy->bytes;
+    waiting_.pop_front();
+  }
+  if (!error && !waiting_.empty() && copy.idle()) copy.block.reset();
+  advance();
+  changed_.notify_all();
+}
+
+/// Brings copies back from disk into free room, the soonest needed first. Not while others leave for want of room. What
+/// cannot be brought back ahead comes when it is needed.
+void HostTier::recall() noexcept try {
+  while (disk_ && waiting_.empty() && leaving_bytes_ == 0 && recalls_ < kRecallsAtOnce) {
+    State* next = nullptr;
+    for (State* copy : copies_)
+      if (copy->only && copy->stored && !copy->block && !copy->unreadable && copy->idle() &&
+          copy->use.next_use != kNextUseUnknown && (!next || copy->use.sooner_than(next->use)))
+        next = copy;
+    auto block = next ? take(next->bytes) : nullptr;
+    if (!block) return;
+    (void)disk_->read(next->disk, {block->data, nullptr, block},
+                      [this, state = next->shared_from_this(), block](std::exception_ptr error) mutable {
+                        recalled(*state, std::move(block), error);
+                      });
+    next->moving = true;
+    ++moving_;
+    ++recalls_;
+  }
+} catch (...) {
+}
+
+void HostTier::recalled(State& copy, std::shared_ptr<Block> block, std::exception_ptr error) {
+  std::lock_guard lock(mutex_);
+  copy.moving = false;
+  --moving_;
+  --recalls_;
+  copy.unreadable = error != nullptr;
+  if (!error && !copy.dropped) copy.block = block;
+  if (auto wanted = std::exchange(copy.wanted, std::nullopt)) {
+    if (error)
+      wanted->source.complete(error);
+    else
+      deliver(copy, block, wanted->device, wanted->source);
+  }
+  block.reset();
+  advance();
+  recall();
+  changed_.notify_all();
+}
+
+/// The page-in that waited for the bytes in `block` goes on from there, also after the copy has been let go of.
+void HostTier::deliver(const State& copy, const std::shared_ptr<Block>& block, void* device, TicketSource& source) {
+  try {
+    if (copy.dropped) fading_.reserve(fading_.size() + 1);
+    Ticket arriving = in_.copy(device, block->data, copy.bytes);
+    if (copy.dropped) fading_.push_back({block, arriving});
+    source.continue_as(std::move(arriving));
+  } catch (...) {
+    source.complete(std::current_exception());
+  }
+}
+
+void HostTier::drop(State& copy) noexcept {
+  std::lock_guard lock(mutex_);
+  copies_.erase(&copy);
+  copy.dropped = true;
+  if (copy.block && !copy.device.done()) fading_.push_back({copy.block, copy.device});
+  copy.block.reset();
+  copy.disk.reset();
+  advance();
+}
+
+}  // namespace spillway

@@ -1,0 +1,159 @@
+/// Where pages are when they are not on the device: in the host slab, and below it on disk.
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+#include <vector>
+
+#include "core/memory/host_slab.h"
+#include "core/timeline.h"
+#include "swap/tiers/copy_totals.h"
+#include "swap/tiers/disk_tier.h"
+#include "swap/tiers/window_copy.h"
+
+namespace spillway {
+
+inline constexpr int64_t kNextUseUnknown = std::numeric_limits<int64_t>::max();
+
+/// When a page is used, as far as is known.
+struct PageUseTime {
+  int64_t next_use = kNextUseUnknown;  ///< operator clock
+  uint64_t last_use = 0;               ///< orders least recently used, where next uses are the same or unknown
+  bool sooner_than(const PageUseTime& other) const noexcept {
+    return next_use != other.next_use ? next_use < other.next_use : last_use > other.last_use;
+  }
+};
+
+class HostTier;
+
+/// The bytes of one page in the host tier, wherever they are there; let go of, they are forgotten. A page-out or
+/// page-in under way keeps their room until it is done.
+class HostCopy {
+ public:
+  HostCopy() = default;
+  HostCopy(HostCopy&& other) noexcept = default;
+  HostCopy& operator=(HostCopy&& other) noexcept {
+    reset();
+    state_ = std::move(other.state_);
+    return *this;
+  }
+  ~HostCopy() { reset(); }
+  void reset() noexcept;
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+
+  struct State;
+
+ private:
+  friend class HostTier;
+  std::shared_ptr<State> state_;
+};
+
+/// Keeps pages that left the device within the slab's capacity. When it is full and there is a disk, the copy with the
+/// furthest next use goes there first, the arriving one included; what is on disk comes back ahead of its use as room
+/// gets free. A copy that came back keeps its place on disk, so that it can leave again without being written.
+/// Thread-safe; nothing here blocks but make(), the calls for parts of a copy, the destructor, and a page-out for whose
+/// bytes there is room only once a device's copies are done with it.
+class HostTier {
+ public:
+  /// `out` and `in` copy from and to the device; `disk` may be nullptr. All must outlive it.
+  HostTier(HostSlab& slab, Timeline& out, Timeline& in, DiskTier* disk)
+      : slab_(slab), out_(out), in_(in), disk_(disk) {}
+  /// Waits for what is under way on the disk.
+  ~HostTier();
+  HostTier(const HostTier&) = delete;
+  HostTier& operator=(const HostTier&) = delete;
+
+  /// Starts copying `bytes` at `device` to a new copy; `ticket` is done when they have been read, and carries DiskError
+  /// when the disk that had to take something failed. Throws OutOfBudget when the slab is full and there is no disk.
+  [[nodiscard]] HostCopy page_out(const void* device, int64_t bytes, PageUseTime use, Ticket& ticket);
+  /// A copy of `bytes` that nothing is in yet, to be filled with write(). Blocks while others go to disk for it. Throws
+  /// OutOfBudget when the slab is full and there is no disk, DiskError.
+  [[nodiscard]] HostCopy make(int64_t bytes, PageUseTime use);
+  /// Starts copying back. The ticket carries DiskError when the bytes cannot be had as they were.
+  [[nodiscard]] Ticket page_in(HostCopy& copy, void* device);
+  /// The copy is now the only one of its page, which is needed at `use`: it is worth bringing back from disk ahead.
+  void evicted(HostCopy& copy, PageUseTime use);
+
+  /// Whether a page of this size could come now without anything having to leave.
+  bool has_room(int64_t bytes) const;
+  /// Returns the bytes that the slab has left, pieces and the room of copies that end soon included.
+  int64_t free_bytes() const;
+  /// Whether letting go of the copy would free room in the slab.
+  bool in_slab(const HostCopy& copy) const;
+  bool has_disk() const noexcept { return disk_ != nullptr; }
+  /// What the lanes from and to the device, and the disk, have done so far.
+  LaneTotals copied() const;
+  HostSlab& slab() noexcept { return slab_; }
+
+  /// Reads or changes a part of an absent page's bytes from the calling thread, wherever they are. Blocks, also for a
+  /// page-out under way. `write` must not overlap a page-in. Throws DiskError.
+  void read(const HostCopy& copy, int64_t begin, int64_t bytes, void* to);
+  void write(HostCopy& copy, int64_t begin, int64_t bytes, const void* from);
+
+  /// The same for a window in the memory of a device that the host does not reach: through the lanes, behind what
+  /// compute was given before. What compute does with that memory next, and with the copy, must come after the ticket's
+  /// join(). Blocks for bytes on disk. Throws DiskError.
+  [[nodiscard]] Ticket read_window(const HostCopy& copy, const WindowCopy& window, void* device);
+  [[nodiscard]] Ticket write_window(HostCopy& copy, const WindowCopy& window, const void* device);
+
+ private:
+  friend class HostCopy;
+  struct Waiting {
+    std::shared_ptr<HostCopy::State> copy;
+    const void* device;
+    TicketSource source;
+  };
+  struct Block;
+  struct Pin;
+  /// Room that nobody wants any more, while a device's copy still uses it.
+  struct Fading {
+    std::shared_ptr<Block> block;
+    Ticket copy;
+  };
+  using State = HostCopy::State;
+  /// Where a pinned copy's bytes are: in the slab, or else on disk.
+  struct Place {
+    std::shared_ptr<Block> block;
+    std::shared_ptr<DiskPage> disk;
+  };
+
+  std::shared_ptr<Block> take(int64_t bytes);
+  std::shared_ptr<Block> own(void* data, int64_t bytes);
+  State* furthest();
+  void advance() noexcept;
+  bool admit(Waiting& waiting);
+  void write_through(Waiting& waiting);
+  void spill(State& copy);
+  void spilled(State& copy, std::exception_ptr error);
+  void recall() noexcept;
+  void recalled(State& copy, std::shared_ptr<Block> block, std::exception_ptr error);
+  void drop(State& copy) noexcept;
+  void deliver(const State& copy, const std::shared_ptr<Block>& block, void* device, TicketSource& source);
+  void settle(const State& copy, void (Ticket::*how)() const);
+  Place place_to_read(const State& copy);
+  Place place_to_write(State& copy);
+  Ticket note_read(State& copy, Ticket last);
+  Ticket note_written(State& copy, Ticket last);
+  void reap() noexcept;
+  void wait_for_fading();
+
+  HostSlab& slab_;
+  Timeline& out_;
+  Timeline& in_;
+  DiskTier* const disk_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_set<State*> copies_;
+  std::vector<Fading> fading_;
+  std::deque<Waiting> waiting_;  // page-outs that need room first
+  int64_t waiting_bytes_ = 0;
+  int64_t leaving_bytes_ = 0;  // of the slab, on their way to disk
+  int recalls_ = 0;
+  int moving_ = 0;  // copies that the disk reads or writes
+};
+
+}  // namespace spillway

@@ -1,0 +1,88 @@
+#include "ddl/allreduce/tuned_allreduce.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/error.h"
+#include "ddl/comm/thread_world.h"
+#include "tests/support/ddl/shapes.h"
+
+namespace spillway::ddl {
+namespace {
+
+using testing::by_host;
+
+Costs two_levels() {
+  return {.levels = {{1e-6, 1e-7, 1e10}, {50e-6, 5e-6, 25e6, 60 << 10}}, .reduce_seconds_per_byte = 1e-10};
+}
+
+void on_ranks(const std::vector<int>& hosts, const std::function<void(Communicator&)>& body) {
+  ThreadWorld world(hosts);
+  run_ranks(world, body);
+}
+
+TEST(TunedAllreduceTest, WithoutCostsEverySizeGoesDirect) {
+  on_ranks(by_host({2, 2}), [](Communicator& comm) {
+    TunedAllreduce tuned(comm);
+    EXPECT_EQ(tuned.for_bytes(1).plan().name(), "direct x direct");
+    EXPECT_EQ(&tuned.for_bytes(1), &tuned.for_bytes(int64_t{1} << 40));
+    EXPECT_EQ(tuned.bucket_bytes(), int64_t{4} << 20);
+  });
+}
+
+TEST(TunedAllreduceTest, SizesHavePlansOfTheirOwnThatKeepTheOrder) {
+  on_ranks(by_host({4, 4, 4}), [](Communicator& comm) {
+    TunedAllreduce tuned(comm, two_levels());
+    for (int64_t bytes = 1; bytes < int64_t{1} << 34; bytes *= 7) {
+      EXPECT_TRUE(tuned.for_bytes(bytes).plan().keeps_order());
+      EXPECT_EQ(&tuned.for_bytes(bytes), &tuned.for_bytes(bytes));
+    }
+    // Little is worth one round, much is worth the fewest bytes.
+    EXPECT_EQ(tuned.for_bytes(64).plan().algorithms().back(), Algorithm::oneshot);
+    EXPECT_EQ(tuned.for_bytes(1 << 26).plan().name(), "direct x direct");
+  });
+}
+
+TEST(TunedAllreduceTest, AChoiceIsMadeOnce) {
+  on_ranks(by_host({4, 4}), [](Communicator& comm) {
+    TunedAllreduce tuned(comm, two_levels());
+    EXPECT_EQ(&tuned.choice(1000), &tuned.choice(1024));
+    EXPECT_EQ(tuned.piece_bytes(), tuned.choice(1 << 20).options.piece_bytes);
+    EXPECT_EQ(TunedAllreduce(comm).piece_bytes(), std::vector<int64_t>());
+  });
+}
+
+TEST(TunedAllreduceTest, AnElementsBitsDependOnNoSize) {
+  on_ranks(by_host({3, 2}), [](Communicator& comm) {
+    TunedAllreduce tuned(comm, two_levels());
+    const auto sum = [&](size_t count) {
+      std::vector<float> data(count);
+      for (size_t k = 0; k < count; ++k) data[k] = 1.0f / static_cast<float>(3 * k + 7 * comm.rank() + 1);
+      tuned.for_bytes(static_cast<int64_t>(4 * count)).reduce(data, Reduction::average);
+      return data;
+    };
+    const auto few = sum(3), many = sum(200'000);
+    EXPECT_NE(tuned.for_bytes(12).plan().name(), tuned.for_bytes(800'000).plan().name());
+    EXPECT_EQ(std::memcmp(few.data(), many.data(), 12), 0);
+  });
+}
+
+TEST(TunedAllreduceTest, SlowMessagesMakeLargeBuckets) {
+  on_ranks(by_host({1, 1}), [](Communicator& comm) {
+    const auto bucket = [&](double latency) {
+      return TunedAllreduce(comm, Costs{.levels = {{latency, 0, 1e9}}, .reduce_seconds_per_byte = 1e-11})
+          .bucket_bytes();
+    };
+    EXPECT_EQ(bucket(1e-7), int64_t{1} << 20);
+    EXPECT_GT(bucket(1e-3), int64_t{1} << 20);
+    EXPECT_LE(bucket(1), int64_t{32} << 20);
+  });
+}
+
+TEST(TunedAllreduceTest, CostsOfAnotherTreeAreRefused) {
+  on_ranks({0, 0}, [](Communicator& comm) { EXPECT_THROW(TunedAllreduce(comm, two_levels()), BadRequest); });
+}
+
+}  // namespace
+}  // namespace spillway::ddl

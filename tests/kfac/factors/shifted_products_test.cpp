@@ -1,0 +1,77 @@
+#include "kfac/factors/shifted_products.h"
+
+#include <gtest/gtest.h>
+
+#include "kfac/factors/factors.h"
+#include "kfac/factors/patches.h"
+#include "tests/kfac/factors/layer_cases.h"
+
+namespace spillway::kfac {
+namespace {
+
+struct ShiftCase {
+  std::vector<int64_t> input;
+  Geometry geometry;
+};
+
+std::vector<ShiftCase> shift_cases() {
+  return {
+      {{2, 3, 6}, {{3}, {1}, {1}, {1}}},
+      {{2, 2, 9}, {{2}, {1}, {3}, {3}}},
+      {{1, 2, 4, 5}, {{3, 3}, {1, 1}, {1, 1}, {1, 1}}},
+      {{2, 2, 5, 4}, {{3, 2}, {1, 1}, {0, 1}, {1, 2}}},
+      {{1, 2, 4, 5, 3}, {{3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}}},
+      {{2, 2, 3, 4, 5}, {{3, 3, 3}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}}},
+      {{1, 2, 3, 2, 4}, {{1, 2, 3}, {1, 1, 1}, {0, 2, 1}, {1, 1, 1}}},
+      {{1, 1, 2, 1, 2}, {{3, 3, 3}, {1, 1, 1}, {3, 3, 3}, {1, 1, 1}}},
+  };
+}
+
+}  // namespace
+
+TEST(ShiftedTest, EqualsThePatchesForAnyPaddingKernelAndDilation) {
+  for (const auto& [sizes, geometry] : shift_cases())
+    for (int64_t workspace : {1, 1 << 20}) {
+      const auto x = at::randn(sizes, at::kDouble);
+      const int64_t channels = x.size(1), volume = geometry.kernel_volume();
+      const auto rows = reference::patch_rows(x, geometry, 0, false);
+      const auto expected = rows.t().mm(rows);
+      const auto sum = at::zeros({channels, volume, channels, volume}, at::kDouble);
+      add_shifted_products(sum, x, geometry, workspace);
+      EXPECT_LT(largest_difference(sum.view(expected.sizes()), expected), 1e-12) << x.sizes();
+
+      const auto dots = at::zeros({volume, volume}, at::kDouble);
+      add_shifted_dots(dots, x, geometry, workspace);
+      EXPECT_LT(largest_difference(dots, sum.diagonal(0, 0, 2).sum(-1)), 1e-12) << x.sizes();
+
+      EXPECT_LT(largest_difference(shifted_sums(x, geometry, at::kDouble), rows.sum(0)), 1e-12) << x.sizes();
+    }
+}
+
+TEST(ShiftedTest, IsChosenForLargeImagesAndRefusedForStrides) {
+  const Geometry same{{3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, strided{{3, 3, 3}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}};
+  const auto large = at::empty({1, 16, 64, 64, 64}), small = at::empty({1, 4, 3, 3, 3});
+  for (bool summed : {false, true}) {
+    EXPECT_TRUE(shifts_pay(large, same, summed));
+    EXPECT_FALSE(shifts_pay(large, strided, summed));
+    EXPECT_FALSE(shifts_pay(small, same, summed));
+  }
+}
+
+TEST(ShiftedTest, IsWhatLargeFactorsAreMadeOf) {
+  // Large enough that the shifted way is taken, against patches.
+  const Geometry geometry{{3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
+  const auto x = at::randn({1, 4, 40, 40, 40}, at::kDouble);
+  ASSERT_TRUE(shifts_pay(x, geometry, false));
+  const auto sum = at::zeros({1, 109, 109}, at::kDouble);
+  add_input_products(sum, x, &geometry, int64_t{1} << 22);
+  auto expected = at::zeros({109, 109}, at::kDouble);
+  for (const auto& box : boxes(output_positions(x, geometry), 8000)) {
+    const auto patches = patch_matrix(x, geometry, box, at::kDouble).flatten(0, 1);
+    const auto rows = at::cat({patches, at::ones({1, patches.size(1)}, at::kDouble)});
+    expected += rows.mm(rows.t());
+  }
+  EXPECT_LT(largest_difference(sum[0], expected), 1e-8);
+}
+
+}  // namespace spillway::kfac

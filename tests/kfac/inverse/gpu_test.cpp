@@ -1,0 +1,35 @@
+// K-FAC's parts on a CUDA card. Skipped, and counted, where there is none.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <dlfcn.h>
+
+#include "core/device/device.h"
+#include "core/error.h"
+#include "tests/kfac/inverse/eigh_conformance.h"
+
+namespace spillway::kfac::testing {
+
+struct Card {
+  static std::optional<at::Device> device() {
+    try {
+      (void)open_device("cuda");
+      return at::Device(at::kCUDA, 0);
+    } catch (const DeviceError&) {
+      return std::nullopt;
+    }
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Card, EighConformanceTest, Card);
+
+}  // namespace spillway::kfac::testing
+
+namespace spillway::kfac {
+
+// Wherever CUDA's libraries are, driver or not.
+TEST(EighOperatorTest, HasItsKernelForCardsOnceTheLibraryIsLoaded) {
+  if (!SPILLWAY_CUSOLVER_IS_THERE) GTEST_SKIP() << "there is no cuSOLVER beside LibTorch";
+  if (!dlopen("libspillway_cuda.so", RTLD_NOW)) GTEST_SKIP() << dlerror();
+  const auto eigh = c10::Dispatcher::singleton().findSchemaOrThrow("spillway::eigh", "");
+  EXPECT_TRUE(eigh.hasKernelForDispatchKey(c10::DispatchKey::CUDA));
+}
+
+}  // namespace spillway::kfac

@@ -1,0 +1,169 @@
+#include "kfac/inverse/precondition.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/kfac/factors/layer_cases.h"
+
+namespace spillway::kfac {
+namespace {
+
+constexpr InverseForm kEigen{}, kOuter{Method::eigen, true}, kPlain{Method::plain}, kPi{Method::pi};
+
+// The inverse of `factors` as one rank makes it.
+LayerInverse inverse_of(const LayerShape& shape, const std::vector<at::Tensor>& factors, const Damping& damping) {
+  auto inverse = LayerInverse::identity(shape, factors.front().options());
+  const auto failed = at::zeros({}, at::kLong);
+  for (size_t f = 0; f < factors.size(); ++f)
+    if (shape.inverse.method != Method::eigen)
+      invert_factor(inverse, shape, factors, f, damping, failed);
+    else
+      EXPECT_TRUE(decompose(factors[f], inverse.basis(shape, f)));
+  if (shape.inverse.precompute_outer) form_reciprocal(inverse, shape, damping);
+  EXPECT_EQ(failed.item<int64_t>(), 0);
+  return inverse;
+}
+
+void expect_close(const LayerGradient& v, const LayerGradient& expected, double tolerance) {
+  EXPECT_LT(largest_difference(v.weight, expected.weight), tolerance * expected.weight.abs().max().item<double>());
+  ASSERT_EQ(v.bias.defined(), expected.bias.defined());
+  if (v.bias.defined()) {
+    EXPECT_LT(largest_difference(v.bias, expected.bias), tolerance * expected.bias.abs().max().item<double>());
+  }
+}
+
+struct PreconditionCase {
+  LayerCase layer;
+  InverseForm form;
+  std::string name;
+};
+std::ostream& operator<<(std::ostream& out, const PreconditionCase& c) {
+  return out << c.name;
+}
+
+std::vector<PreconditionCase> precondition_cases() {
+  std::vector<PreconditionCase> all;
+  for (const auto& layer : layer_cases())
+    for (const auto& [form, name] : {std::pair(kEigen, "ByEigenbases"), std::pair(kOuter, "ByPrecomputedOuterProduct"),
+                                     std::pair(kPlain, "ByPlainInverses"), std::pair(kPi, "ByPiInverses")})
+      all.push_back({layer, form, layer.name + name});
+  return all;
+}
+
+class PreconditionTest : public testing::TestWithParam<PreconditionCase> {};
+
+void expect_dense_solution(const PreconditionCase& c, ConvFactors form, const Damping& damping) {
+  const LayerRun run(c.layer);
+  run.loss.backward();
+  auto shape = find_layers(*run.module, in_form(form)).layers.at(0).shape;
+  shape.inverse = c.form;
+  const auto factors = naive_factors(run, c.layer, shape);
+  const auto v = precondition(shape, run.gradient(), inverse_of(shape, factors, damping), damping);
+  expect_close(v, reference::natural_gradient(shape, run.gradient(), factors, damping), 1e-10);
+}
+
+}  // namespace
+
+TEST_P(PreconditionTest, EqualsTheDenseKroneckerSolution) {
+  expect_dense_solution(GetParam(), ConvFactors::full, {.relative = 0.3});
+  expect_dense_solution(GetParam(), ConvFactors::full, {.absolute = 0.01});
+}
+TEST_P(PreconditionTest, EqualsTheDenseKroneckerSolutionWhenSeparable) {
+  expect_dense_solution(GetParam(), ConvFactors::separable, {.relative = 0.3});
+  expect_dense_solution(GetParam(), ConvFactors::separable, {.absolute = 0.01});
+}
+TEST_P(PreconditionTest, EqualsTheDenseKroneckerSolutionInBlocks) {
+  expect_dense_solution(GetParam(), ConvFactors::block, {.relative = 0.3});
+  expect_dense_solution(GetParam(), ConvFactors::block, {.absolute = 0.01});
+}
+INSTANTIATE_TEST_SUITE_P(EveryKind, PreconditionTest, testing::ValuesIn(precondition_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(PreconditionEdgeTest, LeavesTheGradientOfALayerWithoutCurvature) {
+  for (const auto& form : {kEigen, kOuter, kPlain, kPi})
+    for (bool separable : {false, true})
+      for (bool outputs_seen : {false, true})
+        for (const Damping& damping : {Damping{.relative = 0.3}, Damping{.absolute = 0.01}}) {
+          if (separable && outputs_seen) continue;  // the bias then has curvature of its own
+          const LayerShape shape{
+              .kind = LayerKind::conv1d, .out = 2, .in = 3, .kernel = {3}, .separable = separable, .inverse = form};
+          std::vector<at::Tensor> factors;
+          for (const auto& factor : shape.factors())
+            factors.push_back(at::zeros({1, factor.side, factor.side}, at::kDouble));
+          if (outputs_seen) factors.back()[0].fill_diagonal_(3);
+          const LayerGradient gradient{at::randn({2, 3, 3}, at::kDouble), at::randn({2}, at::kDouble)};
+          expect_close(precondition(shape, gradient, inverse_of(shape, factors, damping), damping), gradient, 1e-15);
+          const auto unseen = LayerInverse::identity(shape, at::kDouble);
+          if (form.method != Method::eigen || form.precompute_outer) {
+            expect_close(precondition(shape, gradient, unseen, damping), gradient, 1e-15);
+          }
+        }
+}
+
+TEST(PreconditionEdgeTest, StaysFiniteAtTinyDampingOfSingularFactorsInSinglePrecision) {
+  torch::manual_seed(2);
+  const auto rows = at::randn({3, 8});  // rank 3 of 8: five eigenvalues are rounding, of either sign
+  const std::vector<at::Tensor> factors{rows.t().mm(rows).unsqueeze(0), rows.t().mm(rows).unsqueeze(0)};
+  const LayerGradient gradient{rows.t().mm(rows), {}};
+  for (const auto& form : {kEigen, kOuter, kPlain, kPi}) {
+    const LayerShape shape{.out = 8, .in = 8, .bias = false, .inverse = form};
+    for (double gamma : {1e-3, 1e-8, 1e-20, 1e-30}) {
+      const Damping damping{.absolute = gamma};
+      auto inverse = LayerInverse::identity(shape, at::kFloat);
+      const auto failed = at::zeros({}, at::kLong);  // a Cholesky may fail: its last inverse stays
+      if (form.method == Method::eigen)
+        inverse = inverse_of(shape, factors, damping);
+      else
+        for (size_t f = 0; f < 2; ++f) invert_factor(inverse, shape, factors, f, damping, failed);
+      const auto v = precondition(shape, gradient, inverse, damping);
+      EXPECT_TRUE(at::isfinite(v.weight).all().item<bool>()) << gamma;
+    }
+  }
+}
+
+TEST(InverseTest, KeepsTheLastOfAGroupWhoseCholeskyFailsAndCounts) {
+  for (const auto& form : {kPlain, kPi}) {
+    const LayerShape shape{
+        .kind = LayerKind::conv1d, .out = 4, .in = 4, .kernel = {1}, .groups = 2, .bias = false, .inverse = form};
+    std::vector<at::Tensor> factors{at::eye(2, at::kDouble).repeat({2, 1, 1}),
+                                    at::eye(2, at::kDouble).repeat({2, 1, 1})};
+    const Damping damping{.absolute = 0.5};
+    const auto inverse = inverse_of(shape, factors, damping);
+    const auto before = inverse.matrix(shape, 0).clone();
+    factors[0][1].fill_diagonal_(-10).select(0, 0).fill_(40);  // indefinite; the other group is well
+    factors[0][0].mul_(3);
+    const auto failed = at::zeros({}, at::kLong);
+    invert_factor(inverse, shape, factors, 0, damping, failed);
+    EXPECT_EQ(failed.item<int64_t>(), 1);
+    EXPECT_TRUE(inverse.matrix(shape, 0)[1].equal(before[1]));
+    EXPECT_FALSE(inverse.matrix(shape, 0)[0].equal(before[0]));
+  }
+}
+
+TEST(InverseTest, TakesRayleighQuotientsOfTheLastEigenvectorsWhereADecompositionFails) {
+  const LayerShape shape{.out = 3, .in = 3, .bias = false, .inverse = kOuter};
+  auto inverse = LayerInverse::identity(shape, at::kDouble);
+  const auto bad = at::full({1, 3, 3}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
+  EXPECT_FALSE(decompose(bad, inverse.basis(shape, 0)));
+  EXPECT_TRUE(inverse.matrix(shape, 0)[0].equal(at::eye(3, at::kDouble))) << "the last eigenvectors";
+  const auto factor = at::tensor({2.0, 1.0, 0.0, 1.0, 3.0, 0.0, 0.0, 0.0, -1.0}, at::kDouble).view({1, 3, 3});
+  rescale_fresh_values(factor, inverse, shape, 0);
+  EXPECT_TRUE(inverse.fresh_values.at(0).equal(at::tensor({2.0, 3.0, 0.0}, at::kDouble).unsqueeze(0)));
+}
+
+TEST(InverseTest, HoldsExactlyTheTensorsOfTheFormula) {
+  for (const auto& form : {kEigen, kOuter, kPlain, kPi})
+    for (bool separable : {false, true}) {
+      const LayerShape shape{.kind = LayerKind::conv2d,
+                             .out = 6,
+                             .in = 4,
+                             .kernel = {3, 3},
+                             .groups = 2,
+                             .separable = separable,
+                             .inverse = form};
+      int64_t elements = 0;
+      for (const auto& tensor : LayerInverse::identity(shape, at::kFloat).held) elements += tensor.numel();
+      EXPECT_EQ(elements, eigenbasis_elements(shape));
+    }
+}
+
+}  // namespace spillway::kfac

@@ -1,0 +1,436 @@
+#include "kfac/kfac.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/optim/sgd.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "tests/kfac/factors/layer_cases.h"
+#include "tests/kfac/small_mlp.h"
+
+namespace spillway::kfac {
+namespace {
+
+namespace nn = torch::nn;
+
+const double kNoClip = std::numeric_limits<double>::infinity();
+
+class KfacLayerTest : public testing::TestWithParam<LayerCase> {};
+
+void expect_oracle(const LayerCase& layer_case, KfacOptions options) {
+  options.kl_clip = kNoClip;
+  for (auto form : kForms) {
+    const auto limits = in_form(form);
+    options.conv_factors = form;
+    options.max_factor_dim = limits.max_factor_dim;
+    options.max_linear_dim = limits.max_linear_dim;
+    options.block_linear = limits.block_linear;
+    const LayerRun run(layer_case);
+    Kfac kfac(*run.module, options);
+    backward(kfac, run.loss, run.input.size(0));
+    const auto& shape = kfac.layers().at(0).shape;
+    const auto gradient = run.gradient();
+    auto factors = naive_factors(run, layer_case, shape);
+    kfac.step();
+    // The scales of the other conventions have an oracle of their own.
+    if (options.convention != Convention::fisher) factors = kfac.held_factors(0);
+    const auto expected = reference::natural_gradient(shape, gradient, factors, {.relative = 0.3});
+    const auto v = run.gradient();
+    EXPECT_LT(largest_difference(v.weight, expected.weight), 1e-9 * expected.weight.abs().max().item<double>());
+    if (shape.bias) {
+      EXPECT_LT(largest_difference(v.bias, expected.bias), 1e-9 * expected.bias.abs().max().item<double>());
+    }
+  }
+}
+
+}  // namespace
+
+TEST_P(KfacLayerTest, RewritesTheGradientAsTheDenseOracleDoes) {
+  expect_oracle(GetParam(), {});
+}
+TEST_P(KfacLayerTest, DoesSoWithEveryMethodAndConvention) {
+  for (auto convention : {Convention::fisher, Convention::kaisa, Convention::dp_kfac}) {
+    expect_oracle(GetParam(), {.convention = convention, .precompute_outer = true});
+    for (auto method : {Method::eigen, Method::plain, Method::pi})
+      expect_oracle(GetParam(), {.method = method, .convention = convention});
+  }
+}
+INSTANTIATE_TEST_SUITE_P(EveryKind, KfacLayerTest, testing::ValuesIn(layer_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(KfacTest, CountsTheUsesOfAReusedLayerAsFurtherPositions) {
+  torch::manual_seed(1);
+  nn::Linear linear(3, 3);
+  linear->to(at::kDouble);
+  const auto x = at::randn({4, 3}, at::kDouble);
+  const auto first = linear->forward(x).tanh(), second = linear->forward(first);
+  first.retain_grad();
+  second.retain_grad();
+  Kfac kfac(*linear);
+  auto pre = linear->forward(x);
+  pre.retain_grad();
+  auto hidden = pre.tanh();
+  auto out = linear->forward(hidden);
+  out.retain_grad();
+  backward(kfac, out.pow(2).sum(1).mean(), 4);
+  kfac.step();
+  const auto ones = at::ones({8, 1}, at::kDouble);
+  const auto rows = at::cat({at::cat({x, hidden}), ones}, 1), g = at::cat({pre.grad(), out.grad()});
+  EXPECT_LT(largest_difference(kfac.factor(0, 0)[0], rows.t().mm(rows) / 8), 1e-13);
+  EXPECT_LT(largest_difference(kfac.factor(0, 1)[0], 4 * g.t().mm(g)), 1e-13);
+}
+
+TEST(KfacTest, CountsLeadingDimensionsOfLinearAsPositionsOfASample) {
+  torch::manual_seed(1);
+  nn::Linear linear(3, 2);
+  linear->to(at::kDouble);
+  const auto x = at::randn({4, 5, 3}, at::kDouble);
+  auto y = linear->forward(x);
+  y.retain_grad();
+  Kfac kfac(*linear);
+  backward(kfac, y.pow(2).sum({1, 2}).mean(), 4);
+  kfac.step();
+  const auto g = y.grad().reshape({20, 2});
+  EXPECT_LT(largest_difference(kfac.factor(0, 1)[0], 4 * g.t().mm(g)), 1e-13);
+}
+
+TEST(KfacTest, NamesTheKindOfTheComingStep) {
+  auto model = small_mlp();
+  Kfac kfac(*model, {.factor_interval = 2, .inverse_interval = 4, .burn_in = 2});
+  std::vector<std::string> kinds;
+  const auto x = at::randn({4, 4}, at::kDouble);
+  for (int i = 0; i < 8; ++i) {
+    model->zero_grad();
+    kinds.emplace_back(kfac.kind());
+    backward(kfac, mean_loss(model, x), 4);
+    kfac.step();
+  }
+  EXPECT_EQ(kinds, (std::vector<std::string>{"factor+decompose", "factor", "factor", "plain", "factor+decompose",
+                                             "plain", "factor", "plain"}));
+  EXPECT_EQ(kfac.counters().steps, 8);
+  EXPECT_EQ(kfac.counters().factor_updates, 5);
+  EXPECT_EQ(kfac.counters().decompositions, 2);
+}
+
+TEST(KfacTest, FollowsIntervalsThatGrow) {
+  auto model = small_mlp();
+  Kfac kfac(*model,
+            {.factor_interval = decayed(1, {{4, 3}}), .inverse_interval = decayed(2, {{3, 1.2}}), .burn_in = 0});
+  std::vector<int64_t> factors, decompositions;
+  const auto x = at::randn({4, 4}, at::kDouble);
+  for (int step = 0; step < 12; ++step) {
+    model->zero_grad();
+    if (kfac.updates_factors()) factors.push_back(step);
+    if (kfac.decomposes()) decompositions.push_back(step);
+    backward(kfac, mean_loss(model, x), 4);
+    kfac.step();
+  }
+  EXPECT_EQ(factors, (std::vector<int64_t>{0, 1, 2, 3, 6, 9})) << "three steps apart from step 4 on";
+  EXPECT_EQ(decompositions, (std::vector<int64_t>{0, 2, 5, 8, 11})) << "2.4 steps apart: at the third";
+}
+
+TEST(KfacTest, ResumesInTheMiddleOfIntervalsThatGrow) {
+  const KfacOptions options{
+      .factor_interval = decayed(2, {{5, 2}}), .inverse_interval = decayed(4, {{5, 2}}), .burn_in = 1};
+  const auto x = at::randn({4, 4}, at::kDouble);
+  auto whole = small_mlp(), parts = small_mlp();
+  const auto train = [&](nn::Sequential model, Kfac& kfac, int steps) {
+    for (int i = 0; i < steps; ++i) {
+      model->zero_grad();
+      backward(kfac, mean_loss(model, x), 4);
+      kfac.step();
+      at::NoGradGuard no_grad;
+      for (auto& parameter : model->parameters()) parameter.sub_(parameter.grad(), 0.1);
+    }
+  };
+  Kfac straight(*whole, options), first(*parts, options);
+  train(whole, straight, 16);
+  train(parts, first, 7);
+  Kfac second(*parts, options);
+  second.resume(first.counters());
+  for (size_t i = 0; i < first.layers().size(); ++i) {
+    for (size_t f = 0; f < 2; ++f) second.factor(i, f).copy_(first.factor(i, f));
+    for (size_t t = 0; t < first.inverse(i).size(); ++t) second.inverse(i)[t].copy_(first.inverse(i)[t]);
+  }
+  train(parts, second, 9);
+  for (size_t i = 0; i < whole->parameters().size(); ++i)
+    EXPECT_TRUE(whole->parameters()[i].equal(parts->parameters()[i]));
+  EXPECT_EQ(second.counters().decompositions, straight.counters().decompositions);
+}
+
+TEST(KfacTest, ChangesTheDampingWithTheSteps) {
+  const auto x = at::randn({8, 4}, at::kDouble);
+  const auto gradient = [&](const Scheduled& damping, bool outer) {
+    auto model = small_mlp();
+    Kfac kfac(*model, {.precompute_outer = outer, .damping = damping, .kl_clip = kNoClip});
+    for (int i = 0; i < 3; ++i) {
+      model->zero_grad();
+      backward(kfac, mean_loss(model, x), 8);
+      kfac.step();
+    }
+    return gradients(*model)[0];
+  };
+  EXPECT_TRUE(gradient(decayed(0.1, {{2, 0.1}}), false).equal(gradient(0.1 * 0.1, false)));
+  EXPECT_TRUE(gradient(decayed(0.1, {{2, 0.1}}), true).equal(gradient(0.1, true))) << "fixed by the decomposition";
+  auto model = small_mlp();
+  Kfac kfac(*model, {.burn_in = 0, .relative_damping = decayed(0.3, {{1, 0}})});
+  backward(kfac, mean_loss(model, x), 8);
+  EXPECT_NO_THROW(kfac.step());
+  EXPECT_THROW(kfac.step(), BadRequest);
+}
+
+TEST(KfacTest, PredictsTheReductionOfAQuadraticLoss) {
+  // One Linear layer, squared error, residuals of one size: the model with G ⊗ A is the loss itself, up to the damping.
+  torch::manual_seed(6);
+  nn::Linear linear(nn::LinearOptions(3, 1).bias(false));
+  linear->to(at::kDouble);
+  const auto x = at::randn({16, 3}, at::kDouble);
+  const auto y = linear->forward(x).detach() + at::randn({16, 1}, at::kDouble).sign();
+  const auto loss_of = [&] { return (linear->forward(x) - y).pow(2).mean() / 2; };
+  const double lr = 0.05;
+  Kfac kfac(*linear, {.lr = lr, .damping = 1e-9, .kl_clip = kNoClip});
+  const auto before = loss_of();
+  backward(kfac, before, 16);
+  kfac.step();
+  {
+    at::NoGradGuard no_grad;
+    linear->weight.sub_(linear->weight.grad(), lr);
+  }
+  EXPECT_NEAR(kfac.adapt_damping(before.item<double>(), loss_of().item<double>()), 1, 1e-6);
+  EXPECT_DOUBLE_EQ(kfac.counters().damping_scale, 0.95) << "trusted: one step's worth less damping";
+  EXPECT_THROW(kfac.adapt_damping(1, 0), c10::Error) << "no step since";
+}
+
+TEST(KfacTest, DampsMoreWhereTheLossDoesNotFallAndGoesOnFromThereAfterAResume) {
+  const auto x = at::randn({8, 4}, at::kDouble);
+  const auto step = [&](nn::Sequential model, Kfac& kfac) {
+    model->zero_grad();
+    backward(kfac, mean_loss(model, x), 8);
+    kfac.step();
+  };
+  auto model = small_mlp(), other = small_mlp();
+  Kfac adapted(*model, {.damping = 0.01, .kl_clip = kNoClip}), expected(*other, {.damping = 0.01 / 0.95 / 0.95});
+  for (int i = 0; i < 2; ++i) step(model, adapted);
+  EXPECT_LT(adapted.adapt_damping(1, 2), 0);
+  EXPECT_DOUBLE_EQ(adapted.counters().damping_scale, 1 / 0.95 / 0.95);
+  Kfac resumed(*other, {.damping = 0.01, .kl_clip = kNoClip});
+  resumed.resume(adapted.counters());
+  EXPECT_THROW(resumed.adapt_damping(1, 0), c10::Error);
+  for (size_t i = 0; i < 2; ++i) {
+    for (size_t f = 0; f < 2; ++f) resumed.factor(i, f).copy_(adapted.factor(i, f));
+    for (size_t t = 0; t < 4; ++t) resumed.inverse(i)[t].copy_(adapted.inverse(i)[t]);
+  }
+  step(model, adapted);
+  step(other, resumed);
+  EXPECT_TRUE(gradients(*model)[0].equal(gradients(*other)[0]));
+  EXPECT_TRUE(std::isnan(adapted.adapt_damping(1, std::nan(""))));
+  EXPECT_DOUBLE_EQ(adapted.counters().damping_scale, 1 / 0.95 / 0.95 / 0.95) << "a loss that is no number";
+}
+
+TEST(KfacTest, AsksToBeWatchedInAFactorStep) {
+  auto model = small_mlp();
+  Kfac kfac(*model);
+  mean_loss(model, at::randn({4, 4}, at::kDouble)).backward();
+  EXPECT_THROW(kfac.step(), c10::Error);
+  EXPECT_THROW(kfac.watch(mean_loss(model, at::randn({4, 4}, at::kDouble)), 0), c10::Error);
+}
+
+TEST(KfacTest, ClipsTheStepToTheTrustRegion) {
+  const auto x = at::randn({8, 4}, at::kDouble);
+  const auto after = [&](double kl_clip, double lr) {
+    auto model = small_mlp();
+    Kfac kfac(*model, {.lr = lr, .kl_clip = kl_clip});
+    backward(kfac, mean_loss(model, x), 8);
+    const auto plain = gradients(*model);
+    kfac.step();
+    return std::make_pair(plain, gradients(*model));
+  };
+  const auto [plain, free] = after(kNoClip, 0.1);
+  double quadratic = 0;  // the model has two layers: weight and bias of each
+  for (size_t layer = 0; layer < 4; layer += 2)
+    quadratic +=
+        std::abs(((plain[layer] * free[layer]).sum() + (plain[layer + 1] * free[layer + 1]).sum()).item<double>());
+  const double nu = std::sqrt(1e-4 / (0.1 * 0.1 * quadratic));
+  ASSERT_LT(nu, 1);
+  const auto clipped = after(1e-4, 0.1).second, loose = after(1e9, 0.1).second;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_TRUE(at::allclose(clipped[i], free[i] * nu, 1e-10));
+    EXPECT_TRUE(loose[i].equal(free[i]));
+  }
+}
+
+TEST(KfacTest, ShrinksTheTrustRegionWithTheSteps) {
+  const auto x = at::randn({8, 4}, at::kDouble);
+  auto model = small_mlp();
+  Kfac kfac(*model, {.factor_interval = 1, .inverse_interval = 1, .decay = 0, .kl_clip = harmonic(1e-6, 2)});
+  std::vector<at::Tensor> steps;
+  for (int i = 0; i < 7; ++i) {  // nothing is learnt: every step would be the first but for κ
+    model->zero_grad();
+    backward(kfac, mean_loss(model, x), 8);
+    kfac.step();
+    steps.push_back(gradients(*model)[0]);
+  }
+  EXPECT_TRUE(at::allclose(steps[6] * 2, steps[0], 1e-9)) << "kappa_6 = kappa / 4";
+}
+
+TEST(KfacTest, LeavesAZeroGradientZero) {
+  auto model = small_mlp();
+  Kfac kfac(*model);
+  backward(kfac, mean_loss(model, at::randn({4, 4}, at::kDouble)) * 0, 4);
+  kfac.step();
+  for (const auto& gradient : gradients(*model)) EXPECT_EQ(gradient.abs().sum().item<double>(), 0);
+}
+
+TEST(KfacTest, NeverAddsTheDampingToTheRunningAverages) {
+  const auto x = at::randn({4, 4}, at::kDouble);
+  std::vector<std::vector<at::Tensor>> factors;
+  for (double damping : {0.01, 1000.0}) {
+    auto model = small_mlp();
+    Kfac kfac(*model, {.factor_interval = 1, .inverse_interval = 1, .damping = damping});
+    for (int i = 0; i < 3; ++i) {
+      model->zero_grad();
+      backward(kfac, mean_loss(model, x), 4);
+      kfac.step();
+    }
+    factors.push_back({kfac.factor(0, 0).clone(), kfac.factor(0, 1).clone(), kfac.factor(1, 0).clone()});
+  }
+  for (size_t i = 0; i < factors[0].size(); ++i) EXPECT_TRUE(factors[0][i].equal(factors[1][i]));
+}
+
+TEST(KfacTest, KeepsTheRunningAverageAndCountsWhenABackwardOverflows) {
+  auto model = small_mlp();
+  Kfac kfac(*model);
+  const auto x = at::randn({4, 4}, at::kDouble);
+  backward(kfac, mean_loss(model, x), 4);
+  kfac.step();
+  const auto before = kfac.factor(1, 1).clone();
+  model->zero_grad();
+  backward(kfac, mean_loss(model, x) * std::numeric_limits<double>::infinity(), 4);
+  kfac.step();
+  EXPECT_TRUE(kfac.factor(1, 1).equal(before));
+  EXPECT_EQ(kfac.counters().dropped_factors, 2) << "the two G; both A were finite";
+}
+
+TEST(KfacTest, ForgetsAWatchedStepThatIsSkipped) {
+  auto model = small_mlp();
+  Kfac kfac(*model);
+  backward(kfac, mean_loss(model, at::randn({4, 4}, at::kDouble)), 4);
+  EXPECT_GT(kfac.memory_usage().staged, 0);
+  kfac.discard();
+  EXPECT_EQ(kfac.memory_usage().staged, 0);
+  EXPECT_THROW(kfac.step(), c10::Error);
+}
+
+TEST(KfacTest, HoldsExactlyTheBytesOfTheFormula) {
+  for (auto dtype : {at::kFloat, at::kDouble}) {
+    nn::Sequential model(nn::Conv3d(2, 4, 3), nn::Conv3d(nn::Conv3dOptions(4, 4, 3).groups(2)), nn::Flatten(),
+                         nn::Linear(4, 3));
+    model->to(dtype);
+    Kfac kfac(*model, {.max_factor_dim = 54});
+    std::vector<LayerShape> shapes;
+    for (const auto& layer : kfac.layers()) shapes.push_back(layer.shape);
+    auto expected = bytes_per_rank(shapes, kfac.assignments(), dtype == at::kFloat ? 4 : 8).at(0);
+    const int64_t staged = expected.staged;
+    expected.staged = 0;
+    EXPECT_EQ(kfac.memory_usage(), expected);
+    const auto loss = model->forward(at::randn({1, 2, 5, 5, 5}, dtype)).sum();
+    backward(kfac, loss, 1);
+    EXPECT_EQ(kfac.memory_usage().staged, staged);
+    kfac.step();
+    EXPECT_EQ(kfac.memory_usage(), expected);
+  }
+}
+
+TEST(KfacTest, LeavesOtherParametersAndLayersWithoutGradientAlone) {
+  nn::Sequential model(nn::Linear(4, 4), nn::LayerNorm(nn::LayerNormOptions({4})), nn::Linear(4, 4));
+  nn::Linear unused(4, 4);
+  model->push_back(unused);
+  Kfac kfac(*model);
+  const auto x = at::randn({3, 4});
+  const auto hidden = model[1]->as<nn::LayerNorm>()->forward(model[0]->as<nn::Linear>()->forward(x));
+  const auto loss = model[2]->as<nn::Linear>()->forward(hidden).pow(2).sum(1).mean();
+  backward(kfac, loss, 3);
+  const auto norm = model[1]->parameters()[0].grad().clone();
+  kfac.step();
+  EXPECT_TRUE(model[1]->parameters()[0].grad().equal(norm));
+  EXPECT_FALSE(unused->weight.grad().defined());
+}
+
+TEST(KfacTest, RefusesAModelWithoutLayersAndBadOptions) {
+  nn::Sequential model(nn::LayerNorm(nn::LayerNormOptions({4})));
+  EXPECT_THROW(Kfac{*model}, c10::Error);
+  auto mlp = small_mlp();
+  EXPECT_THROW((Kfac{*mlp, {.decay = 2}}), BadRequest);
+}
+
+TEST(KfacTest, OutlivesNoGraphThatStillHoldsItsHooks) {
+  auto model = small_mlp();
+  const auto loss = mean_loss(model, at::randn({4, 4}, at::kDouble));
+  Kfac(*model).watch(loss, 4);
+  EXPECT_NO_THROW(loss.backward());
+}
+
+TEST(KfacTrainingTest, ReachesALowerLossThanSgdInTheSameSteps) {
+  torch::manual_seed(7);
+  // Badly scaled inputs: what curvature is for.
+  const auto x = at::randn({128, 8}) * at::logspace(-1.5, 0.5, 8),
+             y = (x / at::logspace(-1.5, 0.5, 8)).sin().sum(1, true);
+  const auto train = [&](bool second_order, double lr) {
+    torch::manual_seed(11);
+    nn::Sequential model(nn::Linear(8, 32), nn::Tanh(), nn::Linear(32, 1));
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
+    Kfac kfac(*model, {.lr = lr, .factor_interval = 2, .inverse_interval = 2, .kl_clip = 1e-3});
+    at::Tensor loss;
+    for (int i = 0; i < 100; ++i) {
+      sgd.zero_grad();
+      loss = (model->forward(x) - y).pow(2).mean();
+      if (second_order) kfac.watch(loss, x.size(0));
+      loss.backward();
+      if (second_order) kfac.step();
+      sgd.step();
+    }
+    return loss.item<double>();
+  };
+  double best_sgd = kNoClip;
+  for (double lr : {0.3, 0.1, 0.03, 0.01}) {
+    const double loss = train(false, lr);
+    if (std::isfinite(loss)) best_sgd = std::min(best_sgd, loss);
+  }
+  const double natural = train(true, 0.1);
+  EXPECT_LT(natural, 0.7 * best_sgd);
+  RecordProperty("sgd", std::to_string(best_sgd));
+  RecordProperty("kfac", std::to_string(natural));
+}
+
+TEST(KfacTrainingTest, RecoversFromADampingThatIsFarTooLargeByAdaptingIt) {
+  torch::manual_seed(7);
+  const auto x = at::randn({128, 8}) * at::logspace(-1.5, 0.5, 8),
+             y = (x / at::logspace(-1.5, 0.5, 8)).sin().sum(1, true);
+  const auto train = [&](bool adapt) {
+    torch::manual_seed(11);
+    nn::Sequential model(nn::Linear(8, 32), nn::Tanh(), nn::Linear(32, 1));
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.5));
+    Kfac kfac(*model, {.lr = 0.5, .relative_damping = 1e3, .kl_clip = 1e-2});
+    at::Tensor loss;
+    for (int i = 0; i < 150; ++i) {
+      sgd.zero_grad();
+      loss = (model->forward(x) - y).pow(2).mean();
+      kfac.watch(loss, x.size(0));
+      loss.backward();
+      kfac.step();
+      sgd.step();
+      if (!adapt || i % 3 != 2) continue;
+      at::NoGradGuard no_grad;
+      kfac.adapt_damping(loss.item<double>(), (model->forward(x) - y).pow(2).mean().item<double>());
+    }
+    RecordProperty(adapt ? "damping_scale" : "fixed", std::to_string(kfac.counters().damping_scale));
+    return loss.item<double>();
+  };
+  const double fixed = train(false), adapted = train(true);
+  EXPECT_LT(adapted, 0.7 * fixed) << fixed;
+}
+
+}  // namespace spillway::kfac

@@ -1,0 +1,308 @@
+#include "runtime/training/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <system_error>
+#include <thread>
+
+#include "core/device/cpu_device.h"
+#include "ddl/comm/collectives.h"
+#include "ddl/comm/thread_world.h"
+#include "runtime/io/tensor_file.h"
+#include "runtime/training/train.h"
+#include "tests/runtime/files.h"
+
+namespace spillway {
+namespace {
+
+using Path = std::filesystem::path;
+
+class CheckpointTest : public ScratchFolder {
+ protected:
+  TrainOptions options(const std::string& model = "mlp") const {
+    CpuDevice::instance();
+    at::globalContext().setDeterministicAlgorithms(true, false);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+    TrainOptions o;
+    o.model = model;
+    o.data = "synthetic:16";
+    o.cases = 10;
+    o.batch = 2;
+    o.steps = 6;
+    o.checkpoint = (dir_ / "checkpoints").string();
+    return o;
+  }
+  Path file() const { return checkpoint_file(dir_ / "checkpoints"); }
+};
+
+TrainResult run(const TrainOptions& options) {
+  TrainListener silent;
+  return train(make_context(options, {}), silent);
+}
+
+/// Interrupted after its third step, then resumed.
+void expect_resumed_equals_whole(TrainOptions options) {
+  TrainOptions whole = options;
+  whole.checkpoint.clear();
+  const TrainResult expected = run(whole);
+
+  TrainRequests requests;
+  struct Interrupter : TrainListener {
+    TrainRequests* requests;
+    void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override { requests->stop = step == 2; }
+  } listener;
+  listener.requests = &requests;
+  const TrainResult first = train(make_context(options, {}), listener, &requests);
+  ASSERT_EQ(first.losses.size(), 3u);
+
+  options.resume = true;
+  const TrainResult second = run(options);
+  EXPECT_EQ(second.resumed_from_step, 3);
+  std::vector<double> losses = first.losses;
+  losses.insert(losses.end(), second.losses.begin(), second.losses.end());
+  EXPECT_EQ(losses, expected.losses);
+  EXPECT_EQ(second.weights_sha256, expected.weights_sha256);
+  EXPECT_EQ(second.metric.back().value, expected.metric.back().value);
+  EXPECT_EQ(second.learning_rates.back(), expected.learning_rates.back());
+}
+
+}  // namespace
+
+TEST_F(CheckpointTest, AResumedRunEqualsAnUninterruptedOne) {
+  for (const char* optimizer : {"sgd", "adam", "adamw", "lamb"}) {
+    TrainOptions o = options();
+    o.optimizer = optimizer;
+    o.warmup = 4;
+    o.lr_decay = {{0.5, 1}};
+    o.accumulate = 2;
+    expect_resumed_equals_whole(o);
+  }
+}
+
+TEST_F(CheckpointTest, SoDoesOneWithDropoutUnderABudget) {
+  TrainOptions o = options("bert-base");
+  o.layers = 1;
+  o.hidden = 64;
+  o.budget = BudgetRequest::parse("95%");
+  expect_resumed_equals_whole(o);
+}
+
+TEST_F(CheckpointTest, SoDoesOneWithRunningStatisticsAndChannelsLast) {
+  TrainOptions o = options("resnet50");
+  o.data = "synthetic:33";
+  o.filters = 2;
+  o.memory_format = "channels_last";
+  expect_resumed_equals_whole(o);
+}
+
+TEST_F(CheckpointTest, SoDoesOneWithKfacInTheMiddleOfItsIntervals) {
+  TrainOptions o = options();
+  o.use_kfac = true;
+  o.optimizer = "sgd";
+  o.lr = 0.1;
+  o.kfac.burn_in = 1;
+  o.kfac.factor_interval = 2;
+  o.kfac.inverse_interval = 4;
+  expect_resumed_equals_whole(o);
+}
+
+TEST_F(CheckpointTest, SoDoesOneInFloat16WhoseLossScaleIsStillFallingAndWithStateIn16Bits) {
+  for (double scale : {0x1p26, 4.0}) {  // left out until after the third step; and growing
+    TrainOptions o = options();
+    o.amp = "fp16";
+    o.loss_scaling = {.initial = scale, .growth_interval = 2};
+    o.use_kfac = true;
+    o.optimizer = "sgd";
+    o.lr = 0.1;
+    o.kfac.factor_interval = o.kfac.inverse_interval = 2;
+    o.kfac.storage = kfac::FactorDtype::bf16;
+    expect_resumed_equals_whole(o);
+    std::filesystem::remove_all(o.checkpoint);
+  }
+}
+
+TEST_F(CheckpointTest, SoDoesOneWithEveryMethodOfKfacAndGrowingIntervals) {
+  for (const auto& [method, outer] : {std::pair(kfac::Method::eigen, true), std::pair(kfac::Method::plain, false),
+                                      std::pair(kfac::Method::pi, false)}) {
+    TrainOptions o = options();
+    o.use_kfac = true;
+    o.optimizer = "sgd";
+    o.lr = 0.1;
+    o.kfac.method = method;
+    o.kfac.precompute_outer = outer;
+    o.kfac.convention = kfac::Convention::kaisa;
+    o.kfac.burn_in = 1;
+    o.kfac.factor_interval = o.kfac.inverse_interval = 2;
+    o.damping_decay = {{0.5, 1}};
+    o.interval_decay = {{1.5, 1}};
+    expect_resumed_equals_whole(o);
+    std::filesystem::remove_all(o.checkpoint);
+  }
+}
+
+TEST_F(CheckpointTest, SoDoesOneWhileKfacDecomposesBesideTheSteps) {
+  TrainOptions o = options();
+  o.use_kfac = true;
+  o.optimizer = "sgd";
+  o.lr = 0.1;
+  o.kfac.burn_in = 1;
+  o.kfac.factor_interval = 1;
+  o.kfac.inverse_interval = 2;
+  o.kfac.staleness = 2;
+  expect_resumed_equals_whole(o);
+}
+
+TEST_F(CheckpointTest, IsWrittenEverySoManyStepsAndAtTheEnd) {
+  TrainOptions o = options();
+  o.checkpoint_every = 4;
+  std::vector<int64_t> steps;
+  struct Listener : TrainListener {
+    std::function<void()> look;
+    void on_step(int64_t, int64_t, const StepOutcome&, int64_t) override { look(); }
+  } listener;
+  listener.look = [&] {
+    steps.push_back(std::filesystem::exists(file()) ? checkpoint_position(o.checkpoint, with_model_defaults(o)).step
+                                                    : 0);
+  };
+  train(make_context(o, {}), listener);
+  // A step is heard of before its checkpoint is written.
+  EXPECT_EQ(steps, std::vector<int64_t>({0, 0, 0, 0, 4, 4}));
+  EXPECT_EQ(checkpoint_position(o.checkpoint, with_model_defaults(o)).step, 6);
+}
+
+TEST_F(CheckpointTest, IsWrittenAfterTheStepInWhichSomebodyAsksForItAndTrainingGoesOn) {
+  TrainOptions o = options();
+  TrainRequests requests;
+  std::vector<int64_t> steps;
+  struct Listener : TrainListener {
+    std::function<void(int64_t)> look;
+    std::vector<std::string> decisions;
+    void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override { look(step); }
+    void on_decision(const std::string& text) override { decisions.push_back(text); }
+  } listener;
+  listener.look = [&](int64_t step) {
+    const bool exists = !o.checkpoint.empty() && std::filesystem::exists(file());
+    steps.push_back(exists ? checkpoint_position(o.checkpoint, with_model_defaults(o)).step : 0);
+    if (step == 2) requests.checkpoint = true;
+  };
+  const auto said = [&](const std::string& text) {
+    return std::count(listener.decisions.begin(), listener.decisions.end(), text);
+  };
+  const TrainResult asked = train(make_context(o, {}), listener, &requests);
+  EXPECT_EQ(steps, std::vector<int64_t>({0, 0, 0, 3, 3, 3}));
+  EXPECT_FALSE(asked.interrupted);
+  EXPECT_EQ(said("step 3: wrote the checkpoint that was asked for"), 1);
+
+  o.checkpoint.clear();
+  EXPECT_EQ(train(make_context(o, {}), listener, &requests).weights_sha256, asked.weights_sha256);
+  EXPECT_EQ(said("step 3: a checkpoint was asked for, but this run has no folder for it"), 1);
+}
+
+/// Fetching a tensor and writing it may take longer than the deadline of the ranks that wait.
+TEST_F(CheckpointTest, IsWaitedForBeyondTheDeadline) {
+  using namespace std::chrono_literals;
+  const TrainOptions run = options();
+  prepare_checkpoint_folder(run.checkpoint);
+  ddl::ThreadWorld world({0, 0});
+  std::vector<std::string> errors(2);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank] {
+      try {
+        const auto comm = ddl::make_comm(world.communicator(rank, {.deadline = 800ms}));
+        StateTensor slow("slow", at::kFloat, {3});
+        slow.fetch = [rank] {
+          if (rank == 0) std::this_thread::sleep_for(1500ms);
+          return at::ones({3});
+        };
+        write_checkpoint(run.checkpoint, run, {.step = 1}, {slow}, comm);
+        ddl::barrier(*comm->communicator);
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  ranks.clear();
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+}
+
+TEST_F(CheckpointTest, AnotherRunsIsRefusedNamingWhatDiffers) {
+  const TrainOptions o = options();
+  run(o);
+  auto refused = [&](const std::function<void(TrainOptions&)>& change, std::initializer_list<std::string> parts) {
+    TrainOptions other = o;
+    other.steps = 8;
+    other.resume = true;
+    change(other);
+    expect_refusal([&] { run(other); }, parts);
+  };
+  refused([](TrainOptions& t) { t.batch = 3; }, {"checkpoint.safetensors", "batch 2", "has 3"});
+  refused([](TrainOptions& t) { t.hidden = 32; }, {"hidden 64", "has 32"});
+  refused([](TrainOptions& t) { t.optimizer = "sgd"; }, {"optimizer adam", "sgd"});
+  refused([](TrainOptions& t) { t.seed = 1; }, {"seed 0"});
+  refused([](TrainOptions& t) { t.device = "cuda"; }, {"device cpu", "has cuda"});
+  refused([](TrainOptions& t) { t.use_kfac = true; }, {"kfac off"});
+  TrainOptions second = o;
+  second.use_kfac = true;
+  second.checkpoint += "-kfac";
+  run(second);
+  const auto refused_with_kfac = [&](const std::function<void(TrainOptions&)>& change,
+                                     std::initializer_list<std::string> parts) {
+    refused(
+        [&](TrainOptions& t) {
+          t.use_kfac = true;
+          t.checkpoint = second.checkpoint;
+          change(t);
+        },
+        parts);
+  };
+  refused_with_kfac([](TrainOptions& t) { t.kfac.convention = kfac::Convention::kaisa; },
+                    {"convention fisher", "kaisa"});
+  refused_with_kfac([](TrainOptions& t) { t.kfac.strategy = kfac::Strategy::dp; },
+                    {"statistics of all ranks", "of each layer's owner"});
+  refused([](TrainOptions& t) { t.steps = 6; }, {"step 6", "nothing is left"});
+  refused([](TrainOptions& t) { t.checkpoint += "-not"; }, {"there is no", "checkpoints-not"});
+}
+
+TEST_F(CheckpointTest, ForeignFilesAreRefused) {
+  TrainOptions o = options();
+  o.resume = true;
+  std::filesystem::create_directories(file().parent_path());
+  write_file(file(), "PK\3\4 some other program's file, long enough to have a header");
+  expect_refusal([&] { run(o); }, {"checkpoint.safetensors", "is no safetensors file"});
+  TensorFileWriter writer(file(), {{"weight", at::kFloat, {1}}}, {{"format", "pt"}});
+  writer.write(at::ones({1}));
+  writer.commit();
+  expect_refusal([&] { run(o); }, {"checkpoint.safetensors", "is no checkpoint"});
+}
+
+TEST_F(CheckpointTest, ADamagedTensorEndsTheRunBeforeItsFirstStep) {
+  TrainOptions o = options();
+  run(o);
+  std::string bytes = read_file(file());
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), 8);
+  bytes[8 + length + 100] ^= 1;
+  write_file(file(), bytes);
+  o.resume = true;
+  o.steps = 8;
+  expect_refusal([&] { run(o); }, {"is damaged", "linear0"});
+}
+
+TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsFoundBeforeTraining) {
+  TrainOptions o = options();
+  write_file(dir_ / "file", "not a folder");
+  o.checkpoint = (dir_ / "file" / "checkpoints").string();
+  int64_t steps = 0;
+  struct Listener : TrainListener {
+    int64_t* steps;
+    void on_step(int64_t, int64_t, const StepOutcome&, int64_t) override { ++*steps; }
+  } listener;
+  listener.steps = &steps;
+  EXPECT_THROW(train(make_context(o, {}), listener), std::system_error);
+  EXPECT_EQ(steps, 0);
+}
+
+}  // namespace spillway

@@ -1,0 +1,115 @@
+// The floor is exact: at it a run trains, one page below it nothing does.
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "core/device/cpu_device.h"
+#include "core/error.h"
+#include "runtime/io/weights_hash.h"
+#include "runtime/training/train.h"
+
+namespace spillway {
+namespace {
+
+constexpr int64_t kPage = 4096;
+
+struct Case {
+  const char* name;
+  const char* model;
+  const char* data;
+  int64_t split_bytes;
+  bool kfac = false;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
+RunContext context_of(const Case& c) {
+  at::globalContext().setDeterministicAlgorithms(true, false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  TrainOptions options;
+  options.model = c.model;
+  options.data = c.data;
+  options.split_bytes = c.split_bytes;
+  options.cases = 4;
+  options.batch = 1;
+  if (std::string_view(c.model) == "unet3d") options.filters = 4;
+  if (std::string_view(c.model) == "bp3d") options.filters = 4;
+  options.use_kfac = c.kfac;
+  options.kfac.burn_in = 1;
+  options.optimizer = c.kfac ? "sgd" : "adam";
+  return make_context(options, {});
+}
+
+struct Trained {
+  std::vector<double> losses;
+  double metric = 0;
+  std::string weights;
+  int64_t peak_bytes = 0, need_bytes = 0;
+};
+
+Trained train(const RunContext& context, int64_t budget_bytes) {
+  TrainingRun run(context, budget_bytes, 1);
+  Trained trained;
+  trained.metric = run.validate();
+  for (int i = 0; i < 4; ++i) trained.losses.push_back(run.step().loss);
+  trained.metric += run.validate();
+  trained.weights = weights_sha256(run.task().module());
+  trained.peak_bytes = run.session().stats().peak_bytes;
+  trained.need_bytes = run.session().neediest().bytes();
+  return trained;
+}
+
+/// LibTorch keeps the gradients that a failed backward had still to pass on until the thread's next backward.
+void let_go_of_failed_backward() {
+  torch::ones({1}).requires_grad_().sum().backward();
+}
+
+struct FloorTest : ::testing::TestWithParam<Case> {};
+
+TEST_P(FloorTest, TrainsAtTheFloorAndNotOnePageBelow) {
+  const RunContext context = context_of(GetParam());
+  const Observation observed = observe(context);
+  const Trained unlimited = train(context, kUnlimitedBytes);
+  EXPECT_EQ(unlimited.need_bytes, observed.floor_bytes) << "later steps need what the observed one did";
+  const int64_t floor = resolve_budget({BudgetRequest::Kind::bytes, observed.floor_bytes, 0}, observed);
+  EXPECT_EQ(floor, observed.floor_bytes);
+  const Trained tight = train(context, floor);
+  EXPECT_EQ(tight.losses, unlimited.losses);
+  EXPECT_EQ(tight.metric, unlimited.metric);
+  EXPECT_EQ(tight.weights, unlimited.weights);
+  EXPECT_LE(tight.peak_bytes, floor);
+  EXPECT_THROW(train(context, floor - kPage), OutOfBudget);
+  let_go_of_failed_backward();
+  EXPECT_THROW((void)resolve_budget({BudgetRequest::Kind::bytes, floor - kPage, 0}, observed), InfeasibleBudget);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, FloorTest,
+                         ::testing::Values(Case{"mlp", "mlp", "synthetic:64", kUnlimitedBytes},
+                                           Case{"unet3d", "unet3d", "synthetic:32", kUnlimitedBytes},
+                                           Case{"unet3d_in_windows", "unet3d", "synthetic:32", 256 << 10},
+                                           Case{"unet3d_kfac", "unet3d", "synthetic:32", kUnlimitedBytes, true},
+                                           Case{"bp3d_in_windows", "bp3d", "synthetic:16", 128 << 10}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+
+// Matrices up to a side of 1728 are decomposed for it: megabytes, where the model itself needs kilobytes.
+TEST(ObservationTest, MeasuringDecompositionsIsNoPartOfAStep) {
+  CpuDevice::instance();  // what the data keeps is counted from here on, in both
+  const auto observed = [](kfac::Placement placement) {
+    TrainOptions options;
+    options.model = "mlp";
+    options.data = "synthetic:16";
+    options.optimizer = "sgd";
+    options.use_kfac = true;
+    options.kfac.placement = placement;
+    return observe(make_context(options, {}));
+  };
+  const Observation greedy = observed(kfac::Placement::lpt_time), measured = observed(kfac::Placement::measured);
+  EXPECT_EQ(measured.floor_bytes, greedy.floor_bytes);
+  EXPECT_EQ(measured.peak_bytes, greedy.peak_bytes);
+}
+
+}  // namespace spillway

@@ -1,0 +1,85 @@
+// Training runs on a CUDA card. Skipped, and counted, where there is none.
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/device/device.h"
+#include "core/error.h"
+#include "runtime/training/train.h"
+#include "tests/runtime/files.h"
+
+namespace spillway {
+namespace {
+
+class CardRunTest : public ScratchFolder {
+ protected:
+  void SetUp() override {
+    ScratchFolder::SetUp();
+    try {
+      (void)open_device("cuda");
+    } catch (const DeviceError& error) {
+      GTEST_SKIP() << error.what();
+    }
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+    at::globalContext().setDeterministicCuDNN(true);
+  }
+  TrainOptions options() const {
+    TrainOptions o;
+    o.model = "mlp";
+    o.data = "synthetic:16";
+    o.cases = 10;
+    o.batch = 2;
+    o.steps = 6;
+    o.device = "cuda";
+    return o;
+  }
+  static TrainResult run(const TrainOptions& options) {
+    TrainListener silent;
+    return train(make_context(options, {}), silent);
+  }
+};
+
+TEST_F(CardRunTest, AResumedRunEqualsAnUninterruptedOne) {
+  const TrainResult whole = run(options());
+  TrainOptions part = options();
+  part.checkpoint = (dir_ / "checkpoints").string();
+  part.steps = 3;
+  (void)run(part);
+  part.steps = 6;
+  part.resume = true;
+  const TrainResult rest = run(part);
+  EXPECT_EQ(rest.resumed_from_step, 3);
+  EXPECT_EQ(rest.weights_sha256, whole.weights_sha256);
+  EXPECT_EQ(rest.losses.back(), whole.losses.back());
+  part.device = "cpu";
+  EXPECT_THROW(run(part), BadRequest) << "another generator";
+}
+
+TEST_F(CardRunTest, KfacGivesTheSameBitsUnderABudget) {
+  for (const char* model : {"mlp", "unet3d"}) {
+    TrainOptions o = options();
+    o.model = model;
+    if (o.model == "unet3d") {
+      o.data = "synthetic:32";
+      o.filters = 4;
+    }
+    o.optimizer = "sgd";
+    o.lr = 0.05;
+    o.use_kfac = true;
+    o.kfac.factor_interval = o.kfac.inverse_interval = 2;
+    const TrainResult unlimited = run(o);
+    o.budget = BudgetRequest::parse("80%");
+    const TrainResult paged = run(o);
+    EXPECT_EQ(paged.weights_sha256, unlimited.weights_sha256) << model;
+    EXPECT_LE(paged.peak_bytes, paged.budget_bytes) << model;
+    o.budget = {};
+    o.device = "cpu";
+    const TrainResult on_host = run(o);
+    EXPECT_NEAR(unlimited.losses[1], on_host.losses[1], 0.02 * std::abs(on_host.losses[1])) << model;
+    EXPECT_EQ(unlimited.kfac->counters.failed_decompositions, 0) << model;
+  }
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,95 @@
+// Every model, and every way to train it, under the smallest feasible budget: the bits of unlimited memory.
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "core/device/cpu_device.h"
+#include "runtime/training/train.h"
+
+namespace spillway {
+namespace {
+
+struct Way {
+  const char* name;
+  const char* model;
+  const char* data;
+  std::function<void(TrainOptions&)> change;
+};
+
+TrainOptions options_of(const Way& way) {
+  CpuDevice::instance();
+  at::globalContext().setDeterministicAlgorithms(true, false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  TrainOptions options;
+  options.model = way.model;
+  options.data = way.data;
+  options.cases = 8;
+  options.steps = 3;
+  options.validate_every = 3;
+  options.batch = 2;
+  if (options.model == "unet3d") options.filters = 2;
+  if (options.model == "bp3d") options.filters = 4;
+  if (options.model == "resnet50") options.filters = 4;
+  if (options.model == "bert-base") options.layers = 1, options.hidden = 64;
+  if (options.model == "resnet50") options.classes = 4;
+  if (options.model == "autoencoder") options.layers = 2, options.hidden = 64;
+  way.change(options);
+  return options;
+}
+
+struct TrainModelsTest : ::testing::TestWithParam<Way> {};
+
+TEST_P(TrainModelsTest, TheSmallestBudgetChangesNoBit) {
+  TrainOptions options = options_of(GetParam());
+  TrainListener silent;
+  const TrainResult free = train(make_context(options, {}), silent);
+  options.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = observe(make_context(options, {})).floor_bytes};
+  ASSERT_LT(options.budget.bytes, free.peak_bytes);
+  const TrainResult tight = train(make_context(options, {}), silent);
+  EXPECT_EQ(tight.losses, free.losses);
+  EXPECT_EQ(tight.weights_sha256, free.weights_sha256);
+  EXPECT_EQ(tight.metric.back().value, free.metric.back().value);
+  EXPECT_LE(tight.peak_bytes, options.budget.bytes);
+  EXPECT_GT(tight.bytes_out + tight.replayed_operators, 0) << "something left";
+  for (double loss : free.losses) EXPECT_TRUE(std::isfinite(loss));
+  EXPECT_NE(free.losses.front(), free.losses.back());
+}
+
+const auto kPlain = [](TrainOptions&) {};
+const auto kSgd = [](TrainOptions& o) { o.optimizer = "sgd", o.lr = 0.01; };
+const auto kKfac = [](TrainOptions& o) { o.optimizer = "sgd", o.lr = 0.1, o.use_kfac = true; };
+const auto kBf16 = [](TrainOptions& o) { o.amp = "bf16"; };
+const auto kChannelsLast = [](TrainOptions& o) { o.memory_format = "channels_last"; };
+const auto kKfacBf16ChannelsLast = [](TrainOptions& o) { kKfac(o), kBf16(o), kChannelsLast(o); };
+const auto kAccumulate = [](TrainOptions& o) { o.accumulate = 2, o.batch = 1, o.optimizer = "adamw"; };
+const auto kLamb = [](TrainOptions& o) {
+  o.optimizer = "lamb", o.weight_decay = 0.01, o.clip_norm = 0.5, o.warmup = 2;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, TrainModelsTest,
+    ::testing::Values(Way{"unet3d_bf16", "unet3d", "synthetic:32", kBf16},
+                      Way{"unet3d_channels_last", "unet3d", "synthetic:32", kChannelsLast},
+                      Way{"unet3d_kfac_bf16_channels_last", "unet3d", "synthetic:32", kKfacBf16ChannelsLast},
+                      Way{"unet3d_accumulate", "unet3d", "synthetic:32", kAccumulate},
+                      Way{"bp3d", "bp3d", "synthetic:32", kPlain},  //
+                      Way{"bp3d_kfac", "bp3d", "synthetic:32", kKfac}, Way{"bp3d_bf16", "bp3d", "synthetic:32", kBf16},
+                      Way{"bp3d_channels_last", "bp3d", "synthetic:32", kChannelsLast},
+                      Way{"bp3d_accumulate", "bp3d", "synthetic:32", kAccumulate},
+                      Way{"autoencoder", "autoencoder", "synthetic:28", kPlain},
+                      Way{"autoencoder_kfac", "autoencoder", "synthetic:28", kKfac},
+                      Way{"resnet50", "resnet50", "synthetic:40", kSgd},
+                      Way{"resnet50_kfac", "resnet50", "synthetic:40", kKfac},
+                      Way{"resnet50_bf16", "resnet50", "synthetic:40", kBf16},
+                      Way{"resnet50_channels_last", "resnet50", "synthetic:40", kChannelsLast},
+                      Way{"resnet50_lamb", "resnet50", "synthetic:40", kLamb},
+                      Way{"bert_base", "bert-base", "synthetic:24", kPlain},
+                      Way{"bert_base_kfac", "bert-base", "synthetic:24", kKfac},
+                      Way{"bert_base_bf16", "bert-base", "synthetic:24", kBf16},
+                      Way{"bert_base_lamb", "bert-base", "synthetic:24", kLamb},
+                      Way{"bert_base_accumulate", "bert-base", "synthetic:24", kAccumulate}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace spillway

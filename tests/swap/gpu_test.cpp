@@ -1,0 +1,233 @@
+// Sessions on a CUDA card. Skipped, and counted, where there is none.
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "core/device/device.h"
+#include "core/error.h"
+#include "swap/optim/optimizer.h"
+#include "swap/session.h"
+#include "tests/support/checking_observers.h"
+#include "tests/support/timeline_conformance.h"
+
+namespace spillway {
+
+namespace testing {
+
+struct CardTimelines {
+  static std::unique_ptr<Timeline> make() {
+    try {
+      Device& card = open_device("cuda");
+      static const MemoryRange host = card.reserve_host_memory(64 << 20);
+      return card.make_timeline("test");
+    } catch (const DeviceError&) {
+      return nullptr;
+    }
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Card, TimelineConformanceTest, CardTimelines);
+
+}  // namespace testing
+
+namespace {
+
+namespace nn = torch::nn;
+
+class CardTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      card = &open_device("cuda");
+    } catch (const DeviceError& error) {
+      GTEST_SKIP() << error.what();
+    }
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+    at::globalContext().setDeterministicCuDNN(true);
+  }
+  void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, false); }
+
+  Device* card = nullptr;
+};
+
+nn::Sequential make_net() {
+  nn::Sequential net;
+  for (int i = 0; i < 6; ++i) {
+    net->push_back(nn::Conv3d(nn::Conv3dOptions(i ? 16 : 2, 16, 3).padding(1)));
+    net->push_back(nn::BatchNorm3d(16));
+    net->push_back(nn::LeakyReLU());
+  }
+  net->push_back(nn::Conv3d(nn::Conv3dOptions(16, 2, 1)));
+  return net;
+}
+
+struct Result {
+  std::vector<double> losses;
+  std::vector<at::Tensor> weights;
+  SessionStats stats;
+  int64_t floor_bytes = 0;
+  int64_t operators_traced = 0;
+};
+
+Result train(SessionOptions options, int steps = 4) {
+  Result result;
+  options.device = "cuda";
+  at::manual_seed(3);
+  std::optional<Session> session(std::in_place, options);
+  nn::Sequential net = make_net();
+  net->to(at::Device("cuda:0"));
+  Adam adam(net->parameters(), {.lr = 1e-2, .group_bytes = 1 << 16});
+  const at::Tensor input = at::randn({1, 2, 32, 32, 32}).to(at::Device("cuda:0"));
+  const at::Tensor target = at::rand({1, 2, 32, 32, 32}).gt(0.5).to(at::kFloat).to(at::Device("cuda:0"));
+  for (int i = 0; i < steps; ++i) {
+    Session::Step step = session->step();
+    at::Tensor loss = at::binary_cross_entropy_with_logits(net->forward(input), target);
+    loss.backward();
+    adam.step();
+    adam.zero_grad();
+    result.losses.push_back(loss.item<double>());
+    step.finish();
+  }
+  result.stats = session->stats();
+  result.floor_bytes = session->trace()->floor_bytes();
+  result.operators_traced = static_cast<int64_t>(session->trace()->operators.size());
+  session.reset();
+  for (const at::Tensor& p : net->parameters()) result.weights.push_back(p.detach().cpu());
+  return result;
+}
+
+void expect_equal(const Result& a, const Result& b) {
+  EXPECT_EQ(a.losses, b.losses);
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (size_t i = 0; i < a.weights.size(); ++i) EXPECT_TRUE(at::equal(a.weights[i], b.weights[i])) << "weight " << i;
+}
+
+TEST_F(CardTest, BackwardIsPartOfTheTrace) {
+  const Result unlimited = train({});
+  // Six blocks of three, a head, a loss; backward and the optimizer at least double them.
+  EXPECT_GT(unlimited.operators_traced, 2 * 20);
+}
+
+TEST_F(CardTest, EveryBudgetGivesTheSameBitsWithinIt) {
+  const Result unlimited = train({});
+  EXPECT_EQ(unlimited.stats.pager.page_outs, 0);
+  for (int64_t percent : {90, 60}) {
+    const int64_t budget = std::max(unlimited.floor_bytes + (1 << 20), unlimited.stats.peak_bytes * percent / 100);
+    const Result limited = train({.budget_bytes = budget});
+    expect_equal(limited, unlimited);
+    EXPECT_LE(limited.stats.peak_bytes, budget);
+    EXPECT_GT(limited.stats.pager.page_ins, 0);
+  }
+}
+
+TEST_F(CardTest, OnDemandGivesTheSameBits) {
+  const Result unlimited = train({});
+  const int64_t budget = std::max(unlimited.floor_bytes + (1 << 20), unlimited.stats.peak_bytes * 6 / 10);
+  expect_equal(train({.budget_bytes = budget, .prefetch = false}), unlimited);
+}
+
+TEST_F(CardTest, EvictingEverythingAfterEveryOperatorChangesNothing) {
+  const Result unlimited = train({}, 2);
+  expect_equal(train({.min_page_bytes = 1, .observer = std::make_shared<testing::EvictEverything>()}, 2), unlimited);
+}
+
+TEST_F(CardTest, WindowsGiveTheSameBitsUnderEveryBudget) {
+  constexpr int64_t kSplit = 1 << 20;
+  const Result unlimited = train({.split_bytes = kSplit});
+  const int64_t budget = std::max(unlimited.floor_bytes + (1 << 20), unlimited.stats.peak_bytes / 2);
+  const Result limited = train({.budget_bytes = budget, .split_bytes = kSplit});
+  expect_equal(limited, unlimited);
+  EXPECT_LE(limited.stats.peak_bytes, budget);
+  expect_equal(
+      train({.min_page_bytes = 1, .split_bytes = kSplit, .observer = std::make_shared<testing::EvictEverything>()}, 2),
+      train({.split_bytes = kSplit}, 2));
+}
+
+TEST_F(CardTest, WhatIsReplayedIsTheSame) {
+  const Result unlimited = train({}, 6);
+  const int64_t budget = std::max(unlimited.floor_bytes + (1 << 20), unlimited.stats.peak_bytes * 6 / 10);
+  expect_equal(train({.budget_bytes = budget}, 6), unlimited);
+  expect_equal(train({.budget_bytes = budget, .replay = false}, 6), unlimited);
+}
+
+TEST_F(CardTest, UnifiedMemoryGivesTheSameBitsAlsoBelowTheFloor) {
+  const Result expected = train({.split_bytes = kUnlimitedBytes});
+  const Result unlimited = train({.engine = Engine::unified});
+  expect_equal(unlimited, expected);
+  EXPECT_EQ(unlimited.stats.pager.page_outs, 0);
+  const int64_t budget = std::max(unlimited.floor_bytes + (1 << 20), unlimited.stats.peak_bytes * 6 / 10);
+  const Result limited = train({.engine = Engine::unified, .budget_bytes = budget});
+  expect_equal(limited, expected);
+  EXPECT_LE(limited.stats.peak_bytes, budget);
+  EXPECT_GT(limited.stats.pager.page_ins, 0);
+  const Result tiny = train({.engine = Engine::unified, .budget_bytes = unlimited.floor_bytes / 2});
+  expect_equal(tiny, expected);
+  EXPECT_GT(tiny.stats.peak_bytes, unlimited.floor_bytes / 2);
+}
+
+TEST_F(CardTest, ATensorOfUnifiedMemoryCanBeReadByItsPointerWhereverItIs) {
+  Session session({.device = "cuda", .engine = Engine::unified});
+  const at::Tensor tensor = at::arange(1 << 18, at::TensorOptions(at::Device("cuda:0")).dtype(at::kFloat));
+  session.pager().evict_all();
+  EXPECT_GT(session.stats().pager.parked_bytes, 0);
+  EXPECT_NO_THROW((void)tensor.const_data_ptr());
+  EXPECT_EQ(tensor.sum().item<float>(), at::arange(1 << 18).to(at::kFloat).sum().item<float>());
+}
+
+TEST_F(CardTest, TwoSessionsShareACard) {
+  Session first({.device = "cuda", .budget_bytes = 64 << 20});
+  const at::Device place("cuda:0");
+  float sums[2] = {0, 0};
+  auto work = [&](Session& session, float& sum) {
+    for (int i = 0; i < 3; ++i) {
+      Session::Step step = session.step();
+      at::Tensor x = at::ones({4 << 20}, at::TensorOptions(place)) * 2, y = x + 1;
+      sum = (x * y).sum().item<float>();
+      step.finish();
+    }
+  };
+  std::thread other([&] {
+    Session second({.device = "cuda", .budget_bytes = 64 << 20});
+    work(second, sums[1]);
+  });
+  work(first, sums[0]);
+  other.join();
+  EXPECT_EQ(sums[0], 6.f * (4 << 20));
+  EXPECT_EQ(sums[1], sums[0]);
+  EXPECT_LE(first.stats().peak_bytes, 64 << 20);
+}
+
+TEST_F(CardTest, TensorsBornBeforeTheSessionAreMovedIntoCountedMemory) {
+  at::Tensor early = at::arange(1 << 18, at::TensorOptions(at::Device("cuda:0")).dtype(at::kFloat));
+  const at::Tensor expected = early.cpu();
+  Session session({.device = "cuda"});
+  early.add_(1);
+  session.pager().evict_all();
+  EXPECT_TRUE(at::equal(early.cpu(), expected + 1));
+}
+
+TEST_F(CardTest, ASecondStreamInsideASessionIsRefused) {
+  Session session({.device = "cuda"});
+  const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
+  c10::StreamGuard other(cuda.getStreamFromGlobalPool(c10::Device(c10::kCUDA, 0)));
+  EXPECT_THROW(at::empty({1 << 16}, at::TensorOptions(at::Device("cuda:0"))), std::exception);
+}
+
+TEST_F(CardTest, TheBudgetIsOnlyTheCards) {
+  Session session({.device = "cuda", .budget_bytes = 64 << 20});
+  const at::Tensor on_host = at::ones({64 << 20});
+  EXPECT_EQ(on_host.sum().item<float>(), 64 << 20);
+  EXPECT_THROW(at::empty({64 << 20}, at::TensorOptions(at::Device("cuda:0"))), OutOfBudget);
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,274 @@
+// Windows: bytes of pages used where they are.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <thread>
+
+#include "core/error.h"
+#include "swap/pager/pager.h"
+#include "tests/support/buffers.h"
+#include "tests/support/disk.h"
+
+namespace spillway {
+namespace {
+
+using testing::Buffer;
+
+constexpr int64_t kBytes = 1 << 16;
+const int64_t kCharge = DeviceMemory::charge_of(kBytes);
+
+/// A device that holds two pages.
+struct PagerWindowsTest : ::testing::Test {
+  PagerWindowsTest() { memory.set_reclaimer(&pager); }
+  std::unique_ptr<Buffer> buffer(unsigned char fill) { return std::make_unique<Buffer>(memory, pager, kBytes, fill); }
+  static WindowCopy whole() { return {.page_offset_bytes = 0, .run_bytes = kBytes, .dimensions = {}}; }
+  void touch(Buffer& buffer) {
+    PageUse use{buffer.page(), false, buffer.page()->next_use};
+    pager.lease({&use, 1});
+    pager.unlease({&use, 1});
+  }
+
+  Arena arena{1 << 26};
+  Ledger ledger{"test", 2 * kCharge};
+  DeviceMemory memory{arena, ledger};
+  HostSlab host{1 << 26};
+  WorkerTimeline out{"out"}, in{"in"};
+  Pager pager{memory, host, out, in, /*small_bytes=*/0};
+};
+
+TEST(WindowCopyTest, RunsAreAsLongAsBothLayoutsAllow) {
+  // Rows 2…4 of each of 3 planes of 8 × 10 floats, packed.
+  WindowCopy rows = make_window_copy(4, 20, {{3, 80, 20}, {2, 10, 10}, {10, 1, 1}});
+  EXPECT_EQ(rows.run_bytes, 80);
+  EXPECT_EQ(rows.bytes(), 240);
+  std::vector<std::pair<int64_t, int64_t>> runs;
+  rows.for_each_run([&](int64_t page, int64_t memory) { runs.emplace_back(page, memory); });
+  EXPECT_EQ(runs, (std::vector<std::pair<int64_t, int64_t>>{{80, 0}, {400, 80}, {720, 160}}));
+  // Whole planes are one run; a dimension of one element never ends a run.
+  EXPECT_EQ(make_window_copy(4, 0, {{3, 80, 80}, {1, 7, 9}, {8, 10, 10}, {10, 1, 1}}).run_bytes, 960);
+  // Where only one side is dense, runs end at the other's gaps.
+  EXPECT_EQ(make_window_copy(4, 0, {{8, 10, 12}, {10, 1, 1}}).run_bytes, 40);
+  EXPECT_EQ(make_window_copy(4, 5, {}).bytes(), 4);
+}
+
+TEST_F(PagerWindowsTest, ReadsAndWritesStridedWindowsOfAnAbsentPage) {
+  auto a = buffer(1);
+  auto b = buffer(2), c = buffer(3);
+  ASSERT_FALSE(a->present());
+  // Two runs of 1000 bytes, 8000 apart on the page and 2000 apart in memory.
+  WindowCopy window{.page_offset_bytes = 500, .run_bytes = 1000, .dimensions = {{2, 8000, 2000}}};
+  std::vector<unsigned char> bytes(3000, 0);
+  PageUse use{a->page(), true};
+  ASSERT_FALSE(pager.pin(use));
+  pager.read_window(*a->page(), window, bytes.data());
+  for (size_t i = 0; i < bytes.size(); ++i) ASSERT_EQ(bytes[i], i < 1000 || i >= 2000 ? 1 : 0) << i;
+  std::iota(bytes.begin(), bytes.end(), 7);
+  pager.write_window(*a->page(), window, bytes.data());
+  pager.unpin(use, false);
+  EXPECT_FALSE(a->present());
+  touch(*a);
+  const auto* data = static_cast<const unsigned char*>(a->page()->block->data);
+  for (size_t i = 0; i < static_cast<size_t>(kBytes); ++i) {
+    const bool first = i >= 500 && i < 1500, second = i >= 8500 && i < 9500;
+    ASSERT_EQ(data[i], first ? bytes[i - 500] : second ? bytes[i - 8500 + 2000] : 1) << i;
+  }
+  EXPECT_EQ(pager.stats().bytes_in, kBytes + 2000);
+  EXPECT_LE(ledger.peak_bytes(), 2 * kCharge);
+}
+
+TEST_F(PagerWindowsTest, APageBornOnTheHostHoldsNoDeviceBytesAndComesWhenItIsNeeded) {
+  auto a = buffer(1), b = buffer(2);
+  Buffer born(memory, pager, kBytes, Buffer::Absent());
+  EXPECT_EQ(ledger.used_bytes(), 2 * kCharge);
+  EXPECT_TRUE(a->present() && b->present());
+  std::vector<unsigned char> bytes(kBytes, 9);
+  PageUse use{born.page(), true};
+  ASSERT_FALSE(pager.pin(use));
+  pager.write_window(*born.page(), whole(), bytes.data());
+  pager.unpin(use, false);
+  touch(born);
+  EXPECT_TRUE(born.holds(9));
+  EXPECT_EQ(pager.stats().clean_drops, 1);  // a's; the page itself came home clean:
+  touch(*a);
+  touch(*b);
+  EXPECT_FALSE(born.present());
+  EXPECT_EQ(pager.stats().page_outs, 2);  // a and b, once each
+}
+
+TEST_F(PagerWindowsTest, APageBornOnTheHostTakesItsHostBytesWithIt) {
+  const int64_t before = host.used_bytes();
+  { Buffer born(memory, pager, kBytes, Buffer::Absent()); }
+  EXPECT_EQ(host.used_bytes(), before);
+}
+
+TEST_F(PagerWindowsTest, AResidentPageThatIsPinnedStaysAndIsDirtyWhenPinnedForWriting) {
+  auto a = buffer(1), b = buffer(2);
+  PageUse read{a->page(), false};
+  ASSERT_TRUE(pager.pin(read));
+  auto c = buffer(3);
+  EXPECT_TRUE(a->present());  // b went, though it was used later
+  EXPECT_FALSE(b->present());
+  pager.unpin(read, true);
+  pager.evict_all();
+  touch(*a);
+  PageUse write{a->page(), true};
+  ASSERT_TRUE(pager.pin(write));
+  a->fill(5);
+  pager.unpin(write, true);
+  pager.evict_all();
+  ASSERT_FALSE(a->present());
+  touch(*a);
+  EXPECT_TRUE(a->holds(5));
+}
+
+TEST_F(PagerWindowsTest, NobodyBringsInAPageThatIsPinnedAbsent) {
+  auto a = buffer(1), b = buffer(2), c = buffer(3);
+  c.reset();
+  ASSERT_FALSE(a->present());
+  PageUse use{a->page(), false};
+  ASSERT_FALSE(pager.pin(use));
+  EXPECT_FALSE(pager.try_prefetch(a->page()->id));
+  std::atomic<bool> came = false;
+  std::thread other([&] {
+    touch(*a);
+    came = true;
+  });
+  while (pager.locked([&] { return a->page()->leases; }) < 2) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(came);
+  EXPECT_FALSE(a->present());
+  pager.unpin(use, false);
+  other.join();
+  EXPECT_TRUE(a->holds(1));
+}
+
+TEST_F(PagerWindowsTest, APinWaitsForAPageThatIsOnItsWay) {
+  auto a = buffer(1), b = buffer(2), c = buffer(3);
+  b.reset();  // its copy may still read its bytes
+  while (!pager.try_prefetch(a->page()->id)) std::this_thread::yield();
+  PageUse use{a->page(), false};
+  ASSERT_TRUE(pager.pin(use));
+  EXPECT_TRUE(a->holds(1));
+  pager.unpin(use, true);
+}
+
+TEST_F(PagerWindowsTest, MakesABlockOnlyOfWhatIsUsedLaterAndNotKept) {
+  auto a = buffer(1), b = buffer(2);
+  pager.set_next_use(*a->page(), 10);
+  pager.set_next_use(*b->page(), 20);
+  EXPECT_EQ(pager.try_allocate(kBytes, Category::other, 20, {}), nullptr);
+  PageUse keep{b->page(), false};
+  EXPECT_EQ(pager.try_allocate(kBytes, Category::other, 15, {&keep, 1}), nullptr);
+  EXPECT_TRUE(a->present() && b->present());
+  Block* block = pager.try_allocate(kBytes, Category::other, 15, {});
+  ASSERT_NE(block, nullptr);
+  EXPECT_TRUE(a->present());
+  EXPECT_FALSE(b->present());
+  memory.free(block);
+  block = pager.try_allocate(2 * kBytes - 1024, Category::other, -1, {});  // all must leave
+  EXPECT_FALSE(a->present());
+  ASSERT_NE(block, nullptr);
+  memory.free(block);
+}
+
+TEST_F(PagerWindowsTest, AdmitsAPageWhereOnlyWhatIsUsedLaterMustLeave) {
+  auto a = buffer(1), b = buffer(2), c = buffer(3);
+  ASSERT_FALSE(a->present());
+  pager.set_next_use(*b->page(), 10);
+  pager.set_next_use(*c->page(), 20);
+  pager.admit(*a->page(), 20, {});
+  EXPECT_FALSE(a->present());
+  PageUse keep{c->page(), false};
+  pager.admit(*a->page(), 15, {&keep, 1});
+  EXPECT_FALSE(a->present());
+  pager.admit(*a->page(), 15, {});
+  EXPECT_TRUE(a->holds(1));
+  EXPECT_TRUE(b->present());
+  EXPECT_FALSE(c->present());
+  EXPECT_EQ(a->page()->leases + b->page()->leases + c->page()->leases, 0);
+}
+
+/// An arena that says it is full when it is told to.
+struct FullBlocks final : BlockSource {
+  explicit FullBlocks(Arena& from) : arena(from) {}
+  Block* try_take(int64_t charge, Category category) override {
+    return full ? nullptr : arena.try_take(charge, category);
+  }
+  void give_back(Block* block) noexcept override { arena.give_back(block); }
+  ArenaBlocks arena;
+  bool full = false;
+};
+
+TEST_F(PagerWindowsTest, MakesNoBlockWhereTheDeviceIsFullBeforeTheBudgetIs) {
+  FullBlocks blocks(arena);
+  DeviceMemory device(blocks, ledger);
+  Pager other(device, host, out, in, 0);
+  blocks.full = true;
+  Block* block = nullptr;
+  EXPECT_NO_THROW(block = other.try_allocate(kBytes, Category::other, -1, {}));
+  EXPECT_EQ(block, nullptr);
+  EXPECT_EQ(ledger.used_bytes(), 0);
+}
+
+TEST_F(PagerWindowsTest, MakesNoBlockOfWhatCannotBeCopiedOut) {
+  HostSlab small(kBytes / 2);
+  Pager other(memory, small, out, in, 0);
+  memory.set_reclaimer(&other);
+  {
+    Buffer a(memory, other, kBytes, 1), b(memory, other, kBytes, 2);
+    Block* block = nullptr;
+    EXPECT_NO_THROW(block = other.try_allocate(kBytes, Category::other, -1, {}));
+    EXPECT_EQ(block, nullptr);
+    EXPECT_TRUE(a.holds(1) && b.holds(2));
+  }
+  memory.set_reclaimer(&pager);
+}
+
+TEST_F(PagerWindowsTest, AFullHostRefusesABirthAndKeepsNothingOfIt) {
+  HostSlab small(kBytes);
+  Pager other(memory, small, out, in, 0);
+  memory.set_reclaimer(&other);
+  {
+    Buffer first(memory, other, kBytes, Buffer::Absent());
+    EXPECT_THROW(Buffer(memory, other, kBytes, Buffer::Absent()), OutOfBudget);
+  }
+  EXPECT_EQ(small.used_bytes(), 0);
+  memory.set_reclaimer(&pager);
+}
+
+TEST_F(PagerWindowsTest, WindowsReachPagesOnDisk) {
+  constexpr int64_t kLarge = 700 << 10;
+  testing::TemporaryFolder folder;
+  HostSlab slab(2 << 20);
+  DiskTier disk(folder.path(), slab);
+  Pager other(memory, slab, out, in, 0, &disk);
+  memory.set_reclaimer(&other);
+  {
+    std::vector<std::unique_ptr<Buffer>> pages;
+    for (int i = 0; i < 6; ++i) pages.push_back(std::make_unique<Buffer>(memory, other, kLarge, Buffer::Absent()));
+    EXPECT_GT(disk.stats().bytes_written, 0);
+    WindowCopy every_fourth{.page_offset_bytes = 0, .run_bytes = 1000, .dimensions = {{kLarge / 4000, 4000, 1000}}};
+    auto each = [&](auto visit) {
+      for (size_t i = 0; i < pages.size(); ++i) {
+        PageUse use{pages[i]->page(), true};
+        ASSERT_FALSE(other.pin(use));
+        visit(*use.page, static_cast<char>(i + 1));
+        other.unpin(use, false);
+      }
+    };
+    each([&](Page& page, char value) {
+      const std::vector<char> bytes(static_cast<size_t>(every_fourth.bytes()), value);
+      other.write_window(page, every_fourth, bytes.data());
+    });
+    each([&](Page& page, char value) {
+      std::vector<char> bytes(static_cast<size_t>(every_fourth.bytes()), 0);
+      other.read_window(page, every_fourth, bytes.data());
+      EXPECT_EQ(bytes, std::vector<char>(bytes.size(), value));
+    });
+  }
+  memory.set_reclaimer(&pager);
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,182 @@
+#include "tools/bench/kfac_phases.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "core/bytes.h"
+#include "core/error.h"
+#include "kfac/factors/factors.h"
+#include "kfac/factors/layers.h"
+#include "kfac/factors/patches.h"
+#include "kfac/inverse/precondition.h"
+#include "runtime/models/resnet50.h"
+#include "swap/session.h"
+#include "tools/bench/worker.h"
+
+namespace spillway::tools {
+namespace {
+
+using kfac::Geometry;
+using nlohmann::json;
+
+const Geometry kCube{{3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
+constexpr int64_t kWorkspaceBytes = int64_t{16} << 20;  // KfacOptions' default
+
+struct Timing {
+  double seconds = 0;
+  double flops = 0;
+  int64_t workspace_bytes = 0;  // beyond what was held before
+};
+
+/// `work` returns its floating-point operations.
+Timing time_once(Session& session, const std::function<double()>& work) {
+  session.reset_peak();
+  const int64_t before = session.ledger().used_bytes();
+  const auto start = std::chrono::steady_clock::now();
+  const double flops = work();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return {seconds, flops, session.stats().peak_bytes - before};
+}
+
+/// One after the other, `repeats` times and once before that does not count.
+std::vector<Timing> time_all(Session& session, const std::vector<std::function<double()>>& works, int repeats) {
+  std::vector<std::vector<double>> seconds(works.size());
+  std::vector<Timing> timings(works.size());
+  for (int i = 0; i <= repeats; ++i)
+    for (size_t w = 0; w < works.size(); ++w) {
+      const Timing timing = time_once(session, works[w]);
+      timings[w] = timing;
+      if (i > 0) seconds[w].push_back(timing.seconds);
+    }
+  for (size_t w = 0; w < works.size(); ++w) timings[w].seconds = median(seconds[w]);
+  return timings;
+}
+
+json row(const std::string& phase, const Timing& timing, json more = json::object()) {
+  const double gflops = timing.flops / timing.seconds / 1e9;
+  std::printf("%-44s %10.2f ms %9.1f GFLOP/s %10s", phase.c_str(), timing.seconds * 1e3, gflops,
+              format_bytes(timing.workspace_bytes).c_str());
+  for (const auto& [key, value] : more.items())
+    if (value.is_number()) std::printf("  %s %.3g", key.c_str(), value.get<double>());
+  std::printf("\n");
+  json out{{"phase", phase}, {"seconds", timing.seconds}, {"gflops", gflops}, {"bytes", timing.workspace_bytes}};
+  out.update(more);
+  return out;
+}
+
+/// A of `x` through patches, in parts of the same workspace.
+double through_patches(const at::Tensor& sum, const at::Tensor& x) {
+  const int64_t side = x.size(1) * kCube.kernel_volume();
+  double flops = 0;
+  for (const auto& box : kfac::boxes(kfac::output_positions(x, kCube), kWorkspaceBytes / (side * 4))) {
+    const auto patches = kfac::patch_matrix(x, kCube, box, at::kFloat).flatten(0, 1);
+    sum.addmm_(patches, patches.t());
+    flops += 2 * static_cast<double>(side) * static_cast<double>(patches.numel());
+  }
+  return flops;
+}
+
+void add_capture_rows(Session& session, int repeats, json& rows) {
+  for (const auto& [channels, edge] : {std::pair<int64_t, int64_t>{16, 64}, {64, 24}}) {
+    const auto x = at::randn({1, channels, edge, edge, edge});
+    const int64_t side = channels * kCube.kernel_volume();
+    const auto full = at::zeros({1, side, side}), c = at::zeros({1, channels, channels}), k = at::zeros({1, 27, 27}),
+               g = at::zeros({1, channels, channels});
+    const auto output = [&] { return kfac::add_output_products(g, x, kWorkspaceBytes); };
+    const auto timings =
+        time_all(session,
+                 {[&] { return output() + through_patches(full.select(0, 0), x); },
+                  [&] { return output() + kfac::add_input_products(full, x, &kCube, kWorkspaceBytes); },
+                  [&] {
+                    return output() + kfac::add_channel_products(c, x, kCube, kWorkspaceBytes) +
+                           kfac::add_offset_products(k, x, kCube, kWorkspaceBytes);
+                  }},
+                 repeats);
+    const std::string what = str(channels, " channels at ", edge, "^3, ");
+    const auto activation = static_cast<double>(x.nbytes());
+    rows.push_back(row(what + "factors through patches", timings[0]));
+    rows.push_back(row(what + "without patches", timings[1],
+                       {{"speedup", timings[0].seconds / timings[1].seconds},
+                        {"workspace_per_activation", static_cast<double>(timings[1].workspace_bytes) / activation}}));
+    rows.push_back(row(what + "separable", timings[2],
+                       {{"speedup_over_full", timings[1].seconds / timings[2].seconds},
+                        {"workspace_per_activation", static_cast<double>(timings[2].workspace_bytes) / activation}}));
+  }
+}
+
+/// Random matrices and positive eigenvalues: what matters here is their size.
+kfac::LayerInverse inverse_of(const kfac::LayerShape& shape) {
+  auto inverse = kfac::LayerInverse::identity(shape, at::kFloat);
+  for (const auto& tensor : inverse.held) tensor.uniform_(0.1, 1.1).div_(static_cast<double>(tensor.size(-1)));
+  return inverse;
+}
+
+void add(Timing& sum, const Timing& part) {
+  sum.seconds += part.seconds;
+  sum.flops += part.flops;
+  sum.workspace_bytes = std::max(sum.workspace_bytes, part.workspace_bytes);
+}
+
+/// Preconditioning in eigenbases beside the same products alone, and in the other forms.
+void add_precondition_rows(Session& session, int repeats, json& rows) {
+  const ResNet50 model{ResNet50Options{}};
+  const auto layers = kfac::find_layers(*model, {.conv_factors = kfac::ConvFactors::full}).layers;
+  constexpr kfac::InverseForm kForms[] = {{}, {kfac::Method::eigen, true}, {kfac::Method::pi}};
+  Timing sums[4];
+  for (const auto& layer : layers) {
+    const kfac::LayerGradient gradient{at::randn_like(layer.weight),
+                                       layer.shape.bias ? at::randn_like(layer.bias) : at::Tensor()};
+    std::vector<std::function<double()>> ways;
+    for (const auto& form : kForms) {
+      auto shape = layer.shape;
+      shape.inverse = form;
+      ways.emplace_back([&gradient, shape, inverse = inverse_of(shape)] {
+        (void)kfac::precondition(shape, gradient, inverse, {});
+        return kfac::precondition_flops(shape);
+      });
+    }
+    const auto factors = layer.shape.factors();
+    const auto a = at::randn({layer.shape.groups, factors[0].side, factors[0].side}),
+               g = at::randn({layer.shape.groups, factors[1].side, factors[1].side}),
+               matrix = at::randn({layer.shape.groups, factors[1].side, factors[0].side});
+    ways.emplace_back([&] {
+      (void)g.bmm(g.bmm(matrix).bmm(a)).bmm(a);
+      return kfac::precondition_flops(layer.shape);
+    });
+    const auto timings = time_all(session, ways, repeats);
+    for (size_t way = 0; way < 4; ++way) add(sums[way], timings[way]);
+  }
+  const auto& [eigen, outer, inverses, products] = sums;
+  rows.push_back(row("ResNet-50, the products alone", products));
+  rows.push_back(
+      row("ResNet-50, preconditioning", eigen, {{"share_of_product_rate", products.seconds / eigen.seconds}}));
+  rows.push_back(row("ResNet-50, with 1/(v_G v_A' + damping) held", outer,
+                     {{"share_of_eigen_seconds", outer.seconds / eigen.seconds}}));
+  rows.push_back(
+      row("ResNet-50, with inverses", inverses, {{"share_of_eigen_seconds", inverses.seconds / eigen.seconds}}));
+}
+
+}  // namespace
+
+json bench_kfac_parts(int repeats) {
+  at::NoGradGuard no_grad;
+  at::manual_seed(0);
+  Session session({.split_bytes = kUnlimitedBytes});
+  json rows = json::array();
+  const auto a = at::randn({2048, 2048}), b = at::randn({2048, 2048});
+  const auto gemm = time_all(session, {[&] {
+                               (void)a.mm(b);
+                               return 2.0 * 2048 * 2048 * 2048;
+                             }},
+                             repeats);
+  rows.push_back(row("product of 2048 x 2048 matrices", gemm[0]));
+  add_capture_rows(session, repeats, rows);
+  add_precondition_rows(session, repeats, rows);
+  return rows;
+}
+
+}  // namespace spillway::tools

@@ -1,0 +1,100 @@
+#include "tools/bench/largest_edge.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/host/host_topology.h"
+#include "runtime/models/model_info.h"
+#include "runtime/planning/largest_edge.h"
+#include "runtime/training/train.h"
+#include "tools/bench/stock.h"
+#include "tools/cli/command.h"
+#include "tools/cli/json_file.h"
+
+namespace spillway::tools {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kStep = 16;
+/// Of the host's memory, for what is not counted.
+constexpr double kUsable = 0.8;
+
+EdgeNeed measure(TrainFlags& flags, int64_t edge) {
+  std::fprintf(stderr, "\robserving a step at edge %lld … ", static_cast<long long>(edge));
+  flags.edge = edge;
+  const RunContext context = make_context(flags.resolve(1), {});
+  const Observation observed = observe(context);
+  return {.peak_bytes = observed.peak_bytes, .floor_bytes = observed.floor_bytes};
+}
+
+std::string shown(int64_t edge, int64_t limit) {
+  return edge == 0 ? "none" : str(edge >= limit ? "≥ " : "", edge);
+}
+
+json edge_or_null(int64_t edge) {
+  return edge == 0 ? json(nullptr) : json(edge);
+}
+
+}  // namespace
+
+int bench_largest(TrainFlags flags, const std::vector<double>& percents, const std::string& json_file) {
+  const ModelInfo& info = model_info(flags.options.model);
+  if (!flags.data.empty() || !flags.shape.empty() || info.input != InputKind::volumes)
+    throw BadRequest(
+        "--largest makes volumes of its own, of one edge after another; it goes without --data and --shape");
+  if (flags.resolve(1).may_exceed_budget())
+    throw BadRequest("--largest asks what fits a budget; the unified engine runs what does not, so use --engine gate");
+  open_device_for(flags.resolve(1), "");
+  const int64_t base = flags.edge.value_or(info.size);
+  const EdgeNeed at_base = measure(flags, base);
+  const auto usable = static_cast<int64_t>(kUsable * static_cast<double>(discover_host().memory_bytes));
+  LargestEdge largest(kStep, edge_for_memory(usable, at_base.peak_bytes, base, kStep),
+                      [&](int64_t edge) { return edge == base ? at_base : measure(flags, edge); });
+  flags.edge = base;
+  const TrainOptions resolved = flags.resolve(1);
+  json rows = json::array();
+  for (double percent : percents) {
+    const auto budget = static_cast<int64_t>(percent / 100 * static_cast<double>(at_base.peak_bytes));
+    const int64_t paged = largest.within(budget, &EdgeNeed::floor_bytes);
+    const int64_t unpaged = largest.within(budget, &EdgeNeed::peak_bytes);
+    rows.push_back({{"budget_percent", percent},
+                    {"budget_bytes", budget},
+                    {"largest_edge", edge_or_null(paged)},
+                    {"limited_by_host", paged == largest.limit()},
+                    {"largest_edge_without_paging", edge_or_null(unpaged)}});
+  }
+  std::fprintf(stderr, "\n");
+  std::printf("%8s %12s %14s %16s   (largest edge; the host's memory allows %lld)\n", "budget", "bytes", "paging",
+              "without paging", static_cast<long long>(largest.limit()));
+  for (const json& row : rows)
+    std::printf(
+        "%7g%% %12s %14s %16s\n", row["budget_percent"].get<double>(),
+        format_bytes(row["budget_bytes"].get<int64_t>()).c_str(),
+        shown(row["largest_edge"].is_null() ? 0 : row["largest_edge"].get<int64_t>(), largest.limit()).c_str(),
+        shown(row["largest_edge_without_paging"].is_null() ? 0 : row["largest_edge_without_paging"].get<int64_t>(),
+              largest.limit())
+            .c_str());
+  json edges = json::array();
+  std::printf("\n%8s %14s %14s\n", "edge", "peak", "floor");
+  for (const auto& [edge, need] : largest.measured()) {
+    std::printf("%8lld %14s %14s  (%.1f %%)\n", static_cast<long long>(edge), format_bytes(need.peak_bytes).c_str(),
+                format_bytes(need.floor_bytes).c_str(),
+                100 * static_cast<double>(need.floor_bytes) / static_cast<double>(need.peak_bytes));
+    edges.push_back({{"edge", edge}, {"unconstrained_peak_bytes", need.peak_bytes}, {"floor_bytes", need.floor_bytes}});
+  }
+  if (!json_file.empty())
+    write_json({{"model", flags.options.model},
+                {"base_edge", base},
+                {"split_bytes", resolved.split_bytes == kUnlimitedBytes ? json(nullptr) : json(resolved.split_bytes)},
+                {"batch", resolved.batch},
+                {"filters", resolved.filters},
+                {"largest_edge_for_host", largest.limit()},
+                {"rows", rows},
+                {"edges", edges}},
+               json_file);
+  return kOk;
+}
+
+}  // namespace spillway::tools

@@ -1,0 +1,298 @@
+// spillway bench paging: step time under budgets, against unlimited memory and against stock LibTorch, interleaved.
+//
+// Every variant is a process of its own that waits for the word to take one more step, so that a noisy machine is noisy
+// for all of them, and stock LibTorch runs with its own allocator.
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/error.h"
+#include "runtime/io/weights_hash.h"
+#include "runtime/training/train.h"
+#include "swap/schedule/schedule.h"
+#include "tools/bench/allreduce/command.h"
+#include "tools/bench/kfac.h"
+#include "tools/bench/largest_edge.h"
+#include "tools/bench/stock.h"
+#include "tools/bench/worker.h"
+#include "tools/bench/worker_loop.h"
+#include "tools/cli/command.h"
+#include "tools/cli/json_file.h"
+#include "tools/cli/train_flags.h"
+
+namespace spillway::tools {
+namespace {
+
+using nlohmann::json;
+
+struct Options {
+  TrainFlags flags;
+  std::vector<double> percents{100, 75, 50, 35, 25};
+  int64_t steps = 5;
+  std::string json_file;
+  bool largest = false;
+  bool peers = false;
+  std::string worker;  // the variant that this process is: a way without budget (bench_stock.h) or a budget
+};
+
+constexpr const char* kObserver = "observer";
+constexpr const char* kUnlimited = "none";
+/// Without a budget either, and every operator whole.
+constexpr const char* kUnsplit = "unsplit";
+
+/// A step without a budget, in a process whose memory goes with it.
+int serve_observation(const RunContext& context) {
+  return serve([] { return json(); },
+               [&] {
+                 const Observation observed = observe(context);
+                 return json{{"peak_bytes", observed.peak_bytes},
+                             {"floor_bytes", observed.floor_bytes},
+                             {"floor_operator", observed.floor_operator},
+                             {"floor_operator_bytes", observed.floor_operator_bytes},
+                             {"step_seconds", observed.step_seconds}};
+               });
+}
+
+Observation observation_of(const json& answer) {
+  return {.peak_bytes = answer["peak_bytes"],
+          .floor_bytes = answer["floor_bytes"],
+          .floor_operator = answer["floor_operator"],
+          .floor_operator_bytes = answer["floor_operator_bytes"],
+          .step_seconds = answer["step_seconds"]};
+}
+
+int serve_budget(const RunContext& context, int64_t budget_bytes) {
+  TrainingRun run(context, budget_bytes, 1);
+  double waited = 0;
+  return serve(
+      [&] {
+        StepOutcome outcome = run.step();
+        const double exposed = run.session().stats().pager.exposed_seconds;
+        json answer{{"seconds", outcome.seconds}, {"loss", outcome.loss}, {"exposed", exposed - waited}};
+        waited = exposed;
+        return answer;
+      },
+      [&] {
+        const SessionStats stats = run.session().stats();
+        const Schedule* schedule = run.session().schedule("plain");
+        const double bound = schedule ? schedule->bound_seconds : 0;
+        const bool planned = schedule && schedule->predicted_seconds > 0;  // else no schedule fits the budget
+        return json{{"sha256", weights_sha256(run.task().module())},
+                    {"peak_bytes", stats.peak_bytes},
+                    {"bound_seconds", bound},
+                    {"predicted_seconds", planned ? json(schedule->predicted_seconds) : json(nullptr)},
+                    {"replays", stats.pager.replays},
+                    {"bytes_out", stats.pager.bytes_out},
+                    {"bytes_in", stats.pager.bytes_in}};
+      });
+}
+
+struct Variant {
+  std::string name;
+  double percent = 0;
+  int64_t budget_bytes = kUnlimitedBytes;
+  std::unique_ptr<Worker> worker = nullptr;
+  std::vector<double> seconds{};
+  std::vector<double> losses{};
+  double exposed = 0;
+  double first_seconds = 0;
+  json last{};
+};
+
+std::vector<std::string> worker_arguments(const Options& options, const std::string& variant) {
+  TrainOptions t = options.flags.options;
+  if (variant == kUnsplit) t.split_bytes = kUnlimitedBytes;
+  std::vector<std::string> arguments{"spillway", "bench", "paging", "--worker", variant};
+  const std::vector<std::string> model = model_arguments(t);
+  arguments.insert(arguments.end(), model.begin(), model.end());
+  auto add = [&](const char* flag, const std::string& value) { arguments.insert(arguments.end(), {flag, value}); };
+  if (t.host_budget.kind == BudgetRequest::Kind::bytes) add("--host-budget", std::to_string(t.host_budget.bytes));
+  if (!t.disk.empty()) add("--disk", t.disk);
+  return arguments;
+}
+
+/// The first rounds do not count: on demand, then twice under a schedule that is planned anew with better times.
+constexpr int64_t kWarmUp = 3;
+
+/// Rounds of one step each, every variant in turn.
+void run_rounds(std::vector<Variant>& variants, int64_t steps) {
+  for (int64_t round = 0; round < steps + kWarmUp; ++round) {
+    for (Variant& v : variants) {
+      json answer = v.worker->step();
+      v.losses.push_back(answer["loss"]);
+      if (round == 0) v.first_seconds = answer["seconds"];
+      if (round < kWarmUp) continue;
+      v.seconds.push_back(answer["seconds"]);
+      v.exposed += answer.value("exposed", 0.0) / static_cast<double>(steps);
+    }
+    std::fprintf(stderr, "\rround %lld of %lld", static_cast<long long>(round + 1),
+                 static_cast<long long>(steps + kWarmUp));
+  }
+  std::fprintf(stderr, "\n");
+  for (Variant& v : variants) v.last = v.worker->finish();
+}
+
+/// The ways without a budget: stock, and what others do to need less memory.
+json report_peers(const std::vector<Variant>& variants) {
+  const double stock_step = median(variants[0].seconds);
+  json rows = json::array();
+  for (const Variant& v : variants) {
+    if (!is_stock(v.name)) continue;
+    const auto peak = v.last["peak_bytes"].get<int64_t>();
+    const double step = median(v.seconds);
+    std::printf("%11s %12s %12s %8.3f s %9.3f\n", v.name.c_str(), "-", peak ? format_bytes(peak).c_str() : "-", step,
+                step / stock_step);
+    if (v.name == kStock) continue;
+    rows.push_back({{"name", v.name},
+                    {"peak_bytes", peak ? json(peak) : json(nullptr)},
+                    {"step_seconds", step},
+                    {"ratio_to_stock", step / stock_step}});
+  }
+  return rows;
+}
+
+/// What splitting costs, where there is room for every operator whole.
+json report_splitting(const TrainOptions& options, const Variant& split, const std::vector<Variant>& variants) {
+  const auto whole =
+      std::find_if(variants.begin(), variants.end(), [](const Variant& v) { return v.name == kUnsplit; });
+  if (whole == variants.end()) return nullptr;
+  std::vector<double> ratios;
+  for (size_t i = 0; i < split.seconds.size(); ++i) ratios.push_back(split.seconds[i] / whole->seconds[i]);
+  const double seconds = median(whole->seconds), ratio = median(ratios);
+  std::printf("splitting operators above %s: %+.1f %% of a step, the median of %zu rounds (whole %.3f s)\n",
+              format_bytes(options.split_bytes).c_str(), 100 * (ratio - 1), ratios.size(), seconds);
+  return {{"step_seconds", seconds}, {"peak_bytes", whole->last["peak_bytes"]}, {"split_to_unsplit", ratio}};
+}
+
+json report(const TrainOptions& options, const Observation& observed, const std::vector<Variant>& variants,
+            const std::vector<double>& infeasible) {
+  const Variant& stock = variants[0];
+  const Variant& unlimited = variants[1];
+  json rows = json::array();
+  std::printf("%11s %12s %12s %10s %9s %12s %8s %10s %10s %8s %10s\n", "budget", "bytes", "peak", "step", "/stock",
+              "/unlimited", "/bound", "predicted", "exposed", "replays", "bit-equal");
+  const json peers = report_peers(variants);
+  for (const Variant& v : variants) {
+    if (is_stock(v.name) || v.name == kUnsplit) continue;
+    const bool equal = v.losses == unlimited.losses && v.last["sha256"] == unlimited.last["sha256"];
+    const double step = median(v.seconds);
+    const bool limited = v.budget_bytes != kUnlimitedBytes;
+    const double bound = v.last["bound_seconds"];
+    const json& predicted = v.last["predicted_seconds"];
+    char as_planned[32] = "-";
+    if (!predicted.is_null()) std::snprintf(as_planned, sizeof as_planned, "%.3f s", predicted.get<double>());
+    std::printf("%11s %12s %12s %8.3f s %9.3f %12.3f %8.3f %10s %8.4f s %8lld %10s\n", v.name.c_str(),
+                format_bytes(v.budget_bytes).c_str(), format_bytes(v.last["peak_bytes"]).c_str(), step,
+                step / median(stock.seconds), step / median(unlimited.seconds), step / bound, as_planned, v.exposed,
+                v.last["replays"].get<long long>(), equal ? "yes" : "NO");
+    rows.push_back({{"budget_percent", limited ? json(v.percent) : json(nullptr)},
+                    {"budget_bytes", limited ? json(v.budget_bytes) : json(nullptr)},
+                    {"peak_bytes", v.last["peak_bytes"]},
+                    {"step_seconds", step},
+                    {"ratio_to_stock", step / median(stock.seconds)},
+                    {"ratio_to_unlimited", step / median(unlimited.seconds)},
+                    {"ratio_to_bound", step / bound},
+                    {"bound_seconds", bound},
+                    {"predicted_seconds", predicted},
+                    {"first_step_seconds", v.first_seconds},
+                    {"replays_per_run", v.last["replays"]},
+                    {"exposed_copy_seconds", v.exposed},
+                    {"bit_equal", equal}});
+  }
+  for (double percent : infeasible) {
+    const auto bytes = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
+    std::printf("%10g%% %12s  infeasible: below the floor of %s (%s)\n", percent, format_bytes(bytes).c_str(),
+                format_bytes(observed.floor_bytes).c_str(), observed.floor_operator.c_str());
+    rows.push_back({{"budget_percent", percent}, {"budget_bytes", bytes}, {"feasible", false}});
+  }
+  const json unsplit = report_splitting(options, unlimited, variants);
+  return {{"model", options.model},
+          {"edge", nullptr},
+          {"stock_step_seconds", median(stock.seconds)},
+          {"stock_bit_equal", stock.losses == unlimited.losses},
+          {"unconstrained_peak_bytes", observed.peak_bytes},
+          {"floor_bytes", observed.floor_bytes},
+          {"device", options.device},
+          {"engine", options.engine},
+          {"peers", peers},
+          {"unsplit", unsplit},
+          {"rows", rows}};
+}
+
+int bench_paging(Options& options) {
+  TrainOptions& train_options = options.flags.options;
+  if (options.largest) return bench_largest(options.flags, options.percents, options.json_file);
+  train_options = options.flags.resolve(1);
+  train_options.deterministic = true;
+  use_deterministic_algorithms(train_options);
+  open_device_for(train_options, options.worker);
+  const RunContext context = make_context(train_options, {});
+  if (is_stock(options.worker)) return serve_stock(context, options.worker);
+  if (options.worker == kObserver) return serve_observation(context);
+  if (!options.worker.empty())
+    return serve_budget(context, options.worker == kUnlimited || options.worker == kUnsplit
+                                     ? kUnlimitedBytes
+                                     : std::stoll(options.worker));
+
+  const Observation observed = observation_of(Worker("observer", worker_arguments(options, kObserver)).finish());
+  train_options.host_budget = in_bytes(train_options.host_budget, observed);
+  std::vector<Variant> variants;
+  variants.push_back({.name = std::string(kStock)});
+  variants.push_back({.name = kUnlimited});
+  if (train_options.split_bytes != kUnlimitedBytes && !train_options.may_exceed_budget())
+    variants.push_back({.name = kUnsplit});
+  for (std::string_view peer : {kSavedOnHost, kRecomputed})
+    if (options.peers && can_train(train_options, peer)) variants.push_back({.name = std::string(peer)});
+  std::vector<double> infeasible;
+  for (double percent : options.percents) {
+    const auto budget = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
+    if (budget < observed.floor_bytes && !train_options.may_exceed_budget())
+      infeasible.push_back(percent);
+    else
+      variants.push_back({.name = str(percent, "%"), .percent = percent, .budget_bytes = budget});
+  }
+  for (Variant& v : variants)
+    v.worker = std::make_unique<Worker>(
+        v.name, worker_arguments(options, v.budget_bytes != kUnlimitedBytes ? std::to_string(v.budget_bytes) : v.name));
+  run_rounds(variants, options.steps);
+  json result = report(train_options, observed, variants, infeasible);
+  if (options.flags.edge) result["edge"] = *options.flags.edge;
+  if (!options.json_file.empty()) write_json(result, options.json_file);
+  return kOk;
+}
+
+}  // namespace
+
+Run add_bench(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("bench", "Measures Spillway against its bounds and against stock LibTorch");
+  command->require_subcommand(1);
+  CLI::App* paging =
+      command->add_subcommand("paging", "Step time under budgets against unlimited memory and stock LibTorch");
+  options->flags.add_model_flags(*paging);
+  options->flags.add_tier_flags(*paging);
+  paging->add_option("--budgets", options->percents, "Per cent of the unconstrained peak")
+      ->delimiter(',')
+      ->capture_default_str();
+  paging->add_option("--steps", options->steps, "Steps of each that count")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  paging->add_flag("--peers", options->peers,
+                   "Also without a budget, with every saved tensor on the host (save_on_cpu) and with activation "
+                   "checkpointing per level (unet3d)");
+  paging->add_option("--json", options->json_file, "File for the results");
+  paging->add_flag(
+      "--largest", options->largest,
+      "Instead, the largest edge that can be trained under each budget; budgets are per cent of the peak at "
+      "--edge");
+  paging->add_option("--worker", options->worker)->group("");
+  paging->footer("Example: spillway bench paging --model unet3d --edge 96 --filters 16 --json paging.json");
+  Run bench_kfac = add_bench_kfac(*command), bench_allreduce = add_bench_allreduce(*command);
+  return [=] {
+    if (paging->parsed()) return bench_paging(*options);
+    return command->got_subcommand("kfac") ? bench_kfac() : bench_allreduce();
+  };
+}
+
+}  // namespace spillway::tools

@@ -1,0 +1,92 @@
+#include "tools/bench/stock.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <torch/optim/adam.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+
+#include "core/device/cuda_device.h"
+#include "runtime/io/weights_hash.h"
+#include "runtime/models/save_on_cpu.h"
+#include "tools/bench/worker_loop.h"
+
+namespace spillway::tools {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+/// What LibTorch's allocator says; it counts on cards only.
+int64_t peak_bytes(const c10::Device& device) {
+  if (device.is_cpu()) return 0;
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index()).allocated_bytes[kAll].peak;
+}
+
+TaskOptions stock_options(const RunContext& context, std::string_view way) {
+  TaskOptions options = task_options(context.options, *context.data);
+  options.unet3d.recompute = way == kRecomputed;
+  return options;
+}
+
+}  // namespace
+
+bool is_stock(std::string_view worker) {
+  return worker == kStock || worker == kSavedOnHost || worker == kRecomputed;
+}
+
+void open_device_for(const TrainOptions& options, std::string_view worker) {
+  if (!is_stock(worker))
+    open_device(options.device);
+  else if (options_device(options).is_cuda())
+    load_libtorch_cuda();
+}
+
+bool can_train(const TrainOptions& options, std::string_view way) {
+  return way != kRecomputed || options.model == "unet3d";
+}
+
+int serve_stock(const RunContext& context, std::string_view way) {
+  const TrainOptions& options = context.options;
+  const c10::Device device = options_device(options);
+  at::manual_seed(options.seed);
+  auto task = make_task(options.model, stock_options(context, way));
+  task->module().to(device);
+  torch::optim::Adam adam(task->module().parameters(), torch::optim::AdamOptions(options.lr));
+  at::manual_seed(options.seed * 1'000'003 + 1);
+  Sampler sampler(context.split.train, options.batch, 0, 1, options.seed);
+  std::optional<SavedOnHost> saved_on_host;
+  if (way == kSavedOnHost) saved_on_host.emplace();
+  return serve(
+      [&] {
+        const auto start = Clock::now();
+        Batch cases = gather(*context.data, sampler.next());
+        Batch batch{cases.input.clone().to(device), cases.target.clone().to(device)};
+        at::Tensor loss = task->loss(batch);
+        loss.backward();
+        batch = {};
+        adam.step();
+        adam.zero_grad();
+        const double value = loss.item<double>();
+        return json{{"seconds", std::chrono::duration<double>(Clock::now() - start).count()}, {"loss", value}};
+      },
+      [&] {
+        return json{{"sha256", weights_sha256(task->module())}, {"peak_bytes", peak_bytes(device)}};
+      });
+}
+
+void use_deterministic_algorithms(const TrainOptions& options) {
+  const bool on_card = options.device != "cpu";
+  // Some operators of cards have no deterministic kernel: LibTorch warns, and bits may differ.
+  at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/on_card);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  if (!options.deterministic || !on_card) return;
+  at::globalContext().setDeterministicCuDNN(true);
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // what cuBLAS needs for the same bits
+}
+
+}  // namespace spillway::tools

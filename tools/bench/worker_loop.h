@@ -1,0 +1,19 @@
+/// The side of a benchmark's process that takes steps when it is told to.
+#pragma once
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tools/cli/command.h"
+
+namespace spillway::tools {
+
+/// Answers each line on stdin with one step's numbers, and end of input with what is known at the end.
+template <class Step, class Last>
+int serve(Step step, Last last) {
+  for (std::string line; std::getline(std::cin, line);) std::cout << step().dump() << std::endl;
+  std::cout << last().dump() << std::endl;
+  return kOk;
+}
+
+}  // namespace spillway::tools

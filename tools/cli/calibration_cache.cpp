@@ -1,0 +1,219 @@
+#include "tools/cli/calibration_cache.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/host/host_topology.h"
+#include "core/host/processor.h"
+#include "core/new_file.h"
+#include "ddl/allreduce/calibration.h"
+#include "ddl/comm/agreement.h"
+#include "ddl/comm/collectives.h"
+#include "ddl/comm/mpi.h"
+#include "tools/cli/link_cost_file.h"
+
+extern char** environ;
+
+namespace spillway::tools {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kLongestFile = 1 << 20;  // some 1000 hosts take 20 KB
+/// Hosts get other adapters, switches other neighbours.
+constexpr int64_t kMostDays = 30;
+/// A bound that was beaten by this much was no bound.
+constexpr double kWrong = 2;
+
+/// Every rank's text, of which its first 63 bytes are sent.
+std::vector<std::string> gather_texts(ddl::Communicator& comm, const std::string& text) {
+  std::array<char, 64> own{};
+  std::copy_n(text.begin(), std::min(text.size(), own.size() - 1), own.begin());
+  std::vector<std::array<char, 64>> all(static_cast<size_t>(comm.size()));
+  ddl::allgather(comm, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+  std::vector<std::string> texts;
+  for (const auto& one : all) texts.emplace_back(one.data());
+  return texts;
+}
+
+/// Beginnings of the variables that choose networks and how MPI uses them. Open MPI's mpirun passes its --mca on as
+/// OMPI_MCA_…, among others that differ in every launch.
+constexpr const char* kNetworkVariables[] = {
+    "OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_coll", "OMPI_MCA_mpi_", "UCX_", "I_MPI_FABRICS",
+    "I_MPI_OFI",    "FI_",          "PSM2_",        "MPICH_",        "MPIR_CVAR_",    "MV2_"};
+
+/// Those that are set here, with their values.
+json network_variables() {
+  json variables = json::object();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    const bool counts = std::any_of(std::begin(kNetworkVariables), std::end(kNetworkVariables),
+                                    [&](const char* beginning) { return text.starts_with(beginning); });
+    if (counts && equals != std::string_view::npos)
+      variables[std::string(text.substr(0, equals))] = text.substr(equals + 1);
+  }
+  // MVAPICH numbers its ranks in variables of that beginning, too.
+  for (const char* name : {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK"}) variables.erase(name);
+  return variables;
+}
+
+/// How many CPUs each rank may run on: within a host they move the bytes.
+std::vector<int> cpus_of_ranks(ddl::Communicator& comm) {
+  const auto own = static_cast<int>(cpus_of_this_thread().size());
+  std::vector<int> all(static_cast<size_t>(comm.size()));
+  ddl::allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+/// All that decides what the links do, as far as ranks can tell.
+json description_of(ddl::Communicator& comm) {
+  return {{"hosts", gather_texts(comm, discover_host().hostname)},
+          {"processors", gather_texts(comm, processor_model())},
+          {"levels", comm.levels().labels()},
+          {"mpi", ddl::MpiRuntime::library()},
+          {"variables", network_variables()},
+          {"cpus", cpus_of_ranks(comm)}};
+}
+
+int64_t seconds_since_epoch() {
+  using namespace std::chrono;
+  return duration_cast<seconds>(system_clock::now().time_since_epoch()).count();
+}
+
+/// Rounds towards the past. A clock that was set back makes it negative.
+int64_t days_since(int64_t measured_at) {
+  constexpr double kSecondsPerDay = 24 * 3600;
+  return static_cast<int64_t>(
+      std::floor((static_cast<double>(seconds_since_epoch()) - static_cast<double>(measured_at)) / kSecondsPerDay));
+}
+
+std::string file_name(const json& description) {
+  uint64_t hash = ddl::kHashSeed;
+  for (const char letter : description.dump()) hash = ddl::hash_in(hash, static_cast<uint64_t>(letter));
+  std::array<char, 32> name{};
+  std::snprintf(name.data(), name.size(), "%016llx.json", static_cast<unsigned long long>(hash));
+  return name.data();
+}
+
+/// Nothing where there is no such file, or none that can be used, which `origin` then says.
+std::optional<ddl::Costs> read(const std::filesystem::path& file, const json& description, const ddl::Levels& levels,
+                               std::string& origin) {
+  std::ifstream in(file);
+  if (!in) return std::nullopt;
+  try {
+    std::string text(kLongestFile, '\0');
+    in.read(text.data(), kLongestFile);
+    text.resize(static_cast<size_t>(in.gcount()));
+    const auto remembered = parse_link_costs(text, description, levels);
+    if (!remembered) return std::nullopt;  // another one's with the same hash
+    const int64_t days = days_since(remembered->measured_at);
+    if (days < 0 || days > kMostDays) {
+      origin = str("measured, since ", file.string(), " is ", days, " days old");
+      return std::nullopt;
+    }
+    origin = str("remembered in ", file.string());
+    return remembered->costs;
+  } catch (const BadRequest& error) {
+    origin = str("measured, since ", file.string(), " cannot be used: ", error.what());
+    return std::nullopt;
+  }
+}
+
+void write(const std::filesystem::path& file, const json& description, const ddl::Costs& costs, std::string& origin) {
+  try {
+    std::filesystem::create_directories(file.parent_path());
+    NewFile fresh(file);
+    const std::string text = format_link_costs(description, {costs, seconds_since_epoch()});
+    fresh.write(text.data(), text.size());
+    fresh.commit();
+  } catch (const std::system_error&) {
+    origin += str("; not remembered: ", file.string(), " cannot be written");
+  }
+}
+
+/// Rank 0's, or nothing.
+std::optional<ddl::Costs> share(ddl::Communicator& comm, const std::optional<ddl::Costs>& own) {
+  std::vector<double> numbers(2 + 5 * static_cast<size_t>(comm.levels().count()));
+  if (own) {
+    numbers = {1, own->reduce_seconds_per_byte};
+    for (const auto& link : own->levels)
+      numbers.insert(numbers.end(), {link.latency_seconds, link.message_seconds, link.bytes_per_second,
+                                     link.piece_bytes == ddl::kWhole ? -1 : static_cast<double>(link.piece_bytes),
+                                     static_cast<double>(link.by_cores)});
+  }
+  ddl::broadcast(comm, std::as_writable_bytes(std::span(numbers)), 0);
+  if (numbers[0] == 0) return std::nullopt;
+  ddl::Costs costs{.reduce_seconds_per_byte = numbers[1]};
+  for (size_t i = 2; i < numbers.size(); i += 5)
+    costs.levels.push_back({numbers[i], numbers[i + 1], numbers[i + 2],
+                            numbers[i + 3] < 0 ? ddl::kWhole : static_cast<int64_t>(numbers[i + 3]),
+                            numbers[i + 4] != 0});
+  return costs;
+}
+
+}  // namespace
+
+std::filesystem::path link_cache_folder() {
+  const auto value = [](const char* name) {
+    const char* text = std::getenv(name);
+    return std::filesystem::path(text ? text : "");
+  };
+  if (const auto cache = value("SPILLWAY_CACHE"); !cache.empty()) return cache / "links";
+  if (const auto cache = value("XDG_CACHE_HOME"); !cache.empty()) return cache / "spillway" / "links";
+  if (const auto home = value("HOME"); !home.empty()) return home / ".cache" / "spillway" / "links";
+  return {};
+}
+
+std::string describe(const LinkCosts& links) {
+  std::string text = str("links between ranks, ", links.origin, ":");
+  for (size_t level = 0; level < links.costs.levels.size(); ++level) {
+    std::array<char, 80> line{};
+    const auto& link = links.costs.levels[level];
+    std::snprintf(line.data(), line.size(), "%s level %zu %.3g us, %.3g GB/s", level ? ";" : "", level + 1,
+                  1e6 * link.latency_seconds, link.bytes_per_second / 1e9);
+    text += line.data();
+  }
+  return text;
+}
+
+LinkCosts link_costs(ddl::Communicator& comm, const std::filesystem::path& folder, bool anew) {
+  LinkCosts result{.origin = "measured"};
+  const json description = description_of(comm);
+  const std::filesystem::path file = folder.empty() ? folder : folder / file_name(description);
+  std::optional<ddl::Costs> known;
+  if (comm.rank() == 0 && !anew && !file.empty()) known = read(file, description, comm.levels(), result.origin);
+  known = share(comm, known);
+  if (known) {
+    result.costs = *known;
+    result.file = file;
+    return result;
+  }
+  result.costs = ddl::calibrate(comm);
+  if (comm.rank() == 0 && !file.empty()) write(file, description, result.costs, result.origin);
+  return result;
+}
+
+std::string forget_if_wrong(const LinkCosts& links, double bound_seconds, double seconds) {
+  if (links.file.empty() || seconds <= 0 || bound_seconds <= kWrong * seconds) return "";
+  std::error_code failed;
+  std::filesystem::remove(links.file, failed);
+  std::array<char, 160> text{};
+  std::snprintf(text.data(), text.size(),
+                "allreduces took %.3g s a step, and links of the remembered rates would take %.3g s or more: ", seconds,
+                bound_seconds);
+  return str(text.data(), links.file.string(), failed ? " is wrong; --calibrate measures anew" : " is forgotten");
+}
+
+}  // namespace spillway::tools

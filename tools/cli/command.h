@@ -1,0 +1,21 @@
+/// The commands of the `spillway` program. Each adds itself to the command line and returns what runs it.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <stdexcept>
+
+#include "runtime/training/exit_code.h"
+
+namespace spillway::tools {
+
+using enum ExitCode;
+
+/// Runs a parsed command.
+using Run = std::function<int()>;
+
+Run add_train(CLI::App& app);
+Run add_phantom(CLI::App& app);
+Run add_bench(CLI::App& app);
+Run add_topo(CLI::App& app);
+
+}  // namespace spillway::tools

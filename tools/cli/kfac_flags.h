@@ -1,0 +1,27 @@
+/// The flags that describe second-order preconditioning.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "runtime/training/train_options.h"
+
+namespace spillway::tools {
+
+/// Flags as written; resolve() gives them their meaning.
+struct KfacFlags {
+  std::string strategy = "hybrid", grad_worker_frac = "auto", conv_factors = "auto";
+  std::string placement = "lpt-time", factor_dtype = "fp32", storage = "fp32";
+  std::string method = "eigen", convention = "fisher", damping_decay, interval_decay;
+  int64_t factor_interval = 5, inverse_interval = 5;
+  double relative_damping = 0.3;
+  std::optional<std::string> skip;
+  std::optional<double> damping, kl_clip, kl_clip_steps;
+
+  /// `train` must outlive the parsing of `command`.
+  void add(CLI::App& command, TrainOptions& train);
+  /// Sets what `train` says of K-FAC, for a world of `world` ranks. Throws BadRequest.
+  void resolve(TrainOptions& train, int world) const;
+};
+
+}  // namespace spillway::tools

@@ -1,0 +1,27 @@
+/// The file in which what links do is remembered.
+#pragma once
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ddl/allreduce/cost_model.h"
+
+namespace spillway::tools {
+
+struct RememberedCosts {
+  ddl::Costs costs;
+  int64_t measured_at = 0;  ///< seconds since 1970
+};
+
+/// {of, measured_at, costs: {levels: [{latency_seconds message_seconds bytes_per_second piece_bytes by_cores}]
+/// reduce_seconds_per_byte}}; `of` says whose costs they are.
+std::string format_link_costs(const nlohmann::json& of, const RememberedCosts& remembered);
+
+/// The costs in a file's text; nothing where they are of another description. Throws BadRequest when the text is none
+/// that format_link_costs makes, or its costs are not of `levels`.
+std::optional<RememberedCosts> parse_link_costs(std::string_view text, const nlohmann::json& of,
+                                                const ddl::Levels& levels);
+
+}  // namespace spillway::tools

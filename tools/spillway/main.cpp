@@ -1,0 +1,72 @@
+// spillway: trains what does not fit, and measures how well. Arguments and the environment are read here and nowhere
+// else.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <system_error>
+
+#include "core/version.h"
+#include "ddl/comm/mpi.h"
+#include "runtime/training/failure.h"
+#include "tools/cli/command.h"
+#include "tools/cli/launch.h"
+
+namespace spillway::tools {
+namespace {
+
+/// Ends this process, or with ranks the whole launch: the others may be waiting for this one. Who has the cause speaks
+/// first, then rank 0; the others only when these have nothing to say. On a busy host a launcher takes a second to end
+/// the others.
+int fail(const Failure& failure) {
+  if (failure.of_another)
+    ::usleep(3'000'000);
+  else if (launched_rank() != 0)
+    ::usleep(2'000'000);
+  std::fprintf(stderr, "spillway: %s\n", failure.text.c_str());
+  if (ddl::launched_by_mpi()) ddl::MpiRuntime::abort(failure.code);
+  return failure.code;
+}
+
+int run(const Run& command) {
+  try {
+    return command();
+  } catch (const std::exception& error) {
+    return fail(failure_of(error));
+  }
+}
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App app("Trains PyTorch models that do not fit, under a byte budget.", "spillway");
+  app.set_version_flag("--version", kVersion);
+  app.require_subcommand(1);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    std::string what = error.what();
+    // CLI11 says "The following argument(s) was/were not expected: --foo".
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
+      what = "unknown option" + what.substr(what.rfind(": "));
+    return "spillway: " + what + " (see --help)\n";
+  });
+  struct Command {
+    const char* name;
+    Run run;
+  };
+  const Command commands[] = {
+      {"train", add_train(app)}, {"phantom", add_phantom(app)}, {"bench", add_bench(app)}, {"topo", add_topo(app)}};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kBadRequest;
+  }
+  for (const Command& command : commands)
+    if (app.got_subcommand(command.name)) return run(command.run);
+  return kBadRequest;
+}
+
+}  // namespace
+}  // namespace spillway::tools
+
+int main(int argc, char** argv) {
+  return spillway::tools::parse_and_run(argc, argv);
+}
