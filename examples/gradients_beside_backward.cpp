@@ -20,6 +20,7 @@
 #include "ddl/comm/mpi.h"
 #include "ddl/comm/single_rank.h"
 #include "ddl/torch/gradient_allreduce.h"
+#include "ddl/torch/operators.h"
 
 namespace {
 

@@ -18,6 +18,7 @@
 
 #include "core/bytes.h"
 #include "ddl/comm/mpi.h"
+#include "ddl/torch/operators.h"
 #include "kfac/kfac.h"
 #include "swap/session.h"
 

@@ -8,7 +8,9 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
+#include "runtime/training/training_run.h"
 
 namespace {
 

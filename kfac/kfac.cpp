@@ -7,7 +7,10 @@
 #include "core/error.h"
 #include "kfac/comm/option_agreement.h"
 #include "kfac/inverse/async_eigensolver.h"
-#include "kfac/kfac_internal.h"
+#include "kfac/inverse/precondition.h"
+#include "kfac/plan/communication_volume.h"
+#include "kfac/plan/placement.h"
+#include "kfac/staged_factors.h"
 
 namespace spillway::kfac {
 namespace {
@@ -27,10 +30,27 @@ void check_layers(const std::vector<Layer>& layers, const KfacOptions& options, 
   }
 }
 
+/// One stack for each factor that the rank decomposes.
+std::vector<MatrixStack> stacks_of(const std::vector<FactorId>& owned, const std::vector<Layer>& layers) {
+  std::vector<MatrixStack> all;
+  for (const auto& [i, f] : owned) {
+    const auto [role, side, count] = layers[i].shape.factors()[f];
+    const auto type = state_options(layers[i].weight).dtype();
+    all.push_back({count, side, static_cast<int64_t>(type.itemsize())});
+  }
+  return all;
+}
+
+int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  int64_t sum = 0;
+  for (const auto& tensor : tensors) sum += static_cast<int64_t>(tensor.nbytes());
+  return sum;
+}
+
 }  // namespace
 
 Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
-    : options_(std::move(options)), exchange_(std::move(comm)), statistics_(std::make_shared<Statistics>()) {
+    : options_(std::move(options)), exchange_(std::move(comm)), staged_(std::make_shared<StagedFactors>()) {
   at::NoGradGuard no_grad;
   exchange_.check_together([&] {
     options_.validate();
@@ -50,44 +70,46 @@ Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
   buckets_ = factor_buckets(shapes, assignments_, options_.factor_dtype);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto& [shape, weight, bias] = layers_[i];
-    if (assignments_[i].stages_factors(exchange_.rank())) weight_index_[weight.unsafeGetTensorImpl()] = i;
-    statistics_->layers.emplace_back(shape, state_options(weight), options_.patch_workspace_bytes, options_.convention,
-                                     assignments_[i].holds_factors(exchange_.rank()));
+    if (assignments_[i].stages_factors(exchange_.rank())) staged_->weights[weight.unsafeGetTensorImpl()] = i;
+    staged_->layers.emplace_back(shape, state_options(weight), options_.patch_workspace_bytes, options_.convention,
+                                 assignments_[i].holds_factors(exchange_.rank()));
     inverses_.push_back(assignments_[i].is_worker(exchange_.rank())
                             ? LayerInverse::identity(shape, state_options(weight))
                             : LayerInverse{});
   }
   if (options_.overlap_factors && !buckets_.empty())
-    statistics_->early = std::make_unique<EarlyReduction>(buckets_, statistics_->layers, assignments_,
-                                                          options_.factor_dtype, exchange_.comm());
-  if (options_.staleness > 0) background_ = std::make_shared<Background>(*this);
+    staged_->early = std::make_unique<EarlyReduction>(buckets_, staged_->layers, assignments_, options_.factor_dtype,
+                                                      exchange_.comm());
+  if (options_.staleness > 0) background_ = std::make_shared<BackgroundSolver>(stacks_of(owned_, layers_));
   dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
   failed_ = at::zeros_like(dropped_);
   product_ = at::zeros({}, state_options(layers_.front().weight));
 }
 
+Kfac::Kfac(Kfac&&) noexcept = default;
+Kfac& Kfac::operator=(Kfac&&) noexcept = default;
 Kfac::~Kfac() = default;
 
 void Kfac::watch(const at::Tensor& loss, int64_t batch) {
   const int64_t least = exchange_.world() == 1 ? 1 : 0;
   TORCH_CHECK(batch >= least, "[kfac.watch] batch = ", batch, " is outside ", least, " and more samples");
   if (!updates_factors()) return;
-  TORCH_CHECK(!watched_ || !statistics_->early, "[kfac.watch] step ", counters_.steps,
+  TORCH_CHECK(!watched_ || !staged_->early, "[kfac.watch] step ", counters_.steps,
               " was watched before; overlap_factors allows one watch a step");
   watched_ = true;
   std::vector<int64_t> uses(layers_.size(), 0);
-  const auto stage = [statistics = std::weak_ptr(statistics_)](const Captured& captured) {
-    if (auto alive = statistics.lock()) alive->stage(captured);
+  const auto stage = [staged = std::weak_ptr(staged_)](const Captured& captured) {
+    if (auto alive = staged.lock()) alive->stage(captured);
   };
-  if (batch > 0 && !weight_index_.empty()) tap(loss, weight_index_, stage, &uses);
-  if (statistics_->early) statistics_->early->begin(std::move(uses), batch);
+  if (batch > 0 && !staged_->weights.empty()) tap(loss, staged_->weights, stage, &uses);
+  if (staged_->early) staged_->early->begin(std::move(uses), batch);
   watched_batch_ += batch;
 }
 
 void Kfac::discard() {
   at::NoGradGuard no_grad;
-  if (statistics_->early) statistics_->early->discard(statistics_->layers);
-  for (auto& layer : statistics_->layers) layer.discard();
+  if (staged_->early) staged_->early->discard(staged_->layers);
+  for (auto& layer : staged_->layers) layer.discard();
   watched_batch_ = 0;
   watched_ = false;
 }
@@ -115,13 +137,17 @@ void Kfac::step(double loss_scale) {
 }
 
 at::Tensor Kfac::factor(size_t i, size_t f) const {
-  const auto& running = statistics_->layers[i].running();
+  const auto& running = staged_->layers[i].running();
   return running.empty() ? at::Tensor() : running.at(f).load();
+}
+
+const std::vector<at::Tensor>& Kfac::inverse(size_t i) const {
+  return inverses_[i].held;
 }
 
 std::vector<at::Tensor> Kfac::held_factors(size_t i) const {
   std::vector<at::Tensor> held;
-  for (const auto& [entries, diagonal] : statistics_->layers[i].running()) {
+  for (const auto& [entries, diagonal] : staged_->layers[i].running()) {
     held.push_back(entries);
     if (diagonal.defined()) held.push_back(diagonal);
   }
@@ -138,11 +164,11 @@ void Kfac::resume(const KfacCounters& counters) {
 
 FactorBytes Kfac::memory_usage() const {
   FactorBytes bytes;
-  if (statistics_->early) bytes.messages = statistics_->early->bytes();
-  if (background_) bytes.background = background_->solver.bytes();
+  if (staged_->early) bytes.messages = staged_->early->bytes();
+  if (background_) bytes.background = background_->bytes();
   for (size_t i = 0; i < layers_.size(); ++i) {
     bytes.factors += bytes_of(held_factors(i));
-    bytes.staged += bytes_of(statistics_->layers[i].staged());
+    bytes.staged += bytes_of(staged_->layers[i].staged());
   }
   for (const auto& inverse : inverses_) bytes.eigenbases += bytes_of(inverse.held);
   return bytes;
@@ -157,13 +183,13 @@ KfacCounters Kfac::counters() const {
 
 KfacFlops Kfac::flops() const {
   auto flops = flops_;
-  for (const auto& layer : statistics_->layers) flops.factor_compute += layer.flops();
+  for (const auto& layer : staged_->layers) flops.factor_compute += layer.flops();
   return flops;
 }
 
 KfacSeconds Kfac::seconds() const {
   auto seconds = seconds_;
-  seconds.factor_compute += statistics_->seconds;
+  seconds.factor_compute += staged_->seconds;
   return seconds;
 }
 

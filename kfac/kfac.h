@@ -8,17 +8,21 @@
 #include <vector>
 
 #include "kfac/comm/rank_exchange.h"
-#include "kfac/factors/factors.h"
 #include "kfac/factors/layers.h"
-#include "kfac/inverse/precondition.h"
-#include "kfac/kfac_state.h"
+#include "kfac/inverse/eigenbasis.h"
 #include "kfac/plan/assignment.h"
-#include "kfac/plan/communication_volume.h"
 #include "kfac/plan/counters.h"
 #include "kfac/plan/options.h"
-#include "kfac/plan/placement.h"
+#include "kfac/state_dict.h"
 
 namespace spillway::kfac {
+
+class BackgroundSolver;
+struct Damping;
+struct FactorBucket;
+struct FactorId;
+struct LayerInverse;
+struct StagedFactors;
 
 /// Turns averaged gradients into natural ones, in place:
 ///
@@ -42,8 +46,8 @@ class Kfac {
   /// rank 0; c10::Error when no layer can be preconditioned, when the layers are spread over devices, or when world > 1
   /// and a weight is not float32. Collective.
   explicit Kfac(const torch::nn::Module& model, KfacOptions options = {}, ddl::Comm comm = {});
-  Kfac(Kfac&&) noexcept = default;
-  Kfac& operator=(Kfac&&) noexcept = default;
+  Kfac(Kfac&&) noexcept;
+  Kfac& operator=(Kfac&&) noexcept;
   ~Kfac();
 
   /// Between forward and backward: backward will show the layers' inputs and gradients. `batch`: samples that this
@@ -85,7 +89,7 @@ class Kfac {
   /// The running averages as they are kept, in the order of factor_tensors(); empty where this rank holds none.
   std::vector<at::Tensor> held_factors(size_t i) const;
   /// What preconditions layer `i`, in the order of inverse_tensors(); empty where this rank is no gradient worker.
-  const std::vector<at::Tensor>& inverse(size_t i) const { return inverses_[i].held; }
+  const std::vector<at::Tensor>& inverse(size_t i) const;
 
   /// With `staleness`, what factor `f` of layer `i` was last decomposed into beside the steps: eigenvectors as rows,
   /// values NaN where that failed. Waits for the thread. Undefined where another rank decomposes it. Part of the state.
@@ -106,9 +110,6 @@ class Kfac {
   KfacFlops flops() const;
 
  private:
-  struct Statistics;
-  struct Background;
-
   bool factors_are_due() const;
   void commit_factors(double loss_scale);
   void commit_early_factors(double loss_scale);
@@ -130,14 +131,13 @@ class Kfac {
   Exchange exchange_;
   std::vector<Layer> layers_;
   std::vector<LeftAlone> left_alone_;
-  WeightIndex weight_index_;
   std::vector<Assignment> assignments_;
   std::vector<FactorId> owned_;  ///< what this rank decomposes, in order
   std::vector<FactorBucket> buckets_;
-  std::shared_ptr<Statistics> statistics_;
+  std::shared_ptr<StagedFactors> staged_;
   std::vector<LayerInverse> inverses_;
-  std::shared_ptr<Background> background_;  ///< with `staleness`
-  std::vector<at::Tensor> dots_;            ///< ⟨V, ∇⟩ of the layers of this step, [1] each
+  std::shared_ptr<BackgroundSolver> background_;  ///< with `staleness`
+  std::vector<at::Tensor> dots_;                  ///< ⟨V, ∇⟩ of the layers of this step, [1] each
   std::vector<size_t> preconditioned_;
   at::Tensor dropped_, failed_;  ///< 0-dim counts on the device
   at::Tensor product_;           ///< Σ|⟨V, ∇⟩| of the last step, 0-dim

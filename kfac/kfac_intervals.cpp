@@ -4,7 +4,12 @@
 #include <algorithm>
 #include <array>
 
-#include "kfac/kfac_internal.h"
+#include "kfac/inverse/async_eigensolver.h"
+#include "kfac/inverse/precondition.h"
+#include "kfac/kfac.h"
+#include "kfac/plan/communication_volume.h"
+#include "kfac/plan/placement.h"
+#include "kfac/staged_factors.h"
 
 namespace spillway::kfac {
 namespace {
@@ -45,20 +50,10 @@ std::string_view Kfac::kind() const {
   return kKinds[static_cast<size_t>(updates_factors() + 2 * decomposes() + 4 * launches())];
 }
 
-std::vector<MatrixStack> Kfac::Background::stacks(const Kfac& kfac) {
-  std::vector<MatrixStack> all;
-  for (const auto& [i, f] : kfac.owned_) {
-    const auto [role, side, count] = kfac.layers_[i].shape.factors()[f];
-    const auto type = state_options(kfac.layers_[i].weight).dtype();
-    all.push_back({count, side, static_cast<int64_t>(type.itemsize())});
-  }
-  return all;
-}
-
 Eigenbasis Kfac::upcoming(size_t i, size_t f) const {
   const auto job = std::find(owned_.begin(), owned_.end(), FactorId{i, f});
   if (!background_ || job == owned_.end()) return {};
-  auto& solver = background_->solver;
+  BackgroundSolver& solver = *background_;
   solver.wait();
   const auto stack = static_cast<size_t>(job - owned_.begin());
   const auto [role, side, count] = layers_[i].shape.factors()[f];
@@ -73,7 +68,7 @@ void Kfac::launch() {
     upcoming(i, f).vectors.copy_(factor(i, f));
     flops_.decompose += decomposition_flops(layers_[i].shape, layers_[i].shape.factors()[f]);
   }
-  background_->solver.start();
+  background_->start();
   counters_.last_launch_step = counters_.last_decomposition_step = counters_.steps;
 }
 

@@ -3,19 +3,19 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <optional>
 #include <sstream>
 
 #include "core/error.h"
+#include "ddl/comm/communicator.h"
+#include "kfac/factors/stored_matrix.h"
 #include "kfac/kfac.h"
 
 namespace spillway::kfac {
 namespace {
 
 constexpr const char* kCounters = "counters";
-constexpr int64_t kCounterCount = 11;
 
 std::vector<int64_t> all_ranks(int64_t world) {
   std::vector<int64_t> ranks(static_cast<size_t>(world));
@@ -73,31 +73,6 @@ std::vector<StateEntry> state_entries(const Kfac& kfac) {
   return entries;
 }
 
-at::Tensor pack(const KfacCounters& c) {
-  return at::tensor({c.steps, c.factor_updates, c.decompositions, c.dropped_factors, c.failed_decompositions,
-                     c.warm_starts, c.last_factor_step, c.last_decomposition_step, c.last_launch_step,
-                     c.last_adaptation, std::bit_cast<int64_t>(c.damping_scale)},
-                    at::kLong);
-}
-
-KfacCounters unpack(const at::Tensor& packed) {
-  if (!packed.defined() || packed.scalar_type() != at::kLong || packed.numel() != kCounterCount)
-    throw BadRequest(str("[kfac.unpack] counters are ", kCounterCount, " int64 numbers"));
-  const auto host = packed.cpu();
-  const auto count = [&](int64_t i) { return host[i].item<int64_t>(); };
-  return {.steps = count(0),
-          .factor_updates = count(1),
-          .decompositions = count(2),
-          .dropped_factors = count(3),
-          .failed_decompositions = count(4),
-          .warm_starts = count(5),
-          .last_factor_step = count(6),
-          .last_decomposition_step = count(7),
-          .last_launch_step = count(8),
-          .last_adaptation = count(9),
-          .damping_scale = std::bit_cast<double>(count(10))};
-}
-
 StateDict Kfac::state_dict() const {
   at::NoGradGuard no_grad;
   StateDict state;
@@ -122,7 +97,7 @@ void Kfac::load_state_dict(const StateDict& state) {
   };
   for (size_t i = 0; i < entries.size(); ++i)
     refuse(mismatch(state, i, entries[i].name, entries[i].type, entries[i].sizes));
-  refuse(mismatch(state, entries.size(), kCounters, at::kLong, {kCounterCount}));
+  refuse(mismatch(state, entries.size(), kCounters, at::kLong, pack(counters_).sizes()));
   if (state.size() > entries.size() + 1) refuse(str("'", state[entries.size() + 1].first, "' has no place here"));
   for (size_t i = 0; i < entries.size(); ++i)
     if (entries[i].held.defined()) entries[i].held.copy_(state[i].second);

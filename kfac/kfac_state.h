@@ -1,36 +1,16 @@
 /// A Kfac's state, tensor by tensor: what a step depends on besides the model.
 #pragma once
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
-#include <string>
-#include <utility>
 #include <vector>
+
+#include "kfac/state_dict.h"
 
 namespace spillway::kfac {
 
 class Kfac;
-struct KfacCounters;
-
-/// One tensor of the state, alike on all ranks that hold it.
-struct StateEntry {
-  std::string name;  ///< `LAYER/factor0`, `LAYER/upcoming_vectors0`, `LAYER/vectors0`, …
-  at::ScalarType type;
-  std::vector<int64_t> sizes;
-  at::Tensor held;               ///< the tensor itself; undefined where this rank does not hold it
-  std::vector<int64_t> holders;  ///< ranks, ascending
-};
 
 /// Layer by layer its running averages as they are kept, in the order of factor_tensors(), with staleness what each is
 /// being decomposed into (Kfac::upcoming(); waits for it), and what preconditions it, in the order of
 /// inverse_tensors(). The same names, sizes and holders on every rank. Not the counters.
 std::vector<StateEntry> state_entries(const Kfac& kfac);
-
-/// Counters as one int64 tensor, and back. Throws BadRequest when `packed` is not of such a tensor's type and size.
-at::Tensor pack(const KfacCounters& counters);
-KfacCounters unpack(const at::Tensor& packed);
-
-/// Names and tensors, in the order of state_entries(); last `counters`.
-using StateDict = std::vector<std::pair<std::string, at::Tensor>>;
 
 }  // namespace spillway::kfac

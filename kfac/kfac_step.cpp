@@ -7,17 +7,22 @@
 #include <utility>
 
 #include "kfac/comm/factor_reduction.h"
+#include "kfac/inverse/async_eigensolver.h"
 #include "kfac/inverse/eigenbasis_refresh.h"
-#include "kfac/kfac_internal.h"
+#include "kfac/inverse/precondition.h"
+#include "kfac/kfac.h"
 #include "kfac/plan/adaptive_damping.h"
+#include "kfac/plan/communication_volume.h"
+#include "kfac/plan/placement.h"
+#include "kfac/staged_factors.h"
 
 namespace spillway::kfac {
 
 // --- factors --------------------------------------------------------------------------------------------------------
 
 void Kfac::commit_factors(double loss_scale) {
-  if (statistics_->early) return commit_early_factors(loss_scale);
-  auto& layers = statistics_->layers;
+  if (staged_->early) return commit_early_factors(loss_scale);
+  auto& layers = staged_->layers;
   auto bucket = buckets_.begin();
   for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
     const bool travels = bucket != buckets_.end() && bucket->begin == begin;
@@ -40,11 +45,11 @@ void Kfac::commit_factors(double loss_scale) {
 
 // What started during backward, in the order in which backward met it.
 void Kfac::commit_early_factors(double loss_scale) {
-  auto& layers = statistics_->layers;
+  auto& layers = staged_->layers;
   for (size_t b = buckets_.size(); b-- > 0;) {
     {
       Stopwatch watch(seconds_.factor_communicate);
-      statistics_->early->finish(b, layers);
+      staged_->early->finish(b, layers);
     }
     Stopwatch watch(seconds_.factor_compute);
     for (size_t i = buckets_[b].begin; i < buckets_[b].end; ++i) {
@@ -97,7 +102,7 @@ void Kfac::decompose_together(const std::vector<FactorId>& group) {
 void Kfac::decompose_factor(size_t i, size_t f) {
   const auto& shape = layers_[i].shape;
   flops_.decompose += decomposition_flops(shape, shape.factors()[f]);
-  const auto& statistics = statistics_->layers[i];
+  const auto& statistics = staged_->layers[i];
   if (options_.method != Method::eigen)
     return invert_factor(inverses_[i], shape, statistics.averages(), f, damping(), failed_);
   // The errors of a layer's factors add up.

@@ -13,6 +13,9 @@
 
 namespace spillway {
 
+/// GPUs have numbers below this.
+inline constexpr int kMaxGpus = 64;
+
 /// Counts the memory of all tensors on one device. LibTorch keeps pointers to allocators for ever, so a device lives
 /// from its first use to the end of the process.
 class Device {
@@ -62,10 +65,6 @@ class Device {
   DeviceMemory memory_;
   c10::Allocator* allocator_ = nullptr;
 };
-
-/// The device called `cpu`, `cuda` or `cuda:N`, counting from now on. Throws BadRequest for other names, and
-/// DeviceError naming what is missing where the device cannot be had.
-Device& open_device(std::string_view name);
 
 /// The device that counts this memory's; nullptr when none does. Cost: a load.
 Device* find_device(c10::Device device) noexcept;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "ddl/comm/agreement.h"
 
 namespace spillway::ddl {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "ddl/comm/agreement.h"
 
 namespace spillway::ddl {

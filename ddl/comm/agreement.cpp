@@ -36,13 +36,6 @@ Call Call::with_detail(std::initializer_list<std::string_view> texts) const {
   return call;
 }
 
-uint64_t hash_in(uint64_t hash, uint64_t value) {
-  for (int byte = 0; byte < 8; ++byte) {
-    hash = (hash ^ (value >> (8 * byte) & 0xff)) * 1099511628211ull;
-  }
-  return hash;
-}
-
 void Agreement::Ballot::merge(const Ballot& other) {
   if (other.lowest.call < lowest.call) lowest = other.lowest;
   if (highest.call < other.highest.call) highest = other.highest;

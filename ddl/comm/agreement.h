@@ -42,10 +42,6 @@ struct Call {
 /// `allreduce (sum) of 1000 float32 by direct, number 3, signature 5`.
 std::string describe(const Call& call);
 
-/// Folds `value` into a running hash (FNV-1a over its bytes); start from kHashSeed.
-inline constexpr uint64_t kHashSeed = 1469598103934665603ull;
-uint64_t hash_in(uint64_t hash, uint64_t value);
-
 /// An agreement under way, so that data can be sent meanwhile: ⌈log2 members⌉ messages of 160 bytes each way. What was
 /// sent is looked at after conclude() only: ranks that disagree may not even mean messages of one size.
 class Agreement {

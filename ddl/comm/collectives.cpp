@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "ddl/comm/agreement.h"
 
 namespace spillway::ddl {

@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "core/error.h"
-#include "ddl/comm/agreement.h"
 
 namespace spillway::ddl {
 namespace {
@@ -77,17 +76,6 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions opt
 }
 
 Communicator::~Communicator() = default;
-
-std::shared_ptr<Communicator> Communicator::duplicate() {
-  agree(*this, {Operation::duplicate});
-  std::unique_ptr<Transport> wire;
-  const auto made = [&] {
-    if (!wire) wire = transport_->duplicate();
-    return wire->ready();
-  };
-  wait_until(made, {.collective = "duplicate", .stage = 1});
-  return std::shared_ptr<Communicator>(new Communicator(std::move(wire), options_, board_));
-}
 
 int Communicator::local_rank() const {
   return static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + rank_, hosts_[rank_]));

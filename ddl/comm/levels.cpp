@@ -5,7 +5,7 @@
 #include <map>
 
 #include "core/error.h"
-#include "ddl/comm/agreement.h"
+#include "core/hash.h"
 
 namespace spillway::ddl {
 namespace {

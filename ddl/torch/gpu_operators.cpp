@@ -8,11 +8,14 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "ddl/comm/agreement.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/torch/dense_tensor.h"
 #include "ddl/torch/fusion_buffer.h"
 #include "ddl/torch/gpu_reduction.h"
+#include "ddl/torch/host_operators.h"
+#include "ddl/torch/tensor_fusion.h"
 
 namespace spillway::ddl {
 namespace {
@@ -102,7 +105,7 @@ void allreduce_on_cards(at::TensorList tensors, const Comm& comm, Cards& cards, 
     const auto reduce = [&](const Batch& batch) {
       if (levels) return unpack(batch, allreduce(batch, *levels, ranks, reduction));
       const at::Tensor host = on_host(batch, batch);
-      allreduce_(host, comm, reduction);
+      allreduce_on_host(host, comm, static_cast<int64_t>(reduction));
       unpack(batch, host);
     };
     if (levels && group.size() == 1)
@@ -129,7 +132,7 @@ void broadcast_on_cards(at::TensorList tensors, const Comm& comm, Cards& cards, 
     for_each_batch(bytes, [&](const Batch& batch) {
       if (levels) return broadcast_batch(batch, *levels, root, members);
       const at::Tensor host = on_host(batch, receiver ? Batch{} : batch);
-      broadcast_(host, comm, root, ranks);
+      broadcast_on_host(host, comm, root, ranks);
       if (receiver) unpack(batch, host);
     });
   });
@@ -154,7 +157,7 @@ void reduce_on_cards(const at::Tensor& vector, const Comm& comm, Cards& cards, a
   else
     for_each_batch(vector, [&](const Batch& batch) {
       const at::Tensor host = on_host(batch, batch);
-      reduce_(host, comm, within(ends, batch.pieces[0].elements), homes, reduction);
+      reduce_on_host(host, comm, within(ends, batch.pieces[0].elements), homes, static_cast<int64_t>(reduction));
       unpack(batch.within(own), host);
     });
   bump_versions(vector);
@@ -169,7 +172,7 @@ void reduce_scatter_on_cards(const at::Tensor& vector, const Comm& comm, Cards& 
   for_each_batch_of_parts(vector, ranks, levels, [&](const Batch& batch) {
     if (levels) return unpack(batch.within(own), reduce_scatter(batch, *levels, ranks, reduction).buffer);
     const at::Tensor host = on_host(batch, batch);
-    reduce_scatter_(host, comm, reduction);
+    reduce_scatter_on_host(host, comm, static_cast<int64_t>(reduction));
     unpack(batch.within(own), host);
   });
   bump_versions(vector);
@@ -183,7 +186,7 @@ void all_gather_on_cards(const at::Tensor& vector, const Comm& comm, Cards& card
   for_each_batch_of_parts(vector, comm->communicator->size(), levels, [&](const Batch& batch) {
     if (!levels) {
       const at::Tensor host = on_host(batch, batch.within(own));
-      all_gather_(host, comm);
+      all_gather_on_host(host, comm);
       return unpack(batch, host);
     }
     const at::Tensor buffer = card_staging(batch.size, batch.type(), batch.device());
@@ -205,33 +208,33 @@ void check(at::TensorList tensors, const char* operation) {
 void allreduce_kernel(at::TensorList tensors, const Comm& comm, int64_t reduction) {
   const at::NoGradGuard no_grad;
   check(tensors, "allreduce_");
-  allreduce_on_cards(tensors, comm, comm->cards, reduction_of(reduction, "allreduce_"));
+  allreduce_on_cards(tensors, comm, *comm->cards, reduction_of(reduction, "allreduce_"));
 }
 
 void broadcast_kernel(at::TensorList tensors, const Comm& comm, int64_t root, at::IntArrayRef members) {
   const at::NoGradGuard no_grad;
   check(tensors, "broadcast_");
   const std::vector<int> ranks(members.begin(), members.end());
-  broadcast_on_cards(tensors, comm, comm->cards, static_cast<int>(root), ranks);
+  broadcast_on_cards(tensors, comm, *comm->cards, static_cast<int>(root), ranks);
 }
 
 void reduce_kernel(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef homes,
                    int64_t reduction) {
   const at::NoGradGuard no_grad;
   check(vector, "reduce_");
-  reduce_on_cards(vector, comm, comm->cards, ends, homes, reduction_of(reduction, "reduce_"));
+  reduce_on_cards(vector, comm, *comm->cards, ends, homes, reduction_of(reduction, "reduce_"));
 }
 
 void reduce_scatter_kernel(const at::Tensor& vector, const Comm& comm, int64_t reduction) {
   const at::NoGradGuard no_grad;
   check(vector, "reduce_scatter_");
-  reduce_scatter_on_cards(vector, comm, comm->cards, reduction_of(reduction, "reduce_scatter_"));
+  reduce_scatter_on_cards(vector, comm, *comm->cards, reduction_of(reduction, "reduce_scatter_"));
 }
 
 void all_gather_kernel(const at::Tensor& vector, const Comm& comm) {
   const at::NoGradGuard no_grad;
   check(vector, "all_gather_");
-  all_gather_on_cards(vector, comm, comm->cards);
+  all_gather_on_cards(vector, comm, *comm->cards);
 }
 
 }  // namespace

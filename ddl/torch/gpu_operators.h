@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <span>
 
+#include "ddl/comm/element.h"
+#include "ddl/torch/comm.h"
 #include "ddl/torch/gpu_backend.h"
-#include "ddl/torch/operators.h"
 
 namespace spillway::ddl {
 

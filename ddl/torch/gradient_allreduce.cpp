@@ -16,8 +16,12 @@
 #include "core/category.h"
 #include "core/distinct_tensors.h"
 #include "core/error.h"
+#include "core/hash.h"
+#include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/agreement.h"
 #include "ddl/comm/collectives.h"
+#include "ddl/comm/communicator.h"
+#include "ddl/torch/tensor_fusion.h"
 
 namespace spillway::ddl {
 namespace {
@@ -103,9 +107,9 @@ GradientAllreduce::GradientAllreduce(const std::vector<at::Tensor>& parameters, 
       options_(checked(options, parameters_, *comm_->communicator)),
       device_(device_of(parameters_)),
       signature_(signature_of(parameters_)),
-      bucket_bytes_(options.bucket_bytes > 0 ? options.bucket_bytes : comm_->allreduce.bucket_bytes()),
+      bucket_bytes_(options.bucket_bytes > 0 ? options.bucket_bytes : comm_->allreduce->bucket_bytes()),
       queue_comm_(comm_->communicator->duplicate()),
-      allreduce_(over(*queue_comm_, comm_->allreduce.choice(bucket_bytes_))),
+      allreduce_(over(*queue_comm_, comm_->allreduce->choice(bucket_bytes_))),
       is_complete_(parameters_.size()),
       is_missing_(parameters_.size()),
       has_landed_(parameters_.size()),

@@ -1,36 +1,13 @@
 /// Collectives as dispatcher operators: whatever stands in the dispatcher makes their tensors resident like anyone's.
 #pragma once
 #include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
-#include <torch/custom_class.h>
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 
-#include "ddl/allreduce/tuned_allreduce.h"
-#include "ddl/comm/communicator.h"
-#include "ddl/torch/gpu_backend.h"
-#include "ddl/torch/tensor_fusion.h"
+#include "ddl/comm/element.h"
+#include "ddl/torch/comm.h"
 
 namespace spillway::ddl {
-
-/// A Communicator as operators take it (a torchbind class, `spillway::Communicator`), with its allreduces, whose plans
-/// and work lists are kept between calls.
-struct CommunicatorHandle final : torch::CustomClassHolder {
-  CommunicatorHandle(std::shared_ptr<Communicator> communicator, std::optional<Costs> costs)
-      : communicator(std::move(communicator)),
-        allreduce(*this->communicator, std::move(costs)),
-        cards(*this->communicator) {}
-  const std::shared_ptr<Communicator> communicator;
-  TunedAllreduce allreduce;
-  Cards cards;  ///< for tensors that are on one
-};
-using Comm = c10::intrusive_ptr<CommunicatorHandle>;
-
-/// Wraps a communicator for the operators. `costs`, the same on every rank, let them choose a plan for each size
-/// (TunedAllreduce): no bit of a result depends on it.
-Comm make_comm(std::shared_ptr<Communicator> communicator, std::optional<Costs> costs = std::nullopt);
 
 /// Reduces every tensor over all ranks, in place; all ranks get the same bits. Dense, any shape, of any type of
 /// Element, all on the CPU or on one card; every rank passes the same types, shapes and strides in the same order.
@@ -56,8 +33,6 @@ void reduce_(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, a
 void reduce_scatter_(const at::Tensor& vector, const Comm& comm, Reduction reduction);
 /// Replaces each rank's part by what that rank has there, on all ranks; a card's too. `spillway::all_gather_`.
 void all_gather_(const at::Tensor& vector, const Comm& comm);
-/// The elements of a vector of `count` that are this rank's in the two above: part rank() of size() as equal as can be.
-Range own_part(int64_t count, const Comm& comm);
 
 /// Copies the tensors of rank `root` to every rank in `members` (which contains root; the same list on each member;
 /// other ranks return at once). Dense, any type, all on the CPU or on one card; grouped like allreduce_. Blocking.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/hash.h"
 #include "ddl/comm/agreement.h"
 
 namespace spillway::ddl {

@@ -3,6 +3,7 @@
 #include <bit>
 #include <utility>
 
+#include "core/hash.h"
 #include "ddl/comm/agreement.h"
 #include "kfac/inverse/decomposition_timing.h"
 #include "kfac/plan/placement.h"
@@ -11,10 +12,8 @@
 namespace spillway::kfac {
 namespace {
 
-using ddl::hash_in;
-
 uint64_t hash_of(const std::vector<LayerShape>& layers) {
-  uint64_t hash = hash_in(ddl::kHashSeed, layers.size());
+  uint64_t hash = hash_in(kHashSeed, layers.size());
   for (const auto& layer : layers) {
     for (char letter : layer.name) hash = hash_in(hash, static_cast<unsigned char>(letter));
     hash = hash_in(hash, static_cast<uint64_t>(layer.kind));
@@ -27,7 +26,7 @@ uint64_t hash_of(const std::vector<LayerShape>& layers) {
 }
 
 uint64_t hash_of(const KfacOptions& options) {
-  uint64_t hash = hash_in(ddl::kHashSeed, static_cast<uint64_t>(options.strategy));
+  uint64_t hash = hash_in(kHashSeed, static_cast<uint64_t>(options.strategy));
   hash = hash_in(hash, std::bit_cast<uint64_t>(options.grad_worker_frac));
   for (double share : options.layer_grad_worker_fracs) hash = hash_in(hash, std::bit_cast<uint64_t>(share));
   hash = hash_in(hash, static_cast<uint64_t>(options.placement));

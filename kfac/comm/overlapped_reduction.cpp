@@ -5,7 +5,9 @@
 #include <span>
 #include <utility>
 
+#include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/collectives.h"
+#include "ddl/comm/communicator.h"
 
 namespace spillway::kfac {
 namespace {
@@ -31,7 +33,7 @@ EarlyReduction::EarlyReduction(std::vector<FactorBucket> buckets, const std::vec
       dtype_(dtype),
       comm_(std::move(comm)),
       queue_comm_(comm_->communicator->duplicate()),
-      allreduce_(*queue_comm_, comm_->allreduce.costs()),
+      allreduce_(*queue_comm_, comm_->allreduce->costs()),
       to_start_(buckets_.size()),
       queue_(queue_comm_, "factors") {
   for (size_t b = 0; b < buckets_.size(); ++b) scratch_bytes_ = std::max(scratch_bytes_, prepare(b, layers));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ddl/allreduce/owner_reduction.h"
+#include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/background_queue.h"
 #include "ddl/torch/dense_tensor.h"
 #include "ddl/torch/operators.h"

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "ddl/comm/collectives.h"
+#include "ddl/torch/operators.h"
 
 namespace spillway::kfac {
 namespace {

@@ -5,7 +5,8 @@
 #include <functional>
 #include <vector>
 
-#include "ddl/torch/operators.h"
+#include "ddl/comm/element.h"
+#include "ddl/torch/comm.h"
 
 namespace spillway::kfac {
 

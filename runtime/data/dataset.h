@@ -5,11 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "runtime/data/batch.h"
-#include "runtime/io/shape3.h"
+#include "runtime/models/batch.h"
 
 namespace spillway {
 
@@ -47,23 +45,5 @@ Batch gather(const Dataset& dataset, const std::vector<int64_t>& indices);
 /// `dataset`, remembering cases once loaded while all remembered ones fit in `cache_bytes` (0: none). The first to be
 /// loaded stay: nothing is ever forgotten.
 std::unique_ptr<Dataset> cached(std::unique_ptr<Dataset> dataset, int64_t cache_bytes);
-
-struct DatasetOptions {
-  Shape3 shape = {0, 0, 0};    ///< what volumes are cropped and padded to; all 0: chosen by the data
-  int64_t cases = 0;           ///< of synthetic data; ≥ 1; 0: as many as ModelInfo says
-  int64_t classes = 10;        ///< of synthetic vectors and images; ≥ 1
-  int64_t vocabulary = 30522;  ///< of synthetic sentences
-  uint64_t seed = 0;           ///< of synthetic data
-  int64_t cache_bytes = 0;     ///< see cached()
-};
-
-/// The data that `model` trains on. `source` is `synthetic:N` (volumes of edge N, or of `options.shape`; images of edge
-/// N; sentences of N tokens; vectors of N features) or, for unet3d, a folder in the BraTS layout. Throws BadRequest
-/// naming what is wrong.
-std::unique_ptr<Dataset> open_dataset(std::string_view model, std::string_view source,
-                                      const DatasetOptions& options = {});
-
-/// N of `synthetic:N`; 0 for another source. Throws BadRequest when N is no positive number.
-int64_t synthetic_size(std::string_view source);
 
 }  // namespace spillway

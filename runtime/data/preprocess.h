@@ -5,8 +5,8 @@
 #include <array>
 #include <string_view>
 
-#include "runtime/data/batch.h"
 #include "runtime/io/shape3.h"
+#include "runtime/models/batch.h"
 
 namespace spillway {
 

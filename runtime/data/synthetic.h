@@ -4,6 +4,7 @@
 #include <string>
 
 #include "runtime/data/dataset.h"
+#include "runtime/io/shape3.h"
 
 namespace spillway {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/data/batch.h"
 #include "runtime/models/autoencoder.h"
+#include "runtime/models/batch.h"
 #include "runtime/models/bert.h"
 #include "runtime/models/bp3d.h"
 #include "runtime/models/mlp.h"

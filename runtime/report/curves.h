@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/report/report.h"
+#include "runtime/report/named_result.h"
 
 namespace spillway::report {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "runtime/report/axis.h"
-#include "runtime/training/train_result.h"
+#include "runtime/results/train_result.h"
 
 namespace spillway::report {
 

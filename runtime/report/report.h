@@ -1,18 +1,11 @@
 /// The run as a page that a person reads, and as a trace that a tool does.
 #pragma once
 #include <filesystem>
-#include <string>
 #include <vector>
 
-#include "runtime/training/train_result.h"
+#include "runtime/report/named_result.h"
 
 namespace spillway {
-
-/// A run to set beside the main one.
-struct NamedResult {
-  std::string name;  ///< as in `adam`, `unlimited`
-  TrainResult result;
-};
 
 /// Writes DIR/report.html (self-contained: what was run, memory over a step by category against the budget, lanes of
 /// compute, copies and communication, loss and metric with the comparisons, tables) and DIR/trace.json (Chrome/Perfetto

@@ -2,7 +2,7 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 
-#include "runtime/training/train_result.h"
+#include "runtime/results/train_result.h"
 
 namespace spillway {
 

@@ -10,8 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "ddl/torch/operators.h"
-#include "runtime/training/train_options.h"
+#include "ddl/torch/comm.h"
+#include "runtime/options/run_position.h"
+#include "runtime/options/train_options.h"
 
 namespace spillway {
 
@@ -28,13 +29,6 @@ struct StateTensor {
       : name(std::move(name)), type(held.scalar_type()), sizes(held.sizes().vec()), held(held) {}
   StateTensor(std::string name, at::ScalarType type, std::vector<int64_t> sizes)
       : name(std::move(name)), type(type), sizes(std::move(sizes)) {}
-};
-
-/// How far a saved run has come.
-struct RunPosition {
-  int64_t step = 0;  ///< steps done since the very first
-  int64_t cases_drawn =
-      0;  ///< training cases that all ranks drew in these steps together, whatever the number of ranks
 };
 
 /// The one file of a folder that checkpoints are written to.

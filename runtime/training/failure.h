@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "ddl/torch/operators.h"
-#include "runtime/training/exit_code.h"
+#include "core/exit_code.h"
+#include "ddl/torch/comm.h"
 
 namespace spillway {
 

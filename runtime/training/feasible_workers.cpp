@@ -3,7 +3,8 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "kfac/comm/option_agreement.h"
-#include "runtime/training/train.h"
+#include "runtime/models/task.h"
+#include "runtime/training/unlimited_profile.h"
 
 namespace spillway {
 namespace {

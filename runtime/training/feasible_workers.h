@@ -4,13 +4,10 @@
 #include <optional>
 
 #include "runtime/planning/grad_worker_choice.h"
-#include "runtime/training/train_result.h"
-#include "runtime/training/training_run.h"
+#include "runtime/results/train_result.h"
+#include "runtime/training/run_context.h"
 
 namespace spillway {
-
-/// The strategy of the observed step where the budget is to choose one.
-inline constexpr kfac::Strategy kObservedStrategy = kfac::Strategy::hybrid;
 
 /// The options' own strategy and fraction, or what choose_grad_worker_frac() says where they leave it to the budget.
 /// A strategy other than the observed one moves its bytes by other operators, which may need more at once. So under a

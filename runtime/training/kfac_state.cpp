@@ -4,6 +4,11 @@
 
 #include <algorithm>
 
+#include "ddl/comm/communicator.h"
+#include "ddl/torch/operators.h"
+#include "kfac/kfac_state.h"
+#include "kfac/state_dict.h"
+
 namespace spillway {
 namespace {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/training/loss_scaling.h"
+#include "runtime/options/loss_scaling.h"
 
 namespace spillway {
 

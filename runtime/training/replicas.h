@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ddl/torch/operators.h"
+#include "ddl/torch/comm.h"
 
 namespace spillway {
 

@@ -5,7 +5,8 @@
 
 #include "core/ledger.h"
 #include "core/timeline.h"
-#include "runtime/training/train_result.h"
+#include "runtime/results/train_result.h"
+#include "swap/gate/operator_observer.h"
 #include "swap/session.h"
 #include "swap/tiers/disk_io.h"
 

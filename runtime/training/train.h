@@ -3,10 +3,12 @@
 #include <atomic>
 #include <string>
 
-#include "runtime/training/train_result.h"
-#include "runtime/training/training_run.h"
+#include "runtime/results/train_result.h"
+#include "runtime/training/run_context.h"
 
 namespace spillway {
+
+struct StepOutcome;
 
 /// Hears how a run goes, on every rank; most print on rank 0 only.
 class TrainListener {
@@ -27,21 +29,6 @@ struct TrainRequests {
   std::atomic<bool> checkpoint = false;  ///< write a checkpoint after the current step and go on; train() clears it
   static_assert(std::atomic<bool>::is_always_lock_free, "set in signal handlers");
 };
-
-/// Opens the data of `options` and puts what several runs share together; with Placement::measured rank 0 measures.
-/// Collective. Throws BadRequest.
-RunContext make_context(const TrainOptions& options, ddl::Comm comm);
-
-/// Runs one step and one validation without a budget on a copy of everything, made from the same seed, to learn what
-/// they need. Collective.
-Observation observe(const RunContext& context);
-
-/// The request with a percentage turned into bytes.
-BudgetRequest in_bytes(const BudgetRequest& request, const Observation& observed);
-
-/// The budget in bytes that `request` means beside `observed`. Throws InfeasibleBudget, naming the operator, its bytes
-/// and the smallest feasible budget, when it is below the floor and may not be exceeded.
-int64_t resolve_budget(const BudgetRequest& request, const Observation& observed, bool may_be_exceeded = false);
 
 /// Trains. When the options ask for a budget, a step is observed first; the budget must be feasible before anything
 /// else happens. `requests`, if any, are looked at once a step.

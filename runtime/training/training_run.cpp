@@ -11,14 +11,16 @@
 #include "core/host/host_topology.h"
 #include "ddl/comm/busy.h"
 #include "ddl/comm/collectives.h"
+#include "ddl/torch/gpu_backend.h"
+#include "ddl/torch/operators.h"
 #include "kfac/kfac.h"
-#include "runtime/data/seismic.h"
 #include "runtime/models/autocast.h"
 #include "runtime/models/memory_format.h"
 #include "runtime/training/host_share.h"
 #include "runtime/training/kfac_state.h"
 #include "runtime/training/replicas.h"
 #include "runtime/training/used_cases.h"
+#include "swap/gate/operator_observer.h"
 #include "swap/schedule/schedule.h"
 
 namespace spillway {
@@ -82,46 +84,6 @@ SessionOptions session_options(const RunContext& context, int64_t budget_bytes, 
 
 }  // namespace
 
-c10::Device options_device(const TrainOptions& options) {
-  const c10::Device device(options.device);
-  return device.is_cuda() && !device.has_index() ? c10::Device(c10::kCUDA, 0) : device;
-}
-
-TaskOptions task_options(const TrainOptions& options, const Dataset& data) {
-  constexpr int64_t kHeadWidth = 64;
-  TaskOptions task;
-  task.unet3d.filters = options.filters;
-  task.bp3d.filters = options.filters;
-  for (double share : kSeismicShares) task.bp3d_class_weights.push_back(1 / (3 * share));
-  task.resnet50 = {.classes = options.classes, .filters = options.filters};
-  task.bert.layers = options.layers;
-  task.bert.hidden = options.hidden;
-  task.bert.heads = std::max<int64_t>(1, options.hidden / kHeadWidth);
-  task.bert.intermediate = 4 * options.hidden;
-  if (options.model == "mlp")
-    task.mlp = {.input = data.at(0).input.size(1),
-                .hidden = options.hidden,
-                .layers = options.layers,
-                .classes = options.classes};
-  if (options.model == "autoencoder")
-    task.autoencoder = {.input = data.at(0).input.size(1), .hidden = options.hidden, .layers = options.layers};
-  return task;
-}
-
-int64_t cases_per_step(const RunContext& context) {
-  return context.options.batch * context.options.accumulate * context.world();
-}
-
-int64_t steps_for(const RunContext& context, int64_t cases) {
-  return (cases + cases_per_step(context) - 1) / cases_per_step(context);
-}
-
-int64_t steps_per_epoch(const RunContext& context) {
-  const TrainOptions& options = context.options;
-  return Sampler(context.split.train, options.batch, 0, context.world(), options.seed)
-      .steps_per_epoch(options.accumulate);
-}
-
 /// A budget is not to go to copies of gradients.
 ddl::GradientOptions gradient_options(const TrainOptions& options) {
   constexpr int64_t kBufferWithABudget = int64_t{16} << 20;
@@ -149,13 +111,6 @@ kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr
   // An interval below one step is refused now, not in the middle.
   for (const Decay& decay : options.interval_decay) kfac.at(lr.first_step_of(decay.epoch));
   return kfac;
-}
-
-int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
-  if (!comm) return value;
-  std::vector<int64_t> all(static_cast<size_t>(comm->communicator->size()));
-  ddl::allgather(*comm->communicator, std::as_bytes(std::span(&value, 1)), std::as_writable_bytes(std::span(all)));
-  return *std::max_element(all.begin(), all.end());
 }
 
 TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
@@ -188,7 +143,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   }
   if (options.amp == "fp16") scaler_.emplace(options.loss_scaling, device_);
   // What is reduced beside backward is staged on the host.
-  const bool by_network = context.comm && device_.is_cuda() && context.comm->cards.levels(device_);
+  const bool by_network = context.comm && device_.is_cuda() && context.comm->cards->levels(device_);
   if (context.comm && options.overlap_gradients && !by_network)
     overlapped_.emplace(optimizer_->parameters(), context.comm, gradient_options(options));
   // Weights are the same on every rank; dropout is each rank's own.

@@ -5,47 +5,17 @@
 #include <string>
 
 #include "ddl/torch/gradient_allreduce.h"
-#include "ddl/torch/operators.h"
-#include "runtime/data/dataset.h"
+#include "kfac/kfac.h"
 #include "runtime/data/sampler.h"
 #include "runtime/models/task.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/loss_scaler.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/step_recorder.h"
-#include "runtime/training/train_options.h"
 #include "swap/optim/optimizer.h"
 #include "swap/session.h"
 
 namespace spillway {
-
-/// What several runs share. `comm` is null in a world of one.
-struct RunContext {
-  TrainOptions options;
-  std::shared_ptr<const Dataset> data;
-  Split split;
-  ddl::Comm comm = {};
-  RunPosition start = {};  ///< of the checkpoint that the run goes on from; with `resume` alone
-  int rank() const { return comm ? comm->communicator->rank() : 0; }
-  int world() const { return comm ? comm->communicator->size() : 1; }
-};
-
-/// Where the tensors of a run with these options are.
-c10::Device options_device(const TrainOptions& options);
-
-/// The model's options for these training options (with_model_defaults) and this data.
-TaskOptions task_options(const TrainOptions& options, const Dataset& data);
-
-/// The training cases that all ranks draw in a step together.
-int64_t cases_per_step(const RunContext& context);
-
-/// The steps of this run, rounded up, that draw as many cases.
-int64_t steps_for(const RunContext& context, int64_t cases);
-
-/// The steps that see every case at least once.
-int64_t steps_per_epoch(const RunContext& context);
-
-/// The largest of all ranks' values. Collective.
-int64_t max_over_ranks(const ddl::Comm& comm, int64_t value);
 
 /// Requests to a run in its middle, joined once a step: one rank's are every rank's.
 struct StepRequests {

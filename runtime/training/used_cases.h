@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/data/dataset.h"
-#include "runtime/training/train_options.h"
+#include "runtime/options/train_options.h"
 
 namespace spillway {
 

@@ -7,9 +7,10 @@
 #include <stdexcept>
 #include <vector>
 
+#include "core/device/open_device.h"
 #include "core/error.h"
 #include "core/memory/fork.h"
-#include "swap/gate/session_state.h"
+#include "swap/gate/session_scope.h"
 
 namespace spillway {
 namespace {
@@ -129,7 +130,7 @@ std::unique_lock<Turns> DevicePager::take_turn(DevicePager* device) {
 void DevicePager::reclaim(int64_t bytes) {
   std::unique_lock turn(turns, std::defer_lock);
   // Only a gated thread: others may be working for the operator that runs, which waits for them.
-  if (OperatorScope::current().empty() && Session::State::current()) turn.lock();
+  if (OperatorScope::current().empty() && SessionScope::current()) turn.lock();
   pager.reclaim(bytes);
 }
 

@@ -7,8 +7,8 @@
 #include "core/memory/host_slab.h"
 #include "core/timeline.h"
 #include "swap/gate/fair_mutex.h"
+#include "swap/gate/session_options.h"
 #include "swap/pager/pager.h"
-#include "swap/session.h"
 #include "swap/tiers/disk_tier.h"
 
 namespace spillway {

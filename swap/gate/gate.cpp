@@ -5,10 +5,11 @@
 #include <chrono>
 #include <mutex>
 
+#include "swap/gate/operator_observer.h"
 #include "swap/gate/session_state.h"
+#include "swap/gate/session_window_call.h"
 #include "swap/gate/storage_page.h"
 #include "swap/gate/tensor_list_error.h"
-#include "swap/windows/window_call.h"
 
 namespace spillway {
 namespace {
@@ -18,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 /// The pages of one operator call: leased while it lives.
 class OperatorLease {
  public:
-  explicit OperatorLease(Session::State& session) : session_(session) {}
+  explicit OperatorLease(SessionState& session) : session_(session) {}
   OperatorLease(const OperatorLease&) = delete;
   OperatorLease& operator=(const OperatorLease&) = delete;
   ~OperatorLease() { release(); }
@@ -66,13 +67,13 @@ class OperatorLease {
   c10::SmallVector<Birth, 8> births;
 
  private:
-  Session::State& session_;
+  SessionState& session_;
   c10::SmallVector<PageId, 4> streamed_ids_;
   bool leased_ = false;
 };
 
 /// New storages among the results become pages, counted as what the surrounding scope says they are.
-void register_outputs(Session::State& session, const OperatorTraits& traits, const torch::jit::Stack& stack,
+void register_outputs(SessionState& session, const OperatorTraits& traits, const torch::jit::Stack& stack,
                       size_t results, c10::SmallVector<Birth, 8>& births) {
   const Category category = CategoryScope::current(Category::activations);
   Device& device = session.share->device;
@@ -107,7 +108,7 @@ struct Measured {
 };
 
 /// How this call runs in windows; nullptr: it runs whole.
-std::unique_ptr<WindowPlan> plan_windows(Session::State& session, const OperatorTraits& traits,
+std::unique_ptr<WindowPlan> plan_windows(SessionState& session, const OperatorTraits& traits,
                                          const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (!traits.windows || session.options.split_bytes == kUnlimitedBytes) return nullptr;
   if (session.options.engine == Engine::unified) return nullptr;  // whatever its size, the driver's faults run it
@@ -117,7 +118,7 @@ std::unique_ptr<WindowPlan> plan_windows(Session::State& session, const Operator
 }
 
 /// An operator that may wait for other threads gives up its turn meanwhile, so that they can get there.
-int64_t call_kernel(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
+int64_t call_kernel(SessionState& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
                     c10::DispatchKeySet keys, torch::jit::Stack* stack, std::unique_lock<Turns>& turn) {
   OperatorObserver* observer = session.options.observer.get();
   if (observer) observer->before(op, *stack);
@@ -128,10 +129,10 @@ int64_t call_kernel(Session::State& session, const OperatorTraits& traits, const
 }
 
 /// The observer hears of the kernel's windows instead.
-int64_t call_windows(Session::State& session, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+int64_t call_windows(SessionState& session, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                      torch::jit::Stack* stack, WindowPlan& plan, OperatorLease& lease) {
   const std::vector<c10::IValue> arguments = torch::jit::last(*stack, plan.touches.size()).vec();
-  WindowCall call(&session, op, keys, arguments, lease.streamed);
+  SessionWindowCall call(session, op, keys, arguments, lease.streamed);
   std::vector<at::Tensor> results = call.run(plan);
   torch::jit::drop(*stack, arguments.size());
   for (at::Tensor& result : results) stack->emplace_back(std::move(result));
@@ -139,7 +140,7 @@ int64_t call_windows(Session::State& session, const c10::OperatorHandle& op, c10
   return call.own_bytes();
 }
 
-Measured measure(Session::State& session, auto&& call) {
+Measured measure(SessionState& session, auto&& call) {
   session.ledger.mark_workspace();
   const double waited = session.pager.exposed_seconds();
   const auto start = Clock::now();
@@ -152,14 +153,14 @@ Measured measure(Session::State& session, auto&& call) {
 
 /// What is run again must find its arguments as they were. On the host small ones are kept by value; on a card that
 /// would be a wait for it, so they become pages, which nobody writes before they were read again.
-int64_t least_page_bytes_of(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
+int64_t least_page_bytes_of(SessionState& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
                             const torch::jit::Stack& stack) {
   const SessionOptions& options = session.options;
   const bool by_page = !session.pager.device().is_host() && options.replay && options.engine == Engine::gate;
   return by_page && is_replayable(traits, op, stack) ? 1 : options.min_page_bytes;
 }
 
-void run_kernel(Session::State& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
+void run_kernel(SessionState& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
                 c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const bool counting = session.counting();
   Conductor& conductor = session.conductor;
@@ -218,7 +219,7 @@ bool is_view(const OperatorTraits& traits, c10::DispatchKeySet keys) {
 
 void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torch::jit::Stack* stack) {
   const auto keys = dispatch_keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kGateKey);
-  Session::State* session = Session::State::current();
+  SessionState* session = SessionState::current();
   const OperatorTraits* traits = session ? &session->traits(op) : nullptr;
   // A composite's parts are dispatched with the gate still on, so each is seen for itself.
   if (traits && runs_as_parts(*traits, op, keys)) return op.redispatchBoxed(keys, stack);

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "core/device/device.h"
-#include "swap/gate/session_state.h"
+#include "swap/gate/session_scope.h"
 #include "swap/gate/storage_page.h"
 #include "swap/pager/pager.h"
 #include "swap/windows/window_call.h"
@@ -180,8 +180,8 @@ Block* OperatorRecipe::run(Pager& pager) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   at::NoGradGuard no_grad;
   CategoryScope category(Category::workspace);
-  const Session::State* session = Session::State::current();
-  Aside aside(session ? session->clock.get() : nullptr);
+  const SessionScope* scope = SessionScope::current();
+  Aside aside(scope ? scope->clock : nullptr);
   at::Tensor self;
   for (Call& call : calls_) run_call(call, pager, self);
   // The bytes leave the tensor, which was only their first owner.
@@ -213,7 +213,7 @@ void OperatorRecipe::run_call(Call& call, Pager& pager, at::Tensor& self) {
     stack[argument.position] = std::move(list);
   }
   if (call.windows) {  // the same windows, so that the bits are the same
-    WindowCall windows(nullptr, call.op, call.keys, stack, {});
+    WindowCall windows(call.op, call.keys, stack);
     std::vector<at::Tensor> results = call.windows(call.op, stack, {split_bytes_})->run(windows);
     if (call.result >= 0) self = std::move(results[static_cast<size_t>(call.result)]);
     return;

@@ -1,7 +1,6 @@
 /// The inside of a Session, as the gate sees it.
 #pragma once
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <memory>
 #include <optional>
@@ -13,27 +12,19 @@
 #include "swap/gate/device_pager.h"
 #include "swap/gate/operator_recipe.h"
 #include "swap/gate/operator_traits.h"
-#include "swap/session.h"
+#include "swap/gate/session_options.h"
+#include "swap/gate/session_scope.h"
 
 namespace spillway {
 
-/// The dispatch key of the gate: below autograd, above the backends. `Fake` was reserved for an out-of-tree project
-/// that is archived; LibTorch itself registers nothing there.
-inline constexpr c10::DispatchKey kGateKey = c10::DispatchKey::Fake;
-
-/// Opens the gate on the current thread. Thread-local state carries both parts into autograd's threads.
-struct GateGuards {
-  /// `traced`: what the thread does belongs to the Session's steps.
-  GateGuards(Session::State& state, bool traced);
-  c10::DebugInfoGuard session;
-  c10::impl::IncludeDispatchKeyGuard key;
-};
-
-struct Session::State {
-  explicit State(SessionOptions options);
+class SessionState {
+ public:
+  explicit SessionState(SessionOptions options);
 
   /// The Session of the operator that runs on this thread; nullptr outside.
-  static State* current();
+  static SessionState* current();
+  /// What a thread that works for the Session carries.
+  SessionScope scope(bool traced) { return {.session = this, .alive = alive, .clock = clock.get(), .traced = traced}; }
   const OperatorTraits& traits(const c10::OperatorHandle& op);
   /// Of the owner's operators it is known what they need, and inside steps everything else.
   bool counting() const { return in_owners_work(); }

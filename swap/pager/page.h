@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/ids.h"
 #include "core/memory/device_memory.h"
 #include "core/timeline.h"
 #include "swap/tiers/host_tier.h"
@@ -12,10 +13,6 @@ namespace spillway {
 
 class Pager;
 struct Page;
-using PageId = uint64_t;
-/// Who uses pages: one Session of those that share the pager.
-using UserId = uint64_t;
-inline constexpr UserId kNobody = 0;
 
 /// Whoever looks at a page's bytes through a pointer (a StorageImpl, a buffer in a test). Called with the pager's lock
 /// held, only for pages that nobody leases; must not call back into the pager.

@@ -14,6 +14,7 @@
 #include "core/memory/host_slab.h"
 #include "core/timeline.h"
 #include "swap/pager/page.h"
+#include "swap/pager/pager_stats.h"
 #include "swap/tiers/host_tier.h"
 #include "swap/tiers/window_copy.h"
 
@@ -26,21 +27,6 @@ struct PageUse {
 };
 /// A PageUse that leaves the page's next use as it is.
 inline constexpr int64_t kNextUseKept = -1;
-
-struct PagerStats {
-  int64_t bytes_out = 0;  ///< copied to the host
-  int64_t bytes_in = 0;   ///< copied back
-  int64_t page_outs = 0;
-  int64_t page_ins = 0;
-  int64_t demand_page_ins = 0;  ///< that no prefetch had started
-  int64_t clean_drops = 0;      ///< evictions that needed no copy
-  double exposed_seconds = 0;   ///< that callers waited for copies
-  int64_t discards = 0;         ///< evictions without a copy, of pages that can be made again
-  int64_t replays = 0;          ///< of them, made again
-  double replay_seconds = 0;    ///< that took
-  int64_t parked_bytes = 0;     ///< of managed memory whose bytes are on the host now
-  int64_t parked_peak_bytes = 0;
-};
 
 /// Keeps the device's counted bytes within the ledger's budget by moving pages between device and host tier.
 ///

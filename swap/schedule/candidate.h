@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "swap/schedule/replay_plan.h"
-#include "swap/schedule/schedule.h"
+#include "swap/schedule/schedule_inputs.h"
 #include "swap/schedule/simulation.h"
 
 namespace spillway {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/category.h"
-#include "swap/pager/page.h"
+#include "core/ids.h"
 
 namespace spillway {
 

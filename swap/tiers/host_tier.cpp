@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "swap/tiers/host_tier_state.h"
+#include "swap/tiers/host_copy_state.h"
 
 namespace spillway {
 namespace {
@@ -35,6 +35,17 @@ class Zeros {
 
 void HostCopy::reset() noexcept {
   if (auto state = std::move(state_)) state->tier.drop(*state);
+}
+
+HostTier::Pin::Pin(HostTier& tier, State& copy) : tier_(tier), copy_(copy) {
+  std::lock_guard lock(tier_.mutex_);
+  ++copy_.pins;
+}
+
+HostTier::Pin::~Pin() {
+  std::lock_guard lock(tier_.mutex_);
+  --copy_.pins;
+  tier_.advance();
 }
 
 HostTier::~HostTier() {
@@ -203,13 +214,13 @@ void HostTier::wait_for_fading() {
   fading_.clear();
 }
 
-std::shared_ptr<HostTier::Block> HostTier::take(int64_t bytes) {
+std::shared_ptr<SlabBlock> HostTier::take(int64_t bytes) {
   reap();
   void* data = slab_.try_allocate(bytes);
   return data ? own(data, bytes) : nullptr;
 }
 
-std::shared_ptr<HostTier::Block> HostTier::own(void* data, int64_t bytes) {
+std::shared_ptr<SlabBlock> HostTier::own(void* data, int64_t bytes) {
   try {
     return std::make_shared<Block>(slab_, data, bytes);
   } catch (...) {

@@ -3,54 +3,22 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
 #include <vector>
 
+#include "core/ids.h"
 #include "core/memory/host_slab.h"
 #include "core/timeline.h"
 #include "swap/tiers/copy_totals.h"
 #include "swap/tiers/disk_tier.h"
+#include "swap/tiers/host_copy.h"
 #include "swap/tiers/window_copy.h"
 
 namespace spillway {
 
-inline constexpr int64_t kNextUseUnknown = std::numeric_limits<int64_t>::max();
-
-/// When a page is used, as far as is known.
-struct PageUseTime {
-  int64_t next_use = kNextUseUnknown;  ///< operator clock
-  uint64_t last_use = 0;               ///< orders least recently used, where next uses are the same or unknown
-  bool sooner_than(const PageUseTime& other) const noexcept {
-    return next_use != other.next_use ? next_use < other.next_use : last_use > other.last_use;
-  }
-};
-
-class HostTier;
-
-/// The bytes of one page in the host tier, wherever they are there; let go of, they are forgotten. A page-out or
-/// page-in under way keeps their room until it is done.
-class HostCopy {
- public:
-  HostCopy() = default;
-  HostCopy(HostCopy&& other) noexcept = default;
-  HostCopy& operator=(HostCopy&& other) noexcept {
-    reset();
-    state_ = std::move(other.state_);
-    return *this;
-  }
-  ~HostCopy() { reset(); }
-  void reset() noexcept;
-  explicit operator bool() const noexcept { return state_ != nullptr; }
-
-  struct State;
-
- private:
-  friend class HostTier;
-  std::shared_ptr<State> state_;
-};
+struct SlabBlock;
 
 /// Keeps pages that left the device within the slab's capacity. When it is full and there is a disk, the copy with the
 /// furthest next use goes there first, the arriving one included; what is on disk comes back ahead of its use as room
@@ -107,14 +75,25 @@ class HostTier {
     const void* device;
     TicketSource source;
   };
-  struct Block;
-  struct Pin;
+  using Block = SlabBlock;
   /// Room that nobody wants any more, while a device's copy still uses it.
   struct Fading {
     std::shared_ptr<Block> block;
     Ticket copy;
   };
   using State = HostCopy::State;
+  /// Keeps a copy where it is while a range call uses it.
+  class Pin {
+   public:
+    Pin(HostTier& tier, State& copy);
+    ~Pin();
+    Pin(const Pin&) = delete;
+    Pin& operator=(const Pin&) = delete;
+
+   private:
+    HostTier& tier_;
+    State& copy_;
+  };
   /// Where a pinned copy's bytes are: in the slab, or else on disk.
   struct Place {
     std::shared_ptr<Block> block;

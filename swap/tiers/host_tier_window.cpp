@@ -1,8 +1,8 @@
 // Windows of host copies in the memory of a device that the host does not reach.
 #include <vector>
 
+#include "swap/tiers/host_copy_state.h"
 #include "swap/tiers/host_tier.h"
-#include "swap/tiers/host_tier_state.h"
 
 namespace spillway {
 

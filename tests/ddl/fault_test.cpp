@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "ddl/allreduce/allreduce.h"
 #include "ddl/comm/agreement.h"
 #include "ddl/comm/background_queue.h"

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "kfac/factors/factors.h"
 #include "kfac/kfac.h"
 #include "tests/kfac/factors/layer_cases.h"
 

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "ddl/comm/thread_world.h"
+#include "ddl/torch/operators.h"
 #include "kfac/kfac.h"
 
 namespace spillway::kfac {

@@ -2,8 +2,8 @@
 # includes_test.sh ROOT: the tree's includes go downward; and the check fails when a wrong one is planted in a copy.
 set -euo pipefail
 root=$1
-check=$root/tests/scripts/check_includes.sh
-bash "$check" "$root"
+check=$root/tests/scripts/check_includes.py
+python3 -B "$check" "$root"
 
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
@@ -14,7 +14,7 @@ cp -r "$root"/{core,swap,ddl,kfac,runtime,tools} "$work/tree/"
 refused() {
   local file=$work/tree/$1
   printf '#include %s\n' "$2" >"$file"
-  if bash "$check" "$work/tree" >"$work/out"; then
+  if python3 -B "$check" "$work/tree" >"$work/out"; then
     echo "not found: $1 with #include $2"
     exit 1
   fi
@@ -25,34 +25,48 @@ refused() {
 allowed() {
   local file=$work/tree/$1
   printf '#include %s\n' "$2" >"$file"
-  bash "$check" "$work/tree" >"$work/out" || { echo "wrongly refused: $1 with #include $2"; cat "$work/out"; exit 1; }
+  python3 -B "$check" "$work/tree" >"$work/out" || { echo "wrongly refused: $1 with #include $2"; cat "$work/out"; exit 1; }
   rm -- "$file"
 }
 
+# Rooms.
 refused core/planted.h '"swap/session.h"'
 refused core/planted.cpp '<ddl/comm/communicator.h>'
-refused swap/planted.h '"kfac/factor.h"'
+refused swap/planted.h '"kfac/kfac.h"'
 refused swap/planted.cpp '"ddl/comm/communicator.h"'
-refused ddl/planted.cpp '"swap/session.h"'
-refused ddl/planted.h '"kfac/factor.h"'
+refused ddl/comm/planted.cpp '"swap/session.h"'
+refused ddl/comm/planted.h '"kfac/kfac.h"'
 refused kfac/planted.cpp '"swap/session.h"'
-refused kfac/planted.h '"runtime/trainer.h"'
-refused runtime/planted.cpp '"tools/cli/command.h"'
-refused swap/planted.cpp '"../kfac/factor.h"'
-refused runtime/planted.cpp '<mpi.h>'
-refused ddl/planted.cpp '<mpi.h>'
-refused runtime/planted.cpp '<hwloc.h>'
+refused kfac/planted.h '"runtime/training/train.h"'
+refused runtime/training/planted.cpp '"tools/cli/command.h"'
+refused swap/planted.cpp '"../kfac/kfac.h"'
+# Folders.
+refused swap/pager/planted.h '"swap/gate/session_state.h"'
+refused swap/windows/planted.h '"swap/pager/pager.h"'
+refused core/memory/planted.cpp '"core/device/device.h"'
+refused runtime/data/planted.h '"runtime/training/train.h"'
+refused ddl/planted.h '"ddl/comm/communicator.h"'
+# Libraries.
+refused runtime/training/planted.cpp '<mpi.h>'
+refused ddl/comm/planted.cpp '<mpi.h>'
+refused runtime/training/planted.cpp '<hwloc.h>'
 refused core/planted.cpp '<hwloc/helper.h>'
-refused ddl/topology_planted.cpp '<hwloc.h>'
+refused ddl/topology/planted.cpp '<hwloc.h>'
 refused swap/planted.cpp '<cuda_runtime_api.h>'
 refused swap/planted.h '<c10/cuda/CUDAStream.h>'
 refused kfac/planted.cpp '<cusolverDn.h>'
-refused ddl/planted.cpp '<nccl.h>'
-allowed runtime/planted.cpp '"swap/session.h"'
-allowed kfac/planted.cpp '"ddl/comm/communicator.h"'
-allowed tools/planted.cpp '"runtime/trainer.h"'
-allowed ddl/planted_mpi.cpp '<mpi.h>'
-allowed core/topology_planted.cpp '<hwloc.h>'
-allowed kfac/planted_cuda.cpp '<cusolverDn.h>'
+refused ddl/nccl/planted.cpp '<nccl.h>'
+allowed runtime/training/planted.cpp '"swap/session.h"'
+allowed kfac/comm/planted.cpp '"ddl/comm/communicator.h"'
+allowed tools/bench/planted.cpp '"runtime/training/train.h"'
+allowed ddl/comm/planted_mpi.cpp '<mpi.h>'
+allowed core/host/planted.cpp '<hwloc.h>'
+allowed kfac/inverse/planted_cuda.cpp '<cusolverDn.h>'
 allowed core/planted.cpp '<ATen/core/Tensor.h>'
-echo "planted includes: 19 refused, 7 allowed"
+for i in $(seq 30); do : >"$work/tree/swap/optim/planted_$i.h"; done
+if python3 -B "$check" "$work/tree" >"$work/out"; then
+  echo "not found: a folder of more than 30 files"
+  exit 1
+fi
+grep -q '^swap/optim:1: ' "$work/out"
+echo "planted includes: 24 refused, 7 allowed"

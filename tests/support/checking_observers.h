@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "swap/gate/operator_observer.h"
 #include "swap/gate/operator_traits.h"
 #include "swap/gate/storage_page.h"
 #include "swap/session.h"

@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "swap/gate/operator_observer.h"
 #include "swap/session.h"
 
 namespace spillway::testing {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "swap/optim/optimizer.h"
+#include "swap/schedule/step_trace.h"
 #include "swap/session.h"
 
 namespace spillway::testing {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/device/cpu_device.h"
+#include "swap/schedule/step_trace.h"
 #include "swap/session.h"
 #include "tests/support/checking_observers.h"
 

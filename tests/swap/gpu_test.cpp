@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "core/device/device.h"
+#include "core/device/open_device.h"
 #include "core/error.h"
 #include "swap/optim/optimizer.h"
+#include "swap/schedule/step_trace.h"
 #include "swap/session.h"
 #include "tests/support/checking_observers.h"
 #include "tests/support/timeline_conformance.h"

@@ -12,6 +12,7 @@
 
 #include "core/device/cpu_device.h"
 #include "core/error.h"
+#include "swap/gate/operator_observer.h"
 #include "swap/session.h"
 #include "tests/support/checking_observers.h"
 #include "tests/support/copies.h"

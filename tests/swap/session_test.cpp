@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "swap/gate/storage_page.h"
 #include "swap/optim/optimizer.h"
+#include "swap/schedule/step_trace.h"
 #include "tests/support/checking_observers.h"
 #include "tests/support/copies.h"
 

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "ddl/comm/single_rank.h"
 #include "ddl/comm/thread_world.h"
+#include "ddl/torch/gpu_backend.h"
 #include "tests/support/ddl/fake_gpu_network.h"
 #include "tests/support/ddl/shapes.h"
 #include "tools/bench/allreduce/gpu.h"
@@ -118,7 +119,7 @@ TEST(AllreduceCardsTest, WhereTheHostDoesItThereIsOneWayAndTheReasonIsSaid) {
 
 TEST(AllreduceCardsTest, WhatIsSpoiltIsNoResult) {
   const ddl::Comm comm = ddl::make_comm(ddl::self_communicator());
-  const auto vectors = vectors_on_card(comm, comm->cards, at::kCPU, {Element::float16, Reduction::sum, 50});
+  const auto vectors = vectors_on_card(comm, *comm->cards, at::kCPU, {Element::float16, Reduction::sum, 50});
   const Expected expected(Element::float16, Reduction::sum, 1);
   vectors->refill();
   EXPECT_EQ(expected.count_wrong(vectors->result()), 0);

@@ -1,6 +1,6 @@
 // spillway bench kfac: the parts of K-FAC by themselves, and a model's training with and without it. Every variant is a
 // process of its own, one step of each in turn, over one whole cycle of intervals.
-#include "tools/bench/kfac.h"
+#include "kfac/kfac.h"
 
 #include <cstdio>
 #include <memory>
@@ -9,9 +9,10 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
-#include "kfac/kfac.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
-#include "tools/bench/kfac_phases.h"
+#include "runtime/training/training_run.h"
+#include "tools/bench/commands.h"
 #include "tools/bench/worker.h"
 #include "tools/bench/worker_loop.h"
 #include "tools/cli/json_file.h"

@@ -1,5 +1,3 @@
-#include "tools/bench/kfac_phases.h"
-
 #include <ATen/ATen.h>
 
 #include <chrono>
@@ -9,12 +7,14 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/ledger.h"
 #include "kfac/factors/factors.h"
 #include "kfac/factors/layers.h"
 #include "kfac/factors/patches.h"
 #include "kfac/inverse/precondition.h"
 #include "runtime/models/resnet50.h"
 #include "swap/session.h"
+#include "tools/bench/commands.h"
 #include "tools/bench/worker.h"
 
 namespace spillway::tools {

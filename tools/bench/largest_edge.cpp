@@ -1,4 +1,4 @@
-#include "tools/bench/largest_edge.h"
+#include "runtime/planning/largest_edge.h"
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -6,8 +6,10 @@
 #include "core/error.h"
 #include "core/host/host_topology.h"
 #include "runtime/models/model_info.h"
-#include "runtime/planning/largest_edge.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
+#include "runtime/training/unlimited_profile.h"
+#include "tools/bench/commands.h"
 #include "tools/bench/stock.h"
 #include "tools/cli/command.h"
 #include "tools/cli/json_file.h"

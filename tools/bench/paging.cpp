@@ -9,11 +9,12 @@
 
 #include "core/error.h"
 #include "runtime/io/weights_hash.h"
+#include "runtime/training/deterministic.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
+#include "runtime/training/unlimited_profile.h"
 #include "swap/schedule/schedule.h"
-#include "tools/bench/allreduce/command.h"
-#include "tools/bench/kfac.h"
-#include "tools/bench/largest_edge.h"
+#include "tools/bench/commands.h"
 #include "tools/bench/stock.h"
 #include "tools/bench/worker.h"
 #include "tools/bench/worker_loop.h"
@@ -225,7 +226,7 @@ int bench_paging(Options& options) {
   if (options.largest) return bench_largest(options.flags, options.percents, options.json_file);
   train_options = options.flags.resolve(1);
   train_options.deterministic = true;
-  use_deterministic_algorithms(train_options);
+  use_deterministic_algorithms(train_options.deterministic, train_options.device != "cpu");
   open_device_for(train_options, options.worker);
   const RunContext context = make_context(train_options, {});
   if (is_stock(options.worker)) return serve_stock(context, options.worker);

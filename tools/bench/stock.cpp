@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/device/cuda_device.h"
+#include "core/device/open_device.h"
 #include "runtime/io/weights_hash.h"
 #include "runtime/models/save_on_cpu.h"
 #include "tools/bench/worker_loop.h"
@@ -77,16 +78,6 @@ int serve_stock(const RunContext& context, std::string_view way) {
       [&] {
         return json{{"sha256", weights_sha256(task->module())}, {"peak_bytes", peak_bytes(device)}};
       });
-}
-
-void use_deterministic_algorithms(const TrainOptions& options) {
-  const bool on_card = options.device != "cpu";
-  // Some operators of cards have no deterministic kernel: LibTorch warns, and bits may differ.
-  at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/on_card);
-  at::globalContext().setDeterministicFillUninitializedMemory(false);
-  if (!options.deterministic || !on_card) return;
-  at::globalContext().setDeterministicCuDNN(true);
-  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // what cuBLAS needs for the same bits
 }
 
 }  // namespace spillway::tools

@@ -24,7 +24,4 @@ int serve_stock(const RunContext& context, std::string_view way);
 /// these ways or something else that counts. Throws DeviceError.
 void open_device_for(const TrainOptions& options, std::string_view worker);
 
-/// Before a run that is to give the same bits every time, as far as the device can.
-void use_deterministic_algorithms(const TrainOptions& options);
-
 }  // namespace spillway::tools

@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/host/host_topology.h"
 #include "core/host/processor.h"
 #include "core/new_file.h"
@@ -100,8 +101,8 @@ int64_t days_since(int64_t measured_at) {
 }
 
 std::string file_name(const json& description) {
-  uint64_t hash = ddl::kHashSeed;
-  for (const char letter : description.dump()) hash = ddl::hash_in(hash, static_cast<uint64_t>(letter));
+  uint64_t hash = kHashSeed;
+  for (const char letter : description.dump()) hash = hash_in(hash, static_cast<uint64_t>(letter));
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "%016llx.json", static_cast<unsigned long long>(hash));
   return name.data();

@@ -4,7 +4,7 @@
 #include <functional>
 #include <stdexcept>
 
-#include "runtime/training/exit_code.h"
+#include "core/exit_code.h"
 
 namespace spillway::tools {
 

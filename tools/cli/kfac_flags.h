@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/training/train_options.h"
+#include "runtime/options/train_options.h"
 
 namespace spillway::tools {
 

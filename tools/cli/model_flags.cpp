@@ -1,6 +1,6 @@
 // Flags that say what is trained, on what.
 #include "core/error.h"
-#include "runtime/data/dataset.h"
+#include "runtime/data/open_dataset.h"
 #include "runtime/models/model_info.h"
 #include "tools/cli/train_flags.h"
 

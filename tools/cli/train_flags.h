@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/training/train_options.h"
+#include "runtime/options/train_options.h"
 #include "tools/cli/kfac_flags.h"
 
 namespace spillway::tools {

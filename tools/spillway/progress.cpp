@@ -7,6 +7,8 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/ledger.h"
+#include "runtime/training/training_run.h"
 
 namespace spillway::tools {
 namespace {

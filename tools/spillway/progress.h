@@ -3,6 +3,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/ledger.h"
 #include "runtime/report/report.h"
 #include "runtime/training/train.h"
 

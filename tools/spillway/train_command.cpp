@@ -11,11 +11,15 @@
 #include <optional>
 
 #include "core/device/device.h"
+#include "core/device/open_device.h"
 #include "core/error.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/mpi.h"
+#include "ddl/torch/gpu_backend.h"
 #include "runtime/report/report.h"
 #include "runtime/report/result_json.h"
+#include "runtime/training/deterministic.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
 #include "tools/bench/stock.h"
 #include "tools/cli/calibration_cache.h"
@@ -133,7 +137,7 @@ int train_command(Options& options, const CLI::App& command) {
   std::vector<TrainOptions> compared;
   for (const std::string& what : options.compare) compared.push_back(compared_options(train_options, what));
 
-  use_deterministic_algorithms(train_options);
+  use_deterministic_algorithms(train_options.deterministic, train_options.device != "cpu");
   Device& device = open_device(train_options.device);
   ddl::Comm comm;
   LinkCosts links;
@@ -153,8 +157,8 @@ int train_command(Options& options, const CLI::App& command) {
   });
   if (comm) progress.on_decision(describe(links));
   if (comm && device.torch_device().is_cuda()) {
-    (void)comm->cards.levels(device.torch_device());
-    progress.on_decision(str("tensors on cards: ", comm->cards.decision()));
+    (void)comm->cards->levels(device.torch_device());
+    progress.on_decision(str("tensors on cards: ", comm->cards->decision()));
   }
   TrainResult result = train(context, progress, &requests);
   if (speaks && result.allreduce) {

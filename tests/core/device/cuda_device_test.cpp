@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/device/open_device.h"
 #include "core/error.h"
 #include "tests/support/fake_cuda.h"
 

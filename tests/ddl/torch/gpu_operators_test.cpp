@@ -11,6 +11,7 @@
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/single_rank.h"
 #include "ddl/comm/thread_world.h"
+#include "ddl/torch/operators.h"
 #include "tests/support/ddl/fake_gpu_network.h"
 #include "tests/support/ddl/shapes.h"
 

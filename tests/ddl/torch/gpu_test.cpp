@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/device/device.h"
+#include "core/device/open_device.h"
 #include "core/error.h"
 #include "ddl/comm/single_rank.h"
 #include "ddl/comm/thread_world.h"
@@ -88,8 +89,8 @@ TEST_F(CardTest, RanksThatShareACardStageAndGetTheBitsOfTheCpu) {
   for (const auto& hosts : {by_host({2}), by_host({3}), by_host({2, 2})})
     on_ranks(hosts, [](const Comm& comm) {
       expect_as_on_the_cpu(comm, card());
-      EXPECT_TRUE(comm->cards.decision().starts_with("staged on the host: ranks 0 and 1 share card "))
-          << comm->cards.decision();
+      EXPECT_TRUE(comm->cards->decision().starts_with("staged on the host: ranks 0 and 1 share card "))
+          << comm->cards->decision();
       for (const auto reduction : kReductions) {
         at::Tensor plain = term(comm->communicator->rank(), 5'000'011), on_card = plain.to(card());
         allreduce_(plain, comm, reduction);
@@ -190,7 +191,7 @@ TEST_F(CardTest, ListsOfACardAndTheCpuAreRefusedByName) {
 TEST_F(CardTest, NcclReducesForOneRank) {
   const Comm comm = make_comm(self_communicator());
   expect_as_on_the_cpu(comm, card());
-  EXPECT_TRUE(comm->cards.decision().starts_with("NCCL ")) << comm->cards.decision();
+  EXPECT_TRUE(comm->cards->decision().starts_with("NCCL ")) << comm->cards->decision();
   at::Tensor large = term(0, 5'000'011).to(card());
   const at::Tensor before = large.clone();
   allreduce_(large, comm, Reduction::average);
@@ -206,7 +207,7 @@ TEST_F(CardTest, DeterministicAlgorithmsMeanStaging) {
   const Comm comm = make_comm(self_communicator());
   allreduce_(at::ones({3}, at::TensorOptions(card())), comm, Reduction::sum);
   at::globalContext().setDeterministicAlgorithms(false, false);
-  EXPECT_NE(comm->cards.decision().find("deterministic"), std::string::npos) << comm->cards.decision();
+  EXPECT_NE(comm->cards->decision().find("deterministic"), std::string::npos) << comm->cards->decision();
 }
 
 TEST_F(SeveralCardsTest, NcclReducesAmongAllCardsByLevels) {
@@ -219,7 +220,7 @@ TEST_F(SeveralCardsTest, NcclReducesAmongAllCardsByLevels) {
                const int rank = comm->communicator->rank(), size = comm->communicator->size();
                const c10::DeviceGuard guard(card(rank));
                expect_as_on_the_cpu(comm, card(rank));
-               EXPECT_TRUE(comm->cards.decision().starts_with("NCCL ")) << comm->cards.decision();
+               EXPECT_TRUE(comm->cards->decision().starts_with("NCCL ")) << comm->cards->decision();
 
                // In 16 bits every 1 would be lost beside 2048.
                at::Tensor half = at::full({1009}, rank == 0 ? 2048 : 1, at::TensorOptions(at::kHalf)).to(card(rank));
@@ -254,7 +255,7 @@ TEST_F(SeveralCardsTest, ARankThatDoesNotComeEndsInACommErrorAndNoHang) {
              at::Tensor tensor = at::ones({1 << 20}).to(card(rank));
              allreduce_(tensor, comm, Reduction::sum);
              const Range all{0, 1 << 20};
-             DeviceLevels& levels = *comm->cards.levels(card(rank));
+             DeviceLevels& levels = *comm->cards->levels(card(rank));
              if (rank == 1) return std::this_thread::sleep_for(std::chrono::seconds(8));
              // Past the agreement, as if the other had died on its way to NCCL.
              EXPECT_THROW(levels.reduce_scatter(tensor.data_ptr(), all.size(), Element::float32, Reduction::sum),

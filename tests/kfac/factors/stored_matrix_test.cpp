@@ -1,4 +1,6 @@
 // State that is kept in 16 bits.
+#include "kfac/factors/stored_matrix.h"
+
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>

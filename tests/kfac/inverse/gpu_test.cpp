@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include "core/device/device.h"
+#include "core/device/open_device.h"
 #include "core/error.h"
 #include "tests/kfac/inverse/eigh_conformance.h"
 

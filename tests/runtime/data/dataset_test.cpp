@@ -1,10 +1,9 @@
-#include "runtime/data/dataset.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
 #include "runtime/data/brats.h"
+#include "runtime/data/open_dataset.h"
 #include "runtime/data/phantom.h"
 #include "runtime/data/synthetic.h"
 #include "runtime/io/nifti.h"

@@ -16,6 +16,8 @@
 #include "runtime/report/paging.h"
 #include "runtime/report/tables.h"
 #include "runtime/report/text.h"
+#include "swap/schedule/schedule.h"
+#include "swap/schedule/step_trace.h"
 #include "tests/runtime/files.h"
 
 namespace spillway {

@@ -12,7 +12,9 @@
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/thread_world.h"
 #include "runtime/io/tensor_file.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
+#include "runtime/training/training_run.h"
 #include "tests/runtime/files.h"
 
 namespace spillway {

@@ -7,11 +7,12 @@
 
 #include "core/device/cpu_device.h"
 #include "kfac/kfac.h"
-#include "runtime/data/dataset.h"
+#include "runtime/data/open_dataset.h"
 #include "runtime/io/weights_hash.h"
 #include "runtime/models/autocast.h"
 #include "runtime/models/memory_format.h"
 #include "runtime/models/task.h"
+#include "swap/gate/operator_observer.h"
 #include "swap/optim/optimizer.h"
 #include "swap/session.h"
 #include "tests/support/checking_observers.h"

@@ -6,7 +6,11 @@
 #include "core/device/cpu_device.h"
 #include "core/error.h"
 #include "runtime/io/weights_hash.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
+#include "runtime/training/training_run.h"
+#include "runtime/training/unlimited_profile.h"
+#include "swap/schedule/step_trace.h"
 
 namespace spillway {
 namespace {

@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "core/device/device.h"
+#include "core/device/open_device.h"
 #include "core/error.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
 #include "tests/runtime/files.h"
 

@@ -10,6 +10,7 @@
 
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/thread_world.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
 
 namespace spillway {

@@ -5,7 +5,9 @@
 #include <functional>
 
 #include "core/device/cpu_device.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
+#include "runtime/training/unlimited_profile.h"
 
 namespace spillway {
 namespace {

@@ -14,7 +14,9 @@
 #include "runtime/io/weights_hash.h"
 #include "runtime/planning/grad_worker_choice.h"
 #include "runtime/report/result_json.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/training_run.h"
+#include "runtime/training/unlimited_profile.h"
 
 namespace spillway {
 namespace {

@@ -13,7 +13,9 @@
 #include <random>
 
 #include "core/error.h"
+#include "core/ledger.h"
 #include "swap/optim/optimizer.h"
+#include "swap/schedule/step_trace.h"
 #include "tests/support/copies.h"
 #include "tests/support/random/net.h"
 

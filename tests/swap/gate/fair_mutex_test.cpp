@@ -17,6 +17,7 @@
 #include "core/device/cpu_device.h"
 #include "core/error.h"
 #include "swap/gate/device_pager.h"
+#include "swap/gate/operator_observer.h"
 #include "swap/gate/storage_page.h"
 #include "swap/session.h"
 #include "tests/support/copies.h"

@@ -20,6 +20,7 @@
 
 #include "core/device/cpu_device.h"
 #include "core/memory/memory_range.h"
+#include "swap/gate/operator_observer.h"
 #include "swap/session.h"
 #include "tests/support/checking_observers.h"
 

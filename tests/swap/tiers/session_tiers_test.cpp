@@ -10,6 +10,8 @@
 #include "core/device/cpu_device.h"
 #include "core/error.h"
 #include "swap/optim/optimizer.h"
+#include "swap/pager/pager.h"
+#include "swap/schedule/step_trace.h"
 #include "swap/session.h"
 #include "tests/support/copies.h"
 #include "tests/support/disk.h"

@@ -14,6 +14,8 @@
 
 #include "core/device/cpu_device.h"
 #include "core/error.h"
+#include "swap/gate/operator_observer.h"
+#include "swap/schedule/step_trace.h"
 #include "swap/session.h"
 #include "swap/windows/window_rules.h"
 #include "tests/support/checking_observers.h"

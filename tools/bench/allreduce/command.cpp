@@ -1,7 +1,5 @@
 // spillway bench allreduce: collectives by levels against the installed MPI's, and the allreduce also against a flat
 // ring, a leader and the bound. Under mpirun it measures one launch; with --ranks it launches itself, several times.
-#include "tools/bench/allreduce/command.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -19,6 +17,7 @@
 #include "tools/bench/allreduce/sweep.h"
 #include "tools/bench/allreduce/table.h"
 #include "tools/bench/allreduce/trial.h"
+#include "tools/bench/commands.h"
 #include "tools/cli/interrupts.h"
 #include "tools/cli/json_file.h"
 #include "tools/cli/launch.h"

@@ -8,10 +8,12 @@
 #include <cstring>
 
 #include "core/device/device.h"
+#include "core/device/open_device.h"
 #include "core/error.h"
 #include "ddl/allreduce/calibration.h"
 #include "ddl/allreduce/cost_model.h"
 #include "ddl/comm/collectives.h"
+#include "ddl/torch/gpu_backend.h"
 #include "tools/bench/allreduce/gpu.h"
 #include "tools/bench/allreduce/host.h"
 #include "tools/cli/launch.h"
@@ -119,7 +121,7 @@ struct Trial::State {
   bool interrupted = false;
 
   std::unique_ptr<Vectors> vectors_of(const Problem& problem) const {
-    return card ? vectors_on_card(on_cards, on_cards->cards, card->torch_device(), problem)
+    return card ? vectors_on_card(on_cards, *on_cards->cards, card->torch_device(), problem)
                 : vectors_on_host(mpi, *comm, costs, problem, options.keep_order);
   }
 
@@ -146,7 +148,7 @@ struct Trial::State {
 
   json head(const Problem& last) const {
     const TimingOptions& timing = options.timing;
-    const json cards = card ? json(decision(on_cards->cards, card->torch_device(), last)) : json(nullptr);
+    const json cards = card ? json(decision(*on_cards->cards, card->torch_device(), last)) : json(nullptr);
     return {{"world_size", comm->size()},
             {"levels", comm->levels().shape()},
             {"mpi", ddl::MpiRuntime::library()},

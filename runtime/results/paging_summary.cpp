@@ -1,7 +1,10 @@
-#include "runtime/training/paging_summary.h"
+#include "runtime/results/paging_summary.h"
 
 #include <algorithm>
 #include <map>
+
+#include "swap/schedule/schedule.h"
+#include "swap/schedule/step_trace.h"
 
 namespace spillway {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/training/train_options.h"
+#include "runtime/options/train_options.h"
 
 #include <charconv>
 

@@ -1,4 +1,4 @@
-#include "runtime/training/lr_schedule.h"
+#include "runtime/options/lr_schedule.h"
 
 #include <gtest/gtest.h>
 

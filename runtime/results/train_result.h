@@ -8,9 +8,9 @@
 
 #include "core/category.h"
 #include "core/trace_events.h"
-#include "kfac/kfac.h"
-#include "runtime/training/paging_summary.h"
-#include "runtime/training/train_options.h"
+#include "kfac/plan/counters.h"
+#include "runtime/options/train_options.h"
+#include "runtime/results/paging_summary.h"
 
 namespace spillway {
 

@@ -4,10 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "swap/schedule/schedule.h"
-#include "swap/schedule/step_trace.h"
+#include "core/category.h"
 
 namespace spillway {
+
+struct Schedule;
+struct StepTrace;
 
 /// One tensor's planned stay away from the device.
 struct PlannedAbsence {

@@ -10,8 +10,8 @@
 #include "core/bytes.h"
 #include "kfac/plan/options.h"
 #include "runtime/io/shape3.h"
-#include "runtime/training/loss_scaling.h"
-#include "runtime/training/lr_schedule.h"
+#include "runtime/options/loss_scaling.h"
+#include "runtime/options/lr_schedule.h"
 #include "swap/windows/split_sizes.h"
 
 namespace spillway {

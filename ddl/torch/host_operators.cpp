@@ -1,0 +1,120 @@
+#include "ddl/torch/host_operators.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "ddl/allreduce/owner_reduction.h"
+#include "ddl/allreduce/tuned_allreduce.h"
+#include "ddl/comm/collectives.h"
+#include "ddl/torch/dense_tensor.h"
+#include "ddl/torch/tensor_fusion.h"
+
+namespace spillway::ddl {
+namespace {
+
+int64_t aligned(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+void pack(at::TensorList tensors, std::byte* into) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.nbytes() > 0) std::memcpy(into, tensor.data_ptr(), tensor.nbytes());
+    into += tensor.nbytes();
+  }
+}
+
+void unpack(at::TensorList tensors, const std::byte* from) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.nbytes() > 0) std::memcpy(tensor.data_ptr(), from, tensor.nbytes());
+    from += tensor.nbytes();
+  }
+}
+
+void allreduce_group(at::TensorList tensors, TunedAllreduce& tuned, Reduction reduction) {
+  const uint64_t signature = signature_of(tensors);
+  const Element element = element_of(tensors[0], "allreduce_");
+  const int64_t fused = tensors.size() == 1 ? 0 : aligned(total_bytes(tensors));
+  const int64_t count = total_bytes(tensors) / element_bytes(element);
+  Allreduce& allreduce = tuned.for_bytes(total_bytes(tensors));
+  const at::Tensor staging = staging_bytes(fused + allreduce.scratch_bytes(count, element));
+  const auto buffer = bytes_of(staging), scratch = buffer.subspan(static_cast<size_t>(fused));
+  if (tensors.size() == 1) {
+    allreduce.reduce(in_place(bytes_of(tensors[0]), element), reduction, scratch, signature);
+    return;
+  }
+  pack(tensors, buffer.data());
+  allreduce.reduce(in_place(buffer.first(static_cast<size_t>(total_bytes(tensors))), element), reduction, scratch,
+                   signature);
+  unpack(tensors, buffer.data());
+}
+
+void broadcast_group(at::TensorList tensors, Communicator& comm, int root, std::span<const int> members) {
+  const uint64_t signature = signature_of(tensors);
+  if (tensors.size() == 1) {
+    broadcast(comm, bytes_of(tensors[0]), root, members, signature);
+    return;
+  }
+  const at::Tensor staging = staging_bytes(total_bytes(tensors));
+  if (comm.rank() == root) pack(tensors, bytes_of(staging).data());
+  broadcast(comm, bytes_of(staging), root, members, signature);
+  if (comm.rank() != root) unpack(tensors, bytes_of(staging).data());
+}
+
+HomeReduction reduction_over(const at::Tensor& vector, const Comm& comm, std::vector<HomePart> parts,
+                             const char* operation) {
+  check_dense(vector, operation);
+  return {*comm->communicator, vector.numel(), element_of(vector, operation), std::move(parts),
+          comm->allreduce->piece_bytes()};
+}
+
+void reduce_parts(const at::Tensor& vector, const Comm& comm, std::vector<HomePart> parts, int64_t reduction,
+                  const char* operation) {
+  HomeReduction at_homes = reduction_over(vector, comm, std::move(parts), operation);
+  const auto scratch = staging_bytes(at_homes.reduce_scratch_bytes());
+  at_homes.reduce(bytes_of(vector), reduction_of(reduction, operation), bytes_of(scratch));
+  vector.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace
+
+void allreduce_on_host(at::TensorList tensors, const Comm& comm, int64_t reduction) {
+  for (const at::Tensor& tensor : tensors) check_dense(tensor, "allreduce_");
+  for_each_group(tensors, [&](at::TensorList group) {
+    allreduce_group(group, *comm->allreduce, reduction_of(reduction, "allreduce_"));
+  });
+  bump_versions(tensors);
+}
+
+void broadcast_on_host(at::TensorList tensors, const Comm& comm, int64_t root, at::IntArrayRef members) {
+  for (const at::Tensor& tensor : tensors) check_dense(tensor, "broadcast_");
+  const std::vector<int> ranks(members.begin(), members.end());
+  for_each_group(tensors, [&](at::TensorList group) {
+    broadcast_group(group, *comm->communicator, static_cast<int>(root), ranks);
+  });
+  const bool receiver = comm->communicator->rank() != root &&
+                        std::find(members.begin(), members.end(), comm->communicator->rank()) != members.end();
+  if (receiver) bump_versions(tensors);
+}
+
+void reduce_on_host(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef homes,
+                    int64_t reduction) {
+  TORCH_CHECK(ends.size() == homes.size(), "[ddl] reduce_: ", ends.size(), " parts have ", homes.size(), " homes");
+  std::vector<HomePart> parts;
+  for (size_t i = 0; i < ends.size(); ++i)
+    parts.push_back({{i == 0 ? 0 : ends[i - 1], ends[i]}, static_cast<int>(homes[i])});
+  reduce_parts(vector, comm, std::move(parts), reduction, "reduce_");
+}
+
+void reduce_scatter_on_host(const at::Tensor& vector, const Comm& comm, int64_t reduction) {
+  reduce_parts(vector, comm, equal_parts(vector.numel(), comm->communicator->size()), reduction, "reduce_scatter_");
+}
+
+void all_gather_on_host(const at::Tensor& vector, const Comm& comm) {
+  auto parts = equal_parts(vector.numel(), comm->communicator->size());
+  reduction_over(vector, comm, std::move(parts), "all_gather_").gather(bytes_of(vector));
+  vector.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace spillway::ddl

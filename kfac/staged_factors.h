@@ -1,0 +1,30 @@
+/// What backward has shown of the layers of a Kfac.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/stopwatch.h"
+#include "kfac/comm/overlapped_reduction.h"
+#include "kfac/factors/capture.h"
+#include "kfac/factors/factors.h"
+
+namespace spillway::kfac {
+
+/// Shared with the hooks in the graph, which may outlive the Kfac and run on autograd's threads.
+struct StagedFactors {
+  WeightIndex weights;  ///< of the layers whose factors this rank forms
+  std::mutex mutex;
+  std::vector<LayerFactors> layers;
+  std::unique_ptr<EarlyReduction> early;  ///< with overlap_factors on several ranks
+  double seconds = 0;
+
+  void stage(const Captured& captured) {
+    std::lock_guard lock(mutex);
+    Stopwatch watch(seconds);
+    layers[captured.layer].stage(captured);
+    if (early) early->staged(captured.layer, layers);
+  }
+};
+
+}  // namespace spillway::kfac

@@ -1,0 +1,28 @@
+#include "runtime/results/train_result.h"
+
+namespace spillway {
+namespace {
+
+/// The median time of the first `count` steps, without the first two where more are left.
+double median_of_steps(const TrainResult& result, size_t count) {
+  std::vector<double> sorted(result.step_seconds.begin() + (count > 2 ? 2 : 0),
+                             result.step_seconds.begin() + static_cast<std::ptrdiff_t>(count));
+  if (sorted.empty()) return 0;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+}  // namespace
+
+double TrainResult::median_step_seconds() const {
+  return median_of_steps(*this, step_seconds.size());
+}
+
+double step_time_ratio(const TrainResult& run, const TrainResult& base) {
+  const size_t common = std::min(run.step_seconds.size(), base.step_seconds.size());
+  const double divisor = median_of_steps(base, common);
+  return divisor > 0 ? median_of_steps(run, common) / divisor : 0;
+}
+
+}  // namespace spillway

@@ -1,0 +1,133 @@
+#include "runtime/training/run_context.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "core/error.h"
+#include "core/host/host_topology.h"
+#include "ddl/comm/busy.h"
+#include "ddl/comm/collectives.h"
+#include "kfac/comm/option_agreement.h"
+#include "kfac/factors/layers.h"
+#include "runtime/data/host_dataset.h"
+#include "runtime/data/open_dataset.h"
+#include "runtime/data/sampler.h"
+#include "runtime/data/seismic.h"
+#include "runtime/models/model_info.h"
+#include "runtime/models/task.h"
+#include "runtime/training/checkpoint.h"
+#include "runtime/training/used_cases.h"
+
+namespace spillway {
+namespace {
+
+/// Synthetic images show few of a model's classes, so that a short training meets each of them often.
+constexpr int64_t kLargestImageClasses = 10;
+
+DatasetOptions dataset_options(const TrainOptions& options) {
+  DatasetOptions data;
+  data.shape = options.shape;
+  data.seed = options.seed;
+  data.cases = options.cases;
+  const bool images = model_info(options.model).input == InputKind::images;
+  if (options.classes > 0) data.classes = images ? std::min(options.classes, kLargestImageClasses) : options.classes;
+  return data;
+}
+
+/// Measures once, and before any Session: runs place by what is planned with, and no budget pays for it.
+void measure_placement(RunContext& context) {
+  TrainOptions& options = context.options;
+  if (!options.use_kfac || options.kfac.placement != kfac::Placement::measured) return;
+  const auto task = make_task(options.model, task_options(options, *context.data));
+  const auto layers = kfac::find_layers(task->module(), options.kfac).layers;
+  options.kfac = kfac::with_agreed_seconds(options.kfac, layers, kfac::Exchange(context.comm));
+}
+
+}  // namespace
+
+c10::Device options_device(const TrainOptions& options) {
+  const c10::Device device(options.device);
+  return device.is_cuda() && !device.has_index() ? c10::Device(c10::kCUDA, 0) : device;
+}
+
+TaskOptions task_options(const TrainOptions& options, const Dataset& data) {
+  constexpr int64_t kHeadWidth = 64;
+  TaskOptions task;
+  task.unet3d.filters = options.filters;
+  task.bp3d.filters = options.filters;
+  for (double share : kSeismicShares) task.bp3d_class_weights.push_back(1 / (3 * share));
+  task.resnet50 = {.classes = options.classes, .filters = options.filters};
+  task.bert.layers = options.layers;
+  task.bert.hidden = options.hidden;
+  task.bert.heads = std::max<int64_t>(1, options.hidden / kHeadWidth);
+  task.bert.intermediate = 4 * options.hidden;
+  if (options.model == "mlp")
+    task.mlp = {.input = data.at(0).input.size(1),
+                .hidden = options.hidden,
+                .layers = options.layers,
+                .classes = options.classes};
+  if (options.model == "autoencoder")
+    task.autoencoder = {.input = data.at(0).input.size(1), .hidden = options.hidden, .layers = options.layers};
+  return task;
+}
+
+int64_t cases_per_step(const RunContext& context) {
+  return context.options.batch * context.options.accumulate * context.world();
+}
+
+int64_t steps_for(const RunContext& context, int64_t cases) {
+  return (cases + cases_per_step(context) - 1) / cases_per_step(context);
+}
+
+int64_t steps_per_epoch(const RunContext& context) {
+  const TrainOptions& options = context.options;
+  return Sampler(context.split.train, options.batch, 0, context.world(), options.seed)
+      .steps_per_epoch(options.accumulate);
+}
+
+int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
+  if (!comm) return value;
+  std::vector<int64_t> all(static_cast<size_t>(comm->communicator->size()));
+  ddl::allgather(*comm->communicator, std::as_bytes(std::span(&value, 1)), std::as_writable_bytes(std::span(all)));
+  return *std::max_element(all.begin(), all.end());
+}
+
+int64_t last_step(const RunContext& context) {
+  const TrainOptions& options = context.options;
+  const RunPosition& start = context.start;
+  // Epochs count cases. Those that are drawn already may have taken more or fewer steps, on another number of ranks.
+  const int64_t steps = options.epochs > 0 ? options.epochs * steps_per_epoch(context) -
+                                                 steps_for(context, start.cases_drawn) + start.step
+                                           : options.steps;
+  if (options.resume && start.step >= steps)
+    throw BadRequest(str("[train] the checkpoint in '", options.checkpoint, "' is of step ", start.step,
+                         ", and the run is to end after ", steps, ": nothing is left; ask for more steps"));
+  return steps;
+}
+
+RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
+  asked.validate();
+  RunContext context{.options = with_model_defaults(asked), .data = nullptr, .split = {}, .comm = std::move(comm)};
+  const TrainOptions& options = context.options;
+  // Files are read for as long as they take; the others are not to give this rank up.
+  const ddl::Busy busy(context.comm ? context.comm->communicator.get() : nullptr);
+  auto dataset = open_dataset(options.model, options.data, dataset_options(options));
+  context.split = split(dataset->size());
+  const int64_t together = options.batch * context.world();
+  if (together > static_cast<int64_t>(context.split.train.size()))
+    throw BadRequest(str("[train] ", context.world(), " ranks of batch ", options.batch, " take ", together,
+                         " cases at once, but there are ", context.split.train.size(), " to train on (",
+                         context.split.validation.size(),
+                         " are held out); use fewer ranks, a smaller batch or more cases"));
+  const int64_t ranks = context.comm ? context.comm->communicator->local_size() : 1;
+  if (options.resume) context.start = checkpoint_position(options.checkpoint, options);
+  const int64_t steps = last_step(context) - context.start.step;
+  const auto used =
+      used_cases(options, context.split, context.start.cases_drawn, steps, context.rank(), context.world());
+  context.data = in_host_memory(std::move(dataset), used, discover_host().memory_bytes / 4 / ranks);
+  measure_placement(context);
+  return context;
+}
+
+}  // namespace spillway

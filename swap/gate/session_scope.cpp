@@ -1,0 +1,29 @@
+#include "swap/gate/session_scope.h"
+
+#include <utility>
+
+#include "core/memory/fork.h"
+
+namespace spillway {
+namespace {
+
+/// The kind under which a Session hangs on LibTorch's thread-local debug information; nothing on a server uses this
+/// one.
+constexpr auto kInfoKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
+
+struct SessionInfo final : c10::DebugInfoBase {
+  explicit SessionInfo(SessionScope given) : scope(std::move(given)) {}
+  const SessionScope scope;
+};
+
+}  // namespace
+
+const SessionScope* SessionScope::current() {
+  auto* info = static_cast<SessionInfo*>(c10::ThreadLocalDebugInfo::get(kInfoKind));
+  return info && !info->scope.alive.expired() && !forked_while_paging() ? &info->scope : nullptr;
+}
+
+GateGuards::GateGuards(SessionScope scope)
+    : session(kInfoKind, std::make_shared<SessionInfo>(std::move(scope))), key(kGateKey) {}
+
+}  // namespace spillway

@@ -1,0 +1,39 @@
+/// The Session that this thread works for, as LibTorch's thread-local state carries it into autograd's threads.
+#pragma once
+#include <c10/core/DispatchKey.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <memory>
+
+#include "core/compute_clock.h"
+
+namespace spillway {
+
+class SessionState;
+
+/// The dispatch key of the gate: below autograd, above the backends. `Fake` was reserved for an out-of-tree project
+/// that is archived; LibTorch itself registers nothing there.
+inline constexpr c10::DispatchKey kGateKey = c10::DispatchKey::Fake;
+
+/// What a thread's state says of its Session.
+struct SessionScope {
+  SessionState* session = nullptr;
+  std::weak_ptr<const void> alive =
+      {};                          ///< expires with the Session: LibTorch hands this on to work that may follow it
+  OperatorClock* clock = nullptr;  ///< the Session's; nullptr: the host's time counts
+  bool traced = false;             ///< the thread's work belongs to the Session's steps
+
+  /// The one of the operator that runs on this thread; nullptr outside Sessions, after the one that the thread was
+  /// given, and in children of fork().
+  static const SessionScope* current();
+};
+
+/// Opens the gate on the current thread while it lives. Thread-local state carries both parts into autograd's threads.
+struct GateGuards {
+  explicit GateGuards(SessionScope scope);
+  c10::DebugInfoGuard session;
+  c10::impl::IncludeDispatchKeyGuard key;
+};
+
+}  // namespace spillway

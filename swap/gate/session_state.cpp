@@ -1,0 +1,61 @@
+#include "swap/gate/session_state.h"
+
+#include <ATen/Parallel.h>
+
+#include <utility>
+
+#include "swap/schedule/schedule_inputs.h"
+
+namespace spillway {
+namespace {
+
+ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager& pager) {
+  ScheduleInputs inputs;
+  inputs.budget_bytes = options.budget_bytes;
+  const bool on_cpu = pager.device.torch_device().is_cpu();
+  inputs.replay = options.replay && options.engine == Engine::gate;
+  if (pager.disk) inputs.host_budget_bytes = pager.host.capacity_bytes() - pager.disk->staging_bytes();
+  // A copying thread takes one core from operators that use them all.
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (on_cpu && cores > 0 && at::get_num_threads() >= cores) inputs.rates.compute_slowdown = 1.0 / cores;
+  if (options.budget_bytes != kUnlimitedBytes) inputs.slack_bytes = options.budget_bytes / 100;
+  return inputs;
+}
+
+}  // namespace
+
+SessionState::SessionState(SessionOptions given)
+    : options(std::move(given)),
+      share(DevicePager::join(options)),
+      pager(share->pager),
+      ledger(share->device.ledger()),
+      clock(share->device.make_clock()),
+      recipes(pager, options.split_bytes),
+      conductor(pager, schedule_inputs(options, *share), options.prefetch, share.get_deleter().user, &recipes),
+      owner(std::this_thread::get_id()) {
+  gate.emplace(scope(/*traced=*/true));
+}
+
+SessionState* SessionState::current() {
+  const SessionScope* scope = SessionScope::current();
+  return scope ? scope->session : nullptr;
+}
+
+bool SessionState::in_owners_work() const {
+  if (std::this_thread::get_id() == owner) return true;
+  if (share->device.torch_device().is_cpu()) return false;
+  const SessionScope* scope = SessionScope::current();
+  return scope && scope->session == this && scope->traced;
+}
+
+const OperatorTraits& SessionState::traits(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema* schema = &op.schema();
+  {
+    std::shared_lock lock(traits_mutex);
+    if (auto known = traits_by_schema.find(schema); known != traits_by_schema.end()) return known->second;
+  }
+  std::unique_lock lock(traits_mutex);
+  return traits_by_schema.try_emplace(schema, traits_of(op)).first->second;
+}
+
+}  // namespace spillway

@@ -1,0 +1,22 @@
+/// What a pager has done so far.
+#pragma once
+#include <cstdint>
+
+namespace spillway {
+
+struct PagerStats {
+  int64_t bytes_out = 0;  ///< copied to the host
+  int64_t bytes_in = 0;   ///< copied back
+  int64_t page_outs = 0;
+  int64_t page_ins = 0;
+  int64_t demand_page_ins = 0;  ///< that no prefetch had started
+  int64_t clean_drops = 0;      ///< evictions that needed no copy
+  double exposed_seconds = 0;   ///< that callers waited for copies
+  int64_t discards = 0;         ///< evictions without a copy, of pages that can be made again
+  int64_t replays = 0;          ///< of them, made again
+  double replay_seconds = 0;    ///< that took
+  int64_t parked_bytes = 0;     ///< of managed memory whose bytes are on the host now
+  int64_t parked_peak_bytes = 0;
+};
+
+}  // namespace spillway

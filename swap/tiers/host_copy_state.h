@@ -1,0 +1,51 @@
+/// What the host tier knows of one copy; for its source files.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "core/ids.h"
+#include "core/memory/host_slab.h"
+#include "core/timeline.h"
+#include "swap/tiers/disk_tier.h"
+#include "swap/tiers/host_copy.h"
+
+namespace spillway {
+
+/// A block of the slab; it outlives its copy while the disk uses it.
+struct SlabBlock {
+  HostSlab& slab;
+  void* const data;
+  const int64_t bytes;
+  SlabBlock(HostSlab& from, void* at, int64_t size) : slab(from), data(at), bytes(size) {}
+  SlabBlock(const SlabBlock&) = delete;
+  SlabBlock& operator=(const SlabBlock&) = delete;
+  ~SlabBlock() { slab.deallocate(data, bytes); }
+};
+
+/// The tier's, under its lock.
+struct HostCopy::State : std::enable_shared_from_this<State> {
+  struct PageIn {
+    void* device;
+    TicketSource source;
+  };
+  State(HostTier& in, int64_t size, PageUseTime used) : tier(in), bytes(size), use(used) {}
+
+  HostTier& tier;
+  const int64_t bytes;
+  PageUseTime use;
+  std::shared_ptr<SlabBlock> block;  ///< the bytes in the slab, if they are there
+  std::shared_ptr<DiskPage> disk;    ///< their place on disk …
+  bool stored = false;               ///< … and whether they are there
+  bool moving = false;               ///< the disk writes or reads them
+  bool only = false;                 ///< the device has them no more
+  bool unreadable = false;           ///< the disk failed to give them back ahead of their use
+  bool dropped = false;
+  int pins = 0;                  ///< range calls under way
+  Ticket device;                 ///< the last page-out, page-in or window
+  Ticket filled;                 ///< the last page-out or written window: where the bytes come from
+  std::optional<PageIn> wanted;  ///< a page-in that waits until the bytes are back in the slab
+
+  bool idle() const { return !moving && pins == 0 && device.done(); }
+};
+
+}  // namespace spillway

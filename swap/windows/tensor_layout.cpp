@@ -1,0 +1,50 @@
+#include "swap/windows/tensor_layout.h"
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <numeric>
+
+#include "core/memory/memory_range.h"
+
+namespace spillway {
+
+std::vector<int64_t> memory_order(const at::Tensor& part) {
+  std::vector<int64_t> order(static_cast<size_t>(part.dim()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return part.stride(a) > part.stride(b); });
+  return order;
+}
+
+std::vector<int64_t> packed_strides(const at::Tensor& part) {
+  std::vector<int64_t> strides(static_cast<size_t>(part.dim()));
+  const std::vector<int64_t> order = memory_order(part);
+  int64_t stride = 1;
+  for (auto d = order.rbegin(); d != order.rend(); ++d) {
+    strides[static_cast<size_t>(*d)] = stride;
+    stride *= part.size(*d);
+  }
+  return strides;
+}
+
+std::vector<int64_t> strides_of(at::IntArrayRef sizes, at::MemoryFormat format) {
+  return at::empty(sizes, at::TensorOptions(at::kMeta).memory_format(format)).strides().vec();
+}
+
+at::Tensor shape_alone(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type, c10::Device device) {
+  if (!device.is_cpu()) return at::empty_strided(sizes, strides, at::TensorOptions(type).device(device));
+  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type));
+  auto range = std::make_shared<MemoryRange>(reserve_memory(static_cast<int64_t>(bytes)));
+  void* data = range->data();
+  return at::for_blob(data, sizes).strides(strides).options(type).deleter([range](void*) {}).make_tensor();
+}
+
+at::Tensor shape_alone(const at::Tensor& part) {
+  return shape_alone(part.sizes(), packed_strides(part), part.scalar_type(), part.device());
+}
+
+at::Tensor shape_alone(at::IntArrayRef sizes, at::MemoryFormat format, at::ScalarType type, c10::Device device) {
+  return shape_alone(sizes, strides_of(sizes, format), type, device);
+}
+
+}  // namespace spillway

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""check_includes.py ROOT: prints every include that the folders' table does not allow, or that brings MPI, hwloc or CUDA
+to a file that is not theirs. Fails when there is one, when the table has a cycle, when a folder has more than 30 files,
+and when there was nothing to look at."""
+import collections
+import fnmatch
+import os
+import re
+import sys
+
+MOST_FILES = 30
+
+# Which folders each may include, besides itself and core. The order is the one in which they can be built.
+TABLE = """
+core
+core/memory
+core/host
+core/device          core/host core/memory
+swap/tiers           core/memory
+swap/pager           core/memory swap/tiers
+swap/schedule        swap/pager swap/tiers
+swap/conductor       swap/pager swap/schedule
+swap/windows         core/memory
+swap/gate            core/device core/memory swap/conductor swap/pager swap/schedule swap/tiers swap/windows
+swap/optim           swap/gate
+swap                 core/memory swap/gate swap/pager
+ddl/comm
+ddl/topology         core/host ddl/comm
+ddl/allreduce        ddl/comm
+ddl/nccl             ddl/comm
+ddl/torch            core/device ddl/allreduce ddl/comm ddl/nccl
+kfac/plan
+kfac/factors         kfac/plan
+kfac/inverse         kfac/factors kfac/plan
+kfac/comm            ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/inverse kfac/plan
+kfac                 ddl/comm kfac/comm kfac/factors kfac/inverse kfac/plan
+runtime/models
+runtime/io           swap
+runtime/data         runtime/io runtime/models
+runtime/options      kfac/plan runtime/io runtime/models swap/tiers swap/windows
+runtime/planning     core/memory kfac/plan
+runtime/results      kfac/plan runtime/options swap/schedule
+runtime/report       runtime/results
+runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors runtime/data runtime/io \
+                     runtime/models runtime/options runtime/planning runtime/results swap swap/gate swap/optim swap/schedule swap/tiers
+tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
+                     runtime/training
+tools/ddlrun         core/host ddl/allreduce ddl/comm tools/cli
+tools/bench          core/device core/host kfac kfac/factors kfac/inverse runtime/io runtime/models runtime/planning \
+                     runtime/report runtime/results runtime/training swap swap/schedule tools/cli
+tools/bench/allreduce  core/device ddl/allreduce ddl/comm ddl/torch runtime/report tools/bench tools/cli tools/ddlrun
+tools/spillway       core/device core/host ddl/allreduce ddl/comm ddl/topology ddl/torch runtime/data runtime/report \
+                     runtime/results runtime/training tools/bench tools/cli
+"""
+# Headers of libraries, and the only files that may include them.
+OWNERS = [
+    (r"mpi\.h", ["ddl/comm/*mpi*.cpp"]),
+    (r"hwloc(\.h|/.*)", ["core/host/*.cpp"]),
+    (r"((cuda|cublas|cusolver|cusparse|curand|cufft|cupti|nccl|nvml|nvToolsExt|nvtx)[^/]*\.(h|hpp|cuh)"
+     r"|(ATen|c10)/(native/)?cuda/.*|torch/csrc/cuda/.*|nvtx3/.*)", ["*_cuda.cpp", "*.cu"]),
+]
+SOURCES = (".h", ".hpp", ".cpp", ".cu", ".cuh")
+
+
+def read_table():
+    table = {}
+    for line in TABLE.replace("\\\n", " ").strip().split("\n"):
+        folder, *others = line.split()
+        unknown = [other for other in others if other not in table]
+        if unknown:  # each stands below those that it includes, so there is no cycle
+            sys.exit(f"the table is not in order: {folder} may include {', '.join(unknown)}, which stand below it")
+        table[folder] = {folder, "core", *others}
+    return table
+
+
+def main():
+    os.chdir(sys.argv[1])
+    table = read_table()
+    rooms = {folder.split("/")[0] for folder in table}
+    looked, complaints = 0, []
+    files = collections.Counter()
+    for room in sorted(rooms):
+        for folder, _, names in os.walk(room):
+            for name in sorted(names):
+                if not name.endswith(SOURCES):
+                    continue
+                files[folder] += 1
+                path = f"{folder}/{name}"
+                with open(path, encoding="utf-8") as file:
+                    lines = file.read().split("\n")
+                for number, line in enumerate(lines, 1):
+                    found = re.match(r'\s*#\s*include\s*[<"]([^>"]+)[>"]', line)
+                    if not found:
+                        continue
+                    looked += 1
+                    header = found.group(1)
+                    target = os.path.dirname(header)
+                    if header.startswith("../") or "/../" in header:
+                        complaints.append(f'{path}:{number}: "{header}" climbs; write "room/folder/file.h"')
+                    elif target.split("/")[0] in rooms and target not in table.get(folder, ()):
+                        allowed = " ".join(sorted(table.get(folder, ()))) or "nothing: it is not in the table"
+                        complaints.append(f"{path}:{number}: {folder} may not include {target} ({header}); it may include: {allowed}")
+                    for pattern, owners in OWNERS:
+                        if re.fullmatch(pattern, header) and not any(fnmatch.fnmatch(path, owner) for owner in owners):
+                            complaints.append(f"{path}:{number}: <{header}> belongs in {' or '.join(owners)}")
+    for folder, count in sorted(files.items()):
+        if count > MOST_FILES:
+            complaints.append(f"{folder}:1: {count} files; {MOST_FILES} are the most")
+        if folder not in table:
+            complaints.append(f"{folder}:1: the table in {sys.argv[0]} does not name this folder")
+    if looked == 0:
+        complaints.append("no includes found")
+    print("\n".join(complaints + [f"{looked} includes looked at, {len(complaints)} wrong"]))
+    sys.exit(1 if complaints else 0)
+
+
+main()
