@@ -135,12 +135,12 @@ struct Loop {
     std::vector<std::unique_ptr<testing::Buffer>> made;
     for (int64_t i = 0; i < pages; ++i) {
       made.push_back(std::make_unique<testing::Buffer>(memory, pager, kPageBytes, static_cast<unsigned char>(i)));
-      pager.set_next_use(*made.back()->page(), 2 * pages - i);
-      pager.start_page_out(made.back()->page()->id);
+      pager.table().set_next_use(*made.back()->page(), 2 * pages - i);
+      pager.prefetcher().start_page_out(made.back()->page()->id);
     }
     for (int64_t i = pages - 1; i >= 0; --i) {
       for (int64_t ahead = i; ahead >= std::max<int64_t>(0, i - kDevicePages + 2); --ahead)
-        if (!pager.try_prefetch(made[static_cast<size_t>(ahead)]->page()->id)) break;
+        if (!pager.prefetcher().try_page_in(made[static_cast<size_t>(ahead)]->page()->id)) break;
       PageUse use{made[static_cast<size_t>(i)]->page(), false};
       pager.lease({&use, 1});
       if (!made[static_cast<size_t>(i)]->holds(static_cast<unsigned char>(i))) throw DiskError("wrong bytes");

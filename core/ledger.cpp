@@ -29,7 +29,7 @@ void Ledger::refund(int64_t bytes, Category category) noexcept {
   limit_bytes_ = std::max(budget_bytes_, std::min(limit_bytes_, used_bytes_));
 }
 
-bool Ledger::exceed(int64_t bytes) noexcept {
+bool Ledger::raise_limit(int64_t bytes) noexcept {
   std::lock_guard lock(mutex_);
   if (soft_) limit_bytes_ = std::max(limit_bytes_, used_bytes_ + bytes);
   return soft_;
@@ -52,7 +52,7 @@ void Ledger::set_budget(int64_t bytes, bool soft) {
   soft_ = soft;
 }
 
-int64_t Ledger::room_bytes() const noexcept {
+int64_t Ledger::available_bytes() const noexcept {
   std::lock_guard lock(mutex_);
   return limit_bytes_ - used_bytes_;
 }

@@ -10,8 +10,8 @@
 namespace spillway {
 
 /// Counts the bytes of one device by category under one budget. The count never exceeds the budget: a charge that
-/// would is refused. (A soft one is exceeded where exceed() asks for that, and peak_bytes() tells.) Thread-safe; every
-/// call costs one uncontended lock.
+/// would is refused. (A soft one is exceeded where raise_limit() asks for that, and peak_bytes() tells.) Thread-safe;
+/// every call costs one uncontended lock.
 class Ledger {
  public:
   /// `device` is the name used in messages, e.g. "cpu".
@@ -29,9 +29,9 @@ class Ledger {
   void set_budget(int64_t bytes, bool soft = false);
   /// Under a soft budget: charges of `bytes` more than are held now will be let in although they exceed it, and what is
   /// given back narrows that again. False, changing nothing, under a hard one.
-  [[nodiscard]] bool exceed(int64_t bytes) noexcept;
+  [[nodiscard]] bool raise_limit(int64_t bytes) noexcept;
   /// What a charge may have now.
-  int64_t room_bytes() const noexcept;
+  int64_t available_bytes() const noexcept;
 
   int64_t budget_bytes() const noexcept;
   bool is_soft() const noexcept;

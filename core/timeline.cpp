@@ -37,7 +37,7 @@ bool Ticket::succeeded() const {
   return follow([](const State& state) { return state.done && !state.error; });
 }
 
-bool Ticket::joinable() const {
+bool Ticket::can_order_without_wait() const {
   return follow([](const State& state) { return state.done || state.work; });
 }
 
@@ -52,10 +52,10 @@ void Ticket::wait() const {
   }
 }
 
-void Ticket::join() const {
+void Ticket::order_compute_after() const {
   std::shared_ptr<State> rest;
   for (auto state = state_; state; state = std::move(rest)) {
-    if (state->work) state->work->join();
+    if (state->work) state->work->order_compute_after();
     std::unique_lock lock(state->mutex);
     state->changed.wait(lock, [&] { return state->done || state->work; });
     if (state->error) std::rethrow_exception(state->error);
@@ -80,7 +80,7 @@ void TicketSource::complete(std::exception_ptr error) {
   state_->changed.notify_all();
 }
 
-void TicketSource::continue_as(Ticket rest) {
+void TicketSource::chain_to(Ticket rest) {
   {
     std::lock_guard lock(state_->mutex);
     state_->rest = std::move(rest.state_);

@@ -22,7 +22,7 @@ class QueuedWork {
   /// Blocks the host until it is done. Throws what it failed with.
   virtual void wait() = 0;
   /// What is submitted to the device's compute queue after this call runs after the work. Does not block the host.
-  virtual void join() = 0;
+  virtual void order_compute_after() = 0;
 };
 
 /// The completion of one piece of asynchronous work. Copies share it. An empty ticket is complete.
@@ -40,9 +40,9 @@ class Ticket {
   /// Orders compute behind the work: what the caller submits after this call sees its outcome. Where compute runs on
   /// the host that is wait(); behind a device's queue it returns at once, and host code must still wait() before it
   /// looks at bytes itself. Throws the error of work that has failed by now.
-  void join() const;
-  /// Whether join() would return at once.
-  bool joinable() const;
+  void order_compute_after() const;
+  /// True when order_compute_after() would return at once.
+  bool can_order_without_wait() const;
 
  private:
   friend class TicketSource;
@@ -66,7 +66,7 @@ class TicketSource {
   Ticket ticket() const;
   void complete(std::exception_ptr error = nullptr);
   /// This part of the work is done and it goes on as `rest`: complete when that is, with its error.
-  void continue_as(Ticket rest);
+  void chain_to(Ticket rest);
 
  private:
   std::shared_ptr<Ticket::State> state_;
@@ -76,22 +76,22 @@ class TicketSource {
 struct CopyTotals {
   int64_t bytes = 0;
   double seconds = 0;
-  double stalled_seconds = 0;  ///< that the device's compute queue waited for copies which it joined
+  double stalled_seconds = 0;  ///< that the device's compute queue waited for copies which it was ordered after
 };
 
 enum class Side : uint8_t { host, device };
 
 /// A lane of work that runs in the order of submission, beside the caller: a worker thread on the CPU, a stream on
-/// CUDA. Nothing orders two timelines but tickets that the caller waits for or joins. A device's lane starts each copy
-/// after what its compute queue was given before, so a copy sees what operators wrote, and does not touch memory that
-/// operators still use. Thread-safe.
+/// CUDA. Nothing orders two timelines but tickets that the caller waits for, or orders compute after. A device's lane
+/// starts each copy after what its compute queue was given before, so a copy sees what operators wrote, and does not
+/// touch memory that operators still use. Thread-safe.
 class Timeline {
  public:
   virtual ~Timeline() = default;
   /// Copies `bytes` from `source` to `destination` after everything submitted before. Both must stay valid until the
   /// ticket is done. Does not block the caller. An error travels in the ticket; later work still runs.
   [[nodiscard]] virtual Ticket copy(void* destination, const void* source, int64_t bytes) = 0;
-  /// Moves managed memory (Block::stays), whose address stays the same, in the order of the lane's copies.
+  /// Moves managed memory (Block::is_managed), whose address stays the same, in the order of the lane's copies.
   [[nodiscard]] virtual Ticket move(void* data, int64_t bytes, Side to);
   /// Of the copies that are done. Zeros when the lane does not measure. Thread-safe.
   virtual CopyTotals totals() const { return {}; }

@@ -52,8 +52,8 @@ Session::Step::~Step() {
 void Session::Step::finish() {
   if (!session_) return;
   SessionState& state = *session_->state_;
-  state.conductor.end_step(state.clock ? state.clock->take() : std::vector<OperatorClock::Times>());
-  state.share->device.charge_outside();
+  state.conductor.end_step(state.clock ? state.clock->take() : std::vector<ComputeClock::Times>());
+  state.share->device.charge_external();
   session_ = nullptr;
 }
 
@@ -129,7 +129,8 @@ Resident::Resident(const at::Tensor& tensor, bool write) : leases_(std::make_uni
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
     leases.held.push_back(hold_in_place(storage));
     auto find = [&] { return page_of(storage); };
-    if (Page* page = device ? device->pager.locked(find) : find()) leases.uses.push_back({page, write, kNextUseKept});
+    if (Page* page = device ? device->pager.table().locked(find) : find())
+      leases.uses.push_back({page, write, kNextUseKept});
   });
   if (leases.uses.empty()) return;
   Pager& pager = pager_of(*leases.uses.front().page);

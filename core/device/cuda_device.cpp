@@ -81,13 +81,13 @@ Block* CudaDevice::try_take(int64_t charge, Category category) {
   const int64_t bytes = data_bytes(charge);
   std::unique_ptr<OwnedBlock> block(new OwnedBlock{{nullptr, charge, nullptr, nullptr, category}, this});
   block->data = take_managed(bytes);
-  block->stays = block->data != nullptr;
-  if (!block->stays) block->data = driver_->allocate(bytes);
+  block->is_managed = block->data != nullptr;
+  if (!block->is_managed) block->data = driver_->allocate(bytes);
   return block->data ? block.release() : nullptr;
 }
 
 void CudaDevice::give_back(Block* block) noexcept {
-  if (block->stays)
+  if (block->is_managed)
     give_back_managed(block->data, data_bytes(block->charged_bytes));
   else
     driver_->deallocate(block->data);
@@ -141,7 +141,7 @@ Block* CudaDevice::find_block(const c10::DataPtr& data) const {
 
 bool CudaDevice::is_managed(const c10::DataPtr& data) const {
   const Block* block = find_block(data);
-  return block && block->stays;
+  return block && block->is_managed;
 }
 
 c10::DataPtr CudaDevice::wrap_block(Block* block) {
@@ -199,7 +199,7 @@ std::unique_ptr<Timeline> CudaDevice::make_timeline(std::string_view lane) {
   return driver_->make_timeline(std::string(lane));
 }
 
-void CudaDevice::charge_outside() {
+void CudaDevice::charge_external() {
   {
     std::lock_guard lock(mutex_);
     if (managed_) return;  // what of it is on the card now, only the driver knows

@@ -40,8 +40,8 @@ class CudaDevice final : public Device, private BlockSource, private TensorMemor
   MemoryRange reserve_host_memory(int64_t capacity_bytes) override;
   void use_managed_memory(bool use) override;
   std::unique_ptr<Timeline> make_timeline(std::string_view lane) override;
-  std::unique_ptr<OperatorClock> make_clock() override { return driver_->make_clock(); }
-  void charge_outside() override;
+  std::unique_ptr<ComputeClock> make_clock() override { return driver_->make_clock(); }
+  void charge_external() override;
 
  private:
   /// The descriptor is on the host, and what a DataPtr's context points to.

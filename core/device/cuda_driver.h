@@ -50,7 +50,7 @@ class CudaDriver {
   /// Lanes made from now on pin what they use of this host memory, chunk by chunk as it is used first.
   virtual void set_host_range(char* data, int64_t bytes) = 0;
   virtual std::unique_ptr<Timeline> make_timeline(const std::string& lane) = 0;
-  virtual std::unique_ptr<OperatorClock> make_clock() = 0;
+  virtual std::unique_ptr<ComputeClock> make_clock() = 0;
   /// What the card holds beyond the native allocator's memory, more than when the driver was opened.
   virtual int64_t bytes_outside() = 0;
   /// The allocator that LibTorch has been given: the native one, wrapped.

@@ -45,6 +45,6 @@ class ComputeMarks;
 std::shared_ptr<ComputeMarks> make_marks(c10::Stream compute);
 
 std::unique_ptr<Timeline> make_timeline(std::shared_ptr<ComputeMarks> marks, std::shared_ptr<PinnedRange> host);
-std::unique_ptr<OperatorClock> make_clock(std::shared_ptr<ComputeMarks> marks);
+std::unique_ptr<ComputeClock> make_clock(std::shared_ptr<ComputeMarks> marks);
 
 }  // namespace spillway::cuda

@@ -47,9 +47,9 @@ class Device {
   /// A copy lane between the device and the memory reserved last, beside the operators of the calling thread.
   virtual std::unique_ptr<Timeline> make_timeline(std::string_view lane) = 0;
   /// nullptr where the host sees how long operators take.
-  virtual std::unique_ptr<OperatorClock> make_clock() { return nullptr; }
+  virtual std::unique_ptr<ComputeClock> make_clock() { return nullptr; }
   /// Charges what the device holds beside tensors now. Throws OutOfBudget when no room can be made for it.
-  virtual void charge_outside() {}
+  virtual void charge_external() {}
 
  protected:
   Device(c10::Device torch_device, Arena& arena)

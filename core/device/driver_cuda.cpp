@@ -85,7 +85,7 @@ class Driver final : public CudaDriver {
     if (!marks_) marks_ = make_marks(compute_.unwrap());
     return cuda::make_timeline(marks_, std::move(host));
   }
-  std::unique_ptr<OperatorClock> make_clock() override { return cuda::make_clock(marks_); }
+  std::unique_ptr<ComputeClock> make_clock() override { return cuda::make_clock(marks_); }
   int64_t bytes_outside() override { return outside() - outside_at_open_; }
   c10::Allocator* allocator() override { return wrapper_; }
 

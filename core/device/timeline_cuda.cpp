@@ -138,11 +138,11 @@ class ComputeMarks {
     if (aside_depth_ == 0) push_to_all({Mark::Kind::stall, std::move(from), std::move(until)});
   }
   /// Nests; stalls meanwhile are part of it.
-  void begin_aside() {
+  void pause() {
     std::lock_guard lock(mutex_);
     if (aside_depth_++ == 0) aside_from_ = record();
   }
-  void end_aside() {
+  void resume() {
     std::lock_guard lock(mutex_);
     if (--aside_depth_ == 0) push_to_all({Mark::Kind::stall, std::exchange(aside_from_, nullptr), record()});
   }
@@ -223,7 +223,7 @@ class QueuedCopy final : public QueuedWork {
       : end_(std::move(end)), marks_(std::move(marks)), measured_(std::move(measured)) {}
   bool done() override { return end_->query(); }
   void wait() override { C10_CUDA_CHECK(cudaEventSynchronize(end_->event())); }
-  void join() override {
+  void order_compute_after() override {
     if (done()) return;
     Event from = marks_->record();
     end_->block(marks_->stream);
@@ -288,13 +288,13 @@ class StreamTimeline final : public Timeline {
   std::mutex mutex_;
 };
 
-class StreamClock final : public OperatorClock {
+class StreamClock final : public ComputeClock {
  public:
   explicit StreamClock(std::shared_ptr<ComputeMarks> marks) : marks_(std::move(marks)), own_(marks_->make_list()) {}
   void begin() override { marks_->add(*own_, {ComputeMarks::Mark::Kind::begin, marks_->record()}); }
   void end() override { marks_->add(*own_, {ComputeMarks::Mark::Kind::end, marks_->record()}); }
-  void begin_aside() override { marks_->begin_aside(); }
-  void end_aside() override { marks_->end_aside(); }
+  void pause() override { marks_->pause(); }
+  void resume() override { marks_->resume(); }
   std::vector<Times> take() override {
     using Kind = ComputeMarks::Mark::Kind;
     const std::vector<ComputeMarks::Mark> marks = marks_->take(*own_);
@@ -334,7 +334,7 @@ std::unique_ptr<Timeline> make_timeline(std::shared_ptr<ComputeMarks> marks, std
   return std::make_unique<StreamTimeline>(std::move(marks), std::move(host));
 }
 
-std::unique_ptr<OperatorClock> make_clock(std::shared_ptr<ComputeMarks> marks) {
+std::unique_ptr<ComputeClock> make_clock(std::shared_ptr<ComputeMarks> marks) {
   return std::make_unique<StreamClock>(std::move(marks));
 }
 

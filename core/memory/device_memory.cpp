@@ -56,7 +56,7 @@ Block* DeviceMemory::allocate(int64_t bytes, Category category) {
     } catch (const std::bad_alloc&) {
       Caller caller(*this);
       Reclaimer* reclaimer = reclaimer_;
-      if (!reclaimer || !reclaimer->relieve(charge_of(bytes))) throw;
+      if (!reclaimer || !reclaimer->free_physical_memory(charge_of(bytes))) throw;
       continue;
     }
     ask_for(charge_of(bytes));
@@ -82,7 +82,7 @@ void DeviceMemory::release(Block* block) noexcept {
   if (orphaned_) return;
   Caller caller(*this);
   if (PageKeeper* keeper = block->keeper)
-    keeper->released(block);
+    keeper->on_block_released(block);
   else
     free(block);
 }
@@ -112,7 +112,7 @@ void DeviceMemory::free(Block* block) noexcept {
   ledger_.refund(charged_bytes, category);
 }
 
-bool DeviceMemory::try_unpark(Block* block, Category category) noexcept {
+bool DeviceMemory::try_recharge(Block* block, Category category) noexcept {
   if (!ledger_.try_charge(block->charged_bytes, category)) return false;
   block->category = category;
   return true;

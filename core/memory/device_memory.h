@@ -19,7 +19,8 @@ struct alignas(64) Block {
   std::atomic<PageKeeper*> keeper;  ///< of the block's page; nullptr while no page is registered for the block
   void* page;                       ///< the keeper's
   Category category;
-  bool stays = false;  ///< managed memory: the address serves host and device, so the owner keeps it wherever bytes are
+  bool is_managed =
+      false;  ///< managed memory: the address serves host and device, so the owner keeps it wherever bytes are
 
   static Block* of(void* data) noexcept { return reinterpret_cast<Block*>(static_cast<char*>(data) - sizeof(Block)); }
 };
@@ -34,7 +35,7 @@ class Reclaimer {
   virtual void reclaim(int64_t bytes) = 0;
   /// The device has no memory for `bytes` although the budget allows them. True when some was freed, blocking on
   /// copies, so that trying again may help.
-  virtual bool relieve(int64_t /*bytes*/) { return false; }
+  virtual bool free_physical_memory(int64_t /*bytes*/) { return false; }
 };
 
 /// Keeps pages for blocks, and hears when such a block is released. The Pager is one; several may keep pages of one
@@ -44,7 +45,7 @@ class PageKeeper {
   virtual ~PageKeeper() = default;
   /// A block whose page is kept here was released by its owner. Any thread, also under the caller's locks; must not
   /// throw. The keeper frees the block, at once or when no copy uses it any more; one that it forgot meanwhile too.
-  virtual void released(Block* block) noexcept = 0;
+  virtual void on_block_released(Block* block) noexcept = 0;
 };
 
 /// Where a device's memory comes from. Thread-safe.
@@ -87,12 +88,12 @@ class DeviceMemory {
   /// Returns the block to its source and its charge to the ledger.
   void free(Block* block) noexcept;
   void recategorize(Block* block, Category category) noexcept;
-  /// Counts a block that stays no more: its bytes are leaving the device, its owner keeps it.
-  void park(Block* block) noexcept { ledger_.refund(block->charged_bytes, block->category); }
+  /// Stops counting a managed block, whose bytes are leaving the device while its owner keeps it.
+  void uncharge(Block* block) noexcept { ledger_.refund(block->charged_bytes, block->category); }
   /// Counts it again, as `category`. False, changing nothing, when that does not fit.
-  [[nodiscard]] bool try_unpark(Block* block, Category category) noexcept;
-  /// Returns a parked block to its source.
-  void free_parked(Block* block) noexcept { source_.give_back(block); }
+  [[nodiscard]] bool try_recharge(Block* block, Category category) noexcept;
+  /// Returns an uncharged block to its source.
+  void free_uncharged(Block* block) noexcept { source_.give_back(block); }
   /// Charges what others hold of the device, as allocate() does; it is given back by the ledger's refund.
   void charge(int64_t bytes, Category category);
 

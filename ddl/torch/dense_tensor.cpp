@@ -84,7 +84,7 @@ class Recorded final : public QueuedWork {
   }
   bool done() override { return event_.query(); }
   void wait() override { event_.synchronize(); }
-  void join() override { event_.block(card_.getStream(device_)); }
+  void order_compute_after() override { event_.block(card_.getStream(device_)); }
 
  private:
   const c10::impl::VirtualGuardImpl card_;

@@ -101,7 +101,7 @@ DevicePager::Share DevicePager::join(const SessionOptions& options) {
   else
     shared().device = std::make_shared<DevicePager>(options);
   ++shared().sessions;
-  return {shared().device.get(), Leave{shared().device->pager.add_user()}};
+  return {shared().device.get(), Leave{shared().device->pager.table().add_user()}};
 }
 
 std::shared_ptr<DevicePager> DevicePager::current() {
@@ -115,7 +115,7 @@ void DevicePager::Leave::operator()(DevicePager* device) const noexcept {
   std::shared_ptr<DevicePager> kept = current();  // another may close it before the turn is over
   std::unique_lock turn(device->turns);           // operators and loans of others hold pages that may end now
   std::lock_guard lock(shared().mutex);
-  if (--shared().sessions > 0) return device->pager.retire(user);
+  if (--shared().sessions > 0) return device->pager.remove_user(user);
   if (!device->close()) shared().wrecks.push_back(shared().device);
   turn.unlock();
   kept.reset();
@@ -139,7 +139,7 @@ bool DevicePager::close() noexcept {
   device.use_managed_memory(false);
   bool home = true;
   try {
-    pager.bring_home();
+    pager.unregister_resident();
   } catch (const std::exception& error) {
     // Closing has no other way: tensors that stay absent keep raising the clear error when they are touched.
     std::fprintf(stderr, "[session] not every tensor came home: %s\n", error.what());

@@ -52,7 +52,7 @@ class DevicePager final : public Reclaimer {
   // Reclaimer. Between its operators, a thread waits for the operator that runs on another one rather than fail beside
   // what that one holds.
   void reclaim(int64_t bytes) override;
-  bool relieve(int64_t bytes) override { return pager.relieve(bytes); }
+  bool free_physical_memory(int64_t bytes) override { return pager.free_physical_memory(bytes); }
 
  private:
   void require_alike(const SessionOptions& options) const;

@@ -50,7 +50,7 @@ class OperatorLease {
     streamed_ids_.push_back(use.page->id);
   }
   void lease() {
-    if (!streamed.empty()) session_.pager.restore(streamed);
+    if (!streamed.empty()) session_.pager.replayer().replay_before_use(streamed);
     session_.pager.lease(uses, session_.conductor.user());
     leased_ = true;
   }
@@ -58,7 +58,8 @@ class OperatorLease {
     if (!leased_) return;
     session_.pager.unlease(uses);
     for (size_t i = 0; i < streamed.size(); ++i)  // pages may have ended with the call's arguments
-      if (streamed[i].next_use != kNextUseKept) session_.pager.set_next_use(streamed_ids_[i], streamed[i].next_use);
+      if (streamed[i].next_use != kNextUseKept)
+        session_.pager.table().set_next_use(streamed_ids_[i], streamed[i].next_use);
     leased_ = false;
   }
 
@@ -83,7 +84,7 @@ void register_outputs(SessionState& session, const OperatorTraits& traits, const
     const int64_t least_bytes = least_page_bytes(value, session.options.min_page_bytes);
     visit_storages(value, [&](c10::StorageImpl& storage) {
       bool is_new = false;
-      session.pager.locked([&] {  // it may be a page, and leaving
+      session.pager.table().locked([&] {  // it may be a page, and leaving
         Block* block = device.find_block(storage._mutable_data_ptr_no_checks());
         if (block && block->category == Category::workspace) device.memory().recategorize(block, category);
       });
@@ -177,7 +178,7 @@ void run_kernel(SessionState& session, const OperatorTraits& traits, const c10::
       throw naming_lists(error, op, *stack);
     }
     if (traits.shares_memory)  // one page cannot stand for several storages
-      for (const PageUse& use : lease.uses) session.pager.bring_home(*use.page);
+      for (const PageUse& use : lease.uses) session.pager.unregister_resident(*use.page);
     if (traits.keeps_arguments)
       for (const c10::IValue& value : torch::jit::last(*stack, traits.writes.size())) visit_storages(value, keep_home);
   }
@@ -205,7 +206,7 @@ void run_kernel(SessionState& session, const OperatorTraits& traits, const c10::
   if (counting) {
     for (int32_t slot : conductor.recipes_here())
       session.recipes.note_result(slot, conductor.page_of_slot(slot), op, *stack);
-    conductor.act();
+    conductor.issue_copies();
   }
   turn.unlock();
   if (observer) observer->released(session.pager);

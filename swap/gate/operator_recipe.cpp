@@ -28,7 +28,7 @@ struct Seen {
 };
 
 std::optional<Seen> see(Pager& pager, const c10::StorageImpl& storage) {
-  return pager.locked([&]() -> std::optional<Seen> {
+  return pager.table().locked([&]() -> std::optional<Seen> {
     const Page* page = page_of(storage);
     if (!page) return std::nullopt;
     return Seen{page->id, page->write_epoch, page->writers};
@@ -38,7 +38,7 @@ std::optional<Seen> see(Pager& pager, const c10::StorageImpl& storage) {
 /// Reads the tensors of one call. False: they will not be had again as they are.
 class CallReader {
  public:
-  CallReader(Pager& pager, PageId self, std::vector<Recipe::Input>& inputs)
+  CallReader(Pager& pager, PageId self, std::vector<ReplayRecipe::Input>& inputs)
       : pager_(pager), self_(self), inputs_(inputs) {}
 
   bool read(const at::Tensor& tensor, bool written, std::vector<TensorForm>& forms) {
@@ -60,7 +60,7 @@ class CallReader {
 
   Pager& pager_;
   const PageId self_;
-  std::vector<Recipe::Input>& inputs_;
+  std::vector<ReplayRecipe::Input>& inputs_;
   Seen found_;  // the tensor that is being made; page 0 while it is no argument
   int32_t own_writes_ = 0;
 };
@@ -92,7 +92,7 @@ std::optional<TensorForm> CallReader::form_of(const at::Tensor& tensor) {
 /// False: it is another than earlier calls read, or may become another at any time.
 bool CallReader::add_input(const Seen& page) {
   if (page.writers > 0) return false;
-  for (const Recipe::Input& known : inputs_)
+  for (const ReplayRecipe::Input& known : inputs_)
     if (known.page == page.page) return known.write_epoch == page.write_epoch;
   inputs_.push_back({page.page, page.write_epoch});
   return true;
@@ -124,19 +124,19 @@ class InputLease {
 };
 
 /// What runs meanwhile is nobody's time.
-class Aside {
+class PausedClock {
  public:
-  explicit Aside(OperatorClock* clock) : clock_(clock) {
-    if (clock_) clock_->begin_aside();
+  explicit PausedClock(ComputeClock* clock) : clock_(clock) {
+    if (clock_) clock_->pause();
   }
-  ~Aside() {
-    if (clock_) clock_->end_aside();
+  ~PausedClock() {
+    if (clock_) clock_->resume();
   }
-  Aside(const Aside&) = delete;
-  Aside& operator=(const Aside&) = delete;
+  PausedClock(const PausedClock&) = delete;
+  PausedClock& operator=(const PausedClock&) = delete;
 
  private:
-  OperatorClock* const clock_;
+  ComputeClock* const clock_;
 };
 
 /// Kernels share work out by the number of threads, and sums may depend on how.
@@ -159,7 +159,7 @@ at::Tensor tensor_of(TensorForm& form, Pager& pager, const at::Tensor& self) {
   if (std::holds_alternative<TensorForm::Self>(form.bytes))
     data = self.storage().mutable_data();
   else if (auto* page = std::get_if<PageId>(&form.bytes))
-    data = pager.held_page(*page).block->data;
+    data = pager.replayer().held_page(*page).block->data;
   else
     data = std::get<std::vector<char>>(form.bytes).data();
   const auto item = static_cast<int64_t>(form.dtype.itemsize());
@@ -181,7 +181,7 @@ Block* OperatorRecipe::run(Pager& pager) {
   at::NoGradGuard no_grad;
   CategoryScope category(Category::workspace);
   const SessionScope* scope = SessionScope::current();
-  Aside aside(scope ? scope->clock : nullptr);
+  PausedClock aside(scope ? scope->clock : nullptr);
   at::Tensor self;
   for (Call& call : calls_) run_call(call, pager, self);
   // The bytes leave the tensor, which was only their first owner.
@@ -200,7 +200,7 @@ void OperatorRecipe::run_call(Call& call, Pager& pager, at::Tensor& self) {
   for (Argument& argument : call.tensors)
     for (TensorForm& form : argument.forms)
       if (auto* page = std::get_if<PageId>(&form.bytes))
-        uses.push_back({&pager.held_page(*page), /*write=*/false, kNextUseKept});
+        uses.push_back({&pager.replayer().held_page(*page), /*write=*/false, kNextUseKept});
   lease.lease(std::move(uses));
   torch::jit::Stack stack = call.stack;
   for (Argument& argument : call.tensors) {
@@ -275,10 +275,10 @@ void OperatorRecipes::note_result(int32_t slot, PageId self, const c10::Operator
   at->second.reset();  // the slot is not what was expected
 }
 
-std::unique_ptr<Recipe> OperatorRecipes::take(int32_t slot) {
+std::unique_ptr<ReplayRecipe> OperatorRecipes::take(int32_t slot) {
   auto at = open_.find(slot);
   if (at == open_.end()) return nullptr;
-  std::unique_ptr<Recipe> recipe = std::move(at->second);
+  std::unique_ptr<ReplayRecipe> recipe = std::move(at->second);
   open_.erase(at);
   return recipe;
 }

@@ -28,7 +28,7 @@ struct TensorForm {
 };
 
 /// Runs the noted operators again, one after another, below autograd and the gate.
-class OperatorRecipe final : public Recipe {
+class OperatorRecipe final : public ReplayRecipe {
  public:
   const std::vector<Input>& inputs() const override { return inputs_; }
   uint64_t write_epoch() const override { return write_epoch_; }
@@ -59,7 +59,7 @@ class OperatorRecipe final : public Recipe {
 };
 
 /// The calls of the open step that make what the schedule replays.
-class OperatorRecipes final : public RecipeBook {
+class OperatorRecipes final : public RecipeSource {
  public:
   OperatorRecipes(Pager& pager, int64_t split_bytes) : pager_(pager), split_bytes_(split_bytes) {}
   /// Before the kernel, its arguments on the stack, resident or to be streamed. `self` is the slot's page; 0 while it
@@ -71,7 +71,7 @@ class OperatorRecipes final : public RecipeBook {
   void note_result(int32_t slot, PageId self, const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
   void clear() noexcept override { open_.clear(); }
-  std::unique_ptr<Recipe> take(int32_t slot) override;
+  std::unique_ptr<ReplayRecipe> take(int32_t slot) override;
 
  private:
   bool add_call(OperatorRecipe& recipe, PageId self, const OperatorTraits& traits, OperatorRecipe::Call call,

@@ -20,9 +20,9 @@ inline constexpr c10::DispatchKey kGateKey = c10::DispatchKey::Fake;
 struct SessionScope {
   SessionState* session = nullptr;
   std::weak_ptr<const void> alive =
-      {};                          ///< expires with the Session: LibTorch hands this on to work that may follow it
-  OperatorClock* clock = nullptr;  ///< the Session's; nullptr: the host's time counts
-  bool traced = false;             ///< the thread's work belongs to the Session's steps
+      {};                         ///< expires with the Session: LibTorch hands this on to work that may follow it
+  ComputeClock* clock = nullptr;  ///< the Session's; nullptr: the host's time counts
+  bool traced = false;            ///< the thread's work belongs to the Session's steps
 
   /// The one of the operator that runs on this thread; nullptr outside Sessions, after the one that the thread was
   /// given, and in children of fork().

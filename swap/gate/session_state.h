@@ -35,7 +35,7 @@ class SessionState {
   const DevicePager::Share share;
   Pager& pager;
   Ledger& ledger;
-  const std::unique_ptr<OperatorClock> clock;  // nullptr: the host's
+  const std::unique_ptr<ComputeClock> clock;  // nullptr: the host's
   OperatorRecipes recipes;
   Conductor conductor;
   const std::thread::id owner;

@@ -20,10 +20,10 @@ class PagePin {
  public:
   /// Throws as Pager::pin does.
   PagePin(Pager& pager, Page* page, bool write, UserId user)
-      : pager_(pager), use_{.page = page, .write = write}, resident_(pager.pin(use_, user)) {}
+      : pager_(pager), use_{.page = page, .write = write}, resident_(pager.windows().pin(use_, user)) {}
   PagePin(const PagePin&) = delete;
   PagePin& operator=(const PagePin&) = delete;
-  ~PagePin() { pager_.unpin(use_, resident_); }
+  ~PagePin() { pager_.windows().unpin(use_, resident_); }
   bool resident() const { return resident_; }
 
  private:
@@ -100,12 +100,12 @@ void SessionWindowCall::admit_pages() {
   const bool following = counting_ && session_.conductor.following();
   for (const PageUse& use : streamed_)
     if (!following || use.next_use != kNextUseUnknown)
-      session_.pager.admit(*use.page, following ? use.next_use : kNextUseUnknown, streamed_);
+      session_.pager.windows().prefetch_for_window(*use.page, following ? use.next_use : kNextUseUnknown, streamed_);
 }
 
 Page* SessionWindowCall::page_of(const at::Tensor& tensor) const {
   const c10::StorageImpl& storage = *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  return session_.pager.locked([&] { return spillway::page_of(storage); });
+  return session_.pager.table().locked([&] { return spillway::page_of(storage); });
 }
 
 void SessionWindowCall::fill(const at::Tensor& destination, const at::Tensor& part) {
@@ -115,7 +115,7 @@ void SessionWindowCall::fill(const at::Tensor& destination, const at::Tensor& pa
   if (pin.resident())
     destination.copy_(on_device(part, *page));
   else
-    session_.pager.read_window(*page, copy_of(part, destination), destination.data_ptr());
+    session_.pager.windows().read_window(*page, copy_of(part, destination), destination.data_ptr());
 }
 
 void SessionWindowCall::write(const at::Tensor& part, const at::Tensor& value) {
@@ -125,7 +125,7 @@ void SessionWindowCall::write(const at::Tensor& part, const at::Tensor& value) {
   if (pin.resident())
     on_device(part, *page).copy_(value);
   else
-    session_.pager.write_window(*page, copy_of(part, value), value.const_data_ptr());
+    session_.pager.windows().write_window(*page, copy_of(part, value), value.const_data_ptr());
 }
 
 /// Uses the page's own bytes if they are there.
@@ -184,7 +184,7 @@ at::Tensor SessionWindowCall::output(int32_t index, at::IntArrayRef sizes, at::I
   const int32_t position = kOutputPosition + index;
   const std::optional<int64_t> next_use =
       session_.counting() ? session_.conductor.expected_next_use(position) : std::nullopt;
-  Block* block = session_.pager.try_allocate(bytes, category, next_use.value_or(-1), streamed_);
+  Block* block = session_.pager.windows().try_allocate(bytes, category, next_use.value_or(-1), streamed_);
   at::Tensor tensor = make_paged_tensor(*find_device(device()), session_.pager, block, category, user,
                                         {.sizes = sizes, .strides = strides, .type = type});
   births_.push_back({.page = page_of(tensor), .position = position, .streamed = true});

@@ -73,7 +73,7 @@ class StorageOwner final : public PageOwner {
 /// The storage of an absent page died or was given other memory.
 void end_absent_page(void* context) {
   auto* page = static_cast<Page*>(context);
-  pager_of(*page).absent_owner_died(page);
+  pager_of(*page).on_absent_owner_destroyed(page);
 }
 
 /// Gives a storage that LibTorch's default allocator made a counted block with the same bytes.
@@ -145,8 +145,8 @@ std::shared_ptr<void> hold_in_place(c10::StorageImpl& storage) {
 void keep_home(c10::StorageImpl& storage) {
   if (!may_move(storage)) return;
   std::shared_ptr<DevicePager> device = DevicePager::current();
-  if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : nullptr)
-    pager_of(*page).bring_home(*page);
+  if (Page* page = device ? device->pager.table().locked([&] { return page_of(storage); }) : nullptr)
+    pager_of(*page).unregister_resident(*page);
   storage.set_resizable(false);
   if (Device* counted = find_device(storage.device())) storage.set_allocator(counted->allocator());
 }
@@ -164,11 +164,11 @@ Pager& pager_of(const Page& page) {
 
 Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, UserId user, bool& is_new) {
   is_new = false;
-  if (Page* page = pager.locked([&] { return page_of(storage); })) {
+  if (Page* page = pager.table().locked([&] { return page_of(storage); })) {
     TORCH_CHECK(&pager_of(*page) == &pager, "[gate] a tensor of ", page->bytes, " bytes could not come home when an ",
                 "earlier Session closed; spillway::resident(tensor) tries again, and lends it");
     if (may_move(storage)) return page;
-    pager.bring_home(*page);
+    pager.unregister_resident(*page);
     return nullptr;
   }
   Device* device = find_device(storage.device());
@@ -261,7 +261,7 @@ void categorize(const at::Tensor& tensor, Category category) {
   std::shared_ptr<DevicePager> device = DevicePager::current();
   const auto turn = DevicePager::take_turn(device.get());
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
-    if (Page* page = device ? device->pager.locked([&] { return page_of(storage); }) : page_of(storage))
+    if (Page* page = device ? device->pager.table().locked([&] { return page_of(storage); }) : page_of(storage))
       pager_of(*page).recategorize(*page, category);
     else if (Block* block = block_behind(storage._mutable_data_ptr_no_checks()))
       find_device(storage.device())->memory().recategorize(block, category);

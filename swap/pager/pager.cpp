@@ -1,300 +1,232 @@
 #include "swap/pager/pager.h"
 
+#include <algorithm>
 #include <exception>
 #include <stdexcept>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 namespace spillway {
 
 Pager::Pager(DeviceMemory& device, HostSlab& host, Timeline& out, Timeline& in, int64_t small_bytes, DiskTier* disk)
-    : device_(device), host_(host, out, in, disk), out_(out), in_(in), small_bytes_(small_bytes) {}
+    : device_(device),
+      small_bytes_(small_bytes),
+      out_(out),
+      in_(in),
+      host_(host, out, in, disk),
+      table_(device, host_),
+      transfer_(table_, device, host_, out, in, *this),
+      evictor_(table_, transfer_, device, small_bytes),
+      replayer_(table_, transfer_, evictor_, device, *this),
+      loader_(table_, transfer_, evictor_, replayer_),
+      prefetcher_(table_, transfer_, evictor_, device, small_bytes),
+      windows_(table_, transfer_, evictor_, replayer_, loader_, device, host_) {}
 
-Pager::~Pager() {
-  for (Lingering& l : lingering_) {
-    try {
-      l.copy.wait();
-    } catch (...) {  // the page is gone, and nobody is left to tell
-    }
-    device_.free(l.block);
-  }
-}
+// --- pages ----------------------------------------------------------------------------------------------------------
 
 Page* Pager::add(Block* block, int64_t bytes, std::unique_ptr<PageOwner> owner, UserId user) {
-  std::lock_guard lock(mutex_);
-  auto page = std::make_unique<Page>();
-  page->id = next_id_++;
-  page->bytes = bytes;
-  page->block = block;
-  page->category = block->category;
-  page->owner = std::move(owner);
-  page->last_use = ++clock_;
-  page->user = user;
-  paged_bytes_ += block->charged_bytes;
-  attach(block, *page);
-  return pages_.emplace(page->id, std::move(page)).first->second.get();
+  std::lock_guard lock(table_.mutex());
+  auto page = table_.make_page(bytes, block->category, std::move(owner), user);
+  return table_.add(std::move(page), block, *this);
 }
+
+Page* Pager::add_absent(int64_t bytes, Category category, std::unique_ptr<PageOwner> owner, UserId user) {
+  std::unique_ptr<Page> page;
+  {
+    std::lock_guard lock(table_.mutex());
+    page = table_.make_page(bytes, category, std::move(owner), user);
+    transfer_.make_host_room(bytes, page->use);
+  }
+  page->host = host_.make(bytes, page->use);  // may wait for the disk
+  std::lock_guard lock(table_.mutex());
+  return table_.add(std::move(page), nullptr, *this);
+}
+
+void Pager::recategorize(Page& page, Category category) noexcept {
+  if (device_.is_orphan()) return;
+  std::lock_guard lock(table_.mutex());
+  page.category = category;
+  if (page.on_device() || page.is(PageState::paging_in)) device_.recategorize(page.block, category);
+}
+
+// --- leases ---------------------------------------------------------------------------------------------------------
 
 void Pager::lease(std::span<const PageUse> uses, UserId user) {
   if (device_.is_orphan())
     throw std::logic_error(
         "[pager] this process was forked from one that pages tensors, and has none of its copy lanes; use the tensors "
         "in the parent, or fork while no Session is open");
-  Guard guard(mutex_);
-  prepare(guard, uses);
-  ++clock_;
-  for (const PageUse& use : uses) {
-    ++use.page->leases;
-    use.page->last_use = clock_;
-    use.page->released = false;
-    if (user != kNobody) use.page->user = user;
-  }
+  PagerLock lock(table_.mutex());
+  replayer_.announce(lock, uses);
+  table_.begin_leases(uses, user);
   try {
     // All that are absent start together where there is room; then each is waited for.
     for (const PageUse& use : uses)
-      if (Page& page = *use.page;
-          !page.block && !page.incoming && !page.recipe && !page.away && fits(DeviceMemory::charge_of(page.bytes)))
-        stats_.demand_page_ins += try_page_in(page);
-    for (const PageUse& use : uses) bring_in(guard, *use.page);
+      if (use.page->may_page_in() && evictor_.fits(DeviceMemory::charge_of(use.page->bytes)))
+        table_.stats().demand_page_ins += transfer_.try_page_in(*use.page);
+    for (const PageUse& use : uses) loader_.make_resident(lock, *use.page);
     for (const PageUse& use : uses)
-      if (use.write) make_dirty(guard, *use.page);
+      if (use.write) transfer_.make_dirty(lock, *use.page);
   } catch (...) {
-    end_leases(uses);
+    table_.end_leases(uses);
     throw;
   }
 }
 
 void Pager::unlease(std::span<const PageUse> uses) noexcept {
   if (device_.is_orphan()) return;
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(table_.mutex());
   for (const PageUse& use : uses)
-    if (use.next_use != kNextUseKept) use.page->next_use = use.next_use;
-  end_leases(uses);
+    if (use.next_use != kNextUseKept) use.page->use.next_use = use.next_use;
+  table_.end_leases(uses);
 }
 
-void Pager::start_page_out(PageId id) {
-  Guard guard(mutex_);
-  auto found = pages_.find(id);
-  if (found == pages_.end()) return;
-  Page& page = *found->second;
-  // A leased page may be written through a pointer while the copy reads it, and would then be clean with old bytes.
-  if (!page.block || page.clean || page.outgoing || page.ended || page.leases) return;
-  (void)try_page_out(page);
-}
+// --- ends -----------------------------------------------------------------------------------------------------------
 
-bool Pager::try_prefetch(PageId id) {
-  Guard guard(mutex_);
-  auto found = pages_.find(id);
-  if (found == pages_.end()) return true;
-  Page& page = *found->second;
-  settle(page);
-  if (page.incoming || page.recipe || page.ended) return true;
-  if (page.block) return !leaving(page);
-  if (page.away) return false;
-  reap();
-  while (!fits(DeviceMemory::charge_of(page.bytes))) {
-    Page* victim = choose_victim(page.next_use, /*clean_only=*/true, {});
-    if (!victim || !drop(guard, *victim)) return false;
+void Pager::remove_user(UserId user) noexcept {
+  table_.remove_user(user);
+  PagerLock lock(table_.mutex());
+  std::unordered_set<PageId> stuck;  // what is to be made of them cannot be made now, so they stay pages
+  const auto stays = [&](const Page& page) {
+    const bool here = page.on_device() || page.is(PageState::paging_in);
+    return here && page.user == user && page.leases == 0 && !stuck.contains(page.id);
+  };
+  for (;;) {
+    const auto found = std::find_if(table_.pages().begin(), table_.pages().end(),
+                                    [&](const auto& entry) { return stays(*entry.second); });
+    if (found == table_.pages().end()) return;
+    Page& page = *found->second;
+    const PageHold hold(table_, page);
+    if (!evict_or_unregister(lock, page)) stuck.insert(page.id);
   }
-  return try_page_in(page);
+}
+
+/// One round. The caller holds a lease. False: neither is possible.
+bool Pager::evict_or_unregister(PagerLock& lock, Page& page) noexcept {
+  const UserId user = page.user;
+  try {
+    if (page.is(PageState::paging_in) && !page.copy.done())
+      transfer_.wait(lock, page.copy);
+    else if (page.is(PageState::paging_in))
+      transfer_.finish_page_in(lock, page);
+    else
+      evictor_.evict(lock, page);
+    return true;
+  } catch (...) {  // a failed copy, or the host is full; after a failed page-in it is absent anyway
+  }
+  try {
+    if (page.on_device()) replayer_.replay_readers(lock, page.id);
+  } catch (...) {
+    return false;
+  }
+  if (page.on_device() && page.user == user && page.leases == 1 && page.replay_refs == 0) table_.unregister(page);
+  return true;
 }
 
 void Pager::evict_all() {
-  Guard guard(mutex_);
-  Refusals refused;
-  while (Page* victim = next_victim(-1, refused)) try_send_away(guard, *victim, refused);
-  reap();
-  if (refused.first) std::rethrow_exception(refused.first);
+  PagerLock lock(table_.mutex());
+  evictor_.evict_all(lock);
 }
 
-void Pager::bring_home(Page& page) {
-  Guard guard(mutex_);
-  ++page.leases;  // keeps the record while the lock is given up
+void Pager::unregister_resident(Page& page) {
+  PagerLock lock(table_.mutex());
+  const PageHold hold(table_, page);
   std::exception_ptr error;
   do {
     try {
-      restore_readers(guard, page.id);  // they cannot read what is no page
+      replayer_.replay_readers(lock, page.id);  // they cannot read what is no page
     } catch (...) {
       error = std::current_exception();
     }
-    if (!error) error = come_home(guard, page);
-  } while (!error && page.holds > 0);  // another thread may have discarded one meanwhile
-  --page.leases;
-  if (page.ended || (!error && page.block)) forget(page);
+    if (!error) error = bring_home(lock, page);
+  } while (!error && page.replay_refs > 0);  // another thread may have discarded one meanwhile
+  if (!error && page.on_device()) table_.unregister(page);
   if (error) std::rethrow_exception(error);
 }
 
-void Pager::bring_home() {
-  Guard guard(mutex_);
+void Pager::unregister_resident() {
+  PagerLock lock(table_.mutex());
   std::vector<Page*> all;
-  for (auto& [id, page] : pages_) {
+  for (auto& [id, page] : table_.pages()) {
     all.push_back(page.get());
     ++page->leases;  // keeps the record while the lock is given up, and the bytes where they are
   }
   std::exception_ptr error;
   for (Page* page : all)
-    if (auto failed = come_home(guard, *page); failed && !error) error = failed;
+    if (auto failed = bring_home(lock, *page); failed && !error) error = failed;
   for (Page* page : all) {
-    --page->leases;
     // Where a replay failed, it will be tried again, and has to read this one.
-    if (page->ended || (page->block && page->holds == 0)) forget(*page);
+    if (page->on_device() && page->replay_refs == 0) table_.unregister(*page);
+    table_.end_lease(*page);
   }
-  while (!lingering_.empty()) {
-    wait(guard, lingering_.front().copy);
-    reap();
+  while (const Ticket* copy = table_.pending_free()) {
+    transfer_.wait(lock, *copy);
+    table_.free_completed();
   }
   if (error) std::rethrow_exception(error);
 }
 
-void Pager::set_next_use(Page& page, int64_t next_use) {
-  std::lock_guard lock(mutex_);
-  page.next_use = next_use;
-  page.released = false;
-  note_use(page);
-}
-
-void Pager::set_next_use(PageId id, int64_t next_use) {
-  std::lock_guard lock(mutex_);
-  auto found = pages_.find(id);
-  if (found == pages_.end()) return;
-  found->second->next_use = next_use;
-  found->second->released = false;
-  note_use(*found->second);
-}
-
-void Pager::release(PageId id) {
-  std::lock_guard lock(mutex_);
-  if (auto found = pages_.find(id); found != pages_.end() && found->second->block) found->second->released = true;
+/// The page's bytes are on the device and nothing uses them, or here is why not. Under a lease.
+std::exception_ptr Pager::bring_home(PagerLock& lock, Page& page) {
+  try {
+    loader_.make_resident(lock, page);
+    while (page.is(PageState::paging_out)) {
+      transfer_.wait(lock, page.copy);
+      transfer_.poll_page_out(page);
+    }
+  } catch (...) {  // a page-out that failed leaves the bytes where they are
+    if (!page.on_device()) return std::current_exception();
+  }
+  return nullptr;
 }
 
 void Pager::reclaim(int64_t bytes) {
-  Guard guard(mutex_);
-  make_room(guard, bytes);
+  PagerLock lock(table_.mutex());
+  evictor_.make_room(lock, bytes);
 }
 
-void Pager::released(Block* block) noexcept {
-  std::lock_guard lock(mutex_);
-  if (block->keeper)  // else it was forgotten while the lock was waited for
-    end(static_cast<Page*>(block->page));
+bool Pager::free_physical_memory(int64_t bytes) {
+  PagerLock lock(table_.mutex());
+  return evictor_.free_physical_memory(lock, bytes);
+}
+
+void Pager::on_block_released(Block* block) noexcept {
+  std::lock_guard lock(table_.mutex());
+  if (block->keeper)  // else it was unregistered while the lock was waited for
+    table_.destroy(*static_cast<Page*>(block->page));
   else
     device_.free(block);
 }
 
-void Pager::absent_owner_died(Page* page) noexcept {
+void Pager::on_absent_owner_destroyed(Page* page) noexcept {
   if (device_.is_orphan()) return;
-  std::lock_guard lock(mutex_);
-  end(page);
+  std::lock_guard lock(table_.mutex());
+  table_.destroy(*page);
 }
 
-void Pager::recategorize(Page& page, Category category) noexcept {
-  if (device_.is_orphan()) return;
-  std::lock_guard lock(mutex_);
-  page.category = category;
-  if (page.block) device_.recategorize(page.block, category);
-  if (page.incoming) device_.recategorize(page.incoming, category);
-}
+// --- figures --------------------------------------------------------------------------------------------------------
 
 PagerStats Pager::stats() const {
-  std::lock_guard lock(mutex_);
-  PagerStats stats = stats_;
+  std::lock_guard lock(table_.mutex());
+  PagerStats stats = table_.stats();
   stats.exposed_seconds += out_.totals().stalled_seconds + in_.totals().stalled_seconds;
   return stats;
 }
 
 double Pager::exposed_seconds() const {
-  std::lock_guard lock(mutex_);
-  return stats_.exposed_seconds;
+  std::lock_guard lock(table_.mutex());
+  return table_.stats().exposed_seconds;
 }
 
 double Pager::delayed_seconds() const {
-  std::lock_guard lock(mutex_);
-  return stats_.exposed_seconds + stats_.replay_seconds;
+  std::lock_guard lock(table_.mutex());
+  return table_.stats().exposed_seconds + table_.stats().replay_seconds;
 }
 
 int64_t Pager::paged_bytes() const {
-  std::lock_guard lock(mutex_);
-  return paged_bytes_;
-}
-
-// --- everything below runs under the lock ---------------------------------------------------------------------------
-
-/// The page's bytes are on the device and nothing uses them, or here is why not. Under a lease.
-std::exception_ptr Pager::come_home(Guard& guard, Page& page) {
-  try {
-    bring_in(guard, page);
-    while (page.outgoing) {
-      wait(guard, page.copy);
-      settle(page);
-    }
-  } catch (...) {  // a page-out that failed leaves the bytes where they are
-    if (!page.block) return std::current_exception();
-  }
-  return nullptr;
-}
-
-/// Whoever releases the block tells this pager.
-void Pager::attach(Block* block, Page& page) noexcept {
-  block->page = &page;
-  block->keeper = this;
-}
-
-void Pager::detach(Block* block) noexcept {
-  block->page = nullptr;
-  block->keeper = nullptr;
-}
-
-/// The owner keeps its memory, which is nobody's page from now on. The record goes with its last lease.
-void Pager::forget(Page& page) noexcept {
-  page.host.reset();
-  if (page.block) {
-    paged_bytes_ -= page.block->charged_bytes;
-    detach(page.block);  // its owner may free it from here on
-    if (page.ownerless) device_.free(page.block);
-  }
-  if (page.parked) detach(page.parked);  // its owner uses it wherever the bytes are
-  page.block = page.parked = nullptr;
-  page.clean = false;
-  page.ended = true;
-  if (page.leases == 0) pages_.erase(page.id);
-}
-
-/// The storage is gone: so are its bytes, once no copy uses them.
-void Pager::end(Page* page) noexcept {
-  Block* block = page->block ? page->block : page->incoming;
-  bool copying = (page->outgoing || page->incoming) && !page->copy.done();
-  if (!page->ownerless)
-    for (EndsOf& ends : noting_) ends.ended.push_back(page->id);
-  if (page->holds > 0) return lose_owner(*page);
-  if (page->recipe && !page->restoring) {
-    release_holds(*page->recipe);
-    page->recipe.reset();
-  }
-  if (block) detach(block);
-  if (copying) {
-    lingering_.push_back({block, std::move(page->host), page->copy});
-  } else if (block) {
-    paged_bytes_ -= block->charged_bytes;
-    device_.free(block);
-  }
-  if (page->parked) {
-    stats_.parked_bytes -= page->parked->charged_bytes;
-    device_.free_parked(page->parked);
-  }
-  page->host.reset();
-  page->block = page->incoming = page->parked = nullptr;
-  page->outgoing = false;
-  page->ended = true;
-  if (page->leases == 0) pages_.erase(page->id);
-}
-
-void Pager::end_leases(std::span<const PageUse> uses) noexcept {
-  end_writes(uses);
-  let_go(uses);
-}
-
-/// A page that ended while it was leased goes with its last lease.
-void Pager::let_go(std::span<const PageUse> uses) noexcept {
-  for (const PageUse& use : uses)
-    if (--use.page->leases == 0 && use.page->ended) pages_.erase(use.page->id);
+  std::lock_guard lock(table_.mutex());
+  return table_.paged_bytes();
 }
 
 }  // namespace spillway

@@ -19,14 +19,14 @@ int32_t page_out_trigger(const StepTrace& trace, const Leave& leave) {
 
 /// The choices by slot and operator of the replayed trace.
 struct Bent {
-  std::vector<Bias> bias;
+  std::vector<EvictionBias> bias;
   std::vector<bool> early;
   std::vector<std::vector<int32_t>> sent_after;
 };
 
 Bent bend(const ReplayedTrace& replayed, const Choices& choices) {
   const size_t slots = replayed.trace.slots.size();
-  Bent bent{std::vector<Bias>(slots, Bias::none), std::vector<bool>(slots, false), {}};
+  Bent bent{std::vector<EvictionBias>(slots, EvictionBias::neutral), std::vector<bool>(slots, false), {}};
   bent.sent_after.resize(replayed.trace.operators.size());
   for (size_t s = 0; s < slots; ++s) {
     const int32_t original = replayed.original_slot[s];

@@ -18,11 +18,11 @@ using Departure = std::pair<int32_t, int32_t>;
 /// What distinguishes one candidate from another.
 struct Choices {
   std::vector<Replay> replays;
-  std::map<int32_t, Bias> bias;  ///< by slot of the original trace
-  std::vector<bool> early;       ///< by slot of the original trace: comes back as soon as there is room
-  std::set<Departure> sent;      ///< leave at once, not only when their room is needed, so that others can come back
-  bool fetch_streamed = false;   ///< what is only streamed comes back too
-  bool in_order = false;         ///< what is needed first gets room first to come back ahead
+  std::map<int32_t, EvictionBias> bias;  ///< by slot of the original trace
+  std::vector<bool> early;               ///< by slot of the original trace: comes back as soon as there is room
+  std::set<Departure> sent;     ///< leave at once, not only when their room is needed, so that others can come back
+  bool fetch_streamed = false;  ///< what is only streamed comes back too
+  bool in_order = false;        ///< what is needed first gets room first to come back ahead
 };
 
 /// Slots and operators are those of the replayed trace.

@@ -160,7 +160,7 @@ class Search {
       const int32_t slot = slots_[pick(slots_.size())];
       switch (pick(gaps_.empty() ? 4 : 5)) {
         case 0:
-          choices.bias[slot] = static_cast<Bias>(pick(3));
+          choices.bias[slot] = static_cast<EvictionBias>(pick(3));
           break;
         case 1:
           choices.early.resize(trace_.slots.size(), false);
@@ -219,11 +219,11 @@ class Search {
     for (auto& [leaves, bytes, slot] : slots) slots_.push_back(slot);
     bool improved = false;
     for (auto& [leaves, bytes, slot] : slots)
-      for (Bias bias : {Bias::stays, Bias::goes, Bias::none}) {
+      for (EvictionBias bias : {EvictionBias::keep, EvictionBias::first, EvictionBias::neutral}) {
         Choices choices = best_.choices;
         auto now = choices.bias.find(slot);
-        if ((now == choices.bias.end() ? Bias::none : now->second) == bias) continue;
-        if (bias == Bias::none)
+        if ((now == choices.bias.end() ? EvictionBias::neutral : now->second) == bias) continue;
+        if (bias == EvictionBias::neutral)
           choices.bias.erase(now);
         else
           choices.bias[slot] = bias;

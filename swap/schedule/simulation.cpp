@@ -17,11 +17,9 @@ struct Place {
   bool outgoing = false;
   bool incoming = false;
   double copy_done = 0;
-  bool released = false;
+  EvictionPriority priority = EvictionPriority::by_use;
   int64_t next_use = kNextUseUnknown;
   int32_t last_use = -1;
-
-  int64_t next_use_for_eviction() const { return released ? kNextUseUnknown : next_use; }
 };
 
 class Simulation {
@@ -29,7 +27,7 @@ class Simulation {
   Simulation(const StepTrace& trace, const SimulationInputs& inputs)
       : trace_(trace),
         budget_(inputs.budget_bytes),
-        small_bytes_(inputs.small_bytes),
+        order_(inputs.small_bytes),
         rates_(inputs.rates ? *inputs.rates : LinkRates{kInstant, kInstant, 0}),
         actions_(inputs.actions),
         bias_(inputs.bias),
@@ -110,14 +108,15 @@ class Simulation {
     const auto i = static_cast<size_t>(index_);
     for (int32_t s : actions_->page_outs_after[i])
       if (place(s).resident && !place(s).clean && !place(s).outgoing) begin_page_out(s);
-    for (int32_t s : actions_->releases_after[i]) place(s).released = place(s).resident;
+    for (int32_t s : actions_->releases_after[i])
+      place(s).priority = place(s).resident ? EvictionPriority::first : EvictionPriority::by_use;
     prefetch();
   }
 
   /// After operator `i`.
   void use_next(int32_t s, int32_t i) {
     place(s).next_use = next_use_after(trace_, slot(s), i);
-    place(s).released = false;
+    place(s).priority = EvictionPriority::by_use;
   }
 
   void prefetch() {
@@ -178,7 +177,8 @@ class Simulation {
   void finish_page_in(int32_t s) {
     Place& p = place(s);
     wait_until(p.copy_done);
-    p.incoming = p.released = false;
+    p.incoming = false;
+    p.priority = EvictionPriority::by_use;
     p.resident = p.clean = true;
     resident_.push_back(s);
   }
@@ -192,24 +192,24 @@ class Simulation {
   }
 
   int32_t choose_victim(int64_t used_after, bool clean_only) {
-    int32_t best = -1;
-    auto rank = [&](int32_t s) {
-      const Place& p = place(s);
-      return std::make_tuple(bias_ ? (*bias_)[static_cast<size_t>(s)] : Bias::none, !goes_last(s),
-                             p.next_use_for_eviction(), p.clean, p.outgoing, -p.last_use);
-    };
+    VictimSearch<int32_t> search(order_, {used_after, clean_only}, -1);
     for (int32_t s : resident_) {
-      Place& p = place(s);
-      if (!p.resident || p.next_use_for_eviction() <= used_after || leased(s)) continue;
+      if (!place(s).resident || leased(s)) continue;
       settle(s);
-      if (clean_only && !p.clean) continue;
-      if (best < 0 || rank(s) > rank(best)) best = s;
+      search.consider(s, candidate(s));
     }
-    return best;
+    return search.victim();
   }
 
-  bool goes_last(int32_t s) {
-    return place(s).next_use == kNextUseUnknown && !place(s).released && slot(s).bytes < small_bytes_;
+  EvictionCandidate candidate(int32_t s) {
+    const Place& p = place(s);
+    return {.charged_bytes = slot(s).bytes,
+            .next_use = p.next_use,
+            .last_use = p.last_use,
+            .priority = p.priority,
+            .bias = bias_ ? (*bias_)[static_cast<size_t>(s)] : EvictionBias::neutral,
+            .is_clean = p.clean,
+            .is_paging_out = p.outgoing};
   }
 
   void begin_page_out(int32_t s) {
@@ -394,10 +394,10 @@ class Simulation {
 
   const StepTrace& trace_;
   const int64_t budget_;
-  const int64_t small_bytes_;
+  const EvictionOrder order_;
   const LinkRates rates_;
   const Actions* actions_;
-  const std::vector<Bias>* bias_;
+  const std::vector<EvictionBias>* bias_;
   const std::vector<std::vector<int32_t>>* sent_after_;
   const Absences* on_disk_;
   const bool fetch_streamed_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "swap/pager/eviction_order.h"
 #include "swap/schedule/step_trace.h"
 
 namespace spillway {
@@ -59,15 +60,12 @@ struct Simulated {
   std::vector<Actions::PageIn> demanded;  ///< page-ins that an operator had to ask for; trigger = use - 1
 };
 
-/// Whether a slot leaves only when nothing else can, by its next use, or before all others.
-enum class Bias : int8_t { stays, none, goes };
-
 struct SimulationInputs {
   int64_t budget_bytes = kUnlimitedBytes;
-  int64_t small_bytes = 0;                  ///< slots below this that are not used again leave after all others
-  const LinkRates* rates = nullptr;         ///< null: copies take no time
-  const Actions* actions = nullptr;         ///< null: everything on demand
-  const std::vector<Bias>* bias = nullptr;  ///< by slot; null: none
+  int64_t small_bytes = 0;                          ///< slots below this are small (EvictionOrder)
+  const LinkRates* rates = nullptr;                 ///< null: copies take no time
+  const Actions* actions = nullptr;                 ///< null: everything on demand
+  const std::vector<EvictionBias>* bias = nullptr;  ///< by slot; null: none
   /// By operator: slots that leave once it has run, although nothing needs their room yet; null: none.
   const std::vector<std::vector<int32_t>>* sent_after = nullptr;
   const Absences* on_disk = nullptr;  ///< what passes the disk, if that is slower than the lanes; null: nothing

@@ -256,7 +256,7 @@ bool HostTier::admit(Waiting& waiting) {
   State& copy = *waiting.copy;
   for (;;) {
     if ((copy.block = take(copy.bytes))) {
-      waiting.source.continue_as(out_.copy(copy.block->data, waiting.device, copy.bytes));
+      waiting.source.chain_to(out_.copy(copy.block->data, waiting.device, copy.bytes));
       return true;
     }
     if (leaving_bytes_ >= waiting_bytes_) return false;
@@ -290,7 +290,7 @@ void HostTier::write_through(Waiting& waiting) {
                                 });
   copy.moving = true;
   ++moving_;
-  waiting.source.continue_as(std::move(written));
+  waiting.source.chain_to(std::move(written));
 }
 
 void HostTier::spill(State& copy) {
@@ -367,7 +367,7 @@ void HostTier::deliver(const State& copy, const std::shared_ptr<Block>& block, v
     if (copy.dropped) fading_.reserve(fading_.size() + 1);
     Ticket arriving = in_.copy(device, block->data, copy.bytes);
     if (copy.dropped) fading_.push_back({block, arriving});
-    source.continue_as(std::move(arriving));
+    source.chain_to(std::move(arriving));
   } catch (...) {
     source.complete(std::current_exception());
   }

@@ -64,7 +64,7 @@ class HostTier {
 
   /// The same for a window in the memory of a device that the host does not reach: through the lanes, behind what
   /// compute was given before. What compute does with that memory next, and with the copy, must come after the ticket's
-  /// join(). Blocks for bytes on disk. Throws DiskError.
+  /// order_compute_after(). Blocks for bytes on disk. Throws DiskError.
   [[nodiscard]] Ticket read_window(const HostCopy& copy, const WindowCopy& window, void* device);
   [[nodiscard]] Ticket write_window(HostCopy& copy, const WindowCopy& window, const void* device);
 

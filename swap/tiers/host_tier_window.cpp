@@ -23,7 +23,7 @@ Ticket HostTier::note_written(State& copy, Ticket last) {
 Ticket HostTier::read_window(const HostCopy& copy, const WindowCopy& window, void* device) {
   State& state = *copy.state_;
   Pin pin(*this, state);
-  settle(state, &Ticket::join);
+  settle(state, &Ticket::order_compute_after);
   const Place place = place_to_read(state);
   Ticket last;
   char* to = static_cast<char*>(device);
@@ -52,7 +52,7 @@ Ticket HostTier::read_window(const HostCopy& copy, const WindowCopy& window, voi
 Ticket HostTier::write_window(HostCopy& copy, const WindowCopy& window, const void* device) {
   State& state = *copy.state_;
   Pin pin(*this, state);
-  settle(state, &Ticket::join);
+  settle(state, &Ticket::order_compute_after);
   const Place place = place_to_write(state);
   Ticket last;
   const char* from = static_cast<const char*>(device);

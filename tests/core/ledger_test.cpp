@@ -21,18 +21,18 @@ TEST(LedgerTest, RefusesTheByteThatWouldExceedTheBudget) {
 
 TEST(LedgerTest, ASoftBudgetIsExceededByWhatIsAskedForAndNoLongerThanThat) {
   Ledger ledger("test");
-  EXPECT_FALSE(ledger.exceed(1)) << "a hard one is not";
+  EXPECT_FALSE(ledger.raise_limit(1)) << "a hard one is not";
   ledger.set_budget(100, /*soft=*/true);
   ASSERT_TRUE(ledger.try_charge(90, Category::weights));
   EXPECT_FALSE(ledger.try_charge(30, Category::other));
-  EXPECT_TRUE(ledger.exceed(30));
-  EXPECT_EQ(ledger.room_bytes(), 30);
+  EXPECT_TRUE(ledger.raise_limit(30));
+  EXPECT_EQ(ledger.available_bytes(), 30);
   ASSERT_TRUE(ledger.try_charge(30, Category::other));
   EXPECT_FALSE(ledger.try_charge(1, Category::other));
   ledger.refund(10, Category::weights);
-  EXPECT_EQ(ledger.room_bytes(), 0) << "what went does not come back beyond the budget";
+  EXPECT_EQ(ledger.available_bytes(), 0) << "what went does not come back beyond the budget";
   ledger.refund(50, Category::weights);
-  EXPECT_EQ(ledger.room_bytes(), 40);
+  EXPECT_EQ(ledger.available_bytes(), 40);
   EXPECT_EQ(ledger.peak_bytes(), 120);
 }
 

@@ -94,11 +94,11 @@ TEST(TimelineTest, AnEmptyTicketIsComplete) {
 TEST(TimelineTest, JoiningWorkOfTheHostWaitsForItAndThrowsItsError) {
   TicketSource source;
   Ticket ticket = source.ticket();
-  EXPECT_FALSE(ticket.joinable());
+  EXPECT_FALSE(ticket.can_order_without_wait());
   std::thread other([&] { source.complete(std::make_exception_ptr(std::runtime_error("broken copy"))); });
-  EXPECT_THROW(ticket.join(), std::runtime_error);
+  EXPECT_THROW(ticket.order_compute_after(), std::runtime_error);
   other.join();
-  EXPECT_TRUE(ticket.joinable());
+  EXPECT_TRUE(ticket.can_order_without_wait());
 }
 
 /// Work of a device that ends, or fails, when it is told to.
@@ -108,7 +108,7 @@ struct ToldWork final : QueuedWork {
     return ended;
   }
   void wait() override { (void)done(); }
-  void join() override { ++joins; }
+  void order_compute_after() override { ++joins; }
   bool ended = false, fails = false;
   int joins = 0;
 };
@@ -116,9 +116,9 @@ struct ToldWork final : QueuedWork {
 TEST(TimelineTest, JoiningADevicesWorkOrdersComputeAndDoesNotWait) {
   auto work = std::make_shared<ToldWork>();
   Ticket ticket(work);
-  EXPECT_TRUE(ticket.joinable());
+  EXPECT_TRUE(ticket.can_order_without_wait());
   EXPECT_FALSE(ticket.done());
-  ticket.join();
+  ticket.order_compute_after();
   EXPECT_EQ(work->joins, 1);
   EXPECT_FALSE(ticket.done());
   work->ended = true;
@@ -133,17 +133,17 @@ TEST(TimelineTest, ADevicesFailureIsFoundByAskingAndThrownAtEveryWait) {
   EXPECT_FALSE(ticket.succeeded());
   EXPECT_THROW(ticket.wait(), std::runtime_error);
   EXPECT_THROW(ticket.wait(), std::runtime_error);
-  EXPECT_THROW(ticket.join(), std::runtime_error);
+  EXPECT_THROW(ticket.order_compute_after(), std::runtime_error);
 }
 
 TEST(TimelineTest, WorkThatGoesOnOnADeviceCanBeJoinedOnceItIsThere) {
   auto work = std::make_shared<ToldWork>();
   TicketSource first;
   Ticket ticket = first.ticket();
-  EXPECT_FALSE(ticket.joinable());
-  first.continue_as(Ticket(work));
-  EXPECT_TRUE(ticket.joinable());
-  ticket.join();
+  EXPECT_FALSE(ticket.can_order_without_wait());
+  first.chain_to(Ticket(work));
+  EXPECT_TRUE(ticket.can_order_without_wait());
+  ticket.order_compute_after();
   EXPECT_EQ(work->joins, 1);
   EXPECT_FALSE(ticket.done());
 }
@@ -151,9 +151,9 @@ TEST(TimelineTest, WorkThatGoesOnOnADeviceCanBeJoinedOnceItIsThere) {
 TEST(TimelineTest, ATicketThatGoesOnIsCompleteWithItsRestAndHasItsError) {
   TicketSource first, rest, last;
   Ticket ticket = first.ticket();
-  first.continue_as(rest.ticket());
+  first.chain_to(rest.ticket());
   EXPECT_FALSE(ticket.done());
-  rest.continue_as(last.ticket());
+  rest.chain_to(last.ticket());
   EXPECT_FALSE(ticket.done());
   EXPECT_FALSE(ticket.succeeded());
   std::thread other([&] { last.complete(std::make_exception_ptr(std::runtime_error("at the end"))); });
@@ -162,7 +162,7 @@ TEST(TimelineTest, ATicketThatGoesOnIsCompleteWithItsRestAndHasItsError) {
   EXPECT_TRUE(ticket.done());
   EXPECT_FALSE(ticket.succeeded());
   TicketSource short_work;
-  short_work.continue_as({});
+  short_work.chain_to({});
   EXPECT_TRUE(short_work.ticket().succeeded());
 }
 

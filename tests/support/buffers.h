@@ -47,7 +47,7 @@ class Buffer {
       if (data)
         memory.release(Block::of(data));
       else if (page)
-        pager.absent_owner_died(page);
+        pager.on_absent_owner_destroyed(page);
     }
     DeviceMemory& memory;
     Pager& pager;

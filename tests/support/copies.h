@@ -82,7 +82,7 @@ class QueuedTimeline final : public Timeline {
     explicit Copy(Ticket ticket) : ticket_(std::move(ticket)) {}
     bool done() override { return ticket_.done(); }
     void wait() override { ticket_.wait(); }
-    void join() override { ticket_.wait(); }
+    void order_compute_after() override { ticket_.wait(); }
 
    private:
     const Ticket ticket_;

@@ -43,7 +43,7 @@ class FakeCudaDriver final : public CudaDriver {
   std::unique_ptr<Timeline> make_timeline(const std::string& lane) override {
     return std::make_unique<WorkerTimeline>(lane);
   }
-  std::unique_ptr<OperatorClock> make_clock() override { return nullptr; }
+  std::unique_ptr<ComputeClock> make_clock() override { return nullptr; }
   int64_t bytes_outside() override { return outside_bytes; }
   c10::Allocator* allocator() override { return nullptr; }
 

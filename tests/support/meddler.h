@@ -35,18 +35,18 @@ class Meddler {
         return evict_some(pager);
       case 3:
       case 4:
-        for (PageId id : some_pages(pager)) pager.start_page_out(id);
+        for (PageId id : some_pages(pager)) pager.prefetcher().start_page_out(id);
         return;
       case 5:
-        for (PageId id : some_pages(pager)) pager.replay(id);
-        for (PageId id : some_pages(pager)) (void)pager.try_prefetch(id);
+        for (PageId id : some_pages(pager)) pager.replayer().replay(id);
+        for (PageId id : some_pages(pager)) (void)pager.prefetcher().try_page_in(id);
         return;
       case 6:  // prefetches that are taken back
-        for (PageId id : some_pages(pager)) (void)pager.try_prefetch(id);
+        for (PageId id : some_pages(pager)) (void)pager.prefetcher().try_page_in(id);
         return evict_some(pager);
       default:
-        for (PageId id : some_pages(pager)) pager.set_next_use(id, static_cast<int64_t>(random_() % 1000));
-        if (random_() % 4 == 0) pager.forget_next_uses(random_() % kUsers);
+        for (PageId id : some_pages(pager)) pager.table().set_next_use(id, static_cast<int64_t>(random_() % 1000));
+        if (random_() % 4 == 0) pager.table().forget_next_uses(random_() % kUsers);
     }
   }
   void evict_some(Pager& pager) {
@@ -59,7 +59,7 @@ class Meddler {
     std::vector<PageId> ids;
     const uint64_t one_in = 1 + random_() % 6;
     for (UserId user = kNobody; user < kUsers; ++user)
-      pager.for_each_of(user, [&](Page& page) {
+      pager.table().for_each_of(user, [&](Page& page) {
         if (random_() % one_in == 0) ids.push_back(page.id);
       });
     return ids;

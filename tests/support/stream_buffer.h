@@ -26,7 +26,7 @@ class StreamBuffer {
       if (block)
         memory.release(block);
       else
-        pager.absent_owner_died(page);
+        pager.on_absent_owner_destroyed(page);
     }
     DeviceMemory& memory;
     Pager& pager;

@@ -124,7 +124,7 @@ class StreamTimeline final : public Timeline {
         : copied_(std::move(copied)), compute_(std::move(compute)) {}
     bool done() override { return copied_.done(); }
     void wait() override { copied_.wait(); }
-    void join() override {
+    void order_compute_after() override {
       if (compute_ && !copied_.done()) (void)compute_->submit([copied = copied_] { copied.wait(); });
     }
 
@@ -168,7 +168,7 @@ class ManagedBlocks final : public BlockSource {
       : arena_(arena), compute_(std::move(compute)), managed_(std::move(managed)) {}
   Block* try_take(int64_t charge, Category category) override {
     void* data = arena_.try_allocate(charge);
-    return data ? new Block{data, charge, nullptr, nullptr, category, /*stays=*/true} : nullptr;
+    return data ? new Block{data, charge, nullptr, nullptr, category, /*is_managed=*/true} : nullptr;
   }
   void give_back(Block* block) noexcept override {
     (void)compute_->submit([managed = managed_, data = block->data] { managed->forget(data); });

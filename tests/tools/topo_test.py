@@ -7,7 +7,7 @@ import subprocess
 
 from cli import MPI, OTHERS, PROGRAM, Case, main, run
 
-FOUR_GPUS = pathlib.Path(__file__).parent.parent / "core" / "data" / "four_gpus.xml"
+FOUR_GPUS = pathlib.Path(__file__).parent.parent / "core" / "host" / "data" / "four_gpus.xml"
 # What hwloc takes the host for: two NUMA nodes of a core each. Ranks run on CPUs 0 and 1, which must be there.
 TWO_NODES = dict(os.environ, HWLOC_SYNTHETIC="numa:2 core:1 pu:1")
 

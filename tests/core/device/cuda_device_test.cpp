@@ -71,7 +71,7 @@ TEST(CudaDeviceTest, MemoryWithoutATensorIsChargedToo) {
 /// Gives back what it holds, one after another.
 struct Holder final : Reclaimer {
   void reclaim(int64_t) override { throw OutOfBudget("nothing can leave", 0, 0); }
-  bool relieve(int64_t) override {
+  bool free_physical_memory(int64_t) override {
     if (held.empty()) return false;
     held.pop_back();
     return true;
@@ -95,15 +95,15 @@ TEST(CudaDeviceTest, WhatTheCardHoldsBesideTensorsIsChargedAndGivenBack) {
   Card card(5);
   card.device.ledger().set_budget(1000);
   card.driver.outside_bytes = 700;
-  card.device.charge_outside();
+  card.device.charge_external();
   EXPECT_EQ(card.device.ledger().used_bytes(), 700);
   card.driver.outside_bytes = 200;
-  card.device.charge_outside();
+  card.device.charge_external();
   EXPECT_EQ(card.device.ledger().used_bytes(), 200);
   card.driver.outside_bytes = 1200;
-  EXPECT_THROW(card.device.charge_outside(), OutOfBudget);
+  EXPECT_THROW(card.device.charge_external(), OutOfBudget);
   card.driver.outside_bytes = -50;
-  card.device.charge_outside();
+  card.device.charge_external();
   EXPECT_EQ(card.device.ledger().used_bytes(), 0);
 }
 
@@ -125,12 +125,12 @@ TEST(CudaDeviceTest, ThreadsThatLookTogetherChargeWhatIsHeldOutsideOnce) {
   Patient reclaimer(card.device.ledger());
   card.device.memory().set_reclaimer(&reclaimer);
   card.driver.outside_bytes = 700;
-  std::thread other([&] { card.device.charge_outside(); });
-  card.device.charge_outside();
+  std::thread other([&] { card.device.charge_external(); });
+  card.device.charge_external();
   other.join();
   EXPECT_EQ(card.device.ledger().used_bytes(), 700);
   card.driver.outside_bytes = 0;
-  card.device.charge_outside();
+  card.device.charge_external();
   EXPECT_EQ(card.device.ledger().used_bytes(), 0);
   card.device.memory().set_reclaimer(nullptr);
 }
@@ -151,7 +151,7 @@ TEST(CudaDeviceTest, ManagedMemoryIsBornOnTheCardCountedAndUsedAgain) {
     c10::DataPtr tensor = card.tensors->allocate(100'000);
     first = tensor.get();
     EXPECT_TRUE(card.tensors->is_managed(tensor));
-    EXPECT_TRUE(block_behind(tensor)->stays);
+    EXPECT_TRUE(block_behind(tensor)->is_managed);
     EXPECT_EQ(card.driver.asked, 0);
     EXPECT_GE(card.driver.brought_bytes, 100'000);
     EXPECT_EQ(card.device.ledger().used_bytes(), DeviceMemory::charge_of(100'000));
@@ -179,12 +179,12 @@ TEST(CudaDeviceTest, ManagedMemoryGoesWithItsLastTensorOnceNoMoreIsWanted) {
   {
     c10::DataPtr tensor = card.tensors->allocate(100'000);
     card.driver.outside_bytes = 700;
-    card.device.charge_outside();  // nobody knows what of it is managed memory on the card
+    card.device.charge_external();  // nobody knows what of it is managed memory on the card
     card.device.use_managed_memory(false);
     EXPECT_FALSE(card.tensors->is_managed(card.tensors->allocate(100'000)));
     EXPECT_EQ(card.device.ledger().used_bytes(), DeviceMemory::charge_of(100'000));
   }
-  card.device.charge_outside();
+  card.device.charge_external();
   EXPECT_EQ(card.device.ledger().used_bytes(), 700);
   card.device.use_managed_memory(true);
   EXPECT_EQ(card.driver.managed_ranges, 2);

@@ -94,7 +94,7 @@ TEST(ForkTest, AChildNeverWaitsForThePagersLock) {
   const at::Tensor page = at::full({kElements}, 3.0F);
   std::atomic<bool> locked = false, forked = false;
   std::thread other([&] {
-    session.pager().locked([&] {
+    session.pager().table().locked([&] {
       locked = true;
       while (!forked) std::this_thread::yield();
     });

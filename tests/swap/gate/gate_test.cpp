@@ -284,7 +284,7 @@ TEST(GateTest, ResultsAreNotLookedAtWhileTheirPagesAreLeaving) {
     EXPECT_EQ(same.call(x).sum().item<float>(), 2000);
   });
   while (stage < 1) std::this_thread::yield();
-  session.pager().locked([&] {
+  session.pager().table().locked([&] {
     c10::StorageImpl& storage = *x.storage().unsafeGetStorageImpl();
     c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
     void* const bytes = data.get();

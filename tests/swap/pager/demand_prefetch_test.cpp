@@ -26,7 +26,7 @@ struct PagerDemandTest : ::testing::Test {
     return all;
   }
   void touch(Buffer& buffer, bool write = false) {
-    PageUse use{buffer.page(), write, buffer.page()->next_use};
+    PageUse use{buffer.page(), write, buffer.page()->use.next_use};
     pager.lease({&use, 1});
     pager.unlease({&use, 1});
   }
@@ -41,23 +41,22 @@ struct PagerDemandTest : ::testing::Test {
 
 TEST_F(PagerDemandTest, CopiesTheOldestOutWhenLessThanAQuarterIsFree) {
   auto six = buffers(6);
-  pager.work_ahead_of_demand();
+  pager.prefetcher().work_without_schedule();
   EXPECT_EQ(pager.stats().bytes_out, 0);
   auto seventh = buffer(1);
-  pager.work_ahead_of_demand();
+  pager.prefetcher().work_without_schedule();
   EXPECT_EQ(pager.stats().bytes_out, 2 * kBytes);
-  for (int i = 0; i < 2; ++i)
-    EXPECT_TRUE(six[static_cast<size_t>(i)]->page()->clean || six[static_cast<size_t>(i)]->page()->outgoing);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(!six[static_cast<size_t>(i)]->page()->is(PageState::resident_dirty));
 }
 
 TEST_F(PagerDemandTest, FetchesWhatWasUsedLastOnceSomethingHadToBeAskedFor) {
   auto absent = buffers(6);
   { auto others = buffers(8); }
   for (auto& page : absent) EXPECT_FALSE(page->present());
-  pager.work_ahead_of_demand();
+  pager.prefetcher().work_without_schedule();
   EXPECT_EQ(pager.stats().page_ins, 0);
   touch(*absent[0]);
-  pager.work_ahead_of_demand();
+  pager.prefetcher().work_without_schedule();
   EXPECT_EQ(pager.stats().page_ins, 6);
 }
 
@@ -69,11 +68,11 @@ TEST_F(PagerDemandTest, WhatIsWrittenAgainAndAgainIsNotCopiedWhileOthersAreComin
     touch(*written, /*write=*/true);
   }
   touch(*absent[0]);
-  pager.work_ahead_of_demand();  // the five others are coming, and an eighth of the budget stays free
+  pager.prefetcher().work_without_schedule();  // the five others are coming, and an eighth of the budget stays free
   const int64_t copied = pager.stats().bytes_out;
   for (int i = 0; i < 20; ++i) {
     touch(*written, /*write=*/true);
-    pager.work_ahead_of_demand();
+    pager.prefetcher().work_without_schedule();
   }
   EXPECT_EQ(pager.stats().bytes_out, copied);
 }

@@ -65,7 +65,7 @@ struct ManagedStepTest : ::testing::Test {
     compute->position().wait();
     conductor.end_operator(1e-3, 0, {});
     pager.unlease({&use, 1});
-    conductor.act();
+    conductor.issue_copies();
   }
   void step() {
     conductor.begin_step("step");
@@ -84,7 +84,7 @@ struct ManagedStepTest : ::testing::Test {
   StreamTimeline out{compute, 2, {}, managed}, taken{compute, 3, {}, managed};
   RefusingMoves in{taken};
   Pager pager{memory, host, out, in, /*small_bytes=*/0};
-  const UserId user = pager.add_user();
+  const UserId user = pager.table().add_user();
   Conductor conductor{pager, {.budget_bytes = kBudget}, true, user};
   std::vector<std::unique_ptr<StreamBuffer>> pages;
   std::atomic<int64_t> faults = 0;
@@ -110,16 +110,16 @@ TEST_F(ManagedStepTest, TheScheduleMovesPagesAfterTheirLastUseAndBackAheadOfTheN
 TEST_F(ManagedStepTest, APageInThatCannotBeStartedLeavesThePageParkedUntilOneCan) {
   pager.evict_all();
   Page& page = *pages[0]->page();
-  ASSERT_TRUE(page.parked);
+  ASSERT_TRUE(page.is(PageState::absent) && page.is_managed());
   const int64_t used = ledger.used_bytes();
   in.refuse(1);
-  EXPECT_FALSE(pager.try_prefetch(page.id));
-  EXPECT_TRUE(page.parked && !page.incoming);
+  EXPECT_FALSE(pager.prefetcher().try_page_in(page.id));
+  EXPECT_TRUE(page.is(PageState::absent) && page.is_managed());
   EXPECT_EQ(ledger.used_bytes(), used);
   const PageUse use{&page, false, kNextUseKept};
   in.refuse(2);
   EXPECT_THROW(pager.lease({&use, 1}), std::bad_alloc);
-  EXPECT_TRUE(page.parked && !page.incoming);
+  EXPECT_TRUE(page.is(PageState::absent) && page.is_managed());
   EXPECT_EQ(page.leases, 0);
   EXPECT_EQ(ledger.used_bytes(), used);
   for (const auto& buffer : pages) operate(*buffer);

@@ -23,7 +23,7 @@ constexpr int64_t kBytes = 1 << 20;
 const int64_t kCharge = DeviceMemory::charge_of(kBytes);
 
 /// The input's bytes plus one.
-class PlusOne final : public Recipe {
+class PlusOne final : public ReplayRecipe {
  public:
   PlusOne(DeviceMemory& memory, const Page& input, const Page& made)
       : memory_(memory), inputs_{{input.id, input.write_epoch}}, write_epoch_(made.write_epoch) {}
@@ -32,7 +32,7 @@ class PlusOne final : public Recipe {
   Block* run(Pager& pager) override {
     if (meanwhile) meanwhile();
     if (fail) throw std::runtime_error("the operator failed");
-    PageUse use{&pager.held_page(inputs_[0].page), false, kNextUseKept};
+    PageUse use{&pager.replayer().held_page(inputs_[0].page), false, kNextUseKept};
     pager.lease({&use, 1});
     Block* made = memory_.allocate(kBytes, Category::workspace);
     const auto* from = static_cast<const unsigned char*>(use.page->block->data);
@@ -60,7 +60,7 @@ struct PagerReplayTest : ::testing::Test {
     pager.unlease({&use, 1});
   }
   bool discard(Buffer& made, Buffer& input) {
-    return pager.discard(made.page()->id, std::make_unique<PlusOne>(memory, *input.page(), *made.page()));
+    return pager.replayer().discard(made.page()->id, std::make_unique<PlusOne>(memory, *input.page(), *made.page()));
   }
 
   Arena arena{1 << 28};
@@ -80,7 +80,7 @@ TEST_F(PagerReplayTest, ADiscardedPageCostsNoCopyAndIsMadeAgainWhenItIsLeased) {
   EXPECT_TRUE(made->holds(5));
   EXPECT_EQ(pager.stats().bytes_out + pager.stats().bytes_in, 0);
   EXPECT_EQ(pager.stats().replays, 1);
-  EXPECT_EQ(input->page()->holds, 0);
+  EXPECT_EQ(input->page()->replay_refs, 0);
 }
 
 TEST_F(PagerReplayTest, ItIsMadeAgainBeforeWhatItReadsIsWritten) {
@@ -94,7 +94,7 @@ TEST_F(PagerReplayTest, NothingIsDiscardedWhenTheInputWasWrittenSince) {
   auto input = buffer(4), made = buffer(5);
   auto recipe = std::make_unique<PlusOne>(memory, *input->page(), *made->page());
   touch(*input, /*write=*/true);
-  EXPECT_FALSE(pager.discard(made->page()->id, std::move(recipe)));
+  EXPECT_FALSE(pager.replayer().discard(made->page()->id, std::move(recipe)));
   EXPECT_TRUE(made->present());
 }
 
@@ -103,7 +103,7 @@ TEST_F(PagerReplayTest, NothingIsDiscardedThatWasWrittenSinceItsRecipe) {
   auto recipe = std::make_unique<PlusOne>(memory, *input->page(), *made->page());
   touch(*made, /*write=*/true);
   made->fill(9);
-  EXPECT_FALSE(pager.discard(made->page()->id, std::move(recipe)));
+  EXPECT_FALSE(pager.replayer().discard(made->page()->id, std::move(recipe)));
   EXPECT_TRUE(made->holds(9));
 }
 
@@ -123,7 +123,7 @@ TEST_F(PagerReplayTest, NothingIsDiscardedWhenTheInputWasLentForWritingWhenTheRe
   auto recipe = std::make_unique<PlusOne>(memory, *input->page(), *made->page());
   input->fill(9);
   pager.unlease({&lent, 1});
-  EXPECT_FALSE(pager.discard(made->page()->id, std::move(recipe)));
+  EXPECT_FALSE(pager.replayer().discard(made->page()->id, std::move(recipe)));
   EXPECT_TRUE(made->holds(5));
 }
 
@@ -133,7 +133,7 @@ TEST_F(PagerReplayTest, NothingIsDiscardedWhoseInputIsAboutToBeWritten) {
   auto recipe = std::make_unique<PlusOne>(memory, *input->page(), *made->page());
   bool discarded = false;
   recipe->meanwhile = [&] { discarded = discard(*other, *input); };
-  ASSERT_TRUE(pager.discard(made->page()->id, std::move(recipe)));
+  ASSERT_TRUE(pager.replayer().discard(made->page()->id, std::move(recipe)));
   touch(*input, /*write=*/true);  // `made` is made again before that
   EXPECT_FALSE(discarded);
   EXPECT_TRUE(other->holds(5));
@@ -190,7 +190,7 @@ TEST_F(PagerReplayTest, AFailedReplayIsThrownAndCanBeTriedAgain) {
   auto recipe = std::make_unique<PlusOne>(memory, *input->page(), *made->page());
   PlusOne* failing = recipe.get();
   failing->fail = true;
-  ASSERT_TRUE(pager.discard(made->page()->id, std::move(recipe)));
+  ASSERT_TRUE(pager.replayer().discard(made->page()->id, std::move(recipe)));
   EXPECT_THROW(touch(*made), std::runtime_error);
   failing->fail = false;
   touch(*made);
@@ -201,7 +201,7 @@ TEST_F(PagerReplayTest, ClosingBringsDiscardedPagesHomeBeforeWhatTheyRead) {
   auto input = buffer(4), made = buffer(5);
   ASSERT_TRUE(discard(*made, *input));
   input.reset();
-  pager.bring_home();
+  pager.unregister_resident();
   EXPECT_TRUE(made->holds(5));
   EXPECT_EQ(ledger.used_bytes(), kCharge);
   memory.set_reclaimer(nullptr);
@@ -212,7 +212,7 @@ TEST_F(PagerReplayTest, ClosingBringsChainsHomeInWhateverOrderTheyAreMet) {
   ledger.set_budget(kUnlimitedBytes);
   for (unsigned char i = 0; i < 12; ++i) chain.push_back(buffer(i));
   for (size_t i = chain.size() - 1; i > 0; --i) ASSERT_TRUE(discard(*chain[i], *chain[i - 1]));
-  pager.bring_home();
+  pager.unregister_resident();
   for (unsigned char i = 0; i < 12; ++i) EXPECT_TRUE(chain[i]->holds(i));
   EXPECT_EQ(pager.paged_bytes(), 0);
 }
@@ -220,7 +220,7 @@ TEST_F(PagerReplayTest, ClosingBringsChainsHomeInWhateverOrderTheyAreMet) {
 TEST_F(PagerReplayTest, APageIsForgottenOnlyOnceNothingIsToBeMadeOfIt) {
   auto input = buffer(4), made = buffer(5);
   ASSERT_TRUE(discard(*made, *input));
-  pager.bring_home(*input->page());
+  pager.unregister_resident(*input->page());
   touch(*made);
   EXPECT_TRUE(made->holds(5));
 }
@@ -230,10 +230,10 @@ TEST_F(PagerReplayTest, ClosingKeepsWhatAFailedReplayReads) {
   auto recipe = std::make_unique<PlusOne>(memory, *input->page(), *made->page());
   PlusOne* failing = recipe.get();
   failing->fail = true;
-  ASSERT_TRUE(pager.discard(made->page()->id, std::move(recipe)));
-  EXPECT_THROW(pager.bring_home(), std::runtime_error);
+  ASSERT_TRUE(pager.replayer().discard(made->page()->id, std::move(recipe)));
+  EXPECT_THROW(pager.unregister_resident(), std::runtime_error);
   failing->fail = false;
-  pager.bring_home();
+  pager.unregister_resident();
   EXPECT_TRUE(made->holds(5));
   EXPECT_TRUE(input->holds(4));
   EXPECT_EQ(pager.paged_bytes(), 0);
@@ -242,11 +242,11 @@ TEST_F(PagerReplayTest, ClosingKeepsWhatAFailedReplayReads) {
 TEST_F(PagerReplayTest, PrefetchAndPageOutLeaveDiscardedPagesAlone) {
   auto input = buffer(4), made = buffer(5);
   ASSERT_TRUE(discard(*made, *input));
-  EXPECT_TRUE(pager.try_prefetch(made->page()->id));
-  pager.start_page_out(made->page()->id);
+  EXPECT_TRUE(pager.prefetcher().try_page_in(made->page()->id));
+  pager.prefetcher().start_page_out(made->page()->id);
   pager.evict_all();
   EXPECT_FALSE(made->present());
-  pager.replay(made->page()->id);
+  pager.replayer().replay(made->page()->id);
   EXPECT_TRUE(made->holds(5));
 }
 
@@ -259,7 +259,7 @@ struct RetiringReplayTest : PagerReplayTest {
       tight.lease({&use, 1}, user);
       tight.unlease({&use, 1});
     }
-    tight.discard(made->page()->id, std::make_unique<PlusOne>(memory, *input->page(), *made->page()));
+    tight.replayer().discard(made->page()->id, std::make_unique<PlusOne>(memory, *input->page(), *made->page()));
   }
   ~RetiringReplayTest() override {
     input.reset();
@@ -271,13 +271,13 @@ struct RetiringReplayTest : PagerReplayTest {
 
   HostSlab full{1};
   Pager tight{memory, full, out, in, 0};
-  const UserId user = tight.add_user();
+  const UserId user = tight.table().add_user();
   std::optional<Buffer> input{std::in_place, memory, tight, kBytes, static_cast<unsigned char>(4)};
   std::optional<Buffer> made{std::in_place, memory, tight, kBytes, static_cast<unsigned char>(5)};
 };
 
 TEST_F(RetiringReplayTest, WhatIsToBeMadeOfAPageThatCannotLeaveIsMadeBeforeItIsNoPageAnyMore) {
-  tight.retire(user);
+  tight.remove_user(user);
   EXPECT_TRUE(input->holds(4));
   EXPECT_TRUE(made->holds(5));
   EXPECT_EQ(tight.paged_bytes(), 0);  // nothing moves either
@@ -286,11 +286,11 @@ TEST_F(RetiringReplayTest, WhatIsToBeMadeOfAPageThatCannotLeaveIsMadeBeforeItIsN
 TEST_F(RetiringReplayTest, WithoutRoomToMakeItThePageStaysOne) {
   std::vector<Block*> others;
   while (Block* block = memory.try_allocate(kBytes, Category::other)) others.push_back(block);
-  tight.retire(user);
+  tight.remove_user(user);
   for (Block* block : others) memory.free(block);
   EXPECT_TRUE(input->holds(4));
   EXPECT_FALSE(made->present());
-  tight.replay(made->page()->id);
+  tight.replayer().replay(made->page()->id);
   EXPECT_TRUE(made->holds(5));
 }
 
@@ -302,13 +302,14 @@ TEST_F(PagerReplayTest, APageThatIsReadAnewWhileItComesHomeIsNotForgotten) {
     Buffer input(memory, slow, kBytes, 4);
     slow.evict_all();
     Buffer made(memory, slow, kBytes, 5);
-    std::thread coming([&] { slow.bring_home(*input.page()); });
+    std::thread coming([&] { slow.unregister_resident(*input.page()); });
     while (slow.stats().page_ins == 0) std::this_thread::yield();
-    EXPECT_TRUE(slow.discard(made.page()->id, std::make_unique<PlusOne>(memory, *input.page(), *made.page())));
+    EXPECT_TRUE(
+        slow.replayer().discard(made.page()->id, std::make_unique<PlusOne>(memory, *input.page(), *made.page())));
     late.finish_one();
     coming.join();
     EXPECT_TRUE(input.holds(4));
-    slow.replay(made.page()->id);
+    slow.replayer().replay(made.page()->id);
     EXPECT_TRUE(made.holds(5));
   }
   EXPECT_EQ(ledger.used_bytes(), 0);
@@ -318,7 +319,7 @@ TEST_F(PagerReplayTest, APageThatIsReadAnewWhileItComesHomeIsNotForgotten) {
 TEST_F(PagerReplayTest, APageComesHomeForGoodAfterWhatIsMadeOfIt) {
   auto input = buffer(4), made = buffer(5);
   ASSERT_TRUE(discard(*made, *input));
-  pager.bring_home(*input->page());
+  pager.unregister_resident(*input->page());
   EXPECT_TRUE(made->holds(5));
   input->fill(9);  // nobody reads it any more
   pager.evict_all();

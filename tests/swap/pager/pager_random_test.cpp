@@ -122,7 +122,7 @@ struct Tracked {
   Buffer buffer;
   uint64_t version = 0;  // 0: as it was born
   struct Origin {
-    Recipe::Input input;
+    ReplayRecipe::Input input;
     uint64_t write_epoch;
     uint64_t by;  // 0: none
   };
@@ -131,13 +131,13 @@ struct Tracked {
 };
 
 /// Moves the words of another page on to another version.
-class Advance final : public Recipe {
+class Advance final : public ReplayRecipe {
  public:
   Advance(const Input& input, uint64_t write_epoch, uint64_t by) : inputs_{input}, write_epoch_(write_epoch), by_(by) {}
   const std::vector<Input>& inputs() const override { return inputs_; }
   uint64_t write_epoch() const override { return write_epoch_; }
   Block* run(Pager& pager) override {
-    PageUse use{&pager.held_page(inputs_.front().page), false, kNextUseKept};
+    PageUse use{&pager.replayer().held_page(inputs_.front().page), false, kNextUseKept};
     pager.lease({&use, 1});
     auto give_back = [&](Page*) { pager.unlease({&use, 1}); };
     const std::unique_ptr<Page, decltype(give_back)> leased(use.page, give_back);
@@ -221,7 +221,7 @@ class Actor {
       case 1:
         return destroy();
       case 2:
-        return world_.pager.start_page_out(any().buffer.page()->id);
+        return world_.pager.prefetcher().start_page_out(any().buffer.page()->id);
       case 3:
         return prefetch();
       case 4:
@@ -273,7 +273,7 @@ class Actor {
     pages_.pop_back();
   }
   void prefetch() {
-    granted(0, [&] { (void)world_.pager.try_prefetch(any().buffer.page()->id); });
+    granted(0, [&] { (void)world_.pager.prefetcher().try_page_in(any().buffer.page()->id); });
   }
   /// Writes one page from another, which is how it could be made again.
   void derive() {
@@ -296,7 +296,7 @@ class Actor {
     const Tracked& page = **derived;
     granted(0, [&] {
       auto recipe = std::make_unique<Advance>(page.origin.input, page.origin.write_epoch, page.origin.by);
-      (void)world_.pager.discard(page.buffer.page()->id, std::move(recipe));
+      (void)world_.pager.replayer().discard(page.buffer.page()->id, std::move(recipe));
     });
   }
   void use_scratch() {
@@ -382,7 +382,7 @@ void check_the_end(World& world, std::vector<std::unique_ptr<Tracked>>& pages) {
   if (world.ledger.peak_bytes() > world.plan.budget_bytes || world.arena.peak_bytes() > world.plan.budget_bytes)
     world.fail(str("held ", world.arena.peak_bytes(), " bytes under a budget of ", world.plan.budget_bytes));
   world.ledger.set_budget(kUnlimitedBytes);
-  insist(world, [&] { world.pager.bring_home(); });
+  insist(world, [&] { world.pager.unregister_resident(); });
   for (auto& page : pages)
     if (!page->good()) world.fail("a page that came home is not what it was");
   for (Tracked& page : world.shared)

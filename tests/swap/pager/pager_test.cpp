@@ -27,7 +27,7 @@ struct PagerTest : ::testing::Test {
   PagerTest() { memory.set_reclaimer(&pager); }
   std::unique_ptr<Buffer> buffer(unsigned char fill) { return std::make_unique<Buffer>(memory, pager, kBytes, fill); }
   void touch(Buffer& buffer, bool write = false) {
-    PageUse use{buffer.page(), write, buffer.page()->next_use};
+    PageUse use{buffer.page(), write, buffer.page()->use.next_use};
     pager.lease({&use, 1});
     pager.unlease({&use, 1});
   }
@@ -54,9 +54,9 @@ TEST_F(PagerTest, EvictsTheLeastRecentlyUsedWhenNothingIsKnown) {
 
 TEST_F(PagerTest, EvictsTheFurthestNextUseFirst) {
   auto a = buffer(1), b = buffer(2), c = buffer(3);
-  pager.set_next_use(*a->page(), 30);
-  pager.set_next_use(*b->page(), 10);
-  pager.set_next_use(*c->page(), 20);
+  pager.table().set_next_use(*a->page(), 30);
+  pager.table().set_next_use(*b->page(), 10);
+  pager.table().set_next_use(*c->page(), 20);
   auto d = buffer(4);
   EXPECT_FALSE(a->present());
   EXPECT_TRUE(b->present());
@@ -103,7 +103,7 @@ TEST_F(PagerTest, LeasedPagesStayAndLeasesAreAllOrNothing) {
 
 TEST_F(PagerTest, AnEarlyPageOutMakesTheLaterDropFree) {
   auto a = buffer(1), b = buffer(2), c = buffer(3);
-  pager.start_page_out(a->page()->id);
+  pager.prefetcher().start_page_out(a->page()->id);
   while (host.used_bytes() == 0 || !a->page()->copy.done()) std::this_thread::yield();
   EXPECT_TRUE(a->present());
   const double waited = pager.stats().exposed_seconds;
@@ -118,7 +118,7 @@ TEST_F(PagerTest, APageThatIsLentForWritingIsNotCopiedBeforeItIsGivenBack) {
   auto a = buffer(1);
   PageUse use{a->page(), true};
   pager.lease({&use, 1});
-  pager.start_page_out(a->page()->id);
+  pager.prefetcher().start_page_out(a->page()->id);
   while (!a->page()->copy.done()) std::this_thread::yield();
   a->fill(9);  // what a copy that ran already would not have
   pager.unlease({&use, 1});
@@ -130,28 +130,28 @@ TEST_F(PagerTest, APageThatIsLentForWritingIsNotCopiedBeforeItIsGivenBack) {
 
 TEST_F(PagerTest, PrefetchesOnlyIntoRoomThatIsFreeOrHeldByCleanPagesUsedLater) {
   auto a = buffer(1);
-  pager.set_next_use(*a->page(), 40);
+  pager.table().set_next_use(*a->page(), 40);
   auto b = buffer(2), c = buffer(3);
-  pager.set_next_use(*b->page(), 5);
-  pager.set_next_use(*c->page(), 50);
+  pager.table().set_next_use(*b->page(), 5);
+  pager.table().set_next_use(*c->page(), 50);
   PageUse both[] = {{b->page(), false, 5}, {c->page(), false, 50}};
   pager.lease(both);
   auto d = buffer(4);  // a leaves
   ASSERT_FALSE(a->present());
   pager.unlease(both);
-  pager.set_next_use(*d->page(), 6);
-  pager.set_next_use(*a->page(), 10);
-  EXPECT_FALSE(pager.try_prefetch(a->page()->id));  // c is used later, but dirty
-  pager.start_page_out(c->page()->id);
+  pager.table().set_next_use(*d->page(), 6);
+  pager.table().set_next_use(*a->page(), 10);
+  EXPECT_FALSE(pager.prefetcher().try_page_in(a->page()->id));  // c is used later, but dirty
+  pager.prefetcher().start_page_out(c->page()->id);
   while (!c->page()->copy.done()) std::this_thread::yield();
-  EXPECT_TRUE(pager.try_prefetch(a->page()->id));
+  EXPECT_TRUE(pager.prefetcher().try_page_in(a->page()->id));
   EXPECT_FALSE(c->present());
   touch(*a);
   EXPECT_TRUE(a->holds(1));
   EXPECT_EQ(pager.stats().demand_page_ins, 0);
-  pager.set_next_use(*a->page(), 7);
-  pager.set_next_use(*c->page(), 8);
-  EXPECT_FALSE(pager.try_prefetch(c->page()->id));  // everything resident is used before
+  pager.table().set_next_use(*a->page(), 7);
+  pager.table().set_next_use(*c->page(), 8);
+  EXPECT_FALSE(pager.prefetcher().try_page_in(c->page()->id));  // everything resident is used before
 }
 
 TEST_F(PagerTest, FreesHostAndDeviceBytesOfPagesThatEnd) {
@@ -161,8 +161,8 @@ TEST_F(PagerTest, FreesHostAndDeviceBytesOfPagesThatEnd) {
   b.reset();
   c.reset();
   d.reset();
-  e.reset();           // resident
-  pager.bring_home();  // nothing is left but copies under way
+  e.reset();                    // resident
+  pager.unregister_resident();  // nothing is left but copies under way
   EXPECT_EQ(host.used_bytes(), 0);
   EXPECT_EQ(ledger.used_bytes(), 0);
   EXPECT_EQ(pager.paged_bytes(), 0);
@@ -205,7 +205,7 @@ TEST_F(PagerTest, UnderASoftBudgetWhatCannotFitGoesInAfterAllElseHasLeft) {
 TEST_F(PagerTest, BringsEverythingHome) {
   auto a = buffer(1), b = buffer(2), c = buffer(3), d = buffer(4), e = buffer(5);
   ledger.set_budget(kUnlimitedBytes);
-  pager.bring_home();
+  pager.unregister_resident();
   unsigned char fill = 1;
   for (Buffer* b : {a.get(), b.get(), c.get(), d.get(), e.get()}) EXPECT_TRUE(b->holds(fill++));
   EXPECT_EQ(host.used_bytes(), 0);
@@ -221,7 +221,7 @@ TEST(PagerCopiesTest, AWriteWaitsForTheCopyThatReadsThePage) {
   Pager pager(memory, host, out, in, 0);
   memory.set_reclaimer(&pager);
   Buffer a(memory, pager, kBytes, 1);
-  pager.start_page_out(a.page()->id);
+  pager.prefetcher().start_page_out(a.page()->id);
   ASSERT_EQ(out.pending(), 1u);
   std::thread writer([&] {
     PageUse use{a.page(), true};
@@ -234,7 +234,7 @@ TEST(PagerCopiesTest, AWriteWaitsForTheCopyThatReadsThePage) {
   out.finish_one();
   writer.join();
   EXPECT_TRUE(a.holds(2));
-  EXPECT_FALSE(a.page()->clean);
+  EXPECT_FALSE(a.page()->is(PageState::resident_clean));
 }
 
 TEST(PagerCopiesTest, ABlockOutlivesItsStorageWhileACopyReadsIt) {
@@ -246,7 +246,7 @@ TEST(PagerCopiesTest, ABlockOutlivesItsStorageWhileACopyReadsIt) {
   Pager pager(memory, host, out, in, 0);
   memory.set_reclaimer(&pager);
   auto a = std::make_unique<Buffer>(memory, pager, kBytes, 1);
-  pager.start_page_out(a->page()->id);
+  pager.prefetcher().start_page_out(a->page()->id);
   a.reset();
   EXPECT_EQ(ledger.used_bytes(), kCharge);  // still charged: the copy reads it
   out.finish_one();
@@ -284,7 +284,7 @@ TEST(PagerCopiesTest, APageInThatCannotBeStartedLeavesThePageAbsentUntilOneCan) 
   ledger.set_budget(5 * kCharge);
   const int64_t used = ledger.used_bytes();
   in.refuse(1);
-  EXPECT_FALSE(pager.try_prefetch(a.page()->id));
+  EXPECT_FALSE(pager.prefetcher().try_page_in(a.page()->id));
   EXPECT_EQ(ledger.used_bytes(), used);
   EXPECT_EQ(pager.paged_bytes(), used);
   PageUse use{a.page(), false};
@@ -311,10 +311,10 @@ TEST(PagerCopiesTest, WhereAPageCannotBeCopiedOutACleanOneLeavesInstead) {
   Pager pager(memory, host, out, in, 0);
   memory.set_reclaimer(&pager);
   Buffer a(memory, pager, kBytes, 1), b(memory, pager, kBytes, 2);
-  pager.start_page_out(a.page()->id);
+  pager.prefetcher().start_page_out(a.page()->id);
   while (!a.page()->copy.done()) std::this_thread::yield();
-  pager.set_next_use(*a.page(), 5);
-  pager.set_next_use(*b.page(), 50);
+  pager.table().set_next_use(*a.page(), 5);
+  pager.table().set_next_use(*b.page(), 50);
   Buffer c(memory, pager, kBytes, 3);
   EXPECT_FALSE(a.present());
   EXPECT_TRUE(b.holds(2) && c.holds(3));
@@ -334,14 +334,14 @@ TEST(PagerCopiesTest, APrefetchThatFailsIsNoErrorOfAnAllocationThatNeedsItsRoom)
   Buffer b(memory, pager, kBytes, 2);
   PageUse held{b.page(), false};
   pager.lease({&held, 1});
-  ASSERT_TRUE(pager.try_prefetch(a.page()->id));
+  ASSERT_TRUE(pager.prefetcher().try_page_in(a.page()->id));
   in.fail_one();
   Block* block = nullptr;
   EXPECT_NO_THROW(block = memory.allocate(2 * kBytes, Category::other));
   EXPECT_FALSE(a.present());
   if (block) memory.release(block);
   pager.unlease({&held, 1});
-  ASSERT_TRUE(pager.try_prefetch(a.page()->id));
+  ASSERT_TRUE(pager.prefetcher().try_page_in(a.page()->id));
   in.finish_one();
   pager.lease({&held, 1});
   PageUse use{a.page(), false};
@@ -358,7 +358,7 @@ TEST(PagerCopiesTest, AFullHostIsAClearErrorAndKeepsThePage) {
   Pager pager(memory, host, out, in, 0);
   memory.set_reclaimer(&pager);
   Buffer a(memory, pager, kBytes, 1), b(memory, pager, kBytes, 2);
-  EXPECT_NO_THROW(pager.start_page_out(a.page()->id));
+  EXPECT_NO_THROW(pager.prefetcher().start_page_out(a.page()->id));
   try {
     (void)memory.allocate(kBytes, Category::other);
     FAIL() << "found room that is not there";
@@ -383,8 +383,8 @@ TEST(PagerCopiesTest, APageOutThatFailedAheadOfNeedIsTriedAgainWhenItsRoomIsNeed
   memory.set_reclaimer(&pager);
   Buffer a(memory, pager, kBytes, 1), b(memory, pager, kBytes, 2);
   control->fail(ENOSPC);
-  pager.start_page_out(a.page()->id);
-  pager.start_page_out(b.page()->id);
+  pager.prefetcher().start_page_out(a.page()->id);
+  pager.prefetcher().start_page_out(b.page()->id);
   while (!a.page()->copy.done() || !b.page()->copy.done()) std::this_thread::yield();
   PageUse write{b.page(), true};
   EXPECT_NO_THROW(pager.lease({&write, 1}));
@@ -393,7 +393,7 @@ TEST(PagerCopiesTest, APageOutThatFailedAheadOfNeedIsTriedAgainWhenItsRoomIsNeed
   Buffer c(memory, pager, kBytes, 3);
   EXPECT_FALSE(a.present() && b.present());
   ledger.set_budget(kUnlimitedBytes);
-  pager.bring_home();
+  pager.unregister_resident();
   EXPECT_TRUE(a.holds(1) && b.holds(2) && c.holds(3));
 }
 
@@ -414,15 +414,15 @@ TEST(PagerHostTest, CopiesOfPagesThatCameBackMakeWayWhenTheHostIsFull) {
   ASSERT_FALSE(a.present());
   touch(a);
   ASSERT_FALSE(b.present());  // the host is full: b's only copy, and one of a's two
-  pager.set_next_use(*a.page(), 5);
-  pager.set_next_use(*c.page(), 50);
+  pager.table().set_next_use(*a.page(), 5);
+  pager.table().set_next_use(*c.page(), 50);
   touch(b);
   EXPECT_TRUE(a.present());
-  EXPECT_FALSE(a.page()->clean);
+  EXPECT_FALSE(a.page()->is(PageState::resident_clean));
   EXPECT_FALSE(c.present());
   EXPECT_LE(host.peak_bytes(), 2 * kBytes);
   ledger.set_budget(kUnlimitedBytes);
-  pager.bring_home();
+  pager.unregister_resident();
   EXPECT_TRUE(a.holds(1) && b.holds(2) && c.holds(3));
 }
 
@@ -440,14 +440,14 @@ TEST(PagerHostTest, ACleanPageLeavesWhereTheHostHasNoRoomForAnother) {
   pager.lease({&use, 1});
   pager.unlease({&use, 1});
   Buffer large(memory, pager, 2 * kBytes, 3);
-  pager.set_next_use(*clean.page(), 5);
-  pager.set_next_use(*large.page(), 50);
+  pager.table().set_next_use(*clean.page(), 5);
+  pager.table().set_next_use(*large.page(), 50);
   const int64_t copied = pager.stats().bytes_out;
   Buffer next(memory, pager, kBytes, 4);
   EXPECT_FALSE(clean.present());
   EXPECT_EQ(pager.stats().bytes_out, copied);  // its host copy was not given up in vain
   ledger.set_budget(kUnlimitedBytes);
-  pager.bring_home();
+  pager.unregister_resident();
   EXPECT_TRUE(absent.holds(1) && clean.holds(2) && large.holds(3) && next.holds(4));
 }
 
@@ -482,7 +482,7 @@ TEST_F(PagerDiskTest, PagesThatFitNeitherDeviceNorHostComeBackFromDisk) {
   EXPECT_LE(ledger.peak_bytes(), 2 * kCharge);
   EXPECT_LE(host.peak_bytes(), host.capacity_bytes());
   ledger.set_budget(kUnlimitedBytes);
-  pager.bring_home();
+  pager.unregister_resident();
   for (unsigned char i = 0; i < 12; ++i) EXPECT_TRUE(buffers[i]->holds(i)) << int{i};
   EXPECT_EQ(disk.stats().used_bytes, 0);
 }
@@ -493,7 +493,7 @@ TEST_F(PagerDiskTest, PrefetchesFromDiskWithoutBlocking) {
   buffers.erase(buffers.end() - 2, buffers.end());  // the resident ones: there is room
   ASSERT_FALSE(buffers[0]->present());
   control->pause(true);
-  EXPECT_TRUE(pager.try_prefetch(buffers[0]->page()->id));
+  EXPECT_TRUE(pager.prefetcher().try_page_in(buffers[0]->page()->id));
   EXPECT_FALSE(buffers[0]->page()->copy.done());
   control->pause(false);
   touch(*buffers[0]);
@@ -513,7 +513,7 @@ TEST_F(PagerDiskTest, AFullDiskIsThrownToWhoNeededRoomAndNoPageIsLost) {
     EXPECT_NE(std::string(error.what()).find("No space left"), std::string::npos) << error.what();
   }
   ledger.set_budget(kUnlimitedBytes);
-  EXPECT_NO_THROW(pager.bring_home());
+  EXPECT_NO_THROW(pager.unregister_resident());
   for (size_t i = 0; i < buffers.size(); ++i) EXPECT_TRUE(buffers[i]->holds(static_cast<unsigned char>(i))) << i;
 }
 
@@ -537,7 +537,7 @@ TEST_F(PagerDiskTest, ADamagedPageIsNamedAndAllOthersComeHome) {
   ASSERT_GT(lost, 0);
   ASSERT_LT(lost, 4);
   ledger.set_budget(kUnlimitedBytes);
-  EXPECT_THROW(pager.bring_home(), DiskError);
+  EXPECT_THROW(pager.unregister_resident(), DiskError);
   int home = 0;
   for (unsigned char i = 0; i < 8; ++i) home += buffers[i]->holds(i);
   EXPECT_EQ(home, 8 - lost);

@@ -64,7 +64,7 @@ struct SharingTest : ::testing::Test {
   HostSlab host{3 * kBytes};
   WorkerTimeline out{"out"}, in{"in"};
   Pager pager{memory, host, out, in, /*small_bytes=*/0};
-  const UserId one = pager.add_user(), other = pager.add_user();
+  const UserId one = pager.table().add_user(), other = pager.table().add_user();
 };
 
 TEST_F(SharingTest, APageIsItsLastUsersAndLeavesWhenThatOneRetires) {
@@ -73,14 +73,14 @@ TEST_F(SharingTest, APageIsItsLastUsersAndLeavesWhenThatOneRetires) {
   touch(*b, other);
   touch(*both, one);
   touch(*both, other);
-  pager.retire(one);
+  pager.remove_user(one);
   EXPECT_FALSE(a->present());
   EXPECT_TRUE(b->present());
   EXPECT_TRUE(both->present());
   EXPECT_TRUE(nobodys->present());
   touch(*a, other);
   EXPECT_TRUE(a->holds(1));
-  EXPECT_EQ(pager.users(), 1);
+  EXPECT_EQ(pager.table().users(), 1);
 }
 
 TEST_F(SharingTest, WhatCannotLeaveWhenItsUserRetiresStaysAndIsNoPageAnyMore) {
@@ -89,7 +89,7 @@ TEST_F(SharingTest, WhatCannotLeaveWhenItsUserRetiresStaysAndIsNoPageAnyMore) {
     buffers.push_back(buffer(static_cast<unsigned char>(i)));
     touch(*buffers.back(), one);
   }
-  pager.retire(one);
+  pager.remove_user(one);
   int stayed = 0;
   for (auto& b : buffers) stayed += b->present();
   EXPECT_EQ(stayed, 2);
@@ -109,9 +109,9 @@ TEST_F(SharingTest, ALeaseOutlivesItsUserAndEvenTheHomecoming) {
   touch(*lent, one);
   PageUse use{lent->page(), true, kNextUseKept};
   pager.lease({&use, 1}, one);
-  pager.retire(one);
+  pager.remove_user(one);
   EXPECT_TRUE(lent->holds(7));
-  pager.bring_home();
+  pager.unregister_resident();
   EXPECT_TRUE(lent->holds(7));
   pager.unlease({&use, 1});
   lent.reset();
@@ -122,19 +122,19 @@ TEST_F(SharingTest, APageThatIsOnItsWayInWhenItsUserRetiresLeavesAgain) {
   ManualTimeline late;
   Pager slow(memory, host, out, late, 0);
   memory.set_reclaimer(&slow);
-  const UserId user = slow.add_user();
+  const UserId user = slow.table().add_user();
   {
     Buffer b(memory, slow, kBytes, 9);
     PageUse use{b.page(), false, kNextUseKept};
     slow.lease({&use, 1}, user);
     slow.unlease({&use, 1});
     slow.evict_all();
-    EXPECT_TRUE(slow.try_prefetch(b.page()->id));
+    EXPECT_TRUE(slow.prefetcher().try_page_in(b.page()->id));
     std::thread copying([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       late.finish_one();
     });
-    slow.retire(user);
+    slow.remove_user(user);
     copying.join();
     EXPECT_FALSE(b.present());
     EXPECT_EQ(slow.paged_bytes(), 0);
@@ -150,7 +150,7 @@ TEST_F(SharingTest, OneThatCannotComeHomeDoesNotKeepTheOthersAway) {
   {
     Buffer a(memory, wreck, kBytes, 1), b(memory, wreck, kBytes, 2), c(memory, wreck, kBytes, 3);
     wreck.evict_all();
-    EXPECT_THROW(wreck.bring_home(), std::runtime_error);
+    EXPECT_THROW(wreck.unregister_resident(), std::runtime_error);
     EXPECT_EQ(a.present() + b.present() + c.present(), 1);  // the lane's one good copy
     EXPECT_EQ(wreck.paged_bytes(), 0);
   }
@@ -163,7 +163,7 @@ TEST_F(SharingTest, APageThatDiesWhileItsUserRetiresIsLetGoOfWhenItsCopyFailed) 
   ManualTimeline late;
   Pager slow(memory, host, late, in, 0);
   memory.set_reclaimer(&slow);
-  const UserId user = slow.add_user();
+  const UserId user = slow.table().add_user();
   auto dying = std::make_unique<Buffer>(memory, slow, kBytes, 9);
   PageUse use{dying->page(), false, kNextUseKept};
   slow.lease({&use, 1}, user);
@@ -173,7 +173,7 @@ TEST_F(SharingTest, APageThatDiesWhileItsUserRetiresIsLetGoOfWhenItsCopyFailed) 
     dying.reset();
     late.fail_one();
   });
-  slow.retire(user);
+  slow.remove_user(user);
   other_thread.join();
   slow.evict_all();  // the block goes now that no copy uses it
   EXPECT_EQ(slow.paged_bytes(), 0);
@@ -206,19 +206,19 @@ TEST_F(SharingTest, EndsAreNotedForEveryUserThatAskedFromThenOn) {
   const PageId second = b->page()->id;
   const PageId third = c->page()->id;
   a.reset();
-  pager.note_ends(one);
+  pager.table().watch_destroyed(one);
   b.reset();
-  pager.note_ends(other);
+  pager.table().watch_destroyed(other);
   c.reset();
   std::vector<PageId> ones, others;
-  pager.take_ended(one, ones);
-  pager.take_ended(other, others);
+  pager.table().take_destroyed(one, ones);
+  pager.table().take_destroyed(other, others);
   EXPECT_EQ(ones, (std::vector<PageId>{second, third}));
   EXPECT_EQ(others, std::vector<PageId>{third});
-  pager.stop_noting_ends(one);
+  pager.table().stop_watching(one);
   buffer(4).reset();
   ones.clear();
-  pager.take_ended(one, ones);
+  pager.table().take_destroyed(one, ones);
   EXPECT_TRUE(ones.empty());
 }
 
@@ -231,7 +231,7 @@ void operate(Conductor& conductor, Pager& pager, const std::vector<Buffer*>& buf
   conductor.begin_operator({&identity, "test::operator", false}, uses, {}, {});
   conductor.end_operator(1e-3, own_bytes, {});
   pager.unlease(uses);
-  conductor.act();
+  conductor.issue_copies();
 }
 
 TEST_F(SharingTest, TwoConductorsTraceOnePageEachInASlotOfItsOwn) {
@@ -283,12 +283,12 @@ TEST_F(SharingTest, AStepThatDeviatesOrIsAbandonedForgetsOnlyItsOwnNextUses) {
   auto of_a = buffer(1), of_b = buffer(2);
   touch(*of_a, one);
   touch(*of_b, other);
-  pager.set_next_use(*of_a->page(), 5);
-  pager.set_next_use(*of_b->page(), 6);
+  pager.table().set_next_use(*of_a->page(), 5);
+  pager.table().set_next_use(*of_b->page(), 6);
   a.begin_step("a");
   a.abandon_step();
-  EXPECT_EQ(of_a->page()->next_use, kNextUseUnknown);
-  EXPECT_EQ(of_b->page()->next_use, 6);
+  EXPECT_EQ(of_a->page()->use.next_use, kNextUseUnknown);
+  EXPECT_EQ(of_b->page()->use.next_use, 6);
 }
 
 TEST_F(SharingTest, NextUsesOfAllConductorsCountOnOneClock) {
@@ -303,14 +303,14 @@ TEST_F(SharingTest, NextUsesOfAllConductorsCountOnOneClock) {
     b.end_step();
   }
   // a's second step began after 11 operators; its page is used again by the first operator of the next such step.
-  EXPECT_EQ(of_a->page()->next_use, 11 + 1);
+  EXPECT_EQ(of_a->page()->use.next_use, 11 + 1);
 }
 
 TEST_F(SharingTest, AStepIsPlannedForAnEqualShareAndAnewWhenTheSharesChange) {
-  const UserId third = pager.add_user();
-  pager.retire(other);
-  pager.retire(third);
-  ASSERT_EQ(pager.users(), 1);
+  const UserId third = pager.table().add_user();
+  pager.remove_user(other);
+  pager.remove_user(third);
+  ASSERT_EQ(pager.table().users(), 1);
   Conductor a(pager, {.budget_bytes = 4 * kCharge}, true, one);
   std::vector<std::unique_ptr<Buffer>> buffers;
   for (int i = 0; i < 3; ++i) buffers.push_back(buffer(static_cast<unsigned char>(i)));
@@ -322,9 +322,9 @@ TEST_F(SharingTest, AStepIsPlannedForAnEqualShareAndAnewWhenTheSharesChange) {
   };
   EXPECT_EQ(step(), 0);  // three pages fit into four
   EXPECT_EQ(step(), 0);
-  const UserId joined = pager.add_user();
+  const UserId joined = pager.table().add_user();
   EXPECT_GT(step(), 0);  // and not into two
-  pager.retire(joined);
+  pager.remove_user(joined);
   EXPECT_EQ(step(), 0);
   EXPECT_EQ(a.deviations(), 0);
 }

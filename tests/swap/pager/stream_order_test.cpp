@@ -30,14 +30,14 @@ constexpr int64_t kBuffers = 6;
 const int64_t kBudget = 3 * DeviceMemory::charge_of(kBytes) + 1000;
 
 /// The same bytes as another page's.
-class CopyOf final : public Recipe {
+class CopyOf final : public ReplayRecipe {
  public:
   CopyOf(DeviceMemory& memory, ComputeQueue& compute, const Page& from, const Page& made)
       : memory_(memory), compute_(compute), inputs_{{from.id, from.write_epoch}}, write_epoch_(made.write_epoch) {}
   const std::vector<Input>& inputs() const override { return inputs_; }
   uint64_t write_epoch() const override { return write_epoch_; }
   Block* run(Pager& pager) override {
-    PageUse use{&pager.held_page(inputs_[0].page), false, kNextUseKept};
+    PageUse use{&pager.replayer().held_page(inputs_[0].page), false, kNextUseKept};
     pager.lease({&use, 1});
     Block* made = memory_.allocate(kBytes, Category::workspace);
     (void)compute_.submit([to = made->data, from = use.page->block->data] { std::memcpy(to, from, kBytes); });
@@ -105,7 +105,7 @@ class Program {
     compute_->position().wait();
     const int64_t peak_bytes = managed_ ? managed_->peak_bytes() : 0;
     ledger_.set_budget(kUnlimitedBytes);
-    pager_.bring_home();
+    pager_.unregister_resident();
     for (auto& buffer : buffers_) check(buffer->data(), buffer->version);
     compute_->position().wait();
     buffers_.clear();
@@ -121,9 +121,9 @@ class Program {
   void step() {
     switch (random_() % 10) {
       case 0:
-        return pager_.start_page_out(buffers_[pick()]->page()->id);
+        return pager_.prefetcher().start_page_out(buffers_[pick()]->page()->id);
       case 1:
-        return (void)pager_.try_prefetch(buffers_[pick()]->page()->id);
+        return (void)pager_.prefetcher().try_page_in(buffers_[pick()]->page()->id);
       case 2: {
         auto& buffer = buffers_[pick()];
         buffer.reset();
@@ -131,7 +131,7 @@ class Program {
         return operate({buffer.get(), nullptr}, /*first_use=*/true);
       }
       case 3:
-        return pager_.work_ahead_of_demand();
+        return pager_.prefetcher().work_without_schedule();
       case 4:
         return managed_ ? (void)0 : operate_windows(*buffers_[pick()]);
       case 5:
@@ -160,7 +160,7 @@ class Program {
   /// Reads the page in windows, and writes them back changed.
   void operate_windows(StreamBuffer& buffer) {
     PageUse use{buffer.page(), true};
-    const bool resident = pager_.pin(use);
+    const bool resident = pager_.windows().pin(use);
     const auto version = static_cast<unsigned char>(random_() % 250);
     constexpr int64_t kRun = 16 << 10, kWindows = 3;
     for (int64_t w = 0; w < kWindows && !resident; ++w) {
@@ -169,10 +169,10 @@ class Program {
                               .dimensions = {{kBytes / kRun / kWindows, kWindows * kRun, kRun}}};
       Block* scratch = memory_.allocate(window.bytes(), Category::workspace);
       auto* data = static_cast<unsigned char*>(scratch->data);
-      pager_.read_window(*buffer.page(), window, data);
+      pager_.windows().read_window(*buffer.page(), window, data);
       check(data, buffer.version, window.bytes());
       write(data, version, window.bytes());
-      pager_.write_window(*buffer.page(), window, data);
+      pager_.windows().write_window(*buffer.page(), window, data);
       memory_.free(scratch);
     }
     if (resident) {
@@ -180,7 +180,7 @@ class Program {
       write(buffer.data(), version);
     }
     buffer.version = version;
-    pager_.unpin(use, resident);
+    pager_.windows().unpin(use, resident);
   }
   /// Copies one buffer to the other, which then is to be made again from the first.
   void discard(StreamBuffer& made, StreamBuffer& from) {
@@ -194,7 +194,8 @@ class Program {
     });
     made.version = from.version;
     pager_.unlease(uses);
-    (void)pager_.discard(made.page()->id, std::make_unique<CopyOf>(memory_, *compute_, *from.page(), *made.page()));
+    (void)pager_.replayer().discard(made.page()->id,
+                                    std::make_unique<CopyOf>(memory_, *compute_, *from.page(), *made.page()));
   }
   void write(unsigned char* data, unsigned char version, int64_t bytes = kBytes) {
     (void)compute_->submit([this, data, version, bytes] {

@@ -24,7 +24,7 @@ struct PagerWindowsTest : ::testing::Test {
   std::unique_ptr<Buffer> buffer(unsigned char fill) { return std::make_unique<Buffer>(memory, pager, kBytes, fill); }
   static WindowCopy whole() { return {.page_offset_bytes = 0, .run_bytes = kBytes, .dimensions = {}}; }
   void touch(Buffer& buffer) {
-    PageUse use{buffer.page(), false, buffer.page()->next_use};
+    PageUse use{buffer.page(), false, buffer.page()->use.next_use};
     pager.lease({&use, 1});
     pager.unlease({&use, 1});
   }
@@ -60,12 +60,12 @@ TEST_F(PagerWindowsTest, ReadsAndWritesStridedWindowsOfAnAbsentPage) {
   WindowCopy window{.page_offset_bytes = 500, .run_bytes = 1000, .dimensions = {{2, 8000, 2000}}};
   std::vector<unsigned char> bytes(3000, 0);
   PageUse use{a->page(), true};
-  ASSERT_FALSE(pager.pin(use));
-  pager.read_window(*a->page(), window, bytes.data());
+  ASSERT_FALSE(pager.windows().pin(use));
+  pager.windows().read_window(*a->page(), window, bytes.data());
   for (size_t i = 0; i < bytes.size(); ++i) ASSERT_EQ(bytes[i], i < 1000 || i >= 2000 ? 1 : 0) << i;
   std::iota(bytes.begin(), bytes.end(), 7);
-  pager.write_window(*a->page(), window, bytes.data());
-  pager.unpin(use, false);
+  pager.windows().write_window(*a->page(), window, bytes.data());
+  pager.windows().unpin(use, false);
   EXPECT_FALSE(a->present());
   touch(*a);
   const auto* data = static_cast<const unsigned char*>(a->page()->block->data);
@@ -84,9 +84,9 @@ TEST_F(PagerWindowsTest, APageBornOnTheHostHoldsNoDeviceBytesAndComesWhenItIsNee
   EXPECT_TRUE(a->present() && b->present());
   std::vector<unsigned char> bytes(kBytes, 9);
   PageUse use{born.page(), true};
-  ASSERT_FALSE(pager.pin(use));
-  pager.write_window(*born.page(), whole(), bytes.data());
-  pager.unpin(use, false);
+  ASSERT_FALSE(pager.windows().pin(use));
+  pager.windows().write_window(*born.page(), whole(), bytes.data());
+  pager.windows().unpin(use, false);
   touch(born);
   EXPECT_TRUE(born.holds(9));
   EXPECT_EQ(pager.stats().clean_drops, 1);  // a's; the page itself came home clean:
@@ -105,17 +105,17 @@ TEST_F(PagerWindowsTest, APageBornOnTheHostTakesItsHostBytesWithIt) {
 TEST_F(PagerWindowsTest, AResidentPageThatIsPinnedStaysAndIsDirtyWhenPinnedForWriting) {
   auto a = buffer(1), b = buffer(2);
   PageUse read{a->page(), false};
-  ASSERT_TRUE(pager.pin(read));
+  ASSERT_TRUE(pager.windows().pin(read));
   auto c = buffer(3);
   EXPECT_TRUE(a->present());  // b went, though it was used later
   EXPECT_FALSE(b->present());
-  pager.unpin(read, true);
+  pager.windows().unpin(read, true);
   pager.evict_all();
   touch(*a);
   PageUse write{a->page(), true};
-  ASSERT_TRUE(pager.pin(write));
+  ASSERT_TRUE(pager.windows().pin(write));
   a->fill(5);
-  pager.unpin(write, true);
+  pager.windows().unpin(write, true);
   pager.evict_all();
   ASSERT_FALSE(a->present());
   touch(*a);
@@ -127,18 +127,18 @@ TEST_F(PagerWindowsTest, NobodyBringsInAPageThatIsPinnedAbsent) {
   c.reset();
   ASSERT_FALSE(a->present());
   PageUse use{a->page(), false};
-  ASSERT_FALSE(pager.pin(use));
-  EXPECT_FALSE(pager.try_prefetch(a->page()->id));
+  ASSERT_FALSE(pager.windows().pin(use));
+  EXPECT_FALSE(pager.prefetcher().try_page_in(a->page()->id));
   std::atomic<bool> came = false;
   std::thread other([&] {
     touch(*a);
     came = true;
   });
-  while (pager.locked([&] { return a->page()->leases; }) < 2) std::this_thread::yield();
+  while (pager.table().locked([&] { return a->page()->leases; }) < 2) std::this_thread::yield();
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_FALSE(came);
   EXPECT_FALSE(a->present());
-  pager.unpin(use, false);
+  pager.windows().unpin(use, false);
   other.join();
   EXPECT_TRUE(a->holds(1));
 }
@@ -146,27 +146,27 @@ TEST_F(PagerWindowsTest, NobodyBringsInAPageThatIsPinnedAbsent) {
 TEST_F(PagerWindowsTest, APinWaitsForAPageThatIsOnItsWay) {
   auto a = buffer(1), b = buffer(2), c = buffer(3);
   b.reset();  // its copy may still read its bytes
-  while (!pager.try_prefetch(a->page()->id)) std::this_thread::yield();
+  while (!pager.prefetcher().try_page_in(a->page()->id)) std::this_thread::yield();
   PageUse use{a->page(), false};
-  ASSERT_TRUE(pager.pin(use));
+  ASSERT_TRUE(pager.windows().pin(use));
   EXPECT_TRUE(a->holds(1));
-  pager.unpin(use, true);
+  pager.windows().unpin(use, true);
 }
 
 TEST_F(PagerWindowsTest, MakesABlockOnlyOfWhatIsUsedLaterAndNotKept) {
   auto a = buffer(1), b = buffer(2);
-  pager.set_next_use(*a->page(), 10);
-  pager.set_next_use(*b->page(), 20);
-  EXPECT_EQ(pager.try_allocate(kBytes, Category::other, 20, {}), nullptr);
+  pager.table().set_next_use(*a->page(), 10);
+  pager.table().set_next_use(*b->page(), 20);
+  EXPECT_EQ(pager.windows().try_allocate(kBytes, Category::other, 20, {}), nullptr);
   PageUse keep{b->page(), false};
-  EXPECT_EQ(pager.try_allocate(kBytes, Category::other, 15, {&keep, 1}), nullptr);
+  EXPECT_EQ(pager.windows().try_allocate(kBytes, Category::other, 15, {&keep, 1}), nullptr);
   EXPECT_TRUE(a->present() && b->present());
-  Block* block = pager.try_allocate(kBytes, Category::other, 15, {});
+  Block* block = pager.windows().try_allocate(kBytes, Category::other, 15, {});
   ASSERT_NE(block, nullptr);
   EXPECT_TRUE(a->present());
   EXPECT_FALSE(b->present());
   memory.free(block);
-  block = pager.try_allocate(2 * kBytes - 1024, Category::other, -1, {});  // all must leave
+  block = pager.windows().try_allocate(2 * kBytes - 1024, Category::other, -1, {});  // all must leave
   EXPECT_FALSE(a->present());
   ASSERT_NE(block, nullptr);
   memory.free(block);
@@ -175,14 +175,14 @@ TEST_F(PagerWindowsTest, MakesABlockOnlyOfWhatIsUsedLaterAndNotKept) {
 TEST_F(PagerWindowsTest, AdmitsAPageWhereOnlyWhatIsUsedLaterMustLeave) {
   auto a = buffer(1), b = buffer(2), c = buffer(3);
   ASSERT_FALSE(a->present());
-  pager.set_next_use(*b->page(), 10);
-  pager.set_next_use(*c->page(), 20);
-  pager.admit(*a->page(), 20, {});
+  pager.table().set_next_use(*b->page(), 10);
+  pager.table().set_next_use(*c->page(), 20);
+  pager.windows().prefetch_for_window(*a->page(), 20, {});
   EXPECT_FALSE(a->present());
   PageUse keep{c->page(), false};
-  pager.admit(*a->page(), 15, {&keep, 1});
+  pager.windows().prefetch_for_window(*a->page(), 15, {&keep, 1});
   EXPECT_FALSE(a->present());
-  pager.admit(*a->page(), 15, {});
+  pager.windows().prefetch_for_window(*a->page(), 15, {});
   EXPECT_TRUE(a->holds(1));
   EXPECT_TRUE(b->present());
   EXPECT_FALSE(c->present());
@@ -206,7 +206,7 @@ TEST_F(PagerWindowsTest, MakesNoBlockWhereTheDeviceIsFullBeforeTheBudgetIs) {
   Pager other(device, host, out, in, 0);
   blocks.full = true;
   Block* block = nullptr;
-  EXPECT_NO_THROW(block = other.try_allocate(kBytes, Category::other, -1, {}));
+  EXPECT_NO_THROW(block = other.windows().try_allocate(kBytes, Category::other, -1, {}));
   EXPECT_EQ(block, nullptr);
   EXPECT_EQ(ledger.used_bytes(), 0);
 }
@@ -218,7 +218,7 @@ TEST_F(PagerWindowsTest, MakesNoBlockOfWhatCannotBeCopiedOut) {
   {
     Buffer a(memory, other, kBytes, 1), b(memory, other, kBytes, 2);
     Block* block = nullptr;
-    EXPECT_NO_THROW(block = other.try_allocate(kBytes, Category::other, -1, {}));
+    EXPECT_NO_THROW(block = other.windows().try_allocate(kBytes, Category::other, -1, {}));
     EXPECT_EQ(block, nullptr);
     EXPECT_TRUE(a.holds(1) && b.holds(2));
   }
@@ -252,18 +252,18 @@ TEST_F(PagerWindowsTest, WindowsReachPagesOnDisk) {
     auto each = [&](auto visit) {
       for (size_t i = 0; i < pages.size(); ++i) {
         PageUse use{pages[i]->page(), true};
-        ASSERT_FALSE(other.pin(use));
+        ASSERT_FALSE(other.windows().pin(use));
         visit(*use.page, static_cast<char>(i + 1));
-        other.unpin(use, false);
+        other.windows().unpin(use, false);
       }
     };
     each([&](Page& page, char value) {
       const std::vector<char> bytes(static_cast<size_t>(every_fourth.bytes()), value);
-      other.write_window(page, every_fourth, bytes.data());
+      other.windows().write_window(page, every_fourth, bytes.data());
     });
     each([&](Page& page, char value) {
       std::vector<char> bytes(static_cast<size_t>(every_fourth.bytes()), 0);
-      other.read_window(page, every_fourth, bytes.data());
+      other.windows().read_window(page, every_fourth, bytes.data());
       EXPECT_EQ(bytes, std::vector<char>(bytes.size(), value));
     });
   }

@@ -104,7 +104,7 @@ void follow(Machine& machine, Conductor& conductor) {
     conductor.end_operator(op.seconds, op.own_bytes, births);
     machine.pager.unlease(uses);
     machine.let_die(i);
-    conductor.act();
+    conductor.issue_copies();
   }
   conductor.end_step();
 }
@@ -127,7 +127,7 @@ TEST(SimulationTest, WhatIsSentAwayAheadLetsAnotherComeBackInTime) {
   trace.operators[4].touched = {1};
   Machine machine(trace, 10 * kUnit, 0, kUnit);
   Conductor conductor(machine.pager, {.budget_bytes = 10 * kUnit, .rates = {kUnit, kUnit, 0}, .replay = false}, true,
-                      machine.pager.add_user());
+                      machine.pager.table().add_user());
   for (int i = 0; i < 3; ++i) follow(machine, conductor);
   const PagerStats before = machine.pager.stats();
   follow(machine, conductor);
@@ -138,8 +138,8 @@ TEST(SimulationTest, WhatIsSentAwayAheadLetsAnotherComeBackInTime) {
 }
 
 /// Recipes that need nothing, and fail as often as they are told to.
-struct FailingBook final : RecipeBook {
-  struct Again final : Recipe {
+struct FailingBook final : RecipeSource {
+  struct Again final : ReplayRecipe {
     Again(FailingBook& from, int64_t size) : book(from), bytes(size) {}
     const std::vector<Input>& inputs() const override { return none; }
     uint64_t write_epoch() const override { return 0; }  // its page is written by its birth alone
@@ -156,7 +156,7 @@ struct FailingBook final : RecipeBook {
   };
   explicit FailingBook(int64_t size) : bytes(size) {}
   void clear() noexcept override {}
-  std::unique_ptr<Recipe> take(int32_t) override { return std::make_unique<Again>(*this, bytes); }
+  std::unique_ptr<ReplayRecipe> take(int32_t) override { return std::make_unique<Again>(*this, bytes); }
   const int64_t bytes;
   int failures = 0;
 };
@@ -178,7 +178,7 @@ TEST(ConductorTest, AReplayAheadThatFailsIsNoErrorOfTheOperatorBeforeIt) {
   Machine machine(trace, 11 * kUnit, 0, kUnit);
   FailingBook book(Machine::bytes_of(trace.slots[0]));
   Conductor conductor(machine.pager, {.budget_bytes = 11 * kUnit, .rates = {kUnit, kUnit, 0}}, true,
-                      machine.pager.add_user(), &book);
+                      machine.pager.table().add_user(), &book);
   for (int i = 0; i < 3; ++i) follow(machine, conductor);
   const std::vector<Replay>& replays = conductor.schedule("step")->replays;
   ASSERT_EQ(replays.size(), 1u);
@@ -245,7 +245,7 @@ TEST(SimulationTest, EvictsWhatThePagerEvicts) {
     for (int step = 0; step < 2; ++step) {
       for (size_t s = 0; s < trace.slots.size(); ++s)
         if (machine.slots[s])
-          machine.pager.set_next_use(*machine.slots[s]->page(), next_use_after(trace, trace.slots[s], -1));
+          machine.pager.table().set_next_use(*machine.slots[s]->page(), next_use_after(trace, trace.slots[s], -1));
       found.clear();
       for (size_t i = 0; i < trace.operators.size(); ++i) {
         std::vector<bool> present;
@@ -254,7 +254,7 @@ TEST(SimulationTest, EvictsWhatThePagerEvicts) {
         machine.pager.lease(uses);
         const std::vector<Birth> births = machine.compute(i);
         for (int32_t s : trace.operators[i].births)
-          machine.pager.set_next_use(
+          machine.pager.table().set_next_use(
               *machine.slots[static_cast<size_t>(s)]->page(),
               next_use_after(trace, trace.slots[static_cast<size_t>(s)], static_cast<int64_t>(i)));
         machine.pager.unlease(uses);

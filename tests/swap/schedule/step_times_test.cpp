@@ -102,7 +102,7 @@ struct PredictedStepsTest : ::testing::Test {
       conductor.begin_operator({&identity, "test::operator", false}, uses, {}, {});
       conductor.end_operator(seconds, 0, {});
       pager.unlease(uses);
-      conductor.act();
+      conductor.issue_copies();
     }
     conductor.end_step();
     return conductor.schedule("step")->predicted_seconds;
@@ -116,7 +116,7 @@ struct PredictedStepsTest : ::testing::Test {
   testing::SameThreadTimeline out, in;
   Pager pager{memory, host, out, in, 0};
   testing::Buffer buffer{memory, pager, 1 << 16, 1};
-  Conductor conductor{pager, {.budget_bytes = 1 << 22}, true, pager.add_user()};
+  Conductor conductor{pager, {.budget_bytes = 1 << 22}, true, pager.table().add_user()};
 };
 
 TEST_F(PredictedStepsTest, LaterStepsMoveThePredictionButOnlyFasterOnesTheBound) {

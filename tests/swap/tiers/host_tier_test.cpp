@@ -163,8 +163,8 @@ TEST_F(HostTierTest, WhatAPlanReleasedGoesToDiskAndComesBackByItsNextUse) {
   std::deque<testing::Buffer> sooner, later;
   for (int i = 0; i < 5; ++i) {
     auto& buffer = (i < 3 ? sooner : later).emplace_back(memory, pager, kBytes, static_cast<unsigned char>(i));
-    pager.set_next_use(*buffer.page(), 10 + i);
-    pager.release(buffer.page()->id);
+    pager.table().set_next_use(*buffer.page(), 10 + i);
+    pager.table().evict_first(buffer.page()->id);
   }
   pager.evict_all();
   until([&] { return disk.stats().bytes_written == 2 * kBytes; });

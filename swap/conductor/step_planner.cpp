@@ -1,0 +1,104 @@
+#include "swap/conductor/step_planner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/bytes.h"
+
+namespace spillway {
+namespace {
+
+/// Steps whose measured times are still worth a new plan: the first ran on demand and cold, the second cold in part.
+constexpr int32_t kPlans = 3;
+
+}  // namespace
+
+StepPlan& StepPlanner::plan_of(std::string_view kind) {
+  auto found = plans_.find(kind);
+  return (found != plans_.end() ? found : plans_.try_emplace(std::string(kind)).first)->second;
+}
+
+const StepPlan* StepPlanner::find(std::string_view kind) const {
+  auto found = plans_.find(kind);
+  return found == plans_.end() || !found->second.planned ? nullptr : &found->second;
+}
+
+std::vector<const StepTrace*> StepPlanner::traces() const {
+  std::vector<const StepTrace*> all;
+  for (const auto& [name, plan] : plans_)
+    if (plan.planned) all.push_back(&plan.trace);
+  return all;
+}
+
+void StepPlanner::learn(StepPlan& plan, StepTrace recorded, bool as_planned, const LaneTotals& lanes) {
+  keep_times(plan, recorded, as_planned, lanes);
+  if (as_planned && plan.times_planned >= kPlans && plan.users == pager_.table().users())
+    return refresh_prediction(plan);
+  make(plan, as_planned ? std::move(plan.trace) : std::move(recorded));
+}
+
+/// A step that did as planned says how long its operators take when pages come and go as planned; another one is all
+/// that is known of what the next ones will do.
+void StepPlanner::keep_times(StepPlan& plan, StepTrace& recorded, bool as_planned, const LaneTotals& lanes) {
+  take_out_slowdown(recorded, lanes.out.seconds + lanes.in.seconds);
+  if (!as_planned) {
+    plan.times = {};
+    plan.times_planned = 0;
+  } else if (plan.times_planned == 1) {
+    plan.times.forget_latest();  // it ran on demand
+  }
+  plan.times.note(recorded, lanes);
+  inputs_.rates = plan.times.rates(inputs_.rates);
+  plan.times.apply_to(as_planned ? plan.trace : recorded);
+}
+
+/// Operators ran beside copies, which slowed them; the simulation adds that again for the copies of its schedule.
+void StepPlanner::take_out_slowdown(StepTrace& trace, double copying_seconds) const {
+  double kernels = 0;
+  for (const OperatorRecord& op : trace.operators) kernels += op.seconds;
+  if (kernels <= 0) return;
+  const double share = std::max(0.5, 1 - inputs_.rates.compute_slowdown * copying_seconds / kernels);
+  for (OperatorRecord& op : trace.operators) op.seconds *= share;
+}
+
+/// Costs one simulation, so in the end only as often as all of the latest steps are others.
+void StepPlanner::refresh_prediction(StepPlan& plan) const {
+  constexpr auto kLatest = static_cast<int64_t>(StepTimes::kLatest);
+  const int64_t steps = ++plan.steps_since_plan;
+  if (steps <= kLatest || steps % kLatest == 0) predict_again(plan.schedule, plan.trace, inputs_of(plan));
+}
+
+/// Users of the pager plan for an equal share of the budget each, if their steps can run in that.
+ScheduleInputs StepPlanner::inputs_of(const StepPlan& plan) const {
+  ScheduleInputs inputs = inputs_;
+  if (const int64_t budget = inputs.budget_bytes; budget != kUnlimitedBytes && plan.users > 1)
+    inputs.budget_bytes = std::max(budget / plan.users, std::min(budget, plan.trace.floor_bytes()));
+  if (pager_.device().ledger().is_soft()) inputs.budget_bytes = std::max(inputs.budget_bytes, plan.trace.floor_bytes());
+  if (inputs.host_budget_bytes != kUnlimitedBytes) inputs.host_budget_bytes /= std::max<int64_t>(1, plan.users);
+  return inputs;
+}
+
+/// The schedule of the kind, from now on.
+void StepPlanner::make(StepPlan& plan, StepTrace trace) const {
+  plan.trace = std::move(trace);
+  plan.users = pager_.table().users();
+  plan.schedule = make_schedule(plan.trace, inputs_of(plan));
+  plan.steps_since_plan = 0;
+  plan.planned = true;
+  ++plan.times_planned;
+  if (plan.times_planned == 1) {
+    plan.persistent.clear();
+    for (size_t s = 0; s < plan.trace.slots.size(); ++s)
+      if (const Slot& slot = plan.trace.slots[s]; slot.death == kOutlivesStep)
+        plan.persistent[slot.page] = static_cast<int32_t>(s);
+  }
+  const size_t count = plan.trace.operators.size();
+  for (auto* by_operator : {&plan.recipes, &plan.discards_after, &plan.replays_after}) by_operator->assign(count, {});
+  for (const Replay& replay : plan.schedule.replays) {
+    for (int32_t i : replay.operators) plan.recipes[static_cast<size_t>(i)].push_back(replay.slot);
+    plan.discards_after[static_cast<size_t>(replay.discard_after)].push_back(replay.slot);
+    if (replay.before < replay.use) plan.replays_after[static_cast<size_t>(replay.before) - 1].push_back(replay.slot);
+  }
+}
+
+}  // namespace spillway

@@ -1,0 +1,113 @@
+#include "swap/conductor/trace_recorder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace spillway {
+
+using Clock = std::chrono::steady_clock;
+
+void TraceRecorder::begin_step(std::string_view kind) {
+  trace_ = {};
+  trace_.kind = kind;
+  slots_.clear();
+}
+
+void TraceRecorder::start_clock() {
+  delayed_ = pager_.delayed_seconds();
+  last_end_ = Clock::now();
+}
+
+/// Without the waits for copies and the replays in it.
+double TraceRecorder::seconds_since_last_operator() const {
+  const std::chrono::duration<double> since = Clock::now() - last_end_;
+  return std::max(0.0, since.count() - (pager_.delayed_seconds() - delayed_));
+}
+
+StepTrace TraceRecorder::end_step(std::span<const ComputeClock::Times> measured) {
+  trace_.tail_seconds = seconds_since_last_operator();
+  if (measured.size() != trace_.operators.size()) return std::move(trace_);
+  // The device's times: the host was ahead of it, and waited at the end.
+  for (size_t i = 0; i < measured.size(); ++i) {
+    trace_.operators[i].seconds = measured[i].seconds;
+    trace_.operators[i].host_seconds = measured[i].gap_seconds;
+  }
+  if (!measured.empty()) trace_.tail_seconds = 0;
+  return std::move(trace_);
+}
+
+void TraceRecorder::begin_operator(const OperatorCall& call, int64_t unpaged_bytes) {
+  OperatorRecord& op = trace_.operators.emplace_back();
+  op.identity = call.identity;
+  op.name = call.name;
+  op.replayable = call.replayable;
+  op.host_seconds = seconds_since_last_operator();
+  op.unpaged_bytes = unpaged_bytes;
+}
+
+void TraceRecorder::end_operator(double seconds, int64_t own_bytes) {
+  trace_.operators.back().seconds = seconds;
+  trace_.operators.back().own_bytes = own_bytes;
+}
+
+int32_t TraceRecorder::add_slot(const Page& page, int32_t birth) {
+  const auto s = static_cast<int32_t>(trace_.slots.size());
+  slots_[page.id] = s;
+  Slot& slot = trace_.slots.emplace_back();
+  slot.bytes = DeviceMemory::charge_of(page.bytes);
+  slot.category = page.category;
+  slot.birth = birth;
+  slot.page = page.id;
+  return s;
+}
+
+int32_t TraceRecorder::slot_of(const Page& page, bool* is_new) {
+  const auto known = slots_.find(page.id);
+  if (is_new) *is_new = known == slots_.end();
+  return known != slots_.end() ? known->second : add_slot(page, kBeforeStep);
+}
+
+int32_t TraceRecorder::add_argument(const Birth& birth) {
+  const int32_t s = add_slot(*birth.page, index());
+  trace_.slots.back().position = birth.position;
+  trace_.operators.back().births.push_back(s);
+  return s;
+}
+
+int32_t TraceRecorder::add_output(const Birth& birth) {
+  const int32_t s = add_slot(*birth.page, index());
+  Slot& slot = trace_.slots.back();
+  OperatorRecord& op = trace_.operators.back();
+  slot.position = birth.position;
+  slot.born_as_output = !birth.streamed;
+  slot.born_streamed = birth.streamed;
+  slot.uses.push_back(index());
+  slot.writes.push_back(index());
+  op.births.push_back(s);
+  if (birth.streamed) op.streamed.push_back(s);
+  return s;
+}
+
+void TraceRecorder::add_use(const PageUse& use, bool streamed) {
+  const int32_t s = slot_of(*use.page);
+  Slot& slot = trace_.slots[static_cast<size_t>(s)];
+  OperatorRecord& op = trace_.operators.back();
+  if (slot.uses.empty() || slot.uses.back() != index()) {
+    (streamed ? op.streamed : op.touched).push_back(s);
+    if (!streamed) op.leased_bytes += slot.bytes;
+    slot.uses.push_back(index());
+  }
+  // Managed memory has one copy of its bytes: they leave after a use as if that had written them.
+  const bool writes = use.write || use.page->is_managed();
+  if (writes && (slot.writes.empty() || slot.writes.back() != index())) slot.writes.push_back(index());
+}
+
+bool TraceRecorder::end_page(PageId page) {
+  const auto known = slots_.find(page);
+  if (known == slots_.end()) return false;
+  trace_.slots[static_cast<size_t>(known->second)].death = std::max(index(), 0);
+  slots_.erase(known);
+  return true;
+}
+
+}  // namespace spillway

@@ -1,0 +1,75 @@
+/// Records what a step does with its pages, operator by operator.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/compute_clock.h"
+#include "swap/pager/pager.h"
+#include "swap/schedule/step_trace.h"
+
+namespace spillway {
+
+/// A storage seen for the first time while a step ran.
+struct Birth {
+  Page* page;
+  int32_t position;       ///< among the operator's storages: arguments from 0, outputs from kOutputPosition
+  bool streamed = false;  ///< an output that is made window by window
+};
+inline constexpr int32_t kOutputPosition = 1 << 20;
+
+/// What an operator is, as the trace keeps it.
+struct OperatorCall {
+  const void* identity;   ///< equal for equal operators of one process
+  std::string_view name;  ///< lives as long as the process
+  bool replayable;        ///< see OperatorRecord
+};
+
+/// The trace of the open step. Used by one thread.
+class TraceRecorder {
+ public:
+  explicit TraceRecorder(Pager& pager) : pager_(pager) {}
+
+  void begin_step(std::string_view kind);
+  /// Time counts from now on: what came before is none of the step's.
+  void start_clock();
+  /// Returns the trace. `measured`, if any, says how long the operators took on a device that the host does not wait
+  /// for.
+  StepTrace end_step(std::span<const ComputeClock::Times> measured);
+
+  void begin_operator(const OperatorCall& call, int64_t unpaged_bytes);
+  /// Adds an argument's storage that was first seen here; returns its slot.
+  int32_t add_argument(const Birth& birth);
+  /// Adds a use by the operator that runs; `streamed` where it uses the page window by window.
+  void add_use(const PageUse& use, bool streamed);
+  /// Adds a result; returns its slot.
+  int32_t add_output(const Birth& birth);
+  /// `seconds` without waits, `own_bytes` outputs and scratch at their largest.
+  void end_operator(double seconds, int64_t own_bytes);
+  /// Ends the slot of a page that was destroyed. False: the step never met it.
+  bool end_page(PageId page);
+
+  /// Returns the slot of a page. One that the step has not met existed before it: another Session or thread may have
+  /// used it last. `is_new` tells so.
+  int32_t slot_of(const Page& page, bool* is_new = nullptr);
+  const Slot& slot(int32_t s) const { return trace_.slots[static_cast<size_t>(s)]; }
+  /// The operator that runs, or ran last; −1 before the first.
+  int32_t index() const noexcept { return static_cast<int32_t>(trace_.operators.size()) - 1; }
+  /// Bytes that the operator that runs leases, each storage once.
+  int64_t leased_bytes() const { return trace_.operators.back().leased_bytes; }
+
+ private:
+  int32_t add_slot(const Page& page, int32_t birth);
+  double seconds_since_last_operator() const;
+
+  Pager& pager_;
+  StepTrace trace_;
+  std::unordered_map<PageId, int32_t> slots_;       // of the open step's pages
+  std::chrono::steady_clock::time_point last_end_;  // of the operator before
+  double delayed_ = 0;                              // the pager's delays until then
+};
+
+}  // namespace spillway

@@ -1,0 +1,64 @@
+/// Room on the device: which pages leave for others, and how.
+#pragma once
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <unordered_set>
+
+#include "core/memory/device_memory.h"
+#include "swap/pager/eviction_order.h"
+#include "swap/pager/page_transfer.h"
+
+namespace spillway {
+
+/// Evicts in EvictionOrder. A page that cannot be evicted because the host tier is full, or because its copy fails, is
+/// passed over, clean ones leave first from then on, and the first error is thrown when none is left that can leave.
+/// Called under the lock.
+class Evictor {
+ public:
+  /// Pages below `small_bytes` are small (EvictionOrder).
+  Evictor(PageTable& table, PageTransfer& transfer, DeviceMemory& device, int64_t small_bytes)
+      : table_(table), transfer_(transfer), device_(device), order_(DeviceMemory::charge_of(small_bytes)) {}
+  Evictor(const Evictor&) = delete;
+  Evictor& operator=(const Evictor&) = delete;
+
+  bool fits(int64_t charge) const { return charge <= device_.ledger().available_bytes(); }
+  /// Makes room for a charge. Throws OutOfBudget, or the first error of a copy out.
+  void make_room(PagerLock& lock, int64_t charge);
+  /// True: there is room for a charge, made by evicting pages that are next used after `used_after`, but for `keep`.
+  bool try_make_room(PagerLock& lock, int64_t charge, int64_t used_after, std::span<const PageUse> keep);
+  /// Frees clean pages that are next used after `used_after` until there is room. False: there are not enough.
+  bool drop_clean(PagerLock& lock, int64_t charge, int64_t used_after);
+  /// Evicts pages of at least `bytes` together, or what there is, because the device has less memory than the budget
+  /// allows. True: some left. Throws what kept the first of them when none could leave.
+  bool free_physical_memory(PagerLock& lock, int64_t bytes);
+  /// Evicts all that nobody leases. Throws the first error at the end.
+  void evict_all(PagerLock& lock);
+  /// One round towards the page's absence. Throws what its copy failed with.
+  void evict(PagerLock& lock, Page& page);
+  /// Frees the bytes of a page that becomes absent, or discarded. False: the owner dies on another thread, which waits
+  /// for the lock to say so.
+  bool free_device_bytes(PagerLock& lock, Page& page, PageState then = PageState::absent);
+
+ private:
+  /// Pages whose copies out could not be had, and why the first one's could not.
+  struct Refusals {
+    std::unordered_set<PageId> pages;
+    std::exception_ptr first;
+    void add(PageId page);
+  };
+
+  Page* next_victim(int64_t used_after, const Refusals& refused);
+  Page* choose_victim(const EvictionLimits& limits, const Refusals& refused);
+  void try_evict(PagerLock& lock, Page& page, Refusals& refused);
+  void page_out_and_wait(PagerLock& lock, Page& page, Refusals& refused);
+  bool wait_for_any_copy(PagerLock& lock);
+  [[noreturn]] void refuse(int64_t bytes) const;
+
+  PageTable& table_;
+  PageTransfer& transfer_;
+  DeviceMemory& device_;
+  const EvictionOrder order_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,30 @@
+/// Brings pages to the device for whoever needs them now.
+#pragma once
+#include "swap/pager/evictor.h"
+#include "swap/pager/page_transfer.h"
+#include "swap/pager/replayer.h"
+
+namespace spillway {
+
+class PageLoader {
+ public:
+  PageLoader(PageTable& table, PageTransfer& transfer, Evictor& evictor, Replayer& replayer)
+      : table_(table), transfer_(transfer), evictor_(evictor), replayer_(replayer) {}
+  PageLoader(const PageLoader&) = delete;
+  PageLoader& operator=(const PageLoader&) = delete;
+
+  /// Makes the page usable, by whatever way it has left: evicts others for it, copies it in, replays it. The caller
+  /// holds a lease. Returns at once for a destroyed page. Under the lock. Throws OutOfBudget, DiskError, or what a copy
+  /// or a recipe failed with; the page is where it was then.
+  void make_resident(PagerLock& lock, Page& page);
+
+ private:
+  void load_absent(PagerLock& lock, Page& page);
+
+  PageTable& table_;
+  PageTransfer& transfer_;
+  Evictor& evictor_;
+  Replayer& replayer_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,63 @@
+/// Pages that are discarded without a copy and made again from other pages.
+#pragma once
+#include <exception>
+#include <memory>
+#include <span>
+
+#include "core/memory/device_memory.h"
+#include "swap/pager/evictor.h"
+#include "swap/pager/page_table.h"
+#include "swap/pager/page_transfer.h"
+
+namespace spillway {
+
+class Pager;
+
+/// Inputs of a recipe keep their bytes, on any tier, until it has run, also when their owners die. They do not change
+/// before: whoever is about to write one has its readers replayed first.
+class Replayer {
+ public:
+  Replayer(PageTable& table, PageTransfer& transfer, Evictor& evictor, DeviceMemory& device, Pager& pager)
+      : table_(table), transfer_(transfer), evictor_(evictor), device_(device), pager_(pager) {}
+  Replayer(const Replayer&) = delete;
+  Replayer& operator=(const Replayer&) = delete;
+
+  // For schedules and recipes. They take the lock.
+
+  /// Drops a resident page without keeping a copy; `recipe` makes it again when it is leased next, or before a page
+  /// that the recipe reads is written. False, and nothing happens: the page is leased, being copied or gone, or it or
+  /// an input was written since, or may be written now.
+  bool discard(PageId id, std::unique_ptr<ReplayRecipe> recipe);
+  /// Makes a discarded page again now. Does nothing for other pages. Throws as Pager::lease().
+  void replay(PageId id);
+  /// Makes again the pages that are discarded, and the readers of those that are written: as Pager::lease() does,
+  /// before the operator holds anything. Throws as lease().
+  void replay_before_use(std::span<const PageUse> uses);
+  /// Returns a page that a recipe holds. Throws std::logic_error when it is no page.
+  Page& held_page(PageId id);
+
+  // Under the lock, which is given up while a recipe runs.
+
+  /// Before leases are granted: discarded pages are made again, and from here on no recipe may count on the bytes of
+  /// those that are to be written.
+  void announce(PagerLock& lock, std::span<const PageUse> uses);
+  void replay(PagerLock& lock, Page& page);
+  /// Replays every page that is to be made from this one, before its bytes change.
+  void replay_readers(PagerLock& lock, PageId id);
+
+ private:
+  void replay_before_use(PagerLock& lock, std::span<const PageUse> uses);
+  bool can_hold(const ReplayRecipe& recipe) const;
+  Page* reader_of(PageId id) const;
+  std::exception_ptr run_recipe(PagerLock& lock, Page& page);
+  void adopt_replayed(PagerLock& lock, Page& page, Block* block);
+  void drop_recipe(PagerLock& lock, Page& page);
+
+  PageTable& table_;
+  PageTransfer& transfer_;
+  Evictor& evictor_;
+  DeviceMemory& device_;
+  Pager& pager_;
+};
+
+}  // namespace spillway

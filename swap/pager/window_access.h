@@ -1,0 +1,59 @@
+/// Windows: bytes of a page that are used where they are, on the device or in the host copy.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/memory/device_memory.h"
+#include "swap/pager/page_loader.h"
+#include "swap/tiers/host_tier.h"
+#include "swap/tiers/window_copy.h"
+
+namespace spillway {
+
+/// Lets an operator use a page part by part, so that it need not be resident. Thread-safe.
+class WindowAccess {
+ public:
+  WindowAccess(PageTable& table, PageTransfer& transfer, Evictor& evictor, Replayer& replayer, PageLoader& loader,
+               DeviceMemory& device, HostTier& host)
+      : table_(table),
+        transfer_(transfer),
+        evictor_(evictor),
+        replayer_(replayer),
+        loader_(loader),
+        device_(device),
+        host_(host) {}
+  WindowAccess(const WindowAccess&) = delete;
+  WindowAccess& operator=(const WindowAccess&) = delete;
+
+  /// Pins a page where it is until unpin(). True: it is resident, leased as by Pager::lease(). False: it is absent, and
+  /// nobody brings it in or changes its host copy meanwhile but through read_window and write_window. Waits for copies
+  /// that are under way. Throws a failed copy's error; nothing is pinned then.
+  bool pin(const PageUse& use, UserId user = kNobody);
+  void unpin(const PageUse& use, bool resident) noexcept;
+
+  /// Copy between the host copy of a page that is pinned absent, wherever that is, and device memory: on the calling
+  /// thread where that memory is the host's, else through the lanes, and compute is ordered behind it. Throw DiskError,
+  /// or what the copy failed with.
+  void read_window(const Page& page, const WindowCopy& copy, void* memory);
+  void write_window(Page& page, const WindowCopy& copy, const void* memory);
+
+  /// Returns a block for a new page, made by evicting pages that are next used after `used_after` (-1: any), but for
+  /// `keep`. nullptr: such room cannot be made, and the page had better be born on the host.
+  Block* try_allocate(int64_t bytes, Category category, int64_t used_after, std::span<const PageUse> keep);
+  /// Brings an absent page in if room can be made in that way, and waits for it.
+  void prefetch_for_window(Page& page, int64_t used_after, std::span<const PageUse> keep);
+
+ private:
+  void count_window(int64_t bytes, int64_t PagerStats::*counter, double seconds);
+
+  PageTable& table_;
+  PageTransfer& transfer_;
+  Evictor& evictor_;
+  Replayer& replayer_;
+  PageLoader& loader_;
+  DeviceMemory& device_;
+  HostTier& host_;
+};
+
+}  // namespace spillway
