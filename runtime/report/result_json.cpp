@@ -47,78 +47,87 @@ json allreduce_json(const AllreduceSummary& a) {
           {"bucket_bytes", a.bucket_bytes}};
 }
 
-}  // namespace
+json or_null(bool known, const auto& value) {
+  return known ? json(value) : json(nullptr);
+}
 
-json to_json(const TrainResult& r) {
+json options_json(const TrainOptions& o) {
+  return {{"version", kVersion}, {"model", o.model},
+          {"device", o.device},  {"engine", o.engine},
+          {"batch", o.batch},    {"accumulate", o.accumulate},
+          {"amp", o.amp},        {"memory_format", o.memory_format},
+          {"seed", o.seed},      {"optimizer", o.optimizer},
+          {"lr", o.lr},          {"split_bytes", or_null(o.split_bytes != kUnlimitedBytes, o.split_bytes)}};
+}
+
+json case_json(const TrainResult& r) {
+  const bool volumes = r.shape[0] > 0;
+  const bool cube = volumes && r.shape[0] == r.shape[1] && r.shape[1] == r.shape[2];
+  return {{"edge", cube ? json(r.shape[0]) : or_null(r.image_edge > 0, r.image_edge)},
+          {"shape", or_null(volumes, r.shape)},
+          {"sequence_length", or_null(r.sequence_length > 0, r.sequence_length)}};
+}
+
+json memory_json(const TrainResult& r) {
   json by_category;
   for (size_t c = 0; c < kCategoryCount; ++c)
     by_category[std::string(name(static_cast<Category>(c)))] = r.peak_by_category[c];
+  return {{"budget_bytes", or_null(r.budget_bytes != kUnlimitedBytes, r.budget_bytes)},
+          {"peak_bytes", r.peak_bytes},
+          {"over_budget_bytes", r.over_budget_bytes()},
+          {"peak_by_category", by_category},
+          {"rss_peak_bytes", r.rss_peak_bytes},
+          {"floor_bytes", r.floor_bytes},
+          {"host_peak_bytes", r.host_peak_bytes},
+          {"disk_peak_bytes", r.disk_peak_bytes},
+          {"unconstrained_peak_bytes", r.observed ? json(r.observed->peak_bytes) : json(nullptr)},
+          {"exposed_copy_seconds", r.exposed_copy_seconds},
+          {"bytes_out", r.bytes_out},
+          {"bytes_in", r.bytes_in},
+          {"bytes_to_disk", r.bytes_to_disk},
+          {"bytes_from_disk", r.bytes_from_disk},
+          {"replayed_operators", r.replayed_operators}};
+}
+
+json steps_json(const TrainResult& r) {
   json metrics = json::object(), curve = json::array();
   if (!r.metric.empty()) metrics[r.metric_name] = r.metric.back().value;
   for (const MetricPoint& point : r.metric) curve.push_back({{"step", point.step}, {"value", point.value}});
-  const bool volumes = r.shape[0] > 0;
-  const bool cube = volumes && r.shape[0] == r.shape[1] && r.shape[1] == r.shape[2];
+  return {{"steps", r.losses.size()},
+          {"resumed_from_step", r.resumed_from_step ? json(*r.resumed_from_step) : json(nullptr)},
+          {"losses", r.losses},
+          {"learning_rates", r.learning_rates},
+          {"metrics", metrics},
+          {"metric_curve", curve},
+          {"step_seconds", r.step_seconds},
+          {"step_kinds", r.step_kinds},
+          {"step_seconds_median", r.median_step_seconds()},
+          {"bound_seconds", r.predicted ? json(r.predicted->bound_seconds) : json(nullptr)},
+          {"interrupted", r.interrupted}};
+}
 
-  json out{{"version", kVersion},
-           {"model", r.options.model},
-           {"device", r.options.device},
-           {"engine", r.options.engine},
-           {"world_size", r.world_size},
+json prediction_json(const Prediction& p) {
+  return {{"peak_bytes", p.peak_bytes}, {"step_seconds", p.step_seconds}, {"kind", p.kind}};
+}
+
+json loss_scale_json(const LossScaleSummary& l) {
+  return {{"scale", l.scale}, {"skipped_steps", l.skipped_steps}};
+}
+
+}  // namespace
+
+json to_json(const TrainResult& r) {
+  json out{{"world_size", r.world_size},
            {"threads", r.threads},
-           {"edge", cube               ? json(r.shape[0])
-                    : r.image_edge > 0 ? json(r.image_edge)
-                                       : json(nullptr)},
-           {"shape", volumes ? json(r.shape) : json(nullptr)},
-           {"sequence_length", r.sequence_length > 0 ? json(r.sequence_length) : json(nullptr)},
-           {"batch", r.options.batch},
-           {"accumulate", r.options.accumulate},
-           {"amp", r.options.amp},
-           {"memory_format", r.options.memory_format},
-           {"steps", r.losses.size()},
-           {"seed", r.options.seed},
            {"parameters", r.parameters},
-           {"optimizer", r.options.optimizer},
-           {"lr", r.options.lr},
-           {"budget_bytes", r.budget_bytes == kUnlimitedBytes ? json(nullptr) : json(r.budget_bytes)},
-           {"split_bytes", r.options.split_bytes == kUnlimitedBytes ? json(nullptr) : json(r.options.split_bytes)},
-           {"peak_bytes", r.peak_bytes},
-           {"over_budget_bytes", r.over_budget_bytes()},
-           {"peak_by_category", by_category},
-           {"rss_peak_bytes", r.rss_peak_bytes},
-           {"floor_bytes", r.floor_bytes},
-           {"host_peak_bytes", r.host_peak_bytes},
-           {"disk_peak_bytes", r.disk_peak_bytes},
-           {"unconstrained_peak_bytes", r.observed ? json(r.observed->peak_bytes) : json(nullptr)},
-           {"resumed_from_step", r.resumed_from_step ? json(*r.resumed_from_step) : json(nullptr)},
-           {"losses", r.losses},
-           {"learning_rates", r.learning_rates},
            {"weights_sha256", r.weights_sha256},
            {"replicas", nullptr},
-           {"metrics", metrics},
-           {"metric_curve", curve},
-           {"step_seconds", r.step_seconds},
-           {"step_kinds", r.step_kinds},
-           {"step_seconds_median", r.median_step_seconds()},
-           {"exposed_copy_seconds", r.exposed_copy_seconds},
-           {"bytes_out", r.bytes_out},
-           {"bytes_in", r.bytes_in},
-           {"bytes_to_disk", r.bytes_to_disk},
-           {"bytes_from_disk", r.bytes_from_disk},
-           {"replayed_operators", r.replayed_operators},
-           {"bound_seconds", r.predicted ? json(r.predicted->bound_seconds) : json(nullptr)},
-           {"predicted", nullptr},
-           {"interrupted", r.interrupted},
-           {"loss_scale", nullptr},
+           {"predicted", r.predicted ? prediction_json(*r.predicted) : json(nullptr)},
+           {"loss_scale", r.loss_scale ? loss_scale_json(*r.loss_scale) : json(nullptr)},
            {"kfac", r.kfac ? kfac_json(*r.kfac) : json(nullptr)},
-           {"allreduce", nullptr}};
+           {"allreduce", r.allreduce ? allreduce_json(*r.allreduce) : json(nullptr)}};
   if (r.world_size > 1) out["replicas"] = {{"equal", true}, {"compared_after_steps", r.replicas_compared_after}};
-  if (r.loss_scale)
-    out["loss_scale"] = {{"scale", r.loss_scale->scale}, {"skipped_steps", r.loss_scale->skipped_steps}};
-  if (r.predicted)
-    out["predicted"] = {{"peak_bytes", r.predicted->peak_bytes},
-                        {"step_seconds", r.predicted->step_seconds},
-                        {"kind", r.predicted->kind}};
-  if (r.allreduce) out["allreduce"] = allreduce_json(*r.allreduce);
+  for (const json& part : {options_json(r.options), case_json(r), memory_json(r), steps_json(r)}) out.update(part);
   return out;
 }
 

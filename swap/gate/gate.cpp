@@ -104,7 +104,7 @@ bool reads_arguments(const OperatorTraits& traits, const torch::jit::Stack& stac
 }
 
 struct Measured {
-  double seconds = 0;     ///< waits for copies excluded
+  double seconds = 0;     ///< waits for copies, and replays, excluded
   int64_t own_bytes = 0;  ///< outputs and scratch at their largest
 };
 
@@ -143,13 +143,13 @@ int64_t call_windows(SessionState& session, const c10::OperatorHandle& op, c10::
 
 Measured measure(SessionState& session, auto&& call) {
   session.ledger.mark_workspace();
-  const double waited = session.pager.exposed_seconds();
+  const double waited = session.pager.delayed_seconds();
   const auto start = Clock::now();
   if (session.clock) session.clock->begin();
   const int64_t own_bytes = call();
   if (session.clock) session.clock->end();
   const std::chrono::duration<double> took = Clock::now() - start;
-  return {took.count() - (session.pager.exposed_seconds() - waited), own_bytes};
+  return {took.count() - (session.pager.delayed_seconds() - waited), own_bytes};
 }
 
 /// What is run again must find its arguments as they were. On the host small ones are kept by value; on a card that
@@ -161,56 +161,90 @@ int64_t least_page_bytes_of(SessionState& session, const OperatorTraits& traits,
   return by_page && is_replayable(traits, op, stack) ? 1 : options.min_page_bytes;
 }
 
-void run_kernel(SessionState& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
-                c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const bool counting = session.counting();
-  Conductor& conductor = session.conductor;
-  OperatorObserver* observer = session.options.observer.get();
-  OperatorScope scope(traits.name);
-  std::unique_lock turn(session.share->turns);
-  const std::unique_ptr<WindowPlan> plan = plan_windows(session, traits, op, *stack);
-  OperatorLease lease(session);
-  if (reads_arguments(traits, *stack)) {
-    lease.collect(traits, *stack, plan.get(), least_page_bytes_of(session, traits, op, *stack));
+/// One call of an operator, from the leases of its arguments to the pages of its results.
+class KernelRun {
+ public:
+  KernelRun(SessionState& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
+            c10::DispatchKeySet keys, torch::jit::Stack* stack)
+      : session_(session),
+        conductor_(session.conductor),
+        observer_(session.options.observer.get()),
+        traits_(traits),
+        op_(op),
+        keys_(keys),
+        stack_(stack),
+        counting_(session.counting()),
+        scope_(traits.name),
+        turn_(session.share->turns),
+        plan_(plan_windows(session, traits, op, *stack)),
+        lease_(session) {}
+
+  void run() {
+    if (reads_arguments(traits_, *stack_)) lease_arguments();
+    if (counting_) trace_call();
+    lease_.births.clear();
+    const Measured measured = call();
+    register_outputs(session_, traits_, *stack_, op_.schema().returns().size(), lease_.births);
+    if (counting_) conductor_.end_operator(measured.seconds, measured.own_bytes, lease_.births);
+    if (observer_ && !plan_) observer_->after(op_, *stack_);
+    lease_.release();
+    if (counting_) publish();
+    turn_.unlock();
+    if (observer_) observer_->released(session_.pager);
+  }
+
+ private:
+  void lease_arguments() {
+    lease_.collect(traits_, *stack_, plan_.get(), least_page_bytes_of(session_, traits_, op_, *stack_));
     try {
-      lease.lease();
+      lease_.lease();
     } catch (const OutOfBudget& error) {
-      throw naming_lists(error, op, *stack);
+      throw naming_lists(error, op_, *stack_);
     }
-    if (traits.shares_memory)  // one page cannot stand for several storages
-      for (const PageUse& use : lease.uses) session.pager.unregister_resident(*use.page);
-    if (traits.keeps_arguments)
-      for (const c10::IValue& value : torch::jit::last(*stack, traits.writes.size())) visit_storages(value, keep_home);
+    if (traits_.shares_memory)  // one page cannot stand for several storages
+      for (const PageUse& use : lease_.uses) session_.pager.unregister_resident(*use.page);
+    if (traits_.keeps_arguments)
+      for (const c10::IValue& value : torch::jit::last(*stack_, traits_.writes.size()))
+        visit_storages(value, pin_to_device);
   }
-  if (counting) {
-    conductor.begin_operator({&op.schema(), traits.name, is_replayable(traits, op, *stack)}, lease.uses, lease.streamed,
-                             lease.births);
-    for (int32_t slot : conductor.recipes_here())
-      session.recipes.note_call(slot, conductor.page_of_slot(slot), traits, op, keys, *stack,
-                                plan ? traits.windows : nullptr);
+
+  void trace_call() {
+    conductor_.begin_operator({&op_.schema(), traits_.name, is_replayable(traits_, op_, *stack_)}, lease_.uses,
+                              lease_.streamed, lease_.births);
+    for (int32_t slot : conductor_.recipes_here())
+      session_.recipes.note_call(slot, conductor_.page_of_slot(slot), traits_, op_, keys_, *stack_,
+                                 plan_ ? traits_.windows : nullptr);
   }
-  lease.births.clear();
-  Measured measured;
-  auto call = [&] {
-    return plan ? call_windows(session, op, keys, stack, *plan, lease)
-                : call_kernel(session, traits, op, keys, stack, turn);
-  };
-  if (counting)
-    measured = measure(session, call);
-  else
-    call();
-  register_outputs(session, traits, *stack, op.schema().returns().size(), lease.births);
-  if (counting) conductor.end_operator(measured.seconds, measured.own_bytes, lease.births);
-  if (observer && !plan) observer->after(op, *stack);
-  lease.release();
-  if (counting) {
-    for (int32_t slot : conductor.recipes_here())
-      session.recipes.note_result(slot, conductor.page_of_slot(slot), op, *stack);
-    conductor.issue_copies();
+
+  Measured call() {
+    auto kernel = [&] {
+      return plan_ ? call_windows(session_, op_, keys_, stack_, *plan_, lease_)
+                   : call_kernel(session_, traits_, op_, keys_, stack_, turn_);
+    };
+    if (counting_) return measure(session_, kernel);
+    kernel();
+    return {};
   }
-  turn.unlock();
-  if (observer) observer->released(session.pager);
-}
+
+  void publish() {
+    for (int32_t slot : conductor_.recipes_here())
+      session_.recipes.note_result(slot, conductor_.page_of_slot(slot), op_, *stack_);
+    conductor_.issue_copies();
+  }
+
+  SessionState& session_;
+  Conductor& conductor_;
+  OperatorObserver* const observer_;
+  const OperatorTraits& traits_;
+  const c10::OperatorHandle& op_;
+  const c10::DispatchKeySet keys_;
+  torch::jit::Stack* const stack_;
+  const bool counting_;
+  const OperatorScope scope_;
+  std::unique_lock<Turns> turn_;
+  const std::unique_ptr<WindowPlan> plan_;
+  OperatorLease lease_;
+};
 
 /// Views of sparse tensors read the tensors inside.
 bool is_view(const OperatorTraits& traits, c10::DispatchKeySet keys) {
@@ -229,7 +263,7 @@ void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torc
   TORCH_CHECK(traits->kind != OperatorKind::refused, "[gate] ", traits->name,
               " is asynchronous and does not say what it writes, so it cannot run inside a Session; use ",
               "spillway's collectives (ddl/torch/operators.h), or call it while no Session is open");
-  run_kernel(*session, *traits, op, keys, stack);
+  KernelRun(*session, *traits, op, keys, stack).run();
 }
 
 }  // namespace

@@ -142,7 +142,7 @@ std::shared_ptr<void> hold_in_place(c10::StorageImpl& storage) {
   return {&storage, [owner](void*) { HeldStorages::instance().remove(owner.get()); }};
 }
 
-void keep_home(c10::StorageImpl& storage) {
+void pin_to_device(c10::StorageImpl& storage) {
   if (!may_move(storage)) return;
   std::shared_ptr<DevicePager> device = DevicePager::current();
   if (Page* page = device ? device->pager.table().locked([&] { return page_of(storage); }) : nullptr)
@@ -225,7 +225,7 @@ void visit_storages(const at::Tensor& tensor, StorageVisitor visit) {
     if (auto* nested = dynamic_cast<at::native::NestedTensorImpl*>(impl))
       for (const at::Tensor& t :
            {nested->get_nested_sizes(), nested->get_nested_strides(), nested->get_storage_offsets()})
-        visit_storages(t, keep_home);
+        visit_storages(t, pin_to_device);
   } else if (impl->is_quantized()) {
     if (auto* q = dynamic_cast<at::PerChannelAffineQuantizer*>(static_cast<at::QTensorImpl*>(impl)->quantizer().get()))
       visit_all({q->scales(), q->zero_points()});

@@ -29,7 +29,7 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
 std::shared_ptr<void> hold_in_place(c10::StorageImpl& storage);
 
 /// The storage stays on the device for good. Throws OutOfBudget when it is away and cannot come.
-void keep_home(c10::StorageImpl& storage);
+void pin_to_device(c10::StorageImpl& storage);
 
 struct Strided {
   at::IntArrayRef sizes, strides;

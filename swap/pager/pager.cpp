@@ -18,7 +18,7 @@ Pager::Pager(DeviceMemory& device, HostSlab& host, Timeline& out, Timeline& in, 
       table_(device, host_),
       transfer_(table_, device, host_, out, in, *this),
       evictor_(table_, transfer_, device, small_bytes),
-      replayer_(table_, transfer_, evictor_, device, *this),
+      replayer_(table_, transfer_, evictor_, device, *this, *this),
       loader_(table_, transfer_, evictor_, replayer_),
       prefetcher_(table_, transfer_, evictor_, device, small_bytes),
       windows_(table_, transfer_, evictor_, replayer_, loader_, device, host_) {}
@@ -212,11 +212,6 @@ PagerStats Pager::stats() const {
   PagerStats stats = table_.stats();
   stats.exposed_seconds += out_.totals().stalled_seconds + in_.totals().stalled_seconds;
   return stats;
-}
-
-double Pager::exposed_seconds() const {
-  std::lock_guard lock(table_.mutex());
-  return table_.stats().exposed_seconds;
 }
 
 double Pager::delayed_seconds() const {

@@ -81,8 +81,7 @@ class Pager final : public Reclaimer, public PageKeeper {
   void on_absent_owner_destroyed(Page* page) noexcept;
 
   PagerStats stats() const;
-  /// Seconds that callers have waited for copies so far; with those of replays.
-  double exposed_seconds() const;
+  /// Seconds that callers have waited so far, for copies and for replays.
   double delayed_seconds() const;
   /// Device bytes held by pages, those on their way in or out included.
   int64_t paged_bytes() const;

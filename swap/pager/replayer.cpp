@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "swap/pager/pager.h"
 
 namespace spillway {
 
@@ -133,7 +132,7 @@ void Replayer::adopt_replayed(PagerLock& lock, Page& page, Block* block) {
   device_.recategorize(block, page.category);
   page.priority = EvictionPriority::by_use;
   table_.enter(page, resident_dirty, block);
-  PageTable::attach(block, page, pager_);
+  PageTable::attach(block, page, keeper_);
   if (page.is_orphan()) return;
   // An owner that dies on another thread says so next, which frees the block.
   if (auto owner = page.owner->keep_alive()) {

@@ -17,8 +17,10 @@ class Pager;
 /// before: whoever is about to write one has its readers replayed first.
 class Replayer {
  public:
-  Replayer(PageTable& table, PageTransfer& transfer, Evictor& evictor, DeviceMemory& device, Pager& pager)
-      : table_(table), transfer_(transfer), evictor_(evictor), device_(device), pager_(pager) {}
+  /// `pager` and `keeper` are the same object; recipes lease their inputs from it.
+  Replayer(PageTable& table, PageTransfer& transfer, Evictor& evictor, DeviceMemory& device, Pager& pager,
+           PageKeeper& keeper)
+      : table_(table), transfer_(transfer), evictor_(evictor), device_(device), pager_(pager), keeper_(keeper) {}
   Replayer(const Replayer&) = delete;
   Replayer& operator=(const Replayer&) = delete;
 
@@ -58,6 +60,7 @@ class Replayer {
   Evictor& evictor_;
   DeviceMemory& device_;
   Pager& pager_;
+  PageKeeper& keeper_;
 };
 
 }  // namespace spillway

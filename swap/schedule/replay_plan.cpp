@@ -52,6 +52,120 @@ bool away_at(const Replay& replay, int32_t i) {
   return replay.discard_after < i && i <= replay.before;
 }
 
+/// Builds the trace of a step that replays, in three passes.
+class ReplayedTraceBuilder {
+ public:
+  ReplayedTraceBuilder(const StepTrace& trace, std::span<const Replay> replays)
+      : trace_(trace),
+        replays_(replays.begin(), replays.end()),
+        out_(result_.trace),
+        moved_(trace.operators.size()),
+        inserted_(replays.size()),
+        again_(trace.slots.size(), -1) {
+    std::stable_sort(replays_.begin(), replays_.end(), [](auto& a, auto& b) { return a.before < b.before; });
+    out_.kind = trace.kind;
+    out_.tail_seconds = trace.tail_seconds;
+    out_.tail_excess_seconds = trace.tail_excess_seconds;
+    out_.slots = trace.slots;
+    for (size_t s = 0; s < trace.slots.size(); ++s) result_.original_slot.push_back(static_cast<int32_t>(s));
+  }
+
+  /// Makes room for the replays between the operators, and renumbers what refers to operators.
+  void insert_operators() {
+    size_t next = 0;
+    for (size_t i = 0; i < trace_.operators.size(); ++i) {
+      for (; next < replays_.size() && replays_[next].before == static_cast<int32_t>(i); ++next)
+        inserted_[next] = append({}, -1);
+      moved_[i] = append(trace_.operators[i], static_cast<int32_t>(i));
+    }
+    for (Slot& slot : out_.slots) {
+      if (slot.birth >= 0) slot.birth = moved(slot.birth);
+      if (slot.death >= 0) slot.death = moved(slot.death);
+      for (auto* list : {&slot.uses, &slot.writes})
+        for (int32_t& i : *list) i = moved(i);
+    }
+  }
+
+  /// A slot that is replayed becomes two: one until it is discarded, one from the replay on.
+  void split_slots() {
+    for (size_t r = 0; r < replays_.size(); ++r) split_slot(replays_[r], inserted_[r]);
+  }
+
+  /// Says of each inserted operator how long it takes, and what it reads and needs.
+  void describe_replays() {
+    for (size_t r = 0; r < replays_.size(); ++r) op(inserted_[r]) = replay_operator(replays_[r], inserted_[r]);
+  }
+
+  ReplayedTrace take() { return std::move(result_); }
+
+ private:
+  int32_t append(const OperatorRecord& record, int32_t original) {
+    out_.operators.push_back(record);
+    result_.original_operator.push_back(original);
+    return static_cast<int32_t>(out_.operators.size()) - 1;
+  }
+
+  void split_slot(const Replay& replay, int32_t inserted) {
+    const auto s = static_cast<int32_t>(out_.slots.size());
+    again_[static_cast<size_t>(replay.slot)] = s;
+    Slot later = slot(replay.slot);
+    Slot& earlier = slot(replay.slot);
+    const auto split = [inserted](std::vector<int32_t>& early, std::vector<int32_t>& late) {
+      auto at = std::lower_bound(early.begin(), early.end(), inserted);
+      late.assign(at, early.end());
+      late.insert(late.begin(), inserted);
+      early.erase(at, early.end());
+    };
+    split(earlier.uses, later.uses);
+    split(earlier.writes, later.writes);
+    for (int32_t i : later.uses)
+      for (auto* list : {&op(i).touched, &op(i).streamed, &op(i).births})
+        std::replace(list->begin(), list->end(), replay.slot, s);
+    earlier.death = moved(replay.discard_after);
+    later.birth = inserted;
+    later.born_as_output = true;
+    later.born_streamed = false;
+    out_.slots.push_back(std::move(later));
+    result_.original_slot.push_back(replay.slot);
+  }
+
+  OperatorRecord replay_operator(const Replay& replay, int32_t inserted) {
+    const int32_t made = again_[static_cast<size_t>(replay.slot)];
+    OperatorRecord record;
+    record.name = "replay";
+    record.births = {made};
+    record.own_bytes = slot(made).bytes;
+    record.unpaged_bytes = operator_at(trace_, replay.before).unpaged_bytes;
+    for (int32_t i : replay.operators) {
+      const OperatorRecord& maker = operator_at(trace_, i);
+      const bool streams = std::find(maker.streamed.begin(), maker.streamed.end(), replay.slot) != maker.streamed.end();
+      record.seconds += maker.seconds;
+      record.own_bytes = std::max(record.own_bytes, maker.own_bytes + (streams ? slot(made).bytes : 0));
+    }
+    for (int32_t s : inputs_of(trace_, replay)) {
+      const int32_t later = again_[static_cast<size_t>(s)];
+      const int32_t now = later >= 0 && slot(later).birth < inserted ? later : s;
+      Slot& input = slot(now);
+      record.touched.push_back(now);
+      record.leased_bytes += input.bytes;
+      input.uses.insert(std::lower_bound(input.uses.begin(), input.uses.end(), inserted), inserted);
+    }
+    return record;
+  }
+
+  int32_t moved(int32_t i) const { return moved_[static_cast<size_t>(i)]; }
+  Slot& slot(int32_t s) { return out_.slots[static_cast<size_t>(s)]; }
+  OperatorRecord& op(int32_t i) { return out_.operators[static_cast<size_t>(i)]; }
+
+  const StepTrace& trace_;
+  std::vector<Replay> replays_;  // by the operator that they come before
+  ReplayedTrace result_{{}, {}, {}};
+  StepTrace& out_;
+  std::vector<int32_t> moved_;     // by operator of the original trace: where it is now
+  std::vector<int32_t> inserted_;  // by replay: its operator
+  std::vector<int32_t> again_;     // by slot of the original trace: the slot from its replay on; −1: none
+};
+
 }  // namespace
 
 Replay replay_before(const StepTrace& trace, int32_t slot, int32_t use) {
@@ -83,92 +197,11 @@ bool compatible(const StepTrace& trace, const Replay& replay, std::span<const Re
 }
 
 ReplayedTrace with_replays(const StepTrace& trace, std::span<const Replay> replays) {
-  std::vector<Replay> ordered(replays.begin(), replays.end());
-  std::stable_sort(ordered.begin(), ordered.end(), [](auto& a, auto& b) { return a.before < b.before; });
-  ReplayedTrace result{{}, {}, {}};
-  StepTrace& out = result.trace;
-  out.kind = trace.kind;
-  out.tail_seconds = trace.tail_seconds;
-  out.tail_excess_seconds = trace.tail_excess_seconds;
-  out.slots = trace.slots;
-  for (size_t s = 0; s < trace.slots.size(); ++s) result.original_slot.push_back(static_cast<int32_t>(s));
-
-  // Where each operator goes.
-  std::vector<int32_t> moved(trace.operators.size());
-  std::vector<int32_t> inserted(ordered.size());
-  size_t next = 0;
-  for (size_t i = 0; i < trace.operators.size(); ++i) {
-    for (; next < ordered.size() && ordered[next].before == static_cast<int32_t>(i); ++next) {
-      inserted[next] = static_cast<int32_t>(out.operators.size());
-      out.operators.emplace_back();
-      result.original_operator.push_back(-1);
-    }
-    moved[i] = static_cast<int32_t>(out.operators.size());
-    out.operators.push_back(trace.operators[i]);
-    result.original_operator.push_back(static_cast<int32_t>(i));
-  }
-  for (Slot& slot : out.slots) {
-    if (slot.birth >= 0) slot.birth = moved[static_cast<size_t>(slot.birth)];
-    if (slot.death >= 0) slot.death = moved[static_cast<size_t>(slot.death)];
-    for (auto* list : {&slot.uses, &slot.writes})
-      for (int32_t& i : *list) i = moved[static_cast<size_t>(i)];
-  }
-
-  // The slot as it is from the replay on.
-  std::vector<int32_t> again(trace.slots.size(), -1);
-  for (size_t r = 0; r < ordered.size(); ++r) {
-    const auto s = static_cast<int32_t>(out.slots.size());
-    const auto before = static_cast<size_t>(ordered[r].slot);
-    again[before] = s;
-    Slot later = out.slots[before];
-    Slot& earlier = out.slots[before];
-    auto split = [&](std::vector<int32_t>& early, std::vector<int32_t>& late) {
-      auto at = std::lower_bound(early.begin(), early.end(), inserted[r]);
-      late.assign(at, early.end());
-      late.insert(late.begin(), inserted[r]);
-      early.erase(at, early.end());
-    };
-    split(earlier.uses, later.uses);
-    split(earlier.writes, later.writes);
-    for (int32_t i : later.uses) {
-      OperatorRecord& op = out.operators[static_cast<size_t>(i)];
-      for (auto* list : {&op.touched, &op.streamed, &op.births})
-        std::replace(list->begin(), list->end(), ordered[r].slot, s);
-    }
-    earlier.death = moved[static_cast<size_t>(ordered[r].discard_after)];
-    later.birth = inserted[r];
-    later.born_as_output = true;
-    later.born_streamed = false;
-    out.slots.push_back(std::move(later));
-    result.original_slot.push_back(ordered[r].slot);
-  }
-
-  for (size_t r = 0; r < ordered.size(); ++r) {
-    const Replay& replay = ordered[r];
-    const int32_t made = again[static_cast<size_t>(replay.slot)];
-    OperatorRecord op;
-    op.name = "replay";
-    op.own_bytes = out.slots[static_cast<size_t>(made)].bytes;
-    op.unpaged_bytes = trace.operators[static_cast<size_t>(replay.before)].unpaged_bytes;
-    for (int32_t i : replay.operators) {
-      op.seconds += operator_at(trace, i).seconds;
-      const bool whole = std::find(operator_at(trace, i).streamed.begin(), operator_at(trace, i).streamed.end(),
-                                   replay.slot) == operator_at(trace, i).streamed.end();
-      const int64_t beside = whole ? 0 : out.slots[static_cast<size_t>(made)].bytes;
-      op.own_bytes = std::max(op.own_bytes, operator_at(trace, i).own_bytes + beside);
-    }
-    for (int32_t s : inputs_of(trace, replay)) {
-      const int32_t later = again[static_cast<size_t>(s)];
-      const int32_t now = later >= 0 && out.slots[static_cast<size_t>(later)].birth < inserted[r] ? later : s;
-      Slot& input = out.slots[static_cast<size_t>(now)];
-      op.touched.push_back(now);
-      op.leased_bytes += input.bytes;
-      input.uses.insert(std::lower_bound(input.uses.begin(), input.uses.end(), inserted[r]), inserted[r]);
-    }
-    op.births = {made};
-    out.operators[static_cast<size_t>(inserted[r])] = std::move(op);
-  }
-  return result;
+  ReplayedTraceBuilder builder(trace, replays);
+  builder.insert_operators();
+  builder.split_slots();
+  builder.describe_replays();
+  return builder.take();
 }
 
 }  // namespace spillway

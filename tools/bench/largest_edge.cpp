@@ -39,26 +39,23 @@ json edge_or_null(int64_t edge) {
   return edge == 0 ? json(nullptr) : json(edge);
 }
 
-}  // namespace
+int64_t edge_or_zero(const json& edge) {
+  return edge.is_null() ? 0 : edge.get<int64_t>();
+}
 
-int bench_largest(TrainFlags flags, const std::vector<double>& percents, const std::string& json_file) {
-  const ModelInfo& info = model_info(flags.options.model);
-  if (!flags.data.empty() || !flags.shape.empty() || info.input != InputKind::volumes)
+void check(const TrainFlags& flags) {
+  if (!flags.data.empty() || !flags.shape.empty() || model_info(flags.options.model).input != InputKind::volumes)
     throw BadRequest(
         "--largest makes volumes of its own, of one edge after another; it goes without --data and --shape");
   if (flags.resolve(1).may_exceed_budget())
     throw BadRequest("--largest asks what fits a budget; the unified engine runs what does not, so use --engine gate");
-  open_device_for(flags.resolve(1), "");
-  const int64_t base = flags.edge.value_or(info.size);
-  const EdgeNeed at_base = measure(flags, base);
-  const auto usable = static_cast<int64_t>(kUsable * static_cast<double>(discover_host().memory_bytes));
-  LargestEdge largest(kStep, edge_for_memory(usable, at_base.peak_bytes, base, kStep),
-                      [&](int64_t edge) { return edge == base ? at_base : measure(flags, edge); });
-  flags.edge = base;
-  const TrainOptions resolved = flags.resolve(1);
+}
+
+/// Searches under each budget, with paging and without, and prints what it found.
+json report_budgets(LargestEdge& largest, const std::vector<double>& percents, int64_t base_peak_bytes) {
   json rows = json::array();
   for (double percent : percents) {
-    const auto budget = static_cast<int64_t>(percent / 100 * static_cast<double>(at_base.peak_bytes));
+    const auto budget = static_cast<int64_t>(percent / 100 * static_cast<double>(base_peak_bytes));
     const int64_t paged = largest.within(budget, &EdgeNeed::floor_bytes);
     const int64_t unpaged = largest.within(budget, &EdgeNeed::peak_bytes);
     rows.push_back({{"budget_percent", percent},
@@ -71,13 +68,15 @@ int bench_largest(TrainFlags flags, const std::vector<double>& percents, const s
   std::printf("%8s %12s %14s %16s   (largest edge; the host's memory allows %lld)\n", "budget", "bytes", "paging",
               "without paging", static_cast<long long>(largest.limit()));
   for (const json& row : rows)
-    std::printf(
-        "%7g%% %12s %14s %16s\n", row["budget_percent"].get<double>(),
-        format_bytes(row["budget_bytes"].get<int64_t>()).c_str(),
-        shown(row["largest_edge"].is_null() ? 0 : row["largest_edge"].get<int64_t>(), largest.limit()).c_str(),
-        shown(row["largest_edge_without_paging"].is_null() ? 0 : row["largest_edge_without_paging"].get<int64_t>(),
-              largest.limit())
-            .c_str());
+    std::printf("%7g%% %12s %14s %16s\n", row["budget_percent"].get<double>(),
+                format_bytes(row["budget_bytes"].get<int64_t>()).c_str(),
+                shown(edge_or_zero(row["largest_edge"]), largest.limit()).c_str(),
+                shown(edge_or_zero(row["largest_edge_without_paging"]), largest.limit()).c_str());
+  return rows;
+}
+
+/// Prints every edge that was tried.
+json report_edges(const LargestEdge& largest) {
   json edges = json::array();
   std::printf("\n%8s %14s %14s\n", "edge", "peak", "floor");
   for (const auto& [edge, need] : largest.measured()) {
@@ -86,6 +85,23 @@ int bench_largest(TrainFlags flags, const std::vector<double>& percents, const s
                 100 * static_cast<double>(need.floor_bytes) / static_cast<double>(need.peak_bytes));
     edges.push_back({{"edge", edge}, {"unconstrained_peak_bytes", need.peak_bytes}, {"floor_bytes", need.floor_bytes}});
   }
+  return edges;
+}
+
+}  // namespace
+
+int bench_largest(TrainFlags flags, const std::vector<double>& percents, const std::string& json_file) {
+  check(flags);
+  open_device_for(flags.resolve(1), "");
+  const int64_t base = flags.edge.value_or(model_info(flags.options.model).size);
+  const EdgeNeed at_base = measure(flags, base);
+  const auto usable = static_cast<int64_t>(kUsable * static_cast<double>(discover_host().memory_bytes));
+  LargestEdge largest(kStep, edge_for_memory(usable, at_base.peak_bytes, base, kStep),
+                      [&](int64_t edge) { return edge == base ? at_base : measure(flags, edge); });
+  flags.edge = base;
+  const TrainOptions resolved = flags.resolve(1);
+  const json rows = report_budgets(largest, percents, at_base.peak_bytes);
+  const json edges = report_edges(largest);
   if (!json_file.empty())
     write_json({{"model", flags.options.model},
                 {"base_edge", base},

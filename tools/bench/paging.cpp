@@ -166,47 +166,51 @@ json report_splitting(const TrainOptions& options, const Variant& split, const s
   return {{"step_seconds", seconds}, {"peak_bytes", whole->last["peak_bytes"]}, {"split_to_unsplit", ratio}};
 }
 
+/// One budget's line beside LibTorch alone and unlimited memory.
+json report_budget(const Variant& v, const Variant& stock, const Variant& unlimited) {
+  const bool equal = v.losses == unlimited.losses && v.last["sha256"] == unlimited.last["sha256"];
+  const bool limited = v.budget_bytes != kUnlimitedBytes;
+  const double step = median(v.seconds), bound = v.last["bound_seconds"];
+  const double to_stock = step / median(stock.seconds), to_unlimited = step / median(unlimited.seconds);
+  const json& predicted = v.last["predicted_seconds"];
+  char as_planned[32] = "-";
+  if (!predicted.is_null()) std::snprintf(as_planned, sizeof as_planned, "%.3f s", predicted.get<double>());
+  std::printf("%11s %12s %12s %8.3f s %9.3f %12.3f %8.3f %10s %8.4f s %8lld %10s\n", v.name.c_str(),
+              format_bytes(v.budget_bytes).c_str(), format_bytes(v.last["peak_bytes"]).c_str(), step, to_stock,
+              to_unlimited, step / bound, as_planned, v.exposed, v.last["replays"].get<long long>(),
+              equal ? "yes" : "NO");
+  return {{"budget_percent", limited ? json(v.percent) : json(nullptr)},
+          {"budget_bytes", limited ? json(v.budget_bytes) : json(nullptr)},
+          {"peak_bytes", v.last["peak_bytes"]},
+          {"step_seconds", step},
+          {"ratio_to_stock", to_stock},
+          {"ratio_to_unlimited", to_unlimited},
+          {"ratio_to_bound", step / bound},
+          {"bound_seconds", bound},
+          {"predicted_seconds", predicted},
+          {"first_step_seconds", v.first_seconds},
+          {"replays_per_run", v.last["replays"]},
+          {"exposed_copy_seconds", v.exposed},
+          {"bit_equal", equal}};
+}
+
+json report_infeasible(double percent, const Observation& observed) {
+  const auto bytes = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
+  std::printf("%10g%% %12s  infeasible: below the floor of %s (%s)\n", percent, format_bytes(bytes).c_str(),
+              format_bytes(observed.floor_bytes).c_str(), observed.floor_operator.c_str());
+  return {{"budget_percent", percent}, {"budget_bytes", bytes}, {"feasible", false}};
+}
+
 json report(const TrainOptions& options, const Observation& observed, const std::vector<Variant>& variants,
             const std::vector<double>& infeasible) {
-  const Variant& stock = variants[0];
-  const Variant& unlimited = variants[1];
-  json rows = json::array();
+  const Variant &stock = variants[0], &unlimited = variants[1];
   std::printf("%11s %12s %12s %10s %9s %12s %8s %10s %10s %8s %10s\n", "budget", "bytes", "peak", "step", "/stock",
               "/unlimited", "/bound", "predicted", "exposed", "replays", "bit-equal");
   const json peers = report_peers(variants);
-  for (const Variant& v : variants) {
-    if (is_stock(v.name) || v.name == kUnsplit) continue;
-    const bool equal = v.losses == unlimited.losses && v.last["sha256"] == unlimited.last["sha256"];
-    const double step = median(v.seconds);
-    const bool limited = v.budget_bytes != kUnlimitedBytes;
-    const double bound = v.last["bound_seconds"];
-    const json& predicted = v.last["predicted_seconds"];
-    char as_planned[32] = "-";
-    if (!predicted.is_null()) std::snprintf(as_planned, sizeof as_planned, "%.3f s", predicted.get<double>());
-    std::printf("%11s %12s %12s %8.3f s %9.3f %12.3f %8.3f %10s %8.4f s %8lld %10s\n", v.name.c_str(),
-                format_bytes(v.budget_bytes).c_str(), format_bytes(v.last["peak_bytes"]).c_str(), step,
-                step / median(stock.seconds), step / median(unlimited.seconds), step / bound, as_planned, v.exposed,
-                v.last["replays"].get<long long>(), equal ? "yes" : "NO");
-    rows.push_back({{"budget_percent", limited ? json(v.percent) : json(nullptr)},
-                    {"budget_bytes", limited ? json(v.budget_bytes) : json(nullptr)},
-                    {"peak_bytes", v.last["peak_bytes"]},
-                    {"step_seconds", step},
-                    {"ratio_to_stock", step / median(stock.seconds)},
-                    {"ratio_to_unlimited", step / median(unlimited.seconds)},
-                    {"ratio_to_bound", step / bound},
-                    {"bound_seconds", bound},
-                    {"predicted_seconds", predicted},
-                    {"first_step_seconds", v.first_seconds},
-                    {"replays_per_run", v.last["replays"]},
-                    {"exposed_copy_seconds", v.exposed},
-                    {"bit_equal", equal}});
-  }
-  for (double percent : infeasible) {
-    const auto bytes = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
-    std::printf("%10g%% %12s  infeasible: below the floor of %s (%s)\n", percent, format_bytes(bytes).c_str(),
-                format_bytes(observed.floor_bytes).c_str(), observed.floor_operator.c_str());
-    rows.push_back({{"budget_percent", percent}, {"budget_bytes", bytes}, {"feasible", false}});
-  }
+  json rows = json::array();
+  for (const Variant& v : variants)
+    if (!is_stock(v.name) && v.name != kUnsplit) rows.push_back(report_budget(v, stock, unlimited));
+  for (double percent : infeasible) rows.push_back(report_infeasible(percent, observed));
   const json unsplit = report_splitting(options, unlimited, variants);
   return {{"model", options.model},
           {"edge", nullptr},

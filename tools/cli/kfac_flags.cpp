@@ -24,6 +24,13 @@ double fraction_named(const std::string& text, int world) {
 
 void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   command.add_flag("--kfac", train.use_kfac, "Precondition gradients by K-FAC");
+  add_distribution(command, train.kfac);
+  add_method(command, train.kfac);
+  add_step_size(command, train.kfac);
+  add_layers(command, train.kfac);
+}
+
+void KfacFlags::add_distribution(CLI::App& command, kfac::KfacOptions& k) {
   command.add_option("--kfac-strategy", strategy, "comm_opt, mem_opt, hybrid, dp, owner_reduce or auto")
       ->capture_default_str();
   command
@@ -34,9 +41,11 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   command.add_option("--placement", placement, "round-robin, lpt-time, lpt-memory or measured")->capture_default_str();
   command.add_option("--factor-dtype", factor_dtype, "fp32, bf16 or fp16: how factors travel between ranks")
       ->capture_default_str();
-  kfac::KfacOptions& k = train.kfac;
   command.add_flag("--overlap-factors", k.overlap_factors,
                    "Send a layer's factors while backward goes on; takes memory for messages until the step's end");
+}
+
+void KfacFlags::add_method(CLI::App& command, kfac::KfacOptions& k) {
   command.add_option("--kfac-method", method, "eigen, pi or plain: how curvature is inverted")->capture_default_str();
   command.add_option("--convention", convention, "fisher, kaisa or dp_kfac: how statistics are scaled")
       ->capture_default_str();
@@ -56,6 +65,9 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
       ->capture_default_str();
   command.add_option("--interval-decay", interval_decay,
                      "FACTOR@EPOCH,…: from the start of that epoch on both intervals are multiplied by the factor");
+}
+
+void KfacFlags::add_step_size(CLI::App& command, kfac::KfacOptions& k) {
   auto* relative =
       command
           .add_option("--relative-damping", relative_damping, "Damping as a share of a layer's mean eigenvalue product")
@@ -69,6 +81,9 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
                      "3e-5, unet3d 1e-5, autoencoder 1e-3; else 1e-3");
   command.add_option("--kl-clip-steps", kl_clip_steps,
                      "It falls as 1/(1 + step/this); inf keeps it; default 10 with fisher, else inf; autoencoder inf");
+}
+
+void KfacFlags::add_layers(CLI::App& command, kfac::KfacOptions& k) {
   command.add_option("--kfac-skip", skip,
                      "Regular expression: layers with such names are left to the optimizer; or none; default ^head for "
                      "unet3d, else none");

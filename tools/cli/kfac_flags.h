@@ -22,6 +22,12 @@ struct KfacFlags {
   void add(CLI::App& command, TrainOptions& train);
   /// Sets what `train` says of K-FAC, for a world of `world` ranks. Throws BadRequest.
   void resolve(TrainOptions& train, int world) const;
+
+ private:
+  void add_distribution(CLI::App& command, kfac::KfacOptions& k);
+  void add_method(CLI::App& command, kfac::KfacOptions& k);
+  void add_step_size(CLI::App& command, kfac::KfacOptions& k);
+  void add_layers(CLI::App& command, kfac::KfacOptions& k);
 };
 
 }  // namespace spillway::tools

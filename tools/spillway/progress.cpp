@@ -54,6 +54,54 @@ const TrainResult* find(const std::vector<NamedResult>& others, std::string_view
   return nullptr;
 }
 
+void print_memory(const TrainResult& r) {
+  const bool limited = r.budget_bytes != kUnlimitedBytes;
+  std::string peak = format_bytes(r.peak_bytes);
+  if (limited)
+    peak += " (" + percent(static_cast<double>(r.peak_bytes) / static_cast<double>(r.budget_bytes)) + " of the budget)";
+  row("budget per rank", format_bytes(r.budget_bytes));
+  row("counted peak", peak);
+  if (r.over_budget_bytes() > 0)
+    row("above the budget", str(format_bytes(r.over_budget_bytes()),
+                                " at most: the unified engine runs what does not "
+                                "fit on page faults, and the driver decides what stays on the card"));
+  if (r.observed) row("unconstrained peak", format_bytes(r.observed->peak_bytes));
+  row("smallest budget", format_bytes(r.floor_bytes));
+}
+
+void print_steps(const TrainResult& r, const std::vector<NamedResult>& others) {
+  std::string step = seconds(r.median_step_seconds());
+  if (const TrainResult* unlimited = find(others, "unlimited"))
+    step += str("; ", percent(step_time_ratio(r, *unlimited)), " of unlimited over its ", unlimited->losses.size(),
+                " steps");
+  row("median step", step);
+  if (r.predicted)
+    row("predicted", str(seconds(r.predicted->step_seconds), " a step, peak ", format_bytes(r.predicted->peak_bytes),
+                         "; the bound is ", seconds(r.predicted->bound_seconds)));
+  if (r.loss_scale)
+    row("loss scale", str(r.loss_scale->scale, " at the end; ", r.loss_scale->skipped_steps, " steps left out"));
+}
+
+void print_copies(const TrainResult& r) {
+  row("paged out, in", format_bytes(r.bytes_out) + ", " + format_bytes(r.bytes_in));
+  if (r.disk_peak_bytes > 0)
+    row("on disk", str("at most ", format_bytes(r.disk_peak_bytes), "; ", format_bytes(r.bytes_to_disk), " written, ",
+                       format_bytes(r.bytes_from_disk), " read"));
+  row("waited for copies", seconds(r.exposed_copy_seconds) + " of the whole run");
+  if (r.replayed_operators) row("made again", str(r.replayed_operators, " tensors, instead of copied"));
+}
+
+void print_ranks_and_kfac(const TrainResult& r) {
+  if (r.allreduce)
+    row("gradient allreduce", str(r.allreduce->levels, " ranks, ", format_bytes(r.allreduce->bytes_per_step), " in ",
+                                  seconds(r.allreduce->seconds_per_step), " per step, ",
+                                  seconds(r.allreduce->exposed_seconds_per_step), " of them waited for"));
+  if (r.kfac)
+    row("K-FAC", str(r.kfac->strategy, " f=", r.kfac->grad_worker_frac, ", ", r.kfac->layers, " layers (",
+                     r.kfac->separable_layers, " separable, ", r.kfac->block_layers, " in blocks), ",
+                     format_bytes(r.kfac->state_bytes), " of state in ", r.kfac->storage));
+}
+
 }  // namespace
 
 Progress::Progress(bool speaks, bool launched, const Ledger& ledger)
@@ -112,42 +160,10 @@ void Progress::on_metric(const MetricPoint& point) {
 void print_summary(const TrainResult& r, const std::vector<NamedResult>& others) {
   std::printf("\n%s, %lld parameters, %d rank(s), %zu steps\n", r.options.model.c_str(),
               static_cast<long long>(r.parameters), r.world_size, r.losses.size());
-  const bool limited = r.budget_bytes != kUnlimitedBytes;
-  std::string peak = format_bytes(r.peak_bytes);
-  if (limited)
-    peak += " (" + percent(static_cast<double>(r.peak_bytes) / static_cast<double>(r.budget_bytes)) + " of the budget)";
-  row("budget per rank", format_bytes(r.budget_bytes));
-  row("counted peak", peak);
-  if (r.over_budget_bytes() > 0)
-    row("above the budget", str(format_bytes(r.over_budget_bytes()),
-                                " at most: the unified engine runs what does not "
-                                "fit on page faults, and the driver decides what stays on the card"));
-  if (r.observed) row("unconstrained peak", format_bytes(r.observed->peak_bytes));
-  row("smallest budget", format_bytes(r.floor_bytes));
-  std::string step = seconds(r.median_step_seconds());
-  if (const TrainResult* unlimited = find(others, "unlimited"))
-    step += str("; ", percent(step_time_ratio(r, *unlimited)), " of unlimited over its ", unlimited->losses.size(),
-                " steps");
-  row("median step", step);
-  if (r.predicted)
-    row("predicted", str(seconds(r.predicted->step_seconds), " a step, peak ", format_bytes(r.predicted->peak_bytes),
-                         "; the bound is ", seconds(r.predicted->bound_seconds)));
-  if (r.loss_scale)
-    row("loss scale", str(r.loss_scale->scale, " at the end; ", r.loss_scale->skipped_steps, " steps left out"));
-  row("paged out, in", format_bytes(r.bytes_out) + ", " + format_bytes(r.bytes_in));
-  if (r.disk_peak_bytes > 0)
-    row("on disk", str("at most ", format_bytes(r.disk_peak_bytes), "; ", format_bytes(r.bytes_to_disk), " written, ",
-                       format_bytes(r.bytes_from_disk), " read"));
-  row("waited for copies", seconds(r.exposed_copy_seconds) + " of the whole run");
-  if (r.replayed_operators) row("made again", str(r.replayed_operators, " tensors, instead of copied"));
-  if (r.allreduce)
-    row("gradient allreduce", str(r.allreduce->levels, " ranks, ", format_bytes(r.allreduce->bytes_per_step), " in ",
-                                  seconds(r.allreduce->seconds_per_step), " per step, ",
-                                  seconds(r.allreduce->exposed_seconds_per_step), " of them waited for"));
-  if (r.kfac)
-    row("K-FAC", str(r.kfac->strategy, " f=", r.kfac->grad_worker_frac, ", ", r.kfac->layers, " layers (",
-                     r.kfac->separable_layers, " separable, ", r.kfac->block_layers, " in blocks), ",
-                     format_bytes(r.kfac->state_bytes), " of state in ", r.kfac->storage));
+  print_memory(r);
+  print_steps(r, others);
+  print_copies(r);
+  print_ranks_and_kfac(r);
   row(r.metric_name.c_str(), metric_curve(r));
   for (const NamedResult& other : others)
     if (other.name != "unlimited") row(str(r.metric_name, ", ", other.name).c_str(), metric_curve(other.result));

@@ -117,84 +117,117 @@ void write_json(const std::string& file, const TrainResult& result, const std::v
   if (!out) throw std::system_error(errno ? errno : EIO, std::generic_category(), "cannot write '" + file + "'");
 }
 
+/// The processes that were started together with this one.
+struct Launch {
+  std::optional<ddl::MpiRuntime> mpi = std::nullopt;
+  std::shared_ptr<ddl::Communicator> world = nullptr;  ///< null: this process runs alone
+  ddl::CommOptions options;
+
+  int size() const { return world ? world->size() : 1; }
+  bool is_first() const { return !world || world->rank() == 0; }
+};
+
+void join_launch(Launch& launch, const Options& options, const CLI::App& command) {
+  launch.options = comm_options(options.comm_timeout_seconds);
+  if (!ddl::launched_by_mpi()) return check_levels_alone(options.levels);
+  launch.mpi.emplace(launch.options.deadline);
+  launch.world = launch.mpi->world(launch.options);
+  require_same_options(command, *launch.world);
+  take_share_of_host(*launch.world);
+}
+
+TrainOptions resolve(const Options& options, const Launch& launch) {
+  TrainOptions train_options = options.flags.resolve(launch.size());
+  if (launch.size() > 1 && train_options.device == "cuda")
+    train_options.device = str("cuda:", launch.world->local_rank());
+  return train_options;
+}
+
+/// The ranks as operators know them, with the rates of their links.
+struct Links {
+  ddl::Comm comm = {};  ///< null where one rank runs alone
+  LinkCosts costs = {};
+};
+
+Links connect(Launch& launch, const Options& options, const Device& device) {
+  Links links;
+  if (!launch.world) return links;
+  auto world = with_levels(*launch.mpi, std::move(launch.world), launch.options, options.levels, bus_id_of(device));
+  if (world->size() == 1) return links;
+  links.costs = link_costs(*world, link_cache_folder(), options.calibrate);
+  links.comm = ddl::make_comm(std::move(world), links.costs.costs);
+  return links;
+}
+
+void tell_links(Progress& progress, const Links& links, const Device& device) {
+  if (!links.comm) return;
+  progress.on_decision(describe(links.costs));
+  if (!device.torch_device().is_cuda()) return;
+  (void)links.comm->cards->levels(device.torch_device());
+  progress.on_decision(str("tensors on cards: ", links.comm->cards->decision()));
+}
+
+/// The options of a run to set beside, which is to differ in nothing that the budget chose for the main one.
+RunContext beside(const RunContext& context, const TrainOptions& options, const TrainResult& main_run) {
+  RunContext other = context;
+  other.options = options;
+  other.start = {};
+  if (main_run.kfac) {
+    other.options.kfac.strategy = kfac::strategy_named(main_run.kfac->strategy);
+    other.options.kfac.grad_worker_frac = main_run.kfac->grad_worker_frac;
+  }
+  if (options.budget.kind != BudgetRequest::Kind::none)
+    other.options.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = main_run.budget_bytes};
+  return other;
+}
+
+void write_results(const Options& options, const TrainResult& result, const std::vector<NamedResult>& others) {
+  if (!options.quiet) print_summary(result, others);
+  if (!options.json.empty()) write_json(options.json, result, others);
+  if (options.report.empty()) return;
+  write_report(options.report, result, others);
+  std::printf("report: %s\n", (std::filesystem::absolute(options.report) / "report.html").c_str());
+}
+
 int train_command(Options& options, const CLI::App& command) {
   save_when_asked();
-  std::optional<ddl::MpiRuntime> mpi;
-  std::shared_ptr<ddl::Communicator> world;
-  const ddl::CommOptions of_comm = comm_options(options.comm_timeout_seconds);
-  if (ddl::launched_by_mpi()) {
-    mpi.emplace(of_comm.deadline);
-    world = mpi->world(of_comm);
-    require_same_options(command, *world);
-    take_share_of_host(*world);
-  } else {
-    check_levels_alone(options.levels);
-  }
-  const bool speaks = !world || world->rank() == 0;
-  const int world_size = world ? world->size() : 1;
-  TrainOptions train_options = options.flags.resolve(world_size);
-  if (world_size > 1 && train_options.device == "cuda") train_options.device = str("cuda:", world->local_rank());
+  Launch launch;
+  join_launch(launch, options, command);
+  const bool first = launch.is_first();
+  const TrainOptions train_options = resolve(options, launch);
   std::vector<TrainOptions> compared;
   for (const std::string& what : options.compare) compared.push_back(compared_options(train_options, what));
 
   use_deterministic_algorithms(train_options.deterministic, train_options.device != "cpu");
   Device& device = open_device(train_options.device);
-  ddl::Comm comm;
-  LinkCosts links;
-  if (world) world = with_levels(*mpi, std::move(world), of_comm, options.levels, bus_id_of(device));
-  if (world_size > 1) {
-    links = link_costs(*world, link_cache_folder(), options.calibrate);
-    comm = ddl::make_comm(std::move(world), links.costs);
-  }
-  RunContext context = make_context(train_options, comm);
+  const Links links = connect(launch, options, device);
+  const RunContext context = make_context(train_options, links.comm);
   end_after_this_step();
   report_file_size_limits();
 
-  Progress progress(speaks && !options.quiet, ddl::launched_by_mpi(), device.ledger());
+  Progress progress(first && !options.quiet, ddl::launched_by_mpi(), device.ledger());
   progress.before_start([&] {
-    if (speaks && !options.json.empty()) check_writable(options.json);
-    if (speaks && !options.report.empty()) check_report_dir(options.report);
+    if (first && !options.json.empty()) check_writable(options.json);
+    if (first && !options.report.empty()) check_report_dir(options.report);
   });
-  if (comm) progress.on_decision(describe(links));
-  if (comm && device.torch_device().is_cuda()) {
-    (void)comm->cards->levels(device.torch_device());
-    progress.on_decision(str("tensors on cards: ", comm->cards->decision()));
-  }
-  TrainResult result = train(context, progress, &requests);
-  if (speaks && result.allreduce) {
+  tell_links(progress, links, device);
+  const TrainResult result = train(context, progress, &requests);
+  if (first && result.allreduce) {
     const AllreduceSummary& allreduce = *result.allreduce;
-    const std::string said = forget_if_wrong(links, allreduce.bound_seconds, allreduce.seconds_per_step);
+    const std::string said = forget_if_wrong(links.costs, allreduce.bound_seconds, allreduce.seconds_per_step);
     if (!said.empty()) progress.on_decision(said);
   }
   std::vector<NamedResult> others;
   bool stopped = result.interrupted;
   for (size_t i = 0; i < compared.size() && !stopped; ++i) {
     progress.heading(str("compared with ", options.compare[i]));
-    RunContext other = context;
-    other.options = compared[i];
-    other.start = {};
-    if (result.kfac) {
-      other.options.kfac.strategy = kfac::strategy_named(result.kfac->strategy);
-      other.options.kfac.grad_worker_frac = result.kfac->grad_worker_frac;
-    }
-    if (other.options.budget.kind != BudgetRequest::Kind::none)
-      other.options.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = result.budget_bytes};
-    others.push_back({options.compare[i], train(other, progress, &requests)});
+    others.push_back({options.compare[i], train(beside(context, compared[i], result), progress, &requests)});
     stopped = others.back().result.interrupted;
   }
-  if (speaks) {
-    if (!options.quiet) print_summary(result, others);
-    if (!options.json.empty()) write_json(options.json, result, others);
-    if (!options.report.empty()) {
-      write_report(options.report, result, others);
-      std::printf("report: %s\n", (std::filesystem::absolute(options.report) / "report.html").c_str());
-    }
-  }
-  if (stopped) {
-    if (speaks) std::fprintf(stderr, "spillway: interrupted after step %zu\n", result.losses.size());
-    return kInterrupted;
-  }
-  return kOk;
+  if (first) write_results(options, result, others);
+  if (!stopped) return kOk;
+  if (first) std::fprintf(stderr, "spillway: interrupted after step %zu\n", result.losses.size());
+  return kInterrupted;
 }
 
 }  // namespace
