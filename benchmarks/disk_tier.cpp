@@ -1,10 +1,12 @@
-// How near the host tier comes to the disk's own rate when half of what leaves the device goes on to disk.
+// The rates that paging to disk reaches beside the disk's own rates, when half of the bytes that leave the device go to
+// disk.
 //     build/bin/disk_tier DIRECTORY [GIB OF PAGES, 4] [io_uring|threads]
-// First the disk alone: large sequential writes and reads by the same engine, as many at once, without checksums. Then
-// a loop like training: every page is made in forward, leaves at once, and comes back in backward in the opposite
-// order; the device holds eight of them and the host half of the rest. The rates count from the first operation of a
-// direction in a step to its last. Beside them, the disk's rates while such a loop without a disk runs: what the disk
-// has to give when the processor and its memory are busy with the pages themselves.
+// First the disk alone is measured: large sequential writes and reads by the same engine, with as many operations at
+// once, without checksums. Then a loop like training runs. Every page is made in forward, leaves at once, and comes
+// back in backward in the opposite order. The device holds eight pages, and the host half of the rest. Each rate counts
+// from the first operation of a direction in a step to its last. The disk's rates are also measured while such a loop
+// runs without a disk. They show the rate that the disk can give when the processor and its memory are busy with the
+// pages themselves.
 #include "swap/tiers/disk_tier.h"
 
 #include <algorithm>
@@ -37,7 +39,7 @@ struct Rates {
   double write = 0, read = 0;  // bytes per second
 };
 
-/// When the disk worked in each direction, since the last reset.
+/// The time in which the disk worked in one direction since the last reset, and the bytes that it moved.
 struct Window {
   Clock::time_point first{}, last{};
   int64_t bytes = 0;
@@ -47,7 +49,7 @@ struct Windows {
   Window write, read;
 };
 
-/// Notes when operations start and end. Read between steps only.
+/// Records when operations start and end. Read its windows only between steps.
 class WatchedIo final : public DiskIo {
  public:
   WatchedIo(std::unique_ptr<DiskIo> real, Windows& windows) : real_(std::move(real)), windows_(windows) {}
@@ -76,7 +78,8 @@ std::unique_ptr<DiskIo> make_engine(DiskOptions::Engine engine) {
   return io ? std::move(io) : make_thread_io(2);
 }
 
-/// Moves `bytes` between memory and the file, from start to end, kDepth operations at once; bytes per second.
+/// Moves `bytes` between memory and the file, from start to end, with kDepth operations at once. Returns bytes per
+/// second.
 double sweep(DiskIo& io, const PageFile& file, char* memory, int64_t chunk, int64_t bytes, bool write) {
   std::vector<DiskOperation> operations(DiskTier::kDepth);
   const auto start = Clock::now();
@@ -101,7 +104,7 @@ Rates measure_raw(const std::filesystem::path& directory, DiskOptions::Engine en
   PageFile file(directory);
   (void)file.allocate(bytes);
   auto io = make_engine(engine);
-  MemoryRange memory = reserve_memory(bytes);  // not a small buffer, which would stay in the processor's cache
+  MemoryRange memory = reserve_memory(bytes);  // a small buffer would stay in the processor's cache
   std::fill_n(memory.data(), memory.bytes(), 'x');
   (void)sweep(*io, file, memory.data(), chunk, bytes, true);  // the file's extents exist from here on
   return {sweep(*io, file, memory.data(), chunk, bytes, true), sweep(*io, file, memory.data(), chunk, bytes, false)};
@@ -117,7 +120,7 @@ struct Loop {
   WorkerTimeline out{"copy out"}, in{"copy in"};
   Pager pager;
 
-  /// Without a disk.
+  /// Makes a loop without a disk.
   explicit Loop(int64_t host_bytes) : host(host_bytes), pager(memory, host, out, in) { memory.set_reclaimer(&pager); }
   Loop(const std::filesystem::path& directory, DiskOptions::Engine engine, int64_t host_bytes)
       : host(host_bytes),
@@ -154,7 +157,7 @@ double percent(double part, double whole) {
   return whole > 0 ? 100 * part / whole : 0;
 }
 
-/// The disk's rates while a loop without a disk keeps memory and cores as busy as the tier's callers do.
+/// Returns the disk's rates while a loop without a disk keeps memory and cores as busy as the tier's callers do.
 Rates measure_loaded(const std::filesystem::path& directory, DiskOptions::Engine engine, int64_t chunk, int64_t pages,
                      int64_t bytes) {
   Loop loop((pages + 1) * kPageBytes);

@@ -1,4 +1,4 @@
-// What the gate adds to an operator: plain LibTorch, a Session outside a step, and inside a traced step.
+// The time that the gate adds to an operator: plain LibTorch, a Session outside a step, and inside a traced step.
 //     build/bin/gate_overhead
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
@@ -19,7 +19,7 @@ void small_operator(benchmark::State& state) {
   int64_t done = 0;
   std::optional<spillway::Session::Step> step;
   for (auto _ : state) {
-    // A trace grows with its step: steps of a thousand operators, like training's.
+    // A trace grows with its step, so steps have a thousand operators, as in training.
     if (state.range(0) == kTraced && done++ % 1000 == 0) {
       step.reset();
       step.emplace(session->step());
@@ -32,6 +32,6 @@ void small_operator(benchmark::State& state) {
 
 }  // namespace
 
-// 16 elements are not paged; 2048 (8 KiB) are.
+// Tensors of 16 elements are not paged; tensors of 2048 (8 KiB) are.
 BENCHMARK(small_operator)->ArgsProduct({{kPlain, kGated, kTraced}, {16, 2048}});
 BENCHMARK_MAIN();

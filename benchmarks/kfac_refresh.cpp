@@ -1,8 +1,8 @@
-// What a warm start saves where a factor moved little: an eigenbasis anew, and refreshed from the last one, in turns.
-// The factor is a covariance after an update of its running average, F ← 0.95 F + 0.05 F_new, with F_new of the same
-// eigenvectors but for a share MOVED of noise. Columns: seconds anew, refreshed and refused-then-anew (medians), the
-// first over the second, and the relative error of (F + δ)⁻¹∇ through the refreshed and through the new basis, against
-// float64; δ = 0.3 · mean eigenvalue, ∇ random.
+// The time that a warm start saves where a factor has moved little. An eigenbasis is computed anew, and refreshed from
+// the last one, in turns. The factor is a covariance after an update of its running average, F ← 0.95 F + 0.05 F_new.
+// F_new has the same eigenvectors except for a share MOVED of noise. Columns: seconds anew, refreshed and
+// refused-then-anew (medians), the first over the second, and two relative errors. These are the errors of (F + δ)⁻¹∇
+// through the refreshed and through the new basis, against float64; δ = 0.3 · mean eigenvalue, ∇ random.
 //     build/bin/kfac_refresh [MOVED [TOLERANCE [ROUNDS]]]
 #include <ATen/ATen.h>
 

@@ -1,5 +1,5 @@
-// Whether MPI's persistent requests start messages faster than new ones: two ranks swap messages ten times in a row in
-// either way, in turn; medians of rank 0, microseconds a swap.
+// A comparison of MPI's persistent requests with new ones: which start messages faster. Two ranks swap messages ten
+// times in a row with either kind, in turn. The output is rank 0's medians, in microseconds per swap.
 //   mpirun -np 2 build/bin/persistent_requests
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1

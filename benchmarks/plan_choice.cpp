@@ -1,4 +1,4 @@
-// How long a rank thinks about its plan: choose() for a 64 MiB allreduce, the least of five.
+// The time that a rank takes to choose its plan: choose() for a 64 MiB allreduce, the minimum of five runs.
 //   build/bin/plan_choice
 #include <algorithm>
 #include <chrono>

@@ -1,5 +1,5 @@
-// What running an operator in windows costs where there is room for it whole: each operator of a 3-D U-Net's top level,
-// whole and split, in turns. Columns: seconds whole and split (medians), their ratio.
+// The cost of running an operator in windows where the whole operator has room. Each operator of a 3-D U-Net's top
+// level runs whole and split, in turns. Columns: seconds whole and split (medians), their ratio.
 //     build/bin/split_cost [EDGE [CHANNELS [SPLIT_MIB]]]
 #include <ATen/ATen.h>
 

@@ -46,7 +46,7 @@ message(STATUS "CUDA for libspillway_cuda: ${SPILLWAY_CUDA_INCLUDE}")
 get_filename_component(cudart_folder "${SPILLWAY_CUDART}" DIRECTORY)
 add_library(spillway_cuda SHARED allocator_cuda.cpp driver_cuda.cpp managed_cuda.cpp timeline_cuda.cpp)
 target_compile_features(spillway_cuda PRIVATE cxx_std_20)
-target_compile_options(spillway_cuda PRIVATE -Wall -Wextra)
+target_compile_options(spillway_cuda PRIVATE -Wall -Wextra $<$<BOOL:${SPILLWAY_WERROR}>:-Werror>)
 set_target_properties(spillway_cuda PROPERTIES
   CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib"
   BUILD_RPATH "${SPILLWAY_TORCH}/lib;${cudart_folder}" INSTALL_RPATH "${SPILLWAY_TORCH}/lib;${cudart_folder}")

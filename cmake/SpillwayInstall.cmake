@@ -1,7 +1,7 @@
-# `cmake --install build --prefix DIR`: libraries, headers below include/spillway, and a package for find_package(spillway).
+# `cmake --install build --prefix DIR`: libraries, the public headers below include/spillway, and a package for find_package(spillway).
 include(CMakePackageConfigHelpers)
 get_property(installed GLOBAL PROPERTY SPILLWAY_INSTALLED)
-install(TARGETS ${installed} EXPORT spillwayTargets)
+install(TARGETS ${installed} EXPORT spillwayTargets FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/spillway)
 foreach(program spillway ddlrun)
   if(TARGET ${program})
     set_target_properties(${program} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON  # LibTorch stays where it is
@@ -10,9 +10,6 @@ foreach(program spillway ddlrun)
   endif()
 endforeach()
 install(EXPORT spillwayTargets NAMESPACE spillway:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/spillway)
-foreach(room core swap ddl kfac runtime)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/spillway FILES_MATCHING PATTERN "*.h")
-endforeach()
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/spillwayConfig.cmake.in" "${CMAKE_BINARY_DIR}/spillwayConfig.cmake"
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/spillway)
 write_basic_package_version_file("${CMAKE_BINARY_DIR}/spillwayConfigVersion.cmake" COMPATIBILITY SameMinorVersion)

@@ -19,7 +19,7 @@ if(SPILLWAY_PCH)
 endif()
 
 function(_spillway_common target uses_torch)
-  target_compile_options(${target} PRIVATE -Wall -Wextra)
+  target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${SPILLWAY_WERROR}>:-Werror>)
   if(uses_torch)
     target_link_libraries(${target} PUBLIC spillway::torch)
     if(SPILLWAY_PCH)
@@ -32,14 +32,17 @@ function(_spillway_common target uses_torch)
   endif()
 endfunction()
 
-# spillway_library(NAME [TORCH] SOURCES … [PUBLIC dependencies…] [PRIVATE dependencies…])
-# makes the static library spillway_NAME, alias spillway::NAME.
+# spillway_library(NAME [TORCH] SOURCES … [HEADERS …] [PUBLIC dependencies…] [PRIVATE dependencies…])
+# makes the static library spillway_NAME, alias spillway::NAME. HEADERS are its public ones: they are installed, and they
+# include no others.
 function(spillway_library name)
-  cmake_parse_arguments(arg "TORCH" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "TORCH" "" "SOURCES;HEADERS;PUBLIC;PRIVATE" ${ARGN})
   add_library(spillway_${name} STATIC ${arg_SOURCES})
   add_library(spillway::${name} ALIAS spillway_${name})
   set_target_properties(spillway_${name} PROPERTIES EXPORT_NAME ${name})
   target_compile_features(spillway_${name} PUBLIC cxx_std_20)
+  # Of every library, so that any of them leads users to the folder of headers.
+  target_sources(spillway_${name} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${arg_HEADERS})
   target_include_directories(spillway_${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/spillway>)
   target_link_libraries(spillway_${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})

@@ -16,7 +16,7 @@ namespace {
   throw std::system_error(error, std::generic_category(), str("[report] cannot ", what, " ", path.string()));
 }
 
-/// 0, or the errno of what failed. Some file systems tell of a full disk only at fsync or close.
+/// Returns 0, or the errno of the call that failed. Some file systems report a full disk only at fsync or close.
 int write_and_close(int file, std::string_view bytes) {
   int error = 0;
   while (error == 0 && !bytes.empty()) {
@@ -26,7 +26,7 @@ int write_and_close(int file, std::string_view bytes) {
     else if (errno != EINTR)
       error = errno;
   }
-  if (error == 0 && ::fsync(file) != 0 && errno != EINVAL && errno != EROFS) error = errno;  // those: no fsync there
+  if (error == 0 && ::fsync(file) != 0 && errno != EINVAL && errno != EROFS) error = errno;  // such files have no fsync
   if (::close(file) != 0 && error == 0 && errno != EINTR) error = errno;
   return error;
 }

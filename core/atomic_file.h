@@ -6,16 +6,17 @@
 
 namespace spillway::report {
 
-/// A file that is written beside its place and moved there by commit(); without that, nothing stays behind.
+/// A file that is written beside its place and moved there by commit(). Without commit(), nothing stays behind.
 class PendingFile {
  public:
-  /// Writes `bytes`, to the device, under `path` with ".part" added. Throws std::system_error naming `path`.
+  /// Writes `bytes` under `path` with ".part" added, and flushes them to the device. Throws std::system_error naming
+  /// `path`.
   PendingFile(std::filesystem::path path, std::string_view bytes);
   PendingFile(const PendingFile&) = delete;
   PendingFile& operator=(const PendingFile&) = delete;
   ~PendingFile();
 
-  /// Replaces what was at `path`. Throws std::system_error naming `path`.
+  /// Moves the file to `path`, replacing a file that is there. Throws std::system_error naming `path`.
   void commit();
 
  private:

@@ -1,4 +1,4 @@
-/// Byte counts as people write them.
+/// Conversions between byte counts and the text that people write for them.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -13,10 +13,11 @@ inline constexpr int64_t kUnlimitedBytes = std::numeric_limits<int64_t>::max();
 /// Throws BadRequest naming `text` and the accepted forms.
 int64_t parse_bytes(std::string_view text);
 
-/// `1.50 GiB`, `12.0 MiB`, `512 B`; "unlimited" for kUnlimitedBytes. Three significant digits.
+/// Returns text such as `1.50 GiB`, `12.0 MiB` or `512 B`, with three significant digits; "unlimited" for
+/// kUnlimitedBytes.
 std::string format_bytes(int64_t bytes);
 
-/// The next multiple of `alignment` (a power of two) that is not below `bytes`.
+/// Returns the next multiple of `alignment` (a power of two) that is not below `bytes`.
 constexpr int64_t round_up(int64_t bytes, int64_t alignment) {
   return (bytes + alignment - 1) & ~(alignment - 1);
 }

@@ -6,7 +6,7 @@ namespace {
 constexpr std::array<std::string_view, kCategoryCount> kNames{
     "weights", "gradients", "optimizer", "activations", "factors", "eigenbases", "workspace", "staging", "other"};
 
-// The thread's tags: the only thread-local state of core.
+// The thread's tags are the only thread-local state of core.
 thread_local int category_tag = -1;
 thread_local std::string_view operator_tag;
 

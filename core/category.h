@@ -1,4 +1,4 @@
-/// What a byte is held for, and the tag that says so when storage is born.
+/// The categories that bytes are counted under, and the tag that selects a category when storage is allocated.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -13,7 +13,7 @@ enum class Category : uint8_t {
   activations,
   factors,
   eigenbases,
-  workspace,  ///< born inside an operator and not (yet) one of its outputs
+  workspace,  ///< allocated inside an operator and not (yet) one of its outputs
   staging,    ///< buffers of collectives and copies
   other,
 };
@@ -22,37 +22,38 @@ using BytesByCategory = std::array<int64_t, kCategoryCount>;
 
 std::string_view name(Category category);
 
-/// Storage born on this thread while the scope lives is counted under `category`; scopes nest, the innermost wins.
-/// The tag is thread-local: allocators are called by LibTorch with no other way to learn why.
+/// Counts storage that this thread allocates during the scope under `category`. Scopes nest, and the innermost wins.
+/// The tag is thread-local, because LibTorch calls allocators without telling them the purpose.
 class CategoryScope {
  public:
   explicit CategoryScope(Category category);
   ~CategoryScope();
   CategoryScope(const CategoryScope&) = delete;
   CategoryScope& operator=(const CategoryScope&) = delete;
-  /// The innermost scope's category on this thread; `fallback` outside every scope.
+  /// Returns the innermost scope's category on this thread; `fallback` outside every scope.
   static Category current(Category fallback = Category::other);
 
  private:
   int previous_;
 };
 
-/// While it lives, storage born on this thread is workspace of the operator `name` (until the gate finds it among the
-/// outputs), and an OutOfBudget raised on this thread names it. `name` must outlive the scope.
+/// Counts storage that this thread allocates during the scope as workspace of the operator `name`. It stays workspace
+/// until the gate finds it among the outputs. An OutOfBudget raised on this thread names the operator. `name` must
+/// outlive the scope.
 class OperatorScope {
  public:
   explicit OperatorScope(std::string_view name);
   ~OperatorScope();
   OperatorScope(const OperatorScope&) = delete;
   OperatorScope& operator=(const OperatorScope&) = delete;
-  /// Empty outside every operator.
+  /// Returns the name of the innermost scope's operator on this thread; empty outside every operator.
   static std::string_view current();
 
  private:
   std::string_view previous_;
 };
 
-/// The category that storage born now, on this thread, is charged to.
+/// Returns the category that storage is charged to when this thread allocates it now.
 Category birth_category();
 
 }  // namespace spillway

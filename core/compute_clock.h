@@ -1,4 +1,4 @@
-/// How long operators take on a device that runs them behind the host's back.
+/// A clock for operators on a device that runs them asynchronously to the host.
 #pragma once
 #include <vector>
 
@@ -8,18 +8,19 @@ namespace spillway {
 class ComputeClock {
  public:
   struct Times {
-    double seconds = 0;      ///< of the operator itself
-    double gap_seconds = 0;  ///< between the operator before and this one, without waits for copies
+    double seconds = 0;      ///< seconds that the operator itself took
+    double gap_seconds = 0;  ///< seconds between the previous operator and this one, without waits for copies
   };
   virtual ~ComputeClock() = default;
-  /// The next operator begins with what is submitted from now on …
+  /// Marks the beginning of the next operator: work submitted from now on belongs to it.
   virtual void begin() = 0;
-  /// … and ends with what was submitted until now.
+  /// Marks the end of the operator: work submitted until now belongs to it.
   virtual void end() = 0;
-  /// What is submitted between these two is no operator's time, nor between any (operators that are run again). Nests.
+  /// Leaves out the work that is submitted until resume(): it counts neither for an operator nor for the gap between
+  /// two. Such work is the replay of operators. Calls nest.
   virtual void pause() = 0;
   virtual void resume() = 0;
-  /// Of the operators since the last call, in order. Waits for the device.
+  /// Returns the times of the operators since the last call, in order. Waits for the device.
   virtual std::vector<Times> take() = 0;
 };
 

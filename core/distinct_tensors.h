@@ -1,4 +1,4 @@
-/// Parameters that are listed more than once.
+/// The removal of repeated entries from a list of parameters.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -7,8 +7,8 @@
 
 namespace spillway {
 
-/// Each tensor once, where it was first given. LibTorch's C++ modules list a parameter once for every submodule that
-/// registered it, so that tied layers' parameters come several times.
+/// Returns each tensor once, at the place where it was first given. Tied layers' parameters come several times, because
+/// LibTorch's C++ modules list a parameter once for every submodule that registered it.
 inline std::vector<at::Tensor> distinct_tensors(const std::vector<at::Tensor>& tensors) {
   std::vector<const c10::TensorImpl*> known;
   std::vector<at::Tensor> kept;

@@ -1,4 +1,4 @@
-/// Errors that callers can act on. Caller mistakes are std::invalid_argument (BadRequest) or TORCH_CHECK.
+/// Errors that callers can act on. Mistakes of the caller are std::invalid_argument (BadRequest) or TORCH_CHECK.
 #pragma once
 #include <cstdint>
 #include <sstream>
@@ -7,7 +7,7 @@
 
 namespace spillway {
 
-/// Concatenates the printed forms of `parts`: the one way messages are built in the LibTorch-free rooms.
+/// Concatenates the printed forms of `parts`. All messages in LibTorch-free code are built with it.
 template <class... Parts>
 std::string str(const Parts&... parts) {
   std::ostringstream out;
@@ -15,15 +15,15 @@ std::string str(const Parts&... parts) {
   return out.str();
 }
 
-/// A request that cannot be honoured as written: a bad option, an unreadable file, a wrong shape. Names the value and
-/// the allowed range.
+/// A request that cannot be carried out as written: a bad option, an unreadable file, a wrong shape. The message names
+/// the value and the allowed range.
 class BadRequest : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
 };
 
-/// A charge does not fit the budget and nothing (more) can be evicted. The operator that asked did not run to its end;
-/// training state is intact, unless the message says that an operator in windows had begun to change it.
+/// A charge that does not fit the budget when nothing (more) can be evicted. The operator that asked did not run to its
+/// end. Training state is intact, unless the message says that an operator in windows had begun to change it.
 class OutOfBudget : public std::runtime_error {
  public:
   OutOfBudget(const std::string& what, int64_t requested_bytes, int64_t budget_bytes)
@@ -36,20 +36,20 @@ class OutOfBudget : public std::runtime_error {
   int64_t budget_bytes_;
 };
 
-/// The disk tier cannot store a page, or cannot give it back as it was: the disk is full, failing, or the file is
-/// damaged.
+/// A failure of the disk tier to store a page, or to give it back unchanged: the disk is full or failing, or the file
+/// is damaged.
 class DiskError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// A device that is not there or cannot be used: no driver, no such card, a library that is missing.
+/// A device that is not there or cannot be used: no driver, no such GPU, a library that is missing.
 class DeviceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// A budget below the floor of what was asked for; refused before anything was written.
+/// A budget below the floor of the request. It is refused before anything is written.
 class InfeasibleBudget : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,4 +1,4 @@
-/// How programs end, so that ranks can tell each other.
+/// The exit codes by which programs, and so ranks, report how they ended.
 #pragma once
 
 namespace spillway {

@@ -1,4 +1,4 @@
-/// Names of pages and of those who use them, and times of use.
+/// Identifiers of pages and of their users, and the times at which pages are used.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -6,17 +6,17 @@
 namespace spillway {
 
 using PageId = uint64_t;
-/// A user of pages: one Session of those that share the pager.
+/// A user of pages: one of the Sessions that share the pager.
 using UserId = uint64_t;
 inline constexpr UserId kNobody = 0;
 
-/// The next use of a page of which no schedule knows one.
+/// The next use of a page for which no schedule knows a next use.
 inline constexpr int64_t kNextUseUnknown = std::numeric_limits<int64_t>::max();
 
-/// When a page is used, as far as is known.
+/// The times at which a page is used, as far as they are known.
 struct PageUseTime {
-  int64_t next_use = kNextUseUnknown;  ///< operator clock
-  uint64_t last_use = 0;               ///< orders least recently used, where next uses are the same or unknown
+  int64_t next_use = kNextUseUnknown;  ///< time on the operator clock
+  uint64_t last_use = 0;               ///< orders pages by least recent use where their next uses are equal or unknown
   bool sooner_than(const PageUseTime& other) const noexcept {
     return next_use != other.next_use ? next_use < other.next_use : last_use > other.last_use;
   }

@@ -18,14 +18,15 @@
 namespace spillway {
 namespace {
 
-// The last byte of what the child says; without it, it crashed.
+// The last byte of the child's answer. An answer without it means that the child crashed.
 constexpr char kReturned = '+', kRefused = '-';
 
 [[noreturn]] void fail(const char* what) {
   throw std::system_error(errno, std::generic_category(), str("[child] ", what));
 }
 
-/// The handlers of MPI and sanitizers would tell of a crash that is expected.
+/// Resets signal handlers and drops core dumps and stderr. The handlers of MPI and sanitizers would report a crash that
+/// is expected.
 void die_quietly() {
   for (const int number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTERM}) std::signal(number, SIG_DFL);
   const struct rlimit none {};
@@ -49,7 +50,7 @@ void die_quietly() {
   ::_exit(0);
 }
 
-/// All that comes until the other end closes, or the time is up.
+/// Returns all bytes that come until the other end closes; nothing when the time is up first.
 std::string listen(int pipe, std::chrono::milliseconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   std::string text;

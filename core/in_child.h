@@ -1,4 +1,4 @@
-/// Work that may take its process down.
+/// The running of a function that may crash or hang its process.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -6,10 +6,11 @@
 
 namespace spillway {
 
-/// Returns what `body` returns, which runs in a child process of its own: for libraries that crash or hang on a file
-/// that a stranger wrote. Only the calling thread lives on in the child, so `body` must not wait for others. Its stderr
-/// is dropped. Throws BadRequest as `body` does, or when the child crashed, ended with an exit code of its own, or did
-/// not end within `limit`, and says which; std::system_error when there can be no child.
+/// Runs `body` in a child process of its own and returns its result. Use it for libraries that crash or hang on a file
+/// from an untrusted source. Only the calling thread exists in the child, so `body` must not wait for other threads.
+/// The child's stderr is dropped. Throws BadRequest when `body` does. Throws BadRequest also when the child crashed,
+/// ended with an exit code of its own, or did not end within `limit`; the message says so. Throws std::system_error
+/// when no child can be made.
 std::string in_child(const std::function<std::string()>& body, std::chrono::milliseconds limit);
 
 }  // namespace spillway

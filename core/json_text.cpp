@@ -13,9 +13,9 @@ namespace {
 using nlohmann::json;
 
 constexpr int kDeepest = 32;
-constexpr size_t kShown = 80;  // bytes of a foreign text in a message
+constexpr size_t kShown = 80;  // bytes of an untrusted text that a message shows
 
-/// Looks at each part of a text as it is read.
+/// Checks each part of a text while it is parsed.
 class Strictness {
  public:
   bool operator()(int depth, json::parse_event_t event, const json& part) {
@@ -30,7 +30,7 @@ class Strictness {
   }
 
  private:
-  std::vector<std::set<std::string>> names_;  // of the objects that are open
+  std::vector<std::set<std::string>> names_;  // names seen in each open object
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-/// Who holds how many bytes of one device, and the budget they share.
+/// The count of one device's bytes by category, and the budget that limits it.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -9,9 +9,9 @@
 
 namespace spillway {
 
-/// Counts the bytes of one device by category under one budget. The count never exceeds the budget: a charge that
-/// would is refused. (A soft one is exceeded where raise_limit() asks for that, and peak_bytes() tells.) Thread-safe;
-/// every call costs one uncontended lock.
+/// Counts the bytes of one device by category under one budget. The count never exceeds the budget, because a charge
+/// that would exceed it is refused. A soft budget is exceeded only when raise_limit() asks for that, and peak_bytes()
+/// then shows it. Thread-safe. Every call costs one uncontended lock.
 class Ledger {
  public:
   /// `device` is the name used in messages, e.g. "cpu".
@@ -22,32 +22,35 @@ class Ledger {
   /// Adds `bytes` to `category`. Returns false, changing nothing, when the total would exceed the budget.
   [[nodiscard]] bool try_charge(int64_t bytes, Category category) noexcept;
   void refund(int64_t bytes, Category category) noexcept;
-  /// Moves `bytes` between categories; the total stays.
+  /// Moves `bytes` between categories; the total does not change.
   void recategorize(int64_t bytes, Category from, Category to) noexcept;
 
-  /// Sets the budget. Throws OutOfBudget when more is held already, unless it is `soft`: may be exceeded on request.
+  /// Sets the budget. Throws OutOfBudget when more than `bytes` is held already, unless it is `soft`. A soft budget may
+  /// be exceeded after raise_limit().
   void set_budget(int64_t bytes, bool soft = false);
-  /// Under a soft budget: charges of `bytes` more than are held now will be let in although they exceed it, and what is
-  /// given back narrows that again. False, changing nothing, under a hard one.
+  /// Lets charges of `bytes` more than are held now succeed although they exceed a soft budget. Later refunds lower
+  /// this limit again. Returns false, changing nothing, when the budget is hard.
   [[nodiscard]] bool raise_limit(int64_t bytes) noexcept;
-  /// What a charge may have now.
+  /// Returns the bytes that a charge may have now.
   int64_t available_bytes() const noexcept;
 
   int64_t budget_bytes() const noexcept;
   bool is_soft() const noexcept;
   int64_t used_bytes() const noexcept;
-  /// The largest total since construction or reset_peak().
+  /// Returns the largest total since construction or reset_peak().
   int64_t peak_bytes() const noexcept;
-  /// The categories at the instant of the peak.
+  /// Returns the bytes of each category at the instant of the peak.
   BytesByCategory peak_by_category() const noexcept;
   BytesByCategory used_by_category() const noexcept;
   void reset_peak() noexcept;
 
-  /// Largest workspace count since the last mark_workspace(): what one operator's outputs and scratch needed at once.
+  /// Starts a new measurement for workspace_since_mark(). That function returns by how much the workspace count has
+  /// grown at most since the mark: the bytes that one operator's outputs and scratch memory needed at once.
   void mark_workspace() noexcept;
   int64_t workspace_since_mark() const noexcept;
 
-  /// No other thread is inside between these two; for fork(), whose child would wait for it.
+  /// Keeps other threads out until unlock_after_fork(). Needed around fork(), because its child would wait forever for
+  /// a lock that another thread held.
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }
 

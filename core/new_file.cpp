@@ -18,7 +18,7 @@ using Path = std::filesystem::path;
   throw std::system_error(errno, std::generic_category(), str("cannot ", what, " '", path.string(), "'"));
 }
 
-/// A file that nobody has opened before.
+/// Creates a file that no process has open: a file that has the name already is unlinked first.
 int open_fresh(const Path& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail(path, "replace");
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);

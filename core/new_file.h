@@ -1,4 +1,4 @@
-/// Files that replace others only when they are whole.
+/// Files that replace others only when they are complete.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -19,23 +19,24 @@ class File {
   int descriptor_;
 };
 
-/// The size of a regular file; -1 for a folder, a pipe or a device, whose size says nothing. Throws std::system_error.
+/// Returns the size of a regular file; -1 for a folder, a pipe or a device, whose size says nothing. Throws
+/// std::system_error.
 int64_t regular_file_bytes(const File& file, const std::filesystem::path& path);
 
-/// Writes `path`.part and renames it to `path` at the end, so that `path` is always whole: the former file or the new
-/// one. Only the owner may read it. What has the name already, a link too, is replaced and never written through, so a
-/// stranger who can write to the folder cannot send the bytes elsewhere. All throw std::system_error naming the file
-/// when it cannot be written (a full disk); the former file is then intact.
+/// A file that is written as `path`.part and renamed to `path` at the end. So `path` is always complete: the former
+/// file or the new one. Only the file's owner may read it. A file or link that has the name already is replaced and
+/// never written through. So a stranger who can write to the folder cannot send the bytes elsewhere. All members throw
+/// std::system_error naming the file when it cannot be written (a full disk); the former file is then intact.
 class NewFile {
  public:
   explicit NewFile(std::filesystem::path path);
-  /// Without commit(): removes what was written.
+  /// Removes the written file when commit() was not called.
   ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
   void write(const void* bytes, size_t count);
-  /// Forces the bytes to the disk and renames.
+  /// Forces the bytes to the disk and renames the file.
   void commit();
 
  private:

@@ -1,10 +1,10 @@
-/// Wall seconds.
+/// A stopwatch for wall seconds.
 #pragma once
 #include <chrono>
 
 namespace spillway {
 
-/// Adds the wall seconds of its life to a number.
+/// Adds the wall seconds between its construction and its destruction to a number.
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}

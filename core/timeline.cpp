@@ -11,7 +11,7 @@ Ticket::Ticket(std::shared_ptr<QueuedWork> work) : state_(std::make_shared<State
   state_->work = std::move(work);
 }
 
-/// Whether `look`, given each part of the work under its lock, is content with all of them.
+/// Returns true when `look` accepts every part of the work. `look` is called with each part under the part's lock.
 template <class Look>
 bool Ticket::follow(Look&& look) const {
   std::shared_ptr<State> rest;

@@ -1,4 +1,4 @@
-/// What happened when, on which lane: the record behind reports and chrome://tracing.
+/// The record of timed events on lanes, for reports and chrome://tracing.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -15,15 +15,16 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 struct TraceEvent {
   std::string name;
   std::string lane;      ///< "compute", "copy out", "copy in", "communication", …
-  double start_seconds;  ///< since the collector was made
+  double start_seconds;  ///< seconds since the collector was made
   double seconds;
-  int64_t bytes;  ///< moved or touched; 0 when it makes no sense
+  int64_t bytes;  ///< bytes moved or touched; 0 where bytes make no sense
 };
 
-/// Chrome/Perfetto trace format: one process, one thread per lane. Bytes of names that are not UTF-8 are replaced.
+/// Writes events in the Chrome/Perfetto trace format: one process, one thread per lane. Bytes of names that are not
+/// UTF-8 are replaced.
 void write_chrome_json(std::ostream& out, const std::vector<TraceEvent>& events);
 
-/// Collects events from any thread, up to a limit; what comes later is counted, not kept.
+/// Collects events from any thread, up to a limit. Later events are counted, not kept.
 class TraceEvents {
  public:
   explicit TraceEvents(size_t limit = 400'000) : limit_(limit) {}
@@ -31,7 +32,7 @@ class TraceEvents {
   double since_start(SteadyTime time) const { return std::chrono::duration<double>(time - start_).count(); }
   std::vector<TraceEvent> events() const;
   size_t dropped() const;
-  /// Writes what was collected, as the function of the same name does.
+  /// Writes the collected events as the free function write_chrome_json() does.
   void write_chrome_json(std::ostream& out) const;
 
  private:

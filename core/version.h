@@ -2,7 +2,7 @@
 
 namespace spillway {
 
-/// The version that programs print and reports carry; CMake's project version, checked by a test.
+/// The version that programs print and reports carry. It is CMake's project version, which a test checks.
 inline constexpr const char* kVersion = "0.1.0";
 
 }  // namespace spillway

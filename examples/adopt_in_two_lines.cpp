@@ -1,4 +1,4 @@
-// Adopts Spillway in a LibTorch training loop that exists: the two lines are marked.
+// Adopts Spillway in an existing LibTorch training loop. The two lines are marked.
 //
 //     $ build/bin/adopt_in_two_lines
 //     without a budget: losses 0.3960 … 0.3348, peak 32.0 MiB

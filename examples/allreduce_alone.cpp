@@ -1,6 +1,6 @@
 // The allreduce alone: no LibTorch, no budget, no trainer.
 //
-// Run plainly, it plays two hosts of 4 and 2 ranks as threads:
+// Without mpirun, it simulates two hosts of 4 and 2 ranks as threads:
 //
 //   $ build/bin/allreduce_alone
 //   allreduce of 4.00 MiB over 6 ranks (4+2)

@@ -1,4 +1,4 @@
-// Data-parallel training in any loop: gradients are averaged over ranks while backward goes on.
+// Data-parallel training in any loop: gradients are averaged over ranks while backward still runs.
 //
 //     $ mpirun -np 2 --bind-to none build/bin/gradients_beside_backward
 //     2 ranks (2), buckets of 1.00 MiB by oneshot
@@ -8,7 +8,7 @@
 //     step  60  loss 0.0737
 //     the same weights as one rank on all cases, to 1e-12: yes
 //
-// It runs as well with one rank, without mpirun.
+// It also runs with one rank, without mpirun.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
@@ -26,10 +26,10 @@ namespace {
 
 namespace nn = torch::nn;
 
-constexpr int64_t kCases = 256;  // of each rank
+constexpr int64_t kCases = 256;  // cases of each rank
 constexpr int kSteps = 61;
 
-/// Points on spirals, by which arm they are on; `rank`'s share of them.
+/// Returns `rank`'s share of points on spirals, and the spiral arm of each point.
 std::pair<at::Tensor, at::Tensor> cases(int64_t rank) {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(11 + rank));
   const auto arm = at::arange(kCases).remainder(3).to(at::kDouble).unsqueeze(1);
@@ -60,8 +60,8 @@ at::Tensor train_on_all_ranks(const spillway::ddl::Comm& comm) {
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   spillway::ddl::GradientAllreduce gradients(model->parameters(), comm);
   const auto [points, arms] = cases(comm->communicator->rank());
-  const bool speaks = comm->communicator->rank() == 0;
-  if (speaks)
+  const bool prints = comm->communicator->rank() == 0;
+  if (prints)
     std::printf("%d ranks (%s), buckets of %s by %s\n", comm->communicator->size(),
                 comm->communicator->levels().shape().c_str(), spillway::format_bytes(gradients.bucket_bytes()).c_str(),
                 gradients.plan().name().c_str());
@@ -74,7 +74,7 @@ at::Tensor train_on_all_ranks(const spillway::ddl::Comm& comm) {
     optimizer.step();
     loss = loss.detach();
     spillway::ddl::allreduce_({loss}, comm, spillway::ddl::Reduction::average);
-    if (speaks && step % 20 == 0) std::printf("step %3d  loss %.4f\n", step, loss.item<double>());
+    if (prints && step % 20 == 0) std::printf("step %3d  loss %.4f\n", step, loss.item<double>());
   }
   return flat(model);
 }
@@ -96,7 +96,7 @@ at::Tensor train_alone(int ranks) {
 }
 
 void run(std::shared_ptr<spillway::ddl::Communicator> communicator) {
-  // What the links do decides how gradients are cut and summed; no bit of the result depends on it.
+  // The measured costs of the links decide how gradients are cut and summed. No bit of the result depends on them.
   const auto costs = spillway::ddl::calibrate(*communicator);
   const auto comm = spillway::ddl::make_comm(std::move(communicator), costs);
   const at::Tensor weights = train_on_all_ranks(comm);

@@ -1,4 +1,4 @@
-// K-FAC over ranks, under a byte budget: an autoencoder whose factors and eigenbases are paged like everything else.
+// K-FAC over ranks, under a byte budget: an autoencoder whose factors and eigenbases are paged like all other tensors.
 //
 //     $ mpirun -np 2 --bind-to none build/bin/kfac_two_ranks
 //     2 ranks, 8 layers; this rank holds 2.03 MiB of K-FAC state; budget 3.07 MiB, half of what one step needs
@@ -8,7 +8,7 @@
 //     step  60  loss 0.7334
 //     peak 3.07 MiB, 177 MiB paged in; the same weights as without a budget, bit for bit: yes
 //
-// It runs as well with one rank, without mpirun.
+// It also runs with one rank, without mpirun.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <torch/nn.h>
@@ -26,11 +26,11 @@ namespace {
 
 namespace nn = torch::nn;
 
-constexpr int64_t kBatch = 512;  // of each rank
+constexpr int64_t kBatch = 512;  // samples of each rank
 constexpr double kLr = 0.1;
 constexpr int kSteps = 61;
 
-/// Curves y(t) of 64 points, each with a phase and two frequencies of its own.
+/// Returns curves y(t) of 64 points. Each curve has a phase and two frequencies of its own.
 at::Tensor curves(int64_t rank) {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(7 + rank));
   const auto t = at::linspace(0, 1, 64);
@@ -58,7 +58,7 @@ Outcome train(int64_t budget_bytes, const spillway::ddl::Comm& comm, bool print)
   spillway::Session session({.budget_bytes = budget_bytes});
   auto model = autoencoder();
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(kLr).momentum(0.9));
-  // Each layer is preconditioned by one rank, which alone holds its eigenbases.
+  // Each layer is preconditioned by one rank, which is the only one that holds the layer's eigenbases.
   const int64_t ranks = comm ? comm->communicator->size() : 1;
   spillway::Kfac kfac(
       *model, {.grad_worker_frac = 1.0 / static_cast<double>(ranks), .lr = kLr, .relative_damping = 1, .kl_clip = 3e-5},
@@ -76,7 +76,7 @@ Outcome train(int64_t budget_bytes, const spillway::ddl::Comm& comm, bool print)
     const auto loss = (model->forward(x) - x).pow(2).sum(1).mean() / 2;
     kfac.watch(loss, kBatch);
     loss.backward();
-    for (const auto& parameter : model->parameters())  // one by one, as they need not be resident together
+    for (const auto& parameter : model->parameters())  // one by one, because they need not be resident together
       if (comm) spillway::ddl::allreduce_({parameter.mutable_grad()}, comm, spillway::ddl::Reduction::average);
     kfac.step();
     optimizer.step();

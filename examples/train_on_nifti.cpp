@@ -1,9 +1,12 @@
-// Trains the 3-D U-Net on a folder of NIfTI cases in the BraTS layout, under a budget of 80 % of what it would need.
+// Trains the 3-D U-Net on a folder of NIfTI cases in the BraTS layout, under a budget of 80 % of its need.
 //
 //     $ build/bin/spillway phantom --out phantoms --cases 4 --edge 48
 //     $ build/bin/train_on_nifti phantoms
-//     one step without a budget peaks at 149 MiB; the floor is 102 MiB (aten::convolution_backward); the budget is 119
-//     MiB step 5: loss -0.0266 step 10: loss -0.0664 dice 0.026 before, 0.305 after; peak 119 MiB of 119 MiB
+//     one step without a budget peaks at 149 MiB; the floor is 102 MiB (aten::convolution_backward);
+//     the budget is 119 MiB
+//     step 5: loss -0.0266
+//     step 10: loss -0.0664
+//     dice 0.026 before, 0.305 after; peak 119 MiB of 119 MiB
 #include <cstdio>
 
 #include "core/bytes.h"

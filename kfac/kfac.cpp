@@ -23,14 +23,14 @@ void check_layers(const std::vector<Layer>& layers, const KfacOptions& options, 
     TORCH_CHECK(world == 1 || weight.scalar_type() == at::kFloat, "[kfac] layer ", shape.name, " is ",
                 weight.scalar_type(), "; ", world, " ranks exchange float32 only");
     for (const auto& factor : shape.factors())
-      if (options.staleness > 0 && factor.side > BackgroundSolver::kLargestSide)
+      if (options.staleness > 0 && factor.side > BackgroundSolver::kMaxSide)
         throw BadRequest(str("[kfac] layer ", shape.name, " has a factor of side ", factor.side,
-                             ", but with staleness sides go up to ", BackgroundSolver::kLargestSide,
+                             ", but with staleness sides go up to ", BackgroundSolver::kMaxSide,
                              "; lower max_linear_dim or set staleness to 0"));
   }
 }
 
-/// One stack for each factor that the rank decomposes.
+/// Returns one stack for each factor that the rank decomposes.
 std::vector<MatrixStack> stacks_of(const std::vector<FactorId>& owned, const std::vector<Layer>& layers) {
   std::vector<MatrixStack> all;
   for (const auto& [i, f] : owned) {
@@ -101,7 +101,7 @@ void Kfac::watch(const at::Tensor& loss, int64_t batch) {
   const auto stage = [staged = std::weak_ptr(staged_)](const Captured& captured) {
     if (auto alive = staged.lock()) alive->stage(captured);
   };
-  if (batch > 0 && !staged_->weights.empty()) tap(loss, staged_->weights, stage, &uses);
+  if (batch > 0 && !staged_->weights.empty()) install_capture_hooks(loss, staged_->weights, stage, &uses);
   if (staged_->early) staged_->early->begin(std::move(uses), batch);
   watched_batch_ += batch;
 }
@@ -130,7 +130,7 @@ void Kfac::step(double loss_scale) {
     share_inverses();
     ++counters_.decompositions;
   }
-  if (launches()) launch();
+  if (launches()) start_decomposition();
   precondition_layers();
   clip();
   ++counters_.steps;

@@ -1,4 +1,4 @@
-// When a Kfac does what, and decompositions beside its steps.
+// The intervals of a Kfac's work, and its decompositions beside the steps.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ std::string_view Kfac::kind() const {
   return kKinds[static_cast<size_t>(updates_factors() + 2 * decomposes() + 4 * launches())];
 }
 
-Eigenbasis Kfac::upcoming(size_t i, size_t f) const {
+Eigenbasis Kfac::pending_basis(size_t i, size_t f) const {
   const auto job = std::find(owned_.begin(), owned_.end(), FactorId{i, f});
   if (!background_ || job == owned_.end()) return {};
   BackgroundSolver& solver = *background_;
@@ -62,20 +62,20 @@ Eigenbasis Kfac::upcoming(size_t i, size_t f) const {
           at::from_blob(solver.values(stack), {count, side}, type)};
 }
 
-void Kfac::launch() {
+void Kfac::start_decomposition() {
   Stopwatch watch(seconds_.decompose);
   for (const auto& [i, f] : owned_) {
-    upcoming(i, f).vectors.copy_(factor(i, f));
+    pending_basis(i, f).vectors.copy_(factor(i, f));
     flops_.decompose += decomposition_flops(layers_[i].shape, layers_[i].shape.factors()[f]);
   }
   background_->start();
   counters_.last_launch_step = counters_.last_decomposition_step = counters_.steps;
 }
 
-void Kfac::adopt() {
+void Kfac::adopt_decomposition() {
   Stopwatch watch(seconds_.decompose);
   for (const auto& [i, f] : owned_) {
-    const auto [rows, values] = upcoming(i, f);
+    const auto [rows, values] = pending_basis(i, f);
     if (at::isfinite(values.sum() + rows.sum()).item<bool>()) {
       const auto basis = inverses_[i].basis(layers_[i].shape, f);
       basis.vectors.copy_(rows.transpose(1, 2));

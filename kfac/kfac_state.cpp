@@ -29,7 +29,7 @@ std::string describe(at::ScalarType type, at::IntArrayRef sizes) {
   return out.str();
 }
 
-// What is wrong with the entry of `state` that should be `name`; empty when it fits.
+// Returns the fault of the entry of `state` that should be `name`; empty when the entry fits.
 std::string mismatch(const StateDict& state, size_t at, const std::string& name, at::ScalarType type,
                      at::IntArrayRef sizes) {
   if (at >= state.size()) return str("'", name, "' is missing: the state ends after ", state.size(), " tensors");
@@ -50,7 +50,7 @@ std::vector<StateEntry> state_entries(const Kfac& kfac) {
     const Assignment& assignment = kfac.assignments()[i];
     const at::ScalarType own_type = state_options(kfac.layers()[i].weight).dtype().toScalarType();
     const at::ScalarType storage = storage_type(shape.storage, own_type);
-    const std::vector<int64_t> holders = assignment.home == FactorHome::everywhere
+    const std::vector<int64_t> holders = assignment.home == FactorScope::everywhere
                                              ? all_ranks(assignment.world())
                                              : std::vector<int64_t>{assignment.owners.front()};
     const auto add = [&](const std::vector<HeldTensor>& tensors, const std::vector<at::Tensor>& held,
@@ -63,7 +63,7 @@ std::vector<StateEntry> state_entries(const Kfac& kfac) {
     const auto factors = shape.factors();
     for (size_t f = 0; kfac.options().staleness > 0 && f < factors.size(); ++f) {
       const auto [role, side, count] = factors[f];
-      const auto [vectors, values] = kfac.upcoming(i, f);
+      const auto [vectors, values] = kfac.pending_basis(i, f);
       const std::vector<int64_t> owner{assignment.owners[f]};
       entries.push_back({str(shape.name, "/upcoming_vectors", f), own_type, {count, side, side}, vectors, owner});
       entries.push_back({str(shape.name, "/upcoming_values", f), own_type, {count, side}, values, owner});

@@ -1,4 +1,4 @@
-/// A Kfac's state, tensor by tensor: what a step depends on besides the model.
+/// A Kfac's state, tensor by tensor: everything that a step depends on besides the model.
 #pragma once
 #include <vector>
 
@@ -8,9 +8,10 @@ namespace spillway::kfac {
 
 class Kfac;
 
-/// Layer by layer its running averages as they are kept, in the order of factor_tensors(), with staleness what each is
-/// being decomposed into (Kfac::upcoming(); waits for it), and what preconditions it, in the order of
-/// inverse_tensors(). The same names, sizes and holders on every rank. Not the counters.
+/// Returns the state layer by layer. First come the layer's running averages as they are kept, in the order of
+/// factor_tensors(). With staleness, the pending decomposition of each factor follows (Kfac::pending_basis(), which
+/// waits for it). Last come the tensors that precondition the layer, in the order of inverse_tensors(). Names, sizes
+/// and holders are the same on every rank. The counters are not included.
 std::vector<StateEntry> state_entries(const Kfac& kfac);
 
 }  // namespace spillway::kfac

@@ -43,7 +43,7 @@ void Kfac::commit_factors(double loss_scale) {
   watched_ = false;
 }
 
-// What started during backward, in the order in which backward met it.
+// Finishes and commits the reductions that started during backward, in the order in which backward met their layers.
 void Kfac::commit_early_factors(double loss_scale) {
   auto& layers = staged_->layers;
   for (size_t b = buckets_.size(); b-- > 0;) {
@@ -53,7 +53,7 @@ void Kfac::commit_early_factors(double loss_scale) {
     }
     Stopwatch watch(seconds_.factor_compute);
     for (size_t i = buckets_[b].begin; i < buckets_[b].end; ++i) {
-      // The scale was not known when they left.
+      // The loss scale was not known when the factors were sent.
       if (loss_scale != 1) layers[i].staged().back().div_(loss_scale).div_(loss_scale);
       layers[i].commit(options_.decay, dropped_);
     }
@@ -71,7 +71,7 @@ Damping Kfac::damping() const {
 }
 
 void Kfac::renew_owned() {
-  if (options_.staleness > 0 && counters_.last_decomposition_step >= 0) return adopt();
+  if (options_.staleness > 0 && counters_.last_decomposition_step >= 0) return adopt_decomposition();
   decompose_owned();
   counters_.last_decomposition_step = counters_.steps;
 }
@@ -139,7 +139,7 @@ void Kfac::share_inverses() {
     if (options_.precompute_outer) gather_reciprocal(i);
     const auto tensors = inverse_tensors(layers_[i].shape);
     const auto& held = inverses_[i].held;
-    for (size_t t = 0, end = 0; t < held.size(); t = end) {  // what one owner sends travels together
+    for (size_t t = 0, end = 0; t < held.size(); t = end) {  // tensors from one owner travel together
       std::vector<at::Tensor> message;
       for (; end < held.size() && tensors[end].factor == tensors[t].factor; ++end) message.push_back(held[end]);
       exchange_.broadcast_(message, assignments_[i].owners[tensors[t].factor], assignments_[i].workers);
@@ -190,7 +190,8 @@ void Kfac::clip() {
   const auto now = options_.at(counters_.steps);
   // ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|)))   (SC'20 eq. 18); a zero sum gives 1
   product_.copy_(at::cat(dots_).abs().sum());
-  // Ranks whose threads or processors split sums differently would scale by different ν.
+  // Rank 0's sum is sent to all ranks, because ranks whose threads or processors split sums differently would scale by
+  // different ν.
   std::vector<int64_t> everyone(static_cast<size_t>(exchange_.world()));
   std::iota(everyone.begin(), everyone.end(), int64_t{0});
   exchange_.broadcast_({product_}, 0, everyone);

@@ -1,4 +1,4 @@
-/// What backward has shown of the layers of a Kfac.
+/// The statistics that backward has staged for the layers of a Kfac.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -11,12 +11,13 @@
 
 namespace spillway::kfac {
 
-/// Shared with the hooks in the graph, which may outlive the Kfac and run on autograd's threads.
+/// The staged statistics that a Kfac shares with its hooks in the graph. The hooks may outlive the Kfac and run on
+/// autograd's threads.
 struct StagedFactors {
-  WeightIndex weights;  ///< of the layers whose factors this rank forms
+  WeightIndex weights;  ///< weights of the layers whose factors this rank forms
   std::mutex mutex;
   std::vector<LayerFactors> layers;
-  std::unique_ptr<EarlyReduction> early;  ///< with overlap_factors on several ranks
+  std::unique_ptr<EarlyReduction> early;  ///< only with overlap_factors on several ranks
   double seconds = 0;
 
   void stage(const Captured& captured) {

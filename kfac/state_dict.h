@@ -11,7 +11,7 @@ namespace spillway::kfac {
 
 struct KfacCounters;
 
-/// One tensor of the state, alike on all ranks that hold it.
+/// One tensor of the state, the same on all ranks that hold it.
 struct StateEntry {
   std::string name;  ///< `LAYER/factor0`, `LAYER/upcoming_vectors0`, `LAYER/vectors0`, …
   at::ScalarType type;
@@ -20,11 +20,12 @@ struct StateEntry {
   std::vector<int64_t> holders;  ///< ranks, ascending
 };
 
-/// Counters as one int64 tensor, and back. Throws BadRequest when `packed` is not of such a tensor's type and size.
+/// Packs the counters into one int64 tensor; unpack() reverses it. unpack() throws BadRequest when `packed` is not of
+/// such a tensor's type and size.
 at::Tensor pack(const KfacCounters& counters);
 KfacCounters unpack(const at::Tensor& packed);
 
-/// Names and tensors, in the order of state_entries(); last `counters`.
+/// The names and tensors in the order of state_entries(), and `counters` last.
 using StateDict = std::vector<std::pair<std::string, at::Tensor>>;
 
 }  // namespace spillway::kfac

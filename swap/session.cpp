@@ -26,7 +26,7 @@ Session::~Session() = default;
 Session::Step Session::step(std::string_view kind) {
   TORCH_CHECK(std::this_thread::get_id() == state_->owner,
               "[session.step] called on another thread than the Session's");
-  if (state_->clock) (void)state_->clock->take();  // what an abandoned step left
+  if (state_->clock) (void)state_->clock->take();  // drops the times of an abandoned step
   state_->conductor.begin_step(kind);
   return Step(this);
 }
@@ -124,7 +124,7 @@ struct Resident::Leases {
 Resident::Resident(const at::Tensor& tensor, bool write) : leases_(std::make_unique<Leases>(DevicePager::current())) {
   Leases& leases = *leases_;
   DevicePager* device = leases.device.get();
-  // Beside the operator of another thread there may also be no room.
+  // The turn is also needed because beside the operator of another thread there may be no room.
   const auto turn = DevicePager::take_turn(device);
   visit_storages(tensor, [&](c10::StorageImpl& storage) {
     leases.held.push_back(hold_in_place(storage));

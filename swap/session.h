@@ -1,4 +1,4 @@
-/// What a user touches: a byte budget on everything LibTorch allocates, in two lines.
+/// The user's interface: a byte budget on everything that LibTorch allocates, opened in two lines.
 #pragma once
 #include <memory>
 #include <string_view>
@@ -21,12 +21,12 @@ struct Schedule;
 struct StepTrace;
 class SessionState;
 
-/// Of the device, so of all Sessions open on it, but for the last two.
+/// Figures of a Session. All but the last two describe the device, so they cover all Sessions that are open on it.
 struct SessionStats {
   PagerStats pager;
-  int64_t peak_bytes = 0;  ///< beyond the budget only with Engine::unified
+  int64_t peak_bytes = 0;  ///< exceeds the budget only with Engine::unified
   BytesByCategory peak_by_category{};
-  int64_t host_peak_bytes = 0;  ///< at most: of host copies and of managed memory that was away
+  int64_t host_peak_bytes = 0;  ///< upper bound: host copies, and managed memory that was absent
   int64_t disk_peak_bytes = 0;
   int64_t bytes_to_disk = 0;
   int64_t bytes_from_disk = 0;
@@ -34,9 +34,10 @@ struct SessionStats {
   int64_t deviations = 0;  ///< steps that left their schedule
 };
 
-/// While it lives, every operator on its thread (and in autograd's work for it) passes Spillway's gate: arguments are
-/// made resident before a kernel runs, and the device's counted bytes never exceed the budget. Results are those of
-/// unlimited memory, bit for bit. Closing brings every tensor home and lifts the budget.
+/// Pages the tensors of its thread under a byte budget while it lives. Every operator on the thread, and in autograd's
+/// work for the thread, passes Spillway's gate. The gate makes arguments resident before a kernel runs, and the
+/// device's counted bytes never exceed the budget. Results equal those of unlimited memory, bit for bit. Closing brings
+/// every tensor back to the device and lifts the budget.
 ///
 ///     spillway::Session session({.budget_bytes = spillway::parse_bytes("8GiB")});
 ///     for (auto& batch : loader) {
@@ -44,25 +45,27 @@ struct SessionStats {
 ///       … forward, backward, optimizer, as before …
 ///     }
 ///
-/// Thread: made, used and closed on one thread, which has no other Session; see enter() for threads that help it.
-/// Sessions on several threads share the device: one budget, one pager, one operator at a time (collectives and
-/// other operators outside aten run beside it), so the budget must hold the neediest operator of all. Each has its own
-/// steps, schedules and observer. When one closes while others are open, its tensors stay under the budget: they leave
-/// the device and raise the clear error when touched, until they are lent (spillway::resident), used by another
-/// Session, or the last Session closes. Errors: an operator that cannot fit throws OutOfBudget out of the user's call;
-/// the tensors are intact, but for those that an operator in windows had begun to change, which the error says. Not
-/// seen, so not to be used inside: DLPack exports held across operators, CUDA graph capture, torch.compile's kernels.
+/// Thread: a Session is made, used and closed on one thread, which has no other Session; see enter() for threads that
+/// help it. Sessions on several threads share the device: one budget, one pager, one operator at a time. Collectives
+/// and other operators outside aten run beside that operator. So the budget must hold the neediest operator of all.
+/// Each Session has its own steps, schedules and observer. When one closes while others are open, its tensors stay
+/// under the budget. They leave the device and raise the clear error when touched, until they are lent
+/// (spillway::resident), used by another Session, or the last Session closes. Errors: an operator that cannot fit
+/// throws OutOfBudget out of the user's call. The tensors are intact, except those that an operator in windows had
+/// begun to change; the error says so then. Spillway does not see DLPack exports held across operators, CUDA graph
+/// capture and torch.compile's kernels, so they must not be used inside a Session.
 class Session {
  public:
-  /// Throws BadRequest for bad options (a directory that cannot be used among them) and for others than those of a
-  /// Session that is open, DeviceError when the device cannot be had, OutOfBudget when more is held already,
-  /// std::logic_error when this thread has one.
+  /// Opens the Session. Throws BadRequest for bad options (a directory that cannot be used among them), and for options
+  /// that differ from an open Session's. Throws DeviceError when the device cannot be had, OutOfBudget when more than
+  /// the budget is held already, and std::logic_error when this thread has a Session.
   explicit Session(SessionOptions options);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// The scope of one training step; its destructor (or finish()) ends it. Left by an exception, the step is forgotten.
+  /// The scope of one training step; its destructor (or finish()) ends it. A step that an exception leaves is
+  /// forgotten.
   class Step {
    public:
     ~Step();
@@ -76,10 +79,10 @@ class Session {
     Session* session_;
     int exceptions_;
   };
-  /// Steps that do the same have the same `kind`; each kind is traced and scheduled on its own.
+  /// Starts a step. Steps that do the same work have the same `kind`; each kind is traced and scheduled on its own.
   [[nodiscard]] Step step(std::string_view kind = "step");
 
-  /// Opens the gate on another thread of the user's while the result lives there. Its operators page on demand.
+  /// The scope in which the gate is open on another thread of the user's. Operators of that thread page on demand.
   class Entry {
    public:
     ~Entry();
@@ -94,15 +97,17 @@ class Session {
   [[nodiscard]] Entry enter();
 
   SessionStats stats() const;
-  /// Starts the peak's count anew.
+  /// Starts counting the peak anew.
   void reset_peak();
-  /// The trace of the last step of a kind that was planned; nullptr before one has ended. Valid until the next step.
+  /// Returns the trace of the last step of a kind that was planned; nullptr before one has ended. Valid until the next
+  /// step.
   const StepTrace* trace(std::string_view kind = "step") const;
-  /// The same for the schedule made of it.
+  /// Returns the schedule that was made of the kind's trace; nullptr before one has ended. Valid until the next step.
   const Schedule* schedule(std::string_view kind = "step") const;
-  /// The traces of all kinds of step that were planned.
+  /// Returns the traces of all kinds of step that were planned.
   std::vector<const StepTrace*> traces() const;
-  /// The neediest operator so far, of the Session's own thread: no budget below its bytes can repeat what was done.
+  /// Returns the need of the neediest operator so far on the Session's own thread. No budget below its bytes can repeat
+  /// the work that was done.
   const Need& neediest() const;
   Pager& pager();
   Ledger& ledger();
@@ -111,7 +116,7 @@ class Session {
   std::unique_ptr<SessionState> state_;
 };
 
-/// Keeps a tensor's storages resident, and where they are, while it lives.
+/// Keeps a tensor's storages resident, and at the same address, while it lives.
 class Resident {
  public:
   ~Resident();
@@ -126,12 +131,13 @@ class Resident {
   std::unique_ptr<Leases> leases_;
 };
 
-/// Lends the tensor's bytes for reading and writing through raw pointers: resident, and dirty from now on. Works for
-/// tensors that are not paged, too: they will not be meanwhile. Inside an operator, for its own arguments alone. Bytes
-/// written through a pointer that was not lent are lost when the tensor leaves the device. Throws OutOfBudget when they
-/// do not fit beside what is leased.
+/// Lends the tensor's bytes for reading and writing through raw pointers: they are resident, and dirty from now on.
+/// Works for tensors that are not paged, too: they do not become pages meanwhile. Inside an operator, only its own
+/// arguments may be lent. Bytes written through a pointer that was not lent are lost when the tensor leaves the device.
+/// Throws OutOfBudget when the bytes do not fit beside the leased ones.
 [[nodiscard]] Resident resident(const at::Tensor& tensor);
-/// The same for reading only: a host copy stays valid, so the tensor can leave again without being copied.
+/// Lends the tensor's bytes for reading only: a host copy stays valid, so the tensor can leave again without being
+/// copied.
 [[nodiscard]] Resident resident_read(const at::Tensor& tensor);
 
 }  // namespace spillway

@@ -11,8 +11,8 @@ using namespace c10::cuda::CUDACachingAllocator;
 using c10::DeviceIndex;
 using c10::MempoolId_t;
 
-/// Memory of one card is asked of `tensors` before the native allocator hears of it, without any of its locks; the rest
-/// is handed through.
+/// An allocator that asks `tensors` for memory of one GPU before the native allocator is called, holding none of its
+/// locks. All other calls go to the native allocator.
 class BudgetAllocator final : public CUDAAllocator {
  public:
   BudgetAllocator(int index, CUDAAllocator* native, TensorMemory& tensors)
@@ -24,14 +24,14 @@ class BudgetAllocator final : public CUDAAllocator {
   void* raw_alloc(size_t bytes) override {
     return here() && bytes > 0 ? tensors_.allocate_raw(bytes) : native_->raw_alloc(bytes);
   }
-  /// For a stream of the caller's, which the pager knows nothing of.
+  /// Asks the native allocator, because the memory is for a stream of the caller's, which the pager does not know.
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override {
     return native_->raw_alloc_with_stream(bytes, stream);
   }
   void raw_delete(void* data) override {
     if (!tensors_.release_raw(data)) native_->raw_delete(data);
   }
-  /// The native allocator knows its memory by its own deleter.
+  /// Records the stream under the native allocator's own deleter, because it recognizes its memory by that deleter.
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override {
     if (data.get_deleter() != tensors_.deleter()) return native_->recordStream(data, stream);
     TORCH_CHECK(!tensors_.is_managed(data), "[cuda] a tensor of the unified engine is used on one stream; it cannot ",

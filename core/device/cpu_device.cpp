@@ -14,13 +14,14 @@ void release_block(void* data) {
   if (data) CpuDevice::instance().memory().release(Block::of(data));
 }
 
-/// Whether the allocator below handed the memory out. What lies in front of another allocator's block is no descriptor,
-/// but can be read: LibTorch's blocks are aligned to 64 bytes, behind a header of malloc's.
+/// Returns true when CountingAllocator handed the memory out. The bytes in front of another allocator's block are no
+/// descriptor, but can be read. LibTorch's blocks are aligned to 64 bytes and lie behind a header of malloc's.
 [[gnu::no_sanitize("address")]] bool is_block(void* data) {
   return reinterpret_cast<uintptr_t>(data) % alignof(Block) == 0 && Block::of(data)->data == data;
 }
 
-/// For raw_deallocate(), which oneDNN asks for memory that it may have taken before this allocator was installed.
+/// Releases memory for raw_deallocate(). oneDNN calls that also for memory that it may have taken before this allocator
+/// was installed.
 void release_raw(void* data) {
   if (!data || is_block(data)) return release_block(data);
   c10::GetDefaultCPUAllocator()->raw_deallocate(data);
@@ -34,7 +35,7 @@ class CountingAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, nullptr, &release_block, c10::Device(c10::kCPU)};
     return CpuDevice::wrap(memory_.allocate(static_cast<int64_t>(bytes), birth_category()));
   }
-  // raw_allocate demands that the context is the data pointer, so the descriptor is found in front of the data.
+  // The descriptor is found in front of the data, because raw_allocate demands that the context is the data pointer.
   c10::DeleterFnPtr raw_deleter() const override { return &release_raw; }
   void copy_data(void* destination, const void* source, size_t bytes) const override {
     std::memcpy(destination, source, bytes);
@@ -67,7 +68,7 @@ void CpuDevice::copy(void* to, const void* from, int64_t bytes) {
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
-/// Near the CPUs that this thread may use.
+/// Reserves host memory near the CPUs that this thread may use.
 MemoryRange CpuDevice::reserve_host_memory(int64_t capacity_bytes) {
   MemoryRange range = reserve_memory_up_to(capacity_bytes);
   prefer_numa_nodes(range.data(), range.bytes(), numa_nodes_near(cpus_of_this_thread()));

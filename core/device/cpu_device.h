@@ -1,4 +1,4 @@
-/// LibTorch's CPU allocator on top of a DeviceMemory: every CPU tensor of the process is counted.
+/// LibTorch's CPU allocator on top of a DeviceMemory, which counts every CPU tensor of the process.
 #pragma once
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
@@ -7,15 +7,15 @@
 
 namespace spillway {
 
-/// The process's CPU as a budgeted device. LibTorch keeps a raw pointer to its CPU allocator for ever, so this lives
-/// from the first use to the end of the process: one of the process-wide exceptions that LibTorch forces.
+/// The process's CPU as a budgeted device. It lives from the first use to the end of the process, because LibTorch
+/// keeps a raw pointer to its CPU allocator forever. It is one of the process-wide exceptions that LibTorch forces.
 class CpuDevice final : public Device {
  public:
-  /// Installs the counting allocator in LibTorch at the first call. Tensors that exist already keep their memory, which
-  /// is not counted. Thread-safe.
+  /// Returns the device. The first call installs the counting allocator in LibTorch. Tensors that exist already keep
+  /// their memory, which is not counted. Thread-safe.
   static CpuDevice& instance();
 
-  /// find_block() and wrap_block(), without a device in hand.
+  /// Returns the same block as find_block(), without needing the device.
   static Block* block_of(const c10::DataPtr& data);
   static c10::DataPtr wrap(Block* block);
 

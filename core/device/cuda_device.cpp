@@ -26,8 +26,9 @@ void require_driver() {
     throw DeviceError(str("[cuda] no NVIDIA driver on this machine (", last_error(), "); use --device cpu"));
 }
 
-/// Smaller tensors would share the driver's pages with others, which would move with them.
-constexpr int64_t kLeastManagedBytes = 64 << 10;
+/// The minimum size of managed tensors. Smaller tensors would share the driver's pages with others, which would move
+/// with them.
+constexpr int64_t kMinManagedBytes = 64 << 10;
 
 int64_t data_bytes(int64_t charge) {
   return charge - static_cast<int64_t>(sizeof(Block));
@@ -43,7 +44,7 @@ CudaDriver* open_driver(int index, TensorMemory* tensors) {
 
 }  // namespace
 
-// The library costs half a second and 350 MB, so it is not loaded where it could not work.
+// The library is not loaded where it could not work, because it costs half a second and 350 MB.
 void* find_in_cuda_library(const char* name) {
   require_driver();
   void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
@@ -61,7 +62,7 @@ void load_libtorch_cuda() {
 
 CudaDevice& CudaDevice::open(int index) {
   static std::mutex mutex;
-  static CudaDevice* the_device = nullptr;  // LibTorch has one CUDA allocator, and keeps it for ever
+  static CudaDevice* the_device = nullptr;  // LibTorch has one CUDA allocator, and keeps it forever
   std::lock_guard lock(mutex);
   if (!the_device)
     the_device = new CudaDevice(index, [index](TensorMemory* tensors) { return open_driver(index, tensors); });
@@ -77,7 +78,7 @@ CudaDevice::CudaDevice(int index, const MakeDriver& make_driver)
   install(driver_->allocator());
 }
 
-Block* CudaDevice::try_take(int64_t charge, Category category) {
+Block* CudaDevice::try_acquire(int64_t charge, Category category) {
   const int64_t bytes = data_bytes(charge);
   std::unique_ptr<OwnedBlock> block(new OwnedBlock{{nullptr, charge, nullptr, nullptr, category}, this});
   block->data = take_managed(bytes);
@@ -86,7 +87,7 @@ Block* CudaDevice::try_take(int64_t charge, Category category) {
   return block->data ? block.release() : nullptr;
 }
 
-void CudaDevice::give_back(Block* block) noexcept {
+void CudaDevice::return_block(Block* block) noexcept {
   if (block->is_managed)
     give_back_managed(block->data, data_bytes(block->charged_bytes));
   else
@@ -107,15 +108,15 @@ void CudaDevice::use_managed_memory(bool use) {
   if (!use && managed_ && managed_->blocks == 0) managed_.reset();
 }
 
-/// nullptr: this memory is not to be managed, or no range of it is free.
+/// Returns managed memory. Returns nullptr when memory of this size is not to be managed, or no range of it is free.
 void* CudaDevice::take_managed(int64_t bytes) {
-  if (bytes < kLeastManagedBytes) return nullptr;
+  if (bytes < kMinManagedBytes) return nullptr;
   char* data = nullptr;
   {
     std::lock_guard lock(mutex_);
     if (!use_managed_) return nullptr;
     driver_->require_compute_stream();
-    const std::optional<int64_t> offset = managed_->free.take(round_up(bytes, kLeastManagedBytes));
+    const std::optional<int64_t> offset = managed_->free.take(round_up(bytes, kMinManagedBytes));
     if (!offset) return nullptr;
     ++managed_->blocks;
     data = managed_->range.data() + *offset;
@@ -126,7 +127,7 @@ void* CudaDevice::take_managed(int64_t bytes) {
 
 void CudaDevice::give_back_managed(void* data, int64_t bytes) noexcept {
   std::lock_guard lock(mutex_);
-  managed_->free.give(static_cast<char*>(data) - managed_->range.data(), round_up(bytes, kLeastManagedBytes));
+  managed_->free.give(static_cast<char*>(data) - managed_->range.data(), round_up(bytes, kMinManagedBytes));
   if (--managed_->blocks == 0 && !use_managed_) managed_.reset();
 }
 
@@ -184,7 +185,7 @@ bool CudaDevice::release_raw(void* data) noexcept {
   return true;
 }
 
-/// Pinned memory cannot be swapped out, so at most half of the machine's is used.
+/// Reserves at most half of the machine's memory, because pinned memory cannot be swapped out.
 MemoryRange CudaDevice::reserve_host_memory(int64_t capacity_bytes) {
   const int64_t capacity = std::min(capacity_bytes, discover_host().memory_bytes / 2);
   MemoryRange range = reserve_memory_up_to(capacity);
@@ -202,7 +203,7 @@ std::unique_ptr<Timeline> CudaDevice::make_timeline(std::string_view lane) {
 void CudaDevice::charge_external() {
   {
     std::lock_guard lock(mutex_);
-    if (managed_) return;  // what of it is on the card now, only the driver knows
+    if (managed_) return;  // only the driver knows which part of it is on the GPU now
   }
   std::lock_guard charging(charging_outside_);
   const int64_t now = std::max<int64_t>(0, driver_->bytes_outside());

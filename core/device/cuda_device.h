@@ -1,4 +1,4 @@
-/// A CUDA card as a budgeted device.
+/// A CUDA GPU as a budgeted device.
 #pragma once
 #include <functional>
 #include <mutex>
@@ -12,25 +12,25 @@
 
 namespace spillway {
 
-/// Loads LibTorch's CUDA half, which then counts nothing: for what is compared with Spillway. Throws DeviceError.
+/// Loads LibTorch's CUDA half without counting its memory, for runs that Spillway is compared with. Throws DeviceError.
 void load_libtorch_cuda();
 
-/// An entry of the CUDA library, which is loaded for it. Throws DeviceError naming what is missing.
+/// Returns an entry of the CUDA library, and loads the library for it. Throws DeviceError naming the missing part.
 void* find_in_cuda_library(const char* name);
 
-/// Tensors' memory comes from LibTorch's caching allocator, or is managed memory, after it has been charged. One card
-/// per process: what LibTorch allocates on others is not counted.
+/// A GPU whose tensors' memory is charged before it is allocated. The memory comes from LibTorch's caching allocator,
+/// or is managed memory. A process has one such GPU; memory that LibTorch allocates on other GPUs is not counted.
 class CudaDevice final : public Device, private BlockSource, private TensorMemory {
  public:
-  /// Loads the driver's library at the first call. Thread-safe. Throws DeviceError naming what is missing, or when the
-  /// process uses another card.
+  /// Returns the device. The first call loads the driver's library. Throws DeviceError naming the missing part, or when
+  /// the process uses another GPU. Thread-safe.
   static CudaDevice& open(int index);
 
-  /// With a driver of the caller's, for tests.
+  /// Makes a device with a driver of the caller's, for tests.
   using MakeDriver = std::function<CudaDriver*(TensorMemory*)>;
   CudaDevice(int index, const MakeDriver& make_driver);
 
-  /// Where the card is: `0000:3B:00.0`. Empty when that is not known.
+  /// Returns the GPU's PCI address: `0000:3B:00.0`. Empty when it is not known.
   std::string pci_bus_id() const { return driver_->pci_bus_id(); }
 
   Block* find_block(const c10::DataPtr& data) const override;
@@ -44,15 +44,15 @@ class CudaDevice final : public Device, private BlockSource, private TensorMemor
   void charge_external() override;
 
  private:
-  /// The descriptor is on the host, and what a DataPtr's context points to.
+  /// A block's descriptor on the host. The context of a DataPtr points to it.
   struct OwnedBlock : Block {
     CudaDevice* device;
   };
   static void release_block(void* context);
   Block* take(size_t bytes);
 
-  Block* try_take(int64_t charge, Category category) override;
-  void give_back(Block* block) noexcept override;
+  Block* try_acquire(int64_t charge, Category category) override;
+  void return_block(Block* block) noexcept override;
 
   c10::DataPtr allocate(size_t bytes) override;
   c10::DeleterFnPtr deleter() const override { return &release_block; }
@@ -61,8 +61,8 @@ class CudaDevice final : public Device, private BlockSource, private TensorMemor
   bool release_raw(void* data) noexcept override;
   bool paging() const override { return memory().has_reclaimer(); }
 
-  /// Addresses of managed memory. Freeing such memory makes the host wait for the card, so it is kept while anything of
-  /// it is in use, or may be: one range, divided.
+  /// One range of managed memory, divided into blocks. Freeing it would make the host wait for the GPU. So the range is
+  /// kept while a block is in use, or managed memory is switched on.
   struct Managed {
     explicit Managed(MemoryRange memory) : range(std::move(memory)) { free.give(0, range.bytes()); }
     const MemoryRange range;
@@ -77,7 +77,7 @@ class CudaDevice final : public Device, private BlockSource, private TensorMemor
   std::optional<Managed> managed_;
   bool use_managed_ = false;
   std::unordered_map<void*, Block*> raw_;
-  std::mutex charging_outside_;  // also while room is made for the charge
+  std::mutex charging_outside_;  // held also while room is made for the charge
   int64_t charged_outside_ = 0;
 };
 

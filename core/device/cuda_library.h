@@ -1,4 +1,4 @@
-/// The parts of the CUDA library, for each other.
+/// The internal interfaces between the parts of the CUDA library.
 #pragma once
 #include <c10/core/Allocator.h>
 #include <c10/core/Stream.h>
@@ -15,24 +15,25 @@ struct WrappedAllocator {
   c10::Allocator* native;
   c10::Allocator* wrapper;
 };
-/// Puts an allocator in front of LibTorch's that asks `tensors` for memory on the card `index`, and leaves everything
-/// else to the native one. For the rest of the process: LibTorch keeps pointers to it.
+/// Puts an allocator in front of LibTorch's. It asks `tensors` for memory on the GPU `index`, and leaves everything
+/// else to the native allocator. It stays for the rest of the process, because LibTorch keeps pointers to it.
 WrappedAllocator wrap_allocator(int index, TensorMemory& tensors);
 
-/// Managed memory whose preferred place is the card `index`. Throws std::runtime_error when that card cannot page.
+/// Reserves managed memory whose preferred place is the GPU `index`. Throws std::runtime_error when that GPU cannot
+/// page.
 MemoryRange reserve_managed(int index);
-/// Moves managed memory to the stream's card or to the host, in the stream's order. Throws c10::Error.
+/// Moves managed memory to the stream's GPU or to the host, in the stream's order. Throws c10::Error.
 void prefetch(void* data, int64_t bytes, Side to, const c10::Stream& stream);
 
-/// Host memory that is pinned chunk by chunk, as copies use it first, and unpinned at its end. Thread-safe.
+/// Host memory that is pinned chunk by chunk, when copies first use a chunk. Its destruction unpins it. Thread-safe.
 class PinnedRange {
  public:
   PinnedRange(char* data, int64_t bytes);
   PinnedRange(const PinnedRange&) = delete;
   PinnedRange& operator=(const PinnedRange&) = delete;
   ~PinnedRange();
-  /// How many of the `bytes` at `at` one copy may take: chunks are pinned one by one, and a copy must not cross from
-  /// one to the next. Pins what they lie in. All of them for memory that is not of the range.
+  /// Returns how many of the `bytes` at `at` one copy may take, and pins the chunk that they lie in. Chunks are pinned
+  /// one by one, and a copy must not cross from one to the next. Returns `bytes` for memory outside of the range.
   int64_t pin(const void* at, int64_t bytes);
 
  private:
@@ -40,7 +41,7 @@ class PinnedRange {
   const std::unique_ptr<State> state_;
 };
 
-/// What happened in the compute stream: operators, and waits for copies. Shared by the clock and the lanes.
+/// The marks in the compute stream: operators, and waits for copies. The clock and the lanes share them.
 class ComputeMarks;
 std::shared_ptr<ComputeMarks> make_marks(c10::Stream compute);
 

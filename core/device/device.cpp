@@ -8,14 +8,14 @@
 namespace spillway {
 namespace {
 
-// LibTorch asks by a storage's device, with nothing else in hand.
+// The devices are global, because LibTorch passes nothing but a storage's device.
 std::atomic<Device*> the_cpu = nullptr;
-std::array<std::atomic<Device*>, kMaxGpus> the_cards{};
+std::array<std::atomic<Device*>, kMaxGpus> the_gpus{};
 
 std::atomic<Device*>* place_of(c10::Device device) noexcept {
   if (device.is_cpu()) return &the_cpu;
   const auto index = static_cast<size_t>(device.index());
-  return device.is_cuda() && index < kMaxGpus ? &the_cards[index] : nullptr;
+  return device.is_cuda() && index < kMaxGpus ? &the_gpus[index] : nullptr;
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ class Driver final : public CudaDriver {
     c10::cuda::CUDAGuard guard(index_);
     try {
       prefetch(data, bytes, Side::device, c10::cuda::getCurrentCUDAStream(index_).unwrap());
-    } catch (const c10::Error&) {  // kernels fetch it themselves then
+    } catch (const c10::Error&) {  // the kernels fetch it themselves then
       (void)cudaGetLastError();
     }
   }
@@ -74,11 +74,11 @@ class Driver final : public CudaDriver {
     host_data_ = data;
     host_bytes_ = bytes;
     host_.reset();
-    // A Session opens: its stream is compute's from now on.
+    // A Session opens here: its stream is the compute stream from now on.
     compute_ = c10::cuda::getCurrentCUDAStream(index_);
     marks_ = make_marks(compute_.unwrap());
   }
-  /// The lanes keep the memory pinned, and no longer.
+  /// Makes a lane. The host memory stays pinned as long as a lane exists.
   std::unique_ptr<Timeline> make_timeline(const std::string&) override {
     std::shared_ptr<PinnedRange> host = host_.lock();
     if (!host && host_data_) host_ = host = std::make_shared<PinnedRange>(host_data_, host_bytes_);
@@ -90,11 +90,12 @@ class Driver final : public CudaDriver {
   c10::Allocator* allocator() override { return wrapper_; }
 
  private:
-  /// What the card holds beside the native allocator's segments.
+  /// Returns the bytes that the GPU holds beside the native allocator's segments.
   int64_t outside() const {
     c10::cuda::CUDAGuard guard(index_);
     size_t free = 0, total = 0;
-    // Another thread's segment that came or went between the two looks would be taken for a library's.
+    // The loop repeats until the reserved bytes are equal before and after the query. Otherwise a segment that another
+    // thread allocated or freed in between would be counted as a library's memory.
     for (int64_t before = reserved_bytes();;) {
       C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
       const int64_t after = reserved_bytes();
@@ -119,7 +120,7 @@ class Driver final : public CudaDriver {
   std::shared_ptr<ComputeMarks> marks_;
 };
 
-/// Memory in pieces is less of it. What the user set stays.
+/// Selects expandable segments, because fragmented memory holds fewer tensors. A user's own setting stays.
 void use_expandable_segments() {
   const std::string set = c10::CachingAllocator::getAllocatorSettings();
   if (set.find("expandable_segments") != std::string::npos) return;
@@ -128,7 +129,7 @@ void use_expandable_segments() {
 
 CudaDriver* open(int index, TensorMemory& tensors) {
   const int count = c10::cuda::device_count_ensure_non_zero();
-  // LibTorch looks for its CUDA half once, at its first random number or so.
+  // LibTorch looks for its CUDA half only once, for example at its first random number.
   if (!at::globalContext().hasCUDA())
     throw std::runtime_error(
         "LibTorch was used before its CUDA half was loaded, and does not look for it again; open the "
@@ -138,7 +139,7 @@ CudaDriver* open(int index, TensorMemory& tensors) {
   use_expandable_segments();
   at::globalContext().lazyInitDevice(c10::kCUDA);
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
-  at::globalContext().setBenchmarkCuDNN(false);  // it sizes workspaces by what is free
+  at::globalContext().setBenchmarkCuDNN(false);  // it would size workspaces by the free memory
   return new Driver(index, tensors);
 }
 

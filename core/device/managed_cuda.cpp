@@ -1,4 +1,4 @@
-// Unified Memory: one address for host and card, moved by explicit prefetches.
+// Unified Memory: one address for host and GPU, moved by explicit prefetches.
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -13,10 +13,10 @@
 namespace spillway::cuda {
 namespace {
 
-/// The driver's own unit.
+/// The size of the driver's own pages.
 constexpr int64_t kLargePageBytes = 2 << 20;
 
-/// Places of memory as CUDA 13 writes them.
+/// Returns a place of memory in the form that CUDA 13 takes.
 cudaMemLocation place(Side side, c10::DeviceIndex index) {
   cudaMemLocation location{};
   location.type = side == Side::device ? cudaMemLocationTypeDevice : cudaMemLocationTypeHost;
@@ -24,7 +24,7 @@ cudaMemLocation place(Side side, c10::DeviceIndex index) {
   return location;
 }
 
-/// Whoever used the memory on the host side is done; what is queued on the card may not be.
+/// Waits for the GPU and frees the memory. The host's use of the memory is over, but work queued on the GPU may remain.
 void release(char* data, int64_t) {
   C10_CUDA_IGNORE_ERROR(cudaDeviceSynchronize());
   C10_CUDA_IGNORE_ERROR(cudaFree(data));
@@ -32,7 +32,7 @@ void release(char* data, int64_t) {
 
 }  // namespace
 
-/// As much as card and host could hold together, the host giving half of what it has.
+/// Reserves as many bytes as the GPU and half of the host's memory could hold together.
 MemoryRange reserve_managed(int index) try {
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
   int can_page = 0;
@@ -46,8 +46,9 @@ MemoryRange reserve_managed(int index) try {
   void* data = nullptr;
   C10_CUDA_CHECK(cudaMallocManaged(&data, static_cast<size_t>(bytes), cudaMemAttachGlobal));
   MemoryRange range(static_cast<char*>(data), bytes, &release);
-  // Born on the card, and drawn back there by its kernels. Weights are not advised to be read mostly: an optimizer
-  // writes all of them in every step, which throws the second copies away, and meanwhile they would count twice.
+  // Pages start on the GPU, and its kernels bring them back there. Weights are not advised to be read mostly, because
+  // an optimizer writes all of them in every step. Such a write discards the second copies, and until then they would
+  // count twice.
   C10_CUDA_CHECK(cudaMemAdvise(data, static_cast<size_t>(bytes), cudaMemAdviseSetPreferredLocation,
                                place(Side::device, static_cast<c10::DeviceIndex>(index))));
   return range;

@@ -1,4 +1,4 @@
-/// Devices by their names.
+/// The opening of devices by name.
 #pragma once
 #include <string_view>
 
@@ -6,8 +6,8 @@ namespace spillway {
 
 class Device;
 
-/// The device called `cpu`, `cuda` or `cuda:N`, counting from now on. Throws BadRequest for other names, and
-/// DeviceError naming what is missing where the device cannot be had.
+/// Returns the device called `cpu`, `cuda` or `cuda:N`, which counts from now on. Throws BadRequest for other names.
+/// Throws DeviceError naming the missing part where the device cannot be had.
 Device& open_device(std::string_view name);
 
 }  // namespace spillway

@@ -1,4 +1,4 @@
-// Copies and operators as a CUDA stream sees them.
+// Copy lanes and operator clocks on CUDA streams.
 #include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -21,7 +21,7 @@ using c10::cuda::CUDAStream;
 // --- pinned memory --------------------------------------------------------------------------------------------------
 
 namespace {
-/// Pinning takes a tenth of a second for as much.
+/// The size of a chunk that is pinned at once. Pinning one takes a tenth of a second.
 constexpr int64_t kChunkBytes = 128 << 20;
 }  // namespace
 
@@ -59,7 +59,7 @@ int64_t PinnedRange::pin(const void* at, int64_t bytes) {
       s.pinned[static_cast<size_t>(chunk)] = true;
     } else {
       (void)cudaGetLastError();
-      s.refused = true;  // copies are right all the same, and slower
+      s.refused = true;  // copies stay correct, but are slower
       std::fprintf(stderr, "[cuda] host memory beyond %s could not be pinned (%s); copies to it will be slow\n",
                    format_bytes(start).c_str(), cudaGetErrorString(error));
     }
@@ -73,7 +73,7 @@ namespace {
 
 using Event = std::shared_ptr<CUDAEvent>;
 
-/// Events with times, used again when nobody holds them any more.
+/// Events with times. The pool reuses an event when it has no reference left.
 class EventPool : public std::enable_shared_from_this<EventPool> {
  public:
   Event record(const CUDAStream& stream) {
@@ -87,11 +87,11 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
     }
     if (!event) event = std::make_unique<CUDAEvent>(cudaEventDefault);
     event->record(stream);
-    return {event.release(), [pool = shared_from_this()](CUDAEvent* used) { pool->give_back(used); }};
+    return {event.release(), [pool = shared_from_this()](CUDAEvent* used) { pool->return_block(used); }};
   }
 
  private:
-  void give_back(CUDAEvent* event) {
+  void return_block(CUDAEvent* event) {
     std::lock_guard lock(mutex_);
     free_.emplace_back(event);
   }
@@ -99,7 +99,7 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   std::vector<std::unique_ptr<CUDAEvent>> free_;
 };
 
-/// Between two events that are done.
+/// Returns the seconds between two events that are done.
 double seconds_between(const Event& from, const Event& to) {
   float milliseconds = 0;
   C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, from->event(), to->event()));
@@ -115,9 +115,9 @@ class ComputeMarks {
   struct Mark {
     enum class Kind { begin, end, stall } kind;
     Event at;
-    Event until = nullptr;  // of a stall
+    Event until = nullptr;  // the end of a stall
   };
-  /// What one clock will be asked of.
+  /// The marks that one clock will read.
   using List = std::vector<Mark>;
 
   Event record() { return events->record(stream); }
@@ -132,12 +132,12 @@ class ComputeMarks {
     std::lock_guard lock(mutex_);
     push(list, std::move(mark));
   }
-  /// Compute did no operator's work from one event to the other, whoever's clock is asked.
+  /// Records, for all clocks, that compute did no operator's work between the two events.
   void add_stall(Event from, Event until) {
     std::lock_guard lock(mutex_);
     if (aside_depth_ == 0) push_to_all({Mark::Kind::stall, std::move(from), std::move(until)});
   }
-  /// Nests; stalls meanwhile are part of it.
+  /// Starts a stall that lasts until resume(). Calls nest. Stalls in between are part of it.
   void pause() {
     std::lock_guard lock(mutex_);
     if (aside_depth_++ == 0) aside_from_ = record();
@@ -155,10 +155,11 @@ class ComputeMarks {
   const std::shared_ptr<EventPool> events = std::make_shared<EventPool>();
 
  private:
-  static constexpr size_t kMostMarks = 1 << 17;
-  // Where no step ends, nobody asks; a step with more operators than this goes by the host's clock.
+  static constexpr size_t kMaxMarks = 1 << 17;
+  // Marks have a limit, because no clock reads them where no step ends. A step with more operators than the limit is
+  // timed by the host's clock.
   static void push(List& list, Mark mark) {
-    if (list.size() < kMostMarks) list.push_back(std::move(mark));
+    if (list.size() < kMaxMarks) list.push_back(std::move(mark));
   }
   void push_to_all(const Mark& mark) {
     for (const auto& known : lists_)
@@ -178,7 +179,7 @@ std::shared_ptr<ComputeMarks> make_marks(c10::Stream compute) {
 
 namespace {
 
-/// What a lane's copies took, and what compute waited for them.
+/// The time that a lane's copies took, and the time that compute waited for them.
 class Measured {
  public:
   void add_copy(Event start, Event end, int64_t bytes) { add({std::move(start), std::move(end), bytes}); }
@@ -268,7 +269,8 @@ class StreamTimeline final : public Timeline {
   Ticket submit(int64_t bytes, Enqueue&& enqueue) try {
     std::lock_guard lock(mutex_);
     c10::cuda::CUDAGuard guard(stream_.device_index());
-    // Behind what compute was given: the source's writer, or the last user of the destination's memory.
+    // Copies run after the work that compute was given before: the source's writer, or the last user of the
+    // destination's memory.
     marks_->record()->block(stream_);
     Event start = marks_->events->record(stream_);
     enqueue();
@@ -303,7 +305,7 @@ class StreamClock final : public ComputeClock {
     const ComputeMarks::Mark& last = marks.back();
     C10_CUDA_CHECK(cudaEventSynchronize((last.until ? last.until : last.at)->event()));
     Event begun, ended;
-    double stalled = 0;  // since the last begin or end
+    double stalled = 0;  // seconds of stalls since the last begin or end
     double gap = 0;
     for (const ComputeMarks::Mark& mark : marks) {
       if (mark.kind == Kind::stall) {

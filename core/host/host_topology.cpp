@@ -25,7 +25,7 @@ Topology load(bool with_devices = false) {
   return topology;
 }
 
-/// Their numbers; none when they are all that the host has.
+/// Returns the numbers of `nodes`; none when they are all nodes of the host.
 std::vector<int> numbers_of(const Topology& topology, hwloc_const_nodeset_t nodes) {
   if (hwloc_bitmap_isincluded(hwloc_topology_get_topology_nodeset(topology.get()), nodes)) return {};
   std::vector<int> numbers;
@@ -33,7 +33,7 @@ std::vector<int> numbers_of(const Topology& topology, hwloc_const_nodeset_t node
   return numbers;
 }
 
-/// Takes from `usable` what is not `allowed`, unless that would leave nothing.
+/// Removes from `usable` the CPUs that are not `allowed`, unless that would leave none.
 void limit(hwloc_bitmap_t usable, const std::vector<int>& allowed) {
   Bitmap set(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
   for (int cpu : allowed) hwloc_bitmap_set(set.get(), static_cast<unsigned>(cpu));
@@ -45,7 +45,7 @@ void limit(hwloc_bitmap_t usable, const std::vector<int>& allowed) {
 HostTopology discover_host(const std::vector<int>& allowed) {
   Topology topology = load();
   Bitmap usable(hwloc_bitmap_dup(hwloc_topology_get_topology_cpuset(topology.get())), &hwloc_bitmap_free);
-  // A host that hwloc is told to pretend has CPUs of its own.
+  // `allowed` does not apply when hwloc is told to simulate another host, because that host has CPUs of its own.
   if (hwloc_topology_is_thissystem(topology.get())) limit(usable.get(), allowed);
   HostTopology host;
   char hostname[256] = {};
@@ -55,7 +55,7 @@ HostTopology discover_host(const std::vector<int>& allowed) {
   host.memory_bytes = static_cast<int64_t>(hwloc_get_root_obj(topology.get())->total_memory);
   if (host.memory_bytes == 0)  // hwloc reads it from /sys, which a container may not have
     host.memory_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
-  // Some machines, virtual ones above all, do not say which CPUs share a core.
+  // Some machines, above all virtual ones, do not say which CPUs share a core.
   const auto core = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
   std::vector<int> siblings;
   for (int c = 0; c < hwloc_get_nbobjs_by_type(topology.get(), core); ++c) {
@@ -77,7 +77,7 @@ std::vector<int> cpus_of_rank(const HostTopology& host, int local_rank, int loca
   if (local_size < 1 || local_rank < 0 || local_rank >= local_size)
     throw std::invalid_argument("[topology] local rank " + std::to_string(local_rank) + " is not in 0.." +
                                 std::to_string(local_size - 1));
-  // Shares are cut from whole cores; siblings of a core go with it.
+  // Shares are cut from whole cores. No core's siblings go to another rank.
   size_t cores = static_cast<size_t>(host.cores);
   size_t ranks = static_cast<size_t>(local_size), rank = static_cast<size_t>(local_rank);
   size_t first = rank * cores / ranks, last = std::max((rank + 1) * cores / ranks, first + 1);
@@ -129,7 +129,7 @@ bool prefer_numa_nodes(void* data, int64_t bytes, const std::vector<int>& nodes)
   Topology topology = load();
   Bitmap set(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
   for (int node : nodes) hwloc_bitmap_set(set.get(), static_cast<unsigned>(node));
-  // Without HWLOC_MEMBIND_STRICT: a node that is full does not end the process.
+  // HWLOC_MEMBIND_STRICT is not set, so that a full node does not end the process.
   return hwloc_set_area_membind(topology.get(), data, static_cast<size_t>(bytes), set.get(), HWLOC_MEMBIND_BIND,
                                 HWLOC_MEMBIND_BYNODESET) == 0;
 }

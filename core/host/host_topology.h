@@ -1,5 +1,5 @@
-/// What the host looks like: cores, memory, and which of them a rank should use. hwloc's door, with
-/// core/host/machine.h.
+/// The host's cores and memory, and the part of them that a rank should use. Only this header and core/host/machine.h
+/// give access to hwloc.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,39 +11,40 @@ struct HostTopology {
   std::string hostname;
   int64_t memory_bytes = 0;
   int numa_nodes = 0;
-  /// Logical CPUs that this process may use, one per core first (hyperthread siblings last), grouped by NUMA node.
+  /// Logical CPUs that this process may use. One CPU per core comes first, hyperthread siblings last, grouped by NUMA
+  /// node.
   std::vector<int> cpus;
-  /// How many physical cores `cpus` cover.
+  /// The number of physical cores that `cpus` cover.
   int cores = 0;
 };
 
-/// Discovers the host, ignoring a launcher's binding of this process to a subset (mpirun binds each of two ranks to one
-/// core) but honouring the limits of its container. `cpus` and `cores` are of `allowed` alone, where that names any of
-/// them. Throws std::runtime_error when hwloc cannot read the host.
+/// Discovers the host within the limits of its container. A launcher's binding of this process to some CPUs is ignored,
+/// because mpirun binds each of two ranks to one core. Where `allowed` names any of the host's CPUs, `cpus` and `cores`
+/// cover those alone. Throws std::runtime_error when hwloc cannot read the host.
 HostTopology discover_host(const std::vector<int>& allowed = {});
 
-/// The contiguous share of `host.cpus` for rank `local_rank` of `local_size` ranks on this host; at least one CPU each,
-/// shared when there are more ranks than CPUs.
+/// Returns the contiguous share of `host.cpus` for rank `local_rank` of `local_size` ranks on this host. A share has at
+/// least one CPU; ranks share CPUs when there are more ranks than CPUs.
 std::vector<int> cpus_of_rank(const HostTopology& host, int local_rank, int local_size);
 
-/// Lets the calling thread, and threads it starts later, run on `cpus`. Throws std::system_error when refused.
+/// Lets the calling thread, and the threads that it starts later, run on `cpus`. Throws std::system_error when refused.
 void set_affinity(const std::vector<int>& cpus);
 
-/// The CPUs that the calling thread may run on.
+/// Returns the CPUs that the calling thread may run on.
 std::vector<int> cpus_of_this_thread();
-/// The CPUs that another process may run on. Throws std::system_error when there is no such process.
+/// Returns the CPUs that another process may run on. Throws std::system_error when there is no such process.
 std::vector<int> cpus_of_process(int process);
 
-/// The NUMA nodes, by the system's numbers, whose memory is next to `cpus`. Empty when those are all that the host has:
-/// there is nothing to prefer then. Throws std::runtime_error when hwloc cannot read the host.
+/// Returns the NUMA nodes, by the system's numbers, whose memory is next to `cpus`. Empty when they are all nodes of
+/// the host, because there is nothing to prefer then. Throws std::runtime_error when hwloc cannot read the host.
 std::vector<int> numa_nodes_near(const std::vector<int>& cpus);
 
-/// The same for a device on the PCI bus, by its address (`0000:3b:00.0`). Also empty when the system does not say which
-/// are near it.
+/// Returns the NUMA nodes near the PCI device at the address `bus_id` (`0000:3b:00.0`). Empty when they are all nodes
+/// of the host, or the system does not say which are near. Throws std::runtime_error when hwloc cannot read the host.
 std::vector<int> numa_nodes_near_pci(const std::string& bus_id);
 
-/// Lets the range's pages, which must not have been touched yet, come from `nodes` while those have memory left. False
-/// when the system does not take such wishes, or `nodes` is empty.
+/// Asks the system to take the range's pages from `nodes` while these have memory left. The pages must not have been
+/// touched yet. Returns false when the system does not accept such requests, or `nodes` is empty.
 bool prefer_numa_nodes(void* data, int64_t bytes, const std::vector<int>& nodes);
 
 }  // namespace spillway

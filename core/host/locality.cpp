@@ -24,7 +24,7 @@ const Gpu* find_gpu(const Machine& machine, const std::string& bus_id) {
   return found == machine.gpus.end() ? nullptr : &*found;
 }
 
-/// The nodes that `is_near` picks; none when those are all.
+/// Returns the nodes that `is_near` picks; none when it picks all nodes.
 template <class IsNear>
 std::vector<int> nodes_where(const Machine& machine, IsNear is_near) {
   std::vector<int> numbers;

@@ -1,4 +1,4 @@
-/// What is near a rank inside its host: around its card where it uses one, else around its CPUs.
+/// The hardware near a rank inside its host: near its GPU where it uses one, else near its CPUs.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,25 +7,27 @@
 
 namespace spillway {
 
-/// Ranks of a host that have something in common here are near each other: the closer, the further up it stands.
+/// The hardware that is near one rank. Ranks of a host that have a field in common are near each other. Ranks that
+/// share an earlier field are closer than ranks that share only a later one.
 struct Nearness {
-  /// `NVLink 0` on all cards that NVLink joins (Gpu::nvlink_group), the card's own bus address on any other. Empty: the
-  /// rank uses no card.
+  /// `NVLink 0` for all GPUs that NVLink joins (with the number Gpu::nvlink_group); for any other GPU, its own bus
+  /// address. Empty: the rank uses no GPU.
   std::string link;
-  /// The PCIe switch above the card, by its bus address; empty: none, or unknown.
+  /// The bus address of the PCIe switch above the GPU; empty: none, or unknown.
   std::string pcie_switch;
-  /// The system's numbers of NUMA nodes; none: all alike, or unknown.
+  /// The system's numbers of the near NUMA nodes; none: all are equally near, or unknown.
   std::vector<int> numa_nodes;
 
   bool operator==(const Nearness&) const = default;
 };
 
-/// Of a rank that runs on `cpus` and uses the GPU at the PCI address `gpu_bus_id`, as hwloc or CUDA writes it
-/// (`0000:3b:00.0`, `0000:3B:00.0`); empty: it computes on its CPUs. With a GPU these do not count. What the machine
-/// does not have is near nothing certain.
+/// Returns the nearness of a rank that runs on `cpus` and uses the GPU at the PCI address `gpu_bus_id`. The address is
+/// written as by hwloc or CUDA (`0000:3b:00.0`, `0000:3B:00.0`). When it is empty, the rank computes on its CPUs. With
+/// a GPU, `cpus` do not count. For a GPU or CPU that the machine does not have, nothing is known to be near.
 Nearness nearness_of(const Machine& machine, const std::vector<int>& cpus, const std::string& gpu_bus_id);
 
-/// Throws BadRequest naming the GPU, without one the CPU, that is not in this machine, and what is there.
+/// Throws BadRequest when the GPU is not in this machine, or, without a GPU, when one of `cpus` is not. The message
+/// names it and the GPUs or CPUs that are there.
 void require_in(const Machine& machine, const std::vector<int>& cpus, const std::string& gpu_bus_id);
 
 }  // namespace spillway

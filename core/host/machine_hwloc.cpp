@@ -27,8 +27,8 @@ namespace {
 using Topology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
 
 constexpr double kGiga = 1e9, kMega = 1e6;
-constexpr std::chrono::seconds kLongestImport{10};
-constexpr size_t kLongestXml = size_t{16} << 20;  // lstopo writes some 1 KB a core
+constexpr std::chrono::seconds kMaxImport{10};
+constexpr size_t kMaxXml = size_t{16} << 20;  // lstopo writes about 1 KB per core
 
 Topology new_topology() {
   hwloc_topology_t raw = nullptr;
@@ -58,8 +58,8 @@ bool is_nic(hwloc_obj_t device) {
   return device->attr->pcidev.class_id >> 8 == 0x02;
 }
 
-/// Returns the number in an enum of hwloc's, which may be any number that a file had there. Copies it, because loading
-/// an enum whose value is no enumerator is undefined.
+/// Returns the number in one of hwloc's enums, which may be any number that a file had there. The number is copied,
+/// because loading an enum whose value is no enumerator is undefined.
 template <class Enum>
 int number_in(const Enum& place) {
   int number = 0;
@@ -73,7 +73,7 @@ bool is_network(hwloc_obj_t os_device) {
   return type == HWLOC_OBJ_OSDEV_NETWORK || type == HWLOC_OBJ_OSDEV_OPENFABRICS;
 }
 
-/// Whether it, or anything below it, is drawn.
+/// Returns true when the object, or any object below it, is a GPU or network adapter.
 bool leads_to_devices(hwloc_obj_t object) {
   if (is_pci(object)) return is_gpu(object) || is_nic(object);
   for (hwloc_obj_t child = object->io_first_child; child; child = child->next_sibling)
@@ -81,11 +81,11 @@ bool leads_to_devices(hwloc_obj_t object) {
   return false;
 }
 
-/// A file may say that a node has all CPUs that there can be.
+/// Returns the CPUs of a set. Throws BadRequest for a CPU number of kMaxCpus or more, or an endless set. A check is
+/// needed because a file may say that a node has all CPUs that there can be.
 std::vector<int> cpus_in(hwloc_const_cpuset_t set) {
-  if (hwloc_bitmap_weight(set) < 0 || hwloc_bitmap_last(set) >= kMostCpus)
-    throw BadRequest(
-        str("[topology] a NUMA node has CPUs of numbers above ", kMostCpus, ", the most that are allowed"));
+  if (hwloc_bitmap_weight(set) < 0 || hwloc_bitmap_last(set) >= kMaxCpus)
+    throw BadRequest(str("[topology] a NUMA node has CPUs of numbers above ", kMaxCpus, ", the most that are allowed"));
   std::vector<int> cpus;
   for (int cpu = hwloc_bitmap_first(set); cpu >= 0; cpu = hwloc_bitmap_next(set, cpu)) cpus.push_back(cpu);
   return cpus;
@@ -97,7 +97,8 @@ std::string bus_id_of(const decltype(hwloc_obj_attr_u::pcidev)& pci) {
   return text;
 }
 
-/// The nearest bridge above with several ports that lead to devices. A port's own functions do not make a switch.
+/// Returns the bus address of the nearest bridge above that has several ports that lead to devices; empty without one.
+/// The functions of one port do not make a switch.
 std::string switch_above(hwloc_obj_t device) {
   for (hwloc_obj_t bridge = device->parent; bridge && bridge->type == HWLOC_OBJ_BRIDGE; bridge = bridge->parent) {
     if (number_in(bridge->attr->bridge.upstream_type) != HWLOC_OBJ_BRIDGE_PCI) continue;
@@ -119,7 +120,8 @@ std::string pci_name_of(hwloc_obj_t device) {
   return ids;
 }
 
-/// What /sys says of a network interface; 0 when it says nothing, or the link is down.
+/// Returns the rate in bits per second that /sys gives for a network interface; 0 when /sys gives none, or the link is
+/// down.
 double rate_of_interface(const std::string& name) {
   double rate = 0;
   if (std::ifstream speed("/sys/class/net/" + name + "/speed"); speed >> rate && rate > 0) return rate * kMega;
@@ -151,7 +153,8 @@ class Reader {
     return hwloc_get_next_obj_by_type(topology_, type, previous);
   }
 
-  /// The number of the one package that all of `cpus` and none besides are in; -1: there is none.
+  /// Returns the number of the one package that contains all of `cpus`. Returns -1 when no package or several packages
+  /// have such CPUs.
   int package_of(hwloc_const_cpuset_t cpus) const {
     std::optional<int> found;
     for (hwloc_obj_t package = nullptr; (package = next(HWLOC_OBJ_PACKAGE, package));) {
@@ -178,7 +181,7 @@ class Reader {
     }
   }
 
-  /// Where an object outside the CPUs and memory hangs.
+  /// Sets the package and NUMA node that an object outside the CPUs and memory is attached to.
   template <class Device>
   void place(Device& device, hwloc_obj_t object) const {
     hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(topology_, object);
@@ -236,8 +239,9 @@ class Reader {
     join_by_links(*links);
   }
 
-  /// The GPU of a row of the matrix; gpus.size() for any port of any switch, which are as one: a GPU has a link to a
-  /// port of each of several switches, and the switches reach each other without being said to. -1: neither.
+  /// Returns the GPU of a row of the matrix; gpus_.size() for any port of any switch; -1 for anything else. All ports
+  /// of all switches count as one end. A GPU has a link to one port of each of several switches, and the matrix does
+  /// not say that the switches reach each other.
   int end_of_link(hwloc_obj_t object) const {
     if (!object) return -1;
     if (object->subtype && std::strcmp(object->subtype, "NVSwitch") == 0) return static_cast<int>(gpus_.size());
@@ -247,7 +251,7 @@ class Reader {
   }
 
   void join_by_links(const hwloc_distances_s& links) {
-    std::vector<int> group(gpus_.size() + 1);  // by end of a link; its lowest member's number
+    std::vector<int> group(gpus_.size() + 1);  // by link end: the number of the lowest member of its group
     std::iota(group.begin(), group.end(), 0);
     for (unsigned i = 0; i < links.nbobjs; ++i)
       for (unsigned j = 0; j < links.nbobjs; ++j) {
@@ -268,7 +272,7 @@ class Reader {
   hwloc_topology_t topology_;
   hwloc_obj_type_t core_type_ = HWLOC_OBJ_CORE;
   Machine machine_;
-  std::map<hwloc_obj_t, size_t> gpus_;  ///< by PCI device, the place in machine_.gpus
+  std::map<hwloc_obj_t, size_t> gpus_;  ///< PCI device → index in machine_.gpus
 };
 
 }  // namespace
@@ -300,7 +304,7 @@ Machine machine_from_xml(const std::string& xml) {
   const std::string wrong = "hwloc finds no machine in it; allowed: XML as lstopo writes it (";
   try {
     check_machine_xml(xml);
-    return machine_from_json(parse_json(in_child([&] { return to_json(import_machine(xml)).dump(); }, kLongestImport)));
+    return machine_from_json(parse_json(in_child([&] { return to_json(import_machine(xml)).dump(); }, kMaxImport)));
   } catch (const BadRequest& error) {
     throw BadRequest(str(wrong, error.what(), ")"));
   }
@@ -314,10 +318,10 @@ Machine read_machine(const std::filesystem::path& file) {
   errno = 0;
   std::ifstream in(file, std::ios::binary);
   if (!in) refuse(std::strerror(errno));
-  std::string xml(kLongestXml + 1, '\0');
+  std::string xml(kMaxXml + 1, '\0');
   in.read(xml.data(), static_cast<std::streamsize>(xml.size()));
   xml.resize(static_cast<size_t>(in.gcount()));
-  if (xml.size() > kLongestXml) refuse(str("it is larger than ", kLongestXml, " bytes"));
+  if (xml.size() > kMaxXml) refuse(str("it is larger than ", kMaxXml, " bytes"));
   try {
     Machine machine = machine_from_xml(xml);
     if (machine.hostname.empty()) machine.hostname = file.filename().string();

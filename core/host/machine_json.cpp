@@ -33,7 +33,7 @@ void read(const json& value, std::string& text) {
   text = value.is_null() ? "" : value.get<std::string>();
 }
 
-/// What GPUs and network adapters have in common.
+/// Returns the JSON of the fields that GPUs and network adapters have in common.
 template <class Device>
 json device_json(const Device& device) {
   return {{"bus_id", known(device.bus_id)},           {"name", known(device.name)},

@@ -1,4 +1,4 @@
-/// A Machine as JSON.
+/// Conversions between a Machine and JSON.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 
@@ -6,13 +6,13 @@
 
 namespace spillway {
 
-/// {hostname cores memory_bytes packages: [{number model}] numa: [{number package memory_bytes cores cpus}] gpus:
-/// [{bus_id name package numa pcie_switch pci_bytes_per_second nvlink_group nvlink_bytes_per_second}] nics: [{bus_id
-/// name interfaces package numa pcie_switch pci_bytes_per_second bits_per_second}]}; null where something is unknown or
-/// not there.
+/// Returns {hostname cores memory_bytes packages: [{number model}] numa: [{number package memory_bytes cores cpus}]
+/// gpus: [{bus_id name package numa pcie_switch pci_bytes_per_second nvlink_group nvlink_bytes_per_second}] nics:
+/// [{bus_id name interfaces package numa pcie_switch pci_bytes_per_second bits_per_second}]}. A value is null where it
+/// is unknown or not there.
 nlohmann::json to_json(const Machine& machine);
-/// Reads what to_json() writes. Throws nlohmann's exceptions when a key is missing, BadRequest for a number that cannot
-/// be.
+/// Reads the JSON that to_json() writes. Throws nlohmann's exceptions when a key is missing, and BadRequest for an
+/// impossible number.
 Machine machine_from_json(const nlohmann::json& json);
 
 }  // namespace spillway

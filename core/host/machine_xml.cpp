@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
 constexpr std::string_view kBlanks = " \t\r\n";
-constexpr int kMostObjects = 1024;  // of a matrix of distances
+constexpr int kMaxObjects = 1024;  // objects in a matrix of distances
 
 using Attributes = std::map<std::string_view, std::string_view>;
 
@@ -45,7 +45,7 @@ class Scanner {
 
   void skip_blanks() { rest_.remove_prefix(std::min(rest_.find_first_not_of(kBlanks), rest_.size())); }
 
-  /// False at the end.
+  /// Skips to the next tag. Returns false at the end.
   bool skip_text() {
     rest_.remove_prefix(std::min(rest_.find('<'), rest_.size()));
     return !rest_.empty();
@@ -68,7 +68,7 @@ class Scanner {
       if (closing || !attributes.insert(take_attribute()).second) refuse();
     }
     if (const auto count = attributes.find("nbobjs"); count != attributes.end())
-      check_number(count->second, kMostObjects);
+      check_number(count->second, kMaxObjects);
     if (object && !closing) check_object(attributes);
   }
 
@@ -87,10 +87,11 @@ class Scanner {
     if (!is_cpu_or_node(type->second)) return;
     const auto number = attributes.find("os_index");
     if (number == attributes.end()) refuse();
-    check_number(number->second, kMostCpus - 1);
+    check_number(number->second, kMaxCpus - 1);
   }
 
-  /// hwloc reads any word that begins so, in letters of any case.
+  /// Returns true when hwloc reads `type` as a CPU or node: it accepts any word that begins with `pu` or `n`, in
+  /// letters of any case.
   static bool is_cpu_or_node(std::string_view type) {
     const auto letter = [type](size_t at) { return at < type.size() ? std::tolower(type[at]) : 0; };
     return letter(0) == 'n' || (letter(0) == 'p' && letter(1) == 'u');

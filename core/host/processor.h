@@ -5,7 +5,7 @@
 
 namespace spillway {
 
-/// Returns the processor's model, as the kernel names it in `root`/proc/cpuinfo; empty where it does not.
+/// Returns the processor's model as the kernel names it in `root`/proc/cpuinfo; empty where the kernel names none.
 std::string processor_model(const std::filesystem::path& root = "/");
 
 }  // namespace spillway

@@ -7,17 +7,18 @@
 
 namespace spillway {
 
-/// Keeps reclaimers and keepers in place while it lives: what is loaded of them after it began.
+/// Makes set_reclaimer() wait while it lives. So reclaimers and keepers that are loaded after its construction stay
+/// valid.
 struct DeviceMemory::Caller {
   explicit Caller(DeviceMemory& memory) : memory(memory) { ++memory.callers_; }
   ~Caller() { --memory.callers_; }
   DeviceMemory& memory;
 };
 
-/// No machine has so much, and the charge must not overflow.
+/// Throws std::bad_alloc for negative sizes and for sizes that no machine has, because the charge must not overflow.
 void DeviceMemory::require_sane(int64_t bytes) {
-  constexpr int64_t kMost = int64_t{1} << 62;
-  if (bytes < 0 || bytes > kMost) throw std::bad_alloc();
+  constexpr int64_t kMax = int64_t{1} << 62;
+  if (bytes < 0 || bytes > kMax) throw std::bad_alloc();
 }
 
 void DeviceMemory::set_reclaimer(Reclaimer* reclaimer) noexcept {
@@ -25,13 +26,13 @@ void DeviceMemory::set_reclaimer(Reclaimer* reclaimer) noexcept {
   while (callers_ > 0) std::this_thread::yield();
 }
 
-Block* ArenaBlocks::try_take(int64_t charge, Category category) {
+Block* ArenaBlocks::try_acquire(int64_t charge, Category category) {
   void* memory = arena_.try_allocate(charge);
   if (!memory) return nullptr;
   return new (memory) Block{static_cast<char*>(memory) + sizeof(Block), charge, nullptr, nullptr, category};
 }
 
-void ArenaBlocks::give_back(Block* block) noexcept {
+void ArenaBlocks::return_block(Block* block) noexcept {
   arena_.deallocate(block, block->charged_bytes);
 }
 
@@ -40,7 +41,7 @@ Block* DeviceMemory::try_allocate(int64_t bytes, Category category) {
   const int64_t charge = charge_of(bytes);
   if (!ledger_.try_charge(charge, category)) return nullptr;
   try {
-    if (Block* block = source_.try_take(charge, category)) return block;
+    if (Block* block = source_.try_acquire(charge, category)) return block;
     throw std::bad_alloc();
   } catch (...) {
     ledger_.refund(charge, category);
@@ -100,15 +101,15 @@ void DeviceMemory::unlock_after_fork() {
 void DeviceMemory::orphan() noexcept {
   orphaned_ = true;
   reclaimer_ = nullptr;
-  callers_ = 0;  // other threads', which the child has not
+  callers_ = 0;  // counts other threads, which the child does not have
   ledger_.set_budget(kUnlimitedBytes);
 }
 
 void DeviceMemory::free(Block* block) noexcept {
-  // The bytes go back before their charge does, or another thread could take the charge while both hold memory.
+  // The bytes go back before their charge does. Otherwise another thread could take the charge while both hold memory.
   const int64_t charged_bytes = block->charged_bytes;
   const Category category = block->category;
-  source_.give_back(block);
+  source_.return_block(block);
   ledger_.refund(charged_bytes, category);
 }
 

@@ -15,61 +15,62 @@ class PageKeeper;
 /// One allocation of a device. The descriptor lives on the host; on the CPU it is the 64 bytes in front of the data.
 struct alignas(64) Block {
   void* data;
-  int64_t charged_bytes;            ///< what the ledger holds for it
-  std::atomic<PageKeeper*> keeper;  ///< of the block's page; nullptr while no page is registered for the block
-  void* page;                       ///< the keeper's
+  int64_t charged_bytes;            ///< bytes that the ledger holds for it
+  std::atomic<PageKeeper*> keeper;  ///< its page's keeper; nullptr while no page is registered for the block
+  void* page;                       ///< the page, for the keeper's use
   Category category;
   bool is_managed =
-      false;  ///< managed memory: the address serves host and device, so the owner keeps it wherever bytes are
+      false;  ///< managed memory: the address serves host and device, so the owner keeps it wherever the bytes are
 
   static Block* of(void* data) noexcept { return reinterpret_cast<Block*>(static_cast<char*>(data) - sizeof(Block)); }
 };
 static_assert(sizeof(Block) == 64);
 
-/// What can make room when a charge does not fit. The Pager is one.
+/// An object that can make room when a charge does not fit. The Pager is one.
 class Reclaimer {
  public:
   virtual ~Reclaimer() = default;
-  /// Frees device bytes so that a charge of `bytes` may succeed; may block on copies. The caller retries.
-  /// Throws OutOfBudget when nothing can be freed.
+  /// Frees device bytes so that a charge of `bytes` may succeed. May block on copies. The caller retries. Throws
+  /// OutOfBudget when nothing can be freed.
   virtual void reclaim(int64_t bytes) = 0;
-  /// The device has no memory for `bytes` although the budget allows them. True when some was freed, blocking on
-  /// copies, so that trying again may help.
+  /// Frees memory when the device has none for `bytes` although the budget allows them. May block on copies. Returns
+  /// true when some memory was freed, so that trying again may help.
   virtual bool free_physical_memory(int64_t /*bytes*/) { return false; }
 };
 
-/// Keeps pages for blocks, and hears when such a block is released. The Pager is one; several may keep pages of one
-/// device, while at most one of them reclaims.
+/// An object that keeps pages for blocks, and is told when such a block is released. The Pager is one. Several keepers
+/// may keep pages of one device, while at most one of them reclaims.
 class PageKeeper {
  public:
   virtual ~PageKeeper() = default;
-  /// A block whose page is kept here was released by its owner. Any thread, also under the caller's locks; must not
-  /// throw. The keeper frees the block, at once or when no copy uses it any more; one that it forgot meanwhile too.
+  /// Takes over a block that its owner released and whose page is kept here. Called on any thread, also under the
+  /// caller's locks; must not throw. The keeper frees the block, at once or when no copy uses it any more. It does so
+  /// also for a block whose page was unregistered meanwhile.
   virtual void on_block_released(Block* block) noexcept = 0;
 };
 
-/// Where a device's memory comes from. Thread-safe.
+/// The source of a device's memory. Thread-safe.
 class BlockSource {
  public:
   virtual ~BlockSource() = default;
-  /// A block whose data are the `charge` bytes without the descriptor's; nullptr when the device has no such memory.
-  /// May throw, and then holds none.
-  [[nodiscard]] virtual Block* try_take(int64_t charge, Category category) = 0;
-  virtual void give_back(Block* block) noexcept = 0;
+  /// Returns a block whose data are the `charge` bytes minus the descriptor's; nullptr when the device has no such
+  /// memory. May throw, and then holds no memory.
+  [[nodiscard]] virtual Block* try_acquire(int64_t charge, Category category) = 0;
+  virtual void return_block(Block* block) noexcept = 0;
 };
 
-/// Memory of the host: the descriptor lies in front of the data, in an arena.
+/// Host memory from an arena, where a block's descriptor lies in front of its data.
 class ArenaBlocks final : public BlockSource {
  public:
   explicit ArenaBlocks(Arena& arena) : arena_(arena) {}
-  Block* try_take(int64_t charge, Category category) override;
-  void give_back(Block* block) noexcept override;
+  Block* try_acquire(int64_t charge, Category category) override;
+  void return_block(Block* block) noexcept override;
 
  private:
   Arena& arena_;
 };
 
-/// Memory whose blocks are charged to a ledger: the budget as a decorator of their source. Thread-safe.
+/// Memory whose blocks are charged to a ledger: a decorator that adds the budget to a source of blocks. Thread-safe.
 class DeviceMemory {
  public:
   DeviceMemory(Arena& arena, Ledger& ledger) : arena_(&arena), in_arena_(arena), source_(*in_arena_), ledger_(ledger) {}
@@ -77,44 +78,48 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  /// A block of at least `bytes`, uninitialised, 64-byte aligned. Asks the reclaimer while the charge does not fit: the
-  /// only place where running out is retried. Throws OutOfBudget; std::bad_alloc when the device itself is out, or for
-  /// more than 2^62 bytes; what the source throws. Nothing stays charged then.
+  /// Returns a block of at least `bytes`, uninitialized, 64-byte aligned. Asks the reclaimer while the charge does not
+  /// fit. This is the only place that retries when memory runs out. Throws OutOfBudget when the budget is exhausted.
+  /// Throws std::bad_alloc when the device itself has no memory, or for more than 2^62 bytes. Throws the source's
+  /// exceptions too. Nothing stays charged after an exception.
   Block* allocate(int64_t bytes, Category category);
-  /// nullptr when the charge does not fit the budget; asks nobody. Throws std::bad_alloc.
+  /// Allocates as allocate() does, but returns nullptr when the charge does not fit the budget, without asking the
+  /// reclaimer. Throws std::bad_alloc.
   [[nodiscard]] Block* try_allocate(int64_t bytes, Category category);
-  /// The owner lets go of a block: freed, or handed to the keeper of the page that is registered for it.
+  /// Releases a block for its owner: frees it, or hands it to the keeper of the page that is registered for it.
   void release(Block* block) noexcept;
   /// Returns the block to its source and its charge to the ledger.
   void free(Block* block) noexcept;
   void recategorize(Block* block, Category category) noexcept;
   /// Stops counting a managed block, whose bytes are leaving the device while its owner keeps it.
   void uncharge(Block* block) noexcept { ledger_.refund(block->charged_bytes, block->category); }
-  /// Counts it again, as `category`. False, changing nothing, when that does not fit.
+  /// Counts an uncharged block again, as `category`. Returns false, changing nothing, when the charge does not fit.
   [[nodiscard]] bool try_recharge(Block* block, Category category) noexcept;
   /// Returns an uncharged block to its source.
-  void free_uncharged(Block* block) noexcept { source_.give_back(block); }
-  /// Charges what others hold of the device, as allocate() does; it is given back by the ledger's refund.
+  void free_uncharged(Block* block) noexcept { source_.return_block(block); }
+  /// Charges device bytes that are held outside of this memory. Asks the reclaimer and throws as allocate() does. The
+  /// ledger's refund() gives the charge back.
   void charge(int64_t bytes, Category category);
 
-  /// What a request of `bytes` is charged: rounded to 64, plus the descriptor.
+  /// Returns the charge for a request of `bytes`: rounded up to 64, plus the descriptor.
   static int64_t charge_of(int64_t bytes) noexcept { return round_up(bytes, Arena::kAlignment) + sizeof(Block); }
 
   Ledger& ledger() noexcept { return ledger_; }
-  /// Whether the host reads and writes its bytes itself, and runs the operators on them.
+  /// Returns true when the host itself reads and writes the bytes, and runs the operators on them.
   bool is_host() const noexcept { return arena_ != nullptr; }
-  /// Of memory that was made of an arena.
+  /// Returns the arena; only for memory that was made of one.
   Arena& arena() noexcept { return *arena_; }
-  /// nullptr: charges that do not fit throw at once. Returns when no thread is inside a reclaimer or keeper any more,
-  /// so that the former one may end once it keeps no pages; no thread may be stuck there.
+  /// Sets the reclaimer. With nullptr, charges that do not fit throw at once. Returns when no thread is inside a
+  /// reclaimer or keeper any more. So the former reclaimer may be destroyed once it keeps no pages. No thread may be
+  /// stuck inside one.
   void set_reclaimer(Reclaimer* reclaimer) noexcept;
   bool has_reclaimer() const noexcept { return reclaimer_ != nullptr; }
 
-  /// Around fork() (core/memory/fork.h): no other thread holds a lock that the child needs.
+  /// Makes sure, around fork() (core/memory/fork.h), that no other thread holds a lock that the child needs.
   void lock_for_fork();
   void unlock_after_fork();
-  /// In a child of fork(), where no reclaimer or keeper has its threads: the budget is unlimited, and blocks that have
-  /// a page are not given back.
+  /// Makes the budget unlimited in a child of fork(), where no reclaimer or keeper has its threads. Blocks that have a
+  /// page are not given back there.
   void orphan() noexcept;
   bool is_orphan() const noexcept { return orphaned_; }
 

@@ -11,7 +11,8 @@
 namespace spillway {
 namespace {
 
-// One memory per process, since LibTorch has one CPU allocator; handlers of fork() are given nothing in hand.
+// There is one memory per process, because LibTorch has one CPU allocator. It is global because handlers of fork() get
+// no arguments.
 std::atomic<DeviceMemory*> the_memory = nullptr;
 std::atomic<bool> is_orphan = false;
 

@@ -1,4 +1,4 @@
-/// fork() without exec(), beside threads that page.
+/// The handling of fork() without exec() in a process whose threads page.
 #pragma once
 
 namespace spillway {
@@ -6,10 +6,11 @@ namespace spillway {
 class DeviceMemory;
 
 /// Lets children of fork() allocate from `memory`, which must live as long as the process. A child has none of the
-/// threads that page, so there the budget is unlimited, nobody makes room, and memory of pages is not given back.
+/// threads that page. So in a child the budget is unlimited, no room is made, and memory of pages is not given back.
 void survive_forks(DeviceMemory& memory);
 
-/// Whether this process is the child of a fork() of one that paged. Tensors that were absent then stay absent in it.
+/// Returns true when this process is the child of a fork() of a process that paged. Tensors that were absent at the
+/// fork stay absent in the child.
 bool forked_while_paging() noexcept;
 
 }  // namespace spillway

@@ -1,4 +1,4 @@
-/// Which parts of a line of bytes are free.
+/// A record of the free ranges in an address range or a file.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -8,17 +8,18 @@
 
 namespace spillway {
 
-/// Best-fit bookkeeping of offsets: an address range's, or a file's. Sizes are rounded up to kGranularity, so offsets
-/// are multiples of it; freed neighbours merge. Not thread-safe. Cost: O(log free ranges).
+/// Best-fit bookkeeping of offsets in an address range or a file. Offsets are multiples of kGranularity, because sizes
+/// are rounded up to it. Neighboring free ranges merge. Not thread-safe. Cost: O(log free ranges).
 class FreeRanges {
  public:
   static constexpr int64_t kGranularity = 4096;
 
-  /// The offset of a range of `bytes`, from the smallest free range that holds it; the lowest among equals.
+  /// Takes a range of `bytes` from the smallest free range that holds it, the lowest among equals. Returns the offset,
+  /// or nullopt when no range is large enough.
   std::optional<int64_t> take(int64_t bytes);
-  /// Frees what was taken with the same `bytes`, or adds a range that was not there before.
+  /// Frees a range that was taken with the same `bytes`, or adds a range that was not there before.
   void give(int64_t offset, int64_t bytes);
-  /// Bytes of the largest free range.
+  /// Returns the bytes of the largest free range.
   int64_t largest() const noexcept { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
 
  private:

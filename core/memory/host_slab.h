@@ -1,4 +1,4 @@
-/// The host tier's memory: where pages go when they leave the device.
+/// The host tier's memory, which holds pages that leave the device.
 #pragma once
 #include <cstdint>
 #include <utility>
@@ -7,22 +7,23 @@
 
 namespace spillway {
 
-/// One slab of host memory with a capacity of its own; memory is used only where pages were and then kept. Blocks of
-/// 64 KiB and more are aligned to 4096 bytes, as a disk wants them, and children of fork() do not have them.
-/// Thread-safe.
+/// One slab of host memory with a capacity of its own. Memory is used only where pages were, and is kept from then on.
+/// Blocks of 64 KiB and more are aligned to 4096 bytes, because a disk needs that alignment. Children of fork() do not
+/// have these blocks. Thread-safe.
 class HostSlab {
  public:
   /// Reserves `capacity_bytes` of address space. Throws std::system_error when that fails.
   explicit HostSlab(int64_t capacity_bytes) : HostSlab(reserve_memory(capacity_bytes), capacity_bytes) {}
-  /// Divides `range`, made by someone who knows the device: memory near it, or pinned for it.
+  /// Divides `range`, which the caller made to suit the device: memory near it, or pinned for it.
   HostSlab(MemoryRange range, int64_t capacity_bytes);
 
-  /// Throws OutOfBudget naming capacity and use, and how many bytes are missing, when no range of this size is left.
+  /// Returns a block of `bytes`. Throws OutOfBudget when no range of this size is left. The message names the capacity,
+  /// the bytes in use and the missing bytes.
   [[nodiscard]] void* allocate(int64_t bytes);
-  /// The same, with nullptr for the error.
+  /// Returns a block of `bytes`, or nullptr when no range of this size is left.
   [[nodiscard]] void* try_allocate(int64_t bytes) { return arena_.try_allocate(bytes); }
   void deallocate(void* data, int64_t bytes) noexcept { arena_.deallocate(data, bytes); }
-  /// Whether a block of this size could be had now.
+  /// Returns true when a block of this size could be allocated now.
   bool fits(int64_t bytes) const noexcept { return arena_.fits(bytes); }
 
   int64_t capacity_bytes() const noexcept { return arena_.capacity_bytes(); }

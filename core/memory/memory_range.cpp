@@ -16,23 +16,23 @@ MemoryRange reserve_memory(int64_t bytes) {
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED)
     throw std::system_error(errno, std::generic_category(), "[memory] cannot reserve " + format_bytes(rounded));
-  // Fewer, larger page faults; an error only means that the kernel has no huge pages to give.
+  // Huge pages make fewer, larger page faults. An error only means that the kernel has no huge pages to give.
   (void)::madvise(range, static_cast<size_t>(rounded), MADV_HUGEPAGE);
   return {static_cast<char*>(range), rounded,
           [](char* data, int64_t size) { ::munmap(data, static_cast<size_t>(size)); }};
 }
 
 MemoryRange reserve_memory_up_to(int64_t bytes) {
-  constexpr int64_t kLeast = 16 << 20;
+  constexpr int64_t kMin = 16 << 20;
   for (int64_t size = bytes;; size /= 2) {
     try {
       MemoryRange range = reserve_memory(size);
       if (size == bytes) return range;
     } catch (const std::system_error&) {
-      if (size < 2 * kLeast) throw;
+      if (size < 2 * kMin) throw;
       continue;
     }
-    // Others in this process need addresses too, so half of what there is stays theirs.
+    // Half of the addresses stay unreserved, because other code in this process needs addresses too.
     std::fprintf(stderr,
                  "[memory] the system grants no %s of addresses (see ulimit -v, vm.overcommit_memory): using %s\n",
                  format_bytes(bytes).c_str(), format_bytes(size / 2).c_str());

@@ -1,12 +1,12 @@
-/// A range of addresses and how it is given back: what an arena stands on.
+/// A range of addresses that an arena divides, and the function that releases it.
 #pragma once
 #include <cstdint>
 #include <memory>
 
 namespace spillway {
 
-/// Owns a range of addresses. Who makes it decides what memory that is (near a NUMA node, pinned for a device) and
-/// hands over how to give it back; an Arena only divides it.
+/// Owns a range of addresses. Its maker decides the kind of memory (near a NUMA node, pinned for a device) and passes
+/// the function that releases it. An Arena only divides it.
 class MemoryRange {
  public:
   using Release = void (*)(char* data, int64_t bytes);
@@ -24,11 +24,12 @@ class MemoryRange {
   std::unique_ptr<char, Releaser> data_;
 };
 
-/// At least `bytes` of address space, page-aligned; memory is used only where it is touched, in huge pages where the
-/// kernel has them. Throws std::system_error when the range cannot be reserved.
+/// Reserves at least `bytes` of address space, page-aligned. Memory is used only where it is touched, in huge pages
+/// where the kernel has them. Throws std::system_error when the range cannot be reserved.
 MemoryRange reserve_memory(int64_t bytes);
-/// Reserves `bytes`; where the system grants fewer addresses (ulimit -v, vm.overcommit_memory=2), about half of those
-/// that it does, which is said on stderr. Throws std::system_error when that is less than 16 MiB.
+/// Reserves `bytes`. Where the system grants fewer addresses (ulimit -v, vm.overcommit_memory=2), reserves about half
+/// of the addresses that it grants, and reports that on stderr. Throws std::system_error when that half is less than 16
+/// MiB.
 MemoryRange reserve_memory_up_to(int64_t bytes);
 
 }  // namespace spillway

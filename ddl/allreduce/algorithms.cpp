@@ -9,30 +9,33 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-/// One member's view of a reduce-scatter, and where incoming messages of a round go.
-class Collecting {
+/// One member's view of a reduce-scatter, with the places in scratch of a round's incoming messages.
+class ReduceScatterBuilder {
  public:
-  Collecting(const Block& block, int me, Element element, std::span<Round> rounds)
+  ReduceScatterBuilder(const Block& block, int me, Element element, std::span<Round> rounds)
       : block_(block), me_(me), element_(element), rounds_(rounds) {}
 
-  /// Where a member's own elements are before anything was added to them.
+  /// True when a member's own elements are partial results before anything was added to them. source() is the buffer
+  /// that they are in.
   bool partial(int member) const { return !block_.original[static_cast<size_t>(member)]; }
-  Place source(int member) const { return partial(member) ? Place::partial : Place::input; }
+  BufferKind source(int member) const { return partial(member) ? BufferKind::partial : BufferKind::input; }
 
   void send(int round, int to, Range range, bool partial) {
     if (range.size() == 0) return;
-    at(round).sends.push_back({rank(to), partial ? Place::partial : Place::input, range, 0, partial});
+    at(round).sends.push_back({rank(to), partial ? BufferKind::partial : BufferKind::input, range, 0, partial});
   }
-  /// Returns where the elements come to lie.
+  /// Returns the place of the elements when they have come.
   Combination::Source receive(int round, int from, Range range, bool partial) {
     const int64_t offset = end_of_scratch(round);
-    if (range.size() > 0) at(round).receives.push_back({rank(from), Place::scratch, range, offset, partial});
-    return {Place::scratch, offset, partial};
+    if (range.size() > 0) at(round).receives.push_back({rank(from), BufferKind::scratch, range, offset, partial});
+    return {BufferKind::scratch, offset, partial};
   }
   void sum(int round, Range range, std::vector<Combination::Source> sources) {
     if (range.size() > 0) at(round).sums.push_back({range, std::move(sources)});
   }
-  Combination::Source own(bool partial) const { return {partial ? Place::partial : Place::input, 0, partial}; }
+  Combination::Source own(bool partial) const {
+    return {partial ? BufferKind::partial : BufferKind::input, 0, partial};
+  }
   int me() const { return me_; }
   int members() const { return static_cast<int>(block_.ranks.size()); }
 
@@ -59,13 +62,13 @@ int around(int member, int n) {
 
 // --- direct and leader ----------------------------------------------------------------------------------------------
 
-// Members' versions of `range` go to `home`, which adds them up in the members' order.
-void collect_at(Collecting& c, int home, Range range) {
-  if (c.me() != home) return c.send(0, home, range, c.partial(c.me()));
+// Members' versions of `range` go to `owner`, which adds them up in the members' order.
+void reduce_to(ReduceScatterBuilder& c, int owner, Range range) {
+  if (c.me() != owner) return c.send(0, owner, range, c.partial(c.me()));
   const int n = c.members();
-  std::vector<Combination::Source> sources(static_cast<size_t>(n), c.own(c.partial(home)));
+  std::vector<Combination::Source> sources(static_cast<size_t>(n), c.own(c.partial(owner)));
   for (int step = 1; step < n; ++step) {
-    const int member = around(home - step, n);
+    const int member = around(owner - step, n);
     sources[static_cast<size_t>(member)] = c.receive(0, member, range, c.partial(member));
   }
   c.sum(0, range, std::move(sources));
@@ -73,7 +76,7 @@ void collect_at(Collecting& c, int home, Range range) {
 
 // --- one shot -------------------------------------------------------------------------------------------------------
 
-void collect_everywhere(Collecting& c, Range range) {
+void collect_everywhere(ReduceScatterBuilder& c, Range range) {
   const int n = c.members(), me = c.me();
   std::vector<Combination::Source> sources(static_cast<size_t>(n), c.own(c.partial(me)));
   for (int step = 1; step < n; ++step) {
@@ -86,8 +89,8 @@ void collect_everywhere(Collecting& c, Range range) {
 
 // --- ring -----------------------------------------------------------------------------------------------------------
 
-// Part i begins at member i+1, goes on to the next one, grows there, and ends at member i.
-void collect_around(Collecting& c, Range whole) {
+// Part i begins at member i+1, goes from member to member, grows at each, and ends at member i.
+void ring_reduce_scatter(ReduceScatterBuilder& c, Range whole) {
   const int n = c.members(), me = c.me(), next = around(me + 1, n), previous = around(me - 1, n);
   for (int round = 0; round < n - 1; ++round) {
     const auto sent = part_of(whole, around(me - 1 - round, n), n),
@@ -109,13 +112,13 @@ Range half_of(Range range, bool upper) {
   return upper ? Range{middle, range.end} : Range{range.begin, middle};
 }
 
-/// What a member of the core has while partners `distance` and more apart have been met.
+/// Returns the range that a member of the core has after it has met the partners that are `distance` or more apart.
 Range half_of(Range whole, int member, int core, int distance) {
   for (int bit = core / 2; bit >= distance && bit > 0; bit /= 2) whole = half_of(whole, (member & bit) != 0);
   return whole;
 }
 
-void collect_by_halves(Collecting& c, Range whole) {
+void recursive_halving(ReduceScatterBuilder& c, Range whole) {
   const int n = c.members(), core = core_of(n), beyond = n - core, me = c.me();
   int round = 0;
   if (beyond > 0) {
@@ -126,7 +129,7 @@ void collect_by_halves(Collecting& c, Range whole) {
     }
     round = 1;
   }
-  // What has been added to since is partial.
+  // Elements that anything was added to are partial results.
   const auto is_partial = [&](int member, int distance) {
     return c.partial(member) || member < beyond || distance < core / 2;
   };
@@ -144,9 +147,9 @@ void collect_by_halves(Collecting& c, Range whole) {
 // --- handing out ----------------------------------------------------------------------------------------------------
 
 /// One member's view of an all-gather.
-class HandingOut {
+class AllGatherBuilder {
  public:
-  HandingOut(const Block& block, int me, std::span<Round> rounds) : block_(block), me_(me), rounds_(rounds) {}
+  AllGatherBuilder(const Block& block, int me, std::span<Round> rounds) : block_(block), me_(me), rounds_(rounds) {}
   void send(int round, int to, Range range) { add(rounds_[static_cast<size_t>(round)].sends, to, range); }
   void receive(int round, int from, Range range) { add(rounds_[static_cast<size_t>(round)].receives, from, range); }
   int me() const { return me_; }
@@ -155,7 +158,7 @@ class HandingOut {
  private:
   void add(std::vector<Transfer>& transfers, int member, Range range) const {
     if (range.size() > 0)
-      transfers.push_back({block_.ranks[static_cast<size_t>(member)], Place::output, range, 0, false});
+      transfers.push_back({block_.ranks[static_cast<size_t>(member)], BufferKind::output, range, 0, false});
   }
 
   const Block& block_;
@@ -163,12 +166,12 @@ class HandingOut {
   const std::span<Round> rounds_;
 };
 
-void hand_out_from(HandingOut& h, int home, Range range) {
-  if (h.me() != home) return h.receive(0, home, range);
-  for (int step = 1; step < h.members(); ++step) h.send(0, around(home + step, h.members()), range);
+void broadcast_from(AllGatherBuilder& h, int owner, Range range) {
+  if (h.me() != owner) return h.receive(0, owner, range);
+  for (int step = 1; step < h.members(); ++step) h.send(0, around(owner + step, h.members()), range);
 }
 
-void hand_around(HandingOut& h, Range whole) {
+void ring_all_gather(AllGatherBuilder& h, Range whole) {
   const int n = h.members(), me = h.me();
   for (int round = 0; round < n - 1; ++round) {
     h.send(round, around(me + 1, n), part_of(whole, around(me - round, n), n));
@@ -176,7 +179,7 @@ void hand_around(HandingOut& h, Range whole) {
   }
 }
 
-void hand_out_by_doubling(HandingOut& h, Range whole) {
+void recursive_doubling(AllGatherBuilder& h, Range whole) {
   const int n = h.members(), core = core_of(n), me = h.me();
   int round = 0;
   for (int distance = 1; distance < core; distance *= 2, ++round) {
@@ -213,9 +216,9 @@ bool keeps_order(Algorithm algorithm) {
   return algorithm != Algorithm::ring && algorithm != Algorithm::halving;
 }
 
-std::vector<Share> shares(Algorithm algorithm, const Block& block) {
+std::vector<OwnedRange> shares(Algorithm algorithm, const Block& block) {
   const int n = static_cast<int>(block.ranks.size()), core = core_of(n);
-  std::vector<Share> result;
+  std::vector<OwnedRange> result;
   const auto add = [&](int member, Range range) {
     if (range.size() > 0) result.push_back({range, block.ranks[static_cast<size_t>(member)]});
   };
@@ -232,34 +235,34 @@ std::vector<Share> shares(Algorithm algorithm, const Block& block) {
 }
 
 void add_reduce_scatter(Algorithm algorithm, const Block& block, int me, Element element, std::span<Round> rounds) {
-  Collecting collecting(block, me, element, rounds);
-  if (algorithm == Algorithm::ring) return collect_around(collecting, block.range);
-  if (algorithm == Algorithm::halving) return collect_by_halves(collecting, block.range);
-  if (algorithm == Algorithm::leader) return collect_at(collecting, 0, block.range);
+  ReduceScatterBuilder collecting(block, me, element, rounds);
+  if (algorithm == Algorithm::ring) return ring_reduce_scatter(collecting, block.range);
+  if (algorithm == Algorithm::halving) return recursive_halving(collecting, block.range);
+  if (algorithm == Algorithm::leader) return reduce_to(collecting, 0, block.range);
   if (algorithm == Algorithm::oneshot) return collect_everywhere(collecting, block.range);
-  // Everyone begins with its neighbour, so that nobody is sent everything at once.
+  // Each member begins with its neighbor, so that no member is sent everything at once.
   for (int step = 0, n = collecting.members(); step < n; ++step)
-    collect_at(collecting, around(me + step, n), part_of(block.range, around(me + step, n), n));
+    reduce_to(collecting, around(me + step, n), part_of(block.range, around(me + step, n), n));
 }
 
-void add_reduce(const Block& block, int home, int me, Element element, std::span<Round> rounds) {
-  Collecting collecting(block, me, element, rounds);
-  collect_at(collecting, home, block.range);
+void add_reduce(const Block& block, int owner, int me, Element element, std::span<Round> rounds) {
+  ReduceScatterBuilder collecting(block, me, element, rounds);
+  reduce_to(collecting, owner, block.range);
 }
 
-void add_broadcast(const Block& block, int home, int me, std::span<Round> rounds) {
-  HandingOut handing_out(block, me, rounds);
-  hand_out_from(handing_out, home, block.range);
+void add_broadcast(const Block& block, int owner, int me, std::span<Round> rounds) {
+  AllGatherBuilder handing_out(block, me, rounds);
+  broadcast_from(handing_out, owner, block.range);
 }
 
 void add_all_gather(Algorithm algorithm, const Block& block, int me, std::span<Round> rounds) {
   if (algorithm == Algorithm::oneshot) return;
-  HandingOut handing_out(block, me, rounds);
-  if (algorithm == Algorithm::ring) return hand_around(handing_out, block.range);
-  if (algorithm == Algorithm::halving) return hand_out_by_doubling(handing_out, block.range);
-  if (algorithm == Algorithm::leader) return hand_out_from(handing_out, 0, block.range);
+  AllGatherBuilder handing_out(block, me, rounds);
+  if (algorithm == Algorithm::ring) return ring_all_gather(handing_out, block.range);
+  if (algorithm == Algorithm::halving) return recursive_doubling(handing_out, block.range);
+  if (algorithm == Algorithm::leader) return broadcast_from(handing_out, 0, block.range);
   for (int step = 0, n = handing_out.members(); step < n; ++step)
-    hand_out_from(handing_out, around(me - step, n), part_of(block.range, around(me - step, n), n));
+    broadcast_from(handing_out, around(me - step, n), part_of(block.range, around(me - step, n), n));
 }
 
 }  // namespace spillway::ddl

@@ -10,7 +10,7 @@
 namespace spillway::ddl {
 namespace {
 
-constexpr size_t kMostPrograms = 256;
+constexpr size_t kMaxPrograms = 256;
 
 Operation operation_of(Reduction reduction) {
   static constexpr std::array kOperations{Operation::allreduce_sum, Operation::allreduce_average,
@@ -44,12 +44,13 @@ int64_t Allreduce::scratch_bytes(int64_t count, Element element) {
   return executor_.scratch_bytes(count, element, /*apart=*/false, programs(element));
 }
 
-void Allreduce::reduce(const Vector& vector, Reduction reduction, uint64_t signature) {
+void Allreduce::reduce(const ReduceBuffers& vector, Reduction reduction, uint64_t signature) {
   own_scratch_.resize(std::max<size_t>(own_scratch_.size(), scratch_bytes(vector.count(), vector.element)));
   reduce(vector, reduction, own_scratch_, signature);
 }
 
-void Allreduce::reduce(const Vector& vector, Reduction reduction, std::span<std::byte> scratch, uint64_t signature) {
+void Allreduce::reduce(const ReduceBuffers& vector, Reduction reduction, std::span<std::byte> scratch,
+                       uint64_t signature) {
   const int64_t count = vector.count();
   if (vector.input.size() != vector.output.size())
     throw BadRequest(
@@ -58,7 +59,7 @@ void Allreduce::reduce(const Vector& vector, Reduction reduction, std::span<std:
     throw BadRequest(
         str("[ddl] allreduce of ", count, " elements with ", scratch.size(), " bytes of scratch; required: ", needed));
   const auto start = std::chrono::steady_clock::now();
-  for (const int64_t bytes : executor_.options().piece_bytes)
+  for (const int64_t bytes : executor_.options().segment_bytes)
     signature = hash_in(signature, static_cast<uint64_t>(bytes));
   for (const uint64_t part : {plan_.hash(), static_cast<uint64_t>(executor_.options().chunk_bytes),
                               static_cast<uint64_t>(vector.element), static_cast<uint64_t>(reduction)})
@@ -70,7 +71,7 @@ void Allreduce::reduce(const Vector& vector, Reduction reduction, std::span<std:
   totals_.bytes += static_cast<int64_t>(vector.output.size());
   totals_.time += std::chrono::steady_clock::now() - start;
   totals_.rounds = executor_.times();
-  if (programs_.size() > kMostPrograms) programs_.clear();
+  if (programs_.size() > kMaxPrograms) programs_.clear();
 }
 
 }  // namespace spillway::ddl

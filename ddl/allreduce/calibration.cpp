@@ -16,10 +16,11 @@ constexpr int kLatencyRepeats = 30;
 constexpr int kManyMessages = 16;
 constexpr int kExchanges = 4;
 constexpr int kAttempts = 3;
-/// The least share of an exchange's time that its bytes take: more than a clock's error, less than any latency leaves
-/// them.
-constexpr double kLeastShare = 0.05;
-/// Whole messages first; then what a network, or MPI over it, may send off without asking the other end.
+/// The minimum share of an exchange's time that its bytes take. It is more than a clock's error, and less than any
+/// latency leaves to the bytes.
+constexpr double kMinShare = 0.05;
+/// The message sizes to try. Whole messages come first. Then come sizes that a network, or MPI over it, may send off
+/// without asking the other end.
 constexpr std::array<int64_t, 4> kPieces{kWhole, 60 << 10, 28 << 10, 12 << 10};
 
 double seconds_of(const std::function<void()>& body) {
@@ -40,7 +41,7 @@ std::vector<double> samples_of(int repeats, const std::function<void()>& body) {
   return seconds;
 }
 
-/// The median of what each time took the slowest rank.
+/// Returns the median of the times that the slowest rank took.
 double slowest(Communicator& comm, const std::vector<double>& own) {
   std::vector<double> all(own.size() * static_cast<size_t>(comm.size())), most = own;
   allgather(comm, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
@@ -48,12 +49,13 @@ double slowest(Communicator& comm, const std::vector<double>& own) {
   return median(most);
 }
 
-/// Whom a rank sends to and hears from on a level, and whether it takes part in what one or all ranks do.
+/// The ranks that a rank sends to and hears from on a level. It also tells whether the rank takes part in exchanges of
+/// one or of all ranks.
 struct Part {
   int next = -1;
   int previous = -1;
-  int local = 0;  ///< among its child's ranks
-  int width = 1;  ///< of the smallest child: so many ranks of each take part
+  int local = 0;  ///< place among its child's ranks
+  int width = 1;  ///< ranks of the smallest child: so many of each child take part
 
   bool takes_part(int ranks) const { return next >= 0 && local < ranks; }
 };
@@ -84,7 +86,7 @@ Part part_played_by(const Levels& levels, int level, int rank) {
   return part;
 }
 
-/// What is measured of one level.
+/// The measurement of one level.
 class Trial {
  public:
   Trial(Communicator& comm, int level, const CalibrationOptions& options)
@@ -106,17 +108,17 @@ class Trial {
       seconds = bandwidth_seconds();
       if (*std::min_element(seconds.begin(), seconds.end()) > kExchanges * link.latency_seconds) break;
     }
-    // An exchange has its latency in it.
+    // The time of an exchange includes its latency.
     const double least = *std::min_element(seconds.begin(), seconds.end());
     link.latency_seconds = std::min(link.latency_seconds, least / kExchanges);
     const double bytes = static_cast<double>(bytes_) * part_.width * kExchanges;
     for (size_t i = 0; i < kPieces.size(); ++i) {
       const double moving = seconds[i] - kExchanges * link.latency_seconds;
-      const double rate = bytes / std::max({1e-15 * bytes, kLeastShare * seconds[i], moving});
-      // Fewer messages, unless more are clearly faster.
+      const double rate = bytes / std::max({1e-15 * bytes, kMinShare * seconds[i], moving});
+      // Fewer messages are preferred, unless more are clearly faster.
       if (rate < 1.1 * link.bytes_per_second) continue;
       link.bytes_per_second = rate;
-      link.piece_bytes = kPieces[i];
+      link.segment_bytes = kPieces[i];
     }
     return link;
   }
@@ -131,7 +133,8 @@ class Trial {
     });
   }
 
-  /// Every rank that takes part sends `bytes` bytes in messages of `piece` to the next one, and receives as many.
+  /// Sends `bytes` bytes in messages of `piece` to the next rank, and receives as many. Every rank that takes part
+  /// calls it.
   void exchange(size_t piece, size_t bytes) const {
     std::vector<Request> requests;
     for (size_t begin = 0; begin < bytes; begin += piece) {
@@ -147,13 +150,13 @@ class Trial {
     double own = 0;
     barrier(comm_);
     if (part_.takes_part(1)) {
-      body();  // connections are made
+      body();  // makes the connections
       own = median(samples_of(kLatencyRepeats, body));
     }
     return slowest(comm_, {own});
   }
 
-  /// By size of messages.
+  /// Returns the seconds of the slowest rank by size of messages.
   std::array<double, kPieces.size()> bandwidth_seconds() const {
     const auto samples = bandwidth_samples();
     std::array<double, kPieces.size()> seconds{};
@@ -161,12 +164,14 @@ class Trial {
     return seconds;
   }
 
-  /// By size of messages. Sizes take turns, so that what else goes on meanwhile is no size's fault.
+  /// Returns the seconds of this rank by size of messages. Sizes take turns, because other activity on the machine must
+  /// affect all sizes alike.
   std::array<std::vector<double>, kPieces.size()> bandwidth_samples() const {
     std::array<std::vector<double>, kPieces.size()> samples;
     for (int repeat = -1; repeat < repeats_; ++repeat)  // the first turn touches memory
       for (size_t i = 0; i < kPieces.size(); ++i) {
-        // One exchange after another, as rounds are: what both ends settle before a large message counts.
+        // One exchange follows another, as rounds do. So the time includes the handshake of both ends before a large
+        // message.
         const auto body = [&] {
           for (int turn = 0; turn < kExchanges; ++turn) exchange(static_cast<size_t>(kPieces[i]), bytes_);
         };
@@ -181,7 +186,7 @@ class Trial {
   const int level_;
   const int repeats_;
   const Part part_;
-  const size_t bytes_;  ///< of a rank and an exchange
+  const size_t bytes_;  ///< bytes of one rank in one exchange
   const std::vector<std::byte> out_;
   mutable std::vector<std::byte> in_;
 };
@@ -192,7 +197,7 @@ double reduce_seconds_per_byte(Communicator& comm) {
   const std::array<Term, 2> terms{Term{a.data(), true}, {b.data(), false}};
   const auto add = [&] { combine(Element::float32, Reduction::sum, a.data(), terms, kCount); };
   barrier(comm);
-  add();  // memory is touched
+  add();  // touches the memory
   return slowest(comm, {median(samples_of(9, add))}) / static_cast<double>(kCount * sizeof(float));
 }
 
@@ -210,7 +215,8 @@ Costs calibrate(Communicator& comm, CalibrationOptions options) {
   for (int level = 1; level <= comm.levels().count(); ++level)
     costs.levels.push_back(Trial(comm, level, options).link());
   costs.reduce_seconds_per_byte = reduce_seconds_per_byte(comm);
-  // Times are of all ranks, but not the bytes: children of another size exchange others.
+  // All ranks have the same times, but not the same bytes, because children of another size exchange other numbers of
+  // bytes. So all ranks take the numbers of rank 0.
   broadcast(comm, std::as_writable_bytes(std::span(costs.levels)), 0);
   broadcast(comm, std::as_writable_bytes(std::span(&costs.reduce_seconds_per_byte, 1)), 0);
   return costs;

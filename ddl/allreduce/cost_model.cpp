@@ -15,24 +15,25 @@ namespace {
 
 constexpr std::array kAlgorithms{Algorithm::direct, Algorithm::ring, Algorithm::halving, Algorithm::leader,
                                  Algorithm::oneshot};
-/// Where a network works beside the cores the smallest that does no worse: gaps between rounds, which the model knows
-/// nothing of, are then shorter. Where cores move all bytes nothing overlaps, and caches should hold a chunk.
+/// The chunk sizes to try. Where a network works beside the cores, the smallest one that does no worse is preferred.
+/// Gaps between rounds, which the model does not know, are then shorter. Where cores move all bytes nothing overlaps,
+/// and caches should hold a chunk.
 constexpr std::array<int64_t, 3> kChunks{int64_t{256} << 10, int64_t{1} << 20, int64_t{4} << 20};
 constexpr std::array<int64_t, 1> kChunksOfCores{int64_t{1} << 20};
 
-/// What one round asks of the links of its level and of the ranks, at most.
+/// The maximum load that one round puts on the links of its level and on the ranks.
 struct Load {
   int level = 0;
   int64_t messages = 0;
-  int64_t bytes = 0;  // of one group's link, one way
-  int64_t added = 0;  // of one rank
+  int64_t bytes = 0;  // bytes of one group's link, one way
+  int64_t added = 0;  // bytes that one rank adds
 };
 
 int64_t bytes_of(const Transfer& t, Element element) {
   return t.range.size() * (t.partial ? partial_bytes(element) : element_bytes(element));
 }
 
-/// Those of a chunk's rounds.
+/// The loads of a chunk's rounds.
 struct Loads {
   int64_t count = 0;  // the chunk's elements
   std::vector<Load> rounds;
@@ -64,7 +65,7 @@ Loads loads_of(const Plan& plan, int64_t count, Element element) {
   return {count, std::move(loads)};
 }
 
-/// Of one chunk: its way through all rounds, and what the busiest resource spends on it.
+/// The times of one chunk: its way through all rounds, and the time that the busiest resource spends on it.
 struct ChunkTimes {
   double first_round = 0;
   double way = 0;
@@ -82,7 +83,7 @@ struct ChunkTimes {
   }
 };
 
-/// The times of a chunk of `count` elements: its loads are those of `loads`, with bytes in proportion.
+/// Returns the times of a chunk of `count` elements. Its loads are those of `loads`, with bytes in proportion.
 ChunkTimes chunk_times(const Loads& loads, int64_t count, const Costs& costs) {
   ChunkTimes times;
   times.of_level.resize(costs.levels.size());
@@ -101,7 +102,7 @@ ChunkTimes chunk_times(const Loads& loads, int64_t count, const Costs& costs) {
   return times;
 }
 
-/// Each round of the agreement lasts as long as its slowest message.
+/// Returns the time of the agreement, each round of which lasts as long as its slowest message.
 double agreement_seconds(const Levels& levels, const Costs& costs) {
   double seconds = 0;
   for (int step = 1; step < levels.size(); step *= 2) {
@@ -116,7 +117,7 @@ double agreement_seconds(const Levels& levels, const Costs& costs) {
   return seconds;
 }
 
-/// For `count` elements in chunks of `whole`.
+/// Predicts the time for `count` elements in chunks of `whole` elements.
 Prediction predict_chunks(const Loads& loads, int64_t whole, int64_t count, double agreement, const Costs& costs) {
   const int64_t chunks = (count + whole - 1) / whole;
   const ChunkTimes times = chunk_times(loads, whole, costs);
@@ -138,18 +139,18 @@ void Costs::validate(const Levels& tree) const {
   const auto is_time = [](double x) { return std::isfinite(x) && x >= 0; };
   for (const LinkCost& link : levels)
     if (!is_time(link.latency_seconds) || !is_time(link.message_seconds) || !std::isfinite(link.bytes_per_second) ||
-        link.bytes_per_second <= 0 || link.piece_bytes < 1024)
+        link.bytes_per_second <= 0 || link.segment_bytes < 1024)
       throw BadRequest(str("[ddl] a level's latency is ", link.latency_seconds, " s, a message's cost ",
                            link.message_seconds, " s, its bandwidth ", link.bytes_per_second, " B/s with messages of ",
-                           link.piece_bytes,
+                           link.segment_bytes,
                            " bytes; allowed: times of 0 and more, bandwidths above, 1024 bytes and more"));
   if (!is_time(reduce_seconds_per_byte))
     throw BadRequest(str("[ddl] reduce_seconds_per_byte is ", reduce_seconds_per_byte, "; allowed: 0 and more"));
 }
 
-std::vector<int64_t> piece_bytes(const Costs& costs) {
+std::vector<int64_t> segment_bytes(const Costs& costs) {
   std::vector<int64_t> pieces;
-  for (const LinkCost& link : costs.levels) pieces.push_back(link.piece_bytes);
+  for (const LinkCost& link : costs.levels) pieces.push_back(link.segment_bytes);
   return pieces;
 }
 
@@ -182,7 +183,7 @@ Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep
   const int64_t element_size = element_bytes(Element::float32);
   const int64_t count = std::max<int64_t>(1, bytes / element_size);
   const double agreement = agreement_seconds(levels, costs);
-  AllreduceOptions options{.piece_bytes = piece_bytes(costs)};
+  AllreduceOptions options{.segment_bytes = segment_bytes(costs)};
   Choice best{Plan(levels), options};
   const bool by_cores =
       std::all_of(costs.levels.begin(), costs.levels.end(), [](const LinkCost& link) { return link.by_cores; });
@@ -195,15 +196,16 @@ Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep
     for (size_t digits = number; static_cast<int>(algorithms.size()) < levels.count(); digits /= kAlgorithms.size())
       algorithms.push_back(kAlgorithms[digits % kAlgorithms.size()]);
     const auto oneshot = std::find(algorithms.begin(), algorithms.end(), Algorithm::oneshot);
-    if (oneshot != algorithms.end() && oneshot + 1 != algorithms.end()) continue;  // the last level's
+    if (oneshot != algorithms.end() && oneshot + 1 != algorithms.end()) continue;  // oneshot is for the last level only
     const Plan plan(levels, algorithms);
     if (keep_order && !plan.keeps_order()) continue;
-    // Every rank's program is compiled once, for the largest chunk: loads are what takes time here.
+    // Every rank's program is compiled once, for the largest chunk, because computing the loads takes most of the time
+    // here.
     const Loads loads = loads_of(plan, std::min(count, chunks.back() / element_size), Element::float32);
     for (const int64_t chunk : chunks) {
       const int64_t whole = std::min(count, chunk / element_size);
       const double seconds = predict_chunks(loads, whole, count, agreement, costs).seconds;
-      // A later one must be better by more than what models are worth.
+      // A later choice must be better by more than the model's accuracy.
       if (seconds < 0.98 * shortest) {
         shortest = seconds;
         options.chunk_bytes = chunk;

@@ -11,8 +11,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kAlignment = 64;
-/// Chunks with scratch at once, however many rounds a program has.
-constexpr int kMostLanes = 4;
+/// The maximum number of chunks that have scratch at once, however many rounds a program has.
+constexpr int kMaxLanes = 4;
 
 int64_t aligned(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -28,7 +28,7 @@ void AllreduceOptions::validate() const {
   if (chunk_bytes < 1024 || chunk_bytes > int64_t{1} << 30) {
     throw BadRequest(str("[ddl] chunk_bytes is ", chunk_bytes, "; allowed: 1024 (1 KiB) to 1073741824 (1 GiB)"));
   }
-  for (const int64_t bytes : piece_bytes)
+  for (const int64_t bytes : segment_bytes)
     if (bytes < 1024) throw BadRequest(str("[ddl] piece_bytes is ", bytes, "; allowed: 1024 (1 KiB) and more"));
 }
 
@@ -50,12 +50,12 @@ Executor::Pipeline Executor::pipeline(int64_t count, Element element, bool apart
   if (p.chunks == 0) return p;
   const Program& first = programs(p.chunk(0, count));
   p.rounds = static_cast<int>(first.rounds.size());
-  p.stride = std::max(1, static_cast<int>(quotient_up(first.collecting_rounds, kMostLanes)));
+  p.stride = std::max(1, static_cast<int>(quotient_up(first.collecting_rounds, kMaxLanes)));
   // A lane is free again once its chunk's contributions are collected.
   p.lanes = static_cast<int>(std::clamp<int64_t>(quotient_up(first.collecting_rounds, p.stride), 1, p.chunks));
   apart = apart || partial_bytes(element) != element_bytes(element);
   p.partial_bytes = apart && first.collecting_rounds > 0 ? aligned(p.chunk_elements * ddl::partial_bytes(element)) : 0;
-  int64_t scratch = 0;  // of uneven parts a shorter vector's may be longer
+  int64_t scratch = 0;  // with uneven parts a shorter chunk may need more
   for (int64_t i = 0; i < p.chunks; ++i) scratch = std::max(scratch, programs(p.chunk(i, count)).scratch_bytes);
   p.lane_bytes = p.partial_bytes + aligned(scratch);
   return p;
@@ -67,8 +67,8 @@ int64_t Executor::scratch_bytes(int64_t count, Element element, bool apart, cons
 }
 
 // At time t chunk c is in round t − c·stride, the oldest chunk first: the same order on every rank, so messages match.
-void Executor::run(const Vector& vector, Reduction reduction, std::byte* scratch, bool apart, const Programs& programs,
-                   Agreement& agreement) {
+void Executor::run(const ReduceBuffers& vector, Reduction reduction, std::byte* scratch, bool apart,
+                   const Programs& programs, Agreement& agreement) {
   const int64_t count = vector.count();
   if (count == 0) return agreement.conclude();
   const Pipeline p = pipeline(count, vector.element, apart, programs);
@@ -91,7 +91,7 @@ void Executor::run(const Vector& vector, Reduction reduction, std::byte* scratch
   }
 }
 
-void Executor::open(Chunk& chunk, const Vector& vector, const Pipeline& p, int64_t index, std::byte* scratch) {
+void Executor::open(Chunk& chunk, const ReduceBuffers& vector, const Pipeline& p, int64_t index, std::byte* scratch) {
   const int64_t offset = index * p.chunk_elements * element_bytes(vector.element);
   std::byte* lane = scratch + index % p.lanes * p.lane_bytes;
   chunk.input = vector.input.data() + offset;
@@ -100,7 +100,7 @@ void Executor::open(Chunk& chunk, const Vector& vector, const Pipeline& p, int64
   chunk.scratch = lane + p.partial_bytes;
 }
 
-// Ends the round before, and begins this one.
+// Ends the round before `round`, and begins `round`.
 void Executor::enter(Chunk& chunk, int round, Element element, Reduction reduction) {
   const Program& program = *chunk.program;
   if (round > 0) {
@@ -132,21 +132,23 @@ void Executor::finish(const Chunk& chunk, Element element, Reduction reduction) 
 void Executor::post(Chunk& chunk, const Round& round, Element element) {
   const auto bytes_of = [&](const Transfer& t) { return t.partial ? partial_bytes(element) : element_bytes(element); };
   const auto level = static_cast<size_t>(round.level) - 1;
-  const auto piece = static_cast<size_t>(level < options_.piece_bytes.size() ? options_.piece_bytes[level] : kWhole);
+  const auto piece =
+      static_cast<size_t>(level < options_.segment_bytes.size() ? options_.segment_bytes[level] : kWhole);
   const Tag tag = round.gather ? Tag::gather : Tag::reduce;
   const auto for_each_piece = [&](auto bytes, const auto& start) {
     for (size_t begin = 0; begin < bytes.size(); begin += piece)
       chunk.requests.push_back(start(bytes.subspan(begin, std::min(piece, bytes.size() - begin))));
   };
   for (const Transfer& t : round.receives) {
-    std::byte* to = t.place == Place::scratch ? chunk.scratch + t.offset : chunk.output + t.range.begin * bytes_of(t);
+    std::byte* to =
+        t.place == BufferKind::scratch ? chunk.scratch + t.offset : chunk.output + t.range.begin * bytes_of(t);
     for_each_piece(std::span(to, static_cast<size_t>(t.range.size() * bytes_of(t))),
                    [&](std::span<std::byte> bytes) { return comm_.receive(t.peer, tag, bytes); });
   }
   for (const Transfer& t : round.sends) {
-    const std::byte* from = t.place == Place::input     ? chunk.input
-                            : t.place == Place::partial ? chunk.partial
-                                                        : chunk.output;
+    const std::byte* from = t.place == BufferKind::input     ? chunk.input
+                            : t.place == BufferKind::partial ? chunk.partial
+                                                             : chunk.output;
     from += t.range.begin * bytes_of(t);
     for_each_piece(std::span(from, static_cast<size_t>(t.range.size() * bytes_of(t))),
                    [&](std::span<const std::byte> bytes) { return comm_.send(t.peer, tag, bytes); });
@@ -158,9 +160,9 @@ void Executor::sum(const Chunk& chunk, const Round& round, Element element, Redu
     terms_.clear();
     const int64_t begin = combination.range.begin;
     for (const auto& source : combination.sources) {
-      const std::byte* data = source.place == Place::scratch ? chunk.scratch + source.offset
-                              : source.place == Place::input ? chunk.input + begin * element_bytes(element)
-                                                             : chunk.partial + begin * partial_bytes(element);
+      const std::byte* data = source.place == BufferKind::scratch ? chunk.scratch + source.offset
+                              : source.place == BufferKind::input ? chunk.input + begin * element_bytes(element)
+                                                                  : chunk.partial + begin * partial_bytes(element);
       terms_.push_back({data, source.partial});
     }
     combine(element, reduction, chunk.partial + begin * partial_bytes(element), terms_, combination.range.size());

@@ -1,4 +1,4 @@
-/// Carries programs out.
+/// The executor that carries out programs.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -16,60 +16,62 @@
 namespace spillway::ddl {
 
 struct AllreduceOptions {
-  /// The vector goes through the rounds of its plan in chunks of this size, one behind the other, so that every level
-  /// has work at any time. Smaller chunks overlap better and stay in cache, larger ones cost fewer messages. 1 KiB to
-  /// 1 GiB; the same on every rank.
+  /// The size of chunks in bytes. The vector goes through the rounds of its plan in chunks, one behind the other, so
+  /// that every level has work at any time. Smaller chunks overlap better and stay in cache; larger ones cost fewer
+  /// messages. 1 KiB to 1 GiB; the same on every rank.
   int64_t chunk_bytes = int64_t{1} << 20;
-  /// By level from 1: a message of more bytes goes as several of this size at once, whose ends need not wait for each
-  /// other where a network sends small ones off at once. 1 KiB and more; the same on every rank; empty: never.
-  std::vector<int64_t> piece_bytes = {};
+  /// The size of segments in bytes, by level from 1. A message of more bytes goes as several of this size at once.
+  /// Where a network sends small messages off at once, their two ends then need not wait for each other. 1 KiB and
+  /// more; the same on every rank; empty: messages are never cut.
+  std::vector<int64_t> segment_bytes = {};
 
   /// Throws BadRequest naming the field, its value and the allowed range.
   void validate() const;
 };
 
-/// A vector to be reduced: as many elements as input and output have, which are the same memory, or apart.
-struct Vector {
+/// A vector to be reduced. Input and output have the same number of elements, and are the same memory or do not
+/// overlap.
+struct ReduceBuffers {
   std::span<const std::byte> input;
   std::span<std::byte> output;
   Element element = Element::float32;
   int64_t count() const { return static_cast<int64_t>(output.size()) / element_bytes(element); }
 };
 
-/// Of `values`, in place.
+/// Returns the buffers that reduce `values` in place.
 template <class T>
-Vector in_place(std::span<T> values, Element element) {
+ReduceBuffers in_place(std::span<T> values, Element element) {
   return {std::as_bytes(values), std::as_writable_bytes(values), element};
 }
 
-/// Where the time of an executor's rounds went, on this rank.
+/// The parts of the time of an executor's rounds, on this rank.
 struct RoundTimes {
-  std::vector<std::chrono::nanoseconds> waited;  ///< by level from 1: for its messages, and for nothing else
+  std::vector<std::chrono::nanoseconds> waited;  ///< by level from 1: time that only waited for its messages
   std::chrono::nanoseconds adding{};
 };
 
-/// Sends the chunks of a vector through the rounds of their programs, one behind the other. Keeps work lists, so that
-/// repeated calls allocate nothing. Used by one thread at a time.
+/// An executor that sends the chunks of a vector through the rounds of their programs, one behind the other. It keeps
+/// work lists, so that repeated calls allocate nothing. Used by one thread at a time.
 class Executor {
  public:
-  /// What this rank does with some elements of a vector, counted from their first: for all of a vector as many rounds,
-  /// as many of them collecting. Lives until the vector is done.
+  /// A function that returns this rank's program for some elements of a vector, counted from their first. All programs
+  /// of a vector have as many rounds, and as many of them collecting. A program lives until the vector is done.
   using Programs = std::function<const Program&(Range elements)>;
 
-  /// Throws BadRequest as AllreduceOptions::validate.
+  /// Throws BadRequest as AllreduceOptions::validate does.
   Executor(Communicator& comm, AllreduceOptions options);
 
   const AllreduceOptions& options() const noexcept { return options_; }
-  /// Of all vectors so far.
+  /// Returns the times of all vectors so far.
   const RoundTimes& times() const noexcept { return times_; }
-  /// Elements of a chunk of a vector of so many.
+  /// Returns the elements of a chunk of a vector of `count` elements.
   int64_t chunk_elements(int64_t count, Element element) const;
-  /// Of scratch for such a vector: chunks, whatever the count. `apart`: partial results never lie in the output, whose
-  /// elements then are their own until they are finished.
+  /// Returns the bytes of scratch for such a vector: those of some chunks, for any count. `apart`: partial results
+  /// never lie in the output, so the output keeps its elements until they are finished.
   int64_t scratch_bytes(int64_t count, Element element, bool apart, const Programs& programs) const;
-  /// The first messages leave before `agreement` is concluded, and are looked at afterwards. Blocking. Throws
-  /// CommError.
-  void run(const Vector& vector, Reduction reduction, std::byte* scratch, bool apart, const Programs& programs,
+  /// Runs the programs over a vector. The first messages leave before `agreement` is concluded, and are looked at
+  /// afterwards. Blocking. Throws CommError.
+  void run(const ReduceBuffers& vector, Reduction reduction, std::byte* scratch, bool apart, const Programs& programs,
            Agreement& agreement);
 
  private:
@@ -80,22 +82,22 @@ class Executor {
     std::byte* output = nullptr;
     std::byte* partial = nullptr;
     std::byte* scratch = nullptr;
-    std::vector<Request> requests;  ///< of the round it is in
+    std::vector<Request> requests;  ///< requests of the round that it is in
   };
-  /// How chunks follow each other, and what each needs.
+  /// The order in which chunks follow each other, and the memory that each needs.
   struct Pipeline {
     int64_t chunk_elements = 0;
     int64_t chunks = 0;
     int rounds = 0;
     int stride = 1;             ///< rounds between two chunks
     int lanes = 1;              ///< chunks that have scratch at once
-    int64_t partial_bytes = 0;  ///< at the front of a lane
+    int64_t partial_bytes = 0;  ///< bytes of partial results at the front of a lane
     int64_t lane_bytes = 0;
     Range chunk(int64_t index, int64_t count) const;
   };
 
   Pipeline pipeline(int64_t count, Element element, bool apart, const Programs& programs) const;
-  void open(Chunk& chunk, const Vector& vector, const Pipeline& pipeline, int64_t index, std::byte* scratch);
+  void open(Chunk& chunk, const ReduceBuffers& vector, const Pipeline& pipeline, int64_t index, std::byte* scratch);
   void enter(Chunk& chunk, int round, Element element, Reduction reduction);
   void finish(const Chunk& chunk, Element element, Reduction reduction);
   void post(Chunk& chunk, const Round& round, Element element);

@@ -33,7 +33,7 @@ std::string time(double seconds) {
   return text;
 }
 
-/// `; at least 3 ms, predicted 4 ms, waited 5 ms`: what is known of it, behind `mark`.
+/// Returns the times that are known, behind `mark`: `; at least 3 ms, predicted 4 ms, waited 5 ms`.
 std::string times(const char* mark, const std::optional<double>& least, const std::optional<double>& predicted,
                   const char* verb, const std::optional<double>& achieved) {
   std::string text;

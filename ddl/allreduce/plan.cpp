@@ -11,20 +11,20 @@
 namespace spillway::ddl {
 namespace {
 
-/// Who has what of the vector within a group, in ascending order.
-using Shares = std::vector<Share>;
+/// The ranges of the vector that ranks have within a group, in ascending order.
+using Shares = std::vector<OwnedRange>;
 
 int rank_of(const Shares& shares, int64_t begin) {
   const auto after = std::upper_bound(shares.begin(), shares.end(), begin,
-                                      [](int64_t at, const Share& share) { return at < share.range.begin; });
+                                      [](int64_t at, const OwnedRange& share) { return at < share.range.begin; });
   return std::prev(after)->rank;
 }
 
-/// What the children of a group have to share with each other.
+/// Returns the blocks that the children of a group have to share with each other.
 std::vector<Block> blocks_of(const std::vector<const Shares*>& children, const std::vector<bool>& original) {
   std::set<int64_t> cuts;
   for (const Shares* child : children)
-    for (const Share& share : *child) cuts.insert({share.range.begin, share.range.end});
+    for (const OwnedRange& share : *child) cuts.insert({share.range.begin, share.range.end});
   std::vector<Block> blocks;
   for (auto cut = cuts.begin(); cut != cuts.end() && std::next(cut) != cuts.end(); ++cut) {
     Block& block = blocks.emplace_back();
@@ -92,7 +92,7 @@ int64_t scratch_bytes_of(const Program& program, Element element) {
   int64_t end = 0;
   for (const Round& round : program.rounds)
     for (const Transfer& t : round.receives)
-      if (t.place == Place::scratch)
+      if (t.place == BufferKind::scratch)
         end = std::max(end, t.offset + t.range.size() * (t.partial ? partial_bytes(element) : element_bytes(element)));
   return end;
 }
@@ -123,7 +123,7 @@ void Plan::for_each_program(int64_t count, Element element,
 
 Program Plan::program(const Cuts& cuts, int rank, int64_t count, Element element) const {
   Program program{.levels = levels_.count()};
-  std::vector<Round> handing_out;  // from the first level to the last, each level's rounds in order
+  std::vector<Round> handing_out;  // from the last level to the first, each level's rounds in order
   std::vector<Range> has{{0, count}};
   for (int level = 1; level <= levels_.count(); ++level) {
     const Algorithm algorithm = algorithms_[static_cast<size_t>(level) - 1];
@@ -142,7 +142,7 @@ Program Plan::program(const Cuts& cuts, int rank, int64_t count, Element element
       const auto me = static_cast<int>(found - block.ranks.begin());
       add_reduce_scatter(algorithm, block, me, element, up);
       add_all_gather(algorithm, block, me, down);
-      for (const Share& share : shares(algorithm, block))
+      for (const OwnedRange& share : shares(algorithm, block))
         if (share.rank == rank) has.push_back(share.range);
     }
     program.rounds.insert(program.rounds.end(), up.begin(), up.end());

@@ -1,4 +1,4 @@
-/// Who reduces what: an allreduce over the levels of a machine, as a value that every rank computes alike.
+/// The plan of an allreduce over the levels of a machine, as a value that every rank computes alike.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,45 +11,46 @@
 
 namespace spillway::ddl {
 
-/// What one level's links carry, at most: a rank's, and those of one of the groups that the level joins together.
+/// The maximum bytes that one level's links carry: a rank's links, and those of one of the groups that the level joins.
 struct LevelTraffic {
   int64_t sent_by_rank = 0;
   int64_t sent_by_group = 0;
   int64_t received_by_group = 0;
 };
 
-/// Reduce-scatter up the levels, all-gather down (Cho et al. 2019, BlueConnect). At level 1 each group shares a vector
-/// among its ranks; at level 2 those ranks of the groups that have the same part share it among them, and so on: above
-/// hosts of L ranks S/L bytes a rank move, S a host. With uneven groups parts do not coincide: the cuts of all groups
-/// of a level together make blocks, and within a block every group has one rank in charge, which takes part for it. 4+2
-/// ranks: blocks are quarters, and on the second host each rank has two. So 2(N−1)/N of the vector leaves each of N
-/// hosts, the least that can (the cut bound), whatever the order of ranks and whether or not hosts are alike.
+/// A reduce-scatter up the levels, then an all-gather down (Cho et al. 2019, BlueConnect). At level 1 each group shares
+/// a vector among its ranks. At level 2 those ranks of the groups that have the same part share it among them, and so
+/// on. Above hosts of L ranks each rank moves S/L bytes, and each host S. With uneven groups parts do not coincide: the
+/// cuts of all groups of a level together make blocks. Within a block every group has one rank in charge, which takes
+/// part for it. With 4+2 ranks, blocks are quarters, and on the second host each rank has two. So 2(N−1)/N of the
+/// vector leaves each of N hosts. That is the minimum (the cut bound), whatever the order of ranks and whether or not
+/// hosts are alike.
 class Plan {
  public:
-  /// `algorithms[i]` is level i+1's. Throws BadRequest unless there are as many as levels, oneshot
-  /// at the last alone.
+  /// Takes one algorithm for each level: `algorithms[i]` is level i+1's. Throws BadRequest unless there are as many as
+  /// levels, and oneshot is at the last level alone.
   Plan(Levels levels, std::vector<Algorithm> algorithms);
-  /// The same algorithm on every level.
+  /// Uses one algorithm on every level.
   explicit Plan(Levels levels, Algorithm algorithm = Algorithm::direct);
 
   const Levels& levels() const noexcept { return levels_; }
   const std::vector<Algorithm>& algorithms() const noexcept { return algorithms_; }
   int size() const noexcept { return levels_.size(); }
-  /// What `rank` does with a vector of `count` elements. Cost: ranks times levels.
+  /// Returns the program of `rank` for a vector of `count` elements. Cost: ranks times levels.
   Program program(int rank, int64_t count, Element element) const;
   /// Hands each rank's program to `visit`, one after another. Cost: that of all programs.
   void for_each_program(int64_t count, Element element,
                         const std::function<void(int rank, const Program&)>& visit) const;
-  /// Sums are taken in one order, whatever the size: level by level in the order of ranks. All plans over the same
-  /// levels of which that is true give the same bits.
+  /// True when sums are taken in one order, for any size: level by level in the order of ranks. All such plans over the
+  /// same levels give the same bits.
   bool keeps_order() const;
 
-  /// What the levels' links carry for a vector, by level from 1.
+  /// Returns the bytes that the levels' links carry for a vector, by level from 1.
   std::vector<LevelTraffic> traffic(int64_t count, Element element) const;
 
-  /// Equal on two ranks exactly when (but for a collision) their plans are.
+  /// Returns a hash that is equal on two ranks exactly when (except for a collision) their plans are equal.
   uint64_t hash() const;
-  /// `direct x ring`: by level.
+  /// Returns the names of the algorithms, by level: `direct x ring`.
   std::string name() const;
 
  private:

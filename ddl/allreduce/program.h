@@ -1,4 +1,5 @@
-/// What one rank does in a reduction, round by round: data, which an executor carries out and a cost model adds up.
+/// The program of one rank in a reduction, round by round: data, which an executor carries out and a cost model adds
+/// up.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,28 +8,29 @@
 
 namespace spillway::ddl {
 
-/// Where elements are. For types that are their own partial type, partial results lie where the output goes.
-enum class Place : uint8_t {
-  input,    ///< what this rank contributes
-  partial,  ///< what some of the ranks' inputs have made
+/// The buffer that elements are in. For types that are their own partial type, partial results lie in the output's
+/// place.
+enum class BufferKind : uint8_t {
+  input,    ///< this rank's contribution
+  partial,  ///< partial results of some of the ranks' inputs
   output,   ///< results
-  scratch   ///< what another rank has sent, until the round's sums are taken
+  scratch   ///< elements that another rank has sent, until the round's sums are taken
 };
 
 /// One message. Both ends know it; empty ones are left out.
 struct Transfer {
   int peer = -1;
-  Place place = Place::input;
-  Range range;           ///< of the vector's elements
+  BufferKind place = BufferKind::input;
+  Range range;           ///< range of the vector's elements
   int64_t offset = 0;    ///< in scratch: bytes from its start
-  bool partial = false;  ///< travels in the type of partial results
+  bool partial = false;  ///< true when it travels in the type of partial results
 };
 
-/// partial[range] = one rank's elements after another's, in this order.
+/// A combination of elements: partial[range] = one rank's elements after another's, in this order.
 struct Combination {
   struct Source {
-    Place place = Place::input;  ///< input, partial or scratch
-    int64_t offset = 0;          ///< in scratch: bytes from its start
+    BufferKind place = BufferKind::input;  ///< input, partial or scratch
+    int64_t offset = 0;                    ///< in scratch: bytes from its start
     bool partial = false;
   };
   Range range;
@@ -37,25 +39,25 @@ struct Combination {
 
 /// Messages that go together, and the sums that are taken when all have come.
 struct Round {
-  int level = 0;        ///< of Levels, from 1
-  bool gather = false;  ///< results are handed out; else contributions collected
+  int level = 0;        ///< level of Levels, from 1
+  bool gather = false;  ///< true when results are handed out; else contributions are collected
   std::vector<Transfer> sends{};
   std::vector<Transfer> receives{};
   std::vector<Combination> sums{};
 };
 
-/// Every rank's program for a plan has as many rounds as the others', and messages between two ranks stand in the same
-/// order in both. Contributions are collected first; then `finished` is rounded from partial to output; then results
-/// are handed out.
+/// The program of one rank. Every rank's program for a plan has as many rounds as the others'. Messages between two
+/// ranks stand in the same order in both programs. Contributions are collected first; then `finished` is rounded from
+/// partial to output; then results are handed out.
 struct Program {
-  int levels = 0;  ///< that there are
+  int levels = 0;  ///< number of levels
   std::vector<Round> rounds{};
-  int collecting_rounds = 0;      ///< the first so many
-  std::vector<Range> finished{};  ///< what this rank has the sums of
-  int64_t scratch_bytes = 0;      ///< the most that a round needs
+  int collecting_rounds = 0;      ///< number of collecting rounds, which come first
+  std::vector<Range> finished{};  ///< ranges of which this rank has the sums
+  int64_t scratch_bytes = 0;      ///< maximum that a round needs
 };
 
-/// The most that a round's incoming messages need.
+/// Returns the maximum bytes that a round's incoming messages need.
 int64_t scratch_bytes_of(const Program& program, Element element);
 
 }  // namespace spillway::ddl

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <type_traits>
 
-// Compiled for several widths of vectors, of which the first call takes the processor's own; the bits are the same.
-// Sanitizers cannot be asked so early.
+// Marks a function that is compiled for several widths of vectors. The first call takes the processor's own width; the
+// bits are the same. Builds with sanitizers do without it, because sanitizers cannot be asked so early.
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define SPILLWAY_FOR_EVERY_CPU __attribute__((target_clones("default", "avx2"), flatten))
@@ -18,7 +18,7 @@
 namespace spillway::ddl {
 namespace {
 
-/// Few enough to stay in the first-level cache beside one block of a term.
+/// The elements of a block, few enough to stay in the first-level cache beside one block of a term.
 constexpr int64_t kBlock = 1024;
 
 // Conversions without branches, which compilers turn into vector instructions.
@@ -111,7 +111,7 @@ void with_elements(Term term, int64_t begin, const Visit& visit) {
     visit(Elements<T, false>{static_cast<const T*>(term.data) + begin});
 }
 
-/// Either may lie where the result goes, element by element, which the compiler would not expect.
+/// Combines two terms. Either may lie where the result goes, element by element, which the compiler would not expect.
 template <class Operation, class P, class One, class Other>
 void combine_two(P* to, One one, Other other, int64_t size) {
 #pragma GCC ivdep

@@ -7,14 +7,14 @@
 namespace spillway::ddl {
 namespace {
 
-constexpr int64_t kLeastBucketBytes = int64_t{1} << 20;
-constexpr int64_t kMostBucketBytes = int64_t{32} << 20;
+constexpr int64_t kMinBucketBytes = int64_t{1} << 20;
+constexpr int64_t kMaxBucketBytes = int64_t{32} << 20;
 constexpr int64_t kBucketBytesWithoutCosts = int64_t{4} << 20;
-/// Where plans no longer change with the size.
-constexpr int64_t kMostBytes = int64_t{256} << 20;
+/// The size from which plans no longer change.
+constexpr int64_t kMaxBytes = int64_t{256} << 20;
 
 int64_t rounded(int64_t bytes) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(bytes, 1, kMostBytes))));
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(bytes, 1, kMaxBytes))));
 }
 
 }  // namespace
@@ -47,8 +47,8 @@ int64_t TunedAllreduce::bucket_bytes() {
     return predict_seconds(choice(bytes), bytes / element_bytes(Element::float32), Element::float32, *costs_) /
            static_cast<double>(bytes);
   };
-  int64_t bytes = kLeastBucketBytes;
-  while (bytes < kMostBucketBytes && seconds_per_byte(bytes) > 1.1 * seconds_per_byte(8 * bytes)) bytes *= 2;
+  int64_t bytes = kMinBucketBytes;
+  while (bytes < kMaxBucketBytes && seconds_per_byte(bytes) > 1.1 * seconds_per_byte(8 * bytes)) bytes *= 2;
   return bytes;
 }
 

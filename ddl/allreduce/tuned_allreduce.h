@@ -1,4 +1,4 @@
-/// For every size the plan that suits it.
+/// Allreduces with, for every size, the plan that suits it.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,21 +15,21 @@ namespace spillway::ddl {
 /// neither on the size nor on the plan. Used by one thread at a time.
 class TunedAllreduce {
  public:
-  /// `costs`: as calibrate() found them, the same on every rank; without any, direct on every level for all sizes.
-  /// Throws BadRequest as Costs::validate.
+  /// Takes `costs` as calibrate() found them, the same on every rank. Without any, all sizes use direct on every level.
+  /// Throws BadRequest as Costs::validate does.
   explicit TunedAllreduce(Communicator& comm, std::optional<Costs> costs = std::nullopt);
 
   const std::optional<Costs>& costs() const noexcept { return costs_; }
-  /// Returns the cost model's choice for so many bytes, rounded up to a power of two, and remembers it by that.
+  /// Returns the cost model's choice for so many bytes, rounded up to a power of two, and remembers it by that size.
   const Choice& choice(int64_t bytes);
-  /// By level, the pieces in which every choice sends messages; empty: whole.
-  std::vector<int64_t> piece_bytes() const { return costs_ ? ddl::piece_bytes(*costs_) : std::vector<int64_t>(); }
-  /// Made when it is first asked for.
+  /// Returns by level the size of the pieces in which every choice sends messages; empty: messages are sent whole.
+  std::vector<int64_t> segment_bytes() const { return costs_ ? ddl::segment_bytes(*costs_) : std::vector<int64_t>(); }
+  /// Returns the Allreduce for so many bytes, which is made when it is first asked for.
   Allreduce& for_bytes(int64_t bytes);
 
-  /// The size in which many bytes travel best while something else goes on: the smallest one, from 1 MiB (a thread is
-  /// woken for each) to 32 MiB, that costs no more than a tenth more per byte than eight times as much in one go.
-  /// Without costs 4 MiB.
+  /// Returns the size in which many bytes travel best while something else goes on. It is the smallest one that costs
+  /// at most a tenth more per byte than eight times as much in one call. It lies between 1 MiB (a thread is woken for
+  /// each) and 32 MiB. Without costs 4 MiB.
   int64_t bucket_bytes();
 
  private:

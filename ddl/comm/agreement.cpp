@@ -60,7 +60,7 @@ Agreement::~Agreement() {
   if (requests_[0].active() || requests_[1].active()) comm_.abandon("was interrupted in the middle of a collective");
 }
 
-// The dissemination pattern: after round k everyone has heard of the 2^(k+1) members before them.
+// The dissemination pattern: after round k every member has heard of the 2^(k+1) members before it.
 void Agreement::post() {
   if (step_ >= size_) return;
   sent_ = seen_;

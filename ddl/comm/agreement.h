@@ -1,4 +1,4 @@
-/// Before data flows, the ranks make sure that they mean the same call.
+/// The agreement by which the ranks make sure, before data flows, that they mean the same call.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -24,14 +24,15 @@ enum class Operation : int32_t {
   duplicate
 };
 
-/// What a rank is about to do, as compared with its peers.
+/// The call that a rank is about to make, as compared with its peers' calls.
 struct Call {
   Operation operation = Operation::barrier;
   int32_t root = -1;       ///< a broadcast's root; -1: none
   int64_t count = 0;       ///< elements, or bytes where there is no element type
   uint64_t signature = 0;  ///< anything else that must agree, hashed: types, shapes, members, the plan
-  int64_t sequence = -1;   ///< of the collectives over all ranks; -1: among some ranks only
-  /// What people should read of it: `float32 by direct x ring`; the signature stands for what is cut off.
+  int64_t sequence = -1;   ///< number among the collectives over all ranks; -1: among some ranks only
+  /// The part of the call that people read in messages: `float32 by direct x ring`. The signature stands for any text
+  /// that is cut off.
   std::array<char, 40> detail = {};
 
   Call with_detail(std::initializer_list<std::string_view> texts) const;
@@ -39,19 +40,20 @@ struct Call {
   auto operator<=>(const Call&) const = default;
 };
 
-/// `allreduce (sum) of 1000 float32 by direct, number 3, signature 5`.
+/// Returns the call as text: `allreduce (sum) of 1000 float32 by direct, number 3, signature 5`.
 std::string describe(const Call& call);
 
-/// An agreement under way, so that data can be sent meanwhile: ⌈log2 members⌉ messages of 160 bytes each way. What was
-/// sent is looked at after conclude() only: ranks that disagree may not even mean messages of one size.
+/// An agreement under way, so that data can be sent meanwhile. Cost: ⌈log2 members⌉ messages of 160 bytes each way.
+/// Received data may be looked at only after conclude(), because ranks that disagree may not even mean messages of one
+/// size.
 class Agreement {
  public:
-  /// Sends the first message. `members` are the ranks taking part, the same list on each, this rank among them at
-  /// `position`; the list outlives the agreement.
+  /// Sends the first message. `members` are the ranks that take part, the same list on each of them. This rank is among
+  /// them at `position`. The list outlives the agreement.
   Agreement(Communicator& comm, const Call& call, std::span<const int> members, int position);
-  /// Over all ranks; fills in the sequence number.
+  /// Starts an agreement over all ranks and fills in the sequence number.
   Agreement(Communicator& comm, Call call);
-  /// Ends the communicator where it was left before conclude() returned: a message may be coming to this object.
+  /// Ends the communicator when conclude() has not returned, because a message may still be coming to this object.
   ~Agreement();
   Agreement(const Agreement&) = delete;
   Agreement& operator=(const Agreement&) = delete;
@@ -65,8 +67,8 @@ class Agreement {
     Call call;
     int64_t rank = 0;
   };
-  /// The smallest and the largest call seen so far. Merging is idempotent, so it does not matter that for a number of
-  /// members that is no power of two a vote may arrive twice.
+  /// The smallest and the largest call seen so far. Merging is idempotent, so a vote may arrive twice, as it may when
+  /// the number of members is no power of two.
   struct Ballot {
     Vote lowest;
     Vote highest;
@@ -88,7 +90,7 @@ class Agreement {
   std::array<Request, 2> requests_;
 };
 
-/// An agreement at once.
+/// Starts an agreement and concludes it at once.
 inline void agree(Communicator& comm, const Call& call, std::span<const int> members, int position) {
   Agreement(comm, call, members, position).conclude();
 }

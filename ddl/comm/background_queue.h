@@ -10,41 +10,42 @@
 
 namespace spillway::ddl {
 
-/// Jobs made of collectives, one after another in the order of submission, on a thread and a communicator of their own.
-/// Each queue is a communicator: jobs of several queues, and collectives elsewhere, need no common order. Used by one
-/// thread at a time.
+/// A queue of jobs made of collectives, which run one after another in the order of submission. They run on a thread
+/// and a communicator of their own. Because each queue is a communicator, jobs of several queues, and collectives
+/// elsewhere, need no common order. Used by one thread at a time.
 class BackgroundQueue {
  public:
   using Job = std::function<void(Communicator&)>;
 
-  /// `comm` is this object's alone (Communicator::duplicate(), which every rank calls for its queues in the same
-  /// order). `name`: the thread's.
+  /// Starts a thread named `name`. `comm` is this object's alone. It comes from Communicator::duplicate(), which every
+  /// rank calls for its queues in the same order.
   BackgroundQueue(std::shared_ptr<Communicator> comm, std::string name);
-  /// Gives up where something is under way or waits.
+  /// Gives up when a job is under way or waits.
   ~BackgroundQueue();
   BackgroundQueue(const BackgroundQueue&) = delete;
   BackgroundQueue& operator=(const BackgroundQueue&) = delete;
 
-  /// Runs `job` when those before it and `after` are done; every rank submits the same jobs in the same order. What a
-  /// job works on must stay valid, and is nobody else's, until the ticket is done; it may be what the jobs before work
-  /// on. Does not block. What it throws ends it and all later ones, here and on every other rank, with a CommError in
-  /// their tickets.
+  /// Runs `job` when the jobs before it and `after` are done. Every rank submits the same jobs in the same order. The
+  /// memory that a job works on must stay valid until the ticket is done, and only earlier jobs may use it too. Does
+  /// not block. An error that a job throws ends it and all later jobs, here and on every other rank, with a CommError
+  /// in their tickets.
   [[nodiscard]] Ticket submit(Job job, Ticket after = {});
-  /// Ends what is under way and all that follows, here and on every other rank, with a CommError: for a caller that
-  /// cannot submit the jobs which the others will. `reason`: what they are told, unless there was another before.
+  /// Ends the job under way and all that follow, here and on every other rank, with a CommError. Meant for a caller
+  /// that cannot submit the jobs which the other ranks will submit. `reason` is the text that the other ranks are told,
+  /// unless there was an earlier reason.
   void give_up(const std::string& reason);
-  /// Within jobs that are done, once no ticket is open: from the start of each, or from its submission where none was
-  /// under way, to its end; waiting for later ranks included.
+  /// Returns the time spent in jobs that are done; valid only when no ticket is open. Each job counts from its start,
+  /// or from its submission when no job was under way, to its end. Waiting for later ranks is included.
   std::chrono::nanoseconds busy() const noexcept { return busy_; }
 
  private:
   void run(const Job& job, const Ticket& after);
 
   const std::shared_ptr<Communicator> comm_;
-  std::chrono::nanoseconds busy_{};            ///< the worker's, like the next
-  std::chrono::steady_clock::time_point end_;  ///< of the last one
+  std::chrono::nanoseconds busy_{};            ///< written by the worker thread
+  std::chrono::steady_clock::time_point end_;  ///< end of the last job; written by the worker thread
   Ticket last_;
-  WorkerTimeline worker_;  ///< last: it ends before what it works on
+  WorkerTimeline worker_;  ///< last member, because it must end before the members that it uses
 };
 
 }  // namespace spillway::ddl

@@ -9,8 +9,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// How often a busy rank looks for notices of its own accord: others may call the roll.
-constexpr milliseconds kMostSilent{100};
+/// The longest time between two looks at notices by a busy rank. It looks because other ranks may call the roll.
+constexpr milliseconds kMaxSilent{100};
 
 void keep_telling(NoticeBoard& board, milliseconds interval, milliseconds at_most, const std::stop_token& stop) {
   using Clock = std::chrono::steady_clock;
@@ -19,7 +19,7 @@ void keep_telling(NoticeBoard& board, milliseconds interval, milliseconds at_mos
   std::unique_lock lock(mutex);
   const auto end = Clock::now() + at_most;
   for (auto next = Clock::now() + interval; !stop.stop_requested() && !board.dead() && Clock::now() < end;) {
-    stopped.wait_until(lock, stop, std::min(next, Clock::now() + kMostSilent), [] { return false; });
+    stopped.wait_until(lock, stop, std::min(next, Clock::now() + kMaxSilent), [] { return false; });
     if (stop.stop_requested()) return;
     board.look("beside its own work");
     if (Clock::now() < next) continue;

@@ -1,4 +1,4 @@
-/// Long work of one rank's own, for which the others are to wait.
+/// A notice of long work of one rank's own, for which the other ranks wait.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -8,22 +8,23 @@
 
 namespace spillway::ddl {
 
-/// While it lives, a thread tells the other ranks, eight times within each deadline, that this one is alive and will
-/// come, so that they wait beyond the deadline:
+/// A scope in which the other ranks wait for this one beyond the deadline. While it lives, a thread tells them that
+/// this rank is alive and will come, eight times within each deadline:
 ///
 ///     {
 ///       const ddl::Busy busy(comm->communicator.get());
 ///       write_checkpoint(…);
 ///     }
 ///
-/// A rank that dies or is stopped meanwhile is given up as ever, a deadline after its last word. Collectives may be
-/// called, and several may live at a time. Work that is shorter than an eighth of the deadline sends nothing.
+/// A rank that dies or is stopped meanwhile is given up as ever, a deadline after its last notice. Collectives may be
+/// called meanwhile, and several Busy objects may live at a time. Work that is shorter than an eighth of the deadline
+/// sends nothing.
 class Busy {
  public:
-  /// The longest time for which others are asked to wait: file systems may hang for ever.
+  /// The longest time for which other ranks are asked to wait. It is limited because file systems may hang for ever.
   static constexpr std::chrono::hours kAtMost{1};
 
-  /// `comm`: nullptr where there are no other ranks; it may end first.
+  /// Starts the thread. `comm` is nullptr when there are no other ranks; it may end before this object.
   explicit Busy(const Communicator* comm, std::chrono::milliseconds at_most = kAtMost);
 
  private:

@@ -32,8 +32,8 @@ void validate_members(const Communicator& comm, int root, std::span<const int> m
   }
 }
 
-/// A binomial tree over places relative to the root's: place v hears from v with its lowest set bit cleared and tells
-/// v + 2^k for every 2^k below that bit.
+/// Sends `piece` down a binomial tree over places relative to the root's. Place v hears from v with its lowest set bit
+/// cleared. It tells v + 2^k for every 2^k below that bit.
 void pass_down(Communicator& comm, std::span<std::byte> piece, std::span<const int> members, int place, int root_place,
                int stage) {
   const int size = static_cast<int>(members.size());
@@ -96,7 +96,7 @@ void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std
   comm.wait(requests, {.collective = "allgather", .stage = 1});
 }
 
-void refuse_together(Communicator& comm, const std::string& refusal) {
+void throw_on_all_ranks(Communicator& comm, const std::string& refusal) {
   const auto own = static_cast<int64_t>(refusal.size());
   std::vector<int64_t> sizes(static_cast<size_t>(comm.size()));
   allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(sizes)));
@@ -119,7 +119,7 @@ void check_together(Communicator& comm, const std::function<void()>& check) {
     refusal = str("rank ", comm.rank(), ": ", text.substr(0, text.find('\n')));
   }
   try {
-    refuse_together(comm, refusal);
+    throw_on_all_ranks(comm, refusal);
   } catch (const BadRequest&) {
     if (own) std::rethrow_exception(own);
     throw;

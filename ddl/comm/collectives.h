@@ -10,30 +10,31 @@
 
 namespace spillway::ddl {
 
-/// Copies `bytes` of rank `root` to every rank in `members`: distinct ranks, in any order that is the same on each of
-/// them, root among them; other ranks return at once. `signature` is anything else that must agree (types, shapes).
-/// Cost: ⌈log2 members⌉ copies of the bytes on the longest path (a binomial tree over the members as listed), in pieces
-/// of 4 MiB, so that the deadline is one piece's. Blocking; allocates nothing.
+/// Copies `bytes` of rank `root` to every rank in `members`. These are distinct ranks, root among them, in any order
+/// that is the same on each of them. Other ranks return at once. `signature` stands for anything else that must agree
+/// (types, shapes). Cost: ⌈log2 members⌉ copies of the bytes on the longest path (a binomial tree over the members as
+/// listed). The bytes go in pieces of 4 MiB, so that the deadline is one piece's. Blocking; allocates nothing.
 /// Throws BadRequest on a bad list, CommError on every member when they disagree.
 void broadcast(Communicator& comm, std::span<std::byte> bytes, int root, std::span<const int> members,
                uint64_t signature = 0);
 
-/// The same to every rank.
+/// Copies `bytes` of rank `root` to every rank of the communicator.
 void broadcast(Communicator& comm, std::span<std::byte> bytes, int root, uint64_t signature = 0);
 
-/// Returns on every rank after every rank has called it. ⌈log2 size⌉ small messages. Throws CommError.
+/// Returns on every rank after every rank has called it. Cost: ⌈log2 size⌉ small messages. Throws CommError.
 void barrier(Communicator& comm);
 
-/// Every rank's `own` bytes, in rank order: `all` holds size() times as many. Meant for small blobs (each rank sends
-/// its own to each other directly). Blocking. Throws BadRequest when `all` has the wrong size, CommError.
+/// Gathers every rank's `own` bytes in `all`, in rank order; `all` holds size() times as many bytes. Meant for small
+/// blobs, because each rank sends its own bytes to each other rank directly. Blocking. Throws BadRequest when `all` has
+/// the wrong size, CommError.
 void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std::byte> all);
 
-/// Throws BadRequest on every rank when some have a `refusal`, which is not empty then: the first one's. So that none
-/// goes on alone where another cannot. Collective. Throws CommError.
-void refuse_together(Communicator& comm, const std::string& refusal);
+/// Throws BadRequest on every rank when some rank has a `refusal`, a text that is not empty. The error carries the
+/// first such rank's text. So no rank goes on alone when another cannot. Collective. Throws CommError.
+void throw_on_all_ranks(Communicator& comm, const std::string& refusal);
 
-/// Calls `check` on every rank. When it throws on some, those get what they threw, and all others BadRequest with the
-/// first line of the first one's. Collective. Throws CommError.
+/// Calls `check` on every rank. When it throws on some ranks, these get the error that they threw. All other ranks get
+/// BadRequest with the first line of the first failing rank's error. Collective. Throws CommError.
 void check_together(Communicator& comm, const std::function<void()>& check);
 
 }  // namespace spillway::ddl

@@ -12,19 +12,19 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// How often a waiting rank looks for notices, which costs one poll.
+/// The interval at which a waiting rank looks for notices. Each look costs one poll.
 constexpr milliseconds kNoticeInterval{10};
 
 std::string seconds(milliseconds time) {
   return str(static_cast<double>(time.count()) / 1000, " s");
 }
 
-std::string describe(const Stage& stage) {
+std::string describe(const CollectivePosition& stage) {
   const std::string place = stage.level > 0 ? str("level ", stage.level, " of ", stage.levels, ", ") : std::string();
   return str("(", place, stage.collective, ", stage ", stage.stage, ")");
 }
 
-/// Any labels → 0, 1, 2, … in order of first appearance.
+/// Maps any labels to 0, 1, 2, … in order of first appearance.
 std::vector<int> ordinals(const std::vector<int>& labels) {
   std::map<int, int> known;
   std::vector<int> result;
@@ -34,7 +34,7 @@ std::vector<int> ordinals(const std::vector<int>& labels) {
   return result;
 }
 
-/// How long survivors wait for each other's notices.
+/// Returns the time that survivors wait for each other's notices.
 milliseconds grace_of(milliseconds deadline) {
   return std::clamp(deadline / 2, milliseconds(200), milliseconds(2000));
 }
@@ -65,7 +65,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions opt
 Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options)
     : Communicator(std::move(transport), std::move(options), nullptr) {
   board_ = std::make_shared<NoticeBoard>(transport_->duplicate(), grace_of(options_.deadline));
-  // Nobody can be told of anything before the board is there.
+  // No rank can be told of anything before the board is there.
   const auto end = Clock::now() + options_.deadline;
   while (!board_->ready()) {
     if (Clock::now() >= end)
@@ -107,7 +107,7 @@ Clock::time_point Communicator::end_of_wait(Clock::time_point start) const {
   return std::max(start, board_->last_busy()) + options_.deadline;
 }
 
-void Communicator::wait(std::span<Request> requests, const Stage& stage) {
+void Communicator::wait(std::span<Request> requests, const CollectivePosition& stage) {
   require_alive();
   auto next_look = Clock::now() + kNoticeInterval;
   for (Request& request : requests) {
@@ -124,7 +124,7 @@ void Communicator::wait(std::span<Request> requests, const Stage& stage) {
   }
 }
 
-void Communicator::wait_until(const std::function<bool()>& done, const Stage& stage) {
+void Communicator::wait_until(const std::function<bool()>& done, const CollectivePosition& stage) {
   require_alive();
   const auto start = Clock::now();
   auto next_look = start + kNoticeInterval;
@@ -139,7 +139,7 @@ void Communicator::wait_until(const std::function<bool()>& done, const Stage& st
   }
 }
 
-bool Communicator::done_or_fail(const std::function<bool()>& done, const Stage& stage) {
+bool Communicator::done_or_fail(const std::function<bool()>& done, const CollectivePosition& stage) {
   try {
     return done();
   } catch (const std::exception& error) {
@@ -147,7 +147,7 @@ bool Communicator::done_or_fail(const std::function<bool()>& done, const Stage& 
   }
 }
 
-bool Communicator::finished(Request& request, const Stage& stage) {
+bool Communicator::finished(Request& request, const CollectivePosition& stage) {
   const int peer = request.peer;
   try {
     return transport_->test(request);
@@ -182,12 +182,12 @@ void Communicator::die() {
   throw CommError(str("[ddl] rank ", rank_, ": ", death.reason), death.origin, death.exit_code);
 }
 
-void Communicator::heed_notices(const Stage& stage) {
+void Communicator::heed_notices(const CollectivePosition& stage) {
   board_->look(describe(stage));
   if (dead()) die();
 }
 
-void Communicator::time_out(int peer, Stage stage) {
+void Communicator::time_out(int peer, CollectivePosition stage) {
   if (stage.level == 0) {
     stage.level = levels_.joining(rank_, peer);
     stage.levels = levels_.count();
@@ -205,7 +205,7 @@ void Communicator::time_out(int peer, Stage stage) {
   die();
 }
 
-void Communicator::time_out(const Stage& stage) {
+void Communicator::time_out(const CollectivePosition& stage) {
   const std::string reason = str("no end within ", seconds(options_.deadline), " ", describe(stage));
   board_->time_out(reason, [&](const std::vector<int>& silent) {
     return silent.empty() ? reason : str(reason, "; silent: ", describe_ranks(silent));

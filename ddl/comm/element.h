@@ -1,4 +1,4 @@
-/// What vectors are made of, and how they are reduced.
+/// The types of vectors' elements, and the ways to reduce them.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -6,22 +6,22 @@
 
 namespace spillway::ddl {
 
-/// An element's type. 16-bit floats are summed in float32: what several ranks' elements make is kept, and travels, as
-/// float32 until the result is rounded, once.
+/// An element's type. 16-bit floats are summed in float32: partial results of several ranks' elements are kept, and
+/// travel, as float32. The result is rounded once.
 enum class Element : uint8_t { float32, float64, float16, bfloat16, int32, int64 };
 
-/// `average` divides the sum by the number of ranks, once, at the end; integers towards zero. A NaN that any rank has
-/// is the maximum and the minimum. Sums of integers wrap around.
+/// A way to reduce elements. `average` divides the sum by the number of ranks, once, at the end; integers are rounded
+/// towards zero. A NaN that any rank has is the maximum and the minimum. Sums of integers wrap around.
 enum class Reduction : int64_t { sum, average, maximum, minimum };
 
 int64_t element_bytes(Element element);
-/// Of what partial results are kept in.
+/// Returns the bytes of one partial result for that type of element.
 int64_t partial_bytes(Element element);
-/// `float16`; `sum`.
+/// Returns the name: `float16`; `sum`.
 std::string_view name_of(Element element);
 std::string_view name_of(Reduction reduction);
 
-/// Of bytes: however many there are.
+/// The number of bytes that stands for all bytes, however many there are.
 inline constexpr int64_t kWhole = std::numeric_limits<int64_t>::max();
 
 /// Elements [begin, end) of a vector.
@@ -32,9 +32,9 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// Part `part` of `parts` of (nearly) equal length.
+/// Returns part `part` of `parts` parts of (nearly) equal length.
 inline Range part_of(Range whole, int64_t part, int64_t parts) {
-  // size·i/parts without overflow for any size.
+  // This computes size·i/parts without overflow for any size.
   const auto cut = [&](int64_t i) { return whole.size() / parts * i + whole.size() % parts * i / parts; };
   return {whole.begin + cut(part), whole.begin + cut(part + 1)};
 }

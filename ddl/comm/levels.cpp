@@ -10,9 +10,9 @@
 namespace spillway::ddl {
 namespace {
 
-constexpr int64_t kMostRanks = 1'000'000;
+constexpr int64_t kMaxRanks = 1'000'000;
 
-/// Any labels → 0, 1, 2, … in order of first appearance.
+/// Maps any labels to 0, 1, 2, … in order of first appearance.
 std::vector<int> ordinals(const std::vector<int>& labels) {
   std::map<int, int> known;
   std::vector<int> result;
@@ -34,14 +34,14 @@ std::vector<Levels::Group> groups_by(const std::vector<int>& of_rank, const std:
   return groups;
 }
 
-/// The numbers of `4x2` or `4+2`; empty when the text is anything else.
+/// Returns the numbers of `4x2` or `4+2`; none when the text is anything else.
 std::vector<int64_t> parse_numbers(std::string_view text, char separator) {
   std::vector<int64_t> numbers;
   while (true) {
     const size_t length = std::min(text.find(separator), text.size());
     int64_t number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + length, number);
-    if (error != std::errc() || end != text.data() + length || number < 1 || number > kMostRanks) return {};
+    if (error != std::errc() || end != text.data() + length || number < 1 || number > kMaxRanks) return {};
     numbers.push_back(number);
     if (length == text.size()) return numbers;
     text.remove_prefix(length + 1);
@@ -83,9 +83,9 @@ Levels Levels::parse(std::string_view text, int size) {
                          "'; allowed: ranks per host x hosts x …, as in 4x2, or the ranks of each host, as in 4+2"));
   int64_t declared = uneven ? 0 : 1;
   for (const int64_t number : numbers)
-    declared = std::min(kMostRanks + 1, uneven ? declared + number : declared * number);
+    declared = std::min(kMaxRanks + 1, uneven ? declared + number : declared * number);
   if (declared != size)
-    throw BadRequest(str("[ddl] levels '", text, "' make ", declared > kMostRanks ? "too many" : str(declared),
+    throw BadRequest(str("[ddl] levels '", text, "' make ", declared > kMaxRanks ? "too many" : str(declared),
                          " ranks, but ", size, " are running"));
   std::vector<std::vector<int>> labels;
   if (uneven) {

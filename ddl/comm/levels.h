@@ -1,4 +1,4 @@
-/// Which ranks are near each other: the levels of a machine, as a value that every rank computes alike.
+/// The levels of a machine, which say which ranks are near each other, as a value that every rank computes alike.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace spillway::ddl {
 
-/// A tree of groups. The groups of level 1 are ranks that talk fastest, those of a host, say; each level joins groups
-/// of the one below, hosts of a rack, racks; the last level joins all. Groups may have any sizes and their ranks any
-/// numbers.
+/// A tree of groups. The groups of level 1 are ranks that talk fastest, for example those of a host. Each level joins
+/// groups of the level below: hosts of a rack, then racks. The last level joins all. Groups may have any sizes and
+/// their ranks any numbers.
 class Levels {
  public:
   struct Group {
@@ -17,30 +17,30 @@ class Levels {
     std::vector<int> children;  ///< groups of the level below, in order of their first ranks; at level 1 ranks
   };
 
-  /// `labels[i][r]` says in which group of level i+1 rank r is, by any number; a level that joins all is added. Levels
-  /// that join nothing are left out. Throws BadRequest when there are labels for another number of ranks, or a level
-  /// parts what the one below joined.
+  /// Makes the tree from labels: `labels[i][r]` says, by any number, in which group of level i+1 rank r is. A level
+  /// that joins all is added. Levels that join nothing are left out. Throws BadRequest when there are labels for
+  /// another number of ranks, or when a level parts ranks that the level below joined.
   explicit Levels(int size, const std::vector<std::vector<int>>& labels = {});
-  /// `4x2`: 4 ranks on each of 2 hosts; `4x2x2`: two racks of these; `4+2`: 4 ranks on the first host and 2 on the
-  /// second. Ranks in that order. Throws BadRequest when the text is malformed, or does not make `size` ranks (naming
-  /// both numbers).
+  /// Parses a shape. `4x2` is 4 ranks on each of 2 hosts. `4x2x2` is two racks of these. `4+2` is 4 ranks on the first
+  /// host and 2 on the second. Ranks are numbered in that order. Throws BadRequest when the text is malformed, or when
+  /// it does not make `size` ranks (naming both numbers).
   static Levels parse(std::string_view text, int size);
 
   int size() const noexcept { return size_; }
-  /// How many levels join anything: 0 for a rank alone.
+  /// Returns how many levels join anything: 0 for a rank alone.
   int count() const noexcept { return static_cast<int>(groups_.size()); }
-  /// Of level 1 … count(), in order of their first ranks.
+  /// Returns the groups of a level from 1 … count(), in order of their first ranks.
   const std::vector<Group>& groups(int level) const { return groups_[static_cast<size_t>(level) - 1]; }
-  /// The place of a rank's group in groups(level); at level 0 the rank itself.
+  /// Returns the place of a rank's group in groups(level); at level 0 the rank itself.
   int group_of(int level, int rank) const;
-  /// The lowest level on which two ranks are together; 0 for one rank.
+  /// Returns the lowest level on which two ranks are together; 0 for one rank.
   int joining(int one, int other) const;
 
-  /// The tree as labels, for those who group further.
+  /// Returns the tree as labels, for callers that group further.
   std::vector<std::vector<int>> labels() const;
-  /// `4x2`, `4+2`, `(2+1)+3`: the ranks of each group of level 1, by the groups above.
+  /// Returns the shape as text, `4x2`, `4+2`, `(2+1)+3`: the ranks of each group of level 1, by the groups above.
   std::string shape() const;
-  /// Equal on two ranks exactly when (but for a collision) their trees are.
+  /// Returns a hash that is equal on two ranks exactly when (except for a collision) their trees are equal.
   uint64_t hash() const;
 
  private:

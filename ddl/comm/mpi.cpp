@@ -21,9 +21,9 @@
 
 namespace spillway::ddl {
 
-/// Shared with the communicators, which say when MPI is no longer fit to be finalized.
+/// State shared with the communicators, which say when MPI is no longer fit to be finalized.
 struct MpiRuntime::State {
-  /// A communicator that MPI is making: it writes here, and cannot be told to stop.
+  /// A communicator that MPI is making. MPI writes here, and cannot be told to stop.
   struct Duplicate {
     MPI_Comm comm = MPI_COMM_NULL;
     MPI_Request request = MPI_REQUEST_NULL;
@@ -31,15 +31,16 @@ struct MpiRuntime::State {
   std::mutex taking_turns;  ///< MPI_THREAD_SERIALIZED: one thread at a time
   std::atomic<bool> broken = false;
   bool finalized = false;                              ///< communicators may outlive the runtime, without messages
-  std::vector<std::shared_ptr<Duplicate>> unfinished;  ///< that nobody waits for any longer
+  std::vector<std::shared_ptr<Duplicate>> unfinished;  ///< duplicates that no thread waits for any longer
   int exceptions_at_start = std::uncaught_exceptions();
 };
 
 namespace {
 
-/// MPI counts in int; larger messages go as several, which arrive in order.
+/// The maximum bytes of one MPI message, because MPI counts in int. A larger message goes as several, which arrive in
+/// order.
 constexpr size_t kPieceBytes = size_t{1} << 30;
-/// A rank that has polled this often in vain sleeps between polls, so that waiting does not cost a core.
+/// The number of vain polls after which a rank sleeps between polls, so that waiting does not cost a core.
 constexpr int kPollsBeforeSleep = 2000;
 constexpr std::chrono::microseconds kSleep{50};
 
@@ -68,7 +69,7 @@ MPI_Datatype type_of(Element element) noexcept {
   }
 }
 
-/// The type under which elements travel that are only moved: any of as many bytes.
+/// Returns the type under which elements travel that are only moved: any type of as many bytes.
 MPI_Datatype moved_as(Element element) noexcept {
   switch (element_bytes(element)) {
     case 2:
@@ -93,7 +94,7 @@ MPI_Op operation_of(Reduction reduction) noexcept {
   }
 }
 
-/// Each rank's host, as ordinals: the ranks that can share memory with each other share a host.
+/// Returns each rank's host, as ordinals. Ranks that can share memory with each other share a host.
 std::vector<int> discover_hosts(MPI_Comm world) {
   int rank = 0;
   int size = 0;
@@ -121,7 +122,8 @@ class MpiTransport final : public Transport {
  public:
   using Duplicate = MpiRuntime::State::Duplicate;
 
-  /// Collective. Throws CommError when not all ranks come within `deadline`.
+  /// Makes the first wire over all processes and discovers hosts. Collective. Throws CommError when not all ranks come
+  /// within `deadline`.
   MpiTransport(std::shared_ptr<MpiRuntime::State> state, std::chrono::milliseconds deadline)
       : state_(std::move(state)), life_(std::make_shared<Life>()) {
     start(MPI_COMM_WORLD);
@@ -131,7 +133,7 @@ class MpiTransport final : public Transport {
       throw CommError(str("[ddl] rank ", rank_, ": not all ranks of the launch came within ",
                           static_cast<double>(deadline.count()) / 1000, " s"));
     }
-    // All ranks are here, so what blocks from here on does so for microseconds.
+    // All ranks are here, so a call that blocks from here on does so for microseconds.
     const Watchdog watchdog("the discovery of hosts", deadline);
     const Turn turn(state_->taking_turns);
     hosts_ = discover_hosts(made_->comm);
@@ -141,8 +143,8 @@ class MpiTransport final : public Transport {
   }
   MpiTransport& operator=(const MpiTransport&) = delete;
 
-  // Ranks part in any order. MPI_Comm_free is collective in name and waits for nobody in any MPI known to us; without
-  // it MPICH has no communicator left after some 2000.
+  // Ranks destroy their transports in any order. MPI_Comm_free is collective in name, but waits for no other rank in
+  // any MPI known to us. Without it MPICH has no communicator left after some 2000.
   ~MpiTransport() override {
     const Turn turn(state_->taking_turns);
     forget();
@@ -237,16 +239,17 @@ class MpiTransport final : public Transport {
   struct Slot {
     std::vector<MPI_Request> pieces;
     size_t finished = 0;
-    int64_t expected = -1;  ///< bytes, of a receive
+    int64_t expected = -1;  ///< bytes that a receive expects; -1: a send
     int64_t received = 0;
   };
-  /// Shared by a transport and its duplicates, which die together.
+  /// State shared by a transport and its duplicates, which die together.
   struct Life {
     bool over = false;
   };
 
-  /// After a death the buffers of messages under way are freed, although MPI can neither cancel a send nor a receive
-  /// that is matched. It looks at them only inside calls, so there is none any more.
+  /// Throws when the communicator is dead or MPI is finalized. After a death the buffers of messages under way are
+  /// freed, although MPI can cancel neither a send nor a receive that is matched. MPI looks at buffers only inside
+  /// calls, so no call is made any more.
   void require_life() const {
     if (life_->over) throw std::runtime_error("its communicator is dead");
     if (state_->finalized) throw std::runtime_error("MPI is finalized");
@@ -348,11 +351,11 @@ void MpiRuntime::allreduce(std::span<const std::byte> in, std::span<std::byte> o
     throw BadRequest(str("[ddl] MPI has no ", name_of(reduction), " of ", name_of(element),
                          "; allowed: sum, maximum and minimum of float32, float64, int32 and int64"));
   const Turn turn(state_->taking_turns);
-  // Counts in int, as every MPI before 4 does.
-  constexpr size_t kMost = size_t{1} << 30;
+  // Counts are int, as in every MPI before 4.
+  constexpr size_t kMax = size_t{1} << 30;
   const auto element_size = static_cast<size_t>(element_bytes(element));
-  for (size_t begin = 0; begin < out.size(); begin += kMost * element_size) {
-    const size_t count = std::min(kMost, (out.size() - begin) / element_size);
+  for (size_t begin = 0; begin < out.size(); begin += kMax * element_size) {
+    const size_t count = std::min(kMax, (out.size() - begin) / element_size);
     const void* from = in.data() == out.data() ? MPI_IN_PLACE : in.data() + begin;
     check(MPI_Allreduce(from, out.data() + begin, static_cast<int>(count), type_of(element), operation_of(reduction),
                         MPI_COMM_WORLD),

@@ -18,8 +18,8 @@ bool launched_by_mpi() noexcept {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"}) {
     if (std::getenv(name) != nullptr) return true;
   }
-  // MPICH and Intel MPI (hydra), srun --mpi=pmi2. An interactive step of one task, as `srun --pty bash`, looks the
-  // same to what is run in it, and needs no MPI.
+  // MPICH and Intel MPI (hydra), srun --mpi=pmi2. An interactive step of one task, such as `srun --pty bash`, looks the
+  // same to a program that runs in it, and needs no MPI.
   if (std::getenv("PMI_RANK") != nullptr) return !is_one("PMI_SIZE");
   // PMIx launchers, which do not tell their size; Slurm does.
   const char* space = std::getenv("PMIX_NAMESPACE");

@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kRollInterval{10};
-/// How long last words may take to leave.
+/// The longest time that the last notices of a rank may take to leave.
 constexpr milliseconds kFarewell{50};
 
 }  // namespace
@@ -24,16 +24,16 @@ std::string describe_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
-/// Small enough that every transport sends it without its receiver's help.
-struct NoticeBoard::Notice {
+/// A notice, small enough that every transport sends it without its receiver's help.
+struct NoticeBoard::AbortNotice {
   Kind kind = Kind::busy;
   int32_t sender = -1;
   int32_t origin = -1;  ///< the rank that gave up first, as far as the sender knows
   int32_t exit_code = 0;
   char reason[496] = {};
 
-  Notice about(const std::string& why) const {
-    Notice notice = *this;
+  AbortNotice about(const std::string& why) const {
+    AbortNotice notice = *this;
     std::strncpy(notice.reason, why.c_str(), sizeof(notice.reason) - 1);
     return notice;
   }
@@ -41,7 +41,7 @@ struct NoticeBoard::Notice {
 
 /// A notice on its way to some ranks.
 struct NoticeBoard::Letter {
-  Notice notice;
+  AbortNotice notice;
   std::vector<Request> sends;
 };
 
@@ -50,11 +50,11 @@ NoticeBoard::NoticeBoard(std::unique_ptr<Transport> transport, milliseconds grac
       grace_(grace),
       rank_(transport_->rank()),
       size_(static_cast<int>(transport_->hosts().size())),
-      incoming_(std::make_unique<Notice>()),
+      incoming_(std::make_unique<AbortNotice>()),
       answered_(static_cast<size_t>(size_)),
       last_busy_(Clock::time_point::min().time_since_epoch().count()) {}
 
-// The transport goes first: until then notices may still arrive in our memory.
+// The transport is destroyed first, because until then notices may still arrive in this object's memory.
 NoticeBoard::~NoticeBoard() {
   transport_.reset();
 }
@@ -68,7 +68,7 @@ std::vector<int> NoticeBoard::others() const {
 void NoticeBoard::give_up(const std::string& reason, int exit_code) noexcept {
   const Lock lock(mutex_);
   if (dead_) return;
-  post(Notice{Kind::gave_up, rank_, rank_, exit_code}.about(reason), others());
+  post(AbortNotice{Kind::gave_up, rank_, rank_, exit_code}.about(reason), others());
   deliver(kFarewell);
   die({reason, -1, exit_code});
 }
@@ -77,15 +77,15 @@ void NoticeBoard::tell_busy() noexcept {
   const Lock lock(mutex_);
   if (dead_) return;
   deliver(milliseconds(0));
-  // Who has not taken the last one needs no further one.
-  if (letters_.empty()) post(Notice{Kind::busy, rank_, rank_}, others());
+  // A rank that has not taken the last notice needs no further one.
+  if (letters_.empty()) post(AbortNotice{Kind::busy, rank_, rank_}, others());
 }
 
 void NoticeBoard::look(std::string_view where) noexcept {
   const Lock lock(mutex_, std::try_to_lock);
   if (!lock) return;
-  Notice notice;
-  while (!dead_ && take(notice)) heed(notice, where);
+  AbortNotice notice;
+  while (!dead_ && take(notice)) handle(notice, where);
   if (!dead_) deliver(milliseconds(0));
 }
 
@@ -93,11 +93,11 @@ void NoticeBoard::time_out(const std::string& reason,
                            const std::function<std::string(const std::vector<int>&)>& explain) {
   const Lock lock(mutex_);
   if (dead_) return;
-  const std::vector<int> silent = call_the_roll(Notice{Kind::timed_out, rank_, rank_}.about(reason));
+  const std::vector<int> silent = find_silent_ranks(AbortNotice{Kind::timed_out, rank_, rank_}.about(reason));
   if (!dead_) die({explain(silent)});
 }
 
-void NoticeBoard::heed(const Notice& notice, std::string_view where) {
+void NoticeBoard::handle(const AbortNotice& notice, std::string_view where) {
   answered_[static_cast<size_t>(notice.sender)] =
       answered_[static_cast<size_t>(notice.sender)] || notice.kind != Kind::busy;
   if (notice.kind == Kind::busy) {
@@ -105,16 +105,16 @@ void NoticeBoard::heed(const Notice& notice, std::string_view where) {
     return;
   }
   const std::string reason = str("rank ", notice.origin, " gave up: ", notice.reason);
-  Notice own = notice;
+  AbortNotice own = notice;
   own.sender = rank_;
   if (notice.kind == Kind::timed_out) {
-    const std::vector<int> silent = call_the_roll(own);
+    const std::vector<int> silent = find_silent_ranks(own);
     if (dead_) return;
     return die({silent.empty() ? reason : str("no answer from ", describe_ranks(silent), " ", where, "; ", reason),
                 notice.origin, notice.exit_code});
   }
-  // The origin tells everyone. In case it ended in between, its word is passed on as an agreement's votes are, so that
-  // all ranks together send size · log2(size) notices.
+  // The origin tells every rank. It may have ended in between, so its notice is passed on as an agreement's votes are.
+  // All ranks together then send size · log2(size) notices.
   std::vector<int> peers;
   for (int step = 1; step < size_; step *= 2) peers.push_back((rank_ + step) % size_);
   post(own, peers);
@@ -122,7 +122,7 @@ void NoticeBoard::heed(const Notice& notice, std::string_view where) {
   die({reason, notice.origin, notice.exit_code});
 }
 
-std::vector<int> NoticeBoard::call_the_roll(const Notice& own) {
+std::vector<int> NoticeBoard::find_silent_ranks(const AbortNotice& own) {
   post(own, others());
   answered_[static_cast<size_t>(rank_)] = true;
   const auto end = Clock::now() + grace_;
@@ -130,13 +130,13 @@ std::vector<int> NoticeBoard::call_the_roll(const Notice& own) {
   do {
     transport_->idle(std::min(end, Clock::now() + kRollInterval));
     deliver(milliseconds(0));
-    Notice notice;
+    AbortNotice notice;
     while (take(notice)) {
       if (notice.kind == Kind::busy) continue;
       answered_[static_cast<size_t>(notice.sender)] = true;
       // A reason other than silence explains the silence of others.
       if (notice.kind != Kind::gave_up) continue;
-      heed(notice, "");
+      handle(notice, "");
       return {};
     }
     silent.clear();
@@ -146,13 +146,13 @@ std::vector<int> NoticeBoard::call_the_roll(const Notice& own) {
   return silent;
 }
 
-void NoticeBoard::post(const Notice& notice, const std::vector<int>& peers) noexcept {
+void NoticeBoard::post(const AbortNotice& notice, const std::vector<int>& peers) noexcept {
   Letter& letter = letters_.emplace_back(Letter{notice, {}});
   for (const int peer : peers) {
     try {
       letter.sends.push_back(transport_->send(peer, Tag::notice, std::as_bytes(std::span(&letter.notice, 1))));
     } catch (const std::exception&) {
-      // The peer may be why we fail; the others must still hear of it.
+      // The peer may be the reason for the failure; the other ranks must still hear of it.
     }
   }
 }
@@ -162,7 +162,7 @@ void NoticeBoard::deliver(milliseconds at_most) noexcept {
     try {
       return transport_->test(request);
     } catch (const std::exception&) {
-      return true;  // as above
+      return true;  // the peer may be the reason for the failure
     }
   };
   const auto end = Clock::now() + at_most;
@@ -178,14 +178,14 @@ void NoticeBoard::deliver(milliseconds at_most) noexcept {
   std::erase_if(letters_, [](const Letter& letter) { return letter.sends.empty(); });
 }
 
-bool NoticeBoard::take(Notice& notice) noexcept {
+bool NoticeBoard::take(AbortNotice& notice) noexcept {
   if (size_ == 1) return false;
   try {
     if (!request_.active())
       request_ = transport_->receive(kAnyRank, Tag::notice, std::as_writable_bytes(std::span(incoming_.get(), 1)));
     if (!transport_->test(request_)) return false;
   } catch (const std::exception&) {
-    return false;  // None will come; ranks that only this wire joins to us count as silent.
+    return false;  // No notice will come; ranks that only this wire reaches count as silent.
   }
   notice = *incoming_;
   return true;

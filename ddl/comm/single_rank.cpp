@@ -3,7 +3,7 @@
 namespace spillway::ddl {
 namespace {
 
-/// Has no peer to send to, so every message is a mistake.
+/// A transport without peers, in which every message is a mistake.
 class SelfTransport final : public Transport {
  public:
   int rank() const override { return 0; }

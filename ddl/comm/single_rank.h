@@ -6,7 +6,7 @@
 
 namespace spillway::ddl {
 
-/// The communicator of a process that runs alone: every collective returns at once. Needs no MPI.
+/// Makes the communicator of a process that runs alone: every collective returns at once. Needs no MPI.
 std::shared_ptr<Communicator> self_communicator(CommOptions options = {});
 
 }  // namespace spillway::ddl

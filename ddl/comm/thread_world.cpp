@@ -14,7 +14,7 @@
 namespace spillway::ddl {
 namespace {
 
-/// Up to here a message is copied when it is sent, so that it arrives even if its sender dies.
+/// The maximum size of a message that is copied when it is sent, so that it arrives even if its sender dies.
 constexpr size_t kEagerBytes = 512;
 
 /// One posted send or receive. Guarded by the wire's mutex; `bytes` are copied outside it while `matched`.
@@ -28,12 +28,12 @@ struct Post {
   size_t size = 0;
 };
 
-/// Whether a receive wants what `source` sends.
+/// True when a receive accepts messages from `source`.
 bool hears(const Post& receive, int source) {
   return receive.source == source || receive.source == kAnyRank;
 }
 
-/// A message that nobody asked for yet: its bytes are the sender's (`post`), or the wire's (`post` is null).
+/// A message that no receive has matched yet. Its bytes are the sender's (`post`), or the wire's (`post` is null).
 struct Sent {
   int source;
   Tag tag;
@@ -43,7 +43,7 @@ struct Sent {
 
 }  // namespace
 
-/// The shared part: what is posted where, under one mutex; each rank sleeps on its own condition.
+/// The part that all ranks share: the posts of every rank, under one mutex. Each rank sleeps on its own condition.
 class ThreadWorld::Wire {
  public:
   explicit Wire(std::vector<int> hosts) : hosts(std::move(hosts)), ranks(this->hosts.size()) {}
@@ -150,7 +150,7 @@ class ThreadTransport final : public Transport {
           std::erase(wire_->ranks[rank_].receives, &post);
         }
       }
-      // Someone is copying from or to our buffer; it ends soon.
+      // Another thread may be copying from or to this buffer; that ends soon.
       wire_->ranks[rank_].changed.wait(lock, [&] { return post.state != Post::State::matched; });
       post.state = Post::State::free;
     }
@@ -158,7 +158,7 @@ class ThreadTransport final : public Transport {
 
   bool ready() override { return true; }
 
-  // Whoever is first makes it; nobody waits.
+  // The first rank that asks for the wire makes it; no rank waits.
   std::unique_ptr<Transport> duplicate() override {
     std::lock_guard lock(wire_->mutex);
     if (duplicated_ == wire_->duplicates.size()) wire_->duplicates.push_back(std::make_shared<Wire>(wire_->hosts));

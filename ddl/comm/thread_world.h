@@ -9,19 +9,20 @@
 namespace spillway::ddl {
 
 /// A world whose ranks are threads: real concurrency and real messages without a launcher. Meant for tests and
-/// examples. Outlives the communicators it hands out. Thread-safe.
+/// examples. It outlives the communicators that it hands out. Thread-safe.
 class ThreadWorld {
  public:
-  /// `hosts[r]` is the host that rank r pretends to run on (`4+2`: 0 0 0 0 1 1); as many ranks as entries, at least 1.
+  /// Makes as many ranks as `hosts` has entries, at least 1. `hosts[r]` is the host that rank r pretends to run on
+  /// (`4+2`: 0 0 0 0 1 1).
   explicit ThreadWorld(std::vector<int> hosts);
   ~ThreadWorld();
   ThreadWorld(const ThreadWorld&) = delete;
   ThreadWorld& operator=(const ThreadWorld&) = delete;
 
   int size() const noexcept;
-  /// The wire's end of `rank`, to be wrapped or given to a Communicator; once per rank.
+  /// Returns the wire's end of `rank`, to be wrapped or given to a Communicator. Called once per rank.
   std::unique_ptr<Transport> transport(int rank);
-  /// The communicator of `rank`, for the one thread that plays it; once per rank.
+  /// Makes the communicator of `rank`, for the one thread that plays it. Called once per rank.
   std::shared_ptr<Communicator> communicator(int rank, CommOptions options = {});
 
   class Wire;

@@ -1,4 +1,4 @@
-/// What a backend of the Communicator provides: non-blocking bytes between ranks, and nothing else.
+/// The interface of a Communicator's backend: non-blocking bytes between ranks, and nothing else.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace spillway::ddl {
 
-/// What a message is for. Messages between the same two ranks with the same tag arrive in the order they were sent.
+/// The purpose of a message. Messages between the same two ranks with the same tag arrive in the order they were sent.
 enum class Tag : int { notice = 1, agreement, reduce, gather, broadcast, blob };
 
-/// The source of a receive from whoever sends first.
+/// The source of a receive that takes the first message from any rank.
 inline constexpr int kAnyRank = -1;
 
 /// One unfinished send or receive: a borrowed handle into its transport, empty once finished.
@@ -22,34 +22,36 @@ struct Request {
   bool active() const noexcept { return slot >= 0; }
 };
 
-/// One rank's end of the wire. Used by one thread at a time; duplicates are wires of their own. Deadlines, diagnosis
-/// and death are the Communicator's; a transport only moves bytes, and throws std::runtime_error with the library's own
-/// text when that fails. Both ends of a message name the same number of bytes; a difference is an error of the
-/// receiver's `test`.
+/// One rank's end of the wire. Used by one thread at a time; duplicates are wires of their own. The Communicator is in
+/// charge of deadlines, diagnosis and death. A transport only moves bytes, and throws std::runtime_error with the
+/// library's own text when that fails. Both ends of a message name the same number of bytes; a difference is an error
+/// of the receiver's `test`.
 class Transport {
  public:
   /// Forgets unfinished requests too.
   virtual ~Transport() = default;
   virtual int rank() const = 0;
-  /// The host that each rank runs on, counted from 0 in order of first appearance; as long as there are ranks.
+  /// Returns the host that each rank runs on, counted from 0 in order of first appearance. There is one entry for each
+  /// rank.
   virtual const std::vector<int>& hosts() const = 0;
   /// Starts sending; `bytes` must stay valid and unchanged until `test` says true or `abandon` returns. Never blocks.
   virtual Request send(int peer, Tag tag, std::span<const std::byte> bytes) = 0;
   /// Starts receiving, from `peer` or kAnyRank; `bytes` must stay valid until `test` says true or `abandon` returns.
   /// Never blocks.
   virtual Request receive(int peer, Tag tag, std::span<std::byte> bytes) = 0;
-  /// True, and empties `request`, when it is finished. An empty request is finished. Never blocks.
+  /// True when `request` is finished; then empties it. An empty request is finished. Never blocks.
   virtual bool test(Request& request) = 0;
   /// Gives the processor away between two polls; may return at any time, and does at `until`.
   virtual void idle(std::chrono::steady_clock::time_point until) = 0;
-  /// The communicator died. Forgets all unfinished requests: their buffers may be freed afterwards. Nothing else is
-  /// called later.
+  /// Forgets all unfinished requests, because the communicator died. Their buffers may be freed afterwards. Nothing
+  /// else is called later.
   virtual void abandon() noexcept = 0;
   /// Starts making a further wire between the same ranks, with messages of its own, which another thread may use. Every
   /// rank makes its duplicates in the same order. The wire may be used once it is `ready`. Never blocks. Throws
   /// std::runtime_error with the library's own text.
   virtual std::unique_ptr<Transport> duplicate() = 0;
-  /// Whether the wire is made, which may need the other ranks. Never blocks. Throws as above.
+  /// True when the wire is made, which may need the other ranks. Never blocks. Throws std::runtime_error with the
+  /// library's own text.
   virtual bool ready() = 0;
 };
 

@@ -7,14 +7,14 @@
 namespace spillway::ddl {
 namespace {
 
-/// Which child of its group on that level a rank belongs to.
+/// Returns which child of its group on that level a rank belongs to.
 int place_of(const Levels& levels, int level, int rank) {
   const auto& children = levels.groups(level)[static_cast<size_t>(levels.group_of(level, rank))].children;
   const int child = levels.group_of(level - 1, rank);
   return static_cast<int>(std::find(children.begin(), children.end(), child) - children.begin());
 }
 
-/// The first of the ranks that have the same part as `rank` when that level begins, within its group.
+/// Returns the first of the ranks within the group of `rank` that have the same part as `rank` when that level begins.
 int first_with_same_part(const Levels& levels, int level, int rank) {
   const auto same_part = [&](int other) {
     for (int below = 1; below < level; ++below)
@@ -34,7 +34,7 @@ bool is_even(const Levels& levels) {
   return true;
 }
 
-DeviceLevels::DeviceLevels(Communicator& comm, std::unique_ptr<DeviceGroup> world)
+HierarchicalNccl::HierarchicalNccl(Communicator& comm, std::unique_ptr<GpuCommunicator> world)
     : comm_(comm), world_(std::move(world)) {
   run(*world_, {.collective = "meeting of all cards", .stage = 1}, [] {});
   const bool one_level = comm_.levels().count() <= 1 || !is_even(comm_.levels());
@@ -44,23 +44,23 @@ DeviceLevels::DeviceLevels(Communicator& comm, std::unique_ptr<DeviceGroup> worl
     divide();
 }
 
-void DeviceLevels::divide() {
+void HierarchicalNccl::divide() {
   const Levels& levels = comm_.levels();
   for (int number = 1; number <= levels.count(); ++number) {
     const int place = place_of(levels, number, comm_.rank());
-    const int colour = first_with_same_part(levels, number, comm_.rank());
+    const int color = first_with_same_part(levels, number, comm_.rank());
     Level level{number, nullptr, static_cast<int>(levels.groups(number)[0].children.size()), place};
-    const Stage making{
+    const CollectivePosition making{
         .collective = "meeting of a level's cards", .level = number, .levels = levels.count(), .stage = 1};
-    // The new group is done later than the world that it comes from.
-    run(*world_, making, [&] { level.group = world_->split(colour, place); });
+    // The new group is ready later than the world that it comes from.
+    run(*world_, making, [&] { level.group = world_->split(color, place); });
     run(*level.group, making, [] {});
     levels_.push_back(std::move(level));
   }
 }
 
 template <class Start>
-void DeviceLevels::run(DeviceGroup& group, const Stage& stage, Start&& start) {
+void HierarchicalNccl::run(GpuCommunicator& group, const CollectivePosition& stage, Start&& start) {
   bool started = false;
   const auto done = [&] {
     if (!started) start();
@@ -75,28 +75,28 @@ void DeviceLevels::run(DeviceGroup& group, const Stage& stage, Start&& start) {
   }
 }
 
-void DeviceLevels::abort() noexcept {
+void HierarchicalNccl::abort() noexcept {
   for (const Level& level : levels_)
     if (level.group) level.group->abort();
   world_->abort();
 }
 
-Stage DeviceLevels::stage(std::string_view collective, const Level& level, size_t number) const {
+CollectivePosition HierarchicalNccl::stage(std::string_view collective, const Level& level, size_t number) const {
   return {collective, level.number, static_cast<int>(levels_.size()), static_cast<int>(number)};
 }
 
-int64_t DeviceLevels::padded(int64_t count) const {
+int64_t HierarchicalNccl::padded(int64_t count) const {
   return (count + comm_.size() - 1) / comm_.size() * comm_.size();
 }
 
-Range DeviceLevels::part(int64_t count, int rank) const {
+Range HierarchicalNccl::part(int64_t count, int rank) const {
   Range part{0, count};
   for (const Level& level : levels_)
     part = part_of(part, level.group ? place_of(comm_.levels(), level.number, rank) : rank, level.size);
   return part;
 }
 
-Range DeviceLevels::reduce_scatter(void* data, int64_t count, Element element, Reduction reduction) {
+Range HierarchicalNccl::reduce_scatter(void* data, int64_t count, Element element, Reduction reduction) {
   Range mine{0, count};
   size_t number = 0;
   for (const Level& level : levels_) {
@@ -109,7 +109,7 @@ Range DeviceLevels::reduce_scatter(void* data, int64_t count, Element element, R
   return mine;
 }
 
-void DeviceLevels::all_gather(void* data, int64_t count, Element element) {
+void HierarchicalNccl::all_gather(void* data, int64_t count, Element element) {
   std::vector<Range> parts{{0, count}};
   for (const Level& level : levels_) parts.push_back(part_of(parts.back(), level.place, level.size));
   for (size_t i = levels_.size(); i-- > 0;) {
@@ -121,12 +121,12 @@ void DeviceLevels::all_gather(void* data, int64_t count, Element element) {
   }
 }
 
-void DeviceLevels::all_reduce(const void* from, void* to, int64_t count, Element element, Reduction reduction) {
+void HierarchicalNccl::all_reduce(const void* from, void* to, int64_t count, Element element, Reduction reduction) {
   run(*world_, {.collective = "all-reduce", .stage = 1},
       [&] { world_->all_reduce(from, to, count, element, reduction); });
 }
 
-void DeviceLevels::broadcast(void* data, int64_t bytes, int root, std::span<const int> members) {
+void HierarchicalNccl::broadcast(void* data, int64_t bytes, int root, std::span<const int> members) {
   run(*world_, {.collective = "broadcast", .stage = 1}, [&] { world_->broadcast(data, bytes, root, members); });
 }
 

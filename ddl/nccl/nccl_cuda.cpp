@@ -1,4 +1,4 @@
-// Collectives among cards by NCCL. Part of libspillway_cuda.
+// Collectives among GPUs by NCCL. Part of libspillway_cuda.
 #include <c10/core/Event.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -14,7 +14,7 @@
 namespace spillway::ddl {
 namespace {
 
-// Communicators do not block, so a call that goes on is none that failed.
+// Communicators do not block, so a call that is still in progress has not failed.
 void check(ncclResult_t result, const char* call, ncclComm_t comm = nullptr) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   const char* more = ncclGetLastError(comm);
@@ -60,35 +60,35 @@ ncclConfig_t without_blocking() {
   return config;
 }
 
-/// With the card as the current one. CUDA's errors are told in a line, as NCCL's are.
+/// Runs `body` with `gpu` as the current GPU. CUDA's errors are told in one line, as NCCL's are.
 template <class Body>
-auto on_card(c10::DeviceIndex card, Body&& body) try {
-  const c10::cuda::CUDAGuard guard(card);
+auto on_gpu(c10::DeviceIndex gpu, Body&& body) try {
+  const c10::cuda::CUDAGuard guard(gpu);
   return body();
 } catch (const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
   throw std::runtime_error("[nccl] " + text.substr(0, text.find('\n')));
 }
 
-class Group final : public DeviceGroup {
+class Group final : public GpuCommunicator {
  public:
-  explicit Group(int card) : card_(static_cast<c10::DeviceIndex>(card)) {}
+  explicit Group(int gpu) : gpu_(static_cast<c10::DeviceIndex>(gpu)) {}
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
-  // Nothing is under way, or its outcome no longer matters: this ending needs no other rank.
+  // Nothing is under way, or its outcome no longer matters. An abort needs no other rank.
   ~Group() override { abort(); }
 
   void join(const ncclUniqueId& id, int size, int rank) {
     ncclConfig_t config = without_blocking();
-    on_card(card_,
-            [&] { check(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "ncclCommInitRankConfig", comm_); });
+    on_gpu(gpu_,
+           [&] { check(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "ncclCommInitRankConfig", comm_); });
   }
 
-  std::unique_ptr<DeviceGroup> split(int colour, int key) override {
-    auto group = std::make_unique<Group>(card_);
+  std::unique_ptr<GpuCommunicator> split(int color, int key) override {
+    auto group = std::make_unique<Group>(gpu_);
     ncclConfig_t config = without_blocking();
     // NCCL writes the group's communicator while this one is in progress.
-    on_card(card_, [&] { check(ncclCommSplit(comm_, colour, key, &group->comm_, &config), "ncclCommSplit", comm_); });
+    on_gpu(gpu_, [&] { check(ncclCommSplit(comm_, color, key, &group->comm_, &config), "ncclCommSplit", comm_); });
     return group;
   }
 
@@ -122,9 +122,9 @@ class Group final : public DeviceGroup {
 
   bool finished() override {
     if (in_progress()) return false;
-    return on_card(card_, [&] {
-      if (started_) event_.record(c10::cuda::getCurrentCUDAStream(card_).unwrap());
-      started_ = false;  // it is in the stream now
+    return on_gpu(gpu_, [&] {
+      if (started_) event_.record(c10::cuda::getCurrentCUDAStream(gpu_).unwrap());
+      started_ = false;  // the work is in the stream now
       return event_.query();
     });
   }
@@ -137,7 +137,7 @@ class Group final : public DeviceGroup {
  private:
   template <class Call>
   void start(const char* name, Call&& call) {
-    on_card(card_, [&] { check(call(c10::cuda::getCurrentCUDAStream(card_).stream()), name, comm_); });
+    on_gpu(gpu_, [&] { check(call(c10::cuda::getCurrentCUDAStream(gpu_).stream()), name, comm_); });
     started_ = true;
   }
 
@@ -148,7 +148,7 @@ class Group final : public DeviceGroup {
     return state == ncclInProgress;
   }
 
-  // Only members take part.
+  // Sends the bytes of `root` to the members; only they take part.
   ncclResult_t send_to(void* data, size_t bytes, int root, std::span<const int> members, cudaStream_t stream) {
     int rank = 0;
     check(ncclCommUserRank(comm_, &rank), "ncclCommUserRank", comm_);
@@ -164,37 +164,36 @@ class Group final : public DeviceGroup {
     return result;
   }
 
-  const c10::DeviceIndex card_;
+  const c10::DeviceIndex gpu_;
   ncclComm_t comm_ = nullptr;
   c10::Event event_{c10::kCUDA};
   bool started_ = false;
 };
 
-class Network final : public DeviceNetwork {
+class Network final : public GpuNetwork {
  public:
   std::string name() const override {
     int version = 0;
     check(ncclGetVersion(&version), "ncclGetVersion");
     return str("NCCL ", version / 10000, ".", version / 100 % 100, ".", version % 100);
   }
-  std::string name_of_card(int card) override {
+  std::string gpu_name(int gpu) override {
     char name[32] = {};
-    on_card(static_cast<c10::DeviceIndex>(card),
-            [&] { C10_CUDA_CHECK(cudaDeviceGetPCIBusId(name, sizeof name, card)); });
+    on_gpu(static_cast<c10::DeviceIndex>(gpu), [&] { C10_CUDA_CHECK(cudaDeviceGetPCIBusId(name, sizeof name, gpu)); });
     return name;
   }
-  Invitation invite() override {
+  NcclUniqueId make_unique_id() override {
     ncclUniqueId id;
     check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    Invitation invitation;
+    NcclUniqueId invitation;
     static_assert(sizeof id == sizeof invitation);
     std::memcpy(invitation.data(), &id, sizeof id);
     return invitation;
   }
-  std::unique_ptr<DeviceGroup> join(const Invitation& invitation, int size, int rank, int card) override {
+  std::unique_ptr<GpuCommunicator> join(const NcclUniqueId& invitation, int size, int rank, int gpu) override {
     ncclUniqueId id;
     std::memcpy(&id, invitation.data(), sizeof id);
-    auto group = std::make_unique<Group>(card);
+    auto group = std::make_unique<Group>(gpu);
     group->join(id, size, rank);
     return group;
   }
@@ -203,7 +202,7 @@ class Network final : public DeviceNetwork {
 }  // namespace
 }  // namespace spillway::ddl
 
-extern "C" __attribute__((visibility("default"))) spillway::ddl::DeviceNetwork* spillway_open_nccl() {
+extern "C" __attribute__((visibility("default"))) spillway::ddl::GpuNetwork* spillway_open_nccl() {
   static spillway::ddl::Network network;
   return &network;
 }

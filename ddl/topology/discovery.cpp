@@ -17,13 +17,13 @@ using Matrix = std::vector<std::vector<double>>;
 
 constexpr int kTournaments = 3;
 constexpr int kMessages = 15;
-/// What Linux has at most. Who is near any other is taken for near no certain one.
-constexpr size_t kMostNodes = 1024;
+/// The maximum number of NUMA nodes in Linux. A rank near any node beyond it counts as near no certain node.
+constexpr size_t kMaxNodes = 1024;
 
 /// A Nearness as it is sent.
 struct Record {
   std::array<char, 32> link, pcie_switch;
-  std::bitset<kMostNodes> numa_nodes;
+  std::bitset<kMaxNodes> numa_nodes;
 };
 
 Record packed(const Nearness& near) {
@@ -31,7 +31,7 @@ Record packed(const Nearness& near) {
   near.link.copy(record.link.data(), record.link.size() - 1);
   near.pcie_switch.copy(record.pcie_switch.data(), record.pcie_switch.size() - 1);
   const bool known = std::all_of(near.numa_nodes.begin(), near.numa_nodes.end(),
-                                 [](int node) { return node >= 0 && static_cast<size_t>(node) < kMostNodes; });
+                                 [](int node) { return node >= 0 && static_cast<size_t>(node) < kMaxNodes; });
   for (size_t i = 0; known && i < near.numa_nodes.size(); ++i)
     record.numa_nodes.set(static_cast<size_t>(near.numa_nodes[i]));
   return record;
@@ -39,7 +39,7 @@ Record packed(const Nearness& near) {
 
 Nearness unpacked(const Record& record) {
   Nearness near{.link = record.link.data(), .pcie_switch = record.pcie_switch.data(), .numa_nodes = {}};
-  for (size_t node = 0; node < kMostNodes; ++node)
+  for (size_t node = 0; node < kMaxNodes; ++node)
     if (record.numa_nodes.test(node)) near.numa_nodes.push_back(static_cast<int>(node));
   return near;
 }
@@ -75,7 +75,7 @@ struct Link {
   size_t one, other;
 };
 
-/// The shortest links that join all hosts, in order of length.
+/// Returns the shortest links that join all hosts, in order of length.
 std::vector<Link> joining_links(const Matrix& seconds) {
   std::vector<Link> links;
   std::vector<size_t> group(seconds.size());
@@ -101,8 +101,8 @@ std::vector<int> first_ranks(const std::vector<int>& hosts) {
   return first;
 }
 
-/// The circle method: in each of `rounds_of` rounds everybody meets one other, and everybody everybody in all. -1: a
-/// rest.
+/// Returns the number of rounds by the circle method: in each round every player meets one other, and in all rounds
+/// every other. partner_of() returns -1 when a player rests.
 int rounds_of(int players) {
   return players % 2 == 0 ? players - 1 : players;
 }
@@ -121,7 +121,8 @@ int partner_of(int player, int round, int players) {
   return partner < players ? partner : -1;
 }
 
-/// Half the median of round trips; the first one waits for the other rank, and does not count.
+/// Returns half the median of round-trip times. The first round trip does not count, because it waits for the other
+/// rank.
 double ping(Communicator& comm, int peer, bool begins) {
   std::array<std::byte, 8> out{}, in{};
   std::vector<double> seconds;
@@ -202,7 +203,7 @@ std::vector<std::vector<int>> discover_levels(Communicator& comm, const Nearness
   for (const Record& record : all) of_ranks.push_back(unpacked(record));
   auto labels = labels_inside_hosts(comm.hosts(), of_ranks);
   labels.push_back(comm.hosts());
-  if (first_ranks(comm.hosts()).size() < 3) return labels;  // two hosts are as near as they are
+  if (first_ranks(comm.hosts()).size() < 3) return labels;  // fewer than three hosts: no latencies to compare
   for (const auto& groups : host_groups(measure_host_latencies(comm))) {
     auto& level = labels.emplace_back();
     for (const int host : comm.hosts()) level.push_back(groups[static_cast<size_t>(host)]);

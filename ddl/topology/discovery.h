@@ -1,5 +1,5 @@
-/// Where levels come from when nobody declares them: what ranks are near inside their hosts, the hosts they share, and
-/// how long messages between hosts take.
+/// Discovery of levels when none are declared. It uses the hardware that ranks are near inside their hosts, the hosts
+/// they share, and the latencies between hosts.
 #pragma once
 #include <vector>
 
@@ -8,32 +8,33 @@
 
 namespace spillway::ddl {
 
-/// Latencies a factor of this apart, with none in between, part near hosts from far ones.
+/// The minimum factor between a latency and the next longer one that parts near hosts from far ones.
 inline constexpr double kLatencyGap = 2;
 
-/// Levels inside hosts, as labels for Levels, the nearest first: ranks whose cards NVLink joins, or who share a card;
-/// ranks with cards below one PCIe switch; ranks near the same NUMA nodes. `near[r]` is what rank r is near (see
-/// nearness_of). Ranks that have such a thing in common are together, also by way of others, and no level parts what
-/// the one below joined; a rank near no certain NUMA node joins all of its host.
+/// Returns levels inside hosts, as labels for Levels, the nearest first. First come ranks whose GPUs NVLink joins, or
+/// that share a GPU. Next come ranks with GPUs below one PCIe switch, then ranks near the same NUMA nodes. `near[r]` is
+/// the Nearness of rank r (see nearness_of). Ranks that have such a thing in common are together, also by way of other
+/// ranks. No level parts ranks that the level below joined. A rank near no certain NUMA node joins all of its host.
 std::vector<std::vector<int>> labels_inside_hosts(const std::vector<int>& hosts, const std::vector<Nearness>& near);
 
-/// Groups of hosts that are near each other, as labels of hosts, the smallest groups first, none where no host is
-/// nearer to some than to others. `seconds[a][b]` is the latency between hosts a and b. Hosts are joined along the
-/// shortest latencies (single linkage). Where the next one that joins anything is kLatencyGap times the last one or
-/// more, what is joined so far is a level: so noise below that makes no groups, and racks of racks are found. Throws
-/// BadRequest when the matrix is not square and symmetric with positive latencies off its diagonal.
+/// Returns groups of hosts that are near each other, as labels of hosts, the smallest groups first. Returns none when
+/// no host is nearer to some hosts than to others. `seconds[a][b]` is the latency between hosts a and b. Hosts are
+/// joined along the shortest latencies (single linkage). The groups joined so far are a level when the next latency
+/// that joins anything is at least kLatencyGap times the last one. So noise below that factor makes no groups, and
+/// racks of racks are found. Throws BadRequest when the matrix is not square and symmetric with positive latencies off
+/// its diagonal.
 std::vector<std::vector<int>> host_groups(const std::vector<std::vector<double>>& seconds);
 
-/// One way of a small message between the first ranks of every two hosts; 0 on the diagonal. Hosts are those of
-/// comm.hosts(). All ranks call it and get the same numbers: in each of several tournaments every host plays every
-/// other one, disjoint pairs at once, and the least of the tournaments' medians counts, since noise only adds. Cost:
-/// hosts·(hosts − 1)/2 times some 100 messages, half as many pairs as hosts at a time. Throws CommError.
+/// Measures the one-way time of a small message between the first ranks of every two hosts; 0 on the diagonal. Hosts
+/// are those of comm.hosts(). All ranks call it and get the same numbers. In each of several tournaments every host
+/// meets every other one, disjoint pairs at once. The minimum of the tournaments' medians counts, because noise only
+/// adds. Cost: hosts·(hosts − 1)/2 times some 100 messages, half as many pairs as hosts at a time. Throws CommError.
 std::vector<std::vector<double>> measure_host_latencies(Communicator& comm);
 
-/// Labels for CommOptions::levels: those inside hosts, ranks of a host, hosts near each other. `near` is what this rank
-/// is near; of its texts 31 characters count. Gathers, and with three hosts or more measures; all ranks get the same.
-/// Groups of hosts depend on what was measured: declare them where runs must repeat each other's sums to the bit.
-/// Throws CommError.
+/// Returns labels for CommOptions::levels: levels inside hosts, ranks of a host, hosts near each other. `near` is this
+/// rank's Nearness; 31 characters of each of its texts count. Gathers from all ranks, and measures when there are three
+/// hosts or more. All ranks get the same labels. Groups of hosts depend on measured latencies. Declare them when runs
+/// must repeat each other's sums to the bit. Throws CommError.
 std::vector<std::vector<int>> discover_levels(Communicator& comm, const Nearness& near);
 
 }  // namespace spillway::ddl

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Every rank's text, on rank 0.
+/// Returns every rank's text, on rank 0.
 std::vector<std::string> gather(ddl::Communicator& comm, const std::string& own) {
   const auto length = static_cast<int64_t>(own.size());
   std::vector<int64_t> lengths(static_cast<size_t>(comm.size()));
@@ -34,7 +34,7 @@ std::vector<std::string> gather(ddl::Communicator& comm, const std::string& own)
   return texts;
 }
 
-/// `NUMA node 0`, `NUMA nodes 0, 1`; empty when the ranks are not near the same certain ones.
+/// Returns `NUMA node 0` or `NUMA nodes 0, 1`; empty when the ranks are not near the same certain nodes.
 std::string memory_of(const RankMap& map, const std::vector<int>& ranks) {
   const auto& nodes = map.numa_nodes[static_cast<size_t>(ranks.front())];
   for (const int rank : ranks)
@@ -63,7 +63,7 @@ std::string kind_of(const RankMap& map, const std::vector<int>& ranks) {
   return memory_of(map, ranks).empty() ? "parts of a host" : "NUMA nodes";
 }
 
-/// Hosts of one name, containers for example, get numbers.
+/// Numbers hosts that share one name, for example containers.
 void tell_apart(std::vector<Machine>& machines) {
   std::map<std::string, int> seen;
   for (const Machine& machine : machines) ++seen[machine.hostname];

@@ -1,4 +1,4 @@
-/// Where the ranks of a launch are: on which machines, near which memory, in which groups.
+/// The places of a launch's ranks: on which machines, near which memory, in which groups.
 #pragma once
 #include <string>
 #include <vector>
@@ -19,13 +19,14 @@ struct RankMap {
   }
 };
 
-/// What rank 0 learns of all ranks; the others get only what they know themselves. `machine` is what the caller takes
-/// its host for, and its CPUs are looked up in. Collective. Throws CommError.
+/// Gathers the map of all ranks on rank 0. The other ranks get only the facts that they know themselves. `machine` is
+/// the machine that the caller takes its host for; the caller's CPUs are looked up in it. Collective. Throws CommError.
 RankMap gather_rank_map(ddl::Communicator& comm, const Machine& machine);
 
-/// What ranks of one group are to people: `host a`, `NUMA node 1`, `part of host a`, `2 hosts`, `rank 3`.
+/// Returns a name for people of the ranks of one group: `host a`, `NUMA node 1`, `part of host a`, `2 hosts`, `rank 3`.
 std::string name_of_group(const RankMap& map, const std::vector<int>& ranks);
-/// What a level joins: `ranks`, `NUMA nodes`, `parts of a host`, `hosts`, `groups of hosts`.
+/// Returns a name of the things that a level joins: `ranks`, `NUMA nodes`, `parts of a host`, `hosts`, `groups of
+/// hosts`.
 std::string joined_by(const RankMap& map, int level);
 
 }  // namespace spillway::tools

@@ -11,7 +11,7 @@ namespace spillway::ddl {
 CommunicatorHandle::CommunicatorHandle(std::shared_ptr<Communicator> given, std::optional<Costs> costs)
     : communicator(std::move(given)),
       allreduce(std::make_unique<TunedAllreduce>(*communicator, std::move(costs))),
-      cards(std::make_unique<Cards>(*communicator)) {}
+      gpus(std::make_unique<GpuBackend>(*communicator)) {}
 CommunicatorHandle::~CommunicatorHandle() = default;
 
 Comm make_comm(std::shared_ptr<Communicator> communicator, std::optional<Costs> costs) {

@@ -69,9 +69,9 @@ at::Tensor host_staging(int64_t count, at::ScalarType type, at::Device device) {
   return at::empty({count}, at::TensorOptions(type).pinned_memory(device.is_cuda()));
 }
 
-at::Tensor card_staging(int64_t count, at::ScalarType type, at::Device card) {
+at::Tensor gpu_staging(int64_t count, at::ScalarType type, at::Device gpu) {
   const CategoryScope staging(Category::staging);
-  return at::empty({count}, at::TensorOptions(type).device(card));
+  return at::empty({count}, at::TensorOptions(type).device(gpu));
 }
 
 namespace {
@@ -79,15 +79,15 @@ namespace {
 /// A point of a stream.
 class Recorded final : public QueuedWork {
  public:
-  explicit Recorded(at::Device device) : card_(device.type()), device_(device), event_(device.type()) {
-    event_.record(card_.getStream(device_));
+  explicit Recorded(at::Device device) : gpu_(device.type()), device_(device), event_(device.type()) {
+    event_.record(gpu_.getStream(device_));
   }
   bool done() override { return event_.query(); }
   void wait() override { event_.synchronize(); }
-  void order_compute_after() override { event_.block(card_.getStream(device_)); }
+  void order_compute_after() override { event_.block(gpu_.getStream(device_)); }
 
  private:
-  const c10::impl::VirtualGuardImpl card_;
+  const c10::impl::VirtualGuardImpl gpu_;
   const at::Device device_;
   c10::Event event_;
 };
@@ -110,7 +110,7 @@ StagingMemory::StagingMemory(int64_t size, at::Device device) {
   bytes = {static_cast<std::byte*>(memory.get()), count};
 }
 
-// Copies find out by a pinned tensor's own storage how long they use it.
+// A copy finds out by a pinned tensor's own storage how long it uses that tensor.
 at::Tensor StagingMemory::vector(int64_t count, at::ScalarType type) const {
   if (!pinned.defined()) return at::from_blob(bytes.data(), {count}, type);
   return pinned.narrow(0, 0, count * static_cast<int64_t>(c10::elementSize(type))).view(type);

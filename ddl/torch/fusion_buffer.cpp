@@ -14,7 +14,7 @@ int64_t fused_elements(const at::Tensor& tensor) {
   return kFusionBytes / static_cast<int64_t>(tensor.element_size());
 }
 
-/// What lies side by side in the vector and in the buffer is one copy.
+/// Appends a piece to the batch. Pieces that lie side by side both in the vector and in the buffer become one copy.
 void append(Batch& batch, const Piece& piece) {
   if (piece.elements.size() == 0) return;
   if (!batch.pieces.empty()) {
@@ -27,7 +27,7 @@ void append(Batch& batch, const Piece& piece) {
   batch.pieces.push_back(piece);
 }
 
-/// One launch on a card, however many pieces there are.
+/// Copies all pieces in one launch on a GPU, however many there are.
 void copy(const Batch& batch, const at::Tensor& buffer, bool to_buffer) {
   if (batch.pieces.empty()) return;
   std::vector<at::Tensor> pieces, places;

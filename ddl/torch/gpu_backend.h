@@ -1,4 +1,4 @@
-/// How the ranks of a communicator reduce tensors that are on cards.
+/// The backend by which the ranks of a communicator reduce tensors that are on GPUs.
 #pragma once
 #include <c10/core/Device.h>
 
@@ -16,51 +16,51 @@
 
 namespace spillway::ddl {
 
-/// What one rank says of its card, before all decide alike.
-struct CardAnswer {
-  std::array<char, 32> card{};      ///< its name within the host
+/// The answer of one rank about its GPU, before all ranks decide alike.
+struct GpuCapability {
+  std::array<char, 32> gpu{};       ///< its name within the host
   std::array<char, 32> network{};   ///< the library's name; empty: there is none
-  std::array<char, 192> without{};  ///< why there is none
+  std::array<char, 192> without{};  ///< reason why there is no library
   int32_t host = 0;
-  int32_t deterministic = 0;  ///< the order of sums must not depend on sizes
+  int32_t deterministic = 0;  ///< 1: the order of sums must not depend on sizes
 };
 
-struct CardDecision {
-  bool by_network = false;
-  /// `NCCL 2.28.9, by levels 4x2`; `staged on the host: ranks 0 and 1 share card 0000:3b:00.0`.
+struct GpuBackendChoice {
+  bool uses_nccl = false;
+  /// The choice for people: `NCCL 2.28.9, by levels 4x2`; `staged on the host: ranks 0 and 1 share GPU 0000:3b:00.0`.
   std::string text;
 };
 
-/// From all ranks' answers, by rank.
-CardDecision decide(std::span<const CardAnswer> answers, const Levels& levels);
+/// Decides from all ranks' answers, by rank.
+GpuBackendChoice decide(std::span<const GpuCapability> answers, const Levels& levels);
 
-/// Cards talk to each other where every rank has one of its own and the library is there; else their bytes are staged
-/// on the host, whose allreduce reduces them. That is decided once, by all ranks together.
-class Cards {
+/// The backend of one communicator. GPUs talk to each other where every rank has a GPU of its own and the library is
+/// there. Else their bytes are staged on the host, whose allreduce reduces them. All ranks together decide that once.
+class GpuBackend {
  public:
-  /// The library, or throws std::runtime_error with what is missing.
-  using FindNetwork = std::function<DeviceNetwork*()>;
-  /// `comm` outlives it. `find_network`: NCCL by default.
-  explicit Cards(Communicator& comm, FindNetwork find_network = {});
+  /// A function that returns the library, or throws std::runtime_error that names the missing part.
+  using FindNetwork = std::function<GpuNetwork*()>;
+  /// Takes a communicator that outlives it. `find_network` finds NCCL by default.
+  explicit GpuBackend(Communicator& comm, FindNetwork find_network = {});
 
-  /// The cards together; nullptr where bytes are staged. The first call is collective and decides. Throws CommError,
-  /// on the waiting ranks too, when this rank used another card at first.
-  DeviceLevels* levels(c10::Device card);
+  /// Returns the GPUs together, or nullptr where bytes are staged. The first call is collective and decides. Throws
+  /// CommError, on the waiting ranks too, when this rank used another GPU at first.
+  HierarchicalNccl* levels(c10::Device gpu);
   bool decided() const noexcept { return decision_.has_value(); }
-  bool by_network() const noexcept { return levels_ != nullptr; }
-  /// For people; empty before the first tensor on a card.
+  bool uses_nccl() const noexcept { return levels_ != nullptr; }
+  /// Returns the decision for people; empty before the first tensor on a GPU.
   std::string decision() const { return decision_ ? decision_->text : std::string(); }
 
  private:
-  CardAnswer answer(c10::Device card);
-  void meet(c10::Device card);
+  GpuCapability answer(c10::Device gpu);
+  void init(c10::Device gpu);
 
   Communicator& comm_;
   const FindNetwork find_network_;
-  DeviceNetwork* network_ = nullptr;
-  std::optional<c10::Device> card_;
-  std::optional<CardDecision> decision_;
-  std::unique_ptr<DeviceLevels> levels_;
+  GpuNetwork* network_ = nullptr;
+  std::optional<c10::Device> gpu_;
+  std::optional<GpuBackendChoice> decision_;
+  std::unique_ptr<HierarchicalNccl> levels_;
 };
 
 }  // namespace spillway::ddl

@@ -20,10 +20,10 @@
 namespace spillway::ddl {
 namespace {
 
-/// What goes beside an element's type into a Call: other cuts make other calls of the network.
-constexpr std::string_view kOnCards = " on cards", kInEqualParts = " in equal parts on cards";
+/// The texts that go beside an element's type into a Call, because other cuts make other calls of the network.
+constexpr std::string_view kOnGpus = " on cards", kInEqualParts = " in equal parts on cards";
 
-/// The batch in memory of the host, `filled` copied there.
+/// Returns the batch in memory of the host, with `filled` copied there.
 at::Tensor on_host(const Batch& batch, const Batch& filled) {
   const at::Tensor host = host_staging(batch.size, batch.type(), batch.device());
   pack(filled, host);
@@ -31,77 +31,78 @@ at::Tensor on_host(const Batch& batch, const Batch& filled) {
   return host;
 }
 
-/// Batches of equal parts as the network has them, or in the order of ranks.
-void for_each_batch_of_parts(const at::Tensor& vector, int ranks, const DeviceLevels* levels, const OnBatch& on_batch) {
+/// Calls `on_batch` for batches of equal parts in the network's order, or without a network in the order of ranks.
+void for_each_batch_of_parts(const at::Tensor& vector, int ranks, const HierarchicalNccl* levels,
+                             const OnBatch& on_batch) {
   std::vector<int> order(static_cast<size_t>(ranks));
   std::iota(order.begin(), order.end(), 0);
   for_each_batch_of_parts(vector, levels ? ranks_by_block(*levels, ranks) : order, on_batch);
 }
 
-/// All ranks mean the same call, on cards.
+/// Makes sure that all ranks mean the same call, on GPUs.
 void agree_on(Communicator& comm, Operation operation, at::TensorList tensors, Element element, uint64_t more,
-              std::string_view how = kOnCards) {
+              std::string_view how = kOnGpus) {
   const Call call{operation, -1, total_bytes(tensors) / element_bytes(element), hash_in(signature_of(tensors), more)};
   agree(comm, call.with_detail({name_of(element), how}));
 }
 
-DeviceLevels* network_for(Cards& cards, const at::Tensor& tensor, Element element, Reduction reduction) {
-  return goes_by_network(element, reduction) ? cards.levels(tensor.device()) : nullptr;
+HierarchicalNccl* network_for(GpuBackend& gpus, const at::Tensor& tensor, Element element, Reduction reduction) {
+  return reduces_by_nccl(element, reduction) ? gpus.levels(tensor.device()) : nullptr;
 }
 
 Operation operation_of(Reduction reduction) {
   return static_cast<Operation>(static_cast<int64_t>(Operation::allreduce_sum) + static_cast<int64_t>(reduction));
 }
 
-void broadcast_batch(const Batch& batch, DeviceLevels& levels, int root, std::span<const int> members) {
+void broadcast_batch(const Batch& batch, HierarchicalNccl& levels, int root, std::span<const int> members) {
   if (batch.pieces.size() == 1) {
     const at::Tensor bytes = elements(batch.pieces[0].tensor, batch.pieces[0].elements);
     return levels.broadcast(bytes.data_ptr(), batch.size, root, members);
   }
-  const at::Tensor buffer = card_staging(batch.size, batch.type(), batch.device());
+  const at::Tensor buffer = gpu_staging(batch.size, batch.type(), batch.device());
   pack(batch, buffer);
   levels.broadcast(buffer.data_ptr(), batch.size, root, members);
   unpack(batch, buffer);
 }
 
-/// The ends of the parts within some elements, counted from the first of them.
+/// Returns the ends of the parts within some elements, counted from the first of them.
 std::vector<int64_t> within(at::IntArrayRef ends, Range elements) {
   std::vector<int64_t> inside;
   for (const int64_t end : ends) inside.push_back(std::clamp(end, elements.begin, elements.end) - elements.begin);
   return inside;
 }
 
-void check_ends(at::IntArrayRef ends, at::IntArrayRef homes, int64_t count, int ranks) {
-  TORCH_CHECK(ends.size() == homes.size(), "[ddl] reduce_: ", ends.size(), " parts have ", homes.size(), " homes");
+void check_ends(at::IntArrayRef ends, at::IntArrayRef owners, int64_t count, int ranks) {
+  TORCH_CHECK(ends.size() == owners.size(), "[ddl] reduce_: ", ends.size(), " parts have ", owners.size(), " homes");
   int64_t last = 0;
   for (size_t i = 0; i < ends.size(); last = ends[i++])
-    if (ends[i] < last || ends[i] > count || homes[i] < 0 || homes[i] >= ranks)
-      throw BadRequest(str("[ddl] reduce_: part ", i, " ends at ", ends[i], " at home ", homes[i],
+    if (ends[i] < last || ends[i] > count || owners[i] < 0 || owners[i] >= ranks)
+      throw BadRequest(str("[ddl] reduce_: part ", i, " ends at ", ends[i], " at home ", owners[i],
                            "; allowed: ascending ends up to ", count, ", homes from 0 to ", ranks - 1));
 }
 
-std::vector<Range> parts_of(int rank, at::IntArrayRef ends, at::IntArrayRef homes) {
+std::vector<Range> parts_of(int rank, at::IntArrayRef ends, at::IntArrayRef owners) {
   std::vector<Range> parts;
   for (size_t i = 0; i < ends.size(); ++i)
-    if (homes[i] == rank) parts.push_back({i == 0 ? 0 : ends[i - 1], ends[i]});
+    if (owners[i] == rank) parts.push_back({i == 0 ? 0 : ends[i - 1], ends[i]});
   return parts;
 }
 
 }  // namespace
 
-bool goes_by_network(Element element, Reduction reduction) {
+bool reduces_by_nccl(Element element, Reduction reduction) {
   const bool sums = reduction == Reduction::sum || reduction == Reduction::average;
   return sums || element == Element::int32 || element == Element::int64;
 }
 
-// A vector alone is cut as its halves cut it: the network is called with the same elements at the same places, so the
-// sums have the same bits.
-void allreduce_on_cards(at::TensorList tensors, const Comm& comm, Cards& cards, Reduction reduction) {
+// A vector alone is cut as reduce_scatter_on_gpus and all_gather_on_gpus cut it. So the network is called with the same
+// elements at the same places, and the sums have the same bits.
+void allreduce_on_gpus(at::TensorList tensors, const Comm& comm, GpuBackend& gpus, Reduction reduction) {
   const int ranks = comm->communicator->size();
   for_each_group(tensors, [&](at::TensorList group) {
     const Element element = element_of(group[0], "allreduce_");
     agree_on(*comm->communicator, operation_of(reduction), group, element, static_cast<uint64_t>(reduction));
-    DeviceLevels* levels = network_for(cards, group[0], element, reduction);
+    HierarchicalNccl* levels = network_for(gpus, group[0], element, reduction);
     const auto reduce = [&](const Batch& batch) {
       if (levels) return unpack(batch, allreduce(batch, *levels, ranks, reduction));
       const at::Tensor host = on_host(batch, batch);
@@ -116,17 +117,17 @@ void allreduce_on_cards(at::TensorList tensors, const Comm& comm, Cards& cards, 
   bump_versions(tensors);
 }
 
-void broadcast_on_cards(at::TensorList tensors, const Comm& comm, Cards& cards, int root,
-                        std::span<const int> members) {
+void broadcast_on_gpus(at::TensorList tensors, const Comm& comm, GpuBackend& gpus, int root,
+                       std::span<const int> members) {
   Communicator& world = *comm->communicator;
   if (std::find(members.begin(), members.end(), world.rank()) == members.end()) return;
   const bool receiver = world.rank() != root, all = static_cast<int>(members.size()) == world.size();
   const std::vector<int64_t> ranks(members.begin(), members.end());
   for_each_group(tensors, [&](at::TensorList group) {
-    // Also says what is wrong with the list of members.
+    // This call also reports an error in the list of members.
     broadcast(world, {}, root, members, hash_in(signature_of(group), static_cast<uint64_t>(total_bytes(group))));
-    // Deciding takes all ranks; before that, some of them stage.
-    DeviceLevels* levels = all || cards.decided() ? cards.levels(group[0].device()) : nullptr;
+    // A decision takes all ranks. Until it is made, a broadcast among some ranks is staged.
+    HierarchicalNccl* levels = all || gpus.decided() ? gpus.levels(group[0].device()) : nullptr;
     std::vector<at::Tensor> bytes;
     for (const at::Tensor& tensor : group) bytes.push_back(elements(tensor, {0, tensor.numel()}).view(at::kByte));
     for_each_batch(bytes, [&](const Batch& batch) {
@@ -139,35 +140,35 @@ void broadcast_on_cards(at::TensorList tensors, const Comm& comm, Cards& cards, 
   if (receiver) bump_versions(tensors);
 }
 
-// By the network the whole vector is reduced as allreduce_ does it: homes that get parts of other sizes would make
-// other sums.
-void reduce_on_cards(const at::Tensor& vector, const Comm& comm, Cards& cards, at::IntArrayRef ends,
-                     at::IntArrayRef homes, Reduction reduction) {
+// By the network the whole vector is reduced as allreduce_ does it, because owners that get parts of other sizes would
+// make other sums.
+void reduce_on_gpus(const at::Tensor& vector, const Comm& comm, GpuBackend& gpus, at::IntArrayRef ends,
+                    at::IntArrayRef owners, Reduction reduction) {
   Communicator& world = *comm->communicator;
   const Element element = element_of(vector, "reduce_");
-  check_ends(ends, homes, vector.numel(), world.size());
+  check_ends(ends, owners, vector.numel(), world.size());
   uint64_t parts = hash_in(kHashSeed, static_cast<uint64_t>(reduction));
-  for (size_t i = 0; i < ends.size(); ++i) parts = hash_in(hash_in(parts, ends[i]), homes[i]);
+  for (size_t i = 0; i < ends.size(); ++i) parts = hash_in(hash_in(parts, ends[i]), owners[i]);
   agree_on(world, Operation::reduce, vector, element, parts);
-  const std::vector<Range> own = parts_of(world.rank(), ends, homes);
-  if (DeviceLevels* levels = network_for(cards, vector, element, reduction))
+  const std::vector<Range> own = parts_of(world.rank(), ends, owners);
+  if (HierarchicalNccl* levels = network_for(gpus, vector, element, reduction))
     for_each_batch_of_parts(vector, world.size(), levels, [&](const Batch& batch) {
       unpack(batch.within(own), allreduce(batch, *levels, world.size(), reduction));
     });
   else
     for_each_batch(vector, [&](const Batch& batch) {
       const at::Tensor host = on_host(batch, batch);
-      reduce_on_host(host, comm, within(ends, batch.pieces[0].elements), homes, static_cast<int64_t>(reduction));
+      reduce_on_host(host, comm, within(ends, batch.pieces[0].elements), owners, static_cast<int64_t>(reduction));
       unpack(batch.within(own), host);
     });
   bump_versions(vector);
 }
 
-void reduce_scatter_on_cards(const at::Tensor& vector, const Comm& comm, Cards& cards, Reduction reduction) {
+void reduce_scatter_on_gpus(const at::Tensor& vector, const Comm& comm, GpuBackend& gpus, Reduction reduction) {
   const int ranks = comm->communicator->size();
   const Element element = element_of(vector, "reduce_scatter_");
   agree_on(*comm->communicator, Operation::reduce, vector, element, static_cast<uint64_t>(reduction), kInEqualParts);
-  DeviceLevels* levels = network_for(cards, vector, element, reduction);
+  HierarchicalNccl* levels = network_for(gpus, vector, element, reduction);
   const std::vector<Range> own{own_part(vector.numel(), comm)};
   for_each_batch_of_parts(vector, ranks, levels, [&](const Batch& batch) {
     if (levels) return unpack(batch.within(own), reduce_scatter(batch, *levels, ranks, reduction).buffer);
@@ -178,10 +179,10 @@ void reduce_scatter_on_cards(const at::Tensor& vector, const Comm& comm, Cards& 
   bump_versions(vector);
 }
 
-void all_gather_on_cards(const at::Tensor& vector, const Comm& comm, Cards& cards) {
+void all_gather_on_gpus(const at::Tensor& vector, const Comm& comm, GpuBackend& gpus) {
   const Element element = element_of(vector, "all_gather_");
   agree_on(*comm->communicator, Operation::gather, vector, element, 0, kInEqualParts);
-  DeviceLevels* levels = cards.levels(vector.device());
+  HierarchicalNccl* levels = gpus.levels(vector.device());
   const std::vector<Range> own{own_part(vector.numel(), comm)};
   for_each_batch_of_parts(vector, comm->communicator->size(), levels, [&](const Batch& batch) {
     if (!levels) {
@@ -189,7 +190,7 @@ void all_gather_on_cards(const at::Tensor& vector, const Comm& comm, Cards& card
       all_gather_on_host(host, comm);
       return unpack(batch, host);
     }
-    const at::Tensor buffer = card_staging(batch.size, batch.type(), batch.device());
+    const at::Tensor buffer = gpu_staging(batch.size, batch.type(), batch.device());
     pack(batch.within(own), buffer);
     levels->all_gather(buffer.data_ptr(), batch.size, element);
     unpack(batch, buffer);
@@ -199,7 +200,7 @@ void all_gather_on_cards(const at::Tensor& vector, const Comm& comm, Cards& card
 
 namespace {
 
-/// Whatever comes through the dispatcher.
+/// Checks tensors that come through the dispatcher.
 void check(at::TensorList tensors, const char* operation) {
   check_one_device(tensors, operation);
   for (const at::Tensor& tensor : tensors) check_dense(tensor, operation);
@@ -208,38 +209,38 @@ void check(at::TensorList tensors, const char* operation) {
 void allreduce_kernel(at::TensorList tensors, const Comm& comm, int64_t reduction) {
   const at::NoGradGuard no_grad;
   check(tensors, "allreduce_");
-  allreduce_on_cards(tensors, comm, *comm->cards, reduction_of(reduction, "allreduce_"));
+  allreduce_on_gpus(tensors, comm, *comm->gpus, reduction_of(reduction, "allreduce_"));
 }
 
 void broadcast_kernel(at::TensorList tensors, const Comm& comm, int64_t root, at::IntArrayRef members) {
   const at::NoGradGuard no_grad;
   check(tensors, "broadcast_");
   const std::vector<int> ranks(members.begin(), members.end());
-  broadcast_on_cards(tensors, comm, *comm->cards, static_cast<int>(root), ranks);
+  broadcast_on_gpus(tensors, comm, *comm->gpus, static_cast<int>(root), ranks);
 }
 
-void reduce_kernel(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef homes,
+void reduce_kernel(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef owners,
                    int64_t reduction) {
   const at::NoGradGuard no_grad;
   check(vector, "reduce_");
-  reduce_on_cards(vector, comm, *comm->cards, ends, homes, reduction_of(reduction, "reduce_"));
+  reduce_on_gpus(vector, comm, *comm->gpus, ends, owners, reduction_of(reduction, "reduce_"));
 }
 
 void reduce_scatter_kernel(const at::Tensor& vector, const Comm& comm, int64_t reduction) {
   const at::NoGradGuard no_grad;
   check(vector, "reduce_scatter_");
-  reduce_scatter_on_cards(vector, comm, *comm->cards, reduction_of(reduction, "reduce_scatter_"));
+  reduce_scatter_on_gpus(vector, comm, *comm->gpus, reduction_of(reduction, "reduce_scatter_"));
 }
 
 void all_gather_kernel(const at::Tensor& vector, const Comm& comm) {
   const at::NoGradGuard no_grad;
   check(vector, "all_gather_");
-  all_gather_on_cards(vector, comm, *comm->cards);
+  all_gather_on_gpus(vector, comm, *comm->gpus);
 }
 
 }  // namespace
 
-void add_card_operators(torch::Library& library) {
+void add_gpu_operators(torch::Library& library) {
   library.impl("allreduce_", allreduce_kernel);
   library.impl("broadcast_", broadcast_kernel);
   library.impl("reduce_", reduce_kernel);

@@ -1,4 +1,4 @@
-/// What the operators do with tensors of cards.
+/// The operators for tensors of GPUs.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
@@ -12,26 +12,28 @@
 
 namespace spillway::ddl {
 
-/// By the cards' network: sums and averages, 16-bit floats in float32 through all levels; maxima and minima of integers
-/// alone, since the library's of floats lose NaN. All else is staged on the host, so it has the bits of the CPU's
-/// allreduce.
-bool goes_by_network(Element element, Reduction reduction);
+/// True when the GPUs' network does that reduction. It does sums and averages, with 16-bit floats in float32 through
+/// all levels. It does maxima and minima of integers alone, because the library's maxima and minima of floats lose NaN.
+/// All else is staged on the host, so it has the bits of the CPU's allreduce.
+bool reduces_by_nccl(Element element, Reduction reduction);
 
-/// As the operators of these names; `tensors` on one device, one of `cards`, with whose ranks `comm`'s are the same.
-/// 8 MiB at a time: through the cards' network, with so much memory of the card (three times as much for 16-bit
-/// floats), or through as much pinned memory of the host and the CPU's operator. After what the current stream holds,
-/// and before what it is given later. By the network all ranks get the same bits, but the order of a sum is the
-/// library's and may depend on its size and place: reduce_on_cards and reduce_scatter_on_cards have the bits of
-/// allreduce_on_cards of the vector alone, because they call the library as it does. reduce_on_cards moves as much,
-/// too; the halves move what halves do.
-void allreduce_on_cards(at::TensorList tensors, const Comm& comm, Cards& cards, Reduction reduction);
-void broadcast_on_cards(at::TensorList tensors, const Comm& comm, Cards& cards, int root, std::span<const int> members);
-void reduce_on_cards(const at::Tensor& vector, const Comm& comm, Cards& cards, at::IntArrayRef ends,
-                     at::IntArrayRef homes, Reduction reduction);
-void reduce_scatter_on_cards(const at::Tensor& vector, const Comm& comm, Cards& cards, Reduction reduction);
-void all_gather_on_cards(const at::Tensor& vector, const Comm& comm, Cards& cards);
+/// Does the work of the operator of its name, as the functions below do. `tensors` are on one device, one of `gpus`,
+/// whose ranks are those of `comm`. Tensors go 8 MiB at a time through the GPUs' network, with so much memory of the
+/// GPU (three times as much for 16-bit floats). Or they go through as much pinned memory of the host and the CPU's
+/// operator. The work runs after the work that the current stream holds, and before the work that it is given later.
+/// By the network all ranks get the same bits. The order of a sum is the library's and may depend on its size and
+/// place. reduce_on_gpus and reduce_scatter_on_gpus have the bits of allreduce_on_gpus of the vector alone, because
+/// they call the library as it does. reduce_on_gpus also moves as much as allreduce_on_gpus. reduce_scatter_on_gpus and
+/// all_gather_on_gpus are its halves, and each moves as much as half an allreduce.
+void allreduce_on_gpus(at::TensorList tensors, const Comm& comm, GpuBackend& gpus, Reduction reduction);
+void broadcast_on_gpus(at::TensorList tensors, const Comm& comm, GpuBackend& gpus, int root,
+                       std::span<const int> members);
+void reduce_on_gpus(const at::Tensor& vector, const Comm& comm, GpuBackend& gpus, at::IntArrayRef ends,
+                    at::IntArrayRef owners, Reduction reduction);
+void reduce_scatter_on_gpus(const at::Tensor& vector, const Comm& comm, GpuBackend& gpus, Reduction reduction);
+void all_gather_on_gpus(const at::Tensor& vector, const Comm& comm, GpuBackend& gpus);
 
-/// Registers them for tensors of cards.
-void add_card_operators(torch::Library& library);
+/// Registers these functions as the operators for tensors of GPUs.
+void add_gpu_operators(torch::Library& library);
 
 }  // namespace spillway::ddl

@@ -15,17 +15,17 @@ at::Tensor part_of(const at::Tensor& buffer, Range range) {
 
 }  // namespace
 
-std::vector<int> ranks_by_block(const DeviceLevels& levels, int ranks) {
+std::vector<int> ranks_by_block(const HierarchicalNccl& levels, int ranks) {
   std::vector<int> order(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) order[static_cast<size_t>(levels.part(ranks, rank).begin)] = rank;
   return order;
 }
 
-Reduced reduce_scatter(const Batch& batch, DeviceLevels& levels, int ranks, Reduction reduction) {
+Reduced reduce_scatter(const Batch& batch, HierarchicalNccl& levels, int ranks, Reduction reduction) {
   const Element element = element_of(batch.pieces[0].tensor, "reduce_scatter_");
   const Element partial = is_16_bits(element) ? Element::float32 : element;
   const int64_t padded = levels.padded(batch.size);
-  at::Tensor buffer = card_staging(padded, is_16_bits(element) ? at::kFloat : batch.type(), batch.device());
+  at::Tensor buffer = gpu_staging(padded, is_16_bits(element) ? at::kFloat : batch.type(), batch.device());
   pack(batch, buffer);
   const Reduction started = reduction == Reduction::average ? Reduction::sum : reduction;
   const Range mine = levels.reduce_scatter(buffer.data_ptr(), padded, partial, started);
@@ -38,12 +38,12 @@ Reduced reduce_scatter(const Batch& batch, DeviceLevels& levels, int ranks, Redu
   return {buffer, mine};
 }
 
-at::Tensor allreduce(const Batch& batch, DeviceLevels& levels, int ranks, Reduction reduction) {
+at::Tensor allreduce(const Batch& batch, HierarchicalNccl& levels, int ranks, Reduction reduction) {
   const Element element = element_of(batch.pieces[0].tensor, "allreduce_");
   auto [buffer, mine] = reduce_scatter(batch, levels, ranks, reduction);
   if (is_16_bits(element)) {
     const at::Tensor sums = buffer;
-    buffer = card_staging(sums.numel(), batch.type(), batch.device());
+    buffer = gpu_staging(sums.numel(), batch.type(), batch.device());
     part_of(buffer, mine).copy_(part_of(sums, mine));
   }
   levels.all_gather(buffer.data_ptr(), buffer.numel(), element);

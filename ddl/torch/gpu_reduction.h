@@ -1,4 +1,4 @@
-/// A batch of cards' elements, reduced by their network.
+/// A reduction of a batch of GPUs' elements by their network.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,19 +10,20 @@
 
 namespace spillway::ddl {
 
-/// By block of a vector that DeviceLevels reduce-scatters: the rank that keeps it.
-std::vector<int> ranks_by_block(const DeviceLevels& levels, int ranks);
+/// Returns, by block of a vector that HierarchicalNccl reduce-scatters, the rank that keeps the block.
+std::vector<int> ranks_by_block(const HierarchicalNccl& levels, int ranks);
 
-/// The batch in a buffer of the card, of which `mine` is reduced, and divided for an average; the rest is undefined.
+/// A batch in a buffer of the GPU, of which `mine` is reduced, and divided for an average; the rest is undefined.
 /// 16-bit floats are float32 there.
 struct Reduced {
   at::Tensor buffer;
   Range mine;
 };
-/// Collective, over `ranks`; the batch is of one type and size on all. Throws CommError.
-Reduced reduce_scatter(const Batch& batch, DeviceLevels& levels, int ranks, Reduction reduction);
-/// The whole batch reduced, in its own type: 16-bit floats are rounded once, where their sum is. Collective. Throws
-/// CommError.
-at::Tensor allreduce(const Batch& batch, DeviceLevels& levels, int ranks, Reduction reduction);
+/// Reduces a batch in a buffer of the GPU. Collective, over `ranks` ranks; the batch is of one type and size on all.
+/// Throws CommError.
+Reduced reduce_scatter(const Batch& batch, HierarchicalNccl& levels, int ranks, Reduction reduction);
+/// Returns the whole batch reduced, in its own type. 16-bit floats are rounded once, on the rank that has their sum.
+/// Collective. Throws CommError.
+at::Tensor allreduce(const Batch& batch, HierarchicalNccl& levels, int ranks, Reduction reduction);
 
 }  // namespace spillway::ddl

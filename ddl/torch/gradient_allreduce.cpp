@@ -29,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using torch::autograd::variable_list;
 
-/// Runs when a parameter's gradient has been accumulated.
+/// A hook that runs when a parameter's gradient has been accumulated.
 class AfterAccumulation final : public torch::autograd::FunctionPostHook {
  public:
   explicit AfterAccumulation(std::function<void()> body) : body_(std::move(body)) {}
@@ -42,7 +42,8 @@ class AfterAccumulation final : public torch::autograd::FunctionPostHook {
   const std::function<void()> body_;
 };
 
-/// Lives on the node that accumulates, which a parameter itself does not keep alive.
+/// Adds a hook to the node that accumulates. The returned pointer keeps the node alive, because the parameter itself
+/// does not.
 std::shared_ptr<void> after_accumulation(const at::Tensor& parameter, std::function<void()> body) {
   auto node = torch::autograd::impl::grad_accumulator(parameter);
   const auto key = node->add_post_hook(std::make_unique<AfterAccumulation>(std::move(body)));
@@ -96,7 +97,8 @@ void GradientOptions::validate() const {
   if (bucket_bytes != 0 && (bucket_bytes < 1024 || bucket_bytes > int64_t{1} << 30))
     throw BadRequest(str("[ddl] bucket_bytes is ", bucket_bytes,
                          "; allowed: 0 (as the cost model says), 1024 (1 KiB) to 1073741824 (1 GiB)"));
-  if (most_bytes < 0) throw BadRequest(str("[ddl] most_bytes is ", most_bytes, "; allowed: 0 and more"));
+  if (max_in_flight_bytes < 0)
+    throw BadRequest(str("[ddl] max_in_flight_bytes is ", max_in_flight_bytes, "; allowed: 0 and more"));
   if (reduction != Reduction::sum && reduction != Reduction::average)
     throw BadRequest("[ddl] gradients are reduced by their maximum or minimum; allowed: sum, average");
 }
@@ -114,7 +116,7 @@ GradientAllreduce::GradientAllreduce(const std::vector<at::Tensor>& parameters, 
       is_missing_(parameters_.size()),
       has_landed_(parameters_.size()),
       queue_(queue_comm_, "gradients") {
-  // Backward begins with what forward ended with.
+  // Backward begins with the parameters with which forward ended.
   std::vector<size_t> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), size_t{0});
   lay_out(order);
@@ -143,7 +145,7 @@ void GradientAllreduce::completed(size_t parameter) {
               " was accumulated twice after begin(); allowed: one backward before finish()");
   is_complete_[parameter] = true;
   completion_.push_back(parameter);
-  // The last one waits for finish(), which knows what is missing.
+  // The last bucket waits for finish(), which knows the missing gradients.
   while (next_ + 1 < buckets_.size() && complete(buckets_[next_])) start_next();
 }
 
@@ -154,11 +156,11 @@ bool GradientAllreduce::complete(const GradientBucket& bucket) const {
 
 void GradientAllreduce::start_next() {
   const GradientBucket& bucket = buckets_[next_];
-  while (!flights_.empty() && bytes_under_way_ + bucket.bytes() > options_.most_bytes) land();
+  while (!flights_.empty() && bytes_under_way_ + bucket.bytes() > options_.max_in_flight_bytes) complete_oldest();
   const at::NoGradGuard no_grad;
   StagingMemory memory(bucket.bytes(), device_);
   pack(bucket, packed(bucket, memory));
-  const Vector vector = in_place(memory.bytes, bucket.element);
+  const ReduceBuffers vector = in_place(memory.bytes, bucket.element);
   flights_.push_back({next_++, std::move(memory), {}});
   bytes_under_way_ += bucket.bytes();
   flights_.back().ticket = queue_.submit(
@@ -185,7 +187,7 @@ void GradientAllreduce::pack(const GradientBucket& bucket, const at::Tensor& int
     if (gradient.strides() != parameter.strides())
       parameter.mutable_grad() = gradient = at::zeros_like(parameter).copy_(gradient);
     target.copy_(elements(gradient, piece.range), /*non_blocking=*/true);
-    // From here on the message is the gradient, unless some of it has come back already.
+    // From here on only the message holds the gradient, unless some of it has come back already.
     if (piece.range.end == parameter.numel() && !has_landed_[piece.parameter]) parameter.mutable_grad().reset();
   }
   if (bucket.flags == 0) return;
@@ -194,8 +196,8 @@ void GradientAllreduce::pack(const GradientBucket& bucket, const at::Tensor& int
   flags_of(bucket, into).copy_(flags);
 }
 
-void GradientAllreduce::land() {
-  Flight flight = std::move(flights_.front());
+void GradientAllreduce::complete_oldest() {
+  BucketInFlight flight = std::move(flights_.front());
   flights_.pop_front();
   const auto start = Clock::now();
   flight.ticket.wait();
@@ -211,7 +213,7 @@ void GradientAllreduce::land() {
     bytes_under_way_ -= bucket.bytes();
 }
 
-void GradientAllreduce::unpack(const Flight& flight, bool missing) {
+void GradientAllreduce::unpack(const BucketInFlight& flight, bool missing) {
   const GradientBucket& bucket = buckets_[flight.bucket];
   const at::NoGradGuard no_grad;
   const at::Tensor from = packed(bucket, flight.memory);
@@ -231,7 +233,7 @@ void GradientAllreduce::finish() {
   TORCH_CHECK(begun_, "[ddl] finish() of gradients without begin()");
   for (size_t i = 0; i < parameters_.size(); ++i) is_missing_[i] = !is_complete_[i] && !parameters_[i].grad().defined();
   while (next_ < buckets_.size()) start_next();
-  while (!flights_.empty()) land();
+  while (!flights_.empty()) complete_oldest();
   make_missing();
   landed_.clear();
   bytes_under_way_ = 0;
@@ -242,12 +244,12 @@ void GradientAllreduce::finish() {
 void GradientAllreduce::make_missing() {
   if (std::find(is_missing_.begin(), is_missing_.end(), true) == is_missing_.end()) return;
   const at::NoGradGuard no_grad;
-  const Flight& last = landed_.back();
+  const BucketInFlight& last = landed_.back();
   const at::Tensor flags = flags_of(buckets_[last.bucket], packed(buckets_[last.bucket], last.memory)).to(at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (is_missing_[i] && flags.data_ptr<float>()[i] > 0)
       parameters_[i].mutable_grad() = at::zeros_like(parameters_[i]);
-  for (const Flight& flight : landed_) unpack(flight, /*missing=*/true);
+  for (const BucketInFlight& flight : landed_) unpack(flight, /*missing=*/true);
 }
 
 void GradientAllreduce::reorder() {

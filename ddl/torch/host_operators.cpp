@@ -62,18 +62,18 @@ void broadcast_group(at::TensorList tensors, Communicator& comm, int root, std::
   if (comm.rank() != root) unpack(tensors, bytes_of(staging).data());
 }
 
-HomeReduction reduction_over(const at::Tensor& vector, const Comm& comm, std::vector<HomePart> parts,
-                             const char* operation) {
+OwnerReduction reduction_over(const at::Tensor& vector, const Comm& comm, std::vector<OwnedPart> parts,
+                              const char* operation) {
   check_dense(vector, operation);
   return {*comm->communicator, vector.numel(), element_of(vector, operation), std::move(parts),
-          comm->allreduce->piece_bytes()};
+          comm->allreduce->segment_bytes()};
 }
 
-void reduce_parts(const at::Tensor& vector, const Comm& comm, std::vector<HomePart> parts, int64_t reduction,
+void reduce_parts(const at::Tensor& vector, const Comm& comm, std::vector<OwnedPart> parts, int64_t reduction,
                   const char* operation) {
-  HomeReduction at_homes = reduction_over(vector, comm, std::move(parts), operation);
-  const auto scratch = staging_bytes(at_homes.reduce_scratch_bytes());
-  at_homes.reduce(bytes_of(vector), reduction_of(reduction, operation), bytes_of(scratch));
+  OwnerReduction at_owners = reduction_over(vector, comm, std::move(parts), operation);
+  const auto scratch = staging_bytes(at_owners.reduce_scratch_bytes());
+  at_owners.reduce(bytes_of(vector), reduction_of(reduction, operation), bytes_of(scratch));
   vector.unsafeGetTensorImpl()->bump_version();
 }
 
@@ -98,12 +98,12 @@ void broadcast_on_host(at::TensorList tensors, const Comm& comm, int64_t root, a
   if (receiver) bump_versions(tensors);
 }
 
-void reduce_on_host(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef homes,
+void reduce_on_host(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef owners,
                     int64_t reduction) {
-  TORCH_CHECK(ends.size() == homes.size(), "[ddl] reduce_: ", ends.size(), " parts have ", homes.size(), " homes");
-  std::vector<HomePart> parts;
+  TORCH_CHECK(ends.size() == owners.size(), "[ddl] reduce_: ", ends.size(), " parts have ", owners.size(), " homes");
+  std::vector<OwnedPart> parts;
   for (size_t i = 0; i < ends.size(); ++i)
-    parts.push_back({{i == 0 ? 0 : ends[i - 1], ends[i]}, static_cast<int>(homes[i])});
+    parts.push_back({{i == 0 ? 0 : ends[i - 1], ends[i]}, static_cast<int>(owners[i])});
   reduce_parts(vector, comm, std::move(parts), reduction, "reduce_");
 }
 

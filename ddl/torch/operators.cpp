@@ -15,9 +15,9 @@
 namespace spillway::ddl {
 namespace {
 
-// These registrations run before main wherever this file is linked. A static library's member is linked only when
-// something refers to it: whoever calls an operator, below in this file, does. A program that
-// means to reach the operators by name alone must link spillway_ddl_torch whole.
+// The registrations run before main wherever this file is linked. A static library's member is linked only when
+// something refers to it, as any caller of an operator, below in this file, does. A program that means to reach the
+// operators by name alone must link spillway_ddl_torch whole.
 TORCH_LIBRARY_FRAGMENT(spillway, library) {
   library.class_<CommunicatorHandle>("Communicator");
   library.def(
@@ -45,7 +45,7 @@ TORCH_LIBRARY_IMPL(spillway, CompositeExplicitAutograd, library) {
 }
 
 TORCH_LIBRARY_IMPL(spillway, CUDA, library) {
-  add_card_operators(library);
+  add_gpu_operators(library);
 }
 
 }  // namespace
@@ -69,14 +69,14 @@ void broadcast_(at::TensorList tensors, const Comm& comm, int64_t root, at::IntA
   for_each_group(tensors, [&](at::TensorList group) { operation.call(group, comm, root, members); });
 }
 
-void reduce_(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef homes,
+void reduce_(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef owners,
              Reduction reduction) {
   static const auto operation =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("spillway::reduce_", "")
           .typed<void(const at::Tensor&, const Comm&, at::IntArrayRef, at::IntArrayRef, int64_t)>();
   const at::NoGradGuard no_grad;
-  operation.call(vector, comm, ends, homes, static_cast<int64_t>(reduction));
+  operation.call(vector, comm, ends, owners, static_cast<int64_t>(reduction));
 }
 
 void reduce_scatter_(const at::Tensor& vector, const Comm& comm, Reduction reduction) {

@@ -1,4 +1,4 @@
-/// How the operators cut lists of tensors into calls.
+/// The rules by which the operators cut lists of tensors into calls.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -9,11 +9,11 @@
 
 namespace spillway::ddl {
 
-/// Tensors are fused up to this many bytes per operator call: enough that a message's latency no longer matters, little
-/// beside any budget. A larger tensor travels alone, in place on the CPU.
+/// The maximum bytes of tensors that are fused into one operator call. They are enough that a message's latency no
+/// longer matters, and little beside any budget. A larger tensor travels alone, in place on the CPU.
 inline constexpr int64_t kFusionBytes = int64_t{8} << 20;
 
-/// Types, sizes and strides: what must be alike on every rank for the bytes to mean the same.
+/// Returns a hash of types, sizes and strides, which must be alike on every rank for the bytes to mean the same.
 inline uint64_t signature_of(at::TensorList tensors) {
   uint64_t hash = hash_in(kHashSeed, tensors.size());
   for (const at::Tensor& tensor : tensors) {
@@ -46,7 +46,8 @@ inline int64_t total_bytes(at::TensorList tensors) {
   return bytes;
 }
 
-/// Written behind autograd's back, but not behind the version counters': a tensor saved for backward is found changed.
+/// Tells the version counters of a write that autograd does not see, so that a tensor saved for backward is found
+/// changed.
 inline void bump_versions(at::TensorList tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();

@@ -8,9 +8,9 @@
 namespace spillway::kfac {
 namespace {
 
-void reduce(const at::Tensor& packed, const BucketParts& parts, FactorHome home, const Exchange& exchange,
+void reduce(const at::Tensor& packed, const BucketParts& parts, FactorScope home, const RankExchange& exchange,
             ddl::Reduction reduction) {
-  if (home == FactorHome::everywhere)
+  if (home == FactorScope::everywhere)
     exchange.reduce_(packed, reduction);
   else
     exchange.reduce_at_(packed, parts.ends, parts.homes, reduction);
@@ -21,7 +21,7 @@ at::Tensor staging(int64_t elements, at::ScalarType type, const at::Tensor& like
   return at::empty({elements}, like.options().dtype(type));
 }
 
-// Each layer and its part of `packed`.
+// Visits each layer with its part of `packed` and the `extra` elements behind it.
 template <class Visit>
 void for_each_layer(const FactorBucket& bucket, const std::vector<LayerFactors>& layers, const at::Tensor& packed,
                     int64_t extra, const Visit& visit) {
@@ -42,7 +42,7 @@ std::vector<at::Tensor> matrices_of(const FactorBucket& bucket, const std::vecto
 
 void reduce_small(const FactorBucket& bucket, const std::vector<LayerFactors>& layers,
                   const std::vector<Assignment>& assignments, int64_t batch, FactorDtype dtype,
-                  const Exchange& exchange) {
+                  const RankExchange& exchange) {
   const SeenFactors seen(bucket, layers, batch);
   const auto scalings = seen.scalings(exchange.gather(seen.numbers()), exchange.rank());
   const auto matrices = matrices_of(bucket, layers);
@@ -117,7 +117,7 @@ void unpack_scaled(const FactorBucket& bucket, const std::vector<LayerFactors>& 
 
 void reduce_factors(const FactorBucket& bucket, std::vector<LayerFactors>& layers,
                     const std::vector<Assignment>& assignments, int64_t batch, FactorDtype dtype,
-                    const Exchange& exchange) {
+                    const RankExchange& exchange) {
   if (dtype != FactorDtype::fp32) return reduce_small(bucket, layers, assignments, batch, dtype, exchange);
   const auto packed = staging(bucket.elements, at::kFloat, layers[bucket.begin].staged().front());
   pack_weighted(bucket, layers, batch, packed);

@@ -12,13 +12,14 @@
 namespace spillway::kfac {
 namespace {
 
-// Within what float32 can be multiplied and divided by; 1 for nothing to scale.
+// Returns a power of two ≥ `bound`, clamped to the range that float32 can be multiplied and divided by. Returns 1 when
+// there is nothing to scale.
 double power_above(double bound) {
   if (!(bound > 0) || !std::isfinite(bound)) return 1;
   return std::exp2(std::clamp(std::ceil(std::log2(bound)), -120.0, 120.0));
 }
 
-// Blocks are read before anything is written over them.
+// Rounds block by block: each block is read before anything is written over it.
 template <class T>
 void round_in_place(std::byte* memory, int64_t begin, int64_t end, float factor) {
   std::array<float, 1024> wide;
@@ -36,7 +37,7 @@ void round_in_place(std::byte* memory, int64_t begin, int64_t end, float factor)
 SeenFactors::SeenFactors(const FactorBucket& bucket, const std::vector<LayerFactors>& layers, int64_t batch) {
   const size_t layer_count = bucket.end - bucket.begin;
   numbers_.push_back(static_cast<double>(batch));
-  std::vector<at::Tensor> largest;  // none of a Gram matrix exceeds its largest diagonal one
+  std::vector<at::Tensor> largest;  // no entry of a Gram matrix exceeds its largest diagonal entry
   for (size_t l = 0; l < layer_count; ++l) {
     const auto& layer = layers[bucket.begin + l];
     numbers_.push_back(static_cast<double>(layer.positions()));

@@ -46,11 +46,11 @@ uint64_t hash_of(const KfacOptions& options) {
 
 }  // namespace
 
-KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& layers, const Exchange& exchange) {
+KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& layers, const RankExchange& exchange) {
   if (options.placement != Placement::measured || layers.empty()) return options;
   auto& seconds = options.decomposition_seconds;
   if (exchange.rank() != 0) {
-    seconds = [](int64_t, int64_t) { return 0.0; };  // rank 0's will count
+    seconds = [](int64_t, int64_t) { return 0.0; };  // only rank 0's function counts
   } else if (!seconds) {
     const auto costs = measure_decompositions(state_options(layers.front().weight), options.method);
     seconds = [costs](int64_t side, int64_t count) { return costs.decomposition_seconds(side, count); };
@@ -62,10 +62,10 @@ KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& l
   return options;
 }
 
-KfacOptions agree_on(KfacOptions options, const std::vector<Layer>& layers, const Exchange& exchange) {
+KfacOptions agree_on(KfacOptions options, const std::vector<Layer>& layers, const RankExchange& exchange) {
   const auto shapes = shapes_of(layers);
-  exchange.require_alike(hash_of(shapes), "layers");
-  exchange.require_alike(
+  exchange.require_same(hash_of(shapes), "layers");
+  exchange.require_same(
       hash_of(options),
       "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, storage, method, convention, "
       "warm_start, staleness, an interval, burn_in, decay, damping, lr or kl_clip)");

@@ -17,8 +17,8 @@ ddl::Element element_of(FactorDtype dtype) {
   return dtype == FactorDtype::fp16 ? ddl::Element::float16 : ddl::Element::float32;
 }
 
-std::vector<ddl::HomePart> home_parts(const BucketParts& bucket) {
-  std::vector<ddl::HomePart> parts;
+std::vector<ddl::OwnedPart> owned_parts(const BucketParts& bucket) {
+  std::vector<ddl::OwnedPart> parts;
   for (size_t i = 0; i < bucket.ends.size(); ++i)
     parts.push_back({{i == 0 ? 0 : bucket.ends[i - 1], bucket.ends[i]}, static_cast<int>(bucket.homes[i])});
   return parts;
@@ -43,11 +43,11 @@ int64_t EarlyReduction::prepare(size_t bucket, const std::vector<LayerFactors>& 
   const auto& [begin, end, elements] = buckets_[bucket];
   const auto element = element_of(dtype_);
   const int64_t bytes = elements * bytes_of(dtype_);
-  if (assignments_[begin].home == FactorHome::everywhere)
+  if (assignments_[begin].home == FactorScope::everywhere)
     return allreduce_.for_bytes(bytes).scratch_bytes(elements, element);
-  auto parts = home_parts(parts_of(buckets_[bucket], layers, assignments_, dtype_));
+  auto parts = owned_parts(parts_of(buckets_[bucket], layers, assignments_, dtype_));
   auto& at_owner =
-      at_owners_.try_emplace(bucket, *queue_comm_, elements, element, std::move(parts), allreduce_.piece_bytes())
+      at_owners_.try_emplace(bucket, *queue_comm_, elements, element, std::move(parts), allreduce_.segment_bytes())
           .first->second;
   return at_owner.reduce_scratch_bytes();
 }
@@ -80,7 +80,7 @@ void EarlyReduction::staged(size_t layer, std::vector<LayerFactors>& layers) {
   while (to_start_ > 0 && complete(to_start_ - 1)) start_next(layers);
 }
 
-at::Tensor EarlyReduction::packed(size_t bucket, const Flight& flight, FactorDtype type) const {
+at::Tensor EarlyReduction::packed(size_t bucket, const BucketInFlight& flight, FactorDtype type) const {
   return flight.memory.vector(buckets_[bucket].elements, scalar_type(type));
 }
 
@@ -89,7 +89,7 @@ void EarlyReduction::start_next(std::vector<LayerFactors>& layers) {
   const size_t index = to_start_ - 1;
   const auto& bucket = buckets_[index];
   for (size_t l = bucket.begin; l < bucket.end; ++l) layers[l].finish(batch_);
-  Flight flight;
+  BucketInFlight flight;
   flight.memory = ddl::StagingMemory(bucket.elements * static_cast<int64_t>(sizeof(float)));
   if (dtype_ == FactorDtype::fp32) {
     pack_weighted(bucket, layers, batch_, packed(index, flight, dtype_));
@@ -103,7 +103,7 @@ void EarlyReduction::start_next(std::vector<LayerFactors>& layers) {
       queue_.submit([this, index, &sent = flights_.back()](ddl::Communicator&) { reduce(index, sent); });
 }
 
-void EarlyReduction::reduce(size_t bucket, Flight& flight) {
+void EarlyReduction::reduce(size_t bucket, BucketInFlight& flight) {
   if (flight.seen) scale(flight);
   const auto reduction = flight.seen ? ddl::Reduction::average : ddl::Reduction::sum;
   const int64_t bytes = buckets_[bucket].elements * bytes_of(dtype_);
@@ -114,7 +114,7 @@ void EarlyReduction::reduce(size_t bucket, Flight& flight) {
     allreduce_.for_bytes(bytes).reduce(ddl::in_place(sent, element_of(dtype_)), reduction, scratch_.bytes);
 }
 
-void EarlyReduction::scale(Flight& flight) {
+void EarlyReduction::scale(BucketInFlight& flight) {
   const auto& numbers = flight.seen->numbers();
   std::vector<double> of_all(numbers.size() * static_cast<size_t>(queue_comm_->size()));
   ddl::allgather(*queue_comm_, std::as_bytes(std::span(numbers)), std::as_writable_bytes(std::span(of_all)));
@@ -124,7 +124,7 @@ void EarlyReduction::scale(Flight& flight) {
 
 void EarlyReduction::finish(size_t bucket, std::vector<LayerFactors>& layers) {
   while (to_start_ > bucket) start_next(layers);
-  const Flight& flight = flights_.front();
+  const BucketInFlight& flight = flights_.front();
   flight.ticket.wait();
   const auto reduced = packed(bucket, flight, dtype_);
   const int64_t rank = comm_->communicator->rank();

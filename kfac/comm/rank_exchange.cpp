@@ -22,30 +22,30 @@ std::vector<T> gather_all(ddl::Communicator& comm, std::span<const T> own) {
 
 }  // namespace
 
-Exchange::Exchange(ddl::Comm comm) : comm_(std::move(comm)) {
+RankExchange::RankExchange(ddl::Comm comm) : comm_(std::move(comm)) {
   if (!comm_) return;
   rank_ = comm_->communicator->rank();
   world_ = comm_->communicator->size();
 }
 
-void Exchange::reduce_(const at::Tensor& vector, ddl::Reduction reduction) const {
+void RankExchange::reduce_(const at::Tensor& vector, ddl::Reduction reduction) const {
   if (world_ > 1) ddl::allreduce_(vector, comm_, reduction);
 }
 
-void Exchange::reduce_at_(const at::Tensor& vector, at::IntArrayRef ends, at::IntArrayRef homes,
-                          ddl::Reduction reduction) const {
+void RankExchange::reduce_at_(const at::Tensor& vector, at::IntArrayRef ends, at::IntArrayRef homes,
+                              ddl::Reduction reduction) const {
   if (world_ > 1) ddl::reduce_(vector, comm_, ends, homes, reduction);
 }
 
-void Exchange::broadcast_(at::TensorList tensors, int64_t root, at::IntArrayRef members) const {
+void RankExchange::broadcast_(at::TensorList tensors, int64_t root, at::IntArrayRef members) const {
   if (members.size() > 1) ddl::broadcast_(tensors, comm_, root, members);
 }
 
-std::vector<double> Exchange::gather(const std::vector<double>& own) const {
+std::vector<double> RankExchange::gather(const std::vector<double>& own) const {
   return world_ == 1 ? own : gather_all(*comm_->communicator, std::span(own));
 }
 
-void Exchange::require_alike(uint64_t signature, const char* what) const {
+void RankExchange::require_same(uint64_t signature, const char* what) const {
   if (world_ == 1) return;
   const auto all = gather_all(*comm_->communicator, std::span<const uint64_t>(&signature, 1));
   const auto other = std::find_if(all.begin(), all.end(), [&](uint64_t s) { return s != all.front(); });
@@ -54,7 +54,7 @@ void Exchange::require_alike(uint64_t signature, const char* what) const {
                          " other than rank 0's; required: the same on every rank"));
 }
 
-void Exchange::check_together(const std::function<void()>& check) const {
+void RankExchange::check_together(const std::function<void()>& check) const {
   if (world_ == 1) return check();
   ddl::check_together(*comm_->communicator, check);
 }

@@ -25,7 +25,7 @@ class GradientTap final : public ag::FunctionPreHook {
   std::function<void(const at::Tensor&)> read_;
 };
 
-// What may stand between an operator and its weight without changing which layer it is.
+// True when `node` may stand between an operator and its weight without changing the layer that the weight belongs to.
 bool passes_a_weight_on(std::string_view node) {
   constexpr std::array<std::string_view, 9> names{"TBackward0",      "TransposeBackward0",  "PermuteBackward0",
                                                   "ViewBackward0",   "UnsafeViewBackward0", "ToCopyBackward0",
@@ -33,7 +33,7 @@ bool passes_a_weight_on(std::string_view node) {
   return std::find(names.begin(), names.end(), node) != names.end();
 }
 
-/// Whether a node on the way to a weight swaps its rows with its columns.
+/// True when a node on the way to a weight swaps its rows with its columns.
 bool transposes(const ag::Node& node) {
   if (const auto* permute = dynamic_cast<const ag::generated::PermuteBackward0*>(&node)) {
     const auto sides = static_cast<int64_t>(permute->dims.size());
@@ -43,17 +43,17 @@ bool transposes(const ag::Node& node) {
          dynamic_cast<const ag::generated::TransposeBackward0*>(&node);
 }
 
-/// The weight that an operator was given, and whether as its transpose.
+/// The weight that an operator was given. `transposed` is true when it was given the transpose.
 struct WeightUse {
   const at::TensorImpl* weight = nullptr;
   bool transposed = false;
 };
 
 WeightUse weight_behind(const ag::Edge& edge) {
-  constexpr int kLongestChain = 16;
+  constexpr int kMaxChain = 16;
   WeightUse use;
   ag::Node* node = edge.function.get();
-  for (int hop = 0; node && hop < kLongestChain; ++hop) {
+  for (int hop = 0; node && hop < kMaxChain; ++hop) {
     if (auto* leaf = dynamic_cast<ag::AccumulateGrad*>(node)) {
       use.weight = leaf->variable.unsafeGetTensorImpl();
       return use;
@@ -108,8 +108,9 @@ class Walk {
     });
   }
 
-  // y = x Wᵀ (+ b): x may have any leading dimensions, which are all rows of the statistics. `transposed`: the operator
-  // is given Wᵀ. One that multiplies by W itself, as a tied decoder does, has A's and G's roles the other way round.
+  // Hooks y = x Wᵀ (+ b). x may have any leading dimensions, which are all rows of the statistics. `transposed` is true
+  // when the operator is given Wᵀ. An operator that multiplies by W itself, as a tied decoder does, is not hooked,
+  // because A and G swap their roles in it.
   void tap_product(ag::Node& node, ag::SavedVariable& input, uint32_t weight_edge, bool transposed) {
     const WeightUse use = weight_behind(node.next_edge(weight_edge));
     const auto layer = weights_.find(use.weight);
@@ -137,7 +138,8 @@ class Walk {
 
 }  // namespace
 
-int64_t tap(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink, std::vector<int64_t>* uses) {
+int64_t install_capture_hooks(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink,
+                              std::vector<int64_t>* uses) {
   const auto root = loss.grad_fn();
   TORCH_CHECK(root, "[kfac.tap] the loss has no graph: watch it after forward and before backward");
   Walk walk(weights, sink, uses);

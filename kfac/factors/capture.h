@@ -1,4 +1,4 @@
-/// Hands each layer's input and output gradient to a sink while backward reaches the layer.
+/// The capture of each layer's input and output gradient, while backward reaches the layer.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,26 +10,27 @@
 
 namespace spillway::kfac {
 
-/// What backward shows of one use of one layer. The tensors are views of what autograd holds anyway: read them inside
-/// the sink, keep none.
+/// The tensors that backward shows of one use of one layer. They are views of tensors that autograd holds anyway: read
+/// them inside the sink, keep none.
 struct Captured {
-  size_t layer = 0;     ///< index given by the weight's entry in WeightIndex
+  size_t layer = 0;     ///< index that WeightIndex gives for the weight
   at::Tensor input;     ///< Linear: [rows, in]; convolution: [batch, in, *spatial] as the operator saw it
   at::Tensor gradient;  ///< Linear: [rows, out]; convolution: [batch, out, *spatial]
-  const Geometry* geometry = nullptr;  ///< the operator's own; null for Linear
+  const Geometry* geometry = nullptr;  ///< the operator's own geometry; null for Linear
 };
 using Sink = std::function<void(const Captured&)>;
 
-/// Which layer a weight belongs to, by its TensorImpl.
+/// The layer that a weight belongs to, by the weight's TensorImpl.
 using WeightIndex = std::unordered_map<const at::TensorImpl*, size_t>;
 
-/// Walks the graph behind `loss` and hangs a pre-hook on each operator whose weight is in `weights`: convolutions,
-/// matrix products with a Linear's transposed weight (any leading dimensions, with or without bias). Operands that were
-/// cast, transposed, expanded or reshaped are followed to their parameter; padding that a module applies by itself
-/// (`same`, reflect, circular …) is in the input that is shown. A layer used n times is shown n times.
-/// `sink` runs under NoGradGuard on the thread that runs backward, before the operator's own backward. Cost: one visit
-/// a graph node, nothing is copied. Returns the number of taps; `uses`, where given,
-/// counts them by layer. Throws c10::Error when `loss` has no graph.
-int64_t tap(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink, std::vector<int64_t>* uses = nullptr);
+/// Walks the graph behind `loss` and adds a pre-hook to each operator whose weight is in `weights`. These are
+/// convolutions, and matrix products with a Linear's transposed weight (any leading dimensions, with or without bias).
+/// Operands that were cast, transposed, expanded or reshaped are followed to their parameter. Padding that a module
+/// applies by itself (`same`, reflect, circular …) is in the input that is shown. A layer used n times is shown n
+/// times. `sink` runs under NoGradGuard on the thread that runs backward, before the operator's own backward. Cost: one
+/// visit per graph node; nothing is copied. Returns the number of hooks. `uses`, where given, counts them by layer.
+/// Throws c10::Error when `loss` has no graph.
+int64_t install_capture_hooks(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink,
+                              std::vector<int64_t>* uses = nullptr);
 
 }  // namespace spillway::kfac

@@ -109,7 +109,8 @@ std::vector<at::Tensor> LayerFactors::averages() const {
   return all;
 }
 
-// A starts at I under kaisa, so C = tr_K(A) and K = tr_C(A) do at its partial traces.
+// Returns the start of a factor's running average. Under kaisa A starts at I, so C = tr_K(A) and K = tr_C(A) start at
+// the partial traces of I.
 double LayerFactors::start(size_t factor) const {
   if (convention_ != Convention::kaisa) return 0;
   const auto role = shape_.factors()[factor].role;

@@ -49,7 +49,7 @@ LayerShape in_form(LayerShape shape, const KfacOptions& options) {
   return shape;
 }
 
-// Why a supported layer stays first-order; empty when it does not.
+// Returns the reason why a supported layer stays first-order; empty when it does not.
 std::string reason_against(const Layer& layer, const KfacOptions& options) {
   const auto& shape = layer.shape;
   const auto matches = [&](const std::string& pattern) { return std::regex_search(shape.name, std::regex(pattern)); };
@@ -94,14 +94,14 @@ FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& optio
              is_new)
       found.layers.push_back(std::move(*layer));
     else if (Layer& first = found.layers[known->second]; !first.bias.is_same(layer->bias)) {
-      // A column of ones would stand for both biases at once: they are left to the optimizer.
+      // A column of ones would stand for both biases at once, so both are left to the optimizer.
       same.shape.name = first.shape.name;
       same.shape.bias = false;
       first.shape = in_form(std::move(same.shape), options);
       first.bias = at::Tensor();
     }
   };
-  // The model itself may live on the stack: it is not asked for a shared pointer.
+  // The model itself may live on the stack, so it is not asked for a shared pointer.
   consider("", model);
   for (const auto& item : model.named_modules("", /*include_self=*/false)) consider(item.key(), *item.value());
   return found;

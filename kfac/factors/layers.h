@@ -1,4 +1,4 @@
-/// Finds the layers of a model that can be preconditioned.
+/// The layers of a model that can be preconditioned.
 #pragma once
 #include <torch/nn/module.h>
 
@@ -17,26 +17,27 @@ struct Layer {
   at::Tensor bias;
 };
 
-/// A module with parameters that stays first-order, and why.
-struct LeftAlone {
+/// A module with parameters that stays first-order, and the reason.
+struct SkippedLayer {
   std::string name;
   std::string reason;
 };
 
 struct FoundLayers {
   std::vector<Layer> layers;  ///< in the order of Module::named_modules; a shared weight appears once
-  std::vector<LeftAlone> left_alone;
+  std::vector<SkippedLayer> left_alone;
 };
 
-/// Linear, Conv1d, Conv2d and Conv3d with any stride, padding, padding mode, dilation and groups, with or without bias.
-/// Left alone: names that match `options.skip`, frozen weights, Linear sides above max_linear_dim (unless
-/// block_linear), and every other module that owns parameters (transposed convolutions, embeddings, norms, recurrent
-/// layers).
+/// Finds Linear, Conv1d, Conv2d and Conv3d with any stride, padding, padding mode, dilation and groups, with or without
+/// bias. It leaves alone names that match `options.skip`, frozen weights, and Linear sides above max_linear_dim (unless
+/// block_linear). It also leaves alone every other module that owns parameters (transposed convolutions, embeddings,
+/// norms, recurrent layers).
 FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options);
 
 std::vector<LayerShape> shapes_of(const std::vector<Layer>& layers);
 
-/// Type and device of what is kept for `weight`: float64 weights have float64 state, all others float32.
+/// Returns the type and device of the state that is kept for `weight`: float64 weights have float64 state, all others
+/// float32.
 at::TensorOptions state_options(const at::Tensor& weight);
 
 }  // namespace spillway::kfac

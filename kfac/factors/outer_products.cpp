@@ -10,14 +10,14 @@
 namespace spillway::kfac {
 namespace {
 
-// Positions in a row of this length or more are multiplied where they lie; shorter rows are gathered first.
+// The length from which rows of positions are multiplied without being gathered; shorter rows are gathered first.
 constexpr int64_t kLongRow = 512;
 
 int64_t rows_that_fit(int64_t workspace_bytes, int64_t features, const at::Tensor& sum) {
   return std::max<int64_t>(1, workspace_bytes / (features * static_cast<int64_t>(sum.element_size())));
 }
 
-// The last row and column of sum, which stand for a feature that is always one, over `count` rows.
+// Adds to the last row and column of `sum`, which stand for a feature that is always one, over `count` rows.
 void add_ones(const at::Tensor& sum, const at::Tensor& feature_sums, int64_t count) {
   const int64_t n = feature_sums.size(0);
   sum.select(1, n).narrow(0, 0, n).add_(feature_sums);
@@ -37,7 +37,7 @@ double add_outer(const at::Tensor& sum, const at::Tensor& x) {
   return product_flops(n, n, x.size(1));
 }
 
-// X = x for x [rows, features].
+// Adds the outer products of x [rows, features]: add_outer() with X = xᵀ.
 double add_rows(const at::Tensor& sum, const at::Tensor& x, int64_t workspace_bytes) {
   const int64_t step =
       x.scalar_type() == sum.scalar_type() ? x.size(0) : rows_that_fit(workspace_bytes, x.size(1), sum);
@@ -47,7 +47,7 @@ double add_rows(const at::Tensor& sum, const at::Tensor& x, int64_t workspace_by
   return flops;
 }
 
-// Every position of x [batch, channels, *spatial] is a row.
+// Adds the outer products of x [batch, channels, *spatial], of which every position is a row.
 double add_positions(const at::Tensor& sum, const at::Tensor& x, int64_t workspace_bytes) {
   const auto flat = x.flatten(2);
   const int64_t batch = flat.size(0), channels = flat.size(1), length = flat.size(2);
@@ -68,7 +68,7 @@ double add_positions(const at::Tensor& sum, const at::Tensor& x, int64_t workspa
   return flops;
 }
 
-// Σ of add(sum of the group, channels of the group) over the groups, or blocks of them.
+// Returns Σ of add(sum of the group, channels of the group) over the groups, or over their blocks.
 template <class Add>
 double sum_over_groups(const at::Tensor& sum, const at::Tensor& x, const Add& add) {
   const int64_t groups = sum.size(0), channels = x.size(1) / groups;
@@ -90,7 +90,7 @@ double add_without_patches(const at::Tensor& sum, const at::Tensor& x, const Geo
   return flops;
 }
 
-// Σ of add(patches of one box of positions) over the boxes.
+// Returns Σ of add(patches of one box of positions) over the boxes.
 template <class Add>
 double sum_over_patches(const at::Tensor& sum, const at::Tensor& x, const Geometry& geometry, int64_t workspace_bytes,
                         const Add& add) {
@@ -108,7 +108,7 @@ double add_input_products(const at::Tensor& sum, const at::Tensor& input, const 
   return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
     if (!geometry) return add_rows(group_sum, x, workspace_bytes);
     if (geometry->is_pointwise()) return add_positions(group_sum, x, workspace_bytes);
-    if (shifts_pay(x, *geometry, false)) return add_without_patches(group_sum, x, *geometry, workspace_bytes);
+    if (prefers_shifts(x, *geometry, false)) return add_without_patches(group_sum, x, *geometry, workspace_bytes);
     return sum_over_patches(group_sum, x, *geometry, workspace_bytes,
                             [&](const at::Tensor& patches) { return add_outer(group_sum, patches.flatten(0, 1)); });
   });
@@ -138,7 +138,7 @@ double add_channel_products(const at::Tensor& sum, const at::Tensor& input, cons
 double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
                            int64_t workspace_bytes) {
   return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
-    if (shifts_pay(x, geometry, true)) return add_shifted_dots(group_sum, x, geometry, workspace_bytes);
+    if (prefers_shifts(x, geometry, true)) return add_shifted_dots(group_sum, x, geometry, workspace_bytes);
     return sum_over_patches(group_sum, x, geometry, workspace_bytes, [&](const at::Tensor& patches) {
       group_sum.add_(at::bmm(patches, patches.transpose(1, 2)).sum(0));
       return product_flops(patches.size(1), patches.size(1), patches.size(0) * patches.size(2));

@@ -1,19 +1,20 @@
-/// Symmetric matrices as triangles: what travels between ranks.
+/// Symmetric matrices as triangles, the form in which they travel between ranks.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 namespace spillway::kfac {
 
-/// Σ groups·n(n+1)/2 of matrices [groups, n, n].
+/// Returns Σ groups·n(n+1)/2 of matrices [groups, n, n].
 int64_t packed_elements(at::TensorList matrices);
 
 /// Writes one triangle of each symmetric matrix [groups, n, n], one behind the other, to `packed`
-/// [packed_elements(matrices)] of any floating type; rounds once. With h = ⌊n/2⌋ and the blocks F = [F11 F12; F12ᵀ
-/// F22], F11 h×h, a matrix becomes F12 above a rectangle that holds the upper triangle of F22 and, one row further
-/// down, the lower one of F11: few operators, no index tensors. Cost: one pass; workspace: half a matrix.
+/// [packed_elements(matrices)] of any floating type; rounds once. With h = ⌊n/2⌋, a matrix has the blocks
+/// F = [F11 F12; F12ᵀ F22], F11 h×h. It becomes F12 above a rectangle. The rectangle holds the upper triangle of F22
+/// and, one row further down, the lower triangle of F11. This layout takes few operators and no index tensors. Cost:
+/// one pass; workspace: half a matrix.
 void pack_triangles(at::TensorList matrices, const at::Tensor& packed);
 
-/// The reverse; the matrices become exactly symmetric.
+/// Reverses pack_triangles(); the matrices become exactly symmetric.
 void unpack_triangles(const at::Tensor& packed, at::TensorList matrices);
 
 }  // namespace spillway::kfac

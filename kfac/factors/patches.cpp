@@ -9,8 +9,8 @@
 namespace spillway::kfac {
 namespace {
 
-// The part of `input` that outputs [start, start+count) along spatial dimension `d` see, zeros where it leaves the
-// input.
+// Returns the part of `input` that outputs [start, start+count) along spatial dimension `d` see. It has zeros where it
+// leaves the input.
 at::Tensor window(const at::Tensor& input, const Geometry& geometry, size_t d, int64_t start, int64_t count) {
   const auto dim = static_cast<int64_t>(d) + 2;
   const int64_t size = input.size(dim);

@@ -1,4 +1,4 @@
-// A summed over channels, without patches.
+// The factor A summed over channels, without patches.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -12,9 +12,10 @@
 namespace spillway::kfac {
 namespace {
 
-// S(δ) of lines for every δ. The line is cut into blocks, and Σ over blocks of (block)ᵀ (block moved by δ without its
-// last dimension, and wider by the last dimension's reach on both sides) has on its diagonals all δ that differ in the
-// last dimension: products at full rate, and the line is read once for each of them and not once for each δ.
+// The sums S(δ) of lines for every δ. The line is cut into blocks. A moved block is the block moved by δ without its
+// last dimension, and wider by the last dimension's reach on both sides. Σ over blocks of (block)ᵀ (moved block) has on
+// its diagonals all δ that differ in the last dimension. So the products run at full rate, and the line is read once
+// per product instead of once per δ.
 class LineProducts {
  public:
   LineProducts(const Geometry& geometry, const at::TensorOptions& like)
@@ -25,7 +26,7 @@ class LineProducts {
     }
   }
 
-  // The zeros that must follow the line. `farthest`: the largest offset of a δ.
+  // Returns the number of zeros that must follow the line. `farthest` is the largest offset of a δ.
   int64_t behind(int64_t farthest) const { return 2 * width_ + 2 * reach_ + farthest; }
 
   double add(const Flat& flat) {
@@ -41,7 +42,7 @@ class LineProducts {
     return flops;
   }
 
-  // [1]
+  // Returns S(shift) as a tensor [1].
   at::Tensor sum(const Index& shift, const Flat& like) const {
     const int64_t offset = like.offset(outer(shift));
     return sums_.at(outer(shift)).diagonal(offset - begin(offset) + shift.back()).sum().view({1});
@@ -52,18 +53,18 @@ class LineProducts {
     shift.back() = 0;
     return shift;
   }
-  // Where the moved block starts for the first block: `reach` early, but not before the line.
+  // Returns the start of the first block's moved block: `reach` early, but not before the line.
   int64_t begin(int64_t offset) const { return std::max<int64_t>(0, offset - reach_); }
 
   const int64_t reach_, width_;
   std::map<Index, at::Tensor> sums_;
 };
 
-// sum [volume, volume] += for every pair its S(δ) and the corrections, which are numbers here: all are gathered at
-// once.
+// The terms of `sum` [volume, volume]: for every pair its S(δ) and the corrections. They are numbers here, so all are
+// gathered at once.
 class PairSums {
  public:
-  // The place of a number among the gathered ones.
+  // Keeps a number and returns its place among the gathered ones.
   size_t keep(const at::Tensor& number) {
     numbers_.push_back(number);
     return numbers_.size() - 1;
@@ -103,7 +104,7 @@ class PairSums {
 
 double add_shifted_dots(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
                         int64_t workspace_bytes) {
-  // Rows are channels of samples; zeros behind each keep its shifts from the next.
+  // Rows are channels of samples. Zeros behind each row keep its shifts out of the next row.
   const auto rows = input.flatten(0, 1).unsqueeze(1);
   const int64_t row_bytes = (spatial(input, 0) + reach(geometry, 0) + 1) * flat_plane(geometry, input) *
                             static_cast<int64_t>(sum.element_size());
@@ -112,7 +113,7 @@ double add_shifted_dots(const at::Tensor& sum, const at::Tensor& input, const Ge
   Flat flat;
   double flops = 0;
   for (int64_t row = 0; row < rows.size(0); row += step) {
-    flat = {};  // room for the next
+    flat = {};  // frees its memory before the next is made
     flat = flatten(rows.narrow(0, row, std::min(step, rows.size(0) - row)), geometry, 0, spatial(input, 0),
                    sum.scalar_type(), products.behind((reach(geometry, 0) + 1) * flat_plane(geometry, input)));
     flops += products.add(flat);

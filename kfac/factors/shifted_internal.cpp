@@ -84,7 +84,8 @@ const at::Tensor& BorderSums::operator()(const Index& shift, const Index& fixed)
   return sum;
 }
 
-// The fixed planes of x, [channels, batch, *spatial], copied once: planes across the memory order are slow to read.
+// Returns the fixed planes of x, [channels, batch, *spatial]. They are copied once, because planes across the memory
+// order are slow to read.
 const at::Tensor& BorderSums::face(const Index& fixed) {
   auto& face = faces_[fixed];
   if (face.defined()) return face;
@@ -95,7 +96,7 @@ const at::Tensor& BorderSums::face(const Index& fixed) {
   return face;
 }
 
-// The positions u, or u+δ where `moved`, as columns: [channels, positions].
+// Returns the positions u, or u+δ where `moved`, as columns: [channels, positions].
 at::Tensor BorderSums::part(const Index& shift, Index fixed, bool moved) {
   for (size_t d = 0; d < fixed.size(); ++d)
     if (moved && fixed[d] >= 0) fixed[d] += shift[d];

@@ -40,7 +40,7 @@ std::map<Index, at::Tensor> zero_sums(const Geometry& geometry, at::IntArrayRef 
 
 }  // namespace
 
-bool shifts_pay(const at::Tensor& input, const Geometry& geometry, bool summed_over_channels) {
+bool prefers_shifts(const at::Tensor& input, const Geometry& geometry, bool summed_over_channels) {
   double terms = 1, shifts = 0.5, positions = static_cast<double>(input.size(0));
   for (size_t d = 0; d < geometry.dims(); ++d) {
     if (geometry.stride[d] != 1) return false;
@@ -56,7 +56,8 @@ bool shifts_pay(const at::Tensor& input, const Geometry& geometry, bool summed_o
   // Rough seconds on two cores: wide products 1e11 flop/s, narrow ones 5e10, copies 2e9 elements/s, 5 µs an operator.
   const auto channels = static_cast<double>(input.size(1)), volume = static_cast<double>(geometry.kernel_volume());
   const double square = summed_over_channels ? volume * volume * channels : channels * channels * volume * volume;
-  // Summed, one product gives all shifts of the last dimension, at 20 columns for each of them or so.
+  // When summed over channels, one product gives all shifts of the last dimension, at about 20 columns for each of
+  // them.
   const double last = static_cast<double>(2 * geometry.kernel.back() - 1);
   const double products = summed_over_channels ? shifts / last * 20 * channels : shifts * channels * channels;
   const double calls = terms + shifts * static_cast<double>(input.size(0));

@@ -8,7 +8,7 @@ namespace spillway::kfac {
 
 namespace {
 
-// x xᵀ: the same number at (i, j) and at (j, i).
+// Returns x xᵀ, with the same number at (i, j) and at (j, i).
 at::Tensor outer(const at::Tensor& x) {
   return x.unsqueeze(1) * x.unsqueeze(2);
 }

@@ -6,23 +6,23 @@
 
 namespace spillway::kfac {
 
-/// A stack M [count, side, side], symmetric and positive semi-definite: as it is, or as 16-bit correlations
+/// A stack M [count, side, side], symmetric and positive semi-definite. It is kept as it is, or as 16-bit correlations
 ///     R_ij = M_ij / √(M_ii M_jj),   |R_ij| ≤ 1,
-/// and a diagonal of the state's own type, so that no scale is too small or too wide for fp16, and traces stay exact.
-/// Two handles; it owns no more than they do.
+/// and a diagonal of the state's own type. Because of the diagonal, no scale is too small or too wide for fp16, and
+/// traces stay exact. The struct consists of two tensor handles and owns only the memory behind them.
 struct StoredMatrix {
   at::Tensor entries;   ///< M, or R
   at::Tensor diagonal;  ///< [count, side]; undefined where entries are M
 
-  /// M: the entries themselves, or a new tensor, exactly symmetric: what store() was given, rounded; store() of it
-  /// changes no bit.
+  /// Returns M: the entries themselves, or a new tensor. The new tensor is exactly symmetric: the matrix that store()
+  /// was given, rounded. Calling store() with it changes no bit.
   at::Tensor load() const;
-  /// Overwrites what is kept; nothing to do for what load() gave of unrounded entries. Workspace: three times M with 16
-  /// bits. Of M_ij and M_ji the lower triangle's counts.
+  /// Overwrites the kept matrix. Does nothing for the result of load() when entries are unrounded. Workspace: three
+  /// times M with 16 bits. Of M_ij and M_ji, the entry in the lower triangle counts.
   void store(const at::Tensor& matrix) const;
 };
 
-/// Half or BFloat16; `wide` for fp32.
+/// Returns Half or BFloat16; `wide` for fp32.
 at::ScalarType storage_type(FactorDtype storage, at::ScalarType wide);
 
 }  // namespace spillway::kfac

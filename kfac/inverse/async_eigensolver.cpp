@@ -53,9 +53,9 @@ BackgroundSolver::BackgroundSolver(const std::vector<MatrixStack>& stacks, std::
   int64_t largest = 0;
   for (const MatrixStack& shape : stacks) {
     const auto [groups, side, element_bytes] = shape;
-    if (groups < 1 || side < 1 || side > kLargestSide || (element_bytes != 4 && element_bytes != 8))
+    if (groups < 1 || side < 1 || side > kMaxSide || (element_bytes != 4 && element_bytes != 8))
       throw BadRequest(str("[kfac.background_solver] ", groups, " matrices of side ", side, " with ", element_bytes,
-                           " bytes an element; allowed are 1 and more, 1 to ", kLargestSide, ", and 4 or 8"));
+                           " bytes an element; allowed are 1 and more, 1 to ", kMaxSide, ", and 4 or 8"));
     const auto square = static_cast<size_t>(groups * side * side * element_bytes);
     const auto line = static_cast<size_t>(groups * side * element_bytes);
     stacks_.push_back({shape, lines(square), lines(line)});
@@ -102,7 +102,7 @@ void BackgroundSolver::solve(Stack& stack, int64_t group) {
   const auto [groups, side, element_bytes] = stack.shape;
   std::byte* matrix = reinterpret_cast<std::byte*>(stack.matrices.get()) + group * side * side * element_bytes;
   std::byte* values = reinterpret_cast<std::byte*>(stack.values.get()) + group * side * element_bytes;
-  // Column-major eigenvectors are rows to a row-major reader; the matrix is the same to both.
+  // Column-major eigenvectors are rows to a row-major reader. The symmetric matrix is the same to both.
   if (element_bytes == 4)
     lapack_->solve(lapack_->ssyevd, static_cast<int>(side), matrix, values);
   else

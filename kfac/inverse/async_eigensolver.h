@@ -1,4 +1,4 @@
-/// Eigendecompositions on a thread of their own, beside whatever the owner computes. LibTorch-free.
+/// Eigendecompositions on a separate thread, beside the calling thread's computations. LibTorch-free.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,38 +17,43 @@ struct MatrixStack {
   int64_t element_bytes = 4;
 };
 
-/// Decomposes stacks in place, in plain memory of its own, that no allocator of LibTorch's counts and no pager moves.
-/// The thread runs no operator: LibTorch's allocator charges every thread's tensors to the budget, so one that did
-/// could run out of it, or evict, when timing chooses. It uses LibTorch's LAPACK (syevd) on one core, so that results
-/// are the same bits whatever the load. Between start() and wait() the memory is the thread's. Thread: the owner's.
+/// A solver that decomposes stacks in place, in its own plain memory. No allocator of LibTorch counts this memory and
+/// no pager moves it. The solver's thread runs no operator, because LibTorch's allocator charges every thread's tensors
+/// to the budget. With operators, the thread could exceed the budget or evict, at moments that depend on timing. It
+/// uses LibTorch's LAPACK (syevd) on one core, so that results are the same bits whatever the load. Between start() and
+/// wait() only the solver's thread may use the memory. Call the functions only from the thread that owns the solver.
 class BackgroundSolver {
  public:
-  /// LAPACK counts its workspace, 1 + 6 side + 2 side² elements, in an int.
-  static constexpr int64_t kLargestSide = 32766;
+  /// The largest side, because LAPACK counts its workspace, 1 + 6 side + 2 side² elements, in an int.
+  static constexpr int64_t kMaxSide = 32766;
 
-  /// `before_each` is called on the solver's thread before each matrix, for tests. Throws BadRequest for sizes that are
-  /// not positive and sides above kLargestSide, std::runtime_error when LibTorch's LAPACK is not to be found.
+  /// Allocates memory for `stacks`. `before_each` is called on the solver's thread before each matrix, for tests.
+  /// Throws BadRequest for sizes that are not positive and sides above kMaxSide. Throws std::runtime_error when
+  /// LibTorch's LAPACK is not found.
   explicit BackgroundSolver(const std::vector<MatrixStack>& stacks, std::function<void()> before_each = nullptr);
   /// Stops after the matrix that is being decomposed.
   ~BackgroundSolver();
   BackgroundSolver(const BackgroundSolver&) = delete;
   BackgroundSolver& operator=(const BackgroundSolver&) = delete;
 
-  /// Stack `i`: before start() the symmetric matrices, after wait() their eigenvectors as rows.
+  /// Returns stack `i`: the symmetric matrices before start(), their eigenvectors as rows after wait().
   void* matrices(size_t i) { return stacks_[i].matrices.get(); }
-  /// [groups, side], ascending, after wait(); all of a matrix are NaN when it did not converge.
+  /// Returns the values of stack `i` after wait(): [groups, side], ascending. All values of a matrix are NaN when it
+  /// did not converge.
   void* values(size_t i) { return stacks_[i].values.get(); }
 
-  /// Starts on all stacks, in order. Throws std::logic_error when the last start() was not waited for.
+  /// Starts to decompose all stacks, in order. Throws std::logic_error when the last start() was not waited for.
   void start();
-  /// Blocks until the last start() has finished; rethrows what ended it early. At once when nothing runs.
+  /// Blocks until the last start() has finished. Rethrows the error that ended it early. Returns at once when nothing
+  /// runs.
   void wait();
 
-  /// Matrices and values of all stacks, and LAPACK's workspace for the largest: 2·side² elements and 17·side about.
+  /// Returns the bytes of the matrices and values of all stacks, and of LAPACK's workspace for the largest matrix. The
+  /// workspace is about 2·side² elements and 17·side.
   int64_t bytes() const { return bytes_; }
 
  private:
-  /// MKL gives the same bits again for the same alignment only.
+  /// A unit of aligned memory, because MKL repeats the same bits for the same alignment only.
   struct alignas(64) CacheLine {
     std::byte bytes[64];
   };
@@ -67,7 +72,7 @@ class BackgroundSolver {
   std::unique_ptr<Lapack> lapack_;
   int64_t bytes_ = 0;
   std::exception_ptr error_;
-  std::jthread thread_;  ///< last: ends before what it uses
+  std::jthread thread_;  ///< last, because it must end before the members that it uses
 };
 
 }  // namespace spillway::kfac

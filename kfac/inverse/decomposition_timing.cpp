@@ -13,13 +13,13 @@
 namespace spillway::kfac {
 namespace {
 
-// What invert_factor() spends its time on.
+// Runs the operators that take most of the time of invert_factor().
 bool invert(const at::Tensor& factor) {
   const auto [root, info] = at::linalg_cholesky_ex(factor);
   return info.eq(0).logical_and(at::isfinite(at::cholesky_inverse(root).sum())).all().item<bool>();
 }
 
-// Both end with a host synchronisation, so that the wall clock is right on every device.
+// Both methods end with a host synchronization, so that the wall clock is right on every device.
 double seconds_of_one(const at::Tensor& factor, const Eigenbasis& basis, Method method) {
   const auto start = std::chrono::steady_clock::now();
   const bool done = method == Method::eigen ? decompose(factor, basis) : invert(factor);
@@ -29,7 +29,7 @@ double seconds_of_one(const at::Tensor& factor, const Eigenbasis& basis, Method 
 }
 
 double median_seconds(int64_t side, int64_t rounds, const at::TensorOptions& like, Method method) {
-  // A generator of its own: measuring must not move the user's random numbers.
+  // This generator is separate, because measuring must not move the user's random numbers.
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(side));
   const auto x = at::randn({1, 2 * side, side}, generator, like.device(at::kCPU)).to(like.device());
   const auto factor = x.transpose(1, 2).bmm(x).div_(static_cast<double>(2 * side));

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kProbes = 16;
 constexpr uint64_t kSeed = 1990;
 
-// ω: [groups, side, kProbes] of ±1, scaled so that the norm of what they become needs no division.
+// Returns ω: [groups, side, kProbes] of ±1, scaled so that the norm of a product with it needs no division.
 at::Tensor random_signs(const at::Tensor& like) {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(kSeed);
   auto signs = at::randint(0, 2, {like.size(1), kProbes}, generator, like.options().device(at::kCPU));
@@ -20,7 +20,7 @@ at::Tensor random_signs(const at::Tensor& like) {
   return signs.to(like.device()).expand({like.size(0), like.size(1), kProbes});
 }
 
-// In float64, where the squares of a float32 factor of any scale have room.
+// Returns norms in float64, because it has room for the squares of a float32 factor of any scale.
 at::Tensor norm_of(const at::Tensor& matrices) {
   return at::linalg_vector_norm(matrices, 2, at::IntArrayRef{-2, -1}, false, at::kDouble);
 }

@@ -24,8 +24,8 @@ Solution eigh_of_one(const at::Tensor& matrix) {
   }
 }
 
-// One by one: MKL's bits depend on where in memory a matrix begins, and LibTorch throws for all where one does not
-// converge.
+// Solves one by one, because MKL's bits depend on where in memory a matrix begins. Besides, LibTorch throws for all
+// matrices when one does not converge.
 Solution eigh_by_lapack(const at::Tensor& matrices) {
   if (matrices.size(0) == 1) return eigh_of_one(matrices);
   std::vector<at::Tensor> values, vectors;
@@ -37,7 +37,7 @@ Solution eigh_by_lapack(const at::Tensor& matrices) {
   return {at::cat(values), at::cat(vectors)};
 }
 
-// Whether each matrix of `factors` was decomposed, on the host.
+// Returns, on the host, true for each matrix of `factors` that was decomposed.
 at::Tensor is_good(const at::Tensor& factors, const Solution& solution) {
   const auto& [values, vectors] = solution;
   return at_rounding_level(eigen_errors(factors, vectors, values), factors).to(at::kCPU);
@@ -59,15 +59,15 @@ bool decompose_in_double(const at::Tensor& factor, const Eigenbasis& basis) {
 
 }  // namespace
 
-// Its kernel for CUDA is in kfac/inverse/eigh_cuda.cpp.
+// The CUDA kernel of eigh is in kfac/inverse/eigh_cuda.cpp.
 TORCH_LIBRARY_FRAGMENT(spillway, library) {
   library.def("eigh(Tensor matrices) -> (Tensor values, Tensor vectors)");
 }
 
 Solution eigh(const at::Tensor& matrices) {
-  static const auto on_card = c10::Dispatcher::singleton().findSchemaOrThrow("spillway::eigh", "");
-  if (matrices.is_cuda() && on_card.hasKernelForDispatchKey(c10::DispatchKey::CUDA))
-    return on_card.typed<Solution(const at::Tensor&)>().call(matrices);
+  static const auto on_gpu = c10::Dispatcher::singleton().findSchemaOrThrow("spillway::eigh", "");
+  if (matrices.is_cuda() && on_gpu.hasKernelForDispatchKey(c10::DispatchKey::CUDA))
+    return on_gpu.typed<Solution(const at::Tensor&)>().call(matrices);
   return eigh_by_lapack(matrices);
 }
 

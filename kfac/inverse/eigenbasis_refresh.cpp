@@ -7,7 +7,7 @@
 namespace spillway::kfac {
 namespace {
 
-constexpr double kEstimateMargin = 3;  // of eigen_errors()
+constexpr double kEstimateMargin = 3;  // true norms over estimates of eigen_errors()
 
 at::Tensor traces(const at::Tensor& factor) {
   return factor.diagonal(0, -2, -1).sum(-1, false, at::kDouble);
@@ -33,7 +33,7 @@ bool rescale(const at::Tensor& factor, const Eigenbasis& basis, const at::Tensor
 }  // namespace
 
 Refreshed refresh(const at::Tensor& factor, const Eigenbasis& basis, const at::Tensor& damping, double tolerance) {
-  if (tolerance > 0 && factor.size(1) >= kSmallestWarmSide && rescale(factor, basis, damping, tolerance))
+  if (tolerance > 0 && factor.size(1) >= kMinWarmSide && rescale(factor, basis, damping, tolerance))
     return Refreshed::rescaled;
   return decompose(factor, basis) ? Refreshed::solved : Refreshed::kept_last;
 }
@@ -48,7 +48,7 @@ at::Tensor factor_damping(const LayerShape& shape, const std::vector<at::Tensor>
     const auto trace = traces(factors[o]);
     const auto divisor = roles[o].role == FactorRole::offsets ? trace : at::ones_like(trace);
     if (!damping.absolute) gamma = gamma * (trace / divisor).mean() / factors[o].size(1);
-    // What F_f is divided by must divide its damping too; max v_o ≤ ‖F_o‖_F.
+    // F_f's divisor must also divide its damping; max v_o ≤ ‖F_o‖_F.
     delta = o == f ? delta * divisor.min() : delta / (norms(factors[o]) / divisor).max();
   }
   delta = delta * gamma;

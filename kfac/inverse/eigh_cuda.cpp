@@ -1,4 +1,4 @@
-// Eigendecompositions on a card. Part of libspillway_cuda.
+// Eigendecompositions on a GPU. Part of libspillway_cuda.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -14,8 +14,8 @@
 namespace spillway::kfac {
 namespace {
 
-// Above it a single solve fills a card.
-constexpr int64_t kLargestBatchedSide = 512;
+// The side above which a single solve fills a GPU.
+constexpr int64_t kMaxBatchedSide = 512;
 
 void check(cusolverStatus_t status, const char* call) {
   TORCH_CHECK(status == CUSOLVER_STATUS_SUCCESS, "[kfac.eigh] ", call, " failed with cuSOLVER status ",
@@ -26,8 +26,8 @@ struct DestroyHandle {
   void operator()(cusolverDnHandle_t handle) const { cusolverDnDestroy(handle); }
 };
 
-// On the current card and stream. Making one takes milliseconds, so each thread keeps one a card, as LibTorch does (its
-// own are in a library that it loads when it needs them).
+// Returns the handle for the current GPU and stream. Making a handle takes milliseconds, so each thread keeps one per
+// GPU, as LibTorch does. (LibTorch's own handles are in a library that it loads when it needs them.)
 cusolverDnHandle_t current_handle() {
   static thread_local std::map<c10::DeviceIndex, std::unique_ptr<cusolverDnContext, DestroyHandle>> handles;
   auto& handle = handles[c10::cuda::current_device()];
@@ -51,14 +51,14 @@ Params make_params() {
   return Params(params);
 }
 
-// One call's place to work: on the card from LibTorch's allocator, so that the budget counts it.
+// The workspace of one call. Its GPU part comes from LibTorch's allocator, so that the budget counts it.
 struct Workspace {
   at::Tensor device;
   std::vector<char> host;
 
   Workspace(size_t device_bytes, size_t host_bytes, const at::Tensor& like)
       : device(at::empty({static_cast<int64_t>(device_bytes)}, like.options().dtype(at::kByte))), host(host_bytes) {}
-  // What is on the host must outlast the call's work.
+  // The host part must outlast the work of the call.
   ~Workspace() {
     if (!host.empty()) cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream());
   }
@@ -121,7 +121,7 @@ std::tuple<at::Tensor, at::Tensor> eigh_cuda(const at::Tensor& matrices) {
   const auto values = at::empty({count, side}, matrices.options());
   const auto info = at::zeros({count}, matrices.options().dtype(at::kInt));
   const Solver solver(matrices);
-  if (count > 1 && side <= kLargestBatchedSide)
+  if (count > 1 && side <= kMaxBatchedSide)
     solver.solve_together(rows, values, info);
   else
     for (int64_t i = 0; i < count; ++i) solver.solve_one(rows[i], values[i], info[i]);

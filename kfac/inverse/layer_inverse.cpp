@@ -9,7 +9,7 @@
 namespace spillway::kfac {
 namespace {
 
-// Where the matrix of factor `f` stands among inverse_tensors().
+// Returns the place of factor `f`'s matrix among inverse_tensors().
 size_t place(const LayerShape& shape, size_t f) {
   const bool values = shape.inverse.method == Method::eigen && !shape.inverse.precompute_outer;
   const bool diagonal = shape.inverse.method != Method::eigen && shape.storage != FactorDtype::fp32;
@@ -20,21 +20,21 @@ at::Tensor traces(const at::Tensor& factor) {
   return factor.diagonal(0, -2, -1).sum(-1);
 }
 
-// tr/dim of the block-diagonal factor; of K divided by its trace.
+// Returns tr/dim of the block-diagonal factor. For K it is that of K divided by its trace.
 at::Tensor mean_eigenvalue(const FactorShape& shape, const at::Tensor& factor) {
   const auto trace = traces(factor);
   if (shape.role == FactorRole::offsets) return trace.gt(0).to(factor.scalar_type()).mean() / shape.side;
   return trace.mean() / shape.side;
 }
 
-// γ where there is curvature, else one.
+// Returns γ where there is curvature, else one.
 at::Tensor gamma(const at::Tensor& mean_curvature, const at::Tensor& seen, const Damping& damping) {
   const auto value =
       damping.absolute ? at::full_like(mean_curvature, *damping.absolute) : mean_curvature * damping.relative;
   return at::where(seen, value, at::ones_like(value));
 }
 
-// Overwrites `curvature`.
+// Returns `curvature` + γ, and one where there is no curvature. Overwrites `curvature`.
 at::Tensor damped(at::Tensor curvature, const at::Tensor& mean_curvature, const Damping& damping) {
   const auto seen = mean_curvature.gt(0);
   return curvature.mul_(seen).add_(gamma(mean_curvature, seen, damping));
@@ -64,7 +64,7 @@ StoredMatrix LayerInverse::stored(const LayerShape& shape, size_t f) const {
 }
 
 at::Tensor LayerInverse::matrix(const LayerShape& shape, size_t f) const {
-  // Values, a reciprocal or a diagonal come last: of the state's own type.
+  // The last tensor (values, a reciprocal or a diagonal) is of the state's own type.
   return stored(shape, f).load().to(held.back().scalar_type());
 }
 

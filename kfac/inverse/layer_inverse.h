@@ -1,4 +1,4 @@
-/// What a gradient worker holds of a layer, and how it is made from the layer's factors.
+/// The inverse of a layer that a gradient worker holds, and the functions that make it from the layer's factors.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -11,54 +11,55 @@
 
 namespace spillway::kfac {
 
-/// γ: absolute where given, else relative · (tr A/dim A) · (tr G/dim G).
+/// The damping γ: absolute where given, else relative · (tr A/dim A) · (tr G/dim G).
 struct Damping {
   double relative = 0.3;
   std::optional<double> absolute = std::nullopt;
 };
 
-/// The tensors of inverse_tensors(shape), ordinary ones of Category::eigenbases; empty on a rank that is no gradient
+/// The tensors of inverse_tensors(shape), ordinary tensors of Category::eigenbases. Empty on a rank that is no gradient
 /// worker.
 struct LayerInverse {
   std::vector<at::Tensor> held;  ///< in the order of inverse_tensors()
-  /// Eigenvalues [count, side] of each factor that the rank decomposed, with precompute_outer only and only between
-  /// the decomposition and form_reciprocal().
+  /// Eigenvalues [count, side] of each factor that the rank decomposed. They exist with precompute_outer only, and only
+  /// between the decomposition and form_reciprocal().
   std::vector<at::Tensor> fresh_values;
 
-  /// The inverse of a layer that nobody has seen: V = ∇.
+  /// Returns the inverse of a layer that was never seen: V = ∇.
   static LayerInverse identity(const LayerShape& shape, const at::TensorOptions& like);
 
-  /// Q of factor `f`, or its damped inverse: [count, side, side] of the state's own type, a new tensor with 16-bit
-  /// storage.
+  /// Returns Q of factor `f`, or its damped inverse: [count, side, side] of the state's own type. With 16-bit storage
+  /// it is a new tensor.
   at::Tensor matrix(const LayerShape& shape, size_t f) const;
-  /// Q and v of factor `f` as they are kept, to be overwritten by its decomposition. With precompute_outer v is born
-  /// here, zero.
+  /// Returns Q and v of factor `f` as they are kept, for its decomposition to overwrite. With precompute_outer it
+  /// allocates v, zero.
   Eigenbasis basis(const LayerShape& shape, size_t f);
-  /// The damped inverse of factor `f` as it is kept.
+  /// Returns the damped inverse of factor `f` as it is kept.
   StoredMatrix stored(const LayerShape& shape, size_t f) const;
 };
 
-/// v_G v_Aᵀ + γ of every entry of the gradient matrix, [groups, out/groups, columns]: what it is divided by between the
-/// eigenbases, those of blocks one behind the other. Separable: columns are (offset, channel) pairs with v_A = v_C ⊗
-/// v_K/Σv_K, offsets first. Where the bias is apart its column is v_G + γ_b, γ_b = relative · tr G/dim G. One where the
-/// layer has no curvature (a factor is zero). `values` [count, side] in the order of LayerShape::factors(). No host
-/// synchronisation.
+/// Returns v_G v_Aᵀ + γ for every entry of the gradient matrix, [groups, out/groups, columns]. The gradient is divided
+/// by it between the eigenbases; the values of blocks stand one behind the other. For separable layers, columns are
+/// (offset, channel) pairs with v_A = v_C ⊗ v_K/Σv_K, offsets first. Where the bias is apart, its column is v_G + γ_b,
+/// γ_b = relative · tr G/dim G. The result is one where the layer has no curvature (a factor is zero). `values` are
+/// [count, side] in the order of LayerShape::factors(). No host synchronization.
 at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& values, const Damping& damping);
 
-/// For a factor whose decomposition failed, so that its last Q stays: with precompute_outer, which has kept no v, v is
-/// what that Q makes of the factor, diag(QᵀFQ). Else nothing happens, and the last v stays too.
+/// Sets v for a factor whose decomposition failed, so that its last Q stays. With precompute_outer, which has kept no
+/// v, v becomes diag(QᵀFQ) of that Q and the factor. Otherwise nothing happens, and the last v stays too.
 void rescale_fresh_values(const at::Tensor& factor, LayerInverse& inverse, const LayerShape& shape, size_t f);
 
-/// Overwrites the reciprocal with 1/denominators(fresh_values), all of which the rank must hold; drops them.
+/// Overwrites the reciprocal with 1/denominators(fresh_values), then drops fresh_values. The rank must hold all of
+/// them.
 void form_reciprocal(LayerInverse& inverse, const LayerShape& shape, const Damping& damping);
 
-/// Overwrites the inverse of factor `f` with (F + d I)⁻¹, K divided by its trace first. `plain`: d = γ. `pi`: each
-/// factor is damped in proportion to its mean eigenvalue m, so that the product of the dampings is γ:
+/// Overwrites the inverse of factor `f` with (F + d I)⁻¹, K divided by its trace first. With `plain`, d = γ. With `pi`,
+/// each factor is damped in proportion to its mean eigenvalue m, so that the product of the dampings is γ:
 ///   d_F = m_F (γ / Π m)^(1/n),   n factors.
-/// For A and G that is π√γ and √γ/π with π² = m_A/m_G (Martens & Grosse 2015, §6.3); for C ⊗ K ⊗ G the cube root takes
-/// the square root's place. A bias that is apart uses the same inverse of G. The factors themselves are not touched; a
-/// layer without curvature gets the identity. Where Cholesky fails or is not finite the last inverse stays, matrix
-/// by matrix, and `failed` (0-dim int64) counts one. Decided on the device. Cost: count·side³ flops about, workspace
+/// For A and G that is π√γ and √γ/π with π² = m_A/m_G (Martens & Grosse 2015, §6.3). For C ⊗ K ⊗ G the cube root takes
+/// the square root's place. A bias that is apart uses the same inverse of G. The factors themselves are not changed. A
+/// layer without curvature gets the identity. Where Cholesky fails or is not finite the last inverse stays, matrix by
+/// matrix, and `failed` (0-dim int64) counts one. Decides on the device. Cost: about count·side³ flops, workspace
 /// 3·count·side² elements.
 void invert_factor(const LayerInverse& inverse, const LayerShape& shape, const std::vector<at::Tensor>& factors,
                    size_t f, const Damping& damping, const at::Tensor& failed);

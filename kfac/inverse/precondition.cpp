@@ -9,20 +9,20 @@ at::Tensor transposed(const at::Tensor& matrices) {
   return matrices.transpose(-2, -1);
 }
 
-// The layer's gradient between the left and the right multiplications: columns as denominators() has them.
+// The layer's gradient between the left and the right multiplications, with columns in the order of denominators().
 struct Transformed {
   at::Tensor weight;  // [groups, out, columns]
   at::Tensor bias;    // where it is apart: [groups, out, 1]
 };
 
-// Lᵀ ∇ (R_C ⊗ R_K), columns [channels, offsets] → [offsets, channels]; `m` [groups, out, channels·offsets].
+// Returns Lᵀ ∇ (R_C ⊗ R_K), columns [channels, offsets] → [offsets, channels]; `m` [groups, out, channels·offsets].
 at::Tensor into_factors(const at::Tensor& m, const at::Tensor& c, const at::Tensor& k) {
   const int64_t groups = m.size(0), out = m.size(1), in = c.size(1), volume = k.size(1);
   const auto v = m.view({groups, out * in, volume}).bmm(k).view({groups, out, in, volume});
   return transposed(v).reshape({groups, out * volume, in}).bmm(c).view({groups, out, volume * in});
 }
 
-// The same with columns [offsets, channels] → [channels, offsets].
+// Multiplies by R_C ⊗ R_K as into_factors() does, with columns [offsets, channels] → [channels, offsets].
 at::Tensor out_of_factors(const at::Tensor& m, const at::Tensor& c, const at::Tensor& k) {
   const int64_t groups = m.size(0), out = m.size(1), in = c.size(1), volume = k.size(1);
   const auto v = m.reshape({groups, out * volume, in}).bmm(c).view({groups, out, volume, in});
@@ -35,7 +35,7 @@ at::Tensor denominators_of(const LayerShape& shape, const LayerInverse& inverse,
   return denominators(shape, values, damping);
 }
 
-// V2 = V1 / (v_G v_Aᵀ + γ), in place.
+// Divides in place: V2 = V1 / (v_G v_Aᵀ + γ).
 void divide(const LayerShape& shape, const LayerInverse& inverse, const Damping& damping, const Transformed& v) {
   const bool held = shape.inverse.precompute_outer;
   const auto scale = held ? inverse.held.back() : denominators_of(shape, inverse, damping);
@@ -45,13 +45,13 @@ void divide(const LayerShape& shape, const LayerInverse& inverse, const Damping&
   if (v.bias.defined()) apply(v.bias, scale.narrow(2, columns, 1));
 }
 
-// L ∇ of every block of rows; `m` [groups, out, columns], `l` [groups·blocks, side, side].
+// Returns L ∇ of every block of rows; `m` [groups, out, columns], `l` [groups·blocks, side, side].
 at::Tensor from_left(const at::Tensor& l, const at::Tensor& m) {
   if (!m.defined()) return m;
   return l.bmm(m.reshape({l.size(0), l.size(1), m.size(2)})).view(m.sizes());
 }
 
-// ∇ R of every block of columns.
+// Returns ∇ R of every block of columns.
 at::Tensor from_right(const at::Tensor& m, const at::Tensor& r) {
   const int64_t groups = m.size(0), out = m.size(1), blocks = r.size(0) / groups, side = r.size(1);
   if (blocks == 1) return m.bmm(r);

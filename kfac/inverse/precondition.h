@@ -1,4 +1,4 @@
-/// V = F⁻¹∇ of one layer, through the inverse that a gradient worker holds.
+/// The preconditioned gradient V = F⁻¹∇ of one layer, through the inverse that a gradient worker holds.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -6,21 +6,22 @@
 
 namespace spillway::kfac {
 
-/// A layer's gradient, or what has become of it: `weight` as the parameter is shaped, `bias` undefined where there is
-/// none.
+/// A layer's gradient, raw or preconditioned: `weight` in the parameter's shape, `bias` undefined where there is none.
 struct LayerGradient {
   at::Tensor weight;
   at::Tensor bias;
 };
 
-/// The preconditioned gradient, in the type of the inverse. With ∇ = [weight as out × in·k, bias as last column]:
+/// Returns the preconditioned gradient, in the type of the inverse. With ∇ = [weight as out × in·k, bias as last
+/// column]:
 ///   eigen:      V1 = Q_Gᵀ ∇ Q_A,  V2 = V1 / (v_G v_Aᵀ + γ),  V = Q_G V2 Q_Aᵀ           (KAISA eq. 15–17)
 ///   plain, pi:  V = (G + d_G I)⁻¹ ∇ (A + d_A I)⁻¹, the damping of invert_factor()
-/// Blocks of inputs and outputs: the same for each tile of ∇ with its own Q_A and Q_G. Separable: with Q_A = Q_C ⊗ Q_K
-/// and v_A = v_C ⊗ v_K/Σv_K, or with the Kronecker product of the two inverses; a bias that is apart uses G alone, V_b
-/// = Q_G (Q_Gᵀ ∇_b / (v_G + γ_b)) or (G + d_G I)⁻¹ ∇_b. `damping` is read by eigen without precompute_outer. Groups are
-/// independent; γ is the whole layer's. A layer without curvature (a factor that is zero) keeps its gradient.
-/// Workspace: three times the gradient, and with 16-bit storage the layer's matrices. No host synchronisation.
+/// With blocks of inputs and outputs, each tile of ∇ is preconditioned in this way with its own Q_A and Q_G. For
+/// separable layers Q_A = Q_C ⊗ Q_K and v_A = v_C ⊗ v_K/Σv_K, or the Kronecker product of the two inverses is used. A
+/// bias that is apart uses G alone: V_b = Q_G (Q_Gᵀ ∇_b / (v_G + γ_b)) or (G + d_G I)⁻¹ ∇_b. Only eigen without
+/// precompute_outer reads `damping`. Groups are independent; γ is the whole layer's. A layer without curvature (a
+/// factor that is zero) keeps its gradient. Workspace: three times the gradient, and with 16-bit storage the layer's
+/// matrices. No host synchronization.
 LayerGradient precondition(const LayerShape& shape, const LayerGradient& gradient, const LayerInverse& inverse,
                            const Damping& damping);
 

@@ -9,7 +9,8 @@
 namespace spillway::kfac {
 namespace {
 
-// `count` contiguous blocks of ranks; in each, the worker stands where `owner` stands in its own block.
+// Cuts the ranks into `count` contiguous blocks. In each block, the worker has the same place as `owner` has in its own
+// block.
 void appoint_workers(Assignment& layer, int64_t owner, int64_t count, int64_t world) {
   auto start = [&](int64_t block) { return block * world / count; };
   int64_t own_block = 0;
@@ -25,12 +26,13 @@ void appoint_workers(Assignment& layer, int64_t owner, int64_t count, int64_t wo
   }
 }
 
-FactorHome home_of(Strategy strategy) {
-  if (strategy == Strategy::dp) return FactorHome::own_batch;
-  return strategy == Strategy::owner_reduce ? FactorHome::owner : FactorHome::everywhere;
+FactorScope owner_of(Strategy strategy) {
+  if (strategy == Strategy::dp) return FactorScope::own_batch;
+  return strategy == Strategy::owner_reduce ? FactorScope::owner : FactorScope::everywhere;
 }
 
-// How far f·W may be from a whole number: 0.33 of 3, 0.17 of 6 and 0.09 of 11 ranks mean a third, a sixth, an eleventh.
+// The distance that f·W may have from a whole number. 0.33 of 3, 0.17 of 6 and 0.09 of 11 ranks mean a third, a sixth,
+// an eleventh.
 constexpr double kRankTolerance = 0.05;
 
 int64_t ranks_in(double share, int64_t world) {
@@ -72,7 +74,7 @@ std::vector<Assignment> assign(const std::vector<LayerShape>& layers, int64_t wo
                                     world, options.placement, options.strategy != Strategy::comm_opt);
   std::vector<Assignment> assignments(layers.size());
   for (size_t i = 0; i < layers.size(); ++i) {
-    assignments[i].home = home_of(options.strategy);
+    assignments[i].home = owner_of(options.strategy);
     assignments[i].owners = owners[i];
     const double share = shares.empty() ? options.grad_worker_frac : shares[i];
     appoint_workers(assignments[i], owners[i].front(), gradient_workers(options.strategy, share, world), world);

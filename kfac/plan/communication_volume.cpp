@@ -6,12 +6,12 @@ namespace spillway::kfac {
 namespace {
 
 constexpr int64_t kBucketBytes = int64_t{8} << 20;
-// The allreduce's chunk: each is cut into one piece a rank.
+// The allreduce's chunk. Each chunk is cut into one piece per rank.
 constexpr int64_t kChunkBytes = int64_t{1} << 20;
 constexpr int64_t kStateBytes = 4;
 
-// What rank `rank` receives of a vector that is averaged over all ranks: the others' versions of its own piece of each
-// chunk, and everyone else's finished pieces.
+// Returns the elements that `rank` receives of a vector that is averaged over all ranks. They are the other ranks'
+// versions of its own piece of each chunk, and the finished pieces of all other ranks.
 int64_t averaged_elements(int64_t count, int64_t rank, int64_t world, int64_t element_bytes) {
   int64_t received = 0;
   const int64_t chunk = kChunkBytes / element_bytes;
@@ -24,7 +24,7 @@ int64_t averaged_elements(int64_t count, int64_t rank, int64_t world, int64_t el
 }
 
 bool travels(const Assignment& layer) {
-  return layer.world() > 1 && layer.home != FactorHome::own_batch;
+  return layer.world() > 1 && layer.home != FactorScope::own_batch;
 }
 
 }  // namespace
@@ -68,12 +68,12 @@ std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layer
     auto& mine = traffic[static_cast<size_t>(rank)];
     if (rank != 0 && !layers.empty()) mine.gradients += kStateBytes;  // rank 0's sum of products, for the clip
     for (const auto& bucket : factor_buckets(layers, assignments, dtype))
-      if (assignments[bucket.begin].home == FactorHome::everywhere)
+      if (assignments[bucket.begin].home == FactorScope::everywhere)
         mine.factors += averaged_elements(bucket.elements, rank, world, bytes_of(dtype)) * bytes_of(dtype);
     for (size_t l = 0; l < layers.size(); ++l) {
       const auto& layer = assignments[l];
       const auto factors = layers[l].factors();
-      if (layer.home == FactorHome::owner && layer.owners.front() == rank)
+      if (layer.home == FactorScope::owner && layer.owners.front() == rank)
         mine.factors += (world - 1) * sent_elements(layers[l], dtype) * bytes_of(dtype);
       if (!layer.is_worker(rank)) mine.gradients += (layers[l].gradient_elements() + 1) * kStateBytes;
       for (const auto& tensor : inverse_tensors(layers[l]))

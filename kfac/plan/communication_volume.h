@@ -1,4 +1,4 @@
-/// What factors, eigenbases and gradients cost on the wire. LibTorch-free.
+/// The bytes that ranks exchange for factors, eigenbases and gradients. LibTorch-free.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace spillway::kfac {
 
-/// Layers [begin, end) whose new factors travel together, and their elements.
+/// Layers [begin, end) whose new factors travel together, and the number of their elements.
 struct FactorBucket {
   size_t begin = 0;
   size_t end = 0;
@@ -15,30 +15,32 @@ struct FactorBucket {
   bool operator==(const FactorBucket&) const = default;
 };
 
-/// Σ count·side·(side+1)/2: a symmetric factor travels as one triangle.
+/// Returns Σ count·side·(side+1)/2, because a symmetric factor travels as one triangle.
 int64_t packed_elements(const LayerShape& layer);
 int64_t bytes_of(FactorDtype dtype);
-/// The same with what else travels with a layer: in float32 its positions and samples, two elements behind its
-/// triangles.
+/// Returns packed_elements() plus the numbers that travel with a layer. In float32 these are its positions and samples,
+/// two elements behind its triangles.
 int64_t sent_elements(const LayerShape& layer, FactorDtype dtype);
 
-/// The layers in order, cut into buckets of at most 8 MiB or one larger layer; layers whose factors are reduced in
-/// another way are not mixed. Layers whose factors do not travel (dp, a single rank) are in none.
+/// Cuts the layers, in order, into buckets of at most 8 MiB or one larger layer. A bucket never mixes layers whose
+/// factors are reduced in different ways. Layers whose factors do not travel (dp, a single rank) are in no bucket.
 std::vector<FactorBucket> factor_buckets(const std::vector<LayerShape>& layers,
                                          const std::vector<Assignment>& assignments, FactorDtype dtype);
 
-/// Bytes of tensors that enter one rank, by what carries them: what a plan weighs against FactorBytes.
+/// Bytes of tensors that enter one rank, by the kind of exchange that carries them. A plan weighs them against
+/// FactorBytes.
 struct FactorTraffic {
   int64_t factors = 0;     ///< in each factor step
   int64_t eigenbases = 0;  ///< received from owners, in each decomposition
-  int64_t gradients = 0;   ///< in every step: the gradient and its product with the original one, and all products' sum
+  int64_t gradients = 0;   ///< in every step: the gradient, its product with the original one, and all products' sum
   bool operator==(const FactorTraffic&) const = default;
 };
 
-/// For every rank, exact to the byte where all ranks share a host; across hosts factors go by levels, and float32 sends
-/// less between them. Not counted: agreements, 80 bytes a call, and what 16 bits need besides, 8 bytes a factor. Of a
-/// triangle of n elements over W ranks, averaging receives 2(W−1)/W·n on each, and reducing to its owner (W−1)·n there
-/// and nothing elsewhere: (W−1)/W·n a rank where ownership is even. Decompositions and gradients travel as float32.
+/// Returns the FactorTraffic of every rank, exact to the byte where all ranks share a host. Across hosts factors are
+/// reduced by levels, and float32 sends less between hosts. Not counted: agreements, 80 bytes a call, and the numbers
+/// that 16-bit types need besides, 8 bytes a factor. Of a triangle of n elements over W ranks, averaging receives
+/// 2(W−1)/W·n on each rank. Reducing the triangle to its owner receives (W−1)·n on the owner and nothing elsewhere.
+/// That is (W−1)/W·n a rank where ownership is even. Decompositions and gradients travel as float32.
 std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layers,
                                             const std::vector<Assignment>& assignments,
                                             FactorDtype dtype = FactorDtype::fp32);

@@ -98,7 +98,7 @@ double precondition_flops(const LayerShape& layer) {
 
 namespace {
 
-// The smallest divisor b of `count` with each·count/b + extra ≤ most, where extra is paid by a single block alone.
+// Returns the smallest divisor b of `count` with each·count/b + extra ≤ most. Only a single block pays extra.
 int64_t fewest_blocks(int64_t count, int64_t each, int64_t extra, int64_t most) {
   if (count * each + extra <= most) return 1;
   for (int64_t blocks = 2; blocks < count; ++blocks)

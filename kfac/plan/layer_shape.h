@@ -1,5 +1,5 @@
-/// A preconditioned layer as numbers: what its factors are, how many bytes they take and what they cost. LibTorch-free,
-/// so that placement and planning need no model.
+/// A preconditioned layer as numbers: its factors, the bytes they take and their costs. LibTorch-free, so that
+/// placement and planning need no model.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,7 +13,7 @@ namespace spillway::kfac {
 enum class LayerKind : uint8_t { linear, conv1d, conv2d, conv3d };
 std::string_view name(LayerKind kind);
 
-/// Which matrix of a layer's Kronecker product. Order within a layer: A, G; or C, K, G.
+/// The role of a matrix in a layer's Kronecker product. Order within a layer: A, G; or C, K, G.
 enum class FactorRole : uint8_t {
   input,     ///< A: inputs (patches for a convolution), with a last column of ones for the bias
   channels,  ///< C = tr_K(A): input channels
@@ -21,7 +21,7 @@ enum class FactorRole : uint8_t {
   output,    ///< G: gradients of the outputs
 };
 
-/// One factor, `count` square matrices held as one [count, side, side] tensor: one for each block of each group.
+/// One factor: `count` square matrices held as one [count, side, side] tensor, one matrix for each block of each group.
 struct FactorShape {
   FactorRole role;
   int64_t side = 0;
@@ -29,13 +29,13 @@ struct FactorShape {
   int64_t elements() const { return count * side * side; }
 };
 
-/// What gradient workers hold of a layer.
+/// The form of the inverse that gradient workers hold of a layer.
 struct InverseForm {
   Method method = Method::eigen;
   bool precompute_outer = false;
 };
 
-/// Sizes are those of the whole layer; `kernel` is empty for Linear.
+/// The sizes of a whole layer; `kernel` is empty for Linear.
 struct LayerShape {
   std::string name = {};
   LayerKind kind = LayerKind::linear;
@@ -45,60 +45,64 @@ struct LayerShape {
   int64_t groups = 1;
   bool bias = true;
   bool separable = false;
-  /// Equal blocks of a group's input channels and of its outputs (features for Linear), whose curvature is taken as
-  /// independent. Separable layers have one of each.
+  /// Equal blocks of a group's input channels and of its outputs (features for Linear). The blocks' curvatures are
+  /// taken as independent. Separable layers have one of each.
   int64_t input_blocks = 1, output_blocks = 1;
   InverseForm inverse = {};
   FactorDtype storage = FactorDtype::fp32;  ///< KfacOptions::storage
 
   int64_t kernel_volume() const;
-  /// Columns of a group's gradient, A's side if it were held in full: in/groups · kernel volume, and one for the bias.
+  /// Returns the columns of a group's gradient, which would be A's side if A were held in full. That is
+  /// in/groups · kernel volume, and one for the bias.
   int64_t input_side() const;
-  /// Whether the bias has no column in A and is preconditioned by G alone.
+  /// True when the bias has no column in A and is preconditioned by G alone.
   bool bias_apart() const { return bias && (separable || input_blocks > 1); }
-  /// The factors it holds, in the order in which they are kept, reduced and decomposed.
+  /// Returns the factors that the layer holds, in the order in which they are kept, reduced and decomposed.
   std::vector<FactorShape> factors() const;
-  /// Elements of the weight gradient and the bias gradient: what a broadcast of the preconditioned gradient carries.
+  /// Returns the elements of the weight gradient and the bias gradient. A broadcast of the preconditioned gradient
+  /// carries them.
   int64_t gradient_elements() const;
 };
 
-/// Σ count·side² over the layer's factors.
+/// Returns Σ count·side² over the layer's factors.
 int64_t factor_elements(const LayerShape& layer);
-/// One tensor of a layer's state. Of an inverse, it is sent to the gradient workers by the owner of factor `factor`.
+/// One tensor of a layer's state. The owner of factor `factor` sends the tensors of an inverse to the gradient workers.
 struct HeldTensor {
   std::string name;
   std::vector<int64_t> sizes;
   size_t factor = 0;
-  bool in_storage = false;  ///< of LayerShape::storage's type, not of the state's own (float32, or float64)
+  bool in_storage = false;  ///< true when its type is LayerShape::storage's, not the state's own (float32, or float64)
   int64_t elements() const;
 };
-/// The running averages: `factorF` [count, side, side], and with 16-bit storage `factor_diagonalF` [count, side].
+/// Returns the running averages: `factorF` [count, side, side], and with 16-bit storage `factor_diagonalF`
+/// [count, side].
 std::vector<HeldTensor> factor_tensors(const LayerShape& layer);
-/// All that a gradient worker holds of the layer, in the order in which it is sent. For factor f of [count, side,
-/// side]:
-///   eigen:       `vectorsF` [count, side, side], `valuesF` [count, side]; with precompute_outer the values give way
-///                to one `reciprocal` [groups, out/groups, columns of the gradient], sent by G's owner
+/// Returns all tensors that a gradient worker holds of the layer, in the order in which they are sent. For factor f of
+/// [count, side, side]:
+///   eigen:       `vectorsF` [count, side, side], `valuesF` [count, side]; with precompute_outer the values are
+///                replaced by one `reciprocal` [groups, out/groups, columns of the gradient], sent by G's owner
 ///   plain, pi:   `inverseF` [count, side, side], and with 16-bit storage `inverse_diagonalF` [count, side]
 std::vector<HeldTensor> inverse_tensors(const LayerShape& layer);
-/// Bytes of such tensors of one layer, where the state's own type has `element_bytes` and storage is the layer's.
+/// Returns the bytes of such tensors of one layer. One element of the state's own type has `element_bytes`; `storage`
+/// is the layer's.
 int64_t bytes_of(const std::vector<HeldTensor>& tensors, FactorDtype storage, int64_t element_bytes);
-/// Elements of inverse_tensors(): Σ count·(side² + side) with eigen.
+/// Returns the elements of inverse_tensors(): Σ count·(side² + side) with eigen.
 int64_t eigenbasis_elements(const LayerShape& layer);
-/// 9·count·side³: what a full symmetric eigensolver takes about, with its eigenvectors; count·side³ for an inverse by
-/// Cholesky.
+/// Returns the approximate operations of a full symmetric eigensolver with its eigenvectors, 9·count·side³. For an
+/// inverse by Cholesky it returns count·side³.
 double decomposition_flops(const LayerShape& layer, const FactorShape& factor);
-/// The products of one gradient with the factors' bases, there and back: 4·Σ over factors of elements · side; half of
-/// that with inverses.
+/// Returns the operations of the products of one gradient with the factors' bases, into them and back. That is 4·Σ over
+/// factors of elements · side; half of that with inverses.
 double precondition_flops(const LayerShape& layer);
-/// count·side³: the cost of decomposing one factor, in units that only compare.
+/// Returns count·side³: the cost of decomposing one factor, in units that are good for comparisons only.
 double decomposition_cost(const FactorShape& factor);
 
-/// Whether `layer` is held as C ⊗ K under `form`: a convolution with more than one kernel offset and more than one
-/// channel a group, and, under `automatic`, an input side above `max_factor_dim`.
+/// True when `layer` is held as C ⊗ K under `form`. It must be a convolution with more than one kernel offset and more
+/// than one channel a group. Under `automatic` its input side must also be above `max_factor_dim`.
 bool is_separable(const LayerShape& layer, ConvFactors form, int64_t max_factor_dim);
-/// `layer` with the fewest equal blocks that keep A's and G's sides to `max_side`: blocks divide the channels (the
-/// features of Linear), so that a prime number of them leaves blocks of one. A block holds all offsets of its channels,
-/// and the bias' column only where A is one block.
+/// Returns `layer` with the fewest equal blocks that keep A's and G's sides to `max_side`. Blocks divide the channels
+/// (the features of Linear), so a prime number of channels leaves blocks of one. A block holds all offsets of its
+/// channels. It holds the bias's column only where A is one block.
 LayerShape in_blocks(LayerShape layer, int64_t max_side);
 
 }  // namespace spillway::kfac

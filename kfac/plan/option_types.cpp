@@ -31,7 +31,7 @@ constexpr std::array<std::pair<std::string_view, Convention>, 3> kConventions{
     {{"fisher", Convention::fisher}, {"kaisa", Convention::kaisa}, {"dp_kfac", Convention::dp_kfac}}};
 
 template <class Table>
-auto value_named(const Table& table, std::string_view what, std::string_view text) {
+auto parse_value(const Table& table, std::string_view what, std::string_view text) {
   std::string known;
   for (const auto& [key, value] : table) {
     if (key == text) return value;
@@ -49,23 +49,23 @@ std::string_view name_of(const Table& table, Value wanted) {
 
 }  // namespace
 
-Strategy strategy_named(std::string_view name) {
-  return value_named(kStrategies, "strategy", name);
+Strategy parse_strategy(std::string_view name) {
+  return parse_value(kStrategies, "strategy", name);
 }
-Placement placement_named(std::string_view name) {
-  return value_named(kPlacements, "placement", name);
+Placement parse_placement(std::string_view name) {
+  return parse_value(kPlacements, "placement", name);
 }
-FactorDtype factor_dtype_named(std::string_view name) {
-  return value_named(kFactorDtypes, "type of factors", name);
+FactorDtype parse_factor_dtype(std::string_view name) {
+  return parse_value(kFactorDtypes, "type of factors", name);
 }
-ConvFactors conv_factors_named(std::string_view name) {
-  return value_named(kConvFactors, "conv_factors", name);
+ConvFactors parse_conv_factors(std::string_view name) {
+  return parse_value(kConvFactors, "conv_factors", name);
 }
-Method method_named(std::string_view name) {
-  return value_named(kMethods, "method", name);
+Method parse_method(std::string_view name) {
+  return parse_value(kMethods, "method", name);
 }
-Convention convention_named(std::string_view name) {
-  return value_named(kConventions, "convention", name);
+Convention parse_convention(std::string_view name) {
+  return parse_value(kConventions, "convention", name);
 }
 std::string_view name(Strategy strategy) {
   return name_of(kStrategies, strategy);

@@ -5,32 +5,33 @@
 
 namespace spillway::kfac {
 
-/// Who holds factors, who decomposes and who preconditions; kfac/plan/assignment.h has the details. All but `dp` give
-/// the gradient of a single process that sees the global batch, and among those a choice of strategy, grad_worker_frac
-/// or placement moves bytes between ranks and never changes a bit of the result.
+/// The ways to share K-FAC's work: which ranks hold factors, which decompose and which precondition.
+/// kfac/plan/assignment.h has the details. All strategies but `dp` give the gradient of a single process that sees the
+/// global batch. Among those, a choice of strategy, grad_worker_frac or placement moves bytes between ranks and never
+/// changes a bit of the result.
 enum class Strategy : uint8_t {
   comm_opt,  ///< every rank preconditions every layer; A and G of a layer may be decomposed by different ranks
   mem_opt,   ///< one rank per layer preconditions and broadcasts the result
-  hybrid,    ///< grad_worker_frac of the ranks precondition a layer, each serves a share of the others (KAISA)
+  hybrid,    ///< grad_worker_frac of the ranks precondition a layer, and each serves a share of the others (KAISA)
   /// DP-KFAC: a layer's owner takes the statistics of its own mini-batch, keeps, decomposes and preconditions alone,
-  /// and broadcasts the result. No factor travels, but each is estimated from 1/W of the global batch, another one for
-  /// every layer: ranks need shuffled shards, since an owner whose shard lacks some kinds of samples misses their
+  /// and broadcasts the result. No factor travels, but each is estimated from 1/W of the global batch, a different part
+  /// for every layer. Ranks need shuffled shards, because an owner whose shard lacks some kinds of samples misses their
   /// curvature.
   dp,
-  owner_reduce,  ///< as hybrid, but factors are reduced to the layer's owner, who alone holds them
-  automatic,     ///< the best of the exact ones, never dp; see kfac/plan/strategy_choice.h
+  owner_reduce,  ///< hybrid, but factors are reduced to the layer's owner, which alone holds them
+  automatic,     ///< the best of the exact strategies, never dp; see kfac/plan/strategy_choice.h
 };
 
-/// How owners are chosen. Published: round_robin by SC'20 and DP-KFAC, lpt_time and lpt_memory by KAISA.
+/// The rule by which owners are chosen. Published: round_robin by SC'20 and DP-KFAC, lpt_time and lpt_memory by KAISA.
 enum class Placement : uint8_t {
   round_robin,  ///< in turn: layer by layer; with comm_opt and more ranks than layers factor by factor (A, G, A, G, …)
   lpt_time,     ///< longest processing time first on Σ count·side³ over factors
-  lpt_memory,   ///< the same on Σ count·side², which evens out bytes
-  measured,     ///< the same on KfacOptions::decomposition_seconds
+  lpt_memory,   ///< longest first on Σ count·side², which evens out bytes
+  measured,     ///< longest first on KfacOptions::decomposition_seconds
 };
 
-/// The type in which factors travel between ranks, or in which K-FAC's state is kept. Sums are formed in float32
-/// whichever it is.
+/// The type in which factors travel between ranks, or in which K-FAC's state is kept. With every type, sums are formed
+/// in float32.
 enum class FactorDtype : uint8_t { fp32, bf16, fp16 };
 
 /// The form of a convolution's factors (changes the result).
@@ -41,34 +42,35 @@ enum class ConvFactors : uint8_t {
   automatic,  ///< separable where A's side would exceed max_factor_dim, else full
 };
 
-/// How a layer's curvature is inverted (changes the result). γ is its damping.
+/// The way a layer's curvature is inverted (changes the result). γ is its damping.
 enum class Method : uint8_t {
   eigen,  ///< G ⊗ A + γI, exactly, in the factors' eigenbases
   plain,  ///< (G + γI)⁻¹ ∇ (A + γI)⁻¹ by Cholesky (SC'20 eq. 11–12, KAISA eq. 12–14); γ should be absolute
   pi,     ///< (G + √γ/π I)⁻¹ ∇ (A + π√γ I)⁻¹ by Cholesky, π² = (tr A/dim A)/(tr G/dim G) (DP-KFAC)
 };
 
-/// How sums over samples and positions become factors, and what their running average starts from (changes the
-/// result). B samples, S positions a sample, N = B·S rows; g is the raw gradient of a mean loss. A Linear layer's rows
-/// are samples, S = 1, under `kaisa` and `dp_kfac`. With several ranks each is a mean over ranks.
+/// The convention by which sums over samples and positions become factors, and by which their running average starts
+/// (changes the result). B samples, S positions a sample, N = B·S rows; g is the raw gradient of a mean loss. Under
+/// `kaisa` and `dp_kfac` a Linear layer's rows are samples, S = 1. With several ranks each factor is a mean over ranks.
 enum class Convention : uint8_t {
   fisher,  ///< A = 1/N Σ ããᵀ, G = B Σ ggᵀ: independent of world size and accumulation; starts at the first factor
-  kaisa,    ///< A = 1/(N·S²) Σ ããᵀ (the ones ÷ S too), G = 1/(N·S²) Σ ggᵀ, symmetrised; starts at I
+  kaisa,    ///< A = 1/(N·S²) Σ ããᵀ (the ones ÷ S too), G = 1/(N·S²) Σ ggᵀ, symmetrized; starts at I
   dp_kfac,  ///< A = 1/(N·S) Σ ããᵀ, G = N Σ ggᵀ; starts at the first factor
 };
 
-/// Reads `comm_opt`, `mem_opt`, `hybrid`, `dp`, `owner_reduce`, `auto`. Throws BadRequest naming the value and these.
-Strategy strategy_named(std::string_view name);
+/// Reads `comm_opt`, `mem_opt`, `hybrid`, `dp`, `owner_reduce`, `auto`. Throws BadRequest naming the value and these
+/// names.
+Strategy parse_strategy(std::string_view name);
 /// Reads `round-robin`, `lpt-time`, `lpt-memory`, `measured`. Throws BadRequest naming the value and these names.
-Placement placement_named(std::string_view name);
+Placement parse_placement(std::string_view name);
 /// Reads `fp32`, `bf16`, `fp16`. Throws BadRequest naming the value and these names.
-FactorDtype factor_dtype_named(std::string_view name);
+FactorDtype parse_factor_dtype(std::string_view name);
 /// Reads `full`, `separable`, `block`, `auto`. Throws BadRequest naming the value and these names.
-ConvFactors conv_factors_named(std::string_view name);
+ConvFactors parse_conv_factors(std::string_view name);
 /// Reads `eigen`, `plain`, `pi`. Throws BadRequest naming the value and these names.
-Method method_named(std::string_view name);
+Method parse_method(std::string_view name);
 /// Reads `fisher`, `kaisa`, `dp_kfac`. Throws BadRequest naming the value and these names.
-Convention convention_named(std::string_view name);
+Convention parse_convention(std::string_view name);
 std::string_view name(Strategy strategy);
 std::string_view name(Placement placement);
 std::string_view name(FactorDtype dtype);

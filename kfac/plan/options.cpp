@@ -14,7 +14,7 @@ void require(bool allowed, std::string_view field, Value value, std::string_view
   if (!allowed) throw BadRequest(str("[kfac.options] ", field, " = ", value, " is outside ", range));
 }
 
-void require_multiple(const Scheduled& factor, const Scheduled& inverse) {
+void require_multiple(const StepSchedule& factor, const StepSchedule& inverse) {
   if (!factor.is_constant() || !inverse.is_constant()) return;
   const double f = factor.at(0), i = inverse.at(0), ratio = i / f;
   if (std::fabs(ratio - std::round(ratio)) * f < 1e-6) return;
@@ -33,10 +33,11 @@ KlClipDefault default_kl_clip(Convention convention) {
 
 StepNumbers KfacOptions::at(int64_t step) const {
   const auto [clip, clip_steps] = default_kl_clip(convention);
-  const auto number = [&](const Scheduled& schedule, std::string_view field, double least, bool above,
+  const auto number = [&](const StepSchedule& schedule, std::string_view field, double least, bool above,
                           std::string_view range) {
     const double value = schedule.at(step);
-    const bool allowed = above ? value > least : value >= least;  // NaN is neither
+    const bool finite = std::isfinite(value) || range.ends_with(']');
+    const bool allowed = finite && (above ? value > least : value >= least);  // NaN is neither
     require(allowed, step == 0 ? std::string(field) : str("at step ", step, " ", field), value, range);
     return value;
   };

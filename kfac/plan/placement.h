@@ -1,4 +1,4 @@
-/// Which rank decomposes which factor. LibTorch-free.
+/// The placement of factors on the ranks that decompose them. LibTorch-free.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -8,21 +8,22 @@
 
 namespace spillway::kfac {
 
-/// The cost of decomposing each factor of each layer under `placement`: count·side³ (lpt_time, and round_robin, which
-/// does not look at it), count·side² (lpt_memory), or `seconds(side, count)` (measured). Throws BadRequest where
-/// measured seconds are not above 0.
+/// Returns the cost of decomposing each factor of each layer under `placement`. It is count·side³ for lpt_time, and for
+/// round_robin, which does not read it. It is count·side² for lpt_memory, and `seconds(side, count)` for measured.
+/// Throws BadRequest where measured seconds are not above 0.
 std::vector<std::vector<double>> decomposition_costs(const std::vector<LayerShape>& layers, Placement placement,
                                                      const std::function<double(int64_t, int64_t)>& seconds = nullptr);
 
-/// The costliest job first, each to the rank with the least so far; ties to the earlier job and the lower rank. The
-/// makespan is at most 4/3 − 1/(3·world) of the optimum (Graham 1969). Cost: O(jobs · world).
+/// Places the costliest job first, each job on the rank with the least load so far. Ties go to the earlier job and the
+/// lower rank. The makespan is at most 4/3 − 1/(3·world) of the optimum (Graham 1969). Cost: O(jobs · world).
 std::vector<int64_t> place_longest_first(const std::vector<double>& costs, int64_t world);
 
-/// The largest load of any rank.
+/// Returns the largest load of any rank.
 double makespan(const std::vector<double>& costs, const std::vector<int64_t>& rank_of, int64_t world);
 
-/// The rank of every factor, by layer. `together`: all factors of a layer on one rank. In turn (round_robin): by layer,
-/// layer i to rank i mod world; by factor where they need not be together and world > layers. By cost otherwise.
+/// Returns the rank of every factor, by layer. `together` puts all factors of a layer on one rank. round_robin places
+/// in turn. It goes by layer, layer i to rank i mod world; it goes by factor when `together` is false and world >
+/// layers. The other placements go by cost.
 std::vector<std::vector<int64_t>> place_factors(const std::vector<std::vector<double>>& costs, int64_t world,
                                                 Placement placement, bool together);
 
@@ -31,15 +32,16 @@ struct FactorId {
   size_t layer, factor;
   bool operator==(const FactorId&) const = default;
 };
-/// `factors` of `layers` in groups of one side, to be decomposed together: each as long as it has no more elements than
-/// the largest of the factors, so that no group needs more memory than one of them does alone.
+/// Groups `factors` of `layers` by side, to be decomposed together. A group has at most as many elements as the largest
+/// factor, so that no group needs more memory than that factor does alone.
 std::vector<std::vector<FactorId>> groups_of_one_side(const std::vector<LayerShape>& layers,
                                                       const std::vector<FactorId>& factors);
 
-/// `seconds` at the sides and counts that occur in `layers`, in a fixed order: what ranks agree on before they place.
+/// Returns `seconds` at the sides and counts that occur in `layers`, in a fixed order. Ranks agree on this table before
+/// they place factors.
 std::vector<double> seconds_table(const std::vector<LayerShape>& layers,
                                   const std::function<double(int64_t, int64_t)>& seconds);
-/// The function that answers from such a table; for those sides and counts only.
+/// Returns the function that answers from such a table, for those sides and counts only.
 std::function<double(int64_t, int64_t)> seconds_from(const std::vector<LayerShape>& layers, std::vector<double> table);
 
 }  // namespace spillway::kfac

@@ -10,7 +10,7 @@ namespace spillway::kfac {
 namespace {
 
 struct Cost {
-  int64_t bytes = 0;            // of the neediest rank
+  int64_t bytes = 0;            // on the rank that needs the most
   double traffic_per_step = 0;  // into the busiest rank
 };
 
@@ -51,7 +51,7 @@ StrategyChoice choose_strategy(const std::vector<LayerShape>& layers, int64_t wo
   for (const auto& choice : exact_choices(world)) {
     const auto cost = cost_of(layers, world, with(options, choice));
     const bool too_large = cost.bytes > most_bytes;
-    // Among those that do not fit bytes alone count.
+    // Choices that do not fit are compared by bytes alone.
     const std::tuple key{too_large, too_large ? 0 : cost.traffic_per_step, cost.bytes};
     if (!first && !(key < best_key)) continue;
     first = false;

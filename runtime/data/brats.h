@@ -9,24 +9,24 @@
 
 namespace spillway {
 
-/// DIR/CASE/CASE_{flair,t1,t1ce,t2,seg}.nii.gz (or .nii), cases in lexicographic order. Every folder in DIR whose name
-/// does not start with a dot is a case; plain files in DIR are ignored.
+/// A folder of cases: DIR/CASE/CASE_{flair,t1,t1ce,t2,seg}.nii.gz (or .nii), in lexicographic order. Every folder in
+/// DIR whose name does not start with a dot is a case; plain files in DIR are ignored.
 /// Batches: input [1, 4, D, H, W], target [1, 3, D, H, W]; see assemble_case().
 class BratsFolder : public Dataset {
  public:
-  /// Reads all headers, no voxels. `shape` is what cases are fitted to; all 0: the smallest multiples of 16 that hold
-  /// every case. Throws BadRequest: no such folder or no case in it, a missing file (naming case and file), a file that
-  /// read_nifti_header() refuses, scans of one case with different shapes (naming both), a shape that is not of
-  /// multiples of 16 (naming the nearest).
+  /// Reads all headers and no voxels. Cases are fitted to `shape`; all 0 means the smallest multiples of 16 that hold
+  /// every case. Throws BadRequest for a missing folder, a folder without cases, a missing file (naming case and file),
+  /// or a file that read_nifti_header() refuses. It also throws for scans of one case with different shapes (naming
+  /// both). A shape that is not of multiples of 16 is refused, too (naming the nearest).
   explicit BratsFolder(const std::filesystem::path& dir, const Shape3& shape = {0, 0, 0});
 
   int64_t size() const override { return static_cast<int64_t>(cases_.size()); }
-  /// Throws BadRequest naming the file when its voxels cannot be used (see read_nifti, normalize_nonzero,
-  /// overlapping_labels).
+  /// Returns case `index`. Throws BadRequest naming the file when its voxels cannot be used (see read_nifti(),
+  /// normalize_nonzero(), overlapping_labels()).
   Batch at(int64_t index) const override;
   std::string name(int64_t index) const override;
   int64_t case_bytes() const override;
-  /// What every case is fitted to.
+  /// Returns the shape that every case is fitted to.
   const Shape3& shape() const noexcept { return shape_; }
 
  private:

@@ -51,7 +51,7 @@ Split split(int64_t cases) {
   return parts;
 }
 
-Batch together(const std::vector<Batch>& cases) {
+Batch collate(const std::vector<Batch>& cases) {
   TORCH_CHECK(!cases.empty(), "together: there are no cases; at least 1 is needed");
   std::vector<at::Tensor> inputs, targets;
   for (const Batch& one : cases) {
@@ -65,7 +65,7 @@ Batch gather(const Dataset& dataset, const std::vector<int64_t>& indices) {
   TORCH_CHECK(!indices.empty(), "gather: no cases were asked for; at least 1 is needed");
   std::vector<Batch> cases;
   for (int64_t index : indices) cases.push_back(dataset.at(index));
-  return cases.size() == 1 ? cases[0] : together(cases);
+  return cases.size() == 1 ? cases[0] : collate(cases);
 }
 
 std::unique_ptr<Dataset> cached(std::unique_ptr<Dataset> dataset, int64_t cache_bytes) {

@@ -7,10 +7,10 @@
 namespace spillway {
 namespace {
 
-/// The same values in memory that no CPU allocator of LibTorch knows.
+/// Copies a tensor to memory that no CPU allocator of LibTorch knows.
 at::Tensor outside(const at::Tensor& tensor) {
   at::Tensor dense = tensor.contiguous();
-  const auto* bytes = static_cast<const char*>(dense.const_data_ptr());  // nullptr where there are none
+  const auto* bytes = static_cast<const char*>(dense.const_data_ptr());  // nullptr when there are no bytes
   auto memory = std::make_shared<std::vector<char>>(bytes, bytes + dense.nbytes());
   return at::from_blob(
       memory->data(), dense.sizes(), [memory](void*) {}, dense.options());
@@ -39,8 +39,8 @@ class HostCases final : public Dataset {
 
 }  // namespace
 
-std::unique_ptr<Dataset> in_host_memory(std::unique_ptr<Dataset> dataset, const std::vector<int64_t>& used,
-                                        int64_t limit_bytes) {
+std::unique_ptr<Dataset> preload(std::unique_ptr<Dataset> dataset, const std::vector<int64_t>& used,
+                                 int64_t limit_bytes) {
   if (static_cast<int64_t>(used.size()) * dataset->case_bytes() > limit_bytes) return dataset;
   return std::make_unique<HostCases>(std::move(dataset), used);
 }

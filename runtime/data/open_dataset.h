@@ -1,4 +1,4 @@
-/// Opens the data that a model trains on.
+/// Access to the data that a model trains on.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,21 +10,21 @@
 namespace spillway {
 
 struct DatasetOptions {
-  Shape3 shape = {0, 0, 0};    ///< what volumes are cropped and padded to; all 0: chosen by the data
-  int64_t cases = 0;           ///< of synthetic data; ≥ 1; 0: as many as ModelInfo says
-  int64_t classes = 10;        ///< of synthetic vectors and images; ≥ 1
-  int64_t vocabulary = 30522;  ///< of synthetic sentences
-  uint64_t seed = 0;           ///< of synthetic data
-  int64_t cache_bytes = 0;     ///< see cached()
+  Shape3 shape = {0, 0, 0};    ///< shape that volumes are cropped and padded to; all 0: chosen by the data
+  int64_t cases = 0;           ///< number of synthetic cases; ≥ 1; 0: as many as ModelInfo says
+  int64_t classes = 10;        ///< classes of synthetic vectors and images; ≥ 1
+  int64_t vocabulary = 30522;  ///< words that synthetic sentences choose from
+  uint64_t seed = 0;           ///< seed of synthetic data
+  int64_t cache_bytes = 0;     ///< bytes to keep; see cached()
 };
 
-/// The data that `model` trains on. `source` is `synthetic:N` (volumes of edge N, or of `options.shape`; images of edge
-/// N; sentences of N tokens; vectors of N features) or, for unet3d, a folder in the BraTS layout. Throws BadRequest
-/// naming what is wrong.
+/// Opens the data that `model` trains on. `source` is `synthetic:N` or, for unet3d, a folder in the BraTS layout. N is
+/// the edge of volumes (unless `options.shape` is given), the edge of images, the tokens of a sentence, or the features
+/// of a vector. Throws BadRequest naming the mistake.
 std::unique_ptr<Dataset> open_dataset(std::string_view model, std::string_view source,
                                       const DatasetOptions& options = {});
 
-/// N of `synthetic:N`; 0 for another source. Throws BadRequest when N is no positive number.
+/// Returns N of `synthetic:N`, or 0 for another source. Throws BadRequest when N is not a positive number.
 int64_t synthetic_size(std::string_view source);
 
 }  // namespace spillway

@@ -18,7 +18,7 @@ namespace {
 
 using Path = std::filesystem::path;
 
-constexpr int64_t kSmallestExtent = 8;
+constexpr int64_t kMinExtent = 8;
 constexpr double kFieldOfViewMm = 240;
 
 enum Tissue : int64_t { kAir, kFluid, kGrey, kWhite, kVessel, kOedema, kCore, kRim, kTissues };
@@ -29,7 +29,7 @@ constexpr std::array<float, 4 * kTissues> kContrast = {0, 0.15f, 0.56f, 0.46f, 0
                                                        0, 0.20f, 0.52f, 0.70f, 0.98f, 0.46f, 0.32f, 0.95f,  //
                                                        0, 0.95f, 0.60f, 0.44f, 0.30f, 0.80f, 0.78f, 0.62f};
 
-/// Draws for one head, in a fixed order.
+/// Random draws for one head, in a fixed order.
 class Draws {
  public:
   Draws(const Shape3& shape, uint64_t seed, int64_t index) : shape_(shape), generator_(make_generator(seed, index)) {}
@@ -37,7 +37,7 @@ class Draws {
   double uniform(double low, double high) {
     return low + (high - low) * at::rand({1}, generator_, at::kDouble).item<double>();
   }
-  /// A random field that is smooth over 2 / (cells − 1) of the volume, about N(0, 1). [D, H, W].
+  /// Makes a random field [D, H, W], about N(0, 1), that is smooth over 2 / (cells − 1) of the volume.
   at::Tensor field(int64_t cells) {
     auto coarse = at::randn({1, 1, cells, cells, cells}, generator_);
     return at::upsample_trilinear3d(coarse, shape_, /*align_corners=*/true)[0][0];
@@ -49,20 +49,20 @@ class Draws {
   at::Generator generator_;
 };
 
-/// Coordinates in [-1, 1] that broadcast to [D, H, W].
+/// Returns coordinates in [-1, 1] that broadcast to [D, H, W].
 std::array<at::Tensor, 3> coordinates(const Shape3& shape) {
   auto axis = [&](size_t d) { return at::linspace(-1, 1, shape[d], at::kFloat); };
   return {axis(0).view({-1, 1, 1}), axis(1).view({1, -1, 1}), axis(2).view({1, 1, -1})};
 }
 
-/// Σ ((p − center) / radius)², square-rooted: below 1 inside the ellipsoid.
+/// Returns the square root of Σ ((p − center) / radius)²: below 1 inside the ellipsoid.
 at::Tensor ellipsoid(const std::array<at::Tensor, 3>& p, const std::array<double, 3>& center,
                      const std::array<double, 3>& radius) {
   auto term = [&](size_t d) { return ((p[d] - center[d]) / radius[d]).square(); };
   return (term(0) + term(1) + term(2)).sqrt_();
 }
 
-/// Where each tissue of a healthy head is: [D, H, W] int64, with the head's mask as its nonzero voxels.
+/// Returns the tissues of a healthy head: [D, H, W] int64, whose nonzero voxels are the head's mask.
 at::Tensor healthy_head(const std::array<at::Tensor, 3>& p, Draws& draw) {
   std::array<double, 3> radius = {0.80, 0.92, 0.74};
   for (double& r : radius) r *= draw.uniform(0.94, 1.04);
@@ -80,7 +80,7 @@ at::Tensor healthy_head(const std::array<at::Tensor, 3>& p, Draws& draw) {
   return tissue;
 }
 
-/// Paints the tumour over `tissue`, inside the head, and returns its labels [D, H, W] uint8.
+/// Paints the tumor over `tissue`, inside the head, and returns its labels [D, H, W] uint8.
 at::Tensor grow_tumour(const std::array<at::Tensor, 3>& p, Draws& draw, at::Tensor& tissue) {
   const double size = draw.uniform(0.28, 0.42);
   std::array<double, 3> center{}, radius{};
@@ -104,7 +104,7 @@ at::Tensor grow_tumour(const std::array<at::Tensor, 3>& p, Draws& draw, at::Tens
   return labels;
 }
 
-/// scan = gain · (blur(contrast[tissue]) · exp(bias) + noise), rounded, at least 1 inside the head.
+/// Returns scan = gain · (blur(contrast[tissue]) · exp(bias) + noise), rounded, at least 1 inside the head.
 at::Tensor image(const at::Tensor& tissue, Draws& draw) {
   const auto inside = tissue.ne(static_cast<int64_t>(kAir));
   auto contrast = at::tensor(at::ArrayRef<float>(kContrast.data(), kContrast.size())).view({4, kTissues});
@@ -116,7 +116,7 @@ at::Tensor image(const at::Tensor& tissue, Draws& draw) {
   return scans.round_().clamp_(1, 32767).mul_(inside).to(at::kShort);
 }
 
-/// Makes `dir`, and makes sure that nothing but this run's cases is in it.
+/// Makes `dir` and checks that it holds nothing but this run's cases.
 void prepare_folder(const Path& dir, int64_t cases) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
@@ -133,9 +133,8 @@ void prepare_folder(const Path& dir, int64_t cases) {
 }  // namespace
 
 Phantom make_phantom(const Shape3& shape, uint64_t seed, int64_t index) {
-  if (*std::min_element(shape.begin(), shape.end()) < kSmallestExtent)
-    throw BadRequest(
-        str("phantom: shape ", format_shape(shape), "; every extent must be ", kSmallestExtent, " or more"));
+  if (*std::min_element(shape.begin(), shape.end()) < kMinExtent)
+    throw BadRequest(str("phantom: shape ", format_shape(shape), "; every extent must be ", kMinExtent, " or more"));
   Draws draw(shape, seed, index);
   const auto p = coordinates(shape);
   auto tissue = healthy_head(p, draw);
@@ -151,8 +150,8 @@ std::string phantom_name(int64_t index) {
 
 void write_phantoms(const Path& dir, int64_t cases, int64_t edge, uint64_t seed, const PhantomProgress& progress) {
   if (cases < 1) throw BadRequest(str("phantom: cases is ", cases, "; allowed is 1 or more"));
-  if (edge < kSmallestExtent || edge > 1024)
-    throw BadRequest(str("phantom: edge is ", edge, "; allowed is ", kSmallestExtent, " to 1024"));
+  if (edge < kMinExtent || edge > 1024)
+    throw BadRequest(str("phantom: edge is ", edge, "; allowed is ", kMinExtent, " to 1024"));
   prepare_folder(dir, cases);
   const double mm = kFieldOfViewMm / static_cast<double>(edge);
   for (int64_t i = 0; i < cases; ++i) {

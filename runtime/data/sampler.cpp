@@ -33,7 +33,7 @@ int64_t Sampler::draw() {
   if (position_ == cases_.size()) {
     position_ = 0;
     std::mt19937_64 random(seed_ * 1'000'003 + pass_++);
-    // Fisher–Yates by hand: std::shuffle may differ between standard libraries.
+    // Fisher–Yates is written out, because std::shuffle may differ between standard libraries.
     for (size_t i = cases_.size(); i > 1; --i) std::swap(cases_[i - 1], cases_[random() % i]);
   }
   return cases_[position_++];

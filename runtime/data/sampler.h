@@ -1,4 +1,4 @@
-/// Which cases each rank learns from in each step.
+/// The choice of the cases that each rank learns from in each step.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -6,17 +6,18 @@
 
 namespace spillway {
 
-/// Shuffles the training cases anew in every pass, alike on every rank, and deals each step's `world × batch` cases to
-/// the ranks in order. A pass that does not divide evenly goes on in the next one.
+/// A sampler that shuffles the training cases anew in every pass, in the same order on every rank. It deals each step's
+/// `world × batch` cases to the ranks in order. When a pass does not divide evenly, a step takes its missing cases from
+/// the next pass.
 class Sampler {
  public:
-  /// `cases`: indices to draw from, not empty.
+  /// Samples from `cases`, which are indices and must not be empty.
   Sampler(std::vector<int64_t> cases, int64_t batch, int rank, int world, uint64_t seed);
-  /// The cases of this rank in the next step.
+  /// Returns the cases of this rank in the next step.
   std::vector<int64_t> next();
-  /// Draws the first `cases` of the order that all ranks share, and deals them to nobody.
+  /// Draws the first `cases` of the order that all ranks share, and deals them to no rank.
   void skip(int64_t cases);
-  /// Steps of `micro_batches` batches each that see every case at least once.
+  /// Returns the number of steps, of `micro_batches` batches each, that see every case at least once.
   int64_t steps_per_epoch(int64_t micro_batches = 1) const;
 
  private:

@@ -26,7 +26,7 @@ class Draws {
   at::Generator& generator_;
 };
 
-/// A smooth surface [H, W] around 0: a few long waves.
+/// Makes a smooth surface [H, W] around 0 from a few long waves.
 at::Tensor undulation(const at::Tensor& y, const at::Tensor& x, double height, Draws& draws) {
   at::Tensor surface = at::zeros({y.size(0), x.size(1)});
   for (int wave = 0; wave < 3; ++wave) {
@@ -36,7 +36,7 @@ at::Tensor undulation(const at::Tensor& y, const at::Tensor& x, double height, D
   return surface;
 }
 
-/// A vertical fault: one side of a line lies deeper.
+/// Makes a vertical fault: one side of a line lies deeper.
 at::Tensor fault(const at::Tensor& y, const at::Tensor& x, Draws& draws) {
   const double angle = draws.uniform(0, kTau), offset = draws.uniform(0.3, 0.7), drop = draws.uniform(0.02, 0.06);
   return ((y - offset) * std::sin(angle) + (x - offset) * std::cos(angle)).gt(0).to(at::kFloat) * drop;
@@ -66,7 +66,7 @@ Batch SyntheticSeismic::at(int64_t index) const {
   auto axis = [](int64_t n) { return at::arange(n).to(at::kFloat).add_(0.5).div_(static_cast<double>(n)); };
   const at::Tensor z = axis(depth).view({-1, 1, 1}), y = axis(height).view({-1, 1}), x = axis(width).view({1, -1});
 
-  // Layers follow the folds that all of them share; each horizon has a little of its own.
+  // All layers follow the same folds; each horizon adds a little undulation of its own.
   const at::Tensor folds = undulation(y, x, 0.08, draws) + fault(y, x, draws);
   const at::Tensor upper = folds + undulation(y, x, 0.03, draws) + kSeismicShares[0];
   const at::Tensor lower = folds + undulation(y, x, 0.03, draws) + (kSeismicShares[0] + kSeismicShares[1]);

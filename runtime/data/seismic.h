@@ -1,4 +1,4 @@
-/// Synthetic seismic volumes, for when there is no survey at hand.
+/// Synthetic seismic volumes, for use when no survey is available.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace spillway {
 
-/// Roughly the share of voxels in each of the three sequences, from the top.
+/// The approximate share of voxels in each of the three sequences, from the top.
 inline constexpr std::array<double, 3> kSeismicShares = {0.35, 0.25, 0.40};
 
-/// Amplitudes of three rock sequences that two undulating, faulted horizons part: evenly layered, finely layered,
-/// chaotic; the horizons themselves are bright, and everything is noisy. The class of a voxel is its sequence, which
-/// its neighbourhood gives away. Batches: input [1, 1, D, H, W] float32 (D is depth), target [1, D, H, W] int64 of 0, 1
-/// and 2.
+/// Amplitudes of three rock sequences, separated by two undulating, faulted horizons. The sequences are evenly layered,
+/// finely layered and chaotic. The horizons themselves are bright, and everything is noisy. The class of a voxel is its
+/// sequence, which can be inferred from its neighborhood. Batches: input [1, 1, D, H, W] float32 (D is depth), target
+/// [1, D, H, W] int64 of 0, 1 and 2.
 class SyntheticSeismic : public Dataset {
  public:
   struct Options {

@@ -47,7 +47,7 @@ SyntheticVectors::SyntheticVectors(const Options& options) : options_(options) {
   check_at_least_one("features", options.features);
   check_at_least_one("classes", options.classes);
   check_at_least_one("cases", options.cases);
-  // Case −1 of the seed: no vector draws from it.
+  // The stream is case −1 of the seed, because no vector draws from it.
   centers_ = at::randn({options.classes, options.features}, make_generator(options.seed, -1)).mul_(1.5);
 }
 

@@ -1,4 +1,4 @@
-/// Data that needs no files: the same for the same seed and index.
+/// Synthetic volumes and vectors. They need no files, and the same seed and index give the same data.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace spillway {
 
-/// Phantoms (see phantom.h), preprocessed as a BratsFolder would: case i equals case i of write_phantoms() with the
+/// Phantoms (see phantom.h), preprocessed as a BratsFolder would. Case i equals case i of write_phantoms() with the
 /// same seed, bit for bit. Each is generated when asked for (under a second at 96³); cached() keeps them.
 class SyntheticVolumes : public Dataset {
  public:
@@ -29,7 +29,7 @@ class SyntheticVolumes : public Dataset {
   Options options_;
 };
 
-/// Gaussian clusters: class c has centre μ_c ~ 1.5 · N(0, I) and its vectors are μ_c + N(0, I); cases cycle through
+/// Gaussian clusters: class c has center μ_c ~ 1.5 · N(0, I), and its vectors are μ_c + N(0, I). Cases cycle through
 /// the classes. Batches: input [1, features] float32, target [1] int64.
 class SyntheticVectors : public Dataset {
  public:

@@ -1,4 +1,4 @@
-/// Images of curves that need no files: the same for the same seed and index.
+/// Synthetic images of curves. They need no files, and the same seed and index give the same data.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace spillway {
 
-/// A parabola's arc (quadratic Bézier) through three random points, drawn with soft edges: six numbers make an image,
-/// after the CURVES of Hinton & Salakhutdinov 2006. Batches: input [1, edge²] float32 in 0 … 1, row by row; target
-/// [1, 0]: an autoencoder's input is its own target.
+/// Images of a parabola's arc (quadratic Bézier) through three random points, drawn with soft edges. Six numbers make
+/// an image, after the CURVES of Hinton & Salakhutdinov 2006. Batches: input [1, edge²] float32 in 0 … 1, row by row;
+/// target [1, 0], because an autoencoder's input is its own target.
 class SyntheticCurves : public Dataset {
  public:
   struct Options {

@@ -14,7 +14,7 @@ SyntheticImages::SyntheticImages(const Options& options) : options_(options) {
   at_least_one("edge", options.edge);
   at_least_one("classes", options.classes);
   at_least_one("cases", options.cases);
-  // Case −1 of the seed: no image draws from it.
+  // The stream is case −1 of the seed, because no image draws from it.
   patterns_ = at::randn({options.classes, 3, 8, 8}, make_generator(options.seed, -1));
 }
 

@@ -1,4 +1,4 @@
-/// Images that need no files: the same for the same seed and index.
+/// Synthetic images. They need no files, and the same seed and index give the same data.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace spillway {
 
-/// A smooth pattern of its own for each class, with noise; cases cycle through the classes.
+/// Images of a smooth pattern for each class, with noise; cases cycle through the classes.
 /// Batches: input [1, 3, edge, edge] float32, target [1] int64.
 class SyntheticImages : public Dataset {
  public:

@@ -10,9 +10,9 @@
 namespace spillway {
 namespace {
 
-/// So few that a short training meets each of them often.
-constexpr int64_t kLargestLanguage = 256;
-constexpr int64_t kLongestStride = 4;
+/// The most words of the language: so few that a short training meets each of them often.
+constexpr int64_t kMaxLanguage = 256;
+constexpr int64_t kMaxStride = 4;
 
 void require(bool good, const char* field, int64_t value, int64_t least) {
   if (!good) throw BadRequest(str("synthetic data: ", field, " is ", value, "; allowed is ", least, " or more"));
@@ -24,7 +24,7 @@ SyntheticTokens::SyntheticTokens(const Options& options) : options_(options) {
   require(options.length >= 3, "length", options.length, 3);
   require(options.vocabulary > kFirstWord, "vocabulary", options.vocabulary, kFirstWord + 1);
   require(options.cases >= 1, "cases", options.cases, 1);
-  words_ = std::min(kLargestLanguage, options.vocabulary - kFirstWord);
+  words_ = std::min(kMaxLanguage, options.vocabulary - kFirstWord);
 }
 
 std::string SyntheticTokens::name(int64_t index) const {
@@ -46,7 +46,7 @@ Batch SyntheticTokens::at(int64_t index) const {
   auto below = [&](int64_t end, int64_t count) { return at::randint(end, {count}, generator, at::kLong); };
   const int64_t inner = options_.length - 2, hidden = hidden_words();
 
-  const at::Tensor words = (below(words_, 1) + (below(kLongestStride, 1) + 1) * at::arange(inner)).remainder(words_);
+  const at::Tensor words = (below(words_, 1) + (below(kMaxStride, 1) + 1) * at::arange(inner)).remainder(words_);
   const at::Tensor sentence =
       at::cat({at::full({1}, kClassToken, at::kLong), words + kFirstWord, at::full({1}, kSeparatorToken, at::kLong)});
   const at::Tensor places = std::get<0>(at::randperm(inner, generator, at::kLong).narrow(0, 0, hidden).sort()) + 1;

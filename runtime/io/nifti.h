@@ -13,17 +13,18 @@ namespace spillway {
 /// A volume in memory.
 struct Volume {
   at::Tensor voxels;                   ///< [D, H, W] float32 on the CPU, scl_slope and scl_inter applied
-  std::array<double, 3> spacing_mm{};  ///< between voxel centres along D, H, W
-  std::string datatype;                ///< as stored in the file
+  std::array<double, 3> spacing_mm{};  ///< distance between voxel centers along D, H, W
+  std::string datatype;                ///< type as stored in the file
 };
 
-/// Reads a whole volume, either byte order. Throws as read_nifti_into does.
+/// Reads a whole volume in either byte order. Throws as read_nifti_into() does.
 Volume read_nifti(const std::filesystem::path& path);
 
-/// Writes `voxels` [D, H, W] (any strides and dtype, CPU) as `dtype`: uint8, int8, int16, int32, float32 or float64;
-/// integers are rounded to nearest. `path` ends in .nii or .nii.gz, which says whether it is compressed. The same input
+/// Writes `voxels` [D, H, W] (any strides and dtype, CPU) as `dtype`: uint8, int8, int16, int32, float32 or float64.
+/// Integers are rounded to nearest. `path` ends in .nii or .nii.gz, which says whether it is compressed. The same input
 /// gives the same bytes. Throws BadRequest for a bad argument, a value outside `dtype`, or a path that cannot be
-/// opened; std::system_error naming the path when writing fails (a full disk), after removing the incomplete file.
+/// opened. Throws std::system_error naming the path when writing fails (a full disk), after removing the incomplete
+/// file.
 void write_nifti(const std::filesystem::path& path, const at::Tensor& voxels, const std::array<double, 3>& spacing_mm,
                  at::ScalarType dtype);
 

@@ -16,7 +16,7 @@
 #include "core/error.h"
 #include "core/new_file.h"
 
-// nifticlib interprets the header; the bytes go through zlib here, because nifticlib returns zeros for a file that ends
+// nifticlib interprets the header. The bytes go through zlib here, because nifticlib returns zeros for a file that ends
 // early and does not say whether a write failed.
 namespace spillway {
 namespace {
@@ -48,7 +48,7 @@ bool is_nifti_name(const Path& path) {
   return name.ends_with(".nii") || name.ends_with(".nii.gz");
 }
 
-/// A volume's file, and how many bytes it takes on the disk.
+/// The file of a volume, and its size on the disk.
 struct Source {
   GzFile file;
   int64_t bytes = 0;
@@ -56,11 +56,11 @@ struct Source {
 
 Source open_for_reading(const Path& path) {
   if (!is_nifti_name(path)) refuse(path, "the name must end in .nii or .nii.gz");
-  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // which does not wait for a pipe's other end
+  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // O_NONBLOCK does not wait for a pipe
   if (file.get() < 0) refuse(path, errno == ENOENT ? "no such file" : std::strerror(errno));
   const int64_t bytes = regular_file_bytes(file, path);
   if (bytes < 0) refuse(path, "it is not a file");
-  const int descriptor = ::dup(file.get());  // zlib closes its own
+  const int descriptor = ::dup(file.get());  // zlib closes its own descriptor
   Source source{GzFile(descriptor < 0 ? nullptr : gzdopen(descriptor, "rb")), bytes};
   if (source.file) return source;
   const int error = errno;
@@ -68,7 +68,7 @@ Source open_for_reading(const Path& path) {
   refuse(path, std::strerror(error));
 }
 
-/// Fills as much of `bytes` as the file holds; returns how much. Throws on damage, not on an early end.
+/// Fills as much of `bytes` as the file holds, and returns the number of bytes. Throws on damage, not on an early end.
 int64_t read_some(gzFile file, const Path& path, char* bytes, int64_t count) {
   int64_t done = 0;
   while (done < count) {
@@ -127,7 +127,7 @@ bool is_supported(int datatype) {
   }
 }
 
-/// nifticlib's view of a header whose dimensions and datatype have been checked.
+/// Returns nifticlib's view of a header whose dimensions and datatype have been checked.
 Image parse_header(gzFile file, const Path& path) {
   nifti_1_header raw{};
   const int64_t got = read_some(file, path, reinterpret_cast<char*>(&raw), kHeaderBytes);
@@ -178,14 +178,14 @@ struct Scaling {
   double intercept = 0;
 };
 
-/// NIfTI-1: a slope of 0 means that the values are stored as they are.
+/// Returns the scaling of the values. In NIfTI-1, a slope of 0 means that the values are stored as they are.
 Scaling scaling_of(const nifti_image& image) {
   const double slope = image.scl_slope, intercept = image.scl_inter;
   if (slope == 0 || !std::isfinite(slope) || !std::isfinite(intercept)) return {};
   return {slope, intercept};
 }
 
-/// Converts `count` values; returns how many are NaN or infinite.
+/// Converts `count` values, and returns how many are NaN or infinite.
 template <class T>
 int64_t convert(const char* bytes, int64_t count, Scaling scaling, float* out) {
   int64_t bad = 0;
@@ -229,8 +229,8 @@ NiftiHeader header_of(const nifti_image& image) {
   return {shape_of(image), spacing_of(image), nifti_datatype_string(image.datatype)};
 }
 
-/// Reads and converts all voxels, a chunk at a time, so that a file which promises more than it holds takes no memory
-/// for the rest. Returns how many are NaN or infinite.
+/// Reads and converts all voxels, a chunk at a time. A file that promises more than it holds thus takes no memory for
+/// the rest. Returns how many are NaN or infinite.
 int64_t read_voxels(gzFile file, const nifti_image& image, const Path& path, float* out) {
   const auto voxels = static_cast<int64_t>(image.nvox);
   const int64_t each = image.nbyper, in_chunk = kChunkBytes / each;

@@ -44,7 +44,7 @@ int nifti_datatype(const Path& path, at::ScalarType dtype) {
   }
 }
 
-/// The voxels as `dtype`, contiguous; every value must survive.
+/// Returns the voxels as `dtype`, contiguous. Refuses voxels with a value that `dtype` cannot hold.
 at::Tensor convert(const Path& path, const at::Tensor& voxels, at::ScalarType dtype) {
   if (at::isFloatingType(dtype) || voxels.scalar_type() == dtype) return voxels.to(dtype).contiguous();
   auto rounded = voxels.to(at::kDouble).round();
@@ -57,7 +57,7 @@ at::Tensor convert(const Path& path, const at::Tensor& voxels, at::ScalarType dt
   return rounded.to(dtype).contiguous();
 }
 
-/// Voxels at x = i·Δx, …: a plain scanner frame, so that viewers show the right proportions.
+/// Makes a header with voxels at x = i·Δx, …: a plain scanner frame, so that viewers show the right proportions.
 nifti_1_header make_header(const Path& path, const at::Tensor& voxels, const std::array<double, 3>& spacing_mm,
                            int datatype) {
   const int dims[8] = {
@@ -80,7 +80,7 @@ nifti_1_header make_header(const Path& path, const at::Tensor& voxels, const std
   return header;
 }
 
-/// A file being written: removed again unless it was closed in good order.
+/// A file being written, which is removed again unless it was closed without an error.
 class Output {
  public:
   explicit Output(const Path& path) : path_(path) {

@@ -1,4 +1,4 @@
-/// Fingerprints of bytes.
+/// SHA-256 hashes of bytes.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -9,14 +9,14 @@
 
 namespace spillway {
 
-/// SHA-256 of bytes that come in pieces. Throws std::runtime_error when OpenSSL fails.
+/// A SHA-256 hash of bytes that come in pieces. Throws std::runtime_error when OpenSSL fails.
 class Sha256 {
  public:
   using Digest = std::array<uint8_t, 32>;
 
   Sha256();
   void add(const void* bytes, size_t count);
-  /// Of all that was added; starts anew.
+  /// Returns the hash of all bytes that were added, and starts anew.
   Digest finish();
 
  private:
@@ -26,7 +26,7 @@ class Sha256 {
   std::unique_ptr<void, Free> context_;
 };
 
-/// Lower-case hexadecimal digits.
+/// Returns the bytes as lower-case hexadecimal digits.
 std::string hex(std::span<const uint8_t> bytes);
 
 }  // namespace spillway

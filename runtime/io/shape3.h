@@ -7,25 +7,25 @@
 
 namespace spillway {
 
-/// Depth, height, width in voxels: the order of tensors, width fastest.
+/// The depth, height and width in voxels, in the order of tensors: width is fastest.
 using Shape3 = std::array<int64_t, 3>;
 
 constexpr int64_t voxel_count(const Shape3& shape) {
   return shape[0] * shape[1] * shape[2];
 }
 
-/// `155x240x240`.
+/// Formats a shape: `155x240x240`.
 std::string format_shape(const Shape3& shape);
 
-/// Reads `155x240x240`, or `96` for a cube. Throws BadRequest naming `text` and the accepted forms; extents are 1 to
-/// 32767, the largest that NIfTI-1 can hold.
+/// Reads `155x240x240`, or `96` for a cube. Extents are 1 to 32767, the largest that NIfTI-1 can hold. Throws
+/// BadRequest naming `text` and the accepted forms.
 Shape3 parse_shape(std::string_view text);
 
 /// Throws BadRequest when an extent is not a positive multiple of `multiple` (≥ 1), naming `who`, the extent and the
 /// nearest allowed shape.
 void check_multiple(std::string_view who, const Shape3& shape, int64_t multiple);
 
-/// Each extent rounded up to a multiple of `multiple`.
+/// Rounds each extent up to a multiple of `multiple`.
 Shape3 round_up_shape(const Shape3& shape, int64_t multiple);
 
 }  // namespace spillway

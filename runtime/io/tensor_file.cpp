@@ -73,7 +73,7 @@ TensorFileWriter::TensorFileWriter(Path path, std::vector<TensorEntry> entries,
     : entries_(with_digests(std::move(entries))), file_(std::move(path)) {
   const std::string header = header_of(entries_, metadata);
   const auto length = static_cast<uint64_t>(header.size());
-  file_.write(&length, sizeof length);  // little-endian, as this machine is
+  file_.write(&length, sizeof length);  // little-endian, like this machine
   file_.write(header.data(), header.size());
   const auto digest = digest_of(header.data(), header.size());
   digests_.assign(digest.begin(), digest.end());

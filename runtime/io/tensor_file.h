@@ -14,26 +14,26 @@
 
 namespace spillway {
 
-/// What the header says of a tensor before its bytes come.
+/// The description of a tensor in the header, which comes before the tensor's bytes.
 struct TensorEntry {
   std::string name;
   at::ScalarType type;
   std::vector<int64_t> sizes;
 };
 
-/// Writes a NewFile. All throw std::system_error naming the file when it cannot be written (a full disk); the former
-/// file is then intact.
+/// A writer of tensors to a NewFile. All functions throw std::system_error naming the file when it cannot be written (a
+/// full disk); the former file is then intact.
 class TensorFileWriter {
  public:
   /// Writes the header: `entries` in the order in which their tensors will come, and free text in `metadata`.
   TensorFileWriter(std::filesystem::path path, std::vector<TensorEntry> entries,
                    const std::map<std::string, std::string>& metadata);
 
-  /// The next entry's tensor, of its type and sizes; any strides, written in the order of its indices. It is paged in
-  /// alone. Throws c10::Error for another type or other sizes.
+  /// Writes the next entry's tensor, which must have the entry's type and sizes. Its strides may be any; it is written
+  /// in the order of its indices. It is paged in alone. Throws c10::Error for another type or other sizes.
   void write(const at::Tensor& tensor);
-  /// Every entry was written: forces the bytes to the disk and takes the former file's place. Without it the former
-  /// file stays.
+  /// Ends the file after every entry was written: forces the bytes to the disk and replaces the former file. Without
+  /// commit() the former file stays.
   void commit();
 
  private:
@@ -43,7 +43,7 @@ class TensorFileWriter {
   NewFile file_;
 };
 
-/// Reads what a TensorFileWriter wrote, tensor by tensor.
+/// A reader of the files of TensorFileWriter, tensor by tensor.
 class TensorFileReader {
  public:
   /// Reads the header. Throws as TensorContents does.
@@ -51,10 +51,10 @@ class TensorFileReader {
 
   const std::map<std::string, std::string>& metadata() const { return contents_.metadata(); }
   bool has(const std::string& name) const { return contents_.find(name) != nullptr; }
-  /// The sizes of the tensor of this name; none where there is no such tensor.
+  /// Returns the sizes of the tensor of this name; empty where there is no such tensor.
   std::vector<int64_t> sizes(const std::string& name) const;
-  /// Overwrites `tensor`, which is paged in alone. Throws BadRequest naming file and tensor when there is none of this
-  /// name, type and sizes, or when its bytes are damaged.
+  /// Overwrites `tensor`, which is paged in alone. Throws BadRequest naming file and tensor when the file has no tensor
+  /// of this name, type and sizes, or when its bytes are damaged.
   void read(const std::string& name, const at::Tensor& tensor) const;
 
  private:

@@ -19,9 +19,9 @@ namespace {
 using nlohmann::json;
 using Path = std::filesystem::path;
 
-constexpr int64_t kLongestHeader = int64_t{100} << 20;
-constexpr size_t kMostDimensions = 64;  // as LibTorch has it
-constexpr size_t kShown = 80;           // bytes of a foreign name in a message
+constexpr int64_t kMaxHeader = int64_t{100} << 20;
+constexpr size_t kMaxDimensions = 64;  // LibTorch's limit
+constexpr size_t kShown = 80;          // most bytes of a foreign name in a message
 
 struct TypeBytes {
   std::string_view name;
@@ -34,7 +34,7 @@ constexpr std::array<TypeBytes, 8> kTypes{
   throw std::system_error(errno, std::generic_category(), str("cannot ", what, " '", path.string(), "'"));
 }
 
-/// Neither follows a link nor waits for a pipe's other end.
+/// Opens an existing file, and neither follows a link nor waits for a pipe's other end.
 int open_old(const Path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (descriptor < 0 && errno == ENOENT) throw BadRequest(str("there is no '", path.string(), "'"));
@@ -58,7 +58,7 @@ TensorPlace parse_place(const std::string& full_name, const json& value, int64_t
   place.type = type.is_string() ? type.get<std::string>() : type.type_name();
   const int64_t element_bytes = tensor_type_bytes(place.type);
   if (element_bytes == 0) throw BadRequest("holds tensors of type " + place.type.substr(0, 16));
-  if (!shape.is_array() || shape.size() > kMostDimensions || !range.is_array() || range.size() != 2)
+  if (!shape.is_array() || shape.size() > kMaxDimensions || !range.is_array() || range.size() != 2)
     throw BadRequest(str("has a damaged header: the shape or the offsets of '", name, "'"));
   for (const json& size : shape) place.sizes.push_back(whole_number(size, "has a damaged header: a size"));
   place.offset = whole_number(range[0], "has a damaged header: an offset");
@@ -72,7 +72,7 @@ TensorPlace parse_place(const std::string& full_name, const json& value, int64_t
   return place;
 }
 
-/// Numbers the tensors, which must follow each other.
+/// Numbers the tensors in the order of their offsets. They must follow each other.
 void put_in_order(std::map<std::string, TensorPlace>& places, int64_t data_bytes) {
   std::vector<TensorPlace*> in_order;
   for (auto& [name, place] : places) in_order.push_back(&place);
@@ -153,14 +153,14 @@ TensorContents::TensorContents(Path path) : path_(std::move(path)), file_(open_o
   get(digests_.data(), digests->bytes, data_ + digests->offset);
   const auto digest = digest_of(text.data(), text.size());
   if (!std::equal(digest.begin(), digest.end(), digests_.begin())) refuse("has a damaged header");
-  header_.places.erase(kDigests);  // it is no tensor of the user's, and no row is its own
+  header_.places.erase(kDigests);  // it is not a user's tensor, and it has no row of its own
 }
 
 std::string TensorContents::read_header_text(int64_t file_bytes) {
   uint64_t length = 0;
   if (file_bytes < static_cast<int64_t>(sizeof length)) refuse(str("has only ", file_bytes, " bytes"));
-  get(&length, sizeof length, 0);  // little-endian, as this machine is
-  if (length > static_cast<uint64_t>(kLongestHeader)) refuse("is no safetensors file");
+  get(&length, sizeof length, 0);  // little-endian, like this machine
+  if (length > static_cast<uint64_t>(kMaxHeader)) refuse("is no safetensors file");
   data_ = static_cast<int64_t>(sizeof length + length);
   if (file_bytes < data_) refuse(str("is truncated: its header alone needs ", data_, " bytes, it has ", file_bytes));
   std::string text(length, '\0');

@@ -6,8 +6,8 @@
 
 namespace spillway {
 
-/// SHA-256, in hexadecimal, of the raw bytes of all parameters and buffers in lexicographic order of their names.
-/// Pages in one tensor at a time.
+/// Returns the SHA-256, in hexadecimal, of the raw bytes of all parameters and buffers in lexicographic order of their
+/// names. Pages in one tensor at a time.
 std::string weights_sha256(const torch::nn::Module& module);
 
 }  // namespace spillway

@@ -13,7 +13,7 @@ namespace {
 
 using Block = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
 
-/// The generators that operators on these devices draw from, as they are now.
+/// The current states of the generators that operators on these devices draw from.
 class RandomState {
  public:
   explicit RandomState(const c10::Device& device) {

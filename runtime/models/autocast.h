@@ -1,4 +1,4 @@
-/// Fewer digits where they do not matter.
+/// Autocast: fewer digits in the operators that tolerate it.
 #pragma once
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
@@ -7,13 +7,14 @@
 
 namespace spillway {
 
-/// While it lives, operators on one kind of device whose results bear it compute in bfloat16 or float16, as LibTorch's
-/// autocast decides (`bf16`, `fp16`), or none does (`off`). Gradients of float16 want a LossScaler. Weights that were
-/// cast are kept until the outermost scope ends. Backward does not need it: gradients come in the types of forward,
-/// those of weights in the weights' own. Scopes nest, the innermost wins. Thread: the one it was made on.
+/// A scope in which operators on one kind of device compute in bfloat16 (`bf16`) or float16 (`fp16`). LibTorch's
+/// autocast decides which operators do so; with `off` none does. Gradients of float16 need a LossScaler. Weights that
+/// were cast are kept until the outermost scope ends. Backward does not need the scope: gradients have the types of
+/// forward, and gradients of weights have the weights' own types. Scopes nest, and the innermost one applies. Thread:
+/// the one that made the scope.
 class Autocast {
  public:
-  /// `amp` is `off`, `bf16` or `fp16`. Throws BadRequest naming these.
+  /// Starts the scope. `amp` is `off`, `bf16` or `fp16`. Throws BadRequest naming these.
   explicit Autocast(std::string_view amp, c10::DeviceType device = c10::kCPU);
   ~Autocast();
   Autocast(const Autocast&) = delete;

@@ -1,4 +1,4 @@
-/// A deep autoencoder: the classic trial of second-order methods, which plain gradients train badly.
+/// A deep autoencoder, the classic test of second-order methods because plain gradients train it badly.
 #pragma once
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
@@ -18,10 +18,10 @@ struct AutoencoderOptions {
   void validate() const;
 };
 
-/// [B, input] → logits [B, input] of what comes back: the encoder's hidden layers are Linear → tanh, the code is
-/// linear, the decoder mirrors the encoder. Weights start uniform with variance 2/(in + out), biases at 0 (Glorot &
-/// Bengio 2010). The defaults are the 784-400-200-100-50-25-6 of Hinton & Salakhutdinov 2006 for images of curves,
-/// which Martens 2010 and Martens & Grosse 2015 (K-FAC, §13) measure on.
+/// The network maps [B, input] to logits [B, input] of the reconstruction. The encoder's hidden layers are Linear →
+/// tanh, the code is linear, and the decoder mirrors the encoder. Weights start uniform with variance 2/(in + out),
+/// biases at 0 (Glorot & Bengio 2010). The defaults are the 784-400-200-100-50-25-6 of Hinton & Salakhutdinov 2006 for
+/// images of curves. Martens 2010 and Martens & Grosse 2015 (K-FAC, §13) measure on it.
 class AutoencoderImpl : public torch::nn::Module {
  public:
   /// Throws BadRequest from options.validate().

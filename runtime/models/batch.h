@@ -1,10 +1,10 @@
-/// What one training step consumes.
+/// The data that one training step consumes.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 namespace spillway {
 
-/// `input` and `target` share their first dimension, the batch.
+/// A batch of cases. `input` and `target` share their first dimension, the batch.
 /// Volumes: input [B, modalities, D, H, W] float32, target [B, labels, D, H, W] float32 of 0 and 1, or [B, D, H, W]
 /// int64 class indices.
 /// Images: input [B, 3, H, W] float32, target [B] int64 class indices.

@@ -93,7 +93,8 @@ at::Tensor BertImpl::forward(const at::Tensor& tokens, const at::Tensor& places)
               "; needed is [", tokens.size(0), ", K]");
   at::Tensor x = embed(tokens);
   for (BertLayer& layer : layers_) x = layer->forward(x);
-  // Only the places to guess go through the head: as many in every step, so that every step has the same shapes.
+  // Only the places to guess go through the head. Their number is the same in every step, so that every step has the
+  // same shapes.
   x = x.gather(1, places.unsqueeze(2).expand({-1, -1, options_.hidden}));
   x = transform_norm_->forward(at::gelu(transform_->forward(x)));
   return at::linear(x, word_->weight, bias_);

@@ -17,13 +17,13 @@ struct BertOptions {
   int64_t intermediate = 3072;  ///< width between the two feed-forward layers; ≥ 1
   int64_t vocabulary = 30522;   ///< ≥ 1
   int64_t positions = 512;      ///< longest sequence; ≥ 1
-  double dropout = 0.1;         ///< of embeddings, attention probabilities and both halves of a layer; 0 ≤ p < 1
+  double dropout = 0.1;  ///< rate for embeddings, attention probabilities and both halves of a layer; 0 ≤ p < 1
 
   /// Throws BadRequest naming the field, its value and the allowed range.
   void validate() const;
 };
 
-/// x ← norm(x + drop(attention(x))), x ← norm(x + drop(W₂ gelu(W₁ x))), [B, L, hidden] → the same.
+/// A layer: x ← norm(x + drop(attention(x))), x ← norm(x + drop(W₂ gelu(W₁ x))), [B, L, hidden] → [B, L, hidden].
 class BertLayerImpl : public torch::nn::Module {
  public:
   explicit BertLayerImpl(const BertOptions& options);
@@ -39,16 +39,17 @@ class BertLayerImpl : public torch::nn::Module {
 };
 TORCH_MODULE(BertLayer);
 
-/// 109 514 298 parameters with the default options: those of BERT-Base, without pooler, with the head. The head's last
+/// BERT with 109 514 298 parameters by default: those of BERT-Base, without pooler, with the head. The head's last
 /// matrix is the embedding of the words. Weights are drawn from N(0, 0.02²).
-/// Source: Devlin et al. 2019, §3 and appendix A.2; norms after the sums, GELU with erf, as published.
+/// Source: Devlin et al. 2019, §3 and appendix A.2. As published, norms come after the sums, and GELU uses erf.
 class BertImpl : public torch::nn::Module {
  public:
   /// Throws BadRequest from options.validate().
   explicit BertImpl(const BertOptions& options = {});
 
-  /// `tokens` [B, L] int64 and the places to guess `places` [B, K] int64, below L → raw scores of all words
-  /// [B, K, vocabulary]. One segment, no padding. Throws c10::Error for other shapes and for L above `positions`.
+  /// Maps `tokens` [B, L] int64 and the places to guess `places` [B, K] int64, below L, to raw scores of all words [B,
+  /// K, vocabulary]. There is one segment and no padding. Throws c10::Error for other shapes and for L above
+  /// `positions`.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& places);
 
   const BertOptions& options() const noexcept { return options_; }

@@ -14,7 +14,8 @@ torch::nn::Conv3d convolution(int64_t in, int64_t out) {
   return torch::nn::Conv3d(torch::nn::Conv3dOptions(in, out, 3).padding(1));
 }
 
-/// ReLU and a maximum commute, and after the pool there is an eighth of the voxels to remember.
+/// Returns relu(pool(x)), which equals pool(relu(x)): after the pool only an eighth of the voxels must be kept for
+/// backward.
 at::Tensor pool_and_relu(const at::Tensor& x) {
   at::Tensor y = at::max_pool3d(x, 2);
   return at::relu_(y);

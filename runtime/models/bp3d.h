@@ -16,14 +16,14 @@ struct Bp3dOptions {
   void validate() const;
 };
 
-/// Two levels down (conv 3³ → ReLU → max pool 2³), two levels up (conv 3³ → ReLU → nearest ×2), conv 1³ to scores.
-/// 1 331 459 parameters with the default options.
+/// The network: two levels down (conv 3³ → ReLU → max pool 2³), two levels up (conv 3³ → ReLU → nearest ×2), conv 1³ to
+/// scores. It has 1 331 459 parameters with the default options.
 class Bp3dImpl : public torch::nn::Module {
  public:
   /// Throws BadRequest from options.validate().
   explicit Bp3dImpl(const Bp3dOptions& options = {});
 
-  /// [B, in_channels, D, H, W] → raw scores [B, classes, D, H, W].
+  /// Maps [B, in_channels, D, H, W] to raw scores [B, classes, D, H, W].
   /// Throws c10::Error when the channels differ or D, H or W is not a positive multiple of 4.
   at::Tensor forward(at::Tensor x);
 

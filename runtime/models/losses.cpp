@@ -12,7 +12,8 @@ void check_same_shape(const char* who, const at::Tensor& probabilities, const at
               probabilities.sizes(), " and target ", target.sizes(), " must have the same shape [B, K, …]");
 }
 
-// As float32 where it is of 16 bits: float16 ends at 65504, the sum over a cube of 41 voxels an edge.
+// Returns float32 for a tensor of 16 bits, because float16 ends at 65504. The sum over a cube with an edge of 41 voxels
+// may exceed that.
 at::Tensor wide(const at::Tensor& x) {
   return at::isReducedFloatingType(x.scalar_type()) ? x.to(at::kFloat) : x;
 }

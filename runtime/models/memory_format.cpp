@@ -4,7 +4,7 @@
 
 namespace spillway {
 
-Layout layout_named(std::string_view name) {
+Layout parse_memory_format(std::string_view name) {
   if (name == "contiguous") return Layout::contiguous;
   if (name == "channels_last") return Layout::channels_last;
   throw BadRequest(str("memory format is '", name, "'; allowed is contiguous or channels_last"));
@@ -16,7 +16,7 @@ at::MemoryFormat memory_format(Layout layout, int64_t dimensions) {
   return at::MemoryFormat::Contiguous;
 }
 
-void lay_out(torch::nn::Module& module, Layout layout) {
+void to_memory_format(torch::nn::Module& module, Layout layout) {
   at::NoGradGuard no_grad;
   for (at::Tensor& parameter : module.parameters())
     parameter.set_data(parameter.detach().contiguous(memory_format(layout, parameter.dim())));

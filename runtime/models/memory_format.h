@@ -1,4 +1,4 @@
-/// Where channels stand in memory.
+/// The position of channels in memory.
 #pragma once
 #include <torch/nn/module.h>
 
@@ -11,13 +11,15 @@ enum class Layout : uint8_t {
   channels_last,  ///< channels next to each other, for images and volumes
 };
 
-/// Reads `contiguous` and `channels_last`. Throws BadRequest naming these.
-Layout layout_named(std::string_view name);
+/// Reads `contiguous` or `channels_last`. Throws BadRequest naming these.
+Layout parse_memory_format(std::string_view name);
 
-/// The memory format of a tensor with this many dimensions; only 4 and 5 (images, volumes) have channels.
+/// Returns the memory format of a tensor with this many dimensions. Only 4 and 5 dimensions (images, volumes) have
+/// channels.
 at::MemoryFormat memory_format(Layout layout, int64_t dimensions);
 
-/// Lays out all parameters of `module` with 4 or 5 dimensions anew, in place: the weights of convolutions.
-void lay_out(torch::nn::Module& module, Layout layout);
+/// Changes the layout of all parameters of `module` with 4 or 5 dimensions, in place. They are the weights of
+/// convolutions.
+void to_memory_format(torch::nn::Module& module, Layout layout);
 
 }  // namespace spillway

@@ -18,8 +18,8 @@ struct MlpOptions {
   void validate() const;
 };
 
-/// [B, input] → raw scores [B, classes]: `layers` × (Linear → ReLU), Linear. Cross entropy makes it a classifier, a
-/// squared error a regressor.
+/// The network maps [B, input] to raw scores [B, classes]: `layers` × (Linear → ReLU), Linear. Cross entropy makes it a
+/// classifier, a squared error a regressor.
 class MlpImpl : public torch::nn::Module {
  public:
   /// Throws BadRequest from options.validate().

@@ -8,8 +8,8 @@ namespace spillway {
 namespace {
 
 constexpr ModelInfo kModels[]{
-    // K-FAC takes the positions of a layer as independent. At the heads of a soft Dice loss, all positions of a label
-    // pull together: such a step is too long by their number, and a label ends where it has no gradient any more.
+    // K-FAC treats the positions of a layer as independent. At the heads of a soft Dice loss, all positions of a label
+    // pull together, so such a step is too long by their number. The label then ends where it has no gradient any more.
     {.name = "unet3d",
      .input = InputKind::volumes,
      .size = 96,
@@ -19,7 +19,7 @@ constexpr ModelInfo kModels[]{
      .kfac_kl_clip = 1e-5,
      .reads_folders = true},
     {.name = "bp3d", .input = InputKind::volumes, .size = 64, .batch = 8, .cases = 64, .filters = 128},
-    // From 33 on the last feature map is larger than 1×1, whose variance over a batch of one would be zero.
+    // From 33 on, the last feature map is larger than 1×1. The variance of a 1×1 map over a batch of one would be zero.
     {.name = "resnet50",
      .input = InputKind::images,
      .size = 224,

@@ -1,4 +1,4 @@
-/// What is known of a model before it is made: what it trains on, and what it does where nothing else is asked for.
+/// Facts about a model that are known before it is made: the data that it trains on, and its defaults.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace spillway {
 
-/// What a model reads; see Batch for the shapes.
+/// The kind of data that a model reads; see Batch for the shapes.
 enum class InputKind : uint8_t { volumes, images, tokens, vectors, curves };
 
 struct ModelInfo {
@@ -18,13 +18,13 @@ struct ModelInfo {
   int64_t smallest_size = 1;
   int64_t largest_size = 32767;
   int64_t batch = 1;    ///< cases per rank and micro-batch
-  int64_t cases = 32;   ///< of synthetic data
-  int64_t filters = 0;  ///< channels of the top level; 0: the model has no such choice, as for the next three
+  int64_t cases = 32;   ///< cases of synthetic data
+  int64_t filters = 0;  ///< channels of the top level; 0, also in hidden, layers and classes: no such choice
   int64_t hidden = 0;   ///< width of the hidden layers
-  int64_t layers = 0;   ///< how many of them
+  int64_t layers = 0;   ///< number of hidden layers
   int64_t classes = 0;  ///< outputs
-  /// What training with K-FAC starts from. κ is in the loss's units squared and lr moves what K-FAC leaves to SGD, so
-  /// both belong to the model. docs/performance.md ("Does second order pay?") has the measurements.
+  /// Defaults of training with K-FAC. κ is in the loss's units squared, and lr moves the parameters that K-FAC leaves
+  /// to SGD, so both belong to the model. docs/performance.md ("Does second order pay?") has the measurements.
   std::string_view kfac_skip = {};  ///< regular expression of layers to leave to SGD; empty: none
   double kfac_lr = 0.1;
   double kfac_kl_clip = 3e-5, kfac_kl_clip_steps = 10;  ///< under Convention::fisher; see KlClipDefault
@@ -33,16 +33,16 @@ struct ModelInfo {
   bool has_channels() const { return input == InputKind::volumes || input == InputKind::images; }
 };
 
-/// unet3d, bp3d, resnet50, bert-base, mlp, autoencoder.
+/// Returns the known models: unet3d, bp3d, resnet50, bert-base, mlp, autoencoder.
 std::span<const ModelInfo> known_models();
 
-/// Their names, separated by commas.
+/// Returns the names of the known models, separated by commas.
 std::string model_names();
 
-/// Throws BadRequest naming the known models.
+/// Returns the facts about the model `name`. Throws BadRequest naming the known models.
 const ModelInfo& model_info(std::string_view name);
 
-/// Throws BadRequest when synthetic:`size` is none that the model can read, naming the allowed ones.
+/// Throws BadRequest naming the allowed sizes when the model cannot read synthetic:`size`.
 void check_size(const ModelInfo& model, int64_t size);
 
 }  // namespace spillway

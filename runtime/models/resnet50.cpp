@@ -16,7 +16,7 @@ torch::nn::Conv2d convolution(int64_t in, int64_t out, int64_t kernel, int64_t s
   return conv;
 }
 
-/// The first block changes width and resolution, the others keep them.
+/// Makes a stage. The first block changes width and resolution; the others keep them.
 torch::nn::Sequential stage(int64_t in, int64_t width, int64_t blocks, int64_t stride) {
   torch::nn::Sequential layers;
   layers->push_back(Bottleneck(in, width, stride));

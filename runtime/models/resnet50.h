@@ -18,8 +18,9 @@ struct ResNet50Options {
   void validate() const;
 };
 
-/// x + (conv 1² → conv 3², with the stride → conv 1² to four times the width), each followed by batch norm, ReLU
-/// between them and after the sum. Where the shape changes, x goes through a strided conv 1² and batch norm.
+/// A block: x + (conv 1² → conv 3², with the stride → conv 1² to four times the width). Each convolution is followed by
+/// batch norm, with ReLU between them and after the sum. Where the shape changes, x goes through a strided conv 1² and
+/// batch norm.
 class BottleneckImpl : public torch::nn::Module {
  public:
   BottleneckImpl(int64_t in, int64_t width, int64_t stride);
@@ -32,14 +33,14 @@ class BottleneckImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Bottleneck);
 
-/// 25 557 032 parameters with the default options. Weights of convolutions are drawn as torchvision draws them (He et
+/// ResNet-50 with 25 557 032 parameters by default. Weights of convolutions are drawn as torchvision draws them (He et
 /// al. 2015, fan out).   Source: He et al. 2016, table 1, with the stride in the 3² convolution as in torchvision.
 class ResNet50Impl : public torch::nn::Module {
  public:
   /// Throws BadRequest from options.validate().
   explicit ResNet50Impl(const ResNet50Options& options = {});
 
-  /// [B, 3, H, W] → raw scores [B, classes]. Throws c10::Error when there are not three channels.
+  /// Maps [B, 3, H, W] to raw scores [B, classes]. Throws c10::Error when there are not three channels.
   at::Tensor forward(at::Tensor x);
 
   const ResNet50Options& options() const noexcept { return options_; }

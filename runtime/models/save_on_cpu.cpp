@@ -30,7 +30,7 @@ class HostCopyHooks final : public torch::autograd::SavedVariableHooks {
 
 std::atomic<bool> saving = false;
 
-/// LibTorch asks its engine how tensors are to be saved.
+/// An autograd engine that saves tensors on the host, because LibTorch asks its engine how tensors are to be saved.
 class SavingEngine final : public torch::autograd::Engine {
  public:
   static torch::autograd::Engine& instance() {

@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-/// Evaluation mode without gradients while it lives.
+/// A scope of evaluation mode without gradients.
 class Evaluation {
  public:
   explicit Evaluation(torch::nn::Module& module) : module_(module), was_training_(module.is_training()) {
@@ -37,13 +37,14 @@ class UNet3dTask final : public Task {
   std::string_view metric_name() const override { return "dice"; }
 
  private:
-  /// In float32: sums over voxels need its digits, also where the network computes with fewer.
+  /// Returns the output in float32, because sums over voxels need its digits even where the network computes with
+  /// fewer.
   at::Tensor forward(const Batch& batch) { return net_->forward(batch.input).to(at::kFloat); }
 
   UNet3d net_;
 };
 
-/// What is scored and what is right.
+/// Returns the scores of a batch; truth_of() returns the correct classes.
 template <class Net>
 at::Tensor scores_of(Net& net, const Batch& batch) {
   return net->forward(batch.input);
@@ -53,7 +54,8 @@ at::Tensor truth_of(const Net&, const Batch& batch) {
   return batch.target;
 }
 
-/// Target [B, 2, K]: places in the sequence and the words that belong there.
+/// Returns the scores of the words to guess. The target is [B, 2, K]: places in the sequence and the words that belong
+/// there.
 at::Tensor scores_of(Bert& net, const Batch& batch) {
   return net->forward(batch.input, batch.target.select(1, 0)).flatten(0, 1);
 }
@@ -61,7 +63,7 @@ at::Tensor truth_of(const Bert&, const Batch& batch) {
   return batch.target.select(1, 1).flatten();
 }
 
-/// Cross entropy and accuracy.
+/// A task with cross entropy and accuracy.
 template <class Net>
 class ClassificationTask : public Task {
  public:
@@ -81,7 +83,7 @@ class ClassificationTask : public Task {
   Net net_;
 };
 
-/// The weights of the classes belong to the task, not to the module: they are no part of what is trained.
+/// The task of Bp3d. The weights of the classes belong to the task and not to the module, because they are not trained.
 class Bp3dTask final : public ClassificationTask<Bp3d> {
  public:
   Bp3dTask(const Bp3dOptions& options, const std::vector<double>& class_weights) : ClassificationTask(options) {
@@ -110,7 +112,7 @@ class AutoencoderTask final : public Task {
   std::string_view metric_name() const override { return "explained_variance"; }
 
  private:
-  /// In float32: the loss is a sum over pixels.
+  /// Returns the logits in float32, because the loss is a sum over pixels.
   at::Tensor logits(const Batch& batch) { return net_->forward(batch.input).to(at::kFloat); }
 
   Autoencoder net_;

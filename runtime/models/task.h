@@ -1,4 +1,4 @@
-/// What the trainer sees of a model: something with parameters, a loss and a metric.
+/// The trainer's view of a model: parameters, a loss and a metric.
 #pragma once
 #include <torch/nn/module.h>
 
@@ -21,36 +21,36 @@ class Task {
  public:
   virtual ~Task() = default;
 
-  /// The parameters and buffers, in training mode unless the caller changed it. Lives as long as the task.
+  /// Returns the parameters and buffers, in training mode unless the caller changed it. They live as long as the task.
   virtual torch::nn::Module& module() = 0;
 
-  /// Forward pass and loss: a scalar, the mean over the batch, ready for backward().
+  /// Runs the forward pass and returns the loss: a scalar, the mean over the batch, ready for backward().
   /// Throws c10::Error when the batch does not have the model's shape.
   virtual at::Tensor loss(const Batch& batch) = 0;
 
-  /// The model's quality on `batch`, higher is better, 0 … 1: without gradients and in evaluation mode; the mode is
-  /// put back. unet3d: hard Dice at 0.5, the mean over labels. autoencoder: explained variance. Others: accuracy, over
-  /// voxels (bp3d), images or vectors, or the words to guess (bert-base).
+  /// Returns the model's quality on `batch`, 0 … 1, where higher is better. It is measured without gradients and in
+  /// evaluation mode; the former mode is restored. unet3d: hard Dice at 0.5, the mean over labels. autoencoder:
+  /// explained variance. Others: accuracy, over voxels (bp3d), images or vectors, or the words to guess (bert-base).
   virtual double metric(const Batch& batch) = 0;
 
-  /// `dice`, `explained_variance`, `accuracy`: the key that the metric is reported under.
+  /// Returns the key that the metric is reported under: `dice`, `explained_variance` or `accuracy`.
   virtual std::string_view metric_name() const = 0;
 };
 
-/// Options of every model; each reads its own.
+/// Options of every model; each model reads its own.
 struct TaskOptions {
   UNet3dOptions unet3d{};
   Bp3dOptions bp3d{};
-  std::vector<double> bp3d_class_weights{};  ///< of the loss, one for each class; empty: all 1
+  std::vector<double> bp3d_class_weights{};  ///< class weights of the loss; empty: all 1
   ResNet50Options resnet50{};
   BertOptions bert{};
   MlpOptions mlp{};
   AutoencoderOptions autoencoder{};
 };
 
-/// The task called `model`: unet3d (soft Dice), bp3d (class-weighted cross entropy), resnet50 and mlp (cross entropy),
-/// bert-base (cross entropy of the words to guess), autoencoder (reconstruction_loss()). Weights are drawn from the
-/// default CPU generator. Throws BadRequest naming the known models, or the bad option.
+/// Makes the task called `model`: unet3d (soft Dice), bp3d (class-weighted cross entropy), resnet50 and mlp (cross
+/// entropy), bert-base (cross entropy of the words to guess), autoencoder (reconstruction_loss()). Weights are drawn
+/// from the default CPU generator. Throws BadRequest naming the known models, or the bad option.
 std::unique_ptr<Task> make_task(std::string_view model, const TaskOptions& options = {});
 
 }  // namespace spillway

@@ -24,9 +24,9 @@ at::Tensor upsample_twice(const at::Tensor& x) {
   return at::upsample_nearest3d(x, {x.size(2) * 2, x.size(3) * 2, x.size(4) * 2});
 }
 
-/// y = LeakyReLU(drop · (γ (x − μ) / √(σ² + ε) + β)), μ and σ per sample and channel.
-/// at::instance_norm would return a view, on which writing in place costs whole copies in backward; batch norm over
-/// [1, B·C, …], which is what it calls, does not. Dropping a channel is scaling γ and β, so dropout costs no tensor.
+/// Returns y = LeakyReLU(drop · (γ (x − μ) / √(σ² + ε) + β)), with μ and σ per sample and channel.
+/// at::instance_norm would return a view, on which writing in place costs whole copies in backward. Batch norm over [1,
+/// B·C, …], which at::instance_norm calls, does not. Dropping a channel is scaling γ and β, so dropout costs no tensor.
 at::Tensor norm_drop_relu(const at::Tensor& x, torch::nn::InstanceNorm3dImpl& norm, double dropout) {
   const int64_t batch = x.size(0), channels = x.size(1);
   auto scale = batch == 1 ? norm.weight : norm.weight.repeat(batch);
@@ -124,7 +124,7 @@ at::Tensor UNet3dImpl::forward(at::Tensor x) {
                            : down->forward(std::move(x));
     if (level + 1 < down_.size()) skips.push_back(x);
   }
-  // logits = head0 + up(head1 + up(head2)): each head sees its own resolution and the sum is classified.
+  // logits = head0 + up(head1 + up(head2)): each head works at its own resolution, and the sum is classified.
   at::Tensor logits;
   const size_t unsupervised = up_.size() - heads_.size();
   for (size_t level = 0; level < up_.size(); ++level) {

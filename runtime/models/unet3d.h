@@ -1,4 +1,4 @@
-/// The 3-D U-Net of Isensee et al. 2017 for brain tumours: residual context levels down, localisation levels up, deep
+/// The 3-D U-Net of Isensee et al. 2017 for brain tumors: residual context levels down, localization levels up, deep
 /// supervision.
 #pragma once
 #include <torch/nn/module.h>
@@ -17,16 +17,17 @@ struct UNet3dOptions {
   int64_t filters = 16;     ///< channels of the top level, doubled at every level below; ≥ 1. Memory grows linearly
   int64_t depth = 5;        ///< resolution levels; 2 … 8. Edges must be divisible by 2^(depth-1)
   double dropout = 0.3;     ///< probability that a channel inside a context module is dropped; 0 ≤ p < 1
-  bool recompute = false;   ///< forget what is inside each level and compute it again for backward
+  bool recompute = false;   ///< drop the tensors inside each level and compute them again for backward
 
   /// Throws BadRequest naming the field, its value and the allowed range.
   void validate() const;
-  /// What each of D, H and W must be a multiple of: 16 at depth 5.
+  /// Returns the number that each of D, H and W must be a multiple of: 16 at depth 5.
   int64_t edge_multiple() const { return int64_t{1} << (depth - 1); }
 };
 
-/// Convolution → affine instance norm → LeakyReLU(0.01), [B, in, …] → [B, out, …]. Per voxel of output it keeps two
-/// tensors for backward, the convolution's output and the activation (which is written in place of the norm's).
+/// A block: convolution → affine instance norm → LeakyReLU(0.01), [B, in, …] → [B, out, …]. Per voxel of output it
+/// keeps two tensors for backward: the convolution's output and the activation (which is written in place of the
+/// norm's).
 /// In training mode `dropout` > 0 drops whole channels of the output (SpatialDropout3D).
 class ConvBlockImpl : public torch::nn::Module {
  public:
@@ -70,8 +71,8 @@ class LocalizationLevelImpl : public torch::nn::Module {
 };
 TORCH_MODULE(LocalizationLevel);
 
-/// The whole network. 8 269 561 parameters with the default options.
-/// Draws dropout from the default generator of the input's device, like torch::nn::Dropout3d.
+/// The whole network, with 8 269 561 parameters by default.
+/// Dropout draws from the default generator of the input's device, like torch::nn::Dropout3d.
 /// Source: Isensee et al. 2017, "Brain Tumor Segmentation and Radiomics Survival Prediction", §2.2, with the filters,
 /// dropout and affine norm of its widespread Keras version (ellisdg/3DUnetCNN).
 class UNet3dImpl : public torch::nn::Module {
@@ -79,7 +80,7 @@ class UNet3dImpl : public torch::nn::Module {
   /// Throws BadRequest from options.validate().
   explicit UNet3dImpl(const UNet3dOptions& options = {});
 
-  /// [B, in_channels, D, H, W] → probabilities [B, classes, D, H, W], each label on its own (sigmoid).
+  /// Maps [B, in_channels, D, H, W] to probabilities [B, classes, D, H, W], each label on its own (sigmoid).
   /// Throws c10::Error when the channels differ or D, H or W is not a positive multiple of edge_multiple().
   at::Tensor forward(at::Tensor x);
 

@@ -1,10 +1,10 @@
-/// How far a run has come.
+/// The position of a run: its steps and the cases that it drew.
 #pragma once
 #include <cstdint>
 
 namespace spillway {
 
-/// How far a saved run has come.
+/// The position of a saved run.
 struct RunPosition {
   int64_t step = 0;  ///< steps done since the very first
   /// Training cases that all ranks drew in these steps together, whatever the number of ranks.

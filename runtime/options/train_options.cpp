@@ -1,6 +1,7 @@
 #include "runtime/options/train_options.h"
 
 #include <charconv>
+#include <cmath>
 
 #include "core/error.h"
 #include "runtime/models/autocast.h"
@@ -49,23 +50,23 @@ void validate_model(const TrainOptions& o) {
   choice("hidden", o.hidden, info.hidden, 1);
   choice("layers", o.layers, info.layers, 1);
   choice("classes", o.classes, info.classes, 2);
-  require(layout_named(o.memory_format) == Layout::contiguous || info.has_channels(), "memory_format", o.memory_format,
-          str("contiguous: ", o.model, " has no channels"));
+  require(parse_memory_format(o.memory_format) == Layout::contiguous || info.has_channels(), "memory_format",
+          o.memory_format, str("contiguous: ", o.model, " has no channels"));
 }
 
 void validate_optimizer(const TrainOptions& o) {
   const bool known = o.optimizer == "sgd" || o.optimizer == "adam" || o.optimizer == "adamw" || o.optimizer == "lamb";
   require(known, "optimizer", o.optimizer, "sgd, adam, adamw or lamb");
-  require(o.lr > 0, "lr", o.lr, "above 0");
+  require(o.lr > 0 && std::isfinite(o.lr), "lr", o.lr, "above 0 and finite");
   require(o.momentum >= 0 && o.momentum < 1, "momentum", o.momentum, "0 up to, not including, 1");
   require(!o.nesterov || (o.optimizer == "sgd" && o.momentum > 0), "nesterov", "on", "off without sgd and momentum");
-  require(o.weight_decay >= 0, "weight_decay", o.weight_decay, "0 or more");
+  require(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "weight_decay", o.weight_decay, "0 or more and finite");
   require(o.warmup >= 0, "warmup", o.warmup, "0 or more");
-  require(o.clip_norm >= 0, "clip_norm", o.clip_norm, "0 or more");
+  require(o.clip_norm >= 0 && std::isfinite(o.clip_norm), "clip_norm", o.clip_norm, "0 or more and finite");
   require(o.clip_norm == 0 || !o.use_kfac, "clip_norm", o.clip_norm, "0 with K-FAC, whose kl_clip bounds its steps");
 }
 
-/// What is missing for other devices than the CPU is refused before anything starts.
+/// Checks the device and its engine, so that unsupported combinations are refused before anything starts.
 void validate_device(const TrainOptions& o) {
   const bool cuda = o.device == "cuda" || o.device.starts_with("cuda:");
   require(cuda || o.device == "cpu", "device", o.device, "cpu, cuda or cuda:N");

@@ -14,13 +14,13 @@ struct Prediction {
   kfac::StrategyChoice choice;
   int64_t held_bytes;
   int64_t peak_bytes;
-  int64_t paged_bytes;     // above the budget
-  int64_t unpaged_bytes;   // of K-FAC's state, the most of any rank
+  int64_t paged_bytes;     // part of the peak above the budget
+  int64_t unpaged_bytes;   // small tensors of K-FAC's state; the maximum over ranks
   int64_t received_bytes;  // by a rank, per step
   double seconds;
 };
 
-// What the tensors that `rank` holds and that are below a page are charged.
+// Returns the bytes charged for the tensors that `rank` holds and that are below a page.
 int64_t unpaged_bytes(const GradWorkerInputs& in, const std::vector<kfac::Assignment>& assignments, int64_t rank) {
   constexpr int64_t kElement = 4;
   int64_t sum = 0;
@@ -78,7 +78,7 @@ GradWorkerChoice choose_grad_worker_frac(const GradWorkerInputs& in) {
   if (in.world == 1) return {observed, 1, "one rank is every layer's gradient worker"};
   const Prediction least = predict(in, {observed, 1.0 / static_cast<double>(in.world)}, 0);
   std::vector<Prediction> all;
-  // Which rank's need the floor is, nobody knows here: the one that holds least of what stays.
+  // The rank that determines the floor is unknown here, so the rank with the fewest unpaged bytes is assumed.
   int64_t observed_unpaged = least.unpaged_bytes;
   const auto assigned = kfac::assign(in.layers, in.world, kfac::with(in.options, least.choice));
   for (int64_t rank = 0; rank < in.world; ++rank)
@@ -87,8 +87,9 @@ GradWorkerChoice choose_grad_worker_frac(const GradWorkerInputs& in) {
     Prediction p = predict(in, choice, least.held_bytes);
     if (in.floor_bytes + p.unpaged_bytes - observed_unpaged <= in.budget_bytes) all.push_back(std::move(p));
   }
-  if (all.empty()) all.push_back(predict(in, least.choice, least.held_bytes));  // what was observed
-  // Of a strategy ordered from the largest fraction down, and only a strictly faster one replaces it.
+  if (all.empty()) all.push_back(predict(in, least.choice, least.held_bytes));  // the observed choice
+  // Choices of a strategy are ordered from the largest fraction down, and only a strictly faster choice replaces an
+  // earlier one.
   const Prediction* best = &all.front();
   for (const Prediction& p : all)
     if (p.seconds < best->seconds - 1e-9) best = &p;

@@ -6,24 +6,25 @@
 
 namespace spillway {
 
-/// What one training step on volumes of some edge needs.
+/// The bytes that one training step on volumes of some edge needs.
 struct EdgeNeed {
-  int64_t peak_bytes = 0;   ///< without a budget
+  int64_t peak_bytes = 0;   ///< peak without a budget
   int64_t floor_bytes = 0;  ///< the smallest feasible budget
 };
 
-/// Bisects over edges in steps of `step` voxels, up to `limit`; needs grow with the edge. Every edge is measured once,
-/// whatever is asked.
+/// A bisection over edges in steps of `step` voxels, up to `limit`, because needs grow with the edge. No edge is
+/// measured more than once, however many budgets are asked for.
 class LargestEdge {
  public:
   using Measure = std::function<EdgeNeed(int64_t edge)>;
   LargestEdge(int64_t step, int64_t limit, Measure measure);
 
-  /// The largest edge whose need, by `bytes`, is within `budget_bytes`; 0 when not even the smallest is.
+  /// Returns the largest edge whose need, as field `bytes` tells it, is within `budget_bytes`; 0 when not even the
+  /// smallest is.
   int64_t within(int64_t budget_bytes, int64_t EdgeNeed::*bytes);
-  /// The edges that were measured.
+  /// Returns the edges that were measured, and their needs.
   const std::map<int64_t, EdgeNeed>& measured() const noexcept { return measured_; }
-  /// No edge above this is tried.
+  /// Returns the limit: no edge above it is tried.
   int64_t limit() const noexcept { return limit_; }
 
  private:
@@ -35,8 +36,8 @@ class LargestEdge {
   std::map<int64_t, EdgeNeed> measured_;
 };
 
-/// The largest multiple of `step` at which a peak of `peak_bytes` at `edge`, growing with the volume, is within
-/// `memory_bytes`; at least `step`.
+/// Returns the largest multiple of `step` whose peak is within `memory_bytes`; at least `step`. The peak is
+/// `peak_bytes` at `edge` and grows with the volume.
 int64_t edge_for_memory(int64_t memory_bytes, int64_t peak_bytes, int64_t edge, int64_t step);
 
 }  // namespace spillway

@@ -12,7 +12,7 @@
 namespace spillway::report {
 namespace {
 
-/// The smallest of 1, 2, 5 times a power of ten that makes no more than `count` steps of `range` (> 0).
+/// Returns the smallest of 1, 2, 5 times a power of ten that makes no more than `count` steps of `range` (> 0).
 double round_step(double range, int count) {
   const double least = range / count;
   const double decade = std::pow(10, std::floor(std::log10(least)));

@@ -13,19 +13,19 @@ namespace {
 constexpr double kWidth = 550, kHeight = 300;
 constexpr Grid kGrid{64, 404, 14, 252};
 constexpr size_t kColours = 6;  // s0 … s5 in the style sheet; s0 is the run itself
-constexpr size_t kMostLabels = 14;
+constexpr size_t kMaxLabels = 14;
 
 struct Curve {
   std::string name;
   std::vector<MetricPoint> points;
-  bool same = false;  ///< as the first curve, bit for bit
+  bool same = false;  ///< equal to the first curve, bit for bit
 };
 
-std::string colour(size_t i) {
+std::string color(size_t i) {
   return str("s", i == 0 ? 0 : 1 + (i - 1) % (kColours - 1));
 }
 
-/// The first, lowest, highest and last point of each picture column; all of them when they are few.
+/// Returns the first, lowest, highest and last point of each picture column; all points when they are few.
 std::vector<MetricPoint> thin_out(const std::vector<MetricPoint>& points, const Axis& steps) {
   std::vector<MetricPoint> kept;
   auto column = [&](const MetricPoint& point) { return std::floor(steps.at(static_cast<double>(point.step))); };
@@ -44,7 +44,7 @@ std::vector<MetricPoint> thin_out(const std::vector<MetricPoint>& points, const 
   return kept;
 }
 
-/// A path broken where the value is not finite; lone points become dots.
+/// Draws a path that is broken where the value is not finite; lone points become dots.
 std::string draw_curve(const Curve& curve, const std::string& css, const Axis& steps, const Axis& values) {
   std::string path, dots;
   size_t run = 0;
@@ -76,21 +76,20 @@ double last_finite(const Curve& curve) {
 
 std::string draw_labels(const std::vector<Curve>& curves, const Axis& values) {
   std::vector<double> heights;
-  for (size_t i = 0; i < curves.size() && i < kMostLabels; ++i)
-    heights.push_back(values.at(last_finite(curves[i])) + 4);
+  for (size_t i = 0; i < curves.size() && i < kMaxLabels; ++i) heights.push_back(values.at(last_finite(curves[i])) + 4);
   heights = spread(heights, 30, kGrid.top + 4, kGrid.bottom - 10);
   std::string out;
   for (size_t i = 0; i < heights.size(); ++i) {
     const Curve& curve = curves[i];
     const double last = curve.points.empty() ? NAN : curve.points.back().value;
-    out += draw_text(kGrid.right + 12, heights[i], str("name ", colour(i)), shorten(curve.name, 16));
+    out += draw_text(kGrid.right + 12, heights[i], str("name ", color(i)), shorten(curve.name, 16));
     out += draw_text(kGrid.right + 12, heights[i] + 13, "note",
                      str(curve.points.empty() ? "none" : format_value(last), curve.same ? ", the same bits" : ""));
   }
   return out;
 }
 
-/// Where values are missing from the picture.
+/// Returns a note on the steps whose values are missing from the picture.
 std::string missing_note(const std::vector<Curve>& curves) {
   std::string out;
   for (const Curve& curve : curves) {
@@ -109,7 +108,8 @@ bool same_points(const std::vector<MetricPoint>& a, const std::vector<MetricPoin
                                   [](const auto& p, const auto& q) { return p.step == q.step && p.value == q.value; });
 }
 
-/// The comparisons lie under the run; one that agrees with it is a broad pale line, so that both are seen.
+/// Draws the comparisons under the run. A comparison that agrees with the run is a broad pale line, so that both are
+/// seen.
 std::string draw_curves(const std::string& title, std::vector<Curve> curves) {
   for (size_t i = 1; i < curves.size(); ++i) curves[i].same = same_points(curves[i].points, curves[0].points);
   std::vector<double> all;
@@ -128,8 +128,8 @@ std::string draw_curves(const std::string& title, std::vector<Curve> curves) {
                         escape(title), " by step\">\n");
   out += draw_rows(kGrid, scale.axis, scale.ticks);
   out += draw_columns(kGrid, steps, whole_ticks(last_step, 6), "step");
-  for (size_t i = curves.size(); i-- > 1;) out += draw_curve(curves[i], colour(i), steps, scale.axis);
-  out += draw_curve(curves[0], colour(0), steps, scale.axis);
+  for (size_t i = curves.size(); i-- > 1;) out += draw_curve(curves[i], color(i), steps, scale.axis);
+  out += draw_curve(curves[0], color(0), steps, scale.axis);
   return out + draw_labels(curves, scale.axis) + "</svg>\n" + missing_note(curves) + "</figure>\n";
 }
 

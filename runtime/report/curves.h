@@ -7,10 +7,10 @@
 
 namespace spillway::report {
 
-/// The mean loss of every step: SVG with a heading. Empty when no run has a step.
+/// Draws the mean loss of every step: SVG with a heading. Empty when no run has a step.
 std::string draw_losses(const TrainResult& result, const std::vector<NamedResult>& others);
 
-/// The metric on the held-out cases. Empty when no run measured it.
+/// Draws the metric on the held-out cases. Empty when no run measured it.
 std::string draw_metric(const TrainResult& result, const std::vector<NamedResult>& others);
 
 }  // namespace spillway::report

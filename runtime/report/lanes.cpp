@@ -10,12 +10,12 @@
 namespace spillway::report {
 namespace {
 
-constexpr size_t kMostLanes = 12;
+constexpr size_t kMaxLanes = 12;
 constexpr double kRowHeight = 34, kBarHeight = 24;
-constexpr double kTiny = 1.5;      // picture units: a narrower event cannot be told from its neighbour
+constexpr double kTiny = 1.5;      // picture units: a narrower event cannot be told from its neighbor
 constexpr double kWidestRun = 12;  // a run of tiny events is cut here, so that its tooltip says where it is
 
-/// Consecutive events drawn as one.
+/// Consecutive events that are drawn as one block.
 struct Block {
   double left, right;
   int64_t events = 1;
@@ -66,7 +66,8 @@ std::string tooltip(const Block& block, bool is_run) {
   return block.events == 1 ? text : str(text, ", and ", counted(block.events - 1, "short event"));
 }
 
-/// Events take turns between two colours, so that neighbours can be told apart; a run of short ones has a third.
+/// Draws a block. Events alternate between two colors, so that neighbors can be told apart; a run of short ones has a
+/// third color.
 std::string draw_block(const Block& block, const Axis& time, double top, bool& odd) {
   const double width = std::max(0.6, block.right - block.left);
   const TraceEvent& longest = *block.longest;
@@ -83,7 +84,7 @@ std::string draw_block(const Block& block, const Axis& time, double top, bool& o
   return out;
 }
 
-/// Seconds in which at least one event ran.
+/// Returns the seconds in which at least one event ran.
 double busy_seconds(const std::vector<const TraceEvent*>& events) {
   double busy = 0, until = 0;
   for (const TraceEvent* event : events) {
@@ -107,7 +108,7 @@ std::string lane_note(const std::vector<const TraceEvent*>& events) {
 std::vector<std::string> lanes_of(const std::vector<TraceEvent>& events) {
   std::vector<std::string> lanes{"compute", "copy out", "copy in", "communication"};
   for (const TraceEvent& event : events)
-    if (lanes.size() < kMostLanes && std::find(lanes.begin(), lanes.end(), event.lane) == lanes.end())
+    if (lanes.size() < kMaxLanes && std::find(lanes.begin(), lanes.end(), event.lane) == lanes.end())
       lanes.push_back(event.lane);
   return lanes;
 }

@@ -12,13 +12,14 @@
 namespace spillway::report {
 namespace {
 
-/// From the ground up: what stays through the step first, so that what moves is drawn on a still ground.
+/// The categories from the bottom up. Categories that stay through the step come first, so that changing ones are drawn
+/// on a steady base.
 constexpr std::array kStack{Category::weights,    Category::optimizer, Category::factors,
                             Category::eigenbases, Category::gradients, Category::activations,
                             Category::workspace,  Category::staging,   Category::other};
 static_assert(kStack.size() == kCategoryCount);
 
-/// A line this many times above everything else would leave the rest flat.
+/// The ratio of a line to everything else above which it is not drawn, because it would leave the rest flat.
 constexpr double kTooHigh = 4;
 
 int64_t total(const BytesByCategory& bytes) {
@@ -33,7 +34,7 @@ bool ever_held(const StepRecording& recording, Category category) {
                      [&](const MemorySample& sample) { return held(sample.bytes, category) > 0; });
 }
 
-/// Of the samples in one column of the picture: the highest, and the last, which holds until the next column.
+/// Returns two samples of each column of the picture: the highest, and the last, which holds until the next column.
 std::vector<const MemorySample*> thin_out(const std::vector<MemorySample>& samples, const Axis& time) {
   std::vector<const MemorySample*> kept;
   for (size_t begin = 0; begin < samples.size();) {
@@ -49,8 +50,8 @@ std::vector<const MemorySample*> thin_out(const std::vector<MemorySample>& sampl
   return kept;
 }
 
-/// The area from the ground to the top of layer `layer` of the stack. Drawn from the top layer down, each covers the
-/// lower part of the one before.
+/// Returns the outline of the area from the bottom to the top of layer `layer` of the stack. Layers are drawn from the
+/// top down, so each covers the lower part of the one before.
 std::string area_path(const std::vector<const MemorySample*>& samples, size_t layer, const Grid& grid, const Axis& time,
                       const Axis& bytes) {
   std::string path = str("M", decimal(time.at(samples.front()->seconds)), " ", decimal(grid.bottom));
@@ -66,7 +67,7 @@ std::string area_path(const std::vector<const MemorySample*>& samples, size_t la
   return path + str("H", decimal(grid.right), "V", decimal(grid.bottom), "Z");
 }
 
-/// A level that the memory is held against.
+/// A level that the memory is compared with.
 struct Level {
   std::string label;
   std::string css;
@@ -84,7 +85,7 @@ std::vector<Level> levels_of(const TrainResult& result) {
   return levels;
 }
 
-/// The height of the picture in bytes: all samples, and the levels that are not too high.
+/// Returns the height of the picture in bytes. It covers all samples, and the levels that are not too high.
 double picture_bytes(const StepRecording& recording, const std::vector<Level>& levels) {
   const MemorySample* highest = highest_sample(recording);
   double most = highest ? static_cast<double>(total(highest->bytes)) : 0;

@@ -7,14 +7,16 @@
 
 namespace spillway::report {
 
-/// Areas stacked by category, the budget's line and the unconstrained peak's, named on the right of `grid`. A line far
-/// above the rest is named, not drawn. Thins the samples to the picture's columns and keeps each column's highest.
+/// Draws areas stacked by category, and the lines of the budget and the unconstrained peak, named on the right of
+/// `grid`. A line far above the rest is named, not drawn. The samples are thinned to the picture's columns; each
+/// column's highest is kept.
 std::string draw_memory(const TrainResult& result, const Grid& grid, const Axis& time);
 
-/// HTML: from the ground up, a chip for each category that held anything, with its bytes at the highest sample.
+/// Draws the legend in HTML: from the bottom up, a chip for each category that held anything, with its bytes at the
+/// highest sample.
 std::string draw_memory_legend(const StepRecording& recording);
 
-/// The sample with the most bytes; null when there is none.
+/// Returns the sample with the most bytes; null when there is none.
 const MemorySample* highest_sample(const StepRecording& recording);
 
 }  // namespace spillway::report

@@ -6,9 +6,9 @@
 
 namespace spillway {
 
-/// A run to set beside the main one.
+/// A run to compare with the main one.
 struct NamedResult {
-  std::string name;  ///< as in `adam`, `unlimited`
+  std::string name;  ///< name such as `adam` or `unlimited`
   TrainResult result;
 };
 

@@ -25,7 +25,7 @@ std::string budget_of(const TrainResult& r) {
   return r.budget_bytes == kUnlimitedBytes ? "no budget" : "budget " + format_bytes(r.budget_bytes);
 }
 
-/// `unet3d, 96×96×96, 2 ranks, budget 600 MiB`: not yet escaped.
+/// Returns a title such as `unet3d, 96×96×96, 2 ranks, budget 600 MiB`, not yet escaped.
 std::string title_of(const TrainResult& r) {
   std::string title = r.options.model;
   if (r.shape[0] > 0) title += str(", ", r.shape[0], "×", r.shape[1], "×", r.shape[2]);
@@ -42,7 +42,7 @@ std::string subtitle_of(const TrainResult& r) {
              counted(static_cast<int64_t>(r.losses.size()), "step"), ", seed ", r.options.seed);
 }
 
-/// What the time axis must hold, > 0.
+/// Returns the seconds that the time axis must hold, > 0.
 double duration_of(const StepRecording& recording) {
   double last = recording.seconds;
   for (const MemorySample& sample : recording.memory) last = std::max(last, sample.seconds);
@@ -70,7 +70,7 @@ std::string step_caption(const TrainResult& r) {
              "Faint bars are many short events. Hover for names and times.</p>\n");
 }
 
-/// Memory above lanes, on one time axis.
+/// Draws memory above lanes, on one time axis.
 std::string draw_step(const TrainResult& r) {
   std::string out = str("<section><h2>", step_heading(r), "</h2>\n");
   if (r.recording.memory.empty() && r.recording.events.empty()) return out + "<p>No step was recorded.</p></section>\n";

@@ -1,4 +1,4 @@
-/// The report as one page without anything outside it.
+/// The report as one self-contained page.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,7 +7,8 @@
 
 namespace spillway::report {
 
-/// HTML that is well-formed XML too. Size: bounded by the pictures' width, not by the numbers of operators and steps.
+/// Draws the page in HTML that is well-formed XML too. Its size is bounded by the pictures' width, not by the numbers
+/// of operators and steps.
 std::string draw_page(const TrainResult& result, const std::vector<NamedResult>& others);
 
 }  // namespace spillway::report

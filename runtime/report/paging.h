@@ -1,4 +1,4 @@
-/// The report's tables of what was paged and what needs most room.
+/// The report's tables of the paged tensors and of the operators that need most memory.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace spillway::report {
 
-/// What bounds the step, what leaves the device and why, and the operators by footprint, held against the budget.
+/// Draws the bound of the step, the tensors that leave the device and why, and the operators by footprint, compared
+/// with the budget.
 std::string draw_paging(const PagingSummary& paging, int64_t budget_bytes);
 
 }  // namespace spillway::report

@@ -11,7 +11,7 @@ void write_report(const std::filesystem::path& dir, const TrainResult& result, c
   report::make_folder(dir);
   std::ostringstream trace;
   write_chrome_json(trace, result.recording.events);
-  // Both are on the disk before either takes its place.
+  // Both files are on the disk before either takes its final name.
   report::PendingFile trace_file(dir / "trace.json", trace.view());
   report::PendingFile page_file(dir / "report.html", report::draw_page(result, others));
   trace_file.commit();

@@ -6,7 +6,8 @@
 
 namespace spillway {
 
-/// The keys of `train --json`; null where a number does not exist for this run. Bytes are integers, times seconds.
+/// Returns the keys and values of `train --json`. A value is null where a number does not exist for this run. Bytes are
+/// integers, times seconds.
 nlohmann::json to_json(const TrainResult& result);
 
 }  // namespace spillway

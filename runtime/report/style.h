@@ -3,7 +3,8 @@
 
 namespace spillway::report {
 
-/// Colours of categories take turns between dark and light along the stack, so that neighbours differ without hue too.
+/// The style sheet. Colors of categories alternate between dark and light along the stack, so that neighbors differ
+/// without hue too.
 inline constexpr const char* kStyle = R"css(
 :root { color-scheme: light dark;
   --page: #ffffff; --card: #f6f7f9; --ink: #1c2430; --soft: #5b6676; --rule: #e3e7ec; --main: #2a62a8; --bar: #4a7ab5;

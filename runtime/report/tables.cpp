@@ -16,7 +16,7 @@ using Others = std::vector<NamedResult>;
 
 constexpr size_t kTopOperators = 12;
 
-/// The comparison that step times are held against; null when there is none.
+/// Returns the comparison that step times are compared with; null when there is none.
 const TrainResult* unlimited(const Others& others) {
   for (const NamedResult& other : others)
     if (other.name == "unlimited") return &other.result;
@@ -157,7 +157,7 @@ std::string cells(const Row& row, const TrainResult& main, const Others& others)
   return any ? out + "</tr>\n" : "";
 }
 
-/// A bar in a table's cell, of `fraction` of its width.
+/// Draws a bar in a table's cell, of `fraction` of its width.
 std::string bar(double fraction) {
   const double percent = std::isfinite(fraction) ? std::clamp(100 * fraction, 0., 100.) : 0;
   return str("<td class=\"bar\"><i style=\"width:", decimal(percent), "%\"></i></td>");
@@ -183,7 +183,7 @@ std::vector<OperatorTime> operators_by_time(const std::vector<TraceEvent>& event
   return found;
 }
 
-/// The operators after the first kTopOperators as one.
+/// Folds the operators after the first kTopOperators into one.
 void fold_tail(std::vector<OperatorTime>& operators) {
   if (operators.size() <= kTopOperators) return;
   OperatorTime rest{str(counted(static_cast<int64_t>(operators.size() - kTopOperators), "other")), 0, 0};

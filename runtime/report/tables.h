@@ -1,4 +1,4 @@
-/// The report's numbers. Each function gives HTML, empty when there is nothing to show.
+/// The report's tables of numbers. Each function returns HTML, which is empty when there is nothing to show.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,13 +7,13 @@
 
 namespace spillway::report {
 
-/// The few numbers that a reader wants first.
+/// Draws the few numbers that a reader wants first.
 std::string draw_headline(const TrainResult& result, const std::vector<NamedResult>& others);
 
-/// A column for the run and for each comparison; rows in which nobody has a number are left out.
+/// Draws a column for the run and for each comparison. Rows in which no run has a number are left out.
 std::string draw_summary(const TrainResult& result, const std::vector<NamedResult>& others);
 
-/// The operators that took most of the recorded step; copies are not operators.
+/// Draws the operators that took most of the recorded step; copies are not operators.
 std::string draw_operators(const StepRecording& recording);
 
 std::string draw_kfac(const KfacSummary& kfac);

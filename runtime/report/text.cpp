@@ -24,20 +24,21 @@ bool xml_allows(uint32_t code) {
   return code != 0x7F && !(code >= 0xD800 && code <= 0xDFFF) && code != 0xFFFE && code != 0xFFFF && code <= 0x10FFFF;
 }
 
-/// Bytes of the character that `text` begins with; 0 when they are no UTF-8 or a character that XML forbids.
+/// Returns the bytes of the character that `text` begins with; 0 when they are not UTF-8 or a character that XML
+/// forbids.
 size_t character_length(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   const size_t length = lead < 0x80 ? 1 : lead >> 5 == 0x6 ? 2 : lead >> 4 == 0xE ? 3 : lead >> 3 == 0x1E ? 4 : 0;
   if (length == 0 || length > text.size()) return 0;
   static constexpr uint32_t kLeadBits[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
-  static constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};  // anything below was written too long
+  static constexpr uint32_t kMin[] = {0, 0, 0x80, 0x800, 0x10000};  // a smaller code was written in too many bytes
   uint32_t code = lead & kLeadBits[length];
   for (size_t i = 1; i < length; ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     if (byte >> 6 != 2) return 0;
     code = code << 6 | (byte & 0x3F);
   }
-  return code >= kSmallest[length] && xml_allows(code) ? length : 0;
+  return code >= kMin[length] && xml_allows(code) ? length : 0;
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-/// The last use of `slot` before operator `use`, in the step before if need be; -1 when there is none.
+/// Returns the last use of `slot` before operator `use`, in the step before if need be; -1 when there is none.
 int32_t use_before(const StepTrace& trace, const Slot& slot, int32_t use) {
   const auto count = static_cast<int32_t>(trace.operators.size());
   auto at = std::lower_bound(slot.uses.begin(), slot.uses.end(), use % count);
@@ -21,7 +21,8 @@ std::string name_of(const StepTrace& trace, int32_t i) {
   return i < 0 ? std::string() : std::string(trace.operators[static_cast<size_t>(i)].name);
 }
 
-/// From the end of operator `from` to the beginning of `to`, around the step's end when `to` comes first.
+/// Returns the time from the end of operator `from` to the beginning of `to`, around the step's end when `to` comes
+/// first.
 double seconds_between(const StepTrace& trace, int32_t from, int32_t to) {
   const auto count = static_cast<int32_t>(trace.operators.size());
   double seconds = 0;

@@ -1,4 +1,4 @@
-/// What was paged in a kind of step, when and why, in terms of its operators.
+/// The paging of a kind of step: the tensors, times and reasons, in terms of its operators.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,18 +11,18 @@ namespace spillway {
 struct Schedule;
 struct StepTrace;
 
-/// One tensor's planned stay away from the device.
+/// One tensor's planned absence from the device.
 struct PlannedAbsence {
-  std::string maker;   ///< the operator that made it; empty: it is older than the step
-  std::string after;   ///< its last use before it goes
-  std::string before;  ///< the use that it is back for
+  std::string maker;   ///< operator that made it; empty: it is older than the step
+  std::string after;   ///< its last use before it leaves the device
+  std::string before;  ///< the use that it is resident again for
   Category category = Category::other;
   int64_t bytes = 0;
-  double seconds = 0;     ///< from one use to the other
-  bool replayed = false;  ///< made again instead of copied
+  double seconds = 0;     ///< time from one use to the other
+  bool replayed = false;  ///< made again by a replay instead of copied
 };
 
-/// What one operator needs on the device at once.
+/// The bytes that one operator needs on the device at once.
 struct Footprint {
   std::string name;
   int64_t argument_bytes = 0;
@@ -32,10 +32,10 @@ struct Footprint {
 
 struct PagingSummary {
   std::string kind;
-  std::vector<PlannedAbsence> absences;  ///< the largest first
-  std::vector<Footprint> footprints;     ///< the largest of each operator's name, the largest first
-  double compute_seconds = 0;            ///< typically
-  double shortest_compute_seconds = 0;   ///< with each operator at its shortest
+  std::vector<PlannedAbsence> absences;  ///< largest first
+  std::vector<Footprint> footprints;     ///< the largest one of each operator's name; largest first
+  double compute_seconds = 0;            ///< typical time
+  double shortest_compute_seconds = 0;   ///< time with each operator at its shortest
   double predicted_seconds = 0;
   double exposed_seconds = 0;
   double bound_seconds = 0;

@@ -24,12 +24,12 @@ using Fields = std::vector<std::pair<std::string, std::string>>;
 constexpr const char* kCpu = "cpu";
 constexpr const char* kFormat = "spillway-checkpoint-1";
 constexpr const char* kGenerators = "generators";
-constexpr const char* kCardGenerator = "generator_of_the_card";
+constexpr const char* kGpuGenerator = "generator_of_the_card";
 
 constexpr const char* kConvention = "convention";
 constexpr const char* kStatistics = "statistics";
 
-/// What a run must share with the one that it goes on with.
+/// Returns the options that a resumed run must share with the saved run.
 Fields identity(const TrainOptions& o) {
   return {{"model", o.model},
           {"data", o.data},
@@ -53,8 +53,8 @@ Fields identity(const TrainOptions& o) {
           {"seed", str(o.seed)}};
 }
 
-/// The generator of the card that the run's tensors are on; undefined on the CPU.
-at::Generator card_generator(const std::vector<StateTensor>& tensors) {
+/// Returns the generator of the GPU that the run's tensors are on; undefined on the CPU.
+at::Generator gpu_generator(const std::vector<StateTensor>& tensors) {
   for (const StateTensor& tensor : tensors)
     if (tensor.held.defined() && tensor.held.is_cuda())
       return at::globalContext().defaultGenerator(tensor.held.device());
@@ -72,7 +72,7 @@ void set_state(at::Generator& generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-/// A number of the file's metadata; -1 where there is none.
+/// Returns a number of the file's metadata; -1 where there is none.
 int64_t number(const TensorFileReader& file, const std::string& name) {
   int64_t value = -1;
   const auto found = file.metadata().find(name);
@@ -87,12 +87,12 @@ void restore_generator(const TensorFileReader& file, const std::string& name, at
                        const TrainOptions& options, RunPosition position, int64_t rank) {
   const std::vector<int64_t> sizes = file.sizes(name);
   const int64_t state_bytes = state_of(generator).numel(), saved_ranks = sizes.size() == 2 ? sizes[0] : 0;
-  // The file is as long as the product of these says, so what is allocated below is no more than is there.
+  // The file is as long as the product of these sizes says, so the memory allocated below is no larger than the file.
   if (saved_ranks < 1 || sizes[1] != state_bytes)
     throw BadRequest(str("the checkpoint has no '", name, "' of ", state_bytes, " bytes for each rank"));
   if (rank >= saved_ranks) {
     std::lock_guard lock(generator.mutex());
-    // A multiple that no rank's first seed differs by, so that no rank repeats the numbers of another.
+    // No two ranks' first seeds differ by a multiple of this factor, so that no rank repeats the numbers of another.
     generator.set_current_seed(first_seed(options, static_cast<int>(rank)) +
                                0x9e3779b97f4a7c15 * static_cast<uint64_t>(position.step));
     return;
@@ -102,7 +102,7 @@ void restore_generator(const TensorFileReader& file, const std::string& name, at
   set_state(generator, all[rank].clone());
 }
 
-/// One row for each rank.
+/// Gathers the generator states of all ranks, one row for each rank.
 at::Tensor all_states(const at::Tensor& own, const ddl::Comm& comm) {
   const int64_t world = comm ? comm->communicator->size() : 1;
   const at::Tensor all = at::empty({world, own.numel()}, at::kByte);
@@ -133,7 +133,7 @@ Path checkpoint_file(const Path& folder) {
 
 void prepare_checkpoint_folder(const Path& folder) {
   std::filesystem::create_directories(folder);
-  TensorFileWriter(folder / "writable", {}, {});  // removed at once: it is not committed
+  TensorFileWriter(folder / "writable", {}, {});  // removed at once, because it is not committed
 }
 
 uint64_t first_seed(const TrainOptions& options, int rank) {
@@ -142,18 +142,18 @@ uint64_t first_seed(const TrainOptions& options, int rank) {
 
 void write_checkpoint(const Path& folder, const TrainOptions& options, RunPosition position,
                       const std::vector<StateTensor>& tensors, const ddl::Comm& comm) {
-  // Rank 0 alone writes, for as long as the disk takes; the others are not to give it up.
+  // Rank 0 alone writes, for as long as the disk takes. The other ranks must not give it up meanwhile.
   const ddl::Busy busy(comm ? comm->communicator.get() : nullptr);
-  at::Generator generator = at::detail::getDefaultCPUGenerator(), card = card_generator(tensors);
+  at::Generator generator = at::detail::getDefaultCPUGenerator(), gpu = gpu_generator(tensors);
   const at::Tensor generators = all_states(state_of(generator), comm);
-  const at::Tensor on_card = card.defined() ? all_states(state_of(card), comm) : at::Tensor();
+  const at::Tensor on_gpu = gpu.defined() ? all_states(state_of(gpu), comm) : at::Tensor();
   const int world = comm ? comm->communicator->size() : 1;
   std::optional<TensorFileWriter> file;
   if (!comm || comm->communicator->rank() == 0) {
     std::vector<TensorEntry> entries;
     for (const StateTensor& tensor : tensors) entries.push_back({tensor.name, tensor.type, tensor.sizes});
     entries.push_back({kGenerators, at::kByte, generators.sizes().vec()});
-    if (on_card.defined()) entries.push_back({kCardGenerator, at::kByte, on_card.sizes().vec()});
+    if (on_gpu.defined()) entries.push_back({kGpuGenerator, at::kByte, on_gpu.sizes().vec()});
     std::map<std::string, std::string> metadata{
         {"format", kFormat},          {"version", kVersion},
         {"step", str(position.step)}, {"cases_drawn", str(position.cases_drawn)},
@@ -167,7 +167,7 @@ void write_checkpoint(const Path& folder, const TrainOptions& options, RunPositi
   }
   if (!file) return;
   file->write(generators);
-  if (on_card.defined()) file->write(on_card);
+  if (on_gpu.defined()) file->write(on_gpu);
   file->commit();
 }
 
@@ -175,7 +175,8 @@ RunPosition checkpoint_position(const Path& folder, const TrainOptions& options)
   const TensorFileReader file = open_checkpoint(folder);
   for (const auto& [name, value] : identity(options)) {
     const auto found = file.metadata().find("run." + name);
-    // Older files tell nothing of statistics, and when there was no other device nothing of that.
+    // Older files do not record convention and statistics. Files from before there was another device do not record the
+    // device.
     const bool untold = name == kConvention || name == kStatistics;
     const std::string was = found != file.metadata().end() ? found->second
                             : untold                       ? value
@@ -188,7 +189,7 @@ RunPosition checkpoint_position(const Path& folder, const TrainOptions& options)
   RunPosition position{number(file, "step"), number(file, "cases_drawn")};
   if (position.step < 0)
     throw BadRequest(str("checkpoint '", checkpoint_file(folder).string(), "' does not tell its step"));
-  if (position.cases_drawn < 0) {  // older files: all steps were of as many ranks and micro-batches
+  if (position.cases_drawn < 0) {  // older files: all steps had this many ranks and micro-batches
     const int64_t ranks = number(file, "run.ranks"), micro_batches = number(file, "run.accumulate");
     if (ranks < 1 || micro_batches < 1 ||
         __builtin_mul_overflow(position.step, options.batch * ranks * micro_batches, &position.cases_drawn))
@@ -206,8 +207,8 @@ void read_checkpoint(const Path& folder, const TrainOptions& options, RunPositio
     if (tensor.held.defined()) file.read(tensor.name, tensor.held);
   const int64_t rank = comm ? comm->communicator->rank() : 0;
   restore_generator(file, kGenerators, at::detail::getDefaultCPUGenerator(), options, position, rank);
-  if (at::Generator card = card_generator(tensors); card.defined())
-    restore_generator(file, kCardGenerator, card, options, position, rank);
+  if (at::Generator gpu = gpu_generator(tensors); gpu.defined())
+    restore_generator(file, kGpuGenerator, gpu, options, position, rank);
 }
 
 }  // namespace spillway

@@ -16,13 +16,14 @@
 
 namespace spillway {
 
-/// One tensor of a run, alike on all ranks that hold it.
+/// One tensor of a run, equal on all ranks that hold it.
 struct StateTensor {
   std::string name;
   at::ScalarType type;
   std::vector<int64_t> sizes;
   at::Tensor held;  ///< undefined on ranks that do not hold it
-  /// For what rank 0 does not hold: brings it there when it is written. Collective; null otherwise.
+  /// Brings the tensor to rank 0 when it is written, for a tensor that rank 0 does not hold. Collective; null
+  /// otherwise.
   std::function<at::Tensor()> fetch = nullptr;
 
   StateTensor(std::string name, const at::Tensor& held)
@@ -31,29 +32,31 @@ struct StateTensor {
       : name(std::move(name)), type(type), sizes(std::move(sizes)) {}
 };
 
-/// The one file of a folder that checkpoints are written to.
+/// Returns the one file of a folder that checkpoints are written to.
 std::filesystem::path checkpoint_file(const std::filesystem::path& folder);
 
-/// Makes the folder where there is none and sees that files can be written in it. Throws std::system_error.
+/// Makes the folder where there is none, and checks that files can be written in it. Throws std::system_error.
 void prepare_checkpoint_folder(const std::filesystem::path& folder);
 
-/// The seed of a rank's generator at the start of a run: different on every rank, because dropout is each rank's own.
+/// Returns the seed of a rank's generator at the start of a run. It differs on every rank, because dropout is each
+/// rank's own.
 uint64_t first_seed(const TrainOptions& options, int rank);
 
-/// Writes `tensors` and every rank's generator as rank 0; the others take part. The former checkpoint stays until the
-/// new one is whole on the disk. Tensors are paged in one at a time. Collective. Throws std::system_error (a full
+/// Writes `tensors` and every rank's generator on rank 0; the other ranks take part. The former checkpoint stays until
+/// the new one is whole on the disk. Tensors are paged in one at a time. Collective. Throws std::system_error (a full
 /// disk), ddl::CommError.
 void write_checkpoint(const std::filesystem::path& folder, const TrainOptions& options, RunPosition position,
                       const std::vector<StateTensor>& tensors, const ddl::Comm& comm);
 
-/// The position that a run of these options goes on from. Reads the header alone. Throws BadRequest naming the file
-/// when there is none, it is foreign or truncated, or its run differed: which option, and both values. Free to differ
-/// are length, learning rate and its like, budgets, what is reported, and the number of ranks and of micro-batches.
+/// Returns the position that a run of these options continues from. Reads the header alone. Throws BadRequest naming
+/// the file when there is none, or when it is foreign or truncated. Throws BadRequest also when the saved run differed,
+/// naming the option and both values. These may differ: length, learning rate and its like, budgets, reports, and the
+/// numbers of ranks and micro-batches.
 RunPosition checkpoint_position(const std::filesystem::path& folder, const TrainOptions& options);
 
-/// Overwrites what this rank holds of `tensors`, and its generator. A rank that the saved run did not have seeds its
-/// generator by the options' seed, its rank and the position's step. Throws BadRequest as above, or naming the tensor
-/// that is missing, has another shape, or is damaged.
+/// Overwrites the tensors in `tensors` that this rank holds, and its generator. A rank that the saved run did not have
+/// seeds its generator by the options' seed, its rank and the position's step. Throws BadRequest as
+/// checkpoint_position() does, or naming the tensor that is missing, has another shape, or is damaged.
 void read_checkpoint(const std::filesystem::path& folder, const TrainOptions& options, RunPosition position,
                      const std::vector<StateTensor>& tensors, const ddl::Comm& comm);
 

@@ -11,7 +11,7 @@ void use_deterministic_algorithms(bool deterministic, bool on_gpu) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   if (!deterministic || !on_gpu) return;
   at::globalContext().setDeterministicCuDNN(true);
-  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // what cuBLAS needs for the same bits
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // cuBLAS needs it for the same bits
 }
 
 }  // namespace spillway

@@ -1,4 +1,4 @@
-/// Turns an error into an exit code and a line, and tells the other ranks.
+/// Failures: an error as an exit code and a line, and the message to the other ranks.
 #pragma once
 #include <exception>
 #include <string>
@@ -9,21 +9,22 @@
 
 namespace spillway {
 
-/// Why a program ends, and with which code.
+/// The reason why a program ends, and its exit code.
 struct Failure {
   ExitCode code = kFailure;
   std::string text;         ///< one line
-  bool of_another = false;  ///< another rank gave up and has its own words for why
+  bool of_another = false;  ///< another rank failed first and reports the reason itself
 };
 
-/// The code and the first line of what was thrown. Who heard of another rank's failure ends with that rank's code.
+/// Returns the exit code and the first line of an error. A rank that learned of another rank's failure ends with that
+/// rank's code.
 Failure failure_of(const std::exception& error);
 
 /// Tells the other ranks why this one cannot go on. `comm` may be empty.
 void tell_other_ranks(const ddl::Comm& comm, const std::exception& error) noexcept;
 
-/// Runs `body`. When it throws, the other ranks hear why before anything is unwound: what a run closes (pages that come
-/// home from disk, a decomposition that is being finished) may take longer than they wait. Throws what `body` throws.
+/// Runs `body`. When it throws, the other ranks are told why before anything is unwound, because unwinding may take
+/// longer than they wait: pages are read back from disk, or a decomposition is finished. Throws the error of `body`.
 template <class Body>
 decltype(auto) heard_by_all(const ddl::Comm& comm, Body&& body) {
   try {

@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-GradWorkerChoice choose_workers(const RunContext& context, const std::optional<Observation>& observed,
+GradWorkerChoice choose_workers(const RunContext& context, const std::optional<UnlimitedProfile>& observed,
                                 int64_t budget_bytes) {
   const TrainOptions& options = context.options;
   if (!options.choose_grad_worker_frac) return {options.kfac.strategy, options.kfac.grad_worker_frac, "as asked for"};
@@ -24,7 +24,8 @@ GradWorkerChoice choose_workers(const RunContext& context, const std::optional<O
   if (observed) {
     inputs.first_step_peak_bytes = observed->peak_bytes;
     if (!options.may_exceed_budget()) inputs.floor_bytes = observed->floor_bytes;
-    // The largest measured of all ranks, in whole microseconds and kilobytes per second: every rank decides alike.
+    // Every rank takes the maximum over ranks, in whole microseconds and kilobytes per second, so that all decide
+    // alike.
     inputs.step_seconds =
         static_cast<double>(max_over_ranks(context.comm, static_cast<int64_t>(observed->step_seconds * 1e6))) * 1e-6;
     const double rate = observed->gradient_seconds > 0
@@ -38,7 +39,7 @@ GradWorkerChoice choose_workers(const RunContext& context, const std::optional<O
 
 }  // namespace
 
-GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::optional<Observation>& observed,
+GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::optional<UnlimitedProfile>& observed,
                                          int64_t budget_bytes) {
   GradWorkerChoice best = choose_workers(context, observed, budget_bytes);
   const TrainOptions& options = context.options;
@@ -49,7 +50,7 @@ GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::o
   other.options.choose_grad_worker_frac = false;
   other.options.kfac.strategy = best.strategy;
   other.options.kfac.grad_worker_frac = best.grad_worker_frac;
-  const Observation needs = observe(other);
+  const UnlimitedProfile needs = profile_unlimited_step(other);
   if (needs.floor_bytes <= budget_bytes) return best;
   other.options = options;
   other.options.kfac.strategy = kObservedStrategy;

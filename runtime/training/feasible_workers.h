@@ -1,4 +1,4 @@
-/// grad_worker_frac, and strategy `auto`, as a budget can run them.
+/// The choice of grad_worker_frac, and of the strategy for `auto`, that a budget can run.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -9,11 +9,11 @@
 
 namespace spillway {
 
-/// The options' own strategy and fraction, or what choose_grad_worker_frac() says where they leave it to the budget.
-/// A strategy other than the observed one moves its bytes by other operators, which may need more at once. So under a
-/// budget a step of it is observed too, and where it does not fit, kObservedStrategy stays. `observed` is missing where
-/// nothing is left to choose. Collective. Throws OutOfBudget, ddl::CommError.
-GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::optional<Observation>& observed,
+/// Returns the options' own strategy and fraction, or the choice of choose_grad_worker_frac() where they leave it to
+/// the budget. A strategy other than the observed one moves its bytes by other operators, which may need more at once.
+/// So under a budget a step of that strategy is observed too, and where it does not fit, kObservedStrategy stays.
+/// `observed` is missing where nothing is left to choose. Collective. Throws OutOfBudget, ddl::CommError.
+GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::optional<UnlimitedProfile>& observed,
                                          int64_t budget_bytes);
 
 }  // namespace spillway

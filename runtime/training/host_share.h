@@ -1,4 +1,4 @@
-/// How the ranks of a host share its memory.
+/// The share of a host's memory for each of its ranks.
 #pragma once
 #include <cstdint>
 
@@ -6,9 +6,9 @@
 
 namespace spillway {
 
-/// The host budget, in bytes, of a rank whose user gives none. Memory that is `pinned`, as pages of a card are, may be
-/// half of the host's: several ranks take equal parts of it, and one alone is held to that by its device. Else there is
-/// no limit but the machine's.
+/// Returns the host budget, in bytes, of a rank whose user gives none. Memory that is `pinned`, like the pages of a
+/// GPU, may be half of the host's memory. Several ranks take equal parts of that half; a single rank is held to it by
+/// its device. Otherwise the machine's memory is the only limit.
 constexpr int64_t host_share(bool pinned, int ranks_of_host, int64_t host_memory_bytes) {
   return pinned && ranks_of_host > 1 ? host_memory_bytes / 2 / ranks_of_host : kUnlimitedBytes;
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kCounters = "kfac/counters";
 
-/// Brings a tensor of rank `from` to rank 0's host, where there is none.
+/// Returns a function that brings a tensor of rank `from` to rank 0's host, because rank 0 does not hold it.
 std::function<at::Tensor()> fetch(const ddl::Comm& comm, const StateTensor& tensor, int64_t from) {
   return [comm, from, held = tensor.held, type = tensor.type, sizes = tensor.sizes] {
     const int64_t rank = comm->communicator->rank();

@@ -7,13 +7,14 @@
 
 namespace spillway {
 
-/// Appends the running factors (`kfac/LAYER/factor0`, in the order of LayerShape::factors()), what preconditions
-/// (kfac::inverse_tensors(): `…/vectors0`, `…/values0`, or `…/inverse0`), with staleness what is being decomposed
-/// (`…/upcoming_vectors0`, `…/upcoming_values0`; waits for it), and the counters (`kfac/counters`, a copy).
-/// What rank 0 does not hold, an owner or gradient worker sends when it is written.
+/// Appends K-FAC's state to `state`. First come the running factors (`kfac/LAYER/factor0`, in the order of
+/// LayerShape::factors()), then the preconditioning tensors (kfac::inverse_tensors(): `…/vectors0`, `…/values0`, or
+/// `…/inverse0`). With staleness it appends the results of the decomposition in progress (`…/upcoming_vectors0`,
+/// `…/upcoming_values0`), and waits for it. The counters come last (`kfac/counters`, a copy).
+/// A tensor that rank 0 does not hold is sent by an owner or gradient worker when it is written.
 void add_kfac_state(const kfac::Kfac& kfac, const ddl::Comm& comm, std::vector<StateTensor>& state);
 
-/// After `state`, made by add_kfac_state(), was read back: takes the counters.
+/// Takes the counters from `state`, which add_kfac_state() made and which was read back.
 void resume_kfac(kfac::Kfac& kfac, const std::vector<StateTensor>& state);
 
 }  // namespace spillway

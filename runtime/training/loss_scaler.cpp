@@ -10,13 +10,13 @@
 namespace spillway {
 namespace {
 
-constexpr double kSmallestScale = 0x1p-24;  // float16's smallest number
-constexpr double kLargestScale = 0x1p127;
+constexpr double kMinScale = 0x1p-24;  // float16's smallest number
+constexpr double kMaxScale = 0x1p127;
 
 }  // namespace
 
 void LossScaling::validate() const {
-  if (!(initial >= 1 && initial <= kLargestScale))
+  if (!(initial >= 1 && initial <= kMaxScale))
     throw BadRequest(str("loss_scale is ", initial, "; allowed is 1 to 2^127"));
   if (growth_interval < 1)
     throw BadRequest(str("loss_scale_interval is ", growth_interval, "; allowed is 1 or more steps"));
@@ -36,12 +36,12 @@ bool LossScaler::unscale(const std::vector<at::Tensor>& gradients) {
     at::_amp_foreach_non_finite_check_and_unscale_({gradient}, overflowed_, inverse_);
   if (overflowed_.item<float>() == 0) {
     if (++good_steps_ == growth_interval_) {
-      scale_ = std::min(scale_ * 2, kLargestScale);
+      scale_ = std::min(scale_ * 2, kMaxScale);
       good_steps_ = 0;
     }
     return true;
   }
-  if (scale_ <= kSmallestScale)
+  if (scale_ <= kMinScale)
     throw std::runtime_error(str("[loss_scaler] gradients are not finite even with a loss scale of ", scale_,
                                  ", after ", skipped_,
                                  " steps left out: the loss diverges, or the data holds what is no number"));

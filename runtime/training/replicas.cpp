@@ -28,7 +28,7 @@ std::vector<Replica> gather_replicas(const ddl::Comm& comm, const std::string& s
   return all;
 }
 
-/// `ranks 0 2 have 0123456789ab…`, a group for each hash, in the order of ranks.
+/// Returns text such as `ranks 0 2 have 0123456789ab…`, a group for each hash, in the order of ranks.
 std::string describe(const std::vector<Replica>& all) {
   constexpr size_t kDigits = 12;
   std::vector<std::string> hashes;

@@ -22,8 +22,8 @@
 namespace spillway {
 namespace {
 
-/// Synthetic images show few of a model's classes, so that a short training meets each of them often.
-constexpr int64_t kLargestImageClasses = 10;
+/// The maximum number of classes in synthetic images. They are few, so that a short training meets each of them often.
+constexpr int64_t kMaxImageClasses = 10;
 
 DatasetOptions dataset_options(const TrainOptions& options) {
   DatasetOptions data;
@@ -31,17 +31,18 @@ DatasetOptions dataset_options(const TrainOptions& options) {
   data.seed = options.seed;
   data.cases = options.cases;
   const bool images = model_info(options.model).input == InputKind::images;
-  if (options.classes > 0) data.classes = images ? std::min(options.classes, kLargestImageClasses) : options.classes;
+  if (options.classes > 0) data.classes = images ? std::min(options.classes, kMaxImageClasses) : options.classes;
   return data;
 }
 
-/// Measures once, and before any Session: runs place by what is planned with, and no budget pays for it.
+/// Measures once, and before any Session exists. Runs then place layers by the same measurement as the plan, and no
+/// budget pays for it.
 void measure_placement(RunContext& context) {
   TrainOptions& options = context.options;
   if (!options.use_kfac || options.kfac.placement != kfac::Placement::measured) return;
   const auto task = make_task(options.model, task_options(options, *context.data));
   const auto layers = kfac::find_layers(task->module(), options.kfac).layers;
-  options.kfac = kfac::with_agreed_seconds(options.kfac, layers, kfac::Exchange(context.comm));
+  options.kfac = kfac::with_agreed_seconds(options.kfac, layers, kfac::RankExchange(context.comm));
 }
 
 }  // namespace
@@ -96,7 +97,8 @@ int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
 int64_t last_step(const RunContext& context) {
   const TrainOptions& options = context.options;
   const RunPosition& start = context.start;
-  // Epochs count cases. Those that are drawn already may have taken more or fewer steps, on another number of ranks.
+  // Epochs count cases. The cases that are drawn already may have taken more or fewer steps, on another number of
+  // ranks.
   const int64_t steps = options.epochs > 0 ? options.epochs * steps_per_epoch(context) -
                                                  steps_for(context, start.cases_drawn) + start.step
                                            : options.steps;
@@ -110,7 +112,7 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   asked.validate();
   RunContext context{.options = with_model_defaults(asked), .data = nullptr, .split = {}, .comm = std::move(comm)};
   const TrainOptions& options = context.options;
-  // Files are read for as long as they take; the others are not to give this rank up.
+  // Reading files may take long. The other ranks must not give this rank up meanwhile.
   const ddl::Busy busy(context.comm ? context.comm->communicator.get() : nullptr);
   auto dataset = open_dataset(options.model, options.data, dataset_options(options));
   context.split = split(dataset->size());
@@ -125,7 +127,7 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   const int64_t steps = last_step(context) - context.start.step;
   const auto used =
       used_cases(options, context.split, context.start.cases_drawn, steps, context.rank(), context.world());
-  context.data = in_host_memory(std::move(dataset), used, discover_host().memory_bytes / 4 / ranks);
+  context.data = preload(std::move(dataset), used, discover_host().memory_bytes / 4 / ranks);
   measure_placement(context);
   return context;
 }

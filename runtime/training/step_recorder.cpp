@@ -11,7 +11,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-/// Reports each operation from its start, or from the end of the one before it in its direction.
+/// A disk that reports each operation from its start, or from the end of the operation before it in its direction.
 class RecordedDisk final : public DiskIo {
  public:
   RecordedDisk(std::unique_ptr<DiskIo> real, StepRecorder& recorder) : real_(std::move(real)), recorder_(recorder) {}

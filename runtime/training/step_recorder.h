@@ -1,4 +1,4 @@
-/// Records one step from inside: operators, copies and memory by category.
+/// A recorder of one step: its operators, copies and memory by category.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -12,19 +12,20 @@
 
 namespace spillway {
 
-/// Idle until start(); costs nothing then but a flag. `start` and `stop` on the Session's thread.
+/// An observer that is idle until start(). An idle recorder costs nothing but a flag. Thread: `start` and `stop` are
+/// called on the Session's thread.
 class StepRecorder final : public OperatorObserver {
  public:
   explicit StepRecorder(const Ledger& ledger) : ledger_(ledger) {}
 
   void start(int64_t step);
-  /// What was seen since start(); the recorder is idle again.
+  /// Returns the recording since start(); the recorder is idle again.
   StepRecording stop();
-  /// A copy lane whose copies are recorded too.
+  /// Makes a copy lane whose copies are recorded too.
   std::unique_ptr<Timeline> record_lane(std::string_view lane);
-  /// A disk whose reads and writes are recorded too, as the time that it was busy with either.
+  /// Makes a disk whose reads and writes are recorded too, as the time that it was busy with either.
   std::unique_ptr<DiskIo> record_disk(std::unique_ptr<DiskIo> disk);
-  /// Adds work of the caller's own, on any lane.
+  /// Adds the caller's own work, on any lane.
   void add(std::string name, std::string lane, SteadyTime start, SteadyTime end, int64_t bytes);
 
   void before(const c10::OperatorHandle& op, const torch::jit::Stack& stack) override;

@@ -30,8 +30,8 @@ StepRequests take(TrainRequests* requests) {
   return {.stop = requests->stop, .checkpoint = requests->checkpoint.exchange(false)};
 }
 
-/// Which modules stay first-order, by the reason why; three names of each.
-std::string describe(const std::vector<kfac::LeftAlone>& modules) {
+/// Lists the modules that stay first-order, by the reason why, with three names of each.
+std::string describe(const std::vector<kfac::SkippedLayer>& modules) {
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const auto& [name, reason] : modules) by_reason[reason].push_back(name);
   std::string text;
@@ -43,7 +43,7 @@ std::string describe(const std::vector<kfac::LeftAlone>& modules) {
   return text;
 }
 
-/// One call of train(), phase by phase.
+/// A call of train(), phase by phase.
 class Training {
  public:
   Training(const RunContext& given, TrainListener& listener, TrainRequests* requests)
@@ -88,12 +88,12 @@ class Training {
   TrainResult result_;
 };
 
-/// Observes a step where the budget, or the fraction of gradient workers, depends on what a step needs.
+/// Observes a step where the budget, or the fraction of gradient workers, depends on the needs of a step.
 void Training::choose_budget() {
   const bool choose = options_.use_kfac && options_.choose_grad_worker_frac && context_.world() > 1;
   if (options_.budget.kind == BudgetRequest::Kind::none && !choose) return;
-  result_.observed = observe(context_);
-  const Observation& observed = *result_.observed;
+  result_.observed = profile_unlimited_step(context_);
+  const UnlimitedProfile& observed = *result_.observed;
   result_.budget_bytes = resolve_budget(options_.budget, observed, options_.may_exceed_budget());
   context_.options.host_budget = in_bytes(options_.host_budget, observed);
   listener_.on_decision(str("one step without a budget peaks at ", format_bytes(observed.peak_bytes), "; the floor is ",
@@ -113,7 +113,7 @@ void Training::choose_workers() {
                             ": ", workers_.reason));
 }
 
-/// Makes the run, or goes on with the one of the checkpoint.
+/// Makes the run, or resumes the run of the checkpoint.
 void Training::open() {
   listener_.on_start();
   if (!options_.checkpoint.empty() && context_.rank() == 0) prepare_checkpoint_folder(options_.checkpoint);
@@ -162,7 +162,7 @@ void Training::run_steps() {
   }
 }
 
-/// The last step of those that were asked for is recorded.
+/// Takes a step. The last of the requested steps is recorded.
 StepOutcome Training::take_step(int64_t step) {
   if (step == last_step_) recorder_.start(step - 1 - first_step_);
   const StepOutcome outcome = heard([&] { return run_->step(take(requests_)); });
@@ -179,7 +179,7 @@ StepOutcome Training::take_step(int64_t step) {
   return outcome;
 }
 
-/// Weights are compared before they take the place of the last checkpoint.
+/// Saves a checkpoint when one is due. Weights are compared before they replace the last checkpoint.
 void Training::save_if_due(int64_t step, const StepRequests& requested) {
   const bool due = options_.checkpoint_every > 0 && step % options_.checkpoint_every == 0;
   const bool saves = !options_.checkpoint.empty() && (is_last(step) || due || requested.checkpoint);

@@ -38,9 +38,9 @@ AllreduceSummary summarise_allreduce(const TrainingRun& run, ddl::CommunicatorHa
     summary.buckets = overlapped->buckets();
     summary.bucket_bytes = overlapped->bucket_bytes();
   }
-  if (comm.cards->by_network()) {
-    summary.algorithm = comm.cards->decision();
-    summary.explanation = str("allreduce on cards by ", comm.cards->decision(), "\n");
+  if (comm.gpus->uses_nccl()) {
+    summary.algorithm = comm.gpus->decision();
+    summary.explanation = str("allreduce on cards by ", comm.gpus->decision(), "\n");
     return summary;
   }
   const ddl::Choice choice = comm.allreduce->choice(overlapped ? overlapped->bucket_bytes() : bytes);

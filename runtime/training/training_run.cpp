@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
+#include <stdexcept>
 #include <tuple>
 
 #include "core/error.h"
@@ -46,14 +48,14 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, torch::nn::Modu
   return std::make_unique<Adam>(module.parameters(), adam);
 }
 
-/// Rank 0's norms take the place of the other ranks'.
+/// Replaces the other ranks' norms with rank 0's.
 void share_norms(Optimizer& optimizer, const ddl::Comm& comm) {
   std::vector<int64_t> everyone(static_cast<size_t>(comm->communicator->size()));
   std::iota(everyone.begin(), everyone.end(), int64_t{0});
   optimizer.share_norms([comm, everyone](const at::Tensor& norms) { ddl::broadcast_({norms}, comm, 0, everyone); });
 }
 
-/// Of the pages that leave this rank's device. With managed memory that is the driver's.
+/// Returns the host budget for the pages that leave this rank's device. With managed memory, the driver decides it.
 int64_t host_budget(const RunContext& context) {
   const TrainOptions& train = context.options;
   if (train.host_budget.kind == BudgetRequest::Kind::bytes) return train.host_budget.bytes;
@@ -74,7 +76,7 @@ SessionOptions session_options(const RunContext& context, int64_t budget_bytes, 
   }
   if (!recorder) return options;
   options.observer = std::shared_ptr<OperatorObserver>(recorder, [](OperatorObserver*) {});
-  if (train.device == "cpu")  // a card's copies run on its own streams
+  if (train.device == "cpu")  // a GPU's copies run on its own streams
     options.decorate_timeline = [recorder](std::unique_ptr<Timeline>, std::string_view lane) {
       return recorder->record_lane(lane);
     };
@@ -82,20 +84,28 @@ SessionOptions session_options(const RunContext& context, int64_t budget_bytes, 
   return options;
 }
 
+/// Throws where a step's loss, the mean of all ranks, is no number.
+void require_finite(double loss, int64_t step) {
+  if (!std::isfinite(loss))
+    throw std::runtime_error(str("[train] the loss of step ", step, " is ", loss,
+                                 ": training diverged, and its weights are of no use; try a lower lr"));
+}
+
 }  // namespace
 
-/// A budget is not to go to copies of gradients.
+/// Returns the options for sending gradients. With a budget their buffer is small, because the budget is not meant for
+/// copies of gradients.
 ddl::GradientOptions gradient_options(const TrainOptions& options) {
   constexpr int64_t kBufferWithABudget = int64_t{16} << 20;
   const bool budgeted = options.budget.kind != BudgetRequest::Kind::none;
   return {.bucket_bytes = options.gradient_bucket_bytes,
-          .most_bytes = options.gradient_buffer_bytes > 0 ? options.gradient_buffer_bytes
-                        : budgeted                        ? kBufferWithABudget
-                                                          : ddl::kWhole};
+          .max_in_flight_bytes = options.gradient_buffer_bytes > 0 ? options.gradient_buffer_bytes
+                                 : budgeted                        ? kBufferWithABudget
+                                                                   : ddl::kWhole};
 }
 
 kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr, double grad_worker_frac) {
-  const auto decayed = [&](const kfac::Scheduled& value, const std::vector<Decay>& decays) {
+  const auto decayed = [&](const kfac::StepSchedule& value, const std::vector<Decay>& decays) {
     if (decays.empty()) return value;
     std::vector<kfac::StepDecay> steps;
     for (const Decay& decay : decays) steps.push_back({lr.first_step_of(decay.epoch), decay.factor});
@@ -103,7 +113,7 @@ kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr
   };
   kfac::KfacOptions kfac = options.kfac;
   kfac.grad_worker_frac = grad_worker_frac;
-  kfac.lr = kfac::Scheduled([lr](int64_t step) { return lr.at(step); });
+  kfac.lr = kfac::StepSchedule([lr](int64_t step) { return lr.at(step); });
   kfac.relative_damping = decayed(kfac.relative_damping, options.damping_decay);
   if (kfac.damping) kfac.damping = decayed(*kfac.damping, options.damping_decay);
   kfac.factor_interval = decayed(kfac.factor_interval, options.interval_decay);
@@ -131,20 +141,20 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
     CategoryScope category(Category::weights);
     task_ = make_task(options.model, task_options(options, *context.data));
     if (!device_.is_cpu()) task_->module().to(device_);
-    lay_out(task_->module(), layout_named(options.memory_format));
+    to_memory_format(task_->module(), parse_memory_format(options.memory_format));
   }
   optimizer_ = make_optimizer(options, task_->module());
   if (context.comm) share_norms(*optimizer_, context.comm);
   if (options.use_kfac) {
     kfac::KfacOptions kfac = kfac_options(options, lr_, grad_worker_frac);
-    // A step that fp16 leaves out is one of the run's and none of K-FAC's.
-    kfac.lr = kfac::Scheduled([this](int64_t) { return lr_.at(position_.step); });
+    // A step that fp16 leaves out is a step of the run but not of K-FAC, so K-FAC's lr follows the run's position.
+    kfac.lr = kfac::StepSchedule([this](int64_t) { return lr_.at(position_.step); });
     kfac_.emplace(task_->module(), std::move(kfac), context.comm);
   }
   if (options.amp == "fp16") scaler_.emplace(options.loss_scaling, device_);
-  // What is reduced beside backward is staged on the host.
-  const bool by_network = context.comm && device_.is_cuda() && context.comm->cards->levels(device_);
-  if (context.comm && options.overlap_gradients && !by_network)
+  // Gradients that are reduced beside backward are staged on the host.
+  const bool uses_nccl = context.comm && device_.is_cuda() && context.comm->gpus->levels(device_);
+  if (context.comm && options.overlap_gradients && !uses_nccl)
     overlapped_.emplace(optimizer_->parameters(), context.comm, gradient_options(options));
   // Weights are the same on every rank; dropout is each rank's own.
   at::manual_seed(first_seed(options, context.rank()));
@@ -158,14 +168,14 @@ std::vector<TrainingRun::Cases> TrainingRun::next_cases() {
 }
 
 Batch TrainingRun::to_device(const Cases& cases) const {
-  Batch batch = together(cases);
-  const Layout layout = layout_named(context_.options.memory_format);
+  Batch batch = collate(cases);
+  const Layout layout = parse_memory_format(context_.options.memory_format);
   batch.input = batch.input.to(device_).contiguous(memory_format(layout, batch.input.dim()));
   batch.target = batch.target.to(device_);
   return batch;
 }
 
-at::Tensor TrainingRun::learn(const Cases& cases, bool last) {
+at::Tensor TrainingRun::forward_backward(const Cases& cases, bool last) {
   const TrainOptions& options = context_.options;
   const Batch batch = to_device(cases);
   at::Tensor loss;
@@ -189,10 +199,12 @@ StepOutcome TrainingRun::step(const StepRequests& own) {
   optimizer_->set_lr(outcome.lr);
   outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
   Session::Step scope = session_->step(outcome.kind);
-  at::Tensor loss = learn(cases[0], cases.size() == 1);
-  for (size_t i = 1; i < cases.size(); ++i) loss = loss + learn(cases[i], i + 1 == cases.size());
+  at::Tensor loss = forward_backward(cases[0], cases.size() == 1);
+  for (size_t i = 1; i < cases.size(); ++i) loss = loss + forward_backward(cases[i], i + 1 == cases.size());
   std::tie(outcome.loss, outcome.requested) = average(loss, own);
-  outcome.skipped = !update();
+  if (!scaler_) require_finite(outcome.loss, position_.step + 1);
+  outcome.skipped = !apply_gradients();
+  if (!outcome.skipped) require_finite(outcome.loss, position_.step + 1);  // under fp16 an overflow is no error
   optimizer_->zero_grad();
   scope.finish();
   if (const Schedule* schedule = session_->schedule(outcome.kind)) outcome.bound_seconds = schedule->bound_seconds;
@@ -202,7 +214,7 @@ StepOutcome TrainingRun::step(const StepRequests& own) {
   return outcome;
 }
 
-bool TrainingRun::update() {
+bool TrainingRun::apply_gradients() {
   const double scale = scaler_ ? scaler_->scale() : 1;
   if (scaler_ && !scaler_->unscale(gradients())) {
     if (kfac_) kfac_->discard();
@@ -232,7 +244,7 @@ std::pair<double, StepRequests> TrainingRun::average(const at::Tensor& loss, con
   gradient_bytes_ = 0;
   for (const at::Tensor& gradient : tensors) gradient_bytes_ += static_cast<int64_t>(gradient.nbytes());
   if (overlapped_) tensors.clear();
-  // Running statistics too: every rank saw other cases, and all ranks are to stay the same.
+  // Running statistics are averaged too, because every rank saw other cases and all ranks must stay the same.
   for (const at::Tensor& buffer : task_->module().buffers())
     if (buffer.is_floating_point()) tensors.push_back(buffer);
   const at::Tensor mean = loss.detach().to(at::kFloat);
@@ -263,7 +275,7 @@ double TrainingRun::measure(const Cases& cases) {
 }
 
 double TrainingRun::validate() {
-  // Ranks may have cases of other sizes, and no two as many.
+  // Ranks may have cases of other sizes, and different numbers of them.
   const ddl::Busy busy(context_.comm ? context_.comm->communicator.get() : nullptr);
   at::Tensor sum = at::zeros({2});
   const std::vector<int64_t>& cases = context_.split.validation;

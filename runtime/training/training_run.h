@@ -1,4 +1,4 @@
-/// One model trained under one budget: what every command of the tool does, at different lengths.
+/// One model trained under one budget: the work of every command of the tool, at different lengths.
 #pragma once
 #include <memory>
 #include <optional>
@@ -17,7 +17,7 @@
 
 namespace spillway {
 
-/// Requests to a run in its middle, joined once a step: one rank's are every rank's.
+/// Requests to a run while it trains, joined over ranks once a step. The requests of one rank apply to every rank.
 struct StepRequests {
   bool stop = false;        ///< this step is to be the last one
   bool checkpoint = false;  ///< a checkpoint is to follow this step
@@ -28,34 +28,34 @@ struct StepOutcome {
   double lr = 0;
   double seconds = 0;
   std::string kind;
-  double bound_seconds = 0;  ///< least time of such a step under the budget; 0 before one was planned
+  double bound_seconds = 0;  ///< minimum time of such a step under the budget; 0 before one was planned
   StepRequests requested;    ///< by any rank
-  bool skipped = false;      ///< fp16: gradients overflowed, and nothing was learnt
+  bool skipped = false;      ///< fp16: gradients overflowed, and nothing was learned
 };
 
-/// A Session with a model, an optimizer and (if asked for) K-FAC in it, made from the context's seed: two runs of a
+/// A Session with a model, an optimizer and (if asked for) K-FAC in it, made from the context's seed. Two runs of a
 /// context are bit-equal whatever their budgets. Collective over the context's ranks.
 class TrainingRun {
  public:
-  /// The options' host budget must be in bytes (see in_bytes). `recorder`, if any, must outlive the run. Throws
-  /// BadRequest; OutOfBudget when not even the weights fit.
+  /// Makes the run. The options' host budget must be in bytes (see in_bytes()). `recorder`, if any, must outlive the
+  /// run. Throws BadRequest; OutOfBudget when not even the weights fit.
   TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
               StepRecorder* recorder = nullptr);
 
-  TrainingRun(const TrainingRun&) = delete;  // K-FAC asks it for the learning rate
+  TrainingRun(const TrainingRun&) = delete;  // because K-FAC asks it for the learning rate
   TrainingRun& operator=(const TrainingRun&) = delete;
 
-  /// Goes on from the checkpoint in the options' folder, whose position is the context's `start`: everything that this
-  /// run has is overwritten. Throws as read_checkpoint().
+  /// Resumes from the checkpoint in the options' folder, whose position is the context's `start`. The whole state of
+  /// this run is overwritten. Throws as read_checkpoint() does.
   void resume();
-  /// Writes a checkpoint to the options' folder. Collective. Throws as write_checkpoint().
+  /// Writes a checkpoint to the options' folder. Collective. Throws as write_checkpoint() does.
   void save();
-  /// Steps since the very first, resumed ones included.
+  /// Returns the steps since the very first, resumed ones included.
   int64_t steps_done() const { return position_.step; }
 
-  /// One training step on the next cases. Throws OutOfBudget, ddl::CommError.
+  /// Runs one training step on the next cases. Throws OutOfBudget, ddl::CommError.
   StepOutcome step(const StepRequests& own = {});
-  /// The metric on the held-out cases, each measured by one rank; the mean on every rank.
+  /// Measures the metric on the held-out cases, each on one rank, and returns the mean on every rank.
   double validate();
 
   Session& session() { return *session_; }
@@ -64,7 +64,8 @@ class TrainingRun {
   const LossScaler* loss_scaler() const { return scaler_ ? &*scaler_ : nullptr; }
   int64_t parameters() const;
   int64_t gradient_bytes() const { return gradient_bytes_; }
-  /// Within allreduces of gradients, of all steps; and of that, what steps waited for.
+  /// Returns the time within allreduces of gradients, of all steps. exposed_gradient_seconds() is the part that steps
+  /// waited for.
   double gradient_seconds() const;
   double exposed_gradient_seconds() const;
   const ddl::GradientAllreduce* gradient_allreduce() const { return overlapped_ ? &*overlapped_ : nullptr; }
@@ -72,20 +73,22 @@ class TrainingRun {
  private:
   using Cases = std::vector<Batch>;
 
-  /// The cases of each micro-batch of the next step, in host memory.
+  /// Returns the cases of each micro-batch of the next step, in host memory.
   std::vector<Cases> next_cases();
-  /// Those cases on the device.
+  /// Copies the cases of a micro-batch to the device as one batch.
   Batch to_device(const Cases& cases) const;
-  /// Forward and backward of a micro-batch, which may be the step's last; its share of the loss.
-  at::Tensor learn(const Cases& cases, bool last);
+  /// Runs forward and backward of a micro-batch and returns its share of the loss. `last` says that it is the step's
+  /// last one.
+  at::Tensor forward_backward(const Cases& cases, bool last);
   double measure(const Cases& cases);
-  /// Averages gradients, buffers and the loss over the ranks, and joins their requests. Returns the latter two.
+  /// Averages gradients, buffers and the loss over the ranks, and joins their requests. Returns the loss and the
+  /// requests.
   std::pair<double, StepRequests> average(const at::Tensor& loss, const StepRequests& own);
-  /// The gradients that there are.
+  /// Returns the gradients of the parameters that have one.
   std::vector<at::Tensor> gradients() const;
-  /// Preconditions, clips and takes the optimizer's step; nothing where gradients overflowed, and then returns false.
-  bool update();
-  /// All that the next step depends on, but the generators.
+  /// Preconditions, clips and takes the optimizer's step. Where gradients overflowed, does nothing and returns false.
+  bool apply_gradients();
+  /// Returns everything that the next step depends on, except the generators.
   std::vector<StateTensor> state();
 
   const RunContext& context_;
@@ -100,7 +103,7 @@ class TrainingRun {
   LrSchedule lr_;
   RunPosition position_;
   int64_t gradient_bytes_ = 0;
-  double after_backward_seconds_ = 0;  ///< within allreduces
+  double after_backward_seconds_ = 0;  ///< time within allreduces
 };
 
 }  // namespace spillway

@@ -7,15 +7,15 @@
 
 namespace spillway {
 
-Observation observe(const RunContext& context) {
+UnlimitedProfile profile_unlimited_step(const RunContext& context) {
   RunContext least = context;
   if (context.options.kfac.strategy == kfac::Strategy::automatic) least.options.kfac.strategy = kObservedStrategy;
   const bool choose = context.options.choose_grad_worker_frac;
   TrainingRun run(least, kUnlimitedBytes, choose ? 1.0 / context.world() : context.options.kfac.grad_worker_frac);
-  Observation observed;
+  UnlimitedProfile observed;
   heard_by_all(context.comm, [&] {
     StepOutcome step = run.step();
-    while (step.skipped) step = run.step();  // a loss scale that is still too large: the optimizer has not been seen
+    while (step.skipped) step = run.step();  // the loss scale is still too large: the optimizer has not run yet
     observed.step_seconds = step.seconds;
     run.validate();
   });
@@ -29,13 +29,13 @@ Observation observe(const RunContext& context) {
   return observed;
 }
 
-BudgetRequest in_bytes(const BudgetRequest& request, const Observation& observed) {
+BudgetRequest in_bytes(const BudgetRequest& request, const UnlimitedProfile& observed) {
   if (request.kind != BudgetRequest::Kind::percent) return request;
   return {.kind = BudgetRequest::Kind::bytes,
           .bytes = static_cast<int64_t>(request.percent / 100 * static_cast<double>(observed.peak_bytes))};
 }
 
-int64_t resolve_budget(const BudgetRequest& request, const Observation& observed, bool may_be_exceeded) {
+int64_t resolve_budget(const BudgetRequest& request, const UnlimitedProfile& observed, bool may_be_exceeded) {
   if (request.kind == BudgetRequest::Kind::none) return kUnlimitedBytes;
   const int64_t budget = in_bytes(request, observed).bytes;
   if (budget < observed.floor_bytes && !may_be_exceeded)

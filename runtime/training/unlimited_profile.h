@@ -1,4 +1,4 @@
-/// What a run needs without a budget, and what a budget then means.
+/// The needs of a run without a budget, and the bytes that a requested budget then means.
 #pragma once
 #include <cstdint>
 
@@ -10,15 +10,15 @@ namespace spillway {
 /// The strategy of the observed step where the budget is to choose one.
 inline constexpr kfac::Strategy kObservedStrategy = kfac::Strategy::hybrid;
 
-/// Runs one step and one validation without a budget on a copy of everything, made from the same seed, to learn what
-/// they need. Collective.
-Observation observe(const RunContext& context);
+/// Runs one step and one validation without a budget on a copy of everything, made from the same seed, to learn their
+/// needs. Collective.
+UnlimitedProfile profile_unlimited_step(const RunContext& context);
 
-/// The request with a percentage turned into bytes.
-BudgetRequest in_bytes(const BudgetRequest& request, const Observation& observed);
+/// Returns the request with a percentage turned into bytes.
+BudgetRequest in_bytes(const BudgetRequest& request, const UnlimitedProfile& observed);
 
-/// The budget in bytes that `request` means beside `observed`. Throws InfeasibleBudget, naming the operator, its bytes
-/// and the smallest feasible budget, when it is below the floor and may not be exceeded.
-int64_t resolve_budget(const BudgetRequest& request, const Observation& observed, bool may_be_exceeded = false);
+/// Returns the budget in bytes that `request` means beside `observed`. Throws InfeasibleBudget when the budget is below
+/// the floor and may not be exceeded. The error names the operator, its bytes and the smallest feasible budget.
+int64_t resolve_budget(const BudgetRequest& request, const UnlimitedProfile& observed, bool may_be_exceeded = false);
 
 }  // namespace spillway

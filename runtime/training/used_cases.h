@@ -1,4 +1,4 @@
-/// Which cases a rank will look at in a run: no other need be read.
+/// The cases that a rank uses in a run; no other case need be read.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace spillway {
 
-/// Whether held-out case number `i` of the split is measured by this rank.
+/// Returns true when rank `rank` of `world` measures held-out case number `i` of the split.
 constexpr bool measures_on(size_t i, int rank, int world) {
   return static_cast<int>(i % static_cast<size_t>(world)) == rank;
 }
 
-/// Returns the cases that rank `rank` of `world` learns from in `steps` steps, after all ranks drew `drawn` cases, and
-/// those that it measures on, and the first case, which tells shapes. Indices, ascending. Cost: a draw for each case
-/// that all ranks take, until this rank has been dealt every one.
+/// Returns the cases that rank `rank` of `world` uses, as ascending indices. They are the cases that it learns from in
+/// `steps` steps, after all ranks drew `drawn` cases, and those that it measures on. The first case is included,
+/// because it tells shapes. Cost: a draw for each case that all ranks take, until this rank has been dealt every one.
 std::vector<int64_t> used_cases(const TrainOptions& options, const Split& split, int64_t drawn, int64_t steps, int rank,
                                 int world);
 

@@ -38,7 +38,7 @@ void Conductor::begin_step(std::string_view kind) {
   recorder_.start_clock();
 }
 
-/// The Session's pages that exist already become slots born before the step, and take up their place in the schedule.
+/// Makes slots of the Session's pages that exist already, born before the step, and finds their places in the schedule.
 void Conductor::adopt_existing_pages() {
   pager_.table().for_each_of(user_, [&](Page& page) {
     (void)recorder_.slot_of(page);
@@ -68,7 +68,7 @@ void Conductor::record_destroyed() {
   destroyed_.clear();
   pager_.table().take_destroyed(user_, destroyed_);
   for (PageId id : destroyed_)
-    if (recorder_.end_page(id)) follower_.forget(id);  // else another Session's
+    if (recorder_.end_page(id)) follower_.forget(id);  // else it is another Session's page
 }
 
 // --- operators ------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ void Conductor::record_use(PageUse& use, bool streamed) {
   use.next_use = follower_.next_use_of(use.page->id);
 }
 
-/// Each page once.
+/// Counts each page once.
 void Conductor::count_leased(std::span<const PageUse> uses) {
   for (size_t i = 0; i < uses.size(); ++i) {
     const bool again = std::any_of(uses.begin(), uses.begin() + static_cast<std::ptrdiff_t>(i),
@@ -135,7 +135,7 @@ void Conductor::issue_copies() {
   follower_.issue_copies();
 }
 
-// --- what is known --------------------------------------------------------------------------------------------------
+// --- traces and schedules --------------------------------------------------------------------------------------------
 
 const StepTrace* Conductor::trace(std::string_view kind) const {
   const StepPlan* plan = planner_.find(kind);

@@ -1,4 +1,5 @@
-/// Follows a step operator by operator: records its trace, and carries out on the pager what the schedule says.
+/// The conductor, which follows a step operator by operator: it records the trace, and carries out the schedule on the
+/// pager.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,52 +16,53 @@
 
 namespace spillway {
 
-/// One trace and one schedule per kind of step. The first step of a kind pages on demand, helped by what usually comes
-/// next (Prefetcher::work_without_schedule); its trace gives the schedule that the next ones follow (StepPlanner). A
-/// step that does something else falls back to demand for its rest (ScheduleFollower). Used by one thread, the one that
-/// runs the steps.
+/// Keeps one trace and one schedule per kind of step. The first step of a kind pages on demand, helped by copies that
+/// are likely to be needed (Prefetcher::work_without_schedule). Its trace gives the schedule that the next ones follow
+/// (StepPlanner). A step that does something else falls back to demand for its rest (ScheduleFollower). Used by one
+/// thread, the one that runs the steps.
 class Conductor {
  public:
-  /// `recipes` may be null: then nothing is replayed.
+  /// Makes a conductor. `recipes` may be null: then nothing is replayed.
   Conductor(Pager& pager, ScheduleInputs inputs, bool follow_schedules, UserId user, RecipeSource* recipes = nullptr);
 
-  /// Throws std::logic_error when a step is open.
+  /// Begins a step. Throws std::logic_error when a step is open.
   void begin_step(std::string_view kind);
-  /// Makes or keeps the kind's schedule. `measured`, if any, says how long the step's operators took on a device that
-  /// the host does not wait for.
+  /// Ends the step, and makes or keeps the kind's schedule. `measured`, if any, holds the times of the step's operators
+  /// on a device that the host does not wait for.
   void end_step(std::span<const ComputeClock::Times> measured = {});
   /// Forgets the open step (an exception went through it); schedules stay.
   void abandon_step() noexcept;
   bool in_step() const noexcept { return in_step_; }
-  /// The pager user that owns this Session's pages.
+  /// Returns the pager user that owns this Session's pages.
   UserId user() const noexcept { return user_; }
 
-  /// Before the kernel, its pages leased but for those in `streamed`, which it uses window by window. Fills in the
-  /// uses' next use. Outside steps, only the operator's need is counted.
+  /// Begins an operator before its kernel. Its pages are leased, except those in `streamed`, which it uses window by
+  /// window. Fills in the uses' next use. Outside steps, only the operator's need is counted.
   void begin_operator(const OperatorCall& call, std::span<PageUse> uses, std::span<PageUse> streamed,
                       std::span<const Birth> new_arguments);
-  /// When the schedule uses the output of the operator under way at `position` next; kNextUseUnknown: never again in
-  /// its sight. Nothing when there is no schedule to ask.
+  /// Returns when the schedule uses the output of the operator under way at `position` next; kNextUseUnknown: never
+  /// again in its sight. Returns nothing when there is no schedule to ask.
   std::optional<int64_t> expected_next_use(int32_t position) const;
   bool following() const noexcept { return in_step_ && follower_.following(); }
-  /// The slots whose recipes this operator's call belongs to. Between begin_operator and issue_copies.
+  /// Returns the slots whose recipes this operator's call belongs to. Called between begin_operator and issue_copies.
   std::span<const int32_t> recipes_here() const;
-  /// The page that is this slot of the schedule now; 0 when there is none.
+  /// Returns the page that is this slot of the schedule now; 0 when there is none.
   PageId page_of_slot(int32_t slot) const { return follower_.page_of_slot(slot); }
-  /// After the kernel; `seconds` without waits, `own_bytes` its outputs and scratch at their largest.
+  /// Ends the operator after its kernel. `seconds` excludes waits; `own_bytes` is the maximum of its outputs and
+  /// scratch.
   void end_operator(double seconds, int64_t own_bytes, std::span<const Birth> new_outputs);
-  /// The neediest operator so far, in steps of every kind and outside them.
+  /// Returns the need of the neediest operator so far, in steps of every kind and outside them.
   const Need& neediest() const noexcept { return neediest_; }
-  /// Once the leases have ended: starts the page-outs and prefetches that hang on this operator.
+  /// Starts the page-outs and prefetches that the schedule ties to this operator. Called once its leases have ended.
   void issue_copies();
 
-  /// The trace of the last whole step of this kind; nullptr before there is one.
+  /// Returns the trace of the last whole step of this kind; nullptr before there is one.
   const StepTrace* trace(std::string_view kind) const;
   const Schedule* schedule(std::string_view kind) const;
   std::vector<const StepTrace*> traces() const { return planner_.traces(); }
-  /// Steps that left their schedule.
+  /// Returns how many steps left their schedule.
   int64_t deviations() const noexcept { return follower_.deviations(); }
-  /// Operators seen inside steps.
+  /// Returns how many operators were seen inside steps.
   int64_t operators() const noexcept { return operators_; }
 
  private:
@@ -75,11 +77,11 @@ class Conductor {
   StepPlanner planner_;
   TraceRecorder recorder_;
   ScheduleFollower follower_;
-  StepPlan* plan_ = nullptr;  // of the open step's kind
+  StepPlan* plan_ = nullptr;  // plan of the open step's kind
   bool in_step_ = false;
   std::vector<PageId> destroyed_;
-  LaneTotals copied_before_;  // when the step began
-  Need need_;                 // of the operator that runs
+  LaneTotals copied_before_;  // totals when the step began
+  Need need_;                 // need of the operator that runs
   Need neediest_;
   int64_t operators_ = 0;
 };

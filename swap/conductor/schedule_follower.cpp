@@ -117,7 +117,7 @@ void ScheduleFollower::act_after_operator() {
     if (page_of_slot(slot)) replay_ahead(page_of_slot(slot));
 }
 
-/// Only a hint: what cannot be made again now is made again when it is used, by whoever needs it.
+/// Makes the page again ahead of its use, as a hint only: when that fails now, the page is made again when it is used.
 void ScheduleFollower::replay_ahead(PageId page) {
   try {
     pager_.replayer().replay(page);

@@ -8,7 +8,8 @@
 namespace spillway {
 namespace {
 
-/// Steps whose measured times are still worth a new plan: the first ran on demand and cold, the second cold in part.
+/// The number of steps whose measured times are still worth a new plan: the first ran on demand and cold, the second
+/// cold in part.
 constexpr int32_t kPlans = 3;
 
 }  // namespace
@@ -37,8 +38,8 @@ void StepPlanner::learn(StepPlan& plan, StepTrace recorded, bool as_planned, con
   make(plan, as_planned ? std::move(plan.trace) : std::move(recorded));
 }
 
-/// A step that did as planned says how long its operators take when pages come and go as planned; another one is all
-/// that is known of what the next ones will do.
+/// Keeps the times of a step. A step that did as planned shows how long its operators take when pages come and go as
+/// planned. After another step, its own times are all that is known of the next ones.
 void StepPlanner::keep_times(StepPlan& plan, StepTrace& recorded, bool as_planned, const LaneTotals& lanes) {
   take_out_slowdown(recorded, lanes.out.seconds + lanes.in.seconds);
   if (!as_planned) {
@@ -52,7 +53,8 @@ void StepPlanner::keep_times(StepPlan& plan, StepTrace& recorded, bool as_planne
   plan.times.apply_to(as_planned ? plan.trace : recorded);
 }
 
-/// Operators ran beside copies, which slowed them; the simulation adds that again for the copies of its schedule.
+/// Takes the slowdown by copies out of the times. The operators ran beside copies, which slowed them; the simulation
+/// adds that again for the copies of its schedule.
 void StepPlanner::take_out_slowdown(StepTrace& trace, double copying_seconds) const {
   double kernels = 0;
   for (const OperatorRecord& op : trace.operators) kernels += op.seconds;
@@ -61,14 +63,16 @@ void StepPlanner::take_out_slowdown(StepTrace& trace, double copying_seconds) co
   for (OperatorRecord& op : trace.operators) op.seconds *= share;
 }
 
-/// Costs one simulation, so in the end only as often as all of the latest steps are others.
+/// Predicts the kind's steps again. That costs one simulation, so in the end it happens once per kLatest steps, when
+/// all of the latest steps are new.
 void StepPlanner::refresh_prediction(StepPlan& plan) const {
   constexpr auto kLatest = static_cast<int64_t>(StepTimes::kLatest);
   const int64_t steps = ++plan.steps_since_plan;
   if (steps <= kLatest || steps % kLatest == 0) predict_again(plan.schedule, plan.trace, inputs_of(plan));
 }
 
-/// Users of the pager plan for an equal share of the budget each, if their steps can run in that.
+/// Returns the inputs of the plan. Users of the pager plan for an equal share of the budget each, if their steps can
+/// run in that.
 ScheduleInputs StepPlanner::inputs_of(const StepPlan& plan) const {
   ScheduleInputs inputs = inputs_;
   if (const int64_t budget = inputs.budget_bytes; budget != kUnlimitedBytes && plan.users > 1)
@@ -78,7 +82,7 @@ ScheduleInputs StepPlanner::inputs_of(const StepPlan& plan) const {
   return inputs;
 }
 
-/// The schedule of the kind, from now on.
+/// Makes the schedule of the kind, from now on.
 void StepPlanner::make(StepPlan& plan, StepTrace trace) const {
   plan.trace = std::move(trace);
   plan.users = pager_.table().users();

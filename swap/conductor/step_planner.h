@@ -1,4 +1,4 @@
-/// Plans of each kind of step, made from what steps of the kind did.
+/// Plans of each kind of step, made from the steps of the kind so far.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,36 +15,37 @@
 
 namespace spillway {
 
-/// What the steps of one kind do, and what is planned for the next one.
+/// The record of the steps of one kind, and the plan for the next one.
 struct StepPlan {
   bool planned = false;
   StepTrace trace;
   Schedule schedule;
   std::unordered_map<PageId, int32_t> persistent;    ///< slots that outlive the step, by page
   std::vector<std::vector<int32_t>> recipes;         ///< by operator: slots whose recipes its call belongs to
-  std::vector<std::vector<int32_t>> discards_after;  ///< by operator: slots
+  std::vector<std::vector<int32_t>> discards_after;  ///< by operator: slots that are discarded
   std::vector<std::vector<int32_t>> replays_after;   ///< by operator: slots that are made again ahead of their use
 
   StepTimes times;
   int64_t steps_since_plan = 0;
   int32_t times_planned = 0;
-  int64_t users = 0;  ///< of the pager when it was planned
+  int64_t users = 0;  ///< the pager's users when it was planned
 };
 
-/// The first step of a kind gives the schedule that the next ones follow. The first few of those are planned anew with
-/// the times that were measured under the schedule, and its prediction and bound follow the times of later ones. A step
-/// that did something else is planned anew; so is one after the number of users that share the budget has changed, each
-/// planning for an equal share.
+/// Plans steps. The first step of a kind gives the schedule that the next ones follow. The first few of those are
+/// planned anew with the times that were measured under the schedule. Its prediction and bound follow the times of
+/// later ones. A step that did something else is planned anew. So is a step after the number of users that share the
+/// budget has changed, because each user plans for an equal share.
 class StepPlanner {
  public:
   StepPlanner(Pager& pager, const ScheduleInputs& inputs) : pager_(pager), inputs_(inputs) {}
 
-  /// Returns the plans of a kind, which stay where they are.
+  /// Returns the plan of a kind, which keeps its address.
   StepPlan& plan_of(std::string_view kind);
-  /// nullptr before a step of the kind was planned.
+  /// Returns the plan of a kind; nullptr before a step of the kind was planned.
   const StepPlan* find(std::string_view kind) const;
   std::vector<const StepTrace*> traces() const;
-  /// Learns from a step, during which the lanes copied so much. `as_planned`: it followed its schedule to the end.
+  /// Learns from a step, during which the lanes copied `lanes`. `as_planned`: the step followed its schedule to the
+  /// end.
   void learn(StepPlan& plan, StepTrace recorded, bool as_planned, const LaneTotals& lanes);
 
  private:

@@ -18,7 +18,7 @@ void TraceRecorder::start_clock() {
   last_end_ = Clock::now();
 }
 
-/// Without the waits for copies and the replays in it.
+/// Returns the seconds since the last operator, without waits for copies and replays.
 double TraceRecorder::seconds_since_last_operator() const {
   const std::chrono::duration<double> since = Clock::now() - last_end_;
   return std::max(0.0, since.count() - (pager_.delayed_seconds() - delayed_));
@@ -27,7 +27,7 @@ double TraceRecorder::seconds_since_last_operator() const {
 StepTrace TraceRecorder::end_step(std::span<const ComputeClock::Times> measured) {
   trace_.tail_seconds = seconds_since_last_operator();
   if (measured.size() != trace_.operators.size()) return std::move(trace_);
-  // The device's times: the host was ahead of it, and waited at the end.
+  // The device's times count, because the host was ahead of it, and waited at the end.
   for (size_t i = 0; i < measured.size(); ++i) {
     trace_.operators[i].seconds = measured[i].seconds;
     trace_.operators[i].host_seconds = measured[i].gap_seconds;
@@ -97,7 +97,7 @@ void TraceRecorder::add_use(const PageUse& use, bool streamed) {
     if (!streamed) op.leased_bytes += slot.bytes;
     slot.uses.push_back(index());
   }
-  // Managed memory has one copy of its bytes: they leave after a use as if that had written them.
+  // Managed memory has one copy of its bytes: they leave after a use as if the use had written them.
   const bool writes = use.write || use.page->is_managed();
   if (writes && (slot.writes.empty() || slot.writes.back() != index())) slot.writes.push_back(index());
 }

@@ -1,4 +1,4 @@
-/// Records what a step does with its pages, operator by operator.
+/// The recorder of a step's uses of its pages, operator by operator.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -16,28 +16,27 @@ namespace spillway {
 /// A storage seen for the first time while a step ran.
 struct Birth {
   Page* page;
-  int32_t position;       ///< among the operator's storages: arguments from 0, outputs from kOutputPosition
+  int32_t position;       ///< place among the operator's storages: arguments from 0, outputs from kOutputPosition
   bool streamed = false;  ///< an output that is made window by window
 };
 inline constexpr int32_t kOutputPosition = 1 << 20;
 
-/// What an operator is, as the trace keeps it.
+/// The identity of an operator, as the trace keeps it.
 struct OperatorCall {
   const void* identity;   ///< equal for equal operators of one process
   std::string_view name;  ///< lives as long as the process
   bool replayable;        ///< see OperatorRecord
 };
 
-/// The trace of the open step. Used by one thread.
+/// Records the trace of the open step. Used by one thread.
 class TraceRecorder {
  public:
   explicit TraceRecorder(Pager& pager) : pager_(pager) {}
 
   void begin_step(std::string_view kind);
-  /// Time counts from now on: what came before is none of the step's.
+  /// Starts the clock: time before this call is not the step's.
   void start_clock();
-  /// Returns the trace. `measured`, if any, says how long the operators took on a device that the host does not wait
-  /// for.
+  /// Returns the trace. `measured`, if any, holds the operators' times on a device that the host does not wait for.
   StepTrace end_step(std::span<const ComputeClock::Times> measured);
 
   void begin_operator(const OperatorCall& call, int64_t unpaged_bytes);
@@ -47,18 +46,18 @@ class TraceRecorder {
   void add_use(const PageUse& use, bool streamed);
   /// Adds a result; returns its slot.
   int32_t add_output(const Birth& birth);
-  /// `seconds` without waits, `own_bytes` outputs and scratch at their largest.
+  /// Ends the operator. `seconds` excludes waits; `own_bytes` is the maximum of outputs and scratch.
   void end_operator(double seconds, int64_t own_bytes);
-  /// Ends the slot of a page that was destroyed. False: the step never met it.
+  /// Ends the slot of a page that was destroyed. Returns false when the step never met it.
   bool end_page(PageId page);
 
-  /// Returns the slot of a page. One that the step has not met existed before it: another Session or thread may have
-  /// used it last. `is_new` tells so.
+  /// Returns the slot of a page. A page that the step has not met existed before it, because another Session or thread
+  /// may have used it last. `is_new` tells so.
   int32_t slot_of(const Page& page, bool* is_new = nullptr);
   const Slot& slot(int32_t s) const { return trace_.slots[static_cast<size_t>(s)]; }
-  /// The operator that runs, or ran last; −1 before the first.
+  /// Returns the index of the operator that runs, or ran last; −1 before the first.
   int32_t index() const noexcept { return static_cast<int32_t>(trace_.operators.size()) - 1; }
-  /// Bytes that the operator that runs leases, each storage once.
+  /// Returns the bytes that the operator that runs leases, each storage once.
   int64_t leased_bytes() const { return trace_.operators.back().leased_bytes; }
 
  private:
@@ -67,8 +66,8 @@ class TraceRecorder {
 
   Pager& pager_;
   StepTrace trace_;
-  std::unordered_map<PageId, int32_t> slots_;       // of the open step's pages
-  std::chrono::steady_clock::time_point last_end_;  // of the operator before
+  std::unordered_map<PageId, int32_t> slots_;       // slots of the open step's pages
+  std::chrono::steady_clock::time_point last_end_;  // end of the operator before
   double delayed_ = 0;                              // the pager's delays until then
 };
 

@@ -17,10 +17,10 @@ namespace {
 
 /// The one device of the process; see the header.
 struct Shared {
-  std::mutex mutex;  // also held while the last Session brings everything home, so that the next one waits
+  std::mutex mutex;  // also held while the last Session closes, so that the next one waits
   std::shared_ptr<DevicePager> device;
   int64_t sessions = 0;
-  std::vector<std::shared_ptr<DevicePager>> wrecks;  // some of their tensors could not come home, and are theirs still
+  std::vector<std::shared_ptr<DevicePager>> unclosed;  // each has tensors that could not come back to the device
 };
 Shared& shared() {
   static auto* shared = new Shared();
@@ -32,7 +32,7 @@ std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, Device& d
   return options.decorate_timeline ? options.decorate_timeline(std::move(timeline), lane) : std::move(timeline);
 }
 
-/// Memory for the host tier.
+/// Reserves the memory for the host tier.
 HostSlab make_host(const SessionOptions& options, Device& device) {
   const int64_t capacity =
       options.host_budget_bytes == kUnlimitedBytes ? default_arena_bytes() : options.host_budget_bytes;
@@ -61,7 +61,8 @@ DevicePager::DevicePager(const SessionOptions& options)
       device_name_(options.device),
       engine_(options.engine),
       small_page_bytes_(options.small_page_bytes) {
-  // Last, so that nothing has to be undone: only a hard budget can be refused, and managed memory has a soft one.
+  // The budget comes last, so that nothing has to be undone. Only a hard budget can be refused, and managed memory has
+  // a soft one.
   device.use_managed_memory(engine_ == Engine::unified);
   device.ledger().set_budget(options.budget_bytes, /*soft=*/engine_ == Engine::unified);
   device.memory().set_reclaimer(this);
@@ -101,7 +102,7 @@ DevicePager::Share DevicePager::join(const SessionOptions& options) {
   else
     shared().device = std::make_shared<DevicePager>(options);
   ++shared().sessions;
-  return {shared().device.get(), Leave{shared().device->pager.table().add_user()}};
+  return {shared().device.get(), Eviction{shared().device->pager.table().add_user()}};
 }
 
 std::shared_ptr<DevicePager> DevicePager::current() {
@@ -110,26 +111,26 @@ std::shared_ptr<DevicePager> DevicePager::current() {
   return shared().device;
 }
 
-void DevicePager::Leave::operator()(DevicePager* device) const noexcept {
+void DevicePager::Eviction::operator()(DevicePager* device) const noexcept {
   if (forked_while_paging()) return;
-  std::shared_ptr<DevicePager> kept = current();  // another may close it before the turn is over
-  std::unique_lock turn(device->turns);           // operators and loans of others hold pages that may end now
+  std::shared_ptr<DevicePager> kept = current();  // another Session may close it before the turn is over
+  std::unique_lock turn(device->turns);           // other threads' operators and loans hold pages that may end now
   std::lock_guard lock(shared().mutex);
   if (--shared().sessions > 0) return device->pager.remove_user(user);
-  if (!device->close()) shared().wrecks.push_back(shared().device);
+  if (!device->close()) shared().unclosed.push_back(shared().device);
   turn.unlock();
   kept.reset();
   shared().device.reset();
 }
 
-std::unique_lock<Turns> DevicePager::take_turn(DevicePager* device) {
+std::unique_lock<FairMutex> DevicePager::take_turn(DevicePager* device) {
   if (!device || !OperatorScope::current().empty()) return {};
   return std::unique_lock(device->turns);
 }
 
 void DevicePager::reclaim(int64_t bytes) {
   std::unique_lock turn(turns, std::defer_lock);
-  // Only a gated thread: others may be working for the operator that runs, which waits for them.
+  // Only a thread inside the gate waits. Other threads may be working for the operator that runs, which waits for them.
   if (OperatorScope::current().empty() && SessionScope::current()) turn.lock();
   pager.reclaim(bytes);
 }
@@ -141,7 +142,8 @@ bool DevicePager::close() noexcept {
   try {
     pager.unregister_resident();
   } catch (const std::exception& error) {
-    // Closing has no other way: tensors that stay absent keep raising the clear error when they are touched.
+    // Closing goes on, because it has no other way. Tensors that stay absent keep raising the clear error when they are
+    // touched.
     std::fprintf(stderr, "[session] not every tensor came home: %s\n", error.what());
     home = false;
   }

@@ -1,4 +1,4 @@
-/// What all open Sessions share: LibTorch has one allocator for a device, so there is one pager behind it.
+/// The pager that all open Sessions share: LibTorch has one allocator for a device, so there is one pager behind it.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -13,50 +13,51 @@
 
 namespace spillway {
 
-/// The device's budget, pager, host slab, disk and copy lanes; one device at a time. Made by the first Session, joined
-/// by others, closed by the last: that brings every tensor home and lifts the budget. One of the process-wide
-/// exceptions that LibTorch forces.
+/// The device's budget, pager, host slab, disk and copy lanes; one device at a time. The first Session makes it, others
+/// join it, and the last one closes it: that brings every tensor back to the device and lifts the budget. It is one of
+/// the process-wide exceptions that LibTorch forces.
 class DevicePager final : public Reclaimer {
  public:
-  struct Leave {
+  struct Eviction {
     UserId user;
     void operator()(DevicePager* device) const noexcept;
   };
-  /// One Session's part in the device; its end is the Session's.
-  using Share = std::unique_ptr<DevicePager, Leave>;
+  /// One Session's part in the device, which ends with the Session.
+  using Share = std::unique_ptr<DevicePager, Eviction>;
 
-  /// Makes or joins. A joining Session asks for the same device, budgets and `small_page_bytes`; the copy lanes are as
-  /// the first one decorated them. Thread-safe. Throws BadRequest naming the option and both values, or OutOfBudget
-  /// when more than the budget is held already.
+  /// Makes the device's pager, or joins it. A joining Session asks for the same device, budgets and `small_page_bytes`;
+  /// the copy lanes stay as the first Session decorated them. Thread-safe. Throws BadRequest naming the option and both
+  /// values, or OutOfBudget when more than the budget is held already.
   static Share join(const SessionOptions& options);
-  /// The device's pager, and a hold on it; nullptr while no Session is open.
+  /// Returns the device's pager, and keeps it alive; nullptr while no Session is open.
   static std::shared_ptr<DevicePager> current();
 
-  /// Waits for this thread's turn, and holds it. Whoever looks a page up between operators needs it, because pages end
-  /// in turns. Holds nothing where `device` is null, and inside an operator of this thread, which has had its turn.
-  static std::unique_lock<Turns> take_turn(DevicePager* device);
+  /// Waits for this thread's turn, and holds it while the result lives. Code that looks a page up between operators
+  /// needs the turn, because pages end in turns. Holds nothing where `device` is null, and inside an operator of this
+  /// thread, because that operator has had its turn.
+  static std::unique_lock<FairMutex> take_turn(DevicePager* device);
 
   explicit DevicePager(const SessionOptions& options);
   DevicePager(const DevicePager&) = delete;
   DevicePager& operator=(const DevicePager&) = delete;
 
-  /// One operator runs on the device at a time, so that each has the whole budget to itself: two Sessions need the
-  /// larger of their floors, not the sum, and an operator's bytes are its own.
-  Turns turns;
+  /// The turns of operators. One operator runs on the device at a time, so that each has the whole budget to itself.
+  /// Two Sessions then need the larger of their floors, not the sum, and an operator's bytes are its own.
+  FairMutex turns;
   Device& device;
   HostSlab host;
   const std::unique_ptr<DiskTier> disk;
   const std::unique_ptr<Timeline> out, in;
   Pager pager;
 
-  // Reclaimer. Between its operators, a thread waits for the operator that runs on another one rather than fail beside
-  // what that one holds.
+  // Reclaimer. Between its operators, a thread waits for the operator that runs on another thread. Otherwise it could
+  // fail beside the bytes that this operator holds.
   void reclaim(int64_t bytes) override;
   bool free_physical_memory(int64_t bytes) override { return pager.free_physical_memory(bytes); }
 
  private:
   void require_alike(const SessionOptions& options) const;
-  /// False when a tensor could not come home.
+  /// Returns false when a tensor could not come back to the device.
   bool close() noexcept;
 
   const int64_t budget_bytes_;

@@ -1,4 +1,4 @@
-/// Who may run an operator on the device now.
+/// The mutex that decides which thread may run an operator on the device.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -6,9 +6,9 @@
 
 namespace spillway {
 
-/// A fair mutex: turns are taken in the order in which they were asked for, so a thread that asks again at once does
-/// not starve the others. Use with std::unique_lock. Cost when nobody waits: two uncontended locks.
-class Turns {
+/// A fair mutex: threads get it in the order in which they asked, so a thread that asks again at once does not starve
+/// the others. Use with std::unique_lock. Cost when no thread waits: two uncontended locks.
+class FairMutex {
  public:
   void lock() {
     std::unique_lock lock(mutex_);
@@ -22,7 +22,7 @@ class Turns {
     }
     changed_.notify_all();
   }
-  /// How often a turn has been asked for.
+  /// Returns how often a turn has been asked for.
   uint64_t asked() const {
     std::lock_guard lock(mutex_);
     return next_;

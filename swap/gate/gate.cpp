@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The pages of one operator call: leased while it lives.
+/// The pages of one operator call, leased while it lives.
 class OperatorLease {
  public:
   explicit OperatorLease(SessionState& session) : session_(session) {}
@@ -24,7 +24,7 @@ class OperatorLease {
   OperatorLease& operator=(const OperatorLease&) = delete;
   ~OperatorLease() { release(); }
 
-  /// Pages that `plan` uses in windows are registered, but not leased.
+  /// Collects the pages of the arguments. Pages that `plan` uses in windows are registered, but not leased.
   void collect(const OperatorTraits& traits, const torch::jit::Stack& stack, const WindowPlan* plan,
                int64_t min_page_bytes) {
     const size_t count = traits.writes.size();
@@ -41,11 +41,12 @@ class OperatorLease {
       });
     }
   }
-  /// What the plan only streams is leased window by window, what it does not touch not at all.
+  /// Adds one page. A page that the plan only streams is leased window by window; a page that it does not touch is not
+  /// leased.
   void add(const WindowPlan* plan, size_t argument, const PageUse& use) {
-    const Touch touch = plan ? plan->touches[argument] : Touch::whole;
-    if (touch == Touch::whole) uses.push_back(use);
-    if (touch != Touch::windows) return;
+    const ArgumentUse touch = plan ? plan->argument_uses[argument] : ArgumentUse::whole;
+    if (touch == ArgumentUse::whole) uses.push_back(use);
+    if (touch != ArgumentUse::windows) return;
     streamed.push_back(use);
     streamed_ids_.push_back(use.page->id);
   }
@@ -73,7 +74,7 @@ class OperatorLease {
   bool leased_ = false;
 };
 
-/// New storages among the results become pages, counted as what the surrounding scope says they are.
+/// Makes new storages among the results pages, counted in the category that the surrounding scope says.
 void register_outputs(SessionState& session, const OperatorTraits& traits, const torch::jit::Stack& stack,
                       size_t results, c10::SmallVector<Birth, 8>& births) {
   const Category category = CategoryScope::current(Category::activations);
@@ -84,7 +85,7 @@ void register_outputs(SessionState& session, const OperatorTraits& traits, const
     const int64_t least_bytes = least_page_bytes(value, session.options.min_page_bytes);
     visit_storages(value, [&](c10::StorageImpl& storage) {
       bool is_new = false;
-      session.pager.table().locked([&] {  // it may be a page, and leaving
+      session.pager.table().locked([&] {  // the storage may be a page, and leaving
         Block* block = device.find_block(storage._mutable_data_ptr_no_checks());
         if (block && block->category == Category::workspace) device.memory().recategorize(block, category);
       });
@@ -96,7 +97,8 @@ void register_outputs(SessionState& session, const OperatorTraits& traits, const
   }
 }
 
-/// Operators that only make tensors look at shapes alone, where those need no tensors inside to be read.
+/// True when the operator reads its arguments. Operators that only make tensors look at shapes alone, unless an
+/// argument holds tensors inside that must be read for them.
 bool reads_arguments(const OperatorTraits& traits, const torch::jit::Stack& stack) {
   if (traits.kind != OperatorKind::shape_only && traits.kind != OperatorKind::memory) return true;
   const auto arguments = torch::jit::last(stack, traits.writes.size());
@@ -104,23 +106,24 @@ bool reads_arguments(const OperatorTraits& traits, const torch::jit::Stack& stac
 }
 
 struct Measured {
-  double seconds = 0;     ///< waits for copies, and replays, excluded
-  int64_t own_bytes = 0;  ///< outputs and scratch at their largest
+  double seconds = 0;     ///< without waits for copies and without replays
+  int64_t own_bytes = 0;  ///< maximum of outputs and scratch
 };
 
-/// How this call runs in windows; nullptr: it runs whole.
+/// Returns the plan by which this call runs in windows; nullptr: it runs whole.
 std::unique_ptr<WindowPlan> plan_windows(SessionState& session, const OperatorTraits& traits,
                                          const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (!traits.windows || session.options.split_bytes == kUnlimitedBytes) return nullptr;
-  if (session.options.engine == Engine::unified) return nullptr;  // whatever its size, the driver's faults run it
+  if (session.options.engine == Engine::unified) return nullptr;  // the driver's page faults run it at any size
   const auto arguments = torch::jit::last(stack, traits.writes.size());
   auto plan = traits.windows(op, arguments, {session.options.split_bytes});
   return plan && stays_on(session.share->device.torch_device(), arguments) ? std::move(plan) : nullptr;
 }
 
-/// An operator that may wait for other threads gives up its turn meanwhile, so that they can get there.
+/// Runs the kernel. An operator that may wait for other threads gives up its turn meanwhile, so that those threads can
+/// run their operators.
 int64_t call_kernel(SessionState& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
-                    c10::DispatchKeySet keys, torch::jit::Stack* stack, std::unique_lock<Turns>& turn) {
+                    c10::DispatchKeySet keys, torch::jit::Stack* stack, std::unique_lock<FairMutex>& turn) {
   OperatorObserver* observer = session.options.observer.get();
   if (observer) observer->before(op, *stack);
   if (traits.may_wait) turn.unlock();
@@ -129,10 +132,10 @@ int64_t call_kernel(SessionState& session, const OperatorTraits& traits, const c
   return session.ledger.workspace_since_mark();
 }
 
-/// The observer hears of the kernel's windows instead.
+/// Runs the call in windows. The observer is told of the kernel on each window instead.
 int64_t call_windows(SessionState& session, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                      torch::jit::Stack* stack, WindowPlan& plan, OperatorLease& lease) {
-  const std::vector<c10::IValue> arguments = torch::jit::last(*stack, plan.touches.size()).vec();
+  const std::vector<c10::IValue> arguments = torch::jit::last(*stack, plan.argument_uses.size()).vec();
   SessionWindowCall call(session, op, keys, arguments, lease.streamed);
   std::vector<at::Tensor> results = call.run(plan);
   torch::jit::drop(*stack, arguments.size());
@@ -152,8 +155,9 @@ Measured measure(SessionState& session, auto&& call) {
   return {took.count() - (session.pager.delayed_seconds() - waited), own_bytes};
 }
 
-/// What is run again must find its arguments as they were. On the host small ones are kept by value; on a card that
-/// would be a wait for it, so they become pages, which nobody writes before they were read again.
+/// Returns the minimum size at which this call's storages become pages. A call that is run again must find its
+/// arguments as they were. On the host small arguments are kept by value. On a GPU reading their values would wait for
+/// the GPU, so they become pages, which no operator writes before they were read again.
 int64_t least_page_bytes_of(SessionState& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
                             const torch::jit::Stack& stack) {
   const SessionOptions& options = session.options;
@@ -173,7 +177,7 @@ class KernelRun {
         op_(op),
         keys_(keys),
         stack_(stack),
-        counting_(session.counting()),
+        is_measured_(session.is_measured()),
         scope_(traits.name),
         turn_(session.share->turns),
         plan_(plan_windows(session, traits, op, *stack)),
@@ -181,14 +185,14 @@ class KernelRun {
 
   void run() {
     if (reads_arguments(traits_, *stack_)) lease_arguments();
-    if (counting_) trace_call();
+    if (is_measured_) trace_call();
     lease_.births.clear();
     const Measured measured = call();
     register_outputs(session_, traits_, *stack_, op_.schema().returns().size(), lease_.births);
-    if (counting_) conductor_.end_operator(measured.seconds, measured.own_bytes, lease_.births);
+    if (is_measured_) conductor_.end_operator(measured.seconds, measured.own_bytes, lease_.births);
     if (observer_ && !plan_) observer_->after(op_, *stack_);
     lease_.release();
-    if (counting_) publish();
+    if (is_measured_) publish();
     turn_.unlock();
     if (observer_) observer_->released(session_.pager);
   }
@@ -212,8 +216,8 @@ class KernelRun {
     conductor_.begin_operator({&op_.schema(), traits_.name, is_replayable(traits_, op_, *stack_)}, lease_.uses,
                               lease_.streamed, lease_.births);
     for (int32_t slot : conductor_.recipes_here())
-      session_.recipes.note_call(slot, conductor_.page_of_slot(slot), traits_, op_, keys_, *stack_,
-                                 plan_ ? traits_.windows : nullptr);
+      session_.recipes.record_call(slot, conductor_.page_of_slot(slot), traits_, op_, keys_, *stack_,
+                                   plan_ ? traits_.windows : nullptr);
   }
 
   Measured call() {
@@ -221,14 +225,14 @@ class KernelRun {
       return plan_ ? call_windows(session_, op_, keys_, stack_, *plan_, lease_)
                    : call_kernel(session_, traits_, op_, keys_, stack_, turn_);
     };
-    if (counting_) return measure(session_, kernel);
+    if (is_measured_) return measure(session_, kernel);
     kernel();
     return {};
   }
 
   void publish() {
     for (int32_t slot : conductor_.recipes_here())
-      session_.recipes.note_result(slot, conductor_.page_of_slot(slot), op_, *stack_);
+      session_.recipes.record_result(slot, conductor_.page_of_slot(slot), op_, *stack_);
     conductor_.issue_copies();
   }
 
@@ -239,14 +243,14 @@ class KernelRun {
   const c10::OperatorHandle& op_;
   const c10::DispatchKeySet keys_;
   torch::jit::Stack* const stack_;
-  const bool counting_;
+  const bool is_measured_;
   const OperatorScope scope_;
-  std::unique_lock<Turns> turn_;
+  std::unique_lock<FairMutex> turn_;
   const std::unique_ptr<WindowPlan> plan_;
   OperatorLease lease_;
 };
 
-/// Views of sparse tensors read the tensors inside.
+/// True for a view of a dense tensor. Views of sparse tensors are excluded, because they read the tensors inside.
 bool is_view(const OperatorTraits& traits, c10::DispatchKeySet keys) {
   const c10::DispatchKey backend = keys.highestPriorityTypeId();
   return traits.kind == OperatorKind::view && (backend == c10::DispatchKey::CPU || backend == c10::DispatchKey::CUDA);
@@ -256,7 +260,7 @@ void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torc
   const auto keys = dispatch_keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kGateKey);
   SessionState* session = SessionState::current();
   const OperatorTraits* traits = session ? &session->traits(op) : nullptr;
-  // A composite's parts are dispatched with the gate still on, so each is seen for itself.
+  // A composite's parts are dispatched with the gate still on, so the gate sees each of them.
   if (traits && runs_as_parts(*traits, op, keys)) return op.redispatchBoxed(keys, stack);
   c10::impl::ExcludeDispatchKeyGuard closed(kGateKey);
   if (!traits || is_view(*traits, keys)) return op.redispatchBoxed(keys, stack);
@@ -271,7 +275,7 @@ void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torc
 void install_gate() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // Lives for ever: the one registration of the process.
+    // Lives forever, because it is the one registration of the process.
     auto* library = new torch::Library(torch::Library::IMPL, "_", kGateKey, __FILE__, __LINE__);
     try {
       library->fallback(torch::CppFunction::makeFromBoxedFunction<&gate>());

@@ -1,4 +1,4 @@
-/// Sees the operators of a Session.
+/// The observer of a Session's operators.
 #pragma once
 #include <ATen/core/stack.h>
 
@@ -10,15 +10,16 @@ namespace spillway {
 
 class Pager;
 
-/// Sees every operator that the gate runs, in order, on the thread that runs it. For reports and for checking doubles.
+/// Sees every operator that the gate runs, in order, on the thread that runs it. Used by reports and by test doubles
+/// that check operators.
 class OperatorObserver {
  public:
   virtual ~OperatorObserver() = default;
-  /// Arguments are on top of the stack, resident.
+  /// Called before the kernel, with its arguments on top of the stack, resident.
   virtual void before(const c10::OperatorHandle&, const torch::jit::Stack&) {}
-  /// Results are on top of the stack, registered; the leases still hold.
+  /// Called after the kernel, with its results on top of the stack, registered; the leases still hold.
   virtual void after(const c10::OperatorHandle&, const torch::jit::Stack&) {}
-  /// The leases have ended; storages may leave.
+  /// Called when the leases have ended, so that storages may leave.
   virtual void released(Pager&) {}
 };
 

@@ -17,7 +17,7 @@
 namespace spillway {
 namespace {
 
-/// Small storages of the host are kept by value, so that a later write does not change what is replayed.
+/// The size below which a storage of the host is kept by value, so that a later write does not change the replay.
 constexpr size_t kSmallStorageBytes = 4096;
 
 /// A storage's page as a call finds it.
@@ -35,27 +35,27 @@ std::optional<Seen> see(Pager& pager, const c10::StorageImpl& storage) {
   });
 }
 
-/// Reads the tensors of one call. False: they will not be had again as they are.
+/// Reads the tensors of one call. read() returns false when a tensor cannot be had again as it is.
 class CallReader {
  public:
   CallReader(Pager& pager, PageId self, std::vector<ReplayRecipe::Input>& inputs)
       : pager_(pager), self_(self), inputs_(inputs) {}
 
-  bool read(const at::Tensor& tensor, bool written, std::vector<TensorForm>& forms) {
-    std::optional<TensorForm> form = form_of(tensor);
-    if (!form || (written && !std::holds_alternative<TensorForm::Self>(form->bytes))) return false;
+  bool read(const at::Tensor& tensor, bool written, std::vector<TensorSpec>& forms) {
+    std::optional<TensorSpec> form = form_of(tensor);
+    if (!form || (written && !std::holds_alternative<TensorSpec::Self>(form->bytes))) return false;
     own_writes_ += written;
     forms.push_back(std::move(*form));
     return true;
   }
-  /// Whether nobody but the recipe's calls wrote the tensor that is being made, or may be writing it.
+  /// True when no call but the recipe's wrote the tensor that is being made, and no other may be writing it.
   bool is_sole_writer(const OperatorRecipe& recipe, bool in_windows) const {
     return found_.page != 0 && found_.write_epoch == recipe.write_epoch() &&
            found_.writers == (in_windows ? 0 : own_writes_);
   }
 
  private:
-  std::optional<TensorForm> form_of(const at::Tensor& tensor);
+  std::optional<TensorSpec> form_of(const at::Tensor& tensor);
   bool add_input(const Seen& page);
 
   Pager& pager_;
@@ -65,12 +65,12 @@ class CallReader {
   int32_t own_writes_ = 0;
 };
 
-std::optional<TensorForm> CallReader::form_of(const at::Tensor& tensor) {
+std::optional<TensorSpec> CallReader::form_of(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (impl->layout() != c10::kStrided || impl->is_quantized() || tensor.is_nested() || tensor.is_conj() ||
       tensor.is_neg() || tensor._is_zerotensor() || !impl->has_storage())
     return std::nullopt;
-  TensorForm form{TensorForm::Self{},       tensor.device(),        impl->dtype(),
+  TensorSpec form{TensorSpec::Self{},       tensor.device(),        impl->dtype(),
                   tensor.sizes().vec(),     tensor.strides().vec(), tensor.storage_offset(),
                   impl->is_wrapped_number()};
   c10::StorageImpl& storage = *impl->unsafe_storage().unsafeGetStorageImpl();
@@ -89,7 +89,8 @@ std::optional<TensorForm> CallReader::form_of(const at::Tensor& tensor) {
   return form;
 }
 
-/// False: it is another than earlier calls read, or may become another at any time.
+/// Adds a page to the inputs. Returns false when earlier calls read other bytes of it, or when its bytes may change at
+/// any time.
 bool CallReader::add_input(const Seen& page) {
   if (page.writers > 0) return false;
   for (const ReplayRecipe::Input& known : inputs_)
@@ -98,7 +99,7 @@ bool CallReader::add_input(const Seen& page) {
   return true;
 }
 
-/// Lists of optional tensors, storages and generators are left to the copies.
+/// True for lists of optional tensors, storages and generators: recipes do not keep these, so their results are copied.
 bool holds_storages(const c10::IValue& value) {
   if (!value.isList()) return value.isStorage() || value.isGenerator();
   for (const c10::IValue& element : value.toListRef())
@@ -123,7 +124,7 @@ class InputLease {
   std::vector<PageUse> uses_;
 };
 
-/// What runs meanwhile is nobody's time.
+/// Pauses the clock while it lives, so that no operator is charged for that time.
 class PausedClock {
  public:
   explicit PausedClock(ComputeClock* clock) : clock_(clock) {
@@ -139,7 +140,8 @@ class PausedClock {
   ComputeClock* const clock_;
 };
 
-/// Kernels share work out by the number of threads, and sums may depend on how.
+/// Sets the number of threads while it lives, because kernels divide work by that number and sums may depend on the
+/// division.
 class ThreadCount {
  public:
   explicit ThreadCount(int count) : before_(at::get_num_threads()) { set(count); }
@@ -154,9 +156,9 @@ class ThreadCount {
   const int before_;
 };
 
-at::Tensor tensor_of(TensorForm& form, Pager& pager, const at::Tensor& self) {
+at::Tensor tensor_of(TensorSpec& form, Pager& pager, const at::Tensor& self) {
   void* data = nullptr;
-  if (std::holds_alternative<TensorForm::Self>(form.bytes))
+  if (std::holds_alternative<TensorSpec::Self>(form.bytes))
     data = self.storage().mutable_data();
   else if (auto* page = std::get_if<PageId>(&form.bytes))
     data = pager.replayer().held_page(*page).block->data;
@@ -184,7 +186,7 @@ Block* OperatorRecipe::run(Pager& pager) {
   PausedClock aside(scope ? scope->clock : nullptr);
   at::Tensor self;
   for (Call& call : calls_) run_call(call, pager, self);
-  // The bytes leave the tensor, which was only their first owner.
+  // Takes the bytes from the tensor, which was only their first owner.
   c10::DataPtr& data = self.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
   Block* block = block_behind(data);
   data.release_context();
@@ -198,7 +200,7 @@ void OperatorRecipe::run_call(Call& call, Pager& pager, at::Tensor& self) {
   InputLease lease(pager);
   std::vector<PageUse> uses;
   for (Argument& argument : call.tensors)
-    for (TensorForm& form : argument.forms)
+    for (TensorSpec& form : argument.forms)
       if (auto* page = std::get_if<PageId>(&form.bytes))
         uses.push_back({&pager.replayer().held_page(*page), /*write=*/false, kNextUseKept});
   lease.lease(std::move(uses));
@@ -209,10 +211,10 @@ void OperatorRecipe::run_call(Call& call, Pager& pager, at::Tensor& self) {
       continue;
     }
     c10::List<at::Tensor> list;
-    for (TensorForm& form : argument.forms) list.push_back(tensor_of(form, pager, self));
+    for (TensorSpec& form : argument.forms) list.push_back(tensor_of(form, pager, self));
     stack[argument.position] = std::move(list);
   }
-  if (call.windows) {  // the same windows, so that the bits are the same
+  if (call.windows) {  // split as in the first run, so that the bits are equal
     WindowCall windows(call.op, call.keys, stack);
     std::vector<at::Tensor> results = call.windows(call.op, stack, {split_bytes_})->run(windows);
     if (call.result >= 0) self = std::move(results[static_cast<size_t>(call.result)]);
@@ -222,13 +224,14 @@ void OperatorRecipe::run_call(Call& call, Pager& pager, at::Tensor& self) {
   if (call.result >= 0) self = stack[static_cast<size_t>(call.result)].toTensor();
 }
 
-void OperatorRecipes::note_call(int32_t slot, PageId self, const OperatorTraits& traits, const c10::OperatorHandle& op,
-                                c10::DispatchKeySet keys, const torch::jit::Stack& stack, WindowRule windows) {
+void OperatorRecipes::record_call(int32_t slot, PageId self, const OperatorTraits& traits,
+                                  const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                  const torch::jit::Stack& stack, WindowRule windows) {
   auto [at, fresh] = open_.try_emplace(slot, std::make_unique<OperatorRecipe>());
   OperatorRecipe* recipe = at->second.get();
   if (!recipe) return;
   recipe->split_bytes_ = split_bytes_;
-  const bool makes_it = self == 0;  // as the first call does, and no other
+  const bool makes_it = self == 0;  // only the first call makes it
   if (makes_it != recipe->calls_.empty() || !is_replayable(traits, op, stack) ||
       !add_call(*recipe, self, traits, {op, keys, {}, {}, windows, makes_it ? 0 : -1, at::get_num_threads()}, stack))
     at->second.reset();
@@ -257,8 +260,8 @@ bool OperatorRecipes::add_call(OperatorRecipe& recipe, PageId self, const Operat
   return true;
 }
 
-void OperatorRecipes::note_result(int32_t slot, PageId self, const c10::OperatorHandle& op,
-                                  const torch::jit::Stack& stack) {
+void OperatorRecipes::record_result(int32_t slot, PageId self, const c10::OperatorHandle& op,
+                                    const torch::jit::Stack& stack) {
   auto at = open_.find(slot);
   if (at == open_.end() || !at->second) return;
   OperatorRecipe& recipe = *at->second;
@@ -272,7 +275,7 @@ void OperatorRecipes::note_result(int32_t slot, PageId self, const c10::Operator
     recipe.write_epoch_ = page->write_epoch;
     return;
   }
-  at->second.reset();  // the slot is not what was expected
+  at->second.reset();  // no result is the page that was expected
 }
 
 std::unique_ptr<ReplayRecipe> OperatorRecipes::take(int32_t slot) {

@@ -8,13 +8,14 @@
 namespace spillway {
 namespace {
 
-/// Operators that write arguments which their schemas do not mark. Found by reading kernels and by the checking double.
+/// Operators that write arguments that their schemas do not mark. They were found by reading kernels and by the test
+/// double that checks writes.
 constexpr std::array<std::string_view, 6> kWritesRunningStatistics{
     "aten::native_batch_norm",       "aten::cudnn_batch_norm",        "aten::miopen_batch_norm",
     "aten::batch_norm_update_stats", "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts"};
 
-/// Operators that write other arguments which they do not mark: oneDNN's recurrent backward fills its workspace,
-/// cuDNN's its reserve, and its forward draws from the dropout state.
+/// Operators that write other arguments that their schemas do not mark. oneDNN's recurrent backward fills its
+/// workspace. cuDNN's recurrent backward fills its reserve, and its forward draws from the dropout state.
 constexpr std::array<std::string_view, 3> kWritesAll{"aten::mkldnn_rnn_layer_backward", "aten::_cudnn_rnn",
                                                      "aten::_cudnn_rnn_backward"};
 
@@ -28,7 +29,8 @@ constexpr std::array<std::string_view, 12> kShapeOnly{
     "aten::randn_like", "aten::randint_like", "aten::new_zeros",    "aten::new_ones",
     "aten::new_full",   "aten::_unsafe_view", "aten::is_same_size", "aten::_reshape_alias"};
 
-/// Producers beside the pointwise ones that are cheap to run again: no more than a pass over their bytes.
+/// Producers that are cheap to run again although they are not pointwise: each costs no more than a pass over its
+/// bytes.
 constexpr std::array<std::string_view, 24> kCheap{"aten::native_batch_norm",
                                                   "aten::native_layer_norm",
                                                   "aten::native_group_norm",
@@ -60,8 +62,9 @@ bool contains(auto& names, std::string_view name) {
   return false;
 }
 
-/// `_foreach_` operators have no kernel for the CPU but a loop that calls an operator per tensor, so the list need not
-/// be resident together. Those that are given their scalars as a tensor read it through a pointer.
+/// True for a `_foreach_` operator that loops over its lists. Such operators have no kernel for the CPU but a loop that
+/// calls an operator per tensor, so the list need not be resident together. Operators that are given their scalars as a
+/// tensor are excluded, because they read it through a pointer.
 bool loops_over_lists(const c10::OperatorHandle& op) {
   if (!op.schema().name().starts_with("aten::_foreach_")) return false;
   for (const c10::Argument& argument : op.schema().arguments())

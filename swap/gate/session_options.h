@@ -1,4 +1,4 @@
-/// What a Session is asked for.
+/// The options of a Session.
 #pragma once
 #include <filesystem>
 #include <functional>
@@ -17,55 +17,57 @@ class Timeline;
 
 /// How tensors move between device and host.
 enum class Engine : uint8_t {
-  /// By the gate's copies into host memory of Spillway's own, on every device. The budget is a promise.
+  /// Tensors move by the gate's copies into host memory of Spillway's own, on every device. The budget is guaranteed.
   gate,
-  /// By CUDA's Unified Memory, on a card: tensors of 64 KiB and more are born in managed memory, and the same pager and
-  /// schedule prefetch them both ways. Pointers stay valid for everybody. An operator that needs more than the budget
-  /// runs all the same, on what the driver's page faults bring: the budget is then the driver's to keep or not, and the
-  /// counted peak says by how much it was exceeded. Nothing is replayed, split into windows, or put on disk.
+  /// Tensors move by CUDA's Unified Memory, on a GPU. Tensors of 64 KiB and more are born in managed memory, and the
+  /// same pager and schedule prefetch them both ways. Pointers stay valid for all code. An operator that needs more
+  /// than the budget runs all the same, on the memory that the driver's page faults bring. The driver may then exceed
+  /// the budget, and the counted peak says by how much. Nothing is replayed, split into windows, or put on disk.
   unified
 };
 std::string_view name(Engine engine) noexcept;
 
 struct SessionOptions {
-  /// Whose tensors are paged: "cpu", "cuda" or "cuda:N", one for all Sessions that are open together. On CUDA all
-  /// operators must use the stream that is current when the first Session opens; tensors elsewhere are left alone. A
-  /// program that does not link LibTorch's CUDA half opens the Session (or calls open_device) before it draws random
-  /// numbers or runs backward: LibTorch looks for cards once.
+  /// The device whose tensors are paged: "cpu", "cuda" or "cuda:N", one for all Sessions that are open together. On
+  /// CUDA all operators must use the stream that is current when the first Session opens; tensors elsewhere are left
+  /// alone. A program that does not link LibTorch's CUDA half opens the Session (or calls open_device) before it draws
+  /// random numbers or runs backward. The reason is that LibTorch looks for GPUs only once.
   std::string device = "cpu";
-  /// Sessions that are open together ask for the same.
+  /// The engine. Sessions that are open together ask for the same one.
   Engine engine = Engine::gate;
   /// Device bytes that may be held at any instant, by all tensors of the process. Default: no limit. Sessions that are
   /// open together ask for the same budgets and small_page_bytes.
   int64_t budget_bytes = kUnlimitedBytes;
   /// Host bytes for pages that left the device. Default: no limit but the machine's. When they are used up, pages go on
-  /// to disk, or without one the operator that needs room throws OutOfBudget.
+  /// to disk. Without a disk, the operator that needs room throws OutOfBudget.
   int64_t host_budget_bytes = kUnlimitedBytes;
-  /// Where to keep the file of the pages that the host budget has no room for; best on a fast local disk. Empty: none.
-  /// With a directory, the host budget must be at least 1 MiB.
+  /// The directory for the file of the pages that the host budget has no room for; best on a fast local disk. Empty: no
+  /// file. With a directory, the host budget must be at least 1 MiB.
   std::filesystem::path disk_directory = {};
-  /// Follow a schedule from the second step of a kind on (early page-outs, prefetch, furthest next use). Off: on
-  /// demand.
+  /// True: follow a schedule from the second step of a kind on (early page-outs, prefetch, furthest next use). False:
+  /// page on demand.
   bool prefetch = true;
-  /// Let the schedule run cheap deterministic operators (norms, activations, concatenations, upsampling) again instead
-  /// of copying what they made, where that is faster. Never changes a bit. Needs `prefetch`.
+  /// True: let the schedule run cheap deterministic operators (norms, activations, concatenations, upsampling) again
+  /// instead of copying their results, where that is faster. Never changes a bit. Needs `prefetch`.
   bool replay = true;
-  /// Storages below this stay where they are.
+  /// The size below which storages stay where they are.
   int64_t min_page_bytes = 4096;
-  /// Pages below this whose next use no schedule knows leave last: losses and metrics stay at hand.
+  /// The size below which pages leave last when no schedule knows their next use, so that losses and metrics stay
+  /// resident.
   int64_t small_page_bytes = 1 << 20;
-  /// Operators whose large tensors and scratch together have more bytes run window by window, so that none of these
-  /// must be resident (swap/windows/window_rules.h). Decided by shape alone: results are the same under every budget,
-  /// and those of convolutions' gradients (on a card, whose libraries choose kernels by shape, also of convolutions)
-  /// differ from an unsplit operator's by rounding. kUnlimitedBytes, or the unified engine: nothing is split.
+  /// The bytes above which operators run window by window, counting their large tensors and scratch together, so that
+  /// none of these must be resident (swap/windows/window_rules.h). Shape alone decides, so results are the same under
+  /// every budget. Gradients of convolutions differ from an unsplit operator's by rounding. On a GPU convolutions do
+  /// too, because its libraries choose kernels by shape. kUnlimitedBytes, or the unified engine: nothing is split.
   int64_t split_bytes = kDefaultSplitBytes;
-  /// Notified of every operator. Of one that is split, of its kernel on each window.
+  /// The observer that is notified of every operator. For a split operator it is notified of the kernel on each window.
   std::shared_ptr<OperatorObserver> observer = nullptr;
-  /// Wraps the two copy lanes ("copy out", "copy in"), to record, delay or fail copies. Asked of the Session that opens
-  /// the device; others use its lanes.
+  /// Wraps the two copy lanes ("copy out", "copy in"), to record, delay or fail copies. The Session that opens the
+  /// device decides; other Sessions use its lanes.
   std::function<std::unique_ptr<Timeline>(std::unique_ptr<Timeline>, std::string_view lane)> decorate_timeline =
       nullptr;
-  /// Wraps the engine that reads and writes the page file, to record, delay or fail operations. As decorate_timeline.
+  /// Wraps the engine that reads and writes the page file, to record, delay or fail operations. The Session that opens
+  /// the device decides, as with decorate_timeline.
   std::function<std::unique_ptr<DiskIo>(std::unique_ptr<DiskIo>)> decorate_disk = nullptr;
 
   /// Throws BadRequest naming the field and its range.

@@ -7,8 +7,7 @@
 namespace spillway {
 namespace {
 
-/// The kind under which a Session hangs on LibTorch's thread-local debug information; nothing on a server uses this
-/// one.
+/// The kind under which LibTorch's thread-local debug information holds a Session; nothing on a server uses this kind.
 constexpr auto kInfoKind = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
 
 struct SessionInfo final : c10::DebugInfoBase {

@@ -16,20 +16,21 @@ class SessionState;
 /// that is archived; LibTorch itself registers nothing there.
 inline constexpr c10::DispatchKey kGateKey = c10::DispatchKey::Fake;
 
-/// What a thread's state says of its Session.
+/// The part of a thread's state that names its Session.
 struct SessionScope {
   SessionState* session = nullptr;
   std::weak_ptr<const void> alive =
-      {};                         ///< expires with the Session: LibTorch hands this on to work that may follow it
-  ComputeClock* clock = nullptr;  ///< the Session's; nullptr: the host's time counts
+      {};                         ///< expires with the Session, because LibTorch hands it to work that may outlive that
+  ComputeClock* clock = nullptr;  ///< the Session's clock; nullptr: the host's time counts
   bool traced = false;            ///< the thread's work belongs to the Session's steps
 
-  /// The one of the operator that runs on this thread; nullptr outside Sessions, after the one that the thread was
-  /// given, and in children of fork().
+  /// Returns the scope of the operator that runs on this thread. Returns nullptr outside Sessions, after the Session
+  /// that the thread was given has closed, and in children of fork().
   static const SessionScope* current();
 };
 
-/// Opens the gate on the current thread while it lives. Thread-local state carries both parts into autograd's threads.
+/// Opens the gate on the current thread while it lives. Thread-local state carries both members into autograd's
+/// threads.
 struct GateGuards {
   explicit GateGuards(SessionScope scope);
   c10::DebugInfoGuard session;

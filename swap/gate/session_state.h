@@ -1,4 +1,4 @@
-/// The inside of a Session, as the gate sees it.
+/// The state of a Session, as the gate sees it.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -21,32 +21,33 @@ class SessionState {
  public:
   explicit SessionState(SessionOptions options);
 
-  /// The Session of the operator that runs on this thread; nullptr outside.
+  /// Returns the Session of the operator that runs on this thread; nullptr outside.
   static SessionState* current();
-  /// What a thread that works for the Session carries.
+  /// Returns the scope that a thread carries while it works for the Session.
   SessionScope scope(bool traced) { return {.session = this, .alive = alive, .clock = clock.get(), .traced = traced}; }
   const OperatorTraits& traits(const c10::OperatorHandle& op);
-  /// Of the owner's operators it is known what they need, and inside steps everything else.
-  bool counting() const { return in_owners_work(); }
-  /// On the owner's thread, or on one of those on which autograd runs a device's operators while the owner waits.
+  /// True when the running operator is measured: the needs of the owner's operators are always counted, and inside
+  /// steps their traces are recorded.
+  bool is_measured() const { return in_owners_work(); }
+  /// True on the owner's thread, and on a thread where autograd runs a device's operators while the owner waits.
   bool in_owners_work() const;
 
   const SessionOptions options;
   const DevicePager::Share share;
   Pager& pager;
   Ledger& ledger;
-  const std::unique_ptr<ComputeClock> clock;  // nullptr: the host's
+  const std::unique_ptr<ComputeClock> clock;  // nullptr: the host's clock
   OperatorRecipes recipes;
   Conductor conductor;
   const std::thread::id owner;
   std::shared_mutex traits_mutex;
   std::unordered_map<const c10::FunctionSchema*, OperatorTraits> traits_by_schema;
-  const std::shared_ptr<const void> alive = std::make_shared<char>();  ///< while this is
+  const std::shared_ptr<const void> alive = std::make_shared<char>();  ///< expires with this state
   std::optional<GateGuards> gate;
 };
 
-/// Registers the gate with LibTorch's dispatcher, once for the process: registrations cannot be taken back safely while
-/// threads may be dispatching. Throws std::runtime_error when the key is taken.
+/// Registers the gate with LibTorch's dispatcher, once for the process, because registrations cannot be taken back
+/// safely while threads may be dispatching. Throws std::runtime_error when the key is taken.
 void install_gate();
 
 }  // namespace spillway

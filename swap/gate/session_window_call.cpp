@@ -18,7 +18,7 @@ namespace {
 /// Keeps a page where it is while it lives: resident, or absent with its host copy in place.
 class PagePin {
  public:
-  /// Throws as Pager::pin does.
+  /// Pins the page. Throws as WindowAccess::pin() does.
   PagePin(Pager& pager, Page* page, bool write, UserId user)
       : pager_(pager), use_{.page = page, .write = write}, resident_(pager.windows().pin(use_, user)) {}
   PagePin(const PagePin&) = delete;
@@ -32,7 +32,7 @@ class PagePin {
   const bool resident_;
 };
 
-/// `part` on the device bytes of its page, as memory that nobody pages. The page is held.
+/// Returns `part` on the device bytes of its page, as memory that is not paged. The caller holds the page.
 at::Tensor on_device(const at::Tensor& part, const Page& page) {
   char* data = static_cast<char*>(page.block->data) + part.storage_offset() * part.element_size();
   return at::for_blob(data, part.sizes())
@@ -59,10 +59,10 @@ SessionWindowCall::SessionWindowCall(SessionState& session, const c10::OperatorH
     : WindowCall(op, keys, arguments),
       session_(session),
       streamed_(streamed),
-      counting_(session.counting()),
-      workspace_at_start_(counting_ ? workspace_bytes(session.ledger) : 0),
+      is_measured_(session.is_measured()),
+      workspace_at_start_(is_measured_ ? workspace_bytes(session.ledger) : 0),
       workspace_at_mark_(workspace_at_start_) {
-  if (counting_) session_.ledger.mark_workspace();
+  if (is_measured_) session_.ledger.mark_workspace();
   admit_pages();
 }
 
@@ -94,10 +94,10 @@ bool SessionWindowCall::has_written() const {
   return std::find(writes.begin(), writes.end(), true) != writes.end();
 }
 
-/// Absent pages come where that saves a copy later: for one whose next use is in sight, what is used after that may
-/// leave; where nothing is known, there must be free room.
+/// Brings absent pages in where that saves a copy later. For a page whose next use is in sight, pages that are used
+/// after that may leave. Without a schedule to follow, there must be free room.
 void SessionWindowCall::admit_pages() {
-  const bool following = counting_ && session_.conductor.following();
+  const bool following = is_measured_ && session_.conductor.following();
   for (const PageUse& use : streamed_)
     if (!following || use.next_use != kNextUseUnknown)
       session_.pager.windows().prefetch_for_window(*use.page, following ? use.next_use : kNextUseUnknown, streamed_);
@@ -128,7 +128,7 @@ void SessionWindowCall::write(const at::Tensor& part, const at::Tensor& value) {
     session_.pager.windows().write_window(*page, copy_of(part, value), value.const_data_ptr());
 }
 
-/// Uses the page's own bytes if they are there.
+/// Uses the page's own bytes if it is resident.
 bool SessionWindowCall::view(Window& window) {
   Page* page = page_of(window.part);
   if (!page) return WindowCall::view(window);
@@ -144,14 +144,14 @@ bool SessionWindowCall::view(Window& window) {
 void SessionWindowCall::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   OperatorObserver* observer = session_.options.observer.get();
   if (!observer) return WindowCall::call(op, stack);
-  const torch::jit::Stack arguments = stack;  // outlive the call
+  const torch::jit::Stack arguments = stack;  // keeps the arguments beyond the call
   observer->before(op, stack);
   WindowCall::call(op, stack);
   observer->after(op, stack);
 }
 
 void SessionWindowCall::begin_attempt() {
-  note_need(0);
+  record_need(0);
 }
 
 void SessionWindowCall::finish_attempt() {
@@ -160,17 +160,17 @@ void SessionWindowCall::finish_attempt() {
   for (const Window& window : windows())
     if (window.pin) viewed_bytes += DeviceMemory::charge_of(static_cast<int64_t>(window.tensor.nbytes()));
   WindowCall::finish_attempt();
-  note_need(viewed_bytes);
+  record_need(viewed_bytes);
   if (OperatorObserver* observer = session_.options.observer.get()) observer->released(session_.pager);
 }
 
-/// After running out: without the views, every page of the operator's can leave.
+/// Drops the views after the budget ran out, because without them every page of the operator can leave.
 bool SessionWindowCall::can_use_less() {
   const bool viewed = std::any_of(windows().begin(), windows().end(), [](const Window& w) { return w.pin != nullptr; });
   drop_windows();
   if (!viewed) return false;
   copies_only_ = true;
-  if (counting_) session_.ledger.mark_workspace();
+  if (is_measured_) session_.ledger.mark_workspace();
   return true;
 }
 
@@ -183,7 +183,7 @@ at::Tensor SessionWindowCall::output(int32_t index, at::IntArrayRef sizes, at::I
   const UserId user = session_.conductor.user();
   const int32_t position = kOutputPosition + index;
   const std::optional<int64_t> next_use =
-      session_.counting() ? session_.conductor.expected_next_use(position) : std::nullopt;
+      session_.is_measured() ? session_.conductor.expected_next_use(position) : std::nullopt;
   Block* block = session_.pager.windows().try_allocate(bytes, category, next_use.value_or(-1), streamed_);
   at::Tensor tensor = make_paged_tensor(*find_device(device()), session_.pager, block, category, user,
                                         {.sizes = sizes, .strides = strides, .type = type});
@@ -192,13 +192,13 @@ at::Tensor SessionWindowCall::output(int32_t index, at::IntArrayRef sizes, at::I
 }
 
 int64_t SessionWindowCall::own_bytes() {
-  note_need(0);
+  record_need(0);
   return own_bytes_;
 }
 
-/// Counts the workspace's peak since the last note.
-void SessionWindowCall::note_need(int64_t viewed_bytes) {
-  if (!counting_) return;
+/// Counts the workspace's peak since the last mark.
+void SessionWindowCall::record_need(int64_t viewed_bytes) {
+  if (!is_measured_) return;
   Ledger& ledger = session_.ledger;
   own_bytes_ =
       std::max(own_bytes_, workspace_at_mark_ - workspace_at_start_ + ledger.workspace_since_mark() + viewed_bytes);

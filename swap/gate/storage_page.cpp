@@ -36,7 +36,7 @@ constexpr const char* kAbsentMessage =
 
 void end_absent_page(void* page);
 
-/// Storage without memory: its null pointer leads to the page, and reading it throws.
+/// Takes the memory from a storage: its null pointer leads to the page, and reading it throws.
 void make_absent(c10::StorageImpl& storage, Page& page) {
   storage.set_data_ptr_noswap({nullptr, &page, &end_absent_page, storage.device()});
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kAbsentMessage);
@@ -54,7 +54,7 @@ class StorageOwner final : public PageOwner {
   }
   void vacate(Page& page) override {
     c10::StorageImpl& storage = *storage_._unsafe_get_target();
-    storage._mutable_data_ptr_no_checks().release_context();  // the block is the pager's now
+    storage._mutable_data_ptr_no_checks().release_context();  // the pager owns the block now
     make_absent(storage, page);
   }
   void occupy(Block* block) override {
@@ -70,7 +70,7 @@ class StorageOwner final : public PageOwner {
   Pager& pager_;
 };
 
-/// The storage of an absent page died or was given other memory.
+/// Ends an absent page whose storage died or was given other memory.
 void end_absent_page(void* context) {
   auto* page = static_cast<Page*>(context);
   pager_of(*page).on_absent_owner_destroyed(page);
@@ -82,20 +82,21 @@ void adopt(c10::StorageImpl& storage, Device& device) {
   Block* block = device.memory().allocate(bytes, CategoryScope::current());
   device.copy(block->data, storage.data(), bytes);
   storage.set_data_ptr_noswap(device.wrap_block(block));
-  if (storage.allocator()) storage.set_allocator(device.allocator());  // without one it may still be moved
+  if (storage.allocator()) storage.set_allocator(device.allocator());  // without an allocator it may still be moved
 }
 
-/// LibTorch marks storages as not resizable when somebody may hold their pointer. What it read from a file is so from
-/// the start, and known by having no allocator: nobody holds that.
+/// True when a storage's memory may move. LibTorch marks storages as not resizable when some code may hold their
+/// pointer. A storage that it read from a file is not resizable from the start, but no code holds its pointer. Such a
+/// storage is known by having no allocator.
 bool may_move(const c10::StorageImpl& storage) {
   return storage.resizable() || storage.allocator() == nullptr;
 }
 
-/// Storages that are lent, and how often. The process's, since what is lent outlives the Session in which it was.
+/// The storages that are lent, and how often. The record belongs to the process, because loans outlive their Session.
 class HeldStorages {
  public:
   static HeldStorages& instance() {
-    static auto* held = new HeldStorages();  // what is lent may outlive static objects too
+    static auto* held = new HeldStorages();  // loans may outlive static objects too
     return *held;
   }
   void add(const c10::StorageImpl* storage) {
@@ -136,7 +137,7 @@ bool any_tensor(const c10::IValue& value, c10::function_ref<bool(const at::Tenso
 }  // namespace
 
 std::shared_ptr<void> hold_in_place(c10::StorageImpl& storage) {
-  if (forked_while_paging()) return nullptr;  // nothing moves there, and another thread may have had the lock
+  if (forked_while_paging()) return nullptr;  // nothing moves in a child, and another thread may have had the lock
   HeldStorages::instance().add(&storage);
   auto owner = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage);
   return {&storage, [owner](void*) { HeldStorages::instance().remove(owner.get()); }};
@@ -221,7 +222,7 @@ void visit_storages(const at::Tensor& tensor, StorageVisitor visit) {
     auto* sparse = static_cast<at::SparseCsrTensorImpl*>(impl);
     visit_all({sparse->compressed_indices(), sparse->plain_indices(), sparse->values()});
   } else if (keys.has(c10::DispatchKey::NestedTensor)) {
-    // LibTorch reads these wherever it asks for the shape, without an operator.
+    // LibTorch reads these tensors wherever it asks for the shape, without an operator.
     if (auto* nested = dynamic_cast<at::native::NestedTensorImpl*>(impl))
       for (const at::Tensor& t :
            {nested->get_nested_sizes(), nested->get_nested_strides(), nested->get_storage_offsets()})
@@ -253,8 +254,8 @@ bool holds_tensors_inside(const c10::IValue& value) {
 }
 
 int64_t least_page_bytes(const c10::IValue& value, int64_t min_page_bytes) {
-  constexpr int64_t kLargestVector = 64 << 10;
-  return any_tensor(value, is_host_vector_of_integers) ? std::max(min_page_bytes, kLargestVector + 1) : min_page_bytes;
+  constexpr int64_t kMaxVector = 64 << 10;
+  return any_tensor(value, is_host_vector_of_integers) ? std::max(min_page_bytes, kMaxVector + 1) : min_page_bytes;
 }
 
 void categorize(const at::Tensor& tensor, Category category) {

@@ -1,4 +1,4 @@
-/// What is said when an operator's lists of tensors do not fit together.
+/// The error of an operator whose lists of tensors do not fit together.
 #pragma once
 #include <ATen/core/stack.h>
 
@@ -12,8 +12,9 @@ class OperatorHandle;
 
 namespace spillway {
 
-/// `error`, raised while the arguments of `op` on top of `stack` were leased, with what its lists hold (name, number of
-/// tensors, bytes) and, for fused optimizer kernels, what to use instead. The same error when it has no list.
+/// Returns `error`, raised while the arguments of `op` on top of `stack` were leased, with the contents of its lists
+/// (name, number of tensors, bytes). For fused optimizer kernels it adds the replacement to use. Returns `error`
+/// unchanged when `op` has no list.
 OutOfBudget naming_lists(const OutOfBudget& error, const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 }  // namespace spillway

@@ -17,7 +17,7 @@ std::vector<OptimizerState> Lamb::state() const {
   return {{"mean", mean_}, {"variance", variance_}, {"steps", steps_}};
 }
 
-// The lines of algorithm 2 in You et al. 2020, in its order; t counts the updates of each parameter.
+// Follows the lines of algorithm 2 in You et al. 2020, in their order; t counts the updates of each parameter.
 std::vector<at::Tensor> Lamb::directions(const std::vector<size_t>& group) {
   const std::vector<at::Tensor> mean = gather(mean_, group), variance = gather(variance_, group);
   const std::vector<at::Tensor> gradient = gradients(group), steps = gather(steps_, group);

@@ -11,7 +11,8 @@
 namespace spillway {
 namespace {
 
-/// A gradient is born in some backward operator, as an activation like any other; this is where it becomes a gradient.
+/// Recounts a gradient as a gradient. Some backward operator makes it, and until here it counts as an activation like
+/// any other.
 struct CountAsGradient final : torch::autograd::PostAccumulateGradHook {
   void operator()(const torch::autograd::Variable& parameter) override {
     if (parameter.grad().defined()) categorize(parameter.grad(), Category::gradients);
@@ -123,7 +124,7 @@ std::vector<at::Tensor> Optimizer::gradients(const std::vector<size_t>& group) c
 std::vector<at::Tensor> Optimizer::make_steps() const {
   CategoryScope category(Category::optimizer);
   std::vector<at::Tensor> steps;
-  for (const at::Tensor& parameter : parameters_)  // where the fused kernels read them
+  for (const at::Tensor& parameter : parameters_)  // on the device, where the fused kernels read them
     steps.push_back(at::zeros({}, at::TensorOptions(parameter.device())));
   return steps;
 }

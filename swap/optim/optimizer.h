@@ -15,46 +15,49 @@ struct OptimizerState {
   std::vector<at::Tensor> tensors;  ///< in the order of the parameters; shared, not copied
 };
 
-/// One step over all parameters, group by group: a group's parameters, gradients and state are resident together, other
+/// Steps over all parameters group by group. A group's parameters, gradients and state are resident together; other
 /// groups need not be. A parameter's update depends on no other parameter, so grouping changes no bit. State is
-/// allocated when the optimizer is made, so that the first step needs what every step needs. While the optimizer lives,
-/// its parameters are counted as weights, and gradients that backward accumulates into them as gradients.
+/// allocated when the optimizer is made, so that the first step needs the same memory as every step. While the
+/// optimizer lives, its parameters are counted as weights, and gradients that backward accumulates into them are
+/// counted as gradients.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Parameters without a gradient stay as they are.
+  /// Updates the parameters that have a gradient; the others stay as they are.
   void step();
   /// Frees the gradients.
   void zero_grad();
   /// Multiplies all gradients by min(1, max_norm / (‖g‖ + 1e-6)), where ‖g‖ is the 2-norm over all of them, group by
-  /// group; returns ‖g‖. Cost: one host synchronisation. Throws c10::Error unless max_norm is positive.
+  /// group. Returns ‖g‖. Cost: one host synchronization. Throws c10::Error unless max_norm is positive.
   /// Source: Pascanu et al. 2013, algorithm 1.
   double clip_gradients(double max_norm);
-  /// Has `share` overwrite norms, and what steps are scaled by, with one rank's before they are used. Ranks whose
-  /// threads or processors split sums differently would take steps of other lengths. Called as often on every rank.
+  /// Makes `share` overwrite norms, and the factors that scale steps, with one rank's values before they are used.
+  /// Otherwise ranks whose threads or processors split sums differently would take steps of other lengths. `share` is
+  /// called equally often on every rank.
   void share_norms(std::function<void(const at::Tensor&)> share) { share_norms_ = std::move(share); }
   double lr() const noexcept { return lr_; }
   void set_lr(double lr) noexcept { lr_ = lr; }
-  /// Each once, where it was first given: one that was given several times is updated once.
+  /// Returns each parameter once, where it was first given. A parameter that was given several times is updated once.
   const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
-  /// All that the next step depends on beside parameters, gradients and lr. In a fixed order.
+  /// Returns all state that the next step depends on beside parameters, gradients and lr, in a fixed order.
   virtual std::vector<OptimizerState> state() const = 0;
 
  protected:
-  /// `tensors_per_parameter`: of a parameter's size, state and temporaries, that a group needs beside parameter and
-  /// gradient. Throws c10::Error for a parameter that is no leaf, or an lr that is not positive.
+  /// Makes the groups. `tensors_per_parameter` counts the tensors of a parameter's size, state and temporaries, that a
+  /// group needs beside parameter and gradient. Throws c10::Error for a parameter that is no leaf, or an lr that is not
+  /// positive.
   Optimizer(const std::vector<at::Tensor>& parameters, double lr, int64_t group_bytes, int64_t tensors_per_parameter);
   /// Updates the parameters of these indices; each has a gradient.
   virtual void update(const std::vector<size_t>& group) = 0;
   std::vector<at::Tensor> gather(const std::vector<at::Tensor>& tensors, const std::vector<size_t>& group) const;
-  /// Laid out like their parameters: fused kernels walk raw memory.
+  /// Returns the gradients laid out like their parameters, because fused kernels walk raw memory.
   std::vector<at::Tensor> gradients(const std::vector<size_t>& group) const;
-  /// Zeros like each parameter, counted as optimizer state.
+  /// Returns zeros like each parameter, counted as optimizer state.
   std::vector<at::Tensor> make_state() const;
-  /// A zero scalar for each parameter: how often it was updated.
+  /// Returns a zero scalar for each parameter, which counts its updates.
   std::vector<at::Tensor> make_steps() const;
   /// Overwrites `norms` with the sharing rank's, where ranks share them.
   void shared(const at::Tensor& norms) const {
@@ -83,8 +86,8 @@ struct SgdOptions {
   int64_t group_bytes = kDefaultGroupBytes;
 };
 
-/// Stochastic gradient descent, with momentum if there is any, by `_fused_sgd_`. The momentum starts at zero, so that a
-/// parameter's first gradient becomes it.
+/// Stochastic gradient descent, with momentum if there is any, by `_fused_sgd_`. The momentum starts at zero, so that
+/// the first update sets it to the parameter's first gradient.
 class Sgd final : public Optimizer {
  public:
   Sgd(std::vector<at::Tensor> parameters, SgdOptions options);
@@ -147,7 +150,7 @@ class Lamb final : public Optimizer {
 
  private:
   void update(const std::vector<size_t>& group) override;
-  /// r + λx of each parameter of the group.
+  /// Returns r + λx of each parameter of the group.
   std::vector<at::Tensor> directions(const std::vector<size_t>& group);
   LambOptions options_;
   std::vector<at::Tensor> mean_, variance_, steps_;

@@ -7,13 +7,13 @@
 
 namespace spillway {
 
-/// Whether a page's turn to leave comes by its next use, or before all others whatever that is.
+/// The turn of a page to leave: by its next use, or before all other pages.
 enum class EvictionPriority : uint8_t { by_use, first };
 
-/// What a schedule prefers for a page: it leaves when nothing else can, by its next use, or before all others.
+/// A schedule's preference for a page: it leaves only when nothing else can, by its next use, or before all others.
 enum class EvictionBias : int8_t { keep, neutral, first };
 
-/// What the order looks at.
+/// The properties of a page that decide its place in the order.
 struct EvictionCandidate {
   int64_t charged_bytes = 0;
   int64_t next_use = kNextUseUnknown;  ///< operator clock
@@ -24,18 +24,18 @@ struct EvictionCandidate {
   bool is_paging_out = false;  ///< its copy is under way already
 };
 
-/// Which candidates may leave at all.
+/// Limits on the candidates that may leave at all.
 struct EvictionLimits {
   int64_t used_after = -1;  ///< only pages that are next used after this; -1: any
   bool clean_only = false;
 };
 
-/// The furthest next use leaves first (Belady 1966). Where next uses are the same or unknown: clean pages, then those
-/// on their way, then the least recently used. Small pages whose next use nobody knows leave after all others, because
-/// losses and metrics are read at any time.
+/// The rule that the furthest next use leaves first (Belady 1966). Where next uses are equal or unknown, clean pages
+/// leave first, then those on their way, then the least recently used. Small pages whose next use is unknown leave
+/// after all others, because losses and metrics are read at any time.
 class EvictionOrder {
  public:
-  /// Pages charged fewer than `small_bytes` are small.
+  /// Makes an order in which pages charged fewer than `small_bytes` are small.
   explicit EvictionOrder(int64_t small_bytes) : small_bytes_(small_bytes) {}
 
   bool may_leave(const EvictionCandidate& page, const EvictionLimits& limits) const noexcept {
@@ -60,7 +60,7 @@ class EvictionOrder {
   int64_t small_bytes_;
 };
 
-/// Finds the page that leaves first among those it is shown. `none` is no page's name.
+/// Finds the page that leaves first among the pages it is shown. `none` is no page's name.
 template <class PageName>
 class VictimSearch {
  public:
@@ -72,7 +72,7 @@ class VictimSearch {
     victim_ = page;
     best_ = candidate;
   }
-  /// Returns `none` when none may leave.
+  /// Returns the page that leaves first; `none` when none may leave.
   PageName victim() const noexcept { return victim_; }
 
  private:

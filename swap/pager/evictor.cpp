@@ -24,7 +24,7 @@ void Evictor::refuse(int64_t bytes) const {
 
 // --- which ----------------------------------------------------------------------------------------------------------
 
-/// The page that leaves next. Once a copy out was refused, clean pages come first: they need none.
+/// Returns the page that leaves next. Once a copy out was refused, clean pages come first, because they need none.
 Page* Evictor::next_victim(int64_t used_after, const Refusals& refused) {
   Page* clean = refused.first ? choose_victim({used_after, /*clean_only=*/true}, refused) : nullptr;
   return clean ? clean : choose_victim({used_after, /*clean_only=*/false}, refused);
@@ -68,7 +68,7 @@ void Evictor::make_room(PagerLock& lock, int64_t charge) {
   }
 }
 
-/// One more page begins to leave meanwhile, so that the next wait is shorter.
+/// Pages one page out and waits for it. One more page begins to leave meanwhile, so that the next wait is shorter.
 void Evictor::page_out_and_wait(PagerLock& lock, Page& page, Refusals& refused) {
   const PageId id = page.id;
   try {
@@ -85,7 +85,7 @@ void Evictor::page_out_and_wait(PagerLock& lock, Page& page, Refusals& refused) 
   }
 }
 
-/// Waits for something that frees bytes or makes a page evictable. False: nothing is under way.
+/// Waits for a copy whose end frees bytes or makes a page evictable. Returns false when none is under way.
 bool Evictor::wait_for_any_copy(PagerLock& lock) {
   if (const Ticket* copy = table_.pending_free()) {
     transfer_.wait(lock, *copy);
@@ -101,7 +101,7 @@ bool Evictor::wait_for_any_copy(PagerLock& lock) {
     }
     try {
       transfer_.finish_page_in(lock, coming);
-    } catch (const std::exception&) {  // it is absent, which frees its room; whoever needs it tries again and reports
+    } catch (const std::exception&) {  // it is absent, which frees its room; its next user tries again and reports
     }
     return true;
   }
@@ -161,7 +161,7 @@ void Evictor::evict(PagerLock& lock, Page& page) {
     free_device_bytes(lock, page);
 }
 
-/// Records a copy out that cannot be had instead of throwing.
+/// Evicts the page. Records a copy out that cannot be had instead of throwing.
 void Evictor::try_evict(PagerLock& lock, Page& page, Refusals& refused) {
   const PageId id = page.id;
   try {

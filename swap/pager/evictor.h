@@ -1,4 +1,4 @@
-/// Room on the device: which pages leave for others, and how.
+/// The evictor, which makes room on the device: which pages leave for others, and how.
 #pragma once
 #include <cstdint>
 #include <exception>
@@ -11,12 +11,12 @@
 
 namespace spillway {
 
-/// Evicts in EvictionOrder. A page that cannot be evicted because the host tier is full, or because its copy fails, is
-/// passed over, clean ones leave first from then on, and the first error is thrown when none is left that can leave.
+/// Evicts in EvictionOrder. It passes over a page that cannot be evicted because the host tier is full, or because its
+/// copy fails. From then on clean pages leave first, and the first error is thrown when no page is left that can leave.
 /// Called under the lock.
 class Evictor {
  public:
-  /// Pages below `small_bytes` are small (EvictionOrder).
+  /// Makes an evictor for which pages below `small_bytes` are small (EvictionOrder).
   Evictor(PageTable& table, PageTransfer& transfer, DeviceMemory& device, int64_t small_bytes)
       : table_(table), transfer_(transfer), device_(device), order_(DeviceMemory::charge_of(small_bytes)) {}
   Evictor(const Evictor&) = delete;
@@ -25,23 +25,25 @@ class Evictor {
   bool fits(int64_t charge) const { return charge <= device_.ledger().available_bytes(); }
   /// Makes room for a charge. Throws OutOfBudget, or the first error of a copy out.
   void make_room(PagerLock& lock, int64_t charge);
-  /// True: there is room for a charge, made by evicting pages that are next used after `used_after`, but for `keep`.
+  /// Makes room for a charge by evicting pages that are next used after `used_after`, except those in `keep`. Returns
+  /// true when there is room.
   bool try_make_room(PagerLock& lock, int64_t charge, int64_t used_after, std::span<const PageUse> keep);
-  /// Frees clean pages that are next used after `used_after` until there is room. False: there are not enough.
+  /// Frees clean pages that are next used after `used_after` until there is room. Returns false when there are not
+  /// enough.
   bool drop_clean(PagerLock& lock, int64_t charge, int64_t used_after);
-  /// Evicts pages of at least `bytes` together, or what there is, because the device has less memory than the budget
-  /// allows. True: some left. Throws what kept the first of them when none could leave.
+  /// Evicts pages of at least `bytes` together, or all that can leave, because the device has less memory than the
+  /// budget allows. Returns true when some left. Throws the first page's error when none could leave.
   bool free_physical_memory(PagerLock& lock, int64_t bytes);
-  /// Evicts all that nobody leases. Throws the first error at the end.
+  /// Evicts all pages that are not leased. Throws the first error at the end.
   void evict_all(PagerLock& lock);
-  /// One round towards the page's absence. Throws what its copy failed with.
+  /// Does one round towards the page's absence. Throws its copy's error.
   void evict(PagerLock& lock, Page& page);
-  /// Frees the bytes of a page that becomes absent, or discarded. False: the owner dies on another thread, which waits
-  /// for the lock to say so.
+  /// Frees the bytes of a page that becomes absent, or discarded. Returns false when the owner dies on another thread,
+  /// which waits for the lock to report that.
   bool free_device_bytes(PagerLock& lock, Page& page, PageState then = PageState::absent);
 
  private:
-  /// Pages whose copies out could not be had, and why the first one's could not.
+  /// Pages whose copies out could not be had, and the error of the first one.
   struct Refusals {
     std::unordered_set<PageId> pages;
     std::exception_ptr first;

@@ -1,4 +1,4 @@
-/// The record of one paged storage: where its bytes are, and who uses them.
+/// The record of one paged storage: the place of its bytes, and its users.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,16 +18,17 @@ class Pager;
 struct Page;
 
 /// The holder of a pointer to a page's bytes: a StorageImpl, or a buffer in a test. Called with the pager's lock held,
-/// only for pages that nobody leases; must not call back into the pager.
+/// only for pages that are not leased; must not call back into the pager.
 class PageOwner {
  public:
   virtual ~PageOwner() = default;
   /// Keeps the owner alive while the result lives; nullptr when another thread is destroying it. Dropped without the
   /// pager's lock, because that may end the owner.
   virtual std::shared_ptr<void> keep_alive() = 0;
-  /// The bytes are leaving the device: the owner's pointer becomes null, and the page's to release.
+  /// Makes the owner's pointer null, because the bytes are leaving the device. The page releases that pointer from now
+  /// on.
   virtual void vacate(Page& page) = 0;
-  /// The bytes are back, in `block`, which the owner now holds.
+  /// Gives the owner the bytes back, in `block`, which the owner now holds.
   virtual void occupy(Block* block) = 0;
 };
 
@@ -36,15 +37,15 @@ class ReplayRecipe {
  public:
   struct Input {
     PageId page;
-    uint64_t write_epoch;  ///< of the bytes that it read
+    uint64_t write_epoch;  ///< write epoch of the bytes that the recipe read
   };
   virtual ~ReplayRecipe() = default;
-  /// Every page that it reads, each once.
+  /// Returns every page that the recipe reads, each once.
   virtual const std::vector<Input>& inputs() const = 0;
-  /// The page's write epoch when its bytes were those that the recipe makes.
+  /// Returns the page's write epoch when its bytes were those that the recipe makes.
   virtual uint64_t write_epoch() const = 0;
   /// Returns a block with the bytes, which becomes the page's. Called without the pager's lock; leases its inputs
-  /// meanwhile. The inputs are alive and unchanged. Throws OutOfBudget, or what the operators throw.
+  /// meanwhile. The inputs are alive and unchanged. Throws OutOfBudget, or the operators' errors.
   virtual Block* run(Pager& pager) = 0;
 };
 
@@ -55,9 +56,9 @@ class ReplayRecipe {
 ///     (new)           absent          a result is born in the host tier
 ///     resident_dirty  paging_out      a copy to the host begins
 ///     resident_dirty  discarded       the bytes are dropped, because a recipe makes them again
-///     resident_clean  resident_dirty  somebody may write them, or another page needs the host copy's room
+///     resident_clean  resident_dirty  a user may write them, or another page needs the host copy's room
 ///     resident_clean  absent          the device bytes are freed
-///     resident_clean  discarded       as above
+///     resident_clean  discarded       the bytes are dropped, because a recipe makes them again
 ///     paging_out      resident_clean  the copy is done
 ///     paging_out      resident_dirty  the copy failed
 ///     paging_out      absent          the copy of managed memory is done: it takes the bytes away
@@ -82,26 +83,26 @@ enum class PageState : uint8_t {
 std::string_view name(PageState state) noexcept;
 bool may_follow(PageState from, PageState to) noexcept;
 
-/// One storage. A page belongs to its block (or, while absent, to the owner's null pointer), so it is destroyed when
-/// the storage dies, is resized or is given other memory, on whatever thread that happens. Fields are the pager's,
+/// The record of one storage. A page belongs to its block (or, while absent, to the owner's null pointer). So it is
+/// destroyed when the storage dies, is resized or is given other memory, on any thread. The pager owns the fields,
 /// under its lock.
 struct Page {
   PageId id = 0;
-  int64_t bytes = 0;  ///< of data
+  int64_t bytes = 0;  ///< data bytes
   Category category = Category::other;
   std::unique_ptr<PageOwner> owner;  ///< null: the storage is gone, but recipes read the page
-  UserId user = kNobody;             ///< whose operator used it last
+  UserId user = kNobody;             ///< the user whose operator used it last
 
-  /// Device bytes where there are any: resident, being copied out, or being filled by a copy in. Managed memory: always
-  /// the same block, not charged while absent.
+  /// The block of the device bytes where there are any: resident, being copied out, or being filled by a copy in.
+  /// Managed memory always has the same block, which is not charged while absent.
   Block* block = nullptr;
   HostCopy host{};                       ///< equal when clean or absent; being filled while paging_out
-  Ticket copy;                           ///< of the page-out or page-in under way
+  Ticket copy;                           ///< ticket of the page-out or page-in under way
   std::unique_ptr<ReplayRecipe> recipe;  ///< while discarded or replaying; destroyed: while it still runs
 
-  int32_t leases = 0;        ///< keep the record, and resident bytes where they are
+  int32_t leases = 0;        ///< uses that keep the record, and resident bytes where they are
   int32_t writers = 0;       ///< write leases, from before they are granted: raw writes may come until they end
-  int32_t host_pins = 0;     ///< of the leases, those that use the host copy: the page stays absent
+  int32_t host_pins = 0;     ///< leases that use the host copy: the page stays absent
   int32_t replay_refs = 0;   ///< recipes of discarded pages that read this one
   uint64_t write_epoch = 0;  ///< write leases that have ended
   PageUseTime use;
@@ -110,17 +111,17 @@ struct Page {
   PageState state() const noexcept { return state_; }
   bool is(PageState state) const noexcept { return state_ == state; }
   bool is_managed() const noexcept { return block && block->is_managed; }
-  /// The bytes are on the device now, though perhaps leaving.
+  /// True when the bytes are on the device now, though perhaps leaving.
   bool on_device() const noexcept { return state_ <= PageState::paging_out; }
-  /// Operators may use the bytes: they are on the device and no copy takes them away.
+  /// True when operators may use the bytes: they are on the device and no copy takes them away.
   bool is_usable() const noexcept { return on_device() && !(is(PageState::paging_out) && is_managed()); }
   bool is_destroyed() const noexcept { return is(PageState::destroyed); }
   bool is_orphan() const noexcept { return !owner; }
-  /// Also after the storage died under it.
+  /// True while the recipe runs, also after the storage died under it.
   bool recipe_runs() const noexcept { return is(PageState::replaying) || (is_destroyed() && recipe); }
-  /// Its bytes are in the host tier and nothing keeps them from coming.
+  /// True when the bytes are in the host tier and nothing keeps them from coming.
   bool may_page_in() const noexcept { return is(PageState::absent) && host_pins == 0; }
-  /// Its bytes are on the device and nobody uses them.
+  /// True when the bytes are on the device and not leased.
   bool may_leave() const noexcept { return on_device() && leases == 0; }
 
  private:
@@ -128,13 +129,13 @@ struct Page {
   PageState state_ = PageState::resident_dirty;
 };
 
-/// A use that leaves the page's next use as it is.
+/// The next use of a PageUse that leaves the page's next use as it is.
 inline constexpr int64_t kNextUseKept = -1;
 
 struct PageUse {
   Page* page;
   bool write;
-  int64_t next_use = kNextUseUnknown;  ///< what the page gets when the lease ends
+  int64_t next_use = kNextUseUnknown;  ///< the page's next use when the lease ends
 };
 
 }  // namespace spillway

@@ -1,4 +1,4 @@
-/// Brings pages to the device for whoever needs them now.
+/// The loader, which brings pages to the device for callers that need them now.
 #pragma once
 #include "swap/pager/evictor.h"
 #include "swap/pager/page_transfer.h"
@@ -13,9 +13,9 @@ class PageLoader {
   PageLoader(const PageLoader&) = delete;
   PageLoader& operator=(const PageLoader&) = delete;
 
-  /// Makes the page usable, by whatever way it has left: evicts others for it, copies it in, replays it. The caller
-  /// holds a lease. Returns at once for a destroyed page. Under the lock. Throws OutOfBudget, DiskError, or what a copy
-  /// or a recipe failed with; the page is where it was then.
+  /// Makes the page usable in whatever way is left: evicts others for it, copies it in, replays it. The caller holds a
+  /// lease. Returns at once for a destroyed page. Called under the lock. Throws OutOfBudget, DiskError, or the error of
+  /// a copy or a recipe; the page is where it was then.
   void make_resident(PagerLock& lock, Page& page);
 
  private:

@@ -11,7 +11,7 @@ PageTable::~PageTable() {
   for (PendingFree& pending : pending_) {
     try {
       pending.copy.wait();
-    } catch (...) {  // the page is gone, and nobody is left to tell
+    } catch (...) {  // the page is gone, so no caller is left to tell
     }
     device_.free(pending.block);
   }
@@ -112,7 +112,7 @@ Page* PageTable::find(PageId id) const {
   return found == pages_.end() ? nullptr : found->second.get();
 }
 
-/// A block that is being filled counts as well.
+/// Returns the bytes that the page's block takes on the device. A block that is being filled counts as well.
 int64_t PageTable::device_bytes(const Page& page) const noexcept {
   return page.on_device() || page.is(PageState::paging_in) ? page.block->charged_bytes : 0;
 }
@@ -145,7 +145,7 @@ void PageTable::detach(Block* block) noexcept {
 }
 
 void PageTable::tell_use(Page& page) {
-  if (page.is(PageState::absent) && page.host) host_.evicted(page.host, page.use);
+  if (page.is(PageState::absent) && page.host) host_.mark_last_copy(page.host, page.use);
 }
 
 void PageTable::unregister(Page& page) noexcept {

@@ -1,4 +1,4 @@
-/// The records of a pager's pages, those who use them, and the lock of both.
+/// The records of a pager's pages, the users of the pages, and the lock of both.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -16,7 +16,8 @@
 
 namespace spillway {
 
-/// The pager's lock, and what is dropped after it: owners and recipes, whose end may call the pager.
+/// The pager's lock, and the objects that are dropped after it: owners and recipes, because their end may call the
+/// pager.
 class PagerLock {
  public:
   explicit PagerLock(std::mutex& mutex) : lock_(mutex) {}
@@ -31,7 +32,7 @@ class PagerLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-/// Every page by its number. The functions of users take the lock; the others are called under it.
+/// Every page by its number. The functions for users take the lock; the others are called under it.
 class PageTable {
  public:
   PageTable(DeviceMemory& device, HostTier& host) : device_(device), host_(host) {}
@@ -40,13 +41,13 @@ class PageTable {
   PageTable(const PageTable&) = delete;
   PageTable& operator=(const PageTable&) = delete;
 
-  // Users, who take the lock by calling these. Thread-safe.
+  // For users. These functions take the lock. Thread-safe.
 
   /// Adds a user. Users share the pages' memory, and may share pages.
   UserId add_user();
   void remove_user(UserId user) noexcept;
   int64_t users() const;
-  /// Notes when the page is used next, which also ends evict_first(). Nothing happens when there is no such page.
+  /// Notes when the page is used next, which also ends evict_first(). Does nothing when there is no such page.
   void set_next_use(Page& page, int64_t next_use);
   void set_next_use(PageId id, int64_t next_use);
   /// Lets the page leave before all others, until it is used again or has left.
@@ -63,19 +64,20 @@ class PageTable {
       tell_use(*page);
     }
   }
-  /// Returns what `look` returns, while no owner's pointer changes: for finding the page of an owner that others may
-  /// page out.
+  /// Calls `look` while no owner's pointer changes, and returns its result. Used to find the page of an owner that
+  /// other threads may page out.
   template <class Look>
   auto locked(Look&& look) {
     std::lock_guard lock(mutex_);
     return look();
   }
-  /// Records, from now on, which pages are destroyed, whoever used them.
+  /// Records, from now on, which pages are destroyed, whichever user used them.
   void watch_destroyed(UserId user);
-  /// Appends to `destroyed`, and forgets, what was recorded since the last call.
+  /// Appends the pages that were recorded since the last call to `destroyed`, and forgets them.
   void take_destroyed(UserId user, std::vector<PageId>& destroyed);
   void stop_watching(UserId user) noexcept;
-  /// Counts an operator that some user traces; returns how many were counted before. The clock of next uses.
+  /// Counts an operator that some user traces, and returns how many were counted before. This is the clock of next
+  /// uses.
   int64_t tick() noexcept { return ticks_.fetch_add(1); }
   int64_t ticks() const noexcept { return ticks_.load(); }
 
@@ -84,42 +86,43 @@ class PageTable {
   std::mutex& mutex() const noexcept { return mutex_; }
   PagerStats& stats() noexcept { return stats_; }
   const PagerStats& stats() const noexcept { return stats_; }
-  /// Device bytes held by pages, those on their way in or out and of copies that outlive their page included.
+  /// Returns the device bytes held by pages, including pages on their way in or out and copies that outlive their page.
   int64_t paged_bytes() const noexcept { return paged_bytes_; }
 
   /// Makes the record of a page that was used just now.
   std::unique_ptr<Page> make_page(int64_t bytes, Category category, std::unique_ptr<PageOwner> owner, UserId user);
-  /// Registers a page that has its bytes in `block`, or is absent where that is null.
+  /// Registers a page that has its bytes in `block`, or is absent where `block` is null.
   Page* add(std::unique_ptr<Page> page, Block* block, PageKeeper& keeper);
-  /// Returns nullptr where there is no such page; may be a destroyed one.
+  /// Returns the page; nullptr where there is no such page. May return a destroyed one.
   Page* find(PageId id) const;
   const std::unordered_map<PageId, std::unique_ptr<Page>>& pages() const noexcept { return pages_; }
 
   /// Moves the page to `state`, with `block`, and keeps the totals. Throws std::logic_error where the table of states
   /// does not allow it.
   void enter(Page& page, PageState state, Block* block = nullptr);
-  /// Lets whoever releases the block tell `keeper`.
+  /// Attaches the block to its page, so that the release of the block is told to `keeper`.
   static void attach(Block* block, Page& page, PageKeeper& keeper) noexcept;
   static void detach(Block* block) noexcept;
   /// Tells the host tier when a page that is only there is needed.
   void tell_use(Page& page);
 
-  /// The owner keeps its memory, which is no page's from now on.
+  /// Ends the page of a storage whose owner keeps its memory, which is no page's from now on.
   void unregister(Page& page) noexcept;
-  /// The storage is gone, and its bytes are freed once no copy uses them. A page that recipes read becomes an orphan
-  /// instead: its bytes stay, on whatever tier.
+  /// Ends the page of a storage that is gone; its bytes are freed once no copy uses them. A page that recipes read
+  /// becomes an orphan instead: its bytes stay, on whatever tier.
   void destroy(Page& page) noexcept;
-  /// The recipe read its inputs for the last time; orphans that were kept for it alone are destroyed.
+  /// Releases the inputs of a recipe that has read them for the last time. Destroys orphans that were kept for it
+  /// alone.
   void release_refs(const ReplayRecipe& recipe) noexcept;
-  /// Lets leases begin: `user`, if it is given, is who uses the pages from now on.
+  /// Lets leases begin. If `user` is given, it is the user of the pages from now on.
   void begin_leases(std::span<const PageUse> uses, UserId user) noexcept;
-  /// Ends leases. Raw writes may have come until now, so the bytes are others only from here on.
+  /// Ends leases. Raw writes may have come until now, so the bytes count as changed only from here on.
   void end_leases(std::span<const PageUse> uses) noexcept;
   static void end_writes(std::span<const PageUse> uses) noexcept;
-  /// Ends a lease; the record of a destroyed page goes with its last one.
+  /// Ends a lease. The record of a destroyed page ends with its last lease.
   void end_lease(Page& page) noexcept;
 
-  /// A copy that still uses the block of a destroyed page; nullptr when there is none.
+  /// Returns a copy that still uses the block of a destroyed page; nullptr when there is none.
   const Ticket* pending_free() const noexcept { return pending_.empty() ? nullptr : &pending_.front().copy; }
   /// Frees the blocks whose copies are done.
   void free_completed() noexcept;
@@ -148,7 +151,7 @@ class PageTable {
   UserId last_user_ = kNobody;
   int64_t users_ = 0;
   std::atomic<int64_t> ticks_ = 0;
-  uint64_t moment_ = 0;  // of leases: orders least recently used
+  uint64_t moment_ = 0;  // count of lease calls: orders least recently used
   int64_t paged_bytes_ = 0;
   PagerStats stats_;
 };

@@ -103,7 +103,7 @@ void PageTransfer::become_absent(Page& page) {
 
 // --- in -------------------------------------------------------------------------------------------------------------
 
-/// nullptr: the budget has no room.
+/// Returns the block to copy into; nullptr when the budget has no room.
 Block* PageTransfer::acquire_block(Page& page) {
   if (!page.block) return device_.try_allocate(page.bytes, page.category);
   return device_.try_recharge(page.block, page.category) ? page.block : nullptr;
@@ -141,7 +141,7 @@ bool PageTransfer::try_page_in(Page& page) {
 
 void PageTransfer::finish_page_in(PagerLock& lock, Page& page) {
   auto owner = page.is_orphan() ? std::shared_ptr<void>() : page.owner->keep_alive();
-  if (!owner && !page.is_orphan()) return pause(lock);  // it dies on another thread, which waits for the lock to say so
+  if (!owner && !page.is_orphan()) return pause(lock);  // another thread destroys it, and waits for the lock to say so
   lock.drop_later(std::move(owner));
   Block* block = page.block;
   try {

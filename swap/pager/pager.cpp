@@ -61,7 +61,7 @@ void Pager::lease(std::span<const PageUse> uses, UserId user) {
   replayer_.announce(lock, uses);
   table_.begin_leases(uses, user);
   try {
-    // All that are absent start together where there is room; then each is waited for.
+    // All absent pages start together where there is room; then each is waited for.
     for (const PageUse& use : uses)
       if (use.page->may_page_in() && evictor_.fits(DeviceMemory::charge_of(use.page->bytes)))
         table_.stats().demand_page_ins += transfer_.try_page_in(*use.page);
@@ -87,7 +87,7 @@ void Pager::unlease(std::span<const PageUse> uses) noexcept {
 void Pager::remove_user(UserId user) noexcept {
   table_.remove_user(user);
   PagerLock lock(table_.mutex());
-  std::unordered_set<PageId> stuck;  // what is to be made of them cannot be made now, so they stay pages
+  std::unordered_set<PageId> stuck;  // pages whose readers cannot be replayed now, so they stay pages
   const auto stays = [&](const Page& page) {
     const bool here = page.on_device() || page.is(PageState::paging_in);
     return here && page.user == user && page.leases == 0 && !stuck.contains(page.id);
@@ -102,7 +102,7 @@ void Pager::remove_user(UserId user) noexcept {
   }
 }
 
-/// One round. The caller holds a lease. False: neither is possible.
+/// Does one round. The caller holds a lease. Returns false when the page can be neither evicted nor unregistered.
 bool Pager::evict_or_unregister(PagerLock& lock, Page& page) noexcept {
   const UserId user = page.user;
   try {
@@ -113,7 +113,7 @@ bool Pager::evict_or_unregister(PagerLock& lock, Page& page) noexcept {
     else
       evictor_.evict(lock, page);
     return true;
-  } catch (...) {  // a failed copy, or the host is full; after a failed page-in it is absent anyway
+  } catch (...) {  // the copy failed, or the host is full; after a failed page-in the page is absent anyway
   }
   try {
     if (page.on_device()) replayer_.replay_readers(lock, page.id);
@@ -135,12 +135,12 @@ void Pager::unregister_resident(Page& page) {
   std::exception_ptr error;
   do {
     try {
-      replayer_.replay_readers(lock, page.id);  // they cannot read what is no page
+      replayer_.replay_readers(lock, page.id);  // readers cannot read a storage that is no page
     } catch (...) {
       error = std::current_exception();
     }
     if (!error) error = bring_home(lock, page);
-  } while (!error && page.replay_refs > 0);  // another thread may have discarded one meanwhile
+  } while (!error && page.replay_refs > 0);  // another thread may have discarded a reader meanwhile
   if (!error && page.on_device()) table_.unregister(page);
   if (error) std::rethrow_exception(error);
 }
@@ -156,7 +156,7 @@ void Pager::unregister_resident() {
   for (Page* page : all)
     if (auto failed = bring_home(lock, *page); failed && !error) error = failed;
   for (Page* page : all) {
-    // Where a replay failed, it will be tried again, and has to read this one.
+    // A replay that failed will be tried again, and has to read this page.
     if (page->on_device() && page->replay_refs == 0) table_.unregister(*page);
     table_.end_lease(*page);
   }
@@ -167,7 +167,8 @@ void Pager::unregister_resident() {
   if (error) std::rethrow_exception(error);
 }
 
-/// The page's bytes are on the device and nothing uses them, or here is why not. Under a lease.
+/// Brings the page's bytes to the device and waits until no copy uses them. Returns the error when they cannot come.
+/// Called under a lease.
 std::exception_ptr Pager::bring_home(PagerLock& lock, Page& page) {
   try {
     loader_.make_resident(lock, page);
@@ -193,7 +194,7 @@ bool Pager::free_physical_memory(int64_t bytes) {
 
 void Pager::on_block_released(Block* block) noexcept {
   std::lock_guard lock(table_.mutex());
-  if (block->keeper)  // else it was unregistered while the lock was waited for
+  if (block->keeper)  // else it was unregistered while this thread waited for the lock
     table_.destroy(*static_cast<Page*>(block->page));
   else
     device_.free(block);

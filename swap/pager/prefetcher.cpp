@@ -39,8 +39,9 @@ void Prefetcher::work_without_schedule() {
   if (!evictor_.fits(budget / 4)) page_out_ahead(budget / 4);
 }
 
-/// Copies out, of the least recently used `bytes` on the device, what could leave but is neither clean nor on its way.
-/// All that holds room counts, what is coming in too: else this would end at what is in use, again after every write.
+/// Copies out, of the least recently used `bytes` on the device, pages that could leave but are neither clean nor on
+/// their way. All pages that hold room count, also those coming in. Otherwise this would end at the pages in use, again
+/// after every write.
 void Prefetcher::page_out_ahead(int64_t bytes) {
   std::vector<Page*> oldest;
   for (auto& [id, page] : table_.pages())
@@ -56,7 +57,7 @@ void Prefetcher::page_out_ahead(int64_t bytes) {
   }
 }
 
-/// Fetches absent pages, the last used first, as long as `reserve` bytes stay free.
+/// Starts page-ins of absent pages, the last used first, as long as `reserve` bytes stay free.
 void Prefetcher::page_in_recent(int64_t reserve) {
   std::vector<Page*> latest;
   for (auto& [id, page] : table_.pages())

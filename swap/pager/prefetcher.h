@@ -1,4 +1,4 @@
-/// Copies ahead of need: those that a schedule asks for, and those that are likely where there is none.
+/// The prefetcher, which copies ahead of need: as a schedule asks, or, where there is none, as is likely.
 #pragma once
 #include <cstdint>
 
@@ -7,10 +7,11 @@
 
 namespace spillway {
 
-/// Nothing here blocks on a copy or reports an error: what cannot be had ahead is had when it is needed. Thread-safe.
+/// Starts copies ahead of need. Nothing here blocks on a copy or reports an error, because a page that cannot be had
+/// ahead is had when it is needed. Thread-safe.
 class Prefetcher {
  public:
-  /// Pages below `small_bytes` are left alone where there is no schedule.
+  /// Makes a prefetcher that leaves pages below `small_bytes` alone where there is no schedule.
   Prefetcher(PageTable& table, PageTransfer& transfer, Evictor& evictor, DeviceMemory& device, int64_t small_bytes)
       : table_(table), transfer_(transfer), evictor_(evictor), device_(device), small_bytes_(small_bytes) {}
   Prefetcher(const Prefetcher&) = delete;
@@ -18,12 +19,12 @@ class Prefetcher {
 
   /// Starts copying a resident, dirty page to the host so that it can be dropped later. Does nothing for other pages.
   void start_page_out(PageId id);
-  /// Starts bringing an absent page back if its bytes fit, dropping clean pages whose next use is later. False: no room
-  /// now. True for a page that is resident, on its way, or gone.
+  /// Starts bringing an absent page back if its bytes fit, dropping clean pages whose next use is later. Returns false
+  /// when there is no room now. Returns true for a page that is resident, on its way, or gone.
   bool try_page_in(PageId id);
-  /// For a thread that follows no schedule, between operators. When a quarter of the budget or less is free, what would
-  /// be evicted next is copied out already, so that evicting it needs no wait. When operators had to ask for absent
-  /// pages since the last call, those that were used last come back into free room: backward asks in reverse.
+  /// Works for a thread that follows no schedule, between operators. When a quarter of the budget or less is free, the
+  /// next pages to evict are copied out already, so that evicting them needs no wait. When operators had to ask for
+  /// absent pages since the last call, the pages used last come back into free room. Backward asks in reverse.
   void work_without_schedule();
 
  private:

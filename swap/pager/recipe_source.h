@@ -1,4 +1,4 @@
-/// How a step's operators were called, for those that may have to run again.
+/// The source of recipes: how a step's operators were called, for those that may have to run again.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -7,13 +7,13 @@
 
 namespace spillway {
 
-/// What the Conductor asks of whoever sees the calls. Slots are the schedule's.
+/// The interface by which the Conductor gets recipes from the code that sees the calls. Slots are the schedule's.
 class RecipeSource {
  public:
   virtual ~RecipeSource() = default;
-  /// A new step begins: earlier calls are of no use.
+  /// Forgets earlier calls, because a new step begins.
   virtual void clear() noexcept = 0;
-  /// What makes `slot`, of all the calls noted for it; nullptr when a call could not be kept.
+  /// Returns the recipe that makes `slot`, of all the calls noted for it; nullptr when a call could not be kept.
   virtual std::unique_ptr<ReplayRecipe> take(int32_t slot) = 0;
 };
 

@@ -64,7 +64,7 @@ void Replayer::announce(PagerLock& lock, std::span<const PageUse> uses) {
   }
 }
 
-/// Replays happen before any of the uses is leased, so that they have the room that the operators had at first.
+/// Replays before any of the uses is leased, so that the replays have the room that the operators had at first.
 void Replayer::replay_before_use(PagerLock& lock, std::span<const PageUse> uses) {
   for (const PageUse& use : uses) {
     if (use.page->recipe) replay(lock, *use.page);
@@ -93,7 +93,8 @@ void Replayer::replay(PagerLock& lock, Page& page) {
   if (const std::exception_ptr error = run_recipe(lock, page)) std::rethrow_exception(error);
 }
 
-/// Returns what the recipe failed with. The time that it took counts as replay, but for its own waits and replays.
+/// Runs the page's recipe and returns its error. The time that it took counts as replay, but for its own waits and
+/// replays.
 std::exception_ptr Replayer::run_recipe(PagerLock& lock, Page& page) {
   PagerStats& stats = table_.stats();
   table_.enter(page, replaying);
@@ -124,7 +125,7 @@ void Replayer::drop_recipe(PagerLock& lock, Page& page) {
   lock.drop_later(std::move(page.recipe));
 }
 
-/// The page has its bytes again, as if its operators had just written them.
+/// Gives the page its bytes again, as if its operators had just written them.
 void Replayer::adopt_replayed(PagerLock& lock, Page& page, Block* block) {
   drop_recipe(lock, page);
   ++table_.stats().replays;
@@ -134,7 +135,7 @@ void Replayer::adopt_replayed(PagerLock& lock, Page& page, Block* block) {
   table_.enter(page, resident_dirty, block);
   PageTable::attach(block, page, keeper_);
   if (page.is_orphan()) return;
-  // An owner that dies on another thread says so next, which frees the block.
+  // When another thread destroys the owner, that thread says so next, which frees the block.
   if (auto owner = page.owner->keep_alive()) {
     lock.drop_later(std::move(owner));
     page.owner->occupy(block);

@@ -63,7 +63,7 @@ Block* WindowAccess::try_allocate(int64_t bytes, Category category, int64_t used
     return evictor_.try_make_room(lock, DeviceMemory::charge_of(bytes), used_after, keep)
                ? device_.try_allocate(bytes, category)
                : nullptr;
-  } catch (const std::bad_alloc&) {  // the budget has room, the device has not
+  } catch (const std::bad_alloc&) {  // the budget has room, but the device has not
     return nullptr;
   }
 }

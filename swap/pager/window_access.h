@@ -26,22 +26,22 @@ class WindowAccess {
   WindowAccess(const WindowAccess&) = delete;
   WindowAccess& operator=(const WindowAccess&) = delete;
 
-  /// Pins a page where it is until unpin(). True: it is resident, leased as by Pager::lease(). False: it is absent, and
-  /// nobody brings it in or changes its host copy meanwhile but through read_window and write_window. Waits for copies
-  /// that are under way. Throws a failed copy's error; nothing is pinned then.
+  /// Pins a page where it is until unpin(). Returns true when it is resident, leased as by Pager::lease(). Returns
+  /// false when it is absent: no thread brings it in meanwhile, and its host copy changes only through write_window.
+  /// Waits for copies that are under way. Throws a failed copy's error; nothing is pinned then.
   bool pin(const PageUse& use, UserId user = kNobody);
   void unpin(const PageUse& use, bool resident) noexcept;
 
-  /// Copy between the host copy of a page that is pinned absent, wherever that is, and device memory: on the calling
-  /// thread where that memory is the host's, else through the lanes, and compute is ordered behind it. Throw DiskError,
-  /// or what the copy failed with.
+  /// Copies between device memory and the host copy of a page that is pinned absent, wherever that copy is. The calling
+  /// thread copies where the memory is the host's. Otherwise the lanes copy, and compute is ordered behind them. Throws
+  /// DiskError, or the copy's error.
   void read_window(const Page& page, const WindowCopy& copy, void* memory);
   void write_window(Page& page, const WindowCopy& copy, const void* memory);
 
-  /// Returns a block for a new page, made by evicting pages that are next used after `used_after` (-1: any), but for
-  /// `keep`. nullptr: such room cannot be made, and the page had better be born on the host.
+  /// Returns a block for a new page, made by evicting pages that are next used after `used_after` (-1: any), except
+  /// those in `keep`. Returns nullptr when such room cannot be made, and the page had better be born on the host.
   Block* try_allocate(int64_t bytes, Category category, int64_t used_after, std::span<const PageUse> keep);
-  /// Brings an absent page in if room can be made in that way, and waits for it.
+  /// Brings an absent page in, and waits for it, if room can be made as try_allocate() makes it.
   void prefetch_for_window(Page& page, int64_t used_after, std::span<const PageUse> keep);
 
  private:

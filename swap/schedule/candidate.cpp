@@ -8,8 +8,9 @@
 namespace spillway {
 namespace {
 
-/// The operator after which a copy out can start: the last write before the eviction, in the step before if need be.
-int32_t page_out_trigger(const StepTrace& trace, const Leave& leave) {
+/// Returns the operator after which a copy out can start: the last write before the eviction, in the step before if
+/// need be.
+int32_t page_out_trigger(const StepTrace& trace, const Eviction& leave) {
   const Slot& slot = trace.slots[static_cast<size_t>(leave.slot)];
   auto after = std::lower_bound(slot.writes.begin(), slot.writes.end(), leave.at);
   if (after != slot.writes.begin()) return *std::prev(after);
@@ -18,38 +19,39 @@ int32_t page_out_trigger(const StepTrace& trace, const Leave& leave) {
 }
 
 /// The choices by slot and operator of the replayed trace.
-struct Bent {
+struct ReplayedChoices {
   std::vector<EvictionBias> bias;
-  std::vector<bool> early;
-  std::vector<std::vector<int32_t>> sent_after;
+  std::vector<bool> prefetch_early;
+  std::vector<std::vector<int32_t>> evictions_after;
 };
 
-Bent bend(const ReplayedTrace& replayed, const Choices& choices) {
+ReplayedChoices translate_choices(const ReplayedTrace& replayed, const Choices& choices) {
   const size_t slots = replayed.trace.slots.size();
-  Bent bent{std::vector<EvictionBias>(slots, EvictionBias::neutral), std::vector<bool>(slots, false), {}};
-  bent.sent_after.resize(replayed.trace.operators.size());
+  ReplayedChoices bent{std::vector<EvictionBias>(slots, EvictionBias::neutral), std::vector<bool>(slots, false), {}};
+  bent.evictions_after.resize(replayed.trace.operators.size());
   for (size_t s = 0; s < slots; ++s) {
     const int32_t original = replayed.original_slot[s];
     if (auto bias = choices.bias.find(original); bias != choices.bias.end()) bent.bias[s] = bias->second;
-    if (!choices.early.empty()) bent.early[s] = choices.early[static_cast<size_t>(original)];
-    if (choices.sent.empty()) continue;
+    if (!choices.prefetch_early.empty()) bent.prefetch_early[s] = choices.prefetch_early[static_cast<size_t>(original)];
+    if (choices.evict_after_use.empty()) continue;
     for (int32_t use : replayed.trace.slots[s].uses)
-      if (choices.sent.count({original, replayed.original_operator[static_cast<size_t>(use)]}))
-        bent.sent_after[static_cast<size_t>(use)].push_back(static_cast<int32_t>(s));
+      if (choices.evict_after_use.count({original, replayed.original_operator[static_cast<size_t>(use)]}))
+        bent.evictions_after[static_cast<size_t>(use)].push_back(static_cast<int32_t>(s));
   }
   return bent;
 }
 
-/// Page-outs and releases for everything that leaves.
-void let_leave(const StepTrace& trace, const std::vector<Leave>& leaves, const Bent& bent, Actions& actions) {
-  auto was_sent = [&](const Leave& leave) {
-    const auto& here = bent.sent_after[static_cast<size_t>(std::max(leave.at - 1, 0))];
+/// Adds page-outs and releases for every slot that leaves.
+void let_leave(const StepTrace& trace, const std::vector<Eviction>& leaves, const ReplayedChoices& bent,
+               Actions& actions) {
+  auto was_sent = [&](const Eviction& leave) {
+    const auto& here = bent.evictions_after[static_cast<size_t>(std::max(leave.at - 1, 0))];
     return std::find(here.begin(), here.end(), leave.slot) != here.end();
   };
   actions.page_outs_after.resize(trace.operators.size());
   actions.releases_after.resize(trace.operators.size());
-  for (const Leave& leave : leaves) {
-    // What is sent away and clean has a copy only if something made one, once.
+  for (const Eviction& leave : leaves) {
+    // A clean slot that is evicted after its use has a copy only if something made one, once.
     if (leave.copied || was_sent(leave))
       actions.page_outs_after[static_cast<size_t>(page_out_trigger(trace, leave))].push_back(leave.slot);
     if (leave.at > 0) actions.releases_after[static_cast<size_t>(leave.at) - 1].push_back(leave.slot);
@@ -62,14 +64,14 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
   Candidate candidate{std::move(choices), {}, {}, {}, {}, {}};
   candidate.replayed = with_replays(trace, candidate.choices.replays);
   const StepTrace& replayed = candidate.replayed.trace;
-  const Bent bent = bend(candidate.replayed, candidate.choices);
+  const ReplayedChoices bent = translate_choices(candidate.replayed, candidate.choices);
   const int64_t limit_bytes = inputs.budget_bytes - inputs.slack_bytes;
 
-  // Who leaves when, were copies instant …
+  // The plan: which slots leave when, were copies instant.
   const Simulated plan = simulate(replayed, {.budget_bytes = limit_bytes,
                                              .small_bytes = inputs.small_bytes,
                                              .bias = &bent.bias,
-                                             .sent_after = &bent.sent_after,
+                                             .evictions_after = &bent.evictions_after,
                                              .fetch_streamed = candidate.choices.fetch_streamed});
   candidate.outcome.feasible = plan.feasible;
   if (!plan.feasible) return candidate;
@@ -81,9 +83,9 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
                                                .limit_bytes = limit_bytes,
                                                .rates = inputs.rates,
                                                .on_disk = candidate.on_disk,
-                                               .early = bent.early,
-                                               .in_order = candidate.choices.in_order});
-  // … and what comes of it when they are not.
+                                               .prefetch_early = bent.prefetch_early,
+                                               .prefetch_in_use_order = candidate.choices.prefetch_in_use_order});
+  // The outcome of that plan with copies that take time.
   candidate.outcome = simulate(replayed, {.budget_bytes = inputs.budget_bytes,
                                           .small_bytes = inputs.small_bytes,
                                           .rates = &inputs.rates,

@@ -6,28 +6,28 @@
 
 namespace spillway {
 
-Absences overflow(const StepTrace& trace, const std::vector<Leave>& leaves, int64_t host_bytes) {
-  Absences on_disk;
+AbsenceSet overflow(const StepTrace& trace, const std::vector<Eviction>& leaves, int64_t host_bytes) {
+  AbsenceSet on_disk;
   if (host_bytes == kUnlimitedBytes) return on_disk;
-  std::vector<Leave> ordered = leaves;
-  std::stable_sort(ordered.begin(), ordered.end(), [](const Leave& a, const Leave& b) { return a.at < b.at; });
+  std::vector<Eviction> ordered = leaves;
+  std::stable_sort(ordered.begin(), ordered.end(), [](const Eviction& a, const Eviction& b) { return a.at < b.at; });
   const auto count = static_cast<int64_t>(trace.operators.size());
-  std::multimap<int64_t, int32_t> on_host;  // slots by when they are back
-  int64_t held = 0;
+  std::multimap<int64_t, int32_t> on_host;  // slots by the operator that brings them back
+  int64_t resident_bytes = 0;
   auto bytes = [&](int32_t slot) { return trace.slots[static_cast<size_t>(slot)].bytes; };
-  // What is away over the end of a step is there when the second one begins.
+  // A slot that is absent over the end of a step is absent when the second one begins.
   for (const int64_t begin : {int64_t{0}, count})
-    for (const Leave& leave : ordered) {
+    for (const Eviction& leave : ordered) {
       if (leave.back_at == kNextUseUnknown) continue;
       for (auto back = on_host.begin(); back != on_host.end() && back->first <= begin + leave.at;
            back = on_host.erase(back))
-        held -= bytes(back->second);
+        resident_bytes -= bytes(back->second);
       on_host.emplace(begin + leave.back_at, leave.slot);
-      held += bytes(leave.slot);
-      while (held > host_bytes) {
+      resident_bytes += bytes(leave.slot);
+      while (resident_bytes > host_bytes) {
         const auto last = std::prev(on_host.end());
         on_disk.insert({last->second, static_cast<int32_t>(last->first % count)});
-        held -= bytes(last->second);
+        resident_bytes -= bytes(last->second);
         on_host.erase(last);
       }
     }

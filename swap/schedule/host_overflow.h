@@ -1,4 +1,4 @@
-/// What of a plan the host has no room for.
+/// The part of a plan that the host has no room for.
 #pragma once
 #include <cstdint>
 #include <set>
@@ -9,8 +9,9 @@
 
 namespace spillway {
 
-/// The absences that pass the disk, where at any time what is away is more than `host_bytes`: of that, what is needed
-/// last, as the host tier sends it there. Cyclic over steps, like the plan.
-Absences overflow(const StepTrace& trace, const std::vector<Leave>& leaves, int64_t host_bytes);
+/// Returns the absences that pass the disk, because at some time the absent slots have more than `host_bytes`. Of those
+/// slots, the ones that are needed last go to disk, as the host tier sends them there. Cyclic over steps, like the
+/// plan.
+AbsenceSet overflow(const StepTrace& trace, const std::vector<Eviction>& leaves, int64_t host_bytes);
 
 }  // namespace spillway

@@ -9,11 +9,11 @@
 namespace spillway {
 namespace {
 
-/// Bytes that could be away while each operator runs, by what that would cost.
+/// Bytes that could be absent while each operator runs, by the cost of that absence.
 struct Absentable {
   explicit Absentable(size_t operators) : free(operators + 1), persistent(operators + 1) {}
-  std::vector<int64_t> free;        ///< can be made again, or no use of them is in sight
-  std::vector<int64_t> persistent;  ///< used in every step: must come in once a step, at any time
+  std::vector<int64_t> free;        ///< bytes that can be made again, or that have no use in sight
+  std::vector<int64_t> persistent;  ///< bytes used in every step: must come in once a step, at any time
 };
 
 /// Adds `bytes` to the operators in (after, before), as differences.
@@ -37,7 +37,7 @@ Absentable absentable(const StepTrace& trace) {
       else if (slot.birth == kBeforeStep || !replay_before(trace, static_cast<int32_t>(s), use).operators.empty())
         add(away.free, last, use, slot.bytes);
       last = use;
-      // Its windows leave and come while the operator runs.
+      // The slot's windows leave and come while the operator runs.
       const std::vector<int32_t>& streamed = trace.operators[static_cast<size_t>(use)].streamed;
       if (std::find(streamed.begin(), streamed.end(), static_cast<int32_t>(s)) != streamed.end())
         add(away.free, use - 1, use + 1, slot.bytes);

@@ -7,11 +7,12 @@
 
 namespace spillway {
 
-/// By the resources alone, overlap perfect. While operator i runs, what is alive beyond the budget must be elsewhere.
-/// Of that, M_i bytes were born in this step, are needed again and cannot be made again: they left before i began and
-/// come back before the step ends. P_i bytes, those and what every step uses, must come in at some time of the step.
+/// Returns a bound by the resources alone, with perfect overlap. While operator i runs, the live bytes beyond the
+/// budget must be elsewhere. Of these, M_i bytes were born in this step, are needed again and cannot be made again:
+/// they left before i began and come back before the step ends. P_i bytes, those and the bytes that every step uses,
+/// must come in at some time of the step.
 ///   T ≥ max( C,  max_i P_i / B_in,  max_i [ max(C_<i, M_i / B_out) + max(C_≥i, M_i / B_in) ] )
-/// with C the compute time at its shortest, C_<i that of the operators before i. Never above the optimum.
+/// Here C is the compute time at its shortest, and C_<i that of the operators before i. Never above the optimum.
 double bound_seconds(const StepTrace& trace, int64_t budget_bytes, const LinkRates& rates);
 
 }  // namespace spillway

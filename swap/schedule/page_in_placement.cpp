@@ -6,12 +6,12 @@
 namespace spillway {
 namespace {
 
-/// Copies that take a fifth longer than their rate says still come in time.
+/// The safety factor of copy times: copies that take a fifth longer than their rate says still come in time.
 constexpr double kCaution = 1.2;
 
 class Placer {
  public:
-  explicit Placer(const PageInInputs& inputs) : inputs_(inputs), held_(inputs.plan.held) {
+  explicit Placer(const PageInInputs& inputs) : inputs_(inputs), held_(inputs.plan.resident_bytes) {
     start_.push_back(0);
     for (const OperatorRecord& op : inputs.trace.operators)
       start_.push_back(start_.back() + op.host_seconds + op.seconds);
@@ -24,7 +24,7 @@ class Placer {
     std::vector<double> begins;
     for (const Actions::PageIn& in : page_ins) begins.push_back(begin_of(in));
     for (size_t k = 0; k < page_ins.size(); ++k) {
-      const size_t i = inputs_.in_order ? page_ins.size() - 1 - k : k;
+      const size_t i = inputs_.prefetch_in_use_order ? page_ins.size() - 1 - k : k;
       place(page_ins[i], begins[i]);
     }
     std::stable_sort(page_ins.begin(), page_ins.end(),
@@ -41,7 +41,7 @@ class Placer {
     return std::min(rates.in_bytes_per_second, rates.from_disk_bytes_per_second);
   }
 
-  /// The last moment at which it can begin, given those that follow it.
+  /// Returns the last moment at which the page-in can begin, given those that follow it.
   double begin_of(const Actions::PageIn& in) {
     const double seconds = kCaution * static_cast<double>(bytes_of(in)) / rate_of(in);
     return link_free_until_ = std::min(start_[static_cast<size_t>(in.use)], link_free_until_) - seconds;
@@ -49,31 +49,33 @@ class Placer {
 
   /// Sets trigger and use of a page-in that operator in.use needs.
   void place(Actions::PageIn& in, double begin) {
-    const bool early = inputs_.early[static_cast<size_t>(in.slot)];
+    const bool prefetch_early = inputs_.prefetch_early[static_cast<size_t>(in.slot)];
     const int32_t left_at = last_leave_before(in.slot, in.use);
-    in.trigger = walk_back(in.use - 1, left_at, bytes_of(in), early, begin);
+    in.trigger = walk_back(in.use - 1, left_at, bytes_of(in), prefetch_early, begin);
     if (in.trigger >= 0 || left_at >= 0) return;
-    // Early in the step: it may come at the end of the step before, where it is used in "the next step".
+    // A page-in early in the step may come at the end of the step before, where its use is in "the next step".
     const auto count = static_cast<int32_t>(inputs_.trace.operators.size());
     const int32_t left_before = last_leave_before(in.slot, count);
-    const int32_t trigger = walk_back(count - 1, left_before, bytes_of(in), early, begin + start_.back());
+    const int32_t trigger = walk_back(count - 1, left_before, bytes_of(in), prefetch_early, begin + start_.back());
     if (left_before < 0 || trigger == count - 1) return;
     in = {in.slot, trigger, in.use + count};
   }
 
-  /// From operator `last` towards `left_at`, as far as there is room and reason; the operator to issue it after.
-  int32_t walk_back(int32_t last, int32_t left_at, int64_t bytes, bool early, double begin) {
+  /// Walks from operator `last` towards `left_at`, as far as there is room and reason. Returns the operator to issue
+  /// the page-in after.
+  int32_t walk_back(int32_t last, int32_t left_at, int64_t bytes, bool prefetch_early, double begin) {
     int32_t trigger = last;
     while (trigger > left_at && held_[static_cast<size_t>(trigger)] + bytes <= inputs_.limit_bytes &&
-           (early || start_[static_cast<size_t>(trigger) + 1] > begin))
+           (prefetch_early || start_[static_cast<size_t>(trigger) + 1] > begin))
       held_[static_cast<size_t>(trigger--)] += bytes;
     return trigger;
   }
 
-  /// -1: it did not leave before; then it was away when the step began. What was born on the host never left.
+  /// Returns the operator at which the slot left last before `use`. -1: it did not leave before, so it was absent when
+  /// the step began. A slot that was born on the host never left, so this returns its birth.
   int32_t last_leave_before(int32_t slot, int32_t use) const {
     int32_t at = inputs_.trace.slots[static_cast<size_t>(slot)].birth;
-    for (const Leave& leave : inputs_.plan.leaves)
+    for (const Eviction& leave : inputs_.plan.leaves)
       if (leave.slot == slot && leave.at < use) at = std::max(at, leave.at);
     return at;
   }

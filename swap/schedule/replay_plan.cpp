@@ -15,14 +15,14 @@ bool contains(const std::vector<int32_t>& sorted, int32_t i) {
   return std::binary_search(sorted.begin(), sorted.end(), i);
 }
 
-/// What the operator is given, whole or window by window. A replay needs all of it whole.
+/// Returns the slots that the operator is given, whole or window by window. A replay needs all of them whole.
 std::vector<int32_t> arguments_of(const OperatorRecord& op) {
   std::vector<int32_t> arguments = op.touched;
   arguments.insert(arguments.end(), op.streamed.begin(), op.streamed.end());
   return arguments;
 }
 
-/// What the replay reads, each once.
+/// Returns the slots that the replay reads, each once.
 std::vector<int32_t> inputs_of(const StepTrace& trace, const Replay& replay) {
   std::vector<int32_t> inputs;
   for (int32_t i : replay.operators)
@@ -33,7 +33,7 @@ std::vector<int32_t> inputs_of(const StepTrace& trace, const Replay& replay) {
   return inputs;
 }
 
-/// Whether operator `i`, as a maker of `slot`, reads only what is the same at `use`.
+/// True when operator `i`, as a maker of `slot`, reads only slots whose bytes are the same at `use`.
 bool can_run_again(const StepTrace& trace, int32_t slot, int32_t i, int32_t use) {
   const OperatorRecord& op = operator_at(trace, i);
   if (!op.replayable) return false;
@@ -70,7 +70,7 @@ class ReplayedTraceBuilder {
     for (size_t s = 0; s < trace.slots.size(); ++s) result_.original_slot.push_back(static_cast<int32_t>(s));
   }
 
-  /// Makes room for the replays between the operators, and renumbers what refers to operators.
+  /// Makes room for the replays between the operators, and renumbers everything that refers to operators.
   void insert_operators() {
     size_t next = 0;
     for (size_t i = 0; i < trace_.operators.size(); ++i) {
@@ -86,12 +86,12 @@ class ReplayedTraceBuilder {
     }
   }
 
-  /// A slot that is replayed becomes two: one until it is discarded, one from the replay on.
+  /// Splits each replayed slot in two: one until it is discarded, one from the replay on.
   void split_slots() {
     for (size_t r = 0; r < replays_.size(); ++r) split_slot(replays_[r], inserted_[r]);
   }
 
-  /// Says of each inserted operator how long it takes, and what it reads and needs.
+  /// Fills in how long each inserted operator takes, and the slots and bytes that it reads and needs.
   void describe_replays() {
     for (size_t r = 0; r < replays_.size(); ++r) op(inserted_[r]) = replay_operator(replays_[r], inserted_[r]);
   }
@@ -110,11 +110,11 @@ class ReplayedTraceBuilder {
     again_[static_cast<size_t>(replay.slot)] = s;
     Slot later = slot(replay.slot);
     Slot& earlier = slot(replay.slot);
-    const auto split = [inserted](std::vector<int32_t>& early, std::vector<int32_t>& late) {
-      auto at = std::lower_bound(early.begin(), early.end(), inserted);
-      late.assign(at, early.end());
+    const auto split = [inserted](std::vector<int32_t>& prefetch_early, std::vector<int32_t>& late) {
+      auto at = std::lower_bound(prefetch_early.begin(), prefetch_early.end(), inserted);
+      late.assign(at, prefetch_early.end());
       late.insert(late.begin(), inserted);
-      early.erase(at, early.end());
+      prefetch_early.erase(at, prefetch_early.end());
     };
     split(earlier.uses, later.uses);
     split(earlier.writes, later.writes);
@@ -158,11 +158,11 @@ class ReplayedTraceBuilder {
   OperatorRecord& op(int32_t i) { return out_.operators[static_cast<size_t>(i)]; }
 
   const StepTrace& trace_;
-  std::vector<Replay> replays_;  // by the operator that they come before
+  std::vector<Replay> replays_;  // sorted by the operator that they come before
   ReplayedTrace result_{{}, {}, {}};
   StepTrace& out_;
   std::vector<int32_t> moved_;     // by operator of the original trace: where it is now
-  std::vector<int32_t> inserted_;  // by replay: its operator
+  std::vector<int32_t> inserted_;  // by replay: its operator in the new trace
   std::vector<int32_t> again_;     // by slot of the original trace: the slot from its replay on; −1: none
 };
 

@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-/// No schedule is faster in a step whose operators take their typical times.
+/// Returns a bound for steps whose operators take their typical times: no schedule is faster.
 double typical_bound(StepTrace trace, const ScheduleInputs& inputs) {
   for (OperatorRecord& op : trace.operators) op.excess_seconds = 0;
   trace.tail_excess_seconds = 0;
@@ -26,7 +26,7 @@ class Search {
   Search(const StepTrace& trace, const ScheduleInputs& inputs)
       : trace_(trace), inputs_(inputs), good_enough_(1.001 * typical_bound(trace, inputs)), left_(inputs.candidates) {}
 
-  /// Not feasible when even on demand the trace does not fit.
+  /// Returns the best candidate. It is not feasible when even on demand the trace does not fit.
   Candidate run() {
     best_ = evaluate(trace_, inputs_, {});
     if (!best_.outcome.feasible && inputs_.slack_bytes > 0) {
@@ -39,10 +39,10 @@ class Search {
       choices.fetch_streamed = true;
       attempt(std::move(choices));
     }
-    Choices early;
-    early.early.assign(trace_.slots.size(), true);
-    early.fetch_streamed = best_.choices.fetch_streamed;
-    attempt(std::move(early));
+    Choices prefetch_early;
+    prefetch_early.prefetch_early.assign(trace_.slots.size(), true);
+    prefetch_early.fetch_streamed = best_.choices.fetch_streamed;
+    attempt(std::move(prefetch_early));
     try_early_departures();
     for (bool improved = true; improved && !done();) {
       improved = false;
@@ -72,14 +72,15 @@ class Search {
     return a.bytes_out + a.bytes_in < b.bytes_out + b.bytes_in;
   }
 
-  /// Every gap that a replay can fill, those that the best candidate fills by copies first, then by what they gain.
+  /// Tries every gap that a replay can fill: gaps that the best candidate fills by copies first, then by their gain.
   bool try_replays() {
     if (gaps_.empty()) find_gaps();
     std::vector<std::tuple<bool, double, const Replay*>> ordered;
     for (const auto& [gain, replay] : gaps_) {
-      const bool leaves = std::any_of(best_.leaves.begin(), best_.leaves.end(), [&, r = &replay](const Leave& leave) {
-        return best_.replayed.original_slot[static_cast<size_t>(leave.slot)] == r->slot;
-      });
+      const bool leaves =
+          std::any_of(best_.leaves.begin(), best_.leaves.end(), [&, r = &replay](const Eviction& leave) {
+            return best_.replayed.original_slot[static_cast<size_t>(leave.slot)] == r->slot;
+          });
       ordered.emplace_back(leaves, gain, &replay);
     }
     std::stable_sort(ordered.begin(), ordered.end(), [](auto& a, auto& b) {
@@ -95,7 +96,7 @@ class Search {
       }
       improved |= attempt(std::move(choices));
     }
-    // A replay can run while copies are waited for: some operators before its use.
+    // A replay can run while compute would wait for copies: some operators before its use.
     for (size_t r = 0; r < best_.choices.replays.size(); ++r)
       for (int32_t before = best_.choices.replays[r].before - 1;
            r < best_.choices.replays.size() && before > best_.choices.replays[r].discard_after + 1; --before) {
@@ -111,29 +112,31 @@ class Search {
     return improved;
   }
 
-  /// Everything that leaves does so right after its use.
+  /// Tries to let every slot that leaves do so right after its use.
   void try_early_departures() {
     Choices choices = best_.choices;
-    for (const Leave& leave : best_.leaves) {
+    for (const Eviction& leave : best_.leaves) {
       const Slot& slot = best_.replayed.trace.slots[static_cast<size_t>(leave.slot)];
       auto after = std::lower_bound(slot.uses.begin(), slot.uses.end(), leave.at);
       if (after == slot.uses.begin()) continue;
       const int32_t use = best_.replayed.original_operator[static_cast<size_t>(*std::prev(after))];
-      if (use >= 0) choices.sent.insert({best_.replayed.original_slot[static_cast<size_t>(leave.slot)], use});
+      if (use >= 0)
+        choices.evict_after_use.insert({best_.replayed.original_slot[static_cast<size_t>(leave.slot)], use});
     }
     attempt(choices);
     choices = best_.choices;
-    choices.in_order = !choices.in_order;
+    choices.prefetch_in_use_order = !choices.prefetch_in_use_order;
     attempt(choices);
   }
 
-  /// Whether the slot is used again after `use`, but not by the next operator.
+  /// True when the slot is used again after `use`, but not by the next operator.
   bool idle_after(const Slot& slot, int32_t use) const {
     const int64_t next = next_use_after(trace_, slot, use);
     return next != kNextUseUnknown && next - use > 1;
   }
 
-  /// What stays although it is not used for a while may make room for what has to come back.
+  /// Tries to evict slots that stay although they are not used for a while. That may make room for slots that have to
+  /// come back.
   bool try_departures() {
     bool improved = false;
     for (int32_t s : slots_) {
@@ -141,18 +144,19 @@ class Search {
       for (int32_t use : slot.uses) {
         if (!idle_after(slot, use)) continue;
         Choices choices = best_.choices;
-        flip(choices.sent, {s, use});
+        flip(choices.evict_after_use, {s, use});
         improved |= attempt(std::move(choices));
       }
     }
     return improved;
   }
 
-  static void flip(std::set<Departure>& sent, const Departure& departure) {
-    if (sent.erase(departure) == 0) sent.insert(departure);
+  static void flip(std::set<EvictionPoint>& evict_after_use, const EvictionPoint& departure) {
+    if (evict_after_use.erase(departure) == 0) evict_after_use.insert(departure);
   }
 
-  /// Several choices at once, at random, for what no single one improves. The sequence is the same in every run.
+  /// Tries several choices at once, at random, for gains that no single one brings. The sequence is the same in every
+  /// run.
   void perturb() {
     Choices choices = best_.choices;
     auto pick = [&](size_t count) { return static_cast<size_t>(random_() % count); };
@@ -163,17 +167,17 @@ class Search {
           choices.bias[slot] = static_cast<EvictionBias>(pick(3));
           break;
         case 1:
-          choices.early.resize(trace_.slots.size(), false);
-          choices.early[static_cast<size_t>(slot)].flip();
+          choices.prefetch_early.resize(trace_.slots.size(), false);
+          choices.prefetch_early[static_cast<size_t>(slot)].flip();
           break;
         case 2: {
           const Slot& x = trace_.slots[static_cast<size_t>(slot)];
           if (x.uses.empty()) break;
-          flip(choices.sent, {slot, x.uses[pick(x.uses.size())]});
+          flip(choices.evict_after_use, {slot, x.uses[pick(x.uses.size())]});
           break;
         }
         case 3:
-          choices.in_order = !choices.in_order;
+          choices.prefetch_in_use_order = !choices.prefetch_in_use_order;
           break;
         default: {
           const Replay& replay = gaps_[pick(gaps_.size())].second;
@@ -201,13 +205,13 @@ class Search {
     }
   }
 
-  /// Each slot that is not used for a while may be worth keeping, or sending away instead of another; those that leave
-  /// now first, then the largest.
+  /// Tries biases. Each slot that is not used for a while may be worth keeping, or evicting instead of another. The
+  /// slots that leave now come first, then the largest.
   bool try_biases() {
     std::vector<std::tuple<bool, int64_t, int32_t>> slots;
     for (int32_t s = 0; s < static_cast<int32_t>(trace_.slots.size()); ++s) {
       const Slot& slot = trace_.slots[static_cast<size_t>(s)];
-      const bool leaves = std::any_of(best_.leaves.begin(), best_.leaves.end(), [&](const Leave& leave) {
+      const bool leaves = std::any_of(best_.leaves.begin(), best_.leaves.end(), [&](const Eviction& leave) {
         return best_.replayed.original_slot[static_cast<size_t>(leave.slot)] == s;
       });
       const bool gap =
@@ -239,7 +243,7 @@ class Search {
   int32_t left_;
   Candidate best_;
   std::vector<std::pair<double, Replay>> gaps_;  // seconds gained by a replay
-  std::vector<int32_t> slots_;                   // worth a bias
+  std::vector<int32_t> slots_;                   // slots that are worth a bias
   std::minstd_rand random_{1};
 };
 
@@ -250,19 +254,19 @@ void take_prediction(Schedule& schedule, const Simulated& outcome) {
   schedule.exposed_seconds = outcome.exposed_seconds;
 }
 
-/// From the candidate's trace, in which replays are operators, back to the trace as it was recorded.
+/// Translates the schedule from the candidate's trace, in which replays are operators, to the trace as it was recorded.
 Schedule translate(const StepTrace& trace, Candidate candidate) {
   Schedule schedule;
   const std::vector<int32_t>& original = candidate.replayed.original_operator;
   auto slot_of = [&](int32_t s) { return candidate.replayed.original_slot[static_cast<size_t>(s)]; };
-  // After a replay means after the operator before it: the replay and the one that needs it run as one.
+  // After a replay means after the operator before it, because the replay and the operator that needs it run as one.
   std::vector<int32_t> after(original.size() + 1, -1);
   for (size_t i = 0; i < original.size(); ++i) after[i + 1] = original[i] >= 0 ? original[i] : after[i];
   schedule.actions.page_outs_after.resize(trace.operators.size());
   schedule.actions.releases_after.resize(trace.operators.size());
-  schedule.held.resize(trace.operators.size());
+  schedule.resident_bytes.resize(trace.operators.size());
   for (size_t i = 0; i < original.size(); ++i) {
-    // What a replay made can be copied out once its user has run.
+    // A slot that a replay made can be copied out once its user has run.
     size_t at = i;
     while (original[at] < 0) ++at;
     const auto to = static_cast<size_t>(original[at]);
@@ -270,7 +274,7 @@ Schedule translate(const StepTrace& trace, Candidate candidate) {
     if (after[i + 1] >= 0)
       for (int32_t s : candidate.actions.releases_after[i])
         schedule.actions.releases_after[static_cast<size_t>(after[i + 1])].push_back(slot_of(s));
-    schedule.held[to] = std::max(schedule.held[to], candidate.outcome.held[i]);
+    schedule.resident_bytes[to] = std::max(schedule.resident_bytes[to], candidate.outcome.resident_bytes[i]);
   }
   for (const Actions::PageIn& in : candidate.actions.page_ins) {
     const auto count = static_cast<int32_t>(original.size());
@@ -291,13 +295,13 @@ Schedule translate(const StepTrace& trace, Candidate candidate) {
 
 Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& given) {
   ScheduleInputs inputs = given;
-  // What fits as it is needs no slack: nothing leaves, and were it a little more, demand would see to it.
+  // A trace that fits as it is needs no slack: nothing leaves, and were it a little more, demand would see to it.
   if (trace.unconstrained_peak_bytes() <= inputs.budget_bytes) inputs.slack_bytes = 0;
   Candidate best = Search(trace, inputs).run();
   Schedule schedule;
   if (best.outcome.feasible) {
     schedule = translate(trace, std::move(best));
-  } else {  // left to demand, which will say what does not fit
+  } else {  // left to demand, which will report the operator that does not fit
     schedule.actions.page_outs_after.resize(trace.operators.size());
     schedule.actions.releases_after.resize(trace.operators.size());
   }

@@ -1,4 +1,5 @@
-/// What should leave, when, and when it should come back: made from the trace of the last step of the same kind.
+/// The schedule of a step: the slots that should leave, when, and when they should come back. It is made from the trace
+/// of the last step of the same kind.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -13,30 +14,31 @@ namespace spillway {
 struct Schedule {
   Actions actions;
   std::vector<Replay> replays;
-  Actions simulated_actions;   ///< the same actions on with_replays(trace, replays)
-  Absences simulated_on_disk;  ///< what the prediction takes to pass the disk, of the same trace
+  Actions simulated_actions;     ///< actions, translated to with_replays(trace, replays)
+  AbsenceSet simulated_on_disk;  ///< absences that the prediction takes to pass the disk, in that trace
   int64_t bytes_out = 0;
   int64_t bytes_in = 0;
-  double predicted_seconds = 0;  ///< of a step that follows this schedule
-  double exposed_seconds = 0;    ///< of them, waits for copies
+  double predicted_seconds = 0;  ///< seconds of a step that follows this schedule
+  double exposed_seconds = 0;    ///< part of predicted_seconds that waits for copies
   double bound_seconds = 0;      ///< no schedule is faster
-  /// Of a run of such steps, the first one on demand included: what is alive, up to the budget.
+  /// The predicted peak of a run of such steps, the first one on demand included: the live bytes, up to the budget.
   int64_t predicted_peak_bytes = 0;
-  std::vector<int64_t> held;  ///< predicted bytes while each operator runs
+  std::vector<int64_t> resident_bytes;  ///< predicted bytes while each operator runs
 
   bool empty() const { return actions.page_ins.empty() && replays.empty() && bytes_out == 0; }
 };
 
-/// The best of several candidates by simulated time. Each is furthest-next-use eviction (Belady) over the trace under
-/// the budget, cyclic over steps; a page-out starts after the last write before the eviction, since its copy makes the
-/// later drop free; page-ins are placed as late as hides them, or as early as the budget allows. Candidates differ in
-/// what is replayed instead of copied, in what is kept although another use is nearer, and in what leaves before its
-/// room is needed, so that others can come back earlier; they are found by local search from the plain one. Uses that
-/// the budget cannot serve ahead of time are left to demand. Cost: inputs.candidates simulations.
+/// Makes the best of several candidates by simulated time. Each is furthest-next-use eviction (Belady) over the trace
+/// under the budget, cyclic over steps. A page-out starts after the last write before the eviction, because its copy
+/// makes the later drop free. Page-ins are placed as late as hides them, or as early as the budget allows. Candidates
+/// differ in the slots that are replayed instead of copied, and in the slots that are kept although another use is
+/// nearer. They also differ in the slots that leave before their room is needed, so that others can come back earlier.
+/// Local search from the plain candidate finds them. Uses that the budget cannot serve ahead of time are left to
+/// demand. Cost: inputs.candidates simulations.
 Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& inputs);
 
-/// The schedule's prediction and bound anew, from other times of the trace's operators or other rates; what it does
-/// stays. Cost: one simulation.
+/// Makes the schedule's prediction and bound anew, from other times of the trace's operators or other rates; its
+/// actions stay. Cost: one simulation.
 void predict_again(Schedule& schedule, const StepTrace& trace, const ScheduleInputs& inputs);
 
 }  // namespace spillway

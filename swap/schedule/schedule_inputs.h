@@ -1,4 +1,4 @@
-/// What a schedule is made for.
+/// The inputs from which a schedule is made.
 #pragma once
 #include <cstdint>
 
@@ -9,16 +9,16 @@ namespace spillway {
 
 struct ScheduleInputs {
   int64_t budget_bytes = kUnlimitedBytes;
-  /// What is away beyond this passes the disk.
+  /// The host's budget; an absence beyond it passes the disk.
   int64_t host_budget_bytes = kUnlimitedBytes;
   LinkRates rates = {};
   /// Bytes of the budget that the schedule leaves unused, against small differences between steps.
   int64_t slack_bytes = 0;
-  /// See SimulationInputs.
+  /// The size below which slots are small; see SimulationInputs.
   int64_t small_bytes = 0;
-  /// Weigh running cheap producers again against copying what they made.
+  /// True: weigh running cheap producers again against copying their results.
   bool replay = true;
-  /// How many candidate schedules may be simulated. Each costs about a millisecond per thousand operators.
+  /// The maximum of candidate schedules that are simulated. Each costs about a millisecond per thousand operators.
   int32_t candidates = 300;
 };
 

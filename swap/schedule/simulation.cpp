@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kInstant = 1e30;
 
-/// Where one slot's bytes are, as the pager would say it.
+/// The place of one slot's bytes, as the pager would say it.
 struct Place {
   bool resident = false;
   bool clean = false;
@@ -31,7 +31,7 @@ class Simulation {
         rates_(inputs.rates ? *inputs.rates : LinkRates{kInstant, kInstant, 0}),
         actions_(inputs.actions),
         bias_(inputs.bias),
-        sent_after_(inputs.sent_after),
+        sent_after_(inputs.evictions_after),
         on_disk_(inputs.on_disk),
         fetch_streamed_(inputs.fetch_streamed),
         places_(trace.slots.size()),
@@ -76,8 +76,8 @@ class Simulation {
       if (writes(s, i)) make_dirty(s);
     make_room(op.own_bytes);
     for (int32_t s : op.streamed) stream(s);
-    result_.held.push_back(held_ + unpaged_ + op.own_bytes);
-    result_.peak_bytes = std::max(result_.peak_bytes, result_.held.back());
+    result_.resident_bytes.push_back(held_ + unpaged_ + op.own_bytes);
+    result_.peak_bytes = std::max(result_.peak_bytes, result_.resident_bytes.back());
     now_ += op.host_seconds + op.seconds + std::exchange(debt_, 0);
     for (int32_t s : op.births)
       if (!slot(s).born_streamed) arrive(s);
@@ -92,11 +92,11 @@ class Simulation {
     if (sent_after_) send_away();
   }
 
-  /// Each leaves before the next operator.
+  /// Evicts the slots that leave after this operator, each before the next one.
   void send_away() {
-    const auto& sent = (*sent_after_)[static_cast<size_t>(index_)];
+    const auto& evict_after_use = (*sent_after_)[static_cast<size_t>(index_)];
     if (++index_ == static_cast<int32_t>(trace_.operators.size())) return;
-    for (int32_t s : sent) {
+    for (int32_t s : evict_after_use) {
       if (!place(s).resident) continue;
       if (!place(s).clean) begin_page_out(s);
       settle(s);
@@ -113,7 +113,7 @@ class Simulation {
     prefetch();
   }
 
-  /// After operator `i`.
+  /// Sets the slot's next use after operator `i`.
   void use_next(int32_t s, int32_t i) {
     place(s).next_use = next_use_after(trace_, slot(s), i);
     place(s).priority = EvictionPriority::by_use;
@@ -160,7 +160,8 @@ class Simulation {
     }
   }
 
-  /// Waits for something that frees bytes, or for a page that was fetched too early and can then leave again.
+  /// Waits for a copy that frees bytes, or for a page that was fetched too early and can then leave again. Returns
+  /// false when there is none.
   bool make_progress() {
     if (!lingering_.empty()) {
       wait_until(lingering_.front().first);
@@ -183,7 +184,7 @@ class Simulation {
     resident_.push_back(s);
   }
 
-  /// One more leaves while the first one's copy is waited for.
+  /// Begins to page out one more slot while the first one's copy is waited for.
   void begin_another(int32_t first) {
     place(first).resident = false;
     int32_t next = choose_victim(-1, /*clean_only=*/false);
@@ -232,7 +233,7 @@ class Simulation {
     result_.bytes_in += slot(s).bytes;
   }
 
-  /// Whether the absence that the slot begins now, or that it is in, passes the disk.
+  /// True when the absence that the slot begins now, or that it is in, passes the disk.
   bool on_disk(int32_t s) const {
     if (!on_disk_ || on_disk_->empty()) return false;
     const int64_t use = next_use_after(trace_, slot(s), operator_ ? index_ - 1 : index_);
@@ -244,8 +245,8 @@ class Simulation {
     begin_page_in(s);
   }
 
-  /// What is used window by window comes, or is born resident, where room for it costs nothing that is used before it
-  /// is again. Else its windows pass over the link while the operator waits.
+  /// Uses a slot window by window. The slot comes in, or is born resident, where room for it costs no slot that is used
+  /// before it is used again. Otherwise its windows pass over the link while the operator waits.
   void stream(int32_t s) {
     Place& p = place(s);
     const bool born = slot(s).birth == index_;
@@ -353,7 +354,8 @@ class Simulation {
     });
   }
 
-  /// What outlives the step is found again by the next one; what was born in it, or died in it, is as it was.
+  /// Prepares slots for the next step. A slot that outlives the step is found again by the next one. A slot that was
+  /// born in it, or died in it, is as it was.
   void settle_between_steps() {
     for (size_t i = 0; i < places_.size(); ++i) {
       const auto s = static_cast<int32_t>(i);
@@ -364,7 +366,7 @@ class Simulation {
     }
   }
 
-  /// Takes a lane for one copy; when the copy is done.
+  /// Takes a lane for one copy; returns when the copy is done.
   double occupy(double& lane_free, int64_t bytes, double rate) {
     const double seconds = rate < kInstant ? static_cast<double>(bytes) / rate : 0;
     debt_ += rates_.compute_slowdown * seconds;
@@ -399,15 +401,15 @@ class Simulation {
   const Actions* actions_;
   const std::vector<EvictionBias>* bias_;
   const std::vector<std::vector<int32_t>>* sent_after_;
-  const Absences* on_disk_;
+  const AbsenceSet* on_disk_;
   const bool fetch_streamed_;
   std::vector<Place> places_;
   std::vector<std::vector<int32_t>> deaths_;
   std::vector<int32_t> resident_;
-  std::vector<std::pair<double, int64_t>> lingering_;  // of slots that died while copied: end of the copy, bytes
+  std::vector<std::pair<double, int64_t>> lingering_;  // slots that died while copied: end of the copy, bytes
   std::unordered_map<int32_t, bool> copied_;
-  const OperatorRecord* operator_ = nullptr;  // that runs: what it uses stays
-  bool copies_only_ = false;                  // but for what it streams, when nothing else can go
+  const OperatorRecord* operator_ = nullptr;  // the operator that runs: its slots stay
+  bool copies_only_ = false;                  // except its streamed slots, when nothing else can go
   int32_t index_ = -1;
   size_t next_page_in_ = 0;
   int64_t held_ = 0;

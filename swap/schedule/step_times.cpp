@@ -7,7 +7,7 @@
 namespace spillway {
 namespace {
 
-/// Fewer bytes than this say nothing about a lane's rate.
+/// Bytes below which a lane's copies say nothing about its rate.
 constexpr int64_t kEnoughToMeasure = 1 << 20;
 
 }  // namespace
@@ -27,7 +27,8 @@ void StepTimes::note(const StepTrace& trace, const LaneTotals& lanes) {
   if (latest_.size() > kLatest) latest_.pop_front();
 }
 
-/// Of two steps the faster one: a slow one is more often out of the ordinary.
+/// Returns the latest steps except the slowest and the fastest. Of two steps it returns the faster one, because a slow
+/// step is more often out of the ordinary.
 std::vector<const StepTimes::Step*> StepTimes::typical_steps() const {
   std::vector<const Step*> steps;
   for (const Step& step : latest_) steps.push_back(&step);
@@ -48,7 +49,7 @@ void StepTimes::apply_to(StepTrace& trace) const {
     const auto count = static_cast<double>(steps.size());
     return OperatorSeconds{sum.kernel / count, sum.host / count};
   };
-  // The shortest times are of any step; the typical ones may come out below them by a rounding.
+  // The shortest times are those of any step, so the typical ones may come out below them by a rounding.
   auto excess = [&](size_t i, const OperatorSeconds& typical) { return std::max(0.0, typical.sum() - shortest_[i]); };
   const size_t count = trace.operators.size();
   for (size_t i = 0; i < count; ++i) {

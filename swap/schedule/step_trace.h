@@ -1,4 +1,4 @@
-/// What one step did with its storages: the record that schedules are made from.
+/// The trace of one step's uses of its storages: the record that schedules are made from.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,25 +16,25 @@ inline constexpr int32_t kOutlivesStep = -2;  ///< death of a slot that was aliv
 
 /// One storage of the step. Operators are numbered from 0 in the order in which they ran.
 struct Slot {
-  int64_t bytes = 0;  ///< as charged to the ledger
+  int64_t bytes = 0;  ///< bytes as charged to the ledger
   Category category = Category::other;
   int32_t birth = kBeforeStep;       ///< the operator that made it, or that was the first to be given it
   bool born_as_output = false;       ///< its bytes are part of that operator's own_bytes
-  bool born_streamed = false;        ///< that operator made it window by window; its bytes are not its own
+  bool born_streamed = false;        ///< that operator made it window by window; own_bytes excludes its bytes
   int32_t death = kOutlivesStep;     ///< the last operator that ran while it lived
   PageId page = 0;                   ///< identity of a slot that outlives steps
-  int32_t position = -1;             ///< of its birth among the operator's storages
+  int32_t position = -1;             ///< place of its birth among the operator's storages
   std::vector<int32_t> uses = {};    ///< operators that used it, resident or streamed, ascending; its birth included
-  std::vector<int32_t> writes = {};  ///< those that wrote it
+  std::vector<int32_t> writes = {};  ///< operators that wrote it
 };
 
 struct OperatorRecord {
   const void* identity = nullptr;  ///< equal for equal operators of one process
   std::string_view name = {};      ///< lives as long as the process
-  double seconds = 0;              ///< of the kernel, waits for copies excluded
-  double host_seconds = 0;         ///< since the operator before ended: autograd, the user's code, the gate
-  double excess_seconds = 0;       ///< of both, beyond the shortest time that they took together in any step
-  int64_t own_bytes = 0;           ///< outputs and scratch that it held at once; of what is streamed, windows
+  double seconds = 0;              ///< seconds of the kernel, waits for copies excluded
+  double host_seconds = 0;         ///< seconds since the operator before ended: autograd, the user's code, the gate
+  double excess_seconds = 0;       ///< both times beyond the shortest that they took together in any step
+  int64_t own_bytes = 0;           ///< outputs and scratch that it held at once; of streamed slots, windows
   int64_t leased_bytes = 0;        ///< arguments, each storage once
   int64_t unpaged_bytes = 0;       ///< counted bytes outside every page when it started
   bool replayable = false;         ///< running it again on the same arguments makes the same bits and does nothing else
@@ -44,10 +44,10 @@ struct OperatorRecord {
   std::vector<int32_t> births = {};  ///< slots first seen here, in the order of arguments and then outputs
 };
 
-/// What one operator needs at once; no budget below it can run the operator.
+/// The bytes that one operator needs at once; no budget below them can run the operator.
 struct Need {
   std::string_view name = {};  ///< lives as long as the process
-  int64_t leased_bytes = 0;    ///< as in OperatorRecord, these three
+  int64_t leased_bytes = 0;    ///< arguments; see OperatorRecord for all three
   int64_t own_bytes = 0;
   int64_t unpaged_bytes = 0;
   int64_t bytes() const noexcept { return leased_bytes + own_bytes + unpaged_bytes; }
@@ -58,23 +58,23 @@ struct StepTrace {
   std::vector<OperatorRecord> operators;
   std::vector<Slot> slots;
   double tail_seconds = 0;         ///< from the end of the last operator to the end of the step
-  double tail_excess_seconds = 0;  ///< of them, beyond the shortest
+  double tail_excess_seconds = 0;  ///< part of tail_seconds beyond the shortest tail
 
-  /// The largest need of a single operator: arguments, outputs, scratch and what cannot leave. No budget below it can
-  /// run this step. `index` is set to that operator.
+  /// Returns the largest need of a single operator: arguments, outputs, scratch and bytes that cannot leave. No budget
+  /// below it can run this step. `index` is set to that operator.
   int64_t floor_bytes(size_t* index = nullptr) const;
-  /// Bytes counted at the instant of the peak if nothing had ever left.
+  /// Returns the bytes that would be counted at the instant of the peak if nothing had ever left.
   int64_t unconstrained_peak_bytes() const;
-  /// Time of the operators and of what lies between them.
+  /// Returns the time of the operators and of the gaps between them.
   double compute_seconds() const;
-  /// The same at its shortest: no step is faster.
+  /// Returns the shortest time of the operators and of the gaps between them: no step is faster.
   double shortest_seconds() const;
 };
 
-/// Bytes of `trace`'s slots alive while each operator ran, its own_bytes and unpaged bytes included.
+/// Returns the bytes of `trace`'s slots alive while each operator ran, its own_bytes and unpaged bytes included.
 std::vector<int64_t> live_bytes(const StepTrace& trace);
 
-/// The first use of `slot` after operator `index`, counted on into the next step for slots that outlive it;
+/// Returns the first use of `slot` after operator `index`, counted on into the next step for slots that outlive it;
 /// kNextUseUnknown when there is none.
 int64_t next_use_after(const StepTrace& trace, const Slot& slot, int64_t index);
 

@@ -1,10 +1,10 @@
-/// What the copy lanes and the disk have done.
+/// Totals of the copy lanes and the disk.
 #pragma once
 #include "core/timeline.h"
 
 namespace spillway {
 
-/// Bytes, and the seconds that each was busy with them.
+/// Bytes of each lane, and the seconds that it was busy with them.
 struct LaneTotals {
   CopyTotals out = {}, in = {};
   CopyTotals to_disk = {}, from_disk = {};

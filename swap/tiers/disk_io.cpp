@@ -28,7 +28,8 @@ bool DiskOperation::advance(int64_t result) noexcept {
     moved_bytes = bytes;
     return true;
   }
-  // A short one: what follows starts on a boundary again, as O_DIRECT demands; a full disk says so at the next attempt.
+  // After a short transfer the rest starts on a boundary again, as O_DIRECT demands. A full disk says so at the next
+  // attempt.
   const int64_t kept = (moved_bytes + result) / PageFile::kAlignment * PageFile::kAlignment;
   stalls = kept == moved_bytes ? stalls + 1 : 0;
   moved_bytes = kept;

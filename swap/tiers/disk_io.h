@@ -6,7 +6,7 @@
 
 namespace spillway {
 
-/// One read or write; over when all bytes have moved or an error is known.
+/// One read or write, which is over when all bytes have moved or an error is known.
 struct DiskOperation {
   int descriptor = -1;
   bool write = false;
@@ -19,8 +19,8 @@ struct DiskOperation {
   bool file_ended = false;  ///< a read came to the end of the file
   int stalls = 0;
 
-  /// Takes what a system call for the rest returned: a count, or a negative errno value. True once the operation is
-  /// over.
+  /// Takes the result of a system call for the remaining bytes: a count, or a negative errno value. Returns true once
+  /// the operation is over.
   bool advance(int64_t result) noexcept;
   bool failed() const noexcept { return error != 0 || file_ended; }
 };
@@ -32,17 +32,18 @@ class DiskIo {
   /// Starts an operation, which must stay where it is until wait() returns it. Throws std::system_error when it cannot
   /// be started.
   virtual void start(DiskOperation& operation) = 0;
-  /// Blocks until one of the started operations is over. Does not throw: what failed is in the operation.
+  /// Blocks until one of the started operations is over, and returns it. Does not throw: the operation holds its error.
   virtual DiskOperation& wait() = 0;
-  /// For messages: `io_uring`, `2 threads`.
+  /// Returns the name for messages: `io_uring`, `2 threads`.
   virtual std::string name() const = 0;
 };
 
-/// Blocking reads and writes on `threads` threads.
+/// Makes an engine of blocking reads and writes on `threads` threads.
 std::unique_ptr<DiskIo> make_thread_io(int threads);
 
-/// The kernel's submission ring for at most `depth` operations at once. nullptr, with the reason in `why_not`, when
-/// this build does not have it, when the kernel is older than Linux 5.6, or when a container forbids a part of it.
+/// Makes an engine on the kernel's submission ring, for at most `depth` operations at once. Returns nullptr, with the
+/// reason in `why_not`, when this build does not have it or a container forbids a part of it. It does so too when the
+/// kernel is older than Linux 5.6.
 std::unique_ptr<DiskIo> make_uring_io(int depth, std::string& why_not);
 
 }  // namespace spillway

@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-/// A ring of its own.
+/// A ring that ends with this object.
 struct Ring {
   Ring() = default;
   Ring(const Ring&) = delete;
@@ -29,7 +29,7 @@ bool is_temporary(int result) {
   return result == -EINTR || result == -EAGAIN || result == -EBUSY;
 }
 
-/// Hands over what the ring holds. 0, or an errno value; the entries then stay in the ring.
+/// Hands the ring's entries over to the kernel. Returns 0, or an errno value; the entries then stay in the ring.
 int submit_all(io_uring& ring) {
   int result = 0;
   do result = ::io_uring_submit(&ring);
@@ -37,7 +37,7 @@ int submit_all(io_uring& ring) {
   return result < 0 ? -result : 0;
 }
 
-/// Linux 5.1 to 5.5 have rings, but not these two operations, nor a way to ask.
+/// True when the ring has both operations. Linux 5.1 to 5.5 have rings, but not these two operations, nor a way to ask.
 bool reads_and_writes(io_uring& ring) {
   const std::unique_ptr<io_uring_probe, decltype(&::io_uring_free_probe)> probe(::io_uring_get_probe_ring(&ring),
                                                                                 &::io_uring_free_probe);
@@ -45,7 +45,7 @@ bool reads_and_writes(io_uring& ring) {
          ::io_uring_opcode_supported(probe.get(), IORING_OP_WRITE);
 }
 
-/// Sends one entry round: a sandbox may let rings be made, but not used. 0, or an errno value.
+/// Sends one entry round, because a sandbox may let rings be made, but not used. Returns 0, or an errno value.
 int try_out(io_uring& ring) {
   ::io_uring_prep_nop(::io_uring_get_sqe(&ring));
   if (const int error = submit_all(ring)) return error;
@@ -70,8 +70,8 @@ class UringIo final : public DiskIo {
     for (;;) {
       io_uring_cqe* completion = nullptr;
       if (const int waited = ::io_uring_wait_cqe(&ring_, &completion); waited < 0) {
-        // Started operations will end, in memory that must last so long. Where the kernel does not let this thread
-        // sleep until then, it looks again and again.
+        // Started operations will end, and their memory must last so long. Where the kernel does not let this thread
+        // sleep until then, the thread looks again and again.
         if (!is_temporary(waited)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         continue;
       }
@@ -87,9 +87,9 @@ class UringIo final : public DiskIo {
   std::string name() const override { return "io_uring"; }
 
  private:
-  /// 0, or an errno value; the kernel then knows nothing of the operation.
+  /// Submits the operation. Returns 0, or an errno value; the kernel then knows nothing of the operation.
   int submit(DiskOperation& op) {
-    // The caller has no more operations under way than the ring has entries, so only refused ones fill it.
+    // The caller has no more operations under way than the ring has entries, so only refused entries fill it.
     io_uring_sqe* entry = ::io_uring_get_sqe(&ring_);
     if (!entry) {
       if (const int error = submit_all(ring_)) return error;
@@ -105,7 +105,7 @@ class UringIo final : public DiskIo {
     ::io_uring_sqe_set_data(entry, &op);
     const int error = submit_all(ring_);
     if (error) {
-      ::io_uring_prep_nop(entry);  // it stays in the ring, and goes with the next one
+      ::io_uring_prep_nop(entry);  // it stays in the ring, and is submitted with the next one
       ::io_uring_sqe_set_data(entry, nullptr);
     }
     return error;

@@ -1,4 +1,4 @@
-// Picked by CMake where liburing is absent.
+// The stub that CMake picks where liburing is absent.
 #include "swap/tiers/disk_io.h"
 
 namespace spillway {

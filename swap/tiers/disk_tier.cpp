@@ -18,7 +18,8 @@ namespace spillway {
 
 struct DiskTier::Request {
   enum class Kind : bool { read, write };
-  /// `from` and `to` are the page's bytes that move; `where` is the memory of the first. A write's are whole chunks.
+  /// Makes a request for the page's bytes from `from` to `to`; `where` is the memory of the first. A write moves whole
+  /// chunks.
   Request(Kind kind, std::shared_ptr<DiskPage> of, DiskMemory where, int64_t from, int64_t to, Done then)
       : write(kind == Kind::write),
         page(std::move(of)),
@@ -27,7 +28,7 @@ struct DiskTier::Request {
         end(to),
         done(std::move(then)),
         next(from) {}
-  /// No chunk of it is left to be started.
+  /// True when no chunk of the request is left to be started.
   bool issued() const { return error || next >= end; }
 
   const bool write;
@@ -36,7 +37,7 @@ struct DiskTier::Request {
   const int64_t begin, end;
   const Done done;
   TicketSource source;
-  // The tier's thread's:
+  // Used by the tier's thread alone:
   int64_t next;
   int in_flight = 0;
   bool queued = true;
@@ -49,7 +50,7 @@ int64_t chunk_for(const HostSlab& host) {
   if (host.capacity_bytes() < DiskTier::kMinHostBytes)
     throw BadRequest(str("[disk] the host budget is ", host.capacity_bytes(),
                          " bytes; with a disk it must be at least ", DiskTier::kMinHostBytes, ", for the buffers"));
-  // An eighth of the host tier in buffers, at most 8 MiB.
+  // The buffers have an eighth of the host tier, at most 8 MiB.
   return std::clamp<int64_t>(host.capacity_bytes() / 8 / DiskTier::kDepth / PageFile::kAlignment * PageFile::kAlignment,
                              Arena::kSmallBytes, 1 << 20);
 }
@@ -70,7 +71,7 @@ bool aligned(const void* data) {
   return reinterpret_cast<uintptr_t>(data) % PageFile::kAlignment == 0;
 }
 
-/// Copies into (`write`) or out of staging, past the memory's lane if it has one.
+/// Copies into or out of staging, through the memory's lane if it has one.
 void copy(void* to, const void* from, int64_t bytes, Timeline* lane) {
   if (lane)
     lane->copy(to, from, bytes).wait();
@@ -174,7 +175,7 @@ void DiskTier::run() {
   }
 }
 
-/// Takes a request from its queue, reads and writes in turn. nullptr: nothing can be started now.
+/// Takes a request from its queue, reads and writes in turn. Returns nullptr when nothing can be started now.
 std::shared_ptr<DiskTier::Request> DiskTier::next_request() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return busy_slots_ > 0 || stopping_ || !reads_.empty() || !writes_.empty(); });
@@ -272,7 +273,7 @@ void DiskTier::finish(const DiskOperation& operation) {
     lane.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - lane.since).count();
   try {
     if (operation.failed()) throw DiskError(failure(slot));
-    if (operation.write)  // until here a read finds what was there before
+    if (operation.write)  // until here a read verifies the bytes that were there before
       slot.request->page->checksums[static_cast<size_t>(slot.begin / chunk_bytes_)] = slot.checksum;
     else
       deliver(slot);
@@ -282,7 +283,7 @@ void DiskTier::finish(const DiskOperation& operation) {
   retire(slot);
 }
 
-/// What went wrong, for people: file, offset, and how much is there.
+/// Returns the message of a failure: file, offset, and how much the file holds.
 std::string DiskTier::failure(const Slot& slot) const {
   const DiskOperation& op = slot.operation;
   return str("[disk] cannot ", op.write ? "write " : "read ", op.bytes, " bytes at offset ", op.offset, " of '",
@@ -290,7 +291,7 @@ std::string DiskTier::failure(const Slot& slot) const {
              format_bytes(file_->used_bytes()));
 }
 
-/// Verifies a chunk that was read, and copies what was asked for out of staging.
+/// Verifies a chunk that was read, and copies the bytes that were asked for out of staging.
 void DiskTier::deliver(Slot& slot) {
   const Request& request = *slot.request;
   const DiskPage& page = *request.page;
@@ -306,12 +307,13 @@ void DiskTier::deliver(Slot& slot) {
          slot.end - slot.begin, request.memory.lane);
 }
 
-/// Frees the slot; the request ends with its last one.
+/// Frees the slot; the request ends with its last slot.
 void DiskTier::retire(Slot& slot) {
   auto request = std::move(slot.request);
   --busy_slots_;
   if (--request->in_flight > 0 || request->queued || !request->issued()) return;
-  // What it held is let go of before anyone is told, and whoever waits finds everything settled.
+  // The page and the memory are let go of before the callback and the ticket, so that waiting callers find everything
+  // settled.
   request->page.reset();
   request->memory.keep.reset();
   if (request->done) request->done(request->error);

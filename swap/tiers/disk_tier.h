@@ -22,7 +22,7 @@
 
 namespace spillway {
 
-/// The place of one page in the file. It ends, and its room is free again, when nobody holds it.
+/// The place of one page in the file. It ends, and its room is free again, when its last holder drops it.
 struct DiskPage {
   DiskPage(std::shared_ptr<PageFile> in, int64_t size) : file(std::move(in)), bytes(size) {}
   ~DiskPage();
@@ -31,22 +31,22 @@ struct DiskPage {
 
   const std::shared_ptr<PageFile> file;
   const int64_t bytes;
-  int64_t offset = -1;                ///< in the file; -1: nothing written yet
-  std::vector<uint64_t> checksums{};  ///< of its chunks, as they were last written
+  int64_t offset = -1;                ///< offset in the file; -1: nothing written yet
+  std::vector<uint64_t> checksums{};  ///< checksums of its chunks, as they were last written
 };
 
-/// Where a page's bytes come from or go to. Must stay valid until the ticket is done.
+/// The memory that a page's bytes come from or go to. Must stay valid until the ticket is done.
 struct DiskMemory {
   void* data;
   /// The lane that copies between this memory and the host's; nullptr: it is host memory.
   Timeline* lane = nullptr;
-  /// Held until the last byte has moved.
+  /// The owner of the memory, held until the last byte has moved.
   std::shared_ptr<const void> keep = nullptr;
 };
 
 struct DiskOptions {
   enum class Engine : uint8_t { automatic, uring, threads };
-  /// automatic: io_uring where the system allows it, else threads, which is said once on stderr.
+  /// The engine. automatic: io_uring where the system allows it, else threads, which is said once on stderr.
   Engine engine = Engine::automatic;
   /// Wraps the engine, to delay, fail or record operations.
   std::function<std::unique_ptr<DiskIo>(std::unique_ptr<DiskIo>)> decorate_io = nullptr;
@@ -55,19 +55,19 @@ struct DiskOptions {
 struct DiskStats {
   int64_t bytes_written = 0;
   int64_t bytes_read = 0;
-  double write_seconds = 0;  ///< that at least one write was under way
-  double read_seconds = 0;   ///< likewise
+  double write_seconds = 0;  ///< seconds in which at least one write was under way
+  double read_seconds = 0;   ///< seconds in which at least one read was under way
   int64_t used_bytes = 0;
   int64_t peak_bytes = 0;
 };
 
 /// Moves pages between memory and a PageFile in chunks, several at once, reads and writes in turn. Every chunk is
 /// checksummed (XXH3) when written and verified when read: damage is an error, never a wrong number. Memory that the
-/// disk cannot reach as it is (a device's, or not aligned) passes staging buffers of the host slab. Thread-safe; work
-/// runs on one thread of its own and does not block callers.
+/// disk cannot reach as it is (a device's, or not aligned) passes staging buffers of the host slab. Thread-safe. The
+/// work runs on one thread of the tier's own and does not block callers.
 class DiskTier {
  public:
-  /// Told the outcome on the tier's thread, just before the ticket is done. Must not throw.
+  /// The callback that is told the outcome on the tier's thread, just before the ticket is done. Must not throw.
   using Done = std::function<void(std::exception_ptr error)>;
   static constexpr int kDepth = 8;
   static constexpr int64_t kMinHostBytes = 1 << 20;
@@ -75,14 +75,14 @@ class DiskTier {
   /// Makes the file; takes its staging buffers from `host`. Throws BadRequest when the directory cannot be used, or
   /// when `host` has less than kMinHostBytes.
   DiskTier(const std::filesystem::path& directory, HostSlab& host, DiskOptions options = {});
-  /// Finishes what was started, and removes the file.
+  /// Finishes the operations that were started, and removes the file.
   ~DiskTier();
   DiskTier(const DiskTier&) = delete;
   DiskTier& operator=(const DiskTier&) = delete;
 
-  /// A page of `bytes` that takes no room before it is written.
+  /// Makes a page of `bytes` that takes no room before it is written.
   std::shared_ptr<DiskPage> make_page(int64_t bytes) const { return std::make_shared<DiskPage>(file_, bytes); }
-  /// Writes a whole page. A page that nobody else holds any more is not written. The ticket carries DiskError (full,
+  /// Writes a whole page. A page that only this request still holds is not written. The ticket carries DiskError (full,
   /// failing); the page then holds nothing.
   [[nodiscard]] Ticket write(std::shared_ptr<DiskPage> page, DiskMemory from, Done done = nullptr);
   /// Reads a whole page that was written. The ticket carries DiskError (failing, or damaged, naming file and offset).
@@ -90,16 +90,16 @@ class DiskTier {
   /// Reads `bytes` at `begin` of a written page to host memory, verifying the chunks they lie in. Blocks. Throws
   /// DiskError.
   void read_range(const std::shared_ptr<DiskPage>& page, int64_t begin, int64_t bytes, void* to);
-  /// Changes `bytes` at `begin` of a written page that nobody reads or writes meanwhile. Blocks. Throws DiskError; each
-  /// chunk of the page is then as it was or as it was to be, unless the disk tore it.
+  /// Changes `bytes` at `begin` of a written page that no other call reads or writes meanwhile. Blocks. Throws
+  /// DiskError; each chunk of the page is then as it was or as it was to be, unless the disk tore it.
   void write_range(const std::shared_ptr<DiskPage>& page, int64_t begin, int64_t bytes, const void* from);
 
   DiskStats stats() const noexcept;
   const std::filesystem::path& path() const noexcept { return file_->path(); }
   int64_t chunk_bytes() const noexcept { return chunk_bytes_; }
-  /// Of the host's memory, taken for staging buffers.
+  /// Returns the bytes of the host's memory that are taken for staging buffers.
   int64_t staging_bytes() const noexcept { return kDepth * chunk_bytes_; }
-  /// How the file is read and written, for people: `io_uring, O_DIRECT`.
+  /// Returns how the file is read and written, for messages: `io_uring, O_DIRECT`.
   std::string description() const;
 
  private:
@@ -108,9 +108,9 @@ class DiskTier {
   struct Slot {
     DiskOperation operation{};
     std::shared_ptr<Request> request = nullptr;
-    int64_t begin = 0;  ///< of the page's bytes
+    int64_t begin = 0;  ///< range of the page's bytes
     int64_t end = 0;
-    uint64_t checksum = 0;  ///< of what is written
+    uint64_t checksum = 0;  ///< checksum of the written bytes
     bool staged = false;
     char* staging = nullptr;
   };

@@ -7,8 +7,8 @@ namespace spillway {
 
 class HostTier;
 
-/// The bytes of one page in the host tier, wherever they are there; let go of, they are forgotten. A page-out or
-/// page-in under way keeps their room until it is done.
+/// The bytes of one page in the host tier, wherever they are there. When this object is reset, they are forgotten. A
+/// page-out or page-in under way keeps their room until it is done.
 class HostCopy {
  public:
   HostCopy() = default;

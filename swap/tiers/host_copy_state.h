@@ -1,4 +1,4 @@
-/// What the host tier knows of one copy; for its source files.
+/// The host tier's record of one copy, for its source files.
 #pragma once
 #include <memory>
 #include <optional>
@@ -22,7 +22,7 @@ struct SlabBlock {
   ~SlabBlock() { slab.deallocate(data, bytes); }
 };
 
-/// The tier's, under its lock.
+/// The state of one copy. The tier uses it under its lock.
 struct HostCopy::State : std::enable_shared_from_this<State> {
   struct PageIn {
     void* device;
@@ -35,14 +35,14 @@ struct HostCopy::State : std::enable_shared_from_this<State> {
   PageUseTime use;
   std::shared_ptr<SlabBlock> block;  ///< the bytes in the slab, if they are there
   std::shared_ptr<DiskPage> disk;    ///< their place on disk …
-  bool stored = false;               ///< … and whether they are there
+  bool stored = false;               ///< … and true when they are there
   bool moving = false;               ///< the disk writes or reads them
-  bool only = false;                 ///< the device has them no more
+  bool is_last_copy = false;         ///< the device no longer has the bytes
   bool unreadable = false;           ///< the disk failed to give them back ahead of their use
   bool dropped = false;
   int pins = 0;                  ///< range calls under way
-  Ticket device;                 ///< the last page-out, page-in or window
-  Ticket filled;                 ///< the last page-out or written window: where the bytes come from
+  Ticket device;                 ///< ticket of the last page-out, page-in or window
+  Ticket filled;                 ///< ticket of the last page-out or written window, which brings the bytes
   std::optional<PageIn> wanted;  ///< a page-in that waits until the bytes are back in the slab
 
   bool idle() const { return !moving && pins == 0 && device.done(); }

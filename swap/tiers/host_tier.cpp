@@ -12,7 +12,7 @@
 
 namespace spillway {
 namespace {
-/// Copies that come back from disk ahead of their use at once: enough to keep the disk busy.
+/// The number of copies that come back from disk ahead of their use at once: enough to keep the disk busy.
 constexpr int kRecallsAtOnce = 2;
 
 /// Bytes that read as zero and take no memory.
@@ -45,26 +45,26 @@ HostTier::Pin::Pin(HostTier& tier, State& copy) : tier_(tier), copy_(copy) {
 HostTier::Pin::~Pin() {
   std::lock_guard lock(tier_.mutex_);
   --copy_.pins;
-  tier_.advance();
+  tier_.start_waiting();
 }
 
 HostTier::~HostTier() {
   std::unique_lock lock(mutex_);
-  wait_for_fading();
+  wait_for_pending();
   changed_.wait(lock, [&] { return moving_ == 0; });
 }
 
 HostCopy HostTier::page_out(const void* device, int64_t bytes, PageUseTime use, Ticket& ticket) {
-  HostCopy copy;  // outlives the lock: should anything throw, letting go of it takes that
+  HostCopy copy;  // outlives the lock, because letting go of it takes the lock if anything throws
   auto state = std::make_shared<State>(*this, bytes, use);
   std::lock_guard lock(mutex_);
   copies_.insert(state.get());
   copy.state_ = state;
-  // Nothing may fail once a copy has been submitted, which uses the room.
+  // Nothing may fail once a copy has been submitted, because that copy uses the room.
   if (!disk_) {
     state->block = take(bytes);
-    if (!state->block && !fading_.empty()) {
-      wait_for_fading();
+    if (!state->block && !pending_.empty()) {
+      wait_for_pending();
       state->block = take(bytes);
     }
     if (!state->block) state->block = own(slab_.allocate(bytes), bytes);
@@ -75,7 +75,7 @@ HostCopy HostTier::page_out(const void* device, int64_t bytes, PageUseTime use, 
     waiting_.push_back({state, device, std::move(source)});
     waiting_bytes_ += bytes;
     ticket = state->filled = state->device = std::move(arrival);
-    advance();
+    start_waiting();
   }
   return copy;
 }
@@ -111,26 +111,26 @@ Ticket HostTier::page_in(HostCopy& copy, void* device) {
   } else {
     state.device = disk_->read(state.disk, {device, &in_});
   }
-  state.only = false;
-  recall();
+  state.is_last_copy = false;
+  prefetch_from_disk();
   return state.device;
 }
 
-void HostTier::evicted(HostCopy& copy, PageUseTime use) {
+void HostTier::mark_last_copy(HostCopy& copy, PageUseTime use) {
   std::lock_guard lock(mutex_);
-  copy.state_->only = true;
+  copy.state_->is_last_copy = true;
   copy.state_->use = use;
 }
 
 bool HostTier::has_room(int64_t bytes) const {
   std::lock_guard lock(mutex_);
-  return waiting_.empty() && slab_.fits(bytes);  // without what is fading: copies that are under way end soon
+  return waiting_.empty() && slab_.fits(bytes);  // room of copies under way does not count; they end soon
 }
 
 int64_t HostTier::free_bytes() const {
   std::lock_guard lock(mutex_);
   int64_t bytes = slab_.capacity_bytes() - slab_.used_bytes();
-  for (const Fading& fading : fading_) bytes += fading.block->bytes;
+  for (const PendingFree& fading : pending_) bytes += fading.block->bytes;
   return bytes;
 }
 
@@ -166,8 +166,8 @@ void HostTier::write(HostCopy& copy, int64_t begin, int64_t bytes, const void* f
     disk_->write_range(place.disk, begin, bytes, from);
 }
 
-/// Nothing the caller does next overtakes the copy's last page-out, page-in or window. Throws what the bytes failed to
-/// arrive with; a page-in that failed has left them as they are.
+/// Orders the caller's next action behind the copy's last page-out, page-in or window. Throws the error with which the
+/// bytes failed to arrive; a page-in that failed has left them as they are.
 void HostTier::settle(const State& copy, void (Ticket::*how)() const) {
   Ticket device, filled;
   {
@@ -187,7 +187,7 @@ HostTier::Place HostTier::place_to_read(const State& copy) {
   return {copy.block, copy.disk};
 }
 
-/// What the disk has besides the slab is old from here on.
+/// Returns the place to write to. Bytes on disk besides the slab's are old from here on.
 HostTier::Place HostTier::place_to_write(State& copy) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !copy.moving; });
@@ -203,15 +203,15 @@ HostTier::Place HostTier::place_to_write(State& copy) {
 
 /// Frees the room of copies that are done.
 void HostTier::reap() noexcept {
-  std::erase_if(fading_, [](const Fading& fading) { return fading.copy.done(); });
+  std::erase_if(pending_, [](const PendingFree& fading) { return fading.copy.done(); });
 }
 
-void HostTier::wait_for_fading() {
-  for (const Fading& fading : fading_) try {
+void HostTier::wait_for_pending() {
+  for (const PendingFree& fading : pending_) try {
       fading.copy.wait();
-    } catch (...) {  // nobody wants the bytes
+    } catch (...) {  // the bytes are no longer wanted
     }
-  fading_.clear();
+  pending_.clear();
 }
 
 std::shared_ptr<SlabBlock> HostTier::take(int64_t bytes) {
@@ -229,20 +229,20 @@ std::shared_ptr<SlabBlock> HostTier::own(void* data, int64_t bytes) {
   }
 }
 
-/// The copy in the slab that is needed last, of those that nobody uses now.
-HostTier::State* HostTier::furthest() {
+/// Returns the copy in the slab that is needed last, of those that are not in use now.
+HostTier::State* HostTier::eviction_candidate() {
   State* last = nullptr;
   for (State* copy : copies_)
     if (copy->block && copy->idle() && (!last || last->use.sooner_than(copy->use))) last = copy;
   return last;
 }
 
-/// Lets page-outs that wait for room go on, as far as there is some, and makes more.
-void HostTier::advance() noexcept {
+/// Starts page-outs that wait for room, as far as there is some, and makes more.
+void HostTier::start_waiting() noexcept {
   while (!waiting_.empty()) {
     Waiting& first = waiting_.front();
     try {
-      if (!admit(first)) return;
+      if (!try_start(first)) return;
     } catch (...) {
       first.source.complete(std::current_exception());
     }
@@ -251,8 +251,9 @@ void HostTier::advance() noexcept {
   }
 }
 
-/// True once the page-out is on its way; false when it must wait for copies that are leaving.
-bool HostTier::admit(Waiting& waiting) {
+/// Tries to start a page-out. Returns true once it is on its way, and false when it must wait for copies that are
+/// leaving.
+bool HostTier::try_start(Waiting& waiting) {
   State& copy = *waiting.copy;
   for (;;) {
     if ((copy.block = take(copy.bytes))) {
@@ -260,7 +261,7 @@ bool HostTier::admit(Waiting& waiting) {
       return true;
     }
     if (leaving_bytes_ >= waiting_bytes_) return false;
-    State* last = furthest();
+    State* last = eviction_candidate();
     if (last && copy.use.sooner_than(last->use)) {
       if (last->stored)
         last->block.reset();
@@ -269,13 +270,13 @@ bool HostTier::admit(Waiting& waiting) {
     } else if (!last && leaving_bytes_ > 0) {
       return false;
     } else {
-      write_through(waiting);  // it is needed later than all that could leave for it
+      write_through(waiting);  // it is needed later than all copies that could leave for it
       return true;
     }
   }
 }
 
-/// From the device to the disk; the slab's staging buffers are all it passes.
+/// Writes from the device to the disk, through the slab's staging buffers alone.
 void HostTier::write_through(Waiting& waiting) {
   State& copy = *waiting.copy;
   copy.disk = disk_->make_page(copy.bytes);
@@ -285,7 +286,7 @@ void HostTier::write_through(Waiting& waiting) {
                                   state->moving = false;
                                   state->stored = !error;
                                   --moving_;
-                                  advance();
+                                  start_waiting();
                                   changed_.notify_all();
                                 });
   copy.moving = true;
@@ -302,7 +303,8 @@ void HostTier::spill(State& copy) {
   leaving_bytes_ += copy.bytes;
 }
 
-/// The disk has a copy of the slab's, or failed to take it: then it stays, and who waited for its room is told.
+/// Ends a spill: the disk has a copy of the slab's bytes, or failed to take them. After a failure the copy stays in the
+/// slab, and the page-out that waited for its room gets the error.
 void HostTier::spilled(State& copy, std::exception_ptr error) {
   std::lock_guard lock(mutex_);
   copy.moving = false;
@@ -316,37 +318,37 @@ void HostTier::spilled(State& copy, std::exception_ptr error) {
     waiting_.pop_front();
   }
   if (!error && !waiting_.empty() && copy.idle()) copy.block.reset();
-  advance();
+  start_waiting();
   changed_.notify_all();
 }
 
-/// Brings copies back from disk into free room, the soonest needed first. Not while others leave for want of room. What
-/// cannot be brought back ahead comes when it is needed.
-void HostTier::recall() noexcept try {
-  while (disk_ && waiting_.empty() && leaving_bytes_ == 0 && recalls_ < kRecallsAtOnce) {
+/// Brings copies back from disk into free room, the soonest needed first. Does nothing while others leave for want of
+/// room. A copy that cannot be brought back ahead comes when it is needed.
+void HostTier::prefetch_from_disk() noexcept try {
+  while (disk_ && waiting_.empty() && leaving_bytes_ == 0 && prefetches_ < kRecallsAtOnce) {
     State* next = nullptr;
     for (State* copy : copies_)
-      if (copy->only && copy->stored && !copy->block && !copy->unreadable && copy->idle() &&
+      if (copy->is_last_copy && copy->stored && !copy->block && !copy->unreadable && copy->idle() &&
           copy->use.next_use != kNextUseUnknown && (!next || copy->use.sooner_than(next->use)))
         next = copy;
     auto block = next ? take(next->bytes) : nullptr;
     if (!block) return;
     (void)disk_->read(next->disk, {block->data, nullptr, block},
                       [this, state = next->shared_from_this(), block](std::exception_ptr error) mutable {
-                        recalled(*state, std::move(block), error);
+                        on_prefetched(*state, std::move(block), error);
                       });
     next->moving = true;
     ++moving_;
-    ++recalls_;
+    ++prefetches_;
   }
 } catch (...) {
 }
 
-void HostTier::recalled(State& copy, std::shared_ptr<Block> block, std::exception_ptr error) {
+void HostTier::on_prefetched(State& copy, std::shared_ptr<Block> block, std::exception_ptr error) {
   std::lock_guard lock(mutex_);
   copy.moving = false;
   --moving_;
-  --recalls_;
+  --prefetches_;
   copy.unreadable = error != nullptr;
   if (!error && !copy.dropped) copy.block = block;
   if (auto wanted = std::exchange(copy.wanted, std::nullopt)) {
@@ -356,17 +358,17 @@ void HostTier::recalled(State& copy, std::shared_ptr<Block> block, std::exceptio
       deliver(copy, block, wanted->device, wanted->source);
   }
   block.reset();
-  advance();
-  recall();
+  start_waiting();
+  prefetch_from_disk();
   changed_.notify_all();
 }
 
-/// The page-in that waited for the bytes in `block` goes on from there, also after the copy has been let go of.
+/// Continues the page-in that waited for the bytes in `block`, also after the copy has been let go of.
 void HostTier::deliver(const State& copy, const std::shared_ptr<Block>& block, void* device, TicketSource& source) {
   try {
-    if (copy.dropped) fading_.reserve(fading_.size() + 1);
+    if (copy.dropped) pending_.reserve(pending_.size() + 1);
     Ticket arriving = in_.copy(device, block->data, copy.bytes);
-    if (copy.dropped) fading_.push_back({block, arriving});
+    if (copy.dropped) pending_.push_back({block, arriving});
     source.chain_to(std::move(arriving));
   } catch (...) {
     source.complete(std::current_exception());
@@ -377,10 +379,10 @@ void HostTier::drop(State& copy) noexcept {
   std::lock_guard lock(mutex_);
   copies_.erase(&copy);
   copy.dropped = true;
-  if (copy.block && !copy.device.done()) fading_.push_back({copy.block, copy.device});
+  if (copy.block && !copy.device.done()) pending_.push_back({copy.block, copy.device});
   copy.block.reset();
   copy.disk.reset();
-  advance();
+  start_waiting();
 }
 
 }  // namespace spillway

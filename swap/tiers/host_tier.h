@@ -1,4 +1,4 @@
-/// Where pages are when they are not on the device: in the host slab, and below it on disk.
+/// The host tier, which keeps absent pages: in the host slab, and below it on disk.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -21,39 +21,40 @@ namespace spillway {
 struct SlabBlock;
 
 /// Keeps pages that left the device within the slab's capacity. When it is full and there is a disk, the copy with the
-/// furthest next use goes there first, the arriving one included; what is on disk comes back ahead of its use as room
+/// furthest next use goes there first, the arriving one included. Copies on disk come back ahead of their use as room
 /// gets free. A copy that came back keeps its place on disk, so that it can leave again without being written.
-/// Thread-safe; nothing here blocks but make(), the calls for parts of a copy, the destructor, and a page-out for whose
-/// bytes there is room only once a device's copies are done with it.
+/// Thread-safe. Nothing here blocks but make(), the calls for parts of a copy, the destructor, and some page-outs. A
+/// page-out blocks when there is room for its bytes only once a device's copies are done with that room.
 class HostTier {
  public:
-  /// `out` and `in` copy from and to the device; `disk` may be nullptr. All must outlive it.
+  /// Makes a tier. `out` and `in` copy from and to the device; `disk` may be nullptr. All must outlive it.
   HostTier(HostSlab& slab, Timeline& out, Timeline& in, DiskTier* disk)
       : slab_(slab), out_(out), in_(in), disk_(disk) {}
-  /// Waits for what is under way on the disk.
+  /// Waits for the disk's operations that are under way.
   ~HostTier();
   HostTier(const HostTier&) = delete;
   HostTier& operator=(const HostTier&) = delete;
 
-  /// Starts copying `bytes` at `device` to a new copy; `ticket` is done when they have been read, and carries DiskError
-  /// when the disk that had to take something failed. Throws OutOfBudget when the slab is full and there is no disk.
+  /// Starts copying `bytes` at `device` to a new copy. `ticket` is done when they have been read. It carries DiskError
+  /// when the disk had to take bytes and failed. Throws OutOfBudget when the slab is full and there is no disk.
   [[nodiscard]] HostCopy page_out(const void* device, int64_t bytes, PageUseTime use, Ticket& ticket);
-  /// A copy of `bytes` that nothing is in yet, to be filled with write(). Blocks while others go to disk for it. Throws
-  /// OutOfBudget when the slab is full and there is no disk, DiskError.
+  /// Makes a copy of `bytes` that has no contents yet, to be filled with write(). Blocks while others go to disk for
+  /// it. Throws OutOfBudget when the slab is full and there is no disk, DiskError.
   [[nodiscard]] HostCopy make(int64_t bytes, PageUseTime use);
   /// Starts copying back. The ticket carries DiskError when the bytes cannot be had as they were.
   [[nodiscard]] Ticket page_in(HostCopy& copy, void* device);
-  /// The copy is now the only one of its page, which is needed at `use`: it is worth bringing back from disk ahead.
-  void evicted(HostCopy& copy, PageUseTime use);
+  /// Notes that the copy is now the only one of its page, which is needed at `use`: it is worth bringing back from disk
+  /// ahead.
+  void mark_last_copy(HostCopy& copy, PageUseTime use);
 
-  /// Whether a page of this size could come now without anything having to leave.
+  /// True when a page of this size could come now without any copy having to leave.
   bool has_room(int64_t bytes) const;
-  /// Returns the bytes that the slab has left, pieces and the room of copies that end soon included.
+  /// Returns the bytes that the slab has left, fragments and the room of copies that end soon included.
   int64_t free_bytes() const;
-  /// Whether letting go of the copy would free room in the slab.
+  /// True when letting go of the copy would free room in the slab.
   bool in_slab(const HostCopy& copy) const;
   bool has_disk() const noexcept { return disk_ != nullptr; }
-  /// What the lanes from and to the device, and the disk, have done so far.
+  /// Returns the totals of the lanes from and to the device, and of the disk, so far.
   LaneTotals copied() const;
   HostSlab& slab() noexcept { return slab_; }
 
@@ -62,9 +63,9 @@ class HostTier {
   void read(const HostCopy& copy, int64_t begin, int64_t bytes, void* to);
   void write(HostCopy& copy, int64_t begin, int64_t bytes, const void* from);
 
-  /// The same for a window in the memory of a device that the host does not reach: through the lanes, behind what
-  /// compute was given before. What compute does with that memory next, and with the copy, must come after the ticket's
-  /// order_compute_after(). Blocks for bytes on disk. Throws DiskError.
+  /// Copies a window between a copy and the memory of a device that the host does not reach: through the lanes, behind
+  /// the work that compute was given before. Later work of compute on that memory, and on the copy, must come after the
+  /// ticket's order_compute_after(). Blocks for bytes on disk. Throws DiskError.
   [[nodiscard]] Ticket read_window(const HostCopy& copy, const WindowCopy& window, void* device);
   [[nodiscard]] Ticket write_window(HostCopy& copy, const WindowCopy& window, const void* device);
 
@@ -76,8 +77,8 @@ class HostTier {
     TicketSource source;
   };
   using Block = SlabBlock;
-  /// Room that nobody wants any more, while a device's copy still uses it.
-  struct Fading {
+  /// Room that is no longer wanted, while a device's copy still uses it.
+  struct PendingFree {
     std::shared_ptr<Block> block;
     Ticket copy;
   };
@@ -94,7 +95,7 @@ class HostTier {
     HostTier& tier_;
     State& copy_;
   };
-  /// Where a pinned copy's bytes are: in the slab, or else on disk.
+  /// The place of a pinned copy's bytes: in the slab, or else on disk.
   struct Place {
     std::shared_ptr<Block> block;
     std::shared_ptr<DiskPage> disk;
@@ -102,23 +103,23 @@ class HostTier {
 
   std::shared_ptr<Block> take(int64_t bytes);
   std::shared_ptr<Block> own(void* data, int64_t bytes);
-  State* furthest();
-  void advance() noexcept;
-  bool admit(Waiting& waiting);
+  State* eviction_candidate();
+  void start_waiting() noexcept;
+  bool try_start(Waiting& waiting);
   void write_through(Waiting& waiting);
   void spill(State& copy);
   void spilled(State& copy, std::exception_ptr error);
-  void recall() noexcept;
-  void recalled(State& copy, std::shared_ptr<Block> block, std::exception_ptr error);
+  void prefetch_from_disk() noexcept;
+  void on_prefetched(State& copy, std::shared_ptr<Block> block, std::exception_ptr error);
   void drop(State& copy) noexcept;
   void deliver(const State& copy, const std::shared_ptr<Block>& block, void* device, TicketSource& source);
   void settle(const State& copy, void (Ticket::*how)() const);
   Place place_to_read(const State& copy);
   Place place_to_write(State& copy);
-  Ticket note_read(State& copy, Ticket last);
-  Ticket note_written(State& copy, Ticket last);
+  Ticket record_read(State& copy, Ticket last);
+  Ticket record_written(State& copy, Ticket last);
   void reap() noexcept;
-  void wait_for_fading();
+  void wait_for_pending();
 
   HostSlab& slab_;
   Timeline& out_;
@@ -127,11 +128,11 @@ class HostTier {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::unordered_set<State*> copies_;
-  std::vector<Fading> fading_;
+  std::vector<PendingFree> pending_;
   std::deque<Waiting> waiting_;  // page-outs that need room first
   int64_t waiting_bytes_ = 0;
-  int64_t leaving_bytes_ = 0;  // of the slab, on their way to disk
-  int recalls_ = 0;
+  int64_t leaving_bytes_ = 0;  // bytes of the slab, on their way to disk
+  int prefetches_ = 0;
   int moving_ = 0;  // copies that the disk reads or writes
 };
 

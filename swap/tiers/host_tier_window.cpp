@@ -6,20 +6,21 @@
 
 namespace spillway {
 
-/// A lane's copies end in order, so the last one stands for all: until then the copy's room must stay what it is.
-Ticket HostTier::note_read(State& copy, Ticket last) {
+/// Records the last copy of a window. A lane's copies end in order, so the last one stands for all: until then the
+/// copy's room must stay as it is.
+Ticket HostTier::record_read(State& copy, Ticket last) {
   std::lock_guard lock(mutex_);
   copy.device = last;
   return last;
 }
 
-Ticket HostTier::note_written(State& copy, Ticket last) {
+Ticket HostTier::record_written(State& copy, Ticket last) {
   std::lock_guard lock(mutex_);
   copy.filled = copy.device = last;
   return last;
 }
 
-/// Joining the last copy orders compute, and so every copy that is started from here on, behind it.
+/// Reads a window. Joining the last copy orders compute, and so every copy that is started from here on, behind it.
 Ticket HostTier::read_window(const HostCopy& copy, const WindowCopy& window, void* device) {
   State& state = *copy.state_;
   Pin pin(*this, state);
@@ -31,7 +32,7 @@ Ticket HostTier::read_window(const HostCopy& copy, const WindowCopy& window, voi
     const char* from = static_cast<const char*>(place.block->data);
     window.for_each_run(
         [&](int64_t page, int64_t memory) { last = in_.copy(to + memory, from + page, window.run_bytes); });
-    return note_read(state, last);
+    return record_read(state, last);
   }
   // The disk may fail, so no copy is under way from this memory before all of it has been read.
   std::vector<char> staging(static_cast<size_t>(window.bytes()));
@@ -60,7 +61,7 @@ Ticket HostTier::write_window(HostCopy& copy, const WindowCopy& window, const vo
     char* to = static_cast<char*>(place.block->data);
     window.for_each_run(
         [&](int64_t page, int64_t memory) { last = out_.copy(to + page, from + memory, window.run_bytes); });
-    return note_written(state, last);
+    return record_written(state, last);
   }
   std::vector<char> staging(static_cast<size_t>(window.bytes()));
   char* run = staging.data();

@@ -20,10 +20,11 @@
 namespace spillway {
 namespace {
 
-/// Files grow by this much at once, so that extents of a step lie close together.
+/// The bytes by which files grow at once, so that extents of a step lie close together.
 constexpr int64_t kGrowthBytes = 64 << 20;
 
-/// When this process started, in the kernel's ticks: with its id, a name that no other process of this host has.
+/// Returns when this process started, in the kernel's ticks. With its id, that is a name that no other process of this
+/// host has.
 std::string process_start() {
   std::ifstream stat("/proc/self/stat");
   std::string text;
@@ -39,7 +40,7 @@ std::string process_start() {
                        "; name a directory that exists and can be written (--disk)"));
 }
 
-/// A new, empty, locked file; `path` is what it is called.
+/// Makes a new, empty, locked file; `path` gets its name.
 int create_locked(const std::filesystem::path& directory, std::filesystem::path& path) {
   const std::string stem = str("spillway-", ::getpid(), "-", process_start()),
                     suffix = str("@", page_file_host(), ".pages");
@@ -48,7 +49,7 @@ int create_locked(const std::filesystem::path& directory, std::filesystem::path&
     const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0 && errno == EEXIST) continue;
     if (file < 0) refuse(directory, "make a page file", errno);
-    // Another run that starts now may take the file for a crashed one's before it is locked; it is gone then.
+    // Another run that starts now may take the file for a crashed run's before it is locked; it is gone then.
     const int error = ::flock(file, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     struct stat status {};
     if (!error && ::fstat(file, &status) == 0 && status.st_nlink > 0) return file;
@@ -59,7 +60,7 @@ int create_locked(const std::filesystem::path& directory, std::filesystem::path&
   }
 }
 
-/// Whether the file takes reads and writes past the page cache; its flags are left so.
+/// True when the file takes reads and writes that bypass the page cache; its flags are left so.
 bool try_direct(int file) {
   const int flags = ::fcntl(file, F_GETFL);
   if (::fcntl(file, F_SETFL, flags | O_DIRECT) != 0) return false;
@@ -85,7 +86,7 @@ PageFile::PageFile(const std::filesystem::path& directory) {
 }
 
 PageFile::~PageFile() {
-  ::unlink(path_.c_str());  // before the lock goes, so that nobody else does it; an error means that it went already
+  ::unlink(path_.c_str());  // before the lock goes, so that no other run does it; an error means that it went already
   ::close(descriptor_);
 }
 
@@ -109,7 +110,7 @@ void PageFile::free(int64_t offset, int64_t bytes) noexcept {
   used_bytes_ -= round_up(bytes, kAlignment);
 }
 
-/// False, with errno set, when the disk has no such room.
+/// Grows the file. Returns false, with errno set, when the disk has no such room.
 bool PageFile::grow(int64_t bytes) {
   int failed = 0;
   do failed = ::fallocate(descriptor_, 0, size_bytes_, bytes);

@@ -1,4 +1,4 @@
-/// Which bytes a window of a tensor covers, in its page and in the memory that it is copied from or to.
+/// The bytes that a window of a tensor covers, in its page and in the memory that it is copied from or to.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@ struct WindowCopy {
   };
   int64_t page_offset_bytes = 0;
   int64_t run_bytes = 0;
-  std::vector<Dimension> dimensions;  ///< of runs, outermost first
+  std::vector<Dimension> dimensions;  ///< dimensions of runs, outermost first
 
   int64_t bytes() const {
     int64_t total = run_bytes;
@@ -34,9 +34,9 @@ struct WindowCopy {
   }
 };
 
-/// The runs that copy a box of elements between two strided layouts: element (i, j, …) lies at the offset plus
-/// i·strides[0] + j·strides[1] + … elements. Runs are as long as both layouts allow; they follow the order of the
-/// dimensions given, so that callers put the one with the smallest stride last.
+/// One dimension of a box of elements that is copied between two strided layouts. Element (i, j, …) lies at the offset
+/// plus i·strides[0] + j·strides[1] + … elements. The runs that copy the box are as long as both layouts allow. They
+/// follow the order of the dimensions given, so callers put the one with the smallest stride last.
 struct StridedDimension {
   int64_t size;
   int64_t page_stride;

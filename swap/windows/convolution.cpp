@@ -1,4 +1,4 @@
-// Convolutions: samples, and where one sample is too large, slices along the first spatial dimension.
+// Convolutions, cut into samples, and where one sample is too large, slices along the first spatial dimension.
 #include "swap/windows/convolution.h"
 
 #include <ATen/ATen.h>
@@ -6,11 +6,13 @@
 namespace spillway {
 namespace {
 
-/// LibTorch takes oneDNN for one sample only if the product of its first four sizes exceeds this (use_mkldnn in
-/// aten/src/ATen/native/Convolution.cpp); below, it unfolds the input, which is slower and needs many times the memory.
+/// The size above which LibTorch takes oneDNN for one sample: the product of its first four sizes (use_mkldnn in
+/// aten/src/ATen/native/Convolution.cpp). Below it, LibTorch unfolds the input, which is slower and needs many times
+/// the memory.
 constexpr int64_t kSmallForOneDnn = 20480;
-/// Thinner windows would read the slices around them more often than their own.
-constexpr int64_t kFewestSlices = 4;
+/// The minimum of slices in a window, because thinner windows would read the slices around them more often than their
+/// own.
+constexpr int64_t kMinSlices = 4;
 
 int64_t at_dimension(const std::vector<int64_t>& values, size_t d) {
   return values.size() == 1 ? values[0] : values[d];
@@ -73,29 +75,29 @@ std::vector<Range> even_ranges(int64_t total, int64_t count) {
   return all;
 }
 
-std::optional<Cut> cut(const Convolution& convolution, int64_t footprint_bytes, const WindowSizes& sizes) {
+std::optional<Tiling> cut(const Convolution& convolution, int64_t footprint_bytes, const WindowSizes& sizes) {
   const int64_t samples = convolution.input.size(0), slices = convolution.output_size(0);
   const int64_t channels = convolution.input.size(1), depth = convolution.input.size(2);
   if (footprint_bytes <= sizes.split_bytes) return std::nullopt;
   const bool one_dnn = convolution.suits_one_dnn();
   const int64_t sample_bytes = footprint_bytes / samples;
-  // Whether one sample takes the kernel that all take.
+  // True when one sample takes the kernel that all samples take.
   const bool alike = !one_dnn || convolution.suits_one_dnn(1, channels, depth);
   if (sample_bytes <= sizes.split_bytes / 2 || convolution.transposed || !alike) {
     const int64_t step = std::max<int64_t>(alike ? 1 : 2, units_per_window(sizes.split_bytes / 2, sample_bytes));
     if (samples < 2 * step) return std::nullopt;
-    return Cut{even_ranges(samples, samples / step), {{0, slices}}};
+    return Tiling{even_ranges(samples, samples / step), {{0, slices}}};
   }
-  int64_t step = std::max(kFewestSlices, units_per_window(sizes.split_bytes / 2, sample_bytes / slices));
+  int64_t step = std::max(kMinSlices, units_per_window(sizes.split_bytes / 2, sample_bytes / slices));
   const int64_t s = at_dimension(convolution.stride, 0);
   while (one_dnn && step < slices && !convolution.suits_one_dnn(1, channels, (step - 1) * s + convolution.reach()))
     ++step;
   const int64_t count = std::max<int64_t>(1, slices / step);
   if (samples * count == 1) return std::nullopt;
-  return Cut{even_ranges(samples, samples), even_ranges(slices, count)};
+  return Tiling{even_ranges(samples, samples), even_ranges(slices, count)};
 }
 
-Slices ConvolutionPlan::slices_of(const Range& output) const {
+InputSlab ConvolutionPlan::slices_of(const Range& output) const {
   const int64_t s = at_dimension(convolution_.stride, 0), p = at_dimension(convolution_.padding, 0);
   const int64_t depth = convolution_.input.size(2);
   if (whole_depth()) return {0, depth};
@@ -105,7 +107,7 @@ Slices ConvolutionPlan::slices_of(const Range& output) const {
   return {output.begin * s - p, end};
 }
 
-at::Tensor ConvolutionPlan::input_window(WindowCall& call, const Range& samples, const Slices& slices,
+at::Tensor ConvolutionPlan::input_window(WindowCall& call, const Range& samples, const InputSlab& slices,
                                          bool fill) const {
   const at::Tensor box = convolution_.input.narrow(0, samples.begin, samples.size);
   const int64_t begin = std::max<int64_t>(0, slices.begin), end = std::min(box.size(2), slices.end);
@@ -113,7 +115,7 @@ at::Tensor ConvolutionPlan::input_window(WindowCall& call, const Range& samples,
   std::vector<int64_t> sizes = box.sizes().vec();
   sizes[2] = slices.end - slices.begin;
   const at::MemoryFormat format = convolution_.input.suggest_memory_format();
-  if (!fill) return shape_alone(sizes, format, box.scalar_type(), box.device());
+  if (!fill) return shape_only_tensor(sizes, format, box.scalar_type(), box.device());
   at::Tensor window = at::empty(sizes, box.options().memory_format(format));
   window.narrow(2, 0, begin - slices.begin).zero_();
   window.narrow(2, end - slices.begin, slices.end - end).zero_();
@@ -132,9 +134,9 @@ namespace {
 
 class ForwardPlan final : public ConvolutionPlan {
  public:
-  ForwardPlan(Convolution convolution, Cut cut) : ConvolutionPlan(std::move(convolution), std::move(cut)) {
-    touches.assign(9, Touch::whole);
-    touches[0] = Touch::windows;
+  ForwardPlan(Convolution convolution, Tiling cut) : ConvolutionPlan(std::move(convolution), std::move(cut)) {
+    argument_uses.assign(9, ArgumentUse::whole);
+    argument_uses[0] = ArgumentUse::windows;
   }
 
   std::vector<at::Tensor> run(WindowCall& call) override {
@@ -162,7 +164,7 @@ std::unique_ptr<WindowPlan> split_forward(OperatorArguments arguments, const Win
   int64_t bytes = convolution.input.numel();
   bytes += c10::multiply_integers(convolution.output_sizes());
   bytes *= convolution.input.element_size();
-  std::optional<Cut> pieces = cut(convolution, convolution.footprint_bytes(bytes), sizes);
+  std::optional<Tiling> pieces = cut(convolution, convolution.footprint_bytes(bytes), sizes);
   if (!pieces) return nullptr;
   return std::make_unique<ForwardPlan>(std::move(convolution), std::move(*pieces));
 }

@@ -11,7 +11,7 @@ namespace {
 
 /// Positions of arguments.
 enum : size_t { kGradOutput = 0, kInput = 1, kWeight = 2, kPadding = 5, kOutputMask = 10, kArguments = 11 };
-/// Which gradients are asked for, and positions of results.
+/// The gradients that are asked for, and positions of results.
 enum : size_t { kInputGradient = 0, kWeightGradient = 1, kBiasGradient = 2 };
 using Mask = std::array<bool, 3>;
 
@@ -27,18 +27,18 @@ Mask mask_of(OperatorArguments arguments) {
   return {list.get(0), list.get(1), list.get(2)};
 }
 
-/// The gradient of the weight and that of the input, one after the other, sample by sample. LibTorch's kernel computes
-/// them apart too, so for one sample the bits are the whole operator's.
-class HalvesPlan final : public WindowPlan {
+/// Computes the gradient of the weight and that of the input, one after the other, sample by sample. LibTorch's kernel
+/// computes them apart too, so for one sample the bits are the whole operator's.
+class WeightThenInputPlan final : public WindowPlan {
  public:
-  HalvesPlan(at::Tensor input, at::Tensor grad_output, Mask mask)
+  WeightThenInputPlan(at::Tensor input, at::Tensor grad_output, Mask mask)
       : input_(std::move(input)), grad_output_(std::move(grad_output)), mask_(mask) {
-    touches.assign(kArguments, Touch::whole);
-    touches[kGradOutput] = Touch::windows;
-    touches[kInput] = mask[kWeightGradient] ? Touch::windows : Touch::nothing;
+    argument_uses.assign(kArguments, ArgumentUse::whole);
+    argument_uses[kGradOutput] = ArgumentUse::windows;
+    argument_uses[kInput] = mask[kWeightGradient] ? ArgumentUse::windows : ArgumentUse::nothing;
   }
 
-  /// The weight's gradient first: it is small, and the input's need not wait for it on the device.
+  /// Computes the weight's gradient first: it is small, and the input's need not wait for it on the device.
   std::vector<at::Tensor> run(WindowCall& call) override {
     std::vector<at::Tensor> results(3);
     const int64_t samples = input_.size(0);
@@ -57,7 +57,7 @@ class HalvesPlan final : public WindowPlan {
       std::vector<c10::IValue> window = call.arguments().vec();
       window[kGradOutput] = call.read(grad_output_.narrow(0, sample, 1));
       const at::Tensor input = input_.narrow(0, sample, 1);
-      window[kInput] = mask[kWeightGradient] ? call.read(input) : shape_alone(input);
+      window[kInput] = mask[kWeightGradient] ? call.read(input) : shape_only_tensor(input);
       window[kOutputMask] = c10::List<bool>({mask[0], mask[1], mask[2]});
       return call.kernel(std::move(window));
     });
@@ -77,9 +77,9 @@ class HalvesPlan final : public WindowPlan {
   const Mask mask_;
 };
 
-/// What the kernel holds that makes gradients from tensors of `tensors_bytes`. With fewer input channels than a block
-/// of oneDNN's layouts it gets the weight's from matrix products, on scratch of three times the output's gradient
-/// (measured, oneDNN 3.10).
+/// Returns the bytes that the kernel holds when it makes gradients from tensors of `tensors_bytes`. With fewer input
+/// channels than a block of oneDNN's layouts, the kernel gets the weight's gradient from matrix products. These need
+/// scratch of three times the output's gradient (measured, oneDNN 3.10).
 int64_t footprint_bytes(const Convolution& convolution, int64_t tensors_bytes, int64_t grad_bytes, Mask mask) {
   constexpr int64_t kChannelBlock = 16;
   const int64_t bytes = convolution.footprint_bytes(tensors_bytes);
@@ -88,7 +88,7 @@ int64_t footprint_bytes(const Convolution& convolution, int64_t tensors_bytes, i
   return multiplies ? std::max(bytes, tensors_bytes + 3 * grad_bytes) : bytes;
 }
 
-/// Whether each half of one sample's gradients is small enough, and takes the kernel that the whole would.
+/// True when each half of one sample's gradients is small enough, and takes the kernel that the whole would.
 bool halves_fit(const Convolution& convolution, const at::Tensor& grad_output, Mask mask, const WindowSizes& sizes) {
   const at::Tensor& input = convolution.input;
   if (convolution.transposed || !convolution.suits_one_dnn()) return false;
@@ -98,17 +98,18 @@ bool halves_fit(const Convolution& convolution, const at::Tensor& grad_output, M
   return footprint_bytes(convolution, tensors_bytes, grad_bytes, mask) <= sizes.split_bytes;
 }
 
-/// Each window of the output's gradient gives a part of the weight's and the bias's gradient, and of the input's for
-/// the slices that it reaches. Where those of neighbouring windows overlap, they are added.
+/// Computes the gradients slices by slices. Each window of the output's gradient gives a part of the weight's and the
+/// bias's gradient. It also gives a part of the input's gradient, for the slices that it reaches. Where the input's
+/// parts of neighboring windows overlap, they are added.
 class SlicesPlan final : public ConvolutionPlan {
  public:
-  SlicesPlan(Convolution convolution, Cut cut, at::Tensor grad_output, bool reads_input)
+  SlicesPlan(Convolution convolution, Tiling cut, at::Tensor grad_output, bool reads_input)
       : ConvolutionPlan(std::move(convolution), std::move(cut)),
         grad_output_(std::move(grad_output)),
         reads_input_(reads_input) {
-    touches.assign(kArguments, Touch::whole);
-    touches[kGradOutput] = Touch::windows;
-    touches[kInput] = reads_input ? Touch::windows : Touch::nothing;
+    argument_uses.assign(kArguments, ArgumentUse::whole);
+    argument_uses[kGradOutput] = ArgumentUse::windows;
+    argument_uses[kInput] = reads_input ? ArgumentUse::windows : ArgumentUse::nothing;
   }
 
   std::vector<at::Tensor> run(WindowCall& call) override {
@@ -139,7 +140,7 @@ class SlicesPlan final : public ConvolutionPlan {
                             const Range& range, at::Tensor& overlap) const {
     const at::Tensor& input = convolution_.input;
     if (!result.defined()) result = call.output(0, input.sizes(), window.suggest_memory_format(), window.scalar_type());
-    const Slices slices = slices_of(range);
+    const InputSlab slices = slices_of(range);
     if (overlap.defined()) window.narrow(2, 0, overlap.size(2)).add_(overlap);
     const bool last = &range == &cut_.slices.back();
     const int64_t next = last ? slices.end : slices_of(*(&range + 1)).begin;
@@ -168,9 +169,9 @@ std::unique_ptr<WindowPlan> split_convolution_backward(OperatorArguments argumen
   const int64_t tensors_bytes = grad_bytes + input_bytes * (mask[kInputGradient] ? 2 : 1);
   const int64_t footprint = footprint_bytes(convolution, tensors_bytes, grad_bytes, mask);
   if (footprint <= sizes.split_bytes) return nullptr;
-  std::optional<Cut> pieces = cut(convolution, footprint, sizes);
+  std::optional<Tiling> pieces = cut(convolution, footprint, sizes);
   if ((!pieces || pieces->slices.size() > 1) && halves_fit(convolution, grad_output, mask, sizes))
-    return std::make_unique<HalvesPlan>(convolution.input, grad_output, mask);
+    return std::make_unique<WeightThenInputPlan>(convolution.input, grad_output, mask);
   if (!pieces) return nullptr;
   return std::make_unique<SlicesPlan>(std::move(convolution), std::move(*pieces), grad_output, mask[kWeightGradient]);
 }

@@ -7,7 +7,8 @@
 namespace spillway {
 namespace {
 
-/// Each part as rows of equal length that lie one after another, and in the result behind the rows of the parts before.
+/// Copies each part as rows of equal length that lie one after another. In the result they lie behind the rows of the
+/// parts before.
 class CopyPlan final : public WindowPlan {
  public:
   CopyPlan(std::vector<at::Tensor> parts, std::vector<int64_t> sizes, std::vector<int64_t> strides, int64_t rows,
@@ -17,8 +18,8 @@ class CopyPlan final : public WindowPlan {
         strides_(std::move(strides)),
         rows_(rows),
         window_elements_(window_elements) {
-    touches.assign(arguments, Touch::whole);
-    touches[0] = Touch::windows;
+    argument_uses.assign(arguments, ArgumentUse::whole);
+    argument_uses[0] = ArgumentUse::windows;
   }
 
   std::vector<at::Tensor> run(WindowCall& call) override {
@@ -36,7 +37,7 @@ class CopyPlan final : public WindowPlan {
   }
 
  private:
-  /// Several rows at once where they are short, pieces of each where they are long.
+  /// Moves several rows at once where they are short, pieces of each where they are long.
   void move(WindowCall& call, const at::Tensor& from, const at::Tensor& to) const {
     const int64_t length = from.size(1);
     for (const Range& rows : ranges(rows_, units_per_window(window_elements_, length)))

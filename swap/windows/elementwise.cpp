@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-/// Ranges begin at multiples of this, so that vector kernels meet ragged ends where the whole operator would.
+/// The multiple at which ranges begin, so that vector kernels meet ragged ends where the whole operator would.
 constexpr int64_t kElementMultiple = 1024;
 
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
@@ -23,12 +23,12 @@ bool is_one_element_everywhere(const at::Tensor& tensor) {
   return std::all_of(tensor.strides().begin(), tensor.strides().end(), [](int64_t stride) { return stride == 0; });
 }
 
-/// All elements of a dense tensor, in the order in which they lie.
+/// Returns all elements of a dense tensor, in the order in which they lie.
 at::Tensor flat(const at::Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
 }
 
-/// A layout argument that a flat range has no use for: with it, results have the strides of the arguments.
+/// True when results have the strides of the arguments under this argument. A flat range then has no use for it.
 bool keeps_layout(const c10::Argument& argument, const c10::IValue& value, const at::Tensor& model) {
   if (argument.name() != "memory_format" || value.isNone()) return true;
   const at::MemoryFormat format = value.toMemoryFormat();
@@ -43,7 +43,7 @@ class ElementwisePlan final : public WindowPlan {
   };
   ElementwisePlan(const c10::FunctionSchema& schema, at::Tensor model, std::vector<Argument> kinds, int64_t step)
       : schema_(schema), model_(std::move(model)), kinds_(std::move(kinds)), step_(step) {
-    for (const Argument& kind : kinds_) touches.push_back(kind.large ? Touch::windows : Touch::whole);
+    for (const Argument& kind : kinds_) argument_uses.push_back(kind.large ? ArgumentUse::windows : ArgumentUse::whole);
   }
 
   std::vector<at::Tensor> run(WindowCall& call) override {
@@ -74,7 +74,7 @@ class ElementwisePlan final : public WindowPlan {
   std::vector<c10::IValue> arguments(WindowCall& call, const Range& range) {
     std::vector<c10::IValue> window = call.arguments().vec();
     auto part = [&](size_t a) { return flat(window[a].toTensor()).narrow(0, range.begin, range.size); };
-    // What is written first: an argument that is given twice is one window.
+    // Written arguments come first, because an argument that is given twice is one window.
     for (bool write : {true, false})
       for (size_t a = 0; a < kinds_.size(); ++a) {
         const Argument& kind = kinds_[a];
@@ -84,7 +84,7 @@ class ElementwisePlan final : public WindowPlan {
     for (size_t a = 0; a < kinds_.size(); ++a) {
       if (kinds_[a].large || !window[a].isTensor() || !window[a].toTensor().defined()) continue;
       const at::Tensor whole = window[a].toTensor();
-      // Its dimensions must not outnumber the range's one.
+      // Its dimensions must not outnumber the single dimension of the range.
       if (whole.dim() > 0)
         window[a] = whole.as_strided({kinds_[a].spread ? range.size : 1}, {0}, whole.storage_offset());
     }
@@ -111,7 +111,7 @@ class ElementwisePlan final : public WindowPlan {
   const int64_t step_;
 };
 
-/// A written tensor may share its storage with another argument only if both are the same elements.
+/// True when a written tensor shares its storage with another argument that is not the same elements.
 bool overlaps_differently(OperatorArguments arguments, const std::vector<ElementwisePlan::Argument>& kinds) {
   for (size_t a = 0; a < kinds.size(); ++a) {
     if (!kinds[a].write) continue;
@@ -128,7 +128,7 @@ bool overlaps_differently(OperatorArguments arguments, const std::vector<Element
   return false;
 }
 
-/// nullptr when there is none, or one of the tensors is not plain.
+/// Returns the largest tensor; nullptr when there is none, or one of the tensors is not plain.
 const at::Tensor* largest(OperatorArguments arguments) {
   const at::Tensor* model = nullptr;
   for (const c10::IValue& value : arguments) {
@@ -140,7 +140,7 @@ const at::Tensor* largest(OperatorArguments arguments) {
   return model;
 }
 
-/// What each argument is to the operator; nothing when one of them does not go along with `model`'s flat ranges.
+/// Returns the role of each argument; nothing when one of them does not go along with `model`'s flat ranges.
 std::optional<std::vector<ElementwisePlan::Argument>> classify(const c10::FunctionSchema& schema,
                                                                OperatorArguments arguments, const at::Tensor& model) {
   std::vector<ElementwisePlan::Argument> kinds(arguments.size());
@@ -158,7 +158,8 @@ std::optional<std::vector<ElementwisePlan::Argument>> classify(const c10::Functi
   return kinds;
 }
 
-/// A written argument need not be read when the operator only overwrites it, unless it is given as another one too.
+/// True when a written argument must be read. It need not be when the operator only overwrites it, unless it is given
+/// as another argument too.
 bool must_read(const c10::FunctionSchema& schema, OperatorArguments arguments, size_t written) {
   const std::string_view name = schema.name();
   const bool overwrites = name == "aten::copy_" || name == "aten::zero_" || name == "aten::fill_";
@@ -176,7 +177,7 @@ std::unique_ptr<WindowPlan> split_elementwise(const c10::OperatorHandle& op, Ope
                                               const WindowSizes& sizes) {
   const at::Tensor* model = largest(arguments);
   const auto count = static_cast<int64_t>(arguments.size() + 1);
-  // A cheap no for nearly every call: even if all were as large as the largest.
+  // A cheap test refuses nearly every call: it is small even if all tensors were as large as the largest.
   if (!model || model->numel() * 16 * count <= sizes.split_bytes) return nullptr;
   if (model->dim() == 0 || !model->is_non_overlapping_and_dense()) return nullptr;
   const c10::FunctionSchema& schema = op.schema();

@@ -1,4 +1,4 @@
-// Batch norm and group norm: each channel, or group of channels, for itself.
+// Batch norm and group norm: each channel, or group of channels, is computed on its own.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -11,7 +11,7 @@
 namespace spillway {
 namespace {
 
-/// How an argument or a result follows the channels. Group statistics are [samples, groups].
+/// The way in which an argument or a result follows the channels. Group statistics are [samples, groups].
 enum class Follows : uint8_t { nothing, activations, channels, groups };
 using enum Follows;
 
@@ -48,9 +48,9 @@ class NormPlan final : public WindowPlan {
  public:
   NormPlan(const NormOperator& kind, at::Tensor model, int64_t groups, int64_t step, size_t arguments)
       : kind_(kind), model_(std::move(model)), groups_(groups), step_(step) {
-    touches.assign(arguments, Touch::whole);
+    argument_uses.assign(arguments, ArgumentUse::whole);
     for (size_t a = 0; a < kind.arguments.size() && a < arguments; ++a)
-      if (kind.arguments[a] == Follows::activations) touches[a] = Touch::windows;
+      if (kind.arguments[a] == Follows::activations) argument_uses[a] = ArgumentUse::windows;
   }
 
   std::vector<at::Tensor> run(WindowCall& call) override {
@@ -92,7 +92,8 @@ class NormPlan final : public WindowPlan {
     return whole.narrow(0, range.begin * k, range.size * k);
   }
 
-  /// Where the kernel writes its results: the large one's window, and small ones that are copied from.
+  /// Returns the places that the kernel writes its results to: the large one's window, and small ones that are copied
+  /// from.
   std::vector<at::Tensor> places_for(WindowCall& call, const std::vector<at::Tensor>& results,
                                      const Range& range) const {
     std::vector<at::Tensor> places;
@@ -105,8 +106,8 @@ class NormPlan final : public WindowPlan {
     return places;
   }
 
-  /// `statistics` gets each running statistic and the copy of it that the kernel updates, since an attempt that runs
-  /// out must not have updated them.
+  /// Returns the arguments of a window. `statistics` gets each running statistic and the copy of it that the kernel
+  /// updates, because an attempt that runs out must not have updated them.
   std::vector<c10::IValue> arguments(WindowCall& call, const Range& range, std::vector<at::Tensor>& statistics) const {
     std::vector<c10::IValue> window = call.arguments().vec();
     statistics.clear();
@@ -116,7 +117,7 @@ class NormPlan final : public WindowPlan {
       const at::Tensor whole = tensor_or_undefined(window[a]);
       if (!whole.defined() || whole.numel() == 0) continue;
       const at::Tensor box = part(whole, follows, range);
-      // The kernels take group statistics to be contiguous.
+      // The kernels assume that group statistics are contiguous.
       window[a] = follows == Follows::activations ? call.read(box) : box.contiguous();
       if (!kind_.updates(a)) continue;
       statistics.insert(statistics.end(), {box, box.clone()});
@@ -127,7 +128,7 @@ class NormPlan final : public WindowPlan {
     return window;
   }
 
-  /// Statistics and gradients of all channels, or the empty tensors that evaluation returns.
+  /// Makes a result for statistics and gradients of all channels, or the empty tensors that evaluation returns.
   at::Tensor make_small(size_t result, const at::Tensor& window) const {
     std::vector<int64_t> sizes = window.sizes().vec();
     if (window.numel() > 0) sizes.back() = kind_.results[result] == Follows::groups ? groups_ : model_.size(1);
@@ -149,7 +150,7 @@ std::unique_ptr<WindowPlan> split_norms(const c10::OperatorHandle& op, OperatorA
     if (kind.name != name) continue;
     const at::Tensor& model = arguments[0].toTensor();
     if (!is_large_layout(model)) return nullptr;
-    int64_t bytes = static_cast<int64_t>(model.nbytes());  // of the result
+    int64_t bytes = static_cast<int64_t>(model.nbytes());  // bytes of the result
     for (size_t a = 0; a < kind.arguments.size() && a < arguments.size(); ++a) {
       const at::Tensor tensor = kind.arguments[a] == nothing ? at::Tensor() : tensor_or_undefined(arguments[a]);
       if (!tensor.defined()) continue;
@@ -164,7 +165,8 @@ std::unique_ptr<WindowPlan> split_norms(const c10::OperatorHandle& op, OperatorA
     const int64_t groups =
         kind.group_count >= 0 ? arguments[static_cast<size_t>(kind.group_count)].toInt() : model.size(1);
     const int64_t unit = bytes / groups;
-    // The kernels share channels among threads, so one for each where that takes no more than half of what is split.
+    // The kernels share channels among threads. So a window has one for each thread, where that takes no more than half
+    // of split_bytes.
     const int64_t step = std::max(units_per_window(sizes.window_bytes(), unit),
                                   std::min<int64_t>(at::get_num_threads(), sizes.split_bytes / 2 / unit));
     return std::make_unique<NormPlan>(kind, model, groups, step, arguments.size());

@@ -1,4 +1,4 @@
-// Pools and nearest upsampling: each plane (sample, channel) for itself.
+// Pools and nearest upsampling: each plane (sample, channel) is computed on its own.
 #include <ATen/ATen.h>
 
 #include <array>
@@ -11,17 +11,17 @@
 namespace spillway {
 namespace {
 
-/// Where an operator keeps its planes.
+/// The places where an operator keeps its planes.
 struct PlaneOperator {
   std::string_view name;
-  int64_t spatial;                 ///< dimensions of a plane
-  std::array<Touch, 8> arguments;  ///< by argument: tensors with planes
-  int output_like = -1;            ///< argument whose shape the results have; -1: see output_size, else a pool's
-  int output_size = -1;            ///< argument that holds the results' spatial sizes
-  int input_size = -1;             ///< argument that holds the results' whole shape
-  int64_t index_bytes = 0;         ///< of indices per element of the result
+  int64_t spatial;                       ///< dimensions of a plane
+  std::array<ArgumentUse, 8> arguments;  ///< by argument: tensors with planes
+  int output_like = -1;                  ///< argument whose shape the results have; -1: see output_size, else a pool's
+  int output_size = -1;                  ///< argument that holds the results' spatial sizes
+  int input_size = -1;                   ///< argument that holds the results' whole shape
+  int64_t index_bytes = 0;               ///< bytes of indices per element of the result
 };
-constexpr Touch kRead = Touch::windows, kShape = Touch::nothing, kNone = Touch::whole;
+constexpr ArgumentUse kRead = ArgumentUse::windows, kShape = ArgumentUse::nothing, kNone = ArgumentUse::whole;
 constexpr std::array<PlaneOperator, 12> kPlaneOperators{{
     {.name = "aten::max_pool2d_with_indices", .spatial = 2, .arguments = {kRead}, .index_bytes = 8},
     {.name = "aten::max_pool3d_with_indices", .spatial = 3, .arguments = {kRead}, .index_bytes = 8},
@@ -51,7 +51,7 @@ at::IntArrayRef spatial_sizes(const at::Tensor& tensor, int64_t spatial) {
   return tensor.sizes().slice(static_cast<size_t>(tensor.dim() - spatial));
 }
 
-/// [planes, spatial…]
+/// Returns the tensor as [planes, spatial…].
 at::Tensor as_planes(const at::Tensor& tensor, int64_t spatial) {
   std::vector<int64_t> sizes{-1};
   for (int64_t size : spatial_sizes(tensor, spatial)) sizes.push_back(size);
@@ -62,8 +62,8 @@ class PlanesPlan final : public WindowPlan {
  public:
   PlanesPlan(const PlaneOperator& kind, at::Tensor model, int64_t step, size_t arguments)
       : kind_(kind), model_(std::move(model)), step_(step) {
-    touches.assign(arguments, Touch::whole);
-    std::copy_n(kind.arguments.begin(), std::min(arguments, kind.arguments.size()), touches.begin());
+    argument_uses.assign(arguments, ArgumentUse::whole);
+    std::copy_n(kind.arguments.begin(), std::min(arguments, kind.arguments.size()), argument_uses.begin());
   }
 
   std::vector<at::Tensor> run(WindowCall& call) override {
@@ -82,14 +82,14 @@ class PlanesPlan final : public WindowPlan {
   }
 
  private:
-  /// Windows as one sample whose channels are the planes.
+  /// Returns the arguments of a window: one sample whose channels are the planes.
   std::vector<c10::IValue> arguments(WindowCall& call, const Range& range) const {
     std::vector<c10::IValue> window = call.arguments().vec();
     for (size_t a = 0; a < window.size() && a < kind_.arguments.size(); ++a) {
-      if (kind_.arguments[a] == Touch::whole) continue;
+      if (kind_.arguments[a] == ArgumentUse::whole) continue;
       const at::Tensor part =
           as_planes(window[a].toTensor(), kind_.spatial).narrow(0, range.begin, range.size).unsqueeze(0);
-      window[a] = kind_.arguments[a] == Touch::windows ? call.read(part) : shape_alone(part);
+      window[a] = kind_.arguments[a] == ArgumentUse::windows ? call.read(part) : shape_only_tensor(part);
     }
     if (kind_.input_size >= 0) {
       std::vector<int64_t> sizes = window[static_cast<size_t>(kind_.input_size)].toIntVector();
@@ -111,7 +111,7 @@ class PlanesPlan final : public WindowPlan {
   const int64_t step_;
 };
 
-/// Elements of a plane of the result. Of pools an upper bound.
+/// Returns the elements of a plane of the result; for pools, an upper bound.
 int64_t result_plane(const PlaneOperator& kind, OperatorArguments arguments) {
   auto argument = [&](int index) -> const c10::IValue& { return arguments[static_cast<size_t>(index)]; };
   if (kind.output_like >= 0) return product(spatial_sizes(argument(kind.output_like).toTensor(), kind.spatial));
@@ -127,14 +127,14 @@ int64_t result_plane(const PlaneOperator& kind, OperatorArguments arguments) {
 
 }  // namespace
 
-std::unique_ptr<WindowPlan> split_planes(const c10::OperatorHandle& op, OperatorArguments arguments,
-                                         const WindowSizes& sizes) {
+std::unique_ptr<WindowPlan> split_pooling(const c10::OperatorHandle& op, OperatorArguments arguments,
+                                          const WindowSizes& sizes) {
   const std::string_view name = op.schema().name();
   for (const PlaneOperator& kind : kPlaneOperators) {
     if (kind.name != name) continue;
     int64_t plane_bytes = 0;
     for (size_t a = 0; a < arguments.size() && a < kind.arguments.size(); ++a) {
-      if (kind.arguments[a] == Touch::whole) continue;
+      if (kind.arguments[a] == ArgumentUse::whole) continue;
       const at::Tensor& tensor = arguments[a].toTensor();
       if (!is_large_layout(tensor) || tensor.dim() < kind.spatial + 1) return nullptr;
       plane_bytes += product(spatial_sizes(tensor, kind.spatial)) * tensor.element_size();

@@ -31,7 +31,7 @@ std::vector<int64_t> strides_of(at::IntArrayRef sizes, at::MemoryFormat format) 
   return at::empty(sizes, at::TensorOptions(at::kMeta).memory_format(format)).strides().vec();
 }
 
-at::Tensor shape_alone(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type, c10::Device device) {
+at::Tensor shape_only_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type, c10::Device device) {
   if (!device.is_cpu()) return at::empty_strided(sizes, strides, at::TensorOptions(type).device(device));
   const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type));
   auto range = std::make_shared<MemoryRange>(reserve_memory(static_cast<int64_t>(bytes)));
@@ -39,12 +39,12 @@ at::Tensor shape_alone(at::IntArrayRef sizes, at::IntArrayRef strides, at::Scala
   return at::for_blob(data, sizes).strides(strides).options(type).deleter([range](void*) {}).make_tensor();
 }
 
-at::Tensor shape_alone(const at::Tensor& part) {
-  return shape_alone(part.sizes(), packed_strides(part), part.scalar_type(), part.device());
+at::Tensor shape_only_tensor(const at::Tensor& part) {
+  return shape_only_tensor(part.sizes(), packed_strides(part), part.scalar_type(), part.device());
 }
 
-at::Tensor shape_alone(at::IntArrayRef sizes, at::MemoryFormat format, at::ScalarType type, c10::Device device) {
-  return shape_alone(sizes, strides_of(sizes, format), type, device);
+at::Tensor shape_only_tensor(at::IntArrayRef sizes, at::MemoryFormat format, at::ScalarType type, c10::Device device) {
+  return shape_only_tensor(sizes, strides_of(sizes, format), type, device);
 }
 
 }  // namespace spillway

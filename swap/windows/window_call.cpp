@@ -20,7 +20,7 @@ bool same_window(const at::Tensor& a, const at::Tensor& b) {
          a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
 }
 
-/// Where the operator's tensors are (stays_on).
+/// Returns the device of the operator's tensors (stays_on).
 c10::Device device_of(OperatorArguments arguments) {
   for (const c10::IValue& value : arguments) {
     if (value.isTensor() && value.toTensor().defined() && value.toTensor().dim() > 0) return value.toTensor().device();
@@ -31,7 +31,7 @@ c10::Device device_of(OperatorArguments arguments) {
   return c10::Device(c10::kCPU);
 }
 
-/// The overload that takes the results after the arguments and has a kernel that fills them there.
+/// Returns the overload that takes the results after the arguments and has a kernel that fills them there.
 std::optional<c10::OperatorHandle> out_variant_of(const c10::OperatorHandle& op, c10::Device device) {
   const c10::DispatchKey key = device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
   const c10::FunctionSchema& schema = op.schema();

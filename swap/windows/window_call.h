@@ -13,16 +13,16 @@
 
 namespace spillway {
 
-/// `size` elements (planes, channels, …) from `begin` on.
+/// A range of `size` elements (planes, channels, …) from `begin` on.
 struct Range {
   int64_t begin;
   int64_t size;
 };
-/// 0 … total in steps; the last range is what is left.
+/// Returns the ranges of 0 … total in steps; the last range is the remainder.
 std::vector<Range> ranges(int64_t total, int64_t step);
 
-/// Gives a plan its windows. Here all tensors are resident and nobody pages them, as in a replay: a window is a view
-/// where its bytes are one run, else a copy. SessionWindowCall takes them from pages.
+/// Gives a plan its windows. Here all tensors are resident and not paged, as in a replay: a window is a view where its
+/// bytes are one run, else a copy. SessionWindowCall takes windows from pages.
 class WindowCall {
  public:
   WindowCall(const c10::OperatorHandle& op, c10::DispatchKeySet keys, OperatorArguments arguments);
@@ -32,8 +32,8 @@ class WindowCall {
 
   OperatorArguments arguments() const { return arguments_; }
 
-  /// Runs `compute`, which takes windows and returns what it made of them, as often as it takes to fit: at most twice.
-  /// Windows live until it returns. It must write nothing but windows it took by update() or replace().
+  /// Runs `compute`, which takes windows and returns its results, as often as it takes to fit: at most twice. Windows
+  /// live until the call returns. `compute` must write nothing but windows it took by update() or replace().
   template <class Compute>
   auto attempt(Compute&& compute) {
     begin_attempt();
@@ -50,16 +50,16 @@ class WindowCall {
 
   // Inside attempt(): windows of `part`, which is a view of a large tensor.
   at::Tensor read(const at::Tensor& part) { return take(part, Access::read); }
-  /// Read, and written back.
+  /// Takes a window that is read, and written back.
   at::Tensor update(const at::Tensor& part) { return take(part, Access::update); }
-  /// Undefined, and written back.
+  /// Takes a window that is undefined, and written back.
   at::Tensor replace(const at::Tensor& part) { return take(part, Access::replace); }
   /// Copies a part into a tensor of the same shape.
   virtual void fill(const at::Tensor& destination, const at::Tensor& part);
   /// Runs the operator's own kernel on windows.
   std::vector<at::Tensor> kernel(std::vector<c10::IValue> arguments);
-  /// Runs the kernel that fills its results, which are of their sizes and types and were taken by replace(): saves the
-  /// copy that write() is. Only where can_write_results().
+  /// Runs the kernel that fills its results, which are of their sizes and types and were taken by replace(). That saves
+  /// the copy that write() is. Allowed only where can_write_results().
   void kernel_into(std::vector<c10::IValue> arguments, const std::vector<at::Tensor>& results);
   bool can_write_results() const { return out_op_.has_value(); }
 
@@ -67,7 +67,7 @@ class WindowCall {
 
   /// Makes result number `index`, to be filled by write().
   virtual at::Tensor output(int32_t index, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type);
-  /// Makes it contiguous in `format`.
+  /// Makes result number `index`, contiguous in `format`.
   at::Tensor output(int32_t index, at::IntArrayRef sizes, at::MemoryFormat format, at::ScalarType type);
   /// Copies a tensor of the same shape into `part`.
   virtual void write(const at::Tensor& part, const at::Tensor& value);
@@ -86,13 +86,13 @@ class WindowCall {
   const std::vector<Window>& windows() const { return windows_; }
   void drop_windows() { windows_.clear(); }
 
-  /// Lets the window, of one run of bytes, be the part's own memory. False: it must be a copy.
+  /// Makes the window, of one run of bytes, the part's own memory. Returns false when it must be a copy.
   virtual bool view(Window& window);
   virtual void call(const c10::OperatorHandle& op, torch::jit::Stack& stack);
   virtual void begin_attempt() {}
-  /// Writes back what was not written in place, and lets go of every window.
+  /// Writes back the windows that were not written in place, and drops every window.
   virtual void finish_attempt();
-  /// After running out: true when another attempt will need less.
+  /// Returns true when another attempt will need less. Called after the budget ran out.
   virtual bool can_use_less() { return false; }
 
  private:

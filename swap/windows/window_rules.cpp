@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-/// Elementwise though LibTorch does not tag them so.
+/// Operators that are elementwise though LibTorch does not tag them so.
 constexpr std::array<std::string_view, 14> kElementwise{
     "aten::leaky_relu", "aten::leaky_relu_", "aten::leaky_relu_backward",
     "aten::hardtanh",   "aten::hardtanh_",   "aten::hardtanh_backward",
@@ -23,18 +23,18 @@ struct NamedRule {
 };
 constexpr std::array<NamedRule, 20> kRules{{{"aten::cat", &split_copies},
                                             {"aten::clone", &split_copies},
-                                            {"aten::max_pool2d_with_indices", &split_planes},
-                                            {"aten::max_pool2d_with_indices_backward", &split_planes},
-                                            {"aten::max_pool3d_with_indices", &split_planes},
-                                            {"aten::max_pool3d_with_indices_backward", &split_planes},
-                                            {"aten::avg_pool2d", &split_planes},
-                                            {"aten::avg_pool2d_backward", &split_planes},
-                                            {"aten::avg_pool3d", &split_planes},
-                                            {"aten::avg_pool3d_backward", &split_planes},
-                                            {"aten::upsample_nearest2d", &split_planes},
-                                            {"aten::upsample_nearest2d_backward", &split_planes},
-                                            {"aten::upsample_nearest3d", &split_planes},
-                                            {"aten::upsample_nearest3d_backward", &split_planes},
+                                            {"aten::max_pool2d_with_indices", &split_pooling},
+                                            {"aten::max_pool2d_with_indices_backward", &split_pooling},
+                                            {"aten::max_pool3d_with_indices", &split_pooling},
+                                            {"aten::max_pool3d_with_indices_backward", &split_pooling},
+                                            {"aten::avg_pool2d", &split_pooling},
+                                            {"aten::avg_pool2d_backward", &split_pooling},
+                                            {"aten::avg_pool3d", &split_pooling},
+                                            {"aten::avg_pool3d_backward", &split_pooling},
+                                            {"aten::upsample_nearest2d", &split_pooling},
+                                            {"aten::upsample_nearest2d_backward", &split_pooling},
+                                            {"aten::upsample_nearest3d", &split_pooling},
+                                            {"aten::upsample_nearest3d_backward", &split_pooling},
                                             {"aten::native_batch_norm", &split_norms},
                                             {"aten::native_batch_norm_backward", &split_norms},
                                             {"aten::native_group_norm", &split_norms},
@@ -48,7 +48,7 @@ bool is_out_variant(const c10::FunctionSchema& schema) {
   return false;
 }
 
-/// Takes single tensors, draws nothing, and returns tensors alone.
+/// True when the operator takes single tensors, draws no random numbers, and returns tensors alone.
 bool is_plain(const c10::OperatorHandle& op) {
   if (op.hasTag(at::Tag::nondeterministic_seeded)) return false;
   for (const c10::Argument& argument : op.schema().arguments())

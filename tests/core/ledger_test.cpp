@@ -102,7 +102,7 @@ TEST(DeviceMemoryTest, GivesABlocksChargeBackOnlyOnceItsBytesAreBack) {
   Block* block = memory.allocate(1 << 20, Category::other);
   const int64_t charged_bytes = block->charged_bytes;
   int64_t charged_meanwhile = 0;
-  // Otherwise the charge could be another thread's while both hold memory.
+  // The arena is observed because otherwise the charge could pass to another thread while both hold memory.
   arena.observe_deallocations([&](void*, int64_t) { charged_meanwhile = ledger.used_bytes(); });
   memory.free(block);
   EXPECT_EQ(charged_meanwhile, charged_bytes);

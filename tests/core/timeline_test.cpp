@@ -101,7 +101,7 @@ TEST(TimelineTest, JoiningWorkOfTheHostWaitsForItAndThrowsItsError) {
   EXPECT_TRUE(ticket.can_order_without_wait());
 }
 
-/// Work of a device that ends, or fails, when it is told to.
+/// Device work that ends, or fails, when the test tells it to.
 struct ToldWork final : QueuedWork {
   bool done() override {
     if (fails) throw std::runtime_error("the device failed");

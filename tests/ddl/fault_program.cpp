@@ -1,18 +1,20 @@
-// Plays one fault between processes for fault_test.sh: `ddl_fault_program FAULT VICTIM [PLAN LEVELS [WHERE]]`. Ranks
-// reduce in a loop, by PLAN (direct, or level by level, as in direct-ring) over LEVELS (2x2, 2+1; as discovered), until
-// the fault; a survivor prints the CommError and waits to be killed, for mpirun ends the others when one leaves.
+// A program that plays one fault between processes for fault_test.sh. Usage: `ddl_fault_program FAULT VICTIM [PLAN
+// LEVELS [WHERE]]`. Ranks reduce in a loop until the fault. PLAN is direct, or names an algorithm for each level, as in
+// direct-ring. LEVELS is 2x2 or 2+1, or as discovered. A survivor prints the CommError and waits to be killed, because
+// mpirun ends the other ranks when one leaves.
 //   killed, stopped       the victim kills (SIGKILL) or stops (SIGSTOP) itself
 //   abort                 as `stopped`, and the survivors call MpiRuntime::abort(4)
-//   slow, late            the victim sleeps, for less than the deadline, or for more than the others wait for it
-//   busy                  the victim sleeps for more than that, and says that it is busy
-//   throws                the victim gives up, with its reason and code, and takes its time; the others, whose queues
-//                         wait for its, call MpiRuntime::abort with the code
+//   slow, late            the victim sleeps for less than the deadline, or for more than the others wait for it
+//   busy                  the victim sleeps longer than the others would wait, and says that it is busy
+//   throws                the victim gives up with its reason and code, and then exits late; the others, whose queues
+//                         wait for its queue, call MpiRuntime::abort with the code
 //   absent                the victim stops before a duplicate is made, and the survivors call MpiRuntime::abort(4)
 //   count, type, average  the victim reduces another count, another type, or takes the average
 //   plan                  the victim has another plan
 //   broadcast, order      the victim makes two calls in the other order: a broadcast and an allreduce, two allreduces
-// WHERE killed, stopped, abort, slow and late happen: `call`, before the call; `reduce`, `gather`, within it, before a
-// message that collects contributions, once another has come, or the first one that hands out results.
+// WHERE says where killed, stopped, abort, slow and late happen. `call` is before the call. `reduce` is within it,
+// before a message that collects contributions, once another message has come. `gather` is within it, before the first
+// message that hands out results.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -43,7 +45,7 @@ constexpr milliseconds kDeadline{1500};
 constexpr int kSteps = 20, kFaultStep = 10;
 constexpr int64_t kCount = 100'000;
 
-/// One write per line, so that ranks do not mix within a line.
+/// Writes one line with one write, so that the output of ranks does not mix within a line.
 void say(const std::string& line) {
   const std::string text = line + "\n";
   if (write(STDOUT_FILENO, text.data(), text.size()) < 0) std::abort();
@@ -74,7 +76,7 @@ Plan plan_of(const Levels& levels, const std::string& names) {
   return Plan(levels, algorithms);
 }
 
-/// Sums small whole numbers, which are exact in any order, and says so when they are wrong.
+/// Sums small whole numbers, which are exact in any order, and prints a line when a sum is wrong.
 template <class T>
 void reduce(Communicator& comm, Allreduce& allreduce, int64_t count, Element element, Reduction reduction) {
   std::vector<T> data(static_cast<size_t>(count));
@@ -116,7 +118,7 @@ struct Case {
   int victim = -1;
 };
 
-/// Plays the case on a queue.
+/// Plays the case on a BackgroundQueue.
 void play_beside(Communicator& comm, const Case& played, std::chrono::steady_clock::time_point& start) {
   start = std::chrono::steady_clock::now();
   const bool victim = comm.rank() == played.victim;
@@ -166,7 +168,7 @@ int main(int argc, char** argv) {
     std::fputs("usage: ddl_fault_program FAULT VICTIM [PLAN LEVELS [WHERE]]\n", stderr);
     return 2;
   }
-  // Whatever happens to the script, nobody outlives mpirun for long, not even stopped.
+  // No rank outlives mpirun for long, not even a stopped one, whatever happens to the script.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   Case played;
   played.fault = argv[1];

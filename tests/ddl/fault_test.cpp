@@ -1,5 +1,5 @@
-// What goes wrong between ranks ends in CommError on every rank, and in no hang. Ranks are threads here;
-// fault_program.cpp does the same with processes.
+// Tests that every fault between ranks ends in CommError on every rank, and in no hang. Ranks are threads here.
+// fault_program.cpp plays the same faults between processes.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -88,7 +88,7 @@ TEST(FaultTest, TheMessageNamesRankPeerDeadlineLevelAndStage) {
 }
 
 TEST(FaultTest, OutsideTheLevelsTheMessageNamesTheLevelThatJoinsItsRanks) {
-  // In a barrier's first stage each rank waits for the one before it.
+  // In a barrier's first stage each rank waits for the rank before it.
   const auto errors = errors_of({0, 0, 1, 1},
                                 [](Communicator& comm) {
                                   if (comm.rank() != 1) barrier(comm);
@@ -97,7 +97,8 @@ TEST(FaultTest, OutsideTheLevelsTheMessageNamesTheLevelThatJoinsItsRanks) {
   EXPECT_EQ(errors[2], "[ddl] rank 2: no answer from rank 1 within 0.3 s (level 2 of 2, agreement, stage 1)");
 }
 
-/// Agrees to the call and then falls silent: hands the others everything but its data.
+/// Checks the error when a rank agrees to the call and then falls silent: it sends the other ranks everything but its
+/// data.
 TEST(FaultTest, ARankThatDiesWithinAReductionIsNamedWithItsLevel) {
   const auto errors = errors_of(by_host({2}),
                                 [](Communicator& comm) {
@@ -140,7 +141,7 @@ TEST(FaultTest, ALateRankHearsThatTheOthersGaveUp) {
   EXPECT_NE(errors[2].find("gave up: no answer from rank"), std::string::npos) << errors[2];
 }
 
-/// The others wait 60 s for an answer; they hear the reason instead.
+/// Checks that the other ranks, which would wait 60 s for an answer, get the reason instead.
 TEST(FaultTest, ARankThatGivesUpTellsTheOthersWhy) {
   const auto errors = errors_of(by_host({2, 2}), [](Communicator& comm) {
     if (comm.rank() == 1) comm.fail("the disk is full");
@@ -161,7 +162,7 @@ std::string error_of(const Ticket& ticket) {
   return "";
 }
 
-/// The others would wait 60 s for an answer.
+/// Checks that the queue ends on every rank at once, because otherwise the other ranks would wait 60 s for an answer.
 TEST(FaultTest, WhoGivesUpAQueueEndsItEverywhere) {
   const auto errors = errors_of(by_host({3}), [](Communicator& comm) {
     std::vector<float> data(100'000, 1.0f);
@@ -172,7 +173,7 @@ TEST(FaultTest, WhoGivesUpAQueueEndsItEverywhere) {
     start().wait();
     if (comm.rank() == 0) std::this_thread::sleep_for(100ms);
     const Ticket second = start();
-    if (comm.rank() == 1) return;  // and with it goes its queue
+    if (comm.rank() == 1) return;  // its queue ends, too
     const Ticket third = start();
     EXPECT_NE(error_of(second).find("rank 1 gave up: was interrupted"), std::string::npos) << error_of(second);
     EXPECT_NE(error_of(third).find("this communicator is dead since: rank 1"), std::string::npos) << error_of(third);
@@ -180,7 +181,8 @@ TEST(FaultTest, WhoGivesUpAQueueEndsItEverywhere) {
   for (const auto& error : errors) EXPECT_EQ(error, "");
 }
 
-/// As above.
+/// Checks that an error in a job, or in the ticket that it waits for, ends the queue everywhere. Otherwise the other
+/// ranks would wait 60 s for an answer.
 TEST(FaultTest, WhatAJobOrItsWaitThrowsEndsTheQueueEverywhere) {
   const auto full = std::make_exception_ptr(std::runtime_error("the disk is full"));
   TicketSource failed;
@@ -202,7 +204,7 @@ TEST(FaultTest, WhatAJobOrItsWaitThrowsEndsTheQueueEverywhere) {
   }
 }
 
-/// It waits in a queue while the one that cannot go on is elsewhere.
+/// Checks that ranks that wait in a queue get the reason of a rank that gives up outside the queue.
 TEST(FaultTest, WhoGivesUpIsHeardInItsOwnWordsWhereverTheOthersWait) {
   const auto errors = errors_of(by_host({2, 1}), [](Communicator& comm) {
     BackgroundQueue queue(comm.duplicate(), "queue");
@@ -222,7 +224,7 @@ TEST(FaultTest, WhoGivesUpIsHeardInItsOwnWordsWhereverTheOthersWait) {
       EXPECT_EQ(error.origin(), 1);
       EXPECT_EQ(error.exit_code(), 3);
     }
-    barrier(comm);  // which is dead, too
+    barrier(comm);  // dead, too
   });
   EXPECT_EQ(errors[1], "");
   for (const int rank : {0, 2})
@@ -231,6 +233,7 @@ TEST(FaultTest, WhoGivesUpIsHeardInItsOwnWordsWhereverTheOthersWait) {
                             ": this communicator is dead since: rank 1 gave up: the budget is too small"));
 }
 
+/// Checks that each message has a deadline of its own.
 TEST(FaultTest, ARoundOfLateMessagesMayLastLongerThanTheDeadline) {
   const auto errors = errors_of(by_host({4}),
                                 [](Communicator& comm) {
@@ -266,11 +269,12 @@ TEST(FaultTest, RanksOfWhichOneDoesNotDuplicateDisagree) {
   expect_all_contain(errors, "rank 1 calls barrier");
 }
 
-/// The others would wait 60 s, and a message may come to memory that is no more.
+/// Checks that leaving an agreement ends the communicator. Otherwise the other ranks would wait 60 s, and a message
+/// might be written to freed memory.
 TEST(FaultTest, WhoLeavesAnAgreementEndsTheCommunicator) {
   const auto errors = errors_of(by_host({3}), [](Communicator& comm) {
     if (comm.rank() != 1) {
-      barrier(comm);  // for which rank 1's first vote may be enough
+      barrier(comm);  // rank 1's first vote may be enough for it
       return barrier(comm);
     }
     try {

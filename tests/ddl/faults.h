@@ -1,4 +1,4 @@
-// Plays ranks on threads and collects the errors that they end with.
+// Ranks on threads and the errors that they end with.
 #pragma once
 #include <gtest/gtest.h>
 

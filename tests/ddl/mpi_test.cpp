@@ -1,4 +1,4 @@
-// The conformance suite between processes: run by mpirun, every rank runs every test in the same order.
+// The conformance suite between processes. mpirun starts it, and every rank runs every test in the same order.
 #include "ddl/comm/mpi.h"
 
 #include <gtest/gtest.h>
@@ -16,11 +16,11 @@
 namespace spillway::ddl::testing {
 namespace {
 
-/// GoogleTest's tests take no arguments, so the one runtime of this program has to be found from here.
+/// The one runtime of this program. It is global because GoogleTest's tests take no arguments.
 MpiRuntime* runtime = nullptr;
 
 struct Mpi {
-  /// Every shape with as many ranks as are running: one machine declares itself several hosts.
+  /// Returns every shape with as many ranks as are running. One machine declares itself to be several hosts.
   static std::vector<std::vector<int>> shapes() {
     const int ranks = runtime->world()->size();
     std::vector<std::vector<int>> fitting;
@@ -56,7 +56,7 @@ struct DelayedMpi : Mpi {
   }
 };
 
-/// Rank 0 prints everything; the others only what fails.
+/// A listener for the ranks other than 0. Rank 0 prints everything, and the others print only failures.
 class FailurePrinter final : public ::testing::EmptyTestEventListener {
  public:
   explicit FailurePrinter(int rank) : rank_(rank) {}
@@ -104,7 +104,8 @@ TEST(MpiTest, CommunicatorsDoNotHearEachOther) {
   EXPECT_EQ(from_second, 2);
 }
 
-/// Else ranks that first wait for a job, and then make theirs, would wait for ever.
+/// Checks that ranks may wait for a job and only then make a communicator. A queue that stopped meanwhile would make
+/// them wait for ever.
 TEST(MpiTest, AQueueGoesOnWhileItsRankMakesACommunicator) {
   const auto comm = runtime->world();
   BackgroundQueue queue(comm->duplicate(), "queue");
@@ -118,14 +119,14 @@ TEST(MpiTest, AQueueGoesOnWhileItsRankMakesACommunicator) {
   job.wait();
 }
 
-// MPICH has 2048 at a time.
+// Makes thousands of communicators, because MPICH has only 2048 at a time.
 TEST(MpiTest, ThousandsOfCommunicatorsComeAndGo) {
   const auto comm = runtime->world();
   for (int i = 0; i < 2500; ++i) {
     auto one = comm->duplicate();
     auto other = comm->duplicate();
     if (i % 100 == 0) barrier(*other);
-    if ((i + comm->rank()) % 2) one.reset();  // ranks part with them in any order
+    if ((i + comm->rank()) % 2) one.reset();  // ranks release them in any order
     other.reset();
   }
 }
@@ -144,7 +145,7 @@ int main(int argc, char** argv) {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new ddl::testing::FailurePrinter(comm->rank()));
   }
-  // One that a program keeps in a static: it ends after MPI, with a message under way.
+  // A communicator that a program keeps in a static ends after MPI, with a message under way.
   static std::byte never_comes;
   static const auto outliving = mpi.world();
   (void)outliving->receive(ddl::kAnyRank, ddl::Tag::blob, {&never_comes, 1});

@@ -15,8 +15,8 @@
 namespace spillway::fuzz {
 namespace {
 
-constexpr char kAnswered = '+', kRefused = '-';  // the first byte of what the process says
-constexpr timeval kLongestWait{10, 0};
+constexpr char kAnswered = '+', kRefused = '-';  // the first byte of the process's reply
+constexpr timeval kMaxWait{10, 0};
 
 bool read_all(int socket, void* bytes, size_t count) {
   auto* place = static_cast<char*>(bytes);
@@ -73,7 +73,7 @@ void Answerer::start() {
   ::close(ends[1]);
   socket_ = ends[0];
   if (process_ < 0) throw std::system_error(errno, std::generic_category(), "fork");
-  ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &kLongestWait, sizeof kLongestWait);
+  ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &kMaxWait, sizeof kMaxWait);
 }
 
 int Answerer::end() noexcept {
@@ -90,7 +90,7 @@ int Answerer::end() noexcept {
 }
 
 void Answerer::serve(int socket) {
-  // The handlers of sanitizers and of libFuzzer would take a crash for a finding.
+  // Default handlers are restored because those of sanitizers and of libFuzzer would take a crash for a finding.
   for (const int number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTERM, SIGINT, SIGALRM})
     std::signal(number, SIG_DFL);
   const int sink = ::open("/dev/null", O_WRONLY | O_CLOEXEC);

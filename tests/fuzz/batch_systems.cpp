@@ -8,7 +8,8 @@
 namespace spillway::fuzz {
 namespace {
 
-/// Lines NAME=VALUE; the value of a variable that names a file is what is in it, `|` between its lines.
+/// Returns the environment that lines NAME=VALUE describe. The value of a variable that names a file is the content of
+/// that file, with `|` between its lines.
 ddlrun::Environment environment_of(std::string_view input) {
   ddlrun::Environment environment;
   for (const std::string& line : ddlrun::split(input, '\n')) {

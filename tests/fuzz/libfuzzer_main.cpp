@@ -1,4 +1,4 @@
-// libFuzzer's door to one target.
+// The entry point through which libFuzzer calls one target.
 #include <cstddef>
 #include <cstdint>
 

@@ -16,7 +16,7 @@ void link_costs(std::string_view input) {
     require(again && again->costs.levels.size() == 2 && again->measured_at == costs->measured_at,
             "costs are remembered");
     for (size_t i = 0; i < 2; ++i)
-      require(again->costs.levels[i].piece_bytes == costs->costs.levels[i].piece_bytes &&
+      require(again->costs.levels[i].segment_bytes == costs->costs.levels[i].segment_bytes &&
                   again->costs.levels[i].bytes_per_second == costs->costs.levels[i].bytes_per_second,
               "costs are remembered as they are");
     (void)ddl::choose(levels, 1 << 20, costs->costs, false);

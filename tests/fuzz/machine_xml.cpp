@@ -15,7 +15,8 @@
 namespace spillway::fuzz {
 namespace {
 
-/// hwloc loads its plugins for the first topology and unloads them with the last one, which takes longer than to read.
+/// Keeps hwloc's plugins loaded. hwloc loads them for the first topology and unloads them with the last one, which
+/// takes longer than reading a file.
 void keep_plugins() {
   static const hwloc_topology_t kept = [] {
     hwloc_topology_t topology = nullptr;

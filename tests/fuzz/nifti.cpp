@@ -11,16 +11,17 @@
 namespace spillway::fuzz {
 namespace {
 
-// A few bytes unpack to millions of voxels, which all go through the same loop: time for other inputs.
-constexpr int64_t kMostVoxels = 1 << 14;
+// The most voxels that are read. A few bytes can unpack to millions of voxels, which all go through the same loop. The
+// limit leaves that time for other inputs.
+constexpr int64_t kMaxVoxels = 1 << 14;
 
 void put(std::string& bytes, uint32_t value, int count) {
   for (int i = 0; i < count; ++i) bytes += static_cast<char>(value >> (8 * i));
 }
 
-/// As gzip stores it, uncompressed: what is inside then mutates as easily as a plain file.
+/// Returns the bytes in gzip's format without compression, because the content then mutates as easily as a plain file.
 std::string in_gzip(std::string_view bytes) {
-  bytes = bytes.substr(0, 65535);  // one block's
+  bytes = bytes.substr(0, 65535);  // the most that one block holds
   const auto size = static_cast<uint32_t>(bytes.size());
   std::string file("\x1f\x8b\x08\0\0\0\0\0\0\xff\1", 11);
   put(file, size, 2);
@@ -53,7 +54,7 @@ void nifti(std::string_view input) {
           for (const int64_t extent : header.shape) require(extent >= 1 && extent <= 32767, "extents are NIfTI-1's");
           count = voxel_count(header.shape);
           require(count <= static_cast<int64_t>(input.size() + 4096) * 1032, "a volume fits its file");
-          if (count > kMostVoxels) throw BadRequest("larger than is read here");
+          if (count > kMaxVoxels) throw BadRequest("larger than is read here");
           voxels.reset(new float[static_cast<size_t>(count)]);
           return voxels.get();
         });

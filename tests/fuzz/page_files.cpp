@@ -14,14 +14,15 @@ namespace {
 
 enum class Kind { file, link, folder, pipe };
 
-/// The name in the folder: inputs may call this host `h`.
+/// Returns the name in the folder for a name of the input. Inputs may call this host `h`.
 std::string real_name(std::string name) {
   constexpr std::string_view kSuffix = "@h.pages";
   if (name.ends_with(kSuffix)) name.replace(name.size() - kSuffix.size(), 2, str("@", page_file_host()));
   return name;
 }
 
-/// Lines, each a kind's letter and a name. Makes what can be made; returns it by the names in the folder.
+/// Makes the entries that `input` lists, so far as they can be made. Each line is the letter of a kind and a name.
+/// Returns the entries by their names in the folder.
 std::map<std::string, Kind> make_entries(std::string_view input, const std::filesystem::path& folder,
                                          const std::filesystem::path& outside) {
   std::map<std::string, Kind> entries;

@@ -11,7 +11,7 @@
 namespace spillway::fuzz {
 namespace {
 
-/// Reads what the launcher of an inspection printed; the caller takes any exception for a report that cannot be used.
+/// Reads the output of an inspection's launcher. The caller takes any exception for a report that cannot be used.
 void preflight_report(std::string_view input) {
   static const ddlrun::Plan plan = ddlrun::make_plan(ddlrun::parse_host_option("a:2,b:2"), std::nullopt, "");
   ddlrun::Findings findings;
@@ -34,7 +34,7 @@ void machine(std::string_view input) {
   });
 }
 
-/// Reads a line that a launcher handed on; the caller takes a runtime_error for a damaged one.
+/// Reads a line that a launcher forwarded. The caller takes a runtime_error for a damaged line.
 void launch_result(std::string_view input) {
   try {
     const auto result = tools::result_in(input);

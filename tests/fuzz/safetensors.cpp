@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kLengthBytes = 8;
 
-/// The header's text; empty when the file has none.
+/// Returns the header's text, or an empty text when the file has none.
 std::string_view header_in(std::string_view file) {
   uint64_t length = 0;
   if (file.size() < kLengthBytes) return {};
@@ -37,7 +37,7 @@ void check_places(const TensorHeader& header, int64_t data_bytes) {
   require(sum == data_bytes, "tensors share the bytes");
 }
 
-/// With the checksums that a stranger would put there.
+/// Returns the file with matching checksums, as an attacker would write them.
 std::string with_checksums(std::string_view input, const TensorHeader& header) {
   std::string file(input);
   const std::string_view text = header_in(input);

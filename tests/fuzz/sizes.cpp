@@ -39,7 +39,7 @@ void sizes(std::string_view input) {
     if (kind == 1) shape(input);
     if (kind == 2) levels(input);
     if (kind == 3)
-      if (const auto count = ddlrun::parse_count(input)) require(*count >= 1 && *count <= ddlrun::kMostSlots, "counts");
+      if (const auto count = ddlrun::parse_count(input)) require(*count >= 1 && *count <= ddlrun::kMaxSlots, "counts");
   });
 }
 

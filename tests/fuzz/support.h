@@ -12,12 +12,12 @@
 
 namespace spillway::fuzz {
 
-/// Throws what no target catches.
+/// Throws an error that no target catches, unless `good`.
 inline void require(bool good, const char* promise) {
   if (!good) throw std::logic_error(std::string("a promise was broken: ") + promise);
 }
 
-/// Calls `body`, which may refuse its input. False when it did.
+/// Calls `body`, which may refuse its input. Returns false when it did.
 template <class Body>
 bool taken(const Body& body) {
   try {
@@ -28,7 +28,7 @@ bool taken(const Body& body) {
   }
 }
 
-/// The first byte, taken off: says which of several readers gets the rest. 0 of an empty input.
+/// Removes and returns the first byte, which selects one of several readers for the rest. Returns 0 for an empty input.
 inline unsigned take_byte(std::string_view& input) {
   if (input.empty()) return 0;
   const auto byte = static_cast<unsigned char>(input.front());
@@ -36,7 +36,7 @@ inline unsigned take_byte(std::string_view& input) {
   return byte;
 }
 
-/// A folder in memory where there is one, which lives as long as the process.
+/// Returns a folder that lives as long as the process, in memory where the host has such a file system.
 inline const std::filesystem::path& scratch_folder() {
   static const testing::TemporaryFolder folder(std::filesystem::is_directory("/dev/shm")
                                                    ? std::filesystem::path("/dev/shm")
@@ -44,7 +44,7 @@ inline const std::filesystem::path& scratch_folder() {
   return folder.path();
 }
 
-/// Overwrites a file of that name in the scratch folder.
+/// Overwrites a file of that name in the scratch folder, and returns its path.
 inline std::filesystem::path scratch_file(const std::string& name, std::string_view bytes) {
   auto path = scratch_folder() / name;
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));

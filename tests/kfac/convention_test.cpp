@@ -1,4 +1,5 @@
-// Each convention against sums written out by hand, and `kaisa` against the published equations over several steps.
+// Tests of each convention against sums written out by hand, and of `kaisa` against the published equations over
+// several steps.
 #include <gtest/gtest.h>
 #include <torch/nn/functional/fold.h>
 #include <torch/nn/modules/conv.h>
@@ -17,7 +18,7 @@ namespace nn = torch::nn;
 
 class ConventionTest : public testing::TestWithParam<LayerCase> {};
 
-// The table: what Σ ããᵀ and Σ ggᵀ over B samples of S positions are divided by.
+// The table of the numbers that divide Σ ããᵀ and Σ ggᵀ over B samples of S positions.
 std::pair<double, double> divisors(Convention convention, double b, double s) {
   switch (convention) {
     case Convention::fisher:
@@ -37,7 +38,8 @@ TEST_P(ConventionTest, ScalesTheSumsOverAllPositionsAsItsTableSays) {
       const LayerRun run(GetParam());
       const auto layer = find_layers(*run.module, in_form(form)).layers.at(0);
       LayerFactors factors(layer.shape, layer.weight.options(), 1 << 20, convention);
-      tap(run.loss, {{layer.weight.unsafeGetTensorImpl(), 0}}, [&](const Captured& seen) { factors.stage(seen); });
+      install_capture_hooks(run.loss, {{layer.weight.unsafeGetTensorImpl(), 0}},
+                            [&](const Captured& seen) { factors.stage(seen); });
       (run.loss * 8).backward();
       const auto batch = run.input.size(0);
       const auto& fresh = factors.finish(batch, 8);
@@ -86,8 +88,8 @@ TEST(ConventionOfSeparableLayersTest, StartsItsProductAtTheIdentity) {
 
 namespace {
 
-// The public KAISA preconditioner as its equations: no code of kfac/ is used. One layer; every step updates and
-// decomposes.
+// The public KAISA preconditioner, written from its equations without code of kfac/. It has one layer, and every step
+// updates and decomposes the factors.
 class Kaisa {
  public:
   static constexpr double kDecay = 0.95, kDamping = 0.001, kKlClip = 0.001;
@@ -109,14 +111,14 @@ class Kaisa {
     average(a_, covariance(with_ones(a)));
     average(g_, covariance(g));
   }
-  // Patches and gradients are rows, divided by the number of positions after the ones were appended.
+  // Takes in patches and gradients as rows, divided by the number of positions after the ones were appended.
   void see_conv2d(const at::Tensor& x, const at::Tensor& g, nn::functional::UnfoldFuncOptions unfold) {
     const auto patches = nn::functional::unfold(x, unfold).transpose(1, 2);  // [batch, positions, features]
     const auto positions = static_cast<double>(patches.size(1));
     average(a_, covariance(with_ones(patches.reshape({-1, patches.size(2)})) / positions));
     average(g_, covariance(g.permute({0, 2, 3, 1}).reshape({-1, g.size(1)}) / positions));
   }
-  // (G ⊗ A + γI)⁻¹ with the product formed, and ν of the clip.
+  // Returns (G ⊗ A + γI)⁻¹ times the gradient, with the product formed, and scaled by ν of the clip.
   at::Tensor precondition(const at::Tensor& gradient, double lr) const {
     const auto fisher = at::kron(g_, a_);
     const auto v = at::linalg_solve(fisher + kDamping * at::eye(fisher.size(0), fisher.options()), gradient.flatten());
@@ -132,7 +134,8 @@ at::Tensor joined(const at::Tensor& weight, const at::Tensor& bias) {
   return at::cat({weight.flatten(1), bias.view({-1, 1})}, 1);
 }
 
-// Trains `module` for some steps; after each, the rewritten gradient must be KAISA's to `tolerance`, relative.
+// Trains `module` for some steps. After each step, the rewritten gradient must equal KAISA's to the relative
+// `tolerance`.
 template <class Module, class See>
 void expect_kaisa(Module module, at::IntArrayRef input, at::ScalarType dtype, double tolerance, const See& see) {
   constexpr double kLr = 0.1;

@@ -35,7 +35,7 @@ void expect_oracle(const LayerCase& layer_case, KfacOptions options) {
     const auto gradient = run.gradient();
     auto factors = naive_factors(run, layer_case, shape);
     kfac.step();
-    // The scales of the other conventions have an oracle of their own.
+    // The scales of the other conventions have an oracle of their own, so this test uses the held factors.
     if (options.convention != Convention::fisher) factors = kfac.held_factors(0);
     const auto expected = reference::natural_gradient(shape, gradient, factors, {.relative = 0.3});
     const auto v = run.gradient();
@@ -163,7 +163,7 @@ TEST(KfacTest, ResumesInTheMiddleOfIntervalsThatGrow) {
 
 TEST(KfacTest, ChangesTheDampingWithTheSteps) {
   const auto x = at::randn({8, 4}, at::kDouble);
-  const auto gradient = [&](const Scheduled& damping, bool outer) {
+  const auto gradient = [&](const StepSchedule& damping, bool outer) {
     auto model = small_mlp();
     Kfac kfac(*model, {.precompute_outer = outer, .damping = damping, .kl_clip = kNoClip});
     for (int i = 0; i < 3; ++i) {
@@ -183,7 +183,8 @@ TEST(KfacTest, ChangesTheDampingWithTheSteps) {
 }
 
 TEST(KfacTest, PredictsTheReductionOfAQuadraticLoss) {
-  // One Linear layer, squared error, residuals of one size: the model with G ⊗ A is the loss itself, up to the damping.
+  // The loss has one Linear layer, squared error, and residuals of one size. Up to the damping, the model with G ⊗ A is
+  // the loss itself.
   torch::manual_seed(6);
   nn::Linear linear(nn::LinearOptions(3, 1).bias(false));
   linear->to(at::kDouble);
@@ -249,7 +250,7 @@ TEST(KfacTest, ClipsTheStepToTheTrustRegion) {
     return std::make_pair(plain, gradients(*model));
   };
   const auto [plain, free] = after(kNoClip, 0.1);
-  double quadratic = 0;  // the model has two layers: weight and bias of each
+  double quadratic = 0;  // the model has two layers, each with a weight and a bias
   for (size_t layer = 0; layer < 4; layer += 2)
     quadratic +=
         std::abs(((plain[layer] * free[layer]).sum() + (plain[layer + 1] * free[layer + 1]).sum()).item<double>());
@@ -267,7 +268,7 @@ TEST(KfacTest, ShrinksTheTrustRegionWithTheSteps) {
   auto model = small_mlp();
   Kfac kfac(*model, {.factor_interval = 1, .inverse_interval = 1, .decay = 0, .kl_clip = harmonic(1e-6, 2)});
   std::vector<at::Tensor> steps;
-  for (int i = 0; i < 7; ++i) {  // nothing is learnt: every step would be the first but for κ
+  for (int i = 0; i < 7; ++i) {  // the weights stay, so only κ changes from step to step
     model->zero_grad();
     backward(kfac, mean_loss(model, x), 8);
     kfac.step();
@@ -375,7 +376,7 @@ TEST(KfacTest, OutlivesNoGraphThatStillHoldsItsHooks) {
 
 TEST(KfacTrainingTest, ReachesALowerLossThanSgdInTheSameSteps) {
   torch::manual_seed(7);
-  // Badly scaled inputs: what curvature is for.
+  // The inputs are badly scaled, because curvature helps there.
   const auto x = at::randn({128, 8}) * at::logspace(-1.5, 0.5, 8),
              y = (x / at::logspace(-1.5, 0.5, 8)).sin().sum(1, true);
   const auto train = [&](bool second_order, double lr) {

@@ -1,4 +1,4 @@
-// K-FAC between processes: run by mpirun, every rank runs every test in the same order.
+// Tests of K-FAC between processes. mpirun starts them, and every rank runs every test in the same order.
 #include "ddl/comm/mpi.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace spillway::kfac {
 namespace {
 
-/// GoogleTest's tests take no arguments, so the one runtime of this program has to be found from here.
+/// The one runtime of this program. It is global because GoogleTest's tests take no arguments.
 ddl::MpiRuntime* runtime = nullptr;
 
 Outcome train_here(const KfacOptions& options, const Course& course = {}) {

@@ -1,4 +1,4 @@
-/// A small data-parallel training that any transport can play, for tests of K-FAC on several ranks.
+/// A small data-parallel training that any transport can run, for tests of K-FAC on several ranks.
 #pragma once
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -20,15 +20,15 @@ namespace spillway::kfac {
 constexpr int64_t kGlobalBatch = 12;
 
 struct Outcome {
-  std::vector<at::Tensor> gradients;  ///< of the last step
-  std::vector<double> losses;         ///< of this rank's samples
+  std::vector<at::Tensor> gradients;  ///< gradients of the last step
+  std::vector<double> losses;         ///< losses of this rank's samples
   FactorBytes bytes;
   std::vector<LayerShape> shapes;
   std::vector<Assignment> assignments;
   KfacOptions options;
 };
 
-// The models of all ranks are built under one lock: LibTorch's default generator is shared by the threads.
+// Builds the model. All ranks build theirs under one lock, because the threads share LibTorch's default generator.
 inline torch::nn::Sequential small_model() {
   namespace nn = torch::nn;
   static std::mutex mutex;
@@ -43,16 +43,16 @@ inline at::Tensor global_batch() {
   return at::arange(kGlobalBatch * 2 * 25, at::kFloat).mul(0.37).sin().view({-1, 2, 5, 5});
 }
 
-/// How a training goes, beside its K-FAC options.
+/// The options of a training, except its K-FAC options.
 struct Course {
   int steps = 4;
   double lr = 0.1;
-  std::vector<int64_t> samples = {};  ///< of each rank; empty: equal numbers
+  std::vector<int64_t> samples = {};  ///< samples of each rank; empty: equal numbers
   bool average_gradients = true;
   std::function<void(int step)> after_step = nullptr;
 };
 
-/// Rank `rank`'s share of the global batch; undefined when it has none.
+/// Returns rank `rank`'s share of the global batch, undefined when the share is empty.
 inline at::Tensor share_of(const Course& course, int64_t rank, int64_t world) {
   auto samples = course.samples;
   if (samples.empty()) samples.assign(static_cast<size_t>(world), kGlobalBatch / world);
@@ -61,7 +61,7 @@ inline at::Tensor share_of(const Course& course, int64_t rank, int64_t world) {
   return global_batch().narrow(0, begin, samples[static_cast<size_t>(rank)]);
 }
 
-/// The gradient of the mean over all samples, from those of each rank's mean.
+/// Makes the gradient of the mean over all samples from the gradients of each rank's mean.
 inline void average_gradients(const torch::nn::Module& model, const ddl::Comm& comm, double weight) {
   std::vector<at::Tensor> gradients;
   for (auto parameter : model.parameters()) {
@@ -99,7 +99,8 @@ inline Outcome train(const KfacOptions& options, const ddl::Comm& comm, int64_t 
   return outcome;
 }
 
-/// Plays `body` on each communicator's rank, a thread each, one core each. Throws what the lowest rank threw.
+/// Plays `body` on each communicator's rank, with a thread and a core each. Throws the error of the lowest rank that
+/// threw.
 inline void on_communicators(const std::vector<std::shared_ptr<ddl::Communicator>>& communicators,
                              const std::function<void(const ddl::Comm&, int64_t rank)>& body) {
   const int threads_before = at::get_num_threads();
@@ -108,7 +109,7 @@ inline void on_communicators(const std::vector<std::shared_ptr<ddl::Communicator
   for (size_t rank = 0; rank < communicators.size(); ++rank)
     ranks.emplace_back([&, rank] {
       try {
-        at::set_num_threads(1);  // the same split of every sum on every rank
+        at::set_num_threads(1);  // splits every sum in the same way on every rank
         body(ddl::make_comm(communicators[rank]), static_cast<int64_t>(rank));
       } catch (...) {
         errors[rank] = std::current_exception();
@@ -120,7 +121,7 @@ inline void on_communicators(const std::vector<std::shared_ptr<ddl::Communicator
     if (error) std::rethrow_exception(error);
 }
 
-/// The same on `hosts.size()` threads of a new world.
+/// Plays `body` on `hosts.size()` threads of a new world, with a core each.
 inline void on_threads(const std::vector<int>& hosts, const std::function<void(const ddl::Comm&, int64_t rank)>& body) {
   ddl::ThreadWorld threads(hosts);
   std::vector<std::shared_ptr<ddl::Communicator>> communicators;
@@ -128,7 +129,7 @@ inline void on_threads(const std::vector<int>& hosts, const std::function<void(c
   on_communicators(communicators, body);
 }
 
-/// Every rank's outcome.
+/// Trains on the ranks of a new world, and returns every rank's outcome.
 inline std::vector<Outcome> train_on(const std::vector<int>& hosts, const KfacOptions& options,
                                      const Course& course = {}) {
   std::vector<Outcome> outcomes(hosts.size());
@@ -162,7 +163,7 @@ inline KfacOptions options_for(Strategy strategy, double fraction = 1, ConvFacto
           .max_factor_dim = form == ConvFactors::block ? 10 : 1024};
 }
 
-/// Every exact strategy, with a fraction that `world` ranks can have.
+/// Returns every exact strategy, with a fraction that `world` ranks can have.
 inline std::vector<KfacOptions> exact_strategies(int64_t world, ConvFactors form = ConvFactors::full) {
   std::vector<KfacOptions> all{options_for(Strategy::comm_opt, 1, form), options_for(Strategy::mem_opt, 1, form),
                                options_for(Strategy::automatic, 1, form)};

@@ -26,7 +26,7 @@ TEST(KfacRanksTest, GivesEveryRankTheSameBits) {
     }
 }
 
-/// Where sums differ by rank, as with other processors, all steps are still as long as rank 0's sums say.
+/// Checks that all ranks scale by rank 0's sums where sums differ by rank, as they do on different processors.
 TEST(KfacRanksTest, ScalesByTheSameNuOnEveryRank) {
   std::vector<std::vector<at::Tensor>> gradients(2);
   on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
@@ -98,7 +98,7 @@ TEST(KfacRanksTest, AdaptsTheDampingAlikeFromTheMeanOfTheLosses) {
     kfac.watch(loss, kGlobalBatch);
     loss.backward();
     kfac.step();
-    // Alone rank 0 would damp less and rank 1 more; together the loss rises.
+    // Alone, rank 0 would damp less and rank 1 more. Summed over both ranks, the loss rises.
     kfac.adapt_damping(1, rank == 0 ? 0 : 3);
     scales[static_cast<size_t>(rank)] = kfac.counters().damping_scale;
   });
@@ -135,7 +135,7 @@ TEST(KfacRanksTest, KeepsEigenvectorsAlikeUnderEveryStrategy) {
         parameter.copy_(at::arange(parameter.numel(), at::kFloat).cos().view(parameter.sizes()));
       at::AutoGradMode with_grad(true);
       Kfac kfac(*model, options, comm);
-      for (int step = 0; step < 3; ++step) {  // nothing is learnt
+      for (int step = 0; step < 3; ++step) {  // the weights stay
         model->zero_grad();
         const auto loss = model->forward(x).pow(2).sum(1).mean();
         kfac.watch(loss, 32);
@@ -221,7 +221,7 @@ TEST(KfacRanksTest, KeepsTheGradientOfALayerThatNeverRanOnAnyRank) {
         options.factor_dtype = dtype;
         options.kl_clip = std::numeric_limits<double>::infinity();
         Kfac kfac(model, options, comm);
-        // The last layer has a gradient from elsewhere, and is no part of the loss.
+        // The last layer is not part of the loss, and gets its gradient from elsewhere.
         const auto x = share_of({}, rank, 3);
         const auto loss = running->forward(x).pow(2).sum(1).mean();
         kfac.watch(loss, x.size(0));
@@ -246,7 +246,7 @@ TEST(KfacRanksTest, RefusesDoublesBetweenRanksOnAllOfThem) {
     });
 }
 
-/// A vocabulary's head, say.
+/// Checks a side as large as that of a vocabulary's head.
 TEST(KfacRanksTest, RefusesSidesThatCannotBeStaleOnEveryRank) {
   on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t) {
     nn::Linear head(nn::LinearOptions(1, 32768).bias(false));
@@ -338,7 +338,7 @@ TEST(KfacRanksTest, PlacesByTheSecondsThatRank0Measured) {
     plans[static_cast<size_t>(rank)] = Kfac(*small_model(), options, comm).assignments();
   });
   for (size_t l = 0; l < 3; ++l) EXPECT_EQ(plans[0][l].owners, plans[1][l].owners);
-  // Sides 19 + 4, 2 · (18 + 2), 37 + 3 by rank 0's clock: the last two are the costliest.
+  // Rank 0's clock gives the sides 19 + 4, 2 · (18 + 2) and 37 + 3. The last two layers are the costliest.
   EXPECT_NE(plans[0][1].owners, plans[0][2].owners);
 }
 

@@ -1,4 +1,4 @@
-// Decompositions that keep what they can, and decompositions beside the steps.
+// Tests of decompositions that keep eigenvectors where they can, and of decompositions that run beside the steps.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -20,7 +20,7 @@ const at::Tensor& batch() {
   return x;
 }
 
-// Nothing is learnt, and the loss grows with the step: G is scaled.
+// Runs one step that leaves the weights as they are. The loss grows with the step, which scales G.
 void step(nn::Sequential model, Kfac& kfac, int i, const at::Tensor& x = batch()) {
   model->zero_grad();
   backward(kfac, mean_loss(model, x) * (i + 1), x.size(0));
@@ -113,7 +113,7 @@ TEST(StalenessTest, KeepsTheLastEigenbasisAndCountsWhereTheThreadFailed) {
     Kfac kfac(*model, {.precompute_outer = outer, .factor_interval = 1, .inverse_interval = 2, .staleness = 1});
     for (int i = 0; i < 3; ++i) step(model, kfac, i);
     const auto failed = kfac.inverse(0)[0].clone(), others = kfac.inverse(0).back().clone();
-    kfac.upcoming(0, 0).values.fill_(std::numeric_limits<double>::quiet_NaN());
+    kfac.pending_basis(0, 0).values.fill_(std::numeric_limits<double>::quiet_NaN());
     step(model, kfac, 3);
     EXPECT_EQ(kfac.counters().failed_decompositions, 1);
     EXPECT_TRUE(kfac.inverse(0)[0].equal(failed));

@@ -1,4 +1,4 @@
-/// Layers as numbers, for tests of plans.
+/// Layer shapes as numbers, for tests of plans.
 #pragma once
 #include <vector>
 
@@ -30,9 +30,9 @@ inline LayerShape conv2(int64_t out, int64_t in, int64_t kernel) {
   return shape;
 }
 
-/// He et al. 2016, for ImageNet: 7×7 stem, four stages, 1000 classes. `basic`: two 3×3 convolutions a block
-/// (ResNet-18), else bottlenecks 1×1, 3×3, 1×1 that widen four times. A stage's first block projects where widths
-/// differ.
+/// Returns the layers of a ResNet (He et al. 2016) for ImageNet: a 7×7 stem, four stages, 1000 classes. With `basic` a
+/// block has two 3×3 convolutions (ResNet-18). Otherwise it is a bottleneck 1×1, 3×3, 1×1 that widens four times. A
+/// stage's first block projects where widths differ.
 inline std::vector<LayerShape> resnet(const std::vector<int>& blocks, bool basic = false) {
   std::vector<LayerShape> layers{conv2(64, 3, 7)};
   int64_t in = 64, width = 64;

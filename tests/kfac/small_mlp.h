@@ -1,4 +1,4 @@
-/// A small perceptron and what a step of K-FAC needs of it.
+/// A small perceptron and the functions that run a step of K-FAC on it.
 #pragma once
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>

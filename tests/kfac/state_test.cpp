@@ -10,7 +10,7 @@
 namespace spillway::kfac {
 namespace {
 
-/// A training that stops and goes on: without momentum, weights and K-FAC's state are all there is.
+/// A training that stops and goes on. Without momentum, its whole state is the weights and K-FAC's state.
 struct Snapshot {
   std::vector<at::Tensor> weights;
   StateDict state;
@@ -59,7 +59,8 @@ void expect_equal(const Snapshot& a, const Snapshot& b) {
   for (size_t i = 0; i < a.weights.size(); ++i) EXPECT_TRUE(a.weights[i].equal(b.weights[i])) << "weight " << i;
 }
 
-/// Factors every second step and bases every fourth, so that step 5 lies in the middle of both.
+/// Returns options with factors every second step and bases every fourth. Step 5 then lies in the middle of both
+/// intervals.
 KfacOptions sparse(Strategy strategy = Strategy::hybrid, double fraction = 1) {
   KfacOptions options = options_for(strategy, fraction);
   options.inverse_interval = 4;
@@ -102,7 +103,7 @@ TEST(KfacStateTest, GoesOnWhileDecompositionsAreUnderWayBesideTheSteps) {
   for (auto strategy : {Strategy::comm_opt, Strategy::mem_opt, Strategy::owner_reduce, Strategy::dp}) {
     KfacOptions options = sparse(strategy, 0.5);
     options.staleness = 3;
-    const auto ranks = go_on({}, 6, options, 2);  // launched in step 4, to serve in step 7
+    const auto ranks = go_on({}, 6, options, 2);  // launched in step 4, for use in step 7
     expect_equal(ranks[0], ranks[1]);
     expect_equal(go_on(ranks[1], 6, options, 2)[0], go_on({}, 12, options, 2)[0]);
   }

@@ -1,4 +1,4 @@
-// What travels between ranks, and what DP-KFAC makes of not sending it.
+// Tests of the messages between ranks, and of the gradients that DP-KFAC makes without some of them.
 #include <limits>
 
 #include "kfac/factors/packed_triangles.h"
@@ -16,7 +16,7 @@ at::Tensor symmetric(int64_t groups, int64_t n) {
   return x + x.transpose(1, 2);
 }
 
-// One step of every rank: the averaged gradient, and what K-FAC makes of it.
+// One step of every rank: the averaged gradient, and the gradient that K-FAC makes of it.
 struct Step {
   std::vector<at::Tensor> averaged, natural;
   std::vector<int64_t> owners;
@@ -41,7 +41,8 @@ std::vector<Step> one_step(int world, const KfacOptions& options) {
   return steps;
 }
 
-// The same averaged gradient preconditioned in one process by the statistics of `rank`'s mini-batch alone.
+// Returns the same averaged gradient, preconditioned in one process. The statistics are those of `rank`'s mini-batch
+// alone.
 std::vector<at::Tensor> by_own_batch(const std::vector<at::Tensor>& averaged, int64_t rank, int64_t world,
                                      KfacOptions options) {
   auto model = small_model();
@@ -122,7 +123,8 @@ TEST(FactorTrafficTest, IsWhatARankReceivesToTheByte) {
           std::make_unique<ddl::testing::CountingTransport>(threads.transport(rank), received[rank])));
     on_communicators(communicators, [&](const ddl::Comm& comm, int64_t rank) {
       const auto r = static_cast<size_t>(rank);
-      // Step 0 takes in factors and decomposes, step 1 only takes in factors. Gradients stay each rank's own.
+      // Step 0 takes in factors and decomposes them, and step 1 only takes in factors. Each rank keeps its own
+      // gradients.
       outcomes[r] = train(options, comm, rank, kWorld, {.steps = 2, .average_gradients = false, .after_step = [&](int) {
                                                           after[r].push_back(received[r].by_tag());
                                                         }});
@@ -162,7 +164,7 @@ TEST(FactorTrafficTest, In16BitsGivesAlmostTheSameGradientAndTheSameBitsUnderEve
 }
 
 TEST(FactorTrafficTest, In16BitsNeitherOverflowsNorLosesFactorsOfAnySize) {
-  // A of order 1e8 and G of order 1e-12: far outside what fp16 can say (6e-8 to 65504).
+  // A is of order 1e8 and G of order 1e-12, far outside the range of fp16 (6e-8 to 65504).
   for (auto dtype : {FactorDtype::fp32, FactorDtype::bf16, FactorDtype::fp16})
     on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
       auto model = small_model();
@@ -188,7 +190,7 @@ TEST(DpKfacTest, PreconditionsEachLayerByItsOwnersMiniBatch) {
     auto options = options_for(Strategy::dp);
     options.kl_clip = kNoClip;
     const auto steps = one_step(world, options);
-    const std::vector<size_t> layer_of{0, 0, 1, 2, 2};  // of the five parameters
+    const std::vector<size_t> layer_of{0, 0, 1, 2, 2};  // the layer of each of the five parameters
     for (size_t i = 0; i < layer_of.size(); ++i) {
       const int64_t owner = steps[0].owners[layer_of[i]];
       const auto expected = by_own_batch(steps[0].averaged, owner, world, options)[i];

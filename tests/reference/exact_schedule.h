@@ -1,4 +1,4 @@
-// The least time of a step under a budget, by trying everything: an oracle for schedules of small traces.
+// An oracle for schedules of small traces: the least time of a step under a budget, found by trying every schedule.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -11,15 +11,15 @@
 
 namespace spillway::testing {
 
-/// Shortest path over states of a machine with one compute lane and one copy lane each way. Operators' seconds and
-/// slots' bytes are whole numbers; both lanes copy one byte a second. What outlives the step must be found on the
-/// device at its end where it was at its beginning, which the oracle chooses. Exponential: for about 6 slots and 10
-/// operators.
+/// A search for the shortest path over the states of a machine with one compute lane and one copy lane each way.
+/// Operators' seconds and slots' bytes are whole numbers. Both copy lanes copy one byte a second. The slots that
+/// outlive the step must be on the device at its end if they were there at its beginning. The oracle chooses which of
+/// them begin there. The time is exponential, which suffices for about 6 slots and 10 operators.
 class ExactSchedule {
  public:
   ExactSchedule(const StepTrace& trace, int64_t budget) : trace_(trace), budget_(budget) {}
 
-  /// Seconds; nullopt when nothing fits.
+  /// Returns the seconds of the shortest step, or nullopt when no schedule fits the budget.
   std::optional<int64_t> solve() {
     std::optional<int64_t> best;
     std::vector<int32_t> lasting;
@@ -32,7 +32,7 @@ class ExactSchedule {
         start.host |= 1u << lasting[k];  // read-only: clean
         if (subset >> k & 1) start.device |= 1u << lasting[k];
       }
-      if (held(start) > budget_) continue;
+      if (resident_bytes(start) > budget_) continue;
       if (auto time = shortest(start); time && (!best || *time < *best)) best = time;
     }
     return best;
@@ -41,10 +41,10 @@ class ExactSchedule {
  private:
   static constexpr int8_t kIdle = -1;
   struct State {
-    uint32_t device = 0;  // bytes are there, or coming
-    uint32_t host = 0;    // a valid copy is there
-    int8_t next = 0;      // the operator that runs, or runs next
-    int8_t left = 0;      // seconds of the running operator or replay; 0: none runs
+    uint32_t device = 0;  // slots whose bytes are there, or are being copied there
+    uint32_t host = 0;    // slots with a valid copy there
+    int8_t next = 0;      // the operator that runs, or that runs next
+    int8_t left = 0;      // seconds left of the running operator or replay; 0: none runs
     int8_t replay = kIdle;
     int8_t out = kIdle, out_left = 0, in = kIdle, in_left = 0;
     auto operator<=>(const State&) const = default;
@@ -57,14 +57,14 @@ class ExactSchedule {
   bool running(const State& x) const { return x.left > 0; }
   bool usable(const State& x, int32_t s) const { return has(x.device, s) && x.in != s; }
 
-  int64_t held(const State& x) const {
+  int64_t resident_bytes(const State& x) const {
     int64_t bytes = 0;
     for (int32_t s = 0; s < slots(); ++s)
       if (has(x.device, s)) bytes += slot(s).bytes;
     if (running(x)) bytes += x.replay != kIdle ? slot(x.replay).bytes : op(x.next).own_bytes;
     return bytes;
   }
-  bool busy(const State& x, int32_t s) const {  // an operator or copy looks at it
+  bool busy(const State& x, int32_t s) const {  // an operator or copy uses the slot
     if (x.out == s || x.in == s) return true;
     if (!running(x)) return false;
     if (x.replay == kIdle) return contains(op(x.next).touched, s);
@@ -108,7 +108,7 @@ class ExactSchedule {
   std::vector<State> decisions(const State& x) {
     std::vector<State> all;
     auto offer = [&](const State& y) {
-      if (held(y) <= budget_) all.push_back(y);
+      if (resident_bytes(y) <= budget_) all.push_back(y);
     };
     for (int32_t s = 0; s < slots(); ++s) {
       const bool written_now = running(x) && x.replay == kIdle && contains(slot(s).writes, x.next);
@@ -161,7 +161,8 @@ class ExactSchedule {
     return all;
   }
 
-  /// Only the gap before its next use counts, and only if the slot was made already.
+  /// Returns true when slot `s` can be replayed. Only the gap before its next use counts, and only if it was made
+  /// already.
   bool can_replay(const State& x, int32_t s) const {
     auto use = std::lower_bound(slot(s).uses.begin(), slot(s).uses.end(), x.next);
     return use != slot(s).uses.end() && !replay_before(trace_, s, *use).operators.empty();

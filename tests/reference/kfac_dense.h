@@ -1,4 +1,5 @@
-/// Obvious, slow K-FAC: loops over every position, and explicit Kronecker products. float64, header only, for tests.
+/// A simple, slow K-FAC for tests: loops over every position, and explicit Kronecker products. It is float64 and
+/// header-only.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -11,7 +12,7 @@
 
 namespace spillway::reference {
 
-/// All multi-indices below `sizes`, in row-major order.
+/// Returns all multi-indices below `sizes`, in row-major order.
 inline std::vector<std::vector<int64_t>> indices(const std::vector<int64_t>& sizes) {
   std::vector<std::vector<int64_t>> all{{}};
   for (int64_t size : sizes) {
@@ -26,7 +27,7 @@ inline std::vector<std::vector<int64_t>> indices(const std::vector<int64_t>& siz
   return all;
 }
 
-/// x[index], zero outside.
+/// Returns x[index], or zero outside.
 inline double value_at(const at::Tensor& x, const std::vector<int64_t>& index) {
   at::Tensor part = x;
   for (int64_t i : index) {
@@ -36,8 +37,8 @@ inline double value_at(const at::Tensor& x, const std::vector<int64_t>& index) {
   return part.item<double>();
 }
 
-/// ã of every output position of one group: [rows, channels·volume (+1)], channels before offsets, rows in the order of
-/// (sample, position).
+/// Returns ã of every output position of one group: [rows, channels·volume (+1)]. Channels stand before offsets, and
+/// rows have the order of (sample, position).
 inline at::Tensor patch_rows(const at::Tensor& input, const kfac::Geometry& geometry, int64_t group, bool ones) {
   const int64_t channels = input.size(1) / geometry.groups;
   std::vector<int64_t> positions{input.size(0)};
@@ -61,7 +62,7 @@ inline at::Tensor patch_rows(const at::Tensor& input, const kfac::Geometry& geom
   return at::stack(rows);
 }
 
-/// A = 1/(B·S) Σ ããᵀ, [groups, side, side].
+/// Returns A = 1/(B·S) Σ ããᵀ, [groups, side, side].
 inline at::Tensor input_factor(const at::Tensor& input, const kfac::Geometry& geometry, bool ones) {
   std::vector<at::Tensor> blocks;
   for (int64_t group = 0; group < geometry.groups; ++group) {
@@ -71,7 +72,7 @@ inline at::Tensor input_factor(const at::Tensor& input, const kfac::Geometry& ge
   return at::stack(blocks);
 }
 
-/// G = B Σ ggᵀ, [groups, side, side], for gradient [batch, out, *spatial].
+/// Returns G = B Σ ggᵀ, [groups, side, side], for gradient [batch, out, *spatial].
 inline at::Tensor output_factor(const at::Tensor& gradient, int64_t groups) {
   const auto g = gradient.reshape({gradient.size(0), gradient.size(1), -1})
                      .transpose(0, 1)
@@ -79,7 +80,8 @@ inline at::Tensor output_factor(const at::Tensor& gradient, int64_t groups) {
   return g.bmm(g.transpose(1, 2)) * gradient.size(0);
 }
 
-/// C = tr_K(A) and K = tr_C(A) of A over (channels × offsets), without a bias: [groups, ·, ·].
+/// Returns C = tr_K(A), as offset_trace returns K = tr_C(A), of A over (channels × offsets), without a bias: [groups,
+/// ·, ·].
 inline at::Tensor channel_trace(const at::Tensor& a, int64_t channels, int64_t volume) {
   return a.view({a.size(0), channels, volume, channels, volume}).diagonal(0, 2, 4).sum(-1);
 }
@@ -87,12 +89,12 @@ inline at::Tensor offset_trace(const at::Tensor& a, int64_t channels, int64_t vo
   return a.view({a.size(0), channels, volume, channels, volume}).diagonal(0, 1, 3).sum(-1);
 }
 
-/// tr/dim of a block-diagonal factor.
+/// Returns tr/dim of a block-diagonal factor.
 inline double mean_eigenvalue(const at::Tensor& factor) {
   return (factor.diagonal(0, -2, -1).sum() / (factor.size(0) * factor.size(1))).item<double>();
 }
 
-/// (G ⊗ A + γ I)⁻¹ vec(∇) with the product formed, group by group: `gradient` [groups, out, side].
+/// Returns (G ⊗ A + γ I)⁻¹ vec(∇) with the product formed, group by group: `gradient` [groups, out, side].
 inline at::Tensor dense_solve(const at::Tensor& g, const at::Tensor& a, const at::Tensor& gradient, double gamma) {
   std::vector<at::Tensor> solved;
   for (int64_t i = 0; i < gradient.size(0); ++i) {
@@ -103,12 +105,12 @@ inline at::Tensor dense_solve(const at::Tensor& g, const at::Tensor& a, const at
   return at::stack(solved);
 }
 
-/// F + d I, group by group.
+/// Returns F + d I, group by group.
 inline at::Tensor plus(const at::Tensor& factor, double d) {
   return factor + d * at::eye(factor.size(1), factor.options());
 }
 
-/// What each factor is damped by under `plain` and `pi`: γ; π√γ and √γ/π; or m·∛(γ / Π m) of three.
+/// Returns the damping of each factor under `plain` and `pi`: γ; π√γ and √γ/π; or m·∛(γ / Π m) of three.
 inline std::vector<double> factor_dampings(kfac::Method method, const std::vector<at::Tensor>& factors, double gamma) {
   if (method == kfac::Method::plain) return std::vector<double>(factors.size(), gamma);
   std::vector<double> means;
@@ -121,8 +123,8 @@ inline std::vector<double> factor_dampings(kfac::Method method, const std::vecto
   return {means[0] * share, means[1] * share, means[2] * share};
 }
 
-/// The preconditioned gradient of a layer without groups of its own, ∇ = [groups, out, columns]: by G ⊗ A + γI, or by
-/// the product of damped factors. `parts` are [A], or [C, K/tr K].
+/// Returns the preconditioned gradient of a layer without groups of its own, ∇ = [groups, out, columns]. It solves by G
+/// ⊗ A + γI, or by the product of damped factors. `parts` are [A], or [C, K/tr K].
 inline at::Tensor natural_matrix(kfac::Method method, const at::Tensor& g, const std::vector<at::Tensor>& parts,
                                  const at::Tensor& matrix, double gamma) {
   const auto product = [](const std::vector<at::Tensor>& all) {
@@ -142,14 +144,15 @@ inline at::Tensor natural_matrix(kfac::Method method, const at::Tensor& g, const
   return dense_solve(damped_g, product(all), matrix, 0);
 }
 
-/// Blocks [groups·blocks, side, side] as the matrices [groups, blocks·side, blocks·side] that they are the diagonal of.
+/// Returns the matrices [groups, blocks·side, blocks·side] whose diagonal is made of the blocks [groups·blocks, side,
+/// side].
 inline at::Tensor block_diagonal(const at::Tensor& blocks, int64_t groups) {
   std::vector<at::Tensor> all;
   for (const auto& of_group : blocks.chunk(groups)) all.push_back(at::block_diag(of_group.unbind()));
   return at::stack(all);
 }
 
-/// The diagonal blocks of [groups, n, n] matrices: [groups·count, n/count, n/count].
+/// Returns the diagonal blocks of [groups, n, n] matrices: [groups·count, n/count, n/count].
 inline at::Tensor diagonal_blocks(const at::Tensor& matrices, int64_t count) {
   const int64_t side = matrices.size(1) / count;
   std::vector<at::Tensor> all;
@@ -158,8 +161,8 @@ inline at::Tensor diagonal_blocks(const at::Tensor& matrices, int64_t count) {
   return at::stack(all);
 }
 
-/// The preconditioned gradient of a layer with factors [A, G], or with [C, K, G] and A = C ⊗ K/tr K for the weight;
-/// A and G in the blocks of `shape`.
+/// Returns the preconditioned gradient of a layer with factors [A, G]. With factors [C, K, G], A = C ⊗ K/tr K is that
+/// of the weight. A and G are in the blocks of `shape`.
 inline kfac::LayerGradient natural_gradient(const kfac::LayerShape& shape, const kfac::LayerGradient& gradient,
                                             const std::vector<at::Tensor>& factors, const kfac::Damping& damping) {
   const int64_t groups = shape.groups;
@@ -183,7 +186,7 @@ inline kfac::LayerGradient natural_gradient(const kfac::LayerShape& shape, const
   const auto weight = natural_matrix(method, g, parts, matrix, weight_gamma);
   kfac::LayerGradient v{weight.reshape(gradient.weight.sizes()), {}};
   if (!shape.bias) return v;
-  // G alone: with γ_b under eigen, else with what damps it for the weight.
+  // The bias has G alone, damped with γ_b under eigen, and otherwise with G's damping for the weight.
   parts.push_back(g);
   const double bias_gamma =
       method == kfac::Method::eigen ? gamma(mean_eigenvalue(g)) : factor_dampings(method, parts, weight_gamma).back();

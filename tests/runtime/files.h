@@ -1,4 +1,4 @@
-/// Files for the tests of this folder.
+/// A scratch folder and checks of refusals, for the tests of this folder.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ inline void write_file(const std::filesystem::path& path, const std::string& byt
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// The message of the BadRequest that `call` must throw.
+/// Returns the message of the BadRequest that `call` must throw.
 inline std::string refusal(const std::function<void()>& call) {
   try {
     call();

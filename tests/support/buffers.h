@@ -17,7 +17,7 @@ class Buffer {
     state_->page = pager.add(block, bytes, std::make_unique<Owner>(state_));
   }
   struct Absent {};
-  /// Born on the host, without device bytes.
+  /// Makes a buffer that is born on the host, without device bytes.
   Buffer(DeviceMemory& memory, Pager& pager, int64_t bytes, Absent)
       : state_(std::make_shared<State>(memory, pager)), bytes_(bytes) {
     state_->page = pager.add_absent(bytes, Category::other, std::make_unique<Owner>(state_));
@@ -26,7 +26,7 @@ class Buffer {
   Page* page() const { return state_->page; }
   bool present() const { return state_->data != nullptr; }
   int64_t bytes() const { return bytes_; }
-  /// Valid while the page is leased.
+  /// Returns the buffer's bytes, which are valid while the page is leased.
   void* data() const { return state_->data; }
   void fill(unsigned char value) { std::memset(state_->data, value, static_cast<size_t>(bytes_)); }
   bool holds(unsigned char value) const {
@@ -38,7 +38,7 @@ class Buffer {
   }
 
  private:
-  /// What a pager may keep alive for a moment; like a storage, it ends on whichever thread lets go last.
+  /// The part that a pager may keep alive for a moment. Like a storage, it ends on the thread that releases it last.
   struct State {
     State(DeviceMemory& memory, Pager& pager) : memory(memory), pager(pager) {}
     State(const State&) = delete;

@@ -1,4 +1,4 @@
-// Doubles of the gate: one that evicts everything after every operator, one that catches schemas that lie.
+// Observers that play the gate's part: one evicts everything after every operator, one finds schemas that are wrong.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -14,13 +14,14 @@
 
 namespace spillway::testing {
 
-/// After every operator, everything leaves the device.
+/// An observer that evicts everything from the device after every operator.
 class EvictEverything final : public OperatorObserver {
  public:
   void released(Pager& pager) override { pager.evict_all(); }
 };
 
-/// Compares the bytes of every argument that an operator does not declare written before and after it.
+/// An observer that finds undeclared writes. It compares the bytes of every argument that an operator does not declare
+/// written before and after it.
 class SchemaChecker final : public OperatorObserver {
  public:
   void before(const c10::OperatorHandle& op, const torch::jit::Stack& stack) override {

@@ -1,4 +1,4 @@
-// Doubles of the copy lanes: late copies expose a missing edge, failing ones a forgotten error.
+// Doubles of the copy lanes. Late copies expose a missing edge, and failing ones a forgotten error.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -20,7 +20,7 @@
 
 namespace spillway::testing {
 
-/// Starts each copy late by a random time, in order.
+/// A timeline that starts each copy late by a random time, in order.
 class DelayedTimeline final : public Timeline {
  public:
   DelayedTimeline(uint32_t seed, std::chrono::microseconds longest) : random_(seed), longest_(longest) {}
@@ -40,9 +40,9 @@ class DelayedTimeline final : public Timeline {
   WorkerTimeline worker_{"delayed"};
 };
 
-/// Moves each copy's bytes, in order, at a moment of its own between its turn and its ticket: at once with a ticket
-/// that comes late, in two halves, or at the last instant, with garbage in the destination until then. All of it is
-/// what a Timeline may do, so nobody may notice.
+/// A timeline that moves each copy's bytes, in order, at a random moment between the copy's turn and its ticket. They
+/// move at once with a ticket that comes late, in two halves, or at the last instant. Until then the destination holds
+/// garbage. A Timeline may do all of this, so no caller may notice it.
 class RandomTimeline final : public Timeline {
  public:
   RandomTimeline(uint32_t seed, std::chrono::microseconds longest) : random_(seed), longest_(longest) {}
@@ -67,8 +67,8 @@ class RandomTimeline final : public Timeline {
   WorkerTimeline worker_{"random"};
 };
 
-/// The same, with tickets as a device's queue gives them: they can be joined at once, and joining is what waits, since
-/// compute is the caller.
+/// A RandomTimeline whose tickets are like those of a device's queue. Compute can be ordered after them at once.
+/// Ordering waits for the copy here, because compute is the caller.
 class QueuedTimeline final : public Timeline {
  public:
   QueuedTimeline(uint32_t seed, std::chrono::microseconds longest) : real_(seed, longest) {}
@@ -90,7 +90,7 @@ class QueuedTimeline final : public Timeline {
   RandomTimeline real_;
 };
 
-/// Copies at once, on the caller's thread.
+/// A timeline that copies at once, on the caller's thread.
 class SameThreadTimeline final : public Timeline {
  public:
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
@@ -99,13 +99,14 @@ class SameThreadTimeline final : public Timeline {
   }
 };
 
-/// What a FlakyTimeline's copies fail with.
+/// The error of a FlakyTimeline's copies.
 struct CopyFailed : std::runtime_error {
   CopyFailed() : std::runtime_error("the copy failed, as its double was told to") {}
 };
 
-/// Fails one copy in `one_in` at random, after half of its bytes have moved and the rest of the destination is garbage.
-/// Copies after it work again, and each failure makes the next one rarer; none fails while `calm` holds.
+/// A timeline that fails one copy in `one_in` at random. Half of the bytes have then moved, and the rest of the
+/// destination is garbage. Copies after the failed one work again, and each failure makes the next one rarer. No copy
+/// fails while `calm` holds.
 class FlakyTimeline final : public Timeline {
  public:
   FlakyTimeline(uint32_t seed, uint32_t one_in, std::shared_ptr<std::atomic<bool>> calm = nullptr)
@@ -130,9 +131,9 @@ class FlakyTimeline final : public Timeline {
   WorkerTimeline worker_{"flaky"};
 };
 
-/// Breaks the one promise of a Timeline: tickets are complete at once, and the bytes move when the next copy is
-/// submitted. Whatever finds races must find this one. Moves bytes on the caller's thread: a race in the order of
-/// things, none in memory.
+/// A timeline that breaks the one promise of a Timeline. Tickets are complete at once, and the bytes move when the next
+/// copy is submitted. Every test that finds races must find this one. The bytes move on the caller's thread, so the
+/// race is one of order and not of memory.
 class EarlyTicketTimeline final : public Timeline {
  public:
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
@@ -145,7 +146,7 @@ class EarlyTicketTimeline final : public Timeline {
   std::function<void()> late_;
 };
 
-/// Fails every copy once `good` of them have gone through.
+/// A timeline that fails every copy once `good` of them have succeeded.
 class FailingTimeline final : public Timeline {
  public:
   FailingTimeline(std::unique_ptr<Timeline> real, int64_t good) : real_(std::move(real)), good_(good) {}
@@ -161,7 +162,7 @@ class FailingTimeline final : public Timeline {
   std::atomic<int64_t> good_;
 };
 
-/// Throws std::bad_alloc instead of taking its next copies, as often as it is told to.
+/// A timeline that throws std::bad_alloc instead of taking its next copies, as often as it is told to.
 class RefusingTimeline final : public Timeline {
  public:
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
@@ -179,7 +180,7 @@ class RefusingTimeline final : public Timeline {
   WorkerTimeline worker_{"refusing"};
 };
 
-/// A slow link: each copy takes as long as its bytes need at this rate, and says so.
+/// A slow link. Each copy takes as long as its bytes need at this rate, and the totals say so.
 class ThrottledTimeline final : public Timeline {
  public:
   ThrottledTimeline(std::string name, double bytes_per_second) : rate_(bytes_per_second), worker_(std::move(name)) {}
@@ -198,7 +199,7 @@ class ThrottledTimeline final : public Timeline {
   WorkerTimeline worker_;
 };
 
-/// Copies only when told to.
+/// A timeline that copies only when told to.
 class ManualTimeline final : public Timeline {
  public:
   Ticket copy(void* destination, const void* source, int64_t bytes) override {

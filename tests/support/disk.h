@@ -1,4 +1,4 @@
-// A folder of one's own, and doubles of the disk: one that waits to be told, one that fails.
+// A temporary folder, and doubles of the disk: one that a test can pause, and one that fails.
 #pragma once
 #include <unistd.h>
 
@@ -20,7 +20,7 @@
 
 namespace spillway::testing {
 
-/// A new folder that lives as long as this does.
+/// A new folder that lives as long as this object.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const std::filesystem::path& below = std::filesystem::temp_directory_path()) {
@@ -35,7 +35,7 @@ class TemporaryFolder {
     std::filesystem::remove_all(path_, ignored);
   }
   const std::filesystem::path& path() const { return path_; }
-  /// The names in it.
+  /// Returns the names in the folder.
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path_)) names.push_back(entry.path().filename());
@@ -46,14 +46,14 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// What tests tell and learn of a disk; shared with its engine.
+/// A test's controls over a disk and its record of the disk's work. The test shares it with the disk's engine.
 struct DiskSwitch {
   std::mutex mutex;
   std::condition_variable changed;
   bool paused = false;
   int fail_writes = 0;       ///< an errno value, or 0
-  int fail_reads = 0;        ///< likewise
-  int good_reads = 0;        ///< that go through before they fail
+  int fail_reads = 0;        ///< an errno value, or 0
+  int good_reads = 0;        ///< reads that succeed before reads fail
   int refuse_starts = 0;     ///< an errno value with which no operation is started, or 0
   std::string started = "";  ///< a letter for each operation: r or w
   std::chrono::microseconds longest_delay{0};
@@ -77,7 +77,7 @@ struct DiskSwitch {
   }
 };
 
-/// An engine under a DiskSwitch.
+/// An engine that a DiskSwitch controls.
 class SwitchedIo final : public DiskIo {
  public:
   SwitchedIo(std::unique_ptr<DiskIo> real, std::shared_ptr<DiskSwitch> control)
@@ -115,7 +115,7 @@ class SwitchedIo final : public DiskIo {
   std::mt19937 random_{7};
 };
 
-/// Puts the engine of DiskOptions::decorate_io under `control`.
+/// Returns a DiskOptions::decorate_io that puts the engine under `control`.
 inline auto switched(std::shared_ptr<DiskSwitch> control) {
   return [control](std::unique_ptr<DiskIo> real) -> std::unique_ptr<DiskIo> {
     return std::make_unique<SwitchedIo>(std::move(real), control);

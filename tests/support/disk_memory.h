@@ -13,7 +13,8 @@
 
 namespace spillway::testing {
 
-/// Memory that a direct read or write takes as it is, or, `shift` bytes further on, does not.
+/// Memory that is aligned for a direct read or write. With a `shift`, it begins that many bytes later and is not
+/// aligned.
 struct Memory {
   explicit Memory(int64_t size, int64_t shift = 0)
       : bytes(size),

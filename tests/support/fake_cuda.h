@@ -1,4 +1,4 @@
-// A double of the CUDA library: host memory that says it is a card's, with as much of it as it is told.
+// A double of the CUDA library: host memory that claims to be a GPU's, of a size that the test sets.
 #pragma once
 #include <cstdlib>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace spillway::testing {
 
 class FakeCudaDriver final : public CudaDriver {
  public:
-  explicit FakeCudaDriver(int64_t card_bytes) : free_bytes(card_bytes) {}
+  explicit FakeCudaDriver(int64_t gpu_bytes) : free_bytes(gpu_bytes) {}
 
   void* allocate(int64_t bytes) override {
     ++asked;
@@ -52,8 +52,8 @@ class FakeCudaDriver final : public CudaDriver {
   int64_t outside_bytes = 0;
   int64_t host_bytes = 0;
   int64_t asked = 0;
-  bool refuses = false;       ///< memory, with an error of its own
-  int64_t managed_bytes = 0;  ///< 0: it has no managed memory
+  bool refuses = false;       ///< refuses memory, with an error of its own
+  int64_t managed_bytes = 0;  ///< 0: the GPU has no managed memory
   int64_t managed_ranges = 0;
   int64_t brought_bytes = 0;
   std::map<void*, int64_t> held;

@@ -1,4 +1,4 @@
-/// Counts operators for whose results the host waits on a card.
+/// An observer that counts operators for whose results the host waits on a GPU.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -9,8 +9,8 @@
 
 namespace spillway::testing {
 
-/// Numbers that are read, sizes that depend on values, and copies from a card to the host. The first two are seen on
-/// the CPU, too, so that what would wait on a card shows without one.
+/// A counter of numbers that are read, sizes that depend on values, and copies from a GPU to the host. The first two
+/// are seen on the CPU, too. So operators that would wait on a GPU show without one.
 class HostSyncs final : public OperatorObserver {
  public:
   int64_t count = 0;

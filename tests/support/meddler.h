@@ -1,4 +1,4 @@
-// A double of a pager's other users: whatever anyone may ask of it at any time, asked at random.
+// A double of a pager's other users: random calls of everything that a user may ask of it at any time.
 #pragma once
 #include <cstdint>
 #include <random>
@@ -9,13 +9,14 @@
 
 namespace spillway::testing {
 
-/// Evicts some pages or all, starts page-outs and prefetches that nobody planned, drops prefetches before they were of
-/// use, and changes the advice. None of it may change a byte. Used by one thread; others may use the pager meanwhile.
+/// A source of random pager calls. It evicts some pages or all, starts page-outs and prefetches without a plan, drops
+/// prefetches before their use, and changes the advice. None of it may change a byte. One thread uses a Meddler, and
+/// others may use the pager meanwhile.
 class Meddler {
  public:
   explicit Meddler(uint64_t seed) : random_(seed) {}
 
-  /// One act. Errors of copies that it sets off are dropped: they are no concern of whoever comes next.
+  /// Makes one random call. Drops the errors of copies that it sets off, because they do not concern the next caller.
   void act(Pager& pager) {
     try {
       meddle(pager);
@@ -41,7 +42,7 @@ class Meddler {
         for (PageId id : some_pages(pager)) pager.replayer().replay(id);
         for (PageId id : some_pages(pager)) (void)pager.prefetcher().try_page_in(id);
         return;
-      case 6:  // prefetches that are taken back
+      case 6:  // prefetches that are dropped again
         for (PageId id : some_pages(pager)) (void)pager.prefetcher().try_page_in(id);
         return evict_some(pager);
       default:
@@ -65,7 +66,7 @@ class Meddler {
     return ids;
   }
 
-  static constexpr UserId kUsers = 4;  // the first few are all that tests have
+  static constexpr UserId kUsers = 4;  // tests have only the first few users
   std::mt19937_64 random_;
   int64_t acts_ = 0;
 };

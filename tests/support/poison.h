@@ -1,4 +1,4 @@
-// A double of memory that is gone: what an arena takes back is filled with a pattern that nobody mistakes for data.
+// A double of freed memory: blocks that an arena takes back are filled with a pattern that cannot pass for data.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace spillway::testing {
 
-/// A byte whose repetition is NaN in every floating-point format, an index out of every range and no address.
+/// A byte whose repetition is NaN in every floating-point format, an index out of every range, and no address.
 inline constexpr unsigned char kPoison = 0xff;
 
-/// Fills memory that nobody may read any more.
+/// Fills memory that must not be read any more.
 inline void poison(void* data, int64_t bytes) {
   std::memset(data, kPoison, static_cast<size_t>(bytes));
 }
 
-/// While it lives, every block that comes back to the arena is poisoned, descriptors too, so that whoever still reads
-/// it (or copies from it) gets something else than the bytes that happen to be left there.
+/// A guard under which every block that comes back to the arena is poisoned, descriptors too. A late read of it, or
+/// copy from it, then gets the pattern instead of the bytes left there.
 class PoisonFreed {
  public:
   explicit PoisonFreed(Arena& arena) : arena_(arena) {

@@ -1,4 +1,4 @@
-/// Requests that must be refused, and what the refusal must say.
+/// Checks of requests that must be refused, and of the refusals' messages.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 namespace spillway::testing {
 
-/// The message that `body` is refused with; empty when it is not.
+/// Returns the message with which `body` is refused, or an empty text when it is not.
 inline std::string refusal(const std::function<void()>& body) {
   try {
     body();

@@ -1,4 +1,4 @@
-// A small network trained from a seed, inside a Session or not: what the tests of Sessions compare.
+// A small network trained from a seed, inside a Session or not, which the tests of Sessions compare.
 #pragma once
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -47,7 +47,8 @@ struct Trained {
   std::vector<std::vector<char>> state;
   SessionStats stats;
   int64_t floor_bytes = 0;
-  /// By operator of the last planned trace: arguments, and outputs with scratch. All but what is no page.
+  /// The bytes of each operator of the last planned trace: its arguments, and its outputs with scratch. Bytes outside
+  /// of pages are not counted.
   std::vector<std::pair<int64_t, int64_t>> operator_bytes;
 };
 
@@ -60,10 +61,10 @@ struct Training {
   std::function<void(int step)> after_step = nullptr;
 };
 
-/// Trains; with `options`, inside a Session of this thread. Random numbers are this call's own, so that calls may run
-/// on several threads at once.
+/// Trains a network; with `options`, inside a Session of this thread. Each call has random numbers of its own, so that
+/// calls may run on several threads at once.
 inline Trained train(const Training& training, const std::optional<SessionOptions>& options) {
-  at::set_num_threads(1);  // of this thread: the tensors are too small to share
+  at::set_num_threads(1);  // for this thread, because the tensors are too small to share
   Trained result;
   auto random = at::make_generator<at::CPUGeneratorImpl>(training.seed);
   std::optional<Session> session;
@@ -93,7 +94,7 @@ inline Trained train(const Training& training, const std::optional<SessionOption
     for (const OperatorRecord& op : session->trace()->operators)
       result.operator_bytes.emplace_back(op.leased_bytes, op.own_bytes);
   }
-  // Read inside the Session: while others are open, what stays after it may be absent.
+  // The state is read inside the Session. While other Sessions are open, tensors that stay after it may be absent.
   auto keep = [&](const at::Tensor& tensor) {
     auto lent = resident_read(tensor);
     const auto* data = static_cast<const char*>(tensor.const_data_ptr());

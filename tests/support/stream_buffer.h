@@ -6,7 +6,7 @@
 
 namespace spillway::testing {
 
-/// What a page belongs to. The host knows where it is; only operators see what it holds.
+/// The owner of a page. The host knows where the bytes are, and only operators see their values.
 class StreamBuffer {
  public:
   StreamBuffer(DeviceMemory& memory, Pager& pager, int64_t bytes) : state_(std::make_shared<State>(memory, pager)) {

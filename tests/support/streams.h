@@ -1,5 +1,5 @@
-// A double of a device with streams: operators are only queued by the host and run on a lane of their own, copies on
-// others. Nothing orders the three but the edges that a real device's lanes draw, each of which can be left out.
+// A double of a device with streams. The host only queues operators, which run on a lane of their own, and copies run
+// on other lanes. Only the edges that a real device's lanes draw order the three, and each edge can be left out.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -20,7 +20,7 @@
 
 namespace spillway::testing {
 
-/// The compute queue, with a nap now and then.
+/// The compute queue, which sometimes sleeps for a while.
 class ComputeQueue {
  public:
   explicit ComputeQueue(uint32_t seed) : random_(seed) {}
@@ -32,7 +32,7 @@ class ComputeQueue {
       work();
     });
   }
-  /// Done when everything submitted before is.
+  /// Returns a ticket that is done when all work submitted before is done.
   Ticket position() {
     return lane_.submit([] {});
   }
@@ -49,11 +49,12 @@ struct Edges {
   bool compute_waits_for_copy = true;
 };
 
-/// Where the bytes of managed memory are, as queues get to moving and using it. A kernel finds them wherever they are,
-/// as on a card; but it should not have to. Thread-safe.
+/// A record of where the bytes of managed memory are, as queues move and use it. A kernel finds the bytes wherever they
+/// are, as on a GPU, but it should not have to wait for them. Thread-safe.
 class ManagedMemory {
  public:
-  /// A kernel uses the range. False: its bytes were not on the device, so it had to wait for them.
+  /// Notes that a kernel uses the range. Returns false when its bytes were not on the device, so that the kernel had to
+  /// wait for them.
   bool use(void* data, int64_t bytes) {
     std::lock_guard lock(mutex_);
     const bool known = on_device_.count(data) > 0;
@@ -87,7 +88,7 @@ class ManagedMemory {
   int64_t peak_bytes_ = 0;
 };
 
-/// A copy stream: late by random times, behind the compute queue's position at submission.
+/// A copy stream. Its copies start late by random times, behind the compute queue's position at submission.
 class StreamTimeline final : public Timeline {
  public:
   StreamTimeline(std::shared_ptr<ComputeQueue> compute, uint32_t seed, Edges edges = {},
@@ -96,7 +97,7 @@ class StreamTimeline final : public Timeline {
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
     return submit([=] { std::memcpy(destination, source, static_cast<size_t>(bytes)); });
   }
-  /// From now on.
+  /// Draws these edges for all copies from now on.
   void draw(Edges edges) {
     std::lock_guard lock(mutex_);
     edges_ = edges;
@@ -141,16 +142,16 @@ class StreamTimeline final : public Timeline {
   WorkerTimeline worker_{"stream"};
 };
 
-/// Memory that goes back to its pool in the compute queue's order, as a caching allocator's does: what was given back
-/// is poisoned when compute gets there, and handed out again at once.
+/// Memory that goes back to its pool in the compute queue's order, as a caching allocator's does. A returned block is
+/// poisoned when compute gets there, and it can be allocated again at once.
 class StreamBlocks final : public BlockSource {
  public:
   StreamBlocks(Arena& arena, std::shared_ptr<ComputeQueue> compute) : arena_(arena), compute_(std::move(compute)) {}
-  Block* try_take(int64_t charge, Category category) override {
+  Block* try_acquire(int64_t charge, Category category) override {
     void* data = arena_.try_allocate(charge);
     return data ? new Block{data, charge, nullptr, nullptr, category} : nullptr;
   }
-  void give_back(Block* block) noexcept override {
+  void return_block(Block* block) noexcept override {
     (void)compute_->submit([data = block->data, bytes = block->charged_bytes] { poison(data, bytes); });
     arena_.deallocate(block->data, block->charged_bytes);
     delete block;
@@ -161,16 +162,16 @@ class StreamBlocks final : public BlockSource {
   const std::shared_ptr<ComputeQueue> compute_;
 };
 
-/// Managed memory: blocks that stay.
+/// A source of managed memory, whose blocks stay allocated.
 class ManagedBlocks final : public BlockSource {
  public:
   ManagedBlocks(Arena& arena, std::shared_ptr<ComputeQueue> compute, std::shared_ptr<ManagedMemory> managed)
       : arena_(arena), compute_(std::move(compute)), managed_(std::move(managed)) {}
-  Block* try_take(int64_t charge, Category category) override {
+  Block* try_acquire(int64_t charge, Category category) override {
     void* data = arena_.try_allocate(charge);
     return data ? new Block{data, charge, nullptr, nullptr, category, /*is_managed=*/true} : nullptr;
   }
-  void give_back(Block* block) noexcept override {
+  void return_block(Block* block) noexcept override {
     (void)compute_->submit([managed = managed_, data = block->data] { managed->forget(data); });
     arena_.deallocate(block->data, block->charged_bytes);
     delete block;

@@ -1,4 +1,4 @@
-// What every Timeline must do. A new backend gets the whole suite in three lines:
+// The conformance suite that every Timeline must pass. A new backend gets the whole suite in three lines:
 //     struct MyTimelines { static std::unique_ptr<Timeline> make() { … } };
 //     INSTANTIATE_TYPED_TEST_SUITE_P(Mine, TimelineConformanceTest, MyTimelines);
 #pragma once
@@ -13,7 +13,7 @@ namespace spillway::testing {
 
 template <class Backend>
 struct TimelineConformanceTest : ::testing::Test {
-  /// A backend that is not there makes nothing.
+  /// Skips the test when make() returns nothing, because the backend is not there.
   void SetUp() override {
     if (!timeline) GTEST_SKIP() << "no such device here";
   }
@@ -34,7 +34,7 @@ TYPED_TEST_P(TimelineConformanceTest, CopiesEveryByteByTheTimeTheTicketIsDone) {
 }
 
 TYPED_TEST_P(TimelineConformanceTest, RunsCopiesInTheOrderOfSubmission) {
-  // A chain: each buffer gets the one before it, so any other order leaves an old value somewhere.
+  // The copies are a chain: each buffer gets the one before it. So any other order leaves an old value somewhere.
   std::vector<std::vector<int>> buffers(50, std::vector<int>(1000, 0));
   buffers[0].assign(1000, 42);
   Ticket last;

@@ -1,4 +1,4 @@
-// Runs the same code outside a Session and in every mode that could break it, and compares bits.
+// Helpers that run the same code outside a Session and in every mode that could break it, and compare bits.
 #pragma once
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace spillway::testing {
 using Tensors = std::vector<at::Tensor>;
 using Work = std::function<Tensors()>;
 
-/// Scalars that LibTorch makes without an operator.
+/// Bytes for scalars that LibTorch makes without an operator.
 inline constexpr int64_t kScalars = 1 << 10;
 
 inline SessionOptions evicting_everything() {
@@ -38,7 +38,7 @@ inline Tensors from_seed(const Work& work) {
   return work();
 }
 
-/// Everything leaves after every operator.
+/// Checks `work` with everything evicted after every operator.
 inline void expect_unchanged_when_evicted(const Work& work, const Tensors& plain) {
   Tensors paged;
   SessionStats stats;
@@ -51,7 +51,8 @@ inline void expect_unchanged_when_evicted(const Work& work, const Tensors& plain
   EXPECT_GT(stats.pager.page_ins, 0) << "nothing was ever absent";
 }
 
-/// The first step pages on demand, the second follows its schedule; both under the neediest operator's budget.
+/// Checks `work` under the budget of the neediest operator. The first step pages on demand, and the second follows its
+/// schedule.
 inline void expect_unchanged_at_the_floor(const Work& work, const Tensors& plain) {
   const SessionOptions options{.min_page_bytes = 1, .small_page_bytes = 0};
   int64_t floor = 0;
@@ -68,7 +69,7 @@ inline void expect_unchanged_at_the_floor(const Work& work, const Tensors& plain
   {
     Session session(tight);
     for (Tensors* result : {&first, &second}) {
-      first.clear();  // the floor was that of one run
+      first.clear();  // the floor is for one run's results
       auto step = session.step();
       *result = from_seed(work);
       if (result == &first) expect_equal_tensors(plain, first, "at the floor, first step");
@@ -78,7 +79,7 @@ inline void expect_unchanged_at_the_floor(const Work& work, const Tensors& plain
   expect_equal_tensors(plain, second, "at the floor, second step");
 }
 
-/// No operator writes what its schema does not say.
+/// Checks that no operator writes an argument that its schema does not declare written.
 inline void expect_honest_schemas(const Work& work) {
   auto checker = std::make_shared<SchemaChecker>();
   {
@@ -89,8 +90,8 @@ inline void expect_honest_schemas(const Work& work) {
   EXPECT_GT(checker->compared(), 0u);
 }
 
-/// `work` gives the same bits in every mode, and nothing of it is left behind. It runs several times, each from the
-/// same seed; what it returns must be strided.
+/// Checks that `work` gives the same bits in every mode and leaves no memory behind. `work` runs several times, each
+/// from the same seed, and must return strided tensors.
 inline void expect_unchanged(const Work& work) {
   Ledger& ledger = CpuDevice::instance().ledger();
   const Tensors plain = from_seed(work);

@@ -1,4 +1,4 @@
-// Sessions on a CUDA card. Skipped, and counted, where there is none.
+// Tests of Sessions on a CUDA GPU. They are skipped, and counted, where there is no GPU.
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <c10/core/StreamGuard.h>
@@ -26,18 +26,18 @@ namespace spillway {
 
 namespace testing {
 
-struct CardTimelines {
+struct GpuTimelines {
   static std::unique_ptr<Timeline> make() {
     try {
-      Device& card = open_device("cuda");
-      static const MemoryRange host = card.reserve_host_memory(64 << 20);
-      return card.make_timeline("test");
+      Device& gpu = open_device("cuda");
+      static const MemoryRange host = gpu.reserve_host_memory(64 << 20);
+      return gpu.make_timeline("test");
     } catch (const DeviceError&) {
       return nullptr;
     }
   }
 };
-INSTANTIATE_TYPED_TEST_SUITE_P(Card, TimelineConformanceTest, CardTimelines);
+INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, TimelineConformanceTest, GpuTimelines);
 
 }  // namespace testing
 
@@ -45,11 +45,11 @@ namespace {
 
 namespace nn = torch::nn;
 
-class CardTest : public ::testing::Test {
+class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     try {
-      card = &open_device("cuda");
+      gpu = &open_device("cuda");
     } catch (const DeviceError& error) {
       GTEST_SKIP() << error.what();
     }
@@ -58,7 +58,7 @@ class CardTest : public ::testing::Test {
   }
   void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, false); }
 
-  Device* card = nullptr;
+  Device* gpu = nullptr;
 };
 
 nn::Sequential make_net() {
@@ -113,13 +113,13 @@ void expect_equal(const Result& a, const Result& b) {
   for (size_t i = 0; i < a.weights.size(); ++i) EXPECT_TRUE(at::equal(a.weights[i], b.weights[i])) << "weight " << i;
 }
 
-TEST_F(CardTest, BackwardIsPartOfTheTrace) {
+TEST_F(GpuTest, BackwardIsPartOfTheTrace) {
   const Result unlimited = train({});
-  // Six blocks of three, a head, a loss; backward and the optimizer at least double them.
+  // There are six blocks of three, a head and a loss. Backward and the optimizer at least double them.
   EXPECT_GT(unlimited.operators_traced, 2 * 20);
 }
 
-TEST_F(CardTest, EveryBudgetGivesTheSameBitsWithinIt) {
+TEST_F(GpuTest, EveryBudgetGivesTheSameBitsWithinIt) {
   const Result unlimited = train({});
   EXPECT_EQ(unlimited.stats.pager.page_outs, 0);
   for (int64_t percent : {90, 60}) {
@@ -131,18 +131,18 @@ TEST_F(CardTest, EveryBudgetGivesTheSameBitsWithinIt) {
   }
 }
 
-TEST_F(CardTest, OnDemandGivesTheSameBits) {
+TEST_F(GpuTest, OnDemandGivesTheSameBits) {
   const Result unlimited = train({});
   const int64_t budget = std::max(unlimited.floor_bytes + (1 << 20), unlimited.stats.peak_bytes * 6 / 10);
   expect_equal(train({.budget_bytes = budget, .prefetch = false}), unlimited);
 }
 
-TEST_F(CardTest, EvictingEverythingAfterEveryOperatorChangesNothing) {
+TEST_F(GpuTest, EvictingEverythingAfterEveryOperatorChangesNothing) {
   const Result unlimited = train({}, 2);
   expect_equal(train({.min_page_bytes = 1, .observer = std::make_shared<testing::EvictEverything>()}, 2), unlimited);
 }
 
-TEST_F(CardTest, WindowsGiveTheSameBitsUnderEveryBudget) {
+TEST_F(GpuTest, WindowsGiveTheSameBitsUnderEveryBudget) {
   constexpr int64_t kSplit = 1 << 20;
   const Result unlimited = train({.split_bytes = kSplit});
   const int64_t budget = std::max(unlimited.floor_bytes + (1 << 20), unlimited.stats.peak_bytes / 2);
@@ -154,14 +154,14 @@ TEST_F(CardTest, WindowsGiveTheSameBitsUnderEveryBudget) {
       train({.split_bytes = kSplit}, 2));
 }
 
-TEST_F(CardTest, WhatIsReplayedIsTheSame) {
+TEST_F(GpuTest, WhatIsReplayedIsTheSame) {
   const Result unlimited = train({}, 6);
   const int64_t budget = std::max(unlimited.floor_bytes + (1 << 20), unlimited.stats.peak_bytes * 6 / 10);
   expect_equal(train({.budget_bytes = budget}, 6), unlimited);
   expect_equal(train({.budget_bytes = budget, .replay = false}, 6), unlimited);
 }
 
-TEST_F(CardTest, UnifiedMemoryGivesTheSameBitsAlsoBelowTheFloor) {
+TEST_F(GpuTest, UnifiedMemoryGivesTheSameBitsAlsoBelowTheFloor) {
   const Result expected = train({.split_bytes = kUnlimitedBytes});
   const Result unlimited = train({.engine = Engine::unified});
   expect_equal(unlimited, expected);
@@ -176,7 +176,7 @@ TEST_F(CardTest, UnifiedMemoryGivesTheSameBitsAlsoBelowTheFloor) {
   EXPECT_GT(tiny.stats.peak_bytes, unlimited.floor_bytes / 2);
 }
 
-TEST_F(CardTest, ATensorOfUnifiedMemoryCanBeReadByItsPointerWhereverItIs) {
+TEST_F(GpuTest, ATensorOfUnifiedMemoryCanBeReadByItsPointerWhereverItIs) {
   Session session({.device = "cuda", .engine = Engine::unified});
   const at::Tensor tensor = at::arange(1 << 18, at::TensorOptions(at::Device("cuda:0")).dtype(at::kFloat));
   session.pager().evict_all();
@@ -185,7 +185,7 @@ TEST_F(CardTest, ATensorOfUnifiedMemoryCanBeReadByItsPointerWhereverItIs) {
   EXPECT_EQ(tensor.sum().item<float>(), at::arange(1 << 18).to(at::kFloat).sum().item<float>());
 }
 
-TEST_F(CardTest, TwoSessionsShareACard) {
+TEST_F(GpuTest, TwoSessionsShareAGpu) {
   Session first({.device = "cuda", .budget_bytes = 64 << 20});
   const at::Device place("cuda:0");
   float sums[2] = {0, 0};
@@ -208,7 +208,7 @@ TEST_F(CardTest, TwoSessionsShareACard) {
   EXPECT_LE(first.stats().peak_bytes, 64 << 20);
 }
 
-TEST_F(CardTest, TensorsBornBeforeTheSessionAreMovedIntoCountedMemory) {
+TEST_F(GpuTest, TensorsBornBeforeTheSessionAreMovedIntoCountedMemory) {
   at::Tensor early = at::arange(1 << 18, at::TensorOptions(at::Device("cuda:0")).dtype(at::kFloat));
   const at::Tensor expected = early.cpu();
   Session session({.device = "cuda"});
@@ -217,14 +217,14 @@ TEST_F(CardTest, TensorsBornBeforeTheSessionAreMovedIntoCountedMemory) {
   EXPECT_TRUE(at::equal(early.cpu(), expected + 1));
 }
 
-TEST_F(CardTest, ASecondStreamInsideASessionIsRefused) {
+TEST_F(GpuTest, ASecondStreamInsideASessionIsRefused) {
   Session session({.device = "cuda"});
   const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
   c10::StreamGuard other(cuda.getStreamFromGlobalPool(c10::Device(c10::kCUDA, 0)));
   EXPECT_THROW(at::empty({1 << 16}, at::TensorOptions(at::Device("cuda:0"))), std::exception);
 }
 
-TEST_F(CardTest, TheBudgetIsOnlyTheCards) {
+TEST_F(GpuTest, TheBudgetIsOnlyTheGpus) {
   Session session({.device = "cuda", .budget_bytes = 64 << 20});
   const at::Tensor on_host = at::ones({64 << 20});
   EXPECT_EQ(on_host.sum().item<float>(), 64 << 20);

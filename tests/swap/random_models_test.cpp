@@ -1,5 +1,6 @@
-// Random models, random budgets, random surroundings: paging changes no bit, the budget holds, and what is feasible by
-// the trace is granted. With late, moody and failing copies, poisoned memory, evictions at random and all the time.
+// Tests of random models under random budgets and surroundings. Paging changes no bit, the budget holds, and every
+// budget that is feasible by the trace is granted. Copies are late, irregular or failing, memory is poisoned, and
+// evictions happen at random and all the time.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -31,7 +32,7 @@ using testing::train_random_net;
 using testing::TrainingOutcome;
 using testing::TrainingSurroundings;
 
-/// Meddles with the pager after one operator in so many.
+/// An observer that meddles with the pager after one operator in `one_in`.
 class MeddlingObserver final : public OperatorObserver {
  public:
   MeddlingObserver(uint64_t seed, uint64_t one_in) : random_(seed), meddler_(random_()), one_in_(one_in) {}
@@ -47,7 +48,7 @@ class MeddlingObserver final : public OperatorObserver {
 
 enum class Lanes { workers, delayed, random, flaky };
 
-/// Options of a Session, and what it runs in, drawn from a seed.
+/// The options of a Session and its surroundings, drawn from a seed.
 class RandomSurroundings {
  public:
   explicit RandomSurroundings(uint64_t seed) : random_(seed) {
@@ -55,16 +56,17 @@ class RandomSurroundings {
     common_.small_page_bytes = pick({0, 4096, 1 << 14, 1 << 20});
     common_.split_bytes = pick({kUnlimitedBytes, kUnlimitedBytes, 1, 1 << 12, 1 << 15});
   }
-  /// Gradients of convolutions that run in windows are sums in another order.
+  /// Returns true when no operator is split. Gradients of convolutions that run in windows are sums in another order.
   bool same_bits_as_stock() const { return common_.split_bytes == kUnlimitedBytes; }
 
-  /// Without a limit; what it observes tells what is feasible for the others.
+  /// Returns surroundings without a limit. Their observations tell which budgets are feasible for the others.
   TrainingSurroundings unlimited(std::shared_ptr<OperatorObserver> observer) {
     SessionOptions options = common_;
     options.observer = std::move(observer);
     return surround(options);
   }
-  /// A budget between the floor and the peak, more often near the floor. A new option of Sessions is a line here.
+  /// Returns surroundings with a budget between the floor and the peak, more often near the floor. A new option of
+  /// Sessions is a line here.
   TrainingSurroundings limited(const TrainingOutcome& observed) {
     SessionOptions options = common_;
     const double share = !observed.floor_is_known ? 1 : std::pow(std::uniform_real_distribution<>(0, 1)(random_), 2);
@@ -116,7 +118,7 @@ std::string describe(const SessionOptions& options) {
              options.split_bytes, options.observer ? ", observed" : "");
 }
 
-/// Trains the model of one seed in every way; says what went wrong first.
+/// A case that trains the model of one seed in every way, and reports the first failure.
 class ModelCase {
  public:
   ModelCase(uint64_t seed, const CaseLimits& limits) : seed_(seed), limits_(limits) {}
@@ -166,7 +168,8 @@ class ModelCase {
   std::string failure_;
 };
 
-/// Threads of the user's that entered one Session, each with tensors of its own and over weights that all of them read.
+/// A case of several user threads that entered one Session. Each has tensors of its own, and all of them read the same
+/// weights.
 class ThreadsCase {
  public:
   explicit ThreadsCase(uint64_t seed) : seed_(seed), threads_(2 + static_cast<int64_t>(seed % 2)) {
@@ -189,7 +192,7 @@ class ThreadsCase {
       std::vector<std::thread> others;
       for (int64_t t = 0; t < threads_; ++t)
         others.emplace_back([&, t] {
-          at::set_num_threads(1);  // counts for the thread that says it
+          at::set_num_threads(1);  // applies to the calling thread
           auto entry = session.enter();
           try {
             together[static_cast<size_t>(t)] = work(t);
@@ -209,7 +212,7 @@ class ThreadsCase {
  private:
   static constexpr int64_t kEdge = 40;
 
-  /// A chain forward and backward, some of it kept for later.
+  /// Returns the result of a chain of operators, forward and backward. Some of its tensors are kept for later.
   at::Tensor work(int64_t thread) const {
     std::mt19937_64 random(seed_ * 100 + static_cast<uint64_t>(thread));
     std::vector<at::Tensor> kept{inputs_[static_cast<size_t>(thread)].clone()};

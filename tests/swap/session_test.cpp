@@ -26,7 +26,7 @@ using testing::DelayedTimeline;
 using testing::EvictEverything;
 using testing::FailingTimeline;
 
-/// Residual 3-D convolutional blocks with both norms, dropout and in-place activations.
+/// A residual 3-D convolutional block with both norms, dropout and in-place activations.
 struct BlockImpl : nn::Module {
   BlockImpl() {
     first = register_module("first", nn::Conv3d(nn::Conv3dOptions(8, 8, 3).padding(1)));
@@ -151,7 +151,7 @@ TEST_F(SessionTest, RefusesABudgetOneBlockBelowTheFloorNamingTheOperator) {
   } catch (const OutOfBudget& error) {
     EXPECT_NE(std::string(error.what()).find("aten::"), std::string::npos) << error.what();
   }
-  expect_same(train(SessionOptions{.budget_bytes = peak}), unlimited);  // nothing is left behind
+  expect_same(train(SessionOptions{.budget_bytes = peak}), unlimited);  // no memory is left behind
 }
 
 TEST_F(SessionTest, LateCopiesChangeNothing) {
@@ -210,7 +210,7 @@ TEST_F(SessionTest, AStepThatDoesSomethingElseFallsBackToDemandAndIsPlannedAnew)
       std::optional<Session::Step> step;
       if (session) step.emplace(session->step());
       auto loss = net(at::ones({2, 2, edge, edge, edge})).square().mean();
-      if (losses.size() == 3) loss = loss * 2;  // a branch that the others do not take
+      if (losses.size() == 3) loss = loss * 2;  // a branch that the other losses do not take
       loss.backward();
       sgd.step();
       sgd.zero_grad();
@@ -261,10 +261,10 @@ TEST_F(SessionTest, ARawPointerOfAnAbsentTensorIsAClearError) {
     auto lent = resident(a);
     a.data_ptr<float>()[7] = 70;
     (void)(b + 1);
-    EXPECT_EQ(a.data_ptr<float>()[7], 70);  // a lease holds through other operators
+    EXPECT_EQ(a.data_ptr<float>()[7], 70);  // a lease lasts while other operators run
   }
   (void)(b + 1);
-  EXPECT_EQ(a[7].item<float>(), 70);  // what was written through the pointer was not dropped
+  EXPECT_EQ(a[7].item<float>(), 70);  // the value written through the pointer was not dropped
   auto read = resident_read(a);
   EXPECT_EQ(a.const_data_ptr<float>()[99'999], 99'999);
 }

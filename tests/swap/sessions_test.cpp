@@ -1,4 +1,4 @@
-// Several Sessions in one process: side by side on threads, and one after another.
+// Tests of several Sessions in one process: side by side on threads, and one after another.
 #include <gtest/gtest.h>
 
 #include <exception>
@@ -24,10 +24,10 @@ using testing::Training;
 const Training kOne{.seed = 1, .channels = 8, .edge = 24, .steps = 5};
 const Training kOther{.seed = 2, .channels = 12, .edge = 20, .steps = 7};
 
-/// What is neither page nor the operator's own when its turn comes: scalars that LibTorch makes without an operator.
+/// Bytes outside of pages and of the operator's own memory: scalars that LibTorch makes without an operator.
 constexpr int64_t kScalars = 1 << 10;
 
-/// Runs both on a thread each, with a Session each, until both have ended; rethrows what they threw.
+/// Runs both trainings on a thread each, with a Session each, until both have ended. Rethrows their errors.
 std::pair<Trained, Trained> train_both(const Training& a, const Training& b, const SessionOptions& options) {
   std::pair<Trained, Trained> results;
   std::exception_ptr errors[2];
@@ -71,12 +71,13 @@ struct SessionsTest : ::testing::Test {
   int64_t held() { return CpuDevice::instance().ledger().used_bytes(); }
 
   Trained one, other;
-  int64_t peaks = 0;  ///< of the two together
-  int64_t floor = 0;  ///< the larger of the two
+  int64_t peaks = 0;  ///< peak bytes of both together
+  int64_t floor = 0;  ///< larger floor of the two
 };
 
 TEST_F(SessionsTest, TwoThreadsUnderOneBudgetTrainAsEachAlone) {
-  // At the floor itself, memory that one thread has just been given and not yet used cannot leave for the other's sake.
+  // At the floor itself it could fail: memory that one thread has just been given and not yet used cannot leave for the
+  // other.
   for (int64_t budget : {kUnlimitedBytes, peaks / 2, floor * 5 / 4}) {
     SCOPED_TRACE(str("budget ", budget, " of ", peaks, ", floor ", floor));
     const int64_t before = held();
@@ -125,7 +126,7 @@ TEST_F(SessionsTest, RefusesToJoinWithOtherBudgetsNamingBoth) {
   std::string host = refusal({.budget_bytes = int64_t{3} << 30});
   EXPECT_NE(host.find("host_budget_bytes is unlimited"), std::string::npos) << host;
   EXPECT_EQ(refusal({.budget_bytes = int64_t{3} << 30, .host_budget_bytes = int64_t{2} << 30}), "");
-  EXPECT_EQ(session.ledger().budget_bytes(), int64_t{3} << 30);  // as before, also after one joined and left
+  EXPECT_EQ(session.ledger().budget_bytes(), int64_t{3} << 30);  // as before, also after a Session joined and left
 }
 
 TEST_F(SessionsTest, AnExceptionInOneLeavesTheOtherWorking) {
@@ -158,7 +159,7 @@ TEST_F(SessionsTest, ATraceHoldsNothingOfTheOtherSessions) {
   EXPECT_EQ(beside.operator_bytes, alone.operator_bytes);
 }
 
-/// Runs `work` on a thread of its own inside a Session, while another one with the same options is open here.
+/// Runs `work` on a thread of its own inside a Session, while another Session with the same options is open here.
 void beside_an_open_session(const SessionOptions& options, const std::function<void()>& work) {
   Session open(options);
   std::exception_ptr error;
@@ -193,7 +194,7 @@ TEST_F(SessionsTest, TensorsOfAClosedSessionAreAbsentUntilTheyAreLentOrTheLastSe
     auto lent = resident_read(a);
     EXPECT_EQ(a.const_data_ptr<float>()[7], 8);
   }
-  EXPECT_EQ((b + 1)[9].item<float>(), 21);  // used by the one that is open
+  EXPECT_EQ((b + 1)[9].item<float>(), 21);  // the Session that is open uses it
 }
 
 TEST_F(SessionsTest, TheLastSessionBringsHomeWhatOthersLeft) {

@@ -1,4 +1,4 @@
-// What `spillway bench allreduce --device cuda` sets side by side, on the CPU's tensors and a double of NCCL.
+// Tests of the ways that `spillway bench allreduce --device cuda` compares, on CPU tensors and a double of NCCL.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using ddl::Element, ddl::Reduction;
 using ddl::testing::CallLog, ddl::testing::Circle, ddl::testing::FakeNetwork;
 using nlohmann::json;
 
-/// Of one rank, by name: how many elements are wrong out of place and in place, and what the network was asked for.
+/// The result of one way: the numbers of wrong elements out of place and in place, and the calls of the network.
 struct Outcome {
   int64_t wrong = 0, in_place_wrong = 0;
   CallLog calls;
@@ -45,21 +45,22 @@ Outcomes outcomes_of(Vectors& vectors, CallLog& log, const Expected& expected) {
   return all;
 }
 
-/// On 2 hosts of 2 ranks, whose cards are their own or all one; rank 3's, and what it says of the decision.
-std::pair<Outcomes, std::string> on_cards(const Problem& problem, bool own_cards) {
+/// Runs the ways on 2 hosts of 2 ranks, each with a GPU of its own or all with one. Returns rank 3's outcomes and its
+/// explanation of the decision.
+std::pair<Outcomes, std::string> on_gpus(const Problem& problem, bool own_gpus) {
   ddl::ThreadWorld world(ddl::testing::by_host({2, 2}));
   const auto circle = std::make_shared<Circle>(4);
   std::pair<Outcomes, std::string> found;
   ddl::run_ranks(world, [&](ddl::Communicator& own) {
     const ddl::Comm comm = ddl::make_comm(std::shared_ptr<ddl::Communicator>(std::shared_ptr<void>(), &own));
-    FakeNetwork network(circle, own_cards ? str("card ", own.rank()) : "one card");
-    ddl::Cards cards(own, [&] { return &network; });
-    const auto vectors = vectors_on_card(comm, cards, at::kCPU, problem);
+    FakeNetwork network(circle, own_gpus ? str("card ", own.rank()) : "one card");
+    ddl::GpuBackend gpus(own, [&] { return &network; });
+    const auto vectors = vectors_on_gpu(comm, gpus, at::kCPU, problem);
     auto outcomes = outcomes_of(*vectors, network.log, Expected(problem, own.rank(), 4));
     if (own.rank() == 3)
-      found = {outcomes, decision(cards, at::kCPU, problem)};
+      found = {outcomes, decision(gpus, at::kCPU, problem)};
     else
-      (void)decision(cards, at::kCPU, problem);
+      (void)decision(gpus, at::kCPU, problem);
   });
   return found;
 }
@@ -76,12 +77,12 @@ std::vector<std::string> names_of(const Outcomes& outcomes) {
 
 using Names = std::vector<std::string>;
 
-TEST(AllreduceCardsTest, ACardsNetworkIsSetBesideItsOwnAllreduceAndTheHost) {
+TEST(AllreduceGpusTest, AGpusNetworkIsSetBesideItsOwnAllreduceAndTheHost) {
   for (const auto& [element, reduction] : {std::pair(Element::float32, Reduction::sum),
                                            {Element::float64, Reduction::sum},
                                            {Element::int32, Reduction::maximum},
                                            {Element::int64, Reduction::minimum}}) {
-    const auto [outcomes, text] = on_cards({element, reduction, 1001}, true);
+    const auto [outcomes, text] = on_gpus({element, reduction, 1001}, true);
     EXPECT_EQ(names_of(outcomes), (Names{"levels", "nccl", "staged"}));
     EXPECT_EQ(text, "fake 1.0, by levels 2x2");
     EXPECT_EQ(outcomes[0].second.calls, (CallLog{"reduce-scatter of 502 among 2", "reduce-scatter of 251 among 2",
@@ -91,35 +92,35 @@ TEST(AllreduceCardsTest, ACardsNetworkIsSetBesideItsOwnAllreduceAndTheHost) {
   }
 }
 
-TEST(AllreduceCardsTest, WhatTheNetworkItselfDoesNotReduceIsNotSetBeside) {
+TEST(AllreduceGpusTest, WhatTheNetworkItselfDoesNotReduceIsNotSetBeside) {
   for (const auto& [element, reduction] :
        {std::pair(Element::float32, Reduction::average), {Element::bfloat16, Reduction::sum}}) {
-    const auto [outcomes, text] = on_cards({element, reduction, 100}, true);
+    const auto [outcomes, text] = on_gpus({element, reduction, 100}, true);
     EXPECT_EQ(names_of(outcomes), (Names{"levels", "staged"}));
   }
 }
 
-TEST(AllreduceCardsTest, TheOtherCollectivesHaveOneWayAndAreRightAlsoWhereVectorsAreMisaligned) {
+TEST(AllreduceGpusTest, TheOtherCollectivesHaveOneWayAndAreRightAlsoWhereVectorsAreMisaligned) {
   for (const auto& [collective, name] : {std::pair(Collective::reduce_scatter, "levels"),
                                          {Collective::all_gather, "levels"},
                                          {Collective::broadcast, "tree"}}) {
     const Problem problem{.count = 1001, .collective = collective, .offset_bytes = 4};
-    EXPECT_EQ(names_of(on_cards(problem, true).first), Names{name}) << name_of(collective);
+    EXPECT_EQ(names_of(on_gpus(problem, true).first), Names{name}) << name_of(collective);
   }
 }
 
-TEST(AllreduceCardsTest, WhereTheHostDoesItThereIsOneWayAndTheReasonIsSaid) {
-  const auto [shared, why] = on_cards({Element::float32, Reduction::sum, 100}, false);
+TEST(AllreduceGpusTest, WhereTheHostDoesItThereIsOneWayAndTheReasonIsSaid) {
+  const auto [shared, why] = on_gpus({Element::float32, Reduction::sum, 100}, false);
   EXPECT_EQ(names_of(shared), Names{"levels"});
   EXPECT_EQ(why, "staged on the host: ranks 0 and 1 share card one card");
-  const auto [largest, why_largest] = on_cards({Element::float32, Reduction::maximum, 100}, true);
+  const auto [largest, why_largest] = on_gpus({Element::float32, Reduction::maximum, 100}, true);
   EXPECT_EQ(names_of(largest), Names{"levels"});
   EXPECT_EQ(why_largest, "staged on the host: the maximum of float32 is the CPU's");
 }
 
-TEST(AllreduceCardsTest, WhatIsSpoiltIsNoResult) {
+TEST(AllreduceGpusTest, WhatIsSpoiltIsNoResult) {
   const ddl::Comm comm = ddl::make_comm(ddl::self_communicator());
-  const auto vectors = vectors_on_card(comm, *comm->cards, at::kCPU, {Element::float16, Reduction::sum, 50});
+  const auto vectors = vectors_on_gpu(comm, *comm->gpus, at::kCPU, {Element::float16, Reduction::sum, 50});
   const Expected expected(Element::float16, Reduction::sum, 1);
   vectors->refill();
   EXPECT_EQ(expected.count_wrong(vectors->result()), 0);
@@ -135,7 +136,7 @@ json row(const char* algorithm, int64_t bytes, double seconds) {
           {"bound_seconds", nullptr}};
 }
 
-TEST(AllreduceCardsTest, APictureWithoutABoundHasNone) {
+TEST(AllreduceGpusTest, APictureWithoutABoundHasNone) {
   json result{{"world_size", 4},
               {"levels", "2x2"},
               {"mpi", "some MPI"},

@@ -1,4 +1,4 @@
-// What `spillway bench allreduce` makes of its measurements, and how it knows a wrong result.
+// Tests of the table that `spillway bench allreduce` makes of its measurements, and of its check for wrong results.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ constexpr auto kElements = {Element::float32,  Element::float64, Element::float1
                             Element::bfloat16, Element::int32,   Element::int64};
 constexpr auto kReductions = {Reduction::sum, Reduction::average, Reduction::maximum, Reduction::minimum};
 
-/// What the ranks contribute, combined one after another.
+/// Returns the ranks' contributions, combined one after another.
 std::vector<std::byte> combined(Element element, Reduction reduction, int ranks, int64_t count) {
   std::vector<std::vector<std::byte>> inputs;
   std::vector<ddl::Term> terms;
@@ -100,12 +100,12 @@ TEST(AllreduceValuesTest, AnAllGatherHasEveryRanksPartAndABroadcastTheRoots) {
 }
 
 TEST(AllreduceValuesTest, NamesThatAreNoneAreRefused) {
-  EXPECT_EQ(element_named("bfloat16"), Element::bfloat16);
-  EXPECT_EQ(reduction_named("max"), Reduction::maximum);
-  EXPECT_THROW(element_named("float8"), BadRequest);
-  EXPECT_THROW(reduction_named("product"), BadRequest);
-  EXPECT_EQ(collective_named("all_gather"), Collective::all_gather);
-  EXPECT_THROW(collective_named("gather"), BadRequest);
+  EXPECT_EQ(parse_element("bfloat16"), Element::bfloat16);
+  EXPECT_EQ(parse_reduction("max"), Reduction::maximum);
+  EXPECT_THROW(parse_element("float8"), BadRequest);
+  EXPECT_THROW(parse_reduction("product"), BadRequest);
+  EXPECT_EQ(parse_collective("all_gather"), Collective::all_gather);
+  EXPECT_THROW(parse_collective("gather"), BadRequest);
 }
 
 TEST(AllreduceSweepTest, SizesAreListedOrGoByAFactorOrAStep) {
@@ -136,12 +136,12 @@ TEST(AllreduceSweepTest, SizesThatAreNoneAreRefused) {
 
 TEST(AllreduceSweepTest, NamesAreOneOrSeveralOrAll) {
   using Names = std::vector<std::string>;
-  EXPECT_EQ(types_named("float32"), Names{"float32"});
-  EXPECT_EQ(types_named("all").size(), 6u);
-  EXPECT_EQ(ops_named("max,sum,max"), (Names{"max", "sum"}));
-  EXPECT_EQ(collectives_named("all").size(), 4u);
-  EXPECT_THROW(types_named("float32,float8"), BadRequest);
-  EXPECT_THROW(ops_named(""), BadRequest);
+  EXPECT_EQ(parse_types("float32"), Names{"float32"});
+  EXPECT_EQ(parse_types("all").size(), 6u);
+  EXPECT_EQ(parse_operations("max,sum,max"), (Names{"max", "sum"}));
+  EXPECT_EQ(parse_collectives("all").size(), 4u);
+  EXPECT_THROW(parse_types("float32,float8"), BadRequest);
+  EXPECT_THROW(parse_operations(""), BadRequest);
 }
 
 using Words = std::vector<std::string>;
@@ -177,7 +177,7 @@ json row(int64_t bytes, const char* algorithm, double seconds, double in_place) 
 
 TEST(AllreduceTableTest, TheErrorOfTheModelIsOverBothTimesAndAllLaunches) {
   json one = row(1000, "levels", 2, 4);
-  one["predicted_seconds"] = 3;  // off by 1/2 and 1/4
+  one["predicted_seconds"] = 3;  // the two errors are 1/2 and 1/4
   json several = row(4000, "levels", 2, 2);
   several["predicted_seconds"] = 9;
   several["by_launch"] = {{{"predicted_seconds", 2}, {"seconds", 2}, {"in_place_seconds", 2}},

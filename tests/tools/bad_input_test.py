@@ -36,6 +36,46 @@ class BadInput(Case):
         self.refused(2, "bf16", args=["train", *SMALL, "--kfac", "--factor-dtype", "fp8"])
         self.refused(2, "lr", args=["train", *SMALL, "--lr", "-1"])
 
+    def test_numbers_that_are_none(self):
+        def refused(*options):
+            return lambda *parts: self.refused(2, *parts, args=["train", *OTHERS["mlp"], *options])
+
+        refused("--lr", "0")("lr is 0", "above 0")
+        refused("--lr", "inf")("lr is inf", "finite")
+        refused("--lr", "nan")("lr is nan")
+        refused("--weight-decay", "inf")("weight_decay is inf")
+        refused("--kfac", "--damping", "inf")("damping = inf")
+        refused("--kfac", "--relative-damping", "inf")("relative_damping = inf")
+        refused("--compare", "adam@0.01xyz")("'adam@0.01xyz'", "adam@LR")
+        refused("--compare", "adam@inf")("'adam@inf'")
+        refused("--compare", "adam@")("'adam@'")
+        refused("--seed", "-1")("--seed", "'-1'", "from 0 on")
+        for command in (["bench", "paging", "--edge", "32", "--budgets=-5"], ["bench", "paging", "--edge", "32", "--budgets", "0"]):
+            self.refused(2, "--budgets", "above 0", args=command)
+        said = self.refused(2, "--steps", "'0'", "from 1 on", args=["bench", "paging", "--edge", "32", "--steps", "0"])
+        self.assertLess(len(said.stderr), 200)
+        self.refused(2, "--repeats", "'0'", args=["bench", "kfac", "--repeats", "0"])
+
+    def test_flags_without_effect(self):
+        def refused(*options):
+            return lambda *parts: self.refused(2, *parts, args=["train", *OTHERS["mlp"], *options])
+
+        refused("--momentum", "0.5", "--optimizer", "adam")("--momentum is sgd's", "adam")
+        refused("--damping", "0.1")("--damping has no effect without --kfac")
+        refused("--kfac-strategy", "dp")("--kfac-strategy has no effect without --kfac")
+        for strategy in ("comm_opt", "mem_opt", "dp"):
+            refused("--kfac", "--kfac-strategy", strategy, "--grad-worker-frac", "1")("--grad-worker-frac is '1'", strategy)
+        refused("--host-budget", "4MiB")("--host-budget has no effect without --budget")
+        refused("--disk", self.folder)("--disk has no effect without --budget")
+
+    def test_options_and_commands_that_nobody_knows(self):
+        self.refused(2, "unknown option: --frobnicate", args=["train", "--frobnicate", "3"])
+        self.refused(2, "unknown command: paint", "train, phantom, bench, topo", args=["paint"])
+        self.refused(2, "unknown argument: three", args=["train", *SMALL, "three"])
+
+    def test_a_loss_that_is_no_number(self):
+        self.refused(1, "[train] the loss of step", "lower lr", args=["train", *OTHERS["mlp"], "--steps", "8", "--lr", "1e30"])
+
     def test_a_host_budget_that_is_too_small_and_disks_that_cannot_be_used(self):
         tight = ["train", *SMALL, "--budget", "70%", "--host-budget", "2MiB"]
         self.refused(3, "host budget of 2.00 MiB", "more bytes", "--disk", args=tight)

@@ -1,4 +1,4 @@
-// Hosts and slots from what people and batch systems write.
+// Tests of hosts and slots, read from user input and from batch systems.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ Hosts hostfile(const std::string& text) {
   return parse_hostfile(text, "my.hosts").hosts;
 }
 
-/// A file that goes with the test.
+/// A file that is removed with this object.
 class File {
  public:
   File(const std::string& name, const std::string& text)
@@ -317,16 +317,16 @@ TEST(FindHostsTest, AsksInOrder) {
   expect_refusal([&] { find_hosts("a", hosts.path(), {}); }, {"-H and --hostfile"});
 }
 
-TEST(ThisHostTest, HasASlotForEachCardElseForEachNumaNode) {
+TEST(ThisHostTest, HasASlotForEachGpuElseForEachNumaNode) {
   const auto root = std::filesystem::path(::testing::TempDir()) / str("root", ::getpid());
   EXPECT_EQ(this_host(root, 2).hosts, (Hosts{{"localhost", 2}}));
   EXPECT_EQ(this_host(root, 0).hosts, (Hosts{{"localhost", 1}}));
   std::filesystem::create_directories(root / "dev" / "nvidia-caps");
   for (const char* name : {"nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia", "null"})
     std::ofstream(root / "dev" / name);
-  const HostList cards = this_host(root, 2);
-  EXPECT_EQ(cards.hosts, (Hosts{{"localhost", 3}}));
-  EXPECT_NE(cards.source.find("GPU"), std::string::npos);
+  const HostList gpus = this_host(root, 2);
+  EXPECT_EQ(gpus.hosts, (Hosts{{"localhost", 3}}));
+  EXPECT_NE(gpus.source.find("GPU"), std::string::npos);
   std::filesystem::remove_all(root);
 }
 

@@ -1,4 +1,4 @@
-// Ranks, levels, and the command lines that they come to.
+// Tests of ranks, levels, and the command lines made of them.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// What hosts are seen to be, and what is said of their differences.
+// Tests of the properties that hosts report, and of the messages about their differences.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
@@ -46,7 +46,7 @@ std::vector<Inspected> three() {
 
 using Messages = std::vector<std::string>;
 
-/// A folder that goes with the test.
+/// A folder that is removed with this object.
 class Folder {
  public:
   Folder() : path_(fs::path(::testing::TempDir()) / str("ddlrun", ::getpid(), "-", ++count_)) {
@@ -223,7 +223,7 @@ TEST(LookTest, NamesTheProcessorAsTheKernelDoes) {
   EXPECT_EQ(processor_model(root.path()), "implementer 0x41, part 0xd40");
 }
 
-TEST(LookTest, NamesCardsByTheDriversWord) {
+TEST(LookTest, NamesGpusByTheDriversWord) {
   const Folder root;
   EXPECT_EQ(gpus_of(root.path()), Messages());
   root.write("dev/nvidia0", "");

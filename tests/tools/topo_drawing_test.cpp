@@ -16,7 +16,7 @@ namespace {
 using ddl::testing::by_host;
 using ddl::testing::dealt;
 
-/// Anything near anything: nodes in a package or in several, devices near a node, a package or neither.
+/// Returns a random machine. Nodes are in a package or in several, and devices are near a node, a package or neither.
 Machine random_machine(std::mt19937& random) {
   const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); };
   const auto one_of = [&](const auto& list) {
@@ -59,7 +59,7 @@ int64_t occurrences(const std::string& text, const std::string& part) {
   return count;
 }
 
-/// Machines without devices, one node per two ranks of a host.
+/// Returns a map of machines without devices. A host has one node per two ranks.
 RankMap map_of(const std::vector<int>& hosts, const std::vector<std::vector<int>>& labels) {
   RankMap map{.levels = ddl::Levels(static_cast<int>(hosts.size()), labels),
               .machines = {},

@@ -1,5 +1,5 @@
 // spillway bench kfac: the parts of K-FAC by themselves, and a model's training with and without it. Every variant is a
-// process of its own, one step of each in turn, over one whole cycle of intervals.
+// process of its own. Each takes one step in turn, over one whole cycle of intervals.
 #include "kfac/kfac.h"
 
 #include <cstdio>
@@ -15,6 +15,7 @@
 #include "tools/bench/commands.h"
 #include "tools/bench/worker.h"
 #include "tools/bench/worker_loop.h"
+#include "tools/cli/checks.h"
 #include "tools/cli/json_file.h"
 #include "tools/cli/train_flags.h"
 
@@ -24,7 +25,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFirstOrder = "first-order";
-constexpr int64_t kWarmUp = 3;  // rounds that do not count: no schedule yet, then one of first times
+constexpr int64_t kWarmUp = 3;  // rounds that do not count: without a schedule, then under one made from first times
 
 struct Options {
   TrainFlags flags;
@@ -66,11 +67,11 @@ int serve_variant(const RunContext& context) {
 
 TrainOptions worker_options(const Options& options, TrainOptions train) {
   train.optimizer = "sgd";
-  train.lr = 1e-3;  // what is learnt does not matter, that it stays finite does
+  train.lr = 1e-3;  // keeps the loss finite; the result of learning does not matter
   train.momentum = 0.9;
   train.use_kfac = options.worker != kFirstOrder;
   if (!train.use_kfac) return train;
-  train.kfac.conv_factors = kfac::conv_factors_named(options.worker);
+  train.kfac.conv_factors = kfac::parse_conv_factors(options.worker);
   train.kfac.factor_interval = options.factor_interval;
   train.kfac.inverse_interval = options.inverse_interval;
   train.kfac.burn_in = 0;
@@ -103,7 +104,7 @@ double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-/// One step of each in turn, over a whole cycle.
+/// Runs one step of each variant in turn, over a whole cycle.
 void run_cycle(std::vector<Variant>& variants, int64_t steps) {
   for (int64_t round = 0; round < steps + kWarmUp; ++round) {
     for (Variant& v : variants) {
@@ -118,7 +119,7 @@ void run_cycle(std::vector<Variant>& variants, int64_t steps) {
   for (Variant& v : variants) v.last = v.worker->finish();
 }
 
-/// Adds a row for each phase of a variant; seconds are those of a mean step.
+/// Adds a row for each phase of a variant; the seconds are those of a mean step.
 void add_phase_rows(const Variant& v, json& rows) {
   const auto steps = static_cast<double>(v.seconds.size());
   for (const auto& [phase, now] : v.latest["phases"].items()) {
@@ -170,7 +171,7 @@ int bench_kfac(Options& options) {
     train.validate();
     return serve_variant(make_context(train, {}));
   }
-  for (const std::string& form : options.forms) (void)kfac::conv_factors_named(form);
+  for (const std::string& form : options.forms) (void)kfac::parse_conv_factors(form);
   json result{{"model", nullptr}, {"rows", bench_kfac_parts(options.repeats)}};
   if (!options.parts_only) {
     std::vector<Variant> variants;
@@ -196,15 +197,15 @@ Run add_bench_kfac(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--factor-interval", options->factor_interval, "Steps between factor updates")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command
       ->add_option("--inverse-interval", options->inverse_interval,
                    "Steps between decompositions; so many steps of each variant are measured")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_option("--repeats", options->repeats, "Times that each part by itself is run")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_flag("--parts-only", options->parts_only, "No training, only the parts by themselves");
   command->add_option("--json", options->json_file, "File for the results");
   command->add_option("--worker", options->worker)->group("");

@@ -29,10 +29,10 @@ constexpr int64_t kWorkspaceBytes = int64_t{16} << 20;  // KfacOptions' default
 struct Timing {
   double seconds = 0;
   double flops = 0;
-  int64_t workspace_bytes = 0;  // beyond what was held before
+  int64_t workspace_bytes = 0;  // bytes beyond those held before
 };
 
-/// `work` returns its floating-point operations.
+/// Times `work`, which returns its floating-point operations.
 Timing time_once(Session& session, const std::function<double()>& work) {
   session.reset_peak();
   const int64_t before = session.ledger().used_bytes();
@@ -42,7 +42,7 @@ Timing time_once(Session& session, const std::function<double()>& work) {
   return {seconds, flops, session.stats().peak_bytes - before};
 }
 
-/// One after the other, `repeats` times and once before that does not count.
+/// Times the works one after the other, `repeats` times, and once before, which does not count.
 std::vector<Timing> time_all(Session& session, const std::vector<std::function<double()>>& works, int repeats) {
   std::vector<std::vector<double>> seconds(works.size());
   std::vector<Timing> timings(works.size());
@@ -68,7 +68,7 @@ json row(const std::string& phase, const Timing& timing, json more = json::objec
   return out;
 }
 
-/// A of `x` through patches, in parts of the same workspace.
+/// Adds A of `x` to `sum` through patches, in parts of the same workspace. Returns the floating-point operations.
 double through_patches(const at::Tensor& sum, const at::Tensor& x) {
   const int64_t side = x.size(1) * kCube.kernel_volume();
   double flops = 0;
@@ -108,7 +108,7 @@ void add_capture_rows(Session& session, int repeats, json& rows) {
   }
 }
 
-/// Random matrices and positive eigenvalues: what matters here is their size.
+/// Returns random matrices and positive eigenvalues, because only their size matters here.
 kfac::LayerInverse inverse_of(const kfac::LayerShape& shape) {
   auto inverse = kfac::LayerInverse::identity(shape, at::kFloat);
   for (const auto& tensor : inverse.held) tensor.uniform_(0.1, 1.1).div_(static_cast<double>(tensor.size(-1)));
@@ -121,7 +121,8 @@ void add(Timing& sum, const Timing& part) {
   sum.workspace_bytes = std::max(sum.workspace_bytes, part.workspace_bytes);
 }
 
-/// Preconditioning in eigenbases beside the same products alone, and in the other forms.
+/// Adds rows for preconditioning in eigenbases, for the same products alone, and for preconditioning in the other
+/// forms.
 void add_precondition_rows(Session& session, int repeats, json& rows) {
   const ResNet50 model{ResNet50Options{}};
   const auto layers = kfac::find_layers(*model, {.conv_factors = kfac::ConvFactors::full}).layers;

@@ -20,14 +20,14 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kStep = 16;
-/// Of the host's memory, for what is not counted.
+/// The share of the host's memory that counted bytes may take; the rest is left for memory that is not counted.
 constexpr double kUsable = 0.8;
 
 EdgeNeed measure(TrainFlags& flags, int64_t edge) {
   std::fprintf(stderr, "\robserving a step at edge %lld … ", static_cast<long long>(edge));
   flags.edge = edge;
   const RunContext context = make_context(flags.resolve(1), {});
-  const Observation observed = observe(context);
+  const UnlimitedProfile observed = profile_unlimited_step(context);
   return {.peak_bytes = observed.peak_bytes, .floor_bytes = observed.floor_bytes};
 }
 
@@ -43,7 +43,7 @@ int64_t edge_or_zero(const json& edge) {
   return edge.is_null() ? 0 : edge.get<int64_t>();
 }
 
-void check(const TrainFlags& flags) {
+void check(TrainFlags& flags) {
   if (!flags.data.empty() || !flags.shape.empty() || model_info(flags.options.model).input != InputKind::volumes)
     throw BadRequest(
         "--largest makes volumes of its own, of one edge after another; it goes without --data and --shape");
@@ -51,7 +51,7 @@ void check(const TrainFlags& flags) {
     throw BadRequest("--largest asks what fits a budget; the unified engine runs what does not, so use --engine gate");
 }
 
-/// Searches under each budget, with paging and without, and prints what it found.
+/// Searches under each budget, with paging and without, and prints the results.
 json report_budgets(LargestEdge& largest, const std::vector<double>& percents, int64_t base_peak_bytes) {
   json rows = json::array();
   for (double percent : percents) {

@@ -1,6 +1,6 @@
 // spillway bench paging: step time under budgets, against unlimited memory and against stock LibTorch, interleaved.
 //
-// Every variant is a process of its own that waits for the word to take one more step, so that a noisy machine is noisy
+// Every variant is a process of its own that takes one more step whenever it is told to. So a noisy machine is noisy
 // for all of them, and stock LibTorch runs with its own allocator.
 #include <algorithm>
 #include <cstdio>
@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "runtime/data/open_dataset.h"
 #include "runtime/io/weights_hash.h"
 #include "runtime/training/deterministic.h"
 #include "runtime/training/run_context.h"
@@ -18,6 +19,7 @@
 #include "tools/bench/stock.h"
 #include "tools/bench/worker.h"
 #include "tools/bench/worker_loop.h"
+#include "tools/cli/checks.h"
 #include "tools/cli/command.h"
 #include "tools/cli/json_file.h"
 #include "tools/cli/train_flags.h"
@@ -34,19 +36,19 @@ struct Options {
   std::string json_file;
   bool largest = false;
   bool peers = false;
-  std::string worker;  // the variant that this process is: a way without budget (bench_stock.h) or a budget
+  std::string worker;  // the variant that this process is: a way without budget (bench/stock.h) or a budget
 };
 
 constexpr const char* kObserver = "observer";
 constexpr const char* kUnlimited = "none";
-/// Without a budget either, and every operator whole.
+/// The variant that also has no budget, and runs every operator whole.
 constexpr const char* kUnsplit = "unsplit";
 
-/// A step without a budget, in a process whose memory goes with it.
+/// Observes a step without a budget, in a process whose memory ends with it.
 int serve_observation(const RunContext& context) {
   return serve([] { return json(); },
                [&] {
-                 const Observation observed = observe(context);
+                 const UnlimitedProfile observed = profile_unlimited_step(context);
                  return json{{"peak_bytes", observed.peak_bytes},
                              {"floor_bytes", observed.floor_bytes},
                              {"floor_operator", observed.floor_operator},
@@ -55,7 +57,7 @@ int serve_observation(const RunContext& context) {
                });
 }
 
-Observation observation_of(const json& answer) {
+UnlimitedProfile observation_of(const json& answer) {
   return {.peak_bytes = answer["peak_bytes"],
           .floor_bytes = answer["floor_bytes"],
           .floor_operator = answer["floor_operator"],
@@ -113,10 +115,10 @@ std::vector<std::string> worker_arguments(const Options& options, const std::str
   return arguments;
 }
 
-/// The first rounds do not count: on demand, then twice under a schedule that is planned anew with better times.
+/// Rounds that do not count: one on demand, then two under a schedule that is planned anew with better times.
 constexpr int64_t kWarmUp = 3;
 
-/// Rounds of one step each, every variant in turn.
+/// Runs rounds of one step each, every variant in turn.
 void run_rounds(std::vector<Variant>& variants, int64_t steps) {
   for (int64_t round = 0; round < steps + kWarmUp; ++round) {
     for (Variant& v : variants) {
@@ -134,7 +136,7 @@ void run_rounds(std::vector<Variant>& variants, int64_t steps) {
   for (Variant& v : variants) v.last = v.worker->finish();
 }
 
-/// The ways without a budget: stock, and what others do to need less memory.
+/// Reports the ways without a budget: stock, and the ways that need less memory by other means.
 json report_peers(const std::vector<Variant>& variants) {
   const double stock_step = median(variants[0].seconds);
   json rows = json::array();
@@ -153,7 +155,7 @@ json report_peers(const std::vector<Variant>& variants) {
   return rows;
 }
 
-/// What splitting costs, where there is room for every operator whole.
+/// Reports the cost of splitting, where there is room for every operator whole.
 json report_splitting(const TrainOptions& options, const Variant& split, const std::vector<Variant>& variants) {
   const auto whole =
       std::find_if(variants.begin(), variants.end(), [](const Variant& v) { return v.name == kUnsplit; });
@@ -166,7 +168,7 @@ json report_splitting(const TrainOptions& options, const Variant& split, const s
   return {{"step_seconds", seconds}, {"peak_bytes", whole->last["peak_bytes"]}, {"split_to_unsplit", ratio}};
 }
 
-/// One budget's line beside LibTorch alone and unlimited memory.
+/// Reports one budget's line beside LibTorch alone and unlimited memory.
 json report_budget(const Variant& v, const Variant& stock, const Variant& unlimited) {
   const bool equal = v.losses == unlimited.losses && v.last["sha256"] == unlimited.last["sha256"];
   const bool limited = v.budget_bytes != kUnlimitedBytes;
@@ -194,14 +196,14 @@ json report_budget(const Variant& v, const Variant& stock, const Variant& unlimi
           {"bit_equal", equal}};
 }
 
-json report_infeasible(double percent, const Observation& observed) {
+json report_infeasible(double percent, const UnlimitedProfile& observed) {
   const auto bytes = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
   std::printf("%10g%% %12s  infeasible: below the floor of %s (%s)\n", percent, format_bytes(bytes).c_str(),
               format_bytes(observed.floor_bytes).c_str(), observed.floor_operator.c_str());
   return {{"budget_percent", percent}, {"budget_bytes", bytes}, {"feasible", false}};
 }
 
-json report(const TrainOptions& options, const Observation& observed, const std::vector<Variant>& variants,
+json report(const TrainOptions& options, const UnlimitedProfile& observed, const std::vector<Variant>& variants,
             const std::vector<double>& infeasible) {
   const Variant &stock = variants[0], &unlimited = variants[1];
   std::printf("%11s %12s %12s %10s %9s %12s %8s %10s %10s %8s %10s\n", "budget", "bytes", "peak", "step", "/stock",
@@ -225,23 +227,15 @@ json report(const TrainOptions& options, const Observation& observed, const std:
           {"rows", rows}};
 }
 
-int bench_paging(Options& options) {
-  TrainOptions& train_options = options.flags.options;
-  if (options.largest) return bench_largest(options.flags, options.percents, options.json_file);
-  train_options = options.flags.resolve(1);
-  train_options.deterministic = true;
-  use_deterministic_algorithms(train_options.deterministic, train_options.device != "cpu");
-  open_device_for(train_options, options.worker);
-  const RunContext context = make_context(train_options, {});
-  if (is_stock(options.worker)) return serve_stock(context, options.worker);
-  if (options.worker == kObserver) return serve_observation(context);
-  if (!options.worker.empty())
-    return serve_budget(context, options.worker == kUnlimited || options.worker == kUnsplit
-                                     ? kUnlimitedBytes
-                                     : std::stoll(options.worker));
+void check_budgets(const std::vector<double>& percents) {
+  for (double percent : percents)
+    if (!(percent > 0 && percent <= 1000))
+      throw BadRequest(str("--budgets has ", percent, "; allowed is above 0 up to 1000 per cent of the peak"));
+}
 
-  const Observation observed = observation_of(Worker("observer", worker_arguments(options, kObserver)).finish());
-  train_options.host_budget = in_bytes(train_options.host_budget, observed);
+/// The ways of training that are compared, and the budgets that are below the floor.
+std::vector<Variant> variants_of(const Options& options, const TrainOptions& train_options,
+                                 const UnlimitedProfile& observed, std::vector<double>& infeasible) {
   std::vector<Variant> variants;
   variants.push_back({.name = std::string(kStock)});
   variants.push_back({.name = kUnlimited});
@@ -249,7 +243,6 @@ int bench_paging(Options& options) {
     variants.push_back({.name = kUnsplit});
   for (std::string_view peer : {kSavedOnHost, kRecomputed})
     if (options.peers && can_train(train_options, peer)) variants.push_back({.name = std::string(peer)});
-  std::vector<double> infeasible;
   for (double percent : options.percents) {
     const auto budget = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
     if (budget < observed.floor_bytes && !train_options.may_exceed_budget())
@@ -257,12 +250,39 @@ int bench_paging(Options& options) {
     else
       variants.push_back({.name = str(percent, "%"), .percent = percent, .budget_bytes = budget});
   }
+  return variants;
+}
+
+/// Trains as the parent of this process asks it to.
+int serve_worker(const Options& options, const RunContext& context) {
+  if (is_stock(options.worker)) return serve_stock(context, options.worker);
+  if (options.worker == kObserver) return serve_observation(context);
+  const bool unlimited = options.worker == kUnlimited || options.worker == kUnsplit;
+  return serve_budget(context, unlimited ? kUnlimitedBytes : std::stoll(options.worker));
+}
+
+int bench_paging(Options& options) {
+  TrainOptions& train_options = options.flags.options;
+  check_budgets(options.percents);
+  if (options.largest) return bench_largest(options.flags, options.percents, options.json_file);
+  train_options = options.flags.resolve(1);
+  train_options.deterministic = true;
+  use_deterministic_algorithms(train_options.deterministic, train_options.device != "cpu");
+  open_device_for(train_options, options.worker);
+  const RunContext context = make_context(train_options, {});
+  if (!options.worker.empty()) return serve_worker(options, context);
+
+  const UnlimitedProfile observed = observation_of(Worker("observer", worker_arguments(options, kObserver)).finish());
+  train_options.host_budget = in_bytes(train_options.host_budget, observed);
+  std::vector<double> infeasible;
+  std::vector<Variant> variants = variants_of(options, train_options, observed, infeasible);
   for (Variant& v : variants)
     v.worker = std::make_unique<Worker>(
         v.name, worker_arguments(options, v.budget_bytes != kUnlimitedBytes ? std::to_string(v.budget_bytes) : v.name));
   run_rounds(variants, options.steps);
   json result = report(train_options, observed, variants, infeasible);
-  if (options.flags.edge) result["edge"] = *options.flags.edge;
+  if (const int64_t edge = options.flags.edge.value_or(synthetic_size(train_options.data)); edge > 0)
+    result["edge"] = edge;
   if (!options.json_file.empty()) write_json(result, options.json_file);
   return kOk;
 }
@@ -280,9 +300,7 @@ Run add_bench(CLI::App& app) {
   paging->add_option("--budgets", options->percents, "Per cent of the unconstrained peak")
       ->delimiter(',')
       ->capture_default_str();
-  paging->add_option("--steps", options->steps, "Steps of each that count")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  paging->add_option("--steps", options->steps, "Steps of each that count")->capture_default_str()->check(at_least(1));
   paging->add_flag("--peers", options->peers,
                    "Also without a budget, with every saved tensor on the host (save_on_cpu) and with activation "
                    "checkpointing per level (unet3d)");

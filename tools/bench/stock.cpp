@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-/// What LibTorch's allocator says; it counts on cards only.
+/// Returns the peak that LibTorch's allocator counts; it counts on GPUs only.
 int64_t peak_bytes(const c10::Device& device) {
   if (device.is_cpu()) return 0;
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);

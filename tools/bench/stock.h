@@ -7,21 +7,23 @@
 namespace spillway::tools {
 
 inline constexpr std::string_view kStock = "stock";
-/// Every tensor that autograd saves goes to host memory and back.
+/// The way in which every tensor that autograd saves goes to host memory and back.
 inline constexpr std::string_view kSavedOnHost = "save_on_cpu";
-/// Levels of the network are computed again for backward.
+/// The way in which levels of the network are computed again for backward.
 inline constexpr std::string_view kRecomputed = "checkpoint";
 
-/// Whether `worker` is one of these ways.
+/// True when `worker` is kStock, kSavedOnHost or kRecomputed.
 bool is_stock(std::string_view worker);
-/// Whether the model can be trained that way.
+/// True when the model can be trained that way.
 bool can_train(const TrainOptions& options, std::string_view way);
 
-/// Plain LibTorch: no Session, no counting allocator, torch's own Adam. Takes steps as it is told to (serve.h).
+/// Trains by plain LibTorch: no Session, no counting allocator, torch's own Adam. Takes steps as it is told to
+/// (worker_loop.h).
 int serve_stock(const RunContext& context, std::string_view way);
 
-/// Before anything else of LibTorch's, which looks for cards once: this process trains by `worker`, which is one of
-/// these ways or something else that counts. Throws DeviceError.
+/// Opens the device of a process that trains by `worker`, which is one of these ways, or another name for training that
+/// counts bytes. It must be called before anything else of LibTorch's, because that looks for GPUs only once. Throws
+/// DeviceError.
 void open_device_for(const TrainOptions& options, std::string_view worker);
 
 }  // namespace spillway::tools

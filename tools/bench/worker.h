@@ -1,5 +1,5 @@
-/// The side of a benchmark's parent: children that take steps when they are told to, so that a noisy machine is noisy
-/// for all of them and each has an allocator of its own.
+/// The parent's side of a benchmark: children that take steps when they are told to. So a noisy machine is noisy for
+/// all of them, and each has an allocator of its own.
 #pragma once
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -8,19 +8,19 @@
 
 namespace spillway::tools {
 
-/// A child of this program that answers as serve() does.
+/// A child process of this program that answers as serve() does.
 class Worker {
  public:
-  /// `arguments`: its command line, the program's name included. Throws std::system_error.
+  /// Starts the child. `arguments` is its command line, the program's name included. Throws std::system_error.
   Worker(std::string name, std::vector<std::string> arguments);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
   /// Ends the child and waits for it.
   ~Worker();
 
-  /// One step's numbers. Throws std::runtime_error when the child has ended.
+  /// Lets the child take a step and returns its numbers. Throws std::runtime_error when the child has ended.
   nlohmann::json step();
-  /// What is known at the end. Nothing may be asked afterwards.
+  /// Returns the numbers that are known at the end. Afterwards the child may not be asked again.
   nlohmann::json finish();
 
  private:
@@ -32,7 +32,7 @@ class Worker {
   FILE* from_ = nullptr;
 };
 
-/// The middle one, or the mean of the middle two; 0 of none.
+/// Returns the middle value, or the mean of the middle two; 0 when there is none.
 double median(std::vector<double> values);
 
 }  // namespace spillway::tools

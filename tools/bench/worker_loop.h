@@ -1,4 +1,4 @@
-/// The side of a benchmark's process that takes steps when it is told to.
+/// The child's side of a benchmark: a process that takes steps when it is told to.
 #pragma once
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 namespace spillway::tools {
 
-/// Answers each line on stdin with one step's numbers, and end of input with what is known at the end.
+/// Answers each line on stdin with one step's numbers, and the end of input with the numbers that are known at the end.
 template <class Step, class Last>
 int serve(Step step, Last last) {
   for (std::string line; std::getline(std::cin, line);) std::cout << step().dump() << std::endl;

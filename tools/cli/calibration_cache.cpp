@@ -31,13 +31,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kLongestFile = 1 << 20;  // some 1000 hosts take 20 KB
-/// Hosts get other adapters, switches other neighbours.
-constexpr int64_t kMostDays = 30;
-/// A bound that was beaten by this much was no bound.
+constexpr int64_t kMaxFile = 1 << 20;  // some 1000 hosts take 20 KB
+/// Days for which costs are remembered, because hosts get other adapters and switches other neighbors.
+constexpr int64_t kMaxDays = 30;
+/// The ratio of bound to measured time above which the bound must be wrong.
 constexpr double kWrong = 2;
 
-/// Every rank's text, of which its first 63 bytes are sent.
+/// Returns every rank's text, of which the first 63 bytes are sent.
 std::vector<std::string> gather_texts(ddl::Communicator& comm, const std::string& text) {
   std::array<char, 64> own{};
   std::copy_n(text.begin(), std::min(text.size(), own.size() - 1), own.begin());
@@ -48,13 +48,13 @@ std::vector<std::string> gather_texts(ddl::Communicator& comm, const std::string
   return texts;
 }
 
-/// Beginnings of the variables that choose networks and how MPI uses them. Open MPI's mpirun passes its --mca on as
-/// OMPI_MCA_…, among others that differ in every launch.
+/// Beginnings of the names of variables that choose networks and how MPI uses them. Open MPI's mpirun passes its --mca
+/// on as OMPI_MCA_…, among other variables that differ in every launch.
 constexpr const char* kNetworkVariables[] = {
     "OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_coll", "OMPI_MCA_mpi_", "UCX_", "I_MPI_FABRICS",
     "I_MPI_OFI",    "FI_",          "PSM2_",        "MPICH_",        "MPIR_CVAR_",    "MV2_"};
 
-/// Those that are set here, with their values.
+/// Returns the network variables that are set in this process, with their values.
 json network_variables() {
   json variables = json::object();
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -65,12 +65,12 @@ json network_variables() {
     if (counts && equals != std::string_view::npos)
       variables[std::string(text.substr(0, equals))] = text.substr(equals + 1);
   }
-  // MVAPICH numbers its ranks in variables of that beginning, too.
+  // MVAPICH also numbers its ranks in variables with such a beginning.
   for (const char* name : {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK"}) variables.erase(name);
   return variables;
 }
 
-/// How many CPUs each rank may run on: within a host they move the bytes.
+/// Returns the number of CPUs that each rank may run on. It counts because the CPUs move the bytes within a host.
 std::vector<int> cpus_of_ranks(ddl::Communicator& comm) {
   const auto own = static_cast<int>(cpus_of_this_thread().size());
   std::vector<int> all(static_cast<size_t>(comm.size()));
@@ -78,7 +78,7 @@ std::vector<int> cpus_of_ranks(ddl::Communicator& comm) {
   return all;
 }
 
-/// All that decides what the links do, as far as ranks can tell.
+/// Returns all that decides the links' costs, as far as ranks can tell.
 json description_of(ddl::Communicator& comm) {
   return {{"hosts", gather_texts(comm, discover_host().hostname)},
           {"processors", gather_texts(comm, processor_model())},
@@ -93,7 +93,7 @@ int64_t seconds_since_epoch() {
   return duration_cast<seconds>(system_clock::now().time_since_epoch()).count();
 }
 
-/// Rounds towards the past. A clock that was set back makes it negative.
+/// Returns the days since `measured_at`, rounded down. A clock that was set back makes the result negative.
 int64_t days_since(int64_t measured_at) {
   constexpr double kSecondsPerDay = 24 * 3600;
   return static_cast<int64_t>(
@@ -108,19 +108,20 @@ std::string file_name(const json& description) {
   return name.data();
 }
 
-/// Nothing where there is no such file, or none that can be used, which `origin` then says.
+/// Reads costs that are remembered. Returns nothing when there is no such file, or none that can be used; `origin` then
+/// gives the reason.
 std::optional<ddl::Costs> read(const std::filesystem::path& file, const json& description, const ddl::Levels& levels,
                                std::string& origin) {
   std::ifstream in(file);
   if (!in) return std::nullopt;
   try {
-    std::string text(kLongestFile, '\0');
-    in.read(text.data(), kLongestFile);
+    std::string text(kMaxFile, '\0');
+    in.read(text.data(), kMaxFile);
     text.resize(static_cast<size_t>(in.gcount()));
     const auto remembered = parse_link_costs(text, description, levels);
-    if (!remembered) return std::nullopt;  // another one's with the same hash
+    if (!remembered) return std::nullopt;  // the file of another description with the same hash
     const int64_t days = days_since(remembered->measured_at);
-    if (days < 0 || days > kMostDays) {
+    if (days < 0 || days > kMaxDays) {
       origin = str("measured, since ", file.string(), " is ", days, " days old");
       return std::nullopt;
     }
@@ -144,14 +145,14 @@ void write(const std::filesystem::path& file, const json& description, const ddl
   }
 }
 
-/// Rank 0's, or nothing.
+/// Broadcasts rank 0's costs. Returns nothing when rank 0 has none.
 std::optional<ddl::Costs> share(ddl::Communicator& comm, const std::optional<ddl::Costs>& own) {
   std::vector<double> numbers(2 + 5 * static_cast<size_t>(comm.levels().count()));
   if (own) {
     numbers = {1, own->reduce_seconds_per_byte};
     for (const auto& link : own->levels)
       numbers.insert(numbers.end(), {link.latency_seconds, link.message_seconds, link.bytes_per_second,
-                                     link.piece_bytes == ddl::kWhole ? -1 : static_cast<double>(link.piece_bytes),
+                                     link.segment_bytes == ddl::kWhole ? -1 : static_cast<double>(link.segment_bytes),
                                      static_cast<double>(link.by_cores)});
   }
   ddl::broadcast(comm, std::as_writable_bytes(std::span(numbers)), 0);

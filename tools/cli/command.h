@@ -1,4 +1,4 @@
-/// The commands of the `spillway` program. Each adds itself to the command line and returns what runs it.
+/// The commands of the `spillway` program. Each adds itself to the command line and returns the function that runs it.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <functional>
@@ -10,7 +10,7 @@ namespace spillway::tools {
 
 using enum ExitCode;
 
-/// Runs a parsed command.
+/// A function that runs a parsed command.
 using Run = std::function<int()>;
 
 Run add_train(CLI::App& app);

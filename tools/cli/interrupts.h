@@ -1,11 +1,12 @@
-/// Ctrl-C, for commands that end in good order.
+/// Handling of Ctrl-C for commands that end in good order.
 #pragma once
 #include <csignal>
 
 namespace spillway::tools {
 
-/// While it lives, the first SIGINT or SIGTERM only makes interrupted() true; a second one ends the process. Then
-/// signals do what they did before: a rank that has failed must end when its launcher says so. One at a time.
+/// A guard during whose life the first SIGINT or SIGTERM only makes interrupted() true; a second one ends the process.
+/// Afterwards signals do the same as before it, because a rank that has failed must end when its launcher says so. Only
+/// one guard may live at a time.
 class InterruptsNoted {
  public:
   InterruptsNoted();

@@ -1,4 +1,4 @@
-/// Results as files.
+/// The writing of results to files.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>

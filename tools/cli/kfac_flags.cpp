@@ -9,7 +9,7 @@
 namespace spillway::tools {
 namespace {
 
-double fraction_named(const std::string& text, int world) {
+double parse_fraction(const std::string& text, int world) {
   double value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const double workers = value * world;
@@ -24,10 +24,25 @@ double fraction_named(const std::string& text, int world) {
 
 void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   command.add_flag("--kfac", train.use_kfac, "Precondition gradients by K-FAC");
+  const size_t before = command.get_options().size();
   add_distribution(command, train.kfac);
   add_method(command, train.kfac);
   add_step_size(command, train.kfac);
   add_layers(command, train.kfac);
+  const std::vector<CLI::Option*> all = command.get_options(nullptr);
+  options.assign(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
+}
+
+void KfacFlags::refuse_without_effect(const TrainOptions& train) const {
+  for (const CLI::Option* option : options)
+    if (!train.use_kfac && option->count() > 0)
+      throw BadRequest(str(option->get_name(), " has no effect without --kfac"));
+  const kfac::Strategy chosen = train.kfac.strategy;
+  const bool fixed =
+      chosen == kfac::Strategy::comm_opt || chosen == kfac::Strategy::mem_opt || chosen == kfac::Strategy::dp;
+  if (fixed && grad_worker_frac != "auto")
+    throw BadRequest(str("--grad-worker-frac is '", grad_worker_frac, "', but strategy ", strategy,
+                         " says itself how many ranks precondition a layer; it is for hybrid and owner_reduce"));
 }
 
 void KfacFlags::add_distribution(CLI::App& command, kfac::KfacOptions& k) {
@@ -102,13 +117,14 @@ void KfacFlags::add_layers(CLI::App& command, kfac::KfacOptions& k) {
 
 void KfacFlags::resolve(TrainOptions& train, int world) const {
   kfac::KfacOptions& k = train.kfac;
-  k.strategy = kfac::strategy_named(strategy);
-  k.placement = kfac::placement_named(placement);
-  k.factor_dtype = kfac::factor_dtype_named(factor_dtype);
-  k.storage = kfac::factor_dtype_named(storage);
-  k.conv_factors = kfac::conv_factors_named(conv_factors);
-  k.method = kfac::method_named(method);
-  k.convention = kfac::convention_named(convention);
+  k.strategy = kfac::parse_strategy(strategy);
+  refuse_without_effect(train);
+  k.placement = kfac::parse_placement(placement);
+  k.factor_dtype = kfac::parse_factor_dtype(factor_dtype);
+  k.storage = kfac::parse_factor_dtype(storage);
+  k.conv_factors = kfac::parse_conv_factors(conv_factors);
+  k.method = kfac::parse_method(method);
+  k.convention = kfac::parse_convention(convention);
   k.factor_interval = static_cast<double>(factor_interval);
   k.inverse_interval = static_cast<double>(inverse_interval);
   k.relative_damping = relative_damping;
@@ -128,7 +144,7 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
     throw BadRequest(str("--grad-worker-frac is '", grad_worker_frac, "'; allowed with --kfac-strategy auto is auto"));
   train.choose_grad_worker_frac = grad_worker_frac == "auto" && (automatic || k.strategy == kfac::Strategy::hybrid ||
                                                                  k.strategy == kfac::Strategy::owner_reduce);
-  if (grad_worker_frac != "auto") k.grad_worker_frac = fraction_named(grad_worker_frac, world);
+  if (grad_worker_frac != "auto") k.grad_worker_frac = parse_fraction(grad_worker_frac, world);
 }
 
 }  // namespace spillway::tools

@@ -3,12 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/options/train_options.h"
 
 namespace spillway::tools {
 
-/// Flags as written; resolve() gives them their meaning.
+/// The flags as written; resolve() gives them their meaning.
 struct KfacFlags {
   std::string strategy = "hybrid", grad_worker_frac = "auto", conv_factors = "auto";
   std::string placement = "lpt-time", factor_dtype = "fp32", storage = "fp32";
@@ -17,13 +18,15 @@ struct KfacFlags {
   double relative_damping = 0.3;
   std::optional<std::string> skip;
   std::optional<double> damping, kl_clip, kl_clip_steps;
+  std::vector<CLI::Option*> options;  ///< all of these, as CLI11 knows them
 
-  /// `train` must outlive the parsing of `command`.
+  /// Adds the flags. `train` must outlive the parsing of `command`.
   void add(CLI::App& command, TrainOptions& train);
-  /// Sets what `train` says of K-FAC, for a world of `world` ranks. Throws BadRequest.
+  /// Sets the K-FAC options of `train`, for a world of `world` ranks. Throws BadRequest.
   void resolve(TrainOptions& train, int world) const;
 
  private:
+  void refuse_without_effect(const TrainOptions& train) const;
   void add_distribution(CLI::App& command, kfac::KfacOptions& k);
   void add_method(CLI::App& command, kfac::KfacOptions& k);
   void add_step_size(CLI::App& command, kfac::KfacOptions& k);

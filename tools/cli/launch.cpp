@@ -31,20 +31,20 @@ std::string read(const std::string& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// 0 where the system does not tell.
+/// Returns the process's parent; 0 where the system does not tell it.
 int parent_of(int process) {
   const std::string status = read(str("/proc/", process, "/status"));
   const size_t at = status.find("\nPPid:");
   return at == std::string::npos ? 0 : std::atoi(status.c_str() + at + 6);
 }
 
-/// Whether `process` was started with the variable: then it is a rank, or a script around one.
+/// True when `process` was started with the variable. Then it is a rank, or a script around one.
 bool has(int process, const std::string& variable) {
   const std::string environment = '\0' + read(str("/proc/", process, "/environ"));
   return environment.find('\0' + variable + '=') != std::string::npos;
 }
 
-/// The process that started this host's ranks; 0 where there is none to be seen.
+/// Returns the process that started this host's ranks; 0 where there is none to be seen.
 int launcher_process() {
   const char* variable = rank_variable();
   if (variable == nullptr) return 0;
@@ -53,12 +53,12 @@ int launcher_process() {
   return process;
 }
 
-/// Its daemon runs anywhere and binds the tasks.
+/// True when the process is Slurm's daemon, which runs anywhere and binds the tasks.
 bool is_slurms(int process) {
   return read(str("/proc/", process, "/comm")).starts_with("slurmstepd");
 }
 
-/// All CPUs that some rank of this host is bound to.
+/// Returns all CPUs that some rank of this host is bound to.
 std::vector<int> cpus_of_local_ranks(ddl::Communicator& comm) {
   cpu_set_t own, together;
   CPU_ZERO(&own);
@@ -95,7 +95,7 @@ std::vector<int> cpus_of_launch(ddl::Communicator& comm) {
   try {
     return launcher > 0 ? cpus_of_process(launcher) : std::vector<int>();
   } catch (const std::system_error&) {
-    return {};  // it has ended: the host's limits are all that is known
+    return {};  // the launcher has ended: only the host's limits are known
   }
 }
 

@@ -39,7 +39,7 @@ Nearness nearness_in_file(ddl::Communicator& comm, const std::string& file, cons
   } catch (const BadRequest& error) {
     refusal = str("--levels ", file, ": ", error.what(), " (rank ", comm.rank(), ")");
   }
-  ddl::refuse_together(comm, refusal);
+  ddl::throw_on_all_ranks(comm, refusal);
   return near;
 }
 

@@ -10,8 +10,9 @@ namespace {
 
 using nlohmann::json;
 
-/// Ranks share costs as doubles, which count so far; longer messages there are none.
-constexpr int64_t kLongestPiece = int64_t{1} << 53;
+/// The largest message in bytes. Ranks share costs as doubles, which hold every whole number up to this one; no message
+/// is longer.
+constexpr int64_t kMaxPiece = int64_t{1} << 53;
 
 json to_json(const ddl::Costs& costs) {
   json levels = json::array();
@@ -19,7 +20,7 @@ json to_json(const ddl::Costs& costs) {
     levels.push_back({{"latency_seconds", link.latency_seconds},
                       {"message_seconds", link.message_seconds},
                       {"bytes_per_second", link.bytes_per_second},
-                      {"piece_bytes", link.piece_bytes},
+                      {"piece_bytes", link.segment_bytes},
                       {"by_cores", link.by_cores}});
   return {{"levels", levels}, {"reduce_seconds_per_byte", costs.reduce_seconds_per_byte}};
 }
@@ -29,7 +30,7 @@ ddl::Costs from_json(const json& all) {
   for (const json& link : all.at("levels")) {
     const int64_t piece = whole_number(link.at("piece_bytes"), "piece_bytes");
     costs.levels.push_back({link.at("latency_seconds"), link.at("message_seconds"), link.at("bytes_per_second"),
-                            piece > kLongestPiece ? ddl::kWhole : piece, link.at("by_cores")});
+                            piece > kMaxPiece ? ddl::kWhole : piece, link.at("by_cores")});
   }
   return costs;
 }

@@ -1,13 +1,14 @@
-// Flags that say what is trained, on what.
+// The flags of the model and its data.
 #include "core/error.h"
 #include "runtime/data/open_dataset.h"
 #include "runtime/models/model_info.h"
+#include "tools/cli/checks.h"
 #include "tools/cli/train_flags.h"
 
 namespace spillway::tools {
 namespace {
 
-/// A number that some models have and others have not.
+/// A number that some models have and other models have not.
 struct ModelNumber {
   const char* flag;
   std::optional<int64_t> TrainFlags::*asked;
@@ -25,7 +26,7 @@ constexpr ModelNumber kNumbers[]{
     {"--layers", &TrainFlags::layers, &TrainOptions::layers, &ModelInfo::layers, 1, "How many hidden layers"},
     {"--classes", &TrainFlags::classes, &TrainOptions::classes, &ModelInfo::classes, 2, "Outputs of the model"}};
 
-/// `16 (unet3d), 128 (bp3d)`: the models that have this number, with their defaults.
+/// Returns the models that have this number, with their defaults: `16 (unet3d), 128 (bp3d)`.
 std::string defaults(int64_t ModelInfo::*own) {
   std::string text;
   for (const ModelInfo& model : known_models())
@@ -54,7 +55,8 @@ void TrainFlags::add_model_flags(CLI::App& command) {
                   "budget falls to about this: a size, or off")
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Of weights, data order, dropout and synthetic data")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(without_sign());
   command.add_option("--device", device, "cpu; cuda or cuda:N, a card whose memory is then the budget's; auto: cpu")
       ->capture_default_str();
   command

@@ -1,4 +1,4 @@
-// Flags that say how it is trained, and what is written down meanwhile.
+// The flags of the optimizer and of checkpoints.
 #include "core/error.h"
 #include "runtime/models/model_info.h"
 #include "tools/cli/train_flags.h"
@@ -23,7 +23,7 @@ void TrainFlags::add_optimizer_flags(CLI::App& command) {
   command.add_option("--lr", lr,
                      "Learning rate; default 5e-4 for adam and adamw, 5e-3 for lamb, 0.1 for sgd, but 1 with "
                      "--kfac for unet3d, whose K-FAC steps --kl-clip alone bounds");
-  command.add_option("--momentum", options.momentum, "Of sgd")->capture_default_str();
+  command.add_option("--momentum", momentum, "Of sgd; default 0.9");
   command.add_flag("--nesterov", options.nesterov, "Of sgd: look ahead along the momentum");
   command.add_option("--weight-decay", weight_decay,
                      "L2 penalty (sgd, adam; default 0), or what weights shrink by, as a share of lr (adamw, lamb; "
@@ -62,7 +62,10 @@ void TrainFlags::add_checkpoint_flags(CLI::App& command) {
 void TrainFlags::resolve_optimizer() {
   options.optimizer = !optimizer.empty() ? optimizer : options.use_kfac ? "sgd" : "adam";
   const bool preconditioned = options.use_kfac && options.optimizer == "sgd";
-  options.lr = lr != 0 ? lr : preconditioned ? model_info(options.model).kfac_lr : default_lr(options.optimizer);
+  options.lr = lr.value_or(preconditioned ? model_info(options.model).kfac_lr : default_lr(options.optimizer));
+  if (momentum && options.optimizer != "sgd")
+    throw BadRequest(str("--momentum is sgd's; the optimizer is ", options.optimizer));
+  if (momentum) options.momentum = *momentum;
   options.weight_decay = weight_decay.value_or(default_weight_decay(options.optimizer));
   options.lr_decay = parse_decays("--lr-decay", lr_decay);
 }

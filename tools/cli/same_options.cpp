@@ -22,7 +22,7 @@ bool one_of(std::string_view name, std::initializer_list<std::string_view> names
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Returns the part of an option's value that ranks must agree on. Empty: none, as if the option were not given.
+/// Returns the part of an option's value that ranks must agree on. Empty means none, as if the option were not given.
 std::string agreed_part(const std::string& name, const std::string& value) {
   if (one_of(name, {"--json", "--report", "--plot", "--quiet", "--host-budget"})) return "";
   if (one_of(name, {"--data", "--disk", "--checkpoint", "--device"})) return "…";
@@ -86,7 +86,7 @@ std::string difference(const Given& first, const Given& own, int rank) {
 void require_same_options(const CLI::App& command, ddl::Communicator& comm) {
   const Given own = given_to(command);
   const Given first = given_in(of_rank_0(text_of(own), comm));
-  ddl::refuse_together(comm, difference(first, own, comm.rank()));
+  ddl::throw_on_all_ranks(comm, difference(first, own, comm.rank()));
 }
 
 }  // namespace spillway::tools

@@ -11,7 +11,7 @@
 
 namespace spillway::tools {
 
-/// Flags as written, and the options they mean.
+/// The flags as written, and the options that they mean.
 struct TrainFlags {
   TrainOptions options;
   std::optional<int64_t> edge, cases, batch, filters, hidden, layers, classes;
@@ -20,16 +20,15 @@ struct TrainFlags {
   bool no_overlap_gradients = false;
   std::string split = std::to_string(kDefaultSplitBytes >> 20) + "MiB";
   KfacFlags kfac;
-  double lr = 0;
-  std::optional<double> weight_decay;
+  std::optional<double> lr, momentum, weight_decay;
   std::string optimizer, lr_decay;
 
-  /// Adds the flags of model and data only, or all of them.
+  /// Adds the flags of model and data only; add_training_flags() adds all further ones.
   void add_model_flags(CLI::App& command);
   void add_training_flags(CLI::App& command);
-  /// Where pages go that left the device. add_training_flags has them already.
+  /// Adds the flags of the tiers where pages go that left the device. add_training_flags() adds them too.
   void add_tier_flags(CLI::App& command);
-  /// The options for a world of `world` ranks. Throws BadRequest.
+  /// Returns the options for a world of `world` ranks. Throws BadRequest.
   TrainOptions resolve(int world);
 
  private:
@@ -40,7 +39,8 @@ struct TrainFlags {
   void resolve_optimizer();
 };
 
-/// The flags of model and data that `options`, once resolved, came from: for another process that is to do the same.
+/// Returns the flags of model and data that `options`, once resolved, came from. Another process that gets them does
+/// the same.
 std::vector<std::string> model_arguments(const TrainOptions& options);
 
 }  // namespace spillway::tools

@@ -8,7 +8,7 @@
 namespace spillway::ddlrun {
 namespace {
 
-constexpr size_t kMostHosts = 100'000;
+constexpr size_t kMaxHosts = 100'000;
 
 const std::string* find(const Environment& environment, const std::string& name) {
   const auto found = environment.find(name);
@@ -20,10 +20,10 @@ const std::string* find(const Environment& environment, const std::string& name)
 }
 
 [[noreturn]] void refuse_nodes(const std::string& what, std::string_view text) {
-  refuse(what, text, str("names with ranges, as in gpu[01-03,7],login1, of at most ", kMostHosts, " hosts"));
+  refuse(what, text, str("names with ranges, as in gpu[01-03,7],login1, of at most ", kMaxHosts, " hosts"));
 }
 
-/// `01-03,7` → 01, 02, 03, 7.
+/// Expands `01-03,7` to 01, 02, 03, 7.
 std::vector<std::string> expand_ranges(std::string_view text, std::string_view all, const std::string& what) {
   std::vector<std::string> numbers;
   for (const std::string& range : split(text, ',')) {
@@ -36,7 +36,7 @@ std::vector<std::string> expand_ranges(std::string_view text, std::string_view a
     };
     const uint64_t first = number(bounds.front()), last = number(bounds.back());
     const size_t width = bounds.front().size();
-    if (bounds.size() > 2 || width > kLongestHostName || last < first || last - first >= kMostHosts - numbers.size())
+    if (bounds.size() > 2 || width > kMaxHostName || last < first || last - first >= kMaxHosts - numbers.size())
       refuse_nodes(what, all);
     // Counts hosts, because the number behind the last one may not be representable.
     for (uint64_t i = 0; i <= last - first; ++i) {
@@ -71,7 +71,7 @@ std::vector<std::string> expand_name(std::string_view name, std::string_view all
   for (const auto& choices : places) {
     count *= choices.size();
     length += choices.front().size();
-    if (count > kMostHosts || length > kLongestHostName) refuse_nodes(what, all);
+    if (count > kMaxHosts || length > kMaxHostName) refuse_nodes(what, all);
   }
   std::vector<std::string> names(count);
   size_t period = count;
@@ -84,12 +84,12 @@ std::vector<std::string> expand_name(std::string_view name, std::string_view all
   return names;
 }
 
-/// As many slots as Slurm says that a node has.
+/// Returns the number of slots that Slurm gives each node. Sets `variable` to the name of the variable that it used.
 std::vector<int64_t> slots_of_slurm(const Environment& environment, size_t nodes, std::string& variable) {
   if (const auto* tasks = find(environment, variable = "SLURM_TASKS_PER_NODE")) return expand_counts(*tasks, variable);
   if (const auto* tasks = find(environment, variable = "SLURM_NTASKS_PER_NODE")) {
     const auto count = parse_count(*tasks);
-    if (!count) refuse(variable, *tasks, str("a number from 1 to ", kMostSlots));
+    if (!count) refuse(variable, *tasks, str("a number from 1 to ", kMaxSlots));
     return std::vector<int64_t>(nodes, *count);
   }
   const auto* cpus = find(environment, variable = "SLURM_JOB_CPUS_PER_NODE");
@@ -101,14 +101,15 @@ std::vector<int64_t> slots_of_slurm(const Environment& environment, size_t nodes
   int64_t cpus_per_task = 1;
   if (const auto* each = find(environment, "SLURM_CPUS_PER_TASK")) {
     const auto count = parse_count(*each);
-    if (!count) refuse("SLURM_CPUS_PER_TASK", *each, str("a number from 1 to ", kMostSlots));
+    if (!count) refuse("SLURM_CPUS_PER_TASK", *each, str("a number from 1 to ", kMaxSlots));
     cpus_per_task = *count;
   }
   for (int64_t& count : slots) count = std::max<int64_t>(1, count / cpus_per_task);
   return slots;
 }
 
-/// A host's name on each line, once per slot. `variable` named the file.
+/// Reads a file with a host's name on each line, once per slot. `variable` is the environment variable that named the
+/// file.
 HostList parse_lines(const std::string& system, const std::string& variable, const std::string& file) {
   HostList list{.source = str(system, " (", variable, ")")};
   int64_t number = 0;
@@ -167,7 +168,7 @@ std::vector<std::string> expand_nodes(std::string_view text, const std::string& 
     if (c != ',' || inside) continue;
     const auto names = expand_name(text.substr(begin, i - begin), text, what);
     nodes.insert(nodes.end(), names.begin(), names.end());
-    if (nodes.size() > kMostHosts) refuse_nodes(what, text);
+    if (nodes.size() > kMaxHosts) refuse_nodes(what, text);
     begin = i + 1;
   }
   return nodes;
@@ -182,8 +183,8 @@ std::vector<int64_t> expand_counts(std::string_view text, const std::string& wha
     if (open != std::string::npos)
       times = part.back() == ')' ? parse_count(std::string_view(part).substr(open + 2, part.size() - open - 3))
                                  : std::nullopt;
-    if (!count || !times || counts.size() + static_cast<size_t>(*times) > kMostHosts)
-      refuse(what, text, str("numbers from 1 to ", kMostSlots, ", as in 4(x2),2"));
+    if (!count || !times || counts.size() + static_cast<size_t>(*times) > kMaxHosts)
+      refuse(what, text, str("numbers from 1 to ", kMaxSlots, ", as in 4(x2),2"));
     counts.insert(counts.end(), static_cast<size_t>(*times), *count);
   }
   return counts;
@@ -232,7 +233,7 @@ std::optional<HostList> hosts_of_grid_engine(const Environment& environment) {
     const auto slots = words.size() > 1 ? parse_count(words[1]) : std::nullopt;
     if (!slots || !is_host_name(words[0]))
       throw BadRequest(str("[hosts] ", *file, ":", number, " (PE_HOSTFILE): '", line,
-                           "'; allowed: host slots queue …, slots from 1 to ", kMostSlots));
+                           "'; allowed: host slots queue …, slots from 1 to ", kMaxSlots));
     list.add(words[0], *slots);
   }
   if (list.hosts.empty()) throw BadRequest(str("[hosts] ", *file, " (PE_HOSTFILE) names no host"));

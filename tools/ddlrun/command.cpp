@@ -39,13 +39,14 @@ Launcher ask_launcher(const std::string& command) {
   return parse_version(command, outcome.out.empty() ? outcome.err : outcome.out);
 }
 
-/// Launchers wait for ever, some of them, when there is no such program.
+/// Throws BadRequest when there is no such program as `agent`, because some launchers would then wait for ever.
 void require_agent(const std::vector<std::string>& agent, const std::string& path) {
   if (!agent.empty() && find_program(agent.front(), path).empty())
     throw BadRequest(str("--agent: there is no program '", agent.front(), "' (searched in PATH)"));
 }
 
-/// Open MPI's answer would be a page of text, after preflight.
+/// Returns the reason why Open MPI would refuse to run as root, or empty. It is told here because Open MPI's own answer
+/// would be a page of text, after preflight.
 std::string what_root_lacks(const Launcher& launcher, const Request& request, const Environment& environment) {
   const bool allowed = request.allow_run_as_root || (environment.contains("OMPI_ALLOW_RUN_AS_ROOT") &&
                                                      environment.contains("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"));

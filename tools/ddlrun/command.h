@@ -1,4 +1,4 @@
-/// What ddlrun is asked to do, and how it does it.
+/// The request that ddlrun receives from its command line, and the launch that fulfills it.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -20,18 +20,18 @@ struct Request {
   bool dry_run = false, no_preflight = false, preflight_only = false, allow_run_as_root = false;
   int64_t timeout_seconds = 60;
   std::string json_file;
-  std::vector<std::string> program;  ///< with its arguments
+  std::vector<std::string> program;  ///< PROGRAM and its arguments
 };
 
-/// What preflight found forbids the launch.
+/// An error that preflight found and that forbids the launch.
 class PreflightError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Plans, prints, looks, and becomes the launcher, unless it was asked for less; then returns. Tells on stdout what was
-/// asked for (--dry-run, --preflight-only), else on stderr, so that stdout is the program's. Throws BadRequest,
-/// PreflightError, std::system_error.
+/// Plans the launch, prints the plan, inspects the hosts, and replaces this process by the launcher. Returns only when
+/// less was asked for (--dry-run, --preflight-only). Then it prints on stdout, else on stderr, so that stdout is the
+/// program's. Throws BadRequest, PreflightError, std::system_error.
 void launch(const Request& request, const Environment& environment);
 
 }  // namespace spillway::ddlrun

@@ -13,18 +13,19 @@ namespace {
 
 using Hosts = std::vector<Inspected>;
 
-/// Memory that firmware and kernel take for themselves differs between hosts of one kind.
+/// The share by which the memory of equal hosts may differ. The memory that firmware and kernel take for themselves
+/// differs between hosts of one kind.
 constexpr double kAlike = 0.02;
-constexpr size_t kMostNames = 4;
+constexpr size_t kMaxNames = 4;
 constexpr const char* kNone = "none";
 
-/// `a, b, c, d and 3 more`.
+/// Joins names as in `a, b, c, d and 3 more`.
 std::string some(const std::vector<std::string>& names) {
-  if (names.size() <= kMostNames + 1) return join(names);
-  return str(join({names.begin(), names.begin() + kMostNames}), " and ", names.size() - kMostNames, " more");
+  if (names.size() <= kMaxNames + 1) return join(names);
+  return str(join({names.begin(), names.begin() + kMaxNames}), " and ", names.size() - kMaxNames, " more");
 }
 
-/// Which hosts have which value, values in order of first appearance.
+/// Returns each value with the hosts that have it; values are in order of first appearance.
 std::vector<std::pair<std::string, std::vector<std::string>>> holders(
     const Hosts& hosts, const std::function<std::string(const HostRecord&)>& value) {
   std::vector<std::pair<std::string, std::vector<std::string>>> known;
@@ -37,7 +38,7 @@ std::vector<std::pair<std::string, std::vector<std::string>>> holders(
   return known;
 }
 
-/// `64 (a, b), 32 (c)`; empty when all have the same.
+/// Returns `64 (a, b), 32 (c)`; empty when all hosts have the same value.
 std::string differences(const Hosts& hosts, const std::function<std::string(const HostRecord&)>& value) {
   const auto known = holders(hosts, value);
   if (known.size() < 2) return "";
@@ -52,10 +53,11 @@ std::string hash_in(const HostRecord& record, const std::string& name) {
   return kNone;
 }
 
-/// Files that the same hosts have the same of: one package that is older somewhere brings many.
+/// The files that differ between the same groups of hosts. One package that is older on some host brings many such
+/// files.
 struct Difference {
   std::string parties;
-  std::string first_file;  ///< who has which of it
+  std::string first_file;  ///< the hosts of each version of the first file
   std::vector<std::string> files = {};
 };
 
@@ -95,7 +97,7 @@ void compare_memory(const Hosts& hosts, Verdict& verdict) {
                                }));
 }
 
-/// `2 x a, b`.
+/// Joins things and counts equal ones, as in `2 x a, b`.
 std::string counted(const std::vector<std::string>& things) {
   std::vector<std::string> parts;
   for (size_t i = 0; i < things.size();) {

@@ -1,4 +1,4 @@
-/// Whether hosts are fit to work together, by what they are.
+/// The comparison of hosts by their records, which tells whether they are fit to work together.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace spillway::ddlrun {
 
-/// A host as the plan calls it.
+/// A host under the name that the plan gives it, with its ranks and its record.
 struct Inspected {
   std::string name;
   int64_t ranks = 1;
@@ -16,19 +16,20 @@ struct Inspected {
 };
 
 struct Verdict {
-  std::vector<std::string> errors = {};    ///< no launch: the program, a library or MPI is missing or not the same
-  std::vector<std::string> warnings = {};  ///< unequal cores, memory, cards, networks, kernels; fewer cards than ranks
+  std::vector<std::string> errors = {};    ///< forbid a launch: program, library or MPI missing or unequal
+  std::vector<std::string> warnings = {};  ///< unequal cores, memory, GPUs, networks, kernels; fewer GPUs than ranks
 };
 
-/// `program` is what was asked for. Files with the same differences are told together.
+/// Compares the hosts' records. `program` is PROGRAM as the user named it. Files that differ between the same hosts
+/// share one error.
 Verdict compare(const std::vector<Inspected>& hosts, const std::string& program);
 
-/// A row per host: cores, memory, cards, networks.
+/// Returns a table with a row per host: cores, memory, GPUs, networks.
 std::string inspection_table(const std::vector<Inspected>& hosts);
 
-/// `4 x NVIDIA A100`, `NVIDIA A100, 2 x Tesla T4`; `-` for none.
+/// Returns `4 x NVIDIA A100`, or `NVIDIA A100, 2 x Tesla T4`; `-` when there is none.
 std::string describe_gpus(const HostRecord& record);
-/// `2 x 25 Gbit/s, InfiniBand 200 Gbit/s`, fastest last; names do not matter.
+/// Returns `2 x 25 Gbit/s, InfiniBand 200 Gbit/s`, the fastest last. The networks' names do not matter.
 std::string describe_networks(const HostRecord& record);
 
 }  // namespace spillway::ddlrun

@@ -9,22 +9,22 @@
 
 namespace spillway::ddlrun {
 
-int64_t count_cards(const std::filesystem::path& root) {
-  int64_t cards = 0;
+int64_t count_gpus(const std::filesystem::path& root) {
+  int64_t gpus = 0;
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(root / "dev", none)) {
     const std::string name = entry.path().filename().string(), prefix = "nvidia";
     const std::string number = name.substr(std::min(prefix.size(), name.size()));
-    cards += name.starts_with(prefix) && !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
+    gpus += name.starts_with(prefix) && !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
   }
-  return cards;
+  return gpus;
 }
 
 HostList this_host(const std::filesystem::path& root, int numa_nodes) {
   HostList list;
-  const int64_t cards = count_cards(root);
-  const int64_t slots = cards > 0 ? cards : std::max(1, numa_nodes);
-  list.source = cards > 0 ? "this host, a slot for each GPU" : "this host, which has no GPU: a slot for each NUMA node";
+  const int64_t gpus = count_gpus(root);
+  const int64_t slots = gpus > 0 ? gpus : std::max(1, numa_nodes);
+  list.source = gpus > 0 ? "this host, a slot for each GPU" : "this host, which has no GPU: a slot for each NUMA node";
   list.add("localhost", slots);
   return list;
 }

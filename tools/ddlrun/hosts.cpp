@@ -15,7 +15,7 @@
 namespace spillway::ddlrun {
 namespace {
 
-constexpr size_t kLargestFileBytes = size_t{64} << 20;
+constexpr size_t kMaxFileBytes = size_t{64} << 20;
 
 /// One line of a hostfile.
 class Line {
@@ -24,7 +24,7 @@ class Line {
 
   [[noreturn]] void refuse(const std::string& what) const {
     throw BadRequest(str("[hosts] ", file_, ":", number_, ": ", what,
-                         "; allowed: host, host:N or host slots=N max_slots=M, N from 1 to ", kMostSlots));
+                         "; allowed: host, host:N or host slots=N max_slots=M, N from 1 to ", kMaxSlots));
   }
 
   int64_t count(std::string_view text) const {
@@ -38,7 +38,7 @@ class Line {
   int64_t number_;
 };
 
-/// `slots = 4` → `slots=4`, and without a comment.
+/// Returns a line with `slots = 4` written as `slots=4`, and without a comment.
 std::string tidied(std::string line) {
   line = line.substr(0, line.find('#'));
   for (size_t at = line.find('='); at != std::string::npos; at = line.find('=', at + 1)) {
@@ -50,7 +50,7 @@ std::string tidied(std::string line) {
 
 struct Entry {
   Host host;
-  int64_t most = kMostSlots;
+  int64_t most = kMaxSlots;
 };
 
 Entry parse_entry(const std::vector<std::string>& words, const Line& line) {
@@ -99,12 +99,12 @@ int64_t HostList::slots() const {
 std::optional<int64_t> parse_count(std::string_view text, int64_t least) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < least || number > kMostSlots) return {};
+  if (error != std::errc() || end != text.data() + text.size() || number < least || number > kMaxSlots) return {};
   return number;
 }
 
 bool is_host_name(std::string_view text) {
-  return !text.empty() && text.size() <= kLongestHostName && text.front() != '-' &&
+  return !text.empty() && text.size() <= kMaxHostName && text.front() != '-' &&
          std::all_of(text.begin(), text.end(),
                      [](unsigned char c) { return c < 128 && (std::isalnum(c) || c == '.' || c == '-' || c == '_'); });
 }
@@ -117,7 +117,7 @@ HostList parse_host_option(const std::string& text) {
     const auto slots = colon == part.size() ? 1 : parse_count(std::string_view(part).substr(colon + 1));
     if (!is_host_name(name) || !slots)
       throw BadRequest(str("[hosts] -H has '", part,
-                           "'; allowed: host or host:slots, with commas between, slots from 1 to ", kMostSlots));
+                           "'; allowed: host or host:slots, with commas between, slots from 1 to ", kMaxSlots));
     list.add(name, *slots);
   }
   return list;
@@ -134,7 +134,7 @@ HostList parse_hostfile(const std::string& text, const std::string& file) {
     if (words.empty()) continue;
     const Entry entry = parse_entry(words, place);
     const int64_t slots = list.add(entry.host.name, entry.host.slots);
-    int64_t& allowed = most.emplace(entry.host.name, kMostSlots).first->second;
+    int64_t& allowed = most.emplace(entry.host.name, kMaxSlots).first->second;
     allowed = std::min(allowed, entry.most);
     if (slots > allowed) place.refuse(str(entry.host.name, " has ", slots, " slots, and at most ", allowed));
   }
@@ -150,12 +150,12 @@ std::string read_file(const std::string& file) {
   std::ifstream in(file);
   std::string text;
   std::array<char, 1 << 16> part;
-  while (in && text.size() <= kLargestFileBytes) {
+  while (in && text.size() <= kMaxFileBytes) {
     in.read(part.data(), part.size());
     text.append(part.data(), static_cast<size_t>(in.gcount()));
   }
-  if (!in.eof() && text.size() > kLargestFileBytes)
-    throw BadRequest(str("[hosts] cannot read '", file, "': it is larger than ", kLargestFileBytes, " bytes"));
+  if (!in.eof() && text.size() > kMaxFileBytes)
+    throw BadRequest(str("[hosts] cannot read '", file, "': it is larger than ", kMaxFileBytes, " bytes"));
   if (!in.eof()) throw BadRequest(str("[hosts] cannot read '", file, "': ", std::strerror(errno ? errno : EIO)));
   return text;
 }

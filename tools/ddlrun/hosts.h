@@ -1,4 +1,4 @@
-/// Hosts and how many ranks each may get, from what people write: `-H`, and hostfiles.
+/// Hosts and the number of ranks that each may get, as users write them: `-H`, and hostfiles.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace spillway::ddlrun {
 
-/// Variables and their values. Passed along, so that what reads it can be tested.
+/// Variables and their values. They are passed as an argument, so that the code that reads them can be tested.
 using Environment = std::map<std::string, std::string>;
 
 struct Host {
@@ -19,43 +19,43 @@ struct Host {
 };
 
 struct HostList {
-  std::vector<Host> hosts = {};         ///< each name once, in order of first mention; add() keeps it so
-  std::string source = {};              ///< where they come from, for people
-  std::vector<std::string> notes = {};  ///< what people should know about it
+  std::vector<Host> hosts = {};         ///< each name once, in order of first mention; add() keeps this
+  std::string source = {};              ///< the hosts' origin, as text for the user
+  std::vector<std::string> notes = {};  ///< remarks for the user
 
-  std::map<std::string, size_t> places = {};  ///< by name, the place in `hosts`
+  std::map<std::string, size_t> places = {};  ///< index in `hosts` by name
 
-  /// Slots of a host that was mentioned before are added to it. Returns all that it has.
+  /// Adds slots of a host. They are added to those of a host that was mentioned before. Returns all slots of this host.
   int64_t add(const std::string& name, int64_t slots);
   int64_t slots() const;
 };
 
-inline constexpr int64_t kMostSlots = 100'000;
-inline constexpr size_t kLongestHostName = 253;  ///< characters, as DNS has it
+inline constexpr int64_t kMaxSlots = 100'000;
+inline constexpr size_t kMaxHostName = 253;  ///< characters; the limit of DNS
 
-/// A whole number from `least` to kMostSlots; nothing when the text is anything else.
+/// Returns the whole number from `least` to kMaxSlots that the text is; nothing for any other text.
 std::optional<int64_t> parse_count(std::string_view text, int64_t least = 1);
 
-/// Letters, digits, dots, hyphens and underscores, not beginning with a hyphen: nothing that a launcher or a shell
-/// would read as anything but a name. At most kLongestHostName of them.
+/// True when `text` has only letters, digits, dots, hyphens and underscores, at most kMaxHostName of them, and does not
+/// begin with a hyphen. A launcher or a shell can read such a text only as a name.
 bool is_host_name(std::string_view text);
 
-/// `a:4,b:2,c`: without a number one slot. Throws BadRequest naming the part and what is allowed.
+/// Parses `a:4,b:2,c`; a host without a number has one slot. Throws BadRequest naming the part and the allowed form.
 HostList parse_host_option(const std::string& text);
 
-/// A line per host: `host`, `host:4`, or `host slots=4 max_slots=8`; `#` begins a comment; repeated hosts add up.
-/// Throws BadRequest naming `file`, the line and what is allowed.
+/// Parses a text with a line per host: `host`, `host:4`, or `host slots=4 max_slots=8`. `#` begins a comment; the slots
+/// of repeated hosts add up. Throws BadRequest naming `file`, the line and the allowed forms.
 HostList parse_hostfile(const std::string& text, const std::string& file);
 
-/// The whole file, or what comes through a pipe. Throws BadRequest naming it, when it cannot be read or is larger than
-/// 64 MiB.
+/// Returns a whole file, or all that comes through a pipe. Throws BadRequest naming it when it cannot be read or is
+/// larger than 64 MiB.
 std::string read_file(const std::string& file);
 
-/// The words of a text, parted by white space.
+/// Returns the words of a text, parted by white space.
 std::vector<std::string> words_of(std::string_view text);
-/// The parts of a text between separators; one, empty, of an empty text.
+/// Returns the parts of a text between separators; an empty text has one part, which is empty.
 std::vector<std::string> split(std::string_view text, char separator);
-/// Everything in a line, with `, ` between.
+/// Joins the parts to one text, with `separator` between them.
 std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
 
 }  // namespace spillway::ddlrun

@@ -19,11 +19,11 @@ namespace {
 
 using nlohmann::json;
 
-/// Whatever the links carry, the probe of a level takes about so long.
+/// Seconds that the probe of a level takes, roughly, at any rate of its links.
 constexpr double kSecondsALevel = 2;
 constexpr std::chrono::milliseconds kLinkDeadline{15'000};
 
-/// First roughly; then with messages as large as links of that rate bear.
+/// Measures the links roughly, then again with messages as large as links of that rate can carry in kSecondsALevel.
 ddl::Costs measure(ddl::Communicator& comm) {
   const ddl::Costs rough = ddl::calibrate(comm, {.message_bytes = 64 << 10, .repeats = 1});
   ddl::CalibrationOptions options;
@@ -34,7 +34,7 @@ ddl::Costs measure(ddl::Communicator& comm) {
   return ddl::calibrate(comm, options);
 }
 
-/// Every rank's text, in rank order.
+/// Returns every rank's text, in rank order.
 std::vector<std::string> gather(ddl::Communicator& comm, const std::string& own) {
   const auto ranks = static_cast<size_t>(comm.size());
   const auto length = static_cast<int64_t>(own.size());
@@ -59,8 +59,8 @@ void print(const json& report) {
 
 void inspect(const InspectOptions& options) {
   ddl::MpiRuntime mpi;
-  // Links are found to be dead before the launcher's patience ends, so that ranks can say which; reading LibTorch from
-  // a slow disk may take as long as that.
+  // The deadline `hasty` ends before the launcher's timeout, so that ranks can say which links are dead. `patient` is
+  // long because reading LibTorch from a slow disk may take as long as that timeout.
   ddl::CommOptions patient{.deadline = options.deadline},
       hasty{.deadline = std::min(kLinkDeadline, options.deadline / 2)};
   auto comm = mpi.world(hasty);

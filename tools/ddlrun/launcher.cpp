@@ -13,14 +13,14 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// Parts of the names of variables whose values nobody is to read over a shoulder or in a log.
+/// Parts of the names of variables whose values must not be read over a shoulder or in a log.
 constexpr const char* kSecrets[] = {"TOKEN", "SECRET", "PASSW", "KEY", "CREDENTIAL"};
 
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-/// The number before the first dot after `after`; 0 when there is none.
+/// Returns the number before the first dot after `after`; 0 when there is none.
 int major_version(const std::string& text, const std::string& after) {
   const size_t at = text.find(after);
   if (at == std::string::npos) return 0;
@@ -37,7 +37,7 @@ bool says(const Words& words, std::initializer_list<const char*> names) {
   });
 }
 
-/// Whether one of these flags is among the words, with one dash or two.
+/// True when one of these flags is among the words, with one dash or two.
 bool has_flag(const Words& words, std::initializer_list<const char*> names) {
   return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
     return std::any_of(names.begin(), names.end(),
@@ -45,12 +45,13 @@ bool has_flag(const Words& words, std::initializer_list<const char*> names) {
   });
 }
 
-/// Open MPI ends with an error where one of these meets `--map-by slot`; -N, --npernode and the like go along with it.
+/// True when the words map ranks: Open MPI ends with an error where one of these flags meets `--map-by slot`. -N,
+/// --npernode and similar flags go along with it.
 bool maps(const Words& words) {
   return has_flag(words, {"map-by", "rankfile", "rf", "bynode", "bycore", "ppr", "cpu-set", "cpu-list"});
 }
 
-/// Whether the words bind ranks, so that `--bind-to none` would contradict them.
+/// True when the words bind ranks, so that `--bind-to none` would contradict them.
 bool binds(const Words& words) {
   return has_flag(words, {"bind-to", "bind-to-core", "bind-to-socket"});
 }
@@ -78,7 +79,7 @@ Words open_mpi_command(const Launcher& launcher, const LaunchOptions& options, c
   return words;
 }
 
-/// MPICH's and Intel's process manager.
+/// Makes the command line for the process manager of MPICH and Intel MPI.
 Words hydra_command(const Launcher& launcher, const LaunchOptions& options, const Plan& plan, const Words& program) {
   if (options.allow_run_as_root)
     throw BadRequest(str("--allow-run-as-root is Open MPI's; ", launcher.version, " runs as root without"));
@@ -87,7 +88,7 @@ Words hydra_command(const Launcher& launcher, const LaunchOptions& options, cons
                          ": one word, a program without arguments"));
   Words words{launcher.command};
   if (!options.agent.empty()) append(words, {"-bootstrap", "ssh", "-bootstrap-exec", options.agent.front()});
-  for (const std::string& one : options.exports)  // what has no value here goes to all ranks anyway
+  for (const std::string& one : options.exports)  // a variable without a value here goes to all ranks anyway
     if (const size_t equals = one.find('='); equals != std::string::npos)
       append(words, {"-genv", one.substr(0, equals), one.substr(equals + 1)});
   if (launcher.mpi == Mpi::intel && !says(options.mpi_args, {"I_MPI_PIN"}))
@@ -105,7 +106,7 @@ Words hydra_command(const Launcher& launcher, const LaunchOptions& options, cons
     append(words, program);
     return words;
   }
-  // Intel's list has no numbers: each host is a part of the command.
+  // Intel's list of hosts has no numbers, so each host is a part of the command.
   if (says(program, {":"}))
     throw BadRequest("PROGRAM has the argument ':', which Intel MPI takes for its own where hosts are unequal");
   for (const Host& host : plan.used) {

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kLddSeconds{30};
 
-/// The file's first line; empty when it cannot be read, as of links that have no speed.
+/// Returns the file's first line; empty when it cannot be read, as happens for links that have no speed.
 std::string line_of(const fs::path& file) {
   std::ifstream in(file);
   std::string line;
@@ -42,7 +42,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return entries;
 }
 
-/// The number at the beginning of a text, as in `200 Gb/sec`; 0 when there is none or it is negative.
+/// Returns the number at the beginning of a text, as in `200 Gb/sec`; 0 when there is none or it is negative.
 int64_t leading_number(const std::string& text) {
   int64_t number = 0;
   return std::sscanf(text.c_str(), "%ld", &number) == 1 ? std::max<int64_t>(0, number) : 0;
@@ -60,7 +60,7 @@ void look_at_program(HostRecord& record, const std::string& program, const std::
   record.files.push_back({fs::path(program).filename().string(), record.program, hash_of_file(record.program)});
   if (!is_elf(record.program)) return;
   const Outcome ldd = run({"ldd", record.program}, kLddSeconds);
-  // 1, and words on stdout or stderr, of a program that loads none.
+  // `ldd` ends with 1, and prints words on stdout or stderr, for a program that loads no libraries.
   const Libraries libraries = parse_ldd(ldd.out);
   for (const auto& [name, file] : libraries.found) record.files.push_back({name, file, hash_of_file(file)});
   record.missing = libraries.missing;
@@ -102,12 +102,12 @@ Libraries parse_ldd(const std::string& text) {
 
 std::vector<std::string> gpus_of(const fs::path& root) {
   std::vector<std::string> gpus;
-  for (const auto& card : entries_of(root / "proc/driver/nvidia/gpus")) {
-    std::ifstream in(card / "information");
+  for (const auto& gpu : entries_of(root / "proc/driver/nvidia/gpus")) {
+    std::ifstream in(gpu / "information");
     for (std::string line; std::getline(in, line);)
       if (line.starts_with("Model:")) gpus.push_back(join(words_of(line.substr(6)), " "));
   }
-  if (gpus.empty()) gpus.assign(static_cast<size_t>(count_cards(root)), "NVIDIA");
+  if (gpus.empty()) gpus.assign(static_cast<size_t>(count_gpus(root)), "NVIDIA");
   return gpus;
 }
 

@@ -1,4 +1,4 @@
-/// Looks at the host it runs on.
+/// The inspection of the host that this process runs on.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -9,18 +9,19 @@
 
 namespace spillway::ddlrun {
 
-/// This host, and `program` as `path` leads to it. Reads the program and its libraries whole, and runs `ldd`. Throws
-/// std::runtime_error when a file cannot be read.
+/// Returns the record of this host and of `program`, which is searched for in `path`. Reads the program and its
+/// libraries whole, and runs `ldd`. Throws std::runtime_error when a file cannot be read.
 HostRecord look_at_this_host(const std::string& program, const std::string& path);
 
-/// The cards' models, as the driver tells below `root`; without a driver's word `NVIDIA` for each device file.
+/// Returns the GPUs' models, as the driver tells them below `root`. Where the driver tells none it returns `NVIDIA` for
+/// each device file.
 std::vector<std::string> gpus_of(const std::filesystem::path& root);
 
-/// Links that are up, but for the loopback: those of devices, or any when there is no device; and InfiniBand's active
-/// ports. By name.
+/// Returns the links that are up, except the loopback, and then InfiniBand's active ports, each ordered by name. The
+/// links are those of devices, or any when there is no device.
 std::vector<Network> networks_of(const std::filesystem::path& root);
 
-/// What `ldd` printed.
+/// The libraries that `ldd` listed.
 struct Libraries {
   std::vector<std::pair<std::string, std::string>> found = {};  ///< name and path
   std::vector<std::string> missing = {};
@@ -28,7 +29,7 @@ struct Libraries {
 };
 Libraries parse_ldd(const std::string& text);
 
-/// XXH3, 128 bits, of a file's bytes, in hexadecimal. Throws std::system_error.
+/// Returns the XXH3 hash, 128 bits, of a file's bytes, in hexadecimal. Throws std::system_error.
 std::string hash_of_file(const std::string& file);
 
 }  // namespace spillway::ddlrun

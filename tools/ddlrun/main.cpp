@@ -1,4 +1,4 @@
-// ddlrun: starts a program on all ranks of some hosts, after having looked whether that can work.
+// ddlrun: starts a program on all ranks of some hosts, after a check that this can work.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/version.h"
 #include "ddl/comm/mpi.h"
+#include "tools/cli/checks.h"
 #include "tools/cli/command.h"
 #include "tools/ddlrun/command.h"
 #include "tools/ddlrun/inspect.h"
@@ -43,7 +44,7 @@ int run(const Request& request) try {
   return say(tools::kFailure, error.what());
 }
 
-/// A rank that cannot go on ends all: the others may be waiting for it.
+/// Runs the inspection. A rank that cannot go on ends all ranks, because they may be waiting for it.
 int run_inspection(const Request& request) try {
   inspect({.program = request.program.at(0),
            .levels = request.levels,
@@ -89,9 +90,8 @@ int parse_and_run(int argc, char** argv) {
   app.set_version_flag("--version", kVersion);
   app.prefix_command();
   app.footer("Example: ddlrun -H node01:4,node02:4 --levels 4x2 spillway train --steps 100");
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return "ddlrun: " + std::string(error.what()) + " (see --help)\n";
-  });
+  app.failure_message(
+      [&app](const CLI::App*, const CLI::Error& error) { return tools::failure_text(app, error, "ddlrun"); });
   Request request;
   bool inspecting = false;
   add_options(app, request, inspecting);

@@ -21,8 +21,8 @@ ddl::Levels levels_of(const std::string& text, const std::vector<int>& host_of_r
   }
 }
 
-/// A group that has some ranks of a host and others of another host, but not all of the first: messages that a level
-/// takes for local would cross hosts.
+/// Returns a note on the first group that has some ranks of a host, but not all, and ranks of another host. Messages
+/// that a level takes for local would then cross hosts.
 std::vector<std::string> cuts_across_hosts(const ddl::Levels& levels, const std::vector<int>& host_of_rank,
                                            const std::vector<Host>& hosts) {
   for (int level = 1; level < levels.count(); ++level)
@@ -46,7 +46,7 @@ Plan make_plan(HostList hosts, std::optional<int64_t> ranks, const std::string& 
   if (wanted < 1 || wanted > slots)
     throw BadRequest(str("-n is ", wanted, ", but the hosts have ", slots, " slots (", hosts.source,
                          "); allowed: 1 to ", slots, ", or more slots by -H host:slots,…"));
-  if (wanted > kMostSlots) throw BadRequest(str(wanted, " ranks; allowed: at most ", kMostSlots));
+  if (wanted > kMaxSlots) throw BadRequest(str(wanted, " ranks; allowed: at most ", kMaxSlots));
   std::vector<Host> used;
   std::vector<int> host_of_rank;
   for (const Host& host : hosts.hosts) {
@@ -113,7 +113,7 @@ std::string rank_tree(const Plan& plan) {
     return str(one ? plan.used[static_cast<size_t>(host(ranks.front()))].name + ": " : "",
                ranks.size() == 1 ? "rank " : "ranks ", ranges(ranks));
   };
-  /// The parts that a group is drawn with: groups of the level below, at the bottom what is on each host.
+  /// Returns the parts that a group is drawn with: groups of the level below, at the bottom the ranks on each host.
   const auto parts = [&](int level, const std::vector<int>& ranks) {
     std::vector<std::vector<int>> parts;
     for (const int rank : ranks) {

@@ -1,4 +1,4 @@
-/// Which rank runs on which host, and on what levels they meet.
+/// The plan of a launch: the host that each rank runs on, and the levels of the ranks.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,29 +12,29 @@ namespace spillway::ddlrun {
 
 struct Plan {
   HostList hosts;
-  std::vector<Host> used;         ///< hosts that get ranks, `slots` of them so many
-  std::vector<int> host_of_rank;  ///< in `used`; ranks are contiguous by host
-  ddl::Levels levels;             ///< as declared, else ranks of a host, hosts
+  std::vector<Host> used;         ///< hosts that get ranks; `slots` is the number of their ranks
+  std::vector<int> host_of_rank;  ///< index in `used`, by rank; ranks are contiguous by host
+  ddl::Levels levels;             ///< declared levels, else ranks of a host, then hosts
   std::vector<std::string> notes;
 
   int64_t ranks() const { return static_cast<int64_t>(host_of_rank.size()); }
 };
 
-/// Ranks fill one host's slots after the other's; none given: all slots. `levels` is a declaration as Levels::parse
-/// takes it, or empty. Throws BadRequest naming both numbers when there are fewer slots than ranks, or the levels make
-/// another number.
+/// Makes a plan in which ranks fill one host's slots after the other's. Without a number of ranks, all slots are
+/// filled. `levels` is a declaration as Levels::parse takes it, or empty. Throws BadRequest naming both numbers when
+/// there are fewer slots than ranks, or when the levels make another number.
 Plan make_plan(HostList hosts, std::optional<int64_t> ranks, const std::string& levels);
 
-/// The hosts, their slots and ranks, as a table, and where they come from.
+/// Returns the hosts, their slots and ranks as a table, and the hosts' origin.
 std::string host_table(const Plan& plan);
 
-/// The ranks, level by level, and the hosts they are on, as a tree.
+/// Returns the ranks, level by level, and the hosts that they are on, as a tree.
 std::string rank_tree(const Plan& plan);
 
-/// Lines of columns as wide as their widest entry, two blanks between; columns in `right` are aligned there.
+/// Returns lines with columns as wide as their widest entry, two blanks between. Columns in `right` are aligned right.
 std::string align(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right);
 
-/// `0-3`, `0-3 8`: ascending numbers with runs put together.
+/// Returns ascending numbers with runs put together: `0-3`, `0-3 8`.
 std::string ranges(const std::vector<int>& numbers);
 
 }  // namespace spillway::ddlrun

@@ -36,7 +36,7 @@ std::vector<std::string> inspection_command(const Plan& plan, const PreflightOpt
   return launch_command(options.launcher, options.launch, plan, options.batch_system, command);
 }
 
-/// The JSON after each mark in what was printed.
+/// Returns the JSON after each mark in the printed text.
 std::vector<json> reports_in(const std::string& printed) {
   std::vector<json> reports;
   const std::string mark = kReport;
@@ -103,7 +103,7 @@ Findings findings_of(const Plan& plan, const std::string& printed, const std::st
   findings.levels = report.at("levels");
   for (const json& link : report.at("costs"))
     findings.links.push_back({link.at("latency_seconds"), link.at("bytes_per_second")});
-  std::vector<int> found;  // by rank, as the ranks number hosts
+  std::vector<int> found;  // each rank's host, as the ranks number hosts
   for (const json& host : report.at("hosts"))
     found.push_back(static_cast<int>(whole_number(host, "a rank's host", 0, plan.ranks())));
   const bool as_planned = found == plan.host_of_rank;
@@ -158,7 +158,7 @@ std::string describe(const Findings& findings) {
   }
   for (const auto& note : findings.notes) text += str("note: ", note, "\n");
   for (const auto& warning : findings.verdict.warnings) text += str("warning: ", warning, "\n");
-  if (findings.verdict.errors.size() > 1)  // one alone is what the whole ends with
+  if (findings.verdict.errors.size() > 1)  // a single error is the message that the command ends with
     for (const auto& error : findings.verdict.errors) text += str("error: ", error, "\n");
   return text;
 }

@@ -24,10 +24,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMostAtOnce = 64;
+constexpr size_t kMaxAtOnce = 64;
 constexpr std::chrono::milliseconds kPatience{2000};
 
-/// A file descriptor that is closed with it.
+/// A file descriptor that its destructor closes.
 class Descriptor {
  public:
   explicit Descriptor(int number = -1) : number_(number) {}
@@ -76,7 +76,7 @@ pid_t start(std::vector<std::string> words, const Pipe& out, const Pipe& err) {
   const pid_t parent = ::getpid(), child = ::fork();
   if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
   if (child > 0) return child;
-  // Only what a child of a process with several threads may call.
+  // From here on, calls only functions that the child of a process with several threads may call.
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(127);
   ::dup2(nothing.number(), STDIN_FILENO);
@@ -86,7 +86,7 @@ pid_t start(std::vector<std::string> words, const Pipe& out, const Pipe& err) {
   ::_exit(127);
 }
 
-/// Appends what is there; false when there will be no more.
+/// Appends the bytes that can be read now. Returns false when no more will come.
 bool read_from(const Descriptor& pipe, std::string& text) {
   char buffer[65536];
   while (true) {
@@ -97,7 +97,8 @@ bool read_from(const Descriptor& pipe, std::string& text) {
   }
 }
 
-/// A child that may leave others with its pipes, as ssh's shared connections do: its own end counts, not the pipes'.
+/// A child process. Its own end counts, not that of its pipes, because it may leave other processes with its pipes, as
+/// ssh's shared connections do.
 class Child {
  public:
   explicit Child(const std::vector<std::string>& command) : pid_(start(command, out_, err_)) {
@@ -107,7 +108,7 @@ class Child {
     }
   }
 
-  /// Listens until the child has ended (true) or `until` has come.
+  /// Reads the child's output until the child has ended (true) or `until` has come (false).
   bool listen(Clock::time_point until, Outcome& outcome) {
     while (true) {
       pollfd ends[2] = {{out_.from.number(), POLLIN, 0}, {err_.from.number(), POLLIN, 0}};
@@ -154,7 +155,7 @@ std::vector<Outcome> run_all(const std::vector<std::vector<std::string>>& comman
   const auto left = [&] { return std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()); };
   {
     std::vector<std::jthread> threads;
-    for (size_t i = 0; i < std::min(kMostAtOnce, commands.size()); ++i)
+    for (size_t i = 0; i < std::min(kMaxAtOnce, commands.size()); ++i)
       threads.emplace_back([&] {
         for (size_t mine = next++; mine < commands.size(); mine = next++) try {
             if (const auto time = left(); time.count() > 0)

@@ -11,7 +11,8 @@ using nlohmann::json;
 
 namespace {
 
-/// Only its beginning is shown, and the beginning of any other text may end within a letter.
+/// Returns a hash, and throws BadRequest when it has other characters than hexadecimal digits. Only its beginning is
+/// shown, and the beginning of any other text may end within a letter.
 std::string hash_of(const json& value) {
   const auto& hash = value.get_ref<const std::string&>();
   if (hash.find_first_not_of("0123456789abcdef") != std::string::npos)

@@ -5,18 +5,18 @@
 
 namespace spillway::ddlrun {
 
-/// One line that a POSIX shell takes apart into the same words.
+/// Returns one line that a POSIX shell splits into the same words.
 std::string quoted(const std::vector<std::string>& words);
 
-/// Words as a shell parts them: by blanks, but for what is in '…' or "…" or follows a backslash; nothing is expanded.
-/// `what` names the text in errors. Throws BadRequest when a quote has no end.
+/// Splits text into words as a shell does: at blanks, except inside '…' or "…" or after a backslash. Nothing is
+/// expanded. The second argument names the text in errors. Throws BadRequest when a quote has no end.
 std::vector<std::string> unquoted(const std::string& text, const std::string& what);
 
-/// Where a shell searches when PATH is not set.
+/// The folders that a shell searches when PATH is not set.
 inline constexpr const char* kDefaultPath = "/usr/bin:/bin";
 
-/// The file that a shell would run: `name` itself when it has a slash, else the first executable in the folders of
-/// `path`. Empty when there is none.
+/// Returns the file that a shell would run, or empty when there is none. It is `name` itself when it has a slash, else
+/// the first executable in the folders of `path`.
 std::string find_program(const std::string& name, const std::string& path);
 
 }  // namespace spillway::ddlrun

@@ -11,7 +11,7 @@
 namespace spillway::ddlrun {
 namespace {
 
-/// The first part of a name, up to a dot.
+/// Returns the first part of a name, up to a dot.
 std::string label(const std::string& name) {
   return name.substr(0, name.find('.'));
 }
@@ -22,7 +22,7 @@ std::string own_name() {
   return name;
 }
 
-/// As text; empty for what is no address of the internet.
+/// Returns an address as text; empty when it is no internet address.
 std::string address_of(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = {};
   if (address == nullptr) return "";

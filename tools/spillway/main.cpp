@@ -1,5 +1,5 @@
-// spillway: trains what does not fit, and measures how well. Arguments and the environment are read here and nowhere
-// else.
+// spillway: trains models that do not fit, and measures how well. Arguments and the environment are read here and
+// nowhere else.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -10,15 +10,16 @@
 #include "core/version.h"
 #include "ddl/comm/mpi.h"
 #include "runtime/training/failure.h"
+#include "tools/cli/checks.h"
 #include "tools/cli/command.h"
 #include "tools/cli/launch.h"
 
 namespace spillway::tools {
 namespace {
 
-/// Ends this process, or with ranks the whole launch: the others may be waiting for this one. Who has the cause speaks
-/// first, then rank 0; the others only when these have nothing to say. On a busy host a launcher takes a second to end
-/// the others.
+/// Ends this process, or with ranks the whole launch, because other ranks may be waiting for this one. The rank that
+/// has the cause prints first, then rank 0. The other ranks print only when these have nothing to say, so they wait
+/// longer: on a busy host a launcher takes a second to end them.
 int fail(const Failure& failure) {
   if (failure.of_another)
     ::usleep(3'000'000);
@@ -41,13 +42,8 @@ int parse_and_run(int argc, char** argv) {
   CLI::App app("Trains PyTorch models that do not fit, under a byte budget.", "spillway");
   app.set_version_flag("--version", kVersion);
   app.require_subcommand(1);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    std::string what = error.what();
-    // CLI11 says "The following argument(s) was/were not expected: --foo".
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
-      what = "unknown option" + what.substr(what.rfind(": "));
-    return "spillway: " + what + " (see --help)\n";
-  });
+  app.failure_message(
+      [&app](const CLI::App*, const CLI::Error& error) { return failure_text(app, error, "spillway"); });
   struct Command {
     const char* name;
     Run run;

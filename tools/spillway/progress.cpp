@@ -13,7 +13,7 @@
 namespace spillway::tools {
 namespace {
 
-/// Without a terminal, a line is due after this long.
+/// Seconds after which a line is due when there is no terminal.
 constexpr double kLineSeconds = 10;
 
 std::string bar(double filled, int width) {
@@ -104,8 +104,8 @@ void print_ranks_and_kfac(const TrainResult& r) {
 
 }  // namespace
 
-Progress::Progress(bool speaks, bool launched, const Ledger& ledger)
-    : speaks_(speaks), terminal_(!launched && ::isatty(STDOUT_FILENO) == 1), ledger_(ledger) {}
+Progress::Progress(bool prints, bool launched, const Ledger& ledger)
+    : prints_(prints), terminal_(!launched && ::isatty(STDOUT_FILENO) == 1), ledger_(ledger) {}
 
 void Progress::end_line() {
   if (line_open_) std::printf("\n");
@@ -113,7 +113,7 @@ void Progress::end_line() {
 }
 
 void Progress::heading(const std::string& text) {
-  if (!speaks_) return;
+  if (!prints_) return;
   end_line();
   std::printf("-- %s\n", text.c_str());
   std::fflush(stdout);
@@ -128,7 +128,7 @@ void Progress::on_decision(const std::string& text) {
 }
 
 void Progress::on_step(int64_t step, int64_t steps, const StepOutcome& outcome, int64_t resident_bytes) {
-  if (!speaks_) return;
+  if (!prints_) return;
   since_line_seconds_ += outcome.seconds;
   ++since_line_steps_;
   const bool due = step % 10 == 0 || step == steps || step == 1 || since_line_seconds_ >= kLineSeconds;
@@ -151,7 +151,7 @@ void Progress::on_step(int64_t step, int64_t steps, const StepOutcome& outcome, 
 }
 
 void Progress::on_metric(const MetricPoint& point) {
-  if (!speaks_) return;
+  if (!prints_) return;
   end_line();
   std::printf("step %lld  on held-out cases: %.4f\n", static_cast<long long>(point.step), point.value);
   std::fflush(stdout);

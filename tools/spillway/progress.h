@@ -1,4 +1,4 @@
-/// What a person sees while a run goes on, and when it has ended.
+/// The progress of a run as the user sees it, and the summary at its end.
 #pragma once
 #include <functional>
 #include <vector>
@@ -9,13 +9,14 @@
 
 namespace spillway::tools {
 
-/// On a terminal one line that changes; elsewhere a line every ten steps, or every few seconds. Silent unless it
-/// `speaks`. Launchers give their ranks a terminal of its own kind, which is none: `launched` says so.
+/// A listener that prints a run's progress when it `prints`, else nothing. On a terminal it changes one line. Elsewhere
+/// it prints a line every ten steps, or every few seconds. Under a launcher (`launched`) it never takes stdout for a
+/// terminal, because the terminals that launchers give their ranks are no real ones.
 class Progress final : public TrainListener {
  public:
-  /// `ledger` is the device's.
-  Progress(bool speaks, bool launched, const Ledger& ledger);
-  /// What to do before the first run starts; called once.
+  /// Makes the listener. `ledger` is the device's ledger.
+  Progress(bool prints, bool launched, const Ledger& ledger);
+  /// Sets the check that is called once, before the first run starts.
   void before_start(std::function<void()> check) { check_ = std::move(check); }
   void heading(const std::string& text);
   void on_start() override;
@@ -26,16 +27,16 @@ class Progress final : public TrainListener {
  private:
   void end_line();
 
-  const bool speaks_;
+  const bool prints_;
   const bool terminal_;
   const Ledger& ledger_;
   bool line_open_ = false;
   std::function<void()> check_;
-  double since_line_seconds_ = 0;  // of the steps since the last line
+  double since_line_seconds_ = 0;  // seconds of the steps since the last line
   int64_t since_line_steps_ = 0;
 };
 
-/// The table at the end.
+/// Prints the table at the end. `others` are the runs that are compared with `result`.
 void print_summary(const TrainResult& result, const std::vector<NamedResult>& others);
 
 }  // namespace spillway::tools

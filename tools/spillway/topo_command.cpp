@@ -1,4 +1,4 @@
-// spillway topo: the machine, and under mpirun the ranks on their machines and what the links between them do.
+// spillway topo: the machine, and under mpirun the ranks on their machines and the costs of the links between them.
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>

@@ -68,7 +68,8 @@ std::string line_of(const Nic& nic) {
   return line_of("NIC", nic.bus_id, facts);
 }
 
-/// Adds the devices that are near this node; without one, near this package and no certain node.
+/// Adds the devices that are near the NUMA node `numa`. When `numa` is negative, adds those near `package` and no
+/// certain node.
 void add_devices(const Machine& machine, int package, int numa, Node& to) {
   const auto add_device = [&](const auto& device) {
     if (device.numa != numa || (numa < 0 && device.package != package)) return;
@@ -106,7 +107,7 @@ Node node_of(const Machine& machine) {
   return root;
 }
 
-/// `0-3, 8`.
+/// Returns ascending numbers with runs put together: `0-3, 8`.
 std::string ranges(const std::vector<int>& numbers) {
   std::string text;
   for (size_t i = 0; i < numbers.size();) {
@@ -136,7 +137,7 @@ Node node_of(const RankMap& map, int level, int group) {
 }  // namespace
 
 std::string draw_machines(const std::vector<Machine>& machines) {
-  std::vector<std::pair<std::string, std::string>> trees;  // below the names of those that have it
+  std::vector<std::pair<std::string, std::string>> trees;  // names of machines, and the tree that they share
   for (const Machine& machine : machines) {
     const std::string tree = draw(node_of(machine));
     const auto found = std::find_if(trees.begin(), trees.end(), [&](const auto& one) { return one.second == tree; });

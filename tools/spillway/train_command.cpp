@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -33,9 +35,9 @@
 namespace spillway::tools {
 namespace {
 
-TrainRequests requests;  // signal handlers reach nothing else
+TrainRequests requests;  // the only data that signal handlers reach
 
-/// The first Ctrl-C ends the run after the current step; the second one ends the process.
+/// Lets the first Ctrl-C end the run after the current step, and the second one end the process.
 void end_after_this_step() {
   struct sigaction action {};
   action.sa_handler = [](int) { requests.stop = true; };
@@ -44,8 +46,8 @@ void end_after_this_step() {
   ::sigaction(SIGTERM, &action, nullptr);
 }
 
-/// Asks for a checkpoint on SIGUSR1, which batch systems can send ahead of their time limit. Called at the command's
-/// start, because the signal ends a process that has no handler for it.
+/// Asks for a checkpoint on SIGUSR1, which batch systems can send ahead of their time limit. It is called at the
+/// command's start, because the signal ends a process that has no handler for it.
 void save_when_asked() {
   struct sigaction action {};
   action.sa_handler = [](int) { requests.checkpoint = true; };
@@ -53,7 +55,7 @@ void save_when_asked() {
   ::sigaction(SIGUSR1, &action, nullptr);
 }
 
-/// A file that may not grow is an error with a name then, and not the end of the process.
+/// Makes a file that may not grow an error with a name, and not the end of the process.
 void report_file_size_limits() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
@@ -67,8 +69,9 @@ struct Options {
   bool quiet = false;
 };
 
-/// Whoever started several ranks on a host may have bound each to one core; each takes its fair share instead. A sum's
-/// last bits depend on how many threads split it, so all ranks use as many as the rank with the fewest CPUs has.
+/// Lets this rank use its fair share of its host's cores, because a launcher of several ranks may have bound each to
+/// one core. All ranks use as many threads as the rank with the fewest CPUs has. The reason is that a sum's last bits
+/// depend on how many threads split it.
 void take_share_of_host(ddl::Communicator& comm) {
   const auto cpus = static_cast<int>(take_share_of_cores(comm).size());
   std::vector<int> all(static_cast<size_t>(comm.size()));
@@ -76,7 +79,7 @@ void take_share_of_host(ddl::Communicator& comm) {
   at::set_num_threads(*std::min_element(all.begin(), all.end()));
 }
 
-/// `adam`, `adam@0.01`, `unlimited`: the run to set beside, as a change to the main run's options.
+/// Returns the options of a run to compare with: the main run's, changed as `adam`, `adam@0.01` or `unlimited` says.
 TrainOptions compared_options(TrainOptions options, const std::string& what) {
   options.checkpoint.clear();
   options.checkpoint_every = 0;
@@ -95,12 +98,18 @@ TrainOptions compared_options(TrainOptions options, const std::string& what) {
   options.optimizer = "adam";
   options.lr = 5e-4;
   options.nesterov = false;
-  if (kind != what) options.lr = std::strtod(what.c_str() + kind.size() + 1, nullptr);
+  if (kind != what) {
+    const std::string_view rate = std::string_view(what).substr(kind.size() + 1);
+    const auto [end, error] = std::from_chars(rate.data(), rate.data() + rate.size(), options.lr);
+    if (error != std::errc() || end != rate.data() + rate.size() || !(options.lr > 0) || !std::isfinite(options.lr))
+      throw BadRequest(str("--compare is '", what, "'; the learning rate of adam@LR is a number above 0"));
+  }
   options.validate();
   return options;
 }
 
-/// A file that is there before hours of training, not after them. Leaves what exists alone.
+/// Throws std::system_error when `file` cannot be written, so that this is known before hours of training and not after
+/// them. Leaves an existing file alone.
 void check_writable(const std::string& file) {
   const bool existed = std::filesystem::exists(file);
   std::ofstream out(file, std::ios::app);
@@ -136,14 +145,19 @@ void join_launch(Launch& launch, const Options& options, const CLI::App& command
   take_share_of_host(*launch.world);
 }
 
-TrainOptions resolve(const Options& options, const Launch& launch) {
+TrainOptions resolve(Options& options, const Launch& launch) {
   TrainOptions train_options = options.flags.resolve(launch.size());
   if (launch.size() > 1 && train_options.device == "cuda")
     train_options.device = str("cuda:", launch.world->local_rank());
+  const bool limited = train_options.budget.kind != BudgetRequest::Kind::none;
+  if (!limited && train_options.host_budget.kind != BudgetRequest::Kind::none)
+    throw BadRequest("--host-budget has no effect without --budget, because nothing leaves the device then");
+  if (!limited && !train_options.disk.empty())
+    throw BadRequest("--disk has no effect without --budget, because nothing leaves the device then");
   return train_options;
 }
 
-/// The ranks as operators know them, with the rates of their links.
+/// The communicator that operators use, and the rates of its links.
 struct Links {
   ddl::Comm comm = {};  ///< null where one rank runs alone
   LinkCosts costs = {};
@@ -163,17 +177,17 @@ void tell_links(Progress& progress, const Links& links, const Device& device) {
   if (!links.comm) return;
   progress.on_decision(describe(links.costs));
   if (!device.torch_device().is_cuda()) return;
-  (void)links.comm->cards->levels(device.torch_device());
-  progress.on_decision(str("tensors on cards: ", links.comm->cards->decision()));
+  (void)links.comm->gpus->levels(device.torch_device());
+  progress.on_decision(str("tensors on cards: ", links.comm->gpus->decision()));
 }
 
-/// The options of a run to set beside, which is to differ in nothing that the budget chose for the main one.
+/// Returns the context of a run to compare with. It differs in nothing that the budget chose for the main run.
 RunContext beside(const RunContext& context, const TrainOptions& options, const TrainResult& main_run) {
   RunContext other = context;
   other.options = options;
   other.start = {};
   if (main_run.kfac) {
-    other.options.kfac.strategy = kfac::strategy_named(main_run.kfac->strategy);
+    other.options.kfac.strategy = kfac::parse_strategy(main_run.kfac->strategy);
     other.options.kfac.grad_worker_frac = main_run.kfac->grad_worker_frac;
   }
   if (options.budget.kind != BudgetRequest::Kind::none)

@@ -1,4 +1,4 @@
-// Uses the LibTorch-free floor of an installed Spillway.
+// A program that uses the LibTorch-free libraries of an installed Spillway.
 #include <cstdio>
 
 #include "core/ledger.h"

@@ -1,4 +1,4 @@
-// Holds more tensors than the budget of an installed Spillway allows at once.
+// A program that holds more tensors than the budget of an installed Spillway allows on the device at once.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -10,7 +10,7 @@ int main() {
   const int64_t budget_bytes = 8 << 20;
   spillway::Session session({.budget_bytes = budget_bytes});
   std::vector<at::Tensor> tensors;
-  for (int i = 0; i < 6; ++i) tensors.push_back(at::full({1 << 19}, 1.0 * i));  // 12 MiB
+  for (int i = 0; i < 6; ++i) tensors.push_back(at::full({1 << 19}, 1.0 * i));  // 12 MiB in all
   double sum = 0;
   for (const at::Tensor& tensor : tensors) sum += tensor.mean().item<double>();
   const int64_t peak_bytes = session.stats().peak_bytes;

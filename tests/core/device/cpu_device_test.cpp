@@ -1,4 +1,4 @@
-// One test, since a process installs the allocator once.
+// A test of CpuDevice. It is only one, because a process installs the allocator once.
 #include "core/device/cpu_device.h"
 
 #include <ATen/ATen.h>

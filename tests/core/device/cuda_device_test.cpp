@@ -1,4 +1,4 @@
-// What a card's tensors are charged, on a double of the card; and what is said where there is none.
+// Tests of the bytes charged for a GPU's tensors, on a double of the GPU, and of the errors where there is no GPU.
 #include "core/device/cuda_device.h"
 
 #include <dlfcn.h>
@@ -20,10 +20,10 @@ namespace {
 
 using testing::FakeCudaDriver;
 
-/// LibTorch keeps devices for ever, so every test has its own card.
-struct Card {
-  explicit Card(int index, int64_t card_bytes = int64_t{1} << 30)
-      : driver(*new FakeCudaDriver(card_bytes)), device(*new CudaDevice(index, [this](TensorMemory* memory) {
+/// A double of a GPU with its device. Every test has its own GPU, because LibTorch keeps devices for ever.
+struct Gpu {
+  explicit Gpu(int index, int64_t gpu_bytes = int64_t{1} << 30)
+      : driver(*new FakeCudaDriver(gpu_bytes)), device(*new CudaDevice(index, [this](TensorMemory* memory) {
           tensors = memory;
           return &driver;
         })) {}
@@ -32,43 +32,43 @@ struct Card {
   CudaDevice& device;
 };
 
-TEST(CudaDeviceTest, EveryTensorIsChargedBeforeTheCardIsAsked) {
-  Card card(1);
-  card.device.ledger().set_budget(10'000);
+TEST(CudaDeviceTest, EveryTensorIsChargedBeforeTheGpuIsAsked) {
+  Gpu gpu(1);
+  gpu.device.ledger().set_budget(10'000);
   {
-    c10::DataPtr tensor = card.tensors->allocate(4000);
-    EXPECT_EQ(card.device.ledger().used_bytes(), DeviceMemory::charge_of(4000));
+    c10::DataPtr tensor = gpu.tensors->allocate(4000);
+    EXPECT_EQ(gpu.device.ledger().used_bytes(), DeviceMemory::charge_of(4000));
     EXPECT_EQ(tensor.device(), c10::Device(c10::kCUDA, 1));
     Block* block = block_behind(tensor);
     ASSERT_NE(block, nullptr);
     EXPECT_EQ(block->data, tensor.get());
-    const int64_t asked = card.driver.asked;
-    EXPECT_THROW(card.tensors->allocate(8000), OutOfBudget);
-    EXPECT_EQ(card.driver.asked, asked);
+    const int64_t asked = gpu.driver.asked;
+    EXPECT_THROW(gpu.tensors->allocate(8000), OutOfBudget);
+    EXPECT_EQ(gpu.driver.asked, asked);
   }
-  EXPECT_EQ(card.device.ledger().used_bytes(), 0);
-  EXPECT_TRUE(card.driver.held.empty());
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 0);
+  EXPECT_TRUE(gpu.driver.held.empty());
 }
 
 TEST(CudaDeviceTest, AnEmptyTensorTakesNothing) {
-  Card card(2);
-  c10::DataPtr tensor = card.tensors->allocate(0);
+  Gpu gpu(2);
+  c10::DataPtr tensor = gpu.tensors->allocate(0);
   EXPECT_EQ(tensor.get(), nullptr);
   EXPECT_EQ(block_behind(tensor), nullptr);
-  EXPECT_EQ(card.device.ledger().used_bytes(), 0);
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 0);
 }
 
 TEST(CudaDeviceTest, MemoryWithoutATensorIsChargedToo) {
-  Card card(3);
-  void* data = card.tensors->allocate_raw(5000);
-  EXPECT_EQ(card.device.ledger().used_bytes(), DeviceMemory::charge_of(5000));
-  EXPECT_FALSE(card.tensors->release_raw(&card));
-  EXPECT_TRUE(card.tensors->release_raw(data));
-  EXPECT_FALSE(card.tensors->release_raw(data));
-  EXPECT_EQ(card.device.ledger().used_bytes(), 0);
+  Gpu gpu(3);
+  void* data = gpu.tensors->allocate_raw(5000);
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), DeviceMemory::charge_of(5000));
+  EXPECT_FALSE(gpu.tensors->release_raw(&gpu));
+  EXPECT_TRUE(gpu.tensors->release_raw(data));
+  EXPECT_FALSE(gpu.tensors->release_raw(data));
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 0);
 }
 
-/// Gives back what it holds, one after another.
+/// A reclaimer that gives back the blocks that it holds, one after another.
 struct Holder final : Reclaimer {
   void reclaim(int64_t) override { throw OutOfBudget("nothing can leave", 0, 0); }
   bool free_physical_memory(int64_t) override {
@@ -79,35 +79,35 @@ struct Holder final : Reclaimer {
   std::vector<c10::DataPtr> held;
 };
 
-TEST(CudaDeviceTest, WhenTheCardIsFullBeforeTheBudgetIsPagesLeaveUntilItFits) {
-  Card card(4, /*card_bytes=*/10'000);
+TEST(CudaDeviceTest, WhenTheGpuIsFullBeforeTheBudgetIsPagesLeaveUntilItFits) {
+  Gpu gpu(4, /*card_bytes=*/10'000);
   Holder holder;
-  for (int i = 0; i < 3; ++i) holder.held.push_back(card.tensors->allocate(3000));
-  card.device.memory().set_reclaimer(&holder);
-  c10::DataPtr tensor = card.tensors->allocate(6000);
+  for (int i = 0; i < 3; ++i) holder.held.push_back(gpu.tensors->allocate(3000));
+  gpu.device.memory().set_reclaimer(&holder);
+  c10::DataPtr tensor = gpu.tensors->allocate(6000);
   EXPECT_NE(tensor.get(), nullptr);
   EXPECT_EQ(holder.held.size(), 1u);
-  EXPECT_THROW(card.tensors->allocate(9000), DeviceError);
-  card.device.memory().set_reclaimer(nullptr);
+  EXPECT_THROW(gpu.tensors->allocate(9000), DeviceError);
+  gpu.device.memory().set_reclaimer(nullptr);
 }
 
-TEST(CudaDeviceTest, WhatTheCardHoldsBesideTensorsIsChargedAndGivenBack) {
-  Card card(5);
-  card.device.ledger().set_budget(1000);
-  card.driver.outside_bytes = 700;
-  card.device.charge_external();
-  EXPECT_EQ(card.device.ledger().used_bytes(), 700);
-  card.driver.outside_bytes = 200;
-  card.device.charge_external();
-  EXPECT_EQ(card.device.ledger().used_bytes(), 200);
-  card.driver.outside_bytes = 1200;
-  EXPECT_THROW(card.device.charge_external(), OutOfBudget);
-  card.driver.outside_bytes = -50;
-  card.device.charge_external();
-  EXPECT_EQ(card.device.ledger().used_bytes(), 0);
+TEST(CudaDeviceTest, WhatTheGpuHoldsBesideTensorsIsChargedAndGivenBack) {
+  Gpu gpu(5);
+  gpu.device.ledger().set_budget(1000);
+  gpu.driver.outside_bytes = 700;
+  gpu.device.charge_external();
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 700);
+  gpu.driver.outside_bytes = 200;
+  gpu.device.charge_external();
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 200);
+  gpu.driver.outside_bytes = 1200;
+  EXPECT_THROW(gpu.device.charge_external(), OutOfBudget);
+  gpu.driver.outside_bytes = -50;
+  gpu.device.charge_external();
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 0);
 }
 
-/// Makes room once another thread asks for it too, or after a while.
+/// A reclaimer that makes room once a second thread asks for it too, or after 200 ms.
 struct Patient final : Reclaimer {
   explicit Patient(Ledger& of) : ledger(of) {}
   void reclaim(int64_t) override {
@@ -120,86 +120,86 @@ struct Patient final : Reclaimer {
 };
 
 TEST(CudaDeviceTest, ThreadsThatLookTogetherChargeWhatIsHeldOutsideOnce) {
-  Card card(12);
-  card.device.ledger().set_budget(500);
-  Patient reclaimer(card.device.ledger());
-  card.device.memory().set_reclaimer(&reclaimer);
-  card.driver.outside_bytes = 700;
-  std::thread other([&] { card.device.charge_external(); });
-  card.device.charge_external();
+  Gpu gpu(12);
+  gpu.device.ledger().set_budget(500);
+  Patient reclaimer(gpu.device.ledger());
+  gpu.device.memory().set_reclaimer(&reclaimer);
+  gpu.driver.outside_bytes = 700;
+  std::thread other([&] { gpu.device.charge_external(); });
+  gpu.device.charge_external();
   other.join();
-  EXPECT_EQ(card.device.ledger().used_bytes(), 700);
-  card.driver.outside_bytes = 0;
-  card.device.charge_external();
-  EXPECT_EQ(card.device.ledger().used_bytes(), 0);
-  card.device.memory().set_reclaimer(nullptr);
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 700);
+  gpu.driver.outside_bytes = 0;
+  gpu.device.charge_external();
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 0);
+  gpu.device.memory().set_reclaimer(nullptr);
 }
 
 TEST(CudaDeviceTest, WhatTheDriverRefusesStaysUncharged) {
-  Card card(13);
-  card.driver.refuses = true;
-  EXPECT_THROW(card.tensors->allocate(100'000), std::runtime_error);
-  EXPECT_EQ(card.device.ledger().used_bytes(), 0);
+  Gpu gpu(13);
+  gpu.driver.refuses = true;
+  EXPECT_THROW(gpu.tensors->allocate(100'000), std::runtime_error);
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 0);
 }
 
-TEST(CudaDeviceTest, ManagedMemoryIsBornOnTheCardCountedAndUsedAgain) {
-  Card card(6);
-  card.driver.managed_bytes = 1 << 20;
-  card.device.use_managed_memory(true);
+TEST(CudaDeviceTest, ManagedMemoryIsBornOnTheGpuCountedAndUsedAgain) {
+  Gpu gpu(6);
+  gpu.driver.managed_bytes = 1 << 20;
+  gpu.device.use_managed_memory(true);
   void* first = nullptr;
   {
-    c10::DataPtr tensor = card.tensors->allocate(100'000);
+    c10::DataPtr tensor = gpu.tensors->allocate(100'000);
     first = tensor.get();
-    EXPECT_TRUE(card.tensors->is_managed(tensor));
+    EXPECT_TRUE(gpu.tensors->is_managed(tensor));
     EXPECT_TRUE(block_behind(tensor)->is_managed);
-    EXPECT_EQ(card.driver.asked, 0);
-    EXPECT_GE(card.driver.brought_bytes, 100'000);
-    EXPECT_EQ(card.device.ledger().used_bytes(), DeviceMemory::charge_of(100'000));
+    EXPECT_EQ(gpu.driver.asked, 0);
+    EXPECT_GE(gpu.driver.brought_bytes, 100'000);
+    EXPECT_EQ(gpu.device.ledger().used_bytes(), DeviceMemory::charge_of(100'000));
   }
-  EXPECT_EQ(card.device.ledger().used_bytes(), 0);
-  c10::DataPtr again = card.tensors->allocate(100'000), other = card.tensors->allocate(100'000);
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 0);
+  c10::DataPtr again = gpu.tensors->allocate(100'000), other = gpu.tensors->allocate(100'000);
   EXPECT_EQ(again.get(), first);
   EXPECT_GE(std::abs(static_cast<char*>(other.get()) - static_cast<char*>(first)), 128 << 10) << "none shares 64 KiB";
-  EXPECT_EQ(card.driver.managed_ranges, 1);
+  EXPECT_EQ(gpu.driver.managed_ranges, 1);
 }
 
-TEST(CudaDeviceTest, SmallTensorsAndWhatManagedMemoryHasNoRoomForAreTheCardsOwn) {
-  Card card(7);
-  card.driver.managed_bytes = 1 << 20;
-  card.device.use_managed_memory(true);
-  c10::DataPtr small = card.tensors->allocate(4000), large = card.tensors->allocate(2 << 20);
-  EXPECT_FALSE(card.tensors->is_managed(small) || card.tensors->is_managed(large));
-  EXPECT_EQ(card.driver.held.size(), 2u);
+TEST(CudaDeviceTest, SmallTensorsAndWhatManagedMemoryHasNoRoomForAreTheGpusOwn) {
+  Gpu gpu(7);
+  gpu.driver.managed_bytes = 1 << 20;
+  gpu.device.use_managed_memory(true);
+  c10::DataPtr small = gpu.tensors->allocate(4000), large = gpu.tensors->allocate(2 << 20);
+  EXPECT_FALSE(gpu.tensors->is_managed(small) || gpu.tensors->is_managed(large));
+  EXPECT_EQ(gpu.driver.held.size(), 2u);
 }
 
 TEST(CudaDeviceTest, ManagedMemoryGoesWithItsLastTensorOnceNoMoreIsWanted) {
-  Card card(8);
-  card.driver.managed_bytes = 1 << 20;
-  card.device.use_managed_memory(true);
+  Gpu gpu(8);
+  gpu.driver.managed_bytes = 1 << 20;
+  gpu.device.use_managed_memory(true);
   {
-    c10::DataPtr tensor = card.tensors->allocate(100'000);
-    card.driver.outside_bytes = 700;
-    card.device.charge_external();  // nobody knows what of it is managed memory on the card
-    card.device.use_managed_memory(false);
-    EXPECT_FALSE(card.tensors->is_managed(card.tensors->allocate(100'000)));
-    EXPECT_EQ(card.device.ledger().used_bytes(), DeviceMemory::charge_of(100'000));
+    c10::DataPtr tensor = gpu.tensors->allocate(100'000);
+    gpu.driver.outside_bytes = 700;
+    gpu.device.charge_external();  // the part of them that is managed memory is unknown
+    gpu.device.use_managed_memory(false);
+    EXPECT_FALSE(gpu.tensors->is_managed(gpu.tensors->allocate(100'000)));
+    EXPECT_EQ(gpu.device.ledger().used_bytes(), DeviceMemory::charge_of(100'000));
   }
-  card.device.charge_external();
-  EXPECT_EQ(card.device.ledger().used_bytes(), 700);
-  card.device.use_managed_memory(true);
-  EXPECT_EQ(card.driver.managed_ranges, 2);
+  gpu.device.charge_external();
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 700);
+  gpu.device.use_managed_memory(true);
+  EXPECT_EQ(gpu.driver.managed_ranges, 2);
 }
 
-TEST(CudaDeviceTest, SaysWhereTheCardIs) {
-  Card card(10);
-  EXPECT_EQ(card.device.pci_bus_id(), "");
-  card.driver.bus_id = "0000:3B:00.0";
-  EXPECT_EQ(card.device.pci_bus_id(), "0000:3B:00.0");
+TEST(CudaDeviceTest, SaysWhereTheGpuIs) {
+  Gpu gpu(10);
+  EXPECT_EQ(gpu.device.pci_bus_id(), "");
+  gpu.driver.bus_id = "0000:3B:00.0";
+  EXPECT_EQ(gpu.device.pci_bus_id(), "0000:3B:00.0");
 }
 
-TEST(CudaDeviceTest, ACardThatCannotPageSaysSo) {
-  Card card(9);
-  EXPECT_THROW(card.device.use_managed_memory(true), DeviceError);
+TEST(CudaDeviceTest, AGpuThatCannotPageSaysSo) {
+  Gpu gpu(9);
+  EXPECT_THROW(gpu.device.use_managed_memory(true), DeviceError);
   EXPECT_THROW(open_device("cpu").use_managed_memory(true), BadRequest);
 }
 

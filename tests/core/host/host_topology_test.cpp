@@ -66,7 +66,7 @@ TEST(TopologyTest, SharesOutTheAllowedCpusAlone) {
   EXPECT_EQ(cpus_of_process(::getpid()), cpus_of_this_thread());
 }
 
-/// hwloc describes this host instead of the real one while it lives.
+/// An XML file that hwloc reads instead of the real host while this object lives.
 struct PretendedHost {
   explicit PretendedHost(const char* description, const char* how = "HWLOC_SYNTHETIC") : how(how) {
     ::setenv(how, description, 1);
@@ -95,8 +95,8 @@ TEST(TopologyTest, EveryCpuIsACoreWhereTheSystemNamesNone) {
   EXPECT_EQ(host.cpus, (std::vector<int>{0, 1, 2, 3, 4, 5}));
 }
 
-/// Two nodes; one card at the second one, another that hangs on the whole machine.
-constexpr const char* kCards = R"(<?xml version="1.0" encoding="UTF-8"?>
+/// Two nodes, one GPU at the second node, and another GPU that is attached to the whole machine.
+constexpr const char* kGpus = R"(<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE topology SYSTEM "hwloc2.dtd">
 <topology version="2.0">
  <object type="Machine" os_index="0" cpuset="0x3" complete_cpuset="0x3" allowed_cpuset="0x3" nodeset="0x3"
@@ -119,10 +119,10 @@ constexpr const char* kCards = R"(<?xml version="1.0" encoding="UTF-8"?>
 </topology>
 )";
 
-TEST(TopologyTest, PrefersTheMemoryNextToACardOnlyWhereTheSystemSaysWhichThatIs) {
+TEST(TopologyTest, PrefersTheMemoryNextToAGpuOnlyWhereTheSystemSaysWhichThatIs) {
   const testing::TemporaryFolder folder;
   const auto file = folder.path() / "cards.xml";
-  std::ofstream(file) << kCards;
+  std::ofstream(file) << kGpus;
   PretendedHost host(file.c_str(), "HWLOC_XMLFILE");
   EXPECT_EQ(numa_nodes_near_pci("0000:3B:00.0"), std::vector<int>{1}) << "as CUDA writes it";
   EXPECT_TRUE(numa_nodes_near_pci("0000:5e:00.0").empty());

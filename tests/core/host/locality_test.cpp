@@ -30,7 +30,7 @@ Numbers nodes_near(const Machine& machine, const Numbers& cpus) {
 
 }  // namespace
 
-TEST(NearnessTest, OfARankWithACardIsTheCardsWhateverCpusItHas) {
+TEST(NearnessTest, OfARankWithAGpuIsTheGpusWhateverCpusItHas) {
   const Machine machine = machine_in("eight_gpus.xml");
   const Nearness expected{.link = "NVLink 0", .pcie_switch = "0000:51:00.0", .numa_nodes = {1}};
   EXPECT_EQ(near_gpu(machine, "0000:54:00.0"), expected);
@@ -45,18 +45,18 @@ TEST(NearnessTest, TakesAddressesAsCudaWritesThem) {
   EXPECT_NO_THROW(require_in(machine, {}, "0000:AF:00.0"));
 }
 
-TEST(NearnessTest, ACardWithoutNvlinkIsLinkedToItselfAlone) {
+TEST(NearnessTest, AGpuWithoutNvlinkIsLinkedToItselfAlone) {
   Machine machine = machine_in("eight_gpus.xml");
   machine.gpus.at(1).nvlink_group = -1;
   EXPECT_EQ(near_gpu(machine, machine.gpus[1].bus_id).link, machine.gpus[1].bus_id);
 }
 
-TEST(NearnessTest, ACardThatTheMachineDoesNotShowIsNearNothingElse) {
+TEST(NearnessTest, AGpuThatTheMachineDoesNotShowIsNearNothingElse) {
   const Machine machine = machine_in("eight_gpus.xml");
   EXPECT_EQ(near_gpu(machine, "0000:FE:00.0"), (Nearness{.link = "0000:fe:00.0", .pcie_switch = "", .numa_nodes = {}}));
 }
 
-TEST(NearnessTest, ACardBesideNoCertainNodeIsNearThoseOfItsPackage) {
+TEST(NearnessTest, AGpuBesideNoCertainNodeIsNearThoseOfItsPackage) {
   Machine machine = synthetic_machine("package:2 numa:2 core:1 pu:1");
   machine.gpus.resize(2);
   machine.gpus[0].bus_id = "0000:01:00.0";
@@ -66,7 +66,7 @@ TEST(NearnessTest, ACardBesideNoCertainNodeIsNearThoseOfItsPackage) {
   EXPECT_EQ(near_gpu(machine, "0000:02:00.0").numa_nodes, Numbers{}) << "no package either";
 }
 
-TEST(NearnessTest, OfARankWithoutACardIsTheMemoryNextToItsCpus) {
+TEST(NearnessTest, OfARankWithoutAGpuIsTheMemoryNextToItsCpus) {
   const Machine machine = synthetic_machine("package:2 numa:2 core:2 pu:1");
   EXPECT_EQ(nodes_near(machine, {0, 1}), Numbers{0});
   EXPECT_EQ(nodes_near(machine, {7}), Numbers{3});

@@ -12,11 +12,11 @@
 namespace spillway {
 namespace {
 
-/// Two packages of four cores, four GPUs behind PCIe switches and joined by two NVSwitches, a fabric adapter beside two
-/// of them, an Ethernet adapter with two ports, and a console.
+/// A machine with two packages of four cores and four GPUs behind PCIe switches. Two NVSwitches join the GPUs. A fabric
+/// adapter sits beside two of them. There are an Ethernet adapter with two ports and a console.
 const std::filesystem::path kFourGpus = std::filesystem::path(SPILLWAY_TEST_DATA) / "four_gpus.xml";
 
-/// What read_machine says of a file with these contents.
+/// Returns the message with which read_machine refuses a file with these contents.
 std::string refusal_of(const std::string& contents) {
   const testing::TemporaryFolder folder;
   const auto file = folder.path() / "broken.xml";
@@ -48,7 +48,7 @@ Machine machine_from(const std::string& contents) {
   return read_machine(file);
 }
 
-/// As hwloc's tools do it.
+/// Writes the synthetic topology `description` as XML, as hwloc's tools do it.
 void export_synthetic(const std::string& description, const std::filesystem::path& file) {
   hwloc_topology_t topology = nullptr;
   ASSERT_EQ(hwloc_topology_init(&topology), 0);
@@ -195,7 +195,7 @@ TEST(MachineTest, NvlinkJoinsOnlyWhatIsLinkedWhereThereAreNoSwitches) {
   <u64values length=")" + std::to_string(values.size()) +
                             "\">" + values + "</u64values>\n </distances2>\n");
   };
-  // The diagonal, a GPU's way to itself, is no link.
+  // The diagonal, which is a GPU's link to itself, is no link.
   const Machine machine = machine_from(pairs("900000 0 25000 0 0 900000 0 0 25000 0 900000 0 0 0 0 900000 "));
   EXPECT_EQ(machine.gpus.at(0).nvlink_group, 0);
   EXPECT_EQ(machine.gpus.at(1).nvlink_group, -1);

@@ -86,7 +86,7 @@ TEST(ArenaTest, SmallBlocksCountAgainstTheCapacityToo) {
   while (void* block = arena.try_allocate(60'000)) blocks.push_back(block);
   EXPECT_EQ(blocks.size(), (1u << 20) / 60'000);
   EXPECT_FALSE(arena.fits(60'000));
-  EXPECT_FALSE(arena.fits(100'000));  // the range is free, the capacity is not
+  EXPECT_FALSE(arena.fits(100'000));  // the range is free, but the capacity is exhausted
   EXPECT_TRUE(arena.fits(1000));
   EXPECT_LE(arena.peak_bytes(), 1 << 20);
   for (void* block : blocks) arena.deallocate(block, 60'000);

@@ -18,10 +18,10 @@
 namespace spillway {
 namespace {
 
-/// Refuses with an error of its own, as a driver does.
+/// A source of blocks that refuses with an error of its own, as a driver does.
 struct ThrowingBlocks final : BlockSource {
-  Block* try_take(int64_t, Category) override { throw std::runtime_error("another stream"); }
-  void give_back(Block*) noexcept override {}
+  Block* try_acquire(int64_t, Category) override { throw std::runtime_error("another stream"); }
+  void return_block(Block*) noexcept override {}
 };
 
 TEST(DeviceMemoryTest, WhatTheSourceRefusesStaysUncharged) {
@@ -49,7 +49,7 @@ TEST(MemoryRangeTest, WhereAddressesAreLimitedThereIsLessMemoryInsteadOfNone) {
   const pid_t child = ::fork();
   if (child == 0) {
     rlim_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;  // a sanitizer has taken terabytes of addresses
+    std::ifstream("/proc/self/statm") >> pages;  // a sanitizer has reserved terabytes of addresses
     const rlim_t bytes = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (rlim_t{1} << 30);
     const rlimit limit{bytes, bytes};
     if (::setrlimit(RLIMIT_AS, &limit) != 0) ::_exit(10);
@@ -62,7 +62,7 @@ TEST(MemoryRangeTest, WhereAddressesAreLimitedThereIsLessMemoryInsteadOfNone) {
       MemoryRange range = reserve_memory_up_to(int64_t{1} << 36);
       std::memset(range.data(), 1, 1 << 20);
       range.data()[range.bytes() - 1] = 1;
-      MemoryRange another = reserve_memory_up_to(int64_t{1} << 36);  // some is left
+      MemoryRange another = reserve_memory_up_to(int64_t{1} << 36);  // some addresses are left
       ::_exit(range.bytes() >= 64 << 20 && another.bytes() >= 16 << 20 ? 0 : 1);
     } catch (const std::exception&) {
       ::_exit(2);
@@ -74,7 +74,7 @@ TEST(MemoryRangeTest, WhereAddressesAreLimitedThereIsLessMemoryInsteadOfNone) {
   EXPECT_EQ(status, 0);
 }
 
-/// The kernel's flags of the mapping that holds `address`.
+/// Returns the kernel's flags of the mapping that holds `address`.
 std::string flags_of(const void* address) {
   std::ifstream maps("/proc/self/smaps");
   std::string line;

@@ -24,7 +24,7 @@ Levels hosts(const std::vector<int>& of_rank) {
   return Levels(static_cast<int>(of_rank.size()), {of_rank});
 }
 
-/// A fast inside and 25 MB/s between hosts.
+/// Returns the costs of fast links inside hosts and of 25 MB/s between hosts.
 Costs slow_network(int levels) {
   Costs costs;
   if (levels == 2) costs.levels.push_back({1e-6, 1e-7, 1e10});
@@ -46,7 +46,7 @@ TEST(CostModelTest, IsTheSumOfItsRoundsForOneChunk) {
       predict_seconds(whole(Plan(hosts(by_host({4, 4, 4})), Algorithm::ring)), 3 * kMega, Element::float32, costs);
   const double size = 12e6;
   const double inside = 2 * (3 * 2e-6 + 3.0 / 4 * size / 4e9);
-  const double between = 2 * (2 * 50e-6 + 2.0 / 3 * size / 25e6);  // a host's link carries what its four ranks send
+  const double between = 2 * (2 * 50e-6 + 2.0 / 3 * size / 25e6);  // a host's link carries the data of its four ranks
   EXPECT_NEAR(seconds, inside + between + 1e-9 * size * (1 - 1.0 / 12), 1e-3 * seconds);
 }
 
@@ -56,12 +56,12 @@ TEST(CostModelTest, ChunksFollowEachOtherAtTheRateOfTheBusiestLevel) {
   const Plan plan(levels);
   const double one = predict_seconds({plan, {.chunk_bytes = kMega}}, kMega / 4, Element::float32, costs);
   const double ten = predict_seconds({plan, {.chunk_bytes = kMega}}, 10 * kMega / 4, Element::float32, costs);
-  const double network = 2 * (50e-6 + 0.5e6 / 25e6) + 2 * 0;  // what a chunk holds the link for
+  const double network = 2 * (50e-6 + 0.5e6 / 25e6) + 2 * 0;  // seconds for which a chunk occupies the link
   EXPECT_NEAR(ten - one, 9 * (network + 2 * 5e-6 * 0), 0.01 * ten);
 }
 
 TEST(CostModelTest, CoresThatMoveBytesDoNotAddMeanwhile) {
-  // Two ranks of a host, 1 MB a chunk: out and in 0.5 MB twice, and half of it added.
+  // A host has two ranks, and a chunk has 1 MB. Each rank sends and receives 0.5 MB twice, and adds half of the chunk.
   Costs costs{.levels = {{.bytes_per_second = 10e9}}, .reduce_seconds_per_byte = 1e-10};
   const Choice choice{Plan(Levels(2)), {.chunk_bytes = kMega}};
   const auto a_further_chunk = [&] {
@@ -83,7 +83,8 @@ TEST(CostModelTest, ChunksAreOfASizeThatCachesHoldWhereCoresMoveThem) {
 
 TEST(CostModelTest, NothingTakesLessThanTheAgreementBesideIt) {
   const Costs costs{.levels = {{1e-6, 0, 1e12}, {50e-6, 0, 1e12}}, .reduce_seconds_per_byte = 0};
-  // In both rounds of the agreement some rank's partner is on the other host; the first round beside it takes 1 µs.
+  // In both rounds of the agreement some rank's partner is on the other host. The first round of the reduction stays
+  // inside a host and takes 1 µs.
   const Plan by_hosts(hosts(by_host({2, 2}))), all(Levels(8), Algorithm::oneshot);
   EXPECT_NEAR(predict_seconds(whole(by_hosts), 1, Element::float32, costs), 2 * 50e-6 + (2 * 50e-6 + 1e-6), 1e-9);
   const Costs flat{.levels = {{50e-6, 0, 1e12}}, .reduce_seconds_per_byte = 0};
@@ -171,7 +172,8 @@ TEST(CostModelTest, CalibrationGivesAllRanksTheSamePositiveCosts) {
   }
 }
 
-/// Groups of a level whose children have other numbers of ranks exchange other numbers of bytes.
+/// Checks costs over trees in which groups of one level exchange different numbers of bytes. They do because their
+/// children have different numbers of ranks.
 TEST(CostModelTest, CalibrationGivesAllRanksTheSameCostsOverUnevenTrees) {
   for (const auto& labels :
        {std::vector<std::vector<int>>{{0, 0, 0, 1, 1, 1, 2, 2, 3, 3}, {0, 0, 0, 0, 0, 0, 1, 1, 1, 1}},
@@ -191,7 +193,7 @@ TEST(CostModelTest, CalibrationIsNotFooledByARankThatIsBusyAtFirst) {
   std::vector<std::jthread> ranks;
   for (int rank = 0; rank < world.size(); ++rank)
     ranks.emplace_back([&, rank] {
-      constexpr int kOfTheFirstLatency = 40;  // messages
+      constexpr int kOfTheFirstLatency = 40;  // messages of the first latency measurement
       Communicator comm(std::make_unique<testing::DistantTransport>(world.transport(rank), [seen = 0](int) mutable {
         return std::chrono::microseconds(seen++ < kOfTheFirstLatency ? 3000 : 0);
       }));

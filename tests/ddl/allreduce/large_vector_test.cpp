@@ -1,4 +1,4 @@
-// Vectors of more elements than 32 bits count.
+// Tests of vectors with more elements than 32 bits can count.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 namespace spillway::ddl {
 namespace {
 
-/// Long memory that takes little: the same pages again and again, but for the last ones.
+/// A long range of addresses over little memory. The same pages repeat through it, except for its last pages.
 class RepeatedMemory {
  public:
   static constexpr size_t kPeriod = size_t{64} << 20;
@@ -33,7 +33,7 @@ class RepeatedMemory {
   RepeatedMemory(const RepeatedMemory&) = delete;
   RepeatedMemory& operator=(const RepeatedMemory&) = delete;
 
-  /// The repeated elements, and the last ones.
+  /// Returns the elements in the repeated pages. last() returns those in the last pages.
   std::span<uint16_t> repeated() { return {reinterpret_cast<uint16_t*>(data_), kPeriod / 2}; }
   std::span<uint16_t> last() { return {reinterpret_cast<uint16_t*>(data_ + size_ - kPeriod), kPeriod / 2}; }
   std::byte* data() { return data_; }
@@ -43,7 +43,7 @@ class RepeatedMemory {
   std::byte* data_;
 };
 
-/// bfloat16 of a small integer.
+/// Returns the bits of a small integer as bfloat16.
 uint16_t rounded(size_t value) {
   return static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
 }

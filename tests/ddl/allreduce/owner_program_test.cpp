@@ -30,14 +30,14 @@ TEST(PartsTest, EqualPartsCoverTheVectorInTheOrderOfRanks) {
   ASSERT_EQ(parts.size(), 3u);
   EXPECT_EQ(parts[0].range, (Range{0, 2}));
   EXPECT_EQ(parts[2].range, (Range{4, 7}));
-  EXPECT_EQ(parts[2].home, 2);
+  EXPECT_EQ(parts[2].owner, 2);
   EXPECT_EQ(equal_parts(1, 3).size(), 1u);
   // No product of large numbers overflows.
   EXPECT_EQ(equal_parts(int64_t{1} << 62, 1000).back().range.end, int64_t{1} << 62);
 }
 
 TEST(PartsTest, PartsWithinAreCountedFromTheFirstElement) {
-  const std::vector<HomePart> parts{{{0, 10}, 1}, {{12, 20}, 0}};
+  const std::vector<OwnedPart> parts{{{0, 10}, 1}, {{12, 20}, 0}};
   const auto inside = parts_within(parts, {5, 15});
   ASSERT_EQ(inside.size(), 2u);
   EXPECT_EQ(inside[0].range, (Range{0, 5}));
@@ -49,7 +49,7 @@ TEST(PartsTest, MessagesHaveTheSizesThatTheirPeersExpect) {
   for (const Levels& levels : trees())
     for (const bool gather : {false, true}) {
       std::map<std::pair<int, int>, std::vector<std::pair<int64_t, bool>>> sent, received;
-      const std::vector<HomePart> parts{{{0, 10}, levels.size() - 1}, {{10, 11}, 0}, {{30, 101}, levels.size() / 2}};
+      const std::vector<OwnedPart> parts{{{0, 10}, levels.size() - 1}, {{10, 11}, 0}, {{30, 101}, levels.size() / 2}};
       for (int rank = 0; rank < levels.size(); ++rank) {
         const Program program =
             gather ? gather_program(levels, rank, parts) : reduce_program(levels, rank, parts, Element::bfloat16);
@@ -64,7 +64,7 @@ TEST(PartsTest, MessagesHaveTheSizesThatTheirPeersExpect) {
     }
 }
 
-/// Of all that its ranks have, (N − 1)/N leaves a host, however many ranks it has.
+/// Checks that (N − 1)/N of the elements that a host's ranks have leaves the host, however many ranks it has.
 TEST(PartsTest, APartCrossesHostsOnceAHost) {
   for (const auto& hosts : {by_host({3, 3}), dealt({4, 4}), by_host({2, 2, 2})}) {
     const Levels levels(static_cast<int>(hosts.size()), {hosts});

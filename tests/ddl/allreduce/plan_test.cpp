@@ -36,22 +36,22 @@ std::vector<Plan> plans_over(const Levels& levels) {
     for (size_t digits = choice; static_cast<int>(algorithms.size()) < levels.count(); digits /= 5)
       algorithms.push_back(kAll[digits % 5]);
     const auto oneshot = std::find(algorithms.begin(), algorithms.end(), Algorithm::oneshot);
-    if (oneshot != algorithms.end() && oneshot + 1 != algorithms.end()) continue;  // the last level's
+    if (oneshot != algorithms.end() && oneshot + 1 != algorithms.end()) continue;  // oneshot is for the last level only
     plans.emplace_back(levels, algorithms);
   }
   return plans;
 }
 
-/// A rank of a world without time: every round's messages are there at once. An element's value is the number of times
-/// that each rank's contribution is in it, a digit to base 16 each.
+/// A rank of a world without time, in which every round's messages arrive at once. An element's value has one digit to
+/// base 16 for each rank. The digit counts how often that rank's contribution is in the element.
 struct Simulated {
   Program program;
   std::vector<uint64_t> input, partial, output;
-  std::map<std::pair<int, size_t>, std::vector<uint64_t>> sent;  // to a peer, its how manieth of the round
+  std::map<std::pair<int, size_t>, std::vector<uint64_t>> sent;  // by peer and index within the round
   std::map<int64_t, std::vector<uint64_t>> scratch;              // by offset
 
-  std::vector<uint64_t>& at(Place place) {
-    return place == Place::input ? input : place == Place::partial ? partial : output;
+  std::vector<uint64_t>& at(BufferKind place) {
+    return place == BufferKind::input ? input : place == BufferKind::partial ? partial : output;
   }
 };
 
@@ -72,7 +72,7 @@ void run_round(std::vector<Simulated>& ranks, size_t index) {
       const auto message = queue.find({static_cast<int>(me), count[t.peer]++});
       ASSERT_NE(message, queue.end()) << "nothing is sent to " << me << " by " << t.peer;
       ASSERT_EQ(static_cast<int64_t>(message->second.size()), t.range.size());
-      if (t.place == Place::scratch)
+      if (t.place == BufferKind::scratch)
         ranks[me].scratch[t.offset] = message->second;
       else
         std::copy(message->second.begin(), message->second.end(), ranks[me].output.begin() + t.range.begin);
@@ -85,8 +85,9 @@ void run_round(std::vector<Simulated>& ranks, size_t index) {
       for (int64_t k = 0; k < sum.range.size(); ++k) {
         uint64_t total = 0;
         for (const auto& source : sum.sources)
-          total += source.place == Place::scratch ? rank.scratch.at(source.offset)[static_cast<size_t>(k)]
-                                                  : rank.at(source.place)[static_cast<size_t>(sum.range.begin + k)];
+          total += source.place == BufferKind::scratch
+                       ? rank.scratch.at(source.offset)[static_cast<size_t>(k)]
+                       : rank.at(source.place)[static_cast<size_t>(sum.range.begin + k)];
         rank.partial[static_cast<size_t>(sum.range.begin + k)] = total;
       }
   }
@@ -145,7 +146,7 @@ TEST(PlanTest, MessagesOfAllRanksHaveTheSizesThatTheirPeersExpect) {
     }
 }
 
-/// What leaves a host, counted message by message, against the cut bound 2(N−1)/N·S.
+/// Compares the bytes that leave a host, counted message by message, with the cut bound 2(N−1)/N·S.
 TEST(PlanTest, WhatLeavesAHostIsTheCutBoundEvenlyOverItsRanks) {
   constexpr int64_t kCount = 1'000'000;
   for (const Levels& levels : trees()) {
@@ -198,7 +199,7 @@ TEST(PlanTest, OneshotIsForTheLastLevelOnly) {
   EXPECT_EQ(Plan(levels, {Algorithm::direct, Algorithm::oneshot}).name(), "direct x oneshot");
   EXPECT_THROW(Plan(levels, {Algorithm::oneshot, Algorithm::direct}), BadRequest);
   EXPECT_THROW(Plan(levels, Algorithm::oneshot), BadRequest);
-  // Between two, nothing more is sent than by parts.
+  // Between two ranks, oneshot sends no more than an exchange by parts.
   EXPECT_EQ(Plan(Levels(2), Algorithm::oneshot).traffic(1000, Element::float32)[0].sent_by_rank,
             Plan(Levels(2)).traffic(1000, Element::float32)[0].sent_by_rank);
 }

@@ -37,7 +37,7 @@ std::vector<uint16_t> every_bit_pattern() {
   return all;
 }
 
-/// The value of a number with so many bits of exponent and fraction, by the definition of IEEE 754.
+/// Returns the value of a number with so many bits of exponent and fraction, by the definition of IEEE 754.
 double defined(uint16_t bits, int exponent_bits, int fraction_bits) {
   const int exponent = bits >> fraction_bits & ((1 << exponent_bits) - 1), bias = (1 << (exponent_bits - 1)) - 1;
   const double fraction = (bits & ((1 << fraction_bits) - 1)) / std::exp2(fraction_bits), sign = bits >> 15 ? -1 : 1;
@@ -50,7 +50,7 @@ double defined(uint16_t bits, int exponent_bits, int fraction_bits) {
 
 TEST(ArithmeticTest, TheTargetMayBeAnyPartialTermAtAnyAddressOfAnElement) {
   for (const size_t count_of_terms : {size_t{1}, size_t{2}, size_t{3}, size_t{5}})
-    for (size_t place = 0; place <= count_of_terms; ++place)  // the last: apart from all
+    for (size_t place = 0; place <= count_of_terms; ++place)  // the last place: a separate target
       for (const int64_t shift : {0, 1, 3})
         for (const int64_t count : {1, 7, 1024, 2051}) {
           std::vector<std::vector<float>> data;
@@ -107,7 +107,7 @@ TEST(ArithmeticTest, RoundsToTheNearestAndTiesToEven) {
        {std::tuple{Element::float16, 5, 10, uint16_t{0x7bff}}, {Element::bfloat16, 8, 7, uint16_t{0x7f7f}}}) {
     std::vector<float> floats;
     for (int i = 0; i < 20000; ++i) {
-      // Anything, and the middles between neighbours and their neighbours.
+      // The inputs are any floats, the midpoints between neighboring 16-bit values, and the floats next to a midpoint.
       floats.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
       const auto low = static_cast<uint16_t>(random() % largest);
       const auto middle = static_cast<float>((defined(low, exponent_bits, fraction_bits) +
@@ -141,7 +141,7 @@ TEST(ArithmeticTest, RoundsToTheNearestAndTiesToEven) {
 }
 
 TEST(ArithmeticTest, SixteenBitFloatsAreSummedInFloat32) {
-  // 2048 + 1 + 1 is 2048 where every sum is rounded to float16.
+  // Three terms 2048 + 1 + 1 give 2048 where every sum is rounded to float16.
   const auto bits = rounded(Element::float16, {2048.0f, 1.0f, 1.0f});
   const std::array<Term, 3> terms{Term{&bits[0], false}, {&bits[1], false}, {&bits[2], false}};
   float sum = 0;

@@ -38,7 +38,7 @@ TEST(TunedAllreduceTest, SizesHavePlansOfTheirOwnThatKeepTheOrder) {
       EXPECT_TRUE(tuned.for_bytes(bytes).plan().keeps_order());
       EXPECT_EQ(&tuned.for_bytes(bytes), &tuned.for_bytes(bytes));
     }
-    // Little is worth one round, much is worth the fewest bytes.
+    // For few bytes, one round is best. For many bytes, the plan that sends the fewest bytes is best.
     EXPECT_EQ(tuned.for_bytes(64).plan().algorithms().back(), Algorithm::oneshot);
     EXPECT_EQ(tuned.for_bytes(1 << 26).plan().name(), "direct x direct");
   });
@@ -48,8 +48,8 @@ TEST(TunedAllreduceTest, AChoiceIsMadeOnce) {
   on_ranks(by_host({4, 4}), [](Communicator& comm) {
     TunedAllreduce tuned(comm, two_levels());
     EXPECT_EQ(&tuned.choice(1000), &tuned.choice(1024));
-    EXPECT_EQ(tuned.piece_bytes(), tuned.choice(1 << 20).options.piece_bytes);
-    EXPECT_EQ(TunedAllreduce(comm).piece_bytes(), std::vector<int64_t>());
+    EXPECT_EQ(tuned.segment_bytes(), tuned.choice(1 << 20).options.segment_bytes);
+    EXPECT_EQ(TunedAllreduce(comm).segment_bytes(), std::vector<int64_t>());
   });
 }
 

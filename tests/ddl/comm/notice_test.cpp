@@ -1,4 +1,4 @@
-// Ranks send notices beside their messages: that one died, and that one is busy.
+// Tests of the notices that ranks send beside their messages: that a rank died, and that a rank is busy.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 using testing::by_host;
 using testing::dealt;
 
-/// Counts the notices of all ranks.
+/// A transport that counts the notices of all ranks.
 class NoticeCounter final : public testing::ForwardingTransport {
  public:
   NoticeCounter(std::unique_ptr<Transport> inner, std::atomic<int>& sent, std::atomic<int>& awaited)
@@ -40,7 +40,7 @@ class NoticeCounter final : public testing::ForwardingTransport {
   std::atomic<int>&sent_, &awaited_;
 };
 
-/// A rank awaits one notice at a time, from anyone, and passes a death on to log2 of the ranks.
+/// Checks that a rank awaits one notice at a time, from any rank, and passes a death on to log2 of the ranks.
 TEST(NoticeTest, ADeathIsToldInFewNotices) {
   constexpr int kRanks = 16, kPassedOn = 4;
   std::atomic<int> sent = 0, awaited = 0, failed = 0;
@@ -78,7 +78,7 @@ TEST(NoticeTest, ARankThatSaysItIsBusyIsWaitedForBeyondTheDeadline) {
   }
 }
 
-/// Ranks that wait for it call collectives meanwhile, and so may itself.
+/// Checks that a busy rank may call collectives, and that ranks that wait for it may call them meanwhile.
 TEST(NoticeTest, ABusyRankTakesPartInCollectives) {
   const auto errors = errors_of(by_host({3}),
                                 [](Communicator& comm) {
@@ -105,8 +105,6 @@ TEST(NoticeTest, WhoIsBusyForLongerThanAllowedIsGivenUp) {
                                 {.deadline = 300ms});
   for (const int rank : {0, 2}) EXPECT_NE(errors[rank].find("no answer from rank"), std::string::npos) << errors[rank];
 }
-
-/// Each message has the deadline of its own.
 
 }  // namespace
 }  // namespace spillway::ddl

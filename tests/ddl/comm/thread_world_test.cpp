@@ -1,4 +1,4 @@
-// The conformance suite over worlds without a launcher: alone, threads, and threads with delayed messages.
+// The conformance suite over worlds without a launcher: one rank alone, threads, and threads with delayed messages.
 #include "ddl/comm/thread_world.h"
 
 #include <thread>

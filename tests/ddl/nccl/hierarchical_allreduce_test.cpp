@@ -16,23 +16,23 @@ namespace {
 
 using testing::by_host;
 using testing::CallLog;
-using testing::CardFault;
 using testing::Circle;
 using testing::FakeNetwork;
+using testing::GpuFault;
 
-struct OnCards {
+struct OnGpus {
   std::vector<int> hosts;
   CommOptions options = {};
-  std::function<CardFault(int rank)> fault = {};
+  std::function<GpuFault(int rank)> fault = {};
 
-  void run(const std::function<void(DeviceLevels&, Communicator&, CallLog&)>& body) const {
+  void run(const std::function<void(HierarchicalNccl&, Communicator&, CallLog&)>& body) const {
     ThreadWorld world(hosts);
     const auto circle = std::make_shared<Circle>(static_cast<int>(hosts.size()));
     run_ranks(
         world,
         [&](Communicator& comm) {
-          FakeNetwork network(circle, "card", fault ? fault(comm.rank()) : CardFault());
-          DeviceLevels levels(comm, network.join(network.invite(), comm.size(), comm.rank(), 0));
+          FakeNetwork network(circle, "card", fault ? fault(comm.rank()) : GpuFault());
+          HierarchicalNccl levels(comm, network.join(network.make_unique_id(), comm.size(), comm.rank(), 0));
           network.log.clear();
           body(levels, comm, network.log);
         },
@@ -40,13 +40,13 @@ struct OnCards {
   }
 };
 
-std::vector<OnCards> worlds() {
-  std::vector<OnCards> all;
+std::vector<OnGpus> worlds() {
+  std::vector<OnGpus> all;
   for (const auto& hosts :
        testing::both_orders({{1}, {2}, {5}, {1, 1}, {1, 1, 1}, {2, 2}, {4, 2}, {3, 1}, {2, 3}, {3, 3}, {2, 2, 2}}))
     all.push_back({hosts});
   const auto declared = [](const std::string& text, int size) {
-    return OnCards{std::vector<int>(static_cast<size_t>(size)), {.levels = Levels::parse(text, size).labels()}};
+    return OnGpus{std::vector<int>(static_cast<size_t>(size)), {.levels = Levels::parse(text, size).labels()}};
   };
   all.push_back(declared("2x2x2", 8));
   all.push_back(declared("2x3", 6));
@@ -54,8 +54,8 @@ std::vector<OnCards> worlds() {
 }
 
 template <class T>
-void expect_sums(const OnCards& world, Element element, int64_t count) {
-  world.run([&](DeviceLevels& levels, Communicator& comm, CallLog&) {
+void expect_sums(const OnGpus& world, Element element, int64_t count) {
+  world.run([&](HierarchicalNccl& levels, Communicator& comm, CallLog&) {
     const int64_t padded = levels.padded(count), size = comm.size();
     EXPECT_GE(padded, count);
     EXPECT_LT(padded, count + size);
@@ -64,7 +64,7 @@ void expect_sums(const OnCards& world, Element element, int64_t count) {
     for (int64_t i = 0; i < padded; ++i) data[static_cast<size_t>(i)] = value(comm.rank(), i);
     const Range mine = levels.reduce_scatter(data.data(), padded, element, Reduction::sum);
     EXPECT_EQ(mine.size(), padded / size);
-    // What is not mine must not matter.
+    // The elements outside the rank's own range must not matter.
     for (int64_t i = 0; i < padded; ++i)
       if (i < mine.begin || i >= mine.end) data[static_cast<size_t>(i)] = T(-1);
     levels.all_gather(data.data(), padded, element);
@@ -74,7 +74,7 @@ void expect_sums(const OnCards& world, Element element, int64_t count) {
 }
 
 TEST(DeviceLevelsTest, SumsAreRightOverEveryShapeAndCount) {
-  for (const OnCards& world : worlds()) {
+  for (const OnGpus& world : worlds()) {
     const auto size = static_cast<int64_t>(world.hosts.size());
     for (const int64_t count : {int64_t{1}, size - 1, size, size + 1, int64_t{101}}) {
       if (count == 0) continue;
@@ -87,8 +87,8 @@ TEST(DeviceLevelsTest, SumsAreRightOverEveryShapeAndCount) {
 }
 
 TEST(DeviceLevelsTest, EveryRankKnowsAllRanksParts) {
-  for (const OnCards& world : worlds())
-    world.run([](DeviceLevels& levels, Communicator& comm, CallLog&) {
+  for (const OnGpus& world : worlds())
+    world.run([](HierarchicalNccl& levels, Communicator& comm, CallLog&) {
       const int64_t size = comm.size(), count = levels.padded(100);
       std::vector<float> data(static_cast<size_t>(count));
       EXPECT_EQ(levels.part(count, comm.rank()),
@@ -105,9 +105,9 @@ TEST(DeviceLevelsTest, EveryRankKnowsAllRanksParts) {
 }
 
 TEST(DeviceLevelsTest, AllRanksGetTheSameBitsOfSumsThatRound) {
-  for (const OnCards& world : worlds()) {
+  for (const OnGpus& world : worlds()) {
     std::vector<std::vector<float>> results(world.hosts.size());
-    world.run([&](DeviceLevels& levels, Communicator& comm, CallLog&) {
+    world.run([&](HierarchicalNccl& levels, Communicator& comm, CallLog&) {
       std::vector<float> data(static_cast<size_t>(levels.padded(997)));
       for (size_t i = 0; i < data.size(); ++i)
         data[i] = 1.f / static_cast<float>(static_cast<int>(i) % 97 + 3 * comm.rank() + 1);
@@ -122,7 +122,7 @@ TEST(DeviceLevelsTest, AllRanksGetTheSameBitsOfSumsThatRound) {
 }
 
 TEST(DeviceLevelsTest, LargestAndSmallestOfIntegersAreFound) {
-  OnCards{by_host({2, 2})}.run([](DeviceLevels& levels, Communicator& comm, CallLog&) {
+  OnGpus{by_host({2, 2})}.run([](HierarchicalNccl& levels, Communicator& comm, CallLog&) {
     for (const auto reduction : {Reduction::maximum, Reduction::minimum}) {
       std::vector<int32_t> data{comm.rank(), -comm.rank(), 7, 5 - comm.rank()};
       levels.reduce_scatter(data.data(), 4, Element::int32, reduction);
@@ -134,7 +134,7 @@ TEST(DeviceLevelsTest, LargestAndSmallestOfIntegersAreFound) {
 }
 
 TEST(DeviceLevelsTest, TheLibrarysOwnAllreduceIsOneCallOfAllRanks) {
-  OnCards{by_host({2, 2})}.run([](DeviceLevels& levels, Communicator& comm, CallLog& log) {
+  OnGpus{by_host({2, 2})}.run([](HierarchicalNccl& levels, Communicator& comm, CallLog& log) {
     const std::vector<float> in{1, 2, static_cast<float>(comm.rank())};
     std::vector<float> out(3);
     levels.all_reduce(in.data(), out.data(), 3, Element::float32, Reduction::sum);
@@ -145,9 +145,9 @@ TEST(DeviceLevelsTest, TheLibrarysOwnAllreduceIsOneCallOfAllRanks) {
   });
 }
 
-CallLog calls_of(const OnCards& world, int rank, int64_t count) {
+CallLog calls_of(const OnGpus& world, int rank, int64_t count) {
   CallLog calls;
-  world.run([&](DeviceLevels& levels, Communicator& comm, CallLog& log) {
+  world.run([&](HierarchicalNccl& levels, Communicator& comm, CallLog& log) {
     std::vector<float> data(static_cast<size_t>(count));
     levels.reduce_scatter(data.data(), count, Element::float32, Reduction::sum);
     levels.all_gather(data.data(), count, Element::float32);
@@ -171,7 +171,7 @@ TEST(DeviceLevelsTest, AnUnevenTreeIsOneLevelOfAllRanks) {
 }
 
 TEST(DeviceLevelsTest, BroadcastReachesItsMembersAlone) {
-  OnCards{by_host({2, 2})}.run([](DeviceLevels& levels, Communicator& comm, CallLog&) {
+  OnGpus{by_host({2, 2})}.run([](HierarchicalNccl& levels, Communicator& comm, CallLog&) {
     int32_t value = comm.rank();
     const std::vector<int> members{3, 0, 2};
     if (comm.rank() != 1) levels.broadcast(&value, sizeof value, 2, members);
@@ -182,12 +182,13 @@ TEST(DeviceLevelsTest, BroadcastReachesItsMembersAlone) {
   });
 }
 
-/// Returns what every rank's CommError says. Ranks that finish the first reduction hear of the failure in a second one.
-/// It begins when the others have failed, because else its own deadline could end first.
-std::vector<std::string> errors_of(OnCards world) {
+/// Returns the message of every rank's CommError. Ranks that finish the first reduction learn of the failure in a
+/// second one. The second one begins when the other ranks have failed, because otherwise its own deadline could end
+/// first.
+std::vector<std::string> errors_of(OnGpus world) {
   std::vector<std::string> errors(world.hosts.size());
   std::latch first(static_cast<std::ptrdiff_t>(world.hosts.size()));
-  world.run([&](DeviceLevels& levels, Communicator& comm, CallLog&) {
+  world.run([&](HierarchicalNccl& levels, Communicator& comm, CallLog&) {
     std::string& error = errors[static_cast<size_t>(comm.rank())];
     const auto reduce = [&] {
       std::vector<float> data(12);
@@ -205,27 +206,27 @@ std::vector<std::string> errors_of(OnCards world) {
   return errors;
 }
 
-TEST(DeviceLevelsTest, ACardThatFailsIsACommErrorOnEveryRankWithLevelAndStage) {
+TEST(DeviceLevelsTest, AGpuThatFailsIsACommErrorOnEveryRankWithLevelAndStage) {
   for (const auto& error : errors_of({.hosts = by_host({3, 3}), .fault = [](int rank) {
-                                        return rank == 4 ? CardFault{"reduce-scatter of 2 among 2"} : CardFault();
+                                        return rank == 4 ? GpuFault{"reduce-scatter of 2 among 2"} : GpuFault();
                                       }})) {
     EXPECT_NE(error.find("unhandled card error"), std::string::npos) << error;
     EXPECT_NE(error.find("level 2 of 2, reduce-scatter, stage 2"), std::string::npos) << error;
   }
 }
 
-TEST(DeviceLevelsTest, ACardThatNeverEndsIsACommErrorOnEveryRankAfterTheDeadline) {
+TEST(DeviceLevelsTest, AGpuThatNeverEndsIsACommErrorOnEveryRankAfterTheDeadline) {
   const auto errors =
       errors_of({.hosts = by_host({3, 3}), .options = {.deadline = std::chrono::seconds(1)}, .fault = [](int rank) {
-                   return rank == 1 ? CardFault{"all-gather of 4 among 3", /*stuck=*/true} : CardFault();
+                   return rank == 1 ? GpuFault{"all-gather of 4 among 3", /*stuck=*/true} : GpuFault();
                  }});
   for (const auto& error : errors)
     EXPECT_NE(error.find("no end within 1 s (level 1 of 2, all-gather, stage 4)"), std::string::npos) << error;
 }
 
 TEST(DeviceLevelsTest, ARankThatDoesNotComeIsNamed) {
-  OnCards world{.hosts = by_host({2}), .options = {.deadline = std::chrono::milliseconds(200)}};
-  world.run([](DeviceLevels& levels, Communicator& comm, CallLog&) {
+  OnGpus world{.hosts = by_host({2}), .options = {.deadline = std::chrono::milliseconds(200)}};
+  world.run([](HierarchicalNccl& levels, Communicator& comm, CallLog&) {
     if (comm.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(2));
     std::vector<float> data(2);
     try {

@@ -26,7 +26,7 @@ using testing::dealt;
 using Matrix = std::vector<std::vector<double>>;
 using Labels = std::vector<int>;
 
-/// Labels as 0, 1, 2, … in order of first appearance.
+/// Returns the labels renumbered 0, 1, 2, … in order of first appearance.
 Labels ordered(const Labels& labels) {
   std::map<int, int> known;
   Labels result;
@@ -50,7 +50,7 @@ std::vector<int> any_order(size_t size, std::mt19937& random) {
   return order;
 }
 
-/// Where ranks compute on their CPUs.
+/// Returns the nearness of ranks that compute on the CPUs of the given NUMA nodes.
 std::vector<Nearness> near_nodes(const std::vector<std::vector<int>>& nodes) {
   std::vector<Nearness> near;
   for (const auto& of_rank : nodes) near.push_back(near_node(of_rank));
@@ -70,15 +70,15 @@ Machine without_nvlink(Machine machine) {
   return machine;
 }
 
-/// Of a rank for each of the machine's GPUs.
+/// Returns the levels of a host with one rank for each of the machine's GPUs.
 Levels levels_inside(const Machine& machine) {
   std::vector<Nearness> near;
   for (const Gpu& gpu : machine.gpus) near.push_back(nearness_of(machine, {}, gpu.bus_id));
   return Levels(static_cast<int>(near.size()), labels_inside_hosts(by_host({static_cast<int>(near.size())}), near));
 }
 
-/// A latency for each level of `levels` at which two hosts are joined first, and one for above them, each longer by up
-/// to `noise`.
+/// Returns the latencies between hosts. Two hosts have the latency of the first level of `levels` that joins them.
+/// Hosts that none joins have the last latency. Each latency is longer by up to the fraction `noise`.
 Matrix latencies(const std::vector<Labels>& levels, const std::vector<double>& seconds, double noise,
                  std::mt19937& random) {
   std::uniform_real_distribution<double> factor(1, 1 + noise);
@@ -93,8 +93,8 @@ Matrix latencies(const std::vector<Labels>& levels, const std::vector<double>& s
   return matrix;
 }
 
-/// The oracle: two hosts are as near as the longest link of the best way between them; wherever the next such distance
-/// is twice the one before or more, those within the shorter one are a group.
+/// The oracle for host groups. Two hosts are as near as the longest link of the best path between them. A group ends
+/// where the next such distance is at least twice the one before. The hosts within the shorter distance are the group.
 std::vector<Labels> groups_by_best_ways(Matrix ways) {
   const size_t count = ways.size();
   for (size_t via = 0; via < count; ++via)
@@ -116,7 +116,7 @@ std::vector<Labels> groups_by_best_ways(Matrix ways) {
   return levels;
 }
 
-/// Every rank's labels, from `hosts` of which pairs in different racks are twelve times as far.
+/// Returns every rank's labels. Pairs of hosts in different racks are twelve times as far apart.
 std::vector<std::vector<Labels>> discovered(const std::vector<int>& hosts, const std::vector<int>& rack_of_host,
                                             const std::vector<std::vector<int>>& nodes) {
   ThreadWorld world(hosts);
@@ -159,7 +159,7 @@ TEST(LabelsInsideHostsTest, AnNvswitchMakesOneGroupAcrossSwitchesAndMemory) {
   EXPECT_EQ(levels_inside(machine_in("four_gpus.xml")).shape(), "4");
 }
 
-TEST(LabelsInsideHostsTest, WithoutNvlinkCardsBelowASwitchAreTogetherThenThoseBesideANode) {
+TEST(LabelsInsideHostsTest, WithoutNvlinkGpusBelowASwitchAreTogetherThenThoseBesideANode) {
   const Machine machine = without_nvlink(machine_in("eight_gpus.xml"));
   const Levels levels = levels_inside(machine);
   EXPECT_EQ(levels.shape(), "2x2x2");
@@ -187,7 +187,7 @@ TEST(LabelsInsideHostsTest, NvlinkAcrossSwitchesIsNotPartedByThem) {
   EXPECT_EQ(levels.joining(0, 1), 2);
 }
 
-TEST(LabelsInsideHostsTest, CardsOfTwoHostsHaveNothingInCommon) {
+TEST(LabelsInsideHostsTest, GpusOfTwoHostsHaveNothingInCommon) {
   const Machine machine = machine_in("four_gpus.xml");
   std::vector<Nearness> near;
   for (int rank = 0; rank < 4; ++rank) near.push_back(nearness_of(machine, {}, machine.gpus[rank / 2].bus_id));
@@ -195,7 +195,7 @@ TEST(LabelsInsideHostsTest, CardsOfTwoHostsHaveNothingInCommon) {
   for (const Labels& level : labels_inside_hosts(hosts, near)) EXPECT_EQ(ordered(level), hosts);
 }
 
-TEST(LabelsInsideHostsTest, RanksThatShareACardAreNearest) {
+TEST(LabelsInsideHostsTest, RanksThatShareAGpuAreNearest) {
   const Machine machine = without_nvlink(machine_in("four_gpus.xml"));
   std::vector<Nearness> near;
   for (const size_t gpu : {0, 0, 1, 1}) near.push_back(nearness_of(machine, {}, machine.gpus[gpu].bus_id));
@@ -209,8 +209,8 @@ TEST(LabelsInsideHostsTest, RanksOnCpusAreTogetherByMemoryAlone) {
   EXPECT_EQ(Levels(4, labels_inside_hosts({0, 0, 0, 0}, near)).shape(), "2x2");
 }
 
-/// The oracle: two ranks are together on a level where some way of pairs with something in common on that level, or one
-/// below, leads from one to the other.
+/// Compares labels with an oracle. Two ranks are together on a level where a path of pairs leads from one to the other.
+/// Each pair has something in common on that level or on one below.
 TEST(LabelsInsideHostsTest, FollowEveryWayOverWhatRanksHaveInCommon) {
   std::mt19937 random(5);
   const auto one_of = [&](const char* text) { return random() % 3 == 0 ? std::string() : str(text, random() % 3); };
@@ -267,7 +267,7 @@ TEST(HostGroupsTest, AreFoundWhereLatenciesHaveAGap) {
 }
 
 TEST(HostGroupsTest, AChainOfNeighboursIsOneGroup) {
-  // 0 – 1 – 2 – 3, each twice as far from the next but one.
+  // In the chain 0 – 1 – 2 – 3, each host is twice as far from the one after its neighbor.
   EXPECT_TRUE(host_groups({{0, 1, 2, 3}, {1, 0, 1, 2}, {2, 1, 0, 1}, {3, 2, 1, 0}}).empty());
 }
 
@@ -378,7 +378,7 @@ TEST(DiscoveryTest, RanksNearTheSameMemoryAreTogetherFirst) {
   });
 }
 
-TEST(DiscoveryTest, EveryRankLearnsWhatTheOthersCardsAreNear) {
+TEST(DiscoveryTest, EveryRankLearnsWhatTheOthersGpusAreNear) {
   const Machine linked = machine_in("eight_gpus.xml"), machine = without_nvlink(linked);
   ThreadWorld world(dealt({8, 8}));
   run_ranks(world, [&](Communicator& comm) {

@@ -1,4 +1,4 @@
-// What the operators do with tensors of cards, on the CPU's: the code does not ask whose memory it is.
+// Tests of the operators for GPU tensors, run on CPU tensors: the code does not ask which device owns the memory.
 #include "ddl/torch/gpu_operators.h"
 
 #include <ATen/ATen.h>
@@ -27,36 +27,36 @@ constexpr std::array kReductions{Reduction::sum, Reduction::average, Reduction::
 
 enum class Way { network, staging };
 
-/// One rank, and how its cards talk.
+/// One rank and the network that joins its GPUs to the others.
 struct Rank {
   const Comm comm;
   FakeNetwork network;
-  Cards cards;
+  GpuBackend gpus;
 
   Rank(Communicator& own, std::shared_ptr<Circle> circle, Way way)
       : comm(make_comm(std::shared_ptr<Communicator>(std::shared_ptr<void>(), &own))),
         network(std::move(circle), way == Way::network ? str("card ", own.rank()) : "one card"),
-        cards(own, [this] { return &network; }) {}
+        gpus(own, [this] { return &network; }) {}
   int rank() const { return comm->communicator->rank(); }
   int size() const { return comm->communicator->size(); }
-  void allreduce(at::TensorList tensors, Reduction reduction) { allreduce_on_cards(tensors, comm, cards, reduction); }
+  void allreduce(at::TensorList tensors, Reduction reduction) { allreduce_on_gpus(tensors, comm, gpus, reduction); }
   void reduce_scatter(const at::Tensor& vector, Reduction reduction) {
-    reduce_scatter_on_cards(vector, comm, cards, reduction);
+    reduce_scatter_on_gpus(vector, comm, gpus, reduction);
   }
-  void all_gather(const at::Tensor& vector) { all_gather_on_cards(vector, comm, cards); }
+  void all_gather(const at::Tensor& vector) { all_gather_on_gpus(vector, comm, gpus); }
 };
 
-void on_cards(const std::vector<int>& hosts, Way way, const std::function<void(Rank&)>& body) {
+void on_gpus(const std::vector<int>& hosts, Way way, const std::function<void(Rank&)>& body) {
   ThreadWorld world(hosts);
   const auto circle = std::make_shared<Circle>(static_cast<int>(hosts.size()));
   run_ranks(world, [&](Communicator& comm) {
-    // Cards of one rank are its own; staging needs two that share one.
+    // Over the network every rank has a GPU of its own. Staging needs two ranks that share one GPU.
     Rank rank(comm, circle, way);
     body(rank);
   });
 }
 
-/// Small integers, whose sums every type but the 16-bit floats' sums in 16 bits holds exactly.
+/// Returns small integers. Every type holds their sums exactly, except the 16-bit floats when they sum in 16 bits.
 at::Tensor values(int64_t rank, int64_t count, at::ScalarType type) {
   return at::arange(count, at::kLong).mul(7 + rank).remainder(23).sub(rank).to(type);
 }
@@ -73,7 +73,7 @@ at::Tensor expected(int64_t size, int64_t count, at::ScalarType type, Reduction 
   return (at::isIntegralType(type, false) ? mean.trunc() : mean).to(type);
 }
 
-/// All ranks have the same bits.
+/// Expects that all ranks have the same bits.
 void expect_same_bits(const Rank& rank, const at::Tensor& own) {
   const auto bytes = static_cast<size_t>(own.nbytes());
   std::vector<std::byte> all(bytes * static_cast<size_t>(rank.size()));
@@ -82,10 +82,10 @@ void expect_same_bits(const Rank& rank, const at::Tensor& own) {
     EXPECT_TRUE(std::equal(all.begin(), all.begin() + bytes, all.begin() + bytes * other));
 }
 
-TEST(CardOperatorsTest, EveryTypeReductionShapeAndCountIsRightAndAlikeOnAllRanks) {
+TEST(GpuOperatorsTest, EveryTypeReductionShapeAndCountIsRightAndAlikeOnAllRanks) {
   for (const Way way : {Way::network, Way::staging})
     for (const auto& hosts : testing::both_orders({{1}, {3}, {1, 1}, {2, 2}, {2, 1}, {4, 2}, {2, 2, 2}}))
-      on_cards(hosts, way, [&](Rank& rank) {
+      on_gpus(hosts, way, [&](Rank& rank) {
         const int64_t size = rank.size();
         for (const auto type : kTypes)
           for (const auto reduction : kReductions)
@@ -101,11 +101,11 @@ TEST(CardOperatorsTest, EveryTypeReductionShapeAndCountIsRightAndAlikeOnAllRanks
       });
 }
 
-TEST(CardOperatorsTest, SumsOf16BitsAreTakenInFloat32) {
+TEST(GpuOperatorsTest, SumsOf16BitsAreTakenInFloat32) {
   for (const Way way : {Way::network, Way::staging})
     for (const auto type : {at::kHalf, at::kBFloat16})
-      on_cards(by_host({2, 2}), way, [&](Rank& rank) {
-        // In 16 bits 1 is lost beside 2048 and 256; three of them are not.
+      on_gpus(by_host({2, 2}), way, [&](Rank& rank) {
+        // Summed in 16 bits, a 1 is lost beside 2048 or 256. Summed wider, three of them are not lost.
         at::Tensor tensor = at::full({11}, rank.rank() == 0 ? (type == at::kHalf ? 2048 : 256) : 1, type);
         rank.allreduce(tensor, Reduction::sum);
         const float sum = type == at::kHalf ? 2051 : 259;
@@ -113,9 +113,9 @@ TEST(CardOperatorsTest, SumsOf16BitsAreTakenInFloat32) {
       });
 }
 
-TEST(CardOperatorsTest, ANaNIsTheLargestAndTheSmallest) {
+TEST(GpuOperatorsTest, ANaNIsTheLargestAndTheSmallest) {
   for (const Way way : {Way::network, Way::staging})
-    on_cards(by_host({2}), way, [&](Rank& rank) {
+    on_gpus(by_host({2}), way, [&](Rank& rank) {
       for (const auto reduction : {Reduction::maximum, Reduction::minimum}) {
         at::Tensor tensor = at::full({3}, rank.rank() == 1 ? std::numeric_limits<float>::quiet_NaN() : 1.f);
         rank.allreduce(tensor, reduction);
@@ -124,9 +124,9 @@ TEST(CardOperatorsTest, ANaNIsTheLargestAndTheSmallest) {
     });
 }
 
-TEST(CardOperatorsTest, ManyTensorsOfOddLayoutsGoInFewCallsAndLargeOnesInBatches) {
+TEST(GpuOperatorsTest, ManyTensorsOfOddLayoutsGoInFewCallsAndLargeOnesInBatches) {
   for (const Way way : {Way::network, Way::staging})
-    on_cards(by_host({2, 2}), way, [&](Rank& rank) {
+    on_gpus(by_host({2, 2}), way, [&](Rank& rank) {
       const auto make = [](int64_t factor) {
         std::vector<at::Tensor> all{
             at::full({}, 1.f),
@@ -146,7 +146,7 @@ TEST(CardOperatorsTest, ManyTensorsOfOddLayoutsGoInFewCallsAndLargeOnesInBatches
       }
       const auto right = make(10);
       for (size_t i = 0; i < right.size(); ++i) EXPECT_TRUE(at::equal(tensors[i].detach(), right[i])) << i;
-      // Two halves for each of: the small ones; 20 MB as 8 + 8 + 4 MiB; two of int64.
+      // There are two calls for each of five buckets: the small tensors, 20 MB as 8 + 8 + 4 MiB, and the int64 ones.
       const auto calls = std::count_if(rank.network.log.begin(), rank.network.log.end(),
                                        [](const auto& call) { return call.starts_with("reduce-scatter"); });
       EXPECT_EQ(calls, way == Way::network ? 2 * 5 : 0);
@@ -157,40 +157,40 @@ at::Tensor term(int64_t rank, int64_t count) {
   return at::arange(count, at::kFloat).mul(0.37).add(rank).sin().mul(rank + 1);
 }
 
-TEST(CardOperatorsTest, WhatIsStagedHasTheBitsOfTheCpusAllreduce) {
-  on_cards(by_host({2, 1}), Way::staging, [](Rank& rank) {
+TEST(GpuOperatorsTest, WhatIsStagedHasTheBitsOfTheCpusAllreduce) {
+  on_gpus(by_host({2, 1}), Way::staging, [](Rank& rank) {
     at::Tensor staged = term(rank.rank(), 3'000'017), plain = staged.clone();
     rank.allreduce(staged, Reduction::average);
     allreduce_(plain, rank.comm, Reduction::average);
     EXPECT_TRUE(at::equal(staged, plain));
-    EXPECT_EQ(rank.cards.decision(), "staged on the host: ranks 0 and 1 share card one card");
+    EXPECT_EQ(rank.gpus.decision(), "staged on the host: ranks 0 and 1 share card one card");
   });
 }
 
-TEST(CardOperatorsTest, ReduceGivesEachHomeTheBitsOfAllreduceAndLeavesTheRest) {
+TEST(GpuOperatorsTest, ReduceGivesEachHomeTheBitsOfAllreduceAndLeavesTheRest) {
   for (const Way way : {Way::network, Way::staging})
     for (const auto& hosts : {by_host({1}), by_host({3}), by_host({2, 2})})
-      on_cards(hosts, way, [](Rank& rank) {
+      on_gpus(hosts, way, [](Rank& rank) {
         const int64_t count = 2'500'000;
-        const std::vector<int64_t> ends{5, 5, 262'144, 2'097'152, 2'300'001};  // 8 MiB end at the fourth
-        std::vector<int64_t> homes;
-        for (size_t i = 0; i < ends.size(); ++i) homes.push_back(static_cast<int64_t>(i) % rank.size());
+        const std::vector<int64_t> ends{5, 5, 262'144, 2'097'152, 2'300'001};  // the first 8 MiB end at the fourth part
+        std::vector<int64_t> owners;
+        for (size_t i = 0; i < ends.size(); ++i) owners.push_back(static_cast<int64_t>(i) % rank.size());
         const at::Tensor own = term(rank.rank(), count);
-        at::Tensor everywhere = own.clone(), at_homes = own.clone();
+        at::Tensor everywhere = own.clone(), at_owners = own.clone();
         rank.allreduce(everywhere, Reduction::average);
-        reduce_on_cards(at_homes, rank.comm, rank.cards, ends, homes, Reduction::average);
+        reduce_on_gpus(at_owners, rank.comm, rank.gpus, ends, owners, Reduction::average);
         for (size_t i = 0; i <= ends.size(); ++i) {
           const int64_t begin = i == 0 ? 0 : ends[i - 1], end = i < ends.size() ? ends[i] : count;
-          const bool mine = i < ends.size() && homes[i] == rank.rank();
-          EXPECT_TRUE(at::equal(at_homes.slice(0, begin, end), (mine ? everywhere : own).slice(0, begin, end))) << i;
+          const bool mine = i < ends.size() && owners[i] == rank.rank();
+          EXPECT_TRUE(at::equal(at_owners.slice(0, begin, end), (mine ? everywhere : own).slice(0, begin, end))) << i;
         }
       });
 }
 
-TEST(CardOperatorsTest, ReduceRefusesPartsThatAreNone) {
-  on_cards(by_host({1}), Way::network, [](Rank& rank) {
-    const auto reduce = [&](std::vector<int64_t> ends, std::vector<int64_t> homes) {
-      reduce_on_cards(at::zeros({10}), rank.comm, rank.cards, ends, homes, Reduction::sum);
+TEST(GpuOperatorsTest, ReduceRefusesPartsThatAreNone) {
+  on_gpus(by_host({1}), Way::network, [](Rank& rank) {
+    const auto reduce = [&](std::vector<int64_t> ends, std::vector<int64_t> owners) {
+      reduce_on_gpus(at::zeros({10}), rank.comm, rank.gpus, ends, owners, Reduction::sum);
     };
     EXPECT_THROW(reduce({4, 11}, {0, 0}), BadRequest);
     EXPECT_THROW(reduce({4, 3}, {0, 0}), BadRequest);
@@ -199,17 +199,17 @@ TEST(CardOperatorsTest, ReduceRefusesPartsThatAreNone) {
   });
 }
 
-/// Elements `range` are those of `part`, the others those of `rest`, bit for bit.
+/// Expects that elements `range` are those of `part`, and the others those of `rest`, bit for bit.
 void expect_only(const at::Tensor& found, Range range, const at::Tensor& part, const at::Tensor& rest) {
   const at::Tensor expected = rest.clone();
   expected.slice(0, range.begin, range.end).copy_(part.slice(0, range.begin, range.end));
   EXPECT_TRUE(at::equal(found, expected)) << found.numel() << " of " << found.scalar_type();
 }
 
-TEST(CardOperatorsTest, ReduceScatterAndAllGatherAreTheHalvesOfTheAllreduce) {
+TEST(GpuOperatorsTest, ReduceScatterAndAllGatherAreTheHalvesOfTheAllreduce) {
   for (const Way way : {Way::network, Way::staging})
     for (const auto& hosts : testing::both_orders({{1}, {3}, {2, 2}, {2, 1}, {2, 2, 2}}))
-      on_cards(hosts, way, [&](Rank& rank) {
+      on_gpus(hosts, way, [&](Rank& rank) {
         const auto check = [&](int64_t count, at::ScalarType type, Reduction reduction) {
           const at::Tensor own = term(rank.rank(), count).mul(100).to(type);
           at::Tensor whole = own.clone(), halves = own.clone();
@@ -231,8 +231,8 @@ TEST(CardOperatorsTest, ReduceScatterAndAllGatherAreTheHalvesOfTheAllreduce) {
       });
 }
 
-TEST(CardOperatorsTest, StagedHalvesHaveTheBitsOfTheCpus) {
-  on_cards(by_host({2, 1}), Way::staging, [](Rank& rank) {
+TEST(GpuOperatorsTest, StagedHalvesHaveTheBitsOfTheCpus) {
+  on_gpus(by_host({2, 1}), Way::staging, [](Rank& rank) {
     at::Tensor staged = term(rank.rank(), 5'000'011), plain = staged.clone();
     rank.reduce_scatter(staged, Reduction::average);
     reduce_scatter_(plain, rank.comm, Reduction::average);
@@ -240,10 +240,10 @@ TEST(CardOperatorsTest, StagedHalvesHaveTheBitsOfTheCpus) {
   });
 }
 
-TEST(CardOperatorsTest, AHalfMovesHalfOfAnAllreduce) {
-  on_cards(by_host({3, 3}), Way::network, [](Rank& rank) {
+TEST(GpuOperatorsTest, AHalfMovesHalfOfAnAllreduce) {
+  on_gpus(by_host({3, 3}), Way::network, [](Rank& rank) {
     const at::Tensor vector = term(rank.rank(), 12).view({3, 4}).t();  // dense, in another order
-    (void)rank.cards.levels(vector.device());
+    (void)rank.gpus.levels(vector.device());
     rank.network.log.clear();
     rank.reduce_scatter(vector, Reduction::sum);
     EXPECT_EQ(rank.network.log, (testing::CallLog{"reduce-scatter of 4 among 3", "reduce-scatter of 2 among 2"}));
@@ -253,13 +253,13 @@ TEST(CardOperatorsTest, AHalfMovesHalfOfAnAllreduce) {
   });
 }
 
-TEST(CardOperatorsTest, ABroadcastReachesSomeOrAllAndSomeAloneDecideNothing) {
+TEST(GpuOperatorsTest, ABroadcastReachesSomeOrAllAndSomeAloneDecideNothing) {
   for (const Way way : {Way::network, Way::staging})
-    on_cards(by_host({2, 2}), way, [&](Rank& rank) {
+    on_gpus(by_host({2, 2}), way, [&](Rank& rank) {
       const auto send = [&](int root, std::vector<int> members) {
         std::vector<at::Tensor> tensors{at::full({3}, rank.rank()), at::full({2, 2}, rank.rank() == root, at::kBool),
                                         at::full({2'500'000}, rank.rank(), at::kFloat)};
-        broadcast_on_cards(tensors, rank.comm, rank.cards, root, members);
+        broadcast_on_gpus(tensors, rank.comm, rank.gpus, root, members);
         const bool member = std::find(members.begin(), members.end(), rank.rank()) != members.end();
         const int64_t source = member ? root : rank.rank();
         EXPECT_TRUE(at::equal(tensors[0], at::full({3}, source)));
@@ -267,33 +267,33 @@ TEST(CardOperatorsTest, ABroadcastReachesSomeOrAllAndSomeAloneDecideNothing) {
         EXPECT_TRUE(at::equal(tensors[2], at::full({2'500'000}, source, at::kFloat)));
       };
       send(2, {0, 2, 3});
-      EXPECT_FALSE(rank.cards.decided());
+      EXPECT_FALSE(rank.gpus.decided());
       send(1, {0, 1, 2, 3});
-      EXPECT_TRUE(rank.cards.decided());
+      EXPECT_TRUE(rank.gpus.decided());
       rank.network.log.clear();
       send(3, {3, 1});
       EXPECT_EQ(rank.network.log.empty(), way == Way::staging || rank.rank() % 2 == 0);
     });
 }
 
-TEST(CardOperatorsTest, RanksThatMeanOtherShapesOrCallsGetACommError) {
+TEST(GpuOperatorsTest, RanksThatMeanOtherShapesOrCallsGetACommError) {
   for (const Way way : {Way::network, Way::staging}) {
-    on_cards(by_host({2}), way, [](Rank& rank) {
+    on_gpus(by_host({2}), way, [](Rank& rank) {
       const at::Tensor tensor = rank.rank() == 0 ? at::zeros({2, 3}) : at::zeros({3, 2});
       EXPECT_THROW(rank.allreduce(tensor, Reduction::sum), CommError);
     });
-    on_cards(by_host({2}), way, [](Rank& rank) {
+    on_gpus(by_host({2}), way, [](Rank& rank) {
       EXPECT_THROW(rank.allreduce(at::zeros({4}), rank.rank() == 0 ? Reduction::sum : Reduction::average), CommError);
     });
-    on_cards(by_host({2}), way, [](Rank& rank) {
+    on_gpus(by_host({2}), way, [](Rank& rank) {
       const at::Tensor tensor = at::zeros({4});
       const auto the_same_parts_otherwise = [&] {
         if (rank.rank() == 0) return rank.reduce_scatter(tensor, Reduction::sum);
-        reduce_on_cards(tensor, rank.comm, rank.cards, {2, 4}, {0, 1}, Reduction::sum);
+        reduce_on_gpus(tensor, rank.comm, rank.gpus, {2, 4}, {0, 1}, Reduction::sum);
       };
       EXPECT_THROW(the_same_parts_otherwise(), CommError);
     });
-    on_cards(by_host({2}), way, [](Rank& rank) {
+    on_gpus(by_host({2}), way, [](Rank& rank) {
       const at::Tensor tensor = at::zeros({4});
       const auto on_other_devices = [&] {
         rank.rank() == 0 ? rank.allreduce(tensor, Reduction::sum) : allreduce_(tensor, rank.comm, Reduction::sum);
@@ -303,26 +303,26 @@ TEST(CardOperatorsTest, RanksThatMeanOtherShapesOrCallsGetACommError) {
   }
 }
 
-CardAnswer answer(const std::string& card, int host, const std::string& network = "NCCL 2.28.9") {
-  CardAnswer one;
-  card.copy(one.card.data(), card.size());
+GpuCapability answer(const std::string& gpu, int host, const std::string& network = "NCCL 2.28.9") {
+  GpuCapability one;
+  gpu.copy(one.gpu.data(), gpu.size());
   network.copy(one.network.data(), network.size());
   one.host = host;
   return one;
 }
 
-TEST(CardsTest, ANetworkIsUsedWhereEveryRankHasACardOfItsOwn) {
-  const std::vector<CardAnswer> own{answer("a", 0), answer("b", 0), answer("a", 1), answer("b", 1)};
-  EXPECT_TRUE(decide(own, Levels::parse("2x2", 4)).by_network);
+TEST(GpusTest, ANetworkIsUsedWhereEveryRankHasAGpuOfItsOwn) {
+  const std::vector<GpuCapability> own{answer("a", 0), answer("b", 0), answer("a", 1), answer("b", 1)};
+  EXPECT_TRUE(decide(own, Levels::parse("2x2", 4)).uses_nccl);
   EXPECT_EQ(decide(own, Levels::parse("2x2", 4)).text, "NCCL 2.28.9, by levels 2x2");
   EXPECT_EQ(decide(own, Levels::parse("3+1", 4)).text, "NCCL 2.28.9, all ranks as one level, for uneven 3+1");
   EXPECT_EQ(decide(std::span(own).first(1), Levels(1)).text, "NCCL 2.28.9");
 }
 
-TEST(CardsTest, StagingSaysWhy) {
+TEST(GpusTest, StagingSaysWhy) {
   const Levels two(2);
-  std::vector<CardAnswer> answers{answer("a", 0), answer("a", 0)};
-  EXPECT_FALSE(decide(answers, two).by_network);
+  std::vector<GpuCapability> answers{answer("a", 0), answer("a", 0)};
+  EXPECT_FALSE(decide(answers, two).uses_nccl);
   EXPECT_EQ(decide(answers, two).text, "staged on the host: ranks 0 and 1 share card a");
   answers[1] = answer("b", 0, "");
   std::string("no such library").copy(answers[1].without.data(), 15);
@@ -331,17 +331,17 @@ TEST(CardsTest, StagingSaysWhy) {
   EXPECT_EQ(decide(answers, two).text, "staged on the host: rank 0 has NCCL 2.28.9, rank 1 NCCL 2.27.3");
   answers[1] = answer("b", 0);
   answers[1].deterministic = 1;
-  EXPECT_FALSE(decide(answers, two).by_network);
+  EXPECT_FALSE(decide(answers, two).uses_nccl);
   EXPECT_NE(decide(answers, two).text.find("rank 1 asked for deterministic algorithms"), std::string::npos);
 }
 
-TEST(CardsTest, ARankThatChangesItsCardTellsTheOthersWhy) {
-  on_cards(by_host({2}), Way::network, [](Rank& rank) {
+TEST(GpusTest, ARankThatChangesItsGpuTellsTheOthersWhy) {
+  on_gpus(by_host({2}), Way::network, [](Rank& rank) {
     const c10::Device first(at::kCUDA, 0), second(at::kCUDA, 1);
-    ASSERT_NE(rank.cards.levels(first), nullptr);
+    ASSERT_NE(rank.gpus.levels(first), nullptr);
     try {
       if (rank.rank() == 1)
-        rank.cards.levels(second);
+        rank.gpus.levels(second);
       else
         rank.allreduce(at::zeros({4}), Reduction::maximum);  // staged: waits for rank 1
       ADD_FAILURE() << "rank " << rank.rank() << " heard of no other card";
@@ -353,16 +353,16 @@ TEST(CardsTest, ARankThatChangesItsCardTellsTheOthersWhy) {
   });
 }
 
-TEST(CardsTest, WithoutACardThereIsNoNetworkAndTheReasonIsSaid) {
+TEST(GpusTest, WithoutAGpuThereIsNoNetworkAndTheReasonIsSaid) {
   const auto self = self_communicator();
-  Cards cards(*self);
-  EXPECT_EQ(cards.decision(), "");
-  const bool library = cards.levels(at::kCPU) != nullptr;
+  GpuBackend gpus(*self);
+  EXPECT_EQ(gpus.decision(), "");
+  const bool library = gpus.levels(at::kCPU) != nullptr;
   EXPECT_FALSE(library);
-  EXPECT_TRUE(cards.decision().starts_with("staged on the host: rank 0: ")) << cards.decision();
+  EXPECT_TRUE(gpus.decision().starts_with("staged on the host: rank 0: ")) << gpus.decision();
 }
 
-TEST(CardOperatorsTest, ListsOfSeveralDevicesAreRefusedByName) {
+TEST(GpuOperatorsTest, ListsOfSeveralDevicesAreRefusedByName) {
   const Comm comm = make_comm(self_communicator());
   const std::vector<at::Tensor> mixed{at::zeros({3}), at::zeros({3}, at::kMeta)};
   for (const auto& call : {std::function<void()>([&] { allreduce_(mixed, comm, Reduction::sum); }),
@@ -378,8 +378,8 @@ TEST(CardOperatorsTest, ListsOfSeveralDevicesAreRefusedByName) {
   EXPECT_THROW(allreduce_(at::zeros({3}, at::kMeta), comm, Reduction::sum), c10::Error);
 }
 
-TEST(CardOperatorsTest, TypesThatAreNotReducedAreRefusedUnderTheOperatorsName) {
-  on_cards(by_host({1}), Way::network, [](Rank& rank) {
+TEST(GpuOperatorsTest, TypesThatAreNotReducedAreRefusedUnderTheOperatorsName) {
+  on_gpus(by_host({1}), Way::network, [](Rank& rank) {
     const at::Tensor flags = at::zeros({3}, at::kBool);
     const auto expect_named = [](const char* name, const std::function<void()>& call) {
       try {
@@ -391,13 +391,13 @@ TEST(CardOperatorsTest, TypesThatAreNotReducedAreRefusedUnderTheOperatorsName) {
       }
     };
     expect_named("allreduce_", [&] { rank.allreduce(flags, Reduction::sum); });
-    expect_named("reduce_", [&] { reduce_on_cards(flags, rank.comm, rank.cards, {3}, {0}, Reduction::sum); });
+    expect_named("reduce_", [&] { reduce_on_gpus(flags, rank.comm, rank.gpus, {3}, {0}, Reduction::sum); });
     expect_named("reduce_scatter_", [&] { rank.reduce_scatter(flags, Reduction::sum); });
     expect_named("all_gather_", [&] { rank.all_gather(flags); });
   });
 }
 
-TEST(CardOperatorsTest, TheOperatorsHaveKernelsForCards) {
+TEST(GpuOperatorsTest, TheOperatorsHaveKernelsForGpus) {
   for (const char* name : {"spillway::allreduce_", "spillway::broadcast_", "spillway::reduce_",
                            "spillway::reduce_scatter_", "spillway::all_gather_"})
     EXPECT_TRUE(

@@ -1,4 +1,4 @@
-// Collectives of tensors on CUDA cards. Skipped, and counted, where there is none, or one where several are needed.
+// Tests of collectives on tensors of CUDA GPUs. They are skipped, and counted, where there are not enough GPUs.
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -26,11 +26,11 @@ using testing::by_host;
 constexpr std::array kTypes{at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kInt, at::kLong};
 constexpr std::array kReductions{Reduction::sum, Reduction::average, Reduction::maximum, Reduction::minimum};
 
-at::Device card(int index = 0) {
+at::Device gpu(int index = 0) {
   return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
 }
 
-class CardTest : public ::testing::Test {
+class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     try {
@@ -41,15 +41,15 @@ class CardTest : public ::testing::Test {
   }
 };
 
-class SeveralCardsTest : public CardTest {
+class SeveralGpusTest : public GpuTest {
  protected:
   void SetUp() override {
-    CardTest::SetUp();
+    GpuTest::SetUp();
     if (IsSkipped()) return;
-    cards = c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount();
-    if (cards < 2) GTEST_SKIP() << "this machine has " << cards << " card; needed: 2";
+    gpus = c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount();
+    if (gpus < 2) GTEST_SKIP() << "this machine has " << gpus << " card; needed: 2";
   }
-  int cards = 0;
+  int gpus = 0;
 };
 
 void on_ranks(const std::vector<int>& hosts, const std::function<void(const Comm&)>& body, CommOptions options = {}) {
@@ -64,46 +64,46 @@ at::Tensor term(int64_t rank, int64_t count) {
   return at::arange(count, at::kFloat).mul(0.37).add(rank).sin().mul(rank + 1);
 }
 
-/// Small integers, which all types hold.
+/// Returns small integers, which all types hold exactly.
 at::Tensor values(int64_t rank, int64_t count, at::ScalarType type) {
   return at::arange(count, at::kLong).mul(7 + rank).remainder(23).sub(rank).to(type);
 }
 
-/// On `place`, of every type, reduction and count, against the CPU's.
+/// Compares the allreduce on `place` with the CPU's for every type, reduction and count.
 void expect_as_on_the_cpu(const Comm& comm, at::Device place) {
   const int64_t rank = comm->communicator->rank(), size = comm->communicator->size();
   for (const auto type : kTypes)
     for (const auto reduction : kReductions)
       for (const int64_t count : {int64_t{0}, int64_t{1}, size - 1, size, size + 1, int64_t{1009}}) {
-        at::Tensor plain = values(rank, count, type), on_card = plain.to(place);
+        at::Tensor plain = values(rank, count, type), on_gpu = plain.to(place);
         allreduce_(plain, comm, reduction);
-        allreduce_(on_card, comm, reduction);
-        EXPECT_EQ(on_card.device(), place);
-        EXPECT_TRUE(at::isIntegralType(type, false) ? at::equal(on_card.cpu(), plain)
-                                                    : at::allclose(on_card.cpu(), plain, 1e-2, 1e-3))
+        allreduce_(on_gpu, comm, reduction);
+        EXPECT_EQ(on_gpu.device(), place);
+        EXPECT_TRUE(at::isIntegralType(type, false) ? at::equal(on_gpu.cpu(), plain)
+                                                    : at::allclose(on_gpu.cpu(), plain, 1e-2, 1e-3))
             << count << " of " << type << ", " << name_of(reduction);
       }
 }
 
-TEST_F(CardTest, RanksThatShareACardStageAndGetTheBitsOfTheCpu) {
+TEST_F(GpuTest, RanksThatShareAGpuStageAndGetTheBitsOfTheCpu) {
   for (const auto& hosts : {by_host({2}), by_host({3}), by_host({2, 2})})
     on_ranks(hosts, [](const Comm& comm) {
-      expect_as_on_the_cpu(comm, card());
-      EXPECT_TRUE(comm->cards->decision().starts_with("staged on the host: ranks 0 and 1 share card "))
-          << comm->cards->decision();
+      expect_as_on_the_cpu(comm, gpu());
+      EXPECT_TRUE(comm->gpus->decision().starts_with("staged on the host: ranks 0 and 1 share card "))
+          << comm->gpus->decision();
       for (const auto reduction : kReductions) {
-        at::Tensor plain = term(comm->communicator->rank(), 5'000'011), on_card = plain.to(card());
+        at::Tensor plain = term(comm->communicator->rank(), 5'000'011), on_gpu = plain.to(gpu());
         allreduce_(plain, comm, reduction);
-        allreduce_(on_card, comm, reduction);
-        EXPECT_TRUE(at::equal(on_card.cpu(), plain));
+        allreduce_(on_gpu, comm, reduction);
+        EXPECT_TRUE(at::equal(on_gpu.cpu(), plain));
       }
     });
 }
 
-TEST_F(CardTest, WhatTheStreamHoldsIsReducedAndWhatFollowsSeesTheSums) {
+TEST_F(GpuTest, WhatTheStreamHoldsIsReducedAndWhatFollowsSeesTheSums) {
   on_ranks(by_host({2}), [](const Comm& comm) {
     for (int i = 0; i < 20; ++i) {
-      at::Tensor product = at::full({1024, 1024}, 1.f, at::TensorOptions(card()));
+      at::Tensor product = at::full({1024, 1024}, 1.f, at::TensorOptions(gpu()));
       for (int k = 0; k < 10; ++k) product = product.mm(product).div_(1024);
       std::vector<at::Tensor> tensors{product, at::full({3}, comm->communicator->rank(), product.options())};
       allreduce_(tensors, comm, Reduction::sum);
@@ -113,25 +113,25 @@ TEST_F(CardTest, WhatTheStreamHoldsIsReducedAndWhatFollowsSeesTheSums) {
   });
 }
 
-TEST_F(CardTest, StagedBroadcastsAndReductionsToHomesAreTheCpus) {
+TEST_F(GpuTest, StagedBroadcastsAndReductionsToHomesAreTheCpus) {
   on_ranks(by_host({2, 1}), [](const Comm& comm) {
     const int64_t rank = comm->communicator->rank();
     std::vector<at::Tensor> tensors{at::full({3}, rank), at::full({2'500'000}, rank, at::kFloat),
                                     at::full({2, 3}, rank == 2, at::kBool)};
-    for (auto& tensor : tensors) tensor = tensor.to(card());
+    for (auto& tensor : tensors) tensor = tensor.to(gpu());
     broadcast_(tensors, comm, 2, {2, 0});
     for (auto& tensor : tensors)
       EXPECT_TRUE(tensor.eq(tensor.scalar_type() == at::kBool ? rank != 1 : rank == 1 ? 1 : 2).all().item<bool>());
 
-    const std::vector<int64_t> ends{5, 5, 262'144, 2'300'001}, homes{1, 0, 2, 0};
-    at::Tensor plain = term(rank, 2'500'000), on_card = plain.to(card());
-    reduce_(plain, comm, ends, homes, Reduction::average);
-    reduce_(on_card, comm, ends, homes, Reduction::average);
-    EXPECT_TRUE(at::equal(on_card.cpu(), plain));
+    const std::vector<int64_t> ends{5, 5, 262'144, 2'300'001}, owners{1, 0, 2, 0};
+    at::Tensor plain = term(rank, 2'500'000), on_gpu = plain.to(gpu());
+    reduce_(plain, comm, ends, owners, Reduction::average);
+    reduce_(on_gpu, comm, ends, owners, Reduction::average);
+    EXPECT_TRUE(at::equal(on_gpu.cpu(), plain));
   });
 }
 
-/// On a card, against allreduce_ there; `own` is on it.
+/// Compares reduce_scatter_ and all_gather_ on a GPU with allreduce_ there. The tensor `own` is on that GPU.
 void expect_halves_of_the_allreduce(const Comm& comm, const at::Tensor& own) {
   at::Tensor whole = own.clone(), halves = own.clone();
   allreduce_(whole, comm, Reduction::average);
@@ -144,31 +144,31 @@ void expect_halves_of_the_allreduce(const Comm& comm, const at::Tensor& own) {
   EXPECT_TRUE(at::equal(halves, whole)) << own.numel() << " of " << own.scalar_type();
 }
 
-TEST_F(CardTest, StagedHalvesAreThoseOfTheAllreduceAndTheCpus) {
+TEST_F(GpuTest, StagedHalvesAreThoseOfTheAllreduceAndTheCpus) {
   on_ranks(by_host({2, 1}), [](const Comm& comm) {
     for (const auto type : kTypes)
       for (const int64_t count : {0, 2, 7, 5'000'011})
-        expect_halves_of_the_allreduce(comm, term(comm->communicator->rank(), count).mul(100).to(type).to(card()));
-    at::Tensor plain = term(comm->communicator->rank(), 5'000'011), on_card = plain.to(card());
+        expect_halves_of_the_allreduce(comm, term(comm->communicator->rank(), count).mul(100).to(type).to(gpu()));
+    at::Tensor plain = term(comm->communicator->rank(), 5'000'011), on_gpu = plain.to(gpu());
     reduce_scatter_(plain, comm, Reduction::sum);
-    reduce_scatter_(on_card, comm, Reduction::sum);
-    EXPECT_TRUE(at::equal(on_card.cpu(), plain));
+    reduce_scatter_(on_gpu, comm, Reduction::sum);
+    EXPECT_TRUE(at::equal(on_gpu.cpu(), plain));
   });
 }
 
-TEST_F(CardTest, GradientsOfACardGetTheBitsOfTheOperator) {
+TEST_F(GpuTest, GradientsOfAGpuGetTheBitsOfTheOperator) {
   on_ranks(by_host({2, 1}), [](const Comm& comm) {
     const int64_t rank = comm->communicator->rank();
     std::vector<at::Tensor> parameters;
     for (const int64_t count : {7, 100'003, 5, 400'009})
-      parameters.push_back(term(0, count).to(card()).requires_grad_());
+      parameters.push_back(term(0, count).to(gpu()).requires_grad_());
     GradientAllreduce gradients(parameters, comm, {.bucket_bytes = 1 << 16});
     for (int step = 0; step < 4; ++step) {
       std::vector<at::Tensor> expected;
       at::Tensor loss = at::zeros({}, parameters[0].options());
       for (const at::Tensor& parameter : parameters) {
         parameter.mutable_grad().reset();
-        const at::Tensor factor = term(rank + step, parameter.numel()).to(card());
+        const at::Tensor factor = term(rank + step, parameter.numel()).to(gpu());
         expected.push_back(factor.clone());
         loss = loss + (parameter * factor).sum();
       }
@@ -181,18 +181,18 @@ TEST_F(CardTest, GradientsOfACardGetTheBitsOfTheOperator) {
   });
 }
 
-TEST_F(CardTest, ListsOfACardAndTheCpuAreRefusedByName) {
+TEST_F(GpuTest, ListsOfAGpuAndTheCpuAreRefusedByName) {
   const Comm comm = make_comm(self_communicator());
-  const std::vector<at::Tensor> mixed{at::zeros({3}), at::zeros({3}, at::TensorOptions(card()))};
+  const std::vector<at::Tensor> mixed{at::zeros({3}), at::zeros({3}, at::TensorOptions(gpu()))};
   EXPECT_THROW(allreduce_(mixed, comm, Reduction::sum), c10::Error);
   EXPECT_THROW(broadcast_(mixed, comm, 0, {0}), c10::Error);
 }
 
-TEST_F(CardTest, NcclReducesForOneRank) {
+TEST_F(GpuTest, NcclReducesForOneRank) {
   const Comm comm = make_comm(self_communicator());
-  expect_as_on_the_cpu(comm, card());
-  EXPECT_TRUE(comm->cards->decision().starts_with("NCCL ")) << comm->cards->decision();
-  at::Tensor large = term(0, 5'000'011).to(card());
+  expect_as_on_the_cpu(comm, gpu());
+  EXPECT_TRUE(comm->gpus->decision().starts_with("NCCL ")) << comm->gpus->decision();
+  at::Tensor large = term(0, 5'000'011).to(gpu());
   const at::Tensor before = large.clone();
   allreduce_(large, comm, Reduction::average);
   broadcast_(large, comm, 0, {0});
@@ -202,35 +202,35 @@ TEST_F(CardTest, NcclReducesForOneRank) {
   EXPECT_TRUE(at::equal(large, before));
 }
 
-TEST_F(CardTest, DeterministicAlgorithmsMeanStaging) {
+TEST_F(GpuTest, DeterministicAlgorithmsMeanStaging) {
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   const Comm comm = make_comm(self_communicator());
-  allreduce_(at::ones({3}, at::TensorOptions(card())), comm, Reduction::sum);
+  allreduce_(at::ones({3}, at::TensorOptions(gpu())), comm, Reduction::sum);
   at::globalContext().setDeterministicAlgorithms(false, false);
-  EXPECT_NE(comm->cards->decision().find("deterministic"), std::string::npos) << comm->cards->decision();
+  EXPECT_NE(comm->gpus->decision().find("deterministic"), std::string::npos) << comm->gpus->decision();
 }
 
-TEST_F(SeveralCardsTest, NcclReducesAmongAllCardsByLevels) {
-  std::vector<std::string> shapes{str(cards)};
-  if (cards % 2 == 0 && cards > 2) shapes.push_back(str(cards / 2, "x2"));
-  if (cards > 2) shapes.push_back(str(cards - 1, "+1"));
+TEST_F(SeveralGpusTest, NcclReducesAmongAllGpusByLevels) {
+  std::vector<std::string> shapes{str(gpus)};
+  if (gpus % 2 == 0 && gpus > 2) shapes.push_back(str(gpus / 2, "x2"));
+  if (gpus > 2) shapes.push_back(str(gpus - 1, "+1"));
   for (const auto& shape : shapes)
-    on_ranks(std::vector<int>(static_cast<size_t>(cards)),
+    on_ranks(std::vector<int>(static_cast<size_t>(gpus)),
              [&](const Comm& comm) {
                const int rank = comm->communicator->rank(), size = comm->communicator->size();
-               const c10::DeviceGuard guard(card(rank));
-               expect_as_on_the_cpu(comm, card(rank));
-               EXPECT_TRUE(comm->cards->decision().starts_with("NCCL ")) << comm->cards->decision();
+               const c10::DeviceGuard guard(gpu(rank));
+               expect_as_on_the_cpu(comm, gpu(rank));
+               EXPECT_TRUE(comm->gpus->decision().starts_with("NCCL ")) << comm->gpus->decision();
 
-               // In 16 bits every 1 would be lost beside 2048.
-               at::Tensor half = at::full({1009}, rank == 0 ? 2048 : 1, at::TensorOptions(at::kHalf)).to(card(rank));
+               // Summed in 16 bits, every 1 would be lost beside 2048.
+               at::Tensor half = at::full({1009}, rank == 0 ? 2048 : 1, at::TensorOptions(at::kHalf)).to(gpu(rank));
                allreduce_(half, comm, Reduction::sum);
                EXPECT_TRUE(at::equal(half.cpu(), at::full({1009}, 2047.f + static_cast<float>(size)).to(at::kHalf)));
-               at::Tensor nan = at::full({3}, rank ? 1.f : std::numeric_limits<float>::quiet_NaN()).to(card(rank));
+               at::Tensor nan = at::full({3}, rank ? 1.f : std::numeric_limits<float>::quiet_NaN()).to(gpu(rank));
                allreduce_(nan, comm, Reduction::maximum);
                EXPECT_TRUE(nan.isnan().all().item<bool>());
 
-               at::Tensor sum = term(rank, 5'000'011).to(card(rank)), rank0s = sum.clone();
+               at::Tensor sum = term(rank, 5'000'011).to(gpu(rank)), rank0s = sum.clone();
                allreduce_(sum, comm, Reduction::average);
                rank0s.copy_(sum);
                std::vector<int64_t> everyone(static_cast<size_t>(size));
@@ -239,25 +239,25 @@ TEST_F(SeveralCardsTest, NcclReducesAmongAllCardsByLevels) {
                EXPECT_TRUE(at::equal(sum, rank0s)) << "other bits than rank 0's";
                for (const auto type : kTypes)
                  for (const int64_t count : {size - 1, 1009, 5'000'011})
-                   expect_halves_of_the_allreduce(comm, term(rank, count).mul(100).to(type).to(card(rank)));
-               at::Tensor some = at::full({9}, rank, at::kLong).to(card(rank));
+                   expect_halves_of_the_allreduce(comm, term(rank, count).mul(100).to(type).to(gpu(rank)));
+               at::Tensor some = at::full({9}, rank, at::kLong).to(gpu(rank));
                broadcast_(some, comm, 1, {1, 0});
                EXPECT_EQ(some[0].item<int64_t>(), rank == 0 ? 1 : rank);
              },
-             {.levels = Levels::parse(shape, cards).labels()});
+             {.levels = Levels::parse(shape, gpus).labels()});
 }
 
-TEST_F(SeveralCardsTest, ARankThatDoesNotComeEndsInACommErrorAndNoHang) {
+TEST_F(SeveralGpusTest, ARankThatDoesNotComeEndsInACommErrorAndNoHang) {
   on_ranks(std::vector<int>{0, 0},
            [](const Comm& comm) {
              const int rank = comm->communicator->rank();
-             const c10::DeviceGuard guard(card(rank));
-             at::Tensor tensor = at::ones({1 << 20}).to(card(rank));
+             const c10::DeviceGuard guard(gpu(rank));
+             at::Tensor tensor = at::ones({1 << 20}).to(gpu(rank));
              allreduce_(tensor, comm, Reduction::sum);
              const Range all{0, 1 << 20};
-             DeviceLevels& levels = *comm->cards->levels(card(rank));
+             HierarchicalNccl& levels = *comm->gpus->levels(gpu(rank));
              if (rank == 1) return std::this_thread::sleep_for(std::chrono::seconds(8));
-             // Past the agreement, as if the other had died on its way to NCCL.
+             // The call starts after the agreement, as if the other rank had died on its way to NCCL.
              EXPECT_THROW(levels.reduce_scatter(tensor.data_ptr(), all.size(), Element::float32, Reduction::sum),
                           CommError);
              EXPECT_NO_THROW((void)at::ones({3}, tensor.options()).cpu());
@@ -265,19 +265,19 @@ TEST_F(SeveralCardsTest, ARankThatDoesNotComeEndsInACommErrorAndNoHang) {
            {.deadline = std::chrono::milliseconds(2000)});
 }
 
-// Wherever CUDA's and NCCL's libraries are, driver or not.
+// Runs wherever CUDA's and NCCL's libraries are, with or without a driver.
 TEST(NcclTest, NamesItselfInvitesAndTellsItsErrorsInOneLine) {
   void* library = ::dlopen("libspillway_cuda.so", RTLD_NOW);
   if (!library) GTEST_SKIP() << ::dlerror();
   if (!SPILLWAY_NCCL_IS_THERE) GTEST_SKIP() << "there is no NCCL beside LibTorch";
   const auto open = reinterpret_cast<OpenDeviceNetwork>(::dlsym(library, kOpenDeviceNetwork));
   ASSERT_NE(open, nullptr) << "NCCL is there, and libspillway_cuda was built without it";
-  DeviceNetwork& nccl = *open();
+  GpuNetwork& nccl = *open();
   EXPECT_TRUE(nccl.name().starts_with("NCCL 2.")) << nccl.name();
-  const Invitation invitation = nccl.invite();
-  EXPECT_NE(invitation, Invitation{});
+  const NcclUniqueId invitation = nccl.make_unique_id();
+  EXPECT_NE(invitation, NcclUniqueId{});
   try {
-    (void)nccl.join(invitation, 1, 0, /*card=*/63);
+    (void)nccl.join(invitation, 1, 0, /*GPU=*/63);
     ADD_FAILURE() << "there is a cuda:63";
   } catch (const std::runtime_error& error) {
     const std::string text = error.what();

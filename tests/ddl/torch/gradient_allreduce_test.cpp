@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 using testing::by_host;
 using testing::dealt;
 
-/// Plays `body` on each rank, whose messages are late at random.
+/// Plays `body` on each rank. Its messages are late by random times.
 void on_ranks(const std::vector<int>& hosts, const std::function<void(const Comm&)>& body) {
   ThreadWorld world(hosts);
   std::vector<std::thread> threads;
@@ -37,21 +37,21 @@ void on_ranks(const std::vector<int>& hosts, const std::function<void(const Comm
   for (auto& thread : threads) thread.join();
 }
 
-/// Small whole numbers, of which float64 makes exact sums and products.
+/// Returns small whole numbers, of which float64 makes exact sums and products.
 at::Tensor numbers(at::IntArrayRef sizes, int64_t seed) {
   int64_t count = 1;
   for (const int64_t size : sizes) count *= size;
   return (at::arange(count, at::kDouble).mul(7).add(seed).remainder(11) - 5).reshape(sizes);
 }
 
-/// Two layers, and one that few cases reach.
+/// A network of two layers and a third one that few cases reach.
 struct Net {
   std::vector<at::Tensor> parameters;
   Net() {
     for (const auto& sizes : std::vector<std::vector<int64_t>>{{12, 6}, {12}, {4, 12}, {4}, {6, 6}})
       parameters.push_back(numbers(sizes, static_cast<int64_t>(parameters.size())).set_requires_grad(true));
   }
-  /// The mean over the batch, whose size is a power of two, of each case's loss.
+  /// Returns the mean of each case's loss over the batch, whose size is a power of two.
   at::Tensor loss(at::Tensor batch, bool detour = false) const {
     const int64_t size = batch.size(0);
     if (detour) batch = at::relu(at::linear(batch, parameters[4]));
@@ -68,7 +68,7 @@ void expect_equal(const Net& net, const Net& expected) {
   }
 }
 
-constexpr int64_t kCases = 4;  // of a rank
+constexpr int64_t kCases = 4;  // cases of one rank
 
 at::Tensor batch_of(int64_t rank, int64_t step) {
   return numbers({kCases, 6}, 5 * rank + step);
@@ -105,12 +105,13 @@ TEST(GradientAllreduceTest, EqualsASingleRankOnTheConcatenatedBatchExactly) {
 }
 
 TEST(GradientAllreduceTest, GivesTheBitsOfTheOperatorWhateverTheBucketsAndTheMemory) {
-  for (const int64_t most_bytes : {kWhole, int64_t{0}, int64_t{3000}})
+  for (const int64_t max_in_flight_bytes : {kWhole, int64_t{0}, int64_t{3000}})
     on_ranks(by_host({3, 2}), [&](const Comm& comm) {
       at::Tensor weight = at::zeros({900}).set_requires_grad(true), bias = at::zeros({7}).set_requires_grad(true);
       std::vector<at::Tensor> expected;
       for (const int64_t bucket_bytes : {1024, 1280, 100'000}) {
-        GradientAllreduce gradients({weight, bias}, comm, {.bucket_bytes = bucket_bytes, .most_bytes = most_bytes});
+        GradientAllreduce gradients({weight, bias}, comm,
+                                    {.bucket_bytes = bucket_bytes, .max_in_flight_bytes = max_in_flight_bytes});
         for (int step = 0; step < 2; ++step) {
           weight.mutable_grad().reset(), bias.mutable_grad().reset();
           gradients.begin();
@@ -135,7 +136,7 @@ TEST(GradientAllreduceTest, BackwardsWithoutBeginAccumulateOnTheirRank) {
     GradientAllreduce gradients(net.parameters, comm, {.bucket_bytes = 1024});
     for (int64_t step = 0; step < 2; ++step) {
       for (const at::Tensor& parameter : net.parameters) parameter.mutable_grad().reset();
-      // The first reaches a parameter that the last does not.
+      // The first backward reaches a parameter that the last does not reach.
       net.loss(batch_of(rank, step), /*detour=*/true).backward();
       net.loss(batch_of(rank, step + 10)).backward();
       gradients.begin();
@@ -158,7 +159,7 @@ TEST(GradientAllreduceTest, AGradientThatSomeRanksMissCountsAsZeroThereAndIsMade
       GradientAllreduce gradients(net.parameters, comm, {.bucket_bytes = bucket_bytes});
       for (int64_t step = 0; step < 4; ++step) {
         for (const at::Tensor& parameter : net.parameters) parameter.mutable_grad().reset();
-        // Nobody, one, the first, and all but one.
+        // The detour is taken by no rank, by one rank, by the first rank, and by all ranks but one.
         const auto takes_detour = [&](int64_t r) {
           return step == 1 ? r == 2 : step == 2 ? r == 0 : step == 3 && r > 0;
         };
@@ -217,17 +218,18 @@ TEST(GradientAllreduceTest, TypesAndLayoutsMayBeMixed) {
 
 TEST(GradientAllreduceTest, AGradientUnderWayIsItsMessageAlone) {
   const Comm comm = make_comm(ThreadWorld({0}).communicator(0));
-  for (const int64_t most_bytes : {kWhole, int64_t{0}}) {
+  for (const int64_t max_in_flight_bytes : {kWhole, int64_t{0}}) {
     std::vector<at::Tensor> parameters;
     for (int i = 0; i < 4; ++i) parameters.push_back(at::ones({512}).set_requires_grad(true));
-    GradientAllreduce gradients(parameters, comm, {.bucket_bytes = 1024, .most_bytes = most_bytes});
+    GradientAllreduce gradients(parameters, comm, {.bucket_bytes = 1024, .max_in_flight_bytes = max_in_flight_bytes});
     gradients.begin();
     const at::Tensor slope = at::arange(512, at::kFloat);
     (parameters[0] * slope + parameters[1] * 2 + parameters[2] * 3 + parameters[3] * 4).sum().backward();
     int64_t held = 0;
     for (const at::Tensor& parameter : parameters) held += parameter.grad().defined();
-    // Each goes through two buckets; the last bucket waits for finish(). Without memory to wait in, results come back.
-    EXPECT_EQ(held, most_bytes == 0 ? 4 : 1);
+    // Each gradient goes through two buckets, and the last bucket waits for finish(). Without memory in flight, results
+    // come back at once.
+    EXPECT_EQ(held, max_in_flight_bytes == 0 ? 4 : 1);
     gradients.finish();
     EXPECT_TRUE(at::equal(parameters[0].grad(), slope));
     for (int i = 1; i < 4; ++i) EXPECT_TRUE(at::equal(parameters[i].grad(), at::full({512}, i + 1.0f)));
@@ -238,7 +240,7 @@ TEST(GradientAllreduceTest, MisuseIsRefused) {
   const Comm comm = make_comm(ThreadWorld({0}).communicator(0));
   Net net;
   EXPECT_THROW(GradientAllreduce(net.parameters, comm, {.bucket_bytes = 1000}), BadRequest);
-  EXPECT_THROW(GradientAllreduce(net.parameters, comm, {.most_bytes = -1}), BadRequest);
+  EXPECT_THROW(GradientAllreduce(net.parameters, comm, {.max_in_flight_bytes = -1}), BadRequest);
   EXPECT_THROW(GradientAllreduce(net.parameters, comm, {.reduction = Reduction::maximum}), BadRequest);
   EXPECT_THROW(GradientAllreduce({at::ones({3}, at::kChar)}, comm), c10::Error);
   GradientAllreduce gradients(net.parameters, comm);
@@ -260,7 +262,8 @@ TEST(GradientAllreduceTest, WhatOneRankCannotReduceIsRefusedOnAllOfThem) {
   });
 }
 
-/// As a C++ module lists what two of its submodules have registered.
+/// Checks parameters that are given twice, as a C++ module lists a parameter that two of its submodules have
+/// registered.
 TEST(GradientAllreduceTest, AParameterThatIsGivenTwiceIsReducedOnce) {
   for (const int64_t bucket_bytes : {1024, 1 << 20})
     on_ranks(by_host({3}), [&](const Comm& comm) {

@@ -17,7 +17,7 @@ namespace {
 
 using testing::by_host;
 
-/// Tensors of odd sizes: a scalar, an empty one, one in channels-last memory order.
+/// Returns tensors of odd sizes: a scalar, an empty one, and one in channels-last memory order.
 std::vector<at::Tensor> odd_tensors(int rank) {
   std::vector<at::Tensor> tensors{at::full({}, 1.0f), at::arange(7).to(at::kFloat), at::empty({0, 3}),
                                   at::arange(2 * 3 * 5 * 7).to(at::kFloat).view({2, 3, 5, 7}),
@@ -111,7 +111,7 @@ TEST(OperatorsTest, DifferentShapesOfTheSameSizeEndInCommError) {
   });
 }
 
-/// Of mixed sign and magnitude.
+/// Returns values of mixed sign and magnitude.
 at::Tensor term(int64_t rank, int64_t count) {
   return at::arange(count, at::kFloat).mul(0.37).add(rank).sin().mul(rank + 1);
 }
@@ -120,20 +120,21 @@ TEST(OperatorsTest, ReduceGivesEachHomeTheBitsOfTheAllreduceAndLeavesTheRest) {
   for (const auto& hosts : {by_host({1}), by_host({2}), by_host({3}), by_host({2, 1}), by_host({2, 2})}) {
     on_ranks(hosts, [](const Comm& comm) {
       const int64_t rank = comm->communicator->rank(), size = comm->communicator->size();
-      // Parts within, at and across the chunks of a MiB; one is empty, elements behind the last belong to nobody.
+      // Parts end within, at and across the chunks of a MiB. One part is empty. The elements behind the last part have
+      // no owner.
       const std::vector<int64_t> ends{5, 5, 262'144, 300'000, 700'001};
-      std::vector<int64_t> homes;
-      for (size_t i = 0; i < ends.size(); ++i) homes.push_back(static_cast<int64_t>(i) % size);
+      std::vector<int64_t> owners;
+      for (size_t i = 0; i < ends.size(); ++i) owners.push_back(static_cast<int64_t>(i) % size);
       const auto own = term(rank, 700'010);
-      auto everywhere = own.clone(), at_homes = own.clone();
+      auto everywhere = own.clone(), at_owners = own.clone();
       allreduce_(everywhere, comm, Reduction::average);
-      reduce_(at_homes, comm, ends, homes, Reduction::average);
+      reduce_(at_owners, comm, ends, owners, Reduction::average);
       for (size_t i = 0; i < ends.size(); ++i) {
         const int64_t begin = i == 0 ? 0 : ends[i - 1];
-        const auto& expected = homes[i] == rank ? everywhere : own;
-        EXPECT_TRUE(at::equal(at_homes.slice(0, begin, ends[i]), expected.slice(0, begin, ends[i]))) << i;
+        const auto& expected = owners[i] == rank ? everywhere : own;
+        EXPECT_TRUE(at::equal(at_owners.slice(0, begin, ends[i]), expected.slice(0, begin, ends[i]))) << i;
       }
-      EXPECT_TRUE(at::equal(at_homes.slice(0, 700'001), own.slice(0, 700'001)));
+      EXPECT_TRUE(at::equal(at_owners.slice(0, 700'001), own.slice(0, 700'001)));
     });
   }
 }

@@ -1,4 +1,4 @@
-// Factors that leave while backward goes on.
+// Tests of factor reductions that overlap with backward.
 #include "kfac/comm/overlapped_reduction.h"
 
 #include <array>
@@ -31,7 +31,7 @@ KfacOptions options_in(FactorDtype dtype, Strategy strategy) {
   return options;
 }
 
-// Messages leave after random delays, so that buckets arrive at other layers each time.
+// Plays `body` on ranks whose messages leave after random delays, so that buckets arrive at other layers each time.
 void on_late_threads(const std::vector<int>& hosts, unsigned seed,
                      const std::function<void(const ddl::Comm&, int64_t)>& body,
                      std::chrono::microseconds latest = std::chrono::microseconds(300)) {
@@ -82,21 +82,22 @@ void stage(size_t layer, int64_t samples, int step, std::vector<LayerFactors>& l
 struct Reductions {
   std::vector<LayerShape> shapes;
   std::vector<FactorBucket> buckets;  // without their elements
-  std::vector<size_t> order;          // in which layers are staged
+  std::vector<size_t> order;          // the order in which layers are staged
   FactorDtype dtype{};
   Strategy strategy{};
-  std::chrono::microseconds pause{0};  // between two layers, in which messages come
+  std::chrono::microseconds pause{0};  // time between two layers, in which messages arrive
   std::chrono::microseconds latest_notice{300};
 };
 
-// Two steps of three ranks of two hosts with 2, 3 and 4 samples, reduced early and afterwards.
+// Reduces two steps of three ranks on two hosts, with 2, 3 and 4 samples. Compares the reduction during backward with
+// one after it.
 void expect_the_same_late(Reductions r, unsigned seed) {
   const auto plan = assign(r.shapes, 3, {.strategy = r.strategy});
   const auto buckets = with_elements(r.buckets, r.shapes, r.dtype);
   on_late_threads(
       {0, 0, 1}, seed,
       [&](const ddl::Comm& comm, int64_t rank) {
-        const Exchange exchange(comm);
+        const RankExchange exchange(comm);
         auto after = factors_of(r.shapes), early = factors_of(r.shapes);
         EarlyReduction reduction(buckets, early, plan, r.dtype, comm);
         for (int step = 0; step < 2; ++step) {
@@ -124,7 +125,7 @@ void expect_the_same_late(Reductions r, unsigned seed) {
       r.latest_notice);
 }
 
-// Two layers, a bucket each, as one rank has them.
+// Two layers with a bucket each, on one rank.
 struct TwoBuckets {
   static inline const std::vector<LayerShape> kShapes{linear(30, 5), linear(40, 30)};
   std::vector<LayerFactors> layers = factors_of(kShapes);
@@ -302,18 +303,18 @@ TEST(EarlyReductionTest, LeavesInPeaceWhenAStepNeverComes) {
 
 TEST(EarlyReductionTest, ARankThatLeavesInTheMiddleEndsTheStepEverywhere) {
   for (auto [dtype, strategy] : dtypes_and_strategies())
-    for (bool at_rest : {false, true})  // with nothing of its own under way
+    for (bool at_rest : {false, true})  // with no message of its own under way
       on_late_threads({0, 0, 1}, 7, [&](const ddl::Comm& comm, int64_t rank) {
         {
           TwoBuckets step(comm, strategy, dtype);
           step.backward(rank == 1 ? 1 : 2);
           if (rank == 1) {
             if (at_rest) step.reduction.finish(1, step.layers);
-          } else {  // would wait 60 s for its second bucket
+          } else {  // otherwise it would wait 60 s for its second bucket
             EXPECT_NE(step.error_of_finish().find("rank 1 gave up: was interrupted"), std::string::npos);
           }
         }
-        // Duplicates die together, because MPI may still use the memory of what was under way.
+        // Duplicates die together, because MPI may still use the memory of messages under way.
         EXPECT_THROW(ddl::barrier(*comm->communicator), ddl::CommError);
       });
 }

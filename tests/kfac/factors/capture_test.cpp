@@ -20,12 +20,14 @@ std::vector<Seen> seen_in_backward(const at::Tensor& loss, const std::vector<at:
   WeightIndex index;
   for (size_t i = 0; i < weights.size(); ++i) index[weights[i].unsafeGetTensorImpl()] = i;
   std::vector<Seen> seen;
-  tap(loss, index, [&](const Captured& c) { seen.push_back({c.layer, c.input.clone(), c.gradient.clone()}); });
+  install_capture_hooks(loss, index, [&](const Captured& c) {
+    seen.push_back({c.layer, c.input.clone(), c.gradient.clone()});
+  });
   loss.backward();
   return seen;
 }
 
-// The one use of `linear` in Σ y² shows x and 2y as rows, whatever the leading dimensions.
+// Expects that the one use of `linear` in Σ y² shows x and 2y as rows, whatever the leading dimensions.
 void expect_rows(nn::Linear linear, const at::Tensor& x) {
   const auto y = linear->forward(x);
   const auto seen = seen_in_backward(y.pow(2).sum(), {linear->weight});
@@ -74,7 +76,7 @@ TEST(CaptureTest, SeesThroughCastWeights) {
   EXPECT_EQ(seen[0].input.scalar_type(), at::kDouble);
 }
 
-/// A square weight tells by no size which way round it is used.
+/// Checks a square weight, because its sizes do not tell whether a product uses it transposed.
 TEST(CaptureTest, LeavesOutProductsWithTheWeightTheOtherWayRound) {
   nn::Linear linear(nn::LinearOptions(3, 3).bias(false));
   const at::Tensor& w = linear->weight;
@@ -117,7 +119,7 @@ TEST(CaptureTest, DoesNotChangeTheGradients) {
 }
 
 TEST(CaptureTest, RefusesALossWithoutAGraph) {
-  EXPECT_THROW(tap(at::zeros({}), {}, {}), c10::Error);
+  EXPECT_THROW(install_capture_hooks(at::zeros({}), {}, {}), c10::Error);
 }
 
 }  // namespace spillway::kfac

@@ -12,17 +12,18 @@ namespace {
 
 constexpr int64_t kRoomy = int64_t{1} << 20;
 
-// The captured statistics of one backward of `run`'s layer.
+// Returns the statistics captured in one backward of `run`'s layer.
 LayerFactors captured_factors(const LayerRun& run, const Layer& layer, int64_t workspace_bytes) {
   LayerFactors factors(layer.shape, layer.weight.options(), workspace_bytes);
-  tap(run.loss, {{layer.weight.unsafeGetTensorImpl(), 0}}, [&](const Captured& captured) { factors.stage(captured); });
+  install_capture_hooks(run.loss, {{layer.weight.unsafeGetTensorImpl(), 0}},
+                        [&](const Captured& captured) { factors.stage(captured); });
   run.loss.backward();
   return factors;
 }
 
 class LayerFactorsTest : public testing::TestWithParam<LayerCase> {};
 
-// Every case under one form of factors and one workspace, against loops over positions.
+// Compares the factors of a case, under one form and one workspace, with loops over positions.
 void expect_naive_factors(const LayerCase& layer_case, ConvFactors form, int64_t workspace_bytes) {
   const LayerRun run(layer_case);
   const auto layer = find_layers(*run.module, {.conv_factors = form}).layers.at(0);
@@ -98,7 +99,8 @@ TEST(FactorsTest, DoNotDependOnHowABatchIsAccumulated) {
     LayerFactors factors(layer.shape, layer.weight.options(), kRoomy);
     for (const auto& part : x.chunk(parts)) {
       const auto loss = linear->forward(part).pow(3).sum(1).mean() / parts;
-      tap(loss, {{layer.weight.unsafeGetTensorImpl(), 0}}, [&](const Captured& seen) { factors.stage(seen); });
+      install_capture_hooks(loss, {{layer.weight.unsafeGetTensorImpl(), 0}},
+                            [&](const Captured& seen) { factors.stage(seen); });
       loss.backward();
     }
     return factors.finish(6);

@@ -1,4 +1,4 @@
-/// Small float64 layers of every kind, each run once forward and backward, with what an oracle needs to know.
+/// Small float64 layers of every kind, each run once forward and backward, with the numbers that an oracle needs.
 #pragma once
 #include <gtest/gtest.h>
 #include <torch/nn/functional/padding.h>
@@ -20,7 +20,7 @@ struct LayerCase {
   std::string name;
   std::function<torch::nn::AnyModule()> make;
   std::vector<int64_t> input;
-  Geometry geometry;  ///< of the zero-padded convolution; for Linear that of a convolution without spatial dimensions
+  Geometry geometry;  ///< the zero-padded convolution's; a Linear's is that of a convolution without spatial dimensions
   std::function<at::Tensor(const at::Tensor&)> padded = [](const at::Tensor& x) { return x; };
 };
 
@@ -109,7 +109,7 @@ inline std::vector<LayerCase> layer_cases() {
   };
 }
 
-/// One layer, its input and its gradients: of the loss Σ over samples of Σ w·y², divided by the samples.
+/// One layer, its input and its gradients. The loss is Σ over samples of Σ w·y², divided by the number of samples.
 struct LayerRun {
   explicit LayerRun(const LayerCase& layer_case, uint64_t seed = 0) {
     torch::manual_seed(seed);
@@ -121,7 +121,7 @@ struct LayerRun {
     output.retain_grad();
     loss = (output.pow(2) * at::randn_like(output)).sum() / input.size(0);
   }
-  /// Of the module after backward; the bias undefined where there is none.
+  /// Returns the gradients of the module after backward. The bias is undefined where there is none.
   LayerGradient gradient() const {
     const auto parameters = module->named_parameters(false);
     return {parameters["weight"].grad().clone(),
@@ -132,7 +132,8 @@ struct LayerRun {
   at::Tensor input, output, loss;
 };
 
-/// A form of factors; `block` so small that blocks of one channel and of two outputs come up, Linear's as well.
+/// Returns the options of a form of factors. Under `block` the limits are so small that blocks of one channel and of
+/// two outputs occur. Linear layers get blocks as well.
 inline KfacOptions in_form(ConvFactors form) {
   KfacOptions options{.conv_factors = form};
   if (form != ConvFactors::block) return options;
@@ -142,7 +143,8 @@ inline KfacOptions in_form(ConvFactors form) {
 }
 inline constexpr ConvFactors kForms[] = {ConvFactors::full, ConvFactors::separable, ConvFactors::block};
 
-/// The naive factors of a run, after its backward: [A, G] in the blocks of `shape`, or [C, K, G] where it is separable.
+/// Returns the naive factors of a run, after its backward. They are [A, G] in the blocks of `shape`, or [C, K, G] where
+/// it is separable.
 inline std::vector<at::Tensor> naive_factors(const LayerRun& run, const LayerCase& layer_case,
                                              const LayerShape& shape) {
   const auto g = reference::diagonal_blocks(reference::output_factor(run.output.grad(), layer_case.geometry.groups),

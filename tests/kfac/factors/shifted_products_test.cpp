@@ -52,17 +52,17 @@ TEST(ShiftedTest, IsChosenForLargeImagesAndRefusedForStrides) {
   const Geometry same{{3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}}, strided{{3, 3, 3}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}};
   const auto large = at::empty({1, 16, 64, 64, 64}), small = at::empty({1, 4, 3, 3, 3});
   for (bool summed : {false, true}) {
-    EXPECT_TRUE(shifts_pay(large, same, summed));
-    EXPECT_FALSE(shifts_pay(large, strided, summed));
-    EXPECT_FALSE(shifts_pay(small, same, summed));
+    EXPECT_TRUE(prefers_shifts(large, same, summed));
+    EXPECT_FALSE(prefers_shifts(large, strided, summed));
+    EXPECT_FALSE(prefers_shifts(small, same, summed));
   }
 }
 
 TEST(ShiftedTest, IsWhatLargeFactorsAreMadeOf) {
-  // Large enough that the shifted way is taken, against patches.
+  // The input is large enough for the algorithm with shifted products, which is compared with patches.
   const Geometry geometry{{3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
   const auto x = at::randn({1, 4, 40, 40, 40}, at::kDouble);
-  ASSERT_TRUE(shifts_pay(x, geometry, false));
+  ASSERT_TRUE(prefers_shifts(x, geometry, false));
   const auto sum = at::zeros({1, 109, 109}, at::kDouble);
   add_input_products(sum, x, &geometry, int64_t{1} << 22);
   auto expected = at::zeros({109, 109}, at::kDouble);

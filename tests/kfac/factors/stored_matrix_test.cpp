@@ -1,4 +1,4 @@
-// State that is kept in 16 bits.
+// Tests of state that is kept in 16 bits.
 #include "kfac/factors/stored_matrix.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace nn = torch::nn;
 
 constexpr FactorDtype kSmall[] = {FactorDtype::bf16, FactorDtype::fp16};
 
-// Half of the last bit of a number up to 1.
+// Returns half of the last bit of a number up to 1.
 double rounding(FactorDtype storage) {
   return storage == FactorDtype::bf16 ? 0x1p-9 : 0x1p-12;
 }
@@ -39,7 +39,7 @@ nn::Sequential small_model() {
                         nn::Linear(256, 3));
 }
 
-// Gradients after `steps` steps on the same data, each preconditioned; nothing is learnt.
+// Returns the gradients after `steps` steps on the same data, each preconditioned. No step changes the weights.
 std::vector<at::Tensor> gradients_of(const KfacOptions& options, int steps) {
   auto model = small_model();
   Kfac kfac(*model, options);
@@ -94,8 +94,8 @@ TEST(StoredMatrixTest, KeepsEveryBitOfWhatItGaveOut) {
   }
 }
 
-// Where two halves of a Gram matrix differ by a rounding, 16 bits may be 2⁻¹¹ apart, which no eigensolver's check
-// would let pass.
+// Checks exact symmetry. Where two halves of a Gram matrix differ by a rounding, 16-bit entries may differ by 2⁻¹¹. No
+// eigensolver's check would accept that.
 TEST(StoredMatrixTest, IsExactlySymmetric) {
   for (auto storage : kSmall) {
     const auto matrix = covariance(1, 300, 1);
@@ -136,7 +136,7 @@ TEST(KfacStorageTest, GivesTheGradientOfFullWidthToWithinItsRounding) {
       for (auto storage : kSmall) {
         options.storage = storage;
         const double difference = relative_difference(gradients_of(options, 4), full);
-        // Independent roundings of a matrix' entries move its spectrum by twice the root of its side.
+        // Independent roundings of a matrix's entries move its spectrum by twice the root of its side.
         EXPECT_LT(difference, 2 * std::sqrt(257.0) * rounding(storage)) << name(method) << ' ' << name(storage);
         EXPECT_GT(difference, 0) << "nothing was rounded";
       }
@@ -148,7 +148,7 @@ TEST(KfacStorageTest, HalvesWhatIsHeld) {
     auto model = small_model();
     const auto bytes = Kfac(*model, {.storage = storage}).memory_usage();
     const auto wide = Kfac(*model, {}).memory_usage();
-    // Matrices of sides 55, 4, 257 and 3; diagonals and eigenvalues in float32.
+    // The matrices have the sides 55, 4, 257 and 3. Their diagonals and eigenvalues stay in float32.
     EXPECT_EQ(wide.factors - bytes.factors, 2 * (55 * 55 + 4 * 4 + 257 * 257 + 3 * 3) - 4 * (55 + 4 + 257 + 3));
     EXPECT_EQ(wide.eigenbases - bytes.eigenbases, 2 * (55 * 55 + 4 * 4 + 257 * 257 + 3 * 3));
   }

@@ -20,7 +20,7 @@ at::Tensor transposed(const at::Tensor& matrices) {
   return matrices.transpose(-2, -1);
 }
 
-// A covariance whose eigenvalues fall over three decades.
+// Returns a covariance whose eigenvalues fall over three decades.
 at::Tensor covariance(int64_t groups, int64_t side, at::ScalarType type = at::kFloat) {
   const auto x = at::randn({groups, 3 * side, side}, at::kDouble) * at::logspace(0, -1.5, side, 10, at::kDouble);
   return transposed(x).bmm(x).div_(static_cast<double>(3 * side)).to(type);
@@ -41,7 +41,7 @@ at::Tensor damping_of(const at::Tensor& factor) {
   return factor.diagonal(0, -2, -1).mean().to(at::kDouble) * 0.3;
 }
 
-// (F + δ)⁻¹ x through the basis, and densely in float64.
+// Returns (F + δ)⁻¹ x, through the basis and densely in float64.
 at::Tensor solve_through(const Eigenbasis& basis, const at::Tensor& x, const at::Tensor& damping) {
   const auto q = basis.vectors.to(at::kDouble);
   return q.bmm(transposed(q).bmm(x) / (basis.values.to(at::kDouble).unsqueeze(2) + damping));
@@ -100,7 +100,7 @@ TEST_F(RefreshTest, BoundsTheErrorOfThePreconditionedGradientByItsTolerance) {
       const auto moved = factor * (1 - movement) + other * movement;
       kept += refresh(moved, basis, damping, tolerance) == Refreshed::rescaled;
       const auto error = solve_through(basis, x, damping) - solve_densely(moved, x, damping);
-      // In the metric of the bound: ‖·‖ weighted with F + δ.
+      // The error is measured in the metric of the bound: ‖·‖ weighted with F + δ.
       const auto root = [&](const at::Tensor& v) {
         return (v * (moved.to(at::kDouble).bmm(v) + damping * v)).sum().sqrt();
       };

@@ -45,7 +45,7 @@ TEST(EigenTest, KeepsTheLastGoodBasisWhenTheFactorCannotBeDecomposed) {
   EXPECT_TRUE(basis.values.equal(values));
 }
 
-// A side of 25 floats: no matrix but the first begins at a multiple of 64 bytes.
+// Checks a side of 25 floats, so that no matrix but the first begins at a multiple of 64 bytes.
 TEST(EigenTest, DecomposesFactorsTogetherAsItDoesEachAlone) {
   std::vector<at::Tensor> factors;
   std::vector<Eigenbasis> together, alone;

@@ -1,5 +1,5 @@
-/// What eigh() owes on every device. A device is a type with `static std::optional<at::Device> device()`, nothing where
-/// there is none.
+/// The conformance suite of eigh(), for every device. A device is a type with `static std::optional<at::Device>
+/// device()`, which returns nothing where there is no such device.
 #pragma once
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// K-FAC's parts on a CUDA card. Skipped, and counted, where there is none.
+// Tests of K-FAC's parts on a CUDA GPU. They are skipped, and counted, where there is no GPU.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <dlfcn.h>
 
@@ -9,7 +9,7 @@
 
 namespace spillway::kfac::testing {
 
-struct Card {
+struct Gpu {
   static std::optional<at::Device> device() {
     try {
       (void)open_device("cuda");
@@ -19,14 +19,14 @@ struct Card {
     }
   }
 };
-INSTANTIATE_TYPED_TEST_SUITE_P(Card, EighConformanceTest, Card);
+INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, EighConformanceTest, Gpu);
 
 }  // namespace spillway::kfac::testing
 
 namespace spillway::kfac {
 
-// Wherever CUDA's libraries are, driver or not.
-TEST(EighOperatorTest, HasItsKernelForCardsOnceTheLibraryIsLoaded) {
+// Runs wherever CUDA's libraries are, with or without a driver.
+TEST(EighOperatorTest, HasItsKernelForGpusOnceTheLibraryIsLoaded) {
   if (!SPILLWAY_CUSOLVER_IS_THERE) GTEST_SKIP() << "there is no cuSOLVER beside LibTorch";
   if (!dlopen("libspillway_cuda.so", RTLD_NOW)) GTEST_SKIP() << dlerror();
   const auto eigh = c10::Dispatcher::singleton().findSchemaOrThrow("spillway::eigh", "");

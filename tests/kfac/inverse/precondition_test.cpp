@@ -9,7 +9,7 @@ namespace {
 
 constexpr InverseForm kEigen{}, kOuter{Method::eigen, true}, kPlain{Method::plain}, kPi{Method::pi};
 
-// The inverse of `factors` as one rank makes it.
+// Returns the inverse of `factors` as one rank makes it.
 LayerInverse inverse_of(const LayerShape& shape, const std::vector<at::Tensor>& factors, const Damping& damping) {
   auto inverse = LayerInverse::identity(shape, factors.front().options());
   const auto failed = at::zeros({}, at::kLong);
@@ -83,7 +83,7 @@ TEST(PreconditionEdgeTest, LeavesTheGradientOfALayerWithoutCurvature) {
     for (bool separable : {false, true})
       for (bool outputs_seen : {false, true})
         for (const Damping& damping : {Damping{.relative = 0.3}, Damping{.absolute = 0.01}}) {
-          if (separable && outputs_seen) continue;  // the bias then has curvature of its own
+          if (separable && outputs_seen) continue;  // with separable factors the bias has curvature of its own
           const LayerShape shape{
               .kind = LayerKind::conv1d, .out = 2, .in = 3, .kernel = {3}, .separable = separable, .inverse = form};
           std::vector<at::Tensor> factors;
@@ -101,7 +101,7 @@ TEST(PreconditionEdgeTest, LeavesTheGradientOfALayerWithoutCurvature) {
 
 TEST(PreconditionEdgeTest, StaysFiniteAtTinyDampingOfSingularFactorsInSinglePrecision) {
   torch::manual_seed(2);
-  const auto rows = at::randn({3, 8});  // rank 3 of 8: five eigenvalues are rounding, of either sign
+  const auto rows = at::randn({3, 8});  // rank 3 of 8: five eigenvalues are rounding errors of either sign
   const std::vector<at::Tensor> factors{rows.t().mm(rows).unsqueeze(0), rows.t().mm(rows).unsqueeze(0)};
   const LayerGradient gradient{rows.t().mm(rows), {}};
   for (const auto& form : {kEigen, kOuter, kPlain, kPi}) {
@@ -109,7 +109,7 @@ TEST(PreconditionEdgeTest, StaysFiniteAtTinyDampingOfSingularFactorsInSinglePrec
     for (double gamma : {1e-3, 1e-8, 1e-20, 1e-30}) {
       const Damping damping{.absolute = gamma};
       auto inverse = LayerInverse::identity(shape, at::kFloat);
-      const auto failed = at::zeros({}, at::kLong);  // a Cholesky may fail: its last inverse stays
+      const auto failed = at::zeros({}, at::kLong);  // a Cholesky may fail; the last inverse then stays
       if (form.method == Method::eigen)
         inverse = inverse_of(shape, factors, damping);
       else
@@ -129,7 +129,7 @@ TEST(InverseTest, KeepsTheLastOfAGroupWhoseCholeskyFailsAndCounts) {
     const Damping damping{.absolute = 0.5};
     const auto inverse = inverse_of(shape, factors, damping);
     const auto before = inverse.matrix(shape, 0).clone();
-    factors[0][1].fill_diagonal_(-10).select(0, 0).fill_(40);  // indefinite; the other group is well
+    factors[0][1].fill_diagonal_(-10).select(0, 0).fill_(40);  // indefinite, while the other group is positive definite
     factors[0][0].mul_(3);
     const auto failed = at::zeros({}, at::kLong);
     invert_factor(inverse, shape, factors, 0, damping, failed);

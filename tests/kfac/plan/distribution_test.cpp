@@ -1,4 +1,4 @@
-// Strategies, placement and traffic, as numbers.
+// Tests of strategies, placement and traffic, as numbers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ double makespan_of(const std::vector<std::vector<double>>& costs, int64_t world,
   return makespan(jobs, ranks, world);
 }
 
-// Every way to place at most a handful of jobs.
+// Returns the least makespan over every way to place at most a handful of jobs.
 double best_makespan(const std::vector<double>& costs, int64_t world) {
   std::vector<int64_t> ranks(costs.size(), 0);
   double best = std::accumulate(costs.begin(), costs.end(), 0.0);
@@ -59,7 +59,7 @@ double best_makespan(const std::vector<double>& costs, int64_t world) {
 
 }  // namespace
 
-// --- who holds what ------------------------------------------------------------------------------------------------
+// --- the owner of each factor --------------------------------------------------------------------------------------
 
 TEST(StrategyTest, KeepsFactorsOnTheirOwnerAloneWithOwnerReduceAndDp) {
   const std::vector<LayerShape> layers{linear(4, 4), linear(3, 3)};
@@ -147,8 +147,8 @@ TEST(StrategyBytesTest, ReproduceThePublishedSizesOfResnets) {
   EXPECT_NEAR(static_cast<double>(all_factors(layers)) / 4e6, 153.9, 0.05);
   constexpr int64_t kBatchNorms = 53'120;
   EXPECT_NEAR(static_cast<double>(gradients + kBatchNorms) / 1e6, 25.6, 0.05);
-  // KAISA Table 5, decimal MB at f = 1/64 and 1 in fp32, by F + f(E + O) with E = F and O one gradient. Two of its
-  // eight maxima (ResNet-50's 1846, ResNet-152's 2472) are not explained by it.
+  // KAISA Table 5 has decimal MB at f = 1/64 and 1 in fp32. The formula is F + f(E + O) with E = F and O one gradient.
+  // It does not explain two of the table's eight maxima (ResNet-50's 1846, ResNet-152's 2472).
   const auto megabytes = [](const std::vector<LayerShape>& shapes, double f) {
     double outer = 0;
     for (const auto& layer : shapes) outer += 4.0 * static_cast<double>(layer.gradient_elements());
@@ -206,7 +206,7 @@ TEST(PlacementTest, StaysWithinTheProvenBoundsOfTheOptimum) {
 }
 
 TEST(PlacementTest, GroupsFactorsOfOneSideUpToTheLargestsSize) {
-  // Sides 4, 4; 4, 6; 2, 4; 2, 2: with 36 elements the largest, two of side 4 go together.
+  // The sides are 4, 4; 4, 6; 2, 4; 2, 2. With at most 36 elements, two matrices of side 4 share a batch.
   const std::vector<LayerShape> layers{linear(4, 4), linear(6, 4), linear(4, 2), linear(2, 2)};
   std::vector<FactorId> all;
   for (size_t l = 0; l < 4; ++l)
@@ -218,7 +218,8 @@ TEST(PlacementTest, GroupsFactorsOfOneSideUpToTheLargestsSize) {
   EXPECT_TRUE(groups_of_one_side(layers, {}).empty());
 }
 
-// Pauloski et al. 2020 (SC'20) report the largest and smallest load of a rank, Σ side² of the factors it decomposes.
+// Compares loads with Pauloski et al. 2020 (SC'20). The paper reports the largest and smallest load of a rank, Σ side²
+// of the factors that it decomposes.
 TEST(PlacementTest, LoadsRanksInTurnAsPublishedForResnet50) {
   struct Published {
     int64_t world;
@@ -237,7 +238,7 @@ TEST(PlacementTest, LoadsRanksInTurnAsPublishedForResnet50) {
   }
 }
 
-// SC'20 places in turn and reports imbalance; greedy placement is what KAISA put in its place.
+// Checks greedy placement, with which KAISA replaced placement in turn. SC'20 places in turn and reports imbalance.
 TEST(PlacementTest, BalancesResnetsBetterThanInTurnAt16To64Ranks) {
   const std::pair<const char*, std::vector<LayerShape>> models[] = {
       {"ResNet-50", resnet50()}, {"ResNet-101", resnet101()}, {"ResNet-152", resnet152()}};
@@ -260,7 +261,7 @@ TEST(PlacementTest, BalancesResnetsBetterThanInTurnAt16To64Ranks) {
 // --- traffic -------------------------------------------------------------------------------------------------------
 
 TEST(FactorTrafficTest, TradesEigenbasesForGradients) {
-  const std::vector<LayerShape> layers{linear(3, 4, true)};  // triangles of 15 and 6 elements, 2 counts; 15 of gradient
+  const std::vector<LayerShape> layers{linear(3, 4, true)};  // triangles of 15 and 6 elements, 2 counts; gradient: 15
   const auto all = traffic_per_rank(layers, assign(layers, 2, spread(Strategy::hybrid)));
   EXPECT_EQ(all[0], (FactorTraffic{4 * (11 + 12), 0, 0}));
   EXPECT_EQ(all[1], (FactorTraffic{4 * (12 + 11), 4 * 42, 4})) << "rank 0's sum of products";

@@ -94,26 +94,26 @@ TEST(ScheduledTest, MultipliesByTheFactorsOfTheStepsThatHaveCome) {
 TEST(KfacOptionsTest, ReadsTheNamesOfTheCommandLine) {
   for (auto strategy : {Strategy::comm_opt, Strategy::mem_opt, Strategy::hybrid, Strategy::dp, Strategy::owner_reduce,
                         Strategy::automatic})
-    EXPECT_EQ(strategy_named(name(strategy)), strategy);
+    EXPECT_EQ(parse_strategy(name(strategy)), strategy);
   for (auto placement : {Placement::round_robin, Placement::lpt_time, Placement::lpt_memory, Placement::measured})
-    EXPECT_EQ(placement_named(name(placement)), placement);
+    EXPECT_EQ(parse_placement(name(placement)), placement);
   for (auto dtype : {FactorDtype::fp32, FactorDtype::bf16, FactorDtype::fp16})
-    EXPECT_EQ(factor_dtype_named(name(dtype)), dtype);
+    EXPECT_EQ(parse_factor_dtype(name(dtype)), dtype);
   for (auto form : {ConvFactors::full, ConvFactors::separable, ConvFactors::block, ConvFactors::automatic})
-    EXPECT_EQ(conv_factors_named(name(form)), form);
-  for (auto method : {Method::eigen, Method::plain, Method::pi}) EXPECT_EQ(method_named(name(method)), method);
+    EXPECT_EQ(parse_conv_factors(name(form)), form);
+  for (auto method : {Method::eigen, Method::plain, Method::pi}) EXPECT_EQ(parse_method(name(method)), method);
   for (auto convention : {Convention::fisher, Convention::kaisa, Convention::dp_kfac})
-    EXPECT_EQ(convention_named(name(convention)), convention);
-  EXPECT_THROW(method_named("lu"), BadRequest);
-  EXPECT_THROW(convention_named("asdl"), BadRequest);
-  EXPECT_THROW(strategy_named("best"), BadRequest);
-  EXPECT_THROW(conv_factors_named("tridiagonal"), BadRequest);
-  EXPECT_THROW(placement_named("greedy"), BadRequest);
-  EXPECT_THROW(factor_dtype_named("fp8"), BadRequest);
+    EXPECT_EQ(parse_convention(name(convention)), convention);
+  EXPECT_THROW(parse_method("lu"), BadRequest);
+  EXPECT_THROW(parse_convention("asdl"), BadRequest);
+  EXPECT_THROW(parse_strategy("best"), BadRequest);
+  EXPECT_THROW(parse_conv_factors("tridiagonal"), BadRequest);
+  EXPECT_THROW(parse_placement("greedy"), BadRequest);
+  EXPECT_THROW(parse_factor_dtype("fp8"), BadRequest);
 }
 
 TEST(AdaptiveDampingTest, PredictsWhatTheQuadraticModelSays) {
-  // One parameter: ∇ = 6, F̂ = 2, so V = 3 and ⟨V, ∇⟩ = 18. M(δ) − M(0) = 6δ + δ².
+  // The model has one parameter: ∇ = 6, F̂ = 2, so V = 3 and ⟨V, ∇⟩ = 18. M(δ) − M(0) = 6δ + δ².
   const auto model = [](double delta) { return 6 * delta + delta * delta; };
   const double unclipped = std::numeric_limits<double>::infinity();
   EXPECT_DOUBLE_EQ(predicted_reduction(18, unclipped, 0.1), -model(-0.1 * 3));
@@ -151,7 +151,7 @@ TEST(LayerShapeTest, GoesSeparableOnlyWhereThereIsSomethingToSeparate) {
 }
 
 TEST(AssignmentTest, ReproducesTheGridOfKaisaFigure4) {
-  // W = 8, f = 1/2: four workers, each broadcasts to one receiver.
+  // With W = 8 and f = 1/2 there are four workers, and each broadcasts to one receiver.
   const auto plan = assign({linear(4, 4), linear(3, 3)}, 8, spread(Strategy::hybrid, 0.5));
   EXPECT_EQ(plan[0].owners.front(), 0);
   EXPECT_EQ(plan[0].workers, (std::vector<int64_t>{0, 2, 4, 6}));
@@ -201,7 +201,8 @@ TEST(AssignmentTest, HasExactlyTheAskedWorkersInDisjointBalancedBlocksForEveryWo
 }
 
 TEST(AssignmentTest, PlacesLongestProcessingTimeFirst) {
-  // Costs 2·side³ with sides 1…6: 432 250 128 54 16 2. To two ranks: 432 | 250, +128, +54 = 432 | 432, +16 | +2.
+  // The costs are 2·side³ with sides 1…6: 432 250 128 54 16 2. Two ranks get 432 | 250, +128, +54 = 432 | 432, +16 |
+  // +2.
   const std::vector<LayerShape> layers{linear(1, 1), linear(2, 2), linear(3, 3),
                                        linear(4, 4), linear(5, 5), linear(6, 6)};
   EXPECT_EQ(owners(assign(layers, 2, spread(Strategy::hybrid, 1))), (std::vector<int64_t>{1, 0, 1, 1, 1, 0}));
@@ -251,7 +252,7 @@ TEST(FactorBytesTest, IsFactorsEverywhereAndEigenbasesOnGradientWorkers) {
 }
 
 TEST(FactorBytesTest, CountsWhatTheMethodHolds) {
-  auto layer = conv3(6, 4, 2, true, false);  // sides 55 and 3, twice; a gradient of 6 × 55
+  auto layer = conv3(6, 4, 2, true, false);  // sides 55 and 3, twice; the gradient is 6 × 55
   const int64_t matrices = 2 * (55 * 55 + 3 * 3);
   EXPECT_EQ(eigenbasis_elements(layer), matrices + 2 * (55 + 3));
   layer.inverse = {Method::eigen, true};

@@ -16,7 +16,7 @@ bool equal(const Batch& a, const Batch& b) {
   return at::equal(a.input, b.input) && at::equal(a.target, b.target);
 }
 
-/// Counts how often cases are loaded.
+/// A dataset that counts how often cases are loaded.
 class CountingDataset : public SyntheticVectors {
  public:
   explicit CountingDataset(int64_t& loads) : SyntheticVectors({.cases = 4}), loads_(loads) {}
@@ -34,7 +34,7 @@ class BratsFolderTest : public ScratchFolder {
   std::filesystem::path file(const std::string& one, const std::string& kind, const char* ending = ".nii.gz") const {
     return dir_ / one / (one + "_" + kind + ending);
   }
-  /// A case whose scans rise along the width and whose labels are 0, 1, 2, 4, 0, ….
+  /// Writes a case whose scans rise along the width and whose labels are 0, 1, 2, 4, 0, ….
   void write_case(const std::string& one, const Shape3& shape, const char* ending = ".nii.gz") const {
     std::filesystem::create_directories(dir_ / one);
     auto scan = (at::arange(shape[2], at::kFloat) + 1).expand({shape[0], shape[1], shape[2]});
@@ -81,7 +81,7 @@ TEST_F(BratsFolderTest, ChoosesTheSmallestMultipleOf16ThatHoldsEveryCase) {
   BratsFolder data(dir_);
   EXPECT_EQ(data.shape(), (Shape3{32, 48, 16}));
   EXPECT_EQ(data.at(1).input.sizes(), at::IntArrayRef({1, 4, 32, 48, 16}));
-  // All the tumour is there: three slices of 17 x 8 voxels.
+  // The whole tumor is inside: three slices of 17 x 8 voxels.
   EXPECT_EQ(data.at(1).target[0][0].sum().item<double>(), 3 * 17 * 8);
   EXPECT_EQ(BratsFolder(dir_, {16, 16, 16}).at(0).input.sizes(), at::IntArrayRef({1, 4, 16, 16, 16}));
 }
@@ -89,7 +89,7 @@ TEST_F(BratsFolderTest, ChoosesTheSmallestMultipleOf16ThatHoldsEveryCase) {
 TEST_F(BratsFolderTest, NormalisesBeforeItCrops) {
   write_case("a", {16, 16, 64});
   auto input = BratsFolder(dir_, {16, 16, 16}).at(0).input;
-  // Voxels 25 … 40 of 1 … 64, standardised with the mean and deviation of all 64.
+  // The crop has voxels 25 … 40 of 1 … 64, standardized with the mean and deviation of all 64.
   EXPECT_NEAR(input[0][0][0][0][0].item<double>(), (25 - 32.5) / std::sqrt((64.0 * 64 - 1) / 12), 1e-5);
 }
 

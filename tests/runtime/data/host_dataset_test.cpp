@@ -11,7 +11,7 @@
 namespace spillway {
 namespace {
 
-/// Cases that are their number, and a record of which were read.
+/// A dataset whose cases hold their number. It records the indices of the cases that were read.
 class Recorded final : public Dataset {
  public:
   explicit Recorded(std::vector<int64_t>& read) : read_(read) {}
@@ -31,7 +31,7 @@ class Recorded final : public Dataset {
 
 TEST(HostCasesTest, ReadOnlyWhatIsUsedAndTheOthersWhenAskedFor) {
   std::vector<int64_t> read;
-  const auto cases = in_host_memory(std::make_unique<Recorded>(read), {0, 3, 7}, 1000);
+  const auto cases = preload(std::make_unique<Recorded>(read), {0, 3, 7}, 1000);
   EXPECT_EQ(read, (std::vector<int64_t>{0, 3, 7}));
   EXPECT_EQ(cases->at(7).input.item<int64_t>(), 7);
   EXPECT_EQ(cases->at(3).target.item<int64_t>(), -3);
@@ -39,7 +39,7 @@ TEST(HostCasesTest, ReadOnlyWhatIsUsedAndTheOthersWhenAskedFor) {
   EXPECT_EQ(cases->at(4).input.item<int64_t>(), 4);
   EXPECT_EQ(read.back(), 4);
   read.clear();
-  const auto none = in_host_memory(std::make_unique<Recorded>(read), {0, 3, 7}, 47);
+  const auto none = preload(std::make_unique<Recorded>(read), {0, 3, 7}, 47);
   EXPECT_TRUE(read.empty()) << "more than may be held";
   EXPECT_EQ(none->at(3).input.item<int64_t>(), 3);
 }

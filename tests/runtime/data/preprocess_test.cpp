@@ -50,7 +50,7 @@ TEST(PreprocessTest, CroppingUndoesPadding) {
 }
 
 TEST(PreprocessTest, NormalisesTheBrainAndLeavesTheBackgroundZero) {
-  // Nonzero voxels 2, 4, 6, 8: mean 5, population variance 5.
+  // The nonzero voxels are 2, 4, 6, 8: mean 5, population variance 5.
   auto scan = at::tensor({0.f, 2.f, 4.f, 0.f, 6.f, 8.f}).view({1, 2, 3});
   auto z = normalize_nonzero(scan, "scan").flatten();
   auto expected = (at::tensor({5.f, 2.f, 4.f, 5.f, 6.f, 8.f}) - 5) / std::sqrt(5.0);

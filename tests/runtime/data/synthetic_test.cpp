@@ -1,4 +1,4 @@
-// Data for models other than the U-Net.
+// Tests of data for models other than the U-Net.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
@@ -121,7 +121,7 @@ TEST(SyntheticCurvesTest, AreThinConnectedLinesOnAnEmptyGround) {
     const int64_t pixels = ink.sum().item<int64_t>();
     EXPECT_GT(pixels, 3);
     EXPECT_LT(pixels, kEdge * kEdge / 3);
-    // Grown pixel by pixel from one of its own, a connected line is reached in full.
+    // A region that grows pixel by pixel from one of the line's pixels reaches all of a connected line.
     at::Tensor reached = at::zeros_like(ink);
     reached.view({-1})[ink.flatten().to(at::kInt).argmax()] = true;
     for (int64_t step = 0; step < 4 * kEdge; ++step)

@@ -20,7 +20,7 @@ const std::array<double, 3> kSpacing = {3, 2, 0.5};
 
 class NiftiTest : public ScratchFolder {
  protected:
-  /// [2, 3, 4] with the values 0 … 23.
+  /// Returns [2, 3, 4] with the values 0 … 23.
   static at::Tensor ramp() { return at::arange(24, at::kFloat).view({2, 3, 4}); }
 
   /// Writes the ramp as a plain .nii and hands its bytes to `change`.

@@ -1,4 +1,4 @@
-// Checkpoints from strangers.
+// Tests of checkpoints from untrusted sources.
 #include "runtime/io/tensor_header.h"
 
 #include <gtest/gtest.h>
@@ -13,13 +13,13 @@
 namespace spillway {
 namespace {
 
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
 std::string entry(const std::string& type, const std::string& shape, int64_t begin, int64_t end) {
   return str(R"({"dtype": ")", type, R"(", "shape": )", shape, R"(, "data_offsets": [)", begin, ", ", end, "]}");
 }
 
-/// A header of one tensor; 8 bytes follow.
+/// Expects that a header of one tensor, which 8 bytes follow, is refused.
 void refused(const std::string& tensor, std::initializer_list<std::string> parts) {
   expect_refusal([&] { parse_tensor_header(R"({"w": )" + tensor + "}", 8); }, parts);
 }
@@ -64,7 +64,7 @@ TEST(TensorHeaderTest, SizesThatAreNegativeHugeOrNoWholeNumbersAreRefused) {
   refused(entry("F32", "[NaN]", 0, 8), {"is no safetensors file"});
   refused(entry("F32", "[18446744073709551615]", 0, 8), {"a size"});
   refused(entry("F32", "[4611686018427387904]", 0, 0), {"a size"});        // 2^62 · 4 wraps to 0
-  refused(entry("F32", "[2147483648, 2147483648, 2]", 0, 0), {"a size"});  // so does this
+  refused(entry("F32", "[2147483648, 2147483648, 2]", 0, 0), {"a size"});  // 2^31 · 2^31 · 2 · 4 wraps, too
   refused(entry("F32", "{}", 0, 8), {"the shape"});
   refused(entry("F32", str("[", std::string(400, '1'), "]"), 0, 8), {"is no safetensors file"});
   std::string many = "1";
@@ -77,7 +77,7 @@ TEST(TensorHeaderTest, OffsetsThatLeadElsewhereAreRefused) {
   refused(entry("F32", "[2]", 8, 0), {"has 8 bytes from 8 to 0"});
   refused(entry("F32", "[2]", 0, 4), {"has 8 bytes from 0 to 4"});
   refused(entry("F32", "[2]", 8, 16), {"truncated"});
-  refused(entry("F32", "[2]", kMost - 8, kMost), {"truncated"});
+  refused(entry("F32", "[2]", kMax - 8, kMax), {"truncated"});
   refused(entry("F32", "[1]", 4, 8), {"a hole"});
   refused(entry("F32", "[1]", 0, 4), {"bytes too many"});
   expect_refusal(

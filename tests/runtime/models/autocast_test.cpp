@@ -17,7 +17,7 @@ at::ScalarType type_of_product() {
   return at::matmul(at::ones({2, 2}), at::ones({2, 2})).scalar_type();
 }
 
-/// Memory that comes next to whoever asks is full of what is no number.
+/// Fills free memory with NaN, so that the next allocations contain it.
 void poison_free_memory() {
   std::vector<at::Tensor> junk;
   for (int64_t n = 16; n <= 1 << 20; n *= 2)

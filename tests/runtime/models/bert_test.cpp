@@ -20,7 +20,8 @@ BertOptions small() {
 
 TEST(BertTest, HasTheParametersOfBertBase) {
   Bert net;
-  // Those of BertForMaskedLM over bert-base-uncased: embeddings, twelve layers, and a head whose matrix is shared.
+  // The count is that of BertForMaskedLM over bert-base-uncased: embeddings, twelve layers, and a head whose matrix is
+  // shared.
   const int64_t h = 768, embeddings = (30522 + 512 + 2) * h + 2 * h;
   const int64_t layer = 4 * (h * h + h) + 2 * h + (h * 3072 + 3072) + (3072 * h + h) + 2 * h;
   EXPECT_EQ(parameter_count(*net), embeddings + 12 * layer + (h * h + h) + 2 * h + 30522);
@@ -75,7 +76,7 @@ TEST(BertTest, TheHeadSharesTheWordsEmbedding) {
   auto tokens = at::full({1, 4}, 3, at::kLong);
   net->forward(tokens, at::tensor({1}, at::kLong).view({1, 1})).sum().backward();
   const at::Tensor gradient = net->named_parameters()["word.weight"].grad();
-  // Word 40 is in no input; only the head can have asked for its row.
+  // Word 40 is in no input, so only the head can have used its row.
   EXPECT_GT(gradient[40].abs().sum().item<double>(), 0);
 }
 

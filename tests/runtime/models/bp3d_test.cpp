@@ -10,7 +10,7 @@
 namespace spillway {
 
 TEST(Bp3dTest, HasTheParametersOfItsLevels) {
-  // k³·in·out + out: 1→128, three times 128→128, and the head 128→3 with k = 1.
+  // The layers have k³·in·out + out parameters: 1→128, three times 128→128, and the head 128→3 with k = 1.
   EXPECT_EQ(parameter_count(*Bp3d()), (27 * 128 + 128) + 3 * (27 * 128 * 128 + 128) + (128 * 3 + 3));
   EXPECT_EQ(parameter_count(*Bp3d()), 1'331'459);
 }

@@ -27,7 +27,8 @@ TEST(LossesTest, SoftDiceOfAPerfectOrEmptyLabelIsOne) {
 TEST(LossesTest, ReconstructionIsTheCrossEntropyOfAllValuesOfASample) {
   const auto target = at::tensor({0.0, 1.0, 0.5, 1.0, 1.0, 0.0}, at::kDouble).view({2, 3});
   EXPECT_NEAR(reconstruction_loss(at::zeros({2, 3}, at::kDouble), target).item<double>(), 3 * std::log(2.0), 1e-12);
-  // −log σ(2) for each that is right, −log σ(−2) for each that is wrong, their mean at one half.
+  // The loss is −log σ(2) for each right voxel and −log σ(−2) for each wrong one. Dividing by the number gives their
+  // mean.
   const double right = std::log1p(std::exp(-2.0)), wrong = 2 + right;
   EXPECT_NEAR(reconstruction_loss(at::full({2, 3}, 2, at::kDouble), target).item<double>(),
               (3 * right + 2 * wrong + (right + wrong) / 2) / 2, 1e-12);
@@ -80,7 +81,8 @@ TEST(LossesTest, WeightedCrossEntropyIsTheMeanOverVoxelsWorkedByHand) {
   const auto scores = at::tensor({1.0, 0.0, 0.5, 2.0, -1.0, 0.0}, at::kDouble).view({1, 3, 2});
   const auto target = at::tensor({2, 1}, at::kLong).view({1, 2});
   const auto weights = at::tensor({1.0, 2.0, 4.0}, at::kDouble);
-  // −log softmax of score −1 among (1, 0.5, −1), weight 4; of score 2 among (0, 2, 0), weight 2.
+  // The first term is −log softmax of score −1 among (1, 0.5, −1), weight 4. The second is that of score 2 among (0, 2,
+  // 0), weight 2.
   const double first = 1 + std::log(std::exp(1.0) + std::exp(0.5) + std::exp(-1.0));
   const double second = -2 + std::log(2 + std::exp(2.0));
   EXPECT_NEAR(weighted_cross_entropy(scores, target, weights).item<double>(), (4 * first + 2 * second) / 2, 1e-12);

@@ -1,4 +1,5 @@
-// The other ways to need less memory must compute the same, or they are nothing to compare with.
+// Tests that the other ways to save memory compute the same results, because only then can Spillway be compared with
+// them.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ std::vector<at::Tensor> gradients(bool recompute, bool save_on_host) {
   net->forward(input).square().mean().backward();
   std::vector<at::Tensor> all;
   for (const at::Tensor& parameter : net->parameters()) all.push_back(parameter.grad());
-  all.push_back(at::rand({4}));  // the generator went on as far
+  all.push_back(at::rand({4}));  // equal when the generators drew equally often
   return all;
 }
 

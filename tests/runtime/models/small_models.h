@@ -1,4 +1,4 @@
-// What tests of models share.
+// Helpers that the tests of models share.
 #pragma once
 #include <torch/nn/module.h>
 

@@ -14,7 +14,7 @@
 namespace spillway {
 namespace {
 
-/// A bright ball per label in noise: what a network must find.
+/// Returns a bright ball per label in noise, which a network must find.
 Batch balls(int64_t edge) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(5);
   auto axis = at::linspace(-1, 1, edge);
@@ -108,7 +108,7 @@ TEST(TaskTest, TheAutoencoderSqueezesVectorsThroughItsCode) {
   EXPECT_THROW(make_task("autoencoder", {.autoencoder = {.layers = 0}}), BadRequest);
 }
 
-/// One batch, learned by heart.
+/// Expects that a network learns one batch by heart.
 void expect_learning(Task& task, const Batch& batch, int64_t steps, double lr) {
   torch::optim::Adam adam(task.module().parameters(), lr);
   const double first = task.loss(batch).item<double>();
@@ -157,7 +157,7 @@ TEST(TaskTest, Bp3dWeighsItsClasses) {
   auto task = make_task("bp3d", {.bp3d = {.filters = 1}, .bp3d_class_weights = {0.5, 1, 3}});
   at::NoGradGuard no_grad;
   for (auto& p : task->module().parameters()) p.zero_();
-  // Every class is equally likely, −log p = log 3: three quarters of it weighed 0.5, one quarter 3.
+  // Every class is equally likely, so −log p = log 3. Three quarters of the voxels weigh 0.5, and one quarter weighs 3.
   EXPECT_NEAR(task->loss(batch).item<double>(), (0.75 * 0.5 + 0.25 * 3) * std::log(3.0), 1e-6);
   EXPECT_THROW(make_task("bp3d", {.bp3d_class_weights = {1, 2}}), BadRequest);
   EXPECT_EQ(task->module().buffers().size(), 0u);

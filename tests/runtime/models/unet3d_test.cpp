@@ -16,7 +16,7 @@ TEST(UNet3dTest, HasThe8Point27MillionParametersOfIsensee2017) {
   const int64_t count = parameter_count(*net);
   std::cout << "UNet3d: " << count << " parameters, published 8.27 M\n";
   EXPECT_NEAR(static_cast<double>(count), 8.27e6, 0.02 * 8.27e6);
-  // Σ over blocks of k³·in·out + 3·out (bias, γ, β), worked from the paper's widths.
+  // The count is Σ over blocks of k³·in·out + 3·out (bias, γ, β), computed by hand from the paper's widths.
   EXPECT_EQ(count, 8269561);
 }
 

@@ -20,7 +20,7 @@ TEST(LrScheduleTest, RisesLinearlyUntilTheLastStepOfTheWarmup) {
 }
 
 TEST(LrScheduleTest, CountsTheEpochsOfARunThatHadOtherRanksByTheCasesThatItDrew) {
-  // Six steps of two ranks drew what twelve steps of one rank draw.
+  // Six steps of two ranks drew as many cases as twelve steps of one rank.
   LrSchedule schedule{.lr = 1, .decays = {{0.5, 1}, {0.5, 2}}, .steps_per_epoch = 10, .epoch_shift_steps = 12 - 6};
   EXPECT_EQ(schedule.first_step_of(1), 4);
   EXPECT_EQ(schedule.at(6), 0.5);

@@ -42,7 +42,7 @@ TrainResult small_run() {
   r.world_size = 2;
   r.metric_name = "Dice";
   r.budget_bytes = 600 * kMiB;
-  r.observed = Observation{1200 * kMiB, 300 * kMiB, "aten::cat", 0, 0.2};
+  r.observed = UnlimitedProfile{1200 * kMiB, 300 * kMiB, "aten::cat", 0, 0.2};
   r.floor_bytes = 300 * kMiB;
   r.peak_bytes = 540 * kMiB;
   r.losses = {2, 1.5, 1.25};
@@ -74,7 +74,7 @@ TrainResult small_run() {
   return r;
 }
 
-/// What keeps `text` from being well-formed XML; empty when nothing does.
+/// Returns the reason why `text` is not well-formed XML, or an empty text when it is.
 std::string xml_fault(std::string_view text) {
   static const std::regex tag(R"re(<(/?)([A-Za-z][\w]*)((?:\s+[\w:-]+="[^"<]*")*)\s*(/?)>)re");
   static const std::regex entity("&(?:lt|gt|amp|quot|#39);");
@@ -86,7 +86,7 @@ std::string xml_fault(std::string_view text) {
     if (text[at] == '&' && !std::regex_search(rest, entity, std::regex_constants::match_continuous))
       return "entity in: " + rest.substr(0, 60);
     if (text[at] != '<') continue;
-    const size_t end = text.find('>', at);  // paths are too long for the expression
+    const size_t end = text.find('>', at);  // paths are too long for the regular expression
     std::string one(text.substr(at, end - at + 1));
     one = std::regex_replace(one, std::regex(R"re(d="[MLHVZ0-9 .-]*")re"), R"(d="")");
     if (!std::regex_match(one, match, tag)) return "tag: " + one.substr(0, 60);
@@ -108,7 +108,7 @@ bool contains(std::string_view text, std::string_view part) {
   return count(text, part) > 0;
 }
 
-/// The first group of `pattern` in `text` as a number; NaN when it is not there.
+/// Returns the first group of `pattern` in `text` as a number, or NaN when it is not there.
 double number(const std::string& text, const std::string& pattern) {
   std::smatch match;
   return std::regex_search(text, match, std::regex(pattern)) ? std::stod(match[1]) : NAN;
@@ -121,7 +121,7 @@ double label_height(const std::string& svg, const std::string& label) {
   return number(svg, R"re(y="([\d.]+)" class="tick end">)re" + label + "<") - 4;  // the baseline is 4 below
 }
 
-/// The least y of the area of `category`: its highest place.
+/// Returns the least y of the area of `category`, which is its highest point.
 double top_of(const std::string& svg, const std::string& category) {
   const size_t at = svg.find("class=\"c-" + category + "\"");
   if (at == std::string::npos) return NAN;
@@ -215,7 +215,7 @@ TEST(ReportMemoryTest, StacksTheCategories) {
   r.recording.memory[0].bytes[static_cast<size_t>(Category::gradients)] = 100 * kMiB;
   const std::string svg = draw_memory(r, kPlot, kSecond);
   EXPECT_NEAR(300 - top_of(svg, "gradients"), 2 * (300 - top_of(svg, "weights")), 0.2);
-  EXPECT_LT(svg.find("c-gradients"), svg.find("c-weights"));  // the lower one covers the higher one's foot
+  EXPECT_LT(svg.find("c-gradients"), svg.find("c-weights"));  // the lower area covers the higher one's lower part
   EXPECT_FALSE(contains(svg, "c-activations"));
 }
 
@@ -228,7 +228,7 @@ TEST(ReportMemoryTest, KeepsTheHighestSampleAndTheLastOfAColumn) {
   const std::string svg = draw_memory(r, kPlot, kSecond);
   const double per_mib = (300 - budget_height(svg)) / 600;
   EXPECT_NEAR(top_of(svg, "weights"), 300 - per_mib * 590, 0.2);
-  EXPECT_NEAR(number(svg, R"re(V([\d.]+)H900V300Z)re"), 300 - per_mib * 10, 0.2);  // what held until the end
+  EXPECT_NEAR(number(svg, R"re(V([\d.]+)H900V300Z)re"), 300 - per_mib * 10, 0.2);  // the level of the last sample
 }
 
 TEST(ReportMemoryTest, NamesALevelFarAboveInsteadOfFlatteningTheRest) {
@@ -282,7 +282,7 @@ TEST(ReportCurvesTest, TakesALogarithmWhenTheLossFallsAHundredfold) {
   EXPECT_FALSE(contains(draw_losses(r, {}), "log scale"));
   r.losses = {10, 1, 0.01};
   EXPECT_TRUE(contains(draw_losses(r, {}), "log scale"));
-  r.losses = {10, 1, 0};  // no logarithm
+  r.losses = {10, 1, 0};  // zero has no logarithm
   EXPECT_FALSE(contains(draw_losses(r, {}), "log scale"));
 }
 
@@ -299,7 +299,7 @@ TEST(ReportTablesTest, ListsTwelveOperatorsAndTheRest) {
   for (int i = 0; i < 20; ++i) recording.events.push_back({str("op", i), "compute", 0, 1. + i, 0});
   recording.events.push_back({"page", "copy out", 0, 1e6, 0});
   const std::string table = draw_operators(recording);
-  EXPECT_EQ(count(table, "<tr>"), 14u);  // with the heading
+  EXPECT_EQ(count(table, "<tr>"), 14u);  // with the row of headings
   EXPECT_LT(table.find(">op19<"), table.find(">op8<"));
   EXPECT_TRUE(contains(table, ">8 others<"));
   EXPECT_FALSE(contains(table, ">page<"));
@@ -335,7 +335,7 @@ TEST(PagingSummaryTest, NamesTheUsesAroundEachAbsence) {
   trace.slots = {{.bytes = 100, .birth = 0, .born_as_output = true, .death = 3, .uses = {0, 1, 3}, .writes = {0}},
                  {.bytes = 300, .uses = {2}}};
   Schedule schedule;
-  schedule.actions.page_ins = {{0, 2, 3}, {1, 3, 4 + 2}};  // the weight comes at the end of the step before
+  schedule.actions.page_ins = {{0, 2, 3}, {1, 3, 4 + 2}};  // the weight is paged in at the end of the step before
   const PagingSummary summary = summarise_paging(trace, schedule);
   ASSERT_EQ(summary.absences.size(), 2u);
   EXPECT_EQ(summary.absences[0].bytes, 300);
@@ -355,7 +355,7 @@ TEST(ReportTextTest, ReplacesWhatIsNotUtf8) {
   EXPECT_EQ(escape("µ → 😀"), "µ → 😀");
   EXPECT_EQ(escape("\xC3("), bad + "(");
   EXPECT_EQ(escape("a\xE2\x86"), "a" + bad + bad);     // cut off
-  EXPECT_EQ(escape("\xC0\xBC"), bad + bad);            // '<' written too long
+  EXPECT_EQ(escape("\xC0\xBC"), bad + bad);            // overlong encoding of '<'
   EXPECT_EQ(escape("\xED\xA0\x80"), bad + bad + bad);  // half of a surrogate pair
 }
 
@@ -442,7 +442,7 @@ TEST_F(ReportFilesTest, AFileThatEndsInTheMiddleIsNotKept) {
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   auto* handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit few = before;
-  few.rlim_cur = 2000;  // the trace fits
+  few.rlim_cur = 2000;  // enough for the trace
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &few), 0);
   expect_failure([&] { write_report(dir_, small_run(), {}); }, std::errc::file_too_large, dir_ / "report.html");
   setrlimit(RLIMIT_FSIZE, &before);

@@ -45,7 +45,7 @@ TrainResult run(const TrainOptions& options) {
   return train(make_context(options, {}), silent);
 }
 
-/// Interrupted after its third step, then resumed.
+/// Expects that a training that is interrupted after its third step and resumed equals a whole one.
 void expect_resumed_equals_whole(TrainOptions options) {
   TrainOptions whole = options;
   whole.checkpoint.clear();
@@ -112,7 +112,7 @@ TEST_F(CheckpointTest, SoDoesOneWithKfacInTheMiddleOfItsIntervals) {
 }
 
 TEST_F(CheckpointTest, SoDoesOneInFloat16WhoseLossScaleIsStillFallingAndWithStateIn16Bits) {
-  for (double scale : {0x1p26, 4.0}) {  // left out until after the third step; and growing
+  for (double scale : {0x1p26, 4.0}) {  // no update until after the third step; and growing
     TrainOptions o = options();
     o.amp = "fp16";
     o.loss_scaling = {.initial = scale, .growth_interval = 2};
@@ -170,7 +170,7 @@ TEST_F(CheckpointTest, IsWrittenEverySoManyStepsAndAtTheEnd) {
                                                     : 0);
   };
   train(make_context(o, {}), listener);
-  // A step is heard of before its checkpoint is written.
+  // The listener hears of a step before its checkpoint is written.
   EXPECT_EQ(steps, std::vector<int64_t>({0, 0, 0, 0, 4, 4}));
   EXPECT_EQ(checkpoint_position(o.checkpoint, with_model_defaults(o)).step, 6);
 }
@@ -203,7 +203,7 @@ TEST_F(CheckpointTest, IsWrittenAfterTheStepInWhichSomebodyAsksForItAndTrainingG
   EXPECT_EQ(said("step 3: a checkpoint was asked for, but this run has no folder for it"), 1);
 }
 
-/// Fetching a tensor and writing it may take longer than the deadline of the ranks that wait.
+/// Checks that ranks wait longer than their deadline, because fetching a tensor and writing it may take that long.
 TEST_F(CheckpointTest, IsWaitedForBeyondTheDeadline) {
   using namespace std::chrono_literals;
   const TrainOptions run = options();

@@ -1,4 +1,5 @@
-// Every model of the tests, trained in every way: everything evicted after every operator, and every schema checked.
+// Tests that train every model in every way, once with everything evicted after every operator, once with schemas
+// checked.
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +29,7 @@ struct Way {
   std::optional<kfac::ConvFactors> kfac = std::nullopt;
   const char* amp = "off";
   Layout layout = Layout::contiguous;
-  double dropout = 0.1;  // of bert-base: without it attention is another operator
+  double dropout = 0.1;  // bert-base's; without dropout, attention is another operator
   kfac::FactorDtype storage = kfac::FactorDtype::fp32;
 };
 
@@ -63,7 +64,7 @@ std::vector<double> train(const Way& way, std::shared_ptr<OperatorObserver> obse
   std::optional<Session> session;
   if (observer) session.emplace(SessionOptions{.min_page_bytes = 1, .observer = observer});
   auto task = make_task(way.model, options);
-  lay_out(task->module(), way.layout);
+  to_memory_format(task->module(), way.layout);
   auto optimizer = make_optimizer(way.optimizer, task->module().parameters());
   std::optional<kfac::Kfac> kfac;
   if (way.kfac)

@@ -1,4 +1,4 @@
-// The floor is exact: at it a run trains, one page below it nothing does.
+// Tests that the floor is exact: a run trains at the floor, and no run trains one page below it.
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -65,7 +65,8 @@ Trained train(const RunContext& context, int64_t budget_bytes) {
   return trained;
 }
 
-/// LibTorch keeps the gradients that a failed backward had still to pass on until the thread's next backward.
+/// Runs a backward. LibTorch keeps the gradients that a failed backward had not passed on until the thread's next
+/// backward.
 void let_go_of_failed_backward() {
   torch::ones({1}).requires_grad_().sum().backward();
 }
@@ -74,7 +75,7 @@ struct FloorTest : ::testing::TestWithParam<Case> {};
 
 TEST_P(FloorTest, TrainsAtTheFloorAndNotOnePageBelow) {
   const RunContext context = context_of(GetParam());
-  const Observation observed = observe(context);
+  const UnlimitedProfile observed = profile_unlimited_step(context);
   const Trained unlimited = train(context, kUnlimitedBytes);
   EXPECT_EQ(unlimited.need_bytes, observed.floor_bytes) << "later steps need what the observed one did";
   const int64_t floor = resolve_budget({BudgetRequest::Kind::bytes, observed.floor_bytes, 0}, observed);
@@ -99,9 +100,10 @@ INSTANTIATE_TEST_SUITE_P(Models, FloorTest,
 
 }  // namespace
 
-// Matrices up to a side of 1728 are decomposed for it: megabytes, where the model itself needs kilobytes.
+// Checks a measurement that decomposes matrices up to a side of 1728. They take megabytes, while the model needs
+// kilobytes.
 TEST(ObservationTest, MeasuringDecompositionsIsNoPartOfAStep) {
-  CpuDevice::instance();  // what the data keeps is counted from here on, in both
+  CpuDevice::instance();  // from here on both runs count the memory that the data keeps
   const auto observed = [](kfac::Placement placement) {
     TrainOptions options;
     options.model = "mlp";
@@ -109,9 +111,9 @@ TEST(ObservationTest, MeasuringDecompositionsIsNoPartOfAStep) {
     options.optimizer = "sgd";
     options.use_kfac = true;
     options.kfac.placement = placement;
-    return observe(make_context(options, {}));
+    return profile_unlimited_step(make_context(options, {}));
   };
-  const Observation greedy = observed(kfac::Placement::lpt_time), measured = observed(kfac::Placement::measured);
+  const UnlimitedProfile greedy = observed(kfac::Placement::lpt_time), measured = observed(kfac::Placement::measured);
   EXPECT_EQ(measured.floor_bytes, greedy.floor_bytes);
   EXPECT_EQ(measured.peak_bytes, greedy.peak_bytes);
 }

@@ -1,4 +1,4 @@
-// Training runs on a CUDA card. Skipped, and counted, where there is none.
+// Tests of training runs on a CUDA GPU. They are skipped, and counted, where there is no GPU.
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace spillway {
 namespace {
 
-class CardRunTest : public ScratchFolder {
+class GpuRunTest : public ScratchFolder {
  protected:
   void SetUp() override {
     ScratchFolder::SetUp();
@@ -42,7 +42,7 @@ class CardRunTest : public ScratchFolder {
   }
 };
 
-TEST_F(CardRunTest, AResumedRunEqualsAnUninterruptedOne) {
+TEST_F(GpuRunTest, AResumedRunEqualsAnUninterruptedOne) {
   const TrainResult whole = run(options());
   TrainOptions part = options();
   part.checkpoint = (dir_ / "checkpoints").string();
@@ -58,7 +58,7 @@ TEST_F(CardRunTest, AResumedRunEqualsAnUninterruptedOne) {
   EXPECT_THROW(run(part), BadRequest) << "another generator";
 }
 
-TEST_F(CardRunTest, KfacGivesTheSameBitsUnderABudget) {
+TEST_F(GpuRunTest, KfacGivesTheSameBitsUnderABudget) {
   for (const char* model : {"mlp", "unet3d"}) {
     TrainOptions o = options();
     o.model = model;

@@ -1,4 +1,4 @@
-// K-FAC never waits for the device but in decompositions.
+// Tests that K-FAC never waits for the device except in decompositions.
 #include "tests/support/host_syncs.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What K-FAC says that it holds is what the device's ledger counts.
+// Tests that the bytes that K-FAC reports as held are those that the device's ledger counts.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -14,7 +14,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-/// What the ledger counts of `category` more than `before`.
+/// Returns the bytes of `category` that the ledger counts beyond `before`.
 int64_t counted(Category category, const BytesByCategory& before) {
   const auto place = static_cast<size_t>(category);
   return CpuDevice::instance().ledger().used_by_category()[place] - before[place];

@@ -16,7 +16,7 @@
 namespace spillway {
 namespace {
 
-/// Plays `body` on `size` ranks, a thread each.
+/// Plays `body` on `size` ranks, with a thread each.
 void on_ranks(int size, const std::function<void(const ddl::Comm&, int rank)>& body) {
   ddl::ThreadWorld world(std::vector<int>(static_cast<size_t>(size), 0));
   std::vector<std::jthread> ranks;
@@ -48,7 +48,7 @@ TEST(ReplicasTest, ThatDifferAreNamedOnEveryRank) {
   });
 }
 
-/// One rank has far more to read than the other, as on a host whose disk is slow.
+/// Checks ranks of which one has far more to read than the other, as on a host whose disk is slow.
 TEST(ReplicasTest, AreWaitedForWhileTheyReadTheirCases) {
   using namespace std::chrono_literals;
   ddl::ThreadWorld world({0, 0});

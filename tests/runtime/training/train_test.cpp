@@ -111,13 +111,13 @@ TEST(GradWorkerChoiceTest, TakesFewerWhenCopiesOfEigenbasesWouldOutlastCompute) 
   GradWorkerChoice choice = choose_grad_worker_frac(in);
   EXPECT_LT(choice.grad_worker_frac, 1);
   EXPECT_NE(choice.reason.find("outlast"), std::string::npos) << choice.reason;
-  in.step_seconds = 10;  // there is time to hide every copy: streaming comes before fewer workers
+  in.step_seconds = 10;  // there is time to hide every copy, and streaming is preferred to fewer workers
   EXPECT_EQ(choose_grad_worker_frac(in).grad_worker_frac, 1);
   in.world = 1;
   EXPECT_EQ(choose_grad_worker_frac(in).grad_worker_frac, 1);
 }
 
-// Eigenvalues of a side of 512 take 2 KiB each, less than a page: those of all layers stay.
+// Checks eigenvalues of sides of 512. They take 2 KiB each, less than a page, so those of all layers stay resident.
 TEST(GradWorkerChoiceTest, TakesNoMoreWorkersThanTheirSmallTensorsHaveRoomFor) {
   GradWorkerInputs in = inputs_for(101 << 20);
   in.floor_bytes = (101 << 20) - 16 * 2048;
@@ -133,7 +133,7 @@ TEST(GradWorkerChoiceTest, TakesNoMoreWorkersThanTheirSmallTensorsHaveRoomFor) {
 TEST(GradWorkerChoiceTest, TakesTheStrategyThatTheBudgetAsksFor) {
   GradWorkerInputs in = inputs_for(kUnlimitedBytes);
   in.options.strategy = kfac::Strategy::automatic;
-  // Without a budget messages alone count, and factors that only their owners need are the fewest.
+  // Without a budget only messages count. Factors that only their owners need send the least.
   EXPECT_NE(choose_grad_worker_frac(in).reason.find(kfac::name(choose_grad_worker_frac(in).strategy)),
             std::string::npos);
   in.budget_bytes = 60 << 20;
@@ -146,7 +146,7 @@ TEST(GradWorkerChoiceTest, TakesTheStrategyThatTheBudgetAsksFor) {
 }
 
 TEST(ResolveBudgetTest, MeansASharesBytesAndRefusesWhatIsBelowTheFloor) {
-  Observation observed{
+  UnlimitedProfile observed{
       .peak_bytes = 1000, .floor_bytes = 400, .floor_operator = "aten::conv", .floor_operator_bytes = 300};
   EXPECT_EQ(resolve_budget(BudgetRequest::parse("none"), observed), kUnlimitedBytes);
   EXPECT_EQ(resolve_budget(BudgetRequest::parse("50%"), observed), 500);
@@ -215,18 +215,18 @@ TEST(TrainTest, MicroBatchesEqualOneBatchOfTheirSum) {
 
 TEST(TrainTest, EveryStepTakesItsOwnLearningRate) {
   auto changed = [](TrainOptions& o) {
-    o.cases = 31, o.batch = 14;  // two steps are an epoch of the 28 cases that are not held out
+    o.cases = 31, o.batch = 14;  // an epoch is two steps, because 28 cases are not held out
     o.warmup = 3;
     o.lr_decay = {{0.5, 2}};
   };
   const TrainResult result = train_mlp(changed);
   const std::vector<double> expected{0.1 / 3, 0.1 * 2 / 3, 0.1, 0.1, 0.05, 0.05};
   for (size_t i = 0; i < 6; ++i) EXPECT_DOUBLE_EQ(result.learning_rates[i], expected[i]) << i;
-  // They are really taken: without warm-up the first loss is the same and the second is not.
+  // The steps really use these rates: without warm-up, the first loss is the same and the second is not.
   const TrainResult constant = train_mlp([](TrainOptions& o) { o.cases = 31, o.batch = 14; });
   EXPECT_EQ(result.losses[0], constant.losses[0]);
   EXPECT_NE(result.losses[1], constant.losses[1]);
-  // With a decay alone, all is the same until its epoch.
+  // With a decay alone, all losses are the same until the decay's epoch.
   const TrainResult decayed = train_mlp([](TrainOptions& o) { o.cases = 31, o.batch = 14, o.lr_decay = {{0.5, 2}}; });
   for (size_t i = 0; i < 5; ++i) EXPECT_EQ(decayed.losses[i], constant.losses[i]) << i;
   EXPECT_NE(decayed.losses[5], constant.losses[5]);

@@ -1,7 +1,7 @@
-/// What every Communicator must do, whatever carries its messages. A World is a type with
+/// The conformance suite that every Communicator must pass, whatever carries its messages. A World is a type with
 ///   static std::vector<std::vector<int>> shapes();   the hosts of each rank, one entry per case
 ///   static void run(const std::vector<int>& hosts, const std::function<void(ddl::Communicator&)>& body);
-/// where `run` plays `body` on every rank; a backend gets the whole suite with INSTANTIATE_TYPED_TEST_SUITE_P.
+/// where `run` plays `body` on every rank. A backend gets the whole suite with INSTANTIATE_TYPED_TEST_SUITE_P.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@
 
 namespace spillway::ddl::testing {
 
-/// What rank `rank` contributes: reproducible anywhere, of mixed sign and magnitude.
+/// Returns rank `rank`'s contribution. It is reproducible anywhere, and of mixed sign and magnitude.
 inline std::vector<float> contribution(int rank, int64_t count) {
   std::mt19937 generator(1000 + rank);
   std::uniform_real_distribution<float> value(-2.0f, 3.0f);
@@ -52,7 +52,7 @@ inline std::vector<int64_t> counts(int ranks) {
   return {0, 1, ranks - 1, ranks, ranks + 1, 2 * ranks + 1, 97, 1009, 65536, 70001};
 }
 
-/// `count` floats that begin off any vector's alignment.
+/// A vector of `count` floats that begins off any vector's alignment.
 class Misaligned {
  public:
   explicit Misaligned(const std::vector<float>& values) : storage_(values.size() + 1) {
@@ -68,7 +68,7 @@ inline bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-/// Fails the test unless all ranks hold these very bits.
+/// Fails the test unless all ranks hold the same bits as `values`.
 inline void expect_equal_on_all_ranks(Communicator& comm, std::span<const float> values) {
   std::vector<float> all(values.size() * comm.size());
   allgather(comm, std::as_bytes(values), std::as_writable_bytes(std::span(all)));
@@ -92,7 +92,7 @@ inline void check_allreduce(Communicator& comm, Allreduce& allreduce, int64_t co
   expect_equal_on_all_ranks(comm, data.span());
 }
 
-/// The same algorithm on every level, and all of them one after another.
+/// Returns plans: the same algorithm on every level, different algorithms per level, and oneshot on the last level.
 inline std::vector<Plan> plans(const Levels& levels) {
   constexpr std::array kAll{Algorithm::direct, Algorithm::ring, Algorithm::halving, Algorithm::leader};
   std::vector<Plan> result;
@@ -114,7 +114,8 @@ inline std::vector<Plan> plans(const Levels& levels) {
   return result;
 }
 
-/// Elements of any type from and to double, by way of finish() and combine(), which have tests of their own.
+/// Returns `values` as elements of any type, and as_doubles() converts them back. They use finish() and combine(),
+/// which have tests of their own.
 inline std::vector<std::byte> as_elements(Element element, const std::vector<double>& values) {
   const auto count = static_cast<int64_t>(values.size());
   std::vector<std::byte> bytes(values.size() * static_cast<size_t>(element_bytes(element)));
@@ -147,7 +148,7 @@ inline std::vector<double> as_doubles(Element element, const std::vector<std::by
   return convert(float{});
 }
 
-/// Rank `rank`'s elements, as they are after rounding.
+/// Returns rank `rank`'s elements, as they are after rounding.
 inline std::vector<double> contribution_as(Element element, int rank, int64_t count) {
   std::vector<double> values;
   for (const float x : contribution(rank, count)) values.push_back(100.0 * x);
@@ -190,7 +191,7 @@ inline void check_typed_allreduce(Communicator& comm, Allreduce& allreduce, int6
       magnitude += std::abs(terms.back());
     }
     const double expected = reduced(reduction, terms, integral);
-    const double sums = element == Element::float64 ? 0x1p-53 : 0x1p-24;  // of partial results
+    const double sums = element == Element::float64 ? 0x1p-53 : 0x1p-24;  // rounding of partial results
     const bool selects = reduction == Reduction::maximum || reduction == Reduction::minimum;
     const double allowed = integral || selects ? 0 : magnitude * comm.size() * sums + std::abs(expected) * rounding;
     wrong += !(std::abs(got[static_cast<size_t>(k)] - expected) <= allowed);
@@ -221,10 +222,10 @@ TYPED_TEST_P(CommunicatorConformance, SumsAnyCountOnAnyShape) {
 
 TYPED_TEST_P(CommunicatorConformance, EveryAlgorithmReducesEveryType) {
   this->on_every_shape([](Communicator& comm) {
-    auto turn = comm.levels().hash() % 24;  // each shape takes other types and reductions, on all ranks the same
+    auto turn = comm.levels().hash() % 24;  // each shape takes other types and reductions, the same on all ranks
     for (const auto& plan : plans(comm.levels()))
       for (int i = 0; i < 5; ++i, ++turn) {
-        Allreduce allreduce(comm, plan, {.chunk_bytes = 4 * 1028, .piece_bytes = {1024, 1025}});
+        Allreduce allreduce(comm, plan, {.chunk_bytes = 4 * 1028, .segment_bytes = {1024, 1025}});
         const auto element = static_cast<Element>(turn % 6);
         const auto reduction = static_cast<Reduction>(turn / 6 % 4);
         for (const int64_t count : {int64_t{1}, int64_t{comm.size() + 1}, int64_t{1009}})
@@ -299,7 +300,7 @@ TYPED_TEST_P(CommunicatorConformance, BorrowedScratchThatIsTooSmallIsRefused) {
 TYPED_TEST_P(CommunicatorConformance, BroadcastReachesTheMembersAndNobodyElse) {
   this->on_every_shape([](Communicator& comm) {
     for (int root = 0; root < comm.size(); ++root) {
-      std::vector<int> members;  // all but root's successor, backwards
+      std::vector<int> members;  // all ranks except root's successor, backwards
       for (int rank = comm.size() - 1; rank >= 0; --rank) {
         if (rank == root || rank != (root + 1) % comm.size()) members.push_back(rank);
       }
@@ -341,15 +342,16 @@ TYPED_TEST_P(CommunicatorConformance, AllgatherKeepsRankOrder) {
 
 TYPED_TEST_P(CommunicatorConformance, WhatSomeRanksRefuseAllRefuseAndGoOn) {
   this->on_every_shape([](Communicator& comm) {
-    EXPECT_NO_THROW(refuse_together(comm, ""));
+    EXPECT_NO_THROW(throw_on_all_ranks(comm, ""));
     const int last = comm.size() - 1;
     for (const int first : {0, last}) {
       const std::string own =
           str("rank ", comm.rank(), " cannot, ", std::string(static_cast<size_t>(comm.rank()), '!'));
       const std::string expected = str("rank ", first, " cannot, ", std::string(static_cast<size_t>(first), '!'));
-      EXPECT_EQ(spillway::testing::refusal([&] { refuse_together(comm, comm.rank() >= first ? own : ""); }), expected);
+      EXPECT_EQ(spillway::testing::refusal([&] { throw_on_all_ranks(comm, comm.rank() >= first ? own : ""); }),
+                expected);
     }
-    EXPECT_NO_THROW(refuse_together(comm, "")) << "nobody is dead";
+    EXPECT_NO_THROW(throw_on_all_ranks(comm, "")) << "nobody is dead";
   });
 }
 
@@ -359,9 +361,9 @@ TYPED_TEST_P(CommunicatorConformance, PartsAreReducedAtTheirHomesAndHandedOutFro
     for (int turn = 0; turn < 24; ++turn) {
       const auto element = static_cast<Element>(turn % 6);
       const auto reduction = static_cast<Reduction>(turn / 6);
-      const int64_t count = turn % 3 == 2 ? 300'000 : 1009;  // of which the first is more than a chunk
-      std::vector<HomePart> parts = equal_parts(count, comm.size());
-      if (turn % 2 == 0) {  // any homes, gaps between parts, ranks without one
+      const int64_t count = turn % 3 == 2 ? 300'000 : 1009;  // the larger count is more than a chunk
+      std::vector<OwnedPart> parts = equal_parts(count, comm.size());
+      if (turn % 2 == 0) {  // any owners, gaps between parts, ranks without a part
         parts.clear();
         for (int64_t end = 0; end + 5 < count;) {
           const int64_t begin = end + static_cast<int64_t>(random() % 5);
@@ -372,19 +374,19 @@ TYPED_TEST_P(CommunicatorConformance, PartsAreReducedAtTheirHomesAndHandedOutFro
       const auto own = as_elements(element, contribution_as(element, comm.rank(), count));
       auto all = own, data = own;
       Allreduce(comm).reduce({own, all, element}, reduction);
-      HomeReduction at_homes(comm, count, element, parts, {1025});
-      std::vector<std::byte> scratch(static_cast<size_t>(at_homes.reduce_scratch_bytes()));
-      at_homes.reduce(data, reduction, scratch);
+      OwnerReduction at_owners(comm, count, element, parts, {1025});
+      std::vector<std::byte> scratch(static_cast<size_t>(at_owners.reduce_scratch_bytes()));
+      at_owners.reduce(data, reduction, scratch);
       auto expected = own;
-      const auto take = [&](const HomePart& part) {
+      const auto take = [&](const OwnedPart& part) {
         const int64_t bytes = element_bytes(element), begin = part.range.begin * bytes;
         std::copy_n(all.begin() + begin, part.range.size() * bytes, expected.begin() + begin);
       };
-      for (const HomePart& part : parts)
-        if (part.home == comm.rank()) take(part);
+      for (const OwnedPart& part : parts)
+        if (part.owner == comm.rank()) take(part);
       EXPECT_TRUE(data == expected) << "turn " << turn << " on " << comm.levels().shape() << ", rank " << comm.rank();
-      at_homes.gather(data);
-      for (const HomePart& part : parts) take(part);
+      at_owners.gather(data);
+      for (const OwnedPart& part : parts) take(part);
       EXPECT_TRUE(data == expected) << "turn " << turn << " on " << comm.levels().shape() << ", rank " << comm.rank();
     }
   });
@@ -435,7 +437,7 @@ TYPED_TEST_P(CommunicatorConformance, DuplicatesDoNotHearEachOther) {
       }
       return requests;
     };
-    // Begun in one order and ended in the other.
+    // The exchanges begin in one order and end in the other.
     auto first = post(*one, 0), second = post(*other, 1);
     other->wait(second, {.collective = "exchange", .stage = 1});
     one->wait(first, {.collective = "exchange", .stage = 1});

@@ -1,4 +1,4 @@
-/// A double: a transport that counts the bytes that it receives, by who sent them and what they are for.
+/// A transport double that counts the bytes that it receives, by sender and by tag.
 #pragma once
 #include <functional>
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace spillway::ddl::testing {
 
-/// What one rank has received. Thread-safe.
+/// The bytes that one rank has received. Thread-safe.
 class ReceivedBytes {
  public:
   void add(int peer, Tag tag, size_t bytes) {
@@ -32,7 +32,7 @@ class ReceivedBytes {
   std::map<std::pair<int, Tag>, int64_t> bytes_;
 };
 
-/// Decorates another transport; it and its duplicates add to `received`, which outlives them.
+/// A decorator of another transport. It and its duplicates add to `received`, which outlives them.
 class CountingTransport final : public ForwardingTransport {
  public:
   CountingTransport(std::unique_ptr<Transport> inner, ReceivedBytes& received)

@@ -1,4 +1,4 @@
-/// A double: a transport whose messages leave and are noticed after random delays, to expose a missing wait or order.
+/// A transport double whose messages leave and are noticed after random delays, to expose a missing wait or order.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -12,8 +12,8 @@
 
 namespace spillway::ddl::testing {
 
-/// Decorates another transport. Sends start up to 300 µs late, each peer's in order, when the rank polls; a receive may
-/// be seen to be finished up to `latest_notice` late, whichever was posted first.
+/// A decorator of another transport. Sends start up to 300 µs late, each peer's in order, when the rank polls. A
+/// receive may be noticed up to `latest_notice` late, whichever was posted first.
 class DelayedTransport final : public Transport {
  public:
   DelayedTransport(std::unique_ptr<Transport> inner, unsigned seed,

@@ -1,4 +1,4 @@
-/// A double: a transport on which messages from some ranks take longer than from others.
+/// A transport double on which messages from some ranks take longer than from others.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace spillway::ddl::testing {
 
-/// Decorates another transport. What comes from `peer` is noticed `distance(peer)` after it has come.
+/// A decorator of another transport. A message from `peer` is noticed `distance(peer)` after it has come.
 class DistantTransport final : public Transport {
  public:
   using Distance = std::function<std::chrono::microseconds(int peer)>;

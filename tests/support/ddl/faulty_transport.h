@@ -1,4 +1,4 @@
-/// A double: a transport on which something happens in the middle of a collective.
+/// A transport double on which a fault happens in the middle of a collective.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -11,8 +11,8 @@
 
 namespace spillway::ddl::testing {
 
-/// Decorates another transport. Once armed, calls `fault` before it posts a message with `tag`, but not before another
-/// message of a reduction has come or gone: the ranks have agreed on that one then.
+/// A decorator of another transport. Once armed, it calls `fault` before it posts a message with `tag`. Another message
+/// of a reduction has come or gone by then, so that the ranks have agreed on the reduction.
 class FaultyTransport final : public Transport {
  public:
   FaultyTransport(std::unique_ptr<Transport> inner, Tag tag, std::function<void()> fault)
@@ -38,7 +38,7 @@ class FaultyTransport final : public Transport {
   bool ready() override { return inner_->ready(); }
   void idle(std::chrono::steady_clock::time_point until) override { inner_->idle(until); }
   void abandon() noexcept override { inner_->abandon(); }
-  /// Without faults.
+  /// Returns a duplicate without faults.
   std::unique_ptr<Transport> duplicate() override { return inner_->duplicate(); }
 
  private:
@@ -56,7 +56,7 @@ class FaultyTransport final : public Transport {
   std::unique_ptr<Transport> inner_;
   const Tag tag_;
   const std::function<void()> fault_;
-  std::vector<Tag> tags_;  ///< of messages, by slot
+  std::vector<Tag> tags_;  ///< tags of messages, by slot
   bool armed_ = false;
   bool ready_ = false;
 };

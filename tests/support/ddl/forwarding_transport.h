@@ -1,4 +1,4 @@
-/// A base of doubles: a transport that does as another one does.
+/// A base of transport doubles, which does as another transport does.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace spillway::ddl::testing {
 
-/// Forwards every call to `inner`. A double overrides those that it changes, and duplicate(), which wraps the inner
-/// one's duplicate in a double of its own kind.
+/// A transport that forwards every call to `inner`. A double overrides the calls that it changes. It also overrides
+/// duplicate(), which wraps the inner transport's duplicate in a double of its own kind.
 class ForwardingTransport : public Transport {
  public:
   explicit ForwardingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}

@@ -1,17 +1,17 @@
-/// Which ranks run on which hosts, for the tests of ddl.
+/// The hosts of ranks, for the tests of ddl.
 #pragma once
 #include <vector>
 
 namespace spillway::ddl::testing {
 
-/// 4+2 → 0 0 0 0 1 1.
+/// Returns hosts in blocks: 4+2 → 0 0 0 0 1 1.
 inline std::vector<int> by_host(const std::vector<int>& widths) {
   std::vector<int> hosts;
   for (size_t host = 0; host < widths.size(); ++host) hosts.insert(hosts.end(), widths[host], static_cast<int>(host));
   return hosts;
 }
 
-/// 4+2 → 0 1 0 1 0 0: one rank to each host in turn while it has room.
+/// Returns hosts in turn: 4+2 → 0 1 0 1 0 0. Each host gets one rank in turn while it has room.
 inline std::vector<int> dealt(std::vector<int> widths) {
   std::vector<int> hosts;
   for (bool any = true; any;) {
@@ -26,7 +26,7 @@ inline std::vector<int> dealt(std::vector<int> widths) {
   return hosts;
 }
 
-/// Every given list of widths, in both orders of ranks.
+/// Returns every given list of widths in both orders of ranks, by_host() and dealt().
 inline std::vector<std::vector<int>> both_orders(const std::vector<std::vector<int>>& widths) {
   std::vector<std::vector<int>> shapes;
   for (const auto& w : widths) {

@@ -17,7 +17,7 @@ namespace {
 struct Flags {
   std::string program;
   uint64_t seed = 1;
-  int64_t cases = 0;  // 0: as many as the test likes
+  int64_t cases = 0;  // 0: the test's usual number
   CaseLimits limits;
 };
 Flags flags;
@@ -94,7 +94,7 @@ void run_random_cases(int64_t usual_cases, const RandomCase& one) {
   const int64_t cases = flags.cases ? flags.cases : usual_cases;
   for (int64_t i = 0; i < cases; ++i) {
     const uint64_t seed = flags.seed + static_cast<uint64_t>(i);
-    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));  // before: a crash says nothing more
+    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));  // first, because a crash prints nothing more
     std::fflush(stdout);
     std::string failure = run_one(one, seed, flags.limits);
     if (failure.empty()) continue;

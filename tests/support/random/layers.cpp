@@ -1,4 +1,4 @@
-// The layers that a RandomNet may have. A new one is a function and a line in the table.
+// The layers that a RandomNet may have. A new one needs a function and a line in the table.
 #include "tests/support/random/layers.h"
 
 #include <array>
@@ -14,7 +14,7 @@ using B = LayerBuilder;
 using Forward = LayerBuilder::Forward;
 using Pass = ForwardPass;
 
-// Each makes a layer for the builder's sample, or none when it does not fit.
+// Each function makes a layer for the builder's sample, or none when the layer does not fit.
 
 Forward convolution(B& b) {
   if (!b.is_image()) return {};
@@ -260,7 +260,7 @@ constexpr std::array kLayerKinds{LayerKind{"conv", convolution},
 
 }  // namespace
 
-/// A layer that exists already, used once more with the same weights.
+/// Returns an existing layer, to be used once more with the same weights.
 Forward LayerBuilder::layer_to_share() {
   std::vector<size_t> found;
   for (size_t i = 1; i < net_.layers_.size(); ++i)
@@ -268,7 +268,8 @@ Forward LayerBuilder::layer_to_share() {
   return found.empty() ? Forward{} : net_.layers_[found[random_() % found.size()]].forward;
 }
 
-/// Perhaps an activation after `forward`, in place or not. In place only here: what `forward` gives is nobody else's.
+/// Returns `forward`, perhaps followed by an activation, in place or not. It may be in place only here, because no
+/// other layer uses the result of `forward`.
 Forward LayerBuilder::activated(Forward forward) {
   using Activation = Tensor (*)(Tensor);
   static constexpr std::array<Activation, 9> kActivations{

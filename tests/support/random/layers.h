@@ -1,4 +1,4 @@
-// How a RandomNet gets its layers.
+// The builder of a RandomNet's layers.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -10,16 +10,17 @@
 
 namespace spillway::testing {
 
-/// The network so far, and the sample that went through it, from which the next layer takes its shapes.
+/// A builder that knows the network so far and the sample that went through it. The next layer takes its shapes from
+/// the sample.
 class LayerBuilder {
  public:
   using Forward = RandomNet::Forward;
   LayerBuilder(RandomNet& net, uint64_t seed) : net_(net), random_(seed) {}
 
   void choose_input();
-  /// One that has weights: an embedding of tokens, a convolution, or a linear layer.
+  /// Adds a layer that has weights: an embedding of tokens, a convolution, or a linear layer.
   void add_first_layer();
-  /// Whichever fits.
+  /// Adds a random layer that fits.
   void add_layer();
 
   at::Tensor x;  ///< the sample
@@ -35,7 +36,7 @@ class LayerBuilder {
   int64_t features_dim() const { return is_image() ? 1 : x.dim() - 1; }
   int64_t features() const { return x.size(features_dim()); }
   int64_t edge() const { return is_image() ? *std::min_element(x.sizes().begin() + 2, x.sizes().end()) : 0; }
-  /// One value for each spatial dimension.
+  /// Returns one value for each spatial dimension.
   std::vector<int64_t> spatial(int64_t value) const {
     return std::vector<int64_t>(static_cast<size_t>(x.dim()) - 2, value);
   }
@@ -54,14 +55,14 @@ class LayerBuilder {
     net_.buffers_.push_back(value);
     return value;
   }
-  /// An earlier output that `fits`; its index, or -1.
+  /// Returns the index of an earlier output that `fits`, or -1.
   int64_t earlier(const std::function<bool(const at::Tensor&)>& fits) {
     std::vector<int64_t> found;
     for (size_t i = 0; i < outputs.size(); ++i)
       if (outputs[i].is_floating_point() && fits(outputs[i])) found.push_back(static_cast<int64_t>(i));
     return found.empty() ? -1 : found[random_() % found.size()];
   }
-  /// An embedding of the input's tokens; sparse or not is a matter of its gradient.
+  /// Returns an embedding of the input's tokens. Its gradient is sparse, or not.
   at::Tensor table(bool sparse) {
     auto& tables = sparse ? net_.sparse_tables_ : net_.parameters_;
     tables.push_back(at::randn({net_.vocabulary_, 32}).requires_grad_());

@@ -1,4 +1,4 @@
-// Small random steps for schedules, simulations and bounds.
+// A generator of small random steps for schedules, simulations and bounds.
 #pragma once
 #include <algorithm>
 #include <random>
@@ -7,8 +7,8 @@
 
 namespace spillway::testing {
 
-/// Like training: activations are made going forward and used again going backward, some producers are replayable, and
-/// a weight may be read here and there. Seconds and bytes are small whole numbers.
+/// A step like those of training. Activations are made going forward and used again going backward. Some producers are
+/// replayable, and a weight may be read here and there. Seconds and bytes are small whole numbers.
 class RandomTrace {
  public:
   explicit RandomTrace(uint32_t seed) : random_(seed) {}

@@ -22,7 +22,7 @@
 namespace spillway::testing {
 namespace {
 
-/// A user's own, in the middle of a step.
+/// An exception of the user's own, in the middle of a step.
 struct UserError : std::runtime_error {
   UserError() : std::runtime_error("the user changed their mind") {}
 };
@@ -32,7 +32,7 @@ enum class Update { sgd, sgd_without_momentum, adam };
 
 constexpr int64_t kNever = -1;
 
-/// What the loop does beside the plain thing. A new option is a field, a draw and a use.
+/// The variations of the training loop. A new option needs a field, a draw and a use.
 struct TrainingPlan {
   int64_t steps, batch, micro_batches;
   Loss loss;
@@ -41,7 +41,7 @@ struct TrainingPlan {
   bool autocast, channels_last, backward_twice, gradient_penalty, clipping, evaluation, inference_mode;
   bool born_before_session;
   int64_t odd_batch_at = kNever, layer_left_out_at = kNever, weights_moved_at = kNever, error_at = kNever;
-  int64_t layer = 0;  // that is left out, or in which the error comes
+  int64_t layer = 0;  // the layer that is left out, or in which the error occurs
   bool error_in_backward = false;
 };
 
@@ -96,7 +96,7 @@ std::string describe(const TrainingPlan& p) {
   return text + str(", layer ", p.layer);
 }
 
-/// bfloat16 for the operators that autocast knows, while it lives.
+/// A guard that uses bfloat16 for the operators that autocast knows, while it lives.
 class Autocast {
  public:
   explicit Autocast(bool on) : on_(on) {
@@ -150,7 +150,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainingPlan& plan, std::vector<
   return nullptr;
 }
 
-/// The bytes of some tensors, to go back to.
+/// The bytes of some tensors, to which they can be reset.
 class Snapshot {
  public:
   explicit Snapshot(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
@@ -172,7 +172,7 @@ class Snapshot {
   std::vector<std::vector<char>> bytes_;
 };
 
-/// Runs `work` until no copy fails in it. Gives up, loudly, when none gets through.
+/// Runs `work` until no copy fails in it. Throws when it fails 100 times.
 template <class Work>
 auto insist(Work&& work) {
   for (int attempt = 1;; ++attempt) try {
@@ -226,7 +226,7 @@ class Training {
     if (session_) outcome_.floor_bytes = std::max(outcome_.floor_bytes, session_->trace(kind)->floor_bytes());
   }
 
-  /// One step; where copies fail, as often as it takes.
+  /// Runs one step, and repeats it as long as copies fail.
   void train(int64_t step) {
     if (step == plan_.weights_moved_at)
       for (at::Tensor p : net_->parameters()) insist([&] { in_step("move", [&] { p.set_data(p.detach().clone()); }); });
@@ -321,7 +321,7 @@ class Training {
     for (const at::Tensor& table : net_->sparse_tables()) table.mutable_grad().reset();
   }
 
-  /// What a step changes, gradients aside.
+  /// Returns the tensors that a step changes, except gradients.
   std::vector<at::Tensor> state() const {
     std::vector<at::Tensor> all = net_->parameters();
     for (const auto& more : {net_->sparse_tables(), net_->buffers()}) all.insert(all.end(), more.begin(), more.end());
@@ -338,7 +338,7 @@ class Training {
     for (const at::Tensor& table : net_->sparse_tables())
       if (table.grad().defined()) note("a sparse gradient", table.grad().to_dense());
   }
-  /// Bytes, not tensors: those would be held beside the steps that follow.
+  /// Records the bytes of `value`. A tensor would stay allocated during the steps that follow.
   void note(const std::string& name, const at::Tensor& value) {
     const at::Tensor flat = value.contiguous();
     auto lent = resident_read(flat);

@@ -1,4 +1,4 @@
-// Autograd's less travelled roads: custom functions, hooks, recomputation, higher derivatives, modes.
+// Tests of autograd's rarer features: custom functions, hooks, recomputation, higher derivatives, modes.
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -100,7 +100,7 @@ TEST(AutogradTest, GradientsAreClippedByNormAndValue) {
   });
 }
 
-/// Activation checkpointing: nothing is saved but the input; backward runs the part again.
+/// Activation checkpointing. It saves only the input, and backward runs the part again.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static at::Tensor forward(AutogradContext* context, at::Tensor x, at::Tensor weight) {
     context->save_for_backward({x, weight});
@@ -133,7 +133,7 @@ TEST(AutogradTest, ActivationCheckpointingByRecomputation) {
   });
 }
 
-/// A user's saved-tensor hooks that keep something else than the tensor: half of it.
+/// Saved-tensor hooks of a user that keep half of the tensor instead of the tensor.
 struct KeepHalf final : torch::autograd::SavedVariableHooks {
   void call_pack_hook(const at::Tensor& tensor) override { kept = tensor.detach() * 0.5; }
   at::Tensor call_unpack_hook() override { return kept * 2; }

@@ -1,5 +1,4 @@
-// A Session that cannot go on: in children of fork(), in work that outlives it, after a failing
-// disk.
+// Tests of a Session that cannot go on: in children of fork(), in work that outlives it, after a failing disk.
 #include <ATen/ATen.h>
 #include <ATen/ThreadLocalState.h>
 #include <gtest/gtest.h>
@@ -30,7 +29,7 @@ namespace {
 constexpr int64_t kElements = 1 << 18;
 constexpr int64_t kBytes = kElements * 4;
 
-/// Runs `work` in a child; how it ended. A child that hangs is killed.
+/// Runs `work` in a child, and returns how the child ended. A child that hangs is killed.
 int status_of_child(const std::function<int()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -62,9 +61,9 @@ TEST(ForkTest, AChildAllocatesAsMuchAsItLikesAndIsToldWhatIsAbsent) {
   Session session({.budget_bytes = 4 * kBytes, .small_page_bytes = 0});
   at::Tensor absent = at::full({kElements}, 3.0F), present = at::full({kElements}, 4.0F);
   session.pager().evict_all();
-  (void)present.neg();  // back
+  (void)present.neg();  // resident again
   std::atomic<bool> stop = false;
-  std::thread other([&] {  // holds the locks now and then
+  std::thread other([&] {  // holds the locks from time to time
     while (!stop) (void)c10::GetAllocator(c10::kCPU)->allocate(100'000);
   });
   for (int i = 0; i < 20; ++i) {
@@ -132,14 +131,15 @@ TEST(SessionEndTest, WorkThatLibTorchRunsAfterTheSessionIsNotGated) {
     captured.emplace();
     before = at::ones({kElements});
   }
-  std::vector<char> overwritten(1 << 16, 'x');  // perhaps where the Session was
+  std::vector<char> overwritten(1 << 16, 'x');  // perhaps overwrites the Session's memory
   at::ThreadLocalStateGuard guard(*captured);
   EXPECT_EQ(before.add(1).sum().item<float>(), 2.0F * kElements);
   Session next({.budget_bytes = 8 * kBytes});
   EXPECT_EQ(before.add(1).sum().item<float>(), 2.0F * kElements);
 }
 
-/// Else a Session that could not open would leave managed memory on. The CPU has none, and says so when it is asked.
+/// Checks that managed memory is asked for last, because otherwise a Session that could not open would leave it on. The
+/// CPU has none, and refuses when it is asked.
 TEST(DevicePagerTest, AsksForManagedMemoryAfterAllThatMayFail) {
   SessionOptions options{.engine = Engine::unified};
   EXPECT_THROW(DevicePager{options}, BadRequest);
@@ -164,7 +164,7 @@ TEST(WindowFailuresTest, AnOperatorThatHadBegunToWriteSaysSo) {
   for (int good_reads = 0; good_reads < 12; ++good_reads) {
     weight.fill_(5.0F);
     session.pager().evict_all();
-    at::Tensor fill = at::full({2 * kElements}, 0.0F);  // no room for the others
+    at::Tensor fill = at::full({2 * kElements}, 0.0F);  // leaves no room for the others
     std::optional<Resident> lent(resident(fill));
     control->fail(0, EIO, good_reads);
     std::string error;
@@ -187,7 +187,7 @@ TEST(WindowFailuresTest, AnOperatorThatHadBegunToWriteSaysSo) {
   EXPECT_GT(unsaid, 0);
 }
 
-/// Throws in every kernel of sub_ but the first.
+/// An observer that throws in every kernel of sub_ except the first.
 class ThrowLater final : public OperatorObserver {
  public:
   explicit ThrowLater(std::function<void()> thrower) : throw_(std::move(thrower)) {}

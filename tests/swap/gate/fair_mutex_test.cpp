@@ -1,4 +1,4 @@
-// Who waits for whose operator, where several threads share a device.
+// Tests of which threads wait for which operators, where several threads share a device.
 #include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@
 namespace spillway {
 namespace {
 
-/// Waits until `count` threads are there, or throws.
+/// A counter of arrivals. meet() waits until `count` threads are there, or throws.
 struct Meeting {
   std::mutex mutex;
   std::condition_variable changed;
@@ -67,7 +67,8 @@ TEST(TurnsTest, AnOperatorThatWaitsForAnotherThreadLetsItHaveItsTurn) {
   EXPECT_EQ(errors[0] + errors[1], "");
 }
 
-/// Says when it is inside an operator, and then gives a thread that does not wait for it time to do harm.
+/// An observer that reports when it is inside an operator. It then gives a thread that does not wait for the operator
+/// time to do harm.
 class SlowInside final : public OperatorObserver {
  public:
   SlowInside(Meeting& inside, const std::atomic<bool>& closed, bool& was_closed)
@@ -85,7 +86,7 @@ class SlowInside final : public OperatorObserver {
   bool& was_closed_;
 };
 
-/// Closing ends pages, which an operator of another thread may have found already.
+/// Checks that closing waits, because it ends pages that an operator of another thread may already have found.
 TEST(TurnsTest, ClosingWaitsForTheOperatorThatRuns) {
   Meeting inside;
   std::atomic<bool> closed = false;
@@ -106,7 +107,8 @@ TEST(TurnsTest, ClosingWaitsForTheOperatorThatRuns) {
   EXPECT_FALSE(was_closed);
 }
 
-/// Pages end only in a turn, so a thread that looks a page up between operators waits for its own turn.
+/// Checks threads that look a page up between operators. They wait for their own turn, because pages end only in a
+/// turn.
 TEST(TurnsTest, LoansAndCategoriesWaitForTheOperatorThatRuns) {
   const std::vector<std::function<void(const at::Tensor&)>> uses{
       [](const at::Tensor& tensor) { (void)resident_read(tensor); },
@@ -134,7 +136,7 @@ TEST(TurnsTest, LoansAndCategoriesWaitForTheOperatorThatRuns) {
   }
 }
 
-/// A loan that has found the pager waits for its turn, and the last Session closes before that.
+/// Checks a loan that has found the pager and waits for its turn. The last Session closes before that turn.
 TEST(TurnsTest, ALoanWaitsUntilTheLastSessionHasClosed) {
   Meeting open;
   at::Tensor first, second;
@@ -158,13 +160,13 @@ TEST(TurnsTest, ALoanWaitsUntilTheLastSessionHasClosed) {
     while (device->turns.asked() < before + others) std::this_thread::yield();
   };
   open.meet(4);
-  wait_for_others(1);  // the Session's end
+  wait_for_others(1);  // the thread that closes the Session
   const auto lend = [&](const at::Tensor& one, const at::Tensor& other) {
     const auto lent = resident_read(one);
     EXPECT_NO_THROW((void)other.const_data_ptr()) << "the Session has not closed";
     EXPECT_EQ(one.const_data_ptr<float>()[7], one.is_same(first) ? 1.0F : 2.0F);
   };
-  std::thread one([&] { lend(first, second); }), other([&] { lend(second, first); });  // either may come home first
+  std::thread one([&] { lend(first, second); }), other([&] { lend(second, first); });  // either may be back first
   wait_for_others(3);
   turn.unlock();
   one.join();
@@ -172,7 +174,7 @@ TEST(TurnsTest, ALoanWaitsUntilTheLastSessionHasClosed) {
   closing.join();
 }
 
-/// Stops a thread inside its first operator until somebody has come, and a little longer.
+/// An observer that stops a thread inside its first operator until another thread has come, and a little longer.
 class StopInside final : public OperatorObserver {
  public:
   explicit StopInside(Meeting& inside) : inside_(inside) {}

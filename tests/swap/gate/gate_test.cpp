@@ -1,4 +1,4 @@
-// Where a naive gate breaks: each case is run plainly, and with everything evicted after every operator.
+// Tests of cases that break a naive gate. Each runs plainly, and with everything evicted after every operator.
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
@@ -32,13 +32,13 @@ using Tensors = std::vector<at::Tensor>;
 using testing::EvictEverything;
 using testing::SchemaChecker;
 
-/// As equal as windows of convolutions are: to the rounding of the type's sums.
+/// Returns true when the tensors are equal up to the rounding of the type's sums, as windows of convolutions are.
 bool close(const at::Tensor& a, const at::Tensor& b) {
   return a.is_floating_point() ? at::allclose(a, b, 1e-4, 1e-5) : at::equal(a, b);
 }
 
-/// Runs `work` from the same seed without a Session, with an evicting one, with one that checks schemas, and with both
-/// again while every operator that can be split is.
+/// Expects that `work` gives equal results from the same seed without a Session, with an evicting one, and with one
+/// that checks schemas. Both Sessions run again with every operator split that can be split.
 void expect_unchanged(const std::function<Tensors()>& work) {
   CpuDevice::instance();
   auto run = [&](std::shared_ptr<OperatorObserver> observer, bool open, int64_t split_bytes = kUnlimitedBytes) {
@@ -254,14 +254,14 @@ TEST(GateTest, AnOperatorOutsideAtenIsTakenToWriteItsArguments) {
   CpuDevice::instance();
   Session session({.min_page_bytes = 1, .observer = std::make_shared<EvictEverything>()});
   auto x = at::zeros({1000});
-  auto y = x + 1;  // x leaves, and is clean
+  auto y = x + 1;  // x is evicted, and is clean
   (void)(x + y);
   sneaky.call(x);
   EXPECT_EQ(x[0].item<float>(), 42);
 }
 
-/// A page leaves under the pager's lock, also for an allocation of a thread that takes no turn. Meanwhile its storage
-/// leads to a block that may be gone.
+/// Checks results while their pages are leaving. A page leaves under the pager's lock, also for an allocation of a
+/// thread that takes no turn. Meanwhile its storage points to a block that may be freed.
 TEST(GateTest, ResultsAreNotLookedAtWhileTheirPagesAreLeaving) {
   static std::atomic<int> stage = 0;
   static auto* library = new torch::Library(torch::Library::FRAGMENT, "gate_test", c10::nullopt, __FILE__, __LINE__);
@@ -280,7 +280,7 @@ TEST(GateTest, ResultsAreNotLookedAtWhileTheirPagesAreLeaving) {
   Session session({.min_page_bytes = 1});
   const at::Tensor x = at::ones({1000}).mul(2);
   std::thread other([&] {
-    auto entry = session.enter();  // its operators are not traced: nothing else takes the lock
+    auto entry = session.enter();  // its operators are not traced, so nothing else takes the lock
     EXPECT_EQ(same.call(x).sum().item<float>(), 2000);
   });
   while (stage < 1) std::this_thread::yield();
@@ -324,7 +324,7 @@ TEST(GateTest, TensorsInADictionaryAreLeased) {
   });
 }
 
-/// A packed weight keeps the bias that it was given, in an object that nobody can look into.
+/// Checks a packed weight. It keeps the bias that it was given in an opaque object.
 TEST(GateTest, TensorsThatAnOperatorKeepsInAnObjectStayHome) {
   expect_unchanged([] {
     auto call = [](const char* name, std::vector<c10::IValue> stack) {

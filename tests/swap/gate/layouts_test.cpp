@@ -1,4 +1,5 @@
-// Tensors that are not a plain block of their own: views, sparse, nested, quantized, complex, other memory formats.
+// Tests of tensors that are not a plain block of their own: views, sparse, nested, quantized, complex, other memory
+// formats.
 #include <ATen/NestedTensorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/conv.h>

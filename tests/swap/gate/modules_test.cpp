@@ -1,4 +1,4 @@
-// Layers and tools on top of LibTorch: recurrent and attention layers, functorch, TorchScript, data loaders.
+// Tests of layers and tools on top of LibTorch: recurrent and attention layers, functorch, TorchScript, data loaders.
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/functorch/DynamicLayer.h>
 #include <ATen/functorch/TensorWrapper.h>
@@ -32,7 +32,7 @@ using testing::evicting_everything;
 using testing::expect_unchanged;
 using testing::Tensors;
 
-/// Three steps of AdamW; what the parameters are then.
+/// Runs three steps of AdamW, and returns the parameters after them.
 template <class Loss>
 Tensors train(Tensors parameters, Loss loss) {
   torch::optim::AdamW adamw(parameters, 1e-2);
@@ -84,7 +84,7 @@ TEST(ModulesTest, LengthsAndIndicesInTensors) {
   expect_unchanged([] {
     auto logits = at::randn({50, 4, 20}).requires_grad_();
     auto targets = at::randint(1, 20, {4, 10}, at::kLong);
-    // Lengths of another type are converted inside.
+    // The operator converts lengths of another type inside.
     auto loss = at::ctc_loss(at::log_softmax(logits, 2), targets, at::tensor({50, 50, 40, 30}, at::kInt) + 0,
                              at::tensor({10, 9, 8, 7}, at::kInt) + 0);
     loss.backward();
@@ -115,7 +115,7 @@ TEST(ModulesTest, EmbeddingsAndTransformerLayers) {
   });
 }
 
-/// Keeps a functorch transform on the stack while it lives.
+/// A guard that keeps a functorch transform on the stack while it lives.
 struct Level {
   explicit Level(int64_t level) : level(level) {}
   ~Level() { functorch::popDynamicLayerAndDeleteMetadata(); }
@@ -200,7 +200,7 @@ TEST(ModulesTest, TracedGraphs) {
   });
 }
 
-/// Examples of one big tensor: workers slice it.
+/// A data set of rows of one large tensor, which workers slice.
 struct Slices : torch::data::Dataset<Slices> {
   explicit Slices(at::Tensor all) : all(std::move(all)) {}
   torch::data::Example<> get(size_t index) override {
@@ -225,7 +225,7 @@ TEST(ModulesTest, DataLoadersOnTheSessionsThread) {
 }
 
 TEST(ModulesTest, DataLoaderThreadsWithOwnDataFeedASession) {
-  const auto all = at::randn({40, 100});  // nothing of the Session touches it
+  const auto all = at::randn({40, 100});  // no operator of the Session touches it
   const Tensors plain = load(all, 2);
   Tensors paged;
   {
@@ -246,7 +246,7 @@ TEST(ModulesTest, DataLoaderThreadsThatTouchAbsentTensorsGetTheClearError) {
   }
 }
 
-/// The same data set, which opens the gate on the worker that asks.
+/// A Slices data set that opens the gate on the worker that asks.
 struct EnteringSlices : torch::data::Dataset<EnteringSlices> {
   EnteringSlices(Session& session, at::Tensor all) : session(session), slices(std::move(all)) {}
   torch::data::Example<> get(size_t index) override {
@@ -265,7 +265,7 @@ TEST(ModulesTest, DataLoaderThreadsThatEnterTheSessionMayTouchAbsentTensors) {
   Tensors paged;
   {
     Session session(evicting_everything());
-    // A sample at a time: stacking happens outside get().
+    // The loader takes a sample at a time, because stacking happens outside get().
     auto loader = torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
         EnteringSlices(session, at::randn({40, 100}) + 1),
         torch::data::DataLoaderOptions().batch_size(8).workers(2).enforce_ordering(true));

@@ -1,4 +1,4 @@
-// Replays in a Session: cheap producers run again, and no bit changes.
+// Tests of replays in a Session: cheap producers run again, and no bit changes.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -15,7 +15,8 @@
 namespace spillway {
 namespace {
 
-/// A deep stack of convolution, norm and in-place activation with upsampling and concatenation: what U-Nets save.
+/// A deep stack of convolution, norm and in-place activation with upsampling and concatenation. U-Nets save such
+/// tensors.
 struct Net {
   explicit Net(uint64_t seed) {
     at::manual_seed(seed);
@@ -65,7 +66,7 @@ Outcome train(SessionOptions options, int steps = 5, bool write_an_input = false
     for (int i = 0; i < steps; ++i) {
       auto step = session.step();
       auto loss = net.loss(x);
-      if (write_an_input && i == steps - 1) x.add_(1e-3);  // saved by the first convolution: autograd must notice
+      if (write_an_input && i == steps - 1) x.add_(1e-3);  // the first convolution saved it: autograd must notice
       loss.backward();
       at::NoGradGuard no_grad;
       for (at::Tensor& p : net.all()) {
@@ -88,7 +89,7 @@ void expect_equal(const Outcome& a, const Outcome& b) {
   for (size_t i = 0; i < a.weights.size(); ++i) EXPECT_TRUE(at::equal(a.weights[i], b.weights[i])) << "weight " << i;
 }
 
-/// Slow lanes, so that copies cost more than running operators again.
+/// Returns options with slow lanes, so that copies cost more than running operators again.
 SessionOptions slow(int64_t budget) {
   return {.budget_bytes = budget, .decorate_timeline = [](std::unique_ptr<Timeline>, std::string_view lane) {
             return std::make_unique<testing::ThrottledTimeline>(std::string(lane), 100e6);
@@ -124,7 +125,7 @@ TEST(ReplayTest, ReplaysMoveFewerBytes) {
   EXPECT_LT(with.stats.bytes_out, without.stats.bytes_out);
 }
 
-/// A step whose user stops half-way leaves discarded pages behind; tensors that live on are whole.
+/// Checks a step whose user stops half-way. It leaves discarded pages behind, and tensors that live on are whole.
 TEST(ReplayTest, AnAbandonedStepLeavesNoTensorWithoutBytes) {
   const int64_t peak = train({}).peak;
   Net net(3);
@@ -155,8 +156,8 @@ TEST(ReplayTest, WritingWhatAReplayReadsIsStillAutogradsErrorAndNothingElse) {
   expect_equal(train(slow(unlimited.peak * 6 / 10), 3), unlimited);
 }
 
-/// Steps that make x cheaply, then fill the budget, then use what they made from the last to the first, x at the end.
-/// The inputs of x are used all the time, so that they are there.
+/// A base of steps that make x cheaply and then fill the budget. They then use their tensors from the last to the
+/// first, x at the end. The inputs of x are used all the time, so that they are resident.
 struct Detour {
   static constexpr int64_t kElements = 256 << 10;
   static constexpr int kSteps = 6, kLast = kSteps - 1;
@@ -164,7 +165,7 @@ struct Detour {
   virtual ~Detour() = default;
   virtual at::Tensor make(int step) = 0;
   virtual at::Tensor input() const = 0;
-  /// While x waits.
+  /// Runs while x waits.
   virtual void meanwhile(int /*step*/, const at::Tensor& /*x*/) {}
   virtual std::vector<at::Tensor> state() { return {}; }
 
@@ -175,10 +176,10 @@ struct Detour {
       Session opened(options);
       session = &opened;
       for (int i = 0; i < kSteps; ++i) {
-        if (i == kLast) outcome.schedule = *opened.schedule();  // which the last step is to follow
+        if (i == kLast) outcome.schedule = *opened.schedule();  // the schedule that the last step follows
         auto step = opened.step();
         const at::Tensor x = make(i);
-        std::vector<at::Tensor> rolled{roll(x)};  // nothing that is run again
+        std::vector<at::Tensor> rolled{roll(x)};  // not replayable
         while (rolled.size() < 8) rolled.push_back(roll(rolled.back()));
         meanwhile(i, x);
         double sum = 0;
@@ -200,14 +201,20 @@ struct Detour {
   Session* session = nullptr;
 };
 
+/// Measured times decide which tensors are replayed, so on a busy machine a run may replay none. Some run must.
 template <class D>
 void expect_no_difference() {
+  constexpr int kRuns = 5;
   at::manual_seed(5);
   const Outcome unlimited = D().run({});
-  at::manual_seed(5);
-  const Outcome tight = D().run(slow(unlimited.peak * 6 / 10));
-  expect_equal(tight, unlimited);
-  EXPECT_FALSE(tight.schedule.replays.empty()) << "nothing was to be made again";
+  bool replayed = false;
+  for (int i = 0; i < kRuns && !replayed; ++i) {
+    at::manual_seed(5);
+    const Outcome tight = D().run(slow(unlimited.peak * 6 / 10));
+    expect_equal(tight, unlimited);
+    replayed = !tight.schedule.replays.empty();
+  }
+  EXPECT_TRUE(replayed) << "nothing was to be made again in " << kRuns << " runs";
 }
 
 at::Tensor random_matrix() {
@@ -309,13 +316,14 @@ TEST(ReplayTest, RunningStatisticsThatCameLaterAreUpdatedOnce) {
   expect_no_difference<Norm>();
 }
 
-/// A loader fills the next batch into the same memory while the step still uses what was made of this one.
+/// Checks a loader that fills the next batch into the same memory. Meanwhile the step still uses tensors made of the
+/// current batch.
 TEST(ReplayTest, AnInputThatIsLentForWritingIsNotReadAgain) {
   struct Loader : Detour {
     at::Tensor input() const override { return raw; }
     at::Tensor make(int step) override {
       if (!lent) {
-        raw.fill_(0);  // a page
+        raw.fill_(0);  // makes it a page
         lent.emplace(resident(raw));
       }
       std::memset(raw.data_ptr(), step + 1, static_cast<size_t>(kElements));
@@ -330,7 +338,7 @@ TEST(ReplayTest, AnInputThatIsLentForWritingIsNotReadAgain) {
   expect_no_difference<Loader>();
 }
 
-/// Channels-last norms add up what each thread has summed.
+/// Checks channels-last norms, which add up the sums of all threads.
 TEST(ReplayTest, AnotherThreadMakesATensorWithTheThreadsThatTheFirstOneHad) {
   struct Norm : Detour {
     at::Tensor make(int) override {

@@ -1,4 +1,4 @@
-// What can happen to a storage: other sizes, other memory, other owners, pointers taken from it.
+// Tests of everything that can happen to a storage: other sizes, other memory, other owners, pointers taken from it.
 #include <ATen/ops/_lazy_clone.h>
 #include <ATen/ops/from_file.h>
 #include <c10/core/CPUAllocator.h>
@@ -105,7 +105,7 @@ TEST(StoragesTest, LazyClones) {
     auto sum = a + lazy;
     lazy.mul_(2);  // materializes the clone
     auto before = a + 0;
-    a.add_(1);      // and the original
+    a.add_(1);      // materializes the original, too
     third.sub_(1);  // the last one takes the memory over
     auto again = third * 2;
     third.add_(5);
@@ -163,14 +163,14 @@ TEST(StoragesTest, SharedFileMemoryIsLeftAlone) {
 TEST(StoragesTest, FreshMemoryMayBeWrittenThroughAPointerBeforeAnOperatorSeesIt) {
   expect_unchanged([] {
     auto x = at::empty({2000});
-    auto y = at::randn({2000});  // room is needed meanwhile
+    auto y = at::randn({2000});  // needs room meanwhile
     for (int i = 0; i < 2000; ++i) x.data_ptr<float>()[i] = static_cast<float>(i);
     auto list = at::tensor({3.0, 1.0, 2.0});
     return Tensors{x, x * y, list * 2};
   });
 }
 
-/// The pointer of what is lent stays valid over operators, whatever they do.
+/// Expects that the pointer of a lent tensor stays valid over operators, whatever they do.
 void expect_stays(const at::Tensor& lent, const float* memory) {
   ASSERT_EQ(lent.const_data_ptr<float>(), memory);
   lent.data_ptr<float>()[5] += 1;
@@ -227,7 +227,8 @@ TEST(StoragesTest, WhatIsLentStaysWhereItIsInLaterSessionsToo) {
   EXPECT_EQ((kept * 2)[7].item<float>(), 16);
 }
 
-/// LibTorch says in this way that somebody holds the pointer, as NumPy does.
+/// Checks storages that are not resizable. LibTorch marks a storage so when another library holds its pointer, as NumPy
+/// does.
 TEST(StoragesTest, MemoryThatIsMarkedAsHeldStaysFromTheNextOperatorOn) {
   Session session(evicting_everything());
   auto x = at::arange(2000, at::kFloat) + 1;
@@ -246,8 +247,8 @@ TEST(StoragesTest, ReadingAndComparingValues) {
   });
 }
 
-/// Printing converts with an operator and reads its result through a pointer: nothing leaves in between on one thread,
-/// unless it is sent away after every operator.
+/// Checks printing, which converts with an operator and reads the result through a pointer. On one thread no page
+/// leaves in between, unless everything is evicted after every operator.
 TEST(StoragesTest, Printing) {
   auto print = [](int64_t count) {
     std::ostringstream text;
@@ -286,7 +287,7 @@ TEST(StoragesTest, SavingAbsentTensorsIsAClearErrorAndLendingThemWorks) {
   torch::load(loaded, whole);
   EXPECT_TRUE(at::equal(loaded->weight, layer->weight));
   EXPECT_TRUE(at::equal(loaded->bias, layer->bias));
-  // LibTorch makes storages of its own for what it loads; they are paged like any others.
+  // LibTorch makes storages of its own for the tensors that it loads. They are paged like any others.
   Page* page = page_of(*loaded->weight.storage().unsafeGetStorageImpl());
   ASSERT_NE(page, nullptr);
   EXPECT_EQ(page->block, nullptr);

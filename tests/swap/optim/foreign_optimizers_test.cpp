@@ -1,4 +1,4 @@
-// Optimizers and list operators that are not Spillway's, under budgets that do not hold all parameters at once.
+// Tests of other libraries' optimizers and list operators, under budgets that do not hold all parameters at once.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adagrad.h>
@@ -39,7 +39,7 @@ std::vector<SessionOptions> sessions(int64_t tensors) {
   return {tight, {.min_page_bytes = 1, .observer = std::make_shared<EvictEverything>()}};
 }
 
-/// Three steps of an optimizer over all parameters; the same bits with and without a Session.
+/// Expects three steps of an optimizer over all parameters to give the same bits with and without a Session.
 void expect_unchanged(const std::function<std::unique_ptr<torch::optim::Optimizer>(Tensors)>& make_optimizer) {
   auto run = [&](std::optional<SessionOptions> options) {
     std::optional<Session> session;
@@ -91,7 +91,7 @@ TEST(ForeignOptimizersTest, LibTorchsAdagradAndRmsprop) {
   });
 }
 
-/// Adam as LibTorch's foreach implementation writes it: whole lists per operator.
+/// Runs Adam as LibTorch's foreach implementation writes it, with whole lists per operator.
 void foreach_adam(Tensors& parameters, const Tensors& gradients, Tensors& mean, Tensors& square) {
   at::_foreach_lerp_(mean, gradients, 0.1);
   at::_foreach_mul_(square, 0.99);
@@ -117,7 +117,7 @@ TEST(ForeignOptimizersTest, ForeachListsNeedNotFitTogether) {
     return parameters;
   };
   const Tensors plain = run(std::nullopt);
-  for (const SessionOptions& options : sessions(/*tensors=*/6)) {  // of 40
+  for (const SessionOptions& options : sessions(/*tensors=*/6)) {  // 6 of 40 tensors fit
     const Tensors paged = run(options);
     for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(at::equal(plain[i], paged[i])) << i;
   }
@@ -125,14 +125,14 @@ TEST(ForeignOptimizersTest, ForeachListsNeedNotFitTogether) {
 
 TEST(ForeignOptimizersTest, AForeachListThatIsLargerThanTheBudgetWorks) {
   Session session(sessions(/*tensors=*/4).front());
-  Tensors a = make(1);  // eight of them, of which four fit
+  Tensors a = make(1);  // eight tensors, of which four fit
   at::_foreach_mul_(a, 2.0);
   at::_foreach_add_(a, a);
   const Tensors expected = make(1);
   for (int i = 0; i < kParameters; ++i) EXPECT_TRUE(at::equal(a[i], expected[i] * 2.0 * 2)) << i;
 }
 
-/// The message of the OutOfBudget that `work` throws.
+/// Returns the message of the OutOfBudget that `work` throws.
 std::string refusal(const std::function<void()>& work) {
   try {
     work();
@@ -160,7 +160,7 @@ TEST(ForeignOptimizersTest, AFusedListThatDoesNotFitNamesItselfAndTheGroupedOpti
         std::string("exp_avgs (8 tensors"), std::string("together 2.00 MiB"), "a budget of " + format_bytes(budget),
         std::string("swap/optim/optimizer.h")})
     EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
-  // Nothing has changed, and what is advised works.
+  // The parameters are unchanged, and the advice of the message works.
   const Tensors expected = make(1);
   for (int i = 0; i < kParameters; ++i) EXPECT_TRUE(at::equal(parameters[i], expected[i])) << i;
   mean.clear();

@@ -21,7 +21,7 @@ std::vector<at::Tensor> parameters(at::ScalarType type = at::kFloat) {
   return tensors;
 }
 
-/// Some parameters have no gradient in some steps.
+/// Runs five steps. One parameter has no gradient in the first two.
 template <class Step>
 std::vector<at::Tensor> run(std::vector<at::Tensor> parameters, Step step) {
   for (int i = 0; i < 5; ++i) {
@@ -39,7 +39,8 @@ void expect_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor
   for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << i;
 }
 
-/// A parameter's type must not matter: in float64 the updates agree far beyond float32's digits.
+/// Checks Spillway's optimizers against reference ones. A parameter's type must not matter, so in float64 the updates
+/// agree far beyond float32's digits.
 template <class Own, class Reference, class OwnOptions, class ReferenceOptions>
 void expect_agreement(const OwnOptions& own_options, const ReferenceOptions& reference_options) {
   for (at::ScalarType type : {at::kFloat, at::kDouble}) {
@@ -71,7 +72,8 @@ TEST(OptimTest, AdamWShrinksWeightsThatAdamLeavesWhereTheyAre) {
     return parameter[0].item<double>();
   };
   auto p = at::full({4}, 2.0, at::kDouble).requires_grad_(), q = p.detach().clone().requires_grad_();
-  // x ← x − lr·λ·x, whatever the moments; Adam's own decay is a gradient, whose sign alone decides the first step.
+  // The decoupled decay is x ← x − lr·λ·x, whatever the moments. Adam's own decay is a gradient, whose sign alone
+  // decides the first step.
   EXPECT_DOUBLE_EQ(
       shrink(std::make_unique<AdamW>(std::vector<at::Tensor>{p}, AdamOptions{.lr = 0.1, .weight_decay = 0.5}), p),
       2 - 0.1 * 0.5 * 2);
@@ -96,7 +98,7 @@ TEST(OptimTest, SgdWithoutMomentumHasNoState) {
   EXPECT_EQ(Sgd(parameters(), {.momentum = 0.5}).state().size(), 1u);
 }
 
-/// Algorithm 2 of You et al. 2020, number by number in float64; a layer is a parameter.
+/// An oracle: Algorithm 2 of You et al. 2020, number by number in float64. A layer is a parameter.
 class LambOracle {
  public:
   LambOracle(std::vector<at::Tensor> parameters, LambOptions options)
@@ -188,7 +190,8 @@ TEST(OptimTest, GroupingChangesNoBit) {
   }
 }
 
-/// As a C++ module lists what two of its submodules have registered.
+/// Checks parameters that are given twice, as a C++ module lists a parameter that two of its submodules have
+/// registered.
 template <class Own, class Options>
 void expect_a_parameter_given_twice_to_be_updated_once(const Options& options) {
   auto once = parameters(), twice = parameters();
@@ -227,7 +230,7 @@ TEST(OptimTest, StepsAreAsLongAsTheSharedNormsSay) {
   const auto after = [](auto make, bool clips) {
     auto own = at::full({4}, 2.0).requires_grad_(), other = own.detach().clone().requires_grad_();
     own.mutable_grad() = at::full({4}, 1.0);
-    other.mutable_grad() = at::full({4}, 1.0 + 1e-3);  // as another rank would round, and far more
+    other.mutable_grad() = at::full({4}, 1.0 + 1e-3);  // the difference is far larger than another rank's rounding
     std::vector<at::Tensor> shared;
     const auto step = [&](const at::Tensor& p, const std::function<void(const at::Tensor&)>& share) {
       auto optimizer = make(p);
@@ -243,7 +246,7 @@ TEST(OptimTest, StepsAreAsLongAsTheSharedNormsSay) {
       norms.copy_(shared[next++]);
     });
     EXPECT_EQ(next, shared.size());
-    // The factor is the first one's: what was 1.001 times as long still is.
+    // The clip factor is that of `own`, so a gradient that was 1.001 times as long still is.
     if (clips) {
       EXPECT_TRUE(at::allclose(other.grad(), own.grad() * (1 + 1e-3), 1e-6, 0));
     }

@@ -1,4 +1,4 @@
-// What the pager does ahead when no schedule says what comes next.
+// Tests of the pager's prefetches when no schedule tells the next use.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-// A schedule over managed memory, on a device whose operators and moves run behind the host's back.
+// Tests of a schedule over managed memory, on a device whose operators and moves run asynchronously to the host.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -42,7 +42,8 @@ class RefusingMoves final : public Timeline {
   int refusals_ = 0;
 };
 
-/// Steps that read eight pages one after another, each twice in a row, forth and back; three fit.
+/// A device that holds three pages, for steps that read eight. A step reads them one after another, each twice in a
+/// row, forth and back.
 struct ManagedStepTest : ::testing::Test {
   ManagedStepTest() {
     memory.set_reclaimer(&pager);
@@ -99,7 +100,8 @@ TEST_F(ManagedStepTest, TheScheduleMovesPagesAfterTheirLastUseAndBackAheadOfTheN
   EXPECT_EQ(faults, 0);
   EXPECT_LE(managed->peak_bytes(), kBudget);
   EXPECT_EQ(conductor.deviations(), 0);
-  // Five pages at most are away once forth and once back, though they were only read: none moves between its two uses.
+  // At most five pages are absent, once forth and once back, though they were only read. No page moves between its two
+  // uses.
   const int64_t ins = after.page_ins - before.page_ins;
   EXPECT_LE(ins, 4 * 2 * 6);
   EXPECT_LE(after.page_outs - before.page_outs, ins + 8);

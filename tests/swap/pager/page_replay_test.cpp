@@ -1,4 +1,4 @@
-// Pages that are discarded and made again.
+// Tests of pages that are discarded and made again.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -22,7 +22,7 @@ using testing::Buffer;
 constexpr int64_t kBytes = 1 << 20;
 const int64_t kCharge = DeviceMemory::charge_of(kBytes);
 
-/// The input's bytes plus one.
+/// A recipe that makes the input's bytes plus one.
 class PlusOne final : public ReplayRecipe {
  public:
   PlusOne(DeviceMemory& memory, const Page& input, const Page& made)
@@ -42,7 +42,7 @@ class PlusOne final : public ReplayRecipe {
     return made;
   }
   bool fail = false;
-  std::function<void()> meanwhile;  ///< called when it runs
+  std::function<void()> meanwhile;  ///< called when the recipe runs
 
  private:
   DeviceMemory& memory_;
@@ -134,7 +134,7 @@ TEST_F(PagerReplayTest, NothingIsDiscardedWhoseInputIsAboutToBeWritten) {
   bool discarded = false;
   recipe->meanwhile = [&] { discarded = discard(*other, *input); };
   ASSERT_TRUE(pager.replayer().discard(made->page()->id, std::move(recipe)));
-  touch(*input, /*write=*/true);  // `made` is made again before that
+  touch(*input, /*write=*/true);  // before that, `made` is made again
   EXPECT_FALSE(discarded);
   EXPECT_TRUE(other->holds(5));
 }
@@ -144,12 +144,12 @@ TEST_F(PagerReplayTest, BytesThatARecipeReadsOutliveTheirStorage) {
   ASSERT_TRUE(discard(*made, *input));
   input.reset();
   EXPECT_EQ(ledger.used_bytes(), kCharge);
-  {  // they may even leave the device meanwhile
+  {  // the input's bytes may even leave the device meanwhile
     auto a = buffer(1), b = buffer(2), c = buffer(3);
   }
   touch(*made);
   EXPECT_TRUE(made->holds(5));
-  {  // needs the room of copies that nobody waited for
+  {  // needs the room of copies for which no thread waited
     PageUse use{made->page(), false, kNextUseKept};
     pager.lease({&use, 1});
     memory.release(memory.allocate(2 * kBytes, Category::workspace));
@@ -179,8 +179,8 @@ TEST_F(PagerReplayTest, ChainsOfRecipesRunFromTheFirst) {
 TEST_F(PagerReplayTest, MakesRoomForAReplayLikeForAnOperator) {
   auto input = buffer(4), made = buffer(5);
   ASSERT_TRUE(discard(*made, *input));
-  auto x = buffer(1), y = buffer(2);  // full
-  touch(*made);                       // needs input and room
+  auto x = buffer(1), y = buffer(2);  // the device is full
+  touch(*made);                       // needs room for the input and for itself
   EXPECT_TRUE(made->holds(5));
   EXPECT_LE(ledger.peak_bytes(), 3 * kCharge);
 }
@@ -250,7 +250,8 @@ TEST_F(PagerReplayTest, PrefetchAndPageOutLeaveDiscardedPagesAlone) {
   EXPECT_TRUE(made->holds(5));
 }
 
-/// A user retires that has a page which cannot leave, since the host is full, and another that is to be made of it.
+/// A user that retires. One of its pages cannot leave, because the host is full. Another page is to be made of that
+/// one.
 struct RetiringReplayTest : PagerReplayTest {
   RetiringReplayTest() {
     memory.set_reclaimer(&tight);
@@ -280,7 +281,7 @@ TEST_F(RetiringReplayTest, WhatIsToBeMadeOfAPageThatCannotLeaveIsMadeBeforeItIsN
   tight.remove_user(user);
   EXPECT_TRUE(input->holds(4));
   EXPECT_TRUE(made->holds(5));
-  EXPECT_EQ(tight.paged_bytes(), 0);  // nothing moves either
+  EXPECT_EQ(tight.paged_bytes(), 0);  // no page moves either
 }
 
 TEST_F(RetiringReplayTest, WithoutRoomToMakeItThePageStaysOne) {
@@ -321,7 +322,7 @@ TEST_F(PagerReplayTest, APageComesHomeForGoodAfterWhatIsMadeOfIt) {
   ASSERT_TRUE(discard(*made, *input));
   pager.unregister_resident(*input->page());
   EXPECT_TRUE(made->holds(5));
-  input->fill(9);  // nobody reads it any more
+  input->fill(9);  // the old bytes are not needed any more
   pager.evict_all();
   EXPECT_TRUE(input->holds(9));
   EXPECT_FALSE(made->present());

@@ -1,4 +1,4 @@
-// Pages change their state along the table of states alone, which keeps the totals.
+// Tests that pages change their state only along the table of states, which keeps the totals.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -94,7 +94,7 @@ TEST_F(PageTableTest, ARecordIsHeldWhileTheLockIsGivenUp) {
 }
 
 struct EvictionOrderTest : ::testing::Test {
-  /// The pager's candidate that leaves first of two, by number.
+  /// Returns the number of the candidate that leaves first of two.
   int first(const EvictionCandidate& a, const EvictionCandidate& b, EvictionLimits limits = {}) const {
     VictimSearch<int> search(order, limits, 0);
     search.consider(1, a);

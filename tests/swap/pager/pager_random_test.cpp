@@ -1,6 +1,6 @@
-// The pager under random use from several threads, over copy lanes that are late, moody or failing and memory that is
-// poisoned when it is freed: every byte must be what an oracle says, the budget must hold at every instant, and what
-// fits must be granted. Then the same with lanes and callers that are broken on purpose, which must be found.
+// Tests of the pager under random use from several threads. Copy lanes are late, irregular or failing, and memory is
+// poisoned when it is freed. Every byte must equal an oracle's, the budget must hold at every instant, and requests
+// that fit must be granted. Then come lanes and callers that are broken on purpose, and the tests must find them.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -34,19 +34,19 @@ using testing::PoisonFreed;
 
 enum class Lane { same_thread, worker, delayed, random, queued, flaky, early_ticket };
 
-/// One case, drawn from its seed.
+/// The options of one case, drawn from its seed.
 struct Plan {
   uint64_t seed = 0;
   int64_t threads = 1;
-  int64_t operations = 0;  // of each thread
+  int64_t operations = 0;  // operations of each thread
   std::vector<int64_t> sizes = {};
   int64_t budget_bytes = 0;
   int64_t host_bytes = int64_t{1} << 28;
   int64_t small_bytes = 0;
   Lane out = Lane::worker, in = Lane::worker;
-  bool disk = false;                   // below the host
+  bool disk = false;                   // a disk below the host
   bool replays = false;                // pages are discarded and made again
-  bool writes_without_saying = false;  // a caller that breaks its promise
+  bool writes_without_saying = false;  // a caller breaks its promise to declare writes
 
   bool host_may_be_full() const { return host_bytes < int64_t{1} << 28 && !disk; }
   int64_t largest_charge() const { return DeviceMemory::charge_of(*std::max_element(sizes.begin(), sizes.end())); }
@@ -100,7 +100,7 @@ std::unique_ptr<Timeline> make_lane(Lane lane, uint64_t seed) {
 
 constexpr uint64_t kVersionStride = 0x9e3779b97f4a7c15ull;
 
-/// A buffer and what the oracle says it holds: words that follow from a version alone.
+/// A buffer and the bytes that the oracle expects in it: words that follow from a version alone.
 struct Tracked {
   Tracked(DeviceMemory& memory, Pager& pager, int64_t bytes) : buffer(memory, pager, bytes, 0) {}
   uint64_t word(size_t i) const { return version * kVersionStride + i * 0x2545f4914f6cdd1dull; }
@@ -120,17 +120,17 @@ struct Tracked {
   int64_t charge() const { return DeviceMemory::charge_of(buffer.bytes()); }
 
   Buffer buffer;
-  uint64_t version = 0;  // 0: as it was born
+  uint64_t version = 0;  // 0: not written since its birth
   struct Origin {
     ReplayRecipe::Input input;
     uint64_t write_epoch;
     uint64_t by;  // 0: none
   };
-  Origin origin{};   // what its bytes followed from when they were last derived
-  std::mutex mutex;  // of those that several threads use
+  Origin origin{};   // the source of its bytes when they were last derived
+  std::mutex mutex;  // guards a buffer that several threads use
 };
 
-/// Moves the words of another page on to another version.
+/// A recipe that moves the words of another page on to another version.
 class Advance final : public ReplayRecipe {
  public:
   Advance(const Input& input, uint64_t write_epoch, uint64_t by) : inputs_{input}, write_epoch_(write_epoch), by_(by) {}
@@ -139,8 +139,8 @@ class Advance final : public ReplayRecipe {
   Block* run(Pager& pager) override {
     PageUse use{&pager.replayer().held_page(inputs_.front().page), false, kNextUseKept};
     pager.lease({&use, 1});
-    auto give_back = [&](Page*) { pager.unlease({&use, 1}); };
-    const std::unique_ptr<Page, decltype(give_back)> leased(use.page, give_back);
+    auto return_block = [&](Page*) { pager.unlease({&use, 1}); };
+    const std::unique_ptr<Page, decltype(return_block)> leased(use.page, return_block);
     Block* made = pager.device().allocate(use.page->bytes, Category::workspace);
     const auto* from = static_cast<const uint64_t*>(use.page->block->data);
     const size_t words = static_cast<size_t>(use.page->bytes) / sizeof(uint64_t);
@@ -172,7 +172,8 @@ struct World {
     control->longest_delay = std::chrono::microseconds(seed % 2 ? 0 : 200);
     return std::make_unique<DiskTier>(folder.path(), slab, DiskOptions{.decorate_io = testing::switched(control)});
   }
-  /// What the disk moves ahead of need may outlast its page for a moment.
+  /// Returns the host bytes beyond the disk's buffers. Waits for them first, because the disk's prefetches may outlast
+  /// their page for a moment.
   int64_t host_bytes_left() const {
     for (int i = 0; disk && i < 5000 && host.used_bytes() > host_buffers_bytes; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -201,7 +202,7 @@ struct World {
   std::atomic<bool> stop = false;
 };
 
-/// One thread of the case: pages of its own, and turns with those that all share.
+/// One thread of the case. It has pages of its own, and takes turns with the pages that all threads share.
 class Actor {
  public:
   Actor(World& world, uint64_t number)
@@ -245,8 +246,8 @@ class Actor {
   Tracked& any() { return *pages_[random_() % pages_.size()]; }
   bool coin() { return random_() % 2; }
 
-  /// Runs what may be refused. Refusals are checked: alone, whatever fits beside what this thread holds is granted
-  /// (replays aside, which need room of their own).
+  /// Runs work that may be refused, and returns false when it was. Refusals are checked. A thread that is alone is
+  /// granted everything that fits beside its leases. Replays are excepted, because they need room of their own.
   template <class Work>
   bool granted(int64_t needed_bytes, Work&& work) {
     try {
@@ -275,7 +276,7 @@ class Actor {
   void prefetch() {
     granted(0, [&] { (void)world_.pager.prefetcher().try_page_in(any().buffer.page()->id); });
   }
-  /// Writes one page from another, which is how it could be made again.
+  /// Writes one page from another, so that it can be made again from that page.
   void derive() {
     Tracked &page = any(), &input = any();
     if (&page == &input || page.buffer.bytes() != input.buffer.bytes() || input.version == 0) return;
@@ -307,7 +308,7 @@ class Actor {
       world_.memory.release(block);
     });
   }
-  /// A storage may die, and its record must not, while an operator holds the lease.
+  /// Ends a page while it is leased. A storage may die while an operator holds the lease, but its record must not.
   void end_while_leased() {
     Tracked& page = any();
     const PageUse uses[] = {{page.buffer.page(), coin()}, {page.buffer.page(), coin()}};
@@ -328,7 +329,7 @@ class Actor {
     use_pages(pages, deeper);
   }
 
-  /// Leases, checks, writes and gives back; within the lease perhaps more of the same.
+  /// Leases, checks, writes and unleases the pages. Within the lease it may do the same with others.
   void use_pages(const std::vector<Tracked*>& pages, bool deeper) {
     std::vector<PageUse> uses;
     int64_t needed_bytes = 0;
@@ -366,7 +367,7 @@ class Actor {
   int64_t leases_ = 0;
 };
 
-/// Repeats what a failing lane or a full host may refuse for a while.
+/// Repeats work that a failing lane or a full host may refuse for a while.
 template <class Work>
 void insist(World& world, Work&& work) {
   for (int attempt = 0;; ++attempt) {
@@ -428,12 +429,12 @@ TEST(PagerRandomTest, RandomUseKeepsEveryByteAndTheBudget) {
                             [](uint64_t seed, const CaseLimits& limits) { return run_plan(plan_of(seed, limits)); });
 }
 
-/// Uniform sizes, so that a late copy into memory of others hits bytes and no descriptors.
+/// Returns a plan with uniform sizes, so that a late copy into other pages' memory hits bytes and no descriptors.
 Plan breakable_plan(uint64_t seed) {
   return {.seed = seed, .operations = 300, .sizes = {1 << 17}, .budget_bytes = 5 * DeviceMemory::charge_of(1 << 17)};
 }
 
-/// What makes the cases above worth running: each broken promise is found, soon.
+/// Checks that the random cases find each broken promise soon, because only then are they worth running.
 TEST(PagerRandomTest, FindsPageOutsWhoseTicketsComeEarly) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     Plan plan = breakable_plan(seed);

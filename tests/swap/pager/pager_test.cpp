@@ -22,7 +22,7 @@ using testing::ManualTimeline;
 constexpr int64_t kBytes = 1 << 20;
 const int64_t kCharge = DeviceMemory::charge_of(kBytes);
 
-/// A device that holds three pages, and a host for as many as anyone likes.
+/// A device that holds three pages, and a host with room for any number.
 struct PagerTest : ::testing::Test {
   PagerTest() { memory.set_reclaimer(&pager); }
   std::unique_ptr<Buffer> buffer(unsigned char fill) { return std::make_unique<Buffer>(memory, pager, kBytes, fill); }
@@ -65,15 +65,15 @@ TEST_F(PagerTest, EvictsTheFurthestNextUseFirst) {
 
 TEST_F(PagerTest, DropsCleanPagesBeforeDirtyOnesWithoutASecondCopy) {
   auto a = buffer(1), b = buffer(2), c = buffer(3);
-  auto d = buffer(4);  // a leaves, with a copy, and b's copy is started too
+  auto d = buffer(4);  // a leaves, with a copy, and b's copy starts, too
   EXPECT_FALSE(a->present());
-  touch(*a);  // b goes; a is back and clean
+  touch(*a);  // b leaves, and a is resident and clean
   ASSERT_TRUE(a->holds(1));
   const int64_t copied = pager.stats().bytes_out;
   touch(*c, /*write=*/true);
   touch(*d, /*write=*/true);
   auto e = buffer(5);
-  EXPECT_FALSE(a->present());  // the most recent but for c and d, and the only clean one
+  EXPECT_FALSE(a->present());  // the most recent except c and d, and the only clean one
   EXPECT_EQ(pager.stats().bytes_out, copied);
   touch(*a);
   EXPECT_TRUE(a->holds(1));
@@ -120,7 +120,7 @@ TEST_F(PagerTest, APageThatIsLentForWritingIsNotCopiedBeforeItIsGivenBack) {
   pager.lease({&use, 1});
   pager.prefetcher().start_page_out(a->page()->id);
   while (!a->page()->copy.done()) std::this_thread::yield();
-  a->fill(9);  // what a copy that ran already would not have
+  a->fill(9);  // an earlier copy would lack these bytes
   pager.unlease({&use, 1});
   auto b = buffer(2), c = buffer(3), d = buffer(4);
   ASSERT_FALSE(a->present());
@@ -157,12 +157,12 @@ TEST_F(PagerTest, PrefetchesOnlyIntoRoomThatIsFreeOrHeldByCleanPagesUsedLater) {
 TEST_F(PagerTest, FreesHostAndDeviceBytesOfPagesThatEnd) {
   auto a = buffer(1), b = buffer(2), c = buffer(3), d = buffer(4), e = buffer(5);
   EXPECT_GT(host.used_bytes(), 0);
-  a.reset();  // absent
+  a.reset();  // a is absent
   b.reset();
   c.reset();
   d.reset();
-  e.reset();                    // resident
-  pager.unregister_resident();  // nothing is left but copies under way
+  e.reset();                    // e is resident
+  pager.unregister_resident();  // only copies under way are left
   EXPECT_EQ(host.used_bytes(), 0);
   EXPECT_EQ(ledger.used_bytes(), 0);
   EXPECT_EQ(pager.paged_bytes(), 0);
@@ -375,7 +375,7 @@ TEST(PagerCopiesTest, APageOutThatFailedAheadOfNeedIsTriedAgainWhenItsRoomIsNeed
   Ledger ledger("test", 2 * kCharge);
   DeviceMemory memory(arena, ledger);
   testing::TemporaryFolder folder;
-  HostSlab host(1 << 20);  // less than the disk's buffers leave for a page
+  HostSlab host(1 << 20);  // less than the disk's buffers and a page need
   auto control = std::make_shared<testing::DiskSwitch>();
   DiskTier disk(folder.path(), host, {.decorate_io = testing::switched(control)});
   WorkerTimeline out("out"), in("in");
@@ -413,7 +413,7 @@ TEST(PagerHostTest, CopiesOfPagesThatCameBackMakeWayWhenTheHostIsFull) {
   };
   ASSERT_FALSE(a.present());
   touch(a);
-  ASSERT_FALSE(b.present());  // the host is full: b's only copy, and one of a's two
+  ASSERT_FALSE(b.present());  // the host is full of b's only copy and one of a's two
   pager.table().set_next_use(*a.page(), 5);
   pager.table().set_next_use(*c.page(), 50);
   touch(b);
@@ -445,7 +445,7 @@ TEST(PagerHostTest, ACleanPageLeavesWhereTheHostHasNoRoomForAnother) {
   const int64_t copied = pager.stats().bytes_out;
   Buffer next(memory, pager, kBytes, 4);
   EXPECT_FALSE(clean.present());
-  EXPECT_EQ(pager.stats().bytes_out, copied);  // its host copy was not given up in vain
+  EXPECT_EQ(pager.stats().bytes_out, copied);  // its host copy was not dropped in vain
   ledger.set_budget(kUnlimitedBytes);
   pager.unregister_resident();
   EXPECT_TRUE(absent.holds(1) && clean.holds(2) && large.holds(3) && next.holds(4));
@@ -490,7 +490,7 @@ TEST_F(PagerDiskTest, PagesThatFitNeitherDeviceNorHostComeBackFromDisk) {
 TEST_F(PagerDiskTest, PrefetchesFromDiskWithoutBlocking) {
   std::vector<std::unique_ptr<Buffer>> buffers;
   for (unsigned char i = 0; i < 8; ++i) buffers.push_back(buffer(i));
-  buffers.erase(buffers.end() - 2, buffers.end());  // the resident ones: there is room
+  buffers.erase(buffers.end() - 2, buffers.end());  // removes the resident ones, so that there is room
   ASSERT_FALSE(buffers[0]->present());
   control->pause(true);
   EXPECT_TRUE(pager.prefetcher().try_page_in(buffers[0]->page()->id));
@@ -521,7 +521,7 @@ TEST_F(PagerDiskTest, ADamagedPageIsNamedAndAllOthersComeHome) {
   std::vector<std::unique_ptr<Buffer>> buffers;
   for (unsigned char i = 0; i < 8; ++i) buffers.push_back(buffer(i));
   ASSERT_FALSE(buffers[0]->present());
-  std::filesystem::resize_file(disk.path(), kBytes);  // the first that went there is whole
+  std::filesystem::resize_file(disk.path(), kBytes);  // the first page in the file stays whole
   int lost = 0;
   for (auto& b : buffers) {
     OperatorScope scope("aten::sum");

@@ -1,4 +1,4 @@
-// What several users share without LibTorch: turns, the pager's pages, and conductors' traces.
+// Tests of the parts that several users share without LibTorch: turns, the pager's pages, and conductors' traces.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@ constexpr int64_t kBytes = 1 << 16;
 const int64_t kCharge = DeviceMemory::charge_of(kBytes);
 
 TEST(TurnsTest, AreTakenOneAtATimeInTheOrderOfAsking) {
-  Turns turns;
+  FairMutex turns;
   std::vector<int> order;
   std::vector<std::thread> threads;
   int inside = 0;
@@ -45,7 +45,7 @@ TEST(TurnsTest, AreTakenOneAtATimeInTheOrderOfAsking) {
   for (auto& thread : threads) thread.join();
   EXPECT_FALSE(crowded);
   ASSERT_EQ(order.size(), 200u);
-  order.resize(4);  // whoever asks a second time is behind those who ask a first time
+  order.resize(4);  // a thread that asks a second time is behind those that ask a first time
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3}));
 }
 
@@ -84,7 +84,7 @@ TEST_F(SharingTest, APageIsItsLastUsersAndLeavesWhenThatOneRetires) {
 }
 
 TEST_F(SharingTest, WhatCannotLeaveWhenItsUserRetiresStaysAndIsNoPageAnyMore) {
-  std::vector<std::unique_ptr<Buffer>> buffers;  // more than the host has room for
+  std::vector<std::unique_ptr<Buffer>> buffers;  // more than fit on the host
   for (int i = 0; i < 5; ++i) {
     buffers.push_back(buffer(static_cast<unsigned char>(i)));
     touch(*buffers.back(), one);
@@ -101,7 +101,7 @@ TEST_F(SharingTest, WhatCannotLeaveWhenItsUserRetiresStaysAndIsNoPageAnyMore) {
       EXPECT_TRUE(b->holds(static_cast<unsigned char>(&b - buffers.data())));
       --stayed;
     }
-  EXPECT_EQ(stayed, 0);  // nothing moved them
+  EXPECT_EQ(stayed, 0);  // evict_all() moved none of them
 }
 
 TEST_F(SharingTest, ALeaseOutlivesItsUserAndEvenTheHomecoming) {
@@ -175,7 +175,7 @@ TEST_F(SharingTest, APageThatDiesWhileItsUserRetiresIsLetGoOfWhenItsCopyFailed) 
   });
   slow.remove_user(user);
   other_thread.join();
-  slow.evict_all();  // the block goes now that no copy uses it
+  slow.evict_all();  // the block is freed now, because no copy uses it
   EXPECT_EQ(slow.paged_bytes(), 0);
   EXPECT_EQ(ledger.used_bytes(), 0);
   memory.set_reclaimer(&pager);
@@ -192,7 +192,7 @@ TEST_F(SharingTest, ABlockIsReleasedToThePagerOfItsPageWhoeverReclaims) {
     EXPECT_EQ(old.paged_bytes(), 0);
     EXPECT_EQ(pager.paged_bytes(), kCharge);
     EXPECT_EQ(ledger.used_bytes(), kCharge);
-    old.evict_all();  // knows the page no more
+    old.evict_all();  // does not know the page any more
     pager.evict_all();
     touch(*ours, one);
     EXPECT_TRUE(ours->holds(2));
@@ -262,7 +262,7 @@ TEST_F(SharingTest, TwoConductorsTraceOnePageEachInASlotOfItsOwn) {
     return uses;
   };
   const StepTrace &in_a = *a.trace("a"), &in_b = *b.trace("b");
-  EXPECT_EQ(in_a.slots.size(), 3u);  // of_a, of_both and the dying one, nothing of the other's
+  EXPECT_EQ(in_a.slots.size(), 3u);  // of_a, of_both and the dying one, none of the other user's
   EXPECT_EQ(in_b.slots.size(), 3u);
   EXPECT_EQ(uses_of(in_a, of_both->page()->id), (std::vector<int32_t>{0, 1}));
   EXPECT_EQ(uses_of(in_b, of_both->page()->id), (std::vector<int32_t>{1, 2}));
@@ -274,7 +274,7 @@ TEST_F(SharingTest, TwoConductorsTraceOnePageEachInASlotOfItsOwn) {
       if (slot.death != kOutlivesStep) died.push_back(slot.death);
     return died;
   };
-  EXPECT_EQ(deaths(in_a), std::vector<int32_t>{1});  // each by its own operators
+  EXPECT_EQ(deaths(in_a), std::vector<int32_t>{1});  // each trace counts its own operators
   EXPECT_EQ(deaths(in_b), std::vector<int32_t>{1});
 }
 
@@ -302,7 +302,7 @@ TEST_F(SharingTest, NextUsesOfAllConductorsCountOnOneClock) {
     for (int i = 0; i < 10; ++i) operate(b, pager, {of_b.get()});
     b.end_step();
   }
-  // a's second step began after 11 operators; its page is used again by the first operator of the next such step.
+  // The second step of `a` began after 11 operators. The first operator of the next such step uses its page again.
   EXPECT_EQ(of_a->page()->use.next_use, 11 + 1);
 }
 

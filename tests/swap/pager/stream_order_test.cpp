@@ -1,5 +1,6 @@
-// The pager on a device whose operators and copies run behind the host's back: every operator must find the bytes that
-// the program's order says, and leaving out any one edge between compute and copies must be noticed.
+// Tests of the pager on a device whose operators and copies run asynchronously to the host. Every operator must find
+// the bytes that the program's order requires. The tests must notice when any one edge between compute and copies is
+// left out.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -29,7 +30,7 @@ constexpr int64_t kBytes = 192 << 10;  // windows are a third, and an arena keep
 constexpr int64_t kBuffers = 6;
 const int64_t kBudget = 3 * DeviceMemory::charge_of(kBytes) + 1000;
 
-/// The same bytes as another page's.
+/// A recipe that makes the same bytes as another page's.
 class CopyOf final : public ReplayRecipe {
  public:
   CopyOf(DeviceMemory& memory, ComputeQueue& compute, const Page& from, const Page& made)
@@ -52,10 +53,10 @@ class CopyOf final : public ReplayRecipe {
   const uint64_t write_epoch_;
 };
 
-/// What pages are: a device's own memory, with a disk below the host's or without, or managed memory.
+/// The memory of the pages: a device's own, with a disk below the host's or without, or managed memory.
 enum class Memory : uint8_t { own, own_and_disk, managed };
 
-/// A random program on such a device.
+/// A random program on a device with such memory.
 class Program {
  public:
   Program(uint32_t seed, Edges out, Edges in, Memory memory = Memory::own)
@@ -73,7 +74,7 @@ class Program {
   }
   ~Program() { memory_.set_reclaimer(nullptr); }
 
-  /// Operators that did not find what they should have, or not on the device.
+  /// Runs random operators. Returns the number of those that found wrong bytes, or bytes that were not on the device.
   int64_t run(int64_t operations) {
     for (int64_t i = 0; i < kBuffers; ++i) {
       buffers_.push_back(std::make_unique<StreamBuffer>(memory_, pager_, kBytes));
@@ -82,13 +83,14 @@ class Program {
     for (int64_t i = 0; i < operations; ++i) step();
     return finish();
   }
-  /// The same for operators that only use windows, over lanes that draw other edges meanwhile.
+  /// Runs operators that only use windows, over lanes that draw other edges meanwhile. Returns the number of those that
+  /// found wrong bytes.
   int64_t run_windows(int64_t operations, Edges out, Edges in) {
     for (int64_t i = 0; i < kBuffers; ++i) {
       buffers_.push_back(std::make_unique<StreamBuffer>(memory_, pager_, kBytes));
       operate({buffers_.back().get(), nullptr}, /*first_use=*/true);
     }
-    operate_windows(*buffers_[0]);  // makes room for one
+    operate_windows(*buffers_[0]);  // makes room for one page
     compute_->position().wait();
     out_.draw(out);
     in_.draw(in);
@@ -143,7 +145,7 @@ class Program {
       }
     }
   }
-  /// Reads both, then perhaps writes the first.
+  /// Reads both arguments, then perhaps writes the first.
   void operate(std::array<StreamBuffer*, 2> arguments, bool first_use) {
     const bool writes = first_use || random_() % 2 == 0;
     std::vector<PageUse> uses{{arguments[0]->page(), writes}};
@@ -182,7 +184,7 @@ class Program {
     buffer.version = version;
     pager_.windows().unpin(use, resident);
   }
-  /// Copies one buffer to the other, which then is to be made again from the first.
+  /// Copies the buffer `from` to `made`, and discards `made`, which then is to be made again from `from`.
   void discard(StreamBuffer& made, StreamBuffer& from) {
     if (&made == &from) return;
     std::array uses{PageUse{made.page(), true}, PageUse{from.page(), false}};

@@ -1,4 +1,4 @@
-// Windows: bytes of pages used where they are.
+// Tests of windows: parts of absent pages that are read and written on the host, without paging in.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -38,7 +38,7 @@ struct PagerWindowsTest : ::testing::Test {
 };
 
 TEST(WindowCopyTest, RunsAreAsLongAsBothLayoutsAllow) {
-  // Rows 2…4 of each of 3 planes of 8 × 10 floats, packed.
+  // The window has rows 2…4 of each of 3 planes of 8 × 10 floats, packed.
   WindowCopy rows = make_window_copy(4, 20, {{3, 80, 20}, {2, 10, 10}, {10, 1, 1}});
   EXPECT_EQ(rows.run_bytes, 80);
   EXPECT_EQ(rows.bytes(), 240);
@@ -47,7 +47,7 @@ TEST(WindowCopyTest, RunsAreAsLongAsBothLayoutsAllow) {
   EXPECT_EQ(runs, (std::vector<std::pair<int64_t, int64_t>>{{80, 0}, {400, 80}, {720, 160}}));
   // Whole planes are one run; a dimension of one element never ends a run.
   EXPECT_EQ(make_window_copy(4, 0, {{3, 80, 80}, {1, 7, 9}, {8, 10, 10}, {10, 1, 1}}).run_bytes, 960);
-  // Where only one side is dense, runs end at the other's gaps.
+  // Where only one side is dense, runs end at the other side's gaps.
   EXPECT_EQ(make_window_copy(4, 0, {{8, 10, 12}, {10, 1, 1}}).run_bytes, 40);
   EXPECT_EQ(make_window_copy(4, 5, {}).bytes(), 4);
 }
@@ -56,7 +56,7 @@ TEST_F(PagerWindowsTest, ReadsAndWritesStridedWindowsOfAnAbsentPage) {
   auto a = buffer(1);
   auto b = buffer(2), c = buffer(3);
   ASSERT_FALSE(a->present());
-  // Two runs of 1000 bytes, 8000 apart on the page and 2000 apart in memory.
+  // The window has two runs of 1000 bytes, 8000 apart on the page and 2000 apart in memory.
   WindowCopy window{.page_offset_bytes = 500, .run_bytes = 1000, .dimensions = {{2, 8000, 2000}}};
   std::vector<unsigned char> bytes(3000, 0);
   PageUse use{a->page(), true};
@@ -89,7 +89,7 @@ TEST_F(PagerWindowsTest, APageBornOnTheHostHoldsNoDeviceBytesAndComesWhenItIsNee
   pager.windows().unpin(use, false);
   touch(born);
   EXPECT_TRUE(born.holds(9));
-  EXPECT_EQ(pager.stats().clean_drops, 1);  // a's; the page itself came home clean:
+  EXPECT_EQ(pager.stats().clean_drops, 1);  // a was dropped clean; the born page is clean, too:
   touch(*a);
   touch(*b);
   EXPECT_FALSE(born.present());
@@ -107,7 +107,7 @@ TEST_F(PagerWindowsTest, AResidentPageThatIsPinnedStaysAndIsDirtyWhenPinnedForWr
   PageUse read{a->page(), false};
   ASSERT_TRUE(pager.windows().pin(read));
   auto c = buffer(3);
-  EXPECT_TRUE(a->present());  // b went, though it was used later
+  EXPECT_TRUE(a->present());  // b left, though it was used later
   EXPECT_FALSE(b->present());
   pager.windows().unpin(read, true);
   pager.evict_all();
@@ -145,7 +145,7 @@ TEST_F(PagerWindowsTest, NobodyBringsInAPageThatIsPinnedAbsent) {
 
 TEST_F(PagerWindowsTest, APinWaitsForAPageThatIsOnItsWay) {
   auto a = buffer(1), b = buffer(2), c = buffer(3);
-  b.reset();  // its copy may still read its bytes
+  b.reset();  // a copy may still read b's bytes
   while (!pager.prefetcher().try_page_in(a->page()->id)) std::this_thread::yield();
   PageUse use{a->page(), false};
   ASSERT_TRUE(pager.windows().pin(use));
@@ -166,7 +166,7 @@ TEST_F(PagerWindowsTest, MakesABlockOnlyOfWhatIsUsedLaterAndNotKept) {
   EXPECT_TRUE(a->present());
   EXPECT_FALSE(b->present());
   memory.free(block);
-  block = pager.windows().try_allocate(2 * kBytes - 1024, Category::other, -1, {});  // all must leave
+  block = pager.windows().try_allocate(2 * kBytes - 1024, Category::other, -1, {});  // all pages must leave
   EXPECT_FALSE(a->present());
   ASSERT_NE(block, nullptr);
   memory.free(block);
@@ -189,13 +189,13 @@ TEST_F(PagerWindowsTest, AdmitsAPageWhereOnlyWhatIsUsedLaterMustLeave) {
   EXPECT_EQ(a->page()->leases + b->page()->leases + c->page()->leases, 0);
 }
 
-/// An arena that says it is full when it is told to.
+/// An arena that claims to be full when it is told to.
 struct FullBlocks final : BlockSource {
   explicit FullBlocks(Arena& from) : arena(from) {}
-  Block* try_take(int64_t charge, Category category) override {
-    return full ? nullptr : arena.try_take(charge, category);
+  Block* try_acquire(int64_t charge, Category category) override {
+    return full ? nullptr : arena.try_acquire(charge, category);
   }
-  void give_back(Block* block) noexcept override { arena.give_back(block); }
+  void return_block(Block* block) noexcept override { arena.return_block(block); }
   ArenaBlocks arena;
   bool full = false;
 };

@@ -1,4 +1,4 @@
-// Schedules and bounds against an exact solver.
+// Tests that compare schedules and bounds with an exact solver.
 #include <gtest/gtest.h>
 
 #include "swap/schedule/lower_bound.h"
@@ -24,8 +24,8 @@ Case random_case(uint32_t seed) {
   return c;
 }
 
-/// Small steps cost few copies, of which one that is hidden less is often a tenth of the step: so all but a few are
-/// within 5 % of the optimum, and the mean is far below.
+/// Checks distances from the optimum. Small steps cost few copies, and one copy that is hidden less is often a tenth of
+/// the step. So all but a few schedules are within 5 % of the optimum, and the mean is far below.
 TEST(ExactScheduleTest, SchedulesAreWithinFivePercentOfTheOptimum) {
   constexpr int kRounds = 300;
   double sum = 0;
@@ -57,7 +57,7 @@ TEST(ExactScheduleTest, TheBoundIsNeverAboveTheOptimum) {
     EXPECT_GE(bound, c.trace.compute_seconds()) << "seed " << seed;
     sum += bound / static_cast<double>(*exact);
   }
-  EXPECT_GE(sum / kRounds, 0.85);  // and not far below it
+  EXPECT_GE(sum / kRounds, 0.85);  // and the bound is not far below the optimum
 }
 
 TEST(ExactScheduleTest, ReplaysMakeStepsFasterThatCopiesCannot) {

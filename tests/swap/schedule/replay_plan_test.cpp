@@ -5,7 +5,8 @@
 namespace spillway {
 namespace {
 
-/// conv makes 0; norm makes 1 of 0; relu writes 1; loss reads 1; norm's backward reads 0 and 1.
+/// Returns a step in which conv makes slot 0, norm makes slot 1 of it, relu writes 1 and loss reads 1. Norm's backward
+/// reads 0 and 1.
 StepTrace conv_norm_relu() {
   StepTrace trace;
   trace.operators.resize(5);
@@ -61,7 +62,7 @@ TEST(ReplaysTest, AReplayBecomesAnOperatorThatNeedsTheInputs) {
 
 TEST(ReplaysTest, WhatAReplayReadsIsNotAwayAtThatTime) {
   StepTrace trace = conv_norm_relu();
-  trace.operators[0].replayable = true;  // now 0 could be made again as well …
+  trace.operators[0].replayable = true;  // now 0 can be made again as well …
   const Replay second = replay_before(trace, 1, 4), first = replay_before(trace, 0, 4);
   ASSERT_FALSE(first.operators.empty());
   EXPECT_FALSE(compatible(trace, second, {&first, 1}));  // … but not while 1 is made of it

@@ -11,7 +11,8 @@
 namespace spillway {
 namespace {
 
-/// A step like training: n activations are made going forward and used again going backward; weights are used twice.
+/// Returns a step like training. Its n activations are made going forward and used again going backward. Weights are
+/// used twice.
 StepTrace forward_and_backward(int n, int64_t bytes) {
   StepTrace trace;
   auto add_operator = [&] {
@@ -53,8 +54,8 @@ TEST(StepTraceTest, CountsWhatIsAliveAndTheNeediestOperator) {
   StepTrace trace = forward_and_backward(4, 1000);
   std::vector<int64_t> live = live_bytes(trace);
   EXPECT_EQ(live[0], 400 + 1000);         // weights, and the first activation being made
-  EXPECT_EQ(live[3], 400 + 3000 + 1000);  // the last one
-  EXPECT_EQ(live[4], 400 + 4000 + 100);   // the first backward operator
+  EXPECT_EQ(live[3], 400 + 3000 + 1000);  // with the last activation
+  EXPECT_EQ(live[4], 400 + 4000 + 100);   // with the first backward operator
   EXPECT_EQ(live[7], 400 + 1000 + 100);
   EXPECT_EQ(trace.unconstrained_peak_bytes(), 4500);
   size_t index = 0;
@@ -77,7 +78,7 @@ TEST(ScheduleTest, SendsAwayOnlyWhatDoesNotFitAndTheFirstMadeFirst) {
   Schedule schedule = make_schedule(trace, {.budget_bytes = 6 * 1000});
   EXPECT_GT(schedule.bytes_out, 0);
   EXPECT_LE(schedule.bytes_out, 4 * 1000 + 800);
-  // Activation 0 (slot 8) is used last in backward: it is the first to go, right after the operator that made it.
+  // Activation 0 (slot 8) is used last in backward. So it is the first to leave, right after the operator that made it.
   EXPECT_EQ(schedule.actions.page_outs_after[0], std::vector<int32_t>{8});
   for (const Actions::PageIn& in : schedule.actions.page_ins) EXPECT_LT(in.trigger, in.use);
 }
@@ -90,7 +91,7 @@ TEST(ScheduleTest, BringsBackEarlyEnoughForASlowLinkWhereThereIsRoom) {
     for (const Actions::PageIn& in : schedule.actions.page_ins) longest = std::max(longest, in.use - in.trigger);
     return longest;
   };
-  EXPECT_EQ(lead(1e9), 2);  // one operator's time is plenty
+  EXPECT_EQ(lead(1e9), 2);  // the time of one operator suffices
   EXPECT_GT(lead(4e4), 2);  // a page takes 2.5 operators
 }
 
@@ -98,15 +99,15 @@ TEST(HostOverflowTest, WhatIsNeededLastGoesToDiskWhereTooMuchIsAwayAtOnce) {
   StepTrace trace;
   trace.operators.resize(10);
   trace.slots = {{.bytes = 3}, {.bytes = 3}, {.bytes = 3}, {.bytes = 3}};
-  const std::vector<Leave> leaves = {
-      {.slot = 0, .at = 1, .back_at = 9, .copied = true},   // over the end of the next one's absence
+  const std::vector<Eviction> leaves = {
+      {.slot = 0, .at = 1, .back_at = 9, .copied = true},   // beyond the end of the next slot's absence
       {.slot = 1, .at = 2, .back_at = 5, .copied = true},   // the host has room for these two
-      {.slot = 2, .at = 4, .back_at = 7, .copied = true},   // and not for three: the first is needed last
+      {.slot = 2, .at = 4, .back_at = 7, .copied = true},   // but not for three: the first is needed last
       {.slot = 3, .at = 8, .back_at = 13, .copied = true},  // comes back in the next step, in operator 3
       {.slot = 1, .at = 6, .back_at = kNextUseUnknown, .copied = false}};
-  EXPECT_EQ(overflow(trace, leaves, 6), (Absences{{0, 9}}));
-  EXPECT_EQ(overflow(trace, leaves, 5), (Absences{{0, 9}, {1, 5}, {2, 7}})) << "one at a time, the soonest";
-  EXPECT_EQ(overflow(trace, leaves, 2), (Absences{{0, 9}, {1, 5}, {2, 7}, {3, 3}}));
+  EXPECT_EQ(overflow(trace, leaves, 6), (AbsenceSet{{0, 9}}));
+  EXPECT_EQ(overflow(trace, leaves, 5), (AbsenceSet{{0, 9}, {1, 5}, {2, 7}})) << "one at a time, the soonest";
+  EXPECT_EQ(overflow(trace, leaves, 2), (AbsenceSet{{0, 9}, {1, 5}, {2, 7}, {3, 3}}));
   EXPECT_TRUE(overflow(trace, leaves, 9).empty());
   EXPECT_TRUE(overflow(trace, leaves, kUnlimitedBytes).empty());
 }
@@ -128,7 +129,7 @@ TEST(ScheduleTest, WhatTheHostHasNoRoomForIsFetchedEarlierAndChargedAtTheDisksRa
   };
   EXPECT_EQ(lead(schedule(kUnlimitedBytes, 6500)), 2);
   EXPECT_GT(lead(schedule(1000, 6500)), 2);  // a page takes 2.5 operators
-  // Six pages are away at once. The fewer of them the host holds, the longer the step.
+  // Six pages are absent at once. The fewer of them the host holds, the longer the step.
   double before = 0;
   for (int64_t host_bytes : {kUnlimitedBytes, int64_t{4000}, int64_t{2000}, int64_t{0}}) {
     const double seconds = schedule(host_bytes, 2500).predicted_seconds;
@@ -146,8 +147,8 @@ TEST(ScheduleTest, CopiesNothingOutThatIsCleanFromTheLastStep) {
 }
 
 TEST(ScheduleTest, SendsAwayWhatIsIdleSoThatAnotherCanComeBackInTime) {
-  // The weight (slot 0) and the long-lived activation (slot 1) are never needed together with room for both, yet
-  // nothing forces the weight out: it would just stand in the way of the activation's return during operator 3.
+  // The weight (slot 0) and the long-lived activation (slot 1) are never needed together with room for both. Yet
+  // nothing forces the weight out. It would only block the activation's return during operator 3.
   StepTrace trace;
   trace.slots = {{.bytes = 2, .uses = {1, 2}},
                  {.bytes = 3, .birth = 0, .born_as_output = true, .death = 4, .uses = {0, 1, 4}, .writes = {0}},
@@ -202,7 +203,7 @@ TEST(ScheduleTest, EveryUseOfASlotThatLeftIsPrecededByItsReturn) {
     Schedule schedule = make_schedule(trace, {.budget_bytes = budget, .rates = {.in_bytes_per_second = 1e4}});
     for (const Actions::PageIn& in : schedule.actions.page_ins) {
       const Slot& slot = trace.slots[static_cast<size_t>(in.slot)];
-      // Counted on into the next step for what outlives this one.
+      // Uses of slots that outlive this step are counted on into the next step.
       EXPECT_TRUE(std::binary_search(slot.uses.begin(), slot.uses.end(), in.use % operators)) << "round " << round;
       EXPECT_TRUE(in.use < operators || slot.birth == kBeforeStep) << "round " << round;
       EXPECT_GE(in.trigger, slot.birth) << "round " << round;
@@ -213,7 +214,7 @@ TEST(ScheduleTest, EveryUseOfASlotThatLeftIsPrecededByItsReturn) {
   }
 }
 
-/// Two streamed slots, made one after another and read again, beside one that is leased in between.
+/// Returns a step with two streamed slots, made one after another and read again, and a slot that is leased in between.
 StepTrace streamed_step(int64_t bytes) {
   StepTrace trace;
   trace.slots.resize(3);
@@ -248,14 +249,15 @@ TEST(ScheduleTest, WhatIsOnlyStreamedNeedsNoRoomOfItsOwn) {
   const Schedule schedule = make_schedule(trace, {.budget_bytes = 1100, .replay = false});
   EXPECT_GT(schedule.predicted_seconds, 0);
   for (const Actions::PageIn& in : schedule.actions.page_ins) EXPECT_EQ(in.slot, 2);
-  // Both are born on the host and read there; what outlives the step is in before them and never written.
+  // Both slots are born on the host and read there. The slot that outlives the step is paged in before them and never
+  // written.
   EXPECT_EQ(schedule.bytes_out, 2000);
   EXPECT_EQ(schedule.bytes_in, 2000);
 }
 
 TEST(ScheduleTest, BringsBackWhatIsStreamedWhereItsRoomIsNotNeededSooner) {
   const StepTrace trace = streamed_step(1000);
-  // There is room for two: slot 0, which is used last, waits on the host.
+  // There is room for two slots. Slot 0, which is used last, waits on the host.
   const Schedule tight = make_schedule(trace, {.budget_bytes = 2100, .replay = false});
   EXPECT_EQ(tight.bytes_out, 1000);
   EXPECT_EQ(tight.bytes_in, 1000);
@@ -266,15 +268,15 @@ TEST(ScheduleTest, BringsBackWhatIsStreamedWhereItsRoomIsNotNeededSooner) {
 
 TEST(ScheduleTest, WhatIsStreamedLeavesWhenItsOperatorNeedsTheRoomForItself) {
   StepTrace trace = streamed_step(1000);
-  trace.operators[3].own_bytes = 1500;  // reads slot 1, which found room when it was made
+  trace.operators[3].own_bytes = 1500;  // it reads slot 1, which found room when it was made
   ASSERT_LE(trace.floor_bytes(), 2200);
   const Schedule schedule = make_schedule(trace, {.budget_bytes = 2200, .replay = false});
   EXPECT_GT(schedule.predicted_seconds, 0);
-  EXPECT_LE(*std::max_element(schedule.held.begin(), schedule.held.end()), 2200);
+  EXPECT_LE(*std::max_element(schedule.resident_bytes.begin(), schedule.resident_bytes.end()), 2200);
 }
 
 TEST(ScheduleTest, WhatIsStreamedOnceMoreIsFetchedAheadWhereThatHidesTheCopy) {
-  // Two of four slots fit; each is streamed for the last time, while the link idles behind long operators.
+  // Two of four slots fit. Each slot is streamed for the last time while the link idles behind long operators.
   StepTrace trace;
   trace.slots.resize(4);
   trace.operators.resize(8);
@@ -291,7 +293,7 @@ TEST(ScheduleTest, WhatIsStreamedOnceMoreIsFetchedAheadWhereThatHidesTheCopy) {
   const LinkRates rates{2000, 2000, 0};
   const Schedule schedule = make_schedule(trace, {.budget_bytes = 2500, .rates = rates, .replay = false});
   EXPECT_FALSE(schedule.actions.page_ins.empty());
-  EXPECT_LT(schedule.exposed_seconds, 1.0);  // two born on the host and read there in windows would be 2
+  EXPECT_LT(schedule.exposed_seconds, 1.0);  // 2 if two were born on the host and read there in windows
 }
 
 TEST(ScheduleTest, WhatWasMadeInWindowsCanBeMadeAgain) {

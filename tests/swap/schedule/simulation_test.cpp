@@ -1,4 +1,4 @@
-// The simulation against a pager that takes the same steps.
+// Tests of the simulation against a pager that takes the same steps.
 #include "swap/schedule/simulation.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 using testing::Buffer;
 
-/// Copies at once, and says that it took as long as a link of this rate takes.
+/// A timeline that copies at once, and reports the time that a link of this rate takes.
 class InstantTimeline final : public Timeline {
  public:
   explicit InstantTimeline(double bytes_per_second) : rate_(bytes_per_second) {}
@@ -36,7 +36,7 @@ class InstantTimeline final : public Timeline {
   int64_t bytes_ = 0;
 };
 
-/// A pager on which the steps of a trace run, its slots being buffers.
+/// A pager on which the steps of a trace run. Buffers stand for its slots.
 struct Machine {
   Machine(const StepTrace& steps, int64_t budget_bytes, int64_t small_bytes, double rate)
       : trace(steps), ledger("test", budget_bytes), out(rate), in(rate), pager(memory, host, out, in, small_bytes) {
@@ -64,7 +64,7 @@ struct Machine {
     }
     return uses;
   }
-  /// Returns what the operator makes, and the scratch that it needs beside.
+  /// Runs the operator. Returns the slots that it makes, and frees its scratch.
   std::vector<Birth> compute(size_t i) {
     int64_t scratch = trace.operators[i].own_bytes;
     for (int32_t s : trace.operators[i].births) scratch -= trace.slots[static_cast<size_t>(s)].bytes;
@@ -92,7 +92,7 @@ struct Machine {
   std::vector<std::unique_ptr<Buffer>> slots;
 };
 
-/// A conductor's step; how long operators take is the trace's word.
+/// Runs a conductor's step, in which operators take the seconds of the trace.
 void follow(Machine& machine, Conductor& conductor) {
   conductor.begin_step("step");
   for (size_t i = 0; i < machine.trace.operators.size(); ++i) {
@@ -110,8 +110,8 @@ void follow(Machine& machine, Conductor& conductor) {
 }
 
 TEST(SimulationTest, WhatIsSentAwayAheadLetsAnotherComeBackInTime) {
-  // The weight (slot 0) and the activation (slot 1) have no room beside slot 2 together: the activation leaves for the
-  // weight, and, once that has been used, the weight for the activation, which then comes back during operator 3.
+  // The weight (slot 0) and the activation (slot 1) do not fit beside slot 2 together. The activation leaves for the
+  // weight. Once the weight has been used, it leaves for the activation, which then comes back during operator 3.
   constexpr int64_t kUnit = 64 << 10;
   StepTrace trace;
   trace.slots = {{.bytes = 3, .uses = {2}},
@@ -137,12 +137,12 @@ TEST(SimulationTest, WhatIsSentAwayAheadLetsAnotherComeBackInTime) {
   EXPECT_EQ(after.demand_page_ins, before.demand_page_ins);
 }
 
-/// Recipes that need nothing, and fail as often as they are told to.
+/// A source of recipes that need no input, and fail as often as they are told to.
 struct FailingBook final : RecipeSource {
   struct Again final : ReplayRecipe {
     Again(FailingBook& from, int64_t size) : book(from), bytes(size) {}
     const std::vector<Input>& inputs() const override { return none; }
-    uint64_t write_epoch() const override { return 0; }  // its page is written by its birth alone
+    uint64_t write_epoch() const override { return 0; }  // only its birth wrote its page
     Block* run(Pager& pager) override {
       if (book.failures > 0) {
         --book.failures;
@@ -190,7 +190,7 @@ TEST(ConductorTest, AReplayAheadThatFailsIsNoErrorOfTheOperatorBeforeIt) {
   EXPECT_EQ(machine.pager.stats().replays, made + 1);
 }
 
-/// A step whose operators use one slot each, so that no two uses are at the same time; slots of all sizes.
+/// Returns a step whose operators use one slot each, so that no two uses are at the same time. Slots have all sizes.
 StepTrace random_trace(std::mt19937& random, int64_t unit) {
   StepTrace trace;
   const int32_t slots = 4 + static_cast<int32_t>(random() % 8);
@@ -233,13 +233,13 @@ TEST(SimulationTest, EvictsWhatThePagerEvicts) {
   int64_t compared = 0;
   for (int round = 0; round < 300; ++round) {
     const StepTrace trace = random_trace(random, kSmall / 4);
-    int64_t before = 0;  // the step, which a simulation takes to be resident
+    int64_t before = 0;  // bytes before the step, which a simulation takes to be resident
     for (const Slot& slot : trace.slots) before += slot.birth == kBeforeStep ? slot.bytes : 0;
     const int64_t budget = std::max(before, trace.floor_bytes()) + kSmall * static_cast<int64_t>(random() % 4);
     const Simulated simulated = simulate(trace, {.budget_bytes = budget, .small_bytes = small_charge, .rates = &quick});
     ASSERT_TRUE(simulated.feasible);
     std::map<int32_t, std::set<int32_t>> expected, found;
-    for (const Leave& leave : simulated.leaves) expected[leave.at].insert(leave.slot);
+    for (const Eviction& leave : simulated.leaves) expected[leave.at].insert(leave.slot);
 
     Machine machine(trace, budget, kSmall, 1e29);
     for (int step = 0; step < 2; ++step) {

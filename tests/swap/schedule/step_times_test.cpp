@@ -16,7 +16,7 @@
 namespace spillway {
 namespace {
 
-/// A step of operators that take these seconds, half of them before the kernel.
+/// Returns a step of operators that take these seconds, half of them before the kernel.
 StepTrace step_of(const std::vector<double>& seconds, double tail = 0) {
   StepTrace trace;
   for (double s : seconds) {
@@ -36,8 +36,8 @@ TEST(StepTimesTest, TypicalStepsAreTheLatestButForTheFastestAndTheSlowest) {
     return trace.compute_seconds();
   };
   EXPECT_EQ(note(8, 4, 1), 13);
-  EXPECT_EQ(note(50, 4, 1), 13);  // of two the faster
-  EXPECT_EQ(note(2, 6, 2), 13);   // of three the one between
+  EXPECT_EQ(note(50, 4, 1), 13);  // the faster of two
+  EXPECT_EQ(note(2, 6, 2), 13);   // the middle one of three
   EXPECT_EQ(note(10, 4, 1), 14);  // 13 and 15
   EXPECT_EQ(note(9, 2, 6), 15);   // 13, 15 and 17
   EXPECT_EQ(trace.operators[0].seconds, (8 + 10 + 9) / 6.0);
@@ -81,7 +81,7 @@ TEST(PredictionTest, FollowsOtherTimesAndLeavesTheScheduleAsItIs) {
     predict_again(schedule, trace, inputs);
     EXPECT_EQ(schedule.predicted_seconds, first.predicted_seconds) << "seed " << seed;
     EXPECT_EQ(schedule.bound_seconds, first.bound_seconds);
-    // Typical steps became slower; the shortest times are what they were.
+    // Typical steps became slower, while the shortest times stayed.
     for (OperatorRecord& op : trace.operators) op.seconds += 100, op.excess_seconds += 100;
     predict_again(schedule, trace, inputs);
     EXPECT_GE(schedule.predicted_seconds, 100 * static_cast<double>(trace.operators.size()));
@@ -90,7 +90,7 @@ TEST(PredictionTest, FollowsOtherTimesAndLeavesTheScheduleAsItIs) {
   }
 }
 
-/// Steps of two operators on one page, whose kernels say that they took `seconds` each.
+/// A conductor that runs steps of two operators on one page, whose kernels report `seconds` each.
 struct PredictedStepsTest : ::testing::Test {
   PredictedStepsTest() { memory.set_reclaimer(&pager); }
   double step(double seconds) {
@@ -120,7 +120,7 @@ struct PredictedStepsTest : ::testing::Test {
 };
 
 TEST_F(PredictedStepsTest, LaterStepsMoveThePredictionButOnlyFasterOnesTheBound) {
-  // Fast operators, and what the machine takes between them is small beside.
+  // The machine's time between operators is small beside these, although they are fast.
   EXPECT_GE(step(900), 1800);
   EXPECT_LT(step(100), 300) << "the first ran on demand";
   for (int i = 0; i < 3; ++i) step(100);

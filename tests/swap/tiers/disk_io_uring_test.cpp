@@ -1,4 +1,4 @@
-// A kernel may refuse rings, their use, and waiting; the disk tier copes with each.
+// Tests that the disk tier copes with kernels that refuse rings, their use, or waiting.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -26,7 +26,7 @@ using testing::expect_parts;
 using testing::Memory;
 using testing::TemporaryFolder;
 
-/// Makes the kernel refuse this system call to this process, as containers do.
+/// Makes the kernel refuse this system call to this process, as containers do. Returns false when it cannot.
 bool forbid(uint32_t call) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -40,7 +40,7 @@ bool forbid(uint32_t call) {
 
 constexpr int kNoFilters = 10;
 
-/// Runs `work` in a child, which returns 0 when all went well, and skips the test where it returns kNoFilters.
+/// Runs `work` in a child, which returns 0 when all went well. Skips the test where it returns kNoFilters.
 void in_child(const std::function<int()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -53,7 +53,7 @@ void in_child(const std::function<int()>& work) {
   EXPECT_EQ(status, 0);
 }
 
-/// Threads must do the work of a tier in a process that may not make this system call.
+/// Expects that threads do the work of a tier in a process that may not make this system call.
 void expect_threads_without(uint32_t call) {
   ::testing::internal::CaptureStderr();
   in_child([call] {
@@ -93,7 +93,8 @@ TEST_F(DiskIoUringTest, WhereTheKernelDoesNotSayWhatRingsCanDoThreadsDoTheWork) 
   expect_threads_without(__NR_io_uring_register);
 }
 
-/// A thread that may no longer sleep until an operation ends looks again and again: memory must last as long as that.
+/// Checks a thread that may no longer sleep until an operation ends. It polls instead, and the operation's memory must
+/// last until it ends.
 TEST_F(DiskIoUringTest, WhatWasStartedIsWaitedForThoughTheKernelRefusesToWait) {
   in_child([&] {
     int ends[2];

@@ -250,14 +250,14 @@ TEST_P(DiskTierTest, AReadDoesNotWaitForAllTheWritesBeforeIt) {
   auto other = tier->make_page(large.bytes);
   Ticket write = tier->write(other, {large.data});
   {
-    std::unique_lock lock(control->mutex);  // until its first chunk is stuck
+    std::unique_lock lock(control->mutex);  // waits until its first chunk is stuck
     control->changed.wait(lock, [&] { return control->started.size() >= 2; });
   }
   Ticket read = tier->read(page, {small.data});
   control->pause(false);
   read.wait();
   write.wait();
-  EXPECT_EQ(control->order().substr(0, 4), "wwrw");  // the page's, the large one's first, the read, the others
+  EXPECT_EQ(control->order().substr(0, 4), "wwrw");  // the page, the large one's first chunk, the read, the rest
 }
 
 TEST_P(DiskTierTest, FinishesWhatWasStartedBeforeItEndsAndRemovesTheFile) {
@@ -268,7 +268,7 @@ TEST_P(DiskTierTest, FinishesWhatWasStartedBeforeItEndsAndRemovesTheFile) {
   tier.reset();
   EXPECT_TRUE(ticket.succeeded());
   EXPECT_EQ(host.used_bytes(), 0);
-  page.reset();  // the last that held the file
+  page.reset();  // the last holder of the file
   EXPECT_TRUE(folder.names().empty());
 }
 

@@ -65,7 +65,7 @@ TEST(HostTierRandomTest, EveryByteSurvivesRandomUseUnderLateCopiesAndALateDisk) 
           case 3: {
             Held& h = any();
             h.arrival.wait();
-            tier.evicted(h.copy, {next_use, static_cast<uint64_t>(i)});
+            tier.mark_last_copy(h.copy, {next_use, static_cast<uint64_t>(i)});
             break;
           }
           case 4: {

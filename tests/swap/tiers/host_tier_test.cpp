@@ -33,7 +33,7 @@ struct HostTierTest : ::testing::Test {
     device = filled(bytes, value);
     HostCopy copy = tier.page_out(device.data(), bytes, {next_use, last_use}, ticket);
     ticket.wait();
-    tier.evicted(copy, {next_use, last_use});
+    tier.mark_last_copy(copy, {next_use, last_use});
     return copy;
   }
   std::vector<char> get(HostCopy& copy, int64_t bytes = kBytes) {
@@ -45,7 +45,7 @@ struct HostTierTest : ::testing::Test {
     std::unique_lock lock(control->mutex);
     control->changed.wait(lock, [&] { return control->started.size() >= operations; });
   }
-  /// Gives the tier's own work on the disk the time to end.
+  /// Waits up to 5 s for the tier's own work on the disk, until `condition` holds.
   void until(const std::function<bool()>& condition) {
     for (int i = 0; i < 5000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_TRUE(condition());
@@ -142,19 +142,19 @@ TEST_F(HostTierTest, ComesBackAheadOfItsUseIntoFreeRoomAndLeavesAgainWithoutBein
   ASSERT_FALSE(tier.in_slab(b));
   ASSERT_FALSE(tier.in_slab(c));
   a.reset();
-  EXPECT_EQ(get(d), filled(kBytes, 'd'));  // pages are coming back: there is room for one more, the soonest
+  EXPECT_EQ(get(d), filled(kBytes, 'd'));  // pages are coming back: one more fits, the soonest
   until([&] { return tier.in_slab(c); });
   EXPECT_FALSE(tier.in_slab(b));
   const int64_t read = disk.stats().bytes_read, written = disk.stats().bytes_written;
   EXPECT_EQ(get(c), filled(kBytes, 'c'));
   EXPECT_EQ(disk.stats().bytes_read, read);
-  HostCopy f = put('f', 7);  // c leaves: it has its place still
+  HostCopy f = put('f', 7);  // c leaves; it still has its place on disk
   EXPECT_FALSE(tier.in_slab(c));
   EXPECT_EQ(disk.stats().bytes_written, written);
   EXPECT_EQ(get(c), filled(kBytes, 'c'));
 }
 
-/// A plan that lets a page leave does not forget when it is needed again.
+/// Checks that a page keeps its next use when a plan lets it leave.
 TEST_F(HostTierTest, WhatAPlanReleasedGoesToDiskAndComesBackByItsNextUse) {
   Arena arena(1 << 26);
   Ledger ledger("test", 1 << 26);
@@ -170,7 +170,7 @@ TEST_F(HostTierTest, WhatAPlanReleasedGoesToDiskAndComesBackByItsNextUse) {
   until([&] { return disk.stats().bytes_written == 2 * kBytes; });
   while (sooner.size() > 1) sooner.pop_back();
   const PageUse use{sooner[0].page(), false};
-  pager.lease({&use, 1});  // what comes back makes room, and the others do so ahead of their use
+  pager.lease({&use, 1});  // the returning page makes room; others return ahead of use
   pager.unlease({&use, 1});
   until([&] { return disk.stats().bytes_read == 2 * kBytes; });
 }
@@ -194,7 +194,7 @@ TEST_F(HostTierTest, APageThatIsWantedWhileItComesBackIsReadOnce) {
   control->pause(true);
   const size_t before = control->order().size();
   EXPECT_EQ(get(d), filled(kBytes, 'd'));
-  wait_for_started(before + 1);  // b is on its way
+  wait_for_started(before + 1);  // b is being read
   std::vector<char> back(kBytes);
   Ticket ticket = tier.page_in(b, back.data());
   EXPECT_FALSE(ticket.done());
@@ -210,7 +210,7 @@ TEST_F(HostTierTest, APageInOutlivesTheCopyThatIsLetGoOfWhileItComesBack) {
   control->pause(true);
   const size_t before = control->order().size();
   EXPECT_EQ(get(d), filled(kBytes, 'd'));
-  wait_for_started(before + 1);  // b is on its way
+  wait_for_started(before + 1);  // b is being read
   std::vector<char> back(kBytes);
   Ticket ticket = tier.page_in(b, back.data());
   b.reset();
@@ -219,7 +219,7 @@ TEST_F(HostTierTest, APageInOutlivesTheCopyThatIsLetGoOfWhileItComesBack) {
   EXPECT_EQ(back, filled(kBytes, 'b'));
   c.reset();
   d.reset();
-  HostCopy e = put('e', 1), f = put('f', 2), g = put('g', 3);  // all its room is free again
+  HostCopy e = put('e', 1), f = put('f', 2), g = put('g', 3);  // all of its room is free again
   EXPECT_TRUE(tier.in_slab(e) && tier.in_slab(f) && tier.in_slab(g));
 }
 
@@ -244,7 +244,7 @@ TEST_F(HostTierTest, AFullDiskFailsThePageOutThatNeedsItAndNothingElse) {
   HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20);
   control->fail(ENOSPC);
   auto source = filled(kBytes, 'd');
-  for (int64_t next_use : {5, 50}) {  // by spilling b, and by going to disk itself
+  for (int64_t next_use : {5, 50}) {  // b's spill fails, then the direct write to disk
     Ticket ticket;
     HostCopy d = tier.page_out(source.data(), kBytes, {next_use, 0}, ticket);
     EXPECT_THROW(ticket.wait(), DiskError);
@@ -286,7 +286,7 @@ TEST(HostTierWindowTest, ADiskThatFailsWithinAWindowLeavesNoCopyUnderWay) {
   std::vector<char> device(3 * 64);
   control->fail(0, EIO, 1);
   EXPECT_THROW((void)tier.read_window(copy, window, device.data()), DiskError);
-  EXPECT_EQ(in.pending(), 0u);  // of the first run, whose staging memory has gone
+  EXPECT_EQ(in.pending(), 0u);  // no copy of the first run, whose staging memory is freed
 }
 
 TEST_F(HostTierTest, ACopyThatIsLetGoOfWhileItIsWrittenGivesEverythingBack) {
@@ -297,7 +297,7 @@ TEST_F(HostTierTest, ACopyThatIsLetGoOfWhileItIsWrittenGivesEverythingBack) {
   Ticket ticket;
   HostCopy d = tier.page_out(source.data(), kBytes, {5, 0}, ticket);
   wait_for_started(1);
-  b.reset();  // the disk reads its bytes still
+  b.reset();  // the disk still reads b's bytes
   EXPECT_FALSE(ticket.done());
   control->pause(false);
   ticket.wait();

@@ -23,7 +23,7 @@ TEST(PageFileTest, IsThereWhileItIsUsedAndGoneAfterwards) {
     PageFile file(folder.path());
     ASSERT_EQ(folder.names().size(), 1u);
     EXPECT_TRUE(folder.names()[0].starts_with("spillway-" + std::to_string(::getpid()) + "-"));
-    PageFile second(folder.path());  // of the same process
+    PageFile second(folder.path());  // another file in the same process
     EXPECT_NE(second.path(), file.path());
     EXPECT_EQ(folder.names().size(), 2u);
   }
@@ -64,10 +64,10 @@ TEST(PageFileTest, AKilledRunsFileGoesAtTheNextStartAndALiveRunsFileStays) {
   Holder crashed(folder), alive(folder);
   ASSERT_EQ(folder.names().size(), 2u);
   crashed.kill();
-  ASSERT_EQ(folder.names().size(), 2u);  // nobody has cleaned up yet
+  ASSERT_EQ(folder.names().size(), 2u);  // no process has cleaned up yet
   {
     PageFile next(folder.path());
-    EXPECT_EQ(folder.names().size(), 2u);  // the live one's and this one's
+    EXPECT_EQ(folder.names().size(), 2u);  // those of the live process and of this one
     EXPECT_TRUE(std::filesystem::exists(next.path()));
   }
   EXPECT_EQ(folder.names().size(), 1u);
@@ -134,7 +134,7 @@ TEST(PageFileTest, ReusesTheRoomOfExtentsThatWereFreed) {
   file.free(a, (1 << 20) - 5);
   EXPECT_EQ(file.used_bytes(), 1 << 20);
   EXPECT_EQ(file.peak_bytes(), 2 << 20);
-  EXPECT_EQ(file.allocate(100 << 20) % PageFile::kAlignment, 0);  // more than it grows by at once
+  EXPECT_EQ(file.allocate(100 << 20) % PageFile::kAlignment, 0);  // more than the file grows by at once
 }
 
 TEST(PageFileTest, AFullDiskIsAnErrorThatNamesTheFileAndLeavesTheRestAsItWas) {
@@ -155,8 +155,8 @@ TEST(PageFileTest, AFullDiskIsAnErrorThatNamesTheFileAndLeavesTheRestAsItWas) {
     EXPECT_NE(std::string(error.what()).find(file.path().string()), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("70.0 MiB"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(file.allocate(64 << 20), first);    // what the file has already
-  EXPECT_EQ(file.allocate(1 << 20), 64 << 20);  // less than it would like to grow by
+  EXPECT_EQ(file.allocate(64 << 20), first);    // space that the file already has
+  EXPECT_EQ(file.allocate(1 << 20), 64 << 20);  // less than its usual growth
   EXPECT_THROW((void)file.allocate(2 << 20), DiskError);
   EXPECT_EQ(file.used_bytes(), 65 << 20);
   ::setrlimit(RLIMIT_FSIZE, &before);

@@ -1,4 +1,4 @@
-// A Session whose pages fit neither the device nor the host.
+// Tests of a Session whose pages fit neither the device nor the host.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/instancenorm.h>
@@ -26,7 +26,7 @@ using testing::DiskSwitch;
 using testing::switched;
 using testing::TemporaryFolder;
 
-/// A stack of convolutions with norms; 256 KiB for each of its activations.
+/// A stack of convolutions with norms. Each of its activations has 256 KiB.
 struct StackImpl : nn::Module {
   StackImpl() {
     for (int i = 0; i < 8; ++i) {
@@ -45,7 +45,7 @@ struct StackImpl : nn::Module {
 };
 TORCH_MODULE(Stack);
 
-/// The same training from the same seed, step by step.
+/// A training that always starts from the same seed, and runs step by step.
 class Training {
  public:
   explicit Training(std::optional<SessionOptions> options) {
@@ -67,7 +67,7 @@ class Training {
   }
   Session& session() { return *session_; }
   Stack& net() { return net_; }
-  /// Closes the Session.
+  /// Closes the Session and returns the parameters.
   std::vector<at::Tensor> parameters() {
     session_.reset();
     std::vector<at::Tensor> all;
@@ -205,7 +205,7 @@ TEST_F(SessionTiersTest, ADamagedFileIsAnErrorThatNamesThePageAndTheOtherTensors
     for (int i = 0; i < 12; ++i) tensors.push_back(at::full({1 << 18}, i, at::kFloat));
     session.pager().evict_all();
     const auto file = folder.path() / folder.names().at(0);
-    // The first page of the file is one of them.
+    // The first page of the file belongs to one of the tensors.
     std::FILE* raw = std::fopen(file.c_str(), "r+");
     ASSERT_EQ(std::fseek(raw, 5000, SEEK_SET), 0);
     std::fputc(99, raw);

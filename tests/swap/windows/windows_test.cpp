@@ -1,5 +1,5 @@
-// Operators that run in windows: against the whole operator, under every budget down to the floor, and with everything
-// evicted after every window.
+// Tests of operators that run in windows. They are compared with the whole operator under every budget down to the
+// floor, and with everything evicted after every window.
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ using testing::SchemaChecker;
 
 constexpr int64_t kSplit = 64 << 10;
 
-/// How often each operator's kernel ran.
+/// A counter of how often each operator's kernel ran.
 class CountKernels final : public OperatorObserver {
  public:
   void before(const c10::OperatorHandle& op, const torch::jit::Stack&) override { ++kernels[op.schema().name()]; }
@@ -43,7 +43,7 @@ struct Outcome {
   SessionStats stats;
 };
 
-/// A copy in memory that no ledger counts, so that what one run leaves behind takes no room from the next.
+/// Returns a copy in memory that no ledger counts, so that one run's results take no room from the next.
 at::Tensor outside(const at::Tensor& tensor) {
   auto* bytes = new std::vector<char>(tensor.nbytes());
   if (tensor.nbytes()) std::memcpy(bytes->data(), tensor.const_data_ptr(), tensor.nbytes());
@@ -52,7 +52,7 @@ at::Tensor outside(const at::Tensor& tensor) {
       tensor.options().requires_grad(false));
 }
 
-/// `work` in two steps from the same seed (the second follows a schedule); what the second returned.
+/// Runs `work` in two steps from the same seed. The second follows a schedule, and its results are returned.
 Outcome run(const std::function<Tensors()>& work, std::optional<SessionOptions> options) {
   CpuDevice::instance();
   at::globalContext().setDeterministicAlgorithms(true, false);
@@ -95,7 +95,8 @@ void expect_close(const Tensors& a, const Tensors& b) {
 
 enum class Bits { equal, close };
 
-/// Whole, split, split with everything evicted, split at the floor. Each of `operators` must have been split.
+/// Compares whole operators with split ones, also with everything evicted, and at the floor. Each of `operators` must
+/// have been split.
 void expect_split(const std::vector<std::string>& operators, Bits bits, const std::function<Tensors()>& work) {
   const Outcome plain = run(work, std::nullopt);
   const Outcome whole = run(work, SessionOptions{.split_bytes = kUnlimitedBytes});
@@ -120,16 +121,16 @@ void expect_split(const std::vector<std::string>& operators, Bits bits, const st
       expect_equal(tight.results, split.results);
       EXPECT_LE(tight.stats.peak_bytes, budget);
     }
-  const Outcome evicted =
+  const Outcome mark_last_copy =
       run(work,
           SessionOptions{.min_page_bytes = 1, .split_bytes = kSplit, .observer = std::make_shared<EvictEverything>()});
-  expect_equal(evicted.results, split.results);
+  expect_equal(mark_last_copy.results, split.results);
   auto checker = std::make_shared<SchemaChecker>();
   run(work, SessionOptions{.min_page_bytes = 1, .split_bytes = kSplit, .observer = checker});
   EXPECT_TRUE(checker->liars().empty()) << *checker->liars().begin() << " writes what its schema does not say";
 }
 
-/// The results of a forward function and of its backward for a random gradient.
+/// Returns the results of a forward function and of its backward for a random gradient.
 Tensors with_gradients(const at::Tensor& y, const Tensors& leaves) {
   y.backward(at::randn_like(y));
   Tensors all{y.detach()};
@@ -179,7 +180,7 @@ TEST(WindowsTest, OtherTypesAndResultsOfAnotherType) {
   });
 }
 
-/// The conjugate is computed into a tensor that only the operator's arguments own.
+/// Checks a conjugate that is computed into a tensor that only the operator's arguments own.
 TEST(WindowsTest, ArgumentsThatEndWithTheCall) {
   expect_split({"aten::mul"}, Bits::equal, [] {
     auto a = at::randn({16'000}, at::kComplexFloat), b = at::randn({16'000}, at::kComplexFloat);
@@ -212,8 +213,8 @@ TEST(WindowsTest, WhatCannotBeSplitRunsWhole) {
     auto x = at::rand({300, 200});
     auto z = x.t() + at::ones({200, 300});                            // other strides
     auto w = x.slice(0, 0, 1) * at::ones({300, 1});                   // broadcast
-    EXPECT_THROW(x.view(-1).mul_(x[0][0]), c10::Error);               // an element of what is written
-    EXPECT_THROW(x.slice(0, 1).add_(x.slice(0, 0, -1)), c10::Error);  // a part of it
+    EXPECT_THROW(x.view(-1).mul_(x[0][0]), c10::Error);               // an element of the written tensor
+    EXPECT_THROW(x.slice(0, 1).add_(x.slice(0, 0, -1)), c10::Error);  // a part of the written tensor
     return Tensors{x, z, w};
   };
   const Outcome plain = run(work, std::nullopt);

@@ -18,6 +18,7 @@
 #include "tools/bench/allreduce/table.h"
 #include "tools/bench/allreduce/trial.h"
 #include "tools/bench/commands.h"
+#include "tools/cli/checks.h"
 #include "tools/cli/interrupts.h"
 #include "tools/cli/json_file.h"
 #include "tools/cli/launch.h"
@@ -47,7 +48,7 @@ void require_right(const json& result) {
     if (row["wrong"] != 0) throw std::runtime_error("a result is wrong");
 }
 
-/// Prints and writes what one cycle found.
+/// Prints and writes the results of one cycle.
 void conclude(const Options& options, json result, int cycle) {
   result["step"] = step_of(options.sweep, options.trial.sizes.size());
   result["cycles"] = cycle;
@@ -67,37 +68,37 @@ void read_offset(Options& options) {
   TrialOptions& trial = options.trial;
   trial.offset_bytes = parse_bytes(options.offset);
   for (const std::string& type : trial.types)
-    if (const int64_t element = ddl::element_bytes(element_named(type)); trial.offset_bytes % element != 0)
+    if (const int64_t element = ddl::element_bytes(parse_element(type)); trial.offset_bytes % element != 0)
       throw BadRequest(
           str("--offset: ", options.offset, "; allowed: whole elements of ", type, ", ", element, " bytes each"));
 }
 
-/// Reads what flags give as text. Throws BadRequest.
+/// Reads the flags that are given as text. Throws BadRequest.
 void read(Options& options) {
   TrialOptions& trial = options.trial;
-  trial.types = types_named(options.types);
-  trial.ops = ops_named(options.ops);
-  trial.collectives = collectives_named(options.collectives);
+  trial.types = parse_types(options.types);
+  trial.ops = parse_operations(options.ops);
+  trial.collectives = parse_collectives(options.collectives);
   trial.sizes = sizes_of(options.sweep, trial.types);
   read_offset(options);
   if (options.average.empty()) return;
-  (void)average_named(options.average);
+  (void)parse_average(options.average);
   trial.timing.average = trial.timing.back_to_back_average = options.average;
 }
 
 void refuse_what_cannot_be(const Options& options) {
   const std::string& device = options.trial.device;
-  const bool on_cards = device == "cuda" || device.starts_with("cuda:");
-  if (!on_cards && device != "cpu") throw BadRequest(str("--device is '", device, "'; allowed is cpu, cuda or cuda:N"));
-  if (on_cards && options.explain)
+  const bool on_gpus = device == "cuda" || device.starts_with("cuda:");
+  if (!on_gpus && device != "cpu") throw BadRequest(str("--device is '", device, "'; allowed is cpu, cuda or cuda:N"));
+  if (on_gpus && options.explain)
     throw BadRequest("--explain: of cards' levels nothing is known; allowed: --device cpu");
-  if (on_cards && !options.launches.gloo_python.empty())
+  if (on_gpus && !options.launches.gloo_python.empty())
     throw BadRequest("--gloo reduces vectors of the host; allowed: --device cpu");
   if (!options.plot_file.empty() && problems_of(options.trial).size() != options.trial.sizes.size())
     throw BadRequest("--plot draws one collective of one type and operation; allowed: one of each");
 }
 
-/// Whether the installed MPI's allreduce is among what is measured, so that its algorithms can be forced.
+/// True when the installed MPI's allreduce is among the measured ways, so that its algorithms can be forced.
 bool measures_mpi(const TrialOptions& trial) {
   const auto has = [](const std::vector<std::string>& names, const char* name) {
     return std::find(names.begin(), names.end(), name) != names.end();
@@ -109,7 +110,7 @@ bool measures_mpi(const TrialOptions& trial) {
          });
 }
 
-/// A launch's arguments of this benchmark; `mpi_only`: to measure the installed MPI's allreduce alone.
+/// Returns a launch's arguments of this benchmark; with `mpi_only` it measures the installed MPI's allreduce alone.
 std::vector<std::string> launch_arguments(const Options& options, bool mpi_only) {
   const TrialOptions& trial = options.trial;
   std::string sizes;
@@ -135,7 +136,7 @@ std::vector<std::string> launch_arguments(const Options& options, bool mpi_only)
   return arguments;
 }
 
-/// In one launch, of which this process is a rank.
+/// Measures in one launch, of which this process is a rank.
 int run_rank(const Options& options, const CLI::App& command) {
   const ddl::CommOptions of_comm = comm_options(options.trial.comm_timeout_seconds);
   ddl::MpiRuntime mpi(of_comm.deadline);
@@ -154,7 +155,7 @@ int run_rank(const Options& options, const CLI::App& command) {
   return kOk;
 }
 
-/// In launches of its own.
+/// Measures in launches that this process starts.
 int run_parent(Options& options) {
   LaunchOptions& launches = options.launches;
   launches.launcher = ddlrun::words_of(options.launcher);
@@ -220,7 +221,7 @@ void add_timing_flags(CLI::App& command, Options& options) {
   TimingOptions& timing = options.trial.timing;
   command.add_option("--repeats", timing.repeats, "Calls alone: each after a barrier, all ways in turn, their median")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command
       .add_option("--iterations", timing.iterations,
                   "Calls back to back besides, between two readings of the clock, as nccl-tests times them; 0: none")
@@ -236,15 +237,15 @@ void add_timing_flags(CLI::App& command, Options& options) {
       ->check(CLI::NonNegativeNumber);
   command.add_option("--comm-timeout", options.trial.comm_timeout_seconds, "Seconds to wait for another rank")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
 }
 
 void add_launch_flags(CLI::App& command, Options& options) {
   command.add_option("--ranks", options.launches.ranks, "Launch so many ranks, where mpirun has not")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command.add_option("--launches", options.launches.launches, "Fresh launches, of which medians are taken")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command.add_option("--launcher", options.launcher, "The command that launches, with its arguments, in quotes")
       ->capture_default_str();
   command.add_flag("--no-forced", options.no_forced,

@@ -16,10 +16,10 @@ namespace {
 using nlohmann::json;
 
 double bus_factor(const json& result, const json& row) {
-  return bus_factor(collective_named(row.value("collective", "allreduce")), result["world_size"].get<int>());
+  return bus_factor(parse_collective(row.value("collective", "allreduce")), result["world_size"].get<int>());
 }
 
-/// Null where nothing is predicted to take any time (a rank alone).
+/// Returns a row's model error; null where nothing is predicted to take any time (a rank alone).
 json row_error(const json& row) {
   std::vector<double> errors;
   for (const json& launch : row.contains("by_launch") ? row["by_launch"] : json::array({row})) {
@@ -48,7 +48,7 @@ json model_error(const json& rows) {
   return {{"median", median(errors)}, {"worst", worst}, {"worst_bytes", worst_bytes}, {"sizes", errors.size()}};
 }
 
-/// The least of `sorted` that as large a share is not above.
+/// Returns the least value of `sorted` such that at least `share` of the values are not above it.
 double percentile(const std::vector<double>& sorted, double share) {
   const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
   return sorted[std::max<size_t>(rank, 1) - 1];
@@ -63,7 +63,7 @@ json spread_of(std::vector<double> seconds) {
           {"max_seconds", seconds.back()}};
 }
 
-/// To what has `seconds` and `in_place_seconds`.
+/// Adds bandwidths to an object that has `seconds` and `in_place_seconds`.
 void add_bandwidths(json& times, double bytes, double factor) {
   for (const std::string place : {"", "in_place_"}) {
     const double bandwidth = bytes / times[place + "seconds"].get<double>() / 1e9;
@@ -90,7 +90,7 @@ json average_bus_bandwidths(const json& rows) {
   return averages;
 }
 
-/// Rows of one problem have this alike.
+/// Returns the key that all rows of one problem have alike.
 auto problem_of(const json& row) {
   return std::tuple(row.value("collective", ""), row.value("type", ""),
                     row.contains("op") && row["op"].is_string() ? row["op"].get<std::string>() : "",

@@ -44,7 +44,7 @@ std::vector<std::string> gloo_command(const std::string& python, json options, c
                                       double timeout_seconds) {
   const bool one_host =
       std::all_of(ranks.begin(), ranks.end(), [&](const json& rank) { return rank["host"] == ranks[0]["host"]; });
-  // Below the ports that systems give to those who ask for any.
+  // The port is below those that systems give to programs that ask for any.
   std::uniform_int_distribution<int> port(20'000, 32'000);
   std::random_device random;
   options.update({{"ranks", ranks.size()},

@@ -24,24 +24,24 @@ at::ScalarType type_of(ddl::Element element) {
   throw std::logic_error("an element of no known type");
 }
 
-/// `count` elements behind so many that the vector's offset has.
-at::Tensor empty_on(c10::Device card, const Problem& problem, int64_t count) {
+/// Returns memory for `count` elements, behind as many elements as the vector's offset has.
+at::Tensor empty_on(c10::Device gpu, const Problem& problem, int64_t count) {
   const int64_t skipped = problem.offset_bytes / ddl::element_bytes(problem.element);
-  return at::empty({skipped + count}, at::TensorOptions(type_of(problem.element)).device(card)).slice(0, skipped);
+  return at::empty({skipped + count}, at::TensorOptions(type_of(problem.element)).device(gpu)).slice(0, skipped);
 }
 
-class CardVectors final : public Vectors {
+class GpuVectors final : public Vectors {
  public:
-  CardVectors(const ddl::Comm& comm, ddl::Cards& cards, c10::Device card, const Problem& problem)
+  GpuVectors(const ddl::Comm& comm, ddl::GpuBackend& gpus, c10::Device gpu, const Problem& problem)
       : comm_(comm),
-        cards_(cards),
-        staged_(*comm->communicator, []() -> ddl::DeviceNetwork* { throw std::runtime_error("this is asked for"); }),
+        gpus_(gpus),
+        staged_(*comm->communicator, []() -> ddl::GpuNetwork* { throw std::runtime_error("this is asked for"); }),
         problem_(problem),
-        levels_(ddl::goes_by_network(problem.element, problem.reduction) ? cards.levels(card) : nullptr),
+        levels_(ddl::reduces_by_nccl(problem.element, problem.reduction) ? gpus.levels(gpu) : nullptr),
         input_(problem.input(rank(), comm->communicator->size())),
         result_(problem.result(rank(), comm->communicator->size())),
-        out_(empty_on(card, problem, problem.count)),
-        in_(empty_on(card, problem, input_.size())) {
+        out_(empty_on(gpu, problem, problem.count)),
+        in_(empty_on(gpu, problem, input_.size())) {
     std::vector<std::byte> values(static_cast<size_t>(input_.size() * ddl::element_bytes(problem.element)));
     contribute(values, problem.element, problem.collective == Collective::broadcast ? kRoot : rank(), input_.begin);
     in_.copy_(at::from_blob(values.data(), in_.sizes(), in_.scalar_type()));
@@ -81,7 +81,7 @@ class CardVectors final : public Vectors {
   void copy_input() { out_.slice(0, input_.begin, input_.end).copy_(in_); }
 
   std::vector<Way> ways_of_allreduce() {
-    std::vector<Way> ways{allreduce_over("levels", cards_)};
+    std::vector<Way> ways{allreduce_over("levels", gpus_)};
     const bool sums_16_bits = ddl::partial_bytes(problem_.element) != ddl::element_bytes(problem_.element);
     if (levels_ && !sums_16_bits && problem_.reduction != ddl::Reduction::average)
       ways.push_back({.name = "nccl", .reduce = [this](bool in_place) {
@@ -92,12 +92,11 @@ class CardVectors final : public Vectors {
     return ways;
   }
 
-  Way allreduce_over(std::string name, ddl::Cards& cards) {
-    return on_copy(std::move(name),
-                   [this, &cards] { ddl::allreduce_on_cards(out_, comm_, cards, problem_.reduction); });
+  Way allreduce_over(std::string name, ddl::GpuBackend& gpus) {
+    return on_copy(std::move(name), [this, &gpus] { ddl::allreduce_on_gpus(out_, comm_, gpus, problem_.reduction); });
   }
 
-  /// A way that works in place; out of place it copies the input first.
+  /// Makes a way that works in place; out of place it copies the input first.
   Way on_copy(std::string name, std::function<void()> body) {
     return {.name = std::move(name), .reduce = [this, body = std::move(body)](bool in_place) {
               if (!in_place) copy_input();
@@ -106,10 +105,10 @@ class CardVectors final : public Vectors {
   }
 
   const ddl::Comm comm_;
-  ddl::Cards& cards_;
-  ddl::Cards staged_;
+  ddl::GpuBackend& gpus_;
+  ddl::GpuBackend staged_;
   const Problem problem_;
-  ddl::DeviceLevels* const levels_;  ///< null: staged
+  ddl::HierarchicalNccl* const levels_;  ///< null: staged
   const ddl::Range input_, result_;
   const at::Tensor out_, in_;
   at::Tensor on_host_;
@@ -117,16 +116,16 @@ class CardVectors final : public Vectors {
 
 }  // namespace
 
-std::string decision(ddl::Cards& cards, c10::Device card, const Problem& problem) {
-  (void)cards.levels(card);
-  if (ddl::goes_by_network(problem.element, problem.reduction)) return cards.decision();
+std::string decision(ddl::GpuBackend& gpus, c10::Device gpu, const Problem& problem) {
+  (void)gpus.levels(gpu);
+  if (ddl::reduces_by_nccl(problem.element, problem.reduction)) return gpus.decision();
   return str("staged on the host: the ", ddl::name_of(problem.reduction), " of ", ddl::name_of(problem.element),
              " is the CPU's");
 }
 
-std::unique_ptr<Vectors> vectors_on_card(const ddl::Comm& comm, ddl::Cards& cards, c10::Device card,
-                                         const Problem& problem) {
-  return std::make_unique<CardVectors>(comm, cards, card, problem);
+std::unique_ptr<Vectors> vectors_on_gpu(const ddl::Comm& comm, ddl::GpuBackend& gpus, c10::Device gpu,
+                                        const Problem& problem) {
+  return std::make_unique<GpuVectors>(comm, gpus, gpu, problem);
 }
 
 }  // namespace spillway::tools

@@ -34,14 +34,14 @@ class PlacedMemory {
   std::span<std::byte> bytes_;
 };
 
-/// Everyone to its host's first rank, those around a ring, and back.
+/// Makes the plan in which all ranks send to their host's first rank, these ranks reduce around a ring, and send back.
 Plan leader_plan(const Levels& levels) {
   std::vector<ddl::Algorithm> algorithms(static_cast<size_t>(levels.count()), ddl::Algorithm::ring);
   if (!algorithms.empty()) algorithms.front() = ddl::Algorithm::leader;
   return Plan(levels, algorithms);
 }
 
-json json_of(const ddl::Explanation& explanation) {
+json to_json(const ddl::Explanation& explanation) {
   json by_level = json::array();
   for (const auto& level : explanation.levels)
     by_level.push_back({{"algorithm", ddl::name_of(level.algorithm)},
@@ -116,7 +116,7 @@ class HostVectors final : public Vectors {
   }
 
   std::vector<Way> ways_of_reduce_scatter() {
-    const auto home = home_reduction();
+    const auto home = owner_reduction();
     const auto scratch = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(home->reduce_scratch_bytes()));
     std::vector<Way> ways{{.name = "levels", .reduce = [this, home, scratch](bool in_place) {
                              if (!in_place) copy_input();
@@ -133,7 +133,7 @@ class HostVectors final : public Vectors {
   }
 
   std::vector<Way> ways_of_all_gather() {
-    const auto home = home_reduction();
+    const auto home = owner_reduction();
     std::vector<Way> ways{{.name = "levels", .reduce = [this, home](bool in_place) {
                              if (!in_place) copy_input();
                              home->gather(out_);
@@ -159,7 +159,7 @@ class HostVectors final : public Vectors {
   }
 
   bool mpi_reduces() const { return ddl::MpiRuntime::reduces(problem_.element, problem_.reduction); }
-  /// MPI counts elements, and where they begin, in int.
+  /// True when the counts fit int, because MPI counts elements, and where they begin, in int.
   bool in_ints() const { return problem_.count <= std::numeric_limits<int>::max(); }
   std::vector<int> counts() const {
     std::vector<int> counts;
@@ -169,10 +169,10 @@ class HostVectors final : public Vectors {
 
   Choice choice() const { return ddl::choose(comm_.levels(), problem_.bytes(), costs_, keep_order_); }
 
-  std::shared_ptr<ddl::HomeReduction> home_reduction() const {
-    return std::make_shared<ddl::HomeReduction>(comm_, problem_.count, problem_.element,
-                                                ddl::equal_parts(problem_.count, comm_.size()),
-                                                choice().options.piece_bytes);
+  std::shared_ptr<ddl::OwnerReduction> owner_reduction() const {
+    return std::make_shared<ddl::OwnerReduction>(comm_, problem_.count, problem_.element,
+                                                 ddl::equal_parts(problem_.count, comm_.size()),
+                                                 choice().options.segment_bytes);
   }
 
   Way by(std::string name, std::shared_ptr<Allreduce> allreduce) {
@@ -189,7 +189,7 @@ class HostVectors final : public Vectors {
                 {"chunk_bytes", best.options.chunk_bytes},
                 {"predicted_seconds", ddl::predict_seconds(best, problem_.count, problem_.element, costs_)}};
     way.explain = [this, best, allreduce] {
-      return json_of(ddl::explain(best, problem_.count, problem_.element, costs_, allreduce->totals()));
+      return to_json(ddl::explain(best, problem_.count, problem_.element, costs_, allreduce->totals()));
     };
     return way;
   }
@@ -203,7 +203,7 @@ class HostVectors final : public Vectors {
   const PlacedMemory in_memory_, out_memory_;
   const std::span<const std::byte> in_;  ///< the elements of input_
   const std::span<std::byte> out_;       ///< the whole vector
-  std::span<std::byte> result_;          ///< where the last call left it
+  std::span<std::byte> result_;          ///< the result of the last call
   std::vector<ddl::Range> parts_;
 };
 

@@ -11,12 +11,12 @@ namespace {
 
 using ddl::Element, ddl::Reduction;
 
-/// Positions are of so many kinds; a pattern has a value for each.
+/// The number of kinds of positions; a pattern has a value for each.
 constexpr int kKinds = 256;
 /// Elements that are compared at once.
 constexpr int64_t kBlock = 4096;
 
-/// The kind of a position: eight bits of a hash (SplitMix64's), so that no distance leaves kinds as they are.
+/// Returns the kind of a position: eight bits of a hash (SplitMix64's). So a shift by any distance changes the kinds.
 size_t kind_of(int64_t position) {
   auto x = static_cast<uint64_t>(position) + 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -24,7 +24,8 @@ size_t kind_of(int64_t position) {
   return x >> 56;
 }
 
-/// 1 … 16. The greater share is every rank's, so that the maximum and the minimum of many ranks tell positions apart.
+/// Returns a number from 1 to 16. The greater share of it is the same on every rank. So the maximum and the minimum of
+/// many ranks tell positions apart.
 int64_t number(int rank, int kind) {
   return 1 + kind % 13 + static_cast<int64_t>(kind_of(int64_t{rank} * kKinds + kind) % 4);
 }
@@ -62,14 +63,14 @@ int64_t reduced(Reduction reduction, int ranks, int kind) {
   return result;
 }
 
-/// One rank's contribution, by kind.
+/// Returns one rank's contribution, by kind.
 std::vector<std::byte> pattern_of(Element element, int rank) {
   std::vector<int64_t> numbers;
   for (int kind = 0; kind < kKinds; ++kind) numbers.push_back(number(rank, kind));
   return as_elements(element, Reduction::sum, numbers, 1);
 }
 
-/// All ranks' result, by kind.
+/// Returns the result of all ranks, by kind.
 std::vector<std::byte> pattern_of(Element element, Reduction reduction, int ranks) {
   std::vector<int64_t> numbers;
   for (int kind = 0; kind < kKinds; ++kind) numbers.push_back(reduced(reduction, ranks, kind));
@@ -82,7 +83,7 @@ void lay(std::span<std::byte> elements, int64_t begin, const std::byte* pattern)
     std::memcpy(elements.data() + at, pattern + kind_of(begin++) * kBytes, kBytes);
 }
 
-/// The pattern's values from position `begin` on.
+/// Writes the pattern's values from position `begin` on.
 void lay(std::span<std::byte> elements, Element element, int64_t begin, const std::vector<std::byte>& pattern) {
   switch (ddl::element_bytes(element)) {
     case 2:
@@ -96,14 +97,14 @@ void lay(std::span<std::byte> elements, Element element, int64_t begin, const st
 
 }  // namespace
 
-Element element_named(std::string_view name) {
+Element parse_element(std::string_view name) {
   for (const auto element :
        {Element::float32, Element::float64, Element::float16, Element::bfloat16, Element::int32, Element::int64})
     if (ddl::name_of(element) == name) return element;
   throw BadRequest(str("--type: ", name, "; allowed: float32, float64, float16, bfloat16, int32, int64"));
 }
 
-Reduction reduction_named(std::string_view name) {
+Reduction parse_reduction(std::string_view name) {
   if (name == "sum") return Reduction::sum;
   if (name == "average") return Reduction::average;
   if (name == "max") return Reduction::maximum;

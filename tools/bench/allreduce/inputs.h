@@ -1,4 +1,4 @@
-/// The values that ranks put into a collective that is measured, and what must come out.
+/// The values that ranks put into a collective that is measured, and the result that must come out.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,16 +10,17 @@
 
 namespace spillway::tools {
 
-/// `float32`, …: ddl::name_of(Element). Throws BadRequest naming `name` and what is allowed.
-ddl::Element element_named(std::string_view name);
-/// `sum`, `average`, `max`, `min`. Throws BadRequest likewise.
-ddl::Reduction reduction_named(std::string_view name);
-/// A name that reduction_named() takes.
+/// Returns the element type with a name such as `float32`, which is ddl::name_of(Element). Throws BadRequest naming
+/// `name` and the allowed names.
+ddl::Element parse_element(std::string_view name);
+/// Returns the reduction of `sum`, `average`, `max` or `min`. Throws BadRequest naming `name` and the allowed names.
+ddl::Reduction parse_reduction(std::string_view name);
+/// Returns a name that parse_reduction() takes.
 std::string_view name_of_op(ddl::Reduction reduction);
 
 /// Writes a rank's contribution: small whole numbers, which every type holds and whose sums do not depend on the order.
-/// They follow the hash of an element's position, so a vector that is shifted by any distance is another one.
-/// `begin` is the position of the first.
+/// They follow the hash of an element's position, so a vector that is shifted by any distance has other values. `begin`
+/// is the position of the first element.
 void contribute(std::span<std::byte> elements, ddl::Element element, int rank, int64_t begin = 0);
 std::vector<std::byte> contribution(ddl::Element element, int rank, int64_t count);
 
@@ -27,13 +28,13 @@ std::vector<std::byte> contribution(ddl::Element element, int rank, int64_t coun
 class Expected {
  public:
   Expected(const Problem& problem, int rank, int ranks);
-  /// For an allreduce of any length, on every rank.
+  /// Makes the result of an allreduce of any length, on every rank.
   Expected(ddl::Element element, ddl::Reduction reduction, int ranks);
-  /// How many elements of `result`, which begins where the rank's result does, are something else.
+  /// Returns how many elements of `result`, which begins where the rank's result does, have a wrong value.
   int64_t count_wrong(std::span<const std::byte> result) const;
 
  private:
-  /// Elements whose values follow one pattern.
+  /// A range of elements whose values follow one pattern.
   struct Segment {
     ddl::Range elements;
     std::vector<std::byte> pattern;

@@ -45,7 +45,7 @@ std::vector<std::string> completed_launcher(std::vector<std::string> words,
 
 std::vector<std::string> forced_allreduce(const ddlrun::Launcher& open_mpi, const std::string& number) {
   std::vector<std::string> words;
-  if (open_mpi.major >= 5) append(words, {"--mca", "coll", "^han"});  // would be asked before tuned
+  if (open_mpi.major >= 5) append(words, {"--mca", "coll", "^han"});  // `han` would be asked before `tuned`
   append(words, {"--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm", number});
   return words;
 }

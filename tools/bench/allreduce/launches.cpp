@@ -32,7 +32,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Hands on each line that `command` prints. Waits for its end, and returns its status.
+/// Runs `command` and hands on each line that it prints. Waits for its end, and returns its status.
 int run(std::vector<std::string> command, const std::function<void(const std::string& line)>& on_line) {
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());
@@ -58,15 +58,15 @@ int run(std::vector<std::string> command, const std::function<void(const std::st
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/// One kind of launch: its command, and how its rows are renamed.
+/// A kind of launch: its command, and the name that its rows get.
 struct Kind {
-  std::string name;                     ///< of its mpi rows
-  std::vector<std::string> parameters;  ///< the launcher's
-  std::vector<std::string> command;     ///< a rank's
+  std::string name;                     ///< new name of its mpi rows
+  std::vector<std::string> parameters;  ///< parameters of the launcher
+  std::vector<std::string> command;     ///< command of a rank
   bool is_main = false;
 };
 
-/// This program with such arguments, as a rank.
+/// Returns the command that runs this program with such arguments, as a rank.
 std::vector<std::string> own_command(const std::vector<std::string>& arguments) {
   std::vector<std::string> command{std::filesystem::read_symlink("/proc/self/exe").string()};
   command.insert(command.end(), arguments.begin(), arguments.end());
@@ -84,7 +84,7 @@ std::vector<Kind> kinds(const LaunchOptions& options, const std::optional<ddlrun
   return kinds;
 }
 
-/// Null when an interrupt ended it.
+/// Runs one launch and returns its result; null when an interrupt ended it.
 json launch(std::vector<std::string> command, int ranks, const Kind& kind) {
   const auto append = [&](const std::vector<std::string>& words) {
     command.insert(command.end(), words.begin(), words.end());
@@ -138,7 +138,7 @@ int64_t sum_of(const std::vector<json>& rows, const char* key) {
   return sum;
 }
 
-/// The times of one problem and algorithm in all launches, as one row.
+/// Merges the times of one problem and algorithm in all launches into one row.
 json merge(const std::vector<json>& launches) {
   json row = launches.front();
   const auto seconds = sorted(launches, "seconds");
@@ -166,7 +166,7 @@ json merge(const std::vector<json>& launches) {
   return row;
 }
 
-/// Rows of all launches by problem and algorithm, problems in the order of the first launch.
+/// The rows of all launches by problem and algorithm; problems are in the order of the first launch.
 class Rows {
  public:
   void add(json row) {

@@ -22,10 +22,10 @@ using report::Axis, report::Grid, report::Tick, report::decimal, report::draw_li
 
 constexpr double kWidth = 880, kHeight = 496;
 constexpr Grid kGrid{84, 660, 96, 432};
-constexpr double kLeastColumn = 58;  // what the label of a size needs
-constexpr size_t kMostRows = 12;
+constexpr double kMinColumn = 58;  // width that the label of a size needs
+constexpr size_t kMaxRows = 12;
 
-/// Own algorithms have filled points, the installed MPI's hollow ones.
+/// The style sheet. Own algorithms have filled points, the installed MPI's hollow ones.
 constexpr const char* kStyle = R"css(
 text { font: 13px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: #1c2430; }
 .title { font-size: 17px; font-weight: bold; } .name { font-weight: bold; }
@@ -48,7 +48,7 @@ struct Curve {
   std::vector<std::pair<double, double>> points;  ///< bytes, GB/s; ascending
 };
 
-/// In the order of first appearance; the bound first, so that it lies under the others.
+/// Returns the curves in the order of first appearance. The bound is first, so that it lies under the others.
 std::vector<Curve> curves_of(const json& rows) {
   std::vector<Curve> curves{{"bound", {}}};
   for (const json& row : rows) {
@@ -65,7 +65,7 @@ std::vector<Curve> curves_of(const json& rows) {
   return curves;
 }
 
-/// `64 KiB`, `1.5 MiB`.
+/// Returns a size as `64 KiB` or `1.5 MiB`.
 std::string size_label(double bytes) {
   std::string text = format_bytes(static_cast<int64_t>(bytes));
   const size_t unit = text.find(' ');
@@ -73,17 +73,17 @@ std::string size_label(double bytes) {
   return text.erase(last + (text[last] != '.'), unit - last - (text[last] != '.'));
 }
 
-/// The sizes that were measured, as far as their labels have room; the last one always.
+/// Returns the sizes that were measured, as far as their labels have room; the last one always.
 std::vector<Tick> size_ticks(const std::vector<double>& sizes, const Axis& axis) {
   std::vector<Tick> ticks;
   for (size_t i = sizes.size(); i-- > 0;)
-    if (ticks.empty() || axis.at(ticks.back().value) - axis.at(sizes[i]) >= kLeastColumn)
+    if (ticks.empty() || axis.at(ticks.back().value) - axis.at(sizes[i]) >= kMinColumn)
       ticks.push_back({sizes[i], size_label(sizes[i])});
   return ticks;
 }
 
-/// 1, 2 and 5 times powers of ten (of many decades the powers alone) from what is not above `low` to what is not below
-/// `high`.
+/// Returns 1, 2 and 5 times powers of ten, or for many decades the powers alone. They go from a value that is not above
+/// `low` to one that is not below `high`.
 std::vector<Tick> bandwidth_ticks(double low, double high) {
   for (const auto& factors : {std::vector{1., 2., 5.}, std::vector{1.}}) {
     std::vector<Tick> ticks;
@@ -95,7 +95,7 @@ std::vector<Tick> bandwidth_ticks(double low, double high) {
         if (value <= low * (1 + 1e-9)) ticks.clear();
         ticks.push_back({value, report::format_value(value)});
       }
-    if (ticks.size() <= kMostRows || factors.size() == 1) return ticks;
+    if (ticks.size() <= kMaxRows || factors.size() == 1) return ticks;
   }
   return {};
 }
@@ -110,7 +110,7 @@ std::string draw_curve(const Curve& curve, const Axis& sizes, const Axis& bandwi
   return str("<path class=\"curve ", escape(curve.name), "\" d=\"", path, "\"/>\n", dots);
 }
 
-/// Names beside the curves' ends, in their order.
+/// Draws the names beside the curves' ends, in the order of the ends.
 std::string draw_legend(const std::vector<Curve>& curves, const Axis& bandwidths) {
   std::vector<double> heights;
   for (const Curve& curve : curves) heights.push_back(bandwidths.at(curve.points.back().second));
@@ -128,7 +128,7 @@ std::string draw_legend(const std::vector<Curve>& curves, const Axis& bandwidths
   return out;
 }
 
-/// The ranks' time that counts.
+/// Names the ranks' time that counts.
 std::string whose_time(const json& result) {
   const std::string average = result.contains("timing") ? result["timing"]["average"].get<std::string>() : "max";
   if (average == "mean") return "the mean of the ranks";
@@ -136,7 +136,7 @@ std::string whose_time(const json& result) {
   return average == "min" ? "the fastest rank" : "the slowest rank";
 }
 
-/// `Reduce scatter`.
+/// Returns a title such as `Reduce scatter`.
 std::string title_of(std::string collective) {
   std::replace(collective.begin(), collective.end(), '_', ' ');
   collective[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(collective[0])));
@@ -144,7 +144,7 @@ std::string title_of(std::string collective) {
 }
 
 bool reduces(const json& result) {
-  return Problem{.collective = collective_named(result.value("collective", "allreduce"))}.reduces();
+  return Problem{.collective = parse_collective(result.value("collective", "allreduce"))}.reduces();
 }
 
 std::string draw_title(const json& result) {
@@ -176,7 +176,7 @@ std::string draw_plot(const json& result) {
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   const auto rows = bandwidth_ticks(low, high);
-  const double margin = sizes.size() == 1 ? 2 : 1;  // one size alone is in the middle
+  const double margin = sizes.size() == 1 ? 2 : 1;  // a single size is in the middle
   const Axis columns_axis{sizes.front() / margin, sizes.back() * margin, kGrid.left + 24, kGrid.right - 24, true};
   const Axis rows_axis{rows.front().value, rows.back().value, kGrid.bottom, kGrid.top, true};
   std::string out = str("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kWidth, " ", kHeight, "\" width=\"",

@@ -17,7 +17,7 @@ std::string_view name_of(Collective collective) {
   }
 }
 
-Collective collective_named(std::string_view name) {
+Collective parse_collective(std::string_view name) {
   for (const auto collective :
        {Collective::allreduce, Collective::reduce_scatter, Collective::all_gather, Collective::broadcast})
     if (name_of(collective) == name) return collective;

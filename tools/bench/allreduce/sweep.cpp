@@ -12,14 +12,14 @@ namespace spillway::tools {
 namespace {
 
 constexpr const char* kDefaultSizes[] = {"64KiB", "256KiB", "1MiB", "4MiB", "16MiB"};
-constexpr size_t kMostSizes = 10'000;
+constexpr size_t kMaxSizes = 10'000;
 
 std::vector<int64_t> listed(const std::vector<std::string>& sizes, const std::vector<std::string>& types) {
   std::vector<int64_t> all;
   for (const std::string& size : sizes) {
     const int64_t bytes = parse_bytes(size);
     for (const std::string& type : types)
-      if (const int64_t element = ddl::element_bytes(element_named(type)); bytes < element || bytes % element != 0)
+      if (const int64_t element = ddl::element_bytes(parse_element(type)); bytes < element || bytes % element != 0)
         throw BadRequest(
             str("--sizes: ", size, "; allowed: whole elements of ", type, ", ", element, " bytes and more"));
     all.push_back(bytes);
@@ -47,8 +47,8 @@ std::vector<int64_t> swept(const Sweep& sweep, int64_t element) {
   std::vector<int64_t> all;
   for (auto bytes = begin; bytes <= end;) {
     if (const int64_t whole = bytes / element * element; all.empty() || all.back() != whole) all.push_back(whole);
-    if (all.size() > kMostSizes)
-      throw BadRequest(str("--begin … --end: more than ", kMostSizes, " sizes; allowed: a larger --step or --factor"));
+    if (all.size() > kMaxSizes)
+      throw BadRequest(str("--begin … --end: more than ", kMaxSizes, " sizes; allowed: a larger --step or --factor"));
     const double next = step > 0 ? static_cast<double>(bytes) + static_cast<double>(step)
                                  : std::max(static_cast<double>(bytes) * factor, static_cast<double>(bytes) + 1);
     if (next > static_cast<double>(end)) break;
@@ -57,7 +57,7 @@ std::vector<int64_t> swept(const Sweep& sweep, int64_t element) {
   return all;
 }
 
-/// Each of `text` is one of `names`.
+/// Returns the names in `text`, each of which must be one of `names`.
 std::vector<std::string> named(const std::string& text, const std::vector<std::string>& names, const char* option) {
   if (text == "all") return names;
   std::vector<std::string> words;
@@ -84,7 +84,7 @@ std::vector<int64_t> sizes_of(const Sweep& sweep, const std::vector<std::string>
                   types);
   check(sweep);
   int64_t element = 1;
-  for (const std::string& type : types) element = std::max(element, ddl::element_bytes(element_named(type)));
+  for (const std::string& type : types) element = std::max(element, ddl::element_bytes(parse_element(type)));
   return swept(sweep, element);
 }
 
@@ -94,15 +94,15 @@ std::string step_of(const Sweep& sweep, size_t sizes) {
                             : str(parse_bytes(sweep.step), "(bytes)");
 }
 
-std::vector<std::string> types_named(const std::string& text) {
+std::vector<std::string> parse_types(const std::string& text) {
   return named(text, {"float32", "float64", "float16", "bfloat16", "int32", "int64"}, "--type");
 }
 
-std::vector<std::string> ops_named(const std::string& text) {
+std::vector<std::string> parse_operations(const std::string& text) {
   return named(text, {"sum", "average", "max", "min"}, "--op");
 }
 
-std::vector<std::string> collectives_named(const std::string& text) {
+std::vector<std::string> parse_collectives(const std::string& text) {
   return named(text, {"allreduce", "reduce_scatter", "all_gather", "broadcast"}, "--collective");
 }
 

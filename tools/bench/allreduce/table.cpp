@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-/// nccl-tests' names of types and operations.
+/// Returns nccl-tests' name of a type or an operation.
 std::string nccl_name(const std::string& name) {
   static const std::map<std::string, std::string> kNames{
       {"float32", "float"}, {"float64", "double"}, {"float16", "half"}, {"average", "avg"}};
@@ -35,7 +35,7 @@ void print_costs(const json& result) {
         link["piece_bytes"].is_null() ? "" : str(", in messages of ", format_bytes(link["piece_bytes"])).c_str());
 }
 
-/// The plan, and in how many launches it was another one.
+/// Returns the plan, and in how many launches it was another one.
 std::string plan_of(const json& row) {
   const std::string plan = row.value("plan", "");
   if (!row.contains("by_launch")) return plan;
@@ -44,12 +44,12 @@ std::string plan_of(const json& row) {
   return others == 0 ? plan : str(plan, " (another in ", others, " of ", row["by_launch"].size(), " launches)");
 }
 
-/// Reductions that MPI does not know, and that therefore have no row of its own.
+/// Prints the reductions that MPI does not know, and that therefore have no row of its own.
 void print_what_mpi_lacks(const json& rows) {
   std::set<std::pair<std::string, std::string>> lacking;
   for (const json& row : rows)
-    if (row["op"].is_string() && !ddl::MpiRuntime::reduces(element_named(row["type"].get<std::string>()),
-                                                           reduction_named(row["op"].get<std::string>())))
+    if (row["op"].is_string() && !ddl::MpiRuntime::reduces(parse_element(row["type"].get<std::string>()),
+                                                           parse_reduction(row["op"].get<std::string>())))
       lacking.emplace(row["op"], row["type"]);
   for (const auto& [op, type] : lacking) std::printf("# mpi: has no %s of %s\n", op.c_str(), type.c_str());
 }
@@ -58,7 +58,7 @@ std::string text_of(const json& value, const std::string& none) {
   return value.is_string() ? value.get<std::string>() : none;
 }
 
-/// nccl-tests' lines: where each rank runs.
+/// Prints nccl-tests' lines that tell where each rank runs.
 void print_ranks(const json& result) {
   for (const json& rank : result["ranks"]) {
     const std::string name = text_of(rank["name"], ""), bus_id = text_of(rank["bus_id"], "");
@@ -68,7 +68,7 @@ void print_ranks(const json& result) {
   }
 }
 
-/// A line of nccl-tests' form.
+/// Prints the settings in a line of nccl-tests' form.
 void print_settings(const json& result) {
   const json &timing = result["timing"], &rows = result["rows"];
   int64_t least = rows[0]["bytes"], most = least;
@@ -84,20 +84,20 @@ void print_settings(const json& result) {
       result["offset_bytes"].get<long long>());
 }
 
-/// Names of what a table's times are in a row.
+/// The choice of the times in a row that a table shows: of calls alone or of calls back to back.
 struct Times {
   bool back_to_back = false;
   const json& of(const json& row) const { return back_to_back ? row["back_to_back"] : row; }
 };
 
-/// Elements, in nccl-tests' way: of a rank's part where ranks have parts.
+/// Returns the number of elements in nccl-tests' way: of a rank's part where ranks have parts.
 long long count_of(const json& result, const json& row) {
   const bool parts = row["collective"] == "reduce_scatter" || row["collective"] == "all_gather";
   return row["count"].get<long long>() / (parts ? result["world_size"].get<int>() : 1);
 }
 
-/// Behind nccl-tests' columns: the share of the bound, the time over the installed MPI's, and the spread of calls
-/// alone.
+/// Prints the columns behind nccl-tests' own: the share of the bound, the time over the installed MPI's, and the spread
+/// of calls alone.
 void print_more(const json& row, bool back_to_back) {
   char against[16] = "-", reached[16] = "-";
   if (!row["mpi_seconds"].is_null())
@@ -154,7 +154,7 @@ void print_table(const json& result, const Times& times) {
   }
 }
 
-/// The last lines of nccl-tests. The bandwidth is that of our own way; the others' follow.
+/// Prints the last lines of nccl-tests. The bandwidth is that of our own way; those of the other ways follow.
 void print_last_lines(const json& result) {
   const long long wrong = result["out_of_bounds"];
   std::printf("# Out of bounds values : %lld %s\n", wrong, wrong == 0 ? "OK" : "FAILED");
@@ -174,9 +174,9 @@ void print(const json& result) {
   print_settings(result);
   print_ranks(result);
   print_costs(result);
-  const bool on_cards = !result["cards"].is_null();
-  if (on_cards) std::printf("# cards: %s\n", result["cards"].get<std::string>().c_str());
-  if (!on_cards) print_what_mpi_lacks(result["rows"]);
+  const bool on_gpus = !result["cards"].is_null();
+  if (on_gpus) std::printf("# cards: %s\n", result["cards"].get<std::string>().c_str());
+  if (!on_gpus) print_what_mpi_lacks(result["rows"]);
   print_table(result, {.back_to_back = false});
   if (result["timing"]["iterations"] > 0) print_table(result, {.back_to_back = true});
   const json& error = result["model_error"];

@@ -36,7 +36,7 @@ double average(std::vector<double> of_ranks, Average average) {
   }
 }
 
-/// Number by number.
+/// Averages the numbers over the ranks, number by number.
 std::vector<double> over_ranks(Communicator& comm, const std::vector<double>& own, Average how) {
   const auto ranks = static_cast<size_t>(comm.size());
   std::vector<double> all(own.size() * ranks), result;
@@ -59,7 +59,7 @@ double seconds_of(Communicator& comm, Vectors& vectors, const std::function<void
 }
 
 void measure_alone(Communicator& comm, Vectors& vectors, Measured& one, const Expected& expected) {
-  vectors.spoil();  // no result, and none of the way before
+  vectors.spoil();  // holds no result, not even that of the way before
   one.seconds.push_back(seconds_of(comm, vectors, [&] { one.way.reduce(/*in_place=*/false); }));
   one.wrong += expected.count_wrong(vectors.result());
   vectors.refill();
@@ -67,7 +67,7 @@ void measure_alone(Communicator& comm, Vectors& vectors, Measured& one, const Ex
   one.in_place_wrong += expected.count_wrong(vectors.result());
 }
 
-/// A call's share.
+/// Returns one call's share of the seconds that all calls take.
 double seconds_back_to_back(Communicator& comm, Vectors& vectors, const Way& way, bool in_place,
                             const TimingOptions& options) {
   for (int call = 0; call < options.warmup; ++call) way.reduce(in_place);
@@ -77,7 +77,8 @@ double seconds_back_to_back(Communicator& comm, Vectors& vectors, const Way& way
   return seconds_of(comm, vectors, calls) / options.iterations;
 }
 
-/// In place a result is the next call's input, as in nccl-tests, so only the calls out of place have one to check.
+/// Measures calls back to back. In place, a result is the next call's input, as in nccl-tests, so only the calls out of
+/// place have a result to check.
 void measure_back_to_back(Communicator& comm, Vectors& vectors, Measured& one, const Expected& expected,
                           const TimingOptions& options) {
   vectors.refill();
@@ -85,14 +86,14 @@ void measure_back_to_back(Communicator& comm, Vectors& vectors, Measured& one, c
   vectors.spoil();
   const double seconds = seconds_back_to_back(comm, vectors, one.way, false, options);
   one.wrong += expected.count_wrong(vectors.result());
-  const auto averages = over_ranks(comm, {seconds, in_place}, average_named(options.back_to_back_average));
+  const auto averages = over_ranks(comm, {seconds, in_place}, parse_average(options.back_to_back_average));
   one.back_to_back = {{"iterations", options.iterations}, {"seconds", averages[0]}, {"in_place_seconds", averages[1]}};
 }
 
 json row_of(Communicator& comm, Measured one, const TimingOptions& options) {
   json row = std::move(one.way.more);
   if (const json explained = one.way.explain(); explained.is_object()) row.update(explained);
-  const auto how = average_named(options.average);
+  const auto how = parse_average(options.average);
   const auto calls = over_ranks(comm, one.seconds, how), in_place = over_ranks(comm, one.in_place_seconds, how);
   const auto wrong =
       over_ranks(comm, {static_cast<double>(one.wrong + one.in_place_wrong), static_cast<double>(one.in_place_wrong)},
@@ -110,7 +111,7 @@ json row_of(Communicator& comm, Measured one, const TimingOptions& options) {
 
 }  // namespace
 
-Average average_named(std::string_view name) {
+Average parse_average(std::string_view name) {
   if (name == "rank0") return Average::rank0;
   if (name == "mean") return Average::mean;
   if (name == "min") return Average::minimum;

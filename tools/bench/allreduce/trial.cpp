@@ -31,43 +31,43 @@ json costs_of(const Costs& costs) {
     levels.push_back({{"latency_seconds", link.latency_seconds},
                       {"message_seconds", link.message_seconds},
                       {"bytes_per_second", link.bytes_per_second},
-                      {"piece_bytes", link.piece_bytes == ddl::kWhole ? json(nullptr) : json(link.piece_bytes)},
+                      {"piece_bytes", link.segment_bytes == ddl::kWhole ? json(nullptr) : json(link.segment_bytes)},
                       {"by_cores", link.by_cores}});
   return {{"levels", levels}, {"reduce_seconds_per_byte", costs.reduce_seconds_per_byte}};
 }
 
-/// Each rank's card; none on the CPU.
-Device* open_card(const Communicator& world, const TrialOptions& options) {
+/// Returns this rank's GPU; null on the CPU.
+Device* open_gpu(const Communicator& world, const TrialOptions& options) {
   if (options.device == "cpu") return nullptr;
   if (options.keep_order) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   return &open_device(options.device == "cuda" ? str("cuda:", world.local_rank()) : options.device);
 }
 
-/// As hwloc knows it; empty when it does not.
+/// Returns the GPU's name as hwloc knows it; empty when hwloc does not know it.
 std::string name_of_gpu(const std::string& bus_id) {
   for (const Gpu& gpu : discover_machine().gpus)
     if (gpu.bus_id == bus_id) return gpu.name;
   return "";
 }
 
-/// Where a rank runs: of fixed size, to be gathered.
+/// The place where a rank runs; it has a fixed size, because it is gathered.
 struct Place {
   std::array<char, 64> host{}, bus_id{}, name{};
-  int64_t pid = ::getpid(), card = -1;
+  int64_t pid = ::getpid(), own_gpu = -1;
 };
 
 void put(std::array<char, 64>& to, const std::string& text) {
   std::copy_n(text.begin(), std::min(text.size(), to.size() - 1), to.begin());
 }
 
-/// A line for each rank. Collective.
-json places_of(Communicator& comm, const Device* card) {
+/// Returns an entry for each rank. Collective.
+json places_of(Communicator& comm, const Device* own_gpu) {
   Place own;
   ::gethostname(own.host.data(), own.host.size() - 1);
-  if (card) {
-    own.card = card->torch_device().index();
-    put(own.bus_id, bus_id_of(*card));
-    put(own.name, name_of_gpu(bus_id_of(*card)));
+  if (own_gpu) {
+    own.own_gpu = own_gpu->torch_device().index();
+    put(own.bus_id, bus_id_of(*own_gpu));
+    put(own.name, name_of_gpu(bus_id_of(*own_gpu)));
   }
   std::vector<Place> all(static_cast<size_t>(comm.size()));
   ddl::allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
@@ -77,7 +77,7 @@ json places_of(Communicator& comm, const Device* card) {
     places.push_back({{"rank", places.size()},
                       {"host", place.host.data()},
                       {"pid", place.pid},
-                      {"device", place.card < 0 ? "cpu" : str("cuda:", place.card)},
+                      {"device", place.own_gpu < 0 ? "cpu" : str("cuda:", place.own_gpu)},
                       {"name", text(place.name)},
                       {"bus_id", text(place.bus_id)}});
   return places;
@@ -89,7 +89,7 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-/// Those that are asked for.
+/// Returns the ways that are asked for.
 std::vector<Way> chosen(std::vector<Way> ways, const std::vector<std::string>& names) {
   const auto unwanted = [&](const Way& way) {
     return !names.empty() && std::find(names.begin(), names.end(), way.name) == names.end();
@@ -98,7 +98,7 @@ std::vector<Way> chosen(std::vector<Way> ways, const std::vector<std::string>& n
   return ways;
 }
 
-json json_of(const Problem& problem) {
+json to_json(const Problem& problem) {
   const bool rooted = problem.collective == Collective::broadcast;
   return {{"bytes", problem.bytes()},
           {"count", problem.count},
@@ -114,31 +114,31 @@ struct Trial::State {
   ddl::MpiRuntime& mpi;
   const TrialOptions options;
   std::shared_ptr<Communicator> comm{};
-  Device* card = nullptr;
+  Device* own_gpu = nullptr;
   Costs costs{};
-  ddl::Comm on_cards{};
+  ddl::Comm on_gpus{};
   json places{};
   bool interrupted = false;
 
   std::unique_ptr<Vectors> vectors_of(const Problem& problem) const {
-    return card ? vectors_on_card(on_cards, *on_cards->cards, card->torch_device(), problem)
-                : vectors_on_host(mpi, *comm, costs, problem, options.keep_order);
+    return own_gpu ? vectors_on_gpu(on_gpus, *on_gpus->gpus, own_gpu->torch_device(), problem)
+                   : vectors_on_host(mpi, *comm, costs, problem, options.keep_order);
   }
 
-  /// One row for each way.
+  /// Measures a problem and returns one row for each way.
   std::vector<json> measure_problem(const Problem& problem) const {
     const auto vectors = vectors_of(problem);
     const Expected expected(problem, comm->rank(), comm->size());
-    const bool bounded = !card && problem.collective == Collective::allreduce;
+    const bool bounded = !own_gpu && problem.collective == Collective::allreduce;
     auto rows = measure(*comm, *vectors, chosen(vectors->ways(), options.ways), expected, options.timing);
     for (json& row : rows) {
-      row.update(json_of(problem));
+      row.update(to_json(problem));
       row["bound_seconds"] = bounded ? json(ddl::bound_seconds(comm->levels(), problem.bytes(), costs)) : json(nullptr);
     }
     return rows;
   }
 
-  /// Whether any rank was told to end. Collective.
+  /// True when any rank was told to end. Collective.
   bool agree_to_end(bool told) const {
     const std::byte own{told};
     std::vector<std::byte> all(static_cast<size_t>(comm->size()));
@@ -148,12 +148,12 @@ struct Trial::State {
 
   json head(const Problem& last) const {
     const TimingOptions& timing = options.timing;
-    const json cards = card ? json(decision(*on_cards->cards, card->torch_device(), last)) : json(nullptr);
+    const json gpu_choice = own_gpu ? json(decision(*on_gpus->gpus, own_gpu->torch_device(), last)) : json(nullptr);
     return {{"world_size", comm->size()},
             {"levels", comm->levels().shape()},
             {"mpi", ddl::MpiRuntime::library()},
-            {"device", card ? "cuda" : "cpu"},
-            {"cards", cards},
+            {"device", own_gpu ? "cuda" : "cpu"},
+            {"cards", gpu_choice},
             {"type", joined(options.types)},
             {"op", joined(options.ops)},
             {"collective", joined(options.collectives)},
@@ -176,9 +176,9 @@ std::vector<Problem> problems_of(const TrialOptions& options) {
   for (const std::string& collective : options.collectives)
     for (const std::string& type : options.types)
       for (const std::string& op : options.ops) {
-        problem.collective = collective_named(collective);
-        problem.element = element_named(type);
-        problem.reduction = reduction_named(op);
+        problem.collective = parse_collective(collective);
+        problem.element = parse_element(type);
+        problem.reduction = parse_reduction(op);
         if (!problem.reduces() && op != options.ops.front()) continue;
         for (const int64_t bytes : options.sizes) {
           problem.count = bytes / ddl::element_bytes(problem.element);
@@ -191,12 +191,12 @@ std::vector<Problem> problems_of(const TrialOptions& options) {
 Trial::Trial(ddl::MpiRuntime& mpi, std::shared_ptr<ddl::Communicator> world, const TrialOptions& options)
     : state_(new State{mpi, options}) {
   State& state = *state_;
-  state.card = open_card(*world, options);
+  state.own_gpu = open_gpu(*world, options);
   state.comm = with_levels(mpi, std::move(world), comm_options(options.comm_timeout_seconds), options.levels,
-                           state.card ? bus_id_of(*state.card) : "");
+                           state.own_gpu ? bus_id_of(*state.own_gpu) : "");
   state.costs = ddl::calibrate(*state.comm);
-  if (state.card) state.on_cards = ddl::make_comm(state.comm, state.costs);
-  state.places = places_of(*state.comm, state.card);
+  if (state.own_gpu) state.on_gpus = ddl::make_comm(state.comm, state.costs);
+  state.places = places_of(*state.comm, state.own_gpu);
 }
 
 Trial::~Trial() = default;

@@ -1,0 +1,55 @@
+"""spillway bench paging and bench kfac: they run, and their JSON has the keys that docs/cli.md promises."""
+import json
+
+from cli import Case, main, run
+
+PAGING = {"model", "edge", "stock_step_seconds", "stock_bit_equal", "unconstrained_peak_bytes", "floor_bytes", "device",
+          "engine", "peers", "unsplit", "rows"}
+BUDGET = {"budget_percent", "budget_bytes", "peak_bytes", "step_seconds", "ratio_to_stock", "ratio_to_unlimited",
+          "ratio_to_bound", "bound_seconds", "predicted_seconds", "first_step_seconds", "replays_per_run",
+          "exposed_copy_seconds", "bit_equal"}
+PHASE = {"phase", "seconds", "gflops", "bytes"}
+
+
+class Bench(Case):
+    def measured(self, *args):
+        file = self.folder / "bench.json"
+        done = run("bench", *args, "--json", file)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(file.read_text())
+
+    def test_paging(self):
+        found = self.measured("paging", "--model", "unet3d", "--edge", "32", "--filters", "4", "--steps", "2", "--budgets",
+                              "80,1", "--peers")
+        self.assertEqual(set(found), PAGING)
+        self.assertEqual(found["edge"], 32)
+        self.assertIsInstance(found["stock_bit_equal"], bool)
+        unlimited, limited, infeasible = found["rows"]
+        self.assertEqual(set(unlimited), BUDGET)
+        self.assertEqual(set(limited), BUDGET)
+        self.assertEqual(set(infeasible), {"budget_percent", "budget_bytes", "feasible"})
+        self.assertEqual((unlimited["budget_percent"], limited["budget_percent"], infeasible["budget_percent"]), (None, 80, 1))
+        for row in (unlimited, limited):
+            self.assertTrue(row["bit_equal"])
+            self.assertGreater(row["step_seconds"], 0)
+            self.assertLessEqual(row["peak_bytes"], row["budget_bytes"] or found["unconstrained_peak_bytes"])
+        self.assertFalse(infeasible["feasible"])
+        self.assertEqual([set(peer) for peer in found["peers"]],
+                         [{"name", "peak_bytes", "step_seconds", "ratio_to_stock"}] * 2)
+
+    def test_the_edge_is_the_data_sets_where_none_is_given(self):
+        found = self.measured("paging", "--data", "synthetic:32", "--filters", "4", "--steps", "1", "--budgets", "90")
+        self.assertEqual(found["edge"], 32)
+
+    def test_kfac(self):
+        found = self.measured("kfac", "--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "1", "--repeats",
+                              "1", "--forms", "auto")
+        self.assertEqual(found["model"], "mlp")
+        for row in found["rows"]:
+            self.assertLessEqual(PHASE, set(row))
+        phases = {row["phase"] for row in found["rows"]}
+        self.assertTrue(any("precondition" in phase for phase in phases), phases)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+#include "tools/cli/checks.h"
+
+#include <charconv>
+#include <vector>
+
+#include "core/error.h"
+
+namespace spillway::tools {
+namespace {
+
+/// Names the first option among the arguments that no command took, or else the first of them.
+std::string unexpected(const CLI::App& app, const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments)
+    if (argument.starts_with('-')) return "unknown option: " + argument;
+  const auto all = [](const CLI::App*) { return true; };
+  if (!app.get_subcommands().empty() || app.get_subcommands(all).empty())
+    return "unknown argument: " + arguments.front();
+  std::string allowed;
+  for (const CLI::App* command : app.get_subcommands(all))
+    allowed += (allowed.empty() ? "" : ", ") + command->get_name();
+  return "unknown command: " + arguments.front() + "; allowed: " + allowed;
+}
+
+}  // namespace
+
+CLI::Validator at_least(int64_t least) {
+  return CLI::Validator(
+      [least](std::string& text) {
+        int64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool whole = error == std::errc() && end == text.data() + text.size();
+        return whole && value >= least ? std::string() : str("'", text, "' is no whole number from ", least, " on");
+      },
+      "");
+}
+
+CLI::Validator without_sign() {
+  return CLI::Validator(
+      [](std::string& text) {
+        return text.starts_with('-') || text.starts_with('+') ? str("'", text, "' is no whole number from 0 on")
+                                                              : std::string();
+      },
+      "");
+}
+
+std::string failure_text(const CLI::App& app, const CLI::Error& error, const std::string& program) {
+  const std::vector<std::string> arguments = app.remaining(/*recurse=*/true);
+  const int code = error.get_exit_code();
+  // CLI11 misses a command before it looks at the arguments that it did not understand.
+  const bool unknown =
+      code == static_cast<int>(CLI::ExitCodes::ExtrasError) || code == static_cast<int>(CLI::ExitCodes::RequiredError);
+  const std::string text = unknown && !arguments.empty() ? unexpected(app, arguments) : error.what();
+  return program + ": " + text + " (see --help)\n";
+}
+
+}  // namespace spillway::tools
