@@ -26,15 +26,16 @@ _thin_out() {
 }
 
 _configure() {
-  local preset=$1 build=$2 key fresh=()
-  key="preset $preset, source $spillway_root, torch $torch_folder, cache $spillway_cache, $(command -v cmake), $(command -v g++)"
+  local preset=$1 build=$2 key fresh=() werror=${SPILLWAY_WERROR:-OFF}
+  key="preset $preset, warnings are errors: $werror, source $spillway_root, torch $torch_folder, cache $spillway_cache, $(command -v cmake), $(command -v g++)"
   if [[ -e $build/build.ninja && -e $build/.spillway-configured && $(<"$build/.spillway-configured") == "$key" ]]; then return; fi
   need_space "$build" "${SPILLWAY_BUILD_GB:-3}" "the build" SPILLWAY_BUILD_GB
   # The folder may have been moved, or have been configured for another torch or compiler.
   [[ ! -e $build/CMakeCache.txt ]] || fresh=(--fresh)
   rm -f -- "$build/.spillway-configured"
   run_step "configuring ($preset)" "$build/configure.log" \
-    cmake -S "$spillway_root" --preset "$preset" "${fresh[@]}" "-DSPILLWAY_TORCH=$torch_folder" "-DSPILLWAY_CACHE_DIR=$spillway_cache" ||
+    cmake -S "$spillway_root" --preset "$preset" "${fresh[@]}" "-DSPILLWAY_TORCH=$torch_folder" "-DSPILLWAY_CACHE_DIR=$spillway_cache" \
+    "-DSPILLWAY_WERROR=$werror" ||
     die "CMake could not configure; whole log: $build/configure.log"
   printf '%s\n' "$key" >"$build/.spillway-configured"
 }
@@ -84,4 +85,33 @@ build_preset() {
   ensure_tools_are_new_enough
   ensure_torch
   with_lock "$build_folder/.spillway-lock" "building in '$build_folder'" _configure_and_compile "$preset" "$build_folder" "$@"
+}
+
+# time_builds: what scripts/demo builds, and then the rest of what scripts/test does, from nothing and without ccache.
+time_builds() {
+  local build=$spillway_root/build-timings start=$SECONDS demo
+  ensure_packages
+  ensure_tools_are_new_enough
+  ensure_torch
+  rm -rf -- "$build"
+  mkdir -p -- "$build"
+  export CCACHE_DISABLE=1
+  _configure cpu "$build"
+  _compile cpu "$build" spillway
+  demo=$((SECONDS - start))
+  _compile cpu "$build"
+  say "from nothing, torch already there, $(build_jobs) compilers at once"
+  printf '    %5d s  for scripts/demo\n    %5d s  for scripts/test\n' "$demo" "$((SECONDS - start))"
+  say "compiler seconds by folder, and files"
+  _sum_seconds "$build/.ninja_log" '/CMakeFiles/[^/]*\.dir/.*' 15
+  say "slowest files"
+  _sum_seconds "$build/.ninja_log" 'CMakeFiles/[^/]*\.dir/' 15
+}
+
+# _sum_seconds LOG PATTERN COUNT: the outputs in ninja's log without what matches PATTERN, with the most seconds first.
+_sum_seconds() {
+  awk -F '\t' -v pattern="$2" 'NR > 1 && /\.o\t/ {
+      name = $4; sub(pattern, "", name); seconds[name] += ($2 - $1) / 1000; files[name]++
+    } END { for (name in seconds) printf "    %7.1f s %4d  %s\n", seconds[name], files[name], name }' "$1" |
+    sort -rn | head -n "$3"
 }

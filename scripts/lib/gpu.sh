@@ -97,7 +97,7 @@ run_gpu_tests() {
     skipped=$(grep -c '^\[  SKIPPED \] .*(' "$out/$test.log" || true)
     printf '    %s; %s skipped\n' "$(grep -E '^\[==========\] .* ran' "$out/$test.log")" "$skipped"
   done
-  ! grep -qE '^\[  SKIPPED \] Card(Run)?Test' "$out"/{swap,ddl,runtime}_gpu_test.log ||
+  ! grep -qE '^\[  SKIPPED \] Gpu(Run)?Test' "$out"/{swap,ddl,runtime}_gpu_test.log ||
     die "there is a card, but its tests were skipped; see $out/{swap,ddl,runtime}_gpu_test.log"
 }
 

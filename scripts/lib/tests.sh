@@ -46,8 +46,8 @@ _summary_last() {
 run_tests() {
   local preset=$1 log=$build_folder/Testing/Temporary/LastTest.log
   shift
-  # Many tests run several threads or ranks: half as many at once as there are cores.
-  export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$((($(build_jobs) + 1) / 2))}
+  # Tests of several ranks count as so many; waiting threads of OpenMP leave the cores to others (CMakePresets.json).
+  export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$(build_jobs)}
   cd -- "$spillway_root" || return
   rm -f -- "$log"
   say "testing ($preset)"

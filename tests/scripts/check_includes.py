@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""check_includes.py ROOT: prints every include that the folders' table does not allow, or that brings MPI, hwloc or CUDA
-to a file that is not theirs. Fails when there is one, when the table has a cycle, when a folder has more than 30 files,
-and when there was nothing to look at."""
+"""check_includes.py ROOT: prints every include that the folders' table does not allow, that brings MPI, hwloc or CUDA to a
+file that is not theirs, or that leads from a public header to one that is not installed. Fails when there is one, when the
+table has a cycle, when a folder has more than 30 files, and when there was nothing to look at."""
 import collections
 import fnmatch
 import os
@@ -46,7 +46,7 @@ runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
                      runtime/training
 tools/ddlrun         core/host ddl/allreduce ddl/comm tools/cli
-tools/bench          core/device core/host kfac kfac/factors kfac/inverse runtime/io runtime/models runtime/planning \
+tools/bench          core/device core/host kfac kfac/factors kfac/inverse runtime/data runtime/io runtime/models runtime/planning \
                      runtime/report runtime/results runtime/training swap swap/schedule tools/cli
 tools/bench/allreduce  core/device ddl/allreduce ddl/comm ddl/torch runtime/report tools/bench tools/cli tools/ddlrun
 tools/spillway       core/device core/host ddl/allreduce ddl/comm ddl/topology ddl/torch runtime/data runtime/report \
@@ -73,9 +73,20 @@ def read_table():
     return table
 
 
+def public_headers(folder):
+    """The headers that a folder's CMakeLists.txt installs."""
+    try:
+        with open(f"{folder}/CMakeLists.txt", encoding="utf-8") as file:
+            lists = re.findall(r"\bHEADERS\s((?:\s*[\w/]+\.h)+)", file.read())
+    except FileNotFoundError:
+        return set()
+    return {f"{folder}/{name}" for names in lists for name in names.split()}
+
+
 def main():
     os.chdir(sys.argv[1])
     table = read_table()
+    public = set().union(*(public_headers(folder) for folder in table))
     rooms = {folder.split("/")[0] for folder in table}
     looked, complaints = 0, []
     files = collections.Counter()
@@ -100,6 +111,8 @@ def main():
                     elif target.split("/")[0] in rooms and target not in table.get(folder, ()):
                         allowed = " ".join(sorted(table.get(folder, ()))) or "nothing: it is not in the table"
                         complaints.append(f"{path}:{number}: {folder} may not include {target} ({header}); it may include: {allowed}")
+                    if path in public and target.split("/")[0] in rooms and header not in public:
+                        complaints.append(f"{path}:{number}: {header} is not installed, but this public header includes it")
                     for pattern, owners in OWNERS:
                         if re.fullmatch(pattern, header) and not any(fnmatch.fnmatch(path, owner) for owner in owners):
                             complaints.append(f"{path}:{number}: <{header}> belongs in {' or '.join(owners)}")
@@ -108,9 +121,10 @@ def main():
             complaints.append(f"{folder}:1: {count} files; {MOST_FILES} are the most")
         if folder not in table:
             complaints.append(f"{folder}:1: the table in {sys.argv[0]} does not name this folder")
+    complaints += [f"{header}:1: is to be installed, but is not there" for header in sorted(public) if not os.path.exists(header)]
     if looked == 0:
         complaints.append("no includes found")
-    print("\n".join(complaints + [f"{looked} includes looked at, {len(complaints)} wrong"]))
+    print("\n".join(complaints + [f"{looked} includes looked at, {len(public)} public headers, {len(complaints)} wrong"]))
     sys.exit(1 if complaints else 0)
 
 

@@ -63,6 +63,14 @@ allowed ddl/comm/planted_mpi.cpp '<mpi.h>'
 allowed core/host/planted.cpp '<hwloc.h>'
 allowed kfac/inverse/planted_cuda.cpp '<cusolverDn.h>'
 allowed core/planted.cpp '<ATen/core/Tensor.h>'
+# Public headers.
+sed -i 's/^#include "core\/bytes.h"$/&\n#include "core\/json_text.h"/' "$work/tree/swap/gate/session_options.h"
+if python3 -B "$check" "$work/tree" >"$work/out"; then
+  echo "not found: a public header that includes one that is not installed"
+  exit 1
+fi
+grep -q '^swap/gate/session_options.h:[0-9]*: core/json_text.h is not installed' "$work/out"
+cp "$root/swap/gate/session_options.h" "$work/tree/swap/gate/"
 for i in $(seq 30); do : >"$work/tree/swap/optim/planted_$i.h"; done
 if python3 -B "$check" "$work/tree" >"$work/out"; then
   echo "not found: a folder of more than 30 files"
