@@ -116,7 +116,7 @@ class Kfac {
   /// Returns the bytes that this rank holds now. The Ledger counts the same tensors, each with the allocator's
   /// rounding.
   FactorBytes memory_usage() const;
-  KfacCounters counters() const;  ///< one host synchronization
+  KfacCounters counters() const;  ///< two host synchronizations
   KfacSeconds seconds() const;
   KfacFlops flops() const;
 

@@ -29,7 +29,8 @@ std::tuple<at::Tensor, at::Tensor> eigh(const at::Tensor& matrices);
 /// side and of one type and are decomposed together. Eigenvalues are clamped at 0. The factors are solved in their own
 /// type and checked (Q orthogonal, FQ = QΛ, to rounding: at_rounding_level()). A factor that fails is solved once more,
 /// by itself in float64. Returns false for a factor that fails twice, whose basis stays as it was. On the CPU no
-/// factor's bits depend on the other factors. Workspace: four times the factors; one host synchronization.
+/// factor's bits depend on the other factors. Workspace: four times the factors. One host
+/// synchronization, and more where a factor is solved again.
 [[nodiscard]] std::vector<bool> decompose(const std::vector<at::Tensor>& factors, const std::vector<Eigenbasis>& bases);
 /// Overwrites one basis with the decomposition of its factor; returns false when the factor fails twice.
 [[nodiscard]] bool decompose(const at::Tensor& factor, const Eigenbasis& basis);

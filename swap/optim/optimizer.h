@@ -47,8 +47,8 @@ class Optimizer {
 
  protected:
   /// Makes the groups. `tensors_per_parameter` counts the tensors of a parameter's size, state and temporaries, that a
-  /// group needs beside parameter and gradient. Throws c10::Error for a parameter that is no leaf, or an lr that is not
-  /// positive.
+  /// group needs beside parameter and gradient. Throws c10::Error for a parameter that is no leaf or does not require a
+  /// gradient, and for an lr that is not positive.
   Optimizer(const std::vector<at::Tensor>& parameters, double lr, int64_t group_bytes, int64_t tensors_per_parameter);
   /// Updates the parameters of these indices; each has a gradient.
   virtual void update(const std::vector<size_t>& group) = 0;

@@ -28,7 +28,8 @@ class Replayer {
   // For schedules and recipes. These functions take the lock.
 
   /// Drops a resident page without keeping a copy. `recipe` makes it again when it is leased next, or before a page
-  /// that the recipe reads is written. Returns false, and does nothing, when the page is leased, being copied or gone.
+  /// that the recipe reads is written. Returns false, and does nothing, when the page is leased, being copied, gone
+  /// or managed memory.
   /// It does so too when the page or an input was written since, or may be written now.
   bool discard(PageId id, std::unique_ptr<ReplayRecipe> recipe);
   /// Makes a discarded page again now. Does nothing for other pages. Throws as Pager::lease().

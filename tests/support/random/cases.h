@@ -20,7 +20,7 @@ using RandomCase = std::function<std::string(uint64_t seed, const CaseLimits& li
 
 /// Runs `one` for `--cases` seeds (`usual_cases` without the flag) from `--seed` (1) on, printing each before it runs.
 /// Tries the first that fails with smaller limits, as long as that is quick. Reports it as a GoogleTest failure with
-/// the command that runs it again. A program that calls this links random_cases.cpp, whose main() reads the flags.
+/// the command that runs it again. A program that calls this links cases.cpp, whose main() reads the flags.
 void run_random_cases(int64_t usual_cases, const RandomCase& one);
 
 }  // namespace spillway::testing
