@@ -41,7 +41,7 @@ void Conductor::begin_step(std::string_view kind) {
 /// Makes slots of the Session's pages that exist already, born before the step, and finds their places in the schedule.
 void Conductor::adopt_existing_pages() {
   pager_.table().for_each_of(user_, [&](Page& page) {
-    (void)recorder_.slot_of(page);
+    recorder_.find_or_add(page);
     follower_.meet(page);
     page.use.next_use = follower_.next_use_of(page.id);
     page.priority = EvictionPriority::by_use;
@@ -90,10 +90,8 @@ void Conductor::begin_operator(const OperatorCall& call, std::span<PageUse> uses
 }
 
 void Conductor::record_use(PageUse& use, bool streamed) {
-  bool is_new = false;
-  (void)recorder_.slot_of(*use.page, &is_new);
+  const bool is_new = recorder_.add_use(use, streamed);
   if (is_new) follower_.meet(*use.page);
-  recorder_.add_use(use, streamed);
   use.next_use = follower_.next_use_of(use.page->id);
 }
 

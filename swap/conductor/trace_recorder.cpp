@@ -61,10 +61,10 @@ int32_t TraceRecorder::add_slot(const Page& page, int32_t birth) {
   return s;
 }
 
-int32_t TraceRecorder::slot_of(const Page& page, bool* is_new) {
+std::pair<int32_t, bool> TraceRecorder::find_or_add(const Page& page) {
   const auto known = slots_.find(page.id);
-  if (is_new) *is_new = known == slots_.end();
-  return known != slots_.end() ? known->second : add_slot(page, kBeforeStep);
+  if (known != slots_.end()) return {known->second, false};
+  return {add_slot(page, kBeforeStep), true};
 }
 
 int32_t TraceRecorder::add_argument(const Birth& birth) {
@@ -88,8 +88,8 @@ int32_t TraceRecorder::add_output(const Birth& birth) {
   return s;
 }
 
-void TraceRecorder::add_use(const PageUse& use, bool streamed) {
-  const int32_t s = slot_of(*use.page);
+bool TraceRecorder::add_use(const PageUse& use, bool streamed) {
+  const auto [s, is_new] = find_or_add(*use.page);
   Slot& slot = trace_.slots[static_cast<size_t>(s)];
   OperatorRecord& op = trace_.operators.back();
   if (slot.uses.empty() || slot.uses.back() != index()) {
@@ -100,6 +100,7 @@ void TraceRecorder::add_use(const PageUse& use, bool streamed) {
   // Managed memory has one copy of its bytes: they leave after a use as if the use had written them.
   const bool writes = use.write || use.page->is_managed();
   if (writes && (slot.writes.empty() || slot.writes.back() != index())) slot.writes.push_back(index());
+  return is_new;
 }
 
 bool TraceRecorder::end_page(PageId page) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/compute_clock.h"
@@ -40,10 +41,14 @@ class TraceRecorder {
   StepTrace end_step(std::span<const ComputeClock::Times> measured);
 
   void begin_operator(const OperatorCall& call, int64_t unpaged_bytes);
+  /// Returns the slot of a page, and whether the step meets the page here. Such a page existed before the step, because
+  /// another Session or thread may have used it last.
+  std::pair<int32_t, bool> find_or_add(const Page& page);
   /// Adds an argument's storage that was first seen here; returns its slot.
   int32_t add_argument(const Birth& birth);
-  /// Adds a use by the operator that runs; `streamed` where it uses the page window by window.
-  void add_use(const PageUse& use, bool streamed);
+  /// Adds a use by the operator that runs; `streamed` where it uses the page window by window. Returns true where the
+  /// step meets the page here (find_or_add()).
+  bool add_use(const PageUse& use, bool streamed);
   /// Adds a result; returns its slot.
   int32_t add_output(const Birth& birth);
   /// Ends the operator. `seconds` excludes waits; `own_bytes` is the maximum of outputs and scratch.
@@ -51,9 +56,6 @@ class TraceRecorder {
   /// Ends the slot of a page that was destroyed. Returns false when the step never met it.
   bool end_page(PageId page);
 
-  /// Returns the slot of a page. A page that the step has not met existed before it, because another Session or thread
-  /// may have used it last. `is_new` tells so.
-  int32_t slot_of(const Page& page, bool* is_new = nullptr);
   const Slot& slot(int32_t s) const { return trace_.slots[static_cast<size_t>(s)]; }
   /// Returns the index of the operator that runs, or ran last; −1 before the first.
   int32_t index() const noexcept { return static_cast<int32_t>(trace_.operators.size()) - 1; }
