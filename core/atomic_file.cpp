@@ -22,7 +22,7 @@ int write_and_close(int file, std::string_view bytes) {
   while (error == 0 && !bytes.empty()) {
     const ssize_t written = ::write(file, bytes.data(), bytes.size());
     if (written >= 0)
-      bytes.remove_prefix(static_cast<size_t>(written));
+      bytes.remove_prefix(written);
     else if (errno != EINTR)
       error = errno;
   }

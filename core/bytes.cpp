@@ -32,12 +32,12 @@ int64_t parse_bytes(std::string_view text) {
   const char* end = text.data() + text.size();
   auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
   while (error == std::errc() && rest != end && *rest == ' ') ++rest;
-  std::string_view unit(rest, static_cast<size_t>(end - rest));
+  std::string_view unit(rest, end - rest);
   for (const Unit& u : kUnits) {
     if (error != std::errc() || u.name != unit) continue;
     double bytes = number * u.bytes;
     if (!(bytes >= 0) || bytes >= 9.2e18) break;
-    return static_cast<int64_t>(std::llround(bytes));
+    return std::llround(bytes);
   }
   throw BadRequest(str("cannot read '", text,
                        "' as a size; write a number and a unit, such as 600MiB, 1.5GiB, 16GB or 4096 "

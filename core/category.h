@@ -18,7 +18,13 @@ enum class Category : uint8_t {
   other,
 };
 inline constexpr size_t kCategoryCount = 9;
-using BytesByCategory = std::array<int64_t, kCategoryCount>;
+
+/// Bytes of each category, in the order of Category. All are 0 when value-initialized.
+struct BytesByCategory : std::array<int64_t, kCategoryCount> {
+  using array::operator[];
+  int64_t& operator[](Category category) { return (*this)[static_cast<size_t>(category)]; }
+  int64_t operator[](Category category) const { return (*this)[static_cast<size_t>(category)]; }
+};
 
 std::string_view name(Category category);
 

@@ -45,7 +45,7 @@ void die_quietly() {
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(pipe, text.data() + done, text.size() - done);
     if (written < 0 && errno != EINTR) break;
-    done += static_cast<size_t>(std::max<ssize_t>(written, 0));
+    done += std::max<ssize_t>(written, 0);
   }
   ::_exit(0);
 }
@@ -64,7 +64,7 @@ std::string listen(int pipe, std::chrono::milliseconds limit) {
     const ssize_t taken = ::read(pipe, part.data(), part.size());
     if (taken < 0 && errno == EINTR) continue;
     if (taken <= 0) return text;
-    text.append(part.data(), static_cast<size_t>(taken));
+    text.append(part.data(), taken);
   }
 }
 

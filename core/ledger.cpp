@@ -13,19 +13,19 @@ bool Ledger::try_charge(int64_t bytes, Category category) noexcept {
   std::lock_guard lock(mutex_);
   if (bytes > limit_bytes_ - used_bytes_) return false;
   used_bytes_ += bytes;
-  used_[static_cast<size_t>(category)] += bytes;
+  used_[category] += bytes;
   if (used_bytes_ > peak_bytes_) {
     peak_bytes_ = used_bytes_;
     at_peak_ = used_;
   }
-  workspace_peak_ = std::max(workspace_peak_, used_[static_cast<size_t>(Category::workspace)]);
+  workspace_peak_ = std::max(workspace_peak_, used_[Category::workspace]);
   return true;
 }
 
 void Ledger::refund(int64_t bytes, Category category) noexcept {
   std::lock_guard lock(mutex_);
   used_bytes_ -= bytes;
-  used_[static_cast<size_t>(category)] -= bytes;
+  used_[category] -= bytes;
   limit_bytes_ = std::max(budget_bytes_, std::min(limit_bytes_, used_bytes_));
 }
 
@@ -37,8 +37,8 @@ bool Ledger::raise_limit(int64_t bytes) noexcept {
 
 void Ledger::recategorize(int64_t bytes, Category from, Category to) noexcept {
   std::lock_guard lock(mutex_);
-  used_[static_cast<size_t>(from)] -= bytes;
-  used_[static_cast<size_t>(to)] += bytes;
+  used_[from] -= bytes;
+  used_[to] += bytes;
 }
 
 void Ledger::set_budget(int64_t bytes, bool soft) {
@@ -88,7 +88,7 @@ void Ledger::reset_peak() noexcept {
 }
 void Ledger::mark_workspace() noexcept {
   std::lock_guard lock(mutex_);
-  workspace_at_mark_ = workspace_peak_ = used_[static_cast<size_t>(Category::workspace)];
+  workspace_at_mark_ = workspace_peak_ = used_[Category::workspace];
 }
 int64_t Ledger::workspace_since_mark() const noexcept {
   std::lock_guard lock(mutex_);

@@ -42,7 +42,7 @@ File::~File() {
 int64_t regular_file_bytes(const File& file, const Path& path) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail(path, "read");
-  return S_ISREG(status.st_mode) ? static_cast<int64_t>(status.st_size) : -1;
+  return S_ISREG(status.st_mode) ? status.st_size : -1;
 }
 
 NewFile::NewFile(Path path) : path_(std::move(path)), part_(path_.string() + ".part"), file_(open_fresh(part_)) {}
@@ -58,7 +58,7 @@ void NewFile::write(const void* bytes, size_t count) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail(part_, "write");
     at += written;
-    count -= static_cast<size_t>(written);
+    count -= written;
   }
 }
 

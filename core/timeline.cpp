@@ -109,7 +109,7 @@ WorkerTimeline::~WorkerTimeline() {
 Ticket WorkerTimeline::copy(void* destination, const void* source, int64_t bytes) {
   return submit([=, this] {
     auto start = std::chrono::steady_clock::now();
-    std::memcpy(destination, source, static_cast<size_t>(bytes));
+    std::memcpy(destination, source, bytes);
     auto end = std::chrono::steady_clock::now();
     {
       std::lock_guard lock(mutex_);

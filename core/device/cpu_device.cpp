@@ -33,7 +33,7 @@ class CountingAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &release_block, c10::Device(c10::kCPU)};
-    return CpuDevice::wrap(memory_.allocate(static_cast<int64_t>(bytes), birth_category()));
+    return CpuDevice::wrap(memory_.allocate(bytes, birth_category()));
   }
   // The descriptor is found in front of the data, because raw_allocate demands that the context is the data pointer.
   c10::DeleterFnPtr raw_deleter() const override { return &release_raw; }
@@ -65,7 +65,7 @@ bool CpuDevice::is_uncounted(const c10::DataPtr& data) const {
 }
 
 void CpuDevice::copy(void* to, const void* from, int64_t bytes) {
-  std::memcpy(to, from, static_cast<size_t>(bytes));
+  std::memcpy(to, from, bytes);
 }
 
 /// Reserves host memory near the CPUs that this thread may use.

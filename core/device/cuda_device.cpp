@@ -151,11 +151,11 @@ c10::DataPtr CudaDevice::wrap_block(Block* block) {
 
 Block* CudaDevice::take(size_t bytes) {
   try {
-    return memory().allocate(static_cast<int64_t>(bytes), birth_category());
+    return memory().allocate(bytes, birth_category());
   } catch (const std::bad_alloc&) {
-    throw DeviceError(str("[cuda] ", torch_device().str(), " has no memory for ",
-                          format_bytes(static_cast<int64_t>(bytes)), " although ", format_bytes(ledger().used_bytes()),
-                          " of a budget of ", format_bytes(ledger().budget_bytes()),
+    throw DeviceError(str("[cuda] ", torch_device().str(), " has no memory for ", format_bytes(bytes), " although ",
+                          format_bytes(ledger().used_bytes()), " of a budget of ",
+                          format_bytes(ledger().budget_bytes()),
                           " are held and all that could leave has left; other processes may use the card"));
   }
 }

@@ -14,7 +14,7 @@ std::array<std::atomic<Device*>, kMaxGpus> the_gpus{};
 
 std::atomic<Device*>* place_of(c10::Device device) noexcept {
   if (device.is_cpu()) return &the_cpu;
-  const auto index = static_cast<size_t>(device.index());
+  const size_t index = device.index();
   return device.is_cuda() && index < kMaxGpus ? &the_gpus[index] : nullptr;
 }
 

@@ -34,7 +34,7 @@ class Driver final : public CudaDriver {
     const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(index_);
     c10::cuda::CUDAGuard guard(index_);
     for (bool last : {false, true}) try {
-        return native_->raw_alloc_with_stream(static_cast<size_t>(bytes), stream.stream());
+        return native_->raw_alloc_with_stream(bytes, stream.stream());
       } catch (const c10::OutOfMemoryError&) {
         if (!last) native_->emptyCache();
       }
@@ -61,8 +61,8 @@ class Driver final : public CudaDriver {
   }
   void copy(void* to, const void* from, int64_t bytes) override {
     c10::cuda::CUDAGuard guard(index_);
-    C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
-                                   c10::cuda::getCurrentCUDAStream(index_).stream()));
+    C10_CUDA_CHECK(
+        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c10::cuda::getCurrentCUDAStream(index_).stream()));
   }
   std::string pci_bus_id() const override {
     char id[32] = {};

@@ -41,15 +41,15 @@ MemoryRange reserve_managed(int index) try {
     throw std::runtime_error(str("cuda:", index, " and its driver cannot page it (concurrentManagedAccess is 0)"));
   size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  const int64_t host = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+  const int64_t host = ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE);
   const int64_t bytes = round_up(static_cast<int64_t>(total) + host / 2, kLargePageBytes);
   void* data = nullptr;
-  C10_CUDA_CHECK(cudaMallocManaged(&data, static_cast<size_t>(bytes), cudaMemAttachGlobal));
+  C10_CUDA_CHECK(cudaMallocManaged(&data, bytes, cudaMemAttachGlobal));
   MemoryRange range(static_cast<char*>(data), bytes, &release);
   // Pages start on the GPU, and its kernels bring them back there. Weights are not advised to be read mostly, because
   // an optimizer writes all of them in every step. Such a write discards the second copies, and until then they would
   // count twice.
-  C10_CUDA_CHECK(cudaMemAdvise(data, static_cast<size_t>(bytes), cudaMemAdviseSetPreferredLocation,
+  C10_CUDA_CHECK(cudaMemAdvise(data, bytes, cudaMemAdviseSetPreferredLocation,
                                place(Side::device, static_cast<c10::DeviceIndex>(index))));
   return range;
 } catch (const c10::Error& error) {
@@ -57,7 +57,7 @@ MemoryRange reserve_managed(int index) try {
 }
 
 void prefetch(void* data, int64_t bytes, Side to, const c10::Stream& stream) {
-  C10_CUDA_CHECK(cudaMemPrefetchAsync(data, static_cast<size_t>(bytes), place(to, stream.device_index()), /*flags=*/0,
+  C10_CUDA_CHECK(cudaMemPrefetchAsync(data, bytes, place(to, stream.device_index()), /*flags=*/0,
                                       c10::cuda::CUDAStream(stream).stream()));
 }
 

@@ -36,13 +36,12 @@ struct PinnedRange::State {
 };
 
 PinnedRange::PinnedRange(char* data, int64_t bytes) : state_(new State{data, bytes, {}, {}}) {
-  state_->pinned.resize(static_cast<size_t>((bytes + kChunkBytes - 1) / kChunkBytes));
+  state_->pinned.resize((bytes + kChunkBytes - 1) / kChunkBytes);
 }
 
 PinnedRange::~PinnedRange() {
   for (size_t i = 0; i < state_->pinned.size(); ++i)
-    if (state_->pinned[i])
-      C10_CUDA_IGNORE_ERROR(cudaHostUnregister(state_->data + static_cast<int64_t>(i) * kChunkBytes));
+    if (state_->pinned[i]) C10_CUDA_IGNORE_ERROR(cudaHostUnregister(state_->data + i * kChunkBytes));
 }
 
 int64_t PinnedRange::pin(const void* at, int64_t bytes) {
@@ -52,11 +51,11 @@ int64_t PinnedRange::pin(const void* at, int64_t bytes) {
   const int64_t chunk = begin / kChunkBytes;
   const int64_t start = chunk * kChunkBytes;
   std::lock_guard lock(s.mutex);
-  if (!s.pinned[static_cast<size_t>(chunk)] && !s.refused) {
-    const cudaError_t error = C10_CUDA_ERROR_HANDLED(
-        cudaHostRegister(s.data + start, static_cast<size_t>(s.end_of(chunk) - start), cudaHostRegisterPortable));
+  if (!s.pinned[chunk] && !s.refused) {
+    const cudaError_t error =
+        C10_CUDA_ERROR_HANDLED(cudaHostRegister(s.data + start, s.end_of(chunk) - start, cudaHostRegisterPortable));
     if (error == cudaSuccess) {
-      s.pinned[static_cast<size_t>(chunk)] = true;
+      s.pinned[chunk] = true;
     } else {
       (void)cudaGetLastError();
       s.refused = true;  // copies stay correct, but are slower
@@ -254,7 +253,7 @@ class StreamTimeline final : public Timeline {
         const char* from = static_cast<const char*>(source) + done;
         int64_t piece = bytes - done;
         if (host_) piece = std::min(host_->pin(to, piece), host_->pin(from, piece));
-        C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(piece), cudaMemcpyDefault, stream_.stream()));
+        C10_CUDA_CHECK(cudaMemcpyAsync(to, from, piece, cudaMemcpyDefault, stream_.stream()));
         done += piece;
       }
     });

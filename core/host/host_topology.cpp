@@ -36,7 +36,7 @@ std::vector<int> numbers_of(const Topology& topology, hwloc_const_nodeset_t node
 /// Removes from `usable` the CPUs that are not `allowed`, unless that would leave none.
 void limit(hwloc_bitmap_t usable, const std::vector<int>& allowed) {
   Bitmap set(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
-  for (int cpu : allowed) hwloc_bitmap_set(set.get(), static_cast<unsigned>(cpu));
+  for (int cpu : allowed) hwloc_bitmap_set(set.get(), cpu);
   if (hwloc_bitmap_intersects(usable, set.get())) hwloc_bitmap_and(usable, usable, set.get());
 }
 
@@ -52,15 +52,14 @@ HostTopology discover_host(const std::vector<int>& allowed) {
   ::gethostname(hostname, sizeof hostname - 1);
   host.hostname = hostname;
   host.numa_nodes = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_NUMANODE);
-  host.memory_bytes = static_cast<int64_t>(hwloc_get_root_obj(topology.get())->total_memory);
+  host.memory_bytes = hwloc_get_root_obj(topology.get())->total_memory;
   if (host.memory_bytes == 0)  // hwloc reads it from /sys, which a container may not have
-    host.memory_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+    host.memory_bytes = ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE);
   // Some machines, above all virtual ones, do not say which CPUs share a core.
   const auto core = hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
   std::vector<int> siblings;
   for (int c = 0; c < hwloc_get_nbobjs_by_type(topology.get(), core); ++c) {
-    Bitmap set(hwloc_bitmap_dup(hwloc_get_obj_by_type(topology.get(), core, static_cast<unsigned>(c))->cpuset),
-               &hwloc_bitmap_free);
+    Bitmap set(hwloc_bitmap_dup(hwloc_get_obj_by_type(topology.get(), core, c)->cpuset), &hwloc_bitmap_free);
     hwloc_bitmap_and(set.get(), set.get(), usable.get());
     int cpu = hwloc_bitmap_first(set.get());
     if (cpu < 0) continue;
@@ -78,8 +77,7 @@ std::vector<int> cpus_of_rank(const HostTopology& host, int local_rank, int loca
     throw std::invalid_argument("[topology] local rank " + std::to_string(local_rank) + " is not in 0.." +
                                 std::to_string(local_size - 1));
   // Shares are cut from whole cores. No core's siblings go to another rank.
-  size_t cores = static_cast<size_t>(host.cores);
-  size_t ranks = static_cast<size_t>(local_size), rank = static_cast<size_t>(local_rank);
+  size_t cores = host.cores, ranks = local_size, rank = local_rank;
   size_t first = rank * cores / ranks, last = std::max((rank + 1) * cores / ranks, first + 1);
   std::vector<int> cpus;
   for (size_t c = first; c < last; ++c) cpus.push_back(host.cpus[c % host.cpus.size()]);
@@ -90,7 +88,7 @@ std::vector<int> cpus_of_rank(const HostTopology& host, int local_rank, int loca
 void set_affinity(const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  for (int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &set);
+  for (int cpu : cpus) CPU_SET(cpu, &set);
   if (::sched_setaffinity(0, sizeof set, &set) != 0)
     throw std::system_error(errno, std::generic_category(), "[topology] sched_setaffinity");
 }
@@ -105,14 +103,14 @@ std::vector<int> cpus_of_process(int process) {
     throw std::system_error(errno, std::generic_category(), "[topology] sched_getaffinity");
   std::vector<int> cpus;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-    if (CPU_ISSET(static_cast<size_t>(cpu), &set)) cpus.push_back(cpu);
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
   return cpus;
 }
 
 std::vector<int> numa_nodes_near(const std::vector<int>& cpus) {
   Topology topology = load();
   Bitmap near(hwloc_bitmap_alloc(), &hwloc_bitmap_free), nodes(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
-  for (int cpu : cpus) hwloc_bitmap_set(near.get(), static_cast<unsigned>(cpu));
+  for (int cpu : cpus) hwloc_bitmap_set(near.get(), cpu);
   hwloc_cpuset_to_nodeset(topology.get(), near.get(), nodes.get());
   return numbers_of(topology, nodes.get());
 }
@@ -128,10 +126,10 @@ bool prefer_numa_nodes(void* data, int64_t bytes, const std::vector<int>& nodes)
   if (nodes.empty()) return false;
   Topology topology = load();
   Bitmap set(hwloc_bitmap_alloc(), &hwloc_bitmap_free);
-  for (int node : nodes) hwloc_bitmap_set(set.get(), static_cast<unsigned>(node));
+  for (int node : nodes) hwloc_bitmap_set(set.get(), node);
   // HWLOC_MEMBIND_STRICT is not set, so that a full node does not end the process.
-  return hwloc_set_area_membind(topology.get(), data, static_cast<size_t>(bytes), set.get(), HWLOC_MEMBIND_BIND,
-                                HWLOC_MEMBIND_BYNODESET) == 0;
+  return hwloc_set_area_membind(topology.get(), data, bytes, set.get(), HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) ==
+         0;
 }
 
 }  // namespace spillway

@@ -160,7 +160,7 @@ class Reader {
     for (hwloc_obj_t package = nullptr; (package = next(HWLOC_OBJ_PACKAGE, package));) {
       if (!hwloc_bitmap_intersects(package->cpuset, cpus)) continue;
       if (found) return -1;
-      found = static_cast<int>(package->os_index);
+      found = package->os_index;
     }
     return found.value_or(-1);
   }
@@ -172,8 +172,8 @@ class Reader {
         return hwloc_bitmap_isequal(other->cpuset, node->cpuset);
       });
       const int cores = beside ? 0 : hwloc_get_nbobjs_inside_cpuset_by_type(topology_, node->cpuset, core_type_);
-      const auto most = static_cast<uint64_t>(std::numeric_limits<int64_t>::max() - machine_.memory_bytes);
-      const auto bytes = static_cast<int64_t>(std::min<uint64_t>(node->attr->numanode.local_memory, most));
+      const uint64_t most = std::numeric_limits<int64_t>::max() - machine_.memory_bytes;
+      const int64_t bytes = std::min<uint64_t>(node->attr->numanode.local_memory, most);
       machine_.numa_nodes.push_back(
           {static_cast<int>(node->os_index), package_of(node->cpuset), bytes, cores, cpus_in(node->cpuset)});
       machine_.memory_bytes += bytes;
@@ -189,8 +189,7 @@ class Reader {
     device.package = near->cpuset ? package_of(near->cpuset) : -1;
     std::vector<int> nodes;
     for (const NumaNode& node : machine_.numa_nodes)
-      if (node.cores > 0 && hwloc_bitmap_isset(near->nodeset, static_cast<unsigned>(node.number)))
-        nodes.push_back(node.number);
+      if (node.cores > 0 && hwloc_bitmap_isset(near->nodeset, node.number)) nodes.push_back(node.number);
     if (nodes.size() == 1) device.numa = nodes.front();
   }
 
@@ -244,7 +243,7 @@ class Reader {
   /// not say that the switches reach each other.
   int end_of_link(hwloc_obj_t object) const {
     if (!object) return -1;
-    if (object->subtype && std::strcmp(object->subtype, "NVSwitch") == 0) return static_cast<int>(gpus_.size());
+    if (object->subtype && std::strcmp(object->subtype, "NVSwitch") == 0) return gpus_.size();
     while (object && !is_pci(object) && object->type == HWLOC_OBJ_OS_DEVICE) object = object->parent;
     const auto found = gpus_.find(object);
     return found == gpus_.end() ? -1 : static_cast<int>(found->second);
@@ -258,9 +257,8 @@ class Reader {
         const int one = end_of_link(links.objs[i]), other = end_of_link(links.objs[j]);
         const auto rate = static_cast<double>(links.values[i * links.nbobjs + j]) * kMega;
         if (one < 0 || other < 0 || one == other || rate == 0) continue;
-        if (one < static_cast<int>(gpus_.size()))
-          machine_.gpus[static_cast<size_t>(one)].nvlink_bytes_per_second += rate;
-        const int from = group[static_cast<size_t>(one)], to = group[static_cast<size_t>(other)];
+        if (one < std::ssize(gpus_)) machine_.gpus[one].nvlink_bytes_per_second += rate;
+        const int from = group[one], to = group[other];
         std::replace(group.begin(), group.end(), std::max(from, to), std::min(from, to));
       }
     std::map<int, int> ordinals;
@@ -286,13 +284,13 @@ Machine discover_machine() {
   ::gethostname(hostname, sizeof hostname - 1);
   machine.hostname = hostname;
   if (machine.memory_bytes == 0)  // hwloc reads it from /sys, which a container may not have
-    machine.memory_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+    machine.memory_bytes = ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE);
   return machine;
 }
 
 Machine import_machine(const std::string& checked_xml) {
   const Topology topology = new_topology();
-  const auto size = static_cast<int>(checked_xml.size() + 1);
+  const int size = checked_xml.size() + 1;
   errno = 0;
   if (hwloc_topology_set_xmlbuffer(topology.get(), checked_xml.c_str(), size) != 0 ||
       hwloc_topology_load(topology.get()) != 0)
@@ -320,7 +318,7 @@ Machine read_machine(const std::filesystem::path& file) {
   if (!in) refuse(std::strerror(errno));
   std::string xml(kMaxXml + 1, '\0');
   in.read(xml.data(), static_cast<std::streamsize>(xml.size()));
-  xml.resize(static_cast<size_t>(in.gcount()));
+  xml.resize(in.gcount());
   if (xml.size() > kMaxXml) refuse(str("it is larger than ", kMaxXml, " bytes"));
   try {
     Machine machine = machine_from_xml(xml);

@@ -19,7 +19,7 @@ void* Arena::try_allocate(int64_t bytes) {
   if (!fits_locked(bytes)) return nullptr;
   void* data = nullptr;
   if (bytes < kSmallBytes)
-    data = std::aligned_alloc(kAlignment, static_cast<size_t>(round_up(std::max<int64_t>(bytes, 1), kAlignment)));
+    data = std::aligned_alloc(kAlignment, round_up(std::max<int64_t>(bytes, 1), kAlignment));
   else
     data = range_.data() + *free_.take(bytes);
   if (data) peak_bytes_ = std::max(peak_bytes_, used_bytes_ += bytes);

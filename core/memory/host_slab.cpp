@@ -14,7 +14,7 @@ namespace {
 /// Keeps the range from children of fork(). A device or disk may be writing to the range during a fork(). Without this,
 /// the page that it writes to could become the child's copy instead of this process's (open(2), O_DIRECT).
 MemoryRange without_children(MemoryRange range) {
-  (void)::madvise(range.data(), static_cast<size_t>(range.bytes()), MADV_DONTFORK);
+  (void)::madvise(range.data(), range.bytes(), MADV_DONTFORK);
   return range;
 }
 

@@ -12,14 +12,12 @@ namespace spillway {
 
 MemoryRange reserve_memory(int64_t bytes) {
   const int64_t rounded = round_up(bytes, 4096);
-  void* range = ::mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* range = ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED)
     throw std::system_error(errno, std::generic_category(), "[memory] cannot reserve " + format_bytes(rounded));
   // Huge pages make fewer, larger page faults. An error only means that the kernel has no huge pages to give.
-  (void)::madvise(range, static_cast<size_t>(rounded), MADV_HUGEPAGE);
-  return {static_cast<char*>(range), rounded,
-          [](char* data, int64_t size) { ::munmap(data, static_cast<size_t>(size)); }};
+  (void)::madvise(range, rounded, MADV_HUGEPAGE);
+  return {static_cast<char*>(range), rounded, [](char* data, int64_t size) { ::munmap(data, size); }};
 }
 
 MemoryRange reserve_memory_up_to(int64_t bytes) {

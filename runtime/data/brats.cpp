@@ -67,7 +67,7 @@ BratsFolder::BratsFolder(const Path& dir, const Shape3& shape) : shape_(shape) {
 
 const BratsFolder::Case& BratsFolder::checked(int64_t index) const {
   TORCH_CHECK(index >= 0 && index < size(), "BratsFolder: case ", index, " is outside 0 … ", size() - 1);
-  return cases_[static_cast<size_t>(index)];
+  return cases_[index];
 }
 
 std::string BratsFolder::name(int64_t index) const {

@@ -20,7 +20,7 @@ class BratsFolder : public Dataset {
   /// both). A shape that is not of multiples of 16 is refused, too (naming the nearest).
   explicit BratsFolder(const std::filesystem::path& dir, const Shape3& shape = {0, 0, 0});
 
-  int64_t size() const override { return static_cast<int64_t>(cases_.size()); }
+  int64_t size() const override { return std::ssize(cases_); }
   /// Returns case `index`. Throws BadRequest naming the file when its voxels cannot be used (see read_nifti(),
   /// normalize_nonzero(), overlapping_labels()).
   Batch at(int64_t index) const override;

@@ -12,7 +12,7 @@ namespace spillway {
 namespace {
 
 int64_t bytes_of(const Batch& batch) {
-  return static_cast<int64_t>(batch.input.nbytes() + batch.target.nbytes());
+  return batch.input.nbytes() + batch.target.nbytes();
 }
 
 class CachedDataset : public Dataset {

@@ -16,7 +16,7 @@ inline at::Generator make_generator(uint64_t seed, int64_t stream) {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
     return z ^ (z >> 31);
   };
-  return at::make_generator<at::CPUGeneratorImpl>(mix(mix(seed) + static_cast<uint64_t>(stream)));
+  return at::make_generator<at::CPUGeneratorImpl>(mix(mix(seed) + stream));
 }
 
 }  // namespace spillway

@@ -41,7 +41,7 @@ class HostCases final : public Dataset {
 
 std::unique_ptr<Dataset> preload(std::unique_ptr<Dataset> dataset, const std::vector<int64_t>& used,
                                  int64_t limit_bytes) {
-  if (static_cast<int64_t>(used.size()) * dataset->case_bytes() > limit_bytes) return dataset;
+  if (std::ssize(used) * dataset->case_bytes() > limit_bytes) return dataset;
   return std::make_unique<HostCases>(std::move(dataset), used);
 }
 

@@ -162,8 +162,7 @@ void write_phantoms(const Path& dir, int64_t cases, int64_t edge, uint64_t seed,
     if (error) throw BadRequest(str("cannot make the folder '", folder.string(), "': ", error.message()));
     const Phantom phantom = make_phantom({edge, edge, edge}, seed, i);
     for (size_t m = 0; m < kModalities.size(); ++m)
-      write_nifti(folder / str(name, "_", kModalities[m], ".nii.gz"), phantom.scans[static_cast<int64_t>(m)],
-                  {mm, mm, mm}, at::kShort);
+      write_nifti(folder / str(name, "_", kModalities[m], ".nii.gz"), phantom.scans[m], {mm, mm, mm}, at::kShort);
     write_nifti(folder / str(name, "_seg.nii.gz"), phantom.labels, {mm, mm, mm}, at::kByte);
     if (progress) progress(i + 1, cases);
   }

@@ -33,7 +33,7 @@ at::Tensor overlapping_labels(const at::Tensor& labels, std::string_view who) {
 at::Tensor fit_center(const at::Tensor& voxels, const Shape3& shape) {
   std::vector<int64_t> pad;  // last dimension first; a negative pad crops
   for (int64_t d = 2; d >= 0; --d) {
-    const int64_t missing = shape[static_cast<size_t>(d)] - voxels.size(d - 3);
+    const int64_t missing = shape[d] - voxels.size(d - 3);
     pad.push_back(missing / 2);
     pad.push_back(missing - missing / 2);
   }

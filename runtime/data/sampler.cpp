@@ -26,7 +26,7 @@ void Sampler::skip(int64_t cases) {
 
 int64_t Sampler::steps_per_epoch(int64_t micro_batches) const {
   const int64_t per_step = batch_ * world_ * micro_batches;
-  return (static_cast<int64_t>(cases_.size()) + per_step - 1) / per_step;
+  return (std::ssize(cases_) + per_step - 1) / per_step;
 }
 
 int64_t Sampler::draw() {

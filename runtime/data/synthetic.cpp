@@ -39,7 +39,7 @@ Batch SyntheticVolumes::at(int64_t index) const {
   check_index(index, size());
   const Phantom phantom = make_phantom(options_.shape, options_.seed, index);
   std::array<at::Tensor, 4> scans;
-  for (size_t m = 0; m < scans.size(); ++m) scans[m] = phantom.scans.select(0, static_cast<int64_t>(m)).to(at::kFloat);
+  for (size_t m = 0; m < scans.size(); ++m) scans[m] = phantom.scans.select(0, m).to(at::kFloat);
   return assemble_case(scans, phantom.labels, options_.shape, name(index));
 }
 

@@ -72,7 +72,7 @@ Source open_for_reading(const Path& path) {
 int64_t read_some(gzFile file, const Path& path, char* bytes, int64_t count) {
   int64_t done = 0;
   while (done < count) {
-    const int got = gzread(file, bytes + done, static_cast<unsigned>(std::min(count - done, kChunkBytes)));
+    const int got = gzread(file, bytes + done, std::min(count - done, kChunkBytes));
     if (got > 0) {
       done += got;
       continue;
@@ -88,7 +88,7 @@ int64_t read_some(gzFile file, const Path& path, char* bytes, int64_t count) {
 /// Reads to the end of the stream, where zlib compares length and checksum.
 void check_stream_end(gzFile file, const Path& path) {
   std::array<char, 1 << 14> rest;
-  while (read_some(file, path, rest.data(), rest.size()) == static_cast<int64_t>(rest.size())) {
+  while (read_some(file, path, rest.data(), rest.size()) == std::ssize(rest)) {
   }
   int code = Z_OK;
   gzerror(file, &code);
@@ -192,7 +192,7 @@ int64_t convert(const char* bytes, int64_t count, Scaling scaling, float* out) {
   const bool scaled = scaling.slope != 1 || scaling.intercept != 0;
   for (int64_t i = 0; i < count; ++i) {
     T value;
-    std::memcpy(&value, bytes + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));
     out[i] = scaled ? static_cast<float>(scaling.slope * static_cast<double>(value) + scaling.intercept)
                     : static_cast<float>(value);
     bad += !std::isfinite(out[i]);
@@ -232,10 +232,10 @@ NiftiHeader header_of(const nifti_image& image) {
 /// Reads and converts all voxels, a chunk at a time. A file that promises more than it holds thus takes no memory for
 /// the rest. Returns how many are NaN or infinite.
 int64_t read_voxels(gzFile file, const nifti_image& image, const Path& path, float* out) {
-  const auto voxels = static_cast<int64_t>(image.nvox);
+  const int64_t voxels = image.nvox;
   const int64_t each = image.nbyper, in_chunk = kChunkBytes / each;
   const bool swapped = image.swapsize > 1 && image.byteorder != nifti_short_order();
-  std::vector<char> bytes(static_cast<size_t>(std::min(in_chunk, voxels) * each));
+  std::vector<char> bytes(std::min(in_chunk, voxels) * each);
   const bool there = gzseek(file, image.iname_offset, SEEK_SET) >= 0;
   int64_t bad = 0;
   for (int64_t done = 0; done < voxels; done += in_chunk) {
@@ -243,7 +243,7 @@ int64_t read_voxels(gzFile file, const nifti_image& image, const Path& path, flo
     const int64_t got = there ? read_some(file, path, bytes.data(), count * each) : 0;
     if (got < count * each)
       refuse(path, str("it is truncated: ", done * each + got, " of ", voxels * each, " bytes of voxels are there"));
-    if (swapped) nifti_swap_Nbytes(static_cast<size_t>(count), image.swapsize, bytes.data());
+    if (swapped) nifti_swap_Nbytes(count, image.swapsize, bytes.data());
     bad += convert_as(image.datatype, bytes.data(), count, scaling_of(image), out + done);
   }
   check_stream_end(file, path);

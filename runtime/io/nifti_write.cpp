@@ -48,7 +48,7 @@ int nifti_datatype(const Path& path, at::ScalarType dtype) {
 at::Tensor convert(const Path& path, const at::Tensor& voxels, at::ScalarType dtype) {
   if (at::isFloatingType(dtype) || voxels.scalar_type() == dtype) return voxels.to(dtype).contiguous();
   auto rounded = voxels.to(at::kDouble).round();
-  const int64_t bits = 8 * static_cast<int64_t>(at::elementSize(dtype));
+  const int64_t bits = 8 * at::elementSize(dtype);
   const double low = dtype == at::kByte ? 0 : -std::ldexp(1.0, static_cast<int>(bits - 1));
   const double high = dtype == at::kByte ? 255 : -low - 1;
   const int64_t fitting = rounded.ge(low).logical_and(rounded.le(high)).sum().item<int64_t>();
@@ -99,7 +99,7 @@ class Output {
   void write(const void* bytes, int64_t count) {
     auto from = static_cast<const char*>(bytes);
     for (int64_t done = 0; done < count; done += kChunkBytes) {
-      const auto chunk = static_cast<unsigned>(std::min(kChunkBytes, count - done));
+      const unsigned chunk = std::min(kChunkBytes, count - done);
       if (gzwrite(file_, from + done, chunk) != static_cast<int>(chunk)) fail();
     }
   }
@@ -143,7 +143,7 @@ void write_nifti(const Path& path, const at::Tensor& voxels, const std::array<do
   Output out(path);
   out.write(&header, sizeof header);
   out.write(no_extension, sizeof no_extension);
-  out.write(stored.const_data_ptr(), stored.numel() * static_cast<int64_t>(stored.element_size()));
+  out.write(stored.const_data_ptr(), stored.numel() * stored.element_size());
   out.close();
 }
 

@@ -56,7 +56,7 @@ std::string header_of(const std::vector<TensorEntry>& entries, const std::map<st
 }
 
 std::vector<TensorEntry> with_digests(std::vector<TensorEntry> entries) {
-  entries.push_back({kDigests, at::kByte, {static_cast<int64_t>(entries.size()) + 1, kDigestBytes}});
+  entries.push_back({kDigests, at::kByte, {std::ssize(entries) + 1, kDigestBytes}});
   return entries;
 }
 
@@ -72,7 +72,7 @@ TensorFileWriter::TensorFileWriter(Path path, std::vector<TensorEntry> entries,
                                    const std::map<std::string, std::string>& metadata)
     : entries_(with_digests(std::move(entries))), file_(std::move(path)) {
   const std::string header = header_of(entries_, metadata);
-  const auto length = static_cast<uint64_t>(header.size());
+  const uint64_t length = header.size();
   file_.write(&length, sizeof length);  // little-endian, like this machine
   file_.write(header.data(), header.size());
   const auto digest = digest_of(header.data(), header.size());

@@ -149,7 +149,7 @@ TensorContents::TensorContents(Path path) : path_(std::move(path)), file_(open_o
   const size_t count = header_.places.size();
   if (!digests || digests->index + 1 != count || digests->bytes != static_cast<int64_t>(count) * kDigestBytes)
     refuse("has no checksums: Spillway did not write it");
-  digests_.resize(static_cast<size_t>(digests->bytes));
+  digests_.resize(digests->bytes);
   get(digests_.data(), digests->bytes, data_ + digests->offset);
   const auto digest = digest_of(text.data(), text.size());
   if (!std::equal(digest.begin(), digest.end(), digests_.begin())) refuse("has a damaged header");
@@ -161,7 +161,7 @@ std::string TensorContents::read_header_text(int64_t file_bytes) {
   if (file_bytes < static_cast<int64_t>(sizeof length)) refuse(str("has only ", file_bytes, " bytes"));
   get(&length, sizeof length, 0);  // little-endian, like this machine
   if (length > static_cast<uint64_t>(kMaxHeader)) refuse("is no safetensors file");
-  data_ = static_cast<int64_t>(sizeof length + length);
+  data_ = sizeof length + length;
   if (file_bytes < data_) refuse(str("is truncated: its header alone needs ", data_, " bytes, it has ", file_bytes));
   std::string text(length, '\0');
   get(text.data(), static_cast<int64_t>(length), sizeof length);
@@ -175,8 +175,8 @@ const TensorPlace* TensorContents::find(const std::string& name) const {
 
 void TensorContents::read(const std::string& name, const TensorPlace& place, void* bytes) const {
   get(bytes, place.bytes, data_ + place.offset);
-  const auto digest = digest_of(bytes, static_cast<size_t>(place.bytes));
-  const auto row = digests_.begin() + static_cast<std::ptrdiff_t>(place.index + 1) * kDigestBytes;
+  const auto digest = digest_of(bytes, place.bytes);
+  const auto row = digests_.begin() + (place.index + 1) * kDigestBytes;
   if (!std::equal(digest.begin(), digest.end(), row)) refuse(str("is damaged: the bytes of '", name, "'"));
 }
 
@@ -186,7 +186,7 @@ void TensorContents::refuse(const std::string& why) const {
 
 void TensorContents::get(void* bytes, int64_t count, int64_t offset) const {
   for (char* at = static_cast<char*>(bytes); count > 0;) {
-    const ssize_t taken = ::pread(file_.get(), at, static_cast<size_t>(count), offset);
+    const ssize_t taken = ::pread(file_.get(), at, count, offset);
     if (taken < 0 && errno == EINTR) continue;
     if (taken < 0) fail(path_, "read");
     if (taken == 0) refuse(str("ends at byte ", offset, ", ", count, " too early"));

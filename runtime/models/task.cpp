@@ -87,7 +87,7 @@ class ClassificationTask : public Task {
 class Bp3dTask final : public ClassificationTask<Bp3d> {
  public:
   Bp3dTask(const Bp3dOptions& options, const std::vector<double>& class_weights) : ClassificationTask(options) {
-    if (!class_weights.empty() && static_cast<int64_t>(class_weights.size()) != options.classes)
+    if (!class_weights.empty() && std::ssize(class_weights) != options.classes)
       throw BadRequest(
           str("Bp3d: there are ", class_weights.size(), " class weights for ", options.classes, " classes"));
     weights_ = class_weights.empty() ? at::ones({options.classes}) : at::tensor(class_weights).to(at::kFloat);

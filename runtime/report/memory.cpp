@@ -26,7 +26,7 @@ int64_t total(const BytesByCategory& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
 }
 int64_t held(const BytesByCategory& bytes, Category category) {
-  return bytes[static_cast<size_t>(category)];
+  return bytes[category];
 }
 
 bool ever_held(const StepRecording& recording, Category category) {

@@ -38,8 +38,8 @@ std::string subtitle_of(const TrainResult& r) {
   std::string text = str(r.options.data, ", batch ", r.options.batch, " per rank");
   if (r.options.accumulate > 1) text += str(" × ", r.options.accumulate);
   if (r.options.filters > 0) text += str(", ", counted(r.options.filters, "filter"));
-  return str(text, ", ", r.options.optimizer, r.kfac ? " + K-FAC" : "", ", ",
-             counted(static_cast<int64_t>(r.losses.size()), "step"), ", seed ", r.options.seed);
+  return str(text, ", ", r.options.optimizer, r.kfac ? " + K-FAC" : "", ", ", counted(std::ssize(r.losses), "step"),
+             ", seed ", r.options.seed);
 }
 
 /// Returns the seconds that the time axis must hold, > 0.
@@ -51,7 +51,7 @@ double duration_of(const StepRecording& recording) {
 }
 
 std::string step_heading(const TrainResult& r) {
-  const auto step = static_cast<size_t>(r.recording.step);
+  const size_t step = r.recording.step;
   std::string heading = "One step from inside";
   if (r.recording.step < 0) return heading;
   std::string which = str("step ", r.resumed_from_step.value_or(0) + r.recording.step + 1);
@@ -65,7 +65,7 @@ std::string step_caption(const TrainResult& r) {
   if (!highest) return "<p>The memory of this step was not sampled.</p>\n";
   const int64_t most = std::accumulate(highest->bytes.begin(), highest->bytes.end(), int64_t{0});
   return str("<p>Bytes held after each operator; inside one there can be more. The highest of ",
-             counted(static_cast<int64_t>(r.recording.memory.size()), "sample"), " is ", format_bytes(most), ", ",
+             counted(std::ssize(r.recording.memory), "sample"), " is ", format_bytes(most), ", ",
              format_seconds(highest->seconds), " into the step; the legend gives the bytes of that instant. ",
              "Faint bars are many short events. Hover for names and times.</p>\n");
 }
@@ -91,8 +91,7 @@ std::string draw_step(const TrainResult& r) {
 std::string draw_header(const TrainResult& r) {
   std::string out = str("<header><h1>", escape(title_of(r)), "</h1>\n<p>", escape(subtitle_of(r)), "</p>\n");
   if (r.interrupted)
-    out +=
-        str("<p class=\"warn\">Interrupted after ", counted(static_cast<int64_t>(r.losses.size()), "step"), ".</p>\n");
+    out += str("<p class=\"warn\">Interrupted after ", counted(std::ssize(r.losses), "step"), ".</p>\n");
   return out + "</header>\n";
 }
 

@@ -117,7 +117,7 @@ std::vector<Row> summary_rows(const TrainResult& main, const Others& others) {
       {"peak on the host", [](const TrainResult& r) { return bytes_or_none(r.host_peak_bytes); }},
       {"peak on disk", [](const TrainResult& r) { return bytes_or_none(r.disk_peak_bytes); }},
       {"peak of the process", [](const TrainResult& r) { return bytes_or_none(r.rss_peak_bytes); }},
-      {"steps", [](const TrainResult& r) { return format_count(static_cast<int64_t>(r.losses.size())); }},
+      {"steps", [](const TrainResult& r) { return format_count(std::ssize(r.losses)); }},
       {"median step", [](const TrainResult& r) { return has_steps(r) ? format_seconds(r.median_step_seconds()) : ""; }},
       {"step, to unlimited (same steps)", [=](const TrainResult& r) { return ratio_cell(r, base); }},
       {"paged per step", paged_cell},

@@ -11,29 +11,29 @@ namespace {
 
 /// Returns the last use of `slot` before operator `use`, in the step before if need be; -1 when there is none.
 int32_t use_before(const StepTrace& trace, const Slot& slot, int32_t use) {
-  const auto count = static_cast<int32_t>(trace.operators.size());
+  const int32_t count = trace.operators.size();
   auto at = std::lower_bound(slot.uses.begin(), slot.uses.end(), use % count);
   if (at != slot.uses.begin()) return *std::prev(at);
   return slot.birth == kBeforeStep && !slot.uses.empty() ? slot.uses.back() : -1;
 }
 
 std::string name_of(const StepTrace& trace, int32_t i) {
-  return i < 0 ? std::string() : std::string(trace.operators[static_cast<size_t>(i)].name);
+  return i < 0 ? std::string() : std::string(trace.operators[i].name);
 }
 
 /// Returns the time from the end of operator `from` to the beginning of `to`, around the step's end when `to` comes
 /// first.
 double seconds_between(const StepTrace& trace, int32_t from, int32_t to) {
-  const auto count = static_cast<int32_t>(trace.operators.size());
+  const int32_t count = trace.operators.size();
   double seconds = 0;
   for (int32_t i = (from + 1) % count; i != to; i = (i + 1) % count)
-    seconds += trace.operators[static_cast<size_t>(i)].seconds + trace.operators[static_cast<size_t>(i)].host_seconds;
+    seconds += trace.operators[i].seconds + trace.operators[i].host_seconds;
   return seconds;
 }
 
 PlannedAbsence absence_of(const StepTrace& trace, int32_t s, int32_t use, bool replayed) {
-  const Slot& slot = trace.slots[static_cast<size_t>(s)];
-  const int32_t to = use % static_cast<int32_t>(trace.operators.size());
+  const Slot& slot = trace.slots[s];
+  const int32_t to = use % std::ssize(trace.operators);
   const int32_t from = use_before(trace, slot, use);
   PlannedAbsence absence;
   absence.maker = name_of(trace, slot.birth);

@@ -5,8 +5,7 @@ namespace {
 
 /// Returns the median time of the first `count` steps, without the first two where more are left.
 double median_of_steps(const TrainResult& result, size_t count) {
-  std::vector<double> sorted(result.step_seconds.begin() + (count > 2 ? 2 : 0),
-                             result.step_seconds.begin() + static_cast<std::ptrdiff_t>(count));
+  std::vector<double> sorted(result.step_seconds.begin() + (count > 2 ? 2 : 0), result.step_seconds.begin() + count);
   if (sorted.empty()) return 0;
   std::sort(sorted.begin(), sorted.end());
   const size_t middle = sorted.size() / 2;

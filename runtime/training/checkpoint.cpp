@@ -93,8 +93,7 @@ void restore_generator(const TensorFileReader& file, const std::string& name, at
   if (rank >= saved_ranks) {
     std::lock_guard lock(generator.mutex());
     // No two ranks' first seeds differ by a multiple of this factor, so that no rank repeats the numbers of another.
-    generator.set_current_seed(first_seed(options, static_cast<int>(rank)) +
-                               0x9e3779b97f4a7c15 * static_cast<uint64_t>(position.step));
+    generator.set_current_seed(first_seed(options, rank) + 0x9e3779b97f4a7c15 * position.step);
     return;
   }
   const at::Tensor all = at::empty({saved_ranks, state_bytes}, at::kByte);
@@ -137,7 +136,7 @@ void prepare_checkpoint_folder(const Path& folder) {
 }
 
 uint64_t first_seed(const TrainOptions& options, int rank) {
-  return options.seed * 1'000'003 + 1 + static_cast<uint64_t>(rank);
+  return options.seed * 1'000'003 + 1 + rank;
 }
 
 void write_checkpoint(const Path& folder, const TrainOptions& options, RunPosition position,

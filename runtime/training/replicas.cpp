@@ -23,7 +23,7 @@ std::vector<Replica> gather_replicas(const ddl::Comm& comm, const std::string& s
   TORCH_CHECK(sha256.size() == own.sha256.size(), "[replicas] a hash has ", sha256.size(),
               " digits; required: ", own.sha256.size());
   std::copy(sha256.begin(), sha256.end(), own.sha256.begin());
-  std::vector<Replica> all(static_cast<size_t>(comm->communicator->size()));
+  std::vector<Replica> all(comm->communicator->size());
   ddl::allgather(*comm->communicator, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
   return all;
 }
@@ -70,7 +70,7 @@ void require_equal_weights(const ddl::Comm& comm, const std::string& sha256, int
 void complete_gradients(const std::vector<at::Tensor>& parameters, const ddl::Comm& comm) {
   std::vector<char> own;
   for (const at::Tensor& parameter : parameters) own.push_back(parameter.grad().defined());
-  std::vector<char> all(own.size() * static_cast<size_t>(comm->communicator->size()));
+  std::vector<char> all(own.size() * comm->communicator->size());
   ddl::allgather(*comm->communicator, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (own[i]) continue;

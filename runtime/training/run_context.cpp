@@ -89,7 +89,7 @@ int64_t steps_per_epoch(const RunContext& context) {
 
 int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
   if (!comm) return value;
-  std::vector<int64_t> all(static_cast<size_t>(comm->communicator->size()));
+  std::vector<int64_t> all(comm->communicator->size());
   ddl::allgather(*comm->communicator, std::as_bytes(std::span(&value, 1)), std::as_writable_bytes(std::span(all)));
   return *std::max_element(all.begin(), all.end());
 }
@@ -117,7 +117,7 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   auto dataset = open_dataset(options.model, options.data, dataset_options(options));
   context.split = split(dataset->size());
   const int64_t together = options.batch * context.world();
-  if (together > static_cast<int64_t>(context.split.train.size()))
+  if (together > std::ssize(context.split.train))
     throw BadRequest(str("[train] ", context.world(), " ranks of batch ", options.batch, " take ", together,
                          " cases at once, but there are ", context.split.train.size(), " to train on (",
                          context.split.validation.size(),

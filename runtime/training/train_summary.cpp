@@ -78,13 +78,13 @@ KfacSummary summarise(const kfac::Kfac& kfac, int64_t world, double fraction, co
   const int64_t workers = kfac::gradient_workers(kfac.options().strategy, fraction, world);
   summary.grad_worker_frac = static_cast<double>(workers) / static_cast<double>(world);
   summary.reason = reason;
-  summary.layers = static_cast<int64_t>(kfac.layers().size());
+  summary.layers = std::ssize(kfac.layers());
   for (const auto& [shape, weight, bias] : kfac.layers()) {
     summary.separable_layers += shape.separable;
     summary.block_layers += shape.input_blocks > 1 || shape.output_blocks > 1;
   }
   summary.storage = kfac::name(kfac.options().storage);
-  summary.left_alone = static_cast<int64_t>(kfac.left_alone().size());
+  summary.left_alone = std::ssize(kfac.left_alone());
   summary.state_bytes = kfac.memory_usage().held();
   summary.counters = kfac.counters();
   summary.seconds = kfac.seconds();

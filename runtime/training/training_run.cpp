@@ -50,7 +50,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, torch::nn::Modu
 
 /// Replaces the other ranks' norms with rank 0's.
 void share_norms(Optimizer& optimizer, const ddl::Comm& comm) {
-  std::vector<int64_t> everyone(static_cast<size_t>(comm->communicator->size()));
+  std::vector<int64_t> everyone(comm->communicator->size());
   std::iota(everyone.begin(), everyone.end(), int64_t{0});
   optimizer.share_norms([comm, everyone](const at::Tensor& norms) { ddl::broadcast_({norms}, comm, 0, everyone); });
 }
@@ -161,7 +161,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
 }
 
 std::vector<TrainingRun::Cases> TrainingRun::next_cases() {
-  std::vector<Cases> all(static_cast<size_t>(context_.options.accumulate));
+  std::vector<Cases> all(context_.options.accumulate);
   for (Cases& cases : all)
     for (int64_t index : sampler_.next()) cases.push_back(context_.data->at(index));
   return all;
@@ -242,7 +242,7 @@ std::pair<double, StepRequests> TrainingRun::average(const at::Tensor& loss, con
     complete_gradients(optimizer_->parameters(), context_.comm);
   std::vector<at::Tensor> tensors = gradients();
   gradient_bytes_ = 0;
-  for (const at::Tensor& gradient : tensors) gradient_bytes_ += static_cast<int64_t>(gradient.nbytes());
+  for (const at::Tensor& gradient : tensors) gradient_bytes_ += gradient.nbytes();
   if (overlapped_) tensors.clear();
   // Running statistics are averaged too, because every rank saw other cases and all ranks must stay the same.
   for (const at::Tensor& buffer : task_->module().buffers())

@@ -98,8 +98,8 @@ void Conductor::record_use(PageUse& use, bool streamed) {
 /// Counts each page once.
 void Conductor::count_leased(std::span<const PageUse> uses) {
   for (size_t i = 0; i < uses.size(); ++i) {
-    const bool again = std::any_of(uses.begin(), uses.begin() + static_cast<std::ptrdiff_t>(i),
-                                   [&](const PageUse& use) { return use.page == uses[i].page; });
+    const bool again =
+        std::any_of(uses.begin(), uses.begin() + i, [&](const PageUse& use) { return use.page == uses[i].page; });
     if (!again) need_.leased_bytes += DeviceMemory::charge_of(uses[i].page->bytes);
   }
 }

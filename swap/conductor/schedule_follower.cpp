@@ -18,7 +18,7 @@ void ScheduleFollower::begin_step(const StepPlan& plan, bool follow) {
 }
 
 bool ScheduleFollower::end_step() {
-  if (following_ && index_ + 1 != static_cast<int32_t>(plan_->trace.operators.size())) leave_schedule();
+  if (following_ && index_ + 1 != std::ssize(plan_->trace.operators)) leave_schedule();
   return plan_->planned && matched_ && following_;
 }
 
@@ -30,13 +30,13 @@ void ScheduleFollower::begin_operator(const void* identity) {
   ++index_;
   if (!following_) return;
   const auto& operators = plan_->trace.operators;
-  const auto i = static_cast<size_t>(index_);
+  const size_t i = index_;
   if (i >= operators.size() || operators[i].identity != identity) leave_schedule();
 }
 
 void ScheduleFollower::set_place(PageId page, int32_t slot) {
   slot_of_[page] = slot;
-  page_of_slot_[static_cast<size_t>(slot)] = page;
+  page_of_slot_[slot] = page;
 }
 
 void ScheduleFollower::meet(const Page& page) {
@@ -47,8 +47,8 @@ void ScheduleFollower::meet(const Page& page) {
 
 void ScheduleFollower::match_birth(const Birth& birth, int64_t bytes) {
   if (!following_) return;
-  for (int32_t planned : plan_->trace.operators[static_cast<size_t>(index_)].births) {
-    const Slot& expected = plan_->trace.slots[static_cast<size_t>(planned)];
+  for (int32_t planned : plan_->trace.operators[index_].births) {
+    const Slot& expected = plan_->trace.slots[planned];
     if (expected.position != birth.position) continue;
     if (expected.bytes != bytes) return leave_schedule();
     return set_place(birth.page->id, planned);
@@ -59,7 +59,7 @@ void ScheduleFollower::match_birth(const Birth& birth, int64_t bytes) {
 void ScheduleFollower::forget(PageId page) {
   const auto known = slot_of_.find(page);
   if (known == slot_of_.end()) return;
-  page_of_slot_[static_cast<size_t>(known->second)] = 0;
+  page_of_slot_[known->second] = 0;
   slot_of_.erase(known);
 }
 
@@ -71,7 +71,7 @@ void ScheduleFollower::leave_schedule() {
 }
 
 int64_t ScheduleFollower::absolute_next_use(int32_t slot) const {
-  const int64_t next = next_use_after(plan_->trace, plan_->trace.slots[static_cast<size_t>(slot)], index_);
+  const int64_t next = next_use_after(plan_->trace, plan_->trace.slots[slot], index_);
   return next == kNextUseUnknown ? next : base_ + next;
 }
 
@@ -82,14 +82,14 @@ int64_t ScheduleFollower::next_use_of(PageId page) const {
 
 std::optional<int64_t> ScheduleFollower::expected_next_use(int32_t position) const {
   if (!following_) return std::nullopt;
-  for (int32_t planned : plan_->trace.operators[static_cast<size_t>(index_)].births)
-    if (plan_->trace.slots[static_cast<size_t>(planned)].position == position) return absolute_next_use(planned);
+  for (int32_t planned : plan_->trace.operators[index_].births)
+    if (plan_->trace.slots[planned].position == position) return absolute_next_use(planned);
   return std::nullopt;
 }
 
 std::span<const int32_t> ScheduleFollower::recipes_here() const {
   if (!following_) return {};
-  return plan_->recipes[static_cast<size_t>(index_)];
+  return plan_->recipes[index_];
 }
 
 void ScheduleFollower::issue_copies() {
@@ -105,7 +105,7 @@ void ScheduleFollower::issue_copies() {
 
 void ScheduleFollower::act_after_operator() {
   const Actions& actions = plan_->schedule.actions;
-  const auto i = static_cast<size_t>(index_);
+  const size_t i = index_;
   for (int32_t slot : plan_->discards_after[i])
     if (auto recipe = recipes_->take(slot); recipe && page_of_slot(slot))
       pager_.replayer().discard(page_of_slot(slot), std::move(recipe));

@@ -47,7 +47,7 @@ class ScheduleFollower {
   /// Returns the slots whose recipes this operator's call belongs to.
   std::span<const int32_t> recipes_here() const;
   /// Returns the page that is this slot now; 0 when there is none.
-  PageId page_of_slot(int32_t slot) const { return page_of_slot_[static_cast<size_t>(slot)]; }
+  PageId page_of_slot(int32_t slot) const { return page_of_slot_[slot]; }
 
   /// Starts the page-outs, prefetches and replays that the schedule ties to this operator.
   void issue_copies();

@@ -66,7 +66,7 @@ void StepPlanner::take_out_slowdown(StepTrace& trace, double copying_seconds) co
 /// Predicts the kind's steps again. That costs one simulation, so in the end it happens once per kLatest steps, when
 /// all of the latest steps are new.
 void StepPlanner::refresh_prediction(StepPlan& plan) const {
-  constexpr auto kLatest = static_cast<int64_t>(StepTimes::kLatest);
+  constexpr int64_t kLatest = StepTimes::kLatest;
   const int64_t steps = ++plan.steps_since_plan;
   if (steps <= kLatest || steps % kLatest == 0) predict_again(plan.schedule, plan.trace, inputs_of(plan));
 }
@@ -93,15 +93,14 @@ void StepPlanner::make(StepPlan& plan, StepTrace trace) const {
   if (plan.times_planned == 1) {
     plan.persistent.clear();
     for (size_t s = 0; s < plan.trace.slots.size(); ++s)
-      if (const Slot& slot = plan.trace.slots[s]; slot.death == kOutlivesStep)
-        plan.persistent[slot.page] = static_cast<int32_t>(s);
+      if (const Slot& slot = plan.trace.slots[s]; slot.death == kOutlivesStep) plan.persistent[slot.page] = s;
   }
   const size_t count = plan.trace.operators.size();
   for (auto* by_operator : {&plan.recipes, &plan.discards_after, &plan.replays_after}) by_operator->assign(count, {});
   for (const Replay& replay : plan.schedule.replays) {
-    for (int32_t i : replay.operators) plan.recipes[static_cast<size_t>(i)].push_back(replay.slot);
-    plan.discards_after[static_cast<size_t>(replay.discard_after)].push_back(replay.slot);
-    if (replay.before < replay.use) plan.replays_after[static_cast<size_t>(replay.before) - 1].push_back(replay.slot);
+    for (int32_t i : replay.operators) plan.recipes[i].push_back(replay.slot);
+    plan.discards_after[replay.discard_after].push_back(replay.slot);
+    if (replay.before < replay.use) plan.replays_after[replay.before - 1].push_back(replay.slot);
   }
 }
 

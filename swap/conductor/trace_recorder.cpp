@@ -51,7 +51,7 @@ void TraceRecorder::end_operator(double seconds, int64_t own_bytes) {
 }
 
 int32_t TraceRecorder::add_slot(const Page& page, int32_t birth) {
-  const auto s = static_cast<int32_t>(trace_.slots.size());
+  const int32_t s = trace_.slots.size();
   slots_[page.id] = s;
   Slot& slot = trace_.slots.emplace_back();
   slot.bytes = DeviceMemory::charge_of(page.bytes);
@@ -90,7 +90,7 @@ int32_t TraceRecorder::add_output(const Birth& birth) {
 
 bool TraceRecorder::add_use(const PageUse& use, bool streamed) {
   const auto [s, is_new] = find_or_add(*use.page);
-  Slot& slot = trace_.slots[static_cast<size_t>(s)];
+  Slot& slot = trace_.slots[s];
   OperatorRecord& op = trace_.operators.back();
   if (slot.uses.empty() || slot.uses.back() != index()) {
     (streamed ? op.streamed : op.touched).push_back(s);
@@ -106,7 +106,7 @@ bool TraceRecorder::add_use(const PageUse& use, bool streamed) {
 bool TraceRecorder::end_page(PageId page) {
   const auto known = slots_.find(page);
   if (known == slots_.end()) return false;
-  trace_.slots[static_cast<size_t>(known->second)].death = std::max(index(), 0);
+  trace_.slots[known->second].death = std::max(index(), 0);
   slots_.erase(known);
   return true;
 }

@@ -56,9 +56,9 @@ class TraceRecorder {
   /// Ends the slot of a page that was destroyed. Returns false when the step never met it.
   bool end_page(PageId page);
 
-  const Slot& slot(int32_t s) const { return trace_.slots[static_cast<size_t>(s)]; }
+  const Slot& slot(int32_t s) const { return trace_.slots[s]; }
   /// Returns the index of the operator that runs, or ran last; −1 before the first.
-  int32_t index() const noexcept { return static_cast<int32_t>(trace_.operators.size()) - 1; }
+  int32_t index() const noexcept { return std::ssize(trace_.operators) - 1; }
   /// Returns the bytes that the operator that runs leases, each storage once.
   int64_t leased_bytes() const { return trace_.operators.back().leased_bytes; }
 

@@ -164,7 +164,7 @@ at::Tensor tensor_of(TensorSpec& form, Pager& pager, const at::Tensor& self) {
     data = pager.replayer().held_page(*page).block->data;
   else
     data = std::get<std::vector<char>>(form.bytes).data();
-  const auto item = static_cast<int64_t>(form.dtype.itemsize());
+  const int64_t item = form.dtype.itemsize();
   at::Tensor tensor = at::for_blob(static_cast<char*>(data) + form.offset * item, form.sizes)
                           .strides(form.strides)
                           .options(at::TensorOptions(form.dtype).device(form.device))
@@ -217,11 +217,11 @@ void OperatorRecipe::run_call(Call& call, Pager& pager, at::Tensor& self) {
   if (call.windows) {  // split as in the first run, so that the bits are equal
     WindowCall windows(call.op, call.keys, stack);
     std::vector<at::Tensor> results = call.windows(call.op, stack, {split_bytes_})->run(windows);
-    if (call.result >= 0) self = std::move(results[static_cast<size_t>(call.result)]);
+    if (call.result >= 0) self = std::move(results[call.result]);
     return;
   }
   call.op.redispatchBoxed(call.keys, &stack);
-  if (call.result >= 0) self = stack[static_cast<size_t>(call.result)].toTensor();
+  if (call.result >= 0) self = stack[call.result].toTensor();
 }
 
 void OperatorRecipes::record_call(int32_t slot, PageId self, const OperatorTraits& traits,
@@ -271,7 +271,7 @@ void OperatorRecipes::record_result(int32_t slot, PageId self, const c10::Operat
     if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().has_storage()) continue;
     const auto page = see(pager_, *value.toTensor().storage().unsafeGetStorageImpl());
     if (!page || page->page != self) continue;
-    if (recipe.calls_.back().result >= 0) recipe.calls_.back().result = static_cast<int32_t>(r);
+    if (recipe.calls_.back().result >= 0) recipe.calls_.back().result = r;
     recipe.write_epoch_ = page->write_epoch;
     return;
   }

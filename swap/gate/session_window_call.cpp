@@ -49,7 +49,7 @@ WindowCopy copy_of(const at::Tensor& part, const at::Tensor& memory) {
 }
 
 int64_t workspace_bytes(const Ledger& ledger) {
-  return ledger.used_by_category()[static_cast<size_t>(Category::workspace)];
+  return ledger.used_by_category()[Category::workspace];
 }
 
 }  // namespace
@@ -158,7 +158,7 @@ void SessionWindowCall::finish_attempt() {
   computed_ = true;
   int64_t viewed_bytes = 0;
   for (const Window& window : windows())
-    if (window.pin) viewed_bytes += DeviceMemory::charge_of(static_cast<int64_t>(window.tensor.nbytes()));
+    if (window.pin) viewed_bytes += DeviceMemory::charge_of(window.tensor.nbytes());
   WindowCall::finish_attempt();
   record_need(viewed_bytes);
   if (OperatorObserver* observer = session_.options.observer.get()) observer->released(session_.pager);
@@ -176,7 +176,7 @@ bool SessionWindowCall::can_use_less() {
 
 at::Tensor SessionWindowCall::output(int32_t index, at::IntArrayRef sizes, at::IntArrayRef strides,
                                      at::ScalarType type) {
-  const auto bytes = static_cast<int64_t>(at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type)));
+  const int64_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type));
   if (bytes < std::max<int64_t>(1, session_.options.min_page_bytes))
     return WindowCall::output(index, sizes, strides, type);
   const Category category = CategoryScope::current(Category::activations);

@@ -78,7 +78,7 @@ void end_absent_page(void* context) {
 
 /// Gives a storage that LibTorch's default allocator made a counted block with the same bytes.
 void adopt(c10::StorageImpl& storage, Device& device) {
-  const auto bytes = static_cast<int64_t>(storage.nbytes());
+  const int64_t bytes = storage.nbytes();
   Block* block = device.memory().allocate(bytes, CategoryScope::current());
   device.copy(block->data, storage.data(), bytes);
   storage.set_data_ptr_noswap(device.wrap_block(block));
@@ -175,7 +175,7 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
   Device* device = find_device(storage.device());
   if (!device || &device->memory() != &pager.device() || !may_move(storage)) return nullptr;
   if (HeldStorages::instance().contains(storage)) return nullptr;
-  if (static_cast<int64_t>(storage.nbytes()) < min_bytes || storage.nbytes() == 0) return nullptr;
+  if (const int64_t bytes = storage.nbytes(); bytes < min_bytes || bytes == 0) return nullptr;
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   if (!data.get()) return nullptr;
   if (!device->find_block(data)) {
@@ -183,7 +183,7 @@ Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_byte
     adopt(storage, *device);
   }
   is_new = true;
-  return pager.add(device->find_block(storage._mutable_data_ptr_no_checks()), static_cast<int64_t>(storage.nbytes()),
+  return pager.add(device->find_block(storage._mutable_data_ptr_no_checks()), storage.nbytes(),
                    std::make_unique<StorageOwner>(storage, pager), user);
 }
 
@@ -196,9 +196,9 @@ at::Tensor make_paged_tensor(Device& device, Pager& pager, Block* block, Categor
                                                        device.allocator(), /*resizable=*/true);
   auto owner = std::make_unique<StorageOwner>(*storage, pager);
   if (block)
-    pager.add(block, static_cast<int64_t>(bytes), std::move(owner), user);
+    pager.add(block, bytes, std::move(owner), user);
   else
-    make_absent(*storage, *pager.add_absent(static_cast<int64_t>(bytes), category, std::move(owner), user));
+    make_absent(*storage, *pager.add_absent(bytes, category, std::move(owner), user));
   const c10::DispatchKey key = place.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(key),
                                                          c10::scalarTypeToTypeMeta(shape.type));

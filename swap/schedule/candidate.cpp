@@ -11,7 +11,7 @@ namespace {
 /// Returns the operator after which a copy out can start: the last write before the eviction, in the step before if
 /// need be.
 int32_t page_out_trigger(const StepTrace& trace, const Eviction& leave) {
-  const Slot& slot = trace.slots[static_cast<size_t>(leave.slot)];
+  const Slot& slot = trace.slots[leave.slot];
   auto after = std::lower_bound(slot.writes.begin(), slot.writes.end(), leave.at);
   if (after != slot.writes.begin()) return *std::prev(after);
   if (slot.birth >= 0) return slot.birth;
@@ -32,11 +32,11 @@ ReplayedChoices translate_choices(const ReplayedTrace& replayed, const Choices& 
   for (size_t s = 0; s < slots; ++s) {
     const int32_t original = replayed.original_slot[s];
     if (auto bias = choices.bias.find(original); bias != choices.bias.end()) bent.bias[s] = bias->second;
-    if (!choices.prefetch_early.empty()) bent.prefetch_early[s] = choices.prefetch_early[static_cast<size_t>(original)];
+    if (!choices.prefetch_early.empty()) bent.prefetch_early[s] = choices.prefetch_early[original];
     if (choices.evict_after_use.empty()) continue;
     for (int32_t use : replayed.trace.slots[s].uses)
-      if (choices.evict_after_use.count({original, replayed.original_operator[static_cast<size_t>(use)]}))
-        bent.evictions_after[static_cast<size_t>(use)].push_back(static_cast<int32_t>(s));
+      if (choices.evict_after_use.count({original, replayed.original_operator[use]}))
+        bent.evictions_after[use].push_back(s);
   }
   return bent;
 }
@@ -45,16 +45,15 @@ ReplayedChoices translate_choices(const ReplayedTrace& replayed, const Choices& 
 void let_leave(const StepTrace& trace, const std::vector<Eviction>& leaves, const ReplayedChoices& bent,
                Actions& actions) {
   auto was_sent = [&](const Eviction& leave) {
-    const auto& here = bent.evictions_after[static_cast<size_t>(std::max(leave.at - 1, 0))];
+    const auto& here = bent.evictions_after[std::max(leave.at - 1, 0)];
     return std::find(here.begin(), here.end(), leave.slot) != here.end();
   };
   actions.page_outs_after.resize(trace.operators.size());
   actions.releases_after.resize(trace.operators.size());
   for (const Eviction& leave : leaves) {
     // A clean slot that is evicted after its use has a copy only if something made one, once.
-    if (leave.copied || was_sent(leave))
-      actions.page_outs_after[static_cast<size_t>(page_out_trigger(trace, leave))].push_back(leave.slot);
-    if (leave.at > 0) actions.releases_after[static_cast<size_t>(leave.at) - 1].push_back(leave.slot);
+    if (leave.copied || was_sent(leave)) actions.page_outs_after[page_out_trigger(trace, leave)].push_back(leave.slot);
+    if (leave.at > 0) actions.releases_after[leave.at - 1].push_back(leave.slot);
   }
 }
 

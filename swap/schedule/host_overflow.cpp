@@ -11,10 +11,10 @@ AbsenceSet overflow(const StepTrace& trace, const std::vector<Eviction>& leaves,
   if (host_bytes == kUnlimitedBytes) return on_disk;
   std::vector<Eviction> ordered = leaves;
   std::stable_sort(ordered.begin(), ordered.end(), [](const Eviction& a, const Eviction& b) { return a.at < b.at; });
-  const auto count = static_cast<int64_t>(trace.operators.size());
+  const auto count = std::ssize(trace.operators);
   std::multimap<int64_t, int32_t> on_host;  // slots by the operator that brings them back
   int64_t resident_bytes = 0;
-  auto bytes = [&](int32_t slot) { return trace.slots[static_cast<size_t>(slot)].bytes; };
+  auto bytes = [&](int32_t slot) { return trace.slots[slot].bytes; };
   // A slot that is absent over the end of a step is absent when the second one begins.
   for (const int64_t begin : {int64_t{0}, count})
     for (const Eviction& leave : ordered) {

@@ -19,12 +19,12 @@ struct Absentable {
 /// Adds `bytes` to the operators in (after, before), as differences.
 void add(std::vector<int64_t>& differences, int32_t after, int32_t before, int64_t bytes) {
   if (after + 1 >= before) return;
-  differences[static_cast<size_t>(after + 1)] += bytes;
-  differences[static_cast<size_t>(before)] -= bytes;
+  differences[after + 1] += bytes;
+  differences[before] -= bytes;
 }
 
 Absentable absentable(const StepTrace& trace) {
-  const auto count = static_cast<int32_t>(trace.operators.size());
+  const int32_t count = trace.operators.size();
   Absentable away(trace.operators.size());
   for (size_t s = 0; s < trace.slots.size(); ++s) {
     const Slot& slot = trace.slots[s];
@@ -34,12 +34,12 @@ Absentable absentable(const StepTrace& trace) {
     for (int32_t use : slot.uses) {
       if (persists)
         add(away.persistent, last, use, slot.bytes);
-      else if (slot.birth == kBeforeStep || !replay_before(trace, static_cast<int32_t>(s), use).operators.empty())
+      else if (slot.birth == kBeforeStep || !replay_before(trace, s, use).operators.empty())
         add(away.free, last, use, slot.bytes);
       last = use;
       // The slot's windows leave and come while the operator runs.
-      const std::vector<int32_t>& streamed = trace.operators[static_cast<size_t>(use)].streamed;
-      if (std::find(streamed.begin(), streamed.end(), static_cast<int32_t>(s)) != streamed.end())
+      const std::vector<int32_t>& streamed = trace.operators[use].streamed;
+      if (std::find(streamed.begin(), streamed.end(), s) != streamed.end())
         add(away.free, use - 1, use + 1, slot.bytes);
     }
     add(persists ? away.persistent : away.free, last, end, slot.bytes);

@@ -33,7 +33,7 @@ class Placer {
   }
 
  private:
-  int64_t bytes_of(const Actions::PageIn& in) const { return inputs_.trace.slots[static_cast<size_t>(in.slot)].bytes; }
+  int64_t bytes_of(const Actions::PageIn& in) const { return inputs_.trace.slots[in.slot].bytes; }
 
   double rate_of(const Actions::PageIn& in) const {
     const LinkRates& rates = inputs_.rates;
@@ -44,17 +44,17 @@ class Placer {
   /// Returns the last moment at which the page-in can begin, given those that follow it.
   double begin_of(const Actions::PageIn& in) {
     const double seconds = kCaution * static_cast<double>(bytes_of(in)) / rate_of(in);
-    return link_free_until_ = std::min(start_[static_cast<size_t>(in.use)], link_free_until_) - seconds;
+    return link_free_until_ = std::min(start_[in.use], link_free_until_) - seconds;
   }
 
   /// Sets trigger and use of a page-in that operator in.use needs.
   void place(Actions::PageIn& in, double begin) {
-    const bool prefetch_early = inputs_.prefetch_early[static_cast<size_t>(in.slot)];
+    const bool prefetch_early = inputs_.prefetch_early[in.slot];
     const int32_t left_at = last_leave_before(in.slot, in.use);
     in.trigger = walk_back(in.use - 1, left_at, bytes_of(in), prefetch_early, begin);
     if (in.trigger >= 0 || left_at >= 0) return;
     // A page-in early in the step may come at the end of the step before, where its use is in "the next step".
-    const auto count = static_cast<int32_t>(inputs_.trace.operators.size());
+    const int32_t count = inputs_.trace.operators.size();
     const int32_t left_before = last_leave_before(in.slot, count);
     const int32_t trigger = walk_back(count - 1, left_before, bytes_of(in), prefetch_early, begin + start_.back());
     if (left_before < 0 || trigger == count - 1) return;
@@ -65,16 +65,16 @@ class Placer {
   /// the page-in after.
   int32_t walk_back(int32_t last, int32_t left_at, int64_t bytes, bool prefetch_early, double begin) {
     int32_t trigger = last;
-    while (trigger > left_at && held_[static_cast<size_t>(trigger)] + bytes <= inputs_.limit_bytes &&
-           (prefetch_early || start_[static_cast<size_t>(trigger) + 1] > begin))
-      held_[static_cast<size_t>(trigger--)] += bytes;
+    while (trigger > left_at && held_[trigger] + bytes <= inputs_.limit_bytes &&
+           (prefetch_early || start_[trigger + 1] > begin))
+      held_[trigger--] += bytes;
     return trigger;
   }
 
   /// Returns the operator at which the slot left last before `use`. -1: it did not leave before, so it was absent when
   /// the step began. A slot that was born on the host never left, so this returns its birth.
   int32_t last_leave_before(int32_t slot, int32_t use) const {
-    int32_t at = inputs_.trace.slots[static_cast<size_t>(slot)].birth;
+    int32_t at = inputs_.trace.slots[slot].birth;
     for (const Eviction& leave : inputs_.plan.leaves)
       if (leave.slot == slot && leave.at < use) at = std::max(at, leave.at);
     return at;

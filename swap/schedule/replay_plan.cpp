@@ -6,10 +6,10 @@ namespace spillway {
 namespace {
 
 const OperatorRecord& operator_at(const StepTrace& trace, int32_t i) {
-  return trace.operators[static_cast<size_t>(i)];
+  return trace.operators[i];
 }
 const Slot& slot_at(const StepTrace& trace, int32_t s) {
-  return trace.slots[static_cast<size_t>(s)];
+  return trace.slots[s];
 }
 bool contains(const std::vector<int32_t>& sorted, int32_t i) {
   return std::binary_search(sorted.begin(), sorted.end(), i);
@@ -67,7 +67,7 @@ class ReplayedTraceBuilder {
     out_.tail_seconds = trace.tail_seconds;
     out_.tail_excess_seconds = trace.tail_excess_seconds;
     out_.slots = trace.slots;
-    for (size_t s = 0; s < trace.slots.size(); ++s) result_.original_slot.push_back(static_cast<int32_t>(s));
+    for (size_t s = 0; s < trace.slots.size(); ++s) result_.original_slot.push_back(s);
   }
 
   /// Makes room for the replays between the operators, and renumbers everything that refers to operators.
@@ -76,7 +76,7 @@ class ReplayedTraceBuilder {
     for (size_t i = 0; i < trace_.operators.size(); ++i) {
       for (; next < replays_.size() && replays_[next].before == static_cast<int32_t>(i); ++next)
         inserted_[next] = append({}, -1);
-      moved_[i] = append(trace_.operators[i], static_cast<int32_t>(i));
+      moved_[i] = append(trace_.operators[i], i);
     }
     for (Slot& slot : out_.slots) {
       if (slot.birth >= 0) slot.birth = moved(slot.birth);
@@ -102,12 +102,12 @@ class ReplayedTraceBuilder {
   int32_t append(const OperatorRecord& record, int32_t original) {
     out_.operators.push_back(record);
     result_.original_operator.push_back(original);
-    return static_cast<int32_t>(out_.operators.size()) - 1;
+    return std::ssize(out_.operators) - 1;
   }
 
   void split_slot(const Replay& replay, int32_t inserted) {
-    const auto s = static_cast<int32_t>(out_.slots.size());
-    again_[static_cast<size_t>(replay.slot)] = s;
+    const int32_t s = out_.slots.size();
+    again_[replay.slot] = s;
     Slot later = slot(replay.slot);
     Slot& earlier = slot(replay.slot);
     const auto split = [inserted](std::vector<int32_t>& prefetch_early, std::vector<int32_t>& late) {
@@ -130,7 +130,7 @@ class ReplayedTraceBuilder {
   }
 
   OperatorRecord replay_operator(const Replay& replay, int32_t inserted) {
-    const int32_t made = again_[static_cast<size_t>(replay.slot)];
+    const int32_t made = again_[replay.slot];
     OperatorRecord record;
     record.name = "replay";
     record.births = {made};
@@ -143,7 +143,7 @@ class ReplayedTraceBuilder {
       record.own_bytes = std::max(record.own_bytes, maker.own_bytes + (streams ? slot(made).bytes : 0));
     }
     for (int32_t s : inputs_of(trace_, replay)) {
-      const int32_t later = again_[static_cast<size_t>(s)];
+      const int32_t later = again_[s];
       const int32_t now = later >= 0 && slot(later).birth < inserted ? later : s;
       Slot& input = slot(now);
       record.touched.push_back(now);
@@ -153,9 +153,9 @@ class ReplayedTraceBuilder {
     return record;
   }
 
-  int32_t moved(int32_t i) const { return moved_[static_cast<size_t>(i)]; }
-  Slot& slot(int32_t s) { return out_.slots[static_cast<size_t>(s)]; }
-  OperatorRecord& op(int32_t i) { return out_.operators[static_cast<size_t>(i)]; }
+  int32_t moved(int32_t i) const { return moved_[i]; }
+  Slot& slot(int32_t s) { return out_.slots[s]; }
+  OperatorRecord& op(int32_t i) { return out_.operators[i]; }
 
   const StepTrace& trace_;
   std::vector<Replay> replays_;  // sorted by the operator that they come before

@@ -77,10 +77,9 @@ class Search {
     if (gaps_.empty()) find_gaps();
     std::vector<std::tuple<bool, double, const Replay*>> ordered;
     for (const auto& [gain, replay] : gaps_) {
-      const bool leaves =
-          std::any_of(best_.leaves.begin(), best_.leaves.end(), [&, r = &replay](const Eviction& leave) {
-            return best_.replayed.original_slot[static_cast<size_t>(leave.slot)] == r->slot;
-          });
+      const bool leaves = std::any_of(
+          best_.leaves.begin(), best_.leaves.end(),
+          [&, r = &replay](const Eviction& leave) { return best_.replayed.original_slot[leave.slot] == r->slot; });
       ordered.emplace_back(leaves, gain, &replay);
     }
     std::stable_sort(ordered.begin(), ordered.end(), [](auto& a, auto& b) {
@@ -103,9 +102,9 @@ class Search {
         Choices choices = best_.choices;
         Replay earlier = choices.replays[r];
         earlier.before = before;
-        choices.replays.erase(choices.replays.begin() + static_cast<std::ptrdiff_t>(r));
+        choices.replays.erase(choices.replays.begin() + r);
         if (!compatible(trace_, earlier, choices.replays)) break;
-        choices.replays.insert(choices.replays.begin() + static_cast<std::ptrdiff_t>(r), std::move(earlier));
+        choices.replays.insert(choices.replays.begin() + r, std::move(earlier));
         if (!attempt(std::move(choices))) break;
         improved = true;
       }
@@ -116,12 +115,11 @@ class Search {
   void try_early_departures() {
     Choices choices = best_.choices;
     for (const Eviction& leave : best_.leaves) {
-      const Slot& slot = best_.replayed.trace.slots[static_cast<size_t>(leave.slot)];
+      const Slot& slot = best_.replayed.trace.slots[leave.slot];
       auto after = std::lower_bound(slot.uses.begin(), slot.uses.end(), leave.at);
       if (after == slot.uses.begin()) continue;
-      const int32_t use = best_.replayed.original_operator[static_cast<size_t>(*std::prev(after))];
-      if (use >= 0)
-        choices.evict_after_use.insert({best_.replayed.original_slot[static_cast<size_t>(leave.slot)], use});
+      const int32_t use = best_.replayed.original_operator[*std::prev(after)];
+      if (use >= 0) choices.evict_after_use.insert({best_.replayed.original_slot[leave.slot], use});
     }
     attempt(choices);
     choices = best_.choices;
@@ -140,7 +138,7 @@ class Search {
   bool try_departures() {
     bool improved = false;
     for (int32_t s : slots_) {
-      const Slot& slot = trace_.slots[static_cast<size_t>(s)];
+      const Slot& slot = trace_.slots[s];
       for (int32_t use : slot.uses) {
         if (!idle_after(slot, use)) continue;
         Choices choices = best_.choices;
@@ -159,7 +157,7 @@ class Search {
   /// run.
   void perturb() {
     Choices choices = best_.choices;
-    auto pick = [&](size_t count) { return static_cast<size_t>(random_() % count); };
+    auto pick = [&](size_t count) { return random_() % count; };
     for (size_t n = 1 + pick(3); n > 0; --n) {
       const int32_t slot = slots_[pick(slots_.size())];
       switch (pick(gaps_.empty() ? 4 : 5)) {
@@ -168,10 +166,10 @@ class Search {
           break;
         case 1:
           choices.prefetch_early.resize(trace_.slots.size(), false);
-          choices.prefetch_early[static_cast<size_t>(slot)].flip();
+          choices.prefetch_early[slot].flip();
           break;
         case 2: {
-          const Slot& x = trace_.slots[static_cast<size_t>(slot)];
+          const Slot& x = trace_.slots[slot];
           if (x.uses.empty()) break;
           flip(choices.evict_after_use, {slot, x.uses[pick(x.uses.size())]});
           break;
@@ -191,15 +189,15 @@ class Search {
   }
 
   void find_gaps() {
-    for (int32_t s = 0; s < static_cast<int32_t>(trace_.slots.size()); ++s) {
-      const Slot& slot = trace_.slots[static_cast<size_t>(s)];
+    for (int32_t s = 0; s < std::ssize(trace_.slots); ++s) {
+      const Slot& slot = trace_.slots[s];
       for (size_t u = 1; u < slot.uses.size(); ++u) {
         if (slot.uses[u] - slot.uses[u - 1] < 2) continue;
         Replay replay = replay_before(trace_, s, slot.uses[u]);
         if (replay.operators.empty()) continue;
         const auto bytes = static_cast<double>(slot.bytes);
         double gain = bytes / inputs_.rates.in_bytes_per_second + bytes / inputs_.rates.out_bytes_per_second;
-        for (int32_t i : replay.operators) gain -= trace_.operators[static_cast<size_t>(i)].seconds;
+        for (int32_t i : replay.operators) gain -= trace_.operators[i].seconds;
         gaps_.emplace_back(gain, std::move(replay));
       }
     }
@@ -209,10 +207,10 @@ class Search {
   /// slots that leave now come first, then the largest.
   bool try_biases() {
     std::vector<std::tuple<bool, int64_t, int32_t>> slots;
-    for (int32_t s = 0; s < static_cast<int32_t>(trace_.slots.size()); ++s) {
-      const Slot& slot = trace_.slots[static_cast<size_t>(s)];
+    for (int32_t s = 0; s < std::ssize(trace_.slots); ++s) {
+      const Slot& slot = trace_.slots[s];
       const bool leaves = std::any_of(best_.leaves.begin(), best_.leaves.end(), [&](const Eviction& leave) {
-        return best_.replayed.original_slot[static_cast<size_t>(leave.slot)] == s;
+        return best_.replayed.original_slot[leave.slot] == s;
       });
       const bool gap =
           std::any_of(slot.uses.begin(), slot.uses.end(), [&](int32_t use) { return idle_after(slot, use); });
@@ -258,7 +256,7 @@ void take_prediction(Schedule& schedule, const Simulated& outcome) {
 Schedule translate(const StepTrace& trace, Candidate candidate) {
   Schedule schedule;
   const std::vector<int32_t>& original = candidate.replayed.original_operator;
-  auto slot_of = [&](int32_t s) { return candidate.replayed.original_slot[static_cast<size_t>(s)]; };
+  auto slot_of = [&](int32_t s) { return candidate.replayed.original_slot[s]; };
   // After a replay means after the operator before it, because the replay and the operator that needs it run as one.
   std::vector<int32_t> after(original.size() + 1, -1);
   for (size_t i = 0; i < original.size(); ++i) after[i + 1] = original[i] >= 0 ? original[i] : after[i];
@@ -269,19 +267,19 @@ Schedule translate(const StepTrace& trace, Candidate candidate) {
     // A slot that a replay made can be copied out once its user has run.
     size_t at = i;
     while (original[at] < 0) ++at;
-    const auto to = static_cast<size_t>(original[at]);
+    const size_t to = original[at];
     for (int32_t s : candidate.actions.page_outs_after[i]) schedule.actions.page_outs_after[to].push_back(slot_of(s));
     if (after[i + 1] >= 0)
       for (int32_t s : candidate.actions.releases_after[i])
-        schedule.actions.releases_after[static_cast<size_t>(after[i + 1])].push_back(slot_of(s));
+        schedule.actions.releases_after[after[i + 1]].push_back(slot_of(s));
     schedule.resident_bytes[to] = std::max(schedule.resident_bytes[to], candidate.outcome.resident_bytes[i]);
   }
   for (const Actions::PageIn& in : candidate.actions.page_ins) {
-    const auto count = static_cast<int32_t>(original.size());
-    auto use = static_cast<size_t>(in.use % count);
+    const int32_t count = original.size();
+    size_t use = in.use % count;
     while (original[use] < 0) ++use;
-    const int32_t needed = original[use] + (in.use >= count ? static_cast<int32_t>(trace.operators.size()) : 0);
-    const int32_t trigger = after[static_cast<size_t>(in.trigger + 1)];
+    const int32_t needed = original[use] + (in.use >= count ? std::ssize(trace.operators) : 0);
+    const int32_t trigger = after[in.trigger + 1];
     schedule.actions.page_ins.push_back({slot_of(in.slot), std::min(trigger, needed - 1), needed});
   }
   schedule.replays = std::move(candidate.choices.replays);

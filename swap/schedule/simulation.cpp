@@ -38,8 +38,8 @@ class Simulation {
         deaths_(trace.operators.size()) {
     for (size_t s = 0; s < trace.slots.size(); ++s) {
       const Slot& slot = trace.slots[s];
-      if (slot.birth == kBeforeStep) arrive(static_cast<int32_t>(s));
-      if (slot.death >= 0) deaths_[static_cast<size_t>(slot.death)].push_back(static_cast<int32_t>(s));
+      if (slot.birth == kBeforeStep) arrive(s);
+      if (slot.death >= 0) deaths_[slot.death].push_back(s);
     }
   }
 
@@ -58,14 +58,14 @@ class Simulation {
     index_ = -1;
     for (int32_t s : resident_) use_next(s, -1);
     if (actions_) prefetch();
-    for (size_t i = 0; i < trace_.operators.size() && result_.feasible; ++i) run_operator(static_cast<int32_t>(i));
+    for (size_t i = 0; i < trace_.operators.size() && result_.feasible; ++i) run_operator(i);
     now_ += trace_.tail_seconds;
     result_.seconds = now_ - began_;
   }
 
   void run_operator(int32_t i) {
     index_ = i;
-    const OperatorRecord& op = trace_.operators[static_cast<size_t>(i)];
+    const OperatorRecord& op = trace_.operators[i];
     operator_ = &op;
     copies_only_ = false;
     unpaged_ = op.unpaged_bytes;
@@ -86,7 +86,7 @@ class Simulation {
         use_next(s, i);
         place(s).last_use = i;
       }
-    for (int32_t s : deaths_[static_cast<size_t>(i)]) die(s);
+    for (int32_t s : deaths_[i]) die(s);
     operator_ = nullptr;
     if (actions_) act();
     if (sent_after_) send_away();
@@ -94,8 +94,8 @@ class Simulation {
 
   /// Evicts the slots that leave after this operator, each before the next one.
   void send_away() {
-    const auto& evict_after_use = (*sent_after_)[static_cast<size_t>(index_)];
-    if (++index_ == static_cast<int32_t>(trace_.operators.size())) return;
+    const auto& evict_after_use = (*sent_after_)[index_];
+    if (++index_ == std::ssize(trace_.operators)) return;
     for (int32_t s : evict_after_use) {
       if (!place(s).resident) continue;
       if (!place(s).clean) begin_page_out(s);
@@ -105,7 +105,7 @@ class Simulation {
   }
 
   void act() {
-    const auto i = static_cast<size_t>(index_);
+    const size_t i = index_;
     for (int32_t s : actions_->page_outs_after[i])
       if (place(s).resident && !place(s).clean && !place(s).outgoing) begin_page_out(s);
     for (int32_t s : actions_->releases_after[i])
@@ -168,8 +168,8 @@ class Simulation {
       return true;
     }
     for (size_t s = 0; s < places_.size(); ++s)
-      if (places_[s].incoming && !leased(static_cast<int32_t>(s))) {
-        finish_page_in(static_cast<int32_t>(s));
+      if (places_[s].incoming && !leased(s)) {
+        finish_page_in(s);
         return true;
       }
     return false;
@@ -208,7 +208,7 @@ class Simulation {
             .next_use = p.next_use,
             .last_use = p.last_use,
             .priority = p.priority,
-            .bias = bias_ ? (*bias_)[static_cast<size_t>(s)] : EvictionBias::neutral,
+            .bias = bias_ ? (*bias_)[s] : EvictionBias::neutral,
             .is_clean = p.clean,
             .is_paging_out = p.outgoing};
   }
@@ -237,7 +237,7 @@ class Simulation {
   bool on_disk(int32_t s) const {
     if (!on_disk_ || on_disk_->empty()) return false;
     const int64_t use = next_use_after(trace_, slot(s), operator_ ? index_ - 1 : index_);
-    return on_disk_->count({s, static_cast<int32_t>(use % static_cast<int64_t>(trace_.operators.size()))}) > 0;
+    return on_disk_->count({s, static_cast<int32_t>(use % std::ssize(trace_.operators))}) > 0;
   }
 
   void demand(int32_t s) {
@@ -358,7 +358,7 @@ class Simulation {
   /// born in it, or died in it, is as it was.
   void settle_between_steps() {
     for (size_t i = 0; i < places_.size(); ++i) {
-      const auto s = static_cast<int32_t>(i);
+      const int32_t s = i;
       if (slot(s).birth != kBeforeStep)
         die(s);
       else if (slot(s).death != kOutlivesStep)
@@ -380,8 +380,8 @@ class Simulation {
     now_ = time;
   }
 
-  Place& place(int32_t s) { return places_[static_cast<size_t>(s)]; }
-  const Slot& slot(int32_t s) const { return trace_.slots[static_cast<size_t>(s)]; }
+  Place& place(int32_t s) { return places_[s]; }
+  const Slot& slot(int32_t s) const { return trace_.slots[s]; }
   bool leased(int32_t s) const {
     auto among = [s](const std::vector<int32_t>& used) { return std::find(used.begin(), used.end(), s) != used.end(); };
     return operator_ && (among(operator_->touched) || (!copies_only_ && among(operator_->streamed)));

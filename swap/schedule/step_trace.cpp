@@ -54,11 +54,11 @@ double StepTrace::shortest_seconds() const {
 }
 
 int64_t next_use_after(const StepTrace& trace, const Slot& slot, int64_t index) {
-  auto next = std::upper_bound(slot.uses.begin(), slot.uses.end(), static_cast<int32_t>(index));
+  auto next = std::upper_bound(slot.uses.begin(), slot.uses.end(), index);
   if (next != slot.uses.end()) return *next;
   bool persists = slot.birth == kBeforeStep && slot.death == kOutlivesStep;
   if (!persists || slot.uses.empty()) return kNextUseUnknown;
-  return static_cast<int64_t>(trace.operators.size()) + slot.uses.front();
+  return std::ssize(trace.operators) + slot.uses.front();
 }
 
 }  // namespace spillway

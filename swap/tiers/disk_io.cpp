@@ -17,7 +17,7 @@ namespace spillway {
 bool DiskOperation::advance(int64_t result) noexcept {
   if (result == -EINTR || result == -EAGAIN) return false;
   if (result < 0) {
-    error = static_cast<int>(-result);
+    error = -result;
     return true;
   }
   if (result == 0 && !write) {
@@ -90,7 +90,7 @@ class ThreadIo final : public DiskIo {
 
   static int64_t attempt(const DiskOperation& op) {
     char* data = op.data + op.moved_bytes;
-    const auto bytes = static_cast<size_t>(op.bytes - op.moved_bytes);
+    const size_t bytes = op.bytes - op.moved_bytes;
     const int64_t offset = op.offset + op.moved_bytes;
     const ssize_t result =
         op.write ? ::pwrite(op.descriptor, data, bytes, offset) : ::pread(op.descriptor, data, bytes, offset);

@@ -96,8 +96,8 @@ class UringIo final : public DiskIo {
       entry = ::io_uring_get_sqe(&ring_);
     }
     char* data = op.data + op.moved_bytes;
-    const auto bytes = static_cast<unsigned>(op.bytes - op.moved_bytes);
-    const auto offset = static_cast<uint64_t>(op.offset + op.moved_bytes);
+    const unsigned bytes = op.bytes - op.moved_bytes;
+    const uint64_t offset = op.offset + op.moved_bytes;
     if (op.write)
       ::io_uring_prep_write(entry, op.descriptor, data, bytes, offset);
     else

@@ -76,11 +76,11 @@ void copy(void* to, const void* from, int64_t bytes, Timeline* lane) {
   if (lane)
     lane->copy(to, from, bytes).wait();
   else
-    std::memcpy(to, from, static_cast<size_t>(bytes));
+    std::memcpy(to, from, bytes);
 }
 
 uint64_t checksum(const void* data, int64_t bytes) {
-  return XXH3_64bits(data, static_cast<size_t>(bytes));
+  return XXH3_64bits(data, bytes);
 }
 
 }  // namespace
@@ -129,10 +129,9 @@ void DiskTier::write_range(const std::shared_ptr<DiskPage>& page, int64_t begin,
   for (int64_t at = begin / chunk_bytes_ * chunk_bytes_; at < begin + bytes; at += chunk_bytes_) {
     const int64_t size = std::min(chunk_bytes_, page->bytes - at);
     const int64_t first = std::max(begin, at), last = std::min(begin + bytes, at + size);
-    chunk.resize(static_cast<size_t>(size));
+    chunk.resize(size);
     if (last - first < size) read_range(page, at, size, chunk.data());
-    std::memcpy(chunk.data() + (first - at), static_cast<const char*>(from) + (first - begin),
-                static_cast<size_t>(last - first));
+    std::memcpy(chunk.data() + (first - at), static_cast<const char*>(from) + (first - begin), last - first);
     submit(std::make_shared<Request>(Request::Kind::write, page, DiskMemory{chunk.data()}, at, at + size, nullptr))
         .wait();
   }
@@ -225,7 +224,7 @@ void DiskTier::prepare_write(Slot& slot) {
   Request& request = *slot.request;
   DiskPage& page = *request.page;
   if (page.offset < 0) {
-    page.checksums.resize(static_cast<size_t>((page.bytes + chunk_bytes_ - 1) / chunk_bytes_));
+    page.checksums.resize((page.bytes + chunk_bytes_ - 1) / chunk_bytes_);
     page.offset = file_->allocate(page.bytes);
   }
   slot.begin = request.next;
@@ -236,7 +235,7 @@ void DiskTier::prepare_write(Slot& slot) {
   slot.staged = request.memory.lane || stored != bytes || (file_->direct() && !aligned(data));
   if (slot.staged) {
     copy(slot.staging, data, bytes, request.memory.lane);
-    std::memset(slot.staging + bytes, 0, static_cast<size_t>(stored - bytes));
+    std::memset(slot.staging + bytes, 0, stored - bytes);
     data = slot.staging;
   }
   slot.checksum = checksum(data, bytes);
@@ -274,7 +273,7 @@ void DiskTier::finish(const DiskOperation& operation) {
   try {
     if (operation.failed()) throw DiskError(failure(slot));
     if (operation.write)  // until here a read verifies the bytes that were there before
-      slot.request->page->checksums[static_cast<size_t>(slot.begin / chunk_bytes_)] = slot.checksum;
+      slot.request->page->checksums[slot.begin / chunk_bytes_] = slot.checksum;
     else
       deliver(slot);
   } catch (...) {
@@ -297,7 +296,7 @@ void DiskTier::deliver(Slot& slot) {
   const DiskPage& page = *request.page;
   const int64_t chunk = slot.begin / chunk_bytes_ * chunk_bytes_;
   const int64_t bytes = std::min(chunk_bytes_, page.bytes - chunk);
-  const uint64_t expected = page.checksums[static_cast<size_t>(slot.begin / chunk_bytes_)];
+  const uint64_t expected = page.checksums[slot.begin / chunk_bytes_];
   const uint64_t found = checksum(slot.operation.data, bytes);
   if (found != expected)
     throw DiskError(str("[disk] '", path().string(), "' is damaged: the ", bytes, " bytes at offset ",

@@ -18,7 +18,7 @@ constexpr int kRecallsAtOnce = 2;
 /// Bytes that read as zero and take no memory.
 class Zeros {
  public:
-  explicit Zeros(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
+  explicit Zeros(int64_t bytes) : bytes_(bytes) {
     data_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data_ == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "[host tier] mmap");
   }
@@ -150,7 +150,7 @@ void HostTier::read(const HostCopy& copy, int64_t begin, int64_t bytes, void* to
   settle(state, &Ticket::wait);
   const Place place = place_to_read(state);
   if (place.block)
-    std::memcpy(to, static_cast<const char*>(place.block->data) + begin, static_cast<size_t>(bytes));
+    std::memcpy(to, static_cast<const char*>(place.block->data) + begin, bytes);
   else
     disk_->read_range(place.disk, begin, bytes, to);
 }
@@ -161,7 +161,7 @@ void HostTier::write(HostCopy& copy, int64_t begin, int64_t bytes, const void* f
   settle(state, &Ticket::wait);
   const Place place = place_to_write(state);
   if (place.block)
-    std::memcpy(static_cast<char*>(place.block->data) + begin, from, static_cast<size_t>(bytes));
+    std::memcpy(static_cast<char*>(place.block->data) + begin, from, bytes);
   else
     disk_->write_range(place.disk, begin, bytes, from);
 }

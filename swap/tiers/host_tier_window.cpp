@@ -35,7 +35,7 @@ Ticket HostTier::read_window(const HostCopy& copy, const WindowCopy& window, voi
     return record_read(state, last);
   }
   // The disk may fail, so no copy is under way from this memory before all of it has been read.
-  std::vector<char> staging(static_cast<size_t>(window.bytes()));
+  std::vector<char> staging(window.bytes());
   char* run = staging.data();
   window.for_each_run([&](int64_t page, int64_t) {
     disk_->read_range(place.disk, page, window.run_bytes, run);
@@ -63,7 +63,7 @@ Ticket HostTier::write_window(HostCopy& copy, const WindowCopy& window, const vo
         [&](int64_t page, int64_t memory) { last = out_.copy(to + page, from + memory, window.run_bytes); });
     return record_written(state, last);
   }
-  std::vector<char> staging(static_cast<size_t>(window.bytes()));
+  std::vector<char> staging(window.bytes());
   char* run = staging.data();
   window.for_each_run([&](int64_t, int64_t memory) {
     last = out_.copy(run, from + memory, window.run_bytes);

@@ -31,11 +31,11 @@ Convolution::Convolution(OperatorArguments a, size_t input_index, size_t first)
       groups(a[first + 5].toInt()) {}
 
 int64_t Convolution::reach(size_t d) const {
-  return (weight.size(static_cast<int64_t>(d) + 2) - 1) * at_dimension(dilation, d) + 1;
+  return (weight.size(d + 2) - 1) * at_dimension(dilation, d) + 1;
 }
 
 int64_t Convolution::output_size(size_t d) const {
-  const int64_t size = input.size(static_cast<int64_t>(d) + 2), p = at_dimension(padding, d);
+  const int64_t size = input.size(d + 2), p = at_dimension(padding, d);
   const int64_t s = at_dimension(stride, d);
   if (transposed) return (size - 1) * s - 2 * p + reach(d) + at_dimension(output_padding, d);
   return (size + 2 * p - reach(d)) / s + 1;
@@ -43,7 +43,7 @@ int64_t Convolution::output_size(size_t d) const {
 
 std::vector<int64_t> Convolution::output_sizes() const {
   std::vector<int64_t> sizes{input.size(0), transposed ? groups * weight.size(1) : weight.size(0)};
-  for (size_t d = 0; static_cast<int64_t>(d) + 2 < input.dim(); ++d) sizes.push_back(output_size(d));
+  for (int64_t d = 0; d + 2 < input.dim(); ++d) sizes.push_back(output_size(d));
   return sizes;
 }
 
@@ -58,7 +58,7 @@ int64_t Convolution::footprint_bytes(int64_t tensors_bytes) const {
   int64_t taps = 1, voxels = 1;
   for (int64_t d = 2; d < input.dim(); ++d) {
     taps *= weight.size(d);
-    voxels *= output_size(static_cast<size_t>(d - 2));
+    voxels *= output_size(d - 2);
   }
   if (taps == 1) return tensors_bytes;
   return tensors_bytes + input.size(0) * weight.size(1) * taps * voxels * input.element_size();
@@ -125,7 +125,7 @@ at::Tensor ConvolutionPlan::input_window(WindowCall& call, const Range& samples,
 
 c10::IValue ConvolutionPlan::window_padding() const {
   std::vector<int64_t> padding;
-  for (size_t d = 0; static_cast<int64_t>(d) + 2 < convolution_.input.dim(); ++d)
+  for (int64_t d = 0; d + 2 < convolution_.input.dim(); ++d)
     padding.push_back(d == 0 && !whole_depth() ? 0 : at_dimension(convolution_.padding, d));
   return padding;
 }

@@ -164,8 +164,8 @@ std::unique_ptr<WindowPlan> split_convolution_backward(OperatorArguments argumen
       !is_convolution_layout(grad_output))
     return nullptr;
   const Mask mask = mask_of(arguments);
-  const auto input_bytes = static_cast<int64_t>(convolution.input.nbytes());
-  const auto grad_bytes = static_cast<int64_t>(grad_output.nbytes());
+  const int64_t input_bytes = convolution.input.nbytes();
+  const int64_t grad_bytes = grad_output.nbytes();
   const int64_t tensors_bytes = grad_bytes + input_bytes * (mask[kInputGradient] ? 2 : 1);
   const int64_t footprint = footprint_bytes(convolution, tensors_bytes, grad_bytes, mask);
   if (footprint <= sizes.split_bytes) return nullptr;

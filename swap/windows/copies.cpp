@@ -63,18 +63,18 @@ std::unique_ptr<WindowPlan> split_cat(OperatorArguments arguments, const WindowS
   int64_t bytes = 0;
   for (const at::Tensor& part : parts) {
     if (!is_large_layout(part)) return nullptr;
-    bytes += static_cast<int64_t>(part.nbytes());
+    bytes += part.nbytes();
   }
   if (2 * bytes <= sizes.split_bytes) return nullptr;
   const at::Tensor& first = parts[0];
   const int64_t dimension = c10::maybe_wrap_dim(arguments[1].toInt(), first.dim());
   std::vector<int64_t> result = first.sizes().vec();
-  result[static_cast<size_t>(dimension)] = 0;
+  result[dimension] = 0;
   for (const at::Tensor& part : parts) {
     if (part.scalar_type() != first.scalar_type() || part.dim() != first.dim()) return nullptr;
     for (int64_t d = 0; d < first.dim(); ++d)
       if (d != dimension && part.size(d) != first.size(d)) return nullptr;
-    result[static_cast<size_t>(dimension)] += part.size(dimension);
+    result[dimension] += part.size(dimension);
   }
   int64_t rows = 1;
   for (int64_t d = 0; d < dimension; ++d) rows *= first.size(d);

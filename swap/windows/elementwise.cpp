@@ -62,8 +62,7 @@ class ElementwisePlan final : public WindowPlan {
       const std::vector<at::Tensor> windows = call.attempt([&] { return call.kernel(arguments(call, range)); });
       for (size_t r = 0; r < results.size(); ++r) {
         if (schema_.returns()[r].alias_info()) continue;
-        if (!results[r].defined())
-          results[r] = call.output(static_cast<int32_t>(r), model_.sizes(), strides(), windows[r].scalar_type());
+        if (!results[r].defined()) results[r] = call.output(r, model_.sizes(), strides(), windows[r].scalar_type());
         call.write(flat(results[r]).narrow(0, range.begin, range.size), windows[r]);
       }
     }
@@ -176,7 +175,7 @@ bool must_read(const c10::FunctionSchema& schema, OperatorArguments arguments, s
 std::unique_ptr<WindowPlan> split_elementwise(const c10::OperatorHandle& op, OperatorArguments arguments,
                                               const WindowSizes& sizes) {
   const at::Tensor* model = largest(arguments);
-  const auto count = static_cast<int64_t>(arguments.size() + 1);
+  const int64_t count = arguments.size() + 1;
   // A cheap test refuses nearly every call: it is small even if all tensors were as large as the largest.
   if (!model || model->numel() * 16 * count <= sizes.split_bytes) return nullptr;
   if (model->dim() == 0 || !model->is_non_overlapping_and_dense()) return nullptr;

@@ -70,8 +70,7 @@ class NormPlan final : public WindowPlan {
         const bool large = kind_.results[r] == Follows::activations;
         if (large && in_place) continue;
         if (!results[r].defined())
-          results[r] = large ? call.output(static_cast<int32_t>(r), model_.sizes(), at::MemoryFormat::Contiguous,
-                                           windows[r].scalar_type())
+          results[r] = large ? call.output(r, model_.sizes(), at::MemoryFormat::Contiguous, windows[r].scalar_type())
                              : make_small(r, windows[r]);
         if (large)
           call.write(part(results[r], kind_.results[r], range), windows[r]);
@@ -123,8 +122,8 @@ class NormPlan final : public WindowPlan {
       statistics.insert(statistics.end(), {box, box.clone()});
       window[a] = statistics.back();
     }
-    if (kind_.channel_count >= 0) window[static_cast<size_t>(kind_.channel_count)] = range.size * channels_per_group();
-    if (kind_.group_count >= 0) window[static_cast<size_t>(kind_.group_count)] = range.size;
+    if (kind_.channel_count >= 0) window[kind_.channel_count] = range.size * channels_per_group();
+    if (kind_.group_count >= 0) window[kind_.group_count] = range.size;
     return window;
   }
 
@@ -150,7 +149,7 @@ std::unique_ptr<WindowPlan> split_norms(const c10::OperatorHandle& op, OperatorA
     if (kind.name != name) continue;
     const at::Tensor& model = arguments[0].toTensor();
     if (!is_large_layout(model)) return nullptr;
-    int64_t bytes = static_cast<int64_t>(model.nbytes());  // bytes of the result
+    int64_t bytes = model.nbytes();  // bytes of the result
     for (size_t a = 0; a < kind.arguments.size() && a < arguments.size(); ++a) {
       const at::Tensor tensor = kind.arguments[a] == nothing ? at::Tensor() : tensor_or_undefined(arguments[a]);
       if (!tensor.defined()) continue;
@@ -159,11 +158,10 @@ std::unique_ptr<WindowPlan> split_norms(const c10::OperatorHandle& op, OperatorA
         continue;
       }
       if (!is_large_layout(tensor) || tensor.dim() < 2 || tensor.sizes() != model.sizes()) return nullptr;
-      bytes += static_cast<int64_t>(tensor.nbytes());
+      bytes += tensor.nbytes();
     }
     if (bytes <= sizes.split_bytes) return nullptr;
-    const int64_t groups =
-        kind.group_count >= 0 ? arguments[static_cast<size_t>(kind.group_count)].toInt() : model.size(1);
+    const int64_t groups = kind.group_count >= 0 ? arguments[kind.group_count].toInt() : model.size(1);
     const int64_t unit = bytes / groups;
     // The kernels share channels among threads. So a window has one for each thread, where that takes no more than half
     // of split_bytes.

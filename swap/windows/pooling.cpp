@@ -48,7 +48,7 @@ int64_t product(at::IntArrayRef sizes) {
 }
 
 at::IntArrayRef spatial_sizes(const at::Tensor& tensor, int64_t spatial) {
-  return tensor.sizes().slice(static_cast<size_t>(tensor.dim() - spatial));
+  return tensor.sizes().slice(tensor.dim() - spatial);
 }
 
 /// Returns the tensor as [planes, spatial…].
@@ -73,8 +73,8 @@ class PlanesPlan final : public WindowPlan {
       const std::vector<at::Tensor> windows = call.attempt([&] { return call.kernel(arguments(call, range)); });
       for (size_t r = 0; r < windows.size(); ++r) {
         if (results.size() == r)
-          results.push_back(call.output(static_cast<int32_t>(r), sizes_of(windows[r]), at::MemoryFormat::Contiguous,
-                                        windows[r].scalar_type()));
+          results.push_back(
+              call.output(r, sizes_of(windows[r]), at::MemoryFormat::Contiguous, windows[r].scalar_type()));
         call.write(as_planes(results[r], kind_.spatial).narrow(0, range.begin, range.size), windows[r].squeeze(0));
       }
     }
@@ -92,17 +92,17 @@ class PlanesPlan final : public WindowPlan {
       window[a] = kind_.arguments[a] == ArgumentUse::windows ? call.read(part) : shape_only_tensor(part);
     }
     if (kind_.input_size >= 0) {
-      std::vector<int64_t> sizes = window[static_cast<size_t>(kind_.input_size)].toIntVector();
+      std::vector<int64_t> sizes = window[kind_.input_size].toIntVector();
       sizes[0] = 1;
       sizes[1] = range.size;
-      window[static_cast<size_t>(kind_.input_size)] = std::move(sizes);
+      window[kind_.input_size] = std::move(sizes);
     }
     return window;
   }
 
   std::vector<int64_t> sizes_of(const at::Tensor& window) const {
     std::vector<int64_t> sizes = model_.sizes().vec();
-    for (int64_t d = 1; d <= kind_.spatial; ++d) sizes[sizes.size() - static_cast<size_t>(d)] = window.size(-d);
+    for (int64_t d = 1; d <= kind_.spatial; ++d) sizes[sizes.size() - d] = window.size(-d);
     return sizes;
   }
 
@@ -113,7 +113,7 @@ class PlanesPlan final : public WindowPlan {
 
 /// Returns the elements of a plane of the result; for pools, an upper bound.
 int64_t result_plane(const PlaneOperator& kind, OperatorArguments arguments) {
-  auto argument = [&](int index) -> const c10::IValue& { return arguments[static_cast<size_t>(index)]; };
+  auto argument = [&](int index) -> const c10::IValue& { return arguments[index]; };
   if (kind.output_like >= 0) return product(spatial_sizes(argument(kind.output_like).toTensor(), kind.spatial));
   if (kind.output_size >= 0) return product(argument(kind.output_size).toIntVector());
   if (kind.input_size >= 0) return product(at::IntArrayRef(argument(kind.input_size).toIntVector()).slice(2));

@@ -10,18 +10,18 @@
 namespace spillway {
 
 std::vector<int64_t> memory_order(const at::Tensor& part) {
-  std::vector<int64_t> order(static_cast<size_t>(part.dim()));
+  std::vector<int64_t> order(part.dim());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return part.stride(a) > part.stride(b); });
   return order;
 }
 
 std::vector<int64_t> packed_strides(const at::Tensor& part) {
-  std::vector<int64_t> strides(static_cast<size_t>(part.dim()));
+  std::vector<int64_t> strides(part.dim());
   const std::vector<int64_t> order = memory_order(part);
   int64_t stride = 1;
   for (auto d = order.rbegin(); d != order.rend(); ++d) {
-    strides[static_cast<size_t>(*d)] = stride;
+    strides[*d] = stride;
     stride *= part.size(*d);
   }
   return strides;
@@ -34,7 +34,7 @@ std::vector<int64_t> strides_of(at::IntArrayRef sizes, at::MemoryFormat format) 
 at::Tensor shape_only_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type, c10::Device device) {
   if (!device.is_cpu()) return at::empty_strided(sizes, strides, at::TensorOptions(type).device(device));
   const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type));
-  auto range = std::make_shared<MemoryRange>(reserve_memory(static_cast<int64_t>(bytes)));
+  auto range = std::make_shared<MemoryRange>(reserve_memory(bytes));
   void* data = range->data();
   return at::for_blob(data, sizes).strides(strides).options(type).deleter([range](void*) {}).make_tensor();
 }

@@ -43,8 +43,8 @@ TEST(LedgerTest, KeepsTheCategoriesOfThePeakInstant) {
   ledger.refund(70, Category::activations);
   ASSERT_TRUE(ledger.try_charge(50, Category::factors));
   EXPECT_EQ(ledger.peak_bytes(), 100);
-  EXPECT_EQ(ledger.peak_by_category()[static_cast<size_t>(Category::activations)], 70);
-  EXPECT_EQ(ledger.peak_by_category()[static_cast<size_t>(Category::factors)], 0);
+  EXPECT_EQ(ledger.peak_by_category()[Category::activations], 70);
+  EXPECT_EQ(ledger.peak_by_category()[Category::factors], 0);
   ledger.reset_peak();
   EXPECT_EQ(ledger.peak_bytes(), 80);
 }
@@ -54,8 +54,8 @@ TEST(LedgerTest, MovesBytesBetweenCategoriesWithoutChangingTheTotal) {
   ASSERT_TRUE(ledger.try_charge(10, Category::workspace));
   ledger.recategorize(10, Category::workspace, Category::gradients);
   EXPECT_EQ(ledger.used_bytes(), 10);
-  EXPECT_EQ(ledger.used_by_category()[static_cast<size_t>(Category::gradients)], 10);
-  EXPECT_EQ(ledger.used_by_category()[static_cast<size_t>(Category::workspace)], 0);
+  EXPECT_EQ(ledger.used_by_category()[Category::gradients], 10);
+  EXPECT_EQ(ledger.used_by_category()[Category::workspace], 0);
 }
 
 TEST(LedgerTest, RefusesABudgetBelowWhatIsHeld) {

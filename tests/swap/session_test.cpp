@@ -193,9 +193,9 @@ TEST_F(SessionTest, CountsCategoriesThatAddUpToThePeak) {
   int64_t sum = 0;
   for (int64_t bytes : at_peak) sum += bytes;
   EXPECT_EQ(sum, result.stats.peak_bytes);
-  EXPECT_GT(at_peak[static_cast<size_t>(Category::weights)], 0);
-  EXPECT_GT(at_peak[static_cast<size_t>(Category::optimizer)], at_peak[static_cast<size_t>(Category::weights)]);
-  EXPECT_GT(at_peak[static_cast<size_t>(Category::activations)], result.stats.peak_bytes / 2);
+  EXPECT_GT(at_peak[Category::weights], 0);
+  EXPECT_GT(at_peak[Category::optimizer], at_peak[Category::weights]);
+  EXPECT_GT(at_peak[Category::activations], result.stats.peak_bytes / 2);
 }
 
 TEST_F(SessionTest, AStepThatDoesSomethingElseFallsBackToDemandAndIsPlannedAnew) {

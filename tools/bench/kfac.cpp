@@ -56,7 +56,7 @@ int serve_variant(const RunContext& context) {
       },
       [&] {
         const BytesByCategory peak = run.session().stats().peak_by_category;
-        json answer{{"activations", peak[static_cast<size_t>(Category::activations)]}};
+        json answer{{"activations", peak[Category::activations]}};
         if (!run.kfac()) return answer;
         const kfac::FactorBytes state = run.kfac()->memory_usage();
         answer["factors"] = state.factors;

@@ -41,7 +41,7 @@ constexpr double kWrong = 2;
 std::vector<std::string> gather_texts(ddl::Communicator& comm, const std::string& text) {
   std::array<char, 64> own{};
   std::copy_n(text.begin(), std::min(text.size(), own.size() - 1), own.begin());
-  std::vector<std::array<char, 64>> all(static_cast<size_t>(comm.size()));
+  std::vector<std::array<char, 64>> all(comm.size());
   ddl::allgather(comm, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
   std::vector<std::string> texts;
   for (const auto& one : all) texts.emplace_back(one.data());
@@ -72,8 +72,8 @@ json network_variables() {
 
 /// Returns the number of CPUs that each rank may run on. It counts because the CPUs move the bytes within a host.
 std::vector<int> cpus_of_ranks(ddl::Communicator& comm) {
-  const auto own = static_cast<int>(cpus_of_this_thread().size());
-  std::vector<int> all(static_cast<size_t>(comm.size()));
+  const int own = cpus_of_this_thread().size();
+  std::vector<int> all(comm.size());
   ddl::allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
   return all;
 }
@@ -102,7 +102,7 @@ int64_t days_since(int64_t measured_at) {
 
 std::string file_name(const json& description) {
   uint64_t hash = kHashSeed;
-  for (const char letter : description.dump()) hash = hash_in(hash, static_cast<uint64_t>(letter));
+  for (const char letter : description.dump()) hash = hash_in(hash, letter);
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "%016llx.json", static_cast<unsigned long long>(hash));
   return name.data();
@@ -117,7 +117,7 @@ std::optional<ddl::Costs> read(const std::filesystem::path& file, const json& de
   try {
     std::string text(kMaxFile, '\0');
     in.read(text.data(), kMaxFile);
-    text.resize(static_cast<size_t>(in.gcount()));
+    text.resize(in.gcount());
     const auto remembered = parse_link_costs(text, description, levels);
     if (!remembered) return std::nullopt;  // the file of another description with the same hash
     const int64_t days = days_since(remembered->measured_at);
@@ -147,7 +147,7 @@ void write(const std::filesystem::path& file, const json& description, const ddl
 
 /// Broadcasts rank 0's costs. Returns nothing when rank 0 has none.
 std::optional<ddl::Costs> share(ddl::Communicator& comm, const std::optional<ddl::Costs>& own) {
-  std::vector<double> numbers(2 + 5 * static_cast<size_t>(comm.levels().count()));
+  std::vector<double> numbers(2 + 5 * comm.levels().count());
   if (own) {
     numbers = {1, own->reduce_seconds_per_byte};
     for (const auto& link : own->levels)

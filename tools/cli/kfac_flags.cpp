@@ -30,7 +30,7 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   add_step_size(command, train.kfac);
   add_layers(command, train.kfac);
   const std::vector<CLI::Option*> all = command.get_options(nullptr);
-  options.assign(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
+  options.assign(all.begin() + before, all.end());
 }
 
 void KfacFlags::refuse_without_effect(const TrainOptions& train) const {

@@ -63,15 +63,15 @@ std::vector<int> cpus_of_local_ranks(ddl::Communicator& comm) {
   cpu_set_t own, together;
   CPU_ZERO(&own);
   CPU_ZERO(&together);
-  for (int cpu : cpus_of_this_thread()) CPU_SET(static_cast<size_t>(cpu), &own);
-  std::vector<cpu_set_t> all(static_cast<size_t>(comm.size()));
+  for (int cpu : cpus_of_this_thread()) CPU_SET(cpu, &own);
+  std::vector<cpu_set_t> all(comm.size());
   ddl::allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
   const auto& hosts = comm.hosts();
   for (size_t rank = 0; rank < all.size(); ++rank)
-    if (hosts[rank] == hosts[static_cast<size_t>(comm.rank())]) CPU_OR(&together, &together, &all[rank]);
+    if (hosts[rank] == hosts[comm.rank()]) CPU_OR(&together, &together, &all[rank]);
   std::vector<int> cpus;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-    if (CPU_ISSET(static_cast<size_t>(cpu), &together)) cpus.push_back(cpu);
+    if (CPU_ISSET(cpu, &together)) cpus.push_back(cpu);
   return cpus;
 }
 

@@ -183,9 +183,9 @@ std::vector<int64_t> expand_counts(std::string_view text, const std::string& wha
     if (open != std::string::npos)
       times = part.back() == ')' ? parse_count(std::string_view(part).substr(open + 2, part.size() - open - 3))
                                  : std::nullopt;
-    if (!count || !times || counts.size() + static_cast<size_t>(*times) > kMaxHosts)
+    if (!count || !times || counts.size() + *times > kMaxHosts)
       refuse(what, text, str("numbers from 1 to ", kMaxSlots, ", as in 4(x2),2"));
-    counts.insert(counts.end(), static_cast<size_t>(*times), *count);
+    counts.insert(counts.end(), *times, *count);
   }
   return counts;
 }

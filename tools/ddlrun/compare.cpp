@@ -139,7 +139,7 @@ Verdict compare(const Hosts& hosts, const std::string& program) {
     if (host.record.program.empty()) without.push_back(host.name);
     if (!host.record.missing.empty())
       verdict.errors.push_back(str(program, " does not find ", some(host.record.missing), " on ", host.name));
-    const auto gpus = static_cast<int64_t>(host.record.gpus.size());
+    const auto gpus = std::ssize(host.record.gpus);
     if (gpus > 0 && gpus < host.ranks)
       verdict.warnings.push_back(str(host.name, " has ", gpus, " GPUs for ", host.ranks, " ranks"));
   }

@@ -152,7 +152,7 @@ std::string read_file(const std::string& file) {
   std::array<char, 1 << 16> part;
   while (in && text.size() <= kMaxFileBytes) {
     in.read(part.data(), part.size());
-    text.append(part.data(), static_cast<size_t>(in.gcount()));
+    text.append(part.data(), in.gcount());
   }
   if (!in.eof() && text.size() > kMaxFileBytes)
     throw BadRequest(str("[hosts] cannot read '", file, "': it is larger than ", kMaxFileBytes, " bytes"));

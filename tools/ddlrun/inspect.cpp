@@ -36,8 +36,8 @@ ddl::Costs measure(ddl::Communicator& comm) {
 
 /// Returns every rank's text, in rank order.
 std::vector<std::string> gather(ddl::Communicator& comm, const std::string& own) {
-  const auto ranks = static_cast<size_t>(comm.size());
-  const auto length = static_cast<int64_t>(own.size());
+  const size_t ranks = comm.size();
+  const auto length = std::ssize(own);
   std::vector<int64_t> lengths(ranks);
   ddl::allgather(comm, std::as_bytes(std::span(&length, 1)), std::as_writable_bytes(std::span(lengths)));
   const auto most = static_cast<size_t>(*std::max_element(lengths.begin(), lengths.end()));
@@ -45,8 +45,7 @@ std::vector<std::string> gather(ddl::Communicator& comm, const std::string& own)
   padded.resize(most, ' ');
   ddl::allgather(comm, std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)));
   std::vector<std::string> texts;
-  for (size_t rank = 0; rank < ranks; ++rank)
-    texts.push_back(all.substr(rank * most, static_cast<size_t>(lengths[rank])));
+  for (size_t rank = 0; rank < ranks; ++rank) texts.push_back(all.substr(rank * most, lengths[rank]));
   return texts;
 }
 

@@ -107,7 +107,7 @@ std::vector<std::string> gpus_of(const fs::path& root) {
     for (std::string line; std::getline(in, line);)
       if (line.starts_with("Model:")) gpus.push_back(join(words_of(line.substr(6)), " "));
   }
-  if (gpus.empty()) gpus.assign(static_cast<size_t>(count_gpus(root)), "NVIDIA");
+  if (gpus.empty()) gpus.assign(count_gpus(root), "NVIDIA");
   return gpus;
 }
 

@@ -9,7 +9,7 @@ namespace spillway::ddlrun {
 namespace {
 
 ddl::Levels levels_of(const std::string& text, const std::vector<int>& host_of_rank) {
-  const int ranks = static_cast<int>(host_of_rank.size());
+  const int ranks = host_of_rank.size();
   if (text.empty()) return ddl::Levels(ranks, {host_of_rank});
   if (text == "hosts" || text == "discover" || text.ends_with(".xml"))
     throw BadRequest(str("--levels is '", text, "', which ranks look up; allowed: declared, as in 4x2, or --levels ",
@@ -28,7 +28,7 @@ std::vector<std::string> cuts_across_hosts(const ddl::Levels& levels, const std:
   for (int level = 1; level < levels.count(); ++level)
     for (const auto& group : levels.groups(level)) {
       std::vector<int64_t> here(hosts.size());
-      for (const int rank : group.ranks) ++here[static_cast<size_t>(host_of_rank[static_cast<size_t>(rank)])];
+      for (const int rank : group.ranks) ++here[host_of_rank[rank]];
       if (std::count_if(here.begin(), here.end(), [](int64_t n) { return n > 0; }) < 2) continue;
       for (size_t host = 0; host < hosts.size(); ++host)
         if (here[host] != 0 && here[host] != hosts[host].slots)
@@ -50,9 +50,9 @@ Plan make_plan(HostList hosts, std::optional<int64_t> ranks, const std::string& 
   std::vector<Host> used;
   std::vector<int> host_of_rank;
   for (const Host& host : hosts.hosts) {
-    const int64_t here = std::min(host.slots, wanted - static_cast<int64_t>(host_of_rank.size()));
+    const int64_t here = std::min(host.slots, wanted - std::ssize(host_of_rank));
     if (here == 0) break;
-    host_of_rank.insert(host_of_rank.end(), static_cast<size_t>(here), static_cast<int>(used.size()));
+    host_of_rank.insert(host_of_rank.end(), here, used.size());
     used.push_back({host.name, here});
   }
   ddl::Levels tree = levels_of(levels, host_of_rank);
@@ -106,20 +106,18 @@ std::string host_table(const Plan& plan) {
 
 std::string rank_tree(const Plan& plan) {
   std::vector<int> all(plan.host_of_rank.size());
-  for (size_t rank = 0; rank < all.size(); ++rank) all[rank] = static_cast<int>(rank);
+  for (size_t rank = 0; rank < all.size(); ++rank) all[rank] = rank;
   const auto label = [&](const std::vector<int>& ranks) -> std::string {
-    const auto host = [&](int rank) { return plan.host_of_rank[static_cast<size_t>(rank)]; };
+    const auto host = [&](int rank) { return plan.host_of_rank[rank]; };
     const bool one = host(ranks.front()) == host(ranks.back());
-    return str(one ? plan.used[static_cast<size_t>(host(ranks.front()))].name + ": " : "",
-               ranks.size() == 1 ? "rank " : "ranks ", ranges(ranks));
+    return str(one ? plan.used[host(ranks.front())].name + ": " : "", ranks.size() == 1 ? "rank " : "ranks ",
+               ranges(ranks));
   };
   /// Returns the parts that a group is drawn with: groups of the level below, at the bottom the ranks on each host.
   const auto parts = [&](int level, const std::vector<int>& ranks) {
     std::vector<std::vector<int>> parts;
     for (const int rank : ranks) {
-      const auto of = [&](int r) {
-        return level > 1 ? plan.levels.group_of(level - 1, r) : plan.host_of_rank[static_cast<size_t>(r)];
-      };
+      const auto of = [&](int r) { return level > 1 ? plan.levels.group_of(level - 1, r) : plan.host_of_rank[r]; };
       if (parts.empty() || of(parts.back().front()) != of(rank)) parts.emplace_back();
       parts.back().push_back(rank);
     }

@@ -17,7 +17,7 @@ struct Plan {
   ddl::Levels levels;             ///< declared levels, else ranks of a host, then hosts
   std::vector<std::string> notes;
 
-  int64_t ranks() const { return static_cast<int64_t>(host_of_rank.size()); }
+  int64_t ranks() const { return std::ssize(host_of_rank); }
 };
 
 /// Makes a plan in which ranks fill one host's slots after the other's. Without a number of ranks, all slots are

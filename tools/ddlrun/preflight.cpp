@@ -104,15 +104,14 @@ Findings findings_of(const Plan& plan, const std::string& printed, const std::st
   for (const json& link : report.at("costs"))
     findings.links.push_back({link.at("latency_seconds"), link.at("bytes_per_second")});
   std::vector<int> found;  // each rank's host, as the ranks number hosts
-  for (const json& host : report.at("hosts"))
-    found.push_back(static_cast<int>(whole_number(host, "a rank's host", 0, plan.ranks())));
+  for (const json& host : report.at("hosts")) found.push_back(whole_number(host, "a rank's host", 0, plan.ranks()));
   const bool as_planned = found == plan.host_of_rank;
   for (const json& one : report.at("records")) {
-    const auto rank = static_cast<size_t>(whole_number(one.at("rank"), "a rank"));
+    const size_t rank = whole_number(one.at("rank"), "a rank");
     Inspected host{.name = {},
                    .ranks = std::count(found.begin(), found.end(), found.at(rank)),
                    .record = record_of(one.at("record"))};
-    host.name = as_planned ? plan.used[static_cast<size_t>(plan.host_of_rank[rank])].name : host.record.hostname;
+    host.name = as_planned ? plan.used[plan.host_of_rank[rank]].name : host.record.hostname;
     findings.hosts.push_back(std::move(host));
   }
   findings.verdict = compare(findings.hosts, program);

@@ -91,7 +91,7 @@ bool read_from(const Descriptor& pipe, std::string& text) {
   char buffer[65536];
   while (true) {
     const ssize_t bytes = ::read(pipe.number(), buffer, sizeof buffer);
-    if (bytes > 0) text.append(buffer, static_cast<size_t>(bytes));
+    if (bytes > 0) text.append(buffer, bytes);
     if (bytes == 0) return false;
     if (bytes < 0) return errno == EAGAIN || errno == EINTR;
   }

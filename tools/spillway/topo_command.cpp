@@ -57,8 +57,8 @@ json ranks_of(const RankMap& map) {
     for (int level = 1; level <= map.levels.count(); ++level) groups.push_back(map.levels.group_of(level, rank));
     ranks.push_back({{"rank", rank},
                      {"host", map.hostname_of(rank)},
-                     {"cpus", map.cpus[static_cast<size_t>(rank)]},
-                     {"numa_nodes", map.numa_nodes[static_cast<size_t>(rank)]},
+                     {"cpus", map.cpus[rank]},
+                     {"numa_nodes", map.numa_nodes[rank]},
                      {"groups", groups}});
   }
   return ranks;
@@ -67,7 +67,7 @@ json ranks_of(const RankMap& map) {
 json links_of(const RankMap& map, const ddl::Costs& costs) {
   json links = json::array();
   for (const ddl::LinkCost& link : costs.levels) {
-    const auto level = static_cast<int>(links.size()) + 1;
+    const int level = std::ssize(links) + 1;
     links.push_back({{"level", level},
                      {"between", joined_by(map, level)},
                      {"latency_seconds", link.latency_seconds},

@@ -120,7 +120,7 @@ std::string ranges(const std::vector<int>& numbers) {
 }
 
 Node node_of(const RankMap& map, int level, int group) {
-  const auto& [ranks, children] = map.levels.groups(level)[static_cast<size_t>(group)];
+  const auto& [ranks, children] = map.levels.groups(level)[group];
   if (children.size() == 1 && level > 1) return node_of(map, level - 1, children.front());
   Node node{name_of_group(map, ranks)};
   if (level > 1) {
@@ -159,7 +159,7 @@ std::string draw_links(const RankMap& map, const ddl::Costs& costs) {
   std::string out;
   for (size_t i = 0; i < costs.levels.size(); ++i) {
     const auto& link = costs.levels[i];
-    out += str("level ", i + 1, ", between ", joined_by(map, static_cast<int>(i) + 1), ": ",
+    out += str("level ", i + 1, ", between ", joined_by(map, i + 1), ": ",
                printed("%.1f us, %.3g GB/s a link", 1e6 * link.latency_seconds, link.bytes_per_second / 1e9), "\n");
   }
   return out;

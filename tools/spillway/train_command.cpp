@@ -73,8 +73,8 @@ struct Options {
 /// one core. All ranks use as many threads as the rank with the fewest CPUs has. The reason is that a sum's last bits
 /// depend on how many threads split it.
 void take_share_of_host(ddl::Communicator& comm) {
-  const auto cpus = static_cast<int>(take_share_of_cores(comm).size());
-  std::vector<int> all(static_cast<size_t>(comm.size()));
+  const int cpus = take_share_of_cores(comm).size();
+  std::vector<int> all(comm.size());
   ddl::allgather(comm, std::as_bytes(std::span(&cpus, 1)), std::as_writable_bytes(std::span(all)));
   at::set_num_threads(*std::min_element(all.begin(), all.end()));
 }

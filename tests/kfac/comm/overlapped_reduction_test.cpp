@@ -229,7 +229,7 @@ TEST(EarlyReductionTest, WaitsForEveryUseOfAReusedLayerAndSurvivesLayersThatAreN
 
 TEST(EarlyReductionTest, CountsItsMessagesUntilTheEndOfTheStep) {
   auto& ledger = CpuDevice::instance().ledger();
-  const auto staging = [&] { return ledger.used_by_category()[static_cast<size_t>(Category::staging)]; };
+  const auto staging = [&] { return ledger.used_by_category()[Category::staging]; };
   const int64_t before = staging();
   for (auto dtype : kDtypes)
     on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t) {

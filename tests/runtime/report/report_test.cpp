@@ -212,7 +212,7 @@ TEST(ReportMemoryTest, DrawsTheBudgetWhereTheAxisHasIt) {
 TEST(ReportMemoryTest, StacksTheCategories) {
   TrainResult r = small_run();
   r.recording.memory = {{0, bytes_of(Category::weights, 100 * kMiB)}};
-  r.recording.memory[0].bytes[static_cast<size_t>(Category::gradients)] = 100 * kMiB;
+  r.recording.memory[0].bytes[Category::gradients] = 100 * kMiB;
   const std::string svg = draw_memory(r, kPlot, kSecond);
   EXPECT_NEAR(300 - top_of(svg, "gradients"), 2 * (300 - top_of(svg, "weights")), 0.2);
   EXPECT_LT(svg.find("c-gradients"), svg.find("c-weights"));  // the lower area covers the higher one's lower part

@@ -42,7 +42,7 @@ class GpuVectors final : public Vectors {
         result_(problem.result(rank(), comm->communicator->size())),
         out_(empty_on(gpu, problem, problem.count)),
         in_(empty_on(gpu, problem, input_.size())) {
-    std::vector<std::byte> values(static_cast<size_t>(input_.size() * ddl::element_bytes(problem.element)));
+    std::vector<std::byte> values(input_.size() * ddl::element_bytes(problem.element));
     contribute(values, problem.element, problem.collective == Collective::broadcast ? kRoot : rank(), input_.begin);
     in_.copy_(at::from_blob(values.data(), in_.sizes(), in_.scalar_type()));
   }
@@ -74,7 +74,7 @@ class GpuVectors final : public Vectors {
  private:
   int rank() const { return comm_->communicator->rank(); }
   std::vector<int64_t> all_ranks() const {
-    std::vector<int64_t> ranks(static_cast<size_t>(comm_->communicator->size()));
+    std::vector<int64_t> ranks(comm_->communicator->size());
     std::iota(ranks.begin(), ranks.end(), 0);
     return ranks;
   }

@@ -18,7 +18,7 @@ using nlohmann::json;
 /// Memory that begins at a known distance from the start of a page.
 class PlacedMemory {
  public:
-  PlacedMemory(int64_t bytes, int64_t offset) : storage_(static_cast<size_t>(bytes + offset) + kPage) {
+  PlacedMemory(int64_t bytes, int64_t offset) : storage_(bytes + offset + kPage) {
     void* begin = storage_.data();
     size_t room = storage_.size();
     std::align(kPage, storage_.size() - kPage, begin, room);
@@ -36,7 +36,7 @@ class PlacedMemory {
 
 /// Makes the plan in which all ranks send to their host's first rank, these ranks reduce around a ring, and send back.
 Plan leader_plan(const Levels& levels) {
-  std::vector<ddl::Algorithm> algorithms(static_cast<size_t>(levels.count()), ddl::Algorithm::ring);
+  std::vector<ddl::Algorithm> algorithms(levels.count(), ddl::Algorithm::ring);
   if (!algorithms.empty()) algorithms.front() = ddl::Algorithm::leader;
   return Plan(levels, algorithms);
 }
@@ -98,10 +98,9 @@ class HostVectors final : public Vectors {
   int64_t element_bytes() const { return ddl::element_bytes(problem_.element); }
   int owner() const { return problem_.collective == Collective::broadcast ? kRoot : comm_.rank(); }
   std::span<std::byte> of_out(ddl::Range elements) const {
-    return out_.subspan(static_cast<size_t>(elements.begin * element_bytes()),
-                        static_cast<size_t>(elements.size() * element_bytes()));
+    return out_.subspan(elements.begin * element_bytes(), elements.size() * element_bytes());
   }
-  std::span<std::byte> own_part() const { return of_out(parts_[static_cast<size_t>(comm_.rank())]); }
+  std::span<std::byte> own_part() const { return of_out(parts_[comm_.rank()]); }
   void copy_input() { std::copy(in_.begin(), in_.end(), of_out(input_).begin()); }
 
   std::vector<Way> ways_of_allreduce() {
@@ -117,7 +116,7 @@ class HostVectors final : public Vectors {
 
   std::vector<Way> ways_of_reduce_scatter() {
     const auto home = owner_reduction();
-    const auto scratch = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(home->reduce_scratch_bytes()));
+    const auto scratch = std::make_shared<std::vector<std::byte>>(home->reduce_scratch_bytes());
     std::vector<Way> ways{{.name = "levels", .reduce = [this, home, scratch](bool in_place) {
                              if (!in_place) copy_input();
                              home->reduce(out_, problem_.reduction, *scratch);
@@ -163,7 +162,7 @@ class HostVectors final : public Vectors {
   bool in_ints() const { return problem_.count <= std::numeric_limits<int>::max(); }
   std::vector<int> counts() const {
     std::vector<int> counts;
-    for (const ddl::Range& part : parts_) counts.push_back(static_cast<int>(part.size()));
+    for (const ddl::Range& part : parts_) counts.push_back(part.size());
     return counts;
   }
 

@@ -33,8 +33,8 @@ int64_t number(int rank, int kind) {
 template <class Partial>
 std::vector<std::byte> rounded(Element element, Reduction reduction, const std::vector<int64_t>& numbers, int ranks) {
   const std::vector<Partial> partial(numbers.begin(), numbers.end());
-  std::vector<std::byte> bytes(numbers.size() * static_cast<size_t>(ddl::element_bytes(element)));
-  ddl::finish(element, reduction, bytes.data(), partial.data(), static_cast<int64_t>(numbers.size()), ranks);
+  std::vector<std::byte> bytes(numbers.size() * ddl::element_bytes(element));
+  ddl::finish(element, reduction, bytes.data(), partial.data(), std::ssize(numbers), ranks);
   return bytes;
 }
 
@@ -123,7 +123,7 @@ void contribute(std::span<std::byte> elements, Element element, int rank, int64_
 }
 
 std::vector<std::byte> contribution(Element element, int rank, int64_t count) {
-  std::vector<std::byte> all(static_cast<size_t>(count * ddl::element_bytes(element)));
+  std::vector<std::byte> all(count * ddl::element_bytes(element));
   contribute(all, element, rank);
   return all;
 }
@@ -145,20 +145,18 @@ Expected::Expected(Element element, Reduction reduction, int ranks)
     : Expected({.element = element, .reduction = reduction, .count = ddl::kWhole}, 0, ranks) {}
 
 int64_t Expected::count_wrong(std::span<const std::byte> result) const {
-  const int64_t bytes = ddl::element_bytes(element_), end = begin_ + static_cast<int64_t>(result.size()) / bytes;
+  const int64_t bytes = ddl::element_bytes(element_), end = begin_ + std::ssize(result) / bytes;
   int64_t wrong = 0;
   for (const Segment& segment : segments_) {
     const ddl::Range here{std::max(begin_, segment.elements.begin), std::min(end, segment.elements.end)};
     if (here.size() > 0)
-      wrong += count_wrong(
-          result.subspan(static_cast<size_t>((here.begin - begin_) * bytes), static_cast<size_t>(here.size() * bytes)),
-          here.begin, segment);
+      wrong += count_wrong(result.subspan((here.begin - begin_) * bytes, here.size() * bytes), here.begin, segment);
   }
   return wrong;
 }
 
 int64_t Expected::count_wrong(std::span<const std::byte> result, int64_t begin, const Segment& segment) const {
-  const auto bytes = static_cast<size_t>(ddl::element_bytes(element_));
+  const size_t bytes = ddl::element_bytes(element_);
   std::vector<std::byte> expected(kBlock * bytes);
   int64_t wrong = 0;
   for (size_t at = 0; at < result.size(); at += expected.size(), begin += kBlock) {

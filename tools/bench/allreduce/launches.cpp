@@ -50,8 +50,7 @@ int run(std::vector<std::string> command, const std::function<void(const std::st
   if (error) throw std::system_error(error, std::generic_category(), "cannot start " + command[0]);
   char* line = nullptr;
   size_t room = 0;
-  for (ssize_t size; (size = ::getline(&line, &room, out.get())) > 0;)
-    on_line(std::string(line, static_cast<size_t>(size)));
+  for (ssize_t size; (size = ::getline(&line, &room, out.get())) > 0;) on_line(std::string(line, size));
   std::free(line);
   int status = 0;
   if (::waitpid(child, &status, 0) < 0) throw std::system_error(errno, std::generic_category(), "waitpid");

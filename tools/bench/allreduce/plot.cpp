@@ -67,7 +67,7 @@ std::vector<Curve> curves_of(const json& rows) {
 
 /// Returns a size as `64 KiB` or `1.5 MiB`.
 std::string size_label(double bytes) {
-  std::string text = format_bytes(static_cast<int64_t>(bytes));
+  std::string text = format_bytes(bytes);
   const size_t unit = text.find(' ');
   const size_t last = text.find('.') < unit ? text.find_last_not_of('0', unit - 1) : unit - 1;
   return text.erase(last + (text[last] != '.'), unit - last - (text[last] != '.'));

@@ -38,7 +38,7 @@ double average(std::vector<double> of_ranks, Average average) {
 
 /// Averages the numbers over the ranks, number by number.
 std::vector<double> over_ranks(Communicator& comm, const std::vector<double>& own, Average how) {
-  const auto ranks = static_cast<size_t>(comm.size());
+  const size_t ranks = comm.size();
   std::vector<double> all(own.size() * ranks), result;
   ddl::allgather(comm, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
   for (size_t i = 0; i < own.size(); ++i) {

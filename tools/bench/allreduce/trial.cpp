@@ -69,7 +69,7 @@ json places_of(Communicator& comm, const Device* own_gpu) {
     put(own.bus_id, bus_id_of(*own_gpu));
     put(own.name, name_of_gpu(bus_id_of(*own_gpu)));
   }
-  std::vector<Place> all(static_cast<size_t>(comm.size()));
+  std::vector<Place> all(comm.size());
   ddl::allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
   json places = json::array();
   const auto text = [](const auto& chars) { return chars[0] ? json(chars.data()) : json(nullptr); };
@@ -141,7 +141,7 @@ struct Trial::State {
   /// True when any rank was told to end. Collective.
   bool agree_to_end(bool told) const {
     const std::byte own{told};
-    std::vector<std::byte> all(static_cast<size_t>(comm->size()));
+    std::vector<std::byte> all(comm->size());
     ddl::allgather(*comm, std::span(&own, 1), all);
     return std::find(all.begin(), all.end(), std::byte{1}) != all.end();
   }
