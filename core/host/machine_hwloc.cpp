@@ -112,7 +112,7 @@ std::string switch_above(hwloc_obj_t device) {
 
 std::string pci_name_of(hwloc_obj_t device) {
   for (hwloc_obj_t child = device->io_first_child; child; child = child->next_sibling)
-    if (const std::string model = info_of(child, "GPUModel"); !model.empty()) return model;
+    if (std::string model = info_of(child, "GPUModel"); !model.empty()) return model;
   const std::string vendor = info_of(device, "PCIVendor"), name = info_of(device, "PCIDevice");
   if (!name.empty()) return vendor.empty() ? name : vendor + " " + name;
   char ids[16];

@@ -24,7 +24,7 @@ std::string processor_model(const std::filesystem::path& root) {
   for (std::string line; std::getline(in, line) && !(line.empty() && !part.empty());) {
     const size_t colon = line.find(':');
     if (colon == std::string::npos) continue;
-    const std::string value = single_spaced(line.substr(colon + 1));
+    std::string value = single_spaced(line.substr(colon + 1));
     if (line.starts_with("model name")) return value;
     if (line.starts_with("CPU implementer")) implementer = value;
     if (line.starts_with("CPU part")) part = value;

@@ -95,7 +95,7 @@ class Trial {
         repeats_(options.repeats),
         part_(part_played_by(comm.levels(), level, comm.rank())),
         bytes_(static_cast<size_t>(std::max<int64_t>(1, options.message_bytes / part_.width / kExchanges))),
-        out_(std::max<size_t>(bytes_, 8 * kManyMessages)),
+        out_(std::max<size_t>(bytes_, size_t{8} * kManyMessages)),
         in_(out_.size()) {}
 
   LinkCost link() const {

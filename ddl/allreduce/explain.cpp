@@ -1,6 +1,7 @@
 #include "ddl/allreduce/explain.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "core/bytes.h"
@@ -48,7 +49,7 @@ std::string times(const char* mark, const std::optional<double>& least, const st
 
 std::string percent_of(const std::optional<double>& bound, const std::optional<double>& seconds) {
   if (!bound || !seconds || *seconds <= 0) return "";
-  return str(" (", static_cast<int>(100 * *bound / *seconds + 0.5), " % of the bound)");
+  return str(" (", std::lround(100 * *bound / *seconds), " % of the bound)");
 }
 
 }  // namespace
