@@ -25,6 +25,7 @@
 namespace {
 
 using namespace spillway;
+using namespace spillway::swap;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kPageBytes = 16 << 20;

@@ -12,6 +12,7 @@
 #include "swap/gate/storage_page.h"
 
 namespace spillway {
+using namespace swap;
 
 Session::Session(SessionOptions options) {
   options.validate();

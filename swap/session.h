@@ -14,12 +14,14 @@ class Tensor;
 
 namespace spillway {
 
-struct Need;
 class Ledger;
+namespace swap {
+struct Need;
 class Pager;
 struct Schedule;
 struct StepTrace;
 class SessionState;
+}  // namespace swap
 
 /// Figures of a Session. All but the last two describe the device, so they cover all Sessions that are open on it.
 struct SessionStats {
@@ -101,19 +103,19 @@ class Session {
   void reset_peak();
   /// Returns the trace of the last step of a kind that was planned; nullptr before one has ended. Valid until the next
   /// step.
-  const StepTrace* trace(std::string_view kind = "step") const;
+  const swap::StepTrace* trace(std::string_view kind = "step") const;
   /// Returns the schedule that was made of the kind's trace; nullptr before one has ended. Valid until the next step.
-  const Schedule* schedule(std::string_view kind = "step") const;
+  const swap::Schedule* schedule(std::string_view kind = "step") const;
   /// Returns the traces of all kinds of step that were planned.
-  std::vector<const StepTrace*> traces() const;
+  std::vector<const swap::StepTrace*> traces() const;
   /// Returns the need of the neediest operator so far on the Session's own thread. No budget below its bytes can repeat
   /// the work that was done.
-  const Need& neediest() const;
-  Pager& pager();
+  const swap::Need& neediest() const;
+  swap::Pager& pager();
   Ledger& ledger();
 
  private:
-  std::unique_ptr<SessionState> state_;
+  std::unique_ptr<swap::SessionState> state_;
 };
 
 /// Keeps a tensor's storages resident, and at the same address, while it lives.

@@ -90,8 +90,8 @@ void TrainOptions::validate() const {
   require(epochs >= 0, "epochs", epochs, "0 or more");
   require(epochs > 0 || steps >= 1, "steps", steps, "1 or more");
   const bool host_given = host_budget.kind == BudgetRequest::Kind::bytes;
-  require(disk.empty() || !host_given || host_budget.bytes >= DiskTier::kMinHostBytes, "host_budget", host_budget.bytes,
-          str(DiskTier::kMinHostBytes, " or more, with a disk"));
+  require(disk.empty() || !host_given || host_budget.bytes >= swap::DiskTier::kMinHostBytes, "host_budget",
+          host_budget.bytes, str(swap::DiskTier::kMinHostBytes, " or more, with a disk"));
   validate_optimizer(*this);
   require(accumulate >= 1, "accumulate", accumulate, "1 or more");
   require(gradient_bucket_bytes == 0 || (gradient_bucket_bytes >= 1024 && gradient_bucket_bytes <= int64_t{1} << 30),

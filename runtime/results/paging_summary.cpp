@@ -10,20 +10,20 @@ namespace spillway {
 namespace {
 
 /// Returns the last use of `slot` before operator `use`, in the step before if need be; -1 when there is none.
-int32_t use_before(const StepTrace& trace, const Slot& slot, int32_t use) {
+int32_t use_before(const swap::StepTrace& trace, const swap::Slot& slot, int32_t use) {
   const int32_t count = trace.operators.size();
   auto at = std::lower_bound(slot.uses.begin(), slot.uses.end(), use % count);
   if (at != slot.uses.begin()) return *std::prev(at);
-  return slot.birth == kBeforeStep && !slot.uses.empty() ? slot.uses.back() : -1;
+  return slot.birth == swap::kBeforeStep && !slot.uses.empty() ? slot.uses.back() : -1;
 }
 
-std::string name_of(const StepTrace& trace, int32_t i) {
+std::string name_of(const swap::StepTrace& trace, int32_t i) {
   return i < 0 ? std::string() : std::string(trace.operators[i].name);
 }
 
 /// Returns the time from the end of operator `from` to the beginning of `to`, around the step's end when `to` comes
 /// first.
-double seconds_between(const StepTrace& trace, int32_t from, int32_t to) {
+double seconds_between(const swap::StepTrace& trace, int32_t from, int32_t to) {
   const int32_t count = trace.operators.size();
   double seconds = 0;
   for (int32_t i = (from + 1) % count; i != to; i = (i + 1) % count)
@@ -31,8 +31,8 @@ double seconds_between(const StepTrace& trace, int32_t from, int32_t to) {
   return seconds;
 }
 
-PlannedAbsence absence_of(const StepTrace& trace, int32_t s, int32_t use, bool replayed) {
-  const Slot& slot = trace.slots[s];
+PlannedAbsence absence_of(const swap::StepTrace& trace, int32_t s, int32_t use, bool replayed) {
+  const swap::Slot& slot = trace.slots[s];
   const int32_t to = use % std::ssize(trace.operators);
   const int32_t from = use_before(trace, slot, use);
   PlannedAbsence absence;
@@ -48,18 +48,18 @@ PlannedAbsence absence_of(const StepTrace& trace, int32_t s, int32_t use, bool r
 
 }  // namespace
 
-PagingSummary summarise_paging(const StepTrace& trace, const Schedule& schedule) {
+PagingSummary summarise_paging(const swap::StepTrace& trace, const swap::Schedule& schedule) {
   PagingSummary summary;
   summary.kind = trace.kind;
-  for (const Actions::PageIn& in : schedule.actions.page_ins)
+  for (const swap::Actions::PageIn& in : schedule.actions.page_ins)
     summary.absences.push_back(absence_of(trace, in.slot, in.use, /*replayed=*/false));
-  for (const Replay& replay : schedule.replays)
+  for (const swap::Replay& replay : schedule.replays)
     summary.absences.push_back(absence_of(trace, replay.slot, replay.use, /*replayed=*/true));
   std::stable_sort(summary.absences.begin(), summary.absences.end(),
                    [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
 
   std::map<std::string_view, Footprint> largest;
-  for (const OperatorRecord& op : trace.operators) {
+  for (const swap::OperatorRecord& op : trace.operators) {
     Footprint footprint{std::string(op.name), op.leased_bytes, op.own_bytes};
     if (Footprint& known = largest[op.name]; footprint.bytes() > known.bytes()) known = std::move(footprint);
   }

@@ -8,8 +8,10 @@
 
 namespace spillway {
 
+namespace swap {
 struct Schedule;
 struct StepTrace;
+}  // namespace swap
 
 /// One tensor's planned absence from the device.
 struct PlannedAbsence {
@@ -43,6 +45,6 @@ struct PagingSummary {
   int64_t bytes_in = 0;
 };
 
-PagingSummary summarise_paging(const StepTrace& trace, const Schedule& schedule);
+PagingSummary summarise_paging(const swap::StepTrace& trace, const swap::Schedule& schedule);
 
 }  // namespace spillway

@@ -12,15 +12,16 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 /// A disk that reports each operation from its start, or from the end of the operation before it in its direction.
-class RecordedDisk final : public DiskIo {
+class RecordedDisk final : public swap::DiskIo {
  public:
-  RecordedDisk(std::unique_ptr<DiskIo> real, StepRecorder& recorder) : real_(std::move(real)), recorder_(recorder) {}
-  void start(DiskOperation& operation) override {
+  RecordedDisk(std::unique_ptr<swap::DiskIo> real, StepRecorder& recorder)
+      : real_(std::move(real)), recorder_(recorder) {}
+  void start(swap::DiskOperation& operation) override {
     started_[&operation] = Clock::now();
     real_->start(operation);
   }
-  DiskOperation& wait() override {
-    DiskOperation& operation = real_->wait();
+  swap::DiskOperation& wait() override {
+    swap::DiskOperation& operation = real_->wait();
     const auto now = Clock::now();
     Clock::time_point& busy_until = operation.write ? written_ : read_;
     recorder_.add("page", operation.write ? "disk write" : "disk read", std::max(started_[&operation], busy_until), now,
@@ -31,9 +32,9 @@ class RecordedDisk final : public DiskIo {
   std::string name() const override { return real_->name(); }
 
  private:
-  const std::unique_ptr<DiskIo> real_;
+  const std::unique_ptr<swap::DiskIo> real_;
   StepRecorder& recorder_;
-  std::map<const DiskOperation*, Clock::time_point> started_;
+  std::map<const swap::DiskOperation*, Clock::time_point> started_;
   Clock::time_point written_{}, read_{};
 };
 
@@ -62,7 +63,7 @@ std::unique_ptr<Timeline> StepRecorder::record_lane(std::string_view lane) {
       name, [this, name](SteadyTime start, SteadyTime end, int64_t bytes) { add("page", name, start, end, bytes); });
 }
 
-std::unique_ptr<DiskIo> StepRecorder::record_disk(std::unique_ptr<DiskIo> disk) {
+std::unique_ptr<swap::DiskIo> StepRecorder::record_disk(std::unique_ptr<swap::DiskIo> disk) {
   return std::make_unique<RecordedDisk>(std::move(disk), *this);
 }
 

@@ -24,7 +24,7 @@ class StepRecorder final : public OperatorObserver {
   /// Makes a copy lane whose copies are recorded too.
   std::unique_ptr<Timeline> record_lane(std::string_view lane);
   /// Makes a disk whose reads and writes are recorded too, as the time that it was busy with either.
-  std::unique_ptr<DiskIo> record_disk(std::unique_ptr<DiskIo> disk);
+  std::unique_ptr<swap::DiskIo> record_disk(std::unique_ptr<swap::DiskIo> disk);
   /// Adds the caller's own work, on any lane.
   void add(std::string name, std::string lane, SteadyTime start, SteadyTime end, int64_t bytes);
 

@@ -56,7 +56,7 @@ class Training {
         recorder_(open_device(options_.device).ledger()) {
     result_.options = options_;
     result_.world_size = context_.world();
-    if (!options_.disk.empty()) PageFile{options_.disk};  // throws now rather than after the observed step
+    if (!options_.disk.empty()) swap::PageFile{options_.disk};  // throws now rather than after the observed step
   }
 
   void choose_budget();

@@ -60,12 +60,12 @@ std::optional<Prediction> predict(const TrainResult& result, const Session& sess
   Prediction prediction;
   for (const std::string& kind : result.step_kinds)
     if (int64_t count = ++counts[kind]; count >= counts[prediction.kind]) prediction.kind = kind;
-  const Schedule* schedule = session.schedule(prediction.kind);
+  const swap::Schedule* schedule = session.schedule(prediction.kind);
   if (!schedule || schedule->predicted_seconds <= 0) return std::nullopt;  // none fits the budget: all on demand
   prediction.step_seconds = schedule->predicted_seconds;
   prediction.bound_seconds = schedule->bound_seconds;
-  for (const StepTrace* trace : session.traces())
-    if (const Schedule* of_kind = session.schedule(trace->kind))
+  for (const swap::StepTrace* trace : session.traces())
+    if (const swap::Schedule* of_kind = session.schedule(trace->kind))
       prediction.peak_bytes = std::max(prediction.peak_bytes, of_kind->predicted_peak_bytes);
   return prediction;
 }

@@ -80,7 +80,9 @@ SessionOptions session_options(const RunContext& context, int64_t budget_bytes, 
     options.decorate_timeline = [recorder](std::unique_ptr<Timeline>, std::string_view lane) {
       return recorder->record_lane(lane);
     };
-  options.decorate_disk = [recorder](std::unique_ptr<DiskIo> disk) { return recorder->record_disk(std::move(disk)); };
+  options.decorate_disk = [recorder](std::unique_ptr<swap::DiskIo> disk) {
+    return recorder->record_disk(std::move(disk));
+  };
   return options;
 }
 
@@ -207,7 +209,8 @@ StepOutcome TrainingRun::step(const StepRequests& own) {
   if (!outcome.skipped) require_finite(outcome.loss, position_.step + 1);  // under fp16 an overflow is no error
   optimizer_->zero_grad();
   scope.finish();
-  if (const Schedule* schedule = session_->schedule(outcome.kind)) outcome.bound_seconds = schedule->bound_seconds;
+  if (const swap::Schedule* schedule = session_->schedule(outcome.kind))
+    outcome.bound_seconds = schedule->bound_seconds;
   ++position_.step;
   position_.cases_drawn += cases_per_step(context_);
   outcome.seconds = seconds_since(start);

@@ -20,7 +20,7 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context) {
     run.validate();
   });
   observed.peak_bytes = max_over_ranks(context.comm, run.session().stats().peak_bytes);
-  const Need& need = run.session().neediest();
+  const swap::Need& need = run.session().neediest();
   observed.floor_bytes = max_over_ranks(context.comm, need.bytes());
   observed.floor_operator = need.name;
   observed.floor_operator_bytes = need.leased_bytes + need.own_bytes;

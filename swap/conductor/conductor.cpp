@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 ScheduleInputs inputs_for(const Pager& pager, ScheduleInputs inputs, const RecipeSource* recipes) {
@@ -145,4 +145,4 @@ const Schedule* Conductor::schedule(std::string_view kind) const {
   return plan ? &plan->schedule : nullptr;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -14,7 +14,7 @@
 #include "swap/pager/pager.h"
 #include "swap/pager/recipe_source.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Keeps one trace and one schedule per kind of step. The first step of a kind pages on demand, helped by copies that
 /// are likely to be needed (Prefetcher::work_without_schedule). Its trace gives the schedule that the next ones follow
@@ -86,4 +86,4 @@ class Conductor {
   int64_t operators_ = 0;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

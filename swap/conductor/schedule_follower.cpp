@@ -3,7 +3,7 @@
 #include <exception>
 #include <utility>
 
-namespace spillway {
+namespace spillway::swap {
 
 void ScheduleFollower::begin_step(const StepPlan& plan, bool follow) {
   plan_ = &plan;
@@ -125,4 +125,4 @@ void ScheduleFollower::replay_ahead(PageId page) {
   }
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -12,7 +12,7 @@
 #include "swap/pager/pager.h"
 #include "swap/pager/recipe_source.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Knows which pages of the open step are the schedule's slots, as long as the step does the operators that the
 /// schedule expects. When it does something else (another operator, another size), the rest of the step goes by demand.
@@ -75,4 +75,4 @@ class ScheduleFollower {
   int64_t deviations_ = 0;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -5,7 +5,7 @@
 
 #include "core/bytes.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// The number of steps whose measured times are still worth a new plan: the first ran on demand and cold, the second
@@ -104,4 +104,4 @@ void StepPlanner::make(StepPlan& plan, StepTrace trace) const {
   }
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -13,7 +13,7 @@
 #include "swap/schedule/step_times.h"
 #include "swap/schedule/step_trace.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// The record of the steps of one kind, and the plan for the next one.
 struct StepPlan {
@@ -60,4 +60,4 @@ class StepPlanner {
   std::map<std::string, StepPlan, std::less<>> plans_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

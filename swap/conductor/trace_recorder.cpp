@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace spillway {
+namespace spillway::swap {
 
 using Clock = std::chrono::steady_clock;
 
@@ -111,4 +111,4 @@ bool TraceRecorder::end_page(PageId page) {
   return true;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -12,7 +12,7 @@
 #include "swap/pager/pager.h"
 #include "swap/schedule/step_trace.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// A storage seen for the first time while a step ran.
 struct Birth {
@@ -73,4 +73,4 @@ class TraceRecorder {
   double delayed_ = 0;                              // the pager's delays until then
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

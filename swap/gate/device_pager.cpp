@@ -12,7 +12,7 @@
 #include "core/memory/fork.h"
 #include "swap/gate/session_scope.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// The one device of the process; see the header.
@@ -151,4 +151,4 @@ bool DevicePager::close() noexcept {
   return home;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

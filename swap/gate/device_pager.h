@@ -11,7 +11,7 @@
 #include "swap/pager/pager.h"
 #include "swap/tiers/disk_tier.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// The device's budget, pager, host slab, disk and copy lanes; one device at a time. The first Session makes it, others
 /// join it, and the last one closes it: that brings every tensor back to the device and lifts the budget. It is one of
@@ -68,4 +68,4 @@ class DevicePager final : public Reclaimer {
   const int64_t small_page_bytes_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <mutex>
 
-namespace spillway {
+namespace spillway::swap {
 
 /// A fair mutex: threads get it in the order in which they asked, so a thread that asks again at once does not starve
 /// the others. Use with std::unique_lock. Cost when no thread waits: two uncontended locks.
@@ -35,4 +35,4 @@ class FairMutex {
   uint64_t serving_ = 0;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

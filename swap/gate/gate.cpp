@@ -11,7 +11,7 @@
 #include "swap/gate/storage_page.h"
 #include "swap/gate/tensor_list_error.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -287,4 +287,4 @@ void install_gate() {
   });
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -8,7 +8,9 @@ class OperatorHandle;
 
 namespace spillway {
 
+namespace swap {
 class Pager;
+}
 
 /// Sees every operator that the gate runs, in order, on the thread that runs it. Used by reports and by test doubles
 /// that check operators.
@@ -20,7 +22,7 @@ class OperatorObserver {
   /// Called after the kernel, with its results on top of the stack, registered; the leases still hold.
   virtual void after(const c10::OperatorHandle&, const torch::jit::Stack&) {}
   /// Called when the leases have ended, so that storages may leave.
-  virtual void released(Pager&) {}
+  virtual void released(swap::Pager&) {}
 };
 
 }  // namespace spillway

@@ -14,7 +14,7 @@
 #include "swap/pager/pager.h"
 #include "swap/windows/window_call.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// The size below which a storage of the host is kept by value, so that a later write does not change the replay.
@@ -286,4 +286,4 @@ std::unique_ptr<ReplayRecipe> OperatorRecipes::take(int32_t slot) {
   return recipe;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

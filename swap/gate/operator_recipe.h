@@ -14,7 +14,7 @@
 #include "swap/pager/recipe_source.h"
 #include "swap/windows/window_rules.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// A strided tensor without its bytes, and the place where the bytes can be found.
 struct TensorSpec {
@@ -84,4 +84,4 @@ class OperatorRecipes final : public RecipeSource {
   std::unordered_map<int32_t, std::unique_ptr<OperatorRecipe>> open_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -5,7 +5,7 @@
 #include <array>
 #include <string_view>
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// Operators that write arguments that their schemas do not mark. They were found by reading kernels and by the test
@@ -129,4 +129,4 @@ bool runs_as_parts(const OperatorTraits& traits, const c10::OperatorHandle& op, 
   return !op.hasKernelForDispatchKey(keys.remove(c10::DispatchKey::BackendSelect).highestPriorityTypeId());
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -8,7 +8,7 @@
 
 #include "swap/windows/window_rules.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 enum class OperatorKind : uint8_t {
   view,        ///< outputs alias arguments and nothing is read or written
@@ -42,4 +42,4 @@ bool is_replayable(const OperatorTraits& traits, const c10::OperatorHandle& op, 
 /// as `silu_backward` has on the CPU; there it runs as one operator.
 bool runs_as_parts(const OperatorTraits& traits, const c10::OperatorHandle& op, c10::DispatchKeySet keys);
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -11,9 +11,11 @@
 
 namespace spillway {
 
-class DiskIo;
 class OperatorObserver;
 class Timeline;
+namespace swap {
+class DiskIo;
+}
 
 /// How tensors move between device and host.
 enum class Engine : uint8_t {
@@ -68,7 +70,7 @@ struct SessionOptions {
       nullptr;
   /// Wraps the engine that reads and writes the page file, to record, delay or fail operations. The Session that opens
   /// the device decides, as with decorate_timeline.
-  std::function<std::unique_ptr<DiskIo>(std::unique_ptr<DiskIo>)> decorate_disk = nullptr;
+  std::function<std::unique_ptr<swap::DiskIo>(std::unique_ptr<swap::DiskIo>)> decorate_disk = nullptr;
 
   /// Throws BadRequest naming the field and its range.
   void validate() const;

@@ -4,7 +4,7 @@
 
 #include "core/memory/fork.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// The kind under which LibTorch's thread-local debug information holds a Session; nothing on a server uses this kind.
@@ -25,4 +25,4 @@ const SessionScope* SessionScope::current() {
 GateGuards::GateGuards(SessionScope scope)
     : session(kInfoKind, std::make_shared<SessionInfo>(std::move(scope))), key(kGateKey) {}
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -8,7 +8,7 @@
 
 #include "core/compute_clock.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 class SessionState;
 
@@ -37,4 +37,4 @@ struct GateGuards {
   c10::impl::IncludeDispatchKeyGuard key;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

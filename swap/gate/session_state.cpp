@@ -6,7 +6,7 @@
 
 #include "swap/schedule/schedule_inputs.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager& pager) {
@@ -58,4 +58,4 @@ const OperatorTraits& SessionState::traits(const c10::OperatorHandle& op) {
   return traits_by_schema.try_emplace(schema, traits_of(op)).first->second;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

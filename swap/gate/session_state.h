@@ -15,7 +15,7 @@
 #include "swap/gate/session_options.h"
 #include "swap/gate/session_scope.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 class SessionState {
  public:
@@ -50,4 +50,4 @@ class SessionState {
 /// safely while threads may be dispatching. Throws std::runtime_error when the key is taken.
 void install_gate();
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -12,7 +12,7 @@
 #include "swap/gate/storage_page.h"
 #include "swap/windows/tensor_layout.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// Keeps a page where it is while it lives: resident, or absent with its host copy in place.
@@ -105,7 +105,7 @@ void SessionWindowCall::admit_pages() {
 
 Page* SessionWindowCall::page_of(const at::Tensor& tensor) const {
   const c10::StorageImpl& storage = *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  return session_.pager.table().locked([&] { return spillway::page_of(storage); });
+  return session_.pager.table().locked([&] { return swap::page_of(storage); });
 }
 
 void SessionWindowCall::fill(const at::Tensor& destination, const at::Tensor& part) {
@@ -206,4 +206,4 @@ void SessionWindowCall::record_need(int64_t viewed_bytes) {
   ledger.mark_workspace();
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -7,7 +7,7 @@
 #include "swap/pager/pager.h"
 #include "swap/windows/window_call.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 class SessionState;
 
@@ -58,4 +58,4 @@ class SessionWindowCall final : public WindowCall {
   int64_t own_bytes_ = 0;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -26,7 +26,7 @@ bool& throws_on_access(c10::StorageImpl&);
 template struct Expose<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
 }  // namespace
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 constexpr const char* kAbsentMessage =
@@ -269,4 +269,4 @@ void categorize(const at::Tensor& tensor, Category category) {
   });
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

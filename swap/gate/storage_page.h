@@ -8,7 +8,7 @@
 #include "core/device/device.h"
 #include "swap/pager/pager.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Returns the page of a storage, resident or absent; nullptr when none is registered. Cost: two loads. Must be called
 /// under the pager's lock (PageTable::locked) when another thread may page the storage out or in meanwhile.
@@ -63,4 +63,4 @@ int64_t least_page_bytes(const c10::IValue& value, int64_t min_page_bytes);
 /// Counts the tensor's storage under `category` from now on. Does nothing for storages that are not counted.
 void categorize(const at::Tensor& tensor, Category category);
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -5,7 +5,7 @@
 
 #include "core/bytes.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 OutOfBudget naming_lists(const OutOfBudget& error, const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const c10::FunctionSchema& schema = op.schema();
@@ -35,4 +35,4 @@ OutOfBudget naming_lists(const OutOfBudget& error, const c10::OperatorHandle& op
       error.requested_bytes(), error.budget_bytes());
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -10,11 +10,11 @@ namespace c10 {
 class OperatorHandle;
 }
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Returns `error`, raised while the arguments of `op` on top of `stack` were leased, with the contents of its lists
 /// (name, number of tensors, bytes). For fused optimizer kernels it adds the replacement to use. Returns `error`
 /// unchanged when `op` has no list.
 OutOfBudget naming_lists(const OutOfBudget& error, const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -15,7 +15,7 @@ namespace {
 /// any other.
 struct CountAsGradient final : torch::autograd::PostAccumulateGradHook {
   void operator()(const torch::autograd::Variable& parameter) override {
-    if (parameter.grad().defined()) categorize(parameter.grad(), Category::gradients);
+    if (parameter.grad().defined()) swap::categorize(parameter.grad(), Category::gradients);
   }
 };
 
@@ -61,7 +61,7 @@ Optimizer::Optimizer(const std::vector<at::Tensor>& parameters, double lr, int64
   for (const at::Tensor& parameter : parameters_) {
     TORCH_CHECK(parameter.is_leaf() && parameter.requires_grad(),
                 "[optimizer] parameters must be leaves that require a gradient; got one of shape ", parameter.sizes());
-    categorize(parameter, Category::weights);
+    swap::categorize(parameter, Category::weights);
     torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<CountAsGradient>());
   }
 }

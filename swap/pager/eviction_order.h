@@ -5,7 +5,7 @@
 
 #include "core/ids.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// The turn of a page to leave: by its next use, or before all other pages.
 enum class EvictionPriority : uint8_t { by_use, first };
@@ -83,4 +83,4 @@ class VictimSearch {
   EvictionCandidate best_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

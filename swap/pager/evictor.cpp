@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Called where an error of the page's copy out is being handled.
 void Evictor::Refusals::add(PageId page) {
@@ -190,4 +190,4 @@ bool Evictor::free_device_bytes(PagerLock& lock, Page& page, PageState then) {
   return true;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

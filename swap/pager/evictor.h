@@ -9,7 +9,7 @@
 #include "swap/pager/eviction_order.h"
 #include "swap/pager/page_transfer.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Evicts in EvictionOrder. It passes over a page that cannot be evicted because the host tier is full, or because its
 /// copy fails. From then on clean pages leave first, and the first error is thrown when no page is left that can leave.
@@ -63,4 +63,4 @@ class Evictor {
   const EvictionOrder order_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

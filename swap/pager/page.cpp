@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace spillway {
+namespace spillway::swap {
 
 std::string_view name(PageState state) noexcept {
   static constexpr std::array<std::string_view, 8> kNames{
@@ -34,4 +34,4 @@ bool may_follow(PageState from, PageState to) noexcept {
   return false;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -12,7 +12,7 @@
 #include "swap/pager/eviction_order.h"
 #include "swap/tiers/host_copy.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 class Pager;
 struct Page;
@@ -138,4 +138,4 @@ struct PageUse {
   int64_t next_use = kNextUseUnknown;  ///< the page's next use when the lease ends
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

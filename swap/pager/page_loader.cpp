@@ -2,7 +2,7 @@
 
 #include <new>
 
-namespace spillway {
+namespace spillway::swap {
 
 void PageLoader::make_resident(PagerLock& lock, Page& page) {
   while (!page.is_usable() && !page.is_destroyed()) {
@@ -36,4 +36,4 @@ void PageLoader::load_absent(PagerLock& lock, Page& page) {
   }
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

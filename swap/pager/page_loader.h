@@ -4,7 +4,7 @@
 #include "swap/pager/page_transfer.h"
 #include "swap/pager/replayer.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 class PageLoader {
  public:
@@ -27,4 +27,4 @@ class PageLoader {
   Replayer& replayer_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 PageTable::~PageTable() {
   for (PendingFree& pending : pending_) {
@@ -228,4 +228,4 @@ void PageTable::free_completed() noexcept {
   });
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -14,7 +14,7 @@
 #include "swap/pager/pager_stats.h"
 #include "swap/tiers/host_tier.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// The pager's lock, and the objects that are dropped after it: owners and recipes, because their end may call the
 /// pager.
@@ -169,4 +169,4 @@ class PageHold {
   Page& page_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 using enum PageState;
 
@@ -189,4 +189,4 @@ void PageTransfer::pause(PagerLock& lock) {
   lock.relock();
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -7,7 +7,7 @@
 #include "swap/pager/page_table.h"
 #include "swap/tiers/host_tier.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Starts copies and notices their ends. Compute must only come after a copy, so it is ordered behind the ticket. On
 /// the CPU that waits. On a device compute is queued behind the copy, and the caller goes on. Copies never run under
@@ -81,4 +81,4 @@ class PageTransfer {
   PageKeeper& keeper_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace spillway {
+namespace spillway::swap {
 
 Pager::Pager(DeviceMemory& device, HostSlab& host, Timeline& out, Timeline& in, int64_t small_bytes, DiskTier* disk)
     : device_(device),
@@ -225,4 +225,4 @@ int64_t Pager::paged_bytes() const {
   return table_.paged_bytes();
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -17,7 +17,7 @@
 #include "swap/pager/window_access.h"
 #include "swap/tiers/host_tier.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Keeps the device's counted bytes within the ledger's budget by moving pages between device and host tier.
 ///
@@ -111,4 +111,4 @@ class Pager final : public Reclaimer, public PageKeeper {
   WindowAccess windows_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

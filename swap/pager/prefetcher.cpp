@@ -5,7 +5,7 @@
 
 #include "core/bytes.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 using enum PageState;
 
@@ -67,4 +67,4 @@ void Prefetcher::page_in_recent(int64_t reserve) {
     if (!evictor_.fits(DeviceMemory::charge_of(page->bytes) + reserve) || !transfer_.try_page_in(*page)) return;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

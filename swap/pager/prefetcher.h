@@ -5,7 +5,7 @@
 #include "swap/pager/evictor.h"
 #include "swap/pager/page_transfer.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Starts copies ahead of need. Nothing here blocks on a copy or reports an error, because a page that cannot be had
 /// ahead is had when it is needed. Thread-safe.
@@ -39,4 +39,4 @@ class Prefetcher {
   int64_t demands_seen_ = 0;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -5,7 +5,7 @@
 
 #include "swap/pager/page.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// The interface by which the Conductor gets recipes from the code that sees the calls. Slots are the schedule's.
 class RecipeSource {
@@ -17,4 +17,4 @@ class RecipeSource {
   virtual std::unique_ptr<ReplayRecipe> take(int32_t slot) = 0;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

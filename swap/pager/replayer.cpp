@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 using enum PageState;
 
@@ -142,4 +142,4 @@ void Replayer::adopt_replayed(PagerLock& lock, Page& page, Block* block) {
   }
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -9,7 +9,7 @@
 #include "swap/pager/page_table.h"
 #include "swap/pager/page_transfer.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 class Pager;
 
@@ -65,4 +65,4 @@ class Replayer {
   PageKeeper& keeper_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

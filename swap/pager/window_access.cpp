@@ -3,7 +3,7 @@
 #include <chrono>
 #include <new>
 
-namespace spillway {
+namespace spillway::swap {
 
 using Clock = std::chrono::steady_clock;
 
@@ -83,4 +83,4 @@ void WindowAccess::count_window(int64_t bytes, int64_t PagerStats::*counter, dou
   table_.stats().exposed_seconds += seconds;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

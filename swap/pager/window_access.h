@@ -9,7 +9,7 @@
 #include "swap/tiers/host_tier.h"
 #include "swap/tiers/window_copy.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Lets an operator use a page part by part, so that it need not be resident. Thread-safe.
 class WindowAccess {
@@ -56,4 +56,4 @@ class WindowAccess {
   HostTier& host_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -5,7 +5,7 @@
 #include "swap/schedule/host_overflow.h"
 #include "swap/schedule/page_in_placement.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// Returns the operator after which a copy out can start: the last write before the eviction, in the step before if
@@ -93,4 +93,4 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
   return candidate;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

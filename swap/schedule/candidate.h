@@ -10,7 +10,7 @@
 #include "swap/schedule/schedule_inputs.h"
 #include "swap/schedule/simulation.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// A slot and one of its uses, after which the slot leaves; both are of the original trace.
 using EvictionPoint = std::pair<int32_t, int32_t>;
@@ -40,4 +40,4 @@ struct Candidate {
 /// backwards from their deadlines, and a simulation of that. Cost: two simulations.
 Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices choices);
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-namespace spillway {
+namespace spillway::swap {
 
 AbsenceSet overflow(const StepTrace& trace, const std::vector<Eviction>& leaves, int64_t host_bytes) {
   AbsenceSet on_disk;
@@ -34,4 +34,4 @@ AbsenceSet overflow(const StepTrace& trace, const std::vector<Eviction>& leaves,
   return on_disk;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

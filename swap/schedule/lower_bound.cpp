@@ -6,7 +6,7 @@
 
 #include "swap/schedule/replay_plan.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// Bytes that could be absent while each operator runs, by the cost of that absence.
@@ -73,4 +73,4 @@ double bound_seconds(const StepTrace& trace, int64_t budget_bytes, const LinkRat
   return bound;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -5,7 +5,7 @@
 #include "swap/schedule/simulation.h"
 #include "swap/schedule/step_trace.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Returns a bound by the resources alone, with perfect overlap. While operator i runs, the live bytes beyond the
 /// budget must be elsewhere. Of these, M_i bytes were born in this step, are needed again and cannot be made again:
@@ -15,4 +15,4 @@ namespace spillway {
 /// Here C is the compute time at its shortest, and C_<i that of the operators before i. Never above the optimum.
 double bound_seconds(const StepTrace& trace, int64_t budget_bytes, const LinkRates& rates);
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// The safety factor of copy times: copies that take a fifth longer than their rate says still come in time.
@@ -92,4 +92,4 @@ std::vector<Actions::PageIn> place_page_ins(const PageInInputs& inputs) {
   return Placer(inputs).place();
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

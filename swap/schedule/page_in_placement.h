@@ -6,7 +6,7 @@
 #include "swap/schedule/simulation.h"
 #include "swap/schedule/step_trace.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 struct PageInInputs {
   const StepTrace& trace;
@@ -23,4 +23,4 @@ struct PageInInputs {
 /// Returns them sorted by their triggers.
 std::vector<Actions::PageIn> place_page_ins(const PageInInputs& inputs);
 
-}  // namespace spillway
+}  // namespace spillway::swap

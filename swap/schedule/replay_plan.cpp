@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 const OperatorRecord& operator_at(const StepTrace& trace, int32_t i) {
@@ -204,4 +204,4 @@ ReplayedTrace with_replays(const StepTrace& trace, std::span<const Replay> repla
   return builder.take();
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

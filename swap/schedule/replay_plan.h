@@ -6,7 +6,7 @@
 
 #include "swap/schedule/step_trace.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// A slot that is discarded without a copy after one use, and made again before the next.
 struct Replay {
@@ -34,4 +34,4 @@ struct ReplayedTrace {
 };
 ReplayedTrace with_replays(const StepTrace& trace, std::span<const Replay> replays);
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -10,7 +10,7 @@
 #include "swap/schedule/candidate.h"
 #include "swap/schedule/lower_bound.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// Returns a bound for steps whose operators take their typical times: no schedule is faster.
@@ -320,4 +320,4 @@ void predict_again(Schedule& schedule, const StepTrace& trace, const ScheduleInp
   if (outcome.feasible) take_prediction(schedule, outcome);
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -9,7 +9,7 @@
 #include "swap/schedule/simulation.h"
 #include "swap/schedule/step_trace.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 struct Schedule {
   Actions actions;
@@ -41,4 +41,4 @@ Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& inputs);
 /// actions stay. Cost: one simulation.
 void predict_again(Schedule& schedule, const StepTrace& trace, const ScheduleInputs& inputs);
 
-}  // namespace spillway
+}  // namespace spillway::swap

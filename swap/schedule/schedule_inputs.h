@@ -5,7 +5,7 @@
 #include "core/bytes.h"
 #include "swap/schedule/simulation.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 struct ScheduleInputs {
   int64_t budget_bytes = kUnlimitedBytes;
@@ -22,4 +22,4 @@ struct ScheduleInputs {
   int32_t candidates = 300;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 constexpr double kInstant = 1e30;
@@ -424,4 +424,4 @@ Simulated simulate(const StepTrace& trace, const SimulationInputs& inputs) {
   return Simulation(trace, inputs).run();
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -9,7 +9,7 @@
 #include "swap/pager/eviction_order.h"
 #include "swap/schedule/step_trace.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Rates of the copy lanes while operators run.
 struct LinkRates {
@@ -79,4 +79,4 @@ struct SimulationInputs {
 /// resident slots).
 Simulated simulate(const StepTrace& trace, const SimulationInputs& inputs);
 
-}  // namespace spillway
+}  // namespace spillway::swap

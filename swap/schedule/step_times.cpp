@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// Bytes below which a lane's copies say nothing about its rate.
@@ -80,4 +80,4 @@ LinkRates StepTimes::rates(LinkRates before) const {
   return before;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -7,7 +7,7 @@
 #include "swap/schedule/step_trace.h"
 #include "swap/tiers/copy_totals.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Typical and shortest times of a step's operators. Typical times, for predictions, are the mean of the latest steps
 /// except the fastest and the slowest. They add up to a typical step's time. Shortest times, for bounds, are the
@@ -44,4 +44,4 @@ class StepTimes {
   std::vector<double> shortest_;  // by operator, kernel and host together
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

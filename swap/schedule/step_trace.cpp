@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace spillway {
+namespace spillway::swap {
 
 int64_t StepTrace::floor_bytes(size_t* index) const {
   int64_t floor = 0;
@@ -61,4 +61,4 @@ int64_t next_use_after(const StepTrace& trace, const Slot& slot, int64_t index) 
   return std::ssize(trace.operators) + slot.uses.front();
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

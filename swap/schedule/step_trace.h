@@ -9,7 +9,7 @@
 #include "core/category.h"
 #include "core/ids.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 inline constexpr int32_t kBeforeStep = -1;    ///< birth of a slot that existed when the step began
 inline constexpr int32_t kOutlivesStep = -2;  ///< death of a slot that was alive when the step ended
@@ -78,4 +78,4 @@ std::vector<int64_t> live_bytes(const StepTrace& trace);
 /// kNextUseUnknown when there is none.
 int64_t next_use_after(const StepTrace& trace, const Slot& slot, int64_t index);
 
-}  // namespace spillway
+}  // namespace spillway::swap

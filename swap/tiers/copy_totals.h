@@ -2,7 +2,7 @@
 #pragma once
 #include "core/timeline.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Bytes of each lane, and the seconds that it was busy with them.
 struct LaneTotals {
@@ -18,4 +18,4 @@ struct LaneTotals {
   }
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

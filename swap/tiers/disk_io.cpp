@@ -12,7 +12,7 @@
 
 #include "swap/tiers/page_file.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 bool DiskOperation::advance(int64_t result) noexcept {
   if (result == -EINTR || result == -EAGAIN) return false;
@@ -110,4 +110,4 @@ std::unique_ptr<DiskIo> make_thread_io(int threads) {
   return std::make_unique<ThreadIo>(threads);
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

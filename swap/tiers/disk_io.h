@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-namespace spillway {
+namespace spillway::swap {
 
 /// One read or write, which is over when all bytes have moved or an error is known.
 struct DiskOperation {
@@ -46,4 +46,4 @@ std::unique_ptr<DiskIo> make_thread_io(int threads);
 /// kernel is older than Linux 5.6.
 std::unique_ptr<DiskIo> make_uring_io(int depth, std::string& why_not);
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -10,7 +10,7 @@
 
 #include "swap/tiers/disk_io.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// A ring that ends with this object.
@@ -135,4 +135,4 @@ std::unique_ptr<DiskIo> make_uring_io(int depth, std::string& why_not) {
   return std::make_unique<UringIo>(std::move(ring));
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -14,7 +14,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 struct DiskTier::Request {
   enum class Kind : bool { read, write };
@@ -319,4 +319,4 @@ void DiskTier::retire(Slot& slot) {
   request->source.complete(request->error);
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

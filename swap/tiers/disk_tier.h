@@ -20,7 +20,7 @@
 #include "swap/tiers/disk_io.h"
 #include "swap/tiers/page_file.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// The place of one page in the file. It ends, and its room is free again, when its last holder drops it.
 struct DiskPage {
@@ -151,4 +151,4 @@ class DiskTier {
   std::thread thread_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

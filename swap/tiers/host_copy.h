@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-namespace spillway {
+namespace spillway::swap {
 
 class HostTier;
 
@@ -29,4 +29,4 @@ class HostCopy {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

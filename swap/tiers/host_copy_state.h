@@ -9,7 +9,7 @@
 #include "swap/tiers/disk_tier.h"
 #include "swap/tiers/host_copy.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// A block of the slab; it outlives its copy while the disk uses it.
 struct SlabBlock {
@@ -48,4 +48,4 @@ struct HostCopy::State : std::enable_shared_from_this<State> {
   bool idle() const { return !moving && pins == 0 && device.done(); }
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -10,7 +10,7 @@
 
 #include "swap/tiers/host_copy_state.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 /// The number of copies that come back from disk ahead of their use at once: enough to keep the disk busy.
 constexpr int kRecallsAtOnce = 2;
@@ -385,4 +385,4 @@ void HostTier::drop(State& copy) noexcept {
   start_waiting();
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -16,7 +16,7 @@
 #include "swap/tiers/host_copy.h"
 #include "swap/tiers/window_copy.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 struct SlabBlock;
 
@@ -136,4 +136,4 @@ class HostTier {
   int moving_ = 0;  // copies that the disk reads or writes
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

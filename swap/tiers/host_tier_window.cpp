@@ -4,7 +4,7 @@
 #include "swap/tiers/host_copy_state.h"
 #include "swap/tiers/host_tier.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Records the last copy of a window. A lane's copies end in order, so the last one stands for all: until then the
 /// copy's room must stay as it is.
@@ -78,4 +78,4 @@ Ticket HostTier::write_window(HostCopy& copy, const WindowCopy& window, const vo
   return last;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

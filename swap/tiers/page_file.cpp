@@ -17,7 +17,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// The bytes by which files grow at once, so that extents of a step lie close together.
@@ -170,4 +170,4 @@ int64_t remove_stale_page_files(const std::filesystem::path& directory) {
   return removed;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

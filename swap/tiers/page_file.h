@@ -8,7 +8,7 @@
 
 #include "core/memory/free_ranges.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// A file `spillway-PID-STARTTIME@HOST.pages` in a directory that the user named, divided into extents. It is locked
 /// while it is in use and removed at the end. Unlocked files of this host belong to runs that crashed, and are removed
@@ -62,4 +62,4 @@ bool is_page_file_name(std::string_view name, std::string_view host);
 /// Returns how many were removed.
 int64_t remove_stale_page_files(const std::filesystem::path& directory);
 
-}  // namespace spillway
+}  // namespace spillway::swap

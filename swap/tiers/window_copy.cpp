@@ -1,6 +1,6 @@
 #include "swap/tiers/window_copy.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 WindowCopy make_window_copy(int64_t element_bytes, int64_t page_offset, std::vector<StridedDimension> dimensions) {
   WindowCopy copy{.page_offset_bytes = page_offset * element_bytes, .run_bytes = element_bytes, .dimensions = {}};
@@ -16,4 +16,4 @@ WindowCopy make_window_copy(int64_t element_bytes, int64_t page_offset, std::vec
   return copy;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

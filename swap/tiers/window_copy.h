@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace spillway {
+namespace spillway::swap {
 
 /// Equal runs of bytes at regular distances on both sides, the first run at offset 0 of `memory` and at
 /// `page_offset_bytes` of the page. A box of a tensor of any layout is such a set of runs.
@@ -44,4 +44,4 @@ struct StridedDimension {
 };
 WindowCopy make_window_copy(int64_t element_bytes, int64_t page_offset, std::vector<StridedDimension> dimensions);
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// The size above which LibTorch takes oneDNN for one sample: the product of its first four sizes (use_mkldnn in
@@ -177,4 +177,4 @@ std::unique_ptr<WindowPlan> split_convolutions(const c10::OperatorHandle& op, Op
                                                    : split_convolution_backward(arguments, sizes);
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

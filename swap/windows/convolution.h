@@ -8,7 +8,7 @@
 #include "swap/windows/tensor_layout.h"
 #include "swap/windows/window_call.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// The arguments of one convolution. o = (i + 2p − k') / s + 1 with k' = (k − 1)·dilation + 1; dimension 0 is the one
 /// that is cut into slices.
@@ -72,4 +72,4 @@ std::unique_ptr<WindowPlan> split_convolution_backward(OperatorArguments argumen
 /// True when windows can be cut of the tensor: 1 to 3 spatial dimensions, contiguous or channels-last.
 bool is_convolution_layout(const at::Tensor& tensor);
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -6,7 +6,7 @@
 
 #include "swap/windows/convolution.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// Positions of arguments.
@@ -176,4 +176,4 @@ std::unique_ptr<WindowPlan> split_convolution_backward(OperatorArguments argumen
   return std::make_unique<SlicesPlan>(std::move(convolution), std::move(*pieces), grad_output, mask[kWeightGradient]);
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

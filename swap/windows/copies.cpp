@@ -4,7 +4,7 @@
 #include "swap/windows/tensor_layout.h"
 #include "swap/windows/window_call.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// Copies each part as rows of equal length that lie one after another. In the result they lie behind the rows of the
@@ -103,4 +103,4 @@ std::unique_ptr<WindowPlan> split_copies(const c10::OperatorHandle& op, Operator
   return op.schema().name() == "aten::cat" ? split_cat(arguments, sizes) : split_clone(arguments, sizes);
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

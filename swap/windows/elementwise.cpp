@@ -6,7 +6,7 @@
 #include "swap/windows/tensor_layout.h"
 #include "swap/windows/window_call.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// The multiple at which ranges begin, so that vector kernels meet ragged ends where the whole operator would.
@@ -194,4 +194,4 @@ std::unique_ptr<WindowPlan> split_elementwise(const c10::OperatorHandle& op, Ope
   return std::make_unique<ElementwisePlan>(schema, *model, std::move(*kinds), step);
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -8,7 +8,7 @@
 #include "swap/windows/tensor_layout.h"
 #include "swap/windows/window_call.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// The way in which an argument or a result follows the channels. Group statistics are [samples, groups].
@@ -172,4 +172,4 @@ std::unique_ptr<WindowPlan> split_norms(const c10::OperatorHandle& op, OperatorA
   return nullptr;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

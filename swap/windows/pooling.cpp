@@ -8,7 +8,7 @@
 #include "swap/windows/tensor_layout.h"
 #include "swap/windows/window_call.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// The places where an operator keeps its planes.
@@ -149,4 +149,4 @@ std::unique_ptr<WindowPlan> split_pooling(const c10::OperatorHandle& op, Operato
   return nullptr;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -7,7 +7,7 @@
 
 #include "core/memory/memory_range.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 std::vector<int64_t> memory_order(const at::Tensor& part) {
   std::vector<int64_t> order(part.dim());
@@ -47,4 +47,4 @@ at::Tensor shape_only_tensor(at::IntArrayRef sizes, at::MemoryFormat format, at:
   return shape_only_tensor(sizes, strides_of(sizes, format), type, device);
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace spillway {
+namespace spillway::swap {
 
 /// True for strided elements in memory of the host or a GPU, with nothing lazy or wrapped about them.
 bool is_plain_tensor(const at::Tensor& tensor);
@@ -47,4 +47,4 @@ inline at::Tensor tensor_or_undefined(const c10::IValue& value) {
   return value.isTensor() ? value.toTensor() : at::Tensor();
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -8,7 +8,7 @@
 
 #include "swap/windows/tensor_layout.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 at::Tensor packed_like(const at::Tensor& part) {
@@ -123,4 +123,4 @@ void WindowCall::finish_attempt() {
   windows_.clear();
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "swap/windows/window_rules.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 /// A range of `size` elements (planes, channels, …) from `begin` on.
 struct Range {
@@ -107,4 +107,4 @@ class WindowCall {
   const at::AutoDispatchBelowADInplaceOrView below_autograd_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::swap

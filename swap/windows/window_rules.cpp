@@ -6,7 +6,7 @@
 
 #include "swap/windows/tensor_layout.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// Operators that are elementwise though LibTorch does not tag them so.
@@ -98,4 +98,4 @@ bool is_large_layout(const at::Tensor& tensor) {
   return is_plain_tensor(tensor) && tensor.is_contiguous();
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -8,7 +8,7 @@
 
 #include "swap/windows/split_sizes.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 class WindowCall;
 
@@ -56,4 +56,4 @@ std::unique_ptr<WindowPlan> split_norms(const c10::OperatorHandle&, OperatorArgu
 /// Splits convolutions, forward and backward: samples, then slices along the first spatial dimension.
 std::unique_ptr<WindowPlan> split_convolutions(const c10::OperatorHandle&, OperatorArguments, const WindowSizes&);
 
-}  // namespace spillway
+}  // namespace spillway::swap

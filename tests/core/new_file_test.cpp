@@ -10,6 +10,7 @@
 #include "tests/support/disk.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::TemporaryFolder;

@@ -13,6 +13,7 @@
 #include "tests/fuzz/support.h"
 
 namespace spillway::fuzz {
+using namespace swap;
 namespace {
 
 constexpr char kAnswered = '+', kRefused = '-';  // the first byte of the process's reply

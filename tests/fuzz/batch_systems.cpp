@@ -6,6 +6,7 @@
 #include "tests/fuzz/targets.h"
 
 namespace spillway::fuzz {
+using namespace swap;
 namespace {
 
 /// Returns the environment that lines NAME=VALUE describe. The value of a variable that names a file is the content of

@@ -3,6 +3,7 @@
 #include "tools/ddlrun/plan.h"
 
 namespace spillway::fuzz {
+using namespace swap;
 namespace {
 
 constexpr int64_t kRanks = 64;

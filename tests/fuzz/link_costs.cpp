@@ -5,6 +5,7 @@
 #include "tools/cli/link_cost_file.h"
 
 namespace spillway::fuzz {
+using namespace swap;
 
 void link_costs(std::string_view input) {
   static const ddl::Levels levels = ddl::Levels::parse("2x2", 4);

@@ -13,6 +13,7 @@
 #include "tests/fuzz/targets.h"
 
 namespace spillway::fuzz {
+using namespace swap;
 namespace {
 
 /// Keeps hwloc's plugins loaded. hwloc loads them for the first topology and unloads them with the last one, which

@@ -9,6 +9,7 @@
 #include "tests/fuzz/targets.h"
 
 namespace spillway::fuzz {
+using namespace swap;
 namespace {
 
 // The most voxels that are read. A few bytes can unpack to millions of voxels, which all go through the same loop. The

@@ -10,6 +10,7 @@
 #include "tests/fuzz/targets.h"
 
 namespace spillway::fuzz {
+using namespace swap;
 namespace {
 
 enum class Kind { file, link, folder, pipe };

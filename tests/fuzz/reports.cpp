@@ -9,6 +9,7 @@
 #include "tools/ddlrun/preflight.h"
 
 namespace spillway::fuzz {
+using namespace swap;
 namespace {
 
 /// Reads the output of an inspection's launcher. The caller takes any exception for a report that cannot be used.

@@ -8,6 +8,7 @@
 #include "tests/fuzz/targets.h"
 
 namespace spillway::fuzz {
+using namespace swap;
 namespace {
 
 constexpr size_t kLengthBytes = 8;

@@ -8,6 +8,7 @@
 #include "tools/ddlrun/hosts.h"
 
 namespace spillway::fuzz {
+using namespace swap;
 namespace {
 
 void size_in_bytes(std::string_view input) {

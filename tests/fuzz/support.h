@@ -11,6 +11,7 @@
 #include "tests/support/disk.h"
 
 namespace spillway::fuzz {
+using namespace swap;
 
 /// Throws an error that no target catches, unless `good`.
 inline void require(bool good, const char* promise) {

@@ -5,6 +5,7 @@
 #include "tools/ddlrun/shell.h"
 
 namespace spillway::fuzz {
+using namespace swap;
 
 void words(std::string_view input) {
   const unsigned kind = take_byte(input) % 3;

@@ -10,6 +10,7 @@
 #include "swap/schedule/step_trace.h"
 
 namespace spillway::testing {
+using namespace swap;
 
 /// A search for the shortest path over the states of a machine with one compute lane and one copy lane each way.
 /// Operators' seconds and slots' bytes are whole numbers. Both copy lanes copy one byte a second. The slots that

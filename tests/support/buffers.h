@@ -6,6 +6,7 @@
 #include "swap/pager/pager.h"
 
 namespace spillway::testing {
+using namespace swap;
 
 class Buffer {
  public:

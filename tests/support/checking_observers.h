@@ -13,6 +13,7 @@
 #include "swap/session.h"
 
 namespace spillway::testing {
+using namespace swap;
 
 /// An observer that evicts everything from the device after every operator.
 class EvictEverything final : public OperatorObserver {

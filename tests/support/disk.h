@@ -19,6 +19,7 @@
 #include "swap/tiers/disk_io.h"
 
 namespace spillway::testing {
+using namespace swap;
 
 /// A new folder that lives as long as this object.
 class TemporaryFolder {

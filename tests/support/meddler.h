@@ -8,6 +8,7 @@
 #include "swap/pager/pager.h"
 
 namespace spillway::testing {
+using namespace swap;
 
 /// A source of random pager calls. It evicts some pages or all, starts page-outs and prefetches without a plan, drops
 /// prefetches before their use, and changes the advice. None of it may change a byte. One thread uses a Meddler, and

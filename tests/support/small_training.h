@@ -19,6 +19,7 @@
 #include "swap/session.h"
 
 namespace spillway::testing {
+using namespace swap;
 
 struct SmallNetImpl : torch::nn::Module {
   explicit SmallNetImpl(int64_t channels) {

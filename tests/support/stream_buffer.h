@@ -5,6 +5,7 @@
 #include "swap/pager/pager.h"
 
 namespace spillway::testing {
+using namespace swap;
 
 /// The owner of a page. The host knows where the bytes are, and only operators see their values.
 class StreamBuffer {

@@ -13,6 +13,7 @@
 #include "tests/support/checking_observers.h"
 
 namespace spillway::testing {
+using namespace swap;
 
 using Tensors = std::vector<at::Tensor>;
 using Work = std::function<Tensors()>;

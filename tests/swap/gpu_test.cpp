@@ -23,6 +23,7 @@
 #include "tests/support/timeline_conformance.h"
 
 namespace spillway {
+using namespace swap;
 
 namespace testing {
 

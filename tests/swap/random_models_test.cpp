@@ -23,6 +23,7 @@
 #include "tests/support/random/training.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::CaseLimits;

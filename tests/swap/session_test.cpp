@@ -18,6 +18,7 @@
 #include "tests/support/copies.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 namespace nn = torch::nn;

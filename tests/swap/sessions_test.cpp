@@ -12,6 +12,7 @@
 #include "tests/support/small_training.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::DelayedTimeline;

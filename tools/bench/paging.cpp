@@ -78,7 +78,7 @@ int serve_budget(const RunContext& context, int64_t budget_bytes) {
       },
       [&] {
         const SessionStats stats = run.session().stats();
-        const Schedule* schedule = run.session().schedule("plain");
+        const swap::Schedule* schedule = run.session().schedule("plain");
         const double bound = schedule ? schedule->bound_seconds : 0;
         const bool planned = schedule && schedule->predicted_seconds > 0;  // else no schedule fits the budget
         return json{{"sha256", weights_sha256(run.task().module())},

@@ -13,6 +13,7 @@
 #include "tests/support/disk.h"
 
 namespace spillway {
+using namespace swap;
 
 TEST(TopologyTest, SeesThisHost) {
   HostTopology host = discover_host();

@@ -10,6 +10,7 @@
 #include "tests/support/disk.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 /// A machine with two packages of four cores and four GPUs behind PCIe switches. Two NVSwitches join the GPUs. A fabric

@@ -21,6 +21,7 @@
 #include "tests/runtime/files.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 namespace fs = std::filesystem;

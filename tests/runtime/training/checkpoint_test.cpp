@@ -18,6 +18,7 @@
 #include "tests/runtime/files.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using Path = std::filesystem::path;

@@ -13,6 +13,7 @@
 #include "swap/schedule/step_trace.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 constexpr int64_t kPage = 4096;

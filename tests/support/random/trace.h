@@ -6,6 +6,7 @@
 #include "swap/schedule/step_trace.h"
 
 namespace spillway::testing {
+using namespace swap;
 
 /// A step like those of training. Activations are made going forward and used again going backward. Some producers are
 /// replayable, and a weight may be read here and there. Seconds and bytes are small whole numbers.

@@ -20,6 +20,7 @@
 #include "tests/support/random/net.h"
 
 namespace spillway::testing {
+using namespace swap;
 namespace {
 
 /// An exception of the user's own, in the middle of a step.

@@ -24,6 +24,7 @@
 #include "tests/support/disk.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 constexpr int64_t kElements = 1 << 18;

@@ -23,6 +23,7 @@
 #include "tests/support/copies.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 /// A counter of arrivals. meet() waits until `count` threads are there, or throws.

@@ -25,6 +25,7 @@
 #include "tests/support/checking_observers.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 namespace nn = torch::nn;

@@ -23,6 +23,7 @@
 #include "tests/support/unchanged.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 namespace nn = torch::nn;

@@ -13,6 +13,7 @@
 #include "tests/support/copies.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 /// A deep stack of convolution, norm and in-place activation with upsampling and concatenation. U-Nets save such

@@ -17,6 +17,7 @@
 #include "tests/support/checking_observers.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::EvictEverything;

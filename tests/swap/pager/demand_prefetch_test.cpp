@@ -9,6 +9,7 @@
 #include "tests/support/buffers.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::Buffer;

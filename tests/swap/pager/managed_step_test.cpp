@@ -13,6 +13,7 @@
 #include "tests/support/streams.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::ComputeQueue;

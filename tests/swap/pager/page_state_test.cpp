@@ -13,6 +13,7 @@
 #include "tests/support/copies.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using enum PageState;

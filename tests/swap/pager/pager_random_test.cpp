@@ -24,6 +24,7 @@
 #include "tests/support/random/cases.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::Buffer;

@@ -14,6 +14,7 @@
 #include "tests/support/copies.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::Buffer;

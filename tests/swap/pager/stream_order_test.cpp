@@ -16,6 +16,7 @@
 #include "tests/support/streams.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::ComputeQueue;

@@ -11,6 +11,7 @@
 #include "tests/support/disk.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::Buffer;

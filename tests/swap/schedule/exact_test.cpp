@@ -7,6 +7,7 @@
 #include "tests/support/random/trace.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 constexpr LinkRates kOneByteASecond{1, 1, 0};

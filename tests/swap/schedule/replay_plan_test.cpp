@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 /// Returns a step in which conv makes slot 0, norm makes slot 1 of it, relu writes 1 and loss reads 1. Norm's backward

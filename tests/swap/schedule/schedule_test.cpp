@@ -9,6 +9,7 @@
 #include "swap/schedule/lower_bound.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 /// Returns a step like training. Its n activations are made going forward and used again going backward. Weights are

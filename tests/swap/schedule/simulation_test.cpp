@@ -16,6 +16,7 @@
 #include "tests/support/copies.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::Buffer;

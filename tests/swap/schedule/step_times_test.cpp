@@ -14,6 +14,7 @@
 #include "tests/support/random/trace.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 /// Returns a step of operators that take these seconds, half of them before the kernel.

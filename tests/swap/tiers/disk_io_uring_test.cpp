@@ -20,6 +20,7 @@
 #include "tests/support/disk_memory.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::expect_parts;

@@ -15,6 +15,7 @@
 #include "tests/support/disk_memory.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::DelayedTimeline;

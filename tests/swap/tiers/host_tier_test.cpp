@@ -14,6 +14,7 @@
 #include "tests/support/disk.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::DiskSwitch;

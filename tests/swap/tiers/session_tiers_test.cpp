@@ -17,6 +17,7 @@
 #include "tests/support/disk.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 namespace nn = torch::nn;
