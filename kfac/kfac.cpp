@@ -43,7 +43,7 @@ std::vector<MatrixStack> stacks_of(const std::vector<FactorId>& owned, const std
 
 int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   int64_t sum = 0;
-  for (const auto& tensor : tensors) sum += static_cast<int64_t>(tensor.nbytes());
+  for (const auto& tensor : tensors) sum += tensor.nbytes();
   return sum;
 }
 

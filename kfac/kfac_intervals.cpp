@@ -47,7 +47,7 @@ std::string_view Kfac::kind() const {
   static constexpr std::array<std::string_view, 8> kKinds{
       "plain",  "factor",        "decompose",        "factor+decompose",
       "launch", "factor+launch", "decompose+launch", "factor+decompose+launch"};
-  return kKinds[static_cast<size_t>(updates_factors() + 2 * decomposes() + 4 * launches())];
+  return kKinds[updates_factors() + 2 * decomposes() + 4 * launches()];
 }
 
 Eigenbasis Kfac::pending_basis(size_t i, size_t f) const {
@@ -55,7 +55,7 @@ Eigenbasis Kfac::pending_basis(size_t i, size_t f) const {
   if (!background_ || job == owned_.end()) return {};
   BackgroundSolver& solver = *background_;
   solver.wait();
-  const auto stack = static_cast<size_t>(job - owned_.begin());
+  const size_t stack = job - owned_.begin();
   const auto [role, side, count] = layers_[i].shape.factors()[f];
   const auto type = state_options(layers_[i].weight).device(at::kCPU);
   return {at::from_blob(solver.matrices(stack), {count, side, side}, type),

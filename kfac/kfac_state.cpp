@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kCounters = "counters";
 
 std::vector<int64_t> all_ranks(int64_t world) {
-  std::vector<int64_t> ranks(static_cast<size_t>(world));
+  std::vector<int64_t> ranks(world);
   std::iota(ranks.begin(), ranks.end(), int64_t{0});
   return ranks;
 }
@@ -80,7 +80,7 @@ StateDict Kfac::state_dict() const {
     const auto type = layers_.front().weight.options().dtype(entry.type);
     auto copy = at::empty(entry.sizes, type);
     if (entry.held.defined()) copy.copy_(entry.held);
-    if (static_cast<int64_t>(entry.holders.size()) < exchange_.world())
+    if (std::ssize(entry.holders) < exchange_.world())
       exchange_.broadcast_({copy}, entry.holders.front(), all_ranks(exchange_.world()));
     state.emplace_back(entry.name, std::move(copy));
   }

@@ -173,7 +173,7 @@ void Kfac::precondition_layer(size_t i) {
     take(natural.weight, gradient.weight);
     if (shape.bias) take(natural.bias, gradient.bias);
   }
-  const int64_t worker = assignments_[i].worker_of[static_cast<size_t>(exchange_.rank())];
+  const int64_t worker = assignments_[i].worker_of[exchange_.rank()];
   if (const auto members = assignments_[i].served_by(worker); members.size() > 1) {
     Stopwatch watch(seconds_.gradient_communicate);
     std::vector<at::Tensor> tensors{gradient.weight, dot};
@@ -192,7 +192,7 @@ void Kfac::clip() {
   product_.copy_(at::cat(dots_).abs().sum());
   // Rank 0's sum is sent to all ranks, because ranks whose threads or processors split sums differently would scale by
   // different ν.
-  std::vector<int64_t> everyone(static_cast<size_t>(exchange_.world()));
+  std::vector<int64_t> everyone(exchange_.world());
   std::iota(everyone.begin(), everyone.end(), int64_t{0});
   exchange_.broadcast_({product_}, 0, everyone);
   has_product_ = true;

@@ -17,7 +17,7 @@ class ReduceScatterBuilder {
 
   /// True when a member's own elements are partial results before anything was added to them. source() is the buffer
   /// that they are in.
-  bool partial(int member) const { return !block_.original[static_cast<size_t>(member)]; }
+  bool partial(int member) const { return !block_.original[member]; }
   BufferKind source(int member) const { return partial(member) ? BufferKind::partial : BufferKind::input; }
 
   void send(int round, int to, Range range, bool partial) {
@@ -37,11 +37,11 @@ class ReduceScatterBuilder {
     return {partial ? BufferKind::partial : BufferKind::input, 0, partial};
   }
   int me() const { return me_; }
-  int members() const { return static_cast<int>(block_.ranks.size()); }
+  int members() const { return std::ssize(block_.ranks); }
 
  private:
-  int rank(int member) const { return block_.ranks[static_cast<size_t>(member)]; }
-  Round& at(int round) { return rounds_[static_cast<size_t>(round)]; }
+  int rank(int member) const { return block_.ranks[member]; }
+  Round& at(int round) { return rounds_[round]; }
   int64_t end_of_scratch(int round) {
     const auto& receives = at(round).receives;
     if (receives.empty()) return 0;
@@ -66,10 +66,10 @@ int around(int member, int n) {
 void reduce_to(ReduceScatterBuilder& c, int owner, Range range) {
   if (c.me() != owner) return c.send(0, owner, range, c.partial(c.me()));
   const int n = c.members();
-  std::vector<Combination::Source> sources(static_cast<size_t>(n), c.own(c.partial(owner)));
+  std::vector<Combination::Source> sources(n, c.own(c.partial(owner)));
   for (int step = 1; step < n; ++step) {
     const int member = around(owner - step, n);
-    sources[static_cast<size_t>(member)] = c.receive(0, member, range, c.partial(member));
+    sources[member] = c.receive(0, member, range, c.partial(member));
   }
   c.sum(0, range, std::move(sources));
 }
@@ -78,11 +78,11 @@ void reduce_to(ReduceScatterBuilder& c, int owner, Range range) {
 
 void collect_everywhere(ReduceScatterBuilder& c, Range range) {
   const int n = c.members(), me = c.me();
-  std::vector<Combination::Source> sources(static_cast<size_t>(n), c.own(c.partial(me)));
+  std::vector<Combination::Source> sources(n, c.own(c.partial(me)));
   for (int step = 1; step < n; ++step) {
     const int to = around(me + step, n), from = around(me - step, n);
     c.send(0, to, range, c.partial(me));
-    sources[static_cast<size_t>(from)] = c.receive(0, from, range, c.partial(from));
+    sources[from] = c.receive(0, from, range, c.partial(from));
   }
   c.sum(0, range, std::move(sources));
 }
@@ -104,7 +104,7 @@ void ring_reduce_scatter(ReduceScatterBuilder& c, Range whole) {
 // --- recursive halving ----------------------------------------------------------------------------------------------
 
 int core_of(int members) {
-  return static_cast<int>(std::bit_floor(static_cast<unsigned>(members)));
+  return std::bit_floor<unsigned>(members);
 }
 
 Range half_of(Range range, bool upper) {
@@ -150,15 +150,14 @@ void recursive_halving(ReduceScatterBuilder& c, Range whole) {
 class AllGatherBuilder {
  public:
   AllGatherBuilder(const Block& block, int me, std::span<Round> rounds) : block_(block), me_(me), rounds_(rounds) {}
-  void send(int round, int to, Range range) { add(rounds_[static_cast<size_t>(round)].sends, to, range); }
-  void receive(int round, int from, Range range) { add(rounds_[static_cast<size_t>(round)].receives, from, range); }
+  void send(int round, int to, Range range) { add(rounds_[round].sends, to, range); }
+  void receive(int round, int from, Range range) { add(rounds_[round].receives, from, range); }
   int me() const { return me_; }
-  int members() const { return static_cast<int>(block_.ranks.size()); }
+  int members() const { return std::ssize(block_.ranks); }
 
  private:
   void add(std::vector<Transfer>& transfers, int member, Range range) const {
-    if (range.size() > 0)
-      transfers.push_back({block_.ranks[static_cast<size_t>(member)], BufferKind::output, range, 0, false});
+    if (range.size() > 0) transfers.push_back({block_.ranks[member], BufferKind::output, range, 0, false});
   }
 
   const Block& block_;
@@ -204,7 +203,7 @@ std::string_view name_of(Algorithm algorithm) {
 int collecting_rounds_of(Algorithm algorithm, int members) {
   if (members == 1) return 0;
   if (algorithm == Algorithm::ring) return members - 1;
-  if (algorithm == Algorithm::halving) return std::bit_width(static_cast<unsigned>(members - 1));
+  if (algorithm == Algorithm::halving) return std::bit_width<unsigned>(members - 1);
   return 1;
 }
 
@@ -217,10 +216,10 @@ bool keeps_order(Algorithm algorithm) {
 }
 
 std::vector<OwnedRange> shares(Algorithm algorithm, const Block& block) {
-  const int n = static_cast<int>(block.ranks.size()), core = core_of(n);
+  const int n = std::ssize(block.ranks), core = core_of(n);
   std::vector<OwnedRange> result;
   const auto add = [&](int member, Range range) {
-    if (range.size() > 0) result.push_back({range, block.ranks[static_cast<size_t>(member)]});
+    if (range.size() > 0) result.push_back({range, block.ranks[member]});
   };
   if (algorithm == Algorithm::leader) {
     add(0, block.range);

@@ -55,20 +55,18 @@ void Allreduce::reduce(const ReduceBuffers& vector, Reduction reduction, std::sp
   if (vector.input.size() != vector.output.size())
     throw BadRequest(
         str("[ddl] allreduce of ", vector.input.size(), " bytes into ", vector.output.size(), "; required: as many"));
-  if (const int64_t needed = scratch_bytes(count, vector.element); static_cast<int64_t>(scratch.size()) < needed)
+  if (const int64_t needed = scratch_bytes(count, vector.element); std::ssize(scratch) < needed)
     throw BadRequest(
         str("[ddl] allreduce of ", count, " elements with ", scratch.size(), " bytes of scratch; required: ", needed));
   const auto start = std::chrono::steady_clock::now();
-  for (const int64_t bytes : executor_.options().segment_bytes)
-    signature = hash_in(signature, static_cast<uint64_t>(bytes));
-  for (const uint64_t part : {plan_.hash(), static_cast<uint64_t>(executor_.options().chunk_bytes),
-                              static_cast<uint64_t>(vector.element), static_cast<uint64_t>(reduction)})
-    signature = hash_in(signature, part);
+  for (const int64_t bytes : executor_.options().segment_bytes) signature = hash_in(signature, bytes);
+  signature = hash_in(hash_in(signature, plan_.hash()), executor_.options().chunk_bytes);
+  signature = hash_in(hash_in(signature, vector.element), reduction);
   const Call call{operation_of(reduction), -1, count, signature};
   Agreement agreement(comm_, call.with_detail({name_of(vector.element), " by ", name_}));
   executor_.run(vector, reduction, scratch.data(), /*apart=*/false, programs(vector.element), agreement);
   ++totals_.calls;
-  totals_.bytes += static_cast<int64_t>(vector.output.size());
+  totals_.bytes += std::ssize(vector.output);
   totals_.time += std::chrono::steady_clock::now() - start;
   totals_.rounds = executor_.times();
   if (programs_.size() > kMaxPrograms) programs_.clear();

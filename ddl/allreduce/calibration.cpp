@@ -30,7 +30,7 @@ double seconds_of(const std::function<void()>& body) {
 }
 
 double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  const auto middle = values.begin() + values.size() / 2;
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
@@ -43,7 +43,7 @@ std::vector<double> samples_of(int repeats, const std::function<void()>& body) {
 
 /// Returns the median of the times that the slowest rank took.
 double slowest(Communicator& comm, const std::vector<double>& own) {
-  std::vector<double> all(own.size() * static_cast<size_t>(comm.size())), most = own;
+  std::vector<double> all(own.size() * comm.size()), most = own;
   allgather(comm, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
   for (size_t i = 0; i < all.size(); ++i) most[i % own.size()] = std::max(most[i % own.size()], all[i]);
   return median(most);
@@ -61,9 +61,9 @@ struct Part {
 };
 
 Part part_played_by(const Levels& levels, int level, int rank) {
-  const auto& group = levels.groups(level)[static_cast<size_t>(levels.group_of(level, rank))];
+  const auto& group = levels.groups(level)[levels.group_of(level, rank)];
   const auto ranks_of = [&](int child) {
-    return level == 1 ? std::vector{child} : levels.groups(level - 1)[static_cast<size_t>(child)].ranks;
+    return level == 1 ? std::vector{child} : levels.groups(level - 1)[child].ranks;
   };
   Part part;
   size_t width = ranks_of(group.children.front()).size(), own = 0;
@@ -73,14 +73,12 @@ Part part_played_by(const Levels& levels, int level, int rank) {
     const auto found = std::find(ranks.begin(), ranks.end(), rank);
     if (found == ranks.end()) continue;
     own = c;
-    part.local = static_cast<int>(found - ranks.begin());
+    part.local = found - ranks.begin();
   }
-  part.width = static_cast<int>(width);
+  part.width = width;
   const size_t n = group.children.size();
   if (n == 1 || part.local >= part.width) return part;
-  const auto counterpart = [&](size_t child) {
-    return ranks_of(group.children[child % n])[static_cast<size_t>(part.local)];
-  };
+  const auto counterpart = [&](size_t child) { return ranks_of(group.children[child % n])[part.local]; };
   part.next = counterpart(own + 1);
   part.previous = counterpart(own + n - 1);
   return part;
@@ -94,7 +92,7 @@ class Trial {
         level_(level),
         repeats_(options.repeats),
         part_(part_played_by(comm.levels(), level, comm.rank())),
-        bytes_(static_cast<size_t>(std::max<int64_t>(1, options.message_bytes / part_.width / kExchanges))),
+        bytes_(std::max<int64_t>(1, options.message_bytes / part_.width / kExchanges)),
         out_(std::max<size_t>(bytes_, size_t{8} * kManyMessages)),
         in_(out_.size()) {}
 
@@ -127,9 +125,8 @@ class Trial {
   bool within_hosts() const {
     const auto& groups = comm_.levels().groups(level_);
     return std::all_of(groups.begin(), groups.end(), [this](const Levels::Group& group) {
-      return std::all_of(group.ranks.begin(), group.ranks.end(), [&](int rank) {
-        return comm_.hosts()[static_cast<size_t>(rank)] == comm_.hosts()[static_cast<size_t>(group.ranks.front())];
-      });
+      return std::all_of(group.ranks.begin(), group.ranks.end(),
+                         [&](int rank) { return comm_.hosts()[rank] == comm_.hosts()[group.ranks.front()]; });
     });
   }
 
@@ -173,7 +170,7 @@ class Trial {
         // One exchange follows another, as rounds do. So the time includes the handshake of both ends before a large
         // message.
         const auto body = [&] {
-          for (int turn = 0; turn < kExchanges; ++turn) exchange(static_cast<size_t>(kPieces[i]), bytes_);
+          for (int turn = 0; turn < kExchanges; ++turn) exchange(kPieces[i], bytes_);
         };
         barrier(comm_);
         const double seconds = part_.takes_part(part_.width) ? seconds_of(body) : 0;

@@ -52,11 +52,10 @@ Loads loads_of(const Plan& plan, int64_t count, Element element) {
       for (const Transfer& t : round.receives) link[1] += bytes_of(t, element);
       int64_t added = 0;
       for (const Combination& sum : round.sums)
-        added += static_cast<int64_t>(sum.sources.size() - 1) * sum.range.size() * partial_bytes(element);
+        added += (std::ssize(sum.sources) - 1) * sum.range.size() * partial_bytes(element);
       Load& load = loads[r];
       load.level = round.level;
-      load.messages = std::max<int64_t>(
-          {load.messages, static_cast<int64_t>(round.sends.size()), static_cast<int64_t>(round.receives.size())});
+      load.messages = std::max<int64_t>({load.messages, std::ssize(round.sends), std::ssize(round.receives)});
       load.added = std::max(load.added, added);
     }
   });
@@ -90,12 +89,12 @@ ChunkTimes chunk_times(const Loads& loads, int64_t count, const Costs& costs) {
   const double scale = static_cast<double>(count) / static_cast<double>(loads.count);
   for (const Load& load : loads.rounds) {
     if (load.messages == 0) continue;
-    const LinkCost& link = costs.levels[static_cast<size_t>(load.level) - 1];
+    const LinkCost& link = costs.levels[load.level - 1];
     const double sending = link.latency_seconds + static_cast<double>(load.messages - 1) * link.message_seconds +
                            scale * static_cast<double>(load.bytes) / link.bytes_per_second;
     const double added = costs.reduce_seconds_per_byte * scale * static_cast<double>(load.added);
     if (times.way == 0) times.first_round = sending;
-    times.of_level[static_cast<size_t>(load.level) - 1] += sending;
+    times.of_level[load.level - 1] += sending;
     times.adding += added;
     times.way += sending + added;
   }
@@ -110,8 +109,7 @@ double agreement_seconds(const Levels& levels, const Costs& costs) {
     for (int rank = 0; rank < levels.size(); ++rank)
       highest = std::max(highest, levels.joining(rank, (rank + step) % levels.size()));
     double slowest = 0;
-    for (int level = 1; level <= highest; ++level)
-      slowest = std::max(slowest, costs.levels[static_cast<size_t>(level) - 1].latency_seconds);
+    for (int level = 1; level <= highest; ++level) slowest = std::max(slowest, costs.levels[level - 1].latency_seconds);
     seconds += slowest;
   }
   return seconds;
@@ -134,7 +132,7 @@ Prediction predict_chunks(const Loads& loads, int64_t whole, int64_t count, doub
 }  // namespace
 
 void Costs::validate(const Levels& tree) const {
-  if (static_cast<int>(levels.size()) != tree.count())
+  if (std::ssize(levels) != tree.count())
     throw BadRequest(str("[ddl] costs of ", levels.size(), " levels; required: ", tree.count()));
   const auto is_time = [](double x) { return std::isfinite(x) && x >= 0; };
   for (const LinkCost& link : levels)
@@ -165,13 +163,13 @@ double link_bound_seconds(const Levels& levels, int level, int64_t bytes, const 
   size_t joined = 0;
   for (const auto& group : levels.groups(level)) joined = std::max(joined, group.children.size());
   const auto n = static_cast<double>(joined);
-  return 2 * (n - 1) / n * static_cast<double>(bytes) / costs.levels[static_cast<size_t>(level) - 1].bytes_per_second;
+  return 2 * (n - 1) / n * static_cast<double>(bytes) / costs.levels[level - 1].bytes_per_second;
 }
 
 double bound_seconds(const Levels& levels, int64_t bytes, const Costs& costs) {
   if (levels.count() == 0) return 0;
   const double size = static_cast<double>(bytes), ranks = levels.size();
-  double bound = std::bit_width(static_cast<unsigned>(levels.size() - 1)) * costs.levels.front().latency_seconds;
+  double bound = std::bit_width<unsigned>(levels.size() - 1) * costs.levels.front().latency_seconds;
   bound = std::max(bound, costs.reduce_seconds_per_byte * size * (1 - 1 / ranks));
   for (int level = 1; level <= levels.count(); ++level)
     bound = std::max(bound, link_bound_seconds(levels, level, bytes, costs));
@@ -193,7 +191,7 @@ Choice choose(const Levels& levels, int64_t bytes, const Costs& costs, bool keep
   for (int level = 0; level < levels.count(); ++level) choices *= kAlgorithms.size();
   for (size_t number = 0; number < choices; ++number) {
     std::vector<Algorithm> algorithms;
-    for (size_t digits = number; static_cast<int>(algorithms.size()) < levels.count(); digits /= kAlgorithms.size())
+    for (size_t digits = number; std::ssize(algorithms) < levels.count(); digits /= kAlgorithms.size())
       algorithms.push_back(kAlgorithms[digits % kAlgorithms.size()]);
     const auto oneshot = std::find(algorithms.begin(), algorithms.end(), Algorithm::oneshot);
     if (oneshot != algorithms.end() && oneshot + 1 != algorithms.end()) continue;  // oneshot is for the last level only

@@ -49,10 +49,10 @@ Executor::Pipeline Executor::pipeline(int64_t count, Element element, bool apart
   p.chunks = quotient_up(count, p.chunk_elements);
   if (p.chunks == 0) return p;
   const Program& first = programs(p.chunk(0, count));
-  p.rounds = static_cast<int>(first.rounds.size());
-  p.stride = std::max(1, static_cast<int>(quotient_up(first.collecting_rounds, kMaxLanes)));
+  p.rounds = std::ssize(first.rounds);
+  p.stride = std::max<int64_t>(1, quotient_up(first.collecting_rounds, kMaxLanes));
   // A lane is free again once its chunk's contributions are collected.
-  p.lanes = static_cast<int>(std::clamp<int64_t>(quotient_up(first.collecting_rounds, p.stride), 1, p.chunks));
+  p.lanes = std::clamp<int64_t>(quotient_up(first.collecting_rounds, p.stride), 1, p.chunks);
   apart = apart || partial_bytes(element) != element_bytes(element);
   p.partial_bytes = apart && first.collecting_rounds > 0 ? aligned(p.chunk_elements * ddl::partial_bytes(element)) : 0;
   int64_t scratch = 0;  // with uneven parts a shorter chunk may need more
@@ -73,17 +73,17 @@ void Executor::run(const ReduceBuffers& vector, Reduction reduction, std::byte* 
   if (count == 0) return agreement.conclude();
   const Pipeline p = pipeline(count, vector.element, apart, programs);
   const int in_flight = p.rounds / p.stride + 1;
-  if (static_cast<int>(chunks_.size()) < in_flight) chunks_.resize(static_cast<size_t>(in_flight));
+  if (std::ssize(chunks_) < in_flight) chunks_.resize(in_flight);
   const int64_t end = (p.chunks - 1) * p.stride + p.rounds;
   for (int64_t time = 0; time <= end; ++time) {
     const int64_t oldest = std::max<int64_t>(0, quotient_up(time - p.rounds, p.stride));
     for (int64_t index = oldest; index < p.chunks && index * p.stride <= time; ++index) {
-      Chunk& chunk = chunks_[static_cast<size_t>(index % in_flight)];
-      const auto round = static_cast<int>(time - index * p.stride);
+      Chunk& chunk = chunks_[index % in_flight];
+      const int round = time - index * p.stride;
       if (round == 0) {
         chunk.program = &programs(p.chunk(index, count));
         open(chunk, vector, p, index, scratch);
-        times_.waited.resize(static_cast<size_t>(chunk.program->levels));
+        times_.waited.resize(chunk.program->levels);
       }
       enter(chunk, round, vector.element, reduction);
     }
@@ -104,17 +104,17 @@ void Executor::open(Chunk& chunk, const ReduceBuffers& vector, const Pipeline& p
 void Executor::enter(Chunk& chunk, int round, Element element, Reduction reduction) {
   const Program& program = *chunk.program;
   if (round > 0) {
-    const Round& last = program.rounds[static_cast<size_t>(round) - 1];
+    const Round& last = program.rounds[round - 1];
     const auto start = Clock::now();
     comm_.wait(chunk.requests, {last.gather ? "all-gather" : "reduce-scatter", last.level, program.levels, round});
     const auto here = Clock::now();
-    times_.waited[static_cast<size_t>(last.level) - 1] += here - start;
+    times_.waited[last.level - 1] += here - start;
     sum(chunk, last, element, reduction);
     times_.adding += Clock::now() - here;
   }
   chunk.requests.clear();
   if (round == program.collecting_rounds) finish(chunk, element, reduction);
-  if (round < static_cast<int>(program.rounds.size())) post(chunk, program.rounds[static_cast<size_t>(round)], element);
+  if (round < std::ssize(program.rounds)) post(chunk, program.rounds[round], element);
 }
 
 void Executor::finish(const Chunk& chunk, Element element, Reduction reduction) {
@@ -122,8 +122,7 @@ void Executor::finish(const Chunk& chunk, Element element, Reduction reduction) 
   const int64_t bytes = element_bytes(element), of_partial = partial_bytes(element);
   for (const auto& [begin, end] : chunk.program->finished)
     if (alone && bytes != of_partial)
-      std::memmove(chunk.output + begin * bytes, chunk.input + begin * bytes,
-                   static_cast<size_t>((end - begin) * bytes));
+      std::memmove(chunk.output + begin * bytes, chunk.input + begin * bytes, (end - begin) * bytes);
     else
       ddl::finish(element, reduction, chunk.output + begin * bytes,
                   (alone ? chunk.input : chunk.partial) + begin * of_partial, end - begin, comm_.size());
@@ -131,9 +130,8 @@ void Executor::finish(const Chunk& chunk, Element element, Reduction reduction) 
 
 void Executor::post(Chunk& chunk, const Round& round, Element element) {
   const auto bytes_of = [&](const Transfer& t) { return t.partial ? partial_bytes(element) : element_bytes(element); };
-  const auto level = static_cast<size_t>(round.level) - 1;
-  const auto piece =
-      static_cast<size_t>(level < options_.segment_bytes.size() ? options_.segment_bytes[level] : kWhole);
+  const size_t level = round.level - 1;
+  const size_t piece = level < options_.segment_bytes.size() ? options_.segment_bytes[level] : kWhole;
   const Tag tag = round.gather ? Tag::gather : Tag::reduce;
   const auto for_each_piece = [&](auto bytes, const auto& start) {
     for (size_t begin = 0; begin < bytes.size(); begin += piece)
@@ -142,7 +140,7 @@ void Executor::post(Chunk& chunk, const Round& round, Element element) {
   for (const Transfer& t : round.receives) {
     std::byte* to =
         t.place == BufferKind::scratch ? chunk.scratch + t.offset : chunk.output + t.range.begin * bytes_of(t);
-    for_each_piece(std::span(to, static_cast<size_t>(t.range.size() * bytes_of(t))),
+    for_each_piece(std::span(to, t.range.size() * bytes_of(t)),
                    [&](std::span<std::byte> bytes) { return comm_.receive(t.peer, tag, bytes); });
   }
   for (const Transfer& t : round.sends) {
@@ -150,7 +148,7 @@ void Executor::post(Chunk& chunk, const Round& round, Element element) {
                             : t.place == BufferKind::partial ? chunk.partial
                                                              : chunk.output;
     from += t.range.begin * bytes_of(t);
-    for_each_piece(std::span(from, static_cast<size_t>(t.range.size() * bytes_of(t))),
+    for_each_piece(std::span(from, t.range.size() * bytes_of(t)),
                    [&](std::span<const std::byte> bytes) { return comm_.send(t.peer, tag, bytes); });
   }
 }

@@ -35,7 +35,7 @@ struct ReduceBuffers {
   std::span<const std::byte> input;
   std::span<std::byte> output;
   Element element = Element::float32;
-  int64_t count() const { return static_cast<int64_t>(output.size()) / element_bytes(element); }
+  int64_t count() const { return std::ssize(output) / element_bytes(element); }
 };
 
 /// Returns the buffers that reduce `values` in place.

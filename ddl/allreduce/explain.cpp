@@ -13,9 +13,9 @@ namespace {
 LevelExplanation explain_level(const Plan& plan, int level, int64_t bytes) {
   const auto& groups = plan.levels().groups(level);
   LevelExplanation of_level;
-  of_level.algorithm = plan.algorithms()[static_cast<size_t>(level) - 1];
-  of_level.groups = static_cast<int64_t>(groups.size());
-  const auto children = [](const Levels::Group& group) { return static_cast<int64_t>(group.children.size()); };
+  of_level.algorithm = plan.algorithms()[level - 1];
+  of_level.groups = std::ssize(groups);
+  const auto children = [](const Levels::Group& group) { return std::ssize(group.children); };
   for (const auto& group : groups) of_level.joined = std::max(of_level.joined, children(group));
   of_level.alike =
       std::all_of(groups.begin(), groups.end(), [&](const auto& group) { return children(group) == of_level.joined; });
@@ -65,7 +65,7 @@ Explanation explain(const Choice& choice, int64_t count, Element element, const 
   const auto traffic = plan.traffic(count, element);
   for (int level = 1; level <= plan.levels().count(); ++level) {
     all.levels.push_back(explain_level(plan, level, all.bytes));
-    all.levels.back().traffic = traffic[static_cast<size_t>(level) - 1];
+    all.levels.back().traffic = traffic[level - 1];
   }
   if (costs) {
     const Prediction prediction = predict(choice, count, element, *costs);
@@ -73,7 +73,7 @@ Explanation explain(const Choice& choice, int64_t count, Element element, const 
     all.predicted_seconds = prediction.seconds;
     all.predicted_adding_seconds = prediction.adding_seconds;
     for (size_t i = 0; i < all.levels.size(); ++i) {
-      all.levels[i].bound_seconds = link_bound_seconds(plan.levels(), static_cast<int>(i) + 1, all.bytes, *costs);
+      all.levels[i].bound_seconds = link_bound_seconds(plan.levels(), i + 1, all.bytes, *costs);
       all.levels[i].predicted_seconds = prediction.level_seconds[i];
     }
   }

@@ -24,7 +24,7 @@ std::vector<GradientBucket> cut_into_buckets(std::span<const GradientShape> para
   }
   if (parameters.empty()) return buckets;
   if (buckets.empty()) buckets.emplace_back();  // nothing but empty gradients
-  buckets.back().flags = static_cast<int64_t>(parameters.size());
+  buckets.back().flags = std::ssize(parameters);
   buckets.back().count += buckets.back().flags;
   return buckets;
 }

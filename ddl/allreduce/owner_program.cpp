@@ -9,16 +9,16 @@ namespace {
 
 /// Returns the place of `owner`'s child among the children of its group at `level`.
 int place_of(const Levels& levels, int level, int owner) {
-  const auto& children = levels.groups(level)[static_cast<size_t>(levels.group_of(level, owner))].children;
+  const auto& children = levels.groups(level)[levels.group_of(level, owner)].children;
   const auto found = std::find(children.begin(), children.end(), levels.group_of(level - 1, owner));
-  return static_cast<int>(found - children.begin());
+  return found - children.begin();
 }
 
 /// Returns the rank of a group that has the same place as `owner` has in its own group; there it is `owner` itself.
 int representative(const Levels& levels, int level, int group, int owner) {
   for (; level > 0; --level) {
-    const auto& children = levels.groups(level)[static_cast<size_t>(group)].children;
-    group = children[static_cast<size_t>(place_of(levels, level, owner)) % children.size()];
+    const auto& children = levels.groups(level)[group].children;
+    group = children[place_of(levels, level, owner) % children.size()];
   }
   return group;  // a group of level 0 is a rank
 }
@@ -32,16 +32,15 @@ struct Shared {
 
 Shared share_of(const Levels& levels, int level, int rank, const OwnedPart& part) {
   Shared shared;
-  const auto& children = levels.groups(level)[static_cast<size_t>(levels.group_of(level, rank))].children;
+  const auto& children = levels.groups(level)[levels.group_of(level, rank)].children;
   shared.block.range = part.range;
   for (const int child : children) {
     const int member = representative(levels, level - 1, child, part.owner);
-    if (member == rank) shared.me = static_cast<int>(shared.block.ranks.size());
+    if (member == rank) shared.me = std::ssize(shared.block.ranks);
     shared.block.ranks.push_back(member);
-    shared.block.original.push_back(level == 1 ||
-                                    levels.groups(level - 1)[static_cast<size_t>(child)].ranks.size() == 1);
+    shared.block.original.push_back(level == 1 || levels.groups(level - 1)[child].ranks.size() == 1);
   }
-  shared.owner = place_of(levels, level, part.owner) % static_cast<int>(children.size());
+  shared.owner = place_of(levels, level, part.owner) % std::ssize(children);
   return shared;
 }
 

@@ -30,19 +30,19 @@ void validate(const Communicator& comm, int64_t count, std::span<const OwnedPart
 /// Returns the bytes of a chunk. An owner that has all of a chunk receives one chunk from every other child of its
 /// group, so more children make chunks smaller.
 int64_t chunk_bytes(const Levels& levels) {
-  size_t children = 2;
+  int64_t children = 2;
   for (int level = 1; level <= levels.count(); ++level)
-    for (const auto& group : levels.groups(level)) children = std::max(children, group.children.size());
-  return std::clamp(kMaxScratchBytes / static_cast<int64_t>(children - 1), kMinChunkBytes, kChunkBytes);
+    for (const auto& group : levels.groups(level)) children = std::max(children, std::ssize(group.children));
+  return std::clamp(kMaxScratchBytes / (children - 1), kMinChunkBytes, kChunkBytes);
 }
 
 void require_count(std::span<const std::byte> data, int64_t count, Element element) {
-  if (static_cast<int64_t>(data.size()) != count * element_bytes(element))
+  if (std::ssize(data) != count * element_bytes(element))
     throw BadRequest(str("[ddl] ", data.size(), " bytes for ", count, " elements of ", name_of(element)));
 }
 
 void require_scratch(std::span<std::byte> scratch, int64_t needed) {
-  if (static_cast<int64_t>(scratch.size()) < needed)
+  if (std::ssize(scratch) < needed)
     throw BadRequest(str("[ddl] a reduction with ", scratch.size(), " bytes of scratch; required: ", needed));
 }
 
@@ -58,16 +58,14 @@ OwnerReduction::OwnerReduction(Communicator& comm, int64_t count, Element elemen
       executor_(comm, {.chunk_bytes = chunk_bytes(comm.levels()), .segment_bytes = std::move(segment_bytes)}) {
   for (const OwnedPart& part : parts_)
     for (const int64_t number : {part.range.begin, part.range.end, int64_t{part.owner}})
-      signature_ = hash_in(signature_, static_cast<uint64_t>(number));
+      signature_ = hash_in(signature_, number);
 }
 
 Executor::Programs OwnerReduction::programs(std::vector<Program>& of_chunks, const Compile& compile) const {
   const int64_t step = executor_.chunk_elements(count_, element_);
-  for (int64_t begin = static_cast<int64_t>(of_chunks.size()) * step; begin < count_; begin += step)
+  for (int64_t begin = std::ssize(of_chunks) * step; begin < count_; begin += step)
     of_chunks.push_back(compile(parts_within(parts_, {begin, std::min(begin + step, count_)})));
-  return [&of_chunks, step](Range elements) -> const Program& {
-    return of_chunks[static_cast<size_t>(elements.begin / step)];
-  };
+  return [&of_chunks, step](Range elements) -> const Program& { return of_chunks[elements.begin / step]; };
 }
 
 Executor::Programs OwnerReduction::reducing() {
@@ -83,7 +81,7 @@ Executor::Programs OwnerReduction::gathering() {
 }
 
 Call OwnerReduction::call(Operation operation, uint64_t more) const {
-  const Call call{operation, -1, count_, hash_in(hash_in(signature_, static_cast<uint64_t>(element_)), more)};
+  const Call call{operation, -1, count_, hash_in(hash_in(signature_, element_), more)};
   return call.with_detail({name_of(element_)});
 }
 

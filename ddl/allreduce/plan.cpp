@@ -38,7 +38,7 @@ std::vector<Block> blocks_of(const std::vector<const Shares*>& children, const s
 int most_children(const std::vector<Levels::Group>& groups) {
   size_t most = 0;
   for (const auto& group : groups) most = std::max(most, group.children.size());
-  return static_cast<int>(most);
+  return most;
 }
 
 }  // namespace
@@ -54,15 +54,13 @@ class Plan::Cuts {
       auto& blocks = blocks_.emplace_back();
       for (const auto& group : levels.groups(level)) {
         blocks.push_back(blocks_within(group, level == 1 ? nullptr : &levels.groups(level - 1), below));
-        here.push_back(shares_of(blocks.back(), algorithms[static_cast<size_t>(level) - 1]));
+        here.push_back(shares_of(blocks.back(), algorithms[level - 1]));
       }
       below = std::move(here);
     }
   }
 
-  const std::vector<Block>& blocks(int level, int group) const {
-    return blocks_[static_cast<size_t>(level) - 1][static_cast<size_t>(group)];
-  }
+  const std::vector<Block>& blocks(int level, int group) const { return blocks_[level - 1][group]; }
 
  private:
   static std::vector<Block> blocks_within(const Levels::Group& group, const std::vector<Levels::Group>* groups_below,
@@ -70,8 +68,8 @@ class Plan::Cuts {
     std::vector<const Shares*> children;
     std::vector<bool> original;
     for (const int child : group.children) {
-      children.push_back(&below[static_cast<size_t>(child)]);
-      original.push_back(!groups_below || (*groups_below)[static_cast<size_t>(child)].ranks.size() == 1);
+      children.push_back(&below[child]);
+      original.push_back(!groups_below || (*groups_below)[child].ranks.size() == 1);
     }
     return blocks_of(children, original);
   }
@@ -99,7 +97,7 @@ int64_t scratch_bytes_of(const Program& program, Element element) {
 
 Plan::Plan(Levels levels, std::vector<Algorithm> algorithms)
     : levels_(std::move(levels)), algorithms_(std::move(algorithms)) {
-  if (static_cast<int>(algorithms_.size()) != levels_.count())
+  if (std::ssize(algorithms_) != levels_.count())
     throw BadRequest(str("[ddl] a plan with ", algorithms_.size(), " algorithms; required: one for each of ",
                          levels_.count(), " levels"));
   const auto found = std::find(algorithms_.begin(), algorithms_.end(), Algorithm::oneshot);
@@ -108,8 +106,7 @@ Plan::Plan(Levels levels, std::vector<Algorithm> algorithms)
                          levels_.count(), "; allowed on the last level only"));
 }
 
-Plan::Plan(Levels levels, Algorithm algorithm)
-    : Plan(levels, std::vector(static_cast<size_t>(levels.count()), algorithm)) {}
+Plan::Plan(Levels levels, Algorithm algorithm) : Plan(levels, std::vector(levels.count(), algorithm)) {}
 
 Program Plan::program(int rank, int64_t count, Element element) const {
   return program(Cuts(levels_, algorithms_, count), rank, count, element);
@@ -126,11 +123,10 @@ Program Plan::program(const Cuts& cuts, int rank, int64_t count, Element element
   std::vector<Round> handing_out;  // from the last level to the first, each level's rounds in order
   std::vector<Range> has{{0, count}};
   for (int level = 1; level <= levels_.count(); ++level) {
-    const Algorithm algorithm = algorithms_[static_cast<size_t>(level) - 1];
+    const Algorithm algorithm = algorithms_[level - 1];
     const int members = most_children(levels_.groups(level));
-    std::vector<Round> up(static_cast<size_t>(collecting_rounds_of(algorithm, members)), {.level = level});
-    std::vector<Round> down(static_cast<size_t>(gathering_rounds_of(algorithm, members)),
-                            {.level = level, .gather = true});
+    std::vector<Round> up(collecting_rounds_of(algorithm, members), {.level = level});
+    std::vector<Round> down(gathering_rounds_of(algorithm, members), {.level = level, .gather = true});
     has.clear();
     for (const Block& block : cuts.blocks(level, levels_.group_of(level, rank))) {
       const auto found = std::find(block.ranks.begin(), block.ranks.end(), rank);
@@ -139,7 +135,7 @@ Program Plan::program(const Cuts& cuts, int rank, int64_t count, Element element
         has.push_back(block.range);
         continue;
       }
-      const auto me = static_cast<int>(found - block.ranks.begin());
+      const int me = found - block.ranks.begin();
       add_reduce_scatter(algorithm, block, me, element, up);
       add_all_gather(algorithm, block, me, down);
       for (const OwnedRange& share : shares(algorithm, block))
@@ -148,7 +144,7 @@ Program Plan::program(const Cuts& cuts, int rank, int64_t count, Element element
     program.rounds.insert(program.rounds.end(), up.begin(), up.end());
     handing_out.insert(handing_out.begin(), down.begin(), down.end());
   }
-  program.collecting_rounds = static_cast<int>(program.rounds.size());
+  program.collecting_rounds = std::ssize(program.rounds);
   program.finished = has;
   program.rounds.insert(program.rounds.end(), handing_out.begin(), handing_out.end());
   program.scratch_bytes = scratch_bytes_of(program, element);
@@ -156,7 +152,7 @@ Program Plan::program(const Cuts& cuts, int rank, int64_t count, Element element
 }
 
 std::vector<LevelTraffic> Plan::traffic(int64_t count, Element element) const {
-  std::vector<LevelTraffic> most(static_cast<size_t>(levels_.count()));
+  std::vector<LevelTraffic> most(levels_.count());
   std::vector<std::map<int, LevelTraffic>> of_group(most.size());
   for_each_program(count, element, [&](int rank, const Program& steps) {
     std::vector<int64_t> sent(most.size());
@@ -164,7 +160,7 @@ std::vector<LevelTraffic> Plan::traffic(int64_t count, Element element) const {
       return t.range.size() * (t.partial ? partial_bytes(element) : element_bytes(element));
     };
     for (const Round& round : steps.rounds) {
-      const auto level = static_cast<size_t>(round.level) - 1;
+      const int level = round.level - 1;
       auto& group = of_group[level][levels_.group_of(round.level - 1, rank)];
       for (const Transfer& t : round.sends) {
         sent[level] += bytes_of(t);
@@ -189,7 +185,7 @@ bool Plan::keeps_order() const {
 
 uint64_t Plan::hash() const {
   uint64_t hash = levels_.hash();
-  for (const Algorithm algorithm : algorithms_) hash = hash_in(hash, static_cast<uint64_t>(algorithm));
+  for (const Algorithm algorithm : algorithms_) hash = hash_in(hash, algorithm);
   return hash;
 }
 

@@ -30,7 +30,7 @@ Call Call::with_detail(std::initializer_list<std::string_view> texts) const {
   size_t used = 0;
   for (const std::string_view text : texts) {
     const size_t size = std::min(text.size(), call.detail.size() - 1 - used);
-    std::copy_n(text.begin(), size, call.detail.begin() + static_cast<std::ptrdiff_t>(used));
+    std::copy_n(text.begin(), size, call.detail.begin() + used);
     used += size;
   }
   return call;
@@ -44,7 +44,7 @@ void Agreement::Ballot::merge(const Ballot& other) {
 Agreement::Agreement(Communicator& comm, const Call& call, std::span<const int> members, int position)
     : comm_(comm),
       members_(members),
-      size_(static_cast<int>(members.size())),
+      size_(std::ssize(members)),
       position_(position),
       seen_{{call, comm.rank()}, {call, comm.rank()}} {
   post();

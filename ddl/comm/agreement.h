@@ -75,7 +75,7 @@ class Agreement {
     void merge(const Ballot& other);
   };
 
-  int rank_at(int position) const { return members_.empty() ? position : members_[static_cast<size_t>(position)]; }
+  int rank_at(int position) const { return members_.empty() ? position : members_[position]; }
   void post();
 
   Communicator& comm_;

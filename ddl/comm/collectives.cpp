@@ -17,15 +17,15 @@ constexpr size_t kPieceBytes = size_t{4} << 20;
 
 int position_of(std::span<const int> members, int rank) {
   const auto found = std::find(members.begin(), members.end(), rank);
-  return found == members.end() ? -1 : static_cast<int>(found - members.begin());
+  return found == members.end() ? -1 : found - members.begin();
 }
 
 void validate_members(const Communicator& comm, int root, std::span<const int> members) {
   if (position_of(members, root) < 0) {
     throw BadRequest(str("[ddl] broadcast: root ", root, " is not among the ", members.size(), " members"));
   }
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (members[i] < 0 || members[i] >= comm.size() || position_of(members, members[i]) != static_cast<int>(i)) {
+  for (int i = 0; i < std::ssize(members); ++i) {
+    if (members[i] < 0 || members[i] >= comm.size() || position_of(members, members[i]) != i) {
       throw BadRequest(str("[ddl] broadcast: member ", members[i], " at place ", i,
                            "; allowed: distinct ranks from 0 to ", comm.size() - 1));
     }
@@ -36,7 +36,7 @@ void validate_members(const Communicator& comm, int root, std::span<const int> m
 /// cleared. It tells v + 2^k for every 2^k below that bit.
 void pass_down(Communicator& comm, std::span<std::byte> piece, std::span<const int> members, int place, int root_place,
                int stage) {
-  const int size = static_cast<int>(members.size());
+  const int size = std::ssize(members);
   const int own = (place - root_place + size) % size;
   const auto rank_of = [&](int relative) { return members[(relative + root_place) % size]; };
   int bit = 1;
@@ -61,7 +61,7 @@ void broadcast(Communicator& comm, std::span<std::byte> bytes, int root, std::sp
   const int place = position_of(members, comm.rank());
   if (place < 0) return;
   for (const int member : members) signature = hash_in(signature, member);
-  agree(comm, {Operation::broadcast, root, static_cast<int64_t>(bytes.size()), signature}, members, place);
+  agree(comm, {Operation::broadcast, root, std::ssize(bytes), signature}, members, place);
   int stage = 0;
   for (size_t done = 0; done < bytes.size(); done += kPieceBytes) {
     const auto piece = bytes.subspan(done, std::min(kPieceBytes, bytes.size() - done));
@@ -84,7 +84,7 @@ void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std
     throw BadRequest(str("[ddl] allgather of ", own.size(), " bytes from ", comm.size(), " ranks into ", all.size(),
                          " bytes; required: ", own.size() * comm.size()));
   }
-  agree(comm, {Operation::allgather, -1, static_cast<int64_t>(own.size())});
+  agree(comm, {Operation::allgather, -1, std::ssize(own)});
   std::copy(own.begin(), own.end(), all.begin() + own.size() * comm.rank());
   if (own.empty()) return;
   std::vector<Request> requests;
@@ -97,14 +97,14 @@ void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std
 }
 
 void throw_on_all_ranks(Communicator& comm, const std::string& refusal) {
-  const auto own = static_cast<int64_t>(refusal.size());
-  std::vector<int64_t> sizes(static_cast<size_t>(comm.size()));
+  const int64_t own = std::ssize(refusal);
+  std::vector<int64_t> sizes(comm.size());
   allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(sizes)));
   const auto first = std::find_if(sizes.begin(), sizes.end(), [](int64_t size) { return size > 0; });
   if (first == sizes.end()) return;
   std::string text = refusal;
-  text.resize(static_cast<size_t>(*first));
-  broadcast(comm, std::as_writable_bytes(std::span(text)), static_cast<int>(first - sizes.begin()));
+  text.resize(*first);
+  broadcast(comm, std::as_writable_bytes(std::span(text)), first - sizes.begin());
   throw BadRequest(text);
 }
 

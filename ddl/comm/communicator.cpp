@@ -29,7 +29,7 @@ std::vector<int> ordinals(const std::vector<int>& labels) {
   std::map<int, int> known;
   std::vector<int> result;
   for (const int label : labels) {
-    result.push_back(known.emplace(label, static_cast<int>(known.size())).first->second);
+    result.push_back(known.emplace(label, std::ssize(known)).first->second);
   }
   return result;
 }
@@ -46,7 +46,7 @@ void CommOptions::validate(int world_size) const {
     throw BadRequest(str("[ddl] deadline is ", deadline.count(), " ms; allowed: 1 ms to 86400000 ms (1 day)"));
   }
   for (const auto& groups : levels) {
-    if (static_cast<int>(groups.size()) != world_size)
+    if (std::ssize(groups) != world_size)
       throw BadRequest(
           str("[ddl] levels are declared for ", groups.size(), " ranks, but ", world_size, " are running"));
   }
@@ -55,11 +55,10 @@ void CommOptions::validate(int world_size) const {
 Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options,
                            std::shared_ptr<NoticeBoard> board)
     : transport_(std::move(transport)),
-      options_((options.validate(static_cast<int>(transport_->hosts().size())), std::move(options))),
+      options_((options.validate(std::ssize(transport_->hosts())), std::move(options))),
       rank_(transport_->rank()),
       hosts_(ordinals(transport_->hosts())),
-      levels_(static_cast<int>(hosts_.size()),
-              options_.levels.empty() ? std::vector<std::vector<int>>{hosts_} : options_.levels),
+      levels_(std::ssize(hosts_), options_.levels.empty() ? std::vector<std::vector<int>>{hosts_} : options_.levels),
       board_(std::move(board)) {}
 
 Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options)
@@ -78,11 +77,11 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions opt
 Communicator::~Communicator() = default;
 
 int Communicator::local_rank() const {
-  return static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + rank_, hosts_[rank_]));
+  return std::count(hosts_.begin(), hosts_.begin() + rank_, hosts_[rank_]);
 }
 
 int Communicator::local_size() const {
-  return static_cast<int>(std::count(hosts_.begin(), hosts_.end(), hosts_[rank_]));
+  return std::count(hosts_.begin(), hosts_.end(), hosts_[rank_]);
 }
 
 Request Communicator::send(int peer, Tag tag, std::span<const std::byte> bytes) {

@@ -69,7 +69,7 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
 
   int rank() const noexcept { return rank_; }
-  int size() const noexcept { return static_cast<int>(hosts_.size()); }
+  int size() const noexcept { return std::ssize(hosts_); }
   /// Returns the host that each rank runs on, regardless of the declared levels. Hosts count from 0 in order of first
   /// appearance.
   const std::vector<int>& hosts() const noexcept { return hosts_; }

@@ -16,20 +16,20 @@ constexpr int64_t kMaxRanks = 1'000'000;
 std::vector<int> ordinals(const std::vector<int>& labels) {
   std::map<int, int> known;
   std::vector<int> result;
-  for (const int label : labels) result.push_back(known.emplace(label, static_cast<int>(known.size())).first->second);
+  for (const int label : labels) result.push_back(known.emplace(label, std::ssize(known)).first->second);
   return result;
 }
 
 std::vector<Levels::Group> groups_by(const std::vector<int>& of_rank, const std::vector<int>& child_of_rank) {
   std::vector<Levels::Group> groups;
   std::vector<bool> seen(child_of_rank.size());
-  for (size_t rank = 0; rank < of_rank.size(); ++rank) {
-    const auto group = static_cast<size_t>(of_rank[rank]);
-    if (group == groups.size()) groups.emplace_back();
-    groups[group].ranks.push_back(static_cast<int>(rank));
+  for (int rank = 0; rank < std::ssize(of_rank); ++rank) {
+    const int group = of_rank[rank];
+    if (group == std::ssize(groups)) groups.emplace_back();
+    groups[group].ranks.push_back(rank);
     const int child = child_of_rank[rank];
-    if (!seen[static_cast<size_t>(child)]) groups[group].children.push_back(child);
-    seen[static_cast<size_t>(child)] = true;
+    if (!seen[child]) groups[group].children.push_back(child);
+    seen[child] = true;
   }
   return groups;
 }
@@ -51,12 +51,12 @@ std::vector<int64_t> parse_numbers(std::string_view text, char separator) {
 }  // namespace
 
 Levels::Levels(int size, const std::vector<std::vector<int>>& labels) : size_(size) {
-  std::vector<int> below(static_cast<size_t>(size));
-  for (int rank = 0; rank < size; ++rank) below[static_cast<size_t>(rank)] = rank;
+  std::vector<int> below(size);
+  for (int rank = 0; rank < size; ++rank) below[rank] = rank;
   auto all = labels;
   all.emplace_back(size, 0);
   for (size_t level = 0; level < all.size(); ++level) {
-    if (static_cast<int>(all[level].size()) != size)
+    if (std::ssize(all[level]) != size)
       throw BadRequest(
           str("[ddl] level ", level + 1, " is declared for ", all[level].size(), " ranks, but ", size, " are running"));
     const auto of_rank = ordinals(all[level]);
@@ -90,21 +90,20 @@ Levels Levels::parse(std::string_view text, int size) {
   std::vector<std::vector<int>> labels;
   if (uneven) {
     auto& hosts = labels.emplace_back();
-    for (size_t host = 0; host < numbers.size(); ++host)
-      hosts.insert(hosts.end(), static_cast<size_t>(numbers[host]), static_cast<int>(host));
+    for (int host = 0; host < std::ssize(numbers); ++host) hosts.insert(hosts.end(), numbers[host], host);
   } else {
     int64_t width = 1;
     for (const int64_t number : numbers) {
       width *= number;
       auto& groups = labels.emplace_back();
-      for (int rank = 0; rank < size; ++rank) groups.push_back(static_cast<int>(rank / width));
+      for (int rank = 0; rank < size; ++rank) groups.push_back(rank / width);
     }
   }
   return Levels(size, labels);
 }
 
 int Levels::group_of(int level, int rank) const {
-  return level == 0 ? rank : group_of_[static_cast<size_t>(level) - 1][static_cast<size_t>(rank)];
+  return level == 0 ? rank : group_of_[level - 1][rank];
 }
 
 int Levels::joining(int one, int other) const {
@@ -119,7 +118,7 @@ std::vector<std::vector<int>> Levels::labels() const {
 
 std::string Levels::shape_of(int level, int group) const {
   if (level == 0) return "1";
-  const auto& children = groups(level)[static_cast<size_t>(group)].children;
+  const auto& children = groups(level)[group].children;
   if (level == 1) return str(children.size());
   std::vector<std::string> parts;
   for (const int child : children) parts.push_back(shape_of(level - 1, child));
@@ -138,9 +137,9 @@ std::string Levels::shape() const {
 }
 
 uint64_t Levels::hash() const {
-  uint64_t hash = hash_in(kHashSeed, static_cast<uint64_t>(size_));
+  uint64_t hash = hash_in(kHashSeed, size_);
   for (const auto& level : group_of_)
-    for (const int group : level) hash = hash_in(hash, static_cast<uint64_t>(group));
+    for (const int group : level) hash = hash_in(hash, group);
   return hash;
 }
 

@@ -28,9 +28,9 @@ class Levels {
 
   int size() const noexcept { return size_; }
   /// Returns how many levels join anything: 0 for a rank alone.
-  int count() const noexcept { return static_cast<int>(groups_.size()); }
+  int count() const noexcept { return std::ssize(groups_); }
   /// Returns the groups of a level from 1 … count(), in order of their first ranks.
-  const std::vector<Group>& groups(int level) const { return groups_[static_cast<size_t>(level) - 1]; }
+  const std::vector<Group>& groups(int level) const { return groups_[level - 1]; }
   /// Returns the place of a rank's group in groups(level); at level 0 the rank itself.
   int group_of(int level, int rank) const;
   /// Returns the lowest level on which two ranks are together; 0 for one rank.

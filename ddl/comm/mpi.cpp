@@ -111,7 +111,7 @@ std::vector<int> discover_hosts(MPI_Comm world) {
   std::vector<int> leaders;
   for (int& leader : hosts) {
     const auto found = std::find(leaders.begin(), leaders.end(), leader);
-    const auto ordinal = static_cast<int>(found - leaders.begin());
+    const int ordinal = found - leaders.begin();
     if (found == leaders.end()) leaders.push_back(leader);
     leader = ordinal;
   }
@@ -173,7 +173,7 @@ class MpiTransport final : public Transport {
     const Turn turn(state_->taking_turns);
     require_life();
     const int slot = take_slot();
-    slots_[slot].expected = static_cast<int64_t>(bytes.size());
+    slots_[slot].expected = std::ssize(bytes);
     for_each_piece(bytes.size(), [&](size_t begin, int size) {
       MPI_Request& request = slots_[slot].pieces.emplace_back(MPI_REQUEST_NULL);
       check(MPI_Irecv(bytes.data() + begin, size, MPI_BYTE, peer == kAnyRank ? MPI_ANY_SOURCE : peer,
@@ -278,7 +278,7 @@ class MpiTransport final : public Transport {
     size_t begin = 0;
     do {
       const size_t piece = std::min(kPieceBytes, size - begin);
-      start(begin, static_cast<int>(piece));
+      start(begin, piece);
       begin += piece;
     } while (begin < size);
   }
@@ -287,7 +287,7 @@ class MpiTransport final : public Transport {
     if (free_.empty()) {
       slots_.emplace_back();
       free_.reserve(slots_.size());
-      return static_cast<int>(slots_.size()) - 1;
+      return std::ssize(slots_) - 1;
     }
     const int slot = free_.back();
     free_.pop_back();
@@ -353,12 +353,11 @@ void MpiRuntime::allreduce(std::span<const std::byte> in, std::span<std::byte> o
   const Turn turn(state_->taking_turns);
   // Counts are int, as in every MPI before 4.
   constexpr size_t kMax = size_t{1} << 30;
-  const auto element_size = static_cast<size_t>(element_bytes(element));
+  const size_t element_size = element_bytes(element);
   for (size_t begin = 0; begin < out.size(); begin += kMax * element_size) {
     const size_t count = std::min(kMax, (out.size() - begin) / element_size);
     const void* from = in.data() == out.data() ? MPI_IN_PLACE : in.data() + begin;
-    check(MPI_Allreduce(from, out.data() + begin, static_cast<int>(count), type_of(element), operation_of(reduction),
-                        MPI_COMM_WORLD),
+    check(MPI_Allreduce(from, out.data() + begin, count, type_of(element), operation_of(reduction), MPI_COMM_WORLD),
           "MPI_Allreduce");
   }
 }
@@ -377,7 +376,7 @@ void MpiRuntime::all_gather(std::span<const std::byte> in, std::span<std::byte> 
   std::vector<int> begins;
   std::exclusive_scan(counts.begin(), counts.end(), std::back_inserter(begins), 0);
   const bool in_place = in.data() >= out.data() && in.data() <= out.data() + out.size();
-  const auto count = static_cast<int>(in.size() / static_cast<size_t>(element_bytes(element)));
+  const int count = std::ssize(in) / element_bytes(element);
   const MPI_Datatype type = moved_as(element);
   check(MPI_Allgatherv(in_place ? MPI_IN_PLACE : in.data(), count, type, out.data(), counts.data(), begins.data(), type,
                        MPI_COMM_WORLD),
@@ -386,8 +385,7 @@ void MpiRuntime::all_gather(std::span<const std::byte> in, std::span<std::byte> 
 
 void MpiRuntime::broadcast(std::span<std::byte> bytes, int root) {
   for (size_t begin = 0; begin < bytes.size(); begin += kPieceBytes)
-    check(MPI_Bcast(bytes.data() + begin, static_cast<int>(std::min(kPieceBytes, bytes.size() - begin)), MPI_BYTE, root,
-                    MPI_COMM_WORLD),
+    check(MPI_Bcast(bytes.data() + begin, std::min(kPieceBytes, bytes.size() - begin), MPI_BYTE, root, MPI_COMM_WORLD),
           "MPI_Bcast");
 }
 
@@ -395,7 +393,7 @@ std::string MpiRuntime::library() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   check(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
-  const std::string all(text, static_cast<size_t>(length));
+  const std::string all(text, length);
   return all.substr(0, all.find_first_of("\n\0", 0, 2));
 }
 

@@ -49,9 +49,9 @@ NoticeBoard::NoticeBoard(std::unique_ptr<Transport> transport, milliseconds grac
     : transport_(std::move(transport)),
       grace_(grace),
       rank_(transport_->rank()),
-      size_(static_cast<int>(transport_->hosts().size())),
+      size_(std::ssize(transport_->hosts())),
       incoming_(std::make_unique<AbortNotice>()),
-      answered_(static_cast<size_t>(size_)),
+      answered_(size_),
       last_busy_(Clock::time_point::min().time_since_epoch().count()) {}
 
 // The transport is destroyed first, because until then notices may still arrive in this object's memory.
@@ -98,8 +98,7 @@ void NoticeBoard::time_out(const std::string& reason,
 }
 
 void NoticeBoard::handle(const AbortNotice& notice, std::string_view where) {
-  answered_[static_cast<size_t>(notice.sender)] =
-      answered_[static_cast<size_t>(notice.sender)] || notice.kind != Kind::busy;
+  answered_[notice.sender] = answered_[notice.sender] || notice.kind != Kind::busy;
   if (notice.kind == Kind::busy) {
     last_busy_ = Clock::now().time_since_epoch().count();
     return;
@@ -124,7 +123,7 @@ void NoticeBoard::handle(const AbortNotice& notice, std::string_view where) {
 
 std::vector<int> NoticeBoard::find_silent_ranks(const AbortNotice& own) {
   post(own, others());
-  answered_[static_cast<size_t>(rank_)] = true;
+  answered_[rank_] = true;
   const auto end = Clock::now() + grace_;
   std::vector<int> silent;
   do {
@@ -133,7 +132,7 @@ std::vector<int> NoticeBoard::find_silent_ranks(const AbortNotice& own) {
     AbortNotice notice;
     while (take(notice)) {
       if (notice.kind == Kind::busy) continue;
-      answered_[static_cast<size_t>(notice.sender)] = true;
+      answered_[notice.sender] = true;
       // A reason other than silence explains the silence of others.
       if (notice.kind != Kind::gave_up) continue;
       handle(notice, "");
@@ -141,7 +140,7 @@ std::vector<int> NoticeBoard::find_silent_ranks(const AbortNotice& own) {
     }
     silent.clear();
     for (int peer = 0; peer < size_; ++peer)
-      if (!answered_[static_cast<size_t>(peer)]) silent.push_back(peer);
+      if (!answered_[peer]) silent.push_back(peer);
   } while (!silent.empty() && Clock::now() < end);
   return silent;
 }

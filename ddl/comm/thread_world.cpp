@@ -172,7 +172,7 @@ class ThreadTransport final : public Transport {
     if (free_.empty()) {
       slots_.emplace_back();
       free_.reserve(slots_.size());
-      return static_cast<int>(slots_.size()) - 1;
+      return std::ssize(slots_) - 1;
     }
     const int slot = free_.back();
     free_.pop_back();
@@ -218,7 +218,7 @@ ThreadWorld::ThreadWorld(std::vector<int> hosts) {
 ThreadWorld::~ThreadWorld() = default;
 
 int ThreadWorld::size() const noexcept {
-  return static_cast<int>(wire_->hosts.size());
+  return std::ssize(wire_->hosts);
 }
 
 std::unique_ptr<Transport> ThreadWorld::transport(int rank) {

@@ -9,9 +9,9 @@ namespace {
 
 /// Returns which child of its group on that level a rank belongs to.
 int place_of(const Levels& levels, int level, int rank) {
-  const auto& children = levels.groups(level)[static_cast<size_t>(levels.group_of(level, rank))].children;
+  const auto& children = levels.groups(level)[levels.group_of(level, rank)].children;
   const int child = levels.group_of(level - 1, rank);
-  return static_cast<int>(std::find(children.begin(), children.end(), child) - children.begin());
+  return std::find(children.begin(), children.end(), child) - children.begin();
 }
 
 /// Returns the first of the ranks within the group of `rank` that have the same part as `rank` when that level begins.
@@ -21,7 +21,7 @@ int first_with_same_part(const Levels& levels, int level, int rank) {
       if (place_of(levels, below, other) != place_of(levels, below, rank)) return false;
     return true;
   };
-  const auto& ranks = levels.groups(level)[static_cast<size_t>(levels.group_of(level, rank))].ranks;
+  const auto& ranks = levels.groups(level)[levels.group_of(level, rank)].ranks;
   return *std::find_if(ranks.begin(), ranks.end(), same_part);
 }
 
@@ -49,7 +49,8 @@ void HierarchicalNccl::divide() {
   for (int number = 1; number <= levels.count(); ++number) {
     const int place = place_of(levels, number, comm_.rank());
     const int color = first_with_same_part(levels, number, comm_.rank());
-    Level level{number, nullptr, static_cast<int>(levels.groups(number)[0].children.size()), place};
+    const int size = std::ssize(levels.groups(number)[0].children);
+    Level level{number, nullptr, size, place};
     const CollectivePosition making{
         .collective = "meeting of a level's cards", .level = number, .levels = levels.count(), .stage = 1};
     // The new group is ready later than the world that it comes from.
@@ -81,8 +82,9 @@ void HierarchicalNccl::abort() noexcept {
   world_->abort();
 }
 
-CollectivePosition HierarchicalNccl::stage(std::string_view collective, const Level& level, size_t number) const {
-  return {collective, level.number, static_cast<int>(levels_.size()), static_cast<int>(number)};
+CollectivePosition HierarchicalNccl::stage(std::string_view collective, const Level& level, int number) const {
+  const int count = std::ssize(levels_);
+  return {collective, level.number, count, number};
 }
 
 int64_t HierarchicalNccl::padded(int64_t count) const {

@@ -51,7 +51,7 @@ class HierarchicalNccl {
   GpuCommunicator& group(const Level& level) { return level.group ? *level.group : *world_; }
   template <class Start>
   void run(GpuCommunicator& group, const CollectivePosition& stage, Start&& start);
-  CollectivePosition stage(std::string_view collective, const Level& level, size_t number) const;
+  CollectivePosition stage(std::string_view collective, const Level& level, int number) const;
   void divide();
   void abort() noexcept;
 

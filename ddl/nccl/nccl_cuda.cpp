@@ -94,28 +94,24 @@ class Group final : public GpuCommunicator {
 
   void reduce_scatter(const void* from, void* to, int64_t count, Element element, Reduction reduction) override {
     start("ncclReduceScatter", [&](cudaStream_t stream) {
-      return ncclReduceScatter(from, to, static_cast<size_t>(count), type_of(element), operation_of(reduction), comm_,
-                               stream);
+      return ncclReduceScatter(from, to, count, type_of(element), operation_of(reduction), comm_, stream);
     });
   }
   void all_reduce(const void* from, void* to, int64_t count, Element element, Reduction reduction) override {
     start("ncclAllReduce", [&](cudaStream_t stream) {
-      return ncclAllReduce(from, to, static_cast<size_t>(count), type_of(element), operation_of(reduction), comm_,
-                           stream);
+      return ncclAllReduce(from, to, count, type_of(element), operation_of(reduction), comm_, stream);
     });
   }
   void all_gather(const void* from, void* to, int64_t count, Element element) override {
-    start("ncclAllGather", [&](cudaStream_t stream) {
-      return ncclAllGather(from, to, static_cast<size_t>(count), type_of(element), comm_, stream);
-    });
+    start("ncclAllGather",
+          [&](cudaStream_t stream) { return ncclAllGather(from, to, count, type_of(element), comm_, stream); });
   }
   void broadcast(void* data, int64_t bytes, int root, std::span<const int> members) override {
     int size = 0;
     check(ncclCommCount(comm_, &size), "ncclCommCount", comm_);
     start("ncclBroadcast", [&](cudaStream_t stream) {
-      const auto count = static_cast<size_t>(bytes);
-      if (static_cast<int>(members.size()) == size)
-        return ncclBroadcast(data, data, count, ncclUint8, root, comm_, stream);
+      const size_t count = bytes;
+      if (std::ssize(members) == size) return ncclBroadcast(data, data, count, ncclUint8, root, comm_, stream);
       return send_to(data, count, root, members, stream);
     });
   }

@@ -18,7 +18,7 @@ using Matrix = std::vector<std::vector<double>>;
 constexpr int kTournaments = 3;
 constexpr int kMessages = 15;
 /// The maximum number of NUMA nodes in Linux. A rank near any node beyond it counts as near no certain node.
-constexpr size_t kMaxNodes = 1024;
+constexpr int kMaxNodes = 1024;
 
 /// A Nearness as it is sent.
 struct Record {
@@ -31,16 +31,15 @@ Record packed(const Nearness& near) {
   near.link.copy(record.link.data(), record.link.size() - 1);
   near.pcie_switch.copy(record.pcie_switch.data(), record.pcie_switch.size() - 1);
   const bool known = std::all_of(near.numa_nodes.begin(), near.numa_nodes.end(),
-                                 [](int node) { return node >= 0 && static_cast<size_t>(node) < kMaxNodes; });
-  for (size_t i = 0; known && i < near.numa_nodes.size(); ++i)
-    record.numa_nodes.set(static_cast<size_t>(near.numa_nodes[i]));
+                                 [](int node) { return node >= 0 && node < kMaxNodes; });
+  for (size_t i = 0; known && i < near.numa_nodes.size(); ++i) record.numa_nodes.set(near.numa_nodes[i]);
   return record;
 }
 
 Nearness unpacked(const Record& record) {
   Nearness near{.link = record.link.data(), .pcie_switch = record.pcie_switch.data(), .numa_nodes = {}};
-  for (size_t node = 0; node < kMaxNodes; ++node)
-    if (record.numa_nodes.test(node)) near.numa_nodes.push_back(static_cast<int>(node));
+  for (int node = 0; node < kMaxNodes; ++node)
+    if (record.numa_nodes.test(node)) near.numa_nodes.push_back(node);
   return near;
 }
 
@@ -96,8 +95,8 @@ std::vector<Link> joining_links(const Matrix& seconds) {
 
 std::vector<int> first_ranks(const std::vector<int>& hosts) {
   std::vector<int> first;
-  for (size_t rank = 0; rank < hosts.size(); ++rank)
-    if (hosts[rank] == static_cast<int>(first.size())) first.push_back(static_cast<int>(rank));
+  for (int rank = 0; rank < std::ssize(hosts); ++rank)
+    if (hosts[rank] == std::ssize(first)) first.push_back(rank);
   return first;
 }
 
@@ -174,30 +173,29 @@ std::vector<std::vector<int>> host_groups(const Matrix& seconds) {
 
 Matrix measure_host_latencies(Communicator& comm) {
   const std::vector<int> first = first_ranks(comm.hosts());
-  const auto count = static_cast<int>(first.size());
-  const int host = comm.hosts()[static_cast<size_t>(comm.rank())];
+  const int count = std::ssize(first);
+  const int host = comm.hosts()[comm.rank()];
   std::vector<double> own(first.size(), 0);
   barrier(comm);
-  if (comm.rank() == first[static_cast<size_t>(host)])
+  if (comm.rank() == first[host])
     for (int game = 0; game < kTournaments * rounds_of(count); ++game) {
       const int partner = partner_of(host, game % rounds_of(count), count);
       if (partner < 0) continue;
-      const double seconds = ping(comm, first[static_cast<size_t>(partner)], host < partner);
-      double& least = own[static_cast<size_t>(partner)];
+      const double seconds = ping(comm, first[partner], host < partner);
+      double& least = own[partner];
       if (host < partner) least = least == 0 ? seconds : std::min(least, seconds);
     }
-  std::vector<double> all(own.size() * static_cast<size_t>(comm.size()));
+  std::vector<double> all(own.size() * comm.size());
   allgather(comm, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
   Matrix result(first.size(), std::vector<double>(first.size(), 0));
   for (size_t a = 0; a < first.size(); ++a)
-    for (size_t b = a + 1; b < first.size(); ++b)
-      result[a][b] = result[b][a] = all[static_cast<size_t>(first[a]) * first.size() + b];
+    for (size_t b = a + 1; b < first.size(); ++b) result[a][b] = result[b][a] = all[first[a] * first.size() + b];
   return result;
 }
 
 std::vector<std::vector<int>> discover_levels(Communicator& comm, const Nearness& near) {
   const Record own = packed(near);
-  std::vector<Record> all(static_cast<size_t>(comm.size()));
+  std::vector<Record> all(comm.size());
   allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
   std::vector<Nearness> of_ranks;
   for (const Record& record : all) of_ranks.push_back(unpacked(record));
@@ -206,7 +204,7 @@ std::vector<std::vector<int>> discover_levels(Communicator& comm, const Nearness
   if (first_ranks(comm.hosts()).size() < 3) return labels;  // fewer than three hosts: no latencies to compare
   for (const auto& groups : host_groups(measure_host_latencies(comm))) {
     auto& level = labels.emplace_back();
-    for (const int host : comm.hosts()) level.push_back(groups[static_cast<size_t>(host)]);
+    for (const int host : comm.hosts()) level.push_back(groups[host]);
   }
   return labels;
 }

@@ -18,15 +18,15 @@ using nlohmann::json;
 
 /// Returns every rank's text, on rank 0.
 std::vector<std::string> gather(ddl::Communicator& comm, const std::string& own) {
-  const auto length = static_cast<int64_t>(own.size());
-  std::vector<int64_t> lengths(static_cast<size_t>(comm.size()));
+  const auto length = std::ssize(own);
+  std::vector<int64_t> lengths(comm.size());
   ddl::allgather(comm, std::as_bytes(std::span(&length, 1)), std::as_writable_bytes(std::span(lengths)));
   std::vector<std::string> texts(lengths.size());
   std::vector<ddl::Request> requests;
   if (comm.rank() != 0) requests.push_back(comm.send(0, ddl::Tag::blob, std::as_bytes(std::span(own))));
   for (int rank = 1; comm.rank() == 0 && rank < comm.size(); ++rank) {
-    auto& text = texts[static_cast<size_t>(rank)];
-    text.resize(static_cast<size_t>(lengths[static_cast<size_t>(rank)]));
+    auto& text = texts[rank];
+    text.resize(lengths[rank]);
     requests.push_back(comm.receive(rank, ddl::Tag::blob, std::as_writable_bytes(std::span(text))));
   }
   comm.wait(requests, {.collective = "gathering of machines", .stage = 1});
@@ -36,9 +36,9 @@ std::vector<std::string> gather(ddl::Communicator& comm, const std::string& own)
 
 /// Returns `NUMA node 0` or `NUMA nodes 0, 1`; empty when the ranks are not near the same certain nodes.
 std::string memory_of(const RankMap& map, const std::vector<int>& ranks) {
-  const auto& nodes = map.numa_nodes[static_cast<size_t>(ranks.front())];
+  const auto& nodes = map.numa_nodes[ranks.front()];
   for (const int rank : ranks)
-    if (map.numa_nodes[static_cast<size_t>(rank)] != nodes) return "";
+    if (map.numa_nodes[rank] != nodes) return "";
   std::string text;
   for (const int node : nodes) text += str(text.empty() ? "" : ", ", node);
   return text.empty() ? "" : str(nodes.size() == 1 ? "NUMA node " : "NUMA nodes ", text);
@@ -46,14 +46,13 @@ std::string memory_of(const RankMap& map, const std::vector<int>& ranks) {
 
 std::set<int> hosts_of(const RankMap& map, const std::vector<int>& ranks) {
   std::set<int> hosts;
-  for (const int rank : ranks) hosts.insert(map.hosts[static_cast<size_t>(rank)]);
+  for (const int rank : ranks) hosts.insert(map.hosts[rank]);
   return hosts;
 }
 
 bool is_whole_host(const RankMap& map, const std::vector<int>& ranks) {
-  const int host = map.hosts[static_cast<size_t>(ranks.front())];
-  return hosts_of(map, ranks).size() == 1 &&
-         std::count(map.hosts.begin(), map.hosts.end(), host) == static_cast<std::ptrdiff_t>(ranks.size());
+  const int host = map.hosts[ranks.front()];
+  return hosts_of(map, ranks).size() == 1 && std::count(map.hosts.begin(), map.hosts.end(), host) == std::ssize(ranks);
 }
 
 std::string kind_of(const RankMap& map, const std::vector<int>& ranks) {
@@ -102,8 +101,7 @@ std::string joined_by(const RankMap& map, int level) {
   for (const auto& group : map.levels.groups(level)) {
     if (group.children.size() == 1) continue;
     const int child = group.children.front();
-    return kind_of(map,
-                   level == 1 ? std::vector{child} : map.levels.groups(level - 1)[static_cast<size_t>(child)].ranks);
+    return kind_of(map, level == 1 ? std::vector{child} : map.levels.groups(level - 1)[child].ranks);
   }
   return "";
 }

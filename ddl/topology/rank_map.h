@@ -14,9 +14,7 @@ struct RankMap {
   std::vector<int> hosts;                          ///< by rank
   std::vector<std::vector<int>> cpus, numa_nodes;  ///< by rank; no nodes: all alike, or unknown
 
-  const std::string& hostname_of(int rank) const {
-    return machines[static_cast<size_t>(hosts[static_cast<size_t>(rank)])].hostname;
-  }
+  const std::string& hostname_of(int rank) const { return machines[hosts[rank]].hostname; }
 };
 
 /// Gathers the map of all ranks on rank 0. The other ranks get only the facts that they know themselves. `machine` is

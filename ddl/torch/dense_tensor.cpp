@@ -99,7 +99,7 @@ Ticket recorded(at::Device device) {
 }
 
 StagingMemory::StagingMemory(int64_t size, at::Device device) {
-  const auto count = static_cast<size_t>(size);
+  const size_t count = size;
   if (device.is_cuda()) {
     pinned = host_staging(size, at::kByte, device);
     bytes = bytes_of(pinned);
@@ -113,7 +113,7 @@ StagingMemory::StagingMemory(int64_t size, at::Device device) {
 // A copy finds out by a pinned tensor's own storage how long it uses that tensor.
 at::Tensor StagingMemory::vector(int64_t count, at::ScalarType type) const {
   if (!pinned.defined()) return at::from_blob(bytes.data(), {count}, type);
-  return pinned.narrow(0, 0, count * static_cast<int64_t>(c10::elementSize(type))).view(type);
+  return pinned.narrow(0, 0, count * c10::elementSize(type)).view(type);
 }
 
 }  // namespace spillway::ddl

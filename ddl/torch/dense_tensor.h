@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "core/timeline.h"
@@ -19,6 +20,10 @@ void check_one_device(at::TensorList tensors, const char* operation);
 Element element_of(const at::Tensor& tensor, const char* operation);
 /// Returns the reduction that a number stands for. Throws for a number that stands for none.
 Reduction reduction_of(int64_t number, const char* operation);
+/// Returns the number that stands for a reduction.
+inline int64_t number_of(Reduction reduction) {
+  return static_cast<int64_t>(reduction);
+}
 /// Returns the bytes of a dense tensor, in the order of its memory.
 std::span<std::byte> bytes_of(const at::Tensor& tensor);
 /// Returns some elements of a dense tensor, in the order of its memory.

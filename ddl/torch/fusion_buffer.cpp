@@ -11,7 +11,7 @@ namespace spillway::ddl {
 namespace {
 
 int64_t fused_elements(const at::Tensor& tensor) {
-  return kFusionBytes / static_cast<int64_t>(tensor.element_size());
+  return kFusionBytes / tensor.element_size();
 }
 
 /// Appends a piece to the batch. Pieces that lie side by side both in the vector and in the buffer become one copy.
@@ -78,14 +78,14 @@ void for_each_batch(at::TensorList group, const OnBatch& on_batch) {
 }
 
 void for_each_batch_of_parts(const at::Tensor& vector, std::span<const int> order, const OnBatch& on_batch) {
-  const auto parts = static_cast<int64_t>(order.size());
+  const auto parts = std::ssize(order);
   const auto share = [&](int64_t count) { return (count + parts - 1) / parts; };
   const int64_t longest = share(vector.numel()), step = share(fused_elements(vector));
   for (int64_t done = 0; done < longest; done += step) {
     const int64_t block = std::min(step, longest - done);
     Batch batch{.pieces = {}, .size = parts * block};
     for (int64_t i = 0; i < parts; ++i) {
-      const Range part = part_of({0, vector.numel()}, order[static_cast<size_t>(i)], parts);
+      const Range part = part_of({0, vector.numel()}, order[i], parts);
       const auto cut = [&](int64_t at) { return std::min(part.begin + at, part.end); };
       append(batch, {vector, {cut(done), cut(done + block)}, i * block});
     }

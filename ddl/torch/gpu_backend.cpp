@@ -52,7 +52,7 @@ GpuBackend::GpuBackend(Communicator& comm, FindNetwork find_network)
 
 GpuCapability GpuBackend::answer(c10::Device gpu) {
   GpuCapability answer;
-  answer.host = comm_.hosts()[static_cast<size_t>(comm_.rank())];
+  answer.host = comm_.hosts()[comm_.rank()];
   answer.deterministic = at::globalContext().deterministicAlgorithms();
   try {
     network_ = find_network_();
@@ -70,7 +70,7 @@ HierarchicalNccl* GpuBackend::levels(c10::Device gpu) {
                    "; allowed: one card for each communicator"));
   if (decision_) return levels_.get();
   const GpuCapability own = answer(gpu);
-  std::vector<GpuCapability> all(static_cast<size_t>(comm_.size()));
+  std::vector<GpuCapability> all(comm_.size());
   allgather(comm_, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
   GpuBackendChoice decision = decide(all, comm_.levels());
   if (decision.uses_nccl) init(gpu);

@@ -34,7 +34,7 @@ at::Tensor on_host(const Batch& batch, const Batch& filled) {
 /// Calls `on_batch` for batches of equal parts in the network's order, or without a network in the order of ranks.
 void for_each_batch_of_parts(const at::Tensor& vector, int ranks, const HierarchicalNccl* levels,
                              const OnBatch& on_batch) {
-  std::vector<int> order(static_cast<size_t>(ranks));
+  std::vector<int> order(ranks);
   std::iota(order.begin(), order.end(), 0);
   for_each_batch_of_parts(vector, levels ? ranks_by_block(*levels, ranks) : order, on_batch);
 }
@@ -51,7 +51,7 @@ HierarchicalNccl* network_for(GpuBackend& gpus, const at::Tensor& tensor, Elemen
 }
 
 Operation operation_of(Reduction reduction) {
-  return static_cast<Operation>(static_cast<int64_t>(Operation::allreduce_sum) + static_cast<int64_t>(reduction));
+  return static_cast<Operation>(number_of(reduction) + static_cast<int64_t>(Operation::allreduce_sum));
 }
 
 void broadcast_batch(const Batch& batch, HierarchicalNccl& levels, int root, std::span<const int> members) {
@@ -101,12 +101,12 @@ void allreduce_on_gpus(at::TensorList tensors, const Comm& comm, GpuBackend& gpu
   const int ranks = comm->communicator->size();
   for_each_group(tensors, [&](at::TensorList group) {
     const Element element = element_of(group[0], "allreduce_");
-    agree_on(*comm->communicator, operation_of(reduction), group, element, static_cast<uint64_t>(reduction));
+    agree_on(*comm->communicator, operation_of(reduction), group, element, number_of(reduction));
     HierarchicalNccl* levels = network_for(gpus, group[0], element, reduction);
     const auto reduce = [&](const Batch& batch) {
       if (levels) return unpack(batch, allreduce(batch, *levels, ranks, reduction));
       const at::Tensor host = on_host(batch, batch);
-      allreduce_on_host(host, comm, static_cast<int64_t>(reduction));
+      allreduce_on_host(host, comm, number_of(reduction));
       unpack(batch, host);
     };
     if (levels && group.size() == 1)
@@ -121,11 +121,11 @@ void broadcast_on_gpus(at::TensorList tensors, const Comm& comm, GpuBackend& gpu
                        std::span<const int> members) {
   Communicator& world = *comm->communicator;
   if (std::find(members.begin(), members.end(), world.rank()) == members.end()) return;
-  const bool receiver = world.rank() != root, all = static_cast<int>(members.size()) == world.size();
+  const bool receiver = world.rank() != root, all = std::ssize(members) == world.size();
   const std::vector<int64_t> ranks(members.begin(), members.end());
   for_each_group(tensors, [&](at::TensorList group) {
     // This call also reports an error in the list of members.
-    broadcast(world, {}, root, members, hash_in(signature_of(group), static_cast<uint64_t>(total_bytes(group))));
+    broadcast(world, {}, root, members, hash_in(signature_of(group), total_bytes(group)));
     // A decision takes all ranks. Until it is made, a broadcast among some ranks is staged.
     HierarchicalNccl* levels = all || gpus.decided() ? gpus.levels(group[0].device()) : nullptr;
     std::vector<at::Tensor> bytes;
@@ -147,7 +147,7 @@ void reduce_on_gpus(const at::Tensor& vector, const Comm& comm, GpuBackend& gpus
   Communicator& world = *comm->communicator;
   const Element element = element_of(vector, "reduce_");
   check_ends(ends, owners, vector.numel(), world.size());
-  uint64_t parts = hash_in(kHashSeed, static_cast<uint64_t>(reduction));
+  uint64_t parts = hash_in(kHashSeed, reduction);
   for (size_t i = 0; i < ends.size(); ++i) parts = hash_in(hash_in(parts, ends[i]), owners[i]);
   agree_on(world, Operation::reduce, vector, element, parts);
   const std::vector<Range> own = parts_of(world.rank(), ends, owners);
@@ -158,7 +158,7 @@ void reduce_on_gpus(const at::Tensor& vector, const Comm& comm, GpuBackend& gpus
   else
     for_each_batch(vector, [&](const Batch& batch) {
       const at::Tensor host = on_host(batch, batch);
-      reduce_on_host(host, comm, within(ends, batch.pieces[0].elements), owners, static_cast<int64_t>(reduction));
+      reduce_on_host(host, comm, within(ends, batch.pieces[0].elements), owners, number_of(reduction));
       unpack(batch.within(own), host);
     });
   bump_versions(vector);
@@ -167,13 +167,13 @@ void reduce_on_gpus(const at::Tensor& vector, const Comm& comm, GpuBackend& gpus
 void reduce_scatter_on_gpus(const at::Tensor& vector, const Comm& comm, GpuBackend& gpus, Reduction reduction) {
   const int ranks = comm->communicator->size();
   const Element element = element_of(vector, "reduce_scatter_");
-  agree_on(*comm->communicator, Operation::reduce, vector, element, static_cast<uint64_t>(reduction), kInEqualParts);
+  agree_on(*comm->communicator, Operation::reduce, vector, element, number_of(reduction), kInEqualParts);
   HierarchicalNccl* levels = network_for(gpus, vector, element, reduction);
   const std::vector<Range> own{own_part(vector.numel(), comm)};
   for_each_batch_of_parts(vector, ranks, levels, [&](const Batch& batch) {
     if (levels) return unpack(batch.within(own), reduce_scatter(batch, *levels, ranks, reduction).buffer);
     const at::Tensor host = on_host(batch, batch);
-    reduce_scatter_on_host(host, comm, static_cast<int64_t>(reduction));
+    reduce_scatter_on_host(host, comm, number_of(reduction));
     unpack(batch.within(own), host);
   });
   bump_versions(vector);
@@ -216,7 +216,7 @@ void broadcast_kernel(at::TensorList tensors, const Comm& comm, int64_t root, at
   const at::NoGradGuard no_grad;
   check(tensors, "broadcast_");
   const std::vector<int> ranks(members.begin(), members.end());
-  broadcast_on_gpus(tensors, comm, *comm->gpus, static_cast<int>(root), ranks);
+  broadcast_on_gpus(tensors, comm, *comm->gpus, root, ranks);
 }
 
 void reduce_kernel(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, at::IntArrayRef owners,

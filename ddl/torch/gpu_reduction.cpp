@@ -16,8 +16,8 @@ at::Tensor part_of(const at::Tensor& buffer, Range range) {
 }  // namespace
 
 std::vector<int> ranks_by_block(const HierarchicalNccl& levels, int ranks) {
-  std::vector<int> order(static_cast<size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) order[static_cast<size_t>(levels.part(ranks, rank).begin)] = rank;
+  std::vector<int> order(ranks);
+  for (int rank = 0; rank < ranks; ++rank) order[levels.part(ranks, rank).begin] = rank;
   return order;
 }
 

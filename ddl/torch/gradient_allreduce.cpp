@@ -59,9 +59,9 @@ uint64_t signature_of(const std::vector<at::Tensor>& parameters) {
   uint64_t hash = hash_in(kHashSeed, parameters.size());
   for (const at::Tensor& parameter : parameters) {
     check_dense(parameter, "gradient_allreduce");
-    hash = hash_in(hash, static_cast<uint64_t>(element_of(parameter, "gradient_allreduce")));
-    for (const int64_t size : parameter.sizes()) hash = hash_in(hash, static_cast<uint64_t>(size));
-    for (const int64_t stride : parameter.strides()) hash = hash_in(hash, static_cast<uint64_t>(stride));
+    hash = hash_in(hash, element_of(parameter, "gradient_allreduce"));
+    for (const int64_t size : parameter.sizes()) hash = hash_in(hash, size);
+    for (const int64_t stride : parameter.strides()) hash = hash_in(hash, stride);
   }
   return hash;
 }
@@ -192,7 +192,7 @@ void GradientAllreduce::pack(const GradientBucket& bucket, const at::Tensor& int
   }
   if (bucket.flags == 0) return;
   const at::Tensor flags = at::zeros({bucket.flags});
-  for (int64_t i = 0; i < bucket.flags; ++i) flags.data_ptr<float>()[i] = is_missing_[static_cast<size_t>(i)] ? 0 : 1;
+  for (int64_t i = 0; i < bucket.flags; ++i) flags.data_ptr<float>()[i] = is_missing_[i] ? 0 : 1;
   flags_of(bucket, into).copy_(flags);
 }
 
@@ -255,7 +255,7 @@ void GradientAllreduce::make_missing() {
 void GradientAllreduce::reorder() {
   std::vector<int64_t> order(completion_.begin(), completion_.end());
   for (size_t i = parameters_.size(); i-- > 0;)
-    if (!is_complete_[i]) order.push_back(static_cast<int64_t>(i));
+    if (!is_complete_[i]) order.push_back(i);
   broadcast(*comm_->communicator, std::as_writable_bytes(std::span(order)), 0, signature_);
   lay_out({order.begin(), order.end()});
 }
@@ -265,7 +265,7 @@ void GradientAllreduce::lay_out(const std::vector<size_t>& order) {
   int64_t scratch = 0;
   for (const GradientBucket& bucket : buckets_)
     scratch = std::max(scratch, allreduce_.scratch_bytes(bucket.count, bucket.element));
-  if (scratch > static_cast<int64_t>(scratch_.bytes.size())) scratch_ = StagingMemory(scratch);
+  if (scratch > std::ssize(scratch_.bytes)) scratch_ = StagingMemory(scratch);
 }
 
 GradientTotals GradientAllreduce::totals() const {

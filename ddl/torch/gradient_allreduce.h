@@ -77,7 +77,7 @@ class GradientAllreduce {
   void finish();
 
   int64_t bucket_bytes() const noexcept { return bucket_bytes_; }
-  int64_t buckets() const noexcept { return static_cast<int64_t>(buckets_.size()); }
+  int64_t buckets() const noexcept { return std::ssize(buckets_); }
   const Plan& plan() const noexcept { return allreduce_.plan(); }
   GradientTotals totals() const;
   /// Returns the totals of the buckets' allreduces, valid once finish() has returned.

@@ -39,14 +39,13 @@ void allreduce_group(at::TensorList tensors, TunedAllreduce& tuned, Reduction re
   const int64_t count = total_bytes(tensors) / element_bytes(element);
   Allreduce& allreduce = tuned.for_bytes(total_bytes(tensors));
   const at::Tensor staging = staging_bytes(fused + allreduce.scratch_bytes(count, element));
-  const auto buffer = bytes_of(staging), scratch = buffer.subspan(static_cast<size_t>(fused));
+  const auto buffer = bytes_of(staging), scratch = buffer.subspan(fused);
   if (tensors.size() == 1) {
     allreduce.reduce(in_place(bytes_of(tensors[0]), element), reduction, scratch, signature);
     return;
   }
   pack(tensors, buffer.data());
-  allreduce.reduce(in_place(buffer.first(static_cast<size_t>(total_bytes(tensors))), element), reduction, scratch,
-                   signature);
+  allreduce.reduce(in_place(buffer.first(total_bytes(tensors)), element), reduction, scratch, signature);
   unpack(tensors, buffer.data());
 }
 
@@ -90,9 +89,7 @@ void allreduce_on_host(at::TensorList tensors, const Comm& comm, int64_t reducti
 void broadcast_on_host(at::TensorList tensors, const Comm& comm, int64_t root, at::IntArrayRef members) {
   for (const at::Tensor& tensor : tensors) check_dense(tensor, "broadcast_");
   const std::vector<int> ranks(members.begin(), members.end());
-  for_each_group(tensors, [&](at::TensorList group) {
-    broadcast_group(group, *comm->communicator, static_cast<int>(root), ranks);
-  });
+  for_each_group(tensors, [&](at::TensorList group) { broadcast_group(group, *comm->communicator, root, ranks); });
   const bool receiver = comm->communicator->rank() != root &&
                         std::find(members.begin(), members.end(), comm->communicator->rank()) != members.end();
   if (receiver) bump_versions(tensors);
@@ -102,8 +99,10 @@ void reduce_on_host(const at::Tensor& vector, const Comm& comm, at::IntArrayRef 
                     int64_t reduction) {
   TORCH_CHECK(ends.size() == owners.size(), "[ddl] reduce_: ", ends.size(), " parts have ", owners.size(), " homes");
   std::vector<OwnedPart> parts;
-  for (size_t i = 0; i < ends.size(); ++i)
-    parts.push_back({{i == 0 ? 0 : ends[i - 1], ends[i]}, static_cast<int>(owners[i])});
+  for (size_t i = 0; i < ends.size(); ++i) {
+    const int owner = owners[i];
+    parts.push_back({{i == 0 ? 0 : ends[i - 1], ends[i]}, owner});
+  }
   reduce_parts(vector, comm, std::move(parts), reduction, "reduce_");
 }
 

@@ -56,7 +56,7 @@ void allreduce_(at::TensorList tensors, const Comm& comm, Reduction reduction) {
                                     .typed<void(at::TensorList, const Comm&, int64_t)>();
   check_one_device(tensors, "allreduce_");
   const at::NoGradGuard no_grad;
-  for_each_group(tensors, [&](at::TensorList group) { operation.call(group, comm, static_cast<int64_t>(reduction)); });
+  for_each_group(tensors, [&](at::TensorList group) { operation.call(group, comm, number_of(reduction)); });
 }
 
 void broadcast_(at::TensorList tensors, const Comm& comm, int64_t root, at::IntArrayRef members) {
@@ -76,7 +76,7 @@ void reduce_(const at::Tensor& vector, const Comm& comm, at::IntArrayRef ends, a
           .findSchemaOrThrow("spillway::reduce_", "")
           .typed<void(const at::Tensor&, const Comm&, at::IntArrayRef, at::IntArrayRef, int64_t)>();
   const at::NoGradGuard no_grad;
-  operation.call(vector, comm, ends, owners, static_cast<int64_t>(reduction));
+  operation.call(vector, comm, ends, owners, number_of(reduction));
 }
 
 void reduce_scatter_(const at::Tensor& vector, const Comm& comm, Reduction reduction) {
@@ -84,7 +84,7 @@ void reduce_scatter_(const at::Tensor& vector, const Comm& comm, Reduction reduc
                                     .findSchemaOrThrow("spillway::reduce_scatter_", "")
                                     .typed<void(const at::Tensor&, const Comm&, int64_t)>();
   const at::NoGradGuard no_grad;
-  operation.call(vector, comm, static_cast<int64_t>(reduction));
+  operation.call(vector, comm, number_of(reduction));
 }
 
 void all_gather_(const at::Tensor& vector, const Comm& comm) {

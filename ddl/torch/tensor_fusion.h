@@ -17,7 +17,7 @@ inline constexpr int64_t kFusionBytes = int64_t{8} << 20;
 inline uint64_t signature_of(at::TensorList tensors) {
   uint64_t hash = hash_in(kHashSeed, tensors.size());
   for (const at::Tensor& tensor : tensors) {
-    hash = hash_in(hash, static_cast<uint64_t>(tensor.scalar_type()));
+    hash = hash_in(hash, tensor.scalar_type());
     hash = hash_in(hash, tensor.dim());
     for (const int64_t size : tensor.sizes()) hash = hash_in(hash, size);
     for (const int64_t stride : tensor.strides()) hash = hash_in(hash, stride);
@@ -30,10 +30,10 @@ void for_each_group(at::TensorList tensors, auto on_group) {
   size_t begin = 0;
   while (begin < tensors.size()) {
     size_t end = begin + 1;
-    auto bytes = static_cast<int64_t>(tensors[begin].nbytes());
+    int64_t bytes = tensors[begin].nbytes();
     while (end < tensors.size() && tensors[end].scalar_type() == tensors[begin].scalar_type() &&
            bytes + static_cast<int64_t>(tensors[end].nbytes()) <= kFusionBytes) {
-      bytes += static_cast<int64_t>(tensors[end++].nbytes());
+      bytes += tensors[end++].nbytes();
     }
     on_group(tensors.slice(begin, end - begin));
     begin = end;
@@ -42,7 +42,7 @@ void for_each_group(at::TensorList tensors, auto on_group) {
 
 inline int64_t total_bytes(at::TensorList tensors) {
   int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
   return bytes;
 }
 

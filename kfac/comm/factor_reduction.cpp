@@ -109,9 +109,9 @@ void unpack_scaled(const FactorBucket& bucket, const std::vector<LayerFactors>& 
     const auto& factors = layers[l].staged();
     if (assignments[l].holds_factors(rank)) {
       unpack_triangles(triangles, factors);
-      for (size_t f = 0; f < factors.size(); ++f) factors[f].mul_(scaling[static_cast<std::ptrdiff_t>(f)].after);
+      for (size_t f = 0; f < factors.size(); ++f) factors[f].mul_(scaling[f].after);
     }
-    scaling += static_cast<std::ptrdiff_t>(factors.size());
+    scaling += factors.size();
   });
 }
 

@@ -65,7 +65,7 @@ std::vector<Scaling> SeenFactors::scalings(std::span<const double> all, int64_t 
     for (size_t r = 0; r < world; ++r)
       largest = std::max(largest, weight(factor.weight, r) * number(factor.largest, r));
     const double power = power_above(largest);
-    scalings.push_back({weight(factor.weight, static_cast<size_t>(rank)) / power, power, factor.elements});
+    scalings.push_back({weight(factor.weight, rank) / power, power, factor.elements});
   }
   return scalings;
 }

@@ -16,32 +16,31 @@ uint64_t hash_of(const std::vector<LayerShape>& layers) {
   uint64_t hash = hash_in(kHashSeed, layers.size());
   for (const auto& layer : layers) {
     for (char letter : layer.name) hash = hash_in(hash, static_cast<unsigned char>(letter));
-    hash = hash_in(hash, static_cast<uint64_t>(layer.kind));
+    hash = hash_in(hash, layer.kind);
     for (int64_t size : {layer.out, layer.in, layer.groups, int64_t{layer.bias}, int64_t{layer.separable},
                          layer.input_blocks, layer.output_blocks})
-      hash = hash_in(hash, static_cast<uint64_t>(size));
-    for (int64_t size : layer.kernel) hash = hash_in(hash, static_cast<uint64_t>(size));
+      hash = hash_in(hash, size);
+    for (int64_t size : layer.kernel) hash = hash_in(hash, size);
   }
   return hash;
 }
 
 uint64_t hash_of(const KfacOptions& options) {
-  uint64_t hash = hash_in(kHashSeed, static_cast<uint64_t>(options.strategy));
+  uint64_t hash = hash_in(kHashSeed, options.strategy);
   hash = hash_in(hash, std::bit_cast<uint64_t>(options.grad_worker_frac));
   for (double share : options.layer_grad_worker_fracs) hash = hash_in(hash, std::bit_cast<uint64_t>(share));
-  hash = hash_in(hash, static_cast<uint64_t>(options.placement));
+  hash = hash_in(hash, options.placement);
   hash = hash_in(hash, options.overlap_factors);
   hash = hash_in(hash, std::bit_cast<uint64_t>(options.warm_start));
-  hash = hash_in(hash, static_cast<uint64_t>(options.staleness));
-  for (int choice : {int{options.precompute_outer}, static_cast<int>(options.method),
-                     static_cast<int>(options.convention), static_cast<int>(options.storage)})
-    hash = hash_in(hash, static_cast<uint64_t>(choice));
-  hash = hash_in(hash, static_cast<uint64_t>(options.burn_in));
+  hash = hash_in(hash, options.staleness);
+  hash = hash_in(hash_in(hash, options.precompute_outer), options.method);
+  hash = hash_in(hash_in(hash, options.convention), options.storage);
+  hash = hash_in(hash, options.burn_in);
   const auto first = options.at(0);
   for (double number : {options.decay, first.lr, first.kl_clip, first.factor_interval, first.inverse_interval,
                         first.relative_damping, first.damping.value_or(-1)})
     hash = hash_in(hash, std::bit_cast<uint64_t>(number));
-  return hash_in(hash, static_cast<uint64_t>(options.factor_dtype));
+  return hash_in(hash, options.factor_dtype);
 }
 
 }  // namespace
@@ -57,7 +56,7 @@ KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& l
   }
   const auto shapes = shapes_of(layers);
   auto table = exchange.gather(seconds_table(shapes, seconds));
-  table.resize(table.size() / static_cast<size_t>(exchange.world()));
+  table.resize(table.size() / exchange.world());
   seconds = seconds_from(shapes, std::move(table));
   return options;
 }

@@ -19,8 +19,10 @@ ddl::Element element_of(FactorDtype dtype) {
 
 std::vector<ddl::OwnedPart> owned_parts(const BucketParts& bucket) {
   std::vector<ddl::OwnedPart> parts;
-  for (size_t i = 0; i < bucket.ends.size(); ++i)
-    parts.push_back({{i == 0 ? 0 : bucket.ends[i - 1], bucket.ends[i]}, static_cast<int>(bucket.homes[i])});
+  for (size_t i = 0; i < bucket.ends.size(); ++i) {
+    const int owner = bucket.homes[i];
+    parts.push_back({{i == 0 ? 0 : bucket.ends[i - 1], bucket.ends[i]}, owner});
+  }
   return parts;
 }
 
@@ -57,9 +59,9 @@ EarlyReduction::~EarlyReduction() {
 }
 
 int64_t EarlyReduction::bytes() const {
-  auto sum = scratch_.bytes.size();
+  int64_t sum = scratch_.bytes.size();
   for (const auto& flight : flights_) sum += flight.memory.bytes.size();
-  return static_cast<int64_t>(sum);
+  return sum;
 }
 
 void EarlyReduction::begin(std::vector<int64_t> uses, int64_t batch) {
@@ -69,8 +71,7 @@ void EarlyReduction::begin(std::vector<int64_t> uses, int64_t batch) {
 }
 
 bool EarlyReduction::complete(size_t bucket) const {
-  return std::all_of(uses_left_.begin() + static_cast<std::ptrdiff_t>(buckets_[bucket].begin),
-                     uses_left_.begin() + static_cast<std::ptrdiff_t>(buckets_[bucket].end),
+  return std::all_of(uses_left_.begin() + buckets_[bucket].begin, uses_left_.begin() + buckets_[bucket].end,
                      [](int64_t left) { return left == 0; });
 }
 
@@ -90,7 +91,7 @@ void EarlyReduction::start_next(std::vector<LayerFactors>& layers) {
   const auto& bucket = buckets_[index];
   for (size_t l = bucket.begin; l < bucket.end; ++l) layers[l].finish(batch_);
   BucketInFlight flight;
-  flight.memory = ddl::StagingMemory(bucket.elements * static_cast<int64_t>(sizeof(float)));
+  flight.memory = ddl::StagingMemory(bucket.elements * sizeof(float));
   if (dtype_ == FactorDtype::fp32) {
     pack_weighted(bucket, layers, batch_, packed(index, flight, dtype_));
   } else {
@@ -107,7 +108,7 @@ void EarlyReduction::reduce(size_t bucket, BucketInFlight& flight) {
   if (flight.seen) scale(flight);
   const auto reduction = flight.seen ? ddl::Reduction::average : ddl::Reduction::sum;
   const int64_t bytes = buckets_[bucket].elements * bytes_of(dtype_);
-  const auto sent = flight.memory.bytes.first(static_cast<size_t>(bytes));
+  const auto sent = flight.memory.bytes.first(bytes);
   if (const auto owners = at_owners_.find(bucket); owners != at_owners_.end())
     owners->second.reduce(sent, reduction, scratch_.bytes);
   else
@@ -116,7 +117,7 @@ void EarlyReduction::reduce(size_t bucket, BucketInFlight& flight) {
 
 void EarlyReduction::scale(BucketInFlight& flight) {
   const auto& numbers = flight.seen->numbers();
-  std::vector<double> of_all(numbers.size() * static_cast<size_t>(queue_comm_->size()));
+  std::vector<double> of_all(numbers.size() * queue_comm_->size());
   ddl::allgather(*queue_comm_, std::as_bytes(std::span(numbers)), std::as_writable_bytes(std::span(of_all)));
   flight.scalings = flight.seen->scalings(of_all, queue_comm_->rank());
   round_in_place(flight.memory.bytes, flight.scalings, dtype_);

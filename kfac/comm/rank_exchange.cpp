@@ -15,7 +15,7 @@ namespace {
 
 template <class T>
 std::vector<T> gather_all(ddl::Communicator& comm, std::span<const T> own) {
-  std::vector<T> all(own.size() * static_cast<size_t>(comm.size()));
+  std::vector<T> all(own.size() * comm.size());
   ddl::allgather(comm, std::as_bytes(own), std::as_writable_bytes(std::span(all)));
   return all;
 }

@@ -36,7 +36,7 @@ bool passes_a_weight_on(std::string_view node) {
 /// True when a node on the way to a weight swaps its rows with its columns.
 bool transposes(const ag::Node& node) {
   if (const auto* permute = dynamic_cast<const ag::generated::PermuteBackward0*>(&node)) {
-    const auto sides = static_cast<int64_t>(permute->dims.size());
+    const auto sides = std::ssize(permute->dims);
     return sides > 1 && (permute->dims.back() + sides) % sides != sides - 1;
   }
   return dynamic_cast<const ag::generated::TBackward0*>(&node) ||

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kLongRow = 512;
 
 int64_t rows_that_fit(int64_t workspace_bytes, int64_t features, const at::Tensor& sum) {
-  return std::max<int64_t>(1, workspace_bytes / (features * static_cast<int64_t>(sum.element_size())));
+  return std::max<int64_t>(1, workspace_bytes / (features * sum.element_size()));
 }
 
 // Adds to the last row and column of `sum`, which stand for a feature that is always one, over `count` rows.
@@ -119,7 +119,7 @@ double add_channel_products(const at::Tensor& sum, const at::Tensor& input, cons
   // tr_K A [c, c'] = Σ_o Σ_k x_c(o·s + k − p) x_c'(o·s + k − p) = Σ_x n(x) x_c x_c', and n(x) = Π_d n_d(x_d).
   auto weight = at::ones({}, sum.options());
   for (size_t d = 0; d < geometry.dims(); ++d)
-    weight = weight.unsqueeze(-1) * coverage(geometry, d, input.size(static_cast<int64_t>(d) + 2), sum);
+    weight = weight.unsqueeze(-1) * coverage(geometry, d, input.size(d + 2), sum);
   return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
     const int64_t plane = weight.numel() / weight.size(0);
     const int64_t step = std::max<int64_t>(1, rows_that_fit(workspace_bytes, x.size(1), sum) / plane);

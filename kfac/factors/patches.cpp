@@ -12,7 +12,7 @@ namespace {
 // Returns the part of `input` that outputs [start, start+count) along spatial dimension `d` see. It has zeros where it
 // leaves the input.
 at::Tensor window(const at::Tensor& input, const Geometry& geometry, size_t d, int64_t start, int64_t count) {
-  const auto dim = static_cast<int64_t>(d) + 2;
+  const int64_t dim = d + 2;
   const int64_t size = input.size(dim);
   const int64_t low = start * geometry.stride[d] - geometry.padding[d];
   const int64_t high = low + (count - 1) * geometry.stride[d] + geometry.dilation[d] * (geometry.kernel[d] - 1) + 1;
@@ -58,19 +58,18 @@ std::vector<Box> boxes(at::IntArrayRef sizes, int64_t max_rows) {
 
 std::vector<int64_t> output_positions(const at::Tensor& input, const Geometry& geometry) {
   std::vector<int64_t> sizes{input.size(0)};
-  for (size_t d = 0; d < geometry.dims(); ++d)
-    sizes.push_back(geometry.output_size(d, input.size(static_cast<int64_t>(d) + 2)));
+  for (size_t d = 0; d < geometry.dims(); ++d) sizes.push_back(geometry.output_size(d, input.size(d + 2)));
   return sizes;
 }
 
 at::Tensor patch_matrix(const at::Tensor& input, const Geometry& geometry, const Box& box, at::ScalarType dtype) {
-  const auto dims = static_cast<int64_t>(geometry.dims());
+  const int64_t dims = geometry.dims();
   auto part = input.narrow(0, box.start[0], box.size[0]);
   for (size_t d = 0; d < geometry.dims(); ++d) part = window(part, geometry, d, box.start[d + 1], box.size[d + 1]);
   // [batch, channels, *out] grows one dimension of offsets after the other.
   for (size_t d = 0; d < geometry.dims(); ++d) {
     const int64_t extent = geometry.dilation[d] * (geometry.kernel[d] - 1) + 1;
-    part = part.unfold(static_cast<int64_t>(d) + 2, extent, geometry.stride[d]);
+    part = part.unfold(d + 2, extent, geometry.stride[d]);
     part = part.slice(-1, 0, extent, geometry.dilation[d]);
   }
   std::vector<int64_t> order{1};

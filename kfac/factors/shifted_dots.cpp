@@ -65,24 +65,24 @@ class LineProducts {
 class PairSums {
  public:
   // Keeps a number and returns its place among the gathered ones.
-  size_t keep(const at::Tensor& number) {
+  int64_t keep(const at::Tensor& number) {
     numbers_.push_back(number);
-    return numbers_.size() - 1;
+    return std::ssize(numbers_) - 1;
   }
-  void add(int64_t entry, size_t place, int sign) { terms_[entry].push_back({static_cast<int64_t>(place), sign}); }
+  void add(int64_t entry, int64_t place, int sign) { terms_[entry].push_back({place, sign}); }
 
   void add_to(const at::Tensor& sum) {
     size_t columns = 0;
     for (const auto& [entry, terms] : terms_) columns = std::max(columns, terms.size());
-    std::vector<int64_t> places(static_cast<size_t>(sum.numel()) * columns, 0);
+    std::vector<int64_t> places(sum.numel() * columns, 0);
     std::vector<double> signs(places.size(), 0);
     for (const auto& [entry, terms] : terms_)
       for (size_t t = 0; t < terms.size(); ++t) {
-        places[static_cast<size_t>(entry) * columns + t] = terms[t].place;
-        signs[static_cast<size_t>(entry) * columns + t] = terms[t].sign;
+        places[entry * columns + t] = terms[t].place;
+        signs[entry * columns + t] = terms[t].sign;
       }
     const auto as_tensor = [&](auto& values, at::ScalarType type, at::ScalarType wanted) {
-      const auto host = at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, type).to(wanted);
+      const auto host = at::from_blob(values.data(), {std::ssize(values)}, type).to(wanted);
       if (sum.is_cpu()) return host;
       return host.pin_memory().to(sum.device(), wanted, /*non_blocking=*/true);  // the host need not wait
     };
@@ -106,8 +106,8 @@ double add_shifted_dots(const at::Tensor& sum, const at::Tensor& input, const Ge
                         int64_t workspace_bytes) {
   // Rows are channels of samples. Zeros behind each row keep its shifts out of the next row.
   const auto rows = input.flatten(0, 1).unsqueeze(1);
-  const int64_t row_bytes = (spatial(input, 0) + reach(geometry, 0) + 1) * flat_plane(geometry, input) *
-                            static_cast<int64_t>(sum.element_size());
+  const int64_t row_bytes =
+      (spatial(input, 0) + reach(geometry, 0) + 1) * flat_plane(geometry, input) * sum.element_size();
   const int64_t step = std::max<int64_t>(1, workspace_bytes / row_bytes);
   LineProducts products(geometry, sum.options());
   Flat flat;

@@ -8,13 +8,11 @@
 namespace spillway::kfac {
 
 std::vector<Pair> pairs_of(const Geometry& geometry) {
-  const auto dims = static_cast<int64_t>(geometry.dims());
   const auto unflatten = [&](int64_t flat) {
     Index index(geometry.dims());
-    for (int64_t d = dims; d-- > 0;) {
-      const auto i = static_cast<size_t>(d);
-      index[i] = flat % geometry.kernel[i] * geometry.dilation[i];
-      flat /= geometry.kernel[i];
+    for (size_t d = geometry.dims(); d-- > 0;) {
+      index[d] = flat % geometry.kernel[d] * geometry.dilation[d];
+      flat /= geometry.kernel[d];
     }
     return index;
   };
@@ -69,7 +67,7 @@ Flat flatten(const at::Tensor& rows, const Geometry& geometry, int64_t from, int
   auto inside = flat.data.narrow(1, 0, planes * flat.strides[0]).view(shape);
   const int64_t real = std::min(planes, spatial(rows, 0) - from);
   inside = inside.narrow(1, 0, real);
-  for (size_t d = 1; d < dims; ++d) inside = inside.narrow(static_cast<int64_t>(d) + 1, 0, spatial(rows, d));
+  for (size_t d = 1; d < dims; ++d) inside = inside.narrow(d + 1, 0, spatial(rows, d));
   inside.copy_(rows.select(1, 0).narrow(1, from, real));
   return flat;
 }
@@ -91,7 +89,7 @@ const at::Tensor& BorderSums::face(const Index& fixed) {
   if (face.defined()) return face;
   face = x_;
   for (size_t d = 0; d < fixed.size(); ++d)
-    if (fixed[d] >= 0) face = face.narrow(static_cast<int64_t>(d) + 2, fixed[d], 1);
+    if (fixed[d] >= 0) face = face.narrow(d + 2, fixed[d], 1);
   face = face.to(dtype_).transpose(0, 1).contiguous();
   return face;
 }
@@ -105,7 +103,7 @@ at::Tensor BorderSums::part(const Index& shift, Index fixed, bool moved) {
     if (fixed[d] >= 0) continue;
     const int64_t count = std::max<int64_t>(0, spatial(x_, d) - std::abs(shift[d]));
     const int64_t low = std::max<int64_t>(0, moved ? shift[d] : -shift[d]);
-    part = part.narrow(static_cast<int64_t>(d) + 2, count == 0 ? 0 : low, count);
+    part = part.narrow(d + 2, count == 0 ? 0 : low, count);
   }
   return part.reshape({x_.size(1), -1});
 }

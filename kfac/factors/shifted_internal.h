@@ -25,7 +25,7 @@ std::vector<Pair> pairs_of(const Geometry& geometry);
 std::vector<int64_t> left_out(const Geometry& geometry, size_t d, int64_t size, int64_t offset, int64_t shift);
 
 inline int64_t spatial(const at::Tensor& x, size_t d) {
-  return x.size(static_cast<int64_t>(d) + 2);
+  return x.size(d + 2);
 }
 
 /// Returns the largest distance that δ reaches along dimension `d`.

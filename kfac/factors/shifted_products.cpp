@@ -47,8 +47,8 @@ bool prefers_shifts(const at::Tensor& input, const Geometry& geometry, bool summ
     int64_t count = geometry.kernel[d] * geometry.kernel[d];
     for (int64_t a = 0; a < geometry.kernel[d]; ++a)
       for (int64_t b = 0; b < geometry.kernel[d]; ++b)
-        count += static_cast<int64_t>(
-            left_out(geometry, d, spatial(input, d), a * geometry.dilation[d], (b - a) * geometry.dilation[d]).size());
+        count += std::ssize(
+            left_out(geometry, d, spatial(input, d), a * geometry.dilation[d], (b - a) * geometry.dilation[d]));
     terms *= static_cast<double>(count);
     shifts *= static_cast<double>(2 * geometry.kernel[d] - 1);
     positions *= static_cast<double>(spatial(input, d) + reach(geometry, d));
@@ -69,7 +69,7 @@ at::Tensor shifted_sums(const at::Tensor& input, const Geometry& geometry, at::S
   auto sums = input;
   for (size_t d = geometry.dims(); d-- > 0;) {
     const int64_t size = spatial(input, d), outputs = geometry.output_size(d, size);
-    const auto dim = static_cast<int64_t>(d) + 2;
+    const int64_t dim = d + 2;
     std::vector<at::Tensor> windows;
     for (int64_t k = 0; k < geometry.kernel[d]; ++k) {
       const int64_t begin = k * geometry.dilation[d] - geometry.padding[d];
@@ -84,7 +84,7 @@ at::Tensor shifted_sums(const at::Tensor& input, const Geometry& geometry, at::S
 double add_shifted_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
                             int64_t workspace_bytes) {
   const int64_t channels = input.size(1), plane = flat_plane(geometry, input);
-  const int64_t room = workspace_bytes / (channels * static_cast<int64_t>(sum.element_size()) * plane);
+  const int64_t room = workspace_bytes / (channels * sum.element_size() * plane);
   const int64_t step = std::max<int64_t>(1, room - reach(geometry, 0) - 1);
   auto whole = zero_sums(geometry, {channels, channels}, sum.options());
   double flops = 0;

@@ -56,16 +56,16 @@ BackgroundSolver::BackgroundSolver(const std::vector<MatrixStack>& stacks, std::
     if (groups < 1 || side < 1 || side > kMaxSide || (element_bytes != 4 && element_bytes != 8))
       throw BadRequest(str("[kfac.background_solver] ", groups, " matrices of side ", side, " with ", element_bytes,
                            " bytes an element; allowed are 1 and more, 1 to ", kMaxSide, ", and 4 or 8"));
-    const auto square = static_cast<size_t>(groups * side * side * element_bytes);
-    const auto line = static_cast<size_t>(groups * side * element_bytes);
+    const size_t square = groups * side * side * element_bytes;
+    const size_t line = groups * side * element_bytes;
     stacks_.push_back({shape, lines(square), lines(line)});
-    bytes_ += static_cast<int64_t>(square + line);
+    bytes_ += square + line;
     largest = std::max(largest, side);
-    work_bytes = std::max(work_bytes, static_cast<size_t>((1 + 6 * side + 2 * side * side) * element_bytes));
+    work_bytes = std::max<size_t>(work_bytes, (1 + 6 * side + 2 * side * side) * element_bytes);
   }
   lapack_->work = lines(work_bytes);
-  lapack_->integers.resize(static_cast<size_t>(3 + 5 * largest));
-  bytes_ += static_cast<int64_t>(work_bytes + lapack_->integers.size() * sizeof(int));
+  lapack_->integers.resize(3 + 5 * largest);
+  bytes_ += work_bytes + lapack_->integers.size() * sizeof(int);
 }
 
 BackgroundSolver::~BackgroundSolver() = default;
@@ -104,9 +104,9 @@ void BackgroundSolver::solve(Stack& stack, int64_t group) {
   std::byte* values = reinterpret_cast<std::byte*>(stack.values.get()) + group * side * element_bytes;
   // Column-major eigenvectors are rows to a row-major reader. The symmetric matrix is the same to both.
   if (element_bytes == 4)
-    lapack_->solve(lapack_->ssyevd, static_cast<int>(side), matrix, values);
+    lapack_->solve(lapack_->ssyevd, side, matrix, values);
   else
-    lapack_->solve(lapack_->dsyevd, static_cast<int>(side), matrix, values);
+    lapack_->solve(lapack_->dsyevd, side, matrix, values);
 }
 
 }  // namespace spillway::kfac

@@ -30,7 +30,7 @@ double seconds_of_one(const at::Tensor& factor, const Eigenbasis& basis, Method 
 
 double median_seconds(int64_t side, int64_t rounds, const at::TensorOptions& like, Method method) {
   // This generator is separate, because measuring must not move the user's random numbers.
-  const auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(side));
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(side);
   const auto x = at::randn({1, 2 * side, side}, generator, like.device(at::kCPU)).to(like.device());
   const auto factor = x.transpose(1, 2).bmm(x).div_(static_cast<double>(2 * side));
   const auto basis = Eigenbasis::identity(1, side, like);

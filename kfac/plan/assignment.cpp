@@ -16,13 +16,12 @@ void appoint_workers(Assignment& layer, int64_t owner, int64_t count, int64_t wo
   int64_t own_block = 0;
   while (start(own_block + 1) <= owner) ++own_block;
   const int64_t column = owner - start(own_block);
-  layer.worker_of.resize(static_cast<size_t>(world));
+  layer.worker_of.resize(world);
   for (int64_t block = 0; block < count; ++block) {
     const int64_t size = start(block + 1) - start(block);
     const int64_t worker = start(block) + column % size;
     layer.workers.push_back(worker);
-    for (int64_t rank = start(block); rank < start(block + 1); ++rank)
-      layer.worker_of[static_cast<size_t>(rank)] = worker;
+    for (int64_t rank = start(block); rank < start(block + 1); ++rank) layer.worker_of[rank] = worker;
   }
 }
 
@@ -37,7 +36,7 @@ constexpr double kRankTolerance = 0.05;
 
 int64_t ranks_in(double share, int64_t world) {
   const double ranks = share * static_cast<double>(world);
-  const auto whole = static_cast<int64_t>(std::llround(ranks));
+  const int64_t whole = std::llround(ranks);
   if (whole >= 1 && whole <= world && std::abs(ranks - static_cast<double>(whole)) <= kRankTolerance) return whole;
   const auto below = std::clamp<int64_t>(static_cast<int64_t>(ranks), 1, world);
   const auto above = std::min(below + 1, world);
@@ -53,7 +52,7 @@ int64_t ranks_in(double share, int64_t world) {
 std::vector<int64_t> Assignment::served_by(int64_t worker) const {
   std::vector<int64_t> ranks;
   for (size_t rank = 0; rank < worker_of.size(); ++rank)
-    if (worker_of[rank] == worker) ranks.push_back(static_cast<int64_t>(rank));
+    if (worker_of[rank] == worker) ranks.push_back(rank);
   return ranks;
 }
 
@@ -85,14 +84,14 @@ std::vector<Assignment> assign(const std::vector<LayerShape>& layers, int64_t wo
 std::vector<FactorBytes> bytes_per_rank(const std::vector<LayerShape>& layers,
                                         const std::vector<Assignment>& assignments, int64_t element_bytes) {
   if (assignments.empty()) return {};
-  std::vector<FactorBytes> all(static_cast<size_t>(assignments.front().world()));
+  std::vector<FactorBytes> all(assignments.front().world());
   for (size_t l = 0; l < layers.size(); ++l) {
     const auto bytes = [&](const std::vector<HeldTensor>& tensors) {
       return bytes_of(tensors, layers[l].storage, element_bytes);
     };
     const int64_t factors = bytes(factor_tensors(layers[l])), eigenbases = bytes(inverse_tensors(layers[l]));
     for (int64_t rank = 0; rank < assignments[l].world(); ++rank) {
-      auto& mine = all[static_cast<size_t>(rank)];
+      auto& mine = all[rank];
       if (assignments[l].holds_factors(rank)) mine.factors += factors;
       if (assignments[l].stages_factors(rank)) mine.staged += factor_elements(layers[l]) * element_bytes;
       if (assignments[l].is_worker(rank)) mine.eigenbases += eigenbases;

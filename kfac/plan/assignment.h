@@ -27,8 +27,8 @@ struct Assignment {
   /// contiguous blocks of ranks whose sizes differ by one at most.
   std::vector<int64_t> worker_of;
 
-  int64_t world() const { return static_cast<int64_t>(worker_of.size()); }
-  bool is_worker(int64_t rank) const { return worker_of[static_cast<size_t>(rank)] == rank; }
+  int64_t world() const { return std::ssize(worker_of); }
+  bool is_worker(int64_t rank) const { return worker_of[rank] == rank; }
   bool holds_factors(int64_t rank) const { return home == FactorScope::everywhere || owners.front() == rank; }
   /// True when `rank` forms new factors of the layer in a factor step.
   bool stages_factors(int64_t rank) const { return home != FactorScope::own_batch || owners.front() == rank; }

@@ -63,9 +63,9 @@ std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layer
                                             const std::vector<Assignment>& assignments, FactorDtype dtype) {
   if (assignments.empty()) return {};
   const int64_t world = assignments.front().world();
-  std::vector<FactorTraffic> traffic(static_cast<size_t>(world));
+  std::vector<FactorTraffic> traffic(world);
   for (int64_t rank = 0; rank < world; ++rank) {
-    auto& mine = traffic[static_cast<size_t>(rank)];
+    auto& mine = traffic[rank];
     if (rank != 0 && !layers.empty()) mine.gradients += kStateBytes;  // rank 0's sum of products, for the clip
     for (const auto& bucket : factor_buckets(layers, assignments, dtype))
       if (assignments[bucket.begin].home == FactorScope::everywhere)

@@ -44,7 +44,7 @@ std::vector<int64_t> place_longest_first(const std::vector<double>& costs, int64
   std::vector<size_t> order(costs.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return costs[a] > costs[b]; });
-  std::vector<double> load(static_cast<size_t>(world), 0);
+  std::vector<double> load(world, 0);
   std::vector<int64_t> rank_of(costs.size());
   for (size_t job : order) {
     auto least = std::min_element(load.begin(), load.end());
@@ -55,15 +55,15 @@ std::vector<int64_t> place_longest_first(const std::vector<double>& costs, int64
 }
 
 double makespan(const std::vector<double>& costs, const std::vector<int64_t>& rank_of, int64_t world) {
-  std::vector<double> load(static_cast<size_t>(world), 0);
-  for (size_t job = 0; job < costs.size(); ++job) load[static_cast<size_t>(rank_of[job])] += costs[job];
+  std::vector<double> load(world, 0);
+  for (size_t job = 0; job < costs.size(); ++job) load[rank_of[job]] += costs[job];
   return *std::max_element(load.begin(), load.end());
 }
 
 std::vector<std::vector<int64_t>> place_factors(const std::vector<std::vector<double>>& costs, int64_t world,
                                                 Placement placement, bool together) {
   const bool in_turn = placement == Placement::round_robin;
-  if (in_turn && world <= static_cast<int64_t>(costs.size())) together = true;
+  if (in_turn && world <= std::ssize(costs)) together = true;
   std::vector<double> jobs;
   for (const auto& layer : costs) {
     if (together)
