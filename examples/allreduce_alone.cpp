@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "ddl/allreduce/allreduce.h"
-#include "ddl/allreduce/explain.h"
 #include "ddl/comm/mpi.h"
 #include "ddl/comm/thread_world.h"
 
@@ -28,12 +27,9 @@ void average_ranks(Communicator& comm) {
   std::vector<float> gradient(1 << 20, static_cast<float>(comm.rank()));
   Allreduce allreduce(comm);
   allreduce.reduce(gradient, Reduction::average);
-  if (comm.rank() == 0) {
-    const auto explanation =
-        explain({allreduce.plan()}, static_cast<int64_t>(gradient.size()), Element::float32, {}, allreduce.totals());
-    std::printf("%sthe average of ranks 0 to %d is %g\n", describe(explanation).c_str(), comm.size() - 1,
-                gradient.back());
-  }
+  if (comm.rank() == 0)
+    std::printf("%sthe average of ranks 0 to %d is %g\n", allreduce.describe(std::ssize(gradient)).c_str(),
+                comm.size() - 1, gradient.back());
 }
 
 int main() {

@@ -16,11 +16,10 @@
 #include <cstdio>
 
 #include "core/bytes.h"
-#include "ddl/allreduce/calibration.h"
+#include "ddl/comm/communicator.h"
 #include "ddl/comm/mpi.h"
-#include "ddl/comm/single_rank.h"
+#include "ddl/torch/comm.h"
 #include "ddl/torch/gradient_allreduce.h"
-#include "ddl/torch/operators.h"
 
 namespace {
 
@@ -97,8 +96,7 @@ at::Tensor train_alone(int ranks) {
 
 void run(std::shared_ptr<spillway::ddl::Communicator> communicator) {
   // The measured costs of the links decide how gradients are cut and summed. No bit of the result depends on them.
-  const auto costs = spillway::ddl::calibrate(*communicator);
-  const auto comm = spillway::ddl::make_comm(std::move(communicator), costs);
+  const auto comm = spillway::ddl::make_calibrated_comm(std::move(communicator));
   const at::Tensor weights = train_on_all_ranks(comm);
   if (comm->communicator->rank() != 0) return;
   const bool same = at::allclose(weights, train_alone(comm->communicator->size()), 0, 1e-12);

@@ -18,7 +18,7 @@
 
 #include "core/bytes.h"
 #include "ddl/comm/mpi.h"
-#include "ddl/torch/operators.h"
+#include "ddl/torch/comm.h"
 #include "kfac/kfac.h"
 #include "swap/session.h"
 

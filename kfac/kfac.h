@@ -4,25 +4,24 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "kfac/comm/rank_exchange.h"
+#include "ddl/torch/comm.h"
 #include "kfac/factors/layers.h"
-#include "kfac/inverse/eigenbasis.h"
-#include "kfac/plan/assignment.h"
 #include "kfac/plan/counters.h"
 #include "kfac/plan/options.h"
-#include "kfac/state_dict.h"
 
 namespace spillway::kfac {
 
-class BackgroundSolver;
-struct Damping;
-struct FactorBucket;
-struct FactorId;
-struct LayerInverse;
-struct StagedFactors;
+struct Assignment;
+struct Eigenbasis;
+class Preconditioner;
+
+/// The names and tensors of a Kfac's state in the order of state_entries(), and `counters` last.
+using StateDict = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// A preconditioner that turns averaged gradients into natural gradients, in place:
 ///
@@ -84,10 +83,10 @@ class Kfac {
   bool decomposes() const;  ///< true when it renews the eigenbases: after inverse_interval steps, or `staleness` later
   bool launches() const;    ///< true when it hands its factors to the solver's thread (`staleness` above 0)
 
-  const std::vector<Layer>& layers() const { return layers_; }
-  const std::vector<SkippedLayer>& left_alone() const { return left_alone_; }
-  const std::vector<Assignment>& assignments() const { return assignments_; }
-  const KfacOptions& options() const { return options_; }  ///< the options that agree_on() returned
+  const std::vector<Layer>& layers() const;
+  const std::vector<SkippedLayer>& left_alone() const;
+  const std::vector<Assignment>& assignments() const;
+  const KfacOptions& options() const;  ///< the options that agree_on() returned
   /// Returns the running average `f` of layer `i`, in the order of LayerShape::factors(): [count, side, side]. It is a
   /// copy with 16-bit storage, and undefined where this rank holds none.
   at::Tensor factor(size_t i, size_t f) const;
@@ -121,43 +120,7 @@ class Kfac {
   KfacFlops flops() const;
 
  private:
-  bool factors_are_due() const;
-  void commit_factors(double loss_scale);
-  void commit_early_factors(double loss_scale);
-  void renew_owned();
-  void decompose_owned();
-  void decompose_factor(size_t i, size_t f);
-  void decompose_together(const std::vector<FactorId>& group);
-  void keep_eigenvectors(size_t i, size_t f);
-  void start_decomposition();
-  void adopt_decomposition();
-  void share_inverses();
-  void gather_reciprocal(size_t i);
-  Damping damping() const;
-  void precondition_layers();
-  void precondition_layer(size_t i);
-  void clip();
-
-  KfacOptions options_;
-  RankExchange exchange_;
-  std::vector<Layer> layers_;
-  std::vector<SkippedLayer> left_alone_;
-  std::vector<Assignment> assignments_;
-  std::vector<FactorId> owned_;  ///< the factors that this rank decomposes, in order
-  std::vector<FactorBucket> buckets_;
-  std::shared_ptr<StagedFactors> staged_;
-  std::vector<LayerInverse> inverses_;
-  std::shared_ptr<BackgroundSolver> background_;  ///< only with `staleness`
-  std::vector<at::Tensor> dots_;                  ///< ⟨V, ∇⟩ of the layers of this step, [1] each
-  std::vector<size_t> preconditioned_;
-  at::Tensor dropped_, failed_;  ///< 0-dim counts on the device
-  at::Tensor product_;           ///< Σ|⟨V, ∇⟩| of the last step, 0-dim
-  bool has_product_ = false;     ///< true until adapt_damping() has used the product
-  bool watched_ = false;
-  int64_t watched_batch_ = 0;
-  KfacCounters counters_;
-  KfacSeconds seconds_;
-  KfacFlops flops_;
+  std::unique_ptr<Preconditioner> impl_;
 };
 
 }  // namespace spillway::kfac

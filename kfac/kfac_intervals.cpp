@@ -4,12 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "kfac/inverse/async_eigensolver.h"
-#include "kfac/inverse/precondition.h"
-#include "kfac/kfac.h"
-#include "kfac/plan/communication_volume.h"
-#include "kfac/plan/placement.h"
-#include "kfac/staged_factors.h"
+#include "kfac/preconditioner.h"
 
 namespace spillway::kfac {
 namespace {
@@ -24,33 +19,33 @@ bool decompositions_are_due(const KfacCounters& c, const KfacOptions& options) {
 
 }  // namespace
 
-bool Kfac::updates_factors() const {
+bool Preconditioner::updates_factors() const {
   return counters_.steps < options_.burn_in || factors_are_due();
 }
 
-bool Kfac::factors_are_due() const {
+bool Preconditioner::factors_are_due() const {
   return is_due(counters_.steps, counters_.last_factor_step, options_.at(counters_.steps).factor_interval);
 }
 
-bool Kfac::decomposes() const {
+bool Preconditioner::decomposes() const {
   if (options_.staleness == 0 || counters_.last_decomposition_step < 0)
     return decompositions_are_due(counters_, options_);
   return counters_.last_launch_step >= 0 && counters_.steps == counters_.last_launch_step + options_.staleness;
 }
 
-bool Kfac::launches() const {
+bool Preconditioner::launches() const {
   return options_.staleness > 0 && counters_.last_decomposition_step >= 0 &&
          decompositions_are_due(counters_, options_);
 }
 
-std::string_view Kfac::kind() const {
+std::string_view Preconditioner::kind() const {
   static constexpr std::array<std::string_view, 8> kKinds{
       "plain",  "factor",        "decompose",        "factor+decompose",
       "launch", "factor+launch", "decompose+launch", "factor+decompose+launch"};
   return kKinds[updates_factors() + 2 * decomposes() + 4 * launches()];
 }
 
-Eigenbasis Kfac::pending_basis(size_t i, size_t f) const {
+Eigenbasis Preconditioner::pending_basis(size_t i, size_t f) const {
   const auto job = std::find(owned_.begin(), owned_.end(), FactorId{i, f});
   if (!background_ || job == owned_.end()) return {};
   BackgroundSolver& solver = *background_;
@@ -62,7 +57,7 @@ Eigenbasis Kfac::pending_basis(size_t i, size_t f) const {
           at::from_blob(solver.values(stack), {count, side}, type)};
 }
 
-void Kfac::start_decomposition() {
+void Preconditioner::start_decomposition() {
   Stopwatch watch(seconds_.decompose);
   for (const auto& [i, f] : owned_) {
     pending_basis(i, f).vectors.copy_(factor(i, f));
@@ -72,7 +67,7 @@ void Kfac::start_decomposition() {
   counters_.last_launch_step = counters_.last_decomposition_step = counters_.steps;
 }
 
-void Kfac::adopt_decomposition() {
+void Preconditioner::adopt_decomposition() {
   Stopwatch watch(seconds_.decompose);
   for (const auto& [i, f] : owned_) {
     const auto [rows, values] = pending_basis(i, f);

@@ -1,4 +1,4 @@
-// The phases of Kfac::step().
+// The phases of Preconditioner::step().
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -7,20 +7,15 @@
 #include <utility>
 
 #include "kfac/comm/factor_reduction.h"
-#include "kfac/inverse/async_eigensolver.h"
 #include "kfac/inverse/eigenbasis_refresh.h"
-#include "kfac/inverse/precondition.h"
-#include "kfac/kfac.h"
 #include "kfac/plan/adaptive_damping.h"
-#include "kfac/plan/communication_volume.h"
-#include "kfac/plan/placement.h"
-#include "kfac/staged_factors.h"
+#include "kfac/preconditioner.h"
 
 namespace spillway::kfac {
 
 // --- factors --------------------------------------------------------------------------------------------------------
 
-void Kfac::commit_factors(double loss_scale) {
+void Preconditioner::commit_factors(double loss_scale) {
   if (staged_->early) return commit_early_factors(loss_scale);
   auto& layers = staged_->layers;
   auto bucket = buckets_.begin();
@@ -44,7 +39,7 @@ void Kfac::commit_factors(double loss_scale) {
 }
 
 // Finishes and commits the reductions that started during backward, in the order in which backward met their layers.
-void Kfac::commit_early_factors(double loss_scale) {
+void Preconditioner::commit_early_factors(double loss_scale) {
   auto& layers = staged_->layers;
   for (size_t b = buckets_.size(); b-- > 0;) {
     {
@@ -64,19 +59,19 @@ void Kfac::commit_early_factors(double loss_scale) {
 
 // --- eigenbases and inverses ----------------------------------------------------------------------------------------
 
-Damping Kfac::damping() const {
+Damping Preconditioner::damping() const {
   const auto now = options_.at(counters_.steps);
   const double scale = counters_.damping_scale;
   return {now.relative_damping * scale, now.damping ? std::optional(*now.damping * scale) : std::nullopt};
 }
 
-void Kfac::renew_owned() {
+void Preconditioner::renew_owned() {
   if (options_.staleness > 0 && counters_.last_decomposition_step >= 0) return adopt_decomposition();
   decompose_owned();
   counters_.last_decomposition_step = counters_.steps;
 }
 
-void Kfac::decompose_owned() {
+void Preconditioner::decompose_owned() {
   Stopwatch watch(seconds_.decompose);
   if (options_.method == Method::eigen && options_.warm_start == 0) {
     for (const auto& group : groups_of_one_side(shapes_of(layers_), owned_)) decompose_together(group);
@@ -85,7 +80,7 @@ void Kfac::decompose_owned() {
   }
 }
 
-void Kfac::decompose_together(const std::vector<FactorId>& group) {
+void Preconditioner::decompose_together(const std::vector<FactorId>& group) {
   std::vector<at::Tensor> matrices;
   std::vector<Eigenbasis> bases;
   for (const auto& [i, f] : group) {
@@ -99,7 +94,7 @@ void Kfac::decompose_together(const std::vector<FactorId>& group) {
     if (!done[g]) keep_eigenvectors(group[g].layer, group[g].factor);
 }
 
-void Kfac::decompose_factor(size_t i, size_t f) {
+void Preconditioner::decompose_factor(size_t i, size_t f) {
   const auto& shape = layers_[i].shape;
   flops_.decompose += decomposition_flops(shape, shape.factors()[f]);
   const auto& statistics = staged_->layers[i];
@@ -114,13 +109,13 @@ void Kfac::decompose_factor(size_t i, size_t f) {
   if (outcome == Refreshed::kept_last) keep_eigenvectors(i, f);
 }
 
-void Kfac::keep_eigenvectors(size_t i, size_t f) {
+void Preconditioner::keep_eigenvectors(size_t i, size_t f) {
   failed_.add_(1);
   rescale_fresh_values(factor(i, f), inverses_[i], layers_[i].shape, f);
 }
 
 // G's owner gets the other owners' eigenvalues and forms the reciprocal of their products.
-void Kfac::gather_reciprocal(size_t i) {
+void Preconditioner::gather_reciprocal(size_t i) {
   const auto& [shape, weight, bias] = layers_[i];
   const auto& owners = assignments_[i].owners;
   auto& inverse = inverses_[i];
@@ -133,7 +128,7 @@ void Kfac::gather_reciprocal(size_t i) {
   inverse.fresh_values.clear();
 }
 
-void Kfac::share_inverses() {
+void Preconditioner::share_inverses() {
   Stopwatch watch(seconds_.eigenbasis_communicate);
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (options_.precompute_outer) gather_reciprocal(i);
@@ -149,14 +144,14 @@ void Kfac::share_inverses() {
 
 // --- gradients ------------------------------------------------------------------------------------------------------
 
-void Kfac::precondition_layers() {
+void Preconditioner::precondition_layers() {
   dots_.clear();
   preconditioned_.clear();
   for (size_t i = 0; i < layers_.size(); ++i)
     if (layers_[i].weight.grad().defined()) precondition_layer(i);
 }
 
-void Kfac::precondition_layer(size_t i) {
+void Preconditioner::precondition_layer(size_t i) {
   const auto& [shape, weight, bias] = layers_[i];
   TORCH_CHECK(!shape.bias || bias.grad().defined(), "[kfac.step] layer ", shape.name,
               " has a gradient for its weight and none for its bias");
@@ -184,7 +179,7 @@ void Kfac::precondition_layer(size_t i) {
   preconditioned_.push_back(i);
 }
 
-void Kfac::clip() {
+void Preconditioner::clip() {
   if (dots_.empty()) return;
   Stopwatch watch(seconds_.precondition);
   const auto now = options_.at(counters_.steps);
@@ -204,7 +199,7 @@ void Kfac::clip() {
   dots_.clear();
 }
 
-double Kfac::adapt_damping(double loss_before, double loss_after) {
+double Preconditioner::adapt_damping(double loss_before, double loss_after) {
   at::NoGradGuard no_grad;
   TORCH_CHECK(std::exchange(has_product_, false),
               "[kfac.adapt_damping] there was no step since the last call, or since the start");

@@ -17,7 +17,7 @@ struct StagedFactors {
   WeightIndex weights;  ///< weights of the layers whose factors this rank forms
   std::mutex mutex;
   std::vector<LayerFactors> layers;
-  std::unique_ptr<EarlyReduction> early;  ///< only with overlap_factors on several ranks
+  std::unique_ptr<OverlappedReduction> early;  ///< only with overlap_factors on several ranks
   double seconds = 0;
 
   void stage(const Captured& captured) {

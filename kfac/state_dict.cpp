@@ -1,42 +1,72 @@
-#include "kfac/state_dict.h"
-
+// A Kfac's state as one dictionary that every rank holds.
 #include <ATen/ATen.h>
 
-#include <bit>
+#include <numeric>
+#include <sstream>
 
 #include "core/error.h"
+#include "kfac/kfac.h"
 #include "kfac/plan/counters.h"
+#include "kfac/preconditioner.h"
+#include "kfac/state_entry.h"
 
 namespace spillway::kfac {
 namespace {
 
-constexpr int64_t kCounterCount = 11;
+constexpr const char* kCounters = "counters";
+
+std::string describe(at::ScalarType type, at::IntArrayRef sizes) {
+  std::ostringstream out;
+  out << type << ' ' << sizes;
+  return out.str();
+}
+
+// Returns the fault of the entry of `state` that should be `name`; empty when the entry fits.
+std::string mismatch(const StateDict& state, size_t at, const std::string& name, at::ScalarType type,
+                     at::IntArrayRef sizes) {
+  if (at >= state.size()) return str("'", name, "' is missing: the state ends after ", state.size(), " tensors");
+  const auto& [found, tensor] = state[at];
+  if (found != name) return str("'", name, "' is expected where the state has '", found, "'");
+  if (!tensor.defined() || tensor.scalar_type() != type || tensor.sizes() != sizes)
+    return str("'", name, "' is ", describe(type, sizes), " here and ",
+               tensor.defined() ? describe(tensor.scalar_type(), tensor.sizes()) : "undefined", " in the state");
+  return {};
+}
 
 }  // namespace
 
-at::Tensor pack(const KfacCounters& c) {
-  return at::tensor({c.steps, c.factor_updates, c.decompositions, c.dropped_factors, c.failed_decompositions,
-                     c.warm_starts, c.last_factor_step, c.last_decomposition_step, c.last_launch_step,
-                     c.last_adaptation, std::bit_cast<int64_t>(c.damping_scale)},
-                    at::kLong);
+StateDict Kfac::state_dict() const {
+  at::NoGradGuard no_grad;
+  const RankExchange& exchange = impl_->exchange();
+  std::vector<int64_t> everyone(exchange.world());
+  std::iota(everyone.begin(), everyone.end(), int64_t{0});
+  StateDict state;
+  for (const StateEntry& entry : state_entries(*this)) {
+    const auto type = layers().front().weight.options().dtype(entry.type);
+    auto copy = at::empty(entry.sizes, type);
+    if (entry.held.defined()) copy.copy_(entry.held);
+    if (std::ssize(entry.holders) < exchange.world()) exchange.broadcast_({copy}, entry.holders.front(), everyone);
+    state.emplace_back(entry.name, std::move(copy));
+  }
+  state.emplace_back(kCounters, pack(counters()));
+  return state;
 }
 
-KfacCounters unpack(const at::Tensor& packed) {
-  if (!packed.defined() || packed.scalar_type() != at::kLong || packed.numel() != kCounterCount)
-    throw BadRequest(str("[kfac.unpack] counters are ", kCounterCount, " int64 numbers"));
-  const auto host = packed.cpu();
-  const auto count = [&](int64_t i) { return host[i].item<int64_t>(); };
-  return {.steps = count(0),
-          .factor_updates = count(1),
-          .decompositions = count(2),
-          .dropped_factors = count(3),
-          .failed_decompositions = count(4),
-          .warm_starts = count(5),
-          .last_factor_step = count(6),
-          .last_decomposition_step = count(7),
-          .last_launch_step = count(8),
-          .last_adaptation = count(9),
-          .damping_scale = std::bit_cast<double>(count(10))};
+void Kfac::load_state_dict(const StateDict& state) {
+  at::NoGradGuard no_grad;
+  const auto entries = state_entries(*this);
+  const auto refuse = [](const std::string& fault) {
+    if (!fault.empty())
+      throw BadRequest("[kfac.load_state_dict] the state is not of this model and these options: " + fault);
+  };
+  for (size_t i = 0; i < entries.size(); ++i)
+    refuse(mismatch(state, i, entries[i].name, entries[i].type, entries[i].sizes));
+  refuse(mismatch(state, entries.size(), kCounters, at::kLong, pack(KfacCounters{}).sizes()));
+  if (state.size() > entries.size() + 1) refuse(str("'", state[entries.size() + 1].first, "' has no place here"));
+  for (size_t i = 0; i < entries.size(); ++i)
+    if (entries[i].held.defined()) entries[i].held.copy_(state[i].second);
+  discard();
+  resume(unpack(state.back().second));
 }
 
 }  // namespace spillway::kfac

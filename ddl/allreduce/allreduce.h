@@ -3,18 +3,16 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "ddl/allreduce/executor.h"
 #include "ddl/allreduce/plan.h"
-#include "ddl/comm/communicator.h"
 #include "ddl/comm/element.h"
 
 namespace spillway::ddl {
+
+class Communicator;
 
 /// The calls, bytes and times of an Allreduce since it was made, on this rank.
 struct AllreduceTotals {
@@ -33,9 +31,14 @@ class Allreduce {
   Allreduce(Communicator& comm, Plan plan, AllreduceOptions options = {});
   /// Uses the direct algorithm on every level of the communicator, so sums keep the ranks' order.
   explicit Allreduce(Communicator& comm, AllreduceOptions options = {});
+  ~Allreduce();
 
-  const Plan& plan() const noexcept { return plan_; }
-  const AllreduceTotals& totals() const noexcept { return totals_; }
+  const Plan& plan() const noexcept;
+  const AllreduceOptions& options() const noexcept;
+  const AllreduceTotals& totals() const noexcept;
+  /// Returns a few lines for people: the work of each level in an allreduce of `count` elements. After calls, which
+  /// must have had as many, they also tell how long it took. Cost: ranks times levels.
+  std::string describe(int64_t count, Element element = Element::float32) const;
   /// Returns the bytes of scratch that `reduce` needs on this rank: those of some chunks, for any count.
   int64_t scratch_bytes(int64_t count, Element element);
 
@@ -53,16 +56,8 @@ class Allreduce {
   void reduce(std::span<float> data, Reduction reduction) { reduce(in_place(data, Element::float32), reduction); }
 
  private:
-  const Program& program(int64_t count, Element element);
-  Executor::Programs programs(Element element);
-
-  Communicator& comm_;
-  const Plan plan_;
-  const std::string name_;
-  Executor executor_;
-  AllreduceTotals totals_;
-  std::map<std::pair<int64_t, Element>, Program> programs_;
-  std::vector<std::byte> own_scratch_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace spillway::ddl

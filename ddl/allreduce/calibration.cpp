@@ -8,6 +8,8 @@
 #include "core/error.h"
 #include "ddl/allreduce/reduce_kernels.h"
 #include "ddl/comm/collectives.h"
+#include "ddl/comm/communicator.h"
+#include "ddl/comm/transport.h"
 
 namespace spillway::ddl {
 namespace {

@@ -3,9 +3,10 @@
 #include <cstdint>
 
 #include "ddl/allreduce/cost_model.h"
-#include "ddl/comm/communicator.h"
 
 namespace spillway::ddl {
+
+class Communicator;
 
 struct CalibrationOptions {
   /// The bytes that measure bandwidth, in four exchanges. They must be many beside the bytes that links forward at

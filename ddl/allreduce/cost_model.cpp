@@ -9,6 +9,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "ddl/allreduce/program.h"
 
 namespace spillway::ddl {
 namespace {

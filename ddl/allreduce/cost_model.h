@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "ddl/allreduce/allreduce.h"
 #include "ddl/allreduce/plan.h"
 
 namespace spillway::ddl {
@@ -29,12 +28,6 @@ struct Costs {
 
 /// Returns by level the size in bytes of the pieces in which messages travel fastest.
 std::vector<int64_t> segment_bytes(const Costs& costs);
-
-/// The plan and the options by which a vector is reduced.
-struct Choice {
-  Plan plan;
-  AllreduceOptions options = {};
-};
 
 /// The time that an allreduce is expected to take.
 struct Prediction {

@@ -24,14 +24,6 @@ int64_t quotient_up(int64_t a, int64_t b) {
 
 }  // namespace
 
-void AllreduceOptions::validate() const {
-  if (chunk_bytes < 1024 || chunk_bytes > int64_t{1} << 30) {
-    throw BadRequest(str("[ddl] chunk_bytes is ", chunk_bytes, "; allowed: 1024 (1 KiB) to 1073741824 (1 GiB)"));
-  }
-  for (const int64_t bytes : segment_bytes)
-    if (bytes < 1024) throw BadRequest(str("[ddl] piece_bytes is ", bytes, "; allowed: 1024 (1 KiB) and more"));
-}
-
 Executor::Executor(Communicator& comm, AllreduceOptions options)
     : comm_(comm), options_((options.validate(), std::move(options))) {}
 

@@ -7,48 +7,15 @@
 #include <span>
 #include <vector>
 
+#include "ddl/allreduce/plan.h"
 #include "ddl/allreduce/program.h"
 #include "ddl/allreduce/reduce_kernels.h"
 #include "ddl/comm/agreement.h"
 #include "ddl/comm/communicator.h"
 #include "ddl/comm/element.h"
+#include "ddl/comm/transport.h"
 
 namespace spillway::ddl {
-
-struct AllreduceOptions {
-  /// The size of chunks in bytes. The vector goes through the rounds of its plan in chunks, one behind the other, so
-  /// that every level has work at any time. Smaller chunks overlap better and stay in cache; larger ones cost fewer
-  /// messages. 1 KiB to 1 GiB; the same on every rank.
-  int64_t chunk_bytes = int64_t{1} << 20;
-  /// The size of segments in bytes, by level from 1. A message of more bytes goes as several of this size at once.
-  /// Where a network sends small messages off at once, their two ends then need not wait for each other. 1 KiB and
-  /// more; the same on every rank; empty: messages are never cut.
-  std::vector<int64_t> segment_bytes = {};
-
-  /// Throws BadRequest naming the field, its value and the allowed range.
-  void validate() const;
-};
-
-/// A vector to be reduced. Input and output have the same number of elements, and are the same memory or do not
-/// overlap.
-struct ReduceBuffers {
-  std::span<const std::byte> input;
-  std::span<std::byte> output;
-  Element element = Element::float32;
-  int64_t count() const { return std::ssize(output) / element_bytes(element); }
-};
-
-/// Returns the buffers that reduce `values` in place.
-template <class T>
-ReduceBuffers in_place(std::span<T> values, Element element) {
-  return {std::as_bytes(values), std::as_writable_bytes(values), element};
-}
-
-/// The parts of the time of an executor's rounds, on this rank.
-struct RoundTimes {
-  std::vector<std::chrono::nanoseconds> waited;  ///< by level from 1: time that only waited for its messages
-  std::chrono::nanoseconds adding{};
-};
 
 /// An executor that sends the chunks of a vector through the rounds of their programs, one behind the other. It keeps
 /// work lists, so that repeated calls allocate nothing. Used by one thread at a time.

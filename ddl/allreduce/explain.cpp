@@ -88,6 +88,10 @@ Explanation explain(const Choice& choice, int64_t count, Element element, const 
   return all;
 }
 
+std::string Allreduce::describe(int64_t count, Element element) const {
+  return ddl::describe(explain({plan(), options()}, count, element, std::nullopt, totals()));
+}
+
 std::string describe(const Explanation& all) {
   std::string text = str("allreduce of ", format_bytes(all.bytes), " over ", all.ranks);
   if (all.levels.empty()) return text + (all.ranks == 1 ? " rank\n  nothing to send\n" : " ranks\n");

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ddl/allreduce/algorithms.h"
+#include "ddl/allreduce/block.h"
 
 namespace spillway::ddl {
 namespace {

@@ -6,7 +6,8 @@
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "ddl/comm/agreement.h"
+#include "ddl/allreduce/block.h"
+#include "ddl/allreduce/program.h"
 
 namespace spillway::ddl {
 namespace {
@@ -193,6 +194,14 @@ std::string Plan::name() const {
   std::string text;
   for (const Algorithm algorithm : algorithms_) text += str(text.empty() ? "" : " x ", name_of(algorithm));
   return text.empty() ? "alone" : text;
+}
+
+void AllreduceOptions::validate() const {
+  if (chunk_bytes < 1024 || chunk_bytes > int64_t{1} << 30) {
+    throw BadRequest(str("[ddl] chunk_bytes is ", chunk_bytes, "; allowed: 1024 (1 KiB) to 1073741824 (1 GiB)"));
+  }
+  for (const int64_t bytes : segment_bytes)
+    if (bytes < 1024) throw BadRequest(str("[ddl] piece_bytes is ", bytes, "; allowed: 1024 (1 KiB) and more"));
 }
 
 }  // namespace spillway::ddl

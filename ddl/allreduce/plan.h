@@ -1,15 +1,18 @@
 /// The plan of an allreduce over the levels of a machine, as a value that every rank computes alike.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "ddl/allreduce/algorithms.h"
-#include "ddl/allreduce/program.h"
+#include "ddl/allreduce/algorithm.h"
+#include "ddl/comm/element.h"
 #include "ddl/comm/levels.h"
 
 namespace spillway::ddl {
+
+struct Program;
 
 /// The maximum bytes that one level's links carry: a rank's links, and those of one of the groups that the level joins.
 struct LevelTraffic {
@@ -59,6 +62,33 @@ class Plan {
 
   Levels levels_;
   std::vector<Algorithm> algorithms_;
+};
+
+/// The sizes in which a vector goes through the rounds of its plan.
+struct AllreduceOptions {
+  /// The size of chunks in bytes. The vector goes through the rounds of its plan in chunks, one behind the other, so
+  /// that every level has work at any time. Smaller chunks overlap better and stay in cache; larger ones cost fewer
+  /// messages. 1 KiB to 1 GiB; the same on every rank.
+  int64_t chunk_bytes = int64_t{1} << 20;
+  /// The size of segments in bytes, by level from 1. A message of more bytes goes as several of this size at once.
+  /// Where a network sends small messages off at once, their two ends then need not wait for each other. 1 KiB and
+  /// more; the same on every rank; empty: messages are never cut.
+  std::vector<int64_t> segment_bytes = {};
+
+  /// Throws BadRequest naming the field, its value and the allowed range.
+  void validate() const;
+};
+
+/// The parts of the time of an allreduce's rounds, on this rank.
+struct RoundTimes {
+  std::vector<std::chrono::nanoseconds> waited;  ///< by level from 1: time that only waited for its messages
+  std::chrono::nanoseconds adding{};
+};
+
+/// The plan and the options by which a vector is reduced.
+struct Choice {
+  Plan plan;
+  AllreduceOptions options = {};
 };
 
 }  // namespace spillway::ddl

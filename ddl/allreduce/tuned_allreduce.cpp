@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "ddl/comm/communicator.h"
+
 namespace spillway::ddl {
 namespace {
 

@@ -7,9 +7,10 @@
 
 #include "ddl/allreduce/allreduce.h"
 #include "ddl/allreduce/cost_model.h"
-#include "ddl/comm/communicator.h"
 
 namespace spillway::ddl {
+
+class Communicator;
 
 /// The allreduces of one communicator, which must outlive it. Sums keep the order of ranks, so that the bits depend
 /// neither on the size nor on the plan. Used by one thread at a time.

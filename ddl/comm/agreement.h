@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "ddl/comm/communicator.h"
+#include "ddl/comm/transport.h"
 
 namespace spillway::ddl {
 

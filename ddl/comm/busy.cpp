@@ -4,6 +4,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "ddl/comm/notice_board.h"
+
 namespace spillway::ddl {
 namespace {
 

@@ -5,6 +5,8 @@
 #include <thread>
 
 #include "core/error.h"
+#include "ddl/comm/notice_board.h"
+#include "ddl/comm/transport.h"
 
 namespace spillway::ddl {
 namespace {
@@ -76,6 +78,14 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions opt
 
 Communicator::~Communicator() = default;
 
+bool Communicator::dead() const noexcept {
+  return board_->dead();
+}
+
+void Communicator::give_up(const std::string& reason, int exit_code) noexcept {
+  board_->give_up(reason, exit_code);
+}
+
 int Communicator::local_rank() const {
   return std::count(hosts_.begin(), hosts_.begin() + rank_, hosts_[rank_]);
 }
@@ -113,7 +123,7 @@ void Communicator::wait(std::span<Request> requests, const CollectivePosition& s
     for (const auto start = Clock::now(); !finished(request, stage);) {
       const auto now = Clock::now();
       if (now >= next_look) {
-        heed_notices(stage);
+        read_notices(stage);
         next_look = now + kNoticeInterval;
       }
       const auto end = end_of_wait(start);
@@ -130,7 +140,7 @@ void Communicator::wait_until(const std::function<bool()>& done, const Collectiv
   while (!done_or_fail(done, stage)) {
     const auto now = Clock::now();
     if (now >= next_look) {
-      heed_notices(stage);
+      read_notices(stage);
       next_look = now + kNoticeInterval;
     }
     if (now >= end_of_wait(start)) time_out(stage);
@@ -181,7 +191,7 @@ void Communicator::die() {
   throw CommError(str("[ddl] rank ", rank_, ": ", death.reason), death.origin, death.exit_code);
 }
 
-void Communicator::heed_notices(const CollectivePosition& stage) {
+void Communicator::read_notices(const CollectivePosition& stage) {
   board_->look(describe(stage));
   if (dead()) die();
 }

@@ -12,10 +12,13 @@
 #include <vector>
 
 #include "ddl/comm/levels.h"
-#include "ddl/comm/notice_board.h"
-#include "ddl/comm/transport.h"
 
 namespace spillway::ddl {
+
+class NoticeBoard;
+struct Request;
+enum class Tag : int;
+class Transport;
 
 /// An error of communication: a rank did not answer within the deadline, gave up, or disagrees about the call. It names
 /// rank, level and stage. The communicator and its duplicates are dead afterwards: every later call throws.
@@ -81,7 +84,7 @@ class Communicator {
   int local_size() const;
   std::chrono::milliseconds deadline() const noexcept { return options_.deadline; }
   /// True after a CommError here or in a duplicate, for ever.
-  bool dead() const noexcept { return board_->dead(); }
+  bool dead() const noexcept;
 
   /// Starts a message; see Transport. `wait` finishes the request. Throws CommError when the transport fails.
   [[nodiscard]] Request send(int peer, Tag tag, std::span<const std::byte> bytes);
@@ -100,7 +103,7 @@ class Communicator {
   /// Tells the other ranks why this one cannot go on, and the exit code that it will end with, before that end takes
   /// its time. A wait in this communicator or a duplicate, now or later, gets a CommError. The first reason counts. May
   /// be called on any thread.
-  void give_up(const std::string& reason, int exit_code = 0) noexcept { board_->give_up(reason, exit_code); }
+  void give_up(const std::string& reason, int exit_code = 0) noexcept;
   /// Gives up as give_up() does, and abandons every message at once. Meant for memory that messages use and that is
   /// about to be freed.
   void abandon(const std::string& reason) noexcept;
@@ -119,7 +122,7 @@ class Communicator {
   bool finished(Request& request, const CollectivePosition& stage);
   bool done_or_fail(const std::function<bool()>& done, const CollectivePosition& stage);
   /// Reads notices, and throws CommError when one says that the communicator is dead.
-  void heed_notices(const CollectivePosition& stage);
+  void read_notices(const CollectivePosition& stage);
   /// Returns the time until which a wait without progress since `start` may last.
   std::chrono::steady_clock::time_point end_of_wait(std::chrono::steady_clock::time_point start) const;
   [[noreturn]] void time_out(int peer, CollectivePosition stage);
@@ -135,5 +138,8 @@ class Communicator {
   bool abandoned_ = false;
   std::shared_ptr<NoticeBoard> board_;  ///< shared with the duplicates
 };
+
+/// Makes the communicator of a process that runs alone: every collective returns at once. Needs no MPI.
+std::shared_ptr<Communicator> self_communicator(CommOptions options = {});
 
 }  // namespace spillway::ddl

@@ -1,7 +1,9 @@
 /// The types of vectors' elements, and the ways to reduce them.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string_view>
 
 namespace spillway::ddl {
@@ -37,6 +39,21 @@ inline Range part_of(Range whole, int64_t part, int64_t parts) {
   // This computes size·i/parts without overflow for any size.
   const auto cut = [&](int64_t i) { return whole.size() / parts * i + whole.size() % parts * i / parts; };
   return {whole.begin + cut(part), whole.begin + cut(part + 1)};
+}
+
+/// A vector to be reduced. Input and output have the same number of elements, and are the same memory or do not
+/// overlap.
+struct ReduceBuffers {
+  std::span<const std::byte> input;
+  std::span<std::byte> output;
+  Element element = Element::float32;
+  int64_t count() const { return std::ssize(output) / element_bytes(element); }
+};
+
+/// Returns the buffers that reduce `values` in place.
+template <class T>
+ReduceBuffers in_place(std::span<T> values, Element element) {
+  return {std::as_bytes(values), std::as_writable_bytes(values), element};
 }
 
 }  // namespace spillway::ddl

@@ -17,6 +17,7 @@
 
 #include "core/error.h"
 #include "ddl/comm/busy.h"
+#include "ddl/comm/transport.h"
 #include "ddl/comm/watchdog.h"
 
 namespace spillway::ddl {

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "ddl/comm/mpi.h"
+#include "ddl/comm/transport.h"
 
 namespace spillway::ddl {
 

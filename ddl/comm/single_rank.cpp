@@ -1,4 +1,8 @@
-#include "ddl/comm/single_rank.h"
+// A world of one rank.
+#include <stdexcept>
+
+#include "ddl/comm/communicator.h"
+#include "ddl/comm/transport.h"
 
 namespace spillway::ddl {
 namespace {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "ddl/comm/transport.h"
 
 namespace spillway::ddl {
 namespace {

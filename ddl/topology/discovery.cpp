@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "ddl/comm/collectives.h"
+#include "ddl/comm/transport.h"
 
 namespace spillway::ddl {
 namespace {

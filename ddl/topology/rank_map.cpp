@@ -10,6 +10,7 @@
 #include "core/host/locality.h"
 #include "core/host/machine_json.h"
 #include "ddl/comm/collectives.h"
+#include "ddl/comm/transport.h"
 
 namespace spillway::tools {
 namespace {

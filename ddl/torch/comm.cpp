@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "ddl/allreduce/calibration.h"
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/communicator.h"
 #include "ddl/torch/gpu_backend.h"
@@ -19,6 +20,10 @@ Comm make_comm(std::shared_ptr<Communicator> communicator, std::optional<Costs> 
 }
 Comm make_comm(std::shared_ptr<Communicator> communicator) {
   return make_comm(std::move(communicator), std::nullopt);
+}
+Comm make_calibrated_comm(std::shared_ptr<Communicator> communicator) {
+  const Costs costs = calibrate(*communicator);
+  return make_comm(std::move(communicator), costs);
 }
 
 int rank_of(const Comm& comm) {

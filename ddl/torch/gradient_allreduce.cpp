@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <numeric>
 #include <utility>
@@ -17,10 +18,12 @@
 #include "core/distinct_tensors.h"
 #include "core/error.h"
 #include "core/hash.h"
+#include "ddl/allreduce/gradient_buckets.h"
 #include "ddl/allreduce/tuned_allreduce.h"
-#include "ddl/comm/agreement.h"
+#include "ddl/comm/background_queue.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
+#include "ddl/torch/dense_tensor.h"
 #include "ddl/torch/tensor_fusion.h"
 
 namespace spillway::ddl {
@@ -103,7 +106,69 @@ void GradientOptions::validate() const {
     throw BadRequest("[ddl] gradients are reduced by their maximum or minimum; allowed: sum, average");
 }
 
-GradientAllreduce::GradientAllreduce(const std::vector<at::Tensor>& parameters, Comm comm, GradientOptions options)
+/// The buckets of the gradients, and those of them that are under way.
+class GradientAllreduce::Impl {
+ public:
+  Impl(const std::vector<at::Tensor>& parameters, Comm comm, GradientOptions options);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void begin();
+  void finish();
+  int64_t bucket_bytes() const noexcept { return bucket_bytes_; }
+  int64_t buckets() const noexcept { return std::ssize(buckets_); }
+  const Allreduce& allreduce() const noexcept { return allreduce_; }
+  GradientTotals totals() const;
+
+ private:
+  /// A bucket under way. Its bytes are the worker's until the ticket is done.
+  struct BucketInFlight {
+    size_t bucket;
+    StagingMemory memory;
+    Ticket ticket;
+  };
+
+  void completed(size_t parameter);
+  bool complete(const GradientBucket& bucket) const;
+  void start_next();
+  at::Tensor packed(const GradientBucket& bucket, const StagingMemory& memory) const;
+  void pack(const GradientBucket& bucket, const at::Tensor& into);
+  /// Waits for the oldest bucket and takes its results, except those of gradients that are missing here.
+  void complete_oldest();
+  /// Copies results to the gradients that are missing here when `missing`, or else to the others.
+  void unpack(const BucketInFlight& flight, bool missing);
+  /// Makes the gradients that are missing here and that other ranks have.
+  void make_missing();
+  /// Gives all ranks the order of rank 0, after the first step.
+  void reorder();
+  void lay_out(const std::vector<size_t>& order);
+
+  const std::vector<at::Tensor> parameters_;
+  const Comm comm_;
+  const GradientOptions options_;
+  const at::Device device_;
+  const uint64_t signature_;
+  const int64_t bucket_bytes_;
+  const std::shared_ptr<Communicator> queue_comm_;
+  Allreduce allreduce_;  ///< over queue_comm_; the worker's while a ticket is open
+  std::vector<GradientBucket> buckets_;
+  std::vector<std::shared_ptr<void>> hooks_;  ///< hooks that remove themselves from the parameters
+  bool begun_ = false;
+  std::vector<bool> is_complete_;   ///< by parameter: in this step
+  std::vector<bool> is_missing_;    ///< by parameter: on this rank, as finish() saw it
+  std::vector<bool> has_landed_;    ///< by parameter: some of its elements are reduced
+  std::vector<size_t> completion_;  ///< parameters in the order of this step
+  size_t next_ = 0;                 ///< bucket to start
+  int64_t bytes_under_way_ = 0;
+  std::deque<BucketInFlight> flights_;
+  std::deque<BucketInFlight> landed_;  ///< buckets with results for gradients that are missing here
+  GradientTotals totals_;
+  StagingMemory scratch_;
+  BackgroundQueue queue_;  ///< last member, because it must end before the members that it uses
+};
+
+GradientAllreduce::Impl::Impl(const std::vector<at::Tensor>& parameters, Comm comm, GradientOptions options)
     : parameters_(distinct_tensors(parameters)),
       comm_(std::move(comm)),
       options_(checked(options, parameters_, *comm_->communicator)),
@@ -125,11 +190,11 @@ GradientAllreduce::GradientAllreduce(const std::vector<at::Tensor>& parameters, 
       hooks_.push_back(after_accumulation(parameters_[i], [this, i] { completed(i); }));
 }
 
-GradientAllreduce::~GradientAllreduce() {
+GradientAllreduce::Impl::~Impl() {
   if (begun_) queue_.give_up("was interrupted before it had finished its gradients");
 }
 
-void GradientAllreduce::begin() {
+void GradientAllreduce::Impl::begin() {
   TORCH_CHECK(!begun_, "[ddl] begin() of gradients that were begun and not finished");
   begun_ = true;
   next_ = 0;
@@ -139,7 +204,7 @@ void GradientAllreduce::begin() {
   completion_.clear();
 }
 
-void GradientAllreduce::completed(size_t parameter) {
+void GradientAllreduce::Impl::completed(size_t parameter) {
   if (!begun_) return;
   TORCH_CHECK(!is_complete_[parameter], "[ddl] the gradient of parameter ", parameter, " of ", parameters_.size(),
               " was accumulated twice after begin(); allowed: one backward before finish()");
@@ -149,12 +214,12 @@ void GradientAllreduce::completed(size_t parameter) {
   while (next_ + 1 < buckets_.size() && complete(buckets_[next_])) start_next();
 }
 
-bool GradientAllreduce::complete(const GradientBucket& bucket) const {
+bool GradientAllreduce::Impl::complete(const GradientBucket& bucket) const {
   return std::all_of(bucket.pieces.begin(), bucket.pieces.end(),
                      [&](const auto& piece) { return is_complete_[piece.parameter]; });
 }
 
-void GradientAllreduce::start_next() {
+void GradientAllreduce::Impl::start_next() {
   const GradientBucket& bucket = buckets_[next_];
   while (!flights_.empty() && bytes_under_way_ + bucket.bytes() > options_.max_in_flight_bytes) complete_oldest();
   const at::NoGradGuard no_grad;
@@ -168,12 +233,12 @@ void GradientAllreduce::start_next() {
       recorded(device_));
 }
 
-at::Tensor GradientAllreduce::packed(const GradientBucket& bucket, const StagingMemory& memory) const {
+at::Tensor GradientAllreduce::Impl::packed(const GradientBucket& bucket, const StagingMemory& memory) const {
   const auto type = bucket.pieces.empty() ? at::kFloat : parameters_[bucket.pieces[0].parameter].scalar_type();
   return memory.vector(bucket.count, type);
 }
 
-void GradientAllreduce::pack(const GradientBucket& bucket, const at::Tensor& into) {
+void GradientAllreduce::Impl::pack(const GradientBucket& bucket, const at::Tensor& into) {
   for (const auto& piece : bucket.pieces) {
     const at::Tensor& parameter = parameters_[piece.parameter];
     at::Tensor gradient = parameter.grad();
@@ -196,7 +261,7 @@ void GradientAllreduce::pack(const GradientBucket& bucket, const at::Tensor& int
   flags_of(bucket, into).copy_(flags);
 }
 
-void GradientAllreduce::complete_oldest() {
+void GradientAllreduce::Impl::complete_oldest() {
   BucketInFlight flight = std::move(flights_.front());
   flights_.pop_front();
   const auto start = Clock::now();
@@ -213,7 +278,7 @@ void GradientAllreduce::complete_oldest() {
     bytes_under_way_ -= bucket.bytes();
 }
 
-void GradientAllreduce::unpack(const BucketInFlight& flight, bool missing) {
+void GradientAllreduce::Impl::unpack(const BucketInFlight& flight, bool missing) {
   const GradientBucket& bucket = buckets_[flight.bucket];
   const at::NoGradGuard no_grad;
   const at::Tensor from = packed(bucket, flight.memory);
@@ -229,7 +294,7 @@ void GradientAllreduce::unpack(const BucketInFlight& flight, bool missing) {
   }
 }
 
-void GradientAllreduce::finish() {
+void GradientAllreduce::Impl::finish() {
   TORCH_CHECK(begun_, "[ddl] finish() of gradients without begin()");
   for (size_t i = 0; i < parameters_.size(); ++i) is_missing_[i] = !is_complete_[i] && !parameters_[i].grad().defined();
   while (next_ < buckets_.size()) start_next();
@@ -241,7 +306,7 @@ void GradientAllreduce::finish() {
   if (++totals_.steps == 1) reorder();
 }
 
-void GradientAllreduce::make_missing() {
+void GradientAllreduce::Impl::make_missing() {
   if (std::find(is_missing_.begin(), is_missing_.end(), true) == is_missing_.end()) return;
   const at::NoGradGuard no_grad;
   const BucketInFlight& last = landed_.back();
@@ -252,7 +317,7 @@ void GradientAllreduce::make_missing() {
   for (const BucketInFlight& flight : landed_) unpack(flight, /*missing=*/true);
 }
 
-void GradientAllreduce::reorder() {
+void GradientAllreduce::Impl::reorder() {
   std::vector<int64_t> order(completion_.begin(), completion_.end());
   for (size_t i = parameters_.size(); i-- > 0;)
     if (!is_complete_[i]) order.push_back(i);
@@ -260,7 +325,7 @@ void GradientAllreduce::reorder() {
   lay_out({order.begin(), order.end()});
 }
 
-void GradientAllreduce::lay_out(const std::vector<size_t>& order) {
+void GradientAllreduce::Impl::lay_out(const std::vector<size_t>& order) {
   buckets_ = cut(parameters_, order, bucket_bytes_);
   int64_t scratch = 0;
   for (const GradientBucket& bucket : buckets_)
@@ -268,10 +333,42 @@ void GradientAllreduce::lay_out(const std::vector<size_t>& order) {
   if (scratch > std::ssize(scratch_.bytes)) scratch_ = StagingMemory(scratch);
 }
 
-GradientTotals GradientAllreduce::totals() const {
+GradientTotals GradientAllreduce::Impl::totals() const {
   GradientTotals totals = totals_;
   totals.busy = queue_.busy();
   return totals;
+}
+
+GradientAllreduce::GradientAllreduce(const std::vector<at::Tensor>& parameters, Comm comm, GradientOptions options)
+    : impl_(std::make_unique<Impl>(parameters, std::move(comm), options)) {}
+GradientAllreduce::~GradientAllreduce() = default;
+
+void GradientAllreduce::begin() {
+  impl_->begin();
+}
+
+void GradientAllreduce::finish() {
+  impl_->finish();
+}
+
+int64_t GradientAllreduce::bucket_bytes() const noexcept {
+  return impl_->bucket_bytes();
+}
+
+int64_t GradientAllreduce::buckets() const noexcept {
+  return impl_->buckets();
+}
+
+const Plan& GradientAllreduce::plan() const noexcept {
+  return impl_->allreduce().plan();
+}
+
+GradientTotals GradientAllreduce::totals() const {
+  return impl_->totals();
+}
+
+const AllreduceTotals& GradientAllreduce::allreduces() const noexcept {
+  return impl_->allreduce().totals();
 }
 
 }  // namespace spillway::ddl

@@ -4,15 +4,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 
 #include "ddl/allreduce/allreduce.h"
-#include "ddl/allreduce/gradient_buckets.h"
-#include "ddl/comm/background_queue.h"
-#include "ddl/torch/dense_tensor.h"
-#include "ddl/torch/operators.h"
+#include "ddl/torch/comm.h"
 
 namespace spillway::ddl {
 
@@ -76,59 +72,16 @@ class GradientAllreduce {
   /// Blocks until every gradient is reduced. Throws CommError; c10::Error without begin().
   void finish();
 
-  int64_t bucket_bytes() const noexcept { return bucket_bytes_; }
-  int64_t buckets() const noexcept { return std::ssize(buckets_); }
-  const Plan& plan() const noexcept { return allreduce_.plan(); }
+  int64_t bucket_bytes() const noexcept;
+  int64_t buckets() const noexcept;
+  const Plan& plan() const noexcept;
   GradientTotals totals() const;
   /// Returns the totals of the buckets' allreduces, valid once finish() has returned.
-  const AllreduceTotals& allreduces() const noexcept { return allreduce_.totals(); }
+  const AllreduceTotals& allreduces() const noexcept;
 
  private:
-  /// A bucket under way. Its bytes are the worker's until the ticket is done.
-  struct BucketInFlight {
-    size_t bucket;
-    StagingMemory memory;
-    Ticket ticket;
-  };
-
-  void watch(size_t parameter);
-  void completed(size_t parameter);
-  bool complete(const GradientBucket& bucket) const;
-  void start_next();
-  at::Tensor packed(const GradientBucket& bucket, const StagingMemory& memory) const;
-  void pack(const GradientBucket& bucket, const at::Tensor& into);
-  /// Waits for the oldest bucket and takes its results, except those of gradients that are missing here.
-  void complete_oldest();
-  /// Copies results to the gradients that are missing here when `missing`, or else to the others.
-  void unpack(const BucketInFlight& flight, bool missing);
-  /// Makes the gradients that are missing here and that other ranks have.
-  void make_missing();
-  /// Gives all ranks the order of rank 0, after the first step.
-  void reorder();
-  void lay_out(const std::vector<size_t>& order);
-
-  const std::vector<at::Tensor> parameters_;
-  const Comm comm_;
-  const GradientOptions options_;
-  const at::Device device_;
-  const uint64_t signature_;
-  const int64_t bucket_bytes_;
-  const std::shared_ptr<Communicator> queue_comm_;
-  Allreduce allreduce_;  ///< over queue_comm_; the worker's while a ticket is open
-  std::vector<GradientBucket> buckets_;
-  std::vector<std::shared_ptr<void>> hooks_;  ///< hooks that remove themselves from the parameters
-  bool begun_ = false;
-  std::vector<bool> is_complete_;   ///< by parameter: in this step
-  std::vector<bool> is_missing_;    ///< by parameter: on this rank, as finish() saw it
-  std::vector<bool> has_landed_;    ///< by parameter: some of its elements are reduced
-  std::vector<size_t> completion_;  ///< parameters in the order of this step
-  size_t next_ = 0;                 ///< bucket to start
-  int64_t bytes_under_way_ = 0;
-  std::deque<BucketInFlight> flights_;
-  std::deque<BucketInFlight> landed_;  ///< buckets with results for gradients that are missing here
-  GradientTotals totals_;
-  StagingMemory scratch_;
-  BackgroundQueue queue_;  ///< last member, because it must end before the members that it uses
+  class Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace spillway::ddl

@@ -8,7 +8,7 @@
 
 namespace spillway::ddl {
 
-// Each is the kernel of the operator of its name (operators.h); `reduction` is a Reduction's number.
+// Each is the kernel of the operator of its name (comm.h); `reduction` is a Reduction's number.
 
 void allreduce_on_host(at::TensorList tensors, const Comm& comm, int64_t reduction);
 void broadcast_on_host(at::TensorList tensors, const Comm& comm, int64_t root, at::IntArrayRef members);

@@ -1,5 +1,3 @@
-#include "ddl/torch/operators.h"
-
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
@@ -7,6 +5,7 @@
 #include <algorithm>
 
 #include "ddl/comm/communicator.h"
+#include "ddl/torch/comm.h"
 #include "ddl/torch/dense_tensor.h"
 #include "ddl/torch/gpu_operators.h"
 #include "ddl/torch/host_operators.h"

@@ -28,8 +28,8 @@ std::vector<ddl::OwnedPart> owned_parts(const BucketParts& bucket) {
 
 }  // namespace
 
-EarlyReduction::EarlyReduction(std::vector<FactorBucket> buckets, const std::vector<LayerFactors>& layers,
-                               std::vector<Assignment> assignments, FactorDtype dtype, ddl::Comm comm)
+OverlappedReduction::OverlappedReduction(std::vector<FactorBucket> buckets, const std::vector<LayerFactors>& layers,
+                                         std::vector<Assignment> assignments, FactorDtype dtype, ddl::Comm comm)
     : buckets_(std::move(buckets)),
       assignments_(std::move(assignments)),
       dtype_(dtype),
@@ -41,7 +41,7 @@ EarlyReduction::EarlyReduction(std::vector<FactorBucket> buckets, const std::vec
   for (size_t b = 0; b < buckets_.size(); ++b) scratch_bytes_ = std::max(scratch_bytes_, prepare(b, layers));
 }
 
-int64_t EarlyReduction::prepare(size_t bucket, const std::vector<LayerFactors>& layers) {
+int64_t OverlappedReduction::prepare(size_t bucket, const std::vector<LayerFactors>& layers) {
   const auto& [begin, end, elements] = buckets_[bucket];
   const auto element = element_of(dtype_);
   const int64_t bytes = elements * bytes_of(dtype_);
@@ -54,38 +54,38 @@ int64_t EarlyReduction::prepare(size_t bucket, const std::vector<LayerFactors>& 
   return at_owner.reduce_scratch_bytes();
 }
 
-EarlyReduction::~EarlyReduction() {
+OverlappedReduction::~OverlappedReduction() {
   if (begun_) queue_.give_up("was interrupted before it had finished its factors");
 }
 
-int64_t EarlyReduction::bytes() const {
+int64_t OverlappedReduction::bytes() const {
   int64_t sum = scratch_.bytes.size();
   for (const auto& flight : flights_) sum += flight.memory.bytes.size();
   return sum;
 }
 
-void EarlyReduction::begin(std::vector<int64_t> uses, int64_t batch) {
+void OverlappedReduction::begin(std::vector<int64_t> uses, int64_t batch) {
   uses_left_ = std::move(uses);
   batch_ = batch;
   begun_ = true;
 }
 
-bool EarlyReduction::complete(size_t bucket) const {
+bool OverlappedReduction::complete(size_t bucket) const {
   return std::all_of(uses_left_.begin() + buckets_[bucket].begin, uses_left_.begin() + buckets_[bucket].end,
                      [](int64_t left) { return left == 0; });
 }
 
-void EarlyReduction::staged(size_t layer, std::vector<LayerFactors>& layers) {
+void OverlappedReduction::staged(size_t layer, std::vector<LayerFactors>& layers) {
   if (!begun_) return;
   --uses_left_[layer];
   while (to_start_ > 0 && complete(to_start_ - 1)) start_next(layers);
 }
 
-at::Tensor EarlyReduction::packed(size_t bucket, const BucketInFlight& flight, FactorDtype type) const {
+at::Tensor OverlappedReduction::packed(size_t bucket, const BucketInFlight& flight, FactorDtype type) const {
   return flight.memory.vector(buckets_[bucket].elements, scalar_type(type));
 }
 
-void EarlyReduction::start_next(std::vector<LayerFactors>& layers) {
+void OverlappedReduction::start_next(std::vector<LayerFactors>& layers) {
   if (to_start_ == buckets_.size()) scratch_ = ddl::StagingMemory(scratch_bytes_);
   const size_t index = to_start_ - 1;
   const auto& bucket = buckets_[index];
@@ -104,7 +104,7 @@ void EarlyReduction::start_next(std::vector<LayerFactors>& layers) {
       queue_.submit([this, index, &sent = flights_.back()](ddl::Communicator&) { reduce(index, sent); });
 }
 
-void EarlyReduction::reduce(size_t bucket, BucketInFlight& flight) {
+void OverlappedReduction::reduce(size_t bucket, BucketInFlight& flight) {
   if (flight.seen) scale(flight);
   const auto reduction = flight.seen ? ddl::Reduction::average : ddl::Reduction::sum;
   const int64_t bytes = buckets_[bucket].elements * bytes_of(dtype_);
@@ -115,7 +115,7 @@ void EarlyReduction::reduce(size_t bucket, BucketInFlight& flight) {
     allreduce_.for_bytes(bytes).reduce(ddl::in_place(sent, element_of(dtype_)), reduction, scratch_.bytes);
 }
 
-void EarlyReduction::scale(BucketInFlight& flight) {
+void OverlappedReduction::scale(BucketInFlight& flight) {
   const auto& numbers = flight.seen->numbers();
   std::vector<double> of_all(numbers.size() * queue_comm_->size());
   ddl::allgather(*queue_comm_, std::as_bytes(std::span(numbers)), std::as_writable_bytes(std::span(of_all)));
@@ -123,7 +123,7 @@ void EarlyReduction::scale(BucketInFlight& flight) {
   round_in_place(flight.memory.bytes, flight.scalings, dtype_);
 }
 
-void EarlyReduction::finish(size_t bucket, std::vector<LayerFactors>& layers) {
+void OverlappedReduction::finish(size_t bucket, std::vector<LayerFactors>& layers) {
   while (to_start_ > bucket) start_next(layers);
   const BucketInFlight& flight = flights_.front();
   flight.ticket.wait();
@@ -140,7 +140,7 @@ void EarlyReduction::finish(size_t bucket, std::vector<LayerFactors>& layers) {
   to_start_ = buckets_.size();
 }
 
-void EarlyReduction::discard(std::vector<LayerFactors>& layers) {
+void OverlappedReduction::discard(std::vector<LayerFactors>& layers) {
   for (size_t bucket = buckets_.size(); begun_ && bucket-- > 0;) finish(bucket, layers);
 }
 

@@ -9,8 +9,8 @@
 #include "ddl/allreduce/owner_reduction.h"
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/background_queue.h"
+#include "ddl/torch/comm.h"
 #include "ddl/torch/dense_tensor.h"
-#include "ddl/torch/operators.h"
 #include "kfac/comm/factor_reduction.h"
 
 namespace spillway::kfac {
@@ -26,15 +26,15 @@ namespace spillway::kfac {
 /// float32 also when they travel in 16 bits. It also holds the scratch of the bucket that needs the most, a few chunks.
 /// The scratch lasts from the first bucket's start to the last one's finish(). With 16 bits, each bucket synchronizes
 /// with the host once. Used by one thread at a time.
-class EarlyReduction {
+class OverlappedReduction {
  public:
   /// Collective. Throws ddl::CommError.
-  EarlyReduction(std::vector<FactorBucket> buckets, const std::vector<LayerFactors>& layers,
-                 std::vector<Assignment> assignments, FactorDtype dtype, ddl::Comm comm);
+  OverlappedReduction(std::vector<FactorBucket> buckets, const std::vector<LayerFactors>& layers,
+                      std::vector<Assignment> assignments, FactorDtype dtype, ddl::Comm comm);
   /// Gives up a step that was begun and not finished: every rank then gets a CommError.
-  ~EarlyReduction();
-  EarlyReduction(const EarlyReduction&) = delete;
-  EarlyReduction& operator=(const EarlyReduction&) = delete;
+  ~OverlappedReduction();
+  OverlappedReduction(const OverlappedReduction&) = delete;
+  OverlappedReduction& operator=(const OverlappedReduction&) = delete;
 
   /// Returns the bytes of the triangles in transit and of the scratch.
   int64_t bytes() const;

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "ddl/comm/collectives.h"
-#include "ddl/torch/operators.h"
+#include "ddl/torch/comm.h"
 
 namespace spillway::kfac {
 namespace {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kfac/plan/counters.h"
 #include "kfac/plan/layer_shape.h"
 #include "kfac/plan/options.h"
 
@@ -55,18 +56,6 @@ int64_t gradient_workers(Strategy strategy, double grad_worker_frac, int64_t wor
 /// BadRequest for world < 1, for a share that is no k/world, and when the number of layer_grad_worker_fracs is not the
 /// number of layers.
 std::vector<Assignment> assign(const std::vector<LayerShape>& layers, int64_t world, const KfacOptions& options);
-
-/// Bytes of K-FAC state on one rank.
-struct FactorBytes {
-  int64_t factors = 0;     ///< running averages, always held
-  int64_t eigenbases = 0;  ///< Q and v of the layers for which the rank is a gradient worker, always held
-  int64_t staged = 0;      ///< a factor step's new factors, from the layer's backward to the end of step()
-  int64_t messages = 0;    ///< with overlap_factors: factors in transit, and scratch, from a bucket's start to step()
-  int64_t background = 0;  ///< with KfacOptions::staleness: plain memory beside the device's, neither counted nor paged
-  int64_t held() const { return factors + eigenbases; }
-  int64_t peak() const { return held() + staged; }
-  bool operator==(const FactorBytes&) const = default;
-};
 
 /// Returns the bytes of Kfac's tensors on every rank, exact to the byte. Bytes held on average over ranks: F + f·E for
 /// comm_opt, mem_opt and hybrid, F/W + f·E for owner_reduce, (F + E)/W for dp. `element_bytes` is the size of one

@@ -1,4 +1,4 @@
-/// The counts, times and operations of a Kfac so far. LibTorch-free.
+/// The counts, times, operations and bytes of a Kfac so far. LibTorch-free.
 #pragma once
 #include <cstdint>
 
@@ -34,6 +34,18 @@ struct KfacFlops {
   double factor_compute = 0;  ///< operations of the products that were actually carried out
   double decompose = 0;       ///< decomposition_flops(), counted as if every factor took a full solve
   double precondition = 0;
+};
+
+/// Bytes of K-FAC state on one rank.
+struct FactorBytes {
+  int64_t factors = 0;     ///< running averages, always held
+  int64_t eigenbases = 0;  ///< Q and v of the layers for which the rank is a gradient worker, always held
+  int64_t staged = 0;      ///< a factor step's new factors, from the layer's backward to the end of step()
+  int64_t messages = 0;    ///< with overlap_factors: factors in transit, and scratch, from a bucket's start to step()
+  int64_t background = 0;  ///< with KfacOptions::staleness: plain memory beside the device's, neither counted nor paged
+  int64_t held() const { return factors + eigenbases; }
+  int64_t peak() const { return held() + staged; }
+  bool operator==(const FactorBytes&) const = default;
 };
 
 }  // namespace spillway::kfac

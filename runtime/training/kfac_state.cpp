@@ -5,9 +5,8 @@
 #include <algorithm>
 
 #include "ddl/comm/communicator.h"
-#include "ddl/torch/operators.h"
-#include "kfac/kfac_state.h"
-#include "kfac/state_dict.h"
+#include "ddl/torch/comm.h"
+#include "kfac/state_entry.h"
 
 namespace spillway {
 namespace {

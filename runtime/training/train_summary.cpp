@@ -11,6 +11,7 @@
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/communicator.h"
 #include "ddl/torch/gpu_backend.h"
+#include "kfac/plan/assignment.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/schedule.h"
 #include "swap/schedule/step_trace.h"

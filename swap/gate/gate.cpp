@@ -266,7 +266,7 @@ void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torc
   if (!traits || is_view(*traits, keys)) return op.redispatchBoxed(keys, stack);
   TORCH_CHECK(traits->kind != OperatorKind::refused, "[gate] ", traits->name,
               " is asynchronous and does not say what it writes, so it cannot run inside a Session; use ",
-              "spillway's collectives (ddl/torch/operators.h), or call it while no Session is open");
+              "spillway's collectives (ddl/torch/comm.h), or call it while no Session is open");
   KernelRun(*session, *traits, op, keys, stack).run();
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "kfac/plan/assignment.h"
 #include "tests/kfac/factors/layer_cases.h"
 #include "tests/kfac/small_mlp.h"
 

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "ddl/comm/collectives.h"
-#include "ddl/torch/operators.h"
+#include "ddl/torch/comm.h"
 #include "tests/kfac/rank_training.h"
 
 namespace spillway::kfac {

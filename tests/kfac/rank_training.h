@@ -12,8 +12,9 @@
 #include <thread>
 
 #include "ddl/comm/thread_world.h"
-#include "ddl/torch/operators.h"
+#include "ddl/torch/comm.h"
 #include "kfac/kfac.h"
+#include "kfac/plan/assignment.h"
 
 namespace spillway::kfac {
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "kfac/inverse/eigenbasis.h"
 #include "tests/kfac/factors/layer_cases.h"
 #include "tests/kfac/small_mlp.h"
 

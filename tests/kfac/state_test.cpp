@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "core/error.h"
-#include "kfac/kfac_state.h"
+#include "kfac/state_entry.h"
 #include "tests/kfac/rank_training.h"
 
 namespace spillway::kfac {

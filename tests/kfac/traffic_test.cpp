@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "kfac/factors/packed_triangles.h"
+#include "kfac/plan/assignment.h"
 #include "kfac/plan/communication_volume.h"
 #include "tests/kfac/rank_training.h"
 #include "tests/support/ddl/counting_transport.h"

@@ -33,7 +33,7 @@ kfac/plan
 kfac/factors         kfac/plan
 kfac/inverse         kfac/factors kfac/plan
 kfac/comm            ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/inverse kfac/plan
-kfac                 ddl/comm kfac/comm kfac/factors kfac/inverse kfac/plan
+kfac                 ddl/comm ddl/torch kfac/comm kfac/factors kfac/inverse kfac/plan
 runtime/models
 runtime/io           swap
 runtime/data         runtime/io runtime/models
@@ -41,8 +41,8 @@ runtime/options      kfac/plan runtime/io runtime/models swap/tiers swap/windows
 runtime/planning     core/memory kfac/plan
 runtime/results      kfac/plan runtime/options swap/schedule
 runtime/report       runtime/results
-runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors runtime/data runtime/io \
-                     runtime/models runtime/options runtime/planning runtime/results swap swap/gate swap/optim swap/schedule swap/tiers
+runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan runtime/data \
+                     runtime/io runtime/models runtime/options runtime/planning runtime/results swap swap/gate swap/optim swap/schedule swap/tiers
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
                      runtime/training
 tools/ddlrun         core/host ddl/allreduce ddl/comm tools/cli

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "ddl/comm/single_rank.h"
+#include "ddl/comm/communicator.h"
 #include "ddl/comm/thread_world.h"
 #include "ddl/torch/gpu_backend.h"
 #include "tests/support/ddl/fake_gpu_network.h"

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "ddl/allreduce/program.h"
 #include "tests/support/ddl/shapes.h"
 
 namespace spillway::ddl {

@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "ddl/comm/single_rank.h"
+#include "ddl/comm/communicator.h"
 #include "tests/support/ddl/conformance.h"
 #include "tests/support/ddl/delayed_transport.h"
 #include "tests/support/ddl/shapes.h"

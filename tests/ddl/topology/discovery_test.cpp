@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "ddl/comm/single_rank.h"
+#include "ddl/comm/communicator.h"
 #include "ddl/comm/thread_world.h"
 #include "tests/support/ddl/distant_transport.h"
 #include "tests/support/ddl/shapes.h"

@@ -9,9 +9,9 @@
 
 #include "core/error.h"
 #include "ddl/comm/collectives.h"
-#include "ddl/comm/single_rank.h"
+#include "ddl/comm/communicator.h"
 #include "ddl/comm/thread_world.h"
-#include "ddl/torch/operators.h"
+#include "ddl/torch/comm.h"
 #include "tests/support/ddl/fake_gpu_network.h"
 #include "tests/support/ddl/shapes.h"
 

@@ -11,11 +11,11 @@
 #include "core/device/device.h"
 #include "core/device/open_device.h"
 #include "core/error.h"
-#include "ddl/comm/single_rank.h"
+#include "ddl/comm/communicator.h"
 #include "ddl/comm/thread_world.h"
+#include "ddl/torch/comm.h"
 #include "ddl/torch/gpu_operators.h"
 #include "ddl/torch/gradient_allreduce.h"
-#include "ddl/torch/operators.h"
 #include "tests/support/ddl/shapes.h"
 
 namespace spillway::ddl {

@@ -1,5 +1,3 @@
-#include "ddl/torch/operators.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -8,8 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "ddl/comm/single_rank.h"
+#include "ddl/comm/communicator.h"
 #include "ddl/comm/thread_world.h"
+#include "ddl/torch/comm.h"
 #include "tests/support/ddl/shapes.h"
 
 namespace spillway::ddl {

@@ -8,6 +8,7 @@
 
 #include "core/device/cpu_device.h"
 #include "ddl/comm/collectives.h"
+#include "kfac/comm/rank_exchange.h"
 #include "tests/kfac/rank_training.h"
 #include "tests/kfac/shapes.h"
 #include "tests/support/ddl/counting_transport.h"
@@ -99,7 +100,7 @@ void expect_the_same_late(Reductions r, unsigned seed) {
       [&](const ddl::Comm& comm, int64_t rank) {
         const RankExchange exchange(comm);
         auto after = factors_of(r.shapes), early = factors_of(r.shapes);
-        EarlyReduction reduction(buckets, early, plan, r.dtype, comm);
+        OverlappedReduction reduction(buckets, early, plan, r.dtype, comm);
         for (int step = 0; step < 2; ++step) {
           std::vector<int64_t> uses(r.shapes.size(), 0);
           for (size_t l : r.order) ++uses[l];
@@ -129,7 +130,7 @@ void expect_the_same_late(Reductions r, unsigned seed) {
 struct TwoBuckets {
   static inline const std::vector<LayerShape> kShapes{linear(30, 5), linear(40, 30)};
   std::vector<LayerFactors> layers = factors_of(kShapes);
-  EarlyReduction reduction;
+  OverlappedReduction reduction;
 
   explicit TwoBuckets(const ddl::Comm& comm, Strategy strategy = Strategy::hybrid,
                       FactorDtype dtype = FactorDtype::fp32)

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "ddl/torch/operators.h"
+#include "ddl/torch/comm.h"
 #include "tools/bench/allreduce/variant.h"
 
 namespace spillway::tools {

@@ -1,7 +1,6 @@
-#include "ddl/allreduce/algorithms.h"
+#include "ddl/allreduce/block.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 
 namespace spillway::ddl {
@@ -195,11 +194,6 @@ void recursive_doubling(AllGatherBuilder& h, Range whole) {
 
 }  // namespace
 
-std::string_view name_of(Algorithm algorithm) {
-  static constexpr std::array<std::string_view, 5> kNames{"direct", "ring", "halving", "leader", "oneshot"};
-  return kNames[static_cast<size_t>(algorithm)];
-}
-
 int collecting_rounds_of(Algorithm algorithm, int members) {
   if (members == 1) return 0;
   if (algorithm == Algorithm::ring) return members - 1;
@@ -209,10 +203,6 @@ int collecting_rounds_of(Algorithm algorithm, int members) {
 
 int gathering_rounds_of(Algorithm algorithm, int members) {
   return algorithm == Algorithm::oneshot ? 0 : collecting_rounds_of(algorithm, members);
-}
-
-bool keeps_order(Algorithm algorithm) {
-  return algorithm != Algorithm::ring && algorithm != Algorithm::halving;
 }
 
 std::vector<OwnedRange> shares(Algorithm algorithm, const Block& block) {

@@ -1,14 +1,14 @@
-/// The tensors of a Kfac's state.
+/// A Kfac's state, tensor by tensor: everything that a step depends on besides the model.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace spillway::kfac {
 
+class Kfac;
 struct KfacCounters;
 
 /// One tensor of the state, the same on all ranks that hold it.
@@ -20,12 +20,15 @@ struct StateEntry {
   std::vector<int64_t> holders;  ///< ranks, ascending
 };
 
+/// Returns the state layer by layer. First come the layer's running averages as they are kept, in the order of
+/// factor_tensors(). With staleness, the pending decomposition of each factor follows (Kfac::pending_basis(), which
+/// waits for it). Last come the tensors that precondition the layer, in the order of inverse_tensors(). Names, sizes
+/// and holders are the same on every rank. The counters are not included.
+std::vector<StateEntry> state_entries(const Kfac& kfac);
+
 /// Packs the counters into one int64 tensor; unpack() reverses it. unpack() throws BadRequest when `packed` is not of
 /// such a tensor's type and size.
 at::Tensor pack(const KfacCounters& counters);
 KfacCounters unpack(const at::Tensor& packed);
-
-/// The names and tensors in the order of state_entries(), and `counters` last.
-using StateDict = std::vector<std::pair<std::string, at::Tensor>>;
 
 }  // namespace spillway::kfac

@@ -1,0 +1,187 @@
+#include "kfac/preconditioner.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "kfac/comm/option_agreement.h"
+
+namespace spillway::kfac {
+namespace {
+
+void check_layers(const std::vector<Layer>& layers, const KfacOptions& options, int64_t world) {
+  for (const auto& [shape, weight, bias] : layers) {
+    TORCH_CHECK(weight.device() == layers.front().weight.device(), "[kfac] layer ", shape.name, " is on ",
+                weight.device(), ", ", layers.front().shape.name, " on ", layers.front().weight.device(),
+                ": one device is served");
+    TORCH_CHECK(world == 1 || weight.scalar_type() == at::kFloat, "[kfac] layer ", shape.name, " is ",
+                weight.scalar_type(), "; ", world, " ranks exchange float32 only");
+    for (const auto& factor : shape.factors())
+      if (options.staleness > 0 && factor.side > BackgroundSolver::kMaxSide)
+        throw BadRequest(str("[kfac] layer ", shape.name, " has a factor of side ", factor.side,
+                             ", but with staleness sides go up to ", BackgroundSolver::kMaxSide,
+                             "; lower max_linear_dim or set staleness to 0"));
+  }
+}
+
+/// Returns one stack for each factor that the rank decomposes.
+std::vector<MatrixStack> stacks_of(const std::vector<FactorId>& owned, const std::vector<Layer>& layers) {
+  std::vector<MatrixStack> all;
+  for (const auto& [i, f] : owned) {
+    const auto [role, side, count] = layers[i].shape.factors()[f];
+    const auto type = state_options(layers[i].weight).dtype();
+    all.push_back({count, side, static_cast<int64_t>(type.itemsize())});
+  }
+  return all;
+}
+
+int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  int64_t sum = 0;
+  for (const auto& tensor : tensors) sum += tensor.nbytes();
+  return sum;
+}
+
+}  // namespace
+
+Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
+    : options_(std::move(options)), exchange_(std::move(comm)), staged_(std::make_shared<StagedFactors>()) {
+  at::NoGradGuard no_grad;
+  exchange_.check_together([&] {
+    options_.validate();
+    auto found = find_layers(model, options_);
+    layers_ = std::move(found.layers);
+    left_alone_ = std::move(found.left_alone);
+    check_layers(layers_, options_, exchange_.world());
+  });
+  const auto shapes = shapes_of(layers_);
+  options_ = agree_on(std::move(options_), layers_, exchange_);
+  TORCH_CHECK(!layers_.empty(), "[kfac] no layer of the model can be preconditioned: ", left_alone_.size(),
+              " modules were left alone");
+  assignments_ = assign(shapes, exchange_.world(), options_);
+  for (size_t i = 0; i < layers_.size(); ++i)
+    for (size_t f = 0; f < assignments_[i].owners.size(); ++f)
+      if (assignments_[i].owners[f] == exchange_.rank()) owned_.push_back({i, f});
+  buckets_ = factor_buckets(shapes, assignments_, options_.factor_dtype);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const auto& [shape, weight, bias] = layers_[i];
+    if (assignments_[i].stages_factors(exchange_.rank())) staged_->weights[weight.unsafeGetTensorImpl()] = i;
+    staged_->layers.emplace_back(shape, state_options(weight), options_.patch_workspace_bytes, options_.convention,
+                                 assignments_[i].holds_factors(exchange_.rank()));
+    inverses_.push_back(assignments_[i].is_worker(exchange_.rank())
+                            ? LayerInverse::identity(shape, state_options(weight))
+                            : LayerInverse{});
+  }
+  if (options_.overlap_factors && !buckets_.empty())
+    staged_->early = std::make_unique<OverlappedReduction>(buckets_, staged_->layers, assignments_,
+                                                           options_.factor_dtype, exchange_.comm());
+  if (options_.staleness > 0) background_ = std::make_unique<BackgroundSolver>(stacks_of(owned_, layers_));
+  dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
+  failed_ = at::zeros_like(dropped_);
+  product_ = at::zeros({}, state_options(layers_.front().weight));
+}
+
+Preconditioner::Preconditioner(Kfac&&) noexcept = default;
+Kfac& Kfac::operator=(Kfac&&) noexcept = default;
+Kfac::~Kfac() = default;
+
+void Preconditioner::watch(const at::Tensor& loss, int64_t batch) {
+  const int64_t least = exchange_.world() == 1 ? 1 : 0;
+  TORCH_CHECK(batch >= least, "[kfac.watch] batch = ", batch, " is outside ", least, " and more samples");
+  if (!updates_factors()) return;
+  TORCH_CHECK(!watched_ || !staged_->early, "[kfac.watch] step ", counters_.steps,
+              " was watched before; overlap_factors allows one watch a step");
+  watched_ = true;
+  std::vector<int64_t> uses(layers_.size(), 0);
+  const auto stage = [staged = std::weak_ptr(staged_)](const Captured& captured) {
+    if (auto alive = staged.lock()) alive->stage(captured);
+  };
+  if (batch > 0 && !staged_->weights.empty()) install_capture_hooks(loss, staged_->weights, stage, &uses);
+  if (staged_->early) staged_->early->begin(std::move(uses), batch);
+  watched_batch_ += batch;
+}
+
+void Preconditioner::discard() {
+  at::NoGradGuard no_grad;
+  if (staged_->early) staged_->early->discard(staged_->layers);
+  for (auto& layer : staged_->layers) layer.discard();
+  watched_batch_ = 0;
+  watched_ = false;
+}
+
+void Preconditioner::step(double loss_scale) {
+  at::NoGradGuard no_grad;
+  TORCH_CHECK(std::isfinite(loss_scale) && loss_scale > 0, "[kfac.step] loss_scale = ", loss_scale,
+              " is outside (0, inf)");
+  if (updates_factors()) {
+    TORCH_CHECK(watched_, "[kfac.step] step ", counters_.steps,
+                " updates the factors: call watch(loss, batch) before backward");
+    commit_factors(loss_scale);
+    if (factors_are_due()) counters_.last_factor_step = counters_.steps;
+    ++counters_.factor_updates;
+  }
+  if (decomposes()) {
+    renew_owned();
+    share_inverses();
+    ++counters_.decompositions;
+  }
+  if (launches()) start_decomposition();
+  precondition_layers();
+  clip();
+  ++counters_.steps;
+}
+
+at::Tensor Preconditioner::factor(size_t i, size_t f) const {
+  const auto& running = staged_->layers[i].running();
+  return running.empty() ? at::Tensor() : running.at(f).load();
+}
+
+std::vector<at::Tensor> Preconditioner::held_factors(size_t i) const {
+  std::vector<at::Tensor> held;
+  for (const auto& [entries, diagonal] : staged_->layers[i].running()) {
+    held.push_back(entries);
+    if (diagonal.defined()) held.push_back(diagonal);
+  }
+  return held;
+}
+
+void Preconditioner::resume(const KfacCounters& counters) {
+  at::NoGradGuard no_grad;
+  counters_ = counters;
+  dropped_.fill_(counters.dropped_factors);
+  failed_.fill_(counters.failed_decompositions);
+  has_product_ = false;
+}
+
+FactorBytes Preconditioner::memory_usage() const {
+  FactorBytes bytes;
+  if (staged_->early) bytes.messages = staged_->early->bytes();
+  if (background_) bytes.background = background_->bytes();
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    bytes.factors += bytes_of(held_factors(i));
+    bytes.staged += bytes_of(staged_->layers[i].staged());
+  }
+  for (const auto& inverse : inverses_) bytes.eigenbases += bytes_of(inverse.held);
+  return bytes;
+}
+
+KfacCounters Preconditioner::counters() const {
+  auto counters = counters_;
+  counters.dropped_factors = dropped_.item<int64_t>();
+  counters.failed_decompositions = failed_.item<int64_t>();
+  return counters;
+}
+
+KfacFlops Preconditioner::flops() const {
+  auto flops = flops_;
+  for (const auto& layer : staged_->layers) flops.factor_compute += layer.flops();
+  return flops;
+}
+
+KfacSeconds Preconditioner::seconds() const {
+  auto seconds = seconds_;
+  seconds.factor_compute += staged_->seconds;
+  return seconds;
+}
+
+}  // namespace spillway::kfac

@@ -1,0 +1,94 @@
+/// The work behind Kfac: its state, and the phases of a step.
+#pragma once
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "kfac/comm/rank_exchange.h"
+#include "kfac/factors/layers.h"
+#include "kfac/inverse/async_eigensolver.h"
+#include "kfac/inverse/precondition.h"
+#include "kfac/plan/assignment.h"
+#include "kfac/plan/communication_volume.h"
+#include "kfac/plan/counters.h"
+#include "kfac/plan/options.h"
+#include "kfac/plan/placement.h"
+#include "kfac/staged_factors.h"
+
+namespace spillway::kfac {
+
+/// A preconditioner that does what Kfac promises. Each public function does the work of Kfac's function of its name.
+class Preconditioner {
+ public:
+  Preconditioner(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm);
+
+  void watch(const at::Tensor& loss, int64_t batch);
+  void step(double loss_scale);
+  double adapt_damping(double loss_before, double loss_after);
+  void discard();
+
+  std::string_view kind() const;
+  bool updates_factors() const;
+  bool decomposes() const;
+  bool launches() const;
+
+  const RankExchange& exchange() const { return exchange_; }
+  const std::vector<Layer>& layers() const { return layers_; }
+  const std::vector<SkippedLayer>& left_alone() const { return left_alone_; }
+  const std::vector<Assignment>& assignments() const { return assignments_; }
+  const KfacOptions& options() const { return options_; }
+  at::Tensor factor(size_t i, size_t f) const;
+  std::vector<at::Tensor> held_factors(size_t i) const;
+  const std::vector<at::Tensor>& inverse(size_t i) const { return inverses_[i].held; }
+  Eigenbasis pending_basis(size_t i, size_t f) const;
+
+  void resume(const KfacCounters& counters);
+  FactorBytes memory_usage() const;
+  KfacCounters counters() const;
+  KfacSeconds seconds() const;
+  KfacFlops flops() const;
+
+ private:
+  bool factors_are_due() const;
+  void commit_factors(double loss_scale);
+  void commit_early_factors(double loss_scale);
+  void renew_owned();
+  void decompose_owned();
+  void decompose_factor(size_t i, size_t f);
+  void decompose_together(const std::vector<FactorId>& group);
+  void keep_eigenvectors(size_t i, size_t f);
+  void start_decomposition();
+  void adopt_decomposition();
+  void share_inverses();
+  void gather_reciprocal(size_t i);
+  Damping damping() const;
+  void precondition_layers();
+  void precondition_layer(size_t i);
+  void clip();
+
+  KfacOptions options_;
+  RankExchange exchange_;
+  std::vector<Layer> layers_;
+  std::vector<SkippedLayer> left_alone_;
+  std::vector<Assignment> assignments_;
+  std::vector<FactorId> owned_;  ///< the factors that this rank decomposes, in order
+  std::vector<FactorBucket> buckets_;
+  std::shared_ptr<StagedFactors> staged_;
+  std::vector<LayerInverse> inverses_;
+  std::unique_ptr<BackgroundSolver> background_;  ///< only with `staleness`
+  std::vector<at::Tensor> dots_;                  ///< ⟨V, ∇⟩ of the layers of this step, [1] each
+  std::vector<size_t> preconditioned_;
+  at::Tensor dropped_, failed_;  ///< 0-dim counts on the device
+  at::Tensor product_;           ///< Σ|⟨V, ∇⟩| of the last step, 0-dim
+  bool has_product_ = false;     ///< true until adapt_damping() has used the product
+  bool watched_ = false;
+  int64_t watched_batch_ = 0;
+  KfacCounters counters_;
+  KfacSeconds seconds_;
+  KfacFlops flops_;
+};
+
+}  // namespace spillway::kfac
