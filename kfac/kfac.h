@@ -86,7 +86,7 @@ class Kfac {
   const std::vector<Layer>& layers() const;
   const std::vector<SkippedLayer>& left_alone() const;
   const std::vector<Assignment>& assignments() const;
-  const KfacOptions& options() const;  ///< the options that agree_on() returned
+  const KfacOptions& options() const;  ///< the options that agreed_options() returned
   /// Returns the running average `f` of layer `i`, in the order of LayerShape::factors(): [count, side, side]. It is a
   /// copy with 16-bit storage, and undefined where this rank holds none.
   at::Tensor factor(size_t i, size_t f) const;

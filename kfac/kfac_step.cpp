@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "kfac/comm/factor_reduction.h"
+#include "kfac/comm/reduce_factors.h"
 #include "kfac/inverse/eigenbasis_refresh.h"
 #include "kfac/plan/adaptive_damping.h"
 #include "kfac/preconditioner.h"

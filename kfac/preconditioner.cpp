@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "kfac/comm/option_agreement.h"
+#include "kfac/comm/agreed_options.h"
 
 namespace spillway::kfac {
 namespace {
@@ -55,7 +55,7 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
     check_layers(layers_, options_, exchange_.world());
   });
   const auto shapes = shapes_of(layers_);
-  options_ = agree_on(std::move(options_), layers_, exchange_);
+  options_ = agreed_options(std::move(options_), layers_, exchange_);
   TORCH_CHECK(!layers_.empty(), "[kfac] no layer of the model can be preconditioned: ", left_alone_.size(),
               " modules were left alone");
   assignments_ = assign(shapes, exchange_.world(), options_);

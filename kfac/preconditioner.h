@@ -9,13 +9,13 @@
 
 #include "kfac/comm/rank_exchange.h"
 #include "kfac/factors/layers.h"
-#include "kfac/inverse/async_eigensolver.h"
+#include "kfac/inverse/background_solver.h"
 #include "kfac/inverse/precondition.h"
 #include "kfac/plan/assignment.h"
-#include "kfac/plan/communication_volume.h"
 #include "kfac/plan/counters.h"
+#include "kfac/plan/factor_traffic.h"
 #include "kfac/plan/options.h"
-#include "kfac/plan/placement.h"
+#include "kfac/plan/place_factors.h"
 #include "kfac/staged_factors.h"
 
 namespace spillway::kfac {

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "core/error.h"
-#include "ddl/allreduce/reduce_kernels.h"
+#include "ddl/allreduce/combine.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
 #include "ddl/comm/transport.h"

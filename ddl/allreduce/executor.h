@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "ddl/allreduce/combine.h"
 #include "ddl/allreduce/plan.h"
 #include "ddl/allreduce/program.h"
-#include "ddl/allreduce/reduce_kernels.h"
 #include "ddl/comm/agreement.h"
 #include "ddl/comm/communicator.h"
 #include "ddl/comm/element.h"

@@ -12,7 +12,7 @@
 
 #include "ddl/comm/communicator.h"
 #include "ddl/nccl/gpu_network.h"
-#include "ddl/nccl/hierarchical_allreduce.h"
+#include "ddl/nccl/hierarchical_nccl.h"
 
 namespace spillway::ddl {
 

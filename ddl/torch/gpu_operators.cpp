@@ -11,10 +11,11 @@
 #include "core/hash.h"
 #include "ddl/comm/agreement.h"
 #include "ddl/comm/collectives.h"
-#include "ddl/torch/dense_tensor.h"
-#include "ddl/torch/fusion_buffer.h"
-#include "ddl/torch/gpu_reduction.h"
+#include "ddl/torch/batch.h"
 #include "ddl/torch/host_operators.h"
+#include "ddl/torch/reduced_batch.h"
+#include "ddl/torch/staging_memory.h"
+#include "ddl/torch/tensor_elements.h"
 #include "ddl/torch/tensor_fusion.h"
 
 namespace spillway::ddl {

@@ -23,7 +23,8 @@
 #include "ddl/comm/background_queue.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
-#include "ddl/torch/dense_tensor.h"
+#include "ddl/torch/staging_memory.h"
+#include "ddl/torch/tensor_elements.h"
 #include "ddl/torch/tensor_fusion.h"
 
 namespace spillway::ddl {

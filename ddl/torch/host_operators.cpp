@@ -8,7 +8,8 @@
 #include "ddl/allreduce/owner_reduction.h"
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/collectives.h"
-#include "ddl/torch/dense_tensor.h"
+#include "ddl/torch/staging_memory.h"
+#include "ddl/torch/tensor_elements.h"
 #include "ddl/torch/tensor_fusion.h"
 
 namespace spillway::ddl {

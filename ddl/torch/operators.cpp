@@ -6,9 +6,9 @@
 
 #include "ddl/comm/communicator.h"
 #include "ddl/torch/comm.h"
-#include "ddl/torch/dense_tensor.h"
 #include "ddl/torch/gpu_operators.h"
 #include "ddl/torch/host_operators.h"
+#include "ddl/torch/tensor_elements.h"
 #include "ddl/torch/tensor_fusion.h"
 
 namespace spillway::ddl {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kfac/factors/factors.h"
-#include "kfac/plan/communication_volume.h"
+#include "kfac/plan/factor_traffic.h"
 
 namespace spillway::kfac {
 

@@ -10,8 +10,8 @@
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/background_queue.h"
 #include "ddl/torch/comm.h"
-#include "ddl/torch/dense_tensor.h"
-#include "kfac/comm/factor_reduction.h"
+#include "ddl/torch/staging_memory.h"
+#include "kfac/comm/reduce_factors.h"
 
 namespace spillway::kfac {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "kfac/factors/shifted_internal.h"
+#include "kfac/factors/border_sums.h"
 #include "kfac/factors/shifted_products.h"
 
 namespace spillway::kfac {

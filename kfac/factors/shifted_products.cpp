@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "kfac/factors/shifted_internal.h"
+#include "kfac/factors/border_sums.h"
 
 namespace spillway::kfac {
 namespace {

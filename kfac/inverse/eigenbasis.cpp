@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "core/category.h"
-#include "kfac/inverse/eigen_residual.h"
+#include "kfac/inverse/eigen_errors.h"
 
 namespace spillway::kfac {
 namespace {

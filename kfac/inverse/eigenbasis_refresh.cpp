@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "kfac/inverse/eigen_residual.h"
+#include "kfac/inverse/eigen_errors.h"
 
 namespace spillway::kfac {
 namespace {

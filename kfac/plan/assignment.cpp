@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "kfac/plan/placement.h"
+#include "kfac/plan/place_factors.h"
 
 namespace spillway::kfac {
 namespace {

@@ -4,7 +4,7 @@
 #include <tuple>
 #include <utility>
 
-#include "kfac/plan/communication_volume.h"
+#include "kfac/plan/factor_traffic.h"
 
 namespace spillway::kfac {
 namespace {

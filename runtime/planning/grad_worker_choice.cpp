@@ -5,7 +5,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/memory/device_memory.h"
-#include "kfac/plan/communication_volume.h"
+#include "kfac/plan/factor_traffic.h"
 
 namespace spillway {
 namespace {

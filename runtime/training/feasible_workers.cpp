@@ -2,7 +2,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
-#include "kfac/comm/option_agreement.h"
+#include "kfac/comm/agreed_options.h"
 #include "runtime/models/task.h"
 #include "runtime/training/unlimited_profile.h"
 

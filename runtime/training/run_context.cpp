@@ -8,7 +8,7 @@
 #include "core/host/host_topology.h"
 #include "ddl/comm/busy.h"
 #include "ddl/comm/collectives.h"
-#include "kfac/comm/option_agreement.h"
+#include "kfac/comm/agreed_options.h"
 #include "kfac/factors/layers.h"
 #include "runtime/data/host_dataset.h"
 #include "runtime/data/open_dataset.h"

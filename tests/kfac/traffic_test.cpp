@@ -3,7 +3,7 @@
 
 #include "kfac/factors/packed_triangles.h"
 #include "kfac/plan/assignment.h"
-#include "kfac/plan/communication_volume.h"
+#include "kfac/plan/factor_traffic.h"
 #include "tests/kfac/rank_training.h"
 #include "tests/support/ddl/counting_transport.h"
 

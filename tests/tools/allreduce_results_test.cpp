@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "ddl/allreduce/reduce_kernels.h"
+#include "ddl/allreduce/combine.h"
 #include "tools/bench/allreduce/gloo.h"
 #include "tools/bench/allreduce/inputs.h"
 #include "tools/bench/allreduce/launcher.h"

@@ -7,7 +7,7 @@
 #include "core/host/host_topology.h"
 #include "core/host/locality.h"
 #include "ddl/comm/collectives.h"
-#include "ddl/topology/discovery.h"
+#include "ddl/topology/discover_levels.h"
 #include "tools/cli/launch.h"
 
 namespace spillway::tools {

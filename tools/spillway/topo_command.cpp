@@ -8,7 +8,7 @@
 #include "core/host/machine_json.h"
 #include "ddl/allreduce/calibration.h"
 #include "ddl/comm/mpi.h"
-#include "ddl/topology/discovery.h"
+#include "ddl/topology/discover_levels.h"
 #include "tools/cli/command.h"
 #include "tools/cli/json_file.h"
 #include "tools/cli/launch.h"

@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "core/error.h"
-#include "kfac/inverse/decomposition_timing.h"
-#include "kfac/inverse/eigen_residual.h"
+#include "kfac/inverse/eigen_errors.h"
+#include "kfac/inverse/measure_decompositions.h"
 
 namespace spillway::kfac {
 namespace {

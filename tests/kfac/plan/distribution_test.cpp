@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "kfac/plan/communication_volume.h"
-#include "kfac/plan/placement.h"
+#include "kfac/plan/factor_traffic.h"
+#include "kfac/plan/place_factors.h"
 #include "kfac/plan/strategy_choice.h"
 #include "tests/kfac/shapes.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "ddl/allreduce/reduce_kernels.h"
+#include "ddl/allreduce/combine.h"
 #include "ddl/nccl/gpu_network.h"
 
 namespace spillway::ddl::testing {
@@ -77,7 +77,7 @@ class FakeGroup final : public GpuCommunicator {
   void* to_ = nullptr;
   std::map<Members, int64_t> numbers_;  ///< numbers of collectives
   FakeGroup* child_ = nullptr;
-  int colour_ = 0;
+  int color_ = 0;
 };
 
 struct Circle {
@@ -125,7 +125,7 @@ inline bool FakeGroup::finished() {
   if (initialization.seen.size() < members_.size()) return false;
   if (to_) std::memcpy(to_, result_.data(), result_.size());
   if (child_) {
-    child_->circle_ = initialization.circles[colour_];
+    child_->circle_ = initialization.circles[color_];
     child_ = nullptr;
   }
   under_way_ = false;
@@ -188,12 +188,12 @@ inline void FakeGroup::broadcast(void* data, int64_t bytes, int root, std::span<
 inline std::unique_ptr<GpuCommunicator> FakeGroup::split(int color, int key) {
   auto child = std::make_unique<FakeGroup>(nullptr, 0, log_, fault_);
   child_ = child.get();
-  colour_ = color;
+  color_ = color;
   const auto see = [this](Meeting& initialization) {
     std::set<std::pair<int, int>> order;  // by key, then rank
     for (const auto& [rank, part] : initialization.parts)
-      if (part.color == colour_) order.insert({part.key, rank});
-    auto& circle = initialization.circles[colour_];
+      if (part.color == color_) order.insert({part.key, rank});
+    auto& circle = initialization.circles[color_];
     if (!circle) circle = std::make_shared<Circle>(static_cast<int>(order.size()));
     int place = 0;
     for (const auto& [key, rank] : order) {

@@ -10,9 +10,10 @@
 #include "core/error.h"
 #include "ddl/comm/communicator.h"
 #include "ddl/torch/comm.h"
-#include "ddl/torch/dense_tensor.h"
 #include "ddl/torch/gpu_backend.h"
 #include "ddl/torch/gpu_operators.h"
+#include "ddl/torch/staging_memory.h"
+#include "ddl/torch/tensor_elements.h"
 #include "tools/bench/allreduce/inputs.h"
 
 namespace spillway::tools {

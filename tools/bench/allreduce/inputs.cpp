@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "ddl/allreduce/reduce_kernels.h"
+#include "ddl/allreduce/combine.h"
 
 namespace spillway::tools {
 namespace {

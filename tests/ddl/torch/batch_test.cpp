@@ -1,4 +1,4 @@
-#include "ddl/torch/fusion_buffer.h"
+#include "ddl/torch/batch.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ std::vector<Batch> batches_of_parts(const at::Tensor& vector, const std::vector<
   return batches;
 }
 
-TEST(GpuBatchesTest, BlocksHoldEveryRanksPartInTheGivenOrder) {
+TEST(BatchTest, BlocksHoldEveryRanksPartInTheGivenOrder) {
   const at::Tensor vector = at::arange(10, at::kFloat);  // parts [0, 3), [3, 6) and [6, 10) of three ranks
   const auto batches = batches_of_parts(vector, {2, 0, 1});
   ASSERT_EQ(batches.size(), 1);
@@ -26,7 +26,7 @@ TEST(GpuBatchesTest, BlocksHoldEveryRanksPartInTheGivenOrder) {
   EXPECT_TRUE(at::equal(vector, at::tensor({0, 1, -2, -3, 4, 5, 6, 7, 8, -9}, at::kFloat)));
 }
 
-TEST(GpuBatchesTest, LargeVectorsGoInBatchesOfWhichEveryRankHasAShare) {
+TEST(BatchTest, LargeVectorsGoInBatchesOfWhichEveryRankHasAShare) {
   const int64_t count = 3 * (kFusionBytes / 8) / 2 + 1;
   const at::Tensor vector = at::zeros({count}, at::kLong);
   const auto batches = batches_of_parts(vector, {1, 0, 3, 2});
@@ -39,13 +39,13 @@ TEST(GpuBatchesTest, LargeVectorsGoInBatchesOfWhichEveryRankHasAShare) {
   EXPECT_TRUE(vector.eq(1).all().item<bool>());
 }
 
-TEST(GpuBatchesTest, WhatLiesSideBySideIsOneCopy) {
+TEST(BatchTest, WhatLiesSideBySideIsOneCopy) {
   EXPECT_EQ(batches_of_parts(at::zeros({12}), {0, 1, 2, 3})[0].pieces.size(), 1);
   EXPECT_EQ(batches_of_parts(at::zeros({12}), {0, 2, 1, 3})[0].pieces.size(), 4);
   EXPECT_EQ(batches_of_parts(at::zeros({10}), {0, 1, 2, 3})[0].pieces.size(), 3) << "2 and 3, 2, 3: a gap after the 2s";
 }
 
-TEST(GpuBatchesTest, AFullBufferIsOneBatchOfAnyNumberOfParts) {
+TEST(BatchTest, AFullBufferIsOneBatchOfAnyNumberOfParts) {
   EXPECT_EQ(batches_of_parts(at::zeros({kFusionBytes / 4}), {0, 1, 2}).size(), 1);
 }
 

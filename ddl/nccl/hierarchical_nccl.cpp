@@ -1,4 +1,4 @@
-#include "ddl/nccl/hierarchical_allreduce.h"
+#include "ddl/nccl/hierarchical_nccl.h"
 
 #include <algorithm>
 

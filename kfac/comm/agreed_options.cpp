@@ -1,12 +1,12 @@
-#include "kfac/comm/option_agreement.h"
+#include "kfac/comm/agreed_options.h"
 
 #include <bit>
 #include <utility>
 
 #include "core/hash.h"
 #include "ddl/comm/agreement.h"
-#include "kfac/inverse/decomposition_timing.h"
-#include "kfac/plan/placement.h"
+#include "kfac/inverse/measure_decompositions.h"
+#include "kfac/plan/place_factors.h"
 #include "kfac/plan/strategy_choice.h"
 
 namespace spillway::kfac {
@@ -61,7 +61,7 @@ KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& l
   return options;
 }
 
-KfacOptions agree_on(KfacOptions options, const std::vector<Layer>& layers, const RankExchange& exchange) {
+KfacOptions agreed_options(KfacOptions options, const std::vector<Layer>& layers, const RankExchange& exchange) {
   const auto shapes = shapes_of(layers);
   exchange.require_same(hash_of(shapes), "layers");
   exchange.require_same(

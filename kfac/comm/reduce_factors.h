@@ -5,7 +5,7 @@
 #include "kfac/comm/factor_scaling.h"
 #include "kfac/comm/rank_exchange.h"
 #include "kfac/factors/factors.h"
-#include "kfac/plan/communication_volume.h"
+#include "kfac/plan/factor_traffic.h"
 
 namespace spillway::kfac {
 

@@ -1,10 +1,10 @@
-#include "ddl/torch/fusion_buffer.h"
+#include "ddl/torch/batch.h"
 
 #include <ATen/ops/_foreach_copy.h>
 
 #include <algorithm>
 
-#include "ddl/torch/dense_tensor.h"
+#include "ddl/torch/tensor_elements.h"
 #include "ddl/torch/tensor_fusion.h"
 
 namespace spillway::ddl {

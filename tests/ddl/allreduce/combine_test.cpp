@@ -1,4 +1,4 @@
-#include "ddl/allreduce/reduce_kernels.h"
+#include "ddl/allreduce/combine.h"
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ double defined(uint16_t bits, int exponent_bits, int fraction_bits) {
 
 }  // namespace
 
-TEST(ArithmeticTest, TheTargetMayBeAnyPartialTermAtAnyAddressOfAnElement) {
+TEST(CombineTest, TheTargetMayBeAnyPartialTermAtAnyAddressOfAnElement) {
   for (const size_t count_of_terms : {size_t{1}, size_t{2}, size_t{3}, size_t{5}})
     for (size_t place = 0; place <= count_of_terms; ++place)  // the last place: a separate target
       for (const int64_t shift : {0, 1, 3})
@@ -69,7 +69,7 @@ TEST(ArithmeticTest, TheTargetMayBeAnyPartialTermAtAnyAddressOfAnElement) {
         }
 }
 
-TEST(ArithmeticTest, AddsFromTheLeftAndDividesOnce) {
+TEST(CombineTest, AddsFromTheLeftAndDividesOnce) {
   for (const int64_t count : {0, 1, 3, 1023, 1024, 1025, 5000}) {
     const auto a = values(count, 1.0f), b = values(count, 1e7f), c = values(count, -3.0f);
     const std::array<Term, 3> terms{Term{a.data(), false}, {b.data(), true}, {c.data(), false}};
@@ -82,7 +82,7 @@ TEST(ArithmeticTest, AddsFromTheLeftAndDividesOnce) {
   }
 }
 
-TEST(ArithmeticTest, SixteenBitFloatsAreWhatTheirDefinitionSays) {
+TEST(CombineTest, SixteenBitFloatsAreWhatTheirDefinitionSays) {
   const auto all = every_bit_pattern();
   for (const auto& [element, exponent_bits, fraction_bits] :
        {std::tuple{Element::float16, 5, 10}, {Element::bfloat16, 8, 7}}) {
@@ -101,7 +101,7 @@ TEST(ArithmeticTest, SixteenBitFloatsAreWhatTheirDefinitionSays) {
   }
 }
 
-TEST(ArithmeticTest, RoundsToTheNearestAndTiesToEven) {
+TEST(CombineTest, RoundsToTheNearestAndTiesToEven) {
   std::mt19937 random(7);
   for (const auto& [element, exponent_bits, fraction_bits, largest] :
        {std::tuple{Element::float16, 5, 10, uint16_t{0x7bff}}, {Element::bfloat16, 8, 7, uint16_t{0x7f7f}}}) {
@@ -140,7 +140,7 @@ TEST(ArithmeticTest, RoundsToTheNearestAndTiesToEven) {
   }
 }
 
-TEST(ArithmeticTest, SixteenBitFloatsAreSummedInFloat32) {
+TEST(CombineTest, SixteenBitFloatsAreSummedInFloat32) {
   // Three terms 2048 + 1 + 1 give 2048 where every sum is rounded to float16.
   const auto bits = rounded(Element::float16, {2048.0f, 1.0f, 1.0f});
   const std::array<Term, 3> terms{Term{&bits[0], false}, {&bits[1], false}, {&bits[2], false}};
@@ -149,7 +149,7 @@ TEST(ArithmeticTest, SixteenBitFloatsAreSummedInFloat32) {
   EXPECT_EQ(sum, 2050);
 }
 
-TEST(ArithmeticTest, IntegersWrapAroundAndAverageTowardsZero) {
+TEST(CombineTest, IntegersWrapAroundAndAverageTowardsZero) {
   const std::array<int32_t, 3> x{std::numeric_limits<int32_t>::max(), 2, -7};
   const std::array<Term, 2> overflowing{Term{&x[0], false}, {&x[1], true}};
   int32_t sum = 0;
@@ -160,7 +160,7 @@ TEST(ArithmeticTest, IntegersWrapAroundAndAverageTowardsZero) {
   EXPECT_EQ(average, -3);
 }
 
-TEST(ArithmeticTest, ANanIsTheMaximumAndTheMinimumWhereverItStands) {
+TEST(CombineTest, ANanIsTheMaximumAndTheMinimumWhereverItStands) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const auto& x : {std::array{1.0, nan, 2.0}, {nan, 1.0, 2.0}, {1.0, 2.0, nan}})
     for (const auto reduction : {Reduction::maximum, Reduction::minimum}) {

@@ -1,4 +1,4 @@
-#include "ddl/topology/discovery.h"
+#include "ddl/topology/discover_levels.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "kfac/factors/shifted_internal.h"
+#include "kfac/factors/border_sums.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,5 @@
-/// The common parts of the products without patches. See kfac/factors/shifted_products.h for S(δ), windows and planes.
+/// The sums near the border that products without patches subtract, and the flat copies behind all their sums. See
+/// kfac/factors/shifted_products.h for S(δ), windows and planes.
 #pragma once
 #include <ATen/core/Tensor.h>
 

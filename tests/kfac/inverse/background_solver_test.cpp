@@ -1,4 +1,4 @@
-#include "kfac/inverse/async_eigensolver.h"
+#include "kfac/inverse/background_solver.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "ddl/allreduce/reduce_kernels.h"
+#include "ddl/allreduce/combine.h"
 
 #include <algorithm>
 #include <array>

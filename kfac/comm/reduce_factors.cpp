@@ -1,4 +1,4 @@
-#include "kfac/comm/factor_reduction.h"
+#include "kfac/comm/reduce_factors.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "kfac/inverse/eigen_residual.h"
+#include "kfac/inverse/eigen_errors.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,4 +1,4 @@
-#include "kfac/inverse/decomposition_timing.h"
+#include "kfac/inverse/measure_decompositions.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

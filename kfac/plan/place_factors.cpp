@@ -1,4 +1,4 @@
-#include "kfac/plan/placement.h"
+#include "kfac/plan/place_factors.h"
 
 #include <algorithm>
 #include <map>

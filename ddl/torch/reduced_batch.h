@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "ddl/comm/element.h"
-#include "ddl/nccl/hierarchical_allreduce.h"
-#include "ddl/torch/fusion_buffer.h"
+#include "ddl/nccl/hierarchical_nccl.h"
+#include "ddl/torch/batch.h"
 
 namespace spillway::ddl {
 
@@ -15,13 +15,13 @@ std::vector<int> ranks_by_block(const HierarchicalNccl& levels, int ranks);
 
 /// A batch in a buffer of the GPU, of which `mine` is reduced, and divided for an average; the rest is undefined.
 /// 16-bit floats are float32 there.
-struct Reduced {
+struct ReducedBatch {
   at::Tensor buffer;
   Range mine;
 };
 /// Reduces a batch in a buffer of the GPU. Collective, over `ranks` ranks; the batch is of one type and size on all.
 /// Throws CommError.
-Reduced reduce_scatter(const Batch& batch, HierarchicalNccl& levels, int ranks, Reduction reduction);
+ReducedBatch reduce_scatter(const Batch& batch, HierarchicalNccl& levels, int ranks, Reduction reduction);
 /// Returns the whole batch reduced, in its own type. 16-bit floats are rounded once, on the rank that has their sum.
 /// Collective. Throws CommError.
 at::Tensor allreduce(const Batch& batch, HierarchicalNccl& levels, int ranks, Reduction reduction);

@@ -1,4 +1,4 @@
-#include "ddl/topology/discovery.h"
+#include "ddl/topology/discover_levels.h"
 
 #include <gtest/gtest.h>
 
@@ -312,7 +312,7 @@ TEST(HostGroupsTest, RefuseWhatIsNoMatrixOfLatencies) {
   EXPECT_THROW((void)host_groups({{0, INFINITY}, {INFINITY, 0}}), BadRequest);
 }
 
-TEST(DiscoveryTest, MeasuresEveryPairOfHostsAndTellsEveryRankTheSame) {
+TEST(DiscoverLevelsTest, MeasuresEveryPairOfHostsAndTellsEveryRankTheSame) {
   for (const auto& widths :
        std::vector<std::vector<int>>{{1}, {3}, {1, 1}, {2, 1, 1}, {1, 2, 1, 2}, {1, 1, 1, 1, 1, 1, 1}}) {
     const auto hosts = dealt(widths);
@@ -335,7 +335,7 @@ TEST(DiscoveryTest, MeasuresEveryPairOfHostsAndTellsEveryRankTheSame) {
   }
 }
 
-TEST(DiscoveryTest, FindsMemoryThenHostsThenRacks) {
+TEST(DiscoverLevelsTest, FindsMemoryThenHostsThenRacks) {
   const auto hosts = dealt({2, 2, 2, 1});
   std::vector<std::vector<int>> nodes(hosts.size());
   for (size_t rank = 0; rank < hosts.size(); ++rank) nodes[rank] = {rank < 4 ? 0 : 1};
@@ -355,7 +355,7 @@ TEST(DiscoveryTest, FindsMemoryThenHostsThenRacks) {
   EXPECT_EQ(levels.joining(0, 4), 1);
 }
 
-TEST(DiscoveryTest, HostsWithoutMemoryOfTheirOwnAreTheOnlyLevelOfTwo) {
+TEST(DiscoverLevelsTest, HostsWithoutMemoryOfTheirOwnAreTheOnlyLevelOfTwo) {
   const auto hosts = by_host({2, 1});
   ThreadWorld world(hosts);
   run_ranks(world, [&](Communicator& comm) {
@@ -368,7 +368,7 @@ TEST(DiscoveryTest, HostsWithoutMemoryOfTheirOwnAreTheOnlyLevelOfTwo) {
   });
 }
 
-TEST(DiscoveryTest, RanksNearTheSameMemoryAreTogetherFirst) {
+TEST(DiscoverLevelsTest, RanksNearTheSameMemoryAreTogetherFirst) {
   ThreadWorld world(by_host({4, 2}));
   run_ranks(world, [&](Communicator& comm) {
     const Levels levels(6, discover_levels(comm, near_node({comm.rank() % 2})));
@@ -378,7 +378,7 @@ TEST(DiscoveryTest, RanksNearTheSameMemoryAreTogetherFirst) {
   });
 }
 
-TEST(DiscoveryTest, EveryRankLearnsWhatTheOthersGpusAreNear) {
+TEST(DiscoverLevelsTest, EveryRankLearnsWhatTheOthersGpusAreNear) {
   const Machine linked = machine_in("eight_gpus.xml"), machine = without_nvlink(linked);
   ThreadWorld world(dealt({8, 8}));
   run_ranks(world, [&](Communicator& comm) {
@@ -391,7 +391,7 @@ TEST(DiscoveryTest, EveryRankLearnsWhatTheOthersGpusAreNear) {
   });
 }
 
-TEST(DiscoveryTest, ARankAloneHasNoLevels) {
+TEST(DiscoverLevelsTest, ARankAloneHasNoLevels) {
   EXPECT_EQ(Levels(1, discover_levels(*self_communicator(), near_node({0}))).count(), 0);
 }
 

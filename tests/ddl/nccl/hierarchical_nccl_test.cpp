@@ -1,4 +1,4 @@
-#include "ddl/nccl/hierarchical_allreduce.h"
+#include "ddl/nccl/hierarchical_nccl.h"
 
 #include <gtest/gtest.h>
 
@@ -73,7 +73,7 @@ void expect_sums(const OnGpus& world, Element element, int64_t count) {
   });
 }
 
-TEST(DeviceLevelsTest, SumsAreRightOverEveryShapeAndCount) {
+TEST(HierarchicalNcclTest, SumsAreRightOverEveryShapeAndCount) {
   for (const OnGpus& world : worlds()) {
     const auto size = static_cast<int64_t>(world.hosts.size());
     for (const int64_t count : {int64_t{1}, size - 1, size, size + 1, int64_t{101}}) {
@@ -86,7 +86,7 @@ TEST(DeviceLevelsTest, SumsAreRightOverEveryShapeAndCount) {
   }
 }
 
-TEST(DeviceLevelsTest, EveryRankKnowsAllRanksParts) {
+TEST(HierarchicalNcclTest, EveryRankKnowsAllRanksParts) {
   for (const OnGpus& world : worlds())
     world.run([](HierarchicalNccl& levels, Communicator& comm, CallLog&) {
       const int64_t size = comm.size(), count = levels.padded(100);
@@ -104,7 +104,7 @@ TEST(DeviceLevelsTest, EveryRankKnowsAllRanksParts) {
     });
 }
 
-TEST(DeviceLevelsTest, AllRanksGetTheSameBitsOfSumsThatRound) {
+TEST(HierarchicalNcclTest, AllRanksGetTheSameBitsOfSumsThatRound) {
   for (const OnGpus& world : worlds()) {
     std::vector<std::vector<float>> results(world.hosts.size());
     world.run([&](HierarchicalNccl& levels, Communicator& comm, CallLog&) {
@@ -121,7 +121,7 @@ TEST(DeviceLevelsTest, AllRanksGetTheSameBitsOfSumsThatRound) {
   }
 }
 
-TEST(DeviceLevelsTest, LargestAndSmallestOfIntegersAreFound) {
+TEST(HierarchicalNcclTest, LargestAndSmallestOfIntegersAreFound) {
   OnGpus{by_host({2, 2})}.run([](HierarchicalNccl& levels, Communicator& comm, CallLog&) {
     for (const auto reduction : {Reduction::maximum, Reduction::minimum}) {
       std::vector<int32_t> data{comm.rank(), -comm.rank(), 7, 5 - comm.rank()};
@@ -133,7 +133,7 @@ TEST(DeviceLevelsTest, LargestAndSmallestOfIntegersAreFound) {
   });
 }
 
-TEST(DeviceLevelsTest, TheLibrarysOwnAllreduceIsOneCallOfAllRanks) {
+TEST(HierarchicalNcclTest, TheLibrarysOwnAllreduceIsOneCallOfAllRanks) {
   OnGpus{by_host({2, 2})}.run([](HierarchicalNccl& levels, Communicator& comm, CallLog& log) {
     const std::vector<float> in{1, 2, static_cast<float>(comm.rank())};
     std::vector<float> out(3);
@@ -156,21 +156,21 @@ CallLog calls_of(const OnGpus& world, int rank, int64_t count) {
   return calls;
 }
 
-TEST(DeviceLevelsTest, OnlyThePartOfARankLeavesItsHost) {
+TEST(HierarchicalNcclTest, OnlyThePartOfARankLeavesItsHost) {
   const CallLog by_levels{"reduce-scatter of 4 among 3", "reduce-scatter of 2 among 2", "all-gather of 2 among 2",
                           "all-gather of 4 among 3"};
   EXPECT_EQ(calls_of({by_host({3, 3})}, 4, 12), by_levels);
   EXPECT_EQ(calls_of({testing::dealt({3, 3})}, 4, 12), by_levels);
 }
 
-TEST(DeviceLevelsTest, AnUnevenTreeIsOneLevelOfAllRanks) {
+TEST(HierarchicalNcclTest, AnUnevenTreeIsOneLevelOfAllRanks) {
   EXPECT_FALSE(is_even(Levels::parse("4+2", 6)));
   EXPECT_TRUE(is_even(Levels::parse("3x2", 6)));
   EXPECT_TRUE(is_even(Levels(1)));
   EXPECT_EQ(calls_of({by_host({4, 2})}, 5, 12), (CallLog{"reduce-scatter of 2 among 6", "all-gather of 2 among 6"}));
 }
 
-TEST(DeviceLevelsTest, BroadcastReachesItsMembersAlone) {
+TEST(HierarchicalNcclTest, BroadcastReachesItsMembersAlone) {
   OnGpus{by_host({2, 2})}.run([](HierarchicalNccl& levels, Communicator& comm, CallLog&) {
     int32_t value = comm.rank();
     const std::vector<int> members{3, 0, 2};
@@ -206,7 +206,7 @@ std::vector<std::string> errors_of(OnGpus world) {
   return errors;
 }
 
-TEST(DeviceLevelsTest, AGpuThatFailsIsACommErrorOnEveryRankWithLevelAndStage) {
+TEST(HierarchicalNcclTest, AGpuThatFailsIsACommErrorOnEveryRankWithLevelAndStage) {
   for (const auto& error : errors_of({.hosts = by_host({3, 3}), .fault = [](int rank) {
                                         return rank == 4 ? GpuFault{"reduce-scatter of 2 among 2"} : GpuFault();
                                       }})) {
@@ -215,7 +215,7 @@ TEST(DeviceLevelsTest, AGpuThatFailsIsACommErrorOnEveryRankWithLevelAndStage) {
   }
 }
 
-TEST(DeviceLevelsTest, AGpuThatNeverEndsIsACommErrorOnEveryRankAfterTheDeadline) {
+TEST(HierarchicalNcclTest, AGpuThatNeverEndsIsACommErrorOnEveryRankAfterTheDeadline) {
   const auto errors =
       errors_of({.hosts = by_host({3, 3}), .options = {.deadline = std::chrono::seconds(1)}, .fault = [](int rank) {
                    return rank == 1 ? GpuFault{"all-gather of 4 among 3", /*stuck=*/true} : GpuFault();
@@ -224,7 +224,7 @@ TEST(DeviceLevelsTest, AGpuThatNeverEndsIsACommErrorOnEveryRankAfterTheDeadline)
     EXPECT_NE(error.find("no end within 1 s (level 1 of 2, all-gather, stage 4)"), std::string::npos) << error;
 }
 
-TEST(DeviceLevelsTest, ARankThatDoesNotComeIsNamed) {
+TEST(HierarchicalNcclTest, ARankThatDoesNotComeIsNamed) {
   OnGpus world{.hosts = by_host({2}), .options = {.deadline = std::chrono::milliseconds(200)}};
   world.run([](HierarchicalNccl& levels, Communicator& comm, CallLog&) {
     if (comm.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(2));

@@ -1,4 +1,4 @@
-#include "kfac/plan/communication_volume.h"
+#include "kfac/plan/factor_traffic.h"
 
 #include <algorithm>
 

@@ -1,6 +1,7 @@
-#include "ddl/torch/gpu_reduction.h"
+#include "ddl/torch/reduced_batch.h"
 
-#include "ddl/torch/dense_tensor.h"
+#include "ddl/torch/staging_memory.h"
+#include "ddl/torch/tensor_elements.h"
 
 namespace spillway::ddl {
 namespace {
@@ -21,7 +22,7 @@ std::vector<int> ranks_by_block(const HierarchicalNccl& levels, int ranks) {
   return order;
 }
 
-Reduced reduce_scatter(const Batch& batch, HierarchicalNccl& levels, int ranks, Reduction reduction) {
+ReducedBatch reduce_scatter(const Batch& batch, HierarchicalNccl& levels, int ranks, Reduction reduction) {
   const Element element = element_of(batch.pieces[0].tensor, "reduce_scatter_");
   const Element partial = is_16_bits(element) ? Element::float32 : element;
   const int64_t padded = levels.padded(batch.size);

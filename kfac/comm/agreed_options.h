@@ -18,6 +18,6 @@ KfacOptions with_agreed_seconds(KfacOptions options, const std::vector<Layer>& l
 /// it also when an option differs that decides the exchanges between ranks or their times. Such options are strategy,
 /// shares, placement, method, intervals, schedules at step 0 and others. Cost: two or three messages of a few bytes to
 /// each rank; none on a single rank.
-KfacOptions agree_on(KfacOptions options, const std::vector<Layer>& layers, const RankExchange& exchange);
+KfacOptions agreed_options(KfacOptions options, const std::vector<Layer>& layers, const RankExchange& exchange);
 
 }  // namespace spillway::kfac
