@@ -71,7 +71,11 @@ class FailurePrinter final : public ::testing::EmptyTestEventListener {
   const int rank_;
 };
 
+INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, AllreduceConformance, Mpi);
+INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, CollectivesConformance, Mpi);
 INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, CommunicatorConformance, Mpi);
+INSTANTIATE_TYPED_TEST_SUITE_P(DelayedMpi, AllreduceConformance, DelayedMpi);
+INSTANTIATE_TYPED_TEST_SUITE_P(DelayedMpi, CollectivesConformance, DelayedMpi);
 INSTANTIATE_TYPED_TEST_SUITE_P(DelayedMpi, CommunicatorConformance, DelayedMpi);
 
 TEST(MpiTest, RanksOfOneMachineShareAHost) {
