@@ -39,7 +39,8 @@ struct SessionStats {
 /// Pages the tensors of its thread under a byte budget while it lives. Every operator on the thread, and in autograd's
 /// work for the thread, passes Spillway's gate. The gate makes arguments resident before a kernel runs, and the
 /// device's counted bytes never exceed the budget. Results equal those of unlimited memory, bit for bit. Closing brings
-/// every tensor back to the device and lifts the budget.
+/// every tensor back to the device and lifts the budget. The thread's next Session can page the tensors that stay, and
+/// those that the thread makes in between (docs/design/sessions.md says which).
 ///
 ///     spillway::Session session({.budget_bytes = spillway::parse_bytes("8GiB")});
 ///     for (auto& batch : loader) {
@@ -60,7 +61,7 @@ class Session {
  public:
   /// Opens the Session. Throws BadRequest for bad options (a directory that cannot be used among them), and for options
   /// that differ from an open Session's. Throws DeviceError when the device cannot be had, OutOfBudget when more than
-  /// the budget is held already, and std::logic_error when this thread has a Session.
+  /// the budget is held and cannot leave, and std::logic_error when this thread has a Session.
   explicit Session(SessionOptions options);
   ~Session();
   Session(const Session&) = delete;

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/memory/fork.h"
 #include "swap/gate/session_scope.h"
+#include "swap/gate/thread_storages.h"
 
 namespace spillway::swap {
 namespace {
@@ -60,13 +61,22 @@ DevicePager::DevicePager(const SessionOptions& options)
       disk_directory_(options.disk_directory),
       device_name_(options.device),
       engine_(options.engine),
-      small_page_bytes_(options.small_page_bytes) {
-  // The budget comes last, so that nothing has to be undone. Only a hard budget can be refused, and managed memory has
-  // a soft one.
-  device.use_managed_memory(engine_ == Engine::unified);
-  device.ledger().set_budget(options.budget_bytes, /*soft=*/engine_ == Engine::unified);
+      small_page_bytes_(options.small_page_bytes) {}
+
+void DevicePager::set_budget() {
+  Ledger& ledger = device.ledger();
+  const bool soft = engine_ == Engine::unified;  // managed memory may exceed its budget, so it is never refused
+  device.use_managed_memory(soft);
+  const int64_t excess = ledger.used_bytes() - budget_bytes_;
+  if (excess > 0 && !soft) pager.free_physical_memory(excess);
+  if (ledger.used_bytes() > budget_bytes_ && !soft)
+    throw OutOfBudget(
+        str("[session] a budget of ", format_bytes(budget_bytes_), " is below the ", format_bytes(ledger.used_bytes()),
+            " that are held on ", ledger.device(), " and cannot leave", pager.describe_unpaged()),
+        ledger.used_bytes(), budget_bytes_);
+  ledger.set_budget(budget_bytes_, soft);
   device.memory().set_reclaimer(this);
-  device.ledger().reset_peak();
+  ledger.reset_peak();
 }
 
 void DevicePager::require_alike(const SessionOptions& options) const {
@@ -96,13 +106,32 @@ DevicePager::Share DevicePager::join(const SessionOptions& options) {
     throw std::logic_error(
         "[session] this process was forked while its parent had a Session open, and has none of its threads; open "
         "Sessions in processes that were forked before, or that call exec");
-  std::lock_guard lock(shared().mutex);
-  if (shared().device)
-    shared().device->require_alike(options);
-  else
-    shared().device = std::make_shared<DevicePager>(options);
+  std::unique_lock lock(shared().mutex);
+  const bool first = !shared().device;
+  std::shared_ptr<DevicePager> device = first ? std::make_shared<DevicePager>(options) : shared().device;
+  if (!first) device->require_alike(options);
+  const UserId user = device->pager.table().add_user();
+  if (first) device->open(user, options.min_page_bytes);
+  shared().device = device;
   ++shared().sessions;
-  return {shared().device.get(), Eviction{shared().device->pager.table().add_user()}};
+  Share share(device.get(), Eviction{user});
+  lock.unlock();
+  if (first) return share;
+  const std::unique_lock turn(device->turns);  // operators of other Sessions may run
+  page_left_storages(device->pager, options.min_page_bytes, user);
+  return share;
+}
+
+/// Called under the lock of `shared()`.
+void DevicePager::open(UserId user, int64_t min_page_bytes) {
+  try {
+    record_made_storages(false);
+    page_left_storages(pager, min_page_bytes, user);
+    set_budget();
+  } catch (...) {
+    close();
+    throw;
+  }
 }
 
 std::shared_ptr<DevicePager> DevicePager::current() {
@@ -116,8 +145,9 @@ void DevicePager::Eviction::operator()(DevicePager* device) const noexcept {
   std::shared_ptr<DevicePager> kept = current();  // another Session may close it before the turn is over
   std::unique_lock turn(device->turns);           // other threads' operators and loans hold pages that may end now
   std::lock_guard lock(shared().mutex);
+  remember_storages(device->pager, user);
   if (--shared().sessions > 0) return device->pager.remove_user(user);
-  if (!device->close()) shared().unclosed.push_back(shared().device);
+  device->close();
   turn.unlock();
   kept.reset();
   shared().device.reset();
@@ -135,20 +165,19 @@ void DevicePager::reclaim(int64_t bytes) {
   pager.reclaim(bytes);
 }
 
-bool DevicePager::close() noexcept {
+void DevicePager::close() noexcept {
   device.ledger().set_budget(kUnlimitedBytes);
   device.use_managed_memory(false);
-  bool home = true;
   try {
     pager.unregister_resident();
   } catch (const std::exception& error) {
     // Closing goes on, because it has no other way. Tensors that stay absent keep raising the clear error when they are
     // touched.
     std::fprintf(stderr, "[session] not every tensor came home: %s\n", error.what());
-    home = false;
+    shared().unclosed.push_back(shared_from_this());
   }
   device.memory().set_reclaimer(nullptr);
-  return home;
+  record_made_storages(true);
 }
 
 }  // namespace spillway::swap

@@ -14,9 +14,10 @@
 namespace spillway::swap {
 
 /// The device's budget, pager, host slab, disk and copy lanes; one device at a time. The first Session makes it, others
-/// join it, and the last one closes it: that brings every tensor back to the device and lifts the budget. It is one of
-/// the process-wide exceptions that LibTorch forces.
-class DevicePager final : public Reclaimer {
+/// join it, and the last one closes it: that brings every tensor back to the device and lifts the budget. A Session
+/// that joins makes pages of the storages that its thread left behind (swap/gate/thread_storages.h). It is one of the
+/// process-wide exceptions that LibTorch forces.
+class DevicePager final : public Reclaimer, public std::enable_shared_from_this<DevicePager> {
  public:
   struct Eviction {
     UserId user;
@@ -27,7 +28,7 @@ class DevicePager final : public Reclaimer {
 
   /// Makes the device's pager, or joins it. A joining Session asks for the same device, budgets and `small_page_bytes`;
   /// the copy lanes stay as the first Session decorated them. Thread-safe. Throws BadRequest naming the option and both
-  /// values, or OutOfBudget when more than the budget is held already.
+  /// values, or OutOfBudget when more than the budget is held and cannot leave.
   static Share join(const SessionOptions& options);
   /// Returns the device's pager, and keeps it alive; nullptr while no Session is open.
   static std::shared_ptr<DevicePager> current();
@@ -37,6 +38,7 @@ class DevicePager final : public Reclaimer {
   /// thread, because that operator has had its turn.
   static std::unique_lock<FairMutex> take_turn(DevicePager* device);
 
+  /// Makes the parts; the budget is unlimited yet.
   explicit DevicePager(const SessionOptions& options);
   DevicePager(const DevicePager&) = delete;
   DevicePager& operator=(const DevicePager&) = delete;
@@ -57,8 +59,12 @@ class DevicePager final : public Reclaimer {
 
  private:
   void require_alike(const SessionOptions& options) const;
-  /// Returns false when a tensor could not come back to the device.
-  bool close() noexcept;
+  /// Starts the budget for the first Session, whose `user` gets the storages that its thread left behind.
+  void open(UserId user, int64_t min_page_bytes);
+  /// Sets the budget, once the bytes that exceed it have left the device.
+  void set_budget();
+  /// Ends the budget. Stays alive for tensors that could not come back to the device.
+  void close() noexcept;
 
   const int64_t budget_bytes_;
   const int64_t host_budget_bytes_;

@@ -64,6 +64,7 @@ class StorageOwner final : public PageOwner {
     storage.set_data_ptr_noswap(find_device(storage.device())->wrap_block(block));
   }
   Pager& pager() { return pager_; }
+  const c10::weak_intrusive_ptr<c10::StorageImpl>& storage() const { return storage_; }
 
  private:
   c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
@@ -161,6 +162,10 @@ Page* page_of(const c10::StorageImpl& storage) {
 
 Pager& pager_of(const Page& page) {
   return static_cast<StorageOwner*>(page.owner.get())->pager();
+}
+
+c10::weak_intrusive_ptr<c10::StorageImpl> storage_of(const Page& page) {
+  return static_cast<StorageOwner*>(page.owner.get())->storage();
 }
 
 Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, UserId user, bool& is_new) {

@@ -17,6 +17,9 @@ Page* page_of(const c10::StorageImpl& storage);
 /// Returns the pager that a page of a storage belongs to.
 Pager& pager_of(const Page& page);
 
+/// Returns the storage of a page that is no orphan. Must be called under the pager's lock.
+c10::weak_intrusive_ptr<c10::StorageImpl> storage_of(const Page& page);
+
 /// Returns the page of a storage, registered now if need be. A storage whose memory came from LibTorch's own allocator
 /// (it was born before the Session) is moved into counted memory first. Returns nullptr for storages that cannot be
 /// paged: smaller than `min_bytes`, not resizable (external or shared memory), copy-on-write, held in place, or not on

@@ -18,7 +18,7 @@ void Evictor::refuse(int64_t bytes) const {
   auto who = OperatorScope::current();
   throw OutOfBudget(str("[pager.evict] cannot free ", format_bytes(bytes), " for ", who.empty() ? "an allocation" : who,
                         ": ", format_bytes(ledger.used_bytes()), " of ", format_bytes(ledger.budget_bytes()),
-                        " are held and nothing more can leave (", ledger.device(), ")"),
+                        " are held and nothing more can leave (", ledger.device(), ")", table_.describe_unpaged()),
                     bytes, ledger.budget_bytes());
 }
 

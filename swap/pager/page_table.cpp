@@ -86,6 +86,24 @@ void PageTable::stop_watching(UserId user) noexcept {
 
 // --- records, under the lock ----------------------------------------------------------------------------------------
 
+std::string PageTable::describe_unpaged() const {
+  BytesByCategory unpaged = device_.ledger().used_by_category();
+  const auto subtract = [&](const Block& block) {
+    unpaged[static_cast<size_t>(block.category)] -= block.charged_bytes;
+  };
+  for (const auto& [id, page] : pages_)
+    if (device_bytes(*page) > 0) subtract(*page->block);
+  for (const PendingFree& pending : pending_) subtract(*pending.block);
+  int64_t total = 0;
+  std::string parts;
+  for (size_t c = 0; c < kCategoryCount; ++c) {
+    if (unpaged[c] <= 0) continue;
+    total += unpaged[c];
+    parts += str(parts.empty() ? "" : ", ", name(static_cast<Category>(c)), " ", format_bytes(unpaged[c]));
+  }
+  return total == 0 ? "" : str("; ", format_bytes(total), " of them belong to no page (", parts, ")");
+}
+
 std::unique_ptr<Page> PageTable::make_page(int64_t bytes, Category category, std::unique_ptr<PageOwner> owner,
                                            UserId user) {
   auto page = std::make_unique<Page>();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -88,6 +89,9 @@ class PageTable {
   const PagerStats& stats() const noexcept { return stats_; }
   /// Returns the device bytes held by pages, including pages on their way in or out and copies that outlive their page.
   int64_t paged_bytes() const noexcept { return paged_bytes_; }
+  /// Describes the held bytes that belong to no page, so they cannot leave: `; 1.20 GiB of them belong to no page
+  /// (workspace 1.20 GiB)`. Empty when there are none. Cost: a look at every page.
+  std::string describe_unpaged() const;
 
   /// Makes the record of a page that was used just now.
   std::unique_ptr<Page> make_page(int64_t bytes, Category category, std::unique_ptr<PageOwner> owner, UserId user);

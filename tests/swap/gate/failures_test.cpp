@@ -143,11 +143,12 @@ TEST(SessionEndTest, WorkThatLibTorchRunsAfterTheSessionIsNotGated) {
 /// CPU has none, and refuses when it is asked.
 TEST(DevicePagerTest, AsksForManagedMemoryAfterAllThatMayFail) {
   SessionOptions options{.engine = Engine::unified};
-  EXPECT_THROW(DevicePager{options}, BadRequest);
+  EXPECT_THROW((void)DevicePager::join(options), BadRequest);
   options.decorate_timeline = [](std::unique_ptr<Timeline>, std::string_view) -> std::unique_ptr<Timeline> {
     throw DeviceError("no copy lane");
   };
-  EXPECT_THROW(DevicePager{options}, DeviceError);
+  EXPECT_THROW((void)DevicePager::join(options), DeviceError);
+  EXPECT_NO_THROW(Session{SessionOptions{}});
 }
 
 TEST(WindowFailuresTest, AnOperatorThatHadBegunToWriteSaysSo) {

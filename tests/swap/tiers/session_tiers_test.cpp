@@ -201,7 +201,9 @@ TEST_F(SessionTiersTest, ADamagedFileIsAnErrorThatNamesThePageAndTheOtherTensors
   std::vector<at::Tensor> tensors;
   at::Tensor lost;
   {
-    Session session(options());
+    SessionOptions given = options();
+    given.min_page_bytes = 1 << 20;  // earlier Sessions' tensors stay out of the file
+    Session session(given);
     at::NoGradGuard no_grad;
     for (int i = 0; i < 12; ++i) tensors.push_back(at::full({1 << 18}, i, at::kFloat));
     session.pager().evict_all();
@@ -251,7 +253,7 @@ TEST_F(SessionTiersTest, ATensorThatComesHomeLateEndsWithItsOwnSessionsPagerWhil
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("not every tensor came home"), std::string::npos);
   control->fail(0);
   for (auto& tensor : tensors) (void)resident_read(tensor);
-  Session session(SessionOptions{});
+  Session session({.min_page_bytes = 2 << 20});  // the tensor that came home in time stays out of the new pager
   const int64_t paged_bytes = session.pager().paged_bytes(), used_bytes = session.ledger().used_bytes();
   tensors.clear();
   EXPECT_EQ(session.pager().paged_bytes(), paged_bytes);
