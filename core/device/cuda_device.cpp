@@ -185,10 +185,8 @@ bool CudaDevice::release_raw(void* data) noexcept {
   return true;
 }
 
-/// Reserves at most half of the machine's memory, because pinned memory cannot be swapped out.
 MemoryRange CudaDevice::reserve_host_memory(int64_t capacity_bytes) {
-  const int64_t capacity = std::min(capacity_bytes, discover_host().memory_bytes / 2);
-  MemoryRange range = reserve_memory_up_to(capacity);
+  MemoryRange range = reserve_memory_up_to(capacity_bytes);
   std::vector<int> nodes = numa_nodes_near_pci(pci_bus_id());
   if (nodes.empty()) nodes = numa_nodes_near(cpus_of_this_thread());
   prefer_numa_nodes(range.data(), range.bytes(), nodes);

@@ -2,13 +2,13 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-#include <unistd.h>
 
 #include <stdexcept>
 
 #include "core/bytes.h"
 #include "core/device/cuda_library.h"
 #include "core/error.h"
+#include "core/host/memory_limit.h"
 
 namespace spillway::cuda {
 namespace {
@@ -32,7 +32,7 @@ void release(char* data, int64_t) {
 
 }  // namespace
 
-/// Reserves as many bytes as the GPU and half of the host's memory could hold together.
+/// Reserves as many bytes as the GPU and half of the host memory that this process may use could hold together.
 MemoryRange reserve_managed(int index) try {
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
   int can_page = 0;
@@ -41,8 +41,8 @@ MemoryRange reserve_managed(int index) try {
     throw std::runtime_error(str("cuda:", index, " and its driver cannot page it (concurrentManagedAccess is 0)"));
   size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  const int64_t host = ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE);
-  const int64_t bytes = round_up(static_cast<int64_t>(total) + host / 2, kLargePageBytes);
+  const int64_t host = share_for_pages(host_memory_limit(), /*pinned=*/true, /*ranks=*/1).bytes;
+  const int64_t bytes = round_up(static_cast<int64_t>(total) + host, kLargePageBytes);
   void* data = nullptr;
   C10_CUDA_CHECK(cudaMallocManaged(&data, bytes, cudaMemAttachGlobal));
   MemoryRange range(static_cast<char*>(data), bytes, &release);

@@ -61,7 +61,7 @@ class Arena {
   int64_t peak_bytes_ = 0;
 };
 
-/// Returns twice the bytes of this machine's memory: the range that a device or host tier without a limit reserves.
+/// Returns twice the bytes of this machine's memory: the range of addresses that the CPU device reserves.
 int64_t default_arena_bytes();
 
 }  // namespace spillway

@@ -1,6 +1,7 @@
 /// The host tier's memory, which holds pages that leave the device.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "core/memory/arena.h"
@@ -15,10 +16,11 @@ class HostSlab {
   /// Reserves `capacity_bytes` of address space. Throws std::system_error when that fails.
   explicit HostSlab(int64_t capacity_bytes) : HostSlab(reserve_memory(capacity_bytes), capacity_bytes) {}
   /// Divides `range`, which the caller made to suit the device: memory near it, or pinned for it.
-  HostSlab(MemoryRange range, int64_t capacity_bytes);
+  /// `limited_by` names what made the capacity smaller than the host budget; empty: it is the host budget.
+  HostSlab(MemoryRange range, int64_t capacity_bytes, std::string limited_by = {});
 
-  /// Returns a block of `bytes`. Throws OutOfBudget when no range of this size is left. The message names the capacity,
-  /// the bytes in use and the missing bytes.
+  /// Returns a block of `bytes`. Throws OutOfBudget when no range of this size is left. The message names the capacity
+  /// and its limit, the bytes in use and the missing bytes.
   [[nodiscard]] void* allocate(int64_t bytes);
   /// Returns a block of `bytes`, or nullptr when no range of this size is left.
   [[nodiscard]] void* try_allocate(int64_t bytes) { return arena_.try_allocate(bytes); }
@@ -33,6 +35,7 @@ class HostSlab {
 
  private:
   Arena arena_;
+  const std::string limited_by_;
 };
 
 }  // namespace spillway

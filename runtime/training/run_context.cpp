@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/host/host_topology.h"
+#include "core/host/memory_limit.h"
 #include "ddl/comm/busy.h"
 #include "ddl/comm/collectives.h"
 #include "kfac/comm/agreed_options.h"
@@ -127,7 +127,7 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   const int64_t steps = last_step(context) - context.start.step;
   const auto used =
       used_cases(options, context.split, context.start.cases_drawn, steps, context.rank(), context.world());
-  context.data = preload(std::move(dataset), used, discover_host().memory_bytes / 4 / ranks);
+  context.data = preload(std::move(dataset), used, host_memory_limit().bytes / 4 / ranks);
   measure_placement(context);
   return context;
 }

@@ -10,7 +10,6 @@
 #include <tuple>
 
 #include "core/error.h"
-#include "core/host/host_topology.h"
 #include "ddl/comm/busy.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/torch/comm.h"
@@ -18,7 +17,6 @@
 #include "kfac/kfac.h"
 #include "runtime/models/autocast.h"
 #include "runtime/models/memory_format.h"
-#include "runtime/training/host_share.h"
 #include "runtime/training/kfac_state.h"
 #include "runtime/training/replicas.h"
 #include "runtime/training/used_cases.h"
@@ -55,15 +53,6 @@ void share_norms(Optimizer& optimizer, const ddl::Comm& comm) {
   optimizer.share_norms([comm, everyone](const at::Tensor& norms) { ddl::broadcast_({norms}, comm, 0, everyone); });
 }
 
-/// Returns the host budget for the pages that leave this rank's device. With managed memory, the driver decides it.
-int64_t host_budget(const RunContext& context) {
-  const TrainOptions& train = context.options;
-  if (train.host_budget.kind == BudgetRequest::Kind::bytes) return train.host_budget.bytes;
-  if (!context.comm || train.engine == "unified") return kUnlimitedBytes;
-  return host_share(options_device(train).is_cuda(), context.comm->communicator->local_size(),
-                    discover_host().memory_bytes);
-}
-
 SessionOptions session_options(const RunContext& context, int64_t budget_bytes, StepRecorder* recorder) {
   const TrainOptions& train = context.options;
   SessionOptions options{.device = train.device,
@@ -71,7 +60,8 @@ SessionOptions session_options(const RunContext& context, int64_t budget_bytes, 
                          .budget_bytes = budget_bytes,
                          .split_bytes = train.split_bytes};
   if (budget_bytes != kUnlimitedBytes) {  // else nothing leaves the device
-    options.host_budget_bytes = host_budget(context);
+    if (train.host_budget.kind == BudgetRequest::Kind::bytes) options.host_budget_bytes = train.host_budget.bytes;
+    if (context.comm) options.ranks_of_host = context.comm->communicator->local_size();
     options.disk_directory = train.disk;
   }
   if (!recorder) return options;

@@ -9,6 +9,7 @@
 
 #include "core/device/open_device.h"
 #include "core/error.h"
+#include "core/host/memory_limit.h"
 #include "core/memory/fork.h"
 #include "swap/gate/session_scope.h"
 #include "swap/gate/thread_storages.h"
@@ -33,13 +34,20 @@ std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, Device& d
   return options.decorate_timeline ? options.decorate_timeline(std::move(timeline), lane) : std::move(timeline);
 }
 
+/// Returns the limit of the memory for the host tier. A host budget of the user's may be more than a rank's equal part,
+/// because other ranks may use less.
+MemoryLimit host_limit(const SessionOptions& options, const Device& device) {
+  const int ranks = options.host_budget_bytes == kUnlimitedBytes ? options.ranks_of_host : 1;
+  return share_for_pages(host_memory_limit(), /*pinned=*/!device.torch_device().is_cpu(), ranks);
+}
+
 /// Reserves the memory for the host tier.
 HostSlab make_host(const SessionOptions& options, Device& device) {
-  const int64_t capacity =
-      options.host_budget_bytes == kUnlimitedBytes ? default_arena_bytes() : options.host_budget_bytes;
+  const MemoryLimit limit = host_limit(options, device);
+  const int64_t capacity = std::min(options.host_budget_bytes, limit.bytes);
   MemoryRange range = device.reserve_host_memory(capacity);
   const int64_t reserved = range.bytes();
-  return {std::move(range), std::min(capacity, reserved)};
+  return {std::move(range), std::min(capacity, reserved), capacity < options.host_budget_bytes ? limit.source : ""};
 }
 
 std::unique_ptr<DiskTier> make_disk(const SessionOptions& options, HostSlab& host) {

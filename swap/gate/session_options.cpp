@@ -22,6 +22,8 @@ void SessionOptions::validate() const {
     throw BadRequest(str("SessionOptions.budget_bytes is ", budget_bytes, "; it must be positive"));
   if (host_budget_bytes <= 0)
     throw BadRequest(str("SessionOptions.host_budget_bytes is ", host_budget_bytes, "; it must be positive"));
+  if (ranks_of_host < 1)
+    throw BadRequest(str("SessionOptions.ranks_of_host is ", ranks_of_host, "; it must be at least 1"));
   if (min_page_bytes < 1)
     throw BadRequest(str("SessionOptions.min_page_bytes is ", min_page_bytes, "; it must be at least 1"));
   if (split_bytes <= 0) throw BadRequest(str("SessionOptions.split_bytes is ", split_bytes, "; it must be positive"));

@@ -40,9 +40,14 @@ struct SessionOptions {
   /// Device bytes that may be held at any instant, by all tensors of the process. Default: no limit. Sessions that are
   /// open together ask for the same budgets and small_page_bytes.
   int64_t budget_bytes = kUnlimitedBytes;
-  /// Host bytes for pages that left the device. Default: no limit but the machine's. When they are used up, pages go on
-  /// to disk. Without a disk, the operator that needs room throws OutOfBudget.
+  /// Host bytes for pages that left the device. They are at most the limit of the process's memory: the machine's, or
+  /// its cgroups' where that is less; half of it for a GPU, whose pages are pinned. Default: an equal part of that
+  /// limit for each of `ranks_of_host`. When they are used up, pages go on to disk. Without a disk, the operator that
+  /// needs room throws OutOfBudget.
   int64_t host_budget_bytes = kUnlimitedBytes;
+  /// The number of processes of this host that open Sessions, and so share the limit of its memory; at least 1. The
+  /// Session that opens the device decides.
+  int ranks_of_host = 1;
   /// The directory for the file of the pages that the host budget has no room for; best on a fast local disk. Empty: no
   /// file. With a directory, the host budget must be at least 1 MiB.
   std::filesystem::path disk_directory = {};

@@ -21,7 +21,7 @@ swap/pager           core/memory swap/tiers
 swap/schedule        swap/pager swap/tiers
 swap/conductor       swap/pager swap/schedule
 swap/windows         core/memory
-swap/gate            core/device core/memory swap/conductor swap/pager swap/schedule swap/tiers swap/windows
+swap/gate            core/device core/host core/memory swap/conductor swap/pager swap/schedule swap/tiers swap/windows
 swap/optim           swap/gate
 swap                 core/memory swap/gate swap/pager
 ddl/comm

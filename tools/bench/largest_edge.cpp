@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/host/host_topology.h"
+#include "core/host/memory_limit.h"
 #include "runtime/models/model_info.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
@@ -95,7 +95,7 @@ int bench_largest(TrainFlags flags, const std::vector<double>& percents, const s
   open_device_for(flags.resolve(1), "");
   const int64_t base = flags.edge.value_or(model_info(flags.options.model).size);
   const EdgeNeed at_base = measure(flags, base);
-  const auto usable = static_cast<int64_t>(kUsable * static_cast<double>(discover_host().memory_bytes));
+  const auto usable = static_cast<int64_t>(kUsable * static_cast<double>(host_memory_limit().bytes));
   LargestEdge largest(kStep, edge_for_memory(usable, at_base.peak_bytes, base, kStep),
                       [&](int64_t edge) { return edge == base ? at_base : measure(flags, edge); });
   flags.edge = base;

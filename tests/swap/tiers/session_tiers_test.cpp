@@ -9,6 +9,8 @@
 
 #include "core/device/cpu_device.h"
 #include "core/error.h"
+#include "core/host/memory_limit.h"
+#include "swap/gate/device_pager.h"
 #include "swap/optim/optimizer.h"
 #include "swap/pager/pager.h"
 #include "swap/schedule/step_trace.h"
@@ -195,6 +197,33 @@ TEST_F(SessionTiersTest, AFullHostWithoutADiskSaysWhatIsMissingAndLeavesTheWeigh
   }
   const auto weights = training.parameters(), untrained = Training(std::nullopt).parameters();
   for (size_t i = 0; i < weights.size(); ++i) EXPECT_TRUE(at::equal(weights[i], untrained[i])) << i;
+}
+
+TEST_F(SessionTiersTest, RanksShareTheHostsMemoryAndTheErrorNamesItsLimit) {
+  const MemoryLimit limit = host_memory_limit();
+  SessionOptions given = options();
+  given.disk_directory.clear();
+  given.host_budget_bytes = kUnlimitedBytes;
+  given.ranks_of_host = static_cast<int>(limit.bytes >> 20);  // so a share is a MiB
+  Training training(given);
+  try {
+    training.step();
+    ADD_FAILURE() << "found room that is not there";
+  } catch (const OutOfBudget& error) {
+    const std::string message = error.what();
+    for (const std::string& part : {str("host budget of 1.00 MiB (1/", given.ranks_of_host, " of ", limit.source, ")"),
+                                    std::string("more bytes"), std::string("--disk")})
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+    EXPECT_EQ(message.find("--host-budget"), std::string::npos) << message;
+  }
+}
+
+TEST_F(SessionTiersTest, AHostBudgetIsCutToTheLimitOfTheWholeHost) {
+  SessionOptions given = options();
+  given.host_budget_bytes = kUnlimitedBytes - 1;
+  given.ranks_of_host = 2;
+  Session session(given);
+  EXPECT_LE(DevicePager::current()->host.capacity_bytes(), host_memory_limit().bytes);
 }
 
 TEST_F(SessionTiersTest, ADamagedFileIsAnErrorThatNamesThePageAndTheOtherTensorsComeHome) {
