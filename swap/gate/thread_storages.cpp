@@ -12,7 +12,7 @@
 #include "core/device/device.h"
 #include "swap/gate/storage_page.h"
 
-namespace spillway {
+namespace spillway::swap {
 namespace {
 
 /// Notes the end of a thread's record, because tensors may be made even later, by destructors.
@@ -102,4 +102,4 @@ void record_made_storages(bool record) {
   }
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

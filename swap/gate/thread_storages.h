@@ -8,7 +8,7 @@
 
 #include "core/ids.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 class Pager;
 
@@ -47,4 +47,4 @@ void page_left_storages(Pager& pager, int64_t min_bytes, UserId user);
 /// more. Called by one thread at a time.
 void record_made_storages(bool record);
 
-}  // namespace spillway
+}  // namespace spillway::swap

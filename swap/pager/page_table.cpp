@@ -88,9 +88,7 @@ void PageTable::stop_watching(UserId user) noexcept {
 
 std::string PageTable::describe_unpaged() const {
   BytesByCategory unpaged = device_.ledger().used_by_category();
-  const auto subtract = [&](const Block& block) {
-    unpaged[static_cast<size_t>(block.category)] -= block.charged_bytes;
-  };
+  const auto subtract = [&](const Block& block) { unpaged[block.category] -= block.charged_bytes; };
   for (const auto& [id, page] : pages_)
     if (device_bytes(*page) > 0) subtract(*page->block);
   for (const PendingFree& pending : pending_) subtract(*pending.block);

@@ -13,6 +13,7 @@
 #include "tests/support/small_training.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using testing::SmallNet;
