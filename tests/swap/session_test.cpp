@@ -313,4 +313,4 @@ TEST_F(SessionTest, RefusesASecondSessionOnItsThreadAndBadOptions) {
 
 }  // namespace
 }  // namespace spillway
-  EXPECT_THROW(Session({.ranks_of_host = 0}), BadRequest);
+EXPECT_THROW(Session({.ranks_of_host = 0}), BadRequest);
