@@ -305,6 +305,7 @@ TEST_F(SessionTest, RefusesASecondSessionOnItsThreadAndBadOptions) {
   EXPECT_THROW(Session({.budget_bytes = 0}), BadRequest);
   EXPECT_THROW(Session({.min_page_bytes = 0}), BadRequest);
   EXPECT_THROW(Session({.host_budget_bytes = -1}), BadRequest);
+  EXPECT_THROW(Session({.ranks_of_host = 0}), BadRequest);
   Session session(SessionOptions{});
   EXPECT_THROW(Session(SessionOptions{}), std::logic_error);
   auto step = session.step();
@@ -313,4 +314,3 @@ TEST_F(SessionTest, RefusesASecondSessionOnItsThreadAndBadOptions) {
 
 }  // namespace
 }  // namespace spillway
-EXPECT_THROW(Session({.ranks_of_host = 0}), BadRequest);
