@@ -81,10 +81,6 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
   product_ = at::zeros({}, state_options(layers_.front().weight));
 }
 
-Preconditioner::Preconditioner(Kfac&&) noexcept = default;
-Kfac& Kfac::operator=(Kfac&&) noexcept = default;
-Kfac::~Kfac() = default;
-
 void Preconditioner::watch(const at::Tensor& loss, int64_t batch) {
   const int64_t least = exchange_.world() == 1 ? 1 : 0;
   TORCH_CHECK(batch >= least, "[kfac.watch] batch = ", batch, " is outside ", least, " and more samples");

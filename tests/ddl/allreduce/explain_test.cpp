@@ -82,6 +82,10 @@ TEST(ExplainTest, AnAllreduceTellsWhereItsTimeWent) {
     }
     EXPECT_GT(totals.rounds.adding.count(), 0);
     EXPECT_LE(parts, totals.time) << "no moment counts twice";
+    const Choice choice{allreduce.plan(), allreduce.options()};
+    EXPECT_EQ(allreduce.describe(10'000),
+              describe(explain(choice, 10'000, Element::float32, std::nullopt, allreduce.totals())));
+    EXPECT_NE(allreduce.describe(10'000).find("waited"), std::string::npos);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/communicator.h"
 #include "ddl/comm/thread_world.h"
 #include "ddl/torch/comm.h"
@@ -215,6 +216,18 @@ TEST(OperatorsTest, ReduceNoticesThatRanksMeanOtherHomes) {
                           reduce_(vector, comm, {10}, {comm->communicator->rank()}, Reduction::sum);
                         }),
                CommError);
+}
+
+TEST(OperatorsTest, CalibratedCommsHoldTheSameMeasuredCostsOnAllRanks) {
+  ThreadWorld world({0, 0});
+  std::vector<std::optional<Costs>> costs(2);
+  run_ranks(world, [&](Communicator& rank) {
+    const Comm comm = make_calibrated_comm({&rank, [](Communicator*) {}});
+    costs[rank.rank()] = comm->allreduce->costs();
+  });
+  ASSERT_TRUE(costs[0].has_value());
+  EXPECT_EQ(costs[0]->levels.size(), 1u);
+  EXPECT_EQ(costs[0]->levels, costs[1]->levels);
 }
 
 }  // namespace
