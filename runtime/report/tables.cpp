@@ -112,6 +112,8 @@ std::vector<Row> summary_rows(const TrainResult& main, const Others& others) {
       {"optimizer", optimizer_cell},
       {"budget", [](const TrainResult& r) { return has_budget(r) ? format_bytes(r.budget_bytes) : "none"; }},
       {"peak", peak_cell},
+      {"peak, predicted",
+       [](const TrainResult& r) { return r.predicted ? format_bytes(r.predicted->peak_bytes) : ""; }},
       {"unconstrained peak", unconstrained_cell},
       {"floor: the smallest budget", floor_cell},
       {"peak on the host", [](const TrainResult& r) { return bytes_or_none(r.host_peak_bytes); }},

@@ -86,7 +86,9 @@ ScheduleInputs StepPlanner::inputs_of(const StepPlan& plan) const {
 void StepPlanner::make(StepPlan& plan, StepTrace trace) const {
   plan.trace = std::move(trace);
   plan.users = pager_.table().users();
+  const int64_t peak_so_far = plan.schedule.predicted_peak_bytes;  // steps under earlier plans belong to the run
   plan.schedule = make_schedule(plan.trace, inputs_of(plan));
+  plan.schedule.predicted_peak_bytes = std::max(plan.schedule.predicted_peak_bytes, peak_so_far);
   plan.steps_since_plan = 0;
   plan.planned = true;
   ++plan.times_planned;

@@ -250,6 +250,7 @@ void take_prediction(Schedule& schedule, const Simulated& outcome) {
   schedule.bytes_in = outcome.bytes_in;
   schedule.predicted_seconds = outcome.seconds;
   schedule.exposed_seconds = outcome.exposed_seconds;
+  schedule.predicted_peak_bytes = std::max(schedule.predicted_peak_bytes, outcome.peak_bytes);
 }
 
 /// Translates the schedule from the candidate's trace, in which replays are operators, to the trace as it was recorded.
@@ -304,7 +305,9 @@ Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& given) {
     schedule.actions.releases_after.resize(trace.operators.size());
   }
   schedule.bound_seconds = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
-  schedule.predicted_peak_bytes = std::min(inputs.budget_bytes, trace.unconstrained_peak_bytes());
+  const Simulated on_demand =
+      simulate(trace, {.budget_bytes = inputs.budget_bytes, .small_bytes = inputs.small_bytes, .rates = &inputs.rates});
+  if (on_demand.feasible) schedule.predicted_peak_bytes = std::max(schedule.predicted_peak_bytes, on_demand.peak_bytes);
   return schedule;
 }
 

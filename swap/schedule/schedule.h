@@ -21,7 +21,8 @@ struct Schedule {
   double predicted_seconds = 0;  ///< seconds of a step that follows this schedule
   double exposed_seconds = 0;    ///< part of predicted_seconds that waits for copies
   double bound_seconds = 0;      ///< no schedule is faster
-  /// The predicted peak of a run of such steps, the first one on demand included: the live bytes, up to the budget.
+  /// The simulated peak of a run of such steps: of a step that follows this schedule, or of one on demand, as the first
+  /// one is, where that is larger. 0: no step fits the budget.
   int64_t predicted_peak_bytes = 0;
   std::vector<int64_t> resident_bytes;  ///< predicted bytes while each operator runs
 
@@ -34,7 +35,7 @@ struct Schedule {
 /// differ in the slots that are replayed instead of copied, and in the slots that are kept although another use is
 /// nearer. They also differ in the slots that leave before their room is needed, so that others can come back earlier.
 /// Local search from the plain candidate finds them. Uses that the budget cannot serve ahead of time are left to
-/// demand. Cost: inputs.candidates simulations.
+/// demand. Cost: inputs.candidates simulations, and one of a step on demand.
 Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& inputs);
 
 /// Makes the schedule's prediction and bound anew, from other times of the trace's operators or other rates; its

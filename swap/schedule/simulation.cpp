@@ -47,6 +47,7 @@ class Simulation {
     step();
     settle_between_steps();
     step();
+    result_.peak_bytes = peak_bytes_;
     return std::move(result_);
   }
 
@@ -77,7 +78,7 @@ class Simulation {
     make_room(op.own_bytes);
     for (int32_t s : op.streamed) stream(s);
     result_.resident_bytes.push_back(held_ + unpaged_ + op.own_bytes);
-    result_.peak_bytes = std::max(result_.peak_bytes, result_.resident_bytes.back());
+    note_peak(result_.resident_bytes.back());
     now_ += op.host_seconds + op.seconds + std::exchange(debt_, 0);
     for (int32_t s : op.births)
       if (!slot(s).born_streamed) arrive(s);
@@ -227,6 +228,7 @@ class Simulation {
     Place& p = place(s);
     p.incoming = true;
     held_ += slot(s).bytes;
+    note_peak(held_ + unpaged_);  // a page fetched ahead may have to leave again before the next operator
     p.copy_done = occupy(in_free_, slot(s).bytes,
                          on_disk(s) ? std::min(rates_.in_bytes_per_second, rates_.from_disk_bytes_per_second)
                                     : rates_.in_bytes_per_second);
@@ -374,6 +376,8 @@ class Simulation {
     return lane_free;
   }
 
+  void note_peak(int64_t bytes) { peak_bytes_ = std::max(peak_bytes_, bytes); }
+
   void wait_until(double time) {
     if (time <= now_) return;
     result_.exposed_seconds += time - now_;
@@ -414,6 +418,7 @@ class Simulation {
   size_t next_page_in_ = 0;
   int64_t held_ = 0;
   int64_t unpaged_ = 0;
+  int64_t peak_bytes_ = 0;
   double now_ = 0, began_ = 0, out_free_ = 0, in_free_ = 0, debt_ = 0;
   Simulated result_;
 };

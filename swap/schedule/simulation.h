@@ -52,7 +52,7 @@ struct Simulated {
   bool feasible = true;
   double seconds = 0;
   double exposed_seconds = 0;  ///< seconds that compute waited for copies
-  int64_t peak_bytes = 0;
+  int64_t peak_bytes = 0;      ///< maximum of both steps, between operators too
   int64_t bytes_out = 0;
   int64_t bytes_in = 0;
   std::vector<int64_t> resident_bytes;  ///< bytes while each operator ran, its own and unpaged ones included

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "swap/gate/storage_page.h"
 #include "swap/optim/optimizer.h"
+#include "swap/schedule/schedule.h"
 #include "swap/schedule/step_trace.h"
 #include "tests/support/checking_observers.h"
 #include "tests/support/copies.h"
@@ -70,6 +71,7 @@ struct Result {
   std::vector<at::Tensor> state;
   SessionStats stats;
   int64_t floor_bytes = 0;
+  int64_t predicted_peak_bytes = 0;
 };
 
 /// Trains the same network from the same seed; with `options`, inside a Session.
@@ -94,6 +96,7 @@ Result train(std::optional<SessionOptions> options, int steps = 4, int64_t edge 
   if (session) {
     result.stats = session->stats();
     result.floor_bytes = session->trace()->floor_bytes();
+    result.predicted_peak_bytes = session->schedule()->predicted_peak_bytes;
   }
   session.reset();
   for (auto& p : net->named_parameters()) result.state.push_back(p.value().detach().clone());
@@ -142,6 +145,15 @@ TEST_F(SessionTest, StaysWithinEveryFeasibleBudgetWithTheSameBits) {
       EXPECT_GT(result.stats.pager.bytes_in, 0);
       EXPECT_EQ(result.stats.deviations, 0);
     }
+  }
+}
+
+TEST_F(SessionTest, PredictsThePeakThatIsCounted) {
+  for (const int64_t budget : {kUnlimitedBytes, peak * 3 / 4, floor + floor / 10}) {
+    const Result result = train(SessionOptions{.budget_bytes = budget, .small_page_bytes = 1 << 14});
+    const auto counted = static_cast<double>(result.stats.peak_bytes);
+    EXPECT_GE(static_cast<double>(result.predicted_peak_bytes), 0.99 * counted) << "budget " << budget;
+    EXPECT_LE(static_cast<double>(result.predicted_peak_bytes), 1.05 * counted) << "budget " << budget;
   }
 }
 

@@ -6,7 +6,7 @@ from cli import Case, main, run
 PAGING = {"model", "edge", "stock_step_seconds", "stock_bit_equal", "unconstrained_peak_bytes", "floor_bytes", "device",
           "engine", "peers", "unsplit", "rows"}
 BUDGET = {"budget_percent", "budget_bytes", "peak_bytes", "step_seconds", "ratio_to_stock", "ratio_to_unlimited",
-          "ratio_to_bound", "bound_seconds", "predicted_seconds", "first_step_seconds", "replays_per_run",
+          "ratio_to_bound", "bound_seconds", "predicted_seconds", "predicted_peak_bytes", "first_step_seconds", "replays_per_run",
           "exposed_copy_seconds", "bit_equal"}
 PHASE = {"phase", "seconds", "gflops", "bytes"}
 
@@ -33,6 +33,8 @@ class Bench(Case):
             self.assertTrue(row["bit_equal"])
             self.assertGreater(row["step_seconds"], 0)
             self.assertLessEqual(row["peak_bytes"], row["budget_bytes"] or found["unconstrained_peak_bytes"])
+            self.assertGreaterEqual(row["predicted_peak_bytes"], 0.99 * row["peak_bytes"])
+            self.assertLessEqual(row["predicted_peak_bytes"], 1.05 * row["peak_bytes"])
         self.assertFalse(infeasible["feasible"])
         self.assertEqual([set(peer) for peer in found["peers"]],
                          [{"name", "peak_bytes", "step_seconds", "ratio_to_stock"}] * 2)

@@ -85,6 +85,7 @@ int serve_budget(const RunContext& context, int64_t budget_bytes) {
                     {"peak_bytes", stats.peak_bytes},
                     {"bound_seconds", bound},
                     {"predicted_seconds", planned ? json(schedule->predicted_seconds) : json(nullptr)},
+                    {"predicted_peak_bytes", planned ? json(schedule->predicted_peak_bytes) : json(nullptr)},
                     {"replays", stats.pager.replays},
                     {"bytes_out", stats.pager.bytes_out},
                     {"bytes_in", stats.pager.bytes_in}};
@@ -144,8 +145,8 @@ json report_peers(const std::vector<Variant>& variants) {
     if (!is_stock(v.name)) continue;
     const auto peak = v.last["peak_bytes"].get<int64_t>();
     const double step = median(v.seconds);
-    std::printf("%11s %12s %12s %8.3f s %9.3f\n", v.name.c_str(), "-", peak ? format_bytes(peak).c_str() : "-", step,
-                step / stock_step);
+    std::printf("%11s %12s %12s %12s %8.3f s %9.3f\n", v.name.c_str(), "-", peak ? format_bytes(peak).c_str() : "-",
+                "-", step, step / stock_step);
     if (v.name == kStock) continue;
     rows.push_back({{"name", v.name},
                     {"peak_bytes", peak ? json(peak) : json(nullptr)},
@@ -174,12 +175,13 @@ json report_budget(const Variant& v, const Variant& stock, const Variant& unlimi
   const bool limited = v.budget_bytes != kUnlimitedBytes;
   const double step = median(v.seconds), bound = v.last["bound_seconds"];
   const double to_stock = step / median(stock.seconds), to_unlimited = step / median(unlimited.seconds);
-  const json& predicted = v.last["predicted_seconds"];
+  const json &predicted = v.last["predicted_seconds"], &predicted_peak = v.last["predicted_peak_bytes"];
   char as_planned[32] = "-";
   if (!predicted.is_null()) std::snprintf(as_planned, sizeof as_planned, "%.3f s", predicted.get<double>());
-  std::printf("%11s %12s %12s %8.3f s %9.3f %12.3f %8.3f %10s %8.4f s %8lld %10s\n", v.name.c_str(),
-              format_bytes(v.budget_bytes).c_str(), format_bytes(v.last["peak_bytes"]).c_str(), step, to_stock,
-              to_unlimited, step / bound, as_planned, v.exposed, v.last["replays"].get<long long>(),
+  const std::string planned_peak = predicted_peak.is_null() ? "-" : format_bytes(predicted_peak);
+  std::printf("%11s %12s %12s %12s %8.3f s %9.3f %12.3f %8.3f %10s %8.4f s %8lld %10s\n", v.name.c_str(),
+              format_bytes(v.budget_bytes).c_str(), format_bytes(v.last["peak_bytes"]).c_str(), planned_peak.c_str(),
+              step, to_stock, to_unlimited, step / bound, as_planned, v.exposed, v.last["replays"].get<long long>(),
               equal ? "yes" : "NO");
   return {{"budget_percent", limited ? json(v.percent) : json(nullptr)},
           {"budget_bytes", limited ? json(v.budget_bytes) : json(nullptr)},
@@ -190,6 +192,7 @@ json report_budget(const Variant& v, const Variant& stock, const Variant& unlimi
           {"ratio_to_bound", step / bound},
           {"bound_seconds", bound},
           {"predicted_seconds", predicted},
+          {"predicted_peak_bytes", predicted_peak},
           {"first_step_seconds", v.first_seconds},
           {"replays_per_run", v.last["replays"]},
           {"exposed_copy_seconds", v.exposed},
@@ -206,8 +209,8 @@ json report_infeasible(double percent, const UnlimitedProfile& observed) {
 json report(const TrainOptions& options, const UnlimitedProfile& observed, const std::vector<Variant>& variants,
             const std::vector<double>& infeasible) {
   const Variant &stock = variants[0], &unlimited = variants[1];
-  std::printf("%11s %12s %12s %10s %9s %12s %8s %10s %10s %8s %10s\n", "budget", "bytes", "peak", "step", "/stock",
-              "/unlimited", "/bound", "predicted", "exposed", "replays", "bit-equal");
+  std::printf("%11s %12s %12s %12s %10s %9s %12s %8s %10s %10s %8s %10s\n", "budget", "bytes", "peak", "predicted",
+              "step", "/stock", "/unlimited", "/bound", "predicted", "exposed", "replays", "bit-equal");
   const json peers = report_peers(variants);
   json rows = json::array();
   for (const Variant& v : variants)

@@ -243,6 +243,22 @@ StepTrace streamed_step(int64_t bytes) {
   return trace;
 }
 
+TEST(ScheduleTest, PredictsThePeakOfTheSimulationNotTheBudget) {
+  const StepTrace trace = forward_and_backward(8, 1000);
+  for (const int64_t budget : {1850, 2050, 2950, 5050}) {
+    SCOPED_TRACE(budget);
+    const Schedule schedule = make_schedule(trace, {.budget_bytes = budget});
+    const LinkRates rates;
+    const Simulated on_demand = simulate(trace, {.budget_bytes = budget, .rates = &rates});
+    EXPECT_LT(schedule.predicted_peak_bytes, budget) << "every sum of its slots is a multiple of 100";
+    EXPECT_GE(schedule.predicted_peak_bytes, on_demand.peak_bytes);
+    EXPECT_GE(schedule.predicted_peak_bytes,
+              *std::max_element(schedule.resident_bytes.begin(), schedule.resident_bytes.end()));
+  }
+  EXPECT_EQ(make_schedule(trace, {.budget_bytes = 20'000}).predicted_peak_bytes, trace.unconstrained_peak_bytes());
+  EXPECT_EQ(make_schedule(trace, {.budget_bytes = trace.floor_bytes() - 1}).predicted_peak_bytes, 0);
+}
+
 TEST(ScheduleTest, WhatIsOnlyStreamedNeedsNoRoomOfItsOwn) {
   const StepTrace trace = streamed_step(1000);
   EXPECT_EQ(trace.floor_bytes(), 1100);
