@@ -94,7 +94,7 @@ void Training::choose_budget() {
   if (options_.budget.kind == BudgetRequest::Kind::none && !choose) return;
   result_.observed = profile_unlimited_step(context_);
   const UnlimitedProfile& observed = *result_.observed;
-  result_.budget_bytes = resolve_budget(options_.budget, observed, options_.may_exceed_budget());
+  result_.budget_bytes = resolve_budget_or_name_split(context_, observed);
   context_.options.host_budget = in_bytes(options_.host_budget, observed);
   listener_.on_decision(str("one step without a budget peaks at ", format_bytes(observed.peak_bytes), "; the floor is ",
                             format_bytes(observed.floor_bytes), " (", observed.floor_operator, "); the budget is ",

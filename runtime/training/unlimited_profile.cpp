@@ -1,11 +1,55 @@
 #include "runtime/training/unlimited_profile.h"
 
+#include <algorithm>
+#include <bit>
+#include <vector>
+
 #include "core/error.h"
 #include "runtime/training/failure.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/step_trace.h"
 
 namespace spillway {
+namespace {
+
+/// Windows of smaller operators would cost more than their work.
+constexpr int64_t kSmallestSplitTried = 64 << 10;
+
+/// Returns split sizes below `split_bytes` under which a budget may be feasible, the largest first. They are powers of
+/// two besides the default. Floors come near the split size, and above it where arguments cannot be used in windows.
+std::vector<int64_t> smaller_splits(int64_t split_bytes, int64_t budget_bytes) {
+  const auto part = [&](int64_t share) {
+    return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(budget_bytes / share, 1))));
+  };
+  std::vector<int64_t> sizes;
+  for (int64_t size : {kDefaultSplitBytes, part(2), part(8)})
+    if (size >= kSmallestSplitTried && size < split_bytes && size <= 2 * budget_bytes &&
+        (sizes.empty() || size < sizes.back()))
+      sizes.push_back(size);
+  return sizes;
+}
+
+/// Returns the size as `--split` takes it.
+std::string split_flag(int64_t bytes) {
+  constexpr int64_t kMiB = 1 << 20;
+  return bytes % kMiB == 0 ? str("--split ", bytes / kMiB, "MiB") : str("--split ", bytes / 1024, "KiB");
+}
+
+/// Returns the part of a refusal that names the split size under which the budget is feasible; empty when none was
+/// found. A checkpoint's run keeps its split size. Collective.
+std::string describe_feasible_split(RunContext context, int64_t budget_bytes) {
+  if (context.options.resume) return "";
+  for (int64_t size : smaller_splits(context.options.split_bytes, budget_bytes)) {
+    context.options.split_bytes = size;
+    const UnlimitedProfile observed = profile_unlimited_step(context);
+    if (observed.floor_bytes <= in_bytes(context.options.budget, observed).bytes)
+      return str("; with ", split_flag(size), " it is ", observed.floor_bytes, " bytes (",
+                 format_bytes(observed.floor_bytes), "), because larger operators then run in windows");
+  }
+  return "";
+}
+
+}  // namespace
 
 UnlimitedProfile profile_unlimited_step(const RunContext& context) {
   RunContext least = context;
@@ -44,6 +88,17 @@ int64_t resolve_budget(const BudgetRequest& request, const UnlimitedProfile& obs
                                " at once; the smallest feasible budget is ", observed.floor_bytes, " bytes (",
                                format_bytes(observed.floor_bytes), ")"));
   return budget;
+}
+
+int64_t resolve_budget_or_name_split(const RunContext& context, const UnlimitedProfile& observed) {
+  const TrainOptions& options = context.options;
+  std::string refusal;
+  try {
+    return resolve_budget(options.budget, observed, options.may_exceed_budget());
+  } catch (const InfeasibleBudget& error) {
+    refusal = error.what();
+  }
+  throw InfeasibleBudget(refusal + describe_feasible_split(context, in_bytes(options.budget, observed).bytes));
 }
 
 }  // namespace spillway

@@ -21,4 +21,9 @@ BudgetRequest in_bytes(const BudgetRequest& request, const UnlimitedProfile& obs
 /// the floor and may not be exceeded. The error names the operator, its bytes and the smallest feasible budget.
 int64_t resolve_budget(const BudgetRequest& request, const UnlimitedProfile& observed, bool may_be_exceeded = false);
 
+/// Returns the budget in bytes of the context's options, as resolve_budget() does. Where it refuses and operators may
+/// be split, observes at most three more steps, each with a smaller split size, until one brings the floor below the
+/// budget. The error then names that `--split` and its floor. Collective.
+int64_t resolve_budget_or_name_split(const RunContext& context, const UnlimitedProfile& observed);
+
 }  // namespace spillway

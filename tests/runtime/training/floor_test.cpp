@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <regex>
+#include <string>
+
+#include "core/bytes.h"
 #include "core/device/cpu_device.h"
 #include "core/error.h"
 #include "runtime/io/weights_hash.h"
@@ -98,6 +102,43 @@ INSTANTIATE_TEST_SUITE_P(Models, FloorTest,
                                            Case{"unet3d_kfac", "unet3d", "synthetic:32", kUnlimitedBytes, true},
                                            Case{"bp3d_in_windows", "bp3d", "synthetic:16", 128 << 10}),
                          [](const auto& info) { return std::string(info.param.name); });
+
+/// Returns the words with which the context's budget is refused; empty when it is not.
+std::string refusal(RunContext context, const UnlimitedProfile& observed, int64_t budget_bytes) {
+  context.options.budget = {BudgetRequest::Kind::bytes, budget_bytes, 0};
+  try {
+    EXPECT_EQ(resolve_budget_or_name_split(context, observed), budget_bytes);
+  } catch (const InfeasibleBudget& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(FeasibleSplitTest, ARefusalNamesTheSplitWhoseFloorFitsTheBudget) {
+  RunContext context = context_of({"", "unet3d", "synthetic:32", kUnlimitedBytes});
+  const UnlimitedProfile whole = profile_unlimited_step(context);
+  EXPECT_EQ(refusal(context, whole, whole.floor_bytes), "");
+  const int64_t budget = whole.floor_bytes * 6 / 10;
+  const std::string message = refusal(context, whole, budget);
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(message, found, std::regex("; with --split (\\d+[KM]iB) it is (\\d+) bytes")))
+      << message;
+  context.options.split_bytes = parse_bytes(found[1].str());
+  const UnlimitedProfile split = profile_unlimited_step(context);
+  EXPECT_EQ(found[2].str(), std::to_string(split.floor_bytes));
+  EXPECT_LE(split.floor_bytes, budget);
+  (void)train(context, budget);
+}
+
+TEST(FeasibleSplitTest, ARefusalNamesNoSplitWhereNoneHelps) {
+  RunContext context = context_of({"", "unet3d", "synthetic:32", kUnlimitedBytes});
+  const UnlimitedProfile whole = profile_unlimited_step(context);
+  const std::string message = refusal(context, whole, 200 << 10);  // less than the largest weights take
+  EXPECT_NE(message, "");
+  EXPECT_EQ(message.find("--split"), std::string::npos) << message;
+  context.options.resume = true;  // the split size of the first run stays
+  EXPECT_EQ(refusal(context, whole, whole.floor_bytes * 6 / 10).find("--split"), std::string::npos);
+}
 
 }  // namespace
 
