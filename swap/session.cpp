@@ -1,6 +1,8 @@
 #include "swap/session.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <cstdio>
 #include <exception>
@@ -14,8 +16,25 @@
 namespace spillway {
 using namespace swap;
 
+namespace {
+
+/// True while LibTorch traces this thread's operators on tensors without bytes, as torch.compile does.
+bool is_traced() {
+  using Modes = c10::impl::TorchDispatchModeTLS;
+  using Mode = c10::impl::TorchDispatchModeKey;
+  for (Mode mode : {Mode::FAKE, Mode::PROXY, Mode::FUNCTIONAL})
+    if (Modes::get_mode(mode)) return true;
+  return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize);
+}
+
+}  // namespace
+
 Session::Session(SessionOptions options) {
   options.validate();
+  if (is_traced())
+    throw std::logic_error(
+        "[session] LibTorch traces this thread's operators, as torch.compile does, so a Session could not page them; "
+        "open it around code that runs eagerly");
   if (SessionState::current())
     throw std::logic_error("[session] this thread has a Session open (or has entered one); close it first");
   install_gate();

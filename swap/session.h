@@ -55,13 +55,14 @@ struct SessionStats {
 /// under the budget. They leave the device and raise the clear error when touched, until they are lent
 /// (spillway::resident), used by another Session, or the last Session closes. Errors: an operator that cannot fit
 /// throws OutOfBudget out of the user's call. The tensors are intact, except those that an operator in windows had
-/// begun to change; the error says so then. Spillway does not see DLPack exports held across operators, CUDA graph
-/// capture and torch.compile's kernels, so they must not be used inside a Session.
+/// begun to change; the error says so then. A CUDA graph's capture, Inductor's operators and a Session inside a trace
+/// of torch.compile are refused. Spillway does not see a DLPack export held across operators, the replay of a graph, or
+/// a compiled kernel that is called directly, so they must not be used inside a Session.
 class Session {
  public:
   /// Opens the Session. Throws BadRequest for bad options (a directory that cannot be used among them), and for options
   /// that differ from an open Session's. Throws DeviceError when the device cannot be had, OutOfBudget when more than
-  /// the budget is held and cannot leave, and std::logic_error when this thread has a Session.
+  /// the budget is held and cannot leave, and std::logic_error when this thread has a Session or traces operators.
   explicit Session(SessionOptions options);
   ~Session();
   Session(const Session&) = delete;

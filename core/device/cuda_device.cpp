@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <vector>
 
 #include "core/bytes.h"
@@ -79,6 +80,7 @@ CudaDevice::CudaDevice(int index, const MakeDriver& make_driver)
 }
 
 Block* CudaDevice::try_acquire(int64_t charge, Category category) {
+  if (memory().has_reclaimer()) refuse_capture();
   const int64_t bytes = data_bytes(charge);
   std::unique_ptr<OwnedBlock> block(new OwnedBlock{{nullptr, charge, nullptr, nullptr, category}, this});
   block->data = take_managed(bytes);
@@ -196,6 +198,13 @@ MemoryRange CudaDevice::reserve_host_memory(int64_t capacity_bytes) {
 
 std::unique_ptr<Timeline> CudaDevice::make_timeline(std::string_view lane) {
   return driver_->make_timeline(std::string(lane));
+}
+
+void CudaDevice::refuse_capture() const {
+  if (driver_->is_capturing())
+    throw std::runtime_error(str("[cuda] a CUDA graph captures operators of ", torch_device().str(),
+                                 " inside a Session, and would keep addresses of tensors that the Session moves; ",
+                                 "capture graphs while no Session is open"));
 }
 
 void CudaDevice::charge_external() {

@@ -48,6 +48,8 @@ class CudaDriver {
   virtual void bring(void* data, int64_t bytes) noexcept = 0;
   /// Throws as allocate() does when the current stream is not the compute stream.
   virtual void require_compute_stream() const = 0;
+  /// Returns true while a CUDA graph captures the calling thread's current stream. Cost: one call of the CUDA runtime.
+  virtual bool is_capturing() const = 0;
   /// Returns the GPU's PCI address: `0000:3b:00.0`. Empty when it is not known.
   virtual std::string pci_bus_id() const = 0;
   /// Sets the host memory that lanes made from now on pin. They pin it chunk by chunk, when a copy first uses a chunk.

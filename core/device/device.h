@@ -51,6 +51,9 @@ class Device {
   /// Makes a clock for the device's operators. Returns nullptr where the host can itself measure how long operators
   /// take.
   virtual std::unique_ptr<ComputeClock> make_clock() { return nullptr; }
+  /// Throws std::runtime_error while a CUDA graph captures the calling thread's operators, because the graph would keep
+  /// addresses of tensors that move. Does nothing on other devices.
+  virtual void refuse_capture() const {}
   /// Charges the bytes that the device holds now beside tensors. Throws OutOfBudget when no room can be made for them.
   virtual void charge_external() {}
 

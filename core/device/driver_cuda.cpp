@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -45,6 +46,10 @@ class Driver final : public CudaDriver {
       throw std::runtime_error(str("[cuda] an operator uses another stream of cuda:", static_cast<int>(index_),
                                    " than the one that was current when the Session opened; use one stream inside a "
                                    "Session"));
+  }
+  bool is_capturing() const override {
+    c10::cuda::CUDAGuard guard(index_);
+    return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   }
   MemoryRange reserve_managed() override { return cuda::reserve_managed(index_); }
   void bring(void* data, int64_t bytes) noexcept override {

@@ -264,9 +264,8 @@ void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torc
   if (traits && runs_as_parts(*traits, op, keys)) return op.redispatchBoxed(keys, stack);
   c10::impl::ExcludeDispatchKeyGuard closed(kGateKey);
   if (!traits || is_view(*traits, keys)) return op.redispatchBoxed(keys, stack);
-  TORCH_CHECK(traits->kind != OperatorKind::refused, "[gate] ", traits->name,
-              " is asynchronous and does not say what it writes, so it cannot run inside a Session; use ",
-              "spillway's collectives (ddl/torch/comm.h), or call it while no Session is open");
+  TORCH_CHECK(traits->kind != OperatorKind::refused, "[gate] ", traits->name, " ", traits->refusal);
+  session->share->device.refuse_capture();
   KernelRun(*session, *traits, op, keys, stack).run();
 }
 

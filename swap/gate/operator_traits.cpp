@@ -72,6 +72,17 @@ bool loops_over_lists(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
 }
 
+/// Returns the reason why operators of this namespace cannot run inside a Session; empty when they can.
+std::string refusal_of(std::string_view space) {
+  if (space == "c10d" || space == "_c10d_functional")
+    return "is asynchronous and does not say what it writes, so it cannot run inside a Session; use spillway's "
+           "collectives (ddl/torch/operators.h), or call it while no Session is open";
+  if (space == "inductor")
+    return "belongs to code of torch.compile, whose kernels Spillway cannot see, so it cannot run inside a Session; "
+           "run the model eagerly there";
+  return "";
+}
+
 }  // namespace
 
 OperatorTraits traits_of(const c10::OperatorHandle& op) {
@@ -98,7 +109,8 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
     traits.keeps_arguments |= result.type()->kind() == c10::TypeKind::ClassType;
   }
 
-  if (space == "c10d" || space == "_c10d_functional")
+  traits.refusal = refusal_of(space);
+  if (!traits.refusal.empty())
     traits.kind = OperatorKind::refused;
   else if (contains(kMemory, base))
     traits.kind = OperatorKind::memory;

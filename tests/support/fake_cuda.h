@@ -38,6 +38,7 @@ class FakeCudaDriver final : public CudaDriver {
   }
   void bring(void*, int64_t bytes) noexcept override { brought_bytes += bytes; }
   void require_compute_stream() const override {}
+  bool is_capturing() const override { return captures; }
   std::string pci_bus_id() const override { return bus_id; }
   void set_host_range(char*, int64_t bytes) override { host_bytes = bytes; }
   std::unique_ptr<Timeline> make_timeline(const std::string& lane) override {
@@ -53,6 +54,7 @@ class FakeCudaDriver final : public CudaDriver {
   int64_t host_bytes = 0;
   int64_t asked = 0;
   bool refuses = false;       ///< refuses memory, with an error of its own
+  bool captures = false;      ///< a CUDA graph captures
   int64_t managed_bytes = 0;  ///< 0: the GPU has no managed memory
   int64_t managed_ranges = 0;
   int64_t brought_bytes = 0;

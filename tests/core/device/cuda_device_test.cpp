@@ -50,6 +50,31 @@ TEST(CudaDeviceTest, EveryTensorIsChargedBeforeTheGpuIsAsked) {
   EXPECT_TRUE(gpu.driver.held.empty());
 }
 
+/// A reclaimer, as an open Session has one.
+struct NoReclaimer final : Reclaimer {
+  void reclaim(int64_t) override { throw OutOfBudget("nothing can leave", 0, 0); }
+};
+
+TEST(CudaDeviceTest, AGraphIsNotCapturedWhileASessionIsOpen) {
+  Gpu gpu(20);
+  NoReclaimer session;
+  gpu.driver.captures = true;
+  (void)gpu.tensors->allocate(4000);  // no Session moves it
+  gpu.device.memory().set_reclaimer(&session);
+  EXPECT_THROW(gpu.device.refuse_capture(), std::runtime_error);
+  try {
+    (void)gpu.tensors->allocate(4000);
+    ADD_FAILURE() << "gave the graph memory that will move";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("CUDA graph"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 0);
+  gpu.driver.captures = false;
+  (void)gpu.tensors->allocate(4000);
+  EXPECT_NO_THROW(gpu.device.refuse_capture());
+  gpu.device.memory().set_reclaimer(nullptr);
+}
+
 TEST(CudaDeviceTest, AnEmptyTensorTakesNothing) {
   Gpu gpu(2);
   c10::DataPtr tensor = gpu.tensors->allocate(0);

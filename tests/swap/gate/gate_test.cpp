@@ -1,6 +1,8 @@
 // Tests of cases that break a naive gate. Each runs plainly, and with everything evicted after every operator.
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <torch/autograd.h>
@@ -259,6 +261,36 @@ TEST(GateTest, AnOperatorOutsideAtenIsTakenToWriteItsArguments) {
   (void)(x + y);
   sneaky.call(x);
   EXPECT_EQ(x[0].item<float>(), 42);
+}
+
+TEST(GateTest, OperatorsOfCompiledCodeAreRefused) {
+  auto reinterpret = c10::Dispatcher::singleton()
+                         .findSchemaOrThrow("inductor::_reinterpret_tensor", "")
+                         .typed<at::Tensor(const at::Tensor&, c10::SymIntArrayRef, c10::SymIntArrayRef, c10::SymInt)>();
+  const auto x = at::ones({6});
+  const std::vector<c10::SymInt> sizes{2, 3}, strides{3, 1};
+  EXPECT_EQ(reinterpret.call(x, sizes, strides, 0).sum().item<float>(), 6);
+  Session session(SessionOptions{});
+  try {
+    (void)reinterpret.call(x, sizes, strides, 0);
+    ADD_FAILURE() << "ran a part of compiled code";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("torch.compile"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(x.sum().item<float>(), 6);
+}
+
+TEST(GateTest, ASessionDoesNotOpenInsideATrace) {
+  using Modes = c10::impl::TorchDispatchModeTLS;
+  constexpr auto kFake = c10::impl::TorchDispatchModeKey::FAKE;
+  Modes::set_mode(std::make_shared<c10::impl::PyObject_TorchDispatchMode>(nullptr, nullptr), kFake);
+  EXPECT_THROW(Session{SessionOptions{}}, std::logic_error);
+  Modes::unset_mode(kFake);
+  {
+    const c10::impl::IncludeDispatchKeyGuard functionalizes(c10::DispatchKey::Functionalize);
+    EXPECT_THROW(Session{SessionOptions{}}, std::logic_error);
+  }
+  EXPECT_NO_THROW(Session{SessionOptions{}});
 }
 
 /// Checks results while their pages are leaving. A page leaves under the pager's lock, also for an allocation of a
