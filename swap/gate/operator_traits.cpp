@@ -76,7 +76,7 @@ bool loops_over_lists(const c10::OperatorHandle& op) {
 std::string refusal_of(std::string_view space) {
   if (space == "c10d" || space == "_c10d_functional")
     return "is asynchronous and does not say what it writes, so it cannot run inside a Session; use spillway's "
-           "collectives (ddl/torch/operators.h), or call it while no Session is open";
+           "collectives (ddl/torch/comm.h), or call it while no Session is open";
   if (space == "inductor")
     return "belongs to code of torch.compile, whose kernels Spillway cannot see, so it cannot run inside a Session; "
            "run the model eagerly there";
