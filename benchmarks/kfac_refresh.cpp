@@ -14,6 +14,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/median.h"
 #include "kfac/inverse/eigenbasis_refresh.h"
 
 namespace {
@@ -25,11 +26,6 @@ double seconds_of(const std::function<void()>& run) {
   const auto start = std::chrono::steady_clock::now();
   run();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
 }
 
 struct Moved {
@@ -71,10 +67,11 @@ void measure(int64_t side, double moved, double tolerance, int64_t rounds) {
                                       seconds_of([&] { (void)refresh(elsewhere, refused, damping, tolerance); })};
     for (size_t i = 0; round > 0 && i < taken.size(); ++i) seconds[i].push_back(taken[i]);
   }
-  const double full = median(seconds[0]), quick = median(seconds[1]);
+  const double full = spillway::median(seconds[0]), quick = spillway::median(seconds[1]);
   std::printf("%5lld %10.2f ms %10.2f ms %10.2f ms %6.2f  %-8s %.1e  %.1e\n", static_cast<long long>(side), full * 1e3,
-              quick * 1e3, median(seconds[2]) * 1e3, full / quick, outcome == Refreshed::rescaled ? "kept" : "solved",
-              error_of(warm, after, damping, g), error_of(anew, after, damping, g));
+              quick * 1e3, spillway::median(seconds[2]) * 1e3, full / quick,
+              outcome == Refreshed::rescaled ? "kept" : "solved", error_of(warm, after, damping, g),
+              error_of(anew, after, damping, g));
 }
 
 }  // namespace

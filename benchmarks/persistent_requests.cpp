@@ -10,14 +10,11 @@
 #include <cstdio>
 #include <vector>
 
+#include "core/median.h"
+
 namespace {
 
 constexpr int kSwaps = 10;
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 double seconds_of(const auto& swap) {
   MPI_Barrier(MPI_COMM_WORLD);
@@ -48,7 +45,7 @@ void measure(int rank, int bytes) {
     of_persistent.push_back(seconds_of(persistent));
   }
   for (MPI_Request& request : kept) MPI_Request_free(&request);
-  const double one = median(of_fresh), other = median(of_persistent);
+  const double one = spillway::median(of_fresh), other = spillway::median(of_persistent);
   if (rank == 0)
     std::printf("%8d bytes: new %8.2f, persistent %8.2f, ratio %.2f\n", bytes, 1e6 * one, 1e6 * other, other / one);
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/median.h"
 #include "swap/session.h"
 
 namespace {
@@ -25,11 +26,6 @@ double seconds_of(const std::function<void()>& run) {
   const auto start = std::chrono::steady_clock::now();
   run();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
 }
 
 std::vector<Case> cases(int64_t edge, int64_t channels) {
@@ -80,7 +76,7 @@ int main(int argc, char** argv) {
   std::printf("edge %lld, C = %lld, split above %lld MiB\n", static_cast<long long>(edge),
               static_cast<long long>(channels), static_cast<long long>(split_bytes >> 20));
   for (size_t c = 0; c < all.size(); ++c) {
-    const double whole = median(seconds[c][0]), split = median(seconds[c][1]);
+    const double whole = spillway::median(seconds[c][0]), split = spillway::median(seconds[c][1]);
     std::printf("%-24s %7.1f ms %7.1f ms  %.3f\n", all[c].name.c_str(), whole * 1e3, split * 1e3, split / whole);
   }
 }

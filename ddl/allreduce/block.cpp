@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/bytes.h"
+
 namespace spillway::ddl {
 namespace {
 
@@ -46,7 +48,7 @@ class ReduceScatterBuilder {
     if (receives.empty()) return 0;
     const Transfer& last = receives.back();
     const int64_t bytes = last.range.size() * (last.partial ? partial_bytes(element_) : element_bytes(element_));
-    return (last.offset + bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return round_up(last.offset + bytes, kAlignment);
   }
 
   const Block& block_;

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "core/error.h"
+#include "core/median.h"
 #include "ddl/allreduce/combine.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
@@ -29,12 +30,6 @@ double seconds_of(const std::function<void()>& body) {
   const auto start = std::chrono::steady_clock::now();
   body();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + values.size() / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 std::vector<double> samples_of(int repeats, const std::function<void()>& body) {

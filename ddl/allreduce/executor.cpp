@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/bytes.h"
 #include "core/error.h"
 
 namespace spillway::ddl {
@@ -15,7 +16,7 @@ constexpr int64_t kAlignment = 64;
 constexpr int kMaxLanes = 4;
 
 int64_t aligned(int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return round_up(bytes, kAlignment);
 }
 
 int64_t quotient_up(int64_t a, int64_t b) {

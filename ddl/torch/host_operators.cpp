@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/bytes.h"
 #include "ddl/allreduce/owner_reduction.h"
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/collectives.h"
@@ -14,10 +15,6 @@
 
 namespace spillway::ddl {
 namespace {
-
-int64_t aligned(int64_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
 
 void pack(at::TensorList tensors, std::byte* into) {
   for (const at::Tensor& tensor : tensors) {
@@ -36,7 +33,7 @@ void unpack(at::TensorList tensors, const std::byte* from) {
 void allreduce_group(at::TensorList tensors, TunedAllreduce& tuned, Reduction reduction) {
   const uint64_t signature = signature_of(tensors);
   const Element element = element_of(tensors[0], "allreduce_");
-  const int64_t fused = tensors.size() == 1 ? 0 : aligned(total_bytes(tensors));
+  const int64_t fused = tensors.size() == 1 ? 0 : round_up(total_bytes(tensors), 64);
   const int64_t count = total_bytes(tensors) / element_bytes(element);
   Allreduce& allreduce = tuned.for_bytes(total_bytes(tensors));
   const at::Tensor staging = staging_bytes(fused + allreduce.scratch_bytes(count, element));

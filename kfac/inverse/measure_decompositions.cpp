@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/median.h"
 #include "kfac/inverse/eigenbasis.h"
 
 namespace spillway::kfac {
@@ -37,8 +38,7 @@ double median_seconds(int64_t side, int64_t rounds, const at::TensorOptions& lik
   (void)seconds_of_one(factor, basis, method);
   std::vector<double> seconds;
   for (int64_t round = 0; round < rounds; ++round) seconds.push_back(seconds_of_one(factor, basis, method));
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  return median(std::move(seconds));
 }
 
 }  // namespace

@@ -1,15 +1,13 @@
 #include "runtime/results/train_result.h"
 
+#include "core/median.h"
+
 namespace spillway {
 namespace {
 
 /// Returns the median time of the first `count` steps, without the first two where more are left.
 double median_of_steps(const TrainResult& result, size_t count) {
-  std::vector<double> sorted(result.step_seconds.begin() + (count > 2 ? 2 : 0), result.step_seconds.begin() + count);
-  if (sorted.empty()) return 0;
-  std::sort(sorted.begin(), sorted.end());
-  const size_t middle = sorted.size() / 2;
-  return sorted.size() % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  return median({result.step_seconds.begin() + (count > 2 ? 2 : 0), result.step_seconds.begin() + count});
 }
 
 }  // namespace

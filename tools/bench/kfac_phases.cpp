@@ -8,6 +8,7 @@
 #include "core/bytes.h"
 #include "core/error.h"
 #include "core/ledger.h"
+#include "core/median.h"
 #include "kfac/factors/factors.h"
 #include "kfac/factors/layers.h"
 #include "kfac/factors/patches.h"
@@ -15,7 +16,6 @@
 #include "runtime/models/resnet50.h"
 #include "swap/session.h"
 #include "tools/bench/commands.h"
-#include "tools/bench/worker.h"
 
 namespace spillway::tools {
 namespace {

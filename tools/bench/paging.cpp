@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/median.h"
 #include "runtime/data/open_dataset.h"
 #include "runtime/io/weights_hash.h"
 #include "runtime/training/deterministic.h"

@@ -32,7 +32,4 @@ class Worker {
   FILE* from_ = nullptr;
 };
 
-/// Returns the middle value, or the mean of the middle two; 0 when there is none.
-double median(std::vector<double> values);
-
 }  // namespace spillway::tools

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,78 +11,27 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
-#include <memory>
 #include <system_error>
 #include <thread>
 
 #include "core/error.h"
+#include "tools/cli/process.h"
 #include "tools/ddlrun/shell.h"
 
 namespace spillway::ddlrun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using tools::Descriptor;
+using tools::Pipe;
 
 constexpr size_t kMaxAtOnce = 64;
 constexpr std::chrono::milliseconds kPatience{2000};
 
-/// A file descriptor that its destructor closes.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  ~Descriptor() { close(); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  void close() {
-    if (number_ >= 0) ::close(number_);
-    number_ = -1;
-  }
-  int number() const { return number_; }
-  void set(int number) { number_ = number; }
-
- private:
-  int number_;
-};
-
-struct Pipe {
-  Descriptor from, to;
-  Pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
-    from.set(ends[0]);
-    to.set(ends[1]);
-  }
-};
-
-std::string required_program(const std::vector<std::string>& command) {
-  const char* path = std::getenv("PATH");
-  std::string file = find_program(command.front(), path ? path : kDefaultPath);
-  if (file.empty()) throw BadRequest(str("there is no program '", command.front(), "' (searched in PATH)"));
-  return file;
-}
-
-std::vector<char*> arguments_of(std::vector<std::string>& words) {
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  return argv;
-}
-
-pid_t start(std::vector<std::string> words, const Pipe& out, const Pipe& err) {
-  const std::string file = required_program(words);
-  const auto argv = arguments_of(words);
+pid_t start(const std::vector<std::string>& words, const Pipe& out, const Pipe& err) {
   const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const pid_t parent = ::getpid(), child = ::fork();
-  if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
-  if (child > 0) return child;
-  // From here on, calls only functions that the child of a process with several threads may call.
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() != parent) ::_exit(127);
-  ::dup2(nothing.number(), STDIN_FILENO);
-  ::dup2(out.to.number(), STDOUT_FILENO);
-  ::dup2(err.to.number(), STDERR_FILENO);
-  ::execv(file.c_str(), argv.data());
-  ::_exit(127);
+  return tools::start_process(required_program(words.front()), words,
+                              {nothing.number(), out.to.number(), err.to.number()}, SIGTERM);
 }
 
 /// Appends the bytes that can be read now. Returns false when no more will come.
@@ -134,6 +82,13 @@ class Child {
 
 }  // namespace
 
+std::string required_program(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  std::string file = find_program(name, path ? path : kDefaultPath);
+  if (file.empty()) throw BadRequest(str("there is no program '", name, "' (searched in PATH)"));
+  return file;
+}
+
 Outcome run(const std::vector<std::string>& command, std::chrono::milliseconds deadline) {
   Outcome outcome;
   Child child(command);
@@ -173,9 +128,9 @@ std::vector<Outcome> run_all(const std::vector<std::vector<std::string>>& comman
 }
 
 void become(const std::vector<std::string>& command) {
-  const std::string file = required_program(command);
+  const std::string file = required_program(command.front());
   auto words = command;
-  const auto argv = arguments_of(words);
+  const auto argv = tools::arguments_of(words);
   ::execv(file.c_str(), argv.data());
   throw std::system_error(errno, std::generic_category(), "cannot start " + file);
 }

@@ -26,6 +26,7 @@
 #include "tools/bench/stock.h"
 #include "tools/cli/calibration_cache.h"
 #include "tools/cli/command.h"
+#include "tools/cli/json_file.h"
 #include "tools/cli/launch.h"
 #include "tools/cli/levels_flag.h"
 #include "tools/cli/same_options.h"
@@ -117,15 +118,6 @@ void check_writable(const std::string& file) {
   if (!existed) std::filesystem::remove(file);
 }
 
-void write_json(const std::string& file, const TrainResult& result, const std::vector<NamedResult>& others) {
-  nlohmann::json json = to_json(result);
-  for (const NamedResult& other : others) json["compared"][other.name] = to_json(other.result);
-  std::ofstream out(file);
-  out << json.dump(2) << "\n";
-  out.flush();
-  if (!out) throw std::system_error(errno ? errno : EIO, std::generic_category(), "cannot write '" + file + "'");
-}
-
 /// The processes that were started together with this one.
 struct Launch {
   std::optional<ddl::MpiRuntime> mpi = std::nullopt;
@@ -195,9 +187,15 @@ RunContext beside(const RunContext& context, const TrainOptions& options, const 
   return other;
 }
 
+nlohmann::json json_of(const TrainResult& result, const std::vector<NamedResult>& others) {
+  nlohmann::json json = to_json(result);
+  for (const NamedResult& other : others) json["compared"][other.name] = to_json(other.result);
+  return json;
+}
+
 void write_results(const Options& options, const TrainResult& result, const std::vector<NamedResult>& others) {
   if (!options.quiet) print_summary(result, others);
-  if (!options.json.empty()) write_json(options.json, result, others);
+  if (!options.json.empty()) write_json(json_of(result, others), options.json);
   if (options.report.empty()) return;
   write_report(options.report, result, others);
   std::printf("report: %s\n", (std::filesystem::absolute(options.report) / "report.html").c_str());

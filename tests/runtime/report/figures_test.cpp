@@ -19,6 +19,7 @@ namespace spillway {
 namespace {
 
 using namespace report;
+using namespace swap;
 
 const Grid kPlot{100, 900, 0, 300};
 const Axis kSecond{0, 1, 100, 900};

@@ -6,9 +6,9 @@
 #include <tuple>
 #include <vector>
 
+#include "core/median.h"
 #include "tools/bench/allreduce/problem.h"
 #include "tools/bench/allreduce/table.h"
-#include "tools/bench/worker.h"
 
 namespace spillway::tools {
 namespace {

@@ -1,9 +1,6 @@
 #include "tools/bench/allreduce/launches.h"
 
-#include <fcntl.h>
-#include <spawn.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,13 +16,13 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/median.h"
 #include "tools/bench/allreduce/gloo.h"
 #include "tools/bench/allreduce/launcher.h"
-#include "tools/bench/worker.h"
 #include "tools/cli/interrupts.h"
 #include "tools/cli/launch_result.h"
-
-extern char** environ;
+#include "tools/cli/process.h"
+#include "tools/ddlrun/process.h"
 
 namespace spillway::tools {
 namespace {
@@ -33,21 +30,11 @@ namespace {
 using nlohmann::json;
 
 /// Runs `command` and hands on each line that it prints. Waits for its end, and returns its status.
-int run(std::vector<std::string> command, const std::function<void(const std::string& line)>& on_line) {
-  std::vector<char*> argv;
-  for (std::string& word : command) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  pid_t child = -1;
-  const int error = ::posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[1]);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(::fdopen(ends[0], "r"), ::fclose);
-  if (error) throw std::system_error(error, std::generic_category(), "cannot start " + command[0]);
+int run(const std::vector<std::string>& command, const std::function<void(const std::string& line)>& on_line) {
+  Pipe pipe;
+  const pid_t child = start_process(ddlrun::required_program(command.front()), command, {.out = pipe.to.number()});
+  pipe.to.close();
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(::fdopen(pipe.from.release(), "r"), ::fclose);
   char* line = nullptr;
   size_t room = 0;
   for (ssize_t size; (size = ::getline(&line, &room, out.get())) > 0;) on_line(std::string(line, size));

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/median.h"
 #include "ddl/comm/collectives.h"
-#include "tools/bench/worker.h"
 
 namespace spillway::tools {
 namespace {
