@@ -5,37 +5,14 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include <mutex>
 #include <utility>
+
+#include "runtime/models/random_state.h"
 
 namespace spillway {
 namespace {
 
 using Block = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
-
-/// The current states of the generators that operators on these devices draw from.
-class RandomState {
- public:
-  explicit RandomState(const c10::Device& device) {
-    add(c10::Device(c10::kCPU));
-    if (!device.is_cpu()) add(device);
-  }
-  void restore() const {
-    for (const auto& [generator, state] : states_) {
-      at::Generator target = generator;
-      std::lock_guard lock(target.mutex());
-      target.set_state(state);
-    }
-  }
-
- private:
-  void add(c10::Device device) {
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    std::lock_guard lock(generator.mutex());
-    states_.emplace_back(generator, generator.get_state());
-  }
-  std::vector<std::pair<at::Generator, at::Tensor>> states_;
-};
 
 class Recompute final : public torch::autograd::Node {
  public:

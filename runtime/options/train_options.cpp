@@ -105,6 +105,7 @@ void TrainOptions::validate() const {
   require(checkpoint_every == 0 || !checkpoint.empty(), "checkpoint_every", checkpoint_every,
           "0 without a folder for checkpoints");
   require(!resume || !checkpoint.empty(), "resume", "on", "off without a folder for checkpoints");
+  require(damping_adaptation >= 0, "damping_adaptation", damping_adaptation, "0 or more");
   if (!use_kfac) return;
   kfac.validate();
   require(!kfac.overlap_factors || accumulate == 1, "accumulate", accumulate, "1 with overlap_factors");

@@ -69,6 +69,7 @@ struct TrainOptions {
   bool use_kfac = false;
   kfac::KfacOptions kfac;
   std::vector<Decay> damping_decay;   ///< factors of K-FAC's damping, and the epochs from which they apply
+  int64_t damping_adaptation = 0;     ///< steps between adaptations of K-FAC's damping to the loss; 0: none
   std::vector<Decay> interval_decay;  ///< factors of both K-FAC intervals, and their epochs; intervals must stay ≥ 1
   bool choose_grad_worker_frac = true;  ///< let the budget decide; off: kfac.grad_worker_frac is used
 

@@ -23,6 +23,7 @@ json kfac_json(const KfacSummary& k) {
           {"dropped_factors", k.counters.dropped_factors},
           {"failed_decompositions", k.counters.failed_decompositions},
           {"warm_starts", k.counters.warm_starts},
+          {"damping_scale", k.counters.damping_scale},
           {"state_bytes", k.state_bytes},
           {"seconds",
            {{"factor_compute", k.seconds.factor_compute},

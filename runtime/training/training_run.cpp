@@ -17,6 +17,7 @@
 #include "kfac/kfac.h"
 #include "runtime/models/autocast.h"
 #include "runtime/models/memory_format.h"
+#include "runtime/models/random_state.h"
 #include "runtime/training/kfac_state.h"
 #include "runtime/training/replicas.h"
 #include "runtime/training/used_cases.h"
@@ -189,6 +190,8 @@ StepOutcome TrainingRun::step(const StepRequests& own) {
   const std::vector<Cases> cases = next_cases();
   outcome.lr = lr_.at(position_.step);
   optimizer_->set_lr(outcome.lr);
+  std::optional<RandomState> random;
+  if (adapts_damping()) random.emplace(device_);
   outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
   Session::Step scope = session_->step(outcome.kind);
   at::Tensor loss = forward_backward(cases[0], cases.size() == 1);
@@ -199,12 +202,38 @@ StepOutcome TrainingRun::step(const StepRequests& own) {
   if (!outcome.skipped) require_finite(outcome.loss, position_.step + 1);  // under fp16 an overflow is no error
   optimizer_->zero_grad();
   scope.finish();
+  if (random && !outcome.skipped) kfac_->adapt_damping(loss.item<double>(), loss_again(cases, *random));
   if (const swap::Schedule* schedule = session_->schedule(outcome.kind))
     outcome.bound_seconds = schedule->bound_seconds;
   ++position_.step;
   position_.cases_drawn += cases_per_step(context_);
   outcome.seconds = seconds_since(start);
   return outcome;
+}
+
+bool TrainingRun::adapts_damping() const {
+  const int64_t every = context_.options.damping_adaptation;
+  return kfac_ && every > 0 && (position_.step + 1) % every == 0;
+}
+
+double TrainingRun::loss_again(const std::vector<Cases>& cases, const RandomState& random) {
+  const at::NoGradGuard no_grad;
+  const RandomState now(device_);
+  const std::vector<at::Tensor> buffers = task_->module().buffers();
+  std::vector<at::Tensor> kept;
+  for (const at::Tensor& buffer : buffers) kept.push_back(buffer.clone());
+  random.restore();
+  Session::Step scope = session_->step("adapt");
+  double loss = 0;
+  for (const Cases& micro_batch : cases) {
+    const Batch batch = to_device(micro_batch);
+    Autocast autocast(context_.options.amp, device_.type());
+    loss += task_->loss(batch).item<double>() / static_cast<double>(cases.size());
+  }
+  scope.finish();
+  now.restore();
+  for (size_t i = 0; i < buffers.size(); ++i) at::Tensor(buffers[i]).copy_(kept[i]);
+  return loss;
 }
 
 bool TrainingRun::apply_gradients() {

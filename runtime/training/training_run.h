@@ -17,6 +17,8 @@
 
 namespace spillway {
 
+class RandomState;
+
 /// Requests to a run while it trains, joined over ranks once a step. The requests of one rank apply to every rank.
 struct StepRequests {
   bool stop = false;        ///< this step is to be the last one
@@ -53,7 +55,9 @@ class TrainingRun {
   /// Returns the steps since the very first, resumed ones included.
   int64_t steps_done() const { return position_.step; }
 
-  /// Runs one training step on the next cases. Throws OutOfBudget, ddl::CommError.
+  /// Runs one training step on the next cases. Every TrainOptions::damping_adaptation steps it also measures the loss
+  /// of these cases once more, for Kfac::adapt_damping(); that forward pass is a step of its own, of the kind "adapt".
+  /// Throws OutOfBudget, ddl::CommError.
   StepOutcome step(const StepRequests& own = {});
   /// Measures the metric on the held-out cases, each on one rank, and returns the mean on every rank.
   double validate();
@@ -80,6 +84,11 @@ class TrainingRun {
   /// Runs forward and backward of a micro-batch and returns its share of the loss. `last` says that it is the step's
   /// last one.
   at::Tensor forward_backward(const Cases& cases, bool last);
+  /// True when the damping is adapted after the coming step.
+  bool adapts_damping() const;
+  /// Returns this rank's loss of the micro-batches under the present weights, without gradients. `random` are the
+  /// generators before the step's forward passes, so dropout is the same. Leaves buffers and generators alone.
+  double loss_again(const std::vector<Cases>& cases, const RandomState& random);
   double measure(const Cases& cases);
   /// Averages gradients, buffers and the loss over the ranks, and joins their requests. Returns the loss and the
   /// requests.

@@ -45,6 +45,7 @@ class BadInput(Case):
         refused("--lr", "nan")("lr is nan")
         refused("--weight-decay", "inf")("weight_decay is inf")
         refused("--kfac", "--damping", "inf")("damping = inf")
+        refused("--kfac", "--adapt-damping", "-1")("damping_adaptation is -1", "0 or more")
         refused("--kfac", "--relative-damping", "inf")("relative_damping = inf")
         refused("--compare", "adam@0.01xyz")("'adam@0.01xyz'", "adam@LR")
         refused("--compare", "adam@inf")("'adam@inf'")
@@ -62,6 +63,7 @@ class BadInput(Case):
 
         refused("--momentum", "0.5", "--optimizer", "adam")("--momentum is sgd's", "adam")
         refused("--damping", "0.1")("--damping has no effect without --kfac")
+        refused("--adapt-damping", "2")("--adapt-damping has no effect without --kfac")
         refused("--kfac-strategy", "dp")("--kfac-strategy has no effect without --kfac")
         for strategy in ("comm_opt", "mem_opt", "dp"):
             refused("--kfac", "--kfac-strategy", strategy, "--grad-worker-frac", "1")("--grad-worker-frac is '1'", strategy)

@@ -45,10 +45,11 @@ class Bench(Case):
 
     def test_kfac(self):
         found = self.measured("kfac", "--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "1", "--repeats",
-                              "1", "--forms", "auto")
+                              "1", "--forms", "auto", "--inverse-interval", "30", "--adapt-damping", "32")
         self.assertEqual(found["model"], "mlp")
         for row in found["rows"]:
             self.assertLessEqual(PHASE, set(row))
+        self.assertNotEqual(found["forms"][0]["damping_scale"], 1, "adapted once in 33 steps")
         phases = {row["phase"] for row in found["rows"]}
         self.assertTrue(any("precondition" in phase for phase in phases), phases)
 

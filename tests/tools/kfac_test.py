@@ -25,6 +25,20 @@ class WithKfac(Case):
         self.assertAlmostEqual(held["losses"][-1], divided["losses"][-1], places=4)
         self.assertGreater(held["kfac"]["state_bytes"], divided["kfac"]["state_bytes"])
 
+    def test_damping_follows_the_loss_and_goes_on_from_a_checkpoint(self):
+        options = [*OTHERS["mlp"], "--kfac", "--deterministic", "--adapt-damping", "2"]
+        constant = self.result(*options, "--adapt-damping", "0", "--steps", "6")
+        whole = self.result(*options, "--steps", "6")
+        self.assertEqual(constant["kfac"]["damping_scale"], 1)
+        self.assertNotEqual(whole["kfac"]["damping_scale"], 1)
+        self.assertEqual(whole["losses"][:3], constant["losses"][:3], "the first adaptation is behind the second step")
+        self.assertNotEqual(whole["losses"][3:], constant["losses"][3:])
+        saved = ["--checkpoint", self.folder / "saved"]
+        self.result(*options, "--steps", "3", *saved)
+        resumed = self.result(*options, "--steps", "6", *saved, "--resume")
+        self.assertEqual(resumed["weights_sha256"], whole["weights_sha256"])
+        self.assertEqual(resumed["kfac"]["damping_scale"], whole["kfac"]["damping_scale"])
+
     def test_forms_and_storage_of_kfac_state_change_its_bytes_and_the_result(self):
         def result(*options):
             return self.result(*SMALL, "--kfac", *options)

@@ -30,7 +30,7 @@ constexpr int64_t kWarmUp = 3;  // rounds that do not count: without a schedule,
 struct Options {
   TrainFlags flags;
   std::vector<std::string> forms{"auto", "full"};
-  int64_t factor_interval = 10, inverse_interval = 100;
+  int64_t factor_interval = 10, inverse_interval = 100, adapt_damping = 0;
   int repeats = 5;
   bool parts_only = false;
   std::string json_file;
@@ -61,6 +61,7 @@ int serve_variant(const RunContext& context) {
         const kfac::FactorBytes state = run.kfac()->memory_usage();
         answer["factors"] = state.factors;
         answer["eigenbases"] = state.eigenbases;
+        answer["damping_scale"] = run.kfac()->counters().damping_scale;
         return answer;
       });
 }
@@ -75,6 +76,7 @@ TrainOptions worker_options(const Options& options, TrainOptions train) {
   train.kfac.factor_interval = options.factor_interval;
   train.kfac.inverse_interval = options.inverse_interval;
   train.kfac.burn_in = 0;
+  train.damping_adaptation = options.adapt_damping;
   return train;
 }
 
@@ -87,7 +89,9 @@ std::vector<std::string> worker_arguments(const Options& options, const std::str
                                      "--factor-interval",
                                      std::to_string(options.factor_interval),
                                      "--inverse-interval",
-                                     std::to_string(options.inverse_interval)};
+                                     std::to_string(options.inverse_interval),
+                                     "--adapt-damping",
+                                     std::to_string(options.adapt_damping)};
   const std::vector<std::string> model = model_arguments(options.flags.options);
   arguments.insert(arguments.end(), model.begin(), model.end());
   return arguments;
@@ -154,7 +158,8 @@ json report(const TrainOptions& train, const Options& options, const std::vector
                      {"step_seconds", mean(v.seconds)},
                      {"ratio_to_first_order", mean(v.seconds) / first},
                      {"state_bytes", state},
-                     {"state_per_activations", share}});
+                     {"state_per_activations", share},
+                     {"damping_scale", v.last["damping_scale"]}});
   }
   return {{"model", train.model},
           {"rows", rows},
@@ -203,6 +208,9 @@ Run add_bench_kfac(CLI::App& bench) {
                    "Steps between decompositions; so many steps of each variant are measured")
       ->capture_default_str()
       ->check(at_least(1));
+  command->add_option("--adapt-damping", options->adapt_damping, "Steps between adaptations of the damping; 0: never")
+      ->capture_default_str()
+      ->check(at_least(0));
   command->add_option("--repeats", options->repeats, "Times that each part by itself is run")
       ->capture_default_str()
       ->check(at_least(1));

@@ -27,7 +27,7 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   const size_t before = command.get_options().size();
   add_distribution(command, train.kfac);
   add_method(command, train.kfac);
-  add_step_size(command, train.kfac);
+  add_step_size(command, train);
   add_layers(command, train.kfac);
   const std::vector<CLI::Option*> all = command.get_options(nullptr);
   options.assign(all.begin() + before, all.end());
@@ -82,7 +82,7 @@ void KfacFlags::add_method(CLI::App& command, kfac::KfacOptions& k) {
                      "FACTOR@EPOCH,…: from the start of that epoch on both intervals are multiplied by the factor");
 }
 
-void KfacFlags::add_step_size(CLI::App& command, kfac::KfacOptions& k) {
+void KfacFlags::add_step_size(CLI::App& command, TrainOptions& train) {
   auto* relative =
       command
           .add_option("--relative-damping", relative_damping, "Damping as a share of a layer's mean eigenvalue product")
@@ -90,7 +90,12 @@ void KfacFlags::add_step_size(CLI::App& command, kfac::KfacOptions& k) {
   command.add_option("--damping", damping, "Absolute damping, the same for every layer")->excludes(relative);
   command.add_option("--damping-decay", damping_decay,
                      "FACTOR@EPOCH,…: from the start of that epoch on the damping is multiplied by the factor");
-  command.add_option("--burn-in", k.burn_in, "First steps, in all of which factors are updated")->capture_default_str();
+  command
+      .add_option("--adapt-damping", train.damping_adaptation,
+                  "Steps between adaptations of the damping to the loss, by one more forward pass; 0: never")
+      ->capture_default_str();
+  command.add_option("--burn-in", train.kfac.burn_in, "First steps, in all of which factors are updated")
+      ->capture_default_str();
   command.add_option("--kl-clip", kl_clip,
                      "Trust region of a step, in the loss's units squared, at the first step; default with fisher "
                      "3e-5, unet3d 1e-5, autoencoder 1e-3; else 1e-3");

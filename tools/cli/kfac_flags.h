@@ -29,7 +29,7 @@ struct KfacFlags {
   void refuse_without_effect(const TrainOptions& train) const;
   void add_distribution(CLI::App& command, kfac::KfacOptions& k);
   void add_method(CLI::App& command, kfac::KfacOptions& k);
-  void add_step_size(CLI::App& command, kfac::KfacOptions& k);
+  void add_step_size(CLI::App& command, TrainOptions& train);
   void add_layers(CLI::App& command, kfac::KfacOptions& k);
 };
 

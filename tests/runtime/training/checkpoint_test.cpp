@@ -158,6 +158,18 @@ TEST_F(CheckpointTest, SoDoesOneWhileKfacDecomposesBesideTheSteps) {
   expect_resumed_equals_whole(o);
 }
 
+TEST_F(CheckpointTest, SoDoesOneWhoseDampingFollowsTheLoss) {
+  TrainOptions o = options("bert-base");
+  o.layers = 1;
+  o.hidden = 64;
+  o.use_kfac = true;
+  o.optimizer = "sgd";
+  o.lr = 0.1;
+  o.kfac.factor_interval = o.kfac.inverse_interval = 2;
+  o.damping_adaptation = 2;
+  expect_resumed_equals_whole(o);
+}
+
 TEST_F(CheckpointTest, IsWrittenEverySoManyStepsAndAtTheEnd) {
   TrainOptions o = options();
   o.checkpoint_every = 4;
