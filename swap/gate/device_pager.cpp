@@ -4,30 +4,15 @@
 #include <cstdio>
 #include <exception>
 #include <mutex>
-#include <stdexcept>
-#include <vector>
 
 #include "core/device/open_device.h"
 #include "core/error.h"
 #include "core/host/memory_limit.h"
 #include "core/memory/fork.h"
 #include "swap/gate/session_scope.h"
-#include "swap/gate/thread_storages.h"
 
 namespace spillway::swap {
 namespace {
-
-/// The one device of the process; see the header.
-struct Shared {
-  std::mutex mutex;  // also held while the last Session closes, so that the next one waits
-  std::shared_ptr<DevicePager> device;
-  int64_t sessions = 0;
-  std::vector<std::shared_ptr<DevicePager>> unclosed;  // each has tensors that could not come back to the device
-};
-Shared& shared() {
-  static auto* shared = new Shared();
-  return *shared;
-}
 
 std::unique_ptr<Timeline> make_timeline(const SessionOptions& options, Device& device, std::string_view lane) {
   std::unique_ptr<Timeline> timeline = device.make_timeline(lane);
@@ -109,56 +94,16 @@ void DevicePager::require_alike(const SessionOptions& options) const {
   require("small_page_bytes", options.small_page_bytes, small_page_bytes_);
 }
 
-DevicePager::Share DevicePager::join(const SessionOptions& options) {
-  if (forked_while_paging())
-    throw std::logic_error(
-        "[session] this process was forked while its parent had a Session open, and has none of its threads; open "
-        "Sessions in processes that were forked before, or that call exec");
-  std::unique_lock lock(shared().mutex);
-  const bool first = !shared().device;
-  std::shared_ptr<DevicePager> device = first ? std::make_shared<DevicePager>(options) : shared().device;
-  if (!first) device->require_alike(options);
-  const UserId user = device->pager.table().add_user();
-  if (first) device->open(user, options.min_page_bytes);
-  shared().device = device;
-  ++shared().sessions;
-  Share share(device.get(), Eviction{user});
-  lock.unlock();
-  if (first) return share;
-  const std::unique_lock turn(device->turns);  // operators of other Sessions may run
-  page_left_storages(device->pager, options.min_page_bytes, user);
-  return share;
-}
-
-/// Called under the lock of `shared()`.
-void DevicePager::open(UserId user, int64_t min_page_bytes) {
-  try {
-    record_made_storages(false);
-    page_left_storages(pager, min_page_bytes, user);
-    set_budget();
-  } catch (...) {
-    close();
-    throw;
-  }
+OpenDevice& OpenDevice::instance() {
+  static auto* open = new OpenDevice();  // tensors may outlive static objects
+  return *open;
 }
 
 std::shared_ptr<DevicePager> DevicePager::current() {
   if (forked_while_paging()) return nullptr;
-  std::lock_guard lock(shared().mutex);
-  return shared().device;
-}
-
-void DevicePager::Eviction::operator()(DevicePager* device) const noexcept {
-  if (forked_while_paging()) return;
-  std::shared_ptr<DevicePager> kept = current();  // another Session may close it before the turn is over
-  std::unique_lock turn(device->turns);           // other threads' operators and loans hold pages that may end now
-  std::lock_guard lock(shared().mutex);
-  remember_storages(device->pager, user);
-  if (--shared().sessions > 0) return device->pager.remove_user(user);
-  device->close();
-  turn.unlock();
-  kept.reset();
-  shared().device.reset();
+  OpenDevice& open = OpenDevice::instance();
+  std::lock_guard lock(open.mutex);
+  return open.pager;
 }
 
 std::unique_lock<FairMutex> DevicePager::take_turn(DevicePager* device) {
@@ -173,7 +118,8 @@ void DevicePager::reclaim(int64_t bytes) {
   pager.reclaim(bytes);
 }
 
-void DevicePager::close() noexcept {
+bool DevicePager::close() noexcept {
+  bool complete = true;
   device.ledger().set_budget(kUnlimitedBytes);
   device.use_managed_memory(false);
   try {
@@ -182,10 +128,10 @@ void DevicePager::close() noexcept {
     // Closing goes on, because it has no other way. Tensors that stay absent keep raising the clear error when they are
     // touched.
     std::fprintf(stderr, "[session] not every tensor came home: %s\n", error.what());
-    shared().unclosed.push_back(shared_from_this());
+    complete = false;
   }
   device.memory().set_reclaimer(nullptr);
-  record_made_storages(true);
+  return complete;
 }
 
 }  // namespace spillway::swap

@@ -2,6 +2,7 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <mutex>
 
 #include "core/device/device.h"
 #include "core/memory/host_slab.h"
@@ -13,24 +14,12 @@
 
 namespace spillway::swap {
 
-/// The device's budget, pager, host slab, disk and copy lanes; one device at a time. The first Session makes it, others
-/// join it, and the last one closes it: that brings every tensor back to the device and lifts the budget. A Session
-/// that joins makes pages of the storages that its thread left behind (swap/gate/thread_storages.h). It is one of the
-/// process-wide exceptions that LibTorch forces.
-class DevicePager final : public Reclaimer, public std::enable_shared_from_this<DevicePager> {
+/// The device's budget, pager, host slab, disk and copy lanes; one device at a time. Sessions have shares of it
+/// (swap/gate/device_share.h). It is one of the process-wide exceptions that LibTorch forces.
+class DevicePager final : public Reclaimer {
  public:
-  struct Eviction {
-    UserId user;
-    void operator()(DevicePager* device) const noexcept;
-  };
-  /// One Session's part in the device, which ends with the Session.
-  using Share = std::unique_ptr<DevicePager, Eviction>;
-
-  /// Makes the device's pager, or joins it. A joining Session asks for the same device, budgets and `small_page_bytes`;
-  /// the copy lanes stay as the first Session decorated them. Thread-safe. Throws BadRequest naming the option and both
-  /// values, or OutOfBudget when more than the budget is held and cannot leave.
-  static Share join(const SessionOptions& options);
-  /// Returns the device's pager, and keeps it alive; nullptr while no Session is open.
+  /// Returns the device's pager, and keeps it alive; nullptr while no Session is open. Waits for a Session that
+  /// opens or closes.
   static std::shared_ptr<DevicePager> current();
 
   /// Waits for this thread's turn, and holds it while the result lives. Code that looks a page up between operators
@@ -52,26 +41,34 @@ class DevicePager final : public Reclaimer, public std::enable_shared_from_this<
   const std::unique_ptr<Timeline> out, in;
   Pager pager;
 
+  /// Throws BadRequest naming the option and both values when a joining Session's options differ from the first's.
+  void require_alike(const SessionOptions& options) const;
+  /// Starts the budget, once the bytes that exceed it have left the device. Throws OutOfBudget when they cannot.
+  void set_budget();
+  /// Ends the budget and brings every tensor back to the device. Returns false when one could not come; the pager must
+  /// then live on for it.
+  bool close() noexcept;
+
   // Reclaimer. Between its operators, a thread waits for the operator that runs on another thread. Otherwise it could
   // fail beside the bytes that this operator holds.
   void reclaim(int64_t bytes) override;
   bool free_physical_memory(int64_t bytes) override { return pager.free_physical_memory(bytes); }
 
  private:
-  void require_alike(const SessionOptions& options) const;
-  /// Starts the budget for the first Session, whose `user` gets the storages that its thread left behind.
-  void open(UserId user, int64_t min_page_bytes);
-  /// Sets the budget, once the bytes that exceed it have left the device.
-  void set_budget();
-  /// Ends the budget. Stays alive for tensors that could not come back to the device.
-  void close() noexcept;
-
   const int64_t budget_bytes_;
   const int64_t host_budget_bytes_;
   const std::filesystem::path disk_directory_;
   const std::string device_name_;
   const Engine engine_;
   const int64_t small_page_bytes_;
+};
+
+/// The process's device pager. LibTorch has one allocator for a device, so there is one.
+struct OpenDevice {
+  std::mutex mutex;  ///< also held while Sessions open and close, so that others wait for them
+  std::shared_ptr<DevicePager> pager;
+
+  static OpenDevice& instance();
 };
 
 }  // namespace spillway::swap

@@ -26,7 +26,7 @@ ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager&
 
 SessionState::SessionState(SessionOptions given)
     : options(std::move(given)),
-      share(DevicePager::join(options)),
+      share(share_device(options)),
       pager(share->pager),
       ledger(share->device.ledger()),
       clock(share->device.make_clock()),

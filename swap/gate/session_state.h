@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "swap/conductor/conductor.h"
-#include "swap/gate/device_pager.h"
+#include "swap/gate/device_share.h"
 #include "swap/gate/operator_recipe.h"
 #include "swap/gate/operator_traits.h"
 #include "swap/gate/session_options.h"
@@ -33,7 +33,7 @@ class SessionState {
   bool in_owners_work() const;
 
   const SessionOptions options;
-  const DevicePager::Share share;
+  const DeviceShare share;
   Pager& pager;
   Ledger& ledger;
   const std::unique_ptr<ComputeClock> clock;  // nullptr: the host's clock

@@ -17,7 +17,7 @@
 
 #include "core/device/cpu_device.h"
 #include "core/error.h"
-#include "swap/gate/device_pager.h"
+#include "swap/gate/device_share.h"
 #include "swap/gate/operator_observer.h"
 #include "swap/gate/storage_page.h"
 #include "swap/session.h"
@@ -143,11 +143,11 @@ TEST(SessionEndTest, WorkThatLibTorchRunsAfterTheSessionIsNotGated) {
 /// CPU has none, and refuses when it is asked.
 TEST(DevicePagerTest, AsksForManagedMemoryAfterAllThatMayFail) {
   SessionOptions options{.engine = Engine::unified};
-  EXPECT_THROW((void)DevicePager::join(options), BadRequest);
+  EXPECT_THROW((void)share_device(options), BadRequest);
   options.decorate_timeline = [](std::unique_ptr<Timeline>, std::string_view) -> std::unique_ptr<Timeline> {
     throw DeviceError("no copy lane");
   };
-  EXPECT_THROW((void)DevicePager::join(options), DeviceError);
+  EXPECT_THROW((void)share_device(options), DeviceError);
   EXPECT_NO_THROW(Session{SessionOptions{}});
 }
 
