@@ -1,5 +1,7 @@
 #include "kfac/kfac.h"
 
+#include <utility>
+
 #include "kfac/preconditioner.h"
 
 namespace spillway::kfac {
@@ -12,6 +14,9 @@ Kfac::~Kfac() = default;
 
 void Kfac::watch(const at::Tensor& loss, int64_t batch) {
   impl_->watch(loss, batch);
+}
+void Kfac::observe_factors(WorkerTimeline::Observer observer) {
+  impl_->observe_factors(std::move(observer));
 }
 void Kfac::step(double loss_scale) {
   impl_->step(loss_scale);

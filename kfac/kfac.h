@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/timeline.h"
 #include "ddl/torch/comm.h"
 #include "kfac/factors/layers.h"
 #include "kfac/plan/counters.h"
@@ -71,6 +72,10 @@ class Kfac {
   /// the next step, the other methods at the next decomposition. One host synchronization. Throws c10::Error without a
   /// step since the last call.
   double adapt_damping(double loss_before, double loss_after);
+
+  /// Tells `observer` of each bucket of factors that is reduced beside backward: its start, end and bytes, on the
+  /// thread that reduces them. It is never called without overlap_factors on several ranks. Call it between steps.
+  void observe_factors(WorkerTimeline::Observer observer);
 
   /// Forgets everything that was watched since the last step. Call it for a step that is skipped. With overlap_factors
   /// every rank calls it.

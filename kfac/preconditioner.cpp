@@ -97,6 +97,10 @@ void Preconditioner::watch(const at::Tensor& loss, int64_t batch) {
   watched_batch_ += batch;
 }
 
+void Preconditioner::observe_factors(WorkerTimeline::Observer observer) {
+  if (staged_->early) staged_->early->observe(std::move(observer));
+}
+
 void Preconditioner::discard() {
   at::NoGradGuard no_grad;
   if (staged_->early) staged_->early->discard(staged_->layers);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/timeline.h"
 #include "kfac/comm/rank_exchange.h"
 #include "kfac/factors/layers.h"
 #include "kfac/inverse/background_solver.h"
@@ -28,6 +29,7 @@ class Preconditioner {
   void watch(const at::Tensor& loss, int64_t batch);
   void step(double loss_scale);
   double adapt_damping(double loss_before, double loss_after);
+  void observe_factors(WorkerTimeline::Observer observer);
   void discard();
 
   std::string_view kind() const;

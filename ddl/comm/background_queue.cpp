@@ -18,12 +18,13 @@ void BackgroundQueue::give_up(const std::string& reason) {
   comm_->give_up(reason);
 }
 
-Ticket BackgroundQueue::submit(Job job, Ticket after) {
-  last_ = worker_.submit([this, job = std::move(job), after = std::move(after), submitted = Clock::now()] {
+Ticket BackgroundQueue::submit(Job job, Ticket after, int64_t bytes) {
+  last_ = worker_.submit([this, job = std::move(job), after = std::move(after), bytes, submitted = Clock::now()] {
     run(job, after);
     const auto start = std::max(submitted, end_);
     end_ = Clock::now();
     busy_ += end_ - start;
+    if (observer_) observer_(start, end_, bytes);
   });
   return last_;
 }

@@ -117,6 +117,7 @@ class GradientAllreduce::Impl {
 
   void begin();
   void finish();
+  void observe(WorkerTimeline::Observer observer) { queue_.observe(std::move(observer)); }
   int64_t bucket_bytes() const noexcept { return bucket_bytes_; }
   int64_t buckets() const noexcept { return std::ssize(buckets_); }
   const Allreduce& allreduce() const noexcept { return allreduce_; }
@@ -231,7 +232,7 @@ void GradientAllreduce::Impl::start_next() {
   bytes_under_way_ += bucket.bytes();
   flights_.back().ticket = queue_.submit(
       [this, vector](Communicator&) { allreduce_.reduce(vector, options_.reduction, scratch_.bytes, signature_); },
-      recorded(device_));
+      recorded(device_), bucket.bytes());
 }
 
 at::Tensor GradientAllreduce::Impl::packed(const GradientBucket& bucket, const StagingMemory& memory) const {
@@ -350,6 +351,10 @@ void GradientAllreduce::begin() {
 
 void GradientAllreduce::finish() {
   impl_->finish();
+}
+
+void GradientAllreduce::observe(WorkerTimeline::Observer observer) {
+  impl_->observe(std::move(observer));
 }
 
 int64_t GradientAllreduce::bucket_bytes() const noexcept {

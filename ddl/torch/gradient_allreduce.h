@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/timeline.h"
 #include "ddl/allreduce/allreduce.h"
 #include "ddl/torch/comm.h"
 
@@ -71,6 +72,10 @@ class GradientAllreduce {
   void begin();
   /// Blocks until every gradient is reduced. Throws CommError; c10::Error without begin().
   void finish();
+
+  /// Tells `observer` of each bucket's allreduce: its start, end and bytes, on the thread that sends it, before the
+  /// gradients are taken. Call it outside begin() and finish().
+  void observe(WorkerTimeline::Observer observer);
 
   int64_t bucket_bytes() const noexcept;
   int64_t buckets() const noexcept;

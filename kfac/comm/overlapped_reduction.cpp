@@ -101,7 +101,8 @@ void OverlappedReduction::start_next(std::vector<LayerFactors>& layers) {
   flights_.push_back(std::move(flight));
   to_start_ = index;
   flights_.back().ticket =
-      queue_.submit([this, index, &sent = flights_.back()](ddl::Communicator&) { reduce(index, sent); });
+      queue_.submit([this, index, &sent = flights_.back()](ddl::Communicator&) { reduce(index, sent); }, {},
+                    bucket.elements * bytes_of(dtype_));
 }
 
 void OverlappedReduction::reduce(size_t bucket, BucketInFlight& flight) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "ddl/allreduce/owner_reduction.h"
@@ -38,6 +39,10 @@ class OverlappedReduction {
 
   /// Returns the bytes of the triangles in transit and of the scratch.
   int64_t bytes() const;
+
+  /// Tells `observer` of each bucket's reduction (ddl::BackgroundQueue::Observer). Call it outside begin() and
+  /// finish().
+  void observe(ddl::BackgroundQueue::Observer observer) { queue_.observe(std::move(observer)); }
 
   /// Announces a backward of `batch` samples that will stage each layer uses[layer] times.
   void begin(std::vector<int64_t> uses, int64_t batch);

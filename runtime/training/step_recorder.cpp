@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace spillway {
 
@@ -41,6 +42,7 @@ class RecordedDisk final : public swap::DiskIo {
 }  // namespace
 
 void StepRecorder::start(int64_t step) {
+  std::lock_guard lock(mutex_);
   step_ = {};
   step_.step = step;
   began_ = Clock::now();
@@ -51,6 +53,7 @@ void StepRecorder::start(int64_t step) {
 
 StepRecording StepRecorder::stop() {
   sample();
+  std::lock_guard lock(mutex_);
   recording_ = false;
   step_.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
   step_.events = events_->events();
@@ -59,8 +62,13 @@ StepRecording StepRecorder::stop() {
 
 std::unique_ptr<Timeline> StepRecorder::record_lane(std::string_view lane) {
   std::string name(lane);
-  return std::make_unique<WorkerTimeline>(
-      name, [this, name](SteadyTime start, SteadyTime end, int64_t bytes) { add("page", name, start, end, bytes); });
+  return std::make_unique<WorkerTimeline>(name, record_jobs("page", name));
+}
+
+WorkerTimeline::Observer StepRecorder::record_jobs(std::string name, std::string lane) {
+  return [this, name = std::move(name), lane = std::move(lane)](SteadyTime start, SteadyTime end, int64_t bytes) {
+    add(name, lane, start, end, bytes);
+  };
 }
 
 std::unique_ptr<swap::DiskIo> StepRecorder::record_disk(std::unique_ptr<swap::DiskIo> disk) {
@@ -68,6 +76,8 @@ std::unique_ptr<swap::DiskIo> StepRecorder::record_disk(std::unique_ptr<swap::Di
 }
 
 void StepRecorder::add(std::string name, std::string lane, SteadyTime start, SteadyTime end, int64_t bytes) {
+  if (!recording_) return;
+  std::lock_guard lock(mutex_);
   if (recording_) events_->add(std::move(name), std::move(lane), start, end, bytes);
 }
 
@@ -78,7 +88,7 @@ void StepRecorder::before(const c10::OperatorHandle&, const torch::jit::Stack&) 
 void StepRecorder::after(const c10::OperatorHandle& op, const torch::jit::Stack&) {
   if (!recording_) return;
   const std::string& name = op.schema().name();
-  const bool communicates = name.starts_with("spillway::");
+  const bool communicates = name.starts_with("spillway::") && name != "spillway::eigh";
   add(name, communicates ? "communication" : "compute", operator_began_, Clock::now(), 0);
   sample();
 }

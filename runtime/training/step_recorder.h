@@ -2,6 +2,9 @@
 #pragma once
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
 
 #include "core/ledger.h"
 #include "core/timeline.h"
@@ -12,8 +15,8 @@
 
 namespace spillway {
 
-/// An observer that is idle until start(). An idle recorder costs nothing but a flag. Thread: `start` and `stop` are
-/// called on the Session's thread.
+/// An observer that is idle until start(). An idle recorder costs nothing but a flag. `start` and `stop` are called on
+/// the Session's thread, add() and its callers on any thread.
 class StepRecorder final : public OperatorObserver {
  public:
   explicit StepRecorder(const Ledger& ledger) : ledger_(ledger) {}
@@ -23,9 +26,11 @@ class StepRecorder final : public OperatorObserver {
   StepRecording stop();
   /// Makes a copy lane whose copies are recorded too.
   std::unique_ptr<Timeline> record_lane(std::string_view lane);
+  /// Returns an observer that adds a queue's jobs to `lane` as events called `name`.
+  WorkerTimeline::Observer record_jobs(std::string name, std::string lane);
   /// Makes a disk whose reads and writes are recorded too, as the time that it was busy with either.
   std::unique_ptr<swap::DiskIo> record_disk(std::unique_ptr<swap::DiskIo> disk);
-  /// Adds the caller's own work, on any lane.
+  /// Adds the caller's own work, on any lane. Thread-safe. Work that ends after stop() is left out.
   void add(std::string name, std::string lane, SteadyTime start, SteadyTime end, int64_t bytes);
 
   void before(const c10::OperatorHandle& op, const torch::jit::Stack& stack) override;
@@ -35,7 +40,8 @@ class StepRecorder final : public OperatorObserver {
   void sample();
 
   const Ledger& ledger_;
-  std::atomic<bool> recording_ = false;
+  std::mutex mutex_;                     ///< keeps late work of other threads out of the next recording
+  std::atomic<bool> recording_ = false;  ///< changes under the mutex
   StepRecording step_;
   SteadyTime began_;
   SteadyTime operator_began_;

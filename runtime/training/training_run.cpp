@@ -149,6 +149,9 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   const bool uses_nccl = context.comm && device_.is_cuda() && context.comm->gpus->levels(device_);
   if (context.comm && options.overlap_gradients && !uses_nccl)
     overlapped_.emplace(optimizer_->parameters(), context.comm, gradient_options(options));
+  // Factors have a lane of their own, because they travel beside gradients.
+  if (recorder && overlapped_) overlapped_->observe(recorder->record_jobs("gradients", "communication"));
+  if (recorder && kfac_) kfac_->observe_factors(recorder->record_jobs("factors", "factors"));
   // Weights are the same on every rank; dropout is each rank's own.
   at::manual_seed(first_seed(options, context.rank()));
 }

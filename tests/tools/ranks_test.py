@@ -27,6 +27,32 @@ class Ranks(Case):
         self.assertIn("f=", tight["kfac"]["reason"])
         self.assertGreater(whole["allreduce"]["bytes_per_step"], 0)
 
+    def test_the_report_shows_what_is_sent_beside_backward(self):
+        report = self.folder / "report"
+        done = run("train", *OTHERS["mlp"], "--kfac", "--overlap-factors", "--gradient-bucket", "1KiB", "--steps", "2", "--report",
+                   report, ranks=2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        events = json.loads((report / "trace.json").read_text())["traceEvents"]
+        lanes = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+        work = [{**event, "lane": lanes[event["tid"]]} for event in events if event["ph"] == "X"]
+        gradients = [event for event in work if event["name"] == "gradients"]
+        factors = [event for event in work if event["name"] == "factors"]
+        self.assertGreater(len(gradients), 1)
+        self.assertGreater(len(factors), 0)
+        self.assertEqual({event["lane"] for event in gradients}, {"communication"})
+        self.assertEqual({event["lane"] for event in factors}, {"factors"})
+        for lane in ("communication", "factors"):  # a lane does one thing at a time; times have a hundredth of a µs
+            spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in work if event["lane"] == lane)
+            for (_, end), (start, _) in zip(spans, spans[1:]):
+                self.assertLessEqual(end, start + 0.01)
+        self.assertTrue(all(event["bytes"] > 0 for event in (e["args"] for e in gradients + factors)))
+        backward = [event["ts"] for event in work if event["lane"] == "compute" and "backward" in event["name"]]
+        self.assertLess(min(event["ts"] for event in gradients), max(backward))
+        page = (report / "report.html").read_text()
+        for lane in ("communication", "factors"):
+            self.assertIn(f">{lane}</text>", page)
+        self.assertRegex(page, r"<title>([^<]*: )?gradients, ")
+
     def test_auto_chooses_no_strategy_that_the_budget_cannot_run(self):
         options = [*OTHERS["resnet50"], "--batch", "2", "--deterministic", "--kfac", "--no-overlap-gradients", "--steps", "2"]
 

@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <mutex>
 #include <thread>
 
 #include "core/error.h"
+#include "core/trace_events.h"
 #include "ddl/comm/thread_world.h"
 #include "tests/support/ddl/delayed_transport.h"
 #include "tests/support/ddl/shapes.h"
@@ -102,6 +104,39 @@ TEST(GradientAllreduceTest, EqualsASingleRankOnTheConcatenatedBatchExactly) {
         EXPECT_LE(gradients.totals().exposed.count(), 20'000'000'000);
         EXPECT_GT(gradients.totals().bytes, 3 * 8 * (12 * 6 + 12 + 4 * 12 + 4 + 6 * 6));
       });
+}
+
+TEST(GradientAllreduceTest, TellsItsObserverOfEachBucketInOrder) {
+  struct Job {
+    SteadyTime start, end;
+    int64_t bytes;
+  };
+  on_ranks(by_host({2}), [&](const Comm& comm) {
+    Net net;
+    std::vector<Job> jobs;  // the queue's thread adds to it, and finish() comes after that
+    GradientAllreduce gradients(net.parameters, comm, {.bucket_bytes = 1024});
+    gradients.observe([&](SteadyTime start, SteadyTime end, int64_t bytes) { jobs.push_back({start, end, bytes}); });
+    constexpr int kSteps = 3;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const SteadyTime began = std::chrono::steady_clock::now();
+      const size_t before = jobs.size();
+      gradients.begin();
+      net.loss(batch_of(comm->communicator->rank(), step)).backward();
+      gradients.finish();
+      for (size_t i = before; i < jobs.size(); ++i) EXPECT_GE(jobs[i].start, began);
+    }
+    ASSERT_EQ(static_cast<int64_t>(jobs.size()), kSteps * gradients.buckets());
+    std::chrono::nanoseconds busy{};
+    int64_t bytes = 0;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      EXPECT_GE(jobs[i].end, jobs[i].start);
+      if (i > 0) EXPECT_GE(jobs[i].start, jobs[i - 1].end) << "a queue runs one job at a time";
+      busy += jobs[i].end - jobs[i].start;
+      bytes += jobs[i].bytes;
+    }
+    EXPECT_EQ(busy, gradients.totals().busy);
+    EXPECT_EQ(bytes, gradients.totals().bytes);
+  });
 }
 
 TEST(GradientAllreduceTest, GivesTheBitsOfTheOperatorWhateverTheBucketsAndTheMemory) {

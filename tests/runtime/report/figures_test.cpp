@@ -147,13 +147,16 @@ TEST(ReportTablesTest, HoldsTimesAgainstTheUnlimitedRun) {
 
 TEST(ReportTablesTest, ListsTwelveOperatorsAndTheRest) {
   StepRecording recording;
-  for (int i = 0; i < 20; ++i) recording.events.push_back({str("op", i), "compute", 0, 1. + i, 0});
+  for (int i = 0; i < 20; ++i) recording.events.push_back({str("aten::op", i), "compute", 0, 1. + i, 0});
   recording.events.push_back({"page", "copy out", 0, 1e6, 0});
+  recording.events.push_back({"page", "disk write", 0, 1e6, 0});
+  recording.events.push_back({"gradients", "communication", 0, 1e6, 64});
   const std::string table = draw_operators(recording);
   EXPECT_EQ(count(table, "<tr>"), 14u);  // with the row of headings
-  EXPECT_LT(table.find(">op19<"), table.find(">op8<"));
+  EXPECT_LT(table.find(">aten::op19<"), table.find(">aten::op8<"));
   EXPECT_TRUE(contains(table, ">8 others<"));
   EXPECT_FALSE(contains(table, ">page<"));
+  EXPECT_FALSE(contains(table, ">gradients<"));
 }
 
 TEST(ReportPagingTest, SaysWhatBoundsTheStepWhatLeavesAndWhatNeedsMostRoom) {
