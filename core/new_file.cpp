@@ -19,9 +19,10 @@ using Path = std::filesystem::path;
 }
 
 /// Creates a file that no process has open: a file that has the name already is unlinked first.
-int open_fresh(const Path& path) {
+int open_fresh(const Path& path, Readers readers) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail(path, "replace");
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                                readers == Readers::owner ? 0600 : 0666);
   if (descriptor < 0) fail(path, "write");
   return descriptor;
 }
@@ -45,7 +46,14 @@ int64_t regular_file_bytes(const File& file, const Path& path) {
   return S_ISREG(status.st_mode) ? status.st_size : -1;
 }
 
-NewFile::NewFile(Path path) : path_(std::move(path)), part_(path_.string() + ".part"), file_(open_fresh(part_)) {}
+NewFile::NewFile(Path path, Readers readers)
+    : path_(std::move(path)), part_(path_.string() + ".part"), file_(open_fresh(part_, readers)) {
+  if (!std::filesystem::is_directory(path_)) return;
+  std::error_code ignored;
+  std::filesystem::remove(part_, ignored);  // no destructor follows an exception from here
+  errno = EISDIR;
+  fail(path_, "write");
+}
 
 NewFile::~NewFile() {
   std::error_code ignored;
@@ -62,8 +70,12 @@ void NewFile::write(const void* bytes, size_t count) {
   }
 }
 
+void NewFile::flush() {
+  if (::fsync(file_.get()) != 0 && errno != EINVAL && errno != EROFS) fail(part_, "write");  // such files have no fsync
+}
+
 void NewFile::commit() {
-  if (::fsync(file_.get()) != 0) fail(part_, "write");
+  flush();
   std::filesystem::rename(part_, path_);
   committed_ = true;
   sync_folder(path_.parent_path());

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 namespace spillway {
@@ -23,19 +24,25 @@ class File {
 /// std::system_error.
 int64_t regular_file_bytes(const File& file, const std::filesystem::path& path);
 
+/// The users who may read a new file: its owner alone, or everyone whom the umask allows.
+enum class Readers : uint8_t { owner, everyone };
+
 /// A file that is written as `path`.part and renamed to `path` at the end. So `path` is always complete: the former
-/// file or the new one. Only the file's owner may read it. A file or link that has the name already is replaced and
+/// file or the new one. A file or link that has the name already is replaced and
 /// never written through. So a stranger who can write to the folder cannot send the bytes elsewhere. All members throw
 /// std::system_error naming the file when it cannot be written (a full disk); the former file is then intact.
 class NewFile {
  public:
-  explicit NewFile(std::filesystem::path path);
+  explicit NewFile(std::filesystem::path path, Readers readers = Readers::owner);
   /// Removes the written file when commit() was not called.
   ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
   void write(const void* bytes, size_t count);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  /// Forces the bytes to the disk, so that commit() cannot fail for want of room.
+  void flush();
   /// Forces the bytes to the disk and renames the file.
   void commit();
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 #include "kfac/comm/agreed_options.h"

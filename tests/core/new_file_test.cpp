@@ -50,6 +50,31 @@ TEST(NewFileTest, OnlyItsOwnerMayReadIt) {
   EXPECT_EQ(status.st_mode & 0777, 0600u);
 }
 
+TEST(NewFileTest, EveryoneWhomTheUmaskAllowsMayReadAPublicOne) {
+  const TemporaryFolder folder;
+  const mode_t before = ::umask(0027);
+  NewFile fresh(folder.path() / "a", Readers::everyone);
+  ::umask(before);
+  fresh.write("page");
+  fresh.commit();
+  struct stat status {};
+  ASSERT_EQ(::stat((folder.path() / "a").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0640u);
+  EXPECT_EQ(contents_of(folder.path() / "a"), "page");
+}
+
+TEST(NewFileTest, RefusesAFoldersPlaceBeforeAnythingIsWritten) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path() / "a");
+  try {
+    NewFile fresh(folder.path() / "a");
+    ADD_FAILURE() << "would replace a folder";
+  } catch (const std::system_error& error) {
+    EXPECT_EQ(error.code(), std::errc::is_a_directory);
+  }
+  EXPECT_EQ(folder.names().size(), 1u);
+}
+
 TEST(NewFileTest, NeverWritesThroughALinkThatLiesInItsPlace) {
   const TemporaryFolder folder;
   const auto victim = folder.path() / "victim", file = folder.path() / "a";

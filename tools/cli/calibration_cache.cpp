@@ -137,8 +137,7 @@ void write(const std::filesystem::path& file, const json& description, const ddl
   try {
     std::filesystem::create_directories(file.parent_path());
     NewFile fresh(file);
-    const std::string text = format_link_costs(description, {costs, seconds_since_epoch()});
-    fresh.write(text.data(), text.size());
+    fresh.write(format_link_costs(description, {costs, seconds_since_epoch()}));
     fresh.commit();
   } catch (const std::system_error&) {
     origin += str("; not remembered: ", file.string(), " cannot be written");

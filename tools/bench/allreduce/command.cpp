@@ -6,9 +6,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "core/atomic_file.h"
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/new_file.h"
 #include "ddl/comm/mpi.h"
 #include "tools/bench/allreduce/gloo.h"
 #include "tools/bench/allreduce/inputs.h"
@@ -58,7 +58,8 @@ void conclude(const Options& options, json result, int cycle) {
   if (options.explain) print_explanations(result);
   if (!options.json_file.empty()) write_json(result, options.json_file);
   if (!options.plot_file.empty()) {
-    report::PendingFile plot(options.plot_file, draw_plot(result));
+    NewFile plot(options.plot_file, Readers::everyone);
+    plot.write(draw_plot(result));
     plot.commit();
   }
   require_right(result);
