@@ -5,10 +5,7 @@
 
 #include "core/error.h"
 #include "runtime/data/brats.h"
-#include "runtime/data/seismic.h"
 #include "runtime/data/synthetic.h"
-#include "runtime/data/synthetic_curves.h"
-#include "runtime/data/synthetic_images.h"
 #include "runtime/data/synthetic_tokens.h"
 #include "runtime/models/model_info.h"
 

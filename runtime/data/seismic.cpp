@@ -1,11 +1,9 @@
-#include "runtime/data/seismic.h"
-
 #include <ATen/ATen.h>
 
 #include <cmath>
 
-#include "core/error.h"
 #include "runtime/data/generator.h"
+#include "runtime/data/synthetic.h"
 
 namespace spillway {
 namespace {
@@ -44,22 +42,14 @@ at::Tensor fault(const at::Tensor& y, const at::Tensor& x, Draws& draws) {
 
 }  // namespace
 
-SyntheticSeismic::SyntheticSeismic(const Options& options) : options_(options) {
-  if (options.cases < 1) throw BadRequest(str("synthetic data: cases is ", options.cases, "; allowed is 1 or more"));
+SyntheticSeismic::SyntheticSeismic(const Options& options)
+    : SyntheticData("survey", options.cases,
+                    static_cast<int64_t>(sizeof(float) + sizeof(int64_t)) * voxel_count(options.shape)),
+      options_(options) {
   check_multiple("synthetic data", options.shape, kMultiple);
 }
 
-std::string SyntheticSeismic::name(int64_t index) const {
-  TORCH_CHECK(index >= 0 && index < size(), "synthetic data: case ", index, " is outside 0 … ", size() - 1);
-  return str("survey_", index);
-}
-
-int64_t SyntheticSeismic::case_bytes() const {
-  return static_cast<int64_t>(sizeof(float) + sizeof(int64_t)) * voxel_count(options_.shape);
-}
-
-Batch SyntheticSeismic::at(int64_t index) const {
-  (void)name(index);  // checks the index
+Batch SyntheticSeismic::make(int64_t index) const {
   at::Generator generator = make_generator(options_.seed, index);
   Draws draws(generator);
   const auto [depth, height, width] = options_.shape;

@@ -1,34 +1,19 @@
-#include "runtime/data/synthetic_curves.h"
-
 #include <ATen/ATen.h>
 
 #include <vector>
 
-#include "core/error.h"
 #include "runtime/data/generator.h"
+#include "runtime/data/synthetic.h"
 
 namespace spillway {
 
-SyntheticCurves::SyntheticCurves(const Options& options) : options_(options) {
-  auto at_least = [](int64_t least, const char* field, int64_t value) {
-    if (value < least)
-      throw BadRequest(str("synthetic data: ", field, " is ", value, "; allowed is ", least, " or more"));
-  };
-  at_least(4, "edge", options.edge);
-  at_least(1, "cases", options.cases);
+SyntheticCurves::SyntheticCurves(const Options& options)
+    : SyntheticData("curve", options.cases, options.edge * options.edge * static_cast<int64_t>(sizeof(float))),
+      options_(options) {
+  check_at_least(4, "edge", options.edge);
 }
 
-std::string SyntheticCurves::name(int64_t index) const {
-  TORCH_CHECK(index >= 0 && index < size(), "synthetic data: case ", index, " is outside 0 … ", size() - 1);
-  return str("curve_", index);
-}
-
-int64_t SyntheticCurves::case_bytes() const {
-  return options_.edge * options_.edge * static_cast<int64_t>(sizeof(float));
-}
-
-Batch SyntheticCurves::at(int64_t index) const {
-  (void)name(index);  // checks the index
+Batch SyntheticCurves::make(int64_t index) const {
   const int64_t edge = options_.edge, dots = 4 * edge;
   const double width = static_cast<double>(edge) / 28;  // pen width in pixels
   // The three points lie in the unit square, away from its border; the middle one lies on the curve at t = ½.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
 #include "runtime/data/generator.h"
 
 namespace spillway {
@@ -14,34 +13,26 @@ namespace {
 constexpr int64_t kMaxLanguage = 256;
 constexpr int64_t kMaxStride = 4;
 
-void require(bool good, const char* field, int64_t value, int64_t least) {
-  if (!good) throw BadRequest(str("synthetic data: ", field, " is ", value, "; allowed is ", least, " or more"));
+int64_t hidden_in(int64_t length) {
+  return std::max<int64_t>(1, (length - 2) * 15 / 100);
 }
 
 }  // namespace
 
-SyntheticTokens::SyntheticTokens(const Options& options) : options_(options) {
-  require(options.length >= 3, "length", options.length, 3);
-  require(options.vocabulary > kFirstWord, "vocabulary", options.vocabulary, kFirstWord + 1);
-  require(options.cases >= 1, "cases", options.cases, 1);
+SyntheticTokens::SyntheticTokens(const Options& options)
+    : SyntheticData("sentence", options.cases,
+                    (options.length + 2 * hidden_in(options.length)) * static_cast<int64_t>(sizeof(int64_t))),
+      options_(options) {
+  check_at_least(3, "length", options.length);
+  check_at_least(kFirstWord + 1, "vocabulary", options.vocabulary);
   words_ = std::min(kMaxLanguage, options.vocabulary - kFirstWord);
 }
 
-std::string SyntheticTokens::name(int64_t index) const {
-  TORCH_CHECK(index >= 0 && index < size(), "synthetic data: case ", index, " is outside 0 … ", size() - 1);
-  return str("sentence_", index);
-}
-
 int64_t SyntheticTokens::hidden_words() const {
-  return std::max<int64_t>(1, (options_.length - 2) * 15 / 100);
+  return hidden_in(options_.length);
 }
 
-int64_t SyntheticTokens::case_bytes() const {
-  return (options_.length + 2 * hidden_words()) * static_cast<int64_t>(sizeof(int64_t));
-}
-
-Batch SyntheticTokens::at(int64_t index) const {
-  (void)name(index);  // checks the index
+Batch SyntheticTokens::make(int64_t index) const {
   at::Generator generator = make_generator(options_.seed, index);
   auto below = [&](int64_t end, int64_t count) { return at::randint(end, {count}, generator, at::kLong); };
   const int64_t inner = options_.length - 2, hidden = hidden_words();

@@ -1,9 +1,8 @@
 /// Synthetic sentences with words to guess. The same seed and index give the same sentence.
 #pragma once
 #include <cstdint>
-#include <string>
 
-#include "runtime/data/dataset.h"
+#include "runtime/data/synthetic.h"
 
 namespace spillway {
 
@@ -15,7 +14,7 @@ inline constexpr int64_t kClassToken = 101, kSeparatorToken = 102, kMaskToken = 
 /// words to guess (15 %, at least one). Of those, 80 % show [MASK], 10 % another word, 10 % themselves (Devlin et al.
 /// 2019, §3.1).
 /// Batches: input [1, L] int64, target [1, 2, K] int64: the places to guess, ascending, and the words that were there.
-class SyntheticTokens : public Dataset {
+class SyntheticTokens final : public SyntheticData {
  public:
   struct Options {
     int64_t length = 128;        ///< tokens, with [CLS] and [SEP]; ≥ 3
@@ -26,15 +25,13 @@ class SyntheticTokens : public Dataset {
   /// Throws BadRequest naming the bad option.
   explicit SyntheticTokens(const Options& options);
 
-  int64_t size() const override { return options_.cases; }
-  Batch at(int64_t index) const override;
-  std::string name(int64_t index) const override;
-  int64_t case_bytes() const override;
   /// Returns the number of words to guess in a sentence.
   int64_t hidden_words() const;
 
  private:
-  Options options_;
+  Batch make(int64_t index) const override;
+
+  const Options options_;
   int64_t words_;  // words that sentences are made of
 };
 

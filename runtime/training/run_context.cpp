@@ -13,7 +13,7 @@
 #include "runtime/data/host_dataset.h"
 #include "runtime/data/open_dataset.h"
 #include "runtime/data/sampler.h"
-#include "runtime/data/seismic.h"
+#include "runtime/data/synthetic.h"
 #include "runtime/models/model_info.h"
 #include "runtime/models/task.h"
 #include "runtime/training/checkpoint.h"

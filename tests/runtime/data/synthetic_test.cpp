@@ -1,13 +1,12 @@
 // Tests of data for models other than the U-Net.
+#include "runtime/data/synthetic.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
 #include <functional>
 
-#include "runtime/data/seismic.h"
-#include "runtime/data/synthetic_curves.h"
-#include "runtime/data/synthetic_images.h"
 #include "runtime/data/synthetic_tokens.h"
 #include "tests/runtime/files.h"
 
