@@ -23,7 +23,9 @@ struct Nearness {
 
 /// Returns the nearness of a rank that runs on `cpus` and uses the GPU at the PCI address `gpu_bus_id`. The address is
 /// written as by hwloc or CUDA (`0000:3b:00.0`, `0000:3B:00.0`). When it is empty, the rank computes on its CPUs. With
-/// a GPU, `cpus` do not count. For a GPU or CPU that the machine does not have, nothing is known to be near.
+/// a GPU, `cpus` do not count. For a GPU that the machine does not have, `link` is the address, so that only ranks of
+/// that GPU are near each other, and nothing else is known to be near. A CPU that the machine does not have counts for
+/// nothing. require_in() refuses both.
 Nearness nearness_of(const Machine& machine, const std::vector<int>& cpus, const std::string& gpu_bus_id);
 
 /// Throws BadRequest when the GPU is not in this machine, or, without a GPU, when one of `cpus` is not. The message

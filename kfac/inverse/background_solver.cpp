@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/bytes.h"
 #include "core/error.h"
 
 namespace spillway::kfac {
@@ -15,6 +16,14 @@ namespace {
 template <class Real>
 using Syevd = void (*)(const char* job, const char* triangle, const int* n, Real* a, const int* lda, Real* w,
                        Real* work, const int* work_size, int* integers, const int* integers_size, int* info);
+
+/// The sizes of syevd's workspace for eigenvectors of a matrix of side `n`: LWORK in elements, LIWORK in ints.
+constexpr int64_t work_elements(int64_t n) {
+  return 1 + 6 * n + 2 * n * n;
+}
+constexpr int64_t work_integers(int64_t n) {
+  return 3 + 5 * n;
+}
 
 template <class Function>
 Function find(const char* name) {
@@ -35,7 +44,7 @@ struct BackgroundSolver::Lapack {
 
   template <class Real>
   void solve(Syevd<Real> syevd, int n, std::byte* matrix, std::byte* values) {
-    const int work_size = 1 + 6 * n + 2 * n * n, integers_size = 3 + 5 * n;
+    const auto work_size = static_cast<int>(work_elements(n)), integers_size = static_cast<int>(work_integers(n));
     int info = 0;
     auto* w = reinterpret_cast<Real*>(values);
     syevd("V", "L", &n, reinterpret_cast<Real*>(matrix), &n, w, reinterpret_cast<Real*>(work.get()), &work_size,
@@ -46,26 +55,24 @@ struct BackgroundSolver::Lapack {
 
 BackgroundSolver::BackgroundSolver(const std::vector<MatrixStack>& stacks, std::function<void()> before_each)
     : before_each_(std::move(before_each)), lapack_(std::make_unique<Lapack>()) {
-  const auto lines = [](size_t bytes) {
-    return std::make_unique<CacheLine[]>((bytes + sizeof(CacheLine) - 1) / sizeof(CacheLine));
+  const auto lines = [this](int64_t bytes) {
+    const int64_t rounded = round_up(bytes, int64_t{sizeof(CacheLine)});
+    bytes_ += rounded;
+    return std::make_unique<CacheLine[]>(static_cast<size_t>(rounded) / sizeof(CacheLine));
   };
-  size_t work_bytes = 0;
-  int64_t largest = 0;
+  int64_t work_bytes = 0, largest = 0;
   for (const MatrixStack& shape : stacks) {
     const auto [groups, side, element_bytes] = shape;
     if (groups < 1 || side < 1 || side > kMaxSide || (element_bytes != 4 && element_bytes != 8))
       throw BadRequest(str("[kfac.background_solver] ", groups, " matrices of side ", side, " with ", element_bytes,
                            " bytes an element; allowed are 1 and more, 1 to ", kMaxSide, ", and 4 or 8"));
-    const size_t square = groups * side * side * element_bytes;
-    const size_t line = groups * side * element_bytes;
-    stacks_.push_back({shape, lines(square), lines(line)});
-    bytes_ += square + line;
+    stacks_.push_back({shape, lines(groups * side * side * element_bytes), lines(groups * side * element_bytes)});
     largest = std::max(largest, side);
-    work_bytes = std::max<size_t>(work_bytes, (1 + 6 * side + 2 * side * side) * element_bytes);
+    work_bytes = std::max(work_bytes, work_elements(side) * element_bytes);
   }
   lapack_->work = lines(work_bytes);
-  lapack_->integers.resize(3 + 5 * largest);
-  bytes_ += work_bytes + lapack_->integers.size() * sizeof(int);
+  lapack_->integers.resize(work_integers(largest));
+  bytes_ += lapack_->integers.size() * sizeof(int);
 }
 
 BackgroundSolver::~BackgroundSolver() = default;

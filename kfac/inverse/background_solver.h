@@ -48,8 +48,9 @@ class BackgroundSolver {
   /// runs.
   void wait();
 
-  /// Returns the bytes of the matrices and values of all stacks, and of LAPACK's workspace for the largest matrix. The
-  /// workspace is about 2·side² elements and 17·side.
+  /// Returns the bytes that the solver allocated: the matrices and values of all stacks, and LAPACK's workspace for the
+  /// largest matrix. The workspace is 1 + 6·side + 2·side² elements and 3 + 5·side ints. All but the ints are rounded
+  /// up to whole cache lines of 64 bytes.
   int64_t bytes() const { return bytes_; }
 
  private:

@@ -19,8 +19,9 @@ inline constexpr int64_t kDigestBytes = 32;
 struct TensorPlace {
   std::string type;  ///< in the format's words: `F32`, `BF16`, …
   std::vector<int64_t> sizes;
-  int64_t offset = 0, bytes = 0;  ///< offset from the end of the header
-  size_t index = 0;               ///< position in the order of offsets
+  int64_t offset = 0;  ///< place of its first byte, counted from the end of the header
+  int64_t bytes = 0;   ///< length of its bytes
+  size_t index = 0;    ///< position in the order of offsets
 };
 
 struct TensorHeader {
