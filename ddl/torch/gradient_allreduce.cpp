@@ -118,6 +118,7 @@ class GradientAllreduce::Impl {
   void begin();
   void finish();
   void observe(WorkerTimeline::Observer observer) { queue_.observe(std::move(observer)); }
+  bool begun() const noexcept { return begun_; }
   int64_t bucket_bytes() const noexcept { return bucket_bytes_; }
   int64_t buckets() const noexcept { return std::ssize(buckets_); }
   const Allreduce& allreduce() const noexcept { return allreduce_; }
@@ -355,6 +356,10 @@ void GradientAllreduce::finish() {
 
 void GradientAllreduce::observe(WorkerTimeline::Observer observer) {
   impl_->observe(std::move(observer));
+}
+
+bool GradientAllreduce::begun() const noexcept {
+  return impl_->begun();
 }
 
 int64_t GradientAllreduce::bucket_bytes() const noexcept {

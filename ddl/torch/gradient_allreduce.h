@@ -77,6 +77,8 @@ class GradientAllreduce {
   /// gradients are taken. Call it outside begin() and finish().
   void observe(WorkerTimeline::Observer observer);
 
+  /// True between begin() and finish().
+  bool begun() const noexcept;
   int64_t bucket_bytes() const noexcept;
   int64_t buckets() const noexcept;
   const Plan& plan() const noexcept;

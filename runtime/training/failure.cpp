@@ -5,12 +5,14 @@
 #include <new>
 
 #include "core/error.h"
+#include "core/interrupted.h"
 #include "ddl/comm/communicator.h"
 
 namespace spillway {
 namespace {
 
 ExitCode code_of(const std::exception& error) {
+  if (dynamic_cast<const Interrupted*>(&error)) return kInterrupted;
   if (dynamic_cast<const InfeasibleBudget*>(&error) || dynamic_cast<const OutOfBudget*>(&error)) return kInfeasible;
   if (dynamic_cast<const BadRequest*>(&error) || dynamic_cast<const DeviceError*>(&error)) return kBadRequest;
   if (const auto* comm = dynamic_cast<const ddl::CommError*>(&error))

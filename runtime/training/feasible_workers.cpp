@@ -40,7 +40,7 @@ GradWorkerChoice choose_workers(const RunContext& context, const std::optional<U
 }  // namespace
 
 GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::optional<UnlimitedProfile>& observed,
-                                         int64_t budget_bytes) {
+                                         int64_t budget_bytes, TrainRequests* requests) {
   GradWorkerChoice best = choose_workers(context, observed, budget_bytes);
   const TrainOptions& options = context.options;
   if (options.kfac.strategy != kfac::Strategy::automatic || best.strategy == kObservedStrategy ||
@@ -50,7 +50,7 @@ GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::o
   other.options.choose_grad_worker_frac = false;
   other.options.kfac.strategy = best.strategy;
   other.options.kfac.grad_worker_frac = best.grad_worker_frac;
-  const UnlimitedProfile needs = profile_unlimited_step(other);
+  const UnlimitedProfile needs = profile_unlimited_step(other, requests);
   if (needs.floor_bytes <= budget_bytes) return best;
   other.options = options;
   other.options.kfac.strategy = kObservedStrategy;

@@ -1,5 +1,6 @@
 #include "runtime/training/train.h"
 
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,12 +25,6 @@
 namespace spillway {
 namespace {
 
-/// Returns this rank's requests, and takes back the one for a checkpoint.
-StepRequests take(TrainRequests* requests) {
-  if (!requests) return {};
-  return {.stop = requests->stop, .checkpoint = requests->checkpoint.exchange(false)};
-}
-
 /// Lists the modules that stay first-order, by the reason why, with three names of each.
 std::string describe(const std::vector<kfac::SkippedLayer>& modules) {
   std::map<std::string, std::vector<std::string>> by_reason;
@@ -50,9 +45,10 @@ class Training {
       : options_(given.options),
         context_(given),
         listener_(listener),
-        requests_(requests),
+        requests_(requests ? requests : &no_requests_),
         first_step_(given.start.step),
         last_step_(last_step(given)),
+        saved_step_(given.start.step),
         recorder_(open_device(options_.device).ledger()) {
     result_.options = options_;
     result_.world_size = context_.world();
@@ -80,8 +76,11 @@ class Training {
   const TrainOptions& options_;
   RunContext context_;
   TrainListener& listener_;
+  TrainRequests no_requests_;
   TrainRequests* const requests_;
   const int64_t first_step_, last_step_;
+  int64_t saved_step_;          ///< the step after which the state was saved last, or at which there was nothing new
+  std::exception_ptr failure_;  ///< the error for which the last step or validation was left
   GradWorkerChoice workers_;
   StepRecorder recorder_;
   std::unique_ptr<TrainingRun> run_;
@@ -92,7 +91,7 @@ class Training {
 void Training::choose_budget() {
   const bool choose = options_.use_kfac && options_.choose_grad_worker_frac && context_.world() > 1;
   if (options_.budget.kind == BudgetRequest::Kind::none && !choose) return;
-  result_.observed = profile_unlimited_step(context_);
+  result_.observed = profile_unlimited_step(context_, requests_);
   const UnlimitedProfile& observed = *result_.observed;
   result_.budget_bytes = resolve_budget_or_name_split(context_, observed);
   context_.options.host_budget = in_bytes(options_.host_budget, observed);
@@ -107,7 +106,7 @@ void Training::choose_budget() {
 
 void Training::choose_workers() {
   if (!options_.use_kfac) return;
-  workers_ = choose_feasible_workers(context_, result_.observed, result_.budget_bytes);
+  workers_ = choose_feasible_workers(context_, result_.observed, result_.budget_bytes, requests_);
   context_.options.kfac.strategy = workers_.strategy;
   listener_.on_decision(str("K-FAC ", kfac::name(workers_.strategy), ", grad_worker_frac ", workers_.grad_worker_frac,
                             ": ", workers_.reason));
@@ -117,7 +116,8 @@ void Training::choose_workers() {
 void Training::open() {
   listener_.on_start();
   if (!options_.checkpoint.empty() && context_.rank() == 0) prepare_checkpoint_folder(options_.checkpoint);
-  run_ = std::make_unique<TrainingRun>(context_, result_.budget_bytes, workers_.grad_worker_frac, &recorder_);
+  run_ =
+      std::make_unique<TrainingRun>(context_, result_.budget_bytes, workers_.grad_worker_frac, &recorder_, requests_);
   if (const kfac::Kfac* kfac = run_->kfac())
     listener_.on_decision(str("K-FAC preconditions ", kfac->layers().size(), " layers and leaves ",
                               kfac->left_alone().size(), " modules to the optimizer",
@@ -141,11 +141,18 @@ void Training::describe_case() {
 }
 
 void Training::measure(int64_t step) {
-  result_.metric.push_back({step, heard([&] { return run_->validate(); })});
+  const Validation validation = heard([&] { return run_->validate(); });
+  if (validation.left) {
+    result_.interrupted = true;
+    failure_ = validation.failure;
+    return;
+  }
+  result_.metric.push_back({step, validation.metric});
   listener_.on_metric(result_.metric.back());
 }
 
 void Training::compare_weights(int64_t step) {
+  if (const auto& compared = result_.replicas_compared_after; !compared.empty() && compared.back() == step) return;
   result_.weights_sha256 = weights_sha256(run_->task().module());
   if (context_.world() == 1) return;
   require_equal_weights(context_.comm, result_.weights_sha256, step);
@@ -154,18 +161,28 @@ void Training::compare_weights(int64_t step) {
 
 void Training::run_steps() {
   const int64_t every = options_.validate_every > 0 ? options_.validate_every : (last_step_ + 4) / 5;
-  measure(first_step_);
-  for (int64_t step = first_step_ + 1; step <= last_step_ && !result_.interrupted; ++step) {
-    const StepOutcome outcome = take_step(step);
-    if (step % every == 0 || step == last_step_) measure(step);
-    save_if_due(step, outcome.requested);
+  int64_t done = first_step_;
+  measure(done);
+  if (result_.interrupted) save_if_due(done, {});
+  while (done < last_step_ && !result_.interrupted) {
+    const StepOutcome outcome = take_step(done + 1);
+    if (!outcome.left) ++done;
+    if (!outcome.left && (done % every == 0 || done == last_step_)) measure(done);
+    save_if_due(done, outcome.requested);
   }
+  if (failure_) heard([&] { std::rethrow_exception(failure_); });
 }
 
 /// Takes a step. The last of the requested steps is recorded.
 StepOutcome Training::take_step(int64_t step) {
   if (step == last_step_) recorder_.start(step - 1 - first_step_);
-  const StepOutcome outcome = heard([&] { return run_->step(take(requests_)); });
+  const StepOutcome outcome = heard([&] { return run_->step(); });
+  if (outcome.left) {
+    result_.interrupted = true;
+    failure_ = outcome.failure;
+    listener_.on_decision(str("step ", step, " is left in its midst: the state is that after step ", step - 1));
+    return outcome;
+  }
   if (step == last_step_) result_.recording = recorder_.stop();
   result_.losses.push_back(outcome.loss);
   result_.learning_rates.push_back(outcome.lr);
@@ -182,11 +199,13 @@ StepOutcome Training::take_step(int64_t step) {
 /// Saves a checkpoint when one is due. Weights are compared before they replace the last checkpoint.
 void Training::save_if_due(int64_t step, const StepRequests& requested) {
   const bool due = options_.checkpoint_every > 0 && step % options_.checkpoint_every == 0;
-  const bool saves = !options_.checkpoint.empty() && (is_last(step) || due || requested.checkpoint);
+  const bool has_folder = !options_.checkpoint.empty();
+  const bool saves = has_folder && (is_last(step) || due || requested.checkpoint) && step > saved_step_;
   if (saves || is_last(step)) compare_weights(step);
   if (saves) heard([&] { run_->save(); });
+  if (saves) saved_step_ = step;
   if (requested.checkpoint)
-    listener_.on_decision(saves
+    listener_.on_decision(has_folder
                               ? str("step ", step, ": wrote the checkpoint that was asked for")
                               : str("step ", step, ": a checkpoint was asked for, but this run has no folder for it"));
 }

@@ -1,8 +1,8 @@
 /// `spillway train` as a function.
 #pragma once
-#include <atomic>
 #include <string>
 
+#include "runtime/interruption/train_requests.h"
 #include "runtime/results/train_result.h"
 #include "runtime/training/run_context.h"
 
@@ -24,18 +24,12 @@ class TrainListener {
   virtual void on_metric(const MetricPoint&) {}
 };
 
-/// Requests to a training while it runs, from a signal handler or another thread. The requests of one rank apply to
-/// every rank.
-struct TrainRequests {
-  std::atomic<bool> stop = false;        ///< end after the current step
-  std::atomic<bool> checkpoint = false;  ///< write a checkpoint after the current step and go on; train() clears it
-  static_assert(std::atomic<bool>::is_always_lock_free, "set in signal handlers");
-};
-
 /// Trains. When the options ask for a budget, a step is observed first. The budget must be feasible before anything
-/// else happens. `requests`, if any, are read once a step.
-/// Collective over `context`'s ranks; losses and metrics are the same on all of them.
-/// Throws BadRequest, InfeasibleBudget, OutOfBudget, ddl::CommError.
+/// else happens. `requests`, if any, are read before each operator. A run that is stopped in the midst of a step leaves
+/// it, and ends with the state of the last whole step, which is saved. So does a run whose disk cannot take its pages,
+/// and then throws DiskError. Collective over `context`'s ranks; losses and metrics are the same on all of them. Throws
+/// BadRequest, InfeasibleBudget, OutOfBudget, DiskError, ddl::CommError; Interrupted when it is stopped while the
+/// budget is chosen, because it has no results then.
 TrainResult train(const RunContext& context, TrainListener& listener, TrainRequests* requests = nullptr);
 
 }  // namespace spillway

@@ -15,6 +15,7 @@
 #include "ddl/torch/comm.h"
 #include "ddl/torch/gpu_backend.h"
 #include "kfac/kfac.h"
+#include "runtime/interruption/step_snapshot.h"
 #include "runtime/models/autocast.h"
 #include "runtime/models/memory_format.h"
 #include "runtime/models/random_state.h"
@@ -54,7 +55,8 @@ void share_norms(Optimizer& optimizer, const ddl::Comm& comm) {
   optimizer.share_norms([comm, everyone](const at::Tensor& norms) { ddl::broadcast_({norms}, comm, 0, everyone); });
 }
 
-SessionOptions session_options(const RunContext& context, int64_t budget_bytes, StepRecorder* recorder) {
+SessionOptions session_options(const RunContext& context, int64_t budget_bytes, Interrupter& interrupter,
+                               StepRecorder* recorder) {
   const TrainOptions& train = context.options;
   SessionOptions options{.device = train.device,
                          .engine = train.engine == "unified" ? Engine::unified : Engine::gate,
@@ -65,8 +67,8 @@ SessionOptions session_options(const RunContext& context, int64_t budget_bytes, 
     if (context.comm) options.ranks_of_host = context.comm->communicator->local_size();
     options.disk_directory = train.disk;
   }
+  options.observer = std::shared_ptr<OperatorObserver>(&interrupter, [](OperatorObserver*) {});
   if (!recorder) return options;
-  options.observer = std::shared_ptr<OperatorObserver>(recorder, [](OperatorObserver*) {});
   if (train.device == "cpu")  // a GPU's copies run on its own streams
     options.decorate_timeline = [recorder](std::unique_ptr<Timeline>, std::string_view lane) {
       return recorder->record_lane(lane);
@@ -117,10 +119,12 @@ kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr
 }
 
 TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
-                         StepRecorder* recorder)
+                         StepRecorder* recorder, TrainRequests* requests)
     : context_(context),
       device_(options_device(context.options)),
-      session_(std::make_unique<Session>(session_options(context, budget_bytes, recorder))),
+      requests_(requests),
+      interrupter_(requests, recorder),
+      session_(std::make_unique<Session>(session_options(context, budget_bytes, interrupter_, recorder))),
       sampler_(context.split.train, context.options.batch, context.rank(), context.world(), context.options.seed),
       lr_{.lr = context.options.lr,
           .warmup_steps = context.options.warmup,
@@ -187,19 +191,62 @@ at::Tensor TrainingRun::forward_backward(const Cases& cases, bool last) {
   return loss.detach();
 }
 
-StepOutcome TrainingRun::step(const StepRequests& own) {
+bool TrainingRun::leaves(const std::function<void()>& body, std::exception_ptr& failure) {
+  if (!requests_) return body(), false;
+  const Interrupter::Scope interruptible(interrupter_);
+  try {
+    body();
+    return false;
+  } catch (const Interrupted&) {
+    return true;
+  } catch (const DiskError&) {
+    failure = std::current_exception();
+    return true;
+  }
+}
+
+at::Tensor TrainingRun::learn(const std::vector<Cases>& cases, std::exception_ptr& failure) {
+  at::Tensor loss;
+  const auto run = [&] {
+    at::Tensor sum = forward_backward(cases[0], cases.size() == 1);
+    for (size_t i = 1; i < cases.size(); ++i) sum = sum + forward_backward(cases[i], i + 1 == cases.size());
+    loss = sum;
+  };
+  // Factors on their way between ranks must all arrive, so such a step is not left.
+  if (kfac_ && kfac_->options().overlap_factors && context_.comm)
+    run();
+  else
+    leaves(run, failure);
+  return loss;
+}
+
+StepOutcome TrainingRun::step() {
   StepOutcome outcome;
   const auto start = Clock::now();
   const std::vector<Cases> cases = next_cases();
+  std::optional<StepSnapshot> before;
+  if (requests_) before.emplace(task_->module(), device_);
+  try {
+    take_step(outcome, cases);
+  } catch (const Interrupted&) {
+    optimizer_->zero_grad();
+    if (kfac_) kfac_->discard();
+    before->restore();
+    outcome.left = true;
+  }
+  outcome.seconds = seconds_since(start);
+  return outcome;
+}
+
+void TrainingRun::take_step(StepOutcome& outcome, const std::vector<Cases>& cases) {
   outcome.lr = lr_.at(position_.step);
   optimizer_->set_lr(outcome.lr);
   std::optional<RandomState> random;
   if (adapts_damping()) random.emplace(device_);
   outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
   Session::Step scope = session_->step(outcome.kind);
-  at::Tensor loss = forward_backward(cases[0], cases.size() == 1);
-  for (size_t i = 1; i < cases.size(); ++i) loss = loss + forward_backward(cases[i], i + 1 == cases.size());
-  std::tie(outcome.loss, outcome.requested) = average(loss, own);
+  const at::Tensor loss = learn(cases, outcome.failure);
+  average(loss, outcome);
   if (!scaler_) require_finite(outcome.loss, position_.step + 1);
   outcome.skipped = !apply_gradients();
   if (!outcome.skipped) require_finite(outcome.loss, position_.step + 1);  // under fp16 an overflow is no error
@@ -210,8 +257,6 @@ StepOutcome TrainingRun::step(const StepRequests& own) {
     outcome.bound_seconds = schedule->bound_seconds;
   ++position_.step;
   position_.cases_drawn += cases_per_step(context_);
-  outcome.seconds = seconds_since(start);
-  return outcome;
 }
 
 bool TrainingRun::adapts_damping() const {
@@ -258,13 +303,29 @@ std::vector<at::Tensor> TrainingRun::gradients() const {
   return all;
 }
 
-std::pair<double, StepRequests> TrainingRun::average(const at::Tensor& loss, const StepRequests& own) {
-  if (!context_.comm) return {loss.item<double>(), own};
+StepRequests TrainingRun::take_requests() {
+  if (!requests_) return {};
+  return {.stop = requests_->stop, .checkpoint = requests_->checkpoint.exchange(false)};
+}
+
+void TrainingRun::average(const at::Tensor& loss, StepOutcome& outcome) {
+  outcome.requested = take_requests();
+  outcome.left = !loss.defined();
+  if (context_.comm)
+    join(loss, outcome);
+  else if (!outcome.left)
+    outcome.loss = loss.item<double>();
+  if (outcome.left) throw Interrupted("[train] the step was left");
+}
+
+void TrainingRun::join(const at::Tensor& loss, StepOutcome& outcome) {
   at::NoGradGuard no_grad;
-  if (overlapped_)
+  if (overlapped_) {
+    if (!overlapped_->begun()) overlapped_->begin();
     overlapped_->finish();
-  else
+  } else {
     complete_gradients(optimizer_->parameters(), context_.comm);
+  }
   std::vector<at::Tensor> tensors = gradients();
   gradient_bytes_ = 0;
   for (const at::Tensor& gradient : tensors) gradient_bytes_ += gradient.nbytes();
@@ -272,15 +333,19 @@ std::pair<double, StepRequests> TrainingRun::average(const at::Tensor& loss, con
   // Running statistics are averaged too, because every rank saw other cases and all ranks must stay the same.
   for (const at::Tensor& buffer : task_->module().buffers())
     if (buffer.is_floating_point()) tensors.push_back(buffer);
-  const at::Tensor mean = loss.detach().to(at::kFloat);
+  const at::Tensor mean =
+      loss.defined() ? loss.detach().to(at::kFloat) : at::zeros({}, at::TensorOptions(device_).dtype(at::kFloat));
   const auto flag = [&](bool set) { return at::scalar_tensor(set ? 1.f : 0.f, mean.options()); };
-  const at::Tensor status = at::stack({mean, flag(own.stop), flag(own.checkpoint)});
+  const at::Tensor status =
+      at::stack({mean, flag(outcome.requested.stop), flag(outcome.requested.checkpoint), flag(outcome.left)});
   tensors.push_back(status);
   const auto start = Clock::now();
   ddl::allreduce_(tensors, context_.comm, ddl::Reduction::average);
   after_backward_seconds_ += seconds_since(start);
   const at::Tensor joined = status.cpu();
-  return {joined[0].item<double>(), {joined[1].item<float>() > 0, joined[2].item<float>() > 0}};
+  outcome.loss = joined[0].item<double>();
+  outcome.requested = {joined[1].item<float>() > 0, joined[2].item<float>() > 0};
+  outcome.left = joined[3].item<float>() > 0;
 }
 
 double TrainingRun::gradient_seconds() const {
@@ -299,21 +364,27 @@ double TrainingRun::measure(const Cases& cases) {
   return task_->metric(batch);
 }
 
-double TrainingRun::validate() {
+Validation TrainingRun::validate() {
   // Ranks may have cases of other sizes, and different numbers of them.
   const ddl::Busy busy(context_.comm ? context_.comm->communicator.get() : nullptr);
-  at::Tensor sum = at::zeros({2});
+  at::Tensor sums = at::zeros({3});  // of the metric, of cases, and of ranks that left
+  Validation outcome;
   const std::vector<int64_t>& cases = context_.split.validation;
-  for (size_t i = 0; i < cases.size(); ++i) {
-    if (!measures_on(i, context_.rank(), context_.world())) continue;
-    const Cases on_host{context_.data->at(cases[i])};
-    Session::Step scope = session_->step("validate");
-    const double value = measure(on_host);
-    scope.finish();
-    sum.add_(at::tensor({static_cast<float>(value), 1.f}));
-  }
-  if (context_.comm) ddl::allreduce_({sum}, context_.comm, ddl::Reduction::sum);
-  return sum[0].item<double>() / std::max(1.0, sum[1].item<double>());
+  const auto run = [&] {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      if (!measures_on(i, context_.rank(), context_.world())) continue;
+      const Cases on_host{context_.data->at(cases[i])};
+      Session::Step scope = session_->step("validate");
+      const double value = measure(on_host);
+      scope.finish();
+      sums.add_(at::tensor({static_cast<float>(value), 1.f, 0.f}));
+    }
+  };
+  if (leaves(run, outcome.failure)) sums.add_(at::tensor({0.f, 0.f, 1.f}));
+  if (context_.comm) ddl::allreduce_({sums}, context_.comm, ddl::Reduction::sum);
+  outcome.metric = sums[0].item<double>() / std::max(1.0, sums[1].item<double>());
+  outcome.left = sums[2].item<double>() > 0;
+  return outcome;
 }
 
 std::vector<StateTensor> TrainingRun::state() {

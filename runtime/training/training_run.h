@@ -1,5 +1,7 @@
 /// One model trained under one budget: the work of every command of the tool, at different lengths.
 #pragma once
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -7,6 +9,7 @@
 #include "ddl/torch/gradient_allreduce.h"
 #include "kfac/kfac.h"
 #include "runtime/data/sampler.h"
+#include "runtime/interruption/interrupter.h"
 #include "runtime/models/task.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/loss_scaler.h"
@@ -30,9 +33,18 @@ struct StepOutcome {
   double lr = 0;
   double seconds = 0;
   std::string kind;
-  double bound_seconds = 0;  ///< minimum time of such a step under the budget; 0 before one was planned
-  StepRequests requested;    ///< by any rank
-  bool skipped = false;      ///< fp16: gradients overflowed, and nothing was learned
+  double bound_seconds = 0;    ///< minimum time of such a step under the budget; 0 before one was planned
+  StepRequests requested;      ///< by any rank
+  bool left = false;           ///< by some rank, in its midst: nothing was learned, and the run takes no more steps
+  std::exception_ptr failure;  ///< the DiskError for which this rank left it; null: for a request, or another rank did
+  bool skipped = false;        ///< fp16: gradients overflowed, and nothing was learned
+};
+
+/// The result of a validation.
+struct Validation {
+  double metric = 0;
+  bool left = false;           ///< by some rank, in its midst, so there is no metric
+  std::exception_ptr failure;  ///< the DiskError for which this rank left it
 };
 
 /// A Session with a model, an optimizer and (if asked for) K-FAC in it, made from the context's seed. Two runs of a
@@ -40,9 +52,10 @@ struct StepOutcome {
 class TrainingRun {
  public:
   /// Makes the run. The options' host budget must be in bytes (see in_bytes()). `recorder`, if any, must outlive the
-  /// run. Throws BadRequest; OutOfBudget when not even the weights fit.
+  /// run, and so must `requests`. A run without requests leaves no step. Throws BadRequest; OutOfBudget when not even
+  /// the weights fit.
   TrainingRun(const RunContext& context, int64_t budget_bytes, double grad_worker_frac,
-              StepRecorder* recorder = nullptr);
+              StepRecorder* recorder = nullptr, TrainRequests* requests = nullptr);
 
   TrainingRun(const TrainingRun&) = delete;  // because K-FAC asks it for the learning rate
   TrainingRun& operator=(const TrainingRun&) = delete;
@@ -55,12 +68,15 @@ class TrainingRun {
   /// Returns the steps since the very first, resumed ones included.
   int64_t steps_done() const { return position_.step; }
 
-  /// Runs one training step on the next cases. Every TrainOptions::damping_adaptation steps it also measures the loss
-  /// of these cases once more, for Kfac::adapt_damping(); that forward pass is a step of its own, of the kind "adapt".
-  /// Throws OutOfBudget, ddl::CommError.
-  StepOutcome step(const StepRequests& own = {});
-  /// Measures the metric on the held-out cases, each on one rank, and returns the mean on every rank.
-  double validate();
+  /// Runs one training step on the next cases. When a stop is requested, or the disk fails, before this rank's
+  /// gradients are complete, all ranks leave the step: the run's state is then that of the last whole step, and can be
+  /// saved. Every TrainOptions::damping_adaptation steps it also measures the loss of these cases once more, for
+  /// Kfac::adapt_damping(); that forward pass is a step of its own, of the kind "adapt". Throws OutOfBudget, DiskError
+  /// where the state is lost, ddl::CommError.
+  StepOutcome step();
+  /// Measures the metric on the held-out cases, each on one rank, and returns the mean on every rank. It may be left as
+  /// a step may.
+  Validation validate();
 
   Session& session() { return *session_; }
   Task& task() { return *task_; }
@@ -89,10 +105,22 @@ class TrainingRun {
   /// Returns this rank's loss of the micro-batches under the present weights, without gradients. `random` are the
   /// generators before the step's forward passes, so dropout is the same. Leaves buffers and generators alone.
   double loss_again(const std::vector<Cases>& cases, const RandomState& random);
+  /// Runs forward and backward of all micro-batches. Returns their loss; undefined where this rank leaves the step.
+  at::Tensor learn(const std::vector<Cases>& cases, std::exception_ptr& failure);
+  /// Runs the step up to its end. Throws Interrupted where some rank leaves it.
+  void take_step(StepOutcome& outcome, const std::vector<Cases>& cases);
   double measure(const Cases& cases);
-  /// Averages gradients, buffers and the loss over the ranks, and joins their requests. Returns the loss and the
-  /// requests.
-  std::pair<double, StepRequests> average(const at::Tensor& loss, const StepRequests& own);
+  /// Completes the gradients and the loss over the ranks, and joins the ranks' requests. Throws Interrupted on every
+  /// rank when one of them has no loss.
+  void average(const at::Tensor& loss, StepOutcome& outcome);
+  /// Averages gradients, buffers and the loss. A rank that leaves the step takes part all the same, because the other
+  /// ranks wait for its gradients.
+  void join(const at::Tensor& loss, StepOutcome& outcome);
+  /// Returns this rank's requests, and takes back the one for a checkpoint.
+  StepRequests take_requests();
+  /// Runs `body`, which a requested stop ends before its next operator. Returns true when it was ended so, or by a
+  /// DiskError, which becomes `failure`. Without requests it runs `body` alone.
+  bool leaves(const std::function<void()>& body, std::exception_ptr& failure);
   /// Returns the gradients of the parameters that have one.
   std::vector<at::Tensor> gradients() const;
   /// Preconditions, clips and takes the optimizer's step. Where gradients overflowed, does nothing and returns false.
@@ -102,6 +130,8 @@ class TrainingRun {
 
   const RunContext& context_;
   const c10::Device device_;
+  TrainRequests* const requests_;
+  Interrupter interrupter_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Task> task_;
   std::unique_ptr<Optimizer> optimizer_;

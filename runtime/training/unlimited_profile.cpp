@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/interrupted.h"
 #include "runtime/training/failure.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/step_trace.h"
@@ -51,18 +52,21 @@ std::string describe_feasible_split(RunContext context, int64_t budget_bytes) {
 
 }  // namespace
 
-UnlimitedProfile profile_unlimited_step(const RunContext& context) {
+UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests* requests) {
   RunContext least = context;
   if (context.options.kfac.strategy == kfac::Strategy::automatic) least.options.kfac.strategy = kObservedStrategy;
   const bool choose = context.options.choose_grad_worker_frac;
-  TrainingRun run(least, kUnlimitedBytes, choose ? 1.0 / context.world() : context.options.kfac.grad_worker_frac);
+  TrainingRun run(least, kUnlimitedBytes, choose ? 1.0 / context.world() : context.options.kfac.grad_worker_frac,
+                  nullptr, requests);
   UnlimitedProfile observed;
-  heard_by_all(context.comm, [&] {
+  const bool left = heard_by_all(context.comm, [&] {
     StepOutcome step = run.step();
     while (step.skipped) step = run.step();  // the loss scale is still too large: the optimizer has not run yet
     observed.step_seconds = step.seconds;
-    run.validate();
+    if (step.requested.checkpoint) requests->checkpoint = true;  // for the run that has something to save
+    return step.left || step.requested.stop || run.validate().left;
   });
+  if (left) throw Interrupted("[train] interrupted while the budget was chosen: there are no results yet");
   observed.peak_bytes = max_over_ranks(context.comm, run.session().stats().peak_bytes);
   const swap::Need& need = run.session().neediest();
   observed.floor_bytes = max_over_ranks(context.comm, need.bytes());

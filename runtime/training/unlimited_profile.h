@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "runtime/interruption/train_requests.h"
 #include "runtime/results/train_result.h"
 #include "runtime/training/run_context.h"
 
@@ -11,8 +12,8 @@ namespace spillway {
 inline constexpr kfac::Strategy kObservedStrategy = kfac::Strategy::hybrid;
 
 /// Runs one step and one validation without a budget on a copy of everything, made from the same seed, to learn their
-/// needs. Collective.
-UnlimitedProfile profile_unlimited_step(const RunContext& context);
+/// needs. Throws Interrupted on every rank when `requests`, if any, ask for a stop meanwhile. Collective.
+UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests* requests = nullptr);
 
 /// Returns the request with a percentage turned into bytes.
 BudgetRequest in_bytes(const BudgetRequest& request, const UnlimitedProfile& observed);

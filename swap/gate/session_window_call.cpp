@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/device/device.h"
+#include "core/interrupted.h"
 #include "swap/gate/operator_observer.h"
 #include "swap/gate/session_state.h"
 #include "swap/gate/storage_page.h"
@@ -72,6 +73,8 @@ std::vector<at::Tensor> SessionWindowCall::run(WindowPlan& plan) {
       "be: go back to a checkpoint instead of repeating the step";
   try {
     return plan.run(*this);
+  } catch (const Interrupted&) {
+    throw;
   } catch (const DiskError& error) {
     if (!has_written()) throw;
     throw DiskError(str(error.what(), "; ", op().schema().name(), kWritten));

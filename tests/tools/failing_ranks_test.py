@@ -2,6 +2,8 @@
 import json
 import os
 import pathlib
+import re
+import resource
 import signal
 import subprocess
 import time
@@ -50,6 +52,32 @@ class FailingRanks(Case):
                 process.communicate()
         self.assertLess(time.monotonic() - start, 30)
         self.assertRegex(errors, r"spillway: .*rank 1")
+
+    def test_where_one_ranks_disk_takes_no_pages_the_last_whole_step_is_saved(self):
+        folder, pages = self.folder / "checkpoints", self.folder / "pages"
+        pages.mkdir()
+        options = ["train", *SMALL[:-3], "--deterministic", "--budget", "70%", "--host-budget", "2MiB", "--disk", str(pages),
+                   "--checkpoint", str(folder)]
+        process = subprocess.Popen([*MPI, "-np", "2", PROGRAM, *options, "--steps", "100000"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            while "step 10/" not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+            rank = next(int(c) for c in children
+                        if b"OMPI_COMM_WORLD_RANK=1" in pathlib.Path(f"/proc/{c}/environ").read_bytes().split(b"\0"))
+            resource.prlimit(rank, resource.RLIMIT_FSIZE, (4096, 4096))  # its own files alone, as if its disk were full
+            output, errors = process.communicate(timeout=100)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        self.assertEqual(process.returncode, 1, errors)
+        self.assertRegex(errors, r"spillway: .*File too large")
+        left = int(re.search(r"step (\d+) is left in its midst", output).group(1))
+        resumed = self.result(*SMALL, "--steps", left, "--checkpoint", folder, "--resume", ranks=2)
+        self.assertEqual(resumed["resumed_from_step"], left - 1)
+        self.assertEqual(resumed["weights_sha256"], self.result(*SMALL, "--steps", left, ranks=2)["weights_sha256"])
 
     def test_the_rank_that_fails_is_heard_in_its_own_words_and_with_its_code(self):
         tight = [PROGRAM, "train", *SMALL, "--budget", "70%", "--host-budget"]

@@ -38,13 +38,17 @@ namespace {
 
 TrainRequests requests;  // the only data that signal handlers reach
 
-/// Lets the first Ctrl-C end the run after the current step, and the second one end the process.
-void end_after_this_step() {
+/// Lets the first Ctrl-C end the run with what it has, and the second one end the process. SIGUSR2 is for launchers
+/// that pass it on, and would kill their ranks after a Ctrl-C.
+void end_when_asked() {
   struct sigaction action {};
-  action.sa_handler = [](int) { requests.stop = true; };
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = [](int number) {
+    if (!requests.stop.exchange(true) || number == SIGUSR2) return;
+    std::signal(number, SIG_DFL);
+    std::raise(number);
+  };
+  action.sa_flags = SA_RESTART;
+  for (const int number : {SIGINT, SIGTERM, SIGUSR2}) ::sigaction(number, &action, nullptr);
 }
 
 /// Asks for a checkpoint on SIGUSR1, which batch systems can send ahead of their time limit. It is called at the
@@ -214,7 +218,7 @@ int train_command(Options& options, const CLI::App& command) {
   Device& device = open_device(train_options.device);
   const Links links = connect(launch, options, device);
   const RunContext context = make_context(train_options, links.comm);
-  end_after_this_step();
+  end_when_asked();
   report_file_size_limits();
 
   Progress progress(first && !options.quiet, ddl::launched_by_mpi(), device.ledger());

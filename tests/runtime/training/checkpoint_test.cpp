@@ -55,7 +55,7 @@ void expect_resumed_equals_whole(TrainOptions options) {
   TrainRequests requests;
   struct Interrupter : TrainListener {
     TrainRequests* requests;
-    void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override { requests->stop = step == 2; }
+    void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override { requests->stop = step == 3; }
   } listener;
   listener.requests = &requests;
   const TrainResult first = train(make_context(options, {}), listener, &requests);

@@ -61,9 +61,9 @@ struct Trained {
 Trained train(const RunContext& context, int64_t budget_bytes) {
   TrainingRun run(context, budget_bytes, 1);
   Trained trained;
-  trained.metric = run.validate();
+  trained.metric = run.validate().metric;
   for (int i = 0; i < 4; ++i) trained.losses.push_back(run.step().loss);
-  trained.metric += run.validate();
+  trained.metric += run.validate().metric;
   trained.weights = weights_sha256(run.task().module());
   trained.peak_bytes = run.session().stats().peak_bytes;
   trained.need_bytes = run.session().neediest().bytes();
