@@ -239,6 +239,14 @@ TEST(LevelsArgumentTest, GoesToSpillwaysCommandsThatReadIt) {
   expect_refusal([] { with_levels({"spillway", "train", "--levels", "2x4"}, "4x2"); }, {"twice"});
 }
 
+TEST(EndOnRequestTest, IsOfOurTrainingUnderOpenMpiAlone) {
+  const Launcher open_mpi, mpich{.mpi = Mpi::mpich};
+  EXPECT_TRUE(ends_on_request(open_mpi, {"build/bin/spillway", "train", "--kfac"}));
+  EXPECT_FALSE(ends_on_request(open_mpi, {"spillway", "bench", "allreduce"}));
+  EXPECT_FALSE(ends_on_request(open_mpi, {"sh", "-c", "spillway train"}));
+  EXPECT_FALSE(ends_on_request(mpich, {"spillway", "train"}));
+}
+
 TEST(ExportTest, IsAVariableThatIsSetOrHasAValue) {
   const Environment environment{{"HOME", "/root"}};
   EXPECT_EQ(refusal([&] { check_export("HOME", environment); }), "");

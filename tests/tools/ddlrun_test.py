@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 PROGRAM = sys.argv.pop(1)
@@ -250,6 +251,67 @@ class Launches(Case):
         launcher = self.script("mpirun", "case $1 in --version) echo 'HYDRA build details:'; echo ' Version: 4.0.2';; "
                                          f"*) while [ $1 != {PROGRAM} ]; do shift; done; \"$@\" & \"$@\"; wait;; esac\n")
         self.refused(4, "of 2 ranks one sees 1", "MPICH 4.0.2", args=["--launcher", launcher, "-H", "localhost:2", "true"])
+
+    def started(self, *program, **kwargs):
+        """ddlrun with two ranks of a program, in a session of its own that ends with the test."""
+        process = subprocess.Popen([PROGRAM, *ROOT, "-H", "localhost:2", "--no-preflight", *map(str, program)],
+                                   stdout=subprocess.PIPE, text=True, start_new_session=True,
+                                   env={**CLEAN, "SPILLWAY_CACHE": str(self.folder)}, **kwargs)
+
+        def end():
+            if process.poll() is None:
+                process.kill()  # mpirun is asked to end when ddlrun dies
+                process.wait()
+            process.stdout.close()
+        self.addCleanup(end)
+        return process
+
+    def test_ctrl_c_ends_our_training_in_the_midst_of_a_step_with_all_written(self):
+        checkpoint, result = self.folder / "checkpoints", self.folder / "result.json"
+        train = [SPILLWAY, "train", "--model", "bert-base", "--data", "synthetic:24", "--layers", "1", "--hidden", "64", "--batch",
+                 "2", "--cases", "8", "--deterministic", "--accumulate", "100", "--kfac", "--validate-every", "9", "--json", result]
+
+        def losses(*arguments):
+            done = run(*ROOT, "-H", "localhost:2", "--no-preflight", *train, *arguments, env={"SPILLWAY_CACHE": str(self.folder)})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(result.read_text())["losses"], json.loads(result.read_text())["weights_sha256"]
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            report = self.folder / f"report{number}"
+            process = self.started(*train, "--steps", "1000", "--checkpoint", checkpoint, "--report", report)
+            while "step 1/" not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            process.send_signal(number)
+            output = process.stdout.read()
+            self.assertEqual(process.wait(timeout=60), 130)
+            self.assertIn("step 2 is left in its midst", output)
+            first = json.loads(result.read_text())
+            self.assertTrue(first["interrupted"])
+            self.assertEqual(len(first["losses"]), 1)
+            self.assertTrue((report / "report.html").exists())
+        second, weights = losses("--steps", "2", "--checkpoint", checkpoint, "--resume")
+        self.assertEqual((first["losses"] + second, weights), losses("--steps", "2"))
+
+    def trapping(self, reaction):
+        """A program that we take for our own, which waits and reacts to SIGUSR2."""
+        (self.folder / "bin").mkdir(exist_ok=True)
+        return self.script("bin/spillway", f"{reaction}\necho up\nwhile :; do sleep 0.1; done\n")
+
+    def test_a_second_ctrl_c_ends_ranks_that_go_on(self):
+        process = self.started(self.trapping("trap 'echo asked' USR2"), "train", stderr=subprocess.DEVNULL)
+        self.assertEqual([process.stdout.readline() for _ in range(2)], ["up\n"] * 2)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual([process.stdout.readline() for _ in range(2)], ["asked\n"] * 2)
+        time.sleep(3)
+        self.assertIsNone(process.poll(), "a rank may take its time")
+        process.send_signal(signal.SIGINT)
+        self.assertNotEqual(process.wait(timeout=20), 0)
+
+    def test_ctrl_c_before_training_ends_ranks_with_130(self):
+        process = self.started(self.trapping(":"), "train", stderr=subprocess.DEVNULL)
+        self.assertEqual([process.stdout.readline() for _ in range(2)], ["up\n"] * 2)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(timeout=20), 130)
 
     def test_ctrl_c_reaches_the_ranks(self):
         process = subprocess.Popen([PROGRAM, *ROOT, "-H", "localhost:2", "--no-preflight", "sh", "-c", "echo up; exec sleep 600"],

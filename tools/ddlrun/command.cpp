@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/exit_code.h"
 #include "core/version.h"
 #include "ddl/comm/mpi.h"
 #include "tools/cli/json_file.h"
@@ -100,7 +101,7 @@ Findings look(const Request& request, const Plan& plan, const Launcher& launcher
 
 }  // namespace
 
-void launch(const Request& request, const Environment& environment) {
+int launch(const Request& request, const Environment& environment) {
   refuse_contradictions(request);
   const LaunchOptions options = launch_options(request, environment);
   const Plan plan = make_plan(find_hosts(request.hosts, request.hostfile, environment), request.ranks, request.levels);
@@ -130,7 +131,9 @@ void launch(const Request& request, const Environment& environment) {
   }
   if (!request.json_file.empty()) tools::write_json(result, request.json_file);
   if (!errors.empty()) fail(errors);
-  if (!request.dry_run && !request.preflight_only) become(command);
+  if (request.dry_run || request.preflight_only) return kOk;
+  if (ends_on_request(launcher, program)) return supervise(command);
+  become(command);
 }
 
 }  // namespace spillway::ddlrun

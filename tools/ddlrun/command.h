@@ -29,9 +29,10 @@ class PreflightError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Plans the launch, prints the plan, inspects the hosts, and replaces this process by the launcher. Returns only when
-/// less was asked for (--dry-run, --preflight-only). Then it prints on stdout, else on stderr, so that stdout is the
-/// program's. Throws BadRequest, PreflightError, std::system_error.
-void launch(const Request& request, const Environment& environment);
+/// Plans the launch, prints the plan, inspects the hosts, and runs the launcher. Returns the launcher's exit code, or 0
+/// when less was asked for (--dry-run, --preflight-only). Then it prints on stdout, else on stderr, so that stdout is
+/// the program's. The launcher replaces this process, unless signals must be translated for it
+/// (supervise() in tools/ddlrun/process.h). Throws BadRequest, PreflightError, std::system_error.
+int launch(const Request& request, const Environment& environment);
 
 }  // namespace spillway::ddlrun

@@ -56,6 +56,13 @@ bool binds(const Words& words) {
   return has_flag(words, {"bind-to", "bind-to-core", "bind-to-socket"});
 }
 
+/// True when the program is `spillway`, and its arguments begin so.
+bool is_spillway(const Words& program, std::initializer_list<const char*> arguments) {
+  return program.size() > arguments.size() && std::filesystem::path(program[0]).filename() == "spillway" &&
+         std::equal(arguments.begin(), arguments.end(), program.begin() + 1,
+                    [](const char* word, const std::string& given) { return given == word; });
+}
+
 void append(Words& words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());
 }
@@ -189,9 +196,7 @@ LaunchOptions without_secrets(LaunchOptions options) {
 
 std::vector<std::string> with_levels(std::vector<std::string> program, const std::string& levels) {
   if (levels.empty()) return program;
-  const auto is = [&](size_t i, const char* word) { return i < program.size() && program[i] == word; };
-  const bool spillway = !program.empty() && std::filesystem::path(program[0]).filename() == "spillway";
-  if (!spillway || !(is(1, "train") || (is(1, "bench") && is(2, "allreduce"))))
+  if (!is_spillway(program, {"train"}) && !is_spillway(program, {"bench", "allreduce"}))
     throw BadRequest(str("--levels is for spillway train and spillway bench allreduce, which read it; the program is '",
                          quoted(program), "'"));
   for (const std::string& argument : program)
@@ -199,6 +204,10 @@ std::vector<std::string> with_levels(std::vector<std::string> program, const std
       throw BadRequest("--levels is given twice, before PROGRAM and among its arguments; allowed: once");
   append(program, {"--levels", levels});
   return program;
+}
+
+bool ends_on_request(const Launcher& launcher, const std::vector<std::string>& program) {
+  return launcher.mpi == Mpi::open_mpi && is_spillway(program, {"train"});
 }
 
 void check_export(const std::string& text, const Environment& environment) {

@@ -46,6 +46,10 @@ LaunchOptions without_secrets(LaunchOptions options);
 /// have no --levels of their own.
 std::vector<std::string> with_levels(std::vector<std::string> program, const std::string& levels);
 
+/// True when the ranks are `spillway train` under Open MPI, which end by themselves on SIGUSR2. Other MPIs' launchers
+/// pass Ctrl-C on to the ranks; Open MPI's kills them.
+bool ends_on_request(const Launcher& launcher, const std::vector<std::string>& program);
+
 /// Throws BadRequest unless `text`, an argument of -x, is NAME=VALUE, or the NAME of a variable that is set.
 void check_export(const std::string& text, const Environment& environment);
 

@@ -33,10 +33,7 @@ int say(int code, const std::string& text) {
   return code;
 }
 
-int run(const Request& request) try {
-  launch(request, environment());
-  return tools::kOk;
-} catch (const PreflightError& error) {
+int run(const Request& request) try { return launch(request, environment()); } catch (const PreflightError& error) {
   return say(tools::kCommunication, error.what());
 } catch (const BadRequest& error) {
   return say(tools::kBadRequest, error.what());

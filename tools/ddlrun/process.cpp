@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/exit_code.h"
 #include "tools/cli/process.h"
 #include "tools/ddlrun/shell.h"
 
@@ -80,6 +81,55 @@ class Child {
   pid_t pid_;
 };
 
+constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+// The only data that the signal handler reaches.
+std::atomic<pid_t> launcher = 0;
+std::atomic<int> requests_to_end = 0;
+static_assert(std::atomic<pid_t>::is_always_lock_free);
+
+void pass_on(int number) {
+  const bool ends = number != SIGUSR1 && number != SIGUSR2;
+  const bool first = ends && requests_to_end++ == 0;
+  ::kill(launcher, first ? SIGUSR2 : ends ? SIGTERM : number);
+}
+
+/// The signals that are passed on. They wait while this object lives.
+class SignalsHeld {
+ public:
+  SignalsHeld() {
+    sigset_t held;
+    ::sigemptyset(&held);
+    for (const int number : kPassedOn) ::sigaddset(&held, number);
+    ::sigprocmask(SIG_BLOCK, &held, &before_);
+  }
+  ~SignalsHeld() { release(); }
+  SignalsHeld(const SignalsHeld&) = delete;
+  SignalsHeld& operator=(const SignalsHeld&) = delete;
+  void release() const { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
+void pass_signals_on() {
+  struct sigaction action {};
+  action.sa_handler = pass_on;
+  action.sa_flags = SA_RESTART;
+  for (const int number : kPassedOn) ::sigaction(number, &action, nullptr);
+}
+
+/// Turns a child of this process into the program, in a process group of its own.
+[[noreturn]] void become_supervised(const std::vector<std::string>& command, pid_t parent, const SignalsHeld& held) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(kFailure);
+  const int nothing = ::open("/dev/null", O_RDONLY);
+  ::dup2(nothing, STDIN_FILENO);
+  held.release();
+  become(command);
+}
+
 }  // namespace
 
 std::string required_program(const std::string& name) {
@@ -133,6 +183,23 @@ void become(const std::vector<std::string>& command) {
   const auto argv = tools::arguments_of(words);
   ::execv(file.c_str(), argv.data());
   throw std::system_error(errno, std::generic_category(), "cannot start " + file);
+}
+
+int supervise(const std::vector<std::string>& command) {
+  const pid_t parent = ::getpid();
+  const SignalsHeld held;
+  const pid_t child = ::fork();
+  if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (child == 0) become_supervised(command, parent, held);
+  launcher = child;
+  pass_signals_on();
+  held.release();
+  int status = 0;
+  while (::waitpid(child, &status, 0) != child)
+    if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "waitpid");
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  // A rank that is not training yet has no state to save, so the signal ends it.
+  return requests_to_end > 0 && code == 128 + SIGUSR2 ? kInterrupted : code;
 }
 
 std::string last_line(const std::string& text) {
