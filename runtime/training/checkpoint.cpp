@@ -185,13 +185,13 @@ RunPosition checkpoint_position(const Path& folder, const TrainOptions& options)
       throw BadRequest(str("checkpoint '", checkpoint_file(folder).string(), "' is of a run with ", name, " ", was,
                            "; this run has ", value));
   }
-  RunPosition position{number(file, "step"), number(file, "cases_drawn")};
+  RunPosition position{number(file, "step"), number(file, "cases_drawn"), number(file, "run.ranks")};
   if (position.step < 0)
     throw BadRequest(str("checkpoint '", checkpoint_file(folder).string(), "' does not tell its step"));
   if (position.cases_drawn < 0) {  // older files: all steps had this many ranks and micro-batches
-    const int64_t ranks = number(file, "run.ranks"), micro_batches = number(file, "run.accumulate");
-    if (ranks < 1 || micro_batches < 1 ||
-        __builtin_mul_overflow(position.step, options.batch * ranks * micro_batches, &position.cases_drawn))
+    const int64_t micro_batches = number(file, "run.accumulate");
+    if (position.ranks < 1 || micro_batches < 1 ||
+        __builtin_mul_overflow(position.step, options.batch * position.ranks * micro_batches, &position.cases_drawn))
       throw BadRequest(
           str("checkpoint '", checkpoint_file(folder).string(), "' does not tell how many cases its run has drawn"));
   }

@@ -126,6 +126,11 @@ void Training::open() {
     heard([&] { run_->resume(); });
     result_.resumed_from_step = first_step_;
     listener_.on_decision(str("goes on from step ", first_step_, " of '", options_.checkpoint, "'"));
+    if (const int64_t saved_by = context_.start.ranks; saved_by > 0 && saved_by != context_.world())
+      listener_.on_decision(str("the checkpoint is of ", saved_by, saved_by == 1 ? " rank" : " ranks",
+                                ", and this run has ", context_.world(),
+                                ": it draws the next cases, but its bits are not those of a run on ", saved_by,
+                                " throughout"));
   }
   describe_case();
 }

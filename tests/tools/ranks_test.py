@@ -176,6 +176,19 @@ class Ranks(Case):
         for one, two in zip(losses, whole["losses"], strict=True):
             self.assertAlmostEqual(one, two, places=4)
 
+    def test_a_run_on_another_number_of_ranks_says_so(self):
+        folder = self.folder / "checkpoints"
+        for kfac in ([], ["--kfac", "--factor-interval", "1", "--inverse-interval", "2"]):
+            options = ["train", *OTHERS["mlp"], "--deterministic", "--checkpoint", folder, *kfac]
+            said = [run(*options, "--steps", 2 * (i + 1), *["--resume"] * (i > 0), ranks=ranks) for i, ranks in enumerate((2, 0, 2, 2))]
+            self.assertEqual([done.returncode for done in said], [0] * 4, [done.stderr for done in said])
+            changes = [line for done in said for line in done.stdout.splitlines() if "the checkpoint is of" in line]
+            self.assertEqual(len(changes), 2, changes)
+            self.assertIn("of 2 ranks, and this run has 1", changes[0])
+            self.assertIn("of 1 rank, and this run has 2", changes[1])
+            self.assertIn("its bits are not", changes[1])
+            shutil.rmtree(folder)
+
     def test_a_batch_systems_warning_to_the_launcher_writes_a_checkpoint_and_training_goes_on(self):
         folder = self.folder / "checkpoints"
         options = [*OTHERS["mlp"], "--checkpoint", folder]
