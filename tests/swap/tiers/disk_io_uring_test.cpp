@@ -8,13 +8,16 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <system_error>
 #include <thread>
 
+#include "core/error.h"
 #include "swap/tiers/disk_tier.h"
 #include "tests/support/disk.h"
 #include "tests/support/disk_memory.h"
@@ -41,17 +44,39 @@ bool forbid(uint32_t call) {
 
 constexpr int kNoFilters = 10;
 
-/// Runs `work` in a child, which returns 0 when all went well. Skips the test where it returns kNoFilters.
-void in_child(const std::function<int()>& work) {
+/// Returns how a child of in_child() ended, in words.
+std::string end_of(int status, std::chrono::seconds limit) {
+  if (WIFEXITED(status)) return str("ended with ", WEXITSTATUS(status));
+  const int number = WTERMSIG(status);
+  if (number == SIGALRM) return str("took longer than ", limit.count(), " s");
+  return str("crashed: signal ", number, " (", ::strsignal(number), ")");
+}
+
+/// Runs `work` in a child. Returns how it ended: `ended with 0` when all went well.
+std::string end_in_child(const std::function<int()>& work, std::chrono::seconds limit) {
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(60);
+    std::signal(SIGALRM, SIG_DFL);
+    ::alarm(static_cast<unsigned>(limit.count()));
     ::_exit(work());
   }
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoFilters) GTEST_SKIP() << "this system has no seccomp filters";
-  EXPECT_EQ(status, 0);
+  int status = 0;
+  if (::waitpid(child, &status, 0) != child) return "was not there";
+  return end_of(status, limit);
+}
+
+/// Expects that `work` returns 0 in a child. Skips the test where it returns kNoFilters.
+void in_child(const std::function<int()>& work) {
+  const std::string end = end_in_child(work, std::chrono::seconds(60));
+  if (end == str("ended with ", kNoFilters)) GTEST_SKIP() << "this system has no seccomp filters";
+  EXPECT_EQ(end, "ended with 0");
+}
+
+TEST(InChildTest, TellsACrashFromAHangAndFromAWrongResult) {
+  using namespace std::chrono_literals;
+  EXPECT_EQ(end_in_child([] { return 3; }, 60s), "ended with 3");
+  EXPECT_EQ(end_in_child([] { return ::raise(SIGKILL); }, 60s), str("crashed: signal 9 (", ::strsignal(SIGKILL), ")"));
+  EXPECT_EQ(end_in_child([] { return ::pause(); }, 1s), "took longer than 1 s");
 }
 
 /// Expects that threads do the work of a tier in a process that may not make this system call.
