@@ -150,6 +150,7 @@ void Training::measure(int64_t step) {
   if (validation.left) {
     result_.interrupted = true;
     failure_ = validation.failure;
+    listener_.on_decision(str("the validation after step ", step, " is left in its midst"));
     return;
   }
   result_.metric.push_back({step, validation.metric});

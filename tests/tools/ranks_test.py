@@ -214,19 +214,21 @@ class Ranks(Case):
         self.assertGreaterEqual(int(metadata["step"]), asked, "each rank may have heard of it in another step")
 
     def test_sigusr2_to_the_launcher_ends_training_with_130_and_all_written(self):
-        checkpoint, result = self.folder / "checkpoints", self.folder / "result.json"
-        options = ["train", *OTHERS["mlp"], "--deterministic", "--checkpoint", str(checkpoint), "--json", str(result)]
-        process = subprocess.Popen([*MPI, "-np", "2", PROGRAM, *options, "--steps", "1000000"], stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, start_new_session=True)
-        while "step 10/" not in process.stdout.readline():
-            self.assertIsNone(process.poll())
-        process.send_signal(signal.SIGUSR2)
-        _, errors = process.communicate(timeout=100)
-        self.assertEqual(process.returncode, 130, errors)
-        self.assertIn("spillway: interrupted after step", errors)
-        done = len(json.loads(result.read_text())["losses"])
-        resumed = self.result(*OTHERS["mlp"], "--deterministic", "--steps", done + 1, "--checkpoint", checkpoint, "--resume", ranks=2)
-        self.assertEqual(resumed["resumed_from_step"], done)
+        result = self.folder / "result.json"
+        for more in ([], ["--kfac", "--overlap-factors"]):  # such steps are ended, others left
+            checkpoint = self.folder / f"checkpoints{len(more)}"
+            options = [*OTHERS["mlp"], "--deterministic", "--checkpoint", str(checkpoint), *more]
+            process = subprocess.Popen([*MPI, "-np", "2", PROGRAM, "train", *options, "--steps", "1000000", "--json", str(result)],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+            while "step 10/" not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            process.send_signal(signal.SIGUSR2)
+            _, errors = process.communicate(timeout=100)
+            self.assertEqual(process.returncode, 130, errors)
+            self.assertIn("spillway: interrupted after step", errors)
+            done = len(json.loads(result.read_text())["losses"])
+            resumed = self.result(*options, "--steps", done + 1, "--resume", ranks=2)
+            self.assertEqual(resumed["resumed_from_step"], done)
 
     def test_ranks_that_the_saved_run_did_not_have_get_dropout_of_their_own_and_the_same_each_time(self):
         options = [*OTHERS["bert-base"], "--deterministic", "--steps", "4", "--resume"]

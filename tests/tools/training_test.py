@@ -123,7 +123,7 @@ class Training(Case):
         self.assertEqual(first, again)
         self.assertNotEqual(first, other)
 
-    def test_ctrl_c_ends_after_the_step_with_130_and_writes_the_results(self):
+    def test_ctrl_c_ends_with_130_and_writes_the_results(self):
         file = self.folder / "partial.json"
         process = subprocess.Popen([PROGRAM, "train", *SMALL[:-3], "--steps", "100000", "--json", file],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

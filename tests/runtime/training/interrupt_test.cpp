@@ -34,7 +34,9 @@ class StopAtOperator : public TrainListener {
   void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override {
     if (step == after_step_) counting_ = true;
   }
+  void on_decision(const std::string& text) override { decisions_ += text + "\n"; }
   TrainRequests* requests() { return &requests_; }
+  const std::string& decisions() const { return decisions_; }
 
  private:
   static std::unique_ptr<at::ObserverContext> count(const at::RecordFunction&) {
@@ -47,6 +49,7 @@ class StopAtOperator : public TrainListener {
   std::atomic<int64_t> left_ = 0;
   std::atomic<bool> counting_ = false;
   TrainRequests requests_;
+  std::string decisions_;
   at::CallbackHandle handle_ = 0;
 };
 
@@ -222,6 +225,7 @@ TEST_F(InterruptTest, InAValidationKeepsTheStepBeforeIt) {
   EXPECT_TRUE(first.interrupted);
   EXPECT_EQ(first.losses.size(), 2u);
   EXPECT_EQ(first.metric.size(), 1u) << "the one before the first step";
+  EXPECT_NE(stop.decisions().find("the validation after step 2 is left"), std::string::npos) << stop.decisions();
   o.resume = true;
   EXPECT_EQ(run(o).weights_sha256, whole.weights_sha256);
 }
