@@ -68,6 +68,7 @@ HostCopy HostTier::page_out(const void* device, int64_t bytes, PageUseTime use, 
       state->block = take(bytes);
     }
     if (!state->block) state->block = own(slab_.allocate(bytes), bytes);
+    state->enter(HostCopyState::in_slab);
     ticket = state->filled = state->device = out_.copy(state->block->data, device, bytes);
   } else {
     TicketSource source;
@@ -86,6 +87,7 @@ HostCopy HostTier::make(int64_t bytes, PageUseTime use) {
     if (auto block = waiting_.empty() ? take(bytes) : nullptr) {
       auto state = std::make_shared<State>(*this, bytes, use);
       state->block = std::move(block);
+      state->enter(HostCopyState::in_slab);
       copies_.insert(state.get());
       HostCopy copy;
       copy.state_ = std::move(state);
@@ -105,7 +107,7 @@ Ticket HostTier::page_in(HostCopy& copy, void* device) {
   std::lock_guard lock(mutex_);
   if (state.block) {
     state.device = in_.copy(device, state.block->data, state.bytes);
-  } else if (state.moving) {
+  } else if (state.is_moving()) {
     state.wanted = {device, {}};
     state.device = state.wanted->source.ticket();
   } else {
@@ -190,11 +192,11 @@ HostTier::Place HostTier::place_to_read(const State& copy) {
 /// Returns the place to write to. Bytes on disk besides the slab's are old from here on.
 HostTier::Place HostTier::place_to_write(State& copy) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !copy.moving; });
+  changed_.wait(lock, [&] { return !copy.is_moving(); });
   Place place{copy.block, copy.disk};
   if (place.block) {
     copy.disk.reset();
-    copy.stored = false;
+    if (copy.is(HostCopyState::in_both)) copy.enter(HostCopyState::in_slab);
   }
   return place;
 }
@@ -244,6 +246,7 @@ void HostTier::start_waiting() noexcept {
     try {
       if (!try_start(first)) return;
     } catch (...) {
+      if (first.copy->is(HostCopyState::waiting)) first.copy->enter(HostCopyState::lost);
       first.source.complete(std::current_exception());
     }
     waiting_bytes_ -= first.copy->bytes;
@@ -257,14 +260,15 @@ bool HostTier::try_start(Waiting& waiting) {
   State& copy = *waiting.copy;
   for (;;) {
     if ((copy.block = take(copy.bytes))) {
+      copy.enter(HostCopyState::in_slab);
       waiting.source.chain_to(out_.copy(copy.block->data, waiting.device, copy.bytes));
       return true;
     }
     if (leaving_bytes_ >= waiting_bytes_) return false;
     State* last = eviction_candidate();
     if (last && copy.use.sooner_than(last->use)) {
-      if (last->stored)
-        last->block.reset();
+      if (last->is(HostCopyState::in_both))
+        leave_slab(*last);
       else
         spill(*last);
     } else if (!last && leaving_bytes_ > 0) {
@@ -283,13 +287,12 @@ void HostTier::write_through(Waiting& waiting) {
   Ticket written = disk_->write(copy.disk, {const_cast<void*>(waiting.device), &out_},
                                 [this, state = waiting.copy](std::exception_ptr error) {
                                   std::lock_guard lock(mutex_);
-                                  state->moving = false;
-                                  state->stored = !error;
+                                  state->enter(error ? HostCopyState::lost : HostCopyState::on_disk);
                                   --moving_;
                                   start_waiting();
                                   changed_.notify_all();
                                 });
-  copy.moving = true;
+  copy.enter(HostCopyState::writing);
   ++moving_;
   waiting.source.chain_to(std::move(written));
 }
@@ -298,26 +301,32 @@ void HostTier::spill(State& copy) {
   copy.disk = disk_->make_page(copy.bytes);
   (void)disk_->write(copy.disk, {copy.block->data, nullptr, copy.block},
                      [this, state = copy.shared_from_this()](std::exception_ptr error) { spilled(*state, error); });
-  copy.moving = true;
+  copy.enter(HostCopyState::spilling);
   ++moving_;
   leaving_bytes_ += copy.bytes;
+}
+
+/// Frees the slab's room of a copy that is on disk as well.
+void HostTier::leave_slab(State& copy) {
+  copy.enter(HostCopyState::on_disk);
+  copy.block.reset();
 }
 
 /// Ends a spill: the disk has a copy of the slab's bytes, or failed to take them. After a failure the copy stays in the
 /// slab, and the page-out that waited for its room gets the error.
 void HostTier::spilled(State& copy, std::exception_ptr error) {
   std::lock_guard lock(mutex_);
-  copy.moving = false;
-  copy.stored = !error;
+  copy.enter(error ? HostCopyState::in_slab : HostCopyState::in_both);
   --moving_;
   leaving_bytes_ -= copy.bytes;
   if (error) copy.disk.reset();
   if (error && !waiting_.empty()) {
+    waiting_.front().copy->enter(HostCopyState::lost);
     waiting_.front().source.complete(error);
     waiting_bytes_ -= waiting_.front().copy->bytes;
     waiting_.pop_front();
   }
-  if (!error && !waiting_.empty() && copy.idle()) copy.block.reset();
+  if (copy.is(HostCopyState::in_both) && !waiting_.empty() && copy.idle()) leave_slab(copy);
   start_waiting();
   changed_.notify_all();
 }
@@ -328,7 +337,7 @@ void HostTier::prefetch_from_disk() noexcept try {
   while (disk_ && waiting_.empty() && leaving_bytes_ == 0 && prefetches_ < kRecallsAtOnce) {
     State* next = nullptr;
     for (State* copy : copies_)
-      if (copy->is_last_copy && copy->stored && !copy->block && !copy->unreadable && copy->idle() &&
+      if (copy->is_last_copy && copy->is(HostCopyState::on_disk) && copy->idle() &&
           copy->use.next_use != kNextUseUnknown && (!next || copy->use.sooner_than(next->use)))
         next = copy;
     auto block = next ? take(next->bytes) : nullptr;
@@ -337,7 +346,7 @@ void HostTier::prefetch_from_disk() noexcept try {
                       [this, state = next->shared_from_this(), block](std::exception_ptr error) mutable {
                         on_prefetched(*state, std::move(block), error);
                       });
-    next->moving = true;
+    next->enter(HostCopyState::prefetching);
     ++moving_;
     ++prefetches_;
   }
@@ -346,11 +355,10 @@ void HostTier::prefetch_from_disk() noexcept try {
 
 void HostTier::on_prefetched(State& copy, std::shared_ptr<Block> block, std::exception_ptr error) {
   std::lock_guard lock(mutex_);
-  copy.moving = false;
+  copy.enter(error ? HostCopyState::unreadable : HostCopyState::in_both);
   --moving_;
   --prefetches_;
-  copy.unreadable = error != nullptr;
-  if (!error && !copy.dropped) copy.block = block;
+  if (copy.is(HostCopyState::in_both)) copy.block = block;
   if (auto wanted = std::exchange(copy.wanted, std::nullopt)) {
     if (error)
       wanted->source.complete(error);
@@ -366,9 +374,10 @@ void HostTier::on_prefetched(State& copy, std::shared_ptr<Block> block, std::exc
 /// Continues the page-in that waited for the bytes in `block`, also after the copy has been let go of.
 void HostTier::deliver(const State& copy, const std::shared_ptr<Block>& block, void* device, TicketSource& source) {
   try {
-    if (copy.dropped) pending_.reserve(pending_.size() + 1);
+    const bool dropped = copy.is(HostCopyState::dropped);
+    if (dropped) pending_.reserve(pending_.size() + 1);
     Ticket arriving = in_.copy(device, block->data, copy.bytes);
-    if (copy.dropped) pending_.push_back({block, arriving});
+    if (dropped) pending_.push_back({block, arriving});
     source.chain_to(std::move(arriving));
   } catch (...) {
     source.complete(std::current_exception());
@@ -378,7 +387,7 @@ void HostTier::deliver(const State& copy, const std::shared_ptr<Block>& block, v
 void HostTier::drop(State& copy) noexcept {
   std::lock_guard lock(mutex_);
   copies_.erase(&copy);
-  copy.dropped = true;
+  copy.enter(HostCopyState::dropped);
   if (copy.block && !copy.device.done()) pending_.push_back({copy.block, copy.device});
   copy.block.reset();
   copy.disk.reset();

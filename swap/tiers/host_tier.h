@@ -108,6 +108,7 @@ class HostTier {
   bool try_start(Waiting& waiting);
   void write_through(Waiting& waiting);
   void spill(State& copy);
+  static void leave_slab(State& copy);
   void spilled(State& copy, std::exception_ptr error);
   void prefetch_from_disk() noexcept;
   void on_prefetched(State& copy, std::shared_ptr<Block> block, std::exception_ptr error);
