@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "tests/support/buffers.h"
 
@@ -26,7 +27,6 @@ namespace {
 
 using namespace spillway;
 using namespace spillway::swap;
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kPageBytes = 16 << 20;
 constexpr int64_t kDevicePages = 8;

@@ -1,6 +1,6 @@
 /// A stopwatch for wall seconds.
 #pragma once
-#include <chrono>
+#include "core/clock.h"
 
 namespace spillway {
 
@@ -8,13 +8,13 @@ namespace spillway {
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  ~Stopwatch() { seconds_ += seconds_since(start_); }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
  private:
   double& seconds_;
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const SteadyTime start_ = Clock::now();
 };
 
 }  // namespace spillway

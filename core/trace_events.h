@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-namespace spillway {
+#include "core/clock.h"
 
-using SteadyTime = std::chrono::steady_clock::time_point;
+namespace spillway {
 
 struct TraceEvent {
   std::string name;
@@ -37,7 +37,7 @@ class TraceEvents {
 
  private:
   const size_t limit_;
-  const SteadyTime start_ = std::chrono::steady_clock::now();
+  const SteadyTime start_ = Clock::now();
   mutable std::mutex mutex_;
   std::vector<TraceEvent> events_;
   size_t dropped_ = 0;

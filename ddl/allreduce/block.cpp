@@ -8,8 +8,6 @@
 namespace spillway::ddl {
 namespace {
 
-constexpr int64_t kAlignment = 64;
-
 /// One member's view of a reduce-scatter, with the places in scratch of a round's incoming messages.
 class ReduceScatterBuilder {
  public:
@@ -48,7 +46,7 @@ class ReduceScatterBuilder {
     if (receives.empty()) return 0;
     const Transfer& last = receives.back();
     const int64_t bytes = last.range.size() * (last.partial ? partial_bytes(element_) : element_bytes(element_));
-    return round_up(last.offset + bytes, kAlignment);
+    return align_scratch(last.offset + bytes);
   }
 
   const Block& block_;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/median.h"
 #include "ddl/allreduce/combine.h"
@@ -27,9 +28,9 @@ constexpr double kMinShare = 0.05;
 constexpr std::array<int64_t, 4> kPieces{kWhole, 60 << 10, 28 << 10, 12 << 10};
 
 double seconds_of(const std::function<void()>& body) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_since(start);
 }
 
 std::vector<double> samples_of(int repeats, const std::function<void()>& body) {

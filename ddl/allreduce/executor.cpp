@@ -3,21 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/bytes.h"
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace spillway::ddl {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr int64_t kAlignment = 64;
 /// The maximum number of chunks that have scratch at once, however many rounds a program has.
 constexpr int kMaxLanes = 4;
-
-int64_t aligned(int64_t bytes) {
-  return round_up(bytes, kAlignment);
-}
 
 int64_t quotient_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -47,10 +40,11 @@ Executor::Pipeline Executor::pipeline(int64_t count, Element element, bool apart
   // A lane is free again once its chunk's contributions are collected.
   p.lanes = std::clamp<int64_t>(quotient_up(first.collecting_rounds, p.stride), 1, p.chunks);
   apart = apart || partial_bytes(element) != element_bytes(element);
-  p.partial_bytes = apart && first.collecting_rounds > 0 ? aligned(p.chunk_elements * ddl::partial_bytes(element)) : 0;
+  p.partial_bytes =
+      apart && first.collecting_rounds > 0 ? align_scratch(p.chunk_elements * ddl::partial_bytes(element)) : 0;
   int64_t scratch = 0;  // with uneven parts a shorter chunk may need more
   for (int64_t i = 0; i < p.chunks; ++i) scratch = std::max(scratch, programs(p.chunk(i, count)).scratch_bytes);
-  p.lane_bytes = p.partial_bytes + aligned(scratch);
+  p.lane_bytes = p.partial_bytes + align_scratch(scratch);
   return p;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/bytes.h"
 #include "ddl/comm/element.h"
 
 namespace spillway::ddl {
@@ -56,6 +57,11 @@ struct Program {
   std::vector<Range> finished{};  ///< ranges of which this rank has the sums
   int64_t scratch_bytes = 0;      ///< maximum that a round needs
 };
+
+/// Returns the next multiple of 64 that is not below `bytes`, because parts of scratch begin on cache lines.
+constexpr int64_t align_scratch(int64_t bytes) {
+  return round_up(bytes, 64);
+}
 
 /// Returns the maximum bytes that a round's incoming messages need.
 int64_t scratch_bytes_of(const Program& program, Element element);

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-namespace spillway::ddl {
+#include "core/clock.h"
 
-using Clock = std::chrono::steady_clock;
+namespace spillway::ddl {
 
 BackgroundQueue::BackgroundQueue(std::shared_ptr<Communicator> comm, std::string name)
     : comm_(std::move(comm)), worker_(std::move(name)) {}

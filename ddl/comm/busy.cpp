@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "core/clock.h"
 #include "ddl/comm/notice_board.h"
 
 namespace spillway::ddl {
@@ -15,7 +16,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kMaxSilent{100};
 
 void keep_telling(NoticeBoard& board, milliseconds interval, milliseconds at_most, const std::stop_token& stop) {
-  using Clock = std::chrono::steady_clock;
   std::mutex mutex;
   std::condition_variable_any stopped;
   std::unique_lock lock(mutex);

@@ -4,6 +4,7 @@
 #include <map>
 #include <thread>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "ddl/comm/notice_board.h"
 #include "ddl/comm/transport.h"
@@ -11,7 +12,6 @@
 namespace spillway::ddl {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 /// The interval at which a waiting rank looks for notices. Each look costs one poll.

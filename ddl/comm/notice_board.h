@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/clock.h"
 #include "ddl/comm/transport.h"
 
 namespace spillway::ddl {
@@ -29,8 +30,6 @@ struct Death {
 /// is sent or received outside calls, and a call costs one poll. Thread-safe.
 class NoticeBoard {
  public:
-  using Clock = std::chrono::steady_clock;
-
   /// Makes a board over `transport`, which is this board's alone. `grace` is the time that survivors wait for each
   /// other's answer to a roll call.
   NoticeBoard(std::unique_ptr<Transport> transport, std::chrono::milliseconds grace);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/transport.h"
@@ -127,12 +128,12 @@ double ping(Communicator& comm, int peer, bool begins) {
   std::array<std::byte, 8> out{}, in{};
   std::vector<double> seconds;
   for (int i = 0; i <= kMessages; ++i) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     for (const bool sends : {begins, !begins}) {
       Request request = sends ? comm.send(peer, Tag::blob, out) : comm.receive(peer, Tag::blob, in);
       comm.wait({&request, 1}, {.collective = "latency between hosts", .stage = 1});
     }
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    seconds.push_back(seconds_since(start));
   }
   std::nth_element(seconds.begin() + 1, seconds.begin() + 1 + kMessages / 2, seconds.end());
   return std::max(1e-9, seconds[1 + kMessages / 2] / 2);

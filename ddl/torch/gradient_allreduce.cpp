@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/category.h"
+#include "core/clock.h"
 #include "core/distinct_tensors.h"
 #include "core/error.h"
 #include "core/hash.h"
@@ -30,7 +31,6 @@
 namespace spillway::ddl {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using torch::autograd::variable_list;
 
 /// A hook that runs when a parameter's gradient has been accumulated.

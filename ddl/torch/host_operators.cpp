@@ -7,6 +7,7 @@
 
 #include "core/bytes.h"
 #include "ddl/allreduce/owner_reduction.h"
+#include "ddl/allreduce/program.h"
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/torch/staging_memory.h"
@@ -33,7 +34,7 @@ void unpack(at::TensorList tensors, const std::byte* from) {
 void allreduce_group(at::TensorList tensors, TunedAllreduce& tuned, Reduction reduction) {
   const uint64_t signature = signature_of(tensors);
   const Element element = element_of(tensors[0], "allreduce_");
-  const int64_t fused = tensors.size() == 1 ? 0 : round_up(total_bytes(tensors), 64);
+  const int64_t fused = tensors.size() == 1 ? 0 : align_scratch(total_bytes(tensors));
   const int64_t count = total_bytes(tensors) / element_bytes(element);
   Allreduce& allreduce = tuned.for_bytes(total_bytes(tensors));
   const at::Tensor staging = staging_bytes(fused + allreduce.scratch_bytes(count, element));

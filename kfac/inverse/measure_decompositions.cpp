@@ -7,6 +7,7 @@
 #include <chrono>
 #include <limits>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/median.h"
 #include "kfac/inverse/eigenbasis.h"
@@ -22,10 +23,10 @@ bool invert(const at::Tensor& factor) {
 
 // Both methods end with a host synchronization, so that the wall clock is right on every device.
 double seconds_of_one(const at::Tensor& factor, const Eigenbasis& basis, Method method) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   const bool done = method == Method::eigen ? decompose(factor, basis) : invert(factor);
   TORCH_CHECK(done, "[kfac.measure_decompositions] side ", factor.size(1), " has no decomposition");
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   return std::max(seconds, std::numeric_limits<double>::min());
 }
 

@@ -6,9 +6,9 @@
 #include <map>
 #include <utility>
 
-namespace spillway {
+#include "core/clock.h"
 
-using Clock = std::chrono::steady_clock;
+namespace spillway {
 
 namespace {
 
@@ -55,7 +55,7 @@ StepRecording StepRecorder::stop() {
   sample();
   std::lock_guard lock(mutex_);
   recording_ = false;
-  step_.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+  step_.seconds = seconds_since(began_);
   step_.events = events_->events();
   return std::move(step_);
 }
@@ -94,7 +94,7 @@ void StepRecorder::after(const c10::OperatorHandle& op, const torch::jit::Stack&
 }
 
 void StepRecorder::sample() {
-  step_.memory.push_back({std::chrono::duration<double>(Clock::now() - began_).count(), ledger_.used_by_category()});
+  step_.memory.push_back({seconds_since(began_), ledger_.used_by_category()});
 }
 
 }  // namespace spillway

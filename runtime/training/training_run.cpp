@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "ddl/comm/busy.h"
 #include "ddl/comm/collectives.h"
@@ -29,12 +30,6 @@ namespace spillway {
 namespace {
 
 constexpr const char* kLossScale = "loss_scale";
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, torch::nn::Module& module) {
   if (o.optimizer == "sgd")

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-namespace spillway::swap {
+#include "core/clock.h"
 
-using Clock = std::chrono::steady_clock;
+namespace spillway::swap {
 
 void TraceRecorder::begin_step(std::string_view kind) {
   trace_ = {};

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <mutex>
 
+#include "core/clock.h"
 #include "swap/gate/operator_observer.h"
 #include "swap/gate/session_state.h"
 #include "swap/gate/session_window_call.h"
@@ -13,8 +14,6 @@
 
 namespace spillway::swap {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// The pages of one operator call, leased while it lives.
 class OperatorLease {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace spillway::swap {
@@ -173,14 +174,14 @@ void PageTransfer::advance_page_in(PagerLock& lock, Page& page) {
 
 void PageTransfer::wait(PagerLock& lock, const Ticket& ticket, Wait how) {
   Ticket copy = ticket;
-  auto start = std::chrono::steady_clock::now();
+  auto start = Clock::now();
   lock.unlock();
   try {
     (copy.*how)();
   } catch (...) {
   }
   lock.relock();
-  table_.stats().exposed_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  table_.stats().exposed_seconds += seconds_since(start);
 }
 
 void PageTransfer::pause(PagerLock& lock) {

@@ -3,9 +3,9 @@
 #include <chrono>
 #include <new>
 
-namespace spillway::swap {
+#include "core/clock.h"
 
-using Clock = std::chrono::steady_clock;
+namespace spillway::swap {
 
 bool WindowAccess::pin(const PageUse& use, UserId user) {
   PagerLock lock(table_.mutex());
@@ -42,7 +42,7 @@ void WindowAccess::read_window(const Page& page, const WindowCopy& copy, void* m
   const auto start = Clock::now();
   copy.for_each_run(
       [&](int64_t from, int64_t to) { host_.read(page.host, from, copy.run_bytes, static_cast<char*>(memory) + to); });
-  count_window(copy.bytes(), &PagerStats::bytes_in, std::chrono::duration<double>(Clock::now() - start).count());
+  count_window(copy.bytes(), &PagerStats::bytes_in, seconds_since(start));
 }
 
 void WindowAccess::write_window(Page& page, const WindowCopy& copy, const void* memory) {
@@ -54,7 +54,7 @@ void WindowAccess::write_window(Page& page, const WindowCopy& copy, const void* 
   copy.for_each_run([&](int64_t to, int64_t from) {
     host_.write(page.host, to, copy.run_bytes, static_cast<const char*>(memory) + from);
   });
-  count_window(copy.bytes(), &PagerStats::bytes_out, std::chrono::duration<double>(Clock::now() - start).count());
+  count_window(copy.bytes(), &PagerStats::bytes_out, seconds_since(start));
 }
 
 Block* WindowAccess::try_allocate(int64_t bytes, Category category, int64_t used_after, std::span<const PageUse> keep) {

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "core/bytes.h"
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace spillway::swap {
@@ -200,7 +201,7 @@ void DiskTier::start(const std::shared_ptr<Request>& request) {
     if (!request->issued()) {
       request->write ? prepare_write(slot) : prepare_read(slot);
       Lane& lane = lane_of(slot.operation);
-      if (lane.under_way == 0) lane.since = std::chrono::steady_clock::now();
+      if (lane.under_way == 0) lane.since = Clock::now();
       try {
         io_->start(slot.operation);
       } catch (const std::system_error& error) {
@@ -268,8 +269,7 @@ void DiskTier::finish(const DiskOperation& operation) {
   Slot& slot = *std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) { return &s.operation == &operation; });
   Lane& lane = lane_of(operation);
   lane.bytes += operation.moved_bytes;
-  if (--lane.under_way == 0)
-    lane.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - lane.since).count();
+  if (--lane.under_way == 0) lane.seconds += seconds_since(lane.since);
   try {
     if (operation.failed()) throw DiskError(failure(slot));
     if (operation.write)  // until here a read verifies the bytes that were there before

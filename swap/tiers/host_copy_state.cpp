@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::swap {
 
 std::string_view name(HostCopyState state) noexcept {
   static constexpr std::array<std::string_view, 10> kNames{"waiting", "in_slab", "spilling",    "in_both",
@@ -48,4 +48,4 @@ void HostCopy::State::enter(HostCopyState state) {
   state_ = state;
 }
 
-}  // namespace spillway
+}  // namespace spillway::swap

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/bytes.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/ledger.h"
 #include "core/median.h"
@@ -36,9 +37,9 @@ struct Timing {
 Timing time_once(Session& session, const std::function<double()>& work) {
   session.reset_peak();
   const int64_t before = session.ledger().used_bytes();
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   const double flops = work();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   return {seconds, flops, session.stats().peak_bytes - before};
 }
 

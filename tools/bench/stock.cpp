@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "core/clock.h"
 #include "core/device/cuda_device.h"
 #include "core/device/open_device.h"
 #include "runtime/io/weights_hash.h"
@@ -19,7 +20,6 @@ namespace spillway::tools {
 namespace {
 
 using nlohmann::json;
-using Clock = std::chrono::steady_clock;
 
 /// Returns the peak that LibTorch's allocator counts; it counts on GPUs only.
 int64_t peak_bytes(const c10::Device& device) {
@@ -73,7 +73,7 @@ int serve_stock(const RunContext& context, std::string_view way) {
         adam.step();
         adam.zero_grad();
         const double value = loss.item<double>();
-        return json{{"seconds", std::chrono::duration<double>(Clock::now() - start).count()}, {"loss", value}};
+        return json{{"seconds", seconds_since(start)}, {"loss", value}};
       },
       [&] {
         return json{{"sha256", weights_sha256(task->module())}, {"peak_bytes", peak_bytes(device)}};

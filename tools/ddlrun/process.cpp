@@ -15,6 +15,7 @@
 #include <system_error>
 #include <thread>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/exit_code.h"
 #include "tools/cli/process.h"
@@ -23,7 +24,6 @@
 namespace spillway::ddlrun {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using tools::Descriptor;
 using tools::Pipe;
 

@@ -12,6 +12,7 @@
 #include "tests/support/copies.h"
 
 namespace spillway {
+using namespace swap;
 namespace {
 
 using enum HostCopyState;

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/median.h"
 #include "ddl/comm/collectives.h"
@@ -52,10 +53,10 @@ std::vector<double> over_ranks(Communicator& comm, const std::vector<double>& ow
 double seconds_of(Communicator& comm, Vectors& vectors, const std::function<void()>& body) {
   vectors.wait();
   ddl::barrier(comm);
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   body();
   vectors.wait();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_since(start);
 }
 
 void measure_alone(Communicator& comm, Vectors& vectors, Measured& one, const Expected& expected) {

@@ -1,0 +1,15 @@
+/// The clock of waits and of measured times.
+#pragma once
+#include <chrono>
+
+namespace spillway {
+
+using Clock = std::chrono::steady_clock;
+using SteadyTime = Clock::time_point;
+
+/// Returns the seconds from `start` until now.
+inline double seconds_since(SteadyTime start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace spillway
