@@ -84,7 +84,7 @@ FAULTS = {
     "paused": (_pause, set(), None),
     "stopped": (_stop, {4}, r"no answer from rank {victim}\b|no answer to MPI_Init"),
     "terminated": (_launcher(signal.SIGTERM), {130, 143, -15, 1}, None),  # whoever asked for it knows
-    "rank terminated": (_signal(signal.SIGTERM), {130, 143, -15}, r"interrupted after step|" + SIGNALLED),
+    "rank terminated": (_signal(signal.SIGTERM), {130, 143, -15}, r"interrupted (after|before the first) step|" + SIGNALLED),
     "disk full": (_fill_pages, {1, 4}, r"No space left|disk"),
     "checkpoint disk full": (_fill_checkpoints, {1, 4}, r"No space left"),
     "pages removed": (_remove_pages, {1}, r"pages"),

@@ -135,6 +135,19 @@ class Training(Case):
         self.assertIn("interrupted after step", errors)
         self.assertTrue(json.loads(file.read_text())["interrupted"])
 
+    def test_ctrl_c_in_a_run_to_compare_with_keeps_the_results(self):
+        file = self.folder / "partial.json"
+        process = subprocess.Popen([PROGRAM, "train", *SMALL[:-3], "--steps", "1", "--accumulate", "40", "--budget", "90%",
+                                    "--compare", "adam", "--json", file], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while "compared with adam" not in process.stdout.readline():
+            self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)  # it observes a step to choose its budget
+        _, errors = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 130, errors)
+        result = json.loads(file.read_text())
+        self.assertEqual(len(result["losses"]), 1)
+        self.assertNotIn("compared", result)
+
     def test_fp16_leaves_out_steps_that_overflow_and_learns_from_the_others(self):
         curves = [*OTHERS["autoencoder"], "--lr", "1e-3", "--steps", "12", "--amp", "fp16", "--deterministic"]
         self.assertIsNone(self.result(*OTHERS["mlp"], "--steps", "1")["loss_scale"])

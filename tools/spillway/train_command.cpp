@@ -11,10 +11,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "core/device/device.h"
 #include "core/device/open_device.h"
 #include "core/error.h"
+#include "core/interrupted.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/mpi.h"
 #include "ddl/torch/gpu_backend.h"
@@ -205,6 +207,33 @@ void write_results(const Options& options, const TrainResult& result, const std:
   std::printf("report: %s\n", (std::filesystem::absolute(options.report) / "report.html").c_str());
 }
 
+/// Trains. Returns nothing when the run is interrupted before it has results.
+std::optional<TrainResult> train_until_asked(const RunContext& context, Progress& progress) {
+  try {
+    return train(context, progress, &requests);
+  } catch (const Interrupted&) {
+    return std::nullopt;
+  }
+}
+
+/// Runs the runs to compare with, one after another, until one is interrupted. Returns true then.
+bool compare(const Options& options, const std::vector<TrainOptions>& compared, const RunContext& context,
+             const TrainResult& main_run, Progress& progress, std::vector<NamedResult>& others) {
+  for (size_t i = 0; i < compared.size(); ++i) {
+    progress.heading(str("compared with ", options.compare[i]));
+    auto result = train_until_asked(beside(context, compared[i], main_run), progress);
+    if (!result) return true;
+    others.push_back({options.compare[i], std::move(*result)});
+    if (others.back().result.interrupted) return true;
+  }
+  return false;
+}
+
+int say_interrupted(bool first, const std::string& when) {
+  if (first) std::fprintf(stderr, "spillway: interrupted %s\n", when.c_str());
+  return kInterrupted;
+}
+
 int train_command(Options& options, const CLI::App& command) {
   save_when_asked();
   Launch launch;
@@ -227,23 +256,19 @@ int train_command(Options& options, const CLI::App& command) {
     if (first && !options.report.empty()) check_report_dir(options.report);
   });
   tell_links(progress, links, device);
-  const TrainResult result = train(context, progress, &requests);
+  const std::optional<TrainResult> trained = train_until_asked(context, progress);
+  if (!trained) return say_interrupted(first, "before the first step: there are no results");
+  const TrainResult& result = *trained;
   if (first && result.allreduce) {
     const AllreduceSummary& allreduce = *result.allreduce;
     const std::string said = forget_if_wrong(links.costs, allreduce.bound_seconds, allreduce.seconds_per_step);
     if (!said.empty()) progress.on_decision(said);
   }
   std::vector<NamedResult> others;
-  bool stopped = result.interrupted;
-  for (size_t i = 0; i < compared.size() && !stopped; ++i) {
-    progress.heading(str("compared with ", options.compare[i]));
-    others.push_back({options.compare[i], train(beside(context, compared[i], result), progress, &requests)});
-    stopped = others.back().result.interrupted;
-  }
+  const bool stopped = result.interrupted || compare(options, compared, context, result, progress, others);
   if (first) write_results(options, result, others);
   if (!stopped) return kOk;
-  if (first) std::fprintf(stderr, "spillway: interrupted after step %zu\n", result.losses.size());
-  return kInterrupted;
+  return say_interrupted(first, str("after step ", result.losses.size()));
 }
 
 }  // namespace
