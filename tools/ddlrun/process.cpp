@@ -30,6 +30,13 @@ using tools::Pipe;
 constexpr size_t kMaxAtOnce = 64;
 constexpr std::chrono::milliseconds kPatience{2000};
 
+std::string required_program(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  std::string file = find_program(name, path ? path : kDefaultPath);
+  if (file.empty()) throw BadRequest(str("there is no program '", name, "' (searched in PATH)"));
+  return file;
+}
+
 pid_t start(const std::vector<std::string>& words, const Pipe& out, const Pipe& err) {
   const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   return tools::start_process(required_program(words.front()), words,
@@ -132,13 +139,6 @@ void pass_signals_on() {
 }
 
 }  // namespace
-
-std::string required_program(const std::string& name) {
-  const char* path = std::getenv("PATH");
-  std::string file = find_program(name, path ? path : kDefaultPath);
-  if (file.empty()) throw BadRequest(str("there is no program '", name, "' (searched in PATH)"));
-  return file;
-}
 
 Outcome run(const std::vector<std::string>& command, std::chrono::milliseconds deadline) {
   Outcome outcome;

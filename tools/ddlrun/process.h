@@ -13,9 +13,6 @@ struct Outcome {
   std::string err;
 };
 
-/// Returns the file that a shell would run for `name`, searched for in PATH. Throws BadRequest when there is none.
-std::string required_program(const std::string& name);
-
 /// Runs `command` without input until it ends or `deadline` has passed; its first word is searched for in PATH. After
 /// the deadline it is asked to end (SIGTERM), and 2 s later forced to (SIGKILL). It is also asked to end when this
 /// process dies. Throws BadRequest when there is no such program, std::system_error when the system cannot start it.

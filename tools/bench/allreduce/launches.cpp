@@ -22,17 +22,25 @@
 #include "tools/cli/interrupts.h"
 #include "tools/cli/launch_result.h"
 #include "tools/cli/process.h"
-#include "tools/ddlrun/process.h"
+#include "tools/ddlrun/shell.h"
 
 namespace spillway::tools {
 namespace {
 
 using nlohmann::json;
 
+/// Returns the file of a launcher. Throws std::system_error when PATH leads to none.
+std::string launcher_file(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  std::string file = ddlrun::find_program(name, path ? path : ddlrun::kDefaultPath);
+  if (file.empty()) throw std::system_error(ENOENT, std::generic_category(), "cannot start " + name);
+  return file;
+}
+
 /// Runs `command` and hands on each line that it prints. Waits for its end, and returns its status.
 int run(const std::vector<std::string>& command, const std::function<void(const std::string& line)>& on_line) {
   Pipe pipe;
-  const pid_t child = start_process(ddlrun::required_program(command.front()), command, {.out = pipe.to.number()});
+  const pid_t child = start_process(launcher_file(command.front()), command, {.out = pipe.to.number()});
   pipe.to.close();
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(::fdopen(pipe.from.release(), "r"), ::fclose);
   char* line = nullptr;
