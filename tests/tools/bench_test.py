@@ -1,4 +1,4 @@
-"""spillway bench paging and bench kfac: they run, and their JSON has the keys that docs/cli.md promises."""
+"""spillway bench paging and bench kfac: they run, and their JSON has the keys that docs/cli promises."""
 import json
 
 from cli import Case, main, run

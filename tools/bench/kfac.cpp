@@ -191,32 +191,34 @@ int bench_kfac(Options& options) {
   return kOk;
 }
 
+void add_measurement_flags(CLI::App& command, Options& options) {
+  command.option_defaults()->group("Measurement");
+  const auto number = [&](const char* flag, auto& value, const char* meaning, int64_t least) {
+    command.add_option(flag, value, meaning)->type_name("N")->capture_default_str()->check(at_least(least));
+  };
+  command
+      .add_option("--forms", options.forms,
+                  "Forms of convolutions' factors: auto, full, separable or block, several with commas")
+      ->type_name("NAMES")
+      ->delimiter(',')
+      ->capture_default_str();
+  number("--factor-interval", options.factor_interval, "Steps between factor updates", 1);
+  number("--inverse-interval", options.inverse_interval,
+         "Steps between decompositions, and steps of each variant that are measured", 1);
+  number("--adapt-damping", options.adapt_damping, "Steps between adaptations of the damping, 0 for never", 0);
+  number("--repeats", options.repeats, "Times that each part by itself is run", 1);
+  command.add_flag("--parts-only", options.parts_only, "No training, only the parts by themselves");
+  command.add_option("--json", options.json_file, "File for the results")->type_name("FILE")->default_str("none");
+  command.add_option("--worker", options.worker)->group("");
+}
+
 }  // namespace
 
 Run add_bench_kfac(CLI::App& bench) {
   auto options = std::make_shared<Options>();
   CLI::App* command = bench.add_subcommand("kfac", "What K-FAC costs: its parts, and steps with and without it");
   options->flags.add_model_flags(*command);
-  command->add_option("--forms", options->forms, "Forms of convolutions' factors: auto, full, separable, block")
-      ->delimiter(',')
-      ->capture_default_str();
-  command->add_option("--factor-interval", options->factor_interval, "Steps between factor updates")
-      ->capture_default_str()
-      ->check(at_least(1));
-  command
-      ->add_option("--inverse-interval", options->inverse_interval,
-                   "Steps between decompositions; so many steps of each variant are measured")
-      ->capture_default_str()
-      ->check(at_least(1));
-  command->add_option("--adapt-damping", options->adapt_damping, "Steps between adaptations of the damping; 0: never")
-      ->capture_default_str()
-      ->check(at_least(0));
-  command->add_option("--repeats", options->repeats, "Times that each part by itself is run")
-      ->capture_default_str()
-      ->check(at_least(1));
-  command->add_flag("--parts-only", options->parts_only, "No training, only the parts by themselves");
-  command->add_option("--json", options->json_file, "File for the results");
-  command->add_option("--worker", options->worker)->group("");
+  add_measurement_flags(*command, *options);
   command->footer("Example: spillway bench kfac --model unet3d --edge 64 --filters 8 --json kfac.json");
   return [options] { return bench_kfac(*options); };
 }

@@ -291,6 +291,25 @@ int bench_paging(Options& options) {
   return kOk;
 }
 
+void add_measurement_flags(CLI::App& command, Options& options) {
+  command.option_defaults()->group("Measurement");
+  command
+      .add_option("--budgets", options.percents, "Budgets in per cent of the unconstrained peak; above 0 up to 1000")
+      ->type_name("PERCENTS")
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--steps", options.steps, "Steps of each variant that count")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(at_least(1));
+  command.add_flag("--peers", options.peers,
+                   "Measure save_on_cpu too and, for unet3d, activation checkpointing, both without Spillway");
+  command.add_flag("--largest", options.largest,
+                   "Instead: the largest edge that can be trained under each budget, with paging and without");
+  command.add_option("--json", options.json_file, "File for the results")->type_name("FILE")->default_str("none");
+  command.add_option("--worker", options.worker)->group("");
+}
+
 }  // namespace
 
 Run add_bench(CLI::App& app) {
@@ -301,19 +320,7 @@ Run add_bench(CLI::App& app) {
       command->add_subcommand("paging", "Step time under budgets against unlimited memory and stock LibTorch");
   options->flags.add_model_flags(*paging);
   options->flags.add_tier_flags(*paging);
-  paging->add_option("--budgets", options->percents, "Per cent of the unconstrained peak")
-      ->delimiter(',')
-      ->capture_default_str();
-  paging->add_option("--steps", options->steps, "Steps of each that count")->capture_default_str()->check(at_least(1));
-  paging->add_flag("--peers", options->peers,
-                   "Also without a budget, with every saved tensor on the host (save_on_cpu) and with activation "
-                   "checkpointing per level (unet3d)");
-  paging->add_option("--json", options->json_file, "File for the results");
-  paging->add_flag(
-      "--largest", options->largest,
-      "Instead, the largest edge that can be trained under each budget; budgets are per cent of the peak at "
-      "--edge");
-  paging->add_option("--worker", options->worker)->group("");
+  add_measurement_flags(*paging, *options);
   paging->footer("Example: spillway bench paging --model unet3d --edge 96 --filters 16 --json paging.json");
   Run bench_kfac = add_bench_kfac(*command), bench_allreduce = add_bench_allreduce(*command);
   return [=] {

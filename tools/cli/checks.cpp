@@ -31,7 +31,7 @@ CLI::Validator at_least(int64_t least) {
         const bool whole = error == std::errc() && end == text.data() + text.size();
         return whole && value >= least ? std::string() : str("'", text, "' is no whole number from ", least, " on");
       },
-      "");
+      str(least, " or more"));
 }
 
 CLI::Validator without_sign() {
@@ -40,7 +40,7 @@ CLI::Validator without_sign() {
         return text.starts_with('-') || text.starts_with('+') ? str("'", text, "' is no whole number from 0 on")
                                                               : std::string();
       },
-      "");
+      "0 or more");
 }
 
 std::string failure_text(const CLI::App& app, const CLI::Error& error, const std::string& program) {

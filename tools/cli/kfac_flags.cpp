@@ -23,12 +23,14 @@ double parse_fraction(const std::string& text, int world) {
 }  // namespace
 
 void KfacFlags::add(CLI::App& command, TrainOptions& train) {
+  command.option_defaults()->group("K-FAC");
   command.add_flag("--kfac", train.use_kfac, "Precondition gradients by K-FAC");
   const size_t before = command.get_options().size();
-  add_distribution(command, train.kfac);
+  add_intervals(command, train.kfac);
   add_method(command, train.kfac);
   add_step_size(command, train);
   add_layers(command, train.kfac);
+  add_distribution(command, train.kfac);
   const std::vector<CLI::Option*> all = command.get_options(nullptr);
   options.assign(all.begin() + before, all.end());
 }
@@ -45,79 +47,136 @@ void KfacFlags::refuse_without_effect(const TrainOptions& train) const {
                          " says itself how many ranks precondition a layer; it is for hybrid and owner_reduce"));
 }
 
-void KfacFlags::add_distribution(CLI::App& command, kfac::KfacOptions& k) {
-  command.add_option("--kfac-strategy", strategy, "comm_opt, mem_opt, hybrid, dp, owner_reduce or auto")
+void KfacFlags::add_intervals(CLI::App& command, kfac::KfacOptions& k) {
+  command.add_option("--factor-interval", factor_interval, "Steps between factor updates; 1 or more")
+      ->type_name("N")
       ->capture_default_str();
   command
-      .add_option("--grad-worker-frac", grad_worker_frac,
-                  "Share of ranks that precondition a layer, 1/ranks to 1, or "
-                  "auto: the budget decides")
+      .add_option("--inverse-interval", inverse_interval,
+                  "Steps between decompositions; a multiple of --factor-interval")
+      ->type_name("N")
       ->capture_default_str();
-  command.add_option("--placement", placement, "round-robin, lpt-time, lpt-memory or measured")->capture_default_str();
-  command.add_option("--factor-dtype", factor_dtype, "fp32, bf16 or fp16: how factors travel between ranks")
+  command
+      .add_option("--interval-decay", interval_decay,
+                  "Factors of both intervals, each from the start of its epoch on, with commas; 2 halves the updates")
+      ->type_name("FACTOR@EPOCH")
+      ->default_str("none");
+  command.add_option("--burn-in", k.burn_in, "First steps, in all of which factors are updated; 0 or more")
+      ->type_name("N")
       ->capture_default_str();
-  command.add_flag("--overlap-factors", k.overlap_factors,
-                   "Send a layer's factors while backward goes on; takes memory for messages until the step's end");
+  command
+      .add_option("--factor-decay", k.decay,
+                  "Share of a running average that stays when new factors come; 0 up to, not including, 1")
+      ->type_name("X")
+      ->capture_default_str();
 }
 
 void KfacFlags::add_method(CLI::App& command, kfac::KfacOptions& k) {
-  command.add_option("--kfac-method", method, "eigen, pi or plain: how curvature is inverted")->capture_default_str();
-  command.add_option("--convention", convention, "fisher, kaisa or dp_kfac: how statistics are scaled")
-      ->capture_default_str();
-  command.add_option("--factor-interval", factor_interval, "Steps between factor updates")->capture_default_str();
-  command.add_option("--inverse-interval", inverse_interval, "Steps between decompositions, a multiple of the former")
+  command
+      .add_option("--kfac-method", method,
+                  "eigen: exact, in the factors' eigenbases; pi or plain: Cholesky inverses of damped factors")
+      ->type_name("NAME")
       ->capture_default_str();
   command
-      .add_option("--factor-decay", k.decay, "Share of a running average that stays when new factors come, 0 up to 1")
+      .add_option("--convention", convention,
+                  "fisher, kaisa or dp_kfac: how sums become factors, and how running averages start")
+      ->type_name("NAME")
       ->capture_default_str();
   command.add_flag("--precompute-outer", k.precompute_outer,
-                   "Keep 1/(v_G v_A + damping) of each layer instead of its eigenvalues, until the next decomposition");
+                   "With eigen: keep 1/(v_G v_A + damping) of each layer instead of dividing in each step");
   command
       .add_option("--warm-start", k.warm_start,
-                  "Error of a preconditioned gradient up to which eigenvectors are kept; 0: always anew")
+                  "Relative error up to which a decomposition keeps the last eigenvectors, below 1; 0: always anew")
+      ->type_name("X")
       ->capture_default_str();
-  command.add_option("--staleness", k.staleness, "Steps that decompositions run beside the training; 0: none")
+  command
+      .add_option("--staleness", k.staleness,
+                  "Steps that decompositions run beside the training, up to --inverse-interval; 0: none")
+      ->type_name("N")
       ->capture_default_str();
-  command.add_option("--interval-decay", interval_decay,
-                     "FACTOR@EPOCH,…: from the start of that epoch on both intervals are multiplied by the factor");
 }
 
 void KfacFlags::add_step_size(CLI::App& command, TrainOptions& train) {
-  auto* relative =
-      command
-          .add_option("--relative-damping", relative_damping, "Damping as a share of a layer's mean eigenvalue product")
-          ->capture_default_str();
-  command.add_option("--damping", damping, "Absolute damping, the same for every layer")->excludes(relative);
-  command.add_option("--damping-decay", damping_decay,
-                     "FACTOR@EPOCH,…: from the start of that epoch on the damping is multiplied by the factor");
+  command.option_defaults()->group("K-FAC: damping and step size");
+  auto* relative = command.add_option("--relative-damping", relative_damping,
+                                      "Damping as a share of each layer's mean eigenvalue product; above 0");
+  relative->type_name("X")->capture_default_str();
+  command
+      .add_option("--damping", damping,
+                  "Instead of --relative-damping: absolute damping, the same for every layer; above 0")
+      ->type_name("X")
+      ->excludes(relative);
+  command
+      .add_option("--damping-decay", damping_decay,
+                  "Factors of the damping, each from the start of its epoch on, with commas")
+      ->type_name("FACTOR@EPOCH")
+      ->default_str("none");
   command
       .add_option("--adapt-damping", train.damping_adaptation,
                   "Steps between adaptations of the damping to the loss, by one more forward pass; 0: never")
+      ->type_name("N")
       ->capture_default_str();
-  command.add_option("--burn-in", train.kfac.burn_in, "First steps, in all of which factors are updated")
-      ->capture_default_str();
-  command.add_option("--kl-clip", kl_clip,
-                     "Trust region of a step, in the loss's units squared, at the first step; default with fisher "
-                     "3e-5, unet3d 1e-5, autoencoder 1e-3; else 1e-3");
-  command.add_option("--kl-clip-steps", kl_clip_steps,
-                     "It falls as 1/(1 + step/this); inf keeps it; default 10 with fisher, else inf; autoencoder inf");
+  command
+      .add_option("--kl-clip", kl_clip,
+                  "Trust region of a step, in the loss's units squared, at the first step; above 0")
+      ->type_name("X")
+      ->default_str("fisher 3e-5 (unet3d 1e-5, autoencoder 1e-3), else 1e-3");
+  command
+      .add_option("--kl-clip-steps", kl_clip_steps,
+                  "Steps over which the trust region falls, as 1/(1 + step/N); inf: it stays; above 0")
+      ->type_name("N")
+      ->default_str("fisher 10 (autoencoder inf), else inf");
 }
 
 void KfacFlags::add_layers(CLI::App& command, kfac::KfacOptions& k) {
-  command.add_option("--kfac-skip", skip,
-                     "Regular expression: layers with such names are left to the optimizer; or none; default ^head for "
-                     "unet3d, else none");
-  command.add_option("--conv-factors", conv_factors, "full, separable, block or auto")->capture_default_str();
+  command.option_defaults()->group("K-FAC: layers and state");
   command
-      .add_option("--max-factor-dim", k.max_factor_dim, "auto goes separable above this side, block keeps sides to it")
+      .add_option("--kfac-skip", skip,
+                  "Regular expression: layers in whose names it is found are left to the optimizer; or none")
+      ->type_name("REGEX")
+      ->default_str("unet3d ^head, else none");
+  command
+      .add_option("--conv-factors", conv_factors, "full, separable, block, or auto: separable above --max-factor-dim")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command.add_option("--max-factor-dim", k.max_factor_dim, "Largest side of A with auto, and of a block; 1 or more")
+      ->type_name("N")
       ->capture_default_str();
   command
-      .add_option("--max-linear-dim", k.max_linear_dim, "Linear layers with a longer side are left to the optimizer")
+      .add_option("--max-linear-dim", k.max_linear_dim,
+                  "Linear layers with a longer side are left to the optimizer; 1 or more")
+      ->type_name("N")
       ->capture_default_str();
-  command.add_flag("--block-linear", k.block_linear, "They get factors in blocks of at most that side instead");
+  command.add_flag("--block-linear", k.block_linear,
+                   "Give such Linear layers factors in blocks of at most that side instead");
   command
       .add_option("--kfac-storage", storage, "fp32, bf16 or fp16: how factors and eigenbases are kept between steps")
+      ->type_name("NAME")
       ->capture_default_str();
+}
+
+void KfacFlags::add_distribution(CLI::App& command, kfac::KfacOptions& k) {
+  command.option_defaults()->group("K-FAC: ranks");
+  command
+      .add_option("--kfac-strategy", strategy,
+                  "hybrid, comm_opt, mem_opt, owner_reduce, dp, or auto: the budget decides between the first four")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command
+      .add_option("--grad-worker-frac", grad_worker_frac,
+                  "Share of ranks that precondition a layer, 1/ranks to 1, or auto: the budget decides")
+      ->type_name("SHARE")
+      ->capture_default_str();
+  command
+      .add_option("--placement", placement,
+                  "Which rank decomposes which layer: lpt-time, lpt-memory, round-robin or measured")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command.add_option("--factor-dtype", factor_dtype, "fp32, bf16 or fp16: how factors travel between ranks")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command.add_flag("--overlap-factors", k.overlap_factors,
+                   "Send a layer's factors while backward goes on; takes memory, and needs --accumulate 1");
 }
 
 void KfacFlags::resolve(TrainOptions& train, int world) const {

@@ -27,6 +27,7 @@ struct KfacFlags {
 
  private:
   void refuse_without_effect(const TrainOptions& train) const;
+  void add_intervals(CLI::App& command, kfac::KfacOptions& k);
   void add_distribution(CLI::App& command, kfac::KfacOptions& k);
   void add_method(CLI::App& command, kfac::KfacOptions& k);
   void add_step_size(CLI::App& command, TrainOptions& train);

@@ -47,12 +47,17 @@ Nearness nearness_in_file(ddl::Communicator& comm, const std::string& file, cons
 
 void add_levels_flag(CLI::App& command, std::string& text) {
   command
-      .add_option(
-          "--levels", text,
-          "Which ranks are near each other: hosts; discover (NVLink, PCIe switches, NUMA nodes, hosts, groups of "
-          "hosts by measured latency); FILE.xml (the same, with hosts as hwloc's lstopo described one); or "
-          "declared, ranks per host x hosts x …, as in 4x2, or of each host, as in 4+2")
+      .add_option("--levels", text,
+                  "Which ranks are near each other: hosts, discover, lstopo's FILE.xml, or declared as in 4x2 or 4+2")
+      ->type_name("LEVELS")
       ->capture_default_str();
+}
+
+void add_comm_timeout_flag(CLI::App& command, double& seconds) {
+  command.add_option("--comm-timeout", seconds, "Seconds to wait for another rank")
+      ->type_name("SECONDS")
+      ->capture_default_str()
+      ->check(CLI::Range(0.001, 86400.0).description("0.001 to 86400"));
 }
 
 std::string bus_id_of(const Device& device) {

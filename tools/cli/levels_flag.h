@@ -13,6 +13,9 @@ namespace spillway::tools {
 /// Adds `--levels`: `hosts`, `discover`, a file of hwloc's, or a shape. `text` holds the default.
 void add_levels_flag(CLI::App& command, std::string& text);
 
+/// Adds `--comm-timeout`, which comm_options() takes. `seconds` holds the default.
+void add_comm_timeout_flag(CLI::App& command, double& seconds);
+
 /// Returns the PCI bus ID of a GPU, as with_levels() takes it; empty when the device is no GPU.
 std::string bus_id_of(const Device& device);
 

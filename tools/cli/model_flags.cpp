@@ -23,7 +23,7 @@ constexpr ModelNumber kNumbers[]{
     {"--batch", &TrainFlags::batch, &TrainOptions::batch, &ModelInfo::batch, 1, "Cases per rank and micro-batch"},
     {"--filters", &TrainFlags::filters, &TrainOptions::filters, &ModelInfo::filters, 1, "Channels of the top level"},
     {"--hidden", &TrainFlags::hidden, &TrainOptions::hidden, &ModelInfo::hidden, 1, "Width of the hidden layers"},
-    {"--layers", &TrainFlags::layers, &TrainOptions::layers, &ModelInfo::layers, 1, "How many hidden layers"},
+    {"--layers", &TrainFlags::layers, &TrainOptions::layers, &ModelInfo::layers, 1, "Hidden layers"},
     {"--classes", &TrainFlags::classes, &TrainOptions::classes, &ModelInfo::classes, 2, "Outputs of the model"}};
 
 /// Returns the models that have this number, with their defaults: `16 (unet3d), 128 (bp3d)`.
@@ -37,32 +37,47 @@ std::string defaults(int64_t ModelInfo::*own) {
 }  // namespace
 
 void TrainFlags::add_model_flags(CLI::App& command) {
-  command.add_option("--model", options.model, model_names())->capture_default_str();
-  command.add_option("--data", data,
-                     "synthetic:N with N the edge, the sequence length (bert-base) or the features (mlp); unet3d: or a "
-                     "folder of NIfTI cases in the BraTS layout; default synthetic:" +
-                         defaults(&ModelInfo::size));
-  command.add_option("--edge", edge,
-                     "N of synthetic:N; with a folder the edge of the cube that volumes are cropped and padded to");
-  command.add_option("--shape", shape,
-                     "What volumes are cropped and padded to, DxHxW, multiples of 16 (bp3d: of 4); default: the "
-                     "smallest that holds all cases");
-  for (const ModelNumber& number : kNumbers)
-    command.add_option(number.flag, this->*number.asked, str(number.meaning, "; default ", defaults(number.own)));
+  command.option_defaults()->group("Model and data");
+  command.add_option("--model", options.model, model_names())->type_name("NAME")->capture_default_str();
+  command.add_option("--data", data, "synthetic:N, or for unet3d a folder of NIfTI cases in the BraTS layout")
+      ->type_name("SOURCE")
+      ->default_str("synthetic:N, N by model");
   command
-      .add_option("--split", split,
-                  "Operators that need more than this at once run window by window, so that the smallest feasible "
-                  "budget falls to about this: a size, or off")
-      ->capture_default_str();
-  command.add_option("--seed", options.seed, "Of weights, data order, dropout and synthetic data")
+      .add_option(
+          "--edge", edge,
+          "N of synthetic:N: voxels, pixels, words or features; with a folder, the edge that volumes are fitted to")
+      ->type_name("N")
+      ->default_str(defaults(&ModelInfo::size));
+  command
+      .add_option("--shape", shape,
+                  "Voxels that volumes are center-cropped and zero-padded to; multiples of 16, for bp3d of 4")
+      ->type_name("DxHxW")
+      ->default_str("the smallest that holds all cases");
+  for (const ModelNumber& number : kNumbers)
+    command.add_option(number.flag, this->*number.asked, str(number.meaning, "; ", number.least, " or more"))
+        ->type_name("N")
+        ->default_str(defaults(number.own));
+  command.add_option("--seed", options.seed, "Seed of weights, data order, dropout and synthetic data")
+      ->type_name("N")
       ->capture_default_str()
       ->check(without_sign());
-  command.add_option("--device", device, "cpu; cuda or cuda:N, a card whose memory is then the budget's; auto: cpu")
+  add_device_flags(command);
+}
+
+void TrainFlags::add_device_flags(CLI::App& command) {
+  command.option_defaults()->group("Device and memory");
+  command.add_option("--device", device, "cpu; cuda or cuda:N, a GPU whose memory the budget limits; auto is cpu")
+      ->type_name("NAME")
       ->capture_default_str();
   command
       .add_option("--engine", options.engine,
-                  "How tensors move: gate, Spillway's own copies; unified, on a card: CUDA's Unified Memory under the "
-                  "same schedule, which also runs operators that are larger than the budget")
+                  "gate: Spillway's own copies; unified, on a GPU: CUDA's Unified Memory under the same schedule")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command
+      .add_option("--split", split,
+                  "Operators that need more at once run window by window, with and without a budget; or off")
+      ->type_name("SIZE")
       ->capture_default_str();
 }
 

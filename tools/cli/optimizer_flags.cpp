@@ -19,44 +19,75 @@ double default_weight_decay(const std::string& optimizer) {
 }  // namespace
 
 void TrainFlags::add_optimizer_flags(CLI::App& command) {
-  command.add_option("--optimizer", optimizer, "sgd, adam, adamw or lamb; default adam, with --kfac sgd");
-  command.add_option("--lr", lr,
-                     "Learning rate; default 5e-4 for adam and adamw, 5e-3 for lamb, 0.1 for sgd, but 1 with "
-                     "--kfac for unet3d, whose K-FAC steps --kl-clip alone bounds");
-  command.add_option("--momentum", momentum, "Of sgd; default 0.9");
-  command.add_flag("--nesterov", options.nesterov, "Of sgd: look ahead along the momentum");
-  command.add_option("--weight-decay", weight_decay,
-                     "L2 penalty (sgd, adam; default 0), or what weights shrink by, as a share of lr (adamw, lamb; "
-                     "default 0.01)");
-  command.add_option("--warmup", options.warmup, "Steps over which the learning rate rises to its value")
+  command.option_defaults()->group("Optimizer");
+  command.add_option("--optimizer", optimizer, "sgd, adam, adamw or lamb")
+      ->type_name("NAME")
+      ->default_str("adam, with --kfac sgd");
+  command.add_option("--lr", lr, "Learning rate; above 0")
+      ->type_name("X")
+      ->default_str("sgd 0.1 (unet3d with --kfac 1), adam and adamw 5e-4, lamb 5e-3");
+  command.add_option("--momentum", momentum, "Momentum of sgd; 0 up to, not including, 1")
+      ->type_name("X")
+      ->default_str("0.9");
+  command.add_flag("--nesterov", options.nesterov, "Nesterov momentum of sgd: look ahead along the momentum");
+  command
+      .add_option("--weight-decay", weight_decay,
+                  "L2 penalty (sgd, adam), or shrinking of weights as a share of lr (adamw, lamb); 0 or more")
+      ->type_name("X")
+      ->default_str("sgd and adam 0, adamw and lamb 0.01");
+  command
+      .add_option("--warmup", options.warmup,
+                  "Steps over which the learning rate rises linearly to its value; 0 or more")
+      ->type_name("N")
       ->capture_default_str();
-  command.add_option("--lr-decay", lr_decay,
-                     "FACTOR@EPOCH,…: from the start of that epoch on the learning rate is multiplied by the factor");
-  command.add_option("--clip-norm", options.clip_norm, "Longest gradient, 2-norm over all parameters; 0: any length")
+  command
+      .add_option("--lr-decay", lr_decay,
+                  "Factors of the learning rate, each from the start of its epoch on, with commas")
+      ->type_name("FACTOR@EPOCH")
+      ->default_str("none");
+  command
+      .add_option("--clip-norm", options.clip_norm,
+                  "Longest gradient, 2-norm over all parameters; 0: any length; not with --kfac")
+      ->type_name("X")
       ->capture_default_str();
-  command.add_option("--accumulate", options.accumulate, "Micro-batches per step, whose gradients are averaged")
+  command
+      .add_option("--accumulate", options.accumulate,
+                  "Micro-batches per step, whose gradients are averaged in one allreduce; 1 or more")
+      ->type_name("N")
       ->capture_default_str();
+}
+
+void TrainFlags::add_precision_flags(CLI::App& command) {
+  command.option_defaults()->group("Precision and layout");
   command.add_option("--amp", options.amp, "bf16 or fp16: forward and loss under autocast; or off")
+      ->type_name("NAME")
       ->capture_default_str();
   command
       .add_option("--loss-scale", options.loss_scaling.initial,
-                  "With fp16: what the loss is multiplied by at first; halved when gradients overflow")
+                  "Initial factor of the loss with fp16, halved when gradients overflow; 1 or more")
+      ->type_name("X")
       ->capture_default_str();
   command
       .add_option("--loss-scale-interval", options.loss_scaling.growth_interval,
-                  "With fp16: steps without an overflow after which the loss scale doubles")
+                  "Steps without an overflow after which the loss scale doubles, with fp16; 1 or more")
+      ->type_name("N")
       ->capture_default_str();
   command.add_option("--memory-format", options.memory_format, "contiguous, or channels_last for images and volumes")
+      ->type_name("NAME")
       ->capture_default_str();
 }
 
 void TrainFlags::add_checkpoint_flags(CLI::App& command) {
-  command.add_option("--checkpoint", options.checkpoint,
-                     "Folder for a checkpoint, written at the end, when interrupted, and after the step in which "
-                     "SIGUSR1 arrives");
-  command.add_option("--checkpoint-every", options.checkpoint_every, "and every so many steps; 0: not meanwhile")
+  command.option_defaults()->group("Checkpoints");
+  command
+      .add_option("--checkpoint", options.checkpoint,
+                  "Folder for a checkpoint, written at the end, when interrupted, and on SIGUSR1")
+      ->type_name("DIR")
+      ->default_str("none");
+  command.add_option("--checkpoint-every", options.checkpoint_every, "Steps between further checkpoints; 0: none")
+      ->type_name("N")
       ->capture_default_str();
-  command.add_flag("--resume", options.resume, "Go on from the checkpoint in that folder, up to --steps in all");
+  command.add_flag("--resume", options.resume, "Go on from the checkpoint in that folder until --steps in all");
 }
 
 void TrainFlags::resolve_optimizer() {

@@ -4,45 +4,63 @@
 #include "core/error.h"
 
 namespace spillway::tools {
+
 void TrainFlags::add_tier_flags(CLI::App& command) {
+  command.option_defaults()->group("Device and memory");
   command
       .add_option("--host-budget", host_budget,
-                  "Host bytes per rank for pages that left the device: 4GiB, 50% of the unconstrained peak, or none")
+                  "Host bytes per rank for pages that left the device: a size, a percentage of the peak, or none")
+      ->type_name("BUDGET")
       ->capture_default_str();
-  command.add_option("--disk", options.disk, "Directory for the pages that the host budget has no room for");
+  command.add_option("--disk", options.disk, "Folder for pages that the host budget has no room for")
+      ->type_name("DIR")
+      ->default_str("none");
 }
 
 void TrainFlags::add_training_flags(CLI::App& command) {
-  auto* steps = command.add_option("--steps", options.steps, "Training steps")->capture_default_str();
-  command.add_option("--epochs", options.epochs, "Passes over the training cases")->excludes(steps);
+  command.option_defaults()->group("Device and memory");
   command
       .add_option("--budget", budget,
-                  "Device bytes per rank: 600MiB, 16GB, 50% of the unconstrained peak (measured "
-                  "first), or none")
+                  "Device bytes per rank: a size, a percentage of the unconstrained peak such as 50%, or none")
+      ->type_name("BUDGET")
       ->capture_default_str();
   add_tier_flags(command);
+  add_run_flags(command);
   add_optimizer_flags(command);
+  add_precision_flags(command);
   kfac.add(command, options);
-  command.add_flag("--deterministic", options.deterministic, "Deterministic algorithms only");
-  command
-      .add_option("--validate-every", options.validate_every,
-                  "Steps between measurements on the held-out cases; 0: "
-                  "five in a run")
-      ->capture_default_str();
   add_checkpoint_flags(command);
   add_gradient_flags(command);
 }
 
+void TrainFlags::add_run_flags(CLI::App& command) {
+  command.option_defaults()->group("Run");
+  auto* steps = command.add_option("--steps", options.steps, "Training steps; 1 or more");
+  steps->type_name("N")->capture_default_str();
+  command.add_option("--epochs", options.epochs, "Instead of --steps: passes over the training cases; 1 or more")
+      ->type_name("N")
+      ->excludes(steps);
+  command
+      .add_option("--validate-every", options.validate_every,
+                  "Steps between measurements on the held-out cases; 0: five measurements in a run")
+      ->type_name("N")
+      ->capture_default_str();
+  command.add_flag("--deterministic", options.deterministic, "Deterministic algorithms only");
+}
+
 void TrainFlags::add_gradient_flags(CLI::App& command) {
+  command.option_defaults()->group("Ranks");
   command.add_flag("--no-overlap-gradients", no_overlap_gradients,
                    "Send gradients after backward, and not while it goes on");
   command
       .add_option("--gradient-bucket", gradient_bucket,
-                  "Gradients travel together up to this size, or auto: as the links' rates suggest")
+                  "Size up to which gradients travel together, 1KiB to 1GiB; auto: by the links' rates")
+      ->type_name("SIZE")
       ->capture_default_str();
   command
       .add_option("--gradient-buffer", gradient_buffer,
-                  "Most memory for gradients on their way, or auto: for all of them, with a budget 16MiB")
+                  "Most memory for gradients on their way; auto: for all of them, with a budget 16MiB")
+      ->type_name("SIZE")
       ->capture_default_str();
 }
 

@@ -32,7 +32,10 @@ struct TrainFlags {
   TrainOptions resolve(int world);
 
  private:
+  void add_device_flags(CLI::App& command);
+  void add_run_flags(CLI::App& command);
   void add_optimizer_flags(CLI::App& command);
+  void add_precision_flags(CLI::App& command);
   void add_checkpoint_flags(CLI::App& command);
   void add_gradient_flags(CLI::App& command);
   void resolve_model();

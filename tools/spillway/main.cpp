@@ -12,6 +12,7 @@
 #include "runtime/training/failure.h"
 #include "tools/cli/checks.h"
 #include "tools/cli/command.h"
+#include "tools/cli/help.h"
 #include "tools/cli/launch.h"
 
 namespace spillway::tools {
@@ -42,6 +43,7 @@ int parse_and_run(int argc, char** argv) {
   CLI::App app("Trains PyTorch models that do not fit, under a byte budget.", "spillway");
   app.set_version_flag("--version", kVersion);
   app.require_subcommand(1);
+  app.formatter(std::make_shared<HelpFormatter>());
   app.failure_message(
       [&app](const CLI::App*, const CLI::Error& error) { return failure_text(app, error, "spillway"); });
   struct Command {
@@ -50,6 +52,7 @@ int parse_and_run(int argc, char** argv) {
   };
   const Command commands[] = {
       {"train", add_train(app)}, {"phantom", add_phantom(app)}, {"bench", add_bench(app)}, {"topo", add_topo(app)}};
+  if (asks_for_markdown_help(argc, argv)) return std::fputs(markdown_help(app).c_str(), stdout), kOk;
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -14,14 +14,16 @@ Run add_phantom(CLI::App& app) {
     uint64_t seed = 0;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("phantom",
-                                         "Writes synthetic brain volumes with tumours as NIfTI cases in the "
-                                         "BraTS layout (CASE/CASE_{flair,t1,t1ce,t2,seg}.nii.gz)");
+  CLI::App* command =
+      app.add_subcommand("phantom", "Writes synthetic brain volumes with tumors as NIfTI cases in the BraTS layout");
   command->add_option("--out", options->out, "Folder to write; made when missing, refused when it holds anything else")
+      ->type_name("DIR")
       ->required();
-  command->add_option("--cases", options->cases, "How many")->capture_default_str();
-  command->add_option("--edge", options->edge, "Voxels along each side")->capture_default_str();
-  command->add_option("--seed", options->seed, "The same seed gives the same cases")->capture_default_str();
+  command->add_option("--cases", options->cases, "Cases to write")->type_name("N")->capture_default_str();
+  command->add_option("--edge", options->edge, "Voxels along each side")->type_name("N")->capture_default_str();
+  command->add_option("--seed", options->seed, "The same seed gives the same cases")
+      ->type_name("N")
+      ->capture_default_str();
   command->footer("Example: spillway phantom --out phantoms --cases 10 --edge 96 --seed 1");
   return [options] {
     write_phantoms(options->out, options->cases, options->edge, options->seed, [](int64_t done, int64_t cases) {

@@ -113,15 +113,14 @@ Run add_topo(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "topo", "Draws this machine, NUMA nodes, GPUs, adapters; under mpirun every host, and the ranks by level");
-  command->add_option("--xml", options->xml,
-                      "Draw the machine that hwloc's tools described in this file (lstopo x.xml)");
+  command->add_option("--xml", options->xml, "Draw the machine that lstopo FILE.xml described, instead of this one")
+      ->type_name("FILE")
+      ->default_str("none");
   command->add_flag("--measure", options->measure,
                     "Under mpirun: measure latency and rate of each level's links, and latencies between hosts");
   add_levels_flag(*command, options->levels);
-  command->add_option("--comm-timeout", options->comm_timeout_seconds, "Seconds to wait for another rank")
-      ->capture_default_str()
-      ->check(CLI::Range(0.001, 86400.0));
-  command->add_option("--json", options->json_file, "File for the results");
+  add_comm_timeout_flag(*command, options->comm_timeout_seconds);
+  command->add_option("--json", options->json_file, "File for the results")->type_name("FILE")->default_str("none");
   command->footer("Example: mpirun -np 4 --bind-to none spillway topo --levels discover --measure");
   return [options, command] { return ddl::launched_by_mpi() ? draw_launch(*options, *command) : draw_alone(*options); };
 }

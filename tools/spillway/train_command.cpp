@@ -271,6 +271,21 @@ int train_command(Options& options, const CLI::App& command) {
   return say_interrupted(first, str("after step ", result.losses.size()));
 }
 
+void add_output_flags(CLI::App& command, Options& options) {
+  command.option_defaults()->group("Output");
+  command
+      .add_option("--compare", options.compare,
+                  "Runs to set beside: unlimited (five steps, no budget), adam, adam@LR; several with commas")
+      ->type_name("RUNS")
+      ->default_str("none")
+      ->delimiter(',');
+  command.add_option("--report", options.report, "Folder for report.html and trace.json")
+      ->type_name("DIR")
+      ->default_str("none");
+  command.add_option("--json", options.json, "File for the results")->type_name("FILE")->default_str("none");
+  command.add_flag("--quiet", options.quiet, "Print errors only");
+}
+
 }  // namespace
 
 Run add_train(CLI::App& app) {
@@ -278,20 +293,11 @@ Run add_train(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Trains a model under a byte budget; under mpirun, data-parallel");
   options->flags.add_model_flags(*command);
   options->flags.add_training_flags(*command);
-  command
-      ->add_option("--compare", options->compare,
-                   "Runs to set beside the main one: unlimited (five steps without a "
-                   "budget), adam, adam@LR (as many steps, the same budget)")
-      ->delimiter(',');
-  command->add_option("--report", options->report, "Folder for report.html and trace.json");
-  command->add_option("--json", options->json, "File for the results");
   add_levels_flag(*command, options->levels);
   command->add_flag("--calibrate", options->calibrate,
-                    "Measure the links between ranks anew, instead of what is remembered of these hosts");
-  command->add_option("--comm-timeout", options->comm_timeout_seconds, "Seconds to wait for another rank")
-      ->capture_default_str()
-      ->check(CLI::Range(0.001, 86400.0));
-  command->add_flag("--quiet", options->quiet, "Print errors only");
+                    "Measure the links between ranks anew, in a second or so, instead of using the remembered rates");
+  add_comm_timeout_flag(*command, options->comm_timeout_seconds);
+  add_output_flags(*command, *options);
   command->footer(
       "Example: mpirun -np 2 --bind-to none spillway train --data phantoms --budget 50% --kfac --report out");
   return [options, command] { return train_command(*options, *command); };

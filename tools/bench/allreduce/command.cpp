@@ -190,77 +190,117 @@ int bench_allreduce(Options& options, const CLI::App& command) {
   return is_rank ? run_rank(options, command) : run_parent(options);
 }
 
-void add_problem_flags(CLI::App& command, Options& options) {
-  command.add_option("--sizes", options.sweep.sizes, "Bytes of the vectors [64KiB,256KiB,1MiB,4MiB,16MiB]")
+void add_size_flags(CLI::App& command, Options& options) {
+  command.option_defaults()->group("Sizes");
+  Sweep& sweep = options.sweep;
+  command.add_option("--sizes", sweep.sizes, "Bytes of the whole vectors, with commas")
+      ->type_name("SIZES")
+      ->default_str("64KiB,256KiB,1MiB,4MiB,16MiB")
       ->delimiter(',');
-  command.add_option("--begin", options.sweep.begin, "Instead of --sizes: the least");
-  command.add_option("--end", options.sweep.end, "The most [--begin]");
-  command.add_option("--factor", options.sweep.factor, "What each size is multiplied by for the next [2]");
-  command.add_option("--step", options.sweep.step, "Instead of --factor: bytes that are added");
+  command.add_option("--begin", sweep.begin, "Instead of --sizes: the smallest size, rounded down to whole elements")
+      ->type_name("SIZE");
+  command.add_option("--end", sweep.end, "Largest size of the sweep")->type_name("SIZE")->default_str("--begin");
+  command.add_option("--factor", sweep.factor, "Factor from each size to the next")->type_name("X")->default_str("2");
+  command.add_option("--step", sweep.step, "Instead of --factor: bytes from each size to the next")->type_name("SIZE");
+  command.add_option("--offset", options.offset, "Bytes from a page's start to each vector; whole elements")
+      ->type_name("SIZE")
+      ->capture_default_str();
+}
+
+void add_problem_flags(CLI::App& command, Options& options) {
+  command.option_defaults()->group("Collectives");
   command
       .add_option("--collective", options.collectives,
-                  "allreduce, reduce_scatter, all_gather or broadcast, several with commas, or all")
-      ->capture_default_str();
-  command.add_option("--type", options.types, "float32, float64, float16, bfloat16, int32, int64, several, or all")
-      ->capture_default_str();
-  command.add_option("--op", options.ops, "sum, average, max, min, several, or all")->capture_default_str();
-  command.add_option("--offset", options.offset, "Bytes by which vectors are off what memory is aligned for")
+                  "allreduce, reduce_scatter, all_gather or broadcast (from rank 0), several with commas, or all")
+      ->type_name("NAMES")
       ->capture_default_str();
   command
-      .add_option("--device", options.trial.device,
-                  "cpu; cuda, the card of each rank's place on its host; cuda:N, the same card for all ranks of a host")
+      .add_option("--type", options.types,
+                  "float32, float64, float16, bfloat16, int32 or int64, several with commas, or all")
+      ->type_name("NAMES")
       ->capture_default_str();
-  command.add_option("--ways", options.trial.ways, "Which ways are measured, by name [all]")
+  command.add_option("--op", options.ops, "sum, average, max or min, several with commas, or all")
+      ->type_name("NAMES")
+      ->capture_default_str();
+  command.add_option("--ways", options.trial.ways, "Ways to measure: levels, mpi, ring, leader, tree, nccl, staged")
+      ->type_name("NAMES")
+      ->default_str("all")
       ->delimiter(',')
-      ->check(CLI::IsMember({"levels", "mpi", "ring", "leader", "tree", "nccl", "staged"}));
+      ->check(CLI::IsMember({"levels", "mpi", "ring", "leader", "tree", "nccl", "staged"}).description(""));
+  command
+      .add_option("--device", options.trial.device,
+                  "cpu; cuda, the GPU of each rank's place on its host; cuda:N, one GPU for all ranks of a host")
+      ->type_name("NAME")
+      ->capture_default_str();
   command.add_flag("--deterministic", options.trial.keep_order,
                    "Only plans whose sums do not depend on size and algorithm");
   add_levels_flag(command, options.trial.levels);
 }
 
 void add_timing_flags(CLI::App& command, Options& options) {
+  command.option_defaults()->group("Timing");
   TimingOptions& timing = options.trial.timing;
-  command.add_option("--repeats", timing.repeats, "Calls alone: each after a barrier, all ways in turn, their median")
+  command.add_option("--repeats", timing.repeats, "Calls alone: a barrier before each, all ways in turn")
+      ->type_name("N")
       ->capture_default_str()
       ->check(at_least(1));
   command
       .add_option("--iterations", timing.iterations,
-                  "Calls back to back besides, between two readings of the clock, as nccl-tests times them; 0: none")
+                  "Calls back to back besides, between two readings of the clock; 0: none")
+      ->type_name("N")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--warmup", timing.warmup, "Calls of each kind before, which do not count")
+      ->check(CLI::NonNegativeNumber.description(""));
+  command.add_option("--warmup", timing.warmup, "Calls of each kind before these, which do not count")
+      ->type_name("N")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--average", options.average,
-                     "What counts of the ranks' times: rank0, mean, min, max [max of calls alone, mean back to back]");
-  command.add_option("--cycles", options.cycles, "Times that all is done, a table each; 0: until interrupted")
+      ->check(CLI::NonNegativeNumber.description("0 or more"));
+  command.add_option("--average", options.average, "Number made of the ranks' times: rank0, mean, min or max")
+      ->type_name("NAME")
+      ->default_str("max of calls alone, mean back to back");
+  command
+      .add_option("--cycles", options.cycles,
+                  "Times that all is done, with a table each; 0: until interrupted, or a result is wrong")
+      ->type_name("N")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber.description(""));
   command.add_option("--comm-timeout", options.trial.comm_timeout_seconds, "Seconds to wait for another rank")
+      ->type_name("SECONDS")
       ->capture_default_str()
       ->check(at_least(1));
 }
 
 void add_launch_flags(CLI::App& command, Options& options) {
+  command.option_defaults()->group("Launches");
   command.add_option("--ranks", options.launches.ranks, "Launch so many ranks, where mpirun has not")
+      ->type_name("N")
       ->check(at_least(1));
   command.add_option("--launches", options.launches.launches, "Fresh launches, of which medians are taken")
+      ->type_name("N")
       ->capture_default_str()
       ->check(at_least(1));
-  command.add_option("--launcher", options.launcher, "The command that launches, with its arguments, in quotes")
+  command.add_option("--launcher", options.launcher, "Command that launches, with its arguments, in quotes")
+      ->type_name("CMD")
       ->capture_default_str();
   command.add_flag("--no-forced", options.no_forced,
-                   "Without launches that force Open MPI's ring and Rabenseifner algorithm of the allreduce");
-  command.add_option("--gloo", options.launches.gloo_python,
-                     "A Python with torch, whose gloo is measured in launches of its own");
+                   "Without launches that force Open MPI's ring and Rabenseifner algorithms of the allreduce");
+  command
+      .add_option("--gloo", options.launches.gloo_python,
+                  "A Python with torch, whose gloo is measured in launches of its own")
+      ->type_name("PYTHON")
+      ->default_str("none");
   command.add_flag("--for-launcher", options.for_launcher)->group("");
 }
 
 void add_output_flags(CLI::App& command, Options& options) {
+  command.option_defaults()->group("Output");
   command.add_flag("--explain", options.explain,
                    "Print what each level did for each size, and how long that should have taken and took");
-  command.add_option("--json", options.json_file, "File for the results");
-  command.add_option("--plot", options.plot_file, "File for a picture (SVG): bandwidth by size");
+  command.add_option("--json", options.json_file, "File for the results")->type_name("FILE")->default_str("none");
+  command
+      .add_option("--plot", options.plot_file,
+                  "SVG file for the bandwidth by size, both logarithmic, of one collective, type and operation")
+      ->type_name("FILE")
+      ->default_str("none");
 }
 
 }  // namespace
@@ -270,6 +310,7 @@ Run add_bench_allreduce(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "allreduce",
       "Collectives by levels against the installed MPI's; the allreduce also against others, and the bound");
+  add_size_flags(*command, *options);
   add_problem_flags(*command, *options);
   add_timing_flags(*command, *options);
   add_launch_flags(*command, *options);
