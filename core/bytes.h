@@ -7,6 +7,7 @@
 
 namespace spillway {
 
+/// The budget that stands for none.
 inline constexpr int64_t kUnlimitedBytes = std::numeric_limits<int64_t>::max();
 
 /// Reads `600MiB`, `1.5GiB`, `16GB`, `4096`, `512 KiB`: GB = 1e9, GiB = 2^30, a bare number is bytes.

@@ -6,6 +6,7 @@
 
 namespace spillway {
 
+/// The purpose of counted bytes.
 enum class Category : uint8_t {
   weights,
   gradients,
@@ -17,6 +18,7 @@ enum class Category : uint8_t {
   staging,    ///< buffers of collectives and copies
   other,
 };
+/// The number of categories.
 inline constexpr size_t kCategoryCount = 9;
 
 /// Bytes of each category, in the order of Category. All are 0 when value-initialized.
@@ -26,6 +28,7 @@ struct BytesByCategory : std::array<int64_t, kCategoryCount> {
   int64_t operator[](Category category) const { return (*this)[static_cast<size_t>(category)]; }
 };
 
+/// Returns the name: `weights`.
 std::string_view name(Category category);
 
 /// Counts storage that this thread allocates during the scope under `category`. Scopes nest, and the innermost wins.

@@ -4,7 +4,9 @@
 
 namespace spillway {
 
+/// The clock that never goes back.
 using Clock = std::chrono::steady_clock;
+/// A moment on Clock.
 using SteadyTime = Clock::time_point;
 
 /// Returns the seconds from `start` until now.

@@ -80,6 +80,7 @@ struct CopyTotals {
   double stalled_seconds = 0;  ///< seconds that the device's compute queue waited for copies which it was ordered after
 };
 
+/// The memory that a copy reads or writes.
 enum class Side : uint8_t { host, device };
 
 /// A lane of work that runs in the order of submission, in parallel with the caller: a worker thread on the CPU, a

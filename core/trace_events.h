@@ -12,6 +12,7 @@
 
 namespace spillway {
 
+/// One stretch of work in a lane.
 struct TraceEvent {
   std::string name;
   std::string lane;      ///< "compute", "copy out", "copy in", "communication", …

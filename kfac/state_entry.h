@@ -29,6 +29,7 @@ std::vector<StateEntry> state_entries(const Kfac& kfac);
 /// Packs the counters into one int64 tensor; unpack() reverses it. unpack() throws BadRequest when `packed` is not of
 /// such a tensor's type and size.
 at::Tensor pack(const KfacCounters& counters);
+/// Returns the counters that pack() packed.
 KfacCounters unpack(const at::Tensor& packed);
 
 }  // namespace spillway::kfac

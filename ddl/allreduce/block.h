@@ -12,6 +12,7 @@ namespace spillway::ddl {
 
 /// Returns the rounds in which n members collect. gathering_rounds_of() returns those in which they hand results out.
 int collecting_rounds_of(Algorithm algorithm, int members);
+/// Returns the rounds in which n members hand results out.
 int gathering_rounds_of(Algorithm algorithm, int members);
 
 /// A part of the vector, and the rank that has its group's result for that part.
@@ -40,6 +41,7 @@ void add_all_gather(Algorithm algorithm, const Block& block, int me, std::span<R
 /// Adds the messages and sums of member `me` when member `owner` sums all members' versions of the block, in the
 /// members' order. add_broadcast() adds the messages with which `owner` hands the block out. Each takes one round.
 void add_reduce(const Block& block, int owner, int me, Element element, std::span<Round> rounds);
+/// Adds the messages of member `me` when member `owner` hands the block out, in one round.
 void add_broadcast(const Block& block, int owner, int me, std::span<Round> rounds);
 
 }  // namespace spillway::ddl

@@ -8,6 +8,7 @@ namespace spillway::ddl {
 
 class Communicator;
 
+/// The effort of a calibration.
 struct CalibrationOptions {
   /// The bytes that measure bandwidth, in four exchanges. They must be many beside the bytes that links forward at
   /// once. 1 KiB to 1 GiB.

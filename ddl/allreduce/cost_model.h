@@ -17,6 +17,7 @@ struct LinkCost {
   bool operator==(const LinkCost&) const = default;
 };
 
+/// The costs of all links, and of adding.
 struct Costs {
   std::vector<LinkCost> levels = {};   ///< from level 1
   double reduce_seconds_per_byte = 0;  ///< γ: time for each byte that is added to another
@@ -43,6 +44,7 @@ struct Prediction {
 ///   T(m) = Σ_r t_r(S/m) + (m − 1)·max_resource Σ_r t_r(S/m).
 /// The ranks' agreement goes beside the first round. The time that it takes longer than that round comes on top.
 Prediction predict(const Choice& choice, int64_t count, Element element, const Costs& costs);
+/// Returns predict()'s seconds alone.
 inline double predict_seconds(const Choice& choice, int64_t count, Element element, const Costs& costs) {
   return predict(choice, count, element, costs).seconds;
 }

@@ -28,6 +28,7 @@ struct LevelExplanation {
   std::optional<double> waited_seconds;
 };
 
+/// The account of one allreduce, level by level.
 struct Explanation {
   int ranks = 0;
   std::string shape;

@@ -16,6 +16,7 @@ struct GradientShape {
 
 /// Some elements of some gradients, one behind the other.
 struct GradientBucket {
+  /// Some elements of one gradient.
   struct Piece {
     size_t parameter = 0;
     Range range;         ///< range of its elements, in the order of its memory

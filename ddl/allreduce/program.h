@@ -29,6 +29,7 @@ struct Transfer {
 
 /// A combination of elements: partial[range] = one rank's elements after another's, in this order.
 struct Combination {
+  /// The elements of one rank, and their place.
   struct Source {
     BufferKind place = BufferKind::input;  ///< input, partial or scratch
     int64_t offset = 0;                    ///< in scratch: bytes from its start

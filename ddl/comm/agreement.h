@@ -12,6 +12,7 @@
 
 namespace spillway::ddl {
 
+/// The operation that ranks must agree on.
 enum class Operation : int32_t {
   barrier,
   allgather,
@@ -95,6 +96,7 @@ class Agreement {
 inline void agree(Communicator& comm, const Call& call, std::span<const int> members, int position) {
   Agreement(comm, call, members, position).conclude();
 }
+/// Agrees among all ranks.
 inline void agree(Communicator& comm, const Call& call) {
   Agreement(comm, call).conclude();
 }

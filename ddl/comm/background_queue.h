@@ -16,6 +16,7 @@ namespace spillway::ddl {
 /// elsewhere, need no common order. Used by one thread at a time.
 class BackgroundQueue {
  public:
+  /// A job: it gets the queue's own communicator.
   using Job = std::function<void(Communicator&)>;
   /// A function that is told of each job that ended: the start and end that busy() counts, and the job's bytes. It is
   /// called on the queue's thread, in the order of the jobs, before the job's ticket is done.

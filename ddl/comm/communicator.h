@@ -37,6 +37,7 @@ class CommError : public std::runtime_error {
   int exit_code_ = 0;
 };
 
+/// The options of a communicator.
 struct CommOptions {
   /// The longest wait for one message; then the rank that owes it is given up. 1 ms to 1 day. It must exceed the
   /// longest time by which ranks are apart when they meet (a slow step). The time for which a rank says that it is Busy

@@ -16,11 +16,13 @@ enum class Element : uint8_t { float32, float64, float16, bfloat16, int32, int64
 /// towards zero. A NaN that any rank has is the maximum and the minimum. Sums of integers wrap around.
 enum class Reduction : int64_t { sum, average, maximum, minimum };
 
+/// Returns the bytes of one element.
 int64_t element_bytes(Element element);
 /// Returns the bytes of one partial result for that type of element.
 int64_t partial_bytes(Element element);
 /// Returns the name: `float16`; `sum`.
 std::string_view name_of(Element element);
+/// Returns the name: `sum`.
 std::string_view name_of(Reduction reduction);
 
 /// The number of bytes that stands for all bytes, however many there are.

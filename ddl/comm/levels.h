@@ -12,6 +12,7 @@ namespace spillway::ddl {
 /// their ranks any numbers.
 class Levels {
  public:
+  /// One group of a level.
   struct Group {
     std::vector<int> ranks;     ///< ascending
     std::vector<int> children;  ///< groups of the level below, in order of their first ranks; at level 1 ranks

@@ -26,17 +26,20 @@ struct CommunicatorHandle final : torch::CustomClassHolder {
   const std::unique_ptr<TunedAllreduce> allreduce;
   const std::unique_ptr<GpuBackend> gpus;  ///< for tensors that are on a GPU
 };
+/// A shared handle on a communicator, as operators take it; null where a process is alone.
 using Comm = c10::intrusive_ptr<CommunicatorHandle>;
 
 /// Wraps a communicator for the operators. `costs`, the same on every rank, let them choose a plan for each size
 /// (TunedAllreduce). No bit of a result depends on `costs`.
 Comm make_comm(std::shared_ptr<Communicator> communicator, std::optional<Costs> costs);
+/// Wraps a communicator whose links have not been measured.
 Comm make_comm(std::shared_ptr<Communicator> communicator);
 /// Wraps a communicator with the costs that calibrate() measures. Collective. Throws CommError.
 Comm make_calibrated_comm(std::shared_ptr<Communicator> communicator);
 
-/// Returns this rank's number; 0 where `comm` is null. size_of() returns the number of ranks; 1 where `comm` is null.
+/// Returns this rank's number; 0 where `comm` is null.
 int rank_of(const Comm& comm);
+/// Returns the number of ranks; 1 where `comm` is null.
 int size_of(const Comm& comm);
 
 /// Returns the elements of a vector of `count` that are this rank's in reduce_scatter_ and all_gather_. They are part

@@ -13,6 +13,7 @@
 
 namespace spillway::ddl {
 
+/// The options for sending gradients.
 struct GradientOptions {
   /// The size in bytes of the messages in which gradients travel together. 0: the size of
   /// TunedAllreduce::bucket_bytes(); else 1 KiB to 1 GiB. Smaller messages leave earlier; larger ones cost less per

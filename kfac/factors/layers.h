@@ -23,6 +23,7 @@ struct SkippedLayer {
   std::string reason;
 };
 
+/// The layers of a model, and the modules that K-FAC leaves to the optimizer.
 struct FoundLayers {
   std::vector<Layer> layers;  ///< in the order of Module::named_modules; a shared weight appears once
   std::vector<SkippedLayer> left_alone;
@@ -34,6 +35,7 @@ struct FoundLayers {
 /// norms, recurrent layers).
 FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options);
 
+/// Returns the layers' shapes, in their order.
 std::vector<LayerShape> shapes_of(const std::vector<Layer>& layers);
 
 /// Returns the type and device of the state that is kept for `weight`: float64 weights have float64 state, all others

@@ -10,7 +10,9 @@
 
 namespace spillway::kfac {
 
+/// The kind of a layer.
 enum class LayerKind : uint8_t { linear, conv1d, conv2d, conv3d };
+/// Returns the name: `conv3d`.
 std::string_view name(LayerKind kind);
 
 /// The role of a matrix in a layer's Kronecker product. Order within a layer: A, G; or C, K, G.

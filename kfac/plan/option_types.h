@@ -71,11 +71,11 @@ ConvFactors parse_conv_factors(std::string_view name);
 Method parse_method(std::string_view name);
 /// Reads `fisher`, `kaisa`, `dp_kfac`. Throws BadRequest naming the value and these names.
 Convention parse_convention(std::string_view name);
-std::string_view name(Strategy strategy);
-std::string_view name(Placement placement);
-std::string_view name(FactorDtype dtype);
-std::string_view name(ConvFactors form);
-std::string_view name(Method method);
-std::string_view name(Convention convention);
+std::string_view name(Strategy strategy);      ///< the name that parse_strategy() reads
+std::string_view name(Placement placement);    ///< the name that parse_placement() reads
+std::string_view name(FactorDtype dtype);      ///< the name that parse_factor_dtype() reads
+std::string_view name(ConvFactors form);       ///< the name that parse_conv_factors() reads
+std::string_view name(Method method);          ///< the name that parse_method() reads
+std::string_view name(Convention convention);  ///< the name that parse_convention() reads
 
 }  // namespace spillway::kfac

@@ -10,6 +10,7 @@ namespace spillway {
 /// The depth, height and width in voxels, in the order of tensors: width is fastest.
 using Shape3 = std::array<int64_t, 3>;
 
+/// Returns the number of voxels.
 constexpr int64_t voxel_count(const Shape3& shape) {
   return shape[0] * shape[1] * shape[2];
 }

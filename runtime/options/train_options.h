@@ -18,6 +18,7 @@ namespace spillway {
 
 /// A byte budget as the user requests it.
 struct BudgetRequest {
+  /// The kinds of request.
   enum class Kind : uint8_t { none, bytes, percent };
   Kind kind = Kind::none;
   int64_t bytes = 0;   ///< when kind is bytes
@@ -27,6 +28,7 @@ struct BudgetRequest {
   static BudgetRequest parse(std::string_view text);
 };
 
+/// The options of a training run; each field has the default of its flag.
 struct TrainOptions {
   std::string model = "unet3d";       ///< one that model_info() knows
   std::string data = "synthetic:96";  ///< a folder of NIfTI cases, or synthetic:N

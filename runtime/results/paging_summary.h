@@ -32,6 +32,7 @@ struct Footprint {
   int64_t bytes() const { return argument_bytes + own_bytes; }
 };
 
+/// The paging of the most frequent kind of step, as its schedule plans it.
 struct PagingSummary {
   std::string kind;
   std::vector<PlannedAbsence> absences;  ///< largest first
@@ -45,6 +46,7 @@ struct PagingSummary {
   int64_t bytes_in = 0;
 };
 
+/// Returns the summary of a step and its schedule.
 PagingSummary summarise_paging(const swap::StepTrace& trace, const swap::Schedule& schedule);
 
 }  // namespace spillway

@@ -53,6 +53,7 @@ struct Prediction {
   double bound_seconds = 0;  ///< minimum possible under the budget
 };
 
+/// The work and state of K-FAC.
 struct KfacSummary {
   std::string strategy;
   double grad_worker_frac = 1;
@@ -67,6 +68,7 @@ struct KfacSummary {
   kfac::KfacSeconds seconds;
 };
 
+/// The allreduce of gradients.
 struct AllreduceSummary {
   std::string levels;     ///< `4x2`
   std::string algorithm;  ///< `direct x direct`, by level
@@ -77,17 +79,18 @@ struct AllreduceSummary {
   int64_t buckets = 0;                  ///< 0: gradients were sent after backward
   int64_t bucket_bytes = 0;
   double bound_seconds = 0;  ///< minimum by the measured rates of the links; 0: not measured
-
   double hidden_percent() const {
     return seconds_per_step > 0 ? std::max(0.0, 100 * (1 - exposed_seconds_per_step / seconds_per_step)) : 0;
   }
 };
 
+/// The loss scale with fp16.
 struct LossScaleSummary {
   double scale = 0;           ///< scale at the end
   int64_t skipped_steps = 0;  ///< steps left out since the very first
 };
 
+/// The results of a training run.
 struct TrainResult {
   TrainOptions options;
   int world_size = 1;
@@ -126,7 +129,6 @@ struct TrainResult {
 
   std::optional<Prediction> predicted;  ///< prediction for the most frequent kind of step, when there was a whole one
   std::optional<PagingSummary> paging;  ///< paging of that kind of step, on this rank
-
   std::optional<LossScaleSummary> loss_scale;  ///< with fp16
   std::optional<KfacSummary> kfac;
   std::optional<AllreduceSummary> allreduce;

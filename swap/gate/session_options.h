@@ -27,8 +27,10 @@ enum class Engine : uint8_t {
   /// the budget, and the counted peak says by how much. Nothing is replayed, split into windows, or put on disk.
   unified
 };
+/// Returns the name: `gate`.
 std::string_view name(Engine engine) noexcept;
 
+/// The options of a Session.
 struct SessionOptions {
   /// The device whose tensors are paged: "cpu", "cuda" or "cuda:N", one for all Sessions that are open together. On
   /// CUDA all operators must use the stream that is current when the first Session opens; tensors elsewhere are left

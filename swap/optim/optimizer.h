@@ -78,6 +78,7 @@ class Optimizer {
 /// Bytes of parameters, gradients and state that one fused call takes; a larger parameter is a group of its own.
 inline constexpr int64_t kDefaultGroupBytes = 32 << 20;
 
+/// The options of Sgd.
 struct SgdOptions {
   double lr = 0.1;
   double momentum = 0.9;  ///< in [0, 1)
@@ -99,6 +100,7 @@ class Sgd final : public Optimizer {
   std::vector<at::Tensor> momentum_;  // empty without momentum
 };
 
+/// The options of Adam and AdamW.
 struct AdamOptions {
   double lr = 5e-4;
   double beta1 = 0.9;
@@ -131,6 +133,7 @@ class AdamW final : public Adam {
   AdamW(std::vector<at::Tensor> parameters, AdamOptions options);
 };
 
+/// The options of Lamb.
 struct LambOptions {
   double lr = 5e-3;
   double beta1 = 0.9;

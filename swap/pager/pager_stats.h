@@ -4,6 +4,7 @@
 
 namespace spillway {
 
+/// Counts, bytes and seconds since the pager was made.
 struct PagerStats {
   int64_t bytes_out = 0;  ///< copied to the host
   int64_t bytes_in = 0;   ///< copied back

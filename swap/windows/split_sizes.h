@@ -4,6 +4,7 @@
 
 namespace spillway {
 
+/// The size of tensors above which operators run in windows by default.
 inline constexpr int64_t kDefaultSplitBytes = 224 << 20;
 
 /// The sizes that decide when operators are split, and how finely.
