@@ -220,11 +220,6 @@ double Pager::delayed_seconds() const {
   return table_.stats().exposed_seconds + table_.stats().replay_seconds;
 }
 
-std::string Pager::describe_unpaged() const {
-  std::lock_guard lock(table_.mutex());
-  return table_.describe_unpaged();
-}
-
 int64_t Pager::paged_bytes() const {
   std::lock_guard lock(table_.mutex());
   return table_.paged_bytes();

@@ -4,7 +4,6 @@
 #include <exception>
 #include <memory>
 #include <span>
-#include <string>
 
 #include "core/memory/device_memory.h"
 #include "core/memory/host_slab.h"
@@ -88,8 +87,6 @@ class Pager final : public Reclaimer, public PageKeeper {
   double delayed_seconds() const;
   /// Returns the device bytes held by pages, including those on their way in or out.
   int64_t paged_bytes() const;
-  /// Returns PageTable::describe_unpaged().
-  std::string describe_unpaged() const;
   /// Returns the totals of the copy lanes and the disk so far.
   LaneTotals copied() const { return host_.copied(); }
   int64_t small_bytes() const noexcept { return small_bytes_; }

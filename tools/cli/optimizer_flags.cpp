@@ -81,7 +81,7 @@ void TrainFlags::add_checkpoint_flags(CLI::App& command) {
   command.option_defaults()->group("Checkpoints");
   command
       .add_option("--checkpoint", options.checkpoint,
-                  "Folder for a checkpoint, written at the end, when interrupted, and on SIGUSR1")
+                  "Folder for a checkpoint: at the end, when interrupted, when the disk for pages fails, on SIGUSR1")
       ->type_name("DIR")
       ->default_str("none");
   command.add_option("--checkpoint-every", options.checkpoint_every, "Steps between further checkpoints; 0: none")
