@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154  # one file sets what another reads
-# A build for a machine with a card, which may be offline; its tests and its table.
+# A build for a machine with a GPU, which may be offline; its tests and its table.
 
 # What the build needs beside compiler and torch: Debian's package, its header, what else of it must come along.
 gpu_packages='
@@ -24,7 +24,7 @@ pack_gpu_packages() {
   mkdir -p -- "$1"
   say "fetching ${#all[@]} packages into '$1'"
   for name in "${all[@]}"; do
-    # Some names differ between releases; what is missing at the card is told there.
+    # Some names differ between releases; what is missing at the GPU is told there.
     (cd -- "$1" && apt-get download -qq "$name") || printf '    no package %s here\n' "$name"
   done
 }
@@ -80,11 +80,11 @@ build_gpu() {
     die "the build failed; whole log: $build_folder/build.log"
 }
 
-require_card() {
-  local cards
-  cards=$(nvidia-smi -L 2>/dev/null || true)
-  [[ -n $cards ]] || die "no card here: nvidia-smi -L names none" "--build-only ends after the build."
-  say "$cards"
+require_gpu() {
+  local gpus
+  gpus=$(nvidia-smi -L 2>/dev/null || true)
+  [[ -n $gpus ]] || die "no GPU here: nvidia-smi -L names none" "--build-only ends after the build."
+  say "$gpus"
 }
 
 run_gpu_tests() {
@@ -98,7 +98,7 @@ run_gpu_tests() {
     printf '    %s; %s skipped\n' "$(grep -E '^\[==========\] .* ran' "$out/$test.log")" "$skipped"
   done
   ! grep -qE '^\[  SKIPPED \] Gpu(Run)?Test' "$out"/{swap,ddl,runtime}_gpu_test.log ||
-    die "there is a card, but its tests were skipped; see $out/{swap,ddl,runtime}_gpu_test.log"
+    die "there is a GPU, but its tests were skipped; see $out/{swap,ddl,runtime}_gpu_test.log"
 }
 
 # bench_gpu ENGINE JSON ARGUMENT…: its rows, also at the end of the table.
@@ -111,13 +111,13 @@ bench_gpu() {
 }
 
 run_gpu_bench() {
-  say "unet3d, edge $edge, $filters filters, on the card"
+  say "unet3d, edge $edge, $filters filters, on the GPU"
   : >"$out/paging_cuda.txt"
   bench_gpu gate "$out/paging_cuda.json" --peers || die "the benchmark failed: $(tail -n 3 "$out/bench_gate.log")"
   if bench_gpu unified "$out/paging_cuda_unified.json"; then
     say "results: $out/paging_cuda.json, $out/paging_cuda_unified.json; the table: $out/paging_cuda.txt"
   elif grep -q 'no Unified Memory' "$out/bench_unified.log"; then
-    say "no unified engine on this card: $(grep 'no Unified Memory' "$out/bench_unified.log" | tail -n 1)"
+    say "no unified engine on this GPU: $(grep 'no Unified Memory' "$out/bench_unified.log" | tail -n 1)"
     say "results: $out/paging_cuda.json"
   else
     die "the benchmark of the unified engine failed: $(tail -n 3 "$out/bench_unified.log")"
