@@ -23,6 +23,7 @@ enum class Algorithm : uint8_t {
   oneshot
 };
 
+/// Returns the name: `direct`.
 std::string_view name_of(Algorithm algorithm);
 /// True when sums are taken in the members' order, for any part and any size. All such algorithms give the same bits.
 bool keeps_order(Algorithm algorithm);

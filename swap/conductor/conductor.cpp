@@ -41,6 +41,7 @@ void Conductor::begin_step(std::string_view kind) {
 /// Makes slots of the Session's pages that exist already, born before the step, and finds their places in the schedule.
 void Conductor::adopt_existing_pages() {
   pager_.table().for_each_of(user_, [&](Page& page) {
+    if (page.priority == EvictionPriority::last_resort) return;  // no operator has used it yet
     recorder_.find_or_add(page);
     follower_.meet(page);
     page.use.next_use = follower_.next_use_of(page.id);

@@ -63,10 +63,10 @@ void DevicePager::set_budget() {
   const int64_t excess = ledger.used_bytes() - budget_bytes_;
   if (excess > 0 && !soft) pager.free_physical_memory(excess);
   if (ledger.used_bytes() > budget_bytes_ && !soft)
-    throw OutOfBudget(
-        str("[session] a budget of ", format_bytes(budget_bytes_), " is below the ", format_bytes(ledger.used_bytes()),
-            " that are held on ", ledger.device(), " and cannot leave", pager.describe_unpaged()),
-        ledger.used_bytes(), budget_bytes_);
+    throw OutOfBudget(str("[session] a budget of ", format_bytes(budget_bytes_), " is below the ",
+                          format_bytes(ledger.used_bytes()), " that are held on ", ledger.device(), " and cannot leave",
+                          pager.table().locked([&] { return pager.table().describe_unpaged(); })),
+                      ledger.used_bytes(), budget_bytes_);
   ledger.set_budget(budget_bytes_, soft);
   device.memory().set_reclaimer(this);
   ledger.reset_peak();

@@ -38,8 +38,10 @@ class ThreadStorages {
 /// Records the storages of the pages that `user` used last, because its Session closes on this thread.
 void remember_storages(Pager& pager, UserId user);
 
-/// Makes pages of the storages that this thread left behind, so that they can leave. They are `user`'s. Storages below
-/// `min_bytes` and those that cannot be paged are passed over. Needs the turn.
+/// Makes pages of the storages that this thread left behind, so that they can leave. They are `user`'s. Until an
+/// operator uses one, it leaves only where nothing else makes room, because threads without the gate may read it, as
+/// workers of a data loader do. Storages below `min_bytes` and those that cannot be paged are passed over. Needs the
+/// turn.
 void page_left_storages(Pager& pager, int64_t min_bytes, UserId user);
 
 /// Starts, or stops, to record the counted storages that operators make, each in its thread's record. LibTorch's

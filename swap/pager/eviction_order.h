@@ -7,8 +7,8 @@
 
 namespace spillway::swap {
 
-/// The turn of a page to leave: by its next use, or before all other pages.
-enum class EvictionPriority : uint8_t { by_use, first };
+/// The turn of a page to leave: by its next use, before all other pages, or only where nothing else makes room.
+enum class EvictionPriority : uint8_t { by_use, first, last_resort };
 
 /// A schedule's preference for a page: it leaves only when nothing else can, by its next use, or before all others.
 enum class EvictionBias : int8_t { keep, neutral, first };
@@ -28,6 +28,7 @@ struct EvictionCandidate {
 struct EvictionLimits {
   int64_t used_after = -1;  ///< only pages that are next used after this; -1: any
   bool clean_only = false;
+  bool also_last_resort = false;
 };
 
 /// The rule that the furthest next use leaves first (Belady 1966). Where next uses are equal or unknown, clean pages
@@ -39,6 +40,7 @@ class EvictionOrder {
   explicit EvictionOrder(int64_t small_bytes) : small_bytes_(small_bytes) {}
 
   bool may_leave(const EvictionCandidate& page, const EvictionLimits& limits) const noexcept {
+    if (page.priority == EvictionPriority::last_resort && !limits.also_last_resort) return false;
     return next_use(page) > limits.used_after && (page.is_clean || !limits.clean_only);
   }
   bool leaves_before(const EvictionCandidate& page, const EvictionCandidate& other) const noexcept {

@@ -30,6 +30,11 @@ Page* Evictor::next_victim(int64_t used_after, const Refusals& refused) {
   return clean ? clean : choose_victim({used_after, /*clean_only=*/false}, refused);
 }
 
+/// Returns a page that leaves only where no other page, and the end of no copy, makes room.
+Page* Evictor::last_victim(const Refusals& refused) {
+  return choose_victim({.also_last_resort = true}, refused);
+}
+
 Page* Evictor::choose_victim(const EvictionLimits& limits, const Refusals& refused) {
   VictimSearch<Page*> search(order_, limits, nullptr);
   for (auto& [id, page] : table_.pages()) {
@@ -62,6 +67,10 @@ void Evictor::make_room(PagerLock& lock, int64_t charge) {
       continue;
     }
     if (fits(charge) || wait_for_any_copy(lock)) continue;
+    if (Page* left = last_victim(refused)) {
+      try_evict(lock, *left, refused);
+      continue;
+    }
     if (refused.first) std::rethrow_exception(refused.first);
     if (device_.ledger().raise_limit(charge)) return;
     refuse(charge);
@@ -135,10 +144,11 @@ bool Evictor::free_physical_memory(PagerLock& lock, int64_t bytes) {
   Refusals refused;
   while (before - table_.paged_bytes() < bytes) {
     table_.free_completed();
-    if (Page* victim = next_victim(-1, refused))
-      try_evict(lock, *victim, refused);
-    else if (!wait_for_any_copy(lock))
-      break;
+    Page* victim = next_victim(-1, refused);
+    if (!victim && wait_for_any_copy(lock)) continue;
+    if (!victim) victim = last_victim(refused);
+    if (!victim) break;
+    try_evict(lock, *victim, refused);
   }
   if (table_.paged_bytes() >= before && refused.first) std::rethrow_exception(refused.first);
   return table_.paged_bytes() < before;

@@ -34,7 +34,7 @@ class Evictor {
   /// Evicts pages of at least `bytes` together, or all that can leave, because the device has less memory than the
   /// budget allows. Returns true when some left. Throws the first page's error when none could leave.
   bool free_physical_memory(PagerLock& lock, int64_t bytes);
-  /// Evicts all pages that are not leased. Throws the first error at the end.
+  /// Evicts all pages that are not leased, but those of last resort. Throws the first error at the end.
   void evict_all(PagerLock& lock);
   /// Does one round towards the page's absence. Throws its copy's error.
   void evict(PagerLock& lock, Page& page);
@@ -51,6 +51,7 @@ class Evictor {
   };
 
   Page* next_victim(int64_t used_after, const Refusals& refused);
+  Page* last_victim(const Refusals& refused);
   Page* choose_victim(const EvictionLimits& limits, const Refusals& refused);
   void try_evict(PagerLock& lock, Page& page, Refusals& refused);
   void page_out_and_wait(PagerLock& lock, Page& page, Refusals& refused);

@@ -60,7 +60,7 @@ void PageTable::evict_first(PageId id) {
 void PageTable::forget_next_uses(UserId user) {
   for_each_of(user, [](Page& page) {
     page.use.next_use = kNextUseUnknown;
-    page.priority = EvictionPriority::by_use;
+    if (page.priority == EvictionPriority::first) page.priority = EvictionPriority::by_use;
   });
 }
 

@@ -156,7 +156,7 @@ void PageTransfer::finish_page_in(PagerLock& lock, Page& page) {
     undo_page_in(page, block);
     throw;
   }
-  page.priority = EvictionPriority::by_use;
+  if (page.priority == EvictionPriority::first) page.priority = EvictionPriority::by_use;
   if (block->is_managed) return table_.enter(page, resident_dirty, block);
   table_.enter(page, resident_clean, block);
   PageTable::attach(block, page, keeper_);

@@ -44,9 +44,10 @@ FlagHelp help_of(const CLI::Option& option) {
   return help;
 }
 
-std::string cell(std::string text) {
-  for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
-  return text;
+std::string cell(const std::string& text) {
+  std::string escaped;
+  for (const char letter : text) escaped += letter == '|' ? "\\|" : std::string(1, letter);
+  return escaped;
 }
 
 std::string markdown_of(const CLI::App& command, const std::string& name) {

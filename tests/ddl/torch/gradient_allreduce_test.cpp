@@ -130,7 +130,9 @@ TEST(GradientAllreduceTest, TellsItsObserverOfEachBucketInOrder) {
     int64_t bytes = 0;
     for (size_t i = 0; i < jobs.size(); ++i) {
       EXPECT_GE(jobs[i].end, jobs[i].start);
-      if (i > 0) EXPECT_GE(jobs[i].start, jobs[i - 1].end) << "a queue runs one job at a time";
+      if (i > 0) {
+        EXPECT_GE(jobs[i].start, jobs[i - 1].end) << "a queue runs one job at a time";
+      }
       busy += jobs[i].end - jobs[i].start;
       bytes += jobs[i].bytes;
     }

@@ -328,7 +328,7 @@ TEST(TrainOptionsTest, NamesTheBadField) {
   refused([](TrainOptions& o) { o.optimizer = "lion"; }, "optimizer");
   refused([](TrainOptions& o) { o.engine = "lms"; }, "gate or unified");
   refused([](TrainOptions& o) { o.engine = "unified"; }, "--device cuda");
-  refused([](TrainOptions& o) { o.device = "cuda", o.engine = "unified", o.disk = "."; }, "--engine gate");
+  refused([](TrainOptions& o) { o.device = "cuda", o.engine = "unified", o.disk = "pages"; }, "--engine gate");
 }
 
 TEST(VersionTest, IsTheProjects) {

@@ -10,6 +10,7 @@
 
 #include "core/device/cpu_device.h"
 #include "core/error.h"
+#include "swap/pager/pager.h"
 #include "tests/support/small_training.h"
 
 namespace spillway {
@@ -99,6 +100,25 @@ struct ThreadStoragesTest : ::testing::Test {
   SessionOptions options{.min_page_bytes = 1, .small_page_bytes = 0};
   std::vector<std::vector<char>> expected;
 };
+
+TEST_F(ThreadStoragesTest, TensorsThatNoOperatorUsesLeaveWhereNothingElseMakesRoom) {
+  { const Session first(options); }
+  const at::Tensor left = floats(4 * kMiB, 1);
+  const auto stays = [&] {
+    return left.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
+  };
+  options.budget_bytes = held() + 8 * kMiB + kScalars;
+  Session session(options);
+  session.pager().evict_all();
+  std::vector<at::Tensor> others;
+  for (int i = 0; i < 6; ++i) others.push_back(floats(2 * kMiB, i));
+  EXPECT_TRUE(stays()) << "the Session's own tensors make room";
+  const at::Tensor large = floats(10 * kMiB, 2);
+  EXPECT_FALSE(stays());
+  EXPECT_EQ((left + 1).sum().item<float>(), 2 * kMiB);
+  session.pager().evict_all();
+  EXPECT_FALSE(stays()) << "an operator has used it, so it is a page like others";
+}
 
 TEST_F(ThreadStoragesTest, ASecondSessionRunsAtTheFloorBesideTheTensorsOfTheFirst) {
   const int64_t before = held();
