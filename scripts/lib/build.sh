@@ -34,7 +34,7 @@ _configure() {
   [[ ! -e $build/CMakeCache.txt ]] || fresh=(--fresh)
   rm -f -- "$build/.spillway-configured"
   run_step "configuring ($preset)" "$build/configure.log" \
-    cmake -S "$spillway_root" --preset "$preset" "${fresh[@]}" "-DSPILLWAY_TORCH=$torch_folder" "-DSPILLWAY_CACHE_DIR=$spillway_cache" \
+    cmake -S "$spillway_root" -B "$build" --preset "$preset" "${fresh[@]}" "-DSPILLWAY_TORCH=$torch_folder" "-DSPILLWAY_CACHE_DIR=$spillway_cache" \
     "-DSPILLWAY_WERROR=$werror" ||
     die "CMake could not configure; whole log: $build/configure.log"
   printf '%s\n' "$key" >"$build/.spillway-configured"
