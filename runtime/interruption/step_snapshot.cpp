@@ -1,42 +1,34 @@
 #include "runtime/interruption/step_snapshot.h"
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
 
-#include <mutex>
+#include <cstddef>
+#include <memory>
 
 namespace spillway {
 namespace {
 
-at::Tensor on_host(std::vector<std::byte>& bytes, const at::Tensor& like) {
-  return at::from_blob(bytes.data(), like.sizes(), at::TensorOptions(like.scalar_type()));
+/// Returns a copy on the host. Memory of its own, because tensors that LibTorch's allocator makes are counted.
+at::Tensor host_copy(const at::Tensor& buffer) {
+  const at::TensorOptions type(buffer.scalar_type());
+  if (buffer.is_cuda()) return at::empty(buffer.sizes(), type.pinned_memory(true)).copy_(buffer, /*non_blocking=*/true);
+  auto bytes = std::make_shared<std::vector<std::byte>>(buffer.nbytes());
+  return at::from_blob(
+             bytes->data(), buffer.sizes(), [bytes](void*) {}, type)
+      .copy_(buffer);
 }
 
 }  // namespace
 
-StepSnapshot::StepSnapshot(const torch::nn::Module& module, c10::Device device) {
+StepSnapshot::StepSnapshot(const torch::nn::Module& module, c10::Device device) : random_(device) {
   const at::NoGradGuard no_grad;
-  for (const at::Tensor& buffer : module.buffers()) {
-    buffers_.emplace_back(buffer, std::vector<std::byte>(buffer.nbytes()));
-    on_host(buffers_.back().second, buffer).copy_(buffer);
-  }
-  std::vector<at::Generator> live{at::detail::getDefaultCPUGenerator()};
-  if (device.is_cuda()) live.push_back(at::globalContext().defaultGenerator(device));
-  for (at::Generator& generator : live) {
-    const std::lock_guard lock(generator.mutex());
-    generators_.emplace_back(generator, generator.clone());
-  }
+  for (const at::Tensor& buffer : module.buffers()) buffers_.emplace_back(buffer, host_copy(buffer));
 }
 
-void StepSnapshot::restore() {
+void StepSnapshot::restore() const {
   const at::NoGradGuard no_grad;
-  for (auto& [buffer, bytes] : buffers_) buffer.copy_(on_host(bytes, buffer));
-  for (auto& [generator, copy] : generators_) {
-    const at::Tensor state = copy.get_state();
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(state);
-  }
+  for (const auto& [buffer, copy] : buffers_) buffer.copy_(copy, /*non_blocking=*/true);
+  random_.restore();
 }
 
 }  // namespace spillway

@@ -9,7 +9,7 @@
 namespace spillway {
 
 /// The states, at construction, of the generators that operators on a device draw from: the CPU's, and the device's
-/// own.
+/// own. Kept in copies of the generators, which no budget counts.
 class RandomState {
  public:
   explicit RandomState(const c10::Device& device) {
@@ -18,21 +18,22 @@ class RandomState {
   }
   /// Sets the generators back to these states.
   void restore() const {
-    for (const auto& [generator, state] : states_) {
-      at::Generator target = generator;
-      std::lock_guard lock(target.mutex());
-      target.set_state(state);
+    for (const auto& [generator, copy] : generators_) {
+      at::Generator live = generator;
+      const at::Tensor state = copy.get_state();
+      const std::lock_guard lock(live.mutex());
+      live.set_state(state);
     }
   }
 
  private:
   void add(c10::Device device) {
     at::Generator generator = at::globalContext().defaultGenerator(device);
-    std::lock_guard lock(generator.mutex());
-    states_.emplace_back(generator, generator.get_state());
+    const std::lock_guard lock(generator.mutex());
+    generators_.emplace_back(generator, generator.clone());
   }
 
-  std::vector<std::pair<at::Generator, at::Tensor>> states_;
+  std::vector<std::pair<at::Generator, at::Generator>> generators_;  ///< the live one, and its copy
 };
 
 }  // namespace spillway

@@ -261,10 +261,7 @@ bool TrainingRun::adapts_damping() const {
 
 double TrainingRun::loss_again(const std::vector<Cases>& cases, const RandomState& random) {
   const at::NoGradGuard no_grad;
-  const RandomState now(device_);
-  const std::vector<at::Tensor> buffers = task_->module().buffers();
-  std::vector<at::Tensor> kept;
-  for (const at::Tensor& buffer : buffers) kept.push_back(buffer.clone());
+  const StepSnapshot now(task_->module(), device_);
   random.restore();
   Session::Step scope = session_->step("adapt");
   double loss = 0;
@@ -275,7 +272,6 @@ double TrainingRun::loss_again(const std::vector<Cases>& cases, const RandomStat
   }
   scope.finish();
   now.restore();
-  for (size_t i = 0; i < buffers.size(); ++i) at::Tensor(buffers[i]).copy_(kept[i]);
   return loss;
 }
 

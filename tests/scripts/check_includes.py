@@ -41,7 +41,7 @@ runtime/options      kfac/plan runtime/io runtime/models swap/tiers swap/windows
 runtime/planning     core/memory kfac/plan
 runtime/results      kfac/plan runtime/options swap/schedule
 runtime/report       runtime/results
-runtime/interruption swap/gate
+runtime/interruption runtime/models swap/gate
 runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan runtime/data \
                      runtime/interruption runtime/io runtime/models runtime/options runtime/planning runtime/results swap swap/gate swap/optim swap/schedule swap/tiers
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
