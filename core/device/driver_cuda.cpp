@@ -4,7 +4,6 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -48,8 +47,9 @@ class Driver final : public CudaDriver {
                                    "Session"));
   }
   bool is_capturing() const override {
-    c10::cuda::CUDAGuard guard(index_);
-    return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;  // asked for each operator, so without a guard
+    C10_CUDA_CHECK(cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream(index_).stream(), &status));
+    return status != cudaStreamCaptureStatusNone;
   }
   MemoryRange reserve_managed() override { return cuda::reserve_managed(index_); }
   void bring(void* data, int64_t bytes) noexcept override {
