@@ -1,4 +1,5 @@
-// The time that the gate adds to an operator: plain LibTorch, a Session outside a step, and inside a traced step.
+// The time that the gate adds to an operator: plain LibTorch, between two Sessions, a Session outside a step, and
+// inside a traced step.
 //     build/bin/gate_overhead
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
@@ -9,12 +10,14 @@
 
 namespace {
 
-enum Mode : int64_t { kPlain, kGated, kTraced };
+enum Mode : int64_t { kPlain, kBetween, kGated, kTraced };
+constexpr const char* kNames[] = {"plain", "between Sessions", "session", "session, traced step"};
 
 void small_operator(benchmark::State& state) {
   at::NoGradGuard no_grad;
   std::optional<spillway::Session> session;
   if (state.range(0) != kPlain) session.emplace(spillway::SessionOptions{});
+  if (state.range(0) == kBetween) session.reset();
   at::Tensor x = at::ones({state.range(1)});
   int64_t done = 0;
   std::optional<spillway::Session::Step> step;
@@ -27,11 +30,11 @@ void small_operator(benchmark::State& state) {
     x.add_(1);
   }
   step.reset();
-  state.SetLabel(state.range(0) == kPlain ? "plain" : state.range(0) == kGated ? "session" : "session, traced step");
+  state.SetLabel(kNames[state.range(0)]);
 }
 
 }  // namespace
 
 // Tensors of 16 elements are not paged; tensors of 2048 (8 KiB) are.
-BENCHMARK(small_operator)->ArgsProduct({{kPlain, kGated, kTraced}, {16, 2048}});
+BENCHMARK(small_operator)->ArgsProduct({{kPlain, kBetween, kGated, kTraced}, {16, 2048}});
 BENCHMARK_MAIN();
