@@ -1,21 +1,19 @@
 #include "runtime/training/checkpoint.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Context.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <system_error>
 #include <thread>
 
-#include "core/device/cpu_device.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/thread_world.h"
 #include "runtime/io/tensor_file.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
 #include "runtime/training/training_run.h"
-#include "tests/runtime/files.h"
+#include "tests/runtime/training/small_training.h"
 
 namespace spillway {
 using namespace swap;
@@ -23,28 +21,10 @@ namespace {
 
 using Path = std::filesystem::path;
 
-class CheckpointTest : public ScratchFolder {
+class CheckpointTest : public SmallTraining {
  protected:
-  TrainOptions options(const std::string& model = "mlp") const {
-    CpuDevice::instance();
-    at::globalContext().setDeterministicAlgorithms(true, false);
-    at::globalContext().setDeterministicFillUninitializedMemory(false);
-    TrainOptions o;
-    o.model = model;
-    o.data = "synthetic:16";
-    o.cases = 10;
-    o.batch = 2;
-    o.steps = 6;
-    o.checkpoint = (dir_ / "checkpoints").string();
-    return o;
-  }
   Path file() const { return checkpoint_file(dir_ / "checkpoints"); }
 };
-
-TrainResult run(const TrainOptions& options) {
-  TrainListener silent;
-  return train(make_context(options, {}), silent);
-}
 
 /// Expects that a training that is interrupted after its third step and resumed equals a whole one.
 void expect_resumed_equals_whole(TrainOptions options) {

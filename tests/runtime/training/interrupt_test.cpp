@@ -1,5 +1,4 @@
 // A training that is stopped before any of its operators goes on from its checkpoint as if nothing had happened.
-#include <ATen/Context.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -8,12 +7,11 @@
 #include <csignal>
 #include <filesystem>
 
-#include "core/device/cpu_device.h"
 #include "core/error.h"
 #include "core/interrupted.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/train.h"
-#include "tests/runtime/files.h"
+#include "tests/runtime/training/small_training.h"
 
 namespace spillway {
 namespace {
@@ -82,28 +80,15 @@ class NoRoomForPages : public TrainListener {
   rlimit before_{};
 };
 
-class InterruptTest : public ScratchFolder {
+class InterruptTest : public SmallTraining {
  protected:
   TrainOptions options(const std::string& model = "mlp") const {
-    CpuDevice::instance();
-    at::globalContext().setDeterministicAlgorithms(true, false);
-    at::globalContext().setDeterministicFillUninitializedMemory(false);
-    TrainOptions o;
-    o.model = model;
-    o.data = "synthetic:16";
-    o.cases = 10;
-    o.batch = 2;
+    TrainOptions o = SmallTraining::options(model);
     o.steps = 4;
     o.validate_every = 4;
-    o.checkpoint = (dir_ / "checkpoints").string();
     return o;
   }
 };
-
-TrainResult run(const TrainOptions& options) {
-  TrainListener silent;
-  return train(make_context(options, {}), silent);
-}
 
 /// Stops a training at every `stride`-th operator after its second step. Expects that it leaves the third step there,
 /// or ends it when gradients were complete, and that a resumed training equals a whole one.
