@@ -33,11 +33,11 @@ int main(int argc, char** argv) {
   }
   try {
     spillway::TrainOptions options;
-    options.data = argv[1];
-    options.filters = 8;
+    options.data.source = argv[1];
+    options.model.filters = 8;
     options.steps = 10;
-    options.lr = 5e-3;
-    options.budget = spillway::BudgetRequest::parse("80%");
+    options.optimizer.lr = 5e-3;
+    options.memory.budget = spillway::BudgetRequest::parse("80%");
     Printer printer;
     const spillway::TrainResult result = spillway::train(spillway::make_context(options, {}), printer);
     std::printf("dice %.3f before, %.3f after; peak %s of %s\n", result.metric.front().value,

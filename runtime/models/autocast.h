@@ -3,7 +3,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
-#include <string_view>
+#include "runtime/models/tensor_format.h"
 
 namespace spillway {
 
@@ -14,8 +14,7 @@ namespace spillway {
 /// the one that made the scope.
 class Autocast {
  public:
-  /// Starts the scope. `amp` is `off`, `bf16` or `fp16`. Throws BadRequest naming these.
-  explicit Autocast(std::string_view amp, c10::DeviceType device = c10::kCPU);
+  explicit Autocast(Amp amp, c10::DeviceType device = c10::kCPU);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
@@ -25,8 +24,5 @@ class Autocast {
   const bool was_enabled_;
   const at::ScalarType former_type_;
 };
-
-/// Throws BadRequest unless `amp` is `off`, `bf16` or `fp16`.
-void check_amp(std::string_view amp);
 
 }  // namespace spillway

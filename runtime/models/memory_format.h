@@ -2,17 +2,11 @@
 #pragma once
 #include <torch/nn/module.h>
 
-#include <string_view>
+#include <cstdint>
+
+#include "runtime/models/tensor_format.h"
 
 namespace spillway {
-
-enum class Layout : uint8_t {
-  contiguous,     ///< channels before positions, as LibTorch makes them
-  channels_last,  ///< channels next to each other, for images and volumes
-};
-
-/// Reads `contiguous` or `channels_last`. Throws BadRequest naming these.
-Layout parse_memory_format(std::string_view name);
 
 /// Returns the memory format of a tensor with this many dimensions. Only 4 and 5 dimensions (images, volumes) have
 /// channels.

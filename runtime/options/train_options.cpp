@@ -4,8 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "runtime/models/autocast.h"
-#include "runtime/models/memory_format.h"
+#include "core/value_names.h"
 #include "runtime/models/model_info.h"
 #include "swap/tiers/disk_tier.h"
 
@@ -38,90 +37,118 @@ void require(bool good, std::string_view field, const auto& value, std::string_v
   if (!good) throw BadRequest(str("TrainOptions: ", field, " is ", value, "; allowed is ", allowed));
 }
 
-void validate_model(const TrainOptions& o) {
-  const ModelInfo& info = model_info(o.model);
+void validate_model(const ModelOptions& model, const DataOptions& data) {
+  const ModelInfo& info = model_info(model.name);
   auto choice = [&](std::string_view field, int64_t value, int64_t own, int64_t least) {
-    require(value == 0 || own > 0, field, value, str("none: ", o.model, " has no such choice"));
+    require(value == 0 || own > 0, field, value, str("none: ", model.name, " has no such choice"));
     require(value == 0 || value >= least, field, value, str(least, " or more"));
   };
-  choice("cases", o.cases, info.cases, 2);
-  choice("batch", o.batch, info.batch, 1);
-  choice("filters", o.filters, info.filters, 1);
-  choice("hidden", o.hidden, info.hidden, 1);
-  choice("layers", o.layers, info.layers, 1);
-  choice("classes", o.classes, info.classes, 2);
-  require(parse_memory_format(o.memory_format) == Layout::contiguous || info.has_channels(), "memory_format",
-          o.memory_format, str("contiguous: ", o.model, " has no channels"));
-}
-
-void validate_optimizer(const TrainOptions& o) {
-  const bool known = o.optimizer == "sgd" || o.optimizer == "adam" || o.optimizer == "adamw" || o.optimizer == "lamb";
-  require(known, "optimizer", o.optimizer, "sgd, adam, adamw or lamb");
-  require(o.lr > 0 && std::isfinite(o.lr), "lr", o.lr, "above 0 and finite");
-  require(o.momentum >= 0 && o.momentum < 1, "momentum", o.momentum, "0 up to, not including, 1");
-  require(!o.nesterov || (o.optimizer == "sgd" && o.momentum > 0), "nesterov", "on", "off without sgd and momentum");
-  require(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "weight_decay", o.weight_decay, "0 or more and finite");
-  require(o.warmup >= 0, "warmup", o.warmup, "0 or more");
-  require(o.clip_norm >= 0 && std::isfinite(o.clip_norm), "clip_norm", o.clip_norm, "0 or more and finite");
-  require(o.clip_norm == 0 || !o.use_kfac, "clip_norm", o.clip_norm, "0 with K-FAC, whose kl_clip bounds its steps");
+  choice("cases", data.cases, info.cases, 2);
+  choice("batch", data.batch, info.batch, 1);
+  choice("filters", model.filters, info.filters, 1);
+  choice("hidden", model.hidden, info.hidden, 1);
+  choice("layers", model.layers, info.layers, 1);
+  choice("classes", model.classes, info.classes, 2);
+  require(model.layout == Layout::contiguous || info.has_channels(), "memory_format", name(model.layout),
+          str("contiguous: ", model.name, " has no channels"));
 }
 
 /// Checks the device and its engine, so that unsupported combinations are refused before anything starts.
-void validate_device(const TrainOptions& o) {
+void validate_memory(const MemoryOptions& o) {
   const bool cuda = o.device == "cuda" || o.device.starts_with("cuda:");
+  const bool unified = o.engine == Engine::unified;
   require(cuda || o.device == "cpu", "device", o.device, "cpu, cuda or cuda:N");
-  require(o.engine == "gate" || o.engine == "unified", "engine", str("'", o.engine, "'"), "gate or unified");
-  if (!cuda && o.engine == "unified")
+  if (!cuda && unified)
     throw BadRequest(
-        "the unified engine pages by CUDA's Unified Memory, so it needs a card: --device cuda. On the CPU the engine "
+        "the unified engine pages by CUDA's Unified Memory, so it needs a GPU: --device cuda. On the CPU the engine "
         "is --engine gate");
-  if (o.engine == "unified" && (o.host_budget.kind != BudgetRequest::Kind::none || !o.disk.empty()))
+  if (unified && (o.host_budget.kind != BudgetRequest::Kind::none || !o.disk.empty()))
     throw BadRequest(
         "with the unified engine the driver decides what host memory is used: --host-budget and --disk need --engine "
         "gate");
+  require(o.split_bytes >= 1, "split_bytes", o.split_bytes, "1 or more");
+  const bool host_given = o.host_budget.kind == BudgetRequest::Kind::bytes;
+  require(o.disk.empty() || !host_given || o.host_budget.bytes >= swap::DiskTier::kMinHostBytes, "host_budget",
+          o.host_budget.bytes, str(swap::DiskTier::kMinHostBytes, " or more, with a disk"));
 }
+
+void validate_optimizer(const OptimizerOptions& o) {
+  require(o.lr > 0 && std::isfinite(o.lr), "lr", o.lr, "above 0 and finite");
+  require(o.momentum >= 0 && o.momentum < 1, "momentum", o.momentum, "0 up to, not including, 1");
+  require(!o.nesterov || (o.kind == OptimizerKind::sgd && o.momentum > 0), "nesterov", "on",
+          "off without sgd and momentum");
+  require(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "weight_decay", o.weight_decay, "0 or more and finite");
+  require(o.warmup >= 0, "warmup", o.warmup, "0 or more");
+  require(o.clip_norm >= 0 && std::isfinite(o.clip_norm), "clip_norm", o.clip_norm, "0 or more and finite");
+  require(o.accumulate >= 1, "accumulate", o.accumulate, "1 or more");
+}
+
+void validate_gradients(const GradientOptions& o) {
+  require(o.bucket_bytes == 0 || (o.bucket_bytes >= 1024 && o.bucket_bytes <= int64_t{1} << 30),
+          "gradient_bucket_bytes", o.bucket_bytes, "1024 (1 KiB) to 1073741824 (1 GiB), or 0: as the links suggest");
+  require(o.buffer_bytes >= 0, "gradient_buffer_bytes", o.buffer_bytes, "0 or more");
+}
+
+void validate_checkpoint(const CheckpointOptions& o) {
+  require(o.every >= 0, "checkpoint_every", o.every, "0 or more");
+  require(o.every == 0 || !o.folder.empty(), "checkpoint_every", o.every, "0 without a folder for checkpoints");
+  require(!o.resume || !o.folder.empty(), "resume", "on", "off without a folder for checkpoints");
+}
+
+void validate_kfac(const KfacTrainingOptions& o, const OptimizerOptions& optimizer) {
+  require(o.damping_adaptation >= 0, "damping_adaptation", o.damping_adaptation, "0 or more");
+  if (!o.enabled) return;
+  require(optimizer.clip_norm == 0, "clip_norm", optimizer.clip_norm, "0 with K-FAC, whose kl_clip bounds its steps");
+  o.preconditioner.validate();
+  require(!o.preconditioner.overlap_factors || optimizer.accumulate == 1, "accumulate", optimizer.accumulate,
+          "1 with overlap_factors");
+}
+
+constexpr auto kOptimizers = value_names<OptimizerKind>({{OptimizerKind::sgd, "sgd"},
+                                                         {OptimizerKind::adam, "adam"},
+                                                         {OptimizerKind::adamw, "adamw"},
+                                                         {OptimizerKind::lamb, "lamb"}});
 
 }  // namespace
 
+OptimizerKind parse_optimizer(std::string_view name) {
+  return kOptimizers.parse("optimizer", name);
+}
+std::string_view name(OptimizerKind kind) {
+  return kOptimizers.name(kind);
+}
+
+void LossScaling::validate() const {
+  if (!(initial >= 1 && initial <= kMaxScale))
+    throw BadRequest(str("loss_scale is ", initial, "; allowed is 1 to 2^127"));
+  if (growth_interval < 1)
+    throw BadRequest(str("loss_scale_interval is ", growth_interval, "; allowed is 1 or more steps"));
+}
+
 void TrainOptions::validate() const {
-  validate_model(*this);
-  validate_device(*this);
-  require(split_bytes >= 1, "split_bytes", split_bytes, "1 or more");
+  validate_model(model, data);
+  validate_memory(memory);
   require(epochs >= 0, "epochs", epochs, "0 or more");
   require(epochs > 0 || steps >= 1, "steps", steps, "1 or more");
-  const bool host_given = host_budget.kind == BudgetRequest::Kind::bytes;
-  require(disk.empty() || !host_given || host_budget.bytes >= swap::DiskTier::kMinHostBytes, "host_budget",
-          host_budget.bytes, str(swap::DiskTier::kMinHostBytes, " or more, with a disk"));
-  validate_optimizer(*this);
-  require(accumulate >= 1, "accumulate", accumulate, "1 or more");
-  require(gradient_bucket_bytes == 0 || (gradient_bucket_bytes >= 1024 && gradient_bucket_bytes <= int64_t{1} << 30),
-          "gradient_bucket_bytes", gradient_bucket_bytes,
-          "1024 (1 KiB) to 1073741824 (1 GiB), or 0: as the links suggest");
-  require(gradient_buffer_bytes >= 0, "gradient_buffer_bytes", gradient_buffer_bytes, "0 or more");
-  check_amp(amp);
-  loss_scaling.validate();
+  validate_optimizer(optimizer);
+  validate_gradients(gradients);
+  precision.loss_scaling.validate();
   require(validate_every >= 0, "validate_every", validate_every, "0 or more");
-  require(checkpoint_every >= 0, "checkpoint_every", checkpoint_every, "0 or more");
-  require(checkpoint_every == 0 || !checkpoint.empty(), "checkpoint_every", checkpoint_every,
-          "0 without a folder for checkpoints");
-  require(!resume || !checkpoint.empty(), "resume", "on", "off without a folder for checkpoints");
-  require(damping_adaptation >= 0, "damping_adaptation", damping_adaptation, "0 or more");
-  if (!use_kfac) return;
-  kfac.validate();
-  require(!kfac.overlap_factors || accumulate == 1, "accumulate", accumulate, "1 with overlap_factors");
+  validate_checkpoint(checkpoint);
+  validate_kfac(kfac, optimizer);
 }
 
 TrainOptions with_model_defaults(TrainOptions options) {
-  const ModelInfo& info = model_info(options.model);
+  const ModelInfo& info = model_info(options.model.name);
   auto fill = [](int64_t& value, int64_t own) {
     if (value == 0) value = own;
   };
-  fill(options.cases, info.cases);
-  fill(options.batch, info.batch);
-  fill(options.filters, info.filters);
-  fill(options.hidden, info.hidden);
-  fill(options.layers, info.layers);
-  fill(options.classes, info.classes);
+  fill(options.data.cases, info.cases);
+  fill(options.data.batch, info.batch);
+  fill(options.model.filters, info.filters);
+  fill(options.model.hidden, info.hidden);
+  fill(options.model.layers, info.layers);
+  fill(options.model.classes, info.classes);
   return options;
 }
 

@@ -10,8 +10,9 @@
 #include "core/bytes.h"
 #include "kfac/plan/options.h"
 #include "runtime/io/shape3.h"
-#include "runtime/options/loss_scaling.h"
+#include "runtime/models/tensor_format.h"
 #include "runtime/options/lr_schedule.h"
+#include "swap/gate/session_options.h"
 #include "swap/windows/split_sizes.h"
 
 namespace spillway {
@@ -28,63 +29,113 @@ struct BudgetRequest {
   static BudgetRequest parse(std::string_view text);
 };
 
-/// The options of a training run; each field has the default of its flag.
-struct TrainOptions {
-  std::string model = "unet3d";       ///< one that model_info() knows
-  std::string data = "synthetic:96";  ///< a folder of NIfTI cases, or synthetic:N
-  Shape3 shape = {0, 0, 0};           ///< shape that volumes are cropped and padded to; zeros: chosen by the data
-  int64_t cases = 0;                  ///< synthetic cases; 0, also in batch to classes: the model's own default
-  int64_t batch = 0;                  ///< cases per rank and micro-batch
-  int64_t filters = 0;                ///< channels of the top level
-  int64_t hidden = 0;                 ///< width of hidden layers
-  int64_t layers = 0;                 ///< hidden layers
-  int64_t classes = 0;                ///< outputs
-  int64_t steps = 10;                 ///< ≥ 1; ignored when epochs > 0
-  int64_t epochs = 0;                 ///< passes over the training cases; 0: use `steps`
-  std::string device = "cpu";         ///< device whose memory is budgeted: cpu, cuda or cuda:N
-  std::string engine = "gate";        ///< how tensors move: gate, or unified (CUDA's Unified Memory, on a GPU)
-  BudgetRequest budget;
-  BudgetRequest host_budget;                 ///< host memory for pages that left the device
-  std::string disk;                          ///< directory for pages that the host budget has no room for; empty: none
+/// The model. A size of 0 means the model's own default (model_info()).
+struct ModelOptions {
+  std::string name = "unet3d";         ///< one that model_info() knows
+  int64_t filters = 0;                 ///< channels of the top level
+  int64_t hidden = 0;                  ///< width of hidden layers
+  int64_t layers = 0;                  ///< hidden layers
+  int64_t classes = 0;                 ///< outputs
+  Layout layout = Layout::contiguous;  ///< channels_last: for models with channels
+};
+
+/// The cases to train on. A number of 0 means the model's own default.
+struct DataOptions {
+  std::string source = "synthetic:96";  ///< a folder of NIfTI cases, or synthetic:N
+  Shape3 shape = {0, 0, 0};             ///< shape that volumes are cropped and padded to; zeros: chosen by the data
+  int64_t cases = 0;                    ///< synthetic cases
+  int64_t batch = 0;                    ///< cases per rank and micro-batch
+};
+
+/// The device and the memory that training may use.
+struct MemoryOptions {
+  std::string device = "cpu";      ///< device whose memory is budgeted: cpu, cuda or cuda:N
+  Engine engine = Engine::gate;    ///< unified needs a GPU
+  BudgetRequest budget;            ///< device memory
+  BudgetRequest host_budget;       ///< host memory for pages that left the device
+  std::string disk;                ///< folder for pages that the host budget has no room for; empty: none
   int64_t split_bytes = kDefaultSplitBytes;  ///< operators with larger tensors run in windows; kUnlimitedBytes: none
 
-  std::string optimizer = "adam";            ///< sgd, adam, adamw or lamb
-  double lr = 5e-4;                          ///< > 0
-  double momentum = 0.9;                     ///< momentum of sgd, in [0, 1)
-  bool nesterov = false;                     ///< Nesterov momentum, for sgd with momentum
-  double weight_decay = 0;                   ///< ≥ 0
-  int64_t warmup = 0;                        ///< steps over which lr rises to its value, ≥ 0
-  std::vector<Decay> lr_decay;               ///< factors of lr, and the epochs from which they apply
-  double clip_norm = 0;                      ///< maximum 2-norm over all gradients together; 0: any. Not with K-FAC
-  int64_t accumulate = 1;                    ///< micro-batches per step, whose gradients are averaged, ≥ 1
-  std::string amp = "off";                   ///< off, bf16 or fp16: forward and loss under autocast
-  LossScaling loss_scaling;                  ///< used with fp16
-  std::string memory_format = "contiguous";  ///< or channels_last, for models with channels
+  /// Returns true for the unified engine, because it also runs operators that do not fit.
+  bool may_exceed_budget() const { return engine == Engine::unified; }
+};
 
-  /// True when gradients are sent between ranks while backward runs. They are sent in buckets of gradient_bucket_bytes
-  /// (0: as the links suggest).
-  bool overlap_gradients = true;
-  int64_t gradient_bucket_bytes = 0;
-  /// Most memory for gradients that are being sent. 0: enough for all of them, or 16 MiB with a budget.
-  int64_t gradient_buffer_bytes = 0;
+enum class OptimizerKind : uint8_t { sgd, adam, adamw, lamb };
 
-  bool use_kfac = false;
-  kfac::KfacOptions kfac;
-  std::vector<Decay> damping_decay;   ///< factors of K-FAC's damping, and the epochs from which they apply
-  int64_t damping_adaptation = 0;     ///< steps between adaptations of K-FAC's damping to the loss; 0: none
-  std::vector<Decay> interval_decay;  ///< factors of both K-FAC intervals, and their epochs; intervals must stay ≥ 1
-  bool choose_grad_worker_frac = true;  ///< let the budget decide; off: kfac.grad_worker_frac is used
+/// Reads `sgd`, `adam`, `adamw`, `lamb`. Throws BadRequest naming the value and these names.
+OptimizerKind parse_optimizer(std::string_view name);
+std::string_view name(OptimizerKind kind);  ///< the name that parse_optimizer() reads
 
+/// The optimizer and its steps.
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::adam;
+  double lr = 5e-4;             ///< > 0
+  double momentum = 0.9;        ///< momentum of sgd, in [0, 1)
+  bool nesterov = false;        ///< Nesterov momentum, for sgd with momentum
+  double weight_decay = 0;      ///< ≥ 0
+  int64_t warmup = 0;           ///< steps over which lr rises to its value, ≥ 0
+  std::vector<Decay> lr_decay;  ///< factors of lr, and the epochs from which they apply
+  double clip_norm = 0;         ///< maximum 2-norm over all gradients together; 0: any. Not with K-FAC
+  int64_t accumulate = 1;       ///< micro-batches per step, whose gradients are averaged, ≥ 1
+};
+
+/// Options of loss scaling under `amp = fp16`.
+struct LossScaling {
+  static constexpr double kMaxScale = 0x1p127;
+  double initial = 65536;          ///< 1 to kMaxScale; powers of two scale without rounding
+  int64_t growth_interval = 2000;  ///< steps without an overflow after which the scale doubles, ≥ 1
+
+  /// Throws BadRequest naming the field, its value and the allowed range.
+  void validate() const;
+};
+
+/// The number format of forward and loss.
+struct PrecisionOptions {
+  Amp amp = Amp::off;
+  LossScaling loss_scaling;  ///< used with fp16
+};
+
+/// The exchange of gradients between ranks.
+struct GradientOptions {
+  bool overlap = true;       ///< gradients are sent while backward runs
+  int64_t bucket_bytes = 0;  ///< bytes that are sent together, with overlap; 0: as the links suggest
+  int64_t buffer_bytes = 0;  ///< maximum memory for gradients being sent; 0: for all of them, with a budget 16 MiB
+};
+
+/// Preconditioning by K-FAC.
+struct KfacTrainingOptions {
+  bool enabled = false;
+  kfac::KfacOptions preconditioner;
+  std::vector<Decay> damping_decay;     ///< factors of the damping, and the epochs from which they apply
+  int64_t damping_adaptation = 0;       ///< steps between adaptations of the damping to the loss; 0: none
+  std::vector<Decay> interval_decay;    ///< factors of both intervals, and their epochs; intervals must stay ≥ 1
+  bool choose_grad_worker_frac = true;  ///< let the budget decide; off: the preconditioner's grad_worker_frac is used
+};
+
+/// Where checkpoints are kept, and when they are written.
+struct CheckpointOptions {
+  std::string folder;  ///< empty: no checkpoint is written
+  int64_t every = 0;             ///< steps between checkpoints; 0: one at the end, and when interrupted
+  bool resume = false;           ///< go on from the checkpoint in the folder
+};
+
+/// The options of a training run; each field has the default of its flag.
+struct TrainOptions {
+  ModelOptions model;
+  DataOptions data;
+  MemoryOptions memory;
+  OptimizerOptions optimizer;
+  PrecisionOptions precision;
+  GradientOptions gradients;
+  KfacTrainingOptions kfac;
+  CheckpointOptions checkpoint;
+
+  int64_t steps = 10;          ///< ≥ 1; ignored when epochs > 0
+  int64_t epochs = 0;          ///< passes over the training cases; 0: use `steps`
+  int64_t validate_every = 0;  ///< steps between measurements on the held-out cases; 0: at the start and the end
   uint64_t seed = 0;
   bool deterministic = false;  ///< deterministic algorithms only
-  int64_t validate_every = 0;  ///< steps between measurements on the held-out cases; 0: at the start and the end
 
-  std::string checkpoint;        ///< folder for the checkpoint; empty: none is written
-  int64_t checkpoint_every = 0;  ///< steps between checkpoints; 0: one at the end, and when interrupted
-  bool resume = false;           ///< go on from the checkpoint in that folder
-
-  /// Returns true for the unified engine, because it also runs operators that do not fit.
-  bool may_exceed_budget() const { return engine == "unified"; }
   /// Throws BadRequest naming the field, its value and the allowed range.
   void validate() const;
 };

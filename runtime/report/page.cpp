@@ -27,7 +27,7 @@ std::string budget_of(const TrainResult& r) {
 
 /// Returns a title such as `unet3d, 96×96×96, 2 ranks, budget 600 MiB`, not yet escaped.
 std::string title_of(const TrainResult& r) {
-  std::string title = r.options.model;
+  std::string title = r.options.model.name;
   if (r.shape[0] > 0) title += str(", ", r.shape[0], "×", r.shape[1], "×", r.shape[2]);
   if (r.image_edge > 0) title += str(", ", r.image_edge, "×", r.image_edge);
   if (r.sequence_length > 0) title += str(", ", counted(r.sequence_length, "token"));
@@ -35,11 +35,11 @@ std::string title_of(const TrainResult& r) {
 }
 
 std::string subtitle_of(const TrainResult& r) {
-  std::string text = str(r.options.data, ", batch ", r.options.batch, " per rank");
-  if (r.options.accumulate > 1) text += str(" × ", r.options.accumulate);
-  if (r.options.filters > 0) text += str(", ", counted(r.options.filters, "filter"));
-  return str(text, ", ", r.options.optimizer, r.kfac ? " + K-FAC" : "", ", ", counted(std::ssize(r.losses), "step"),
-             ", seed ", r.options.seed);
+  std::string text = str(r.options.data.source, ", batch ", r.options.data.batch, " per rank");
+  if (r.options.optimizer.accumulate > 1) text += str(" × ", r.options.optimizer.accumulate);
+  if (r.options.model.filters > 0) text += str(", ", counted(r.options.model.filters, "filter"));
+  return str(text, ", ", name(r.options.optimizer.kind), r.kfac ? " + K-FAC" : "", ", ",
+             counted(std::ssize(r.losses), "step"), ", seed ", r.options.seed);
 }
 
 /// Returns the seconds that the time axis must hold, > 0.

@@ -53,12 +53,18 @@ json or_null(bool known, const auto& value) {
 }
 
 json options_json(const TrainOptions& o) {
-  return {{"version", kVersion}, {"model", o.model},
-          {"device", o.device},  {"engine", o.engine},
-          {"batch", o.batch},    {"accumulate", o.accumulate},
-          {"amp", o.amp},        {"memory_format", o.memory_format},
-          {"seed", o.seed},      {"optimizer", o.optimizer},
-          {"lr", o.lr},          {"split_bytes", or_null(o.split_bytes != kUnlimitedBytes, o.split_bytes)}};
+  return {{"version", kVersion},
+          {"model", o.model.name},
+          {"device", o.memory.device},
+          {"engine", name(o.memory.engine)},
+          {"batch", o.data.batch},
+          {"accumulate", o.optimizer.accumulate},
+          {"amp", name(o.precision.amp)},
+          {"memory_format", name(o.model.layout)},
+          {"seed", o.seed},
+          {"optimizer", name(o.optimizer.kind)},
+          {"lr", o.optimizer.lr},
+          {"split_bytes", or_null(o.memory.split_bytes != kUnlimitedBytes, o.memory.split_bytes)}};
 }
 
 json case_json(const TrainResult& r) {

@@ -90,7 +90,8 @@ std::string change(double start, double end) {
 }
 
 std::string optimizer_cell(const TrainResult& r) {
-  return str(escape(r.options.optimizer), r.kfac ? " + K-FAC" : "", small(str("lr ", format_value(r.options.lr))));
+  return str(name(r.options.optimizer.kind), r.kfac ? " + K-FAC" : "",
+             small(str("lr ", format_value(r.options.optimizer.lr))));
 }
 
 std::string weights_cell(const TrainResult& r, const TrainResult& main) {

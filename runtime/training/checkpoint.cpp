@@ -31,25 +31,27 @@ constexpr const char* kStatistics = "statistics";
 
 /// Returns the options that a resumed run must share with the saved run.
 Fields identity(const TrainOptions& o) {
-  return {{"model", o.model},
-          {"data", o.data},
-          {"shape", format_shape(o.shape)},
-          {"cases", str(o.cases)},
-          {"batch", str(o.batch)},
-          {"filters", str(o.filters)},
-          {"hidden", str(o.hidden)},
-          {"layers", str(o.layers)},
-          {"classes", str(o.classes)},
-          {"optimizer", o.optimizer},
-          {"momentum", o.optimizer == "sgd" ? str(o.momentum) : "none"},
-          {"kfac", o.use_kfac ? "on" : "off"},
-          {kConvention, o.use_kfac ? std::string(kfac::name(o.kfac.convention)) : "none"},
-          {kStatistics, !o.use_kfac                             ? "none"
-                        : o.kfac.strategy == kfac::Strategy::dp ? "of each layer's owner"
-                                                                : "of all ranks"},
-          {"amp", o.amp},
-          {"split", o.split_bytes == kUnlimitedBytes || o.engine == "unified" ? "off" : str(o.split_bytes)},
-          {"device", c10::Device(o.device).is_cpu() ? kCpu : "cuda"},
+  return {{"model", o.model.name},
+          {"data", o.data.source},
+          {"shape", format_shape(o.data.shape)},
+          {"cases", str(o.data.cases)},
+          {"batch", str(o.data.batch)},
+          {"filters", str(o.model.filters)},
+          {"hidden", str(o.model.hidden)},
+          {"layers", str(o.model.layers)},
+          {"classes", str(o.model.classes)},
+          {"optimizer", std::string(name(o.optimizer.kind))},
+          {"momentum", o.optimizer.kind == OptimizerKind::sgd ? str(o.optimizer.momentum) : "none"},
+          {"kfac", o.kfac.enabled ? "on" : "off"},
+          {kConvention, o.kfac.enabled ? std::string(kfac::name(o.kfac.preconditioner.convention)) : "none"},
+          {kStatistics, !o.kfac.enabled                                        ? "none"
+                        : o.kfac.preconditioner.strategy == kfac::Strategy::dp ? "of each layer's owner"
+                                                                               : "of all ranks"},
+          {"amp", std::string(name(o.precision.amp))},
+          {"split", o.memory.split_bytes == kUnlimitedBytes || o.memory.engine == Engine::unified
+                        ? "off"
+                        : str(o.memory.split_bytes)},
+          {"device", c10::Device(o.memory.device).is_cpu() ? kCpu : "cuda"},
           {"seed", str(o.seed)}};
 }
 
@@ -156,7 +158,7 @@ void write_checkpoint(const Path& folder, const TrainOptions& options, RunPositi
     std::map<std::string, std::string> metadata{
         {"format", kFormat},          {"version", kVersion},
         {"step", str(position.step)}, {"cases_drawn", str(position.cases_drawn)},
-        {"run.ranks", str(world)},    {"run.accumulate", str(options.accumulate)}};
+        {"run.ranks", str(world)},    {"run.accumulate", str(options.optimizer.accumulate)}};
     for (const auto& [name, value] : identity(options)) metadata["run." + name] = value;
     file.emplace(checkpoint_file(folder), std::move(entries), metadata);
   }
@@ -191,7 +193,8 @@ RunPosition checkpoint_position(const Path& folder, const TrainOptions& options)
   if (position.cases_drawn < 0) {  // older files: all steps had this many ranks and micro-batches
     const int64_t micro_batches = number(file, "run.accumulate");
     if (position.ranks < 1 || micro_batches < 1 ||
-        __builtin_mul_overflow(position.step, options.batch * position.ranks * micro_batches, &position.cases_drawn))
+        __builtin_mul_overflow(position.step, options.data.batch * position.ranks * micro_batches,
+                               &position.cases_drawn))
       throw BadRequest(
           str("checkpoint '", checkpoint_file(folder).string(), "' does not tell how many cases its run has drawn"));
   }

@@ -12,18 +12,19 @@ namespace {
 GradWorkerChoice choose_workers(const RunContext& context, const std::optional<UnlimitedProfile>& observed,
                                 int64_t budget_bytes) {
   const TrainOptions& options = context.options;
-  if (!options.choose_grad_worker_frac) return {options.kfac.strategy, options.kfac.grad_worker_frac, "as asked for"};
+  if (!options.kfac.choose_grad_worker_frac)
+    return {options.kfac.preconditioner.strategy, options.kfac.preconditioner.grad_worker_frac, "as asked for"};
   GradWorkerInputs inputs;
-  inputs.options = options.kfac;
+  inputs.options = options.kfac.preconditioner;
   inputs.world = context.world();
   inputs.budget_bytes = budget_bytes;
   if (inputs.world > 1) {
-    auto task = make_task(options.model, task_options(options, *context.data));
-    inputs.layers = kfac::shapes_of(kfac::find_layers(task->module(), options.kfac).layers);
+    auto task = make_task(options.model.name, task_options(options, *context.data));
+    inputs.layers = kfac::shapes_of(kfac::find_layers(task->module(), options.kfac.preconditioner).layers);
   }
   if (observed) {
     inputs.first_step_peak_bytes = observed->peak_bytes;
-    if (!options.may_exceed_budget()) inputs.floor_bytes = observed->floor_bytes;
+    if (!options.memory.may_exceed_budget()) inputs.floor_bytes = observed->floor_bytes;
     // Every rank takes the maximum over ranks, in whole microseconds and kilobytes per second, so that all decide
     // alike.
     inputs.step_seconds =
@@ -43,17 +44,17 @@ GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::o
                                          int64_t budget_bytes, TrainRequests* requests) {
   GradWorkerChoice best = choose_workers(context, observed, budget_bytes);
   const TrainOptions& options = context.options;
-  if (options.kfac.strategy != kfac::Strategy::automatic || best.strategy == kObservedStrategy ||
-      budget_bytes == kUnlimitedBytes || options.may_exceed_budget())
+  if (options.kfac.preconditioner.strategy != kfac::Strategy::automatic || best.strategy == kObservedStrategy ||
+      budget_bytes == kUnlimitedBytes || options.memory.may_exceed_budget())
     return best;
   RunContext other = context;
-  other.options.choose_grad_worker_frac = false;
-  other.options.kfac.strategy = best.strategy;
-  other.options.kfac.grad_worker_frac = best.grad_worker_frac;
+  other.options.kfac.choose_grad_worker_frac = false;
+  other.options.kfac.preconditioner.strategy = best.strategy;
+  other.options.kfac.preconditioner.grad_worker_frac = best.grad_worker_frac;
   const UnlimitedProfile needs = profile_unlimited_step(other, requests);
   if (needs.floor_bytes <= budget_bytes) return best;
   other.options = options;
-  other.options.kfac.strategy = kObservedStrategy;
+  other.options.kfac.preconditioner.strategy = kObservedStrategy;
   GradWorkerChoice stays = choose_workers(other, observed, budget_bytes);
   stays.reason += str("; ", kfac::name(best.strategy), " f=", best.grad_worker_frac, " would need ",
                       format_bytes(needs.floor_bytes), " (", needs.floor_operator, ")");

@@ -11,16 +11,8 @@ namespace spillway {
 namespace {
 
 constexpr double kMinScale = 0x1p-24;  // float16's smallest number
-constexpr double kMaxScale = 0x1p127;
 
 }  // namespace
-
-void LossScaling::validate() const {
-  if (!(initial >= 1 && initial <= kMaxScale))
-    throw BadRequest(str("loss_scale is ", initial, "; allowed is 1 to 2^127"));
-  if (growth_interval < 1)
-    throw BadRequest(str("loss_scale_interval is ", growth_interval, "; allowed is 1 or more steps"));
-}
 
 LossScaler::LossScaler(const LossScaling& scaling, c10::Device device)
     : growth_interval_((scaling.validate(), scaling.growth_interval)),
@@ -36,7 +28,7 @@ bool LossScaler::unscale(const std::vector<at::Tensor>& gradients) {
     at::_amp_foreach_non_finite_check_and_unscale_({gradient}, overflowed_, inverse_);
   if (overflowed_.item<float>() == 0) {
     if (++good_steps_ == growth_interval_) {
-      scale_ = std::min(scale_ * 2, kMaxScale);
+      scale_ = std::min(scale_ * 2, LossScaling::kMaxScale);
       good_steps_ = 0;
     }
     return true;

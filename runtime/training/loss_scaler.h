@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/options/loss_scaling.h"
+#include "runtime/options/train_options.h"
 
 namespace spillway {
 

@@ -27,11 +27,12 @@ constexpr int64_t kMaxImageClasses = 10;
 
 DatasetOptions dataset_options(const TrainOptions& options) {
   DatasetOptions data;
-  data.shape = options.shape;
+  data.shape = options.data.shape;
   data.seed = options.seed;
-  data.cases = options.cases;
-  const bool images = model_info(options.model).input == InputKind::images;
-  if (options.classes > 0) data.classes = images ? std::min(options.classes, kMaxImageClasses) : options.classes;
+  data.cases = options.data.cases;
+  const bool images = model_info(options.model.name).input == InputKind::images;
+  if (options.model.classes > 0)
+    data.classes = images ? std::min(options.model.classes, kMaxImageClasses) : options.model.classes;
   return data;
 }
 
@@ -39,42 +40,44 @@ DatasetOptions dataset_options(const TrainOptions& options) {
 /// budget pays for it.
 void measure_placement(RunContext& context) {
   TrainOptions& options = context.options;
-  if (!options.use_kfac || options.kfac.placement != kfac::Placement::measured) return;
-  const auto task = make_task(options.model, task_options(options, *context.data));
-  const auto layers = kfac::find_layers(task->module(), options.kfac).layers;
-  options.kfac = kfac::with_agreed_seconds(options.kfac, layers, kfac::RankExchange(context.comm));
+  if (!options.kfac.enabled || options.kfac.preconditioner.placement != kfac::Placement::measured) return;
+  const auto task = make_task(options.model.name, task_options(options, *context.data));
+  const auto layers = kfac::find_layers(task->module(), options.kfac.preconditioner).layers;
+  options.kfac.preconditioner =
+      kfac::with_agreed_seconds(options.kfac.preconditioner, layers, kfac::RankExchange(context.comm));
 }
 
 }  // namespace
 
 c10::Device options_device(const TrainOptions& options) {
-  const c10::Device device(options.device);
+  const c10::Device device(options.memory.device);
   return device.is_cuda() && !device.has_index() ? c10::Device(c10::kCUDA, 0) : device;
 }
 
 TaskOptions task_options(const TrainOptions& options, const Dataset& data) {
   constexpr int64_t kHeadWidth = 64;
   TaskOptions task;
-  task.unet3d.filters = options.filters;
-  task.bp3d.filters = options.filters;
+  task.unet3d.filters = options.model.filters;
+  task.bp3d.filters = options.model.filters;
   for (double share : kSeismicShares) task.bp3d_class_weights.push_back(1 / (3 * share));
-  task.resnet50 = {.classes = options.classes, .filters = options.filters};
-  task.bert.layers = options.layers;
-  task.bert.hidden = options.hidden;
-  task.bert.heads = std::max<int64_t>(1, options.hidden / kHeadWidth);
-  task.bert.intermediate = 4 * options.hidden;
-  if (options.model == "mlp")
+  task.resnet50 = {.classes = options.model.classes, .filters = options.model.filters};
+  task.bert.layers = options.model.layers;
+  task.bert.hidden = options.model.hidden;
+  task.bert.heads = std::max<int64_t>(1, options.model.hidden / kHeadWidth);
+  task.bert.intermediate = 4 * options.model.hidden;
+  if (options.model.name == "mlp")
     task.mlp = {.input = data.at(0).input.size(1),
-                .hidden = options.hidden,
-                .layers = options.layers,
-                .classes = options.classes};
-  if (options.model == "autoencoder")
-    task.autoencoder = {.input = data.at(0).input.size(1), .hidden = options.hidden, .layers = options.layers};
+                .hidden = options.model.hidden,
+                .layers = options.model.layers,
+                .classes = options.model.classes};
+  if (options.model.name == "autoencoder")
+    task.autoencoder = {
+        .input = data.at(0).input.size(1), .hidden = options.model.hidden, .layers = options.model.layers};
   return task;
 }
 
 int64_t cases_per_step(const RunContext& context) {
-  return context.options.batch * context.options.accumulate * context.world();
+  return context.options.data.batch * context.options.optimizer.accumulate * context.world();
 }
 
 int64_t steps_for(const RunContext& context, int64_t cases) {
@@ -83,8 +86,8 @@ int64_t steps_for(const RunContext& context, int64_t cases) {
 
 int64_t steps_per_epoch(const RunContext& context) {
   const TrainOptions& options = context.options;
-  return Sampler(context.split.train, options.batch, 0, context.world(), options.seed)
-      .steps_per_epoch(options.accumulate);
+  return Sampler(context.split.train, options.data.batch, 0, context.world(), options.seed)
+      .steps_per_epoch(options.optimizer.accumulate);
 }
 
 int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
@@ -102,8 +105,8 @@ int64_t last_step(const RunContext& context) {
   const int64_t steps = options.epochs > 0 ? options.epochs * steps_per_epoch(context) -
                                                  steps_for(context, start.cases_drawn) + start.step
                                            : options.steps;
-  if (options.resume && start.step >= steps)
-    throw BadRequest(str("[train] the checkpoint in '", options.checkpoint, "' is of step ", start.step,
+  if (options.checkpoint.resume && start.step >= steps)
+    throw BadRequest(str("[train] the checkpoint in '", options.checkpoint.folder, "' is of step ", start.step,
                          ", and the run is to end after ", steps, ": nothing is left; ask for more steps"));
   return steps;
 }
@@ -114,16 +117,16 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   const TrainOptions& options = context.options;
   // Reading files may take long. The other ranks must not give this rank up meanwhile.
   const ddl::Busy busy(context.comm ? context.comm->communicator.get() : nullptr);
-  auto dataset = open_dataset(options.model, options.data, dataset_options(options));
+  auto dataset = open_dataset(options.model.name, options.data.source, dataset_options(options));
   context.split = split(dataset->size());
-  const int64_t together = options.batch * context.world();
+  const int64_t together = options.data.batch * context.world();
   if (together > std::ssize(context.split.train))
-    throw BadRequest(str("[train] ", context.world(), " ranks of batch ", options.batch, " take ", together,
+    throw BadRequest(str("[train] ", context.world(), " ranks of batch ", options.data.batch, " take ", together,
                          " cases at once, but there are ", context.split.train.size(), " to train on (",
                          context.split.validation.size(),
                          " are held out); use fewer ranks, a smaller batch or more cases"));
   const int64_t ranks = context.comm ? context.comm->communicator->local_size() : 1;
-  if (options.resume) context.start = checkpoint_position(options.checkpoint, options);
+  if (options.checkpoint.resume) context.start = checkpoint_position(options.checkpoint.folder, options);
   const int64_t steps = last_step(context) - context.start.step;
   const auto used =
       used_cases(options, context.split, context.start.cases_drawn, steps, context.rank(), context.world());

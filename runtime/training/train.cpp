@@ -49,10 +49,11 @@ class Training {
         first_step_(given.start.step),
         last_step_(last_step(given)),
         saved_step_(given.start.step),
-        recorder_(open_device(options_.device).ledger()) {
+        recorder_(open_device(options_.memory.device).ledger()) {
     result_.options = options_;
     result_.world_size = context_.world();
-    if (!options_.disk.empty()) swap::PageFile{options_.disk};  // throws now rather than after the observed step
+    if (!options_.memory.disk.empty())
+      swap::PageFile{options_.memory.disk};  // throws now rather than after the observed step
   }
 
   void choose_budget();
@@ -89,12 +90,12 @@ class Training {
 
 /// Observes a step where the budget, or the fraction of gradient workers, depends on the needs of a step.
 void Training::choose_budget() {
-  const bool choose = options_.use_kfac && options_.choose_grad_worker_frac && context_.world() > 1;
-  if (options_.budget.kind == BudgetRequest::Kind::none && !choose) return;
+  const bool choose = options_.kfac.enabled && options_.kfac.choose_grad_worker_frac && context_.world() > 1;
+  if (options_.memory.budget.kind == BudgetRequest::Kind::none && !choose) return;
   result_.observed = profile_unlimited_step(context_, requests_);
   const UnlimitedProfile& observed = *result_.observed;
   result_.budget_bytes = resolve_budget_or_name_split(context_, observed);
-  context_.options.host_budget = in_bytes(options_.host_budget, observed);
+  context_.options.memory.host_budget = in_bytes(options_.memory.host_budget, observed);
   listener_.on_decision(str("one step without a budget peaks at ", format_bytes(observed.peak_bytes), "; the floor is ",
                             format_bytes(observed.floor_bytes), " (", observed.floor_operator, "); the budget is ",
                             format_bytes(result_.budget_bytes)));
@@ -105,9 +106,9 @@ void Training::choose_budget() {
 }
 
 void Training::choose_workers() {
-  if (!options_.use_kfac) return;
+  if (!options_.kfac.enabled) return;
   workers_ = choose_feasible_workers(context_, result_.observed, result_.budget_bytes, requests_);
-  context_.options.kfac.strategy = workers_.strategy;
+  context_.options.kfac.preconditioner.strategy = workers_.strategy;
   listener_.on_decision(str("K-FAC ", kfac::name(workers_.strategy), ", grad_worker_frac ", workers_.grad_worker_frac,
                             ": ", workers_.reason));
 }
@@ -115,17 +116,18 @@ void Training::choose_workers() {
 /// Makes the run, or resumes the run of the checkpoint.
 void Training::open() {
   listener_.on_start();
-  if (!options_.checkpoint.empty() && context_.rank() == 0) prepare_checkpoint_folder(options_.checkpoint);
+  if (!options_.checkpoint.folder.empty() && context_.rank() == 0)
+    prepare_checkpoint_folder(options_.checkpoint.folder);
   run_ =
       std::make_unique<TrainingRun>(context_, result_.budget_bytes, workers_.grad_worker_frac, &recorder_, requests_);
   if (const kfac::Kfac* kfac = run_->kfac())
     listener_.on_decision(str("K-FAC preconditions ", kfac->layers().size(), " layers and leaves ",
                               kfac->left_alone().size(), " modules to the optimizer",
                               kfac->left_alone().empty() ? "" : ": ", describe(kfac->left_alone())));
-  if (options_.resume) {
+  if (options_.checkpoint.resume) {
     heard([&] { run_->resume(); });
     result_.resumed_from_step = first_step_;
-    listener_.on_decision(str("goes on from step ", first_step_, " of '", options_.checkpoint, "'"));
+    listener_.on_decision(str("goes on from step ", first_step_, " of '", options_.checkpoint.folder, "'"));
     if (const int64_t saved_by = context_.start.ranks; saved_by > 0 && saved_by != context_.world())
       listener_.on_decision(str("the checkpoint is of ", saved_by, saved_by == 1 ? " rank" : " ranks",
                                 ", and this run has ", context_.world(),
@@ -138,10 +140,10 @@ void Training::open() {
 void Training::describe_case() {
   result_.metric_name = run_->task().metric_name();
   const at::Tensor sample = context_.data->at(0).input;
-  const InputKind kind = model_info(options_.model).input;
+  const InputKind kind = model_info(options_.model.name).input;
   if (sample.dim() == 5) result_.shape = {sample.size(2), sample.size(3), sample.size(4)};
   if (sample.dim() == 4) result_.image_edge = sample.size(2);
-  if (kind == InputKind::curves) result_.image_edge = synthetic_size(options_.data);
+  if (kind == InputKind::curves) result_.image_edge = synthetic_size(options_.data.source);
   if (kind == InputKind::tokens) result_.sequence_length = sample.size(1);
 }
 
@@ -204,8 +206,8 @@ StepOutcome Training::take_step(int64_t step) {
 
 /// Saves a checkpoint when one is due. Weights are compared before they replace the last checkpoint.
 void Training::save_if_due(int64_t step, const StepRequests& requested) {
-  const bool due = options_.checkpoint_every > 0 && step % options_.checkpoint_every == 0;
-  const bool has_folder = !options_.checkpoint.empty();
+  const bool due = options_.checkpoint.every > 0 && step % options_.checkpoint.every == 0;
+  const bool has_folder = !options_.checkpoint.folder.empty();
   const bool saves = has_folder && (is_last(step) || due || requested.checkpoint) && step > saved_step_;
   if (saves || is_last(step)) compare_weights(step);
   if (saves) heard([&] { run_->save(); });

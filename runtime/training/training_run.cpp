@@ -32,14 +32,16 @@ namespace {
 constexpr const char* kLossScale = "loss_scale";
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, torch::nn::Module& module) {
-  if (o.optimizer == "sgd")
-    return std::make_unique<Sgd>(
-        module.parameters(),
-        SgdOptions{.lr = o.lr, .momentum = o.momentum, .nesterov = o.nesterov, .weight_decay = o.weight_decay});
-  if (o.optimizer == "lamb")
-    return std::make_unique<Lamb>(module.parameters(), LambOptions{.lr = o.lr, .weight_decay = o.weight_decay});
-  const AdamOptions adam{.lr = o.lr, .weight_decay = o.weight_decay};
-  if (o.optimizer == "adamw") return std::make_unique<AdamW>(module.parameters(), adam);
+  if (o.optimizer.kind == OptimizerKind::sgd)
+    return std::make_unique<Sgd>(module.parameters(), SgdOptions{.lr = o.optimizer.lr,
+                                                                 .momentum = o.optimizer.momentum,
+                                                                 .nesterov = o.optimizer.nesterov,
+                                                                 .weight_decay = o.optimizer.weight_decay});
+  if (o.optimizer.kind == OptimizerKind::lamb)
+    return std::make_unique<Lamb>(module.parameters(),
+                                  LambOptions{.lr = o.optimizer.lr, .weight_decay = o.optimizer.weight_decay});
+  const AdamOptions adam{.lr = o.optimizer.lr, .weight_decay = o.optimizer.weight_decay};
+  if (o.optimizer.kind == OptimizerKind::adamw) return std::make_unique<AdamW>(module.parameters(), adam);
   return std::make_unique<Adam>(module.parameters(), adam);
 }
 
@@ -53,18 +55,19 @@ void share_norms(Optimizer& optimizer, const ddl::Comm& comm) {
 SessionOptions session_options(const RunContext& context, int64_t budget_bytes, Interrupter& interrupter,
                                StepRecorder* recorder) {
   const TrainOptions& train = context.options;
-  SessionOptions options{.device = train.device,
-                         .engine = train.engine == "unified" ? Engine::unified : Engine::gate,
+  SessionOptions options{.device = train.memory.device,
+                         .engine = train.memory.engine,
                          .budget_bytes = budget_bytes,
-                         .split_bytes = train.split_bytes};
+                         .split_bytes = train.memory.split_bytes};
   if (budget_bytes != kUnlimitedBytes) {  // else nothing leaves the device
-    if (train.host_budget.kind == BudgetRequest::Kind::bytes) options.host_budget_bytes = train.host_budget.bytes;
+    if (train.memory.host_budget.kind == BudgetRequest::Kind::bytes)
+      options.host_budget_bytes = train.memory.host_budget.bytes;
     if (context.comm) options.ranks_of_host = context.comm->communicator->local_size();
-    options.disk_directory = train.disk;
+    options.disk_directory = train.memory.disk;
   }
   options.observer = std::shared_ptr<OperatorObserver>(&interrupter, [](OperatorObserver*) {});
   if (!recorder) return options;
-  if (train.device == "cpu")  // a GPU's copies run on its own streams
+  if (train.memory.device == "cpu")  // a GPU's copies run on its own streams
     options.decorate_timeline = [recorder](std::unique_ptr<Timeline>, std::string_view lane) {
       return recorder->record_lane(lane);
     };
@@ -87,11 +90,11 @@ void require_finite(double loss, int64_t step) {
 /// copies of gradients.
 ddl::GradientOptions gradient_options(const TrainOptions& options) {
   constexpr int64_t kBufferWithABudget = int64_t{16} << 20;
-  const bool budgeted = options.budget.kind != BudgetRequest::Kind::none;
-  return {.bucket_bytes = options.gradient_bucket_bytes,
-          .max_in_flight_bytes = options.gradient_buffer_bytes > 0 ? options.gradient_buffer_bytes
-                                 : budgeted                        ? kBufferWithABudget
-                                                                   : ddl::kWhole};
+  const bool budgeted = options.memory.budget.kind != BudgetRequest::Kind::none;
+  return {.bucket_bytes = options.gradients.bucket_bytes,
+          .max_in_flight_bytes = options.gradients.buffer_bytes > 0 ? options.gradients.buffer_bytes
+                                 : budgeted                         ? kBufferWithABudget
+                                                                    : ddl::kWhole};
 }
 
 kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr, double grad_worker_frac) {
@@ -101,15 +104,15 @@ kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr
     for (const Decay& decay : decays) steps.push_back({lr.first_step_of(decay.epoch), decay.factor});
     return kfac::decayed(value, std::move(steps));
   };
-  kfac::KfacOptions kfac = options.kfac;
+  kfac::KfacOptions kfac = options.kfac.preconditioner;
   kfac.grad_worker_frac = grad_worker_frac;
   kfac.lr = kfac::StepSchedule([lr](int64_t step) { return lr.at(step); });
-  kfac.relative_damping = decayed(kfac.relative_damping, options.damping_decay);
-  if (kfac.damping) kfac.damping = decayed(*kfac.damping, options.damping_decay);
-  kfac.factor_interval = decayed(kfac.factor_interval, options.interval_decay);
-  kfac.inverse_interval = decayed(kfac.inverse_interval, options.interval_decay);
+  kfac.relative_damping = decayed(kfac.relative_damping, options.kfac.damping_decay);
+  if (kfac.damping) kfac.damping = decayed(*kfac.damping, options.kfac.damping_decay);
+  kfac.factor_interval = decayed(kfac.factor_interval, options.kfac.interval_decay);
+  kfac.inverse_interval = decayed(kfac.inverse_interval, options.kfac.interval_decay);
   // An interval below one step is refused now, not in the middle.
-  for (const Decay& decay : options.interval_decay) kfac.at(lr.first_step_of(decay.epoch));
+  for (const Decay& decay : options.kfac.interval_decay) kfac.at(lr.first_step_of(decay.epoch));
   return kfac;
 }
 
@@ -120,10 +123,10 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
       requests_(requests),
       interrupter_(requests, recorder),
       session_(std::make_unique<Session>(session_options(context, budget_bytes, interrupter_, recorder))),
-      sampler_(context.split.train, context.options.batch, context.rank(), context.world(), context.options.seed),
-      lr_{.lr = context.options.lr,
-          .warmup_steps = context.options.warmup,
-          .decays = context.options.lr_decay,
+      sampler_(context.split.train, context.options.data.batch, context.rank(), context.world(), context.options.seed),
+      lr_{.lr = context.options.optimizer.lr,
+          .warmup_steps = context.options.optimizer.warmup,
+          .decays = context.options.optimizer.lr_decay,
           .steps_per_epoch = steps_per_epoch(context),
           .epoch_shift_steps = steps_for(context, context.start.cases_drawn) - context.start.step},
       position_(context.start) {
@@ -131,22 +134,22 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   at::manual_seed(options.seed);
   {
     CategoryScope category(Category::weights);
-    task_ = make_task(options.model, task_options(options, *context.data));
+    task_ = make_task(options.model.name, task_options(options, *context.data));
     if (!device_.is_cpu()) task_->module().to(device_);
-    to_memory_format(task_->module(), parse_memory_format(options.memory_format));
+    to_memory_format(task_->module(), options.model.layout);
   }
   optimizer_ = make_optimizer(options, task_->module());
   if (context.comm) share_norms(*optimizer_, context.comm);
-  if (options.use_kfac) {
+  if (options.kfac.enabled) {
     kfac::KfacOptions kfac = kfac_options(options, lr_, grad_worker_frac);
     // A step that fp16 leaves out is a step of the run but not of K-FAC, so K-FAC's lr follows the run's position.
     kfac.lr = kfac::StepSchedule([this](int64_t) { return lr_.at(position_.step); });
     kfac_.emplace(task_->module(), std::move(kfac), context.comm);
   }
-  if (options.amp == "fp16") scaler_.emplace(options.loss_scaling, device_);
+  if (options.precision.amp == Amp::fp16) scaler_.emplace(options.precision.loss_scaling, device_);
   // Gradients that are reduced beside backward are staged on the host.
   const bool uses_nccl = context.comm && device_.is_cuda() && context.comm->gpus->levels(device_);
-  if (context.comm && options.overlap_gradients && !uses_nccl)
+  if (context.comm && options.gradients.overlap && !uses_nccl)
     overlapped_.emplace(optimizer_->parameters(), context.comm, gradient_options(options));
   // Factors have a lane of their own, because they travel beside gradients.
   if (recorder && overlapped_) overlapped_->observe(recorder->record_jobs("gradients", "communication"));
@@ -156,7 +159,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
 }
 
 std::vector<TrainingRun::Cases> TrainingRun::next_cases() {
-  std::vector<Cases> all(context_.options.accumulate);
+  std::vector<Cases> all(context_.options.optimizer.accumulate);
   for (Cases& cases : all)
     for (int64_t index : sampler_.next()) cases.push_back(context_.data->at(index));
   return all;
@@ -164,7 +167,7 @@ std::vector<TrainingRun::Cases> TrainingRun::next_cases() {
 
 Batch TrainingRun::to_device(const Cases& cases) const {
   Batch batch = collate(cases);
-  const Layout layout = parse_memory_format(context_.options.memory_format);
+  const Layout layout = context_.options.model.layout;
   batch.input = batch.input.to(device_).contiguous(memory_format(layout, batch.input.dim()));
   batch.target = batch.target.to(device_);
   return batch;
@@ -175,10 +178,10 @@ at::Tensor TrainingRun::forward_backward(const Cases& cases, bool last) {
   const Batch batch = to_device(cases);
   at::Tensor loss;
   {
-    Autocast autocast(options.amp, device_.type());
+    Autocast autocast(options.precision.amp, device_.type());
     loss = task_->loss(batch);
   }
-  if (options.accumulate > 1) loss = loss / options.accumulate;
+  if (options.optimizer.accumulate > 1) loss = loss / options.optimizer.accumulate;
   const at::Tensor scaled = scaler_ ? loss * scaler_->scale() : loss;
   if (kfac_) kfac_->watch(scaled, batch.input.size(0));
   if (overlapped_ && last) overlapped_->begin();
@@ -255,7 +258,7 @@ void TrainingRun::take_step(StepOutcome& outcome, const std::vector<Cases>& case
 }
 
 bool TrainingRun::adapts_damping() const {
-  const int64_t every = context_.options.damping_adaptation;
+  const int64_t every = context_.options.kfac.damping_adaptation;
   return kfac_ && every > 0 && (position_.step + 1) % every == 0;
 }
 
@@ -267,7 +270,7 @@ double TrainingRun::loss_again(const std::vector<Cases>& cases, const RandomStat
   double loss = 0;
   for (const Cases& micro_batch : cases) {
     const Batch batch = to_device(micro_batch);
-    Autocast autocast(context_.options.amp, device_.type());
+    Autocast autocast(context_.options.precision.amp, device_.type());
     loss += task_->loss(batch).item<double>() / static_cast<double>(cases.size());
   }
   scope.finish();
@@ -282,7 +285,7 @@ bool TrainingRun::apply_gradients() {
     return false;
   }
   if (kfac_) kfac_->step(scale);
-  if (context_.options.clip_norm > 0) optimizer_->clip_gradients(context_.options.clip_norm);
+  if (context_.options.optimizer.clip_norm > 0) optimizer_->clip_gradients(context_.options.optimizer.clip_norm);
   optimizer_->step();
   return true;
 }
@@ -351,7 +354,7 @@ double TrainingRun::exposed_gradient_seconds() const {
 
 double TrainingRun::measure(const Cases& cases) {
   const Batch batch = to_device(cases);
-  Autocast autocast(context_.options.amp, device_.type());
+  Autocast autocast(context_.options.precision.amp, device_.type());
   return task_->metric(batch);
 }
 
@@ -394,13 +397,13 @@ std::vector<StateTensor> TrainingRun::state() {
 
 void TrainingRun::save() {
   const TrainOptions& options = context_.options;
-  write_checkpoint(options.checkpoint, options, position_, state(), context_.comm);
+  write_checkpoint(options.checkpoint.folder, options, position_, state(), context_.comm);
 }
 
 void TrainingRun::resume() {
   const TrainOptions& options = context_.options;
   std::vector<StateTensor> all = state();
-  read_checkpoint(options.checkpoint, options, position_, all, context_.comm);
+  read_checkpoint(options.checkpoint.folder, options, position_, all, context_.comm);
   if (kfac_) resume_kfac(*kfac_, all);
   if (scaler_) scaler_->unpack(all.back().held);
   sampler_.skip(position_.cases_drawn);

@@ -39,11 +39,11 @@ std::string split_flag(int64_t bytes) {
 /// Returns the part of a refusal that names the split size under which the budget is feasible; empty when none was
 /// found. A checkpoint's run keeps its split size. Collective.
 std::string describe_feasible_split(RunContext context, int64_t budget_bytes) {
-  if (context.options.resume) return "";
-  for (int64_t size : smaller_splits(context.options.split_bytes, budget_bytes)) {
-    context.options.split_bytes = size;
+  if (context.options.checkpoint.resume) return "";
+  for (int64_t size : smaller_splits(context.options.memory.split_bytes, budget_bytes)) {
+    context.options.memory.split_bytes = size;
     const UnlimitedProfile observed = profile_unlimited_step(context);
-    if (observed.floor_bytes <= in_bytes(context.options.budget, observed).bytes)
+    if (observed.floor_bytes <= in_bytes(context.options.memory.budget, observed).bytes)
       return str("; with ", split_flag(size), " it is ", observed.floor_bytes, " bytes (",
                  format_bytes(observed.floor_bytes), "), because larger operators then run in windows");
   }
@@ -54,10 +54,12 @@ std::string describe_feasible_split(RunContext context, int64_t budget_bytes) {
 
 UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests* requests) {
   RunContext least = context;
-  if (context.options.kfac.strategy == kfac::Strategy::automatic) least.options.kfac.strategy = kObservedStrategy;
-  const bool choose = context.options.choose_grad_worker_frac;
-  TrainingRun run(least, kUnlimitedBytes, choose ? 1.0 / context.world() : context.options.kfac.grad_worker_frac,
-                  nullptr, requests);
+  if (context.options.kfac.preconditioner.strategy == kfac::Strategy::automatic)
+    least.options.kfac.preconditioner.strategy = kObservedStrategy;
+  const bool choose = context.options.kfac.choose_grad_worker_frac;
+  TrainingRun run(least, kUnlimitedBytes,
+                  choose ? 1.0 / context.world() : context.options.kfac.preconditioner.grad_worker_frac, nullptr,
+                  requests);
   UnlimitedProfile observed;
   const bool left = heard_by_all(context.comm, [&] {
     StepOutcome step = run.step();
@@ -98,11 +100,11 @@ int64_t resolve_budget_or_name_split(const RunContext& context, const UnlimitedP
   const TrainOptions& options = context.options;
   std::string refusal;
   try {
-    return resolve_budget(options.budget, observed, options.may_exceed_budget());
+    return resolve_budget(options.memory.budget, observed, options.memory.may_exceed_budget());
   } catch (const InfeasibleBudget& error) {
     refusal = error.what();
   }
-  throw InfeasibleBudget(refusal + describe_feasible_split(context, in_bytes(options.budget, observed).bytes));
+  throw InfeasibleBudget(refusal + describe_feasible_split(context, in_bytes(options.memory.budget, observed).bytes));
 }
 
 }  // namespace spillway

@@ -9,9 +9,9 @@ namespace spillway {
 std::vector<int64_t> used_cases(const TrainOptions& options, const Split& split, int64_t drawn, int64_t steps, int rank,
                                 int world) {
   std::set<int64_t> learned;
-  Sampler sampler(split.train, options.batch, rank, world, options.seed);
+  Sampler sampler(split.train, options.data.batch, rank, world, options.seed);
   sampler.skip(drawn);
-  for (int64_t i = 0; i < steps * options.accumulate && learned.size() < split.train.size(); ++i)
+  for (int64_t i = 0; i < steps * options.optimizer.accumulate && learned.size() < split.train.size(); ++i)
     for (const int64_t index : sampler.next()) learned.insert(index);
   learned.insert(0);
   for (size_t i = 0; i < split.validation.size(); ++i)

@@ -1,11 +1,20 @@
 #include "swap/gate/session_options.h"
 
 #include "core/error.h"
+#include "core/value_names.h"
 
 namespace spillway {
+namespace {
 
-std::string_view name(Engine engine) noexcept {
-  return engine == Engine::gate ? "gate" : "unified";
+constexpr auto kEngines = value_names<Engine>({{Engine::gate, "gate"}, {Engine::unified, "unified"}});
+
+}  // namespace
+
+Engine parse_engine(std::string_view name) {
+  return kEngines.parse("engine", name);
+}
+std::string_view name(Engine engine) {
+  return kEngines.name(engine);
 }
 
 void SessionOptions::validate() const {
@@ -13,7 +22,7 @@ void SessionOptions::validate() const {
     throw BadRequest(str("SessionOptions.device is '", device, "'; allowed is cpu, cuda or cuda:N"));
   if (engine == Engine::unified && device == "cpu")
     throw BadRequest(
-        "SessionOptions.engine is unified, which pages by CUDA's Unified Memory; it needs a card (device cuda or "
+        "SessionOptions.engine is unified, which pages by CUDA's Unified Memory; it needs a GPU (device cuda or "
         "cuda:N), and on the cpu the engine is gate");
   if (engine == Engine::unified && (host_budget_bytes != kUnlimitedBytes || !disk_directory.empty()))
     throw BadRequest(

@@ -27,8 +27,10 @@ enum class Engine : uint8_t {
   /// the budget, and the counted peak says by how much. Nothing is replayed, split into windows, or put on disk.
   unified
 };
-/// Returns the name: `gate`.
-std::string_view name(Engine engine) noexcept;
+
+/// Reads `gate` or `unified`. Throws BadRequest naming the value and these names.
+Engine parse_engine(std::string_view name);
+std::string_view name(Engine engine);  ///< the name that parse_engine() reads
 
 /// The options of a Session.
 struct SessionOptions {

@@ -37,7 +37,7 @@ kfac                 ddl/comm ddl/torch kfac/comm kfac/factors kfac/inverse kfac
 runtime/models
 runtime/io           swap
 runtime/data         runtime/io runtime/models
-runtime/options      kfac/plan runtime/io runtime/models swap/tiers swap/windows
+runtime/options      kfac/plan runtime/io runtime/models swap/gate swap/tiers swap/windows
 runtime/planning     core/memory kfac/plan
 runtime/results      kfac/plan runtime/options swap/schedule
 runtime/report       runtime/results

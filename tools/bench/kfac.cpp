@@ -67,16 +67,16 @@ int serve_variant(const RunContext& context) {
 }
 
 TrainOptions worker_options(const Options& options, TrainOptions train) {
-  train.optimizer = "sgd";
-  train.lr = 1e-3;  // keeps the loss finite; the result of learning does not matter
-  train.momentum = 0.9;
-  train.use_kfac = options.worker != kFirstOrder;
-  if (!train.use_kfac) return train;
-  train.kfac.conv_factors = kfac::parse_conv_factors(options.worker);
-  train.kfac.factor_interval = options.factor_interval;
-  train.kfac.inverse_interval = options.inverse_interval;
-  train.kfac.burn_in = 0;
-  train.damping_adaptation = options.adapt_damping;
+  train.optimizer.kind = OptimizerKind::sgd;
+  train.optimizer.lr = 1e-3;  // keeps the loss finite; the result of learning does not matter
+  train.optimizer.momentum = 0.9;
+  train.kfac.enabled = options.worker != kFirstOrder;
+  if (!train.kfac.enabled) return train;
+  train.kfac.preconditioner.conv_factors = kfac::parse_conv_factors(options.worker);
+  train.kfac.preconditioner.factor_interval = options.factor_interval;
+  train.kfac.preconditioner.inverse_interval = options.inverse_interval;
+  train.kfac.preconditioner.burn_in = 0;
+  train.kfac.damping_adaptation = options.adapt_damping;
   return train;
 }
 
@@ -145,7 +145,7 @@ json report(const TrainOptions& train, const Options& options, const std::vector
   const auto activations = variants[0].last["activations"].get<int64_t>();
   json forms = json::array();
   std::printf("%s, factors every %lld steps, decompositions every %lld; first order %.3f s a step, %s of activations\n",
-              train.model.c_str(), static_cast<long long>(options.factor_interval),
+              train.model.name.c_str(), static_cast<long long>(options.factor_interval),
               static_cast<long long>(options.inverse_interval), first, format_bytes(activations).c_str());
   for (size_t i = 1; i < variants.size(); ++i) {
     const Variant& v = variants[i];
@@ -161,7 +161,7 @@ json report(const TrainOptions& train, const Options& options, const std::vector
                      {"state_per_activations", share},
                      {"damping_scale", v.last["damping_scale"]}});
   }
-  return {{"model", train.model},
+  return {{"model", train.model.name},
           {"rows", rows},
           {"first_order_step_seconds", first},
           {"kfac_step_seconds", forms.empty() ? json(nullptr) : forms[0]["step_seconds"]},

@@ -44,10 +44,10 @@ int64_t edge_or_zero(const json& edge) {
 }
 
 void check(TrainFlags& flags) {
-  if (!flags.data.empty() || !flags.shape.empty() || model_info(flags.options.model).input != InputKind::volumes)
+  if (!flags.data.empty() || !flags.shape.empty() || model_info(flags.options.model.name).input != InputKind::volumes)
     throw BadRequest(
         "--largest makes volumes of its own, of one edge after another; it goes without --data and --shape");
-  if (flags.resolve(1).may_exceed_budget())
+  if (flags.resolve(1).memory.may_exceed_budget())
     throw BadRequest("--largest asks what fits a budget; the unified engine runs what does not, so use --engine gate");
 }
 
@@ -93,7 +93,7 @@ json report_edges(const LargestEdge& largest) {
 int bench_largest(TrainFlags flags, const std::vector<double>& percents, const std::string& json_file) {
   check(flags);
   open_device_for(flags.resolve(1), "");
-  const int64_t base = flags.edge.value_or(model_info(flags.options.model).size);
+  const int64_t base = flags.edge.value_or(model_info(flags.options.model.name).size);
   const EdgeNeed at_base = measure(flags, base);
   const auto usable = static_cast<int64_t>(kUsable * static_cast<double>(host_memory_limit().bytes));
   LargestEdge largest(kStep, edge_for_memory(usable, at_base.peak_bytes, base, kStep),
@@ -103,11 +103,12 @@ int bench_largest(TrainFlags flags, const std::vector<double>& percents, const s
   const json rows = report_budgets(largest, percents, at_base.peak_bytes);
   const json edges = report_edges(largest);
   if (!json_file.empty())
-    write_json({{"model", flags.options.model},
+    write_json({{"model", flags.options.model.name},
                 {"base_edge", base},
-                {"split_bytes", resolved.split_bytes == kUnlimitedBytes ? json(nullptr) : json(resolved.split_bytes)},
-                {"batch", resolved.batch},
-                {"filters", resolved.filters},
+                {"split_bytes",
+                 resolved.memory.split_bytes == kUnlimitedBytes ? json(nullptr) : json(resolved.memory.split_bytes)},
+                {"batch", resolved.data.batch},
+                {"filters", resolved.model.filters},
                 {"largest_edge_for_host", largest.limit()},
                 {"rows", rows},
                 {"edges", edges}},

@@ -107,13 +107,14 @@ struct Variant {
 
 std::vector<std::string> worker_arguments(const Options& options, const std::string& variant) {
   TrainOptions t = options.flags.options;
-  if (variant == kUnsplit) t.split_bytes = kUnlimitedBytes;
+  if (variant == kUnsplit) t.memory.split_bytes = kUnlimitedBytes;
   std::vector<std::string> arguments{"spillway", "bench", "paging", "--worker", variant};
   const std::vector<std::string> model = model_arguments(t);
   arguments.insert(arguments.end(), model.begin(), model.end());
   auto add = [&](const char* flag, const std::string& value) { arguments.insert(arguments.end(), {flag, value}); };
-  if (t.host_budget.kind == BudgetRequest::Kind::bytes) add("--host-budget", std::to_string(t.host_budget.bytes));
-  if (!t.disk.empty()) add("--disk", t.disk);
+  if (t.memory.host_budget.kind == BudgetRequest::Kind::bytes)
+    add("--host-budget", std::to_string(t.memory.host_budget.bytes));
+  if (!t.memory.disk.empty()) add("--disk", t.memory.disk);
   return arguments;
 }
 
@@ -166,7 +167,7 @@ json report_splitting(const TrainOptions& options, const Variant& split, const s
   for (size_t i = 0; i < split.seconds.size(); ++i) ratios.push_back(split.seconds[i] / whole->seconds[i]);
   const double seconds = median(whole->seconds), ratio = median(ratios);
   std::printf("splitting operators above %s: %+.1f %% of a step, the median of %zu rounds (whole %.3f s)\n",
-              format_bytes(options.split_bytes).c_str(), 100 * (ratio - 1), ratios.size(), seconds);
+              format_bytes(options.memory.split_bytes).c_str(), 100 * (ratio - 1), ratios.size(), seconds);
   return {{"step_seconds", seconds}, {"peak_bytes", whole->last["peak_bytes"]}, {"split_to_unsplit", ratio}};
 }
 
@@ -218,14 +219,14 @@ json report(const TrainOptions& options, const UnlimitedProfile& observed, const
     if (!is_stock(v.name) && v.name != kUnsplit) rows.push_back(report_budget(v, stock, unlimited));
   for (double percent : infeasible) rows.push_back(report_infeasible(percent, observed));
   const json unsplit = report_splitting(options, unlimited, variants);
-  return {{"model", options.model},
+  return {{"model", options.model.name},
           {"edge", nullptr},
           {"stock_step_seconds", median(stock.seconds)},
           {"stock_bit_equal", stock.losses == unlimited.losses},
           {"unconstrained_peak_bytes", observed.peak_bytes},
           {"floor_bytes", observed.floor_bytes},
-          {"device", options.device},
-          {"engine", options.engine},
+          {"device", options.memory.device},
+          {"engine", name(options.memory.engine)},
           {"peers", peers},
           {"unsplit", unsplit},
           {"rows", rows}};
@@ -243,13 +244,13 @@ std::vector<Variant> variants_of(const Options& options, const TrainOptions& tra
   std::vector<Variant> variants;
   variants.push_back({.name = std::string(kStock)});
   variants.push_back({.name = kUnlimited});
-  if (train_options.split_bytes != kUnlimitedBytes && !train_options.may_exceed_budget())
+  if (train_options.memory.split_bytes != kUnlimitedBytes && !train_options.memory.may_exceed_budget())
     variants.push_back({.name = kUnsplit});
   for (std::string_view peer : {kSavedOnHost, kRecomputed})
     if (options.peers && can_train(train_options, peer)) variants.push_back({.name = std::string(peer)});
   for (double percent : options.percents) {
     const auto budget = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
-    if (budget < observed.floor_bytes && !train_options.may_exceed_budget())
+    if (budget < observed.floor_bytes && !train_options.memory.may_exceed_budget())
       infeasible.push_back(percent);
     else
       variants.push_back({.name = str(percent, "%"), .percent = percent, .budget_bytes = budget});
@@ -271,13 +272,13 @@ int bench_paging(Options& options) {
   if (options.largest) return bench_largest(options.flags, options.percents, options.json_file);
   train_options = options.flags.resolve(1);
   train_options.deterministic = true;
-  use_deterministic_algorithms(train_options.deterministic, train_options.device != "cpu");
+  use_deterministic_algorithms(train_options.deterministic, train_options.memory.device != "cpu");
   open_device_for(train_options, options.worker);
   const RunContext context = make_context(train_options, {});
   if (!options.worker.empty()) return serve_worker(options, context);
 
   const UnlimitedProfile observed = observation_of(Worker("observer", worker_arguments(options, kObserver)).finish());
-  train_options.host_budget = in_bytes(train_options.host_budget, observed);
+  train_options.memory.host_budget = in_bytes(train_options.memory.host_budget, observed);
   std::vector<double> infeasible;
   std::vector<Variant> variants = variants_of(options, train_options, observed, infeasible);
   for (Variant& v : variants)
@@ -285,7 +286,7 @@ int bench_paging(Options& options) {
         v.name, worker_arguments(options, v.budget_bytes != kUnlimitedBytes ? std::to_string(v.budget_bytes) : v.name));
   run_rounds(variants, options.steps);
   json result = report(train_options, observed, variants, infeasible);
-  if (const int64_t edge = options.flags.edge.value_or(synthetic_size(train_options.data)); edge > 0)
+  if (const int64_t edge = options.flags.edge.value_or(synthetic_size(train_options.data.source)); edge > 0)
     result["edge"] = edge;
   if (!options.json_file.empty()) write_json(result, options.json_file);
   return kOk;

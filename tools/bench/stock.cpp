@@ -42,24 +42,24 @@ bool is_stock(std::string_view worker) {
 
 void open_device_for(const TrainOptions& options, std::string_view worker) {
   if (!is_stock(worker))
-    open_device(options.device);
+    open_device(options.memory.device);
   else if (options_device(options).is_cuda())
     load_libtorch_cuda();
 }
 
 bool can_train(const TrainOptions& options, std::string_view way) {
-  return way != kRecomputed || options.model == "unet3d";
+  return way != kRecomputed || options.model.name == "unet3d";
 }
 
 int serve_stock(const RunContext& context, std::string_view way) {
   const TrainOptions& options = context.options;
   const c10::Device device = options_device(options);
   at::manual_seed(options.seed);
-  auto task = make_task(options.model, stock_options(context, way));
+  auto task = make_task(options.model.name, stock_options(context, way));
   task->module().to(device);
-  torch::optim::Adam adam(task->module().parameters(), torch::optim::AdamOptions(options.lr));
+  torch::optim::Adam adam(task->module().parameters(), torch::optim::AdamOptions(options.optimizer.lr));
   at::manual_seed(options.seed * 1'000'003 + 1);
-  Sampler sampler(context.split.train, options.batch, 0, 1, options.seed);
+  Sampler sampler(context.split.train, options.data.batch, 0, 1, options.seed);
   std::optional<SavedOnHost> saved_on_host;
   if (way == kSavedOnHost) saved_on_host.emplace();
   return serve(

@@ -24,22 +24,22 @@ double parse_fraction(const std::string& text, int world) {
 
 void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   command.option_defaults()->group("K-FAC");
-  command.add_flag("--kfac", train.use_kfac, "Precondition gradients by K-FAC");
+  command.add_flag("--kfac", train.kfac.enabled, "Precondition gradients by K-FAC");
   const size_t before = command.get_options().size();
-  add_intervals(command, train.kfac);
-  add_method(command, train.kfac);
+  add_intervals(command, train.kfac.preconditioner);
+  add_method(command, train.kfac.preconditioner);
   add_step_size(command, train);
-  add_layers(command, train.kfac);
-  add_distribution(command, train.kfac);
+  add_layers(command, train.kfac.preconditioner);
+  add_distribution(command, train.kfac.preconditioner);
   const std::vector<CLI::Option*> all = command.get_options(nullptr);
   options.assign(all.begin() + before, all.end());
 }
 
 void KfacFlags::refuse_without_effect(const TrainOptions& train) const {
   for (const CLI::Option* option : options)
-    if (!train.use_kfac && option->count() > 0)
+    if (!train.kfac.enabled && option->count() > 0)
       throw BadRequest(str(option->get_name(), " has no effect without --kfac"));
-  const kfac::Strategy chosen = train.kfac.strategy;
+  const kfac::Strategy chosen = train.kfac.preconditioner.strategy;
   const bool fixed =
       chosen == kfac::Strategy::comm_opt || chosen == kfac::Strategy::mem_opt || chosen == kfac::Strategy::dp;
   if (fixed && grad_worker_frac != "auto")
@@ -112,7 +112,7 @@ void KfacFlags::add_step_size(CLI::App& command, TrainOptions& train) {
       ->type_name("FACTOR@EPOCH")
       ->default_str("none");
   command
-      .add_option("--adapt-damping", train.damping_adaptation,
+      .add_option("--adapt-damping", train.kfac.damping_adaptation,
                   "Steps between adaptations of the damping to the loss, by one more forward pass; 0: never")
       ->type_name("N")
       ->capture_default_str();
@@ -180,7 +180,7 @@ void KfacFlags::add_distribution(CLI::App& command, kfac::KfacOptions& k) {
 }
 
 void KfacFlags::resolve(TrainOptions& train, int world) const {
-  kfac::KfacOptions& k = train.kfac;
+  kfac::KfacOptions& k = train.kfac.preconditioner;
   k.strategy = kfac::parse_strategy(strategy);
   refuse_without_effect(train);
   k.placement = kfac::parse_placement(placement);
@@ -193,9 +193,9 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   k.inverse_interval = static_cast<double>(inverse_interval);
   k.relative_damping = relative_damping;
   k.damping = damping;
-  train.damping_decay = parse_decays("--damping-decay", damping_decay);
-  train.interval_decay = parse_decays("--interval-decay", interval_decay);
-  const ModelInfo& info = model_info(train.model);
+  train.kfac.damping_decay = parse_decays("--damping-decay", damping_decay);
+  train.kfac.interval_decay = parse_decays("--interval-decay", interval_decay);
+  const ModelInfo& info = model_info(train.model.name);
   const std::string left_alone = skip.value_or(std::string(info.kfac_skip));
   if (!left_alone.empty() && left_alone != "none") k.skip = {left_alone};
   auto clip = kfac::default_kl_clip(k.convention);
@@ -206,8 +206,9 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   const bool automatic = k.strategy == kfac::Strategy::automatic;
   if (automatic && grad_worker_frac != "auto")
     throw BadRequest(str("--grad-worker-frac is '", grad_worker_frac, "'; allowed with --kfac-strategy auto is auto"));
-  train.choose_grad_worker_frac = grad_worker_frac == "auto" && (automatic || k.strategy == kfac::Strategy::hybrid ||
-                                                                 k.strategy == kfac::Strategy::owner_reduce);
+  train.kfac.choose_grad_worker_frac =
+      grad_worker_frac == "auto" &&
+      (automatic || k.strategy == kfac::Strategy::hybrid || k.strategy == kfac::Strategy::owner_reduce);
   if (grad_worker_frac != "auto") k.grad_worker_frac = parse_fraction(grad_worker_frac, world);
 }
 

@@ -12,19 +12,25 @@ namespace {
 struct ModelNumber {
   const char* flag;
   std::optional<int64_t> TrainFlags::*asked;
-  int64_t TrainOptions::*option;
+  int64_t& (*option)(TrainOptions&);
   int64_t ModelInfo::*own;
   int64_t least;
   const char* meaning;
 };
 
 constexpr ModelNumber kNumbers[]{
-    {"--cases", &TrainFlags::cases, &TrainOptions::cases, &ModelInfo::cases, 2, "Cases of synthetic data"},
-    {"--batch", &TrainFlags::batch, &TrainOptions::batch, &ModelInfo::batch, 1, "Cases per rank and micro-batch"},
-    {"--filters", &TrainFlags::filters, &TrainOptions::filters, &ModelInfo::filters, 1, "Channels of the top level"},
-    {"--hidden", &TrainFlags::hidden, &TrainOptions::hidden, &ModelInfo::hidden, 1, "Width of the hidden layers"},
-    {"--layers", &TrainFlags::layers, &TrainOptions::layers, &ModelInfo::layers, 1, "Hidden layers"},
-    {"--classes", &TrainFlags::classes, &TrainOptions::classes, &ModelInfo::classes, 2, "Outputs of the model"}};
+    {"--cases", &TrainFlags::cases, [](TrainOptions& o) -> int64_t& { return o.data.cases; }, &ModelInfo::cases, 2,
+     "Cases of synthetic data"},
+    {"--batch", &TrainFlags::batch, [](TrainOptions& o) -> int64_t& { return o.data.batch; }, &ModelInfo::batch, 1,
+     "Cases per rank and micro-batch"},
+    {"--filters", &TrainFlags::filters, [](TrainOptions& o) -> int64_t& { return o.model.filters; },
+     &ModelInfo::filters, 1, "Channels of the top level"},
+    {"--hidden", &TrainFlags::hidden, [](TrainOptions& o) -> int64_t& { return o.model.hidden; }, &ModelInfo::hidden, 1,
+     "Width of the hidden layers"},
+    {"--layers", &TrainFlags::layers, [](TrainOptions& o) -> int64_t& { return o.model.layers; }, &ModelInfo::layers, 1,
+     "Hidden layers"},
+    {"--classes", &TrainFlags::classes, [](TrainOptions& o) -> int64_t& { return o.model.classes; },
+     &ModelInfo::classes, 2, "Outputs of the model"}};
 
 /// Returns the models that have this number, with their defaults: `16 (unet3d), 128 (bp3d)`.
 std::string defaults(int64_t ModelInfo::*own) {
@@ -38,7 +44,7 @@ std::string defaults(int64_t ModelInfo::*own) {
 
 void TrainFlags::add_model_flags(CLI::App& command) {
   command.option_defaults()->group("Model and data");
-  command.add_option("--model", options.model, model_names())->type_name("NAME")->capture_default_str();
+  command.add_option("--model", options.model.name, model_names())->type_name("NAME")->capture_default_str();
   command.add_option("--data", data, "synthetic:N, or for unet3d a folder of NIfTI cases in the BraTS layout")
       ->type_name("SOURCE")
       ->default_str("synthetic:N, N by model");
@@ -70,7 +76,7 @@ void TrainFlags::add_device_flags(CLI::App& command) {
       ->type_name("NAME")
       ->capture_default_str();
   command
-      .add_option("--engine", options.engine,
+      .add_option("--engine", engine,
                   "gate: Spillway's own copies; unified, on a GPU: CUDA's Unified Memory under the same schedule")
       ->type_name("NAME")
       ->capture_default_str();
@@ -82,7 +88,7 @@ void TrainFlags::add_device_flags(CLI::App& command) {
 }
 
 void TrainFlags::resolve_model() {
-  const ModelInfo& info = model_info(options.model);
+  const ModelInfo& info = model_info(options.model.name);
   for (const ModelNumber& number : kNumbers) {
     const std::optional<int64_t>& asked = this->*number.asked;
     if (!asked) continue;
@@ -91,31 +97,36 @@ void TrainFlags::resolve_model() {
           str(number.flag, " says nothing to ", info.name, "; models that have it: ", defaults(number.own)));
     if (*asked < number.least)
       throw BadRequest(str(number.flag, " is ", *asked, "; allowed is ", number.least, " or more"));
-    options.*number.option = *asked;
+    number.option(options) = *asked;
   }
   if (edge && *edge < 1) throw BadRequest(str("--edge is ", *edge, "; it must be positive"));
   if (edge && !shape.empty()) throw BadRequest("--edge and --shape exclude each other");
   if (!shape.empty() && info.input != InputKind::volumes)
     throw BadRequest(str("--shape is for volumes; ", info.name, " takes --data synthetic:N"));
-  options.split_bytes = split == "off" ? kUnlimitedBytes : parse_bytes(split);
-  options.data = !data.empty() ? data : str("synthetic:", edge.value_or(info.size));
-  if (!shape.empty()) options.shape = parse_shape(shape);
-  const int64_t size = synthetic_size(options.data);
+  options.memory.engine = parse_engine(engine);
+  options.model.layout = parse_layout(memory_format);
+  options.memory.split_bytes = split == "off" ? kUnlimitedBytes : parse_bytes(split);
+  options.data.source = !data.empty() ? data : str("synthetic:", edge.value_or(info.size));
+  if (!shape.empty()) options.data.shape = parse_shape(shape);
+  const int64_t size = synthetic_size(options.data.source);
   if (edge && size > 0 && *edge != size)
-    throw BadRequest(str("--edge is ", *edge, ", but --data is '", options.data, "'; give one of them"));
-  if (edge && size == 0 && info.input == InputKind::volumes) options.shape = {*edge, *edge, *edge};
+    throw BadRequest(str("--edge is ", *edge, ", but --data is '", options.data.source, "'; give one of them"));
+  if (edge && size == 0 && info.input == InputKind::volumes) options.data.shape = {*edge, *edge, *edge};
 }
 
-std::vector<std::string> model_arguments(const TrainOptions& options) {
-  const ModelInfo& info = model_info(options.model);
-  std::vector<std::string> arguments{
-      "--model",  options.model,  "--data",   options.data,  "--seed", std::to_string(options.seed),
-      "--device", options.device, "--engine", options.engine};
-  arguments.insert(arguments.end(),
-                   {"--split", options.split_bytes == kUnlimitedBytes ? "off" : std::to_string(options.split_bytes)});
-  if (options.shape != Shape3{}) arguments.insert(arguments.end(), {"--shape", format_shape(options.shape)});
+std::vector<std::string> model_arguments(TrainOptions options) {
+  const ModelInfo& info = model_info(options.model.name);
+  std::vector<std::string> arguments{"--model",  options.model.name,
+                                     "--data",   options.data.source,
+                                     "--seed",   std::to_string(options.seed),
+                                     "--device", options.memory.device,
+                                     "--engine", std::string(name(options.memory.engine))};
+  arguments.insert(
+      arguments.end(),
+      {"--split", options.memory.split_bytes == kUnlimitedBytes ? "off" : std::to_string(options.memory.split_bytes)});
+  if (options.data.shape != Shape3{}) arguments.insert(arguments.end(), {"--shape", format_shape(options.data.shape)});
   for (const ModelNumber& number : kNumbers)
-    if (info.*number.own > 0) arguments.insert(arguments.end(), {number.flag, std::to_string(options.*number.option)});
+    if (info.*number.own > 0) arguments.insert(arguments.end(), {number.flag, std::to_string(number.option(options))});
   return arguments;
 }
 

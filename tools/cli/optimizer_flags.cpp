@@ -6,14 +6,14 @@
 namespace spillway::tools {
 namespace {
 
-double default_lr(const std::string& optimizer) {
-  if (optimizer == "sgd") return 0.1;
-  if (optimizer == "lamb") return 5e-3;
+double default_lr(OptimizerKind optimizer) {
+  if (optimizer == OptimizerKind::sgd) return 0.1;
+  if (optimizer == OptimizerKind::lamb) return 5e-3;
   return 5e-4;
 }
 
-double default_weight_decay(const std::string& optimizer) {
-  return optimizer == "adamw" || optimizer == "lamb" ? 0.01 : 0;
+double default_weight_decay(OptimizerKind optimizer) {
+  return optimizer == OptimizerKind::adamw || optimizer == OptimizerKind::lamb ? 0.01 : 0;
 }
 
 }  // namespace
@@ -29,14 +29,14 @@ void TrainFlags::add_optimizer_flags(CLI::App& command) {
   command.add_option("--momentum", momentum, "Momentum of sgd; 0 up to, not including, 1")
       ->type_name("X")
       ->default_str("0.9");
-  command.add_flag("--nesterov", options.nesterov, "Nesterov momentum of sgd: look ahead along the momentum");
+  command.add_flag("--nesterov", options.optimizer.nesterov, "Nesterov momentum of sgd: look ahead along the momentum");
   command
       .add_option("--weight-decay", weight_decay,
                   "L2 penalty (sgd, adam), or shrinking of weights as a share of lr (adamw, lamb); 0 or more")
       ->type_name("X")
       ->default_str("sgd and adam 0, adamw and lamb 0.01");
   command
-      .add_option("--warmup", options.warmup,
+      .add_option("--warmup", options.optimizer.warmup,
                   "Steps over which the learning rate rises linearly to its value; 0 or more")
       ->type_name("N")
       ->capture_default_str();
@@ -46,12 +46,12 @@ void TrainFlags::add_optimizer_flags(CLI::App& command) {
       ->type_name("FACTOR@EPOCH")
       ->default_str("none");
   command
-      .add_option("--clip-norm", options.clip_norm,
+      .add_option("--clip-norm", options.optimizer.clip_norm,
                   "Longest gradient, 2-norm over all parameters; 0: any length; not with --kfac")
       ->type_name("X")
       ->capture_default_str();
   command
-      .add_option("--accumulate", options.accumulate,
+      .add_option("--accumulate", options.optimizer.accumulate,
                   "Micro-batches per step, whose gradients are averaged in one allreduce; 1 or more")
       ->type_name("N")
       ->capture_default_str();
@@ -59,20 +59,20 @@ void TrainFlags::add_optimizer_flags(CLI::App& command) {
 
 void TrainFlags::add_precision_flags(CLI::App& command) {
   command.option_defaults()->group("Precision and layout");
-  command.add_option("--amp", options.amp, "bf16 or fp16: forward and loss under autocast; or off")
+  command.add_option("--amp", amp, "bf16 or fp16: forward and loss under autocast; or off")
       ->type_name("NAME")
       ->capture_default_str();
   command
-      .add_option("--loss-scale", options.loss_scaling.initial,
+      .add_option("--loss-scale", options.precision.loss_scaling.initial,
                   "Initial factor of the loss with fp16, halved when gradients overflow; 1 or more")
       ->type_name("X")
       ->capture_default_str();
   command
-      .add_option("--loss-scale-interval", options.loss_scaling.growth_interval,
+      .add_option("--loss-scale-interval", options.precision.loss_scaling.growth_interval,
                   "Steps without an overflow after which the loss scale doubles, with fp16; 1 or more")
       ->type_name("N")
       ->capture_default_str();
-  command.add_option("--memory-format", options.memory_format, "contiguous, or channels_last for images and volumes")
+  command.add_option("--memory-format", memory_format, "contiguous, or channels_last for images and volumes")
       ->type_name("NAME")
       ->capture_default_str();
 }
@@ -80,25 +80,29 @@ void TrainFlags::add_precision_flags(CLI::App& command) {
 void TrainFlags::add_checkpoint_flags(CLI::App& command) {
   command.option_defaults()->group("Checkpoints");
   command
-      .add_option("--checkpoint", options.checkpoint,
+      .add_option("--checkpoint", options.checkpoint.folder,
                   "Folder for a checkpoint: at the end, when interrupted, when the disk for pages fails, on SIGUSR1")
       ->type_name("DIR")
       ->default_str("none");
-  command.add_option("--checkpoint-every", options.checkpoint_every, "Steps between further checkpoints; 0: none")
+  command.add_option("--checkpoint-every", options.checkpoint.every, "Steps between further checkpoints; 0: none")
       ->type_name("N")
       ->capture_default_str();
-  command.add_flag("--resume", options.resume, "Go on from the checkpoint in that folder until --steps in all");
+  command.add_flag("--resume", options.checkpoint.resume,
+                   "Go on from the checkpoint in that folder until --steps in all");
 }
 
 void TrainFlags::resolve_optimizer() {
-  options.optimizer = !optimizer.empty() ? optimizer : options.use_kfac ? "sgd" : "adam";
-  const bool preconditioned = options.use_kfac && options.optimizer == "sgd";
-  options.lr = lr.value_or(preconditioned ? model_info(options.model).kfac_lr : default_lr(options.optimizer));
-  if (momentum && options.optimizer != "sgd")
-    throw BadRequest(str("--momentum is sgd's; the optimizer is ", options.optimizer));
-  if (momentum) options.momentum = *momentum;
-  options.weight_decay = weight_decay.value_or(default_weight_decay(options.optimizer));
-  options.lr_decay = parse_decays("--lr-decay", lr_decay);
+  options.optimizer.kind = !optimizer.empty()     ? parse_optimizer(optimizer)
+                           : options.kfac.enabled ? OptimizerKind::sgd
+                                                  : OptimizerKind::adam;
+  const bool preconditioned = options.kfac.enabled && options.optimizer.kind == OptimizerKind::sgd;
+  options.optimizer.lr =
+      lr.value_or(preconditioned ? model_info(options.model.name).kfac_lr : default_lr(options.optimizer.kind));
+  if (momentum && options.optimizer.kind != OptimizerKind::sgd)
+    throw BadRequest(str("--momentum is sgd's; the optimizer is ", name(options.optimizer.kind)));
+  if (momentum) options.optimizer.momentum = *momentum;
+  options.optimizer.weight_decay = weight_decay.value_or(default_weight_decay(options.optimizer.kind));
+  options.optimizer.lr_decay = parse_decays("--lr-decay", lr_decay);
 }
 
 }  // namespace spillway::tools

@@ -12,7 +12,7 @@ void TrainFlags::add_tier_flags(CLI::App& command) {
                   "Host bytes per rank for pages that left the device: a size, a percentage of the peak, or none")
       ->type_name("BUDGET")
       ->capture_default_str();
-  command.add_option("--disk", options.disk, "Folder for pages that the host budget has no room for")
+  command.add_option("--disk", options.memory.disk, "Folder for pages that the host budget has no room for")
       ->type_name("DIR")
       ->default_str("none");
 }
@@ -67,14 +67,15 @@ void TrainFlags::add_gradient_flags(CLI::App& command) {
 TrainOptions TrainFlags::resolve(int world) {
   if (device != "auto" && device != "cpu" && device != "cuda" && !device.starts_with("cuda:"))
     throw BadRequest(str("--device is '", device, "'; allowed is cpu, cuda, cuda:N or auto"));
-  options.device = device == "auto" ? "cpu" : device;
+  options.memory.device = device == "auto" ? "cpu" : device;
   resolve_model();
-  options.budget = BudgetRequest::parse(budget);
-  options.host_budget = BudgetRequest::parse(host_budget);
+  options.memory.budget = BudgetRequest::parse(budget);
+  options.memory.host_budget = BudgetRequest::parse(host_budget);
+  options.precision.amp = parse_amp(amp);
   resolve_optimizer();
-  options.overlap_gradients = !no_overlap_gradients;
-  options.gradient_bucket_bytes = gradient_bucket == "auto" ? 0 : parse_bytes(gradient_bucket);
-  options.gradient_buffer_bytes = gradient_buffer == "auto" ? 0 : parse_bytes(gradient_buffer);
+  options.gradients.overlap = !no_overlap_gradients;
+  options.gradients.bucket_bytes = gradient_bucket == "auto" ? 0 : parse_bytes(gradient_bucket);
+  options.gradients.buffer_bytes = gradient_buffer == "auto" ? 0 : parse_bytes(gradient_buffer);
   kfac.resolve(options, world);
   options.validate();
   return options = with_model_defaults(options);

@@ -21,7 +21,7 @@ struct TrainFlags {
   std::string split = std::to_string(kDefaultSplitBytes >> 20) + "MiB";
   KfacFlags kfac;
   std::optional<double> lr, momentum, weight_decay;
-  std::string optimizer, lr_decay;
+  std::string optimizer, lr_decay, engine = "gate", amp = "off", memory_format = "contiguous";
 
   /// Adds the flags of model and data only; add_training_flags() adds all further ones.
   void add_model_flags(CLI::App& command);
@@ -44,6 +44,6 @@ struct TrainFlags {
 
 /// Returns the flags of model and data that `options`, once resolved, came from. Another process that gets them does
 /// the same.
-std::vector<std::string> model_arguments(const TrainOptions& options);
+std::vector<std::string> model_arguments(TrainOptions options);
 
 }  // namespace spillway::tools

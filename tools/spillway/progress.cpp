@@ -158,7 +158,7 @@ void Progress::on_metric(const MetricPoint& point) {
 }
 
 void print_summary(const TrainResult& r, const std::vector<NamedResult>& others) {
-  std::printf("\n%s, %lld parameters, %d rank(s), %zu steps\n", r.options.model.c_str(),
+  std::printf("\n%s, %lld parameters, %d rank(s), %zu steps\n", r.options.model.name.c_str(),
               static_cast<long long>(r.parameters), r.world_size, r.losses.size());
   print_memory(r);
   print_steps(r, others);

@@ -88,27 +88,28 @@ void take_share_of_host(ddl::Communicator& comm) {
 
 /// Returns the options of a run to compare with: the main run's, changed as `adam`, `adam@0.01` or `unlimited` says.
 TrainOptions compared_options(TrainOptions options, const std::string& what) {
-  options.checkpoint.clear();
-  options.checkpoint_every = 0;
-  options.resume = false;
+  options.checkpoint.folder.clear();
+  options.checkpoint.every = 0;
+  options.checkpoint.resume = false;
   const std::string kind = what.substr(0, what.find('@'));
   if (kind == "unlimited" && kind == what) {
-    options.budget = {};
-    options.choose_grad_worker_frac = false;
+    options.memory.budget = {};
+    options.kfac.choose_grad_worker_frac = false;
     options.steps = std::min<int64_t>(options.steps, 5);
     options.epochs = 0;
     options.validate_every = options.steps;
     return options;
   }
   if (kind != "adam") throw BadRequest(str("--compare is '", what, "'; allowed is unlimited, adam, adam@LR"));
-  options.use_kfac = false;
-  options.optimizer = "adam";
-  options.lr = 5e-4;
-  options.nesterov = false;
+  options.kfac.enabled = false;
+  options.optimizer.kind = OptimizerKind::adam;
+  options.optimizer.lr = 5e-4;
+  options.optimizer.nesterov = false;
   if (kind != what) {
     const std::string_view rate = std::string_view(what).substr(kind.size() + 1);
-    const auto [end, error] = std::from_chars(rate.data(), rate.data() + rate.size(), options.lr);
-    if (error != std::errc() || end != rate.data() + rate.size() || !(options.lr > 0) || !std::isfinite(options.lr))
+    const auto [end, error] = std::from_chars(rate.data(), rate.data() + rate.size(), options.optimizer.lr);
+    if (error != std::errc() || end != rate.data() + rate.size() || !(options.optimizer.lr > 0) ||
+        !std::isfinite(options.optimizer.lr))
       throw BadRequest(str("--compare is '", what, "'; the learning rate of adam@LR is a number above 0"));
   }
   options.validate();
@@ -145,12 +146,12 @@ void join_launch(Launch& launch, const Options& options, const CLI::App& command
 
 TrainOptions resolve(Options& options, const Launch& launch) {
   TrainOptions train_options = options.flags.resolve(launch.size());
-  if (launch.size() > 1 && train_options.device == "cuda")
-    train_options.device = str("cuda:", launch.world->local_rank());
-  const bool limited = train_options.budget.kind != BudgetRequest::Kind::none;
-  if (!limited && train_options.host_budget.kind != BudgetRequest::Kind::none)
+  if (launch.size() > 1 && train_options.memory.device == "cuda")
+    train_options.memory.device = str("cuda:", launch.world->local_rank());
+  const bool limited = train_options.memory.budget.kind != BudgetRequest::Kind::none;
+  if (!limited && train_options.memory.host_budget.kind != BudgetRequest::Kind::none)
     throw BadRequest("--host-budget has no effect without --budget, because nothing leaves the device then");
-  if (!limited && !train_options.disk.empty())
+  if (!limited && !train_options.memory.disk.empty())
     throw BadRequest("--disk has no effect without --budget, because nothing leaves the device then");
   return train_options;
 }
@@ -185,11 +186,11 @@ RunContext beside(const RunContext& context, const TrainOptions& options, const 
   other.options = options;
   other.start = {};
   if (main_run.kfac) {
-    other.options.kfac.strategy = kfac::parse_strategy(main_run.kfac->strategy);
-    other.options.kfac.grad_worker_frac = main_run.kfac->grad_worker_frac;
+    other.options.kfac.preconditioner.strategy = kfac::parse_strategy(main_run.kfac->strategy);
+    other.options.kfac.preconditioner.grad_worker_frac = main_run.kfac->grad_worker_frac;
   }
-  if (options.budget.kind != BudgetRequest::Kind::none)
-    other.options.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = main_run.budget_bytes};
+  if (options.memory.budget.kind != BudgetRequest::Kind::none)
+    other.options.memory.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = main_run.budget_bytes};
   return other;
 }
 
@@ -243,8 +244,8 @@ int train_command(Options& options, const CLI::App& command) {
   std::vector<TrainOptions> compared;
   for (const std::string& what : options.compare) compared.push_back(compared_options(train_options, what));
 
-  use_deterministic_algorithms(train_options.deterministic, train_options.device != "cpu");
-  Device& device = open_device(train_options.device);
+  use_deterministic_algorithms(train_options.deterministic, train_options.memory.device != "cpu");
+  Device& device = open_device(train_options.memory.device);
   const Links links = connect(launch, options, device);
   const RunContext context = make_context(train_options, links.comm);
   end_when_asked();

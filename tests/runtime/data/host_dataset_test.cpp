@@ -46,14 +46,14 @@ TEST(HostCasesTest, ReadOnlyWhatIsUsedAndTheOthersWhenAskedFor) {
 
 TEST(UsedCasesTest, AreThoseThatARankLearnsFromAndMeasuresOn) {
   TrainOptions options;
-  options.batch = 2;
-  options.accumulate = 2;
+  options.data.batch = 2;
+  options.optimizer.accumulate = 2;
   options.seed = 5;
   const Split parts = split(40);
   for (int rank = 0; rank < 3; ++rank) {
     const auto used = used_cases(options, parts, 0, 2, rank, 3);
     EXPECT_TRUE(std::is_sorted(used.begin(), used.end()));
-    Sampler sampler(parts.train, options.batch, rank, 3, options.seed);
+    Sampler sampler(parts.train, options.data.batch, rank, 3, options.seed);
     std::vector<int64_t> expected{0, parts.validation[static_cast<size_t>(rank)]};
     if (rank == 0) expected.push_back(parts.validation[3]);
     for (int i = 0; i < 4; ++i)

@@ -29,10 +29,10 @@ void poison_free_memory() {
 TEST(AutocastTest, ProductsAreBfloat16InsideAndFloat32Outside) {
   EXPECT_EQ(type_of_product(), at::kFloat);
   {
-    Autocast autocast("bf16");
+    Autocast autocast(Amp::bf16);
     EXPECT_EQ(type_of_product(), at::kBFloat16);
     {
-      Autocast off("off");
+      Autocast off(Amp::off);
       EXPECT_EQ(type_of_product(), at::kFloat);
     }
     EXPECT_EQ(type_of_product(), at::kBFloat16);
@@ -41,16 +41,16 @@ TEST(AutocastTest, ProductsAreBfloat16InsideAndFloat32Outside) {
 }
 
 TEST(AutocastTest, ProductsAreFloat16WhereThatIsAskedFor) {
-  Autocast autocast("fp16");
+  Autocast autocast(Amp::fp16);
   EXPECT_EQ(type_of_product(), at::kHalf);
-  Autocast inner("bf16");
+  Autocast inner(Amp::bf16);
   EXPECT_EQ(type_of_product(), at::kBFloat16);
 }
 
 TEST(AutocastTest, AWeightThatChangedIsCastAnew) {
   auto weight = at::ones({1, 1}).requires_grad_();
   auto forward = [&] {
-    Autocast autocast("bf16");
+    Autocast autocast(Amp::bf16);
     return at::linear(at::ones({1, 1}), weight).item<double>();
   };
   EXPECT_EQ(forward(), 1);
@@ -62,7 +62,7 @@ TEST(AutocastTest, AWeightThatChangedIsCastAnew) {
 }
 
 TEST(AutocastTest, NamesTheAllowedTypes) {
-  EXPECT_THROW(Autocast("float8"), BadRequest);
+  EXPECT_THROW(parse_amp("float8"), BadRequest);
   EXPECT_FALSE(at::matmul(at::ones({1, 1}), at::ones({1, 1})).scalar_type() == at::kBFloat16);
 }
 
@@ -74,7 +74,7 @@ TEST(Convolve3dTest, GradientsOfVolumesTwoVoxelsDeepAreTheSameEveryTime) {
   for (int i = 0; i < 10; ++i) {
     at::Tensor loss;
     {
-      Autocast autocast("bf16");
+      Autocast autocast(Amp::bf16);
       loss = convolve(conv, x).to(at::kFloat).square().sum();
     }
     poison_free_memory();
@@ -90,7 +90,7 @@ TEST(Convolve3dTest, ComputesInBfloat16WhereThatWorks) {
   torch::nn::Conv3d conv(torch::nn::Conv3dOptions(2, 3, 3).padding(1));
   auto type = [&](int64_t depth) { return convolve(conv, at::ones({1, 2, depth, 4, 4})).scalar_type(); };
   EXPECT_EQ(type(4), at::kFloat);
-  Autocast autocast("bf16");
+  Autocast autocast(Amp::bf16);
   EXPECT_EQ(type(4), at::kBFloat16);
   EXPECT_EQ(type(2), at::kFloat);
 }

@@ -35,7 +35,7 @@ TEST(ReportPageTest, EscapesWhatOthersNamed) {
   const std::string nasty = "</title><x>\"'&\x01\xff]]>";
   TrainResult r = small_run();
   for (std::string* text :
-       {&r.options.model, &r.options.data, &r.options.optimizer, &r.metric_name, &r.weights_sha256, &r.step_kinds[2],
+       {&r.options.model.name, &r.options.data.source, &r.metric_name, &r.weights_sha256, &r.step_kinds[2],
         &r.observed->floor_operator, &r.kfac->strategy, &r.kfac->reason, &r.allreduce->levels,
         &r.allreduce->explanation, &r.recording.events[0].name, &r.recording.events[1].lane})
     *text = nasty;

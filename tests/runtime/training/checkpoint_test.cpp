@@ -29,7 +29,7 @@ class CheckpointTest : public SmallTraining {
 /// Expects that a training that is interrupted after its third step and resumed equals a whole one.
 void expect_resumed_equals_whole(TrainOptions options) {
   TrainOptions whole = options;
-  whole.checkpoint.clear();
+  whole.checkpoint.folder.clear();
   const TrainResult expected = run(whole);
 
   TrainRequests requests;
@@ -41,7 +41,7 @@ void expect_resumed_equals_whole(TrainOptions options) {
   const TrainResult first = train(make_context(options, {}), listener, &requests);
   ASSERT_EQ(first.losses.size(), 3u);
 
-  options.resume = true;
+  options.checkpoint.resume = true;
   const TrainResult second = run(options);
   EXPECT_EQ(second.resumed_from_step, 3);
   std::vector<double> losses = first.losses;
@@ -55,55 +55,56 @@ void expect_resumed_equals_whole(TrainOptions options) {
 }  // namespace
 
 TEST_F(CheckpointTest, AResumedRunEqualsAnUninterruptedOne) {
-  for (const char* optimizer : {"sgd", "adam", "adamw", "lamb"}) {
+  for (const OptimizerKind optimizer :
+       {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw, OptimizerKind::lamb}) {
     TrainOptions o = options();
-    o.optimizer = optimizer;
-    o.warmup = 4;
-    o.lr_decay = {{0.5, 1}};
-    o.accumulate = 2;
+    o.optimizer.kind = optimizer;
+    o.optimizer.warmup = 4;
+    o.optimizer.lr_decay = {{0.5, 1}};
+    o.optimizer.accumulate = 2;
     expect_resumed_equals_whole(o);
   }
 }
 
 TEST_F(CheckpointTest, SoDoesOneWithDropoutUnderABudget) {
   TrainOptions o = options("bert-base");
-  o.layers = 1;
-  o.hidden = 64;
-  o.budget = BudgetRequest::parse("95%");
+  o.model.layers = 1;
+  o.model.hidden = 64;
+  o.memory.budget = BudgetRequest::parse("95%");
   expect_resumed_equals_whole(o);
 }
 
 TEST_F(CheckpointTest, SoDoesOneWithRunningStatisticsAndChannelsLast) {
   TrainOptions o = options("resnet50");
-  o.data = "synthetic:33";
-  o.filters = 2;
-  o.memory_format = "channels_last";
+  o.data.source = "synthetic:33";
+  o.model.filters = 2;
+  o.model.layout = Layout::channels_last;
   expect_resumed_equals_whole(o);
 }
 
 TEST_F(CheckpointTest, SoDoesOneWithKfacInTheMiddleOfItsIntervals) {
   TrainOptions o = options();
-  o.use_kfac = true;
-  o.optimizer = "sgd";
-  o.lr = 0.1;
-  o.kfac.burn_in = 1;
-  o.kfac.factor_interval = 2;
-  o.kfac.inverse_interval = 4;
+  o.kfac.enabled = true;
+  o.optimizer.kind = OptimizerKind::sgd;
+  o.optimizer.lr = 0.1;
+  o.kfac.preconditioner.burn_in = 1;
+  o.kfac.preconditioner.factor_interval = 2;
+  o.kfac.preconditioner.inverse_interval = 4;
   expect_resumed_equals_whole(o);
 }
 
 TEST_F(CheckpointTest, SoDoesOneInFloat16WhoseLossScaleIsStillFallingAndWithStateIn16Bits) {
   for (double scale : {0x1p26, 4.0}) {  // no update until after the third step; and growing
     TrainOptions o = options();
-    o.amp = "fp16";
-    o.loss_scaling = {.initial = scale, .growth_interval = 2};
-    o.use_kfac = true;
-    o.optimizer = "sgd";
-    o.lr = 0.1;
-    o.kfac.factor_interval = o.kfac.inverse_interval = 2;
-    o.kfac.storage = kfac::FactorDtype::bf16;
+    o.precision.amp = Amp::fp16;
+    o.precision.loss_scaling = {.initial = scale, .growth_interval = 2};
+    o.kfac.enabled = true;
+    o.optimizer.kind = OptimizerKind::sgd;
+    o.optimizer.lr = 0.1;
+    o.kfac.preconditioner.factor_interval = o.kfac.preconditioner.inverse_interval = 2;
+    o.kfac.preconditioner.storage = kfac::FactorDtype::bf16;
     expect_resumed_equals_whole(o);
-    std::filesystem::remove_all(o.checkpoint);
+    std::filesystem::remove_all(o.checkpoint.folder);
   }
 }
 
@@ -111,61 +112,61 @@ TEST_F(CheckpointTest, SoDoesOneWithEveryMethodOfKfacAndGrowingIntervals) {
   for (const auto& [method, outer] : {std::pair(kfac::Method::eigen, true), std::pair(kfac::Method::plain, false),
                                       std::pair(kfac::Method::pi, false)}) {
     TrainOptions o = options();
-    o.use_kfac = true;
-    o.optimizer = "sgd";
-    o.lr = 0.1;
-    o.kfac.method = method;
-    o.kfac.precompute_outer = outer;
-    o.kfac.convention = kfac::Convention::kaisa;
-    o.kfac.burn_in = 1;
-    o.kfac.factor_interval = o.kfac.inverse_interval = 2;
-    o.damping_decay = {{0.5, 1}};
-    o.interval_decay = {{1.5, 1}};
+    o.kfac.enabled = true;
+    o.optimizer.kind = OptimizerKind::sgd;
+    o.optimizer.lr = 0.1;
+    o.kfac.preconditioner.method = method;
+    o.kfac.preconditioner.precompute_outer = outer;
+    o.kfac.preconditioner.convention = kfac::Convention::kaisa;
+    o.kfac.preconditioner.burn_in = 1;
+    o.kfac.preconditioner.factor_interval = o.kfac.preconditioner.inverse_interval = 2;
+    o.kfac.damping_decay = {{0.5, 1}};
+    o.kfac.interval_decay = {{1.5, 1}};
     expect_resumed_equals_whole(o);
-    std::filesystem::remove_all(o.checkpoint);
+    std::filesystem::remove_all(o.checkpoint.folder);
   }
 }
 
 TEST_F(CheckpointTest, SoDoesOneWhileKfacDecomposesBesideTheSteps) {
   TrainOptions o = options();
-  o.use_kfac = true;
-  o.optimizer = "sgd";
-  o.lr = 0.1;
-  o.kfac.burn_in = 1;
-  o.kfac.factor_interval = 1;
-  o.kfac.inverse_interval = 2;
-  o.kfac.staleness = 2;
+  o.kfac.enabled = true;
+  o.optimizer.kind = OptimizerKind::sgd;
+  o.optimizer.lr = 0.1;
+  o.kfac.preconditioner.burn_in = 1;
+  o.kfac.preconditioner.factor_interval = 1;
+  o.kfac.preconditioner.inverse_interval = 2;
+  o.kfac.preconditioner.staleness = 2;
   expect_resumed_equals_whole(o);
 }
 
 TEST_F(CheckpointTest, SoDoesOneWhoseDampingFollowsTheLoss) {
   TrainOptions o = options("bert-base");
-  o.layers = 1;
-  o.hidden = 64;
-  o.use_kfac = true;
-  o.optimizer = "sgd";
-  o.lr = 0.1;
-  o.kfac.factor_interval = o.kfac.inverse_interval = 2;
-  o.damping_adaptation = 2;
+  o.model.layers = 1;
+  o.model.hidden = 64;
+  o.kfac.enabled = true;
+  o.optimizer.kind = OptimizerKind::sgd;
+  o.optimizer.lr = 0.1;
+  o.kfac.preconditioner.factor_interval = o.kfac.preconditioner.inverse_interval = 2;
+  o.kfac.damping_adaptation = 2;
   expect_resumed_equals_whole(o);
 }
 
 TEST_F(CheckpointTest, IsWrittenEverySoManyStepsAndAtTheEnd) {
   TrainOptions o = options();
-  o.checkpoint_every = 4;
+  o.checkpoint.every = 4;
   std::vector<int64_t> steps;
   struct Listener : TrainListener {
     std::function<void()> look;
     void on_step(int64_t, int64_t, const StepOutcome&, int64_t) override { look(); }
   } listener;
   listener.look = [&] {
-    steps.push_back(std::filesystem::exists(file()) ? checkpoint_position(o.checkpoint, with_model_defaults(o)).step
-                                                    : 0);
+    steps.push_back(
+        std::filesystem::exists(file()) ? checkpoint_position(o.checkpoint.folder, with_model_defaults(o)).step : 0);
   };
   train(make_context(o, {}), listener);
   // The listener hears of a step before its checkpoint is written.
   EXPECT_EQ(steps, std::vector<int64_t>({0, 0, 0, 0, 4, 4}));
-  EXPECT_EQ(checkpoint_position(o.checkpoint, with_model_defaults(o)).step, 6);
+  EXPECT_EQ(checkpoint_position(o.checkpoint.folder, with_model_defaults(o)).step, 6);
 }
 
 TEST_F(CheckpointTest, IsWrittenAfterTheStepInWhichSomebodyAsksForItAndTrainingGoesOn) {
@@ -179,8 +180,8 @@ TEST_F(CheckpointTest, IsWrittenAfterTheStepInWhichSomebodyAsksForItAndTrainingG
     void on_decision(const std::string& text) override { decisions.push_back(text); }
   } listener;
   listener.look = [&](int64_t step) {
-    const bool exists = !o.checkpoint.empty() && std::filesystem::exists(file());
-    steps.push_back(exists ? checkpoint_position(o.checkpoint, with_model_defaults(o)).step : 0);
+    const bool exists = !o.checkpoint.folder.empty() && std::filesystem::exists(file());
+    steps.push_back(exists ? checkpoint_position(o.checkpoint.folder, with_model_defaults(o)).step : 0);
     if (step == 2) requests.checkpoint = true;
   };
   const auto said = [&](const std::string& text) {
@@ -191,7 +192,7 @@ TEST_F(CheckpointTest, IsWrittenAfterTheStepInWhichSomebodyAsksForItAndTrainingG
   EXPECT_FALSE(asked.interrupted);
   EXPECT_EQ(said("step 3: wrote the checkpoint that was asked for"), 1);
 
-  o.checkpoint.clear();
+  o.checkpoint.folder.clear();
   EXPECT_EQ(train(make_context(o, {}), listener, &requests).weights_sha256, asked.weights_sha256);
   EXPECT_EQ(said("step 3: a checkpoint was asked for, but this run has no folder for it"), 1);
 }
@@ -200,7 +201,7 @@ TEST_F(CheckpointTest, IsWrittenAfterTheStepInWhichSomebodyAsksForItAndTrainingG
 TEST_F(CheckpointTest, IsWaitedForBeyondTheDeadline) {
   using namespace std::chrono_literals;
   const TrainOptions run = options();
-  prepare_checkpoint_folder(run.checkpoint);
+  prepare_checkpoint_folder(run.checkpoint.folder);
   ddl::ThreadWorld world({0, 0});
   std::vector<std::string> errors(2);
   std::vector<std::jthread> ranks;
@@ -213,7 +214,7 @@ TEST_F(CheckpointTest, IsWaitedForBeyondTheDeadline) {
           if (rank == 0) std::this_thread::sleep_for(1500ms);
           return at::ones({3});
         };
-        write_checkpoint(run.checkpoint, run, {.step = 1}, {slow}, comm);
+        write_checkpoint(run.checkpoint.folder, run, {.step = 1}, {slow}, comm);
         ddl::barrier(*comm->communicator);
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(rank)] = error.what();
@@ -229,41 +230,41 @@ TEST_F(CheckpointTest, AnotherRunsIsRefusedNamingWhatDiffers) {
   auto refused = [&](const std::function<void(TrainOptions&)>& change, std::initializer_list<std::string> parts) {
     TrainOptions other = o;
     other.steps = 8;
-    other.resume = true;
+    other.checkpoint.resume = true;
     change(other);
     expect_refusal([&] { run(other); }, parts);
   };
-  refused([](TrainOptions& t) { t.batch = 3; }, {"checkpoint.safetensors", "batch 2", "has 3"});
-  refused([](TrainOptions& t) { t.hidden = 32; }, {"hidden 64", "has 32"});
-  refused([](TrainOptions& t) { t.optimizer = "sgd"; }, {"optimizer adam", "sgd"});
+  refused([](TrainOptions& t) { t.data.batch = 3; }, {"checkpoint.safetensors", "batch 2", "has 3"});
+  refused([](TrainOptions& t) { t.model.hidden = 32; }, {"hidden 64", "has 32"});
+  refused([](TrainOptions& t) { t.optimizer.kind = OptimizerKind::sgd; }, {"optimizer adam", "sgd"});
   refused([](TrainOptions& t) { t.seed = 1; }, {"seed 0"});
-  refused([](TrainOptions& t) { t.device = "cuda"; }, {"device cpu", "has cuda"});
-  refused([](TrainOptions& t) { t.use_kfac = true; }, {"kfac off"});
+  refused([](TrainOptions& t) { t.memory.device = "cuda"; }, {"device cpu", "has cuda"});
+  refused([](TrainOptions& t) { t.kfac.enabled = true; }, {"kfac off"});
   TrainOptions second = o;
-  second.use_kfac = true;
-  second.checkpoint += "-kfac";
+  second.kfac.enabled = true;
+  second.checkpoint.folder += "-kfac";
   run(second);
   const auto refused_with_kfac = [&](const std::function<void(TrainOptions&)>& change,
                                      std::initializer_list<std::string> parts) {
     refused(
         [&](TrainOptions& t) {
-          t.use_kfac = true;
-          t.checkpoint = second.checkpoint;
+          t.kfac.enabled = true;
+          t.checkpoint.folder = second.checkpoint.folder;
           change(t);
         },
         parts);
   };
-  refused_with_kfac([](TrainOptions& t) { t.kfac.convention = kfac::Convention::kaisa; },
+  refused_with_kfac([](TrainOptions& t) { t.kfac.preconditioner.convention = kfac::Convention::kaisa; },
                     {"convention fisher", "kaisa"});
-  refused_with_kfac([](TrainOptions& t) { t.kfac.strategy = kfac::Strategy::dp; },
+  refused_with_kfac([](TrainOptions& t) { t.kfac.preconditioner.strategy = kfac::Strategy::dp; },
                     {"statistics of all ranks", "of each layer's owner"});
   refused([](TrainOptions& t) { t.steps = 6; }, {"step 6", "nothing is left"});
-  refused([](TrainOptions& t) { t.checkpoint += "-not"; }, {"there is no", "checkpoints-not"});
+  refused([](TrainOptions& t) { t.checkpoint.folder += "-not"; }, {"there is no", "checkpoints-not"});
 }
 
 TEST_F(CheckpointTest, ForeignFilesAreRefused) {
   TrainOptions o = options();
-  o.resume = true;
+  o.checkpoint.resume = true;
   std::filesystem::create_directories(file().parent_path());
   write_file(file(), "PK\3\4 some other program's file, long enough to have a header");
   expect_refusal([&] { run(o); }, {"checkpoint.safetensors", "is no safetensors file"});
@@ -281,7 +282,7 @@ TEST_F(CheckpointTest, ADamagedTensorEndsTheRunBeforeItsFirstStep) {
   std::memcpy(&length, bytes.data(), 8);
   bytes[8 + length + 100] ^= 1;
   write_file(file(), bytes);
-  o.resume = true;
+  o.checkpoint.resume = true;
   o.steps = 8;
   expect_refusal([&] { run(o); }, {"is damaged", "linear0"});
 }
@@ -289,7 +290,7 @@ TEST_F(CheckpointTest, ADamagedTensorEndsTheRunBeforeItsFirstStep) {
 TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsFoundBeforeTraining) {
   TrainOptions o = options();
   write_file(dir_ / "file", "not a folder");
-  o.checkpoint = (dir_ / "file" / "checkpoints").string();
+  o.checkpoint.folder = (dir_ / "file" / "checkpoints").string();
   int64_t steps = 0;
   struct Listener : TrainListener {
     int64_t* steps;

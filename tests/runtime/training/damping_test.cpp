@@ -15,23 +15,23 @@ namespace {
 /// Returns options of a small model with dropout (bert-base) or running statistics (resnet50).
 TrainOptions small(const std::string& model) {
   TrainOptions o;
-  o.model = model;
-  o.data = model == "resnet50" ? "synthetic:33" : "synthetic:16";
-  o.batch = 2;
-  o.cases = 12;
-  if (model == "resnet50") o.filters = 2;
-  if (model == "bert-base") o.layers = 1, o.hidden = 64;
-  o.optimizer = "sgd";
-  o.momentum = 0;
-  o.lr = 0.05;
-  o.use_kfac = true;
-  o.kfac.factor_interval = o.kfac.inverse_interval = 1;
+  o.model.name = model;
+  o.data.source = model == "resnet50" ? "synthetic:33" : "synthetic:16";
+  o.data.batch = 2;
+  o.data.cases = 12;
+  if (model == "resnet50") o.model.filters = 2;
+  if (model == "bert-base") o.model.layers = 1, o.model.hidden = 64;
+  o.optimizer.kind = OptimizerKind::sgd;
+  o.optimizer.momentum = 0;
+  o.optimizer.lr = 0.05;
+  o.kfac.enabled = true;
+  o.kfac.preconditioner.factor_interval = o.kfac.preconditioner.inverse_interval = 1;
   return o;
 }
 
 TrainResult run(TrainOptions options, int64_t steps, int64_t every) {
   options.steps = steps;
-  options.damping_adaptation = every;
+  options.kfac.damping_adaptation = every;
   TrainListener silent;
   return train(make_context(options, {}), silent);
 }
@@ -67,8 +67,8 @@ TEST(AdaptedDampingTest, MeasuresTheSameLossAgainSoAShortStepReducesItAsPredicte
   // Other dropout would change the loss by more than the step does.
   for (const char* model : {"bert-base", "resnet50"}) {
     TrainOptions o = small(model);
-    o.accumulate = 2;
-    o.lr = model == std::string("resnet50") ? 1e-5 : 1e-2;
+    o.optimizer.accumulate = 2;
+    o.optimizer.lr = model == std::string("resnet50") ? 1e-5 : 1e-2;
     EXPECT_DOUBLE_EQ(scale_of(run(o, 6, 1)), std::pow(0.95, 6)) << model;
     EXPECT_DOUBLE_EQ(scale_of(run(o, 7, 3)), std::pow(0.95, 6)) << model << ": twice, three steps each";
   }
@@ -77,7 +77,7 @@ TEST(AdaptedDampingTest, MeasuresTheSameLossAgainSoAShortStepReducesItAsPredicte
 TEST(AdaptedDampingTest, GivesTheSameBitsUnderABudget) {
   TrainOptions o = small("bert-base");
   const TrainResult free = run(o, 4, 1);
-  o.budget = BudgetRequest::parse("95%");
+  o.memory.budget = BudgetRequest::parse("95%");
   const TrainResult tight = run(o, 4, 1);
   EXPECT_EQ(tight.weights_sha256, free.weights_sha256);
   EXPECT_EQ(scale_of(tight), scale_of(free));
@@ -86,8 +86,8 @@ TEST(AdaptedDampingTest, GivesTheSameBitsUnderABudget) {
 
 TEST(AdaptedDampingTest, WaitsForTheNextTimeWhereAStepIsLeftOut) {
   TrainOptions o = small("mlp");
-  o.amp = "fp16";
-  o.loss_scaling = {.initial = 0x1p40, .growth_interval = 1000};
+  o.precision.amp = Amp::fp16;
+  o.precision.loss_scaling = {.initial = 0x1p40, .growth_interval = 1000};
   const TrainResult skipped = run(o, 3, 1);
   ASSERT_EQ(skipped.kfac->counters.steps, 0) << "every step overflows";
   EXPECT_EQ(scale_of(skipped), 1);
@@ -95,7 +95,7 @@ TEST(AdaptedDampingTest, WaitsForTheNextTimeWhereAStepIsLeftOut) {
 
 TEST(AdaptedDampingTest, RefusesANegativeNumberOfSteps) {
   TrainOptions o = small("mlp");
-  o.damping_adaptation = -1;
+  o.kfac.damping_adaptation = -1;
   EXPECT_THROW(o.validate(), BadRequest);
 }
 

@@ -28,7 +28,7 @@ struct Way {
   const char* data;
   const char* optimizer = "sgd";
   std::optional<kfac::ConvFactors> kfac = std::nullopt;
-  const char* amp = "off";
+  Amp amp = Amp::off;
   Layout layout = Layout::contiguous;
   double dropout = 0.1;  // bert-base's; without dropout, attention is another operator
   kfac::FactorDtype storage = kfac::FactorDtype::fp32;
@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"mlp", "mlp", "synthetic:16"},  //
         Way{"mlp_kfac", "mlp", "synthetic:16", "sgd", ConvFactors::full},
         Way{"autoencoder_kfac", "autoencoder", "synthetic:8", "sgd", ConvFactors::full},
-        Way{"mlp_bf16", "mlp", "synthetic:16", "lamb", {}, "bf16"}, Way{"unet3d", "unet3d", "synthetic:32"},  //
+        Way{"mlp_bf16", "mlp", "synthetic:16", "lamb", {}, Amp::bf16}, Way{"unet3d", "unet3d", "synthetic:32"},  //
         Way{"unet3d_kfac_full", "unet3d", "synthetic:32", "sgd", ConvFactors::full},
         Way{"unet3d_kfac_separable", "unet3d", "synthetic:32", "sgd", ConvFactors::separable},
         Way{.name = "unet3d_kfac_block_kept_in_fp16",
@@ -129,22 +129,30 @@ INSTANTIATE_TEST_SUITE_P(
             .optimizer = "sgd",
             .kfac = ConvFactors::block,
             .storage = kfac::FactorDtype::fp16},
-        Way{"unet3d_bf16_adamw", "unet3d", "synthetic:32", "adamw", {}, "bf16"},
-        Way{"unet3d_channels_last_lamb", "unet3d", "synthetic:32", "lamb", {}, "off", kLast},
-        Way{"unet3d_kfac_bf16_channels_last", "unet3d", "synthetic:32", "sgd", ConvFactors::separable, "bf16", kLast},
+        Way{"unet3d_bf16_adamw", "unet3d", "synthetic:32", "adamw", {}, Amp::bf16},
+        Way{"unet3d_channels_last_lamb", "unet3d", "synthetic:32", "lamb", {}, Amp::off, kLast},
+        Way{"unet3d_kfac_bf16_channels_last", "unet3d", "synthetic:32", "sgd", ConvFactors::separable, Amp::bf16,
+            kLast},
         Way{"bp3d_adam", "bp3d", "synthetic:8", "adam"},
         Way{"bp3d_kfac_separable", "bp3d", "synthetic:8", "nesterov", ConvFactors::separable},
-        Way{"bp3d_bf16_lamb", "bp3d", "synthetic:8", "lamb", {}, "bf16"},
-        Way{"bp3d_channels_last", "bp3d", "synthetic:8", "adamw", {}, "off", kLast},
+        Way{"bp3d_bf16_lamb", "bp3d", "synthetic:8", "lamb", {}, Amp::bf16},
+        Way{"bp3d_channels_last", "bp3d", "synthetic:8", "adamw", {}, Amp::off, kLast},
         Way{"resnet50_nesterov", "resnet50", "synthetic:33", "nesterov"},
         Way{"resnet50_kfac", "resnet50", "synthetic:33", "sgd", ConvFactors::full},
-        Way{"resnet50_bf16_lamb", "resnet50", "synthetic:33", "lamb", {}, "bf16"},
-        Way{"resnet50_channels_last_adam", "resnet50", "synthetic:33", "adam", {}, "off", kLast},
+        Way{"resnet50_bf16_lamb", "resnet50", "synthetic:33", "lamb", {}, Amp::bf16},
+        Way{"resnet50_channels_last_adam", "resnet50", "synthetic:33", "adam", {}, Amp::off, kLast},
         Way{"bert_base_adamw", "bert-base", "synthetic:20", "adamw"},
-        Way{"bert_base_without_dropout", "bert-base", "synthetic:20", "adam", {}, "off", Layout::contiguous, 0},
+        Way{"bert_base_without_dropout", "bert-base", "synthetic:20", "adam", {}, Amp::off, Layout::contiguous, 0},
         Way{"bert_base_kfac", "bert-base", "synthetic:20", "sgd", ConvFactors::full},
-        Way{"bert_base_bf16_lamb", "bert-base", "synthetic:20", "lamb", {}, "bf16"},
-        Way{"bert_base_bf16_without_dropout", "bert-base", "synthetic:20", "sgd", {}, "bf16", Layout::contiguous, 0}),
+        Way{"bert_base_bf16_lamb", "bert-base", "synthetic:20", "lamb", {}, Amp::bf16},
+        Way{"bert_base_bf16_without_dropout",
+            "bert-base",
+            "synthetic:20",
+            "sgd",
+            {},
+            Amp::bf16,
+            Layout::contiguous,
+            0}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -38,16 +38,16 @@ RunContext context_of(const Case& c) {
   at::globalContext().setDeterministicAlgorithms(true, false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   TrainOptions options;
-  options.model = c.model;
-  options.data = c.data;
-  options.split_bytes = c.split_bytes;
-  options.cases = 4;
-  options.batch = 1;
-  if (std::string_view(c.model) == "unet3d") options.filters = 4;
-  if (std::string_view(c.model) == "bp3d") options.filters = 4;
-  options.use_kfac = c.kfac;
-  options.kfac.burn_in = 1;
-  options.optimizer = c.kfac ? "sgd" : "adam";
+  options.model.name = c.model;
+  options.data.source = c.data;
+  options.memory.split_bytes = c.split_bytes;
+  options.data.cases = 4;
+  options.data.batch = 1;
+  if (std::string_view(c.model) == "unet3d") options.model.filters = 4;
+  if (std::string_view(c.model) == "bp3d") options.model.filters = 4;
+  options.kfac.enabled = c.kfac;
+  options.kfac.preconditioner.burn_in = 1;
+  options.optimizer.kind = c.kfac ? OptimizerKind::sgd : OptimizerKind::adam;
   return make_context(options, {});
 }
 
@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Models, FloorTest,
 
 /// Returns the words with which the context's budget is refused; empty when it is not.
 std::string refusal(RunContext context, const UnlimitedProfile& observed, int64_t budget_bytes) {
-  context.options.budget = {BudgetRequest::Kind::bytes, budget_bytes, 0};
+  context.options.memory.budget = {BudgetRequest::Kind::bytes, budget_bytes, 0};
   try {
     EXPECT_EQ(resolve_budget_or_name_split(context, observed), budget_bytes);
   } catch (const InfeasibleBudget& error) {
@@ -123,7 +123,7 @@ TEST(FeasibleSplitTest, ARefusalNamesTheSplitWhoseFloorFitsTheBudget) {
   std::smatch found;
   ASSERT_TRUE(std::regex_search(message, found, std::regex("; with --split (\\d+[KM]iB) it is (\\d+) bytes")))
       << message;
-  context.options.split_bytes = parse_bytes(found[1].str());
+  context.options.memory.split_bytes = parse_bytes(found[1].str());
   const UnlimitedProfile split = profile_unlimited_step(context);
   EXPECT_EQ(found[2].str(), std::to_string(split.floor_bytes));
   EXPECT_LE(split.floor_bytes, budget);
@@ -136,7 +136,7 @@ TEST(FeasibleSplitTest, ARefusalNamesNoSplitWhereNoneHelps) {
   const std::string message = refusal(context, whole, 200 << 10);  // less than the largest weights take
   EXPECT_NE(message, "");
   EXPECT_EQ(message.find("--split"), std::string::npos) << message;
-  context.options.resume = true;  // the split size of the first run stays
+  context.options.checkpoint.resume = true;  // the split size of the first run stays
   EXPECT_EQ(refusal(context, whole, whole.floor_bytes * 6 / 10).find("--split"), std::string::npos);
 }
 
@@ -148,11 +148,11 @@ TEST(ObservationTest, MeasuringDecompositionsIsNoPartOfAStep) {
   CpuDevice::instance();  // from here on both runs count the memory that the data keeps
   const auto observed = [](kfac::Placement placement) {
     TrainOptions options;
-    options.model = "mlp";
-    options.data = "synthetic:16";
-    options.optimizer = "sgd";
-    options.use_kfac = true;
-    options.kfac.placement = placement;
+    options.model.name = "mlp";
+    options.data.source = "synthetic:16";
+    options.optimizer.kind = OptimizerKind::sgd;
+    options.kfac.enabled = true;
+    options.kfac.preconditioner.placement = placement;
     return profile_unlimited_step(make_context(options, {}));
   };
   const UnlimitedProfile greedy = observed(kfac::Placement::lpt_time), measured = observed(kfac::Placement::measured);

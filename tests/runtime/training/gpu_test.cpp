@@ -28,12 +28,12 @@ class GpuRunTest : public ScratchFolder {
   }
   TrainOptions options() const {
     TrainOptions o;
-    o.model = "mlp";
-    o.data = "synthetic:16";
-    o.cases = 10;
-    o.batch = 2;
+    o.model.name = "mlp";
+    o.data.source = "synthetic:16";
+    o.data.cases = 10;
+    o.data.batch = 2;
     o.steps = 6;
-    o.device = "cuda";
+    o.memory.device = "cuda";
     return o;
   }
   static TrainResult run(const TrainOptions& options) {
@@ -45,38 +45,38 @@ class GpuRunTest : public ScratchFolder {
 TEST_F(GpuRunTest, AResumedRunEqualsAnUninterruptedOne) {
   const TrainResult whole = run(options());
   TrainOptions part = options();
-  part.checkpoint = (dir_ / "checkpoints").string();
+  part.checkpoint.folder = (dir_ / "checkpoints").string();
   part.steps = 3;
   (void)run(part);
   part.steps = 6;
-  part.resume = true;
+  part.checkpoint.resume = true;
   const TrainResult rest = run(part);
   EXPECT_EQ(rest.resumed_from_step, 3);
   EXPECT_EQ(rest.weights_sha256, whole.weights_sha256);
   EXPECT_EQ(rest.losses.back(), whole.losses.back());
-  part.device = "cpu";
+  part.memory.device = "cpu";
   EXPECT_THROW(run(part), BadRequest) << "another generator";
 }
 
 TEST_F(GpuRunTest, KfacGivesTheSameBitsUnderABudget) {
   for (const char* model : {"mlp", "unet3d"}) {
     TrainOptions o = options();
-    o.model = model;
-    if (o.model == "unet3d") {
-      o.data = "synthetic:32";
-      o.filters = 4;
+    o.model.name = model;
+    if (o.model.name == "unet3d") {
+      o.data.source = "synthetic:32";
+      o.model.filters = 4;
     }
-    o.optimizer = "sgd";
-    o.lr = 0.05;
-    o.use_kfac = true;
-    o.kfac.factor_interval = o.kfac.inverse_interval = 2;
+    o.optimizer.kind = OptimizerKind::sgd;
+    o.optimizer.lr = 0.05;
+    o.kfac.enabled = true;
+    o.kfac.preconditioner.factor_interval = o.kfac.preconditioner.inverse_interval = 2;
     const TrainResult unlimited = run(o);
-    o.budget = BudgetRequest::parse("80%");
+    o.memory.budget = BudgetRequest::parse("80%");
     const TrainResult paged = run(o);
     EXPECT_EQ(paged.weights_sha256, unlimited.weights_sha256) << model;
     EXPECT_LE(paged.peak_bytes, paged.budget_bytes) << model;
-    o.budget = {};
-    o.device = "cpu";
+    o.memory.budget = {};
+    o.memory.device = "cpu";
     const TrainResult on_host = run(o);
     EXPECT_NEAR(unlimited.losses[1], on_host.losses[1], 0.02 * std::abs(on_host.losses[1])) << model;
     EXPECT_EQ(unlimited.kfac->counters.failed_decompositions, 0) << model;

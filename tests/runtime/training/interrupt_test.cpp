@@ -94,19 +94,19 @@ class InterruptTest : public SmallTraining {
 /// or ends it when gradients were complete, and that a resumed training equals a whole one.
 void expect_resumed_equals_whole(TrainOptions options, int64_t stride) {
   TrainOptions whole = options;
-  whole.checkpoint.clear();
+  whole.checkpoint.folder.clear();
   const TrainResult expected = run(whole);
   int64_t left = 0, ended = 0;
   for (int64_t operators = 1; ended == 0; operators += stride) {
-    std::filesystem::remove_all(options.checkpoint);
+    std::filesystem::remove_all(options.checkpoint.folder);
     StopAtOperator stop(2, operators);
     TrainOptions first = options;
-    first.resume = false;
+    first.checkpoint.resume = false;
     TrainResult before = train(make_context(first, {}), stop, stop.requests());
     ASSERT_TRUE(before.interrupted) << operators;
     ASSERT_GE(before.losses.size(), 2u) << operators;
     ++(before.losses.size() == 2 ? left : ended);
-    options.resume = true;
+    options.checkpoint.resume = true;
     const TrainResult after = run(options);
     EXPECT_EQ(after.resumed_from_step, static_cast<int64_t>(before.losses.size()));
     before.losses.insert(before.losses.end(), after.losses.begin(), after.losses.end());
@@ -121,54 +121,54 @@ void expect_resumed_equals_whole(TrainOptions options, int64_t stride) {
 
 TEST_F(InterruptTest, AtAnyOperatorLeavesTheStateOfTheLastWholeStep) {
   TrainOptions o = options();
-  o.accumulate = 2;
+  o.optimizer.accumulate = 2;
   expect_resumed_equals_whole(o, 13);
 }
 
 TEST_F(InterruptTest, SoItDoesWithRunningStatistics) {
   TrainOptions o = options("resnet50");
-  o.data = "synthetic:33";
-  o.filters = 2;
+  o.data.source = "synthetic:33";
+  o.model.filters = 2;
   expect_resumed_equals_whole(o, 601);
 }
 
 TEST_F(InterruptTest, SoItDoesWithDropoutUnderABudget) {
   TrainOptions o = options("bert-base");
-  o.layers = 1;
-  o.hidden = 64;
-  o.budget = BudgetRequest::parse("95%");
+  o.model.layers = 1;
+  o.model.hidden = 64;
+  o.memory.budget = BudgetRequest::parse("95%");
   expect_resumed_equals_whole(o, 97);
 }
 
 TEST_F(InterruptTest, SoItDoesWithKfacInAStepThatUpdatesFactors) {
   TrainOptions o = options();
-  o.use_kfac = true;
-  o.optimizer = "sgd";
-  o.lr = 0.1;
-  o.kfac.factor_interval = 1;
-  o.kfac.inverse_interval = 2;
+  o.kfac.enabled = true;
+  o.optimizer.kind = OptimizerKind::sgd;
+  o.optimizer.lr = 0.1;
+  o.kfac.preconditioner.factor_interval = 1;
+  o.kfac.preconditioner.inverse_interval = 2;
   expect_resumed_equals_whole(o, 23);
 }
 
 TEST_F(InterruptTest, InOperatorsThatRunInWindowsToo) {
   TrainOptions o = options("unet3d");
-  o.data = "synthetic:16";
-  o.batch = 1;
-  o.filters = 4;
-  o.split_bytes = 16 << 10;
+  o.data.source = "synthetic:16";
+  o.data.batch = 1;
+  o.model.filters = 4;
+  o.memory.split_bytes = 16 << 10;
   expect_resumed_equals_whole(o, 211);
 }
 
 TEST_F(InterruptTest, ADiskThatTakesNoPagesEndsTheRunWithACheckpointOfTheLastWholeStep) {
   TrainOptions o = options("unet3d");
-  o.data = "synthetic:32";
-  o.batch = 1;
-  o.filters = 4;
-  o.budget = BudgetRequest::parse("70%");
-  o.host_budget = BudgetRequest::parse("2MiB");
-  o.disk = dir_.string();
+  o.data.source = "synthetic:32";
+  o.data.batch = 1;
+  o.model.filters = 4;
+  o.memory.budget = BudgetRequest::parse("70%");
+  o.memory.host_budget = BudgetRequest::parse("2MiB");
+  o.memory.disk = dir_.string();
   const TrainResult whole = run(o);
-  std::filesystem::remove_all(o.checkpoint);
+  std::filesystem::remove_all(o.checkpoint.folder);
   NoRoomForPages no_room(2);
   try {
     train(make_context(o, {}), no_room);
@@ -176,7 +176,7 @@ TEST_F(InterruptTest, ADiskThatTakesNoPagesEndsTheRunWithACheckpointOfTheLastWho
   } catch (const DiskError& error) {
     EXPECT_NE(std::string(error.what()).find("File too large"), std::string::npos) << error.what();
   }
-  o.resume = true;
+  o.checkpoint.resume = true;
   const TrainResult after = run(o);
   EXPECT_EQ(after.resumed_from_step, 2);
   EXPECT_EQ(after.weights_sha256, whole.weights_sha256);
@@ -190,13 +190,13 @@ TEST_F(InterruptTest, BeforeTheFirstStepEndsWithoutACheckpoint) {
   EXPECT_TRUE(result.losses.empty());
   EXPECT_TRUE(result.metric.empty());
   EXPECT_FALSE(result.weights_sha256.empty());
-  EXPECT_FALSE(std::filesystem::exists(checkpoint_file(o.checkpoint)));
+  EXPECT_FALSE(std::filesystem::exists(checkpoint_file(o.checkpoint.folder)));
 }
 
 TEST_F(InterruptTest, WhileTheBudgetIsChosenHasNoResults) {
   StopAtOperator stop(0, 1);
   TrainOptions o = options();
-  o.budget = BudgetRequest::parse("95%");
+  o.memory.budget = BudgetRequest::parse("95%");
   EXPECT_THROW(train(make_context(o, {}), stop, stop.requests()), Interrupted);
 }
 
@@ -204,14 +204,14 @@ TEST_F(InterruptTest, InAValidationKeepsTheStepBeforeIt) {
   TrainOptions o = options();
   o.validate_every = 2;
   const TrainResult whole = run(o);
-  std::filesystem::remove_all(o.checkpoint);
+  std::filesystem::remove_all(o.checkpoint.folder);
   StopAtOperator stop(2, 1);
   const TrainResult first = train(make_context(o, {}), stop, stop.requests());
   EXPECT_TRUE(first.interrupted);
   EXPECT_EQ(first.losses.size(), 2u);
   EXPECT_EQ(first.metric.size(), 1u) << "the one before the first step";
   EXPECT_NE(stop.decisions().find("the validation after step 2 is left"), std::string::npos) << stop.decisions();
-  o.resume = true;
+  o.checkpoint.resume = true;
   EXPECT_EQ(run(o).weights_sha256, whole.weights_sha256);
 }
 

@@ -57,9 +57,9 @@ TEST(ReplicasTest, AreWaitedForWhileTheyReadTheirCases) {
   for (int rank = 0; rank < 2; ++rank)
     ranks.emplace_back([&, rank] {
       TrainOptions options;
-      options.model = "unet3d";
-      options.data = rank == 0 ? "synthetic:80" : "synthetic:16";
-      options.cases = 32;
+      options.model.name = "unet3d";
+      options.data.source = rank == 0 ? "synthetic:80" : "synthetic:16";
+      options.data.cases = 32;
       options.steps = 32;
       try {
         const auto comm = ddl::make_comm(world.communicator(rank, {.deadline = 800ms}));

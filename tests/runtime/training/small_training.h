@@ -20,12 +20,12 @@ class SmallTraining : public ScratchFolder {
     at::globalContext().setDeterministicAlgorithms(true, false);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
     TrainOptions o;
-    o.model = model;
-    o.data = "synthetic:16";
-    o.cases = 10;
-    o.batch = 2;
+    o.model.name = model;
+    o.data.source = "synthetic:16";
+    o.data.cases = 10;
+    o.data.batch = 2;
     o.steps = 6;
-    o.checkpoint = (dir_ / "checkpoints").string();
+    o.checkpoint.folder = (dir_ / "checkpoints").string();
     return o;
   }
 };

@@ -24,18 +24,18 @@ TrainOptions options_of(const Way& way) {
   at::globalContext().setDeterministicAlgorithms(true, false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   TrainOptions options;
-  options.model = way.model;
-  options.data = way.data;
-  options.cases = 8;
+  options.model.name = way.model;
+  options.data.source = way.data;
+  options.data.cases = 8;
   options.steps = 3;
   options.validate_every = 3;
-  options.batch = 2;
-  if (options.model == "unet3d") options.filters = 2;
-  if (options.model == "bp3d") options.filters = 4;
-  if (options.model == "resnet50") options.filters = 4;
-  if (options.model == "bert-base") options.layers = 1, options.hidden = 64;
-  if (options.model == "resnet50") options.classes = 4;
-  if (options.model == "autoencoder") options.layers = 2, options.hidden = 64;
+  options.data.batch = 2;
+  if (options.model.name == "unet3d") options.model.filters = 2;
+  if (options.model.name == "bp3d") options.model.filters = 4;
+  if (options.model.name == "resnet50") options.model.filters = 4;
+  if (options.model.name == "bert-base") options.model.layers = 1, options.model.hidden = 64;
+  if (options.model.name == "resnet50") options.model.classes = 4;
+  if (options.model.name == "autoencoder") options.model.layers = 2, options.model.hidden = 64;
   way.change(options);
   return options;
 }
@@ -46,28 +46,33 @@ TEST_P(TrainModelsTest, TheSmallestBudgetChangesNoBit) {
   TrainOptions options = options_of(GetParam());
   TrainListener silent;
   const TrainResult free = train(make_context(options, {}), silent);
-  options.budget = {.kind = BudgetRequest::Kind::bytes,
-                    .bytes = profile_unlimited_step(make_context(options, {})).floor_bytes};
-  ASSERT_LT(options.budget.bytes, free.peak_bytes);
+  options.memory.budget = {.kind = BudgetRequest::Kind::bytes,
+                           .bytes = profile_unlimited_step(make_context(options, {})).floor_bytes};
+  ASSERT_LT(options.memory.budget.bytes, free.peak_bytes);
   const TrainResult tight = train(make_context(options, {}), silent);
   EXPECT_EQ(tight.losses, free.losses);
   EXPECT_EQ(tight.weights_sha256, free.weights_sha256);
   EXPECT_EQ(tight.metric.back().value, free.metric.back().value);
-  EXPECT_LE(tight.peak_bytes, options.budget.bytes);
+  EXPECT_LE(tight.peak_bytes, options.memory.budget.bytes);
   EXPECT_GT(tight.bytes_out + tight.replayed_operators, 0) << "something left";
   for (double loss : free.losses) EXPECT_TRUE(std::isfinite(loss));
   EXPECT_NE(free.losses.front(), free.losses.back());
 }
 
 const auto kPlain = [](TrainOptions&) {};
-const auto kSgd = [](TrainOptions& o) { o.optimizer = "sgd", o.lr = 0.01; };
-const auto kKfac = [](TrainOptions& o) { o.optimizer = "sgd", o.lr = 0.1, o.use_kfac = true; };
-const auto kBf16 = [](TrainOptions& o) { o.amp = "bf16"; };
-const auto kChannelsLast = [](TrainOptions& o) { o.memory_format = "channels_last"; };
+const auto kSgd = [](TrainOptions& o) { o.optimizer.kind = OptimizerKind::sgd, o.optimizer.lr = 0.01; };
+const auto kKfac = [](TrainOptions& o) {
+  o.optimizer.kind = OptimizerKind::sgd, o.optimizer.lr = 0.1, o.kfac.enabled = true;
+};
+const auto kBf16 = [](TrainOptions& o) { o.precision.amp = Amp::bf16; };
+const auto kChannelsLast = [](TrainOptions& o) { o.model.layout = Layout::channels_last; };
 const auto kKfacBf16ChannelsLast = [](TrainOptions& o) { kKfac(o), kBf16(o), kChannelsLast(o); };
-const auto kAccumulate = [](TrainOptions& o) { o.accumulate = 2, o.batch = 1, o.optimizer = "adamw"; };
+const auto kAccumulate = [](TrainOptions& o) {
+  o.optimizer.accumulate = 2, o.data.batch = 1, o.optimizer.kind = OptimizerKind::adamw;
+};
 const auto kLamb = [](TrainOptions& o) {
-  o.optimizer = "lamb", o.weight_decay = 0.01, o.clip_norm = 0.5, o.warmup = 2;
+  o.optimizer.kind = OptimizerKind::lamb, o.optimizer.weight_decay = 0.01, o.optimizer.clip_norm = 0.5,
+  o.optimizer.warmup = 2;
 };
 
 INSTANTIATE_TEST_SUITE_P(

@@ -173,11 +173,11 @@ TEST(FingerprintTest, EveryBitOfEveryTensorCounts) {
 
 TEST(TrainTest, AnMlpLearnsAndItsResultIsWhole) {
   TrainOptions options;
-  options.model = "mlp";
-  options.data = "synthetic:32";
+  options.model.name = "mlp";
+  options.data.source = "synthetic:32";
   options.steps = 60;
-  options.batch = 8;
-  options.lr = 1e-2;
+  options.data.batch = 8;
+  options.optimizer.lr = 1e-2;
   TrainListener silent;
   const TrainResult result = train(make_context(options, {}), silent);
   ASSERT_EQ(result.losses.size(), 60u);
@@ -192,43 +192,46 @@ TEST(TrainTest, AnMlpLearnsAndItsResultIsWhole) {
 
 TrainResult train_mlp(const std::function<void(TrainOptions&)>& change) {
   TrainOptions options;
-  options.model = "mlp";
-  options.data = "synthetic:16";
+  options.model.name = "mlp";
+  options.data.source = "synthetic:16";
   options.steps = 6;
-  options.optimizer = "sgd";
-  options.lr = 0.1;
+  options.optimizer.kind = OptimizerKind::sgd;
+  options.optimizer.lr = 0.1;
   change(options);
   TrainListener silent;
   return train(make_context(options, {}), silent);
 }
 
 TEST(TrainTest, MicroBatchesEqualOneBatchOfTheirSum) {
-  const TrainResult one = train_mlp([](TrainOptions& o) { o.batch = 8; });
-  const TrainResult parts = train_mlp([](TrainOptions& o) { o.batch = 2, o.accumulate = 4; });
+  const TrainResult one = train_mlp([](TrainOptions& o) { o.data.batch = 8; });
+  const TrainResult parts = train_mlp([](TrainOptions& o) { o.data.batch = 2, o.optimizer.accumulate = 4; });
   ASSERT_EQ(one.losses.size(), parts.losses.size());
   for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(one.losses[i], parts.losses[i], 1e-5) << i;
   // K-FAC's statistics are those of the whole batch, too.
-  auto kfac = [](TrainOptions& o) { o.use_kfac = true; };
-  const TrainResult one_kfac = train_mlp([&](TrainOptions& o) { kfac(o), o.batch = 8; });
-  const TrainResult parts_kfac = train_mlp([&](TrainOptions& o) { kfac(o), o.batch = 2, o.accumulate = 4; });
+  auto kfac = [](TrainOptions& o) { o.kfac.enabled = true; };
+  const TrainResult one_kfac = train_mlp([&](TrainOptions& o) { kfac(o), o.data.batch = 8; });
+  const TrainResult parts_kfac =
+      train_mlp([&](TrainOptions& o) { kfac(o), o.data.batch = 2, o.optimizer.accumulate = 4; });
   for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(one_kfac.losses[i], parts_kfac.losses[i], 1e-3) << i;
 }
 
 TEST(TrainTest, EveryStepTakesItsOwnLearningRate) {
   auto changed = [](TrainOptions& o) {
-    o.cases = 31, o.batch = 14;  // an epoch is two steps, because 28 cases are not held out
-    o.warmup = 3;
-    o.lr_decay = {{0.5, 2}};
+    o.data.cases = 31, o.data.batch = 14;  // an epoch is two steps, because 28 cases are not held out
+    o.optimizer.warmup = 3;
+    o.optimizer.lr_decay = {{0.5, 2}};
   };
   const TrainResult result = train_mlp(changed);
   const std::vector<double> expected{0.1 / 3, 0.1 * 2 / 3, 0.1, 0.1, 0.05, 0.05};
   for (size_t i = 0; i < 6; ++i) EXPECT_DOUBLE_EQ(result.learning_rates[i], expected[i]) << i;
   // The steps really use these rates: without warm-up, the first loss is the same and the second is not.
-  const TrainResult constant = train_mlp([](TrainOptions& o) { o.cases = 31, o.batch = 14; });
+  const TrainResult constant = train_mlp([](TrainOptions& o) { o.data.cases = 31, o.data.batch = 14; });
   EXPECT_EQ(result.losses[0], constant.losses[0]);
   EXPECT_NE(result.losses[1], constant.losses[1]);
   // With a decay alone, all losses are the same until the decay's epoch.
-  const TrainResult decayed = train_mlp([](TrainOptions& o) { o.cases = 31, o.batch = 14, o.lr_decay = {{0.5, 2}}; });
+  const TrainResult decayed = train_mlp([](TrainOptions& o) {
+    o.data.cases = 31, o.data.batch = 14, o.optimizer.lr_decay = {{0.5, 2}};
+  });
   for (size_t i = 0; i < 5; ++i) EXPECT_EQ(decayed.losses[i], constant.losses[i]) << i;
   EXPECT_NE(decayed.losses[5], constant.losses[5]);
 }
@@ -241,24 +244,24 @@ TEST(TrainTest, EveryOptimizerAndOptionChangesTheRun) {
     ++runs;
   };
   add([](TrainOptions&) {});
-  add([](TrainOptions& o) { o.nesterov = true; });
-  add([](TrainOptions& o) { o.momentum = 0; });
-  add([](TrainOptions& o) { o.clip_norm = 0.1; });
-  add([](TrainOptions& o) { o.weight_decay = 0.1; });
-  add([](TrainOptions& o) { o.amp = "bf16"; });
-  add([](TrainOptions& o) { o.cases = 20; });
-  add([](TrainOptions& o) { o.hidden = 32; });
-  add([](TrainOptions& o) { o.layers = 1; });
-  add([](TrainOptions& o) { o.classes = 4; });
-  for (const char* optimizer : {"adam", "adamw", "lamb"})
-    add([&](TrainOptions& o) { o.optimizer = optimizer, o.weight_decay = 0.1; });
+  add([](TrainOptions& o) { o.optimizer.nesterov = true; });
+  add([](TrainOptions& o) { o.optimizer.momentum = 0; });
+  add([](TrainOptions& o) { o.optimizer.clip_norm = 0.1; });
+  add([](TrainOptions& o) { o.optimizer.weight_decay = 0.1; });
+  add([](TrainOptions& o) { o.precision.amp = Amp::bf16; });
+  add([](TrainOptions& o) { o.data.cases = 20; });
+  add([](TrainOptions& o) { o.model.hidden = 32; });
+  add([](TrainOptions& o) { o.model.layers = 1; });
+  add([](TrainOptions& o) { o.model.classes = 4; });
+  for (const OptimizerKind optimizer : {OptimizerKind::adam, OptimizerKind::adamw, OptimizerKind::lamb})
+    add([&](TrainOptions& o) { o.optimizer.kind = optimizer, o.optimizer.weight_decay = 0.1; });
   EXPECT_EQ(weights.size(), runs);
 }
 
 TEST(TrainTest, TakesNoFurtherStepWhenInterrupted) {
   TrainOptions options;
-  options.model = "mlp";
-  options.data = "synthetic:16";
+  options.model.name = "mlp";
+  options.data.source = "synthetic:16";
   options.steps = 1000;
   TrainRequests requests;
   struct Listener : TrainListener {
@@ -273,13 +276,13 @@ TEST(TrainTest, TakesNoFurtherStepWhenInterrupted) {
 
 TEST(TrainTest, TellsKfacTheLearningRateOfTheStepWhicheverStepsAreLeftOut) {
   TrainOptions options;
-  options.model = "mlp";
-  options.data = "synthetic:16";
-  options.optimizer = "sgd";
-  options.use_kfac = true;
-  options.amp = "fp16";
-  options.loss_scaling.initial = 0x1p24;
-  options.warmup = 12;
+  options.model.name = "mlp";
+  options.data.source = "synthetic:16";
+  options.optimizer.kind = OptimizerKind::sgd;
+  options.kfac.enabled = true;
+  options.precision.amp = Amp::fp16;
+  options.precision.loss_scaling.initial = 0x1p24;
+  options.optimizer.warmup = 12;
   const RunContext context = make_context(options, {});
   TrainingRun run(context, kUnlimitedBytes, 1);
   int64_t skipped = 0;
@@ -296,39 +299,41 @@ TEST(TrainTest, TellsKfacTheLearningRateOfTheStepWhicheverStepsAreLeftOut) {
 TEST(TrainOptionsTest, NamesTheBadField) {
   auto refused = [](auto change, std::string_view field) {
     TrainOptions options;
-    change(options);
     try {
+      change(options);
       options.validate();
       ADD_FAILURE() << "accepted a bad " << field;
     } catch (const BadRequest& error) {
       EXPECT_NE(std::string(error.what()).find(field), std::string::npos) << error.what();
     }
   };
-  refused([](TrainOptions& o) { o.batch = -1; }, "batch");
-  refused([](TrainOptions& o) { o.filters = -1; }, "filters");
-  refused([](TrainOptions& o) { o.hidden = 8; }, "unet3d has no such choice");
-  refused([](TrainOptions& o) { o.model = "resnet50", o.classes = 1; }, "classes is 1; allowed is 2 or more");
-  refused([](TrainOptions& o) { o.model = "bert-base", o.filters = 8; }, "filters");
-  refused([](TrainOptions& o) { o.model = "vgg"; }, "vgg");
-  refused([](TrainOptions& o) { o.accumulate = 0; }, "accumulate");
-  refused([](TrainOptions& o) { o.amp = "fp8"; }, "'fp8'; allowed is fp16, bf16 or off");
-  refused([](TrainOptions& o) { o.loss_scaling.initial = 0; }, "loss_scale is 0");
-  refused([](TrainOptions& o) { o.amp = "int8"; }, "bf16 or off");
-  refused([](TrainOptions& o) { o.memory_format = "nhwc"; }, "contiguous or channels_last");
-  refused([](TrainOptions& o) { o.model = "mlp", o.memory_format = "channels_last"; }, "mlp has no channels");
-  refused([](TrainOptions& o) { o.nesterov = true; }, "nesterov");
-  refused([](TrainOptions& o) { o.warmup = -1; }, "warmup");
-  refused([](TrainOptions& o) { o.clip_norm = -1; }, "clip_norm");
-  refused([](TrainOptions& o) { o.clip_norm = 1, o.use_kfac = true; }, "clip_norm");
-  refused([](TrainOptions& o) { o.checkpoint_every = 1; }, "checkpoint_every");
-  refused([](TrainOptions& o) { o.resume = true; }, "resume");
+  refused([](TrainOptions& o) { o.data.batch = -1; }, "batch");
+  refused([](TrainOptions& o) { o.model.filters = -1; }, "filters");
+  refused([](TrainOptions& o) { o.model.hidden = 8; }, "unet3d has no such choice");
+  refused([](TrainOptions& o) { o.model.name = "resnet50", o.model.classes = 1; },
+          "classes is 1; allowed is 2 or more");
+  refused([](TrainOptions& o) { o.model.name = "bert-base", o.model.filters = 8; }, "filters");
+  refused([](TrainOptions& o) { o.model.name = "vgg"; }, "vgg");
+  refused([](TrainOptions& o) { o.optimizer.accumulate = 0; }, "accumulate");
+  refused([](TrainOptions& o) { o.precision.amp = parse_amp("fp8"); }, "'fp8'; allowed is fp16, bf16 or off");
+  refused([](TrainOptions& o) { o.precision.loss_scaling.initial = 0; }, "loss_scale is 0");
+  refused([](TrainOptions& o) { o.precision.amp = parse_amp("int8"); }, "bf16 or off");
+  refused([](TrainOptions& o) { o.model.layout = parse_layout("nhwc"); }, "contiguous or channels_last");
+  refused([](TrainOptions& o) { o.model.name = "mlp", o.model.layout = Layout::channels_last; }, "mlp has no channels");
+  refused([](TrainOptions& o) { o.optimizer.nesterov = true; }, "nesterov");
+  refused([](TrainOptions& o) { o.optimizer.warmup = -1; }, "warmup");
+  refused([](TrainOptions& o) { o.optimizer.clip_norm = -1; }, "clip_norm");
+  refused([](TrainOptions& o) { o.optimizer.clip_norm = 1, o.kfac.enabled = true; }, "clip_norm");
+  refused([](TrainOptions& o) { o.checkpoint.every = 1; }, "checkpoint_every");
+  refused([](TrainOptions& o) { o.checkpoint.resume = true; }, "resume");
   refused([](TrainOptions& o) { o.steps = 0; }, "steps");
-  refused([](TrainOptions& o) { o.lr = 0; }, "lr");
-  refused([](TrainOptions& o) { o.momentum = 1; }, "momentum");
-  refused([](TrainOptions& o) { o.optimizer = "lion"; }, "optimizer");
-  refused([](TrainOptions& o) { o.engine = "lms"; }, "gate or unified");
-  refused([](TrainOptions& o) { o.engine = "unified"; }, "--device cuda");
-  refused([](TrainOptions& o) { o.device = "cuda", o.engine = "unified", o.disk = "pages"; }, "--engine gate");
+  refused([](TrainOptions& o) { o.optimizer.lr = 0; }, "lr");
+  refused([](TrainOptions& o) { o.optimizer.momentum = 1; }, "momentum");
+  refused([](TrainOptions& o) { o.optimizer.kind = parse_optimizer("lion"); }, "optimizer");
+  refused([](TrainOptions& o) { o.memory.engine = parse_engine("lms"); }, "gate or unified");
+  refused([](TrainOptions& o) { o.memory.engine = Engine::unified; }, "--device cuda");
+  refused([](TrainOptions& o) { o.memory.device = "cuda", o.memory.engine = Engine::unified, o.memory.disk = "pages"; },
+          "--engine gate");
 }
 
 TEST(VersionTest, IsTheProjects) {
