@@ -11,9 +11,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
-#include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
-#include "runtime/training/training_run.h"
 
 namespace {
 
@@ -39,7 +37,7 @@ int main(int argc, char** argv) {
     options.optimizer.lr = 5e-3;
     options.memory.budget = spillway::BudgetRequest::parse("80%");
     Printer printer;
-    const spillway::TrainResult result = spillway::train(spillway::make_context(options, {}), printer);
+    const spillway::TrainResult result = spillway::train(options, {}, printer);
     std::printf("dice %.3f before, %.3f after; peak %s of %s\n", result.metric.front().value,
                 result.metric.back().value, spillway::format_bytes(result.peak_bytes).c_str(),
                 spillway::format_bytes(result.budget_bytes).c_str());

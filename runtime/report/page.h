@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/report/named_result.h"
+#include "runtime/results/train_result.h"
 
 namespace spillway::report {
 

@@ -14,6 +14,16 @@
 
 namespace spillway {
 
+/// A step that was taken.
+struct StepOutcome {
+  double loss = 0;  ///< mean over ranks and micro-batches
+  double lr = 0;
+  double seconds = 0;
+  std::string kind;
+  double bound_seconds = 0;  ///< minimum time of such a step under the budget; 0 before one was planned
+  bool skipped = false;      ///< fp16: gradients overflowed, and nothing was learned
+};
+
 /// The metric on the held-out cases, after `step` steps.
 struct MetricPoint {
   int64_t step;
@@ -139,6 +149,12 @@ struct TrainResult {
 
   /// Returns the median of the steps except the first two (of all steps, when there are no others).
   double median_step_seconds() const;
+};
+
+/// A run to compare with the main one.
+struct NamedResult {
+  std::string name;  ///< name such as `adam` or `unlimited`
+  TrainResult result;
 };
 
 /// Returns the median step time of `run` as a multiple of the median of `base`, over the steps that both did. The first

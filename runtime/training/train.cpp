@@ -18,6 +18,7 @@
 #include "runtime/training/feasible_workers.h"
 #include "runtime/training/replicas.h"
 #include "runtime/training/train_summary.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/training_run.h"
 #include "runtime/training/unlimited_profile.h"
 #include "swap/tiers/page_file.h"
@@ -70,7 +71,7 @@ class Training {
   void describe_case();
   void measure(int64_t step);
   void compare_weights(int64_t step);
-  StepOutcome take_step(int64_t step);
+  RunStep take_step(int64_t step);
   void save_if_due(int64_t step, const StepRequests& requested);
   bool is_last(int64_t step) const { return step == last_step_ || result_.interrupted; }
 
@@ -173,7 +174,7 @@ void Training::run_steps() {
   measure(done);
   if (result_.interrupted) save_if_due(done, {});
   while (done < last_step_ && !result_.interrupted) {
-    const StepOutcome outcome = take_step(done + 1);
+    const RunStep outcome = take_step(done + 1);
     if (!outcome.left) ++done;
     if (!outcome.left && (done % every == 0 || done == last_step_)) measure(done);
     save_if_due(done, outcome.requested);
@@ -182,9 +183,9 @@ void Training::run_steps() {
 }
 
 /// Takes a step. The last of the requested steps is recorded.
-StepOutcome Training::take_step(int64_t step) {
+RunStep Training::take_step(int64_t step) {
   if (step == last_step_) recorder_.start(step - 1 - first_step_);
-  const StepOutcome outcome = heard([&] { return run_->step(); });
+  const RunStep outcome = heard([&] { return run_->step(); });
   if (outcome.left) {
     result_.interrupted = true;
     failure_ = outcome.failure;
@@ -235,6 +236,10 @@ TrainResult train(const RunContext& context, TrainListener& listener, TrainReque
   training.open();
   training.run_steps();
   return training.finish();
+}
+
+TrainResult train(const TrainOptions& options, ddl::Comm comm, TrainListener& listener, TrainRequests* requests) {
+  return train(make_context(options, std::move(comm)), listener, requests);
 }
 
 }  // namespace spillway

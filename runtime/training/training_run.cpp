@@ -218,8 +218,8 @@ at::Tensor TrainingRun::learn(const std::vector<Cases>& cases, std::exception_pt
   return loss;
 }
 
-StepOutcome TrainingRun::step() {
-  StepOutcome outcome;
+RunStep TrainingRun::step() {
+  RunStep outcome;
   const auto start = Clock::now();
   const std::vector<Cases> cases = next_cases();
   std::optional<StepSnapshot> before;
@@ -236,7 +236,7 @@ StepOutcome TrainingRun::step() {
   return outcome;
 }
 
-void TrainingRun::take_step(StepOutcome& outcome, const std::vector<Cases>& cases) {
+void TrainingRun::take_step(RunStep& outcome, const std::vector<Cases>& cases) {
   outcome.lr = lr_.at(position_.step);
   optimizer_->set_lr(outcome.lr);
   std::optional<RandomState> random;
@@ -302,7 +302,7 @@ StepRequests TrainingRun::take_requests() {
   return {.stop = requests_->stop, .checkpoint = requests_->checkpoint.exchange(false)};
 }
 
-void TrainingRun::average(const at::Tensor& loss, StepOutcome& outcome) {
+void TrainingRun::average(const at::Tensor& loss, RunStep& outcome) {
   outcome.requested = take_requests();
   outcome.left = !loss.defined();
   if (context_.comm)
@@ -312,7 +312,7 @@ void TrainingRun::average(const at::Tensor& loss, StepOutcome& outcome) {
   if (outcome.left) throw Interrupted("[train] the step was left");
 }
 
-void TrainingRun::join(const at::Tensor& loss, StepOutcome& outcome) {
+void TrainingRun::join(const at::Tensor& loss, RunStep& outcome) {
   at::NoGradGuard no_grad;
   if (overlapped_) {
     if (!overlapped_->begun()) overlapped_->begin();

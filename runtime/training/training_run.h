@@ -28,16 +28,11 @@ struct StepRequests {
   bool checkpoint = false;  ///< a checkpoint is to follow this step
 };
 
-struct StepOutcome {
-  double loss = 0;  ///< mean over ranks and micro-batches
-  double lr = 0;
-  double seconds = 0;
-  std::string kind;
-  double bound_seconds = 0;    ///< minimum time of such a step under the budget; 0 before one was planned
+/// The end of a step, also of one that was left.
+struct RunStep : StepOutcome {
   StepRequests requested;      ///< by any rank
   bool left = false;           ///< by some rank, in its midst: nothing was learned, and the run takes no more steps
   std::exception_ptr failure;  ///< the DiskError for which this rank left it; null: for a request, or another rank did
-  bool skipped = false;        ///< fp16: gradients overflowed, and nothing was learned
 };
 
 /// The result of a validation.
@@ -73,7 +68,7 @@ class TrainingRun {
   /// saved. Every TrainOptions::damping_adaptation steps it also measures the loss of these cases once more, for
   /// Kfac::adapt_damping(); that forward pass is a step of its own, of the kind "adapt". Throws OutOfBudget, DiskError
   /// where the state is lost, ddl::CommError.
-  StepOutcome step();
+  RunStep step();
   /// Measures the metric on the held-out cases, each on one rank, and returns the mean on every rank. It may be left as
   /// a step may.
   Validation validate();
@@ -108,14 +103,14 @@ class TrainingRun {
   /// Runs forward and backward of all micro-batches. Returns their loss; undefined where this rank leaves the step.
   at::Tensor learn(const std::vector<Cases>& cases, std::exception_ptr& failure);
   /// Runs the step up to its end. Throws Interrupted where some rank leaves it.
-  void take_step(StepOutcome& outcome, const std::vector<Cases>& cases);
+  void take_step(RunStep& outcome, const std::vector<Cases>& cases);
   double measure(const Cases& cases);
   /// Completes the gradients and the loss over the ranks, and joins the ranks' requests. Throws Interrupted on every
   /// rank when one of them has no loss.
-  void average(const at::Tensor& loss, StepOutcome& outcome);
+  void average(const at::Tensor& loss, RunStep& outcome);
   /// Averages gradients, buffers and the loss. A rank that leaves the step takes part all the same, because the other
   /// ranks wait for its gradients.
-  void join(const at::Tensor& loss, StepOutcome& outcome);
+  void join(const at::Tensor& loss, RunStep& outcome);
   /// Returns this rank's requests, and takes back the one for a checkpoint.
   StepRequests take_requests();
   /// Runs `body`, which a requested stop ends before its next operator. Returns true when it was ended so, or by a

@@ -62,7 +62,7 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests
                   requests);
   UnlimitedProfile observed;
   const bool left = heard_by_all(context.comm, [&] {
-    StepOutcome step = run.step();
+    RunStep step = run.step();
     while (step.skipped) step = run.step();  // the loss scale is still too large: the optimizer has not run yet
     observed.step_seconds = step.seconds;
     if (step.requested.checkpoint) requests->checkpoint = true;  // for the run that has something to save

@@ -49,7 +49,7 @@ int serve_variant(const RunContext& context) {
   TrainingRun run(context, kUnlimitedBytes, 1);
   return serve(
       [&] {
-        const StepOutcome outcome = run.step();
+        const RunStep outcome = run.step();
         json answer{{"seconds", outcome.seconds}, {"kind", outcome.kind}};
         if (run.kfac()) answer["phases"] = phases_of(*run.kfac());
         return answer;

@@ -71,7 +71,7 @@ int serve_budget(const RunContext& context, int64_t budget_bytes) {
   double waited = 0;
   return serve(
       [&] {
-        StepOutcome outcome = run.step();
+        RunStep outcome = run.step();
         const double exposed = run.session().stats().pager.exposed_seconds;
         json answer{{"seconds", outcome.seconds}, {"loss", outcome.loss}, {"exposed", exposed - waited}};
         waited = exposed;

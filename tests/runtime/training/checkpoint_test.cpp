@@ -38,7 +38,7 @@ void expect_resumed_equals_whole(TrainOptions options) {
     void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override { requests->stop = step == 3; }
   } listener;
   listener.requests = &requests;
-  const TrainResult first = train(make_context(options, {}), listener, &requests);
+  const TrainResult first = train(options, {}, listener, &requests);
   ASSERT_EQ(first.losses.size(), 3u);
 
   options.checkpoint.resume = true;
@@ -163,7 +163,7 @@ TEST_F(CheckpointTest, IsWrittenEverySoManyStepsAndAtTheEnd) {
     steps.push_back(
         std::filesystem::exists(file()) ? checkpoint_position(o.checkpoint.folder, with_model_defaults(o)).step : 0);
   };
-  train(make_context(o, {}), listener);
+  train(o, {}, listener);
   // The listener hears of a step before its checkpoint is written.
   EXPECT_EQ(steps, std::vector<int64_t>({0, 0, 0, 0, 4, 4}));
   EXPECT_EQ(checkpoint_position(o.checkpoint.folder, with_model_defaults(o)).step, 6);
@@ -187,13 +187,13 @@ TEST_F(CheckpointTest, IsWrittenAfterTheStepInWhichSomebodyAsksForItAndTrainingG
   const auto said = [&](const std::string& text) {
     return std::count(listener.decisions.begin(), listener.decisions.end(), text);
   };
-  const TrainResult asked = train(make_context(o, {}), listener, &requests);
+  const TrainResult asked = train(o, {}, listener, &requests);
   EXPECT_EQ(steps, std::vector<int64_t>({0, 0, 0, 3, 3, 3}));
   EXPECT_FALSE(asked.interrupted);
   EXPECT_EQ(said("step 3: wrote the checkpoint that was asked for"), 1);
 
   o.checkpoint.folder.clear();
-  EXPECT_EQ(train(make_context(o, {}), listener, &requests).weights_sha256, asked.weights_sha256);
+  EXPECT_EQ(train(o, {}, listener, &requests).weights_sha256, asked.weights_sha256);
   EXPECT_EQ(said("step 3: a checkpoint was asked for, but this run has no folder for it"), 1);
 }
 
@@ -297,7 +297,7 @@ TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsFoundBeforeTraining) {
     void on_step(int64_t, int64_t, const StepOutcome&, int64_t) override { ++*steps; }
   } listener;
   listener.steps = &steps;
-  EXPECT_THROW(train(make_context(o, {}), listener), std::system_error);
+  EXPECT_THROW(train(o, {}, listener), std::system_error);
   EXPECT_EQ(steps, 0);
 }
 

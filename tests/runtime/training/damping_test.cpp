@@ -33,7 +33,7 @@ TrainResult run(TrainOptions options, int64_t steps, int64_t every) {
   options.steps = steps;
   options.kfac.damping_adaptation = every;
   TrainListener silent;
-  return train(make_context(options, {}), silent);
+  return train(options, {}, silent);
 }
 
 double scale_of(const TrainResult& result) {

@@ -38,7 +38,7 @@ class GpuRunTest : public ScratchFolder {
   }
   static TrainResult run(const TrainOptions& options) {
     TrainListener silent;
-    return train(make_context(options, {}), silent);
+    return train(options, {}, silent);
   }
 };
 

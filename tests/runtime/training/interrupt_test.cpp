@@ -102,7 +102,7 @@ void expect_resumed_equals_whole(TrainOptions options, int64_t stride) {
     StopAtOperator stop(2, operators);
     TrainOptions first = options;
     first.checkpoint.resume = false;
-    TrainResult before = train(make_context(first, {}), stop, stop.requests());
+    TrainResult before = train(first, {}, stop, stop.requests());
     ASSERT_TRUE(before.interrupted) << operators;
     ASSERT_GE(before.losses.size(), 2u) << operators;
     ++(before.losses.size() == 2 ? left : ended);
@@ -171,7 +171,7 @@ TEST_F(InterruptTest, ADiskThatTakesNoPagesEndsTheRunWithACheckpointOfTheLastWho
   std::filesystem::remove_all(o.checkpoint.folder);
   NoRoomForPages no_room(2);
   try {
-    train(make_context(o, {}), no_room);
+    train(o, {}, no_room);
     ADD_FAILURE() << "trained without a disk";
   } catch (const DiskError& error) {
     EXPECT_NE(std::string(error.what()).find("File too large"), std::string::npos) << error.what();
@@ -185,7 +185,7 @@ TEST_F(InterruptTest, ADiskThatTakesNoPagesEndsTheRunWithACheckpointOfTheLastWho
 TEST_F(InterruptTest, BeforeTheFirstStepEndsWithoutACheckpoint) {
   StopAtOperator stop(0, 1);
   const TrainOptions o = options();
-  const TrainResult result = train(make_context(o, {}), stop, stop.requests());
+  const TrainResult result = train(o, {}, stop, stop.requests());
   EXPECT_TRUE(result.interrupted);
   EXPECT_TRUE(result.losses.empty());
   EXPECT_TRUE(result.metric.empty());
@@ -197,7 +197,7 @@ TEST_F(InterruptTest, WhileTheBudgetIsChosenHasNoResults) {
   StopAtOperator stop(0, 1);
   TrainOptions o = options();
   o.memory.budget = BudgetRequest::parse("95%");
-  EXPECT_THROW(train(make_context(o, {}), stop, stop.requests()), Interrupted);
+  EXPECT_THROW(train(o, {}, stop, stop.requests()), Interrupted);
 }
 
 TEST_F(InterruptTest, InAValidationKeepsTheStepBeforeIt) {
@@ -206,7 +206,7 @@ TEST_F(InterruptTest, InAValidationKeepsTheStepBeforeIt) {
   const TrainResult whole = run(o);
   std::filesystem::remove_all(o.checkpoint.folder);
   StopAtOperator stop(2, 1);
-  const TrainResult first = train(make_context(o, {}), stop, stop.requests());
+  const TrainResult first = train(o, {}, stop, stop.requests());
   EXPECT_TRUE(first.interrupted);
   EXPECT_EQ(first.losses.size(), 2u);
   EXPECT_EQ(first.metric.size(), 1u) << "the one before the first step";

@@ -33,7 +33,7 @@ class SmallTraining : public ScratchFolder {
 /// Trains on one rank, and says nothing.
 inline TrainResult run(const TrainOptions& options) {
   TrainListener silent;
-  return train(make_context(options, {}), silent);
+  return train(options, {}, silent);
 }
 
 }  // namespace spillway

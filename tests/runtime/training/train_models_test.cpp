@@ -45,11 +45,11 @@ struct TrainModelsTest : ::testing::TestWithParam<Way> {};
 TEST_P(TrainModelsTest, TheSmallestBudgetChangesNoBit) {
   TrainOptions options = options_of(GetParam());
   TrainListener silent;
-  const TrainResult free = train(make_context(options, {}), silent);
+  const TrainResult free = train(options, {}, silent);
   options.memory.budget = {.kind = BudgetRequest::Kind::bytes,
                            .bytes = profile_unlimited_step(make_context(options, {})).floor_bytes};
   ASSERT_LT(options.memory.budget.bytes, free.peak_bytes);
-  const TrainResult tight = train(make_context(options, {}), silent);
+  const TrainResult tight = train(options, {}, silent);
   EXPECT_EQ(tight.losses, free.losses);
   EXPECT_EQ(tight.weights_sha256, free.weights_sha256);
   EXPECT_EQ(tight.metric.back().value, free.metric.back().value);

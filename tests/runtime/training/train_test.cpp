@@ -179,7 +179,7 @@ TEST(TrainTest, AnMlpLearnsAndItsResultIsWhole) {
   options.data.batch = 8;
   options.optimizer.lr = 1e-2;
   TrainListener silent;
-  const TrainResult result = train(make_context(options, {}), silent);
+  const TrainResult result = train(options, {}, silent);
   ASSERT_EQ(result.losses.size(), 60u);
   EXPECT_LT(result.losses.back(), result.losses.front() / 2);
   EXPECT_EQ(result.metric_name, "accuracy");
@@ -199,7 +199,7 @@ TrainResult train_mlp(const std::function<void(TrainOptions&)>& change) {
   options.optimizer.lr = 0.1;
   change(options);
   TrainListener silent;
-  return train(make_context(options, {}), silent);
+  return train(options, {}, silent);
 }
 
 TEST(TrainTest, MicroBatchesEqualOneBatchOfTheirSum) {
@@ -269,7 +269,7 @@ TEST(TrainTest, TakesNoFurtherStepWhenInterrupted) {
     void on_step(int64_t step, int64_t, const StepOutcome&, int64_t) override { requests->stop = step == 3; }
   } listener;
   listener.requests = &requests;
-  const TrainResult result = train(make_context(options, {}), listener, &requests);
+  const TrainResult result = train(options, {}, listener, &requests);
   EXPECT_TRUE(result.interrupted);
   EXPECT_EQ(result.losses.size(), 3u);
 }
@@ -288,7 +288,7 @@ TEST(TrainTest, TellsKfacTheLearningRateOfTheStepWhicheverStepsAreLeftOut) {
   int64_t skipped = 0;
   for (int step = 0; step < 12; ++step) {
     const double told = run.kfac()->options().lr.at(run.kfac()->counters().steps);
-    const StepOutcome outcome = run.step();
+    const RunStep outcome = run.step();
     EXPECT_EQ(told, outcome.lr);
     skipped += outcome.skipped;
   }
