@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "core/error.h"
-#include "runtime/models/convolve3d.h"
+#include "runtime/models/convolve.h"
 
 namespace spillway {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/error.h"
-#include "runtime/models/activation_checkpoint.h"
-#include "runtime/models/convolve3d.h"
+#include "runtime/models/recompute.h"
+#include "runtime/models/convolve.h"
 
 namespace spillway {
 namespace {

@@ -10,7 +10,7 @@
 #include "ddl/comm/collectives.h"
 #include "kfac/comm/agreed_options.h"
 #include "kfac/factors/layers.h"
-#include "runtime/data/host_dataset.h"
+#include "runtime/data/preload.h"
 #include "runtime/data/open_dataset.h"
 #include "runtime/data/sampler.h"
 #include "runtime/data/synthetic.h"

@@ -12,12 +12,12 @@
 #include "core/error.h"
 #include "ddl/comm/communicator.h"
 #include "runtime/data/open_dataset.h"
-#include "runtime/io/weights_hash.h"
+#include "runtime/io/weights_sha256.h"
 #include "runtime/models/model_info.h"
 #include "runtime/training/failure.h"
 #include "runtime/training/feasible_workers.h"
 #include "runtime/training/replicas.h"
-#include "runtime/training/train_summary.h"
+#include "runtime/training/summarize.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/training_run.h"
 #include "runtime/training/unlimited_profile.h"
@@ -222,7 +222,7 @@ void Training::save_if_due(int64_t step, const StepRequests& requested) {
 TrainResult Training::finish() {
   if (const LossScaler* scaler = run_->loss_scaler()) result_.loss_scale = {scaler->scale(), scaler->skipped()};
   if (run_->kfac())
-    result_.kfac = summarise(*run_->kfac(), context_.world(), workers_.grad_worker_frac, workers_.reason);
+    result_.kfac = summarize(*run_->kfac(), context_.world(), workers_.grad_worker_frac, workers_.reason);
   spillway::finish(result_, *run_, context_);
   return std::move(result_);
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "swap/schedule/host_overflow.h"
-#include "swap/schedule/page_in_placement.h"
+#include "swap/schedule/place_page_ins.h"
 
 namespace spillway::swap {
 namespace {

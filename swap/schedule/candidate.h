@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "swap/schedule/replay_plan.h"
+#include "swap/schedule/replay.h"
 #include "swap/schedule/schedule_inputs.h"
 #include "swap/schedule/simulation.h"
 

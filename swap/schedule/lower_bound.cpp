@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "swap/schedule/replay_plan.h"
+#include "swap/schedule/replay.h"
 
 namespace spillway::swap {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "swap/schedule/replay_plan.h"
+#include "swap/schedule/replay.h"
 #include "swap/schedule/schedule_inputs.h"
 #include "swap/schedule/simulation.h"
 #include "swap/schedule/step_trace.h"

@@ -6,7 +6,7 @@
 #include <queue>
 #include <vector>
 
-#include "swap/schedule/replay_plan.h"
+#include "swap/schedule/replay.h"
 #include "swap/schedule/step_trace.h"
 
 namespace spillway::testing {

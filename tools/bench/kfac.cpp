@@ -14,9 +14,9 @@
 #include "runtime/training/training_run.h"
 #include "tools/bench/commands.h"
 #include "tools/bench/worker.h"
-#include "tools/bench/worker_loop.h"
+#include "tools/bench/serve.h"
 #include "tools/cli/checks.h"
-#include "tools/cli/json_file.h"
+#include "tools/cli/write_json.h"
 #include "tools/cli/train_flags.h"
 
 namespace spillway::tools {

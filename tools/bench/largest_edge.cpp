@@ -12,7 +12,7 @@
 #include "tools/bench/commands.h"
 #include "tools/bench/stock.h"
 #include "tools/cli/command.h"
-#include "tools/cli/json_file.h"
+#include "tools/cli/write_json.h"
 
 namespace spillway::tools {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/median.h"
 #include "runtime/data/open_dataset.h"
-#include "runtime/io/weights_hash.h"
+#include "runtime/io/weights_sha256.h"
 #include "runtime/training/deterministic.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
@@ -19,10 +19,10 @@
 #include "tools/bench/commands.h"
 #include "tools/bench/stock.h"
 #include "tools/bench/worker.h"
-#include "tools/bench/worker_loop.h"
+#include "tools/bench/serve.h"
 #include "tools/cli/checks.h"
 #include "tools/cli/command.h"
-#include "tools/cli/json_file.h"
+#include "tools/cli/write_json.h"
 #include "tools/cli/train_flags.h"
 
 namespace spillway::tools {

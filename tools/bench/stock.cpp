@@ -12,9 +12,9 @@
 #include "core/clock.h"
 #include "core/device/cuda_device.h"
 #include "core/device/open_device.h"
-#include "runtime/io/weights_hash.h"
-#include "runtime/models/save_on_cpu.h"
-#include "tools/bench/worker_loop.h"
+#include "runtime/io/weights_sha256.h"
+#include "runtime/models/saved_on_host.h"
+#include "tools/bench/serve.h"
 
 namespace spillway::tools {
 namespace {

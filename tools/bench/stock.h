@@ -18,7 +18,7 @@ bool is_stock(std::string_view worker);
 bool can_train(const TrainOptions& options, std::string_view way);
 
 /// Trains by plain LibTorch: no Session, no counting allocator, torch's own Adam. Takes steps as it is told to
-/// (worker_loop.h).
+/// (serve.h).
 int serve_stock(const RunContext& context, std::string_view way);
 
 /// Opens the device of a process that trains by `worker`, which is one of these ways, or another name for training that

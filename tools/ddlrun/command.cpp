@@ -9,7 +9,7 @@
 #include "core/exit_code.h"
 #include "core/version.h"
 #include "ddl/comm/mpi.h"
-#include "tools/cli/json_file.h"
+#include "tools/cli/write_json.h"
 #include "tools/ddlrun/batch_systems.h"
 #include "tools/ddlrun/discover.h"
 #include "tools/ddlrun/launcher.h"

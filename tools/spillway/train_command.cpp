@@ -28,7 +28,7 @@
 #include "tools/bench/stock.h"
 #include "tools/cli/calibration_cache.h"
 #include "tools/cli/command.h"
-#include "tools/cli/json_file.h"
+#include "tools/cli/write_json.h"
 #include "tools/cli/launch.h"
 #include "tools/cli/levels_flag.h"
 #include "tools/cli/same_options.h"

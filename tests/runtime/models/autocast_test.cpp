@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "runtime/models/convolve3d.h"
+#include "runtime/models/convolve.h"
 
 namespace spillway {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/models/save_on_cpu.h"
+#include "runtime/models/saved_on_host.h"
 #include "runtime/models/unet3d.h"
 
 namespace spillway {

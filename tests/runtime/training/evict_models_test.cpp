@@ -9,7 +9,7 @@
 #include "core/device/cpu_device.h"
 #include "kfac/kfac.h"
 #include "runtime/data/open_dataset.h"
-#include "runtime/io/weights_hash.h"
+#include "runtime/io/weights_sha256.h"
 #include "runtime/models/autocast.h"
 #include "runtime/models/memory_format.h"
 #include "runtime/models/task.h"

@@ -9,7 +9,7 @@
 #include "core/bytes.h"
 #include "core/device/cpu_device.h"
 #include "core/error.h"
-#include "runtime/io/weights_hash.h"
+#include "runtime/io/weights_sha256.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
 #include "runtime/training/training_run.h"

@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "core/version.h"
 #include "runtime/data/sampler.h"
-#include "runtime/io/weights_hash.h"
+#include "runtime/io/weights_sha256.h"
 #include "runtime/planning/grad_worker_choice.h"
 #include "runtime/report/result_json.h"
 #include "runtime/training/run_context.h"

@@ -20,7 +20,7 @@
 #include "tools/bench/commands.h"
 #include "tools/cli/checks.h"
 #include "tools/cli/interrupts.h"
-#include "tools/cli/json_file.h"
+#include "tools/cli/write_json.h"
 #include "tools/cli/launch.h"
 #include "tools/cli/launch_result.h"
 #include "tools/cli/levels_flag.h"

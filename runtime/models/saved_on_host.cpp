@@ -1,4 +1,4 @@
-#include "runtime/models/save_on_cpu.h"
+#include "runtime/models/saved_on_host.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>

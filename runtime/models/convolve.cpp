@@ -1,4 +1,4 @@
-#include "runtime/models/convolve3d.h"
+#include "runtime/models/convolve.h"
 
 #include <ATen/autocast_mode.h>
 

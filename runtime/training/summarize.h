@@ -14,7 +14,7 @@ class Kfac;
 }
 
 /// Returns a summary of K-FAC's work in a run. `reason` says why gradient workers are that `fraction` of `world` ranks.
-KfacSummary summarise(const kfac::Kfac& kfac, int64_t world, double fraction, const std::string& reason);
+KfacSummary summarize(const kfac::Kfac& kfac, int64_t world, double fraction, const std::string& reason);
 
 /// Fills in the numbers that are known at the end of a run: peaks, bytes moved, predictions, allreduces. Collective.
 void finish(TrainResult& result, TrainingRun& run, const RunContext& context);

@@ -1,4 +1,4 @@
-#include "runtime/models/activation_checkpoint.h"
+#include "runtime/models/recompute.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>

@@ -1,4 +1,4 @@
-#include "runtime/data/host_dataset.h"
+#include "runtime/data/preload.h"
 
 #include <ATen/ATen.h>
 

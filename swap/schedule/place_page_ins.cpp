@@ -1,4 +1,4 @@
-#include "swap/schedule/page_in_placement.h"
+#include "swap/schedule/place_page_ins.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "runtime/io/weights_hash.h"
+#include "runtime/io/weights_sha256.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "tools/cli/json_file.h"
+#include "tools/cli/write_json.h"
 
 #include <cerrno>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "swap/schedule/replay_plan.h"
+#include "swap/schedule/replay.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/training/train_summary.h"
+#include "runtime/training/summarize.h"
 
 #include <ATen/Parallel.h>
 
@@ -73,7 +73,7 @@ std::optional<Prediction> predict(const TrainResult& result, const Session& sess
 
 }  // namespace
 
-KfacSummary summarise(const kfac::Kfac& kfac, int64_t world, double fraction, const std::string& reason) {
+KfacSummary summarize(const kfac::Kfac& kfac, int64_t world, double fraction, const std::string& reason) {
   KfacSummary summary;
   summary.strategy = kfac::name(kfac.options().strategy);
   const int64_t workers = kfac::gradient_workers(kfac.options().strategy, fraction, world);
