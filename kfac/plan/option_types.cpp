@@ -12,17 +12,16 @@ constexpr auto kStrategies = value_names<Strategy>({{Strategy::comm_opt, "comm_o
                                                     {Strategy::owner_reduce, "owner_reduce"},
                                                     {Strategy::automatic, "auto"}});
 constexpr auto kPlacements = value_names<Placement>({{Placement::round_robin, "round-robin"},
-                                                      {Placement::lpt_time, "lpt-time"},
-                                                      {Placement::lpt_memory, "lpt-memory"},
-                                                      {Placement::measured, "measured"}});
-constexpr auto kFactorDtypes = value_names<FactorDtype>(
-    {{FactorDtype::fp32, "fp32"}, {FactorDtype::bf16, "bf16"}, {FactorDtype::fp16, "fp16"}});
+                                                     {Placement::lpt_time, "lpt-time"},
+                                                     {Placement::lpt_memory, "lpt-memory"},
+                                                     {Placement::measured, "measured"}});
+constexpr auto kFactorDtypes =
+    value_names<FactorDtype>({{FactorDtype::fp32, "fp32"}, {FactorDtype::bf16, "bf16"}, {FactorDtype::fp16, "fp16"}});
 constexpr auto kConvFactors = value_names<ConvFactors>({{ConvFactors::full, "full"},
-                                                         {ConvFactors::separable, "separable"},
-                                                         {ConvFactors::block, "block"},
-                                                         {ConvFactors::automatic, "auto"}});
-constexpr auto kMethods =
-    value_names<Method>({{Method::eigen, "eigen"}, {Method::plain, "plain"}, {Method::pi, "pi"}});
+                                                        {ConvFactors::separable, "separable"},
+                                                        {ConvFactors::block, "block"},
+                                                        {ConvFactors::automatic, "auto"}});
+constexpr auto kMethods = value_names<Method>({{Method::eigen, "eigen"}, {Method::plain, "plain"}, {Method::pi, "pi"}});
 constexpr auto kConventions = value_names<Convention>(
     {{Convention::fisher, "fisher"}, {Convention::kaisa, "kaisa"}, {Convention::dp_kfac, "dp_kfac"}});
 

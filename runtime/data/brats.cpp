@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "runtime/io/nifti.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 using Path = std::filesystem::path;
@@ -85,4 +85,4 @@ Batch BratsFolder::at(int64_t index) const {
   return assemble_case(scans, read_nifti(one.labels).voxels, shape_, str("case '", one.name, "'"));
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

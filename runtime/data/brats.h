@@ -7,7 +7,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/preprocess.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// A folder of cases: DIR/CASE/CASE_{flair,t1,t1ce,t2,seg}.nii.gz (or .nii), in lexicographic order. Every folder in
 /// DIR whose name does not start with a dot is a case; plain files in DIR are ignored.
@@ -43,4 +43,4 @@ class BratsFolder : public Dataset {
   Shape3 shape_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

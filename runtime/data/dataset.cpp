@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 int64_t bytes_of(const Batch& batch) {
@@ -74,4 +74,4 @@ std::unique_ptr<Dataset> cached(std::unique_ptr<Dataset> dataset, int64_t cache_
   return std::make_unique<CachedDataset>(std::move(dataset), cache_bytes);
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

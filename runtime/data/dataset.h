@@ -9,7 +9,7 @@
 
 #include "runtime/models/batch.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// Cases in a fixed order. `at` may be called from several threads at once and gives the same values every time.
 class Dataset {
@@ -49,4 +49,4 @@ Batch gather(const Dataset& dataset, const std::vector<int64_t>& indices);
 /// that were loaded first stay; none is ever dropped.
 std::unique_ptr<Dataset> cached(std::unique_ptr<Dataset> dataset, int64_t cache_bytes);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

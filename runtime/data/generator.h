@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// Makes a CPU generator for (seed, stream). The same pair gives the same numbers; different pairs give unrelated ones.
 inline at::Generator make_generator(uint64_t seed, int64_t stream) {
@@ -19,4 +19,4 @@ inline at::Generator make_generator(uint64_t seed, int64_t stream) {
   return at::make_generator<at::CPUGeneratorImpl>(mix(mix(seed) + stream));
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -9,7 +9,7 @@
 #include "runtime/data/synthetic_tokens.h"
 #include "runtime/models/model_info.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 constexpr std::string_view kSyntheticPrefix = "synthetic:";
@@ -63,4 +63,4 @@ std::unique_ptr<Dataset> open_dataset(std::string_view model, std::string_view s
   return cached(std::make_unique<BratsFolder>(source, options.shape), options.cache_bytes);
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -7,7 +7,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/io/shape3.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 struct DatasetOptions {
   Shape3 shape = {0, 0, 0};    ///< shape that volumes are cropped and padded to; all 0: chosen by the data
@@ -27,4 +27,4 @@ std::unique_ptr<Dataset> open_dataset(std::string_view model, std::string_view s
 /// Returns N of `synthetic:N`, or 0 for another source. Throws BadRequest when N is not a positive number.
 int64_t synthetic_size(std::string_view source);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -13,7 +13,7 @@
 #include "runtime/data/preprocess.h"
 #include "runtime/io/nifti.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 using Path = std::filesystem::path;
@@ -168,4 +168,4 @@ void write_phantoms(const Path& dir, int64_t cases, int64_t edge, uint64_t seed,
   }
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -9,7 +9,7 @@
 
 #include "runtime/io/shape3.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// One skull-stripped head.
 struct Phantom {
@@ -39,4 +39,4 @@ using PhantomProgress = std::function<void(int64_t done, int64_t cases)>;
 void write_phantoms(const std::filesystem::path& dir, int64_t cases, int64_t edge, uint64_t seed,
                     const PhantomProgress& progress = {});
 
-}  // namespace spillway
+}  // namespace spillway::runtime

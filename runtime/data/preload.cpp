@@ -4,7 +4,7 @@
 
 #include <unordered_map>
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 /// Copies a tensor to memory that no CPU allocator of LibTorch knows.
@@ -45,4 +45,4 @@ std::unique_ptr<Dataset> preload(std::unique_ptr<Dataset> dataset, const std::ve
   return std::make_unique<HostCases>(std::move(dataset), used);
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 at::Tensor normalize_nonzero(const at::Tensor& voxels, std::string_view who) {
   const auto brain = voxels.ne(0);
@@ -49,4 +49,4 @@ Batch assemble_case(const std::array<at::Tensor, 4>& scans, const at::Tensor& la
   return {at::stack(channels).unsqueeze(0), target.unsqueeze(0)};
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

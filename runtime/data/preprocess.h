@@ -8,7 +8,7 @@
 #include "runtime/io/shape3.h"
 #include "runtime/models/batch.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// The four scans of a BraTS case, in the order of the input's channels.
 inline constexpr std::array<std::string_view, 4> kModalities = {"flair", "t1", "t1ce", "t2"};
@@ -36,4 +36,4 @@ at::Tensor fit_center(const at::Tensor& voxels, const Shape3& shape);
 Batch assemble_case(const std::array<at::Tensor, 4>& scans, const at::Tensor& labels, const Shape3& shape,
                     std::string_view who);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

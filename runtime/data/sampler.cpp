@@ -4,7 +4,7 @@
 #include <random>
 #include <stdexcept>
 
-namespace spillway {
+namespace spillway::runtime {
 
 Sampler::Sampler(std::vector<int64_t> cases, int64_t batch, int rank, int world, uint64_t seed)
     : cases_(std::move(cases)), batch_(batch), rank_(rank), world_(world), seed_(seed), position_(cases_.size()) {
@@ -39,4 +39,4 @@ int64_t Sampler::draw() {
   return cases_[position_++];
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// A sampler that shuffles the training cases anew in every pass, in the same order on every rank. It deals each step's
 /// `world × batch` cases to the ranks in order. When a pass does not divide evenly, a step takes its missing cases from
@@ -32,4 +32,4 @@ class Sampler {
   size_t position_ = 0;
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

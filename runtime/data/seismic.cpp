@@ -5,7 +5,7 @@
 #include "runtime/data/generator.h"
 #include "runtime/data/synthetic.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 constexpr int64_t kMultiple = 4;
@@ -73,4 +73,4 @@ Batch SyntheticSeismic::make(int64_t index) const {
   return {amplitude.unsqueeze(0).unsqueeze(0), label.unsqueeze(0)};
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

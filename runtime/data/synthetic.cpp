@@ -9,7 +9,7 @@
 #include "runtime/data/phantom.h"
 #include "runtime/data/preprocess.h"
 
-namespace spillway {
+namespace spillway::runtime {
 SyntheticData::SyntheticData(std::string kind, int64_t cases, int64_t case_bytes)
     : kind_(std::move(kind)), cases_(cases), case_bytes_(case_bytes) {
   check_at_least(1, "cases", cases);
@@ -66,4 +66,4 @@ Batch SyntheticVectors::make(int64_t index) const {
   return {(centers_.select(0, label) + noise).unsqueeze(0), at::full({1}, label, at::kLong)};
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

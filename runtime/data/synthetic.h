@@ -7,7 +7,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/io/shape3.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// A data set whose cases are computed when they are asked for. Cases have one size, and are named by their numbers.
 class SyntheticData : public Dataset {
@@ -132,4 +132,4 @@ class SyntheticCurves final : public SyntheticData {
   const Options options_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

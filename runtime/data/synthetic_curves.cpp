@@ -5,7 +5,7 @@
 #include "runtime/data/generator.h"
 #include "runtime/data/synthetic.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 SyntheticCurves::SyntheticCurves(const Options& options)
     : SyntheticData("curve", options.cases, options.edge * options.edge * static_cast<int64_t>(sizeof(float))),
@@ -30,4 +30,4 @@ Batch SyntheticCurves::make(int64_t index) const {
   return {at::sigmoid((width - distance) / (0.35 * width)).view({1, edge * edge}), at::empty({1, 0})};
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -3,7 +3,7 @@
 #include "runtime/data/generator.h"
 #include "runtime/data/synthetic.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 SyntheticImages::SyntheticImages(const Options& options)
     : SyntheticData("image", options.cases,
@@ -23,4 +23,4 @@ Batch SyntheticImages::make(int64_t index) const {
           at::full({1}, label, at::kLong)};
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

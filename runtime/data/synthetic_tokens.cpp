@@ -6,7 +6,7 @@
 
 #include "runtime/data/generator.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 /// The most words of the language: so few that a short training meets each of them often.
@@ -50,4 +50,4 @@ Batch SyntheticTokens::make(int64_t index) const {
   return {sentence.index_copy(0, places, shown).unsqueeze(0), at::stack({places, truth}).unsqueeze(0)};
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -4,7 +4,7 @@
 
 #include "runtime/data/synthetic.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// The special tokens of BERT's uncased vocabulary that are used here; ordinary words start at kFirstWord.
 inline constexpr int64_t kClassToken = 101, kSeparatorToken = 102, kMaskToken = 103, kFirstWord = 104;
@@ -35,4 +35,4 @@ class SyntheticTokens final : public SyntheticData {
   int64_t words_;  // words that sentences are made of
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

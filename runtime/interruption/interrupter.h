@@ -4,7 +4,7 @@
 #include "runtime/interruption/train_requests.h"
 #include "swap/gate/operator_observer.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// An observer that throws Interrupted before the next operator when a stop is requested, while one of its Scopes
 /// lives. It tells another observer of every operator. Costs a flag per operator.
@@ -43,4 +43,4 @@ class Interrupter final : public OperatorObserver {
   bool interruptible_ = false;
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

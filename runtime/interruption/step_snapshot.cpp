@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <memory>
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 /// Returns a copy on the host. Memory of its own, because tensors that LibTorch's allocator makes are counted.
@@ -31,4 +31,4 @@ void StepSnapshot::restore() const {
   random_.restore();
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -8,7 +8,7 @@
 
 #include "runtime/models/random_state.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// Copies of a module's buffers (running statistics) and of the random generators, for a forward pass that is to leave
 /// no trace: in a step that is left, or to measure a loss again. Weights, optimizer state and K-FAC's running averages
@@ -25,4 +25,4 @@ class StepSnapshot {
   RandomState random_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-namespace spillway {
+namespace spillway::runtime {
 
 Volume read_nifti(const std::filesystem::path& path) {
   at::Tensor voxels;
@@ -13,4 +13,4 @@ Volume read_nifti(const std::filesystem::path& path) {
   return {std::move(voxels), header.spacing_mm, header.datatype};
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

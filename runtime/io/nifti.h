@@ -8,7 +8,7 @@
 
 #include "runtime/io/nifti_file.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// A volume in memory.
 struct Volume {
@@ -28,4 +28,4 @@ Volume read_nifti(const std::filesystem::path& path);
 void write_nifti(const std::filesystem::path& path, const at::Tensor& voxels, const std::array<double, 3>& spacing_mm,
                  at::ScalarType dtype);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -18,7 +18,7 @@
 
 // nifticlib interprets the header. The bytes go through zlib here, because nifticlib returns zeros for a file that ends
 // early and does not say whether a write failed.
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 using Path = std::filesystem::path;
@@ -269,4 +269,4 @@ NiftiHeader read_nifti_into(const Path& path, const std::function<float*(const N
   return header;
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -7,7 +7,7 @@
 
 #include "runtime/io/shape3.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// The header of a NIfTI file.
 struct NiftiHeader {
@@ -28,4 +28,4 @@ NiftiHeader read_nifti_header(const std::filesystem::path& path);
 /// or whose checksum differs, and voxels that are NaN or infinite (and how many).
 NiftiHeader read_nifti_into(const std::filesystem::path& path, const std::function<float*(const NiftiHeader&)>& room);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -14,7 +14,7 @@
 #include "core/error.h"
 #include "runtime/io/nifti.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 using Path = std::filesystem::path;
@@ -147,4 +147,4 @@ void write_nifti(const Path& path, const at::Tensor& voxels, const std::array<do
   out.close();
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

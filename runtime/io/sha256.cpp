@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 void check(int code, const char* call) {
@@ -47,4 +47,4 @@ std::string hex(std::span<const uint8_t> bytes) {
   return text;
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// A SHA-256 hash of bytes that come in pieces. Throws std::runtime_error when OpenSSL fails.
 class Sha256 {
@@ -29,4 +29,4 @@ class Sha256 {
 /// Returns the bytes as lower-case hexadecimal digits.
 std::string hex(std::span<const uint8_t> bytes);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -10,7 +10,7 @@
 #include "runtime/io/sha256.h"
 #include "swap/session.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 using nlohmann::json;
@@ -122,4 +122,4 @@ void TensorFileReader::read(const std::string& name, const at::Tensor& tensor) c
   if (!direct) tensor.detach().copy_(dense);
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

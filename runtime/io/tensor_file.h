@@ -12,7 +12,7 @@
 #include "core/new_file.h"
 #include "runtime/io/tensor_header.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// The description of a tensor in the header, which comes before the tensor's bytes.
 struct TensorEntry {
@@ -61,4 +61,4 @@ class TensorFileReader {
   TensorContents contents_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -13,7 +13,7 @@
 #include "core/json_text.h"
 #include "runtime/io/sha256.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 using nlohmann::json;
@@ -196,4 +196,4 @@ void TensorContents::get(void* bytes, int64_t count, int64_t offset) const {
   }
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

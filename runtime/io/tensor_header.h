@@ -9,7 +9,7 @@
 
 #include "core/new_file.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// The name of the last tensor of every file. Its rows are the SHA-256 of the header, then of each tensor before it.
 inline constexpr const char* kDigests = "sha256";
@@ -64,4 +64,4 @@ class TensorContents {
   std::vector<uint8_t> digests_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

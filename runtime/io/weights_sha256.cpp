@@ -7,7 +7,7 @@
 #include "runtime/io/sha256.h"
 #include "swap/session.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 std::string weights_sha256(const torch::nn::Module& module) {
   std::map<std::string, at::Tensor> tensors;
@@ -23,4 +23,4 @@ std::string weights_sha256(const torch::nn::Module& module) {
   return hex(sha.finish());
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -4,10 +4,10 @@
 
 #include <string>
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// Returns the SHA-256, in hexadecimal, of the raw bytes of all parameters and buffers in lexicographic order of their
 /// names. Pages in one tensor at a time.
 std::string weights_sha256(const torch::nn::Module& module);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

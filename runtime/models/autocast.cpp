@@ -2,7 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 
-namespace spillway {
+namespace spillway::runtime {
 
 Autocast::Autocast(Amp amp, c10::DeviceType device)
     : device_(device),
@@ -19,4 +19,4 @@ Autocast::~Autocast() {
   at::autocast::set_autocast_dtype(device_, former_type_);
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -5,7 +5,7 @@
 
 #include "runtime/models/tensor_format.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// A scope in which operators on one kind of device compute in bfloat16 (`bf16`) or float16 (`fp16`). LibTorch's
 /// autocast decides which operators do so; with `off` none does. Gradients of float16 need a LossScaler. Weights that
@@ -25,4 +25,4 @@ class Autocast {
   const at::ScalarType former_type_;
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 void AutoencoderOptions::validate() const {
   auto at_least_one = [](const char* field, int64_t value) {
@@ -45,4 +45,4 @@ at::Tensor AutoencoderImpl::forward(at::Tensor x) {
   return x;
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace spillway {
+namespace spillway::runtime {
 
 struct AutoencoderOptions {
   int64_t input = 784;   ///< values of a vector, 0 … 1; ≥ 1
@@ -36,4 +36,4 @@ class AutoencoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Autoencoder);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

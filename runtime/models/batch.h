@@ -2,7 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// A batch of cases. `input` and `target` share their first dimension, the batch.
 /// Volumes: input [B, modalities, D, H, W] float32, target [B, labels, D, H, W] float32 of 0 and 1, or [B, D, H, W]
@@ -16,4 +16,4 @@ struct Batch {
   at::Tensor target;
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

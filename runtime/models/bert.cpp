@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 constexpr double kNormEps = 1e-12;
@@ -100,4 +100,4 @@ at::Tensor BertImpl::forward(const at::Tensor& tokens, const at::Tensor& places)
   return at::linear(x, word_->weight, bias_);
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

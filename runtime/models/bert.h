@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace spillway {
+namespace spillway::runtime {
 
 struct BertOptions {
   int64_t layers = 12;          ///< ≥ 1
@@ -67,4 +67,4 @@ class BertImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Bert);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "runtime/models/convolve.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 constexpr int64_t kMultiple = 4;  // two levels, each half as large
@@ -59,4 +59,4 @@ at::Tensor Bp3dImpl::forward(at::Tensor x) {
   return head_->forward(x);
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace spillway {
+namespace spillway::runtime {
 
 struct Bp3dOptions {
   int64_t in_channels = 1;  ///< seismic attributes; ≥ 1
@@ -35,4 +35,4 @@ class Bp3dImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Bp3d);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -4,7 +4,7 @@
 
 #include "runtime/models/autocast.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 at::Tensor convolve(torch::nn::Conv3d& conv, const at::Tensor& x) {
   constexpr int64_t kBrokenDepth = 2;
@@ -13,4 +13,4 @@ at::Tensor convolve(torch::nn::Conv3d& conv, const at::Tensor& x) {
   return conv->forward(x.to(at::kFloat));
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -2,7 +2,7 @@
 #pragma once
 #include <torch/nn/modules/conv.h>
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// Returns conv->forward(x). It computes under autocast too, except where x is two voxels deep: there it computes in
 /// float32. The reason is that the bfloat16 gradient of the weight in oneDNN 3.10.2 (LibTorch 2.11) reads uninitialized
@@ -10,4 +10,4 @@ namespace spillway {
 /// or more.
 at::Tensor convolve(torch::nn::Conv3d& conv, const at::Tensor& x);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

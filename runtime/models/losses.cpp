@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 void check_same_shape(const char* who, const at::Tensor& probabilities, const at::Tensor& target) {
@@ -62,4 +62,4 @@ double accuracy(const at::Tensor& scores, const at::Tensor& target) {
   return scores.argmax(1).eq(target).to(at::kDouble).mean().item<double>();
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -2,7 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// The term added to numerator and denominator of a soft Dice. A label that is absent and predicted absent then scores
 /// 1.
@@ -37,4 +37,4 @@ at::Tensor hard_dice(const at::Tensor& probabilities, const at::Tensor& target);
 /// target [B, …] int64.
 double accuracy(const at::Tensor& scores, const at::Tensor& target);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

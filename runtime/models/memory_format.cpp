@@ -1,6 +1,6 @@
 #include "runtime/models/memory_format.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 at::MemoryFormat memory_format(Layout layout, int64_t dimensions) {
   if (layout == Layout::channels_last && dimensions == 4) return at::MemoryFormat::ChannelsLast;
@@ -14,4 +14,4 @@ void to_memory_format(torch::nn::Module& module, Layout layout) {
     parameter.set_data(parameter.detach().contiguous(memory_format(layout, parameter.dim())));
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

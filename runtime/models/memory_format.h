@@ -6,7 +6,7 @@
 
 #include "runtime/models/tensor_format.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// Returns the memory format of a tensor with this many dimensions. Only 4 and 5 dimensions (images, volumes) have
 /// channels.
@@ -16,4 +16,4 @@ at::MemoryFormat memory_format(Layout layout, int64_t dimensions);
 /// convolutions.
 void to_memory_format(torch::nn::Module& module, Layout layout);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

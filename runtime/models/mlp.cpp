@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 void MlpOptions::validate() const {
   auto at_least = [](int64_t least, const char* field, int64_t value) {
@@ -36,4 +36,4 @@ at::Tensor MlpImpl::forward(at::Tensor x) {
   return x;
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

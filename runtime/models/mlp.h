@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace spillway {
+namespace spillway::runtime {
 
 struct MlpOptions {
   int64_t input = 32;    ///< features; ≥ 1
@@ -34,4 +34,4 @@ class MlpImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Mlp);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 constexpr ModelInfo kModels[]{
@@ -89,4 +89,4 @@ void check_size(const ModelInfo& model, int64_t size) {
                          model.smallest_size, " to ", model.largest_size));
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

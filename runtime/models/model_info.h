@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// The kind of data that a model reads; see Batch for the shapes.
 enum class InputKind : uint8_t { volumes, images, tokens, vectors, curves };
@@ -45,4 +45,4 @@ const ModelInfo& model_info(std::string_view name);
 /// Throws BadRequest naming the allowed sizes when the model cannot read synthetic:`size`.
 void check_size(const ModelInfo& model, int64_t size);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// The states, at construction, of the generators that operators on a device draw from: the CPU's, and the device's
 /// own. Kept in copies of the generators, which no budget counts.
@@ -36,4 +36,4 @@ class RandomState {
   std::vector<std::pair<at::Generator, at::Generator>> generators_;  ///< the live one, and its copy
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -9,7 +9,7 @@
 
 #include "runtime/models/random_state.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 using Block = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
@@ -61,4 +61,4 @@ at::Tensor recomputed(Block block, std::vector<at::Tensor> inputs) {
   return result;
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

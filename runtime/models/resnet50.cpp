@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 constexpr int64_t kExpansion = 4;
@@ -74,4 +74,4 @@ at::Tensor ResNet50Impl::forward(at::Tensor x) {
   return fc_->forward(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

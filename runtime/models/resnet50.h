@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace spillway {
+namespace spillway::runtime {
 
 struct ResNet50Options {
   int64_t classes = 1000;  ///< ≥ 2
@@ -54,4 +54,4 @@ class ResNet50Impl : public torch::nn::Module {
 };
 TORCH_MODULE(ResNet50);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

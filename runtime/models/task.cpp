@@ -6,7 +6,7 @@
 #include "runtime/models/losses.h"
 #include "runtime/models/model_info.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 /// A scope of evaluation mode without gradients.
@@ -130,4 +130,4 @@ std::unique_ptr<Task> make_task(std::string_view model, const TaskOptions& optio
   throw BadRequest(str("unknown model '", model, "'; known are: ", model_names()));
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -14,7 +14,7 @@
 #include "runtime/models/resnet50.h"
 #include "runtime/models/unet3d.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// A model with its objective. Thread: one at a time.
 class Task {
@@ -53,4 +53,4 @@ struct TaskOptions {
 /// from the default CPU generator. Throws BadRequest naming the known models, or the bad option.
 std::unique_ptr<Task> make_task(std::string_view model, const TaskOptions& options = {});
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "core/error.h"
-#include "runtime/models/recompute.h"
 #include "runtime/models/convolve.h"
+#include "runtime/models/recompute.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 constexpr double kNegativeSlope = 0.01;
@@ -140,4 +140,4 @@ at::Tensor UNet3dImpl::forward(at::Tensor x) {
   return logits.sigmoid_();
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace spillway {
+namespace spillway::runtime {
 
 struct UNet3dOptions {
   int64_t in_channels = 4;  ///< modalities; ≥ 1
@@ -96,4 +96,4 @@ class UNet3dImpl : public torch::nn::Module {
 };
 TORCH_MODULE(UNet3d);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// The position of a saved run.
 struct RunPosition {
@@ -12,4 +12,4 @@ struct RunPosition {
   int64_t ranks = 0;  ///< ranks of the run that saved it; 0: unknown
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

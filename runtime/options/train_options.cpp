@@ -9,6 +9,7 @@
 #include "swap/tiers/disk_tier.h"
 
 namespace spillway {
+using namespace runtime;
 
 BudgetRequest BudgetRequest::parse(std::string_view text) {
   if (text == "none") return {};

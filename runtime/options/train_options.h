@@ -49,11 +49,11 @@ struct DataOptions {
 
 /// The device and the memory that training may use.
 struct MemoryOptions {
-  std::string device = "cpu";      ///< device whose memory is budgeted: cpu, cuda or cuda:N
-  Engine engine = Engine::gate;    ///< unified needs a GPU
-  BudgetRequest budget;            ///< device memory
-  BudgetRequest host_budget;       ///< host memory for pages that left the device
-  std::string disk;                ///< folder for pages that the host budget has no room for; empty: none
+  std::string device = "cpu";                ///< device whose memory is budgeted: cpu, cuda or cuda:N
+  Engine engine = Engine::gate;              ///< unified needs a GPU
+  BudgetRequest budget;                      ///< device memory
+  BudgetRequest host_budget;                 ///< host memory for pages that left the device
+  std::string disk;                          ///< folder for pages that the host budget has no room for; empty: none
   int64_t split_bytes = kDefaultSplitBytes;  ///< operators with larger tensors run in windows; kUnlimitedBytes: none
 
   /// Returns true for the unified engine, because it also runs operators that do not fit.
@@ -114,9 +114,9 @@ struct KfacTrainingOptions {
 
 /// Where checkpoints are kept, and when they are written.
 struct CheckpointOptions {
-  std::string folder;  ///< empty: no checkpoint is written
-  int64_t every = 0;             ///< steps between checkpoints; 0: one at the end, and when interrupted
-  bool resume = false;           ///< go on from the checkpoint in the folder
+  std::string folder;   ///< empty: no checkpoint is written
+  int64_t every = 0;    ///< steps between checkpoints; 0: one at the end, and when interrupted
+  bool resume = false;  ///< go on from the checkpoint in the folder
 };
 
 /// The options of a training run; each field has the default of its flag.

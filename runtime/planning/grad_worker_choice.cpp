@@ -7,7 +7,7 @@
 #include "core/memory/device_memory.h"
 #include "kfac/plan/factor_traffic.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 struct Prediction {
@@ -108,4 +108,4 @@ GradWorkerChoice choose_grad_worker_frac(const GradWorkerInputs& in) {
   return {best->choice.strategy, best->choice.grad_worker_frac, reason};
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -7,7 +7,7 @@
 
 #include "kfac/plan/strategy_choice.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 struct GradWorkerInputs {
   std::vector<kfac::LayerShape> layers;
@@ -40,4 +40,4 @@ struct GradWorkerChoice {
 /// eigenbases is preferred to fewer gradient workers. The choice changes no bit of the result. Deterministic.
 GradWorkerChoice choose_grad_worker_frac(const GradWorkerInputs& inputs);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 LargestEdge::LargestEdge(int64_t step, int64_t limit, Measure measure)
     : step_(step), limit_(limit), measure_(std::move(measure)) {
@@ -35,4 +35,4 @@ int64_t edge_for_memory(int64_t memory_bytes, int64_t peak_bytes, int64_t edge, 
   return std::max(step, most / step * step);
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

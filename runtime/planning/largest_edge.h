@@ -4,7 +4,7 @@
 #include <functional>
 #include <map>
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// The bytes that one training step on volumes of some edge needs.
 struct EdgeNeed {
@@ -40,4 +40,4 @@ class LargestEdge {
 /// `peak_bytes` at `edge` and grows with the volume.
 int64_t edge_for_memory(int64_t memory_bytes, int64_t peak_bytes, int64_t edge, int64_t step);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -8,11 +8,6 @@
 
 namespace spillway {
 
-namespace swap {
-struct Schedule;
-struct StepTrace;
-}  // namespace swap
-
 /// One tensor's planned absence from the device.
 struct PlannedAbsence {
   std::string maker;   ///< operator that made it; empty: it is older than the step
@@ -45,8 +40,5 @@ struct PagingSummary {
   int64_t bytes_out = 0;
   int64_t bytes_in = 0;
 };
-
-/// Returns the summary of a step and its schedule.
-PagingSummary summarise_paging(const swap::StepTrace& trace, const swap::Schedule& schedule);
 
 }  // namespace spillway

@@ -15,7 +15,7 @@
 #include "runtime/io/tensor_file.h"
 #include "swap/session.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 using Path = std::filesystem::path;
@@ -213,4 +213,4 @@ void read_checkpoint(const Path& folder, const TrainOptions& options, RunPositio
     restore_generator(file, kGpuGenerator, gpu, options, position, rank);
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

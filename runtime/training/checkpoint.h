@@ -14,7 +14,7 @@
 #include "runtime/options/run_position.h"
 #include "runtime/options/train_options.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// One tensor of a run, equal on all ranks that hold it.
 struct StateTensor {
@@ -60,4 +60,4 @@ RunPosition checkpoint_position(const std::filesystem::path& folder, const Train
 void read_checkpoint(const std::filesystem::path& folder, const TrainOptions& options, RunPosition position,
                      const std::vector<StateTensor>& tensors, const ddl::Comm& comm);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

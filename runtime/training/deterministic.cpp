@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-namespace spillway {
+namespace spillway::runtime {
 
 void use_deterministic_algorithms(bool deterministic, bool on_gpu) {
   at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/on_gpu);
@@ -14,4 +14,4 @@ void use_deterministic_algorithms(bool deterministic, bool on_gpu) {
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // cuBLAS needs it for the same bits
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -8,7 +8,7 @@
 #include "core/interrupted.h"
 #include "ddl/comm/communicator.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 ExitCode code_of(const std::exception& error) {
@@ -39,4 +39,4 @@ void tell_other_ranks(const ddl::Comm& comm, const std::exception& error) noexce
   }
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -7,7 +7,7 @@
 #include "core/exit_code.h"
 #include "ddl/torch/comm.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// The reason why a program ends, and its exit code.
 struct Failure {
@@ -35,4 +35,4 @@ decltype(auto) heard_by_all(const ddl::Comm& comm, Body&& body) {
   }
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

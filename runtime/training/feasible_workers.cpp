@@ -6,7 +6,7 @@
 #include "runtime/models/task.h"
 #include "runtime/training/unlimited_profile.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 GradWorkerChoice choose_workers(const RunContext& context, const std::optional<UnlimitedProfile>& observed,
@@ -61,4 +61,4 @@ GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::o
   return stays;
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

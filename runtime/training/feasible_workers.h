@@ -8,7 +8,7 @@
 #include "runtime/results/train_result.h"
 #include "runtime/training/run_context.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// Returns the options' own strategy and fraction, or the choice of choose_grad_worker_frac() where they leave it to
 /// the budget. A strategy other than the observed one moves its bytes by other operators, which may need more at once.
@@ -18,4 +18,4 @@ namespace spillway {
 GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::optional<UnlimitedProfile>& observed,
                                          int64_t budget_bytes, TrainRequests* requests = nullptr);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

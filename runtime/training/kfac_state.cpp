@@ -8,7 +8,7 @@
 #include "ddl/torch/comm.h"
 #include "kfac/state_entry.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 constexpr const char* kCounters = "kfac/counters";
@@ -41,4 +41,4 @@ void resume_kfac(kfac::Kfac& kfac, const std::vector<StateTensor>& state) {
   kfac.resume(kfac::unpack(found->held));
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -5,7 +5,7 @@
 #include "kfac/kfac.h"
 #include "runtime/training/checkpoint.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// Appends K-FAC's state to `state`. First come the running factors (`kfac/LAYER/factor0`, in the order of
 /// LayerShape::factors()), then the preconditioning tensors (kfac::inverse_tensors(): `…/vectors0`, `…/values0`, or
@@ -17,4 +17,4 @@ void add_kfac_state(const kfac::Kfac& kfac, const ddl::Comm& comm, std::vector<S
 /// Takes the counters from `state`, which add_kfac_state() made and which was read back.
 void resume_kfac(kfac::Kfac& kfac, const std::vector<StateTensor>& state);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 constexpr double kMinScale = 0x1p-24;  // float16's smallest number
@@ -56,4 +56,4 @@ void LossScaler::unpack(const at::Tensor& packed) {
   skipped_ = static_cast<int64_t>(host[2].item<double>());
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

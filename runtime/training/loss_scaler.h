@@ -7,7 +7,7 @@
 
 #include "runtime/options/train_options.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// Dynamic loss scaling: backward starts from scale·loss, and gradients are divided by the scale before they are used.
 /// A step whose gradients overflowed is left out and the scale halved. After growth_interval steps without an overflow
@@ -40,4 +40,4 @@ class LossScaler {
   at::Tensor overflowed_, inverse_;  ///< float32 [1]
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

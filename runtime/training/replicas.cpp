@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "ddl/comm/collectives.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 struct Replica {
@@ -80,4 +80,4 @@ void complete_gradients(const std::vector<at::Tensor>& parameters, const ddl::Co
   }
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

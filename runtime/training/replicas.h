@@ -8,7 +8,7 @@
 
 #include "ddl/torch/comm.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// Compares every rank's weights by their hash, `sha256`, after step `step`: one message from each rank.
 /// Throws std::runtime_error on every rank when the hashes differ, naming the ranks, their hashes and numbers of
@@ -21,4 +21,4 @@ void require_equal_weights(const ddl::Comm& comm, const std::string& sha256, int
 /// ranks. Throws CommError.
 void complete_gradients(const std::vector<at::Tensor>& parameters, const ddl::Comm& comm);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -10,8 +10,8 @@
 #include "ddl/comm/collectives.h"
 #include "kfac/comm/agreed_options.h"
 #include "kfac/factors/layers.h"
-#include "runtime/data/preload.h"
 #include "runtime/data/open_dataset.h"
+#include "runtime/data/preload.h"
 #include "runtime/data/sampler.h"
 #include "runtime/data/synthetic.h"
 #include "runtime/models/model_info.h"
@@ -19,7 +19,7 @@
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/used_cases.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 /// The maximum number of classes in synthetic images. They are few, so that a short training meets each of them often.
@@ -135,4 +135,4 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   return context;
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -10,7 +10,7 @@
 #include "runtime/options/run_position.h"
 #include "runtime/training/train.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 struct TaskOptions;
 
@@ -53,4 +53,4 @@ RunContext make_context(const TrainOptions& options, ddl::Comm comm);
 /// Trains in a context that is made already, as train() of train.h does.
 TrainResult train(const RunContext& context, TrainListener& listener, TrainRequests* requests = nullptr);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -8,7 +8,7 @@
 
 #include "core/clock.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 namespace {
 
@@ -97,4 +97,4 @@ void StepRecorder::sample() {
   step_.memory.push_back({seconds_since(began_), ledger_.used_by_category()});
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

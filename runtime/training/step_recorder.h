@@ -13,7 +13,7 @@
 #include "swap/session.h"
 #include "swap/tiers/disk_io.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// An observer that is idle until start(). An idle recorder costs nothing but a flag. `start` and `stop` are called on
 /// the Session's thread, add() and its callers on any thread.
@@ -48,4 +48,4 @@ class StepRecorder final : public OperatorObserver {
   std::unique_ptr<TraceEvents> events_ = std::make_unique<TraceEvents>();
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -12,11 +12,12 @@
 #include "ddl/comm/communicator.h"
 #include "ddl/torch/gpu_backend.h"
 #include "kfac/plan/assignment.h"
+#include "runtime/results/summarize_paging.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/schedule.h"
 #include "swap/schedule/step_trace.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 int64_t rss_peak_bytes() {
@@ -26,7 +27,7 @@ int64_t rss_peak_bytes() {
   return 0;
 }
 
-AllreduceSummary summarise_allreduce(const TrainingRun& run, ddl::CommunicatorHandle& comm, size_t steps) {
+AllreduceSummary summarize_allreduce(const TrainingRun& run, ddl::CommunicatorHandle& comm, size_t steps) {
   AllreduceSummary summary;
   const int64_t bytes = run.gradient_bytes();
   const auto* overlapped = run.gradient_allreduce();
@@ -107,14 +108,14 @@ void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
   result.replayed_operators = stats.pager.replays;
   result.predicted = predict(result, session);
   if (result.predicted)
-    result.paging = summarise_paging(*session.trace(result.predicted->kind), *session.schedule(result.predicted->kind));
+    result.paging = summarize_paging(*session.trace(result.predicted->kind), *session.schedule(result.predicted->kind));
   if (result.predicted) result.predicted->peak_bytes = max_over_ranks(context.comm, result.predicted->peak_bytes);
   result.floor_bytes = max_over_ranks(context.comm, session.neediest().bytes());
   if (result.observed) result.floor_bytes = std::max(result.floor_bytes, result.observed->floor_bytes);
   result.rss_peak_bytes = max_over_ranks(context.comm, rss_peak_bytes());
   result.parameters = run.parameters();
   result.threads = max_over_ranks(context.comm, at::get_num_threads());
-  if (context.comm) result.allreduce = summarise_allreduce(run, *context.comm, result.losses.size());
+  if (context.comm) result.allreduce = summarize_allreduce(run, *context.comm, result.losses.size());
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -5,13 +5,14 @@
 
 #include "runtime/results/train_result.h"
 
-namespace spillway {
+namespace spillway::kfac {
+class Kfac;
+}
+
+namespace spillway::runtime {
 
 class TrainingRun;
 struct RunContext;
-namespace kfac {
-class Kfac;
-}
 
 /// Returns a summary of K-FAC's work in a run. `reason` says why gradient workers are that `fraction` of `world` ranks.
 KfacSummary summarize(const kfac::Kfac& kfac, int64_t world, double fraction, const std::string& reason);
@@ -19,4 +20,4 @@ KfacSummary summarize(const kfac::Kfac& kfac, int64_t world, double fraction, co
 /// Fills in the numbers that are known at the end of a run: peaks, bytes moved, predictions, allreduces. Collective.
 void finish(TrainResult& result, TrainingRun& run, const RunContext& context);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -17,13 +17,13 @@
 #include "runtime/training/failure.h"
 #include "runtime/training/feasible_workers.h"
 #include "runtime/training/replicas.h"
-#include "runtime/training/summarize.h"
 #include "runtime/training/run_context.h"
+#include "runtime/training/summarize.h"
 #include "runtime/training/training_run.h"
 #include "runtime/training/unlimited_profile.h"
 #include "swap/tiers/page_file.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 /// Lists the modules that stay first-order, by the reason why, with three names of each.
@@ -223,7 +223,7 @@ TrainResult Training::finish() {
   if (const LossScaler* scaler = run_->loss_scaler()) result_.loss_scale = {scaler->scale(), scaler->skipped()};
   if (run_->kfac())
     result_.kfac = summarize(*run_->kfac(), context_.world(), workers_.grad_worker_frac, workers_.reason);
-  spillway::finish(result_, *run_, context_);
+  runtime::finish(result_, *run_, context_);
   return std::move(result_);
 }
 
@@ -238,8 +238,12 @@ TrainResult train(const RunContext& context, TrainListener& listener, TrainReque
   return training.finish();
 }
 
+}  // namespace spillway::runtime
+
+namespace spillway {
+
 TrainResult train(const TrainOptions& options, ddl::Comm comm, TrainListener& listener, TrainRequests* requests) {
-  return train(make_context(options, std::move(comm)), listener, requests);
+  return runtime::train(runtime::make_context(options, std::move(comm)), listener, requests);
 }
 
 }  // namespace spillway

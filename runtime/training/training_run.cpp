@@ -26,7 +26,7 @@
 #include "swap/gate/operator_observer.h"
 #include "swap/schedule/schedule.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 constexpr const char* kLossScale = "loss_scale";
@@ -415,4 +415,4 @@ int64_t TrainingRun::parameters() const {
   return count;
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -18,7 +18,7 @@
 #include "swap/optim/optimizer.h"
 #include "swap/session.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 class RandomState;
 
@@ -140,4 +140,4 @@ class TrainingRun {
   double after_backward_seconds_ = 0;  ///< time within allreduces
 };
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -10,7 +10,7 @@
 #include "runtime/training/training_run.h"
 #include "swap/schedule/step_trace.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 /// Windows of smaller operators would cost more than their work.
@@ -107,4 +107,4 @@ int64_t resolve_budget_or_name_split(const RunContext& context, const UnlimitedP
   throw InfeasibleBudget(refusal + describe_feasible_split(context, in_bytes(options.memory.budget, observed).bytes));
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

@@ -6,7 +6,7 @@
 #include "runtime/results/train_result.h"
 #include "runtime/training/run_context.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// The strategy of the observed step where the budget is to choose one.
 inline constexpr kfac::Strategy kObservedStrategy = kfac::Strategy::hybrid;
@@ -27,4 +27,4 @@ int64_t resolve_budget(const BudgetRequest& request, const UnlimitedProfile& obs
 /// budget. The error then names that `--split` and its floor. Collective.
 int64_t resolve_budget_or_name_split(const RunContext& context, const UnlimitedProfile& observed);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

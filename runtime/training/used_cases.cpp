@@ -4,7 +4,7 @@
 
 #include "runtime/data/sampler.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 std::vector<int64_t> used_cases(const TrainOptions& options, const Split& split, int64_t drawn, int64_t steps, int rank,
                                 int world) {
@@ -19,4 +19,4 @@ std::vector<int64_t> used_cases(const TrainOptions& options, const Split& split,
   return {learned.begin(), learned.end()};
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime

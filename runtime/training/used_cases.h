@@ -7,7 +7,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/options/train_options.h"
 
-namespace spillway {
+namespace spillway::runtime {
 
 /// Returns true when rank `rank` of `world` measures held-out case number `i` of the split.
 constexpr bool measures_on(size_t i, int rank, int world) {
@@ -20,4 +20,4 @@ constexpr bool measures_on(size_t i, int rank, int world) {
 std::vector<int64_t> used_cases(const TrainOptions& options, const Split& split, int64_t drawn, int64_t steps, int rank,
                                 int world);
 
-}  // namespace spillway
+}  // namespace spillway::runtime

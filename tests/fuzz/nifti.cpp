@@ -9,6 +9,7 @@
 #include "tests/fuzz/targets.h"
 
 namespace spillway::fuzz {
+using namespace runtime;
 using namespace swap;
 namespace {
 

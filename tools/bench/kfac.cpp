@@ -13,13 +13,14 @@
 #include "runtime/training/train.h"
 #include "runtime/training/training_run.h"
 #include "tools/bench/commands.h"
-#include "tools/bench/worker.h"
 #include "tools/bench/serve.h"
+#include "tools/bench/worker.h"
 #include "tools/cli/checks.h"
-#include "tools/cli/write_json.h"
 #include "tools/cli/train_flags.h"
+#include "tools/cli/write_json.h"
 
 namespace spillway::tools {
+using namespace runtime;
 namespace {
 
 using nlohmann::json;

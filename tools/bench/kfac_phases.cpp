@@ -19,6 +19,7 @@
 #include "tools/bench/commands.h"
 
 namespace spillway::tools {
+using namespace runtime;
 namespace {
 
 using kfac::Geometry;

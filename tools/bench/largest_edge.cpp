@@ -15,6 +15,7 @@
 #include "tools/cli/write_json.h"
 
 namespace spillway::tools {
+using namespace runtime;
 namespace {
 
 using nlohmann::json;

@@ -17,15 +17,16 @@
 #include "runtime/training/unlimited_profile.h"
 #include "swap/schedule/schedule.h"
 #include "tools/bench/commands.h"
+#include "tools/bench/serve.h"
 #include "tools/bench/stock.h"
 #include "tools/bench/worker.h"
-#include "tools/bench/serve.h"
 #include "tools/cli/checks.h"
 #include "tools/cli/command.h"
-#include "tools/cli/write_json.h"
 #include "tools/cli/train_flags.h"
+#include "tools/cli/write_json.h"
 
 namespace spillway::tools {
+using namespace runtime;
 namespace {
 
 using nlohmann::json;

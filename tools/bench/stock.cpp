@@ -13,10 +13,11 @@
 #include "core/device/cuda_device.h"
 #include "core/device/open_device.h"
 #include "runtime/io/weights_sha256.h"
-#include "runtime/models/saved_on_host.h"
+#include "tools/bench/saved_on_host.h"
 #include "tools/bench/serve.h"
 
 namespace spillway::tools {
+using namespace runtime;
 namespace {
 
 using nlohmann::json;

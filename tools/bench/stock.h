@@ -19,7 +19,7 @@ bool can_train(const TrainOptions& options, std::string_view way);
 
 /// Trains by plain LibTorch: no Session, no counting allocator, torch's own Adam. Takes steps as it is told to
 /// (serve.h).
-int serve_stock(const RunContext& context, std::string_view way);
+int serve_stock(const runtime::RunContext& context, std::string_view way);
 
 /// Opens the device of a process that trains by `worker`, which is one of these ways, or another name for training that
 /// counts bytes. It must be called before anything else of LibTorch's, because that looks for GPUs only once. Throws

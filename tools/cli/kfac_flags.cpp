@@ -7,6 +7,7 @@
 #include "runtime/models/model_info.h"
 
 namespace spillway::tools {
+using namespace runtime;
 namespace {
 
 double parse_fraction(const std::string& text, int world) {

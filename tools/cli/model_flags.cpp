@@ -6,6 +6,7 @@
 #include "tools/cli/train_flags.h"
 
 namespace spillway::tools {
+using namespace runtime;
 namespace {
 
 /// A number that some models have and other models have not.

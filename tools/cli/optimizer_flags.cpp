@@ -4,6 +4,7 @@
 #include "tools/cli/train_flags.h"
 
 namespace spillway::tools {
+using namespace runtime;
 namespace {
 
 double default_lr(OptimizerKind optimizer) {

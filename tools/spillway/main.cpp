@@ -16,6 +16,7 @@
 #include "tools/cli/launch.h"
 
 namespace spillway::tools {
+using namespace runtime;
 namespace {
 
 /// Ends this process, or with ranks the whole launch, because other ranks may be waiting for this one. The rank that

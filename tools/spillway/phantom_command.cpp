@@ -5,6 +5,7 @@
 #include "tools/cli/command.h"
 
 namespace spillway::tools {
+using namespace runtime;
 
 Run add_phantom(CLI::App& app) {
   struct Options {

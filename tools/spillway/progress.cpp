@@ -11,6 +11,7 @@
 #include "runtime/training/training_run.h"
 
 namespace spillway::tools {
+using namespace runtime;
 namespace {
 
 /// Seconds after which a line is due when there is no terminal.

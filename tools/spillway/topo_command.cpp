@@ -10,10 +10,10 @@
 #include "ddl/comm/mpi.h"
 #include "ddl/topology/discover_levels.h"
 #include "tools/cli/command.h"
-#include "tools/cli/write_json.h"
 #include "tools/cli/launch.h"
 #include "tools/cli/levels_flag.h"
 #include "tools/cli/same_options.h"
+#include "tools/cli/write_json.h"
 #include "tools/spillway/topo_drawing.h"
 
 namespace spillway::tools {

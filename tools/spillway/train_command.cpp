@@ -28,14 +28,15 @@
 #include "tools/bench/stock.h"
 #include "tools/cli/calibration_cache.h"
 #include "tools/cli/command.h"
-#include "tools/cli/write_json.h"
 #include "tools/cli/launch.h"
 #include "tools/cli/levels_flag.h"
 #include "tools/cli/same_options.h"
 #include "tools/cli/train_flags.h"
+#include "tools/cli/write_json.h"
 #include "tools/spillway/progress.h"
 
 namespace spillway::tools {
+using namespace runtime;
 namespace {
 
 TrainRequests requests;  // the only data that signal handlers reach

@@ -10,6 +10,7 @@
 #include "tests/runtime/files.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 bool equal(const Batch& a, const Batch& b) {

@@ -7,6 +7,7 @@
 #include "tests/runtime/files.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 class PhantomTest : public ScratchFolder {};

@@ -9,6 +9,7 @@
 #include "runtime/training/used_cases.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 /// A dataset whose cases hold their number. It records the indices of the cases that were read.

@@ -7,6 +7,7 @@
 #include "tests/runtime/files.h"
 
 namespace spillway {
+using namespace runtime;
 
 TEST(Shape3Test, ReadsCubesAndBoxes) {
   EXPECT_EQ(parse_shape("96"), (Shape3{96, 96, 96}));

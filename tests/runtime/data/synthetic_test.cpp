@@ -11,6 +11,7 @@
 #include "tests/runtime/files.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 struct Source {

@@ -14,6 +14,7 @@
 #include "tests/runtime/files.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 const std::array<double, 3> kSpacing = {3, 2, 0.5};

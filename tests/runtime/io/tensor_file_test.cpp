@@ -13,6 +13,7 @@
 #include "tests/runtime/files.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 class TensorFileTest : public ScratchFolder {

@@ -11,6 +11,7 @@
 #include "tests/runtime/files.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();

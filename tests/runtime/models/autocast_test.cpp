@@ -11,6 +11,7 @@
 #include "runtime/models/convolve.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 at::ScalarType type_of_product() {

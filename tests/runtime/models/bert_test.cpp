@@ -10,6 +10,7 @@
 #include "tests/runtime/models/small_models.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 BertOptions small() {

@@ -8,6 +8,7 @@
 #include "tests/runtime/models/small_models.h"
 
 namespace spillway {
+using namespace runtime;
 
 TEST(Bp3dTest, HasTheParametersOfItsLevels) {
   // The layers have k³·in·out + out parameters: 1→128, three times 128→128, and the head 128→3 with k = 1.

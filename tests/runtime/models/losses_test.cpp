@@ -7,6 +7,7 @@
 #include <cmath>
 
 namespace spillway {
+using namespace runtime;
 
 at::Tensor voxels(std::initializer_list<double> values, int64_t labels) {
   return at::tensor(at::ArrayRef<double>(values), at::kFloat).view({1, labels, -1, 1, 1});

@@ -5,6 +5,7 @@
 #include "core/error.h"
 
 namespace spillway {
+using namespace runtime;
 
 TEST(ModelInfoTest, NamesTheKnownModelsWhenAskedForAnother) {
   EXPECT_EQ(model_names(), "unet3d, bp3d, resnet50, bert-base, mlp, autoencoder");

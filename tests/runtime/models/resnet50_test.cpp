@@ -10,6 +10,7 @@
 #include "tests/runtime/models/small_models.h"
 
 namespace spillway {
+using namespace runtime;
 
 TEST(ResNet50Test, HasTorchvisionsParametersAndNames) {
   ResNet50 net;

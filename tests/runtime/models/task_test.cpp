@@ -12,6 +12,7 @@
 #include "core/error.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 /// Returns a bright ball per label in noise, which a network must find.

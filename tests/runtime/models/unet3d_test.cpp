@@ -11,6 +11,7 @@
 #include "tests/runtime/models/small_models.h"
 
 namespace spillway {
+using namespace runtime;
 TEST(UNet3dTest, HasThe8Point27MillionParametersOfIsensee2017) {
   UNet3d net;
   const int64_t count = parameter_count(*net);

@@ -7,6 +7,7 @@
 #include "core/error.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 EdgeNeed cubic(int64_t edge) {

@@ -11,11 +11,13 @@
 #include "runtime/report/paging.h"
 #include "runtime/report/tables.h"
 #include "runtime/report/text.h"
+#include "runtime/results/summarize_paging.h"
 #include "swap/schedule/schedule.h"
 #include "swap/schedule/step_trace.h"
 #include "tests/runtime/report/sample_report.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 using namespace report;
@@ -190,7 +192,7 @@ TEST(PagingSummaryTest, NamesTheUsesAroundEachAbsence) {
                  {.bytes = 300, .uses = {2}}};
   Schedule schedule;
   schedule.actions.page_ins = {{0, 2, 3}, {1, 3, 4 + 2}};  // the weight is paged in at the end of the step before
-  const PagingSummary summary = summarise_paging(trace, schedule);
+  const PagingSummary summary = summarize_paging(trace, schedule);
   ASSERT_EQ(summary.absences.size(), 2u);
   EXPECT_EQ(summary.absences[0].bytes, 300);
   EXPECT_EQ(summary.absences[0].maker, "");

@@ -16,6 +16,7 @@
 #include "tests/runtime/training/small_training.h"
 
 namespace spillway {
+using namespace runtime;
 using namespace swap;
 namespace {
 

@@ -10,6 +10,7 @@
 #include "runtime/training/train.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 /// Returns options of a small model with dropout (bert-base) or running statistics (resnet50).

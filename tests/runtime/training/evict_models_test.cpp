@@ -19,6 +19,7 @@
 #include "tests/support/checking_observers.h"
 
 namespace spillway {
+using namespace runtime;
 using namespace swap;
 namespace {
 

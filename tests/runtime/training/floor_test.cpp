@@ -17,6 +17,7 @@
 #include "swap/schedule/step_trace.h"
 
 namespace spillway {
+using namespace runtime;
 using namespace swap;
 namespace {
 

@@ -12,6 +12,7 @@
 #include "tests/runtime/files.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 class GpuRunTest : public ScratchFolder {

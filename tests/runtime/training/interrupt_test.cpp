@@ -14,6 +14,7 @@
 #include "tests/runtime/training/small_training.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 /// Requests a stop when so many operators have run, of every thread, after a step.

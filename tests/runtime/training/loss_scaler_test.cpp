@@ -8,6 +8,7 @@
 #include "core/error.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 std::vector<at::Tensor> gradients(float first) {

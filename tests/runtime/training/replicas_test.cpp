@@ -14,6 +14,7 @@
 #include "runtime/training/train.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 /// Plays `body` on `size` ranks, with a thread each.

@@ -9,6 +9,7 @@
 #include <vector>
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 TEST(StepRecorderTest, KeepsTheJobsOfAllThreadsThatEndWhileItRecords) {

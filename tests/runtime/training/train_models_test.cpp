@@ -10,6 +10,7 @@
 #include "runtime/training/unlimited_profile.h"
 
 namespace spillway {
+using namespace runtime;
 namespace {
 
 struct Way {

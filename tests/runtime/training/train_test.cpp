@@ -19,6 +19,7 @@
 #include "runtime/training/unlimited_profile.h"
 
 namespace spillway {
+using namespace runtime;
 using namespace swap;
 namespace {
 

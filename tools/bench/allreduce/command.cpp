@@ -20,11 +20,11 @@
 #include "tools/bench/commands.h"
 #include "tools/cli/checks.h"
 #include "tools/cli/interrupts.h"
-#include "tools/cli/write_json.h"
 #include "tools/cli/launch.h"
 #include "tools/cli/launch_result.h"
 #include "tools/cli/levels_flag.h"
 #include "tools/cli/same_options.h"
+#include "tools/cli/write_json.h"
 #include "tools/ddlrun/hosts.h"
 
 namespace spillway::tools {

@@ -1,4 +1,4 @@
-#include "runtime/models/saved_on_host.h"
+#include "tools/bench/saved_on_host.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-namespace spillway {
+namespace spillway::tools {
 namespace {
 
 class HostCopyHooks final : public torch::autograd::SavedVariableHooks {
@@ -53,4 +53,4 @@ SavedOnHost::~SavedOnHost() {
   saving = false;
 }
 
-}  // namespace spillway
+}  // namespace spillway::tools

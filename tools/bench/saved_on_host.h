@@ -1,7 +1,7 @@
 /// A method to compare paging with: every tensor that autograd saves goes to host memory.
 #pragma once
 
-namespace spillway {
+namespace spillway::tools {
 
 /// A scope in which tensors that autograd saves are copied to host memory (pinned, for those of a GPU). They are copied
 /// back when they are read: torch.autograd.graph.save_on_cpu in C++. The saved tensors stay there until the backward
@@ -15,4 +15,4 @@ class SavedOnHost {
   SavedOnHost& operator=(const SavedOnHost&) = delete;
 };
 
-}  // namespace spillway
+}  // namespace spillway::tools

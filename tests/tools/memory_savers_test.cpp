@@ -6,10 +6,12 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/models/saved_on_host.h"
 #include "runtime/models/unet3d.h"
+#include "tools/bench/saved_on_host.h"
 
 namespace spillway {
+using namespace runtime;
+using tools::SavedOnHost;
 namespace {
 
 std::vector<at::Tensor> gradients(bool recompute, bool save_on_host) {

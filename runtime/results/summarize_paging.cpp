@@ -1,4 +1,4 @@
-#include "runtime/results/paging_summary.h"
+#include "runtime/results/summarize_paging.h"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,7 @@
 #include "swap/schedule/schedule.h"
 #include "swap/schedule/step_trace.h"
 
-namespace spillway {
+namespace spillway::runtime {
 namespace {
 
 /// Returns the last use of `slot` before operator `use`, in the step before if need be; -1 when there is none.
@@ -48,7 +48,7 @@ PlannedAbsence absence_of(const swap::StepTrace& trace, int32_t s, int32_t use, 
 
 }  // namespace
 
-PagingSummary summarise_paging(const swap::StepTrace& trace, const swap::Schedule& schedule) {
+PagingSummary summarize_paging(const swap::StepTrace& trace, const swap::Schedule& schedule) {
   PagingSummary summary;
   summary.kind = trace.kind;
   for (const swap::Actions::PageIn& in : schedule.actions.page_ins)
@@ -78,4 +78,4 @@ PagingSummary summarise_paging(const swap::StepTrace& trace, const swap::Schedul
   return summary;
 }
 
-}  // namespace spillway
+}  // namespace spillway::runtime
