@@ -8,7 +8,7 @@
 #include "ddl/torch/comm.h"
 #include "runtime/data/dataset.h"
 #include "runtime/options/run_position.h"
-#include "runtime/training/train.h"
+#include "runtime/options/train_options.h"
 
 namespace spillway::runtime {
 
@@ -49,8 +49,5 @@ int64_t last_step(const RunContext& context);
 /// Opens the data of `options` and makes the context that several runs share; with Placement::measured rank 0 measures.
 /// Collective. Throws BadRequest.
 RunContext make_context(const TrainOptions& options, ddl::Comm comm);
-
-/// Trains in a context that is made already, as train() of train.h does.
-TrainResult train(const RunContext& context, TrainListener& listener, TrainRequests* requests = nullptr);
 
 }  // namespace spillway::runtime

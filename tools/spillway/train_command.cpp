@@ -24,7 +24,7 @@
 #include "runtime/report/result_json.h"
 #include "runtime/training/deterministic.h"
 #include "runtime/training/run_context.h"
-#include "runtime/training/train.h"
+#include "runtime/training/train_in_context.h"
 #include "tools/bench/stock.h"
 #include "tools/cli/calibration_cache.h"
 #include "tools/cli/command.h"
@@ -212,7 +212,7 @@ void write_results(const Options& options, const TrainResult& result, const std:
 /// Trains. Returns nothing when the run is interrupted before it has results.
 std::optional<TrainResult> train_until_asked(const RunContext& context, Progress& progress) {
   try {
-    return train(context, progress, &requests);
+    return train_in_context(context, progress, &requests);
   } catch (const Interrupted&) {
     return std::nullopt;
   }
