@@ -69,7 +69,7 @@ CudaDevice& CudaDevice::open(int index) {
     the_device = new CudaDevice(index, [index](TensorMemory* tensors) { return open_driver(index, tensors); });
   if (the_device->torch_device().index() != index)
     throw DeviceError(str("[cuda] cuda:", index, " was asked for, but this process uses ",
-                          the_device->torch_device().str(), "; run one process per card"));
+                          the_device->torch_device().str(), "; run one process per GPU"));
   return *the_device;
 }
 
@@ -158,7 +158,7 @@ Block* CudaDevice::take(size_t bytes) {
     throw DeviceError(str("[cuda] ", torch_device().str(), " has no memory for ", format_bytes(bytes), " although ",
                           format_bytes(ledger().used_bytes()), " of a budget of ",
                           format_bytes(ledger().budget_bytes()),
-                          " are held and all that could leave has left; other processes may use the card"));
+                          " are held and all that could leave has left; other processes may use the GPU"));
   }
 }
 

@@ -23,7 +23,7 @@ std::atomic<Device*>* place_of(c10::Device device) noexcept {
 void Device::use_managed_memory(bool use) {
   if (use)
     throw BadRequest(str("the unified engine pages by CUDA's Unified Memory, which ", torch_device_.str(),
-                         " does not have; use a card (--device cuda) or the gate engine (--engine gate)"));
+                         " does not have; use a GPU (--device cuda) or the gate engine (--engine gate)"));
 }
 
 void Device::install(c10::Allocator* allocator) {

@@ -140,7 +140,7 @@ CudaDriver* open(int index, TensorMemory& tensors) {
         "LibTorch was used before its CUDA half was loaded, and does not look for it again; open the "
         "Session (or spillway::open_device) first, or link libtorch_cuda.so");
   if (index >= count)
-    throw std::runtime_error(str("there is no cuda:", index, "; this machine has ", count, " card(s)"));
+    throw std::runtime_error(str("there is no cuda:", index, "; this machine has ", count, " GPU(s)"));
   use_expandable_segments();
   at::globalContext().lazyInitDevice(c10::kCUDA);
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));

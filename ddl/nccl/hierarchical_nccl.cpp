@@ -36,7 +36,7 @@ bool is_even(const Levels& levels) {
 
 HierarchicalNccl::HierarchicalNccl(Communicator& comm, std::unique_ptr<GpuCommunicator> world)
     : comm_(comm), world_(std::move(world)) {
-  run(*world_, {.collective = "meeting of all cards", .stage = 1}, [] {});
+  run(*world_, {.collective = "meeting of all GPUs", .stage = 1}, [] {});
   const bool one_level = comm_.levels().count() <= 1 || !is_even(comm_.levels());
   if (one_level)
     levels_.push_back({1, nullptr, comm_.size(), comm_.rank()});
@@ -52,7 +52,7 @@ void HierarchicalNccl::divide() {
     const int size = std::ssize(levels.groups(number)[0].children);
     Level level{number, nullptr, size, place};
     const CollectivePosition making{
-        .collective = "meeting of a level's cards", .level = number, .levels = levels.count(), .stage = 1};
+        .collective = "meeting of a level's GPUs", .level = number, .levels = levels.count(), .stage = 1};
     // The new group is ready later than the world that it comes from.
     run(*world_, making, [&] { level.group = world_->split(color, place); });
     run(*level.group, making, [] {});

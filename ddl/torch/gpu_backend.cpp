@@ -40,7 +40,7 @@ GpuBackendChoice decide(std::span<const GpuCapability> answers, const Levels& le
     if (answer.network != answers[0].network)
       return staged(str("rank 0 has ", answers[0].network.data(), ", rank ", rank, " ", answer.network.data()));
     const auto [owner, its_own] = owners.emplace(std::pair(answer.host, answer.gpu.data()), rank);
-    if (!its_own) return staged(str("ranks ", owner->second, " and ", rank, " share card ", answer.gpu.data()));
+    if (!its_own) return staged(str("ranks ", owner->second, " and ", rank, " share GPU ", answer.gpu.data()));
   }
   const std::string name = answers[0].network.data();
   if (levels.count() == 0) return {true, name};
@@ -67,7 +67,7 @@ GpuCapability GpuBackend::answer(c10::Device gpu) {
 HierarchicalNccl* GpuBackend::levels(c10::Device gpu) {
   if (gpu_ && *gpu_ != gpu)  // the other ranks may be waiting for this one
     comm_.fail(str("a tensor is on ", gpu.str(), ", but this communicator's were on ", gpu_->str(),
-                   "; allowed: one card for each communicator"));
+                   "; allowed: one GPU for each communicator"));
   if (decision_) return levels_.get();
   const GpuCapability own = answer(gpu);
   std::vector<GpuCapability> all(comm_.size());

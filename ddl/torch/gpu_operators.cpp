@@ -22,7 +22,7 @@ namespace spillway::ddl {
 namespace {
 
 /// The texts that go beside an element's type into a Call, because other cuts make other calls of the network.
-constexpr std::string_view kOnGpus = " on cards", kInEqualParts = " in equal parts on cards";
+constexpr std::string_view kOnGpus = " on GPUs", kInEqualParts = " in equal parts on GPUs";
 
 /// Returns the batch in memory of the host, with `filled` copied there.
 at::Tensor on_host(const Batch& batch, const Batch& filled) {

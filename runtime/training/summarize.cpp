@@ -42,7 +42,7 @@ AllreduceSummary summarize_allreduce(const TrainingRun& run, ddl::CommunicatorHa
   }
   if (comm.gpus->uses_nccl()) {
     summary.algorithm = comm.gpus->decision();
-    summary.explanation = str("allreduce on cards by ", comm.gpus->decision(), "\n");
+    summary.explanation = str("allreduce on GPUs by ", comm.gpus->decision(), "\n");
     return summary;
   }
   const ddl::Choice choice = comm.allreduce->choice(overlapped ? overlapped->bucket_bytes() : bytes);

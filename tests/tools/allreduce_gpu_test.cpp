@@ -112,7 +112,7 @@ TEST(AllreduceGpusTest, TheOtherCollectivesHaveOneWayAndAreRightAlsoWhereVectors
 TEST(AllreduceGpusTest, WhereTheHostDoesItThereIsOneWayAndTheReasonIsSaid) {
   const auto [shared, why] = on_gpus({Element::float32, Reduction::sum, 100}, false);
   EXPECT_EQ(names_of(shared), Names{"levels"});
-  EXPECT_EQ(why, "staged on the host: ranks 0 and 1 share card one card");
+  EXPECT_EQ(why, "staged on the host: ranks 0 and 1 share GPU one card");
   const auto [largest, why_largest] = on_gpus({Element::float32, Reduction::maximum, 100}, true);
   EXPECT_EQ(names_of(largest), Names{"levels"});
   EXPECT_EQ(why_largest, "staged on the host: the maximum of float32 is the CPU's");

@@ -65,7 +65,7 @@ void print_memory(const TrainResult& r) {
   if (r.over_budget_bytes() > 0)
     row("above the budget", str(format_bytes(r.over_budget_bytes()),
                                 " at most: the unified engine runs what does not "
-                                "fit on page faults, and the driver decides what stays on the card"));
+                                "fit on page faults, and the driver decides what stays on the GPU"));
   if (r.observed) row("unconstrained peak", format_bytes(r.observed->peak_bytes));
   row("smallest budget", format_bytes(r.floor_bytes));
 }

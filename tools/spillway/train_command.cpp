@@ -178,7 +178,7 @@ void tell_links(Progress& progress, const Links& links, const Device& device) {
   progress.on_decision(describe(links.costs));
   if (!device.torch_device().is_cuda()) return;
   (void)links.comm->gpus->levels(device.torch_device());
-  progress.on_decision(str("tensors on cards: ", links.comm->gpus->decision()));
+  progress.on_decision(str("tensors on GPUs: ", links.comm->gpus->decision()));
 }
 
 /// Returns the context of a run to compare with. It differs in nothing that the budget chose for the main run.

@@ -163,7 +163,7 @@ TEST(GpuOperatorsTest, WhatIsStagedHasTheBitsOfTheCpusAllreduce) {
     rank.allreduce(staged, Reduction::average);
     allreduce_(plain, rank.comm, Reduction::average);
     EXPECT_TRUE(at::equal(staged, plain));
-    EXPECT_EQ(rank.gpus.decision(), "staged on the host: ranks 0 and 1 share card one card");
+    EXPECT_EQ(rank.gpus.decision(), "staged on the host: ranks 0 and 1 share GPU one card");
   });
 }
 
@@ -323,7 +323,7 @@ TEST(GpusTest, StagingSaysWhy) {
   const Levels two(2);
   std::vector<GpuCapability> answers{answer("a", 0), answer("a", 0)};
   EXPECT_FALSE(decide(answers, two).uses_nccl);
-  EXPECT_EQ(decide(answers, two).text, "staged on the host: ranks 0 and 1 share card a");
+  EXPECT_EQ(decide(answers, two).text, "staged on the host: ranks 0 and 1 share GPU a");
   answers[1] = answer("b", 0, "");
   std::string("no such library").copy(answers[1].without.data(), 15);
   EXPECT_EQ(decide(answers, two).text, "staged on the host: rank 1: no such library");

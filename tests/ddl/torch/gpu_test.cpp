@@ -89,7 +89,7 @@ TEST_F(GpuTest, RanksThatShareAGpuStageAndGetTheBitsOfTheCpu) {
   for (const auto& hosts : {by_host({2}), by_host({3}), by_host({2, 2})})
     on_ranks(hosts, [](const Comm& comm) {
       expect_as_on_the_cpu(comm, gpu());
-      EXPECT_TRUE(comm->gpus->decision().starts_with("staged on the host: ranks 0 and 1 share card "))
+      EXPECT_TRUE(comm->gpus->decision().starts_with("staged on the host: ranks 0 and 1 share GPU "))
           << comm->gpus->decision();
       for (const auto reduction : kReductions) {
         at::Tensor plain = term(comm->communicator->rank(), 5'000'011), on_gpu = plain.to(gpu());

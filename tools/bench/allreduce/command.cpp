@@ -92,7 +92,7 @@ void refuse_what_cannot_be(const Options& options) {
   const bool on_gpus = device == "cuda" || device.starts_with("cuda:");
   if (!on_gpus && device != "cpu") throw BadRequest(str("--device is '", device, "'; allowed is cpu, cuda or cuda:N"));
   if (on_gpus && options.explain)
-    throw BadRequest("--explain: of cards' levels nothing is known; allowed: --device cpu");
+    throw BadRequest("--explain: of GPUs' levels nothing is known; allowed: --device cpu");
   if (on_gpus && !options.launches.gloo_python.empty())
     throw BadRequest("--gloo reduces vectors of the host; allowed: --device cpu");
   if (!options.plot_file.empty() && problems_of(options.trial).size() != options.trial.sizes.size())

@@ -175,7 +175,7 @@ void print(const json& result) {
   print_ranks(result);
   print_costs(result);
   const bool on_gpus = !result["cards"].is_null();
-  if (on_gpus) std::printf("# cards: %s\n", result["cards"].get<std::string>().c_str());
+  if (on_gpus) std::printf("# GPUs: %s\n", result["cards"].get<std::string>().c_str());
   if (!on_gpus) print_what_mpi_lacks(result["rows"]);
   print_table(result, {.back_to_back = false});
   if (result["timing"]["iterations"] > 0) print_table(result, {.back_to_back = true});
