@@ -31,17 +31,20 @@ namespace {
 
 constexpr const char* kLossScale = "loss_scale";
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& o, torch::nn::Module& module) {
-  if (o.optimizer.kind == OptimizerKind::sgd)
-    return std::make_unique<Sgd>(module.parameters(), SgdOptions{.lr = o.optimizer.lr,
-                                                                 .momentum = o.optimizer.momentum,
-                                                                 .nesterov = o.optimizer.nesterov,
-                                                                 .weight_decay = o.optimizer.weight_decay});
-  if (o.optimizer.kind == OptimizerKind::lamb)
-    return std::make_unique<Lamb>(module.parameters(),
-                                  LambOptions{.lr = o.optimizer.lr, .weight_decay = o.optimizer.weight_decay});
-  const AdamOptions adam{.lr = o.optimizer.lr, .weight_decay = o.optimizer.weight_decay};
-  if (o.optimizer.kind == OptimizerKind::adamw) return std::make_unique<AdamW>(module.parameters(), adam);
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& o, torch::nn::Module& module) {
+  const AdamOptions adam{.lr = o.lr, .weight_decay = o.weight_decay};
+  switch (o.kind) {
+    case OptimizerKind::sgd:
+      return std::make_unique<Sgd>(
+          module.parameters(),
+          SgdOptions{.lr = o.lr, .momentum = o.momentum, .nesterov = o.nesterov, .weight_decay = o.weight_decay});
+    case OptimizerKind::lamb:
+      return std::make_unique<Lamb>(module.parameters(), LambOptions{.lr = o.lr, .weight_decay = o.weight_decay});
+    case OptimizerKind::adamw:
+      return std::make_unique<AdamW>(module.parameters(), adam);
+    case OptimizerKind::adam:
+      break;
+  }
   return std::make_unique<Adam>(module.parameters(), adam);
 }
 
@@ -138,7 +141,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
     if (!device_.is_cpu()) task_->module().to(device_);
     to_memory_format(task_->module(), options.model.layout);
   }
-  optimizer_ = make_optimizer(options, task_->module());
+  optimizer_ = make_optimizer(options.optimizer, task_->module());
   if (context.comm) share_norms(*optimizer_, context.comm);
   if (options.kfac.enabled) {
     kfac::KfacOptions kfac = kfac_options(options, lr_, grad_worker_frac);
