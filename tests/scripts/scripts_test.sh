@@ -107,6 +107,14 @@ expect 1 bash "$clone/scripts/build" --preset nonsense
 says "unknown preset 'nonsense'"
 expect 1 bash "$clone/scripts/build" nonsense
 says "unknown argument 'nonsense'"
+expect 1 env PATH="$bare" bash "$clone/scripts/build" --preset cpu asan
+says "unknown argument 'asan'"
+for typo in --timing "--timings asan"; do
+  # shellcheck disable=SC2086  # two words are two arguments
+  expect 1 env PATH="$bare" bash "$clone/scripts/build" $typo
+  says "unknown argument '${typo##* }'" "--preset cpu|asan|tsan|fuzz] | --timings"
+  [[ ! -e $clone/build-timings ]] || { echo "a build to be timed was begun"; exit 1; }
+done
 SPILLWAY_JOBS=0 expect 1 in_library build_jobs
 says "SPILLWAY_JOBS='0'"
 expect 0 in_library build_jobs
@@ -136,6 +144,21 @@ expect 1 env SPILLWAY_TORCH="$work/good torch" SPILLWAY_BUILD_GB=999999 bash "$c
 says "not enough disk space for the build" "999999 GB needed" "SPILLWAY_BUILD_GB=N"
 expect 1 env SPILLWAY_TORCH="$work/good torch" SPILLWAY_BUILD_GB=0 bash "$clone/scripts/build"
 says "CMake could not configure"  # this clone has no CMakeLists.txt
+
+echo "--- tidy"
+expect 1 env PATH="$bare" bash "$clone/scripts/tidy" --alles
+says "unknown option '--alles'" "[--since COMMIT | --all | FILE…]"
+expect 1 env PATH="$bare" bash "$clone/scripts/tidy" --seconds
+says "[--seconds N]"
+expect 1 env PATH="$bare" bash "$clone/scripts/tidy" --seconds soon
+says "--seconds wants a whole number, not 'soon'"
+tidy=$work/tidy
+stand_in "$tidy" clang-tidy <<<'echo called >>"'"$tidy"'/calls"'
+git init -q "$clone"
+expect 1 env SPILLWAY_TORCH="$work/good torch" PATH="$tidy:$PATH" bash "$clone/scripts/tidy" --since v9
+says "no commit is named 'v9'" "[--since COMMIT | --all | FILE…]"
+[[ ! -e $clone/build-tidy && ! -e $tidy/calls ]] || { echo "something was checked"; exit 1; }
+rm -rf "$clone/.git"
 
 echo "--- gpu-check"
 expect 1 bash "$clone/scripts/gpu-check" --edge zero
