@@ -3,133 +3,36 @@
 // that fit must be granted. Then come lanes and callers that are broken on purpose, and the tests must find them.
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <random>
 #include <set>
-#include <span>
 #include <thread>
 #include <vector>
 
 #include "core/error.h"
 #include "swap/pager/pager.h"
-#include "tests/support/buffers.h"
 #include "tests/support/copies.h"
-#include "tests/support/disk.h"
 #include "tests/support/meddler.h"
-#include "tests/support/poison.h"
 #include "tests/support/random/cases.h"
+#include "tests/swap/pager/random_plan.h"
+#include "tests/swap/pager/random_world.h"
 
 namespace spillway {
 using namespace swap;
 namespace {
 
-using testing::Buffer;
 using testing::CaseLimits;
 using testing::CopyFailed;
+using testing::kVersionStride;
+using testing::Lane;
 using testing::Meddler;
-using testing::PoisonFreed;
-
-enum class Lane { same_thread, worker, delayed, random, queued, flaky, early_ticket };
-
-/// The options of one case, drawn from its seed.
-struct Plan {
-  uint64_t seed = 0;
-  int64_t threads = 1;
-  int64_t operations = 0;  // operations of each thread
-  std::vector<int64_t> sizes = {};
-  int64_t budget_bytes = 0;
-  int64_t host_bytes = int64_t{1} << 28;
-  int64_t small_bytes = 0;
-  Lane out = Lane::worker, in = Lane::worker;
-  bool disk = false;                   // a disk below the host
-  bool replays = false;                // pages are discarded and made again
-  bool writes_without_saying = false;  // a caller breaks its promise to declare writes
-
-  bool host_may_be_full() const { return host_bytes < int64_t{1} << 28 && !disk; }
-  int64_t largest_charge() const { return DeviceMemory::charge_of(*std::max_element(sizes.begin(), sizes.end())); }
-};
-
-Plan plan_of(uint64_t seed, const CaseLimits& limits) {
-  std::mt19937_64 random(seed);
-  auto pick = [&](auto... choices) {
-    const std::common_type_t<decltype(choices)...> all[] = {choices...};
-    return all[random() % sizeof...(choices)];
-  };
-  Plan plan{.seed = seed};
-  plan.threads = std::min<int64_t>(limits.parts, pick(1, 1, 2, 3));
-  plan.operations = std::min<int64_t>(limits.steps, pick(150, 300, 600));
-  plan.sizes = pick(std::vector<int64_t>{1 << 17}, std::vector<int64_t>{104, 5000, 70'000, 1 << 17},
-                    std::vector<int64_t>{64 << 10, 96 << 10, 200'000});
-  plan.budget_bytes = plan.largest_charge() * (plan.threads * pick(3, 4) + pick(0, 1, 3)) + pick(0, 4096, 50'000);
-  if (random() % 8 == 0) plan.host_bytes = plan.largest_charge() * pick(2, 5);
-  if (random() % 5 == 0) {
-    plan.disk = true;
-    plan.host_bytes = DiskTier::kMinHostBytes + plan.largest_charge() * pick(0, 1, 4);
-  }
-  plan.replays = pick(false, false, true);
-  plan.small_bytes = pick(0, 10'000, 1 << 20);
-  plan.out = pick(Lane::same_thread, Lane::worker, Lane::delayed, Lane::random, Lane::queued, Lane::flaky);
-  plan.in = pick(Lane::same_thread, Lane::worker, Lane::delayed, Lane::random, Lane::queued, Lane::flaky);
-  return plan;
-}
-
-std::unique_ptr<Timeline> make_lane(Lane lane, uint64_t seed) {
-  const auto s = static_cast<uint32_t>(seed);
-  const std::chrono::microseconds longest(s % 3 ? 300 : 2000);
-  switch (lane) {
-    case Lane::same_thread:
-      return std::make_unique<testing::SameThreadTimeline>();
-    case Lane::worker:
-      return std::make_unique<WorkerTimeline>("worker");
-    case Lane::delayed:
-      return std::make_unique<testing::DelayedTimeline>(s, longest);
-    case Lane::random:
-      return std::make_unique<testing::RandomTimeline>(s, longest);
-    case Lane::queued:
-      return std::make_unique<testing::QueuedTimeline>(s, longest);
-    case Lane::flaky:
-      return std::make_unique<testing::FlakyTimeline>(s, 12);
-    case Lane::early_ticket:
-      return std::make_unique<testing::EarlyTicketTimeline>();
-  }
-  return nullptr;
-}
-
-constexpr uint64_t kVersionStride = 0x9e3779b97f4a7c15ull;
-
-/// A buffer and the bytes that the oracle expects in it: words that follow from a version alone.
-struct Tracked {
-  Tracked(DeviceMemory& memory, Pager& pager, int64_t bytes) : buffer(memory, pager, bytes, 0) {}
-  uint64_t word(size_t i) const { return version * kVersionStride + i * 0x2545f4914f6cdd1dull; }
-  std::span<uint64_t> words() const {
-    return {static_cast<uint64_t*>(buffer.data()), static_cast<size_t>(buffer.bytes()) / sizeof(uint64_t)};
-  }
-  void write(uint64_t next) {
-    version = next;
-    for (size_t i = 0; uint64_t & w : words()) w = word(i++);
-  }
-  bool good() const {
-    if (!buffer.present()) return false;
-    for (size_t i = 0; uint64_t w : words())
-      if (w != (version ? word(i++) : 0)) return false;
-    return true;
-  }
-  int64_t charge() const { return DeviceMemory::charge_of(buffer.bytes()); }
-
-  Buffer buffer;
-  uint64_t version = 0;  // 0: not written since its birth
-  struct Origin {
-    ReplayRecipe::Input input;
-    uint64_t write_epoch;
-    uint64_t by;  // 0: none
-  };
-  Origin origin{};   // the source of its bytes when they were last derived
-  std::mutex mutex;  // guards a buffer that several threads use
-};
+using testing::Plan;
+using testing::Tracked;
+using testing::World;
 
 /// A recipe that moves the words of another page on to another version.
 class Advance final : public ReplayRecipe {
@@ -154,53 +57,6 @@ class Advance final : public ReplayRecipe {
   std::vector<Input> inputs_;
   const uint64_t write_epoch_;
   const uint64_t by_;
-};
-
-struct World {
-  explicit World(const Plan& plan)
-      : plan(plan),
-        ledger("test", plan.budget_bytes),
-        host(plan.host_bytes),
-        disk(plan.disk ? make_disk(host, plan.seed) : nullptr),
-        host_buffers_bytes(host.used_bytes()),
-        out(make_lane(plan.out, plan.seed + 1)),
-        in(make_lane(plan.in, plan.seed + 2)),
-        pager(memory, host, *out, *in, plan.small_bytes, disk.get()) {
-    memory.set_reclaimer(&pager);
-  }
-  std::unique_ptr<DiskTier> make_disk(HostSlab& slab, uint64_t seed) {
-    auto control = std::make_shared<testing::DiskSwitch>();
-    control->longest_delay = std::chrono::microseconds(seed % 2 ? 0 : 200);
-    return std::make_unique<DiskTier>(folder.path(), slab, DiskOptions{.decorate_io = testing::switched(control)});
-  }
-  /// Returns the host bytes beyond the disk's buffers. Waits for them first, because the disk's prefetches may outlast
-  /// their page for a moment.
-  int64_t host_bytes_left() const {
-    for (int i = 0; disk && i < 5000 && host.used_bytes() > host_buffers_bytes; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return host.used_bytes() - host_buffers_bytes;
-  }
-  void fail(const std::string& what) {
-    std::lock_guard lock(mutex);
-    if (failure.empty()) failure = what;
-    stop = true;
-  }
-
-  const Plan& plan;
-  Arena arena{int64_t{1} << 28};
-  Ledger ledger;
-  DeviceMemory memory{arena, ledger};
-  testing::TemporaryFolder folder;
-  HostSlab host;
-  std::unique_ptr<DiskTier> disk;
-  const int64_t host_buffers_bytes;
-  PoisonFreed poisoned_device{arena}, poisoned_host{host.arena()};
-  std::unique_ptr<Timeline> out, in;
-  Pager pager;
-  std::deque<Tracked> shared;  // each used under its mutex
-  std::mutex mutex;
-  std::string failure;
-  std::atomic<bool> stop = false;
 };
 
 /// One thread of the case. It has pages of its own, and takes turns with the pages that all threads share.
@@ -426,8 +282,8 @@ std::string run_plan(const Plan& plan) {
 }
 
 TEST(PagerRandomTest, RandomUseKeepsEveryByteAndTheBudget) {
-  testing::run_random_cases(40,
-                            [](uint64_t seed, const CaseLimits& limits) { return run_plan(plan_of(seed, limits)); });
+  testing::run_random_cases(
+      40, [](uint64_t seed, const CaseLimits& limits) { return run_plan(testing::plan_of(seed, limits)); });
 }
 
 /// Returns a plan with uniform sizes, so that a late copy into other pages' memory hits bytes and no descriptors.
