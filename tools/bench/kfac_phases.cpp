@@ -3,7 +3,9 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "core/bytes.h"
 #include "core/clock.h"
@@ -117,41 +119,48 @@ kfac::LayerInverse inverse_of(const kfac::LayerShape& shape) {
   return inverse;
 }
 
-void add(Timing& sum, const Timing& part) {
-  sum.seconds += part.seconds;
-  sum.flops += part.flops;
+void add(Timing& sum, const Timing& part, int64_t times) {
+  sum.seconds += static_cast<double>(times) * part.seconds;
+  sum.flops += static_cast<double>(times) * part.flops;
   sum.workspace_bytes = std::max(sum.workspace_bytes, part.workspace_bytes);
 }
 
-/// Adds rows for preconditioning in eigenbases, for the same products alone, and for preconditioning in the other
-/// forms.
+/// Times four ways to precondition a layer: in eigenbases, with their products held, with inverses, and the matrix
+/// products of the first way alone.
+std::vector<Timing> time_preconditioning(Session& session, const kfac::Layer& layer, int repeats) {
+  constexpr kfac::InverseForm kForms[] = {{}, {kfac::Method::eigen, true}, {kfac::Method::pi}};
+  const kfac::LayerGradient gradient{at::randn_like(layer.weight),
+                                     layer.shape.bias ? at::randn_like(layer.bias) : at::Tensor()};
+  std::vector<std::function<double()>> ways;
+  for (const auto& form : kForms) {
+    auto shape = layer.shape;
+    shape.inverse = form;
+    ways.emplace_back([&gradient, shape, inverse = inverse_of(shape)] {
+      (void)kfac::precondition(shape, gradient, inverse, {});
+      return kfac::precondition_flops(shape);
+    });
+  }
+  const auto factors = layer.shape.factors();
+  const auto a = at::randn({layer.shape.groups, factors[0].side, factors[0].side}),
+             g = at::randn({layer.shape.groups, factors[1].side, factors[1].side}),
+             matrix = at::randn({layer.shape.groups, factors[1].side, factors[0].side});
+  ways.emplace_back([&] {
+    (void)g.bmm(g.bmm(matrix).bmm(a)).bmm(a);
+    return kfac::precondition_flops(layer.shape);
+  });
+  return time_all(session, ways, repeats);
+}
+
+/// Adds rows for preconditioning all of ResNet-50. Layers of one shape cost the same, so one of them stands for all.
 void add_precondition_rows(Session& session, int repeats, json& rows) {
   const ResNet50 model{ResNet50Options{}};
   const auto layers = kfac::find_layers(*model, {.conv_factors = kfac::ConvFactors::full}).layers;
-  constexpr kfac::InverseForm kForms[] = {{}, {kfac::Method::eigen, true}, {kfac::Method::pi}};
+  std::map<std::vector<int64_t>, std::vector<const kfac::Layer*>> by_shape;
+  for (const auto& layer : layers) by_shape[layer.weight.sizes().vec()].push_back(&layer);
   Timing sums[4];
-  for (const auto& layer : layers) {
-    const kfac::LayerGradient gradient{at::randn_like(layer.weight),
-                                       layer.shape.bias ? at::randn_like(layer.bias) : at::Tensor()};
-    std::vector<std::function<double()>> ways;
-    for (const auto& form : kForms) {
-      auto shape = layer.shape;
-      shape.inverse = form;
-      ways.emplace_back([&gradient, shape, inverse = inverse_of(shape)] {
-        (void)kfac::precondition(shape, gradient, inverse, {});
-        return kfac::precondition_flops(shape);
-      });
-    }
-    const auto factors = layer.shape.factors();
-    const auto a = at::randn({layer.shape.groups, factors[0].side, factors[0].side}),
-               g = at::randn({layer.shape.groups, factors[1].side, factors[1].side}),
-               matrix = at::randn({layer.shape.groups, factors[1].side, factors[0].side});
-    ways.emplace_back([&] {
-      (void)g.bmm(g.bmm(matrix).bmm(a)).bmm(a);
-      return kfac::precondition_flops(layer.shape);
-    });
-    const auto timings = time_all(session, ways, repeats);
-    for (size_t way = 0; way < 4; ++way) add(sums[way], timings[way]);
+  for (const auto& [_, equal] : by_shape) {
+    const auto timings = time_preconditioning(session, *equal.front(), repeats);
+    for (size_t way = 0; way < 4; ++way) add(sums[way], timings[way], static_cast<int64_t>(equal.size()));
   }
   const auto& [eigen, outer, inverses, products] = sums;
   rows.push_back(row("ResNet-50, the products alone", products));
