@@ -157,7 +157,7 @@ TEST_F(InterruptTest, InOperatorsThatRunInWindowsToo) {
   o.data.batch = 1;
   o.model.filters = 4;
   o.memory.split_bytes = 16 << 10;
-  expect_resumed_equals_whole(o, 211);
+  expect_resumed_equals_whole(o, 997);
 }
 
 TEST_F(InterruptTest, ADiskThatTakesNoPagesEndsTheRunWithACheckpointOfTheLastWholeStep) {
