@@ -127,7 +127,7 @@ class BenchAllreduce(Case):
         if not python.exists():
             self.skipTest("this torch came without a Python")
         options = ["--launches", "2", "--no-forced", "--gloo", python]
-        result, said = self.bench("--ranks", "3", "--iterations", "2", "--type", "float32,bfloat16", "--op", "sum,average,max",
+        result, said = self.bench("--ranks", "2", "--iterations", "2", "--type", "float32,bfloat16", "--op", "sum,average,max",
                                   *options)
         self.assertEqual(result["gloo"]["python"], str(python))
         self.assertRegex(result["gloo"]["torch"], r"^\d+\.\d+")

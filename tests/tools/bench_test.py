@@ -19,7 +19,7 @@ class Bench(Case):
         return json.loads(file.read_text())
 
     def test_paging(self):
-        found = self.measured("paging", "--model", "unet3d", "--edge", "32", "--filters", "4", "--steps", "2", "--budgets",
+        found = self.measured("paging", "--model", "unet3d", "--edge", "32", "--filters", "2", "--steps", "2", "--budgets",
                               "80,1", "--peers")
         self.assertEqual(set(found), PAGING)
         self.assertEqual(found["edge"], 32)
@@ -40,7 +40,7 @@ class Bench(Case):
                          [{"name", "peak_bytes", "step_seconds", "ratio_to_stock"}] * 2)
 
     def test_the_edge_is_the_data_sets_where_none_is_given(self):
-        found = self.measured("paging", "--data", "synthetic:32", "--filters", "4", "--steps", "1", "--budgets", "90")
+        found = self.measured("paging", "--data", "synthetic:32", "--filters", "2", "--steps", "1", "--budgets", "90")
         self.assertEqual(found["edge"], 32)
 
     def test_kfac(self):

@@ -13,7 +13,7 @@ import unittest
 
 PROGRAM = sys.argv.pop(1)
 MPIRUN = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else None
-SMALL = ["--model", "unet3d", "--data", "synthetic:32", "--filters", "4", "--steps", "3", "--deterministic"]
+SMALL = ["--model", "unet3d", "--data", "synthetic:32", "--filters", "2", "--cases", "8", "--steps", "3", "--deterministic"]
 OTHERS = {
     "bp3d": ["--model", "bp3d", "--data", "synthetic:32", "--filters", "4", "--batch", "2", "--cases", "8"],
     "resnet50": ["--model", "resnet50", "--edge", "40", "--filters", "4", "--classes", "5", "--batch", "4", "--cases", "10"],
@@ -25,6 +25,7 @@ OTHERS = {
 # What links do is remembered here and not among the user's files.
 CACHE = tempfile.TemporaryDirectory(prefix="spillway-cli-cache-")
 os.environ["SPILLWAY_CACHE"] = CACHE.name
+RESULTS = {}  # of the runs that tests share
 MPI = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
 
@@ -57,6 +58,12 @@ class Case(unittest.TestCase):
         done = run("train", *args, "--json", file, ranks=ranks)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(file.read_text())
+
+    def shared_result(self, *args, ranks=0):
+        """The result of a run that several tests look at. It happens once."""
+        if (args, ranks) not in RESULTS:
+            RESULTS[args, ranks] = self.result(*args, ranks=ranks)
+        return RESULTS[args, ranks]
 
     def refused(self, code, *parts, args, **kwargs):
         done = run(*args, **kwargs)

@@ -5,7 +5,7 @@ from cli import OTHERS, SMALL, Case, main, run
 class WithKfac(Case):
     def test_kfac_under_a_budget_gives_the_same_weights(self):
         options = [*SMALL, "--kfac"]
-        free = self.result(*options)
+        free = self.shared_result(*options)
         tight = self.result(*options, "--budget", str(free["floor_bytes"]))
         self.assertEqual(tight["weights_sha256"], free["weights_sha256"])
         self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
@@ -62,7 +62,7 @@ class WithKfac(Case):
                      args=["train", *SMALL, "--kfac", "--kfac-storage", "bf16", "--warm-start", "0.001"])
 
     def test_a_model_says_what_kfac_starts_from(self):
-        first = self.result(*SMALL, "--kfac")
+        first = self.shared_result(*SMALL, "--kfac")
         self.assertEqual(first["lr"], 1)
         self.assertGreaterEqual(first["kfac"]["left_alone"], 3, "the heads")
         said = run("train", *SMALL, "--kfac", "--steps", "1")

@@ -8,7 +8,7 @@ from cli import MPIRUN, OTHERS, PROGRAM, SMALL, Case, main
 
 class Training(Case):
     def test_every_budget_gives_the_same_weights_and_losses(self):
-        free = self.result(*SMALL)
+        free = self.shared_result(*SMALL)
         self.assertIsNone(free["budget_bytes"])
         for budget in ("100%", "90%", str(free["floor_bytes"])):
             tight = self.result(*SMALL, "--budget", budget)
@@ -20,7 +20,7 @@ class Training(Case):
     def test_beyond_device_and_host_memory_the_weights_are_the_same(self):
         disk = self.folder / "disk"
         disk.mkdir()
-        free = self.result(*SMALL)
+        free = self.shared_result(*SMALL)
         tight = self.result(*SMALL, "--budget", str(free["floor_bytes"]), "--host-budget", "2MiB", "--disk", disk)
         self.assertEqual(tight["losses"], free["losses"])
         self.assertEqual(tight["weights_sha256"], free["weights_sha256"])
