@@ -46,7 +46,7 @@ _summary_last() {
 run_tests() {
   local preset=$1 log=$build_folder/Testing/Temporary/LastTest.log
   shift
-  # Tests of several ranks count as so many; waiting threads of OpenMP leave the cores to others (CMakePresets.json).
+  # GoogleTest programs on several ranks count as so many; waiting threads of OpenMP leave the cores to others (CMakePresets.json).
   export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$(build_jobs)}
   cd -- "$spillway_root" || return
   rm -f -- "$log"
