@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <span>
 #include <vector>
 
@@ -18,10 +17,12 @@ namespace spillway::ddl::testing {
 
 /// Returns rank `rank`'s contribution. It is reproducible anywhere, and of mixed sign and magnitude.
 inline std::vector<float> contribution(int rank, int64_t count) {
-  std::mt19937 generator(1000 + rank);
-  std::uniform_real_distribution<float> value(-2.0f, 3.0f);
+  uint64_t state = 1000 + static_cast<uint64_t>(rank);
   std::vector<float> result(count);
-  for (float& x : result) x = value(generator);
+  for (float& x : result) {
+    state = state * 6364136223846793005 + 1442695040888963407;  // Knuth's MMIX: quicker than the standard's generators
+    x = static_cast<float>(state >> 40) * 0x5p-24f - 2;         // -2 to 3
+  }
   return result;
 }
 
