@@ -50,7 +50,7 @@ ThreadStorages* ThreadStorages::mine() noexcept {
   return &record.storages;
 }
 
-void ThreadStorages::add(c10::weak_intrusive_ptr<c10::StorageImpl> storage) {
+void ThreadStorages::add(c10::weak_intrusive_ptr<c10::StorageImpl>&& storage) {
   if (storages_.size() >= prune_at_) prune();
   c10::StorageImpl* key = storage._unsafe_get_target();
   storages_.try_emplace(key, std::move(storage));

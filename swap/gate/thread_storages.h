@@ -22,7 +22,7 @@ class ThreadStorages {
   static ThreadStorages* mine() noexcept;
 
   /// Records a storage. Adding it again changes nothing. Amortized cost: one look-up.
-  void add(c10::weak_intrusive_ptr<c10::StorageImpl> storage);
+  void add(c10::weak_intrusive_ptr<c10::StorageImpl>&& storage);
   /// Returns the storages that live. Must be dropped without the pager's lock, because they may end with the result.
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> living() const;
   /// Returns the number of recorded storages, the dead ones that were not pruned yet included.

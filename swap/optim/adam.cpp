@@ -4,19 +4,19 @@
 
 namespace spillway {
 
-Adam::Adam(std::vector<at::Tensor> parameters, AdamOptions options)
-    : Adam(std::move(parameters), options, Decay::of_gradient) {}
+Adam::Adam(const std::vector<at::Tensor>& parameters, AdamOptions options)
+    : Adam(parameters, options, Decay::of_gradient) {}
 
-Adam::Adam(std::vector<at::Tensor> parameters, AdamOptions options, Decay decay)
-    : Optimizer(std::move(parameters), options.lr, options.group_bytes, 2),
+Adam::Adam(const std::vector<at::Tensor>& parameters, AdamOptions options, Decay decay)
+    : Optimizer(parameters, options.lr, options.group_bytes, 2),
       options_(options),
       decay_(decay),
       mean_(make_state()),
       variance_(make_state()),
       steps_(make_steps()) {}
 
-AdamW::AdamW(std::vector<at::Tensor> parameters, AdamOptions options)
-    : Adam(std::move(parameters), options, Decay::of_weight) {}
+AdamW::AdamW(const std::vector<at::Tensor>& parameters, AdamOptions options)
+    : Adam(parameters, options, Decay::of_weight) {}
 
 std::vector<OptimizerState> Adam::state() const {
   return {{"mean", mean_}, {"variance", variance_}, {"steps", steps_}};

@@ -6,8 +6,8 @@
 
 namespace spillway {
 
-Lamb::Lamb(std::vector<at::Tensor> parameters, LambOptions options)
-    : Optimizer(std::move(parameters), options.lr, options.group_bytes, 4),
+Lamb::Lamb(const std::vector<at::Tensor>& parameters, LambOptions options)
+    : Optimizer(parameters, options.lr, options.group_bytes, 4),
       options_(options),
       mean_(make_state()),
       variance_(make_state()),

@@ -91,7 +91,7 @@ struct SgdOptions {
 /// the first update sets it to the parameter's first gradient.
 class Sgd final : public Optimizer {
  public:
-  Sgd(std::vector<at::Tensor> parameters, SgdOptions options);
+  Sgd(const std::vector<at::Tensor>& parameters, SgdOptions options);
   std::vector<OptimizerState> state() const override;
 
  private:
@@ -113,13 +113,13 @@ struct AdamOptions {
 /// Adam (Kingma & Ba 2015, algorithm 1), by `_fused_adam_`. Weight decay is added to the gradient.
 class Adam : public Optimizer {
  public:
-  Adam(std::vector<at::Tensor> parameters, AdamOptions options);
+  Adam(const std::vector<at::Tensor>& parameters, AdamOptions options);
   std::vector<OptimizerState> state() const override;
 
  private:
   friend class AdamW;
   enum class Decay : uint8_t { of_gradient, of_weight };
-  Adam(std::vector<at::Tensor> parameters, AdamOptions options, Decay decay);
+  Adam(const std::vector<at::Tensor>& parameters, AdamOptions options, Decay decay);
   void update(const std::vector<size_t>& group) override;
   AdamOptions options_;
   Decay decay_;
@@ -130,7 +130,7 @@ class Adam : public Optimizer {
 /// algorithm 2), by `_fused_adamw_`.
 class AdamW final : public Adam {
  public:
-  AdamW(std::vector<at::Tensor> parameters, AdamOptions options);
+  AdamW(const std::vector<at::Tensor>& parameters, AdamOptions options);
 };
 
 /// The options of Lamb.
@@ -148,7 +148,7 @@ struct LambOptions {
 /// no fused kernel: a group needs two temporaries of each parameter's size.
 class Lamb final : public Optimizer {
  public:
-  Lamb(std::vector<at::Tensor> parameters, LambOptions options);
+  Lamb(const std::vector<at::Tensor>& parameters, LambOptions options);
   std::vector<OptimizerState> state() const override;
 
  private:

@@ -4,9 +4,8 @@
 
 namespace spillway {
 
-Sgd::Sgd(std::vector<at::Tensor> parameters, SgdOptions options)
-    : Optimizer(std::move(parameters), options.lr, options.group_bytes, options.momentum > 0 ? 1 : 0),
-      options_(options) {
+Sgd::Sgd(const std::vector<at::Tensor>& parameters, SgdOptions options)
+    : Optimizer(parameters, options.lr, options.group_bytes, options.momentum > 0 ? 1 : 0), options_(options) {
   TORCH_CHECK(options.momentum >= 0 && options.momentum < 1, "[optimizer] momentum is ", options.momentum,
               "; it must be in [0, 1)");
   TORCH_CHECK(!options.nesterov || options.momentum > 0,

@@ -90,7 +90,7 @@ DiskPage::~DiskPage() {
   if (offset >= 0) file->free(offset, bytes);
 }
 
-DiskTier::DiskTier(const std::filesystem::path& directory, HostSlab& host, DiskOptions options)
+DiskTier::DiskTier(const std::filesystem::path& directory, HostSlab& host, const DiskOptions& options)
     : host_(host), file_(std::make_shared<PageFile>(directory)), chunk_bytes_(chunk_for(host)), io_(make_io(options)) {
   if (!file_->direct())
     std::fprintf(stderr, "[disk] the file system of '%s' takes no direct reads and writes: they pass the page cache\n",

@@ -68,13 +68,13 @@ struct DiskStats {
 class DiskTier {
  public:
   /// The callback that is told the outcome on the tier's thread, just before the ticket is done. Must not throw.
-  using Done = std::function<void(std::exception_ptr error)>;
+  using Done = std::function<void(const std::exception_ptr& error)>;
   static constexpr int kDepth = 8;
   static constexpr int64_t kMinHostBytes = 1 << 20;
 
   /// Makes the file; takes its staging buffers from `host`. Throws BadRequest when the directory cannot be used, or
   /// when `host` has less than kMinHostBytes.
-  DiskTier(const std::filesystem::path& directory, HostSlab& host, DiskOptions options = {});
+  DiskTier(const std::filesystem::path& directory, HostSlab& host, const DiskOptions& options = {});
   /// Finishes the operations that were started, and removes the file.
   ~DiskTier();
   DiskTier(const DiskTier&) = delete;

@@ -285,7 +285,7 @@ void HostTier::write_through(Waiting& waiting) {
   State& copy = *waiting.copy;
   copy.disk = disk_->make_page(copy.bytes);
   Ticket written = disk_->write(copy.disk, {const_cast<void*>(waiting.device), &out_},
-                                [this, state = waiting.copy](std::exception_ptr error) {
+                                [this, state = waiting.copy](const std::exception_ptr& error) {
                                   std::lock_guard lock(mutex_);
                                   state->enter(error ? HostCopyState::lost : HostCopyState::on_disk);
                                   --moving_;
@@ -299,8 +299,9 @@ void HostTier::write_through(Waiting& waiting) {
 
 void HostTier::spill(State& copy) {
   copy.disk = disk_->make_page(copy.bytes);
-  (void)disk_->write(copy.disk, {copy.block->data, nullptr, copy.block},
-                     [this, state = copy.shared_from_this()](std::exception_ptr error) { spilled(*state, error); });
+  (void)disk_->write(
+      copy.disk, {copy.block->data, nullptr, copy.block},
+      [this, state = copy.shared_from_this()](const std::exception_ptr& error) { spilled(*state, error); });
   copy.enter(HostCopyState::spilling);
   ++moving_;
   leaving_bytes_ += copy.bytes;
@@ -314,7 +315,7 @@ void HostTier::leave_slab(State& copy) {
 
 /// Ends a spill: the disk has a copy of the slab's bytes, or failed to take them. After a failure the copy stays in the
 /// slab, and the page-out that waited for its room gets the error.
-void HostTier::spilled(State& copy, std::exception_ptr error) {
+void HostTier::spilled(State& copy, const std::exception_ptr& error) {
   std::lock_guard lock(mutex_);
   copy.enter(error ? HostCopyState::in_slab : HostCopyState::in_both);
   --moving_;
@@ -343,7 +344,7 @@ void HostTier::prefetch_from_disk() noexcept try {
     auto block = next ? take(next->bytes) : nullptr;
     if (!block) return;
     (void)disk_->read(next->disk, {block->data, nullptr, block},
-                      [this, state = next->shared_from_this(), block](std::exception_ptr error) mutable {
+                      [this, state = next->shared_from_this(), block](const std::exception_ptr& error) mutable {
                         on_prefetched(*state, std::move(block), error);
                       });
     next->enter(HostCopyState::prefetching);
@@ -353,7 +354,7 @@ void HostTier::prefetch_from_disk() noexcept try {
 } catch (...) {
 }
 
-void HostTier::on_prefetched(State& copy, std::shared_ptr<Block> block, std::exception_ptr error) {
+void HostTier::on_prefetched(State& copy, std::shared_ptr<Block> block, const std::exception_ptr& error) {
   std::lock_guard lock(mutex_);
   copy.enter(error ? HostCopyState::unreadable : HostCopyState::in_both);
   --moving_;

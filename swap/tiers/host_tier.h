@@ -109,9 +109,9 @@ class HostTier {
   void write_through(Waiting& waiting);
   void spill(State& copy);
   static void leave_slab(State& copy);
-  void spilled(State& copy, std::exception_ptr error);
+  void spilled(State& copy, const std::exception_ptr& error);
   void prefetch_from_disk() noexcept;
-  void on_prefetched(State& copy, std::shared_ptr<Block> block, std::exception_ptr error);
+  void on_prefetched(State& copy, std::shared_ptr<Block> block, const std::exception_ptr& error);
   void drop(State& copy) noexcept;
   void deliver(const State& copy, const std::shared_ptr<Block>& block, void* device, TicketSource& source);
   void settle(const State& copy, void (Ticket::*how)() const);

@@ -136,7 +136,7 @@ class SlicesPlan final : public ConvolutionPlan {
     return window;
   }
 
-  void write_input_gradient(WindowCall& call, at::Tensor& result, at::Tensor window, const Range& samples,
+  void write_input_gradient(WindowCall& call, at::Tensor& result, const at::Tensor& window, const Range& samples,
                             const Range& range, at::Tensor& overlap) const {
     const at::Tensor& input = convolution_.input;
     if (!result.defined()) result = call.output(0, input.sizes(), window.suggest_memory_format(), window.scalar_type());

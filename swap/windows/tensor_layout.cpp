@@ -18,11 +18,12 @@ std::vector<int64_t> memory_order(const at::Tensor& part) {
 
 std::vector<int64_t> packed_strides(const at::Tensor& part) {
   std::vector<int64_t> strides(part.dim());
-  const std::vector<int64_t> order = memory_order(part);
+  std::vector<int64_t> inside_out = memory_order(part);
+  std::reverse(inside_out.begin(), inside_out.end());
   int64_t stride = 1;
-  for (auto d = order.rbegin(); d != order.rend(); ++d) {
-    strides[*d] = stride;
-    stride *= part.size(*d);
+  for (const int64_t d : inside_out) {
+    strides[d] = stride;
+    stride *= part.size(d);
   }
   return strides;
 }
