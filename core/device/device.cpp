@@ -14,8 +14,8 @@ std::array<std::atomic<Device*>, kMaxGpus> the_gpus{};
 
 std::atomic<Device*>* place_of(c10::Device device) noexcept {
   if (device.is_cpu()) return &the_cpu;
-  const size_t index = device.index();
-  return device.is_cuda() && index < kMaxGpus ? &the_gpus[index] : nullptr;
+  if (!device.is_cuda() || device.index() < 0 || device.index() >= kMaxGpus) return nullptr;
+  return &the_gpus[device.index()];
 }
 
 }  // namespace

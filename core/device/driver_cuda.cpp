@@ -133,7 +133,7 @@ void use_expandable_segments() {
 }
 
 CudaDriver* open(int index, TensorMemory& tensors) {
-  const int count = c10::cuda::device_count_ensure_non_zero();
+  const int count = +c10::cuda::device_count_ensure_non_zero();  // a number, not a character
   // LibTorch looks for its CUDA half only once, for example at its first random number.
   if (!at::globalContext().hasCUDA())
     throw std::runtime_error(
