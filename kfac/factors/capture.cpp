@@ -140,7 +140,7 @@ class Walk {
 
 int64_t install_capture_hooks(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink,
                               std::vector<int64_t>* uses) {
-  const auto root = loss.grad_fn();
+  const auto& root = loss.grad_fn();
   TORCH_CHECK(root, "[kfac.tap] the loss has no graph: watch it after forward and before backward");
   Walk walk(weights, sink, uses);
   std::vector<ag::Node*> stack{root.get()};

@@ -115,8 +115,9 @@ double LayerFactors::start(size_t factor) const {
   if (convention_ != Convention::kaisa) return 0;
   const auto role = shape_.factors()[factor].role;
   if (role == FactorRole::channels) return static_cast<double>(shape_.kernel_volume());
-  if (role == FactorRole::offsets) return static_cast<double>(shape_.in / shape_.groups);
-  return 1;
+  if (role != FactorRole::offsets) return 1;
+  const int64_t channels = shape_.in / shape_.groups;
+  return static_cast<double>(channels);
 }
 
 void LayerFactors::discard() {

@@ -82,7 +82,7 @@ class PairSums {
         signs[entry * columns + t] = terms[t].sign;
       }
     const auto as_tensor = [&](auto& values, at::ScalarType type, at::ScalarType wanted) {
-      const auto host = at::from_blob(values.data(), {std::ssize(values)}, type).to(wanted);
+      auto host = at::from_blob(values.data(), {std::ssize(values)}, type).to(wanted);
       if (sum.is_cpu()) return host;
       return host.pin_memory().to(sum.device(), wanted, /*non_blocking=*/true);  // the host need not wait
     };

@@ -35,7 +35,7 @@ at::Tensor gamma(const at::Tensor& mean_curvature, const at::Tensor& seen, const
 }
 
 // Returns `curvature` + γ, and one where there is no curvature. Overwrites `curvature`.
-at::Tensor damped(at::Tensor curvature, const at::Tensor& mean_curvature, const Damping& damping) {
+at::Tensor damped(const at::Tensor& curvature, const at::Tensor& mean_curvature, const Damping& damping) {
   const auto seen = mean_curvature.gt(0);
   return curvature.mul_(seen).add_(gamma(mean_curvature, seen, damping));
 }
@@ -89,7 +89,7 @@ at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& 
     const auto k = values[1] / values[1].sum(-1, true).clamp_min(std::numeric_limits<float>::min());
     return over((k.unsqueeze(2) * c.unsqueeze(1)).flatten(1), k.mean() * c.mean());
   };
-  const auto weight = of_weight();
+  auto weight = of_weight();
   if (!shape.bias_apart()) return weight;
   return at::cat({weight, damped(g.unsqueeze(2).clone(), g.mean(), damping)}, 2);
 }
