@@ -26,7 +26,7 @@ constexpr std::string_view kOnGpus = " on GPUs", kInEqualParts = " in equal part
 
 /// Returns the batch in memory of the host, with `filled` copied there.
 at::Tensor on_host(const Batch& batch, const Batch& filled) {
-  const at::Tensor host = host_staging(batch.size, batch.type(), batch.device());
+  at::Tensor host = host_staging(batch.size, batch.type(), batch.device());
   pack(filled, host);
   if (!filled.pieces.empty()) recorded(batch.device()).wait();
   return host;
