@@ -64,10 +64,13 @@ class Topo(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout, json.loads(file.read_text())
 
+    four = []  # the ranks of one launch, which tests share
+
     def halves(self):
         """Of the CPUs that four ranks here run on, those of the first two and of the others."""
-        ranks = self.topo(ranks=4)[1]["ranks"]
-        first, second = (sorted({cpu for rank in half for cpu in rank["cpus"]}) for half in (ranks[:2], ranks[2:]))
+        if not Topo.four:
+            Topo.four = self.topo(ranks=4)[1]["ranks"]
+        first, second = (sorted({cpu for rank in half for cpu in rank["cpus"]}) for half in (Topo.four[:2], Topo.four[2:]))
         if set(first) & set(second):
             self.skipTest("needs two cores")
         return first, second
