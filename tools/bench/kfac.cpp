@@ -117,8 +117,7 @@ void run_cycle(std::vector<Variant>& variants, int64_t steps) {
       if (round + 1 == kWarmUp) v.warm = v.latest;
       if (round >= kWarmUp) v.seconds.push_back(v.latest["seconds"]);
     }
-    std::fprintf(stderr, "\rround %lld of %lld", static_cast<long long>(round + 1),
-                 static_cast<long long>(steps + kWarmUp));
+    std::fputs(str("\rround ", round + 1, " of ", steps + kWarmUp).c_str(), stderr);
   }
   std::fprintf(stderr, "\n");
   for (Variant& v : variants) v.last = v.worker->finish();

@@ -133,8 +133,7 @@ void run_rounds(std::vector<Variant>& variants, int64_t steps) {
       v.seconds.push_back(answer["seconds"]);
       v.exposed += answer.value("exposed", 0.0) / static_cast<double>(steps);
     }
-    std::fprintf(stderr, "\rround %lld of %lld", static_cast<long long>(round + 1),
-                 static_cast<long long>(steps + kWarmUp));
+    std::fputs(str("\rround ", round + 1, " of ", steps + kWarmUp).c_str(), stderr);
   }
   std::fprintf(stderr, "\n");
   for (Variant& v : variants) v.last = v.worker->finish();

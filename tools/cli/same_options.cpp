@@ -43,7 +43,7 @@ Given given_to(const CLI::App& command) {
 
 std::string text_of(const Given& given) {
   std::string text;
-  for (const auto& [name, value] : given) text += name + "=" + value + '\0';
+  for (const auto& [name, value] : given) text.append(name).append(1, '=').append(value).append(1, '\0');
   return text;
 }
 

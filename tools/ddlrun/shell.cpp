@@ -71,7 +71,7 @@ std::vector<std::string> unquoted(const std::string& text, const std::string& wh
 std::string find_program(const std::string& name, const std::string& path) {
   if (name.find('/') != std::string::npos) return is_executable(name) ? name : "";
   for (const std::string& folder : split(path, ':')) {
-    const std::string file = (folder.empty() ? "." : folder) + "/" + name;
+    std::string file = (folder.empty() ? "." : folder) + "/" + name;
     if (is_executable(file)) return file;
   }
   return "";

@@ -125,8 +125,9 @@ Node node_of(const RankMap& map, int level, int group) {
   Node node{name_of_group(map, ranks)};
   if (level > 1) {
     for (const int child : children) node.children.push_back(node_of(map, level - 1, child));
-  } else if (std::all_of(ranks.begin(), ranks.end(),
-                         [&](int rank) { return map.hostname_of(rank) == map.hostname_of(ranks.front()); })) {
+  } else if (std::all_of(ranks.begin(), ranks.end(), [&, first = ranks.front()](int rank) {
+               return map.hostname_of(rank) == map.hostname_of(first);
+             })) {
     node.text += str(ranks.size() == 1 ? ": rank " : ": ranks ", ranges(ranks));
   } else {
     for (const int rank : ranks) node.children.push_back({str("host ", map.hostname_of(rank), ": rank ", rank)});

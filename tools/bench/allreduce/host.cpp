@@ -174,7 +174,7 @@ class HostVectors final : public Vectors {
                                                  choice().options.segment_bytes);
   }
 
-  Way by(std::string name, std::shared_ptr<Allreduce> allreduce) {
+  Way by(std::string name, const std::shared_ptr<Allreduce>& allreduce) {
     return {.name = std::move(name), .reduce = [this, allreduce](bool in_place) {
               allreduce->reduce({in_place ? out_ : in_, out_, problem_.element}, problem_.reduction);
             }};

@@ -18,7 +18,7 @@ namespace spillway::tools {
 namespace {
 
 using nlohmann::json;
-using report::Axis, report::Grid, report::Tick, report::decimal, report::draw_line, report::draw_text, report::escape;
+using report::Axis, report::Grid, report::Tick, report::decimal, report::draw_text, report::escape;
 
 constexpr double kWidth = 880, kHeight = 496;
 constexpr Grid kGrid{84, 660, 96, 432};

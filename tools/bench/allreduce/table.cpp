@@ -37,7 +37,7 @@ void print_costs(const json& result) {
 
 /// Returns the plan, and in how many launches it was another one.
 std::string plan_of(const json& row) {
-  const std::string plan = row.value("plan", "");
+  std::string plan = row.value("plan", "");
   if (!row.contains("by_launch")) return plan;
   size_t others = 0;
   for (const json& launch : row["by_launch"]) others += launch["plan"] != plan;

@@ -65,7 +65,7 @@ json places_of(Communicator& comm, const Device* own_gpu) {
   Place own;
   ::gethostname(own.host.data(), own.host.size() - 1);
   if (own_gpu) {
-    own.own_gpu = own_gpu->torch_device().index();
+    own.own_gpu = +own_gpu->torch_device().index();  // a number, not a character
     put(own.bus_id, bus_id_of(*own_gpu));
     put(own.name, name_of_gpu(bus_id_of(*own_gpu)));
   }
