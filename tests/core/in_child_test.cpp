@@ -17,7 +17,7 @@ TEST(InChildTest, GivesBackWhatTheChildSays) {
   const pid_t own = ::getpid();
   EXPECT_EQ(in_child([] { return std::string(); }, 60s), "");
   EXPECT_NE(in_child([] { return std::to_string(::getpid()); }, 60s), std::to_string(own));
-  const std::string large(1 << 20, 'x');
+  std::string large(1 << 20, 'x');
   EXPECT_EQ(in_child([&] { return large; }, 60s), large);
 }
 

@@ -15,11 +15,11 @@
 // WHERE says where killed, stopped, abort, slow and late happen. `call` is before the call. `reduce` is within it,
 // before a message that collects contributions, once another message has come. `gather` is within it, before the first
 // message that hands out results.
-#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
@@ -82,9 +82,9 @@ void reduce(Communicator& comm, Allreduce& allreduce, int64_t count, Element ele
   std::vector<T> data(static_cast<size_t>(count));
   for (int64_t k = 0; k < count; ++k) data[static_cast<size_t>(k)] = static_cast<T>(k % 11 + comm.rank());
   allreduce.reduce(in_place(std::span(data), element), reduction);
-  const int64_t ranks = comm.size();
+  const int64_t ranks = comm.size(), sum_of_ranks = ranks * (ranks - 1) / 2;
   for (int64_t k = 0; k < count; ++k)
-    if (data[static_cast<size_t>(k)] != static_cast<T>(ranks * (k % 11) + ranks * (ranks - 1) / 2))
+    if (data[static_cast<size_t>(k)] != static_cast<T>(ranks * (k % 11) + sum_of_ranks))
       return say(str("WRONG SUM on rank ", comm.rank(), " at ", k, ": ", data[static_cast<size_t>(k)]));
 }
 

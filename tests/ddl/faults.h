@@ -14,7 +14,7 @@ namespace spillway::ddl {
 
 /// Plays `body` on each rank and returns each rank's CommError, empty where there was none.
 inline std::vector<std::string> errors_of(const std::vector<int>& hosts, const std::function<void(Communicator&)>& body,
-                                          CommOptions options = {}) {
+                                          const CommOptions& options = {}) {
   ThreadWorld world(hosts);
   std::vector<std::string> errors(hosts.size());
   run_ranks(

@@ -47,7 +47,8 @@ TEST_P(ConventionTest, ScalesTheSumsOverAllPositionsAsItsTableSays) {
       run.output.grad().div_(8);
       auto expected = naive_factors(run, GetParam(), layer.shape);
       const auto b = static_cast<double>(batch);
-      const double s = static_cast<double>(run.output.numel() / run.output.size(0) / run.output.size(1));
+      const int64_t places = run.output.numel() / run.output.size(0) / run.output.size(1);
+      const auto s = static_cast<double>(places);
       const auto [input, output] = divisors(convention, b, s);
       for (size_t i = 0; i < expected.size(); ++i) {
         expected[i].mul_(i + 1 < expected.size() ? b * s / input : 1 / (b * output));

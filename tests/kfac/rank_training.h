@@ -65,7 +65,7 @@ inline at::Tensor share_of(const Course& course, int64_t rank, int64_t world) {
 /// Makes the gradient of the mean over all samples from the gradients of each rank's mean.
 inline void average_gradients(const torch::nn::Module& model, const ddl::Comm& comm, double weight) {
   std::vector<at::Tensor> gradients;
-  for (auto parameter : model.parameters()) {
+  for (const auto& parameter : model.parameters()) {
     if (!parameter.grad().defined()) parameter.mutable_grad() = at::zeros_like(parameter);
     gradients.push_back(parameter.grad().mul_(weight));
   }

@@ -48,6 +48,7 @@ class ExactSchedule {
     int8_t left = 0;      // seconds left of the running operator or replay; 0: none runs
     int8_t replay = kIdle;
     int8_t out = kIdle, out_left = 0, in = kIdle, in_left = 0;
+    // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 inside for a pointer
     auto operator<=>(const State&) const = default;
   };
 

@@ -47,7 +47,7 @@ class SchemaChecker final : public OperatorObserver {
       ++compared_;
       const void* data = kept.storage->_mutable_data_ptr_no_checks().get();
       if (!data || kept.storage->nbytes() != kept.bytes.size() ||
-          std::memcmp(data, kept.bytes.data(), kept.bytes.size()))
+          std::memcmp(data, kept.bytes.data(), kept.bytes.size()) != 0)
         liars_.insert(kept.name);
     }
     kept_.clear();

@@ -117,7 +117,7 @@ class SwitchedIo final : public DiskIo {
 };
 
 /// Returns a DiskOptions::decorate_io that puts the engine under `control`.
-inline auto switched(std::shared_ptr<DiskSwitch> control) {
+inline auto switched(const std::shared_ptr<DiskSwitch>& control) {
   return [control](std::unique_ptr<DiskIo> real) -> std::unique_ptr<DiskIo> {
     return std::make_unique<SwitchedIo>(std::move(real), control);
   };

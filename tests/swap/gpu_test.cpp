@@ -50,7 +50,7 @@ class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     try {
-      gpu = &open_device("cuda");
+      (void)open_device("cuda");
     } catch (const DeviceError& error) {
       GTEST_SKIP() << error.what();
     }
@@ -58,8 +58,6 @@ class GpuTest : public ::testing::Test {
     at::globalContext().setDeterministicCuDNN(true);
   }
   void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, false); }
-
-  Device* gpu = nullptr;
 };
 
 nn::Sequential make_net() {

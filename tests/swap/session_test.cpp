@@ -36,7 +36,7 @@ struct BlockImpl : nn::Module {
     second = register_module("second", nn::Conv3d(nn::Conv3dOptions(8, 8, 1)));
     batch_norm = register_module("batch_norm", nn::BatchNorm3d(8));
   }
-  at::Tensor forward(at::Tensor x) {
+  at::Tensor forward(const at::Tensor& x) {
     auto a = norm(first(x));
     at::leaky_relu_(a, 0.01);
     auto b = batch_norm(second(a));
@@ -55,7 +55,7 @@ struct ConvNetImpl : nn::Module {
     for (int i = 0; i < 6; ++i) blocks.push_back(register_module(str("block", i), Block()));
     head = register_module("head", nn::Conv3d(nn::Conv3dOptions(16, 2, 1)));
   }
-  at::Tensor forward(at::Tensor x) {
+  at::Tensor forward(const at::Tensor& x) {
     auto first = x.repeat({1, 4, 1, 1, 1});
     auto y = first;
     for (auto& block : blocks) y = block(y);

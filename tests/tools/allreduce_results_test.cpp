@@ -290,7 +290,7 @@ TEST(LaunchResultTest, TagsOfALauncherChangeNothingWhereverTheyStand) {
   const std::string line = result_line(result);
   for (const std::string tag : {"", "[1,0]<stdout>:", "[0] ", "0: "})
     for (size_t cut = line.find(' ') + 1; cut < line.size(); ++cut)
-      EXPECT_EQ(result_in(tag + line.substr(0, cut) + tag + line.substr(cut) + "\n"), result) << tag << cut;
+      EXPECT_EQ(result_in(str(tag, line.substr(0, cut), tag, line.substr(cut), "\n")), result) << tag << cut;
 }
 
 TEST(LaunchResultTest, OtherLinesAreNoResultsAndDamageIsSaid) {

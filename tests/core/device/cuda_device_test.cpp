@@ -105,7 +105,7 @@ struct Holder final : Reclaimer {
 };
 
 TEST(CudaDeviceTest, WhenTheGpuIsFullBeforeTheBudgetIsPagesLeaveUntilItFits) {
-  Gpu gpu(4, /*card_bytes=*/10'000);
+  Gpu gpu(4, /*gpu_bytes=*/10'000);
   Holder holder;
   for (int i = 0; i < 3; ++i) holder.held.push_back(gpu.tensors->allocate(3000));
   gpu.device.memory().set_reclaimer(&holder);

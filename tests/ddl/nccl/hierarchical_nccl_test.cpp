@@ -185,7 +185,7 @@ TEST(HierarchicalNcclTest, BroadcastReachesItsMembersAlone) {
 /// Returns the message of every rank's CommError. Ranks that finish the first reduction learn of the failure in a
 /// second one. The second one begins when the other ranks have failed, because otherwise its own deadline could end
 /// first.
-std::vector<std::string> errors_of(OnGpus world) {
+std::vector<std::string> errors_of(const OnGpus& world) {
   std::vector<std::string> errors(world.hosts.size());
   std::latch first(static_cast<std::ptrdiff_t>(world.hosts.size()));
   world.run([&](HierarchicalNccl& levels, Communicator& comm, CallLog&) {

@@ -189,7 +189,7 @@ TEST(GpuOperatorsTest, ReduceGivesEachHomeTheBitsOfAllreduceAndLeavesTheRest) {
 
 TEST(GpuOperatorsTest, ReduceRefusesPartsThatAreNone) {
   on_gpus(by_host({1}), Way::network, [](Rank& rank) {
-    const auto reduce = [&](std::vector<int64_t> ends, std::vector<int64_t> owners) {
+    const auto reduce = [&](const std::vector<int64_t>& ends, const std::vector<int64_t>& owners) {
       reduce_on_gpus(at::zeros({10}), rank.comm, rank.gpus, ends, owners, Reduction::sum);
     };
     EXPECT_THROW(reduce({4, 11}, {0, 0}), BadRequest);

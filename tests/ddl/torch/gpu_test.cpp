@@ -46,18 +46,19 @@ class SeveralGpusTest : public GpuTest {
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
-    gpus = c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount();
-    if (gpus < 2) GTEST_SKIP() << "this machine has " << gpus << " card; needed: 2";
+    gpus_ = +c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount();  // a number, not a character
+    if (gpus_ < 2) GTEST_SKIP() << "this machine has " << gpus_ << " card; needed: 2";
   }
-  int gpus = 0;
+  int gpus_ = 0;
 };
 
-void on_ranks(const std::vector<int>& hosts, const std::function<void(const Comm&)>& body, CommOptions options = {}) {
+void on_ranks(const std::vector<int>& hosts, const std::function<void(const Comm&)>& body,
+              const CommOptions& options = {}) {
   ThreadWorld world(hosts);
   run_ranks(
       world,
       [&](Communicator& comm) { body(make_comm(std::shared_ptr<Communicator>(std::shared_ptr<void>(), &comm))); },
-      std::move(options));
+      options);
 }
 
 at::Tensor term(int64_t rank, int64_t count) {
@@ -211,11 +212,11 @@ TEST_F(GpuTest, DeterministicAlgorithmsMeanStaging) {
 }
 
 TEST_F(SeveralGpusTest, NcclReducesAmongAllGpusByLevels) {
-  std::vector<std::string> shapes{str(gpus)};
-  if (gpus % 2 == 0 && gpus > 2) shapes.push_back(str(gpus / 2, "x2"));
-  if (gpus > 2) shapes.push_back(str(gpus - 1, "+1"));
+  std::vector<std::string> shapes{str(gpus_)};
+  if (gpus_ % 2 == 0 && gpus_ > 2) shapes.push_back(str(gpus_ / 2, "x2"));
+  if (gpus_ > 2) shapes.push_back(str(gpus_ - 1, "+1"));
   for (const auto& shape : shapes)
-    on_ranks(std::vector<int>(static_cast<size_t>(gpus)),
+    on_ranks(std::vector<int>(static_cast<size_t>(gpus_)),
              [&](const Comm& comm) {
                const int rank = comm->communicator->rank(), size = comm->communicator->size();
                const c10::DeviceGuard guard(gpu(rank));
@@ -244,7 +245,7 @@ TEST_F(SeveralGpusTest, NcclReducesAmongAllGpusByLevels) {
                broadcast_(some, comm, 1, {1, 0});
                EXPECT_EQ(some[0].item<int64_t>(), rank == 0 ? 1 : rank);
              },
-             {.levels = Levels::parse(shape, gpus).labels()});
+             {.levels = Levels::parse(shape, gpus_).labels()});
 }
 
 TEST_F(SeveralGpusTest, ARankThatDoesNotComeEndsInACommErrorAndNoHang) {

@@ -1,8 +1,4 @@
-#include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"
@@ -27,7 +23,8 @@ std::vector<at::Tensor> odd_tensors(int rank) {
   return tensors;
 }
 
-void on_ranks(const std::vector<int>& hosts, const std::function<void(const Comm&)>& body, CommOptions options = {}) {
+void on_ranks(const std::vector<int>& hosts, const std::function<void(const Comm&)>& body,
+              const CommOptions& options = {}) {
   ThreadWorld world(hosts);
   run_ranks(
       world,

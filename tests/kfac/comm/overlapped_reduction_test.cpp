@@ -305,7 +305,7 @@ TEST(EarlyReductionTest, LeavesInPeaceWhenAStepNeverComes) {
 TEST(EarlyReductionTest, ARankThatLeavesInTheMiddleEndsTheStepEverywhere) {
   for (auto [dtype, strategy] : dtypes_and_strategies())
     for (bool at_rest : {false, true})  // with no message of its own under way
-      on_late_threads({0, 0, 1}, 7, [&](const ddl::Comm& comm, int64_t rank) {
+      on_late_threads({0, 0, 1}, 7, [&, dtype = dtype, strategy = strategy](const ddl::Comm& comm, int64_t rank) {
         {
           TwoBuckets step(comm, strategy, dtype);
           step.backward(rank == 1 ? 1 : 2);

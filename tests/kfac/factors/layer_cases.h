@@ -28,6 +28,7 @@ inline std::ostream& operator<<(std::ostream& out, const LayerCase& layer) {
   return out << layer.name;
 }
 
+// NOLINTNEXTLINE(readability-function-size): it is a table
 inline std::vector<LayerCase> layer_cases() {
   namespace nn = torch::nn;
   namespace F = torch::nn::functional;

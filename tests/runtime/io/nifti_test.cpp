@@ -227,7 +227,7 @@ TEST_F(NiftiTest, RefusesDatatypesThatAreNoNumbers) {
                                 {1, "BINARY"},
                                 {1536, "FLOAT128"},
                                 {999, "999"}}) {
-    auto path = damaged([&](std::string& bytes) { put<int16_t>(bytes, kDatatype, datatype); });
+    auto path = damaged([datatype = datatype](std::string& bytes) { put<int16_t>(bytes, kDatatype, datatype); });
     expect_refusal([&] { read_nifti_header(path); }, {"damaged.nii", "datatype", name});
   }
 }

@@ -54,7 +54,7 @@ std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const std::ve
   return std::make_unique<Sgd>(parameters, SgdOptions{.lr = 0.05, .nesterov = name == "nesterov"});
 }
 
-std::vector<double> train(const Way& way, std::shared_ptr<OperatorObserver> observer, std::string& weights) {
+std::vector<double> train(const Way& way, const std::shared_ptr<OperatorObserver>& observer, std::string& weights) {
   CpuDevice::instance();
   at::globalContext().setDeterministicAlgorithms(true, false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);

@@ -270,21 +270,22 @@ Forward LayerBuilder::layer_to_share() {
 
 /// Returns `forward`, perhaps followed by an activation, in place or not. It may be in place only here, because no
 /// other layer uses the result of `forward`.
-Forward LayerBuilder::activated(Forward forward) {
-  using Activation = Tensor (*)(Tensor);
+Forward LayerBuilder::activated(const Forward& forward) {
+  using Activation = Tensor (*)(Tensor&);
   static constexpr std::array<Activation, 9> kActivations{
-      [](Tensor y) { return y; },
-      [](Tensor y) { return at::relu(y); },
-      [](Tensor y) { return at::relu_(y); },
-      [](Tensor y) { return at::leaky_relu_(y, 0.01); },
-      [](Tensor y) { return at::leaky_relu_(y, 0.01); },
-      [](Tensor y) { return at::gelu(y); },
-      [](Tensor y) { return at::sigmoid(y); },
-      [](Tensor y) { return at::silu(y); },
-      [](Tensor y) { return at::tanh_(y); },
+      [](Tensor& y) { return y; },
+      [](Tensor& y) { return at::relu(y); },
+      [](Tensor& y) { return at::relu_(y); },
+      [](Tensor& y) { return at::leaky_relu_(y, 0.01); },
+      [](Tensor& y) { return at::leaky_relu_(y, 0.01); },
+      [](Tensor& y) { return at::gelu(y); },
+      [](Tensor& y) { return at::sigmoid(y); },
+      [](Tensor& y) { return at::silu(y); },
+      [](Tensor& y) { return at::tanh_(y); },
   };
   return [forward, activate = kActivations[random_() % kActivations.size()]](const Tensor& x, Pass& pass) {
-    return activate(forward(x, pass));
+    Tensor y = forward(x, pass);
+    return activate(y);
   };
 }
 

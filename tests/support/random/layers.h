@@ -70,7 +70,7 @@ class LayerBuilder {
   }
   void needs_one_derivative_only() { net_.twice_differentiable_ = false; }
   Forward layer_to_share();
-  Forward activated(Forward forward);
+  Forward activated(const Forward& forward);
 
  private:
   void add(const char* name, Forward forward);

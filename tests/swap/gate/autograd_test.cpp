@@ -24,7 +24,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
 struct Square : torch::autograd::Function<Square> {
-  static at::Tensor forward(AutogradContext* context, at::Tensor x) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x) {
     context->save_for_backward({x});
     return x.square();
   }
@@ -103,7 +103,7 @@ TEST(AutogradTest, GradientsAreClippedByNormAndValue) {
 
 /// Activation checkpointing. It saves only the input, and backward runs the part again.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
-  static at::Tensor forward(AutogradContext* context, at::Tensor x, at::Tensor weight) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight) {
     context->save_for_backward({x, weight});
     return part(x, weight);
   }

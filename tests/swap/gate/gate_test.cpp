@@ -145,7 +145,7 @@ TEST(GateTest, AutogradsInPlaceCheckStillSeesWrites) {
 
 TEST(GateTest, CustomFunctionsDoubleBackwardAndRetainedGraphs) {
   struct Square : torch::autograd::Function<Square> {
-    static at::Tensor forward(torch::autograd::AutogradContext* context, at::Tensor x) {
+    static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
       context->save_for_backward({x});
       return x.square();
     }

@@ -64,7 +64,7 @@ TEST(StoragesTest, SetDataOfAParameter) {
     auto q = p * 2;
     p.set_data(at::ones({100}) * 0.5);
     (p * 3).sum().backward();
-    auto grad = p.grad();
+    const auto& grad = p.grad();
     p.set_data(at::ones({120}));
     return Tensors{q.detach(), (p * 2).detach(), grad};
   });

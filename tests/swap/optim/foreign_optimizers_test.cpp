@@ -72,22 +72,22 @@ void expect_unchanged(const std::function<std::unique_ptr<torch::optim::Optimize
 }
 
 TEST(ForeignOptimizersTest, LibTorchsSgdWithMomentum) {
-  expect_unchanged([](Tensors parameters) {
+  expect_unchanged([](const Tensors& parameters) {
     return std::make_unique<torch::optim::SGD>(
         parameters, torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01));
   });
 }
 TEST(ForeignOptimizersTest, LibTorchsAdam) {
-  expect_unchanged([](Tensors parameters) {
+  expect_unchanged([](const Tensors& parameters) {
     return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.1).amsgrad(true));
   });
 }
 TEST(ForeignOptimizersTest, LibTorchsAdamW) {
-  expect_unchanged([](Tensors parameters) { return std::make_unique<torch::optim::AdamW>(parameters, 0.1); });
+  expect_unchanged([](const Tensors& parameters) { return std::make_unique<torch::optim::AdamW>(parameters, 0.1); });
 }
 TEST(ForeignOptimizersTest, LibTorchsAdagradAndRmsprop) {
-  expect_unchanged([](Tensors parameters) { return std::make_unique<torch::optim::Adagrad>(parameters, 0.1); });
-  expect_unchanged([](Tensors parameters) {
+  expect_unchanged([](const Tensors& parameters) { return std::make_unique<torch::optim::Adagrad>(parameters, 0.1); });
+  expect_unchanged([](const Tensors& parameters) {
     return std::make_unique<torch::optim::RMSprop>(parameters, torch::optim::RMSpropOptions(0.1).momentum(0.5));
   });
 }

@@ -66,7 +66,7 @@ TEST(OptimTest, AdamWAgreesWithLibTorchsAlsoWhenAParameterStartsLate) {
 }
 
 TEST(OptimTest, AdamWShrinksWeightsThatAdamLeavesWhereTheyAre) {
-  auto shrink = [](auto optimizer, at::Tensor parameter) {
+  auto shrink = [](auto optimizer, const at::Tensor& parameter) {
     parameter.mutable_grad() = at::zeros_like(parameter);
     optimizer->step();
     return parameter[0].item<double>();

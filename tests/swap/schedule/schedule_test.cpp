@@ -42,11 +42,12 @@ StepTrace forward_and_backward(int n, int64_t bytes) {
   }
   for (int i = n - 1; i >= 0; --i) {
     int32_t op = add_operator();
-    trace.operators.back().touched = {i, n + i};
+    const int activation = n + i;
+    trace.operators.back().touched = {i, activation};
     trace.operators.back().own_bytes = bytes / 10;
     trace.operators.back().leased_bytes = bytes + bytes / 10;
-    for (int s : {i, n + i}) trace.slots[static_cast<size_t>(s)].uses.push_back(op);
-    trace.slots[static_cast<size_t>(n + i)].death = op;
+    for (int s : {i, activation}) trace.slots[static_cast<size_t>(s)].uses.push_back(op);
+    trace.slots[static_cast<size_t>(activation)].death = op;
   }
   return trace;
 }

@@ -173,7 +173,7 @@ TEST_P(DiskTierTest, AFailedWriteFreesItsRoomAndTheDiskGoesOn) {
   control->fail(ENOSPC);
   auto bad = tier->make_page(memory.bytes);
   std::exception_ptr told;
-  Ticket ticket = tier->write(bad, {memory.data}, [&](std::exception_ptr error) { told = error; });
+  Ticket ticket = tier->write(bad, {memory.data}, [&](const std::exception_ptr& error) { told = error; });
   expect_parts(error_of(ticket), {"cannot write", tier->path().string(), "No space left on device"});
   EXPECT_TRUE(told != nullptr);
   bad.reset();
