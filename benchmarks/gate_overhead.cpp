@@ -2,6 +2,7 @@
 // inside a traced step.
 //     build/bin/gate_overhead
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <benchmark/benchmark.h>
 
 #include <optional>

@@ -5,6 +5,7 @@
 // through the refreshed and through the new basis, against float64; δ = 0.3 · mean eigenvalue, ∇ random.
 //     build/bin/kfac_refresh [MOVED [TOLERANCE [ROUNDS]]]
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <array>
@@ -51,10 +52,10 @@ double error_of(const Eigenbasis& basis, const at::Tensor& factor, const at::Ten
 }
 
 void measure(int64_t side, double moved, double tolerance, int64_t rounds) {
-  const auto [before, after, elsewhere] = factors(side, moved);
-  const auto damping = after.diagonal(0, 1, 2).mean() * 0.3, g = at::randn({side, 32});
-  const auto last = Eigenbasis::identity(1, side, before.options());
-  if (!decompose(before, last)) std::abort();
+  const Moved factor = factors(side, moved);
+  const auto damping = factor.after.diagonal(0, 1, 2).mean() * 0.3, g = at::randn({side, 32});
+  const auto last = Eigenbasis::identity(1, side, factor.before.options());
+  if (!decompose(factor.before, last)) std::abort();
   const auto copy = [&] { return Eigenbasis{last.vectors.clone(), last.values.clone()}; };
   const Eigenbasis anew = copy(), warm = copy();
   Refreshed outcome{};
@@ -62,16 +63,17 @@ void measure(int64_t side, double moved, double tolerance, int64_t rounds) {
   for (int64_t round = 0; round <= rounds; ++round) {
     const Eigenbasis refused = copy();
     warm.vectors.copy_(last.vectors);
-    const std::array<double, 3> taken{seconds_of([&] { (void)refresh(after, anew); }),
-                                      seconds_of([&] { outcome = refresh(after, warm, damping, tolerance); }),
-                                      seconds_of([&] { (void)refresh(elsewhere, refused, damping, tolerance); })};
+    const std::array<double, 3> taken{
+        seconds_of([&] { (void)refresh(factor.after, anew); }),
+        seconds_of([&] { outcome = refresh(factor.after, warm, damping, tolerance); }),
+        seconds_of([&] { (void)refresh(factor.elsewhere, refused, damping, tolerance); })};
     for (size_t i = 0; round > 0 && i < taken.size(); ++i) seconds[i].push_back(taken[i]);
   }
   const double full = spillway::median(seconds[0]), quick = spillway::median(seconds[1]);
   std::printf("%5lld %10.2f ms %10.2f ms %10.2f ms %6.2f  %-8s %.1e  %.1e\n", static_cast<long long>(side), full * 1e3,
               quick * 1e3, spillway::median(seconds[2]) * 1e3, full / quick,
-              outcome == Refreshed::rescaled ? "kept" : "solved", error_of(warm, after, damping, g),
-              error_of(anew, after, damping, g));
+              outcome == Refreshed::rescaled ? "kept" : "solved", error_of(warm, factor.after, damping, g),
+              error_of(anew, factor.after, damping, g));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // level runs whole and split, in turns. Columns: seconds whole and split (medians), their ratio.
 //     build/bin/split_cost [EDGE [CHANNELS [SPLIT_MIB]]]
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <array>
