@@ -144,7 +144,7 @@ Phantom make_phantom(const Shape3& shape, uint64_t seed, int64_t index) {
 
 std::string phantom_name(int64_t index) {
   char name[40];
-  std::snprintf(name, sizeof name, "phantom_%04lld", static_cast<long long>(index + 1));
+  std::snprintf(name, sizeof name, "phantom_%04lld", static_cast<long long>(index) + 1);
   return name;
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/io/tensor_file.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <array>

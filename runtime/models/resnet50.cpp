@@ -48,7 +48,7 @@ BottleneckImpl::BottleneckImpl(int64_t in, int64_t width, int64_t stride)
                                                                     torch::nn::BatchNorm2d(width * kExpansion)));
 }
 
-at::Tensor BottleneckImpl::forward(at::Tensor x) {
+at::Tensor BottleneckImpl::forward(const at::Tensor& x) {
   at::Tensor y = relu_of(bn1_, conv1_->forward(x));
   y = relu_of(bn2_, conv2_->forward(y));
   y = bn3_->forward(conv3_->forward(y));

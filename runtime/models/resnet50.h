@@ -24,7 +24,7 @@ struct ResNet50Options {
 class BottleneckImpl : public torch::nn::Module {
  public:
   BottleneckImpl(int64_t in, int64_t width, int64_t stride);
-  at::Tensor forward(at::Tensor x);
+  at::Tensor forward(const at::Tensor& x);
 
  private:
   torch::nn::Conv2d conv1_, conv2_, conv3_;

@@ -84,8 +84,8 @@ GradWorkerChoice choose_grad_worker_frac(const GradWorkerInputs& in) {
   for (int64_t rank = 0; rank < in.world; ++rank)
     observed_unpaged = std::min(observed_unpaged, unpaged_bytes(in, assigned, rank));
   for (const auto& choice : choices(in)) {
-    Prediction p = predict(in, choice, least.held_bytes);
-    if (in.floor_bytes + p.unpaged_bytes - observed_unpaged <= in.budget_bytes) all.push_back(std::move(p));
+    const Prediction p = predict(in, choice, least.held_bytes);
+    if (in.floor_bytes + p.unpaged_bytes - observed_unpaged <= in.budget_bytes) all.push_back(p);
   }
   if (all.empty()) all.push_back(predict(in, least.choice, least.held_bytes));  // the observed choice
   // Choices of a strategy are ordered from the largest fraction down, and only a strictly faster choice replaces an

@@ -106,7 +106,7 @@ void restore_generator(const TensorFileReader& file, const std::string& name, at
 /// Gathers the generator states of all ranks, one row for each rank.
 at::Tensor all_states(const at::Tensor& own, const ddl::Comm& comm) {
   const int64_t world = comm ? comm->communicator->size() : 1;
-  const at::Tensor all = at::empty({world, own.numel()}, at::kByte);
+  at::Tensor all = at::empty({world, own.numel()}, at::kByte);
   auto lent = resident_read(own), taken = resident(all);
   auto bytes = [](const at::Tensor& tensor, void* data) {
     return std::span(static_cast<std::byte*>(data), tensor.nbytes());

@@ -184,7 +184,7 @@ void Training::run_steps() {
 /// Takes a step. The last of the requested steps is recorded.
 RunStep Training::take_step(int64_t step) {
   if (step == last_step_) recorder_.start(step - 1 - first_step_);
-  const RunStep outcome = heard([&] { return run_->step(); });
+  RunStep outcome = heard([&] { return run_->step(); });
   if (outcome.left) {
     result_.interrupted = true;
     failure_ = outcome.failure;
