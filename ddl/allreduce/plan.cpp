@@ -107,7 +107,7 @@ Plan::Plan(Levels levels, std::vector<Algorithm> algorithms)
                          levels_.count(), "; allowed on the last level only"));
 }
 
-Plan::Plan(Levels levels, Algorithm algorithm) : Plan(levels, std::vector(levels.count(), algorithm)) {}
+Plan::Plan(const Levels& levels, Algorithm algorithm) : Plan(levels, std::vector(levels.count(), algorithm)) {}
 
 Program Plan::program(int rank, int64_t count, Element element) const {
   return program(Cuts(levels_, algorithms_, count), rank, count, element);

@@ -34,7 +34,7 @@ class Plan {
   /// levels, and oneshot is at the last level alone.
   Plan(Levels levels, std::vector<Algorithm> algorithms);
   /// Uses one algorithm on every level.
-  explicit Plan(Levels levels, Algorithm algorithm = Algorithm::direct);
+  explicit Plan(const Levels& levels, Algorithm algorithm = Algorithm::direct);
 
   const Levels& levels() const noexcept { return levels_; }
   const std::vector<Algorithm>& algorithms() const noexcept { return algorithms_; }
