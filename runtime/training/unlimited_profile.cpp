@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/interrupted.h"
-#include "runtime/training/failure.h"
+#include "runtime/interruption/failure.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/step_trace.h"
 

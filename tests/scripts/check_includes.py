@@ -41,7 +41,7 @@ runtime/options      kfac/plan runtime/io runtime/models swap/gate swap/tiers sw
 runtime/planning     core/memory kfac/plan
 runtime/results      kfac/plan runtime/options swap/schedule
 runtime/report       runtime/results
-runtime/interruption runtime/models swap/gate
+runtime/interruption ddl/comm ddl/torch runtime/models swap/gate
 runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan runtime/data \
                      runtime/interruption runtime/io runtime/models runtime/options runtime/planning runtime/results swap swap/gate swap/optim swap/schedule swap/tiers
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
@@ -51,7 +51,7 @@ tools/bench          core/device core/host kfac kfac/factors kfac/inverse runtim
                      runtime/report runtime/results runtime/training swap swap/schedule tools/cli
 tools/bench/allreduce  core/device ddl/allreduce ddl/comm ddl/torch runtime/report tools/bench tools/cli tools/ddlrun
 tools/spillway       core/device core/host ddl/allreduce ddl/comm ddl/topology ddl/torch runtime/data runtime/report \
-                     runtime/results runtime/training tools/bench tools/cli
+                     runtime/interruption runtime/results runtime/training tools/bench tools/cli
 """
 # Headers of libraries, and the only files that may include them.
 OWNERS = [

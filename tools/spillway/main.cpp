@@ -9,7 +9,7 @@
 
 #include "core/version.h"
 #include "ddl/comm/mpi.h"
-#include "runtime/training/failure.h"
+#include "runtime/interruption/failure.h"
 #include "tools/cli/checks.h"
 #include "tools/cli/command.h"
 #include "tools/cli/help.h"

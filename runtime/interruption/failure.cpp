@@ -1,4 +1,4 @@
-#include "runtime/training/failure.h"
+#include "runtime/interruption/failure.h"
 
 #include <c10/util/Exception.h>
 
