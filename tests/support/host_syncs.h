@@ -1,6 +1,7 @@
 /// An observer that counts operators for whose results the host waits on a GPU.
 #pragma once
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <string_view>
 
