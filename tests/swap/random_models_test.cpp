@@ -1,6 +1,7 @@
 // Tests of random models under random budgets and surroundings. Paging changes no bit, the budget holds, and every
 // budget that is feasible by the trace is granted. Copies are late, irregular or failing, memory is poisoned, and
 // evictions happen at random and all the time.
+#include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // Tests of a Session that cannot go on: in children of fork(), in work that outlives it, after a failing disk.
 #include <ATen/ATen.h>
 #include <ATen/ThreadLocalState.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
