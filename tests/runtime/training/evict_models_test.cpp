@@ -54,14 +54,28 @@ std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const std::ve
   return std::make_unique<Sgd>(parameters, SgdOptions{.lr = 0.05, .nesterov = name == "nesterov"});
 }
 
+Batch two_cases(const Way& way, const TaskOptions& options) {
+  auto data = open_dataset(way.model, way.data, {.cases = 4, .classes = 4, .vocabulary = options.bert.vocabulary});
+  Batch batch = gather(*data, {0, 1});
+  batch.input = batch.input.contiguous(memory_format(way.layout, batch.input.dim()));
+  return batch;
+}
+
+kfac::KfacOptions kfac_options(const Way& way) {
+  return {.lr = 0.05,
+          .factor_interval = 1,
+          .inverse_interval = 2,
+          .conv_factors = *way.kfac,
+          .max_factor_dim = *way.kfac == kfac::ConvFactors::block ? 60 : 1024,
+          .storage = way.storage};
+}
+
 std::vector<double> train(const Way& way, const std::shared_ptr<OperatorObserver>& observer, std::string& weights) {
   CpuDevice::instance();
   at::globalContext().setDeterministicAlgorithms(true, false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   const TaskOptions options = small(way);
-  auto data = open_dataset(way.model, way.data, {.cases = 4, .classes = 4, .vocabulary = options.bert.vocabulary});
-  Batch batch = gather(*data, {0, 1});
-  batch.input = batch.input.contiguous(memory_format(way.layout, batch.input.dim()));
+  const Batch batch = two_cases(way, options);
   at::manual_seed(9);
   std::optional<Session> session;
   if (observer) session.emplace(SessionOptions{.min_page_bytes = 1, .observer = observer});
@@ -69,13 +83,7 @@ std::vector<double> train(const Way& way, const std::shared_ptr<OperatorObserver
   to_memory_format(task->module(), way.layout);
   auto optimizer = make_optimizer(way.optimizer, task->module().parameters());
   std::optional<kfac::Kfac> kfac;
-  if (way.kfac)
-    kfac.emplace(task->module(), kfac::KfacOptions{.lr = 0.05,
-                                                   .factor_interval = 1,
-                                                   .inverse_interval = 2,
-                                                   .conv_factors = *way.kfac,
-                                                   .max_factor_dim = *way.kfac == kfac::ConvFactors::block ? 60 : 1024,
-                                                   .storage = way.storage});
+  if (way.kfac) kfac.emplace(task->module(), kfac_options(way));
   std::vector<double> losses;
   for (int i = 0; i < 3; ++i) {
     at::Tensor loss;
