@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,9 +18,14 @@ struct ValueNames {
 
   /// Returns the value named `text`. Throws BadRequest of the form "`who` is 'x'; allowed is a, b or c".
   Value parse(std::string_view who, std::string_view text) const {
+    if (const auto value = find(text)) return *value;
+    throw BadRequest(str(who, " is '", text, "'; allowed is ", list(" or ")));
+  }
+  /// Returns the value named `text`, if there is one.
+  std::optional<Value> find(std::string_view text) const {
     for (const auto& [value, name] : pairs)
       if (name == text) return value;
-    throw BadRequest(str(who, " is '", text, "'; allowed is ", list()));
+    return std::nullopt;
   }
   /// Returns the name of `wanted`, which must be in the table.
   std::string_view name(Value wanted) const {
@@ -27,12 +33,10 @@ struct ValueNames {
       if (value == wanted) return name;
     return "?";
   }
-
- private:
-  /// Returns `a, b or c`.
-  std::string list() const {
+  /// Returns all names, `a, b` followed by `last` and `c`.
+  std::string list(std::string_view last = ", ") const {
     std::string text;
-    for (size_t i = 0; i < n; ++i) text += str(i == 0 ? "" : i + 1 == n ? " or " : ", ", pairs[i].second);
+    for (size_t i = 0; i < n; ++i) text += str(i == 0 ? "" : i + 1 == n ? last : ", ", pairs[i].second);
     return text;
   }
 };

@@ -25,25 +25,31 @@ constexpr auto kMethods = value_names<Method>({{Method::eigen, "eigen"}, {Method
 constexpr auto kConventions = value_names<Convention>(
     {{Convention::fisher, "fisher"}, {Convention::kaisa, "kaisa"}, {Convention::dp_kfac, "dp_kfac"}});
 
+template <class Names>
+auto parse_value(const Names& names, std::string_view what, std::string_view text) {
+  if (const auto value = names.find(text)) return *value;
+  throw BadRequest(str("[kfac.options] ", what, " '", text, "' is not one of ", names.list()));
+}
+
 }  // namespace
 
 Strategy parse_strategy(std::string_view name) {
-  return kStrategies.parse("[kfac.options] strategy", name);
+  return parse_value(kStrategies, "strategy", name);
 }
 Placement parse_placement(std::string_view name) {
-  return kPlacements.parse("[kfac.options] placement", name);
+  return parse_value(kPlacements, "placement", name);
 }
 FactorDtype parse_factor_dtype(std::string_view name) {
-  return kFactorDtypes.parse("[kfac.options] type of factors", name);
+  return parse_value(kFactorDtypes, "type of factors", name);
 }
 ConvFactors parse_conv_factors(std::string_view name) {
-  return kConvFactors.parse("[kfac.options] conv_factors", name);
+  return parse_value(kConvFactors, "conv_factors", name);
 }
 Method parse_method(std::string_view name) {
-  return kMethods.parse("[kfac.options] method", name);
+  return parse_value(kMethods, "method", name);
 }
 Convention parse_convention(std::string_view name) {
-  return kConventions.parse("[kfac.options] convention", name);
+  return parse_value(kConventions, "convention", name);
 }
 std::string_view name(Strategy strategy) {
   return kStrategies.name(strategy);

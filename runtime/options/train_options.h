@@ -60,6 +60,7 @@ struct MemoryOptions {
   bool may_exceed_budget() const { return engine == Engine::unified; }
 };
 
+/// The optimizers that training can use.
 enum class OptimizerKind : uint8_t { sgd, adam, adamw, lamb };
 
 /// Reads `sgd`, `adam`, `adamw`, `lamb`. Throws BadRequest naming the value and these names.
