@@ -3,6 +3,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "core/json_text.h"
 
 namespace spillway {
@@ -28,6 +29,7 @@ void read(const json& value, int& number) {
 }
 void read(const json& value, double& rate) {
   rate = value.is_null() ? 0 : value.get<double>();
+  if (rate < 0) throw BadRequest(str("a rate is ", value.dump(), "; allowed: 0 and more"));
 }
 void read(const json& value, std::string& text) {
   text = value.is_null() ? "" : value.get<std::string>();

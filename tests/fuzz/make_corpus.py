@@ -108,7 +108,7 @@ def make_texts():
     put("page_files", "short", "spillway-@h.pages")
 
     for name in ("four_gpus.xml", "eight_gpus.xml"):
-        source = HERE.parent / "core" / "data" / name
+        source = HERE.parent / "core" / "host" / "data" / name
         put_machine(name, source.read_bytes())
     small = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE topology SYSTEM "hwloc2.dtd">
@@ -186,6 +186,8 @@ def make_texts():
     put("reports", "launch-tagged", "\2[1,0]<stdout>:spillway-launch: " + launch[:7] + "[1,0]<stdout>:" + launch[7:] + "\n")
     put("reports", "machine", "\1" + json.dumps(machine))
     put("reports", "machine-huge", "\1" + json.dumps({**machine, "cores": 1e300}))
+    put("reports", "machine-negative-rate", "\1" + json.dumps({**machine, "gpus": [], "nics": [
+        {**device, "pci_bytes_per_second": -1e9, "interfaces": [], "bits_per_second": None}]}))
 
     for i, text in enumerate(("600MiB", "1.5GiB", "16GB", "4096", "512 KiB", "9.2e18", "9223372036854775807", "-1", "9999999TiB", "nan",
                               "0." + "0" * 400 + "1")):

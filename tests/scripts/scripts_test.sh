@@ -310,6 +310,12 @@ expect 1 in_library fuzz "" 9 good bad
 unset build_folder
 says "1234 runs" "FOUND SOMETHING (status 77)" "runtime error: overflow" "input:  /some/crash-1" "again:  $fuzzers/fuzz/fuzz_bad /some/crash-1"
 
+echo "--- make_corpus.py"
+expect 0 python3 -B "$root/tests/fuzz/make_corpus.py" "$work/corpus"
+(cd "$work/corpus" && find . -type f) | while read -r input; do
+  [[ -f $root/tests/fuzz/corpus/$input ]] || { echo "not in tests/fuzz/corpus: $input"; exit 1; }
+done
+
 if command -v shellcheck >/dev/null; then
   echo "--- shellcheck"
   shellcheck "$root"/scripts/{build,demo,fuzz,soak,test} "$root"/scripts/lib/* "$root/.ci/run" "$root"/tests/{scripts,consumer}/*.sh

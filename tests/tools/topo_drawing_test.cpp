@@ -90,6 +90,14 @@ TEST(MachineJsonTest, ReadsBackWhatItWrote) {
   }
 }
 
+TEST(MachineJsonTest, RefusesANegativeRate) {
+  Machine machine;
+  machine.gpus.emplace_back();
+  nlohmann::json json = to_json(machine);
+  json["gpus"][0]["nvlink_bytes_per_second"] = -1.5;
+  EXPECT_THROW(machine_from_json(json), BadRequest);
+}
+
 TEST(TopoDrawingTest, EveryNodeAndDeviceIsDrawnOnceWhateverItIsNear) {
   std::mt19937 random(9);
   for (int round = 0; round < 500; ++round) {
