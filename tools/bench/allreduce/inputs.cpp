@@ -3,13 +3,24 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/error.h"
 #include "ddl/allreduce/combine.h"
+#include "tools/bench/allreduce/parse_name.h"
 
 namespace spillway::tools {
 namespace {
 
 using ddl::Element, ddl::Reduction;
+
+constexpr auto kElements = value_names<Element>({{Element::float32, "float32"},
+                                                 {Element::float64, "float64"},
+                                                 {Element::float16, "float16"},
+                                                 {Element::bfloat16, "bfloat16"},
+                                                 {Element::int32, "int32"},
+                                                 {Element::int64, "int64"}});
+constexpr auto kReductions = value_names<Reduction>({{Reduction::sum, "sum"},
+                                                     {Reduction::average, "average"},
+                                                     {Reduction::maximum, "max"},
+                                                     {Reduction::minimum, "min"}});
 
 /// The number of kinds of positions; a pattern has a value for each.
 constexpr int kKinds = 256;
@@ -98,24 +109,15 @@ void lay(std::span<std::byte> elements, Element element, int64_t begin, const st
 }  // namespace
 
 Element parse_element(std::string_view name) {
-  for (const auto element :
-       {Element::float32, Element::float64, Element::float16, Element::bfloat16, Element::int32, Element::int64})
-    if (ddl::name_of(element) == name) return element;
-  throw BadRequest(str("--type: ", name, "; allowed: float32, float64, float16, bfloat16, int32, int64"));
+  return parse_name(kElements, "--type", name);
 }
 
 Reduction parse_reduction(std::string_view name) {
-  if (name == "sum") return Reduction::sum;
-  if (name == "average") return Reduction::average;
-  if (name == "max") return Reduction::maximum;
-  if (name == "min") return Reduction::minimum;
-  throw BadRequest(str("--op: ", name, "; allowed: sum, average, max, min"));
+  return parse_name(kReductions, "--op", name);
 }
 
 std::string_view name_of_op(Reduction reduction) {
-  if (reduction == Reduction::maximum) return "max";
-  if (reduction == Reduction::minimum) return "min";
-  return ddl::name_of(reduction);
+  return kReductions.name(reduction);
 }
 
 void contribute(std::span<std::byte> elements, Element element, int rank, int64_t begin) {

@@ -1,27 +1,23 @@
 #include "tools/bench/allreduce/problem.h"
 
-#include "core/error.h"
+#include "tools/bench/allreduce/parse_name.h"
 
 namespace spillway::tools {
+namespace {
+
+constexpr auto kCollectives = value_names<Collective>({{Collective::allreduce, "allreduce"},
+                                                       {Collective::reduce_scatter, "reduce_scatter"},
+                                                       {Collective::all_gather, "all_gather"},
+                                                       {Collective::broadcast, "broadcast"}});
+
+}  // namespace
 
 std::string_view name_of(Collective collective) {
-  switch (collective) {
-    case Collective::reduce_scatter:
-      return "reduce_scatter";
-    case Collective::all_gather:
-      return "all_gather";
-    case Collective::broadcast:
-      return "broadcast";
-    default:
-      return "allreduce";
-  }
+  return kCollectives.name(collective);
 }
 
 Collective parse_collective(std::string_view name) {
-  for (const auto collective :
-       {Collective::allreduce, Collective::reduce_scatter, Collective::all_gather, Collective::broadcast})
-    if (name_of(collective) == name) return collective;
-  throw BadRequest(str("--collective: ", name, "; allowed: allreduce, reduce_scatter, all_gather, broadcast"));
+  return parse_name(kCollectives, "--collective", name);
 }
 
 double bus_factor(Collective collective, int ranks) {

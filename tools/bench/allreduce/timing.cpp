@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "core/clock.h"
-#include "core/error.h"
 #include "core/median.h"
 #include "ddl/comm/collectives.h"
+#include "tools/bench/allreduce/parse_name.h"
 
 namespace spillway::tools {
 namespace {
@@ -113,11 +113,9 @@ json row_of(Communicator& comm, Measured one, const TimingOptions& options) {
 }  // namespace
 
 Average parse_average(std::string_view name) {
-  if (name == "rank0") return Average::rank0;
-  if (name == "mean") return Average::mean;
-  if (name == "min") return Average::minimum;
-  if (name == "max") return Average::maximum;
-  throw BadRequest(str("--average: ", name, "; allowed: rank0, mean, min, max"));
+  constexpr auto kAverages = value_names<Average>(
+      {{Average::rank0, "rank0"}, {Average::mean, "mean"}, {Average::minimum, "min"}, {Average::maximum, "max"}});
+  return parse_name(kAverages, "--average", name);
 }
 
 std::vector<json> measure(Communicator& comm, Vectors& vectors, std::vector<Way> ways, const Expected& expected,
