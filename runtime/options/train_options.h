@@ -1,8 +1,6 @@
 /// The options of a training run.
 #pragma once
-#include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,9 +80,9 @@ struct OptimizerOptions {
 
 /// Options of loss scaling under `amp = fp16`.
 struct LossScaling {
-  static constexpr double kMaxScale = 0x1p127;
-  double initial = 65536;          ///< 1 to kMaxScale; powers of two scale without rounding
-  int64_t growth_interval = 2000;  ///< steps without an overflow after which the scale doubles, ≥ 1
+  static constexpr double kMaxScale = 0x1p127;  ///< float32's largest power of two
+  double initial = 65536;                       ///< 1 to kMaxScale; powers of two scale without rounding
+  int64_t growth_interval = 2000;               ///< steps without an overflow after which the scale doubles, ≥ 1
 
   /// Throws BadRequest naming the field, its value and the allowed range.
   void validate() const;
@@ -97,7 +95,7 @@ struct PrecisionOptions {
 };
 
 /// The exchange of gradients between ranks.
-struct GradientOptions {
+struct GradientExchangeOptions {
   bool overlap = true;       ///< gradients are sent while backward runs
   int64_t bucket_bytes = 0;  ///< bytes that are sent together, with overlap; 0: as the links suggest
   int64_t buffer_bytes = 0;  ///< maximum memory for gradients being sent; 0: for all of them, with a budget 16 MiB
@@ -127,7 +125,7 @@ struct TrainOptions {
   MemoryOptions memory;
   OptimizerOptions optimizer;
   PrecisionOptions precision;
-  GradientOptions gradients;
+  GradientExchangeOptions gradients;
   KfacTrainingOptions kfac;
   CheckpointOptions checkpoint;
 
