@@ -22,11 +22,15 @@ using testing::kBytes;
 using testing::kCharge;
 using testing::ManualTimeline;
 
-TEST(PagerCopiesTest, AWriteWaitsForTheCopyThatReadsThePage) {
-  Arena arena(1 << 26);
-  Ledger ledger("test");
-  DeviceMemory memory(arena, ledger);
-  HostSlab host(1 << 26);
+/// A device that holds two pages, and a host with room for any number.
+struct PagerCopiesTest : ::testing::Test {
+  Arena arena{1 << 26};
+  Ledger ledger{"test", 2 * kCharge};
+  DeviceMemory memory{arena, ledger};
+  HostSlab host{1 << 26};
+};
+
+TEST_F(PagerCopiesTest, AWriteWaitsForTheCopyThatReadsThePage) {
   ManualTimeline out, in;
   Pager pager(memory, host, out, in, 0);
   memory.set_reclaimer(&pager);
@@ -47,11 +51,7 @@ TEST(PagerCopiesTest, AWriteWaitsForTheCopyThatReadsThePage) {
   EXPECT_FALSE(a.page()->is(PageState::resident_clean));
 }
 
-TEST(PagerCopiesTest, ABlockOutlivesItsStorageWhileACopyReadsIt) {
-  Arena arena(1 << 26);
-  Ledger ledger("test", 2 * kCharge);
-  DeviceMemory memory(arena, ledger);
-  HostSlab host(1 << 26);
+TEST_F(PagerCopiesTest, ABlockOutlivesItsStorageWhileACopyReadsIt) {
   ManualTimeline out, in;
   Pager pager(memory, host, out, in, 0);
   memory.set_reclaimer(&pager);
@@ -65,11 +65,7 @@ TEST(PagerCopiesTest, ABlockOutlivesItsStorageWhileACopyReadsIt) {
   EXPECT_EQ(host.used_bytes(), 0);
 }
 
-TEST(PagerCopiesTest, AFailedPageOutLeavesThePageResidentAndDirty) {
-  Arena arena(1 << 26);
-  Ledger ledger("test", 2 * kCharge);
-  DeviceMemory memory(arena, ledger);
-  HostSlab host(1 << 26);
+TEST_F(PagerCopiesTest, AFailedPageOutLeavesThePageResidentAndDirty) {
   WorkerTimeline in("in");
   FailingTimeline out(std::make_unique<WorkerTimeline>("out"), 0);
   Pager pager(memory, host, out, in, 0);
@@ -80,11 +76,7 @@ TEST(PagerCopiesTest, AFailedPageOutLeavesThePageResidentAndDirty) {
   EXPECT_TRUE(b.holds(2));
 }
 
-TEST(PagerCopiesTest, APageInThatCannotBeStartedLeavesThePageAbsentUntilOneCan) {
-  Arena arena(1 << 26);
-  Ledger ledger("test", 2 * kCharge);
-  DeviceMemory memory(arena, ledger);
-  HostSlab host(1 << 26);
+TEST_F(PagerCopiesTest, APageInThatCannotBeStartedLeavesThePageAbsentUntilOneCan) {
   WorkerTimeline out("out");
   testing::RefusingTimeline in;
   Pager pager(memory, host, out, in, 0);
@@ -111,11 +103,7 @@ TEST(PagerCopiesTest, APageInThatCannotBeStartedLeavesThePageAbsentUntilOneCan) 
   pager.unlease({&use, 1});
 }
 
-TEST(PagerCopiesTest, WhereAPageCannotBeCopiedOutACleanOneLeavesInstead) {
-  Arena arena(1 << 26);
-  Ledger ledger("test", 2 * kCharge);
-  DeviceMemory memory(arena, ledger);
-  HostSlab host(1 << 26);
+TEST_F(PagerCopiesTest, WhereAPageCannotBeCopiedOutACleanOneLeavesInstead) {
   WorkerTimeline in("in");
   FailingTimeline out(std::make_unique<WorkerTimeline>("out"), 1);
   Pager pager(memory, host, out, in, 0);
@@ -130,11 +118,8 @@ TEST(PagerCopiesTest, WhereAPageCannotBeCopiedOutACleanOneLeavesInstead) {
   EXPECT_TRUE(b.holds(2) && c.holds(3));
 }
 
-TEST(PagerCopiesTest, APrefetchThatFailsIsNoErrorOfAnAllocationThatNeedsItsRoom) {
-  Arena arena(1 << 26);
-  Ledger ledger("test", 3 * kCharge);
-  DeviceMemory memory(arena, ledger);
-  HostSlab host(1 << 26);
+TEST_F(PagerCopiesTest, APrefetchThatFailsIsNoErrorOfAnAllocationThatNeedsItsRoom) {
+  ledger.set_budget(3 * kCharge);
   WorkerTimeline out("out");
   ManualTimeline in;
   Pager pager(memory, host, out, in, 0);
@@ -159,13 +144,10 @@ TEST(PagerCopiesTest, APrefetchThatFailsIsNoErrorOfAnAllocationThatNeedsItsRoom)
   EXPECT_TRUE(a.holds(1));
 }
 
-TEST(PagerCopiesTest, AFullHostIsAClearErrorAndKeepsThePage) {
-  Arena arena(1 << 26);
-  Ledger ledger("test", 2 * kCharge);
-  DeviceMemory memory(arena, ledger);
-  HostSlab host(kBytes / 2);
+TEST_F(PagerCopiesTest, AFullHostIsAClearErrorAndKeepsThePage) {
+  HostSlab small_host(kBytes / 2);
   WorkerTimeline out("out"), in("in");
-  Pager pager(memory, host, out, in, 0);
+  Pager pager(memory, small_host, out, in, 0);
   memory.set_reclaimer(&pager);
   Buffer a(memory, pager, kBytes, 1), b(memory, pager, kBytes, 2);
   EXPECT_NO_THROW(pager.prefetcher().start_page_out(a.page()->id));
@@ -180,16 +162,13 @@ TEST(PagerCopiesTest, AFullHostIsAClearErrorAndKeepsThePage) {
   EXPECT_TRUE(a.holds(1));
 }
 
-TEST(PagerCopiesTest, APageOutThatFailedAheadOfNeedIsTriedAgainWhenItsRoomIsNeeded) {
-  Arena arena(1 << 26);
-  Ledger ledger("test", 2 * kCharge);
-  DeviceMemory memory(arena, ledger);
+TEST_F(PagerCopiesTest, APageOutThatFailedAheadOfNeedIsTriedAgainWhenItsRoomIsNeeded) {
   testing::TemporaryFolder folder;
-  HostSlab host(1 << 20);  // less than the disk's buffers and a page need
+  HostSlab small_host(1 << 20);  // less than the disk's buffers and a page need
   auto control = std::make_shared<testing::DiskSwitch>();
-  DiskTier disk(folder.path(), host, {.decorate_io = testing::switched(control)});
+  DiskTier disk(folder.path(), small_host, {.decorate_io = testing::switched(control)});
   WorkerTimeline out("out"), in("in");
-  Pager pager(memory, host, out, in, 0, &disk);
+  Pager pager(memory, small_host, out, in, 0, &disk);
   memory.set_reclaimer(&pager);
   Buffer a(memory, pager, kBytes, 1), b(memory, pager, kBytes, 2);
   control->fail(ENOSPC);
