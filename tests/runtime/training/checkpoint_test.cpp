@@ -13,7 +13,7 @@
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
 #include "runtime/training/training_run.h"
-#include "tests/runtime/training/small_training.h"
+#include "tests/runtime/training/scratch_training.h"
 
 namespace spillway {
 using namespace runtime;
@@ -22,7 +22,7 @@ namespace {
 
 using Path = std::filesystem::path;
 
-class CheckpointTest : public SmallTraining {
+class CheckpointTest : public ScratchTraining {
  protected:
   Path file() const { return checkpoint_file(dir_ / "checkpoints"); }
 };

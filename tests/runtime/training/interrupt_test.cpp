@@ -11,7 +11,7 @@
 #include "core/interrupted.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/train.h"
-#include "tests/runtime/training/small_training.h"
+#include "tests/runtime/training/scratch_training.h"
 
 namespace spillway {
 using namespace runtime;
@@ -81,10 +81,10 @@ class NoRoomForPages : public TrainListener {
   rlimit before_{};
 };
 
-class InterruptTest : public SmallTraining {
+class InterruptTest : public ScratchTraining {
  protected:
   TrainOptions options(const std::string& model = "mlp") const {
-    TrainOptions o = SmallTraining::options(model);
+    TrainOptions o = ScratchTraining::options(model);
     o.steps = 4;
     o.validate_every = 4;
     return o;

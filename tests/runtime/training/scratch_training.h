@@ -12,7 +12,7 @@
 namespace spillway {
 
 /// A scratch folder with the options of such trainings.
-class SmallTraining : public ScratchFolder {
+class ScratchTraining : public ScratchFolder {
  protected:
   /// Returns the options of six steps of two cases each. Trainings with them compute the same bits every time.
   TrainOptions options(const std::string& model = "mlp") const {
