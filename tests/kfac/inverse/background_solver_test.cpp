@@ -52,6 +52,16 @@ void operator delete(void* data, std::align_val_t) noexcept {
 void operator delete(void* data, size_t, std::align_val_t) noexcept {
   std::free(data);
 }
+// A sanitizer's own operator new[] would not call the operator new above.
+void* operator new[](size_t bytes, std::align_val_t alignment) {
+  return operator new(bytes, alignment);
+}
+void operator delete[](void* data, std::align_val_t) noexcept {
+  std::free(data);
+}
+void operator delete[](void* data, size_t, std::align_val_t) noexcept {
+  std::free(data);
+}
 
 namespace spillway::kfac {
 
