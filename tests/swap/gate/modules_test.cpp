@@ -28,7 +28,6 @@ namespace {
 
 namespace nn = torch::nn;
 namespace functorch = at::functorch;
-using testing::EvictEverything;
 using testing::evicting_everything;
 using testing::expect_unchanged;
 using testing::Tensors;
