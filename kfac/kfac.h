@@ -62,7 +62,7 @@ class Kfac {
   /// `.grad` of the layers' weights and biases, which must be unscaled already. `loss_scale` is the number that the
   /// watched loss was multiplied by (AMP). Layers without a gradient are left alone. Synchronizes with the host in
   /// decompositions only. Throws c10::Error when a factor step was not watched, BadRequest when a schedule leaves its
-  /// range, and ddl::CommError.
+  /// range or no layer has as many positions as factor_samples asks for, and ddl::CommError.
   void step(double loss_scale = 1);
 
   /// Adapts the damping to ρ = (before − after) / predicted_reduction() by damping_change(). Call it every T steps,

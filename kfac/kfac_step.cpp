@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/error.h"
 #include "kfac/comm/reduce_factors.h"
 #include "kfac/inverse/eigenbasis_refresh.h"
 #include "kfac/plan/adaptive_damping.h"
@@ -14,6 +15,19 @@
 namespace spillway::kfac {
 
 // --- factors --------------------------------------------------------------------------------------------------------
+
+// Refuses a number of samples that no layer has. Only backward tells how many positions there are.
+void Preconditioner::check_samples() const {
+  const auto wanted = options_.factor_samples.positions();
+  if (!wanted || counters_.factor_updates > 0) return;
+  int64_t most = 0;
+  for (const auto& layer : staged_->layers) most = std::max(most, layer.positions());
+  const auto of_ranks = exchange_.gather({static_cast<double>(most)});
+  most = static_cast<int64_t>(*std::max_element(of_ranks.begin(), of_ranks.end()));
+  if (most > 0 && *wanted > most)
+    throw BadRequest(str("[kfac.options] factor_samples = ", *wanted, " is outside 1 to ", most,
+                         ", the most positions that a layer has"));
+}
 
 void Preconditioner::commit_factors(double loss_scale) {
   if (staged_->early) return commit_early_factors(loss_scale);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "kfac/comm/agreed_options.h"
 
 namespace spillway::kfac {
@@ -68,7 +69,7 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
     const auto& [shape, weight, bias] = layers_[i];
     if (assignments_[i].stages_factors(exchange_.rank())) staged_->weights[weight.unsafeGetTensorImpl()] = i;
     staged_->layers.emplace_back(shape, state_options(weight), options_.patch_workspace_bytes, options_.convention,
-                                 assignments_[i].holds_factors(exchange_.rank()));
+                                 assignments_[i].holds_factors(exchange_.rank()), options_.factor_samples);
     inverses_.push_back(assignments_[i].is_worker(exchange_.rank())
                             ? LayerInverse::identity(shape, state_options(weight))
                             : LayerInverse{});
@@ -89,6 +90,7 @@ void Preconditioner::watch(const at::Tensor& loss, int64_t batch) {
   TORCH_CHECK(!watched_ || !staged_->early, "[kfac.watch] step ", counters_.steps,
               " was watched before; overlap_factors allows one watch a step");
   watched_ = true;
+  staged_->seed = hash_in(hash_in(kHashSeed, options_.seed), static_cast<uint64_t>(counters_.factor_updates));
   std::vector<int64_t> uses(layers_.size(), 0);
   const auto stage = [staged = std::weak_ptr(staged_)](const Captured& captured) {
     if (auto alive = staged.lock()) alive->stage(captured);
@@ -117,6 +119,7 @@ void Preconditioner::step(double loss_scale) {
   if (updates_factors()) {
     TORCH_CHECK(watched_, "[kfac.step] step ", counters_.steps,
                 " updates the factors: call watch(loss, batch) before backward");
+    check_samples();
     commit_factors(loss_scale);
     if (factors_are_due()) counters_.last_factor_step = counters_.steps;
     ++counters_.factor_updates;

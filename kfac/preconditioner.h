@@ -55,6 +55,7 @@ class Preconditioner {
 
  private:
   bool factors_are_due() const;
+  void check_samples() const;
   void commit_factors(double loss_scale);
   void commit_early_factors(double loss_scale);
   void renew_owned();

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/hash.h"
 #include "core/stopwatch.h"
 #include "kfac/comm/overlapped_reduction.h"
 #include "kfac/factors/capture.h"
@@ -15,6 +16,7 @@ namespace spillway::kfac {
 /// autograd's threads.
 struct StagedFactors {
   WeightIndex weights;  ///< weights of the layers whose factors this rank forms
+  uint64_t seed = 0;    ///< seed of this update's lattices
   std::mutex mutex;
   std::vector<LayerFactors> layers;
   std::unique_ptr<OverlappedReduction> early;  ///< only with overlap_factors on several ranks
@@ -23,7 +25,7 @@ struct StagedFactors {
   void stage(const Captured& captured) {
     std::lock_guard lock(mutex);
     Stopwatch watch(seconds);
-    layers[captured.layer].stage(captured);
+    layers[captured.layer].stage(captured, hash_in(seed, captured.layer));
     if (early) early->staged(captured.layer, layers);
   }
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/category.h"
+#include "core/hash.h"
 
 namespace spillway::kfac {
 namespace {
@@ -43,8 +44,8 @@ FactorScales factor_scales(Convention convention, int64_t batch, double rows, do
 }
 
 LayerFactors::LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
-                           Convention convention, bool held)
-    : shape_(shape), options_(like), workspace_bytes_(workspace_bytes), convention_(convention) {
+                           Convention convention, bool held, FactorSamples samples)
+    : shape_(shape), options_(like), workspace_bytes_(workspace_bytes), convention_(convention), sampling_(samples) {
   if (!held) return;
   CategoryScope scope(Category::factors);
   const bool wide = shape_.storage == FactorDtype::fp32;
@@ -67,17 +68,26 @@ bool LayerFactors::fits(const Captured& captured) const {
          (captured.geometry ? captured.geometry->groups == shape_.groups : shape_.kind == LayerKind::linear);
 }
 
-void LayerFactors::stage(const Captured& captured) {
+Lattice LayerFactors::lattice_of(const Captured& captured, size_t factor, uint64_t seed) const {
+  const auto sizes = captured.gradient.sizes();  // [rows, out], or [batch, out, *spatial]
+  const auto spatial = captured.geometry ? sizes.slice(2) : sizes.slice(0, 1);
+  if (sampling_.is_exact()) return Lattice::whole(spatial.size());
+  const int64_t samples = captured.geometry ? sizes[0] : 1;
+  return sample_lattice(samples, spatial, sampling_.fewest(shape_.factors()[factor].side), hash_in(seed, factor));
+}
+
+void LayerFactors::stage(const Captured& captured, uint64_t seed) {
   if (!fits(captured)) return;
   if (staged_.empty()) staged_ = zeros();
-  const auto* geometry = captured.geometry;
+  const auto& [layer, input, gradient, geometry] = captured;
+  const auto lattice = [&](size_t factor) { return lattice_of(captured, factor, seed); };
   if (shape_.separable) {
-    flops_ += add_channel_products(staged_[0], captured.input, *geometry, workspace_bytes_);
-    flops_ += add_offset_products(staged_[1], captured.input, *geometry, workspace_bytes_);
+    flops_ += add_channel_products(staged_[0], input, *geometry, lattice(0), workspace_bytes_);
+    flops_ += add_offset_products(staged_[1], input, *geometry, lattice(1), workspace_bytes_);
   } else {
-    flops_ += add_input_products(staged_[0], captured.input, geometry, workspace_bytes_);
+    flops_ += add_input_products(staged_[0], input, geometry, lattice(0), workspace_bytes_);
   }
-  flops_ += add_output_products(staged_.back(), captured.gradient, workspace_bytes_);
+  flops_ += add_output_products(staged_.back(), gradient, workspace_bytes_);
   const int64_t rows = captured.gradient.numel() / shape_.out;
   rows_ += rows;
   samples_ += geometry ? captured.gradient.size(0) : rows;

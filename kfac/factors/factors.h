@@ -5,29 +5,33 @@
 #include <vector>
 
 #include "kfac/factors/capture.h"
+#include "kfac/factors/lattice.h"
 #include "kfac/factors/stored_matrix.h"
+#include "kfac/plan/factor_samples.h"
 #include "kfac/plan/layer_shape.h"
 
 namespace spillway::kfac {
 
-/// Adds Σ ããᵀ over the positions of one use to `sum` [count, side, side]. `count` is the number of equal blocks of the
-/// channels (a convolution's groups, and blocks within them). ã = [patch; 1] where side is one more than the patch.
+/// Adds an estimate of Σ ããᵀ over the positions of one use to `sum` [count, side, side]. `count` is the number of equal
+/// blocks of the channels (a convolution's groups, and blocks within them). ã = [patch; 1] where side is one more than
+/// the patch. The estimate is the sum over `lattice` times its weight: the sum itself where the lattice has all
+/// positions. A lattice of Linear has one dimension, the rows.
 ///
 /// This function and add_channel_products(), add_offset_products() and add_output_products() add in sum's type. They
 /// form at most `workspace_bytes` of patches or copies at a time (one row of patches is always formed). They return the
 /// floating-point operations that their products took. `input` and `gradient` are [rows, features] for Linear (geometry
 /// null), else [batch, channels, *spatial]; any strides.
 double add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
-                          int64_t workspace_bytes);
+                          const Lattice& lattice, int64_t workspace_bytes);
 /// Adds tr_K of the sum that add_input_products() forms. That is Σ over positions and offsets of the channels'
 /// products; sum is [groups, channels, channels]. Forms no patches: each input position counts as often as patches
 /// contain it.
 double add_channel_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                            int64_t workspace_bytes);
+                            const Lattice& lattice, int64_t workspace_bytes);
 /// Adds tr_C of the sum that add_input_products() forms. That is Σ over positions and channels of the offsets'
 /// products; sum is [groups, volume, volume].
 double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                           int64_t workspace_bytes);
+                           const Lattice& lattice, int64_t workspace_bytes);
 /// Adds Σ ggᵀ over positions: sum is [count, side, side], for `count` equal blocks of the outputs.
 double add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes);
 
@@ -59,11 +63,13 @@ class LayerFactors {
   /// Allocates the running averages, zero, [count, side, side] each, as `shape.storage` says. Allocates none where this
   /// rank does not hold them. `like` gives the type of the staged sums, and the device.
   LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
-               Convention convention = Convention::fisher, bool held = true);
+               Convention convention = Convention::fisher, bool held = true,
+               FactorSamples samples = FactorSamples::exact());
 
   const LayerShape& shape() const { return shape_; }
   /// Adds one use of the layer. The first use allocates the staged sums. Ignores a use whose sizes are not the layer's.
-  void stage(const Captured& captured);
+  /// Where positions are sampled, `seed` draws the lattices.
+  void stage(const Captured& captured, uint64_t seed = 0);
   const std::vector<at::Tensor>& staged() const { return staged_; }
   /// Returns the number of positions (of all samples and uses) that were staged.
   int64_t positions() const { return rows_; }
@@ -83,6 +89,7 @@ class LayerFactors {
 
  private:
   bool fits(const Captured& captured) const;
+  Lattice lattice_of(const Captured& captured, size_t factor, uint64_t seed) const;
   std::vector<at::Tensor> zeros() const;
   double start(size_t factor) const;
 
@@ -90,6 +97,7 @@ class LayerFactors {
   at::TensorOptions options_;
   int64_t workspace_bytes_;
   Convention convention_;
+  FactorSamples sampling_;
   std::vector<StoredMatrix> running_;
   std::vector<at::Tensor> staged_;
   int64_t rows_ = 0;     ///< all rows that were staged

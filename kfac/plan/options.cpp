@@ -61,6 +61,8 @@ void KfacOptions::validate() const {
     require(share > 0 && share <= 1, "layer_grad_worker_fracs", share, "(0, 1]");
   require(burn_in >= 0, "burn_in", burn_in, "0 and more steps");
   require(decay >= 0 && decay < 1, "decay", decay, "[0, 1)");
+  const int64_t samples = factor_samples.positions().value_or(1);
+  require(samples >= 1, "factor_samples", samples, "1 and more positions");
   at(0);
   require_multiple(factor_interval, inverse_interval);
   if (precompute_outer && method != Method::eigen)

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kfac/plan/factor_samples.h"
 #include "kfac/plan/option_types.h"
 #include "kfac/plan/step_schedule.h"
 
@@ -67,6 +68,14 @@ struct KfacOptions {
   StepSchedule inverse_interval = 5;
   int64_t burn_in = 10;  ///< number of first steps that all update the factors, ≥ 0
   double decay = 0.95;   ///< running average F ← decay·F + (1−decay)·F_new, [0, 1)
+
+  /// The positions that an update of a layer's A (C and K) sums over; G is always of all positions, because it has
+  /// fewer rows and is of few large gradients. A lattice of them is drawn anew for each update, from
+  /// `seed`, the layer and the number of the update. So it is the same on every rank and after a resume, and the
+  /// expectation of the sums does not change.
+  /// More than any layer's positions are refused at the first update.
+  FactorSamples factor_samples = FactorSamples::exact();
+  uint64_t seed = 0;  ///< seed of the lattices
 
   /// Largest relative error that kept eigenvectors may bring into a layer's preconditioned gradient, in the Fisher
   /// metric, [0, 1). With `eigen` only; kfac/inverse/eigenbasis_refresh.h derives and checks the error. A decomposition

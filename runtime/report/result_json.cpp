@@ -17,6 +17,7 @@ json kfac_json(const KfacSummary& k) {
           {"separable_layers", k.separable_layers},
           {"block_layers", k.block_layers},
           {"storage", k.storage},
+          {"factor_samples", k.samples},
           {"left_alone", k.left_alone},
           {"factor_updates", k.counters.factor_updates},
           {"decompositions", k.counters.decompositions},

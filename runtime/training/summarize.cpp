@@ -86,6 +86,7 @@ KfacSummary summarize(const kfac::Kfac& kfac, int64_t world, double fraction, co
     summary.block_layers += shape.input_blocks > 1 || shape.output_blocks > 1;
   }
   summary.storage = kfac::name(kfac.options().storage);
+  summary.samples = kfac::name(kfac.options().factor_samples);
   summary.left_alone = std::ssize(kfac.left_alone());
   summary.state_bytes = kfac.memory_usage().held();
   summary.counters = kfac.counters();

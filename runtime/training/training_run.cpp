@@ -109,6 +109,7 @@ kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr
   };
   kfac::KfacOptions kfac = options.kfac.preconditioner;
   kfac.grad_worker_frac = grad_worker_frac;
+  kfac.seed = options.seed;
   kfac.lr = kfac::StepSchedule([lr](int64_t step) { return lr.at(step); });
   kfac.relative_damping = decayed(kfac.relative_damping, options.kfac.damping_decay);
   if (kfac.damping) kfac.damping = decayed(*kfac.damping, options.kfac.damping_decay);

@@ -72,6 +72,42 @@ TEST(KfacRanksTest, DoesSoWithEveryMethodAndConvention) {
   }
 }
 
+TEST(KfacRanksTest, DoesSoWithSampledPositions) {
+  const auto with = [](Strategy strategy, ConvFactors form) {
+    auto options = options_for(strategy, 1.0 / 3, form);
+    options.factor_samples = FactorSamples::at_least(20);
+    return options;
+  };
+  for (auto form : {ConvFactors::full, ConvFactors::separable, ConvFactors::block}) {
+    const auto reference = train_on(3, with(Strategy::mem_opt, form));
+    const auto exact = train_on(3, options_for(Strategy::mem_opt, 1.0 / 3, form));
+    EXPECT_FALSE(reference[0].gradients[0].equal(exact[0].gradients[0]));
+    for (auto strategy : {Strategy::comm_opt, Strategy::hybrid, Strategy::owner_reduce})
+      for (const auto& outcome : train_on(3, with(strategy, form)))
+        expect_bit_equal(reference[0], outcome, std::string(name(strategy)));
+  }
+}
+
+TEST(KfacRanksTest, RefusesMoreSamplesThanAnyLayerOfAnyRankHasOnEveryRank) {
+  std::atomic<int> refusals = 0, taken = 0;
+  on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+    for (int64_t samples : {150, 151}) {  // each rank has six images of 25 positions
+      KfacOptions options = options_for(Strategy::dp);
+      options.factor_samples = FactorSamples::at_least(samples);
+      try {
+        train(options, comm, rank, 2, {.steps = 1});
+        ++taken;
+      } catch (const BadRequest& error) {
+        EXPECT_NE(std::string(error.what()).find("factor_samples = 151 is outside 1 to 150"), std::string::npos)
+            << error.what();
+        ++refusals;
+      }
+    }
+  });
+  EXPECT_EQ(taken, 2);
+  EXPECT_EQ(refusals, 2);
+}
+
 TEST(KfacRanksTest, DoesSoWithStateIn16BitsAndInBlocks) {
   const auto with = [](Strategy strategy, int variant) {
     auto options = options_for(strategy, 1.0 / 3, variant % 2 ? ConvFactors::block : ConvFactors::separable);
@@ -295,7 +331,9 @@ TEST(KfacRanksTest, RefusesOtherLayersOrOtherOptionsOnEveryRank) {
                                         {.relative_damping = 0.301},
                                         {.damping = 0.3},
                                         {.kl_clip = 1},
-                                        {.decay = 0.9}};
+                                        {.decay = 0.9},
+                                        {.factor_samples = FactorSamples::automatic()},
+                                        {.seed = 1}};
   for (size_t i = 0; i < others.size(); ++i) {
     on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
       count_refusals(comm, nn::Sequential(nn::Linear(2, 3)), rank == 0 ? KfacOptions{} : others[i]);

@@ -90,6 +90,15 @@ TEST(KfacStateTest, GoesOnInTheMiddleOfAnIntervalBitByBit) {
     }
 }
 
+TEST(KfacStateTest, GoesOnWithTheLatticesThatAnUninterruptedTrainingDraws) {
+  KfacOptions options = sparse();
+  options.factor_samples = FactorSamples::at_least(30);
+  const Snapshot whole = go_on({}, 11, options, {}, 0, 1);
+  expect_equal(go_on(go_on({}, 5, options, {}, 0, 1), 6, options, {}, 0, 1), whole);
+  options.seed = 1;
+  EXPECT_FALSE(go_on({}, 11, options, {}, 0, 1).weights[0].equal(whole.weights[0])) << "another seed, other lattices";
+}
+
 TEST(KfacStateTest, IsTheSameOnEveryRankWhoeverHoldsIt) {
   for (auto strategy : {Strategy::mem_opt, Strategy::owner_reduce, Strategy::dp}) {
     const KfacOptions options = sparse(strategy, 0.5);

@@ -61,6 +61,20 @@ class WithKfac(Case):
         self.refused(2, "warm_start", "bf16",
                      args=["train", *SMALL, "--kfac", "--kfac-storage", "bf16", "--warm-start", "0.001"])
 
+    def test_positions_of_factors_are_sampled(self):
+        def weights(*options):
+            result = self.result(*SMALL, "--kfac", *options)
+            self.assertEqual(result["kfac"]["factor_samples"], options[1])
+            return result["weights_sha256"]
+
+        exact, few = weights("--factor-samples", "exact"), weights("--factor-samples", "300")
+        self.assertNotEqual(few, exact)
+        self.assertEqual(weights("--factor-samples", "300", "--budget", "80%"), few)
+        self.assertNotEqual(weights("--factor-samples", "300", "--seed", "1"), few)
+        for samples, parts in (("0", ("1 and more",)), ("some", ("'some'", "exact, auto")), ("1e9", ("'1e9'",)),
+                               ("999999999", ("999999999 is outside 1 to", "positions"))):
+            self.refused(2, "factor_samples", *parts, args=["train", *SMALL, "--kfac", "--factor-samples", samples])
+
     def test_a_model_says_what_kfac_starts_from(self):
         first = self.shared_result(*SMALL, "--kfac")
         self.assertEqual(first["lr"], 1)

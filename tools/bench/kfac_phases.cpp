@@ -24,10 +24,11 @@ namespace spillway::tools {
 using namespace runtime;
 namespace {
 
-using kfac::Geometry;
+using kfac::Geometry, kfac::Lattice;
 using nlohmann::json;
 
 const Geometry kCube{{3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
+const Lattice kWhole = Lattice::whole(3);
 constexpr int64_t kWorkspaceBytes = int64_t{16} << 20;  // KfacOptions' default
 
 struct Timing {
@@ -76,8 +77,8 @@ json row(const std::string& phase, const Timing& timing, json more = json::objec
 double through_patches(const at::Tensor& sum, const at::Tensor& x) {
   const int64_t side = x.size(1) * kCube.kernel_volume();
   double flops = 0;
-  for (const auto& box : kfac::boxes(kfac::output_positions(x, kCube), kWorkspaceBytes / (side * 4))) {
-    const auto patches = kfac::patch_matrix(x, kCube, box, at::kFloat).flatten(0, 1);
+  for (const auto& box : kfac::boxes(kfac::output_positions(x, kCube, kWhole), kWorkspaceBytes / (side * 4))) {
+    const auto patches = kfac::patch_matrix(x, kCube, kWhole, box, at::kFloat).flatten(0, 1);
     sum.addmm_(patches, patches.t());
     flops += 2 * static_cast<double>(side) * static_cast<double>(patches.numel());
   }
@@ -94,10 +95,10 @@ void add_capture_rows(Session& session, int repeats, json& rows) {
     const auto timings =
         time_all(session,
                  {[&] { return output() + through_patches(full.select(0, 0), x); },
-                  [&] { return output() + kfac::add_input_products(full, x, &kCube, kWorkspaceBytes); },
+                  [&] { return output() + kfac::add_input_products(full, x, &kCube, kWhole, kWorkspaceBytes); },
                   [&] {
-                    return output() + kfac::add_channel_products(c, x, kCube, kWorkspaceBytes) +
-                           kfac::add_offset_products(k, x, kCube, kWorkspaceBytes);
+                    return output() + kfac::add_channel_products(c, x, kCube, kWhole, kWorkspaceBytes) +
+                           kfac::add_offset_products(k, x, kCube, kWhole, kWorkspaceBytes);
                   }},
                  repeats);
     const std::string what = str(channels, " channels at ", edge, "^3, ");

@@ -70,6 +70,11 @@ void KfacFlags::add_intervals(CLI::App& command, kfac::KfacOptions& k) {
                   "Share of a running average that stays when new factors come; 0 up to, not including, 1")
       ->type_name("X")
       ->capture_default_str();
+  command
+      .add_option("--factor-samples", factor_samples,
+                  "Positions that an update of a factor sums over: exact (all), auto, or at least N, 1 or more")
+      ->type_name("N")
+      ->capture_default_str();
 }
 
 void KfacFlags::add_method(CLI::App& command, kfac::KfacOptions& k) {
@@ -187,6 +192,7 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   k.placement = kfac::parse_placement(placement);
   k.factor_dtype = kfac::parse_factor_dtype(factor_dtype);
   k.storage = kfac::parse_factor_dtype(storage);
+  k.factor_samples = kfac::parse_factor_samples(factor_samples);
   k.conv_factors = kfac::parse_conv_factors(conv_factors);
   k.method = kfac::parse_method(method);
   k.convention = kfac::parse_convention(convention);

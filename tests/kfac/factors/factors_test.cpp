@@ -56,11 +56,12 @@ TEST(FactorsTest, ReadInputsOfAnyLayoutAndStride) {
   const auto x = at::randn({2, 3, 4, 5, 4}, at::kDouble);
   const Geometry geometry{{3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
   auto expected = at::zeros({1, 82, 82}, at::kDouble), sum = at::zeros_like(expected);
-  add_input_products(expected, x, &geometry, kRoomy);
-  add_input_products(sum, x.contiguous(at::MemoryFormat::ChannelsLast3d), &geometry, kRoomy);
+  add_input_products(expected, x, &geometry, Lattice::whole(geometry.dims()), kRoomy);
+  add_input_products(sum, x.contiguous(at::MemoryFormat::ChannelsLast3d), &geometry, Lattice::whole(geometry.dims()),
+                     kRoomy);
   EXPECT_LT(largest_difference(sum, expected), 1e-12);
   sum.zero_();
-  add_input_products(sum, x.flip(4).contiguous().flip(4), &geometry, kRoomy);
+  add_input_products(sum, x.flip(4).contiguous().flip(4), &geometry, Lattice::whole(geometry.dims()), kRoomy);
   EXPECT_LT(largest_difference(sum, expected), 1e-12);
 
   auto products = at::zeros({1, 3, 3}, at::kDouble);
@@ -74,19 +75,20 @@ TEST(FactorsTest, SumLowPrecisionInputsInTheTypeOfTheFactor) {
        {Geometry{{1, 1}, {1, 1}, {0, 0}, {1, 1}}, Geometry{{3, 3}, {1, 1}, {1, 1}, {1, 1}}}) {
     const int64_t side = 4 * geometry.kernel_volume();
     auto sum = at::zeros({1, side, side}, at::kFloat), expected = at::zeros_like(sum);
-    add_input_products(sum, x, &geometry, 1 << 12);
-    add_input_products(expected, x.to(at::kFloat), &geometry, kRoomy);
+    add_input_products(sum, x, &geometry, Lattice::whole(2), 1 << 12);
+    add_input_products(expected, x.to(at::kFloat), &geometry, Lattice::whole(geometry.dims()), kRoomy);
     EXPECT_TRUE(at::allclose(sum, expected, 1e-4, 1e-2));
   }
 }
 
 TEST(FactorsTest, CountTheOperationsOfTheirProducts) {
   auto a = at::zeros({1, 4, 4}), g = at::zeros({1, 2, 2});
-  EXPECT_EQ(add_input_products(a, at::ones({5, 3}), nullptr, kRoomy), 2 * 5 * 3 * 3) << "ones cost no product";
+  EXPECT_EQ(add_input_products(a, at::ones({5, 3}), nullptr, Lattice::whole(1), kRoomy), 2 * 5 * 3 * 3)
+      << "ones cost no product";
   EXPECT_EQ(add_output_products(g, at::ones({5, 2, 4}), kRoomy), 2 * 5 * 4 * 2 * 2);
   const Geometry strided{{3}, {2}, {0}, {1}};
   auto patches = at::zeros({1, 6, 6});
-  EXPECT_EQ(add_input_products(patches, at::ones({1, 2, 7}), &strided, kRoomy), 2 * 3 * 6 * 6);
+  EXPECT_EQ(add_input_products(patches, at::ones({1, 2, 7}), &strided, Lattice::whole(1), kRoomy), 2 * 3 * 6 * 6);
 }
 
 TEST(FactorsTest, DoNotDependOnHowABatchIsAccumulated) {

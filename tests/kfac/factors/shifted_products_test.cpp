@@ -63,11 +63,12 @@ TEST(ShiftedTest, IsWhatLargeFactorsAreMadeOf) {
   const Geometry geometry{{3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
   const auto x = at::randn({1, 4, 40, 40, 40}, at::kDouble);
   ASSERT_TRUE(prefers_shifts(x, geometry, false));
+  const auto whole = Lattice::whole(3);
   const auto sum = at::zeros({1, 109, 109}, at::kDouble);
-  add_input_products(sum, x, &geometry, int64_t{1} << 22);
+  add_input_products(sum, x, &geometry, whole, int64_t{1} << 22);
   auto expected = at::zeros({109, 109}, at::kDouble);
-  for (const auto& box : boxes(output_positions(x, geometry), 8000)) {
-    const auto patches = patch_matrix(x, geometry, box, at::kDouble).flatten(0, 1);
+  for (const auto& box : boxes(output_positions(x, geometry, whole), 8000)) {
+    const auto patches = patch_matrix(x, geometry, whole, box, at::kDouble).flatten(0, 1);
     const auto rows = at::cat({patches, at::ones({1, patches.size(1)}, at::kDouble)});
     expected += rows.mm(rows.t());
   }

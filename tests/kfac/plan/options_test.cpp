@@ -49,6 +49,7 @@ TEST(KfacOptionsTest, NamesTheFieldThatIsOutOfRange) {
   expect_refused({.factor_interval = 5, .inverse_interval = 2}, "the nearest is 5");
   expect_refused({.burn_in = -1}, "burn_in");
   expect_refused({.decay = 1}, "decay");
+  expect_refused({.factor_samples = FactorSamples::at_least(0)}, "factor_samples");
   expect_refused({.warm_start = 1}, "warm_start");
   expect_refused({.inverse_interval = 3, .staleness = 4}, "staleness");
   expect_refused({.warm_start = 0.1, .staleness = 1}, "staleness");
