@@ -123,7 +123,8 @@ TEST(LatticeTest, StartsAnywhereEquallyOften) {
   const int rounds = 4000;
   for (int seed = 0; seed < rounds; ++seed) ++starts[sample_lattice(1, std::vector<int64_t>{9, 9}, 9, seed).start];
   ASSERT_EQ(starts.size(), 9u);
-  for (const auto& [start, count] : starts) EXPECT_NEAR(count, rounds / 9, 5 * std::sqrt(rounds / 9));
+  const double expected = rounds / 9.0;
+  for (const auto& [start, count] : starts) EXPECT_NEAR(count, expected, 5 * std::sqrt(expected));
 }
 
 TEST_P(LatticeSumsTest, AreTheSumsOverAllPositionsOnAverage) {
