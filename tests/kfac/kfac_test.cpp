@@ -232,24 +232,6 @@ TEST(KfacTest, DampsMoreWhereTheLossDoesNotFallAndGoesOnFromThereAfterAResume) {
   EXPECT_DOUBLE_EQ(adapted.counters().damping_scale, 1 / 0.95 / 0.95 / 0.95) << "a loss that is no number";
 }
 
-TEST(KfacTest, ComesToTheExactFactorsByLatticesThatAreDrawnAnewForEachUpdate) {
-  torch::manual_seed(2);
-  nn::Conv2d conv(nn::Conv2dOptions(2, 3, 3).padding(1));
-  conv->to(at::kDouble);
-  const auto x = at::randn({2, 2, 16, 16}, at::kDouble);
-  const auto factor_after = [&](int steps, FactorSamples samples) {
-    Kfac kfac(*conv, {.factor_interval = 1, .inverse_interval = 1, .decay = 0.99, .factor_samples = samples});
-    for (int i = 0; i < steps; ++i) backward(kfac, conv->forward(x).pow(2).sum(), 2), kfac.step();
-    return kfac.factor(0, 0);
-  };
-  const auto exact = factor_after(1, FactorSamples::exact());
-  const auto error = [&](int steps) {
-    return (factor_after(steps, FactorSamples::at_least(60)) - exact).norm().item<double>();
-  };
-  EXPECT_GT(error(1), 0);
-  EXPECT_LT(error(150), 0.4 * error(1));
-}
-
 TEST(KfacTest, AsksToBeWatchedInAFactorStep) {
   auto model = small_mlp();
   Kfac kfac(*model);

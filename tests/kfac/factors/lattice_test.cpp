@@ -8,7 +8,9 @@
 
 #include "core/error.h"
 #include "kfac/factors/factors.h"
+#include "kfac/kfac.h"
 #include "tests/kfac/factors/layer_cases.h"
+#include "tests/kfac/small_mlp.h"
 
 namespace spillway::kfac {
 namespace {
@@ -159,6 +161,24 @@ TEST(LatticeSumsTest, AreTheSameForTheSameSeedAndOthersForAnother) {
     EXPECT_TRUE(factors_of(FactorSamples::at_least(800), 1)[i].equal(exact[i]));
     EXPECT_TRUE(factors_of(FactorSamples::automatic(), 1)[i].equal(exact[i])) << "2048 positions are not there";
   }
+}
+
+TEST(LatticeSumsTest, ComeToTheExactFactorsByLatticesThatAreDrawnAnewForEachUpdate) {
+  torch::manual_seed(2);
+  torch::nn::Conv2d conv(torch::nn::Conv2dOptions(2, 3, 3).padding(1));
+  conv->to(at::kDouble);
+  const auto x = at::randn({2, 2, 16, 16}, at::kDouble);
+  const auto factor_after = [&](int steps, FactorSamples samples) {
+    Kfac kfac(*conv, {.factor_interval = 1, .inverse_interval = 1, .decay = 0.99, .factor_samples = samples});
+    for (int i = 0; i < steps; ++i) backward(kfac, conv->forward(x).pow(2).sum(), 2), kfac.step();
+    return kfac.factor(0, 0);
+  };
+  const auto exact = factor_after(1, FactorSamples::exact());
+  const auto error = [&](int steps) {
+    return (factor_after(steps, FactorSamples::at_least(60)) - exact).norm().item<double>();
+  };
+  EXPECT_GT(error(1), 0);
+  EXPECT_LT(error(150), 0.4 * error(1));
 }
 
 TEST(FactorSamplesTest, AreReadAndNamed) {
