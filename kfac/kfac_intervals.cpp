@@ -51,7 +51,7 @@ Eigenbasis Preconditioner::pending_basis(size_t i, size_t f) const {
   BackgroundSolver& solver = *background_;
   solver.wait();
   const size_t stack = job - owned_.begin();
-  const auto [role, side, count] = layers_[i].shape.factors()[f];
+  const auto [role, side, count, rank] = layers_[i].shape.factors()[f];
   const auto type = state_options(layers_[i].weight).device(at::kCPU);
   return {at::from_blob(solver.matrices(stack), {count, side, side}, type),
           at::from_blob(solver.values(stack), {count, side}, type)};

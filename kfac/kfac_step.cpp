@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "kfac/comm/reduce_factors.h"
 #include "kfac/inverse/eigenbasis_refresh.h"
+#include "kfac/inverse/truncated_eigenbasis.h"
 #include "kfac/plan/adaptive_damping.h"
 #include "kfac/preconditioner.h"
 
@@ -87,11 +88,15 @@ void Preconditioner::renew_owned() {
 
 void Preconditioner::decompose_owned() {
   Stopwatch watch(seconds_.decompose);
-  if (options_.method == Method::eigen && options_.warm_start == 0) {
-    for (const auto& group : groups_of_one_side(shapes_of(layers_), owned_)) decompose_together(group);
-  } else {
-    for (const auto& [i, f] : owned_) decompose_factor(i, f);
+  const bool solves_groups = options_.method == Method::eigen && options_.warm_start == 0;
+  std::vector<FactorId> whole;
+  for (const auto& id : owned_) {
+    if (solves_groups && !layers_[id.layer].shape.factors()[id.factor].is_truncated())
+      whole.push_back(id);
+    else
+      decompose_factor(id.layer, id.factor);
   }
+  for (const auto& group : groups_of_one_side(shapes_of(layers_), whole)) decompose_together(group);
 }
 
 void Preconditioner::decompose_together(const std::vector<FactorId>& group) {
@@ -114,6 +119,7 @@ void Preconditioner::decompose_factor(size_t i, size_t f) {
   const auto& statistics = staged_->layers[i];
   if (options_.method != Method::eigen)
     return invert_factor(inverses_[i], shape, statistics.averages(), f, damping(), failed_);
+  if (shape.factors()[f].is_truncated()) return follow_factor(i, f);
   // The errors of a layer's factors add up.
   const double tolerance = options_.warm_start / static_cast<double>(shape.factors().size());
   at::Tensor delta;
@@ -121,6 +127,13 @@ void Preconditioner::decompose_factor(size_t i, size_t f) {
   const auto outcome = refresh(factor(i, f), inverses_[i].basis(shape, f), delta, tolerance);
   counters_.warm_starts += outcome == Refreshed::rescaled;
   if (outcome == Refreshed::kept_last) keep_eigenvectors(i, f);
+}
+
+void Preconditioner::follow_factor(size_t i, size_t f) {
+  const auto basis = inverses_[i].basis(layers_[i].shape, f);
+  const bool is_first = counters_.decompositions == 0;
+  if (is_first) randomize(basis);
+  if (!iterate_subspace(factor(i, f), basis, is_first ? kFirstSubspaceIterations : 1)) keep_eigenvectors(i, f);
 }
 
 void Preconditioner::keep_eigenvectors(size_t i, size_t f) {

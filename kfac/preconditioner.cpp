@@ -31,7 +31,7 @@ void check_layers(const std::vector<Layer>& layers, const KfacOptions& options, 
 std::vector<MatrixStack> stacks_of(const std::vector<FactorId>& owned, const std::vector<Layer>& layers) {
   std::vector<MatrixStack> all;
   for (const auto& [i, f] : owned) {
-    const auto [role, side, count] = layers[i].shape.factors()[f];
+    const auto [role, side, count, rank] = layers[i].shape.factors()[f];
     const auto type = state_options(layers[i].weight).dtype();
     all.push_back({count, side, static_cast<int64_t>(type.itemsize())});
   }

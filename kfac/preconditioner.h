@@ -61,6 +61,7 @@ class Preconditioner {
   void renew_owned();
   void decompose_owned();
   void decompose_factor(size_t i, size_t f);
+  void follow_factor(size_t i, size_t f);
   void decompose_together(const std::vector<FactorId>& group);
   void keep_eigenvectors(size_t i, size_t f);
   void start_decomposition();

@@ -44,7 +44,7 @@ std::vector<StateEntry> state_entries(const Kfac& kfac) {
     add(factor_tensors(shape), kfac.held_factors(i), holders);
     const auto factors = shape.factors();
     for (size_t f = 0; kfac.options().staleness > 0 && f < factors.size(); ++f) {
-      const auto [role, side, count] = factors[f];
+      const auto [role, side, count, rank] = factors[f];
       const auto [vectors, values] = kfac.pending_basis(i, f);
       const std::vector<int64_t> owner{assignment.owners[f]};
       entries.push_back({str(shape.name, "/upcoming_vectors", f), own_type, {count, side, side}, vectors, owner});

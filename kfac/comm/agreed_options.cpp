@@ -37,6 +37,7 @@ uint64_t hash_of(const KfacOptions& options) {
   hash = hash_in(hash_in(hash, options.convention), options.storage);
   hash = hash_in(hash, options.burn_in);
   for (char letter : name(options.factor_samples)) hash = hash_in(hash, static_cast<unsigned char>(letter));
+  for (char letter : name(options.rank_in_use())) hash = hash_in(hash, static_cast<unsigned char>(letter));
   hash = hash_in(hash, options.seed);
   const auto first = options.at(0);
   for (double number : {options.decay, first.lr, first.kl_clip, first.factor_interval, first.inverse_interval,
@@ -69,7 +70,7 @@ KfacOptions agreed_options(KfacOptions options, const std::vector<Layer>& layers
   exchange.require_same(
       hash_of(options),
       "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, storage, method, convention, "
-      "warm_start, staleness, factor_samples, an interval, burn_in, decay, damping, lr or kl_clip)");
+      "warm_start, staleness, factor_samples, eigen_rank, an interval, burn_in, decay, damping, lr or kl_clip)");
   options = with_agreed_seconds(std::move(options), layers, exchange);
   if (options.strategy == Strategy::automatic)
     options = with(options, choose_strategy(shapes, exchange.world(), options));

@@ -50,7 +50,7 @@ LayerFactors::LayerFactors(const LayerShape& shape, const at::TensorOptions& lik
   CategoryScope scope(Category::factors);
   const bool wide = shape_.storage == FactorDtype::fp32;
   const auto type = storage_type(shape_.storage, like.dtype().toScalarType());
-  for (const auto& [role, side, count] : shape_.factors())
+  for (const auto& [role, side, count, rank] : shape_.factors())
     running_.push_back(
         {at::zeros({count, side, side}, like.dtype(type)), wide ? at::Tensor() : at::zeros({count, side}, like)});
 }
@@ -97,10 +97,11 @@ const std::vector<at::Tensor>& LayerFactors::finish(int64_t batch, double loss_s
   if (staged_.empty()) staged_ = zeros();
   const auto rows = static_cast<double>(rows_), samples = static_cast<double>(std::max<int64_t>(samples_, 1));
   const auto scales = factor_scales(convention_, batch, rows, rows / samples);
-  for (size_t i = 0; i + 1 < staged_.size(); ++i) staged_[i].mul_(scales.input);
-  staged_.back().mul_(scales.output / loss_scale / loss_scale);
+  const double part = convention_ == Convention::kaisa ? 0.5 : 1;  // one half of each symmetric entry
+  for (size_t i = 0; i + 1 < staged_.size(); ++i) staged_[i].mul_(part * scales.input);
+  staged_.back().mul_(part * scales.output / loss_scale / loss_scale);
   if (convention_ == Convention::kaisa)
-    for (const auto& factor : staged_) factor.add_(factor.transpose(-2, -1).clone()).div_(2);
+    for (const auto& factor : staged_) factor.add_(factor.transpose(-2, -1).clone());
   return staged_;
 }
 

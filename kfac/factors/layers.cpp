@@ -84,7 +84,7 @@ FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& optio
     auto layer = as_layer(module);
     if (!layer) return found.left_alone.push_back({name, module.name() + " is not supported"});
     layer->shape.name = name;
-    layer->shape.inverse = {options.method, options.precompute_outer};
+    layer->shape.inverse = {options.method, options.precompute_outer, options.rank_in_use()};
     layer->shape.storage = options.storage;
     Layer same = *layer;
     layer->shape = in_form(std::move(layer->shape), options);

@@ -12,6 +12,8 @@ namespace {
 
 // The length from which rows of positions are multiplied without being gathered; shorter rows are gathered first.
 constexpr int64_t kLongRow = 512;
+// The rows of a strip of a Gram matrix: more of them do too much of it twice, fewer make slow products.
+constexpr int64_t kStrip = 128;
 
 int64_t rows_that_fit(int64_t workspace_bytes, int64_t features, const at::Tensor& sum) {
   return std::max<int64_t>(1, workspace_bytes / (features * sum.element_size()));
@@ -30,12 +32,30 @@ double product_flops(int64_t rows, int64_t columns, int64_t inner) {
   return 2 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(inner);
 }
 
+// sum += weight · X Xᵀ for X [features, rows]. Large products are formed strip by strip, each up to the diagonal, and
+// added on both sides of it.
+double add_gram(const at::Tensor& sum, const at::Tensor& x, int64_t weight) {
+  const int64_t n = x.size(0);
+  if (std::min(n, x.size(1)) < 2 * kStrip) {
+    sum.addmm_(x, x.t(), 1, weight);
+    return product_flops(n, n, x.size(1));
+  }
+  double flops = 0;
+  for (int64_t row = 0; row < n; row += kStrip) {
+    const int64_t rows = std::min(kStrip, n - row), end = row + rows;
+    const auto product = x.narrow(0, row, rows).mm(x.narrow(0, 0, end).t());
+    sum.narrow(0, row, rows).narrow(1, 0, end).add_(product, weight);
+    sum.narrow(0, 0, row).narrow(1, row, rows).add_(product.narrow(1, 0, row).t(), weight);
+    flops += product_flops(rows, end, x.size(1));
+  }
+  return flops;
+}
+
 // sum += weight · [X; 1] [X; 1]ᵀ for X [features, rows]; the ones only where sum has a row for them.
 double add_outer(const at::Tensor& sum, const at::Tensor& x, int64_t weight) {
   const int64_t n = x.size(0);
-  sum.narrow(0, 0, n).narrow(1, 0, n).addmm_(x, x.t(), 1, weight);
   if (sum.size(0) > n) add_ones(sum, x.sum(1), x.size(1), weight);
-  return product_flops(n, n, x.size(1));
+  return add_gram(sum.narrow(0, 0, n).narrow(1, 0, n), x, weight);
 }
 
 // Adds the outer products of x [rows, features]: add_outer() with X = xᵀ.
@@ -111,6 +131,13 @@ double sum_over_patches(const at::Tensor& sum, const at::Tensor& x, const Geomet
   return flops;
 }
 
+// True when the patches have fewer entries than the input, so that summing over them is less work.
+bool patches_have_gaps(const at::Tensor& x, const Geometry& geometry, const Lattice& lattice) {
+  int64_t entries = x.size(1) * geometry.kernel_volume();
+  for (int64_t size : output_positions(x, geometry, lattice)) entries *= size;
+  return entries < x.numel();
+}
+
 }  // namespace
 
 double add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
@@ -129,16 +156,17 @@ double add_input_products(const at::Tensor& sum, const at::Tensor& input, const 
 
 double add_channel_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
                             const Lattice& lattice, int64_t workspace_bytes) {
+  if (patches_have_gaps(input, geometry, lattice))
+    return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
+      return sum_over_patches(group_sum, x, geometry, lattice, workspace_bytes, [&](const at::Tensor& patches) {
+        return add_outer(group_sum, patches.flatten(1), lattice.weight());
+      });
+    });
   // tr_K A [c, c'] = Σ_o Σ_k x_c(o·s + k − p) x_c'(o·s + k − p) = Σ_x n(x) x_c x_c', and n(x) = Π_d n_d(x_d).
-  auto covered = input;
   auto weight = at::full({}, static_cast<double>(lattice.weight()), sum.options());
-  for (size_t d = 0; d < geometry.dims(); ++d) {
-    const auto [part, count] = cover(covered, geometry, lattice, d, sum.options());
-    covered = part;
-    weight = weight.unsqueeze(-1) * count;
-  }
-  if (weight.numel() == 0) return 0;
-  return sum_over_groups(sum, covered, [&](const at::Tensor& group_sum, const at::Tensor& x) {
+  for (size_t d = 0; d < geometry.dims(); ++d)
+    weight = weight.unsqueeze(-1) * patches_that_contain(input.size(d + 2), geometry, lattice, d, sum.options());
+  return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
     const int64_t plane = weight.numel() / weight.size(0);
     const int64_t step = std::max<int64_t>(1, rows_that_fit(workspace_bytes, x.size(1), sum) / plane);
     double flops = 0;

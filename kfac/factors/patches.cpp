@@ -9,48 +9,41 @@
 namespace spillway::kfac {
 namespace {
 
-// The input positions that patches contain along one dimension: patch i has low + i·stride + k·dilation, k < kernel.
-struct Windows {
-  int64_t low, stride, kernel, dilation;
+// What one kernel offset of a row of patches meets inside the input: patch begin + i is at first + i·stride.
+struct Meeting {
+  int64_t begin, end, first, stride;
 
-  int64_t length() const { return dilation * (kernel - 1) + 1; }
-  bool have_gaps() const { return stride > length(); }
+  bool is_empty() const { return begin >= end; }
+  int64_t stop() const { return first + (end - begin - 1) * stride + 1; }
 };
 
-// Returns the windows along dimension `d`, of which the first is that of the lattice's position `first`.
-Windows windows_of(const Geometry& geometry, const Lattice& lattice, size_t d, int64_t first) {
-  const int64_t position = lattice.start[d] + first * lattice.step[d];
-  return {position * geometry.stride[d] - geometry.padding[d], lattice.step[d] * geometry.stride[d], geometry.kernel[d],
-          geometry.dilation[d]};
+// Returns what offset `k` along dimension `d` meets of an input of `size`, for the `count` patches of the lattice's
+// positions from `start` on.
+Meeting meet(const Geometry& geometry, const Lattice& lattice, size_t d, int64_t start, int64_t count, int64_t k,
+             int64_t size) {
+  const int64_t stride = lattice.step[d] * geometry.stride[d];
+  const int64_t first = (lattice.start[d] + start * lattice.step[d]) * geometry.stride[d] - geometry.padding[d] +
+                        k * geometry.dilation[d];
+  const auto below = [&](int64_t end) { return end <= first ? 0 : (end - first - 1) / stride + 1; };
+  const int64_t begin = below(0);
+  return {begin, std::min(count, below(size)), first + begin * stride, stride};
 }
 
-// Returns positions [low, high) of `input` along `dim`, and zeros for those that it does not have.
-at::Tensor padded(const at::Tensor& input, int64_t dim, int64_t low, int64_t high) {
-  const int64_t size = input.size(dim);
-  const int64_t from = std::clamp<int64_t>(low, 0, size);
-  const int64_t to = std::clamp<int64_t>(high, from, size);
-  auto part = input.narrow(dim, from, to - from);
-  const int64_t before = std::min(std::max<int64_t>(0, -low), high - low);
-  const int64_t after = (high - low) - (to - from) - before;
-  if (before == 0 && after == 0) return part;
-  std::vector<int64_t> pads(2 * (input.dim() - dim), 0);
-  pads[pads.size() - 2] = before;
-  pads[pads.size() - 1] = after;
-  return at::constant_pad_nd(part, pads, 0);
-}
-
-// Returns what `count` windows contain, one behind the other along `dim`, with zeros beyond the border.
-at::Tensor gather(const at::Tensor& input, int64_t dim, const Windows& windows, int64_t count) {
-  const auto longs = input.options().dtype(at::kLong);
-  const auto starts = at::arange(count, longs).mul_(windows.stride).add_(windows.low);
-  const auto offsets = at::arange(windows.kernel, longs).mul_(windows.dilation);
-  const auto positions = starts.unsqueeze(1).add(offsets).flatten();
-  const int64_t size = input.size(dim);
-  auto part = input.index_select(dim, positions.clamp(0, size - 1));
-  if (windows.low >= 0 && windows.low + (count - 1) * windows.stride + windows.length() <= size) return part;
-  std::vector<int64_t> along(input.dim(), 1);
-  along[dim] = -1;
-  return part.masked_fill_(positions.lt(0).logical_or_(positions.ge(size)).view(along), 0);
+// Copies what every offset along dimension `d` and the dimensions after it meets inside the input. `from` is
+// [channels, batch, *spatial], `to` [channels, *kernel from d on, batch, *positions].
+void copy_offsets(const at::Tensor& to, const at::Tensor& from, const Geometry& geometry, const Lattice& lattice,
+                  const Box& box, size_t d) {
+  if (d == geometry.dims()) {
+    to.copy_(from);
+    return;
+  }
+  const auto dims = static_cast<int64_t>(geometry.dims()), dim = static_cast<int64_t>(d);
+  for (int64_t k = 0; k < geometry.kernel[d]; ++k) {
+    const auto met = meet(geometry, lattice, d, box.start[d + 1], box.size[d + 1], k, from.size(dim + 2));
+    if (met.is_empty()) continue;
+    copy_offsets(to.select(1, k).narrow(dims + 1, met.begin, met.end - met.begin),
+                 from.slice(dim + 2, met.first, met.stop(), met.stride), geometry, lattice, box, d + 1);
+  }
 }
 
 }  // namespace
@@ -90,50 +83,24 @@ std::vector<int64_t> output_positions(const at::Tensor& input, const Geometry& g
 
 at::Tensor patch_matrix(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice, const Box& box,
                         at::ScalarType dtype) {
-  const int64_t dims = geometry.dims();
-  auto part = input.narrow(0, box.start[0], box.size[0]);
-  std::vector<Windows> windows;
-  for (size_t d = 0; d < geometry.dims(); ++d) {
-    auto all = windows_of(geometry, lattice, d, box.start[d + 1]);
-    const int64_t dim = d + 2, count = box.size[d + 1];
-    if (all.have_gaps()) {
-      part = gather(part, dim, all, count);
-      all.stride = all.kernel;
-      all.dilation = 1;
-    } else {
-      part = padded(part, dim, all.low, all.low + (count - 1) * all.stride + all.length());
-    }
-    windows.push_back(all);
-  }
-  // [batch, channels, *out] grows one dimension of offsets after the other.
-  for (size_t d = 0; d < geometry.dims(); ++d) {
-    part = part.unfold(d + 2, windows[d].length(), windows[d].stride);
-    part = part.slice(-1, 0, windows[d].length(), windows[d].dilation);
-  }
-  std::vector<int64_t> order{1};
-  for (int64_t d = 0; d < dims; ++d) order.push_back(2 + dims + d);
-  order.push_back(0);
-  for (int64_t d = 0; d < dims; ++d) order.push_back(2 + d);
-  part = part.permute(order);
-  auto patches = at::empty(part.sizes(), part.options().dtype(dtype));
-  patches.copy_(part);
+  std::vector<int64_t> sizes{input.size(1)};
+  sizes.insert(sizes.end(), geometry.kernel.begin(), geometry.kernel.end());
+  sizes.insert(sizes.end(), box.size.begin(), box.size.end());
+  const auto patches = at::zeros(sizes, input.options().dtype(dtype));
+  const auto samples = input.narrow(0, box.start[0], box.size[0]).transpose(0, 1);
+  copy_offsets(patches, samples, geometry, lattice, box, 0);
   return patches.view({input.size(1), geometry.kernel_volume(), box.rows()});
 }
 
-Covered cover(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice, size_t d,
-              const at::TensorOptions& like) {
-  const int64_t dim = d + 2, size = input.size(dim);
-  const int64_t outputs = lattice.count(d, geometry.output_size(d, size));
-  const auto windows = windows_of(geometry, lattice, d, 0);
-  if (windows.have_gaps()) return {gather(input, dim, windows, outputs), at::ones({outputs * windows.kernel}, like)};
-  const auto x = at::arange(size, like.dtype(at::kLong)) - windows.low;
-  const int64_t last = (outputs - 1) * windows.stride;
-  auto count = at::zeros({size}, like);
-  for (int64_t k = 0; k < windows.kernel; ++k) {
-    const auto origin = x - k * windows.dilation;
-    count += origin.ge(0).logical_and(origin.le(last)).logical_and(origin.remainder(windows.stride).eq(0));
+at::Tensor patches_that_contain(int64_t size, const Geometry& geometry, const Lattice& lattice, size_t d,
+                                const at::TensorOptions& like) {
+  const auto count = at::zeros({size}, like);
+  const int64_t patches = lattice.count(d, geometry.output_size(d, size));
+  for (int64_t k = 0; k < geometry.kernel[d]; ++k) {
+    const auto met = meet(geometry, lattice, d, 0, patches, k, size);
+    if (!met.is_empty()) count.slice(0, met.first, met.stop(), met.stride).add_(1);
   }
-  return {input, count};
+  return count;
 }
 
 }  // namespace spillway::kfac

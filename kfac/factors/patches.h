@@ -25,20 +25,13 @@ std::vector<int64_t> output_positions(const at::Tensor& input, const Geometry& g
 
 /// Returns the patches at the positions of `box`, which counts along `lattice`: a new tensor
 /// [channels, kernel volume, rows] of type `dtype`. Offsets are in (kD, kH, kW) order, and entries are zero where the
-/// patch leaves the input. Any input strides. Cost: the result, and a padded copy of the part of the input that the box
-/// sees.
+/// patch leaves the input. Any input strides. Cost: the result, and no other copy.
 at::Tensor patch_matrix(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice, const Box& box,
                         at::ScalarType dtype);
 
-/// An input along whose dimension `d` each position weighs as many patches as contain it.
-struct Covered {
-  at::Tensor input;
-  at::Tensor weights;  ///< n(x), the length of that dimension
-};
-/// Returns `input` [batch, channels, *spatial] without the positions along dimension `d` that no patch on `lattice`
-/// needs, and n(x) = #{(o, k) : o·stride + k·dilation − padding = x} for those that are left. `like` gives the type and
-/// device of the weights. Where patches have gaps between them, it may be with zeros beyond the border.
-Covered cover(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice, size_t d,
-              const at::TensorOptions& like);
+/// Returns n(x) = #{(o, k) : o·stride + k·dilation − padding = x}, the number of patches along dimension `d` on
+/// `lattice` that contain each of `size` input positions: [size], of the type of `like`.
+at::Tensor patches_that_contain(int64_t size, const Geometry& geometry, const Lattice& lattice, size_t d,
+                                const at::TensorOptions& like);
 
 }  // namespace spillway::kfac

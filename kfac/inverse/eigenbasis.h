@@ -8,7 +8,10 @@
 namespace spillway::kfac {
 
 /// The decomposition F = Q diag(v) Qᵀ of every matrix: `vectors` [count, side, side] with eigenvectors as columns,
-/// `values` [count, side].
+/// `values` [count, side]. A truncated basis has `rank` leading eigenvectors, [count, side, rank], and their values
+/// with the tail τ as the last one, [count, rank + 1]:
+///     F ≈ Q diag(v) Qᵀ + τ (I − Q Qᵀ),   τ = (tr F − Σv) / (side − rank),
+/// so that τ is the mean of the eigenvalues that are left out.
 struct Eigenbasis {
   at::Tensor vectors;
   at::Tensor values;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/category.h"
+#include "kfac/inverse/truncated_eigenbasis.h"
 
 namespace spillway::kfac {
 namespace {
@@ -25,6 +26,13 @@ at::Tensor mean_eigenvalue(const FactorShape& shape, const at::Tensor& factor) {
   const auto trace = traces(factor);
   if (shape.role == FactorRole::offsets) return trace.gt(0).to(factor.scalar_type()).mean() / shape.side;
   return trace.mean() / shape.side;
+}
+
+// Returns the mean over `values` [count, shape.values()] of which a tail stands for all eigenvalues that are left out.
+at::Tensor mean_value(const FactorShape& shape, const at::Tensor& values) {
+  if (!shape.is_truncated()) return values.mean();
+  const auto kept = values.narrow(1, 0, shape.rank).sum(1), tail = values.select(1, shape.rank);
+  return kept.add(tail, shape.side - shape.rank).mean() / shape.side;
 }
 
 // Returns γ where there is curvature, else one.
@@ -74,31 +82,33 @@ Eigenbasis LayerInverse::basis(const LayerShape& shape, size_t f) {
   CategoryScope scope(Category::eigenbases);
   fresh_values.resize(shape.factors().size());
   if (!fresh_values[f].defined())
-    fresh_values[f] = at::zeros({vectors.size(0), vectors.size(1)}, held.back().options());
+    fresh_values[f] = at::zeros({vectors.size(0), shape.factors()[f].values()}, held.back().options());
   return {vectors, fresh_values[f]};
 }
 
 at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& values, const Damping& damping) {
+  const auto factors = shape.factors();
   const auto g = values.back().view({shape.groups, -1});
-  const auto over = [&](const at::Tensor& a, const at::Tensor& a_mean) {
-    return damped(g.unsqueeze(2) * a.unsqueeze(1), g.mean() * a_mean, damping);
+  const auto g_mean = mean_value(factors.back(), values.back()), a_mean = mean_value(factors[0], values[0]);
+  const auto over = [&](const at::Tensor& a, const at::Tensor& mean) {
+    return damped(g.unsqueeze(2) * a.unsqueeze(1), g_mean * mean, damping);
   };
   const auto of_weight = [&] {
-    if (!shape.separable) return over(values[0].view({shape.groups, -1}), values[0].mean());
+    if (!shape.separable) return over(values[0].view({shape.groups, -1}), a_mean);
     const auto& c = values[0];
     const auto k = values[1] / values[1].sum(-1, true).clamp_min(std::numeric_limits<float>::min());
-    return over((k.unsqueeze(2) * c.unsqueeze(1)).flatten(1), k.mean() * c.mean());
+    return over((k.unsqueeze(2) * c.unsqueeze(1)).flatten(1), k.mean() * a_mean);
   };
   auto weight = of_weight();
   if (!shape.bias_apart()) return weight;
-  return at::cat({weight, damped(g.unsqueeze(2).clone(), g.mean(), damping)}, 2);
+  return at::cat({weight, damped(g.unsqueeze(2).clone(), g_mean, damping)}, 2);
 }
 
 void rescale_fresh_values(const at::Tensor& factor, LayerInverse& inverse, const LayerShape& shape, size_t f) {
   if (!shape.inverse.precompute_outer) return;
   const auto basis = inverse.basis(shape, f);
   const auto vectors = inverse.matrix(shape, f);
-  basis.values.copy_((factor.bmm(vectors) * vectors).sum(1).clamp_min_(0));
+  basis.values.copy_(rayleigh_quotients(factor, vectors));
 }
 
 void form_reciprocal(LayerInverse& inverse, const LayerShape& shape, const Damping& damping) {

@@ -21,14 +21,15 @@ struct Damping {
 /// worker.
 struct LayerInverse {
   std::vector<at::Tensor> held;  ///< in the order of inverse_tensors()
-  /// Eigenvalues [count, side] of each factor that the rank decomposed. They exist with precompute_outer only, and only
-  /// between the decomposition and form_reciprocal().
+  /// Eigenvalues [count, FactorShape::values()] of each factor that the rank decomposed. They exist with
+  /// precompute_outer only, and only between the decomposition and form_reciprocal().
   std::vector<at::Tensor> fresh_values;
 
   /// Returns the inverse of a layer that was never seen: V = ∇.
   static LayerInverse identity(const LayerShape& shape, const at::TensorOptions& like);
 
-  /// Returns Q of factor `f`, or its damped inverse: [count, side, side] of the state's own type. With 16-bit storage
+  /// Returns Q of factor `f` [count, side, rank], or its damped inverse [count, side, side]: of the state's own type.
+  /// With 16-bit storage
   /// it is a new tensor.
   at::Tensor matrix(const LayerShape& shape, size_t f) const;
   /// Returns Q and v of factor `f` as they are kept, for its decomposition to overwrite. With precompute_outer it
@@ -38,11 +39,12 @@ struct LayerInverse {
   StoredMatrix stored(const LayerShape& shape, size_t f) const;
 };
 
-/// Returns v_G v_Aᵀ + γ for every entry of the gradient matrix, [groups, out/groups, columns]. The gradient is divided
-/// by it between the eigenbases; the values of blocks stand one behind the other. For separable layers, columns are
-/// (offset, channel) pairs with v_A = v_C ⊗ v_K/Σv_K, offsets first. Where the bias is apart, its column is v_G + γ_b,
-/// γ_b = relative · tr G/dim G. The result is one where the layer has no curvature (a factor is zero). `values` are
-/// [count, side] in the order of LayerShape::factors(). No host synchronization.
+/// Returns v_G v_Aᵀ + γ for every pair of eigenvalues, [groups, values of G, values of A]: with full bases the sizes of
+/// the gradient matrix, [groups, out/groups, columns]. The gradient is divided by it between the eigenbases; the values
+/// of blocks stand one behind the other, each block's with its tail. For separable layers, columns are (offset,
+/// channel) pairs with v_A = v_C ⊗ v_K/Σv_K, offsets first. Where the bias is apart, one more column is v_G + γ_b, γ_b
+/// = relative · tr G/dim G. The result is one where the layer has no curvature (a factor is zero). `values` are [count,
+/// FactorShape::values()] in the order of LayerShape::factors(). No host synchronization.
 at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& values, const Damping& damping);
 
 /// Sets v for a factor whose decomposition failed, so that its last Q stays. With precompute_outer, which has kept no

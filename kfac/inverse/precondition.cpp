@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 namespace spillway::kfac {
 namespace {
 
@@ -9,78 +11,120 @@ at::Tensor transposed(const at::Tensor& matrices) {
   return matrices.transpose(-2, -1);
 }
 
-// The layer's gradient between the left and the right multiplications, with columns in the order of denominators().
-struct Transformed {
+// Returns ∇ R_K for every channel; `m` [groups, out, channels·offsets].
+at::Tensor times_offsets(const at::Tensor& m, const at::Tensor& r) {
+  return m.reshape({m.size(0), -1, r.size(1)}).bmm(r).view(m.sizes());
+}
+
+// Returns `m` [groups, out, channels·offsets] with columns [offsets, channels].
+at::Tensor offsets_first(const at::Tensor& m, int64_t offsets) {
+  return transposed(m.view({m.size(0), m.size(1), -1, offsets})).reshape(m.sizes());
+}
+
+// Returns `m` [groups, out, offsets·channels] with columns [channels, offsets].
+at::Tensor channels_first(const at::Tensor& m, int64_t offsets) {
+  return transposed(m.view({m.size(0), m.size(1), offsets, -1})).reshape(m.sizes());
+}
+
+// Returns L ∇ of every block of rows; `m` [groups, rows, columns], `l` [groups·blocks, new side, side].
+at::Tensor from_left(const at::Tensor& l, const at::Tensor& m) {
+  const auto v = l.bmm(m.reshape({l.size(0), l.size(2), m.size(2)}));
+  return v.view({m.size(0), -1, m.size(2)});
+}
+
+// Returns ∇ R of every block of columns; `r` [groups·blocks, side, new side], or [groups, …] for all blocks of a group.
+at::Tensor from_right(const at::Tensor& m, const at::Tensor& r) {
+  const int64_t groups = m.size(0), out = m.size(1), side = r.size(1), blocks = m.size(2) / side;
+  if (r.size(0) == groups)
+    return m.reshape({groups, out * blocks, side}).bmm(r).view({groups, out, blocks * r.size(2)});
+  const auto tiles = m.reshape({groups, out, blocks, side}).transpose(1, 2).reshape({groups * blocks, out, side});
+  const auto v = tiles.bmm(r).view({groups, blocks, out, -1}).transpose(1, 2);
+  return v.reshape({groups, out, blocks * r.size(2)});
+}
+
+// What a gradient is multiplied by between the eigenbases: 1/(v_G v_Aᵀ + γ), [groups, blocks of rows, values of G,
+// blocks of columns, values of A]. A separable layer's blocks of columns are its offsets.
+using Scales = at::Tensor;
+
+// Returns a view of `m` [groups, rows, columns] whose entries meet their scales.
+at::Tensor beside(const Scales& scales, const at::Tensor& m) {
+  const int64_t rows = scales.size(1), columns = scales.size(3);
+  return m.view({m.size(0), rows, m.size(1) / rows, columns, m.size(2) / columns});
+}
+
+// Returns `m` with every entry multiplied by its scale.
+at::Tensor scaled(const at::Tensor& m, const Scales& scales) {
+  return (beside(scales, m) * scales).view(m.sizes());
+}
+
+// Returns ∇ Q_A, scaled and multiplied by Q_Aᵀ. What a truncated Q_A leaves out is scaled by τ, the scales of its tail:
+//   V = τ ∘ ∇ + ((s − τ) ∘ (∇ Q_A)) Q_Aᵀ.
+at::Tensor through_columns(at::Tensor m, const Scales& scales, const at::Tensor& a) {
+  const int64_t rank = a.size(2);
+  if (rank == a.size(1)) {
+    m = from_right(m, a);
+    beside(scales, m).mul_(scales);
+    return from_right(m, transposed(a));
+  }
+  const auto tail = scales.narrow(4, rank, 1), lead = scales.narrow(4, 0, rank) - tail;
+  return scaled(m, tail).add_(from_right(scaled(from_right(m, a), lead), transposed(a)));
+}
+
+// Returns what `columns`(∇, scales) makes of Q_Gᵀ ∇, multiplied by Q_G; for a truncated Q_G as through_columns() does.
+template <class Columns>
+at::Tensor through_rows(const at::Tensor& m, const Scales& scales, const at::Tensor& g, const Columns& columns) {
+  const int64_t rank = g.size(2);
+  if (rank == g.size(1)) return from_left(g, columns(from_left(transposed(g), m), scales));
+  const auto tail = scales.narrow(2, rank, 1), lead = scales.narrow(2, 0, rank) - tail;
+  return columns(m, tail).add_(from_left(g, columns(from_left(transposed(g), m), lead)));
+}
+
+// The layer's gradient as matrices.
+struct Matrices {
   at::Tensor weight;  // [groups, out, columns]
   at::Tensor bias;    // where it is apart: [groups, out, 1]
 };
 
-// Returns Lᵀ ∇ (R_C ⊗ R_K), columns [channels, offsets] → [offsets, channels]; `m` [groups, out, channels·offsets].
-at::Tensor into_factors(const at::Tensor& m, const at::Tensor& c, const at::Tensor& k) {
-  const int64_t groups = m.size(0), out = m.size(1), in = c.size(1), volume = k.size(1);
-  const auto v = m.view({groups, out * in, volume}).bmm(k).view({groups, out, in, volume});
-  return transposed(v).reshape({groups, out * volume, in}).bmm(c).view({groups, out, volume * in});
-}
-
-// Multiplies by R_C ⊗ R_K as into_factors() does, with columns [offsets, channels] → [channels, offsets].
-at::Tensor out_of_factors(const at::Tensor& m, const at::Tensor& c, const at::Tensor& k) {
-  const int64_t groups = m.size(0), out = m.size(1), in = c.size(1), volume = k.size(1);
-  const auto v = m.reshape({groups, out * volume, in}).bmm(c).view({groups, out, volume, in});
-  return transposed(v).reshape({groups, out * in, volume}).bmm(k).view({groups, out, in * volume});
-}
-
-at::Tensor denominators_of(const LayerShape& shape, const LayerInverse& inverse, const Damping& damping) {
+// Returns 1/denominators(), as it is held or as `damping` makes it.
+at::Tensor reciprocal(const LayerShape& shape, const LayerInverse& inverse, const Damping& damping) {
+  if (shape.inverse.precompute_outer) return inverse.held.back();
   std::vector<at::Tensor> values;
   for (size_t f = 0; f < shape.factors().size(); ++f) values.push_back(inverse.held[2 * f + 1]);
-  return denominators(shape, values, damping);
+  return denominators(shape, values, damping).reciprocal_();
 }
 
-// Divides in place: V2 = V1 / (v_G v_Aᵀ + γ).
-void divide(const LayerShape& shape, const LayerInverse& inverse, const Damping& damping, const Transformed& v) {
-  const bool held = shape.inverse.precompute_outer;
-  const auto scale = held ? inverse.held.back() : denominators_of(shape, inverse, damping);
-  const int64_t columns = v.weight.size(2);
-  const auto apply = [&](const at::Tensor& part, const at::Tensor& by) { held ? part.mul_(by) : part.div_(by); };
-  apply(v.weight, scale.narrow(2, 0, columns));
-  if (v.bias.defined()) apply(v.bias, scale.narrow(2, columns, 1));
-}
-
-// Returns L ∇ of every block of rows; `m` [groups, out, columns], `l` [groups·blocks, side, side].
-at::Tensor from_left(const at::Tensor& l, const at::Tensor& m) {
-  if (!m.defined()) return m;
-  return l.bmm(m.reshape({l.size(0), l.size(1), m.size(2)})).view(m.sizes());
-}
-
-// Returns ∇ R of every block of columns.
-at::Tensor from_right(const at::Tensor& m, const at::Tensor& r) {
-  const int64_t groups = m.size(0), out = m.size(1), blocks = r.size(0) / groups, side = r.size(1);
-  if (blocks == 1) return m.bmm(r);
-  const auto tiles = m.reshape({groups, out, blocks, side}).transpose(1, 2).reshape({groups * blocks, out, side});
-  return tiles.bmm(r).view({groups, blocks, out, side}).transpose(1, 2).reshape({groups, out, blocks * side});
-}
-
-Transformed solve(const LayerShape& shape, const Transformed& gradient, const LayerInverse& inverse,
-                  const Damping& damping) {
-  const auto a = inverse.matrix(shape, 0), g = inverse.matrix(shape, 1);
-  if (shape.inverse.method != Method::eigen)
-    return {from_right(from_left(g, gradient.weight), a), from_left(g, gradient.bias)};
-  const auto g_t = transposed(g);
-  const Transformed v{from_right(from_left(g_t, gradient.weight), a), from_left(g_t, gradient.bias)};
-  divide(shape, inverse, damping, v);
-  return {from_right(from_left(g, v.weight), transposed(a)), from_left(g, v.bias)};
-}
-
-Transformed solve_separable(const LayerShape& shape, const Transformed& gradient, const LayerInverse& inverse,
-                            const Damping& damping) {
-  const auto c = inverse.matrix(shape, 0), k = inverse.matrix(shape, 1), g = inverse.matrix(shape, 2);
-  if (shape.inverse.method != Method::eigen) {
-    const auto v = into_factors(g.bmm(gradient.weight), c, k);
-    return {transposed(v.view({v.size(0), v.size(1), k.size(1), c.size(1)})), from_left(g, gradient.bias)};
+Matrices solve_by_eigenbases(const LayerShape& shape, const Matrices& gradient, const LayerInverse& inverse,
+                             const Damping& damping) {
+  const auto a = inverse.matrix(shape, 0), k = shape.separable ? inverse.matrix(shape, 1) : at::Tensor();
+  const auto g = inverse.matrix(shape, shape.separable ? 2 : 1);
+  const auto all = reciprocal(shape, inverse, damping);
+  const int64_t rows = g.size(0) / shape.groups, columns = shape.separable ? k.size(1) : a.size(0) / shape.groups;
+  const int64_t of_weight = all.size(2) - (shape.bias_apart() ? 1 : 0);
+  const auto scales = all.narrow(2, 0, of_weight).reshape({shape.groups, rows, -1, columns, of_weight / columns});
+  const auto through_a = [&](at::Tensor m, const Scales& by) { return through_columns(std::move(m), by, a); };
+  Matrices v;
+  if (shape.separable) {
+    const auto m = offsets_first(times_offsets(gradient.weight, k), columns);
+    v.weight = times_offsets(channels_first(through_rows(m, scales, g, through_a), columns), transposed(k));
+  } else {
+    v.weight = through_rows(gradient.weight, scales, g, through_a);
   }
-  const auto g_t = transposed(g);
-  const Transformed v{into_factors(g_t.bmm(gradient.weight), c, k), from_left(g_t, gradient.bias)};
-  divide(shape, inverse, damping, v);
-  return {g.bmm(out_of_factors(v.weight, transposed(c), transposed(k))), from_left(g, v.bias)};
+  if (gradient.bias.defined())
+    v.bias =
+        through_rows(gradient.bias, all.narrow(2, of_weight, 1).reshape({shape.groups, rows, -1, 1, 1}), g, scaled);
+  return v;
+}
+
+Matrices solve_by_inverses(const LayerShape& shape, const Matrices& gradient, const LayerInverse& inverse) {
+  const auto a = inverse.matrix(shape, 0), g = inverse.matrix(shape, shape.separable ? 2 : 1);
+  Matrices v{from_left(g, gradient.weight), gradient.bias.defined() ? from_left(g, gradient.bias) : at::Tensor()};
+  if (shape.separable) {
+    const auto k = inverse.matrix(shape, 1);
+    v.weight = channels_first(from_right(offsets_first(times_offsets(v.weight, k), k.size(1)), a), k.size(1));
+  } else {
+    v.weight = from_right(v.weight, a);
+  }
+  return v;
 }
 
 }  // namespace
@@ -89,14 +133,18 @@ LayerGradient precondition(const LayerShape& shape, const LayerGradient& gradien
                            const Damping& damping) {
   const auto dtype = inverse.held.back().scalar_type();
   const auto sizes = gradient.weight.sizes();
+  const auto solve = [&](const Matrices& m) {
+    return shape.inverse.method == Method::eigen ? solve_by_eigenbases(shape, m, inverse, damping)
+                                                 : solve_by_inverses(shape, m, inverse);
+  };
   auto weight = gradient.weight.to(dtype).reshape({shape.groups, shape.out / shape.groups, -1});
   const auto bias = shape.bias ? gradient.bias.to(dtype).view({shape.groups, -1, 1}) : at::Tensor();
   if (shape.bias_apart() || !shape.bias) {
-    const auto v = (shape.separable ? solve_separable : solve)(shape, {weight, bias}, inverse, damping);
+    const auto v = solve({weight, bias});
     return {v.weight.reshape(sizes), shape.bias ? v.bias.flatten() : at::Tensor()};
   }
   weight = at::cat({weight, bias}, 2);
-  const auto v = solve(shape, {weight, {}}, inverse, damping).weight;
+  const auto v = solve({weight, {}}).weight;
   const int64_t last = v.size(2) - 1;
   return {v.narrow(2, 0, last).reshape(sizes), v.select(2, last).flatten()};
 }

@@ -8,13 +8,13 @@
 namespace spillway::kfac {
 namespace {
 
-constexpr int64_t kPositionsPerRow = 4;
-constexpr int64_t kFewest = 2048;
+constexpr int64_t kRowsPerPosition = 2;
+constexpr int64_t kFewest = 384;
 
 }  // namespace
 
 int64_t FactorSamples::fewest(int64_t side) const {
-  return positions().value_or(std::max(kFewest, kPositionsPerRow * side));
+  return positions().value_or(std::max(kFewest, side / kRowsPerPosition));
 }
 
 FactorSamples parse_factor_samples(std::string_view text) {

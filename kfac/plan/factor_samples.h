@@ -13,7 +13,8 @@ class FactorSamples {
  public:
   /// All positions.
   static FactorSamples exact() { return FactorSamples(Rule::exact, 0); }
-  /// At least four positions for each row of a factor and at least 2048; all where a lattice would leave fewer.
+  /// At least a position for every second row of a factor, and at least 384; all where a lattice would leave fewer. A
+  /// running average sums over several updates, so that it has more rows than that.
   static FactorSamples automatic() { return FactorSamples(Rule::automatic, 0); }
   /// At least `positions`; all where a lattice would leave fewer.
   static FactorSamples at_least(int64_t positions) { return FactorSamples(Rule::fixed, positions); }

@@ -82,7 +82,7 @@ std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layer
       // The owner of G forms the reciprocal from the values of every factor.
       for (size_t f = 0; layers[l].inverse.precompute_outer && f < factors.size(); ++f)
         if (layer.owners.back() == rank && layer.owners[f] != rank)
-          mine.eigenbases += factors[f].count * factors[f].side * kStateBytes;
+          mine.eigenbases += factors[f].count * factors[f].values() * kStateBytes;
     }
   }
   return traffic;

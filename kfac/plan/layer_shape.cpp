@@ -19,11 +19,16 @@ int64_t LayerShape::input_side() const {
 }
 
 std::vector<FactorShape> LayerShape::factors() const {
-  const FactorShape output{FactorRole::output, out / groups / output_blocks, groups * output_blocks};
+  const auto factor = [&](FactorRole role, int64_t side, int64_t count) {
+    const bool all = role == FactorRole::offsets || inverse.method != Method::eigen;
+    return FactorShape{role, side, count, all ? side : inverse.rank.within(side, kind != LayerKind::linear)};
+  };
+  const auto output = factor(FactorRole::output, out / groups / output_blocks, groups * output_blocks);
   if (separable)
-    return {{FactorRole::channels, in / groups, groups}, {FactorRole::offsets, kernel_volume(), groups}, output};
+    return {factor(FactorRole::channels, in / groups, groups), factor(FactorRole::offsets, kernel_volume(), groups),
+            output};
   const int64_t columns = input_side() - (bias_apart() ? 1 : 0);
-  return {{FactorRole::input, columns / input_blocks, groups * input_blocks}, output};
+  return {factor(FactorRole::input, columns / input_blocks, groups * input_blocks), output};
 }
 
 int64_t LayerShape::gradient_elements() const {
@@ -45,12 +50,24 @@ std::vector<HeldTensor> factor_tensors(const LayerShape& layer) {
   const bool small = layer.storage != FactorDtype::fp32;
   std::vector<HeldTensor> tensors;
   for (size_t f = 0; f < factors.size(); ++f) {
-    const auto [role, side, count] = factors[f];
+    const auto [role, side, count, rank] = factors[f];
     tensors.push_back({"factor" + std::to_string(f), {count, side, side}, f, small});
     if (small) tensors.push_back({"factor_diagonal" + std::to_string(f), {count, side}, f});
   }
   return tensors;
 }
+
+namespace {
+
+// Returns the sizes of denominators().
+std::vector<int64_t> reciprocal_sizes(const LayerShape& layer, const std::vector<FactorShape>& factors) {
+  const auto values_of = [&](const FactorShape& factor) { return factor.count / layer.groups * factor.values(); };
+  int64_t columns = 1;
+  for (size_t f = 0; f + 1 < factors.size(); ++f) columns *= values_of(factors[f]);
+  return {layer.groups, values_of(factors.back()), columns + (layer.bias_apart() ? 1 : 0)};
+}
+
+}  // namespace
 
 std::vector<HeldTensor> inverse_tensors(const LayerShape& layer) {
   const auto factors = layer.factors();
@@ -58,13 +75,14 @@ std::vector<HeldTensor> inverse_tensors(const LayerShape& layer) {
   std::vector<HeldTensor> tensors;
   for (size_t f = 0; f < factors.size(); ++f) {
     const std::string number = std::to_string(f);
-    const auto [role, side, count] = factors[f];
-    tensors.push_back({(eigen ? "vectors" : "inverse") + number, {count, side, side}, f, small});
-    if (eigen && !layer.inverse.precompute_outer) tensors.push_back({"values" + number, {count, side}, f});
+    const auto [role, side, count, rank] = factors[f];
+    tensors.push_back({(eigen ? "vectors" : "inverse") + number, {count, side, rank}, f, small});
+    if (eigen && !layer.inverse.precompute_outer)
+      tensors.push_back({"values" + number, {count, factors[f].values()}, f});
     if (!eigen && small) tensors.push_back({"inverse_diagonal" + number, {count, side}, f});
   }
   if (layer.inverse.precompute_outer)
-    tensors.push_back({"reciprocal", {layer.groups, layer.out / layer.groups, layer.input_side()}, factors.size() - 1});
+    tensors.push_back({"reciprocal", reciprocal_sizes(layer, factors), factors.size() - 1});
   return tensors;
 }
 
@@ -82,7 +100,9 @@ int64_t eigenbasis_elements(const LayerShape& layer) {
 }
 
 double decomposition_cost(const FactorShape& factor) {
-  return static_cast<double>(factor.elements()) * static_cast<double>(factor.side);
+  const auto count = static_cast<double>(factor.count), n = static_cast<double>(factor.side),
+             r = static_cast<double>(factor.rank);
+  return count * (factor.is_truncated() ? (4 * n * n * r + 8 * n * r * r) / 9 + r * r * r : n * n * n);
 }
 
 double decomposition_flops(const LayerShape& layer, const FactorShape& factor) {
@@ -90,10 +110,10 @@ double decomposition_flops(const LayerShape& layer, const FactorShape& factor) {
 }
 
 double precondition_flops(const LayerShape& layer) {
-  double sides = 0;
-  for (const auto& factor : layer.factors()) sides += static_cast<double>(factor.side);
+  double ranks = 0;
+  for (const auto& factor : layer.factors()) ranks += static_cast<double>(factor.rank);
   const double each = layer.inverse.method == Method::eigen ? 4 : 2;
-  return each * static_cast<double>(layer.gradient_elements()) * sides;
+  return each * static_cast<double>(layer.gradient_elements()) * ranks;
 }
 
 namespace {

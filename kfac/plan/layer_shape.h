@@ -28,13 +28,18 @@ struct FactorShape {
   FactorRole role;
   int64_t side = 0;
   int64_t count = 1;
+  int64_t rank = side;  ///< eigenvectors that are kept of each matrix
   int64_t elements() const { return count * side * side; }
+  bool is_truncated() const { return rank < side; }
+  /// Returns the eigenvalues that are kept of each matrix. Those of a truncated basis end with its tail.
+  int64_t values() const { return is_truncated() ? rank + 1 : side; }
 };
 
 /// The form of the inverse that gradient workers hold of a layer.
 struct InverseForm {
   Method method = Method::eigen;
   bool precompute_outer = false;
+  EigenRank rank = EigenRank::full();
 };
 
 /// The sizes of a whole layer; `kernel` is empty for Linear.
@@ -81,22 +86,25 @@ struct HeldTensor {
 std::vector<HeldTensor> factor_tensors(const LayerShape& layer);
 /// Returns all tensors that a gradient worker holds of the layer, in the order in which they are sent. For factor f of
 /// [count, side, side]:
-///   eigen:       `vectorsF` [count, side, side], `valuesF` [count, side]; with precompute_outer the values are
-///                replaced by one `reciprocal` [groups, out/groups, columns of the gradient], sent by G's owner
+///   eigen:       `vectorsF` [count, side, rank], `valuesF` [count, FactorShape::values()]; with precompute_outer the
+///                values are replaced by one `reciprocal` of denominators()'s sizes, sent by G's owner: with full bases
+///                [groups, out/groups, columns of the gradient]
 ///   plain, pi:   `inverseF` [count, side, side], and with 16-bit storage `inverse_diagonalF` [count, side]
 std::vector<HeldTensor> inverse_tensors(const LayerShape& layer);
 /// Returns the bytes of such tensors of one layer. One element of the state's own type has `element_bytes`; `storage`
 /// is the layer's.
 int64_t bytes_of(const std::vector<HeldTensor>& tensors, FactorDtype storage, int64_t element_bytes);
-/// Returns the elements of inverse_tensors(): Σ count·(side² + side) with eigen.
+/// Returns the elements of inverse_tensors(): Σ count·(side·rank + values()) with eigen.
 int64_t eigenbasis_elements(const LayerShape& layer);
-/// Returns the approximate operations of a full symmetric eigensolver with its eigenvectors, 9·count·side³. For an
-/// inverse by Cholesky it returns count·side³.
+/// Returns the approximate operations of renewing a factor's inverse. A full symmetric eigensolver with its
+/// eigenvectors takes 9·count·side³. The subspace iteration of a truncated basis takes
+/// count·(4·side²·rank + 8·side·rank² + 9·rank³), and an inverse by Cholesky count·side³.
 double decomposition_flops(const LayerShape& layer, const FactorShape& factor);
 /// Returns the operations of the products of one gradient with the factors' bases, into them and back. That is 4·Σ over
-/// factors of elements · side; half of that with inverses.
+/// factors of gradient elements · rank; half of that with inverses.
 double precondition_flops(const LayerShape& layer);
-/// Returns count·side³: the cost of decomposing one factor, in units that are good for comparisons only.
+/// Returns the cost of decomposing one factor, in units that are good for comparisons only: count·side³, and for a
+/// truncated basis as much less as its operations are fewer than a full eigensolver's.
 double decomposition_cost(const FactorShape& factor);
 
 /// True when `layer` is held as C ⊗ K under `form`. It must be a convolution with more than one kernel offset and more

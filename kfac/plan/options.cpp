@@ -54,6 +54,11 @@ StepNumbers KfacOptions::at(int64_t step) const {
   return now;
 }
 
+EigenRank KfacOptions::rank_in_use() const {
+  const bool needs_full = method != Method::eigen || warm_start > 0 || staleness > 0;
+  return needs_full && eigen_rank == EigenRank::automatic() ? EigenRank::full() : eigen_rank;
+}
+
 void KfacOptions::validate() const {
   // Written so that NaN fails too.
   require(grad_worker_frac > 0 && grad_worker_frac <= 1, "grad_worker_frac", grad_worker_frac, "(0, 1]");
@@ -63,6 +68,7 @@ void KfacOptions::validate() const {
   require(decay >= 0 && decay < 1, "decay", decay, "[0, 1)");
   const int64_t samples = factor_samples.positions().value_or(1);
   require(samples >= 1, "factor_samples", samples, "1 and more positions");
+  eigen_rank.validate();
   at(0);
   require_multiple(factor_interval, inverse_interval);
   if (precompute_outer && method != Method::eigen)
@@ -73,6 +79,10 @@ void KfacOptions::validate() const {
   require(warm_start == 0 || storage == FactorDtype::fp32, "warm_start", warm_start,
           str("0 with storage ", name(storage), ", which rounds the last basis"));
   require(staleness == 0 || warm_start == 0, "staleness", staleness, "0 with warm_start, which needs the last basis");
+  const EigenRank rank = rank_in_use();
+  require(rank.is_full() || method == Method::eigen, "eigen_rank", name(rank), str("full with method ", name(method)));
+  require(rank.is_full() || warm_start == 0, "eigen_rank", name(rank), "full with warm_start");
+  require(rank.is_full() || staleness == 0, "eigen_rank", name(rank), "full with staleness");
   require(max_factor_dim >= 1, "max_factor_dim", max_factor_dim, "1 and more");
   require(max_linear_dim >= 1, "max_linear_dim", max_linear_dim, "1 and more");
   require(patch_workspace_bytes >= (1 << 16), "patch_workspace_bytes", patch_workspace_bytes, "65536 and more bytes");

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kfac/plan/eigen_rank.h"
 #include "kfac/plan/factor_samples.h"
 #include "kfac/plan/option_types.h"
 #include "kfac/plan/step_schedule.h"
@@ -42,7 +43,8 @@ struct KfacOptions {
   std::vector<double> layer_grad_worker_fracs = {};
   Placement placement = Placement::lpt_time;
   /// Seconds to decompose `count` matrices of `side`, > 0, for Placement::measured. Rank 0's numbers count. When rank 0
-  /// has no function, it measures the seconds (measure_decompositions()).
+  /// has no function, it measures the seconds (measure_decompositions()). The seconds are those of full bases; a
+  /// truncated one is taken to need as much less as its operations are fewer.
   std::function<double(int64_t side, int64_t count)> decomposition_seconds = nullptr;
   /// The type in which factors travel. 16 bits halve the factors' traffic. Each factor is first divided by a power of
   /// two that all ranks share, so nothing overflows. Entries lose the digits beyond 8 (bf16) or 11 (fp16) bits. With
@@ -63,19 +65,26 @@ struct KfacOptions {
   bool precompute_outer = false;
 
   /// Steps between factor updates, ≥ 1. An update is due once that many steps have passed since the last due update.
-  StepSchedule factor_interval = 5;
+  StepSchedule factor_interval = 3;
   /// Steps between decompositions, ≥ 1; a multiple of factor_interval where both are constant.
-  StepSchedule inverse_interval = 5;
-  int64_t burn_in = 10;  ///< number of first steps that all update the factors, ≥ 0
-  double decay = 0.95;   ///< running average F ← decay·F + (1−decay)·F_new, [0, 1)
+  StepSchedule inverse_interval = 3;
+  int64_t burn_in = 0;  ///< number of first steps that all update the factors, ≥ 0
+  double decay = 0.8;   ///< running average F ← decay·F + (1−decay)·F_new, [0, 1)
 
   /// The positions that an update of a layer's A (C and K) sums over; G is always of all positions, because it has
   /// fewer rows and is of few large gradients. A lattice of them is drawn anew for each update, from
   /// `seed`, the layer and the number of the update. So it is the same on every rank and after a resume, and the
   /// expectation of the sums does not change.
   /// More than any layer's positions are refused at the first update.
-  FactorSamples factor_samples = FactorSamples::exact();
+  FactorSamples factor_samples = FactorSamples::automatic();
   uint64_t seed = 0;  ///< seed of the lattices
+
+  /// The eigenvectors that are kept of each factor; with `eigen` only. A truncated basis follows its factor by one
+  /// subspace iteration a decomposition, which costs side²·rank in place of side³, and it makes the state, the traffic
+  /// of eigenbases and preconditioning smaller by about rank/side. The K of a separable layer is always kept whole.
+  /// Numbers do not go with other methods, warm_start or staleness, which are for full bases; `auto` means full bases
+  /// there.
+  EigenRank eigen_rank = EigenRank::automatic();
 
   /// Largest relative error that kept eigenvectors may bring into a layer's preconditioned gradient, in the Fisher
   /// metric, [0, 1). With `eigen` only; kfac/inverse/eigenbasis_refresh.h derives and checks the error. A decomposition
@@ -123,6 +132,8 @@ struct KfacOptions {
   /// the step is too long by their number. The optimizer alone serves such a layer better.
   std::vector<std::string> skip = {};
 
+  /// Returns the rank of the eigenbases: eigen_rank, and full where `auto` meets an option that is for full bases.
+  EigenRank rank_in_use() const;
   /// Throws BadRequest naming the field, its value and the allowed range. Schedules are checked at step 0.
   void validate() const;
   /// Returns the numbers that the schedules give for `step`. Throws BadRequest naming the field, the step, its value

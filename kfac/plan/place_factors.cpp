@@ -18,7 +18,8 @@ double cost_of(const FactorShape& factor, Placement placement, const std::functi
   if (!(measured > 0))
     throw BadRequest(str("[kfac.placement] decomposition_seconds(", factor.side, ", ", factor.count, ") = ", measured,
                          " is outside (0, inf)"));
-  return measured;
+  const double whole = decomposition_cost({factor.role, factor.side, factor.count});
+  return measured * decomposition_cost(factor) / whole;
 }
 
 std::set<std::pair<int64_t, int64_t>> sizes_in(const std::vector<LayerShape>& layers) {

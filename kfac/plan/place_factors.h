@@ -9,8 +9,9 @@
 namespace spillway::kfac {
 
 /// Returns the cost of decomposing each factor of each layer under `placement`. It is count·side³ for lpt_time, and for
-/// round_robin, which does not read it. It is count·side² for lpt_memory, and `seconds(side, count)` for measured.
-/// Throws BadRequest where measured seconds are not above 0.
+/// round_robin, which does not read it. It is count·side² for lpt_memory. For measured it is `seconds(side, count)`,
+/// scaled for truncated bases by their share of a full basis's operations. Throws BadRequest where measured seconds are
+/// not above 0.
 std::vector<std::vector<double>> decomposition_costs(const std::vector<LayerShape>& layers, Placement placement,
                                                      const std::function<double(int64_t, int64_t)>& seconds = nullptr);
 

@@ -18,6 +18,7 @@ json kfac_json(const KfacSummary& k) {
           {"block_layers", k.block_layers},
           {"storage", k.storage},
           {"factor_samples", k.samples},
+          {"rank", k.rank},
           {"left_alone", k.left_alone},
           {"factor_updates", k.counters.factor_updates},
           {"decompositions", k.counters.decompositions},

@@ -73,6 +73,7 @@ struct KfacSummary {
   int64_t block_layers = 0;  ///< layers with a factor in more than one block
   std::string storage;       ///< fp32, bf16 or fp16
   std::string samples;       ///< positions of an update: exact, auto or their least number
+  std::string rank;          ///< eigenvectors that are kept of a factor: full, auto or their largest number
   int64_t left_alone = 0;
   int64_t state_bytes = 0;
   kfac::KfacCounters counters;

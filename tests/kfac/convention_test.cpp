@@ -145,6 +145,7 @@ void expect_kaisa(Module module, at::IntArrayRef input, at::ScalarType dtype, do
                       .convention = Convention::kaisa,
                       .factor_interval = 1,
                       .inverse_interval = 1,
+                      .decay = 0.95,
                       .damping = Kaisa::kDamping});
   Kaisa kaisa;
   for (int step = 0; step < 4; ++step) {

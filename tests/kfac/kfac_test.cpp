@@ -23,6 +23,7 @@ class KfacLayerTest : public testing::TestWithParam<LayerCase> {};
 
 void expect_oracle(const LayerCase& layer_case, KfacOptions options) {
   options.kl_clip = kNoClip;
+  options.eigen_rank = EigenRank::full();
   for (auto form : kForms) {
     const auto limits = in_form(form);
     options.conv_factors = form;
@@ -304,7 +305,7 @@ TEST(KfacTest, NeverAddsTheDampingToTheRunningAverages) {
 
 TEST(KfacTest, KeepsTheRunningAverageAndCountsWhenABackwardOverflows) {
   auto model = small_mlp();
-  Kfac kfac(*model);
+  Kfac kfac(*model, {.factor_interval = 1, .inverse_interval = 1});
   const auto x = at::randn({4, 4}, at::kDouble);
   backward(kfac, mean_loss(model, x), 4);
   kfac.step();

@@ -88,6 +88,23 @@ TEST(KfacRanksTest, DoesSoWithSampledPositions) {
   }
 }
 
+TEST(KfacRanksTest, DoesSoWithTruncatedEigenbases) {
+  const auto with = [](Strategy strategy, int variant) {
+    const ConvFactors forms[] = {ConvFactors::full, ConvFactors::separable, ConvFactors::block};
+    auto options = options_for(strategy, 1.0 / 3, forms[variant % 3]);
+    options.eigen_rank = EigenRank::of(2);
+    options.precompute_outer = variant >= 3;
+    if (variant == 5) options.storage = FactorDtype::bf16;
+    return options;
+  };
+  for (int variant = 0; variant < 6; ++variant) {
+    const auto reference = train_on(3, with(Strategy::mem_opt, variant));
+    for (auto strategy : {Strategy::comm_opt, Strategy::hybrid, Strategy::owner_reduce})
+      for (const auto& outcome : train_on(3, with(strategy, variant)))
+        expect_bit_equal(reference[0], outcome, std::string(name(strategy)) + " variant " + std::to_string(variant));
+  }
+}
+
 TEST(KfacRanksTest, RefusesMoreSamplesThanAnyLayerOfAnyRankHasOnEveryRank) {
   std::atomic<int> refusals = 0, taken = 0;
   on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
@@ -326,13 +343,14 @@ TEST(KfacRanksTest, RefusesOtherLayersOrOtherOptionsOnEveryRank) {
                                         {.convention = Convention::kaisa},
                                         {.lr = 0.2},
                                         {.factor_interval = 1},
-                                        {.inverse_interval = 10},
+                                        {.inverse_interval = 9},
                                         {.burn_in = 3},
                                         {.relative_damping = 0.301},
                                         {.damping = 0.3},
                                         {.kl_clip = 1},
                                         {.decay = 0.9},
-                                        {.factor_samples = FactorSamples::automatic()},
+                                        {.factor_samples = FactorSamples::exact()},
+                                        {.eigen_rank = EigenRank::full()},
                                         {.seed = 1}};
   for (size_t i = 0; i < others.size(); ++i) {
     on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {

@@ -39,6 +39,7 @@ TEST(WarmStartTest, KeepsEigenvectorsWhereThatChangesThePreconditionedGradientLi
                        .factor_interval = 1,
                        .inverse_interval = 1,
                        .decay = 0.5,
+                       .eigen_rank = EigenRank::full(),
                        .warm_start = warm_start,
                        .kl_clip = kNoClip});
     for (int i = 0; i < 3; ++i) step(model, kfac, i, x);

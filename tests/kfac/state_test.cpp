@@ -99,6 +99,16 @@ TEST(KfacStateTest, GoesOnWithTheLatticesThatAnUninterruptedTrainingDraws) {
   EXPECT_FALSE(go_on({}, 11, options, {}, 0, 1).weights[0].equal(whole.weights[0])) << "another seed, other lattices";
 }
 
+TEST(KfacStateTest, GoesOnWithTheTruncatedEigenbasesOfTheLastDecomposition) {
+  for (bool reciprocal : {false, true}) {
+    KfacOptions options = sparse();
+    options.eigen_rank = EigenRank::of(2);
+    options.precompute_outer = reciprocal;
+    expect_equal(go_on(go_on({}, 5, options, {}, 0, 1), 6, options, {}, 0, 1), go_on({}, 11, options, {}, 0, 1));
+    EXPECT_THROW(go_on(go_on({}, 5, options, {}, 0, 1), 6, sparse(), {}, 0, 1), BadRequest) << "another rank";
+  }
+}
+
 TEST(KfacStateTest, IsTheSameOnEveryRankWhoeverHoldsIt) {
   for (auto strategy : {Strategy::mem_opt, Strategy::owner_reduce, Strategy::dp}) {
     const KfacOptions options = sparse(strategy, 0.5);

@@ -208,6 +208,8 @@ TEST(DpKfacTest, PreconditionsEachLayerByItsOwnersMiniBatch) {
 TEST(DpKfacTest, Converges) {
   const auto losses = [](Strategy strategy) {
     auto options = options_for(strategy, 0.5);
+    options.decay = 0.95;
+    options.burn_in = 10;
     options.kl_clip = harmonic(1e-5, 10);
     const auto outcomes = train_on(2, options, {.steps = 40});
     return std::pair{outcomes[0].losses.front() + outcomes[1].losses.front(),

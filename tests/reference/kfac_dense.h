@@ -89,6 +89,16 @@ inline at::Tensor offset_trace(const at::Tensor& a, int64_t channels, int64_t vo
   return a.view({a.size(0), channels, volume, channels, volume}).diagonal(0, 1, 3).sum(-1);
 }
 
+/// Returns Q diag(v) Qᵀ + τ (I − QQᵀ) of a truncated basis, and Q diag(v) Qᵀ of a full one.
+inline at::Tensor rebuilt(const kfac::Eigenbasis& basis) {
+  const auto q = basis.vectors.to(at::kDouble), v = basis.values.to(at::kDouble);
+  const auto of_span = [&](const at::Tensor& values) { return (q * values.unsqueeze(1)).bmm(q.transpose(1, 2)); };
+  const int64_t side = q.size(1), rank = q.size(2);
+  if (rank == side) return of_span(v);
+  const auto tail = v.narrow(1, rank, 1);
+  return of_span(v.narrow(1, 0, rank) - tail) + tail.unsqueeze(2) * at::eye(side, q.options());
+}
+
 /// Returns tr/dim of a block-diagonal factor.
 inline double mean_eigenvalue(const at::Tensor& factor) {
   return (factor.diagonal(0, -2, -1).sum() / (factor.size(0) * factor.size(1))).item<double>();

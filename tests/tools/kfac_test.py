@@ -4,7 +4,7 @@ from cli import OTHERS, SMALL, Case, main, run
 
 class WithKfac(Case):
     def test_kfac_under_a_budget_gives_the_same_weights(self):
-        options = [*SMALL, "--kfac"]
+        options = [*SMALL, "--kfac", "--burn-in", "3"]
         free = self.shared_result(*options)
         tight = self.result(*options, "--budget", str(free["floor_bytes"]))
         self.assertEqual(tight["weights_sha256"], free["weights_sha256"])
@@ -13,7 +13,7 @@ class WithKfac(Case):
         self.assertGreater(tight["kfac"]["layers"], 10)
 
     def test_methods_conventions_and_decays_of_kfac_change_the_result(self):
-        options = [*OTHERS["mlp"], "--kfac", "--cases", "10", "--steps", "8"]  # two steps an epoch
+        options = [*OTHERS["mlp"], "--kfac", "--burn-in", "10", "--cases", "10", "--steps", "8"]  # two steps an epoch
         seen = {self.result(*options, *more)["losses"][-1]
                 for more in ([], ["--kfac-method", "pi"], ["--kfac-method", "plain", "--damping", "0.01"],
                              ["--convention", "kaisa"], ["--convention", "dp_kfac", "--damping", "0.01"],
@@ -74,6 +74,19 @@ class WithKfac(Case):
         for samples, parts in (("0", ("1 and more",)), ("some", ("'some'", "exact, auto")), ("1e9", ("'1e9'",)),
                                ("999999999", ("999999999 is outside 1 to", "positions"))):
             self.refused(2, "factor_samples", *parts, args=["train", *SMALL, "--kfac", "--factor-samples", samples])
+
+    def test_eigenbases_are_truncated(self):
+        def trained(*options):
+            return self.result(*SMALL, "--kfac", "--conv-factors", "full", *options)
+
+        full, few = trained("--kfac-rank", "full"), trained("--kfac-rank", "8")
+        self.assertEqual((full["kfac"]["rank"], few["kfac"]["rank"]), ("full", "8"))
+        self.assertLess(few["kfac"]["state_bytes"], full["kfac"]["state_bytes"])
+        self.assertNotEqual(few["weights_sha256"], full["weights_sha256"])
+        self.assertEqual(trained("--kfac-rank", "8", "--budget", "80%")["weights_sha256"], few["weights_sha256"])
+        for rank, part in (("0", "1 and more"), ("most", "full, auto")):
+            self.refused(2, "eigen_rank", part, args=["train", *SMALL, "--kfac", "--kfac-rank", rank])
+        self.refused(2, "eigen_rank", "method pi", args=["train", *SMALL, "--kfac", "--kfac-rank", "8", "--kfac-method", "pi"])
 
     def test_a_model_says_what_kfac_starts_from(self):
         first = self.shared_result(*SMALL, "--kfac")

@@ -29,7 +29,7 @@ class Ranks(Case):
 
     def test_the_report_shows_what_is_sent_beside_backward(self):
         report = self.folder / "report"
-        done = run("train", *OTHERS["mlp"], "--kfac", "--overlap-factors", "--gradient-bucket", "1KiB", "--steps", "2", "--report",
+        done = run("train", *OTHERS["mlp"], "--kfac", "--burn-in", "2", "--overlap-factors", "--gradient-bucket", "1KiB", "--steps", "2", "--report",
                    report, ranks=2)
         self.assertEqual(done.returncode, 0, done.stderr)
         events = json.loads((report / "trace.json").read_text())["traceEvents"]
@@ -54,7 +54,8 @@ class Ranks(Case):
         self.assertRegex(page, r"<title>([^<]*: )?gradients, ")
 
     def test_auto_chooses_no_strategy_that_the_budget_cannot_run(self):
-        options = [*OTHERS["resnet50"], "--batch", "2", "--deterministic", "--kfac", "--no-overlap-gradients", "--steps", "2"]
+        options = [*OTHERS["resnet50"], "--batch", "2", "--deterministic", "--kfac", "--kfac-rank", "full", "--no-overlap-gradients",
+                   "--steps", "2"]
 
         def trained(strategy, budget):
             return self.result(*options, "--kfac-strategy", strategy, "--budget", budget, ranks=2)

@@ -88,6 +88,11 @@ void KfacFlags::add_method(CLI::App& command, kfac::KfacOptions& k) {
                   "fisher, kaisa or dp_kfac: how sums become factors, and how running averages start")
       ->type_name("NAME")
       ->capture_default_str();
+  command
+      .add_option("--kfac-rank", kfac_rank,
+                  "With eigen: eigenvectors that are kept of a factor: full (all), auto, or at most N, 1 or more")
+      ->type_name("N")
+      ->capture_default_str();
   command.add_flag("--precompute-outer", k.precompute_outer,
                    "With eigen: keep 1/(v_G v_A + damping) of each layer instead of dividing in each step");
   command
@@ -193,6 +198,7 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   k.factor_dtype = kfac::parse_factor_dtype(factor_dtype);
   k.storage = kfac::parse_factor_dtype(storage);
   k.factor_samples = kfac::parse_factor_samples(factor_samples);
+  k.eigen_rank = kfac::parse_eigen_rank(kfac_rank);
   k.conv_factors = kfac::parse_conv_factors(conv_factors);
   k.method = kfac::parse_method(method);
   k.convention = kfac::parse_convention(convention);

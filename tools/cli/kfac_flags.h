@@ -12,9 +12,10 @@ namespace spillway::tools {
 /// The flags as written; resolve() gives them their meaning.
 struct KfacFlags {
   std::string strategy = "hybrid", grad_worker_frac = "auto", conv_factors = "auto";
-  std::string placement = "lpt-time", factor_dtype = "fp32", storage = "fp32", factor_samples = "exact";
+  std::string placement = "lpt-time", factor_dtype = "fp32", storage = "fp32", factor_samples = "auto";
+  std::string kfac_rank = "auto";
   std::string method = "eigen", convention = "fisher", damping_decay, interval_decay;
-  int64_t factor_interval = 5, inverse_interval = 5;
+  int64_t factor_interval = 3, inverse_interval = 3;
   double relative_damping = 0.3;
   std::optional<std::string> skip;
   std::optional<double> damping, kl_clip, kl_clip_steps;

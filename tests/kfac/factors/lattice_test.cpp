@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "core/device/cpu_device.h"
 #include "core/error.h"
 #include "kfac/factors/factors.h"
 #include "kfac/kfac.h"
@@ -79,6 +80,15 @@ void expect_unbiased(const LayerCase& layer_case, ConvFactors form, int64_t step
   run.loss.backward();
 }
 
+/// Returns the most bytes that `work` held at once.
+int64_t peak_of(const std::function<void()>& work) {
+  auto& ledger = CpuDevice::instance().ledger();
+  ledger.reset_peak();
+  const int64_t before = ledger.peak_bytes();
+  work();
+  return ledger.peak_bytes() - before;
+}
+
 class LatticeSumsTest : public testing::TestWithParam<LayerCase> {};
 
 }  // namespace
@@ -98,6 +108,24 @@ TEST(LatticeTest, KeepsThePositionsThatAreAskedForWhereverItStarts) {
       EXPECT_GE(samples * positions_on(moved, spatial), std::min(rows, samples * product(spatial)));
       EXPECT_GE(positions_on(moved, spatial), 1);
     });
+  }
+}
+
+TEST(LatticeTest, PatchesWithGapsBetweenThemTakeNoMoreThanTheWorkspace) {
+  constexpr int64_t kBytes = 64 << 10;
+  const auto x = at::rand({1, 8, 48, 48, 48});  // 3.4 MiB
+  const Lattice whole = Lattice::whole(3), coarse{{1, 0, 4}, {5, 5, 5}};
+  const auto strided = [](int64_t kernel, int64_t stride) {
+    return Geometry{{kernel, kernel, kernel}, {stride, stride, stride}, {1, 1, 1}, {1, 1, 1}};
+  };
+  for (const auto& both : {std::pair(strided(1, 2), whole), std::pair(strided(3, 1), coarse)}) {
+    const Geometry& geometry = both.first;
+    const Lattice& lattice = both.second;
+    const int64_t volume = geometry.kernel_volume();
+    const auto a = at::zeros({1, 8 * volume, 8 * volume}), c = at::zeros({1, 8, 8}), k = at::zeros({1, volume, volume});
+    EXPECT_LE(peak_of([&] { add_input_products(a, x, &geometry, lattice, kBytes); }), 2 * kBytes);
+    EXPECT_LE(peak_of([&] { add_channel_products(c, x, geometry, lattice, kBytes); }), 2 * kBytes);
+    EXPECT_LE(peak_of([&] { add_offset_products(k, x, geometry, lattice, kBytes); }), 2 * kBytes);
   }
 }
 
@@ -185,8 +213,8 @@ TEST(FactorSamplesTest, AreReadAndNamed) {
   for (const char* text : {"exact", "auto", "1", "4096"}) EXPECT_EQ(name(parse_factor_samples(text)), text);
   for (const char* text : {"", "0", "-1", "1.5", "many", "4096x", "99999999999999999999"})
     EXPECT_THROW(parse_factor_samples(text), BadRequest) << text;
-  EXPECT_EQ(FactorSamples::automatic().fewest(10), 2048);
-  EXPECT_EQ(FactorSamples::automatic().fewest(4000), 16000);
+  EXPECT_EQ(FactorSamples::automatic().fewest(10), 384);
+  EXPECT_EQ(FactorSamples::automatic().fewest(4000), 2000);
   EXPECT_EQ(FactorSamples::at_least(7).fewest(4000), 7);
 }
 

@@ -129,6 +129,9 @@ TEST(KfacStorageTest, GivesTheGradientOfFullWidthToWithinItsRounding) {
   for (auto method : {Method::eigen, Method::pi})
     for (auto form : {ConvFactors::full, ConvFactors::separable}) {
       KfacOptions options{.method = method,
+                          .factor_interval = 1,
+                          .inverse_interval = 1,
+                          .eigen_rank = EigenRank::full(),
                           .relative_damping = 0.3,
                           .kl_clip = std::numeric_limits<double>::infinity(),
                           .conv_factors = form};
@@ -146,8 +149,8 @@ TEST(KfacStorageTest, GivesTheGradientOfFullWidthToWithinItsRounding) {
 TEST(KfacStorageTest, HalvesWhatIsHeld) {
   for (auto storage : kSmall) {
     auto model = small_model();
-    const auto bytes = Kfac(*model, {.storage = storage}).memory_usage();
-    const auto wide = Kfac(*model, {}).memory_usage();
+    const auto bytes = Kfac(*model, {.eigen_rank = EigenRank::full(), .storage = storage}).memory_usage();
+    const auto wide = Kfac(*model, {.eigen_rank = EigenRank::full()}).memory_usage();
     // The matrices have the sides 55, 4, 257 and 3. Their diagonals and eigenvalues stay in float32.
     EXPECT_EQ(wide.factors - bytes.factors, 2 * (55 * 55 + 4 * 4 + 257 * 257 + 3 * 3) - 4 * (55 + 4 + 257 + 3));
     EXPECT_EQ(wide.eigenbases - bytes.eigenbases, 2 * (55 * 55 + 4 * 4 + 257 * 257 + 3 * 3));
@@ -157,7 +160,7 @@ TEST(KfacStorageTest, HalvesWhatIsHeld) {
 TEST(KfacStorageTest, LeavesRunningAveragesUntouchedByAStepThatOverflows) {
   for (auto storage : kSmall) {
     auto model = small_model();
-    Kfac kfac(*model, {.storage = storage});
+    Kfac kfac(*model, {.factor_interval = 1, .inverse_interval = 1, .storage = storage});
     const auto step = [&](float scale) {
       model->zero_grad();
       const auto loss = model->forward(at::randn({4, 2, 4, 4, 4})).pow(2).mean() * scale;

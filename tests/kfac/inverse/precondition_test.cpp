@@ -2,22 +2,35 @@
 
 #include <gtest/gtest.h>
 
+#include "kfac/inverse/truncated_eigenbasis.h"
 #include "tests/kfac/factors/layer_cases.h"
 
 namespace spillway::kfac {
 namespace {
 
 constexpr InverseForm kEigen{}, kOuter{Method::eigen, true}, kPlain{Method::plain}, kPi{Method::pi};
+constexpr InverseForm kRankOne{Method::eigen, false, EigenRank::of(1)},
+    kRankThree{Method::eigen, true, EigenRank::of(3)};
 
-// Returns the inverse of `factors` as one rank makes it.
-LayerInverse inverse_of(const LayerShape& shape, const std::vector<at::Tensor>& factors, const Damping& damping) {
+// Brings a basis up to date as a first decomposition does.
+bool decompose_first(const FactorShape& shape, const at::Tensor& factor, const Eigenbasis& basis) {
+  if (!shape.is_truncated()) return decompose(factor, basis);
+  randomize(basis);
+  return iterate_subspace(factor, basis);
+}
+
+// Returns the inverse of `factors` as one rank makes it. What truncated bases stand for takes the factors' place.
+LayerInverse inverse_of(const LayerShape& shape, std::vector<at::Tensor>& factors, const Damping& damping) {
   auto inverse = LayerInverse::identity(shape, factors.front().options());
   const auto failed = at::zeros({}, at::kLong);
   for (size_t f = 0; f < factors.size(); ++f)
-    if (shape.inverse.method != Method::eigen)
+    if (shape.inverse.method != Method::eigen) {
       invert_factor(inverse, shape, factors, f, damping, failed);
-    else
-      EXPECT_TRUE(decompose(factors[f], inverse.basis(shape, f)));
+    } else {
+      const auto basis = inverse.basis(shape, f);
+      EXPECT_TRUE(decompose_first(shape.factors()[f], factors[f], basis));
+      if (shape.factors()[f].is_truncated()) factors[f] = reference::rebuilt(basis);
+    }
   if (shape.inverse.precompute_outer) form_reciprocal(inverse, shape, damping);
   EXPECT_EQ(failed.item<int64_t>(), 0);
   return inverse;
@@ -44,7 +57,9 @@ std::vector<PreconditionCase> precondition_cases() {
   std::vector<PreconditionCase> all;
   for (const auto& layer : layer_cases())
     for (const auto& [form, name] : {std::pair(kEigen, "ByEigenbases"), std::pair(kOuter, "ByPrecomputedOuterProduct"),
-                                     std::pair(kPlain, "ByPlainInverses"), std::pair(kPi, "ByPiInverses")})
+                                     std::pair(kPlain, "ByPlainInverses"), std::pair(kPi, "ByPiInverses"),
+                                     std::pair(kRankOne, "ByLeadingEigenvectors"),
+                                     std::pair(kRankThree, "ByThreeEigenvectorsAndPrecomputedOuterProduct")})
       all.push_back({layer, form, layer.name + name});
   return all;
 }
@@ -56,8 +71,9 @@ void expect_dense_solution(const PreconditionCase& c, ConvFactors form, const Da
   run.loss.backward();
   auto shape = find_layers(*run.module, in_form(form)).layers.at(0).shape;
   shape.inverse = c.form;
-  const auto factors = naive_factors(run, c.layer, shape);
-  const auto v = precondition(shape, run.gradient(), inverse_of(shape, factors, damping), damping);
+  auto factors = naive_factors(run, c.layer, shape);
+  const auto inverse = inverse_of(shape, factors, damping);
+  const auto v = precondition(shape, run.gradient(), inverse, damping);
   expect_close(v, reference::natural_gradient(shape, run.gradient(), factors, damping), 1e-10);
 }
 
@@ -102,7 +118,7 @@ TEST(PreconditionEdgeTest, LeavesTheGradientOfALayerWithoutCurvature) {
 TEST(PreconditionEdgeTest, StaysFiniteAtTinyDampingOfSingularFactorsInSinglePrecision) {
   torch::manual_seed(2);
   const auto rows = at::randn({3, 8});  // rank 3 of 8: five eigenvalues are rounding errors of either sign
-  const std::vector<at::Tensor> factors{rows.t().mm(rows).unsqueeze(0), rows.t().mm(rows).unsqueeze(0)};
+  std::vector<at::Tensor> factors{rows.t().mm(rows).unsqueeze(0), rows.t().mm(rows).unsqueeze(0)};
   const LayerGradient gradient{rows.t().mm(rows), {}};
   for (const auto& form : {kEigen, kOuter, kPlain, kPi}) {
     const LayerShape shape{.out = 8, .in = 8, .bias = false, .inverse = form};
@@ -150,8 +166,16 @@ TEST(InverseTest, TakesRayleighQuotientsOfTheLastEigenvectorsWhereADecomposition
   EXPECT_TRUE(inverse.fresh_values.at(0).equal(at::tensor({2.0, 3.0, 0.0}, at::kDouble).unsqueeze(0)));
 }
 
+TEST(InverseTest, KeepsTheTraceInTheRayleighQuotientsOfATruncatedBasis) {
+  const LayerShape shape{.out = 9, .in = 9, .bias = false, .inverse = kRankThree};
+  auto inverse = LayerInverse::identity(shape, at::kDouble);
+  const auto factor = at::arange(1, 10, at::kDouble).diag().unsqueeze(0);
+  rescale_fresh_values(factor, inverse, shape, 0);
+  EXPECT_TRUE(inverse.fresh_values.at(0).equal(at::tensor({1.0, 2.0, 3.0, 6.5}, at::kDouble).unsqueeze(0)));
+}
+
 TEST(InverseTest, HoldsExactlyTheTensorsOfTheFormula) {
-  for (const auto& form : {kEigen, kOuter, kPlain, kPi})
+  for (const auto& form : {kEigen, kOuter, kPlain, kPi, kRankOne, kRankThree})
     for (bool separable : {false, true}) {
       const LayerShape shape{.kind = LayerKind::conv2d,
                              .out = 6,

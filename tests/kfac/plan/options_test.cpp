@@ -50,6 +50,10 @@ TEST(KfacOptionsTest, NamesTheFieldThatIsOutOfRange) {
   expect_refused({.burn_in = -1}, "burn_in");
   expect_refused({.decay = 1}, "decay");
   expect_refused({.factor_samples = FactorSamples::at_least(0)}, "factor_samples");
+  expect_refused({.eigen_rank = EigenRank::of(0)}, "eigen_rank");
+  expect_refused({.method = Method::pi, .eigen_rank = EigenRank::of(8)}, "full with method pi");
+  expect_refused({.eigen_rank = EigenRank::of(8), .warm_start = 0.1}, "full with warm_start");
+  expect_refused({.eigen_rank = EigenRank::of(8), .staleness = 1}, "full with staleness");
   expect_refused({.warm_start = 1}, "warm_start");
   expect_refused({.inverse_interval = 3, .staleness = 4}, "staleness");
   expect_refused({.warm_start = 0.1, .staleness = 1}, "staleness");
@@ -263,6 +267,46 @@ TEST(FactorBytesTest, CountsWhatTheMethodHolds) {
   layer.inverse = {Method::plain};
   EXPECT_EQ(eigenbasis_elements(layer), matrices);
   EXPECT_EQ(inverse_tensors(layer).at(1).name, "inverse1");
+}
+
+TEST(FactorBytesTest, CountsTheEigenvectorsOfTruncatedBases) {
+  auto layer = conv3(6, 4, 2, true, false);  // sides 55 and 3, twice
+  layer.inverse = {.rank = EigenRank::of(8)};
+  EXPECT_EQ(eigenbasis_elements(layer), 2 * (55 * 8 + 9) + 2 * (3 * 3 + 3)) << "8 vectors, their values and the tail";
+  layer.inverse = {.precompute_outer = true, .rank = EigenRank::of(8)};
+  EXPECT_EQ(eigenbasis_elements(layer), 2 * (55 * 8) + 2 * (3 * 3) + 2 * (3 * 9));
+  layer = conv3(6, 4, 2, true, true);  // C 2, K 27, G 3
+  layer.inverse = {.rank = EigenRank::of(1)};
+  EXPECT_EQ(eigenbasis_elements(layer), 2 * (2 * 2 + 2 + 27 * 27 + 27 + 3 * 1 + 2)) << "K is whole";
+}
+
+TEST(EigenRankTest, KeepsAllEigenvectorsOfASideThatIsNotThriceTheRank) {
+  EXPECT_EQ(EigenRank::full().within(1000, true), 1000);
+  EXPECT_EQ(EigenRank::of(8).within(23, true), 23);
+  EXPECT_EQ(EigenRank::of(8).within(24, true), 8);
+}
+
+TEST(EigenRankTest, KeepsAutomaticallyAShareOfLargeSides) {
+  for (bool is_convolution : {false, true}) EXPECT_EQ(EigenRank::automatic().within(191, is_convolution), 191);
+  EXPECT_EQ(EigenRank::automatic().within(192, true), 64);
+  EXPECT_EQ(EigenRank::automatic().within(3200, true), 200);
+  EXPECT_EQ(EigenRank::automatic().within(192, false), 16);
+  EXPECT_EQ(EigenRank::automatic().within(3200, false), 100);
+}
+
+TEST(EigenRankTest, AutomaticMeansFullBasesWhereAnOptionNeedsThem) {
+  EXPECT_EQ(KfacOptions{}.rank_in_use(), EigenRank::automatic());
+  for (const KfacOptions& options :
+       {KfacOptions{.method = Method::pi}, KfacOptions{.warm_start = 0.1}, KfacOptions{.staleness = 1}}) {
+    EXPECT_NO_THROW(options.validate());
+    EXPECT_TRUE(options.rank_in_use().is_full());
+  }
+}
+
+TEST(EigenRankTest, ReadsTheNamesThatItWrites) {
+  for (const auto* text : {"full", "auto", "1", "64"}) EXPECT_EQ(name(parse_eigen_rank(text)), text);
+  for (const auto* text : {"", "0", "-1", "most", "6.5", "1e9", "99999999999999999999"})
+    EXPECT_THROW(parse_eigen_rank(text), BadRequest) << text;
 }
 
 TEST(FactorTrafficTest, SendsTheValuesToTheOwnerOfTheReciprocal) {

@@ -27,6 +27,8 @@ TrainOptions small(const std::string& model) {
   o.optimizer.lr = 0.05;
   o.kfac.enabled = true;
   o.kfac.preconditioner.factor_interval = o.kfac.preconditioner.inverse_interval = 1;
+  o.kfac.preconditioner.decay = 0.95;
+  o.kfac.preconditioner.eigen_rank = kfac::EigenRank::full();
   return o;
 }
 

@@ -26,7 +26,9 @@ TEST_P(KfacMemoryTest, EqualsTheLedgerCategoryByCategory) {
   CpuDevice::instance();
   nn::Sequential model(nn::Conv3d(nn::Conv3dOptions(2, 4, 3).padding(1)), nn::ReLU(), nn::Conv3d(4, 3, 3));
   const auto before = CpuDevice::instance().ledger().used_by_category();
-  kfac::Kfac kfac(*model, GetParam());
+  auto options = GetParam();
+  options.factor_interval = options.inverse_interval = 1;
+  kfac::Kfac kfac(*model, options);
   const auto check = [&](const char* when) {
     int64_t factors = 0, factor_charges = 0, eigenbases = 0, eigenbasis_charges = 0;
     const auto add = [](const std::vector<at::Tensor>& tensors, int64_t& bytes, int64_t& charges) {
@@ -65,7 +67,8 @@ INSTANTIATE_TEST_SUITE_P(
                       kfac::KfacOptions{.conv_factors = kfac::ConvFactors::block, .max_factor_dim = 60},
                       kfac::KfacOptions{.storage = kfac::FactorDtype::bf16},
                       kfac::KfacOptions{.method = kfac::Method::pi, .storage = kfac::FactorDtype::fp16},
-                      kfac::KfacOptions{.method = kfac::Method::pi}, kfac::KfacOptions{.precompute_outer = true}));
+                      kfac::KfacOptions{.method = kfac::Method::pi}, kfac::KfacOptions{.precompute_outer = true},
+                      kfac::KfacOptions{.eigen_rank = kfac::EigenRank::of(8)}));
 
 }  // namespace
 }  // namespace spillway

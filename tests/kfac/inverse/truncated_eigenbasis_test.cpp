@@ -1,0 +1,122 @@
+#include "kfac/inverse/truncated_eigenbasis.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <limits>
+
+#include "tests/reference/kfac_dense.h"
+
+namespace spillway::kfac {
+namespace {
+
+/// Returns a truncated basis of `count` factors that were never seen.
+Eigenbasis unseen(int64_t count, int64_t side, int64_t rank, at::ScalarType type = at::kDouble) {
+  Eigenbasis basis{at::zeros({count, side, rank}, type), at::zeros({count, rank + 1}, type)};
+  randomize(basis);
+  return basis;
+}
+
+/// Returns `count` random covariances of `rows` samples, [count, side, side].
+at::Tensor covariance(int64_t count, int64_t side, int64_t rows) {
+  const auto x = at::randn({count, rows, side}, at::kDouble);
+  return x.transpose(1, 2).bmm(x) / static_cast<double>(rows);
+}
+
+/// Returns the symmetric matrix of leading `values` in random directions and `tail` in all others: [1, side, side].
+at::Tensor with_spectrum(const at::Tensor& values, double tail, int64_t side) {
+  const auto q = std::get<0>(at::linalg_qr(at::randn({1, side, values.size(0)}, at::kDouble)));
+  return q.mul(values - tail).bmm(q.transpose(1, 2)) + tail * at::eye(side, at::kDouble);
+}
+
+double sum_of_largest(const at::Tensor& factor, int64_t rank) {
+  const auto values = std::get<0>(eigh(factor));
+  return values.narrow(1, values.size(1) - rank, rank).sum().item<double>();
+}
+
+double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+}  // namespace
+
+TEST(TruncatedEigenbasisTest, IsTheFactorWhereTheRestIsRound) {
+  torch::manual_seed(1);
+  for (double tail : {0.0, 1e-3}) {
+    const auto factor = with_spectrum(at::linspace(1, 2, 6, at::kDouble), tail, 40);
+    const auto basis = unseen(1, 40, 6);
+    ASSERT_TRUE(iterate_subspace(factor, basis, kFirstSubspaceIterations));
+    EXPECT_NEAR(basis.values[0][6].item<double>(), tail, 1e-12);
+    EXPECT_LT(largest_difference(reference::rebuilt(basis), factor), 1e-10);
+  }
+}
+
+TEST(TruncatedEigenbasisTest, KeepsTheTraceOfEachFactor) {
+  torch::manual_seed(2);
+  const auto factors = covariance(3, 30, 20);
+  const auto basis = unseen(3, 30, 4);
+  ASSERT_TRUE(iterate_subspace(factors, basis));
+  const auto traces = reference::rebuilt(basis).diagonal(0, 1, 2).sum(1);
+  EXPECT_LT(largest_difference(traces, factors.diagonal(0, 1, 2).sum(1)), 1e-12);
+  const auto identity = basis.vectors.transpose(1, 2).bmm(basis.vectors);
+  EXPECT_LT(largest_difference(identity, at::eye(4, at::kDouble).expand_as(identity)), 1e-13);
+}
+
+TEST(TruncatedEigenbasisTest, OneIterationAnUpdateFollowsARunningAverage) {
+  torch::manual_seed(3);
+  constexpr int64_t kSide = 60, kRank = 10;
+  // Directions differ in variance as those of activations do.
+  const auto scale = at::pow(0.9, at::arange(kSide, at::kDouble)).outer(at::pow(0.9, at::arange(kSide, at::kDouble)));
+  auto factor = covariance(1, kSide, 15) * scale;
+  const auto basis = unseen(1, kSide, kRank, at::kFloat);
+  ASSERT_TRUE(iterate_subspace(factor.to(at::kFloat), basis, kFirstSubspaceIterations));
+  for (int update = 0; update < 30; ++update) {
+    factor = 0.9 * factor + 0.1 * covariance(1, kSide, 15) * scale;
+    ASSERT_TRUE(iterate_subspace(factor.to(at::kFloat), basis));
+    EXPECT_GT(basis.values.narrow(1, 0, kRank).sum().item<double>(), 0.98 * sum_of_largest(factor, kRank));
+  }
+}
+
+TEST(TruncatedEigenbasisTest, NoFactorDependsOnTheOthers) {
+  torch::manual_seed(4);
+  const auto factors = covariance(2, 20, 30);
+  const auto both = unseen(2, 20, 3);
+  const Eigenbasis second{both.vectors.narrow(0, 1, 1).clone(), both.values.narrow(0, 1, 1).clone()};
+  ASSERT_TRUE(iterate_subspace(factors, both, 2));
+  ASSERT_TRUE(iterate_subspace(factors.narrow(0, 1, 1), second, 2));
+  EXPECT_LT(largest_difference(both.values[1], second.values[0]), 1e-12);
+}
+
+TEST(TruncatedEigenbasisTest, StartsFromTheSameColumnsAndLeavesTheUsersRandomNumbers) {
+  torch::manual_seed(5);
+  const auto next = at::rand({1});
+  torch::manual_seed(5);
+  const auto basis = unseen(1, 20, 3);
+  EXPECT_TRUE(at::rand({1}).equal(next));
+  EXPECT_TRUE(unseen(1, 20, 3).vectors.equal(basis.vectors));
+}
+
+TEST(TruncatedEigenbasisTest, AFactorThatIsZeroLeavesTheVectors) {
+  const auto basis = unseen(1, 20, 3);
+  const auto before = basis.vectors.clone();
+  EXPECT_TRUE(iterate_subspace(at::zeros({1, 20, 20}, at::kDouble), basis));
+  EXPECT_TRUE(basis.vectors.equal(before));
+  EXPECT_EQ(basis.values.count_nonzero().item<int64_t>(), 0);
+}
+
+TEST(TruncatedEigenbasisTest, AFactorThatIsNotFiniteChangesNothing) {
+  torch::manual_seed(6);
+  auto factor = covariance(2, 20, 30);
+  const auto basis = unseen(2, 20, 3);
+  ASSERT_TRUE(iterate_subspace(factor, basis));
+  const Eigenbasis before{basis.vectors.clone(), basis.values.clone()};
+  for (double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    factor[1][2][2] = bad;
+    EXPECT_FALSE(iterate_subspace(factor, basis));
+    EXPECT_TRUE(basis.vectors.equal(before.vectors));
+    EXPECT_TRUE(basis.values.equal(before.values));
+  }
+}
+
+}  // namespace spillway::kfac
