@@ -109,6 +109,9 @@ std::string draw_page(const TrainResult& r, const std::vector<NamedResult>& othe
   out += "</style>\n</head>\n<body>\n<main>\n";
   out += draw_header(r) + draw_headline(r, others) + draw_step(r);
   out += str("<div class=\"two\">\n", draw_losses(r, others), draw_metric(r, others), "</div>\n");
+  if (!others.empty())  // steps of other optimizers take other times
+    out += str("<div class=\"two\">\n", draw_losses(r, others, Over::seconds), draw_metric(r, others, Over::seconds),
+               "</div>\n");
   out += draw_summary(r, others);
   if (r.paging) out += draw_paging(*r.paging, r.budget_bytes);
   out += str("<div class=\"two\">\n", draw_operators(r.recording), r.kfac ? draw_kfac(*r.kfac) : "", "</div>\n");

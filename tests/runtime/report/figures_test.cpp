@@ -130,6 +130,34 @@ TEST(ReportCurvesTest, SaysWhichRunsAgreeToTheBit) {
   EXPECT_EQ(count(figure, "the same bits"), 1u);
 }
 
+TEST(ReportCurvesTest, PlacesLossesByTheTimeOfTheirSteps) {
+  TrainResult r = small_run(), fast = r;
+  r.losses = fast.losses = {3, 2, 1};
+  fast.losses[0] = 2.5;
+  r.step_seconds = {2, 1, 1};
+  fast.step_seconds = {0.5, 1, 0.5};
+  const std::string figure = draw_losses(r, {{"fast", fast}}, Over::seconds);
+  EXPECT_TRUE(contains(figure, "Loss over time"));
+  const auto places = [&](const std::string& css) {
+    const std::string path = figure.substr(figure.find("class=\"curve " + css));
+    std::vector<double> across;
+    static const std::regex point("[ML]([0-9.]+) ");
+    const std::string d = path.substr(0, path.find('>'));
+    for (std::sregex_iterator i(d.begin(), d.end(), point), end; i != end; ++i)
+      across.push_back(std::stod((*i)[1].str()));
+    return across;
+  };
+  const auto own = places("s0"), others = places("s1");
+  ASSERT_EQ(own.size(), 3u);
+  ASSERT_EQ(others.size(), 3u);
+  const double second = (own[2] - own[0]) / 2;
+  EXPECT_NEAR(own[1] - own[0], second, 0.1);
+  EXPECT_NEAR(own[2] - others[2], 2 * second, 0.1);
+  EXPECT_NEAR(own[0] - others[0], 1.5 * second, 0.1);
+  r.resumed_from_step = 7;  // its own time begins there
+  EXPECT_EQ(draw_losses(r, {{"fast", fast}}, Over::seconds), figure);
+}
+
 TEST(ReportCurvesTest, TakesALogarithmWhenTheLossFallsAHundredfold) {
   TrainResult r = small_run();
   EXPECT_FALSE(contains(draw_losses(r, {}), "log scale"));
