@@ -23,10 +23,13 @@ struct ModelInfo {
   int64_t hidden = 0;   ///< width of the hidden layers
   int64_t layers = 0;   ///< number of hidden layers
   int64_t classes = 0;  ///< outputs
-  /// Defaults of training with K-FAC. κ is in the loss's units squared, and lr moves the parameters that K-FAC leaves
-  /// to SGD, so both belong to the model. docs/performance.md ("Does second order pay?") has the measurements.
-  std::string_view kfac_skip = {};  ///< regular expression of layers to leave to SGD; empty: none
-  double kfac_lr = 0.1;
+  std::string_view output =
+      {};  ///< regular expression of the output layers, which muon and soap leave alone; empty: none
+  /// Defaults of training with K-FAC. κ is in the loss's units squared, and rest_lr is Adam's for the parameters that
+  /// K-FAC leaves alone, so both belong to the model. docs/performance.md ("Does second order pay?") has the
+  /// measurements.
+  std::string_view kfac_skip = {};  ///< regular expression of layers that K-FAC leaves alone; empty: none
+  double kfac_lr = 0.1, kfac_rest_lr = 1e-3;
   double kfac_kl_clip = 3e-5, kfac_kl_clip_steps = 10;  ///< under Convention::fisher; see KlClipDefault
   bool reads_folders = false;                           ///< NIfTI cases in the BraTS layout
 

@@ -73,6 +73,21 @@ void validate_memory(const MemoryOptions& o) {
           o.host_budget.bytes, str(swap::DiskTier::kMinHostBytes, " or more, with a disk"));
 }
 
+void validate_rest(const OptimizerOptions& o, bool kfac) {
+  const bool of_matrices = is_of_matrices(o.kind);
+  if (of_matrices && kfac)
+    throw BadRequest(str("optimizer is ", name(o.kind), "; allowed with K-FAC are sgd, adam, adamw and lamb"));
+  if (of_matrices && !o.rest)
+    throw BadRequest(str("optimizer is ", name(o.kind), ", which is for matrices; it needs a rest_optimizer"));
+  if (!o.rest) return;
+  if (!of_matrices && !kfac)
+    throw BadRequest(str("rest_optimizer is ", name(o.rest->kind), "; allowed is none, because ", name(o.kind),
+                         " serves all parameters: K-FAC, muon and soap leave some"));
+  if (is_of_matrices(o.rest->kind))
+    throw BadRequest(str("rest_optimizer is ", name(o.rest->kind), "; allowed is sgd, adam, adamw or lamb"));
+  require(o.rest->lr > 0 && std::isfinite(o.rest->lr), "rest_lr", o.rest->lr, "above 0 and finite");
+}
+
 void validate_optimizer(const OptimizerOptions& o) {
   require(o.lr > 0 && std::isfinite(o.lr), "lr", o.lr, "above 0 and finite");
   require(o.momentum >= 0 && o.momentum < 1, "momentum", o.momentum, "0 up to, not including, 1");
@@ -108,15 +123,44 @@ void validate_kfac(const KfacTrainingOptions& o, const OptimizerOptions& optimiz
 constexpr auto kOptimizers = value_names<OptimizerKind>({{OptimizerKind::sgd, "sgd"},
                                                          {OptimizerKind::adam, "adam"},
                                                          {OptimizerKind::adamw, "adamw"},
-                                                         {OptimizerKind::lamb, "lamb"}});
+                                                         {OptimizerKind::lamb, "lamb"},
+                                                         {OptimizerKind::muon, "muon"},
+                                                         {OptimizerKind::soap, "soap"}});
 
 }  // namespace
 
 OptimizerKind parse_optimizer(std::string_view name) {
   return kOptimizers.parse("optimizer", name);
 }
+bool is_optimizer(std::string_view name) {
+  return kOptimizers.find(name).has_value();
+}
 std::string_view name(OptimizerKind kind) {
   return kOptimizers.name(kind);
+}
+
+bool is_of_matrices(OptimizerKind kind) {
+  return kind == OptimizerKind::muon || kind == OptimizerKind::soap;
+}
+
+double default_lr(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::sgd:
+      return 0.1;
+    case OptimizerKind::lamb:
+      return 5e-3;
+    case OptimizerKind::soap:
+      return 3e-3;
+    case OptimizerKind::adam:
+    case OptimizerKind::adamw:
+    case OptimizerKind::muon:
+      break;
+  }
+  return 5e-4;
+}
+
+double default_weight_decay(OptimizerKind kind) {
+  return kind == OptimizerKind::sgd || kind == OptimizerKind::adam ? 0 : 0.01;
 }
 
 void LossScaling::validate() const {
@@ -132,6 +176,7 @@ void TrainOptions::validate() const {
   require(epochs >= 0, "epochs", epochs, "0 or more");
   require(epochs > 0 || steps >= 1, "steps", steps, "1 or more");
   validate_optimizer(optimizer);
+  validate_rest(optimizer, kfac.enabled);
   validate_gradients(gradients);
   precision.loss_scaling.validate();
   require(validate_every >= 0, "validate_every", validate_every, "0 or more");

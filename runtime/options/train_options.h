@@ -1,6 +1,7 @@
 /// The options of a training run.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,19 +60,36 @@ struct MemoryOptions {
 };
 
 /// The optimizers that training can use.
-enum class OptimizerKind : uint8_t { sgd, adam, adamw, lamb };
+enum class OptimizerKind : uint8_t { sgd, adam, adamw, lamb, muon, soap };
 
-/// Reads `sgd`, `adam`, `adamw`, `lamb`. Throws BadRequest naming the value and these names.
+/// Reads `sgd`, `adam`, `adamw`, `lamb`, `muon`, `soap`. Throws BadRequest naming the value and these names.
 OptimizerKind parse_optimizer(std::string_view name);
+bool is_optimizer(std::string_view name);   ///< true when parse_optimizer() can read it
 std::string_view name(OptimizerKind kind);  ///< the name that parse_optimizer() reads
+
+/// True for the optimizers of matrices, which leave the rest of the parameters to another one.
+bool is_of_matrices(OptimizerKind kind);
+/// Returns the default learning rate of `--optimizer`.
+double default_lr(OptimizerKind kind);
+/// Returns the default of `--weight-decay`.
+double default_weight_decay(OptimizerKind kind);
+
+/// An optimizer beside the main one, for the parameters that the main one does not serve.
+struct RestOptimizer {
+  OptimizerKind kind = OptimizerKind::adam;  ///< sgd, adam, adamw or lamb
+  double lr = 5e-4;                          ///< > 0
+};
 
 /// The optimizer and its steps.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adam;
-  double lr = 5e-4;             ///< > 0
-  double momentum = 0.9;        ///< momentum of sgd, in [0, 1)
-  bool nesterov = false;        ///< Nesterov momentum, for sgd with momentum
-  double weight_decay = 0;      ///< ≥ 0
+  double lr = 5e-4;         ///< > 0
+  double momentum = 0.9;    ///< momentum of sgd, in [0, 1)
+  bool nesterov = false;    ///< Nesterov momentum, for sgd with momentum
+  double weight_decay = 0;  ///< ≥ 0, of all parameters
+  /// For the parameters that K-FAC leaves alone; for those of muon and soap that are no matrices, embeddings or the
+  /// output layer. When empty, `kind` serves all parameters, which muon and soap cannot. Schedules of lr apply to both.
+  std::optional<RestOptimizer> rest;
   int64_t warmup = 0;           ///< steps over which lr rises to its value, ≥ 0
   std::vector<Decay> lr_decay;  ///< factors of lr, and the epochs from which they apply
   double clip_norm = 0;         ///< maximum 2-norm over all gradients together; 0: any. Not with K-FAC

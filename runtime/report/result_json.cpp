@@ -66,6 +66,8 @@ json options_json(const TrainOptions& o) {
           {"seed", o.seed},
           {"optimizer", name(o.optimizer.kind)},
           {"lr", o.optimizer.lr},
+          {"rest_optimizer", o.optimizer.rest ? json(name(o.optimizer.rest->kind)) : json()},
+          {"rest_lr", o.optimizer.rest ? json(o.optimizer.rest->lr) : json()},
           {"split_bytes", or_null(o.memory.split_bytes != kUnlimitedBytes, o.memory.split_bytes)}};
 }
 

@@ -90,8 +90,10 @@ std::string change(double start, double end) {
 }
 
 std::string optimizer_cell(const TrainResult& r) {
-  return str(name(r.options.optimizer.kind), r.kfac ? " + K-FAC" : "",
-             small(str("lr ", format_value(r.options.optimizer.lr))));
+  const OptimizerOptions& o = r.options.optimizer;
+  std::string cell = str(name(o.kind), r.kfac ? " + K-FAC" : "", small(str("lr ", format_value(o.lr))));
+  if (o.rest) cell += small(str("the rest: ", name(o.rest->kind), ", lr ", format_value(o.rest->lr)));
+  return cell;
 }
 
 std::string weights_cell(const TrainResult& r, const TrainResult& main) {

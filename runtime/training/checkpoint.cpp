@@ -42,6 +42,7 @@ Fields identity(const TrainOptions& o) {
           {"classes", str(o.model.classes)},
           {"optimizer", std::string(name(o.optimizer.kind))},
           {"momentum", o.optimizer.kind == OptimizerKind::sgd ? str(o.optimizer.momentum) : "none"},
+          {"rest_optimizer", o.optimizer.rest ? std::string(name(o.optimizer.rest->kind)) : "none"},
           {"kfac", o.kfac.enabled ? "on" : "off"},
           {kConvention, o.kfac.enabled ? std::string(kfac::name(o.kfac.preconditioner.convention)) : "none"},
           {kStatistics, !o.kfac.enabled                                        ? "none"

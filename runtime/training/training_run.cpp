@@ -31,28 +31,11 @@ namespace {
 
 constexpr const char* kLossScale = "loss_scale";
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& o, torch::nn::Module& module) {
-  const AdamOptions adam{.lr = o.lr, .weight_decay = o.weight_decay};
-  switch (o.kind) {
-    case OptimizerKind::sgd:
-      return std::make_unique<Sgd>(
-          module.parameters(),
-          SgdOptions{.lr = o.lr, .momentum = o.momentum, .nesterov = o.nesterov, .weight_decay = o.weight_decay});
-    case OptimizerKind::lamb:
-      return std::make_unique<Lamb>(module.parameters(), LambOptions{.lr = o.lr, .weight_decay = o.weight_decay});
-    case OptimizerKind::adamw:
-      return std::make_unique<AdamW>(module.parameters(), adam);
-    case OptimizerKind::adam:
-      break;
-  }
-  return std::make_unique<Adam>(module.parameters(), adam);
-}
-
-/// Replaces the other ranks' norms with rank 0's.
-void share_norms(Optimizer& optimizer, const ddl::Comm& comm) {
+/// Replaces the other ranks' sums with rank 0's.
+void share_sums(Optimizer& optimizer, const ddl::Comm& comm) {
   std::vector<int64_t> everyone(comm->communicator->size());
   std::iota(everyone.begin(), everyone.end(), int64_t{0});
-  optimizer.share_norms([comm, everyone](const at::Tensor& norms) { ddl::broadcast_({norms}, comm, 0, everyone); });
+  optimizer.share_sums([comm, everyone](const at::Tensor& sums) { ddl::broadcast_({sums}, comm, 0, everyone); });
 }
 
 SessionOptions session_options(const RunContext& context, int64_t budget_bytes, Interrupter& interrupter,
@@ -142,14 +125,14 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
     if (!device_.is_cpu()) task_->module().to(device_);
     to_memory_format(task_->module(), options.model.layout);
   }
-  optimizer_ = make_optimizer(options.optimizer, task_->module());
-  if (context.comm) share_norms(*optimizer_, context.comm);
   if (options.kfac.enabled) {
     kfac::KfacOptions kfac = kfac_options(options, lr_, grad_worker_frac);
     // A step that fp16 leaves out is a step of the run but not of K-FAC, so K-FAC's lr follows the run's position.
     kfac.lr = kfac::StepSchedule([this](int64_t) { return lr_.at(position_.step); });
     kfac_.emplace(task_->module(), std::move(kfac), context.comm);
   }
+  optimizer_ = make_optimizer(options, task_->module(), kfac_ ? &*kfac_ : nullptr);
+  if (context.comm) share_sums(*optimizer_, context.comm);
   if (options.precision.amp == Amp::fp16) scaler_.emplace(options.precision.loss_scaling, device_);
   // Gradients that are reduced beside backward are staged on the host.
   const bool uses_nccl = context.comm && device_.is_cuda() && context.comm->gpus->levels(device_);
@@ -393,7 +376,7 @@ std::vector<StateTensor> TrainingRun::state() {
   for (const auto& b : task_->module().named_buffers()) all.emplace_back(b.key(), b.value());
   for (const OptimizerState& kind : optimizer_->state())
     for (size_t i = 0; i < names.size(); ++i)
-      all.emplace_back(str("optimizer/", kind.name, "/", names[i]), kind.tensors[i]);
+      if (kind.tensors[i].defined()) all.emplace_back(str("optimizer/", kind.name, "/", names[i]), kind.tensors[i]);
   if (kfac_) add_kfac_state(*kfac_, context_.comm, all);
   if (scaler_) all.emplace_back(kLossScale, scaler_->pack());
   return all;

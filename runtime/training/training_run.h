@@ -22,6 +22,12 @@ namespace spillway::runtime {
 
 class RandomState;
 
+/// Returns the optimizer of a model's parameters: `optimizer.kind`'s, and `optimizer.rest`'s for those that it leaves
+/// alone. With `kfac` those are the ones that K-FAC does not precondition. With muon and soap they are vectors,
+/// embeddings and the weights of the model's output layer.
+std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& options, const torch::nn::Module& module,
+                                          const kfac::Kfac* kfac);
+
 /// Requests to a run while it trains, joined over ranks once a step. The requests of one rank apply to every rank.
 struct StepRequests {
   bool stop = false;        ///< this step is to be the last one

@@ -12,7 +12,8 @@ namespace spillway {
 /// One kind of an optimizer's state, a tensor for each parameter.
 struct OptimizerState {
   std::string_view name;            ///< `momentum`, `mean`, `variance`, `steps`
-  std::vector<at::Tensor> tensors;  ///< in the order of the parameters; shared, not copied
+  std::vector<at::Tensor> tensors;  ///< in the order of the parameters; shared, not copied; undefined where
+                                    ///< a parameter has none
 };
 
 /// Steps over all parameters group by group. A group's parameters, gradients and state are resident together; other
@@ -27,19 +28,19 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// Updates the parameters that have a gradient; the others stay as they are.
-  void step();
+  virtual void step();
   /// Frees the gradients.
   void zero_grad();
   /// Multiplies all gradients by min(1, max_norm / (‖g‖ + 1e-6)), where ‖g‖ is the 2-norm over all of them, group by
   /// group. Returns ‖g‖. Cost: one host synchronization. Throws c10::Error unless max_norm is positive.
   /// Source: Pascanu et al. 2013, algorithm 1.
   double clip_gradients(double max_norm);
-  /// Makes `share` overwrite norms, and the factors that scale steps, with one rank's values before they are used.
-  /// Otherwise ranks whose threads or processors split sums differently would take steps of other lengths. `share` is
-  /// called equally often on every rank.
-  void share_norms(std::function<void(const at::Tensor&)> share) { share_norms_ = std::move(share); }
+  /// Makes `share` overwrite what an update sums up from many numbers with one rank's values before it is used: norms,
+  /// factors that scale steps, and the directions of matrix_optimizer.h. Otherwise ranks whose threads or processors
+  /// split sums differently would take other steps. `share` is called equally often on every rank.
+  virtual void share_sums(const std::function<void(const at::Tensor&)>& share) { share_sums_ = share; }
   double lr() const noexcept { return lr_; }
-  void set_lr(double lr) noexcept { lr_ = lr; }
+  virtual void set_lr(double lr) { lr_ = lr; }
   /// Returns each parameter once, where it was first given. A parameter that was given several times is updated once.
   const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
   /// Returns all state that the next step depends on beside parameters, gradients and lr, in a fixed order.
@@ -59,9 +60,9 @@ class Optimizer {
   std::vector<at::Tensor> make_state() const;
   /// Returns a zero scalar for each parameter, which counts its updates.
   std::vector<at::Tensor> make_steps() const;
-  /// Overwrites `norms` with the sharing rank's, where ranks share them.
-  void shared(const at::Tensor& norms) const {
-    if (share_norms_) share_norms_(norms);
+  /// Overwrites `sums` with the sharing rank's, where ranks share them.
+  void shared(const at::Tensor& sums) const {
+    if (share_sums_) share_sums_(sums);
   }
 
  private:
@@ -72,7 +73,7 @@ class Optimizer {
   std::vector<at::Tensor> parameters_;
   double lr_;
   std::vector<std::vector<size_t>> groups_;
-  std::function<void(const at::Tensor&)> share_norms_;
+  std::function<void(const at::Tensor&)> share_sums_;
 };
 
 /// Bytes of parameters, gradients and state that one fused call takes; a larger parameter is a group of its own.

@@ -24,7 +24,7 @@ class BadInput(Case):
             "bench", "paging", "--edge", "32", "--device", "cuda", "--engine", "unified", "--largest"])
         self.refused(2, "[cuda]", args=["train", *SMALL, "--device", "cuda:63"])  # also where there are cards
         self.refused(2, "'tpu'", "cpu, cuda, cuda:N or auto", args=["train", *SMALL, "--device", "tpu"])
-        self.refused(2, "sgd, adam, adamw or lamb", args=["train", *SMALL, "--optimizer", "lion"])
+        self.refused(2, "sgd, adam, adamw, lamb, muon or soap", args=["train", *SMALL, "--optimizer", "lion"])
         self.refused(2, "allowed with 1 rank(s)", args=["train", *SMALL, "--kfac", "--grad-worker-frac", "0.3"])
         self.refused(2, "auto", args=["train", *SMALL, "--kfac", "--kfac-strategy", "auto", "--grad-worker-frac", "1"])
         self.refused(2, "owner_reduce", args=["train", *SMALL, "--kfac", "--kfac-strategy", "best"])
@@ -50,6 +50,12 @@ class BadInput(Case):
         refused("--compare", "adam@0.01xyz")("'adam@0.01xyz'", "adam@LR")
         refused("--compare", "adam@inf")("'adam@inf'")
         refused("--compare", "adam@")("'adam@'")
+        refused("--compare", "muon@0")("'muon@0'", "muon@LR")
+        refused("--compare", "lion")("'lion'", "unlimited")
+        refused("--optimizer", "muon", "--rest-lr", "0")("rest_lr is 0", "above 0")
+        refused("--optimizer", "muon", "--rest-optimizer", "soap")("rest_optimizer is soap", "sgd, adam, adamw or lamb")
+        refused("--optimizer", "adam", "--rest-optimizer", "sgd")("rest_optimizer is sgd", "allowed is none")
+        refused("--kfac", "--optimizer", "muon")("optimizer is muon", "with K-FAC")
         refused("--seed", "-1")("--seed", "'-1'", "from 0 on")
         for command in (["bench", "paging", "--edge", "32", "--budgets=-5"], ["bench", "paging", "--edge", "32", "--budgets", "0"]):
             self.refused(2, "--budgets", "above 0", args=command)

@@ -143,7 +143,7 @@ void KfacFlags::add_layers(CLI::App& command, kfac::KfacOptions& k) {
   command.option_defaults()->group("K-FAC: layers and state");
   command
       .add_option("--kfac-skip", skip,
-                  "Regular expression: layers in whose names it is found are left to the optimizer; or none")
+                  "Regular expression: layers in whose names it is found are left to --rest-optimizer; or none")
       ->type_name("REGEX")
       ->default_str("unet3d ^head, else none");
   command
@@ -155,7 +155,7 @@ void KfacFlags::add_layers(CLI::App& command, kfac::KfacOptions& k) {
       ->capture_default_str();
   command
       .add_option("--max-linear-dim", k.max_linear_dim,
-                  "Linear layers with a longer side are left to the optimizer; 1 or more")
+                  "Linear layers with a longer side are left to --rest-optimizer; 1 or more")
       ->type_name("N")
       ->capture_default_str();
   command.add_flag("--block-linear", k.block_linear,

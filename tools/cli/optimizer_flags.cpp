@@ -5,37 +5,26 @@
 
 namespace spillway::tools {
 using namespace runtime;
-namespace {
-
-double default_lr(OptimizerKind optimizer) {
-  if (optimizer == OptimizerKind::sgd) return 0.1;
-  if (optimizer == OptimizerKind::lamb) return 5e-3;
-  return 5e-4;
-}
-
-double default_weight_decay(OptimizerKind optimizer) {
-  return optimizer == OptimizerKind::adamw || optimizer == OptimizerKind::lamb ? 0.01 : 0;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void TrainFlags::add_optimizer_flags(CLI::App& command) {
   command.option_defaults()->group("Optimizer");
-  command.add_option("--optimizer", optimizer, "sgd, adam, adamw or lamb")
+  command.add_option("--optimizer", optimizer, "sgd, adam, adamw, lamb, muon or soap")
       ->type_name("NAME")
       ->default_str("adam, with --kfac sgd");
   command.add_option("--lr", lr, "Learning rate; above 0")
       ->type_name("X")
-      ->default_str("sgd 0.1 (unet3d with --kfac 1), adam and adamw 5e-4, lamb 5e-3");
+      ->default_str("sgd 0.1 (unet3d with --kfac 1), adam, adamw and muon 5e-4, lamb 5e-3, soap 3e-3");
+  add_rest_flags(command);
   command.add_option("--momentum", momentum, "Momentum of sgd; 0 up to, not including, 1")
       ->type_name("X")
       ->default_str("0.9");
   command.add_flag("--nesterov", options.optimizer.nesterov, "Nesterov momentum of sgd: look ahead along the momentum");
   command
       .add_option("--weight-decay", weight_decay,
-                  "L2 penalty (sgd, adam), or shrinking of weights as a share of lr (adamw, lamb); 0 or more")
+                  "L2 penalty (sgd, adam), or shrinking of weights as a share of lr (all others); 0 or more")
       ->type_name("X")
-      ->default_str("sgd and adam 0, adamw and lamb 0.01");
+      ->default_str("sgd and adam 0, else 0.01");
   command
       .add_option("--warmup", options.optimizer.warmup,
                   "Steps over which the learning rate rises linearly to its value; 0 or more")
@@ -56,6 +45,17 @@ void TrainFlags::add_optimizer_flags(CLI::App& command) {
                   "Micro-batches per step, whose gradients are averaged in one allreduce; 1 or more")
       ->type_name("N")
       ->capture_default_str();
+}
+
+void TrainFlags::add_rest_flags(CLI::App& command) {
+  command
+      .add_option("--rest-optimizer", rest_optimizer,
+                  "sgd, adam, adamw or lamb: for the parameters that K-FAC, muon and soap leave alone")
+      ->type_name("NAME")
+      ->default_str("adam; adamw with muon and soap");
+  command.add_option("--rest-lr", rest_lr, "Learning rate of that optimizer; above 0")
+      ->type_name("X")
+      ->default_str("--lr; adam with --kfac 1e-3 (unet3d 0.05)");
 }
 
 void TrainFlags::add_precision_flags(CLI::App& command) {
@@ -99,11 +99,24 @@ void TrainFlags::resolve_optimizer() {
   const bool preconditioned = options.kfac.enabled && options.optimizer.kind == OptimizerKind::sgd;
   options.optimizer.lr =
       lr.value_or(preconditioned ? model_info(options.model.name).kfac_lr : default_lr(options.optimizer.kind));
+  resolve_rest();
   if (momentum && options.optimizer.kind != OptimizerKind::sgd)
     throw BadRequest(str("--momentum is sgd's; the optimizer is ", name(options.optimizer.kind)));
   if (momentum) options.optimizer.momentum = *momentum;
   options.optimizer.weight_decay = weight_decay.value_or(default_weight_decay(options.optimizer.kind));
   options.optimizer.lr_decay = parse_decays("--lr-decay", lr_decay);
+}
+
+void TrainFlags::resolve_rest() {
+  OptimizerOptions& main = options.optimizer;
+  const bool preconditioned = options.kfac.enabled && main.kind == OptimizerKind::sgd;
+  const bool leaves_some = preconditioned || is_of_matrices(main.kind);
+  main.rest.reset();
+  if (rest_optimizer.empty() && !rest_lr && !leaves_some) return;
+  RestOptimizer rest{.kind = preconditioned ? OptimizerKind::adam : OptimizerKind::adamw, .lr = main.lr};
+  if (!rest_optimizer.empty()) rest.kind = parse_optimizer(rest_optimizer);
+  if (preconditioned && rest.kind == OptimizerKind::adam) rest.lr = model_info(options.model.name).kfac_rest_lr;
+  main.rest = {rest.kind, rest_lr.value_or(rest.lr)};
 }
 
 }  // namespace spillway::tools

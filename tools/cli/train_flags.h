@@ -20,8 +20,8 @@ struct TrainFlags {
   bool no_overlap_gradients = false;
   std::string split = std::to_string(kDefaultSplitBytes >> 20) + "MiB";
   KfacFlags kfac;
-  std::optional<double> lr, momentum, weight_decay;
-  std::string optimizer, lr_decay, engine = "gate", amp = "off", memory_format = "contiguous";
+  std::optional<double> lr, rest_lr, momentum, weight_decay;
+  std::string optimizer, rest_optimizer, lr_decay, engine = "gate", amp = "off", memory_format = "contiguous";
 
   /// Adds the flags of model and data only; add_training_flags() adds all further ones.
   void add_model_flags(CLI::App& command);
@@ -35,11 +35,13 @@ struct TrainFlags {
   void add_device_flags(CLI::App& command);
   void add_run_flags(CLI::App& command);
   void add_optimizer_flags(CLI::App& command);
+  void add_rest_flags(CLI::App& command);
   void add_precision_flags(CLI::App& command);
   void add_checkpoint_flags(CLI::App& command);
   void add_gradient_flags(CLI::App& command);
   void resolve_model();
   void resolve_optimizer();
+  void resolve_rest();
 };
 
 /// Returns the flags of model and data that `options`, once resolved, came from. Another process that gets them does

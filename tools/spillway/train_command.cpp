@@ -87,8 +87,21 @@ void take_share_of_host(ddl::Communicator& comm) {
   at::set_num_threads(*std::min_element(all.begin(), all.end()));
 }
 
-/// Returns the options of a run to compare with: the main run's, changed as `adam`, `adam@0.01` or `unlimited` says.
-TrainOptions compared_options(TrainOptions options, const std::string& what) {
+/// Reads the learning rate of a run to compare with, as in `adam@0.01`, or returns the optimizer's default.
+double compared_lr(const std::string& what, OptimizerKind optimizer) {
+  const size_t at = what.find('@');
+  if (at == std::string::npos) return default_lr(optimizer);
+  double lr = 0;
+  const char* end_of_text = what.data() + what.size();
+  const auto [end, error] = std::from_chars(what.data() + at + 1, end_of_text, lr);
+  if (error != std::errc() || end != end_of_text || !(lr > 0) || !std::isfinite(lr))
+    throw BadRequest(
+        str("--compare is '", what, "'; the learning rate of ", name(optimizer), "@LR is a number above 0"));
+  return lr;
+}
+
+/// Returns the options of a run to compare with: the main run's, changed as `adam`, `muon@0.01` or `unlimited` says.
+TrainOptions compared_options(TrainOptions options, const std::string& what, std::optional<double> weight_decay) {
   options.checkpoint.folder.clear();
   options.checkpoint.every = 0;
   options.checkpoint.resume = false;
@@ -101,18 +114,16 @@ TrainOptions compared_options(TrainOptions options, const std::string& what) {
     options.validate_every = options.steps;
     return options;
   }
-  if (kind != "adam") throw BadRequest(str("--compare is '", what, "'; allowed is unlimited, adam, adam@LR"));
+  if (!is_optimizer(kind))
+    throw BadRequest(str("--compare is '", what, "'; allowed is unlimited, an optimizer such as adam, or adam@LR"));
   options.kfac.enabled = false;
-  options.optimizer.kind = OptimizerKind::adam;
-  options.optimizer.lr = 5e-4;
-  options.optimizer.nesterov = false;
-  if (kind != what) {
-    const std::string_view rate = std::string_view(what).substr(kind.size() + 1);
-    const auto [end, error] = std::from_chars(rate.data(), rate.data() + rate.size(), options.optimizer.lr);
-    if (error != std::errc() || end != rate.data() + rate.size() || !(options.optimizer.lr > 0) ||
-        !std::isfinite(options.optimizer.lr))
-      throw BadRequest(str("--compare is '", what, "'; the learning rate of adam@LR is a number above 0"));
-  }
+  OptimizerOptions& optimizer = options.optimizer;
+  optimizer.kind = parse_optimizer(kind);
+  optimizer.lr = compared_lr(what, optimizer.kind);
+  optimizer.nesterov = false;
+  optimizer.weight_decay = weight_decay.value_or(default_weight_decay(optimizer.kind));
+  optimizer.rest.reset();
+  if (is_of_matrices(optimizer.kind)) optimizer.rest = {OptimizerKind::adamw, optimizer.lr};
   options.validate();
   return options;
 }
@@ -243,7 +254,8 @@ int train_command(Options& options, const CLI::App& command) {
   const bool first = launch.is_first();
   const TrainOptions train_options = resolve(options, launch);
   std::vector<TrainOptions> compared;
-  for (const std::string& what : options.compare) compared.push_back(compared_options(train_options, what));
+  for (const std::string& what : options.compare)
+    compared.push_back(compared_options(train_options, what, options.flags.weight_decay));
 
   use_deterministic_algorithms(train_options.deterministic, train_options.memory.device != "cpu");
   Device& device = open_device(train_options.memory.device);
@@ -276,8 +288,10 @@ int train_command(Options& options, const CLI::App& command) {
 void add_output_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Output");
   command
-      .add_option("--compare", options.compare,
-                  "Runs to set beside: unlimited (five steps, no budget), adam, adam@LR; several with commas")
+      .add_option(
+          "--compare", options.compare,
+          "Runs to set beside: unlimited (five steps, no budget), an optimizer, as adam or adam@LR; several with "
+          "commas")
       ->type_name("RUNS")
       ->default_str("none")
       ->delimiter(',');

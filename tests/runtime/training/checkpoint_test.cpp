@@ -56,10 +56,11 @@ void expect_resumed_equals_whole(TrainOptions options) {
 }  // namespace
 
 TEST_F(CheckpointTest, AResumedRunEqualsAnUninterruptedOne) {
-  for (const OptimizerKind optimizer :
-       {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw, OptimizerKind::lamb}) {
+  for (const OptimizerKind optimizer : {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw,
+                                        OptimizerKind::lamb, OptimizerKind::muon, OptimizerKind::soap}) {
     TrainOptions o = options();
     o.optimizer.kind = optimizer;
+    if (is_of_matrices(optimizer)) o.optimizer.rest = {OptimizerKind::adamw, 1e-2};
     o.optimizer.warmup = 4;
     o.optimizer.lr_decay = {{0.5, 1}};
     o.optimizer.accumulate = 2;

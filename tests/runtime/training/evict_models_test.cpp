@@ -14,7 +14,8 @@
 #include "runtime/models/memory_format.h"
 #include "runtime/models/task.h"
 #include "swap/gate/operator_observer.h"
-#include "swap/optim/optimizer.h"
+#include "swap/optim/combined_optimizer.h"
+#include "swap/optim/matrix_optimizer.h"
 #include "swap/session.h"
 #include "tests/support/checking_observers.h"
 
@@ -51,6 +52,17 @@ std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const std::ve
   if (name == "adam") return std::make_unique<Adam>(parameters, AdamOptions{.lr = 1e-3, .group_bytes = kGroup});
   if (name == "adamw") return std::make_unique<AdamW>(parameters, AdamOptions{.lr = 1e-3, .group_bytes = kGroup});
   if (name == "lamb") return std::make_unique<Lamb>(parameters, LambOptions{.lr = 1e-2, .group_bytes = kGroup});
+  if (name == "muon" || name == "soap") {
+    std::vector<at::Tensor> matrices, rest;
+    for (const at::Tensor& parameter : parameters) (parameter.dim() >= 2 ? matrices : rest).push_back(parameter);
+    std::vector<std::unique_ptr<Optimizer>> parts;
+    if (name == "muon")
+      parts.push_back(std::make_unique<Muon>(matrices, MuonOptions{.lr = 1e-2, .group_bytes = kGroup}));
+    else
+      parts.push_back(std::make_unique<Soap>(matrices, SoapOptions{.interval = 1, .group_bytes = kGroup}));
+    parts.push_back(std::make_unique<AdamW>(rest, AdamOptions{.lr = 1e-3, .group_bytes = kGroup}));
+    return std::make_unique<CombinedOptimizer>(parameters, std::move(parts));
+  }
   return std::make_unique<Sgd>(parameters, SgdOptions{.lr = 0.05, .nesterov = name == "nesterov"});
 }
 
@@ -142,7 +154,10 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"unet3d_channels_last_lamb", "unet3d", "synthetic:32", "lamb", {}, Amp::off, kLast},
         Way{"unet3d_kfac_bf16_channels_last", "unet3d", "synthetic:32", "sgd", ConvFactors::separable, Amp::bf16,
             kLast},
-        Way{"bp3d_adam", "bp3d", "synthetic:8", "adam"},
+        Way{"unet3d_muon", "unet3d", "synthetic:32", "muon"},
+        Way{"unet3d_channels_last_soap", "unet3d", "synthetic:32", "soap", {}, Amp::off, kLast},
+        Way{"resnet50_muon", "resnet50", "synthetic:33", "muon"},
+        Way{"bert_base_soap", "bert-base", "synthetic:20", "soap"}, Way{"bp3d_adam", "bp3d", "synthetic:8", "adam"},
         Way{"bp3d_kfac_separable", "bp3d", "synthetic:8", "nesterov", ConvFactors::separable},
         Way{"bp3d_bf16_lamb", "bp3d", "synthetic:8", "lamb", {}, Amp::bf16},
         Way{"bp3d_channels_last", "bp3d", "synthetic:8", "adamw", {}, Amp::off, kLast},

@@ -76,28 +76,37 @@ const auto kLamb = [](TrainOptions& o) {
   o.optimizer.warmup = 2;
 };
 
+const auto kKfacAndAdam = [](TrainOptions& o) { kKfac(o), o.optimizer.rest = {OptimizerKind::adam, 1e-3}; };
+const auto kMuon = [](TrainOptions& o) {
+  o.optimizer.kind = OptimizerKind::muon, o.optimizer.rest = {OptimizerKind::adamw, 1e-3},
+  o.optimizer.weight_decay = 0.01;
+};
+const auto kSoap = [](TrainOptions& o) { kMuon(o), o.optimizer.kind = OptimizerKind::soap; };
+
 INSTANTIATE_TEST_SUITE_P(
     Ways, TrainModelsTest,
-    ::testing::Values(Way{"unet3d_bf16", "unet3d", "synthetic:32", kBf16},
-                      Way{"unet3d_channels_last", "unet3d", "synthetic:32", kChannelsLast},
-                      Way{"unet3d_kfac_bf16_channels_last", "unet3d", "synthetic:32", kKfacBf16ChannelsLast},
-                      Way{"unet3d_accumulate", "unet3d", "synthetic:32", kAccumulate},
-                      Way{"bp3d", "bp3d", "synthetic:32", kPlain},  //
-                      Way{"bp3d_kfac", "bp3d", "synthetic:32", kKfac}, Way{"bp3d_bf16", "bp3d", "synthetic:32", kBf16},
-                      Way{"bp3d_channels_last", "bp3d", "synthetic:32", kChannelsLast},
-                      Way{"bp3d_accumulate", "bp3d", "synthetic:32", kAccumulate},
-                      Way{"autoencoder", "autoencoder", "synthetic:28", kPlain},
-                      Way{"autoencoder_kfac", "autoencoder", "synthetic:28", kKfac},
-                      Way{"resnet50", "resnet50", "synthetic:40", kSgd},
-                      Way{"resnet50_kfac", "resnet50", "synthetic:40", kKfac},
-                      Way{"resnet50_bf16", "resnet50", "synthetic:40", kBf16},
-                      Way{"resnet50_channels_last", "resnet50", "synthetic:40", kChannelsLast},
-                      Way{"resnet50_lamb", "resnet50", "synthetic:40", kLamb},
-                      Way{"bert_base", "bert-base", "synthetic:24", kPlain},
-                      Way{"bert_base_kfac", "bert-base", "synthetic:24", kKfac},
-                      Way{"bert_base_bf16", "bert-base", "synthetic:24", kBf16},
-                      Way{"bert_base_lamb", "bert-base", "synthetic:24", kLamb},
-                      Way{"bert_base_accumulate", "bert-base", "synthetic:24", kAccumulate}),
+    ::testing::Values(
+        Way{"unet3d_bf16", "unet3d", "synthetic:32", kBf16},
+        Way{"unet3d_channels_last", "unet3d", "synthetic:32", kChannelsLast},
+        Way{"unet3d_kfac_bf16_channels_last", "unet3d", "synthetic:32", kKfacBf16ChannelsLast},
+        Way{"unet3d_kfac_and_adam", "unet3d", "synthetic:32", kKfacAndAdam},
+        Way{"unet3d_muon", "unet3d", "synthetic:32", kMuon}, Way{"unet3d_soap", "unet3d", "synthetic:32", kSoap},
+        Way{"unet3d_accumulate", "unet3d", "synthetic:32", kAccumulate},
+        Way{"bp3d", "bp3d", "synthetic:32", kPlain},  //
+        Way{"bp3d_kfac", "bp3d", "synthetic:32", kKfac}, Way{"bp3d_bf16", "bp3d", "synthetic:32", kBf16},
+        Way{"bp3d_channels_last", "bp3d", "synthetic:32", kChannelsLast},
+        Way{"bp3d_accumulate", "bp3d", "synthetic:32", kAccumulate},
+        Way{"autoencoder", "autoencoder", "synthetic:28", kPlain},
+        Way{"autoencoder_kfac", "autoencoder", "synthetic:28", kKfac},
+        Way{"resnet50", "resnet50", "synthetic:40", kSgd}, Way{"resnet50_kfac", "resnet50", "synthetic:40", kKfac},
+        Way{"resnet50_bf16", "resnet50", "synthetic:40", kBf16},
+        Way{"resnet50_channels_last", "resnet50", "synthetic:40", kChannelsLast},
+        Way{"resnet50_lamb", "resnet50", "synthetic:40", kLamb}, Way{"bert_base", "bert-base", "synthetic:24", kPlain},
+        Way{"bert_base_kfac", "bert-base", "synthetic:24", kKfac},
+        Way{"bert_base_bf16", "bert-base", "synthetic:24", kBf16},
+        Way{"bert_base_lamb", "bert-base", "synthetic:24", kLamb},
+        Way{"bert_base_muon", "bert-base", "synthetic:24", kMuon},
+        Way{"bert_base_accumulate", "bert-base", "synthetic:24", kAccumulate}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -256,6 +256,9 @@ TEST(TrainTest, EveryOptimizerAndOptionChangesTheRun) {
   add([](TrainOptions& o) { o.model.classes = 4; });
   for (const OptimizerKind optimizer : {OptimizerKind::adam, OptimizerKind::adamw, OptimizerKind::lamb})
     add([&](TrainOptions& o) { o.optimizer.kind = optimizer, o.optimizer.weight_decay = 0.1; });
+  for (const OptimizerKind optimizer : {OptimizerKind::muon, OptimizerKind::soap})
+    for (const double rest_lr : {1e-2, 1e-3})
+      add([&](TrainOptions& o) { o.optimizer.kind = optimizer, o.optimizer.rest = {OptimizerKind::adamw, rest_lr}; });
   EXPECT_EQ(weights.size(), runs);
 }
 

@@ -234,7 +234,7 @@ TEST(OptimTest, StepsAreAsLongAsTheSharedNormsSay) {
     std::vector<at::Tensor> shared;
     const auto step = [&](const at::Tensor& p, const std::function<void(const at::Tensor&)>& share) {
       auto optimizer = make(p);
-      optimizer->share_norms(share);
+      optimizer->share_sums(share);
       if (clips) optimizer->clip_gradients(0.5);
       optimizer->step();
     };
