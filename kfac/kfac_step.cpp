@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -172,7 +173,7 @@ void Preconditioner::share_inverses() {
 // --- gradients ------------------------------------------------------------------------------------------------------
 
 void Preconditioner::precondition_layers() {
-  dots_.clear();
+  sums_.clear();
   preconditioned_.clear();
   for (size_t i = 0; i < layers_.size(); ++i)
     if (layers_[i].weight.grad().defined()) precondition_layer(i);
@@ -183,47 +184,58 @@ void Preconditioner::precondition_layer(size_t i) {
   TORCH_CHECK(!shape.bias || bias.grad().defined(), "[kfac.step] layer ", shape.name,
               " has a gradient for its weight and none for its bias");
   const LayerGradient gradient{weight.grad(), shape.bias ? bias.grad() : at::Tensor()};
-  auto dot = at::zeros({1}, state_options(weight));
+  auto sums = at::zeros({kStepSums}, state_options(weight));  // ⟨V, ∇⟩, ‖V‖², ‖W‖²
   if (assignments_[i].is_worker(exchange_.rank())) {
     Stopwatch watch(seconds_.precondition);
     flops_.precondition += precondition_flops(shape);
     const auto natural = precondition(shape, gradient, inverses_[i], damping());
     const auto take = [&](const at::Tensor& v, const at::Tensor& g) {
-      dot.add_(at::dot(v.flatten(), g.to(v.scalar_type()).flatten()));
+      sums[0].add_(at::dot(v.flatten(), g.to(v.scalar_type()).flatten()));
       g.copy_(v);
     };
     take(natural.weight, gradient.weight);
+    if (std::isfinite(options_.norm_clip_in_use())) {
+      sums[1].copy_(natural.weight.norm().square());
+      sums[2].copy_(weight.detach().norm().square());
+    }
     if (shape.bias) take(natural.bias, gradient.bias);
   }
   const int64_t worker = assignments_[i].worker_of[exchange_.rank()];
   if (const auto members = assignments_[i].served_by(worker); members.size() > 1) {
     Stopwatch watch(seconds_.gradient_communicate);
-    std::vector<at::Tensor> tensors{gradient.weight, dot};
+    std::vector<at::Tensor> tensors{gradient.weight, sums};
     if (shape.bias) tensors.push_back(gradient.bias);
     exchange_.broadcast_(tensors, worker, members);
   }
-  dots_.push_back(std::move(dot));
+  sums_.push_back(std::move(sums));
   preconditioned_.push_back(i);
 }
 
 void Preconditioner::clip() {
-  if (dots_.empty()) return;
+  if (sums_.empty()) return;
   Stopwatch watch(seconds_.precondition);
   const auto now = options_.at(counters_.steps);
-  // ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|)))   (SC'20 eq. 18); a zero sum gives 1
-  product_.copy_(at::cat(dots_).abs().sum());
-  // Rank 0's sum is sent to all ranks, because ranks whose threads or processors split sums differently would scale by
-  // different ν.
+  // Σ|⟨V, ∇⟩|, Σ‖V‖², Σ‖W‖². Rank 0's sums are sent to all ranks, because ranks whose threads or processors split sums
+  // differently would scale by different ν.
+  const auto sums = at::stack(sums_).abs().sum(0);
   std::vector<int64_t> everyone(exchange_.world());
   std::iota(everyone.begin(), everyone.end(), int64_t{0});
-  exchange_.broadcast_({product_}, 0, everyone);
+  exchange_.broadcast_({sums}, 0, everyone);
+  product_.copy_(sums[0]);
   has_product_ = true;
-  const auto nu = (now.kl_clip / (product_ * (now.lr * now.lr))).sqrt().clamp_max(1);
+  // ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|)), ρ √(Σ‖W‖² / Σ‖V‖²) / lr)   (SC'20 eq. 18, and norm_clip ρ). A zero sum bounds
+  // nothing.
+  auto nu = (now.kl_clip / (product_ * (now.lr * now.lr))).sqrt().clamp_max(1);
+  if (const double rho = options_.norm_clip_in_use(); std::isfinite(rho)) {
+    const auto bound = (sums[2] / sums[1]).sqrt() * (rho / now.lr);
+    nu = at::where(sums[1].gt(0).logical_and(sums[2].gt(0)), at::minimum(nu, bound), nu);
+  }
+  nu_.copy_(nu);
   for (size_t i : preconditioned_) {
     layers_[i].weight.grad().mul_(nu);
     if (layers_[i].shape.bias) layers_[i].bias.grad().mul_(nu);
   }
-  dots_.clear();
+  sums_.clear();
 }
 
 double Preconditioner::adapt_damping(double loss_before, double loss_after) {
@@ -233,7 +245,7 @@ double Preconditioner::adapt_damping(double loss_before, double loss_after) {
   auto reduction = at::full({1}, loss_before - loss_after, state_options(layers_.front().weight));
   exchange_.reduce_(reduction, ddl::Reduction::average);
   const auto taken = options_.at(counters_.steps - 1);
-  const double predicted = predicted_reduction(product_.item<double>(), taken.kl_clip, taken.lr);
+  const double predicted = predicted_reduction(product_.item<double>(), taken.lr * nu_.item<double>());
   const int64_t steps = counters_.steps - std::exchange(counters_.last_adaptation, counters_.steps);
   if (!(predicted > 0)) return std::numeric_limits<double>::quiet_NaN();
   const double rho = reduction.item<double>() / predicted;

@@ -81,6 +81,7 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
   dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
   failed_ = at::zeros_like(dropped_);
   product_ = at::zeros({}, state_options(layers_.front().weight));
+  nu_ = at::ones_like(product_);
 }
 
 void Preconditioner::watch(const at::Tensor& loss, int64_t batch) {

@@ -41,7 +41,7 @@ uint64_t hash_of(const KfacOptions& options) {
   hash = hash_in(hash, options.seed);
   const auto first = options.at(0);
   for (double number : {options.decay, first.lr, first.kl_clip, first.factor_interval, first.inverse_interval,
-                        first.relative_damping, first.damping.value_or(-1)})
+                        first.relative_damping, first.damping.value_or(-1), options.norm_clip_in_use()})
     hash = hash_in(hash, std::bit_cast<uint64_t>(number));
   return hash_in(hash, options.factor_dtype);
 }
@@ -70,7 +70,8 @@ KfacOptions agreed_options(KfacOptions options, const std::vector<Layer>& layers
   exchange.require_same(
       hash_of(options),
       "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, storage, method, convention, "
-      "warm_start, staleness, factor_samples, eigen_rank, an interval, burn_in, decay, damping, lr or kl_clip)");
+      "warm_start, staleness, factor_samples, eigen_rank, an interval, burn_in, decay, damping, lr, kl_clip or "
+      "norm_clip)");
   options = with_agreed_seconds(std::move(options), layers, exchange);
   if (options.strategy == Strategy::automatic)
     options = with(options, choose_strategy(shapes, exchange.world(), options));

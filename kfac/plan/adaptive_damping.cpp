@@ -1,13 +1,10 @@
 #include "kfac/plan/adaptive_damping.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace spillway::kfac {
 
-double predicted_reduction(double product, double kl_clip, double lr) {
-  if (product == 0) return 0;
-  const double length = lr * std::min(1.0, std::sqrt(kl_clip / (lr * lr * product)));
+double predicted_reduction(double product, double length) {
   return length * (1 - length / 2) * product;
 }
 

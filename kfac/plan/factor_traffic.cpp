@@ -66,7 +66,7 @@ std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layer
   std::vector<FactorTraffic> traffic(world);
   for (int64_t rank = 0; rank < world; ++rank) {
     auto& mine = traffic[rank];
-    if (rank != 0 && !layers.empty()) mine.gradients += kStateBytes;  // rank 0's sum of products, for the clip
+    if (rank != 0 && !layers.empty()) mine.gradients += kStepSums * kStateBytes;  // rank 0's, for the clip
     for (const auto& bucket : factor_buckets(layers, assignments, dtype))
       if (assignments[bucket.begin].home == FactorScope::everywhere)
         mine.factors += averaged_elements(bucket.elements, rank, world, bytes_of(dtype)) * bytes_of(dtype);
@@ -75,7 +75,7 @@ std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layer
       const auto factors = layers[l].factors();
       if (layer.home == FactorScope::owner && layer.owners.front() == rank)
         mine.factors += (world - 1) * sent_elements(layers[l], dtype) * bytes_of(dtype);
-      if (!layer.is_worker(rank)) mine.gradients += (layers[l].gradient_elements() + 1) * kStateBytes;
+      if (!layer.is_worker(rank)) mine.gradients += (layers[l].gradient_elements() + kStepSums) * kStateBytes;
       for (const auto& tensor : inverse_tensors(layers[l]))
         if (layer.is_worker(rank) && layer.owners[tensor.factor] != rank)
           mine.eigenbases += bytes_of({tensor}, layers[l].storage, kStateBytes);

@@ -32,7 +32,7 @@ std::vector<FactorBucket> factor_buckets(const std::vector<LayerShape>& layers,
 struct FactorTraffic {
   int64_t factors = 0;     ///< in each factor step
   int64_t eigenbases = 0;  ///< received from owners, in each decomposition
-  int64_t gradients = 0;   ///< in every step: the gradient, its product with the original one, and all products' sum
+  int64_t gradients = 0;   ///< in every step: the gradients and the step's sums, of each layer and of all
   bool operator==(const FactorTraffic&) const = default;
 };
 

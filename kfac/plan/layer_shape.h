@@ -71,6 +71,9 @@ struct LayerShape {
   int64_t gradient_elements() const;
 };
 
+/// The sums that bound a step, which travel with a layer's gradient: ⟨V, ∇⟩, ‖V‖², ‖W‖².
+inline constexpr int64_t kStepSums = 3;
+
 /// Returns Σ count·side² over the layer's factors.
 int64_t factor_elements(const LayerShape& layer);
 /// One tensor of a layer's state. The owner of factor `factor` sends the tensors of an inverse to the gradient workers.

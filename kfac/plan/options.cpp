@@ -31,6 +31,14 @@ KlClipDefault default_kl_clip(Convention convention) {
   return {1e-3, std::numeric_limits<double>::infinity()};
 }
 
+double default_norm_clip(Convention convention) {
+  return convention == Convention::fisher ? 0.02 : std::numeric_limits<double>::infinity();
+}
+
+double KfacOptions::norm_clip_in_use() const {
+  return norm_clip.value_or(kl_clip ? std::numeric_limits<double>::infinity() : default_norm_clip(convention));
+}
+
 StepNumbers KfacOptions::at(int64_t step) const {
   const auto [clip, clip_steps] = default_kl_clip(convention);
   const auto number = [&](const StepSchedule& schedule, std::string_view field, double least, bool above,
@@ -69,6 +77,7 @@ void KfacOptions::validate() const {
   const int64_t samples = factor_samples.positions().value_or(1);
   require(samples >= 1, "factor_samples", samples, "1 and more positions");
   eigen_rank.validate();
+  require(norm_clip_in_use() > 0, "norm_clip", norm_clip_in_use(), "(0, inf]");
   at(0);
   require_multiple(factor_interval, inverse_interval);
   if (precompute_outer && method != Method::eigen)

@@ -21,6 +21,9 @@ struct KlClipDefault {
 /// under the other conventions.
 KlClipDefault default_kl_clip(Convention convention);
 
+/// Returns 0.02 under `fisher`, and infinity under the other conventions, as published.
+double default_norm_clip(Convention convention);
+
 /// The numbers of one optimizer step.
 struct StepNumbers {
   double lr;
@@ -109,6 +112,11 @@ struct KfacOptions {
   /// changes nothing; decaying κ does. With a constant κ, late steps stay unsteady. The default is
   /// default_kl_clip(convention).
   std::optional<StepSchedule> kl_clip = std::nullopt;
+  /// The longest step as a share of the weights: lr·ν·‖V‖ ≤ norm_clip·‖W‖, with the 2-norms over all preconditioned
+  /// weights, > 0; infinity switches it off. It has no unit, so it holds for losses whose scale nobody has tried, where
+  /// κ may be too large by any factor. Weights or steps of norm zero are not bounded. The default is
+  /// default_norm_clip(convention), and infinity where kl_clip is given. Costs two norms of each layer a step.
+  std::optional<double> norm_clip = std::nullopt;
 
   ConvFactors conv_factors = ConvFactors::automatic;
   int64_t max_factor_dim = 1024;  ///< `automatic` is separable above this side of A, `block` keeps sides up to it, ≥ 1
@@ -134,6 +142,7 @@ struct KfacOptions {
 
   /// Returns the rank of the eigenbases: eigen_rank, and full where `auto` meets an option that is for full bases.
   EigenRank rank_in_use() const;
+  double norm_clip_in_use() const;  ///< norm_clip, or its default
   /// Throws BadRequest naming the field, its value and the allowed range. Schedules are checked at step 0.
   void validate() const;
   /// Returns the numbers that the schedules give for `step`. Throws BadRequest naming the field, the step, its value

@@ -7,6 +7,8 @@
 namespace spillway::runtime {
 namespace {
 
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
 constexpr ModelInfo kModels[]{
     // K-FAC treats the positions of a layer as independent. At the heads of a soft Dice loss, all positions of a label
     // pull together, so such a step is too long by their number. The label then ends where it has no gradient any more.
@@ -15,10 +17,10 @@ constexpr ModelInfo kModels[]{
      .size = 96,
      .filters = 16,
      .output = "^head",
-     .kfac_skip = "^head",
      .kfac_lr = 1,
      .kfac_rest_lr = 0.05,
      .kfac_kl_clip = 1e-5,
+     .kfac_norm_clip = kInfinite,
      .reads_folders = true},
     {.name = "bp3d",
      .input = InputKind::volumes,
@@ -57,7 +59,8 @@ constexpr ModelInfo kModels[]{
      .hidden = 400,
      .layers = 5,
      .kfac_kl_clip = 1e-3,
-     .kfac_kl_clip_steps = std::numeric_limits<double>::infinity()},
+     .kfac_kl_clip_steps = kInfinite,
+     .kfac_norm_clip = kInfinite},
 };
 
 const char* extent_name(InputKind input) {

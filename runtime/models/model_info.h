@@ -23,14 +23,14 @@ struct ModelInfo {
   int64_t hidden = 0;   ///< width of the hidden layers
   int64_t layers = 0;   ///< number of hidden layers
   int64_t classes = 0;  ///< outputs
-  std::string_view output =
-      {};  ///< regular expression of the output layers, which muon and soap leave alone; empty: none
+  /// Regular expression of the output layers, empty for none. K-FAC, muon and soap leave them to Adam.
+  std::string_view output = {};
   /// Defaults of training with K-FAC. κ is in the loss's units squared, and rest_lr is Adam's for the parameters that
   /// K-FAC leaves alone, so both belong to the model. docs/performance.md ("Does second order pay?") has the
   /// measurements.
-  std::string_view kfac_skip = {};  ///< regular expression of layers that K-FAC leaves alone; empty: none
   double kfac_lr = 0.1, kfac_rest_lr = 1e-3;
   double kfac_kl_clip = 3e-5, kfac_kl_clip_steps = 10;  ///< under Convention::fisher; see KlClipDefault
+  double kfac_norm_clip = 0.02;                         ///< under Convention::fisher; infinite where κ was measured
   bool reads_folders = false;                           ///< NIfTI cases in the BraTS layout
 
   bool has_channels() const { return input == InputKind::volumes || input == InputKind::images; }

@@ -4,7 +4,7 @@
 
 namespace spillway {
 
-/// What Muon and Soap have in common. A parameter [out, …] of two or more dimensions is a matrix [out, rest].
+/// The common part of Muon and Soap. A parameter [out, …] of two or more dimensions is a matrix [out, rest].
 /// Parameters of fewer dimensions belong to an AdamW beside it, and by custom so do embeddings and the output layer;
 /// CombinedOptimizer steps both as one.
 class MatrixOptimizer : public Optimizer {
@@ -28,7 +28,7 @@ struct MuonOptions {
   double lr = 5e-4;
   double momentum = 0.95;      ///< in [0, 1)
   bool nesterov = true;        ///< look ahead along the momentum
-  int64_t iterations = 5;      ///< of Newton–Schulz, ≥ 1
+  int64_t iterations = 5;      ///< iterations of Newton–Schulz, ≥ 1
   double weight_decay = 0.01;  ///< shrinks the weights by lr · weight_decay
   int64_t group_bytes = kDefaultGroupBytes;
 };

@@ -55,6 +55,7 @@ class BadInput(Case):
         refused("--optimizer", "muon", "--rest-lr", "0")("rest_lr is 0", "above 0")
         refused("--optimizer", "muon", "--rest-optimizer", "soap")("rest_optimizer is soap", "sgd, adam, adamw or lamb")
         refused("--optimizer", "adam", "--rest-optimizer", "sgd")("rest_optimizer is sgd", "allowed is none")
+        refused("--kfac", "--norm-clip", "0")("norm_clip = 0")
         refused("--kfac", "--optimizer", "muon")("optimizer is muon", "with K-FAC")
         refused("--seed", "-1")("--seed", "'-1'", "from 0 on")
         for command in (["bench", "paging", "--edge", "32", "--budgets=-5"], ["bench", "paging", "--edge", "32", "--budgets", "0"]):

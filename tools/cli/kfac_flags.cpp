@@ -137,6 +137,15 @@ void KfacFlags::add_step_size(CLI::App& command, TrainOptions& train) {
                   "Steps over which the trust region falls, as 1/(1 + step/N); inf: it stays; above 0")
       ->type_name("N")
       ->default_str("fisher 10 (autoencoder inf), else inf");
+  add_norm_clip(command);
+}
+
+void KfacFlags::add_norm_clip(CLI::App& command) {
+  command
+      .add_option("--norm-clip", norm_clip,
+                  "Longest step, as a share of the norm of the weights that K-FAC preconditions; inf: any; above 0")
+      ->type_name("X")
+      ->default_str("fisher 0.02 (unet3d and autoencoder inf), else inf");
 }
 
 void KfacFlags::add_layers(CLI::App& command, kfac::KfacOptions& k) {
@@ -145,7 +154,7 @@ void KfacFlags::add_layers(CLI::App& command, kfac::KfacOptions& k) {
       .add_option("--kfac-skip", skip,
                   "Regular expression: layers in whose names it is found are left to --rest-optimizer; or none")
       ->type_name("REGEX")
-      ->default_str("unet3d ^head, else none");
+      ->default_str("unet3d and bp3d ^head, resnet50 ^fc, else none");
   command
       .add_option("--conv-factors", conv_factors, "full, separable, block, or auto: separable above --max-factor-dim")
       ->type_name("NAME")
@@ -209,13 +218,15 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   train.kfac.damping_decay = parse_decays("--damping-decay", damping_decay);
   train.kfac.interval_decay = parse_decays("--interval-decay", interval_decay);
   const ModelInfo& info = model_info(train.model.name);
-  const std::string left_alone = skip.value_or(std::string(info.kfac_skip));
+  const std::string left_alone = skip.value_or(std::string(info.output));
   if (!left_alone.empty() && left_alone != "none") k.skip = {left_alone};
   auto clip = kfac::default_kl_clip(k.convention);
   if (k.convention == kfac::Convention::fisher) clip = {info.kfac_kl_clip, info.kfac_kl_clip_steps};
   const double steps = kl_clip_steps.value_or(clip.steps);
   if (!(steps > 0)) throw BadRequest(str("--kl-clip-steps is ", steps, "; allowed is more than 0"));
   k.kl_clip = kfac::harmonic(kl_clip.value_or(clip.value), steps);
+  k.norm_clip = norm_clip.value_or(k.convention == kfac::Convention::fisher ? info.kfac_norm_clip
+                                                                            : kfac::default_norm_clip(k.convention));
   const bool automatic = k.strategy == kfac::Strategy::automatic;
   if (automatic && grad_worker_frac != "auto")
     throw BadRequest(str("--grad-worker-frac is '", grad_worker_frac, "'; allowed with --kfac-strategy auto is auto"));

@@ -18,7 +18,7 @@ struct KfacFlags {
   int64_t factor_interval = 3, inverse_interval = 3;
   double relative_damping = 0.3;
   std::optional<std::string> skip;
-  std::optional<double> damping, kl_clip, kl_clip_steps;
+  std::optional<double> damping, kl_clip, kl_clip_steps, norm_clip;
   std::vector<CLI::Option*> options;  ///< all of these, as CLI11 knows them
 
   /// Adds the flags. `train` must outlive the parsing of `command`.
@@ -32,6 +32,7 @@ struct KfacFlags {
   void add_distribution(CLI::App& command, kfac::KfacOptions& k);
   void add_method(CLI::App& command, kfac::KfacOptions& k);
   void add_step_size(CLI::App& command, TrainOptions& train);
+  void add_norm_clip(CLI::App& command);
   void add_layers(CLI::App& command, kfac::KfacOptions& k);
 };
 

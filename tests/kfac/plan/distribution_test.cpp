@@ -264,9 +264,9 @@ TEST(FactorTrafficTest, TradesEigenbasesForGradients) {
   const std::vector<LayerShape> layers{linear(3, 4, true)};  // triangles of 15 and 6 elements, 2 counts; gradient: 15
   const auto all = traffic_per_rank(layers, assign(layers, 2, spread(Strategy::hybrid)));
   EXPECT_EQ(all[0], (FactorTraffic{4 * (11 + 12), 0, 0}));
-  EXPECT_EQ(all[1], (FactorTraffic{4 * (12 + 11), 4 * 42, 4})) << "rank 0's sum of products";
+  EXPECT_EQ(all[1], (FactorTraffic{4 * (12 + 11), 4 * 42, 4 * 3})) << "rank 0's sums";
   const auto one = traffic_per_rank(layers, assign(layers, 2, spread(Strategy::mem_opt)));
-  EXPECT_EQ(one[1], (FactorTraffic{4 * 23, 0, 4 * (16 + 1)}));
+  EXPECT_EQ(one[1], (FactorTraffic{4 * 23, 0, 4 * (18 + 3)}));
   EXPECT_EQ(traffic_per_rank(layers, assign(layers, 1, spread(Strategy::hybrid)))[0], FactorTraffic{});
 }
 

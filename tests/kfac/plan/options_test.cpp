@@ -65,6 +65,8 @@ TEST(KfacOptionsTest, NamesTheFieldThatIsOutOfRange) {
   expect_refused({.damping = std::nan("")}, "damping");
   expect_refused({.method = Method::pi, .precompute_outer = true}, "precompute_outer");
   expect_refused({.kl_clip = 0}, "kl_clip");
+  expect_refused({.norm_clip = 0}, "norm_clip");
+  expect_refused({.norm_clip = -1}, "norm_clip");
   expect_refused({.lr = -1}, "lr");
   expect_refused({.max_factor_dim = 0}, "max_factor_dim");
   expect_refused({.max_linear_dim = 0}, "max_linear_dim");
@@ -120,10 +122,9 @@ TEST(KfacOptionsTest, ReadsTheNamesOfTheCommandLine) {
 TEST(AdaptiveDampingTest, PredictsWhatTheQuadraticModelSays) {
   // The model has one parameter: ∇ = 6, F̂ = 2, so V = 3 and ⟨V, ∇⟩ = 18. M(δ) − M(0) = 6δ + δ².
   const auto model = [](double delta) { return 6 * delta + delta * delta; };
-  const double unclipped = std::numeric_limits<double>::infinity();
-  EXPECT_DOUBLE_EQ(predicted_reduction(18, unclipped, 0.1), -model(-0.1 * 3));
-  EXPECT_DOUBLE_EQ(predicted_reduction(18, 0.18 / 4, 0.1), -model(-0.1 * 3 / 2)) << "nu = 1/2";
-  EXPECT_EQ(predicted_reduction(0, 1, 0.1), 0);
+  EXPECT_DOUBLE_EQ(predicted_reduction(18, 0.1), -model(-0.1 * 3));
+  EXPECT_DOUBLE_EQ(predicted_reduction(18, 0.1 / 2), -model(-0.1 * 3 / 2)) << "nu = 1/2";
+  EXPECT_EQ(predicted_reduction(0, 0.1), 0);
 }
 
 TEST(AdaptiveDampingTest, TrustsAGoodPredictionAndDistrustsABadOne) {
