@@ -31,6 +31,16 @@ PROBLEMS = {
         "about": "cross entropy of curves of 28², batch 128, in nats",
         "flags": [],
         "steps": 600, "rates": [0.0001, 0.0003, 0.001, 0.003, 0.01], "targets": [135, 130, 125, 120]}}
+# No default of K-FAC was chosen on these. They run when --only names them.
+OTHERS = {
+    "bp3d": {
+        "about": "cross entropy of voxels of volumes of 32³, batch 4",
+        "flags": ["--data", "synthetic:32", "--filters", "16", "--batch", "4"],
+        "steps": 60, "rates": [0.0003, 0.001, 0.003, 0.01, 0.03], "targets": [0.5, 0.3, 0.2, 0.15]},
+    "resnet50": {
+        "about": "cross entropy of random images of 64², batch 16",
+        "flags": ["--data", "synthetic:64", "--filters", "32", "--batch", "16"],
+        "steps": 60, "rates": [0.0003, 0.001, 0.003, 0.01, 0.03], "targets": [2, 1, 0.3, 0.1]}}
 WINDOW = 5
 END = 10
 SHARE = 0.8
@@ -114,15 +124,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", type=pathlib.Path, default=root / "build/bin/spillway")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder; runs that it has are not repeated")
-    parser.add_argument("--only", choices=list(PROBLEMS))
+    parser.add_argument("--only", choices=[*PROBLEMS, *OTHERS])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, help="of every run; default 80 for unet3d, 600 for autoencoder")
+    parser.add_argument("--steps", type=int, help="of every run; default 80 for unet3d, 600 for autoencoder, else 60")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for name, problem in PROBLEMS.items():
-        if arguments.only in (None, name):
-            compare(arguments, name, {**problem, "steps": arguments.steps or problem["steps"]})
+    problems = PROBLEMS if arguments.only is None else {arguments.only: {**PROBLEMS, **OTHERS}[arguments.only]}
+    for name, problem in problems.items():
+        compare(arguments, name, {**problem, "steps": arguments.steps or problem["steps"]})
 
 
 if __name__ == "__main__":
