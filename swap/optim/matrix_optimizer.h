@@ -66,8 +66,8 @@ struct SoapOptions {
 /// SOAP (Vyas et al. 2025, arXiv 2409.11321, algorithms 3 and 4): Adam in the eigenbasis of Shampoo's factors E[GGᵀ]
 /// and E[GᵀG]. A matrix's first gradient gives its eigenvectors, and leaves the matrix as it is. Later, each `interval`
 /// steps, an iteration of the power method and a QR decomposition follow the factors.
-/// State: two tensors of a matrix's size, and two of each side squared. Cost of a matrix [m, n]: 8·m·n·(m + n) flops a
-/// step, and every `interval` steps about 8·(m³ + n³).
+/// State: two tensors of a matrix's size, and two of each side squared. Cost of a matrix [m, n]: 8·m·n·(m + n) flops
+/// and a host synchronization a step, and every `interval` steps about 8·(m³ + n³) flops.
 class Soap final : public MatrixOptimizer {
  public:
   /// Throws c10::Error for a factor_decay, an interval or a max_side out of range.
