@@ -94,7 +94,7 @@ at::Tensor patch_matrix(const at::Tensor& input, const Geometry& geometry, const
 
 at::Tensor patches_that_contain(int64_t size, const Geometry& geometry, const Lattice& lattice, size_t d,
                                 const at::TensorOptions& like) {
-  const auto count = at::zeros({size}, like);
+  auto count = at::zeros({size}, like);
   const int64_t patches = lattice.count(d, geometry.output_size(d, size));
   for (int64_t k = 0; k < geometry.kernel[d]; ++k) {
     const auto met = meet(geometry, lattice, d, 0, patches, k, size);

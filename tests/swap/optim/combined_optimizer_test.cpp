@@ -115,7 +115,7 @@ TEST(CombinedOptimizerTest, SumsOfAllPartsAreShared) {
 
 TEST(CombinedOptimizerTest, RefusesPartsThatDoNotShareOutTheParameters) {
   const auto p = parameters();
-  const auto sgd = [](std::vector<at::Tensor> own) { return std::make_unique<Sgd>(own, SgdOptions{}); };
+  const auto sgd = [](const std::vector<at::Tensor>& own) { return std::make_unique<Sgd>(own, SgdOptions{}); };
   EXPECT_THROW(combined(p, sgd({p[0], p[1]}), sgd({p[2]})), c10::Error) << "one is left over";
   EXPECT_THROW(combined(p, sgd({p[0], p[1], p[2]}), sgd({p[2], p[3]})), c10::Error) << "one has two";
   EXPECT_THROW(combined({p[0], p[1]}, sgd({p[0]}), sgd({p[1], p[2]})), c10::Error) << "one is a stranger";

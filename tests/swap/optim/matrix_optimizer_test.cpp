@@ -67,7 +67,7 @@ const std::vector<Make> kBoth{muon, soap};
 /// Muon by the singular value decomposition, in float64: Newton–Schulz takes each singular value through a polynomial.
 class MuonOracle {
  public:
-  explicit MuonOracle(MuonOptions options) : options_(std::move(options)) {}
+  explicit MuonOracle(MuonOptions options) : options_(options) {}
 
   at::Tensor after(const at::Tensor& parameter, const at::Tensor& gradient) {
     const at::Tensor g = gradient.flatten(1);
@@ -143,7 +143,7 @@ TEST(SoapTest, IsAdamInTheKroneckerProductOfTheEigenvectors) {
   for (int64_t i = 0; i < 6; ++i) {
     const at::Tensor before = p.detach().clone();
     p.mutable_grad() = at::randn({m, n}, at::kDouble);
-    const at::Tensor g = p.grad();
+    const at::Tensor& g = p.grad();
     soap.step();
     rows = 0.7 * rows + 0.3 * g.mm(g.t());
     columns = 0.7 * columns + 0.3 * g.t().mm(g);
