@@ -19,9 +19,8 @@ namespace spillway::kfac {
 ///
 /// This function and add_channel_products(), add_offset_products() and add_output_products() add in sum's type. They
 /// form at most `workspace_bytes` of patches or copies at a time (one row of patches is always formed), and products of
-/// 128 rows of `sum`. They return the
-/// floating-point operations that their products took. `input` and `gradient` are [rows, features] for Linear (geometry
-/// null), else [batch, channels, *spatial]; any strides.
+/// 128 rows of `sum`. They return the floating-point operations that their products took. `input` and `gradient` are
+/// [rows, features] for Linear (geometry null), else [batch, channels, *spatial]; any strides.
 double add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
                           const Lattice& lattice, int64_t workspace_bytes);
 /// Adds tr_K of the sum that add_input_products() forms. That is Σ over positions and offsets of the channels'

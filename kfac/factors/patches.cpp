@@ -9,7 +9,7 @@
 namespace spillway::kfac {
 namespace {
 
-// What one kernel offset of a row of patches meets inside the input: patch begin + i is at first + i·stride.
+// The input positions that one kernel offset meets in a row of patches: that of patch begin + i is first + i·stride.
 struct Meeting {
   int64_t begin, end, first, stride;
 

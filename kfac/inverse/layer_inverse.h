@@ -29,8 +29,7 @@ struct LayerInverse {
   static LayerInverse identity(const LayerShape& shape, const at::TensorOptions& like);
 
   /// Returns Q of factor `f` [count, side, rank], or its damped inverse [count, side, side]: of the state's own type.
-  /// With 16-bit storage
-  /// it is a new tensor.
+  /// With 16-bit storage it is a new tensor.
   at::Tensor matrix(const LayerShape& shape, size_t f) const;
   /// Returns Q and v of factor `f` as they are kept, for its decomposition to overwrite. With precompute_outer it
   /// allocates v, zero.

@@ -42,7 +42,7 @@ at::Tensor from_right(const at::Tensor& m, const at::Tensor& r) {
   return v.reshape({groups, out, blocks * r.size(2)});
 }
 
-// What a gradient is multiplied by between the eigenbases: 1/(v_G v_Aᵀ + γ), [groups, blocks of rows, values of G,
+// The factors of a gradient's entries between the eigenbases: 1/(v_G v_Aᵀ + γ), [groups, blocks of rows, values of G,
 // blocks of columns, values of A]. A separable layer's blocks of columns are its offsets.
 using Scales = at::Tensor;
 

@@ -348,6 +348,7 @@ TEST(KfacRanksTest, RefusesOtherLayersOrOtherOptionsOnEveryRank) {
                                         {.relative_damping = 0.301},
                                         {.damping = 0.3},
                                         {.kl_clip = 1},
+                                        {.norm_clip = 0.5},
                                         {.decay = 0.9},
                                         {.factor_samples = FactorSamples::exact()},
                                         {.eigen_rank = EigenRank::full()},

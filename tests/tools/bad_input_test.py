@@ -54,7 +54,8 @@ class BadInput(Case):
         refused("--compare", "lion")("'lion'", "unlimited")
         refused("--optimizer", "muon", "--rest-lr", "0")("rest_lr is 0", "above 0")
         refused("--optimizer", "muon", "--rest-optimizer", "soap")("rest_optimizer is soap", "sgd, adam, adamw or lamb")
-        refused("--optimizer", "adam", "--rest-optimizer", "sgd")("rest_optimizer is sgd", "allowed is none")
+        for flag, value in (("--rest-optimizer", "sgd"), ("--rest-lr", "0.1")):
+            refused("--optimizer", "adam", flag, value)("--rest-optimizer and --rest-lr", "adam serves all")
         refused("--kfac", "--norm-clip", "0")("norm_clip = 0")
         refused("--kfac", "--optimizer", "muon")("optimizer is muon", "with K-FAC")
         refused("--seed", "-1")("--seed", "'-1'", "from 0 on")

@@ -96,11 +96,27 @@ class WithKfac(Case):
         self.assertEqual((said.stdout + said.stderr).count("3 × skipped by name (head"), 1)
         same = self.result(*SMALL, "--kfac", "--lr", "1", "--kfac-skip", "^head", "--kl-clip", "1e-5", "--kl-clip-steps", "10")
         self.assertEqual(same["weights_sha256"], first["weights_sha256"])
+        self.assertEqual((first["rest_optimizer"], first["rest_lr"]), ("adam", 0.05))
+        same = self.result(*SMALL, "--kfac", "--rest-optimizer", "adam", "--rest-lr", "0.05", "--norm-clip", "inf")
+        self.assertEqual(same["weights_sha256"], first["weights_sha256"])
+        decoupled = self.result(*SMALL, "--kfac", "--rest-optimizer", "adamw")
+        self.assertEqual((decoupled["rest_optimizer"], decoupled["rest_lr"]), ("adamw", 0.05))
+        old = self.result(*SMALL, "--kfac", "--rest-optimizer", "sgd")
+        self.assertEqual(old["rest_lr"], 1)
+        self.assertNotEqual(old["weights_sha256"], first["weights_sha256"])
         every = self.result(*SMALL, "--kfac", "--kfac-skip", "none")
         self.assertEqual(every["kfac"]["layers"], first["kfac"]["layers"] + 3)
         fewer = self.result(*SMALL, "--kfac", "--kfac-skip", "^head|^down0")
         self.assertLess(fewer["kfac"]["layers"], first["kfac"]["layers"])
         self.assertEqual(self.result(*OTHERS["mlp"], "--steps", "1", "--kfac")["lr"], 0.1)
+        for name in ("bp3d", "resnet50"):
+            layers = [self.result(*OTHERS[name], "--steps", "1", "--kfac", *more)["kfac"]["layers"]
+                      for more in ([], ["--kfac-skip", "none"])]
+            self.assertEqual(layers[1] - layers[0], 1, "the output layer")
+        small = [*OTHERS["mlp"], "--steps", "3", "--kfac", "--kl-clip", "1e6", "--deterministic"]
+        bounded = self.result(*small)
+        self.assertEqual(self.result(*small, "--norm-clip", "0.02")["weights_sha256"], bounded["weights_sha256"])
+        self.assertNotEqual(self.result(*small, "--norm-clip", "inf")["weights_sha256"], bounded["weights_sha256"])
         curves = [*OTHERS["autoencoder"], "--steps", "4", "--kfac", "--deterministic"]
         said = self.result(*curves, "--kl-clip", "1e-3", "--kl-clip-steps", "inf", "--kfac-skip", "none", "--lr", "0.1")
         self.assertEqual(said["weights_sha256"], self.result(*curves)["weights_sha256"])

@@ -27,6 +27,16 @@ class Ranks(Case):
         self.assertIn("f=", tight["kfac"]["reason"])
         self.assertGreater(whole["allreduce"]["bytes_per_step"], 0)
 
+    def test_optimizers_of_matrices_give_the_same_weights_under_a_budget(self):
+        for optimizer in ("muon", "soap"):
+            options = [*OTHERS["resnet50"], "--batch", "2", "--deterministic", "--steps", "3", "--optimizer", optimizer]
+            free = self.result(*options, ranks=2)
+            tight = self.result(*options, "--budget", str(free["floor_bytes"]), ranks=2)
+            self.assertEqual((free["rest_optimizer"], free["rest_lr"]), ("adamw", free["lr"]))
+            self.assertEqual(free["replicas"]["equal"], True)
+            self.assertEqual(tight["weights_sha256"], free["weights_sha256"])
+            self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
+
     def test_the_report_shows_what_is_sent_beside_backward(self):
         report = self.folder / "report"
         done = run("train", *OTHERS["mlp"], "--kfac", "--burn-in", "2", "--overlap-factors", "--gradient-bucket", "1KiB", "--steps", "2", "--report",

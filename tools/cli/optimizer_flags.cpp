@@ -5,7 +5,18 @@
 
 namespace spillway::tools {
 using namespace runtime;
-namespace {}  // namespace
+namespace {
+
+/// Returns the default of `--rest-lr`: the main optimizer's rate where it suits `rest` too, else the rate of `rest`.
+double default_rest_lr(const OptimizerOptions& main, OptimizerKind rest, const TrainOptions& options) {
+  const bool is_adam = rest == OptimizerKind::adam || rest == OptimizerKind::adamw;
+  if (is_adam && options.kfac.enabled && main.kind == OptimizerKind::sgd)
+    return model_info(options.model.name).kfac_rest_lr;
+  const bool shares_rate = rest == main.kind || (is_adam && is_of_matrices(main.kind));
+  return shares_rate ? main.lr : default_lr(rest);
+}
+
+}  // namespace
 
 void TrainFlags::add_optimizer_flags(CLI::App& command) {
   command.option_defaults()->group("Optimizer");
@@ -55,7 +66,7 @@ void TrainFlags::add_rest_flags(CLI::App& command) {
       ->default_str("adam; adamw with muon and soap");
   command.add_option("--rest-lr", rest_lr, "Learning rate of that optimizer; above 0")
       ->type_name("X")
-      ->default_str("--lr; adam with --kfac 1e-3 (unet3d 0.05)");
+      ->default_str("adam and adamw: with --kfac 1e-3 (unet3d 0.05), with muon and soap --lr");
 }
 
 void TrainFlags::add_precision_flags(CLI::App& command) {
@@ -109,14 +120,18 @@ void TrainFlags::resolve_optimizer() {
 
 void TrainFlags::resolve_rest() {
   OptimizerOptions& main = options.optimizer;
+  const bool asked = !rest_optimizer.empty() || rest_lr, of_matrices = is_of_matrices(main.kind);
   const bool preconditioned = options.kfac.enabled && main.kind == OptimizerKind::sgd;
-  const bool leaves_some = preconditioned || is_of_matrices(main.kind);
   main.rest.reset();
-  if (rest_optimizer.empty() && !rest_lr && !leaves_some) return;
-  RestOptimizer rest{.kind = preconditioned ? OptimizerKind::adam : OptimizerKind::adamw, .lr = main.lr};
+  if (asked && !options.kfac.enabled && !of_matrices)
+    throw BadRequest(
+        str("--rest-optimizer and --rest-lr are for the parameters that K-FAC, muon and soap leave alone; ",
+            name(main.kind), " serves all of them"));
+  if (!asked && !preconditioned && !of_matrices) return;
+  RestOptimizer rest{.kind = of_matrices ? OptimizerKind::adamw : OptimizerKind::adam};
   if (!rest_optimizer.empty()) rest.kind = parse_optimizer(rest_optimizer);
-  if (preconditioned && rest.kind == OptimizerKind::adam) rest.lr = model_info(options.model.name).kfac_rest_lr;
-  main.rest = {rest.kind, rest_lr.value_or(rest.lr)};
+  rest.lr = rest_lr.value_or(default_rest_lr(main, rest.kind, options));
+  main.rest = rest;
 }
 
 }  // namespace spillway::tools
