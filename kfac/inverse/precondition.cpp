@@ -11,14 +11,17 @@ at::Tensor transposed(const at::Tensor& matrices) {
   return matrices.transpose(-2, -1);
 }
 
-// Returns ∇ R_K for every channel; `m` [groups, out, channels·offsets].
-at::Tensor times_offsets(const at::Tensor& m, const at::Tensor& r) {
-  return m.reshape({m.size(0), -1, r.size(1)}).bmm(r).view(m.sizes());
+// Returns ∇ R_K of every channel, with columns [offsets, channels]; `m` [groups, out, channels·offsets]. One product
+// for each output: a product of all rows with R_K has too few columns to be fast.
+at::Tensor into_offsets(const at::Tensor& m, const at::Tensor& r) {
+  const auto by_channel = m.view({m.size(0), m.size(1), -1, r.size(1)});
+  return at::matmul(transposed(r).unsqueeze(1), transposed(by_channel)).reshape(m.sizes());
 }
 
-// Returns `m` [groups, out, channels·offsets] with columns [offsets, channels].
-at::Tensor offsets_first(const at::Tensor& m, int64_t offsets) {
-  return transposed(m.view({m.size(0), m.size(1), -1, offsets})).reshape(m.sizes());
+// Returns the inverse of into_offsets() for an orthogonal R_K.
+at::Tensor from_offsets(const at::Tensor& m, const at::Tensor& r) {
+  const auto by_offset = m.view({m.size(0), m.size(1), r.size(1), -1});
+  return transposed(at::matmul(r.unsqueeze(1), by_offset)).reshape(m.sizes());
 }
 
 // Returns `m` [groups, out, offsets·channels] with columns [channels, offsets].
@@ -79,6 +82,39 @@ at::Tensor through_rows(const at::Tensor& m, const Scales& scales, const at::Ten
   return columns(m, tail).add_(from_left(g, columns(from_left(transposed(g), m), lead)));
 }
 
+// Adds L ∇ of every block of rows to `sum`; sizes as from_left() has them.
+void add_from_left(const at::Tensor& sum, const at::Tensor& l, const at::Tensor& m) {
+  sum.view({l.size(0), l.size(1), m.size(2)}).baddbmm_(l, m.reshape({l.size(0), l.size(2), m.size(2)}));
+}
+
+// Adds ∇ R of every block of columns to `sum`; sizes as from_right() has them.
+void add_from_right(const at::Tensor& sum, const at::Tensor& m, const at::Tensor& r) {
+  const int64_t groups = m.size(0);
+  if (r.size(0) == groups)
+    sum.view({groups, -1, r.size(2)}).baddbmm_(m.reshape({groups, -1, r.size(1)}), r);
+  else
+    sum.add_(from_right(m, r));
+}
+
+// Returns Q_G and Q_A at work on ∇ where both are truncated, with as few passes over matrices of ∇'s size as possible,
+// because these passes are most of the time. With P = Q_Gᵀ ∇ and N = ∇ Q_A, and the scales s = 1/(v_G v_Aᵀ + γ), of
+// which s_A, s_G and τ have the tail's value in place of v_G, v_A and both:
+//   V = τ ∇ + Q_G X + Y Q_Aᵀ,   Y = (s_A − τ) ∘ N,   X = (s_G − τ) ∘ P + ((s − s_G − s_A + τ) ∘ (Q_Gᵀ N)) Q_Aᵀ.
+at::Tensor through_both(const at::Tensor& m, const Scales& scales, const at::Tensor& g, const at::Tensor& a) {
+  const int64_t of_g = g.size(2), of_a = a.size(2);
+  const auto tail_of_a = scales.narrow(4, of_a, 1), of_tail_of_g = scales.narrow(2, of_g, 1);
+  const auto tail = tail_of_a.narrow(2, of_g, 1);
+  const auto by_g = tail_of_a.narrow(2, 0, of_g) - tail, by_a = of_tail_of_g.narrow(4, 0, of_a) - tail;
+  const auto by_both = scales.narrow(2, 0, of_g).narrow(4, 0, of_a) - by_g - of_tail_of_g.narrow(4, 0, of_a);
+  const auto n = from_right(m, a), qt = transposed(g);
+  const auto x = scaled(from_left(qt, m), by_g);
+  add_from_right(x, scaled(from_left(qt, n), by_both), transposed(a));
+  auto v = scaled(m, tail);
+  add_from_left(v, g, x);
+  add_from_right(v, scaled(n, by_a), transposed(a));
+  return v;
+}
+
 // The layer's gradient as matrices.
 struct Matrices {
   at::Tensor weight;  // [groups, out, columns]
@@ -102,12 +138,15 @@ Matrices solve_by_eigenbases(const LayerShape& shape, const Matrices& gradient, 
   const int64_t of_weight = all.size(2) - (shape.bias_apart() ? 1 : 0);
   const auto scales = all.narrow(2, 0, of_weight).reshape({shape.groups, rows, -1, columns, of_weight / columns});
   const auto through_a = [&](at::Tensor m, const Scales& by) { return through_columns(std::move(m), by, a); };
+  const bool both = g.size(2) < g.size(1) && a.size(2) < a.size(1);
+  const auto solve = [&](const at::Tensor& m) {
+    return both ? through_both(m, scales, g, a) : through_rows(m, scales, g, through_a);
+  };
   Matrices v;
   if (shape.separable) {
-    const auto m = offsets_first(times_offsets(gradient.weight, k), columns);
-    v.weight = times_offsets(channels_first(through_rows(m, scales, g, through_a), columns), transposed(k));
+    v.weight = from_offsets(solve(into_offsets(gradient.weight, k)), k);
   } else {
-    v.weight = through_rows(gradient.weight, scales, g, through_a);
+    v.weight = solve(gradient.weight);
   }
   if (gradient.bias.defined())
     v.bias =
@@ -120,7 +159,7 @@ Matrices solve_by_inverses(const LayerShape& shape, const Matrices& gradient, co
   Matrices v{from_left(g, gradient.weight), gradient.bias.defined() ? from_left(g, gradient.bias) : at::Tensor()};
   if (shape.separable) {
     const auto k = inverse.matrix(shape, 1);
-    v.weight = channels_first(from_right(offsets_first(times_offsets(v.weight, k), k.size(1)), a), k.size(1));
+    v.weight = channels_first(from_right(into_offsets(v.weight, k), a), k.size(1));
   } else {
     v.weight = from_right(v.weight, a);
   }
