@@ -6,28 +6,50 @@
 
 #include "core/category.h"
 #include "core/hash.h"
+#include "kfac/factors/packed_triangles.h"
 
 namespace spillway::kfac {
 namespace {
 
-at::Tensor trace_of(const at::Tensor& factor) {
-  return factor.diagonal(0, -2, -1).sum();
+at::Tensor sum_of(const std::vector<at::Tensor>& diagonals) {
+  auto sum = diagonals.front().sum();
+  for (size_t i = 1; i < diagonals.size(); ++i) sum = sum + diagonals[i].sum();
+  return sum;
+}
+
+// Updates all entries of `running`, whose diagonals are views of some of them, by those of `fresh`.
+void update(const at::Tensor& running, const std::vector<at::Tensor>& diagonals, const at::Tensor& fresh,
+            const at::Tensor& fresh_trace, double decay, const at::Tensor& dropped, double start) {
+  // No entry of a Gram matrix is larger than its largest diagonal entry, so the trace tells whether all are finite.
+  const auto finite = at::isfinite(fresh_trace);
+  dropped.add_(finite.logical_not());
+  const auto usable = finite.logical_and(fresh_trace.gt(0));
+  const auto started = sum_of(diagonals).gt(0);
+  if (start > 0)
+    for (const auto& diagonal : diagonals) diagonal.add_(started.logical_not().logical_and(usable), start);
+  const auto number = [&](double value) { return at::full({}, value, running.options()); };
+  const auto step = at::where(started, number(1 - decay), number(start > 0 ? 1 - decay : 1)) * usable;
+  running.lerp_(fresh.nan_to_num_(0, 0, 0), step);
 }
 
 }  // namespace
 
 void update_running_average(const at::Tensor& running, const at::Tensor& fresh, double decay, const at::Tensor& dropped,
                             double start) {
-  // No entry of a Gram matrix is larger than its largest diagonal entry, so the trace tells whether all are finite.
-  const auto fresh_trace = trace_of(fresh);
-  const auto finite = at::isfinite(fresh_trace);
-  dropped.add_(finite.logical_not());
-  const auto usable = finite.logical_and(fresh_trace.gt(0));
-  const auto started = trace_of(running).gt(0);
-  if (start > 0) running.diagonal(0, -2, -1).add_(started.logical_not().logical_and(usable), start);
-  const auto number = [&](double value) { return at::full({}, value, running.options()); };
-  const auto step = at::where(started, number(1 - decay), number(start > 0 ? 1 - decay : 1)) * usable;
-  running.lerp_(fresh.nan_to_num_(0, 0, 0), step);
+  update(running, {running.diagonal(0, -2, -1)}, fresh, fresh.diagonal(0, -2, -1).sum(), decay, dropped, start);
+}
+
+void update_running_average(const StoredTriangle& running, const at::Tensor& fresh, double decay,
+                            const at::Tensor& dropped, double start) {
+  if (running.diagonal.defined()) {
+    const auto average = running.load();
+    update_running_average(average, fresh, decay, dropped, start);
+    return running.store(average);
+  }
+  const auto packed = at::empty_like(running.entries);
+  pack_triangles({fresh}, packed.flatten());
+  update(running.entries, packed_diagonals(running.entries), packed, fresh.diagonal(0, -2, -1).sum(), decay, dropped,
+         start);
 }
 
 FactorScales factor_scales(Convention convention, int64_t batch, double rows, double positions) {
@@ -50,9 +72,9 @@ LayerFactors::LayerFactors(const LayerShape& shape, const at::TensorOptions& lik
   CategoryScope scope(Category::factors);
   const bool wide = shape_.storage == FactorDtype::fp32;
   const auto type = storage_type(shape_.storage, like.dtype().toScalarType());
-  for (const auto& [role, side, count, rank] : shape_.factors())
-    running_.push_back(
-        {at::zeros({count, side, side}, like.dtype(type)), wide ? at::Tensor() : at::zeros({count, side}, like)});
+  for (const auto& factor : shape_.factors())
+    running_.push_back({at::zeros(factor.triangle_sizes(), like.dtype(type)),
+                        wide ? at::Tensor() : at::zeros({factor.count, factor.side}, like)});
 }
 
 std::vector<at::Tensor> LayerFactors::zeros() const {
@@ -106,11 +128,8 @@ const std::vector<at::Tensor>& LayerFactors::finish(int64_t batch, double loss_s
 }
 
 void LayerFactors::commit(double decay, const at::Tensor& dropped) {
-  for (size_t i = 0; i < running_.size(); ++i) {
-    const auto average = running_[i].load();
-    update_running_average(average, staged_[i], decay, dropped, start(i));
-    running_[i].store(average);
-  }
+  for (size_t i = 0; i < running_.size(); ++i)
+    update_running_average(running_[i], staged_[i], decay, dropped, start(i));
   discard();
 }
 

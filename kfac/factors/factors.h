@@ -41,6 +41,10 @@ double add_output_products(const at::Tensor& sum, const at::Tensor& gradient, in
 /// device.
 void update_running_average(const at::Tensor& running, const at::Tensor& fresh, double decay, const at::Tensor& dropped,
                             double start = 0);
+/// Does so with a running average that is kept as a triangle. Without rounding it is updated as a triangle, and never
+/// unpacked.
+void update_running_average(const StoredTriangle& running, const at::Tensor& fresh, double decay,
+                            const at::Tensor& dropped, double start = 0);
 
 /// The multipliers under a convention for sums over N rows, with S rows per sample and `batch` samples, B.
 struct FactorScales {
@@ -60,7 +64,7 @@ FactorScales factor_scales(Convention convention, int64_t batch, double rows, do
 /// the partial traces of I.
 class LayerFactors {
  public:
-  /// Allocates the running averages, zero, [count, side, side] each, as `shape.storage` says. Allocates none where this
+  /// Allocates the running averages, zero, a triangle each, as `shape.storage` says. Allocates none where this
   /// rank does not hold them. `like` gives the type of the staged sums, and the device.
   LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
                Convention convention = Convention::fisher, bool held = true,
@@ -81,8 +85,8 @@ class LayerFactors {
   void discard();
 
   /// Returns the running averages in the order of LayerShape::factors(); empty where this rank holds none.
-  const std::vector<StoredMatrix>& running() const { return running_; }
-  /// Returns the running averages as float32 (float64). With 16-bit storage they are new tensors.
+  const std::vector<StoredTriangle>& running() const { return running_; }
+  /// Returns the running averages as new tensors [count, side, side] of float32 (float64).
   std::vector<at::Tensor> averages() const;
   /// Returns the floating-point operations of all products so far.
   double flops() const { return flops_; }
@@ -98,7 +102,7 @@ class LayerFactors {
   int64_t workspace_bytes_;
   Convention convention_;
   FactorSamples sampling_;
-  std::vector<StoredMatrix> running_;
+  std::vector<StoredTriangle> running_;
   std::vector<at::Tensor> staged_;
   int64_t rows_ = 0;     ///< all rows that were staged
   int64_t samples_ = 0;  ///< samples that the rows belong to; a Linear layer's rows are samples

@@ -63,6 +63,12 @@ void pack_triangles(at::TensorList matrices, const at::Tensor& packed) {
   });
 }
 
+std::vector<at::Tensor> packed_diagonals(const at::Tensor& packed) {
+  const int64_t h = packed.size(1) / 2, m = packed.size(2);
+  const Rectangle rectangle(packed, packed.size(0), h + m);
+  return {rectangle.lower(h).diagonal(0, 1, 2), rectangle.upper(m).diagonal(0, 1, 2)};
+}
+
 void unpack_triangles(const at::Tensor& packed, at::TensorList matrices) {
   for_each_rectangle(matrices, packed, [](const Blocks& to, const Rectangle& from) {
     const int64_t h = to.top_left.size(1), m = to.bottom_right.size(1);

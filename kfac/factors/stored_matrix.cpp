@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "kfac/factors/packed_triangles.h"
+
 namespace spillway::kfac {
 
 namespace {
@@ -32,6 +34,20 @@ void StoredMatrix::store(const at::Tensor& matrix) const {
   const auto lower = (matrix * outer(at::where(seen, diagonal.rsqrt(), at::zeros_like(diagonal)))).tril_();
   // Two entries that differ by a rounding may round to numbers 2⁻¹¹ apart: one of them stands for both.
   entries.copy_(lower + lower.tril(-1).transpose(1, 2));
+}
+
+at::Tensor StoredTriangle::load() const {
+  const int64_t count = entries.size(0), side = entries.size(1) / 2 + entries.size(2);
+  const auto matrix = at::empty({count, side, side}, entries.options());
+  unpack_triangles(entries.flatten(), {matrix});
+  return StoredMatrix{matrix, diagonal}.load();
+}
+
+void StoredTriangle::store(const at::Tensor& matrix) const {
+  if (!diagonal.defined()) return pack_triangles({matrix}, entries.flatten());
+  const StoredMatrix rounded{at::empty_like(matrix, entries.scalar_type()), diagonal};
+  rounded.store(matrix);
+  pack_triangles({rounded.entries}, entries.flatten());
 }
 
 at::ScalarType storage_type(FactorDtype storage, at::ScalarType wide) {

@@ -51,7 +51,7 @@ std::vector<HeldTensor> factor_tensors(const LayerShape& layer) {
   std::vector<HeldTensor> tensors;
   for (size_t f = 0; f < factors.size(); ++f) {
     const auto [role, side, count, rank] = factors[f];
-    tensors.push_back({"factor" + std::to_string(f), {count, side, side}, f, small});
+    tensors.push_back({"factor" + std::to_string(f), factors[f].triangle_sizes(), f, small});
     if (small) tensors.push_back({"factor_diagonal" + std::to_string(f), {count, side}, f});
   }
   return tensors;

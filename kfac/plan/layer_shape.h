@@ -31,6 +31,8 @@ struct FactorShape {
   int64_t rank = side;  ///< eigenvectors that are kept of each matrix
   int64_t elements() const { return count * side * side; }
   bool is_truncated() const { return rank < side; }
+  /// Returns the sizes of the running average, which is kept as a triangle (kfac/factors/packed_triangles.h).
+  std::vector<int64_t> triangle_sizes() const { return {count, side / 2 * 2 + 1, side - side / 2}; }
   /// Returns the eigenvalues that are kept of each matrix. Those of a truncated basis end with its tail.
   int64_t values() const { return is_truncated() ? rank + 1 : side; }
 };
@@ -84,8 +86,8 @@ struct HeldTensor {
   bool in_storage = false;  ///< true when its type is LayerShape::storage's, not the state's own (float32, or float64)
   int64_t elements() const;
 };
-/// Returns the running averages: `factorF` [count, side, side], and with 16-bit storage `factor_diagonalF`
-/// [count, side].
+/// Returns the running averages: `factorF`, of FactorShape::triangle_sizes(), and with 16-bit storage
+/// `factor_diagonalF` [count, side].
 std::vector<HeldTensor> factor_tensors(const LayerShape& layer);
 /// Returns all tensors that a gradient worker holds of the layer, in the order in which they are sent. For factor f of
 /// [count, side, side]:

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "kfac/factors/factors.h"
 #include "kfac/kfac.h"
 
 namespace spillway::kfac {
@@ -125,6 +126,51 @@ TEST(StoredMatrixTest, IsTheMatrixItselfInFullWidth) {
   EXPECT_TRUE(matrix[0].equal(at::eye(4)));
 }
 
+TEST(StoredTriangleTest, KeepsTheBitsOfASymmetricMatrixInHalfItsBytes) {
+  for (int64_t side : {1, 2, 3, 8, 33}) {
+    const FactorShape shape{.role = FactorRole::input, .side = side, .count = 3};
+    const auto matrix = covariance(3, side, 1);
+    const auto symmetric = matrix + matrix.transpose(1, 2);
+    const StoredTriangle kept{at::zeros(shape.triangle_sizes()), {}};
+    kept.store(symmetric);
+    EXPECT_TRUE(kept.load().equal(symmetric)) << side;
+    EXPECT_EQ(kept.entries.numel(), 3 * side * (side + 1) / 2) << side;
+  }
+}
+
+TEST(StoredTriangleTest, RoundsAsAWholeMatrixDoes) {
+  for (auto storage : kSmall) {
+    const FactorShape shape{.role = FactorRole::input, .side = 33, .count = 2};
+    const auto matrix = covariance(2, 33, 1e-7);
+    const auto whole = stored(storage, matrix);
+    const StoredTriangle kept{at::zeros(shape.triangle_sizes(), storage_type(storage, at::kFloat)), at::zeros({2, 33})};
+    whole.store(matrix);
+    kept.store(matrix);
+    EXPECT_TRUE(kept.load().equal(whole.load())) << name(storage);
+  }
+}
+
+TEST(StoredTriangleTest, IsAveragedAsAWholeMatrixIs) {
+  for (double start : {0.0, 2.0})
+    for (int64_t side : {1, 4, 9}) {
+      const FactorShape shape{.role = FactorRole::input, .side = side, .count = 2};
+      const auto whole = at::zeros({2, side, side});
+      const StoredTriangle kept{at::zeros(shape.triangle_sizes()), {}};
+      const auto dropped = at::zeros({}, at::kLong), also_dropped = at::zeros({}, at::kLong);
+      for (int step = 0; step < 5; ++step) {
+        auto fresh = covariance(2, side, 1);
+        fresh = fresh + fresh.transpose(1, 2);
+        if (step == 2) fresh.zero_();
+        if (step == 3) fresh.select(1, side - 1).select(1, side - 1).fill_(std::numeric_limits<float>::infinity());
+        update_running_average(kept, fresh.clone(), 0.9, dropped, start);
+        update_running_average(whole, fresh.clone(), 0.9, also_dropped, start);
+        EXPECT_TRUE(kept.load().equal(whole)) << side << ' ' << step;
+      }
+      EXPECT_EQ(dropped.item<int64_t>(), 1);
+      EXPECT_TRUE(dropped.equal(also_dropped));
+    }
+}
+
 TEST(KfacStorageTest, GivesTheGradientOfFullWidthToWithinItsRounding) {
   for (auto method : {Method::eigen, Method::pi})
     for (auto form : {ConvFactors::full, ConvFactors::separable}) {
@@ -152,7 +198,8 @@ TEST(KfacStorageTest, HalvesWhatIsHeld) {
     const auto bytes = Kfac(*model, {.eigen_rank = EigenRank::full(), .storage = storage}).memory_usage();
     const auto wide = Kfac(*model, {.eigen_rank = EigenRank::full()}).memory_usage();
     // The matrices have the sides 55, 4, 257 and 3. Their diagonals and eigenvalues stay in float32.
-    EXPECT_EQ(wide.factors - bytes.factors, 2 * (55 * 55 + 4 * 4 + 257 * 257 + 3 * 3) - 4 * (55 + 4 + 257 + 3));
+    // Of running averages one triangle is kept.
+    EXPECT_EQ(wide.factors - bytes.factors, 2 * (55 * 56 + 4 * 5 + 257 * 258 + 3 * 4) / 2 - 4 * (55 + 4 + 257 + 3));
     EXPECT_EQ(wide.eigenbases - bytes.eigenbases, 2 * (55 * 55 + 4 * 4 + 257 * 257 + 3 * 3));
   }
 }
