@@ -82,7 +82,8 @@ class Kfac {
   void discard();
 
   /// Returns the kind of the coming step: "plain", or those of "factor", "decompose" and "launch" that apply, joined by
-  /// "+". Steps of one kind do the same work on the same memory, except for the work that warm_start saves.
+  /// "+"; with layer_curvature UpdateCycle::kind(). Steps of one kind do the same work on the same memory, except for
+  /// the work that warm_start saves.
   std::string_view kind() const;
   bool updates_factors() const;
   bool decomposes() const;  ///< true when it renews the eigenbases: after inverse_interval steps, or `staleness` later
@@ -92,8 +93,8 @@ class Kfac {
   const std::vector<SkippedLayer>& left_alone() const;
   const std::vector<Assignment>& assignments() const;
   const KfacOptions& options() const;  ///< the options that agreed_options() returned
-  /// Returns the running average `f` of layer `i`, in the order of LayerShape::factors(): [count, side, side]. It is a
-  /// copy with 16-bit storage, and undefined where this rank holds none.
+  /// Returns the running average `f` of layer `i`, in the order of LayerShape::factors(): [count, side, side]: a new
+  /// tensor. It is undefined where this rank holds none.
   at::Tensor factor(size_t i, size_t f) const;
   /// Returns the running averages as they are kept, in the order of factor_tensors(); empty where this rank holds none.
   std::vector<at::Tensor> held_factors(size_t i) const;
@@ -113,8 +114,7 @@ class Kfac {
   /// and staleness must be the same. Throws BadRequest naming the first tensor that does not fit; nothing has changed
   /// then.
   void load_state_dict(const StateDict& state);
-  /// Continues from `counters`. The running averages, inverses and pending_basis() are tensors: overwrite them in
-  /// place.
+  /// Continues from `counters`. held_factors(), inverse() and pending_basis() are tensors: overwrite them in place.
   void resume(const KfacCounters& counters);
 
   /// Returns the bytes that this rank holds now. The Ledger counts the same tensors, each with the allocator's

@@ -20,6 +20,7 @@ bool decompositions_are_due(const KfacCounters& c, const KfacOptions& options) {
 }  // namespace
 
 bool Preconditioner::updates_factors() const {
+  if (!options_.layer_curvature.empty()) return !due_layers().empty();
   return counters_.steps < options_.burn_in || factors_are_due();
 }
 
@@ -28,6 +29,7 @@ bool Preconditioner::factors_are_due() const {
 }
 
 bool Preconditioner::decomposes() const {
+  if (!options_.layer_curvature.empty()) return !due_layers().empty();
   if (options_.staleness == 0 || counters_.last_decomposition_step < 0)
     return decompositions_are_due(counters_, options_);
   return counters_.last_launch_step >= 0 && counters_.steps == counters_.last_launch_step + options_.staleness;
@@ -39,6 +41,7 @@ bool Preconditioner::launches() const {
 }
 
 std::string_view Preconditioner::kind() const {
+  if (!options_.layer_curvature.empty()) return cycle_.kind(due_set());
   static constexpr std::array<std::string_view, 8> kKinds{
       "plain",  "factor",        "decompose",        "factor+decompose",
       "launch", "factor+launch", "decompose+launch", "factor+decompose+launch"};

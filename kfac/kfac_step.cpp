@@ -33,37 +33,44 @@ void Preconditioner::check_samples() const {
 
 void Preconditioner::commit_factors(double loss_scale) {
   if (staged_->early) return commit_early_factors(loss_scale);
-  auto& layers = staged_->layers;
-  auto bucket = buckets_.begin();
-  for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
-    const bool travels = bucket != buckets_.end() && bucket->begin == begin;
-    end = travels ? bucket->end : begin + 1;
-    {
-      Stopwatch watch(seconds_.factor_compute);
-      for (size_t i = begin; i < end; ++i)
-        if (assignments_[i].stages_factors(exchange_.rank())) layers[i].finish(watched_batch_, loss_scale);
-    }
-    if (travels) {
-      Stopwatch watch(seconds_.factor_communicate);
-      reduce_factors(*bucket++, layers, assignments_, watched_batch_, options_.factor_dtype, exchange_);
-    }
-    Stopwatch watch(seconds_.factor_compute);
-    for (size_t i = begin; i < end; ++i) layers[i].commit(options_.decay, dropped_);
+  std::vector<bool> travels(layers_.size());
+  for (const auto& bucket : buckets_[due_set()]) {
+    commit_layers(bucket.layers, &bucket, loss_scale);
+    for (size_t i : bucket.layers) travels[i] = true;
   }
+  for (size_t i : due_layers())
+    if (!travels[i]) commit_layers({i}, nullptr, loss_scale);
   watched_batch_ = 0;
   watched_ = false;
+}
+
+// Finishes the layers' new factors, reduces those of a bucket, and takes them into the running averages.
+void Preconditioner::commit_layers(const std::vector<size_t>& members, const FactorBucket* bucket, double loss_scale) {
+  auto& layers = staged_->layers;
+  {
+    Stopwatch watch(seconds_.factor_compute);
+    for (size_t i : members)
+      if (assignments_[i].stages_factors(exchange_.rank())) layers[i].finish(watched_batch_, loss_scale);
+  }
+  if (bucket) {
+    Stopwatch watch(seconds_.factor_communicate);
+    reduce_factors(*bucket, layers, assignments_, watched_batch_, options_.factor_dtype, exchange_);
+  }
+  Stopwatch watch(seconds_.factor_compute);
+  for (size_t i : members) layers[i].commit(options_.decay, dropped_);
 }
 
 // Finishes and commits the reductions that started during backward, in the order in which backward met their layers.
 void Preconditioner::commit_early_factors(double loss_scale) {
   auto& layers = staged_->layers;
-  for (size_t b = buckets_.size(); b-- > 0;) {
+  const auto& buckets = buckets_.front();
+  for (size_t b = buckets.size(); b-- > 0;) {
     {
       Stopwatch watch(seconds_.factor_communicate);
       staged_->early->finish(b, layers);
     }
     Stopwatch watch(seconds_.factor_compute);
-    for (size_t i = buckets_[b].begin; i < buckets_[b].end; ++i) {
+    for (size_t i : buckets[b].layers) {
       // The loss scale was not known when the factors were sent.
       if (loss_scale != 1) layers[i].staged().back().div_(loss_scale).div_(loss_scale);
       layers[i].commit(options_.decay, dropped_);
@@ -91,7 +98,10 @@ void Preconditioner::decompose_owned() {
   Stopwatch watch(seconds_.decompose);
   const bool solves_groups = options_.method == Method::eigen && options_.warm_start == 0;
   std::vector<FactorId> whole;
+  std::vector<bool> due(layers_.size());
+  for (size_t i : due_layers()) due[i] = true;
   for (const auto& id : owned_) {
+    if (!due[id.layer]) continue;
     if (solves_groups && !layers_[id.layer].shape.factors()[id.factor].is_truncated())
       whole.push_back(id);
     else
@@ -158,7 +168,7 @@ void Preconditioner::gather_reciprocal(size_t i) {
 
 void Preconditioner::share_inverses() {
   Stopwatch watch(seconds_.eigenbasis_communicate);
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  for (size_t i : due_layers()) {
     if (options_.precompute_outer) gather_reciprocal(i);
     const auto tensors = inverse_tensors(layers_[i].shape);
     const auto& held = inverses_[i].held;
@@ -195,8 +205,9 @@ void Preconditioner::precondition_layer(size_t i) {
     };
     take(natural.weight, gradient.weight);
     if (std::isfinite(options_.norm_clip_in_use())) {
-      sums[1].copy_(natural.weight.norm().square());
-      sums[2].copy_(weight.detach().norm().square());
+      const auto v = natural.weight.flatten(), w = weight.detach().flatten().to(v.scalar_type());
+      sums[1].copy_(at::dot(v, v));
+      sums[2].copy_(at::dot(w, w));
     }
     if (shape.bias) take(natural.bias, gradient.bias);
   }

@@ -47,7 +47,7 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
-    : options_(std::move(options)), exchange_(std::move(comm)), staged_(std::make_shared<StagedFactors>()) {
+    : options_(std::move(options)), exchange_(std::move(comm)), cycle_(0), staged_(std::make_shared<StagedFactors>()) {
   at::NoGradGuard no_grad;
   exchange_.check_together([&] {
     options_.validate();
@@ -64,18 +64,19 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
   for (size_t i = 0; i < layers_.size(); ++i)
     for (size_t f = 0; f < assignments_[i].owners.size(); ++f)
       if (assignments_[i].owners[f] == exchange_.rank()) owned_.push_back({i, f});
-  buckets_ = factor_buckets(shapes, assignments_, options_.factor_dtype);
+  cycle_ = options_.layer_curvature.empty() ? UpdateCycle(layers_.size()) : UpdateCycle(options_.layer_curvature);
+  for (const auto& set : cycle_.sets())
+    buckets_.push_back(factor_buckets(shapes, assignments_, options_.factor_dtype, set));
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto& [shape, weight, bias] = layers_[i];
-    if (assignments_[i].stages_factors(exchange_.rank())) staged_->weights[weight.unsafeGetTensorImpl()] = i;
     staged_->layers.emplace_back(shape, state_options(weight), options_.patch_workspace_bytes, options_.convention,
-                                 assignments_[i].holds_factors(exchange_.rank()), options_.factor_samples);
+                                 assignments_[i].holds_factors(exchange_.rank()), options_.samples_of(i));
     inverses_.push_back(assignments_[i].is_worker(exchange_.rank())
                             ? LayerInverse::identity(shape, state_options(weight))
                             : LayerInverse{});
   }
-  if (options_.overlap_factors && !buckets_.empty())
-    staged_->early = std::make_unique<OverlappedReduction>(buckets_, staged_->layers, assignments_,
+  if (options_.overlap_factors && !buckets_.front().empty())
+    staged_->early = std::make_unique<OverlappedReduction>(buckets_.front(), staged_->layers, assignments_,
                                                            options_.factor_dtype, exchange_.comm());
   if (options_.staleness > 0) background_ = std::make_unique<BackgroundSolver>(stacks_of(owned_, layers_));
   dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
@@ -96,7 +97,10 @@ void Preconditioner::watch(const at::Tensor& loss, int64_t batch) {
   const auto stage = [staged = std::weak_ptr(staged_)](const Captured& captured) {
     if (auto alive = staged.lock()) alive->stage(captured);
   };
-  if (batch > 0 && !staged_->weights.empty()) install_capture_hooks(loss, staged_->weights, stage, &uses);
+  WeightIndex due;
+  for (size_t i : due_layers())
+    if (assignments_[i].stages_factors(exchange_.rank())) due[layers_[i].weight.unsafeGetTensorImpl()] = i;
+  if (batch > 0 && !due.empty()) install_capture_hooks(loss, due, stage, &uses);
   if (staged_->early) staged_->early->begin(std::move(uses), batch);
   watched_batch_ += batch;
 }

@@ -55,8 +55,12 @@ class Preconditioner {
 
  private:
   bool factors_are_due() const;
+  size_t due_set() const { return cycle_.set_of(counters_.steps); }
+  /// Returns the layers whose factors the coming step updates and decomposes, where it does either.
+  const std::vector<size_t>& due_layers() const { return cycle_.sets()[due_set()]; }
   void check_samples() const;
   void commit_factors(double loss_scale);
+  void commit_layers(const std::vector<size_t>& layers, const FactorBucket* bucket, double loss_scale);
   void commit_early_factors(double loss_scale);
   void renew_owned();
   void decompose_owned();
@@ -79,7 +83,8 @@ class Preconditioner {
   std::vector<SkippedLayer> left_alone_;
   std::vector<Assignment> assignments_;
   std::vector<FactorId> owned_;  ///< the factors that this rank decomposes, in order
-  std::vector<FactorBucket> buckets_;
+  UpdateCycle cycle_;
+  std::vector<std::vector<FactorBucket>> buckets_;  ///< the buckets of each set of the cycle
   std::shared_ptr<StagedFactors> staged_;
   std::vector<LayerInverse> inverses_;
   std::unique_ptr<BackgroundSolver> background_;  ///< only with `staleness`

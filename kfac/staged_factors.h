@@ -15,8 +15,7 @@ namespace spillway::kfac {
 /// The staged statistics that a Kfac shares with its hooks in the graph. The hooks may outlive the Kfac and run on
 /// autograd's threads.
 struct StagedFactors {
-  WeightIndex weights;  ///< weights of the layers whose factors this rank forms
-  uint64_t seed = 0;    ///< seed of this update's lattices
+  uint64_t seed = 0;  ///< seed of this update's lattices
   std::mutex mutex;
   std::vector<LayerFactors> layers;
   std::unique_ptr<OverlappedReduction> early;  ///< only with overlap_factors on several ranks

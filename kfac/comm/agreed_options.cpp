@@ -1,6 +1,7 @@
 #include "kfac/comm/agreed_options.h"
 
 #include <bit>
+#include <string_view>
 #include <utility>
 
 #include "core/hash.h"
@@ -12,10 +13,15 @@
 namespace spillway::kfac {
 namespace {
 
+uint64_t hash_text(uint64_t hash, std::string_view text) {
+  for (char letter : text) hash = hash_in(hash, static_cast<unsigned char>(letter));
+  return hash;
+}
+
 uint64_t hash_of(const std::vector<LayerShape>& layers) {
   uint64_t hash = hash_in(kHashSeed, layers.size());
   for (const auto& layer : layers) {
-    for (char letter : layer.name) hash = hash_in(hash, static_cast<unsigned char>(letter));
+    hash = hash_text(hash, layer.name);
     hash = hash_in(hash, layer.kind);
     for (int64_t size : {layer.out, layer.in, layer.groups, int64_t{layer.bias}, int64_t{layer.separable},
                          layer.input_blocks, layer.output_blocks})
@@ -36,8 +42,9 @@ uint64_t hash_of(const KfacOptions& options) {
   hash = hash_in(hash_in(hash, options.precompute_outer), options.method);
   hash = hash_in(hash_in(hash, options.convention), options.storage);
   hash = hash_in(hash, options.burn_in);
-  for (char letter : name(options.factor_samples)) hash = hash_in(hash, static_cast<unsigned char>(letter));
-  for (char letter : name(options.rank_in_use())) hash = hash_in(hash, static_cast<unsigned char>(letter));
+  hash = hash_text(hash_text(hash, name(options.factor_samples)), name(options.rank_in_use()));
+  for (const auto& [layer, samples, rank, interval, slot] : options.layer_curvature)
+    hash = hash_in(hash_in(hash_text(hash_text(hash, name(samples)), name(rank)), interval), slot);
   hash = hash_in(hash, options.seed);
   const auto first = options.at(0);
   for (double number : {options.decay, first.lr, first.kl_clip, first.factor_interval, first.inverse_interval,
@@ -70,7 +77,8 @@ KfacOptions agreed_options(KfacOptions options, const std::vector<Layer>& layers
   exchange.require_same(
       hash_of(options),
       "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, storage, method, convention, "
-      "warm_start, staleness, factor_samples, eigen_rank, an interval, burn_in, decay, damping, lr, kl_clip or "
+      "warm_start, staleness, factor_samples, eigen_rank, layer_curvature, an interval, burn_in, decay, damping, lr, "
+      "kl_clip or "
       "norm_clip)");
   options = with_agreed_seconds(std::move(options), layers, exchange);
   if (options.strategy == Strategy::automatic)

@@ -35,11 +35,11 @@ void round_in_place(std::byte* memory, int64_t begin, int64_t end, float factor)
 }  // namespace
 
 SeenFactors::SeenFactors(const FactorBucket& bucket, const std::vector<LayerFactors>& layers, int64_t batch) {
-  const size_t layer_count = bucket.end - bucket.begin;
+  const size_t layer_count = bucket.layers.size();
   numbers_.push_back(static_cast<double>(batch));
   std::vector<at::Tensor> largest;  // no entry of a Gram matrix exceeds its largest diagonal entry
   for (size_t l = 0; l < layer_count; ++l) {
-    const auto& layer = layers[bucket.begin + l];
+    const auto& layer = layers[bucket.layers[l]];
     numbers_.push_back(static_cast<double>(layer.positions()));
     for (const auto& matrix : layer.staged()) {
       const bool is_last = &matrix == &layer.staged().back();

@@ -42,10 +42,10 @@ OverlappedReduction::OverlappedReduction(std::vector<FactorBucket> buckets, cons
 }
 
 int64_t OverlappedReduction::prepare(size_t bucket, const std::vector<LayerFactors>& layers) {
-  const auto& [begin, end, elements] = buckets_[bucket];
+  const auto& [members, elements] = buckets_[bucket];
   const auto element = element_of(dtype_);
   const int64_t bytes = elements * bytes_of(dtype_);
-  if (assignments_[begin].home == FactorScope::everywhere)
+  if (assignments_[members.front()].home == FactorScope::everywhere)
     return allreduce_.for_bytes(bytes).scratch_bytes(elements, element);
   auto parts = owned_parts(parts_of(buckets_[bucket], layers, assignments_, dtype_));
   auto& at_owner =
@@ -71,8 +71,8 @@ void OverlappedReduction::begin(std::vector<int64_t> uses, int64_t batch) {
 }
 
 bool OverlappedReduction::complete(size_t bucket) const {
-  return std::all_of(uses_left_.begin() + buckets_[bucket].begin, uses_left_.begin() + buckets_[bucket].end,
-                     [](int64_t left) { return left == 0; });
+  const auto& layers = buckets_[bucket].layers;
+  return std::all_of(layers.begin(), layers.end(), [&](size_t layer) { return uses_left_[layer] == 0; });
 }
 
 void OverlappedReduction::staged(size_t layer, std::vector<LayerFactors>& layers) {
@@ -89,7 +89,7 @@ void OverlappedReduction::start_next(std::vector<LayerFactors>& layers) {
   if (to_start_ == buckets_.size()) scratch_ = ddl::StagingMemory(scratch_bytes_);
   const size_t index = to_start_ - 1;
   const auto& bucket = buckets_[index];
-  for (size_t l = bucket.begin; l < bucket.end; ++l) layers[l].finish(batch_);
+  for (size_t l : bucket.layers) layers[l].finish(batch_);
   BucketInFlight flight;
   flight.memory = ddl::StagingMemory(bucket.elements * sizeof(float));
   if (dtype_ == FactorDtype::fp32) {

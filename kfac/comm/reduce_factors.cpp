@@ -26,7 +26,7 @@ template <class Visit>
 void for_each_layer(const FactorBucket& bucket, const std::vector<LayerFactors>& layers, const at::Tensor& packed,
                     int64_t extra, const Visit& visit) {
   int64_t begin = 0;
-  for (size_t l = bucket.begin; l < bucket.end; ++l) {
+  for (size_t l : bucket.layers) {
     const int64_t size = packed_elements(layers[l].staged());
     visit(l, packed.narrow(0, begin, size), packed.narrow(0, begin + size, extra));
     begin += size + extra;
@@ -35,8 +35,7 @@ void for_each_layer(const FactorBucket& bucket, const std::vector<LayerFactors>&
 
 std::vector<at::Tensor> matrices_of(const FactorBucket& bucket, const std::vector<LayerFactors>& layers) {
   std::vector<at::Tensor> matrices;
-  for (size_t l = bucket.begin; l < bucket.end; ++l)
-    matrices.insert(matrices.end(), layers[l].staged().begin(), layers[l].staged().end());
+  for (size_t l : bucket.layers) matrices.insert(matrices.end(), layers[l].staged().begin(), layers[l].staged().end());
   return matrices;
 }
 
@@ -49,7 +48,7 @@ void reduce_small(const FactorBucket& bucket, const std::vector<LayerFactors>& l
   for (size_t i = 0; i < matrices.size(); ++i) matrices[i].mul_(scalings[i].before);
   const auto packed = staging(bucket.elements, scalar_type(dtype), matrices.front());
   pack_triangles(matrices, packed);
-  reduce(packed, parts_of(bucket, layers, assignments, dtype), assignments[bucket.begin].home, exchange,
+  reduce(packed, parts_of(bucket, layers, assignments, dtype), assignments[bucket.layers.front()].home, exchange,
          ddl::Reduction::average);
   unpack_scaled(bucket, layers, assignments, exchange.rank(), packed, scalings);
 }
@@ -65,7 +64,7 @@ BucketParts parts_of(const FactorBucket& bucket, const std::vector<LayerFactors>
                      const std::vector<Assignment>& assignments, FactorDtype dtype) {
   BucketParts parts;
   int64_t end = 0;
-  for (size_t l = bucket.begin; l < bucket.end; ++l) {
+  for (size_t l : bucket.layers) {
     end += sent_elements(layers[l].shape(), dtype);
     parts.ends.push_back(end);
     parts.homes.push_back(assignments[l].owners.front());
@@ -119,9 +118,9 @@ void reduce_factors(const FactorBucket& bucket, std::vector<LayerFactors>& layer
                     const std::vector<Assignment>& assignments, int64_t batch, FactorDtype dtype,
                     const RankExchange& exchange) {
   if (dtype != FactorDtype::fp32) return reduce_small(bucket, layers, assignments, batch, dtype, exchange);
-  const auto packed = staging(bucket.elements, at::kFloat, layers[bucket.begin].staged().front());
+  const auto packed = staging(bucket.elements, at::kFloat, layers[bucket.layers.front()].staged().front());
   pack_weighted(bucket, layers, batch, packed);
-  reduce(packed, parts_of(bucket, layers, assignments, dtype), assignments[bucket.begin].home, exchange,
+  reduce(packed, parts_of(bucket, layers, assignments, dtype), assignments[bucket.layers.front()].home, exchange,
          ddl::Reduction::sum);
   unpack_weighted(bucket, layers, assignments, exchange.rank(), packed);
 }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <unordered_set>
 
@@ -77,82 +78,93 @@ std::shared_ptr<Geometry> geometry_of(const ag::generated::ConvolutionBackward0&
                                              node.groups.guard_int(__FILE__, __LINE__)});
 }
 
-class Walk {
- public:
-  Walk(const WeightIndex& weights, const Sink& sink, std::vector<int64_t>* uses)
-      : weights_(weights), sink_(sink), uses_(uses) {}
-
-  void visit(ag::Node* node) {
-    if (auto* conv = dynamic_cast<ag::generated::ConvolutionBackward0*>(node)) {
-      if (!conv->transposed) tap_convolution(*conv);
-    } else if (auto* addmm = dynamic_cast<ag::generated::AddmmBackward0*>(node)) {
-      tap_product(*addmm, addmm->mat1_, 2, /*transposed=*/true);
-    } else if (auto* mm = dynamic_cast<ag::generated::MmBackward0*>(node)) {
-      tap_product(*mm, mm->self_, 1, /*transposed=*/true);
-    } else if (auto* bmm = dynamic_cast<ag::generated::BmmBackward0*>(node)) {
-      tap_product(*bmm, bmm->self_, 1, /*transposed=*/true);
-    } else if (auto* linear = dynamic_cast<ag::generated::LinearBackward0*>(node)) {
-      tap_product(*linear, linear->input_, 1, /*transposed=*/false);
-    }
-  }
-
-  int64_t taps() const { return taps_; }
-
- private:
-  void tap_convolution(ag::generated::ConvolutionBackward0& node) {
-    const auto layer = weights_.find(weight_behind(node.next_edge(1)).weight);
-    if (layer == weights_.end()) return;
-    const auto geometry = geometry_of(node, node.weight_.unpack(node.getptr()));
-    add(node, layer->second, [&node, geometry, index = layer->second, sink = sink_](const at::Tensor& gradient) {
-      sink({index, node.input_.unpack(node.getptr()), gradient, geometry.get()});
-    });
-  }
-
-  // Hooks y = x Wᵀ (+ b). x may have any leading dimensions, which are all rows of the statistics. `transposed` is true
-  // when the operator is given Wᵀ. An operator that multiplies by W itself, as a tied decoder does, is not hooked,
-  // because A and G swap their roles in it.
-  void tap_product(ag::Node& node, ag::SavedVariable& input, uint32_t weight_edge, bool transposed) {
-    const WeightUse use = weight_behind(node.next_edge(weight_edge));
-    const auto layer = weights_.find(use.weight);
-    if (layer == weights_.end() || use.transposed != transposed) return;
-    add(node, layer->second, [&node, &input, index = layer->second, sink = sink_](const at::Tensor& gradient) {
-      const auto x = input.unpack(node.getptr());
-      sink({index, x.reshape({-1, x.size(-1)}), gradient.reshape({-1, gradient.size(-1)}), nullptr});
-    });
-  }
-
-  void add(ag::Node& node, size_t layer, std::function<void(const at::Tensor&)> read) {
-    node.add_pre_hook(std::make_unique<GradientTap>([read = std::move(read)](const at::Tensor& gradient) {
-      at::NoGradGuard no_grad;
-      read(gradient);
-    }));
-    ++taps_;
-    if (uses_) ++(*uses_)[layer];
-  }
-
-  const WeightIndex& weights_;
-  const Sink& sink_;
-  std::vector<int64_t>* uses_;
-  int64_t taps_ = 0;
+/// An operator of the graph that uses a layer's weight.
+struct Use {
+  ag::Node* node;
+  size_t layer;
+  std::function<Captured(const at::Tensor& gradient)> capture;
 };
 
-}  // namespace
+// Returns the use of `node`, a convolution.
+std::optional<Use> use_of(ag::generated::ConvolutionBackward0& node, const WeightIndex& weights) {
+  const auto layer = weights.find(weight_behind(node.next_edge(1)).weight);
+  if (node.transposed || layer == weights.end()) return std::nullopt;
+  const auto geometry = geometry_of(node, node.weight_.unpack(node.getptr()));
+  return Use{&node, layer->second, [&node, geometry, index = layer->second](const at::Tensor& gradient) {
+               return Captured{index, node.input_.unpack(node.getptr()), gradient, geometry.get()};
+             }};
+}
 
-int64_t install_capture_hooks(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink,
-                              std::vector<int64_t>* uses) {
+// Returns the use of `node`, y = x Wᵀ (+ b). x may have any leading dimensions, which are all rows of the statistics.
+// `transposed` is true when the operator is given Wᵀ. An operator that multiplies by W itself, as a tied decoder does,
+// is no use, because A and G swap their roles in it.
+std::optional<Use> use_of_product(ag::Node& node, ag::SavedVariable& input, uint32_t weight_edge, bool transposed,
+                                  const WeightIndex& weights) {
+  const WeightUse use = weight_behind(node.next_edge(weight_edge));
+  const auto layer = weights.find(use.weight);
+  if (layer == weights.end() || use.transposed != transposed) return std::nullopt;
+  return Use{&node, layer->second, [&node, &input, index = layer->second](const at::Tensor& gradient) {
+               const auto x = input.unpack(node.getptr());
+               return Captured{index, x.reshape({-1, x.size(-1)}), gradient.reshape({-1, gradient.size(-1)})};
+             }};
+}
+
+std::optional<Use> use_of(ag::Node* node, const WeightIndex& weights) {
+  if (auto* conv = dynamic_cast<ag::generated::ConvolutionBackward0*>(node)) return use_of(*conv, weights);
+  if (auto* addmm = dynamic_cast<ag::generated::AddmmBackward0*>(node))
+    return use_of_product(*addmm, addmm->mat1_, 2, /*transposed=*/true, weights);
+  if (auto* mm = dynamic_cast<ag::generated::MmBackward0*>(node))
+    return use_of_product(*mm, mm->self_, 1, /*transposed=*/true, weights);
+  if (auto* bmm = dynamic_cast<ag::generated::BmmBackward0*>(node))
+    return use_of_product(*bmm, bmm->self_, 1, /*transposed=*/true, weights);
+  if (auto* linear = dynamic_cast<ag::generated::LinearBackward0*>(node))
+    return use_of_product(*linear, linear->input_, 1, /*transposed=*/false, weights);
+  return std::nullopt;
+}
+
+// Returns the uses of the layers behind `loss`, in the order of the walk.
+std::vector<Use> find_uses(const at::Tensor& loss, const WeightIndex& weights) {
   const auto& root = loss.grad_fn();
   TORCH_CHECK(root, "[kfac.tap] the loss has no graph: watch it after forward and before backward");
-  Walk walk(weights, sink, uses);
+  std::vector<Use> uses;
   std::vector<ag::Node*> stack{root.get()};
   std::unordered_set<ag::Node*> seen{root.get()};
   while (!stack.empty()) {
     auto* node = stack.back();
     stack.pop_back();
-    walk.visit(node);
+    if (auto use = use_of(node, weights)) uses.push_back(std::move(*use));
     for (const auto& edge : node->next_edges())
       if (edge.function && seen.insert(edge.function.get()).second) stack.push_back(edge.function.get());
   }
-  return walk.taps();
+  return uses;
+}
+
+}  // namespace
+
+int64_t install_capture_hooks(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink,
+                              std::vector<int64_t>* uses) {
+  const auto found = find_uses(loss, weights);
+  for (const auto& [node, layer, capture] : found) {
+    node->add_pre_hook(std::make_unique<GradientTap>([capture = capture, sink](const at::Tensor& gradient) {
+      at::NoGradGuard no_grad;
+      sink(capture(gradient));
+    }));
+    if (uses) ++(*uses)[layer];
+  }
+  return std::ssize(found);
+}
+
+std::vector<int64_t> count_positions(const at::Tensor& loss, const WeightIndex& weights, size_t layers) {
+  std::vector<int64_t> positions(layers, 0);
+  for (const auto& use : find_uses(loss, weights)) {
+    // The gradient of an operator has the sizes of its output: [rows, out], or [batch, out, *spatial].
+    const auto symbolic = use.node->input_metadata(0).shape_as_dim_vector();
+    const auto sizes = concrete({symbolic.begin(), symbolic.end()});
+    const bool is_convolution = dynamic_cast<ag::generated::ConvolutionBackward0*>(use.node);
+    const int64_t out = is_convolution ? sizes[1] : sizes.back();
+    positions[use.layer] += c10::multiply_integers(sizes) / out;
+  }
+  return positions;
 }
 
 }  // namespace spillway::kfac

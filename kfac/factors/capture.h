@@ -33,4 +33,10 @@ using WeightIndex = std::unordered_map<const at::TensorImpl*, size_t>;
 int64_t install_capture_hooks(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink,
                               std::vector<int64_t>* uses = nullptr);
 
+/// Returns the rows of each layer's factors in one backward of `loss`: the positions of all samples and uses, indexed
+/// as `weights` says. The order of magnitude of a layer's work follows from it before anything is captured
+/// (kfac/plan/curvature_plan.h). Cost: a walk of the graph, which is left as it is. Throws c10::Error when `loss` has
+/// no graph.
+std::vector<int64_t> count_positions(const at::Tensor& loss, const WeightIndex& weights, size_t layers);
+
 }  // namespace spillway::kfac

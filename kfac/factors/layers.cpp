@@ -8,6 +8,8 @@
 #include <regex>
 #include <unordered_map>
 
+#include "core/error.h"
+
 namespace spillway::kfac {
 namespace {
 
@@ -62,6 +64,21 @@ std::string reason_against(const Layer& layer, const KfacOptions& options) {
   return {};
 }
 
+// Gives each layer the rank that its curvature says. Refuses the curvature of another model.
+void apply(const std::vector<LayerCurvature>& curvature, std::vector<Layer>& layers) {
+  if (curvature.empty()) return;
+  if (curvature.size() != layers.size())
+    throw BadRequest(str("[kfac.options] layer_curvature is of ", curvature.size(), " layers, and the model has ",
+                         layers.size(), " that are preconditioned"));
+  for (size_t i = 0; i < layers.size(); ++i) {
+    auto& shape = layers[i].shape;
+    if (curvature[i].layer != shape.name)
+      throw BadRequest(str("[kfac.options] layer_curvature has layer '", curvature[i].layer, "' where the model has '",
+                           shape.name, "'"));
+    if (shape.inverse.method == Method::eigen) shape.inverse.rank = curvature[i].rank;
+  }
+}
+
 }  // namespace
 
 std::vector<LayerShape> shapes_of(const std::vector<Layer>& layers) {
@@ -104,6 +121,7 @@ FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& optio
   // The model itself may live on the stack, so it is not asked for a shared pointer.
   consider("", model);
   for (const auto& item : model.named_modules("", /*include_self=*/false)) consider(item.key(), *item.value());
+  apply(options.layer_curvature, found.layers);
   return found;
 }
 

@@ -1,6 +1,7 @@
 #include "kfac/plan/factor_traffic.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace spillway::kfac {
 namespace {
@@ -44,19 +45,27 @@ int64_t sent_elements(const LayerShape& layer, FactorDtype dtype) {
 }
 
 std::vector<FactorBucket> factor_buckets(const std::vector<LayerShape>& layers,
-                                         const std::vector<Assignment>& assignments, FactorDtype dtype) {
+                                         const std::vector<Assignment>& assignments, FactorDtype dtype,
+                                         const std::vector<size_t>& among) {
   std::vector<FactorBucket> buckets;
   const int64_t most = kBucketBytes / bytes_of(dtype);
-  for (size_t l = 0; l < layers.size(); ++l) {
+  for (size_t l : among) {
     if (!travels(assignments[l])) continue;
     const int64_t elements = sent_elements(layers[l], dtype);
-    const bool joins = !buckets.empty() && buckets.back().end == l && buckets.back().elements + elements <= most &&
-                       assignments[l].home == assignments[l - 1].home;
-    if (!joins) buckets.push_back({l, l, 0});
-    buckets.back().end = l + 1;
+    const bool joins = !buckets.empty() && buckets.back().elements + elements <= most &&
+                       assignments[l].home == assignments[buckets.back().layers.back()].home;
+    if (!joins) buckets.emplace_back();
+    buckets.back().layers.push_back(l);
     buckets.back().elements += elements;
   }
   return buckets;
+}
+
+std::vector<FactorBucket> factor_buckets(const std::vector<LayerShape>& layers,
+                                         const std::vector<Assignment>& assignments, FactorDtype dtype) {
+  std::vector<size_t> all(layers.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return factor_buckets(layers, assignments, dtype, all);
 }
 
 std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layers,
@@ -68,7 +77,7 @@ std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layer
     auto& mine = traffic[rank];
     if (rank != 0 && !layers.empty()) mine.gradients += kStepSums * kStateBytes;  // rank 0's, for the clip
     for (const auto& bucket : factor_buckets(layers, assignments, dtype))
-      if (assignments[bucket.begin].home == FactorScope::everywhere)
+      if (assignments[bucket.layers.front()].home == FactorScope::everywhere)
         mine.factors += averaged_elements(bucket.elements, rank, world, bytes_of(dtype)) * bytes_of(dtype);
     for (size_t l = 0; l < layers.size(); ++l) {
       const auto& layer = assignments[l];

@@ -7,10 +7,9 @@
 
 namespace spillway::kfac {
 
-/// Layers [begin, end) whose new factors travel together, and the number of their elements.
+/// Layers whose new factors travel together, in ascending order, and the number of their elements.
 struct FactorBucket {
-  size_t begin = 0;
-  size_t end = 0;
+  std::vector<size_t> layers;
   int64_t elements = 0;
   bool operator==(const FactorBucket&) const = default;
 };
@@ -22,8 +21,13 @@ int64_t bytes_of(FactorDtype dtype);
 /// two elements behind its triangles.
 int64_t sent_elements(const LayerShape& layer, FactorDtype dtype);
 
-/// Cuts the layers, in order, into buckets of at most 8 MiB or one larger layer. A bucket never mixes layers whose
-/// factors are reduced in different ways. Layers whose factors do not travel (dp, a single rank) are in no bucket.
+/// Cuts the layers `among`, in order, into buckets of at most 8 MiB or one larger layer. A bucket never mixes layers
+/// whose factors are reduced in different ways. Layers whose factors do not travel (dp, a single rank) are in no
+/// bucket.
+std::vector<FactorBucket> factor_buckets(const std::vector<LayerShape>& layers,
+                                         const std::vector<Assignment>& assignments, FactorDtype dtype,
+                                         const std::vector<size_t>& among);
+/// Returns the buckets of all layers.
 std::vector<FactorBucket> factor_buckets(const std::vector<LayerShape>& layers,
                                          const std::vector<Assignment>& assignments, FactorDtype dtype);
 

@@ -27,7 +27,7 @@ void require_multiple(const StepSchedule& factor, const StepSchedule& inverse) {
 }  // namespace
 
 KlClipDefault default_kl_clip(Convention convention) {
-  if (convention == Convention::fisher) return {3e-5, 10};
+  if (convention == Convention::fisher) return {1e-4, 10};
   return {1e-3, std::numeric_limits<double>::infinity()};
 }
 
@@ -62,6 +62,10 @@ StepNumbers KfacOptions::at(int64_t step) const {
   return now;
 }
 
+FactorSamples KfacOptions::samples_of(size_t i) const {
+  return layer_curvature.empty() ? factor_samples : layer_curvature.at(i).samples;
+}
+
 EigenRank KfacOptions::rank_in_use() const {
   const bool needs_full = method != Method::eigen || warm_start > 0 || staleness > 0;
   return needs_full && eigen_rank == EigenRank::automatic() ? EigenRank::full() : eigen_rank;
@@ -92,6 +96,11 @@ void KfacOptions::validate() const {
   require(rank.is_full() || method == Method::eigen, "eigen_rank", name(rank), str("full with method ", name(method)));
   require(rank.is_full() || warm_start == 0, "eigen_rank", name(rank), "full with warm_start");
   require(rank.is_full() || staleness == 0, "eigen_rank", name(rank), "full with staleness");
+  kfac::validate(layer_curvature);
+  const bool planned = !layer_curvature.empty();
+  require(!planned || burn_in == 0, "burn_in", burn_in, "0 steps with layer_curvature");
+  require(!planned || staleness == 0, "staleness", staleness, "0 steps with layer_curvature");
+  require(!planned || !overlap_factors, "overlap_factors", "true", "false with layer_curvature");
   require(max_factor_dim >= 1, "max_factor_dim", max_factor_dim, "1 and more");
   require(max_linear_dim >= 1, "max_linear_dim", max_linear_dim, "1 and more");
   require(patch_workspace_bytes >= (1 << 16), "patch_workspace_bytes", patch_workspace_bytes, "65536 and more bytes");

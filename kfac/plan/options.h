@@ -8,6 +8,7 @@
 
 #include "kfac/plan/eigen_rank.h"
 #include "kfac/plan/factor_samples.h"
+#include "kfac/plan/layer_curvature.h"
 #include "kfac/plan/option_types.h"
 #include "kfac/plan/step_schedule.h"
 
@@ -17,7 +18,7 @@ namespace spillway::kfac {
 struct KlClipDefault {
   double value, steps;
 };
-/// Returns 3e-5 that falls over 10 steps under `fisher`, because its G is small. Returns a constant 1e-3, as published,
+/// Returns 1e-4 that falls over 10 steps under `fisher`, because its G is small. Returns a constant 1e-3, as published,
 /// under the other conventions.
 KlClipDefault default_kl_clip(Convention convention);
 
@@ -89,6 +90,11 @@ struct KfacOptions {
   /// there.
   EigenRank eigen_rank = EigenRank::automatic();
 
+  /// The samples, the rank and the steps of each layer, in the order of Kfac::layers(), in place of factor_samples,
+  /// eigen_rank and both intervals; empty: those. plan_curvature() makes them. Layers' updates need not be of the same
+  /// steps, so that no step is much longer than others. With burn_in 0, no staleness and no overlap_factors only.
+  std::vector<LayerCurvature> layer_curvature = {};
+
   /// Largest relative error that kept eigenvectors may bring into a layer's preconditioned gradient, in the Fisher
   /// metric, [0, 1). With `eigen` only; kfac/inverse/eigenbasis_refresh.h derives and checks the error. A decomposition
   /// that keeps the last eigenvectors only refreshes eigenvalues and is three times as fast. With 0, every
@@ -140,7 +146,10 @@ struct KfacOptions {
   /// the step is too long by their number. The optimizer alone serves such a layer better.
   std::vector<std::string> skip = {};
 
-  /// Returns the rank of the eigenbases: eigen_rank, and full where `auto` meets an option that is for full bases.
+  /// Returns the samples of layer `i`: layer_curvature's, else factor_samples.
+  FactorSamples samples_of(size_t i) const;
+  /// Returns the rank of the eigenbases without layer_curvature: eigen_rank, and full where `auto` meets an option that
+  /// is for full bases.
   EigenRank rank_in_use() const;
   double norm_clip_in_use() const;  ///< norm_clip, or its default
   /// Throws BadRequest naming the field, its value and the allowed range. Schedules are checked at step 0.

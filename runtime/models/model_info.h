@@ -29,7 +29,7 @@ struct ModelInfo {
   /// K-FAC leaves alone, so both belong to the model. docs/performance.md ("Does second order pay?") has the
   /// measurements.
   double kfac_lr = 0.1, kfac_rest_lr = 1e-3;
-  double kfac_kl_clip = 3e-5, kfac_kl_clip_steps = 10;  ///< under Convention::fisher; see KlClipDefault
+  double kfac_kl_clip = 1e-4, kfac_kl_clip_steps = 10;  ///< under Convention::fisher; see KlClipDefault
   double kfac_norm_clip = 0.02;                         ///< under Convention::fisher; infinite where κ was measured
   bool reads_folders = false;                           ///< NIfTI cases in the BraTS layout
 

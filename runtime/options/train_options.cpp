@@ -116,6 +116,12 @@ void validate_kfac(const KfacTrainingOptions& o, const OptimizerOptions& optimiz
   if (!o.enabled) return;
   require(optimizer.clip_norm == 0, "clip_norm", optimizer.clip_norm, "0 with K-FAC, whose kl_clip bounds its steps");
   o.preconditioner.validate();
+  if (o.time_share)
+    require(*o.time_share > 0 && *o.time_share <= 1, "kfac_time", *o.time_share, "(0, 1], 100 % at most");
+  const bool planned = o.time_share || !o.preconditioner.layer_curvature.empty();
+  require(!planned || o.interval_decay.empty(), "interval_decay", "given", "none with a plan of curvature");
+  require(!o.time_share || o.preconditioner.layer_curvature.empty(), "kfac_time", *o.time_share,
+          "none with a plan of curvature");
   require(!o.preconditioner.overlap_factors || optimizer.accumulate == 1, "accumulate", optimizer.accumulate,
           "1 with overlap_factors");
 }

@@ -123,6 +123,9 @@ struct GradientExchangeOptions {
 struct KfacTrainingOptions {
   bool enabled = false;
   kfac::KfacOptions preconditioner;
+  /// Largest work of K-FAC, as a share of that of a first-order step, (0, 1]: plan_curvature() then chooses
+  /// layer_curvature. A run that goes on from a checkpoint keeps the checkpoint's choice.
+  std::optional<double> time_share;
   std::vector<Decay> damping_decay;     ///< factors of the damping, and the epochs from which they apply
   int64_t damping_adaptation = 0;       ///< steps between adaptations of the damping to the loss; 0: none
   std::vector<Decay> interval_decay;    ///< factors of both intervals, and their epochs; intervals must stay ≥ 1

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/version.h"
+#include "runtime/options/curvature_json.h"
 
 namespace spillway {
 namespace {
@@ -19,6 +20,7 @@ json kfac_json(const KfacSummary& k) {
           {"storage", k.storage},
           {"factor_samples", k.samples},
           {"rank", k.rank},
+          {"plan", k.plan.empty() ? json(nullptr) : runtime::curvature_json(k.plan)},
           {"left_alone", k.left_alone},
           {"factor_updates", k.counters.factor_updates},
           {"decompositions", k.counters.decompositions},

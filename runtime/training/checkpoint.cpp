@@ -6,6 +6,7 @@
 
 #include <charconv>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/error.h"
@@ -13,6 +14,7 @@
 #include "ddl/comm/busy.h"
 #include "ddl/comm/collectives.h"
 #include "runtime/io/tensor_file.h"
+#include "runtime/options/curvature_json.h"
 #include "swap/session.h"
 
 namespace spillway::runtime {
@@ -26,6 +28,7 @@ constexpr const char* kFormat = "spillway-checkpoint-1";
 constexpr const char* kGenerators = "generators";
 constexpr const char* kGpuGenerator = "generator_of_the_card";
 
+constexpr const char* kCurvature = "kfac_plan";
 constexpr const char* kConvention = "convention";
 constexpr const char* kStatistics = "statistics";
 
@@ -161,6 +164,8 @@ void write_checkpoint(const Path& folder, const TrainOptions& options, RunPositi
         {"step", str(position.step)}, {"cases_drawn", str(position.cases_drawn)},
         {"run.ranks", str(world)},    {"run.accumulate", str(options.optimizer.accumulate)}};
     for (const auto& [name, value] : identity(options)) metadata["run." + name] = value;
+    if (const auto& plan = options.kfac.preconditioner.layer_curvature; options.kfac.enabled && !plan.empty())
+      metadata[kCurvature] = curvature_json(plan).dump();
     file.emplace(checkpoint_file(folder), std::move(entries), metadata);
   }
   for (const StateTensor& tensor : tensors) {
@@ -200,6 +205,17 @@ RunPosition checkpoint_position(const Path& folder, const TrainOptions& options)
           str("checkpoint '", checkpoint_file(folder).string(), "' does not tell how many cases its run has drawn"));
   }
   return position;
+}
+
+std::vector<kfac::LayerCurvature> checkpoint_curvature(const Path& folder) {
+  const TensorFileReader file = open_checkpoint(folder);
+  const auto found = file.metadata().find(kCurvature);
+  if (found == file.metadata().end()) return {};
+  try {
+    return parse_curvature(found->second);
+  } catch (const BadRequest& error) {
+    throw BadRequest(str("checkpoint '", checkpoint_file(folder).string(), "': ", error.what()));
+  }
 }
 
 void read_checkpoint(const Path& folder, const TrainOptions& options, RunPosition position,

@@ -54,6 +54,10 @@ void write_checkpoint(const std::filesystem::path& folder, const TrainOptions& o
 /// numbers of ranks and micro-batches.
 RunPosition checkpoint_position(const std::filesystem::path& folder, const TrainOptions& options);
 
+/// Returns the plan of K-FAC's curvature in the checkpoint of a folder; empty where its run had none. Throws BadRequest
+/// as checkpoint_position() does.
+std::vector<kfac::LayerCurvature> checkpoint_curvature(const std::filesystem::path& folder);
+
 /// Overwrites the tensors in `tensors` that this rank holds, and its generator. A rank that the saved run did not have
 /// seeds its generator by the options' seed, its rank and the position's step. Throws BadRequest as
 /// checkpoint_position() does, or naming the tensor that is missing, has another shape, or is damaged.

@@ -131,6 +131,7 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   const auto used =
       used_cases(options, context.split, context.start.cases_drawn, steps, context.rank(), context.world());
   context.data = preload(std::move(dataset), used, host_memory_limit().bytes / 4 / ranks);
+  choose_curvature(context);
   measure_placement(context);
   return context;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "ddl/torch/comm.h"
 #include "runtime/data/dataset.h"
@@ -20,6 +21,7 @@ struct RunContext {
   std::shared_ptr<const Dataset> data;
   Split split;
   ddl::Comm comm = {};
+  std::optional<double> counted_kfac_share = {};  ///< CurvaturePlan::time_share, where a plan was chosen
   RunPosition start = {};  ///< position of the checkpoint that the run goes on from; with `resume` alone
   int rank() const { return ddl::rank_of(comm); }
   int world() const { return ddl::size_of(comm); }
@@ -45,6 +47,12 @@ int64_t max_over_ranks(const ddl::Comm& comm, int64_t value);
 
 /// Returns the step that the run ends after, counted from the very first. Throws BadRequest where nothing is left.
 int64_t last_step(const RunContext& context);
+
+/// Sets KfacOptions::layer_curvature of a run with K-FAC. A run that goes on from a checkpoint has the checkpoint's.
+/// Else plan_curvature() chooses it where KfacTrainingOptions::time_share asks for that. The positions are counted in
+/// one forward pass of at most two cases, on a model of its own and without a Session. Neither generators nor cases are
+/// drawn on. Collective. Throws BadRequest where options do not go together.
+void choose_curvature(RunContext& context);
 
 /// Opens the data of `options` and makes the context that several runs share; with Placement::measured rank 0 measures.
 /// Collective. Throws BadRequest.

@@ -1,5 +1,6 @@
 #include "runtime/training/train_in_context.h"
 
+#include <cmath>
 #include <exception>
 #include <map>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "runtime/training/feasible_workers.h"
 #include "runtime/training/replicas.h"
 #include "runtime/training/summarize.h"
+#include "runtime/training/train.h"
 #include "runtime/training/training_run.h"
 #include "runtime/training/unlimited_profile.h"
 #include "swap/tiers/page_file.h"
@@ -36,6 +38,13 @@ std::string describe(const std::vector<kfac::SkippedLayer>& modules) {
     text += names.size() > 3 ? ", …)" : ")";
   }
   return text;
+}
+
+/// Tells the counted work of K-FAC, and whether it is as asked for.
+std::string describe_share(double counted, double asked) {
+  const auto percent = [](double share) { return str(static_cast<int64_t>(std::ceil(100 * share)), " %"); };
+  return str("K-FAC's counted work is ", percent(counted), " of a first-order step's",
+             counted <= asked ? "" : str(": no plan has ", percent(asked), ", so this one has the least work"));
 }
 
 /// A call of train(), phase by phase.
@@ -124,6 +133,8 @@ void Training::open() {
     listener_.on_decision(str("K-FAC preconditions ", kfac->layers().size(), " layers and leaves ",
                               kfac->left_alone().size(), " modules to the optimizer",
                               kfac->left_alone().empty() ? "" : ": ", describe(kfac->left_alone())));
+  if (context_.counted_kfac_share)
+    listener_.on_decision(describe_share(*context_.counted_kfac_share, *options_.kfac.time_share));
   if (options_.checkpoint.resume) {
     heard([&] { run_->resume(); });
     result_.resumed_from_step = first_step_;
@@ -238,3 +249,11 @@ TrainResult train_in_context(const RunContext& context, TrainListener& listener,
 }
 
 }  // namespace spillway::runtime
+
+namespace spillway {
+
+TrainResult train(const TrainOptions& options, ddl::Comm comm, TrainListener& listener, TrainRequests* requests) {
+  return runtime::train_in_context(runtime::make_context(options, std::move(comm)), listener, requests);
+}
+
+}  // namespace spillway

@@ -51,7 +51,8 @@ TEST_P(CorpusTest, SoIsEveryBeginningOfThem) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CorpusTest,
-                         ::testing::Values(Target{"batch_systems", batch_systems}, Target{"host_lists", host_lists},
+                         ::testing::Values(Target{"batch_systems", batch_systems},
+                                           Target{"curvature_plans", curvature_plans}, Target{"host_lists", host_lists},
                                            Target{"link_costs", link_costs}, Target{"machine_import", machine_import},
                                            Target{"machine_xml", machine_xml}, Target{"nifti", nifti},
                                            Target{"page_files", page_files}, Target{"reports", reports},

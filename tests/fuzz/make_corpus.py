@@ -149,6 +149,15 @@ def make_texts():
     put("batch_systems", "lsf-hosts", "LSB_HOSTS=a a b")
     put("batch_systems", "grid-engine", "PE_HOSTFILE=gpu1 4 all.q@gpu1 UNDEFINED|gpu2 4 all.q@gpu2 UNDEFINED|")
 
+    layer = {"layer": "down0.conv", "samples": "auto", "rank": "64", "interval": 6, "slot": 5}
+    put("curvature_plans", "good", json.dumps([layer, {**layer, "samples": "exact", "rank": "full", "interval": 4, "slot": 0}]))
+    put("curvature_plans", "result", json.dumps({"kfac": {"plan": [layer]}}))
+    for name, changed in {"long": {"interval": 1021}, "huge": {"interval": 1e300}, "late": {"slot": 6},
+                          "negative": {"slot": -1}, "rank": {"rank": "9" * 40}, "samples": {"samples": "0"},
+                          "number": {"layer": 3}}.items():
+        put("curvature_plans", name, json.dumps([layer, {**layer, **changed}]))
+    put("curvature_plans", "deep", "[" * 1500 + "]" * 1500)
+
     link = {"latency_seconds": 1e-6, "message_seconds": 1e-7, "bytes_per_second": 3e9, "piece_bytes": 65536, "by_cores": True}
     costs = {"of": {"hosts": ["a", "b"], "levels": [[0, 0, 1, 1], [0, 0, 0, 0]], "mpi": "some"},
              "measured_at": 1790000000,

@@ -40,7 +40,7 @@ runtime/data         runtime/io runtime/models
 runtime/options      kfac/plan runtime/io runtime/models swap/gate swap/tiers swap/windows
 runtime/planning     core/memory kfac/plan
 runtime/results      kfac/plan runtime/options swap/schedule
-runtime/report       runtime/results
+runtime/report       runtime/options runtime/results
 runtime/interruption ddl/comm ddl/torch runtime/models swap/gate
 runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan runtime/data \
                      runtime/interruption runtime/io runtime/models runtime/options runtime/planning runtime/results swap swap/gate swap/optim swap/schedule swap/tiers

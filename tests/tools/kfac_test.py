@@ -1,4 +1,7 @@
 """Training with K-FAC."""
+import json
+import shutil
+
 from cli import OTHERS, SMALL, Case, main, run
 
 
@@ -87,6 +90,55 @@ class WithKfac(Case):
         for rank, part in (("0", "1 and more"), ("most", "full, auto")):
             self.refused(2, "eigen_rank", part, args=["train", *SMALL, "--kfac", "--kfac-rank", rank])
         self.refused(2, "eigen_rank", "method pi", args=["train", *SMALL, "--kfac", "--kfac-rank", "8", "--kfac-method", "pi"])
+
+    def test_a_share_of_the_time_makes_a_plan_that_can_be_given_back(self):
+        usual = self.shared_result(*SMALL, "--kfac")
+        self.assertIsNone(usual["kfac"]["plan"])
+        options = [*SMALL, "--kfac", "--steps", "5"]
+        small = self.result(*options, "--kfac-time", "10%")
+        plan = small["kfac"]["plan"]
+        self.assertEqual(len(plan), small["kfac"]["layers"])
+        self.assertEqual(set(plan[0]), {"layer", "samples", "rank", "interval", "slot"})
+        self.assertGreater(max(layer["interval"] for layer in plan), 3)
+        self.assertGreater(len({layer["slot"] for layer in plan}), 1)
+        paged = self.result(*options, "--kfac-time", "10%", "--budget", "80%")
+        self.assertEqual(paged["weights_sha256"], small["weights_sha256"])
+        file = self.folder / "plan.json"
+        file.write_text(json.dumps({"kfac": {"plan": plan}}))
+        self.assertEqual(self.result(*options, "--kfac-plan", file)["weights_sha256"], small["weights_sha256"])
+        saved = ["--checkpoint", self.folder / "saved"]
+        self.result(*options, "--steps", "3", "--kfac-time", "10%", *saved)
+        for more in ([], ["--kfac-time", "10%"]):
+            shutil.rmtree(self.folder / "again", ignore_errors=True)
+            shutil.copytree(self.folder / "saved", self.folder / "again")
+            resumed = self.result(*options, "--checkpoint", self.folder / "again", "--resume", *more)
+            self.assertEqual(resumed["weights_sha256"], small["weights_sha256"])
+            self.assertEqual(resumed["kfac"]["plan"], plan)
+        said = run("train", *SMALL, "--kfac", "--steps", "1", "--kfac-time", "1%")
+        self.assertIn("no plan has 1 %, so this one has the least work", said.stdout + said.stderr)
+
+    def test_plans_and_shares_that_make_no_sense(self):
+        def refused(*options):
+            return lambda *parts: self.refused(2, *parts, args=["train", *SMALL, *options])
+
+        for share in ("0%", "101%", "-3%", "20", "nan%", "some"):
+            refused("--kfac", f"--kfac-time={share}")(f"--kfac-time is '{share}'", "above 0%")
+        refused("--kfac-time", "20%")("--kfac-time has no effect without --kfac")
+        refused("--kfac", "--kfac-time", "20%", "--interval-decay", "2@1")("interval_decay")
+        refused("--kfac", "--kfac-time", "20%", "--inverse-interval", "6")("constant and equal intervals")
+        refused("--kfac", "--kfac-time", "20%", "--burn-in", "3")("burn_in")
+        file = self.folder / "plan.json"
+        refused("--kfac", "--kfac-plan", file)("cannot be read")
+        file.write_text("[]")
+        refused("--kfac", "--kfac-plan", file)("there is no plan")
+        layer = {"layer": "conv", "samples": "auto", "rank": "auto", "interval": 3, "slot": 0}
+        file.write_text(json.dumps([layer]))
+        refused("--kfac", "--kfac-plan", file)("layer_curvature is of 1 layers")
+        refused("--kfac", "--kfac-plan", file, "--kfac-rank", "8")("--kfac-rank has no effect with --kfac-plan")
+        file.write_text(json.dumps([{**layer, "slot": 3}]))
+        refused("--kfac", "--kfac-plan", file)("slot of layer 'conv' is 3")
+        self.result(*SMALL, "--kfac", "--checkpoint", self.folder / "saved", "--steps", "1")
+        refused("--kfac", "--kfac-time", "20%", "--checkpoint", self.folder / "saved", "--resume")("had no plan of curvature")
 
     def test_a_model_says_what_kfac_starts_from(self):
         first = self.shared_result(*SMALL, "--kfac")

@@ -2,9 +2,12 @@
 
 #include <charconv>
 #include <cmath>
+#include <fstream>
+#include <sstream>
 
 #include "core/error.h"
 #include "runtime/models/model_info.h"
+#include "runtime/options/curvature_json.h"
 
 namespace spillway::tools {
 using namespace runtime;
@@ -21,6 +24,29 @@ double parse_fraction(const std::string& text, int world) {
   throw BadRequest(str("--grad-worker-frac is '", text, "'; allowed with ", world, " rank(s) is ", allowed));
 }
 
+// True for flags whose values a plan of curvature holds.
+bool is_in_plan(std::string_view flag) {
+  return flag == "--factor-interval" || flag == "--inverse-interval" || flag == "--factor-samples" ||
+         flag == "--kfac-rank" || flag == "--kfac-time";
+}
+
+// Reads a percentage above 0, up to 100%, as a share.
+double parse_share(std::string_view flag, const std::string& text) {
+  double percent = 0;
+  const char* last = text.data() + text.size();
+  auto [end, error] = std::from_chars(text.data(), last, percent);
+  const bool whole = error == std::errc() && end + 1 == last && *end == '%';
+  if (whole && percent > 0 && percent <= 100) return percent / 100;
+  throw BadRequest(str(flag, " is '", text, "'; allowed is a percentage above 0%, up to 100%, such as 20%"));
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) throw BadRequest(str("--kfac-plan '", path, "' cannot be read"));
+  return text.str();
+}
+
 }  // namespace
 
 void KfacFlags::add(CLI::App& command, TrainOptions& train) {
@@ -28,6 +54,7 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   command.add_flag("--kfac", train.kfac.enabled, "Precondition gradients by K-FAC");
   const size_t before = command.get_options().size();
   add_intervals(command, train.kfac.preconditioner);
+  add_plan(command);
   add_method(command, train.kfac.preconditioner);
   add_step_size(command, train);
   add_layers(command, train.kfac.preconditioner);
@@ -40,6 +67,9 @@ void KfacFlags::refuse_without_effect(const TrainOptions& train) const {
   for (const CLI::Option* option : options)
     if (!train.kfac.enabled && option->count() > 0)
       throw BadRequest(str(option->get_name(), " has no effect without --kfac"));
+  for (const CLI::Option* option : options)
+    if (plan_file && option->count() > 0 && is_in_plan(option->get_name()))
+      throw BadRequest(str(option->get_name(), " has no effect with --kfac-plan, which says the same of each layer"));
   const kfac::Strategy chosen = train.kfac.preconditioner.strategy;
   const bool fixed =
       chosen == kfac::Strategy::comm_opt || chosen == kfac::Strategy::mem_opt || chosen == kfac::Strategy::dp;
@@ -75,6 +105,20 @@ void KfacFlags::add_intervals(CLI::App& command, kfac::KfacOptions& k) {
                   "Positions that an update of a factor sums over: exact (all), auto, or at least N, 1 or more")
       ->type_name("N")
       ->capture_default_str();
+}
+
+void KfacFlags::add_plan(CLI::App& command) {
+  command
+      .add_option(
+          "--kfac-time", time_share,
+          "Largest work of K-FAC, as a share of a first-order step's: chooses rows, ranks and steps; 100% at most")
+      ->type_name("N%")
+      ->default_str("any");
+  command
+      .add_option("--kfac-plan", plan_file,
+                  "JSON file with the rows, rank and steps of each layer, as --json writes them")
+      ->type_name("FILE")
+      ->default_str("none");
 }
 
 void KfacFlags::add_method(CLI::App& command, kfac::KfacOptions& k) {
@@ -131,7 +175,7 @@ void KfacFlags::add_step_size(CLI::App& command, TrainOptions& train) {
       .add_option("--kl-clip", kl_clip,
                   "Trust region of a step, in the loss's units squared, at the first step; above 0")
       ->type_name("X")
-      ->default_str("fisher 3e-5 (unet3d 1e-5, autoencoder 1e-3), else 1e-3");
+      ->default_str("fisher 1e-4 (unet3d 1e-5, autoencoder 1e-3), else 1e-3");
   command
       .add_option("--kl-clip-steps", kl_clip_steps,
                   "Steps over which the trust region falls, as 1/(1 + step/N); inf: it stays; above 0")
@@ -199,6 +243,16 @@ void KfacFlags::add_distribution(CLI::App& command, kfac::KfacOptions& k) {
                    "Send a layer's factors while backward goes on; takes memory, and needs --accumulate 1");
 }
 
+void KfacFlags::resolve_plan(TrainOptions& train) const {
+  if (time_share) train.kfac.time_share = parse_share("--kfac-time", *time_share);
+  if (!plan_file) return;
+  try {
+    train.kfac.preconditioner.layer_curvature = parse_curvature(text_of(*plan_file));
+  } catch (const BadRequest& error) {
+    throw BadRequest(str("--kfac-plan '", *plan_file, "': ", error.what()));
+  }
+}
+
 void KfacFlags::resolve(TrainOptions& train, int world) const {
   kfac::KfacOptions& k = train.kfac.preconditioner;
   k.strategy = kfac::parse_strategy(strategy);
@@ -213,6 +267,7 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   k.convention = kfac::parse_convention(convention);
   k.factor_interval = static_cast<double>(factor_interval);
   k.inverse_interval = static_cast<double>(inverse_interval);
+  resolve_plan(train);
   k.relative_damping = relative_damping;
   k.damping = damping;
   train.kfac.damping_decay = parse_decays("--damping-decay", damping_decay);

@@ -69,7 +69,7 @@ std::vector<LayerFactors> factors_of(const std::vector<LayerShape>& shapes) {
 std::vector<FactorBucket> with_elements(std::vector<FactorBucket> buckets, const std::vector<LayerShape>& shapes,
                                         FactorDtype dtype) {
   for (auto& bucket : buckets)
-    for (size_t l = bucket.begin; l < bucket.end; ++l) bucket.elements += sent_elements(shapes[l], dtype);
+    for (size_t l : bucket.layers) bucket.elements += sent_elements(shapes[l], dtype);
   return buckets;
 }
 
@@ -134,7 +134,7 @@ struct TwoBuckets {
 
   explicit TwoBuckets(const ddl::Comm& comm, Strategy strategy = Strategy::hybrid,
                       FactorDtype dtype = FactorDtype::fp32)
-      : reduction(with_elements({{0, 1}, {1, 2}}, kShapes, dtype), layers,
+      : reduction(with_elements({FactorBucket{{0}}, FactorBucket{{1}}}, kShapes, dtype), layers,
                   assign(kShapes, comm->communicator->size(), {.strategy = strategy}), dtype, comm) {}
   void backward(size_t reached = 2) {
     reduction.begin({1, 1}, 3);
@@ -177,14 +177,15 @@ TEST(EarlyReductionTest, KeepsManyBucketsInOrderWhateverArrivesWhen) {
   for (auto [dtype, strategy] : dtypes_and_strategies())
     for (const auto& order : {std::vector<size_t>{3, 2, 1, 0}, {0, 1, 2, 3}, {2, 3, 2, 0, 1}})
       for (unsigned seed = 0; seed < 3; ++seed)
-        expect_the_same_late({shapes, {{0, 1}, {1, 3}, {3, 4}}, order, dtype, strategy}, seed);
+        expect_the_same_late(
+            {shapes, {FactorBucket{{0}}, FactorBucket{{1, 2}}, FactorBucket{{3}}}, order, dtype, strategy}, seed);
 }
 
 TEST(EarlyReductionTest, LetsNoBucketOvertakeAnother) {
   Reductions many;
   for (size_t l = 0; l < 16; ++l) {
     many.shapes.push_back(linear(3 + static_cast<int64_t>(l), 5));
-    many.buckets.push_back({l, l + 1});
+    many.buckets.push_back(FactorBucket{{l}});
     many.order.push_back(15 - l);
   }
   many.pause = std::chrono::microseconds(60);

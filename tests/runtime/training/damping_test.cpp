@@ -28,6 +28,8 @@ TrainOptions small(const std::string& model) {
   o.kfac.enabled = true;
   o.kfac.preconditioner.factor_interval = o.kfac.preconditioner.inverse_interval = 1;
   o.kfac.preconditioner.decay = 0.95;
+  o.kfac.preconditioner.kl_clip = kfac::harmonic(3e-5, 10);  // short steps, whose reductions are as predicted
+  o.kfac.preconditioner.norm_clip = 0.02;
   o.kfac.preconditioner.eigen_rank = kfac::EigenRank::full();
   return o;
 }

@@ -1,0 +1,197 @@
+// Tests of a Kfac whose layers are renewed in steps of their own.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "core/error.h"
+#include "kfac/factors/capture.h"
+#include "tests/kfac/rank_training.h"
+
+namespace spillway::kfac {
+namespace {
+
+constexpr const char* kLayers[] = {"0", "2", "5"};
+
+// Returns the curvature of small_model()'s layers, with one interval and the slots given.
+std::vector<LayerCurvature> curvature(int64_t interval, const std::vector<int64_t>& slots) {
+  std::vector<LayerCurvature> layers;
+  for (size_t i = 0; i < slots.size(); ++i)
+    layers.push_back({.layer = kLayers[i], .interval = interval, .slot = slots[i]});
+  return layers;
+}
+
+KfacOptions planned(std::vector<LayerCurvature> layers, Strategy strategy = Strategy::hybrid, double fraction = 1) {
+  auto options = options_for(strategy, fraction);
+  options.layer_curvature = std::move(layers);
+  return options;
+}
+
+at::Tensor loss_of(torch::nn::Sequential& model) {
+  return model->forward(global_batch()).pow(2).sum(1).mean();
+}
+
+std::string refusal(const KfacOptions& options) {
+  try {
+    Kfac(*small_model(), options);
+  } catch (const BadRequest& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+}  // namespace
+
+TEST(LayerCurvatureTest, IsTheUsualKfacWhereAllLayersAreRenewedTogether) {
+  const auto usual = train(options_for(Strategy::hybrid), {}, 0, 1, {.steps = 7});
+  expect_bit_equal(usual, train(planned(curvature(2, {0, 0, 0})), {}, 0, 1, {.steps = 7}), "interval 2, slot 0");
+}
+
+TEST(LayerCurvatureTest, RenewsEachLayerInItsOwnStepsOnly) {
+  auto model = small_model();
+  const auto layers = curvature(3, {0, 1, 2});
+  Kfac kfac(*model, planned(layers));
+  for (int64_t step = 0; step < 8; ++step) {
+    std::vector<at::Tensor> factors, vectors;
+    for (size_t i = 0; i < 3; ++i) {
+      factors.push_back(kfac.factor(i, 1));  // G, because the first layer's A is that of the data in every step
+      vectors.push_back(kfac.inverse(i)[2].clone());
+    }
+    model->zero_grad();
+    const auto loss = loss_of(model);
+    kfac.watch(loss, kGlobalBatch);
+    loss.backward();
+    kfac.step();
+    for (const auto& parameter : model->parameters()) parameter.data().sub_(parameter.grad(), 0.1);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(!kfac.factor(i, 1).equal(factors[i]), layers[i].is_due(step)) << step << ' ' << i;
+      EXPECT_EQ(!kfac.inverse(i)[2].equal(vectors[i]), layers[i].is_due(step)) << step << ' ' << i;
+    }
+  }
+  EXPECT_EQ(kfac.counters().factor_updates, 8);
+}
+
+TEST(LayerCurvatureTest, StagesTheFactorsOfFewerLayersAtOnce) {
+  auto model = small_model();
+  Kfac kfac(*model, planned(curvature(3, {0, 1, 2})));
+  int64_t all = 0;
+  for (int64_t step = 0; step < 4; ++step) {
+    const auto loss = loss_of(model);
+    kfac.watch(loss, kGlobalBatch);
+    loss.backward();
+    const int64_t staged = kfac.memory_usage().staged;
+    if (step == 0) all = staged;
+    if (step > 0) {
+      EXPECT_LT(staged, all) << step;
+      EXPECT_GT(staged, 0) << step;
+    }
+    kfac.step();
+  }
+}
+
+TEST(LayerCurvatureTest, NamesTheKindOfEachStep) {
+  auto model = small_model();
+  Kfac kfac(*model, planned(curvature(4, {1, 1, 3})));
+  std::vector<std::string> kinds;
+  for (int64_t step = 0; step < 8; ++step) {
+    kinds.emplace_back(kfac.kind());
+    EXPECT_EQ(kfac.updates_factors(), kinds.back() != "plain");
+    EXPECT_EQ(kfac.decomposes(), kinds.back() != "plain");
+    const auto loss = loss_of(model);
+    kfac.watch(loss, kGlobalBatch);
+    loss.backward();
+    kfac.step();
+  }
+  EXPECT_EQ(kinds, (std::vector<std::string>{"factor+decompose", "curvature 1", "plain", "curvature 3", "plain",
+                                             "curvature 1", "plain", "curvature 3"}));
+}
+
+TEST(LayerCurvatureTest, GivesTheSameBitsUnderEveryExactStrategy) {
+  auto layers = curvature(3, {2, 0, 1});
+  layers[0].samples = FactorSamples::at_least(20);
+  layers[2].rank = EigenRank::of(3);
+  layers[1].interval = 6;
+  for (auto dtype : {FactorDtype::fp32, FactorDtype::fp16}) {
+    const auto with = [&](Strategy strategy) {
+      auto options = planned(layers, strategy, 1.0 / 3);
+      options.factor_dtype = dtype;
+      return options;
+    };
+    const auto reference = train_on(3, with(Strategy::mem_opt), {.steps = 9});
+    for (auto strategy : {Strategy::comm_opt, Strategy::hybrid, Strategy::owner_reduce})
+      for (const auto& outcome : train_on(3, with(strategy), {.steps = 9}))
+        expect_bit_equal(reference[0], outcome, std::string(name(strategy)));
+  }
+}
+
+TEST(LayerCurvatureTest, GivesTheGradientOfOneProcess) {
+  const auto options = planned(curvature(3, {2, 0, 1}));
+  const auto single = train(options, {}, 0, 1, {.steps = 6});
+  for (const auto& outcome : train_on(3, options, {.steps = 6})) expect_close(outcome, single, 1e-3, "three ranks");
+}
+
+TEST(LayerCurvatureTest, GoesOnInTheMidstOfACycle) {
+  const auto options = planned(curvature(5, {1, 4, 2}));
+  auto model = small_model(), other = small_model();
+  Kfac first(*model, options);
+  const auto step = [](Kfac& kfac, torch::nn::Sequential& of) {
+    of->zero_grad();
+    const auto loss = loss_of(of);
+    kfac.watch(loss, kGlobalBatch);
+    loss.backward();
+    kfac.step();
+    for (const auto& parameter : of->parameters()) parameter.data().sub_(parameter.grad(), 0.1);
+  };
+  for (int i = 0; i < 3; ++i) step(first, model);
+  Kfac second(*other, options);
+  second.load_state_dict(first.state_dict());
+  for (size_t i = 0; i < model->parameters().size(); ++i) other->parameters()[i].data().copy_(model->parameters()[i]);
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_EQ(first.kind(), second.kind());
+    step(first, model);
+    step(second, other);
+  }
+  for (size_t i = 0; i < model->parameters().size(); ++i)
+    EXPECT_TRUE(model->parameters()[i].equal(other->parameters()[i])) << i;
+}
+
+TEST(LayerCurvatureTest, IsRefusedForAnotherModelAndBesideOptionsOfAllLayers) {
+  EXPECT_NE(refusal(planned(curvature(3, {0, 1}))).find("of 2 layers, and the model has 3"), std::string::npos);
+  auto other = curvature(3, {0, 1, 2});
+  other[1].layer = "conv";
+  EXPECT_NE(refusal(planned(other)).find("'conv' where the model has '2'"), std::string::npos);
+  auto options = planned(curvature(3, {0, 1, 2}));
+  options.burn_in = 2;
+  EXPECT_NE(refusal(options).find("burn_in = 2 is outside 0 steps with layer_curvature"), std::string::npos);
+  options.burn_in = 0;
+  options.staleness = 1;
+  EXPECT_NE(refusal(options).find("staleness"), std::string::npos);
+  options.staleness = 0;
+  options.overlap_factors = true;
+  EXPECT_NE(refusal(options).find("overlap_factors"), std::string::npos);
+}
+
+TEST(LayerCurvatureTest, IsRefusedOnEveryRankWhereRanksDisagree) {
+  std::atomic<int> refusals = 0;
+  on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+    try {
+      Kfac(*small_model(), planned(curvature(3, {0, 1, rank})), comm);
+    } catch (const BadRequest& error) {
+      refusals += std::string(error.what()).find("layer_curvature") != std::string::npos;
+    }
+  });
+  EXPECT_EQ(refusals, 2);
+}
+
+TEST(CountPositionsTest, CountsTheRowsOfAllSamplesAndUses) {
+  auto model = small_model();
+  const auto layers = find_layers(*model, {}).layers;
+  WeightIndex weights;
+  for (size_t i = 0; i < layers.size(); ++i) weights[layers[i].weight.unsafeGetTensorImpl()] = i;
+  const auto once = count_positions(loss_of(model), weights, layers.size());
+  EXPECT_EQ(once, (std::vector<int64_t>{kGlobalBatch * 25, kGlobalBatch * 9, kGlobalBatch}));
+  const auto twice = count_positions(loss_of(model) + loss_of(model), weights, layers.size());
+  EXPECT_EQ(twice[0], 2 * once[0]);
+  EXPECT_THROW(count_positions(at::ones({}), weights, layers.size()), c10::Error);
+}
+
+}  // namespace spillway::kfac
