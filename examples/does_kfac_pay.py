@@ -3,6 +3,7 @@
 
     python3 examples/does_kfac_pay.py --out pays            # both problems, about 10 minutes on 2 cores
     python3 examples/does_kfac_pay.py --out pays --only autoencoder --first-seed 4
+    python3 examples/does_kfac_pay.py --out pays_in_time --only resnet50 --flags="--kfac-time 20%"
 
 The same seeds, data, weights and order of cases for all; losses are means over the last 5 steps. The first line of a
 problem is the wall-clock time to the loss that Adam has after 80 % of its steps, K-FAC's over Adam's, for each seed. Adam
@@ -80,7 +81,7 @@ def train(arguments, name, problem, seed):
     file = arguments.out / f"{name}_{seed}.json"
     if not file.exists() or json.loads(file.read_text())["steps"] != problem["steps"]:
         command = [arguments.program, "train", "--model", name, *problem["flags"], "--steps", problem["steps"], "--seed", seed,
-                   "--kfac", "--report", arguments.out / f"{name}_{seed}", "--json", file, "--quiet"]
+                   "--kfac", *arguments.flags.split(), "--report", arguments.out / f"{name}_{seed}", "--json", file, "--quiet"]
         for rate in problem["rates"]:
             command += ["--compare", f"adam@{rate}"]
         subprocess.run([str(part) for part in command], check=True)
@@ -128,6 +129,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--steps", type=int, help="of every run; default 80 for unet3d, 600 for autoencoder, else 60")
+    parser.add_argument("--flags", default="", help="further flags of the run with K-FAC; give each its own --out")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     problems = PROBLEMS if arguments.only is None else {arguments.only: {**PROBLEMS, **OTHERS}[arguments.only]}

@@ -157,7 +157,7 @@ TEST(CurvaturePlanTest, SparesTheRowsOfLinearLayersAndWhateverIsNoDefault) {
 }
 
 TEST(CurvaturePlanTest, SpreadsUpdatesSoThatNoStepIsASpike) {
-  CurvatureInputs inputs{.time_share = 1};
+  CurvatureInputs inputs{.layers = {}, .positions = {}, .time_share = 1};
   for (int i = 0; i < 24; ++i) {
     inputs.layers.push_back(convolution("layer " + std::to_string(i), 8 + 2 * (i % 4), 16));
     inputs.positions.push_back(2000);
