@@ -44,7 +44,8 @@ double factor_work(const LayerShape& layer, const FactorShape& factor, int64_t p
   const auto side = static_cast<double>(factor.side), count = static_cast<double>(factor.count);
   const bool is_output = factor.role == FactorRole::output;
   double rows = static_cast<double>(is_output ? positions : rows_of(factor, positions, samples));
-  if (factor.role == FactorRole::offsets) rows *= static_cast<double>(layer.in / layer.groups);
+  const int64_t channels = layer.in / layer.groups;
+  if (factor.role == FactorRole::offsets) rows *= static_cast<double>(channels);
   return kNarrowProduct * 2 * rows * count * side * side;
 }
 

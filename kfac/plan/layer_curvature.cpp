@@ -22,14 +22,17 @@ std::string kind_of(const std::vector<size_t>& set, int64_t step) {
 
 void validate(const std::vector<LayerCurvature>& layers) {
   int64_t cycle = 1;
-  for (const auto& [layer, samples, rank, interval, slot] : layers) {
+  for (const auto& curvature : layers) {
+    const int64_t interval = curvature.interval, slot = curvature.slot,
+                  samples = curvature.samples.positions().value_or(1);
     const auto refuse = [&](std::string_view field, int64_t value, const std::string& range) {
-      throw BadRequest(str("[kfac.options] the ", field, " of layer '", layer, "' is ", value, ", outside ", range));
+      throw BadRequest(
+          str("[kfac.options] the ", field, " of layer '", curvature.layer, "' is ", value, ", outside ", range));
     };
     if (interval < 1 || interval > kLongestCycle) refuse("interval", interval, str("1 to ", kLongestCycle, " steps"));
     if (slot < 0 || slot >= interval) refuse("slot", slot, str("0 to ", interval - 1));
-    if (samples.positions().value_or(1) < 1) refuse("samples", *samples.positions(), "1 and more positions");
-    rank.validate();
+    if (samples < 1) refuse("samples", samples, "1 and more positions");
+    curvature.rank.validate();
     cycle = std::lcm(cycle, interval);
     if (cycle > kLongestCycle)
       refuse("interval", interval, str("those whose cycle with the intervals before is at most ", kLongestCycle));

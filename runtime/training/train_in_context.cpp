@@ -1,5 +1,6 @@
 #include "runtime/training/train_in_context.h"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <map>
@@ -40,11 +41,15 @@ std::string describe(const std::vector<kfac::SkippedLayer>& modules) {
   return text;
 }
 
-/// Tells the counted work of K-FAC, and whether it is as asked for.
-std::string describe_share(double counted, double asked) {
+/// Tells the counted work of a plan of K-FAC, whether it is as asked for, and how often layers are renewed.
+std::string describe_plan(const std::vector<kfac::LayerCurvature>& layers, double counted, double asked) {
+  const auto [least, most] = std::minmax_element(layers.begin(), layers.end(),
+                                                 [](const auto& a, const auto& b) { return a.interval < b.interval; });
   const auto percent = [](double share) { return str(static_cast<int64_t>(std::ceil(100 * share)), " %"); };
   return str("K-FAC's counted work is ", percent(counted), " of a first-order step's",
-             counted <= asked ? "" : str(": no plan has ", percent(asked), ", so this one has the least work"));
+             counted <= asked ? "" : str(": no plan has ", percent(asked), ", so this one has the least work"),
+             "; each layer is renewed every ", least->interval,
+             least->interval == most->interval ? "" : str(" to ", most->interval), " steps");
 }
 
 /// A call of train(), phase by phase.
@@ -134,7 +139,8 @@ void Training::open() {
                               kfac->left_alone().size(), " modules to the optimizer",
                               kfac->left_alone().empty() ? "" : ": ", describe(kfac->left_alone())));
   if (context_.counted_kfac_share)
-    listener_.on_decision(describe_share(*context_.counted_kfac_share, *options_.kfac.time_share));
+    listener_.on_decision(describe_plan(context_.options.kfac.preconditioner.layer_curvature,
+                                        *context_.counted_kfac_share, *options_.kfac.time_share));
   if (options_.checkpoint.resume) {
     heard([&] { run_->resume(); });
     result_.resumed_from_step = first_step_;
