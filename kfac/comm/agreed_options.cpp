@@ -78,8 +78,7 @@ KfacOptions agreed_options(KfacOptions options, const std::vector<Layer>& layers
       hash_of(options),
       "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, storage, method, convention, "
       "warm_start, staleness, factor_samples, eigen_rank, layer_curvature, an interval, burn_in, decay, damping, lr, "
-      "kl_clip or "
-      "norm_clip)");
+      "kl_clip or norm_clip)");
   options = with_agreed_seconds(std::move(options), layers, exchange);
   if (options.strategy == Strategy::automatic)
     options = with(options, choose_strategy(shapes, exchange.world(), options));

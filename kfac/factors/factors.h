@@ -41,8 +41,8 @@ double add_output_products(const at::Tensor& sum, const at::Tensor& gradient, in
 /// device.
 void update_running_average(const at::Tensor& running, const at::Tensor& fresh, double decay, const at::Tensor& dropped,
                             double start = 0);
-/// Does so with a running average that is kept as a triangle. Without rounding it is updated as a triangle, and never
-/// unpacked.
+/// Updates a running average that is kept as a triangle, to the bits that a whole symmetric one would get. Only with 16
+/// bits it is unpacked for that. Workspace: a triangle, or three times the matrix with 16 bits.
 void update_running_average(const StoredTriangle& running, const at::Tensor& fresh, double decay,
                             const at::Tensor& dropped, double start = 0);
 

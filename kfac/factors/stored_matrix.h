@@ -22,16 +22,16 @@ struct StoredMatrix {
   void store(const at::Tensor& matrix) const;
 };
 
-/// A stack M as StoredMatrix has it, of which one triangle is kept: half the bytes. What has to be read at once in
-/// every step, as eigenvectors and inverses, is no such stack, because load() copies.
+/// A stack M as StoredMatrix has it, of which one triangle is kept: half the bytes. It is for running averages.
+/// Eigenvectors and inverses are kept whole, because every step reads them, and load() copies.
 struct StoredTriangle {
   at::Tensor entries;   ///< a triangle of M, or of R, in the layout of pack_triangles(): FactorShape::triangle_sizes()
   at::Tensor diagonal;  ///< [count, side]; undefined where entries are of M
 
   /// Returns M, a new tensor that is exactly symmetric. Cost: one pass.
   at::Tensor load() const;
-  /// Overwrites the kept matrix, as StoredMatrix::store() does. The triangle that is kept is rounded or copied from the
-  /// one of pack_triangles().
+  /// Overwrites the kept matrix. With 16 bits the lower triangle of `matrix` counts, as in StoredMatrix::store(); else
+  /// the entries that pack_triangles() copies.
   void store(const at::Tensor& matrix) const;
 };
 

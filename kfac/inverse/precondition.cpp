@@ -96,8 +96,8 @@ void add_from_right(const at::Tensor& sum, const at::Tensor& m, const at::Tensor
     sum.add_(from_right(m, r));
 }
 
-// Returns Q_G and Q_A at work on ∇ where both are truncated, with as few passes over matrices of ∇'s size as possible,
-// because these passes are most of the time. With P = Q_Gᵀ ∇ and N = ∇ Q_A, and the scales s = 1/(v_G v_Aᵀ + γ), of
+// Returns V where both bases are truncated. It makes few passes over matrices of ∇'s size, because they are most of the
+// time. With P = Q_Gᵀ ∇ and N = ∇ Q_A, and the scales s = 1/(v_G v_Aᵀ + γ), of
 // which s_A, s_G and τ have the tail's value in place of v_G, v_A and both:
 //   V = τ ∇ + Q_G X + Y Q_Aᵀ,   Y = (s_A − τ) ∘ N,   X = (s_G − τ) ∘ P + ((s − s_G − s_A + τ) ∘ (Q_Gᵀ N)) Q_Aᵀ.
 at::Tensor through_both(const at::Tensor& m, const Scales& scales, const at::Tensor& g, const at::Tensor& a) {

@@ -211,6 +211,9 @@ CurvaturePlan plan_curvature(const CurvatureInputs& inputs, const KfacOptions& o
   CurvaturePlan plan;
   for (const auto& draft : drafts) plan.layers.push_back(draft.now);
   plan.time_share = first_order > 0 ? total(drafts) / first_order : 0;
+  KfacOptions with_plan = options;
+  with_plan.layer_curvature = plan.layers;
+  with_plan.validate();
   return plan;
 }
 

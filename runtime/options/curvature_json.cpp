@@ -1,6 +1,5 @@
 #include "runtime/options/curvature_json.h"
 
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"

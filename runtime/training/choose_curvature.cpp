@@ -30,7 +30,6 @@ std::vector<int64_t> rows_of_step(const RunContext& context, Task& task, const s
   Batch batch = collate(cases);
   batch.input = batch.input.to(device);
   batch.target = batch.target.to(device);
-  const RandomState random(device);
   kfac::WeightIndex weights;
   for (size_t i = 0; i < layers.size(); ++i) weights[layers[i].weight.unsafeGetTensorImpl()] = i;
   at::Tensor loss;
@@ -38,7 +37,6 @@ std::vector<int64_t> rows_of_step(const RunContext& context, Task& task, const s
     Autocast autocast(options.precision.amp, device.type());
     loss = task.loss(batch);
   }
-  random.restore();
   auto rows = kfac::count_positions(loss, weights, layers.size());
   for (auto& count : rows) count = count * options.data.batch / counted * options.optimizer.accumulate;
   return rows;
@@ -46,9 +44,11 @@ std::vector<int64_t> rows_of_step(const RunContext& context, Task& task, const s
 
 kfac::CurvaturePlan planned(const RunContext& context) {
   const KfacTrainingOptions& kfac = context.options.kfac;
+  const RandomState random(options_device(context.options));  // weights and dropout draw numbers
   const auto task = make_task(context.options.model.name, task_options(context.options, *context.data));
   const auto layers = kfac::find_layers(task->module(), kfac.preconditioner).layers;
   auto rows = rows_of_step(context, *task, layers);
+  random.restore();
   // Ranks may have cases of other sizes; the plan is one.
   for (auto& count : rows) count = max_over_ranks(context.comm, count);
   return kfac::plan_curvature({.layers = kfac::shapes_of(layers),

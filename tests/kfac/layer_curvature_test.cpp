@@ -30,6 +30,16 @@ at::Tensor loss_of(torch::nn::Sequential& model) {
   return model->forward(global_batch()).pow(2).sum(1).mean();
 }
 
+// Makes one step of gradient descent.
+void step(Kfac& kfac, torch::nn::Sequential& model) {
+  model->zero_grad();
+  const auto loss = loss_of(model);
+  kfac.watch(loss, kGlobalBatch);
+  loss.backward();
+  kfac.step();
+  for (const auto& parameter : model->parameters()) parameter.data().sub_(parameter.grad(), 0.1);
+}
+
 std::string refusal(const KfacOptions& options) {
   try {
     Kfac(*small_model(), options);
@@ -50,21 +60,16 @@ TEST(LayerCurvatureTest, RenewsEachLayerInItsOwnStepsOnly) {
   auto model = small_model();
   const auto layers = curvature(3, {0, 1, 2});
   Kfac kfac(*model, planned(layers));
-  for (int64_t step = 0; step < 8; ++step) {
+  for (int64_t now = 0; now < 8; ++now) {
     std::vector<at::Tensor> factors, vectors;
     for (size_t i = 0; i < 3; ++i) {
       factors.push_back(kfac.factor(i, 1));  // G, because the first layer's A is that of the data in every step
       vectors.push_back(kfac.inverse(i)[2].clone());
     }
-    model->zero_grad();
-    const auto loss = loss_of(model);
-    kfac.watch(loss, kGlobalBatch);
-    loss.backward();
-    kfac.step();
-    for (const auto& parameter : model->parameters()) parameter.data().sub_(parameter.grad(), 0.1);
+    step(kfac, model);
     for (size_t i = 0; i < 3; ++i) {
-      EXPECT_EQ(!kfac.factor(i, 1).equal(factors[i]), layers[i].is_due(step)) << step << ' ' << i;
-      EXPECT_EQ(!kfac.inverse(i)[2].equal(vectors[i]), layers[i].is_due(step)) << step << ' ' << i;
+      EXPECT_EQ(!kfac.factor(i, 1).equal(factors[i]), layers[i].is_due(now)) << now << ' ' << i;
+      EXPECT_EQ(!kfac.inverse(i)[2].equal(vectors[i]), layers[i].is_due(now)) << now << ' ' << i;
     }
   }
   EXPECT_EQ(kfac.counters().factor_updates, 8);
@@ -92,14 +97,11 @@ TEST(LayerCurvatureTest, NamesTheKindOfEachStep) {
   auto model = small_model();
   Kfac kfac(*model, planned(curvature(4, {1, 1, 3})));
   std::vector<std::string> kinds;
-  for (int64_t step = 0; step < 8; ++step) {
+  for (int now = 0; now < 8; ++now) {
     kinds.emplace_back(kfac.kind());
     EXPECT_EQ(kfac.updates_factors(), kinds.back() != "plain");
     EXPECT_EQ(kfac.decomposes(), kinds.back() != "plain");
-    const auto loss = loss_of(model);
-    kfac.watch(loss, kGlobalBatch);
-    loss.backward();
-    kfac.step();
+    step(kfac, model);
   }
   EXPECT_EQ(kinds, (std::vector<std::string>{"factor+decompose", "curvature 1", "plain", "curvature 3", "plain",
                                              "curvature 1", "plain", "curvature 3"}));
@@ -133,14 +135,6 @@ TEST(LayerCurvatureTest, GoesOnInTheMidstOfACycle) {
   const auto options = planned(curvature(5, {1, 4, 2}));
   auto model = small_model(), other = small_model();
   Kfac first(*model, options);
-  const auto step = [](Kfac& kfac, torch::nn::Sequential& of) {
-    of->zero_grad();
-    const auto loss = loss_of(of);
-    kfac.watch(loss, kGlobalBatch);
-    loss.backward();
-    kfac.step();
-    for (const auto& parameter : of->parameters()) parameter.data().sub_(parameter.grad(), 0.1);
-  };
   for (int i = 0; i < 3; ++i) step(first, model);
   Kfac second(*other, options);
   second.load_state_dict(first.state_dict());

@@ -103,6 +103,7 @@ class WithKfac(Case):
         self.assertGreater(len({layer["slot"] for layer in plan}), 1)
         paged = self.result(*options, "--kfac-time", "10%", "--budget", "80%")
         self.assertEqual(paged["weights_sha256"], small["weights_sha256"])
+        self.assertLessEqual(paged["peak_bytes"], paged["budget_bytes"])
         file = self.folder / "plan.json"
         file.write_text(json.dumps({"kfac": {"plan": plan}}))
         self.assertEqual(self.result(*options, "--kfac-plan", file)["weights_sha256"], small["weights_sha256"])

@@ -198,7 +198,7 @@ TEST(KfacStorageTest, HalvesWhatIsHeld) {
     const auto bytes = Kfac(*model, {.eigen_rank = EigenRank::full(), .storage = storage}).memory_usage();
     const auto wide = Kfac(*model, {.eigen_rank = EigenRank::full()}).memory_usage();
     // The matrices have the sides 55, 4, 257 and 3. Their diagonals and eigenvalues stay in float32.
-    // Of running averages one triangle is kept.
+    // Running averages are triangles.
     EXPECT_EQ(wide.factors - bytes.factors, 2 * (55 * 56 + 4 * 5 + 257 * 258 + 3 * 4) / 2 - 4 * (55 + 4 + 257 + 3));
     EXPECT_EQ(wide.eigenbases - bytes.eigenbases, 2 * (55 * 55 + 4 * 4 + 257 * 257 + 3 * 3));
   }

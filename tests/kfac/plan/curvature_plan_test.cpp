@@ -185,6 +185,10 @@ TEST(CurvaturePlanTest, RefusesSharesAndIntervalsThatMeanNothing) {
   EXPECT_TRUE(contains(refusal([] { plan_curvature(network(1), {.factor_interval = 5, .inverse_interval = 10}); }),
                        "constant and equal intervals"));
   EXPECT_TRUE(contains(refusal([] { plan_curvature(network(1), {.factor_interval = harmonic(9, 9)}); }), "constant"));
+  EXPECT_TRUE(contains(refusal([] { plan_curvature(network(1), {.burn_in = 3}); }), "burn_in = 3 is outside 0 steps"));
+  EXPECT_TRUE(contains(refusal([] { plan_curvature(network(1), {.overlap_factors = true}); }), "overlap_factors"));
+  EXPECT_TRUE(contains(refusal([] { plan_curvature(network(1), {.factor_interval = 2000, .inverse_interval = 2000}); }),
+                       "interval of layer 'wide' is 2000, outside 1 to 1024"));
   auto short_of_one = network(1);
   short_of_one.positions.pop_back();
   EXPECT_TRUE(contains(refusal([&] { plan_curvature(short_of_one, {}); }), "positions of 4 layers"));
