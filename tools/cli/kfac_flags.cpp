@@ -246,8 +246,9 @@ void KfacFlags::add_distribution(CLI::App& command, kfac::KfacOptions& k) {
 void KfacFlags::resolve_plan(TrainOptions& train) const {
   if (time_share) train.kfac.time_share = parse_share("--kfac-time", *time_share);
   if (!plan_file) return;
+  const std::string text = text_of(*plan_file);
   try {
-    train.kfac.preconditioner.layer_curvature = parse_curvature(text_of(*plan_file));
+    train.kfac.preconditioner.layer_curvature = parse_curvature(text);
   } catch (const BadRequest& error) {
     throw BadRequest(str("--kfac-plan '", *plan_file, "': ", error.what()));
   }
