@@ -62,6 +62,9 @@ std::vector<at::Tensor> Kfac::held_factors(size_t i) const {
 const std::vector<at::Tensor>& Kfac::inverse(size_t i) const {
   return impl_->inverse(i);
 }
+const at::Tensor& Kfac::largest_curvature() const {
+  return impl_->largest_curvature();
+}
 Eigenbasis Kfac::pending_basis(size_t i, size_t f) const {
   return impl_->pending_basis(i, f);
 }

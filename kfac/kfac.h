@@ -102,6 +102,10 @@ class Kfac {
   /// gradient worker.
   const std::vector<at::Tensor>& inverse(size_t i) const;
 
+  /// Returns the largest mean curvature of each layer so far, [layers], the same on every rank (DampingScope::network).
+  /// Undefined where the damping is of another kind. Part of the state.
+  const at::Tensor& largest_curvature() const;
+
   /// Returns the last decomposition of factor `f` of layer `i` that ran beside the steps, with `staleness`.
   /// Eigenvectors are rows; values are NaN where the decomposition failed. Waits for the solver's thread. Undefined
   /// where another rank decomposes the factor. Part of the state.
@@ -114,7 +118,7 @@ class Kfac {
   /// and staleness must be the same. Throws BadRequest naming the first tensor that does not fit; nothing has changed
   /// then.
   void load_state_dict(const StateDict& state);
-  /// Continues from `counters`. held_factors(), inverse() and pending_basis() are tensors: overwrite them in place.
+  /// Continues from `counters`. held_factors(), inverse(), largest_curvature() and pending_basis() are tensors: overwrite them in place.
   void resume(const KfacCounters& counters);
 
   /// Returns the bytes that this rank holds now. The Ledger counts the same tensors, each with the allocator's

@@ -82,10 +82,35 @@ void Preconditioner::commit_early_factors(double loss_scale) {
 
 // --- eigenbases and inverses ----------------------------------------------------------------------------------------
 
-Damping Preconditioner::damping() const {
+// Takes the due layers' mean curvatures into the largest ones. A factor's owner knows its trace.
+void Preconditioner::note_curvature() {
+  if (!largest_curvature_.defined()) return;
+  Stopwatch watch(seconds_.decompose);
+  std::vector<bool> due(layers_.size());
+  for (size_t i : due_layers()) due[i] = true;
+  auto means = at::zeros({std::ssize(layers_), kMaxFactors}, largest_curvature_.options());
+  for (const auto& [i, f] : owned_) {
+    if (!due[i]) continue;
+    const auto factors = layers_[i].shape.factors();
+    const auto of_layer = means[static_cast<int64_t>(i)];
+    const auto at = static_cast<int64_t>(f);
+    of_layer[at].copy_(mean_eigenvalue(factors[f], staged_->layers[i].running()[f].traces()));
+    if (f + 1 == factors.size()) of_layer.narrow(0, at + 1, kMaxFactors - at - 1).fill_(1);
+  }
+  if (exchange_.world() > 1) exchange_.reduce_(means.view(-1), ddl::Reduction::sum);
+  largest_curvature_.copy_(at::maximum(largest_curvature_, means.prod(1)));
+}
+
+Damping Preconditioner::damping(size_t i) const {
   const auto now = options_.at(counters_.steps);
   const double scale = counters_.damping_scale;
-  return {now.relative_damping * scale, now.damping ? std::optional(*now.damping * scale) : std::nullopt};
+  Damping damping{now.relative_damping * scale, now.damping ? std::optional(*now.damping * scale) : std::nullopt};
+  if (largest_curvature_.defined()) {
+    // Roots are multiplied, because a product of two small curvatures may be zero.
+    const auto own = largest_curvature_[static_cast<int64_t>(i)];
+    damping.curvature = own.sqrt() * largest_curvature_.max().sqrt();
+  }
+  return damping;
 }
 
 void Preconditioner::renew_owned() {
@@ -129,12 +154,12 @@ void Preconditioner::decompose_factor(size_t i, size_t f) {
   flops_.decompose += decomposition_flops(shape, shape.factors()[f]);
   const auto& statistics = staged_->layers[i];
   if (options_.method != Method::eigen)
-    return invert_factor(inverses_[i], shape, statistics.averages(), f, damping(), failed_);
+    return invert_factor(inverses_[i], shape, statistics.averages(), f, damping(i), failed_);
   if (shape.factors()[f].is_truncated()) return follow_factor(i, f);
   // The errors of a layer's factors add up.
   const double tolerance = options_.warm_start / static_cast<double>(shape.factors().size());
   at::Tensor delta;
-  if (tolerance > 0) delta = factor_damping(shape, statistics.averages(), f, damping());
+  if (tolerance > 0) delta = factor_damping(shape, statistics.averages(), f, damping(i));
   const auto outcome = refresh(factor(i, f), inverses_[i].basis(shape, f), delta, tolerance);
   counters_.warm_starts += outcome == Refreshed::rescaled;
   if (outcome == Refreshed::kept_last) keep_eigenvectors(i, f);
@@ -162,7 +187,7 @@ void Preconditioner::gather_reciprocal(size_t i) {
     if (owners[f] != root && (rank == owners[f] || rank == root))
       exchange_.broadcast_({inverse.basis(shape, f).values}, owners[f],
                            {std::min(owners[f], root), std::max(owners[f], root)});
-  if (rank == root) form_reciprocal(inverse, shape, damping());
+  if (rank == root) form_reciprocal(inverse, shape, damping(i));
   inverse.fresh_values.clear();
 }
 
@@ -198,7 +223,7 @@ void Preconditioner::precondition_layer(size_t i) {
   if (assignments_[i].is_worker(exchange_.rank())) {
     Stopwatch watch(seconds_.precondition);
     flops_.precondition += precondition_flops(shape);
-    const auto natural = precondition(shape, gradient, inverses_[i], damping());
+    const auto natural = precondition(shape, gradient, inverses_[i], damping(i));
     const auto take = [&](const at::Tensor& v, const at::Tensor& g) {
       sums[0].add_(at::dot(v.flatten(), g.to(v.scalar_type()).flatten()));
       g.copy_(v);

@@ -79,6 +79,8 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
     staged_->early = std::make_unique<OverlappedReduction>(buckets_.front(), staged_->layers, assignments_,
                                                            options_.factor_dtype, exchange_.comm());
   if (options_.staleness > 0) background_ = std::make_unique<BackgroundSolver>(stacks_of(owned_, layers_));
+  if (options_.damping_scope_in_use() == DampingScope::network)
+    largest_curvature_ = at::zeros({std::ssize(layers_)}, state_options(layers_.front().weight));
   dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
   failed_ = at::zeros_like(dropped_);
   product_ = at::zeros({}, state_options(layers_.front().weight));
@@ -130,6 +132,7 @@ void Preconditioner::step(double loss_scale) {
     ++counters_.factor_updates;
   }
   if (decomposes()) {
+    note_curvature();
     renew_owned();
     share_inverses();
     ++counters_.decompositions;

@@ -45,6 +45,7 @@ class Preconditioner {
   at::Tensor factor(size_t i, size_t f) const;
   std::vector<at::Tensor> held_factors(size_t i) const;
   const std::vector<at::Tensor>& inverse(size_t i) const { return inverses_[i].held; }
+  const at::Tensor& largest_curvature() const { return largest_curvature_; }
   Eigenbasis pending_basis(size_t i, size_t f) const;
 
   void resume(const KfacCounters& counters);
@@ -72,7 +73,8 @@ class Preconditioner {
   void adopt_decomposition();
   void share_inverses();
   void gather_reciprocal(size_t i);
-  Damping damping() const;
+  void note_curvature();
+  Damping damping(size_t i) const;
   void precondition_layers();
   void precondition_layer(size_t i);
   void clip();
@@ -90,6 +92,7 @@ class Preconditioner {
   std::unique_ptr<BackgroundSolver> background_;  ///< only with `staleness`
   std::vector<at::Tensor> sums_;  ///< ⟨V, ∇⟩, ‖V‖² and ‖W‖² of the layers of this step, [3] each
   std::vector<size_t> preconditioned_;
+  at::Tensor largest_curvature_;     ///< Kfac::largest_curvature()
   at::Tensor dropped_, failed_;  ///< 0-dim counts on the device
   at::Tensor nu_;                ///< ν of the last step, 0-dim
   at::Tensor product_;           ///< Σ|⟨V, ∇⟩| of the last step, 0-dim

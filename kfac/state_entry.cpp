@@ -52,6 +52,9 @@ std::vector<StateEntry> state_entries(const Kfac& kfac) {
     }
     add(inverse_tensors(shape), kfac.inverse(i), assignment.workers);
   }
+  if (const auto& largest = kfac.largest_curvature(); largest.defined())
+    entries.push_back({"largest_curvature", largest.scalar_type(), largest.sizes().vec(), largest,
+                       all_ranks(kfac.assignments().front().world())});
   return entries;
 }
 

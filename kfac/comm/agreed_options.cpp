@@ -41,7 +41,7 @@ uint64_t hash_of(const KfacOptions& options) {
   hash = hash_in(hash, options.staleness);
   hash = hash_in(hash_in(hash, options.precompute_outer), options.method);
   hash = hash_in(hash_in(hash, options.convention), options.storage);
-  hash = hash_in(hash, options.burn_in);
+  hash = hash_in(hash_in(hash, options.damping_scope_in_use()), options.burn_in);
   hash = hash_text(hash_text(hash, name(options.factor_samples)), name(options.rank_in_use()));
   for (const auto& [layer, samples, rank, interval, slot] : options.layer_curvature)
     hash = hash_in(hash_in(hash_text(hash_text(hash, name(samples)), name(rank)), interval), slot);
@@ -77,8 +77,8 @@ KfacOptions agreed_options(KfacOptions options, const std::vector<Layer>& layers
   exchange.require_same(
       hash_of(options),
       "a choice (strategy, grad_worker_frac, placement, factor_dtype, overlap, storage, method, convention, "
-      "warm_start, staleness, factor_samples, eigen_rank, layer_curvature, an interval, burn_in, decay, damping, lr, "
-      "kl_clip or norm_clip)");
+      "warm_start, staleness, factor_samples, eigen_rank, layer_curvature, an interval, burn_in, decay, damping, "
+      "damping_scope, lr, kl_clip or norm_clip)");
   options = with_agreed_seconds(std::move(options), layers, exchange);
   if (options.strategy == Strategy::automatic)
     options = with(options, choose_strategy(shapes, exchange.world(), options));

@@ -43,6 +43,12 @@ at::Tensor StoredTriangle::load() const {
   return StoredMatrix{matrix, diagonal}.load();
 }
 
+at::Tensor StoredTriangle::traces() const {
+  if (diagonal.defined()) return diagonal.sum(1);
+  const auto halves = packed_diagonals(entries);
+  return halves[0].sum(1) + halves[1].sum(1);
+}
+
 void StoredTriangle::store(const at::Tensor& matrix) const {
   if (!diagonal.defined()) return pack_triangles({matrix}, entries.flatten());
   const StoredMatrix rounded{at::empty_like(matrix, entries.scalar_type()), diagonal};

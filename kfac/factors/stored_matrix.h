@@ -30,6 +30,8 @@ struct StoredTriangle {
 
   /// Returns M, a new tensor that is exactly symmetric. Cost: one pass.
   at::Tensor load() const;
+  /// Returns the traces of the matrices, [count], without forming them.
+  at::Tensor traces() const;
   /// Overwrites the kept matrix. With 16 bits the lower triangle of `matrix` counts, as in StoredMatrix::store(); else
   /// the entries that pack_triangles() copies.
   void store(const at::Tensor& matrix) const;

@@ -21,13 +21,6 @@ at::Tensor traces(const at::Tensor& factor) {
   return factor.diagonal(0, -2, -1).sum(-1);
 }
 
-// Returns tr/dim of the block-diagonal factor. For K it is that of K divided by its trace.
-at::Tensor mean_eigenvalue(const FactorShape& shape, const at::Tensor& factor) {
-  const auto trace = traces(factor);
-  if (shape.role == FactorRole::offsets) return trace.gt(0).to(factor.scalar_type()).mean() / shape.side;
-  return trace.mean() / shape.side;
-}
-
 // Returns the mean over `values` [count, shape.values()] of which a tail stands for all eigenvalues that are left out.
 at::Tensor mean_value(const FactorShape& shape, const at::Tensor& values) {
   if (!shape.is_truncated()) return values.mean();
@@ -37,8 +30,8 @@ at::Tensor mean_value(const FactorShape& shape, const at::Tensor& values) {
 
 // Returns γ where there is curvature, else one.
 at::Tensor gamma(const at::Tensor& mean_curvature, const at::Tensor& seen, const Damping& damping) {
-  const auto value =
-      damping.absolute ? at::full_like(mean_curvature, *damping.absolute) : mean_curvature * damping.relative;
+  const auto& curvature = damping.curvature.defined() ? damping.curvature : mean_curvature;
+  const auto value = damping.absolute ? at::full_like(mean_curvature, *damping.absolute) : curvature * damping.relative;
   return at::where(seen, value, at::ones_like(value));
 }
 
@@ -48,7 +41,21 @@ at::Tensor damped(const at::Tensor& curvature, const at::Tensor& mean_curvature,
   return curvature.mul_(seen).add_(gamma(mean_curvature, seen, damping));
 }
 
+// Returns the damping of a bias that is apart from a weight whose mean curvature is `of_weight`; that of the bias is
+// `of_bias`. A weight without curvature says nothing of the bias.
+Damping for_bias(Damping damping, const at::Tensor& of_weight, const at::Tensor& of_bias) {
+  if (!damping.curvature.defined()) return damping;
+  const auto ratio = of_bias / of_weight.clamp_min(std::numeric_limits<float>::min());
+  damping.curvature = at::where(of_weight.gt(0), damping.curvature * ratio, of_bias);
+  return damping;
+}
+
 }  // namespace
+
+at::Tensor mean_eigenvalue(const FactorShape& shape, const at::Tensor& traces) {
+  const auto mean = shape.role == FactorRole::offsets ? traces.gt(0).to(traces.scalar_type()).mean() : traces.mean();
+  return mean / shape.side;
+}
 
 LayerInverse LayerInverse::identity(const LayerShape& shape, const at::TensorOptions& like) {
   CategoryScope scope(Category::eigenbases);
@@ -93,15 +100,16 @@ at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& 
   const auto over = [&](const at::Tensor& a, const at::Tensor& mean) {
     return damped(g.unsqueeze(2) * a.unsqueeze(1), g_mean * mean, damping);
   };
-  const auto of_weight = [&] {
-    if (!shape.separable) return over(values[0].view({shape.groups, -1}), a_mean);
-    const auto& c = values[0];
+  auto a = values[0].view({shape.groups, -1});
+  auto columns_mean = a_mean;
+  if (shape.separable) {
     const auto k = values[1] / values[1].sum(-1, true).clamp_min(std::numeric_limits<float>::min());
-    return over((k.unsqueeze(2) * c.unsqueeze(1)).flatten(1), k.mean() * a_mean);
-  };
-  auto weight = of_weight();
+    a = (k.unsqueeze(2) * values[0].unsqueeze(1)).flatten(1);
+    columns_mean = k.mean() * a_mean;
+  }
+  const auto weight = over(a, columns_mean);
   if (!shape.bias_apart()) return weight;
-  return at::cat({weight, damped(g.unsqueeze(2).clone(), g_mean, damping)}, 2);
+  return at::cat({weight, damped(g.unsqueeze(2).clone(), g_mean, for_bias(damping, g_mean * columns_mean, g_mean))}, 2);
 }
 
 void rescale_fresh_values(const at::Tensor& factor, LayerInverse& inverse, const LayerShape& shape, size_t f) {
@@ -119,9 +127,9 @@ void form_reciprocal(LayerInverse& inverse, const LayerShape& shape, const Dampi
 void invert_factor(const LayerInverse& inverse, const LayerShape& shape, const std::vector<at::Tensor>& factors,
                    size_t f, const Damping& damping, const at::Tensor& failed) {
   const auto shapes = shape.factors();
-  const auto mean = mean_eigenvalue(shapes[f], factors[f]);
+  const auto mean = mean_eigenvalue(shapes[f], traces(factors[f]));
   auto product = at::ones_like(mean);
-  for (size_t i = 0; i < factors.size(); ++i) product = product * mean_eigenvalue(shapes[i], factors[i]);
+  for (size_t i = 0; i < factors.size(); ++i) product = product * mean_eigenvalue(shapes[i], traces(factors[i]));
   const auto seen = product.gt(0);
   auto d = gamma(product, seen, damping);
   // d_F = m_F (γ / Π m)^(1/n)

@@ -11,11 +11,17 @@
 
 namespace spillway::kfac {
 
-/// The damping γ: absolute where given, else relative · (tr A/dim A) · (tr G/dim G).
+/// The damping γ: absolute where given, else relative · curvature, or relative · (tr A/dim A) · (tr G/dim G) where no
+/// curvature is given.
 struct Damping {
   double relative = 0.3;
   std::optional<double> absolute = std::nullopt;
+  at::Tensor curvature = {};  ///< 0-dim: DampingScope::network's of the layer
 };
+
+/// Returns tr/dim of the block-diagonal factor with blocks of `traces` [count], 0-dim. For K it is that of K divided by
+/// its trace.
+at::Tensor mean_eigenvalue(const FactorShape& shape, const at::Tensor& traces);
 
 /// The tensors of inverse_tensors(shape), ordinary tensors of Category::eigenbases. Empty on a rank that is no gradient
 /// worker.
@@ -42,7 +48,7 @@ struct LayerInverse {
 /// the gradient matrix, [groups, out/groups, columns]. The gradient is divided by it between the eigenbases; the values
 /// of blocks stand one behind the other, each block's with its tail. For separable layers, columns are (offset,
 /// channel) pairs with v_A = v_C ⊗ v_K/Σv_K, offsets first. Where the bias is apart, one more column is v_G + γ_b, γ_b
-/// = relative · tr G/dim G. The result is one where the layer has no curvature (a factor is zero). `values` are [count,
+/// = γ / ((tr A/dim A) · (tr K/dim K)) of a relative γ, as if the other factors were their mean eigenvalues. The result is one where the layer has no curvature (a factor is zero). `values` are [count,
 /// FactorShape::values()] in the order of LayerShape::factors(). No host synchronization.
 at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& values, const Damping& damping);
 

@@ -37,6 +37,9 @@ struct FactorShape {
   int64_t values() const { return is_truncated() ? rank + 1 : side; }
 };
 
+/// The most factors of a layer: C, K and G.
+inline constexpr int64_t kMaxFactors = 3;
+
 /// The form of the inverse that gradient workers hold of a layer.
 struct InverseForm {
   Method method = Method::eigen;

@@ -24,6 +24,8 @@ constexpr auto kConvFactors = value_names<ConvFactors>({{ConvFactors::full, "ful
 constexpr auto kMethods = value_names<Method>({{Method::eigen, "eigen"}, {Method::plain, "plain"}, {Method::pi, "pi"}});
 constexpr auto kConventions = value_names<Convention>(
     {{Convention::fisher, "fisher"}, {Convention::kaisa, "kaisa"}, {Convention::dp_kfac, "dp_kfac"}});
+constexpr auto kDampingScopes =
+    value_names<DampingScope>({{DampingScope::layer, "layer"}, {DampingScope::network, "network"}});
 
 template <class Names>
 auto parse_value(const Names& names, std::string_view what, std::string_view text) {
@@ -51,6 +53,9 @@ Method parse_method(std::string_view name) {
 Convention parse_convention(std::string_view name) {
   return parse_value(kConventions, "convention", name);
 }
+DampingScope parse_damping_scope(std::string_view name) {
+  return parse_value(kDampingScopes, "damping_scope", name);
+}
 std::string_view name(Strategy strategy) {
   return kStrategies.name(strategy);
 }
@@ -68,6 +73,9 @@ std::string_view name(Method method) {
 }
 std::string_view name(Convention convention) {
   return kConventions.name(convention);
+}
+std::string_view name(DampingScope scope) {
+  return kDampingScopes.name(scope);
 }
 
 }  // namespace spillway::kfac

@@ -58,6 +58,16 @@ enum class Convention : uint8_t {
   dp_kfac,  ///< A = 1/(N·S) Σ ããᵀ, G = N Σ ggᵀ; starts at the first factor
 };
 
+/// The curvature that a layer's relative damping is a share of (changes the result). m is the layer's mean curvature,
+/// (tr A/dim A) · (tr G/dim G), and m̂ the largest m of its decompositions so far.
+enum class DampingScope : uint8_t {
+  layer,  ///< m
+  /// √(m̂ · max m̂), the maximum over all layers. Layers with little curvature are damped more, as by one γ for all of
+  /// them, and the damping does not fall when the loss does. So late steps become short by themselves. A decomposition
+  /// exchanges one number for each factor.
+  network,
+};
+
 /// Reads `comm_opt`, `mem_opt`, `hybrid`, `dp`, `owner_reduce`, `auto`. Throws BadRequest naming the value and these
 /// names.
 Strategy parse_strategy(std::string_view name);
@@ -71,11 +81,14 @@ ConvFactors parse_conv_factors(std::string_view name);
 Method parse_method(std::string_view name);
 /// Reads `fisher`, `kaisa`, `dp_kfac`. Throws BadRequest naming the value and these names.
 Convention parse_convention(std::string_view name);
+/// Reads `layer`, `network`. Throws BadRequest naming the value and these names.
+DampingScope parse_damping_scope(std::string_view name);
 std::string_view name(Strategy strategy);      ///< the name that parse_strategy() reads
 std::string_view name(Placement placement);    ///< the name that parse_placement() reads
 std::string_view name(FactorDtype dtype);      ///< the name that parse_factor_dtype() reads
 std::string_view name(ConvFactors form);       ///< the name that parse_conv_factors() reads
 std::string_view name(Method method);          ///< the name that parse_method() reads
 std::string_view name(Convention convention);  ///< the name that parse_convention() reads
+std::string_view name(DampingScope scope);     ///< the name that parse_damping_scope() reads
 
 }  // namespace spillway::kfac

@@ -26,13 +26,28 @@ void require_multiple(const StepSchedule& factor, const StepSchedule& inverse) {
 
 }  // namespace
 
-KlClipDefault default_kl_clip(Convention convention) {
-  if (convention == Convention::fisher) return {1e-4, 10};
-  return {1e-3, std::numeric_limits<double>::infinity()};
+double default_kl_clip(Convention convention) {
+  return convention == Convention::fisher ? std::numeric_limits<double>::infinity() : 1e-3;
 }
 
 double default_norm_clip(Convention convention) {
-  return convention == Convention::fisher ? 0.02 : std::numeric_limits<double>::infinity();
+  return convention == Convention::fisher ? 0.03 : std::numeric_limits<double>::infinity();
+}
+
+DampingScope default_damping_scope(Convention convention) {
+  return convention == Convention::fisher ? DampingScope::network : DampingScope::layer;
+}
+
+double default_relative_damping(DampingScope scope) {
+  return scope == DampingScope::network ? 0.1 : 0.3;
+}
+
+DampingScope KfacOptions::damping_scope_in_use() const {
+  return damping ? DampingScope::layer : damping_scope.value_or(default_damping_scope(convention));
+}
+
+StepSchedule KfacOptions::relative_damping_in_use() const {
+  return relative_damping.value_or(default_relative_damping(damping_scope_in_use()));
 }
 
 double KfacOptions::norm_clip_in_use() const {
@@ -40,7 +55,6 @@ double KfacOptions::norm_clip_in_use() const {
 }
 
 StepNumbers KfacOptions::at(int64_t step) const {
-  const auto [clip, clip_steps] = default_kl_clip(convention);
   const auto number = [&](const StepSchedule& schedule, std::string_view field, double least, bool above,
                           std::string_view range) {
     const double value = schedule.at(step);
@@ -50,10 +64,10 @@ StepNumbers KfacOptions::at(int64_t step) const {
     return value;
   };
   StepNumbers now{.lr = number(lr, "lr", 0, false, "[0, inf)"),
-                  .kl_clip = number(kl_clip.value_or(harmonic(clip, clip_steps)), "kl_clip", 0, true, "(0, inf]"),
+                  .kl_clip = number(kl_clip.value_or(default_kl_clip(convention)), "kl_clip", 0, true, "(0, inf]"),
                   .factor_interval = number(factor_interval, "factor_interval", 1, false, "1 and more steps"),
                   .inverse_interval = number(inverse_interval, "inverse_interval", 1, false, "1 and more steps"),
-                  .relative_damping = number(relative_damping, "relative_damping", 0, true, "(0, inf)"),
+                  .relative_damping = number(relative_damping_in_use(), "relative_damping", 0, true, "(0, inf)"),
                   .damping = std::nullopt};
   require(staleness >= 0 && static_cast<double>(staleness) <= now.inverse_interval,
           step == 0 ? "staleness" : str("at step ", step, " staleness"), staleness,
@@ -82,6 +96,9 @@ void KfacOptions::validate() const {
   require(samples >= 1, "factor_samples", samples, "1 and more positions");
   eigen_rank.validate();
   require(norm_clip_in_use() > 0, "norm_clip", norm_clip_in_use(), "(0, inf]");
+  if (damping && damping_scope)
+    throw BadRequest(str("[kfac.options] damping_scope = ", name(*damping_scope), " is of no use with damping, which is "
+                         "absolute"));
   at(0);
   require_multiple(factor_interval, inverse_interval);
   if (precompute_outer && method != Method::eigen)

@@ -14,16 +14,18 @@
 
 namespace spillway::kfac {
 
-/// A convention's default κ = value / (1 + step/steps).
-struct KlClipDefault {
-  double value, steps;
-};
-/// Returns 1e-4 that falls over 10 steps under `fisher`, because its G is small. Returns a constant 1e-3, as published,
-/// under the other conventions.
-KlClipDefault default_kl_clip(Convention convention);
+/// Returns the default κ: infinity under `fisher`, where norm_clip bounds the steps, and 1e-3, as published, under the
+/// other conventions.
+double default_kl_clip(Convention convention);
 
-/// Returns 0.02 under `fisher`, and infinity under the other conventions, as published.
+/// Returns 0.03 under `fisher`, and infinity under the other conventions, as published.
 double default_norm_clip(Convention convention);
+
+/// Returns `network` under `fisher`, and `layer` under the other conventions.
+DampingScope default_damping_scope(Convention convention);
+
+/// Returns 0.1 for `network` and 0.3 for `layer`.
+double default_relative_damping(DampingScope scope);
 
 /// The numbers of one optimizer step.
 struct StepNumbers {
@@ -107,11 +109,14 @@ struct KfacOptions {
   /// to the inverse_interval of every step; not with warm_start.
   int64_t staleness = 0;
 
-  /// Relative damping, > 0: γ of a layer = relative_damping · (tr A/dim A) · (tr G/dim G). With a lower value, steps
-  /// are larger and less steady. `plain` and `pi` take the γ of the step of the decomposition.
-  StepSchedule relative_damping = 0.3;
+  /// Relative damping, > 0: γ of a layer is this share of the curvature that damping_scope says. With a lower value,
+  /// steps are larger and less steady. `plain` and `pi` take the γ of the step of the decomposition. The default is
+  /// default_relative_damping(damping_scope_in_use()).
+  std::optional<StepSchedule> relative_damping = std::nullopt;
+  /// The default is default_damping_scope(convention).
+  std::optional<DampingScope> damping_scope = std::nullopt;
   /// An absolute γ for every layer, in place of the relative one, > 0. It must suit the loss's scale: a Dice loss has G
-  /// of order 1e-6.
+  /// of order 1e-6. Not with damping_scope.
   std::optional<StepSchedule> damping = std::nullopt;
   /// The κ of the trust region ν = min(1, √(κ / (lr² Σ|⟨V, ∇⟩|))), in the loss's units squared, > 0; infinity switches
   /// it off. While the bound applies, the step's length is √κ in the Fisher metric whatever lr is. Decaying lr then
@@ -151,7 +156,9 @@ struct KfacOptions {
   /// Returns the rank of the eigenbases without layer_curvature: eigen_rank, and full where `auto` meets an option that
   /// is for full bases.
   EigenRank rank_in_use() const;
-  double norm_clip_in_use() const;  ///< norm_clip, or its default
+  double norm_clip_in_use() const;             ///< norm_clip, or its default
+  DampingScope damping_scope_in_use() const;   ///< damping_scope, or its default; `layer` with an absolute damping
+  StepSchedule relative_damping_in_use() const;  ///< relative_damping, or its default
   /// Throws BadRequest naming the field, its value and the allowed range. Schedules are checked at step 0.
   void validate() const;
   /// Returns the numbers that the schedules give for `step`. Throws BadRequest naming the field, the step, its value

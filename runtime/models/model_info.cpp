@@ -1,13 +1,9 @@
 #include "runtime/models/model_info.h"
 
-#include <limits>
-
 #include "core/error.h"
 
 namespace spillway::runtime {
 namespace {
-
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 constexpr ModelInfo kModels[]{
     // K-FAC treats the positions of a layer as independent. At the heads of a soft Dice loss, all positions of a label
@@ -20,7 +16,7 @@ constexpr ModelInfo kModels[]{
      .kfac_lr = 1,
      .kfac_rest_lr = 0.05,
      .kfac_kl_clip = 1e-5,
-     .kfac_norm_clip = kInfinite,
+     .kfac_kl_clip_steps = 10,
      .reads_folders = true},
     {.name = "bp3d",
      .input = InputKind::volumes,
@@ -58,9 +54,7 @@ constexpr ModelInfo kModels[]{
      .cases = 4096,
      .hidden = 400,
      .layers = 5,
-     .kfac_kl_clip = 1e-3,
-     .kfac_kl_clip_steps = kInfinite,
-     .kfac_norm_clip = kInfinite},
+     .kfac_kl_clip = 1e-3},
 };
 
 const char* extent_name(InputKind input) {

@@ -1,6 +1,8 @@
 /// Facts about a model that are known before it is made: the data that it trains on, and its defaults.
 #pragma once
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,12 +27,13 @@ struct ModelInfo {
   int64_t classes = 0;  ///< outputs
   /// Regular expression of the output layers, empty for none. K-FAC, muon and soap leave them to Adam.
   std::string_view output = {};
-  /// Defaults of training with K-FAC. κ is in the loss's units squared, and rest_lr is Adam's for the parameters that
-  /// K-FAC leaves alone, so both belong to the model. docs/performance.md ("Does second order pay?") has the
-  /// measurements.
+  /// Defaults of training with K-FAC. rest_lr is Adam's for the parameters that K-FAC leaves alone, so it belongs to
+  /// the model. docs/performance.md ("Does second order pay?") has the measurements.
   double kfac_lr = 0.1, kfac_rest_lr = 1e-3;
-  double kfac_kl_clip = 1e-4, kfac_kl_clip_steps = 10;  ///< under Convention::fisher; see KlClipDefault
-  double kfac_norm_clip = 0.02;                         ///< under Convention::fisher; infinite where κ was measured
+  /// κ under Convention::fisher, and the steps in which it falls to half, where they were measured. DampingScope::layer
+  /// goes with them. The other models have the defaults of KfacOptions.
+  std::optional<double> kfac_kl_clip = std::nullopt;
+  double kfac_kl_clip_steps = std::numeric_limits<double>::infinity();
   bool reads_folders = false;                           ///< NIfTI cases in the BraTS layout
 
   bool has_channels() const { return input == InputKind::volumes || input == InputKind::images; }

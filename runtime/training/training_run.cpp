@@ -94,7 +94,7 @@ kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr
   kfac.grad_worker_frac = grad_worker_frac;
   kfac.seed = options.seed;
   kfac.lr = kfac::StepSchedule([lr](int64_t step) { return lr.at(step); });
-  kfac.relative_damping = decayed(kfac.relative_damping, options.kfac.damping_decay);
+  kfac.relative_damping = decayed(kfac.relative_damping_in_use(), options.kfac.damping_decay);
   if (kfac.damping) kfac.damping = decayed(*kfac.damping, options.kfac.damping_decay);
   kfac.factor_interval = decayed(kfac.factor_interval, options.kfac.interval_decay);
   kfac.inverse_interval = decayed(kfac.inverse_interval, options.kfac.interval_decay);

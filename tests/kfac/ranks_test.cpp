@@ -346,6 +346,7 @@ TEST(KfacRanksTest, RefusesOtherLayersOrOtherOptionsOnEveryRank) {
                                         {.inverse_interval = 9},
                                         {.burn_in = 3},
                                         {.relative_damping = 0.301},
+                                        {.damping_scope = DampingScope::layer},
                                         {.damping = 0.3},
                                         {.kl_clip = 1},
                                         {.norm_clip = 0.5},

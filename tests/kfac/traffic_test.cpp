@@ -112,7 +112,8 @@ TEST(FactorTrafficTest, IsWhatARankReceivesToTheByte) {
       all.back().method = method;
       all.back().storage = FactorDtype::fp16;
     }
-  for (const auto& options : all) {
+  for (auto& options : all) {
+    options.damping_scope = DampingScope::layer;  // the numbers of the network's are not counted
     constexpr int kWorld = 3;
     std::vector<ddl::testing::ReceivedBytes> received(kWorld);
     std::vector<std::vector<std::map<ddl::Tag, int64_t>>> after(kWorld);
@@ -190,6 +191,7 @@ TEST(DpKfacTest, PreconditionsEachLayerByItsOwnersMiniBatch) {
   for (int world : {2, 3, 4}) {
     auto options = options_for(Strategy::dp);
     options.kl_clip = kNoClip;
+    options.damping_scope = DampingScope::layer;  // the network's is of all owners' mini-batches
     const auto steps = one_step(world, options);
     const std::vector<size_t> layer_of{0, 0, 1, 2, 2};  // the layer of each of the five parameters
     for (size_t i = 0; i < layer_of.size(); ++i) {

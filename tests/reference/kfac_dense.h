@@ -178,7 +178,10 @@ inline kfac::LayerGradient natural_gradient(const kfac::LayerShape& shape, const
   const int64_t groups = shape.groups;
   const auto method = shape.inverse.method;
   const auto g = block_diagonal(factors.back(), groups);
-  const auto gamma = [&](double mean) { return damping.absolute.value_or(damping.relative * mean); };
+  const auto gamma = [&](double mean) {
+    const double curvature = damping.curvature.defined() ? damping.curvature.item<double>() : mean;
+    return damping.absolute.value_or(damping.relative * curvature);
+  };
   auto matrix = gradient.weight.reshape({groups, shape.out / groups, -1});
   if (!shape.separable && !shape.bias_apart()) {
     const auto a = block_diagonal(factors[0], groups);
@@ -198,8 +201,10 @@ inline kfac::LayerGradient natural_gradient(const kfac::LayerShape& shape, const
   if (!shape.bias) return v;
   // The bias has G alone, damped with γ_b under eigen, and otherwise with G's damping for the weight.
   parts.push_back(g);
+  const double g_mean = mean_eigenvalue(g);
+  const double by_eigenbases = damping.curvature.defined() ? weight_gamma * g_mean / mean : gamma(g_mean);
   const double bias_gamma =
-      method == kfac::Method::eigen ? gamma(mean_eigenvalue(g)) : factor_dampings(method, parts, weight_gamma).back();
+      method == kfac::Method::eigen ? by_eigenbases : factor_dampings(method, parts, weight_gamma).back();
   v.bias = dense_solve(g, at::ones({groups, 1, 1}, g.options()), gradient.bias.reshape({groups, -1, 1}), bias_gamma)
                .flatten();
   return v;

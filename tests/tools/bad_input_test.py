@@ -57,6 +57,9 @@ class BadInput(Case):
         for flag, value in (("--rest-optimizer", "sgd"), ("--rest-lr", "0.1")):
             refused("--optimizer", "adam", flag, value)("--rest-optimizer and --rest-lr", "adam serves all")
         refused("--kfac", "--norm-clip", "0")("norm_clip = 0")
+        refused("--kfac", "--kl-clip", "nan")("kl_clip = nan")
+        refused("--kfac", "--damping-scope", "model")("damping_scope 'model'", "layer, network")
+        refused("--kfac", "--damping-scope", "layer", "--damping", "1")("--damping", "--damping-scope")
         refused("--kfac", "--optimizer", "muon")("optimizer is muon", "with K-FAC")
         refused("--seed", "-1")("--seed", "'-1'", "from 0 on")
         for command in (["bench", "paging", "--edge", "32", "--budgets=-5"], ["bench", "paging", "--edge", "32", "--budgets", "0"]):
@@ -70,6 +73,7 @@ class BadInput(Case):
             return lambda *parts: self.refused(2, *parts, args=["train", *OTHERS["mlp"], *options])
 
         refused("--momentum", "0.5", "--optimizer", "adam")("--momentum is sgd's", "adam")
+        refused("--kfac", "--kl-clip-steps", "5")("--kl-clip-steps has no effect without --kl-clip")
         refused("--damping", "0.1")("--damping has no effect without --kfac")
         refused("--adapt-damping", "2")("--adapt-damping has no effect without --kfac")
         refused("--kfac-strategy", "dp")("--kfac-strategy has no effect without --kfac")

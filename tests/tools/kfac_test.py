@@ -147,7 +147,8 @@ class WithKfac(Case):
         self.assertGreaterEqual(first["kfac"]["left_alone"], 3, "the heads")
         said = run("train", *SMALL, "--kfac", "--steps", "1")
         self.assertEqual((said.stdout + said.stderr).count("3 × skipped by name (head"), 1)
-        same = self.result(*SMALL, "--kfac", "--lr", "1", "--kfac-skip", "^head", "--kl-clip", "1e-5", "--kl-clip-steps", "10")
+        same = self.result(*SMALL, "--kfac", "--lr", "1", "--kfac-skip", "^head", "--kl-clip", "1e-5", "--kl-clip-steps", "10",
+                           "--damping-scope", "layer", "--relative-damping", "0.3")
         self.assertEqual(same["weights_sha256"], first["weights_sha256"])
         self.assertEqual((first["rest_optimizer"], first["rest_lr"]), ("adam", 0.05))
         same = self.result(*SMALL, "--kfac", "--rest-optimizer", "adam", "--rest-lr", "0.05", "--norm-clip", "inf")
@@ -166,10 +167,15 @@ class WithKfac(Case):
             layers = [self.result(*OTHERS[name], "--steps", "1", "--kfac", *more)["kfac"]["layers"]
                       for more in ([], ["--kfac-skip", "none"])]
             self.assertEqual(layers[1] - layers[0], 1, "the output layer")
-        small = [*OTHERS["mlp"], "--steps", "3", "--kfac", "--kl-clip", "1e6", "--deterministic"]
-        bounded = self.result(*small)
-        self.assertEqual(self.result(*small, "--norm-clip", "0.02")["weights_sha256"], bounded["weights_sha256"])
-        self.assertNotEqual(self.result(*small, "--norm-clip", "inf")["weights_sha256"], bounded["weights_sha256"])
+        small = [*OTHERS["mlp"], "--steps", "3", "--kfac", "--deterministic"]
+
+        def weights(*more):
+            return self.result(*small, *more)["weights_sha256"]
+
+        self.assertEqual(weights("--norm-clip", "0.03", "--damping-scope", "network", "--relative-damping", "0.1"), weights())
+        self.assertNotEqual(weights("--norm-clip", "inf"), weights())
+        self.assertNotEqual(weights("--damping-scope", "layer", "--relative-damping", "0.1"), weights())
+        self.assertEqual(weights("--kl-clip", "1e9"), weights("--norm-clip", "inf"), "a trust region takes the norm's place")
         curves = [*OTHERS["autoencoder"], "--steps", "4", "--kfac", "--deterministic"]
         said = self.result(*curves, "--kl-clip", "1e-3", "--kl-clip-steps", "inf", "--kfac-skip", "none", "--lr", "0.1")
         self.assertEqual(said["weights_sha256"], self.result(*curves)["weights_sha256"])

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 #include "core/error.h"
@@ -56,7 +57,8 @@ void KfacFlags::add(CLI::App& command, TrainOptions& train) {
   add_intervals(command, train.kfac.preconditioner);
   add_plan(command);
   add_method(command, train.kfac.preconditioner);
-  add_step_size(command, train);
+  add_damping(command, train);
+  add_step_size(command);
   add_layers(command, train.kfac.preconditioner);
   add_distribution(command, train.kfac.preconditioner);
   const std::vector<CLI::Option*> all = command.get_options(nullptr);
@@ -151,16 +153,21 @@ void KfacFlags::add_method(CLI::App& command, kfac::KfacOptions& k) {
       ->capture_default_str();
 }
 
-void KfacFlags::add_step_size(CLI::App& command, TrainOptions& train) {
+void KfacFlags::add_damping(CLI::App& command, TrainOptions& train) {
   command.option_defaults()->group("K-FAC: damping and step size");
   auto* relative = command.add_option("--relative-damping", relative_damping,
-                                      "Damping as a share of each layer's mean eigenvalue product; above 0");
-  relative->type_name("X")->capture_default_str();
+                                      "Damping as a share of the curvature, a mean eigenvalue product; above 0");
+  relative->type_name("X")->default_str("0.1 with scope network, 0.3 with layer");
+  auto* scope = command.add_option(
+      "--damping-scope", damping_scope,
+      "That curvature: layer, the layer's own; or network, its geometric mean with the largest, never falling");
+  scope->type_name("NAME")->default_str("fisher network (unet3d and autoencoder layer), else layer");
   command
       .add_option("--damping", damping,
                   "Instead of --relative-damping: absolute damping, the same for every layer; above 0")
       ->type_name("X")
-      ->excludes(relative);
+      ->excludes(relative)
+      ->excludes(scope);
   command
       .add_option("--damping-decay", damping_decay,
                   "Factors of the damping, each from the start of its epoch on, with commas")
@@ -171,25 +178,24 @@ void KfacFlags::add_step_size(CLI::App& command, TrainOptions& train) {
                   "Steps between adaptations of the damping to the loss, by one more forward pass; 0: never")
       ->type_name("N")
       ->capture_default_str();
+}
+
+void KfacFlags::add_step_size(CLI::App& command) {
   command
       .add_option("--kl-clip", kl_clip,
                   "Trust region of a step, in the loss's units squared, at the first step; above 0")
       ->type_name("X")
-      ->default_str("fisher 1e-4 (unet3d 1e-5, autoencoder 1e-3), else 1e-3");
+      ->default_str("fisher inf (unet3d 1e-5, autoencoder 1e-3), else 1e-3");
   command
       .add_option("--kl-clip-steps", kl_clip_steps,
                   "Steps over which the trust region falls, as 1/(1 + step/N); inf: it stays; above 0")
       ->type_name("N")
-      ->default_str("fisher 10 (autoencoder inf), else inf");
-  add_norm_clip(command);
-}
-
-void KfacFlags::add_norm_clip(CLI::App& command) {
+      ->default_str("inf (unet3d 10)");
   command
       .add_option("--norm-clip", norm_clip,
                   "Longest step, as a share of the norm of the weights that K-FAC preconditions; inf: any; above 0")
       ->type_name("X")
-      ->default_str("fisher 0.02 (unet3d and autoencoder inf), else inf");
+      ->default_str("fisher 0.03, with --kl-clip inf (unet3d and autoencoder inf), else inf");
 }
 
 void KfacFlags::add_layers(CLI::App& command, kfac::KfacOptions& k) {
@@ -254,6 +260,23 @@ void KfacFlags::resolve_plan(TrainOptions& train) const {
   }
 }
 
+void KfacFlags::resolve_step_size(TrainOptions& train) const {
+  kfac::KfacOptions& k = train.kfac.preconditioner;
+  const ModelInfo& info = model_info(train.model.name);
+  const bool is_measured = k.convention == kfac::Convention::fisher && info.kfac_kl_clip;
+  if (relative_damping) k.relative_damping = *relative_damping;
+  if (damping) k.damping = *damping;
+  if (is_measured && !damping) k.damping_scope = kfac::DampingScope::layer;
+  if (damping_scope) k.damping_scope = kfac::parse_damping_scope(*damping_scope);
+  const double clip = kl_clip.value_or(is_measured ? *info.kfac_kl_clip : kfac::default_kl_clip(k.convention));
+  const double steps =
+      kl_clip_steps.value_or(is_measured ? info.kfac_kl_clip_steps : std::numeric_limits<double>::infinity());
+  if (!(steps > 0)) throw BadRequest(str("--kl-clip-steps is ", steps, "; allowed is more than 0"));
+  if (kl_clip_steps && std::isinf(clip)) throw BadRequest("--kl-clip-steps has no effect without --kl-clip");
+  if (kl_clip || !std::isinf(clip)) k.kl_clip = kfac::harmonic(clip, steps);
+  k.norm_clip = norm_clip;
+}
+
 void KfacFlags::resolve(TrainOptions& train, int world) const {
   kfac::KfacOptions& k = train.kfac.preconditioner;
   k.strategy = kfac::parse_strategy(strategy);
@@ -269,20 +292,12 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   k.factor_interval = static_cast<double>(factor_interval);
   k.inverse_interval = static_cast<double>(inverse_interval);
   resolve_plan(train);
-  k.relative_damping = relative_damping;
-  k.damping = damping;
+  resolve_step_size(train);
   train.kfac.damping_decay = parse_decays("--damping-decay", damping_decay);
   train.kfac.interval_decay = parse_decays("--interval-decay", interval_decay);
   const ModelInfo& info = model_info(train.model.name);
   const std::string left_alone = skip.value_or(std::string(info.output));
   if (!left_alone.empty() && left_alone != "none") k.skip = {left_alone};
-  auto clip = kfac::default_kl_clip(k.convention);
-  if (k.convention == kfac::Convention::fisher) clip = {info.kfac_kl_clip, info.kfac_kl_clip_steps};
-  const double steps = kl_clip_steps.value_or(clip.steps);
-  if (!(steps > 0)) throw BadRequest(str("--kl-clip-steps is ", steps, "; allowed is more than 0"));
-  k.kl_clip = kfac::harmonic(kl_clip.value_or(clip.value), steps);
-  k.norm_clip = norm_clip.value_or(k.convention == kfac::Convention::fisher ? info.kfac_norm_clip
-                                                                            : kfac::default_norm_clip(k.convention));
   const bool automatic = k.strategy == kfac::Strategy::automatic;
   if (automatic && grad_worker_frac != "auto")
     throw BadRequest(str("--grad-worker-frac is '", grad_worker_frac, "'; allowed with --kfac-strategy auto is auto"));

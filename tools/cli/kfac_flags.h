@@ -16,9 +16,8 @@ struct KfacFlags {
   std::string kfac_rank = "auto";
   std::string method = "eigen", convention = "fisher", damping_decay, interval_decay;
   int64_t factor_interval = 3, inverse_interval = 3;
-  double relative_damping = 0.3;
-  std::optional<std::string> skip, time_share, plan_file;
-  std::optional<double> damping, kl_clip, kl_clip_steps, norm_clip;
+  std::optional<std::string> skip, time_share, plan_file, damping_scope;
+  std::optional<double> relative_damping, damping, kl_clip, kl_clip_steps, norm_clip;
   std::vector<CLI::Option*> options;  ///< all of these, as CLI11 knows them
 
   /// Adds the flags. `train` must outlive the parsing of `command`.
@@ -29,12 +28,13 @@ struct KfacFlags {
  private:
   void refuse_without_effect(const TrainOptions& train) const;
   void resolve_plan(TrainOptions& train) const;
+  void resolve_step_size(TrainOptions& train) const;
   void add_plan(CLI::App& command);
   void add_intervals(CLI::App& command, kfac::KfacOptions& k);
   void add_distribution(CLI::App& command, kfac::KfacOptions& k);
   void add_method(CLI::App& command, kfac::KfacOptions& k);
-  void add_step_size(CLI::App& command, TrainOptions& train);
-  void add_norm_clip(CLI::App& command);
+  void add_damping(CLI::App& command, TrainOptions& train);
+  void add_step_size(CLI::App& command);
   void add_layers(CLI::App& command, kfac::KfacOptions& k);
 };
 

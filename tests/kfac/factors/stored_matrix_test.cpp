@@ -138,6 +138,19 @@ TEST(StoredTriangleTest, KeepsTheBitsOfASymmetricMatrixInHalfItsBytes) {
   }
 }
 
+TEST(StoredTriangleTest, KnowsTheTracesOfItsMatrices) {
+  for (int64_t side : {1, 2, 3, 8, 33})
+    for (auto storage : {FactorDtype::fp32, FactorDtype::fp16}) {
+      const FactorShape shape{.role = FactorRole::input, .side = side, .count = 3};
+      const auto matrix = covariance(3, side, 1);
+      const bool small = storage == FactorDtype::fp16;
+      const StoredTriangle kept{at::zeros(shape.triangle_sizes(), storage_type(storage, at::kFloat)),
+                                small ? at::zeros({3, side}) : at::Tensor()};
+      kept.store(matrix);
+      EXPECT_TRUE(kept.traces().allclose(matrix.diagonal(0, 1, 2).sum(1))) << side << ' ' << name(storage);
+    }
+}
+
 TEST(StoredTriangleTest, RoundsAsAWholeMatrixDoes) {
   for (auto storage : kSmall) {
     const FactorShape shape{.role = FactorRole::input, .side = 33, .count = 2};

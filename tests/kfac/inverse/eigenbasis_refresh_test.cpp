@@ -214,7 +214,8 @@ TEST_F(RefreshTest, EstimatesTheErrorsOfADecomposition) {
 
 TEST_F(RefreshTest, DampsAFactorByNoMoreThanTheLayersInverseDoes) {
   for (bool separable : {false, true})
-    for (const Damping& damping : {Damping{.relative = 0.3}, Damping{.absolute = 0.01}}) {
+    for (const Damping& damping : {Damping{.relative = 0.3}, Damping{.absolute = 0.01},
+                                   Damping{.relative = 0.3, .curvature = at::full({}, 0.7, at::kDouble)}}) {
       const LayerShape shape{
           .kind = LayerKind::conv2d, .out = 6, .in = 8, .kernel = {3, 3}, .groups = 2, .separable = separable};
       std::vector<at::Tensor> factors, values;
@@ -224,9 +225,10 @@ TEST_F(RefreshTest, DampsAFactorByNoMoreThanTheLayersInverseDoes) {
                           at::tensor({1.0, 5.0}, at::kDouble).view({2, 1, 1}));
         auto v = at::linalg_eigvalsh(factors.back());
         if (factor.role == FactorRole::offsets) v = v / v.sum(1, true);
-        if (!damping.absolute) gamma = gamma * v.mean();
+        if (!damping.absolute && !damping.curvature.defined()) gamma = gamma * v.mean();
         values.push_back(v);
       }
+      if (damping.curvature.defined()) gamma = gamma * damping.curvature;
       for (size_t f = 0; f < factors.size(); ++f) {
         auto least = gamma;
         for (size_t o = 0; o < factors.size(); ++o)

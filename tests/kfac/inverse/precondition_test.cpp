@@ -66,6 +66,11 @@ std::vector<PreconditionCase> precondition_cases() {
 
 class PreconditionTest : public testing::TestWithParam<PreconditionCase> {};
 
+// Dampings of every kind. The curvature is of the network.
+std::vector<Damping> dampings() {
+  return {{.relative = 0.3}, {.absolute = 0.01}, {.relative = 0.3, .curvature = at::full({}, 0.7, at::kDouble)}};
+}
+
 void expect_dense_solution(const PreconditionCase& c, ConvFactors form, const Damping& damping) {
   const LayerRun run(c.layer);
   run.loss.backward();
@@ -80,16 +85,13 @@ void expect_dense_solution(const PreconditionCase& c, ConvFactors form, const Da
 }  // namespace
 
 TEST_P(PreconditionTest, EqualsTheDenseKroneckerSolution) {
-  expect_dense_solution(GetParam(), ConvFactors::full, {.relative = 0.3});
-  expect_dense_solution(GetParam(), ConvFactors::full, {.absolute = 0.01});
+  for (const auto& damping : dampings()) expect_dense_solution(GetParam(), ConvFactors::full, damping);
 }
 TEST_P(PreconditionTest, EqualsTheDenseKroneckerSolutionWhenSeparable) {
-  expect_dense_solution(GetParam(), ConvFactors::separable, {.relative = 0.3});
-  expect_dense_solution(GetParam(), ConvFactors::separable, {.absolute = 0.01});
+  for (const auto& damping : dampings()) expect_dense_solution(GetParam(), ConvFactors::separable, damping);
 }
 TEST_P(PreconditionTest, EqualsTheDenseKroneckerSolutionInBlocks) {
-  expect_dense_solution(GetParam(), ConvFactors::block, {.relative = 0.3});
-  expect_dense_solution(GetParam(), ConvFactors::block, {.absolute = 0.01});
+  for (const auto& damping : dampings()) expect_dense_solution(GetParam(), ConvFactors::block, damping);
 }
 INSTANTIATE_TEST_SUITE_P(EveryKind, PreconditionTest, testing::ValuesIn(precondition_cases()),
                          [](const auto& info) { return info.param.name; });
@@ -98,7 +100,7 @@ TEST(PreconditionEdgeTest, LeavesTheGradientOfALayerWithoutCurvature) {
   for (const auto& form : {kEigen, kOuter, kPlain, kPi})
     for (bool separable : {false, true})
       for (bool outputs_seen : {false, true})
-        for (const Damping& damping : {Damping{.relative = 0.3}, Damping{.absolute = 0.01}}) {
+        for (const Damping& damping : dampings()) {
           if (separable && outputs_seen) continue;  // with separable factors the bias has curvature of its own
           const LayerShape shape{
               .kind = LayerKind::conv1d, .out = 2, .in = 3, .kernel = {3}, .separable = separable, .inverse = form};
@@ -113,6 +115,21 @@ TEST(PreconditionEdgeTest, LeavesTheGradientOfALayerWithoutCurvature) {
             expect_close(precondition(shape, gradient, unseen, damping), gradient, 1e-15);
           }
         }
+}
+
+TEST(PreconditionEdgeTest, StaysFiniteWhereOnlyTheBiasHasCurvature) {
+  for (double of_network : {0.0, 0.7}) {
+    const LayerShape shape{.kind = LayerKind::conv1d, .out = 2, .in = 3, .kernel = {3}, .separable = true};
+    std::vector<at::Tensor> factors;
+    for (const auto& factor : shape.factors())
+      factors.push_back(at::zeros({1, factor.side, factor.side}, at::kDouble));
+    factors.back()[0][0][0].fill_(3);  // one of the outputs
+    const LayerGradient gradient{at::randn({2, 3, 3}, at::kDouble), at::ones({2}, at::kDouble)};
+    const Damping damping{.relative = 0.3, .curvature = at::full({}, of_network, at::kDouble)};
+    const auto v = precondition(shape, gradient, inverse_of(shape, factors, damping), damping);
+    EXPECT_TRUE(v.weight.allclose(gradient.weight)) << "no curvature";
+    EXPECT_TRUE(v.bias.allclose(at::tensor({1 / (3 + 0.45), 1 / 0.45}, at::kDouble))) << v.bias;
+  }
 }
 
 TEST(PreconditionEdgeTest, StaysFiniteAtTinyDampingOfSingularFactorsInSinglePrecision) {

@@ -60,6 +60,7 @@ TEST(KfacOptionsTest, NamesTheFieldThatIsOutOfRange) {
   expect_refused({.method = Method::pi, .warm_start = 0.1}, "warm_start");
   expect_refused({.method = Method::plain, .staleness = 1}, "staleness");
   expect_refused({.relative_damping = 0}, "relative_damping");
+  expect_refused({.damping_scope = DampingScope::layer, .damping = 0.1}, "damping_scope = layer is of no use");
   expect_refused({.damping = -1.0}, "damping");
   expect_refused({.damping = 0.0}, "damping");
   expect_refused({.damping = std::nan("")}, "damping");
@@ -72,6 +73,16 @@ TEST(KfacOptionsTest, NamesTheFieldThatIsOutOfRange) {
   expect_refused({.max_linear_dim = 0}, "max_linear_dim");
   expect_refused({.patch_workspace_bytes = 1}, "patch_workspace_bytes");
   expect_refused({.skip = {"("}}, "skip");
+}
+
+TEST(KfacOptionsTest, DampsByTheNetworkUnlessAConventionOrAnAbsoluteDampingSaysOtherwise) {
+  EXPECT_EQ(KfacOptions{}.damping_scope_in_use(), DampingScope::network);
+  EXPECT_EQ(KfacOptions{}.at(0).relative_damping, 0.1);
+  EXPECT_EQ((KfacOptions{.convention = Convention::kaisa}.damping_scope_in_use()), DampingScope::layer);
+  EXPECT_EQ((KfacOptions{.damping = 0.1}.damping_scope_in_use()), DampingScope::layer);
+  const KfacOptions layer{.damping_scope = DampingScope::layer};
+  EXPECT_EQ(layer.at(0).relative_damping, 0.3);
+  EXPECT_EQ((KfacOptions{.relative_damping = 0.2}.at(0).relative_damping), 0.2);
 }
 
 TEST(KfacOptionsTest, LetsTheClipBeSwitchedOff) {
@@ -111,6 +122,8 @@ TEST(KfacOptionsTest, ReadsTheNamesOfTheCommandLine) {
   for (auto method : {Method::eigen, Method::plain, Method::pi}) EXPECT_EQ(parse_method(name(method)), method);
   for (auto convention : {Convention::fisher, Convention::kaisa, Convention::dp_kfac})
     EXPECT_EQ(parse_convention(name(convention)), convention);
+  for (auto scope : {DampingScope::layer, DampingScope::network}) EXPECT_EQ(parse_damping_scope(name(scope)), scope);
+  EXPECT_THROW(parse_damping_scope("model"), BadRequest);
   EXPECT_THROW(parse_method("lu"), BadRequest);
   EXPECT_THROW(parse_convention("asdl"), BadRequest);
   EXPECT_THROW(parse_strategy("best"), BadRequest);
