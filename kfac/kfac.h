@@ -118,7 +118,8 @@ class Kfac {
   /// and staleness must be the same. Throws BadRequest naming the first tensor that does not fit; nothing has changed
   /// then.
   void load_state_dict(const StateDict& state);
-  /// Continues from `counters`. held_factors(), inverse(), largest_curvature() and pending_basis() are tensors: overwrite them in place.
+  /// Continues from `counters`. held_factors(), inverse(), largest_curvature() and pending_basis() are tensors:
+  /// overwrite them in place.
   void resume(const KfacCounters& counters);
 
   /// Returns the bytes that this rank holds now. The Ledger counts the same tensors, each with the allocator's

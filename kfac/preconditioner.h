@@ -92,11 +92,11 @@ class Preconditioner {
   std::unique_ptr<BackgroundSolver> background_;  ///< only with `staleness`
   std::vector<at::Tensor> sums_;  ///< ⟨V, ∇⟩, ‖V‖² and ‖W‖² of the layers of this step, [3] each
   std::vector<size_t> preconditioned_;
-  at::Tensor largest_curvature_;     ///< Kfac::largest_curvature()
-  at::Tensor dropped_, failed_;  ///< 0-dim counts on the device
-  at::Tensor nu_;                ///< ν of the last step, 0-dim
-  at::Tensor product_;           ///< Σ|⟨V, ∇⟩| of the last step, 0-dim
-  bool has_product_ = false;     ///< true until adapt_damping() has used the product
+  at::Tensor largest_curvature_;  ///< Kfac::largest_curvature()
+  at::Tensor dropped_, failed_;   ///< 0-dim counts on the device
+  at::Tensor nu_;                 ///< ν of the last step, 0-dim
+  at::Tensor product_;            ///< Σ|⟨V, ∇⟩| of the last step, 0-dim
+  bool has_product_ = false;      ///< true until adapt_damping() has used the product
   bool watched_ = false;
   int64_t watched_batch_ = 0;
   KfacCounters counters_;

@@ -48,8 +48,9 @@ struct LayerInverse {
 /// the gradient matrix, [groups, out/groups, columns]. The gradient is divided by it between the eigenbases; the values
 /// of blocks stand one behind the other, each block's with its tail. For separable layers, columns are (offset,
 /// channel) pairs with v_A = v_C ⊗ v_K/Σv_K, offsets first. Where the bias is apart, one more column is v_G + γ_b, γ_b
-/// = γ / ((tr A/dim A) · (tr K/dim K)) of a relative γ, as if the other factors were their mean eigenvalues. The result is one where the layer has no curvature (a factor is zero). `values` are [count,
-/// FactorShape::values()] in the order of LayerShape::factors(). No host synchronization.
+/// = γ / ((tr A/dim A) · (tr K/dim K)) of a relative γ, as if the other factors were their mean eigenvalues. The result
+/// is one where the layer has no curvature (a factor is zero). `values` are [count, FactorShape::values()] in the order
+/// of LayerShape::factors(). No host synchronization.
 at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& values, const Damping& damping);
 
 /// Sets v for a factor whose decomposition failed, so that its last Q stays. With precompute_outer, which has kept no

@@ -97,7 +97,8 @@ void KfacOptions::validate() const {
   eigen_rank.validate();
   require(norm_clip_in_use() > 0, "norm_clip", norm_clip_in_use(), "(0, inf]");
   if (damping && damping_scope)
-    throw BadRequest(str("[kfac.options] damping_scope = ", name(*damping_scope), " is of no use with damping, which is "
+    throw BadRequest(str("[kfac.options] damping_scope = ", name(*damping_scope),
+                         " is of no use with damping, which is "
                          "absolute"));
   at(0);
   require_multiple(factor_interval, inverse_interval);

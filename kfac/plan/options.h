@@ -156,8 +156,8 @@ struct KfacOptions {
   /// Returns the rank of the eigenbases without layer_curvature: eigen_rank, and full where `auto` meets an option that
   /// is for full bases.
   EigenRank rank_in_use() const;
-  double norm_clip_in_use() const;             ///< norm_clip, or its default
-  DampingScope damping_scope_in_use() const;   ///< damping_scope, or its default; `layer` with an absolute damping
+  double norm_clip_in_use() const;               ///< norm_clip, or its default
+  DampingScope damping_scope_in_use() const;     ///< damping_scope, or its default; `layer` with an absolute damping
   StepSchedule relative_damping_in_use() const;  ///< relative_damping, or its default
   /// Throws BadRequest naming the field, its value and the allowed range. Schedules are checked at step 0.
   void validate() const;

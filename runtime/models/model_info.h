@@ -34,7 +34,7 @@ struct ModelInfo {
   /// goes with them. The other models have the defaults of KfacOptions.
   std::optional<double> kfac_kl_clip = std::nullopt;
   double kfac_kl_clip_steps = std::numeric_limits<double>::infinity();
-  bool reads_folders = false;                           ///< NIfTI cases in the BraTS layout
+  bool reads_folders = false;  ///< NIfTI cases in the BraTS layout
 
   bool has_channels() const { return input == InputKind::volumes || input == InputKind::images; }
 };

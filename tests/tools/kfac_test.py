@@ -115,6 +115,9 @@ class WithKfac(Case):
             resumed = self.result(*options, "--checkpoint", self.folder / "again", "--resume", *more)
             self.assertEqual(resumed["weights_sha256"], small["weights_sha256"])
             self.assertEqual(resumed["kfac"]["plan"], plan)
+        beside = self.result(*options, "--kfac-time", "10%", "--compare", "adam,unlimited")
+        self.assertEqual(beside["weights_sha256"], small["weights_sha256"])
+        self.assertEqual(beside["compared"]["unlimited"]["losses"], small["losses"], "the same plan")
         said = run("train", *SMALL, "--kfac", "--steps", "1", "--kfac-time", "1%")
         self.assertIn("no plan has 1 %, so this one has the least work", said.stdout + said.stderr)
 

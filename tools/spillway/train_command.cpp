@@ -197,6 +197,9 @@ RunContext beside(const RunContext& context, const TrainOptions& options, const 
   RunContext other = context;
   other.options = options;
   other.start = {};
+  // A plan of curvature was chosen when the context was made.
+  other.options.kfac.preconditioner.layer_curvature = context.options.kfac.preconditioner.layer_curvature;
+  if (!options.kfac.enabled) other.counted_kfac_share.reset();
   if (main_run.kfac) {
     other.options.kfac.preconditioner.strategy = kfac::parse_strategy(main_run.kfac->strategy);
     other.options.kfac.preconditioner.grad_worker_frac = main_run.kfac->grad_worker_frac;

@@ -121,8 +121,7 @@ TEST(PreconditionEdgeTest, StaysFiniteWhereOnlyTheBiasHasCurvature) {
   for (double of_network : {0.0, 0.7}) {
     const LayerShape shape{.kind = LayerKind::conv1d, .out = 2, .in = 3, .kernel = {3}, .separable = true};
     std::vector<at::Tensor> factors;
-    for (const auto& factor : shape.factors())
-      factors.push_back(at::zeros({1, factor.side, factor.side}, at::kDouble));
+    for (const auto& factor : shape.factors()) factors.push_back(at::zeros({1, factor.side, factor.side}, at::kDouble));
     factors.back()[0][0][0].fill_(3);  // one of the outputs
     const LayerGradient gradient{at::randn({2, 3, 3}, at::kDouble), at::ones({2}, at::kDouble)};
     const Damping damping{.relative = 0.3, .curvature = at::full({}, of_network, at::kDouble)};
