@@ -107,7 +107,7 @@ at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& 
     a = (k.unsqueeze(2) * values[0].unsqueeze(1)).flatten(1);
     columns_mean = k.mean() * a_mean;
   }
-  const auto weight = over(a, columns_mean);
+  auto weight = over(a, columns_mean);
   if (!shape.bias_apart()) return weight;
   return at::cat({weight, damped(g.unsqueeze(2).clone(), g_mean, for_bias(damping, g_mean * columns_mean, g_mean))}, 2);
 }

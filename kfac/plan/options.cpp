@@ -24,6 +24,16 @@ void require_multiple(const StepSchedule& factor, const StepSchedule& inverse) {
                        "; the nearest is ", nearest));
 }
 
+void validate_patterns(const std::vector<std::string>& patterns) {
+  for (const auto& pattern : patterns) {
+    try {
+      std::regex compiled(pattern);
+    } catch (const std::regex_error& error) {
+      throw BadRequest(str("[kfac.options] skip '", pattern, "' is not a regular expression: ", error.what()));
+    }
+  }
+}
+
 }  // namespace
 
 double default_kl_clip(Convention convention) {
@@ -122,13 +132,7 @@ void KfacOptions::validate() const {
   require(max_factor_dim >= 1, "max_factor_dim", max_factor_dim, "1 and more");
   require(max_linear_dim >= 1, "max_linear_dim", max_linear_dim, "1 and more");
   require(patch_workspace_bytes >= (1 << 16), "patch_workspace_bytes", patch_workspace_bytes, "65536 and more bytes");
-  for (const auto& pattern : skip) {
-    try {
-      std::regex compiled(pattern);
-    } catch (const std::regex_error& error) {
-      throw BadRequest(str("[kfac.options] skip '", pattern, "' is not a regular expression: ", error.what()));
-    }
-  }
+  validate_patterns(skip);
 }
 
 }  // namespace spillway::kfac
