@@ -101,15 +101,20 @@ void Preconditioner::note_curvature() {
   largest_curvature_.copy_(at::maximum(largest_curvature_, means.prod(1)));
 }
 
-Damping Preconditioner::damping(size_t i) const {
+// Sets what the layers' dampings of this step have in common.
+void Preconditioner::set_damping() {
   const auto now = options_.at(counters_.steps);
   const double scale = counters_.damping_scale;
-  Damping damping{now.relative_damping * scale, now.damping ? std::optional(*now.damping * scale) : std::nullopt};
-  if (largest_curvature_.defined()) {
-    // Roots are multiplied, because a product of two small curvatures may be zero.
-    const auto own = largest_curvature_[static_cast<int64_t>(i)];
-    damping.curvature = own.sqrt() * largest_curvature_.max().sqrt();
-  }
+  damping_ = {now.relative_damping * scale, now.damping ? std::optional(*now.damping * scale) : std::nullopt};
+  if (!largest_curvature_.defined()) return;
+  // Roots are multiplied, because a product of two small curvatures may be zero.
+  const auto roots = largest_curvature_.sqrt();
+  curvatures_ = roots * roots.max();
+}
+
+Damping Preconditioner::damping(size_t i) const {
+  auto damping = damping_;
+  if (curvatures_.defined()) damping.curvature = curvatures_[static_cast<int64_t>(i)];
   return damping;
 }
 

@@ -131,8 +131,10 @@ void Preconditioner::step(double loss_scale) {
     if (factors_are_due()) counters_.last_factor_step = counters_.steps;
     ++counters_.factor_updates;
   }
-  if (decomposes()) {
-    note_curvature();
+  const bool is_due = decomposes();
+  if (is_due) note_curvature();
+  set_damping();
+  if (is_due) {
     renew_owned();
     share_inverses();
     ++counters_.decompositions;

@@ -74,6 +74,7 @@ class Preconditioner {
   void share_inverses();
   void gather_reciprocal(size_t i);
   void note_curvature();
+  void set_damping();
   Damping damping(size_t i) const;
   void precondition_layers();
   void precondition_layer(size_t i);
@@ -93,6 +94,8 @@ class Preconditioner {
   std::vector<at::Tensor> sums_;  ///< ⟨V, ∇⟩, ‖V‖² and ‖W‖² of the layers of this step, [3] each
   std::vector<size_t> preconditioned_;
   at::Tensor largest_curvature_;  ///< Kfac::largest_curvature()
+  Damping damping_;               ///< the damping of this step, without a curvature
+  at::Tensor curvatures_;         ///< DampingScope::network's of each layer in this step
   at::Tensor dropped_, failed_;   ///< 0-dim counts on the device
   at::Tensor nu_;                 ///< ν of the last step, 0-dim
   at::Tensor product_;            ///< Σ|⟨V, ∇⟩| of the last step, 0-dim

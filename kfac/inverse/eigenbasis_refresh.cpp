@@ -43,16 +43,16 @@ at::Tensor factor_damping(const LayerShape& shape, const std::vector<at::Tensor>
   const auto roles = shape.factors();
   auto gamma = at::full({}, damping.absolute.value_or(damping.relative), factors[f].options().dtype(at::kDouble));
   const auto absolute = gamma;
+  const bool of_layer = !damping.absolute && !damping.curvature.defined();
+  if (damping.curvature.defined()) gamma = gamma * damping.curvature;
   auto delta = at::ones_like(gamma);
   for (size_t o = 0; o < factors.size(); ++o) {
     const auto trace = traces(factors[o]);
     const auto divisor = roles[o].role == FactorRole::offsets ? trace : at::ones_like(trace);
-    if (!damping.absolute && !damping.curvature.defined())
-      gamma = gamma * (trace / divisor).mean() / factors[o].size(1);
+    if (of_layer) gamma = gamma * (trace / divisor).mean() / factors[o].size(1);
     // F_f's divisor must also divide its damping; max v_o ≤ ‖F_o‖_F.
     delta = o == f ? delta * divisor.min() : delta / (norms(factors[o]) / divisor).max();
   }
-  if (!damping.absolute && damping.curvature.defined()) gamma = gamma * damping.curvature;
   delta = delta * gamma;
   const bool serves_bias = shape.bias_apart() && roles[f].role == FactorRole::output;
   return damping.absolute && serves_bias ? at::minimum(delta, absolute) : delta;

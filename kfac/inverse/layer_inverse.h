@@ -16,7 +16,7 @@ namespace spillway::kfac {
 struct Damping {
   double relative = 0.3;
   std::optional<double> absolute = std::nullopt;
-  at::Tensor curvature = {};  ///< 0-dim: DampingScope::network's of the layer
+  at::Tensor curvature = {};  ///< 0-dim: DampingScope::network's of the layer; not with an absolute damping
 };
 
 /// Returns tr/dim of the block-diagonal factor with blocks of `traces` [count], 0-dim. For K it is that of K divided by

@@ -42,10 +42,10 @@ struct FactorTraffic {
 
 /// Returns the FactorTraffic of every rank, exact to the byte where all ranks share a host. Across hosts factors are
 /// reduced by levels, and float32 sends less between hosts. Not counted: agreements, 80 bytes a call, the numbers
-/// that 16-bit types need besides, 8 bytes a factor, and DampingScope::network's, 24 bytes a layer and decomposition.
-/// Of a triangle of n elements over W ranks, averaging receives 2(W−1)/W·n on each rank. Reducing the triangle to its
-/// owner receives (W−1)·n on the owner and nothing elsewhere. That is (W−1)/W·n a rank where ownership is even.
-/// Decompositions and gradients travel as float32.
+/// that 16-bit types need besides, 8 bytes a factor, and DampingScope::network's, 24·(W−1)/W bytes a layer in each
+/// decomposition. Averaging a triangle of n elements over W ranks receives 2(W−1)/W·n on each rank. Reducing the
+/// triangle to its owner receives (W−1)·n on the owner and nothing elsewhere. That is (W−1)/W·n a rank where ownership
+/// is even. Decompositions and gradients travel as float32.
 std::vector<FactorTraffic> traffic_per_rank(const std::vector<LayerShape>& layers,
                                             const std::vector<Assignment>& assignments,
                                             FactorDtype dtype = FactorDtype::fp32);

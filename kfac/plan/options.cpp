@@ -41,7 +41,7 @@ double default_kl_clip(Convention convention) {
 }
 
 double default_norm_clip(Convention convention) {
-  return convention == Convention::fisher ? 0.03 : std::numeric_limits<double>::infinity();
+  return convention == Convention::fisher ? 0.02 : std::numeric_limits<double>::infinity();
 }
 
 DampingScope default_damping_scope(Convention convention) {

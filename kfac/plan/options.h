@@ -18,7 +18,7 @@ namespace spillway::kfac {
 /// other conventions.
 double default_kl_clip(Convention convention);
 
-/// Returns 0.03 under `fisher`, and infinity under the other conventions, as published.
+/// Returns 0.02 under `fisher`, and infinity under the other conventions, as published.
 double default_norm_clip(Convention convention);
 
 /// Returns `network` under `fisher`, and `layer` under the other conventions.

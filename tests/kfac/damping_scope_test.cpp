@@ -92,26 +92,12 @@ TEST(DampingScopeTest, LeavesALayersOwnDampingToTheOtherScope) {
 }
 
 TEST(DampingScopeTest, KnowsTheSameCurvaturesOnEveryRankWhoeverHoldsTheFactors) {
-  const auto largest = [](const KfacOptions& options, int world) {
-    std::vector<at::Tensor> all(static_cast<size_t>(world));
-    on_threads(std::vector<int>(static_cast<size_t>(world), 0), [&](const ddl::Comm& comm, int64_t rank) {
-      auto model = small_model();
-      Kfac kfac(*model, options, comm);
-      const auto x = share_of({}, rank, world);
-      const auto loss = model->forward(x).pow(2).sum(1).mean();
-      kfac.watch(loss, x.size(0));
-      loss.backward();
-      average_gradients(*model, comm, 1);
-      kfac.step();
-      all[static_cast<size_t>(rank)] = kfac.largest_curvature().clone();
-    });
-    return all;
-  };
   for (auto form : {ConvFactors::full, ConvFactors::separable}) {
-    const auto reference = largest(options_for(Strategy::hybrid, 1, form), 3)[0];
+    const auto reference = train_on(3, options_for(Strategy::hybrid, 1, form))[0].largest_curvature;
     EXPECT_TRUE(reference.gt(0).all().item<bool>());
     for (const auto& options : exact_strategies(3, form))
-      for (const auto& rank : largest(options, 3)) EXPECT_TRUE(rank.equal(reference)) << describe(options, 3);
+      for (const auto& rank : train_on(3, options))
+        EXPECT_TRUE(rank.largest_curvature.equal(reference)) << describe(options, 3);
   }
 }
 

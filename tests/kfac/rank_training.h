@@ -23,6 +23,7 @@ constexpr int64_t kGlobalBatch = 12;
 struct Outcome {
   std::vector<at::Tensor> gradients;  ///< gradients of the last step
   std::vector<double> losses;         ///< losses of this rank's samples
+  at::Tensor largest_curvature;       ///< Kfac's
   FactorBytes bytes;
   std::vector<LayerShape> shapes;
   std::vector<Assignment> assignments;
@@ -92,6 +93,7 @@ inline Outcome train(const KfacOptions& options, const ddl::Comm& comm, int64_t 
     sgd.step();
     if (course.after_step) course.after_step(i);
   }
+  outcome.largest_curvature = kfac.largest_curvature();
   outcome.bytes = kfac.memory_usage();
   outcome.assignments = kfac.assignments();
   outcome.options = kfac.options();

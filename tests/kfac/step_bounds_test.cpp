@@ -39,7 +39,7 @@ TEST(StepBoundsTest, ClipsTheStepToAShareOfTheWeights) {
 }
 
 TEST(StepBoundsTest, StepsAreBoundedByDefaultWhereNoTrustRegionIsGiven) {
-  EXPECT_EQ(KfacOptions{}.norm_clip_in_use(), 0.03);
+  EXPECT_EQ(KfacOptions{}.norm_clip_in_use(), 0.02);
   EXPECT_EQ(KfacOptions{}.at(0).kl_clip, kNoClip);
   EXPECT_EQ((KfacOptions{.kl_clip = 1e-3}.norm_clip_in_use()), kNoClip);
   EXPECT_EQ((KfacOptions{.convention = Convention::kaisa}.norm_clip_in_use()), kNoClip);

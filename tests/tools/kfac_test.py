@@ -175,7 +175,7 @@ class WithKfac(Case):
         def weights(*more):
             return self.result(*small, *more)["weights_sha256"]
 
-        self.assertEqual(weights("--norm-clip", "0.03", "--damping-scope", "network", "--relative-damping", "0.1"), weights())
+        self.assertEqual(weights("--norm-clip", "0.02", "--damping-scope", "network", "--relative-damping", "0.1"), weights())
         self.assertNotEqual(weights("--norm-clip", "inf"), weights())
         self.assertNotEqual(weights("--damping-scope", "layer", "--relative-damping", "0.1"), weights())
         self.assertEqual(weights("--kl-clip", "1e9"), weights("--norm-clip", "inf"), "a trust region takes the norm's place")

@@ -195,7 +195,7 @@ void KfacFlags::add_step_size(CLI::App& command) {
       .add_option("--norm-clip", norm_clip,
                   "Longest step, as a share of the norm of the weights that K-FAC preconditions; inf: any; above 0")
       ->type_name("X")
-      ->default_str("fisher 0.03, with --kl-clip inf (unet3d and autoencoder inf), else inf");
+      ->default_str("fisher 0.02, with --kl-clip inf (unet3d and autoencoder inf), else inf");
 }
 
 void KfacFlags::add_layers(CLI::App& command, kfac::KfacOptions& k) {
