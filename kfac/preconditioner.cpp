@@ -142,6 +142,7 @@ void Preconditioner::step(double loss_scale) {
   if (launches()) start_decomposition();
   precondition_layers();
   clip();
+  curvatures_.reset();
   ++counters_.steps;
 }
 

@@ -95,7 +95,7 @@ class Preconditioner {
   std::vector<size_t> preconditioned_;
   at::Tensor largest_curvature_;  ///< Kfac::largest_curvature()
   Damping damping_;               ///< the damping of this step, without a curvature
-  at::Tensor curvatures_;         ///< DampingScope::network's of each layer in this step
+  at::Tensor curvatures_;         ///< DampingScope::network's of each layer, undefined outside step()
   at::Tensor dropped_, failed_;   ///< 0-dim counts on the device
   at::Tensor nu_;                 ///< ν of the last step, 0-dim
   at::Tensor product_;            ///< Σ|⟨V, ∇⟩| of the last step, 0-dim
