@@ -11,6 +11,10 @@
 #include "runtime/options/run_position.h"
 #include "runtime/options/train_options.h"
 
+namespace spillway::swap {
+class OperatorKernels;
+}
+
 namespace spillway::runtime {
 
 struct TaskOptions;
@@ -21,7 +25,8 @@ struct RunContext {
   std::shared_ptr<const Dataset> data;
   Split split;
   ddl::Comm comm = {};
-  std::optional<double> counted_kfac_share = {};  ///< CurvaturePlan::time_share, where a plan was chosen
+  std::optional<double> counted_kfac_share = {};        ///< CurvaturePlan::time_share, where a plan was chosen
+  std::shared_ptr<swap::OperatorKernels> kernels = {};  ///< SessionOptions::kernels
   RunPosition start = {};  ///< position of the checkpoint that the run goes on from; with `resume` alone
   int rank() const { return ddl::rank_of(comm); }
   int world() const { return ddl::size_of(comm); }

@@ -44,7 +44,8 @@ SessionOptions session_options(const RunContext& context, int64_t budget_bytes, 
   SessionOptions options{.device = train.memory.device,
                          .engine = train.memory.engine,
                          .budget_bytes = budget_bytes,
-                         .split_bytes = train.memory.split_bytes};
+                         .split_bytes = train.memory.split_bytes,
+                         .kernels = context.kernels};
   if (budget_bytes != kUnlimitedBytes) {  // else nothing leaves the device
     if (train.memory.host_budget.kind == BudgetRequest::Kind::bytes)
       options.host_budget_bytes = train.memory.host_budget.bytes;

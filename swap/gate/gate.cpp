@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "core/clock.h"
+#include "swap/gate/operator_kernels.h"
 #include "swap/gate/operator_observer.h"
 #include "swap/gate/session_state.h"
 #include "swap/gate/session_window_call.h"
@@ -126,7 +127,10 @@ int64_t call_kernel(SessionState& session, const OperatorTraits& traits, const c
   OperatorObserver* observer = session.options.observer.get();
   if (observer) observer->before(op, *stack);
   if (traits.may_wait) turn.unlock();
-  op.redispatchBoxed(keys, stack);
+  if (OperatorKernels* kernels = session.options.kernels.get())
+    kernels->run(op, keys, *stack);
+  else
+    op.redispatchBoxed(keys, stack);
   if (traits.may_wait) turn.lock();
   return session.ledger.workspace_since_mark();
 }
@@ -255,15 +259,28 @@ bool is_view(const OperatorTraits& traits, c10::DispatchKeySet keys) {
   return traits.kind == OperatorKind::view && (backend == c10::DispatchKey::CPU || backend == c10::DispatchKey::CUDA);
 }
 
+/// Runs an operator whose kernel is not LibTorch's. The gate stays open meanwhile, so that the operators that the
+/// kernel and the call's windows are made of come here too.
+void run_with_other_kernels(SessionState& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
+                            c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  static thread_local bool is_inside = false;
+  if (is_inside || is_view(traits, keys)) return session.options.kernels->run(op, keys, *stack);
+  is_inside = true;
+  const auto leave = [](bool* inside) { *inside = false; };
+  const std::unique_ptr<bool, decltype(leave)> scope(&is_inside, leave);
+  KernelRun(session, traits, op, keys, stack).run();
+}
+
 void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torch::jit::Stack* stack) {
   const auto keys = dispatch_keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kGateKey);
   SessionState* session = SessionState::current();
   const OperatorTraits* traits = session ? &session->traits(op) : nullptr;
   // A composite's parts are dispatched with the gate still on, so the gate sees each of them.
   if (traits && runs_as_parts(*traits, op, keys)) return op.redispatchBoxed(keys, stack);
+  if (traits) TORCH_CHECK(traits->kind != OperatorKind::refused, "[gate] ", traits->name, " ", traits->refusal);
+  if (traits && session->options.kernels) return run_with_other_kernels(*session, *traits, op, keys, stack);
   c10::impl::ExcludeDispatchKeyGuard closed(kGateKey);
   if (!traits || is_view(*traits, keys)) return op.redispatchBoxed(keys, stack);
-  TORCH_CHECK(traits->kind != OperatorKind::refused, "[gate] ", traits->name, " ", traits->refusal);
   session->share->device.refuse_capture();
   KernelRun(*session, *traits, op, keys, stack).run();
 }

@@ -3,7 +3,10 @@
 #include <ATen/core/enum_tag.h>
 
 #include <array>
+#include <mutex>
+#include <set>
 #include <string_view>
+#include <utility>
 
 namespace spillway::swap {
 namespace {
@@ -83,13 +86,24 @@ std::string refusal_of(std::string_view space) {
   return "";
 }
 
+/// Returns the name as a text that lives as long as the process, because traces outlive their Sessions.
+std::string_view permanent(std::string name) {
+  static std::mutex mutex;
+  static auto& names = *new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  return *names.insert(std::move(name)).first;
+}
+
 }  // namespace
 
 OperatorTraits traits_of(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& base = schema.name();
-  OperatorTraits traits{.kind = OperatorKind::kernel, .name = base, .writes = {}, .windows = window_rule_of(op)};
-  if (!schema.overload_name().empty()) traits.name += "." + schema.overload_name();
+  const std::string& overload = schema.overload_name();
+  OperatorTraits traits{.kind = OperatorKind::kernel,
+                        .name = permanent(overload.empty() ? base : base + "." + overload),
+                        .writes = {},
+                        .windows = window_rule_of(op)};
 
   const std::string_view space = std::string_view(base).substr(0, base.find(':'));
   const bool of_libtorch = space == "aten" || space == "prims" || space == "prim";

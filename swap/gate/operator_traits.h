@@ -4,6 +4,7 @@
 #include <ATen/core/stack.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "swap/windows/window_rules.h"
@@ -20,7 +21,7 @@ enum class OperatorKind : uint8_t {
 
 struct OperatorTraits {
   OperatorKind kind;           ///< kind of the kernel, where there is one
-  std::string name;            ///< `aten::add.Tensor`
+  std::string_view name;       ///< `aten::add.Tensor`; lives as long as the process
   std::vector<bool> writes;    ///< by argument
   bool may_wait = false;       ///< may wait for other threads, as collectives do
   bool composite = false;      ///< made of other operators, which pass the gate themselves

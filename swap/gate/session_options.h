@@ -15,7 +15,8 @@ class OperatorObserver;
 class Timeline;
 namespace swap {
 class DiskIo;
-}
+class OperatorKernels;
+}  // namespace swap
 
 /// How tensors move between device and host.
 enum class Engine : uint8_t {
@@ -73,6 +74,8 @@ struct SessionOptions {
   int64_t split_bytes = kDefaultSplitBytes;
   /// The observer that is notified of every operator. For a split operator it is notified of the kernel on each window.
   std::shared_ptr<OperatorObserver> observer = nullptr;
+  /// Runs operators in LibTorch's place; nullptr: LibTorch's own kernels run.
+  std::shared_ptr<swap::OperatorKernels> kernels = nullptr;
   /// Wraps the two copy lanes ("copy out", "copy in"), to record, delay or fail copies. The Session that opens the
   /// device decides; other Sessions use its lanes.
   std::function<std::unique_ptr<Timeline>(std::unique_ptr<Timeline>, std::string_view lane)> decorate_timeline =

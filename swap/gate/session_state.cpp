@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "swap/gate/operator_kernels.h"
 #include "swap/schedule/schedule_inputs.h"
 
 namespace spillway::swap {
@@ -22,6 +23,11 @@ ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager&
   return inputs;
 }
 
+std::unique_ptr<ComputeClock> make_clock(const SessionOptions& options, Device& device) {
+  auto clock = options.kernels ? options.kernels->make_clock() : nullptr;
+  return clock ? std::move(clock) : device.make_clock();
+}
+
 }  // namespace
 
 SessionState::SessionState(SessionOptions given)
@@ -29,7 +35,7 @@ SessionState::SessionState(SessionOptions given)
       share(share_device(options)),
       pager(share->pager),
       ledger(share->device.ledger()),
-      clock(share->device.make_clock()),
+      clock(make_clock(options, share->device)),
       recipes(pager, options.split_bytes),
       conductor(pager, schedule_inputs(options, *share), options.prefetch, share.get_deleter().user, &recipes),
       owner(std::this_thread::get_id()) {

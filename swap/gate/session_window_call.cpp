@@ -8,6 +8,7 @@
 
 #include "core/device/device.h"
 #include "core/interrupted.h"
+#include "swap/gate/operator_kernels.h"
 #include "swap/gate/operator_observer.h"
 #include "swap/gate/session_state.h"
 #include "swap/gate/storage_page.h"
@@ -145,11 +146,15 @@ bool SessionWindowCall::view(Window& window) {
 }
 
 void SessionWindowCall::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const auto run_kernel = [&] {
+    if (OperatorKernels* kernels = session_.options.kernels.get()) return kernels->run(op, keys(), stack);
+    WindowCall::call(op, stack);
+  };
   OperatorObserver* observer = session_.options.observer.get();
-  if (!observer) return WindowCall::call(op, stack);
+  if (!observer) return run_kernel();
   const torch::jit::Stack arguments = stack;  // keeps the arguments beyond the call
   observer->before(op, stack);
-  WindowCall::call(op, stack);
+  run_kernel();
   observer->after(op, stack);
 }
 

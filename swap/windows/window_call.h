@@ -83,6 +83,7 @@ class WindowCall {
 
   c10::Device device() const { return device_; }
   const c10::OperatorHandle& op() const { return op_; }
+  c10::DispatchKeySet keys() const { return keys_; }
   const std::vector<Window>& windows() const { return windows_; }
   void drop_windows() { windows_.clear(); }
 

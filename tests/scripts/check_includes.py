@@ -22,6 +22,7 @@ swap/schedule        swap/pager swap/tiers
 swap/conductor       swap/pager swap/schedule
 swap/windows         core/memory
 swap/gate            core/device core/host core/memory swap/conductor swap/pager swap/schedule swap/tiers swap/windows
+swap/shapes          swap/gate swap/windows
 swap/optim           swap/gate
 swap                 core/memory swap/gate swap/pager
 ddl/comm

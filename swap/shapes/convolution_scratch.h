@@ -1,0 +1,26 @@
+/// The scratch of convolutions on the CPU.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "swap/windows/convolution.h"
+
+namespace spillway::swap {
+
+/// Allocates the scratch of a convolution in the order of its kernels, then gives it back and returns the output.
+///
+/// oneDNN copies tensors into blocks of channels: the input, unless it has few channels, then the weight, the bias
+/// where its channels are no whole block, and the output, which is copied back once the others are gone. For
+/// channels-last tensors it copies the weight alone. LibTorch's own kernels unfold the input: a column of the kernel's
+/// size for each output element.
+at::Tensor allocate_output(const Convolution& convolution, bool channels_last, bool has_bias);
+
+/// Allocates a convolution's gradients, with the scratch of the kernels that compute them; undefined where not
+/// `wanted`. oneDNN computes the gradient of the input first, and the weight's and the bias's afterwards. Its threads
+/// may sum the weight's gradient apart, so one more copy of it is counted. The scratch is therefore an upper bound;
+/// those of outputs and of LibTorch's own kernels are exact.
+std::vector<at::Tensor> allocate_gradients(const Convolution& convolution, bool channels_last,
+                                           const std::vector<bool>& wanted);
+
+}  // namespace spillway::swap

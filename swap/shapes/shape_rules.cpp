@@ -1,0 +1,351 @@
+#include "swap/shapes/shape_rules.h"
+
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Reduction.h>
+#include <c10/core/WrapDimMinimal.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "swap/shapes/convolution_scratch.h"
+
+namespace spillway::swap {
+namespace {
+
+using Arguments = c10::ArrayRef<c10::IValue>;
+using Tensors = std::vector<at::Tensor>;
+
+at::Tensor like(const at::Tensor& tensor) {
+  return at::empty_like(tensor, tensor.options().requires_grad(false));
+}
+
+at::Tensor contiguous_like(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+}
+
+/// Returns a tensor like the argument at `index`; undefined where `wanted` is false or the argument is.
+at::Tensor like(Arguments a, size_t index, bool wanted = true) {
+  const at::Tensor& tensor = a[index].isTensor() ? a[index].toTensor() : at::Tensor();
+  return wanted && tensor.defined() ? like(tensor) : at::Tensor();
+}
+
+std::vector<bool> mask(Arguments a, size_t index) {
+  const auto list = a[index].toBoolList();
+  return {list.begin(), list.end()};
+}
+
+/// Returns a vector of `size` in the type in which norms keep their statistics.
+at::Tensor statistics(const at::Tensor& input, at::IntArrayRef size) {
+  const bool half = input.scalar_type() == at::kHalf || input.scalar_type() == at::kBFloat16;
+  return at::empty(size, at::TensorOptions(half ? at::kFloat : input.scalar_type()));
+}
+
+bool is_channels_last(const at::Tensor& tensor) {
+  return tensor.suggest_memory_format() != at::MemoryFormat::Contiguous;
+}
+
+// convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+Tensors convolution(Arguments a) {
+  const Convolution convolution(a, 0, 3);
+  return {allocate_output(convolution, is_channels_last(convolution.input) || is_channels_last(convolution.weight),
+                          a[2].isTensor() && a[2].toTensor().defined())};
+}
+
+// convolution_backward(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
+//                      groups, output_mask)
+Tensors convolution_backward(Arguments a) {
+  const Convolution convolution(a, 1, 4);
+  return allocate_gradients(convolution, is_channels_last(convolution.input), mask(a, 10));
+}
+
+// native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+Tensors batch_norm(Arguments a) {
+  const at::Tensor& input = a[0].toTensor();
+  const int64_t kept = a[5].toBool() ? input.size(1) : 0;
+  return {like(input), statistics(input, {kept}), statistics(input, {kept})};
+}
+
+// native_batch_norm_backward(grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps,
+//                            output_mask)
+Tensors batch_norm_backward(Arguments a) {
+  const auto wanted = mask(a, 9);
+  const at::Tensor& input = a[1].toTensor();
+  Tensors results{like(a, 1, wanted[0])};
+  for (size_t i : {1, 2}) results.push_back(wanted[i] ? statistics(input, {input.size(1)}) : at::Tensor());
+  return results;
+}
+
+// native_group_norm(input, weight, bias, N, C, HxW, group, eps)
+Tensors group_norm(Arguments a) {
+  const at::Tensor& input = a[0].toTensor();
+  const int64_t samples = a[3].toInt(), groups = a[6].toInt();
+  return {like(input), statistics(input, {samples, groups}), statistics(input, {samples, groups})};
+}
+
+// native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask)
+Tensors group_norm_backward(Arguments a) {
+  const auto wanted = mask(a, 9);
+  return {like(a, 1, wanted[0]), like(a, 4, wanted[1]), like(a, 4, wanted[2])};
+}
+
+// native_layer_norm(input, normalized_shape, weight, bias, eps)
+Tensors layer_norm(Arguments a) {
+  const at::Tensor& input = a[0].toTensor();
+  std::vector<int64_t> sizes = input.sizes().vec();
+  for (size_t d = sizes.size() - a[1].toIntVector().size(); d < sizes.size(); ++d) sizes[d] = 1;
+  return {contiguous_like(input), statistics(input, sizes), statistics(input, sizes)};
+}
+
+// native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask)
+Tensors layer_norm_backward(Arguments a) {
+  const auto wanted = mask(a, 7);
+  return {like(a, 1, wanted[0]), like(a, 5, wanted[1]), like(a, 6, wanted[2])};
+}
+
+/// Returns entry `d` of a list that has one entry for all dimensions, or one for each.
+int64_t entry(const std::vector<int64_t>& list, size_t d) {
+  return list.size() == 1 ? list[0] : list[d];
+}
+
+// max_pool3d_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode), and in 2 dimensions
+Tensors max_pool(Arguments a) {
+  const at::Tensor& input = a[0].toTensor();
+  const auto kernel = a[1].toIntVector(), padding = a[3].toIntVector(), dilation = a[4].toIntVector();
+  const auto stride = a[2].toIntVector().empty() ? kernel : a[2].toIntVector();
+  std::vector<int64_t> sizes = input.sizes().vec();
+  const size_t spatial = a[5].isBool() && input.dim() > 3 ? static_cast<size_t>(input.dim()) - 2 : kernel.size();
+  for (size_t d = 0; d < spatial; ++d) {
+    int64_t& size = sizes[sizes.size() - spatial + d];
+    const int64_t last = size + 2 * entry(padding, d) - entry(dilation, d) * (entry(kernel, d) - 1) - 1;
+    const int64_t step = entry(stride, d), rounded = a[5].toBool() ? last + step - 1 : last;
+    const int64_t before = size;
+    size = rounded / step + 1;
+    if (a[5].toBool() && (size - 1) * step >= before + entry(padding, d)) --size;  // no window begins in the padding
+  }
+  const auto format = input.suggest_memory_format();
+  const auto options = input.options().requires_grad(false).memory_format(format);
+  return {at::empty(sizes, options), at::empty(sizes, options.dtype(at::kLong))};
+}
+
+// max_pool3d_with_indices_backward(grad_output, self, …)
+Tensors like_second(Arguments a) {
+  return {like(a, 1)};
+}
+
+// where(condition, self, other)
+Tensors where(Arguments a) {
+  const at::Tensor &condition = a[0].toTensor(), &self = a[1].toTensor(), &other = a[2].toTensor();
+  const auto sizes = at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes());
+  return {at::empty(sizes, at::TensorOptions(at::result_type(self, other)))};
+}
+
+// index_select(self, dim, index)
+Tensors index_select(Arguments a) {
+  const at::Tensor& self = a[0].toTensor();
+  std::vector<int64_t> sizes = self.sizes().vec();
+  if (!sizes.empty()) sizes[c10::maybe_wrap_dim(a[1].toInt(), self.dim())] = a[2].toTensor().numel();
+  return {at::empty(sizes, self.options().requires_grad(false))};
+}
+
+// log_sigmoid_forward(self): the result, and a buffer for backward
+Tensors log_sigmoid(Arguments a) {
+  return {contiguous_like(a[0].toTensor()), contiguous_like(a[0].toTensor())};
+}
+
+// max(self) without a dimension, and min
+Tensors scalar_like(Arguments a) {
+  return {at::empty({}, a[0].toTensor().options().requires_grad(false))};
+}
+
+// nll_loss2d_forward(self, target, weight, reduction, ignore_index): the loss, and the sum of the weights
+Tensors nll_loss2d(Arguments a) {
+  const at::Tensor &self = a[0].toTensor(), &target = a[1].toTensor();
+  const auto options = self.options().requires_grad(false);
+  const bool is_reduced = a[3].toInt() != at::Reduction::None;
+  return {is_reduced ? at::empty({}, options) : at::empty(target.sizes(), options), at::empty({}, options)};
+}
+
+// embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)
+Tensors embedding_backward(Arguments a) {
+  const at::Tensor& grad = a[0].toTensor();
+  return {at::empty({a[2].toInt(), grad.size(-1)}, grad.options().requires_grad(false))};
+}
+
+// _scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p, is_causal, *, attn_mask, scale)
+Tensors attention(Arguments a) {
+  const at::Tensor& query = a[0].toTensor();
+  const auto sizes = query.sizes();  // [batch, heads, length, width]
+  const auto options = query.options().requires_grad(false);
+  return {at::empty({sizes[0], sizes[2], sizes[1], sizes[3]}, options).transpose(1, 2),
+          statistics(query, {sizes[0], sizes[2], sizes[1]}).transpose(1, 2)};
+}
+
+// _scaled_dot_product_flash_attention_for_cpu_backward(grad_out, query, key, value, …)
+Tensors attention_backward(Arguments a) {
+  Tensors results;
+  for (size_t i : {1, 2, 3}) {
+    const auto sizes = a[i].toTensor().sizes();
+    const auto options = a[i].toTensor().options().requires_grad(false);
+    results.push_back(at::empty({sizes[0], sizes[2], sizes[1], sizes[3]}, options).transpose(1, 2));
+  }
+  return results;
+}
+
+// --- scratch
+// ----------------------------------------------------------------------------------------------------------
+
+/// Returns the sums that each thread keeps of `channels` channels, twice.
+at::Tensor sums_of_threads(const at::Tensor& input, int64_t channels) {
+  return statistics(input, {2, at::get_num_threads(), channels});
+}
+
+Tensors scratch_of_batch_norm(Arguments a) {
+  const at::Tensor& input = a[0].toTensor();
+  return {statistics(input, {input.size(1)}), statistics(input, {input.size(1)})};
+}
+
+Tensors scratch_of_batch_norm_backward(Arguments a) {
+  const at::Tensor& input = a[1].toTensor();
+  if (!input.is_contiguous()) return {sums_of_threads(input, input.size(1))};
+  return {like(input)};
+}
+
+Tensors scratch_of_layer_norm_backward(Arguments a) {
+  int64_t width = 1;
+  for (int64_t size : a[2].toIntVector()) width *= size;
+  return {sums_of_threads(a[1].toTensor(), width)};
+}
+
+/// The products, maxima, sums and results of a block of queries and keys, for each thread.
+Tensors scratch_of_attention(Arguments a) {
+  const at::Tensor& query = a[0].toTensor();
+  const int64_t length = query.size(2);
+  const int64_t queries = std::min<int64_t>(length, length >= 768 ? 256 : length >= 192 ? 64 : 32);
+  const int64_t keys = std::min<int64_t>(a[1].toTensor().size(2), 512);
+  return {statistics(query, {at::get_num_threads(), queries * (keys + 2 + query.size(3))})};
+}
+
+/// An upper bound of the workspace of LAPACK's xGEQRF and xORGQR, as MKL asks for it.
+Tensors scratch_of_qr(Arguments a) {
+  const at::Tensor& matrix = a[0].toTensor();
+  return {at::empty({18 * matrix.size(-2) + 64 * matrix.size(-1)}, matrix.options().requires_grad(false))};
+}
+
+/// The workspace of LAPACK's xSYEVD for one matrix of side n: 1 + 6n + 2n² numbers and 3 + 5n integers.
+Tensors scratch_of_eigh(Arguments a) {
+  const at::Tensor& matrices = a[0].toTensor();
+  const int64_t n = matrices.size(-1);
+  const auto options = matrices.options().requires_grad(false);
+  return {at::empty({1 + 6 * n + 2 * n * n}, options), at::empty({3 + 5 * n}, options.dtype(at::kInt)),
+          at::empty({std::max<int64_t>(1, matrices.numel() / std::max<int64_t>(1, n * n))}, options.dtype(at::kInt))};
+}
+
+using ScratchRule = Tensors (*)(Arguments arguments);
+
+// upsample_nearest3d(input, output_size, …): for each dimension, the indices of the input's elements
+Tensors indices_of_upsampling(Arguments a) {
+  Tensors scratch;
+  for (int64_t size : a[1].toIntVector()) {
+    scratch.push_back(at::empty({size}, at::TensorOptions(at::kLong)));
+    scratch.push_back(at::empty({size}, at::TensorOptions(a[0].toTensor().scalar_type())));
+  }
+  return scratch;
+}
+
+/// A number as a tensor, and the same in the type that the operator computes in.
+Tensors number_twice(Arguments) {
+  return {at::empty({}, at::TensorOptions(at::kDouble)), at::empty({}, at::TensorOptions(at::kFloat))};
+}
+
+/// A number for each thread, where threads share the sum of a whole tensor.
+Tensors partial_sums(Arguments a, at::ScalarType type) {
+  constexpr int64_t kShared = 32768;  // at::internal::GRAIN_SIZE
+  const bool of_all = a.size() == 2 || a[1].isNone() || a[1].toIntVector().empty();
+  if (!of_all || a[0].toTensor().numel() < kShared || at::get_num_threads() == 1) return {};
+  return {at::empty({at::get_num_threads()}, at::TensorOptions(type))};
+}
+
+// sum(self, …, dtype): the tensor in the type of the sum; integers are added as int64
+Tensors as_sums_type(Arguments a) {
+  const at::Tensor& self = a[0].toTensor();
+  at::ScalarType type = self.scalar_type();
+  if (a.back().isInt())
+    type = static_cast<at::ScalarType>(a.back().toInt());
+  else if (at::isIntegralType(type, /*includeBool=*/true))
+    type = at::kLong;
+  Tensors scratch = partial_sums(a, type);
+  if (type != self.scalar_type()) scratch.push_back(at::empty(self.sizes(), self.options().dtype(type)));
+  return scratch;
+}
+
+// triu(self, diagonal) and tril: a contiguous copy
+Tensors contiguous_copy(Arguments a) {
+  const at::Tensor& self = a[0].toTensor();
+  return self.is_contiguous() ? Tensors() : Tensors{at::empty(self.sizes(), self.options().requires_grad(false))};
+}
+
+// linalg_vector_norm(self, ord, dim, keepdim, *, dtype): the tensor in the type of the norm
+Tensors as_norms_type(Arguments a) {
+  const at::Tensor& self = a[0].toTensor();
+  if (!a[4].isInt() || static_cast<at::ScalarType>(a[4].toInt()) == self.scalar_type()) return {};
+  return {at::empty(self.sizes(), self.options().dtype(static_cast<at::ScalarType>(a[4].toInt())))};
+}
+
+constexpr std::pair<std::string_view, ScratchRule> kScratch[]{
+    {"aten::linalg_vector_norm", as_norms_type},
+    {"aten::native_batch_norm", scratch_of_batch_norm},
+    {"aten::native_batch_norm_backward", scratch_of_batch_norm_backward},
+    {"aten::native_layer_norm_backward", scratch_of_layer_norm_backward},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", scratch_of_attention},
+    {"aten::linalg_qr", scratch_of_qr},
+    {"aten::_linalg_eigh", scratch_of_eigh},
+    {"aten::upsample_nearest3d", indices_of_upsampling},
+    {"aten::mean", number_twice},
+    {"aten::sum", as_sums_type},
+    {"aten::triu", contiguous_copy},
+    {"aten::tril", contiguous_copy},
+};
+
+constexpr std::pair<std::string_view, ShapeRule> kRules[]{
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
+    {"aten::dot", scalar_like},
+    {"aten::nll_loss2d_forward", nll_loss2d},
+    {"aten::nll_loss2d_backward", like_second},
+    {"aten::embedding_dense_backward", embedding_backward},
+    {"aten::max", scalar_like},
+    {"aten::min", scalar_like},
+    {"aten::max_pool3d_with_indices", max_pool},
+    {"aten::max_pool3d_with_indices_backward", like_second},
+    {"aten::where", where},
+    {"aten::index_select", index_select},
+    {"aten::log_sigmoid_forward", log_sigmoid},
+    {"aten::log_sigmoid_backward", like_second},
+    {"aten::convolution", convolution},
+    {"aten::convolution_backward", convolution_backward},
+    {"aten::native_batch_norm", batch_norm},
+    {"aten::native_batch_norm_backward", batch_norm_backward},
+    {"aten::native_group_norm", group_norm},
+    {"aten::native_group_norm_backward", group_norm_backward},
+    {"aten::native_layer_norm", layer_norm},
+    {"aten::native_layer_norm_backward", layer_norm_backward},
+};
+
+}  // namespace
+
+ShapeRule shape_rule_of(const c10::FunctionSchema& schema) {
+  for (const auto& [name, rule] : kRules)
+    if (name == schema.name()) return rule;
+  return nullptr;
+}
+
+std::vector<at::Tensor> scratch_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+  for (const auto& [name, rule] : kScratch)
+    if (name == schema.name()) return rule(arguments);
+  return {};
+}
+
+}  // namespace spillway::swap

@@ -1,0 +1,117 @@
+// Tests that a dry run, whose kernels compute no values, leaves the trace of a real one.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "runtime/training/training_run.h"
+#include "swap/schedule/step_trace.h"
+#include "swap/shapes/shape_kernels.h"
+
+namespace spillway {
+using namespace runtime;
+using namespace swap;
+namespace {
+
+struct Way {
+  const char* name;
+  const char* model;
+  const char* data;
+  bool kfac = false;
+  int64_t split_bytes = kUnlimitedBytes;
+};
+
+void PrintTo(const Way& way, std::ostream* out) {
+  *out << way.name;
+}
+
+RunContext context_of(const Way& way) {
+  TrainOptions options;
+  options.model.name = way.model;
+  options.data.source = way.data;
+  options.memory.split_bytes = way.split_bytes;
+  options.data.cases = 4;
+  options.data.batch = 1;
+  const std::string_view model = way.model;
+  if (model == "unet3d" || model == "bp3d") options.model.filters = 4;
+  if (model == "resnet50") options.model.filters = 8;
+  if (model == "bert-base") options.model.layers = 2, options.model.hidden = 64;
+  options.kfac.enabled = way.kfac;
+  options.kfac.preconditioner.burn_in = 1;
+  options.optimizer.kind = way.kfac ? OptimizerKind::sgd : OptimizerKind::adam;
+  return make_context(options, {});
+}
+
+std::vector<StepTrace> traces_of(const RunContext& context) {
+  TrainingRun run(context, kUnlimitedBytes, 1);
+  run.step();
+  run.step();
+  run.validate();
+  std::vector<StepTrace> all;
+  for (const StepTrace* trace : run.session().traces()) all.push_back(*trace);
+  return all;
+}
+
+std::string describe(const StepTrace& trace, const OperatorRecord& op) {
+  std::string text = str(op.name, ", leased ", op.leased_bytes, ", unpaged ", op.unpaged_bytes, ", replayable ",
+                         op.replayable, ", born");
+  for (int32_t s : op.births) text += str(" ", trace.slots[s].bytes, " ", name(trace.slots[s].category));
+  return text;
+}
+
+/// True for operators whose scratch a dry run bounds from above.
+bool is_bounded(std::string_view name) {
+  return name == "aten::convolution_backward" || name == "aten::linalg_qr";
+}
+
+/// Expects `dry` to be at least `real`, and at most 5 % more.
+void expect_slightly_above(int64_t dry, int64_t real) {
+  EXPECT_GE(dry, real);
+  EXPECT_LE(dry, real + real / 20);
+}
+
+void expect_the_same_operators(const StepTrace& dry, const StepTrace& real) {
+  ASSERT_EQ(dry.operators.size(), real.operators.size());
+  for (size_t i = 0; i < real.operators.size(); ++i) {
+    const OperatorRecord &d = dry.operators[i], &r = real.operators[i];
+    ASSERT_EQ(describe(dry, d), describe(real, r)) << "operator " << i;
+    if (is_bounded(r.name))
+      ASSERT_GE(d.own_bytes, r.own_bytes) << r.name << ", operator " << i;
+    else
+      ASSERT_EQ(d.own_bytes, r.own_bytes) << r.name << ", operator " << i;
+  }
+}
+
+struct DryRunTest : ::testing::TestWithParam<Way> {};
+
+TEST_P(DryRunTest, LeavesTheTraceOfARealRun) {
+  RunContext context = context_of(GetParam());
+  const auto real = traces_of(context);
+  context.kernels = make_shape_kernels();
+  const auto dry = traces_of(context);
+  ASSERT_EQ(dry.size(), real.size());
+  for (size_t t = 0; t < real.size(); ++t) {
+    SCOPED_TRACE(real[t].kind);
+    EXPECT_EQ(dry[t].kind, real[t].kind);
+    expect_the_same_operators(dry[t], real[t]);
+    expect_slightly_above(dry[t].unconstrained_peak_bytes(), real[t].unconstrained_peak_bytes());
+    expect_slightly_above(dry[t].floor_bytes(), real[t].floor_bytes());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, DryRunTest,
+    ::testing::Values(Way{"mlp", "mlp", "synthetic:64"}, Way{"unet3d", "unet3d", "synthetic:32"},
+                      Way{"unet3d_in_windows", "unet3d", "synthetic:32", false, 256 << 10},
+                      Way{"unet3d_kfac", "unet3d", "synthetic:32", true}, Way{"bp3d", "bp3d", "synthetic:16"},
+                      Way{"bp3d_kfac", "bp3d", "synthetic:16", true}, Way{"bp3d_32", "bp3d", "synthetic:32", true},
+                      Way{"unet3d_64", "unet3d", "synthetic:64"}, Way{"unet3d_64_kfac", "unet3d", "synthetic:64", true},
+                      Way{"resnet50", "resnet50", "synthetic:64"}, Way{"resnet50_224", "resnet50", "synthetic:224"},
+                      Way{"resnet50_kfac", "resnet50", "synthetic:64", true}, Way{"bert", "bert-base", "synthetic:16"},
+                      Way{"bert_kfac", "bert-base", "synthetic:32", true},
+                      Way{"autoencoder_kfac", "autoencoder", "synthetic:28", true}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace spillway
