@@ -39,7 +39,7 @@ class SchemaChecker final : public OperatorObserver {
         const void* data = s._mutable_data_ptr_no_checks().get();
         if (written.count(&s) || !data || s.device_type() != c10::kCPU) return;
         const char* bytes = static_cast<const char*>(data);
-        kept_.push_back({&s, traits.name, std::vector<char>(bytes, bytes + s.nbytes())});
+        kept_.push_back({&s, std::string(traits.name), std::vector<char>(bytes, bytes + s.nbytes())});
       });
   }
   void after(const c10::OperatorHandle&, const torch::jit::Stack&) override {
