@@ -11,11 +11,13 @@
 #include <array>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "swap/gate/operator_kernels.h"
 #include "swap/gate/session_scope.h"
+#include "swap/shapes/kernel_times.h"
 #include "swap/shapes/shape_rules.h"
 
 namespace spillway::swap {
@@ -131,10 +133,35 @@ void resize_like(const at::Tensor& tensor, const at::Tensor& meta) {
   tensor.resize_(meta.sizes());
 }
 
+/// Times the operators of a dry run by the seconds that their kernels would have taken.
+class DryClock final : public ComputeClock {
+ public:
+  DryClock(std::shared_ptr<const double> seconds, double gap_seconds)
+      : seconds_(std::move(seconds)), gap_seconds_(gap_seconds) {}
+  void begin() override { began_ = *seconds_; }
+  void end() override { all_.push_back({.seconds = *seconds_ - began_, .gap_seconds = gap_seconds_}); }
+  void pause() override {}
+  void resume() override {}
+  std::vector<Times> take() override { return std::exchange(all_, {}); }
+
+ private:
+  const std::shared_ptr<const double> seconds_;
+  const double gap_seconds_;
+  double began_ = 0;
+  std::vector<Times> all_;
+};
+
 class ShapeKernels final : public OperatorKernels {
  public:
+  explicit ShapeKernels(std::shared_ptr<KernelTimes> times) : times_(std::move(times)) {}
+
+  std::unique_ptr<ComputeClock> make_clock() override {
+    return times_ ? std::make_unique<DryClock>(seconds_, times_->gap_seconds()) : nullptr;
+  }
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     const Kernel& kernel = find(op);
+    if (times_ && kernel.manner != Manner::itself && kernel.manner != Manner::number)
+      *seconds_ += times_->seconds(op, torch::jit::last(stack, op.schema().arguments().size()));
     switch (kernel.manner) {
       case Manner::itself:
         return op.redispatchBoxed(keys, &stack);
@@ -273,13 +300,15 @@ class ShapeKernels final : public OperatorKernels {
     stack.emplace_back(result);
   }
 
+  const std::shared_ptr<KernelTimes> times_;
+  const std::shared_ptr<double> seconds_ = std::make_shared<double>(0);  ///< the seconds of all kernels so far
   std::unordered_map<const c10::FunctionSchema*, Kernel> kernels_;
 };
 
 }  // namespace
 
-std::shared_ptr<OperatorKernels> make_shape_kernels() {
-  return std::make_shared<ShapeKernels>();
+std::shared_ptr<OperatorKernels> make_shape_kernels(std::shared_ptr<KernelTimes> times) {
+  return std::make_shared<ShapeKernels>(std::move(times));
 }
 
 }  // namespace spillway::swap

@@ -1,0 +1,92 @@
+// dry_run_times: the time of a training step as a dry run predicts it, beside the time that it takes.
+//   build/bin/dry_run_times unet3d synthetic:64 8 [kfac]
+// Arguments: model, data, filters (0: the model's default), and kfac to precondition.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/bytes.h"
+#include "core/clock.h"
+#include "runtime/training/training_run.h"
+#include "swap/schedule/step_trace.h"
+#include "swap/shapes/measured_times.h"
+#include "swap/shapes/shape_kernels.h"
+
+namespace spillway {
+namespace {
+using namespace runtime;
+using namespace swap;
+
+struct Total {
+  double real = 0, dry = 0;
+  int64_t calls = 0;
+};
+
+std::vector<StepTrace> traces_of(const RunContext& context, int steps) {
+  TrainingRun run(context, kUnlimitedBytes, 1);
+  for (int i = 0; i < steps; ++i) run.step();
+  std::vector<StepTrace> all;
+  for (const StepTrace* trace : run.session().traces()) all.push_back(*trace);
+  return all;
+}
+
+double gap_seconds(const StepTrace& trace) {
+  double sum = trace.tail_seconds;
+  for (const OperatorRecord& op : trace.operators) sum += op.host_seconds;
+  return sum;
+}
+
+void compare(const StepTrace& real, const StepTrace& dry) {
+  std::printf("%s: %zu operators, real %.1f ms, dry %.1f ms, %.3f of real; between operators %.1f and %.1f ms\n",
+              real.kind.c_str(), real.operators.size(), real.compute_seconds() * 1e3, dry.compute_seconds() * 1e3,
+              dry.compute_seconds() / real.compute_seconds(), gap_seconds(real) * 1e3, gap_seconds(dry) * 1e3);
+  std::map<std::string, Total> totals;
+  for (size_t i = 0; i < std::min(real.operators.size(), dry.operators.size()); ++i) {
+    Total& total = totals[std::string(real.operators[i].name)];
+    total.real += real.operators[i].seconds;
+    total.dry += dry.operators[i].seconds;
+    ++total.calls;
+  }
+  std::vector<std::pair<std::string, Total>> sorted(totals.begin(), totals.end());
+  std::sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) { return a.second.real > b.second.real; });
+  if (sorted.size() > 12) sorted.resize(12);
+  for (const auto& [name, total] : sorted)
+    std::printf("  %-44s %5ld calls  real %8.2f ms  dry %8.2f ms\n", name.c_str(), static_cast<long>(total.calls),
+                total.real * 1e3, total.dry * 1e3);
+}
+
+int run(int argc, char** argv) {
+  if (argc < 3) return std::fprintf(stderr, "usage: dry_run_times MODEL DATA [FILTERS [kfac]]\n"), 2;
+  TrainOptions options;
+  options.model.name = argv[1];
+  options.data.source = argv[2];
+  if (argc > 3 && std::atoi(argv[3]) > 0) options.model.filters = std::atoi(argv[3]);
+  options.kfac.enabled = argc > 4;
+  options.optimizer.kind = options.kfac.enabled ? OptimizerKind::sgd : OptimizerKind::adam;
+  RunContext context = make_context(options, {});
+  const auto times = std::make_shared<MeasuredTimes>();
+  RunContext on_paper = context;
+  on_paper.kernels = make_shape_kernels(times);
+  auto start = Clock::now();
+  (void)traces_of(on_paper, 8);
+  std::printf("dry run %.2f s, %ld calls to measure", seconds_since(start), static_cast<long>(times->missing()));
+  start = Clock::now();
+  times->measure();
+  std::printf(", measured in %.2f s\n", seconds_since(start));
+  start = Clock::now();
+  const auto dry = traces_of(on_paper, 8);
+  std::printf("dry run again %.2f s\n", seconds_since(start));
+  const auto real = traces_of(context, 8);
+  for (size_t t = 0; t < std::min(dry.size(), real.size()); ++t) compare(real[t], dry[t]);
+  return 0;
+}
+
+}  // namespace
+}  // namespace spillway
+
+int main(int argc, char** argv) {
+  return spillway::run(argc, argv);
+}

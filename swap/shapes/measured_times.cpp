@@ -1,0 +1,206 @@
+#include "swap/shapes/measured_times.h"
+
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/clock.h"
+#include "core/error.h"
+
+namespace spillway::swap {
+namespace {
+
+/// A call with arguments that have no bytes, and the share of the true call's bytes that it uses.
+struct Sample {
+  std::vector<c10::IValue> arguments;
+  double scale = 1;
+};
+
+at::Tensor shape_like(const at::Tensor& tensor, at::IntArrayRef sizes) {
+  std::vector<int64_t> order(tensor.dim()), strides(tensor.dim());
+  for (int64_t d = 0; d < tensor.dim(); ++d) order[d] = d;
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return tensor.stride(a) < tensor.stride(b); });
+  int64_t next = 1;
+  for (int64_t d : order) {
+    strides[d] = tensor.stride(d) == 0 ? 0 : next;
+    if (strides[d] != 0) next *= std::max<int64_t>(1, sizes[d]);
+  }
+  const at::Tensor meta = at::detail::empty_strided_meta(sizes, strides, tensor.scalar_type());
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return meta;
+}
+
+/// Visits the tensors of a value, and puts what `change` returns in their place.
+c10::IValue transform(const c10::IValue& value, const auto& change) {
+  if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(change(value.toTensor())) : value;
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(tensor.defined() ? change(tensor) : tensor);
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& tensor : value.toOptionalTensorVector())
+      list.push_back(tensor && tensor->defined() ? std::optional(change(*tensor)) : tensor);
+    return list;
+  }
+  return value;
+}
+
+int64_t bytes_of(const std::vector<c10::IValue>& arguments) {
+  int64_t bytes = 0;
+  for (const c10::IValue& value : arguments)
+    transform(value, [&](const at::Tensor& tensor) {
+      bytes += tensor.numel() * tensor.element_size();
+      return tensor;
+    });
+  return bytes;
+}
+
+/// True for a tensor whose dimensions from the third on are spatial.
+bool is_image(const at::Tensor& tensor) {
+  return tensor.dim() >= 4;
+}
+
+/// Returns the sizes with half of each spatial dimension, or half of the largest one of a matrix. Sizes that are odd
+/// stay.
+std::vector<int64_t> halved(at::IntArrayRef sizes, bool image) {
+  std::vector<int64_t> half = sizes.vec();
+  const auto halve = [](int64_t& size) { size = size % 2 == 0 && size > 2 ? size / 2 : size; };
+  if (image)
+    for (size_t d = 2; d < half.size(); ++d) halve(half[d]);
+  else if (!half.empty())
+    halve(*std::max_element(half.begin(), half.end()));
+  return half;
+}
+
+/// Returns the call on halved images; the same call where it has none that can be halved.
+std::vector<c10::IValue> halved(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& arguments) {
+  size_t dimensions = 0;
+  for (const c10::IValue& value : arguments)
+    transform(value, [&](const at::Tensor& tensor) {
+      if (is_image(tensor)) dimensions = tensor.dim();
+      return tensor;
+    });
+  std::vector<c10::IValue> half;
+  for (size_t a = 0; a < arguments.size(); ++a) {
+    const c10::IValue& value = arguments[a];
+    if (value.isIntList() && schema.arguments()[a].name().ends_with("size") && dimensions > 0) {
+      std::vector<int64_t> sizes = value.toIntVector();
+      const size_t first = sizes.size() == dimensions ? 2 : 0;
+      if (schema.arguments()[a].name() != "kernel_size")
+        for (size_t d = first; d < sizes.size(); ++d) sizes[d] = sizes[d] % 2 == 0 ? sizes[d] / 2 : sizes[d];
+      half.emplace_back(sizes);
+      continue;
+    }
+    half.push_back(transform(value, [&](const at::Tensor& tensor) {
+      if (dimensions > 0 && !is_image(tensor)) return tensor;
+      return shape_like(tensor, halved(tensor.sizes(), dimensions > 0));
+    }));
+  }
+  return half;
+}
+
+Sample sample_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments, int64_t max_bytes) {
+  Sample sample;
+  for (const c10::IValue& value : arguments)
+    sample.arguments.push_back(transform(value, [](const at::Tensor& t) { return shape_like(t, t.sizes()); }));
+  const int64_t bytes = bytes_of(sample.arguments);
+  while (bytes_of(sample.arguments) > max_bytes) {
+    std::vector<c10::IValue> half = halved(schema, sample.arguments);
+    if (bytes_of(half) >= bytes_of(sample.arguments)) break;
+    sample.arguments = std::move(half);
+  }
+  if (bytes > 0) sample.scale = static_cast<double>(bytes) / static_cast<double>(bytes_of(sample.arguments));
+  return sample;
+}
+
+void describe(const at::Tensor& tensor, std::string& text) {
+  text += c10::toString(tensor.scalar_type());
+  for (int64_t d = 0; d < tensor.dim(); ++d) text += str(d ? "x" : " ", tensor.size(d));
+  if (!tensor.is_contiguous())
+    for (int64_t d = 0; d < tensor.dim(); ++d) text += str(d ? "," : "/", tensor.stride(d));
+}
+
+std::string key_of(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& arguments) {
+  std::string key = schema.name() + "." + schema.overload_name();
+  for (const c10::IValue& value : arguments) {
+    key += "; ";
+    if (value.isInt() || value.isBool() || value.isIntList() || value.isBoolList()) {
+      key += spillway::str(value);
+      continue;
+    }
+    transform(value, [&](const at::Tensor& tensor) {
+      describe(tensor, key);
+      return tensor;
+    });
+  }
+  return key;
+}
+
+/// Returns a tensor with values that every operator takes: a well-conditioned matrix for solvers, zero for indices, and
+/// random numbers for others, because some kernels are faster where all numbers are equal.
+at::Tensor filled(const at::Tensor& shape, bool solves) {
+  const int64_t item = c10::elementSize(shape.scalar_type());
+  const auto bytes = static_cast<int64_t>(at::detail::computeStorageNbytes(shape.sizes(), shape.strides(), item));
+  const at::Tensor memory = at::empty({bytes / item}, at::TensorOptions(shape.scalar_type()));
+  if (!memory.is_floating_point())
+    memory.fill_(memory.scalar_type() == at::kBool ? 1 : 0);
+  else
+    memory.uniform_(-1, 1);
+  at::Tensor tensor = memory.as_strided(shape.sizes(), shape.strides());
+  if (shape.unsafeGetTensorImpl()->is_wrapped_number()) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  if (solves && tensor.is_floating_point() && tensor.dim() >= 2 && tensor.size(-1) == tensor.size(-2))
+    tensor.diagonal(0, -2, -1).add_(2 * std::sqrt(static_cast<double>(tensor.size(-1))));
+  return tensor;
+}
+
+/// Measures one call. `pass` is larger than the caches: writing it leaves none of the arguments there. In a step their
+/// bytes have left the caches too, unless they are few.
+double seconds_of(const c10::OperatorHandle& op, const std::vector<c10::IValue>& shapes, const at::Tensor& pass) {
+  constexpr int64_t kCachedBytes = 1 << 20;
+  constexpr double kEnough = 0.01;
+  constexpr size_t kRuns = 3;
+  const std::string& name = op.schema().name();
+  const bool solves = name.find("linalg") != std::string::npos || name.find("cholesky") != std::string::npos ||
+                      name.find("eigh") != std::string::npos;
+  std::vector<c10::IValue> arguments;
+  for (const c10::IValue& value : shapes)
+    arguments.push_back(transform(value, [&](const at::Tensor& shape) { return filled(shape, solves); }));
+  std::vector<double> seconds;
+  double total = 0;
+  const bool is_large = bytes_of(arguments) >= kCachedBytes;
+  while (seconds.size() < kRuns + 1 || (total < kEnough && seconds.size() < (is_large ? 5 : 50))) {
+    if (is_large) pass.add_(1);
+    torch::jit::Stack stack(arguments.begin(), arguments.end());
+    const auto start = Clock::now();
+    op.callBoxed(&stack);
+    seconds.push_back(seconds_since(start));
+    total += seconds.back();
+  }
+  seconds.erase(seconds.begin());  // the first run finds cold caches, and the kernel's code not yet loaded
+  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+}  // namespace
+
+double MeasuredTimes::seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  Sample sample = sample_of(op.schema(), arguments, max_bytes_);
+  const std::string key = key_of(op.schema(), sample.arguments);
+  if (const auto known = seconds_.find(key); known != seconds_.end()) return known->second * sample.scale;
+  noted_.try_emplace(key, Call{op, std::move(sample.arguments)});
+  return 0;
+}
+
+void MeasuredTimes::measure() {
+  const at::NoGradGuard no_grad;
+  const at::Tensor pass = at::zeros({int64_t{16} << 20}, at::TensorOptions(at::kFloat));
+  for (const auto& [key, call] : noted_) seconds_[key] = seconds_of(call.op, call.arguments, pass);
+  noted_.clear();
+}
+
+}  // namespace spillway::swap

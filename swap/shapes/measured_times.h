@@ -1,0 +1,40 @@
+/// Times of kernels as this machine takes them.
+#pragma once
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "swap/shapes/kernel_times.h"
+
+namespace spillway::swap {
+
+/// Measures each call that a dry run makes once: the same operator on arguments of the same shapes. Arguments of more
+/// than `max_bytes` are measured in part: spatial dimensions, or the rows of a matrix, are halved until they are small
+/// enough, and the time grows with the bytes. So a table of one volume serves larger ones. Used by one thread at a time.
+class MeasuredTimes final : public KernelTimes {
+ public:
+  explicit MeasuredTimes(int64_t max_bytes = int64_t{128} << 20) : max_bytes_(max_bytes) {}
+
+  /// Returns the time of the call; 0, and notes the call, where it was not measured yet.
+  double seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) override;
+  double gap_seconds() const override { return 5e-6; }
+  /// Returns the number of calls that are noted.
+  int64_t missing() const { return std::ssize(noted_); }
+  /// Measures the noted calls: each runs for 10 ms, three times at least. No Session may be open on this thread. Throws
+  /// what an operator throws.
+  void measure();
+
+ private:
+  struct Call {
+    c10::OperatorHandle op;
+    std::vector<c10::IValue> arguments;  ///< tensors have no bytes
+  };
+  const int64_t max_bytes_;
+  
+  std::map<std::string, double> seconds_;
+  std::map<std::string, Call> noted_;
+};
+
+}  // namespace spillway::swap

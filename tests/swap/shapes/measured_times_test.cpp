@@ -1,0 +1,102 @@
+// Tests of the times of a dry run: where they come from, and which calls are measured.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "swap/schedule/step_trace.h"
+#include "swap/session.h"
+#include "swap/shapes/measured_times.h"
+#include "swap/shapes/shape_kernels.h"
+
+namespace spillway::swap {
+namespace {
+
+SessionOptions dry(std::shared_ptr<KernelTimes> times) {
+  SessionOptions options;
+  options.split_bytes = kUnlimitedBytes;
+  options.kernels = make_shape_kernels(std::move(times));
+  return options;
+}
+
+/// Tells that each kernel takes as many seconds as its first argument has elements.
+class ElementTimes final : public KernelTimes {
+ public:
+  double seconds(const c10::OperatorHandle&, c10::ArrayRef<c10::IValue> arguments) override {
+    return static_cast<double>(arguments.at(0).toTensor().numel());
+  }
+  double gap_seconds() const override { return 0.5; }
+};
+
+TEST(DryTimesTest, OperatorsTakeWhatTheirKernelsTake) {
+  const at::Tensor a = at::ones({2048}), b = at::ones({2048});
+  Session session(dry(std::make_shared<ElementTimes>()));
+  auto step = session.step();
+  (void)a.mul(b);
+  (void)a.narrow(0, 0, 1024).add(1);  // made of add.Tensor, which has one kernel
+  step.finish();
+  const StepTrace& trace = *session.trace();
+  ASSERT_EQ(trace.operators.size(), 2);
+  EXPECT_EQ(trace.operators[0].seconds, 2048);
+  EXPECT_EQ(trace.operators[1].seconds, 1024);
+  EXPECT_EQ(trace.operators[1].host_seconds, 0.5);
+  EXPECT_EQ(trace.compute_seconds(), 2048 + 1024 + 2 * 0.5);
+}
+
+/// Returns the seconds of one convolution of a volume of `edge`³.
+double convolve(const std::shared_ptr<MeasuredTimes>& times, int64_t edge) {
+  Session session(dry(times));
+  const at::Tensor volume = at::empty({1, 2, edge, edge, edge}), weight = at::empty({4, 2, 3, 3, 3});
+  auto step = session.step();
+  (void)at::conv3d(volume, weight, {}, 1, 1);
+  step.finish();
+  return session.trace()->operators.at(0).seconds;
+}
+
+TEST(MeasuredTimesTest, MeasureEachCallOnce) {
+  const auto times = std::make_shared<MeasuredTimes>();
+  EXPECT_EQ(convolve(times, 8), 0);
+  const int64_t missing = times->missing();
+  EXPECT_GT(missing, 0);
+  EXPECT_EQ(convolve(times, 8), 0);
+  EXPECT_EQ(times->missing(), missing);
+  times->measure();
+  EXPECT_EQ(times->missing(), 0);
+  EXPECT_GT(convolve(times, 8), 0);
+  EXPECT_EQ(times->missing(), 0);
+  (void)convolve(times, 16);
+  EXPECT_GT(times->missing(), 0) << "another size is another call";
+}
+
+TEST(MeasuredTimesTest, LargeVolumesGrowFromOneSample) {
+  constexpr int64_t kMaxBytes = 64 << 10;
+  const auto times = std::make_shared<MeasuredTimes>(kMaxBytes);
+  (void)convolve(times, 64);
+  const int64_t missing = times->missing();
+  (void)convolve(times, 128);
+  EXPECT_EQ(times->missing(), missing) << "both are measured on the same part";
+  times->measure();
+  EXPECT_NEAR(convolve(times, 128) / convolve(times, 64), 8, 0.01);
+}
+
+TEST(MeasuredTimesTest, OperatorsOfManyKindsCanBeMeasured) {
+  const auto times = std::make_shared<MeasuredTimes>();
+  {
+    Session session(dry(times));
+    const at::Tensor matrix = at::empty({16, 16}), row = at::empty({1, 16});
+    (void)at::linalg_eigh(matrix);
+    (void)at::linalg_cholesky(matrix);
+    (void)matrix.add(row.expand({16, 16}));
+    (void)matrix.index_select(0, at::empty({4}, at::TensorOptions(at::kLong)));
+    (void)at::where(matrix.gt(0), matrix, 1.0);
+    (void)at::cat({matrix, matrix});
+    (void)at::bernoulli(matrix, 0.5);
+  }
+  EXPECT_GT(times->missing(), 5);
+  times->measure();
+  EXPECT_EQ(times->missing(), 0);
+}
+
+}  // namespace
+}  // namespace spillway::swap
