@@ -10,6 +10,7 @@
 #include "ddl/comm/collectives.h"
 #include "kfac/comm/agreed_options.h"
 #include "kfac/factors/layers.h"
+#include "runtime/data/blank_dataset.h"
 #include "runtime/data/open_dataset.h"
 #include "runtime/data/preload.h"
 #include "runtime/data/sampler.h"
@@ -18,6 +19,7 @@
 #include "runtime/models/task.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/used_cases.h"
+#include "swap/shapes/shape_kernels.h"
 
 namespace spillway::runtime {
 namespace {
@@ -109,6 +111,20 @@ int64_t last_step(const RunContext& context) {
     throw BadRequest(str("[train] the checkpoint in '", options.checkpoint.folder, "' is of step ", start.step,
                          ", and the run is to end after ", steps, ": nothing is left; ask for more steps"));
   return steps;
+}
+
+RunContext make_dry_context(const TrainOptions& asked) {
+  asked.validate();
+  RunContext context{.options = with_model_defaults(asked), .data = nullptr, .split = {}};
+  const TrainOptions& options = context.options;
+  if (options.memory.device != "cpu")
+    throw BadRequest(str("[dry run] the device is ", options.memory.device, "; dry runs are of the cpu"));
+  if (options.kfac.enabled && options.kfac.time_share)
+    throw BadRequest("[dry run] a share of the time for K-FAC is chosen by a forward pass, so a dry run has none");
+  context.data = open_blank_dataset(options.model.name, options.data.source, dataset_options(options));
+  context.split = split(context.data->size());
+  context.kernels = swap::make_shape_kernels();
+  return context;
 }
 
 RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {

@@ -63,4 +63,8 @@ void choose_curvature(RunContext& context);
 /// Collective. Throws BadRequest.
 RunContext make_context(const TrainOptions& options, ddl::Comm comm);
 
+/// Makes the context of runs that compute no values (swap/shapes/shape_kernels.h), of one rank on the CPU. Volumes are
+/// blank, so their size is limited by addresses alone. Layers are placed without measuring. Throws BadRequest.
+RunContext make_dry_context(const TrainOptions& options);
+
 }  // namespace spillway::runtime

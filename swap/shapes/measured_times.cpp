@@ -22,7 +22,8 @@ struct Sample {
 at::Tensor shape_like(const at::Tensor& tensor, at::IntArrayRef sizes) {
   std::vector<int64_t> order(tensor.dim()), strides(tensor.dim());
   for (int64_t d = 0; d < tensor.dim(); ++d) order[d] = d;
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return tensor.stride(a) < tensor.stride(b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return tensor.stride(a) < tensor.stride(b); });
   int64_t next = 1;
   for (int64_t d : order) {
     strides[d] = tensor.stride(d) == 0 ? 0 : next;

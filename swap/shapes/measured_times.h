@@ -12,7 +12,8 @@ namespace spillway::swap {
 
 /// Measures each call that a dry run makes once: the same operator on arguments of the same shapes. Arguments of more
 /// than `max_bytes` are measured in part: spatial dimensions, or the rows of a matrix, are halved until they are small
-/// enough, and the time grows with the bytes. So a table of one volume serves larger ones. Used by one thread at a time.
+/// enough, and the time grows with the bytes. So a table of one volume serves larger ones. Used by one thread at a
+/// time.
 class MeasuredTimes final : public KernelTimes {
  public:
   explicit MeasuredTimes(int64_t max_bytes = int64_t{128} << 20) : max_bytes_(max_bytes) {}
@@ -32,7 +33,7 @@ class MeasuredTimes final : public KernelTimes {
     std::vector<c10::IValue> arguments;  ///< tensors have no bytes
   };
   const int64_t max_bytes_;
-  
+
   std::map<std::string, double> seconds_;
   std::map<std::string, Call> noted_;
 };

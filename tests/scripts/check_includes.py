@@ -37,14 +37,14 @@ kfac/comm            ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/inverse 
 kfac                 ddl/comm ddl/torch kfac/comm kfac/factors kfac/inverse kfac/plan
 runtime/models
 runtime/io           swap
-runtime/data         runtime/io runtime/models
+runtime/data         core/memory runtime/io runtime/models
 runtime/options      kfac/plan runtime/io runtime/models swap/gate swap/tiers swap/windows
 runtime/planning     core/memory kfac/plan
 runtime/results      kfac/plan runtime/options swap/schedule
 runtime/report       runtime/options runtime/results
 runtime/interruption ddl/comm ddl/torch runtime/models swap/gate
 runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan runtime/data \
-                     runtime/interruption runtime/io runtime/models runtime/options runtime/planning runtime/results swap swap/gate swap/optim swap/schedule swap/tiers
+                     runtime/interruption runtime/io runtime/models runtime/options runtime/planning runtime/results swap swap/gate swap/optim swap/schedule swap/shapes swap/tiers
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
                      runtime/training
 tools/ddlrun         core/host ddl/allreduce ddl/comm tools/cli

@@ -43,6 +43,19 @@ class Bench(Case):
         found = self.measured("paging", "--data", "synthetic:32", "--filters", "2", "--steps", "1", "--budgets", "90")
         self.assertEqual(found["edge"], 32)
 
+    def test_the_largest_edge_trains_at_its_floor(self):
+        model = ["--model", "unet3d", "--filters", "4"]
+        found = self.measured("paging", *model, "--edge", "64", "--budgets", "40", "--largest")
+        (row,) = found["rows"]
+        needs = {edge["edge"]: edge for edge in found["edges"]}
+        self.assertGreaterEqual(row["largest_edge"], row["largest_edge_without_paging"])
+        self.assertLessEqual(needs[row["largest_edge"]]["floor_bytes"], row["budget_bytes"])
+        # The needs are of dry runs, and at most a few per cent above those of real steps.
+        train = ["train", *model, "--edge", str(row["largest_edge"]), "--steps", "1", "--cases", "4", "--quiet"]
+        floor = needs[row["largest_edge"]]["floor_bytes"]
+        self.assertEqual(run(*train, "--budget", str(floor)).returncode, 0)
+        self.assertEqual(run(*train, "--budget", str(floor * 9 // 10)).returncode, 3)
+
     def test_kfac(self):
         found = self.measured("kfac", "--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "1", "--repeats",
                               "1", "--forms", "auto", "--inverse-interval", "30", "--adapt-damping", "32")

@@ -24,10 +24,12 @@ constexpr int64_t kStep = 16;
 /// The share of the host's memory that counted bytes may take; the rest is left for memory that is not counted.
 constexpr double kUsable = 0.8;
 
+/// Returns the needs of a step at this edge. On the CPU the step runs dry, so that no time is spent on computing.
 EdgeNeed measure(TrainFlags& flags, int64_t edge) {
   std::fprintf(stderr, "\robserving a step at edge %lld … ", static_cast<long long>(edge));
   flags.edge = edge;
-  const RunContext context = make_context(flags.resolve(1), {});
+  const TrainOptions options = flags.resolve(1);
+  const RunContext context = options.memory.device == "cpu" ? make_dry_context(options) : make_context(options, {});
   const UnlimitedProfile observed = profile_unlimited_step(context);
   return {.peak_bytes = observed.peak_bytes, .floor_bytes = observed.floor_bytes};
 }

@@ -1,11 +1,14 @@
 // Tests that a dry run, whose kernels compute no values, leaves the trace of a real one.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "runtime/data/blank_dataset.h"
 #include "runtime/training/training_run.h"
+#include "runtime/training/unlimited_profile.h"
 #include "swap/schedule/step_trace.h"
 #include "swap/shapes/shape_kernels.h"
 
@@ -98,6 +101,54 @@ TEST_P(DryRunTest, LeavesTheTraceOfARealRun) {
     expect_slightly_above(dry[t].unconstrained_peak_bytes(), real[t].unconstrained_peak_bytes());
     expect_slightly_above(dry[t].floor_bytes(), real[t].floor_bytes());
   }
+}
+
+TEST(DryContextTest, BlankVolumesHaveTheSizesOfRealOnes) {
+  for (const char* model : {"unet3d", "bp3d"}) {
+    const auto real = open_dataset(model, "synthetic:32", {.cases = 3}),
+               blank = open_blank_dataset(model, "synthetic:32", {.cases = 3});
+    EXPECT_EQ(blank->size(), real->size());
+    EXPECT_EQ(blank->case_bytes(), real->case_bytes());
+    const Batch a = real->at(1), b = blank->at(1);
+    EXPECT_EQ(b.input.sizes(), a.input.sizes()) << model;
+    EXPECT_EQ(b.target.sizes(), a.target.sizes()) << model;
+    EXPECT_EQ(b.input.scalar_type(), a.input.scalar_type()) << model;
+    EXPECT_EQ(b.target.scalar_type(), a.target.scalar_type()) << model;
+  }
+  EXPECT_THROW((void)open_blank_dataset("unet3d", "synthetic:30"), BadRequest);
+}
+
+TEST(DryContextTest, NeedsAreThoseOfARealStep) {
+  const RunContext real = context_of({"", "unet3d", "synthetic:32"});
+  const UnlimitedProfile observed = profile_unlimited_step(real);
+  const UnlimitedProfile dry = profile_unlimited_step(make_dry_context(real.options));
+  expect_slightly_above(dry.peak_bytes, observed.peak_bytes);
+  expect_slightly_above(dry.floor_bytes, observed.floor_bytes);
+  EXPECT_EQ(dry.floor_operator, observed.floor_operator);
+}
+
+int64_t resident_kibibytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;  // the largest so far
+}
+
+TEST(DryContextTest, ALargeVolumeNeedsBytesAndTakesNone) {
+  TrainOptions options = context_of({"", "unet3d", "synthetic:32"}).options;
+  options.data.source = "synthetic:256";
+  const int64_t before = resident_kibibytes();
+  const UnlimitedProfile needs = profile_unlimited_step(make_dry_context(options));
+  EXPECT_GT(needs.peak_bytes, int64_t{8} << 30);
+  EXPECT_LT(resident_kibibytes() - before, 1 << 20) << "each tensor touches a huge page at most";
+}
+
+TEST(DryContextTest, RefusesWhatNeedsARealStep) {
+  TrainOptions options = context_of({"", "unet3d", "synthetic:32", true}).options;
+  options.kfac.time_share = 0.2;
+  EXPECT_THROW((void)make_dry_context(options), BadRequest);
+  options.kfac.time_share.reset();
+  options.memory.device = "cuda";
+  EXPECT_THROW((void)make_dry_context(options), BadRequest);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,4 +1,6 @@
 // Tests of the times of a dry run: where they come from, and which calls are measured.
+#include "swap/shapes/measured_times.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +9,6 @@
 
 #include "swap/schedule/step_trace.h"
 #include "swap/session.h"
-#include "swap/shapes/measured_times.h"
 #include "swap/shapes/shape_kernels.h"
 
 namespace spillway::swap {
