@@ -13,7 +13,7 @@ namespace spillway::runtime {
 namespace {
 
 /// Returns a tensor that has addresses only.
-at::Tensor blank(std::vector<int64_t> sizes, at::ScalarType type) {
+at::Tensor blank(const std::vector<int64_t>& sizes, at::ScalarType type) {
   const auto bytes = static_cast<int64_t>(at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(type)));
   auto memory = std::make_shared<MemoryRange>(reserve_memory(bytes));
   return at::from_blob(

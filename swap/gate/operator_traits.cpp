@@ -86,12 +86,13 @@ std::string refusal_of(std::string_view space) {
   return "";
 }
 
-/// Returns the name as a text that lives as long as the process, because traces outlive their Sessions.
-std::string_view permanent(std::string name) {
+/// Returns `aten::add.Tensor`, as a text that lives as long as the process, because traces outlive their Sessions.
+std::string_view permanent_name(const c10::FunctionSchema& schema) {
   static std::mutex mutex;
   static auto& names = *new std::set<std::string>;
+  const std::string& overload = schema.overload_name();
   const std::lock_guard lock(mutex);
-  return *names.insert(std::move(name)).first;
+  return *names.insert(overload.empty() ? schema.name() : schema.name() + "." + overload).first;
 }
 
 }  // namespace
@@ -99,11 +100,8 @@ std::string_view permanent(std::string name) {
 OperatorTraits traits_of(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& base = schema.name();
-  const std::string& overload = schema.overload_name();
-  OperatorTraits traits{.kind = OperatorKind::kernel,
-                        .name = permanent(overload.empty() ? base : base + "." + overload),
-                        .writes = {},
-                        .windows = window_rule_of(op)};
+  OperatorTraits traits{
+      .kind = OperatorKind::kernel, .name = permanent_name(schema), .writes = {}, .windows = window_rule_of(op)};
 
   const std::string_view space = std::string_view(base).substr(0, base.find(':'));
   const bool of_libtorch = space == "aten" || space == "prims" || space == "prim";

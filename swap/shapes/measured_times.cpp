@@ -29,7 +29,7 @@ at::Tensor shape_like(const at::Tensor& tensor, at::IntArrayRef sizes) {
     strides[d] = tensor.stride(d) == 0 ? 0 : next;
     if (strides[d] != 0) next *= std::max<int64_t>(1, sizes[d]);
   }
-  const at::Tensor meta = at::detail::empty_strided_meta(sizes, strides, tensor.scalar_type());
+  at::Tensor meta = at::detail::empty_strided_meta(sizes, strides, tensor.scalar_type());
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
   return meta;
 }

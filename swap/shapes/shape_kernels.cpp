@@ -89,7 +89,7 @@ Kernel kernel_of(const c10::OperatorHandle& op) {
 
 at::Tensor to_meta(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
-  const at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+  at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
   return meta;
 }
