@@ -72,12 +72,11 @@ Kernel kernel_of(const c10::OperatorHandle& op) {
   if (is_view(schema)) return {Manner::itself};
   if (name == "aten::_local_scalar_dense") return {Manner::number};
   const bool fills_arguments = has_out(schema);
-  if (name == "aten::copy_") return {Manner::in_place};
   if (ShapeRule rule = fills_arguments ? nullptr : shape_rule_of(schema)) return {Manner::rule, rule};
-  // A kernel for all devices is made of other operators.
+  // Kernels for all devices are made of other operators, but for the one that copies bytes.
+  if (name == "aten::copy_") return {Manner::in_place};
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return {Manner::itself};
   if (is_in_place(schema)) return {Manner::in_place};
-  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return {Manner::itself};
   for (c10::DispatchKey key : {c10::DispatchKey::Meta, c10::DispatchKey::CompositeExplicitAutograd,
                                c10::DispatchKey::CompositeExplicitAutogradNonFunctional})
     if (op.hasKernelForDispatchKey(key)) return {Manner::meta};
