@@ -49,6 +49,17 @@ void measure_placement(RunContext& context) {
       kfac::with_agreed_seconds(options.kfac.preconditioner, layers, kfac::RankExchange(context.comm));
 }
 
+/// Throws BadRequest where the ranks' batches together are larger than the training data.
+void require_enough_cases(const RunContext& context) {
+  const int64_t batch = context.options.data.batch;
+  const int64_t together = batch * context.world();
+  if (together > std::ssize(context.split.train))
+    throw BadRequest(str("[train] ", context.world(), " ranks of batch ", batch, " take ", together,
+                         " cases at once, but there are ", context.split.train.size(), " to train on (",
+                         context.split.validation.size(),
+                         " are held out); use fewer ranks, a smaller batch or more cases"));
+}
+
 }  // namespace
 
 c10::Device options_device(const TrainOptions& options) {
@@ -123,6 +134,7 @@ RunContext make_dry_context(const TrainOptions& asked) {
     throw BadRequest("[dry run] a share of the time for K-FAC is chosen by a forward pass, so a dry run has none");
   context.data = open_blank_dataset(options.model.name, options.data.source, dataset_options(options));
   context.split = split(context.data->size());
+  require_enough_cases(context);
   context.kernels = swap::make_shape_kernels();
   return context;
 }
@@ -135,12 +147,7 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   const ddl::Busy busy(context.comm ? context.comm->communicator.get() : nullptr);
   auto dataset = open_dataset(options.model.name, options.data.source, dataset_options(options));
   context.split = split(dataset->size());
-  const int64_t together = options.data.batch * context.world();
-  if (together > std::ssize(context.split.train))
-    throw BadRequest(str("[train] ", context.world(), " ranks of batch ", options.data.batch, " take ", together,
-                         " cases at once, but there are ", context.split.train.size(), " to train on (",
-                         context.split.validation.size(),
-                         " are held out); use fewer ranks, a smaller batch or more cases"));
+  require_enough_cases(context);
   const int64_t ranks = context.comm ? context.comm->communicator->local_size() : 1;
   if (options.checkpoint.resume) context.start = checkpoint_position(options.checkpoint.folder, options);
   const int64_t steps = last_step(context) - context.start.step;

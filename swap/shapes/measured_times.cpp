@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <utility>
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "swap/shapes/map_tensors.h"
 
 namespace spillway::swap {
 namespace {
@@ -34,27 +36,10 @@ at::Tensor shape_like(const at::Tensor& tensor, at::IntArrayRef sizes) {
   return meta;
 }
 
-/// Visits the tensors of a value, and puts what `change` returns in their place.
-c10::IValue transform(const c10::IValue& value, const auto& change) {
-  if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(change(value.toTensor())) : value;
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(tensor.defined() ? change(tensor) : tensor);
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const auto& tensor : value.toOptionalTensorVector())
-      list.push_back(tensor && tensor->defined() ? std::optional(change(*tensor)) : tensor);
-    return list;
-  }
-  return value;
-}
-
 int64_t bytes_of(const std::vector<c10::IValue>& arguments) {
   int64_t bytes = 0;
   for (const c10::IValue& value : arguments)
-    transform(value, [&](const at::Tensor& tensor) {
+    map_tensors(value, [&](const at::Tensor& tensor) {
       bytes += tensor.numel() * tensor.element_size();
       return tensor;
     });
@@ -82,7 +67,7 @@ std::vector<int64_t> halved(at::IntArrayRef sizes, bool image) {
 std::vector<c10::IValue> halved(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& arguments) {
   size_t dimensions = 0;
   for (const c10::IValue& value : arguments)
-    transform(value, [&](const at::Tensor& tensor) {
+    map_tensors(value, [&](const at::Tensor& tensor) {
       if (is_image(tensor)) dimensions = tensor.dim();
       return tensor;
     });
@@ -97,7 +82,7 @@ std::vector<c10::IValue> halved(const c10::FunctionSchema& schema, const std::ve
       half.emplace_back(sizes);
       continue;
     }
-    half.push_back(transform(value, [&](const at::Tensor& tensor) {
+    half.push_back(map_tensors(value, [&](const at::Tensor& tensor) {
       if (dimensions > 0 && !is_image(tensor)) return tensor;
       return shape_like(tensor, halved(tensor.sizes(), dimensions > 0));
     }));
@@ -108,7 +93,7 @@ std::vector<c10::IValue> halved(const c10::FunctionSchema& schema, const std::ve
 Sample sample_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments, int64_t max_bytes) {
   Sample sample;
   for (const c10::IValue& value : arguments)
-    sample.arguments.push_back(transform(value, [](const at::Tensor& t) { return shape_like(t, t.sizes()); }));
+    sample.arguments.push_back(map_tensors(value, [](const at::Tensor& t) { return shape_like(t, t.sizes()); }));
   const int64_t bytes = bytes_of(sample.arguments);
   while (bytes_of(sample.arguments) > max_bytes) {
     std::vector<c10::IValue> half = halved(schema, sample.arguments);
@@ -134,7 +119,7 @@ std::string key_of(const c10::FunctionSchema& schema, const std::vector<c10::IVa
       key += spillway::str(value);
       continue;
     }
-    transform(value, [&](const at::Tensor& tensor) {
+    map_tensors(value, [&](const at::Tensor& tensor) {
       describe(tensor, key);
       return tensor;
     });
@@ -170,7 +155,7 @@ double seconds_of(const c10::OperatorHandle& op, const std::vector<c10::IValue>&
                       name.find("eigh") != std::string::npos;
   std::vector<c10::IValue> arguments;
   for (const c10::IValue& value : shapes)
-    arguments.push_back(transform(value, [&](const at::Tensor& shape) { return filled(shape, solves); }));
+    arguments.push_back(map_tensors(value, [&](const at::Tensor& shape) { return filled(shape, solves); }));
   std::vector<double> seconds;
   double total = 0;
   const bool is_large = bytes_of(arguments) >= kCachedBytes;
@@ -187,6 +172,25 @@ double seconds_of(const c10::OperatorHandle& op, const std::vector<c10::IValue>&
   return seconds[seconds.size() / 2];
 }
 
+/// Gives the CPU's default generator its state back at the end, because operators that are measured may draw from it.
+class KeepGenerator {
+ public:
+  KeepGenerator() : live_(at::globalContext().defaultGenerator(at::Device(at::kCPU))) {
+    const std::lock_guard lock(live_.mutex());
+    state_ = live_.get_state();
+  }
+  KeepGenerator(const KeepGenerator&) = delete;
+  KeepGenerator& operator=(const KeepGenerator&) = delete;
+  ~KeepGenerator() {
+    const std::lock_guard lock(live_.mutex());
+    live_.set_state(state_);
+  }
+
+ private:
+  at::Generator live_;
+  at::Tensor state_;
+};
+
 }  // namespace
 
 double MeasuredTimes::seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
@@ -199,6 +203,7 @@ double MeasuredTimes::seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::
 
 void MeasuredTimes::measure() {
   const at::NoGradGuard no_grad;
+  const KeepGenerator keep_generator;
   const at::Tensor pass = at::zeros({int64_t{16} << 20}, at::TensorOptions(at::kFloat));
   for (const auto& [key, call] : noted_) seconds_[key] = seconds_of(call.op, call.arguments, pass);
   noted_.clear();

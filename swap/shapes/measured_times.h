@@ -23,8 +23,8 @@ class MeasuredTimes final : public KernelTimes {
   double gap_seconds() const override { return 5e-6; }
   /// Returns the number of calls that are noted.
   int64_t missing() const { return std::ssize(noted_); }
-  /// Measures the noted calls: each runs for 10 ms, three times at least. No Session may be open on this thread. Throws
-  /// what an operator throws.
+  /// Measures the noted calls: each runs for 10 ms, three times at least. Leaves the default generator as it was. No
+  /// Session may be open on this thread. Throws what an operator throws.
   void measure();
 
  private:
@@ -33,7 +33,6 @@ class MeasuredTimes final : public KernelTimes {
     std::vector<c10::IValue> arguments;  ///< tensors have no bytes
   };
   const int64_t max_bytes_;
-
   std::map<std::string, double> seconds_;
   std::map<std::string, Call> noted_;
 };

@@ -18,6 +18,7 @@
 #include "swap/gate/operator_kernels.h"
 #include "swap/gate/session_scope.h"
 #include "swap/shapes/kernel_times.h"
+#include "swap/shapes/map_tensors.h"
 #include "swap/shapes/shape_rules.h"
 
 namespace spillway::swap {
@@ -87,43 +88,21 @@ Kernel kernel_of(const c10::OperatorHandle& op) {
 }
 
 at::Tensor to_meta(const at::Tensor& tensor) {
-  if (!tensor.defined()) return tensor;
   at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
   return meta;
 }
 
 c10::IValue to_meta(const c10::IValue& value) {
-  if (value.isTensor()) return to_meta(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(to_meta(tensor));
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
-      list.push_back(tensor ? std::optional(to_meta(*tensor)) : std::nullopt);
-    return list;
-  }
   if (value.isDevice()) return c10::Device(c10::kMeta);
   if (value.isGenerator()) return {};
-  return value;
-}
-
-at::Tensor empty_like_meta(const at::Tensor& meta) {
-  if (!meta.defined()) return meta;
-  return at::empty_strided(meta.sizes(), meta.strides(), meta.options().device(c10::kCPU));
+  return map_tensors(value, [](const at::Tensor& tensor) { return to_meta(tensor); });
 }
 
 c10::IValue from_meta(const c10::IValue& value) {
-  if (value.isTensor()) return empty_like_meta(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(empty_like_meta(tensor));
-    return list;
-  }
-  return value;
+  return map_tensors(value, [](const at::Tensor& meta) {
+    return at::empty_strided(meta.sizes(), meta.strides(), meta.options().device(c10::kCPU));
+  });
 }
 
 /// Gives a result that the caller passed in the size that the kernel found.

@@ -7,6 +7,7 @@
 #include <c10/core/WrapDimMinimal.h>
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -194,8 +195,7 @@ Tensors attention_backward(Arguments a) {
   return results;
 }
 
-// --- scratch
-// ----------------------------------------------------------------------------------------------------------
+// --- scratch --------------------------------------------------------------------------------------------------------
 
 /// Returns the sums that each thread keeps of `channels` channels, twice.
 at::Tensor sums_of_threads(const at::Tensor& input, int64_t channels) {
@@ -314,6 +314,7 @@ Tensors nothing(Arguments) {
   return {};
 }
 
+/// Rules by name and overload, because overloads have other results.
 constexpr std::pair<std::string_view, ShapeRule> kRules[]{
     {"aten::_linalg_check_errors", nothing},
     {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
@@ -326,7 +327,7 @@ constexpr std::pair<std::string_view, ShapeRule> kRules[]{
     {"aten::min", scalar_like},
     {"aten::max_pool3d_with_indices", max_pool},
     {"aten::max_pool3d_with_indices_backward", like_second},
-    {"aten::where", where},
+    {"aten::where.self", where},
     {"aten::index_select", index_select},
     {"aten::log_sigmoid_forward", log_sigmoid},
     {"aten::log_sigmoid_backward", like_second},
@@ -343,8 +344,10 @@ constexpr std::pair<std::string_view, ShapeRule> kRules[]{
 }  // namespace
 
 ShapeRule shape_rule_of(const c10::FunctionSchema& schema) {
+  const std::string& overload = schema.overload_name();
+  const std::string full = overload.empty() ? schema.name() : schema.name() + "." + overload;
   for (const auto& [name, rule] : kRules)
-    if (name == schema.name()) return rule;
+    if (name == full) return rule;
   return nullptr;
 }
 

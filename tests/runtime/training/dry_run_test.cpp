@@ -147,6 +147,9 @@ TEST(DryContextTest, RefusesWhatNeedsARealStep) {
   options.kfac.time_share = 0.2;
   EXPECT_THROW((void)make_dry_context(options), BadRequest);
   options.kfac.time_share.reset();
+  options.data.batch = 64;
+  EXPECT_THROW((void)make_dry_context(options), BadRequest) << "there are 4 cases";
+  options.data.batch = 1;
   options.memory.device = "cuda";
   EXPECT_THROW((void)make_dry_context(options), BadRequest);
 }

@@ -95,7 +95,11 @@ TEST(MeasuredTimesTest, OperatorsOfManyKindsCanBeMeasured) {
     (void)at::bernoulli(matrix, 0.5);
   }
   EXPECT_GT(times->missing(), 5);
+  at::manual_seed(1);
+  const at::Tensor drawn = at::rand({4});
+  at::manual_seed(1);
   times->measure();
+  EXPECT_TRUE(at::rand({4}).equal(drawn)) << "measuring leaves the generator alone";
   EXPECT_EQ(times->missing(), 0);
 }
 
