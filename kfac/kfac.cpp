@@ -18,6 +18,9 @@ void Kfac::watch(const at::Tensor& loss, int64_t batch) {
 void Kfac::observe_factors(WorkerTimeline::Observer observer) {
   impl_->observe_factors(std::move(observer));
 }
+void Kfac::listen(MessageListener& listener) {
+  impl_->listen(listener);
+}
 void Kfac::step(double loss_scale) {
   impl_->step(loss_scale);
 }

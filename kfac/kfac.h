@@ -15,6 +15,10 @@
 #include "kfac/plan/counters.h"
 #include "kfac/plan/options.h"
 
+namespace spillway {
+class MessageListener;
+}
+
 namespace spillway::kfac {
 
 struct Assignment;
@@ -76,6 +80,10 @@ class Kfac {
   /// Tells `observer` of each bucket of factors that is reduced beside backward: its start, end and bytes, on the
   /// thread that reduces them. It is never called without overlap_factors on several ranks. Call it between steps.
   void observe_factors(WorkerTimeline::Observer observer);
+
+  /// Tells `listener`, which outlives this object, of each bucket of factors that is reduced beside backward: when it
+  /// is handed over, and when it is needed.
+  void listen(MessageListener& listener);
 
   /// Forgets everything that was watched since the last step. Call it for a step that is skipped. With overlap_factors
   /// every rank calls it.

@@ -2,50 +2,29 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <array>
 
+#include "kfac/plan/step_work.h"
 #include "kfac/preconditioner.h"
 
 namespace spillway::kfac {
-namespace {
-
-bool is_due(int64_t step, int64_t last, double interval) {
-  return last < 0 || static_cast<double>(step - last) >= interval;
-}
-
-bool decompositions_are_due(const KfacCounters& c, const KfacOptions& options) {
-  return is_due(c.steps, c.last_decomposition_step, options.at(c.steps).inverse_interval);
-}
-
-}  // namespace
 
 bool Preconditioner::updates_factors() const {
   if (!options_.layer_curvature.empty()) return !due_layers().empty();
-  return counters_.steps < options_.burn_in || factors_are_due();
-}
-
-bool Preconditioner::factors_are_due() const {
-  return is_due(counters_.steps, counters_.last_factor_step, options_.at(counters_.steps).factor_interval);
+  return work_of_step(counters_, options_).updates_factors;
 }
 
 bool Preconditioner::decomposes() const {
   if (!options_.layer_curvature.empty()) return !due_layers().empty();
-  if (options_.staleness == 0 || counters_.last_decomposition_step < 0)
-    return decompositions_are_due(counters_, options_);
-  return counters_.last_launch_step >= 0 && counters_.steps == counters_.last_launch_step + options_.staleness;
+  return work_of_step(counters_, options_).decomposes;
 }
 
 bool Preconditioner::launches() const {
-  return options_.staleness > 0 && counters_.last_decomposition_step >= 0 &&
-         decompositions_are_due(counters_, options_);
+  return options_.layer_curvature.empty() && work_of_step(counters_, options_).launches;
 }
 
 std::string_view Preconditioner::kind() const {
   if (!options_.layer_curvature.empty()) return cycle_.kind(due_set());
-  static constexpr std::array<std::string_view, 8> kKinds{
-      "plain",  "factor",        "decompose",        "factor+decompose",
-      "launch", "factor+launch", "decompose+launch", "factor+decompose+launch"};
-  return kKinds[updates_factors() + 2 * decomposes() + 4 * launches()];
+  return work_of_step(counters_, options_).kind();
 }
 
 Eigenbasis Preconditioner::pending_basis(size_t i, size_t f) const {

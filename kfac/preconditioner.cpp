@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "kfac/comm/agreed_options.h"
+#include "kfac/plan/step_work.h"
 
 namespace spillway::kfac {
 namespace {
@@ -111,6 +112,10 @@ void Preconditioner::observe_factors(WorkerTimeline::Observer observer) {
   if (staged_->early) staged_->early->observe(std::move(observer));
 }
 
+void Preconditioner::listen(MessageListener& listener) {
+  if (staged_->early) staged_->early->listen(listener);
+}
+
 void Preconditioner::discard() {
   at::NoGradGuard no_grad;
   if (staged_->early) staged_->early->discard(staged_->layers);
@@ -128,7 +133,7 @@ void Preconditioner::step(double loss_scale) {
                 " updates the factors: call watch(loss, batch) before backward");
     check_samples();
     commit_factors(loss_scale);
-    if (factors_are_due()) counters_.last_factor_step = counters_.steps;
+    if (factors_are_due(counters_, options_)) counters_.last_factor_step = counters_.steps;
     ++counters_.factor_updates;
   }
   const bool is_due = decomposes();

@@ -19,6 +19,10 @@
 #include "kfac/plan/place_factors.h"
 #include "kfac/staged_factors.h"
 
+namespace spillway {
+class MessageListener;
+}
+
 namespace spillway::kfac {
 
 /// A preconditioner that does what Kfac promises. Each public function does the work of Kfac's function of its name.
@@ -30,6 +34,7 @@ class Preconditioner {
   void step(double loss_scale);
   double adapt_damping(double loss_before, double loss_after);
   void observe_factors(WorkerTimeline::Observer observer);
+  void listen(MessageListener& listener);
   void discard();
 
   std::string_view kind() const;
@@ -55,7 +60,6 @@ class Preconditioner {
   KfacFlops flops() const;
 
  private:
-  bool factors_are_due() const;
   size_t due_set() const { return cycle_.set_of(counters_.steps); }
   /// Returns the layers whose factors the coming step updates and decomposes, where it does either.
   const std::vector<size_t>& due_layers() const { return cycle_.sets()[due_set()]; }

@@ -120,6 +120,9 @@ std::vector<const StepTrace*> Session::traces() const {
 const Need& Session::neediest() const {
   return state_->conductor.neediest();
 }
+MessageListener& Session::messages() {
+  return state_->conductor.messages();
+}
 Pager& Session::pager() {
   return state_->pager;
 }

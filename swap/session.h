@@ -15,6 +15,7 @@ class Tensor;
 namespace spillway {
 
 class Ledger;
+class MessageListener;
 namespace swap {
 struct Need;
 class Pager;
@@ -103,6 +104,9 @@ class Session {
   SessionStats stats() const;
   /// Starts counting the peak anew.
   void reset_peak();
+  /// Returns a listener that adds messages to the trace of the open step. For steps that are run dry: the times of a
+  /// real step include its waits for messages.
+  MessageListener& messages();
   /// Returns the trace of the last step of a kind that was planned; nullptr before one has ended. Valid until the next
   /// step.
   const swap::StepTrace* trace(std::string_view kind = "step") const;

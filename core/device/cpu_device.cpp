@@ -1,14 +1,19 @@
 #include "core/device/cpu_device.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
 
+#include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "core/host/host_topology.h"
 #include "core/memory/fork.h"
 
 namespace spillway {
 namespace {
+
+std::atomic<int64_t> addresses_to_reserve = 0;  // 0: as many as the machine's memory suggests
 
 void release_block(void* data) {
   if (data) CpuDevice::instance().memory().release(Block::of(data));
@@ -47,10 +52,18 @@ class CountingAllocator final : public c10::Allocator {
 
 }  // namespace
 
+void CpuDevice::reserve_addresses(int64_t bytes) {
+  addresses_to_reserve = bytes;
+}
+
 CpuDevice& CpuDevice::instance() {
   static CpuDevice& device = [&]() -> CpuDevice& {
-    const int64_t bytes = default_arena_bytes();
-    auto* cpu = new CpuDevice(*new Arena(reserve_memory_up_to(bytes), bytes));
+    const int64_t asked = addresses_to_reserve;
+    const int64_t bytes = asked > 0 ? asked : default_arena_bytes();
+    MemoryRange range = reserve_memory_up_to(bytes);
+    // Only the descriptor in front of each tensor is touched then, and huge pages would clear 2 MiB for each.
+    if (asked > 0) ::madvise(range.data(), range.bytes(), MADV_NOHUGEPAGE);
+    auto* cpu = new CpuDevice(*new Arena(std::move(range), bytes));
     auto* allocator = new CountingAllocator(cpu->memory());
     cpu->install(allocator);
     survive_forks(cpu->memory());

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <set>
 #include <span>
 
 #include "core/error.h"
@@ -165,6 +166,31 @@ double link_bound_seconds(const Levels& levels, int level, int64_t bytes, const 
   for (const auto& group : levels.groups(level)) joined = std::max(joined, group.children.size());
   const auto n = static_cast<double>(joined);
   return 2 * (n - 1) / n * static_cast<double>(bytes) / costs.levels[level - 1].bytes_per_second;
+}
+
+double estimate_seconds(const Levels& levels, int64_t bytes, const Costs& costs) {
+  double seconds = costs.reduce_seconds_per_byte * static_cast<double>(bytes);
+  for (int level = 1; level <= levels.count(); ++level) {
+    size_t children = 1;
+    for (const Levels::Group& group : levels.groups(level)) children = std::max(children, group.children.size());
+    seconds += 2 * std::bit_width(children - 1) * costs.levels[level - 1].latency_seconds +
+               link_bound_seconds(levels, level, bytes, costs);
+  }
+  return seconds;
+}
+
+double predict_broadcast_seconds(const Levels& levels, int64_t bytes, std::span<const int> members,
+                                 const Costs& costs) {
+  double seconds = 0;
+  for (int level = 1; level <= levels.count(); ++level) {
+    std::map<int, std::set<int>> joined;  // by group of this level: the groups below that have members
+    for (int member : members) joined[levels.group_of(level, member)].insert(levels.group_of(level - 1, member));
+    size_t most = 1;
+    for (const auto& [group, below] : joined) most = std::max(most, below.size());
+    const LinkCost& link = costs.levels[level - 1];
+    seconds += std::bit_width(most - 1) * (link.latency_seconds + static_cast<double>(bytes) / link.bytes_per_second);
+  }
+  return seconds;
 }
 
 double bound_seconds(const Levels& levels, int64_t bytes, const Costs& costs) {

@@ -1,6 +1,7 @@
 /// The time of an allreduce: a prediction for every plan, the physical bound, and the plan that is best.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "ddl/allreduce/plan.h"
@@ -48,6 +49,15 @@ Prediction predict(const Choice& choice, int64_t count, Element element, const C
 inline double predict_seconds(const Choice& choice, int64_t count, Element element, const Costs& costs) {
   return predict(choice, count, element, costs).seconds;
 }
+
+/// Returns a quick estimate of the time of an allreduce, for worlds so large that predict() takes too long:
+///   Σ_i [ 2 ⌈log2 n_i⌉ α_i + 2((n_i − 1)/n_i) S/B_i ] + γ S.
+/// The names are those of bound_seconds(). Levels work one after another, each at its links' full bandwidth.
+double estimate_seconds(const Levels& levels, int64_t bytes, const Costs& costs);
+
+/// Returns the predicted time of broadcast() (ddl/comm/collectives.h) of so many bytes to `members`: the hops of its
+/// tree, level by level. On a level that joins n groups with members these are ⌈log2 n⌉, of α + bytes/B each.
+double predict_broadcast_seconds(const Levels& levels, int64_t bytes, std::span<const int> members, const Costs& costs);
 
 /// Returns the time that no allreduce without reduction in the network can beat:
 ///   max( ⌈log2 P⌉ α,  max_i 2((n_i − 1)/n_i) S/B_i,  γ S (1 − 1/P) ).

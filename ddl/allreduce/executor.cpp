@@ -57,7 +57,7 @@ int64_t Executor::scratch_bytes(int64_t count, Element element, bool apart, cons
 void Executor::run(const ReduceBuffers& vector, Reduction reduction, std::byte* scratch, bool apart,
                    const Programs& programs, Agreement& agreement) {
   const int64_t count = vector.count();
-  if (count == 0) return agreement.conclude();
+  if (count == 0 || comm_.is_simulated()) return agreement.conclude();
   const Pipeline p = pipeline(count, vector.element, apart, programs);
   const int in_flight = p.rounds / p.stride + 1;
   if (std::ssize(chunks_) < in_flight) chunks_.resize(in_flight);

@@ -15,6 +15,13 @@ constexpr int64_t kBucketBytesWithoutCosts = int64_t{4} << 20;
 /// The size from which plans no longer change.
 constexpr int64_t kMaxBytes = int64_t{256} << 20;
 
+/// The most ranks of a simulated world whose plans are weighed. Beyond, that takes longer than a simulation is worth.
+constexpr int kWeighedRanks = 128;
+
+bool is_too_large(const Communicator& comm) {
+  return comm.is_simulated() && comm.size() > kWeighedRanks;
+}
+
 int64_t rounded(int64_t bytes) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(bytes, 1, kMaxBytes))));
 }
@@ -28,7 +35,8 @@ const Choice& TunedAllreduce::choice(int64_t bytes) {
   const int64_t size = costs_ ? rounded(bytes) : 0;
   const auto known = choices_.find(size);
   if (known != choices_.end()) return known->second;
-  Choice best = costs_ ? choose(comm_.levels(), size, *costs_, /*keep_order=*/true) : Choice{Plan(comm_.levels())};
+  const bool weighs = costs_ && !is_too_large(comm_);
+  Choice best = weighs ? choose(comm_.levels(), size, *costs_, /*keep_order=*/true) : Choice{Plan(comm_.levels())};
   return choices_.emplace(size, std::move(best)).first->second;
 }
 
@@ -43,12 +51,17 @@ Allreduce& TunedAllreduce::for_bytes(int64_t bytes) {
       .first->second;
 }
 
+double TunedAllreduce::predicted_seconds(int64_t bytes) {
+  if (!costs_ || bytes <= 0 || comm_.size() == 1) return 0;
+  if (const auto known = predicted_.find(bytes); known != predicted_.end()) return known->second;
+  const int64_t elements = std::max<int64_t>(1, bytes / element_bytes(Element::float32));
+  return predicted_[bytes] = is_too_large(comm_) ? estimate_seconds(comm_.levels(), bytes, *costs_)
+                                                 : predict_seconds(choice(bytes), elements, Element::float32, *costs_);
+}
+
 int64_t TunedAllreduce::bucket_bytes() {
   if (!costs_ || comm_.size() == 1) return kBucketBytesWithoutCosts;
-  const auto seconds_per_byte = [&](int64_t bytes) {
-    return predict_seconds(choice(bytes), bytes / element_bytes(Element::float32), Element::float32, *costs_) /
-           static_cast<double>(bytes);
-  };
+  const auto seconds_per_byte = [&](int64_t bytes) { return predicted_seconds(bytes) / static_cast<double>(bytes); };
   int64_t bytes = kMinBucketBytes;
   while (bytes < kMaxBucketBytes && seconds_per_byte(bytes) > 1.1 * seconds_per_byte(8 * bytes)) bytes *= 2;
   return bytes;

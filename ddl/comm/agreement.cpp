@@ -44,13 +44,14 @@ void Agreement::Ballot::merge(const Ballot& other) {
 Agreement::Agreement(Communicator& comm, const Call& call, std::span<const int> members, int position)
     : comm_(comm),
       members_(members),
-      size_(std::ssize(members)),
+      size_(comm.is_simulated() ? 1 : std::ssize(members)),
       position_(position),
       seen_{{call, comm.rank()}, {call, comm.rank()}} {
   post();
 }
 
-Agreement::Agreement(Communicator& comm, Call call) : comm_(comm), size_(comm.size()), position_(comm.rank()) {
+Agreement::Agreement(Communicator& comm, Call call)
+    : comm_(comm), size_(comm.is_simulated() ? 1 : comm.size()), position_(comm.rank()) {
   call.sequence = comm.next_sequence();
   seen_ = {{call, comm.rank()}, {call, comm.rank()}};
   post();

@@ -78,6 +78,10 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions opt
 
 Communicator::~Communicator() = default;
 
+bool Communicator::is_simulated() const noexcept {
+  return transport_->is_simulated();
+}
+
 bool Communicator::dead() const noexcept {
   return board_->dead();
 }

@@ -84,6 +84,8 @@ class Communicator {
   int local_rank() const;
   int local_size() const;
   std::chrono::milliseconds deadline() const noexcept { return options_.deadline; }
+  /// True where the other ranks are not there (simulated_world.h): nothing that they would have sent is to be used.
+  bool is_simulated() const noexcept;
   /// True after a CommError here or in a duplicate, for ever.
   bool dead() const noexcept;
 

@@ -34,6 +34,8 @@ class Transport {
   /// Returns the host that each rank runs on, counted from 0 in order of first appearance. There is one entry for each
   /// rank.
   virtual const std::vector<int>& hosts() const = 0;
+  /// True where the other ranks are not there (simulated_world.h).
+  virtual bool is_simulated() const { return false; }
   /// Starts sending; `bytes` must stay valid and unchanged until `test` says true or `abandon` returns. Never blocks.
   virtual Request send(int peer, Tag tag, std::span<const std::byte> bytes) = 0;
   /// Starts receiving, from `peer` or kAnyRank; `bytes` must stay valid until `test` says true or `abandon` returns.

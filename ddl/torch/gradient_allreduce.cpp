@@ -19,6 +19,7 @@
 #include "core/distinct_tensors.h"
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/message_listener.h"
 #include "ddl/allreduce/gradient_buckets.h"
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/background_queue.h"
@@ -118,6 +119,7 @@ class GradientAllreduce::Impl {
   void begin();
   void finish();
   void observe(WorkerTimeline::Observer observer) { queue_.observe(std::move(observer)); }
+  void listen(MessageListener& listener) { listener_ = &listener; }
   bool begun() const noexcept { return begun_; }
   int64_t bucket_bytes() const noexcept { return bucket_bytes_; }
   int64_t buckets() const noexcept { return std::ssize(buckets_); }
@@ -130,6 +132,7 @@ class GradientAllreduce::Impl {
     size_t bucket;
     StagingMemory memory;
     Ticket ticket;
+    int64_t message = -1;  ///< number with the listener
   };
 
   void completed(size_t parameter);
@@ -167,6 +170,7 @@ class GradientAllreduce::Impl {
   std::deque<BucketInFlight> flights_;
   std::deque<BucketInFlight> landed_;  ///< buckets with results for gradients that are missing here
   GradientTotals totals_;
+  MessageListener* listener_ = nullptr;
   StagingMemory scratch_;
   BackgroundQueue queue_;  ///< last member, because it must end before the members that it uses
 };
@@ -234,6 +238,7 @@ void GradientAllreduce::Impl::start_next() {
   flights_.back().ticket = queue_.submit(
       [this, vector](Communicator&) { allreduce_.reduce(vector, options_.reduction, scratch_.bytes, signature_); },
       recorded(device_), bucket.bytes());
+  if (listener_) flights_.back().message = listener_->sent(comm_->allreduce->predicted_seconds(bucket.bytes()));
 }
 
 at::Tensor GradientAllreduce::Impl::packed(const GradientBucket& bucket, const StagingMemory& memory) const {
@@ -267,6 +272,7 @@ void GradientAllreduce::Impl::pack(const GradientBucket& bucket, const at::Tenso
 void GradientAllreduce::Impl::complete_oldest() {
   BucketInFlight flight = std::move(flights_.front());
   flights_.pop_front();
+  if (listener_) listener_->awaited(flight.message);
   const auto start = Clock::now();
   flight.ticket.wait();
   totals_.exposed += Clock::now() - start;
@@ -356,6 +362,10 @@ void GradientAllreduce::finish() {
 
 void GradientAllreduce::observe(WorkerTimeline::Observer observer) {
   impl_->observe(std::move(observer));
+}
+
+void GradientAllreduce::listen(MessageListener& listener) {
+  impl_->listen(listener);
 }
 
 bool GradientAllreduce::begun() const noexcept {

@@ -11,6 +11,10 @@
 #include "ddl/allreduce/allreduce.h"
 #include "ddl/torch/comm.h"
 
+namespace spillway {
+class MessageListener;
+}
+
 namespace spillway::ddl {
 
 /// The options for sending gradients.
@@ -77,6 +81,9 @@ class GradientAllreduce {
   /// Tells `observer` of each bucket's allreduce: its start, end and bytes, on the thread that sends it, before the
   /// gradients are taken. Call it outside begin() and finish().
   void observe(WorkerTimeline::Observer observer);
+
+  /// Tells `listener`, which outlives this object, of each bucket: when it is handed over, and when it is needed.
+  void listen(MessageListener& listener);
 
   /// True between begin() and finish().
   bool begun() const noexcept;

@@ -17,35 +17,37 @@
 namespace spillway::ddl {
 namespace {
 
-void pack(at::TensorList tensors, std::byte* into) {
+void pack(at::TensorList tensors, const Communicator& comm, std::byte* into) {
+  if (comm.is_simulated()) return;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.nbytes() > 0) std::memcpy(into, tensor.data_ptr(), tensor.nbytes());
     into += tensor.nbytes();
   }
 }
 
-void unpack(at::TensorList tensors, const std::byte* from) {
+void unpack(at::TensorList tensors, const Communicator& comm, const std::byte* from) {
+  if (comm.is_simulated()) return;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.nbytes() > 0) std::memcpy(tensor.data_ptr(), from, tensor.nbytes());
     from += tensor.nbytes();
   }
 }
 
-void allreduce_group(at::TensorList tensors, TunedAllreduce& tuned, Reduction reduction) {
+void allreduce_group(at::TensorList tensors, const CommunicatorHandle& comm, Reduction reduction) {
   const uint64_t signature = signature_of(tensors);
   const Element element = element_of(tensors[0], "allreduce_");
   const int64_t fused = tensors.size() == 1 ? 0 : align_scratch(total_bytes(tensors));
   const int64_t count = total_bytes(tensors) / element_bytes(element);
-  Allreduce& allreduce = tuned.for_bytes(total_bytes(tensors));
+  Allreduce& allreduce = comm.allreduce->for_bytes(total_bytes(tensors));
   const at::Tensor staging = staging_bytes(fused + allreduce.scratch_bytes(count, element));
   const auto buffer = bytes_of(staging), scratch = buffer.subspan(fused);
   if (tensors.size() == 1) {
     allreduce.reduce(in_place(bytes_of(tensors[0]), element), reduction, scratch, signature);
     return;
   }
-  pack(tensors, buffer.data());
+  pack(tensors, *comm.communicator, buffer.data());
   allreduce.reduce(in_place(buffer.first(total_bytes(tensors)), element), reduction, scratch, signature);
-  unpack(tensors, buffer.data());
+  unpack(tensors, *comm.communicator, buffer.data());
 }
 
 void broadcast_group(at::TensorList tensors, Communicator& comm, int root, std::span<const int> members) {
@@ -55,9 +57,9 @@ void broadcast_group(at::TensorList tensors, Communicator& comm, int root, std::
     return;
   }
   const at::Tensor staging = staging_bytes(total_bytes(tensors));
-  if (comm.rank() == root) pack(tensors, bytes_of(staging).data());
+  if (comm.rank() == root) pack(tensors, comm, bytes_of(staging).data());
   broadcast(comm, bytes_of(staging), root, members, signature);
-  if (comm.rank() != root) unpack(tensors, bytes_of(staging).data());
+  if (comm.rank() != root) unpack(tensors, comm, bytes_of(staging).data());
 }
 
 OwnerReduction reduction_over(const at::Tensor& vector, const Comm& comm, std::vector<OwnedPart> parts,
@@ -79,9 +81,8 @@ void reduce_parts(const at::Tensor& vector, const Comm& comm, std::vector<OwnedP
 
 void allreduce_on_host(at::TensorList tensors, const Comm& comm, int64_t reduction) {
   for (const at::Tensor& tensor : tensors) check_dense(tensor, "allreduce_");
-  for_each_group(tensors, [&](at::TensorList group) {
-    allreduce_group(group, *comm->allreduce, reduction_of(reduction, "allreduce_"));
-  });
+  for_each_group(tensors,
+                 [&](at::TensorList group) { allreduce_group(group, *comm, reduction_of(reduction, "allreduce_")); });
   bump_versions(tensors);
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "core/message_listener.h"
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
@@ -103,6 +104,12 @@ void OverlappedReduction::start_next(std::vector<LayerFactors>& layers) {
   flights_.back().ticket =
       queue_.submit([this, index, &sent = flights_.back()](ddl::Communicator&) { reduce(index, sent); }, {},
                     bucket.elements * bytes_of(dtype_));
+  if (listener_) flights_.back().message = listener_->sent(predicted_seconds(index));
+}
+
+double OverlappedReduction::predicted_seconds(size_t bucket) {
+  const double both_halves = comm_->allreduce->predicted_seconds(buckets_[bucket].elements * bytes_of(dtype_));
+  return at_owners_.contains(bucket) ? both_halves / 2 : both_halves;
 }
 
 void OverlappedReduction::reduce(size_t bucket, BucketInFlight& flight) {
@@ -121,12 +128,14 @@ void OverlappedReduction::scale(BucketInFlight& flight) {
   std::vector<double> of_all(numbers.size() * queue_comm_->size());
   ddl::allgather(*queue_comm_, std::as_bytes(std::span(numbers)), std::as_writable_bytes(std::span(of_all)));
   flight.scalings = flight.seen->scalings(of_all, queue_comm_->rank());
+  if (queue_comm_->is_simulated()) return;
   round_in_place(flight.memory.bytes, flight.scalings, dtype_);
 }
 
 void OverlappedReduction::finish(size_t bucket, std::vector<LayerFactors>& layers) {
   while (to_start_ > bucket) start_next(layers);
   const BucketInFlight& flight = flights_.front();
+  if (listener_) listener_->awaited(flight.message);
   flight.ticket.wait();
   const auto reduced = packed(bucket, flight, dtype_);
   const int64_t rank = comm_->communicator->rank();

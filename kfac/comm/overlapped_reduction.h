@@ -14,6 +14,10 @@
 #include "ddl/torch/staging_memory.h"
 #include "kfac/comm/reduce_factors.h"
 
+namespace spillway {
+class MessageListener;
+}
+
 namespace spillway::kfac {
 
 /// A reduction of one step's buckets from the last to the first, the order in which backward meets them. A bucket
@@ -44,6 +48,9 @@ class OverlappedReduction {
   /// finish().
   void observe(ddl::BackgroundQueue::Observer observer) { queue_.observe(std::move(observer)); }
 
+  /// Tells `listener`, which outlives this object, of each bucket: when it is handed over, and when it is needed.
+  void listen(MessageListener& listener) { listener_ = &listener; }
+
   /// Announces a backward of `batch` samples that will stage each layer uses[layer] times.
   void begin(std::vector<int64_t> uses, int64_t batch);
   /// Counts a use of `layer` that has been staged, and starts the buckets that are complete. Waits for no message.
@@ -62,6 +69,7 @@ class OverlappedReduction {
     std::optional<SeenFactors> seen;  ///< only in 16 bits
     std::vector<Scaling> scalings;
     Ticket ticket;
+    int64_t message = -1;  ///< number with the listener
   };
 
   /// Makes the objects that one bucket's reduction needs. Returns its scratch in bytes.
@@ -72,6 +80,8 @@ class OverlappedReduction {
   /// Runs the worker thread's part. Calls no operator, because its place in a step would depend on when messages come.
   void reduce(size_t bucket, BucketInFlight& flight);
   void scale(BucketInFlight& flight);
+  /// Returns the time that the bucket is predicted to take the links.
+  double predicted_seconds(size_t bucket);
 
   const std::vector<FactorBucket> buckets_;
   const std::vector<Assignment> assignments_;
@@ -85,6 +95,7 @@ class OverlappedReduction {
   int64_t batch_ = 0;
   bool begun_ = false;
   size_t to_start_;  ///< number of buckets that have not started, which are the first ones
+  MessageListener* listener_ = nullptr;
   ddl::StagingMemory scratch_;
   std::deque<BucketInFlight> flights_;  ///< in the order of their start
   ddl::BackgroundQueue queue_;          ///< last, because it must end before the members that it works on

@@ -20,10 +20,10 @@ at::Tensor blank(const std::vector<int64_t>& sizes, at::ScalarType type) {
       memory->data(), sizes, [memory](void*) {}, at::TensorOptions(type));
 }
 
-class BlankVolumes final : public Dataset {
+/// A dataset whose cases are all the same one.
+class OneCase final : public Dataset {
  public:
-  BlankVolumes(std::unique_ptr<Dataset> dataset, Batch batch)
-      : dataset_(std::move(dataset)), batch_(std::move(batch)) {}
+  OneCase(std::unique_ptr<Dataset> dataset, Batch batch) : dataset_(std::move(dataset)), batch_(std::move(batch)) {}
   int64_t size() const override { return dataset_->size(); }
   Batch at(int64_t index) const override {
     (void)dataset_->name(index);  // checks the index
@@ -44,13 +44,16 @@ std::unique_ptr<Dataset> open_blank_dataset(std::string_view model, std::string_
   auto dataset = open_dataset(model, source, options);
   const ModelInfo& info = model_info(model);
   const int64_t edge = synthetic_size(source);
-  if (info.input != InputKind::volumes || edge == 0) return dataset;
+  if (info.input != InputKind::volumes || edge == 0) {
+    Batch first = dataset->at(0);
+    return std::make_unique<OneCase>(std::move(dataset), std::move(first));
+  }
   const auto [d, h, w] = options.shape != Shape3{} ? options.shape : Shape3{edge, edge, edge};
   const auto scans = static_cast<int64_t>(kModalities.size()), labels = static_cast<int64_t>(kTumourLabels.size());
   Batch batch = info.reads_folders
                     ? Batch{blank({1, scans, d, h, w}, at::kFloat), blank({1, labels, d, h, w}, at::kFloat)}
                     : Batch{blank({1, 1, d, h, w}, at::kFloat), blank({1, d, h, w}, at::kLong)};
-  return std::make_unique<BlankVolumes>(std::move(dataset), std::move(batch));
+  return std::make_unique<OneCase>(std::move(dataset), std::move(batch));
 }
 
 }  // namespace spillway::runtime

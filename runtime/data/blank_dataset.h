@@ -7,9 +7,9 @@
 
 namespace spillway::runtime {
 
-/// Opens data as open_dataset() does, but synthetic volumes are blank: every case is the same pair of tensors, which
-/// have addresses and no memory as long as nobody touches them. So a dry run can take volumes that fit nowhere. Throws
-/// as open_dataset() does.
+/// Opens data as open_dataset() does, but every case is the first one. Synthetic volumes are blank: they have addresses
+/// and no memory as long as nobody touches them. So a dry run can take volumes that fit nowhere. Throws as
+/// open_dataset() does.
 std::unique_ptr<Dataset> open_blank_dataset(std::string_view model, std::string_view source,
                                             const DatasetOptions& options = {});
 

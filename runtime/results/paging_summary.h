@@ -34,7 +34,8 @@ struct PagingSummary {
   std::vector<Footprint> footprints;     ///< the largest one of each operator's name; largest first
   double compute_seconds = 0;            ///< typical time
   double shortest_compute_seconds = 0;   ///< time with each operator at its shortest
-  double predicted_seconds = 0;
+  bool on_demand = false;                ///< no schedule fits the budget
+  double predicted_seconds = 0;          ///< 0: not even a step on demand fits
   double exposed_seconds = 0;
   double bound_seconds = 0;
   int64_t bytes_out = 0;

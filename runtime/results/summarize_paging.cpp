@@ -70,6 +70,7 @@ PagingSummary summarize_paging(const swap::StepTrace& trace, const swap::Schedul
 
   summary.compute_seconds = trace.compute_seconds();
   summary.shortest_compute_seconds = trace.shortest_seconds();
+  summary.on_demand = schedule.on_demand;
   summary.predicted_seconds = schedule.predicted_seconds;
   summary.exposed_seconds = schedule.exposed_seconds;
   summary.bound_seconds = schedule.bound_seconds;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -124,9 +125,9 @@ int64_t last_step(const RunContext& context) {
   return steps;
 }
 
-RunContext make_dry_context(const TrainOptions& asked) {
+RunContext make_dry_context(const TrainOptions& asked, ddl::Comm comm, std::shared_ptr<swap::KernelTimes> times) {
   asked.validate();
-  RunContext context{.options = with_model_defaults(asked), .data = nullptr, .split = {}};
+  RunContext context{.options = with_model_defaults(asked), .data = nullptr, .split = {}, .comm = std::move(comm)};
   const TrainOptions& options = context.options;
   if (options.memory.device != "cpu")
     throw BadRequest(str("[dry run] the device is ", options.memory.device, "; dry runs are of the cpu"));
@@ -135,7 +136,7 @@ RunContext make_dry_context(const TrainOptions& asked) {
   context.data = open_blank_dataset(options.model.name, options.data.source, dataset_options(options));
   context.split = split(context.data->size());
   require_enough_cases(context);
-  context.kernels = swap::make_shape_kernels();
+  context.kernels = swap::make_shape_kernels(std::move(times));
   return context;
 }
 

@@ -12,8 +12,9 @@
 #include "runtime/options/train_options.h"
 
 namespace spillway::swap {
+class KernelTimes;
 class OperatorKernels;
-}
+}  // namespace spillway::swap
 
 namespace spillway::runtime {
 
@@ -63,8 +64,11 @@ void choose_curvature(RunContext& context);
 /// Collective. Throws BadRequest.
 RunContext make_context(const TrainOptions& options, ddl::Comm comm);
 
-/// Makes the context of runs that compute no values (swap/shapes/shape_kernels.h), of one rank on the CPU. Volumes are
-/// blank, so their size is limited by addresses alone. Layers are placed without measuring. Throws BadRequest.
-RunContext make_dry_context(const TrainOptions& options);
+/// Makes the context of runs that compute no values (swap/shapes/shape_kernels.h), on the CPU. Volumes are blank, so
+/// their size is limited by addresses alone. Layers are placed without measuring. `comm` is of a simulated world
+/// (ddl/comm/simulated_world.h), or null. `times` tells how long kernels take; nullptr: as long as the dry run. Throws
+/// BadRequest.
+RunContext make_dry_context(const TrainOptions& options, ddl::Comm comm = {},
+                            std::shared_ptr<swap::KernelTimes> times = nullptr);
 
 }  // namespace spillway::runtime

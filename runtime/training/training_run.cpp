@@ -139,6 +139,8 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   const bool uses_nccl = context.comm && device_.is_cuda() && context.comm->gpus->levels(device_);
   if (context.comm && options.gradients.overlap && !uses_nccl)
     overlapped_.emplace(optimizer_->parameters(), context.comm, gradient_options(options));
+  if (context.kernels && overlapped_) overlapped_->listen(session_->messages());
+  if (context.kernels && kfac_) kfac_->listen(session_->messages());
   // Factors have a lane of their own, because they travel beside gradients.
   if (recorder && overlapped_) overlapped_->observe(recorder->record_jobs("gradients", "communication"));
   if (recorder && kfac_) kfac_->observe_factors(recorder->record_jobs("factors", "factors"));

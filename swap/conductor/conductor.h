@@ -56,6 +56,9 @@ class Conductor {
   /// Starts the page-outs and prefetches that the schedule ties to this operator. Called once its leases have ended.
   void issue_copies();
 
+  /// Returns the listener that adds messages to the trace of the open step.
+  MessageListener& messages() noexcept { return recorder_; }
+
   /// Returns the trace of the last whole step of this kind; nullptr before there is one.
   const StepTrace* trace(std::string_view kind) const;
   const Schedule* schedule(std::string_view kind) const;

@@ -6,6 +6,11 @@
 #include "core/clock.h"
 
 namespace spillway::swap {
+namespace {
+
+constexpr int32_t kNotAwaited = -2;
+
+}  // namespace
 
 void TraceRecorder::begin_step(std::string_view kind) {
   trace_ = {};
@@ -25,6 +30,8 @@ double TraceRecorder::seconds_since_last_operator() const {
 }
 
 StepTrace TraceRecorder::end_step(std::span<const ComputeClock::Times> measured) {
+  for (Message& message : trace_.messages)
+    if (message.before == kNotAwaited) message.before = std::ssize(trace_.operators);
   trace_.tail_seconds = seconds_since_last_operator();
   if (measured.size() != trace_.operators.size()) return std::move(trace_);
   // The device's times count, because the host was ahead of it, and waited at the end.
@@ -48,6 +55,15 @@ void TraceRecorder::begin_operator(const OperatorCall& call, int64_t unpaged_byt
 void TraceRecorder::end_operator(double seconds, int64_t own_bytes) {
   trace_.operators.back().seconds = seconds;
   trace_.operators.back().own_bytes = own_bytes;
+}
+
+int64_t TraceRecorder::sent(double seconds) {
+  trace_.messages.push_back({.after = index(), .before = kNotAwaited, .seconds = seconds});
+  return std::ssize(trace_.messages) - 1;
+}
+
+void TraceRecorder::awaited(int64_t number) {
+  if (number < std::ssize(trace_.messages)) trace_.messages[number].before = index() + 1;
 }
 
 int32_t TraceRecorder::add_slot(const Page& page, int32_t birth) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/compute_clock.h"
+#include "core/message_listener.h"
 #include "swap/pager/pager.h"
 #include "swap/schedule/step_trace.h"
 
@@ -30,7 +31,7 @@ struct OperatorCall {
 };
 
 /// Records the trace of the open step. Used by one thread.
-class TraceRecorder {
+class TraceRecorder final : public MessageListener {
  public:
   explicit TraceRecorder(Pager& pager) : pager_(pager) {}
 
@@ -53,6 +54,9 @@ class TraceRecorder {
   int32_t add_output(const Birth& birth);
   /// Ends the operator. `seconds` excludes waits; `own_bytes` is the maximum of outputs and scratch.
   void end_operator(double seconds, int64_t own_bytes);
+  /// Adds a message that travels beside the operators from now on.
+  int64_t sent(double seconds) override;
+  void awaited(int64_t number) override;
   /// Ends the slot of a page that was destroyed. Returns false when the step never met it.
   bool end_page(PageId page);
 

@@ -34,4 +34,31 @@ AbsenceSet overflow(const StepTrace& trace, const std::vector<Eviction>& leaves,
   return on_disk;
 }
 
+int64_t host_peak_bytes(const StepTrace& trace, const std::vector<Eviction>& leaves) {
+  const auto count = static_cast<int64_t>(trace.operators.size());
+  std::vector<int64_t> change(2 * count + 1);
+  std::map<int32_t, int64_t> held_until;  // by slot: where its copy ends
+  std::vector<Eviction> ordered = leaves;
+  std::stable_sort(ordered.begin(), ordered.end(), [](const Eviction& a, const Eviction& b) { return a.at < b.at; });
+  for (const int64_t begin : {int64_t{0}, count})
+    for (const Eviction& leave : ordered) {
+      const Slot& slot = trace.slots[leave.slot];
+      const int64_t at = begin + leave.at;
+      if (const auto held = held_until.find(leave.slot); held != held_until.end() && held->second > at) continue;
+      int64_t end = slot.death >= 0 ? begin + slot.death : 2 * count;
+      const auto write = std::upper_bound(slot.writes.begin(), slot.writes.end(), leave.at);
+      if (write != slot.writes.end())
+        end = std::min(end, begin + *write);
+      else if (!slot.writes.empty() && slot.death < 0)
+        end = std::min(end, begin + count + slot.writes.front());
+      end = std::clamp(end, at, 2 * count);
+      held_until[leave.slot] = end;
+      change[at] += slot.bytes;
+      change[end] -= slot.bytes;
+    }
+  int64_t held = 0, most = 0;
+  for (const int64_t bytes : change) most = std::max(most, held += bytes);
+  return most;
+}
+
 }  // namespace spillway::swap

@@ -67,6 +67,7 @@ class ReplayedTraceBuilder {
     out_.tail_seconds = trace.tail_seconds;
     out_.tail_excess_seconds = trace.tail_excess_seconds;
     out_.slots = trace.slots;
+    out_.messages = trace.messages;
     for (size_t s = 0; s < trace.slots.size(); ++s) result_.original_slot.push_back(s);
   }
 
@@ -83,6 +84,10 @@ class ReplayedTraceBuilder {
       if (slot.death >= 0) slot.death = moved(slot.death);
       for (auto* list : {&slot.uses, &slot.writes})
         for (int32_t& i : *list) i = moved(i);
+    }
+    for (Message& message : out_.messages) {
+      if (message.after >= 0) message.after = moved(message.after);
+      message.before = message.before < std::ssize(trace_.operators) ? moved(message.before) : out_.operators.size();
     }
   }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "swap/schedule/candidate.h"
+#include "swap/schedule/host_overflow.h"
 #include "swap/schedule/lower_bound.h"
 
 namespace spillway::swap {
@@ -24,7 +25,10 @@ double typical_bound(StepTrace trace, const ScheduleInputs& inputs) {
 class Search {
  public:
   Search(const StepTrace& trace, const ScheduleInputs& inputs)
-      : trace_(trace), inputs_(inputs), good_enough_(1.001 * typical_bound(trace, inputs)), left_(inputs.candidates) {}
+      : trace_(trace),
+        inputs_(inputs),
+        good_enough_(inputs.good_enough * typical_bound(trace, inputs)),
+        left_(inputs.candidates) {}
 
   /// Returns the best candidate. It is not feasible when even on demand the trace does not fit.
   Candidate run() {
@@ -55,7 +59,11 @@ class Search {
   }
 
  private:
-  bool done() const { return left_ <= 0 || (best_.outcome.feasible && best_.outcome.seconds <= good_enough_); }
+  /// The bound knows no messages.
+  bool done() const {
+    const Simulated& best = best_.outcome;
+    return left_ <= 0 || (best.feasible && best.seconds - best.message_seconds <= good_enough_);
+  }
 
   bool attempt(Choices choices) {
     if (done()) return false;
@@ -250,6 +258,7 @@ void take_prediction(Schedule& schedule, const Simulated& outcome) {
   schedule.bytes_in = outcome.bytes_in;
   schedule.predicted_seconds = outcome.seconds;
   schedule.exposed_seconds = outcome.exposed_seconds;
+  schedule.message_seconds = outcome.message_seconds;
   schedule.predicted_peak_bytes = std::max(schedule.predicted_peak_bytes, outcome.peak_bytes);
 }
 
@@ -264,6 +273,7 @@ Schedule translate(const StepTrace& trace, Candidate candidate) {
   schedule.actions.page_outs_after.resize(trace.operators.size());
   schedule.actions.releases_after.resize(trace.operators.size());
   schedule.resident_bytes.resize(trace.operators.size());
+  schedule.ends.resize(trace.operators.size());
   for (size_t i = 0; i < original.size(); ++i) {
     // A slot that a replay made can be copied out once its user has run.
     size_t at = i;
@@ -274,6 +284,7 @@ Schedule translate(const StepTrace& trace, Candidate candidate) {
       for (int32_t s : candidate.actions.releases_after[i])
         schedule.actions.releases_after[after[i + 1]].push_back(slot_of(s));
     schedule.resident_bytes[to] = std::max(schedule.resident_bytes[to], candidate.outcome.resident_bytes[i]);
+    schedule.ends[to] = candidate.outcome.ends[i];
   }
   for (const Actions::PageIn& in : candidate.actions.page_ins) {
     const int32_t count = original.size();
@@ -286,6 +297,7 @@ Schedule translate(const StepTrace& trace, Candidate candidate) {
   schedule.replays = std::move(candidate.choices.replays);
   schedule.simulated_actions = std::move(candidate.actions);
   schedule.simulated_on_disk = std::move(candidate.on_disk);
+  schedule.host_bytes = host_peak_bytes(candidate.replayed.trace, candidate.leaves);
   take_prediction(schedule, candidate.outcome);
   return schedule;
 }
@@ -300,20 +312,33 @@ Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& given) {
   Schedule schedule;
   if (best.outcome.feasible) {
     schedule = translate(trace, std::move(best));
-  } else {  // left to demand, which will report the operator that does not fit
+  } else {  // demand will report the operator that does not fit
+    schedule.on_demand = true;
     schedule.actions.page_outs_after.resize(trace.operators.size());
     schedule.actions.releases_after.resize(trace.operators.size());
   }
   schedule.bound_seconds = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
   const Simulated on_demand =
       simulate(trace, {.budget_bytes = inputs.budget_bytes, .small_bytes = inputs.small_bytes, .rates = &inputs.rates});
-  if (on_demand.feasible) schedule.predicted_peak_bytes = std::max(schedule.predicted_peak_bytes, on_demand.peak_bytes);
+  if (!on_demand.feasible) return schedule;
+  if (schedule.on_demand) {
+    schedule.resident_bytes = on_demand.resident_bytes;
+    schedule.ends = on_demand.ends;
+    schedule.host_bytes = host_peak_bytes(trace, on_demand.leaves);
+    take_prediction(schedule, on_demand);
+  }
+  schedule.predicted_peak_bytes = std::max(schedule.predicted_peak_bytes, on_demand.peak_bytes);
   return schedule;
 }
 
 void predict_again(Schedule& schedule, const StepTrace& trace, const ScheduleInputs& inputs) {
   schedule.bound_seconds = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
-  if (schedule.simulated_actions.page_outs_after.empty()) return;  // nothing was feasible
+  if (schedule.on_demand) {
+    const Simulated on_demand = simulate(
+        trace, {.budget_bytes = inputs.budget_bytes, .small_bytes = inputs.small_bytes, .rates = &inputs.rates});
+    if (on_demand.feasible) take_prediction(schedule, on_demand);
+    return;
+  }
   const ReplayedTrace replayed = with_replays(trace, schedule.replays);
   const Simulated outcome = simulate(replayed.trace, {.budget_bytes = inputs.budget_bytes,
                                                       .small_bytes = inputs.small_bytes,

@@ -16,15 +16,19 @@ struct Schedule {
   std::vector<Replay> replays;
   Actions simulated_actions;     ///< actions, translated to with_replays(trace, replays)
   AbsenceSet simulated_on_disk;  ///< absences that the prediction takes to pass the disk, in that trace
+  bool on_demand = false;        ///< no schedule fits the budget, so every step runs on demand
   int64_t bytes_out = 0;
   int64_t bytes_in = 0;
   double predicted_seconds = 0;  ///< seconds of a step that follows this schedule
   double exposed_seconds = 0;    ///< part of predicted_seconds that waits for copies
+  double message_seconds = 0;    ///< part of predicted_seconds that waits for messages
   double bound_seconds = 0;      ///< no schedule is faster
   /// The simulated peak of a run of such steps: of a step that follows this schedule, or of one on demand, as the first
   /// one is, where that is larger. 0: no step fits the budget.
   int64_t predicted_peak_bytes = 0;
   std::vector<int64_t> resident_bytes;  ///< predicted bytes while each operator runs
+  std::vector<double> ends;             ///< predicted seconds from the step's beginning to each operator's end
+  int64_t host_bytes = 0;               ///< predicted bytes that the host holds at once for pages that left
 
   bool empty() const { return actions.page_ins.empty() && replays.empty() && bytes_out == 0; }
 };

@@ -20,6 +20,8 @@ struct ScheduleInputs {
   bool replay = true;
   /// The maximum of candidate schedules that are simulated. Each costs about a millisecond per thousand operators.
   int32_t candidates = 300;
+  /// The search ends with a candidate that takes so many times as long as the bound.
+  double good_enough = 1.001;
 };
 
 }  // namespace spillway::swap

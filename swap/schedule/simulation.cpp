@@ -59,12 +59,16 @@ class Simulation {
     index_ = -1;
     for (int32_t s : resident_) use_next(s, -1);
     if (actions_) prefetch();
+    next_message_ = 0;
+    hand_over_messages();
     for (size_t i = 0; i < trace_.operators.size() && result_.feasible; ++i) run_operator(i);
+    wait_for_messages(std::ssize(trace_.operators));
     now_ += trace_.tail_seconds;
     result_.seconds = now_ - began_;
   }
 
   void run_operator(int32_t i) {
+    wait_for_messages(i);
     index_ = i;
     const OperatorRecord& op = trace_.operators[i];
     operator_ = &op;
@@ -89,8 +93,31 @@ class Simulation {
       }
     for (int32_t s : deaths_[i]) die(s);
     operator_ = nullptr;
+    result_.ends.push_back(now_ - began_);
+    hand_over_messages();
     if (actions_) act();
     if (sent_after_) send_away();
+  }
+
+  /// Hands over the messages that follow the operator that ran last.
+  void hand_over_messages() {
+    for (; next_message_ < trace_.messages.size() && trace_.messages[next_message_].after <= index_; ++next_message_) {
+      const Message& message = trace_.messages[next_message_];
+      network_free_ = std::max(now_, network_free_) + message.seconds;
+      under_way_.emplace_back(message.before, network_free_);
+    }
+  }
+
+  /// Waits for the messages that operator `i` needs. Messages arrive in the order in which they were handed over.
+  void wait_for_messages(int32_t i) {
+    double arrival = now_;
+    std::erase_if(under_way_, [&](const auto& message) {
+      if (message.first > i) return false;
+      arrival = std::max(arrival, message.second);
+      return true;
+    });
+    result_.message_seconds += arrival - now_;
+    now_ = arrival;
   }
 
   /// Evicts the slots that leave after this operator, each before the next one.
@@ -416,10 +443,12 @@ class Simulation {
   bool copies_only_ = false;                  // except its streamed slots, when nothing else can go
   int32_t index_ = -1;
   size_t next_page_in_ = 0;
+  size_t next_message_ = 0;
+  std::vector<std::pair<int32_t, double>> under_way_;  // messages: the operator that needs it, and its arrival
   int64_t held_ = 0;
   int64_t unpaged_ = 0;
   int64_t peak_bytes_ = 0;
-  double now_ = 0, began_ = 0, out_free_ = 0, in_free_ = 0, debt_ = 0;
+  double now_ = 0, began_ = 0, out_free_ = 0, in_free_ = 0, network_free_ = 0, debt_ = 0;
   Simulated result_;
 };
 

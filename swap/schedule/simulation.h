@@ -52,9 +52,11 @@ struct Simulated {
   bool feasible = true;
   double seconds = 0;
   double exposed_seconds = 0;  ///< seconds that compute waited for copies
+  double message_seconds = 0;  ///< seconds that compute waited for messages
   int64_t peak_bytes = 0;      ///< maximum of both steps, between operators too
   int64_t bytes_out = 0;
   int64_t bytes_in = 0;
+  std::vector<double> ends;             ///< seconds from the step's beginning to each operator's end
   std::vector<int64_t> resident_bytes;  ///< bytes while each operator ran, its own and unpaged ones included
   std::vector<Eviction> leaves;
   std::vector<Actions::PageIn> demanded;  ///< page-ins that an operator had to ask for; trigger = use - 1

@@ -53,10 +53,20 @@ struct Need {
   int64_t bytes() const noexcept { return leased_bytes + own_bytes + unpaged_bytes; }
 };
 
+/// A message between ranks that travels beside the operators.
+struct Message {
+  int32_t after = kBeforeStep;  ///< the operator that ran last when it was handed over
+  int32_t before = 0;           ///< the first operator that needs its result; as many as there are: the step's end
+  double seconds = 0;           ///< time on the links, which carry one message after another
+};
+
 struct StepTrace {
   std::string kind;
   std::vector<OperatorRecord> operators;
   std::vector<Slot> slots;
+  /// Messages, in the order in which they were handed over. Only dry runs know them: a real step's times include its
+  /// waits for messages.
+  std::vector<Message> messages = {};
   double tail_seconds = 0;         ///< from the end of the last operator to the end of the step
   double tail_excess_seconds = 0;  ///< part of tail_seconds beyond the shortest tail
 

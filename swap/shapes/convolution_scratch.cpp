@@ -129,6 +129,18 @@ Tensors unfold_backward(const Convolution& c, const std::vector<bool>& wanted) {
   return gradients;
 }
 
+/// Allocates what oneDNN's threads hold while they sum the gradient of the weight: a copy of it, and for tiny volumes,
+/// of which it takes another kernel, four copies for each thread.
+Tensors scratch_of_threads(const Convolution& c, const Blocked& blocked) {
+  constexpr int64_t kTiny = 2;
+  constexpr int64_t kTinyFloats = 1 << 15;
+  const bool is_tiny = c.input.dim() == 5 && c.input.size(-1) <= kTiny && c.weight.size(-1) > 1;
+  const auto options = c.input.options().requires_grad(false);
+  Tensors scratch{blocked.thinned_inputs(), at::empty({kScratchpadFloats + (is_tiny ? kTinyFloats : 0)}, options)};
+  for (int64_t i = 0; i < (is_tiny ? 4 * at::get_num_threads() : 1); ++i) scratch.push_back(blocked.weight());
+  return scratch;
+}
+
 }  // namespace
 
 at::Tensor allocate_output(const Convolution& c, bool channels_last, bool has_bias) {
@@ -168,7 +180,7 @@ Tensors allocate_gradients(const Convolution& c, bool channels_last, const std::
       const Tensors scratch{blocked.input(), blocked.output()};
       weight = blocked.weight();
       bias = blocked.bias();
-      const Tensors of_threads{blocked.weight(), blocked.thinned_inputs(), at::empty({kScratchpadFloats}, options)};
+      const Tensors of_threads = scratch_of_threads(c, blocked);
     }
     if (wanted[1]) gradients[1] = at::empty_like(c.weight, options);
     if (wanted[2]) gradients[2] = at::empty({c.output_sizes()[1]}, options);

@@ -18,8 +18,9 @@ at::Tensor allocate_output(const Convolution& convolution, bool channels_last, b
 
 /// Allocates a convolution's gradients, with the scratch of the kernels that compute them; undefined where not
 /// `wanted`. oneDNN computes the gradient of the input first, and the weight's and the bias's afterwards. Its threads
-/// may sum the weight's gradient apart, so one more copy of it is counted. The scratch is therefore an upper bound;
-/// those of outputs and of LibTorch's own kernels are exact.
+/// may sum the weight's gradient apart, so one more copy of it is counted, and four for each thread where the volume
+/// has an edge of two voxels. The scratch is therefore an upper bound; those of outputs and of LibTorch's own kernels
+/// are exact.
 std::vector<at::Tensor> allocate_gradients(const Convolution& convolution, bool channels_last,
                                            const std::vector<bool>& wanted);
 

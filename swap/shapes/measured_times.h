@@ -21,6 +21,10 @@ class MeasuredTimes final : public KernelTimes {
   /// Returns the time of the call; 0, and notes the call, where it was not measured yet.
   double seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) override;
   double gap_seconds() const override { return 5e-6; }
+  /// Returns the times that are known, by a text that describes the call.
+  const std::map<std::string, double>& known() const { return seconds_; }
+  /// Adds times that known() of another object had on the same machine.
+  void add(const std::map<std::string, double>& known) { seconds_.insert(known.begin(), known.end()); }
   /// Returns the number of calls that are noted.
   int64_t missing() const { return std::ssize(noted_); }
   /// Measures the noted calls: each runs for 10 ms, three times at least. Leaves the default generator as it was. No

@@ -38,6 +38,7 @@ enum class Manner : uint8_t {
 struct Kernel {
   Manner manner = Manner::unknown;
   ShapeRule rule = nullptr;
+  bool takes_time = true;
 };
 
 /// Operators that make or change a tensor's description, and touch no bytes.
@@ -138,7 +139,7 @@ class ShapeKernels final : public OperatorKernels {
   }
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     const Kernel& kernel = find(op);
-    if (times_ && kernel.manner != Manner::itself && kernel.manner != Manner::number)
+    if (times_ && kernel.takes_time)
       *seconds_ += times_->seconds(op, torch::jit::last(stack, op.schema().arguments().size()));
     switch (kernel.manner) {
       case Manner::itself:
@@ -165,7 +166,11 @@ class ShapeKernels final : public OperatorKernels {
   const Kernel& find(const c10::OperatorHandle& op) {
     const auto known = kernels_.find(&op.schema());
     if (known != kernels_.end()) return known->second;
-    return kernels_.emplace(&op.schema(), kernel_of(op)).first->second;
+    Kernel kernel = kernel_of(op);
+    // Of the kernels that run themselves, collectives alone do work of their own.
+    kernel.takes_time = kernel.manner != Manner::number &&
+                        (kernel.manner != Manner::itself || op.schema().name().starts_with("spillway::"));
+    return kernels_.emplace(&op.schema(), kernel).first->second;
   }
 
   /// Pushes what a dry run reads from a tensor: true, so that checks pass, or 0.

@@ -294,6 +294,13 @@ Tensors as_norms_type(Arguments a) {
   return {at::empty(self.sizes(), self.options().dtype(static_cast<at::ScalarType>(a[4].toInt())))};
 }
 
+// repeat(self, repeats): the order of the dimensions, in the steps in which it is made
+Tensors order_of_dimensions(Arguments a) {
+  const auto count = static_cast<int64_t>(a[1].toIntVector().size());
+  const at::TensorOptions whole(at::kLong);
+  return {at::empty({count}, whole), at::empty({count}, whole), at::empty({2 * count}, whole)};
+}
+
 constexpr std::pair<std::string_view, ScratchRule> kScratch[]{
     {"aten::linalg_vector_norm", as_norms_type},
     {"aten::native_batch_norm", scratch_of_batch_norm},
@@ -304,6 +311,7 @@ constexpr std::pair<std::string_view, ScratchRule> kScratch[]{
     {"aten::_linalg_eigh", scratch_of_eigh},
     {"aten::upsample_nearest3d", indices_of_upsampling},
     {"aten::mean", number_twice},
+    {"aten::repeat", order_of_dimensions},
     {"aten::sum", as_sums_type},
     {"aten::triu", contiguous_copy},
     {"aten::tril", contiguous_copy},
@@ -312,6 +320,15 @@ constexpr std::pair<std::string_view, ScratchRule> kScratch[]{
 // _linalg_check_errors(info, …) reads LAPACK's statuses, which nobody wrote
 Tensors nothing(Arguments) {
   return {};
+}
+
+// repeat(self, repeats); its own kernel reads the order of dimensions from a tensor
+Tensors repeat(Arguments a) {
+  const at::Tensor& self = a[0].toTensor();
+  std::vector<int64_t> sizes = a[1].toIntVector();
+  const size_t added = sizes.size() - self.dim();
+  for (size_t d = added; d < sizes.size(); ++d) sizes[d] *= self.size(d - added);
+  return {at::empty(sizes, self.options().requires_grad(false))};
 }
 
 /// Rules by name and overload, because overloads have other results.
@@ -329,6 +346,7 @@ constexpr std::pair<std::string_view, ShapeRule> kRules[]{
     {"aten::max_pool3d_with_indices_backward", like_second},
     {"aten::where.self", where},
     {"aten::index_select", index_select},
+    {"aten::repeat", repeat},
     {"aten::log_sigmoid_forward", log_sigmoid},
     {"aten::log_sigmoid_backward", like_second},
     {"aten::convolution", convolution},

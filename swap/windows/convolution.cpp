@@ -2,6 +2,9 @@
 #include "swap/windows/convolution.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
 
 namespace spillway::swap {
 namespace {
@@ -47,7 +50,17 @@ std::vector<int64_t> Convolution::output_sizes() const {
   return sizes;
 }
 
+bool Convolution::is_pointwise() const {
+  const auto all_one = [](const std::vector<int64_t>& numbers) {
+    return std::all_of(numbers.begin(), numbers.end(), [](int64_t number) { return number == 1; });
+  };
+  return weight.size(-1) == 1 && weight.size(-2) == 1 && all_one(stride) && all_one(dilation);
+}
+
 bool Convolution::suits_one_dnn(int64_t samples, int64_t channels, int64_t size) const {
+  // LibTorch's own kernel is a matrix product then, which one thread does faster.
+  constexpr int64_t kManySamples = 16;
+  if (is_pointwise() && samples < kManySamples && at::get_num_threads() == 1) return false;
   if (samples > 1 || groups > 1) return true;
   if (weight.dim() > 3 && weight.size(-1) > 3 && weight.size(-2) > 3) return true;
   return samples * channels * size * (input.dim() > 3 ? input.size(3) : 1) > kSmallForOneDnn;

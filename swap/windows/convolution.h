@@ -27,10 +27,12 @@ struct Convolution {
   int64_t output_size(size_t d) const;
   /// Returns the output's sizes: samples, channels and spatial dimensions.
   std::vector<int64_t> output_sizes() const;
-  /// True when LibTorch would take oneDNN for `samples` samples of `channels` channels whose first spatial size is
-  /// `size`.
+  /// True when LibTorch would take oneDNN, with the threads that it uses now, for `samples` samples of `channels`
+  /// channels whose first spatial size is `size`.
   bool suits_one_dnn(int64_t samples, int64_t channels, int64_t size) const;
   bool suits_one_dnn() const { return suits_one_dnn(input.size(0), input.size(1), input.size(2)); }
+  /// True for a kernel of one element, without stride and dilation.
+  bool is_pointwise() const;
   /// Returns the bytes that a kernel holds when it uses tensors of `tensors_bytes`. oneDNN also holds their copies in
   /// its own layouts; LibTorch's own kernel also holds the unfolded input.
   int64_t footprint_bytes(int64_t tensors_bytes) const;

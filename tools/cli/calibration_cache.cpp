@@ -166,15 +166,33 @@ std::optional<ddl::Costs> share(ddl::Communicator& comm, const std::optional<ddl
 
 }  // namespace
 
-std::filesystem::path link_cache_folder() {
+namespace {
+
+/// Returns Spillway's folder of what is remembered between runs; empty where the environment names none.
+std::filesystem::path cache_folder() {
   const auto value = [](const char* name) {
     const char* text = std::getenv(name);
     return std::filesystem::path(text ? text : "");
   };
-  if (const auto cache = value("SPILLWAY_CACHE"); !cache.empty()) return cache / "links";
-  if (const auto cache = value("XDG_CACHE_HOME"); !cache.empty()) return cache / "spillway" / "links";
-  if (const auto home = value("HOME"); !home.empty()) return home / ".cache" / "spillway" / "links";
+  if (const auto cache = value("SPILLWAY_CACHE"); !cache.empty()) return cache;
+  if (const auto cache = value("XDG_CACHE_HOME"); !cache.empty()) return cache / "spillway";
+  if (const auto home = value("HOME"); !home.empty()) return home / ".cache" / "spillway";
   return {};
+}
+
+std::filesystem::path within_cache(const char* name) {
+  const std::filesystem::path cache = cache_folder();
+  return cache.empty() ? cache : cache / name;
+}
+
+}  // namespace
+
+std::filesystem::path link_cache_folder() {
+  return within_cache("links");
+}
+
+std::filesystem::path kernel_cache_folder() {
+  return within_cache("kernels");
 }
 
 std::string describe(const LinkCosts& links) {

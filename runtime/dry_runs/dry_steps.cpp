@@ -1,0 +1,117 @@
+#include "runtime/dry_runs/dry_steps.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "ddl/comm/communicator.h"
+#include "kfac/factors/layers.h"
+#include "kfac/plan/assignment.h"
+#include "kfac/plan/step_work.h"
+#include "runtime/models/task.h"
+#include "runtime/training/training_run.h"
+
+namespace spillway::runtime {
+namespace {
+
+/// Steps of each kind without K-FAC: the first one makes the optimizer's state, so it is not like the others.
+constexpr int64_t kPlainSteps = 2;
+constexpr const char* kPlain = "plain";
+
+std::map<std::string, double> shares_of(const TrainOptions& options) {
+  if (!options.kfac.enabled) return {{kPlain, 1.0}};
+  return kfac::shares_of_kinds(options.kfac.preconditioner);
+}
+
+/// Returns the options of a run in which all kinds of step come soon.
+TrainOptions with_all_kinds(TrainOptions options) {
+  options.kfac.preconditioner = kfac::with_short_intervals(options.kfac.preconditioner);
+  options.kfac.interval_decay.clear();
+  options.epochs = 0;
+  options.steps = options.kfac.enabled ? kfac::steps_of_all_kinds(options.kfac.preconditioner) : kPlainSteps;
+  options.memory.host_budget = {};
+  options.memory.disk.clear();
+  options.checkpoint = {};
+  return options;
+}
+
+std::vector<kfac::LayerShape> layers_of(const TrainOptions& options) {
+  const RunContext context = make_dry_context(options);
+  const auto task = make_task(context.options.model.name, task_options(context.options, *context.data));
+  return kfac::shapes_of(kfac::find_layers(task->module(), context.options.kfac.preconditioner).layers);
+}
+
+/// The work and the state of one rank.
+struct RankLoad {
+  int rank = 0;
+  double decomposing = 0, preconditioning = 0;
+  int64_t bytes = 0;
+};
+
+std::vector<RankLoad> loads_of(const std::vector<kfac::LayerShape>& layers,
+                               const std::vector<kfac::Assignment>& assignments, int world) {
+  std::vector<RankLoad> loads(world);
+  const std::vector<kfac::FactorBytes> bytes = kfac::bytes_per_rank(layers, assignments);
+  for (int rank = 0; rank < world; ++rank) loads[rank] = {.rank = rank, .bytes = bytes[rank].held()};
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const auto factors = layers[l].factors();
+    for (size_t f = 0; f < factors.size(); ++f)
+      loads[assignments[l].owners[f]].decomposing += kfac::decomposition_flops(layers[l], factors[f]);
+    for (int64_t worker : assignments[l].workers) loads[worker].preconditioning += kfac::precondition_flops(layers[l]);
+  }
+  return loads;
+}
+
+/// Keeps the first rank of each load.
+std::vector<RankLoad> distinct(const std::vector<RankLoad>& loads) {
+  std::set<std::tuple<double, double, int64_t>> seen;
+  std::vector<RankLoad> first;
+  for (const RankLoad& load : loads)
+    if (seen.emplace(load.decomposing, load.preconditioning, load.bytes).second) first.push_back(load);
+  return first;
+}
+
+}  // namespace
+
+RankSteps dry_steps(const TrainOptions& options, ddl::Comm comm, std::shared_ptr<swap::KernelTimes> times) {
+  RankSteps steps{.rank = ddl::rank_of(comm)};
+  const RunContext context = make_dry_context(with_all_kinds(options), std::move(comm), std::move(times));
+  TrainingRun run(context, kUnlimitedBytes, context.options.kfac.preconditioner.grad_worker_frac);
+  for (int64_t step = 0; step < context.options.steps; ++step) run.step();
+  run.validate();
+  const auto shares = shares_of(options);
+  for (const swap::StepTrace* trace : run.session().traces()) {
+    const auto share = shares.find(trace->kind);
+    steps.kinds.push_back({share == shares.end() ? 0 : share->second, *trace});
+  }
+  steps.peak_bytes = run.session().stats().peak_bytes;
+  const swap::Need& need = run.session().neediest();
+  steps.floor_bytes = need.bytes();
+  steps.floor_operator = need.name;
+  return steps;
+}
+
+std::vector<int> ranks_that_differ(const TrainOptions& options, int world, size_t most) {
+  if (!options.kfac.enabled || world == 1) return {0};
+  const auto layers = layers_of(options);
+  std::vector<RankLoad> loads =
+      distinct(loads_of(layers, kfac::assign(layers, world, options.kfac.preconditioner), world));
+  if (loads.size() > most) {
+    const std::vector<RankLoad> all = std::exchange(loads, {loads.front()});
+    const auto largest = [&](auto of) {
+      loads.push_back(*std::max_element(all.begin(), all.end(),
+                                        [&](const RankLoad& a, const RankLoad& b) { return of(a) < of(b); }));
+    };
+    largest([](const RankLoad& load) { return load.decomposing; });
+    largest([](const RankLoad& load) { return load.preconditioning; });
+    largest([](const RankLoad& load) { return static_cast<double>(load.bytes); });
+  }
+  std::set<int> ranks;
+  for (const RankLoad& load : loads) ranks.insert(load.rank);
+  return {ranks.begin(), ranks.end()};
+}
+
+}  // namespace spillway::runtime

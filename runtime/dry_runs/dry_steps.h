@@ -1,0 +1,24 @@
+/// The steps of a run, told by dry runs.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "ddl/torch/comm.h"
+#include "runtime/options/train_options.h"
+#include "runtime/planning/rank_steps.h"
+#include "swap/shapes/kernel_times.h"
+
+namespace spillway::runtime {
+
+/// Runs every kind of step of one rank once its state is there, and a validation, without computing values. Strategy
+/// and grad_worker_frac are the options' own. K-FAC's intervals are shortened for it (kfac/plan/step_work.h); the
+/// shares of the kinds are those of the options. Throws as make_dry_context() does.
+RankSteps dry_steps(const TrainOptions& options, ddl::Comm comm, std::shared_ptr<swap::KernelTimes> times);
+
+/// Returns the ranks whose steps stand for those of all ranks of the communicator's world: for each way in which
+/// K-FAC's work and state fall to ranks, as far as they differ, the first such rank. When there are more than `most`,
+/// the first one counts, and those with the most state, operations of decompositions, and operations of
+/// preconditioning. Without K-FAC this is rank 0 alone.
+std::vector<int> ranks_that_differ(const TrainOptions& options, int world, size_t most = 3);
+
+}  // namespace spillway::runtime

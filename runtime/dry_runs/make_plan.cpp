@@ -1,0 +1,94 @@
+#include "runtime/dry_runs/make_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/bytes.h"
+#include "core/clock.h"
+
+namespace spillway::runtime {
+namespace {
+
+/// The largest batch that is tried.
+constexpr int64_t kLargestBatch = 1024;
+
+/// The largest batches of a run under budgets. A batch's floor is found once.
+class LargestBatch {
+ public:
+  LargestBatch(TrainOptions options, const PlanChoice& choice, PlannedCluster& cluster)
+      : options_(std::move(options)), choice_(choice), cluster_(cluster) {}
+
+  /// Returns the largest batch whose floor is within the budget; 0 when not even one case fits.
+  int64_t within(int64_t budget_bytes) {
+    int64_t fits = 0, over = kLargestBatch + 1;
+    for (int64_t batch = 1; batch <= kLargestBatch && over > kLargestBatch; batch *= 2)
+      (floor_of(batch) <= budget_bytes ? fits : over) = batch;
+    while (over - fits > 1) {
+      const int64_t middle = (fits + over) / 2;
+      (floor_of(middle) <= budget_bytes ? fits : over) = middle;
+    }
+    return fits;
+  }
+
+ private:
+  int64_t floor_of(int64_t batch) {
+    if (const auto known = floors_.find(batch); known != floors_.end()) return known->second;
+    TrainOptions options = options_;
+    options.data.batch = batch;
+    return floors_[batch] = cluster_.floor_bytes(options, choice_);
+  }
+
+  const TrainOptions options_;
+  const PlanChoice choice_;
+  PlannedCluster& cluster_;
+  std::map<int64_t, int64_t> floors_;
+};
+
+FrontierRow plan_row(int64_t size, const TrainOptions& options, const PlanRequest& request, PlannedCluster& cluster) {
+  RunPlanner planner = make_planner(options, cluster);
+  FrontierRow row{.size = size, .unlimited = planner.plan(kUnlimitedBytes)};
+  LargestBatch batches(options, row.unlimited.best().choice, cluster);
+  for (const BudgetRequest& budget : request.budgets) {
+    FrontierPoint point{.budget_percent = budget.percent};
+    point.plan = planner.plan(budget_bytes(budget, row.unlimited.best().unlimited_bytes));
+    if (request.largest_batch) point.largest_batch = batches.within(point.plan.budget_bytes);
+    row.points.push_back(std::move(point));
+  }
+  return row;
+}
+
+}  // namespace
+
+RunPlanner make_planner(const TrainOptions& options, PlannedCluster& cluster) {
+  const bool choose = options.kfac.enabled && options.kfac.choose_grad_worker_frac && cluster.world() > 1;
+  return RunPlanner(plan_choices(options.kfac.preconditioner, choose, cluster.world()),
+                    cluster.schedule_inputs(options),
+                    [options, &cluster](const PlanChoice& choice) { return cluster.steps(options, choice); });
+}
+
+int64_t budget_bytes(const BudgetRequest& budget, int64_t unlimited_bytes) {
+  if (budget.kind == BudgetRequest::Kind::none) return kUnlimitedBytes;
+  if (budget.kind == BudgetRequest::Kind::bytes) return budget.bytes;
+  return static_cast<int64_t>(budget.percent / 100 * static_cast<double>(unlimited_bytes));
+}
+
+PlanReport make_plan(const PlanRequest& request, PlannedCluster& cluster) {
+  const auto start = Clock::now();
+  const TrainOptions& options = request.options;
+  PlanReport report{.model = options.model.name,
+                    .size = request.size,
+                    .batch = options.data.batch,
+                    .world = cluster.world(),
+                    .levels = cluster.levels().shape(),
+                    .profile = cluster.profile().name,
+                    .origin = cluster.profile().origin};
+  RunPlanner planner = make_planner(options, cluster);
+  report.unlimited = planner.plan(kUnlimitedBytes);
+  report.plan = planner.plan(budget_bytes(options.memory.budget, report.unlimited.best().unlimited_bytes));
+  for (const auto& [size, of_size] : request.sizes)
+    report.frontier.push_back(plan_row(size, of_size, request, cluster));
+  report.planning_seconds = seconds_since(start);
+  return report;
+}
+
+}  // namespace spillway::runtime

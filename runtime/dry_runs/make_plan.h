@@ -1,0 +1,32 @@
+/// Plans of training runs: how a run should be distributed under a budget, and what it will take.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "runtime/dry_runs/planned_cluster.h"
+#include "runtime/options/train_options.h"
+#include "runtime/planning/plan_report.h"
+
+namespace spillway::runtime {
+
+/// Returns a planner of the run on the cluster. It weighs plan_choices() of K-FAC's options on several ranks, else one
+/// choice alone. `cluster` must outlive it.
+RunPlanner make_planner(const TrainOptions& options, PlannedCluster& cluster);
+
+/// Returns the options' budget in bytes, a percentage being of `unlimited_bytes`; kUnlimitedBytes without one.
+int64_t budget_bytes(const BudgetRequest& budget, int64_t unlimited_bytes);
+
+/// A plan that is asked for.
+struct PlanRequest {
+  TrainOptions options;
+  int64_t size = 0;                            ///< FrontierRow::size of the options
+  std::vector<BudgetRequest> budgets = {};     ///< budgets of the frontier
+  std::map<int64_t, TrainOptions> sizes = {};  ///< options of each size of the frontier
+  bool largest_batch = false;                  ///< look for the largest batch of each of its points
+};
+
+/// Plans without running anything. Throws BadRequest where the options cannot be run dry.
+PlanReport make_plan(const PlanRequest& request, PlannedCluster& cluster);
+
+}  // namespace spillway::runtime

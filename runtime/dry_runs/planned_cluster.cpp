@@ -1,0 +1,128 @@
+#include "runtime/dry_runs/planned_cluster.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+#include "core/host/memory_limit.h"
+#include "core/memory/device_memory.h"
+#include "ddl/comm/simulated_world.h"
+#include "ddl/torch/comm.h"
+#include "runtime/data/open_dataset.h"
+#include "runtime/dry_runs/cluster_times.h"
+#include "runtime/dry_runs/dry_steps.h"
+#include "runtime/dry_runs/roofline_times.h"
+
+namespace spillway::runtime {
+namespace {
+
+/// The effort for each schedule: less than a Session's, because a plan weighs many schedules.
+constexpr int32_t kCandidates = 12;
+constexpr double kGoodEnough = 1.01;
+
+int cores() {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+DeviceProfile this_machine(MachineTimes& machine) {
+  DeviceProfile profile{.name = "cpu", .origin = "measured on this machine", .is_this_machine = true};
+  profile.memory_bytes = host_memory_limit().bytes;
+  profile.copies.out_bytes_per_second = profile.copies.in_bytes_per_second = machine.copy_rate();
+  profile.network.levels = {
+      {.latency_seconds = 5e-6, .message_seconds = 1e-6, .bytes_per_second = 5e9, .by_cores = true},
+      {.latency_seconds = 30e-6, .message_seconds = 5e-6, .bytes_per_second = 1.2e9}};
+  profile.network.reduce_seconds_per_byte = 1e-10;
+  return profile;
+}
+
+/// Returns the options with synthetic cases for all ranks, of which a tenth is held out.
+TrainOptions with_enough_cases(const TrainOptions& given, int64_t world) {
+  TrainOptions options = with_model_defaults(given);
+  if (synthetic_size(options.data.source) == 0) return options;
+  const int64_t together = options.data.batch * world;
+  options.data.cases = std::max(options.data.cases, together + together / 9 + 2);
+  return options;
+}
+
+TrainOptions with_choice(TrainOptions options, const PlanChoice& choice) {
+  options.memory.device = "cpu";
+  options.kfac.choose_grad_worker_frac = false;
+  options.kfac.preconditioner.strategy = choice.workers.strategy;
+  options.kfac.preconditioner.grad_worker_frac = choice.workers.grad_worker_frac;
+  options.kfac.preconditioner.placement = choice.placement;
+  return options;
+}
+
+}  // namespace
+
+PlannedCluster::PlannedCluster(DeviceProfile profile, ClusterShape shape, std::shared_ptr<MachineTimes> machine)
+    : profile_(std::move(profile)), shape_(std::move(shape)), machine_(std::move(machine)) {
+  if (!profile_.is_this_machine) {
+    times_ = std::make_shared<ClusterTimes>(std::make_shared<RooflineTimes>(profile_.kernels));
+    return;
+  }
+  // Ranks that are more than the cores take turns. A copying thread takes one core from ranks that use them all.
+  const double threads = shape_.ranks_of_host() * at::get_num_threads();
+  times_ = std::make_shared<ClusterTimes>(machine_->kernels(), std::max(1.0, threads / cores()));
+  if (threads >= cores()) profile_.copies.compute_slowdown = 1.0 / cores();
+}
+
+int threads_of_rank(const ClusterShape& shape) {
+  return std::max(1, cores() / shape.ranks_of_host());
+}
+
+swap::ScheduleInputs PlannedCluster::schedule_inputs(const TrainOptions& options) const {
+  swap::ScheduleInputs inputs;
+  inputs.rates = profile_.copies;
+  if (options.memory.host_budget.kind == BudgetRequest::Kind::bytes)
+    inputs.host_budget_bytes = options.memory.host_budget.bytes;
+  inputs.small_bytes = DeviceMemory::charge_of(SessionOptions().small_page_bytes);
+  inputs.candidates = kCandidates;
+  inputs.good_enough = kGoodEnough;
+  return inputs;
+}
+
+RankSteps PlannedCluster::steps_of(const TrainOptions& options, int rank, std::shared_ptr<swap::KernelTimes> times) {
+  ddl::Comm comm;
+  if (world() > 1) comm = ddl::make_comm(ddl::simulated_communicator(rank, shape_.levels), costs_of(profile_, shape_));
+  return dry_steps(options, std::move(comm), std::move(times));
+}
+
+std::vector<RankSteps> PlannedCluster::steps(const TrainOptions& given, const PlanChoice& choice) {
+  const TrainOptions options = with_choice(with_enough_cases(given, world()), choice);
+  const std::vector<int> ranks = ranks_that_differ(options, world());
+  std::vector<RankSteps> all;
+  for (int rank : ranks) all.push_back(steps_of(options, rank, times_));
+  if (!profile_.is_this_machine || machine_->measure_missing() == 0) return all;
+  all.clear();
+  for (int rank : ranks) all.push_back(steps_of(options, rank, times_));
+  return all;
+}
+
+int64_t PlannedCluster::floor_bytes(const TrainOptions& options, const PlanChoice& choice) {
+  return steps_of(with_choice(with_enough_cases(options, world()), choice), 0, nullptr).floor_bytes;
+}
+
+DeviceProfile find_profile(const std::string& text, MachineTimes& machine) {
+  if (text == "cpu") return this_machine(machine);
+  const auto known = built_in_profiles();
+  if (std::find(known.begin(), known.end(), text) != known.end()) return built_in_profile(text);
+  std::ifstream in(text, std::ios::binary);
+  if (!in)
+    throw BadRequest(
+        str("--device-profile is '", text, "'; allowed: cpu, h200, a100, v100, or a file that can be read"));
+  try {
+    DeviceProfile profile = parse_profile(std::string(std::istreambuf_iterator<char>(in), {}));
+    profile.origin = str("file ", text);
+    return profile;
+  } catch (const BadRequest& error) {
+    throw BadRequest(str("--device-profile ", text, ": ", error.what()));
+  }
+}
+
+}  // namespace spillway::runtime

@@ -1,0 +1,49 @@
+/// The machines that a plan is for, and the dry runs on them.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/dry_runs/machine_times.h"
+#include "runtime/options/train_options.h"
+#include "runtime/planning/device_profile.h"
+#include "runtime/planning/rank_steps.h"
+#include "runtime/planning/run_plan.h"
+
+namespace spillway::runtime {
+
+/// A world of ranks on devices of one profile. Used by one thread at a time.
+class PlannedCluster {
+ public:
+  /// `machine` tells the times where the profile is this machine's.
+  PlannedCluster(DeviceProfile profile, ClusterShape shape, std::shared_ptr<MachineTimes> machine);
+
+  int world() const { return shape_.levels.size(); }
+  const DeviceProfile& profile() const { return profile_; }
+  const ddl::Levels& levels() const { return shape_.levels; }
+  /// Returns the inputs of schedules on these devices, without a budget.
+  swap::ScheduleInputs schedule_inputs(const TrainOptions& options) const;
+
+  /// Runs the steps of the ranks that stand for all dry, distributed as `choice` says. Where times are this machine's,
+  /// calls that were never measured are measured first. Throws as make_dry_context() does.
+  std::vector<RankSteps> steps(const TrainOptions& options, const PlanChoice& choice);
+  /// Returns the smallest budget that these options can run. Cost: a dry run of rank 0.
+  int64_t floor_bytes(const TrainOptions& options, const PlanChoice& choice);
+
+ private:
+  RankSteps steps_of(const TrainOptions& options, int rank, std::shared_ptr<swap::KernelTimes> times);
+
+  DeviceProfile profile_;
+  const ClusterShape shape_;
+  const std::shared_ptr<MachineTimes> machine_;
+  std::shared_ptr<swap::KernelTimes> times_;
+};
+
+/// Returns the threads that each rank of a host like this one has: an equal share of its cores. LibTorch must use as
+/// many (at::set_num_threads()) when this machine's times are measured.
+int threads_of_rank(const ClusterShape& shape);
+
+/// Reads the profile that `text` names: `cpu` for this machine, a built-in one, or a file. Throws BadRequest.
+DeviceProfile find_profile(const std::string& text, MachineTimes& machine);
+
+}  // namespace spillway::runtime

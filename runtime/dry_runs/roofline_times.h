@@ -1,0 +1,28 @@
+/// Times of kernels from the rates of a device.
+#pragma once
+#include <utility>
+
+#include "runtime/planning/roofline.h"
+#include "swap/shapes/kernel_times.h"
+
+namespace spillway::runtime {
+
+/// Returns the floating-point operations of a matrix product, a convolution, its backward or an attention. Each
+/// multiplication counts, and each addition. 0 for other operators.
+double flops_of(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
+
+/// Times by the roofline model (Williams et al., 2009): an operator takes as long as its operations or its bytes take,
+/// whichever is longer. Results count as many bytes as the largest argument. Eigendecompositions take the table's time.
+class RooflineTimes final : public swap::KernelTimes {
+ public:
+  explicit RooflineTimes(Roofline roofline) : roofline_(std::move(roofline)) {}
+  double seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) override;
+  double gap_seconds() const override { return roofline_.gap_seconds; }
+
+ private:
+  double eigh_seconds(int64_t side) const;
+
+  const Roofline roofline_;
+};
+
+}  // namespace spillway::runtime

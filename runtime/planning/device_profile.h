@@ -1,0 +1,54 @@
+/// The rates of a device and its links, for plans of machines that are not here.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddl/allreduce/cost_model.h"
+#include "ddl/comm/levels.h"
+#include "runtime/planning/roofline.h"
+#include "swap/schedule/simulation.h"
+
+namespace spillway::runtime {
+
+/// The numbers of one device, and of the links between devices.
+struct DeviceProfile {
+  std::string name = {};
+  std::string origin = {};       ///< where the numbers come from, for people
+  int64_t memory_bytes = 0;      ///< capacity of the device
+  Roofline kernels = {};         ///< rates that kernels reach
+  swap::LinkRates copies = {};   ///< rates between the device and its host, and between the host and a disk
+  ddl::Costs network = {};       ///< by level, the nearest first; further levels are like the last one
+  bool is_this_machine = false;  ///< kernels are measured here, and `kernels` is not used
+};
+
+/// Returns the profile called `name`: h200, a100 or v100. Kernels reach 60 % of the data sheet's peak in products and
+/// 80 % of its memory bandwidth; times of decompositions are estimates for cuSOLVER. Throws BadRequest naming the
+/// profiles that there are.
+DeviceProfile built_in_profile(std::string_view name);
+/// Returns the names that built_in_profile() takes.
+std::vector<std::string> built_in_profiles();
+
+/// Reads a profile: a JSON object with the fields that format_profile() writes. Throws BadRequest naming a field that
+/// is missing, unknown or outside its range.
+DeviceProfile parse_profile(std::string_view text);
+std::string format_profile(const DeviceProfile& profile);
+
+/// Ranks and their levels, and the links that join each level: the first ones join the ranks of a host, the second ones
+/// hosts, and so on.
+struct ClusterShape {
+  ddl::Levels levels = ddl::Levels(1);
+  std::vector<size_t> links = {};  ///< by level: its place among the profile's links
+
+  /// Parses a shape as Levels::parse() does. `1x4` is 4 hosts of one rank, which hosts' links join. Empty: all ranks
+  /// are on one host. Throws BadRequest as it does.
+  static ClusterShape parse(std::string_view text, int world);
+  /// Returns the most ranks of a host.
+  int ranks_of_host() const;
+};
+
+/// Returns the costs of a cluster's levels: those of the profile's links, of which further ones are like the last one.
+ddl::Costs costs_of(const DeviceProfile& profile, const ClusterShape& shape);
+
+}  // namespace spillway::runtime

@@ -1,0 +1,40 @@
+/// A plan of a run, and of its neighbors in size and budget, for people.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/planning/run_plan.h"
+
+namespace spillway::runtime {
+
+/// A size of the data under one budget.
+struct FrontierPoint {
+  double budget_percent = 0;  ///< share of the peak without a budget; 0: the budget was asked for in bytes
+  RunPlan plan = {};
+  int64_t largest_batch = 0;  ///< cases per rank that fit; 0: not looked for, or none fits
+};
+
+/// A size of the data under several budgets.
+struct FrontierRow {
+  int64_t size = 0;        ///< edge of a volume or an image, words of a sequence, or features
+  RunPlan unlimited = {};  ///< without a budget
+  std::vector<FrontierPoint> points = {};
+};
+
+/// The request of a plan and its outcome.
+struct PlanReport {
+  std::string model = {};
+  int64_t size = 0;  ///< FrontierRow::size of the run
+  int64_t batch = 1;
+  int world = 1;
+  std::string levels = {};   ///< shape of the world: `4x2`
+  std::string profile = {};  ///< name of the device's profile
+  std::string origin = {};   ///< where its numbers come from
+  RunPlan unlimited = {};
+  RunPlan plan = {};  ///< under the budget that was asked for; the same as `unlimited` without one
+  std::vector<FrontierRow> frontier = {};
+  double planning_seconds = 0;
+};
+
+}  // namespace spillway::runtime

@@ -1,0 +1,161 @@
+#include "runtime/planning/run_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdio>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "core/bytes.h"
+#include "core/error.h"
+
+namespace spillway::runtime {
+namespace {
+
+/// The share by which a choice must be faster to be taken before an earlier one.
+constexpr double kFaster = 0.005;
+/// The part of a simulated peak that is added to it.
+constexpr int64_t kPeakMargin = 200;
+/// The ranks up to which every number of gradient workers is weighed.
+constexpr int64_t kAllFractions = 16;
+
+std::string milliseconds(double seconds) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3g ms", seconds * 1e3);
+  return text.data();
+}
+
+/// True for the fractions of worlds of any size, and in larger ones for powers of two workers, and all of them.
+bool is_weighed(double fraction, int64_t world) {
+  const auto workers = static_cast<uint64_t>(fraction * static_cast<double>(world) + 0.5);
+  return world <= kAllFractions || std::has_single_bit(workers) || static_cast<int64_t>(workers) == world;
+}
+
+/// Returns the mean of a part of the time over a run's steps.
+double mean(const Forecast& forecast, double StepForecast::*part) {
+  double sum = 0;
+  for (const StepForecast& kind : forecast.kinds) sum += kind.share * kind.*part;
+  return sum;
+}
+
+/// Names the part of the time in which `other` is slower than `best` by the most.
+std::string difference(const Forecast& best, const Forecast& other) {
+  constexpr std::pair<double StepForecast::*, const char*> kParts[]{{&StepForecast::compute_seconds, "operators"},
+                                                                    {&StepForecast::copy_seconds, "waits for copies"},
+                                                                    {&StepForecast::message_seconds, "messages"}};
+  const char* name = "";
+  double most = 0;
+  for (const auto& [part, text] : kParts)
+    if (const double more = mean(other, part) - mean(best, part); more > most) {
+      most = more;
+      name = text;
+    }
+  return most > 0 ? str(", with ", milliseconds(most), " more of ", name) : "";
+}
+
+WeighedChoice weigh(const PlanChoice& choice, const std::vector<RankSteps>& steps, const swap::ScheduleInputs& inputs) {
+  WeighedChoice weighed{.choice = choice, .forecast = forecast(steps, inputs), .floor_operator = {}};
+  for (const RankSteps& rank : steps) {
+    weighed.unlimited_bytes = std::max(weighed.unlimited_bytes, rank.peak_bytes);
+    if (rank.floor_bytes <= weighed.floor_bytes) continue;
+    weighed.floor_bytes = rank.floor_bytes;
+    weighed.floor_operator = rank.floor_operator;
+  }
+  // Steps on demand, and those between kinds, hold a little more than the simulated ones. The simulation of operators
+  // in windows admits more than the gate does.
+  int64_t& peak = weighed.forecast.peak_bytes;
+  peak = std::min({peak + peak / kPeakMargin, weighed.unlimited_bytes, inputs.budget_bytes});
+  return weighed;
+}
+
+/// Calls `body` for 0 … count − 1, on as many threads as there are cores.
+void in_parallel(size_t count, const std::function<void(size_t)>& body) {
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) body(i);
+  };
+  std::vector<std::jthread> threads;
+  const size_t cores = std::max(1U, std::thread::hardware_concurrency());
+  for (size_t t = 1; t < std::min(cores, count); ++t) threads.emplace_back(work);
+  work();
+}
+
+}  // namespace
+
+std::string describe(const PlanChoice& choice) {
+  return str(kfac::name(choice.workers.strategy), " f=", choice.workers.grad_worker_frac, ", ",
+             kfac::name(choice.placement));
+}
+
+std::vector<PlanChoice> plan_choices(const kfac::KfacOptions& options, bool choose_workers, int64_t world) {
+  const PlanChoice own{{options.strategy, options.grad_worker_frac}, options.placement};
+  if (!choose_workers) return {own};
+  std::vector<PlanChoice> choices;
+  for (const kfac::StrategyChoice& workers : kfac::exact_choices(world)) {
+    const bool is_asked = options.strategy == kfac::Strategy::automatic || workers.strategy == options.strategy;
+    if (is_asked && is_weighed(workers.grad_worker_frac, world)) choices.push_back({workers, options.placement});
+  }
+  return choices.empty() ? std::vector{own} : choices;
+}
+
+std::string RunPlan::reason() const {
+  if (!is_feasible()) return str("no choice fits; the smallest feasible budget is ", format_bytes(best().floor_bytes));
+  if (weighed.size() == 1) return str(milliseconds(best().forecast.seconds), " a step; there is nothing to choose");
+  std::string text = str(describe(best().choice), ": ", milliseconds(best().forecast.seconds), " a step");
+  const WeighedChoice& next = weighed[1];
+  if (!next.forecast.feasible)
+    return text + str("; ", describe(next.choice), " needs ", format_bytes(next.floor_bytes), " at least");
+  return text + str("; next ", describe(next.choice), ": ", milliseconds(next.forecast.seconds),
+                    difference(best().forecast, next.forecast));
+}
+
+RunPlanner::RunPlanner(std::vector<PlanChoice> choices, swap::ScheduleInputs inputs, Steps steps)
+    : choices_(std::move(choices)), inputs_(inputs), make_steps_(std::move(steps)) {}
+
+const std::vector<RankSteps>& RunPlanner::steps(size_t choice) {
+  auto known = steps_.find(choice);
+  if (known == steps_.end()) known = steps_.emplace(choice, make_steps_(choices_[choice])).first;
+  return known->second;
+}
+
+RunPlan RunPlanner::plan(int64_t budget_bytes) {
+  RunPlan plan{.budget_bytes = budget_bytes, .weighed = {}};
+  swap::ScheduleInputs inputs = inputs_;
+  inputs.budget_bytes = budget_bytes;
+  inputs.slack_bytes = budget_bytes == kUnlimitedBytes ? 0 : budget_bytes / 100;
+  for (size_t c = 0; c < choices_.size(); ++c) (void)steps(c);
+  plan.weighed.resize(choices_.size());
+  in_parallel(choices_.size(), [&](size_t c) { plan.weighed[c] = weigh(choices_[c], steps_.at(c), inputs); });
+  // Among choices that are as fast, the earlier one comes first.
+  const auto rank_of = [&](const WeighedChoice& w) {
+    return w.forecast.feasible ? w.forecast.seconds : std::numeric_limits<double>::infinity();
+  };
+  std::stable_sort(plan.weighed.begin(), plan.weighed.end(), [&](const WeighedChoice& a, const WeighedChoice& b) {
+    if (a.forecast.feasible || b.forecast.feasible) return rank_of(a) < rank_of(b);
+    return a.floor_bytes < b.floor_bytes;
+  });
+  const double enough = rank_of(plan.best()) * (1 + kFaster);
+  for (const PlanChoice& choice : choices_) {
+    const auto found = std::find_if(plan.weighed.begin(), plan.weighed.end(),
+                                    [&](const WeighedChoice& w) { return describe(w.choice) == describe(choice); });
+    if (!found->forecast.feasible || found->forecast.seconds > enough) continue;
+    std::rotate(plan.weighed.begin(), found, found + 1);
+    break;
+  }
+  return plan;
+}
+
+int64_t RunPlanner::floor_bytes() {
+  int64_t least = kUnlimitedBytes;
+  for (size_t c = 0; c < choices_.size(); ++c) {
+    int64_t most = 0;
+    for (const RankSteps& rank : steps(c)) most = std::max(most, rank.floor_bytes);
+    least = std::min(least, most);
+  }
+  return least;
+}
+
+}  // namespace spillway::runtime

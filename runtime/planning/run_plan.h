@@ -1,0 +1,73 @@
+/// The choice of how to run a training under a budget, by simulation of each way.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kfac/plan/option_types.h"
+#include "kfac/plan/strategy_choice.h"
+#include "runtime/planning/forecast.h"
+#include "runtime/planning/rank_steps.h"
+#include "swap/schedule/schedule_inputs.h"
+
+namespace spillway::runtime {
+
+/// One way to distribute K-FAC over ranks. No choice changes a bit of the result.
+struct PlanChoice {
+  kfac::StrategyChoice workers;
+  kfac::Placement placement = kfac::Placement::lpt_time;
+};
+
+/// Returns `hybrid f=0.5, lpt-time`.
+std::string describe(const PlanChoice& choice);
+
+/// Returns the choices that a plan weighs for `world` ranks: the strategies and fractions of kfac::exact_choices() that
+/// `options` leave open, fractions above 16 ranks by powers of two alone. Where `choose_workers` is false, the options'
+/// own.
+std::vector<PlanChoice> plan_choices(const kfac::KfacOptions& options, bool choose_workers, int64_t world);
+
+struct WeighedChoice {
+  PlanChoice choice;
+  Forecast forecast;
+  int64_t floor_bytes = 0;      ///< smallest feasible budget; maximum over ranks
+  std::string floor_operator;   ///< the operator that needs it
+  int64_t unlimited_bytes = 0;  ///< peak without a budget; maximum over ranks
+};
+
+/// The outcome of weighing all choices under one budget.
+struct RunPlan {
+  int64_t budget_bytes = 0;
+  std::vector<WeighedChoice> weighed;  ///< choices that fit come first, the fastest first
+  bool is_feasible() const { return weighed.front().forecast.feasible; }
+  const WeighedChoice& best() const { return weighed.front(); }
+  /// Returns why the best choice is the best, in one line: its time, the runner-up, and what tells them apart.
+  std::string reason() const;
+};
+
+/// Weighs choices under budgets. The steps of each choice are made once, when they are first needed.
+class RunPlanner {
+ public:
+  /// Returns the steps of the ranks that stand for all, for a choice.
+  using Steps = std::function<std::vector<RankSteps>(const PlanChoice& choice)>;
+
+  /// `inputs` are for the schedules, but for their budget. `choices` has one entry at least.
+  RunPlanner(std::vector<PlanChoice> choices, swap::ScheduleInputs inputs, Steps steps);
+
+  /// Weighs every choice under the budget. Deterministic. A choice is taken before an earlier one only when it is
+  /// faster by more than 0.5 %, because forecasts are no more exact than that.
+  RunPlan plan(int64_t budget_bytes);
+  /// Returns the smallest budget that some choice can run.
+  int64_t floor_bytes();
+
+ private:
+  const std::vector<RankSteps>& steps(size_t choice);
+
+  const std::vector<PlanChoice> choices_;
+  const swap::ScheduleInputs inputs_;
+  const Steps make_steps_;
+  std::map<size_t, std::vector<RankSteps>> steps_;
+};
+
+}  // namespace spillway::runtime

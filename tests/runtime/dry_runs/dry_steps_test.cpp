@@ -1,0 +1,229 @@
+// Tests of the steps that dry runs tell of the ranks of a world that is not there.
+#include "runtime/dry_runs/dry_steps.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/bytes.h"
+#include "ddl/comm/simulated_world.h"
+#include "runtime/dry_runs/cluster_times.h"
+#include "runtime/dry_runs/machine_times.h"
+#include "runtime/dry_runs/make_plan.h"
+#include "runtime/dry_runs/roofline_times.h"
+#include "runtime/training/training_run.h"
+#include "swap/shapes/shape_kernels.h"
+#include "tests/runtime/files.h"
+
+namespace spillway {
+using namespace runtime;
+using namespace swap;
+namespace {
+
+TrainOptions small_options() {
+  TrainOptions options;
+  options.model.name = "unet3d";
+  options.model.filters = 2;
+  options.data.source = "synthetic:32";
+  options.data.cases = 8;
+  options.memory.split_bytes = kUnlimitedBytes;
+  options.optimizer.kind = OptimizerKind::sgd;
+  options.kfac.enabled = true;
+  options.kfac.choose_grad_worker_frac = false;
+  return options;
+}
+
+ddl::Comm simulated(int rank, const char* shape, int world) {
+  return ddl::make_comm(ddl::simulated_communicator(rank, ddl::Levels::parse(shape, world)));
+}
+
+struct Way {
+  kfac::Strategy strategy;
+  double fraction;
+  bool overlap_factors = false;
+};
+
+struct RanksTest : ::testing::TestWithParam<Way> {};
+
+std::vector<StepTrace> traces_of(const RunContext& context) {
+  TrainingRun run(context, kUnlimitedBytes, context.options.kfac.preconditioner.grad_worker_frac);
+  for (int i = 0; i < 3; ++i) run.step();
+  std::vector<StepTrace> all;
+  for (const StepTrace* trace : run.session().traces()) all.push_back(*trace);
+  return all;
+}
+
+/// The collectives of a simulated world send nothing, and hold the memory of real ones. So a run with LibTorch's own
+/// kernels tells what a rank holds.
+TEST_P(RanksTest, EachRanksTraceIsThatOfARealRun) {
+  TrainOptions options = small_options();
+  options.kfac.preconditioner.strategy = GetParam().strategy;
+  options.kfac.preconditioner.grad_worker_frac = GetParam().fraction;
+  options.kfac.preconditioner.overlap_factors = GetParam().overlap_factors;
+  for (int rank : {0, 3}) {
+    SCOPED_TRACE(rank);
+    RunContext context = make_context(options, simulated(rank, "2x2", 4));
+    const auto real = traces_of(context);
+    context.kernels = make_shape_kernels();
+    const auto dry = traces_of(context);
+    ASSERT_EQ(dry.size(), real.size());
+    for (size_t t = 0; t < real.size(); ++t) {
+      ASSERT_EQ(dry[t].operators.size(), real[t].operators.size());
+      for (size_t i = 0; i < real[t].operators.size(); ++i) {
+        ASSERT_EQ(dry[t].operators[i].name, real[t].operators[i].name);
+        ASSERT_EQ(dry[t].operators[i].leased_bytes, real[t].operators[i].leased_bytes);
+        ASSERT_EQ(dry[t].operators[i].unpaged_bytes, real[t].operators[i].unpaged_bytes);
+      }
+      EXPECT_GE(dry[t].unconstrained_peak_bytes(), real[t].unconstrained_peak_bytes());
+      EXPECT_LE(dry[t].unconstrained_peak_bytes(), real[t].unconstrained_peak_bytes() * 21 / 20);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, RanksTest,
+                         ::testing::Values(Way{kfac::Strategy::comm_opt, 1}, Way{kfac::Strategy::mem_opt, 0.25},
+                                           Way{kfac::Strategy::hybrid, 0.5}, Way{kfac::Strategy::owner_reduce, 0.25},
+                                           Way{kfac::Strategy::dp, 0.25}, Way{kfac::Strategy::hybrid, 0.5, true}));
+
+std::shared_ptr<KernelTimes> fixed_times() {
+  return std::make_shared<ClusterTimes>(std::make_shared<RooflineTimes>(built_in_profile("a100").kernels));
+}
+
+ddl::Comm with_links(int rank, const char* shape, int world) {
+  const ClusterShape cluster = ClusterShape::parse(shape, world);
+  return ddl::make_comm(ddl::simulated_communicator(rank, cluster.levels), costs_of(built_in_profile("a100"), cluster));
+}
+
+const StepTrace& trace_of(const RankSteps& steps, const std::string& kind) {
+  for (const KindOfStep& own : steps.kinds)
+    if (own.trace.kind == kind) return own.trace;
+  throw std::runtime_error("no steps of kind " + kind);
+}
+
+TEST(DryStepsTest, KindsHaveTheirSharesAndAllAreThere) {
+  TrainOptions options = small_options();
+  options.kfac.preconditioner.factor_interval = 10;
+  options.kfac.preconditioner.inverse_interval = 100;
+  const RankSteps steps = dry_steps(options, nullptr, fixed_times());
+  ASSERT_EQ(steps.kinds.size(), 4);  // with validation
+  double sum = 0;
+  for (const KindOfStep& kind : steps.kinds) sum += kind.share;
+  EXPECT_NEAR(sum, 1, 1e-9);
+  EXPECT_GT(trace_of(steps, "factor+decompose").compute_seconds(), trace_of(steps, "factor").compute_seconds());
+  EXPECT_GT(trace_of(steps, "factor").compute_seconds(), trace_of(steps, "plain").compute_seconds());
+  EXPECT_GT(steps.floor_bytes, 0);
+  EXPECT_LT(steps.floor_bytes, steps.peak_bytes);
+}
+
+TEST(DryStepsTest, GradientsTravelBesideBackward) {
+  TrainOptions options = small_options();
+  options.kfac.enabled = false;
+  options.gradients.bucket_bytes = 64 << 10;
+  const StepTrace trace = trace_of(dry_steps(options, with_links(0, "2x2", 4), fixed_times()), "plain");
+  ASSERT_GT(trace.messages.size(), 1);
+  for (const Message& message : trace.messages) {
+    EXPECT_GT(message.seconds, 0);
+    EXPECT_LT(message.after, message.before);
+    EXPECT_LE(message.before, std::ssize(trace.operators));
+  }
+  // The first bucket leaves while backward still runs, and is awaited when it has ended.
+  EXPECT_LT(trace.messages.front().after, trace.messages.back().after);
+  options.gradients.overlap = false;
+  EXPECT_TRUE(trace_of(dry_steps(options, with_links(0, "2x2", 4), fixed_times()), "plain").messages.empty());
+}
+
+TEST(DryStepsTest, ASlowerNetworkMakesCollectivesLonger) {
+  TrainOptions options = small_options();
+  options.kfac.preconditioner.strategy = kfac::Strategy::mem_opt;
+  const auto collectives = [&](const char* shape) {
+    const StepTrace trace = trace_of(dry_steps(options, with_links(0, shape, 4), fixed_times()), "factor+decompose");
+    double seconds = 0;
+    for (const OperatorRecord& op : trace.operators)
+      if (op.name.starts_with("spillway::")) seconds += op.seconds;
+    return seconds;
+  };
+  EXPECT_GT(collectives("1x4"), collectives("4"));
+}
+
+TEST(DryStepsTest, RanksThatDoTheSameWorkCountOnce) {
+  TrainOptions options = small_options();
+  options.kfac.preconditioner.strategy = kfac::Strategy::comm_opt;
+  options.kfac.preconditioner.grad_worker_frac = 1;
+  EXPECT_EQ(ranks_that_differ(options, 1), std::vector<int>{0});
+  const auto few = ranks_that_differ(options, 64);
+  EXPECT_LE(few.size(), 4);
+  EXPECT_EQ(few.front(), 0);
+  options.kfac.enabled = false;
+  EXPECT_EQ(ranks_that_differ(options, 64), std::vector<int>{0});
+}
+
+struct MachineTimesTest : ScratchFolder {};
+
+TEST_F(MachineTimesTest, TimesAreMeasuredOnceAndRemembered) {
+  TrainOptions options = small_options();
+  options.kfac.enabled = false;
+  double first = 0;
+  {
+    MachineTimes times(dir_);
+    (void)dry_steps(options, nullptr, times.kernels());
+    EXPECT_GT(times.measure_missing(), 0);
+    EXPECT_EQ(times.measure_missing(), 0);
+    first = trace_of(dry_steps(options, nullptr, times.kernels()), "plain").compute_seconds();
+  }
+  MachineTimes again(dir_);
+  EXPECT_EQ(trace_of(dry_steps(options, nullptr, again.kernels()), "plain").compute_seconds(), first);
+  EXPECT_EQ(again.measure_missing(), 0);
+}
+
+TEST_F(MachineTimesTest, AFileOfOthersIsNotUsed) {
+  EXPECT_GT(MachineTimes(dir_).copy_rate(), 0);
+  for (const auto& file : std::filesystem::directory_iterator(dir_)) write_file(file.path(), "{ broken");
+  EXPECT_GT(MachineTimes(dir_).copy_rate(), 0);
+}
+
+PlannedCluster cluster_of(const char* shape, int world) {
+  return {built_in_profile("v100"), ClusterShape::parse(shape, world), nullptr};
+}
+
+TEST(MakePlanTest, AFrontierTellsWhatEachBudgetTakes) {
+  TrainOptions options = small_options();
+  options.kfac.enabled = false;
+  options.memory.budget = BudgetRequest::parse("90%");
+  PlannedCluster cluster = cluster_of("1", 1);
+  PlanRequest request{
+      .options = options, .size = 32, .budgets = {BudgetRequest::parse("90%"), BudgetRequest::parse("1%")}};
+  request.sizes = {{32, options}};
+  request.largest_batch = true;
+  const PlanReport report = make_plan(request, cluster);
+  ASSERT_TRUE(report.plan.is_feasible());
+  EXPECT_GE(report.plan.best().forecast.seconds, report.unlimited.best().forecast.seconds);
+  EXPECT_LE(report.plan.best().forecast.peak_bytes, report.plan.budget_bytes);
+  ASSERT_EQ(report.frontier.size(), 1);
+  const auto& points = report.frontier[0].points;
+  EXPECT_TRUE(points[0].plan.is_feasible());
+  EXPECT_GE(points[0].largest_batch, 1);
+  EXPECT_FALSE(points[1].plan.is_feasible());
+  EXPECT_EQ(points[1].largest_batch, 0);
+}
+
+/// KAISA's finding: frequent decompositions favor few gradient workers, and rare ones many, because eigenbases travel
+/// then as rarely and gradients need not travel at all.
+TEST(MakePlanTest, TheChosenFractionFlipsWithTheInterval) {
+  TrainOptions options = small_options();
+  options.model.filters = 32;
+  options.kfac.choose_grad_worker_frac = true;
+  options.kfac.preconditioner.eigen_rank = kfac::EigenRank::full();
+  PlannedCluster cluster = cluster_of("1x8", 8);
+  const auto chosen = [&](double interval) {
+    options.kfac.preconditioner.factor_interval = interval;
+    options.kfac.preconditioner.inverse_interval = interval;
+    RunPlanner planner = make_planner(options, cluster);
+    return planner.plan(kUnlimitedBytes).best().choice.workers.grad_worker_frac;
+  };
+  EXPECT_LT(chosen(1), chosen(1000));
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,86 @@
+// Tests of device profiles and their files.
+#include "runtime/planning/device_profile.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "tests/support/refusal.h"
+
+namespace spillway::runtime {
+namespace {
+
+using nlohmann::json;
+
+void expect_refused(const std::string& text, const std::string& part) {
+  testing::expect_refusal([&] { (void)parse_profile(text); }, {part});
+}
+
+TEST(DeviceProfileTest, AProfileIsReadAsItWasWritten) {
+  for (const std::string& name : built_in_profiles()) {
+    const DeviceProfile profile = built_in_profile(name);
+    const DeviceProfile again = parse_profile(format_profile(profile));
+    EXPECT_EQ(format_profile(again), format_profile(profile));
+    EXPECT_EQ(again.name, name);
+    EXPECT_EQ(again.memory_bytes, profile.memory_bytes);
+    EXPECT_EQ(again.kernels.eigh_seconds, profile.kernels.eigh_seconds);
+  }
+}
+
+TEST(DeviceProfileTest, EachFieldMustBeThere) {
+  const json whole = json::parse(format_profile(built_in_profile("a100")));
+  for (const auto& [name, value] : whole.items()) {
+    json lacking = whole;
+    lacking.erase(name);
+    expect_refused(lacking.dump(), "needs '" + name + "'");
+  }
+}
+
+TEST(DeviceProfileTest, FieldsOutsideTheirRangeAreNamed) {
+  json profile = json::parse(format_profile(built_in_profile("a100")));
+  const auto with = [&](const char* name, json value) {
+    json changed = profile;
+    changed[name] = std::move(value);
+    return changed.dump();
+  };
+  expect_refused(with("bytes_per_second", 0), "'bytes_per_second'");
+  expect_refused(with("matrix_flops", "fast"), "'matrix_flops'");
+  expect_refused(with("links", json::array()), "'links'");
+  expect_refused(with("speed", 1), "no field 'speed'");
+  expect_refused(with("eigh", {{{"side", 64}, {"seconds", 1}}, {{"side", 64}, {"seconds", 2}}}), "ascending");
+  expect_refused("[]", "object");
+  EXPECT_THROW(parse_profile("{"), BadRequest);
+}
+
+TEST(ClusterShapeTest, EachLevelHasItsLinks) {
+  const DeviceProfile profile = built_in_profile("h200");
+  const auto& links = profile.network.levels;
+  const auto levels_of = [&](const char* text, int world) {
+    return costs_of(profile, ClusterShape::parse(text, world)).levels;
+  };
+  EXPECT_EQ(levels_of("", 8), (std::vector{links[0]}));
+  EXPECT_EQ(levels_of("4x2", 8), (std::vector{links[0], links[1]}));
+  EXPECT_EQ(levels_of("1x8", 8), (std::vector{links[1]}));
+  EXPECT_EQ(levels_of("4+2", 6), (std::vector{links[0], links[1]}));
+  EXPECT_EQ(levels_of("2x2x2", 8), (std::vector{links[0], links[1], links[1]}));
+  EXPECT_TRUE(levels_of("", 1).empty());
+}
+
+TEST(ClusterShapeTest, RanksOfAHost) {
+  EXPECT_EQ(ClusterShape::parse("", 8).ranks_of_host(), 8);
+  EXPECT_EQ(ClusterShape::parse("4x2", 8).ranks_of_host(), 4);
+  EXPECT_EQ(ClusterShape::parse("4+2", 6).ranks_of_host(), 4);
+  EXPECT_EQ(ClusterShape::parse("1x8", 8).ranks_of_host(), 1);
+  EXPECT_EQ(ClusterShape::parse("", 1).ranks_of_host(), 1);
+  EXPECT_THROW(ClusterShape::parse("4x3", 8), BadRequest);
+}
+
+TEST(DeviceProfileTest, AnUnknownNameIsRefused) {
+  testing::expect_refusal([] { (void)built_in_profile("k80"); }, {"h200"});
+}
+
+}  // namespace
+}  // namespace spillway::runtime

@@ -1,0 +1,141 @@
+// Tests of forecasts over ranks, and of the choice between ways to run.
+#include "runtime/planning/run_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/bytes.h"
+#include "runtime/planning/forecast.h"
+
+namespace spillway::runtime {
+namespace {
+
+constexpr int64_t kPage = 1 << 20;
+
+/// A step of operators with these names and times. Each makes a page that the last one reads.
+swap::StepTrace step(const std::string& kind, const std::vector<std::pair<const char*, double>>& operators) {
+  swap::StepTrace trace{.kind = kind, .operators = {}, .slots = {}};
+  const auto last = static_cast<int32_t>(operators.size());
+  for (const auto& [name, seconds] : operators) {
+    const auto i = static_cast<int32_t>(trace.operators.size());
+    trace.operators.push_back({.name = name, .seconds = seconds, .own_bytes = kPage, .births = {i}});
+    trace.slots.push_back(
+        {.bytes = kPage, .birth = i, .born_as_output = true, .death = last, .uses = {i, last}, .writes = {i}});
+  }
+  trace.operators.push_back({.name = "read", .seconds = 0.001});
+  for (int32_t s = 0; s < last; ++s) trace.operators.back().touched.push_back(s);
+  trace.operators.back().leased_bytes = last * kPage;
+  return trace;
+}
+
+RankSteps rank(int number, std::vector<KindOfStep> kinds) {
+  RankSteps steps{.rank = number, .kinds = std::move(kinds)};
+  for (const KindOfStep& kind : steps.kinds) {
+    steps.peak_bytes = std::max(steps.peak_bytes, kind.trace.unconstrained_peak_bytes());
+    steps.floor_bytes = std::max(steps.floor_bytes, kind.trace.floor_bytes());
+  }
+  steps.floor_operator = "read";
+  return steps;
+}
+
+TEST(ForecastTest, TheMeanFollowsTheSharesOfTheKinds) {
+  const auto steps = rank(
+      0, {{0.75, step("plain", {{"a", 1}})}, {0.25, step("factor", {{"a", 3}})}, {0, step("validate", {{"a", 9}})}});
+  const Forecast result = forecast({steps}, {});
+  ASSERT_TRUE(result.feasible);
+  EXPECT_NEAR(result.seconds, 0.75 * 1.001 + 0.25 * 3.001, 1e-9);
+  EXPECT_EQ(result.kinds.size(), 3);
+}
+
+TEST(ForecastTest, RanksMeetInTheCollectivesOfAll) {
+  // Each rank is the slower one in one part, so a step takes as long as both slow parts.
+  const auto first = rank(0, {{1, step("plain", {{"a", 3}, {"spillway::allreduce_", 0.5}, {"b", 1}})}});
+  const auto second = rank(1, {{1, step("plain", {{"a", 1}, {"spillway::allreduce_", 0.5}, {"b", 2}})}});
+  const Forecast result = forecast({first, second}, {});
+  EXPECT_NEAR(result.seconds, 3 + 0.5 + 2 + 0.001, 1e-9);
+  EXPECT_NEAR(result.kinds[0].message_seconds, 0.5, 1e-9);
+  EXPECT_NEAR(result.kinds[0].compute_seconds, 4.001, 1e-9);
+}
+
+TEST(ForecastTest, BroadcastsAreNotMeetingsOfAll) {
+  const auto first = rank(0, {{1, step("plain", {{"a", 3}, {"spillway::broadcast_", 0.5}, {"b", 1}})}});
+  const auto second = rank(1, {{1, step("plain", {{"a", 1}, {"spillway::broadcast_", 0.5}, {"b", 2}})}});
+  EXPECT_NEAR(forecast({first, second}, {}).seconds, 4.501, 1e-9);
+}
+
+TEST(ForecastTest, ARankMayLackAKind) {
+  const auto first = rank(0, {{1, step("plain", {{"a", 1}})}, {0, step("validate", {{"a", 1}})}});
+  const auto second = rank(1, {{1, step("plain", {{"a", 2}})}});
+  EXPECT_NEAR(forecast({first, second}, {}).seconds, 2.001, 1e-9);
+}
+
+TEST(ForecastTest, ABudgetBelowAFloorIsNotFeasible) {
+  const auto steps = rank(0, {{1, step("plain", {{"a", 1}, {"b", 1}})}});
+  EXPECT_TRUE(forecast({steps}, {.budget_bytes = steps.floor_bytes}).feasible);
+  EXPECT_FALSE(forecast({steps}, {.budget_bytes = steps.floor_bytes - 1}).feasible);
+}
+
+std::vector<PlanChoice> two_choices() {
+  return {{.workers = {kfac::Strategy::hybrid, 1}}, {.workers = {kfac::Strategy::hybrid, 0.5}}};
+}
+
+/// A planner whose choices take these times.
+RunPlanner planner_of(double first, double second) {
+  return RunPlanner(two_choices(), {}, [=](const PlanChoice& choice) {
+    const double seconds = choice.workers.grad_worker_frac == 1 ? first : second;
+    return std::vector{rank(0, {{1, step("plain", {{"a", seconds}})}})};
+  });
+}
+
+TEST(RunPlanTest, TheFasterChoiceWins) {
+  EXPECT_EQ(planner_of(2, 1).plan(kUnlimitedBytes).best().choice.workers.grad_worker_frac, 0.5);
+  EXPECT_EQ(planner_of(1, 2).plan(kUnlimitedBytes).best().choice.workers.grad_worker_frac, 1);
+}
+
+TEST(RunPlanTest, TheEarlierChoiceWinsWithinTheForecastsAccuracy) {
+  EXPECT_EQ(planner_of(1.004, 1).plan(kUnlimitedBytes).best().choice.workers.grad_worker_frac, 1);
+  EXPECT_EQ(planner_of(1.006, 1).plan(kUnlimitedBytes).best().choice.workers.grad_worker_frac, 0.5);
+}
+
+TEST(RunPlanTest, AChoiceThatDoesNotFitIsLast) {
+  RunPlanner planner(two_choices(), {}, [](const PlanChoice& choice) {
+    const bool large = choice.workers.grad_worker_frac == 1;
+    std::vector<std::pair<const char*, double>> operators(large ? 4 : 2, {"a", large ? 0.1 : 1});
+    return std::vector{rank(0, {{1, step("plain", operators)}})};
+  });
+  EXPECT_EQ(planner.plan(kUnlimitedBytes).best().choice.workers.grad_worker_frac, 1);
+  const RunPlan limited = planner.plan(3 * kPage);
+  EXPECT_EQ(limited.best().choice.workers.grad_worker_frac, 0.5);
+  EXPECT_NE(limited.reason().find("needs"), std::string::npos);
+  EXPECT_FALSE(limited.weighed[1].forecast.feasible);
+  EXPECT_LT(planner.floor_bytes(), 3 * kPage);
+  const RunPlan impossible = planner.plan(kPage);
+  EXPECT_FALSE(impossible.is_feasible());
+  EXPECT_EQ(impossible.best().floor_bytes, planner.floor_bytes());
+  EXPECT_NE(impossible.reason().find("smallest feasible budget"), std::string::npos);
+}
+
+TEST(RunPlanTest, StepsOfAChoiceAreMadeOnce) {
+  int made = 0;
+  RunPlanner planner(two_choices(), {}, [&](const PlanChoice&) {
+    ++made;
+    return std::vector{rank(0, {{1, step("plain", {{"a", 1}})}})};
+  });
+  for (int i = 0; i < 3; ++i) (void)planner.plan(kUnlimitedBytes);
+  EXPECT_EQ(made, 2);
+}
+
+TEST(PlanChoicesTest, OpenChoicesAreWeighedAndOthersKept) {
+  kfac::KfacOptions options;
+  options.strategy = kfac::Strategy::hybrid;
+  EXPECT_EQ(plan_choices(options, true, 4).size(), 4);
+  EXPECT_EQ(plan_choices(options, false, 4).size(), 1);
+  EXPECT_EQ(plan_choices(options, true, 64).size(), 7);  // 1, 2, 4 … 64 workers
+  options.strategy = kfac::Strategy::automatic;
+  EXPECT_EQ(plan_choices(options, true, 4).size(), kfac::exact_choices(4).size());
+}
+
+}  // namespace
+}  // namespace spillway::runtime

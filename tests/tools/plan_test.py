@@ -1,0 +1,114 @@
+"""spillway plan: what it says of runs that it does not run, against runs, and what it says to wrong input."""
+import json
+import unittest
+import xml.etree.ElementTree
+
+from cli import MPIRUN, Case, main, run
+
+MODEL = ["--model", "unet3d", "--edge", "32", "--filters", "4", "--cases", "8"]
+KFAC = [*MODEL, "--kfac", "--factor-interval", "2", "--inverse-interval", "4"]
+TOP = {"model", "size", "batch", "world_size", "levels", "device_profile", "unlimited", "plan", "frontier", "planning_seconds"}
+PLAN = {"budget_bytes", "feasible", "reason", "choices"}
+CHOICE = {"strategy", "grad_worker_frac", "placement", "feasible", "floor_bytes", "floor_operator", "unconstrained_peak_bytes"}
+FITS = CHOICE | {"step_seconds", "peak_bytes", "host_bytes", "kinds"}
+KIND = {"kind", "share", "step_seconds", "compute_seconds", "exposed_copy_seconds", "message_seconds", "bound_seconds",
+        "peak_bytes", "host_bytes", "bytes_out", "bytes_in"}
+
+
+class Plan(Case):
+    def planned(self, *args, code=0):
+        file = self.folder / "plan.json"
+        done = run("plan", *args, "--json", file)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.said = done.stdout
+        return json.loads(file.read_text())
+
+    def test_keys(self):
+        found = self.planned(*KFAC, "--budget", "90%", "--budgets", "95%,1%", "--largest-batch", "--device-profile", "a100")
+        self.assertEqual(set(found), TOP)
+        self.assertEqual(set(found["plan"]), PLAN)
+        (choice,) = found["plan"]["choices"]
+        self.assertEqual(set(choice), FITS)
+        for kind in choice["kinds"]:
+            self.assertEqual(set(kind), KIND)
+        self.assertEqual({kind["kind"] for kind in choice["kinds"]}, {"plain", "factor", "factor+decompose", "validate"})
+        self.assertAlmostEqual(sum(kind["share"] for kind in choice["kinds"]), 1)
+        (row,) = found["frontier"]
+        self.assertEqual(row["size"], 32)
+        fits, does_not = row["rows"]
+        self.assertEqual(set(fits), FITS | {"budget_bytes", "budget_percent", "largest_batch"})
+        self.assertEqual(set(does_not), CHOICE | {"budget_bytes", "budget_percent"})
+        self.assertFalse(does_not["feasible"])
+        self.assertIn("the smallest feasible budget is", self.said)
+
+    def expect_needs(self, trained, planned):
+        """A plan's peaks and floors are at most 5 % above those that are counted, and not below."""
+        choice = planned["plan"]["choices"][0]
+        self.assertGreaterEqual(choice["peak_bytes"], trained["peak_bytes"])
+        self.assertLessEqual(choice["peak_bytes"], 1.05 * trained["peak_bytes"])
+        return choice
+
+    def test_needs_are_those_of_training(self):
+        for args in (MODEL, KFAC):
+            trained = self.result(*args, "--steps", "6", "--quiet")
+            self.expect_needs(trained, self.planned(*args))
+            limited = self.result(*args, "--steps", "6", "--quiet", "--budget", "90%")
+            planned = self.planned(*args, "--budget", str(limited["budget_bytes"]))
+            choice = self.expect_needs(limited, planned)
+            self.assertGreaterEqual(choice["floor_bytes"], limited["floor_bytes"])
+            self.assertLessEqual(choice["floor_bytes"], 1.05 * limited["floor_bytes"])
+
+    @unittest.skipIf(MPIRUN is None, "needs MPI")
+    def test_needs_of_ranks_are_those_of_training(self):
+        for fraction in ("0.5", "1"):
+            args = [*KFAC, "--grad-worker-frac", fraction]
+            trained = self.result(*args, "--steps", "6", "--quiet", ranks=2)
+            self.expect_needs(trained, self.planned(*args, "--world", "2"))
+
+    def test_a_budget_below_every_floor_is_told_with_the_smallest_one(self):
+        found = self.planned(*MODEL, "--budget", "1MiB", "--device-profile", "v100", code=3)
+        self.assertFalse(found["plan"]["feasible"])
+        floor = found["plan"]["choices"][0]["floor_bytes"]
+        self.planned(*MODEL, "--budget", str(floor), "--device-profile", "v100")
+
+    def test_sizes_and_budgets_make_a_frontier(self):
+        found = self.planned("--model", "unet3d", "--filters", "4", "--edges", "64,32,320", "--budgets", "64MiB,16GB",
+                             "--device-profile", "h200", "--report", self.folder / "out")
+        self.assertEqual([row["size"] for row in found["frontier"]], [32, 64, 320])
+        small, large = found["frontier"][0]["rows"], found["frontier"][2]["rows"]
+        self.assertTrue(all(point["feasible"] for point in small))
+        self.assertEqual([point["feasible"] for point in large], [False, True])
+        page = (self.folder / "out" / "plan.html").read_text()
+        xml.etree.ElementTree.fromstring(page.split("\n", 1)[1])
+        self.assertIn("Seconds of a step by budget", page)
+
+    def test_choices_of_ranks_are_weighed_and_the_fastest_is_first(self):
+        found = self.planned(*KFAC, "--world", "4", "--levels", "2x2", "--device-profile", "v100", "--kfac-strategy", "auto")
+        choices = found["plan"]["choices"]
+        self.assertGreater(len(choices), 4)
+        self.assertEqual({choice["strategy"] for choice in choices}, {"comm_opt", "hybrid", "owner_reduce"})
+        fastest = min(choice["step_seconds"] for choice in choices)
+        self.assertLessEqual(choices[0]["step_seconds"], 1.005 * fastest)
+        self.assertIn("next", found["plan"]["reason"])
+
+    def test_rates_of_copies_can_be_given(self):
+        budget = ["--budget", "85%", "--model", "unet3d", "--edge", "64", "--filters", "4", "--device-profile", "v100"]
+        slow = self.planned(*budget, "--link-out", "100MB/s", "--link-in", "100MB/s")["plan"]["choices"][0]
+        fast = self.planned(*budget, "--link-out", "75GB/s", "--link-in", "75GB/s")["plan"]["choices"][0]
+        self.assertGreater(slow["step_seconds"], 2 * fast["step_seconds"])
+
+    def test_wrong_input(self):
+        for args, part in ((["--device-profile", "k80"], "h200"), (["--link-out", "75GB"], "75GB/s"),
+                           (["--world", "8", "--levels", "4x3"], "8"), (["--device", "cuda"], "--device-profile"),
+                           (["--budgets", "much"], "much"), (["--world", "0"], "--world"),
+                           (["--kfac", "--kfac-time", "20%"], "forward pass")):
+            self.refused(2, part, args=["plan", *MODEL, *args])
+        profile = self.folder / "profile.json"
+        profile.write_text('{"name": "mine", "memory_bytes": 1}')
+        self.refused(2, "matrix_flops", args=["plan", *MODEL, "--device-profile", profile])
+        profile.write_text("{")
+        self.refused(2, str(profile), args=["plan", *MODEL, "--device-profile", profile])
+
+
+if __name__ == "__main__":
+    main()
