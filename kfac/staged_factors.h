@@ -4,8 +4,8 @@
 #include <mutex>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/hash.h"
-#include "core/stopwatch.h"
 #include "kfac/comm/overlapped_reduction.h"
 #include "kfac/factors/capture.h"
 #include "kfac/factors/factors.h"

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "kfac/comm/agreed_options.h"
 #include "runtime/models/task.h"
+#include "runtime/planning/workers_planner.h"
 #include "runtime/training/unlimited_profile.h"
 
 namespace spillway::runtime {
@@ -14,6 +15,8 @@ GradWorkerChoice choose_workers(const RunContext& context, const std::optional<U
   const TrainOptions& options = context.options;
   if (!options.kfac.choose_grad_worker_frac)
     return {options.kfac.preconditioner.strategy, options.kfac.preconditioner.grad_worker_frac, "as asked for"};
+  if (context.planner && budget_bytes != kUnlimitedBytes && context.world() > 1)
+    return context.planner->choose(options, budget_bytes);
   GradWorkerInputs inputs;
   inputs.options = options.kfac.preconditioner;
   inputs.world = context.world();

@@ -19,6 +19,7 @@ class OperatorKernels;
 namespace spillway::runtime {
 
 struct TaskOptions;
+class WorkersPlanner;
 
 /// The context that several runs share. `comm` is null in a world of one.
 struct RunContext {
@@ -28,6 +29,7 @@ struct RunContext {
   ddl::Comm comm = {};
   std::optional<double> counted_kfac_share = {};        ///< CurvaturePlan::time_share, where a plan was chosen
   std::shared_ptr<swap::OperatorKernels> kernels = {};  ///< SessionOptions::kernels
+  std::shared_ptr<WorkersPlanner> planner = {};  ///< distributes K-FAC under a budget; null: choose_grad_worker_frac()
   RunPosition start = {};  ///< position of the checkpoint that the run goes on from; with `resume` alone
   int rank() const { return ddl::rank_of(comm); }
   int world() const { return ddl::size_of(comm); }

@@ -84,7 +84,7 @@ class BadInput(Case):
 
     def test_options_and_commands_that_nobody_knows(self):
         self.refused(2, "unknown option: --frobnicate", args=["train", "--frobnicate", "3"])
-        self.refused(2, "unknown command: paint", "train, phantom, bench, topo", args=["paint"])
+        self.refused(2, "unknown command: paint", "train, plan, reproduce, phantom, bench, topo", args=["paint"])
         self.refused(2, "unknown argument: three", args=["train", *SMALL, "three"])
 
     def test_a_loss_that_is_no_number(self):

@@ -17,6 +17,7 @@ Run add_train(CLI::App& app);
 Run add_phantom(CLI::App& app);
 Run add_bench(CLI::App& app);
 Run add_plan(CLI::App& app);
+Run add_reproduce(CLI::App& app);
 Run add_topo(CLI::App& app);
 
 }  // namespace spillway::tools

@@ -51,11 +51,9 @@ int parse_and_run(int argc, char** argv) {
     const char* name;
     Run run;
   };
-  const Command commands[] = {{"train", add_train(app)},
-                              {"plan", add_plan(app)},
-                              {"phantom", add_phantom(app)},
-                              {"bench", add_bench(app)},
-                              {"topo", add_topo(app)}};
+  const Command commands[] = {{"train", add_train(app)},         {"plan", add_plan(app)},
+                              {"reproduce", add_reproduce(app)}, {"phantom", add_phantom(app)},
+                              {"bench", add_bench(app)},         {"topo", add_topo(app)}};
   if (asks_for_markdown_help(argc, argv)) return std::fputs(markdown_help(app).c_str(), stdout), kOk;
   try {
     app.parse(argc, argv);

@@ -20,6 +20,7 @@
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/mpi.h"
 #include "ddl/torch/gpu_backend.h"
+#include "runtime/dry_runs/simulated_workers.h"
 #include "runtime/report/report.h"
 #include "runtime/report/result_json.h"
 #include "runtime/training/deterministic.h"
@@ -75,6 +76,7 @@ struct Options {
   double comm_timeout_seconds = 60;
   bool calibrate = false;
   bool quiet = false;
+  std::string plan = "auto";
 };
 
 /// Lets this rank use its fair share of its host's cores, because a launcher of several ranks may have bound each to
@@ -263,7 +265,9 @@ int train_command(Options& options, const CLI::App& command) {
   use_deterministic_algorithms(train_options.deterministic, train_options.memory.device != "cpu");
   Device& device = open_device(train_options.memory.device);
   const Links links = connect(launch, options, device);
-  const RunContext context = make_context(train_options, links.comm);
+  RunContext context = make_context(train_options, links.comm);
+  if (options.plan == "auto" && links.comm && device.torch_device().is_cpu())
+    context.planner = std::make_shared<SimulatedWorkers>(links.comm, kernel_cache_folder());
   end_when_asked();
   report_file_size_limits();
 
@@ -315,6 +319,13 @@ Run add_train(CLI::App& app) {
   add_levels_flag(*command, options->levels);
   command->add_flag("--calibrate", options->calibrate,
                     "Measure the links between ranks anew, in a second or so, instead of using the remembered rates");
+  command
+      ->add_option(
+          "--plan", options->plan,
+          "How a budget distributes K-FAC over ranks: auto (simulated steps, on the CPU) or formula (its bytes)")
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "formula"}));
   add_comm_timeout_flag(*command, options->comm_timeout_seconds);
   add_output_flags(*command, *options);
   command->footer(
