@@ -12,6 +12,11 @@ namespace {
 /// cold in part.
 constexpr int32_t kPlans = 3;
 
+/// Steps that left their schedule one after another, from which on a schedule is not worth a long search, and the
+/// candidates of a short one.
+constexpr int32_t kOftenLeft = 2;
+constexpr int32_t kFewCandidates = 8;
+
 }  // namespace
 
 StepPlan& StepPlanner::plan_of(std::string_view kind) {
@@ -33,6 +38,7 @@ std::vector<const StepTrace*> StepPlanner::traces() const {
 
 void StepPlanner::learn(StepPlan& plan, StepTrace recorded, bool as_planned, const LaneTotals& lanes) {
   keep_times(plan, recorded, as_planned, lanes);
+  plan.left_in_a_row = plan.planned && !as_planned ? plan.left_in_a_row + 1 : 0;
   if (as_planned && plan.times_planned >= kPlans && plan.users == pager_.table().users())
     return refresh_prediction(plan);
   make(plan, as_planned ? std::move(plan.trace) : std::move(recorded));
@@ -78,6 +84,7 @@ ScheduleInputs StepPlanner::inputs_of(const StepPlan& plan) const {
   if (const int64_t budget = inputs.budget_bytes; budget != kUnlimitedBytes && plan.users > 1)
     inputs.budget_bytes = std::max(budget / plan.users, std::min(budget, plan.trace.floor_bytes()));
   if (pager_.device().ledger().is_soft()) inputs.budget_bytes = std::max(inputs.budget_bytes, plan.trace.floor_bytes());
+  if (plan.left_in_a_row >= kOftenLeft) inputs.candidates = std::min(inputs.candidates, kFewCandidates);
   if (inputs.host_budget_bytes != kUnlimitedBytes) inputs.host_budget_bytes /= std::max<int64_t>(1, plan.users);
   return inputs;
 }

@@ -28,7 +28,8 @@ struct StepPlan {
   StepTimes times;
   int64_t steps_since_plan = 0;
   int32_t times_planned = 0;
-  int64_t users = 0;  ///< the pager's users when it was planned
+  int32_t left_in_a_row = 0;  ///< latest steps that left their schedule
+  int64_t users = 0;          ///< the pager's users when it was planned
 };
 
 /// Plans steps. The first step of a kind gives the schedule that the next ones follow. The first few of those are

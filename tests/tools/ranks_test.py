@@ -73,11 +73,13 @@ class Ranks(Case):
         hybrid, owner_reduce = trained("hybrid", "100%"), trained("owner_reduce", "100%")
         self.assertLess(hybrid["floor_bytes"], owner_reduce["floor_bytes"])
         between = (hybrid["floor_bytes"] + owner_reduce["floor_bytes"]) // 2
-        chosen = trained("auto", str(between))
-        self.assertEqual(chosen["kfac"]["strategy"], "hybrid")
-        self.assertIn("owner_reduce f=0.5 would need", chosen["kfac"]["reason"])
-        self.assertLessEqual(chosen["peak_bytes"], between)
-        self.assertEqual(chosen["weights_sha256"], hybrid["weights_sha256"])
+        for plan, reason in (("auto", "ms a step"), ("formula", "owner_reduce f=0.5 would need")):
+            options += ["--plan", plan]
+            chosen = trained("auto", str(between))
+            self.assertEqual(chosen["kfac"]["strategy"], "hybrid")
+            self.assertIn(reason, chosen["kfac"]["reason"])
+            self.assertLessEqual(chosen["peak_bytes"], between)
+            self.assertEqual(chosen["weights_sha256"], hybrid["weights_sha256"])
 
     def test_replicas_are_compared_at_checkpoints_and_at_the_end(self):
         options = [*OTHERS["mlp"], "--steps", "5", "--checkpoint", self.folder / "checkpoints", "--checkpoint-every", "2"]

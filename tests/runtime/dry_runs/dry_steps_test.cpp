@@ -4,15 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "core/bytes.h"
+#include "core/error.h"
 #include "ddl/comm/simulated_world.h"
+#include "ddl/comm/thread_world.h"
 #include "runtime/dry_runs/cluster_times.h"
 #include "runtime/dry_runs/machine_times.h"
 #include "runtime/dry_runs/make_plan.h"
 #include "runtime/dry_runs/roofline_times.h"
+#include "runtime/dry_runs/simulated_workers.h"
 #include "runtime/training/training_run.h"
 #include "swap/shapes/shape_kernels.h"
 #include "tests/runtime/files.h"
@@ -181,6 +185,39 @@ TEST_F(MachineTimesTest, AFileOfOthersIsNotUsed) {
   EXPECT_GT(MachineTimes(dir_).copy_rate(), 0);
   for (const auto& file : std::filesystem::directory_iterator(dir_)) write_file(file.path(), "{ broken");
   EXPECT_GT(MachineTimes(dir_).copy_rate(), 0);
+}
+
+struct SimulatedWorkersTest : ScratchFolder {};
+
+TEST_F(SimulatedWorkersTest, AllRanksTakeTheChoiceOfTheFirstOne) {
+  TrainOptions options = small_options();
+  options.kfac.choose_grad_worker_frac = true;
+  options.kfac.preconditioner.strategy = kfac::Strategy::automatic;
+  ddl::ThreadWorld world({0, 0});
+  std::vector<GradWorkerChoice> choices(2);
+  ddl::run_ranks(world, [&](ddl::Communicator& ranks) {
+    const auto comm = ddl::make_comm(ranks.duplicate());
+    choices[ranks.rank()] = SimulatedWorkers(comm, dir_).choose(options, int64_t{1} << 30);
+  });
+  EXPECT_EQ(choices[0].strategy, choices[1].strategy);
+  EXPECT_EQ(choices[0].grad_worker_frac, choices[1].grad_worker_frac);
+  EXPECT_NE(choices[0].reason.find("next"), std::string::npos);
+}
+
+TEST_F(SimulatedWorkersTest, AnErrorOfTheFirstRankReachesAll) {
+  TrainOptions options = small_options();
+  options.kfac.choose_grad_worker_frac = true;
+  options.data.source = "synthetic:30";  // no multiple of 16
+  ddl::ThreadWorld world({0, 0});
+  int refused = 0;
+  std::mutex mutex;
+  ddl::run_ranks(world, [&](ddl::Communicator& ranks) {
+    SimulatedWorkers planner(ddl::make_comm(ranks.duplicate()), dir_);
+    EXPECT_THROW((void)planner.choose(options, int64_t{1} << 30), BadRequest);
+    const std::lock_guard lock(mutex);
+    ++refused;
+  });
+  EXPECT_EQ(refused, 2);
 }
 
 PlannedCluster cluster_of(const char* shape, int world) {
