@@ -47,7 +47,7 @@ bool is_time(const json& value) {
 
 }  // namespace
 
-MachineTimes::MachineTimes(std::filesystem::path folder) : file_(file_in(folder)) {
+MachineTimes::MachineTimes(const std::filesystem::path& folder) : file_(file_in(folder)) {
   if (!file_.empty()) read();
 }
 

@@ -12,7 +12,7 @@ namespace spillway::runtime {
 class MachineTimes {
  public:
   /// Reads what the folder remembers; nothing where it is empty, or the file cannot be used.
-  explicit MachineTimes(std::filesystem::path folder);
+  explicit MachineTimes(const std::filesystem::path& folder);
 
   const std::shared_ptr<swap::MeasuredTimes>& kernels() const { return kernels_; }
   /// Measures the calls that dry runs have noted since, and writes the file. No Session may be open on this thread. A

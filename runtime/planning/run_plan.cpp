@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <thread>
@@ -30,7 +31,7 @@ std::string milliseconds(double seconds) {
 
 /// True for the fractions of worlds of any size, and in larger ones for powers of two workers, and all of them.
 bool is_weighed(double fraction, int64_t world) {
-  const auto workers = static_cast<uint64_t>(fraction * static_cast<double>(world) + 0.5);
+  const auto workers = static_cast<uint64_t>(std::llround(fraction * static_cast<double>(world)));
   return world <= kAllFractions || std::has_single_bit(workers) || static_cast<int64_t>(workers) == world;
 }
 
