@@ -13,7 +13,9 @@
 namespace spillway {
 namespace {
 
-std::atomic<int64_t> addresses_to_reserve = 0;  // 0: as many as the machine's memory suggests
+constexpr int64_t kAddressesOfDryRuns = int64_t{16} << 40;
+
+std::atomic<bool> is_for_dry_runs = false;
 
 void release_block(void* data) {
   if (data) CpuDevice::instance().memory().release(Block::of(data));
@@ -52,17 +54,16 @@ class CountingAllocator final : public c10::Allocator {
 
 }  // namespace
 
-void CpuDevice::reserve_addresses(int64_t bytes) {
-  addresses_to_reserve = bytes;
+void CpuDevice::reserve_addresses_of_dry_runs() {
+  is_for_dry_runs = true;
 }
 
 CpuDevice& CpuDevice::instance() {
   static CpuDevice& device = [&]() -> CpuDevice& {
-    const int64_t asked = addresses_to_reserve;
-    const int64_t bytes = asked > 0 ? asked : default_arena_bytes();
+    const int64_t bytes = is_for_dry_runs ? kAddressesOfDryRuns : default_arena_bytes();
     MemoryRange range = reserve_memory_up_to(bytes);
     // Only the descriptor in front of each tensor is touched then, and huge pages would clear 2 MiB for each.
-    if (asked > 0) ::madvise(range.data(), range.bytes(), MADV_NOHUGEPAGE);
+    if (is_for_dry_runs) ::madvise(range.data(), range.bytes(), MADV_NOHUGEPAGE);
     auto* cpu = new CpuDevice(*new Arena(std::move(range), bytes));
     auto* allocator = new CountingAllocator(cpu->memory());
     cpu->install(allocator);

@@ -14,9 +14,9 @@ class CpuDevice final : public Device {
   /// Returns the device. The first call installs the counting allocator in LibTorch. Tensors that exist already keep
   /// their memory, which is not counted. Thread-safe.
   static CpuDevice& instance();
-  /// Makes the first call of instance() reserve so many bytes of addresses, instead of twice the machine's memory. For
-  /// tensors that nobody touches.
-  static void reserve_addresses(int64_t bytes);
+  /// Makes the first call of instance() reserve 16 TiB of addresses, instead of twice the machine's memory: for tensors
+  /// that nobody touches. Without effect after that call.
+  static void reserve_addresses_of_dry_runs();
 
   /// Returns the same block as find_block(), without needing the device.
   static Block* block_of(const c10::DataPtr& data);

@@ -5,6 +5,7 @@
 
 #include "core/bytes.h"
 #include "core/clock.h"
+#include "runtime/training/unlimited_profile.h"
 
 namespace spillway::runtime {
 namespace {
@@ -44,8 +45,8 @@ class LargestBatch {
   std::map<int64_t, int64_t> floors_;
 };
 
-FrontierRow plan_row(int64_t size, const TrainOptions& options, const PlanRequest& request, PlannedCluster& cluster) {
-  RunPlanner planner = make_planner(options, cluster);
+FrontierRow plan_row(int64_t size, const TrainOptions& options, const PlanRequest& request, RunPlanner& planner,
+                     PlannedCluster& cluster) {
   FrontierRow row{.size = size, .unlimited = planner.plan(kUnlimitedBytes)};
   LargestBatch batches(options, row.unlimited.best().choice, cluster);
   for (const BudgetRequest& budget : request.budgets) {
@@ -68,8 +69,7 @@ RunPlanner make_planner(const TrainOptions& options, PlannedCluster& cluster) {
 
 int64_t budget_bytes(const BudgetRequest& budget, int64_t unlimited_bytes) {
   if (budget.kind == BudgetRequest::Kind::none) return kUnlimitedBytes;
-  if (budget.kind == BudgetRequest::Kind::bytes) return budget.bytes;
-  return static_cast<int64_t>(budget.percent / 100 * static_cast<double>(unlimited_bytes));
+  return in_bytes(budget, {.peak_bytes = unlimited_bytes}).bytes;
 }
 
 PlanReport make_plan(const PlanRequest& request, PlannedCluster& cluster) {
@@ -85,8 +85,10 @@ PlanReport make_plan(const PlanRequest& request, PlannedCluster& cluster) {
   RunPlanner planner = make_planner(options, cluster);
   report.unlimited = planner.plan(kUnlimitedBytes);
   report.plan = planner.plan(budget_bytes(options.memory.budget, report.unlimited.best().unlimited_bytes));
-  for (const auto& [size, of_size] : request.sizes)
-    report.frontier.push_back(plan_row(size, of_size, request, cluster));
+  for (const auto& [size, of_size] : request.sizes) {
+    RunPlanner other = make_planner(of_size, cluster);
+    report.frontier.push_back(plan_row(size, of_size, request, size == request.size ? planner : other, cluster));
+  }
   report.planning_seconds = seconds_since(start);
   return report;
 }

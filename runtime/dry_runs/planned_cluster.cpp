@@ -79,7 +79,7 @@ int threads_of_rank(const ClusterShape& shape) {
 swap::ScheduleInputs PlannedCluster::schedule_inputs(const TrainOptions& options) const {
   swap::ScheduleInputs inputs;
   inputs.rates = profile_.copies;
-  if (options.memory.host_budget.kind == BudgetRequest::Kind::bytes)
+  if (!options.memory.disk.empty() && options.memory.host_budget.kind == BudgetRequest::Kind::bytes)
     inputs.host_budget_bytes = options.memory.host_budget.bytes;
   inputs.small_bytes = DeviceMemory::charge_of(SessionOptions().small_page_bytes);
   inputs.candidates = kCandidates;

@@ -1,9 +1,9 @@
 #include "runtime/dry_runs/simulated_workers.h"
 
-#include <algorithm>
 #include <span>
 #include <string>
-#include <vector>
+#include <type_traits>
+#include <utility>
 
 #include "core/bytes.h"
 #include "core/error.h"
@@ -26,31 +26,26 @@ PlannedCluster cluster_of(const ddl::CommunicatorHandle& comm, const std::filesy
   return {std::move(profile), std::move(shape), machine};
 }
 
-/// Returns the place of the best choice among `choices`, and the plan's reason.
-std::pair<int64_t, std::string> best_of(const std::vector<PlanChoice>& choices, const TrainOptions& options,
-                                        int64_t budget_bytes, PlannedCluster cluster) {
-  RunPlanner planner = make_planner(options, cluster);
-  const RunPlan plan = planner.plan(budget_bytes);
-  const auto same = [&](const PlanChoice& choice) { return describe(choice) == describe(plan.best().choice); };
-  return {std::find_if(choices.begin(), choices.end(), same) - choices.begin(), plan.reason()};
-}
-
 }  // namespace
 
 GradWorkerChoice SimulatedWorkers::choose(const TrainOptions& options, int64_t budget_bytes) {
   ddl::Communicator& ranks = *comm_->communicator;
-  const auto choices = plan_choices(options.kfac.preconditioner, options.kfac.choose_grad_worker_frac, ranks.size());
-  std::pair<int64_t, std::string> best{0, ""};
+  PlanChoice best;
+  std::string reason;
   {
     const ddl::Busy busy(&ranks);  // measuring may take long, and the other ranks must not give this one up
     ddl::check_together(ranks, [&] {
-      if (ranks.rank() == 0) best = best_of(choices, options, budget_bytes, cluster_of(*comm_, folder_));
+      if (ranks.rank() != 0) return;
+      PlannedCluster cluster = cluster_of(*comm_, folder_);
+      const RunPlan plan = make_planner(options, cluster).plan(budget_bytes);
+      best = plan.best().choice;
+      reason = plan.reason();
     });
   }
-  ddl::broadcast(ranks, std::as_writable_bytes(std::span(&best.first, 1)), 0);
-  const PlanChoice& choice = choices.at(best.first);
-  const std::string budget = budget_bytes == kUnlimitedBytes ? "no budget" : "budget " + format_bytes(budget_bytes);
-  return {choice.workers.strategy, choice.workers.grad_worker_frac, str(budget, "; ", best.second)};
+  static_assert(std::is_trivially_copyable_v<PlanChoice>);
+  ddl::broadcast(ranks, std::as_writable_bytes(std::span(&best, 1)), 0);
+  return {best.workers.strategy, best.workers.grad_worker_frac,
+          str("budget ", format_bytes(budget_bytes), "; ", reason)};
 }
 
 }  // namespace spillway::runtime

@@ -72,6 +72,26 @@ WeighedChoice weigh(const PlanChoice& choice, const std::vector<RankSteps>& step
   return weighed;
 }
 
+double seconds_of(const WeighedChoice& weighed) {
+  return weighed.forecast.feasible ? weighed.forecast.seconds : std::numeric_limits<double>::infinity();
+}
+
+/// Puts the choice to take first: the earliest of those that are as fast as the fastest. The others follow by their
+/// times, and those that do not fit by their floors.
+void order(std::vector<WeighedChoice>& weighed) {
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const WeighedChoice& choice : weighed) fastest = std::min(fastest, seconds_of(choice));
+  const auto first = std::find_if(weighed.begin(), weighed.end(), [&](const WeighedChoice& choice) {
+    return choice.forecast.feasible && seconds_of(choice) <= fastest * (1 + kFaster);
+  });
+  const bool fits = first != weighed.end();
+  if (fits) std::rotate(weighed.begin(), first, first + 1);
+  std::stable_sort(weighed.begin() + fits, weighed.end(), [](const WeighedChoice& a, const WeighedChoice& b) {
+    if (a.forecast.feasible || b.forecast.feasible) return seconds_of(a) < seconds_of(b);
+    return a.floor_bytes < b.floor_bytes;
+  });
+}
+
 /// Calls `body` for 0 … count − 1, on as many threads as there are cores.
 void in_parallel(size_t count, const std::function<void(size_t)>& body) {
   std::atomic<size_t> next = 0;
@@ -130,33 +150,8 @@ RunPlan RunPlanner::plan(int64_t budget_bytes) {
   for (size_t c = 0; c < choices_.size(); ++c) (void)steps(c);
   plan.weighed.resize(choices_.size());
   in_parallel(choices_.size(), [&](size_t c) { plan.weighed[c] = weigh(choices_[c], steps_.at(c), inputs); });
-  // Among choices that are as fast, the earlier one comes first.
-  const auto rank_of = [&](const WeighedChoice& w) {
-    return w.forecast.feasible ? w.forecast.seconds : std::numeric_limits<double>::infinity();
-  };
-  std::stable_sort(plan.weighed.begin(), plan.weighed.end(), [&](const WeighedChoice& a, const WeighedChoice& b) {
-    if (a.forecast.feasible || b.forecast.feasible) return rank_of(a) < rank_of(b);
-    return a.floor_bytes < b.floor_bytes;
-  });
-  const double enough = rank_of(plan.best()) * (1 + kFaster);
-  for (const PlanChoice& choice : choices_) {
-    const auto found = std::find_if(plan.weighed.begin(), plan.weighed.end(),
-                                    [&](const WeighedChoice& w) { return describe(w.choice) == describe(choice); });
-    if (!found->forecast.feasible || found->forecast.seconds > enough) continue;
-    std::rotate(plan.weighed.begin(), found, found + 1);
-    break;
-  }
+  order(plan.weighed);
   return plan;
-}
-
-int64_t RunPlanner::floor_bytes() {
-  int64_t least = kUnlimitedBytes;
-  for (size_t c = 0; c < choices_.size(); ++c) {
-    int64_t most = 0;
-    for (const RankSteps& rank : steps(c)) most = std::max(most, rank.floor_bytes);
-    least = std::min(least, most);
-  }
-  return least;
 }
 
 }  // namespace spillway::runtime

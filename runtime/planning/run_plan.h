@@ -58,8 +58,6 @@ class RunPlanner {
   /// Weighs every choice under the budget. Deterministic. A choice is taken before an earlier one only when it is
   /// faster by more than 0.5 %, because forecasts are no more exact than that.
   RunPlan plan(int64_t budget_bytes);
-  /// Returns the smallest budget that some choice can run.
-  int64_t floor_bytes();
 
  private:
   const std::vector<RankSteps>& steps(size_t choice);

@@ -10,13 +10,10 @@
 namespace spillway::runtime {
 namespace {
 
-GradWorkerChoice choose_workers(const RunContext& context, const std::optional<UnlimitedProfile>& observed,
-                                int64_t budget_bytes) {
+/// Returns the choice by the formula of bytes.
+GradWorkerChoice choose_by_formula(const RunContext& context, const std::optional<UnlimitedProfile>& observed,
+                                   int64_t budget_bytes) {
   const TrainOptions& options = context.options;
-  if (!options.kfac.choose_grad_worker_frac)
-    return {options.kfac.preconditioner.strategy, options.kfac.preconditioner.grad_worker_frac, "as asked for"};
-  if (context.planner && budget_bytes != kUnlimitedBytes && context.world() > 1)
-    return context.planner->choose(options, budget_bytes);
   GradWorkerInputs inputs;
   inputs.options = options.kfac.preconditioner;
   inputs.world = context.world();
@@ -39,6 +36,28 @@ GradWorkerChoice choose_workers(const RunContext& context, const std::optional<U
       inputs.broadcast_bytes_per_second = static_cast<double>(agreed) * 1e3;
   }
   return choose_grad_worker_frac(inputs);
+}
+
+/// True where a planner can tell more than the formula. A curvature of layers may have more kinds of step than a plan
+/// can take.
+bool can_plan(const RunContext& context, int64_t budget_bytes) {
+  return context.planner && budget_bytes != kUnlimitedBytes && context.world() > 1 &&
+         context.options.kfac.preconditioner.layer_curvature.empty();
+}
+
+GradWorkerChoice choose_workers(const RunContext& context, const std::optional<UnlimitedProfile>& observed,
+                                int64_t budget_bytes) {
+  const KfacTrainingOptions& kfac = context.options.kfac;
+  if (!kfac.choose_grad_worker_frac)
+    return {kfac.preconditioner.strategy, kfac.preconditioner.grad_worker_frac, "as asked for"};
+  if (!can_plan(context, budget_bytes)) return choose_by_formula(context, observed, budget_bytes);
+  try {
+    return context.planner->choose(context.options, budget_bytes);
+  } catch (const BadRequest& error) {  // on every rank: these steps cannot run dry
+    GradWorkerChoice choice = choose_by_formula(context, observed, budget_bytes);
+    choice.reason += str("; not simulated: ", error.what());
+    return choice;
+  }
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ class ShapeKernels final : public OperatorKernels {
     const auto known = kernels_.find(&op.schema());
     if (known != kernels_.end()) return known->second;
     Kernel kernel = kernel_of(op);
-    // Of the kernels that run themselves, collectives alone do work of their own.
+    // Collectives alone do work of their own among the kernels that run themselves.
     kernel.takes_time = kernel.manner != Manner::number &&
                         (kernel.manner != Manner::itself || op.schema().name().starts_with("spillway::"));
     return kernels_.emplace(&op.schema(), kernel).first->second;
@@ -187,8 +187,9 @@ class ShapeKernels final : public OperatorKernels {
     std::vector<at::Tensor> scratch = scratch_of(op.schema(), arguments);
     if (!op.hasTag(at::Tag::pointwise)) return scratch;
     for (at::Tensor& copy : converted(op, arguments)) scratch.push_back(std::move(copy));
-    if (op.schema().overload_name() != "Scalar") return scratch;
-    // A number is first made a tensor, and then converted.
+    // A number in place of the second tensor is first made a tensor, and then converted. (lerp's is its third
+    // argument.)
+    if (op.schema().overload_name() != "Scalar" || !arguments[1].isScalar()) return scratch;
     const at::ScalarType type = arguments[1].toScalar().type();
     scratch.push_back(at::empty({}, at::TensorOptions(type)));
     if (arguments[0].toTensor().scalar_type() != type) scratch.push_back(at::empty({}, at::TensorOptions(type)));

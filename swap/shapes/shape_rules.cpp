@@ -294,6 +294,14 @@ Tensors as_norms_type(Arguments a) {
   return {at::empty(self.sizes(), self.options().dtype(static_cast<at::ScalarType>(a[4].toInt())))};
 }
 
+// cholesky_inverse(self, upper): LAPACK's statuses, and what is made of them to look for one that is not 0
+Tensors statuses(Arguments a) {
+  const at::Tensor& self = a[0].toTensor();
+  const int64_t matrices = self.numel() / std::max<int64_t>(1, self.size(-1) * self.size(-2));
+  const at::TensorOptions whole(at::kInt);
+  return {at::empty({matrices}, whole), at::empty({matrices}, whole), at::empty({}, whole)};
+}
+
 // repeat(self, repeats): the order of the dimensions, in the steps in which it is made
 Tensors order_of_dimensions(Arguments a) {
   const auto count = static_cast<int64_t>(a[1].toIntVector().size());
@@ -312,6 +320,7 @@ constexpr std::pair<std::string_view, ScratchRule> kScratch[]{
     {"aten::upsample_nearest3d", indices_of_upsampling},
     {"aten::mean", number_twice},
     {"aten::repeat", order_of_dimensions},
+    {"aten::cholesky_inverse", statuses},
     {"aten::sum", as_sums_type},
     {"aten::triu", contiguous_copy},
     {"aten::tril", contiguous_copy},
@@ -320,6 +329,12 @@ constexpr std::pair<std::string_view, ScratchRule> kScratch[]{
 // _linalg_check_errors(info, …) reads LAPACK's statuses, which nobody wrote
 Tensors nothing(Arguments) {
   return {};
+}
+
+// cholesky_inverse(self, upper): an inverse in the order of LAPACK, column by column
+Tensors cholesky_inverse(Arguments a) {
+  const at::Tensor& self = a[0].toTensor();
+  return {at::empty(self.sizes(), self.options().requires_grad(false)).transpose(-2, -1)};
 }
 
 // repeat(self, repeats); its own kernel reads the order of dimensions from a tensor
@@ -347,6 +362,7 @@ constexpr std::pair<std::string_view, ShapeRule> kRules[]{
     {"aten::where.self", where},
     {"aten::index_select", index_select},
     {"aten::repeat", repeat},
+    {"aten::cholesky_inverse", cholesky_inverse},
     {"aten::log_sigmoid_forward", log_sigmoid},
     {"aten::log_sigmoid_backward", like_second},
     {"aten::convolution", convolution},

@@ -100,7 +100,8 @@ class Plan(Case):
     def test_wrong_input(self):
         for args, part in ((["--device-profile", "k80"], "h200"), (["--link-out", "75GB"], "75GB/s"),
                            (["--world", "8", "--levels", "4x3"], "8"), (["--device", "cuda"], "--device-profile"),
-                           (["--budgets", "much"], "much"), (["--world", "0"], "--world"),
+                           (["--budgets", "much"], "much"), (["--host-budget", "50%"], "a size"),
+                           (["--host-budget", "1GiB"], "--disk"), (["--world", "0"], "--world"),
                            (["--kfac", "--kfac-time", "20%"], "forward pass")):
             self.refused(2, part, args=["plan", *MODEL, *args])
         profile = self.folder / "profile.json"

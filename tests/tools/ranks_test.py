@@ -81,6 +81,11 @@ class Ranks(Case):
             self.assertLessEqual(chosen["peak_bytes"], between)
             self.assertEqual(chosen["weights_sha256"], hybrid["weights_sha256"])
 
+    def test_steps_that_cannot_be_simulated_are_distributed_by_the_formula(self):
+        options = [*OTHERS["mlp"], "--kfac", "--kfac-time", "20%", "--steps", "2", "--budget", "100%"]
+        chosen = self.result(*options, ranks=2)
+        self.assertIn("of K-FAC state", chosen["kfac"]["reason"])
+
     def test_replicas_are_compared_at_checkpoints_and_at_the_end(self):
         options = [*OTHERS["mlp"], "--steps", "5", "--checkpoint", self.folder / "checkpoints", "--checkpoint-every", "2"]
         file = self.folder / "result.json"

@@ -25,9 +25,6 @@ namespace spillway::tools {
 using namespace runtime;
 namespace {
 
-/// Addresses for tensors that no memory holds.
-constexpr int64_t kAddresses = int64_t{16} << 40;
-
 struct Options {
   TrainFlags flags;
   int world = 1;
@@ -66,8 +63,19 @@ int64_t size_of(const TrainOptions& options) {
   return size > 0 ? size : model_info(options.model.name).size;
 }
 
+/// Throws where a host budget would change nothing in the plan.
+void check_host_budget(const TrainOptions& options) {
+  const BudgetRequest& host = options.memory.host_budget;
+  if (host.kind == BudgetRequest::Kind::percent)
+    throw BadRequest("plan takes --host-budget as a size, because a percentage is of a peak that it is yet to find");
+  if (host.kind == BudgetRequest::Kind::bytes && options.memory.disk.empty())
+    throw BadRequest(
+        "plan takes --host-budget with --disk alone; without a disk the host memory that is needed is printed");
+}
+
 PlanRequest request_of(Options& options) {
   PlanRequest request{.options = options.flags.resolve(options.world)};
+  check_host_budget(request.options);
   request.size = size_of(request.options);
   request.largest_batch = options.largest_batch;
   for (const std::string& budget : options.budgets) request.budgets.push_back(BudgetRequest::parse(budget));
@@ -80,7 +88,7 @@ PlanRequest request_of(Options& options) {
 }
 
 int plan_command(Options& options) {
-  CpuDevice::reserve_addresses(kAddresses);
+  CpuDevice::reserve_addresses_of_dry_runs();
   if (options.flags.device != "auto" && options.flags.device != "cpu")
     throw BadRequest("plan runs nothing, so it takes no --device; --device-profile tells what to plan for");
   const PlanRequest request = request_of(options);

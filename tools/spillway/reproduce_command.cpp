@@ -18,9 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-/// Addresses for tensors that no memory holds.
-constexpr int64_t kAddresses = int64_t{16} << 40;
-
 struct Options {
   std::string name, json;
   bool list = false, all = false, markdown = false;
@@ -87,7 +84,7 @@ int reproduce_command(const Options& options) {
     for (const std::string& name : reproductions()) std::printf("%s\n", name.c_str());
     return kOk;
   }
-  CpuDevice::reserve_addresses(kAddresses);
+  CpuDevice::reserve_addresses_of_dry_runs();
   json all = json::array();
   for (const std::string& name : names_of(options)) {
     const Reproduction table = reproduce(name);

@@ -8,6 +8,7 @@
 #include "kfac/plan/factor_traffic.h"
 #include "kfac/plan/place_factors.h"
 #include "kfac/plan/strategy_choice.h"
+#include "runtime/planning/resnet_layers.h"
 #include "tests/kfac/shapes.h"
 
 namespace spillway::kfac {
@@ -133,7 +134,7 @@ TEST(StrategyBytesTest, AreThoseOfTheFormulasWhereLayersDivideEvenly) {
 }
 
 TEST(StrategyBytesTest, SumToTheFormulasOverUnevenRanks) {
-  const auto layers = resnet50();
+  const auto layers = runtime::resnet_layers(50);
   const int64_t f = held_factors(layers), e = all_eigenbases(layers), world = 16;
   const auto total = [&](const KfacOptions& options) {
     int64_t sum = 0;
@@ -148,7 +149,7 @@ TEST(StrategyBytesTest, SumToTheFormulasOverUnevenRanks) {
 }
 
 TEST(StrategyBytesTest, ReproduceThePublishedSizesOfResnets) {
-  const auto layers = resnet50();
+  const auto layers = runtime::resnet_layers(50);
   int64_t gradients = 0;
   for (const auto& layer : layers) gradients += layer.gradient_elements();
   EXPECT_EQ(layers.size(), 54u);
@@ -164,12 +165,12 @@ TEST(StrategyBytesTest, ReproduceThePublishedSizesOfResnets) {
     return (factors + f * (factors + outer)) / 1e6;
   };
   const auto within_2_percent = [](double ours, double published) { EXPECT_NEAR(ours, published, 0.02 * published); };
-  within_2_percent(megabytes(resnet18(), 1.0 / 64), 384);
-  within_2_percent(megabytes(resnet18(), 1), 806);
-  within_2_percent(megabytes(resnet50(), 1.0 / 64), 634);
-  within_2_percent(megabytes(resnet101(), 1.0 / 64), 1150);
-  within_2_percent(megabytes(resnet101(), 1), 2442);
-  within_2_percent(megabytes(resnet152(), 1.0 / 64), 1584);
+  within_2_percent(megabytes(runtime::resnet_layers(18), 1.0 / 64), 384);
+  within_2_percent(megabytes(runtime::resnet_layers(18), 1), 806);
+  within_2_percent(megabytes(runtime::resnet_layers(50), 1.0 / 64), 634);
+  within_2_percent(megabytes(runtime::resnet_layers(101), 1.0 / 64), 1150);
+  within_2_percent(megabytes(runtime::resnet_layers(101), 1), 2442);
+  within_2_percent(megabytes(runtime::resnet_layers(152), 1.0 / 64), 1584);
 }
 
 // --- placement -----------------------------------------------------------------------------------------------------
@@ -234,7 +235,7 @@ TEST(PlacementTest, LoadsRanksInTurnAsPublishedForResnet50) {
     double least, most;
   };
   for (const auto& [world, least, most] : {Published{16, 1.46e6, 2.83e7}, Published{64, 1.64e4, 2.26e7}}) {
-    const auto layers = resnet50();
+    const auto layers = runtime::resnet_layers(50);
     const auto sizes = decomposition_costs(layers, Placement::lpt_memory);
     const auto ranks =
         place_factors(sizes, world, Placement::round_robin, world <= static_cast<int64_t>(layers.size()));
@@ -248,8 +249,9 @@ TEST(PlacementTest, LoadsRanksInTurnAsPublishedForResnet50) {
 
 // Checks greedy placement, with which KAISA replaced placement in turn. SC'20 places in turn and reports imbalance.
 TEST(PlacementTest, BalancesResnetsBetterThanInTurnAt16To64Ranks) {
-  const std::pair<const char*, std::vector<LayerShape>> models[] = {
-      {"ResNet-50", resnet50()}, {"ResNet-101", resnet101()}, {"ResNet-152", resnet152()}};
+  const std::pair<const char*, std::vector<LayerShape>> models[] = {{"ResNet-50", runtime::resnet_layers(50)},
+                                                                    {"ResNet-101", runtime::resnet_layers(101)},
+                                                                    {"ResNet-152", runtime::resnet_layers(152)}};
   for (const auto& [name, layers] : models)
     for (int64_t world : {16, 32, 64}) {
       const auto costs = decomposition_costs(layers, Placement::lpt_time);
@@ -279,7 +281,7 @@ TEST(FactorTrafficTest, TradesEigenbasesForGradients) {
 }
 
 TEST(FactorTrafficTest, IsHalvedByReducingToTheOwnerAndGoneWithDp) {
-  const auto layers = resnet50();
+  const auto layers = runtime::resnet_layers(50);
   const int64_t world = 8;
   int64_t packed = 0;
   for (const auto& layer : layers) packed += packed_elements(layer);
@@ -312,7 +314,7 @@ TEST(FactorTrafficTest, PutsLayersInOrderIntoBucketsOf8MiBOrOneLargerLayer) {
 // --- auto ----------------------------------------------------------------------------------------------------------
 
 TEST(StrategyChoiceTest, TakesTheFewestBytesOnTheWireAmongWhatFits) {
-  const auto layers = resnet50();
+  const auto layers = runtime::resnet_layers(50);
   const KfacOptions options{.strategy = Strategy::automatic, .factor_interval = 10, .inverse_interval = 100};
   const auto measure = [&](const StrategyChoice& choice) {
     const auto plan = assign(layers, 8, with(options, choice));

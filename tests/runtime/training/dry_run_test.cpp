@@ -24,6 +24,8 @@ struct Way {
   bool kfac = false;
   int64_t split_bytes = kUnlimitedBytes;
   int64_t batch = 1;
+  OptimizerKind optimizer = OptimizerKind::adam;  ///< without K-FAC
+  kfac::Method method = kfac::Method::eigen;
 };
 
 void PrintTo(const Way& way, std::ostream* out) {
@@ -45,7 +47,9 @@ RunContext context_of(const Way& way) {
   if (model == "bert-base") options.model.layers = 2, options.model.hidden = 64;
   options.kfac.enabled = way.kfac;
   options.kfac.preconditioner.burn_in = 1;
-  options.optimizer.kind = way.kfac ? OptimizerKind::sgd : OptimizerKind::adam;
+  options.kfac.preconditioner.method = way.method;
+  options.optimizer.kind = way.kfac ? OptimizerKind::sgd : way.optimizer;
+  if (is_of_matrices(options.optimizer.kind)) options.optimizer.rest = {OptimizerKind::adamw, 1e-3};
   return make_context(options, {});
 }
 
@@ -159,19 +163,25 @@ TEST(DryContextTest, RefusesWhatNeedsARealStep) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, DryRunTest,
-    ::testing::Values(Way{"mlp", "mlp", "synthetic:64"}, Way{"unet3d", "unet3d", "synthetic:32"},
-                      Way{"unet3d_in_windows", "unet3d", "synthetic:32", false, 256 << 10},
-                      Way{"unet3d_kfac", "unet3d", "synthetic:32", true}, Way{"bp3d", "bp3d", "synthetic:16"},
-                      Way{"bp3d_kfac", "bp3d", "synthetic:16", true}, Way{"bp3d_32", "bp3d", "synthetic:32", true},
-                      Way{"unet3d_64", "unet3d", "synthetic:64"}, Way{"unet3d_64_kfac", "unet3d", "synthetic:64", true},
-                      Way{"resnet50", "resnet50", "synthetic:64"}, Way{"resnet50_224", "resnet50", "synthetic:224"},
-                      Way{"resnet50_kfac", "resnet50", "synthetic:64", true}, Way{"bert", "bert-base", "synthetic:16"},
-                      Way{"bert_kfac", "bert-base", "synthetic:32", true},
-                      Way{"autoencoder_kfac", "autoencoder", "synthetic:28", true},
-                      Way{"unet3d_batch", "unet3d", "synthetic:32", true, kUnlimitedBytes, 2},
-                      Way{"bp3d_batch", "bp3d", "synthetic:16", true, kUnlimitedBytes, 2},
-                      Way{"resnet50_batch", "resnet50", "synthetic:64", true, kUnlimitedBytes, 3},
-                      Way{"bert_batch", "bert-base", "synthetic:16", true, kUnlimitedBytes, 3}),
+    ::testing::Values(
+        Way{"mlp", "mlp", "synthetic:64"}, Way{"unet3d", "unet3d", "synthetic:32"},
+        Way{"unet3d_in_windows", "unet3d", "synthetic:32", false, 256 << 10},
+        Way{"unet3d_kfac", "unet3d", "synthetic:32", true}, Way{"bp3d", "bp3d", "synthetic:16"},
+        Way{"bp3d_kfac", "bp3d", "synthetic:16", true}, Way{"bp3d_32", "bp3d", "synthetic:32", true},
+        Way{"unet3d_64", "unet3d", "synthetic:64"}, Way{"unet3d_64_kfac", "unet3d", "synthetic:64", true},
+        Way{"resnet50", "resnet50", "synthetic:64"}, Way{"resnet50_224", "resnet50", "synthetic:224"},
+        Way{"resnet50_kfac", "resnet50", "synthetic:64", true}, Way{"bert", "bert-base", "synthetic:16"},
+        Way{"bert_kfac", "bert-base", "synthetic:32", true},
+        Way{"autoencoder_kfac", "autoencoder", "synthetic:28", true},
+        Way{"unet3d_batch", "unet3d", "synthetic:32", true, kUnlimitedBytes, 2},
+        Way{"bp3d_batch", "bp3d", "synthetic:16", true, kUnlimitedBytes, 2},
+        Way{"resnet50_batch", "resnet50", "synthetic:64", true, kUnlimitedBytes, 3},
+        Way{"bert_batch", "bert-base", "synthetic:16", true, kUnlimitedBytes, 3},
+        Way{"lamb", "mlp", "synthetic:64", false, kUnlimitedBytes, 1, OptimizerKind::lamb},
+        Way{"muon", "mlp", "synthetic:64", false, kUnlimitedBytes, 1, OptimizerKind::muon},
+        Way{"soap", "mlp", "synthetic:64", false, kUnlimitedBytes, 1, OptimizerKind::soap},
+        Way{"kfac_pi", "mlp", "synthetic:64", true, kUnlimitedBytes, 1, OptimizerKind::sgd, kfac::Method::pi},
+        Way{"kfac_plain", "mlp", "synthetic:64", true, kUnlimitedBytes, 1, OptimizerKind::sgd, kfac::Method::plain}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
