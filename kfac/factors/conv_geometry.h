@@ -10,6 +10,11 @@ struct Geometry {
   std::vector<int64_t> kernel, stride, padding, dilation;
   int64_t groups = 1;
 
+  /// Returns the geometry of one weight per position.
+  static Geometry pointwise(size_t dims) {
+    const std::vector<int64_t> ones(dims, 1);
+    return {ones, ones, std::vector<int64_t>(dims, 0), ones};
+  }
   size_t dims() const { return kernel.size(); }
   int64_t kernel_volume() const {
     int64_t volume = 1;

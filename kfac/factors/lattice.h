@@ -23,6 +23,9 @@ struct Lattice {
   int64_t weight() const;
   /// Returns the number of its positions along dimension `d` of `size` positions.
   int64_t count(size_t d, int64_t size) const { return size <= start[d] ? 0 : (size - start[d] - 1) / step[d] + 1; }
+  /// Returns the largest such number, wherever it starts. An update of a factor makes room for so many, whatever its
+  /// start, so that all updates do the same operators on the same memory, and a schedule made in one fits the next.
+  int64_t places(size_t d, int64_t size) const { return (size + step[d] - 1) / step[d]; }
 };
 
 /// Returns a lattice over positions of sizes `spatial`, in each of `samples` samples, on which at least `rows`

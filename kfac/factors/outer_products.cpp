@@ -51,25 +51,31 @@ double add_gram(const at::Tensor& sum, const at::Tensor& x, int64_t weight) {
   return flops;
 }
 
-// sum += weight · [X; 1] [X; 1]ᵀ for X [features, rows]; the ones only where sum has a row for them.
-double add_outer(const at::Tensor& sum, const at::Tensor& x, int64_t weight) {
+// sum += weight · [X; 1] [X; 1]ᵀ for X [features, rows]; the ones only where sum has a row for them, and only in
+// `count` of the rows. The others are zero.
+double add_outer(const at::Tensor& sum, const at::Tensor& x, int64_t count, int64_t weight) {
   const int64_t n = x.size(0);
-  if (sum.size(0) > n) add_ones(sum, x.sum(1), x.size(1), weight);
+  if (sum.size(0) > n) add_ones(sum, x.sum(1), count, weight);
   return add_gram(sum.narrow(0, 0, n).narrow(1, 0, n), x, weight);
 }
 
+// sum += [X; 1] [X; 1]ᵀ.
+double add_outer(const at::Tensor& sum, const at::Tensor& x) {
+  return add_outer(sum, x, x.size(1), 1);
+}
+
 // Adds the outer products of x [rows, features]: add_outer() with X = xᵀ.
-double add_rows(const at::Tensor& sum, const at::Tensor& x, int64_t weight, int64_t workspace_bytes) {
+double add_rows(const at::Tensor& sum, const at::Tensor& x, int64_t workspace_bytes) {
   const int64_t step =
       x.scalar_type() == sum.scalar_type() ? x.size(0) : rows_that_fit(workspace_bytes, x.size(1), sum);
   double flops = 0;
   for (int64_t row = 0; row < x.size(0); row += step)
-    flops += add_outer(sum, x.narrow(0, row, std::min(step, x.size(0) - row)).to(sum.scalar_type()).t(), weight);
+    flops += add_outer(sum, x.narrow(0, row, std::min(step, x.size(0) - row)).to(sum.scalar_type()).t());
   return flops;
 }
 
 // Adds the outer products of x [batch, channels, *spatial], of which every position is a row.
-double add_positions(const at::Tensor& sum, const at::Tensor& x, int64_t weight, int64_t workspace_bytes) {
+double add_positions(const at::Tensor& sum, const at::Tensor& x, int64_t workspace_bytes) {
   const auto flat = x.flatten(2);
   const int64_t batch = flat.size(0), channels = flat.size(1), length = flat.size(2);
   if (length == 0) return 0;
@@ -79,23 +85,15 @@ double add_positions(const at::Tensor& sum, const at::Tensor& x, int64_t weight,
     const int64_t step = x.scalar_type() == sum.scalar_type() ? length : room;
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t s = 0; s < length; s += step)
-        flops +=
-            add_outer(sum, flat.select(0, b).narrow(1, s, std::min(step, length - s)).to(sum.scalar_type()), weight);
+        flops += add_outer(sum, flat.select(0, b).narrow(1, s, std::min(step, length - s)).to(sum.scalar_type()));
     return flops;
   }
   const int64_t step = std::max<int64_t>(1, room / length);
   for (int64_t b = 0; b < batch; b += step) {
     const auto part = flat.narrow(0, b, std::min(step, batch - b)).to(sum.scalar_type());
-    flops += add_outer(sum, part.transpose(0, 1).reshape({channels, -1}), weight);
+    flops += add_outer(sum, part.transpose(0, 1).reshape({channels, -1}));
   }
   return flops;
-}
-
-// Returns the positions of x that are on `lattice`: a view. Its first spatial dimension is `dim`.
-at::Tensor on(const Lattice& lattice, at::Tensor x, int64_t dim) {
-  for (size_t d = 0; d < lattice.step.size(); ++d)
-    x = x.slice(dim + static_cast<int64_t>(d), lattice.start[d], std::nullopt, lattice.step[d]);
-  return x;
 }
 
 // Returns Σ of add(sum of the group, channels of the group) over the groups, or over their blocks.
@@ -115,26 +113,26 @@ double add_without_patches(const at::Tensor& sum, const at::Tensor& x, const Geo
                                             geometry, workspace_bytes);
   if (sum.size(0) == n) return flops;
   int64_t positions = 1;
-  for (int64_t size : output_positions(x, geometry, Lattice::whole(geometry.dims()))) positions *= size;
+  for (int64_t size : output_places(x, geometry, Lattice::whole(geometry.dims()))) positions *= size;
   add_ones(sum, shifted_sums(x, geometry, sum.scalar_type()), positions, 1);
   return flops;
 }
 
-// Returns Σ of add(patches of one box of positions) over the boxes.
+// Returns Σ of add(patches of one box of places, its positions) over the boxes.
 template <class Add>
 double sum_over_patches(const at::Tensor& sum, const at::Tensor& x, const Geometry& geometry, const Lattice& lattice,
                         int64_t workspace_bytes, const Add& add) {
   const int64_t room = rows_that_fit(workspace_bytes, x.size(1) * geometry.kernel_volume(), sum);
   double flops = 0;
-  for (const auto& box : boxes(output_positions(x, geometry, lattice), room))
-    flops += add(patch_matrix(x, geometry, lattice, box, sum.scalar_type()));
+  for (const auto& box : boxes(output_places(x, geometry, lattice), room))
+    flops += add(patch_matrix(x, geometry, lattice, box, sum.scalar_type()), positions_in(box, x, geometry, lattice));
   return flops;
 }
 
 // True when the patches have fewer entries than the input, so that summing over them is less work.
 bool patches_have_gaps(const at::Tensor& x, const Geometry& geometry, const Lattice& lattice) {
   int64_t entries = x.size(1) * geometry.kernel_volume();
-  for (int64_t size : output_positions(x, geometry, lattice)) entries *= size;
+  for (int64_t size : output_places(x, geometry, lattice)) entries *= size;
   return entries < x.numel();
 }
 
@@ -142,15 +140,20 @@ bool patches_have_gaps(const at::Tensor& x, const Geometry& geometry, const Latt
 
 double add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
                           const Lattice& lattice, int64_t workspace_bytes) {
-  const int64_t weight = lattice.weight();
+  if (!geometry && !lattice.is_whole()) {
+    const auto rows = Geometry::pointwise(1);
+    return add_input_products(sum, input.t().unsqueeze(0), &rows, lattice, workspace_bytes);
+  }
   return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
-    if (!geometry) return add_rows(group_sum, on(lattice, x, 0), weight, workspace_bytes);
-    if (geometry->is_pointwise()) return add_positions(group_sum, on(lattice, x, 2), weight, workspace_bytes);
-    if (lattice.is_whole() && prefers_shifts(x, *geometry, false))
-      return add_without_patches(group_sum, x, *geometry, workspace_bytes);
-    return sum_over_patches(group_sum, x, *geometry, lattice, workspace_bytes, [&](const at::Tensor& patches) {
-      return add_outer(group_sum, patches.flatten(0, 1), weight);
-    });
+    if (!geometry) return add_rows(group_sum, x, workspace_bytes);
+    if (lattice.is_whole()) {
+      if (geometry->is_pointwise()) return add_positions(group_sum, x, workspace_bytes);
+      if (prefers_shifts(x, *geometry, false)) return add_without_patches(group_sum, x, *geometry, workspace_bytes);
+    }
+    const auto add = [&](const at::Tensor& patches, int64_t positions) {
+      return add_outer(group_sum, patches.flatten(0, 1), positions, lattice.weight());
+    };
+    return sum_over_patches(group_sum, x, *geometry, lattice, workspace_bytes, add);
   });
 }
 
@@ -158,9 +161,10 @@ double add_channel_products(const at::Tensor& sum, const at::Tensor& input, cons
                             const Lattice& lattice, int64_t workspace_bytes) {
   if (patches_have_gaps(input, geometry, lattice))
     return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
-      return sum_over_patches(group_sum, x, geometry, lattice, workspace_bytes, [&](const at::Tensor& patches) {
-        return add_outer(group_sum, patches.flatten(1), lattice.weight());
-      });
+      return sum_over_patches(group_sum, x, geometry, lattice, workspace_bytes,
+                              [&](const at::Tensor& patches, int64_t) {
+                                return add_gram(group_sum, patches.flatten(1), lattice.weight());
+                              });
     });
   // tr_K A [c, c'] = Σ_o Σ_k x_c(o·s + k − p) x_c'(o·s + k − p) = Σ_x n(x) x_c x_c', and n(x) = Π_d n_d(x_d).
   auto weight = at::full({}, static_cast<double>(lattice.weight()), sum.options());
@@ -186,7 +190,7 @@ double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const
   return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
     if (lattice.is_whole() && prefers_shifts(x, geometry, true))
       return add_shifted_dots(group_sum, x, geometry, workspace_bytes);
-    return sum_over_patches(group_sum, x, geometry, lattice, workspace_bytes, [&](const at::Tensor& patches) {
+    return sum_over_patches(group_sum, x, geometry, lattice, workspace_bytes, [&](const at::Tensor& patches, int64_t) {
       group_sum.add_(at::bmm(patches, patches.transpose(1, 2)).sum(0), lattice.weight());
       return product_flops(patches.size(1), patches.size(1), patches.size(0) * patches.size(2));
     });
@@ -195,7 +199,7 @@ double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const
 
 double add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes) {
   return sum_over_groups(sum, gradient, [&](const at::Tensor& group_sum, const at::Tensor& g) {
-    return g.dim() == 2 ? add_rows(group_sum, g, 1, workspace_bytes) : add_positions(group_sum, g, 1, workspace_bytes);
+    return g.dim() == 2 ? add_rows(group_sum, g, workspace_bytes) : add_positions(group_sum, g, workspace_bytes);
   });
 }
 

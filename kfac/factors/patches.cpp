@@ -13,9 +13,14 @@ namespace {
 struct Meeting {
   int64_t begin, end, first, stride;
 
-  bool is_empty() const { return begin >= end; }
-  int64_t stop() const { return first + (end - begin - 1) * stride + 1; }
+  int64_t stop() const { return begin == end ? first : first + (end - begin - 1) * stride + 1; }
 };
+
+// Returns how many of `count` places along dimension `d` from `start` on have a position, for an input of `size`.
+int64_t positions_from(const Geometry& geometry, const Lattice& lattice, size_t d, int64_t start, int64_t count,
+                       int64_t size) {
+  return std::clamp<int64_t>(lattice.count(d, geometry.output_size(d, size)) - start, 0, count);
+}
 
 // Returns what offset `k` along dimension `d` meets of an input of `size`, for the `count` patches of the lattice's
 // positions from `start` on.
@@ -25,8 +30,9 @@ Meeting meet(const Geometry& geometry, const Lattice& lattice, size_t d, int64_t
   const int64_t first = (lattice.start[d] + start * lattice.step[d]) * geometry.stride[d] - geometry.padding[d] +
                         k * geometry.dilation[d];
   const auto below = [&](int64_t end) { return end <= first ? 0 : (end - first - 1) / stride + 1; };
-  const int64_t begin = below(0);
-  return {begin, std::min(count, below(size)), first + begin * stride, stride};
+  const int64_t begin = below(0), end = std::min(count, below(size));
+  if (begin >= end) return {0, 0, 0, stride};
+  return {begin, end, first + begin * stride, stride};
 }
 
 // Copies what every offset along dimension `d` and the dimensions after it meets inside the input. `from` is
@@ -38,9 +44,10 @@ void copy_offsets(const at::Tensor& to, const at::Tensor& from, const Geometry& 
     return;
   }
   const auto dims = static_cast<int64_t>(geometry.dims()), dim = static_cast<int64_t>(d);
+  const int64_t start = box.start[d + 1], size = from.size(dim + 2);
+  const int64_t count = positions_from(geometry, lattice, d, start, box.size[d + 1], size);
   for (int64_t k = 0; k < geometry.kernel[d]; ++k) {
-    const auto met = meet(geometry, lattice, d, box.start[d + 1], box.size[d + 1], k, from.size(dim + 2));
-    if (met.is_empty()) continue;
+    const auto met = meet(geometry, lattice, d, start, count, k, size);
     copy_offsets(to.select(1, k).narrow(dims + 1, met.begin, met.end - met.begin),
                  from.slice(dim + 2, met.first, met.stop(), met.stride), geometry, lattice, box, d + 1);
   }
@@ -74,11 +81,18 @@ std::vector<Box> boxes(at::IntArrayRef sizes, int64_t max_rows) {
   }
 }
 
-std::vector<int64_t> output_positions(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice) {
+std::vector<int64_t> output_places(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice) {
   std::vector<int64_t> sizes{input.size(0)};
   for (size_t d = 0; d < geometry.dims(); ++d)
-    sizes.push_back(lattice.count(d, geometry.output_size(d, input.size(d + 2))));
+    sizes.push_back(lattice.places(d, geometry.output_size(d, input.size(d + 2))));
   return sizes;
+}
+
+int64_t positions_in(const Box& box, const at::Tensor& input, const Geometry& geometry, const Lattice& lattice) {
+  int64_t all = box.size[0];
+  for (size_t d = 0; d < geometry.dims(); ++d)
+    all *= positions_from(geometry, lattice, d, box.start[d + 1], box.size[d + 1], input.size(d + 2));
+  return all;
 }
 
 at::Tensor patch_matrix(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice, const Box& box,
@@ -98,7 +112,7 @@ at::Tensor patches_that_contain(int64_t size, const Geometry& geometry, const La
   const int64_t patches = lattice.count(d, geometry.output_size(d, size));
   for (int64_t k = 0; k < geometry.kernel[d]; ++k) {
     const auto met = meet(geometry, lattice, d, 0, patches, k, size);
-    if (!met.is_empty()) count.slice(0, met.first, met.stop(), met.stride).add_(1);
+    count.slice(0, met.first, met.stop(), met.stride).add_(1);
   }
   return count;
 }

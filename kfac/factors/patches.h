@@ -9,23 +9,27 @@
 
 namespace spillway::kfac {
 
-/// A box of output positions: [batch, *spatial].
+/// A box of the places of a lattice: [batch, *spatial].
 struct Box {
   std::vector<int64_t> start, size;
   int64_t rows() const;
 };
 
-/// Cuts all positions of `sizes` into boxes of at most `max_rows` positions (one at least), whole along the inner
-/// dimensions first. Order: lexicographic.
+/// Cuts all places of `sizes` into boxes of at most `max_rows` places (one at least), whole along the inner dimensions
+/// first. Order: lexicographic.
 std::vector<Box> boxes(at::IntArrayRef sizes, int64_t max_rows);
 
-/// Returns the sizes of the output positions of `input` [batch, channels, *spatial] that are on `lattice`:
+/// Returns the places of `lattice` among the output positions of `input` [batch, channels, *spatial]:
 /// [batch, *output].
-std::vector<int64_t> output_positions(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice);
+std::vector<int64_t> output_places(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice);
 
-/// Returns the patches at the positions of `box`, which counts along `lattice`: a new tensor
-/// [channels, kernel volume, rows] of type `dtype`. Offsets are in (kD, kH, kW) order, and entries are zero where the
-/// patch leaves the input. Any input strides. Cost: the result, and no other copy.
+/// Returns how many places of `box` have a position.
+int64_t positions_in(const Box& box, const at::Tensor& input, const Geometry& geometry, const Lattice& lattice);
+
+/// Returns the patches at the places of `box`: a new tensor [channels, kernel volume, rows] of type `dtype`. Offsets
+/// are in (kD, kH, kW) order. Entries are zero where the patch leaves the input, and where a place has no position. Any
+/// input strides. Cost: the result, and no other copy. The operators that it runs depend on sizes alone, and not on the
+/// lattice's start.
 at::Tensor patch_matrix(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice, const Box& box,
                         at::ScalarType dtype);
 

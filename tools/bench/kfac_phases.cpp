@@ -77,7 +77,7 @@ json row(const std::string& phase, const Timing& timing, json more = json::objec
 double through_patches(const at::Tensor& sum, const at::Tensor& x) {
   const int64_t side = x.size(1) * kCube.kernel_volume();
   double flops = 0;
-  for (const auto& box : kfac::boxes(kfac::output_positions(x, kCube, kWhole), kWorkspaceBytes / (side * 4))) {
+  for (const auto& box : kfac::boxes(kfac::output_places(x, kCube, kWhole), kWorkspaceBytes / (side * 4))) {
     const auto patches = kfac::patch_matrix(x, kCube, kWhole, box, at::kFloat).flatten(0, 1);
     sum.addmm_(patches, patches.t());
     flops += 2 * static_cast<double>(side) * static_cast<double>(patches.numel());

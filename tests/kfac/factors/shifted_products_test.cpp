@@ -67,7 +67,7 @@ TEST(ShiftedTest, IsWhatLargeFactorsAreMadeOf) {
   const auto sum = at::zeros({1, 109, 109}, at::kDouble);
   add_input_products(sum, x, &geometry, whole, int64_t{1} << 22);
   auto expected = at::zeros({109, 109}, at::kDouble);
-  for (const auto& box : boxes(output_positions(x, geometry, whole), 8000)) {
+  for (const auto& box : boxes(output_places(x, geometry, whole), 8000)) {
     const auto patches = patch_matrix(x, geometry, whole, box, at::kDouble).flatten(0, 1);
     const auto rows = at::cat({patches, at::ones({1, patches.size(1)}, at::kDouble)});
     expected += rows.mm(rows.t());

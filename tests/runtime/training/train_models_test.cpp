@@ -7,6 +7,7 @@
 #include "core/device/cpu_device.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
+#include "runtime/training/training_run.h"
 #include "runtime/training/unlimited_profile.h"
 
 namespace spillway {
@@ -58,6 +59,30 @@ TEST_P(TrainModelsTest, TheSmallestBudgetChangesNoBit) {
   EXPECT_GT(tight.bytes_out + tight.replayed_operators, 0) << "something left";
   for (double loss : free.losses) EXPECT_TRUE(std::isfinite(loss));
   EXPECT_NE(free.losses.front(), free.losses.back());
+}
+
+/// Trains with K-FAC for `steps` steps, and returns how many of them left their schedule.
+int64_t deviations(TrainOptions options, int steps) {
+  options.kfac.enabled = true;
+  options.optimizer.kind = OptimizerKind::sgd, options.optimizer.lr = 0.1;
+  options.steps = steps;
+  const RunContext context = make_context(options, {});
+  TrainingRun run(context, kUnlimitedBytes, 1);
+  for (int i = 0; i < steps; ++i) run.step();
+  return run.session().stats().deviations;
+}
+
+// Checks that updates of factors over sampled positions do the same operators on the same memory, wherever the sample
+// starts. Only the first decomposition differs from later ones, because it has no basis to start from.
+TEST(KfacStepsTest, FollowTheirSchedules) {
+  const Way convolutions{"", "resnet50", "synthetic:64", [](TrainOptions& o) { o.model.filters = 8; }};
+  const Way volumes{"", "unet3d", "synthetic:32", [](TrainOptions& o) { o.model.filters = 8; }};
+  const Way rows{"", "bert-base", "synthetic:32", [](TrainOptions& o) { o.data.batch = 4; }};
+  for (const Way& way : {convolutions, volumes, rows}) {
+    TrainOptions options = options_of(way);
+    options.kfac.preconditioner.factor_samples = kfac::FactorSamples::at_least(40);
+    EXPECT_LE(deviations(options, 12), 1) << way.model;
+  }
 }
 
 const auto kPlain = [](TrainOptions&) {};
