@@ -9,6 +9,7 @@ namespace spillway::swap {
 namespace {
 
 constexpr double kInstant = 1e30;
+constexpr int32_t kGone = -1;  // in the list of resident slots
 
 /// The place of one slot's bytes, as the pager would say it.
 struct Place {
@@ -20,6 +21,9 @@ struct Place {
   EvictionPriority priority = EvictionPriority::by_use;
   int64_t next_use = kNextUseUnknown;
   int32_t last_use = -1;
+  int32_t listed = -1;       // its place among the resident slots
+  int32_t leased_by = -1;    // the latest operator that leased it
+  int32_t streamed_by = -1;  // the latest operator that used it window by window
 };
 
 class Simulation {
@@ -35,7 +39,8 @@ class Simulation {
         on_disk_(inputs.on_disk),
         fetch_streamed_(inputs.fetch_streamed),
         places_(trace.slots.size()),
-        deaths_(trace.operators.size()) {
+        deaths_(trace.operators.size()),
+        copied_(trace.slots.size()) {
     for (size_t s = 0; s < trace.slots.size(); ++s) {
       const Slot& slot = trace.slots[s];
       if (slot.birth == kBeforeStep) arrive(s);
@@ -57,7 +62,8 @@ class Simulation {
     began_ = now_;
     next_page_in_ = 0;
     index_ = -1;
-    for (int32_t s : resident_) use_next(s, -1);
+    for (int32_t s : resident_)
+      if (s != kGone) use_next(s, -1);
     if (actions_) prefetch();
     next_message_ = 0;
     hand_over_messages();
@@ -74,6 +80,8 @@ class Simulation {
     operator_ = &op;
     copies_only_ = false;
     unpaged_ = op.unpaged_bytes;
+    for (int32_t s : op.touched) place(s).leased_by = i;
+    for (int32_t s : op.streamed) place(s).streamed_by = i;
     for (int32_t s : op.touched)
       if (!place(s).resident && !place(s).incoming && slot(s).birth != i && fits(slot(s).bytes)) demand(s);
     for (int32_t s : op.touched) bring_in(s);
@@ -209,7 +217,24 @@ class Simulation {
     p.incoming = false;
     p.priority = EvictionPriority::by_use;
     p.resident = p.clean = true;
+    list(s);
+  }
+
+  /// Adds a slot to those that are resident. Their order is that in which they came.
+  void list(int32_t s) {
+    place(s).listed = std::ssize(resident_);
     resident_.push_back(s);
+  }
+
+  /// Takes a slot out of them. Places of those that went are closed up now and then.
+  void unlist(int32_t s) {
+    const int32_t at = std::exchange(place(s).listed, -1);
+    if (at < 0) return;
+    resident_[at] = kGone;
+    if (++gone_ * 2 < std::ssize(resident_)) return;
+    std::erase(resident_, kGone);
+    gone_ = 0;
+    for (size_t i = 0; i < resident_.size(); ++i) place(resident_[i]).listed = static_cast<int32_t>(i);
   }
 
   /// Begins to page out one more slot while the first one's copy is waited for.
@@ -223,7 +248,7 @@ class Simulation {
   int32_t choose_victim(int64_t used_after, bool clean_only) {
     VictimSearch<int32_t> search(order_, {used_after, clean_only}, -1);
     for (int32_t s : resident_) {
-      if (!place(s).resident || leased(s)) continue;
+      if (s == kGone || !place(s).resident || leased(s)) continue;
       settle(s);
       search.consider(s, candidate(s));
     }
@@ -350,17 +375,17 @@ class Simulation {
     copied_[s] = false;
     p.resident = false;
     held_ -= slot(s).bytes;
-    std::erase(resident_, s);
+    unlist(s);
   }
 
   void arrive(int32_t s) {
     Place& p = place(s);
     if (p.resident) return;
-    p = {};
+    forget(p);
     p.resident = true;
     copied_[s] = false;
     held_ += slot(s).bytes;
-    resident_.push_back(s);
+    list(s);
   }
 
   void die(int32_t s) {
@@ -371,9 +396,12 @@ class Simulation {
       else
         held_ -= slot(s).bytes;
     }
-    std::erase(resident_, s);
-    p = {};
+    unlist(s);
+    forget(p);
   }
+
+  /// Makes a place that of a slot that is nowhere. The operator under way keeps its lease.
+  static void forget(Place& p) { p = {.leased_by = p.leased_by, .streamed_by = p.streamed_by}; }
 
   void reap() {
     std::erase_if(lingering_, [&](auto& l) {
@@ -414,8 +442,8 @@ class Simulation {
   Place& place(int32_t s) { return places_[s]; }
   const Slot& slot(int32_t s) const { return trace_.slots[s]; }
   bool leased(int32_t s) const {
-    auto among = [s](const std::vector<int32_t>& used) { return std::find(used.begin(), used.end(), s) != used.end(); };
-    return operator_ && (among(operator_->touched) || (!copies_only_ && among(operator_->streamed)));
+    const Place& p = places_[s];
+    return operator_ && (p.leased_by == index_ || (!copies_only_ && p.streamed_by == index_));
   }
   bool writes(int32_t s, int32_t i) const {
     return std::binary_search(slot(s).writes.begin(), slot(s).writes.end(), i);
@@ -436,11 +464,12 @@ class Simulation {
   const bool fetch_streamed_;
   std::vector<Place> places_;
   std::vector<std::vector<int32_t>> deaths_;
-  std::vector<int32_t> resident_;
+  std::vector<int32_t> resident_;                      // with kGone where a slot left
+  int64_t gone_ = 0;                                   // the number of those
   std::vector<std::pair<double, int64_t>> lingering_;  // slots that died while copied: end of the copy, bytes
-  std::unordered_map<int32_t, bool> copied_;
-  const OperatorRecord* operator_ = nullptr;  // the operator that runs: its slots stay
-  bool copies_only_ = false;                  // except its streamed slots, when nothing else can go
+  std::vector<bool> copied_;                           // by slot
+  const OperatorRecord* operator_ = nullptr;           // the operator that runs: its slots stay
+  bool copies_only_ = false;                           // except its streamed slots, when nothing else can go
   int32_t index_ = -1;
   size_t next_page_in_ = 0;
   size_t next_message_ = 0;
