@@ -38,12 +38,6 @@ TrainOptions with_all_kinds(TrainOptions options) {
   return options;
 }
 
-std::vector<kfac::LayerShape> layers_of(const TrainOptions& options) {
-  const RunContext context = make_dry_context(options);
-  const auto task = make_task(context.options.model.name, task_options(context.options, *context.data));
-  return kfac::shapes_of(kfac::find_layers(task->module(), context.options.kfac.preconditioner).layers);
-}
-
 /// The work and the state of one rank.
 struct RankLoad {
   int rank = 0;
@@ -94,11 +88,17 @@ RankSteps dry_steps(const TrainOptions& options, ddl::Comm comm, std::shared_ptr
   return steps;
 }
 
-std::vector<int> ranks_that_differ(const TrainOptions& options, int world, size_t most) {
-  if (!options.kfac.enabled || world == 1) return {0};
-  const auto layers = layers_of(options);
-  std::vector<RankLoad> loads =
-      distinct(loads_of(layers, kfac::assign(layers, world, options.kfac.preconditioner), world));
+std::vector<kfac::LayerShape> preconditioned_layers(const TrainOptions& options) {
+  if (!options.kfac.enabled) return {};
+  const RunContext context = make_dry_context(options);
+  const auto task = make_task(context.options.model.name, task_options(context.options, *context.data));
+  return kfac::shapes_of(kfac::find_layers(task->module(), context.options.kfac.preconditioner).layers);
+}
+
+std::vector<int> ranks_that_differ(const std::vector<kfac::LayerShape>& layers, const kfac::KfacOptions& options,
+                                   int world, size_t most) {
+  if (layers.empty() || world == 1) return {0};
+  std::vector<RankLoad> loads = distinct(loads_of(layers, kfac::assign(layers, world, options), world));
   if (loads.size() > most) {
     const std::vector<RankLoad> all = std::exchange(loads, {loads.front()});
     const auto largest = [&](auto of) {

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "ddl/torch/comm.h"
+#include "kfac/plan/layer_shape.h"
+#include "kfac/plan/options.h"
 #include "runtime/options/train_options.h"
 #include "runtime/planning/rank_steps.h"
 #include "swap/shapes/kernel_times.h"
@@ -15,10 +17,15 @@ namespace spillway::runtime {
 /// shares of the kinds are those of the options. Throws as make_dry_context() does.
 RankSteps dry_steps(const TrainOptions& options, ddl::Comm comm, std::shared_ptr<swap::KernelTimes> times);
 
+/// Returns the shapes of the layers that K-FAC preconditions with these options; none without K-FAC. Cost: the model is
+/// made, with its weights.
+std::vector<kfac::LayerShape> preconditioned_layers(const TrainOptions& options);
+
 /// Returns the ranks whose steps stand for those of all ranks of the communicator's world: for each way in which
-/// K-FAC's work and state fall to ranks, as far as they differ, the first such rank. When there are more than `most`,
-/// the first one counts, and those with the most state, operations of decompositions, and operations of
-/// preconditioning. Without K-FAC this is rank 0 alone.
-std::vector<int> ranks_that_differ(const TrainOptions& options, int world, size_t most = 3);
+/// K-FAC's work and state for these layers fall to ranks, as far as they differ, the first such rank. When there are
+/// more than `most`, the first one counts, and those with the most state, operations of decompositions, and operations
+/// of preconditioning. Without layers this is rank 0 alone.
+std::vector<int> ranks_that_differ(const std::vector<kfac::LayerShape>& layers, const kfac::KfacOptions& options,
+                                   int world, size_t most = 3);
 
 }  // namespace spillway::runtime

@@ -1,10 +1,13 @@
 #include "runtime/dry_runs/make_plan.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "core/bytes.h"
 #include "core/clock.h"
+#include "runtime/dry_runs/changes.h"
+#include "runtime/dry_runs/dry_steps.h"
 #include "runtime/training/unlimited_profile.h"
 
 namespace spillway::runtime {
@@ -58,22 +61,13 @@ FrontierRow plan_row(int64_t size, const TrainOptions& options, const PlanReques
   return row;
 }
 
-}  // namespace
-
-RunPlanner make_planner(const TrainOptions& options, PlannedCluster& cluster) {
-  const bool choose = options.kfac.enabled && options.kfac.choose_grad_worker_frac && cluster.world() > 1;
-  return RunPlanner(plan_choices(options.kfac.preconditioner, choose, cluster.world()),
-                    cluster.schedule_inputs(options),
-                    [options, &cluster](const PlanChoice& choice) { return cluster.steps(options, choice); });
+/// Returns three quarters, or four thirds, of a budget.
+int64_t times(int64_t budget_bytes, int64_t numerator, int64_t denominator) {
+  return budget_bytes / denominator * numerator;
 }
 
-int64_t budget_bytes(const BudgetRequest& budget, int64_t unlimited_bytes) {
-  if (budget.kind == BudgetRequest::Kind::none) return kUnlimitedBytes;
-  return in_bytes(budget, {.peak_bytes = unlimited_bytes}).bytes;
-}
-
-PlanReport make_plan(const PlanRequest& request, PlannedCluster& cluster) {
-  const auto start = Clock::now();
+/// Plans with the request's own options.
+PlanReport plan_as_asked(const PlanRequest& request, PlannedCluster& cluster) {
   const TrainOptions& options = request.options;
   PlanReport report{.model = options.model.name,
                     .size = request.size,
@@ -84,11 +78,54 @@ PlanReport make_plan(const PlanRequest& request, PlannedCluster& cluster) {
                     .origin = cluster.profile().origin};
   RunPlanner planner = make_planner(options, cluster);
   report.unlimited = planner.plan(kUnlimitedBytes);
-  report.plan = planner.plan(budget_bytes(options.memory.budget, report.unlimited.best().unlimited_bytes));
+  const int64_t budget = budget_bytes(options.memory.budget, report.unlimited.best().unlimited_bytes);
+  report.plan = planner.plan(budget);
+  if (budget != kUnlimitedBytes) {
+    report.smaller = planner.plan(times(budget, 3, 4));
+    report.larger = planner.plan(times(budget, 4, 3));
+  }
+  if (request.propose || !report.plan.is_feasible()) report.proposals = propose(options, budget, cluster);
   for (const auto& [size, of_size] : request.sizes) {
     RunPlanner other = make_planner(of_size, cluster);
     report.frontier.push_back(plan_row(size, of_size, request, size == request.size ? planner : other, cluster));
   }
+  return report;
+}
+
+/// Returns the request with changes, under the budget in bytes that they were taken for.
+PlanRequest with_changes(PlanRequest request, const TakenChanges& changed, int64_t world) {
+  std::vector<std::string> names;
+  for (const Proposal& taken : changed.taken) names.push_back(taken.name);
+  request.options = changed.options;
+  for (auto& [size, options] : request.sizes) options = make_changes(options, names, world).options;
+  return request;
+}
+
+}  // namespace
+
+RunPlanner make_planner(const TrainOptions& options, PlannedCluster& cluster) {
+  // In a world of one all layers are its own.
+  const auto layers = std::make_shared<const std::vector<kfac::LayerShape>>(
+      cluster.world() > 1 ? preconditioned_layers(options) : std::vector<kfac::LayerShape>());
+  const bool choose = options.kfac.enabled && options.kfac.choose_grad_worker_frac && cluster.world() > 1;
+  return RunPlanner(
+      plan_choices(options.kfac.preconditioner, choose, cluster.world()), cluster.schedule_inputs(options),
+      [options, &cluster, layers](const PlanChoice& choice) { return cluster.steps(options, *layers, choice); });
+}
+
+int64_t budget_bytes(const BudgetRequest& budget, int64_t unlimited_bytes) {
+  if (budget.kind == BudgetRequest::Kind::none) return kUnlimitedBytes;
+  UnlimitedProfile observed;
+  observed.peak_bytes = unlimited_bytes;
+  return in_bytes(budget, observed).bytes;
+}
+
+PlanReport make_plan(const PlanRequest& request, PlannedCluster& cluster) {
+  const auto start = Clock::now();
+  TakenChanges changed{.options = request.options};
+  if (!request.allowed.empty()) changed = take_changes(request.options, request.allowed, cluster);
+  PlanReport report = plan_as_asked(with_changes(request, changed, cluster.world()), cluster);
+  report.taken = std::move(changed.taken);
   report.planning_seconds = seconds_since(start);
   return report;
 }

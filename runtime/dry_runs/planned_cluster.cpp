@@ -62,18 +62,19 @@ TrainOptions with_choice(TrainOptions options, const PlanChoice& choice) {
 
 PlannedCluster::PlannedCluster(DeviceProfile profile, ClusterShape shape, std::shared_ptr<MachineTimes> machine)
     : profile_(std::move(profile)), shape_(std::move(shape)), machine_(std::move(machine)) {
+  profile_.copies = shared_copies(profile_, shape_);
   if (!profile_.is_this_machine) {
     times_ = std::make_shared<ClusterTimes>(std::make_shared<RooflineTimes>(profile_.kernels));
     return;
   }
   // Ranks that are more than the cores take turns. A copying thread takes one core from ranks that use them all.
-  const double threads = shape_.ranks_of_host() * at::get_num_threads();
+  const double threads = shape_.ranks_of_host * at::get_num_threads();
   times_ = std::make_shared<ClusterTimes>(machine_->kernels(), std::max(1.0, threads / cores()));
   if (threads >= cores()) profile_.copies.compute_slowdown = 1.0 / cores();
 }
 
 int threads_of_rank(const ClusterShape& shape) {
-  return std::max(1, cores() / shape.ranks_of_host());
+  return std::max(1, cores() / shape.ranks_of_host);
 }
 
 swap::ScheduleInputs PlannedCluster::schedule_inputs(const TrainOptions& options) const {
@@ -93,9 +94,10 @@ RankSteps PlannedCluster::steps_of(const TrainOptions& options, int rank, std::s
   return dry_steps(options, std::move(comm), std::move(times));
 }
 
-std::vector<RankSteps> PlannedCluster::steps(const TrainOptions& given, const PlanChoice& choice) {
+std::vector<RankSteps> PlannedCluster::steps(const TrainOptions& given, const std::vector<kfac::LayerShape>& layers,
+                                             const PlanChoice& choice) {
   const TrainOptions options = with_choice(with_enough_cases(given, world()), choice);
-  const std::vector<int> ranks = ranks_that_differ(options, world());
+  const std::vector<int> ranks = ranks_that_differ(layers, options.kfac.preconditioner, world());
   std::vector<RankSteps> all;
   for (int rank : ranks) all.push_back(steps_of(options, rank, times_));
   if (!profile_.is_this_machine || machine_->measure_missing() == 0) return all;

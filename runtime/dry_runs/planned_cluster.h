@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kfac/plan/layer_shape.h"
 #include "runtime/dry_runs/machine_times.h"
 #include "runtime/options/train_options.h"
 #include "runtime/planning/device_profile.h"
@@ -26,7 +27,9 @@ class PlannedCluster {
 
   /// Runs the steps of the ranks that stand for all dry, distributed as `choice` says. Where times are this machine's,
   /// calls that were never measured are measured first. Throws as make_dry_context() does.
-  std::vector<RankSteps> steps(const TrainOptions& options, const PlanChoice& choice);
+  /// `layers` are those of preconditioned_layers().
+  std::vector<RankSteps> steps(const TrainOptions& options, const std::vector<kfac::LayerShape>& layers,
+                               const PlanChoice& choice);
   /// Returns the smallest budget that these options can run. Cost: a dry run of rank 0.
   int64_t floor_bytes(const TrainOptions& options, const PlanChoice& choice);
 

@@ -8,6 +8,7 @@
 #include "ddl/allreduce/cost_model.h"
 #include "kfac/plan/assignment.h"
 #include "kfac/plan/place_factors.h"
+#include "runtime/dry_runs/dry_steps.h"
 #include "runtime/dry_runs/make_plan.h"
 #include "runtime/planning/resnet_layers.h"
 
@@ -106,7 +107,7 @@ TrainOptions resnet50(double factor_interval, double inverse_interval) {
 double seconds_of(PlannedCluster& cluster, const TrainOptions& options, const kfac::StrategyChoice& workers = {}) {
   swap::ScheduleInputs inputs = cluster.schedule_inputs(options);
   inputs.budget_bytes = kUnlimitedBytes;
-  return forecast(cluster.steps(options, {.workers = workers}), inputs).seconds;
+  return forecast(cluster.steps(options, preconditioned_layers(options), {.workers = workers}), inputs).seconds;
 }
 
 PlannedCluster v100s(const char* shape, int world) {

@@ -1,9 +1,12 @@
-/// The choice of K-FAC's distribution by dry runs on this machine's ranks.
+/// Plans by dry runs on this machine's ranks, for a training that is about to begin.
 #pragma once
 #include <filesystem>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "ddl/torch/comm.h"
+#include "runtime/dry_runs/changes.h"
 #include "runtime/planning/workers_planner.h"
 
 namespace spillway::runtime {
@@ -21,5 +24,11 @@ class SimulatedWorkers final : public WorkersPlanner {
   const ddl::Comm comm_;
   const std::filesystem::path folder_;
 };
+
+/// Takes allowed changes for this machine's ranks, by plans of rank 0. Ranks other than 0 learn the names and flags of
+/// the changes, and not their plans. `comm` is null where one rank runs alone. Collective. Throws BadRequest on every
+/// rank; ddl::CommError.
+TakenChanges take_changes(const TrainOptions& options, const std::vector<std::string>& allowed, const ddl::Comm& comm,
+                          const std::filesystem::path& folder);
 
 }  // namespace spillway::runtime

@@ -27,14 +27,15 @@ struct DataSheet {
   double half_flops;         ///< dense, on tensor cores
   double bytes_per_second;   ///< device memory
   double copy_rate;          ///< one way over PCIe, of the host's pinned memory
+  double host_rate;          ///< memory of the host
   double local_rate;         ///< between GPUs of a host, one way
   double network_rate;       ///< one GPU's share of its host's network
   double eigh_scale;         ///< time of decompositions as a multiple of the A100's
 };
 constexpr DataSheet kSheets[]{
-    {"h200", 141e9, 67e12, 494e12, 989e12, 4.8e12, 55e9, 450e9, 50e9, 0.7},
-    {"a100", 80e9, 19.5e12, 156e12, 312e12, 2.04e12, 25e9, 300e9, 25e9, 1},
-    {"v100", 16e9, 15.7e12, 15.7e12, 125e12, 0.9e12, 12e9, 150e9, 12.5e9, 1.3},
+    {"h200", 141e9, 67e12, 494e12, 989e12, 4.8e12, 55e9, 614e9, 450e9, 50e9, 0.7},
+    {"a100", 80e9, 19.5e12, 156e12, 312e12, 2.04e12, 25e9, 410e9, 300e9, 25e9, 1},
+    {"v100", 16e9, 15.7e12, 15.7e12, 125e12, 0.9e12, 12e9, 154e9, 150e9, 12.5e9, 1.3},
 };
 
 /// Seconds of cuSOLVER's syevd on an A100, float32.
@@ -54,6 +55,7 @@ DeviceProfile profile_of(const DataSheet& sheet) {
                      .eigh_seconds = kEigh};
   for (auto& [side, seconds] : profile.kernels.eigh_seconds) seconds *= sheet.eigh_scale;
   profile.copies.out_bytes_per_second = profile.copies.in_bytes_per_second = sheet.copy_rate;
+  profile.host_bytes_per_second = kMemory * sheet.host_rate;
   profile.copies.to_disk_bytes_per_second = profile.copies.from_disk_bytes_per_second = 3e9;
   profile.network.levels = {
       {.latency_seconds = 10e-6, .message_seconds = 1e-6, .bytes_per_second = sheet.local_rate},
@@ -81,6 +83,7 @@ json to_json(const DeviceProfile& profile) {
           {"eigh", eigh},
           {"copy_out_bytes_per_second", profile.copies.out_bytes_per_second},
           {"copy_in_bytes_per_second", profile.copies.in_bytes_per_second},
+          {"host_bytes_per_second", profile.host_bytes_per_second},
           {"compute_slowdown", profile.copies.compute_slowdown},
           {"disk_write_bytes_per_second", profile.copies.to_disk_bytes_per_second},
           {"disk_read_bytes_per_second", profile.copies.from_disk_bytes_per_second},
@@ -179,6 +182,7 @@ DeviceProfile parse_profile(std::string_view text) {
                     .compute_slowdown = fields.number("compute_slowdown", 0),
                     .to_disk_bytes_per_second = fields.rate("disk_write_bytes_per_second"),
                     .from_disk_bytes_per_second = fields.rate("disk_read_bytes_per_second")};
+  profile.host_bytes_per_second = fields.number("host_bytes_per_second", 0);
   for (const json& link : fields.list("links")) profile.network.levels.push_back(read_link(link));
   profile.network.reduce_seconds_per_byte = fields.number("reduce_seconds_per_byte", 0);
   fields.refuse_others();
@@ -199,14 +203,21 @@ ClusterShape ClusterShape::parse(std::string_view text, int world) {
     begin = end + 1;
   }
   shape.links.resize(shape.levels.count(), link);
+  const bool joins_hosts_alone = shape.links.empty() || shape.links.front() > 0;
+  if (!joins_hosts_alone)
+    for (const ddl::Levels::Group& host : shape.levels.groups(1))
+      shape.ranks_of_host = std::max(shape.ranks_of_host, static_cast<int>(host.ranks.size()));
   return shape;
 }
 
-int ClusterShape::ranks_of_host() const {
-  if (links.empty() || links.front() > 0) return 1;
-  size_t most = 1;
-  for (const ddl::Levels::Group& host : levels.groups(1)) most = std::max(most, host.ranks.size());
-  return static_cast<int>(most);
+swap::LinkRates shared_copies(const DeviceProfile& profile, const ClusterShape& shape) {
+  swap::LinkRates rates = profile.copies;
+  const double of_host = profile.host_bytes_per_second / shape.ranks_of_host;
+  for (double* rate : {&rates.out_bytes_per_second, &rates.in_bytes_per_second}) {
+    *rate /= shape.devices_per_link;
+    if (of_host > 0) *rate = std::min(*rate, of_host);
+  }
+  return rates;
 }
 
 ddl::Costs costs_of(const DeviceProfile& profile, const ClusterShape& shape) {

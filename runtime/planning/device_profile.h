@@ -15,10 +15,12 @@ namespace spillway::runtime {
 /// The numbers of one device, and of the links between devices.
 struct DeviceProfile {
   std::string name = {};
-  std::string origin = {};       ///< where the numbers come from, for people
-  int64_t memory_bytes = 0;      ///< capacity of the device
-  Roofline kernels = {};         ///< rates that kernels reach
-  swap::LinkRates copies = {};   ///< rates between the device and its host, and between the host and a disk
+  std::string origin = {};      ///< where the numbers come from, for people
+  int64_t memory_bytes = 0;     ///< capacity of the device
+  Roofline kernels = {};        ///< rates that kernels reach
+  swap::LinkRates copies = {};  ///< rates between the device and its host, and between the host and a disk
+  /// Rate of the host's memory, which the copies of all its devices share; 0: it limits none.
+  double host_bytes_per_second = 0;
   ddl::Costs network = {};       ///< by level, the nearest first; further levels are like the last one
   bool is_this_machine = false;  ///< kernels are measured here, and `kernels` is not used
 };
@@ -40,13 +42,17 @@ std::string format_profile(const DeviceProfile& profile);
 struct ClusterShape {
   ddl::Levels levels = ddl::Levels(1);
   std::vector<size_t> links = {};  ///< by level: its place among the profile's links
+  int ranks_of_host = 1;           ///< most ranks of a host
+  int devices_per_link = 1;        ///< devices that share one link to their host, as behind a PCIe switch
 
   /// Parses a shape as Levels::parse() does. `1x4` is 4 hosts of one rank, which hosts' links join. Empty: all ranks
   /// are on one host. Throws BadRequest as it does.
   static ClusterShape parse(std::string_view text, int world);
-  /// Returns the most ranks of a host.
-  int ranks_of_host() const;
 };
+
+/// Returns the rates of one device's copies while all devices of its host copy: its share of their link and of the
+/// host's memory.
+swap::LinkRates shared_copies(const DeviceProfile& profile, const ClusterShape& shape);
 
 /// Returns the costs of a cluster's levels: those of the profile's links, of which further ones are like the last one.
 ddl::Costs costs_of(const DeviceProfile& profile, const ClusterShape& shape);

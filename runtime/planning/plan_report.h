@@ -1,6 +1,7 @@
 /// A plan of a run, and of its neighbors in size and budget, for people.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,13 @@ struct FrontierRow {
   std::vector<FrontierPoint> points = {};
 };
 
+/// A change to the run that changes bits of its result, and the plan with it.
+struct Proposal {
+  std::string name;   ///< the name for `--allow`
+  std::string flags;  ///< flags that make the same change
+  RunPlan plan;
+};
+
 /// The request of a plan and its outcome.
 struct PlanReport {
   std::string model = {};
@@ -33,8 +41,15 @@ struct PlanReport {
   std::string origin = {};   ///< where its numbers come from
   RunPlan unlimited = {};
   RunPlan plan = {};  ///< under the budget that was asked for; the same as `unlimited` without one
+  std::optional<RunPlan> smaller = {}, larger = {};  ///< under three quarters, and four thirds, of that budget
+  std::vector<Proposal> taken = {};                  ///< allowed changes that the plan takes
+  std::vector<Proposal> proposals = {};              ///< changes that were weighed alone, and are not taken
   std::vector<FrontierRow> frontier = {};
   double planning_seconds = 0;
 };
+
+/// Tells in a few lines what the plan chose and why, what another budget would change, which allowed changes it takes,
+/// and which others would make it feasible or faster.
+std::string explain(const PlanReport& report);
 
 }  // namespace spillway::runtime

@@ -23,9 +23,9 @@ constexpr int64_t kPeakMargin = 200;
 /// The ranks up to which every number of gradient workers is weighed.
 constexpr int64_t kAllFractions = 16;
 
-std::string milliseconds(double seconds) {
+std::string time_text(double seconds) {
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.3g ms", seconds * 1e3);
+  std::snprintf(text.data(), text.size(), seconds < 1 ? "%.3g ms" : "%.3g s", seconds < 1 ? seconds * 1e3 : seconds);
   return text.data();
 }
 
@@ -54,7 +54,7 @@ std::string difference(const Forecast& best, const Forecast& other) {
       most = more;
       name = text;
     }
-  return most > 0 ? str(", with ", milliseconds(most), " more of ", name) : "";
+  return most > 0 ? str(", with ", time_text(most), " more of ", name) : "";
 }
 
 WeighedChoice weigh(const PlanChoice& choice, const std::vector<RankSteps>& steps, const swap::ScheduleInputs& inputs) {
@@ -124,12 +124,12 @@ std::vector<PlanChoice> plan_choices(const kfac::KfacOptions& options, bool choo
 
 std::string RunPlan::reason() const {
   if (!is_feasible()) return str("no choice fits; the smallest feasible budget is ", format_bytes(best().floor_bytes));
-  if (weighed.size() == 1) return str(milliseconds(best().forecast.seconds), " a step; there is nothing to choose");
-  std::string text = str(describe(best().choice), ": ", milliseconds(best().forecast.seconds), " a step");
+  if (weighed.size() == 1) return str(time_text(best().forecast.seconds), " a step; there is nothing to choose");
+  std::string text = str(describe(best().choice), ": ", time_text(best().forecast.seconds), " a step");
   const WeighedChoice& next = weighed[1];
   if (!next.forecast.feasible)
     return text + str("; ", describe(next.choice), " needs ", format_bytes(next.floor_bytes), " at least");
-  return text + str("; next ", describe(next.choice), ": ", milliseconds(next.forecast.seconds),
+  return text + str("; next ", describe(next.choice), ": ", time_text(next.forecast.seconds),
                     difference(best().forecast, next.forecast));
 }
 

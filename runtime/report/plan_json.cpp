@@ -68,6 +68,29 @@ json to_json(const FrontierRow& row) {
   return {{"size", row.size}, {"unlimited", to_json(row.unlimited.best())}, {"rows", points}};
 }
 
+/// Returns the best choice under a neighboring budget; null where the plan has no budget.
+json to_json(const std::optional<RunPlan>& neighbor) {
+  if (!neighbor) return nullptr;
+  json all = to_json(neighbor->best());
+  all["budget_bytes"] = neighbor->budget_bytes;
+  return all;
+}
+
+json names_of(const std::vector<Proposal>& changes) {
+  json all = json::array();
+  for (const Proposal& change : changes) all.push_back({{"name", change.name}, {"flags", change.flags}});
+  return all;
+}
+
+json to_json(const std::vector<Proposal>& proposals) {
+  json all = json::array();
+  for (const Proposal& proposal : proposals) {
+    all.push_back(to_json(proposal.plan.best()));
+    all.back().update({{"name", proposal.name}, {"flags", proposal.flags}});
+  }
+  return all;
+}
+
 }  // namespace
 
 json to_json(const PlanReport& report) {
@@ -81,6 +104,10 @@ json to_json(const PlanReport& report) {
           {"device_profile", report.profile},
           {"unlimited", to_json(report.unlimited)},
           {"plan", to_json(report.plan)},
+          {"smaller", to_json(report.smaller)},
+          {"larger", to_json(report.larger)},
+          {"taken", names_of(report.taken)},
+          {"proposals", to_json(report.proposals)},
           {"frontier", frontier},
           {"planning_seconds", report.planning_seconds}};
 }

@@ -188,7 +188,7 @@ std::string draw_plan_page(const PlanReport& report) {
                      ", ", report.origin)),
           ". Nothing was run.</p></header>\n");
   out += draw_tiles(report);
-  out += str("<p>", escape(report.plan.reason()), "</p>\n");
+  out += str("<pre>", escape(explain(report)), "</pre>\n");
   if (report.plan.is_feasible()) out += draw_kinds(report.plan.best().forecast);
   out += draw_choices(report.plan) + draw_frontier(report);
   if (!report.frontier.empty()) out += draw_frontier_table(report);

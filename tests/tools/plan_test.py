@@ -7,7 +7,8 @@ from cli import MPIRUN, Case, main, run
 
 MODEL = ["--model", "unet3d", "--edge", "32", "--filters", "4", "--cases", "8"]
 KFAC = [*MODEL, "--kfac", "--factor-interval", "2", "--inverse-interval", "4"]
-TOP = {"model", "size", "batch", "world_size", "levels", "device_profile", "unlimited", "plan", "frontier", "planning_seconds"}
+TOP = {"model", "size", "batch", "world_size", "levels", "device_profile", "unlimited", "plan", "smaller", "larger", "taken",
+       "proposals", "frontier", "planning_seconds"}
 PLAN = {"budget_bytes", "feasible", "reason", "choices"}
 CHOICE = {"strategy", "grad_worker_frac", "placement", "feasible", "floor_bytes", "floor_operator", "unconstrained_peak_bytes"}
 FITS = CHOICE | {"step_seconds", "peak_bytes", "host_bytes", "kinds"}
@@ -91,6 +92,34 @@ class Plan(Case):
         self.assertLessEqual(choices[0]["step_seconds"], 1.005 * fastest)
         self.assertIn("next", found["plan"]["reason"])
 
+    def test_a_budget_that_does_not_fit_comes_with_changes_that_would(self):
+        small = [*MODEL, "--edge", "64", "--device-profile", "v100"]
+        floor = self.planned(*small)["plan"]["choices"][0]["floor_bytes"]
+        refused = self.planned(*small, "--budget", str(floor - 1), code=3)
+        fits = {change["name"] for change in refused["proposals"] if change["feasible"]}
+        self.assertIn("amp", fits)
+        self.assertIn("--allow amp (--amp bf16): fits", self.said)
+        allowed = self.planned(*small, "--budget", str(floor - 1), "--allow", "amp")
+        self.assertEqual(allowed["taken"], [{"name": "amp", "flags": "--amp bf16"}])
+        same = self.planned(*small, "--budget", str(floor - 1), "--amp", "bf16")
+        self.assertEqual(allowed["plan"], same["plan"])
+
+    def test_neighboring_budgets_are_told(self):
+        budget = ["--model", "unet3d", "--edge", "64", "--filters", "4", "--device-profile", "v100"]
+        found = self.planned(*budget, "--budget", "90%")
+        self.assertAlmostEqual(found["smaller"]["budget_bytes"] / found["plan"]["budget_bytes"], 0.75, 5)
+        self.assertGreaterEqual(found["smaller"].get("step_seconds", 1e9), found["larger"]["step_seconds"])
+        self.assertIn("smaller  with", self.said)
+        self.assertIsNone(self.planned(*budget)["smaller"])
+
+    def test_devices_on_one_link_share_it(self):
+        budget = ["--budget", "85%", "--model", "unet3d", "--edge", "64", "--filters", "4", "--device-profile", "v100"]
+        seconds = []
+        for rate, devices in (("200MB/s", "2"), ("100MB/s", "1")):
+            links = ["--link-out", rate, "--link-in", rate, "--devices-per-link", devices]
+            seconds.append(self.planned(*budget, *links)["plan"]["choices"][0]["step_seconds"])
+        self.assertAlmostEqual(*seconds)
+
     def test_rates_of_copies_can_be_given(self):
         budget = ["--budget", "85%", "--model", "unet3d", "--edge", "64", "--filters", "4", "--device-profile", "v100"]
         slow = self.planned(*budget, "--link-out", "100MB/s", "--link-in", "100MB/s")["plan"]["choices"][0]
@@ -102,7 +131,9 @@ class Plan(Case):
                            (["--world", "8", "--levels", "4x3"], "8"), (["--device", "cuda"], "--device-profile"),
                            (["--budgets", "much"], "much"), (["--host-budget", "50%"], "a size"),
                            (["--host-budget", "1GiB"], "--disk"), (["--world", "0"], "--world"),
-                           (["--kfac", "--kfac-time", "20%"], "forward pass")):
+                           (["--kfac", "--kfac-time", "20%"], "forward pass"), (["--allow", "amp"], "--budget"),
+                           (["--allow", "speed", "--budget", "50%"], "separable"),
+                           (["--devices-per-link", "0"], "--devices-per-link")):
             self.refused(2, part, args=["plan", *MODEL, *args])
         profile = self.folder / "profile.json"
         profile.write_text('{"name": "mine", "memory_bytes": 1}')

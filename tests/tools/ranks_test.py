@@ -81,6 +81,16 @@ class Ranks(Case):
             self.assertLessEqual(chosen["peak_bytes"], between)
             self.assertEqual(chosen["weights_sha256"], hybrid["weights_sha256"])
 
+    def test_allowed_changes_are_those_of_their_flags(self):
+        model = ["--model", "unet3d", "--edge", "32", "--filters", "4", "--cases", "8", "--steps", "2"]
+        floor = self.result(*model, "--budget", "90%", ranks=2)["floor_bytes"]
+        budget = ["--budget", str(floor - 1)]
+        taken = self.result(*model, *budget, "--allow", "amp,batch", ranks=2)
+        given = self.result(*model, *budget, "--amp", "bf16", ranks=2)
+        self.assertEqual(taken["weights_sha256"], given["weights_sha256"])
+        self.refused(2, "--resume", args=["train", *model, *budget, "--allow", "amp", "--resume", "--checkpoint",
+                                          self.folder / "checkpoints"])
+
     def test_steps_that_cannot_be_simulated_are_distributed_by_the_formula(self):
         options = [*OTHERS["mlp"], "--kfac", "--kfac-time", "20%", "--steps", "2", "--budget", "100%"]
         chosen = self.result(*options, ranks=2)

@@ -19,6 +19,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/train_flags.h"
 #include "tools/cli/write_json.h"
+#include "tools/spillway/allow_flag.h"
 #include "tools/spillway/plan_tables.h"
 
 namespace spillway::tools {
@@ -27,11 +28,12 @@ namespace {
 
 struct Options {
   TrainFlags flags;
-  int world = 1;
+  int world = 1, devices_per_link = 1;
   std::string levels, profile = "cpu", link_out, link_in, json, report;
   std::vector<std::string> budgets;
   std::vector<int64_t> edges;
-  bool largest_batch = false;
+  std::vector<std::string> allowed;
+  bool largest_batch = false, propose = false;
 };
 
 /// Reads `75GB/s`.
@@ -78,6 +80,8 @@ PlanRequest request_of(Options& options) {
   check_host_budget(request.options);
   request.size = size_of(request.options);
   request.largest_batch = options.largest_batch;
+  request.allowed = options.allowed;
+  request.propose = options.propose;
   for (const std::string& budget : options.budgets) request.budgets.push_back(BudgetRequest::parse(budget));
   for (int64_t edge : options.edges) request.sizes[edge] = of_size(options, edge);
   if (options.edges.empty() && !options.budgets.empty()) request.sizes[request.size] = request.options;
@@ -92,7 +96,8 @@ int plan_command(Options& options) {
   if (options.flags.device != "auto" && options.flags.device != "cpu")
     throw BadRequest("plan runs nothing, so it takes no --device; --device-profile tells what to plan for");
   const PlanRequest request = request_of(options);
-  const ClusterShape shape = ClusterShape::parse(options.levels, options.world);
+  ClusterShape shape = ClusterShape::parse(options.levels, options.world);
+  shape.devices_per_link = options.devices_per_link;
   at::set_num_threads(threads_of_rank(shape));
   const auto machine = std::make_shared<MachineTimes>(kernel_cache_folder());
   PlannedCluster cluster(profile_of(options, *machine), shape, machine);
@@ -105,10 +110,7 @@ int plan_command(Options& options) {
 
 void add_cluster_flags(CLI::App& command, Options& options) {
   command.option_defaults()->group("Machines");
-  command.add_option("--world", options.world, "Ranks; 1 or more")
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(at_least(1));
+  command.add_option("--world", options.world, "Ranks")->type_name("N")->capture_default_str()->check(at_least(1));
   command.add_option("--levels", options.levels, "Which ranks are near each other, as in 4x2: 4 on each of 2 hosts")
       ->type_name("SHAPE")
       ->default_str("all on one host");
@@ -123,6 +125,19 @@ void add_cluster_flags(CLI::App& command, Options& options) {
   command.add_option("--link-in", options.link_in, "Rate of copies from the host to the device")
       ->type_name("RATE")
       ->default_str("the profile's");
+  command
+      .add_option("--devices-per-link", options.devices_per_link,
+                  "Devices of a host that share one such link, as behind a PCIe switch")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(at_least(1));
+}
+
+void add_change_flags(CLI::App& command, Options& options) {
+  command.option_defaults()->group("Changes of bits");
+  add_allow_flag(command, options.allowed);
+  command.add_flag("--propose", options.propose,
+                   "Tell what each change would save; without it where the run does not fit");
 }
 
 void add_frontier_flags(CLI::App& command, Options& options) {
@@ -151,6 +166,7 @@ Run add_plan(CLI::App& app) {
   options->flags.add_model_flags(*command);
   options->flags.add_training_flags(*command);
   add_cluster_flags(*command, *options);
+  add_change_flags(*command, *options);
   add_frontier_flags(*command, *options);
   command->footer(
       "Example: spillway plan --edges 96,128,160,192 --budgets 16GB --device-profile v100 --link-out 75GB/s");

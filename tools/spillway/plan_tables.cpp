@@ -100,7 +100,7 @@ std::string plan_tables(const PlanReport& report) {
                         report.world == 1 ? " rank" : str(" ranks as ", report.levels), "; device profile ",
                         report.profile, " (", report.origin, ")\n");
   out += needs(report);
-  out += str("budget   ", budget_of(report.plan), "\nchosen   ", report.plan.reason(), "\n");
+  out += str("budget   ", budget_of(report.plan), "\n", explain(report));
   if (report.plan.is_feasible()) out += kinds(report.plan);
   out += choices(report.plan) + frontier(report);
   return out + line("\nplanned in %.2f s; nothing was run\n", report.planning_seconds);

@@ -34,6 +34,7 @@
 #include "tools/cli/same_options.h"
 #include "tools/cli/train_flags.h"
 #include "tools/cli/write_json.h"
+#include "tools/spillway/allow_flag.h"
 #include "tools/spillway/progress.h"
 
 namespace spillway::tools {
@@ -72,7 +73,7 @@ void report_file_size_limits() {
 struct Options {
   TrainFlags flags;
   std::string json, report, levels = "hosts";
-  std::vector<std::string> compare;
+  std::vector<std::string> compare, allowed;
   double comm_timeout_seconds = 60;
   bool calibrate = false;
   bool quiet = false;
@@ -194,6 +195,21 @@ void tell_links(Progress& progress, const Links& links, const Device& device) {
   progress.on_decision(str("tensors on GPUs: ", links.comm->gpus->decision()));
 }
 
+/// Takes the changes that are allowed, and returns what to say of them.
+std::string take_allowed(const Options& options, const Device& device, const ddl::Comm& comm,
+                         TrainOptions& train_options) {
+  if (train_options.checkpoint.resume)
+    throw BadRequest("--allow does not go with --resume; give the flags that the run's first start printed");
+  if (!device.torch_device().is_cpu())
+    throw BadRequest(
+        "--allow plans with this machine's kernels on the CPU; on a GPU give the flags that plan proposes");
+  TakenChanges changed = take_changes(train_options, options.allowed, comm, kernel_cache_folder());
+  train_options = std::move(changed.options);
+  std::string flags;
+  for (const Proposal& change : changed.taken) flags += str(" ", change.flags);
+  return changed.taken.empty() ? "no allowed change helps" : str("allowed changes are taken:", flags);
+}
+
 /// Returns the context of a run to compare with. It differs in nothing that the budget chose for the main run.
 RunContext beside(const RunContext& context, const TrainOptions& options, const TrainResult& main_run) {
   RunContext other = context;
@@ -257,14 +273,15 @@ int train_command(Options& options, const CLI::App& command) {
   Launch launch;
   join_launch(launch, options, command);
   const bool first = launch.is_first();
-  const TrainOptions train_options = resolve(options, launch);
-  std::vector<TrainOptions> compared;
-  for (const std::string& what : options.compare)
-    compared.push_back(compared_options(train_options, what, options.flags.weight_decay));
-
+  TrainOptions train_options = resolve(options, launch);
   use_deterministic_algorithms(train_options.deterministic, train_options.memory.device != "cpu");
   Device& device = open_device(train_options.memory.device);
   const Links links = connect(launch, options, device);
+  std::string decision;
+  if (!options.allowed.empty()) decision = take_allowed(options, device, links.comm, train_options);
+  std::vector<TrainOptions> compared;
+  for (const std::string& what : options.compare)
+    compared.push_back(compared_options(train_options, what, options.flags.weight_decay));
   RunContext context = make_context(train_options, links.comm);
   if (options.plan == "auto" && links.comm && device.torch_device().is_cpu())
     context.planner = std::make_shared<SimulatedWorkers>(links.comm, kernel_cache_folder());
@@ -277,6 +294,7 @@ int train_command(Options& options, const CLI::App& command) {
     if (first && !options.report.empty()) check_report_dir(options.report);
   });
   tell_links(progress, links, device);
+  if (!decision.empty()) progress.on_decision(decision);
   const std::optional<TrainResult> trained = train_until_asked(context, progress);
   if (!trained) return say_interrupted(first, "before the first step: there are no results");
   const TrainResult& result = *trained;
@@ -326,6 +344,7 @@ Run add_train(CLI::App& app) {
       ->type_name("NAME")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "formula"}));
+  add_allow_flag(*command, options->allowed);
   add_comm_timeout_flag(*command, options->comm_timeout_seconds);
   add_output_flags(*command, *options);
   command->footer(

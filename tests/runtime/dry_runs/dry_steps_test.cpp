@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "ddl/comm/simulated_world.h"
 #include "ddl/comm/thread_world.h"
+#include "runtime/dry_runs/changes.h"
 #include "runtime/dry_runs/cluster_times.h"
 #include "runtime/dry_runs/machine_times.h"
 #include "runtime/dry_runs/make_plan.h"
@@ -152,15 +153,18 @@ TEST(DryStepsTest, ASlowerNetworkMakesCollectivesLonger) {
 }
 
 TEST(DryStepsTest, RanksThatDoTheSameWorkCountOnce) {
+  const auto ranks_of = [](const TrainOptions& options, int world) {
+    return ranks_that_differ(preconditioned_layers(options), options.kfac.preconditioner, world);
+  };
   TrainOptions options = small_options();
   options.kfac.preconditioner.strategy = kfac::Strategy::comm_opt;
   options.kfac.preconditioner.grad_worker_frac = 1;
-  EXPECT_EQ(ranks_that_differ(options, 1), std::vector<int>{0});
-  const auto few = ranks_that_differ(options, 64);
+  EXPECT_EQ(ranks_of(options, 1), std::vector<int>{0});
+  const auto few = ranks_of(options, 64);
   EXPECT_LE(few.size(), 4);
   EXPECT_EQ(few.front(), 0);
   options.kfac.enabled = false;
-  EXPECT_EQ(ranks_that_differ(options, 64), std::vector<int>{0});
+  EXPECT_EQ(ranks_of(options, 64), std::vector<int>{0});
 }
 
 struct MachineTimesTest : ScratchFolder {};
@@ -260,6 +264,91 @@ TEST(MakePlanTest, TheChosenFractionFlipsWithTheInterval) {
     return planner.plan(kUnlimitedBytes).best().choice.workers.grad_worker_frac;
   };
   EXPECT_LT(chosen(1), chosen(1000));
+}
+
+TrainOptions small_resnet() {
+  TrainOptions options;
+  options.model.name = "resnet50";
+  options.model.filters = 8;
+  options.model.classes = 4;
+  options.data.source = "synthetic:64";
+  options.data.batch = 8;
+  options.data.cases = 16;
+  options.optimizer.kind = OptimizerKind::sgd;
+  options.kfac.enabled = true;
+  return options;
+}
+
+TEST(ChangesTest, AreThoseThatWouldChangeTheRun) {
+  const auto names = [](const TrainOptions& options, int64_t world) {
+    std::vector<std::string> all;
+    for (const Change& change : changes(options, world)) all.push_back(change.name);
+    return all;
+  };
+  TrainOptions options = small_resnet();
+  EXPECT_EQ(names(options, 4), change_names());
+  options.kfac.enabled = false;
+  options.data.batch = 1;
+  EXPECT_EQ(names(options, 4), (std::vector<std::string>{"amp", "split"}));
+  options.precision.amp = Amp::bf16;
+  options.memory.split_bytes = int64_t{1} << 20;
+  EXPECT_TRUE(names(options, 4).empty());
+}
+
+/// Each change's flags say what its options are.
+TEST(ChangesTest, FlagsTellTheSameAsTheOptions) {
+  for (const Change& change : changes(small_resnet(), 4)) {
+    if (change.name == "batch") {
+      EXPECT_EQ(change.flags, "--batch 4 --accumulate 2");
+      EXPECT_EQ(change.options.data.batch, 4);
+      EXPECT_EQ(change.options.optimizer.accumulate, 2);
+    }
+    if (change.name == "dp") {
+      EXPECT_EQ(change.options.kfac.preconditioner.strategy, kfac::Strategy::dp);
+    }
+    if (change.name == "split") {
+      EXPECT_EQ(change.options.memory.split_bytes, kDefaultSplitBytes / 4);
+    }
+  }
+}
+
+TEST(ChangesTest, AreTakenUntilTheRunFitsAndNoneHelpsMore) {
+  PlannedCluster cluster = cluster_of("1", 1);
+  TrainOptions options = small_resnet();
+  options.kfac.enabled = false;
+  options.data.source = "synthetic:224";
+  options.memory.split_bytes = kUnlimitedBytes;
+  const RunPlan before = make_planner(options, cluster).plan(kUnlimitedBytes);
+  options.memory.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = before.best().floor_bytes / 3};
+  ASSERT_FALSE(make_planner(options, cluster).plan(options.memory.budget.bytes).is_feasible());
+  const TakenChanges changed = take_changes(options, {"batch"}, cluster);
+  ASSERT_GE(changed.taken.size(), 2U);
+  EXPECT_EQ(changed.options.data.batch * changed.options.optimizer.accumulate, 8) << "as many cases a step";
+  EXPECT_TRUE(changed.taken.back().plan.is_feasible());
+  EXPECT_EQ(changed.taken.back().flags,
+            str("--batch ", changed.options.data.batch, " --accumulate ", changed.options.optimizer.accumulate));
+  const std::vector<std::string> names(changed.taken.size(), "batch");
+  EXPECT_EQ(make_changes(options, names, 1).options.data.batch, changed.options.data.batch);
+}
+
+TEST(ChangesTest, WrongNamesAndBudgetsAreRefused) {
+  PlannedCluster cluster = cluster_of("1", 1);
+  TrainOptions options = small_resnet();
+  EXPECT_THROW((void)take_changes(options, {"amp"}, cluster), BadRequest) << "no budget";
+  options.memory.budget = BudgetRequest::parse("50%");
+  EXPECT_THROW((void)take_changes(options, {"precision"}, cluster), BadRequest);
+  EXPECT_THROW((void)make_changes(options, {"dp"}, 1), BadRequest) << "one rank has nothing to distribute";
+}
+
+TEST(MakePlanTest, ARunThatDoesNotFitComesWithProposals) {
+  TrainOptions options = small_resnet();
+  options.memory.budget = BudgetRequest::parse("1MiB");
+  PlannedCluster cluster = cluster_of("1", 1);
+  const PlanReport report = make_plan({.options = options, .size = 64}, cluster);
+  EXPECT_FALSE(report.plan.is_feasible());
+  EXPECT_EQ(report.proposals.size(), changes(options, 1).size());
+  options.memory.budget = BudgetRequest::parse("100%");
+  EXPECT_TRUE(make_plan({.options = options, .size = 64}, cluster).proposals.empty());
 }
 
 }  // namespace

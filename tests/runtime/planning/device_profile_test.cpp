@@ -70,16 +70,36 @@ TEST(ClusterShapeTest, EachLevelHasItsLinks) {
 }
 
 TEST(ClusterShapeTest, RanksOfAHost) {
-  EXPECT_EQ(ClusterShape::parse("", 8).ranks_of_host(), 8);
-  EXPECT_EQ(ClusterShape::parse("4x2", 8).ranks_of_host(), 4);
-  EXPECT_EQ(ClusterShape::parse("4+2", 6).ranks_of_host(), 4);
-  EXPECT_EQ(ClusterShape::parse("1x8", 8).ranks_of_host(), 1);
-  EXPECT_EQ(ClusterShape::parse("", 1).ranks_of_host(), 1);
+  EXPECT_EQ(ClusterShape::parse("", 8).ranks_of_host, 8);
+  EXPECT_EQ(ClusterShape::parse("4x2", 8).ranks_of_host, 4);
+  EXPECT_EQ(ClusterShape::parse("4+2", 6).ranks_of_host, 4);
+  EXPECT_EQ(ClusterShape::parse("1x8", 8).ranks_of_host, 1);
+  EXPECT_EQ(ClusterShape::parse("", 1).ranks_of_host, 1);
   EXPECT_THROW(ClusterShape::parse("4x3", 8), BadRequest);
 }
 
 TEST(DeviceProfileTest, AnUnknownNameIsRefused) {
   testing::expect_refusal([] { (void)built_in_profile("k80"); }, {"h200"});
+}
+
+TEST(SharedCopiesTest, DevicesShareTheirLinkAndTheirHostsMemory) {
+  DeviceProfile profile = built_in_profile("v100");
+  profile.copies.out_bytes_per_second = 40e9;
+  profile.copies.in_bytes_per_second = 60e9;
+  profile.host_bytes_per_second = 100e9;
+  const auto rates = [&](const char* text, int world, int devices_per_link) {
+    ClusterShape shape = ClusterShape::parse(text, world);
+    shape.devices_per_link = devices_per_link;
+    const swap::LinkRates copies = shared_copies(profile, shape);
+    return std::pair(copies.out_bytes_per_second, copies.in_bytes_per_second);
+  };
+  EXPECT_EQ(rates("", 1, 1), std::pair(40e9, 60e9));
+  EXPECT_EQ(rates("", 1, 2), std::pair(20e9, 30e9)) << "the other device may be another run's";
+  EXPECT_EQ(rates("2x4", 8, 1), std::pair(40e9, 50e9)) << "the host's memory";
+  EXPECT_EQ(rates("4x2", 8, 1), std::pair(25e9, 25e9));
+  EXPECT_EQ(rates("1x8", 8, 1), std::pair(40e9, 60e9)) << "each host has one device";
+  profile.host_bytes_per_second = 0;
+  EXPECT_EQ(rates("4x2", 8, 1), std::pair(40e9, 60e9)) << "unknown: no limit";
 }
 
 }  // namespace

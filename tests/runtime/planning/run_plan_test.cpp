@@ -8,6 +8,7 @@
 
 #include "core/bytes.h"
 #include "runtime/planning/forecast.h"
+#include "runtime/planning/plan_report.h"
 
 namespace spillway::runtime {
 namespace {
@@ -136,6 +137,40 @@ TEST(PlanChoicesTest, OpenChoicesAreWeighedAndOthersKept) {
   EXPECT_EQ(plan_choices(options, true, 64).size(), 7);  // 1, 2, 4 … 64 workers
   options.strategy = kfac::Strategy::automatic;
   EXPECT_EQ(plan_choices(options, true, 4).size(), kfac::exact_choices(4).size());
+}
+
+/// A plan of one choice under 100 MiB, which takes this time or does not fit.
+RunPlan plan_of(double seconds, int64_t floor_bytes, int64_t budget_bytes = 100 << 20) {
+  WeighedChoice weighed{
+      .choice = two_choices().front(), .forecast = {}, .floor_bytes = floor_bytes, .floor_operator = ""};
+  weighed.forecast.seconds = seconds;
+  weighed.forecast.feasible = floor_bytes <= budget_bytes;
+  return {.budget_bytes = budget_bytes, .weighed = {weighed}};
+}
+
+TEST(ExplainTest, TellsWhatOtherBudgetsAndChangesWouldDo) {
+  PlanReport report{.plan = plan_of(1, 80 << 20)};
+  report.smaller = plan_of(0, 80 << 20, 75 << 20);
+  report.larger = plan_of(0.9, 80 << 20, 133 << 20);
+  report.taken = {{"batch", "--batch 2 --accumulate 4", {}}};
+  report.proposals = {{"amp", "--amp bf16", plan_of(0.5, 40 << 20)}, {"split", "--split 56MiB", plan_of(1, 60 << 20)}};
+  const std::string text = explain(report);
+  for (const char* part : {"chosen   1 s a step", "allowed  batch is taken: --batch 2 --accumulate 4",
+                           "smaller  with 75.0 MiB: does not fit; the floor is 80.0 MiB",
+                           "larger   with 133 MiB: the same choice, 10 % faster",
+                           "proposed --allow amp (--amp bf16): 50 % faster, with a floor of 40.0 MiB",
+                           "proposed --allow split (--split 56MiB): as fast, with a floor of 60.0 MiB"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+}
+
+TEST(ExplainTest, NamesTheChangeThatWouldMakeABudgetFeasible) {
+  PlanReport report{.plan = plan_of(0, 120 << 20)};
+  report.proposals = {{"amp", "--amp bf16", plan_of(0.5, 90 << 20)},
+                      {"storage", "--kfac-storage bf16", plan_of(0, 110 << 20)}};
+  const std::string text = explain(report);
+  EXPECT_NE(text.find("smallest feasible budget is 120 MiB"), std::string::npos) << text;
+  EXPECT_NE(text.find("--allow amp (--amp bf16): fits, with a floor of 90.0 MiB"), std::string::npos) << text;
+  EXPECT_NE(text.find("a floor of 110 MiB, which is too much still"), std::string::npos) << text;
 }
 
 }  // namespace
