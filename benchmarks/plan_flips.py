@@ -3,7 +3,7 @@
 
   benchmarks/plan_flips.py [--program build/bin/spillway] [PLAN FLAGS…]
 
-Without flags: ResNet-50 on 16 V100s in 4 hosts. Nothing is run.
+Without flags: ResNet-50 on 16 V100s in 4 hosts, whose GPUs share one PCIe link. Nothing is run.
 """
 import argparse
 import json
@@ -11,10 +11,10 @@ import subprocess
 import sys
 import tempfile
 
-DEFAULT = ["--model", "resnet50", "--world", "16", "--levels", "4x4", "--device-profile", "v100", "--factor-samples", "exact",
-           "--kfac-rank", "full"]
-INTERVALS = (1, 10, 100, 1000)
-BUDGETS = (None, 80, 60, 40, 25)
+DEFAULT = ["--model", "resnet50", "--world", "16", "--levels", "4x4", "--device-profile", "v100", "--devices-per-link", "4",
+           "--factor-samples", "exact", "--kfac-rank", "full"]
+INTERVALS = (1, 10, 100)
+BUDGETS = (None, 80, 60, 40)
 
 
 def planned(program, args):

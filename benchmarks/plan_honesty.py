@@ -4,8 +4,9 @@
   benchmarks/plan_honesty.py [--program build/bin/spillway] [--steps 14] [--worlds 1,2,4] [--json FILE] [MODEL…]
 
 Each model is planned under budgets of its own peak, and trained under the same budgets. Kernels are measured anew for each
-model and world, right before its trainings, because a machine's speed changes within minutes. With K-FAC every share of
-gradient workers is trained too, so that the planner's choice can be compared with the best one.
+budget, right before its trainings, because a machine's speed changes within minutes. A probe, the same short training each
+time, runs after the plan and on both sides of each training. Predicted times are multiplied by how much slower it has become.
+With K-FAC every share of gradient workers is trained too, so that the planner's choice can be compared with the best one.
 """
 import argparse
 import json
@@ -23,10 +24,11 @@ MODELS = {
     "autoencoder+kfac": ["--model", "autoencoder", "--cases", "1024", "--kfac"],
 }
 BUDGETS = (None, 90, 75, 60, 50)
+PROBE = ["--model", "unet3d", "--edge", "48", "--filters", "8", "--cases", "8", "--steps", "8", "--quiet"]
 
 
 def run(command, world, cache):
-    environment = dict(os.environ, SPILLWAY_CACHE=cache)
+    environment = dict(os.environ, SPILLWAY_CACHE=cache) if cache else dict(os.environ)
     if world > 1:
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(world), *command]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -55,6 +57,15 @@ def trained(program, args, world, cache, steps):
     return {kind: statistics.median(all) for kind, all in by_kind.items()}, result["peak_bytes"]
 
 
+def probe(program, world):
+    """Seconds of a step of the probe."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        done = run([program, "train", *PROBE, "--json", file.name], world, None)
+        if done.returncode != 0:
+            sys.exit(done.stderr)
+        return statistics.median(json.load(file)["step_seconds"][2:])
+
+
 def mean_step(kinds, by_kind):
     """The mean of the measured kinds by the plan's shares, and the plan's own, over the kinds that were measured."""
     both = [kind for kind in kinds if kind["kind"] in by_kind]
@@ -66,11 +77,14 @@ def mean_step(kinds, by_kind):
 def compare(program, name, world, steps, rows):
     args = MODELS[name]
     kfac = "--kfac" in args
-    with tempfile.TemporaryDirectory() as cache:
-        peak = planned(program, args, world, cache)["choices"][0]["unconstrained_peak_bytes"]
-        for percent in BUDGETS:
+    peak = None
+    for percent in BUDGETS:
+        with tempfile.TemporaryDirectory() as cache:
+            if peak is None:
+                peak = planned(program, args, world, cache)["choices"][0]["unconstrained_peak_bytes"]
             limited = args if percent is None else [*args, "--budget", str(peak * percent // 100)]
             plan = planned(program, limited, world, cache)
+            at_plan = before = probe(program, world)
             for choice in sorted(plan["choices"], key=lambda choice: -choice["grad_worker_frac"]):
                 share = ["--grad-worker-frac", str(choice["grad_worker_frac"])] if kfac else []
                 found = trained(program, [*limited, *share], world, cache, steps)
@@ -78,13 +92,17 @@ def compare(program, name, world, steps, rows):
                     print(f"{name:18} {world} {percent or 100:3}% f={choice['grad_worker_frac']:<5} "
                           f"{'trains' if found else 'does not fit'}, planned {'to fit' if choice['feasible'] else 'not to fit'}")
                     continue
+                after = probe(program, world)
+                slower = (before + after) / 2 / at_plan
+                before = after
                 seconds, predicted = mean_step(choice["kinds"], found[0])
+                predicted *= slower
                 best = choice is plan["choices"][0]
                 rows.append({"model": name, "world": world, "budget_percent": percent, "share": choice["grad_worker_frac"],
-                             "seconds": seconds, "predicted_seconds": predicted, "peak_bytes": found[1],
+                             "probe": slower, "seconds": seconds, "predicted_seconds": predicted, "peak_bytes": found[1],
                              "predicted_peak_bytes": choice["peak_bytes"], "chosen": best})
                 print(f"{name:18} {world} {percent or 100:3}% f={choice['grad_worker_frac']:<5} step {seconds * 1e3:8.1f} ms, "
-                      f"predicted {predicted * 1e3:8.1f} ms ({predicted / seconds - 1:+.1%}); peak "
+                      f"predicted {predicted * 1e3:8.1f} ms ({predicted / seconds - 1:+.1%}; probe {slower:.2f}); peak "
                       f"{choice['peak_bytes'] / found[1] - 1:+.2%}{'  chosen' if best and kfac and world > 1 else ''}", flush=True)
 
 

@@ -61,11 +61,6 @@ FrontierRow plan_row(int64_t size, const TrainOptions& options, const PlanReques
   return row;
 }
 
-/// Returns three quarters, or four thirds, of a budget.
-int64_t times(int64_t budget_bytes, int64_t numerator, int64_t denominator) {
-  return budget_bytes / denominator * numerator;
-}
-
 /// Plans with the request's own options.
 PlanReport plan_as_asked(const PlanRequest& request, PlannedCluster& cluster) {
   const TrainOptions& options = request.options;
@@ -81,8 +76,9 @@ PlanReport plan_as_asked(const PlanRequest& request, PlannedCluster& cluster) {
   const int64_t budget = budget_bytes(options.memory.budget, report.unlimited.best().unlimited_bytes);
   report.plan = planner.plan(budget);
   if (budget != kUnlimitedBytes) {
-    report.smaller = planner.plan(times(budget, 3, 4));
-    report.larger = planner.plan(times(budget, 4, 3));
+    auto [smaller, larger] = planner.neighbors(budget);
+    report.smaller = std::move(smaller);
+    report.larger = std::move(larger);
   }
   if (request.propose || !report.plan.is_feasible()) report.proposals = propose(options, budget, cluster);
   for (const auto& [size, of_size] : request.sizes) {

@@ -60,9 +60,11 @@ GradWorkerChoice SimulatedWorkers::choose(const TrainOptions& options, int64_t b
   std::string reason;
   plan_at_rank_0(ranks, [&] {
     PlannedCluster cluster = cluster_of(comm_, folder_);
-    const RunPlan plan = make_planner(options, cluster).plan(budget);
+    RunPlanner planner = make_planner(options, cluster);
+    const RunPlan plan = planner.plan(budget);
+    const auto [smaller, larger] = planner.neighbors(budget);
     best = plan.best().choice;
-    reason = plan.reason();
+    reason = str(plan.reason(), "; ", under_another_budget(smaller, plan), "; ", under_another_budget(larger, plan));
   });
   static_assert(std::is_trivially_copyable_v<PlanChoice>);
   ddl::broadcast(ranks, std::as_writable_bytes(std::span(&best, 1)), 0);

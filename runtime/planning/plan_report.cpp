@@ -27,7 +27,8 @@ std::string compared(const RunPlan& plan, const RunPlan& with) {
   return percent(std::abs(ratio - 1)) + (ratio > 1 ? " slower" : " faster");
 }
 
-/// Returns what a plan under another budget does otherwise.
+}  // namespace
+
 std::string under_another_budget(const RunPlan& other, const RunPlan& plan) {
   std::string text = str("with ", format_bytes(other.budget_bytes), ": ");
   if (!other.is_feasible()) return text + str("does not fit; the floor is ", format_bytes(other.best().floor_bytes));
@@ -36,6 +37,8 @@ std::string under_another_budget(const RunPlan& other, const RunPlan& plan) {
   if (choice == describe(plan.best().choice)) return text + str("the same choice, ", compared(other, plan));
   return text + str(choice, ", ", compared(other, plan));
 }
+
+namespace {
 
 std::string line(const char* title, const std::string& text) {
   std::array<char, 16> padded{};

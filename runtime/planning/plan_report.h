@@ -48,6 +48,9 @@ struct PlanReport {
   double planning_seconds = 0;
 };
 
+/// Returns what the plan under another budget does otherwise: `with 108 MiB: hybrid f=0.5, lpt-time, 3 % slower`.
+std::string under_another_budget(const RunPlan& other, const RunPlan& plan);
+
 /// Tells in a few lines what the plan chose and why, what another budget would change, which allowed changes it takes,
 /// and which others would make it feasible or faster.
 std::string explain(const PlanReport& report);

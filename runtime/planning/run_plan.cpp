@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -29,10 +29,19 @@ std::string time_text(double seconds) {
   return text.data();
 }
 
-/// True for the fractions of worlds of any size, and in larger ones for powers of two workers, and all of them.
-bool is_weighed(double fraction, int64_t world) {
-  const auto workers = static_cast<uint64_t>(std::llround(fraction * static_cast<double>(world)));
-  return world <= kAllFractions || std::has_single_bit(workers) || static_cast<int64_t>(workers) == world;
+/// Returns the numbers of gradient workers that are weighed in a large world: of each octave the smallest and the
+/// largest one that divides the world, because the ranks then form equal groups, as hosts often do; a power of two
+/// where none does.
+std::set<int64_t> weighed_workers(int64_t world) {
+  std::set<int64_t> all;
+  for (int64_t octave = 1; octave <= world; octave *= 2) {
+    std::vector<int64_t> divisors;
+    for (int64_t workers = octave; workers < 2 * octave && workers <= world; ++workers)
+      if (world % workers == 0) divisors.push_back(workers);
+    if (divisors.empty()) divisors.push_back(octave);
+    all.insert({divisors.front(), divisors.back()});
+  }
+  return all;
 }
 
 /// Returns the mean of a part of the time over a run's steps.
@@ -114,10 +123,13 @@ std::string describe(const PlanChoice& choice) {
 std::vector<PlanChoice> plan_choices(const kfac::KfacOptions& options, bool choose_workers, int64_t world) {
   const PlanChoice own{{options.strategy, options.grad_worker_frac}, options.placement};
   if (!choose_workers) return {own};
+  const std::set<int64_t> few = weighed_workers(world);
   std::vector<PlanChoice> choices;
   for (const kfac::StrategyChoice& workers : kfac::exact_choices(world)) {
     const bool is_asked = options.strategy == kfac::Strategy::automatic || workers.strategy == options.strategy;
-    if (is_asked && is_weighed(workers.grad_worker_frac, world)) choices.push_back({workers, options.placement});
+    const bool is_weighed =
+        world <= kAllFractions || few.contains(std::llround(workers.grad_worker_frac * static_cast<double>(world)));
+    if (is_asked && is_weighed) choices.push_back({workers, options.placement});
   }
   return choices.empty() ? std::vector{own} : choices;
 }
@@ -152,6 +164,10 @@ RunPlan RunPlanner::plan(int64_t budget_bytes) {
   in_parallel(choices_.size(), [&](size_t c) { plan.weighed[c] = weigh(choices_[c], steps_.at(c), inputs); });
   order(plan.weighed);
   return plan;
+}
+
+std::pair<RunPlan, RunPlan> RunPlanner::neighbors(int64_t budget_bytes) {
+  return {plan(budget_bytes / 4 * 3), plan(budget_bytes / 3 * 4)};
 }
 
 }  // namespace spillway::runtime

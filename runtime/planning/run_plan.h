@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kfac/plan/option_types.h"
@@ -24,8 +25,8 @@ struct PlanChoice {
 std::string describe(const PlanChoice& choice);
 
 /// Returns the choices that a plan weighs for `world` ranks: the strategies and fractions of kfac::exact_choices() that
-/// `options` leave open, fractions above 16 ranks by powers of two alone. Where `choose_workers` is false, the options'
-/// own.
+/// `options` leave open, above 16 ranks one or two fractions of each octave. Where `choose_workers` is false, the
+/// options' own.
 std::vector<PlanChoice> plan_choices(const kfac::KfacOptions& options, bool choose_workers, int64_t world);
 
 struct WeighedChoice {
@@ -58,6 +59,8 @@ class RunPlanner {
   /// Weighs every choice under the budget. Deterministic. A choice is taken before an earlier one only when it is
   /// faster by more than 0.5 %, because forecasts are no more exact than that.
   RunPlan plan(int64_t budget_bytes);
+  /// Plans under three quarters, and under four thirds, of the budget.
+  std::pair<RunPlan, RunPlan> neighbors(int64_t budget_bytes);
 
  private:
   const std::vector<RankSteps>& steps(size_t choice);

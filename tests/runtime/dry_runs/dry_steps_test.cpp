@@ -266,6 +266,49 @@ TEST(MakePlanTest, TheChosenFractionFlipsWithTheInterval) {
   EXPECT_LT(chosen(1), chosen(1000));
 }
 
+/// Few gradient workers hold few eigenbases. Where memory is short and copies are slow, that counts more than the
+/// gradients that must be sent.
+TEST(MakePlanTest, TheChosenFractionFlipsWithTheBudget) {
+  TrainOptions options = small_options();
+  options.model.filters = 32;
+  options.kfac.choose_grad_worker_frac = true;
+  options.kfac.preconditioner.eigen_rank = kfac::EigenRank::full();
+  options.kfac.preconditioner.factor_interval = options.kfac.preconditioner.inverse_interval = 1000;
+  DeviceProfile slow = built_in_profile("v100");
+  slow.copies.out_bytes_per_second = slow.copies.in_bytes_per_second = 1e9;
+  PlannedCluster cluster(slow, ClusterShape::parse("1x8", 8), nullptr);
+  RunPlanner planner = make_planner(options, cluster);
+  const RunPlan unlimited = planner.plan(kUnlimitedBytes);
+  const RunPlan limited = planner.plan(unlimited.best().unlimited_bytes / 2);
+  ASSERT_TRUE(limited.is_feasible());
+  EXPECT_LT(limited.best().choice.workers.grad_worker_frac, unlimited.best().choice.workers.grad_worker_frac);
+}
+
+/// Larger worlds weigh few shares. The best of all is hardly better.
+TEST(MakePlanTest, ThePlanIsWithin3PercentOfTheBestOfAllShares) {
+  TrainOptions options = small_options();
+  options.model.filters = 16;
+  options.kfac.choose_grad_worker_frac = true;
+  options.kfac.preconditioner.eigen_rank = kfac::EigenRank::full();
+  PlannedCluster cluster = cluster_of("4x6", 24);
+  std::vector<PlanChoice> all;
+  for (const kfac::StrategyChoice& workers : kfac::exact_choices(24))
+    if (workers.strategy == kfac::Strategy::hybrid) all.push_back({.workers = workers});
+  ASSERT_EQ(all.size(), 24);
+  const auto layers = preconditioned_layers(options);
+  RunPlanner exhaustive(all, cluster.schedule_inputs(options),
+                        [&](const PlanChoice& choice) { return cluster.steps(options, layers, choice); });
+  RunPlanner planner = make_planner(options, cluster);
+  const int64_t peak = planner.plan(kUnlimitedBytes).best().unlimited_bytes;
+  for (int64_t budget : {kUnlimitedBytes, peak * 8 / 10, peak * 6 / 10}) {
+    const RunPlan plan = planner.plan(budget), best = exhaustive.plan(budget);
+    ASSERT_LT(plan.weighed.size(), best.weighed.size());
+    ASSERT_TRUE(plan.is_feasible());
+    EXPECT_LE(plan.best().forecast.seconds, 1.03 * best.best().forecast.seconds)
+        << plan.reason() << "; all: " << best.reason();
+  }
+}
+
 TrainOptions small_resnet() {
   TrainOptions options;
   options.model.name = "resnet50";

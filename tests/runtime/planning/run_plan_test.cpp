@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -135,6 +136,14 @@ TEST(PlanChoicesTest, OpenChoicesAreWeighedAndOthersKept) {
   EXPECT_EQ(plan_choices(options, true, 4).size(), 4);
   EXPECT_EQ(plan_choices(options, false, 4).size(), 1);
   EXPECT_EQ(plan_choices(options, true, 64).size(), 7);  // 1, 2, 4 … 64 workers
+  const auto workers = [&](int64_t world) {
+    std::vector<int64_t> all;
+    for (const PlanChoice& choice : plan_choices(options, true, world))
+      all.push_back(std::llround(choice.workers.grad_worker_frac * static_cast<double>(world)));
+    return all;
+  };
+  EXPECT_EQ(workers(24), (std::vector<int64_t>{24, 12, 8, 6, 4, 3, 2, 1}));
+  EXPECT_EQ(workers(23), (std::vector<int64_t>{23, 8, 4, 2, 1})) << "a prime number of ranks";
   options.strategy = kfac::Strategy::automatic;
   EXPECT_EQ(plan_choices(options, true, 4).size(), kfac::exact_choices(4).size());
 }
