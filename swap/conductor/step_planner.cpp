@@ -11,6 +11,8 @@ namespace {
 /// The number of steps whose measured times are still worth a new plan: the first ran on demand and cold, the second
 /// cold in part.
 constexpr int32_t kPlans = 3;
+/// The share of the search that plans before the last one are worth, because they serve one step.
+constexpr int32_t kEarlyShare = 4;
 
 /// Steps that left their schedule one after another, from which on a schedule is not worth a long search, and the
 /// candidates of a short one.
@@ -84,6 +86,7 @@ ScheduleInputs StepPlanner::inputs_of(const StepPlan& plan) const {
   if (const int64_t budget = inputs.budget_bytes; budget != kUnlimitedBytes && plan.users > 1)
     inputs.budget_bytes = std::max(budget / plan.users, std::min(budget, plan.trace.floor_bytes()));
   if (pager_.device().ledger().is_soft()) inputs.budget_bytes = std::max(inputs.budget_bytes, plan.trace.floor_bytes());
+  if (plan.times_planned + 1 < kPlans) inputs.candidates /= kEarlyShare;
   if (plan.left_in_a_row >= kOftenLeft) inputs.candidates = std::min(inputs.candidates, kFewCandidates);
   if (inputs.host_budget_bytes != kUnlimitedBytes) inputs.host_budget_bytes /= std::max<int64_t>(1, plan.users);
   return inputs;

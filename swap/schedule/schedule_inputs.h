@@ -18,7 +18,8 @@ struct ScheduleInputs {
   int64_t small_bytes = 0;
   /// True: weigh running cheap producers again against copying their results.
   bool replay = true;
-  /// The maximum of candidate schedules that are simulated. Each costs about a millisecond per thousand operators.
+  /// The maximum of candidate schedules that are simulated. Each costs about a millisecond per thousand operators, and
+  /// all have a million operators together at most.
   int32_t candidates = 300;
   /// The search ends with a candidate that takes so many times as long as the bound.
   double good_enough = 1.001;
