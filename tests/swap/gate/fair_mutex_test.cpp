@@ -193,15 +193,16 @@ TEST(TurnsTest, AnAllocationBetweenOperatorsWaitsForTheOperatorThatRuns) {
   constexpr int64_t kBytes = 1 << 20;
   Meeting inside;
   const int64_t budget = CpuDevice::instance().ledger().used_bytes() + 3 * kBytes / 2;
-  std::thread other([&] {
-    Session session({.budget_bytes = budget, .observer = std::make_shared<StopInside>(inside)});
-    auto x = at::zeros({kBytes / 4});
-    x.exp_();  // leases most of the budget
-    inside.meet(4);
-  });
+  std::thread other;
   std::string message;
   {
-    Session session({.budget_bytes = budget});
+    Session session({.budget_bytes = budget});  // opened first, because opening waits for the operator that runs, too
+    other = std::thread([&] {
+      Session others({.budget_bytes = budget, .observer = std::make_shared<StopInside>(inside)});
+      auto x = at::zeros({kBytes / 4});
+      x.exp_();  // leases most of the budget
+      inside.meet(4);
+    });
     inside.meet(2);
     try {
       auto memory = c10::GetCPUAllocator()->allocate(kBytes);
