@@ -206,7 +206,10 @@ std::string take_allowed(const Options& options, const Device& device, const ddl
   TakenChanges changed = take_changes(train_options, options.allowed, comm, kernel_cache_folder());
   train_options = std::move(changed.options);
   std::string flags;
-  for (const Proposal& change : changed.taken) flags += str(" ", change.flags);
+  for (auto change = changed.taken.begin(); change != changed.taken.end(); ++change) {
+    const auto same = [&](const Proposal& later) { return later.name == change->name; };
+    if (std::none_of(change + 1, changed.taken.end(), same)) flags += str(" ", change->flags);  // the last of its kind
+  }
   return changed.taken.empty() ? "no allowed change helps" : str("allowed changes are taken:", flags);
 }
 
