@@ -8,6 +8,8 @@
 #include "ddl/allreduce/cost_model.h"
 #include "kfac/plan/assignment.h"
 #include "kfac/plan/place_factors.h"
+#include "pipe/replay.h"
+#include "pipe/schedules.h"
 #include "runtime/dry_runs/dry_steps.h"
 #include "runtime/dry_runs/make_plan.h"
 #include "runtime/planning/resnet_layers.h"
@@ -20,10 +22,12 @@ constexpr const char* kRates =
 constexpr const char* kOurs =
     "the steps are Spillway's: its K-FAC, its schedule and its allreduce, not the paper's program";
 
-/// A V100 in a host of IBM's AC922: NVLink joins GPUs and processors, and four GPUs share two EDR adapters.
+/// A V100 in a host of IBM's AC922: NVLink joins GPUs and processors, which have 340 GB/s of memory, and four GPUs
+/// share two EDR adapters.
 DeviceProfile v100_with_nvlink() {
   DeviceProfile profile = built_in_profile("v100");
   profile.copies.out_bytes_per_second = profile.copies.in_bytes_per_second = 75e9;
+  profile.host_bytes_per_second = 340e9;
   return profile;
 }
 
@@ -174,10 +178,12 @@ TrainOptions volume(int64_t edge) {
 }
 
 /// Returns how many times as long a step of 192³ takes in 16 GB as without a budget, with copies of such a rate.
-double slowdown_in_16_gb(double bytes_per_second) {
+double slowdown_in_16_gb(double bytes_per_second, int devices_per_link = 1) {
   DeviceProfile profile = built_in_profile("v100");
   profile.copies.out_bytes_per_second = profile.copies.in_bytes_per_second = bytes_per_second;
-  PlannedCluster cluster(profile, ClusterShape::parse("", 1), nullptr);
+  ClusterShape shape = ClusterShape::parse("", 1);
+  shape.devices_per_link = devices_per_link;
+  PlannedCluster cluster(profile, shape, nullptr);
   RunPlanner planner = make_planner(volume(192), cluster);
   const RunPlan limited = planner.plan(profile.memory_bytes), unlimited = planner.plan(kUnlimitedBytes);
   if (!limited.is_feasible()) throw BadRequest("[reproduce] 192³ does not fit 16 GB");
@@ -204,7 +210,7 @@ Reproduction lms_pcie() {
                          "2018: the same on PCIe"};
   const double nvlink = slowdown_in_16_gb(75e9);
   table.figures.push_back({"time on PCIe to that on NVLink", "×", 2.47, slowdown_in_16_gb(12e9) / nvlink});
-  table.figures.push_back({"the same with two GPUs on one bus", "×", 3.5, slowdown_in_16_gb(6e9) / nvlink});
+  table.figures.push_back({"the same with two GPUs on one bus", "×", 3.5, slowdown_in_16_gb(12e9, 2) / nvlink});
   table.assumptions = {kVolumes, "12 GB/s each way, and half of that where two GPUs share the bus",
                        "LMS copies when a tensor is needed, Spillway ahead of it", kRates, kOurs};
   return table;
@@ -255,15 +261,41 @@ Reproduction ddl_nccl() {
   return table;
 }
 
-constexpr std::pair<std::string_view, Reproduction (*)()> kReproductions[]{{"kaisa-table5", kaisa_table5},
-                                                                           {"kaisa-fig6", kaisa_fig6},
-                                                                           {"sc20-balance", sc20_balance},
-                                                                           {"sc20-table3", sc20_table3},
-                                                                           {"dpkfac-table4", dpkfac_table4},
-                                                                           {"lms-192", lms_192},
-                                                                           {"lms-pcie", lms_pcie},
-                                                                           {"lms-ddl", lms_ddl},
-                                                                           {"ddl-nccl", ddl_nccl}};
+// --- pipelines ------------------------------------------------------------------------------------------------------
+
+Reproduction pipefisher_paths() {
+  Reproduction table{.name = "pipefisher-paths",
+                     .source = "Osawa et al., PipeFisher, MLSys 2023: critical paths of a step, in T_f"};
+  constexpr double kForward = 1, kBackward = 2;
+  const auto replayed = [&](const pipe::Program& program) {
+    pipe::check(program);
+    return pipe::replay(program, pipe::equal_stages(program.graph.stages, kForward, kBackward)).seconds;
+  };
+  for (int ranks : {4, 8, 16}) {
+    const double all = (2 * ranks - 1) * (kForward + kBackward);
+    table.figures.push_back({str("GPipe, D = N = ", ranks), "", all, replayed(pipe::gpipe(ranks, ranks))});
+    table.figures.push_back(
+        {str("1F1B, D = N = ", ranks), "", all, replayed(pipe::one_forward_one_backward(ranks, ranks))});
+    table.figures.push_back({str("Chimera, D = N = ", ranks), "", ranks * kForward + (2 * ranks - 2) * kBackward,
+                             replayed(pipe::chimera(ranks, ranks))});
+  }
+  for (int units : {2, 3}) {
+    const int ranks = 8, micro_batches = units * ranks;
+    const double formula = (micro_batches + ranks / 2.0 - 1) * (kForward + kBackward);
+    table.figures.push_back({str("Chimera, D = ", ranks, ", N = ", micro_batches), "", formula,
+                             replayed(pipe::chimera(ranks, micro_batches))});
+  }
+  table.assumptions = {"T_b = 2 T_f, and messages that take no time",
+                       "for N > D the paper's order of items does not take as long as its formula says"};
+  return table;
+}
+
+constexpr std::pair<std::string_view, Reproduction (*)()> kReproductions[]{
+    {"kaisa-table5", kaisa_table5},   {"kaisa-fig6", kaisa_fig6},
+    {"sc20-balance", sc20_balance},   {"sc20-table3", sc20_table3},
+    {"dpkfac-table4", dpkfac_table4}, {"lms-192", lms_192},
+    {"lms-pcie", lms_pcie},           {"lms-ddl", lms_ddl},
+    {"ddl-nccl", ddl_nccl},           {"pipefisher-paths", pipefisher_paths}};
 
 }  // namespace
 

@@ -31,6 +31,7 @@ ddl/allreduce        ddl/comm
 ddl/nccl             ddl/comm
 ddl/torch            core/device ddl/allreduce ddl/comm ddl/nccl
 kfac/plan
+pipe
 kfac/factors         kfac/plan
 kfac/inverse         kfac/factors kfac/plan
 kfac/comm            ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/inverse kfac/plan
@@ -45,7 +46,7 @@ runtime/report       runtime/options runtime/planning runtime/results
 runtime/interruption ddl/comm ddl/torch runtime/models swap/gate
 runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan runtime/data \
                      runtime/interruption runtime/io runtime/models runtime/options runtime/planning runtime/results swap swap/gate swap/optim swap/schedule swap/shapes swap/tiers
-runtime/dry_runs     core/host core/memory ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/plan runtime/data runtime/models \
+runtime/dry_runs     core/host core/memory ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/plan pipe runtime/data runtime/models \
                      runtime/options runtime/planning runtime/training swap/schedule swap/shapes swap/windows
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
                      runtime/training

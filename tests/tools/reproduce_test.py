@@ -34,6 +34,15 @@ class Reproduce(Case):
         self.assertEqual([figure["predicted"] is None for figure in table["figures"]], [False, False, True])
         self.assertIn("none", self.said)
 
+    def test_critical_paths_of_pipelines_are_exact_where_there_are_as_many_micro_batches_as_ranks(self):
+        (table,) = self.tables("pipefisher-paths")
+        equal = [figure for figure in table["figures"] if "D = N" in figure["what"]]
+        self.assertEqual(len(equal), 9)
+        for figure in equal:
+            self.assertEqual(figure["deviation"], 0, figure)
+        longer = [figure["predicted"] for figure in table["figures"] if "D = N" not in figure["what"]]
+        self.assertEqual(longer, [66, 96])
+
     def test_names(self):
         names = run("reproduce", "--list").stdout.split()
         self.assertIn("lms-192", names)

@@ -1,0 +1,72 @@
+/// Programs of pipelines: which rank does which work, in which order.
+///
+/// A model is cut into stages, and a step's batch into micro-batches. A program lists the items of each rank.
+/// Everything else follows from it: messages, their order, and when each item can start (replay.h). So a schedule is
+/// data, and the simulator and the executor do the same.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace spillway::pipe {
+
+/// The kinds of work.
+enum class Work : uint8_t {
+  forward,          ///< a stage's outputs for one micro-batch
+  backward,         ///< the gradients of its inputs and of its weights
+  input_gradient,   ///< the gradients of its inputs alone, which the stages before it wait for
+  weight_gradient,  ///< the gradients of its weights alone, at any time after those of its inputs
+  update,           ///< a rank's optimizer step
+};
+
+/// One item of a rank's work.
+struct Item {
+  Work work = Work::forward;
+  int stage = -1;        ///< −1 for an update
+  int micro_batch = -1;  ///< −1 for an update
+  bool operator==(const Item&) const = default;
+};
+
+/// Returns `forward of stage 2, micro-batch 0`.
+std::string describe(const Item& item);
+
+/// What a stage reads of an earlier one. Activations go along the edge in forward, and errors back in backward.
+struct Edge {
+  int from = 0, to = 0;
+};
+
+/// The stages of a model and the ranks that have them. A copy of the model is a way to place all stages: Chimera has
+/// two, in opposite directions.
+struct Graph {
+  int stages = 1;
+  std::vector<Edge> edges = {};                ///< each from a lower stage to a higher one
+  std::vector<std::vector<int>> rank_of = {};  ///< by copy and stage
+  int ranks() const;
+};
+
+/// Returns a chain of stages, each of which reads the one before it. Stage s is on rank s mod `ranks`.
+Graph chain(int stages, int ranks);
+
+struct Program {
+  Graph graph;
+  std::vector<int> copy_of = {};              ///< by micro-batch: the copy of the model that it runs through
+  bool splits_backward = false;               ///< gradients of inputs and of weights are items of their own
+  std::vector<std::vector<Item>> items = {};  ///< by rank, in order
+
+  int micro_batches() const { return static_cast<int>(copy_of.size()); }
+  /// Returns the rank that does a micro-batch's work of a stage.
+  int rank_of(int stage, int micro_batch) const { return graph.rank_of[copy_of[micro_batch]][stage]; }
+  /// Returns the work that errors of a stage come from.
+  Work backward_work() const { return splits_backward ? Work::input_gradient : Work::backward; }
+  /// Returns what must be done before `item` of `rank`, on any rank: an update needs all gradients of its rank, and
+  /// each other item those whose results it reads.
+  std::vector<Item> needs(const Item& item, int rank) const;
+};
+
+/// Checks a program. Throws BadRequest naming the item when one is missing, there twice, of no stage or micro-batch, of
+/// other work than splits_backward says, or on another rank than its stage; when a rank has no update, or work after
+/// it; when ranks would wait for each other for ever; and when the two ends of a channel, the messages along one edge
+/// of one copy in one direction, have other orders.
+void check(const Program& program);
+
+}  // namespace spillway::pipe
