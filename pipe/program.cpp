@@ -3,19 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "core/error.h"
 
 namespace spillway::pipe {
 namespace {
-
-using Key = std::tuple<Work, int, int>;
-
-Key key_of(const Item& item) {
-  return {item.work, item.stage, item.micro_batch};
-}
 
 const char* name(Work work) {
   switch (work) {
@@ -46,7 +39,7 @@ class Places {
   }
   /// Returns the rank and the place of an item.
   std::pair<int, size_t> of(const Item& item) const {
-    const auto found = places_.find(key_of(item));
+    const auto found = places_.find(item);
     if (found == places_.end()) refuse(describe(item) + " is missing");
     return found->second;
   }
@@ -62,11 +55,11 @@ class Places {
       refuse(str(describe(item), " is there, and backward is ", is_part ? "whole" : "in two parts"));
     if (const int own = program_.rank_of(item.stage, item.micro_batch); own != rank)
       refuse(str(describe(item), " is on rank ", rank, ", and its stage is on rank ", own));
-    if (!places_.emplace(key_of(item), std::pair(rank, place)).second) refuse(describe(item) + " is there twice");
+    if (!places_.emplace(item, std::pair(rank, place)).second) refuse(describe(item) + " is there twice");
   }
 
   const Program& program_;
-  std::map<Key, std::pair<int, size_t>> places_;
+  std::map<Item, std::pair<int, size_t>> places_;
 };
 
 void check_all_are_there(const Program& program, const Places& places) {
@@ -86,7 +79,7 @@ void check_all_are_there(const Program& program, const Places& places) {
 
 /// Runs the items as far as their needs let them.
 void check_that_it_ends(const Program& program) {
-  std::set<Key> done;
+  std::set<Item> done;
   std::vector<size_t> next(program.items.size(), 0);
   for (bool moved = true; moved;) {
     moved = false;
@@ -94,9 +87,8 @@ void check_that_it_ends(const Program& program) {
       while (next[rank] < program.items[rank].size()) {
         const Item& item = program.items[rank][next[rank]];
         const auto needs = program.needs(item, static_cast<int>(rank));
-        if (!std::all_of(needs.begin(), needs.end(), [&](const Item& need) { return done.contains(key_of(need)); }))
-          break;
-        if (item.work != Work::update) done.insert(key_of(item));
+        if (!std::all_of(needs.begin(), needs.end(), [&](const Item& need) { return done.contains(need); })) break;
+        if (item.work != Work::update) done.insert(item);
         ++next[rank];
         moved = true;
       }

@@ -4,6 +4,7 @@
 /// Everything else follows from it: messages, their order, and when each item can start (replay.h). So a schedule is
 /// data, and the simulator and the executor do the same.
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -24,13 +25,13 @@ struct Item {
   Work work = Work::forward;
   int stage = -1;        ///< −1 for an update
   int micro_batch = -1;  ///< −1 for an update
-  bool operator==(const Item&) const = default;
+  auto operator<=>(const Item&) const = default;
 };
 
 /// Returns `forward of stage 2, micro-batch 0`.
 std::string describe(const Item& item);
 
-/// What a stage reads of an earlier one. Activations go along the edge in forward, and errors back in backward.
+/// A stage that reads an earlier one. Activations go along the edge in forward, and errors back in backward.
 struct Edge {
   int from = 0, to = 0;
 };

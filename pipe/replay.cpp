@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <tuple>
-
-#include "core/error.h"
 
 namespace spillway::pipe {
 namespace {
@@ -58,7 +55,7 @@ class Replay {
     const Item& item = program_.items[r][rank.next];
     double begin = rank.free;
     for (const Item& need : program_.needs(item, r)) {
-      const auto done = ends_.find(key_of(need));
+      const auto done = ends_.find(need);
       if (done == ends_.end()) return false;
       const bool elsewhere = program_.rank_of(need.stage, need.micro_batch) != r;
       begin = std::max(begin, done->second + (elsewhere ? costs_.message : 0));
@@ -68,18 +65,16 @@ class Replay {
     ++rank.next;
     result_.spans[r].push_back({item, begin, rank.free});
     result_.busy[r] += seconds;
-    if (item.work != Work::update) ends_[key_of(item)] = rank.free;
+    if (item.work != Work::update) ends_[item] = rank.free;
     if (item.work == Work::forward) result_.in_flight[r] = std::max(result_.in_flight[r], ++rank.in_flight);
     if (item.work == Work::backward || item.work == Work::weight_gradient) --rank.in_flight;
     return true;
   }
 
-  static std::tuple<Work, int, int> key_of(const Item& item) { return {item.work, item.stage, item.micro_batch}; }
-
   const Program& program_;
   const Costs& costs_;
   std::vector<Rank> ranks_;
-  std::map<std::tuple<Work, int, int>, double> ends_;
+  std::map<Item, double> ends_;
   Replayed result_;
 };
 

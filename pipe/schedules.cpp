@@ -138,7 +138,7 @@ Program chimera(int ranks, int micro_batches) {
   std::reverse(up.begin(), up.end());
   program.graph.rank_of.push_back(up);
   const int half = ranks / 2;
-  // Of each unit of micro-batches the first half goes down, and the second half up.
+  // The first half of each unit of micro-batches goes down, and the second half up.
   for (int m = 0; m < micro_batches; ++m) program.copy_of[m] = m % ranks < half ? 0 : 1;
   for (int r = 0; r < ranks; ++r) {
     ChimeraRank rank(r, ranks, program.items[r]);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <optional>
 #include <utility>
 
@@ -16,7 +15,8 @@ namespace {
 /// The share by which a change must be faster to be taken where the run fits without it.
 constexpr double kFaster = 0.02;
 /// Splits are not made smaller than this, because operators then run in many windows.
-constexpr int64_t kSmallestSplit = int64_t{4} << 20;
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kSmallestSplit = 4 * kMiB;
 
 /// One kind of change. `make` returns the flags, or nothing where it would change nothing.
 struct Kind {
@@ -65,10 +65,10 @@ Flags make_batch(TrainOptions& options, int64_t) {
 
 Flags make_split(TrainOptions& options, int64_t) {
   int64_t& split = options.memory.split_bytes;
-  const int64_t smaller = std::min(split, kDefaultSplitBytes) / 4;
+  const int64_t smaller = std::min(split, kDefaultSplitBytes) / 4 / kMiB * kMiB;  // as the flag says it
   if (smaller < kSmallestSplit) return {};
   split = smaller;
-  return str("--split ", split >> 20, "MiB");
+  return str("--split ", split / kMiB, "MiB");
 }
 
 constexpr std::array kKinds{

@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/dry_runs/planned_cluster.h"
@@ -43,8 +42,8 @@ struct TakenChanges {
 };
 
 /// Takes changes out of `allowed` one after another, each time the one whose plan is the best, under the options'
-/// budget. A percentage is of the peak without changes. A change must make the run feasible, or lower
-/// its floor or its time by 2 %. `batch` and `split` may be taken several times. Throws BadRequest where a name is none
+/// budget. A percentage is of the peak without changes. A change must make the run feasible, or lower its floor or its
+/// time by 2 %. `batch` and `split` may be taken several times. Throws BadRequest where a name is none
 /// of change_names(), or where there is no budget.
 TakenChanges take_changes(const TrainOptions& options, const std::vector<std::string>& allowed,
                           PlannedCluster& cluster);

@@ -355,6 +355,14 @@ TEST(ChangesTest, FlagsTellTheSameAsTheOptions) {
   }
 }
 
+TEST(ChangesTest, ASplitIsTheOneOfItsFlagsWhereItIsNoWholeNumberOfMiB) {
+  TrainOptions options = small_resnet();
+  options.memory.split_bytes = int64_t{90} << 20;  // a quarter is 22.5 MiB
+  const Change split = changes(options, 1).back();
+  EXPECT_EQ(split.flags, "--split 22MiB");
+  EXPECT_EQ(split.options.memory.split_bytes, int64_t{22} << 20);
+}
+
 TEST(ChangesTest, AreTakenUntilTheRunFitsAndNoneHelpsMore) {
   PlannedCluster cluster = cluster_of("1", 1);
   TrainOptions options = small_resnet();
