@@ -29,7 +29,7 @@ using nlohmann::json;
 /// Returns all that decides the times, as far as this process can tell. The format's number changes with the keys.
 json description() {
   return {
-      {"processor", processor_model()}, {"threads", at::get_num_threads()}, {"torch", TORCH_VERSION}, {"format", 1}};
+      {"processor", processor_model()}, {"threads", at::get_num_threads()}, {"torch", TORCH_VERSION}, {"format", 2}};
 }
 
 std::filesystem::path file_in(const std::filesystem::path& folder) {

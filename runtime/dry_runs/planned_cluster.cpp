@@ -67,10 +67,14 @@ PlannedCluster::PlannedCluster(DeviceProfile profile, ClusterShape shape, std::s
     times_ = std::make_shared<ClusterTimes>(std::make_shared<RooflineTimes>(profile_.kernels));
     return;
   }
-  // Ranks that are more than the cores take turns. A copying thread takes one core from ranks that use them all.
-  const double threads = shape_.ranks_of_host * at::get_num_threads();
-  times_ = std::make_shared<ClusterTimes>(machine_->kernels(), std::max(1.0, threads / cores()));
-  if (threads >= cores()) profile_.copies.compute_slowdown = 1.0 / cores();
+  // Ranks that are more than the cores take turns.
+  const int threads = at::get_num_threads();
+  const double turns = std::max(1.0, static_cast<double>(shape_.ranks_of_host) * threads / cores());
+  times_ = std::make_shared<ClusterTimes>(machine_->kernels(), turns);
+  const double loss = swap::loss_beside_a_thread(shape_.ranks_of_host, threads, cores());
+  profile_.copies.compute_slowdown = loss;
+  // Cores move the messages inside a host. Between hosts they mostly wait.
+  if (world() == shape_.ranks_of_host) profile_.copies.message_slowdown = loss;
 }
 
 int threads_of_rank(const ClusterShape& shape) {

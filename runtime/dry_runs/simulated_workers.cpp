@@ -21,8 +21,8 @@
 namespace spillway::runtime {
 namespace {
 
-/// Returns the profile of this machine with the links that were measured, and the levels that these join.
-/// Returns the ranks of `comm`, or one rank alone where it is null, on machines like this one.
+/// Returns the ranks of `comm`, or one rank alone where it is null, on machines like this one. Links that were measured
+/// have their measured costs.
 PlannedCluster cluster_of(const ddl::Comm& comm, const std::filesystem::path& folder) {
   const auto machine = std::make_shared<MachineTimes>(folder);
   DeviceProfile profile = find_profile("cpu", *machine);

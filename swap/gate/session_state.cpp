@@ -16,9 +16,8 @@ ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager&
   const bool on_cpu = pager.device.torch_device().is_cpu();
   inputs.replay = options.replay && options.engine == Engine::gate;
   if (pager.disk) inputs.host_budget_bytes = pager.host.capacity_bytes() - pager.disk->staging_bytes();
-  // A copying thread takes one core from operators that use them all.
-  const int cores = std::thread::hardware_concurrency();
-  if (on_cpu && cores > 0 && at::get_num_threads() >= cores) inputs.rates.compute_slowdown = 1.0 / cores;
+  if (const int cores = std::thread::hardware_concurrency(); on_cpu && cores > 0)
+    inputs.rates.compute_slowdown = loss_beside_a_thread(options.ranks_of_host, at::get_num_threads(), cores);
   if (options.budget_bytes != kUnlimitedBytes) inputs.slack_bytes = options.budget_bytes / 100;
   return inputs;
 }

@@ -112,6 +112,7 @@ class Simulation {
     for (; next_message_ < trace_.messages.size() && trace_.messages[next_message_].after <= index_; ++next_message_) {
       const Message& message = trace_.messages[next_message_];
       network_free_ = std::max(now_, network_free_) + message.seconds;
+      debt_ += rates_.message_slowdown * message.seconds;
       under_way_.emplace_back(message.before, network_free_);
     }
   }
@@ -124,7 +125,9 @@ class Simulation {
       arrival = std::max(arrival, message.second);
       return true;
     });
-    result_.message_seconds += arrival - now_;
+    const double waited = arrival - now_;
+    debt_ = std::max(0.0, debt_ - rates_.message_slowdown * waited);  // waiting leaves the cores to the messages
+    result_.message_seconds += waited;
     now_ = arrival;
   }
 
@@ -482,6 +485,10 @@ class Simulation {
 };
 
 }  // namespace
+
+double loss_beside_a_thread(int ranks_of_host, int threads_of_rank, int cores) {
+  return ranks_of_host * threads_of_rank < cores ? 0 : 1.0 / std::min(threads_of_rank, cores);
+}
 
 Simulated simulate(const StepTrace& trace, const SimulationInputs& inputs) {
   return Simulation(trace, inputs).run();

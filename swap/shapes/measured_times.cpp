@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,9 +22,12 @@ struct Sample {
   double scale = 1;
 };
 
+/// Returns a tensor without bytes, of these sizes, whose dimensions lie in memory in the order of the tensor's. Among
+/// dimensions of one stride the later ones are the inner ones. With the earlier ones inside, weights of 1×1 kernels
+/// would look like channels-last ones, and get another kernel.
 at::Tensor shape_like(const at::Tensor& tensor, at::IntArrayRef sizes) {
   std::vector<int64_t> order(tensor.dim()), strides(tensor.dim());
-  for (int64_t d = 0; d < tensor.dim(); ++d) order[d] = d;
+  for (int64_t d = 0; d < tensor.dim(); ++d) order[d] = tensor.dim() - 1 - d;
   std::stable_sort(order.begin(), order.end(),
                    [&](int64_t a, int64_t b) { return tensor.stride(a) < tensor.stride(b); });
   int64_t next = 1;
@@ -107,7 +111,8 @@ Sample sample_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> a
 void describe(const at::Tensor& tensor, std::string& text) {
   text += c10::toString(tensor.scalar_type());
   for (int64_t d = 0; d < tensor.dim(); ++d) text += str(d ? "x" : " ", tensor.size(d));
-  if (!tensor.is_contiguous())
+  // Not is_contiguous(): kernels also see the strides of dimensions of size 1.
+  if (tensor.strides() != at::IntArrayRef(c10::contiguous_strides(tensor.sizes())))
     for (int64_t d = 0; d < tensor.dim(); ++d) text += str(d ? "," : "/", tensor.stride(d));
 }
 
@@ -144,12 +149,17 @@ at::Tensor filled(const at::Tensor& shape, bool solves) {
   return tensor;
 }
 
-/// Measures one call. `pass` is larger than the caches: writing it leaves none of the arguments there. In a step their
-/// bytes have left the caches too, unless they are few.
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+/// Measures one call in one round. `pass` is larger than the caches: writing it leaves none of the arguments there. In
+/// a step their bytes have left the caches too, unless they are few.
 double seconds_of(const c10::OperatorHandle& op, const std::vector<c10::IValue>& shapes, const at::Tensor& pass) {
   constexpr int64_t kCachedBytes = 1 << 20;
-  constexpr double kEnough = 0.01;
-  constexpr size_t kRuns = 3;
+  constexpr double kEnough = 0.003;
+  constexpr size_t kMostRuns = 17;
   const std::string& name = op.schema().name();
   const bool solves = name.find("linalg") != std::string::npos || name.find("cholesky") != std::string::npos ||
                       name.find("eigh") != std::string::npos;
@@ -159,17 +169,17 @@ double seconds_of(const c10::OperatorHandle& op, const std::vector<c10::IValue>&
   std::vector<double> seconds;
   double total = 0;
   const bool is_large = bytes_of(arguments) >= kCachedBytes;
-  while (seconds.size() < kRuns + 1 || (total < kEnough && seconds.size() < (is_large ? 5 : 50))) {
+  while (seconds.size() < 2 || (!is_large && total < kEnough && seconds.size() < kMostRuns)) {
     if (is_large) pass.add_(1);
     torch::jit::Stack stack(arguments.begin(), arguments.end());
     const auto start = Clock::now();
     op.callBoxed(&stack);
+    stack.clear();  // a step frees the results too
     seconds.push_back(seconds_since(start));
     total += seconds.back();
   }
   seconds.erase(seconds.begin());  // the first run finds cold caches, and the kernel's code not yet loaded
-  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
-  return seconds[seconds.size() / 2];
+  return median(std::move(seconds));
 }
 
 /// Gives the CPU's default generator its state back at the end, because operators that are measured may draw from it.
@@ -205,7 +215,16 @@ void MeasuredTimes::measure() {
   const at::NoGradGuard no_grad;
   const KeepGenerator keep_generator;
   const at::Tensor pass = at::zeros({int64_t{16} << 20}, at::TensorOptions(at::kFloat));
-  for (const auto& [key, call] : noted_) seconds_[key] = seconds_of(call.op, call.arguments, pass);
+  // Rounds over all calls, because a machine may be slow for a second, which is all runs of a short call. A long call
+  // outlasts that in one round.
+  constexpr int kRounds = 3;
+  constexpr double kLong = 0.05;
+  std::map<std::string, std::vector<double>> seconds;
+  for (int round = 0; round < kRounds; ++round)
+    for (const auto& [key, call] : noted_)
+      if (std::vector<double>& of_rounds = seconds[key]; of_rounds.empty() || of_rounds.front() < kLong)
+        of_rounds.push_back(seconds_of(call.op, call.arguments, pass));
+  for (auto& [key, of_rounds] : seconds) seconds_[key] = median(std::move(of_rounds));
   noted_.clear();
 }
 

@@ -43,6 +43,23 @@ TEST(MessagesTest, AMessageBeforeTheFirstOperatorStartsWithTheStep) {
   EXPECT_DOUBLE_EQ(seconds_of(trace), 2.25);
 }
 
+TEST(MessagesTest, AMessageOnSharedCoresTakesItsTimeFromCompute) {
+  const ScheduleInputs inputs{.rates = {.message_slowdown = 1}};
+  StepTrace trace = trace_of({1, 1, 1});
+  trace.messages = {{.after = 0, .before = 3, .seconds = 0.5}};
+  EXPECT_DOUBLE_EQ(make_schedule(trace, inputs).predicted_seconds, 3.5);
+  trace.messages = {{.after = 0, .before = 1, .seconds = 2}};  // nothing computes beside it
+  EXPECT_DOUBLE_EQ(make_schedule(trace, inputs).predicted_seconds, 5);
+}
+
+TEST(MessagesTest, AThreadTakesTimeFromItsRankWhereCoresAreFew) {
+  EXPECT_EQ(loss_beside_a_thread(1, 2, 4), 0);
+  EXPECT_EQ(loss_beside_a_thread(1, 4, 4), 0.25);
+  EXPECT_EQ(loss_beside_a_thread(2, 1, 4), 0);
+  EXPECT_EQ(loss_beside_a_thread(4, 1, 4), 1);
+  EXPECT_EQ(loss_beside_a_thread(1, 16, 4), 0.25);
+}
+
 TEST(MessagesTest, AReplayInFrontOfAnOperatorMovesItsMessages) {
   StepTrace trace = trace_of({1, 1, 1});
   trace.slots.push_back({.bytes = 64, .birth = 0, .born_as_output = true, .death = 2, .uses = {0, 2}, .writes = {0}});

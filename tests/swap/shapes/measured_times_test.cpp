@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "swap/schedule/step_trace.h"
@@ -79,6 +80,25 @@ TEST(MeasuredTimesTest, LargeVolumesGrowFromOneSample) {
   EXPECT_EQ(times->missing(), missing) << "both are measured on the same part";
   times->measure();
   EXPECT_NEAR(convolve(times, 128) / convolve(times, 64), 8, 0.01);
+}
+
+TEST(MeasuredTimesTest, CallsKeepTheOrderOfDimensionsInMemory) {
+  // A 1×1 kernel's weights are contiguous in either order, but LibTorch runs another convolution.
+  const auto keys_of = [](at::MemoryFormat format) {
+    const auto times = std::make_shared<MeasuredTimes>();
+    {
+      Session session(dry(times));
+      const at::Tensor image = at::empty({2, 4, 6, 6});
+      (void)at::conv2d(image, at::empty({8, 4, 1, 1}, at::TensorOptions(at::kFloat).memory_format(format)));
+    }
+    times->measure();
+    std::string keys;
+    for (const auto& [key, seconds] : times->known()) keys += key + "\n";
+    return keys;
+  };
+  EXPECT_EQ(keys_of(at::MemoryFormat::Contiguous).find("Float 8x4x1x1/"), std::string::npos);
+  EXPECT_NE(keys_of(at::MemoryFormat::ChannelsLast).find("Float 8x4x1x1/4,1,4,4"), std::string::npos)
+      << keys_of(at::MemoryFormat::ChannelsLast);
 }
 
 TEST(MeasuredTimesTest, OperatorsOfManyKindsCanBeMeasured) {
