@@ -1,8 +1,8 @@
 // dry_run_times: the time of a training step as a dry run predicts it, beside the time that it takes.
 //   build/bin/dry_run_times unet3d synthetic:64 8 1 kfac
 //   mpirun -np 2 build/bin/dry_run_times resnet50 synthetic:64 32
-// Arguments: model, data, filters and batch (0: the model's default), and kfac to precondition. Of several ranks, rank 0
-// tells.
+// Arguments: model, data, filters and batch (0: the model's default), and kfac to precondition. Of several ranks, rank
+// 0 tells.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -62,8 +62,9 @@ void compare(const StepTrace& real, const StepTrace& dry) {
   std::sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) { return a.second.real > b.second.real; });
   if (sorted.size() > 12) sorted.resize(12);
   for (const auto& [name, total] : sorted)
-    std::printf("  %-44s %5ld calls  real %8.2f ms  dry %8.2f ms, before them %6.2f and %6.2f ms\n", name.c_str(), static_cast<long>(total.calls),
-                total.real * 1e3, total.dry * 1e3, total.real_gap * 1e3, total.dry_gap * 1e3);
+    std::printf("  %-44s %5ld calls  real %8.2f ms  dry %8.2f ms, before them %6.2f and %6.2f ms\n", name.c_str(),
+                static_cast<long>(total.calls), total.real * 1e3, total.dry * 1e3, total.real_gap * 1e3,
+                total.dry_gap * 1e3);
 }
 
 int run(int argc, char** argv) {
@@ -83,8 +84,7 @@ int run(int argc, char** argv) {
   RunContext on_paper = context;
   on_paper.kernels = make_shape_kernels(times);
   if (comm)
-    on_paper.comm =
-        ddl::make_comm(ddl::simulated_communicator(ddl::rank_of(comm), comm->communicator->levels()));
+    on_paper.comm = ddl::make_comm(ddl::simulated_communicator(ddl::rank_of(comm), comm->communicator->levels()));
   auto start = Clock::now();
   (void)traces_of(on_paper, 8);
   std::printf("dry run %.2f s, %ld calls to measure", seconds_since(start), static_cast<long>(times->missing()));

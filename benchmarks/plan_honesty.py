@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What `spillway plan` predicts, beside what training then takes.
 
-  benchmarks/plan_honesty.py [--program build/bin/spillway] [--steps 14] [--worlds 1,2,4] [--json FILE] [MODEL…]
+  benchmarks/plan_honesty.py [--program build/bin/spillway] [--steps 30] [--rounds 3] [--worlds 1,2,4] [--json FILE] [MODEL…]
 
-Each model is planned under budgets of its own peak, and trained under the same budgets. Kernels are measured anew for each
-budget, right before its trainings, because a machine's speed changes within minutes. A probe, the same short training each
-time, runs after the plan and on both sides of each training. Predicted times are multiplied by how much slower it has become.
-With K-FAC every share of gradient workers is trained too, so that the planner's choice can be compared with the best one.
+Each model is planned under budgets of its own peak, and trained under the same budgets, several times in turn. Kernels are
+measured anew for each plan. The fastest plan and the fastest training of each kind count, because a machine is now and then
+slow for some seconds. Times are those of the later half of a training, when every kind of step follows its schedule. With
+K-FAC every share of gradient workers is trained too, so that the planner's choice can be compared with the best one.
 """
 import argparse
 import json
@@ -24,7 +24,6 @@ MODELS = {
     "autoencoder+kfac": ["--model", "autoencoder", "--cases", "1024", "--kfac"],
 }
 BUDGETS = (None, 90, 75, 60, 50)
-PROBE = ["--model", "unet3d", "--edge", "48", "--filters", "8", "--cases", "8", "--steps", "8", "--quiet"]
 
 
 def run(command, world, cache):
@@ -43,7 +42,7 @@ def planned(program, args, world, cache):
 
 
 def trained(program, args, world, cache, steps):
-    """Seconds of a step as the mean of a long run, and the counted peak; None where the budget does not fit."""
+    """Seconds of each kind of step, and the counted peak; None where the budget does not fit."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         done = run([program, "train", *args, "--steps", str(steps), "--quiet", "--json", file.name], world, cache)
         if done.returncode == 3:
@@ -52,18 +51,9 @@ def trained(program, args, world, cache, steps):
             sys.exit(done.stderr)
         result = json.load(file)
     by_kind = {}
-    for kind, seconds in list(zip(result["step_kinds"], result["step_seconds"]))[4:]:
+    for kind, seconds in list(zip(result["step_kinds"], result["step_seconds"]))[steps // 2:]:
         by_kind.setdefault(kind, []).append(seconds)
     return {kind: statistics.median(all) for kind, all in by_kind.items()}, result["peak_bytes"]
-
-
-def probe(program, world):
-    """Seconds of a step of the probe."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        done = run([program, "train", *PROBE, "--json", file.name], world, None)
-        if done.returncode != 0:
-            sys.exit(done.stderr)
-        return statistics.median(json.load(file)["step_seconds"][2:])
 
 
 def mean_step(kinds, by_kind):
@@ -74,36 +64,52 @@ def mean_step(kinds, by_kind):
             sum(kind["share"] * kind["step_seconds"] for kind in both) / share)
 
 
-def compare(program, name, world, steps, rows):
+def fastest(all):
+    """The shortest seconds of each kind over trainings or plans."""
+    return {kind: min(one[kind] for one in all) for kind in all[0]}
+
+
+def compare(program, name, world, arguments, rows):
     args = MODELS[name]
     kfac = "--kfac" in args
     peak = None
     for percent in BUDGETS:
-        with tempfile.TemporaryDirectory() as cache:
-            if peak is None:
-                peak = planned(program, args, world, cache)["choices"][0]["unconstrained_peak_bytes"]
-            limited = args if percent is None else [*args, "--budget", str(peak * percent // 100)]
-            plan = planned(program, limited, world, cache)
-            at_plan = before = probe(program, world)
-            for choice in sorted(plan["choices"], key=lambda choice: -choice["grad_worker_frac"]):
-                share = ["--grad-worker-frac", str(choice["grad_worker_frac"])] if kfac else []
-                found = trained(program, [*limited, *share], world, cache, steps)
-                if found is None or not choice["feasible"]:
-                    print(f"{name:18} {world} {percent or 100:3}% f={choice['grad_worker_frac']:<5} "
-                          f"{'trains' if found else 'does not fit'}, planned {'to fit' if choice['feasible'] else 'not to fit'}")
-                    continue
-                after = probe(program, world)
-                slower = (before + after) / 2 / at_plan
-                before = after
-                seconds, predicted = mean_step(choice["kinds"], found[0])
-                predicted *= slower
-                best = choice is plan["choices"][0]
-                rows.append({"model": name, "world": world, "budget_percent": percent, "share": choice["grad_worker_frac"],
-                             "probe": slower, "seconds": seconds, "predicted_seconds": predicted, "peak_bytes": found[1],
-                             "predicted_peak_bytes": choice["peak_bytes"], "chosen": best})
-                print(f"{name:18} {world} {percent or 100:3}% f={choice['grad_worker_frac']:<5} step {seconds * 1e3:8.1f} ms, "
-                      f"predicted {predicted * 1e3:8.1f} ms ({predicted / seconds - 1:+.1%}; probe {slower:.2f}); peak "
-                      f"{choice['peak_bytes'] / found[1] - 1:+.2%}{'  chosen' if best and kfac and world > 1 else ''}", flush=True)
+        limited, plans, trainings = args, [], {}
+        for _ in range(arguments.rounds):
+            with tempfile.TemporaryDirectory() as cache:
+                if peak is None:
+                    peak = planned(program, args, world, cache)["choices"][0]["unconstrained_peak_bytes"]
+                limited = args if percent is None else [*args, "--budget", str(peak * percent // 100)]
+                plans.append(planned(program, limited, world, cache)["choices"])
+                for choice in plans[0]:
+                    share = choice["grad_worker_frac"]
+                    flags = ["--grad-worker-frac", str(share)] if kfac else []
+                    found = trained(program, [*limited, *flags], world, cache, arguments.steps)
+                    trainings.setdefault(share, []).append(found)
+        tell(name, world, percent, plans, trainings, rows)
+
+
+def tell(name, world, percent, plans, trainings, rows):
+    choices = {}  # by share, of the fastest plan
+    for choice in (choice for plan in plans for choice in plan):
+        known = choices.setdefault(choice["grad_worker_frac"], choice)
+        if choice["feasible"] and choice["step_seconds"] < known["step_seconds"]:
+            choices[choice["grad_worker_frac"]] = choice
+    chosen = min(choices, key=lambda share: (not choices[share]["feasible"], choices[share].get("step_seconds")))
+    for share, found in sorted(trainings.items(), reverse=True):
+        choice = choices[share]
+        title = f"{name:18} {world} {percent or 100:3}% f={share:<5}"
+        if None in found or not choice["feasible"]:
+            print(f"{title} {'does not fit' if None in found else 'trains'}, planned {'to fit' if choice['feasible'] else 'not to fit'}")
+            continue
+        seconds, predicted = mean_step(choice["kinds"], fastest([by_kind for by_kind, _ in found]))
+        measured_peak = max(peak for _, peak in found)
+        rows.append({"model": name, "world": world, "budget_percent": percent, "share": share, "seconds": seconds,
+                     "predicted_seconds": predicted, "peak_bytes": measured_peak, "predicted_peak_bytes": choice["peak_bytes"],
+                     "chosen": share == chosen})
+        print(f"{title} step {seconds * 1e3:8.1f} ms, predicted {predicted * 1e3:8.1f} ms ({predicted / seconds - 1:+.1%}); "
+              f"peak {choice['peak_bytes'] / measured_peak - 1:+.2%}{'  chosen' if share == chosen and len(trainings) > 1 else ''}",
+              flush=True)
 
 
 def summarize(rows):
@@ -127,7 +133,8 @@ def summarize(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--program", default="build/bin/spillway")
-    parser.add_argument("--steps", type=int, default=14)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--worlds", default="1,2,4")
     parser.add_argument("--json")
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
@@ -135,7 +142,7 @@ def main():
     rows = []
     for name in arguments.models or MODELS:
         for world in map(int, arguments.worlds.split(",")):
-            compare(arguments.program, name, world, arguments.steps, rows)
+            compare(arguments.program, name, world, arguments, rows)
     summarize(rows)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -217,13 +218,14 @@ void Preconditioner::precondition_layers() {
   preconditioned_.clear();
   for (size_t i = 0; i < layers_.size(); ++i)
     if (layers_[i].weight.grad().defined()) precondition_layer(i);
+  share_gradients();
 }
 
 void Preconditioner::precondition_layer(size_t i) {
   const auto& [shape, weight, bias] = layers_[i];
   TORCH_CHECK(!shape.bias || bias.grad().defined(), "[kfac.step] layer ", shape.name,
               " has a gradient for its weight and none for its bias");
-  const LayerGradient gradient{weight.grad(), shape.bias ? bias.grad() : at::Tensor()};
+  const LayerGradient gradient = gradient_of(i);
   auto sums = at::zeros({kStepSums}, state_options(weight));  // ⟨V, ∇⟩, ‖V‖², ‖W‖²
   if (assignments_[i].is_worker(exchange_.rank())) {
     Stopwatch watch(seconds_.precondition);
@@ -241,15 +243,47 @@ void Preconditioner::precondition_layer(size_t i) {
     }
     if (shape.bias) take(natural.bias, gradient.bias);
   }
-  const int64_t worker = assignments_[i].worker_of[exchange_.rank()];
-  if (const auto members = assignments_[i].served_by(worker); members.size() > 1) {
-    Stopwatch watch(seconds_.gradient_communicate);
-    std::vector<at::Tensor> tensors{gradient.weight, sums};
-    if (shape.bias) tensors.push_back(gradient.bias);
-    exchange_.broadcast_(tensors, worker, members);
-  }
   sums_.push_back(std::move(sums));
   preconditioned_.push_back(i);
+}
+
+LayerGradient Preconditioner::gradient_of(size_t i) const {
+  const Layer& layer = layers_[i];
+  return {layer.weight.grad(), layer.shape.bias ? layer.bias.grad() : at::Tensor()};
+}
+
+// All of a rank's layers are preconditioned before the first of them is sent, because a rank that waits for a layer
+// computes none of its own. What one worker sends to the same ranks goes together. Messages are made in the order of
+// their first layers, which is the same on every rank.
+void Preconditioner::share_gradients() {
+  constexpr int64_t kTogether = 1 << 20;
+  struct Message {
+    int64_t worker = 0;
+    std::vector<int64_t> members;
+    std::vector<at::Tensor> tensors;
+    int64_t bytes = 0;
+  };
+  Stopwatch watch(seconds_.gradient_communicate);
+  std::vector<Message> messages;
+  std::map<std::pair<int64_t, std::vector<int64_t>>, size_t> last;  // of each worker and members
+  for (size_t k = 0; k < preconditioned_.size(); ++k) {
+    const Assignment& assignment = assignments_[preconditioned_[k]];
+    const int64_t worker = assignment.worker_of[exchange_.rank()];
+    const auto members = assignment.served_by(worker);
+    if (members.size() < 2) continue;
+    const LayerGradient gradient = gradient_of(preconditioned_[k]);
+    const int64_t bytes = gradient.weight.nbytes();
+    const auto [known, is_new] = last.try_emplace({worker, members}, messages.size());
+    if (is_new || messages[known->second].bytes + bytes > kTogether) {
+      known->second = messages.size();
+      messages.push_back({.worker = worker, .members = members, .tensors = {}});
+    }
+    Message& message = messages[known->second];
+    message.bytes += bytes;
+    message.tensors.insert(message.tensors.end(), {gradient.weight, sums_[k]});
+    if (gradient.bias.defined()) message.tensors.push_back(gradient.bias);
+  }
+  for (const Message& message : messages) exchange_.broadcast_(message.tensors, message.worker, message.members);
 }
 
 void Preconditioner::clip() {

@@ -82,6 +82,8 @@ class Preconditioner {
   Damping damping(size_t i) const;
   void precondition_layers();
   void precondition_layer(size_t i);
+  LayerGradient gradient_of(size_t i) const;
+  void share_gradients();
   void clip();
 
   KfacOptions options_;

@@ -24,8 +24,8 @@ struct LinkRates {
   double from_disk_bytes_per_second = 1e9;
 };
 
-/// Returns the seconds that a rank's compute loses for each second of one more thread of the rank: 0 where the `cores` of
-/// the host are more than the `threads` of all its ranks. Else that thread takes its time from those of its rank.
+/// Returns the seconds that a rank's compute loses for each second of one more thread of the rank: 0 where the `cores`
+/// of the host are more than the `threads` of all its ranks. Else that thread takes its time from those of its rank.
 double loss_beside_a_thread(int ranks_of_host, int threads_of_rank, int cores);
 
 /// Actions on slots, each tied to an operator of a trace. Index -1, the step's beginning, is an operator here too.

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/bytes.h"
@@ -137,6 +139,22 @@ TEST(DryStepsTest, GradientsTravelBesideBackward) {
   EXPECT_LT(trace.messages.front().after, trace.messages.back().after);
   options.gradients.overlap = false;
   EXPECT_TRUE(trace_of(dry_steps(options, with_links(0, "2x2", 4), fixed_times()), "plain").messages.empty());
+}
+
+TEST(DryStepsTest, RanksPreconditionAllTheirLayersBeforeTheyExchangeThem) {
+  // A rank that waits for another one's layer before it computes its own one would make them take turns.
+  TrainOptions options = small_options();
+  options.kfac.preconditioner.grad_worker_frac = 0.5;
+  const StepTrace trace = trace_of(dry_steps(options, with_links(0, "2", 2), fixed_times()), "plain");
+  const auto is = [](auto... names) {
+    return [names...](const OperatorRecord& op) { return (... || (op.name == std::string_view(names))); };
+  };
+  const auto& operators = trace.operators;
+  const auto first = std::find_if(operators.begin(), operators.end(), is("spillway::broadcast_"));
+  ASSERT_NE(first, operators.end());
+  const auto is_product = is("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm_", "aten::addmm_");
+  EXPECT_GT(std::count_if(operators.begin(), first, is_product), 0);
+  EXPECT_EQ(std::count_if(first, operators.end(), is_product), 0);
 }
 
 TEST(DryStepsTest, ASlowerNetworkMakesCollectivesLonger) {
