@@ -24,6 +24,9 @@ struct Costs {
 /// Returns costs of equal stages.
 Costs equal_stages(int stages, double forward, double backward, double weight_share = 0.5);
 
+/// Returns the seconds of an item.
+double seconds_of(const Item& item, const Costs& costs);
+
 struct Span {
   Item item;
   double begin = 0, end = 0;

@@ -8,10 +8,9 @@
 #include "ddl/allreduce/cost_model.h"
 #include "kfac/plan/assignment.h"
 #include "kfac/plan/place_factors.h"
-#include "pipe/replay.h"
-#include "pipe/schedules.h"
 #include "runtime/dry_runs/dry_steps.h"
 #include "runtime/dry_runs/make_plan.h"
+#include "runtime/dry_runs/reproduce_pipelines.h"
 #include "runtime/planning/resnet_layers.h"
 
 namespace spillway::runtime {
@@ -261,41 +260,20 @@ Reproduction ddl_nccl() {
   return table;
 }
 
-// --- pipelines ------------------------------------------------------------------------------------------------------
-
-Reproduction pipefisher_paths() {
-  Reproduction table{.name = "pipefisher-paths",
-                     .source = "Osawa et al., PipeFisher, MLSys 2023: critical paths of a step, in T_f"};
-  constexpr double kForward = 1, kBackward = 2;
-  const auto replayed = [&](const pipe::Program& program) {
-    pipe::check(program);
-    return pipe::replay(program, pipe::equal_stages(program.graph.stages, kForward, kBackward)).seconds;
-  };
-  for (int ranks : {4, 8, 16}) {
-    const double all = (2 * ranks - 1) * (kForward + kBackward);
-    table.figures.push_back({str("GPipe, D = N = ", ranks), "", all, replayed(pipe::gpipe(ranks, ranks))});
-    table.figures.push_back(
-        {str("1F1B, D = N = ", ranks), "", all, replayed(pipe::one_forward_one_backward(ranks, ranks))});
-    table.figures.push_back({str("Chimera, D = N = ", ranks), "", ranks * kForward + (2 * ranks - 2) * kBackward,
-                             replayed(pipe::chimera(ranks, ranks))});
-  }
-  for (int units : {2, 3}) {
-    const int ranks = 8, micro_batches = units * ranks;
-    const double formula = (micro_batches + ranks / 2.0 - 1) * (kForward + kBackward);
-    table.figures.push_back({str("Chimera, D = ", ranks, ", N = ", micro_batches), "", formula,
-                             replayed(pipe::chimera(ranks, micro_batches))});
-  }
-  table.assumptions = {"T_b = 2 T_f, and messages that take no time",
-                       "for N > D the paper's order of items does not take as long as its formula says"};
-  return table;
-}
-
-constexpr std::pair<std::string_view, Reproduction (*)()> kReproductions[]{
-    {"kaisa-table5", kaisa_table5},   {"kaisa-fig6", kaisa_fig6},
-    {"sc20-balance", sc20_balance},   {"sc20-table3", sc20_table3},
-    {"dpkfac-table4", dpkfac_table4}, {"lms-192", lms_192},
-    {"lms-pcie", lms_pcie},           {"lms-ddl", lms_ddl},
-    {"ddl-nccl", ddl_nccl},           {"pipefisher-paths", pipefisher_paths}};
+constexpr std::pair<std::string_view, Reproduction (*)()> kReproductions[]{{"kaisa-table5", kaisa_table5},
+                                                                           {"kaisa-fig6", kaisa_fig6},
+                                                                           {"sc20-balance", sc20_balance},
+                                                                           {"sc20-table3", sc20_table3},
+                                                                           {"dpkfac-table4", dpkfac_table4},
+                                                                           {"lms-192", lms_192},
+                                                                           {"lms-pcie", lms_pcie},
+                                                                           {"lms-ddl", lms_ddl},
+                                                                           {"ddl-nccl", ddl_nccl},
+                                                                           {"pipefisher-paths", pipefisher_paths},
+                                                                           {"pipefisher-fig3", pipefisher_fig3},
+                                                                           {"pipefisher-fig4", pipefisher_fig4},
+                                                                           {"pipefisher-fig7", pipefisher_fig7},
+                                                                           {"pipefisher-table2", pipefisher_table2}};
 
 }  // namespace
 
