@@ -1,0 +1,102 @@
+// Tests of the table of turns, and of rolling refreshes.
+#include "pipe/turns.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "pipe/schedules.h"
+
+namespace spillway::pipe {
+namespace {
+
+TEST(TurnsTest, StepsHaveAboutTheSameCost) {
+  const std::vector<double> costs = {9, 1, 1, 1, 4, 4, 4, 4, 2, 2, 2, 2};
+  for (int interval : {1, 2, 3, 4, 6}) {
+    const auto all = turns(costs, interval, 1);
+    std::vector<double> load(interval, 0);
+    for (size_t i = 0; i < costs.size(); ++i) {
+      EXPECT_EQ(all[i].serves_step, all[i].taken_step + 1);
+      load.at(all[i].taken_step) += costs[i];
+    }
+    const double least = std::max(9.0, 36.0 / interval);
+    EXPECT_LE(*std::max_element(load.begin(), load.end()), 4.0 / 3 * least) << interval;
+  }
+}
+
+TEST(TurnsTest, FollowTheOrderOfLayersWhereCostsAreEqual) {
+  const auto all = turns(std::vector<double>(5, 1.0), 3, 0);
+  std::vector<int> taken;
+  for (const Turn& turn : all) taken.push_back(turn.taken_step);
+  EXPECT_EQ(taken, (std::vector<int>{0, 1, 2, 0, 1}));
+}
+
+TEST(TurnsTest, WrongIntervalsAreRefused) {
+  const std::vector<double> costs = {1, 2};
+  EXPECT_THROW((void)turns(costs, 0, 0), BadRequest);
+  EXPECT_THROW((void)turns(costs, 2, 3), BadRequest);
+  EXPECT_THROW((void)turns(costs, 2, -1), BadRequest);
+}
+
+/// A pipeline of equal stages with some layers each, whose statistics and decompositions take as long everywhere.
+struct Rolling {
+  static constexpr int kRanks = 4, kLayers = 12;
+  Program program = one_forward_one_backward(kRanks, kRanks);
+  Costs costs = equal_stages(kRanks, 29.24, 49.35);
+  double statistics = 76.64 / kLayers, decomposition = 215.0 / kLayers;
+
+  std::vector<double> layer_costs() const { return std::vector<double>(kLayers, kRanks * statistics + decomposition); }
+  std::vector<Extra> refresh(const std::vector<Turn>& turns) const {
+    std::vector<Extra> extras;
+    for (int r = 0; r < kRanks; ++r)
+      for (const Turn& turn : turns) {
+        Extra extra{.rank = r, .taken_step = turn.taken_step, .serves_step = turn.serves_step, .held_bytes = 1};
+        std::vector<int> before;
+        for (int m = 0; m < kRanks; ++m)
+          for (Work work : {Work::forward, Work::backward}) {
+            extra.seconds = statistics / 2;
+            extra.ready = {work, r, m};
+            before.push_back(static_cast<int>(extras.size()));
+            extras.push_back(extra);
+          }
+        extra.seconds = decomposition;
+        extra.after = before;
+        extras.push_back(extra);
+      }
+    return extras;
+  }
+};
+
+TEST(RollingTest, WaitsAreFilledInTheIntervalThatTheyHoldTheWorkOf) {
+  const Rolling rolling;
+  const double work = Rolling::kRanks * rolling.statistics * Rolling::kLayers + 215.0;
+  const double wait = replay(rolling.program, rolling.costs).bubble(0);
+  const auto refresh_of = [&](const std::vector<Turn>& turns) { return rolling.refresh(turns); };
+  const FillOptions options{.margin = 0};
+  const int interval =
+      least_interval(rolling.program, rolling.layer_costs(), 2, 16, refresh_of, rolling.costs, options);
+  EXPECT_EQ(interval, static_cast<int>(std::ceil(work / wait)));  // 3 for 2.21
+  FillOptions own = options;
+  own.steps = interval;
+  const auto extras = rolling.refresh(turns(rolling.layer_costs(), interval, 2));
+  const Filled filled = fill(rolling.program, extras, rolling.costs, own);
+  // Statistics serve two steps later at most, and some layers are held at once.
+  for (int r = 0; r < Rolling::kRanks; ++r) {
+    EXPECT_LE(filled.refresh_steps(r, extras), 3);
+    EXPECT_LT(filled.held_bytes[r], Rolling::kLayers * (2 * Rolling::kRanks + 1));
+  }
+  EXPECT_NEAR(filled.utilization(),
+              (4 * (29.24 + 49.35) + work / interval) / replay(rolling.program, rolling.costs).seconds, 0.001);
+}
+
+TEST(RollingTest, TheMostIsTheIntervalWhereWaitsAreTooShort) {
+  Rolling rolling;
+  rolling.decomposition = 1000;
+  const auto refresh_of = [&](const std::vector<Turn>& turns) { return rolling.refresh(turns); };
+  EXPECT_EQ(least_interval(rolling.program, rolling.layer_costs(), 1, 4, refresh_of, rolling.costs, {}), 4);
+}
+
+}  // namespace
+}  // namespace spillway::pipe
