@@ -23,7 +23,8 @@ struct Extra {
   Item ready = {};              ///< it may begin when this item of its rank ends
   int taken_step = 0;           ///< the step of that item, in the cycle
   std::vector<int> after = {};  ///< the extras, of any rank, that must be done before it
-  int serves_step = -1;    ///< done before the rank's update in this step; from steps on: in the next cycle; −1: any
+  /// It is done before the rank's update in this step; from the cycle's length on: in the next cycle. −1: in any step.
+  int serves_step = -1;
   int64_t held_bytes = 0;  ///< memory that is held from when it may begin until it is done
 };
 
@@ -42,9 +43,6 @@ struct FilledItem {
   int extra = -1, piece = 0;
   int age = 0;                ///< cycles since the extra's taken_step
   double begin = 0, end = 0;  ///< seconds from the cycle's start
-  bool operator==(const FilledItem& other) const {
-    return item == other.item && extra == other.extra && piece == other.piece && age == other.age;
-  }
 };
 
 /// A cycle of steps that repeats.

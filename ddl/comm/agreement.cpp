@@ -16,7 +16,8 @@ std::string describe(const Call& call) {
                                      "allreduce (minimum)",
                                      "reduce",
                                      "gather",
-                                     "duplicate"};
+                                     "duplicate",
+                                     "group"};
   const auto index = static_cast<size_t>(call.operation);
   std::string text = str(index < kNames.size() ? kNames[index] : "an unknown operation", " of ", call.count);
   if (call.detail[0] != 0) text += str(" ", call.detail.data());
@@ -77,8 +78,9 @@ void Agreement::conclude() {
     step_ *= 2;
   }
   if (seen_.lowest.call == seen_.highest.call) return;
-  comm_.fail(str("the ranks disagree: rank ", seen_.lowest.rank, " calls ", describe(seen_.lowest.call), "; rank ",
-                 seen_.highest.rank, " calls ", describe(seen_.highest.call)));
+  comm_.fail(str("the ranks disagree: rank ", comm_.world_rank(seen_.lowest.rank), " calls ",
+                 describe(seen_.lowest.call), "; rank ", comm_.world_rank(seen_.highest.rank), " calls ",
+                 describe(seen_.highest.call)));
 }
 
 }  // namespace spillway::ddl

@@ -23,7 +23,8 @@ enum class Operation : int32_t {
   allreduce_minimum,
   reduce,
   gather,
-  duplicate
+  duplicate,
+  group
 };
 
 /// The call that a rank is about to make, as compared with its peers' calls.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <thread>
 
 #include "core/clock.h"
@@ -36,6 +37,12 @@ std::vector<int> ordinals(const std::vector<int>& labels) {
   return result;
 }
 
+std::vector<int> all_of(int size) {
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 /// Returns the time that survivors wait for each other's notices.
 milliseconds grace_of(milliseconds deadline) {
   return std::clamp(deadline / 2, milliseconds(200), milliseconds(2000));
@@ -55,16 +62,17 @@ void CommOptions::validate(int world_size) const {
 }
 
 Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options,
-                           std::shared_ptr<NoticeBoard> board)
+                           std::shared_ptr<NoticeBoard> board, std::vector<int> world_ranks)
     : transport_(std::move(transport)),
       options_((options.validate(std::ssize(transport_->hosts())), std::move(options))),
       rank_(transport_->rank()),
       hosts_(ordinals(transport_->hosts())),
+      world_ranks_(world_ranks.empty() ? all_of(size()) : std::move(world_ranks)),
       levels_(std::ssize(hosts_), options_.levels.empty() ? std::vector<std::vector<int>>{hosts_} : options_.levels),
       board_(std::move(board)) {}
 
 Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options)
-    : Communicator(std::move(transport), std::move(options), nullptr) {
+    : Communicator(std::move(transport), std::move(options), nullptr, {}) {
   board_ = std::make_shared<NoticeBoard>(transport_->duplicate(), grace_of(options_.deadline));
   // No rank can be told of anything before the board is there.
   const auto end = Clock::now() + options_.deadline;
@@ -103,7 +111,7 @@ Request Communicator::send(int peer, Tag tag, std::span<const std::byte> bytes) 
   try {
     return transport_->send(peer, tag, bytes);
   } catch (const std::exception& error) {
-    fail(str("cannot send ", bytes.size(), " bytes to rank ", peer, ": ", error.what()));
+    fail(str("cannot send ", bytes.size(), " bytes to rank ", world_rank(peer), ": ", error.what()));
   }
 }
 
@@ -112,7 +120,7 @@ Request Communicator::receive(int peer, Tag tag, std::span<std::byte> bytes) {
   try {
     return transport_->receive(peer, tag, bytes);
   } catch (const std::exception& error) {
-    fail(str("cannot receive ", bytes.size(), " bytes from rank ", peer, ": ", error.what()));
+    fail(str("cannot receive ", bytes.size(), " bytes from rank ", world_rank(peer), ": ", error.what()));
   }
 }
 
@@ -165,7 +173,7 @@ bool Communicator::finished(Request& request, const CollectivePosition& stage) {
   try {
     return transport_->test(request);
   } catch (const std::exception& error) {
-    fail(str("the message with rank ", peer, " failed ", describe(stage), ": ", error.what()));
+    fail(str("the message with rank ", world_rank(peer), " failed ", describe(stage), ": ", error.what()));
   }
 }
 
@@ -185,14 +193,14 @@ void Communicator::require_alive() {
   if (!dead()) return;
   const Death& death = board_->death();
   abandon(death.reason);
-  throw CommError(str("[ddl] rank ", rank_, ": this communicator is dead since: ", death.reason), death.origin,
-                  death.exit_code);
+  throw CommError(str("[ddl] rank ", world_rank(rank_), ": this communicator is dead since: ", death.reason),
+                  death.origin, death.exit_code);
 }
 
 void Communicator::die() {
   const Death& death = board_->death();
   abandon(death.reason);
-  throw CommError(str("[ddl] rank ", rank_, ": ", death.reason), death.origin, death.exit_code);
+  throw CommError(str("[ddl] rank ", world_rank(rank_), ": ", death.reason), death.origin, death.exit_code);
 }
 
 void Communicator::read_notices(const CollectivePosition& stage) {
@@ -205,15 +213,16 @@ void Communicator::time_out(int peer, CollectivePosition stage) {
     stage.level = levels_.joining(rank_, peer);
     stage.levels = levels_.count();
   }
+  const int named = world_rank(peer);
   const std::string where = str("within ", seconds(options_.deadline), " ", describe(stage));
-  board_->time_out(str("no answer from rank ", peer, " ", where), [&](std::vector<int> silent) {
+  board_->time_out(str("no answer from rank ", named, " ", where), [&](std::vector<int> silent) {
     if (silent.empty())
-      return str("rank ", peer, " is alive but did not answer ", where, ": the ranks do not make the same calls");
+      return str("rank ", named, " is alive but did not answer ", where, ": the ranks do not make the same calls");
     // The rank we wait for is the cause if it is silent; another silent one may only be busy elsewhere.
-    const bool awaited_is_silent = std::erase(silent, peer) > 0;
+    const bool awaited_is_silent = std::erase(silent, named) > 0;
     const std::string others = silent.empty() ? "" : describe_ranks(silent);
     if (!awaited_is_silent) return str("no answer from ", others, " ", where);
-    return str("no answer from rank ", peer, " ", where, others.empty() ? "" : "; silent too: ", others);
+    return str("no answer from rank ", named, " ", where, others.empty() ? "" : "; silent too: ", others);
   });
   die();
 }

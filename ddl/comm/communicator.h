@@ -61,8 +61,8 @@ struct CollectivePosition {
 };
 
 /// One rank's view of a world of ranks. Used by one thread at a time. Ranks call the same collectives in the same
-/// order. A communicator and its duplicates live and die together. Whichever dies first, the reason reaches all of
-/// them, on every rank, within 10 ms of a wait there.
+/// order. A communicator, its duplicates and its groups live and die together. Whichever dies first, the reason reaches
+/// all of them, on every rank, within 10 ms of a wait there.
 class Communicator {
  public:
   /// Makes a communicator over `transport`, and a wire for notices too. Collective. Throws CommError when a rank does
@@ -114,13 +114,26 @@ class Communicator {
   /// Makes a further communicator over the same ranks, hosts and levels, with messages of its own, which another thread
   /// may use. Collective. Throws CommError when the transport fails or a rank does not come within the deadline.
   std::shared_ptr<Communicator> duplicate();
+  /// Makes a communicator over some of the ranks, with messages of its own, which another thread may use. `members` are
+  /// ascending ranks, the same list on each of them. Ranks are numbered by their place in it, and levels are those that
+  /// join them. Collective over the members alone. A rank may be in several groups, and makes them in an order that
+  /// lets none wait for another for ever. Throws BadRequest where this rank is no member or the list is none, CommError
+  /// as duplicate() does and where members have other lists.
+  std::shared_ptr<Communicator> group(const std::vector<int>& members);
+  /// Returns a rank's number in the communicator that this one, or a chain of groups and duplicates, was made from.
+  /// Messages name ranks by it.
+  int world_rank(int rank) const { return world_ranks_[rank]; }
 
   /// Returns how many collectives over all ranks were started before, and counts one more.
   int64_t next_sequence() noexcept { return sequence_++; }
 
  private:
   friend class Busy;
-  Communicator(std::unique_ptr<Transport> transport, CommOptions options, std::shared_ptr<NoticeBoard> board);
+  /// `world_ranks`: see world_rank(). Empty: the ranks themselves.
+  Communicator(std::unique_ptr<Transport> transport, CommOptions options, std::shared_ptr<NoticeBoard> board,
+               std::vector<int> world_ranks);
+  std::shared_ptr<Communicator> derived(const std::function<std::unique_ptr<Transport>()>& make, CommOptions options,
+                                        std::vector<int> world_ranks, std::string_view name);
   void require_alive();
   bool finished(Request& request, const CollectivePosition& stage);
   bool done_or_fail(const std::function<bool()>& done, const CollectivePosition& stage);
@@ -136,10 +149,11 @@ class Communicator {
   const CommOptions options_;
   const int rank_;
   std::vector<int> hosts_;
+  std::vector<int> world_ranks_;  ///< by rank
   Levels levels_;
   int64_t sequence_ = 0;
   bool abandoned_ = false;
-  std::shared_ptr<NoticeBoard> board_;  ///< shared with the duplicates
+  std::shared_ptr<NoticeBoard> board_;  ///< shared with duplicates and groups
 };
 
 /// Makes the communicator of a process that runs alone: every collective returns at once. Needs no MPI.

@@ -126,7 +126,7 @@ class MpiTransport final : public Transport {
   /// Makes the first wire over all processes and discovers hosts. Collective. Throws CommError when not all ranks come
   /// within `deadline`.
   MpiTransport(std::shared_ptr<MpiRuntime::State> state, std::chrono::milliseconds deadline)
-      : state_(std::move(state)), life_(std::make_shared<Life>()) {
+      : state_(std::move(state)), life_(std::make_shared<Life>()), deadline_(deadline) {
     start(MPI_COMM_WORLD);
     for (const auto end = std::chrono::steady_clock::now() + deadline; !ready(); idle(end)) {
       if (std::chrono::steady_clock::now() < end) continue;
@@ -139,8 +139,28 @@ class MpiTransport final : public Transport {
     const Turn turn(state_->taking_turns);
     hosts_ = discover_hosts(made_->comm);
   }
-  MpiTransport(const MpiTransport& other) : state_(other.state_), life_(other.life_), hosts_(other.hosts_) {
+  MpiTransport(const MpiTransport& other)
+      : state_(other.state_), life_(other.life_), deadline_(other.deadline_), hosts_(other.hosts_) {
     start(other.made_->comm);
+  }
+  /// Makes a wire between members of `other`, which are all here.
+  MpiTransport(const MpiTransport& other, std::span<const int> members)
+      : state_(other.state_),
+        life_(other.life_),
+        deadline_(other.deadline_),
+        made_(std::make_shared<Duplicate>()),
+        rank_(place_of(other.rank_, members)),
+        hosts_(hosts_of(members, other.hosts_)) {
+    const Watchdog watchdog("the making of a group", deadline_);
+    const Turn turn(state_->taking_turns);
+    require_life();
+    MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
+    check(MPI_Comm_group(other.made_->comm, &all), "MPI_Comm_group");
+    int code = MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some);
+    if (code == MPI_SUCCESS) code = MPI_Comm_create_group(other.made_->comm, some, /*tag=*/0, &made_->comm);
+    if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
+    MPI_Group_free(&all);
+    check(code, "MPI_Comm_create_group");
   }
   MpiTransport& operator=(const MpiTransport&) = delete;
 
@@ -226,6 +246,9 @@ class MpiTransport final : public Transport {
   }
 
   std::unique_ptr<Transport> duplicate() override { return std::make_unique<MpiTransport>(*this); }
+  std::unique_ptr<Transport> group(std::span<const int> members) override {
+    return std::make_unique<MpiTransport>(*this, members);
+  }
 
   bool ready() override {
     const Turn turn(state_->taking_turns);
@@ -301,6 +324,7 @@ class MpiTransport final : public Transport {
 
   const std::shared_ptr<MpiRuntime::State> state_;
   const std::shared_ptr<Life> life_;
+  const std::chrono::milliseconds deadline_;
   std::shared_ptr<Duplicate> made_;
   int rank_ = 0;
   int polls_ = 0;

@@ -29,6 +29,9 @@ class SimulatedTransport final : public Transport {
   void abandon() noexcept override {}
   bool ready() override { return true; }
   std::unique_ptr<Transport> duplicate() override { return std::make_unique<SimulatedTransport>(rank_, hosts_); }
+  std::unique_ptr<Transport> group(std::span<const int> members) override {
+    return std::make_unique<SimulatedTransport>(place_of(rank_, members), hosts_of(members, hosts_));
+  }
 
  private:
   static constexpr int kFinished = 0;

@@ -21,6 +21,7 @@ class SelfTransport final : public Transport {
   void abandon() noexcept override {}
   bool ready() override { return true; }
   std::unique_ptr<Transport> duplicate() override { return std::make_unique<SelfTransport>(); }
+  std::unique_ptr<Transport> group(std::span<const int>) override { return duplicate(); }
 
  private:
   const std::vector<int> hosts_{0};

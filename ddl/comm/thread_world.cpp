@@ -6,7 +6,9 @@
 #include <deque>
 #include <exception>
 #include <list>
+#include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "core/error.h"
@@ -64,7 +66,7 @@ class ThreadWorld::Wire {
   const std::vector<int> hosts;
   std::mutex mutex;
   std::vector<Rank> ranks;
-  std::vector<std::shared_ptr<Wire>> duplicates;  ///< in the order in which ranks ask for them
+  std::map<std::vector<int>, std::vector<std::shared_ptr<Wire>>> derived;  ///< by members, as ranks ask for them
 };
 
 namespace {
@@ -159,11 +161,19 @@ class ThreadTransport final : public Transport {
 
   bool ready() override { return true; }
 
-  // The first rank that asks for the wire makes it; no rank waits.
   std::unique_ptr<Transport> duplicate() override {
+    std::vector<int> all(wire_->hosts.size());
+    std::iota(all.begin(), all.end(), 0);
+    return group(all);
+  }
+  // The first rank that asks for the wire makes it; no rank waits.
+  std::unique_ptr<Transport> group(std::span<const int> members) override {
     std::lock_guard lock(wire_->mutex);
-    if (duplicated_ == wire_->duplicates.size()) wire_->duplicates.push_back(std::make_shared<Wire>(wire_->hosts));
-    return std::make_unique<ThreadTransport>(wire_->duplicates[duplicated_++], rank_);
+    const std::vector<int> key(members.begin(), members.end());
+    auto& wires = wire_->derived[key];
+    size_t& taken = derived_[key];
+    if (taken == wires.size()) wires.push_back(std::make_shared<Wire>(hosts_of(members, wire_->hosts)));
+    return std::make_unique<ThreadTransport>(wires[taken++], place_of(rank_, members));
   }
 
   ~ThreadTransport() override { abandon(); }
@@ -202,8 +212,8 @@ class ThreadTransport final : public Transport {
   const std::shared_ptr<Wire> wire_;
   const int rank_;
   uint64_t seen_ = 0;
-  size_t duplicated_ = 0;
-  std::deque<Post> slots_;  // stable addresses
+  std::map<std::vector<int>, size_t> derived_;  // by members: the wires that this rank has asked for
+  std::deque<Post> slots_;                      // stable addresses
   std::vector<int> free_;
 };
 

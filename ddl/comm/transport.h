@@ -1,5 +1,6 @@
 /// The interface of a Communicator's backend: non-blocking bytes between ranks, and nothing else.
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -52,9 +53,24 @@ class Transport {
   /// rank makes its duplicates in the same order. The wire may be used once it is `ready`. Never blocks. Throws
   /// std::runtime_error with the library's own text.
   virtual std::unique_ptr<Transport> duplicate() = 0;
+  /// Makes a further wire between some of the ranks, which are numbered by their place in `members`, ascending. They
+  /// call it with the same list, and all of them do when one of them does; so it blocks for microseconds at most.
+  /// Throws std::runtime_error with the library's own text.
+  virtual std::unique_ptr<Transport> group(std::span<const int> members) = 0;
   /// True when the wire is made, which may need the other ranks. Never blocks. Throws std::runtime_error with the
   /// library's own text.
   virtual bool ready() = 0;
 };
+
+/// Returns a rank's place in a group.
+inline int place_of(int rank, std::span<const int> members) {
+  return static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
+}
+/// Returns the hosts of a group's ranks.
+inline std::vector<int> hosts_of(std::span<const int> members, const std::vector<int>& hosts) {
+  std::vector<int> of_members;
+  for (int member : members) of_members.push_back(hosts[member]);
+  return of_members;
+}
 
 }  // namespace spillway::ddl

@@ -269,6 +269,42 @@ TEST(FaultTest, RanksOfWhichOneDoesNotDuplicateDisagree) {
   expect_all_contain(errors, "rank 1 calls barrier");
 }
 
+/// Checks that a rank is named by its number in the world, wherever it is in a group.
+TEST(FaultTest, AMemberThatDoesNotComeIsNamedByItsNumberInTheWorld) {
+  for (const bool makes_group : {false, true}) {
+    const auto errors = errors_of(by_host({3}),
+                                  [&](Communicator& comm) {
+                                    if (comm.rank() == 0 || (comm.rank() == 2 && !makes_group)) return;
+                                    const auto group = comm.group({1, 2});
+                                    if (comm.rank() == 1) barrier(*group);
+                                  },
+                                  {.deadline = 300ms});
+    EXPECT_NE(errors[1].find("[ddl] rank 1: no answer from rank 2"), std::string::npos) << errors[1];
+  }
+}
+
+TEST(FaultTest, MembersOfOtherListsDisagree) {
+  const auto errors = errors_of(by_host({3}), [](Communicator& comm) {
+    (void)comm.group(comm.rank() == 2   ? std::vector<int>{1, 2}
+                     : comm.rank() == 1 ? std::vector<int>{0, 1, 2}
+                                        : std::vector<int>{0, 1, 2});
+  });
+  for (const auto& error : errors) EXPECT_NE(error, "");
+}
+
+TEST(FaultTest, WhoGivesUpInAGroupEndsAllGroups) {
+  const auto errors = errors_of(by_host({2, 2}), [](Communicator& comm) {
+    const int first = comm.rank() / 2 * 2;
+    const auto group = comm.group({first, first + 1});
+    if (comm.rank() == 3) group->fail("its budget is too small");
+    if (comm.rank() == 1) return;
+    barrier(*group);  // rank 0 waits for rank 1, and rank 2 for rank 3
+  });
+  EXPECT_EQ(errors[3], "[ddl] rank 3: its budget is too small");
+  for (const int rank : {0, 2})
+    EXPECT_NE(errors[rank].find("rank 3 gave up: its budget is too small"), std::string::npos) << errors[rank];
+}
+
 /// Checks that leaving an agreement ends the communicator. Otherwise the other ranks would wait 60 s, and a message
 /// might be written to freed memory.
 TEST(FaultTest, WhoLeavesAnAgreementEndsTheCommunicator) {

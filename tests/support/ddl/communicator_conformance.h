@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdint>
+#include <memory>
+#include <numeric>
 #include <span>
 #include <vector>
 
+#include "core/error.h"
 #include "ddl/allreduce/allreduce.h"
 #include "ddl/comm/background_queue.h"
 #include "ddl/comm/collectives.h"
@@ -84,7 +88,74 @@ TYPED_TEST_P(CommunicatorConformance, LocalRanksCountTheRanksOfAHost) {
   });
 }
 
+TYPED_TEST_P(CommunicatorConformance, GroupsAreWorldsOfTheirOwn) {
+  this->on_every_shape([](Communicator& comm) {
+    // Even and odd ranks at the same time.
+    std::vector<int> members;
+    for (int rank = comm.rank() % 2; rank < comm.size(); rank += 2) members.push_back(rank);
+    const auto group = comm.group(members);
+    ASSERT_EQ(group->size(), static_cast<int>(members.size()));
+    for (int rank = 0; rank < group->size(); ++rank) {
+      EXPECT_EQ(group->world_rank(rank), members[static_cast<size_t>(rank)]);
+      const bool together = comm.hosts()[members[static_cast<size_t>(rank)]] == comm.hosts()[members.front()];
+      EXPECT_EQ(group->hosts()[rank] == group->hosts()[0], together);
+      for (int other = 0; other < group->size(); ++other)
+        EXPECT_EQ(group->levels().joining(rank, other) == 0, rank == other);
+    }
+    EXPECT_EQ(group->world_rank(group->rank()), comm.rank());
+    // Collectives of the group, its duplicate's queue and the whole world go on beside each other.
+    const auto own = group->duplicate();
+    BackgroundQueue queue(own, "queue");
+    std::vector<float> sum(70001, static_cast<float>(comm.rank())), of_queue = sum, of_world(11, 1);
+    const Ticket job = queue.submit([&](Communicator& its) { Allreduce(its).reduce(of_queue, Reduction::sum); });
+    Allreduce(*group).reduce(sum, Reduction::sum);
+    Allreduce(comm).reduce(of_world, Reduction::sum);
+    job.wait();
+    const int expected = std::accumulate(members.begin(), members.end(), 0);
+    EXPECT_EQ(sum, std::vector<float>(70001, static_cast<float>(expected)));
+    EXPECT_EQ(of_queue, sum);
+    EXPECT_EQ(of_world, std::vector<float>(11, static_cast<float>(comm.size())));
+  });
+}
+
+TYPED_TEST_P(CommunicatorConformance, ARankMayBeInSeveralGroups) {
+  this->on_every_shape([](Communicator& comm) {
+    // A chain: each rank has a group with the one before it and one with the one behind it.
+    std::shared_ptr<Communicator> before, behind;
+    const auto pair = [&](int first) { return comm.group({first, first + 1}); };
+    if (comm.rank() > 0) before = pair(comm.rank() - 1);
+    if (comm.rank() + 1 < comm.size()) behind = pair(comm.rank());
+    int64_t number = comm.rank() == 0 ? 5 : 0;
+    if (before) broadcast(*before, std::as_writable_bytes(std::span(&number, 1)), 0);
+    if (behind) broadcast(*behind, std::as_writable_bytes(std::span(&number, 1)), 0);
+    EXPECT_EQ(number, 5);
+    // A group of a group, in which the members' numbers have changed twice.
+    if (comm.size() < 3 || comm.rank() == 0) return barrier(comm);
+    std::vector<int> members;
+    for (int rank = 1; rank < comm.size(); ++rank) members.push_back(rank);
+    const auto outer = comm.group(members);
+    const auto inner = outer->group({outer->rank()});
+    EXPECT_EQ(inner->size(), 1);
+    EXPECT_EQ(inner->world_rank(0), comm.rank());
+    barrier(comm);
+  });
+}
+
+TYPED_TEST_P(CommunicatorConformance, AGroupIsAscendingRanksWithItsOwn) {
+  this->on_every_shape([](Communicator& comm) {
+    EXPECT_THROW((void)comm.group({}), BadRequest);
+    EXPECT_THROW((void)comm.group({comm.rank(), comm.rank()}), BadRequest);
+    EXPECT_THROW((void)comm.group({comm.rank(), comm.size()}), BadRequest);
+    EXPECT_THROW((void)comm.group({-1, comm.rank()}), BadRequest);
+    if (comm.size() > 1) {
+      EXPECT_THROW((void)comm.group({(comm.rank() + 1) % comm.size()}), BadRequest);
+    }
+    barrier(comm);
+  });
+}
+
 REGISTER_TYPED_TEST_SUITE_P(CommunicatorConformance, JobsGoOnInTheBackgroundInTheirOrderWhileOtherCollectivesRun,
-                            DuplicatesDoNotHearEachOther, LocalRanksCountTheRanksOfAHost);
+                            DuplicatesDoNotHearEachOther, LocalRanksCountTheRanksOfAHost, GroupsAreWorldsOfTheirOwn,
+                            ARankMayBeInSeveralGroups, AGroupIsAscendingRanksWithItsOwn);
 
 }  // namespace spillway::ddl::testing

@@ -57,6 +57,9 @@ class DelayedTransport final : public Transport {
   std::unique_ptr<Transport> duplicate() override {
     return std::make_unique<DelayedTransport>(inner_->duplicate(), static_cast<unsigned>(random_()), latest_notice_);
   }
+  std::unique_ptr<Transport> group(std::span<const int> members) override {
+    return std::make_unique<DelayedTransport>(inner_->group(members), static_cast<unsigned>(random_()), latest_notice_);
+  }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -45,6 +45,11 @@ class DistantTransport final : public Transport {
   std::unique_ptr<Transport> duplicate() override {
     return std::make_unique<DistantTransport>(inner_->duplicate(), distance_);
   }
+  std::unique_ptr<Transport> group(std::span<const int> members) override {
+    return std::make_unique<DistantTransport>(
+        inner_->group(members), [distance = distance_, own = std::vector<int>(members.begin(), members.end())](
+                                    int peer) { return distance(own[static_cast<size_t>(peer)]); });
+  }
 
  private:
   using Clock = std::chrono::steady_clock;

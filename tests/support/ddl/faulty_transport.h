@@ -40,6 +40,7 @@ class FaultyTransport final : public Transport {
   void abandon() noexcept override { inner_->abandon(); }
   /// Returns a duplicate without faults.
   std::unique_ptr<Transport> duplicate() override { return inner_->duplicate(); }
+  std::unique_ptr<Transport> group(std::span<const int> members) override { return inner_->group(members); }
 
  private:
   Request noted(Request request, Tag tag) {

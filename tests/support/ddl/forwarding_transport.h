@@ -23,6 +23,7 @@ class ForwardingTransport : public Transport {
   bool ready() override { return inner_->ready(); }
   void idle(std::chrono::steady_clock::time_point until) override { inner_->idle(until); }
   void abandon() noexcept override { inner_->abandon(); }
+  std::unique_ptr<Transport> group(std::span<const int> members) override { return inner_->group(members); }
 
  protected:
   Transport& inner() { return *inner_; }
