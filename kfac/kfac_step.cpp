@@ -253,8 +253,8 @@ LayerGradient Preconditioner::gradient_of(size_t i) const {
 }
 
 // All of a rank's layers are preconditioned before the first of them is sent, because a rank that waits for a layer
-// computes none of its own. What one worker sends to the same ranks goes together. Messages are made in the order of
-// their first layers, which is the same on every rank.
+// computes none of its own. Layers that one worker sends to the same ranks share messages, of kTogether bytes. Messages
+// are in the order of their first layers, which is the same on every rank.
 void Preconditioner::share_gradients() {
   constexpr int64_t kTogether = 1 << 20;
   struct Message {

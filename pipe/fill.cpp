@@ -1,6 +1,7 @@
 #include "pipe/fill.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <set>
@@ -8,11 +9,11 @@
 #include <utility>
 
 #include "core/error.h"
+#include "pipe/horizon.h"
 
 namespace spillway::pipe {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kNoDeadline = std::numeric_limits<int>::max();
 /// Cycles that are filled. The second last one is the result: the first ones start with empty ranks, and nothing
 /// follows the last one.
@@ -25,143 +26,12 @@ constexpr int kMostSteps = 1024;
   throw BadRequest(str("[pipe] extra ", extra, " ", what));
 }
 
-/// Seconds that a node's end is before a later one's start, at least.
-struct Lag {
-  size_t node = 0;
-  double seconds = 0;
-};
-
-/// An item of one of many steps.
-struct Node {
-  int step = 0, rank = 0;
-  Item item = {};
-  double seconds = 0;
-  std::vector<size_t> needs = {};  ///< nodes
-  std::vector<Lag> lags = {};
-  double end = 0;          ///< without extras that have time
-  double latest = kNever;  ///< the latest start that delays no rank's last update
-};
-
 /// An extra in one of the cycles. Steps are counted from the first cycle's start.
 struct Instance {
   int extra = 0, cycle = 0;
   int taken = 0, deadline = kNoDeadline;
   int pieces_done = 0;
   double ready = kNever, done = kNever;
-};
-
-/// Steps of a program that follow each other, and the time that extras with a deadline take at least.
-class Horizon {
- public:
-  Horizon(const Program& program, const Costs& costs, int steps) : Horizon(program, costs, steps, {}, {}) {}
-  Horizon(const Program& program, const Costs& costs, int steps, std::span<const Extra> extras,
-          std::span<const Instance> instances)
-      : costs_(costs), of_rank_(program.items.size()) {
-    for (const Instance& instance : instances) {
-      const Extra& extra = extras[instance.extra];
-      if (instance.deadline < steps)
-        due_[{extra.rank, instance.deadline}].push_back({instance.taken, extra.ready, extra.seconds});
-    }
-    for (int step = 0; step < steps; ++step) add(program, step);
-    set_latest();
-  }
-  size_t ranks() const { return of_rank_.size(); }
-  const std::vector<size_t>& of_rank(size_t rank) const { return of_rank_[rank]; }
-  const Node& node(size_t index) const { return nodes_[index]; }
-  size_t size() const { return nodes_.size(); }
-  /// Returns the time from a node's end until a node of `rank` may start.
-  double message(const Node& from, int rank) const { return from.rank == rank ? 0 : costs_.message; }
-  /// Returns the end of the last update of a step.
-  double end_of(int step) const { return ends_[step]; }
-
- private:
-  void add(const Program& program, int step) {
-    std::map<Item, size_t> known;
-    std::vector<size_t> next(ranks(), 0);
-    ends_.push_back(0);
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t r = 0; r < ranks(); ++r)
-        while (next[r] < program.items[r].size() && add(program, step, static_cast<int>(r), next[r], known)) {
-          ++next[r];
-          moved = true;
-        }
-    }
-  }
-
-  /// Adds a rank's item. Returns false when a node that it needs is not there yet.
-  bool add(const Program& program, int step, int rank, size_t place, std::map<Item, size_t>& known) {
-    const Item& item = program.items[rank][place];
-    Node node{.step = step, .rank = rank, .item = item, .seconds = seconds_of(item, costs_)};
-    double begin = of_rank_[rank].empty() ? 0 : nodes_[of_rank_[rank].back()].end;
-    for (const Item& need : program.needs(item, rank)) {
-      const auto found = known.find(need);
-      if (found == known.end()) return false;
-      node.needs.push_back(found->second);
-      begin = std::max(begin, nodes_[found->second].end + message(nodes_[found->second], rank));
-    }
-    if (item.work == Work::update) {
-      node.lags = lags_of(step, rank);
-      for (const Lag& lag : node.lags) begin = std::max(begin, nodes_[lag.node].end + lag.seconds);
-    }
-    node.end = begin + node.seconds;
-    if (item.work == Work::update)
-      ends_[step] = std::max(ends_[step], node.end);
-    else
-      known[item] = nodes_.size();
-    of_rank_[rank].push_back(nodes_.size());
-    nodes_.push_back(std::move(node));
-    return true;
-  }
-
-  /// Returns, for each node that makes extras ready whose deadline is the rank's update, the seconds of all those that
-  /// it or a later node makes ready, and of the nodes between it and the update.
-  std::vector<Lag> lags_of(int step, int rank) const {
-    const auto due = due_.find({rank, step});
-    if (due == due_.end()) return {};
-    std::vector<Lag> lags;
-    double seconds = 0;
-    const std::vector<size_t>& nodes = of_rank_[rank];
-    for (size_t i = nodes.size(), left = due->second.size(); i-- > 0 && left > 0;) {
-      const Node& node = nodes_[nodes[i]];
-      double made_ready = 0;
-      for (const Due& one : due->second)
-        if (one.taken == node.step && one.ready == node.item) made_ready += one.seconds, --left;
-      seconds += made_ready;
-      if (made_ready > 0) lags.push_back({nodes[i], seconds});
-      seconds += node.seconds;
-    }
-    return lags;
-  }
-
-  void set_latest() {
-    std::vector<double> latest_end(nodes_.size(), kNever);
-    for (const auto& nodes : of_rank_)
-      if (!nodes.empty()) latest_end[nodes.back()] = ends_.back();
-    std::vector<size_t> before(nodes_.size());  // the node of the same rank
-    for (const auto& nodes : of_rank_)
-      for (size_t i = 0; i < nodes.size(); ++i) before[nodes[i]] = i == 0 ? nodes[i] : nodes[i - 1];
-    for (size_t n = nodes_.size(); n-- > 0;) {
-      Node& node = nodes_[n];
-      node.latest = latest_end[n] - node.seconds;
-      if (before[n] != n) latest_end[before[n]] = std::min(latest_end[before[n]], node.latest);
-      for (size_t need : node.needs)
-        latest_end[need] = std::min(latest_end[need], node.latest - message(nodes_[need], node.rank));
-      for (const Lag& lag : node.lags) latest_end[lag.node] = std::min(latest_end[lag.node], node.latest - lag.seconds);
-    }
-  }
-
-  struct Due {
-    int taken = 0;
-    Item ready = {};
-    double seconds = 0;
-  };
-
-  const Costs& costs_;
-  std::map<std::pair<int, int>, std::vector<Due>> due_;  // by rank and step
-  std::vector<Node> nodes_;                              // each after the nodes that it needs
-  std::vector<std::vector<size_t>> of_rank_;
-  std::vector<double> ends_;  // by step
 };
 
 /// Returns the extras of all cycles, whose deadlines are steps of a cycle, or kNoDeadline.
@@ -175,6 +45,17 @@ std::vector<Instance> instances_of(std::span<const Extra> extras, std::span<cons
                            .taken = extras[x].taken_step + cycle * steps,
                            .deadline = deadlines[x] == kNoDeadline ? kNoDeadline : deadlines[x] + cycle * steps});
   return instances;
+}
+
+/// Returns the work that must be done before an update.
+std::vector<Due> due_of(std::span<const Extra> extras, std::span<const Instance> instances) {
+  std::vector<Due> due;
+  for (const Instance& instance : instances) {
+    const Extra& extra = extras[instance.extra];
+    if (instance.deadline != kNoDeadline)
+      due.push_back({extra.rank, instance.taken, extra.ready, instance.deadline, extra.seconds});
+  }
+  return due;
 }
 
 /// Runs the ranks through the horizon and fills their waits.
@@ -329,7 +210,7 @@ class Filler {
   void run_node(Rank& rank, size_t index_of_node, double begin) {
     const Node& node = horizon_.node(index_of_node);
     late_ = std::max(late_, begin - node.latest);
-    rank.free = ends_[index_of_node] = begin + node.seconds;
+    rank.free = ends_[index_of_node] = begin + node.seconds();
     rank.items.push_back({.item = node.item, .begin = begin, .end = rank.free});
     rank.step_of.push_back(node.step);
     ++rank.next;
@@ -366,6 +247,21 @@ int first_step(const Extra& extra) {
   return extra.taken_step + (extra.ready.work == Work::update ? 1 : 0);
 }
 
+/// Throws where extras come after each other in a circle.
+void check_that_they_end(std::span<const Extra> extras) {
+  std::vector<bool> ends(extras.size(), false);
+  const auto can_end = [&](size_t x) {
+    return std::all_of(extras[x].after.begin(), extras[x].after.end(), [&](int before) { return ends[before]; });
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t x = 0; x < extras.size(); ++x)
+      if (!ends[x] && can_end(x)) ends[x] = moved = true;
+  }
+  for (size_t x = 0; x < extras.size(); ++x)
+    if (!ends[x]) refuse(x, "and others wait for each other for ever");
+}
+
 void check(const Program& program, std::span<const Extra> extras, const FillOptions& options) {
   if (options.steps < 0) throw BadRequest(str("[pipe] a cycle of ", options.steps, " steps; allowed: 0 or more"));
   const int ranks = static_cast<int>(program.items.size());
@@ -375,7 +271,7 @@ void check(const Program& program, std::span<const Extra> extras, const FillOpti
     const std::vector<Item>& items = program.items[extra.rank];
     if (std::find(items.begin(), items.end(), extra.ready) == items.end())
       refuse(x, str("waits for the ", describe(extra.ready), ", which its rank does not do"));
-    if (!(extra.seconds >= 0) || extra.pieces < 1)
+    if (!std::isfinite(extra.seconds) || extra.seconds < 0 || extra.pieces < 1)
       refuse(x, str("takes ", extra.seconds, " seconds in ", extra.pieces, " pieces"));
     const int steps = std::max(1, options.steps);
     if (extra.taken_step < 0 || extra.taken_step >= steps)
@@ -388,6 +284,7 @@ void check(const Program& program, std::span<const Extra> extras, const FillOpti
       if (before < 0 || before >= std::ssize(extras))
         refuse(x, str("comes after extra ", before, ", which is not there"));
   }
+  check_that_they_end(extras);
 }
 
 /// Takes the steps from `first` on as a cycle.
@@ -458,7 +355,7 @@ Filled fill_cycle(const Program& program, std::span<const Extra> extras, const C
   const auto seconds_of_cycle = [&](const auto& run) { return run.end_of(first + steps - 1) - run.end_of(first - 1); };
   for (const auto& deadlines : {deadlines_of(extras), within_the_cycle(extras, steps)}) {
     std::vector<Instance> instances = instances_of(extras, deadlines, steps, kCycles);
-    const Horizon horizon(program, costs, kCycles * steps, extras, instances);
+    const Horizon horizon(program, costs, kCycles * steps, due_of(extras, instances));
     Filler filler(horizon, extras, std::move(instances), steps, options, costs.message);
     filler.run();
     Filled filled = cycle_of(filler, first, steps);

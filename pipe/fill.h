@@ -47,8 +47,8 @@ struct FilledItem {
 
 /// A cycle of steps that repeats.
 struct Filled {
-  std::vector<std::vector<std::vector<FilledItem>>> items =
-      {};                                ///< by rank and step, in order; each ends with an update
+  /// By rank and step, in order. Each step ends with the rank's update.
+  std::vector<std::vector<std::vector<FilledItem>>> items = {};
   double seconds = 0;                    ///< of a cycle
   double unfilled_seconds = 0;           ///< of a cycle without extras
   std::vector<double> busy = {};         ///< seconds of the program's items, by rank
@@ -63,7 +63,8 @@ struct Filled {
   int refresh_steps(int rank, std::span<const Extra> extras) const;
 };
 
-/// Puts the extras into the waits of a program's steps, which follow each other without a barrier. Each rank takes, of
+/// Puts the extras into the waits of a program's steps, which follow each other without a barrier. The program is one
+/// that check() takes, or lacks gradients of weights alone, which are extras then. Each rank takes, of
 /// the extras that may begin, the one with the earliest deadline that ends in time for its next item, and of these the
 /// longest. An extra that finds no room before its deadline is done right before the update, and delays it. The result
 /// depends on the arguments alone. Cost: O(items · extras of a rank). Throws BadRequest naming the extra when it has no

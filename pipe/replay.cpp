@@ -1,69 +1,11 @@
 #include "pipe/replay.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 
+#include "pipe/horizon.h"
+
 namespace spillway::pipe {
-namespace {
-
-/// One rank on its way through its items.
-struct Rank {
-  size_t next = 0;
-  double free = 0;
-  int in_flight = 0;
-};
-
-class Replay {
- public:
-  Replay(const Program& program, const Costs& costs) : program_(program), costs_(costs), ranks_(program.items.size()) {
-    result_.spans.resize(ranks_.size());
-    result_.busy.resize(ranks_.size());
-    result_.in_flight.resize(ranks_.size());
-  }
-
-  Replayed run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t r = 0; r < ranks_.size(); ++r)
-        while (ranks_[r].next < program_.items[r].size() && advance(static_cast<int>(r))) moved = true;
-    }
-    for (const auto& spans : result_.spans)
-      if (!spans.empty()) result_.seconds = std::max(result_.seconds, spans.back().end);
-    return std::move(result_);
-  }
-
- private:
-  /// Runs a rank's next item. Returns false when something that it needs is not done yet.
-  bool advance(int r) {
-    Rank& rank = ranks_[r];
-    const Item& item = program_.items[r][rank.next];
-    double begin = rank.free;
-    for (const Item& need : program_.needs(item, r)) {
-      const auto done = ends_.find(need);
-      if (done == ends_.end()) return false;
-      const bool elsewhere = program_.rank_of(need.stage, need.micro_batch) != r;
-      begin = std::max(begin, done->second + (elsewhere ? costs_.message : 0));
-    }
-    const double seconds = seconds_of(item, costs_);
-    rank.free = begin + seconds;
-    ++rank.next;
-    result_.spans[r].push_back({item, begin, rank.free});
-    result_.busy[r] += seconds;
-    if (item.work != Work::update) ends_[item] = rank.free;
-    if (item.work == Work::forward) result_.in_flight[r] = std::max(result_.in_flight[r], ++rank.in_flight);
-    if (item.work == Work::backward || item.work == Work::weight_gradient) --rank.in_flight;
-    return true;
-  }
-
-  const Program& program_;
-  const Costs& costs_;
-  std::vector<Rank> ranks_;
-  std::map<Item, double> ends_;
-  Replayed result_;
-};
-
-}  // namespace
 
 double seconds_of(const Item& item, const Costs& costs) {
   if (item.work == Work::update) return costs.update;
@@ -91,7 +33,24 @@ double Replayed::utilization() const {
 }
 
 Replayed replay(const Program& program, const Costs& costs) {
-  return Replay(program, costs).run();
+  const Horizon step(program, costs, 1);
+  Replayed result{.seconds = 0};
+  for (size_t rank = 0; rank < step.ranks(); ++rank) {
+    std::vector<Span>& spans = result.spans.emplace_back();
+    double busy = 0;
+    int in_flight = 0, most = 0;
+    for (size_t index : step.of_rank(rank)) {
+      const Node& node = step.node(index);
+      spans.push_back({node.item, node.begin, node.end});
+      busy += node.seconds();
+      result.seconds = std::max(result.seconds, node.end);
+      if (node.item.work == Work::forward) most = std::max(most, ++in_flight);
+      if (node.item.work == Work::backward || node.item.work == Work::weight_gradient) --in_flight;
+    }
+    result.busy.push_back(busy);
+    result.in_flight.push_back(most);
+  }
+  return result;
 }
 
 }  // namespace spillway::pipe

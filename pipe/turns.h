@@ -27,7 +27,8 @@ std::vector<Turn> turns(std::span<const double> costs, int interval, int stalene
 using RefreshOf = std::function<std::vector<Extra>(const std::vector<Turn>&)>;
 
 /// Returns the least interval, at most `most`, whose refresh makes no cycle longer than by `tolerance` of itself;
-/// `most` where there is none. Cost: a fill for each interval. Throws as fill() does.
+/// `most` where there is none. Cost: a fill for each interval. Throws as fill() does, and BadRequest unless `most` is
+/// at least 1 and the staleness.
 int least_interval(const Program& program, std::span<const double> layer_costs, int staleness, int most,
                    const RefreshOf& refresh_of, const Costs& costs, const FillOptions& options,
                    double tolerance = 0.001);

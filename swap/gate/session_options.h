@@ -50,8 +50,8 @@ struct SessionOptions {
   /// limit for each of `ranks_of_host`. When they are used up, pages go on to disk. Without a disk, the operator that
   /// needs room throws OutOfBudget.
   int64_t host_budget_bytes = kUnlimitedBytes;
-  /// The number of processes of this host that open Sessions, and so share the limit of its memory; at least 1. The
-  /// Session that opens the device decides.
+  /// The number of processes of this host that open Sessions, and so share its memory's limit and its cores; at
+  /// least 1. The Session that opens the device decides.
   int ranks_of_host = 1;
   /// The directory for the file of the pages that the host budget has no room for; best on a fast local disk. Empty: no
   /// file. With a directory, the host budget must be at least 1 MiB.

@@ -11,6 +11,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/median.h"
 #include "swap/shapes/map_tensors.h"
 
 namespace spillway::swap {
@@ -147,11 +148,6 @@ at::Tensor filled(const at::Tensor& shape, bool solves) {
   if (solves && tensor.is_floating_point() && tensor.dim() >= 2 && tensor.size(-1) == tensor.size(-2))
     tensor.diagonal(0, -2, -1).add_(2 * std::sqrt(static_cast<double>(tensor.size(-1))));
   return tensor;
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
 }
 
 /// Measures one call in one round. `pass` is larger than the caches: writing it leaves none of the arguments there. In

@@ -281,7 +281,7 @@ RandomCase random_case(std::mt19937& random, int most_ranks, int most_extras) {
     if (number(0, 1)) extra.serves_step = number(extra.taken_step, 2 * one.steps - 1);
     if (x > 0 && number(0, 2) == 0) {
       const int before = number(0, x - 1);
-      // What it comes after is taken before it, so that no deadline is one that nothing could meet.
+      // An extra is taken after those that it comes after, so that every deadline can be met.
       extra.taken_step = std::max(extra.taken_step, one.extras[before].taken_step);
       if (extra.serves_step != -1) extra.serves_step = std::max(extra.serves_step, extra.taken_step);
       extra.after = {before};

@@ -96,6 +96,8 @@ TEST(RollingTest, TheMostIsTheIntervalWhereWaitsAreTooShort) {
   rolling.decomposition = 1000;
   const auto refresh_of = [&](const std::vector<Turn>& turns) { return rolling.refresh(turns); };
   EXPECT_EQ(least_interval(rolling.program, rolling.layer_costs(), 1, 4, refresh_of, rolling.costs, {}), 4);
+  EXPECT_THROW((void)least_interval(rolling.program, rolling.layer_costs(), 3, 2, refresh_of, rolling.costs, {}),
+               BadRequest);
 }
 
 }  // namespace
