@@ -24,7 +24,7 @@ std::string seconds(milliseconds time) {
 
 std::string describe(const CollectivePosition& stage) {
   const std::string place = stage.level > 0 ? str("level ", stage.level, " of ", stage.levels, ", ") : std::string();
-  return str("(", place, stage.collective, ", stage ", stage.stage, ")");
+  return str("(", place, stage.collective, ", ", stage.unit, " ", stage.stage, ")");
 }
 
 /// Maps any labels to 0, 1, 2, … in order of first appearance.
@@ -132,17 +132,25 @@ void Communicator::wait(std::span<Request> requests, const CollectivePosition& s
   require_alive();
   auto next_look = Clock::now() + kNoticeInterval;
   for (Request& request : requests) {
-    for (const auto start = Clock::now(); !finished(request, stage);) {
-      const auto now = Clock::now();
-      if (now >= next_look) {
-        read_notices(stage);
+    const int peer = request.peer;
+    for (const auto start = Clock::now(); !test(request, stage);) {
+      const auto now = Clock::now(), end = end_of_wait(start);
+      if (now >= next_look || now >= end) {
+        check_wait(peer, start, stage);
         next_look = now + kNoticeInterval;
       }
-      const auto end = end_of_wait(start);
-      if (now >= end) time_out(request.peer, stage);
-      transport_->idle(std::min(next_look, end));
+      idle(std::min(next_look, end));
     }
   }
+}
+
+void Communicator::check_wait(int peer, Clock::time_point start, const CollectivePosition& stage) {
+  read_notices(stage);
+  if (peer >= 0 && Clock::now() >= end_of_wait(start)) time_out(peer, stage);
+}
+
+void Communicator::idle(Clock::time_point until) {
+  transport_->idle(until);
 }
 
 void Communicator::wait_until(const std::function<bool()>& done, const CollectivePosition& stage) {
@@ -168,7 +176,7 @@ bool Communicator::done_or_fail(const std::function<bool()>& done, const Collect
   }
 }
 
-bool Communicator::finished(Request& request, const CollectivePosition& stage) {
+bool Communicator::test(Request& request, const CollectivePosition& stage) {
   const int peer = request.peer;
   try {
     return transport_->test(request);

@@ -58,6 +58,7 @@ struct CollectivePosition {
   int level = 0;
   int levels = 0;
   int stage = 0;
+  std::string_view unit = "stage";  ///< name of the things that `stage` counts
 };
 
 /// One rank's view of a world of ranks. Used by one thread at a time. Ranks call the same collectives in the same
@@ -96,6 +97,14 @@ class Communicator {
   /// deadline, naming the rank that owes it, or when another rank gave up. Buffers of unfinished requests may then be
   /// freed.
   void wait(std::span<Request> requests, const CollectivePosition& stage);
+  /// Returns true when `request` is finished, and empties it then. Never blocks. Throws CommError when it failed.
+  bool test(Request& request, const CollectivePosition& stage);
+  /// Looks after a wait of the caller's own, which began at `start`: throws CommError when another rank gave up, or
+  /// when the deadline is over, naming `peer`, the rank that is waited for. Call it every 10 ms. Without a peer nothing
+  /// is waited for.
+  void check_wait(int peer, std::chrono::steady_clock::time_point start, const CollectivePosition& stage);
+  /// Gives the processor away between two tests, at most until `until`.
+  void idle(std::chrono::steady_clock::time_point until);
   /// Blocks until `done`, which must not block, returns true. Meant for work beside messages that all ranks do
   /// together, such as a GPU's. Throws CommError when `done` throws, when it does not return true within the deadline,
   /// or when another rank gave up.
@@ -135,7 +144,6 @@ class Communicator {
   std::shared_ptr<Communicator> derived(const std::function<std::unique_ptr<Transport>()>& make, CommOptions options,
                                         std::vector<int> world_ranks, std::string_view name);
   void require_alive();
-  bool finished(Request& request, const CollectivePosition& stage);
   bool done_or_fail(const std::function<bool()>& done, const CollectivePosition& stage);
   /// Reads notices, and throws CommError when one says that the communicator is dead.
   void read_notices(const CollectivePosition& stage);

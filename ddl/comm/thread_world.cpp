@@ -125,7 +125,6 @@ class ThreadTransport final : public Transport {
   bool test(Request& request) override {
     if (!request.active()) return true;
     std::lock_guard lock(wire_->mutex);
-    seen_ = wire_->ranks[rank_].events;
     Post& post = slots_[request.slot];
     if (post.state == Post::State::mismatched) {
       throw std::runtime_error(str("the ends of a message differ: rank ", post.source, " sent another size than the ",
@@ -141,6 +140,7 @@ class ThreadTransport final : public Transport {
     std::unique_lock lock(wire_->mutex);
     Wire::Rank& own = wire_->ranks[rank_];
     own.changed.wait_until(lock, until, [&] { return own.events != seen_; });
+    seen_ = own.events;  // what came before is tested from here on
   }
 
   void abandon() noexcept override {
@@ -211,7 +211,7 @@ class ThreadTransport final : public Transport {
 
   const std::shared_ptr<Wire> wire_;
   const int rank_;
-  uint64_t seen_ = 0;
+  uint64_t seen_ = 0;                           // events at the end of the last idle()
   std::map<std::vector<int>, size_t> derived_;  // by members: the wires that this rank has asked for
   std::deque<Post> slots_;                      // stable addresses
   std::vector<int> free_;

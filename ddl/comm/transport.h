@@ -11,7 +11,15 @@
 namespace spillway::ddl {
 
 /// The purpose of a message. Messages between the same two ranks with the same tag arrive in the order they were sent.
-enum class Tag : int { notice = 1, agreement, reduce, gather, broadcast, blob };
+enum class Tag : int {
+  notice = 1,
+  agreement,
+  reduce,
+  gather,
+  broadcast,
+  blob,
+  channel  ///< the courier's channel 0; its other channels follow
+};
 
 /// The source of a receive that takes the first message from any rank.
 inline constexpr int kAnyRank = -1;

@@ -88,7 +88,8 @@ TEST(FaultTest, TheMessageNamesRankPeerDeadlineLevelAndStage) {
 }
 
 TEST(FaultTest, OutsideTheLevelsTheMessageNamesTheLevelThatJoinsItsRanks) {
-  // In a barrier's first stage each rank waits for the rank before it. Ranks 0 and 3 come later, so that rank 2 gives up first.
+  // In a barrier's first stage each rank waits for the rank before it. Ranks 0 and 3 come later, so that rank 2 gives
+  // up first.
   const auto errors = errors_of({0, 0, 1, 1},
                                 [](Communicator& comm) {
                                   if (comm.rank() != 2) std::this_thread::sleep_for(100ms);

@@ -74,9 +74,11 @@ class FailurePrinter final : public ::testing::EmptyTestEventListener {
 INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, AllreduceConformance, Mpi);
 INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, CollectivesConformance, Mpi);
 INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, CommunicatorConformance, Mpi);
+INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, CourierConformance, Mpi);
 INSTANTIATE_TYPED_TEST_SUITE_P(DelayedMpi, AllreduceConformance, DelayedMpi);
 INSTANTIATE_TYPED_TEST_SUITE_P(DelayedMpi, CollectivesConformance, DelayedMpi);
 INSTANTIATE_TYPED_TEST_SUITE_P(DelayedMpi, CommunicatorConformance, DelayedMpi);
+INSTANTIATE_TYPED_TEST_SUITE_P(DelayedMpi, CourierConformance, DelayedMpi);
 
 TEST(MpiTest, RanksOfOneMachineShareAHost) {
   const auto comm = runtime->world();

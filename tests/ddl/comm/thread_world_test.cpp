@@ -64,12 +64,15 @@ struct DelayedThreads {
 INSTANTIATE_TYPED_TEST_SUITE_P(Self, AllreduceConformance, SelfWorld);
 INSTANTIATE_TYPED_TEST_SUITE_P(Self, CollectivesConformance, SelfWorld);
 INSTANTIATE_TYPED_TEST_SUITE_P(Self, CommunicatorConformance, SelfWorld);
+INSTANTIATE_TYPED_TEST_SUITE_P(Self, CourierConformance, SelfWorld);
 INSTANTIATE_TYPED_TEST_SUITE_P(Threads, AllreduceConformance, Threads);
 INSTANTIATE_TYPED_TEST_SUITE_P(Threads, CollectivesConformance, Threads);
 INSTANTIATE_TYPED_TEST_SUITE_P(Threads, CommunicatorConformance, Threads);
+INSTANTIATE_TYPED_TEST_SUITE_P(Threads, CourierConformance, Threads);
 INSTANTIATE_TYPED_TEST_SUITE_P(DelayedThreads, AllreduceConformance, DelayedThreads);
 INSTANTIATE_TYPED_TEST_SUITE_P(DelayedThreads, CollectivesConformance, DelayedThreads);
 INSTANTIATE_TYPED_TEST_SUITE_P(DelayedThreads, CommunicatorConformance, DelayedThreads);
+INSTANTIATE_TYPED_TEST_SUITE_P(DelayedThreads, CourierConformance, DelayedThreads);
 
 TEST(AllreduceTest, DelaysDoNotChangeTheBits) {
   const std::vector<int> hosts = dealt({4, 2});

@@ -1,0 +1,102 @@
+#include "pipe/lines.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace spillway::pipe {
+namespace {
+
+/// The messages of a line: how many were sent, and how many were read.
+struct Traffic {
+  int sent = 0, read = 0;
+};
+
+/// The run of a program whose ends keep `slots` messages. Only the order counts, not the time.
+class BoundedRun {
+ public:
+  BoundedRun(const Program& program, int slots)
+      : program_(program),
+        lines_(lines(program)),
+        traffic_(lines_.size()),
+        capacity_(2 * slots),
+        ranks_(program.items.size()) {}
+
+  /// Returns true when every rank comes to its end.
+  bool ends() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t rank = 0; rank < ranks_.size(); ++rank)
+        while (advance(rank)) moved = true;
+    }
+    for (size_t rank = 0; rank < ranks_.size(); ++rank)
+      if (ranks_[rank].item < program_.items[rank].size()) return false;
+    return true;
+  }
+
+ private:
+  struct Rank {
+    size_t item = 0;
+    size_t step = 0;  // of the item's reads and sends
+  };
+
+  bool is_of(const Line& line, const Item& item, bool sends) const {
+    const bool is_backward = item.work == Work::backward || item.work == Work::input_gradient;
+    if (item.work != Work::forward && !is_backward) return false;
+    return line.is_error == is_backward && line.copy == program_.copy_of[item.micro_batch] &&
+           (sends ? line.from_stage : line.to_stage) == item.stage;
+  }
+
+  /// Does the next read or send of a rank. Returns false where it must wait, or is at its end.
+  bool advance(size_t rank) {
+    Rank& at = ranks_[rank];
+    if (at.item == program_.items[rank].size()) return false;
+    const Item& item = program_.items[rank][at.item];
+    const size_t count = lines_.size();
+    for (; at.step < 2 * count; ++at.step) {
+      const bool sends = at.step >= count;
+      const size_t line = at.step % count;
+      if (!is_of(lines_[line], item, sends)) continue;
+      Traffic& traffic = traffic_[line];
+      if (sends ? traffic.sent - traffic.read >= capacity_ : traffic.read >= traffic.sent) return false;
+      ++(sends ? traffic.sent : traffic.read);
+      ++at.step;
+      return true;
+    }
+    at = {at.item + 1, 0};
+    return true;
+  }
+
+  const Program& program_;
+  const std::vector<Line> lines_;
+  std::vector<Traffic> traffic_;
+  const int capacity_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace
+
+std::string describe(const Line& line) {
+  return str(line.is_error ? "errors" : "activations", " from stage ", line.from_stage, " to stage ", line.to_stage);
+}
+
+std::vector<Line> lines(const Program& program) {
+  std::vector<Line> all;
+  for (size_t copy = 0; copy < program.graph.rank_of.size(); ++copy)
+    for (const Edge& edge : program.graph.edges) {
+      const auto& rank_of = program.graph.rank_of[copy];
+      const int from = rank_of[edge.from], to = rank_of[edge.to];
+      if (from == to) continue;
+      all.push_back({edge.from, edge.to, false, static_cast<int>(copy), from, to});
+      all.push_back({edge.to, edge.from, true, static_cast<int>(copy), to, from});
+    }
+  return all;
+}
+
+int slots_needed(const Program& program) {
+  for (int slots = 1; slots <= std::max(1, program.micro_batches()); ++slots)
+    if (BoundedRun(program, slots).ends()) return slots;
+  throw BadRequest("[pipe] ranks wait for each other for ever, however many messages are kept");
+}
+
+}  // namespace spillway::pipe
