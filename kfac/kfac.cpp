@@ -6,14 +6,17 @@
 
 namespace spillway::kfac {
 
-Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
-    : impl_(std::make_unique<Preconditioner>(model, std::move(options), std::move(comm))) {}
+Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm, ModelStages stages)
+    : impl_(std::make_unique<Preconditioner>(model, std::move(options), std::move(comm), std::move(stages))) {}
 Kfac::Kfac(Kfac&&) noexcept = default;
 Kfac& Kfac::operator=(Kfac&&) noexcept = default;
 Kfac::~Kfac() = default;
 
 void Kfac::watch(const at::Tensor& loss, int64_t batch) {
-  impl_->watch(loss, batch);
+  impl_->watch(loss, batch, /*again=*/false);
+}
+void Kfac::watch_stage(at::TensorList roots, int64_t batch, bool again) {
+  impl_->watch(roots, batch, again);
 }
 void Kfac::observe_factors(WorkerTimeline::Observer observer) {
   impl_->observe_factors(std::move(observer));

@@ -12,6 +12,7 @@
 #include "core/timeline.h"
 #include "ddl/torch/comm.h"
 #include "kfac/factors/layers.h"
+#include "kfac/model_stages.h"
 #include "kfac/plan/counters.h"
 #include "kfac/plan/options.h"
 
@@ -48,9 +49,10 @@ using StateDict = std::vector<std::pair<std::string, at::Tensor>>;
 class Kfac {
  public:
   /// Throws BadRequest for bad options. Throws BadRequest on every rank when a rank's layers or distribution options
-  /// differ from rank 0's. Throws c10::Error when no layer can be preconditioned, when the layers are spread over
+  /// differ from rank 0's. With `stages`, `model` is one stage of a model, and `comm` joins the ranks that have it.
+  /// Throws c10::Error when no layer can be preconditioned, when the layers are spread over
   /// devices, or when world > 1 and a weight is not float32. Collective.
-  explicit Kfac(const torch::nn::Module& model, KfacOptions options = {}, ddl::Comm comm = {});
+  explicit Kfac(const torch::nn::Module& model, KfacOptions options = {}, ddl::Comm comm = {}, ModelStages stages = {});
   Kfac(Kfac&&) noexcept;
   Kfac& operator=(Kfac&&) noexcept;
   ~Kfac();
@@ -61,6 +63,9 @@ class Kfac {
   /// each loss by m and watch each: m calls. Cost: a walk of the graph when the coming step updates factors, else
   /// nothing.
   void watch(const at::Tensor& loss, int64_t batch);
+  /// Does what watch() does for a stage of a model, whose backward begins at `roots`. `again`: a call of this step has
+  /// counted these samples, for another stage of this rank.
+  void watch_stage(at::TensorList roots, int64_t batch, bool again);
 
   /// Averages and takes in the staged factors, decomposes, exchanges, preconditions and clips, each when due. Rewrites
   /// `.grad` of the layers' weights and biases, which must be unscaled already. `loss_scale` is the number that the

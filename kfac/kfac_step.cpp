@@ -110,7 +110,9 @@ void Preconditioner::set_damping() {
   if (!largest_curvature_.defined()) return;
   // Roots are multiplied, because a product of two small curvatures may be zero.
   const auto roots = largest_curvature_.sqrt();
-  curvatures_ = roots * roots.max();
+  std::vector<size_t> every(layers_.size());
+  std::iota(every.begin(), every.end(), size_t{0});
+  curvatures_ = roots * all_rows(roots.unsqueeze(1), every).max();
 }
 
 Damping Preconditioner::damping(size_t i) const {
@@ -286,13 +288,21 @@ void Preconditioner::share_gradients() {
   for (const Message& message : messages) exchange_.broadcast_(message.tensors, message.worker, message.members);
 }
 
+at::Tensor Preconditioner::all_rows(const at::Tensor& rows, const std::vector<size_t>& layers) const {
+  if (!rows_of_stages_) return rows;
+  std::vector<int64_t> numbers;
+  for (size_t i : layers) numbers.push_back(numbers_[i]);
+  return rows_of_stages_(rows, numbers);
+}
+
 void Preconditioner::clip() {
-  if (sums_.empty()) return;
+  if (sums_.empty() && !rows_of_stages_) return;
   Stopwatch watch(seconds_.precondition);
   const auto now = options_.at(counters_.steps);
   // Σ|⟨V, ∇⟩|, Σ‖V‖², Σ‖W‖². Rank 0's sums are sent to all ranks, because ranks whose threads or processors split sums
   // differently would scale by different ν.
-  const auto sums = at::stack(sums_).abs().sum(0);
+  const auto own = sums_.empty() ? at::zeros({0, kStepSums}, product_.options()) : at::stack(sums_);
+  const auto sums = all_rows(own, preconditioned_).abs().sum(0);
   std::vector<int64_t> everyone(exchange_.world());
   std::iota(everyone.begin(), everyone.end(), int64_t{0});
   exchange_.broadcast_({sums}, 0, everyone);

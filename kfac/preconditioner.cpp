@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -45,10 +46,26 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return sum;
 }
 
+/// Returns each layer's place among `names`, or among the layers themselves where there are no names.
+std::vector<int64_t> numbers_in(const std::vector<std::string>& names, const std::vector<Layer>& layers) {
+  std::vector<int64_t> numbers;
+  for (const Layer& layer : layers) {
+    const auto found = std::find(names.begin(), names.end(), layer.shape.name);
+    TORCH_CHECK(names.empty() || found != names.end(), "[kfac] layer ", layer.shape.name, " is none of the model's ",
+                names.size(), " layers");
+    numbers.push_back(names.empty() ? std::ssize(numbers) : found - names.begin());
+  }
+  return numbers;
+}
+
 }  // namespace
 
-Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm)
-    : options_(std::move(options)), exchange_(std::move(comm)), cycle_(0), staged_(std::make_shared<StagedFactors>()) {
+Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm, ModelStages stages)
+    : options_(std::move(options)),
+      exchange_(std::move(comm)),
+      rows_of_stages_(std::move(stages.all_rows)),
+      cycle_(0),
+      staged_(std::make_shared<StagedFactors>()) {
   at::NoGradGuard no_grad;
   exchange_.check_together([&] {
     options_.validate();
@@ -57,6 +74,8 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
     left_alone_ = std::move(found.left_alone);
     check_layers(layers_, options_, exchange_.world());
   });
+  numbers_ = numbers_in(stages.layers, layers_);
+  staged_->numbers = numbers_;
   const auto shapes = shapes_of(layers_);
   options_ = agreed_options(std::move(options_), layers_, exchange_);
   TORCH_CHECK(!layers_.empty(), "[kfac] no layer of the model can be preconditioned: ", left_alone_.size(),
@@ -88,7 +107,7 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
   nu_ = at::ones_like(product_);
 }
 
-void Preconditioner::watch(const at::Tensor& loss, int64_t batch) {
+void Preconditioner::watch(at::TensorList roots, int64_t batch, bool again) {
   const int64_t least = exchange_.world() == 1 ? 1 : 0;
   TORCH_CHECK(batch >= least, "[kfac.watch] batch = ", batch, " is outside ", least, " and more samples");
   if (!updates_factors()) return;
@@ -103,9 +122,9 @@ void Preconditioner::watch(const at::Tensor& loss, int64_t batch) {
   WeightIndex due;
   for (size_t i : due_layers())
     if (assignments_[i].stages_factors(exchange_.rank())) due[layers_[i].weight.unsafeGetTensorImpl()] = i;
-  if (batch > 0 && !due.empty()) install_capture_hooks(loss, due, stage, &uses);
+  if (batch > 0 && !due.empty()) install_capture_hooks(roots, due, stage, &uses);
   if (staged_->early) staged_->early->begin(std::move(uses), batch);
-  watched_batch_ += batch;
+  if (!again) watched_batch_ += batch;
 }
 
 void Preconditioner::observe_factors(WorkerTimeline::Observer observer) {

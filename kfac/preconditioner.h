@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "kfac/factors/layers.h"
 #include "kfac/inverse/background_solver.h"
 #include "kfac/inverse/precondition.h"
+#include "kfac/model_stages.h"
 #include "kfac/plan/assignment.h"
 #include "kfac/plan/counters.h"
 #include "kfac/plan/factor_traffic.h"
@@ -28,9 +30,9 @@ namespace spillway::kfac {
 /// A preconditioner that does what Kfac promises. Each public function does the work of Kfac's function of its name.
 class Preconditioner {
  public:
-  Preconditioner(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm);
+  Preconditioner(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm, ModelStages stages);
 
-  void watch(const at::Tensor& loss, int64_t batch);
+  void watch(at::TensorList roots, int64_t batch, bool again);
   void step(double loss_scale);
   double adapt_damping(double loss_before, double loss_after);
   void observe_factors(WorkerTimeline::Observer observer);
@@ -85,10 +87,14 @@ class Preconditioner {
   LayerGradient gradient_of(size_t i) const;
   void share_gradients();
   void clip();
+  /// Returns the rows of all stages' layers, in the model's order, from those of some layers of this stage.
+  at::Tensor all_rows(const at::Tensor& rows, const std::vector<size_t>& layers) const;
 
   KfacOptions options_;
   RankExchange exchange_;
+  const std::function<at::Tensor(const at::Tensor&, const std::vector<int64_t>&)> rows_of_stages_;
   std::vector<Layer> layers_;
+  std::vector<int64_t> numbers_;  ///< by layer: its number in the model
   std::vector<SkippedLayer> left_alone_;
   std::vector<Assignment> assignments_;
   std::vector<FactorId> owned_;  ///< the factors that this rank decomposes, in order

@@ -15,7 +15,8 @@ namespace spillway::kfac {
 /// The staged statistics that a Kfac shares with its hooks in the graph. The hooks may outlive the Kfac and run on
 /// autograd's threads.
 struct StagedFactors {
-  uint64_t seed = 0;  ///< seed of this update's lattices
+  uint64_t seed = 0;             ///< seed of this update's lattices
+  std::vector<int64_t> numbers;  ///< numbers of the layers in the model, for that seed
   std::mutex mutex;
   std::vector<LayerFactors> layers;
   std::unique_ptr<OverlappedReduction> early;  ///< only with overlap_factors on several ranks
@@ -24,7 +25,7 @@ struct StagedFactors {
   void stage(const Captured& captured) {
     std::lock_guard lock(mutex);
     Stopwatch watch(seconds);
-    layers[captured.layer].stage(captured, hash_in(seed, captured.layer));
+    layers[captured.layer].stage(captured, hash_in(seed, static_cast<uint64_t>(numbers[captured.layer])));
     if (early) early->staged(captured.layer, layers);
   }
 };

@@ -51,10 +51,13 @@ std::vector<StateEntry> state_entries(const Kfac& kfac) {
       entries.push_back({str(shape.name, "/upcoming_values", f), own_type, {count, side}, values, owner});
     }
     add(inverse_tensors(shape), kfac.inverse(i), assignment.workers);
+    if (const auto& largest = kfac.largest_curvature(); largest.defined())
+      entries.push_back({str(shape.name, "/largest_curvature"),
+                         largest.scalar_type(),
+                         {},
+                         largest[static_cast<int64_t>(i)],
+                         all_ranks(assignment.world())});
   }
-  if (const auto& largest = kfac.largest_curvature(); largest.defined())
-    entries.push_back({"largest_curvature", largest.scalar_type(), largest.sizes().vec(), largest,
-                       all_ranks(kfac.assignments().front().world())});
   return entries;
 }
 

@@ -22,8 +22,8 @@ struct StateEntry {
 
 /// Returns the state layer by layer. First come the layer's running averages as they are kept, in the order of
 /// factor_tensors(). With staleness, the pending decomposition of each factor follows (Kfac::pending_basis(), which
-/// waits for it). Then come the tensors that precondition the layer, in the order of inverse_tensors(). Behind all
-/// layers stands Kfac::largest_curvature(), where it is defined. Names, sizes and holders are the same on every rank.
+/// waits for it). Then come the tensors that precondition the layer, in the order of inverse_tensors(), and the
+/// layer's Kfac::largest_curvature() [], where it is defined. Names, sizes and holders are the same on every rank.
 /// The counters are not included.
 std::vector<StateEntry> state_entries(const Kfac& kfac);
 

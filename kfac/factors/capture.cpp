@@ -123,12 +123,15 @@ std::optional<Use> use_of(ag::Node* node, const WeightIndex& weights) {
 }
 
 // Returns the uses of the layers behind `loss`, in the order of the walk.
-std::vector<Use> find_uses(const at::Tensor& loss, const WeightIndex& weights) {
-  const auto& root = loss.grad_fn();
-  TORCH_CHECK(root, "[kfac.tap] the loss has no graph: watch it after forward and before backward");
+std::vector<Use> find_uses(at::TensorList roots, const WeightIndex& weights) {
   std::vector<Use> uses;
-  std::vector<ag::Node*> stack{root.get()};
-  std::unordered_set<ag::Node*> seen{root.get()};
+  std::vector<ag::Node*> stack;
+  std::unordered_set<ag::Node*> seen;
+  for (const at::Tensor& tensor : roots) {
+    const auto& root = tensor.grad_fn();
+    TORCH_CHECK(root, "[kfac.tap] the loss has no graph: watch it after forward and before backward");
+    if (seen.insert(root.get()).second) stack.push_back(root.get());
+  }
   while (!stack.empty()) {
     auto* node = stack.back();
     stack.pop_back();
@@ -141,9 +144,9 @@ std::vector<Use> find_uses(const at::Tensor& loss, const WeightIndex& weights) {
 
 }  // namespace
 
-int64_t install_capture_hooks(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink,
+int64_t install_capture_hooks(at::TensorList roots, const WeightIndex& weights, const Sink& sink,
                               std::vector<int64_t>* uses) {
-  const auto found = find_uses(loss, weights);
+  const auto found = find_uses(roots, weights);
   for (const auto& [node, layer, capture] : found) {
     node->add_pre_hook(std::make_unique<GradientTap>([capture = capture, sink](const at::Tensor& gradient) {
       at::NoGradGuard no_grad;

@@ -23,14 +23,14 @@ using Sink = std::function<void(const Captured&)>;
 /// The layer that a weight belongs to, by the weight's TensorImpl.
 using WeightIndex = std::unordered_map<const at::TensorImpl*, size_t>;
 
-/// Walks the graph behind `loss` and adds a pre-hook to each operator whose weight is in `weights`. These are
-/// convolutions, and matrix products with a Linear's transposed weight (any leading dimensions, with or without bias).
-/// Operands that were cast, transposed, expanded or reshaped are followed to their parameter. Padding that a module
-/// applies by itself (`same`, reflect, circular …) is in the input that is shown. A layer used n times is shown n
-/// times. `sink` runs under NoGradGuard on the thread that runs backward, before the operator's own backward. Cost: one
-/// visit per graph node; nothing is copied. Returns the number of hooks. `uses`, where given, counts them by layer.
-/// Throws c10::Error when `loss` has no graph.
-int64_t install_capture_hooks(const at::Tensor& loss, const WeightIndex& weights, const Sink& sink,
+/// Walks the graph behind `roots`, the tensors that backward begins at, and adds a pre-hook to each operator whose
+/// weight is in `weights`. These are convolutions, and matrix products with a Linear's transposed weight (any leading
+/// dimensions, with or without bias). Operands that were cast, transposed, expanded or reshaped are followed to their
+/// parameter. Padding that a module applies by itself (`same`, reflect, circular …) is in the input that is shown. A
+/// layer used n times is shown n times. `sink` runs under NoGradGuard on the thread that runs backward, before the
+/// operator's own backward. Cost: one visit per graph node; nothing is copied. Returns the number of hooks. `uses`,
+/// where given, counts them by layer. Throws c10::Error when a root has no graph.
+int64_t install_capture_hooks(at::TensorList roots, const WeightIndex& weights, const Sink& sink,
                               std::vector<int64_t>* uses = nullptr);
 
 /// Returns the rows of each layer's factors in one backward of `loss`: the positions of all samples and uses, indexed

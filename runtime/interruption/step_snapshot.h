@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/models/random_state.h"
+#include "runtime/passes/random_state.h"
 
 namespace spillway::runtime {
 

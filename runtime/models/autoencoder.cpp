@@ -4,6 +4,7 @@
 #include <torch/nn/init.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 
@@ -43,6 +44,21 @@ at::Tensor AutoencoderImpl::forward(at::Tensor x) {
     if (i != code && i + 1 < layers_.size()) x = at::tanh(x);
   }
   return x;
+}
+
+std::vector<Part> AutoencoderImpl::parts() const {
+  const size_t code = layers_.size() / 2 - 1;
+  std::vector<Part> all;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const bool is_linear = i == code || i + 1 == layers_.size();
+    auto run = [layer = layers_[i], is_first = i == 0, is_linear](const auto& inputs, const Batch& batch) mutable {
+      at::Tensor x = layer->forward(is_first ? batch.input : inputs[0]);
+      return is_linear ? x : at::tanh(x);
+    };
+    const std::string name = str("linear", i);
+    all.push_back({.name = name, .reads = part_before(i), .modules = {name}, .run = std::move(run)});
+  }
+  return all;
 }
 
 }  // namespace spillway::runtime

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/models/part.h"
+
 namespace spillway::runtime {
 
 struct AutoencoderOptions {
@@ -28,6 +30,8 @@ class AutoencoderImpl : public torch::nn::Module {
   explicit AutoencoderImpl(const AutoencoderOptions& options = {});
   /// Throws c10::Error when the input is not [B, input].
   at::Tensor forward(at::Tensor x);
+  /// Returns a part for each linear layer, with its tanh.
+  std::vector<Part> parts() const;
   const AutoencoderOptions& options() const noexcept { return options_; }
 
  private:

@@ -15,6 +15,35 @@ torch::nn::LayerNorm layer_norm(int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}).eps(kNormEps));
 }
 
+struct EmbeddingPart {
+  torch::nn::Embedding word, position, segment;
+  torch::nn::LayerNorm norm;
+};
+
+at::Tensor embed(const at::Tensor& tokens, EmbeddingPart part, const BertOptions& options) {
+  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) >= 1 && tokens.size(1) <= options.positions,
+              "Bert: tokens have shape ", tokens.sizes(), "; needed is [B, L] with L in 1 … ", options.positions);
+  at::Tensor x = part.word->forward(tokens) + part.position->weight.narrow(0, 0, tokens.size(1)) +
+                 part.segment->weight.select(0, 0);
+  return at::dropout(part.norm->forward(x), options.dropout, part.norm->is_training());
+}
+
+struct HeadPart {
+  torch::nn::Linear transform;
+  torch::nn::LayerNorm norm;
+  torch::nn::Embedding word;
+  at::Tensor bias;
+};
+
+/// Returns the scores of all words at the places to guess. Only these places go through the head. Their number is the
+/// same in every step, so that every step has the same shapes.
+at::Tensor guess(const at::Tensor& x, const at::Tensor& places, HeadPart part) {
+  TORCH_CHECK(places.dim() == 2 && places.size(0) == x.size(0), "Bert: places have shape ", places.sizes(),
+              "; needed is [", x.size(0), ", K]");
+  const at::Tensor there = x.gather(1, places.unsqueeze(2).expand({-1, -1, x.size(2)}));
+  return at::linear(part.norm->forward(at::gelu(part.transform->forward(there))), part.word->weight, part.bias);
+}
+
 }  // namespace
 
 void BertOptions::validate() const {
@@ -80,24 +109,28 @@ BertImpl::BertImpl(const BertOptions& options)
   }
 }
 
-at::Tensor BertImpl::embed(const at::Tensor& tokens) {
-  at::Tensor x =
-      word_->forward(tokens) + position_->weight.narrow(0, 0, tokens.size(1)) + segment_->weight.select(0, 0);
-  return at::dropout(embedding_norm_->forward(x), options_.dropout, is_training());
+at::Tensor BertImpl::forward(const at::Tensor& tokens, const at::Tensor& places) {
+  at::Tensor x = embed(tokens, {word_, position_, segment_, embedding_norm_}, options_);
+  for (BertLayer& layer : layers_) x = layer->forward(x);
+  return guess(x, places, {transform_, transform_norm_, word_, bias_});
 }
 
-at::Tensor BertImpl::forward(const at::Tensor& tokens, const at::Tensor& places) {
-  TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) >= 1 && tokens.size(1) <= options_.positions,
-              "Bert: tokens have shape ", tokens.sizes(), "; needed is [B, L] with L in 1 … ", options_.positions);
-  TORCH_CHECK(places.dim() == 2 && places.size(0) == tokens.size(0), "Bert: places have shape ", places.sizes(),
-              "; needed is [", tokens.size(0), ", K]");
-  at::Tensor x = embed(tokens);
-  for (BertLayer& layer : layers_) x = layer->forward(x);
-  // Only the places to guess go through the head. Their number is the same in every step, so that every step has the
-  // same shapes.
-  x = x.gather(1, places.unsqueeze(2).expand({-1, -1, options_.hidden}));
-  x = transform_norm_->forward(at::gelu(transform_->forward(x)));
-  return at::linear(x, word_->weight, bias_);
+std::vector<Part> BertImpl::parts() const {
+  std::vector<Part> all;
+  const auto add = [&](std::string name, std::vector<std::string> modules, auto run) {
+    all.push_back({std::move(name), part_before(all.size()), std::move(modules), std::move(run)});
+  };
+  add("embedding", {"word", "position", "segment", "embedding_norm"},
+      [embedding = EmbeddingPart{word_, position_, segment_, embedding_norm_}, options = options_](
+          const auto&, const Batch& batch) { return embed(batch.input, embedding, options); });
+  for (size_t i = 0; i < layers_.size(); ++i)
+    add(str("layer", i), {str("layer", i)},
+        [layer = layers_[i]](const auto& inputs, const Batch&) mutable { return layer->forward(inputs[0]); });
+  add("head", {"transform", "transform_norm", "bias", "word"},
+      [head = HeadPart{transform_, transform_norm_, word_, bias_}](const auto& inputs, const Batch& batch) {
+        return guess(inputs[0], batch.target.select(1, 0), head);
+      });
+  return all;
 }
 
 }  // namespace spillway::runtime

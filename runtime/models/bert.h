@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/models/part.h"
+
 namespace spillway::runtime {
 
 struct BertOptions {
@@ -52,11 +54,13 @@ class BertImpl : public torch::nn::Module {
   /// `positions`.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& places);
 
+  /// Returns a part for the embedding, one for each layer, and one for the head. The head reads the places from the
+  /// batch's target. Embedding and head both use the words' matrix.
+  std::vector<Part> parts() const;
+
   const BertOptions& options() const noexcept { return options_; }
 
  private:
-  at::Tensor embed(const at::Tensor& tokens);
-
   BertOptions options_;
   torch::nn::Embedding word_, position_, segment_;
   torch::nn::LayerNorm embedding_norm_;

@@ -26,6 +26,14 @@ at::Tensor relu_and_upsample(at::Tensor x) {
   return at::upsample_nearest3d(x, {x.size(2) * 2, x.size(3) * 2, x.size(4) * 2});
 }
 
+void check_input(const at::Tensor& x, const Bp3dOptions& options) {
+  TORCH_CHECK(x.dim() == 5 && x.size(1) == options.in_channels, "Bp3d: input has shape ", x.sizes(), "; needed is [B, ",
+              options.in_channels, ", D, H, W]");
+  for (int64_t d = 2; d < 5; ++d)
+    TORCH_CHECK(x.size(d) > 0 && x.size(d) % kMultiple == 0, "Bp3d: input has shape ", x.sizes(),
+                "; D, H and W must be positive multiples of ", kMultiple, ", not ", x.size(d));
+}
+
 }  // namespace
 
 void Bp3dOptions::validate() const {
@@ -47,16 +55,28 @@ Bp3dImpl::Bp3dImpl(const Bp3dOptions& options)
 }
 
 at::Tensor Bp3dImpl::forward(at::Tensor x) {
-  TORCH_CHECK(x.dim() == 5 && x.size(1) == options_.in_channels, "Bp3d: input has shape ", x.sizes(),
-              "; needed is [B, ", options_.in_channels, ", D, H, W]");
-  for (int64_t d = 2; d < 5; ++d)
-    TORCH_CHECK(x.size(d) > 0 && x.size(d) % kMultiple == 0, "Bp3d: input has shape ", x.sizes(),
-                "; D, H and W must be positive multiples of ", kMultiple, ", not ", x.size(d));
+  check_input(x, options_);
   x = pool_and_relu(convolve(down1_, x));
   x = pool_and_relu(convolve(down2_, x));
   x = relu_and_upsample(convolve(up1_, x));
   x = relu_and_upsample(convolve(up2_, x));
   return head_->forward(x);
+}
+
+std::vector<Part> Bp3dImpl::parts() const {
+  std::vector<Part> all;
+  const auto add = [&](const char* name, auto run) {
+    all.push_back({name, part_before(all.size()), {name}, std::move(run)});
+  };
+  add("down1", [conv = down1_, options = options_](const auto&, const Batch& batch) mutable {
+    check_input(batch.input, options);
+    return pool_and_relu(convolve(conv, batch.input));
+  });
+  add("down2", [conv = down2_](const auto& in, const Batch&) mutable { return pool_and_relu(convolve(conv, in[0])); });
+  add("up1", [conv = up1_](const auto& in, const Batch&) mutable { return relu_and_upsample(convolve(conv, in[0])); });
+  add("up2", [conv = up2_](const auto& in, const Batch&) mutable { return relu_and_upsample(convolve(conv, in[0])); });
+  add("head", [conv = head_](const auto& in, const Batch&) mutable { return conv->forward(in[0]); });
+  return all;
 }
 
 }  // namespace spillway::runtime

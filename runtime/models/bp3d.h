@@ -4,6 +4,9 @@
 #include <torch/nn/modules/conv.h>
 
 #include <cstdint>
+#include <vector>
+
+#include "runtime/models/part.h"
 
 namespace spillway::runtime {
 
@@ -26,6 +29,8 @@ class Bp3dImpl : public torch::nn::Module {
   /// Maps [B, in_channels, D, H, W] to raw scores [B, classes, D, H, W].
   /// Throws c10::Error when the channels differ or D, H or W is not a positive multiple of 4.
   at::Tensor forward(at::Tensor x);
+  /// Returns a part for each convolution.
+  std::vector<Part> parts() const;
 
   const Bp3dOptions& options() const noexcept { return options_; }
 

@@ -2,7 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 
-#include "runtime/models/autocast.h"
+#include "runtime/passes/autocast.h"
 
 namespace spillway::runtime {
 

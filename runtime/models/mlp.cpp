@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "core/error.h"
 
 namespace spillway::runtime {
@@ -34,6 +36,20 @@ at::Tensor MlpImpl::forward(at::Tensor x) {
     if (i + 1 < layers_.size()) at::relu_(x);
   }
   return x;
+}
+
+std::vector<Part> MlpImpl::parts() const {
+  std::vector<Part> all;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const bool is_last = i + 1 == layers_.size();
+    auto run = [layer = layers_[i], is_first = i == 0, is_last](const auto& inputs, const Batch& batch) mutable {
+      at::Tensor x = layer->forward(is_first ? batch.input : inputs[0]);
+      return is_last ? x : at::relu_(x);
+    };
+    const std::string name = str("linear", i);
+    all.push_back({.name = name, .reads = part_before(i), .modules = {name}, .run = std::move(run)});
+  }
+  return all;
 }
 
 }  // namespace spillway::runtime

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/models/part.h"
+
 namespace spillway::runtime {
 
 struct MlpOptions {
@@ -26,6 +28,8 @@ class MlpImpl : public torch::nn::Module {
   explicit MlpImpl(const MlpOptions& options = {});
   /// Throws c10::Error when the input is not [B, input].
   at::Tensor forward(at::Tensor x);
+  /// Returns a part for each linear layer, with its ReLU.
+  std::vector<Part> parts() const;
   const MlpOptions& options() const noexcept { return options_; }
 
  private:

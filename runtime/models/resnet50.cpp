@@ -29,6 +29,14 @@ at::Tensor relu_of(torch::nn::BatchNorm2d& norm, const at::Tensor& x) {
   return at::relu_(y);
 }
 
+at::Tensor run_stem(torch::nn::Conv2d& conv, torch::nn::BatchNorm2d& norm, const at::Tensor& images) {
+  return at::max_pool2d(relu_of(norm, conv->forward(images)), 3, 2, 1);
+}
+
+at::Tensor run_head(torch::nn::Linear& fc, const at::Tensor& x) {
+  return fc->forward(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
+}
+
 }  // namespace
 
 void ResNet50Options::validate() const {
@@ -68,10 +76,31 @@ ResNet50Impl::ResNet50Impl(const ResNet50Options& options)
 
 at::Tensor ResNet50Impl::forward(at::Tensor x) {
   TORCH_CHECK(x.dim() == 4 && x.size(1) == 3, "ResNet50: input has shape ", x.sizes(), "; needed is [B, 3, H, W]");
-  x = relu_of(bn1_, conv1_->forward(x));
-  x = at::max_pool2d(x, 3, 2, 1);
+  x = run_stem(conv1_, bn1_, x);
   for (torch::nn::Sequential* layer : {&layer1_, &layer2_, &layer3_, &layer4_}) x = (*layer)->forward(x);
-  return fc_->forward(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
+  return run_head(fc_, x);
+}
+
+std::vector<Part> ResNet50Impl::parts() const {
+  std::vector<Part> all;
+  const auto add = [&](std::string name, std::vector<std::string> modules, auto run) {
+    all.push_back({std::move(name), part_before(all.size()), std::move(modules), std::move(run)});
+  };
+  add("stem", {"conv1", "bn1"}, [conv = conv1_, norm = bn1_](const auto&, const Batch& batch) mutable {
+    return run_stem(conv, norm, batch.input);
+  });
+  int64_t number = 0;
+  for (const torch::nn::Sequential* layer : {&layer1_, &layer2_, &layer3_, &layer4_}) {
+    ++number;
+    for (size_t i = 0; i < (*layer)->size(); ++i) {
+      const std::string name = str("layer", number, ".", i);
+      add(name, {name}, [block = (*layer)->ptr<BottleneckImpl>(i)](const auto& inputs, const Batch&) {
+        return block->forward(inputs[0]);
+      });
+    }
+  }
+  add("head", {"fc"}, [fc = fc_](const auto& inputs, const Batch&) mutable { return run_head(fc, inputs[0]); });
+  return all;
 }
 
 }  // namespace spillway::runtime

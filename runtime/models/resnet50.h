@@ -7,6 +7,9 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
+#include <vector>
+
+#include "runtime/models/part.h"
 
 namespace spillway::runtime {
 
@@ -42,6 +45,8 @@ class ResNet50Impl : public torch::nn::Module {
 
   /// Maps [B, 3, H, W] to raw scores [B, classes]. Throws c10::Error when there are not three channels.
   at::Tensor forward(at::Tensor x);
+  /// Returns a part for the stem, one for each block, and one for the head.
+  std::vector<Part> parts() const;
 
   const ResNet50Options& options() const noexcept { return options_; }
 

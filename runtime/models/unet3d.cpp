@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "runtime/models/convolve.h"
-#include "runtime/models/recompute.h"
+#include "runtime/passes/recompute.h"
 
 namespace spillway::runtime {
 namespace {
@@ -41,6 +41,27 @@ at::Tensor norm_drop_relu(const at::Tensor& x, torch::nn::InstanceNorm3dImpl& no
                      /*training=*/true, /*momentum=*/0, norm.options.eps(), at::globalContext().userEnabledCuDNN());
   at::leaky_relu_(y, kNegativeSlope);
   return batch == 1 ? y : y.view(x.sizes());
+}
+
+void check_input(const at::Tensor& x, const UNet3dOptions& options) {
+  const int64_t multiple = options.edge_multiple();
+  TORCH_CHECK(x.dim() == 5 && x.size(1) == options.in_channels, "UNet3d: input has shape ", x.sizes(),
+              "; needed is [B, ", options.in_channels, ", D, H, W]");
+  for (int64_t d = 2; d < 5; ++d)
+    TORCH_CHECK(x.size(d) > 0 && x.size(d) % multiple == 0, "UNet3d: input has shape ", x.sizes(),
+                "; D, H and W must be positive multiples of ", multiple, " at depth ", options.depth, ", not ",
+                x.size(d));
+}
+
+at::Tensor go_down(ContextLevel& level, at::Tensor x, bool recompute) {
+  if (!recompute) return level->forward(std::move(x));
+  return recomputed([level](const auto& in) mutable { return level->forward(in[0]); }, {std::move(x)});
+}
+
+at::Tensor go_up(LocalizationLevel& level, at::Tensor x, at::Tensor skip, bool recompute) {
+  if (!recompute) return level->forward(std::move(x), std::move(skip));
+  return recomputed([level](const auto& in) mutable { return level->forward(in[0], in[1]); },
+                    {std::move(x), std::move(skip)});
 }
 
 }  // namespace
@@ -105,23 +126,11 @@ UNet3dImpl::UNet3dImpl(const UNet3dOptions& options) : options_(options) {
   }
 }
 
-void UNet3dImpl::check_input(const at::Tensor& x) const {
-  const int64_t multiple = options_.edge_multiple();
-  TORCH_CHECK(x.dim() == 5 && x.size(1) == options_.in_channels, "UNet3d: input has shape ", x.sizes(),
-              "; needed is [B, ", options_.in_channels, ", D, H, W]");
-  for (int64_t d = 2; d < 5; ++d)
-    TORCH_CHECK(x.size(d) > 0 && x.size(d) % multiple == 0, "UNet3d: input has shape ", x.sizes(),
-                "; D, H and W must be positive multiples of ", multiple, " at depth ", options_.depth, ", not ",
-                x.size(d));
-}
-
 at::Tensor UNet3dImpl::forward(at::Tensor x) {
-  check_input(x);
+  check_input(x, options_);
   std::vector<at::Tensor> skips;
   for (size_t level = 0; level < down_.size(); ++level) {
-    ContextLevel& down = down_[level];
-    x = options_.recompute ? recomputed([&down](const auto& in) { return down->forward(in[0]); }, {x})
-                           : down->forward(std::move(x));
+    x = go_down(down_[level], std::move(x), options_.recompute);
     if (level + 1 < down_.size()) skips.push_back(x);
   }
   // logits = head0 + up(head1 + up(head2)): each head works at its own resolution, and the sum is classified.
@@ -130,14 +139,46 @@ at::Tensor UNet3dImpl::forward(at::Tensor x) {
   for (size_t level = 0; level < up_.size(); ++level) {
     at::Tensor skip = std::move(skips.back());
     skips.pop_back();
-    LocalizationLevel& up = up_[level];
-    x = options_.recompute ? recomputed([&up](const auto& in) { return up->forward(in[0], in[1]); }, {x, skip})
-                           : up->forward(std::move(x), std::move(skip));
+    x = go_up(up_[level], std::move(x), std::move(skip), options_.recompute);
     if (level < unsupervised) continue;
     auto here = heads_[level - unsupervised]->forward(x);
     logits = logits.defined() ? upsample_twice(logits).add_(here) : std::move(here);
   }
   return logits.sigmoid_();
+}
+
+std::vector<Part> UNet3dImpl::parts() const {
+  std::vector<Part> all;
+  for (size_t level = 0; level < down_.size(); ++level) {
+    const std::string name = str("down", level);
+    auto run = [down = down_[level], options = options_, level](const auto& inputs, const Batch& batch) mutable {
+      if (level > 0) return go_down(down, inputs[0], options.recompute);
+      check_input(batch.input, options);
+      return go_down(down, batch.input, options.recompute);
+    };
+    all.push_back({name, part_before(level), {name}, std::move(run)});
+  }
+  int x = static_cast<int>(all.size()) - 1, logits = -1;
+  const size_t unsupervised = up_.size() - heads_.size();
+  for (size_t i = 0; i < up_.size(); ++i) {
+    const size_t level = up_.size() - 1 - i;
+    auto run = [up = up_[i], recompute = options_.recompute](const auto& inputs, const Batch&) mutable {
+      return go_up(up, inputs[0], inputs[1], recompute);
+    };
+    all.push_back({str("up", level), {x, static_cast<int>(level)}, {str("up", level)}, std::move(run)});
+    x = static_cast<int>(all.size()) - 1;
+    if (i < unsupervised) continue;
+    auto classify = [head = heads_[i - unsupervised], is_last = level == 0](const auto& inputs, const Batch&) mutable {
+      at::Tensor here = head->forward(inputs[0]);
+      if (inputs.size() > 1) here = upsample_twice(inputs[1]).add_(here);
+      return is_last ? here.sigmoid_() : here;
+    };
+    std::vector<int> reads{x};
+    if (logits >= 0) reads.push_back(logits);
+    all.push_back({str("head", level), std::move(reads), {str("head", level)}, std::move(classify)});
+    logits = static_cast<int>(all.size()) - 1;
+  }
+  return all;
 }
 
 }  // namespace spillway::runtime

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/models/part.h"
+
 namespace spillway::runtime {
 
 struct UNet3dOptions {
@@ -83,12 +85,13 @@ class UNet3dImpl : public torch::nn::Module {
   /// Maps [B, in_channels, D, H, W] to probabilities [B, classes, D, H, W], each label on its own (sigmoid).
   /// Throws c10::Error when the channels differ or D, H or W is not a positive multiple of edge_multiple().
   at::Tensor forward(at::Tensor x);
+  /// Returns a part for each level on the way down and up, and one for each head, which follows its level up. Levels up
+  /// read the level below and their skip.
+  std::vector<Part> parts() const;
 
   const UNet3dOptions& options() const noexcept { return options_; }
 
  private:
-  void check_input(const at::Tensor& x) const;
-
   UNet3dOptions options_;
   std::vector<ContextLevel> down_;        // top first
   std::vector<LocalizationLevel> up_;     // bottom first

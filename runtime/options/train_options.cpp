@@ -111,6 +111,24 @@ void validate_checkpoint(const CheckpointOptions& o) {
   require(!o.resume || !o.folder.empty(), "resume", "on", "off without a folder for checkpoints");
 }
 
+void validate_pipeline(const TrainOptions& all) {
+  const PipelineOptions& o = all.pipeline;
+  require(o.ranks >= 1 && o.ranks <= PipelineOptions::kMostRanks, "pipeline", o.ranks,
+          str("1 to ", PipelineOptions::kMostRanks));
+  const bool known = o.schedule == "gpipe" || o.schedule == "1f1b" || o.schedule == "interleaved";
+  require(known, "schedule", o.schedule, PipelineOptions::kSchedules);
+  require(o.chunks >= 1 && o.chunks <= PipelineOptions::kMostRanks, "chunks", o.chunks,
+          str("1 to ", PipelineOptions::kMostRanks));
+  for (int64_t parts : o.cut) require(parts >= 1, "cut", parts, "1 or more parts of each stage");
+  if (o.ranks == 1) return;
+  require(all.precision.amp != Amp::fp16, "amp", name(all.precision.amp),
+          "off or bf16 with a pipeline, where an overflow would be known too late");
+  require(all.optimizer.clip_norm == 0, "clip_norm", all.optimizer.clip_norm, "0 with a pipeline");
+  require(all.memory.device == "cpu", "device", all.memory.device, "cpu with a pipeline");
+  const bool planned = all.kfac.time_share || !all.kfac.preconditioner.layer_curvature.empty();
+  require(!planned, "kfac_time", "given", "none with a pipeline");
+}
+
 void validate_kfac(const KfacTrainingOptions& o, const OptimizerOptions& optimizer) {
   require(o.damping_adaptation >= 0, "damping_adaptation", o.damping_adaptation, "0 or more");
   if (!o.enabled) return;
@@ -184,6 +202,7 @@ void TrainOptions::validate() const {
   validate_optimizer(optimizer);
   validate_rest(optimizer, kfac.enabled);
   validate_gradients(gradients);
+  validate_pipeline(*this);
   precision.loss_scaling.validate();
   require(validate_every >= 0, "validate_every", validate_every, "0 or more");
   validate_checkpoint(checkpoint);

@@ -9,8 +9,8 @@
 #include "core/bytes.h"
 #include "kfac/plan/options.h"
 #include "runtime/io/shape3.h"
-#include "runtime/models/tensor_format.h"
 #include "runtime/options/lr_schedule.h"
+#include "runtime/passes/tensor_format.h"
 #include "swap/gate/session_options.h"
 #include "swap/windows/split_sizes.h"
 
@@ -119,6 +119,17 @@ struct GradientExchangeOptions {
   int64_t buffer_bytes = 0;  ///< maximum memory for gradients being sent; 0: for all of them, with a budget 16 MiB
 };
 
+/// A model that is cut over ranks. OptimizerOptions::accumulate is the number of micro-batches.
+struct PipelineOptions {
+  static constexpr std::string_view kSchedules = "gpipe, 1f1b, interleaved";
+  static constexpr int64_t kMostRanks = 1024;
+
+  int64_t ranks = 1;              ///< ranks that a copy of the model is cut over; 1: it is whole
+  std::string schedule = "1f1b";  ///< one of kSchedules; no bit depends on it
+  int64_t chunks = 2;             ///< stages of a rank, with `interleaved`; ≥ 1
+  std::vector<int64_t> cut = {};  ///< parts of each stage; empty: by measured seconds
+};
+
 /// Preconditioning by K-FAC.
 struct KfacTrainingOptions {
   bool enabled = false;
@@ -147,6 +158,7 @@ struct TrainOptions {
   OptimizerOptions optimizer;
   PrecisionOptions precision;
   GradientExchangeOptions gradients;
+  PipelineOptions pipeline;
   KfacTrainingOptions kfac;
   CheckpointOptions checkpoint;
 

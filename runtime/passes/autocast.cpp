@@ -1,4 +1,4 @@
-#include "runtime/models/autocast.h"
+#include "runtime/passes/autocast.h"
 
 #include <ATen/autocast_mode.h>
 

@@ -3,7 +3,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
-#include "runtime/models/tensor_format.h"
+#include "runtime/passes/tensor_format.h"
 
 namespace spillway::runtime {
 

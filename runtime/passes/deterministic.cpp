@@ -1,4 +1,4 @@
-#include "runtime/training/deterministic.h"
+#include "runtime/passes/deterministic.h"
 
 #include <ATen/Context.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/models/memory_format.h"
+#include "runtime/passes/memory_format.h"
 
 namespace spillway::runtime {
 

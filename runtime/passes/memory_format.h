@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "runtime/models/tensor_format.h"
+#include "runtime/passes/tensor_format.h"
 
 namespace spillway::runtime {
 

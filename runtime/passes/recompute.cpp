@@ -1,4 +1,4 @@
-#include "runtime/models/recompute.h"
+#include "runtime/passes/recompute.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -7,7 +7,7 @@
 
 #include <utility>
 
-#include "runtime/models/random_state.h"
+#include "runtime/passes/random_state.h"
 
 namespace spillway::runtime {
 namespace {

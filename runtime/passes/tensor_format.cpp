@@ -1,4 +1,4 @@
-#include "runtime/models/tensor_format.h"
+#include "runtime/passes/tensor_format.h"
 
 #include "core/value_names.h"
 

@@ -52,6 +52,25 @@ json allreduce_json(const AllreduceSummary& a) {
           {"bucket_bytes", a.bucket_bytes}};
 }
 
+json pipeline_json(const PipelineSummary& p) {
+  json by_rank = json::array();
+  for (const PipelineRankSummary& rank : p.ranks)
+    by_rank.push_back({{"stages", rank.stages},
+                       {"forward_seconds", rank.forward_seconds},
+                       {"backward_seconds", rank.backward_seconds},
+                       {"wait_seconds", rank.wait_seconds},
+                       {"peak_bytes", rank.peak_bytes}});
+  return {{"schedule", p.schedule},
+          {"stages", p.stages()},
+          {"copies", p.copies},
+          {"parts", p.parts},
+          {"cut", p.cut},
+          {"pass_seconds", p.pass_seconds},
+          {"utilization", p.utilization()},
+          {"predicted", {{"pass_seconds", p.predicted_pass_seconds}, {"utilization", p.predicted_utilization}}},
+          {"by_rank", std::move(by_rank)}};
+}
+
 json or_null(bool known, const auto& value) {
   return known ? json(value) : json(nullptr);
 }
@@ -137,6 +156,7 @@ json to_json(const TrainResult& r) {
            {"replicas", nullptr},
            {"predicted", r.predicted ? prediction_json(*r.predicted) : json(nullptr)},
            {"loss_scale", r.loss_scale ? loss_scale_json(*r.loss_scale) : json(nullptr)},
+           {"pipeline", r.pipeline ? pipeline_json(*r.pipeline) : json(nullptr)},
            {"kfac", r.kfac ? kfac_json(*r.kfac) : json(nullptr)},
            {"allreduce", r.allreduce ? allreduce_json(*r.allreduce) : json(nullptr)}};
   if (r.world_size > 1) out["replicas"] = {{"equal", true}, {"compared_after_steps", r.replicas_compared_after}};

@@ -97,6 +97,30 @@ struct AllreduceSummary {
   }
 };
 
+/// A rank of a pipeline, in means over steps.
+struct PipelineRankSummary {
+  std::vector<int> stages;
+  double forward_seconds = 0, backward_seconds = 0;
+  double wait_seconds = 0;  ///< for messages
+  int64_t peak_bytes = 0;
+};
+
+/// A model that is cut over ranks.
+struct PipelineSummary {
+  std::string schedule;
+  int64_t copies = 1;
+  std::vector<std::string> parts;  ///< the model's
+  std::vector<int> cut;            ///< parts of each stage
+  double pass_seconds = 0;         ///< from a step's first item to its last one; mean over steps, longest of the ranks
+  double predicted_pass_seconds = 0;       ///< by the stages' measured seconds, with messages that take no time
+  double predicted_utilization = 0;        ///< work as a share of the ranks' time in that
+  std::vector<PipelineRankSummary> ranks;  ///< ranks of this rank's copy, by place
+
+  int64_t stages() const { return std::ssize(cut); }
+  /// Returns the work of all ranks as a share of their time.
+  double utilization() const;
+};
+
 /// The loss scale with fp16.
 struct LossScaleSummary {
   double scale = 0;           ///< scale at the end
@@ -145,6 +169,7 @@ struct TrainResult {
   std::optional<LossScaleSummary> loss_scale;  ///< with fp16
   std::optional<KfacSummary> kfac;
   std::optional<AllreduceSummary> allreduce;
+  std::optional<PipelineSummary> pipeline;  ///< where the model is cut over ranks
   StepRecording recording;
 
   /// Returns the bytes by which the counted peak exceeded the budget: 0 except for the unified engine.

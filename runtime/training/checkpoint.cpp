@@ -132,6 +132,16 @@ TensorFileReader open_checkpoint(const Path& folder) {
 
 }  // namespace
 
+at::Tensor at_rank_0(const StateTensor& tensor, const ddl::Comm& comm) {
+  if (tensor.holder == 0) return tensor.held;
+  const int64_t rank = ddl::rank_of(comm);
+  if (rank != 0 && rank != tensor.holder) return tensor.held;
+  const at::Tensor there =
+      rank == 0 ? at::empty(tensor.sizes, tensor.type) : tensor.held.detach().to(at::kCPU).contiguous();
+  ddl::broadcast_({there}, comm, tensor.holder, {tensor.holder, 0});
+  return there;
+}
+
 Path checkpoint_file(const Path& folder) {
   return folder / "checkpoint.safetensors";
 }
@@ -159,17 +169,19 @@ void write_checkpoint(const Path& folder, const TrainOptions& options, RunPositi
     for (const StateTensor& tensor : tensors) entries.push_back({tensor.name, tensor.type, tensor.sizes});
     entries.push_back({kGenerators, at::kByte, generators.sizes().vec()});
     if (on_gpu.defined()) entries.push_back({kGpuGenerator, at::kByte, on_gpu.sizes().vec()});
-    std::map<std::string, std::string> metadata{
-        {"format", kFormat},          {"version", kVersion},
-        {"step", str(position.step)}, {"cases_drawn", str(position.cases_drawn)},
-        {"run.ranks", str(world)},    {"run.accumulate", str(options.optimizer.accumulate)}};
+    std::map<std::string, std::string> metadata{{"format", kFormat},
+                                                {"version", kVersion},
+                                                {"step", str(position.step)},
+                                                {"cases_drawn", str(position.cases_drawn)},
+                                                {"run.ranks", str(world / options.pipeline.ranks)},
+                                                {"run.accumulate", str(options.optimizer.accumulate)}};
     for (const auto& [name, value] : identity(options)) metadata["run." + name] = value;
     if (const auto& plan = options.kfac.preconditioner.layer_curvature; options.kfac.enabled && !plan.empty())
       metadata[kCurvature] = curvature_json(plan).dump();
     file.emplace(checkpoint_file(folder), std::move(entries), metadata);
   }
   for (const StateTensor& tensor : tensors) {
-    const at::Tensor there = tensor.fetch ? tensor.fetch() : tensor.held;
+    const at::Tensor there = at_rank_0(tensor, comm);
     if (file) file->write(there);
   }
   if (!file) return;

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,16 +20,18 @@ struct StateTensor {
   std::string name;
   at::ScalarType type;
   std::vector<int64_t> sizes;
-  at::Tensor held;  ///< undefined on ranks that do not hold it
-  /// Brings the tensor to rank 0 when it is written, for a tensor that rank 0 does not hold. Collective; null
-  /// otherwise.
-  std::function<at::Tensor()> fetch = nullptr;
+  at::Tensor held;     ///< undefined on ranks that do not hold it
+  int64_t holder = 0;  ///< a rank that holds it: 0 where that does
 
   StateTensor(std::string name, const at::Tensor& held)
       : name(std::move(name)), type(held.scalar_type()), sizes(held.sizes().vec()), held(held) {}
   StateTensor(std::string name, at::ScalarType type, std::vector<int64_t> sizes)
       : name(std::move(name)), type(type), sizes(std::move(sizes)) {}
 };
+
+/// Returns the tensor on rank 0, where it is in the host's memory if another rank holds it; what this rank holds
+/// elsewhere. Collective over rank 0 and the holder. Throws CommError.
+at::Tensor at_rank_0(const StateTensor& tensor, const ddl::Comm& comm);
 
 /// Returns the one file of a folder that checkpoints are written to.
 std::filesystem::path checkpoint_file(const std::filesystem::path& folder);
@@ -50,8 +51,8 @@ void write_checkpoint(const std::filesystem::path& folder, const TrainOptions& o
 
 /// Returns the position that a run of these options continues from. Reads the header alone. Throws BadRequest naming
 /// the file when there is none, or when it is foreign or truncated. Throws BadRequest also when the saved run differed,
-/// naming the option and both values. These may differ: length, learning rate and its like, budgets, reports, and the
-/// numbers of ranks and micro-batches.
+/// naming the option and both values. These may differ: length, learning rate and its like, budgets, reports, the
+/// numbers of ranks and micro-batches, and the cut of the model.
 RunPosition checkpoint_position(const std::filesystem::path& folder, const TrainOptions& options);
 
 /// Returns the plan of K-FAC's curvature in the checkpoint of a folder; empty where its run had none. Throws BadRequest

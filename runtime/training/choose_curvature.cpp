@@ -7,9 +7,9 @@
 #include "kfac/factors/capture.h"
 #include "kfac/factors/layers.h"
 #include "kfac/plan/curvature_plan.h"
-#include "runtime/models/autocast.h"
-#include "runtime/models/random_state.h"
 #include "runtime/models/task.h"
+#include "runtime/passes/autocast.h"
+#include "runtime/passes/random_state.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/run_context.h"
 

@@ -16,11 +16,11 @@ GradWorkerChoice choose_by_formula(const RunContext& context, const std::optiona
   const TrainOptions& options = context.options;
   GradWorkerInputs inputs;
   inputs.options = options.kfac.preconditioner;
-  inputs.world = context.world();
+  inputs.world = context.copies();
   inputs.budget_bytes = budget_bytes;
   if (inputs.world > 1) {
     auto task = make_task(options.model.name, task_options(options, *context.data));
-    inputs.layers = kfac::shapes_of(kfac::find_layers(task->module(), options.kfac.preconditioner).layers);
+    inputs.layers = kfac::shapes_of(kfac::find_layers(*own_module(context, *task), options.kfac.preconditioner).layers);
   }
   if (observed) {
     inputs.first_step_peak_bytes = observed->peak_bytes;
@@ -41,7 +41,7 @@ GradWorkerChoice choose_by_formula(const RunContext& context, const std::optiona
 /// True where a planner can tell more than the formula. A curvature of layers may have more kinds of step than a plan
 /// can take.
 bool can_plan(const RunContext& context, int64_t budget_bytes) {
-  return context.planner && budget_bytes != kUnlimitedBytes && context.world() > 1 &&
+  return context.planner && !context.pipeline && budget_bytes != kUnlimitedBytes && context.world() > 1 &&
          context.options.kfac.preconditioner.layer_curvature.empty();
 }
 

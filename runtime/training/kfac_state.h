@@ -11,8 +11,8 @@ namespace spillway::runtime {
 /// LayerShape::factors()), then the preconditioning tensors (kfac::inverse_tensors(): `…/vectors0`, `…/values0`, or
 /// `…/inverse0`). With staleness it appends the results of the decomposition in progress (`…/upcoming_vectors0`,
 /// `…/upcoming_values0`), and waits for it. The counters come last (`kfac/counters`, a copy).
-/// A tensor that rank 0 does not hold is sent by an owner or gradient worker when it is written.
-void add_kfac_state(const kfac::Kfac& kfac, const ddl::Comm& comm, std::vector<StateTensor>& state);
+/// A tensor's holder is its first owner or gradient worker, among the ranks of the Kfac.
+void add_kfac_state(const kfac::Kfac& kfac, std::vector<StateTensor>& state);
 
 /// Takes the counters from `state`, which add_kfac_state() made and which was read back.
 void resume_kfac(kfac::Kfac& kfac, const std::vector<StateTensor>& state);

@@ -72,6 +72,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& options, const tor
   for (const at::Tensor& parameter : all)
     (served.contains(parameter.unsafeGetTensorImpl()) ? main : rest).push_back(parameter);
   if (rest.empty()) return make_one(o.kind, o.lr, o, main);
+  if (main.empty() && options.pipeline.ranks > 1) return make_one(o.rest->kind, o.rest->lr, o, rest);
   if (main.empty())
     throw BadRequest(
         str("the model has no hidden matrices for ", name(o.kind), "; ", name(o.rest->kind), " can train it alone"));

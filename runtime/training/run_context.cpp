@@ -18,6 +18,8 @@
 #include "runtime/data/synthetic.h"
 #include "runtime/models/model_info.h"
 #include "runtime/models/task.h"
+#include "runtime/passes/memory_format.h"
+#include "runtime/pipeline/pipelined_model.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/used_cases.h"
 #include "swap/shapes/shape_kernels.h"
@@ -45,19 +47,40 @@ void measure_placement(RunContext& context) {
   TrainOptions& options = context.options;
   if (!options.kfac.enabled || options.kfac.preconditioner.placement != kfac::Placement::measured) return;
   const auto task = make_task(options.model.name, task_options(options, *context.data));
-  const auto layers = kfac::find_layers(task->module(), options.kfac.preconditioner).layers;
+  const auto layers = kfac::find_layers(*own_module(context, *task), options.kfac.preconditioner).layers;
   options.kfac.preconditioner =
-      kfac::with_agreed_seconds(options.kfac.preconditioner, layers, kfac::RankExchange(context.comm));
+      kfac::with_agreed_seconds(options.kfac.preconditioner, layers, kfac::RankExchange(context.same_weights()));
+}
+
+/// Cuts the model over ranks where that is asked for.
+void cut_model(RunContext& context) {
+  const TrainOptions& options = context.options;
+  if (options.pipeline.ranks == 1) return;
+  const auto task = make_task(options.model.name, task_options(options, *context.data));
+  to_memory_format(task->module(), options.model.layout);
+  const std::vector<Batch> cases(options.data.batch, context.data->at(0));
+  Batch batch = collate(cases);
+  batch.input = batch.input.contiguous(memory_format(options.model.layout, batch.input.dim()));
+  context.pipeline =
+      make_pipeline(options.pipeline, options.optimizer.accumulate, *task, batch, options.precision.amp, context.comm);
+}
+
+/// Throws BadRequest where the ranks do not share their number of stages.
+void require_ranks(const RunContext& context) {
+  const int64_t ranks = context.options.pipeline.ranks;
+  if (ranks > 1 && context.world() % ranks != 0)
+    throw BadRequest(str("[pipeline] the model is to be cut over ", ranks, " ranks, and there ",
+                         context.world() == 1 ? "is " : "are ", context.world(), "; allowed: a divisor of the ranks"));
 }
 
 /// Throws BadRequest where the ranks' batches together are larger than the training data.
 void require_enough_cases(const RunContext& context) {
   const int64_t batch = context.options.data.batch;
-  const int64_t together = batch * context.world();
+  const int64_t together = batch * context.copies();
   if (together > std::ssize(context.split.train))
-    throw BadRequest(str("[train] ", context.world(), " ranks of batch ", batch, " take ", together,
-                         " cases at once, but there are ", context.split.train.size(), " to train on (",
-                         context.split.validation.size(),
+    throw BadRequest(str("[train] ", context.copies(), context.pipeline ? " copies" : " ranks", " of batch ", batch,
+                         " take ", together, " cases at once, but there are ", context.split.train.size(),
+                         " to train on (", context.split.validation.size(),
                          " are held out); use fewer ranks, a smaller batch or more cases"));
 }
 
@@ -90,8 +113,18 @@ TaskOptions task_options(const TrainOptions& options, const Dataset& data) {
   return task;
 }
 
+const ddl::Comm& RunContext::same_weights() const {
+  return pipeline ? pipeline->of_place : comm;
+}
+
+std::shared_ptr<torch::nn::Module> own_module(const RunContext& context, Task& task) {
+  // The whole module is the task's.
+  if (!context.pipeline) return {std::shared_ptr<void>(), &task.module()};
+  return module_at(context.pipeline->plan, context.pipeline->place, task);
+}
+
 int64_t cases_per_step(const RunContext& context) {
-  return context.options.data.batch * context.options.optimizer.accumulate * context.world();
+  return context.options.data.batch * context.options.optimizer.accumulate * context.copies();
 }
 
 int64_t steps_for(const RunContext& context, int64_t cases) {
@@ -100,7 +133,7 @@ int64_t steps_for(const RunContext& context, int64_t cases) {
 
 int64_t steps_per_epoch(const RunContext& context) {
   const TrainOptions& options = context.options;
-  return Sampler(context.split.train, options.data.batch, 0, context.world(), options.seed)
+  return Sampler(context.split.train, options.data.batch, 0, context.copies(), options.seed)
       .steps_per_epoch(options.optimizer.accumulate);
 }
 
@@ -131,6 +164,7 @@ RunContext make_dry_context(const TrainOptions& asked, ddl::Comm comm, std::shar
   const TrainOptions& options = context.options;
   if (options.memory.device != "cpu")
     throw BadRequest(str("[dry run] the device is ", options.memory.device, "; dry runs are of the cpu"));
+  if (options.pipeline.ranks > 1) throw BadRequest("[dry run] pipelines are not planned yet; use --pipeline 1");
   if (options.kfac.enabled && options.kfac.time_share)
     throw BadRequest("[dry run] a share of the time for K-FAC is chosen by a forward pass, so a dry run has none");
   context.data = open_blank_dataset(options.model.name, options.data.source, dataset_options(options));
@@ -144,6 +178,7 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   asked.validate();
   RunContext context{.options = with_model_defaults(asked), .data = nullptr, .split = {}, .comm = std::move(comm)};
   const TrainOptions& options = context.options;
+  require_ranks(context);
   // Reading files may take long. The other ranks must not give this rank up meanwhile.
   const ddl::Busy busy(context.comm ? context.comm->communicator.get() : nullptr);
   auto dataset = open_dataset(options.model.name, options.data.source, dataset_options(options));
@@ -153,8 +188,9 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   if (options.checkpoint.resume) context.start = checkpoint_position(options.checkpoint.folder, options);
   const int64_t steps = last_step(context) - context.start.step;
   const auto used =
-      used_cases(options, context.split, context.start.cases_drawn, steps, context.rank(), context.world());
+      used_cases(options, context.split, context.start.cases_drawn, steps, context.copy(), context.copies());
   context.data = preload(std::move(dataset), used, host_memory_limit().bytes / 4 / ranks);
+  cut_model(context);
   choose_curvature(context);
   measure_placement(context);
   return context;

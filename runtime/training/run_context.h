@@ -1,6 +1,7 @@
 /// The context that the runs of a request share: its options, the data and the ranks.
 #pragma once
 #include <c10/core/Device.h>
+#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,8 @@ class OperatorKernels;
 
 namespace spillway::runtime {
 
+struct Pipeline;
+class Task;
 struct TaskOptions;
 class WorkersPlanner;
 
@@ -31,9 +34,19 @@ struct RunContext {
   std::shared_ptr<swap::OperatorKernels> kernels = {};  ///< SessionOptions::kernels
   std::shared_ptr<WorkersPlanner> planner = {};  ///< distributes K-FAC under a budget; null: choose_grad_worker_frac()
   RunPosition start = {};  ///< position of the checkpoint that the run goes on from; with `resume` alone
+  std::shared_ptr<const Pipeline> pipeline = {};  ///< null: every rank has the whole model
   int rank() const { return ddl::rank_of(comm); }
   int world() const { return ddl::size_of(comm); }
+  /// Returns the number of copies of the model, which draw different cases.
+  int copies() const { return static_cast<int>(world() / options.pipeline.ranks); }
+  /// Returns the copy that this rank has, or has stages of.
+  int copy() const { return rank() % copies(); }
+  /// Returns the ranks that have the same weights as this one, by copy; null where this rank is the only one.
+  const ddl::Comm& same_weights() const;
 };
+
+/// Returns the module of a task that this rank trains: all of it, or its stages of it.
+std::shared_ptr<torch::nn::Module> own_module(const RunContext& context, Task& task);
 
 /// Returns the device of the tensors of a run with these options.
 c10::Device options_device(const TrainOptions& options);

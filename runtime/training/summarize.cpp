@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "ddl/allreduce/explain.h"
@@ -12,6 +13,9 @@
 #include "ddl/comm/communicator.h"
 #include "ddl/torch/gpu_backend.h"
 #include "kfac/plan/assignment.h"
+#include "pipe/replay.h"
+#include "runtime/pipeline/exchange.h"
+#include "runtime/pipeline/pipelined_model.h"
 #include "runtime/results/summarize_paging.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/schedule.h"
@@ -54,6 +58,26 @@ AllreduceSummary summarize_allreduce(const TrainingRun& run, ddl::CommunicatorHa
       describe(explain(choice, mean_bytes / element_bytes(kElement), kElement, comm.allreduce->costs(), totals));
   if (const auto& costs = comm.allreduce->costs())
     summary.bound_seconds = bound_seconds(choice.plan.levels(), bytes, *costs);
+  return summary;
+}
+
+PipelineSummary summarize_pipeline(TrainingRun& run, const Pipeline& pipeline) {
+  using nlohmann::json;
+  const PipelinePlan& plan = pipeline.plan;
+  const PipelineTotals& totals = run.pipelined()->totals();
+  const double passes = static_cast<double>(std::max<int64_t>(1, totals.passes));
+  PipelineSummary summary{
+      .schedule = plan.schedule, .copies = pipeline.copies, .parts = plan.parts, .cut = plan.cut, .ranks = {}};
+  const json own{plan.stages_at(pipeline.place), totals.forward / passes, totals.backward / passes,
+                 totals.wait / passes,           totals.seconds / passes, run.session().stats().peak_bytes};
+  for (const std::string& text : gather_texts(*pipeline.of_copy, own.dump())) {
+    const json rank = json::parse(text);
+    summary.ranks.push_back({rank[0], rank[1], rank[2], rank[3], rank[5]});
+    summary.pass_seconds = std::max(summary.pass_seconds, rank[4].get<double>());
+  }
+  const pipe::Replayed replayed = pipe::replay(plan.program, plan.costs);
+  summary.predicted_pass_seconds = replayed.seconds;
+  summary.predicted_utilization = replayed.utilization();
   return summary;
 }
 
@@ -118,7 +142,9 @@ void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
   result.rss_peak_bytes = max_over_ranks(context.comm, rss_peak_bytes());
   result.parameters = run.parameters();
   result.threads = max_over_ranks(context.comm, at::get_num_threads());
-  if (context.comm) result.allreduce = summarize_allreduce(run, *context.comm, result.losses.size());
+  if (context.pipeline) result.pipeline = summarize_pipeline(run, *context.pipeline);
+  if (const ddl::Comm& comm = context.same_weights())
+    result.allreduce = summarize_allreduce(run, *comm, result.losses.size());
 }
 
 }  // namespace spillway::runtime

@@ -104,7 +104,7 @@ class Training {
 
 /// Observes a step where the budget, or the fraction of gradient workers, depends on the needs of a step.
 void Training::choose_budget() {
-  const bool choose = options_.kfac.enabled && options_.kfac.choose_grad_worker_frac && context_.world() > 1;
+  const bool choose = options_.kfac.enabled && options_.kfac.choose_grad_worker_frac && context_.copies() > 1;
   if (options_.memory.budget.kind == BudgetRequest::Kind::none && !choose) return;
   result_.observed = profile_unlimited_step(context_, requests_);
   const UnlimitedProfile& observed = *result_.observed;
@@ -134,6 +134,7 @@ void Training::open() {
     prepare_checkpoint_folder(options_.checkpoint.folder);
   run_ =
       std::make_unique<TrainingRun>(context_, result_.budget_bytes, workers_.grad_worker_frac, &recorder_, requests_);
+  if (context_.pipeline) listener_.on_decision(describe(context_.pipeline->plan));
   if (const kfac::Kfac* kfac = run_->kfac())
     listener_.on_decision(str("K-FAC preconditions ", kfac->layers().size(), " layers and leaves ",
                               kfac->left_alone().size(), " modules to the optimizer",
@@ -145,9 +146,9 @@ void Training::open() {
     heard([&] { run_->resume(); });
     result_.resumed_from_step = first_step_;
     listener_.on_decision(str("goes on from step ", first_step_, " of '", options_.checkpoint.folder, "'"));
-    if (const int64_t saved_by = context_.start.ranks; saved_by > 0 && saved_by != context_.world())
+    if (const int64_t saved_by = context_.start.ranks; saved_by > 0 && saved_by != context_.copies())
       listener_.on_decision(str("the checkpoint is of ", saved_by, saved_by == 1 ? " rank" : " ranks",
-                                ", and this run has ", context_.world(),
+                                ", and this run has ", context_.copies(),
                                 ": it draws the next cases, but its bits are not those of a run on ", saved_by,
                                 " throughout"));
   }
@@ -155,7 +156,7 @@ void Training::open() {
 }
 
 void Training::describe_case() {
-  result_.metric_name = run_->task().metric_name();
+  result_.metric_name = run_->model().metric_name();
   const at::Tensor sample = context_.data->at(0).input;
   const InputKind kind = model_info(options_.model.name).input;
   if (sample.dim() == 5) result_.shape = {sample.size(2), sample.size(3), sample.size(4)};
@@ -178,9 +179,11 @@ void Training::measure(int64_t step) {
 
 void Training::compare_weights(int64_t step) {
   if (const auto& compared = result_.replicas_compared_after; !compared.empty() && compared.back() == step) return;
-  result_.weights_sha256 = weights_sha256(run_->task().module());
-  if (context_.world() == 1) return;
-  require_equal_weights(context_.comm, result_.weights_sha256, step);
+  result_.weights_sha256 = run_->weights_sha256();
+  const ddl::Comm& same_weights = context_.same_weights();
+  if (!same_weights) return;
+  const std::string own = context_.pipeline ? weights_sha256(run_->model().module()) : result_.weights_sha256;
+  require_equal_weights(same_weights, own, step);
   result_.replicas_compared_after.push_back(step);
 }
 
@@ -238,7 +241,7 @@ void Training::save_if_due(int64_t step, const StepRequests& requested) {
 TrainResult Training::finish() {
   if (const LossScaler* scaler = run_->loss_scaler()) result_.loss_scale = {scaler->scale(), scaler->skipped()};
   if (run_->kfac())
-    result_.kfac = summarize(*run_->kfac(), context_.world(), workers_.grad_worker_frac, workers_.reason);
+    result_.kfac = summarize(*run_->kfac(), context_.copies(), workers_.grad_worker_frac, workers_.reason);
   runtime::finish(result_, *run_, context_);
   return std::move(result_);
 }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 #include <tuple>
 
@@ -15,14 +16,17 @@
 #include "ddl/comm/collectives.h"
 #include "ddl/torch/comm.h"
 #include "ddl/torch/gpu_backend.h"
+#include "kfac/factors/layers.h"
 #include "kfac/kfac.h"
 #include "runtime/interruption/step_snapshot.h"
-#include "runtime/models/autocast.h"
-#include "runtime/models/memory_format.h"
-#include "runtime/models/random_state.h"
+#include "runtime/io/weights_sha256.h"
+#include "runtime/passes/memory_format.h"
+#include "runtime/passes/random_state.h"
+#include "runtime/pipeline/exchange.h"
 #include "runtime/training/kfac_state.h"
 #include "runtime/training/replicas.h"
 #include "runtime/training/used_cases.h"
+#include "runtime/training/whole_state.h"
 #include "swap/gate/operator_observer.h"
 #include "swap/schedule/schedule.h"
 
@@ -84,6 +88,27 @@ ddl::GradientOptions gradient_options(const TrainOptions& options) {
                                                                     : ddl::kWhole};
 }
 
+/// Returns what a stage's K-FAC must know of the others. Throws BadRequest where the stage has nothing for K-FAC.
+kfac::ModelStages stages_of(const RunContext& context, const torch::nn::Module& own) {
+  if (!context.pipeline) return {};
+  const TrainOptions& options = context.options;
+  const bool is_empty = kfac::find_layers(own, options.kfac.preconditioner).layers.empty();
+  const std::string refusal = is_empty
+                                  ? str("[pipeline] rank ", context.rank(),
+                                        " has no layer that K-FAC preconditions: ", describe(context.pipeline->plan),
+                                        "; choose another --cut, or fewer ranks")
+                                  : "";
+  ddl::throw_on_all_ranks(*context.comm->communicator, refusal);
+  const auto whole = make_task(options.model.name, task_options(options, *context.data));
+  kfac::ModelStages stages;
+  for (const kfac::Layer& layer : kfac::find_layers(whole->module(), options.kfac.preconditioner).layers)
+    stages.layers.push_back(layer.shape.name);
+  stages.all_rows = [pipeline = context.pipeline](const at::Tensor& rows, const std::vector<int64_t>& numbers) {
+    return gather_rows(*pipeline->of_copy, rows, numbers);
+  };
+  return stages;
+}
+
 kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr, double grad_worker_frac) {
   const auto decayed = [&](const kfac::StepSchedule& value, const std::vector<Decay>& decays) {
     if (decays.empty()) return value;
@@ -111,7 +136,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
       requests_(requests),
       interrupter_(requests, recorder),
       session_(std::make_unique<Session>(session_options(context, budget_bytes, interrupter_, recorder))),
-      sampler_(context.split.train, context.options.data.batch, context.rank(), context.world(), context.options.seed),
+      sampler_(context.split.train, context.options.data.batch, context.copy(), context.copies(), context.options.seed),
       lr_{.lr = context.options.optimizer.lr,
           .warmup_steps = context.options.optimizer.warmup,
           .decays = context.options.optimizer.lr_decay,
@@ -122,23 +147,31 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   at::manual_seed(options.seed);
   {
     CategoryScope category(Category::weights);
-    task_ = make_task(options.model.name, task_options(options, *context.data));
-    if (!device_.is_cpu()) task_->module().to(device_);
-    to_memory_format(task_->module(), options.model.layout);
+    auto task = make_task(options.model.name, task_options(options, *context.data));
+    if (context.pipeline) {
+      auto pipelined = pipelined_model(context.pipeline, std::move(task), {.device = device_, .seed = options.seed});
+      pipelined_ = pipelined.get();
+      model_ = std::move(pipelined);
+    } else {
+      model_ = whole_model(std::move(task));
+    }
+    if (!device_.is_cpu()) model_->module().to(device_);
+    to_memory_format(model_->module(), options.model.layout);
   }
+  const ddl::Comm& same_weights = context.same_weights();
   if (options.kfac.enabled) {
     kfac::KfacOptions kfac = kfac_options(options, lr_, grad_worker_frac);
     // A step that fp16 leaves out is a step of the run but not of K-FAC, so K-FAC's lr follows the run's position.
     kfac.lr = kfac::StepSchedule([this](int64_t) { return lr_.at(position_.step); });
-    kfac_.emplace(task_->module(), std::move(kfac), context.comm);
+    kfac_.emplace(model_->module(), std::move(kfac), same_weights, stages_of(context, model_->module()));
   }
-  optimizer_ = make_optimizer(options, task_->module(), kfac_ ? &*kfac_ : nullptr);
-  if (context.comm) share_sums(*optimizer_, context.comm);
+  optimizer_ = make_optimizer(options, model_->module(), kfac_ ? &*kfac_ : nullptr);
+  if (same_weights) share_sums(*optimizer_, same_weights);
   if (options.precision.amp == Amp::fp16) scaler_.emplace(options.precision.loss_scaling, device_);
   // Gradients that are reduced beside backward are staged on the host.
-  const bool uses_nccl = context.comm && device_.is_cuda() && context.comm->gpus->levels(device_);
-  if (context.comm && options.gradients.overlap && !uses_nccl)
-    overlapped_.emplace(optimizer_->parameters(), context.comm, gradient_options(options));
+  const bool uses_nccl = same_weights && device_.is_cuda() && same_weights->gpus->levels(device_);
+  if (same_weights && options.gradients.overlap && !uses_nccl)
+    overlapped_.emplace(optimizer_->parameters(), same_weights, gradient_options(options));
   if (context.kernels && overlapped_) overlapped_->listen(session_->messages());
   if (context.kernels && kfac_) kfac_->listen(session_->messages());
   // Factors have a lane of their own, because they travel beside gradients.
@@ -163,20 +196,11 @@ Batch TrainingRun::to_device(const Cases& cases) const {
   return batch;
 }
 
-at::Tensor TrainingRun::forward_backward(const Cases& cases, bool last) {
-  const TrainOptions& options = context_.options;
-  const Batch batch = to_device(cases);
-  at::Tensor loss;
-  {
-    Autocast autocast(options.precision.amp, device_.type());
-    loss = task_->loss(batch);
-  }
-  if (options.optimizer.accumulate > 1) loss = loss / options.optimizer.accumulate;
-  const at::Tensor scaled = scaler_ ? loss * scaler_->scale() : loss;
-  if (kfac_) kfac_->watch(scaled, batch.input.size(0));
-  if (overlapped_ && last) overlapped_->begin();
-  scaled.backward();
-  return loss.detach();
+StepWork TrainingRun::work_on(const std::vector<Cases>& cases) const {
+  return {.step = position_.step,
+          .micro_batches = std::ssize(cases),
+          .batch = [this, &cases](int64_t i) { return to_device(cases[i]); },
+          .amp = context_.options.precision.amp};
 }
 
 bool TrainingRun::leaves(const std::function<void()>& body, std::exception_ptr& failure) {
@@ -193,18 +217,21 @@ bool TrainingRun::leaves(const std::function<void()>& body, std::exception_ptr& 
   }
 }
 
-at::Tensor TrainingRun::learn(const std::vector<Cases>& cases, std::exception_ptr& failure) {
+at::Tensor TrainingRun::learn(const std::vector<Cases>& cases, RunStep& outcome) {
+  StepWork work = work_on(cases);
+  if (scaler_) work.loss_scale = scaler_->scale();
+  if (kfac_)
+    work.before_backward = [this](at::TensorList roots, int64_t samples, bool again) {
+      kfac_->watch_stage(roots, samples, again);
+    };
+  if (overlapped_) work.before_last_backward = [this] { overlapped_->begin(); };
   at::Tensor loss;
-  const auto run = [&] {
-    at::Tensor sum = forward_backward(cases[0], cases.size() == 1);
-    for (size_t i = 1; i < cases.size(); ++i) sum = sum + forward_backward(cases[i], i + 1 == cases.size());
-    loss = sum;
-  };
-  // Factors on their way between ranks must all arrive, so such a step is not left.
-  if (kfac_ && kfac_->options().overlap_factors && context_.comm)
+  const auto run = [&] { loss = model_->learn(work); };
+  // What other ranks wait for must all arrive, so such a step is not left: factors on their way, a pipeline's messages.
+  if (pipelined_ || (kfac_ && kfac_->options().overlap_factors && context_.comm))
     run();
   else
-    leaves(run, failure);
+    outcome.left = leaves(run, outcome.failure);
   return loss;
 }
 
@@ -213,7 +240,7 @@ RunStep TrainingRun::step() {
   const auto start = Clock::now();
   const std::vector<Cases> cases = next_cases();
   std::optional<StepSnapshot> before;
-  if (requests_) before.emplace(task_->module(), device_);
+  if (requests_) before.emplace(model_->module(), device_);
   try {
     take_step(outcome, cases);
   } catch (const Interrupted&) {
@@ -233,14 +260,14 @@ void TrainingRun::take_step(RunStep& outcome, const std::vector<Cases>& cases) {
   if (adapts_damping()) random.emplace(device_);
   outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
   Session::Step scope = session_->step(outcome.kind);
-  const at::Tensor loss = learn(cases, outcome.failure);
+  const at::Tensor loss = learn(cases, outcome);
   average(loss, outcome);
   if (!scaler_) require_finite(outcome.loss, position_.step + 1);
   outcome.skipped = !apply_gradients();
   if (!outcome.skipped) require_finite(outcome.loss, position_.step + 1);  // under fp16 an overflow is no error
   optimizer_->zero_grad();
   scope.finish();
-  if (random && !outcome.skipped) kfac_->adapt_damping(loss.item<double>(), loss_again(cases, *random));
+  if (random && !outcome.skipped) adapt_damping(cases, *random, loss);
   if (const swap::Schedule* schedule = session_->schedule(outcome.kind))
     outcome.bound_seconds = schedule->bound_seconds;
   ++position_.step;
@@ -252,20 +279,27 @@ bool TrainingRun::adapts_damping() const {
   return kfac_ && every > 0 && (position_.step + 1) % every == 0;
 }
 
+void TrainingRun::adapt_damping(const std::vector<Cases>& cases, const RandomState& random, const at::Tensor& loss) {
+  const double before = of_copy(loss.defined() ? std::optional(loss.item<double>()) : std::nullopt);
+  kfac_->adapt_damping(before, loss_again(cases, random));
+}
+
 double TrainingRun::loss_again(const std::vector<Cases>& cases, const RandomState& random) {
-  const at::NoGradGuard no_grad;
-  const StepSnapshot now(task_->module(), device_);
+  const StepSnapshot now(model_->module(), device_);
   random.restore();
   Session::Step scope = session_->step("adapt");
-  double loss = 0;
-  for (const Cases& micro_batch : cases) {
-    const Batch batch = to_device(micro_batch);
-    Autocast autocast(context_.options.precision.amp, device_.type());
-    loss += task_->loss(batch).item<double>() / static_cast<double>(cases.size());
-  }
+  const std::optional<double> loss = model_->loss(work_on(cases));
   scope.finish();
   now.restore();
-  return loss;
+  return of_copy(loss);
+}
+
+double TrainingRun::of_copy(std::optional<double> value) const {
+  double known = value.value_or(0);
+  if (!pipelined_) return known;
+  const int last = context_.pipeline->place_of_last_stage();
+  ddl::broadcast(*context_.pipeline->of_copy, std::as_writable_bytes(std::span(&known, 1)), last);
+  return known;
 }
 
 bool TrainingRun::apply_gradients() {
@@ -294,7 +328,6 @@ StepRequests TrainingRun::take_requests() {
 
 void TrainingRun::average(const at::Tensor& loss, RunStep& outcome) {
   outcome.requested = take_requests();
-  outcome.left = !loss.defined();
   if (context_.comm)
     join(loss, outcome);
   else if (!outcome.left)
@@ -304,27 +337,34 @@ void TrainingRun::average(const at::Tensor& loss, RunStep& outcome) {
 
 void TrainingRun::join(const at::Tensor& loss, RunStep& outcome) {
   at::NoGradGuard no_grad;
+  const ddl::Comm& same_weights = context_.same_weights();
   if (overlapped_) {
     if (!overlapped_->begun()) overlapped_->begin();
     overlapped_->finish();
-  } else {
-    complete_gradients(optimizer_->parameters(), context_.comm);
+  } else if (same_weights) {
+    complete_gradients(optimizer_->parameters(), same_weights);
   }
   std::vector<at::Tensor> tensors = gradients();
   gradient_bytes_ = 0;
   for (const at::Tensor& gradient : tensors) gradient_bytes_ += gradient.nbytes();
   if (overlapped_) tensors.clear();
   // Running statistics are averaged too, because every rank saw other cases and all ranks must stay the same.
-  for (const at::Tensor& buffer : task_->module().buffers())
+  for (const at::Tensor& buffer : model_->module().buffers())
     if (buffer.is_floating_point()) tensors.push_back(buffer);
   const at::Tensor mean =
       loss.defined() ? loss.detach().to(at::kFloat) : at::zeros({}, at::TensorOptions(device_).dtype(at::kFloat));
   const auto flag = [&](bool set) { return at::scalar_tensor(set ? 1.f : 0.f, mean.options()); };
   const at::Tensor status =
       at::stack({mean, flag(outcome.requested.stop), flag(outcome.requested.checkpoint), flag(outcome.left)});
-  tensors.push_back(status);
   const auto start = Clock::now();
-  ddl::allreduce_(tensors, context_.comm, ddl::Reduction::average);
+  if (!pipelined_) tensors.push_back(status);
+  if (same_weights) ddl::allreduce_(tensors, same_weights, ddl::Reduction::average);
+  if (pipelined_) {
+    pipelined_->sum_shared_gradients();
+    // One rank of each copy has a loss.
+    ddl::allreduce_({status}, context_.comm, ddl::Reduction::sum);
+    status.div_(context_.copies());
+  }
   after_backward_seconds_ += seconds_since(start);
   const at::Tensor joined = status.cpu();
   outcome.loss = joined[0].item<double>();
@@ -342,10 +382,8 @@ double TrainingRun::exposed_gradient_seconds() const {
          (overlapped_ ? std::chrono::duration<double>(overlapped_->totals().exposed).count() : 0);
 }
 
-double TrainingRun::measure(const Cases& cases) {
-  const Batch batch = to_device(cases);
-  Autocast autocast(context_.options.precision.amp, device_.type());
-  return task_->metric(batch);
+std::optional<double> TrainingRun::measure(const Cases& cases) {
+  return model_->metric(to_device(cases), context_.options.precision.amp);
 }
 
 Validation TrainingRun::validate() {
@@ -356,38 +394,51 @@ Validation TrainingRun::validate() {
   const std::vector<int64_t>& cases = context_.split.validation;
   const auto run = [&] {
     for (size_t i = 0; i < cases.size(); ++i) {
-      if (!measures_on(i, context_.rank(), context_.world())) continue;
+      if (!measures_on(i, context_.copy(), context_.copies())) continue;
       const Cases on_host{context_.data->at(cases[i])};
       Session::Step scope = session_->step("validate");
-      const double value = measure(on_host);
+      const std::optional<double> value = measure(on_host);
       scope.finish();
-      sums.add_(at::tensor({static_cast<float>(value), 1.f, 0.f}));
+      if (value) sums.add_(at::tensor({static_cast<float>(*value), 1.f, 0.f}));
     }
   };
-  if (leaves(run, outcome.failure)) sums.add_(at::tensor({0.f, 0.f, 1.f}));
+  if (pipelined_)
+    run();
+  else if (leaves(run, outcome.failure))
+    sums.add_(at::tensor({0.f, 0.f, 1.f}));
   if (context_.comm) ddl::allreduce_({sums}, context_.comm, ddl::Reduction::sum);
   outcome.metric = sums[0].item<double>() / std::max(1.0, sums[1].item<double>());
   outcome.left = sums[2].item<double>() > 0;
   return outcome;
 }
 
-std::vector<StateTensor> TrainingRun::state() {
+std::vector<StateTensor> TrainingRun::weights() {
   std::vector<StateTensor> all;
-  std::vector<std::string> names;
-  for (const auto& p : task_->module().named_parameters())
-    names.push_back(p.key()), all.emplace_back(p.key(), p.value());
-  for (const auto& b : task_->module().named_buffers()) all.emplace_back(b.key(), b.value());
+  for (const auto& p : model_->module().named_parameters()) all.emplace_back(p.key(), p.value());
+  for (const auto& b : model_->module().named_buffers()) all.emplace_back(b.key(), b.value());
+  return all;
+}
+
+std::vector<StateTensor> TrainingRun::state() {
+  std::vector<StateTensor> all = weights();
+  const auto names = model_->module().named_parameters().keys();
   for (const OptimizerState& kind : optimizer_->state())
     for (size_t i = 0; i < names.size(); ++i)
       if (kind.tensors[i].defined()) all.emplace_back(str("optimizer/", kind.name, "/", names[i]), kind.tensors[i]);
-  if (kfac_) add_kfac_state(*kfac_, context_.comm, all);
+  if (kfac_) add_kfac_state(*kfac_, all);
   if (scaler_) all.emplace_back(kLossScale, scaler_->pack());
   return all;
 }
 
+std::string TrainingRun::weights_sha256() {
+  if (!pipelined_) return runtime::weights_sha256(model_->module());
+  const ddl::Busy busy(context_.comm->communicator.get());
+  return runtime::weights_sha256(whole_state(weights(), context_), context_.comm);
+}
+
 void TrainingRun::save() {
   const TrainOptions& options = context_.options;
-  write_checkpoint(options.checkpoint.folder, options, position_, state(), context_.comm);
+  write_checkpoint(options.checkpoint.folder, options, position_, whole_state(state(), context_), context_.comm);
 }
 
 void TrainingRun::resume() {
@@ -400,9 +451,7 @@ void TrainingRun::resume() {
 }
 
 int64_t TrainingRun::parameters() const {
-  int64_t count = 0;
-  for (const at::Tensor& parameter : optimizer_->parameters()) count += parameter.numel();
-  return count;
+  return count_parameters(model_->module(), context_);
 }
 
 }  // namespace spillway::runtime

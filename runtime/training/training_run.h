@@ -10,7 +10,7 @@
 #include "kfac/kfac.h"
 #include "runtime/data/sampler.h"
 #include "runtime/interruption/interrupter.h"
-#include "runtime/models/task.h"
+#include "runtime/pipeline/pipelined_model.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/loss_scaler.h"
 #include "runtime/training/run_context.h"
@@ -80,7 +80,11 @@ class TrainingRun {
   Validation validate();
 
   Session& session() { return *session_; }
-  Task& task() { return *task_; }
+  /// Returns the model, or this rank's stages of it.
+  TrainableModel& model() { return *model_; }
+  const PipelinedModel* pipelined() const { return pipelined_; }
+  /// Returns the hash of the whole model's weights, on every rank. Collective where the model is cut.
+  std::string weights_sha256();
   const kfac::Kfac* kfac() const { return kfac_ ? &*kfac_ : nullptr; }
   const LossScaler* loss_scaler() const { return scaler_ ? &*scaler_ : nullptr; }
   int64_t parameters() const;
@@ -98,19 +102,23 @@ class TrainingRun {
   std::vector<Cases> next_cases();
   /// Copies the cases of a micro-batch to the device as one batch.
   Batch to_device(const Cases& cases) const;
-  /// Runs forward and backward of a micro-batch and returns its share of the loss. `last` says that it is the step's
-  /// last one.
-  at::Tensor forward_backward(const Cases& cases, bool last);
+  /// Returns the micro-batches as the model takes them.
+  StepWork work_on(const std::vector<Cases>& cases) const;
   /// True when the damping is adapted after the coming step.
   bool adapts_damping() const;
-  /// Returns this rank's loss of the micro-batches under the present weights, without gradients. `random` are the
+  /// Adapts K-FAC's damping to the effect of the step on its own cases, whose loss was `loss` before it.
+  void adapt_damping(const std::vector<Cases>& cases, const RandomState& random, const at::Tensor& loss);
+  /// Returns this copy's loss of the micro-batches under the present weights, without gradients. `random` are the
   /// generators before the step's forward passes, so dropout is the same. Leaves buffers and generators alone.
   double loss_again(const std::vector<Cases>& cases, const RandomState& random);
-  /// Runs forward and backward of all micro-batches. Returns their loss; undefined where this rank leaves the step.
-  at::Tensor learn(const std::vector<Cases>& cases, std::exception_ptr& failure);
+  /// Returns the value of the rank that has one on all ranks of this copy of the model.
+  double of_copy(std::optional<double> value) const;
+  /// Runs forward and backward of all micro-batches. Returns their loss; undefined where this rank leaves the step, or
+  /// has not the model's last stage.
+  at::Tensor learn(const std::vector<Cases>& cases, RunStep& outcome);
   /// Runs the step up to its end. Throws Interrupted where some rank leaves it.
   void take_step(RunStep& outcome, const std::vector<Cases>& cases);
-  double measure(const Cases& cases);
+  std::optional<double> measure(const Cases& cases);
   /// Completes the gradients and the loss over the ranks, and joins the ranks' requests. Throws Interrupted on every
   /// rank when one of them has no loss.
   void average(const at::Tensor& loss, RunStep& outcome);
@@ -126,7 +134,9 @@ class TrainingRun {
   std::vector<at::Tensor> gradients() const;
   /// Preconditions, clips and takes the optimizer's step. Where gradients overflowed, does nothing and returns false.
   bool apply_gradients();
-  /// Returns everything that the next step depends on, except the generators.
+  /// Returns the parameters and buffers of this rank's module.
+  std::vector<StateTensor> weights();
+  /// Returns everything of this rank that the next step depends on, except the generators.
   std::vector<StateTensor> state();
 
   const RunContext& context_;
@@ -134,7 +144,8 @@ class TrainingRun {
   TrainRequests* const requests_;
   Interrupter interrupter_;
   std::unique_ptr<Session> session_;
-  std::unique_ptr<Task> task_;
+  std::unique_ptr<TrainableModel> model_;
+  PipelinedModel* pipelined_ = nullptr;  ///< the model, where it is cut
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<kfac::Kfac> kfac_;
   std::optional<LossScaler> scaler_;

@@ -11,7 +11,7 @@
 #include "core/median.h"
 #include "runtime/data/open_dataset.h"
 #include "runtime/io/weights_sha256.h"
-#include "runtime/training/deterministic.h"
+#include "runtime/passes/deterministic.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
 #include "runtime/training/unlimited_profile.h"
@@ -83,7 +83,7 @@ int serve_budget(const RunContext& context, int64_t budget_bytes) {
         const swap::Schedule* schedule = run.session().schedule("plain");
         const double bound = schedule ? schedule->bound_seconds : 0;
         const bool planned = schedule && schedule->predicted_seconds > 0;  // else no schedule fits the budget
-        return json{{"sha256", weights_sha256(run.task().module())},
+        return json{{"sha256", run.weights_sha256()},
                     {"peak_bytes", stats.peak_bytes},
                     {"bound_seconds", bound},
                     {"predicted_seconds", planned ? json(schedule->predicted_seconds) : json(nullptr)},

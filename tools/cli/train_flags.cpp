@@ -1,5 +1,7 @@
 #include "tools/cli/train_flags.h"
 
+#include <algorithm>
+
 #include "core/bytes.h"
 #include "core/error.h"
 
@@ -64,6 +66,29 @@ void TrainFlags::add_gradient_flags(CLI::App& command) {
       ->capture_default_str();
 }
 
+void TrainFlags::add_pipeline_flags(CLI::App& command) {
+  command.option_defaults()->group("Pipeline");
+  command
+      .add_option("--pipeline", options.pipeline.ranks,
+                  "Ranks that one copy of the model is cut over, with --accumulate micro-batches; 1: it is whole")
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      .add_option("--schedule", options.pipeline.schedule,
+                  str(PipelineOptions::kSchedules, ": the order of a pipeline's work; the same bits"))
+      ->type_name("NAME")
+      ->capture_default_str();
+  command.add_option("--chunks", options.pipeline.chunks, "Stages of each rank with --schedule interleaved; 1 or more")
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      .add_option("--cut", options.pipeline.cut,
+                  "Number of the model's parts in each stage, with commas; parts: a layer, block or level")
+      ->type_name("N,N,…")
+      ->default_str("by measured seconds")
+      ->delimiter(',');
+}
+
 TrainOptions TrainFlags::resolve(int world) {
   if (device != "auto" && device != "cpu" && device != "cuda" && !device.starts_with("cuda:"))
     throw BadRequest(str("--device is '", device, "'; allowed is cpu, cuda, cuda:N or auto"));
@@ -76,7 +101,8 @@ TrainOptions TrainFlags::resolve(int world) {
   options.gradients.overlap = !no_overlap_gradients;
   options.gradients.bucket_bytes = gradient_bucket == "auto" ? 0 : parse_bytes(gradient_bucket);
   options.gradients.buffer_bytes = gradient_buffer == "auto" ? 0 : parse_bytes(gradient_buffer);
-  kfac.resolve(options, world);
+  const int64_t copies = options.pipeline.ranks > 0 ? world / options.pipeline.ranks : world;
+  kfac.resolve(options, static_cast<int>(std::max<int64_t>(1, copies)));
   options.validate();
   return options = with_model_defaults(options);
 }

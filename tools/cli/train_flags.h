@@ -26,6 +26,8 @@ struct TrainFlags {
   /// Adds the flags of model and data only; add_training_flags() adds all further ones.
   void add_model_flags(CLI::App& command);
   void add_training_flags(CLI::App& command);
+  /// Adds the flags of models that are cut over ranks.
+  void add_pipeline_flags(CLI::App& command);
   /// Adds the flags of the tiers where pages go that left the device. add_training_flags() adds them too.
   void add_tier_flags(CLI::App& command);
   /// Returns the options for a world of `world` ranks. Throws BadRequest.

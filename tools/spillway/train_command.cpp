@@ -21,9 +21,9 @@
 #include "ddl/comm/mpi.h"
 #include "ddl/torch/gpu_backend.h"
 #include "runtime/dry_runs/simulated_workers.h"
+#include "runtime/passes/deterministic.h"
 #include "runtime/report/report.h"
 #include "runtime/report/result_json.h"
-#include "runtime/training/deterministic.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/train_in_context.h"
 #include "tools/bench/stock.h"
@@ -337,6 +337,7 @@ Run add_train(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Trains a model under a byte budget; under mpirun, data-parallel");
   options->flags.add_model_flags(*command);
   options->flags.add_training_flags(*command);
+  options->flags.add_pipeline_flags(*command);
   add_levels_flag(*command, options->levels);
   command->add_flag("--calibrate", options->calibrate,
                     "Measure the links between ranks anew, in a second or so, instead of using the remembered rates");

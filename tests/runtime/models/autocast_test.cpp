@@ -1,4 +1,4 @@
-#include "runtime/models/autocast.h"
+#include "runtime/passes/autocast.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -3,9 +3,13 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/thread_world.h"
@@ -13,6 +17,8 @@
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
 #include "runtime/training/training_run.h"
+#include "swap/gate/operator_observer.h"
+#include "swap/session.h"
 #include "tests/runtime/training/scratch_training.h"
 
 namespace spillway {
@@ -199,6 +205,19 @@ TEST_F(CheckpointTest, IsWrittenAfterTheStepInWhichSomebodyAsksForItAndTrainingG
   EXPECT_EQ(said("step 3: a checkpoint was asked for, but this run has no folder for it"), 1);
 }
 
+/// An observer that sleeps before the first operator.
+class SlowAtFirst final : public OperatorObserver {
+ public:
+  explicit SlowAtFirst(std::chrono::milliseconds time) : time_(time) {}
+  void before(const c10::OperatorHandle&, const torch::jit::Stack&) override {
+    std::this_thread::sleep_for(std::exchange(time_, std::chrono::milliseconds(0)));
+  }
+  void after(const c10::OperatorHandle&, const torch::jit::Stack&) override {}
+
+ private:
+  std::chrono::milliseconds time_;
+};
+
 /// Checks that ranks wait longer than their deadline, because fetching a tensor and writing it may take that long.
 TEST_F(CheckpointTest, IsWaitedForBeyondTheDeadline) {
   using namespace std::chrono_literals;
@@ -211,12 +230,9 @@ TEST_F(CheckpointTest, IsWaitedForBeyondTheDeadline) {
     ranks.emplace_back([&, rank] {
       try {
         const auto comm = ddl::make_comm(world.communicator(rank, {.deadline = 800ms}));
-        StateTensor slow("slow", at::kFloat, {3});
-        slow.fetch = [rank] {
-          if (rank == 0) std::this_thread::sleep_for(1500ms);
-          return at::ones({3});
-        };
-        write_checkpoint(run.checkpoint.folder, run, {.step = 1}, {slow}, comm);
+        std::optional<Session> slow;
+        if (rank == 0) slow.emplace(SessionOptions{.observer = std::make_shared<SlowAtFirst>(1500ms)});
+        write_checkpoint(run.checkpoint.folder, run, {.step = 1}, {}, comm);
         ddl::barrier(*comm->communicator);
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(rank)] = error.what();

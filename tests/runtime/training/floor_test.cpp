@@ -65,7 +65,7 @@ Trained train(const RunContext& context, int64_t budget_bytes) {
   trained.metric = run.validate().metric;
   for (int i = 0; i < 4; ++i) trained.losses.push_back(run.step().loss);
   trained.metric += run.validate().metric;
-  trained.weights = weights_sha256(run.task().module());
+  trained.weights = run.weights_sha256();
   trained.peak_bytes = run.session().stats().peak_bytes;
   trained.need_bytes = run.session().neediest().bytes();
   return trained;

@@ -1,0 +1,29 @@
+/// The refresh of layers' curvature, taken apart into pieces that can be done while a pipeline's rank waits.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace spillway::kfac {
+
+/// One piece of a refresh. The pieces of a step's layers are done in the order of Kfac::refresh_work(), or in any other
+/// one in which each comes after those that it needs: a layer's statistics by ascending micro-batch, then the averages
+/// of its factors, then their renewal, then the sending of the new inverse. Ranks with the same layers do averages and
+/// sends in one order.
+struct RefreshWork {
+  /// The kinds of pieces.
+  enum class What : uint8_t {
+    statistics,  ///< the products of one layer for one micro-batch, from its inputs and output gradients
+    average,     ///< averages over ranks and the running averages, of some layers
+    renew,       ///< new eigenvectors or inverses, of some factors that this rank owns
+    share,       ///< the new inverse of one layer goes to its gradient workers
+  };
+  What what = What::statistics;
+  int64_t index = 0;        ///< number of the layer; of the group of layers (average) or factors (renew) of this refresh
+  int64_t micro_batch = 0;  ///< with statistics
+  bool operator==(const RefreshWork&) const = default;
+};
+
+/// Returns `statistics of layer 3, micro-batch 0`.
+std::string describe(const RefreshWork& work);
+
+}  // namespace spillway::kfac

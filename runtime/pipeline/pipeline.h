@@ -1,0 +1,69 @@
+/// A model cut over ranks: the plan, which every rank makes alike, and this rank's place in it.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddl/torch/comm.h"
+#include "pipe/program.h"
+#include "pipe/replay.h"
+#include "runtime/options/train_options.h"
+#include "runtime/pipeline/part_profile.h"
+
+namespace spillway::runtime {
+
+/// A weight that stages on several ranks use. Each has a copy, and their gradients are summed.
+struct SharedWeight {
+  std::string name;         ///< name of the parameter in the model
+  std::vector<int> places;  ///< places of the ranks, ascending
+};
+
+/// The plan of a pipeline, the same on all of its ranks.
+struct PipelinePlan {
+  std::string schedule;
+  std::vector<std::string> parts;                ///< their names
+  std::vector<int> cut;                          ///< number of parts of each stage
+  std::vector<ValueShape> values;                ///< by part: its output for a micro-batch
+  pipe::Program program;                         ///< program of a training step
+  std::vector<std::vector<int>> values_of_edge;  ///< by edge of the graph: the parts whose outputs go along it
+  pipe::Costs costs;                             ///< measured seconds of the stages
+  std::vector<SharedWeight> shared;
+  int slots = 1;  ///< messages that each end of a line keeps
+
+  int stages() const { return program.graph.stages; }
+  /// Returns the first part of a stage; of stages(): the number of parts.
+  int first_part(int stage) const;
+  /// Returns the stages of the rank at a place, ascending.
+  std::vector<int> stages_at(int place) const;
+};
+
+/// Returns `the model is cut into 2 stages by 1f1b: embedding to layer1, layer2 to head; …`.
+std::string describe(const PipelinePlan& plan);
+
+/// Makes the plan of a model with these parts. `parameters` are the names of the model's parameters. Throws BadRequest
+/// where the schedule is not known, the cut does not fit the parts, or the schedule takes no such number of ranks or
+/// micro-batches.
+PipelinePlan plan_pipeline(const PipelineOptions& options, int64_t micro_batches, const std::vector<Part>& parts,
+                           const std::vector<PartProfile>& profiles, const std::vector<std::string>& parameters);
+
+/// The ranks of a run whose model is cut, as this rank sees them. Rank r has place r / copies and copy r mod copies, so
+/// that the ranks which average gradients are near each other.
+struct Pipeline {
+  PipelinePlan plan;
+  int places = 1, place = 0;
+  int copies = 1, copy = 0;
+  ddl::Comm of_place = {};                     ///< the ranks of this place, by copy; null for one copy
+  std::shared_ptr<ddl::Communicator> of_copy;  ///< the ranks of this copy, by place
+  std::vector<ddl::Comm> of_shared = {};       ///< by plan.shared: the ranks of this copy that use it; null elsewhere
+
+  int place_of_last_stage() const { return plan.program.graph.rank_of[0].back(); }
+};
+
+/// Makes the groups of a pipeline and its plan. `task` is a copy of the model that parts may be tried on with `batch`;
+/// rank 0's times count. Collective over the world. Throws BadRequest as plan_pipeline(), and where the number of ranks
+/// is no multiple of options.ranks.
+std::shared_ptr<const Pipeline> make_pipeline(const PipelineOptions& options, int64_t micro_batches, Task& task,
+                                              const Batch& batch, Amp amp, const ddl::Comm& world);
+
+}  // namespace spillway::runtime

@@ -1,0 +1,48 @@
+/// The clock that a pipeline's items are timed by.
+#pragma once
+#include <algorithm>
+#include <utility>
+
+#include "core/clock.h"
+#include "pipe/replay.h"
+
+namespace spillway::runtime {
+
+/// A clock of one rank. learn() starts it at 0.
+class PipelineClock {
+ public:
+  virtual ~PipelineClock() = default;
+  virtual void start() = 0;
+  virtual double now() const = 0;
+  /// Called when an item's work is done.
+  virtual void done(const pipe::Item&) {}
+  /// Called when a message has come, which its sender sent at `sent` by its clock.
+  virtual void received(double /*sent*/) {}
+};
+
+/// The time that passes.
+class SteadyPipelineClock final : public PipelineClock {
+ public:
+  void start() override { start_ = Clock::now(); }
+  double now() const override { return seconds_since(start_); }
+
+ private:
+  Clock::time_point start_ = Clock::now();
+};
+
+/// The time that would pass if items took the seconds of `costs`: whatever the machine does, spans are then those of
+/// pipe::replay().
+class VirtualPipelineClock final : public PipelineClock {
+ public:
+  explicit VirtualPipelineClock(pipe::Costs costs) : costs_(std::move(costs)) {}
+  void start() override { now_ = 0; }
+  double now() const override { return now_; }
+  void done(const pipe::Item& item) override { now_ += pipe::seconds_of(item, costs_); }
+  void received(double sent) override { now_ = std::max(now_, sent + costs_.message); }
+
+ private:
+  const pipe::Costs costs_;
+  double now_ = 0;
+};
+
+}  // namespace spillway::runtime

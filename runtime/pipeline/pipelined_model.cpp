@@ -1,0 +1,335 @@
+#include "runtime/pipeline/pipelined_model.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "ddl/comm/communicator.h"
+#include "ddl/torch/messages.h"
+#include "pipe/lines.h"
+#include "runtime/passes/autocast.h"
+#include "runtime/pipeline/stage.h"
+
+namespace spillway::runtime {
+namespace {
+
+/// Returns a module with some of another one's submodules and parameters, under their names.
+std::shared_ptr<torch::nn::Module> part_of(torch::nn::Module& whole, const std::vector<std::string>& names) {
+  auto part = std::make_shared<torch::nn::Module>();
+  const auto modules = whole.named_modules("", /*include_self=*/false);
+  const auto parameters = whole.named_parameters();
+  std::set<std::string> taken;
+  for (const std::string& name : names) {
+    if (!taken.insert(name).second) continue;
+    std::shared_ptr<torch::nn::Module> parent = part;
+    size_t begin = 0;
+    for (size_t dot; (dot = name.find('.', begin)) != std::string::npos; begin = dot + 1) {
+      const std::string child = name.substr(begin, dot - begin);
+      const auto known = parent->named_children();
+      const auto* found = known.find(child);
+      parent = found ? *found : parent->register_module(child, std::make_shared<torch::nn::Module>());
+    }
+    const std::string own = name.substr(begin);
+    if (const auto* module = modules.find(name))
+      parent->register_module(own, *module);
+    else if (const at::Tensor* parameter = parameters.find(name))
+      parent->register_parameter(own, *parameter);
+    else
+      TORCH_CHECK(false, "[pipeline] the model has no submodule or parameter '", name, "'");
+  }
+  return part;
+}
+
+/// The ends of a line at one rank.
+struct End {
+  int channel = -1;         ///< number of the courier's channel; −1: both stages are on this rank
+  int stage = 0;            ///< the stage at the other end
+  std::vector<int> values;  ///< parts whose outputs, or their gradients, travel
+};
+
+class Model final : public PipelinedModel {
+ public:
+  Model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task, const PipelinedOptions& options);
+
+  torch::nn::Module& module() override { return *module_; }
+  std::string_view metric_name() const override { return objective_->metric_name(); }
+  at::Tensor learn(const StepWork& work) override;
+  std::optional<double> loss(const StepWork& work) override;
+  std::optional<double> metric(const Batch& batch, Amp amp) override;
+
+  const std::vector<pipe::Span>& spans() const override { return spans_; }
+  const PipelineTotals& totals() const override { return totals_; }
+  void sum_shared_gradients() override;
+
+ private:
+  /// A stage of this rank and its lines.
+  struct Own {
+    int number = 0;
+    Stage stage;
+    std::vector<End> inputs = {}, outputs = {};  ///< activations
+    std::vector<End> errors_in = {}, errors_out = {};
+    bool is_first = false, is_last = false;  ///< true for the model's first and last stage
+  };
+  /// Values that one stage of this rank has left for another one.
+  using LocalKey = std::tuple<int, int, bool, int64_t>;  // from, to, whether errors, micro-batch
+
+  const PipelinePlan& plan() const { return pipeline_->plan; }
+  Own& own(int stage);
+  void make_lines();
+  Values receive(const Own& to, const End& end, bool errors, int64_t micro_batch, int64_t samples);
+  void send(const Own& from, const End& end, bool errors, int64_t micro_batch, const Values& values);
+  Stage::BeforePart seeding(int64_t step, int64_t micro_batch) const;
+  Values take_inputs(const Own& at, int64_t micro_batch, int64_t samples);
+  void done(const pipe::Item& item, double begin);
+  void forward(Own& at, const StepWork& work, int64_t micro_batch);
+  void backward(Own& at, const StepWork& work, int64_t micro_batch);
+  /// Runs a micro-batch through all stages without gradients. Returns the model's output on the last stage's rank.
+  at::Tensor evaluate(const Batch& batch, int64_t micro_batch, const Stage::BeforePart& before_part);
+
+  const std::shared_ptr<const Pipeline> pipeline_;
+  const PipelinedOptions options_;
+  const std::shared_ptr<PipelineClock> clock_;
+  const std::shared_ptr<const Objective> objective_;
+  std::shared_ptr<torch::nn::Module> module_;
+  std::vector<Own> stages_;
+  ddl::Messages messages_;
+  std::map<LocalKey, Values> local_;
+  int64_t pass_ = 0;  ///< passes over micro-batches so far, the same on every rank: the stamp's step
+  std::vector<at::Tensor> losses_;
+  std::vector<pipe::Span> spans_;
+  PipelineTotals totals_;
+};
+
+Model::Model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task, const PipelinedOptions& options)
+    : pipeline_(std::move(pipeline)),
+      options_(options),
+      clock_(options.clock ? options.clock : std::make_shared<SteadyPipelineClock>()),
+      objective_(task->objective()) {
+  const std::vector<Part> parts = task->parts();
+  for (int stage : plan().stages_at(pipeline_->place))
+    stages_.push_back({.number = stage,
+                       .stage = Stage(parts, plan().first_part(stage), plan().first_part(stage + 1)),
+                       .is_first = stage == 0,
+                       .is_last = stage + 1 == plan().stages()});
+  module_ = module_at(plan(), pipeline_->place, *task);
+  make_lines();
+}
+
+void Model::make_lines() {
+  const auto& graph = plan().program.graph;
+  std::vector<ddl::Channel> channels;
+  const auto all = pipe::lines(plan().program);
+  // Returns the courier's channel of a line, made when it is first asked for.
+  const auto channel_of = [&](int from, int to, bool errors, int64_t bytes) {
+    const auto line = std::find_if(all.begin(), all.end(), [&](const pipe::Line& l) {
+      return l.from_stage == from && l.to_stage == to && l.is_error == errors;
+    });
+    if (line == all.end()) return -1;
+    const bool sends = line->from_rank == pipeline_->place;
+    channels.push_back({.name = pipe::describe(*line),
+                        .number = static_cast<int>(line - all.begin()),
+                        .peer = sends ? line->to_rank : line->from_rank,
+                        .sends = sends,
+                        .bytes = bytes,
+                        .slots = plan().slots});
+    return static_cast<int>(channels.size()) - 1;
+  };
+  for (size_t i = 0; i < graph.edges.size(); ++i) {
+    const auto [from, to] = graph.edges[i];
+    const auto& values = plan().values_of_edge[i];
+    int64_t bytes = 0;
+    for (int value : values) bytes += plan().values[value].bytes();
+    for (Own& at : stages_) {
+      if (at.number == from) {
+        at.outputs.push_back({channel_of(from, to, false, bytes), to, values});
+        at.errors_in.push_back({channel_of(to, from, true, bytes), to, values});
+      }
+      if (at.number == to) {
+        at.inputs.push_back({channel_of(from, to, false, bytes), from, values});
+        at.errors_out.push_back({channel_of(to, from, true, bytes), from, values});
+      }
+    }
+  }
+  messages_ = ddl::make_messages(pipeline_->of_copy->duplicate(), std::move(channels));
+}
+
+Model::Own& Model::own(int stage) {
+  return *std::find_if(stages_.begin(), stages_.end(), [&](const Own& own) { return own.number == stage; });
+}
+
+Values Model::receive(const Own& to, const End& end, bool errors, int64_t micro_batch, int64_t samples) {
+  if (end.channel < 0) {
+    auto left = local_.extract({end.stage, to.number, errors, micro_batch});
+    return std::move(left.mapped());
+  }
+  const double start = clock_->now();
+  Values values;
+  std::vector<at::Tensor> tensors;
+  for (int value : end.values) {
+    tensors.push_back(plan().values[value].empty(samples, options_.device));
+    values[value] = tensors.back();
+  }
+  clock_->received(ddl::receive_(tensors, messages_, end.channel, {pass_, micro_batch, 0}));
+  totals_.wait += clock_->now() - start;
+  return values;
+}
+
+void Model::send(const Own& from, const End& end, bool errors, int64_t micro_batch, const Values& values) {
+  if (end.channel < 0) {
+    Values& left = local_[{from.number, end.stage, errors, micro_batch}];
+    for (int value : end.values) left[value] = values.at(value);
+    return;
+  }
+  std::vector<at::Tensor> tensors;
+  for (int value : end.values) tensors.push_back(values.at(value).contiguous(plan().values[value].format));
+  ddl::send(tensors, messages_, end.channel, {pass_, micro_batch, clock_->now()});
+}
+
+Stage::BeforePart Model::seeding(int64_t step, int64_t micro_batch) const {
+  uint64_t hash = hash_in(kHashSeed, options_.seed);
+  for (int64_t number : {step, micro_batch, int64_t{pipeline_->copy}})
+    hash = hash_in(hash, static_cast<uint64_t>(number));
+  return [hash, device = options_.device](int part) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(hash_in(hash, static_cast<uint64_t>(part)));
+  };
+}
+
+Values Model::take_inputs(const Own& at, int64_t micro_batch, int64_t samples) {
+  Values inputs;
+  for (const End& end : at.inputs) inputs.merge(receive(at, end, /*errors=*/false, micro_batch, samples));
+  return inputs;
+}
+
+void Model::done(const pipe::Item& item, double begin) {
+  clock_->done(item);
+  const double end = clock_->now();
+  spans_.push_back({item, begin, end});
+  (item.work == pipe::Work::forward ? totals_.forward : totals_.backward) += end - begin;
+}
+
+void Model::forward(Own& at, const StepWork& work, int64_t micro_batch) {
+  const Batch batch = at.is_first || at.is_last ? work.batch(micro_batch) : Batch();
+  const int64_t samples = plan().values.front().sizes.front();
+  const Values inputs = take_inputs(at, micro_batch, samples);
+  const double begin = clock_->now();
+  const Autocast autocast(work.amp, options_.device.type());
+  const Values outputs = at.stage.forward(micro_batch, inputs, batch, seeding(work.step, micro_batch));
+  if (at.is_last) {
+    at::Tensor loss = objective_->loss(at.stage.output(micro_batch), batch);
+    if (work.micro_batches > 1) loss = loss / work.micro_batches;
+    losses_.push_back(loss.detach());
+    at.stage.set_loss(micro_batch, work.loss_scale != 1 ? loss * work.loss_scale : loss);
+  }
+  done({pipe::Work::forward, at.number, static_cast<int>(micro_batch)}, begin);
+  for (const End& end : at.outputs) send(at, end, /*errors=*/false, micro_batch, outputs);
+}
+
+void Model::backward(Own& at, const StepWork& work, int64_t micro_batch) {
+  const int64_t samples = plan().values.front().sizes.front();
+  Values errors;
+  for (const End& end : at.errors_in)
+    for (auto& [value, error] : receive(at, end, /*errors=*/true, micro_batch, samples)) {
+      const auto [known, is_new] = errors.try_emplace(value, error);
+      if (!is_new) known->second = known->second + error;
+    }
+  const double begin = clock_->now();
+  if (work.before_backward)
+    work.before_backward(at.stage.roots(micro_batch), samples, /*again=*/&at != &stages_.front());
+  const Values of_inputs = at.stage.backward(micro_batch, errors);
+  done({plan().program.backward_work(), at.number, static_cast<int>(micro_batch)}, begin);
+  for (const End& end : at.errors_out) send(at, end, /*errors=*/true, micro_batch, of_inputs);
+}
+
+at::Tensor Model::learn(const StepWork& work) {
+  ++pass_;
+  losses_.clear();
+  spans_.clear();
+  clock_->start();
+  const auto& items = plan().program.items[pipeline_->place];
+  const auto last = std::find_if(items.rbegin(), items.rend(),
+                                 [](const pipe::Item& item) { return item.work == pipe::Work::backward; });
+  for (const pipe::Item& item : items) {
+    if (item.work == pipe::Work::update) continue;
+    if (stages_.size() == 1 && item == *last && work.before_last_backward) work.before_last_backward();
+    Own& at = own(item.stage);
+    item.work == pipe::Work::forward ? forward(at, work, item.micro_batch) : backward(at, work, item.micro_batch);
+  }
+  ++totals_.passes;
+  totals_.seconds += clock_->now();
+  at::Tensor sum;
+  for (const at::Tensor& loss : losses_) sum = sum.defined() ? sum + loss : loss;
+  losses_.clear();
+  return sum;
+}
+
+at::Tensor Model::evaluate(const Batch& batch, int64_t micro_batch, const Stage::BeforePart& before_part) {
+  at::Tensor output;
+  for (Own& at : stages_) {
+    const Values inputs = take_inputs(at, micro_batch, batch.input.size(0));
+    Values outputs = at.stage.evaluate(inputs, batch, before_part);
+    for (const End& end : at.outputs) send(at, end, /*errors=*/false, micro_batch, outputs);
+    if (at.is_last) output = outputs.at(at.stage.last_part());
+  }
+  return output;
+}
+
+std::optional<double> Model::loss(const StepWork& work) {
+  const at::NoGradGuard no_grad;
+  ++pass_;
+  double sum = 0;
+  for (int64_t i = 0; i < work.micro_batches; ++i) {
+    const Batch batch = work.batch(i);
+    const Autocast autocast(work.amp, options_.device.type());
+    const at::Tensor output = evaluate(batch, i, seeding(work.step, i));
+    if (!output.defined()) continue;
+    sum += objective_->loss(output, batch).item<double>() / static_cast<double>(work.micro_batches);
+  }
+  return stages_.back().is_last ? std::optional(sum) : std::nullopt;
+}
+
+std::optional<double> Model::metric(const Batch& batch, Amp amp) {
+  const Evaluation evaluation(*module_);
+  ++pass_;
+  const Autocast autocast(amp, options_.device.type());
+  const at::Tensor output = evaluate(batch, 0, [](int) {});
+  return output.defined() ? std::optional(objective_->metric(output, batch)) : std::nullopt;
+}
+
+void Model::sum_shared_gradients() {
+  const auto parameters = module_->named_parameters();
+  for (size_t i = 0; i < plan().shared.size(); ++i) {
+    if (!pipeline_->of_shared[i]) continue;
+    const at::Tensor& parameter = parameters[plan().shared[i].name];
+    if (!parameter.grad().defined()) parameter.mutable_grad() = at::zeros_like(parameter);
+    ddl::allreduce_({parameter.grad()}, pipeline_->of_shared[i], ddl::Reduction::sum);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<torch::nn::Module> module_at(const PipelinePlan& plan, int place, Task& task) {
+  const std::vector<Part> parts = task.parts();
+  std::vector<std::string> names;
+  for (int stage : plan.stages_at(place))
+    for (int part = plan.first_part(stage); part < plan.first_part(stage + 1); ++part)
+      names.insert(names.end(), parts[part].modules.begin(), parts[part].modules.end());
+  return part_of(task.module(), names);
+}
+
+std::unique_ptr<PipelinedModel> pipelined_model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task,
+                                                const PipelinedOptions& options) {
+  return std::make_unique<Model>(std::move(pipeline), std::move(task), options);
+}
+
+}  // namespace spillway::runtime

@@ -1,0 +1,46 @@
+/// This rank's stages of a model that is cut over ranks, in training.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "runtime/pipeline/pipeline.h"
+#include "runtime/pipeline/pipeline_clock.h"
+#include "runtime/pipeline/trainable_model.h"
+
+namespace spillway::runtime {
+
+struct PipelinedOptions {
+  c10::Device device = at::kCPU;
+  uint64_t seed = 0;                               ///< seed of dropout, which then depends on no cut and no schedule
+  std::shared_ptr<PipelineClock> clock = nullptr;  ///< null: a steady clock
+};
+
+/// The seconds of all learn() calls of a rank, by its clock.
+struct PipelineTotals {
+  int64_t passes = 0;
+  double seconds = 0;  ///< from the first item to the last one
+  double forward = 0, backward = 0;
+  double wait = 0;  ///< for messages
+};
+
+/// A model whose stages are on the ranks of a pipeline. Each rank runs its items in the order of the plan's program.
+/// Messages travel meanwhile. Weights of other ranks' stages are freed.
+class PipelinedModel : public TrainableModel {
+ public:
+  /// Returns the times of the items of the last learn(), by the clock, in order.
+  virtual const std::vector<pipe::Span>& spans() const = 0;
+  virtual const PipelineTotals& totals() const = 0;
+  /// Sums the gradients of weights that several ranks have. Call it when a step's gradients are complete, and averaged
+  /// over copies. Collective over the pipeline.
+  virtual void sum_shared_gradients() = 0;
+};
+
+/// Returns a module with the submodules and parameters of the stages at a place, under their names in the model.
+std::shared_ptr<torch::nn::Module> module_at(const PipelinePlan& plan, int place, Task& task);
+
+/// Takes this rank's stages from `task`. learn() calls before_last_backward only where the rank has one stage. Calls
+/// throw CommError when another rank does not answer. Collective over the copy of the model.
+std::unique_ptr<PipelinedModel> pipelined_model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task,
+                                                const PipelinedOptions& options);
+
+}  // namespace spillway::runtime

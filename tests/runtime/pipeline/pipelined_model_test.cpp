@@ -1,0 +1,340 @@
+#include "runtime/pipeline/pipelined_model.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ddl/comm/communicator.h"
+#include "ddl/comm/thread_world.h"
+#include "runtime/models/task.h"
+#include "tests/support/ddl/delayed_transport.h"
+#include "tests/support/refusal.h"
+
+namespace spillway::runtime {
+namespace {
+
+using testing::expect_refusal;
+
+/// A model and what it is trained on.
+struct Case {
+  std::string model;
+  TaskOptions options;
+  std::vector<Batch> batches;  // a micro-batch each
+};
+
+std::vector<Batch> batches(int count, const std::function<Batch()>& make) {
+  at::manual_seed(11);
+  std::vector<Batch> all;
+  for (int i = 0; i < count; ++i) all.push_back(make());
+  return all;
+}
+
+Case mlp(int micro_batches, int64_t layers = 7) {
+  return {"mlp", {.mlp = {.input = 12, .hidden = 20, .layers = layers, .classes = 5}}, batches(micro_batches, [] {
+            return Batch{at::rand({6, 12}), at::randint(5, {6}, at::kLong)};
+          })};
+}
+
+Case resnet(int micro_batches) {
+  return {"resnet50", {.resnet50 = {.classes = 4, .filters = 4}}, batches(micro_batches, [] {
+            return Batch{at::rand({2, 3, 32, 32}), at::randint(4, {2}, at::kLong)};
+          })};
+}
+
+Case bert(int micro_batches) {
+  const BertOptions options{
+      .layers = 3, .hidden = 16, .heads = 2, .intermediate = 32, .vocabulary = 20, .positions = 8, .dropout = 0};
+  return {"bert-base", {.bert = options}, batches(micro_batches, [] {
+            return Batch{at::randint(20, {3, 8}, at::kLong), at::randint(8, {3, 2, 2}, at::kLong)};
+          })};
+}
+
+Case unet(int micro_batches) {
+  return {"unet3d", {.unet3d = {.filters = 2, .depth = 4, .dropout = 0}}, batches(micro_batches, [] {
+            return Batch{at::rand({1, 4, 16, 16, 16}), at::rand({1, 3, 16, 16, 16}).round()};
+          })};
+}
+
+/// The outcome of a step: the loss, and gradients and buffers by name.
+struct Outcome {
+  double loss = 0;
+  std::map<std::string, at::Tensor> tensors;
+};
+
+void add_tensors(const torch::nn::Module& module, Outcome& outcome) {
+  for (const auto& parameter : module.named_parameters())
+    outcome.tensors["gradient of " + parameter.key()] = parameter.value().grad().clone();
+  for (const auto& buffer : module.named_buffers()) outcome.tensors[buffer.key()] = buffer.value().clone();
+}
+
+std::unique_ptr<Task> made(const Case& given, at::ScalarType type) {
+  static std::mutex one_at_a_time;  // ranks on threads share the generator
+  const std::lock_guard lock(one_at_a_time);
+  at::manual_seed(3);
+  auto task = make_task(given.model, given.options);
+  task->module().to(type);
+  return task;
+}
+
+std::vector<Batch> of_type(const Case& given, at::ScalarType type) {
+  std::vector<Batch> all = given.batches;
+  for (Batch& batch : all) {
+    if (batch.input.is_floating_point()) batch.input = batch.input.to(type);
+    if (batch.target.is_floating_point()) batch.target = batch.target.to(type);
+  }
+  return all;
+}
+
+StepWork work_on(const std::vector<Batch>& batches) {
+  return {.micro_batches = std::ssize(batches), .batch = [&](int64_t i) { return batches[static_cast<size_t>(i)]; }};
+}
+
+Outcome on_one_rank(const Case& given, at::ScalarType type) {
+  const auto model = whole_model(made(given, type));
+  const auto batches = of_type(given, type);
+  Outcome outcome{.loss = model->learn(work_on(batches)).item<double>(), .tensors = {}};
+  add_tensors(model->module(), outcome);
+  return outcome;
+}
+
+/// Runs a body on each rank, with messages that are late now and then.
+void on_ranks(int ranks, bool delayed, const std::function<void(const ddl::Comm&)>& body) {
+  ddl::ThreadWorld world(std::vector<int>(static_cast<size_t>(ranks), 0));
+  std::vector<std::thread> threads;
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      auto wire = world.transport(rank);
+      if (delayed) wire = std::make_unique<ddl::testing::DelayedTransport>(std::move(wire), 7 * rank + 1);
+      try {
+        body(ddl::make_comm(std::make_shared<ddl::Communicator>(std::move(wire))));
+      } catch (...) {
+        errors[static_cast<size_t>(rank)] = std::current_exception();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+std::shared_ptr<const Pipeline> cut(const Case& given, at::ScalarType type, const PipelineOptions& options,
+                                    const ddl::Comm& comm) {
+  const auto task = made(given, type);
+  return make_pipeline(options, std::ssize(given.batches), *task, of_type(given, type).front(), Amp::off, comm);
+}
+
+/// Trains a step on ranks, and gathers what all stages have.
+Outcome on_pipeline(const Case& given, at::ScalarType type, const PipelineOptions& options, bool delayed = false) {
+  Outcome outcome;
+  std::mutex mutex;
+  on_ranks(static_cast<int>(options.ranks), delayed, [&](const ddl::Comm& comm) {
+    const auto pipeline = cut(given, type, options, comm);
+    const auto model = pipelined_model(pipeline, made(given, type), {});
+    const auto batches = of_type(given, type);
+    const at::Tensor loss = model->learn(work_on(batches));
+    EXPECT_EQ(loss.defined(), pipeline->place == pipeline->place_of_last_stage());
+    model->sum_shared_gradients();
+    const std::lock_guard lock(mutex);
+    if (loss.defined()) outcome.loss = loss.item<double>();
+    add_tensors(model->module(), outcome);
+  });
+  return outcome;
+}
+
+void expect_same(const Outcome& outcome, const Outcome& expected, const std::string& what) {
+  EXPECT_EQ(outcome.loss, expected.loss) << what;
+  EXPECT_EQ(outcome.tensors.size(), expected.tensors.size()) << what;
+  for (const auto& [name, tensor] : expected.tensors) {
+    const auto found = outcome.tensors.find(name);
+    ASSERT_NE(found, outcome.tensors.end()) << what << ": " << name;
+    EXPECT_TRUE(found->second.equal(tensor)) << what << ": " << name;
+  }
+}
+
+std::string describe(const Case& given, const PipelineOptions& options, at::ScalarType type) {
+  return given.model + " over " + std::to_string(options.ranks) + " ranks by " + options.schedule + ", " +
+         std::to_string(given.batches.size()) + " micro-batches, " + c10::toString(type);
+}
+
+TEST(PipelinedModelTest, GradientsAreThoseOfOneRankBitForBit) {
+  at::set_num_threads(1);
+  for (const Case& given : {mlp(1), mlp(4), mlp(5), resnet(4), unet(2)})
+    for (at::ScalarType type : {at::kFloat, at::kDouble}) {
+      const Outcome expected = on_one_rank(given, type);
+      for (int64_t ranks : {2, 3, 4})
+        for (const char* schedule : {"gpipe", "1f1b"}) {
+          const PipelineOptions options{.ranks = ranks, .schedule = schedule};
+          expect_same(on_pipeline(given, type, options), expected, describe(given, options, type));
+        }
+    }
+}
+
+TEST(PipelinedModelTest, SeveralStagesOfARankChangeNoBit) {
+  at::set_num_threads(1);
+  for (const Case& given : {mlp(4), resnet(4), unet(4)}) {
+    const Outcome expected = on_one_rank(given, at::kFloat);
+    for (int64_t ranks : {2, 4})
+      for (int64_t chunks : {1, 2}) {
+        const PipelineOptions options{.ranks = ranks, .schedule = "interleaved", .chunks = chunks};
+        expect_same(on_pipeline(given, at::kFloat, options), expected, describe(given, options, at::kFloat));
+      }
+  }
+}
+
+TEST(PipelinedModelTest, LateMessagesChangeNoBit) {
+  at::set_num_threads(1);
+  const Case given = mlp(8);
+  const Outcome expected = on_one_rank(given, at::kFloat);
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved"}) {
+    const PipelineOptions options{.ranks = 4, .schedule = schedule};
+    expect_same(on_pipeline(given, at::kFloat, options, /*delayed=*/true), expected, schedule);
+  }
+}
+
+TEST(PipelinedModelTest, AWeightOfBothEndsGetsTheSumOfItsGradients) {
+  at::set_num_threads(1);
+  const Case given = bert(4);
+  const Outcome expected = on_one_rank(given, at::kDouble);
+  for (int64_t ranks : {2, 3, 5}) {
+    const Outcome outcome = on_pipeline(given, at::kDouble, {.ranks = ranks});
+    EXPECT_EQ(outcome.loss, expected.loss);
+    for (const auto& [name, tensor] : expected.tensors)
+      // The matrix of words is summed in another order.
+      EXPECT_TRUE(outcome.tensors.at(name).allclose(tensor, 1e-12, 1e-12)) << name;
+  }
+}
+
+TEST(PipelinedModelTest, DropoutDependsOnNoCut) {
+  Case given = bert(1);
+  given.options.bert.dropout = 0.3;
+  std::vector<Outcome> outcomes;
+  for (int64_t first : {1, 2, 4}) {
+    // One micro-batch: the second rank's dropout comes after the first one's, though they share a generator here.
+    outcomes.push_back(on_pipeline(given, at::kFloat, {.ranks = 2, .cut = {first, 5 - first}}));
+    EXPECT_EQ(outcomes.back().loss, outcomes.front().loss);
+  }
+}
+
+TEST(PipelinedModelTest, LossAndMetricWithoutGradientsAreThoseOfOneRank) {
+  at::set_num_threads(1);
+  const Case given = resnet(3);
+  const auto whole = whole_model(made(given, at::kFloat));
+  const auto batches = of_type(given, at::kFloat);
+  const Batch one{batches[0].input.narrow(0, 0, 1), batches[0].target.narrow(0, 0, 1)};
+  const auto metric = whole->metric(one, Amp::off);
+  const auto loss = whole->loss(work_on(batches));
+  on_ranks(3, false, [&](const ddl::Comm& comm) {
+    const auto pipeline = cut(given, at::kFloat, {.ranks = 3}, comm);
+    const auto model = pipelined_model(pipeline, made(given, at::kFloat), {});
+    const auto own_metric = model->metric(one, Amp::off);  // of a smaller batch than the training's
+    const auto own_loss = model->loss(work_on(batches));
+    EXPECT_EQ(own_metric.has_value(), pipeline->place == 2);
+    if (!own_metric) return;
+    EXPECT_EQ(own_metric, metric);
+    EXPECT_EQ(own_loss, loss);
+  });
+}
+
+TEST(PipelinedModelTest, RunsAsTheReplaySays) {
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> seconds(0.1, 2);
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved"})
+    for (int64_t ranks : {2, 4})
+      for (double message : {0.0, 0.3}) {
+        const Case given = mlp(8);
+        const PipelineOptions options{.ranks = ranks, .schedule = schedule};
+        pipe::Costs costs{.stages = {}, .message = message};
+        for (int stage = 0; stage < 8; ++stage)
+          costs.stages.push_back({seconds(random), seconds(random), seconds(random)});
+        on_ranks(static_cast<int>(ranks), /*delayed=*/true, [&](const ddl::Comm& comm) {
+          const auto pipeline = cut(given, at::kFloat, options, comm);
+          const auto model = pipelined_model(pipeline, made(given, at::kFloat),
+                                             {.clock = std::make_shared<VirtualPipelineClock>(costs)});
+          const auto batches = of_type(given, at::kFloat);
+          model->learn(work_on(batches));
+          const auto replayed = pipe::replay(pipeline->plan.program, costs);
+          const auto& expected = replayed.spans[static_cast<size_t>(pipeline->place)];
+          ASSERT_EQ(model->spans().size() + 1, expected.size());  // without the update
+          for (size_t i = 0; i < model->spans().size(); ++i) {
+            EXPECT_EQ(model->spans()[i].item, expected[i].item);
+            EXPECT_NEAR(model->spans()[i].begin, expected[i].begin, 1e-9)
+                << schedule << " " << pipe::describe(expected[i].item);
+            EXPECT_NEAR(model->spans()[i].end, expected[i].end, 1e-9);
+          }
+        });
+      }
+}
+
+TEST(PipelinedModelTest, ARankHasTheWeightsOfItsStagesAlone) {
+  const Case given = bert(2);
+  on_ranks(2, false, [&](const ddl::Comm& comm) {
+    const auto pipeline = cut(given, at::kFloat, {.ranks = 2, .cut = {2, 3}}, comm);
+    const auto model = pipelined_model(pipeline, made(given, at::kFloat), {});
+    const auto names = model->module().named_parameters().keys();
+    const auto has = [&](const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+    EXPECT_TRUE(has("word.weight"));
+    EXPECT_EQ(has("layer0.query.weight"), pipeline->place == 0);
+    EXPECT_EQ(has("layer1.query.weight"), pipeline->place == 1);
+    EXPECT_EQ(has("bias"), pipeline->place == 1);
+  });
+}
+
+TEST(PipelinedModelTest, ARankThatFailsEndsTheOthers) {
+  const Case given = mlp(4);
+  ddl::ThreadWorld world({0, 0});
+  std::vector<std::string> errors(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        const auto comm = ddl::make_comm(world.communicator(rank));
+        const auto pipeline = cut(given, at::kFloat, {.ranks = 2}, comm);
+        const auto model = pipelined_model(pipeline, made(given, at::kFloat), {});
+        auto batches = of_type(given, at::kFloat);
+        if (rank == 0) batches[2].input = at::rand({6, 3});  // of another shape
+        model->learn(work_on(batches));
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_NE(errors[0].find("mat1 and mat2"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("rank 0 gave up: was interrupted with messages under way"), std::string::npos) << errors[1];
+}
+
+TEST(PipelinedModelTest, CutsThatDoNotFitAreRefusedByName) {
+  const Case given = mlp(4, 3);  // four parts
+  const auto task = made(given, at::kFloat);
+  const auto profiles = profile_parts(*task, given.batches.front(), Amp::off);
+  const auto plan = [&](const PipelineOptions& options, int64_t micro_batches = 4) {
+    plan_pipeline(options, micro_batches, task->parts(), profiles, {});
+  };
+  expect_refusal([&] { plan({.ranks = 5}); }, {"[pipeline] 5 stages are asked for, and the model has 4 parts"});
+  expect_refusal(
+      [&] {
+        plan({.ranks = 2, .cut = {1, 2}});
+      },
+      {"[pipeline] the cut is 1,2; allowed: 2 numbers of 1 and more, of 4 parts together"});
+  expect_refusal([&] { plan({.ranks = 2, .cut = {4, 0}}); }, {"the cut is 4,0"});
+  expect_refusal([&] { plan({.ranks = 2, .schedule = "2f2b"}); },
+                 {"schedule is '2f2b'; allowed: gpipe, 1f1b, interleaved"});
+  expect_refusal([&] { plan({.ranks = 2, .schedule = "interleaved"}, 3); },
+                 {"interleaved takes micro-batches in units of its ranks; 2 do not divide 3"});
+}
+
+TEST(PipelinedModelTest, RanksThatTheCutDoesNotDivideAreRefused) {
+  const Case given = mlp(4);
+  on_ranks(3, false, [&](const ddl::Comm& comm) {
+    expect_refusal([&] { cut(given, at::kFloat, {.ranks = 2}, comm); },
+                   {"the model is to be cut over 2 ranks, and there are 3; allowed: a divisor of the ranks"});
+  });
+}
+
+}  // namespace
+}  // namespace spillway::runtime
