@@ -13,10 +13,34 @@ Kfac& Kfac::operator=(Kfac&&) noexcept = default;
 Kfac::~Kfac() = default;
 
 void Kfac::watch(const at::Tensor& loss, int64_t batch) {
-  impl_->watch(loss, batch, /*again=*/false);
+  impl_->watch(loss, batch, /*again=*/false, /*micro_batch=*/-1);
 }
-void Kfac::watch_stage(at::TensorList roots, int64_t batch, bool again) {
-  impl_->watch(roots, batch, again);
+void Kfac::watch_stage(at::TensorList roots, const StageSamples& samples) {
+  impl_->watch(roots, samples.count, samples.again, samples.micro_batch);
+}
+void Kfac::defer(bool on) {
+  impl_->defer(on);
+}
+std::vector<RefreshWork> Kfac::refresh_work(int64_t step, int64_t micro_batches) const {
+  return impl_->refresh_work(step, micro_batches);
+}
+void Kfac::run(int64_t step, int64_t micro_batches, size_t index) {
+  impl_->run(step, micro_batches, index);
+}
+std::vector<double> Kfac::refresh_seconds(int64_t step) const {
+  return impl_->refresh_seconds(step);
+}
+bool Kfac::renews(size_t i, int64_t steps) const {
+  return impl_->renews(i, steps);
+}
+const std::vector<at::Tensor>& Kfac::next_inverse(size_t i) const {
+  return impl_->next_inverse(i);
+}
+void Kfac::finish_refreshes() {
+  impl_->finish_refreshes();
+}
+int64_t Kfac::cycle_length() const {
+  return impl_->cycle_length();
 }
 void Kfac::observe_factors(WorkerTimeline::Observer observer) {
   impl_->observe_factors(std::move(observer));

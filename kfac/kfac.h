@@ -15,6 +15,7 @@
 #include "kfac/model_stages.h"
 #include "kfac/plan/counters.h"
 #include "kfac/plan/options.h"
+#include "kfac/refresh_work.h"
 
 namespace spillway {
 class MessageListener;
@@ -63,9 +64,25 @@ class Kfac {
   /// each loss by m and watch each: m calls. Cost: a walk of the graph when the coming step updates factors, else
   /// nothing.
   void watch(const at::Tensor& loss, int64_t batch);
-  /// Does what watch() does for a stage of a model, whose backward begins at `roots`. `again`: a call of this step has
-  /// counted these samples, for another stage of this rank.
-  void watch_stage(at::TensorList roots, int64_t batch, bool again);
+  /// Does what watch() does for a stage of a model, whose backward begins at `roots`.
+  void watch_stage(at::TensorList roots, const StageSamples& samples);
+
+  /// Makes refreshes wait for run(), with curvature_delay: backward's inputs and output gradients are kept meanwhile.
+  /// step() does what is left of a refresh whose inverse it needs. No bit depends on it. Call it between steps.
+  void defer(bool on);
+  /// Returns the pieces of the refresh of a step's layers, counted from the very first step, in an order that is right.
+  /// Empty where nothing may wait. Ranks with the same layers get the same list.
+  std::vector<RefreshWork> refresh_work(int64_t step, int64_t micro_batches) const;
+  /// Does piece `index` of refresh_work(). Ranks with the same layers run averages and sends in one order. Throws
+  /// c10::Error when it is done, or when that step's refresh is not open: before its first watch, and after
+  /// curvature_delay steps. Throws ddl::CommError.
+  void run(int64_t step, int64_t micro_batches, size_t index);
+  /// Returns the seconds of each piece of the last refresh of the layers that are due in `step`; empty before the first.
+  std::vector<double> refresh_seconds(int64_t step) const;
+  /// Does all that waits, so that the state is complete. Call it between steps. Collective over the ranks.
+  void finish_refreshes();
+  /// Returns the steps after which the same layers are due again.
+  int64_t cycle_length() const;
 
   /// Averages and takes in the staged factors, decomposes, exchanges, preconditions and clips, each when due. Rewrites
   /// `.grad` of the layers' weights and biases, which must be unscaled already. `loss_scale` is the number that the
@@ -114,6 +131,11 @@ class Kfac {
   /// Returns the tensors that precondition layer `i`, in the order of inverse_tensors(); empty where this rank is no
   /// gradient worker.
   const std::vector<at::Tensor>& inverse(size_t i) const;
+
+  /// Returns true when the layer, after so many steps, has a renewed inverse for later ones, with curvature_delay.
+  bool renews(size_t i, int64_t steps) const;
+  /// Returns that inverse, as inverse(). Its pieces of work must be done (finish_refreshes()).
+  const std::vector<at::Tensor>& next_inverse(size_t i) const;
 
   /// Returns the largest mean curvature of each layer so far, [layers], the same on every rank (DampingScope::network).
   /// Undefined where the damping is of another kind. Part of the state.

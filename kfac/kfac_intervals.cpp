@@ -14,6 +14,10 @@ bool Preconditioner::updates_factors() const {
 }
 
 bool Preconditioner::decomposes() const {
+  if (is_late(counters_.steps)) {
+    const int64_t taken = counters_.steps - options_.curvature_delay;
+    return taken > 0 && !cycle_.sets()[cycle_.set_of(taken)].empty();
+  }
   if (!options_.layer_curvature.empty()) return !due_layers().empty();
   return work_of_step(counters_, options_).decomposes;
 }
@@ -23,6 +27,7 @@ bool Preconditioner::launches() const {
 }
 
 std::string_view Preconditioner::kind() const {
+  if (is_late(counters_.steps)) return late_kinds_[counters_.steps % cycle_.length()];
   if (!options_.layer_curvature.empty()) return cycle_.kind(due_set());
   return work_of_step(counters_, options_).kind();
 }

@@ -34,28 +34,22 @@ void Preconditioner::check_samples() const {
 
 void Preconditioner::commit_factors(double loss_scale) {
   if (staged_->early) return commit_early_factors(loss_scale);
-  std::vector<bool> travels(layers_.size());
-  for (const auto& bucket : buckets_[due_set()]) {
-    commit_layers(bucket.layers, &bucket, loss_scale);
-    for (size_t i : bucket.layers) travels[i] = true;
-  }
-  for (size_t i : due_layers())
-    if (!travels[i]) commit_layers({i}, nullptr, loss_scale);
-  watched_batch_ = 0;
-  watched_ = false;
+  for (const auto& [layers, bucket] : average_groups(due_set()))
+    commit_layers(layers, bucket, watched_batch_, loss_scale);
 }
 
 // Finishes the layers' new factors, reduces those of a bucket, and takes them into the running averages.
-void Preconditioner::commit_layers(const std::vector<size_t>& members, const FactorBucket* bucket, double loss_scale) {
+void Preconditioner::commit_layers(const std::vector<size_t>& members, const FactorBucket* bucket, int64_t samples,
+                                   double loss_scale) {
   auto& layers = staged_->layers;
   {
     Stopwatch watch(seconds_.factor_compute);
     for (size_t i : members)
-      if (assignments_[i].stages_factors(exchange_.rank())) layers[i].finish(watched_batch_, loss_scale);
+      if (assignments_[i].stages_factors(exchange_.rank())) layers[i].finish(samples, loss_scale);
   }
   if (bucket) {
     Stopwatch watch(seconds_.factor_communicate);
-    reduce_factors(*bucket, layers, assignments_, watched_batch_, options_.factor_dtype, exchange_);
+    reduce_factors(*bucket, layers, assignments_, samples, options_.factor_dtype, exchange_);
   }
   Stopwatch watch(seconds_.factor_compute);
   for (size_t i : members) layers[i].commit(options_.decay, dropped_);
@@ -77,18 +71,16 @@ void Preconditioner::commit_early_factors(double loss_scale) {
       layers[i].commit(options_.decay, dropped_);
     }
   }
-  watched_batch_ = 0;
-  watched_ = false;
 }
 
 // --- eigenbases and inverses ----------------------------------------------------------------------------------------
 
-// Takes the due layers' mean curvatures into the largest ones. A factor's owner knows its trace.
-void Preconditioner::note_curvature() {
+// Takes the layers' mean curvatures into the largest ones. A factor's owner knows its trace.
+void Preconditioner::note_curvature(const std::vector<size_t>& layers) {
   if (!largest_curvature_.defined()) return;
   Stopwatch watch(seconds_.decompose);
   std::vector<bool> due(layers_.size());
-  for (size_t i : due_layers()) due[i] = true;
+  for (size_t i : layers) due[i] = true;
   auto means = at::zeros({std::ssize(layers_), kMaxFactors}, largest_curvature_.options());
   for (const auto& [i, f] : owned_) {
     if (!due[i]) continue;
@@ -116,8 +108,9 @@ void Preconditioner::set_damping() {
 }
 
 Damping Preconditioner::damping(size_t i) const {
-  auto damping = damping_;
-  if (curvatures_.defined()) damping.curvature = curvatures_[static_cast<int64_t>(i)];
+  auto damping = current_ ? current_->damping : damping_;
+  const auto& curvatures = current_ ? current_->curvatures : curvatures_;
+  if (curvatures.defined()) damping.curvature = curvatures[static_cast<int64_t>(i)];
   return damping;
 }
 
@@ -128,19 +121,16 @@ void Preconditioner::renew_owned() {
 }
 
 void Preconditioner::decompose_owned() {
+  for (const auto& group : renewal_groups(due_set(), exchange_.rank())) renew(group);
+}
+
+void Preconditioner::renew(const std::vector<FactorId>& group) {
   Stopwatch watch(seconds_.decompose);
-  const bool solves_groups = options_.method == Method::eigen && options_.warm_start == 0;
-  std::vector<FactorId> whole;
-  std::vector<bool> due(layers_.size());
-  for (size_t i : due_layers()) due[i] = true;
-  for (const auto& id : owned_) {
-    if (!due[id.layer]) continue;
-    if (solves_groups && !layers_[id.layer].shape.factors()[id.factor].is_truncated())
-      whole.push_back(id);
-    else
-      decompose_factor(id.layer, id.factor);
-  }
-  for (const auto& group : groups_of_one_side(shapes_of(layers_), whole)) decompose_together(group);
+  const auto& [i, f] = group.front();
+  if (options_.method == Method::eigen && options_.warm_start == 0 && !layers_[i].shape.factors()[f].is_truncated())
+    decompose_together(group);
+  else
+    decompose_factor(i, f);
 }
 
 void Preconditioner::decompose_together(const std::vector<FactorId>& group) {
@@ -150,7 +140,7 @@ void Preconditioner::decompose_together(const std::vector<FactorId>& group) {
     const auto& shape = layers_[i].shape;
     flops_.decompose += decomposition_flops(shape, shape.factors()[f]);
     matrices.push_back(factor(i, f));
-    bases.push_back(inverses_[i].basis(shape, f));
+    bases.push_back(renewed(i).basis(shape, f));
   }
   const auto done = decompose(matrices, bases);
   for (size_t g = 0; g < group.size(); ++g)
@@ -162,19 +152,19 @@ void Preconditioner::decompose_factor(size_t i, size_t f) {
   flops_.decompose += decomposition_flops(shape, shape.factors()[f]);
   const auto& statistics = staged_->layers[i];
   if (options_.method != Method::eigen)
-    return invert_factor(inverses_[i], shape, statistics.averages(), f, damping(i), failed_);
+    return invert_factor(renewed(i), shape, statistics.averages(), f, damping(i), failed_);
   if (shape.factors()[f].is_truncated()) return follow_factor(i, f);
   // The errors of a layer's factors add up.
   const double tolerance = options_.warm_start / static_cast<double>(shape.factors().size());
   at::Tensor delta;
   if (tolerance > 0) delta = factor_damping(shape, statistics.averages(), f, damping(i));
-  const auto outcome = refresh(factor(i, f), inverses_[i].basis(shape, f), delta, tolerance);
+  const auto outcome = refresh(factor(i, f), renewed(i).basis(shape, f), delta, tolerance);
   counters_.warm_starts += outcome == Refreshed::rescaled;
   if (outcome == Refreshed::kept_last) keep_eigenvectors(i, f);
 }
 
 void Preconditioner::follow_factor(size_t i, size_t f) {
-  const auto basis = inverses_[i].basis(layers_[i].shape, f);
+  const auto basis = renewed(i).basis(layers_[i].shape, f);
   const bool is_first = counters_.decompositions == 0;
   if (is_first) randomize(basis);
   if (!iterate_subspace(factor(i, f), basis, is_first ? kFirstSubspaceIterations : 1)) keep_eigenvectors(i, f);
@@ -182,14 +172,14 @@ void Preconditioner::follow_factor(size_t i, size_t f) {
 
 void Preconditioner::keep_eigenvectors(size_t i, size_t f) {
   failed_.add_(1);
-  rescale_fresh_values(factor(i, f), inverses_[i], layers_[i].shape, f);
+  rescale_fresh_values(factor(i, f), renewed(i), layers_[i].shape, f);
 }
 
 // G's owner gets the other owners' eigenvalues and forms the reciprocal of their products.
 void Preconditioner::gather_reciprocal(size_t i) {
   const auto& [shape, weight, bias] = layers_[i];
   const auto& owners = assignments_[i].owners;
-  auto& inverse = inverses_[i];
+  auto& inverse = renewed(i);
   const int64_t rank = exchange_.rank(), root = owners.back();
   for (size_t f = 0; f < owners.size(); ++f)
     if (owners[f] != root && (rank == owners[f] || rank == root))
@@ -200,16 +190,18 @@ void Preconditioner::gather_reciprocal(size_t i) {
 }
 
 void Preconditioner::share_inverses() {
+  for (size_t i : due_layers()) share_inverse(i);
+}
+
+void Preconditioner::share_inverse(size_t i) {
   Stopwatch watch(seconds_.eigenbasis_communicate);
-  for (size_t i : due_layers()) {
-    if (options_.precompute_outer) gather_reciprocal(i);
-    const auto tensors = inverse_tensors(layers_[i].shape);
-    const auto& held = inverses_[i].held;
-    for (size_t t = 0, end = 0; t < held.size(); t = end) {  // tensors from one owner travel together
-      std::vector<at::Tensor> message;
-      for (; end < held.size() && tensors[end].factor == tensors[t].factor; ++end) message.push_back(held[end]);
-      exchange_.broadcast_(message, assignments_[i].owners[tensors[t].factor], assignments_[i].workers);
-    }
+  if (options_.precompute_outer) gather_reciprocal(i);
+  const auto tensors = inverse_tensors(layers_[i].shape);
+  const auto& held = renewed(i).held;
+  for (size_t t = 0, end = 0; t < held.size(); t = end) {  // tensors from one owner travel together
+    std::vector<at::Tensor> message;
+    for (; end < held.size() && tensors[end].factor == tensors[t].factor; ++end) message.push_back(held[end]);
+    exchange_.broadcast_(message, assignments_[i].owners[tensors[t].factor], assignments_[i].workers);
   }
 }
 

@@ -19,4 +19,11 @@ struct ModelStages {
   std::function<at::Tensor(const at::Tensor& rows, const std::vector<int64_t>& numbers)> all_rows = {};
 };
 
+/// The samples of a backward pass of a stage.
+struct StageSamples {
+  int64_t count = 0;
+  bool again = false;       ///< a call of this step has counted them, for another stage of this rank
+  int64_t micro_batch = 0;  ///< their number in the step
+};
+
 }  // namespace spillway::kfac

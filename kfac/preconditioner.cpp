@@ -98,6 +98,9 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
   if (options_.overlap_factors && !buckets_.front().empty())
     staged_->early = std::make_unique<OverlappedReduction>(buckets_.front(), staged_->layers, assignments_,
                                                            options_.factor_dtype, exchange_.comm());
+  next_.resize(layers_.size());
+  for (int64_t step = 0; options_.curvature_delay > 0 && step < cycle_.length(); ++step)
+    late_kinds_.push_back(str("refresh ", step));
   if (options_.staleness > 0) background_ = std::make_unique<BackgroundSolver>(stacks_of(owned_, layers_));
   if (options_.damping_scope_in_use() == DampingScope::network)
     largest_curvature_ = at::zeros({std::ssize(layers_)}, state_options(layers_.front().weight));
@@ -107,7 +110,7 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
   nu_ = at::ones_like(product_);
 }
 
-void Preconditioner::watch(at::TensorList roots, int64_t batch, bool again) {
+void Preconditioner::watch(at::TensorList roots, int64_t batch, bool again, int64_t micro_batch) {
   const int64_t least = exchange_.world() == 1 ? 1 : 0;
   TORCH_CHECK(batch >= least, "[kfac.watch] batch = ", batch, " is outside ", least, " and more samples");
   if (!updates_factors()) return;
@@ -116,8 +119,11 @@ void Preconditioner::watch(at::TensorList roots, int64_t batch, bool again) {
   watched_ = true;
   staged_->seed = hash_in(hash_in(kHashSeed, options_.seed), static_cast<uint64_t>(counters_.factor_updates));
   std::vector<int64_t> uses(layers_.size(), 0);
-  const auto stage = [staged = std::weak_ptr(staged_)](const Captured& captured) {
-    if (auto alive = staged.lock()) alive->stage(captured);
+  const bool late = is_late(counters_.steps);
+  if (late) micro_batch = open_refresh(batch, again, micro_batch);
+  const bool holds = late && staged_->holds;
+  const auto stage = [staged = std::weak_ptr(staged_), holds, micro_batch](const Captured& captured) {
+    if (auto alive = staged.lock()) holds ? alive->hold(captured, micro_batch) : alive->stage(captured);
   };
   WeightIndex due;
   for (size_t i : due_layers())
@@ -139,6 +145,8 @@ void Preconditioner::discard() {
   at::NoGradGuard no_grad;
   if (staged_->early) staged_->early->discard(staged_->layers);
   for (auto& layer : staged_->layers) layer.discard();
+  staged_->held.clear();
+  if (!open_.empty() && open_.back().step == counters_.steps) open_.pop_back();
   watched_batch_ = 0;
   watched_ = false;
 }
@@ -151,12 +159,15 @@ void Preconditioner::step(double loss_scale) {
     TORCH_CHECK(watched_, "[kfac.step] step ", counters_.steps,
                 " updates the factors: call watch(loss, batch) before backward");
     check_samples();
-    commit_factors(loss_scale);
+    if (!is_late(counters_.steps)) commit_factors(loss_scale);
+    watched_batch_ = 0;
+    watched_ = false;
     if (factors_are_due(counters_, options_)) counters_.last_factor_step = counters_.steps;
     ++counters_.factor_updates;
   }
-  const bool is_due = decomposes();
-  if (is_due) note_curvature();
+  if (is_late(counters_.steps)) step_late(loss_scale);
+  const bool is_due = decomposes() && !is_late(counters_.steps);
+  if (is_due) note_curvature(due_layers());
   set_damping();
   if (is_due) {
     renew_owned();
@@ -166,7 +177,7 @@ void Preconditioner::step(double loss_scale) {
   if (launches()) start_decomposition();
   precondition_layers();
   clip();
-  curvatures_.reset();
+  if (options_.curvature_delay == 0) curvatures_.reset();
   ++counters_.steps;
 }
 
@@ -190,6 +201,7 @@ void Preconditioner::resume(const KfacCounters& counters) {
   dropped_.fill_(counters.dropped_factors);
   failed_.fill_(counters.failed_decompositions);
   has_product_ = false;
+  if (options_.curvature_delay > 0) resume_refreshes();
 }
 
 FactorBytes Preconditioner::memory_usage() const {

@@ -3,8 +3,11 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,6 +21,7 @@
 #include "kfac/plan/counters.h"
 #include "kfac/plan/factor_traffic.h"
 #include "kfac/plan/options.h"
+#include "kfac/open_refresh.h"
 #include "kfac/plan/place_factors.h"
 #include "kfac/staged_factors.h"
 
@@ -32,12 +36,21 @@ class Preconditioner {
  public:
   Preconditioner(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm, ModelStages stages);
 
-  void watch(at::TensorList roots, int64_t batch, bool again);
+  void watch(at::TensorList roots, int64_t batch, bool again, int64_t micro_batch);
   void step(double loss_scale);
   double adapt_damping(double loss_before, double loss_after);
   void observe_factors(WorkerTimeline::Observer observer);
   void listen(MessageListener& listener);
   void discard();
+  void defer(bool on);
+  std::vector<RefreshWork> refresh_work(int64_t step, int64_t micro_batches) const;
+  void run(int64_t step, int64_t micro_batches, size_t index);
+  std::vector<double> refresh_seconds(int64_t step) const;
+  void finish_refreshes();
+  bool renews(size_t i, int64_t steps) const;
+  int64_t steps() const { return counters_.steps; }
+  const std::vector<at::Tensor>& next_inverse(size_t i) const { return next_[i].held; }
+  int64_t cycle_length() const { return cycle_.length(); }
 
   std::string_view kind() const;
   bool updates_factors() const;
@@ -67,7 +80,8 @@ class Preconditioner {
   const std::vector<size_t>& due_layers() const { return cycle_.sets()[due_set()]; }
   void check_samples() const;
   void commit_factors(double loss_scale);
-  void commit_layers(const std::vector<size_t>& layers, const FactorBucket* bucket, double loss_scale);
+  void commit_layers(const std::vector<size_t>& layers, const FactorBucket* bucket, int64_t samples,
+                     double loss_scale);
   void commit_early_factors(double loss_scale);
   void renew_owned();
   void decompose_owned();
@@ -78,10 +92,32 @@ class Preconditioner {
   void start_decomposition();
   void adopt_decomposition();
   void share_inverses();
+  void share_inverse(size_t i);
   void gather_reciprocal(size_t i);
-  void note_curvature();
+  void note_curvature(const std::vector<size_t>& layers);
   void set_damping();
   Damping damping(size_t i) const;
+  /// The layers whose new factors are averaged together; `bucket` is null where they do not travel.
+  struct AverageGroup {
+    std::vector<size_t> layers;
+    const FactorBucket* bucket;
+  };
+  bool is_late(int64_t step) const;
+  std::vector<AverageGroup> average_groups(size_t set) const;
+  std::vector<std::vector<FactorId>> renewal_groups(size_t set, int64_t rank) const;
+  void renew(const std::vector<FactorId>& group);
+  OpenRefresh& open(int64_t step);
+  /// Opens the refresh of this step where that is not done, and returns the micro-batch's number in it.
+  int64_t open_refresh(int64_t batch, bool again, int64_t micro_batch);
+  void run(OpenRefresh& refresh, size_t index);
+  void finish(OpenRefresh& refresh);
+  /// Returns the inverse that a renewal writes: the layer's own, or the one that takes its place later.
+  LayerInverse& renewed(size_t i);
+  void adopt(OpenRefresh& refresh);
+  /// Does the part of a late refresh that this step needs.
+  void step_late(double loss_scale);
+  /// Opens the refreshes whose inverses the last steps have renewed and not yet used.
+  void resume_refreshes();
   void precondition_layers();
   void precondition_layer(size_t i);
   LayerGradient gradient_of(size_t i) const;
@@ -102,12 +138,17 @@ class Preconditioner {
   std::vector<std::vector<FactorBucket>> buckets_;  ///< the buckets of each set of the cycle
   std::shared_ptr<StagedFactors> staged_;
   std::vector<LayerInverse> inverses_;
+  std::deque<OpenRefresh> open_;            ///< late refreshes, by step
+  OpenRefresh* current_ = nullptr;          ///< the one that a piece of work is of
+  std::vector<LayerInverse> next_;          ///< by layer: the inverse of its open refresh, once a renewal has begun
+  std::map<size_t, std::vector<double>> seconds_of_set_;  ///< by set: seconds of each piece of its last refresh
+  std::vector<std::string> late_kinds_;     ///< by step of the cycle
   std::unique_ptr<BackgroundSolver> background_;  ///< only with `staleness`
   std::vector<at::Tensor> sums_;  ///< ⟨V, ∇⟩, ‖V‖² and ‖W‖² of the layers of this step, [3] each
   std::vector<size_t> preconditioned_;
   at::Tensor largest_curvature_;  ///< Kfac::largest_curvature()
   Damping damping_;               ///< the damping of this step, without a curvature
-  at::Tensor curvatures_;         ///< DampingScope::network's of each layer, undefined outside step()
+  at::Tensor curvatures_;         ///< DampingScope::network's of each layer; defined between steps with late refreshes
   at::Tensor dropped_, failed_;   ///< 0-dim counts on the device
   at::Tensor nu_;                 ///< ν of the last step, 0-dim
   at::Tensor product_;            ///< Σ|⟨V, ∇⟩| of the last step, 0-dim

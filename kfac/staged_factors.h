@@ -1,7 +1,9 @@
 /// The statistics that backward has staged for the layers of a Kfac.
 #pragma once
+#include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "core/clock.h"
@@ -21,6 +23,28 @@ struct StagedFactors {
   std::vector<LayerFactors> layers;
   std::unique_ptr<OverlappedReduction> early;  ///< only with overlap_factors on several ranks
   double seconds = 0;
+  bool holds = false;  ///< what backward shows is kept until stage_held()
+
+  /// Keeps what backward shows of a use of a layer.
+  void hold(const Captured& captured, int64_t micro_batch) {
+    std::lock_guard lock(mutex);
+    Held& use = held[{captured.layer, micro_batch}].emplace_back();
+    use.captured = captured;
+    if (captured.geometry) use.geometry = *captured.geometry;
+  }
+
+  /// Stages what was kept of a layer and micro-batch, and lets go of it.
+  void stage_held(size_t layer, int64_t micro_batch, uint64_t seed_of_refresh) {
+    std::lock_guard lock(mutex);
+    const auto found = held.find({layer, micro_batch});
+    if (found == held.end()) return;
+    Stopwatch watch(seconds);
+    for (Held& use : found->second) {
+      if (use.captured.geometry) use.captured.geometry = &use.geometry;
+      layers[layer].stage(use.captured, hash_in(seed_of_refresh, static_cast<uint64_t>(numbers[layer])));
+    }
+    held.erase(found);
+  }
 
   void stage(const Captured& captured) {
     std::lock_guard lock(mutex);
@@ -28,6 +52,13 @@ struct StagedFactors {
     layers[captured.layer].stage(captured, hash_in(seed, static_cast<uint64_t>(numbers[captured.layer])));
     if (early) early->staged(captured.layer, layers);
   }
+
+  /// A use of a layer, whose tensors outlive backward.
+  struct Held {
+    Captured captured = {};
+    Geometry geometry = {};
+  };
+  std::map<std::pair<size_t, int64_t>, std::vector<Held>> held = {};  ///< by layer and micro-batch
 };
 
 }  // namespace spillway::kfac

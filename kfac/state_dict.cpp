@@ -37,11 +37,12 @@ std::string mismatch(const StateDict& state, size_t at, const std::string& name,
 
 StateDict Kfac::state_dict() const {
   at::NoGradGuard no_grad;
+  impl_->finish_refreshes();
   const RankExchange& exchange = impl_->exchange();
   std::vector<int64_t> everyone(exchange.world());
   std::iota(everyone.begin(), everyone.end(), int64_t{0});
   StateDict state;
-  for (const StateEntry& entry : state_entries(*this)) {
+  for (const StateEntry& entry : state_entries(*this, impl_->steps())) {
     const auto type = layers().front().weight.options().dtype(entry.type);
     auto copy = at::empty(entry.sizes, type);
     if (entry.held.defined()) copy.copy_(entry.held);
@@ -54,19 +55,24 @@ StateDict Kfac::state_dict() const {
 
 void Kfac::load_state_dict(const StateDict& state) {
   at::NoGradGuard no_grad;
-  const auto entries = state_entries(*this);
   const auto refuse = [](const std::string& fault) {
     if (!fault.empty())
       throw BadRequest("[kfac.load_state_dict] the state is not of this model and these options: " + fault);
   };
+  // The counters tell which layers have an inverse for later steps.
+  const bool ends = !state.empty() && state.back().first == kCounters && state.back().second.defined();
+  const auto counters = ends ? unpack(state.back().second) : KfacCounters{};
+  auto entries = state_entries(*this, counters.steps);
   for (size_t i = 0; i < entries.size(); ++i)
     refuse(mismatch(state, i, entries[i].name, entries[i].type, entries[i].sizes));
   refuse(mismatch(state, entries.size(), kCounters, at::kLong, pack(KfacCounters{}).sizes()));
   if (state.size() > entries.size() + 1) refuse(str("'", state[entries.size() + 1].first, "' has no place here"));
+  discard();
+  resume(counters);  // makes those inverses
+  entries = state_entries(*this, counters.steps);
   for (size_t i = 0; i < entries.size(); ++i)
     if (entries[i].held.defined()) entries[i].held.copy_(state[i].second);
-  discard();
-  resume(unpack(state.back().second));
+  resume(counters);  // takes the curvatures that were read
 }
 
 }  // namespace spillway::kfac

@@ -25,7 +25,7 @@ std::vector<int64_t> all_ranks(int64_t world) {
 
 }  // namespace
 
-std::vector<StateEntry> state_entries(const Kfac& kfac) {
+std::vector<StateEntry> state_entries(const Kfac& kfac, int64_t steps) {
   std::vector<StateEntry> entries;
   for (size_t i = 0; i < kfac.layers().size(); ++i) {
     const LayerShape& shape = kfac.layers()[i].shape;
@@ -51,6 +51,12 @@ std::vector<StateEntry> state_entries(const Kfac& kfac) {
       entries.push_back({str(shape.name, "/upcoming_values", f), own_type, {count, side}, values, owner});
     }
     add(inverse_tensors(shape), kfac.inverse(i), assignment.workers);
+    if (const auto& next = kfac.next_inverse(i); kfac.renews(i, steps)) {
+      const auto tensors = inverse_tensors(shape);
+      for (size_t t = 0; t < tensors.size(); ++t)
+        entries.push_back({str(shape.name, "/next_", tensors[t].name), tensors[t].in_storage ? storage : own_type,
+                           tensors[t].sizes, next.empty() ? at::Tensor() : next[t], assignment.workers});
+    }
     if (const auto& largest = kfac.largest_curvature(); largest.defined())
       entries.push_back({str(shape.name, "/largest_curvature"),
                          largest.scalar_type(),

@@ -45,6 +45,8 @@ class UpdateCycle {
   /// Returns the name of the kind of step that renews a set: `factor+decompose` for all layers, `plain` for none, and
   /// else `curvature N`, N the first step of the cycle that does so.
   std::string_view kind(size_t set) const { return kinds_[set]; }
+  /// Returns the steps after which all intervals begin anew.
+  int64_t length() const { return std::ssize(set_of_step_); }
 
  private:
   std::vector<std::vector<size_t>> sets_;

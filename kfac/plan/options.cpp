@@ -127,6 +127,11 @@ void KfacOptions::validate() const {
   kfac::validate(layer_curvature);
   const bool planned = !layer_curvature.empty();
   require(!planned || burn_in == 0, "burn_in", burn_in, "0 steps with layer_curvature");
+  require(curvature_delay >= 0, "curvature_delay", curvature_delay, "0 steps or more");
+  require(planned || curvature_delay == 0, "curvature_delay", curvature_delay, "0 steps without layer_curvature");
+  for (const LayerCurvature& layer : layer_curvature)
+    require(curvature_delay < layer.interval, "curvature_delay", curvature_delay,
+            str("less than the interval of layer '", layer.layer, "', ", layer.interval));
   require(!planned || staleness == 0, "staleness", staleness, "0 steps with layer_curvature");
   require(!planned || !overlap_factors, "overlap_factors", "true", "false with layer_curvature");
   require(max_factor_dim >= 1, "max_factor_dim", max_factor_dim, "1 and more");

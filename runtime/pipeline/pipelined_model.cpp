@@ -245,7 +245,8 @@ void Model::backward(Own& at, const StepWork& work, int64_t micro_batch) {
     }
   const double begin = clock_->now();
   if (work.before_backward)
-    work.before_backward(at.stage.roots(micro_batch), samples, /*again=*/&at != &stages_.front());
+    work.before_backward(at.stage.roots(micro_batch),
+                         {.count = samples, .again = &at != &stages_.front(), .micro_batch = micro_batch});
   const Values of_inputs = at.stage.backward(micro_batch, errors);
   done({plan().program.backward_work(), at.number, static_cast<int>(micro_batch)}, begin);
   for (const End& end : at.errors_out) send(at, end, /*errors=*/true, micro_batch, of_inputs);

@@ -13,6 +13,13 @@
 
 namespace spillway::runtime {
 
+/// The samples of a backward pass.
+struct BackwardSamples {
+  int64_t count = 0;
+  bool again = false;  ///< they were passed before in this step, for another part of the model
+  int64_t micro_batch = 0;
+};
+
 /// The micro-batches of a step, and what happens around their backward passes.
 struct StepWork {
   int64_t step = 0;  ///< number of the step in the run, for random numbers
@@ -20,9 +27,8 @@ struct StepWork {
   std::function<Batch(int64_t)> batch = {};  ///< returns a micro-batch, on the model's device
   Amp amp = Amp::off;
   double loss_scale = 1;  ///< factor of the loss that backward begins with, beside 1/micro_batches
-  /// Called before each backward with the tensors that it begins at, and with the number of its samples. `again`: the
-  /// same samples were passed before in this step, for another part of the model. May be empty.
-  std::function<void(at::TensorList roots, int64_t samples, bool again)> before_backward = {};
+  /// Called before each backward with the tensors that it begins at. May be empty.
+  std::function<void(at::TensorList roots, const BackwardSamples& samples)> before_backward = {};
   /// Called once before the backward after which every gradient is complete. May be empty.
   std::function<void()> before_last_backward = {};
 };

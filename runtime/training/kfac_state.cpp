@@ -14,7 +14,7 @@ constexpr const char* kCounters = "kfac/counters";
 }  // namespace
 
 void add_kfac_state(const kfac::Kfac& kfac, std::vector<StateTensor>& state) {
-  for (kfac::StateEntry& entry : kfac::state_entries(kfac)) {
+  for (kfac::StateEntry& entry : kfac::state_entries(kfac, kfac.counters().steps)) {
     StateTensor tensor("kfac/" + entry.name, entry.type, std::move(entry.sizes));
     tensor.held = entry.held;
     tensor.holder = entry.holders.front();

@@ -221,8 +221,8 @@ at::Tensor TrainingRun::learn(const std::vector<Cases>& cases, RunStep& outcome)
   StepWork work = work_on(cases);
   if (scaler_) work.loss_scale = scaler_->scale();
   if (kfac_)
-    work.before_backward = [this](at::TensorList roots, int64_t samples, bool again) {
-      kfac_->watch_stage(roots, samples, again);
+    work.before_backward = [this](at::TensorList roots, const BackwardSamples& samples) {
+      kfac_->watch_stage(roots, {samples.count, samples.again, samples.micro_batch});
     };
   if (overlapped_) work.before_last_backward = [this] { overlapped_->begin(); };
   at::Tensor loss;

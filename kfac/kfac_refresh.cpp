@@ -1,0 +1,227 @@
+// The refresh of layers' curvature beside the steps, piece by piece (KfacOptions::curvature_delay).
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/category.h"
+#include "core/error.h"
+#include "kfac/preconditioner.h"
+
+namespace spillway::kfac {
+namespace {
+
+LayerInverse copy_of(const LayerInverse& inverse) {
+  const CategoryScope eigenbases(Category::eigenbases);
+  LayerInverse copy;
+  for (const at::Tensor& tensor : inverse.held) copy.held.push_back(tensor.clone());
+  return copy;
+}
+
+}  // namespace
+
+std::string describe(const RefreshWork& work) {
+  switch (work.what) {
+    case RefreshWork::What::statistics:
+      return str("statistics of layer ", work.index, ", micro-batch ", work.micro_batch);
+    case RefreshWork::What::average:
+      return str("average of group ", work.index);
+    case RefreshWork::What::renew:
+      return str("renewal of group ", work.index);
+    case RefreshWork::What::share:
+      return str("inverse of layer ", work.index);
+  }
+  return "";
+}
+
+// --- what there is to do --------------------------------------------------------------------------------------------
+
+bool Preconditioner::is_late(int64_t step) const {
+  return options_.curvature_delay > 0 && step > 0;
+}
+
+std::vector<Preconditioner::AverageGroup> Preconditioner::average_groups(size_t set) const {
+  std::vector<AverageGroup> groups;
+  std::vector<bool> travels(layers_.size());
+  for (const auto& bucket : buckets_[set]) {
+    groups.push_back({bucket.layers, &bucket});
+    for (size_t i : bucket.layers) travels[i] = true;
+  }
+  for (size_t i : cycle_.sets()[set])
+    if (!travels[i]) groups.push_back({{i}, nullptr});
+  return groups;
+}
+
+std::vector<std::vector<FactorId>> Preconditioner::renewal_groups(size_t set, int64_t rank) const {
+  const bool solves_groups = options_.method == Method::eigen && options_.warm_start == 0;
+  std::vector<FactorId> whole;
+  std::vector<std::vector<FactorId>> groups;
+  for (size_t i : cycle_.sets()[set])
+    for (size_t f = 0; f < assignments_[i].owners.size(); ++f) {
+      if (assignments_[i].owners[f] != rank) continue;
+      if (solves_groups && !layers_[i].shape.factors()[f].is_truncated())
+        whole.push_back({i, f});
+      else
+        groups.push_back({{i, f}});
+    }
+  for (auto& group : groups_of_one_side(shapes_of(layers_), whole)) groups.push_back(std::move(group));
+  return groups;
+}
+
+std::vector<RefreshWork> Preconditioner::refresh_work(int64_t step, int64_t micro_batches) const {
+  using What = RefreshWork::What;
+  std::vector<RefreshWork> all;
+  if (!is_late(step)) return all;
+  const size_t set = cycle_.set_of(step);
+  for (size_t i : cycle_.sets()[set])
+    for (int64_t m = 0; m < micro_batches; ++m) all.push_back({What::statistics, static_cast<int64_t>(i), m});
+  for (int64_t g = 0; g < std::ssize(average_groups(set)); ++g) all.push_back({What::average, g});
+  // Every rank has as many pieces, so that ranks agree on their order.
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < exchange_.world(); ++rank)
+    most = std::max<int64_t>(most, std::ssize(renewal_groups(set, rank)));
+  for (int64_t g = 0; g < most; ++g) all.push_back({What::renew, g});
+  if (exchange_.world() > 1 || options_.precompute_outer)
+    for (size_t i : cycle_.sets()[set]) all.push_back({What::share, static_cast<int64_t>(i)});
+  return all;
+}
+
+// --- doing it -------------------------------------------------------------------------------------------------------
+
+void Preconditioner::defer(bool on) {
+  TORCH_CHECK(!on || options_.curvature_delay > 0, "[kfac.defer] curvature_delay is 0: nothing may wait");
+  staged_->holds = on;
+}
+
+int64_t Preconditioner::open_refresh(int64_t batch, bool again, int64_t micro_batch) {
+  if (open_.empty() || open_.back().step != counters_.steps) {
+    const auto now = options_.at(counters_.steps);
+    const double scale = counters_.damping_scale;
+    OpenRefresh& fresh = open_.emplace_back();
+    fresh.step = counters_.steps;
+    fresh.set = due_set();
+    fresh.seed = staged_->seed;
+    fresh.damping = {now.relative_damping * scale, now.damping ? std::optional(*now.damping * scale) : std::nullopt};
+    if (curvatures_.defined()) fresh.curvatures = curvatures_;
+  }
+  OpenRefresh& refresh = open_.back();
+  if (!again) refresh.samples += batch;
+  const int64_t number = micro_batch >= 0 ? micro_batch : refresh.micro_batches;
+  refresh.micro_batches = std::max(refresh.micro_batches, number + 1);
+  return number;
+}
+
+OpenRefresh& Preconditioner::open(int64_t step) {
+  const auto found = std::find_if(open_.begin(), open_.end(), [&](const OpenRefresh& r) { return r.step == step; });
+  TORCH_CHECK(found != open_.end(), "[kfac.run] no refresh of step ", step, " is open");
+  return *found;
+}
+
+void Preconditioner::run(int64_t step, int64_t micro_batches, size_t index) {
+  at::NoGradGuard no_grad;
+  OpenRefresh& refresh = open(step);
+  refresh.prepare(refresh_work(step, micro_batches));
+  run(refresh, index);
+}
+
+void Preconditioner::run(OpenRefresh& refresh, size_t index) {
+  TORCH_CHECK(index < refresh.work.size() && !refresh.done[index], "[kfac.run] piece ", index, " of the refresh of step ",
+              refresh.step, " is done already, or there is none");
+  const RefreshWork& work = refresh.work[index];
+  const Stopwatch watch(refresh.seconds[index]);
+  current_ = &refresh;
+  switch (work.what) {
+    case RefreshWork::What::statistics:
+      staged_->stage_held(static_cast<size_t>(work.index), work.micro_batch, refresh.seed);
+      break;
+    case RefreshWork::What::average: {
+      const auto group = average_groups(refresh.set).at(work.index);
+      commit_layers(group.layers, group.bucket, refresh.samples, refresh.loss_scale);
+      break;
+    }
+    case RefreshWork::What::renew: {
+      const auto groups = renewal_groups(refresh.set, exchange_.rank());
+      if (work.index < std::ssize(groups)) renew(groups[work.index]);
+      break;
+    }
+    case RefreshWork::What::share:
+      share_inverse(static_cast<size_t>(work.index));
+      break;
+  }
+  current_ = nullptr;
+  refresh.done[index] = true;
+}
+
+void Preconditioner::finish(OpenRefresh& refresh) {
+  refresh.prepare(refresh_work(refresh.step, refresh.micro_batches));
+  for (size_t k = 0; k < refresh.work.size(); ++k)
+    if (!refresh.done[k]) run(refresh, k);
+}
+
+std::vector<double> Preconditioner::refresh_seconds(int64_t step) const {
+  const auto found = seconds_of_set_.find(cycle_.set_of(step));
+  return found == seconds_of_set_.end() ? std::vector<double>() : found->second;
+}
+
+bool Preconditioner::renews(size_t i, int64_t steps) const {
+  for (int64_t step = std::max<int64_t>(1, steps - options_.curvature_delay); step < steps; ++step) {
+    const auto& layers = cycle_.sets()[cycle_.set_of(step)];
+    if (std::find(layers.begin(), layers.end(), i) != layers.end()) return true;
+  }
+  return false;
+}
+
+void Preconditioner::finish_refreshes() {
+  at::NoGradGuard no_grad;
+  for (OpenRefresh& refresh : open_) finish(refresh);
+}
+
+LayerInverse& Preconditioner::renewed(size_t i) {
+  if (!current_) return inverses_[i];
+  if (next_[i].held.empty() && !inverses_[i].held.empty()) next_[i] = copy_of(inverses_[i]);
+  return next_[i];
+}
+
+void Preconditioner::adopt(OpenRefresh& refresh) {
+  for (size_t i : cycle_.sets()[refresh.set]) {
+    if (next_[i].held.empty()) continue;
+    inverses_[i] = std::move(next_[i]);
+    next_[i] = {};
+  }
+  note_curvature(cycle_.sets()[refresh.set]);
+  ++counters_.decompositions;
+  counters_.last_decomposition_step = refresh.step;
+  seconds_of_set_[refresh.set] = std::move(refresh.seconds);
+}
+
+void Preconditioner::step_late(double loss_scale) {
+  TORCH_CHECK(loss_scale == 1 || !staged_->holds, "[kfac.step] loss_scale = ", loss_scale,
+              ": a refresh that waits has taken it as 1");
+  if (!open_.empty() && open_.back().step == counters_.steps) open_.back().loss_scale = loss_scale;
+  for (OpenRefresh& refresh : open_)
+    if (!staged_->holds || refresh.step + options_.curvature_delay <= counters_.steps) finish(refresh);
+  while (!open_.empty() && open_.front().step + options_.curvature_delay <= counters_.steps) {
+    adopt(open_.front());
+    open_.pop_front();
+  }
+}
+
+void Preconditioner::resume_refreshes() {
+  open_.clear();
+  set_damping();  // what the next refresh renews with
+  for (int64_t step = std::max<int64_t>(1, counters_.steps - options_.curvature_delay); step < counters_.steps; ++step) {
+    const size_t set = cycle_.set_of(step);
+    if (cycle_.sets()[set].empty()) continue;
+    OpenRefresh& refresh = open_.emplace_back();
+    refresh.step = step;
+    refresh.set = set;
+    refresh.prepare(refresh_work(step, /*micro_batches=*/0));
+    refresh.done.assign(refresh.work.size(), true);
+    for (size_t i : cycle_.sets()[set])
+      if (next_[i].held.empty()) next_[i] = copy_of(inverses_[i]);
+  }
+  for (size_t i = 0; i < next_.size(); ++i)
+    if (!renews(i, counters_.steps)) next_[i] = {};
+}
+
+}  // namespace spillway::kfac

@@ -1,0 +1,36 @@
+/// A refresh of some layers' curvature that is under way.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "kfac/inverse/layer_inverse.h"
+#include "kfac/refresh_work.h"
+
+namespace spillway::kfac {
+
+/// The refresh of the layers that are due in one step.
+struct OpenRefresh {
+  int64_t step = 0;   ///< the step whose statistics it takes
+  size_t set = 0;     ///< number of the layers' set in the cycle
+  uint64_t seed = 0;  ///< seed of the lattices
+  int64_t samples = 0;
+  int64_t micro_batches = 0;
+  double loss_scale = 1;
+  Damping damping = {};         ///< damping of its renewals, as it was before the step
+  at::Tensor curvatures = {};   ///< curvature of each layer, as it was before the step; undefined in other scopes
+  std::vector<RefreshWork> work = {};
+  std::vector<bool> done = {};      ///< by piece of work
+  std::vector<double> seconds = {};  ///< by piece of work
+
+  void prepare(std::vector<RefreshWork> pieces) {
+    if (!work.empty()) return;
+    work = std::move(pieces);
+    done.assign(work.size(), false);
+    seconds.assign(work.size(), 0);
+  }
+};
+
+}  // namespace spillway::kfac
