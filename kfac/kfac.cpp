@@ -27,6 +27,9 @@ std::vector<RefreshWork> Kfac::refresh_work(int64_t step, int64_t micro_batches)
 void Kfac::run(int64_t step, int64_t micro_batches, size_t index) {
   impl_->run(step, micro_batches, index);
 }
+bool Kfac::waits(int64_t step, size_t index) const {
+  return impl_->waits(step, index);
+}
 std::vector<double> Kfac::refresh_seconds(int64_t step) const {
   return impl_->refresh_seconds(step);
 }

@@ -73,11 +73,15 @@ class Kfac {
   /// Returns the pieces of the refresh of a step's layers, counted from the very first step, in an order that is right.
   /// Empty where nothing may wait. Ranks with the same layers get the same list.
   std::vector<RefreshWork> refresh_work(int64_t step, int64_t micro_batches) const;
-  /// Does piece `index` of refresh_work(). Ranks with the same layers run averages and sends in one order. Throws
-  /// c10::Error when it is done, or when that step's refresh is not open: before its first watch, and after
-  /// curvature_delay steps. Throws ddl::CommError.
+  /// Does piece `index` of refresh_work(), after those pieces that it needs and that are not done. Ranks with the same
+  /// layers run averages and sends in one order. Throws c10::Error when it is done, or when that step's refresh is not
+  /// open: before its first watch, and after curvature_delay steps. Throws ddl::CommError.
   void run(int64_t step, int64_t micro_batches, size_t index);
-  /// Returns the seconds of each piece of the last refresh of the layers that are due in `step`; empty before the first.
+  /// Returns true when piece `index` of the refresh of that step's layers waits: its refresh is open, and it is not
+  /// done.
+  bool waits(int64_t step, size_t index) const;
+  /// Returns the shortest seconds of each piece in refreshes of the layers that are due in `step`; empty before the
+  /// first.
   std::vector<double> refresh_seconds(int64_t step) const;
   /// Does all that waits, so that the state is complete. Call it between steps. Collective over the ranks.
   void finish_refreshes();

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/category.h"
@@ -32,6 +33,24 @@ std::string describe(const RefreshWork& work) {
       return str("inverse of layer ", work.index);
   }
   return "";
+}
+
+std::vector<size_t> needs_of(const std::vector<RefreshWork>& all, size_t piece, int64_t world) {
+  const RefreshWork& work = all[piece];
+  const auto shares_a_layer = [&](const RefreshWork& other) {
+    return std::find_first_of(work.layers.begin(), work.layers.end(), other.layers.begin(), other.layers.end()) !=
+           work.layers.end();
+  };
+  const auto is_needed = [&](const RefreshWork& other) {
+    if (work.what == RefreshWork::What::statistics)
+      return other.what == work.what && other.index == work.index && other.micro_batch + 1 == work.micro_batch;
+    if (static_cast<int>(other.what) + 1 != static_cast<int>(work.what)) return false;
+    return (world > 1 && work.what != RefreshWork::What::average) || shares_a_layer(other);
+  };
+  std::vector<size_t> needs;
+  for (size_t k = 0; k < piece; ++k)
+    if (is_needed(all[k])) needs.push_back(k);
+  return needs;
 }
 
 // --- what there is to do --------------------------------------------------------------------------------------------
@@ -73,16 +92,23 @@ std::vector<RefreshWork> Preconditioner::refresh_work(int64_t step, int64_t micr
   std::vector<RefreshWork> all;
   if (!is_late(step)) return all;
   const size_t set = cycle_.set_of(step);
-  for (size_t i : cycle_.sets()[set])
-    for (int64_t m = 0; m < micro_batches; ++m) all.push_back({What::statistics, static_cast<int64_t>(i), m});
-  for (int64_t g = 0; g < std::ssize(average_groups(set)); ++g) all.push_back({What::average, g});
+  const auto& layers = cycle_.sets()[set];
+  for (size_t i : layers)
+    for (int64_t m = 0; m < micro_batches; ++m) all.push_back({What::statistics, static_cast<int64_t>(i), m, {i}});
+  int64_t number = 0;
+  for (auto& group : average_groups(set)) all.push_back({What::average, number++, 0, std::move(group.layers)});
   // Every rank has as many pieces, so that ranks agree on their order.
   int64_t most = 0;
   for (int64_t rank = 0; rank < exchange_.world(); ++rank)
     most = std::max<int64_t>(most, std::ssize(renewal_groups(set, rank)));
-  for (int64_t g = 0; g < most; ++g) all.push_back({What::renew, g});
+  const auto own = renewal_groups(set, exchange_.rank());
+  for (int64_t g = 0; g < most; ++g) {
+    RefreshWork& work = all.emplace_back(RefreshWork{What::renew, g, 0, {}});
+    if (g < std::ssize(own))
+      for (const FactorId& id : own[g]) work.layers.push_back(id.layer);
+  }
   if (exchange_.world() > 1 || options_.precompute_outer)
-    for (size_t i : cycle_.sets()[set]) all.push_back({What::share, static_cast<int64_t>(i)});
+    for (size_t i : layers) all.push_back({What::share, static_cast<int64_t>(i), 0, {i}});
   return all;
 }
 
@@ -93,7 +119,7 @@ void Preconditioner::defer(bool on) {
   staged_->holds = on;
 }
 
-int64_t Preconditioner::open_refresh(int64_t batch, bool again, int64_t micro_batch) {
+int64_t Preconditioner::open_refresh(int64_t batch, int64_t micro_batch) {
   if (open_.empty() || open_.back().step != counters_.steps) {
     const auto now = options_.at(counters_.steps);
     const double scale = counters_.damping_scale;
@@ -105,9 +131,9 @@ int64_t Preconditioner::open_refresh(int64_t batch, bool again, int64_t micro_ba
     if (curvatures_.defined()) fresh.curvatures = curvatures_;
   }
   OpenRefresh& refresh = open_.back();
-  if (!again) refresh.samples += batch;
-  const int64_t number = micro_batch >= 0 ? micro_batch : refresh.micro_batches;
-  refresh.micro_batches = std::max(refresh.micro_batches, number + 1);
+  const int64_t number = micro_batch >= 0 ? micro_batch : refresh.micro_batches();
+  refresh.samples.resize(std::max(refresh.micro_batches(), number + 1));
+  refresh.samples[number] = batch;  // other stages of this rank tell the same
   return number;
 }
 
@@ -117,17 +143,31 @@ OpenRefresh& Preconditioner::open(int64_t step) {
   return *found;
 }
 
+bool Preconditioner::waits(int64_t step, size_t index) const {
+  const auto found = std::find_if(open_.begin(), open_.end(), [&](const OpenRefresh& r) { return r.step == step; });
+  return found != open_.end() && (found->done.empty() || !found->done.at(index));
+}
+
 void Preconditioner::run(int64_t step, int64_t micro_batches, size_t index) {
   at::NoGradGuard no_grad;
   OpenRefresh& refresh = open(step);
   refresh.prepare(refresh_work(step, micro_batches));
+  run_after_needs(refresh, index);
+}
+
+void Preconditioner::run_after_needs(OpenRefresh& refresh, size_t index) {
+  if (index < refresh.work.size())
+    for (size_t need : needs_of(refresh.work, index, exchange_.world()))
+      if (!refresh.done[need]) run_after_needs(refresh, need);
   run(refresh, index);
 }
 
 void Preconditioner::run(OpenRefresh& refresh, size_t index) {
-  TORCH_CHECK(index < refresh.work.size() && !refresh.done[index], "[kfac.run] piece ", index, " of the refresh of step ",
-              refresh.step, " is done already, or there is none");
+  TORCH_CHECK(index < refresh.work.size() && !refresh.done[index], "[kfac.run] piece ", index,
+              " of the refresh of step ", refresh.step, " is done already, or there is none");
   const RefreshWork& work = refresh.work[index];
+  TORCH_CHECK(work.what != RefreshWork::What::statistics || work.micro_batch < refresh.micro_batches(), "[kfac.run] ",
+              describe(work), " was not watched yet, in step ", refresh.step);
   const Stopwatch watch(refresh.seconds[index]);
   current_ = &refresh;
   switch (work.what) {
@@ -136,7 +176,7 @@ void Preconditioner::run(OpenRefresh& refresh, size_t index) {
       break;
     case RefreshWork::What::average: {
       const auto group = average_groups(refresh.set).at(work.index);
-      commit_layers(group.layers, group.bucket, refresh.samples, refresh.loss_scale);
+      commit_layers(group.layers, group.bucket, refresh.all_samples(), refresh.loss_scale);
       break;
     }
     case RefreshWork::What::renew: {
@@ -153,7 +193,7 @@ void Preconditioner::run(OpenRefresh& refresh, size_t index) {
 }
 
 void Preconditioner::finish(OpenRefresh& refresh) {
-  refresh.prepare(refresh_work(refresh.step, refresh.micro_batches));
+  refresh.prepare(refresh_work(refresh.step, refresh.micro_batches()));
   for (size_t k = 0; k < refresh.work.size(); ++k)
     if (!refresh.done[k]) run(refresh, k);
 }
@@ -191,7 +231,10 @@ void Preconditioner::adopt(OpenRefresh& refresh) {
   note_curvature(cycle_.sets()[refresh.set]);
   ++counters_.decompositions;
   counters_.last_decomposition_step = refresh.step;
-  seconds_of_set_[refresh.set] = std::move(refresh.seconds);
+  // The first times are often long, so the shortest ones count.
+  auto& known = seconds_of_set_[refresh.set];
+  known.resize(refresh.seconds.size(), std::numeric_limits<double>::infinity());
+  for (size_t k = 0; k < known.size(); ++k) known[k] = std::min(known[k], refresh.seconds[k]);
 }
 
 void Preconditioner::step_late(double loss_scale) {
@@ -209,7 +252,8 @@ void Preconditioner::step_late(double loss_scale) {
 void Preconditioner::resume_refreshes() {
   open_.clear();
   set_damping();  // what the next refresh renews with
-  for (int64_t step = std::max<int64_t>(1, counters_.steps - options_.curvature_delay); step < counters_.steps; ++step) {
+  for (int64_t step = std::max<int64_t>(1, counters_.steps - options_.curvature_delay); step < counters_.steps;
+       ++step) {
     const size_t set = cycle_.set_of(step);
     if (cycle_.sets()[set].empty()) continue;
     OpenRefresh& refresh = open_.emplace_back();

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -13,17 +14,19 @@ namespace spillway::kfac {
 
 /// The refresh of the layers that are due in one step.
 struct OpenRefresh {
-  int64_t step = 0;   ///< the step whose statistics it takes
-  size_t set = 0;     ///< number of the layers' set in the cycle
-  uint64_t seed = 0;  ///< seed of the lattices
-  int64_t samples = 0;
-  int64_t micro_batches = 0;
+  int64_t step = 0;                   ///< the step whose statistics it takes
+  size_t set = 0;                     ///< number of the layers' set in the cycle
+  uint64_t seed = 0;                  ///< seed of the lattices
+  std::vector<int64_t> samples = {};  ///< by micro-batch, of those that were watched
   double loss_scale = 1;
-  Damping damping = {};         ///< damping of its renewals, as it was before the step
-  at::Tensor curvatures = {};   ///< curvature of each layer, as it was before the step; undefined in other scopes
+  Damping damping = {};        ///< damping of its renewals, as it was before the step
+  at::Tensor curvatures = {};  ///< curvature of each layer, as it was before the step; undefined in other scopes
   std::vector<RefreshWork> work = {};
-  std::vector<bool> done = {};      ///< by piece of work
+  std::vector<bool> done = {};       ///< by piece of work
   std::vector<double> seconds = {};  ///< by piece of work
+
+  int64_t micro_batches() const { return std::ssize(samples); }
+  int64_t all_samples() const { return std::accumulate(samples.begin(), samples.end(), int64_t{0}); }
 
   void prepare(std::vector<RefreshWork> pieces) {
     if (!work.empty()) return;

@@ -120,7 +120,7 @@ void Preconditioner::watch(at::TensorList roots, int64_t batch, bool again, int6
   staged_->seed = hash_in(hash_in(kHashSeed, options_.seed), static_cast<uint64_t>(counters_.factor_updates));
   std::vector<int64_t> uses(layers_.size(), 0);
   const bool late = is_late(counters_.steps);
-  if (late) micro_batch = open_refresh(batch, again, micro_batch);
+  if (late) micro_batch = open_refresh(batch, micro_batch);
   const bool holds = late && staged_->holds;
   const auto stage = [staged = std::weak_ptr(staged_), holds, micro_batch](const Captured& captured) {
     if (auto alive = staged.lock()) holds ? alive->hold(captured, micro_batch) : alive->stage(captured);

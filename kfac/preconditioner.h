@@ -17,11 +17,11 @@
 #include "kfac/inverse/background_solver.h"
 #include "kfac/inverse/precondition.h"
 #include "kfac/model_stages.h"
+#include "kfac/open_refresh.h"
 #include "kfac/plan/assignment.h"
 #include "kfac/plan/counters.h"
 #include "kfac/plan/factor_traffic.h"
 #include "kfac/plan/options.h"
-#include "kfac/open_refresh.h"
 #include "kfac/plan/place_factors.h"
 #include "kfac/staged_factors.h"
 
@@ -45,6 +45,7 @@ class Preconditioner {
   void defer(bool on);
   std::vector<RefreshWork> refresh_work(int64_t step, int64_t micro_batches) const;
   void run(int64_t step, int64_t micro_batches, size_t index);
+  bool waits(int64_t step, size_t index) const;
   std::vector<double> refresh_seconds(int64_t step) const;
   void finish_refreshes();
   bool renews(size_t i, int64_t steps) const;
@@ -80,8 +81,7 @@ class Preconditioner {
   const std::vector<size_t>& due_layers() const { return cycle_.sets()[due_set()]; }
   void check_samples() const;
   void commit_factors(double loss_scale);
-  void commit_layers(const std::vector<size_t>& layers, const FactorBucket* bucket, int64_t samples,
-                     double loss_scale);
+  void commit_layers(const std::vector<size_t>& layers, const FactorBucket* bucket, int64_t samples, double loss_scale);
   void commit_early_factors(double loss_scale);
   void renew_owned();
   void decompose_owned();
@@ -108,8 +108,9 @@ class Preconditioner {
   void renew(const std::vector<FactorId>& group);
   OpenRefresh& open(int64_t step);
   /// Opens the refresh of this step where that is not done, and returns the micro-batch's number in it.
-  int64_t open_refresh(int64_t batch, bool again, int64_t micro_batch);
+  int64_t open_refresh(int64_t batch, int64_t micro_batch);
   void run(OpenRefresh& refresh, size_t index);
+  void run_after_needs(OpenRefresh& refresh, size_t index);
   void finish(OpenRefresh& refresh);
   /// Returns the inverse that a renewal writes: the layer's own, or the one that takes its place later.
   LayerInverse& renewed(size_t i);
@@ -138,12 +139,12 @@ class Preconditioner {
   std::vector<std::vector<FactorBucket>> buckets_;  ///< the buckets of each set of the cycle
   std::shared_ptr<StagedFactors> staged_;
   std::vector<LayerInverse> inverses_;
-  std::deque<OpenRefresh> open_;            ///< late refreshes, by step
-  OpenRefresh* current_ = nullptr;          ///< the one that a piece of work is of
-  std::vector<LayerInverse> next_;          ///< by layer: the inverse of its open refresh, once a renewal has begun
-  std::map<size_t, std::vector<double>> seconds_of_set_;  ///< by set: seconds of each piece of its last refresh
-  std::vector<std::string> late_kinds_;     ///< by step of the cycle
-  std::unique_ptr<BackgroundSolver> background_;  ///< only with `staleness`
+  std::deque<OpenRefresh> open_;    ///< late refreshes, by step
+  OpenRefresh* current_ = nullptr;  ///< the one that a piece of work is of
+  std::vector<LayerInverse> next_;  ///< by layer: the inverse of its open refresh, once a renewal has begun
+  std::map<size_t, std::vector<double>> seconds_of_set_;  ///< by set: shortest seconds of each piece
+  std::vector<std::string> late_kinds_;                   ///< by step of the cycle
+  std::unique_ptr<BackgroundSolver> background_;          ///< only with `staleness`
   std::vector<at::Tensor> sums_;  ///< ⟨V, ∇⟩, ‖V‖² and ‖W‖² of the layers of this step, [3] each
   std::vector<size_t> preconditioned_;
   at::Tensor largest_curvature_;  ///< Kfac::largest_curvature()

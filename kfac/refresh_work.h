@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace spillway::kfac {
 
@@ -18,10 +19,15 @@ struct RefreshWork {
     share,       ///< the new inverse of one layer goes to its gradient workers
   };
   What what = What::statistics;
-  int64_t index = 0;        ///< number of the layer; of the group of layers (average) or factors (renew) of this refresh
-  int64_t micro_batch = 0;  ///< with statistics
+  int64_t index = 0;  ///< number of the layer; of the group of layers (average) or factors (renew) of this refresh
+  int64_t micro_batch = 0;          ///< with statistics
+  std::vector<size_t> layers = {};  ///< layers whose factors it reads; empty where another rank does that work
   bool operator==(const RefreshWork&) const = default;
 };
+
+/// Returns the numbers among `all`, a refresh_work(), of the pieces that one comes right after. Over several ranks
+/// another one may renew a factor, so renewals and sends come after all pieces of the kind before.
+std::vector<size_t> needs_of(const std::vector<RefreshWork>& all, size_t piece, int64_t world);
 
 /// Returns `statistics of layer 3, micro-batch 0`.
 std::string describe(const RefreshWork& work);

@@ -122,12 +122,16 @@ struct GradientExchangeOptions {
 /// A model that is cut over ranks. OptimizerOptions::accumulate is the number of micro-batches.
 struct PipelineOptions {
   static constexpr std::string_view kSchedules = "gpipe, 1f1b, interleaved";
+  static constexpr std::string_view kRefreshes = "rolling, together, at-once";
+  static constexpr std::string_view kKfacWork = "bubbles, after";
   static constexpr int64_t kMostRanks = 1024;
 
-  int64_t ranks = 1;              ///< ranks that a copy of the model is cut over; 1: it is whole
-  std::string schedule = "1f1b";  ///< one of kSchedules; no bit depends on it
-  int64_t chunks = 2;             ///< stages of a rank, with `interleaved`; ≥ 1
-  std::vector<int64_t> cut = {};  ///< parts of each stage; empty: by measured seconds
+  int64_t ranks = 1;                  ///< ranks that a copy of the model is cut over; 1: it is whole
+  std::string schedule = "1f1b";      ///< one of kSchedules; no bit depends on it
+  int64_t chunks = 2;                 ///< stages of a rank, with `interleaved`; ≥ 1
+  std::string refresh = "rolling";    ///< one of kRefreshes: the steps in which K-FAC's layers are renewed
+  std::string kfac_work = "bubbles";  ///< one of kKfacWork: when a step does K-FAC's work; no bit depends on it
+  std::vector<int64_t> cut = {};      ///< parts of each stage; empty: by measured seconds
 };
 
 /// Preconditioning by K-FAC.

@@ -27,6 +27,7 @@ struct PartProfile {
   ValueShape output = {};
   double forward_seconds = 0;
   double backward_seconds = 0;
+  bool may_stand_alone = true;  ///< false: a stage needs other parts, too
 };
 
 /// Runs each part forward and backward by itself, and returns the shortest times of two rounds. Parts' weights get

@@ -27,13 +27,32 @@ pipe::Program make_program(const PipelineOptions& options, int ranks, int micro_
   throw BadRequest(str("[pipeline] schedule is '", options.schedule, "'; allowed: ", PipelineOptions::kSchedules));
 }
 
-std::vector<int> cut_of(const PipelineOptions& options, int stages, const std::vector<PartProfile>& profiles) {
-  if (options.cut.empty()) {
-    std::vector<pipe::Part> parts;
-    for (const PartProfile& profile : profiles)
-      parts.push_back({profile.forward_seconds + profile.backward_seconds, 0});
-    return pipe::cut(parts, stages);
+/// Returns the cut with the shortest longest stage. Parts that may not stand alone stay with a neighbor.
+std::vector<int> best_cut(int stages, const std::vector<PartProfile>& profiles) {
+  std::vector<pipe::Part> units;
+  std::vector<int> parts_of_unit;
+  bool is_open = false;  // the last unit may not stand alone so far
+  for (const PartProfile& profile : profiles) {
+    const bool joins = is_open || (!profile.may_stand_alone && !units.empty());
+    if (!joins) units.emplace_back(), parts_of_unit.push_back(0);
+    units.back().seconds += profile.forward_seconds + profile.backward_seconds;
+    ++parts_of_unit.back();
+    is_open = !profile.may_stand_alone && (is_open || !joins);
   }
+  if (stages > std::ssize(units))
+    throw BadRequest(str("[pipeline] ", stages, " stages are asked for, and only ", units.size(), " of the model's ",
+                         profiles.size(), " parts can be stages of their own; use fewer ranks"));
+  std::vector<int> cut;
+  size_t unit = 0;
+  for (int units_of_stage : pipe::cut(units, stages)) {
+    int& parts = cut.emplace_back(0);
+    for (int i = 0; i < units_of_stage; ++i) parts += parts_of_unit[unit++];
+  }
+  return cut;
+}
+
+std::vector<int> cut_of(const PipelineOptions& options, int stages, const std::vector<PartProfile>& profiles) {
+  if (options.cut.empty()) return best_cut(stages, profiles);
   const std::vector<int> cut(options.cut.begin(), options.cut.end());
   const int64_t parts = std::accumulate(cut.begin(), cut.end(), int64_t{0});
   const bool fits = std::ssize(cut) == stages && parts == std::ssize(profiles) &&
@@ -98,6 +117,14 @@ int PipelinePlan::first_part(int stage) const {
   return std::accumulate(cut.begin(), cut.begin() + stage, 0);
 }
 
+int PipelinePlan::stage_of_module(const std::string& name) const {
+  for (int stage = 0; stage < stages(); ++stage)
+    for (int part = first_part(stage); part < first_part(stage + 1); ++part)
+      for (const std::string& module : modules[part])
+        if (is_within(name, module)) return stage;
+  throw BadRequest(str("[pipeline] no part of the model has '", name, "'"));
+}
+
 std::vector<int> PipelinePlan::stages_at(int place) const {
   std::vector<int> all;
   for (int stage = 0; stage < stages(); ++stage)
@@ -127,6 +154,7 @@ PipelinePlan plan_pipeline(const PipelineOptions& options, int64_t micro_batches
     }
   for (size_t i = 0; i < parts.size(); ++i) {
     plan.parts.push_back(parts[i].name);
+    plan.modules.push_back(parts[i].modules);
     plan.values.push_back(profiles[i].output);
   }
   std::tie(plan.program.graph.edges, plan.values_of_edge) = edges_of(parts, stage_of);
@@ -149,18 +177,21 @@ std::string describe(const PipelinePlan& plan) {
 }
 
 std::shared_ptr<const Pipeline> make_pipeline(const PipelineOptions& options, int64_t micro_batches, Task& task,
-                                              const Batch& batch, Amp amp, const ddl::Comm& world) {
+                                              const Batch& batch, Amp amp, const ddl::Comm& world,
+                                              const MayStandAlone& may_stand_alone) {
   const int ranks = ddl::size_of(world);
   if (options.ranks < 2 || ranks % options.ranks != 0)
     throw BadRequest(str("[pipeline] the model is to be cut over ", options.ranks, " ranks, and there ",
                          ranks == 1 ? "is " : "are ", ranks, "; allowed: a divisor of the ranks, 2 or more"));
   auto profiles = profile_parts(task, batch, amp);
   agree_on_seconds(profiles, world);
+  const std::vector<Part> parts = task.parts();
+  for (size_t i = 0; may_stand_alone && i < parts.size(); ++i) profiles[i].may_stand_alone = may_stand_alone(parts[i]);
   std::vector<std::string> parameters;
   for (const auto& parameter : task.module().named_parameters()) parameters.push_back(parameter.key());
 
   auto pipeline = std::make_shared<Pipeline>();
-  pipeline->plan = plan_pipeline(options, micro_batches, task.parts(), profiles, parameters);
+  pipeline->plan = plan_pipeline(options, micro_batches, parts, profiles, parameters);
   pipeline->places = static_cast<int>(options.ranks);
   pipeline->copies = ranks / pipeline->places;
   pipeline->place = ddl::rank_of(world) / pipeline->copies;

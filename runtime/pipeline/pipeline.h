@@ -1,6 +1,7 @@
 /// A model cut over ranks: the plan, which every rank makes alike, and this rank's place in it.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,18 +23,21 @@ struct SharedWeight {
 /// The plan of a pipeline, the same on all of its ranks.
 struct PipelinePlan {
   std::string schedule;
-  std::vector<std::string> parts;                ///< their names
-  std::vector<int> cut;                          ///< number of parts of each stage
-  std::vector<ValueShape> values;                ///< by part: its output for a micro-batch
-  pipe::Program program;                         ///< program of a training step
-  std::vector<std::vector<int>> values_of_edge;  ///< by edge of the graph: the parts whose outputs go along it
-  pipe::Costs costs;                             ///< measured seconds of the stages
+  std::vector<std::vector<std::string>> modules;  ///< by part: names of its submodules and parameters
+  std::vector<std::string> parts;                 ///< their names
+  std::vector<int> cut;                           ///< number of parts of each stage
+  std::vector<ValueShape> values;                 ///< by part: its output for a micro-batch
+  pipe::Program program;                          ///< program of a training step
+  std::vector<std::vector<int>> values_of_edge;   ///< by edge of the graph: the parts whose outputs go along it
+  pipe::Costs costs;                              ///< measured seconds of the stages
   std::vector<SharedWeight> shared;
   int slots = 1;  ///< messages that each end of a line keeps
 
   int stages() const { return program.graph.stages; }
   /// Returns the first part of a stage; of stages(): the number of parts.
   int first_part(int stage) const;
+  /// Returns the first stage that has a submodule.
+  int stage_of_module(const std::string& name) const;
   /// Returns the stages of the rank at a place, ascending.
   std::vector<int> stages_at(int place) const;
 };
@@ -60,10 +64,14 @@ struct Pipeline {
   int place_of_last_stage() const { return plan.program.graph.rank_of[0].back(); }
 };
 
+/// True for a part that may be a stage without others.
+using MayStandAlone = std::function<bool(const Part& part)>;
+
 /// Makes the groups of a pipeline and its plan. `task` is a copy of the model that parts may be tried on with `batch`;
 /// rank 0's times count. Collective over the world. Throws BadRequest as plan_pipeline(), and where the number of ranks
 /// is no multiple of options.ranks.
 std::shared_ptr<const Pipeline> make_pipeline(const PipelineOptions& options, int64_t micro_batches, Task& task,
-                                              const Batch& batch, Amp amp, const ddl::Comm& world);
+                                              const Batch& batch, Amp amp, const ddl::Comm& world,
+                                              const MayStandAlone& may_stand_alone = nullptr);
 
 }  // namespace spillway::runtime

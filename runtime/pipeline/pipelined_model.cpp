@@ -68,6 +68,7 @@ class Model final : public PipelinedModel {
 
   const std::vector<pipe::Span>& spans() const override { return spans_; }
   const PipelineTotals& totals() const override { return totals_; }
+  std::vector<pipe::StageSeconds> take_stage_seconds() override;
   void sum_shared_gradients() override;
 
  private:
@@ -107,6 +108,8 @@ class Model final : public PipelinedModel {
   std::vector<at::Tensor> losses_;
   std::vector<pipe::Span> spans_;
   PipelineTotals totals_;
+  std::vector<pipe::StageSeconds> stage_sums_;  ///< by stage, since they were taken
+  int64_t passes_taken_ = 0;                    ///< totals_.passes when they were taken
 };
 
 Model::Model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> task, const PipelinedOptions& options)
@@ -120,6 +123,7 @@ Model::Model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> tas
                        .stage = Stage(parts, plan().first_part(stage), plan().first_part(stage + 1)),
                        .is_first = stage == 0,
                        .is_last = stage + 1 == plan().stages()});
+  stage_sums_.resize(plan().stages());
   module_ = module_at(plan(), pipeline_->place, *task);
   make_lines();
 }
@@ -215,7 +219,10 @@ void Model::done(const pipe::Item& item, double begin) {
   clock_->done(item);
   const double end = clock_->now();
   spans_.push_back({item, begin, end});
-  (item.work == pipe::Work::forward ? totals_.forward : totals_.backward) += end - begin;
+  const bool is_forward = item.work == pipe::Work::forward;
+  (is_forward ? totals_.forward : totals_.backward) += end - begin;
+  pipe::StageSeconds& sums = stage_sums_[item.stage];
+  (is_forward ? sums.forward : sums.input_gradient) += end - begin;
 }
 
 void Model::forward(Own& at, const StepWork& work, int64_t micro_batch) {
@@ -257,10 +264,19 @@ at::Tensor Model::learn(const StepWork& work) {
   losses_.clear();
   spans_.clear();
   clock_->start();
-  const auto& items = plan().program.items[pipeline_->place];
-  const auto last = std::find_if(items.rbegin(), items.rend(),
+  const auto& program = plan().program.items[pipeline_->place];
+  const auto last = std::find_if(program.rbegin(), program.rend(),
                                  [](const pipe::Item& item) { return item.work == pipe::Work::backward; });
-  for (const pipe::Item& item : items) {
+  std::vector<pipe::FilledItem> alone;
+  for (const pipe::Item& item : program) alone.push_back({.item = item});
+  for (const pipe::FilledItem& filled : work.items ? *work.items : alone) {
+    const pipe::Item& item = filled.item;
+    if (filled.extra >= 0) {
+      const double begin = clock_->now();
+      work.run_extra(filled);
+      totals_.extras += clock_->now() - begin;
+      continue;
+    }
     if (item.work == pipe::Work::update) continue;
     if (stages_.size() == 1 && item == *last && work.before_last_backward) work.before_last_backward();
     Own& at = own(item.stage);
@@ -305,6 +321,19 @@ std::optional<double> Model::metric(const Batch& batch, Amp amp) {
   const Autocast autocast(amp, options_.device.type());
   const at::Tensor output = evaluate(batch, 0, [](int) {});
   return output.defined() ? std::optional(objective_->metric(output, batch)) : std::nullopt;
+}
+
+std::vector<pipe::StageSeconds> Model::take_stage_seconds() {
+  std::vector<pipe::StageSeconds> means = std::exchange(stage_sums_, std::vector<pipe::StageSeconds>(plan().stages()));
+  const auto items =
+      static_cast<double>(std::max<int64_t>(1, totals_.passes - passes_taken_) * plan().program.micro_batches());
+  passes_taken_ = totals_.passes;
+  for (pipe::StageSeconds& mean : means) {
+    mean.forward /= items;
+    mean.input_gradient /= 2 * items;
+    mean.weight_gradient = mean.input_gradient;
+  }
+  return means;
 }
 
 void Model::sum_shared_gradients() {

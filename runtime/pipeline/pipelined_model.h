@@ -20,7 +20,8 @@ struct PipelineTotals {
   int64_t passes = 0;
   double seconds = 0;  ///< from the first item to the last one
   double forward = 0, backward = 0;
-  double wait = 0;  ///< for messages
+  double wait = 0;    ///< for messages
+  double extras = 0;  ///< other work between the items
 };
 
 /// A model whose stages are on the ranks of a pipeline. Each rank runs its items in the order of the plan's program.
@@ -30,6 +31,8 @@ class PipelinedModel : public TrainableModel {
   /// Returns the times of the items of the last learn(), by the clock, in order.
   virtual const std::vector<pipe::Span>& spans() const = 0;
   virtual const PipelineTotals& totals() const = 0;
+  /// Returns the mean seconds of each stage's items since the last call, zeros for other ranks' stages.
+  virtual std::vector<pipe::StageSeconds> take_stage_seconds() = 0;
   /// Sums the gradients of weights that several ranks have. Call it when a step's gradients are complete, and averaged
   /// over copies. Collective over the pipeline.
   virtual void sum_shared_gradients() = 0;

@@ -58,9 +58,18 @@ json pipeline_json(const PipelineSummary& p) {
     by_rank.push_back({{"stages", rank.stages},
                        {"forward_seconds", rank.forward_seconds},
                        {"backward_seconds", rank.backward_seconds},
+                       {"kfac_seconds", rank.kfac_seconds},
                        {"wait_seconds", rank.wait_seconds},
                        {"peak_bytes", rank.peak_bytes}});
+  json filled = nullptr;
+  if (p.filled)
+    filled = {{"cycle_steps", p.filled->cycle},
+              {"pieces", p.filled->pieces},
+              {"step_seconds", p.filled->step_seconds},
+              {"step_seconds_without", p.filled->step_seconds_without},
+              {"kfac_seconds", p.filled->kfac_seconds}};
   return {{"schedule", p.schedule},
+          {"filled", std::move(filled)},
           {"stages", p.stages()},
           {"copies", p.copies},
           {"parts", p.parts},

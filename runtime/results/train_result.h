@@ -101,8 +101,18 @@ struct AllreduceSummary {
 struct PipelineRankSummary {
   std::vector<int> stages;
   double forward_seconds = 0, backward_seconds = 0;
+  double kfac_seconds = 0;  ///< work of K-FAC between the passes' items
   double wait_seconds = 0;  ///< for messages
   int64_t peak_bytes = 0;
+};
+
+/// The plan by which K-FAC's work fills a pipeline's waits, in means over the steps of a cycle.
+struct FilledSummary {
+  int64_t cycle = 1;                ///< steps of a cycle
+  int64_t pieces = 0;               ///< pieces of work of all ranks
+  double step_seconds = 0;          ///< a step with that work
+  double step_seconds_without = 0;  ///< a step without it
+  double kfac_seconds = 0;          ///< that work, of the busiest rank
 };
 
 /// A model that is cut over ranks.
@@ -114,6 +124,7 @@ struct PipelineSummary {
   double pass_seconds = 0;         ///< from a step's first item to its last one; mean over steps, longest of the ranks
   double predicted_pass_seconds = 0;       ///< by the stages' measured seconds, with messages that take no time
   double predicted_utilization = 0;        ///< work as a share of the ranks' time in that
+  std::optional<FilledSummary> filled;     ///< where K-FAC's work fills waits
   std::vector<PipelineRankSummary> ranks;  ///< ranks of this rank's copy, by place
 
   int64_t stages() const { return std::ssize(cut); }

@@ -20,7 +20,8 @@ GradWorkerChoice choose_by_formula(const RunContext& context, const std::optiona
   inputs.budget_bytes = budget_bytes;
   if (inputs.world > 1) {
     auto task = make_task(options.model.name, task_options(options, *context.data));
-    inputs.layers = kfac::shapes_of(kfac::find_layers(*own_module(context, *task), options.kfac.preconditioner).layers);
+    const auto own = own_module(context, *task);
+    inputs.layers = kfac::shapes_of(kfac::find_layers(*own, own_kfac_options(context, *own)).layers);
   }
   if (observed) {
     inputs.first_step_peak_bytes = observed->peak_bytes;

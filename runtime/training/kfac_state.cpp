@@ -23,6 +23,10 @@ void add_kfac_state(const kfac::Kfac& kfac, std::vector<StateTensor>& state) {
   state.emplace_back(kCounters, kfac::pack(kfac.counters()));
 }
 
+std::vector<StateTensor> kfac_counters(const kfac::Kfac& kfac) {
+  return {StateTensor(kCounters, kfac::pack(kfac.counters()))};
+}
+
 void resume_kfac(kfac::Kfac& kfac, const std::vector<StateTensor>& state) {
   const auto found = std::find_if(state.begin(), state.end(), [](const StateTensor& t) { return t.name == kCounters; });
   TORCH_CHECK(found != state.end(), "[kfac_state] there are no counters among ", state.size(), " tensors");

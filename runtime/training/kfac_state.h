@@ -14,6 +14,9 @@ namespace spillway::runtime {
 /// A tensor's holder is its first owner or gradient worker, among the ranks of the Kfac.
 void add_kfac_state(const kfac::Kfac& kfac, std::vector<StateTensor>& state);
 
+/// Returns K-FAC's counters alone (`kfac/counters`, a copy).
+std::vector<StateTensor> kfac_counters(const kfac::Kfac& kfac);
+
 /// Takes the counters from `state`, which add_kfac_state() made and which was read back.
 void resume_kfac(kfac::Kfac& kfac, const std::vector<StateTensor>& state);
 

@@ -11,6 +11,7 @@
 #include "ddl/comm/collectives.h"
 #include "kfac/comm/agreed_options.h"
 #include "kfac/factors/layers.h"
+#include "pipe/turns.h"
 #include "runtime/data/blank_dataset.h"
 #include "runtime/data/open_dataset.h"
 #include "runtime/data/preload.h"
@@ -47,7 +48,8 @@ void measure_placement(RunContext& context) {
   TrainOptions& options = context.options;
   if (!options.kfac.enabled || options.kfac.preconditioner.placement != kfac::Placement::measured) return;
   const auto task = make_task(options.model.name, task_options(options, *context.data));
-  const auto layers = kfac::find_layers(*own_module(context, *task), options.kfac.preconditioner).layers;
+  const auto own = own_module(context, *task);
+  const auto layers = kfac::find_layers(*own, own_kfac_options(context, *own)).layers;
   options.kfac.preconditioner =
       kfac::with_agreed_seconds(options.kfac.preconditioner, layers, kfac::RankExchange(context.same_weights()));
 }
@@ -61,8 +63,51 @@ void cut_model(RunContext& context) {
   const std::vector<Batch> cases(options.data.batch, context.data->at(0));
   Batch batch = collate(cases);
   batch.input = batch.input.contiguous(memory_format(options.model.layout, batch.input.dim()));
-  context.pipeline =
-      make_pipeline(options.pipeline, options.optimizer.accumulate, *task, batch, options.precision.amp, context.comm);
+  MayStandAlone may_stand_alone;
+  if (options.kfac.enabled) {
+    // A stage without layers for K-FAC would have none to work on.
+    std::vector<std::string> names;
+    for (const kfac::Layer& layer : kfac::find_layers(task->module(), options.kfac.preconditioner).layers)
+      names.push_back(layer.shape.name);
+    may_stand_alone = [names](const Part& part) {
+      return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+        return std::any_of(part.modules.begin(), part.modules.end(),
+                           [&](const std::string& module) { return name == module || name.starts_with(module + "."); });
+      });
+    };
+  }
+  context.pipeline = make_pipeline(options.pipeline, options.optimizer.accumulate, *task, batch, options.precision.amp,
+                                   context.comm, may_stand_alone);
+}
+
+/// Sets the steps in which K-FAC's layers are renewed, and used later, where the model is cut. They follow from the
+/// layers' shapes, the interval and the delay alone, so that no bit depends on the cut or on a measured time.
+void set_refresh(RunContext& context) {
+  TrainOptions& options = context.options;
+  if (options.pipeline.ranks == 1 || !options.kfac.enabled || options.pipeline.refresh == "at-once") return;
+  kfac::KfacOptions& kfac = options.kfac.preconditioner;
+  const auto interval = static_cast<int>(kfac.at(0).inverse_interval);
+  const auto delay = static_cast<int>(kfac.staleness > 0 ? kfac.staleness : std::min(2, interval - 1));
+  if (interval == 1) return;  // nothing may wait
+  if (delay >= interval)
+    throw BadRequest(str("[pipeline] staleness is ", delay, "; allowed with refresh ", options.pipeline.refresh,
+                         " is less than the inverse_interval, ", interval));
+  const auto task = make_task(options.model.name, task_options(options, *context.data));
+  const auto shapes = kfac::shapes_of(kfac::find_layers(task->module(), kfac).layers);
+  std::vector<double> costs;
+  for (const kfac::LayerShape& shape : shapes) {
+    double& cost = costs.emplace_back(0);
+    for (const kfac::FactorShape& factor : shape.factors()) cost += kfac::decomposition_flops(shape, factor);
+  }
+  const auto turns = pipe::turns(costs, interval, delay);
+  for (size_t i = 0; i < shapes.size(); ++i)
+    kfac.layer_curvature.push_back({.layer = shapes[i].name,
+                                    .samples = kfac.factor_samples,
+                                    .rank = kfac.rank_in_use(),
+                                    .interval = interval,
+                                    .slot = options.pipeline.refresh == "rolling" ? turns[i].taken_step : 0});
+  kfac.curvature_delay = delay;
+  kfac.staleness = 0;
 }
 
 /// Throws BadRequest where the ranks do not share their number of stages.
@@ -78,9 +123,9 @@ void require_enough_cases(const RunContext& context) {
   const int64_t batch = context.options.data.batch;
   const int64_t together = batch * context.copies();
   if (together > std::ssize(context.split.train))
-    throw BadRequest(str("[train] ", context.copies(), context.pipeline ? " copies" : " ranks", " of batch ", batch,
-                         " take ", together, " cases at once, but there are ", context.split.train.size(),
-                         " to train on (", context.split.validation.size(),
+    throw BadRequest(str("[train] ", context.copies(), context.options.pipeline.ranks > 1 ? " copies" : " ranks",
+                         " of batch ", batch, " take ", together, " cases at once, but there are ",
+                         context.split.train.size(), " to train on (", context.split.validation.size(),
                          " are held out); use fewer ranks, a smaller batch or more cases"));
 }
 
@@ -121,6 +166,15 @@ std::shared_ptr<torch::nn::Module> own_module(const RunContext& context, Task& t
   // The whole module is the task's.
   if (!context.pipeline) return {std::shared_ptr<void>(), &task.module()};
   return module_at(context.pipeline->plan, context.pipeline->place, task);
+}
+
+kfac::KfacOptions own_kfac_options(const RunContext& context, const torch::nn::Module& own) {
+  kfac::KfacOptions options = context.options.kfac.preconditioner;
+  if (!context.pipeline || options.layer_curvature.empty()) return options;
+  const auto modules = own.named_modules("", /*include_self=*/false);
+  std::erase_if(options.layer_curvature,
+                [&](const kfac::LayerCurvature& layer) { return !modules.contains(layer.layer); });
+  return options;
 }
 
 int64_t cases_per_step(const RunContext& context) {
@@ -191,6 +245,7 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
       used_cases(options, context.split, context.start.cases_drawn, steps, context.copy(), context.copies());
   context.data = preload(std::move(dataset), used, host_memory_limit().bytes / 4 / ranks);
   cut_model(context);
+  set_refresh(context);
   choose_curvature(context);
   measure_placement(context);
   return context;

@@ -54,6 +54,9 @@ c10::Device options_device(const TrainOptions& options);
 /// Returns the model's options for these training options (with_model_defaults()) and this data.
 TaskOptions task_options(const TrainOptions& options, const Dataset& data);
 
+/// Returns K-FAC's options for the module that this rank trains: layer_curvature is that of its layers.
+kfac::KfacOptions own_kfac_options(const RunContext& context, const torch::nn::Module& own);
+
 /// Returns the number of training cases that all ranks together draw in a step.
 int64_t cases_per_step(const RunContext& context);
 

@@ -66,14 +66,26 @@ PipelineSummary summarize_pipeline(TrainingRun& run, const Pipeline& pipeline) {
   const PipelinePlan& plan = pipeline.plan;
   const PipelineTotals& totals = run.pipelined()->totals();
   const double passes = static_cast<double>(std::max<int64_t>(1, totals.passes));
-  PipelineSummary summary{
-      .schedule = plan.schedule, .copies = pipeline.copies, .parts = plan.parts, .cut = plan.cut, .ranks = {}};
-  const json own{plan.stages_at(pipeline.place), totals.forward / passes, totals.backward / passes,
-                 totals.wait / passes,           totals.seconds / passes, run.session().stats().peak_bytes};
+  PipelineSummary summary{.schedule = plan.schedule,
+                          .copies = pipeline.copies,
+                          .parts = plan.parts,
+                          .cut = plan.cut,
+                          .filled = std::nullopt,
+                          .ranks = {}};
+  const json own{plan.stages_at(pipeline.place),  totals.forward / passes, totals.backward / passes,
+                 totals.extras / passes,          totals.wait / passes,    totals.seconds / passes,
+                 run.session().stats().peak_bytes};
   for (const std::string& text : gather_texts(*pipeline.of_copy, own.dump())) {
     const json rank = json::parse(text);
-    summary.ranks.push_back({rank[0], rank[1], rank[2], rank[3], rank[5]});
-    summary.pass_seconds = std::max(summary.pass_seconds, rank[4].get<double>());
+    summary.ranks.push_back({rank[0], rank[1], rank[2], rank[3], rank[4], rank[6]});
+    summary.pass_seconds = std::max(summary.pass_seconds, rank[5].get<double>());
+  }
+  if (const RefreshInWaits* in_waits = run.in_waits(); in_waits && in_waits->filled().steps() > 0) {
+    const pipe::Filled& filled = in_waits->filled();
+    const auto cycle = static_cast<double>(filled.steps());
+    summary.filled = {filled.steps(), std::ssize(in_waits->extras()), filled.seconds / cycle,
+                      filled.unfilled_seconds / cycle,
+                      *std::max_element(filled.filled.begin(), filled.filled.end()) / cycle};
   }
   const pipe::Replayed replayed = pipe::replay(plan.program, plan.costs);
   summary.predicted_pass_seconds = replayed.seconds;

@@ -92,7 +92,7 @@ ddl::GradientOptions gradient_options(const TrainOptions& options) {
 kfac::ModelStages stages_of(const RunContext& context, const torch::nn::Module& own) {
   if (!context.pipeline) return {};
   const TrainOptions& options = context.options;
-  const bool is_empty = kfac::find_layers(own, options.kfac.preconditioner).layers.empty();
+  const bool is_empty = kfac::find_layers(own, own_kfac_options(context, own)).layers.empty();
   const std::string refusal = is_empty
                                   ? str("[pipeline] rank ", context.rank(),
                                         " has no layer that K-FAC preconditions: ", describe(context.pipeline->plan),
@@ -161,10 +161,14 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   const ddl::Comm& same_weights = context.same_weights();
   if (options.kfac.enabled) {
     kfac::KfacOptions kfac = kfac_options(options, lr_, grad_worker_frac);
+    kfac.layer_curvature = own_kfac_options(context, model_->module()).layer_curvature;
     // A step that fp16 leaves out is a step of the run but not of K-FAC, so K-FAC's lr follows the run's position.
     kfac.lr = kfac::StepSchedule([this](int64_t) { return lr_.at(position_.step); });
     kfac_.emplace(model_->module(), std::move(kfac), same_weights, stages_of(context, model_->module()));
   }
+  const bool may_wait = kfac_ && kfac_->options().curvature_delay > 0;
+  if (may_wait && context.pipeline && options.pipeline.kfac_work == "bubbles")
+    in_waits_.emplace(*kfac_, context.pipeline, context.comm);
   optimizer_ = make_optimizer(options, model_->module(), kfac_ ? &*kfac_ : nullptr);
   if (same_weights) share_sums(*optimizer_, same_weights);
   if (options.precision.amp == Amp::fp16) scaler_.emplace(options.precision.loss_scaling, device_);
@@ -224,6 +228,10 @@ at::Tensor TrainingRun::learn(const std::vector<Cases>& cases, RunStep& outcome)
     work.before_backward = [this](at::TensorList roots, const BackwardSamples& samples) {
       kfac_->watch_stage(roots, {samples.count, samples.again, samples.micro_batch});
     };
+  if (in_waits_) {
+    work.items = in_waits_->items_of(position_.step);
+    work.run_extra = [this](const pipe::FilledItem& extra) { in_waits_->run(extra, position_.step); };
+  }
   if (overlapped_) work.before_last_backward = [this] { overlapped_->begin(); };
   at::Tensor loss;
   const auto run = [&] { loss = model_->learn(work); };
@@ -259,8 +267,11 @@ void TrainingRun::take_step(RunStep& outcome, const std::vector<Cases>& cases) {
   std::optional<RandomState> random;
   if (adapts_damping()) random.emplace(device_);
   outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
+  if (in_waits_ && in_waits_->items_of(position_.step))
+    outcome.kind = str("filled ", position_.step % in_waits_->cycle());
   Session::Step scope = session_->step(outcome.kind);
   const at::Tensor loss = learn(cases, outcome);
+  const auto after_passes = Clock::now();
   average(loss, outcome);
   if (!scaler_) require_finite(outcome.loss, position_.step + 1);
   outcome.skipped = !apply_gradients();
@@ -270,7 +281,12 @@ void TrainingRun::take_step(RunStep& outcome, const std::vector<Cases>& cases) {
   if (random && !outcome.skipped) adapt_damping(cases, *random, loss);
   if (const swap::Schedule* schedule = session_->schedule(outcome.kind))
     outcome.bound_seconds = schedule->bound_seconds;
+  update_seconds_ += seconds_since(after_passes);
   ++position_.step;
+  if (in_waits_ && position_.step % in_waits_->cycle() == 0 && !in_waits_->items_of(position_.step)) {
+    const double update = std::exchange(update_seconds_, 0) / static_cast<double>(in_waits_->cycle());
+    in_waits_->plan({pipelined_->take_stage_seconds(), update});
+  }
   position_.cases_drawn += cases_per_step(context_);
 }
 
@@ -437,12 +453,19 @@ std::string TrainingRun::weights_sha256() {
 }
 
 void TrainingRun::save() {
+  if (kfac_) kfac_->finish_refreshes();
   const TrainOptions& options = context_.options;
   write_checkpoint(options.checkpoint.folder, options, position_, whole_state(state(), context_), context_.comm);
 }
 
 void TrainingRun::resume() {
   const TrainOptions& options = context_.options;
+  if (kfac_) {
+    // K-FAC's counters tell what else it has.
+    const std::vector<StateTensor> counters = kfac_counters(*kfac_);
+    read_checkpoint(options.checkpoint.folder, options, position_, counters, context_.comm);
+    resume_kfac(*kfac_, counters);
+  }
   std::vector<StateTensor> all = state();
   read_checkpoint(options.checkpoint.folder, options, position_, all, context_.comm);
   if (kfac_) resume_kfac(*kfac_, all);

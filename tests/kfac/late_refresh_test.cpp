@@ -121,9 +121,8 @@ Policy at_once() {
   return [](int ready) { return ready; };
 }
 Policy now_and_then(unsigned seed) {
-  return [random = std::mt19937(seed)](int ready) mutable {
-    return std::uniform_int_distribution<int>(0, ready)(random);
-  };
+  return
+      [random = std::mt19937(seed)](int ready) mutable { return std::uniform_int_distribution<int>(0, ready)(random); };
 }
 
 std::vector<at::Tensor> trained(const KfacOptions& options, const ddl::Comm& comm, int64_t world, Policy policy,
@@ -230,6 +229,24 @@ TEST(LateRefreshTest, AStateInTheMidstOfARefreshGoesOnBitByBit) {
       expect_same(first.weights(), expected, name + ", that was saved");
       expect_same(second.weights(), expected, name + ", that was resumed");
     }
+}
+
+TEST(LateRefreshTest, APieceIsDoneAfterThoseThatItNeeds) {
+  at::set_num_threads(1);
+  const auto options = late(options_for(Strategy::hybrid));
+  const auto expected = trained(options, {}, 1, nullptr, 6);
+  LateTraining training(options, {}, 1, never());
+  for (int64_t now = 0; now < 6; ++now) {
+    training.step();
+    const auto all = training.kfac().refresh_work(now, kMicroBatches);
+    if (all.empty()) continue;
+    training.kfac().run(now, kMicroBatches, all.size() - 1);
+    for (size_t k = 0; k < all.size(); ++k) {
+      const bool is_needed = all[k].layers == all.back().layers && (all[k].what != What::renew || k + 1 == all.size());
+      EXPECT_EQ(training.kfac().waits(now, k), !is_needed) << describe(all[k]);
+    }
+  }
+  expect_same(training.weights(), expected, "by the last pieces");
 }
 
 TEST(LateRefreshTest, PiecesAreTimed) {

@@ -82,6 +82,16 @@ void TrainFlags::add_pipeline_flags(CLI::App& command) {
       ->type_name("N")
       ->capture_default_str();
   command
+      .add_option("--refresh", options.pipeline.refresh,
+                  str(PipelineOptions::kRefreshes, ": which of K-FAC's layers a pipeline renews in which step"))
+      ->type_name("NAME")
+      ->capture_default_str();
+  command
+      .add_option("--kfac-work", options.pipeline.kfac_work,
+                  str(PipelineOptions::kKfacWork, ": when a pipeline's ranks do that work; the same bits"))
+      ->type_name("NAME")
+      ->capture_default_str();
+  command
       .add_option("--cut", options.pipeline.cut,
                   "Number of the model's parts in each stage, with commas; parts: a layer, block or level")
       ->type_name("N,N,…")

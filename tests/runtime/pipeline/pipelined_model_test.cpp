@@ -328,6 +328,27 @@ TEST(PipelinedModelTest, CutsThatDoNotFitAreRefusedByName) {
                  {"interleaved takes micro-batches in units of its ranks; 2 do not divide 3"});
 }
 
+TEST(PipelinedModelTest, PartsThatMayNotStandAloneStayWithANeighbor) {
+  const Case given = mlp(4, 5);  // six parts
+  const auto task = made(given, at::kFloat);
+  std::vector<PartProfile> profiles(6);
+  const auto cut_with = [&](const std::vector<int>& dependent, int64_t ranks) {
+    for (size_t i = 0; i < profiles.size(); ++i) {
+      profiles[i].output = {{6, 20}};
+      profiles[i].forward_seconds = profiles[i].backward_seconds = 1;
+      profiles[i].may_stand_alone =
+          std::find(dependent.begin(), dependent.end(), static_cast<int>(i)) == dependent.end();
+    }
+    return plan_pipeline({.ranks = ranks}, 4, task->parts(), profiles, {}).cut;
+  };
+  EXPECT_EQ(cut_with({}, 6), (std::vector<int>{1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(cut_with({0}, 5), (std::vector<int>{2, 1, 1, 1, 1}));
+  EXPECT_EQ(cut_with({0, 1, 5}, 3), (std::vector<int>{3, 1, 2}));
+  EXPECT_EQ(cut_with({2, 3}, 4), (std::vector<int>{1, 3, 1, 1}));
+  expect_refusal([&] { cut_with({0}, 6); },
+                 {"6 stages are asked for, and only 5 of the model's 6 parts can be stages"});
+}
+
 TEST(PipelinedModelTest, RanksThatTheCutDoesNotDivideAreRefused) {
   const Case given = mlp(4);
   on_ranks(3, false, [&](const ddl::Comm& comm) {

@@ -1,0 +1,160 @@
+#include "runtime/pipeline/refresh_in_waits.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+#include "ddl/allreduce/tuned_allreduce.h"
+#include "ddl/comm/communicator.h"
+#include "runtime/pipeline/exchange.h"
+
+namespace spillway::runtime {
+namespace {
+
+using kfac::RefreshWork;
+using nlohmann::json;
+using What = RefreshWork::What;
+
+/// Returns the time from a message's start until it has come, by the links' rates; 0 where they are not known.
+double message_seconds(const Pipeline& pipeline, const ddl::Comm& world) {
+  const auto& costs = world->allreduce->costs();
+  if (!costs || costs->levels.empty()) return 0;
+  int64_t most = 0;
+  for (const auto& values : pipeline.plan.values_of_edge) {
+    int64_t bytes = 0;
+    for (int value : values) bytes += pipeline.plan.values[value].bytes();
+    most = std::max(most, bytes);
+  }
+  const ddl::LinkCost& link = costs->levels.back();
+  return link.latency_seconds + static_cast<double>(most) / link.bytes_per_second;
+}
+
+}  // namespace
+
+RefreshInWaits::RefreshInWaits(kfac::Kfac& kfac, std::shared_ptr<const Pipeline> pipeline, ddl::Comm world)
+    : kfac_(kfac),
+      pipeline_(std::move(pipeline)),
+      world_(std::move(world)),
+      cycle_(kfac.cycle_length()),
+      micro_batches_(pipeline_->plan.program.micro_batches()) {
+  kfac_.defer(true);
+  own_ = pieces();
+}
+
+std::vector<RefreshInWaits::Piece> RefreshInWaits::pieces() const {
+  std::vector<Piece> all;
+  for (int64_t step = 0; step < cycle_; ++step) {
+    const size_t count = kfac_.refresh_work(cycle_ + step, micro_batches_).size();
+    for (size_t index = 0; index < count; ++index) all.push_back({step, index});
+  }
+  return all;
+}
+
+int RefreshInWaits::stage_of(const RefreshWork& work) const {
+  const std::vector<int> own = pipeline_->plan.stages_at(pipeline_->place);
+  return work.layers.empty() ? own.front()
+                             : pipeline_->plan.stage_of_module(kfac_.layers()[work.layers.front()].shape.name);
+}
+
+std::string RefreshInWaits::describe_own(const CycleSeconds& seconds) const {
+  json stages = json::object(), work = json::array();
+  for (int stage : pipeline_->plan.stages_at(pipeline_->place))
+    stages[std::to_string(stage)] = {seconds.stages[stage].forward, seconds.stages[stage].backward()};
+  bool is_timed = true;
+  double refresh = 0;
+  for (int64_t step = 0; step < cycle_; ++step) {
+    const auto all = kfac_.refresh_work(cycle_ + step, micro_batches_);
+    const auto times = kfac_.refresh_seconds(cycle_ + step);
+    if (times.size() != all.size()) {
+      is_timed = false;
+      break;
+    }
+    for (size_t k = 0; k < all.size(); ++k) {
+      refresh += times[k];
+      work.push_back({step, stage_of(all[k]), all[k].micro_batch, all[k].what == What::statistics, times[k],
+                      kfac::needs_of(all, k, ddl::size_of(pipeline_->of_place))});
+    }
+  }
+  const double update = std::max(0.0, seconds.update - refresh / static_cast<double>(cycle_));
+  return json{pipeline_->place, is_timed, update, stages, work}.dump();
+}
+
+void RefreshInWaits::plan(const CycleSeconds& seconds) {
+  constexpr int kTimedCycles = 2;
+  const PipelinePlan& plan = pipeline_->plan;
+  pipe::Costs costs{.stages = std::vector<pipe::StageSeconds>(plan.stages()),
+                    .update = std::numeric_limits<double>::infinity(),
+                    .message = message_seconds(*pipeline_, world_)};
+  std::vector<std::vector<pipe::Extra>> of_place(pipeline_->places);
+  const auto texts = gather_texts(*world_->communicator, describe_own(seconds));
+  const bool is_timed =
+      std::all_of(texts.begin(), texts.end(), [](const std::string& text) { return json::parse(text)[1].get<bool>(); });
+  if (!is_timed || ++timed_cycles_ < kTimedCycles) return;
+  for (const std::string& text : texts) {
+    const json rank = json::parse(text);
+    const int place = rank[0];
+    costs.update = std::min(costs.update, rank[2].get<double>());  // others wait for the busiest rank in it
+    for (const auto& [stage, times] : rank[3].items()) {
+      pipe::StageSeconds& known = costs.stages[std::stoi(stage)];
+      known.forward = std::max(known.forward, times[0].get<double>());
+      known.input_gradient = known.weight_gradient = std::max(known.backward(), times[1].get<double>()) / 2;
+    }
+    // Copies have the same pieces; the slowest one counts.
+    auto& extras = of_place[place];
+    const bool is_first = extras.empty();
+    size_t number = 0, first_of_step = 0;
+    int64_t step = -1;
+    for (const json& piece : rank[4]) {
+      if (piece[0].get<int64_t>() != step) first_of_step = number;
+      step = piece[0];
+      if (is_first) {
+        const int micro_batch = piece[3].get<bool>() ? piece[2].get<int>() : static_cast<int>(micro_batches_) - 1;
+        pipe::Extra extra{.rank = place, .ready = {plan.program.backward_work(), piece[1], micro_batch}};
+        extra.taken_step = static_cast<int>(step);
+        extra.serves_step = static_cast<int>(step + kfac_.options().curvature_delay);
+        for (const json& need : piece[5]) extra.after.push_back(static_cast<int>(first_of_step + need.get<size_t>()));
+        extras.push_back(std::move(extra));
+      }
+      extras.at(number).seconds = std::max({extras[number].seconds, piece[4].get<double>(), 1e-9});
+      ++number;
+    }
+  }
+  extras_.clear();
+  for (int place = 0; place < pipeline_->places; ++place) {
+    const int first = static_cast<int>(extras_.size());
+    if (place == pipeline_->place) first_own_ = first;
+    for (pipe::Extra extra : of_place[place]) {
+      for (int& after : extra.after) after += first;
+      extras_.push_back(std::move(extra));
+    }
+  }
+  filled_ = pipe::fill(plan.program, extras_, costs, {.steps = static_cast<int>(cycle_)});
+}
+
+std::string describe(const RefreshInWaits& in_waits) {
+  const pipe::Filled& filled = in_waits.filled();
+  const auto milliseconds = [&](double seconds) {
+    return static_cast<int64_t>(std::round(1000 * seconds / filled.steps()));
+  };
+  return str("from here on K-FAC's work is done while ranks wait: ", in_waits.extras().size(), " pieces in ",
+             filled.steps(), " steps, ", milliseconds(*std::max_element(filled.filled.begin(), filled.filled.end())),
+             " ms a step on the busiest rank, make a step of ", milliseconds(filled.unfilled_seconds), " ms take ",
+             milliseconds(filled.seconds), " ms");
+}
+
+const std::vector<pipe::FilledItem>* RefreshInWaits::items_of(int64_t step) const {
+  return filled_.items.empty() ? nullptr : &filled_.items[pipeline_->place][step % cycle_];
+}
+
+void RefreshInWaits::run(const pipe::FilledItem& extra, int64_t step) {
+  const Piece& piece = own_.at(extra.extra - first_own_);
+  const int64_t taken = (step / cycle_ - extra.age) * cycle_ + piece.taken_step;
+  if (kfac_.waits(taken, piece.index)) kfac_.run(taken, micro_batches_, piece.index);
+}
+
+}  // namespace spillway::runtime

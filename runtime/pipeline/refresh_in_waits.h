@@ -1,0 +1,68 @@
+/// K-FAC's refreshes in the waits of a pipeline's ranks.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kfac/kfac.h"
+#include "pipe/fill.h"
+#include "runtime/pipeline/pipeline.h"
+
+namespace spillway::runtime {
+
+/// The seconds of a rank's own work, in means over the steps of a cycle.
+struct CycleSeconds {
+  std::vector<pipe::StageSeconds> stages;  ///< by stage of the model; zeros for other ranks' stages
+  double update = 0;                       ///< of a step: what follows its passes, refreshes included
+};
+
+/// The work of each rank's Kfac, put into the steps of a cycle. Ranks do all work after their passes until every piece
+/// has been timed twice, because the first times are long. Then all of them make the same plan from all times, and
+/// follow it to the end. The plan decides when work is done, never what a step computes.
+class RefreshInWaits {
+ public:
+  /// `kfac` is this rank's, with a curvature_delay. It waits from here on. `world` are all ranks of the run.
+  RefreshInWaits(kfac::Kfac& kfac, std::shared_ptr<const Pipeline> pipeline, ddl::Comm world);
+
+  /// Returns the steps of a cycle.
+  int64_t cycle() const { return cycle_; }
+  /// Returns the items and the extras of this rank in a step, in order; null before there is a plan.
+  const std::vector<pipe::FilledItem>* items_of(int64_t step) const;
+  /// Does the work of an extra of items_of(step), unless it is done already.
+  void run(const pipe::FilledItem& extra, int64_t step);
+  /// Makes the plan where every piece of every rank has been timed twice. Call it after the last step of each cycle
+  /// without a plan. Collective over the world. Throws CommError.
+  void plan(const CycleSeconds& seconds);
+
+  /// Returns the plan of all ranks; empty before there is one.
+  const pipe::Filled& filled() const { return filled_; }
+  const std::vector<pipe::Extra>& extras() const { return extras_; }
+
+ private:
+  /// A piece of work of this rank.
+  struct Piece {
+    int64_t taken_step;  // of the cycle
+    size_t index;
+  };
+
+  std::vector<Piece> pieces() const;
+  int stage_of(const kfac::RefreshWork& work) const;
+  std::string describe_own(const CycleSeconds& seconds) const;
+
+  kfac::Kfac& kfac_;
+  const std::shared_ptr<const Pipeline> pipeline_;
+  const ddl::Comm world_;
+  const int64_t cycle_;
+  const int64_t micro_batches_;
+  std::vector<Piece> own_;  // in the order of extras_
+  int first_own_ = 0;       // number of the first one among extras_
+  std::vector<pipe::Extra> extras_;
+  pipe::Filled filled_;
+  int timed_cycles_ = 0;
+};
+
+/// Returns `from here on K-FAC's work is done while ranks wait: …`, of one that has a plan.
+std::string describe(const RefreshInWaits& in_waits);
+
+}  // namespace spillway::runtime
