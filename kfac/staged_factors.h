@@ -23,7 +23,7 @@ struct StagedFactors {
   std::vector<LayerFactors> layers;
   std::unique_ptr<OverlappedReduction> early;  ///< only with overlap_factors on several ranks
   double seconds = 0;
-  bool holds = false;  ///< what backward shows is kept until stage_held()
+  bool holds = false;  ///< true while what backward shows is kept until stage_held()
 
   /// Keeps what backward shows of a use of a layer.
   void hold(const Captured& captured, int64_t micro_batch) {

@@ -97,8 +97,8 @@ struct KfacOptions {
   /// steps, so that no step is much longer than others. With burn_in 0, no staleness and no overlap_factors only.
   std::vector<LayerCurvature> layer_curvature = {};
 
-  /// Steps after which a layer's new curvature is used, counted from the step of its statistics. In between, its work may
-  /// be done at any time (Kfac::defer()): no bit depends on when. The first curvature is used at once. With
+  /// Steps after which a layer's new curvature is used, counted from the step of its statistics. In between, its work
+  /// may be done at any time (Kfac::defer()): no bit depends on when. The first curvature is used at once. With
   /// layer_curvature only, 0 up to, not including, each interval.
   int64_t curvature_delay = 0;
 

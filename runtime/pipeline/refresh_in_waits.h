@@ -14,7 +14,7 @@ namespace spillway::runtime {
 /// The seconds of a rank's own work, in means over the steps of a cycle.
 struct CycleSeconds {
   std::vector<pipe::StageSeconds> stages;  ///< by stage of the model; zeros for other ranks' stages
-  double update = 0;                       ///< of a step: what follows its passes, refreshes included
+  double update = 0;                       ///< time that follows a step's passes, refreshes included
 };
 
 /// The work of each rank's Kfac, put into the steps of a cycle. Ranks do all work after their passes until every piece

@@ -54,7 +54,8 @@ class WholeModel final : public TrainableModel {
     const Batch batch = work.batch(micro_batch);
     const at::Tensor loss = forward(work, batch);
     const at::Tensor scaled = work.loss_scale != 1 ? loss * work.loss_scale : loss;
-    if (work.before_backward) work.before_backward({scaled}, {.count = batch.input.size(0), .micro_batch = micro_batch});
+    if (work.before_backward)
+      work.before_backward({scaled}, {.count = batch.input.size(0), .micro_batch = micro_batch});
     if (work.before_last_backward && micro_batch + 1 == work.micro_batches) work.before_last_backward();
     scaled.backward();
     return loss.detach();

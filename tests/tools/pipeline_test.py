@@ -1,0 +1,99 @@
+"""Models that are cut over ranks, under mpirun."""
+import os
+import shutil
+import unittest
+
+from cli import MPIRUN, Case, main
+
+os.environ["OMP_NUM_THREADS"] = "1"  # a sum's last bits depend on the number of threads
+RESNET = ["--model", "resnet50", "--edge", "40", "--filters", "4", "--classes", "5", "--batch", "2", "--cases", "40", "--accumulate", "4",
+          "--optimizer", "sgd", "--lr", "0.05"]
+BERT = ["--model", "bert-base", "--data", "synthetic:24", "--layers", "3", "--hidden", "64", "--batch", "2", "--cases", "32",
+        "--accumulate", "4"]
+
+
+@unittest.skipIf(MPIRUN is None, "built without MPI")
+class Pipeline(Case):
+    def assert_same(self, one, other):
+        self.assertEqual(one["losses"], other["losses"])
+        self.assertEqual(one["weights_sha256"], other["weights_sha256"])
+
+    def test_a_cut_model_has_the_bits_of_one_rank(self):
+        options = [*RESNET, "--kfac", "--refresh", "at-once", "--steps", "4"]
+        whole = self.result(*options)
+        for flags in (["--pipeline", "2"], ["--pipeline", "2", "--schedule", "gpipe", "--cut", "3,15"],
+                      ["--pipeline", "2", "--schedule", "interleaved"]):
+            cut = self.result(*options, *flags, ranks=2)
+            self.assert_same(cut, whole)
+            self.assertEqual(cut["parameters"], whole["parameters"])
+            self.assertEqual(cut["metrics"], whole["metrics"])
+        self.assertEqual(cut["pipeline"]["stages"], 4)
+        self.assertEqual(sum(cut["pipeline"]["cut"]), len(cut["pipeline"]["parts"]))
+        self.assertTrue(0 < cut["pipeline"]["utilization"] <= 1)
+        self.assertIsNone(whole["pipeline"])
+
+    def test_dropout_depends_on_no_cut(self):
+        two = self.result(*BERT, "--steps", "3", "--pipeline", "2", ranks=2)
+        other = self.result(*BERT, "--steps", "3", "--pipeline", "2", "--cut", "1,4", "--schedule", "gpipe", ranks=2)
+        self.assert_same(other, two)
+
+    def test_copies_beside_are_data_parallel(self):
+        options = [*RESNET, "--kfac", "--refresh", "at-once", "--steps", "3"]
+        self.assert_same(self.result(*options, "--pipeline", "2", ranks=4), self.result(*options, ranks=2))
+
+    def test_no_bit_depends_on_when_kfac_works(self):
+        options = [*RESNET, "--kfac", "--steps", "13", "--pipeline", "2"]
+        for refresh in ("rolling", "together"):
+            after = self.result(*options, "--refresh", refresh, "--kfac-work", "after", ranks=2)
+            self.assertIsNone(after["pipeline"]["filled"])
+            for flags in ([], ["--schedule", "interleaved"], ["--schedule", "gpipe", "--cut", "9,9"]):
+                bubbles = self.result(*options, "--refresh", refresh, *flags, ranks=2)
+                self.assert_same(bubbles, after)
+                self.assertEqual(bubbles["step_kinds"][-1], "filled 0")
+                self.assertGreater(bubbles["pipeline"]["filled"]["pieces"], 0)
+                self.assertTrue(all(rank["kfac_seconds"] > 0 for rank in bubbles["pipeline"]["by_rank"]))
+
+    def test_a_budget_holds_and_changes_no_bit(self):
+        options = [*RESNET, "--kfac", "--steps", "12", "--pipeline", "2"]
+        free = self.result(*options, ranks=2)
+        tight = self.result(*options, "--budget", "60%", ranks=2)
+        self.assert_same(tight, free)
+        self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
+        self.assertLess(tight["peak_bytes"], free["peak_bytes"])
+
+    def test_another_cut_goes_on_from_a_checkpoint(self):
+        options = [*RESNET, "--kfac", "--pipeline", "2"]
+        whole = self.result(*options, "--steps", "8", ranks=2)
+        folder = self.folder / "checkpoint"
+        self.result(*options, "--steps", "5", "--checkpoint", folder, ranks=2)
+        other = self.folder / "other"
+        shutil.copytree(folder, other)
+        self.assert_weights(self.result(*options, "--steps", "8", "--checkpoint", folder, "--resume", ranks=2), whole)
+        self.assert_weights(self.result(*options, "--steps", "8", "--cut", "5,13", "--kfac-work", "after", "--checkpoint", other, "--resume",
+                                        ranks=2), whole)
+
+    def assert_weights(self, resumed, whole):
+        self.assertEqual(resumed["resumed_from_step"], 5)
+        self.assertEqual(resumed["losses"], whole["losses"][5:])
+        self.assertEqual(resumed["weights_sha256"], whole["weights_sha256"])
+
+    def test_wrong_input_is_refused_by_name(self):
+        def refused(*parts, args, ranks=2):
+            self.refused(2, *parts, args=["train", *args], ranks=ranks)
+        mlp = ["--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "2", "--batch", "4"]
+        refused("cut over 3 ranks, and there are 2", args=[*mlp, "--pipeline", "3"])
+        refused("cut over 2 ranks, and there is 1", args=[*mlp, "--pipeline", "2"], ranks=0)
+        refused("schedule is zb; allowed is gpipe, 1f1b, interleaved", args=[*mlp, "--pipeline", "2", "--schedule", "zb"])
+        refused("refresh is never; allowed is rolling, together, at-once", args=[*mlp, "--pipeline", "2", "--refresh", "never"])
+        refused("kfac_work is now; allowed is bubbles, after", args=[*mlp, "--pipeline", "2", "--kfac-work", "now"])
+        refused("the cut is 1,1; allowed: 2 numbers of 1 and more, of 3 parts together", args=[*mlp, "--pipeline", "2", "--cut", "1,1"])
+        refused("clip_norm is 1; allowed is 0 with a pipeline", args=[*mlp, "--pipeline", "2", "--clip-norm", "1"])
+        refused("amp is fp16", args=[*mlp, "--pipeline", "2", "--amp", "fp16"])
+        refused("pipeline is 0; allowed is 1 to 1024", args=[*mlp, "--pipeline", "0"])
+        refused("staleness is 3; allowed with refresh rolling is less than the inverse_interval, 3",
+                args=[*mlp, "--pipeline", "2", "--kfac", "--staleness", "3"])
+        refused("rank 0 has no layer that K-FAC preconditions", args=[*BERT, "--pipeline", "2", "--cut", "1,4", "--kfac"])
+
+
+if __name__ == "__main__":
+    main()
