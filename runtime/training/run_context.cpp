@@ -1,6 +1,7 @@
 #include "runtime/training/run_context.h"
 
 #include <algorithm>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -54,6 +55,30 @@ void measure_placement(RunContext& context) {
       kfac::with_agreed_seconds(options.kfac.preconditioner, layers, kfac::RankExchange(context.same_weights()));
 }
 
+/// Returns the names of the layers that K-FAC preconditions; none without K-FAC.
+std::vector<std::string> preconditioned_layers(const TrainOptions& options, Task& task) {
+  std::vector<std::string> names;
+  if (!options.kfac.enabled) return names;
+  for (const kfac::Layer& layer : kfac::find_layers(task.module(), options.kfac.preconditioner).layers)
+    names.push_back(layer.shape.name);
+  return names;
+}
+
+bool has(const std::vector<std::string>& modules, const std::string& layer) {
+  return std::any_of(modules.begin(), modules.end(),
+                     [&](const std::string& module) { return layer == module || layer.starts_with(module + "."); });
+}
+
+/// Throws BadRequest where some rank's stages have no layer for K-FAC.
+void require_layers_at_all_places(const PipelinePlan& plan, const std::vector<std::string>& layers, int copies) {
+  std::set<int> places;
+  for (const std::string& layer : layers) places.insert(plan.program.graph.rank_of[0][plan.stage_of_module(layer)]);
+  for (int place = 0; place < plan.program.graph.ranks(); ++place)
+    if (!places.contains(place))
+      throw BadRequest(str("[pipeline] rank ", place * copies, " has no layer that K-FAC preconditions: ",
+                           describe(plan), "; choose another --cut, or fewer ranks"));
+}
+
 /// Cuts the model over ranks where that is asked for.
 void cut_model(RunContext& context) {
   const TrainOptions& options = context.options;
@@ -63,21 +88,16 @@ void cut_model(RunContext& context) {
   const std::vector<Batch> cases(options.data.batch, context.data->at(0));
   Batch batch = collate(cases);
   batch.input = batch.input.contiguous(memory_format(options.model.layout, batch.input.dim()));
+  const std::vector<std::string> layers = preconditioned_layers(options, *task);
   MayStandAlone may_stand_alone;
-  if (options.kfac.enabled) {
-    // A stage without layers for K-FAC would have none to work on.
-    std::vector<std::string> names;
-    for (const kfac::Layer& layer : kfac::find_layers(task->module(), options.kfac.preconditioner).layers)
-      names.push_back(layer.shape.name);
-    may_stand_alone = [names](const Part& part) {
-      return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-        return std::any_of(part.modules.begin(), part.modules.end(),
-                           [&](const std::string& module) { return name == module || name.starts_with(module + "."); });
-      });
+  if (options.kfac.enabled)
+    may_stand_alone = [&layers](const Part& part) {
+      return std::any_of(layers.begin(), layers.end(),
+                         [&](const std::string& layer) { return has(part.modules, layer); });
     };
-  }
   context.pipeline = make_pipeline(options.pipeline, options.optimizer.accumulate, *task, batch, options.precision.amp,
                                    context.comm, may_stand_alone);
+  if (options.kfac.enabled) require_layers_at_all_places(context.pipeline->plan, layers, context.copies());
 }
 
 /// Sets the steps in which K-FAC's layers are renewed, and used later, where the model is cut. They follow from the

@@ -88,17 +88,10 @@ ddl::GradientOptions gradient_options(const TrainOptions& options) {
                                                                     : ddl::kWhole};
 }
 
-/// Returns what a stage's K-FAC must know of the others. Throws BadRequest where the stage has nothing for K-FAC.
-kfac::ModelStages stages_of(const RunContext& context, const torch::nn::Module& own) {
+/// Returns what a stage's K-FAC must know of the others.
+kfac::ModelStages stages_of(const RunContext& context) {
   if (!context.pipeline) return {};
   const TrainOptions& options = context.options;
-  const bool is_empty = kfac::find_layers(own, own_kfac_options(context, own)).layers.empty();
-  const std::string refusal = is_empty
-                                  ? str("[pipeline] rank ", context.rank(),
-                                        " has no layer that K-FAC preconditions: ", describe(context.pipeline->plan),
-                                        "; choose another --cut, or fewer ranks")
-                                  : "";
-  ddl::throw_on_all_ranks(*context.comm->communicator, refusal);
   const auto whole = make_task(options.model.name, task_options(options, *context.data));
   kfac::ModelStages stages;
   for (const kfac::Layer& layer : kfac::find_layers(whole->module(), options.kfac.preconditioner).layers)
@@ -164,7 +157,7 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
     kfac.layer_curvature = own_kfac_options(context, model_->module()).layer_curvature;
     // A step that fp16 leaves out is a step of the run but not of K-FAC, so K-FAC's lr follows the run's position.
     kfac.lr = kfac::StepSchedule([this](int64_t) { return lr_.at(position_.step); });
-    kfac_.emplace(model_->module(), std::move(kfac), same_weights, stages_of(context, model_->module()));
+    kfac_.emplace(model_->module(), std::move(kfac), same_weights, stages_of(context));
   }
   const bool may_wait = kfac_ && kfac_->options().curvature_delay > 0;
   if (may_wait && context.pipeline && options.pipeline.kfac_work == "bubbles")
