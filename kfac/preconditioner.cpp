@@ -87,6 +87,20 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
   cycle_ = options_.layer_curvature.empty() ? UpdateCycle(layers_.size()) : UpdateCycle(options_.layer_curvature);
   for (const auto& set : cycle_.sets())
     buckets_.push_back(factor_buckets(shapes, assignments_, options_.factor_dtype, set));
+  make_state();
+  if (options_.overlap_factors && !buckets_.front().empty())
+    staged_->early = std::make_unique<OverlappedReduction>(buckets_.front(), staged_->layers, assignments_,
+                                                           options_.factor_dtype, exchange_.comm());
+  if (options_.staleness > 0) background_ = std::make_unique<BackgroundSolver>(stacks_of(owned_, layers_));
+  if (options_.damping_scope_in_use() == DampingScope::network)
+    largest_curvature_ = at::zeros({std::ssize(layers_)}, state_options(layers_.front().weight));
+  dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
+  failed_ = at::zeros_like(dropped_);
+  product_ = at::zeros({}, state_options(layers_.front().weight));
+  nu_ = at::ones_like(product_);
+}
+
+void Preconditioner::make_state() {
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto& [shape, weight, bias] = layers_[i];
     staged_->layers.emplace_back(shape, state_options(weight), options_.patch_workspace_bytes, options_.convention,
@@ -95,19 +109,9 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
                             ? LayerInverse::identity(shape, state_options(weight))
                             : LayerInverse{});
   }
-  if (options_.overlap_factors && !buckets_.front().empty())
-    staged_->early = std::make_unique<OverlappedReduction>(buckets_.front(), staged_->layers, assignments_,
-                                                           options_.factor_dtype, exchange_.comm());
   next_.resize(layers_.size());
   for (int64_t step = 0; options_.curvature_delay > 0 && step < cycle_.length(); ++step)
     late_kinds_.push_back(str("refresh ", step));
-  if (options_.staleness > 0) background_ = std::make_unique<BackgroundSolver>(stacks_of(owned_, layers_));
-  if (options_.damping_scope_in_use() == DampingScope::network)
-    largest_curvature_ = at::zeros({std::ssize(layers_)}, state_options(layers_.front().weight));
-  dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
-  failed_ = at::zeros_like(dropped_);
-  product_ = at::zeros({}, state_options(layers_.front().weight));
-  nu_ = at::ones_like(product_);
 }
 
 void Preconditioner::watch(at::TensorList roots, int64_t batch, bool again, int64_t micro_batch) {

@@ -79,6 +79,8 @@ class Preconditioner {
   size_t due_set() const { return cycle_.set_of(counters_.steps); }
   /// Returns the layers whose factors the coming step updates and decomposes, where it does either.
   const std::vector<size_t>& due_layers() const { return cycle_.sets()[due_set()]; }
+  /// Allocates the layers' running averages and inverses.
+  void make_state();
   void check_samples() const;
   void commit_factors(double loss_scale);
   void commit_layers(const std::vector<size_t>& layers, const FactorBucket* bucket, int64_t samples, double loss_scale);

@@ -1,6 +1,6 @@
 /// The trainer's view of a model: parameters, a loss and a metric.
 #pragma once
-#include <c10/core/GradMode.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
 #include <memory>

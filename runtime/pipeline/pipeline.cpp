@@ -53,7 +53,7 @@ std::vector<int> best_cut(int stages, const std::vector<PartProfile>& profiles) 
 
 std::vector<int> cut_of(const PipelineOptions& options, int stages, const std::vector<PartProfile>& profiles) {
   if (options.cut.empty()) return best_cut(stages, profiles);
-  const std::vector<int> cut(options.cut.begin(), options.cut.end());
+  std::vector<int> cut(options.cut.begin(), options.cut.end());
   const int64_t parts = std::accumulate(cut.begin(), cut.end(), int64_t{0});
   const bool fits = std::ssize(cut) == stages && parts == std::ssize(profiles) &&
                     std::all_of(cut.begin(), cut.end(), [](int count) { return count >= 1; });

@@ -20,6 +20,9 @@ using kfac::RefreshWork;
 using nlohmann::json;
 using What = RefreshWork::What;
 
+/// A piece of work must take some time.
+constexpr double kLeastSeconds = 1e-9;
+
 /// Returns the time from a message's start until it has come, by the links' rates; 0 where they are not known.
 double message_seconds(const Pipeline& pipeline, const ddl::Comm& world) {
   const auto& costs = world->allreduce->costs();
@@ -32,6 +35,16 @@ double message_seconds(const Pipeline& pipeline, const ddl::Comm& world) {
   }
   const ddl::LinkCost& link = costs->levels.back();
   return link.latency_seconds + static_cast<double>(most) / link.bytes_per_second;
+}
+
+/// Takes what a rank has told of its stages and its update.
+void add_costs(const json& rank, pipe::Costs& costs) {
+  costs.update = std::min(costs.update, rank[2].get<double>());  // others wait for the busiest rank in it
+  for (const auto& [stage, times] : rank[3].items()) {
+    pipe::StageSeconds& known = costs.stages[std::stoi(stage)];
+    known.forward = std::max(known.forward, times[0].get<double>());
+    known.input_gradient = known.weight_gradient = std::max(known.backward(), times[1].get<double>()) / 2;
+  }
 }
 
 }  // namespace
@@ -86,43 +99,22 @@ std::string RefreshInWaits::describe_own(const CycleSeconds& seconds) const {
 
 void RefreshInWaits::plan(const CycleSeconds& seconds) {
   constexpr int kTimedCycles = 2;
-  const PipelinePlan& plan = pipeline_->plan;
-  pipe::Costs costs{.stages = std::vector<pipe::StageSeconds>(plan.stages()),
+  std::vector<json> ranks;
+  for (const std::string& text : gather_texts(*world_->communicator, describe_own(seconds)))
+    ranks.push_back(json::parse(text));
+  const bool is_timed = std::all_of(ranks.begin(), ranks.end(), [](const json& rank) { return rank[1].get<bool>(); });
+  if (!is_timed || ++timed_cycles_ < kTimedCycles) return;
+  pipe::Costs costs{.stages = std::vector<pipe::StageSeconds>(pipeline_->plan.stages()),
                     .update = std::numeric_limits<double>::infinity(),
                     .message = message_seconds(*pipeline_, world_)};
   std::vector<std::vector<pipe::Extra>> of_place(pipeline_->places);
-  const auto texts = gather_texts(*world_->communicator, describe_own(seconds));
-  const bool is_timed =
-      std::all_of(texts.begin(), texts.end(), [](const std::string& text) { return json::parse(text)[1].get<bool>(); });
-  if (!is_timed || ++timed_cycles_ < kTimedCycles) return;
-  for (const std::string& text : texts) {
-    const json rank = json::parse(text);
-    const int place = rank[0];
-    costs.update = std::min(costs.update, rank[2].get<double>());  // others wait for the busiest rank in it
-    for (const auto& [stage, times] : rank[3].items()) {
-      pipe::StageSeconds& known = costs.stages[std::stoi(stage)];
-      known.forward = std::max(known.forward, times[0].get<double>());
-      known.input_gradient = known.weight_gradient = std::max(known.backward(), times[1].get<double>()) / 2;
-    }
+  for (const json& rank : ranks) {
+    add_costs(rank, costs);
+    auto extras = extras_of(rank);
+    auto& known = of_place[rank[0].get<int>()];
     // Copies have the same pieces; the slowest one counts.
-    auto& extras = of_place[place];
-    const bool is_first = extras.empty();
-    size_t number = 0, first_of_step = 0;
-    int64_t step = -1;
-    for (const json& piece : rank[4]) {
-      if (piece[0].get<int64_t>() != step) first_of_step = number;
-      step = piece[0];
-      if (is_first) {
-        const int micro_batch = piece[3].get<bool>() ? piece[2].get<int>() : static_cast<int>(micro_batches_) - 1;
-        pipe::Extra extra{.rank = place, .ready = {plan.program.backward_work(), piece[1], micro_batch}};
-        extra.taken_step = static_cast<int>(step);
-        extra.serves_step = static_cast<int>(step + kfac_.options().curvature_delay);
-        for (const json& need : piece[5]) extra.after.push_back(static_cast<int>(first_of_step + need.get<size_t>()));
-        extras.push_back(std::move(extra));
-      }
-      extras.at(number).seconds = std::max({extras[number].seconds, piece[4].get<double>(), 1e-9});
-      ++number;
-    }
+    for (size_t k = 0; k < known.size(); ++k) extras[k].seconds = std::max(extras[k].seconds, known[k].seconds);
+    known = std::move(extras);
   }
   extras_.clear();
   for (int place = 0; place < pipeline_->places; ++place) {
@@ -133,7 +125,25 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
       extras_.push_back(std::move(extra));
     }
   }
-  filled_ = pipe::fill(plan.program, extras_, costs, {.steps = static_cast<int>(cycle_)});
+  filled_ = pipe::fill(pipeline_->plan.program, extras_, costs, {.steps = static_cast<int>(cycle_)});
+}
+
+std::vector<pipe::Extra> RefreshInWaits::extras_of(const json& rank) const {
+  std::vector<pipe::Extra> extras;
+  size_t first_of_step = 0;
+  for (const json& piece : rank[4]) {
+    const int step = piece[0];
+    if (extras.empty() || extras.back().taken_step != step) first_of_step = extras.size();
+    const int micro_batch = piece[3].get<bool>() ? piece[2].get<int>() : static_cast<int>(micro_batches_) - 1;
+    pipe::Extra& extra = extras.emplace_back();
+    extra.rank = rank[0];
+    extra.seconds = std::max(piece[4].get<double>(), kLeastSeconds);
+    extra.ready = {pipeline_->plan.program.backward_work(), piece[1], micro_batch};
+    extra.taken_step = step;
+    extra.serves_step = static_cast<int>(step + kfac_.options().curvature_delay);
+    for (const json& need : piece[5]) extra.after.push_back(static_cast<int>(first_of_step + need.get<size_t>()));
+  }
+  return extras;
 }
 
 std::string describe(const RefreshInWaits& in_waits) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ class RefreshInWaits {
 
   std::vector<Piece> pieces() const;
   int stage_of(const kfac::RefreshWork& work) const;
+  /// Returns the extras of a rank from describe_own(), numbered from 0.
+  std::vector<pipe::Extra> extras_of(const nlohmann::json& rank) const;
   std::string describe_own(const CycleSeconds& seconds) const;
 
   kfac::Kfac& kfac_;

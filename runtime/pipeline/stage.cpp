@@ -1,6 +1,7 @@
 #include "runtime/pipeline/stage.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>

@@ -138,30 +138,9 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
       position_(context.start) {
   const TrainOptions& options = context.options;
   at::manual_seed(options.seed);
-  {
-    CategoryScope category(Category::weights);
-    auto task = make_task(options.model.name, task_options(options, *context.data));
-    if (context.pipeline) {
-      auto pipelined = pipelined_model(context.pipeline, std::move(task), {.device = device_, .seed = options.seed});
-      pipelined_ = pipelined.get();
-      model_ = std::move(pipelined);
-    } else {
-      model_ = whole_model(std::move(task));
-    }
-    if (!device_.is_cpu()) model_->module().to(device_);
-    to_memory_format(model_->module(), options.model.layout);
-  }
+  make_model();
+  if (options.kfac.enabled) make_kfac(grad_worker_frac);
   const ddl::Comm& same_weights = context.same_weights();
-  if (options.kfac.enabled) {
-    kfac::KfacOptions kfac = kfac_options(options, lr_, grad_worker_frac);
-    kfac.layer_curvature = own_kfac_options(context, model_->module()).layer_curvature;
-    // A step that fp16 leaves out is a step of the run but not of K-FAC, so K-FAC's lr follows the run's position.
-    kfac.lr = kfac::StepSchedule([this](int64_t) { return lr_.at(position_.step); });
-    kfac_.emplace(model_->module(), std::move(kfac), same_weights, stages_of(context));
-  }
-  const bool may_wait = kfac_ && kfac_->options().curvature_delay > 0;
-  if (may_wait && context.pipeline && options.pipeline.kfac_work == "bubbles")
-    in_waits_.emplace(*kfac_, context.pipeline, context.comm);
   optimizer_ = make_optimizer(options, model_->module(), kfac_ ? &*kfac_ : nullptr);
   if (same_weights) share_sums(*optimizer_, same_weights);
   if (options.precision.amp == Amp::fp16) scaler_.emplace(options.precision.loss_scaling, device_);
@@ -176,6 +155,33 @@ TrainingRun::TrainingRun(const RunContext& context, int64_t budget_bytes, double
   if (recorder && kfac_) kfac_->observe_factors(recorder->record_jobs("factors", "factors"));
   // Weights are the same on every rank; dropout is each rank's own.
   at::manual_seed(first_seed(options, context.rank()));
+}
+
+void TrainingRun::make_model() {
+  const TrainOptions& options = context_.options;
+  const CategoryScope category(Category::weights);
+  auto task = make_task(options.model.name, task_options(options, *context_.data));
+  if (context_.pipeline) {
+    auto pipelined = pipelined_model(context_.pipeline, std::move(task), {.device = device_, .seed = options.seed});
+    pipelined_ = pipelined.get();
+    model_ = std::move(pipelined);
+  } else {
+    model_ = whole_model(std::move(task));
+  }
+  if (!device_.is_cpu()) model_->module().to(device_);
+  to_memory_format(model_->module(), options.model.layout);
+}
+
+void TrainingRun::make_kfac(double grad_worker_frac) {
+  const TrainOptions& options = context_.options;
+  kfac::KfacOptions kfac = kfac_options(options, lr_, grad_worker_frac);
+  kfac.layer_curvature = own_kfac_options(context_, model_->module()).layer_curvature;
+  // A step that fp16 leaves out is a step of the run but not of K-FAC, so K-FAC's lr follows the run's position.
+  kfac.lr = kfac::StepSchedule([this](int64_t) { return lr_.at(position_.step); });
+  kfac_.emplace(model_->module(), std::move(kfac), context_.same_weights(), stages_of(context_));
+  const bool may_wait = kfac_->options().curvature_delay > 0;
+  if (may_wait && context_.pipeline && options.pipeline.kfac_work == "bubbles")
+    in_waits_.emplace(*kfac_, context_.pipeline, context_.comm);
 }
 
 std::vector<TrainingRun::Cases> TrainingRun::next_cases() {

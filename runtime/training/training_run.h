@@ -101,6 +101,8 @@ class TrainingRun {
  private:
   using Cases = std::vector<Batch>;
 
+  void make_model();
+  void make_kfac(double grad_worker_frac);
   /// Returns the cases of each micro-batch of the next step, in host memory.
   std::vector<Cases> next_cases();
   /// Copies the cases of a micro-batch to the device as one batch.
