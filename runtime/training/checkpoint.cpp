@@ -136,8 +136,7 @@ at::Tensor at_rank_0(const StateTensor& tensor, const ddl::Comm& comm) {
   if (tensor.holder == 0) return tensor.held;
   const int64_t rank = ddl::rank_of(comm);
   if (rank != 0 && rank != tensor.holder) return tensor.held;
-  const at::Tensor there =
-      rank == 0 ? at::empty(tensor.sizes, tensor.type) : tensor.held.detach().to(at::kCPU).contiguous();
+  at::Tensor there = rank == 0 ? at::empty(tensor.sizes, tensor.type) : tensor.held.detach().to(at::kCPU).contiguous();
   ddl::broadcast_({there}, comm, tensor.holder, {tensor.holder, 0});
   return there;
 }
