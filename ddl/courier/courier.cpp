@@ -285,7 +285,8 @@ void Courier::Impl::look(Lock& lock) {
 }
 
 void Courier::Impl::rest(Lock& lock) {
-  if (wait_) {  // nobody computes
+  if (has_news_) return;  // it came while messages were tested
+  if (wait_) {            // nobody computes
     lock.unlock();
     comm_->idle(next_look_);
     lock.lock();

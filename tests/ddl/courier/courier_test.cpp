@@ -4,13 +4,17 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "ddl/comm/busy.h"
 #include "tests/ddl/faults.h"
 #include "tests/support/ddl/courier_conformance.h"
+#include "tests/support/ddl/forwarding_transport.h"
 #include "tests/support/refusal.h"
 
 namespace spillway::ddl {
@@ -42,6 +46,70 @@ TEST(CourierTest, ASenderBlocksWhileTheSlotsOfBothEndsAreFull) {
     EXPECT_EQ(sent, 4);
     for (int k = 0; k < 6; ++k) EXPECT_TRUE(courier.receive(0, {0, k, 0}, k));
   });
+}
+
+/// The courier's wire of a rank, and whether it went idle before it started a message that was there to send.
+struct WatchedWire {
+  std::atomic<bool> sent = false;  ///< the caller has sent the message
+  std::atomic<bool> started = false;
+  std::atomic<bool> idled_before_start = false;
+};
+
+/// A transport whose tests of the courier's messages end after the caller has sent one and waits for another.
+class SlowTests final : public testing::ForwardingTransport {
+ public:
+  SlowTests(std::unique_ptr<Transport> inner, WatchedWire& watched)
+      : ForwardingTransport(std::move(inner)), watched_(watched) {}
+  Request receive(int peer, Tag tag, std::span<std::byte> bytes) override {
+    is_couriers_ = is_couriers_ || tag >= Tag::channel;
+    return inner().receive(peer, tag, bytes);
+  }
+  Request send(int peer, Tag tag, std::span<const std::byte> bytes) override {
+    if (tag >= Tag::channel) watched_.started = true;
+    return inner().send(peer, tag, bytes);
+  }
+  bool test(Request& request) override {
+    if (is_couriers_ && !watched_.sent) {
+      while (!watched_.sent) std::this_thread::yield();
+      std::this_thread::sleep_for(20ms);
+    }
+    return inner().test(request);
+  }
+  void idle(std::chrono::steady_clock::time_point until) override {
+    if (is_couriers_ && !watched_.started) watched_.idled_before_start = true;
+    inner().idle(until);
+  }
+  std::unique_ptr<Transport> duplicate() override { return std::make_unique<SlowTests>(inner().duplicate(), watched_); }
+
+ private:
+  WatchedWire& watched_;
+  bool is_couriers_ = false;
+};
+
+TEST(CourierTest, AMessageThatIsSentWhileOthersAreTestedStartsAtOnce) {
+  ThreadWorld world({0, 0});
+  WatchedWire watched;
+  const auto both_lines = [](const Communicator& comm) {
+    std::vector<Channel> channels;
+    for (int from : {0, 1}) channels.push_back({"on", from, 1 - comm.rank(), from == comm.rank(), 1000, 1});
+    return channels;
+  };
+  std::thread other([&] {
+    const auto comm = world.communicator(1);
+    OwnCourier courier(comm->duplicate(), both_lines(*comm));
+    EXPECT_TRUE(courier.receive(0, {}, 0));
+    courier.send(1, {}, 1);
+  });
+  {
+    Communicator comm(std::make_unique<SlowTests>(world.transport(0), watched));
+    OwnCourier courier(comm.duplicate(), both_lines(comm));
+    std::this_thread::sleep_for(20ms);  // the thread tests the receive
+    courier.send(0, {}, 0);
+    watched.sent = true;
+    EXPECT_TRUE(courier.receive(1, {}, 1));
+  }
+  other.join();
+  EXPECT_FALSE(watched.idled_before_start);
 }
 
 TEST(CourierTest, TheRankThatOwesAMessageIsNamedWithChannelAndMicroBatch) {
