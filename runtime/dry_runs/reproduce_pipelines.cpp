@@ -1,7 +1,6 @@
 #include "runtime/dry_runs/reproduce_pipelines.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
 
@@ -9,26 +8,16 @@
 #include "pipe/fill.h"
 #include "pipe/replay.h"
 #include "pipe/schedules.h"
+#include "runtime/planning/block_times.h"
 
 namespace spillway::runtime {
 namespace {
-
-/// Milliseconds of one block of a transformer and a micro-batch of 32 sequences of 128 words on one P100, which the
-/// paper's authors publish with their program (github.com/kazukiosawa/pipe-fisher, prof/).
-struct BlockTimes {
-  double forward, backward, statistics, inversion, preconditioning;
-};
-constexpr BlockTimes kBertBase{9.748, 16.450, 25.547, 71.667, 6.805};
-constexpr BlockTimes kBertLarge{16.100, 26.953, 43.500, 126.701, 14.734};
 
 constexpr const char* kTimes =
     "blocks take what the authors measured on one P100; messages and collectives take no time";
 constexpr const char* kShares =
     "a factor's statistics take time by its side squared, its inversion by its side cubed, over a block's six matrices";
 constexpr const char* kUse = "preconditioning is not counted as use";
-
-/// The sides of the factors of a transformer block, in the width of the model.
-constexpr std::array<double, 6> kInputSides{1, 1, 1, 1, 1, 4}, kOutputSides{1, 1, 1, 1, 4, 1};
 
 struct Pipeline {
   pipe::Program program;

@@ -55,8 +55,10 @@ runtime/dry_runs     core/host core/memory ddl/allreduce ddl/comm ddl/torch kfac
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
                      runtime/training
 tools/ddlrun         core/host ddl/allreduce ddl/comm tools/cli
+tools/bench/pipeline ddl/comm ddl/courier pipe runtime/planning tools/cli
 tools/bench          core/device core/host kfac kfac/factors kfac/inverse runtime/data runtime/io runtime/models runtime/passes \
-                     runtime/pipeline runtime/planning runtime/report runtime/results runtime/training swap swap/schedule tools/cli
+                     runtime/pipeline runtime/planning runtime/report runtime/results runtime/training swap swap/schedule \
+                     tools/bench/pipeline tools/cli
 tools/bench/allreduce  core/device ddl/allreduce ddl/comm ddl/torch runtime/report tools/bench tools/cli tools/ddlrun
 tools/spillway       core/device core/host ddl/allreduce ddl/comm ddl/topology ddl/torch runtime/data runtime/dry_runs runtime/models \
                      runtime/passes runtime/planning runtime/report runtime/interruption runtime/results runtime/training tools/bench tools/cli

@@ -12,7 +12,7 @@ import unittest
 PROGRAMS = [sys.argv.pop(1), sys.argv.pop(1)]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMANDS = ["spillway train", "spillway phantom", "spillway bench paging", "spillway bench kfac", "spillway bench allreduce",
-            "spillway topo", "ddlrun"]
+            "spillway bench pipeline", "spillway topo", "ddlrun"]
 
 
 def output(*command):

@@ -4,6 +4,7 @@
 // for all of them, and stock LibTorch runs with its own allocator.
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -17,6 +18,7 @@
 #include "runtime/training/unlimited_profile.h"
 #include "swap/schedule/schedule.h"
 #include "tools/bench/commands.h"
+#include "tools/bench/pipeline/command.h"
 #include "tools/bench/serve.h"
 #include "tools/bench/stock.h"
 #include "tools/bench/worker.h"
@@ -323,10 +325,11 @@ Run add_bench(CLI::App& app) {
   options->flags.add_tier_flags(*paging);
   add_measurement_flags(*paging, *options);
   paging->footer("Example: spillway bench paging --model unet3d --edge 96 --filters 16 --json paging.json");
-  Run bench_kfac = add_bench_kfac(*command), bench_allreduce = add_bench_allreduce(*command);
+  const std::map<std::string, Run> others{{"kfac", add_bench_kfac(*command)},
+                                          {"allreduce", add_bench_allreduce(*command)},
+                                          {"pipeline", add_bench_pipeline(*command)}};
   return [=] {
-    if (paging->parsed()) return bench_paging(*options);
-    return command->got_subcommand("kfac") ? bench_kfac() : bench_allreduce();
+    return paging->parsed() ? bench_paging(*options) : others.at(command->get_subcommands().front()->get_name())();
   };
 }
 
