@@ -43,8 +43,41 @@ void add_costs(const json& rank, pipe::Costs& costs) {
   for (const auto& [stage, times] : rank[3].items()) {
     pipe::StageSeconds& known = costs.stages[std::stoi(stage)];
     known.forward = std::max(known.forward, times[0].get<double>());
-    known.input_gradient = known.weight_gradient = std::max(known.backward(), times[1].get<double>()) / 2;
+    known.input_gradient = std::max(known.input_gradient, times[1].get<double>());
+    known.weight_gradient = std::max(known.weight_gradient, times[2].get<double>());
   }
+}
+
+/// Returns the gradients of weights of a cycle of steps, as work with a deadline.
+std::vector<pipe::Extra> weight_gradients(const pipe::Program& program, const pipe::Costs& costs, int steps) {
+  std::vector<pipe::Extra> extras;
+  for (int step = 0; step < steps; ++step)
+    for (int stage = 0; stage < program.graph.stages; ++stage)
+      for (int m = 0; m < program.micro_batches(); ++m) {
+        pipe::Extra extra{.rank = program.rank_of(stage, m),
+                          .seconds = std::max(costs.stages[stage].weight_gradient, kLeastSeconds),
+                          .ready = {pipe::Work::input_gradient, stage, m},
+                          .taken_step = step,
+                          .serves_step = step,
+                          .held_bytes = 1};
+        if (m > 0) extra.after = {static_cast<int>(extras.size()) - 1};
+        extras.push_back(std::move(extra));
+      }
+  return extras;
+}
+
+/// Makes items of a plan's last extras, which are gradients of weights.
+void take_as_items(const std::vector<pipe::Extra>& extras, size_t first, pipe::Filled& filled) {
+  for (size_t rank = 0; rank < filled.items.size(); ++rank)
+    for (auto& step : filled.items[rank])
+      for (pipe::FilledItem& item : step) {
+        if (item.extra < static_cast<int>(first)) continue;
+        const pipe::Extra& extra = extras[item.extra];
+        item.item = {pipe::Work::weight_gradient, extra.ready.stage, extra.ready.micro_batch};
+        item.extra = -1;
+        filled.filled[rank] -= extra.seconds;
+        filled.busy[rank] += extra.seconds;
+      }
 }
 
 }  // namespace
@@ -54,30 +87,40 @@ RefreshInWaits::RefreshInWaits(kfac::Kfac& kfac, std::shared_ptr<const Pipeline>
       pipeline_(std::move(pipeline)),
       world_(std::move(world)),
       cycle_(kfac.cycle_length()),
-      micro_batches_(pipeline_->plan.program.micro_batches()) {
+      micro_batches_(std::ssize(pipeline_->plan.micro_batches_of(0))),
+      waits_together_(pipeline_->plan.directions() == 1) {
   kfac_.defer(true);
   own_ = pieces();
+}
+
+/// True for work that is done in waits.
+bool RefreshInWaits::fills(const RefreshWork& work) const {
+  return waits_together_ || work.what == What::statistics || work.what == What::renew;
 }
 
 std::vector<RefreshInWaits::Piece> RefreshInWaits::pieces() const {
   std::vector<Piece> all;
   for (int64_t step = 0; step < cycle_; ++step) {
-    const size_t count = kfac_.refresh_work(cycle_ + step, micro_batches_).size();
-    for (size_t index = 0; index < count; ++index) all.push_back({step, index});
+    const auto work = kfac_.refresh_work(cycle_ + step, micro_batches_);
+    for (size_t index = 0; index < work.size(); ++index)
+      if (fills(work[index])) all.push_back({step, index});
   }
   return all;
 }
 
-int RefreshInWaits::stage_of(const RefreshWork& work) const {
-  const std::vector<int> own = pipeline_->plan.stages_at(pipeline_->place);
-  return work.layers.empty() ? own.front()
-                             : pipeline_->plan.stage_of_module(kfac_.layers()[work.layers.front()].shape.name);
+PlacedStage RefreshInWaits::stage_of(const RefreshWork& work) const {
+  const std::vector<PlacedStage> own = pipeline_->plan.stages_at(pipeline_->place);
+  if (work.layers.empty()) return own.front();
+  const int stage = pipeline_->plan.stage_of_module(kfac_.layers()[work.layers.front()].shape.name);
+  return *std::find_if(own.begin(), own.end(), [&](const PlacedStage& at) { return at.stage == stage; });
 }
 
 std::string RefreshInWaits::describe_own(const CycleSeconds& seconds) const {
   json stages = json::object(), work = json::array();
-  for (int stage : pipeline_->plan.stages_at(pipeline_->place))
-    stages[std::to_string(stage)] = {seconds.stages[stage].forward, seconds.stages[stage].backward()};
+  for (const auto [stage, direction] : pipeline_->plan.stages_at(pipeline_->place)) {
+    const pipe::StageSeconds& own = seconds.stages[stage];
+    stages[std::to_string(stage)] = {own.forward, own.input_gradient, own.weight_gradient};
+  }
   bool is_timed = true;
   double refresh = 0;
   for (int64_t step = 0; step < cycle_; ++step) {
@@ -87,10 +130,20 @@ std::string RefreshInWaits::describe_own(const CycleSeconds& seconds) const {
       is_timed = false;
       break;
     }
+    std::vector<int> number(all.size(), -1);  // among the step's work that fills waits
+    int count = 0;
     for (size_t k = 0; k < all.size(); ++k) {
+      if (!fills(all[k])) continue;
+      number[k] = count++;
       refresh += times[k];
-      work.push_back({step, stage_of(all[k]), all[k].micro_batch, all[k].what == What::statistics, times[k],
-                      kfac::needs_of(all, k, ddl::size_of(pipeline_->of_place))});
+      const PlacedStage at = stage_of(all[k]);
+      const bool is_product = all[k].what == What::statistics;
+      json needs = json::array();
+      for (size_t need : kfac::needs_of(all, k, ddl::size_of(pipeline_->of_place)))
+        if (number[need] >= 0) needs.push_back(number[need]);
+      const int64_t micro_batch = is_product ? all[k].micro_batch : micro_batches_ - 1;
+      work.push_back({step, at.stage, pipeline_->plan.micro_batches_of(at.direction)[micro_batch], is_product, times[k],
+                      std::move(needs)});
     }
   }
   const double update = std::max(0.0, seconds.update - refresh / static_cast<double>(cycle_));
@@ -125,7 +178,28 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
       extras_.push_back(std::move(extra));
     }
   }
-  filled_ = pipe::fill(pipeline_->plan.program, extras_, costs, {.steps = static_cast<int>(cycle_)});
+  fill(costs);
+}
+
+void RefreshInWaits::fill(const pipe::Costs& costs) {
+  pipe::Program program = pipeline_->plan.program;
+  pipe::FillOptions options{.steps = static_cast<int>(cycle_)};
+  if (!program.splits_backward) {
+    filled_ = pipe::fill(program, extras_, costs, options);
+    return;
+  }
+  for (auto& items : program.items)
+    std::erase_if(items, [](const pipe::Item& item) { return item.work == pipe::Work::weight_gradient; });
+  options.held_bytes_limit = program.graph.ranks();  // as many gradients of weights as ZB-H1 keeps
+  const auto alone = weight_gradients(program, costs, options.steps);
+  std::vector<pipe::Extra> all = extras_;
+  for (pipe::Extra extra : alone) {
+    for (int& after : extra.after) after += static_cast<int>(extras_.size());
+    all.push_back(std::move(extra));
+  }
+  filled_ = pipe::fill(program, all, costs, options);
+  filled_.unfilled_seconds = pipe::fill(program, alone, costs, options).seconds;
+  take_as_items(all, extras_.size(), filled_);
 }
 
 std::vector<pipe::Extra> RefreshInWaits::extras_of(const json& rank) const {
@@ -133,14 +207,16 @@ std::vector<pipe::Extra> RefreshInWaits::extras_of(const json& rank) const {
   size_t first_of_step = 0;
   for (const json& piece : rank[4]) {
     const int step = piece[0];
+    const bool is_product = piece[3];
     if (extras.empty() || extras.back().taken_step != step) first_of_step = extras.size();
-    const int micro_batch = piece[3].get<bool>() ? piece[2].get<int>() : static_cast<int>(micro_batches_) - 1;
     pipe::Extra& extra = extras.emplace_back();
     extra.rank = rank[0];
     extra.seconds = std::max(piece[4].get<double>(), kLeastSeconds);
-    extra.ready = {pipeline_->plan.program.backward_work(), piece[1], micro_batch};
+    extra.ready = {pipeline_->plan.program.backward_work(), piece[1], piece[2]};
     extra.taken_step = step;
     extra.serves_step = static_cast<int>(step + kfac_.options().curvature_delay);
+    if (!waits_together_ && is_product) extra.serves_step = step;  // averages follow the passes
+    if (!waits_together_ && !is_product) extra.ready = {pipe::Work::update};
     for (const json& need : piece[5]) extra.after.push_back(static_cast<int>(first_of_step + need.get<size_t>()));
   }
   return extras;
@@ -165,6 +241,13 @@ void RefreshInWaits::run(const pipe::FilledItem& extra, int64_t step) {
   const Piece& piece = own_.at(extra.extra - first_own_);
   const int64_t taken = (step / cycle_ - extra.age) * cycle_ + piece.taken_step;
   if (kfac_.waits(taken, piece.index)) kfac_.run(taken, micro_batches_, piece.index);
+}
+
+void RefreshInWaits::run_together(int64_t step) {
+  if (waits_together_ || !items_of(step)) return;
+  const auto work = kfac_.refresh_work(step, micro_batches_);
+  for (size_t index = 0; index < work.size(); ++index)
+    if (work[index].what == What::average && kfac_.waits(step, index)) kfac_.run(step, micro_batches_, index);
 }
 
 }  // namespace spillway::runtime

@@ -104,13 +104,13 @@ void cut_model(RunContext& context) {
 /// layers' shapes, the interval and the delay alone, so that no bit depends on the cut or on a measured time.
 void set_refresh(RunContext& context) {
   TrainOptions& options = context.options;
-  if (options.pipeline.ranks == 1 || !options.kfac.enabled || options.pipeline.refresh == "at-once") return;
+  if (options.pipeline.ranks == 1 || !options.kfac.enabled || options.pipeline.refresh == RefreshTurns::at_once) return;
   kfac::KfacOptions& kfac = options.kfac.preconditioner;
   const auto interval = static_cast<int>(kfac.at(0).inverse_interval);
   const auto delay = static_cast<int>(kfac.staleness > 0 ? kfac.staleness : std::min(2, interval - 1));
   if (interval == 1) return;  // nothing may wait
   if (delay >= interval)
-    throw BadRequest(str("[pipeline] staleness is ", delay, "; allowed with refresh ", options.pipeline.refresh,
+    throw BadRequest(str("[pipeline] staleness is ", delay, "; allowed with refresh ", name(options.pipeline.refresh),
                          " is less than the inverse_interval, ", interval));
   const auto task = make_task(options.model.name, task_options(options, *context.data));
   const auto shapes = kfac::shapes_of(kfac::find_layers(task->module(), kfac).layers);
@@ -121,11 +121,12 @@ void set_refresh(RunContext& context) {
   }
   const auto turns = pipe::turns(costs, interval, delay);
   for (size_t i = 0; i < shapes.size(); ++i)
-    kfac.layer_curvature.push_back({.layer = shapes[i].name,
-                                    .samples = kfac.factor_samples,
-                                    .rank = kfac.rank_in_use(),
-                                    .interval = interval,
-                                    .slot = options.pipeline.refresh == "rolling" ? turns[i].taken_step : 0});
+    kfac.layer_curvature.push_back(
+        {.layer = shapes[i].name,
+         .samples = kfac.factor_samples,
+         .rank = kfac.rank_in_use(),
+         .interval = interval,
+         .slot = options.pipeline.refresh == RefreshTurns::rolling ? turns[i].taken_step : 0});
   kfac.curvature_delay = delay;
   kfac.staleness = 0;
 }

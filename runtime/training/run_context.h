@@ -41,7 +41,9 @@ struct RunContext {
   int copies() const { return static_cast<int>(world() / options.pipeline.ranks); }
   /// Returns the copy that this rank has, or has stages of.
   int copy() const { return rank() % copies(); }
-  /// Returns the ranks that have the same weights as this one, by copy; null where this rank is the only one.
+  /// Returns the number of ranks that have the same weights.
+  int holders() const { return static_cast<int>(copies() * options.pipeline.holders()); }
+  /// Returns the ranks that have the same weights as this one; null where this rank is the only one.
   const ddl::Comm& same_weights() const;
 };
 

@@ -66,14 +66,20 @@ PipelineSummary summarize_pipeline(TrainingRun& run, const Pipeline& pipeline) {
   const PipelinePlan& plan = pipeline.plan;
   const PipelineTotals& totals = run.pipelined()->totals();
   const double passes = static_cast<double>(std::max<int64_t>(1, totals.passes));
-  PipelineSummary summary{.schedule = plan.schedule,
+  PipelineSummary summary{.schedule = std::string(name(plan.schedule)),
                           .copies = pipeline.copies,
                           .parts = plan.parts,
                           .cut = plan.cut,
                           .filled = std::nullopt,
                           .ranks = {}};
-  const json own{plan.stages_at(pipeline.place),  totals.forward / passes, totals.backward / passes,
-                 totals.extras / passes,          totals.wait / passes,    totals.seconds / passes,
+  std::vector<int> stages;
+  for (const PlacedStage& at : plan.stages_at(pipeline.place)) stages.push_back(at.stage);
+  const json own{stages,
+                 totals.forward / passes,
+                 totals.backward / passes,
+                 totals.extras / passes,
+                 totals.wait / passes,
+                 totals.seconds / passes,
                  run.session().stats().peak_bytes};
   for (const std::string& text : gather_texts(*pipeline.of_copy, own.dump())) {
     const json rank = json::parse(text);

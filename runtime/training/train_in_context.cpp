@@ -105,7 +105,7 @@ class Training {
 
 /// Observes a step where the budget, or the fraction of gradient workers, depends on the needs of a step.
 void Training::choose_budget() {
-  const bool choose = options_.kfac.enabled && options_.kfac.choose_grad_worker_frac && context_.copies() > 1;
+  const bool choose = options_.kfac.enabled && options_.kfac.choose_grad_worker_frac && context_.holders() > 1;
   if (options_.memory.budget.kind == BudgetRequest::Kind::none && !choose) return;
   result_.observed = profile_unlimited_step(context_, requests_);
   const UnlimitedProfile& observed = *result_.observed;
@@ -246,7 +246,7 @@ void Training::save_if_due(int64_t step, const StepRequests& requested) {
 TrainResult Training::finish() {
   if (const LossScaler* scaler = run_->loss_scaler()) result_.loss_scale = {scaler->scale(), scaler->skipped()};
   if (run_->kfac())
-    result_.kfac = summarize(*run_->kfac(), context_.copies(), workers_.grad_worker_frac, workers_.reason);
+    result_.kfac = summarize(*run_->kfac(), context_.holders(), workers_.grad_worker_frac, workers_.reason);
   runtime::finish(result_, *run_, context_);
   return std::move(result_);
 }

@@ -180,7 +180,7 @@ void TrainingRun::make_kfac(double grad_worker_frac) {
   kfac.lr = kfac::StepSchedule([this](int64_t) { return lr_.at(position_.step); });
   kfac_.emplace(model_->module(), std::move(kfac), context_.same_weights(), stages_of(context_));
   const bool may_wait = kfac_->options().curvature_delay > 0;
-  if (may_wait && context_.pipeline && options.pipeline.kfac_work == "bubbles")
+  if (may_wait && context_.pipeline && options.pipeline.kfac_work == KfacWork::bubbles)
     in_waits_.emplace(*kfac_, context_.pipeline, context_.comm);
 }
 
@@ -239,6 +239,7 @@ at::Tensor TrainingRun::learn(const std::vector<Cases>& cases, RunStep& outcome)
     run();
   else
     outcome.left = leaves(run, outcome.failure);
+  if (in_waits_) in_waits_->run_together(position_.step);
   return loss;
 }
 
@@ -310,11 +311,15 @@ double TrainingRun::loss_again(const std::vector<Cases>& cases, const RandomStat
 }
 
 double TrainingRun::of_copy(std::optional<double> value) const {
-  double known = value.value_or(0);
-  if (!pipelined_) return known;
-  const int last = context_.pipeline->place_of_last_stage();
-  ddl::broadcast(*context_.pipeline->of_copy, std::as_writable_bytes(std::span(&known, 1)), last);
-  return known;
+  if (!pipelined_) return value.value_or(0);
+  double sum = 0;
+  for (int direction = 0; direction < context_.pipeline->plan.directions(); ++direction) {
+    double known = value.value_or(0);
+    const int last = context_.pipeline->place_of_last_stage(direction);
+    ddl::broadcast(*context_.pipeline->of_copy, std::as_writable_bytes(std::span(&known, 1)), last);
+    sum += known;
+  }
+  return sum;
 }
 
 bool TrainingRun::apply_gradients() {

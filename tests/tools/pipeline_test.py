@@ -8,8 +8,8 @@ from cli import MPIRUN, Case, main
 os.environ["OMP_NUM_THREADS"] = "1"  # a sum's last bits depend on the number of threads
 RESNET = ["--model", "resnet50", "--edge", "40", "--filters", "4", "--classes", "5", "--batch", "2", "--cases", "40", "--accumulate", "4",
           "--optimizer", "sgd", "--lr", "0.05"]
-BERT = ["--model", "bert-base", "--data", "synthetic:24", "--layers", "3", "--hidden", "64", "--batch", "2", "--cases", "32",
-        "--accumulate", "4"]
+SMALL_BERT = ["--model", "bert-base", "--data", "synthetic:24", "--layers", "3", "--hidden", "64"]
+BERT = [*SMALL_BERT, "--batch", "2", "--cases", "32", "--accumulate", "4"]
 
 
 @unittest.skipIf(MPIRUN is None, "built without MPI")
@@ -22,7 +22,8 @@ class Pipeline(Case):
         options = [*RESNET, "--kfac", "--refresh", "at-once", "--steps", "4"]
         whole = self.result(*options)
         for flags in (["--pipeline", "2"], ["--pipeline", "2", "--schedule", "gpipe", "--cut", "3,15"],
-                      ["--pipeline", "2", "--schedule", "interleaved"]):
+                      ["--pipeline", "2", "--schedule", "zb-h1"], ["--pipeline", "2", "--schedule", "auto"],
+                      ["--pipeline", "2", "--schedule", "gpipe", "--recompute"], ["--pipeline", "2", "--schedule", "interleaved"]):
             cut = self.result(*options, *flags, ranks=2)
             self.assert_same(cut, whole)
             self.assertEqual(cut["parameters"], whole["parameters"])
@@ -31,6 +32,28 @@ class Pipeline(Case):
         self.assertEqual(sum(cut["pipeline"]["cut"]), len(cut["pipeline"]["parts"]))
         self.assertTrue(0 < cut["pipeline"]["utilization"] <= 1)
         self.assertIsNone(whole["pipeline"])
+
+    def test_the_schedule_that_was_chosen_is_told(self):
+        chosen = self.result(*RESNET, "--steps", "2", "--pipeline", "2", "--schedule", "auto", ranks=2)
+        self.assertIn(chosen["pipeline"]["schedule"], ["gpipe", "1f1b", "interleaved", "zb-h1"])
+
+    def test_stages_that_run_forward_again_keep_less(self):
+        options = [*SMALL_BERT, "--batch", "8", "--cases", "64", "--accumulate", "8", "--pipeline", "2", "--schedule", "gpipe", "--steps", "2"]
+        kept = self.result(*options, ranks=2)
+        again = self.result(*options, "--recompute", ranks=2)
+        self.assert_same(again, kept)
+        self.assertLess(again["peak_bytes"], 0.8 * kept["peak_bytes"])
+
+    def test_chimera_sums_in_another_order(self):
+        options = [*BERT, "--kfac", "--steps", "7", "--pipeline", "2"]
+        one = self.result(*options, ranks=2)
+        two = self.result(*options, "--schedule", "chimera", ranks=2)
+        self.assertNotEqual(two["weights_sha256"], one["weights_sha256"])
+        for loss, other in zip(one["losses"], two["losses"]):
+            self.assertAlmostEqual(loss, other, delta=1e-5 * loss)
+        self.assert_same(self.result(*options, "--schedule", "chimera", "--kfac-work", "after", ranks=2), two)
+        self.assertEqual(two["parameters"], one["parameters"])
+        self.assertEqual([rank["stages"] for rank in two["pipeline"]["by_rank"]], [[0, 1], [0, 1]])
 
     def test_dropout_depends_on_no_cut(self):
         two = self.result(*BERT, "--steps", "3", "--pipeline", "2", ranks=2)
@@ -46,7 +69,7 @@ class Pipeline(Case):
         for refresh in ("rolling", "together"):
             after = self.result(*options, "--refresh", refresh, "--kfac-work", "after", ranks=2)
             self.assertIsNone(after["pipeline"]["filled"])
-            for flags in ([], ["--schedule", "interleaved"], ["--schedule", "gpipe", "--cut", "9,9"]):
+            for flags in ([], ["--schedule", "interleaved"], ["--schedule", "zb-h1"], ["--schedule", "gpipe", "--cut", "9,9"]):
                 bubbles = self.result(*options, "--refresh", refresh, *flags, ranks=2)
                 self.assert_same(bubbles, after)
                 self.assertEqual(bubbles["step_kinds"][-1], "filled 0")
@@ -83,11 +106,15 @@ class Pipeline(Case):
         mlp = ["--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "2", "--batch", "4"]
         refused("cut over 3 ranks, and there are 2", args=[*mlp, "--pipeline", "3"])
         refused("cut over 2 ranks, and there is 1", args=[*mlp, "--pipeline", "2"], ranks=0)
-        refused("schedule is zb; allowed is gpipe, 1f1b, interleaved", args=[*mlp, "--pipeline", "2", "--schedule", "zb"])
-        refused("refresh is never; allowed is rolling, together, at-once", args=[*mlp, "--pipeline", "2", "--refresh", "never"])
-        refused("kfac_work is now; allowed is bubbles, after", args=[*mlp, "--pipeline", "2", "--kfac-work", "now"])
+        refused("--schedule is 'zb'; allowed is gpipe, 1f1b, interleaved, zb-h1, chimera or auto",
+                args=[*mlp, "--pipeline", "2", "--schedule", "zb"])
+        refused("--refresh is 'never'; allowed is rolling, together or at-once", args=[*mlp, "--pipeline", "2", "--refresh", "never"])
+        refused("--kfac-work is 'now'; allowed is bubbles or after", args=[*mlp, "--pipeline", "2", "--kfac-work", "now"])
         refused("the cut is 1,1; allowed: 2 numbers of 1 and more, of 3 parts together", args=[*mlp, "--pipeline", "2", "--cut", "1,1"])
         refused("clip_norm is 1; allowed is 0 with a pipeline", args=[*mlp, "--pipeline", "2", "--clip-norm", "1"])
+        refused("chimera takes micro-batches in units of its ranks; 2 do not divide 1", args=[*mlp, "--pipeline", "2", "--schedule", "chimera"])
+        refused("recompute is on; allowed is off without a pipeline", args=[*mlp, "--recompute"])
+        refused("schedule is chimera; allowed is one of the others without a pipeline", args=[*mlp, "--schedule", "chimera"])
         refused("amp is fp16", args=[*mlp, "--pipeline", "2", "--amp", "fp16"])
         refused("pipeline is 0; allowed is 1 to 1024", args=[*mlp, "--pipeline", "0"])
         refused("staleness is 3; allowed with refresh rolling is less than the inverse_interval, 3",
