@@ -37,6 +37,12 @@ std::string_view name(KfacWork work) {
   return kKfacWork.name(work);
 }
 
+const std::vector<PipelineSchedule>& schedules_of_same_bits() {
+  static const std::vector<PipelineSchedule> all{PipelineSchedule::one_forward_one_backward, PipelineSchedule::gpipe,
+                                                 PipelineSchedule::interleaved, PipelineSchedule::zero_bubble};
+  return all;
+}
+
 std::string schedule_names() {
   return kSchedules.list();
 }

@@ -43,6 +43,9 @@ std::string schedule_names();
 std::string refresh_names();
 std::string kfac_work_names();
 
+/// Returns the schedules that change no bit, in the order in which equals are preferred.
+const std::vector<PipelineSchedule>& schedules_of_same_bits();
+
 /// A model that is cut over ranks. OptimizerOptions::accumulate is the number of micro-batches.
 struct PipelineOptions {
   static constexpr int64_t kMostRanks = 1024;

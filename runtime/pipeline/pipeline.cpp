@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numeric>
 #include <optional>
@@ -20,10 +19,6 @@
 
 namespace spillway::runtime {
 namespace {
-
-/// The schedules that change no bit, the first one among equals first.
-constexpr std::array kOfSameBits{PipelineSchedule::one_forward_one_backward, PipelineSchedule::gpipe,
-                                 PipelineSchedule::interleaved, PipelineSchedule::zero_bubble};
 
 pipe::Program make_program(PipelineSchedule schedule, const PipelineOptions& options, int64_t micro_batches) {
   const int ranks = static_cast<int>(options.ranks), count = static_cast<int>(micro_batches);
@@ -163,6 +158,18 @@ int PipelinePlan::stage_of_module(const std::string& name) const {
   throw BadRequest(str("[pipeline] no part of the model has '", name, "'"));
 }
 
+int PipelinePlan::messages_before(const pipe::Item& item, int place) const {
+  if (item.work == pipe::Work::weight_gradient || item.work == pipe::Work::update) return 0;
+  const bool is_forward = item.work == pipe::Work::forward;
+  int count = 0;
+  for (const pipe::Edge& edge : program.graph.edges) {
+    const int other = is_forward ? edge.from : edge.to;
+    const bool reads = (is_forward ? edge.to : edge.from) == item.stage;
+    if (reads && program.rank_of(other, item.micro_batch) != place) ++count;
+  }
+  return count;
+}
+
 std::vector<PlacedStage> PipelinePlan::stages_at(int place) const {
   std::vector<PlacedStage> all;
   for (int stage = 0; stage < stages(); ++stage)
@@ -232,14 +239,14 @@ PipelinePlan plan_pipeline(const PipelineOptions& options, int64_t micro_batches
   std::optional<PipelinePlan> best;
   double best_seconds = 0;
   std::vector<std::pair<PipelineSchedule, double>> compared;
-  for (PipelineSchedule schedule : kOfSameBits) {
+  for (PipelineSchedule schedule : schedules_of_same_bits()) {
     try {
       PipelinePlan plan = plan_of(schedule, options, micro_batches, parts, profiles, parameters);
       const double seconds = pipe::replay(plan.program, plan.costs).seconds;
       compared.emplace_back(schedule, seconds);
       if (!best || seconds < best_seconds) best = std::move(plan), best_seconds = seconds;
     } catch (const BadRequest&) {  // others may take what this one refuses, but for the first
-      if (schedule == kOfSameBits.front()) throw;
+      if (schedule == schedules_of_same_bits().front()) throw;
     }
   }
   best->compared = std::move(compared);
@@ -263,14 +270,27 @@ std::string describe(const PipelinePlan& plan) {
              " % of their time");
 }
 
+double message_seconds(const Pipeline& pipeline, const ddl::Comm& world) {
+  const auto& costs = world->allreduce->costs();
+  if (!costs || costs->levels.empty()) return 0;
+  int64_t most = 0;
+  for (const auto& values : pipeline.plan.values_of_edge) {
+    int64_t bytes = 0;
+    for (int value : values) bytes += pipeline.plan.values[value].bytes();
+    most = std::max(most, bytes);
+  }
+  const ddl::LinkCost& link = costs->levels.back();
+  return link.latency_seconds + static_cast<double>(most) / link.bytes_per_second;
+}
+
 std::shared_ptr<const Pipeline> make_pipeline(const PipelineOptions& options, int64_t micro_batches, Task& task,
                                               const Batch& batch, Amp amp, const ddl::Comm& world,
-                                              const MayStandAlone& may_stand_alone) {
+                                              const MayStandAlone& may_stand_alone, const Now& now) {
   const int ranks = ddl::size_of(world);
   if (options.ranks < 2 || ranks % options.ranks != 0)
     throw BadRequest(str("[pipeline] the model is to be cut over ", options.ranks, " ranks, and there ",
                          ranks == 1 ? "is " : "are ", ranks, "; allowed: a divisor of the ranks, 2 or more"));
-  auto profiles = profile_parts(task, batch, amp);
+  auto profiles = profile_parts(task, batch, amp, now);
   agree_on_seconds(profiles, world);
   const std::vector<Part> parts = task.parts();
   for (size_t i = 0; may_stand_alone && i < parts.size(); ++i) profiles[i].may_stand_alone = may_stand_alone(parts[i]);

@@ -49,6 +49,8 @@ struct PipelinePlan {
   int first_part(int stage) const;
   /// Returns the first stage that has a submodule.
   int stage_of_module(const std::string& name) const;
+  /// Returns the lines of messages that a rank at a place waits for before an item.
+  int messages_before(const pipe::Item& item, int place) const;
   /// Returns the stages of the rank at a place, ascending.
   std::vector<PlacedStage> stages_at(int place) const;
   int directions() const { return static_cast<int>(program.graph.rank_of.size()); }
@@ -86,10 +88,15 @@ struct Pipeline {
 using MayStandAlone = std::function<bool(const Part& part)>;
 
 /// Makes the groups of a pipeline and its plan. `task` is a copy of the model that parts may be tried on with `batch`;
-/// rank 0's times count. Collective over the world. Throws BadRequest as plan_pipeline(), and where the number of ranks
-/// is no multiple of options.ranks.
+/// rank 0's times count, which are told by `now`. Collective over the world. Throws BadRequest as plan_pipeline(), and
+/// where the number of ranks is no multiple of options.ranks.
 std::shared_ptr<const Pipeline> make_pipeline(const PipelineOptions& options, int64_t micro_batches, Task& task,
                                               const Batch& batch, Amp amp, const ddl::Comm& world,
-                                              const MayStandAlone& may_stand_alone = nullptr);
+                                              const MayStandAlone& may_stand_alone = nullptr,
+                                              const Now& now = steady_now());
+
+/// Returns the time from a message's start until it has come, by the measured rates of the farthest ranks' links; 0
+/// where they are not known.
+double message_seconds(const Pipeline& pipeline, const ddl::Comm& world);
 
 }  // namespace spillway::runtime

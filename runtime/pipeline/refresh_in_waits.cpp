@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/communicator.h"
 #include "runtime/pipeline/exchange.h"
 
@@ -22,20 +21,6 @@ using What = RefreshWork::What;
 
 /// A piece of work must take some time.
 constexpr double kLeastSeconds = 1e-9;
-
-/// Returns the time from a message's start until it has come, by the links' rates; 0 where they are not known.
-double message_seconds(const Pipeline& pipeline, const ddl::Comm& world) {
-  const auto& costs = world->allreduce->costs();
-  if (!costs || costs->levels.empty()) return 0;
-  int64_t most = 0;
-  for (const auto& values : pipeline.plan.values_of_edge) {
-    int64_t bytes = 0;
-    for (int value : values) bytes += pipeline.plan.values[value].bytes();
-    most = std::max(most, bytes);
-  }
-  const ddl::LinkCost& link = costs->levels.back();
-  return link.latency_seconds + static_cast<double>(most) / link.bytes_per_second;
-}
 
 /// Takes what a rank has told of its stages and its update.
 void add_costs(const json& rank, pipe::Costs& costs) {

@@ -24,10 +24,24 @@
 #include "runtime/pipeline/pipelined_model.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/used_cases.h"
+#include "swap/session.h"
+#include "swap/shapes/kernel_times.h"
 #include "swap/shapes/shape_kernels.h"
 
 namespace spillway::runtime {
 namespace {
+
+/// The time that the kernels of a dry run would have taken.
+class DryPipelineClock final : public PipelineClock {
+ public:
+  explicit DryPipelineClock(std::shared_ptr<const swap::CountedTimes> times) : times_(std::move(times)) {}
+  void start() override { start_ = times_->sum(); }
+  double now() const override { return times_->sum() - start_; }
+
+ private:
+  const std::shared_ptr<const swap::CountedTimes> times_;
+  double start_ = 0;
+};
 
 /// The maximum number of classes in synthetic images. They are few, so that a short training meets each of them often.
 constexpr int64_t kMaxImageClasses = 10;
@@ -95,8 +109,9 @@ void cut_model(RunContext& context) {
       return std::any_of(layers.begin(), layers.end(),
                          [&](const std::string& layer) { return has(part.modules, layer); });
     };
+  const Now now = context.clock ? Now([clock = context.clock] { return clock->now(); }) : steady_now();
   context.pipeline = make_pipeline(options.pipeline, options.optimizer.accumulate, *task, batch, options.precision.amp,
-                                   context.comm, may_stand_alone);
+                                   context.comm, may_stand_alone, now);
   if (options.kfac.enabled) require_layers_at_all_places(context.pipeline->plan, layers, context.copies());
 }
 
@@ -239,13 +254,22 @@ RunContext make_dry_context(const TrainOptions& asked, ddl::Comm comm, std::shar
   const TrainOptions& options = context.options;
   if (options.memory.device != "cpu")
     throw BadRequest(str("[dry run] the device is ", options.memory.device, "; dry runs are of the cpu"));
-  if (options.pipeline.ranks > 1) throw BadRequest("[dry run] pipelines are not planned yet; use --pipeline 1");
+  require_ranks(context);
   if (options.kfac.enabled && options.kfac.time_share)
     throw BadRequest("[dry run] a share of the time for K-FAC is chosen by a forward pass, so a dry run has none");
   context.data = open_blank_dataset(options.model.name, options.data.source, dataset_options(options));
   context.split = split(context.data->size());
   require_enough_cases(context);
-  context.kernels = swap::make_shape_kernels(std::move(times));
+  if (options.pipeline.ranks == 1) {
+    context.kernels = swap::make_shape_kernels(std::move(times));
+    return context;
+  }
+  const auto counted = std::make_shared<swap::CountedTimes>(std::move(times));
+  context.clock = std::make_shared<DryPipelineClock>(counted);
+  context.kernels = swap::make_shape_kernels(counted);
+  const Session session({.kernels = context.kernels});
+  cut_model(context);
+  set_refresh(context);
   return context;
 }
 

@@ -162,7 +162,8 @@ void TrainingRun::make_model() {
   const CategoryScope category(Category::weights);
   auto task = make_task(options.model.name, task_options(options, *context_.data));
   if (context_.pipeline) {
-    auto pipelined = pipelined_model(context_.pipeline, std::move(task), {.device = device_, .seed = options.seed});
+    auto pipelined = pipelined_model(context_.pipeline, std::move(task),
+                                     {.device = device_, .seed = options.seed, .clock = context_.clock});
     pipelined_ = pipelined.get();
     model_ = std::move(pipelined);
   } else {

@@ -84,6 +84,8 @@ class TrainingRun {
   /// Returns the model, or this rank's stages of it.
   TrainableModel& model() { return *model_; }
   const PipelinedModel* pipelined() const { return pipelined_; }
+  /// Returns PipelinedModel::take_stage_seconds() of a model that is cut.
+  std::vector<pipe::StageSeconds> take_stage_seconds() { return pipelined_->take_stage_seconds(); }
   /// Returns K-FAC's work in a pipeline's waits; null where there is none.
   const RefreshInWaits* in_waits() const { return in_waits_ ? &*in_waits_ : nullptr; }
   /// Returns the hash of the whole model's weights, on every rank. Collective where the model is cut.

@@ -37,6 +37,13 @@ class Pipeline(Case):
         chosen = self.result(*RESNET, "--steps", "2", "--pipeline", "2", "--schedule", "auto", ranks=2)
         self.assertIn(chosen["pipeline"]["schedule"], ["gpipe", "1f1b", "interleaved", "zb-h1"])
 
+    def test_a_budget_chooses_the_schedule(self):
+        options = [*BERT, "--steps", "3", "--pipeline", "2", "--schedule", "auto"]
+        chosen = self.result(*options, "--budget", "40MiB", ranks=2)
+        self.assertLessEqual(chosen["peak_bytes"], 40 << 20)
+        free = self.result(*options, "--cut", ",".join(map(str, chosen["pipeline"]["cut"])), ranks=2)
+        self.assertEqual(free["losses"], chosen["losses"])
+
     def test_stages_that_run_forward_again_keep_less(self):
         options = [*SMALL_BERT, "--batch", "8", "--cases", "64", "--accumulate", "8", "--pipeline", "2", "--schedule", "gpipe", "--steps", "2"]
         kept = self.result(*options, ranks=2)
