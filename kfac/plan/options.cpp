@@ -128,6 +128,7 @@ void KfacOptions::validate() const {
   const bool planned = !layer_curvature.empty();
   require(!planned || burn_in == 0, "burn_in", burn_in, "0 steps with layer_curvature");
   require(curvature_delay >= 0, "curvature_delay", curvature_delay, "0 steps or more");
+  require(panel_columns >= 1, "panel_columns", panel_columns, "1 and more");
   require(planned || curvature_delay == 0, "curvature_delay", curvature_delay, "0 steps without layer_curvature");
   for (const LayerCurvature& layer : layer_curvature)
     require(curvature_delay < layer.interval, "curvature_delay", curvature_delay,

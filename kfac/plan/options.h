@@ -10,6 +10,7 @@
 #include "kfac/plan/factor_samples.h"
 #include "kfac/plan/layer_curvature.h"
 #include "kfac/plan/option_types.h"
+#include "kfac/plan/panels.h"
 #include "kfac/plan/step_schedule.h"
 
 namespace spillway::kfac {
@@ -101,6 +102,9 @@ struct KfacOptions {
   /// may be done at any time (Kfac::defer()): no bit depends on when. The first curvature is used at once. With
   /// layer_curvature only, 0 up to, not including, each interval.
   int64_t curvature_delay = 0;
+  /// Columns of a panel, ≥ 1. With curvature_delay, inverses and truncated bases of factors with a longer side are
+  /// renewed in pieces of a panel each. Fewer columns fit shorter waits. The last bits depend on it.
+  int64_t panel_columns = kPanelColumns;
 
   /// Largest relative error that kept eigenvectors may bring into a layer's preconditioned gradient, in the Fisher
   /// metric, [0, 1). With `eigen` only; kfac/inverse/eigenbasis_refresh.h derives and checks the error. A decomposition
