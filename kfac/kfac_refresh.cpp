@@ -66,7 +66,8 @@ std::vector<RefreshWork> Preconditioner::refresh_work(int64_t step, int64_t micr
     for (int64_t m = 0; m < micro_batches; ++m)
       all.push_back({.what = What::statistics, .index = static_cast<int64_t>(i), .micro_batch = m, .layers = {i}});
   int64_t number = 0;
-  for (auto& group : average_groups(set)) all.push_back({.what = What::average, .index = number++, .layers = std::move(group.layers)});
+  for (auto& group : average_groups(set))
+    all.push_back({.what = What::average, .index = number++, .layers = std::move(group.layers)});
   for (auto& work : renewals(set)) all.push_back(std::move(work));
   if (exchange_.world() > 1 || options_.precompute_outer)
     for (size_t i : layers) all.push_back({.what = What::share, .index = static_cast<int64_t>(i), .layers = {i}});

@@ -32,8 +32,8 @@ struct OpenRefresh {
   Damping damping = {};        ///< damping of its renewals, as it was before the step
   at::Tensor curvatures = {};  ///< curvature of each layer, as it was before the step; undefined in other scopes
   std::vector<RefreshWork> work = {};
-  std::vector<bool> done = {};       ///< by piece of work
-  std::vector<double> seconds = {};  ///< by piece of work
+  std::vector<bool> done = {};                   ///< by piece of work
+  std::vector<double> seconds = {};              ///< by piece of work
   std::map<int64_t, OpenRenewal> renewals = {};  ///< by group of factors
   bool was_resumed = false;                      ///< its work was done before a checkpoint: seconds are not known
 

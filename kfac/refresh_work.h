@@ -27,8 +27,8 @@ struct RefreshWork {
 };
 
 /// Returns the numbers among `all`, a refresh_work(), of the pieces that one comes right after. A group's pieces of
-/// renewal come after each other, the first one after averages, and sends after the last one. Over several ranks another
-/// one may renew a factor, so first pieces come after all averages, and sends after all renewals.
+/// renewal come after each other, the first one after averages, and sends after the last one. Over several ranks
+/// another one may renew a factor, so first pieces come after all averages, and sends after all renewals.
 std::vector<size_t> needs_of(const std::vector<RefreshWork>& all, size_t piece, int64_t world);
 
 /// Returns `statistics of layer 3, micro-batch 0` or `renewal of group 2, piece 1`.

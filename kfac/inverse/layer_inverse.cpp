@@ -152,6 +152,8 @@ void keep_solved(const LayerInverse& inverse, const LayerShape& shape, size_t f,
 void invert_factor(const LayerInverse& inverse, const LayerShape& shape, const std::vector<at::Tensor>& factors,
                    size_t f, const Damping& damping, const at::Tensor& failed) {
   const auto [root, info] = at::linalg_cholesky_ex(damped_factor(shape, factors, f, damping));
+  // LibTorch throws for a root with a zero on its diagonal, which a failed one may have.
+  root.diagonal(0, -2, -1).masked_fill_(info.ne(0).unsqueeze(1), 1);
   const auto fresh = at::cholesky_inverse(root);
   keep_solved(inverse, shape, f, fresh, info.eq(0).logical_and(at::isfinite(fresh.sum({1, 2}))), failed);
 }

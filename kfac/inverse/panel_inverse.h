@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kfac/plan/panels.h"
+#include "kfac/inverse/panels.h"
 
 namespace spillway::kfac {
 
@@ -12,7 +12,9 @@ namespace spillway::kfac {
 ///     M = L Lᵀ,   X = L⁻¹,   M⁻¹ = Xᵀ X,
 /// the pieces 0 to n−1 make the panels of L, the next n those of X, and the last n those of M⁻¹. Piece k of each kind
 /// makes the columns of panel k from its diagonal down:
-///     L[k:, k] L[k, k]ᵀ = M[k:, k] − L[k:, :k] L[k, :k]ᵀ,   L[k:, k:] X[k:, k] = I[:, k],   M⁻¹[i, k] = X[i:, i]ᵀ X[i:, k].
+///     L[k:, k] L[k, k]ᵀ = M[k:, k] − L[k:, :k] L[k, :k]ᵀ
+///     L[k:, k:] X[k:, k] = I[:, k]
+///     M⁻¹[i, k] = X[i:, i]ᵀ X[i:, k]   for i ≥ k.
 /// Later pieces do not read what it overwrites. The result depends on the matrix and the panels alone, because a piece
 /// reads nothing but the tensor that those before it have written. Matrices that are not positive definite go on as
 /// garbage, without an error or a host synchronization.

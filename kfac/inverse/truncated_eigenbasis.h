@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kfac/inverse/eigenbasis.h"
-#include "kfac/plan/panels.h"
+#include "kfac/inverse/panels.h"
 
 namespace spillway::kfac {
 

@@ -4,14 +4,10 @@
 
 namespace spillway::kfac {
 
-/// The columns that a panel has at most, unless KfacOptions::panel_columns says otherwise. A product of such a panel
-/// with a matrix of side 3072 takes some tens of milliseconds on a core.
-inline constexpr int64_t kPanelColumns = 256;
-
 /// The fewest panels of at most `most` columns, whose widths differ by one at most.
 struct Panels {
   int64_t columns = 0;
-  int64_t most = kPanelColumns;
+  int64_t most = 1;
 
   int64_t count() const { return (columns + most - 1) / most; }
   /// Returns the first column of panel `k`; of the panel behind the last one, `columns`.
