@@ -66,8 +66,9 @@ class Model final : public PipelinedModel {
   std::optional<double> loss(const StepWork& work) override;
   std::optional<double> metric(const Batch& batch, Amp amp) override;
 
-  const std::vector<pipe::Span>& spans() const override { return spans_; }
+  const std::vector<pipe::FilledItem>& spans() const override { return spans_; }
   const PipelineTotals& totals() const override { return totals_; }
+  const std::vector<LineTotals>& line_totals() const override { return meter_.totals(); }
   std::vector<pipe::StageSeconds> take_stage_seconds() override;
   void sum_shared_gradients() override;
 
@@ -91,6 +92,7 @@ class Model final : public PipelinedModel {
   Stage::BeforePart seeding(int64_t step, int64_t micro_batch) const;
   Values take_inputs(const Own& at, int64_t micro_batch, int64_t samples);
   void done(const pipe::Item& item, double begin);
+  void run_extra(const pipe::FilledItem& extra, const StepWork& work);
   void forward(Own& at, const StepWork& work, int64_t micro_batch);
   void backward(Own& at, const StepWork& work, int64_t micro_batch);
   /// Runs a micro-batch through all stages without gradients. Returns the model's output on the last stage's rank.
@@ -104,10 +106,12 @@ class Model final : public PipelinedModel {
   std::vector<Own> stages_;
   ddl::Messages messages_;
   std::map<LocalKey, Values> local_;
-  int64_t pass_ = 0;  ///< passes over micro-batches so far, the same on every rank: the stamp's step
+  bool is_learning_ = false;  ///< within learn(), the only one whose times count
+  int64_t pass_ = 0;          ///< passes over micro-batches so far, the same on every rank: the stamp's step
   std::vector<at::Tensor> losses_;
-  std::vector<pipe::Span> spans_;
+  std::vector<pipe::FilledItem> spans_;
   PipelineTotals totals_;
+  LineMeter meter_;
   std::vector<pipe::StageSeconds> stage_sums_;  ///< by stage, since they were taken
   int64_t passes_taken_ = 0;                    ///< totals_.passes when they were taken
 };
@@ -145,6 +149,7 @@ void Model::make_lines() {
                         .sends = sends,
                         .bytes = bytes,
                         .slots = plan().slots});
+    meter_.add(channels.back().number, *line);
     return static_cast<int>(channels.size()) - 1;
   };
   for (size_t i = 0; i < graph.edges.size(); ++i) {
@@ -183,7 +188,7 @@ Values Model::receive(const Own& to, const End& end, bool errors, int64_t micro_
     values[value] = tensors.back();
   }
   clock_->received(ddl::receive_(tensors, messages_, end.channel, {pass_, micro_batch, 0}));
-  totals_.wait += clock_->now() - start;
+  if (is_learning_) totals_.wait += clock_->now() - start;
   return values;
 }
 
@@ -218,11 +223,21 @@ Values Model::take_inputs(const Own& at, int64_t micro_batch, int64_t samples) {
 void Model::done(const pipe::Item& item, double begin) {
   clock_->done(item);
   const double end = clock_->now();
-  spans_.push_back({item, begin, end});
+  spans_.push_back({.item = item, .begin = begin, .end = end});
   const bool is_forward = item.work == pipe::Work::forward;
   (is_forward ? totals_.forward : totals_.backward) += end - begin;
   pipe::StageSeconds& sums = stage_sums_[item.stage];
   (is_forward ? sums.forward : sums.input_gradient) += end - begin;
+}
+
+void Model::run_extra(const pipe::FilledItem& extra, const StepWork& work) {
+  const double begin = clock_->now();
+  work.run_extra(extra);
+  clock_->extra_done(extra);
+  spans_.push_back(extra);
+  spans_.back().begin = begin;
+  spans_.back().end = clock_->now();
+  totals_.extras += spans_.back().end - begin;
 }
 
 void Model::forward(Own& at, const StepWork& work, int64_t micro_batch) {
@@ -263,6 +278,8 @@ at::Tensor Model::learn(const StepWork& work) {
   ++pass_;
   losses_.clear();
   spans_.clear();
+  meter_.start(messages_->courier);
+  is_learning_ = true;
   clock_->start();
   const auto& program = plan().program.items[pipeline_->place];
   const auto last = std::find_if(program.rbegin(), program.rend(),
@@ -272,9 +289,7 @@ at::Tensor Model::learn(const StepWork& work) {
   for (const pipe::FilledItem& filled : work.items ? *work.items : alone) {
     const pipe::Item& item = filled.item;
     if (filled.extra >= 0) {
-      const double begin = clock_->now();
-      work.run_extra(filled);
-      totals_.extras += clock_->now() - begin;
+      run_extra(filled, work);
       continue;
     }
     if (item.work == pipe::Work::update) continue;
@@ -284,6 +299,8 @@ at::Tensor Model::learn(const StepWork& work) {
   }
   ++totals_.passes;
   totals_.seconds += clock_->now();
+  is_learning_ = false;
+  meter_.stop(messages_->courier);
   at::Tensor sum;
   for (const at::Tensor& loss : losses_) sum = sum.defined() ? sum + loss : loss;
   losses_.clear();
