@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/communicator.h"
@@ -35,6 +36,13 @@ double message_seconds(const Pipeline& pipeline, const ddl::Comm& world) {
   }
   const ddl::LinkCost& link = costs->levels.back();
   return link.latency_seconds + static_cast<double>(most) / link.bytes_per_second;
+}
+
+/// Returns the kinds of the pieces that a rank has told of.
+std::vector<What> kinds_of(const json& rank) {
+  std::vector<What> kinds;
+  for (const json& piece : rank[4]) kinds.push_back(piece[3].get<What>());
+  return kinds;
 }
 
 /// Takes what a rank has told of its stages and its update.
@@ -89,7 +97,7 @@ std::string RefreshInWaits::describe_own(const CycleSeconds& seconds) const {
     }
     for (size_t k = 0; k < all.size(); ++k) {
       refresh += times[k];
-      work.push_back({step, stage_of(all[k]), all[k].micro_batch, all[k].what == What::statistics, times[k],
+      work.push_back({step, stage_of(all[k]), all[k].micro_batch, all[k].what, times[k],
                       kfac::needs_of(all, k, ddl::size_of(pipeline_->of_place))});
     }
   }
@@ -108,6 +116,7 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
                     .update = std::numeric_limits<double>::infinity(),
                     .message = message_seconds(*pipeline_, world_)};
   std::vector<std::vector<pipe::Extra>> of_place(pipeline_->places);
+  std::vector<std::vector<What>> kinds_of_place(pipeline_->places);
   for (const json& rank : ranks) {
     add_costs(rank, costs);
     auto extras = extras_of(rank);
@@ -115,8 +124,10 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
     // Copies have the same pieces; the slowest one counts.
     for (size_t k = 0; k < known.size(); ++k) extras[k].seconds = std::max(extras[k].seconds, known[k].seconds);
     known = std::move(extras);
+    kinds_of_place[rank[0].get<int>()] = kinds_of(rank);
   }
   extras_.clear();
+  kinds_.clear();
   for (int place = 0; place < pipeline_->places; ++place) {
     const int first = static_cast<int>(extras_.size());
     if (place == pipeline_->place) first_own_ = first;
@@ -124,6 +135,7 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
       for (int& after : extra.after) after += first;
       extras_.push_back(std::move(extra));
     }
+    kinds_.insert(kinds_.end(), kinds_of_place[place].begin(), kinds_of_place[place].end());
   }
   filled_ = pipe::fill(pipeline_->plan.program, extras_, costs, {.steps = static_cast<int>(cycle_)});
 }
@@ -134,7 +146,8 @@ std::vector<pipe::Extra> RefreshInWaits::extras_of(const json& rank) const {
   for (const json& piece : rank[4]) {
     const int step = piece[0];
     if (extras.empty() || extras.back().taken_step != step) first_of_step = extras.size();
-    const int micro_batch = piece[3].get<bool>() ? piece[2].get<int>() : static_cast<int>(micro_batches_) - 1;
+    const int micro_batch =
+        piece[3].get<What>() == What::statistics ? piece[2].get<int>() : static_cast<int>(micro_batches_) - 1;
     pipe::Extra& extra = extras.emplace_back();
     extra.rank = rank[0];
     extra.seconds = std::max(piece[4].get<double>(), kLeastSeconds);
@@ -164,6 +177,7 @@ const std::vector<pipe::FilledItem>* RefreshInWaits::items_of(int64_t step) cons
 void RefreshInWaits::run(const pipe::FilledItem& extra, int64_t step) {
   const Piece& piece = own_.at(extra.extra - first_own_);
   const int64_t taken = (step / cycle_ - extra.age) * cycle_ + piece.taken_step;
+  const Stopwatch stopwatch(seconds_[static_cast<size_t>(kind_of(extra.extra))]);
   if (kfac_.waits(taken, piece.index)) kfac_.run(taken, micro_batches_, piece.index);
 }
 

@@ -53,6 +53,48 @@ class Pipeline(Case):
                 self.assertGreater(bubbles["pipeline"]["filled"]["pieces"], 0)
                 self.assertTrue(all(rank["kfac_seconds"] > 0 for rank in bubbles["pipeline"]["by_rank"]))
 
+    def test_the_results_tell_where_the_time_went(self):
+        result = self.result(*RESNET, "--kfac", "--steps", "13", "--pipeline", "2", ranks=4)
+        told = result["pipeline"]
+        self.assertEqual((told["copies"], told["micro_batches"], told["cycle_steps"]), (2, 4, told["filled"]["cycle_steps"]))
+        self.assertEqual([rank["rank"] for rank in told["by_rank"]], [0, 2])  # of rank 0's copy
+        for rank in told["by_rank"]:
+            self.assertAlmostEqual(rank["busy_seconds"], rank["forward_seconds"] + rank["backward_seconds"])
+            self.assertAlmostEqual(rank["busy_seconds"] + rank["bubble_seconds"], told["pass_seconds"])
+            self.assertLess(rank["wait_seconds"], rank["bubble_seconds"])
+            self.assertLess(rank["kfac_seconds"], rank["bubble_seconds"])
+            self.assertEqual(rank["age_steps_max"], 2)  # --staleness
+            self.assertTrue(1 <= rank["refresh_steps_mean"] <= 3)
+            self.assertGreater(rank["update_seconds"], 0)
+        mean = lambda key: sum(rank[key] for rank in told["by_rank"]) / 2  # noqa: E731
+        seconds = told["seconds"]
+        self.assertEqual(set(seconds), {"forward", "backward", "statistics", "average", "renew", "share", "exchange", "update", "wait"})
+        for kind in ("forward", "backward", "update", "wait"):
+            self.assertAlmostEqual(seconds[kind], mean(f"{kind}_seconds"))
+        self.assertTrue(all(value > 0 for value in seconds.values()), seconds)  # shares: each layer has two ranks
+        self.assertAlmostEqual(told["filled_seconds"], sum(seconds[kind] for kind in ("statistics", "average", "renew", "share")))
+        self.assertAlmostEqual(told["bubble_seconds"], mean("bubble_seconds"))
+        self.assertAlmostEqual(told["utilization"], 1 - (told["bubble_seconds"] - told["filled_seconds"]) / told["pass_seconds"])
+        self.assertAlmostEqual(told["exceeded_seconds"], told["filled"]["step_seconds"] - told["filled"]["step_seconds_without"])
+        self.assertEqual(told["predicted"]["step_seconds"], told["filled"]["step_seconds"])
+        there, back = told["channels"]
+        self.assertEqual([there[key] for key in ("from", "to", "from_rank", "to_rank")], [0, 1, 0, 2])
+        self.assertEqual([back[key] for key in ("from", "to", "from_rank", "to_rank")], [1, 0, 2, 0])
+        self.assertEqual(there["bytes_per_step"], back["bytes_per_step"])
+        self.assertEqual(there["bytes_per_step"] % (4 * 2 * 4), 0)  # micro-batches, cases, float32
+        self.assertGreater(there["bytes_per_step"], 0)
+        self.assertTrue(0 <= there["exposed_seconds"] <= told["pass_seconds"])
+
+    def test_without_work_in_waits_no_plan_is_told(self):
+        told = self.result(*BERT, "--steps", "2", "--pipeline", "2", ranks=2)["pipeline"]
+        for key in ("filled", "cycle_steps", "exceeded_seconds"):
+            self.assertIsNone(told[key])
+        self.assertIsNone(told["predicted"]["step_seconds"])
+        self.assertEqual(told["filled_seconds"], 0)
+        for rank in told["by_rank"]:
+            self.assertIsNone(rank["refresh_steps_mean"])
+            self.assertIsNone(rank["age_steps_max"])
+
     def test_a_budget_holds_and_changes_no_bit(self):
         options = [*RESNET, "--kfac", "--steps", "12", "--pipeline", "2"]
         free = self.result(*options, ranks=2)

@@ -14,6 +14,8 @@
 #include "ddl/comm/thread_world.h"
 #include "runtime/models/task.h"
 #include "runtime/pipeline/pipelined_model.h"
+#include "runtime/pipeline/step_record.h"
+#include "runtime/pipeline/summarize_pipeline.h"
 
 namespace spillway::runtime {
 namespace {
@@ -172,6 +174,90 @@ TEST(PipelineTimesTest, OnlyLearningCounts) {
     }
     EXPECT_NE(lines[0].line.is_error, lines[1].line.is_error);
   });
+}
+
+TEST(PipelineTimesTest, TheSummaryHasTheStepOfEveryRankAndItsPlan) {
+  std::mt19937 random(5);
+  const pipe::Costs costs = random_costs(random, 0);
+  on_ranks(4, "interleaved", [&](const std::shared_ptr<const Pipeline>& pipeline) {
+    const auto model = pipelined_model(pipeline, small_mlp(), {.clock = std::make_shared<VirtualPipelineClock>(costs)});
+    model->learn(work());
+    const auto at = [](double seconds) {
+      return SteadyTime() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    };
+    // Rank r's recording began r seconds late, by the clock that the ranks share, and its passes at 10 s.
+    PipelineRun run{.pipeline = *pipeline, .model = *model, .peak_bytes = 100 + pipeline->place};
+    run.times = {.began = at(10), .passed = at(100), .averaged = at(101), .updated = at(103)};
+    run.times.finish_step();
+    run.recorded_since = at(2 + pipeline->place);
+    const PipelineSummary summary = summarize_pipeline(run);
+    const auto replayed = pipe::replay(pipeline->plan.program, costs);
+    ASSERT_TRUE(summary.step);
+    EXPECT_NEAR(summary.step->begin, 8 - pipeline->place, 1e-6) << "on this rank's clock";
+    EXPECT_FALSE(summary.step->fills_waits);
+    ASSERT_EQ(summary.step->ranks.size(), 4u);
+    EXPECT_EQ(summary.channels.size(), pipe::lines(pipeline->plan.program).size());
+    for (const PipelineChannelSummary& channel : summary.channels)
+      EXPECT_EQ(channel.bytes_per_step, kMicroBatches * 6 * 20 * 4) << channel.from << " to " << channel.to;
+    for (size_t place = 0; place < 4; ++place) {
+      const PipelineRankStep& rank = summary.step->ranks[place];
+      EXPECT_EQ(rank.rank, static_cast<int>(place));
+      const size_t items = replayed.spans[place].size() - 1;  // without the update
+      ASSERT_EQ(rank.measured.size(), items + 2);
+      for (size_t i = 0; i < items; ++i) {
+        EXPECT_NEAR(rank.measured[i].begin, replayed.spans[place][i].begin, 1e-6);
+        EXPECT_EQ(rank.measured[i].micro_batch, replayed.spans[place][i].item.micro_batch);
+      }
+      EXPECT_EQ(rank.measured[items].work, PipelineWork::exchange);
+      EXPECT_EQ(rank.measured[items + 1].work, PipelineWork::update);
+      EXPECT_NEAR(rank.measured[items + 1].end, 93, 1e-6);
+      ASSERT_EQ(rank.planned.size(), items + 1);
+      EXPECT_NEAR(rank.planned.back().end - rank.planned.back().begin, 2, 1e-9);
+      EXPECT_NEAR(summary.ranks[place].seconds.passes(), replayed.busy[place], 1e-6);
+      EXPECT_NEAR(summary.bubble(summary.ranks[place].seconds), replayed.bubble(static_cast<int>(place)), 1e-6);
+      EXPECT_EQ(summary.ranks[place].seconds[PipelineWork::update], 2);
+      EXPECT_EQ(summary.ranks[place].peak_bytes, 100 + static_cast<int64_t>(place));
+    }
+    EXPECT_NEAR(summary.utilization(), replayed.utilization(), 1e-6);
+  });
+}
+
+TEST(StepRecordTest, RanksWithOneClockAreApartByIt) {
+  const std::vector<std::vector<PipelineSpan>> given{{{.begin = 3, .end = 4}}, {{.begin = 1, .end = 2}}};
+  auto spans = given;
+  EXPECT_EQ(move_to_common_zero(spans, {10, 15}, /*share_clock=*/true, 0), 3);
+  EXPECT_EQ(spans[0][0].begin, 0);
+  EXPECT_EQ(spans[1][0].begin, 3);
+  EXPECT_EQ(spans[1][0].end, 4);
+  spans = given;
+  EXPECT_EQ(move_to_common_zero(spans, {10, 15}, /*share_clock=*/true, 1), -2) << "3 s after 10 is 2 s before 15";
+  EXPECT_EQ(spans[1][0].begin, 3);
+}
+
+TEST(StepRecordTest, RanksOfSeveralHostsLeaveTheBarrierTogether) {
+  std::vector<std::vector<PipelineSpan>> spans{{{.begin = 3, .end = 4}}, {{.begin = 1, .end = 2}}};
+  EXPECT_EQ(move_to_common_zero(spans, {10, 1e6}, /*share_clock=*/false, 0), 1);
+  EXPECT_EQ(spans[0][0].begin, 2);
+  EXPECT_EQ(spans[1][0].begin, 0);
+}
+
+TEST(StepRecordTest, CountsTheStepsOfEachRefresh) {
+  std::vector<pipe::Extra> extras(4);
+  for (size_t i = 0; i < extras.size(); ++i) {
+    extras[i].taken_step = i < 2 ? 0 : 1;
+    extras[i].serves_step = extras[i].taken_step + 2;
+  }
+  extras[3].rank = 1;
+  extras[3].serves_step = 4;
+  pipe::Filled filled;
+  const auto extra = [](int number, int age) { return pipe::FilledItem{.extra = number, .age = age}; };
+  const pipe::FilledItem item{.item = {pipe::Work::update}};
+  filled.items = {{{extra(0, 0), item}, {extra(1, 0), item}, {extra(2, 0), item}},
+                  {{extra(3, 1), item}, {item}, {item}}};
+  EXPECT_EQ(refresh_steps(filled, extras, 0).mean, 2) << "both end in the second step";
+  EXPECT_EQ(refresh_steps(filled, extras, 0).oldest, 2);
+  EXPECT_EQ(refresh_steps(filled, extras, 1).mean, 3) << "from step 1 to step 0 of the next cycle of 3";
+  EXPECT_EQ(refresh_steps(filled, extras, 1).oldest, 3);
 }
 
 }  // namespace
