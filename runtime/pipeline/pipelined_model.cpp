@@ -85,8 +85,9 @@ class Model final : public PipelinedModel {
   std::optional<double> loss(const StepWork& work) override;
   std::optional<double> metric(const Batch& batch, Amp amp) override;
 
-  const std::vector<pipe::Span>& spans() const override { return spans_; }
+  const std::vector<pipe::FilledItem>& spans() const override { return spans_; }
   const PipelineTotals& totals() const override { return totals_; }
+  const std::vector<LineTotals>& line_totals() const override { return meter_.totals(); }
   std::vector<pipe::StageSeconds> take_stage_seconds() override;
   void sum_shared_gradients() override;
 
@@ -114,6 +115,7 @@ class Model final : public PipelinedModel {
   bool recomputes(const Own& at, int64_t micro_batch) const;
   at::Tensor loss_of(const at::Tensor& output, const Batch& batch, const Own& at) const;
   void forward_again(Own& at, const StepWork& work, int64_t micro_batch);
+  void run_extra(const pipe::FilledItem& extra, const StepWork& work);
   void forward(Own& at, const StepWork& work, int64_t micro_batch);
   void backward(Own& at, const StepWork& work, int64_t micro_batch);
   void backward_weights(Own& at, int64_t micro_batch);
@@ -129,10 +131,12 @@ class Model final : public PipelinedModel {
   std::vector<Own> stages_;
   ddl::Messages messages_;
   std::map<LocalKey, Values> local_;
-  int64_t pass_ = 0;  ///< passes over micro-batches so far, the same on every rank: the stamp's step
+  bool is_learning_ = false;  ///< within learn(), the only one whose times count
+  int64_t pass_ = 0;          ///< passes over micro-batches so far, the same on every rank: the stamp's step
   std::vector<at::Tensor> losses_;
-  std::vector<pipe::Span> spans_;
+  std::vector<pipe::FilledItem> spans_;
   PipelineTotals totals_;
+  LineMeter meter_;
   std::vector<pipe::StageSeconds> stage_sums_;  ///< by stage, since they were taken
   std::vector<int64_t> stage_passes_;           ///< forwards of each stage since then
 };
@@ -172,6 +176,7 @@ void Model::make_lines() {
                         .sends = sends,
                         .bytes = bytes,
                         .slots = plan().slots});
+    meter_.add(channels.back().number, *line);
     return static_cast<int>(channels.size()) - 1;
   };
   for (size_t i = 0; i < graph.edges.size(); ++i) {
@@ -210,7 +215,7 @@ Values Model::receive(const Own& to, const End& end, bool errors, int64_t micro_
     values[value] = tensors.back();
   }
   clock_->received(ddl::receive_(tensors, messages_, end.channel, {pass_, micro_batch, 0}));
-  totals_.wait += clock_->now() - start;
+  if (is_learning_) totals_.wait += clock_->now() - start;
   return values;
 }
 
@@ -245,7 +250,7 @@ Values Model::take_inputs(const Own& at, int64_t micro_batch, int64_t samples) {
 void Model::done(const pipe::Item& item, double begin) {
   clock_->done(item);
   const double end = clock_->now();
-  spans_.push_back({item, begin, end});
+  spans_.push_back({.item = item, .begin = begin, .end = end});
   const bool is_forward = item.work == pipe::Work::forward;
   (is_forward ? totals_.forward : totals_.backward) += end - begin;
   pipe::StageSeconds& sums = stage_sums_[item.stage];
@@ -271,6 +276,16 @@ at::Tensor Model::loss_of(const at::Tensor& output, const Batch& batch, const Ow
   // Ranks with the same weights average their gradients, so each takes the mean over its own micro-batches.
   const auto share = std::ssize(plan().micro_batches_of(at.direction));
   return share > 1 ? loss / share : loss;
+}
+
+void Model::run_extra(const pipe::FilledItem& extra, const StepWork& work) {
+  const double begin = clock_->now();
+  work.run_extra(extra);
+  clock_->extra_done(extra);
+  spans_.push_back(extra);
+  spans_.back().begin = begin;
+  spans_.back().end = clock_->now();
+  totals_.extras += spans_.back().end - begin;
 }
 
 void Model::forward(Own& at, const StepWork& work, int64_t micro_batch) {
@@ -345,6 +360,8 @@ at::Tensor Model::learn(const StepWork& work) {
   ++pass_;
   losses_.clear();
   spans_.clear();
+  if (messages_->courier) meter_.start(*messages_->courier);
+  is_learning_ = true;
   clock_->start();
   const auto& program = plan().program.items[pipeline_->place];
   // Where gradients of weights come later, no backward completes all gradients.
@@ -356,9 +373,7 @@ at::Tensor Model::learn(const StepWork& work) {
   for (const pipe::FilledItem& filled : work.items ? *work.items : alone) {
     const pipe::Item& item = filled.item;
     if (filled.extra >= 0) {
-      const double begin = clock_->now();
-      work.run_extra(filled);
-      totals_.extras += clock_->now() - begin;
+      run_extra(filled, work);
       continue;
     }
     if (announces && item == *last) work.before_last_backward();
@@ -366,6 +381,8 @@ at::Tensor Model::learn(const StepWork& work) {
   }
   ++totals_.passes;
   totals_.seconds += clock_->now();
+  is_learning_ = false;
+  if (messages_->courier) meter_.stop(*messages_->courier);
   at::Tensor sum;
   for (const at::Tensor& loss : losses_) sum = sum.defined() ? sum + loss : loss;
   losses_.clear();

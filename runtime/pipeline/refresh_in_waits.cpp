@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "ddl/comm/communicator.h"
 #include "runtime/pipeline/exchange.h"
@@ -21,6 +22,13 @@ using What = RefreshWork::What;
 
 /// A piece of work must take some time.
 constexpr double kLeastSeconds = 1e-9;
+
+/// Returns the kinds of the pieces that a rank has told of.
+std::vector<What> kinds_of(const json& rank) {
+  std::vector<What> kinds;
+  for (const json& piece : rank[4]) kinds.push_back(piece[3].get<What>());
+  return kinds;
+}
 
 /// Takes what a rank has told of its stages and its update.
 void add_costs(const json& rank, pipe::Costs& costs) {
@@ -122,13 +130,12 @@ std::string RefreshInWaits::describe_own(const CycleSeconds& seconds) const {
       number[k] = count++;
       refresh += times[k];
       const PlacedStage at = stage_of(all[k]);
-      const bool is_product = all[k].what == What::statistics;
       json needs = json::array();
       for (size_t need : kfac::needs_of(all, k, ddl::size_of(pipeline_->of_place)))
         if (number[need] >= 0) needs.push_back(number[need]);
-      const int64_t micro_batch = is_product ? all[k].micro_batch : micro_batches_ - 1;
-      work.push_back({step, at.stage, pipeline_->plan.micro_batches_of(at.direction)[micro_batch], is_product, times[k],
-                      std::move(needs)});
+      const int64_t micro_batch = all[k].what == What::statistics ? all[k].micro_batch : micro_batches_ - 1;
+      work.push_back({step, at.stage, pipeline_->plan.micro_batches_of(at.direction)[micro_batch], all[k].what,
+                      times[k], std::move(needs)});
     }
   }
   const double update = std::max(0.0, seconds.update - refresh / static_cast<double>(cycle_));
@@ -146,6 +153,7 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
                     .update = std::numeric_limits<double>::infinity(),
                     .message = message_seconds(*pipeline_, world_)};
   std::vector<std::vector<pipe::Extra>> of_place(pipeline_->places);
+  std::vector<std::vector<What>> kinds_of_place(pipeline_->places);
   for (const json& rank : ranks) {
     add_costs(rank, costs);
     auto extras = extras_of(rank);
@@ -153,8 +161,10 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
     // Copies have the same pieces; the slowest one counts.
     for (size_t k = 0; k < known.size(); ++k) extras[k].seconds = std::max(extras[k].seconds, known[k].seconds);
     known = std::move(extras);
+    kinds_of_place[rank[0].get<int>()] = kinds_of(rank);
   }
   extras_.clear();
+  kinds_.clear();
   for (int place = 0; place < pipeline_->places; ++place) {
     const int first = static_cast<int>(extras_.size());
     if (place == pipeline_->place) first_own_ = first;
@@ -162,6 +172,7 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
       for (int& after : extra.after) after += first;
       extras_.push_back(std::move(extra));
     }
+    kinds_.insert(kinds_.end(), kinds_of_place[place].begin(), kinds_of_place[place].end());
   }
   fill(costs);
 }
@@ -192,7 +203,7 @@ std::vector<pipe::Extra> RefreshInWaits::extras_of(const json& rank) const {
   size_t first_of_step = 0;
   for (const json& piece : rank[4]) {
     const int step = piece[0];
-    const bool is_product = piece[3];
+    const bool is_product = piece[3].get<What>() == What::statistics;
     if (extras.empty() || extras.back().taken_step != step) first_of_step = extras.size();
     pipe::Extra& extra = extras.emplace_back();
     extra.rank = rank[0];
@@ -225,6 +236,7 @@ const std::vector<pipe::FilledItem>* RefreshInWaits::items_of(int64_t step) cons
 void RefreshInWaits::run(const pipe::FilledItem& extra, int64_t step) {
   const Piece& piece = own_.at(extra.extra - first_own_);
   const int64_t taken = (step / cycle_ - extra.age) * cycle_ + piece.taken_step;
+  const Stopwatch stopwatch(seconds_[static_cast<size_t>(kind_of(extra.extra))]);
   if (kfac_.waits(taken, piece.index)) kfac_.run(taken, micro_batches_, piece.index);
 }
 

@@ -1,5 +1,6 @@
 /// K-FAC's refreshes in the waits of a pipeline's ranks.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -45,6 +46,10 @@ class RefreshInWaits {
   /// Returns the plan of all ranks; empty before there is one.
   const pipe::Filled& filled() const { return filled_; }
   const std::vector<pipe::Extra>& extras() const { return extras_; }
+  /// Returns the kind of an extra's work.
+  kfac::RefreshWork::What kind_of(int extra) const { return kinds_[extra]; }
+  /// Returns the seconds that this rank's extras took so far, by kind.
+  const std::array<double, 4>& seconds() const { return seconds_; }
 
  private:
   /// A piece of work of this rank.
@@ -70,6 +75,8 @@ class RefreshInWaits {
   std::vector<Piece> own_;       // in the order of extras_
   int first_own_ = 0;            // number of the first one among extras_
   std::vector<pipe::Extra> extras_;
+  std::vector<kfac::RefreshWork::What> kinds_;  // of extras_
+  std::array<double, 4> seconds_{};
   pipe::Filled filled_;
   int timed_cycles_ = 0;
 };

@@ -268,21 +268,26 @@ void TrainingRun::take_step(RunStep& outcome, const std::vector<Cases>& cases) {
   std::optional<RandomState> random;
   if (adapts_damping()) random.emplace(device_);
   outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
-  if (in_waits_ && in_waits_->items_of(position_.step))
-    outcome.kind = str("filled ", position_.step % in_waits_->cycle());
+  times_.step = position_.step;
+  times_.fills_waits = in_waits_ && in_waits_->items_of(position_.step);
+  if (times_.fills_waits) outcome.kind = str("filled ", position_.step % in_waits_->cycle());
   Session::Step scope = session_->step(outcome.kind);
+  times_.began = Clock::now();
   const at::Tensor loss = learn(cases, outcome);
-  const auto after_passes = Clock::now();
+  times_.passed = Clock::now();
   average(loss, outcome);
+  times_.averaged = Clock::now();
   if (!scaler_) require_finite(outcome.loss, position_.step + 1);
   outcome.skipped = !apply_gradients();
   if (!outcome.skipped) require_finite(outcome.loss, position_.step + 1);  // under fp16 an overflow is no error
   optimizer_->zero_grad();
+  times_.updated = Clock::now();
+  times_.finish_step();
   scope.finish();
   if (random && !outcome.skipped) adapt_damping(cases, *random, loss);
   if (const swap::Schedule* schedule = session_->schedule(outcome.kind))
     outcome.bound_seconds = schedule->bound_seconds;
-  update_seconds_ += seconds_since(after_passes);
+  update_seconds_ += seconds_since(times_.passed);
   ++position_.step;
   if (in_waits_ && position_.step % in_waits_->cycle() == 0 && !in_waits_->items_of(position_.step)) {
     const double update = std::exchange(update_seconds_, 0) / static_cast<double>(in_waits_->cycle());

@@ -46,7 +46,8 @@ runtime/planning     core/memory ddl/allreduce ddl/comm kfac/plan runtime/option
 runtime/results      kfac/plan runtime/options swap/schedule
 runtime/report       runtime/options runtime/planning runtime/results
 runtime/interruption ddl/comm ddl/torch runtime/models runtime/passes swap/gate
-runtime/pipeline     ddl/allreduce ddl/comm ddl/courier ddl/torch kfac pipe runtime/models runtime/options runtime/passes swap
+runtime/pipeline     ddl/allreduce ddl/comm ddl/courier ddl/torch kfac pipe runtime/models runtime/options runtime/passes \
+                     runtime/results swap
 runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan pipe runtime/data \
                      runtime/interruption runtime/io runtime/models runtime/options runtime/passes runtime/pipeline runtime/planning \
                      runtime/results swap swap/gate swap/optim swap/schedule swap/shapes swap/tiers
