@@ -377,6 +377,7 @@ TEST(LateRefreshTest, RefusesDelaysThatAreTooLongAndPanelsWithoutColumns) {
   auto options = options_for(Strategy::hybrid);
   options.curvature_delay = 1;
   expect_refusal([&] { Kfac(*small_model(), options); }, {"curvature_delay", "0 steps without layer_curvature"});
+  options.curvature_delay = 0;
   options.panel_columns = 0;
   expect_refusal([&] { Kfac(*small_model(), options); }, {"panel_columns", "0", "1 and more"});
 }
