@@ -3,6 +3,10 @@
 // F_new has the same eigenvectors except for a share MOVED of noise. Columns: seconds anew, refreshed and
 // refused-then-anew (medians), the first over the second, and two relative errors. These are the errors of (F + δ)⁻¹∇
 // through the refreshed and through the new basis, against float64; δ = 0.3 · mean eigenvalue, ∇ random.
+//
+// Behind that, what it costs to renew a factor in pieces (KfacOptions::panel_columns), in turns with the whole renewal:
+// inverses by Cholesky, and truncated bases of side/3 and side/32 eigenvectors. Columns: seconds at once and in pieces
+// (medians), the second over the first, the number of pieces, and the longest one's seconds (median) and number.
 //     build/bin/kfac_refresh [MOVED [TOLERANCE [ROUNDS]]]
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -13,10 +17,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "core/median.h"
 #include "kfac/inverse/eigenbasis_refresh.h"
+#include "kfac/inverse/panel_inverse.h"
+#include "kfac/inverse/truncated_eigenbasis.h"
+#include "kfac/plan/options.h"
 
 namespace {
 
@@ -76,6 +85,53 @@ void measure(int64_t side, double moved, double tolerance, int64_t rounds) {
               error_of(anew, factor.after, damping, g));
 }
 
+/// Prints a line for a renewal `at_once`, and in pieces of which `next` does one. `begin` makes what they work on.
+void compare(const char* what, int64_t side, int64_t pieces, int64_t rounds, const std::function<void()>& at_once,
+             const std::function<void()>& begin, const std::function<void()>& next) {
+  std::vector<double> whole, all, longest;
+  int64_t longest_piece = 0;
+  for (int64_t round = 0; round <= rounds; ++round) {
+    const double once = seconds_of(at_once);
+    double sum = seconds_of(begin), most = 0;
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      const double one = seconds_of(next);
+      sum += one;
+      if (one > most) longest_piece = piece;
+      most = std::max(most, one);
+    }
+    if (round == 0) continue;
+    whole.push_back(once);
+    all.push_back(sum);
+    longest.push_back(most);
+  }
+  const double once = spillway::median(whole), sum = spillway::median(all);
+  std::printf("%5lld %-12s %10.2f ms %10.2f ms %6.2f %4lld pieces, longest %8.2f ms, piece %lld\n",
+              static_cast<long long>(side), what, once * 1e3, sum * 1e3, sum / once, static_cast<long long>(pieces),
+              spillway::median(longest) * 1e3, static_cast<long long>(longest_piece));
+}
+
+void measure_pieces(int64_t side, int64_t rounds) {
+  using spillway::kfac::kPanelColumns, spillway::kfac::PanelInverse, spillway::kfac::SubspaceIteration;
+  const auto factor = factors(side, 0).before, matrix = factor + 0.1 * at::eye(side);
+  at::Tensor kept = at::zeros_like(matrix);
+  std::optional<PanelInverse> inverse;
+  compare(
+      "inverse", side, PanelInverse::pieces(side, kPanelColumns), rounds,
+      [&] { kept.copy_(at::cholesky_inverse(std::get<0>(at::linalg_cholesky_ex(matrix.clone())))); },
+      [&] { inverse.emplace(matrix.clone(), kPanelColumns); }, [&] { inverse->run_next(); });
+  for (int64_t rank : {side / 3, side / 32}) {
+    const Eigenbasis last{at::zeros({1, side, rank}), at::zeros({1, rank + 1})};
+    randomize(last);
+    if (!iterate_subspace(factor, last)) std::abort();
+    const Eigenbasis basis{last.vectors.clone(), last.values.clone()};
+    std::optional<SubspaceIteration> iteration;
+    compare(
+        rank == side / 3 ? "third" : "automatic", side, SubspaceIteration::pieces(rank, kPanelColumns), rounds,
+        [&] { (void)iterate_subspace(factor, basis); }, [&] { iteration.emplace(factor, rank, kPanelColumns); },
+        [&] { iteration->run_next(last); });
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -85,4 +141,5 @@ int main(int argc, char** argv) {
   std::printf("moved %g, tolerance %g, median of %lld\n%5s %13s %13s %13s %6s  %-8s %s\n", moved, tolerance,
               static_cast<long long>(rounds), "side", "anew", "refreshed", "refused", "ratio", "", "errors");
   for (int64_t side : {64, 256, 864, 1728}) measure(side, moved, tolerance, rounds);
+  for (int64_t side : {768, 3072}) measure_pieces(side, rounds);
 }

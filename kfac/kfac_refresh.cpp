@@ -1,5 +1,6 @@
 // The refresh of layers' curvature beside the steps, piece by piece (KfacOptions::curvature_delay).
 #include <ATen/ATen.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <limits>
@@ -20,38 +21,6 @@ LayerInverse copy_of(const LayerInverse& inverse) {
 }
 
 }  // namespace
-
-std::string describe(const RefreshWork& work) {
-  switch (work.what) {
-    case RefreshWork::What::statistics:
-      return str("statistics of layer ", work.index, ", micro-batch ", work.micro_batch);
-    case RefreshWork::What::average:
-      return str("average of group ", work.index);
-    case RefreshWork::What::renew:
-      return str("renewal of group ", work.index);
-    case RefreshWork::What::share:
-      return str("inverse of layer ", work.index);
-  }
-  return "";
-}
-
-std::vector<size_t> needs_of(const std::vector<RefreshWork>& all, size_t piece, int64_t world) {
-  const RefreshWork& work = all[piece];
-  const auto shares_a_layer = [&](const RefreshWork& other) {
-    return std::find_first_of(work.layers.begin(), work.layers.end(), other.layers.begin(), other.layers.end()) !=
-           work.layers.end();
-  };
-  const auto is_needed = [&](const RefreshWork& other) {
-    if (work.what == RefreshWork::What::statistics)
-      return other.what == work.what && other.index == work.index && other.micro_batch + 1 == work.micro_batch;
-    if (static_cast<int>(other.what) + 1 != static_cast<int>(work.what)) return false;
-    return (world > 1 && work.what != RefreshWork::What::average) || shares_a_layer(other);
-  };
-  std::vector<size_t> needs;
-  for (size_t k = 0; k < piece; ++k)
-    if (is_needed(all[k])) needs.push_back(k);
-  return needs;
-}
 
 // --- what there is to do --------------------------------------------------------------------------------------------
 
@@ -94,21 +63,43 @@ std::vector<RefreshWork> Preconditioner::refresh_work(int64_t step, int64_t micr
   const size_t set = cycle_.set_of(step);
   const auto& layers = cycle_.sets()[set];
   for (size_t i : layers)
-    for (int64_t m = 0; m < micro_batches; ++m) all.push_back({What::statistics, static_cast<int64_t>(i), m, {i}});
+    for (int64_t m = 0; m < micro_batches; ++m)
+      all.push_back({.what = What::statistics, .index = static_cast<int64_t>(i), .micro_batch = m, .layers = {i}});
   int64_t number = 0;
-  for (auto& group : average_groups(set)) all.push_back({What::average, number++, 0, std::move(group.layers)});
-  // Every rank has as many pieces, so that ranks agree on their order.
-  int64_t most = 0;
-  for (int64_t rank = 0; rank < exchange_.world(); ++rank)
-    most = std::max<int64_t>(most, std::ssize(renewal_groups(set, rank)));
-  const auto own = renewal_groups(set, exchange_.rank());
-  for (int64_t g = 0; g < most; ++g) {
-    RefreshWork& work = all.emplace_back(RefreshWork{What::renew, g, 0, {}});
-    if (g < std::ssize(own))
-      for (const FactorId& id : own[g]) work.layers.push_back(id.layer);
-  }
+  for (auto& group : average_groups(set))
+    all.push_back({.what = What::average, .index = number++, .layers = std::move(group.layers)});
+  for (auto& work : renewals(set)) all.push_back(std::move(work));
   if (exchange_.world() > 1 || options_.precompute_outer)
-    for (size_t i : layers) all.push_back({What::share, static_cast<int64_t>(i), 0, {i}});
+    for (size_t i : layers) all.push_back({.what = What::share, .index = static_cast<int64_t>(i), .layers = {i}});
+  return all;
+}
+
+int64_t Preconditioner::pieces_of(const std::vector<FactorId>& group) const {
+  const auto& [i, f] = group.front();
+  const FactorShape factor = layers_[i].shape.factors()[f];
+  const int64_t most = options_.panel_columns;
+  if (factor.side <= most) return 1;
+  if (options_.method != Method::eigen) return PanelInverse::pieces(factor.side, most);
+  // LAPACK's eigensolver of a whole factor cannot be left in its midst.
+  return factor.is_truncated() ? SubspaceIteration::pieces(factor.rank, most) : 1;
+}
+
+std::vector<RefreshWork> Preconditioner::renewals(size_t set) const {
+  std::vector<int64_t> most;  // pieces of each group, on the rank that has most
+  for (int64_t rank = 0; rank < exchange_.world(); ++rank) {
+    const auto groups = renewal_groups(set, rank);
+    most.resize(std::max(most.size(), groups.size()));
+    for (size_t g = 0; g < groups.size(); ++g) most[g] = std::max(most[g], pieces_of(groups[g]));
+  }
+  const auto own = renewal_groups(set, exchange_.rank());
+  std::vector<RefreshWork> all;
+  for (size_t g = 0; g < most.size(); ++g)
+    for (int64_t piece = 0; piece < most[g]; ++piece) {
+      auto& work = all.emplace_back(
+          RefreshWork{.what = RefreshWork::What::renew, .index = static_cast<int64_t>(g), .piece = piece});
+      if (g >= own.size() || piece >= pieces_of(own[g])) continue;
+      for (const FactorId& id : own[g]) work.layers.push_back(id.layer);
+    }
   return all;
 }
 
@@ -151,7 +142,7 @@ bool Preconditioner::waits(int64_t step, size_t index) const {
 void Preconditioner::run(int64_t step, int64_t micro_batches, size_t index) {
   at::NoGradGuard no_grad;
   OpenRefresh& refresh = open(step);
-  refresh.prepare(refresh_work(step, micro_batches));
+  if (refresh.work.empty()) refresh.prepare(refresh_work(step, micro_batches));
   run_after_needs(refresh, index);
 }
 
@@ -170,6 +161,7 @@ void Preconditioner::run(OpenRefresh& refresh, size_t index) {
               describe(work), " was not watched yet, in step ", refresh.step);
   const Stopwatch watch(refresh.seconds[index]);
   current_ = &refresh;
+  const auto leave = c10::make_scope_exit([&] { current_ = nullptr; });
   switch (work.what) {
     case RefreshWork::What::statistics:
       staged_->stage_held(static_cast<size_t>(work.index), work.micro_batch, refresh.seed);
@@ -179,17 +171,50 @@ void Preconditioner::run(OpenRefresh& refresh, size_t index) {
       commit_layers(group.layers, group.bucket, refresh.all_samples(), refresh.loss_scale);
       break;
     }
-    case RefreshWork::What::renew: {
-      const auto groups = renewal_groups(refresh.set, exchange_.rank());
-      if (work.index < std::ssize(groups)) renew(groups[work.index]);
+    case RefreshWork::What::renew:
+      if (!work.layers.empty()) renew_piece(refresh, work);
       break;
-    }
     case RefreshWork::What::share:
       share_inverse(static_cast<size_t>(work.index));
       break;
   }
-  current_ = nullptr;
   refresh.done[index] = true;
+}
+
+void Preconditioner::renew_piece(OpenRefresh& refresh, const RefreshWork& work) {
+  const auto group = renewal_groups(refresh.set, exchange_.rank()).at(work.index);
+  const int64_t pieces = pieces_of(group);
+  if (pieces == 1) return renew(group);
+  Stopwatch watch(seconds_.decompose);
+  const CategoryScope eigenbases(Category::eigenbases);
+  OpenRenewal& renewal = refresh.renewals[work.index];
+  const FactorId& id = group.front();
+  const bool is_last = work.piece + 1 == pieces;
+  if (options_.method == Method::eigen)
+    follow_piece(id, renewal.subspace, is_last);
+  else
+    invert_piece(id, renewal.inverse, is_last);
+  if (!is_last) return;
+  const auto& shape = layers_[id.layer].shape;
+  flops_.decompose += decomposition_flops(shape, shape.factors()[id.factor]);
+  refresh.renewals.erase(work.index);
+}
+
+void Preconditioner::invert_piece(const FactorId& id, std::optional<PanelInverse>& inverse, bool is_last) {
+  const auto& [i, f] = id;
+  const auto& shape = layers_[i].shape;
+  if (!inverse)
+    inverse.emplace(damped_factor(shape, staged_->layers[i].averages(), f, damping(i)), options_.panel_columns);
+  inverse->run_next();
+  if (is_last) keep_solved(renewed(i), shape, f, inverse->inverses(), inverse->solved(), failed_);
+}
+
+void Preconditioner::follow_piece(const FactorId& id, std::optional<SubspaceIteration>& subspace, bool is_last) {
+  const auto& [i, f] = id;
+  const auto basis = renewed(i).basis(layers_[i].shape, f);
+  if (!subspace) subspace.emplace(factor(i, f), basis.vectors.size(2), options_.panel_columns);
+  subspace->run_next(basis);
+  if (is_last && !subspace->keep(basis)) keep_eigenvectors(i, f);
 }
 
 void Preconditioner::finish(OpenRefresh& refresh) {
@@ -231,6 +256,7 @@ void Preconditioner::adopt(OpenRefresh& refresh) {
   note_curvature(cycle_.sets()[refresh.set]);
   ++counters_.decompositions;
   counters_.last_decomposition_step = refresh.step;
+  if (refresh.was_resumed) return;
   // The first times are often long, so the shortest ones count.
   auto& known = seconds_of_set_[refresh.set];
   known.resize(refresh.seconds.size(), std::numeric_limits<double>::infinity());
@@ -261,6 +287,7 @@ void Preconditioner::resume_refreshes() {
     refresh.set = set;
     refresh.prepare(refresh_work(step, /*micro_batches=*/0));
     refresh.done.assign(refresh.work.size(), true);
+    refresh.was_resumed = true;
     for (size_t i : cycle_.sets()[set])
       if (next_[i].held.empty()) next_[i] = copy_of(inverses_[i]);
   }

@@ -3,14 +3,24 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "kfac/inverse/layer_inverse.h"
+#include "kfac/inverse/panel_inverse.h"
+#include "kfac/inverse/truncated_eigenbasis.h"
 #include "kfac/refresh_work.h"
 
 namespace spillway::kfac {
+
+/// The renewal of a factor of which some pieces are done: one of both.
+struct OpenRenewal {
+  std::optional<PanelInverse> inverse = std::nullopt;
+  std::optional<SubspaceIteration> subspace = std::nullopt;
+};
 
 /// The refresh of the layers that are due in one step.
 struct OpenRefresh {
@@ -22,8 +32,10 @@ struct OpenRefresh {
   Damping damping = {};        ///< damping of its renewals, as it was before the step
   at::Tensor curvatures = {};  ///< curvature of each layer, as it was before the step; undefined in other scopes
   std::vector<RefreshWork> work = {};
-  std::vector<bool> done = {};       ///< by piece of work
-  std::vector<double> seconds = {};  ///< by piece of work
+  std::vector<bool> done = {};                   ///< by piece of work
+  std::vector<double> seconds = {};              ///< by piece of work
+  std::map<int64_t, OpenRenewal> renewals = {};  ///< by group of factors
+  bool was_resumed = false;                      ///< its work was done before a checkpoint: seconds are not known
 
   int64_t micro_batches() const { return std::ssize(samples); }
   int64_t all_samples() const { return std::accumulate(samples.begin(), samples.end(), int64_t{0}); }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -108,6 +109,13 @@ class Preconditioner {
   std::vector<AverageGroup> average_groups(size_t set) const;
   std::vector<std::vector<FactorId>> renewal_groups(size_t set, int64_t rank) const;
   void renew(const std::vector<FactorId>& group);
+  /// Returns the pieces in which a late refresh renews the group.
+  int64_t pieces_of(const std::vector<FactorId>& group) const;
+  /// Returns the renewals of a set's factors. Every rank gets as many, so that ranks agree on their order.
+  std::vector<RefreshWork> renewals(size_t set) const;
+  void renew_piece(OpenRefresh& refresh, const RefreshWork& work);
+  void invert_piece(const FactorId& id, std::optional<PanelInverse>& inverse, bool is_last);
+  void follow_piece(const FactorId& id, std::optional<SubspaceIteration>& subspace, bool is_last);
   OpenRefresh& open(int64_t step);
   /// Opens the refresh of this step where that is not done, and returns the micro-batch's number in it.
   int64_t open_refresh(int64_t batch, int64_t micro_batch);

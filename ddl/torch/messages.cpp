@@ -25,7 +25,8 @@ void check(at::TensorList tensors, size_t room, const char* operation) {
 
 void send_on_host(at::TensorList tensors, const Messages& messages, int64_t channel, int64_t step, int64_t micro_batch,
                   double seconds) {
-  messages->courier.send(channel, {step, micro_batch, seconds}, [&](std::span<std::byte> message) {
+  if (!messages->courier) return;
+  messages->courier->send(channel, {step, micro_batch, seconds}, [&](std::span<std::byte> message) {
     check(tensors, message.size(), "send");
     for (const at::Tensor& tensor : tensors) {
       const auto bytes = bytes_of(tensor);
@@ -37,8 +38,9 @@ void send_on_host(at::TensorList tensors, const Messages& messages, int64_t chan
 
 double receive_on_host(at::TensorList tensors, const Messages& messages, int64_t channel, int64_t step,
                        int64_t micro_batch) {
+  if (!messages->courier) return 0;
   const Stamp stamp =
-      messages->courier.receive(channel, {step, micro_batch, 0}, [&](std::span<const std::byte> message) {
+      messages->courier->receive(channel, {step, micro_batch, 0}, [&](std::span<const std::byte> message) {
         check(tensors, message.size(), "receive_");
         for (const at::Tensor& tensor : tensors) {
           const auto bytes = bytes_of(tensor);
@@ -66,6 +68,11 @@ TORCH_LIBRARY_IMPL(spillway, CompositeExplicitAutograd, library) {
 }
 
 }  // namespace
+
+CourierHandle::CourierHandle(std::shared_ptr<Communicator> comm, std::vector<Channel> channels)
+    : memory(Courier::memory_bytes(channels)) {
+  if (!comm->is_simulated()) courier.emplace(std::move(comm), std::move(channels), memory.bytes);
+}
 
 Messages make_messages(std::shared_ptr<Communicator> comm, std::vector<Channel> channels) {
   return c10::make_intrusive<CourierHandle>(std::move(comm), std::move(channels));

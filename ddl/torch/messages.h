@@ -4,6 +4,7 @@
 #include <torch/custom_class.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ddl/courier/courier.h"
@@ -14,11 +15,10 @@ namespace spillway::ddl {
 /// A Courier as operators take it (a torchbind class, `spillway::Courier`), with the memory of its slots, which is
 /// counted as staging.
 struct CourierHandle final : torch::CustomClassHolder {
-  CourierHandle(std::shared_ptr<Communicator> comm, std::vector<Channel> channels)
-      : memory(Courier::memory_bytes(channels)), courier(std::move(comm), std::move(channels), memory.bytes) {}
+  CourierHandle(std::shared_ptr<Communicator> comm, std::vector<Channel> channels);
 
   const StagingMemory memory;
-  Courier courier;
+  std::optional<Courier> courier;  ///< none in a simulated world, where messages are neither sent nor come
 };
 using Messages = c10::intrusive_ptr<CourierHandle>;
 

@@ -38,7 +38,7 @@ uint64_t hash_of(const KfacOptions& options) {
   hash = hash_in(hash, options.placement);
   hash = hash_in(hash, options.overlap_factors);
   hash = hash_in(hash, std::bit_cast<uint64_t>(options.warm_start));
-  hash = hash_in(hash_in(hash, options.staleness), options.curvature_delay);
+  hash = hash_in(hash_in(hash_in(hash, options.staleness), options.curvature_delay), options.panel_columns);
   hash = hash_in(hash_in(hash, options.precompute_outer), options.method);
   hash = hash_in(hash_in(hash, options.convention), options.storage);
   hash = hash_in(hash_in(hash, options.damping_scope_in_use()), options.burn_in);

@@ -124,8 +124,8 @@ void form_reciprocal(LayerInverse& inverse, const LayerShape& shape, const Dampi
   inverse.fresh_values.clear();
 }
 
-void invert_factor(const LayerInverse& inverse, const LayerShape& shape, const std::vector<at::Tensor>& factors,
-                   size_t f, const Damping& damping, const at::Tensor& failed) {
+at::Tensor damped_factor(const LayerShape& shape, const std::vector<at::Tensor>& factors, size_t f,
+                         const Damping& damping) {
   const auto shapes = shape.factors();
   const auto mean = mean_eigenvalue(shapes[f], traces(factors[f]));
   auto product = at::ones_like(mean);
@@ -139,12 +139,23 @@ void invert_factor(const LayerInverse& inverse, const LayerShape& shape, const s
   if (shapes[f].role == FactorRole::offsets)
     matrix.div_(traces(factors[f]).clamp_min(std::numeric_limits<float>::min()).view({-1, 1, 1}));
   matrix.diagonal(0, -2, -1).add_(d);
-  const auto [root, info] = at::linalg_cholesky_ex(matrix);
-  const auto fresh = at::cholesky_inverse(root);
-  const auto solved = info.eq(0).logical_and(at::isfinite(fresh.sum({1, 2})));
+  return matrix;
+}
+
+void keep_solved(const LayerInverse& inverse, const LayerShape& shape, size_t f, const at::Tensor& fresh,
+                 const at::Tensor& solved, const at::Tensor& failed) {
   const auto stored = inverse.stored(shape, f);
   stored.store(at::where(solved.view({-1, 1, 1}), fresh, stored.load()));
   failed.add_(solved.logical_not().any());
+}
+
+void invert_factor(const LayerInverse& inverse, const LayerShape& shape, const std::vector<at::Tensor>& factors,
+                   size_t f, const Damping& damping, const at::Tensor& failed) {
+  const auto [root, info] = at::linalg_cholesky_ex(damped_factor(shape, factors, f, damping));
+  // LibTorch throws for a root with a zero on its diagonal, which a failed one may have.
+  root.diagonal(0, -2, -1).masked_fill_(info.ne(0).unsqueeze(1), 1);
+  const auto fresh = at::cholesky_inverse(root);
+  keep_solved(inverse, shape, f, fresh, info.eq(0).logical_and(at::isfinite(fresh.sum({1, 2}))), failed);
 }
 
 }  // namespace spillway::kfac

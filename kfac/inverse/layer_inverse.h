@@ -72,4 +72,14 @@ void form_reciprocal(LayerInverse& inverse, const LayerShape& shape, const Dampi
 void invert_factor(const LayerInverse& inverse, const LayerShape& shape, const std::vector<at::Tensor>& factors,
                    size_t f, const Damping& damping, const at::Tensor& failed);
 
+/// Returns the matrix that invert_factor() inverts, (F + d I) [count, side, side]: a new tensor, zero off the diagonal
+/// for a layer without curvature.
+at::Tensor damped_factor(const LayerShape& shape, const std::vector<at::Tensor>& factors, size_t f,
+                         const Damping& damping);
+
+/// Overwrites the inverse of factor `f` with those matrices of `fresh` [count, side, side] that are `solved` [count].
+/// The others stay as they were, and `failed` counts one. Decides on the device.
+void keep_solved(const LayerInverse& inverse, const LayerShape& shape, size_t f, const at::Tensor& fresh,
+                 const at::Tensor& solved, const at::Tensor& failed);
+
 }  // namespace spillway::kfac

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kfac/inverse/eigenbasis.h"
+#include "kfac/inverse/panels.h"
 
 namespace spillway::kfac {
 
@@ -22,6 +23,33 @@ void randomize(const Eigenbasis& basis);
 /// result is not finite. Cost: count·((2·iterations + 2)·side²·rank + (4·iterations + 4)·side·rank² + 9·rank³) flops,
 /// workspace about 4·count·side·rank elements, one host synchronization.
 [[nodiscard]] bool iterate_subspace(const at::Tensor& factor, const Eigenbasis& basis, int64_t iterations = 1);
+
+/// One iteration of iterate_subspace() that is made in pieces, by n panels of the basis's columns: n of the product FQ,
+/// one of its orthogonal basis q, n of H = qᵀFq, one of the decomposition of H, and n of the product that makes the new
+/// Q. The first two products of a panel take 2·count·side²·panel flops a piece. The result depends on the factor, the
+/// last basis and the panels alone. Its last bits may differ from iterate_subspace()'s, because products of fewer
+/// columns may be summed in another order. State: the factor until H is made, and 2·count·side·rank elements.
+class SubspaceIteration {
+ public:
+  /// Takes `factor` [count, side, side] over, of this object alone, for bases of `rank` columns.
+  SubspaceIteration(at::Tensor factor, int64_t rank, int64_t most_columns);
+
+  /// Returns the number of pieces for bases of `rank` columns.
+  static int64_t pieces(int64_t rank, int64_t most_columns) { return 3 * Panels{rank, most_columns}.count() + 2; }
+  /// Does the next piece. `basis` is the last one, the same for every piece.
+  void run_next(const Eigenbasis& basis);
+  /// Overwrites the basis after the last piece. Returns false, and changes nothing, when the result is not finite.
+  [[nodiscard]] bool keep(const Eigenbasis& basis) const;
+
+ private:
+  at::Tensor factor_;
+  at::Tensor trace_;             // [count, 1]
+  at::Tensor q_;                 // [count, side, rank]: FQ, then its orthogonal basis
+  at::Tensor h_;                 // [count, rank, rank]: H, then its eigenvectors
+  at::Tensor values_, vectors_;  // of F
+  Panels panels_;
+  int64_t done_ = 0;
+};
 
 /// Returns v = diag(QᵀFQ), clamped at 0, [count, side], and with its tail [count, rank + 1] for truncated vectors.
 at::Tensor rayleigh_quotients(const at::Tensor& factor, const at::Tensor& vectors);

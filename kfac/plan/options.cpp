@@ -34,6 +34,19 @@ void validate_patterns(const std::vector<std::string>& patterns) {
   }
 }
 
+void validate_plan(const KfacOptions& o) {
+  validate(o.layer_curvature);
+  const bool planned = !o.layer_curvature.empty();
+  require(!planned || o.burn_in == 0, "burn_in", o.burn_in, "0 steps with layer_curvature");
+  require(o.curvature_delay >= 0, "curvature_delay", o.curvature_delay, "0 steps or more");
+  require(planned || o.curvature_delay == 0, "curvature_delay", o.curvature_delay, "0 steps without layer_curvature");
+  for (const LayerCurvature& layer : o.layer_curvature)
+    require(o.curvature_delay < layer.interval, "curvature_delay", o.curvature_delay,
+            str("less than the interval of layer '", layer.layer, "', ", layer.interval));
+  require(!planned || o.staleness == 0, "staleness", o.staleness, "0 steps with layer_curvature");
+  require(!planned || !o.overlap_factors, "overlap_factors", "true", "false with layer_curvature");
+}
+
 }  // namespace
 
 double default_kl_clip(Convention convention) {
@@ -124,16 +137,8 @@ void KfacOptions::validate() const {
   require(rank.is_full() || method == Method::eigen, "eigen_rank", name(rank), str("full with method ", name(method)));
   require(rank.is_full() || warm_start == 0, "eigen_rank", name(rank), "full with warm_start");
   require(rank.is_full() || staleness == 0, "eigen_rank", name(rank), "full with staleness");
-  kfac::validate(layer_curvature);
-  const bool planned = !layer_curvature.empty();
-  require(!planned || burn_in == 0, "burn_in", burn_in, "0 steps with layer_curvature");
-  require(curvature_delay >= 0, "curvature_delay", curvature_delay, "0 steps or more");
-  require(planned || curvature_delay == 0, "curvature_delay", curvature_delay, "0 steps without layer_curvature");
-  for (const LayerCurvature& layer : layer_curvature)
-    require(curvature_delay < layer.interval, "curvature_delay", curvature_delay,
-            str("less than the interval of layer '", layer.layer, "', ", layer.interval));
-  require(!planned || staleness == 0, "staleness", staleness, "0 steps with layer_curvature");
-  require(!planned || !overlap_factors, "overlap_factors", "true", "false with layer_curvature");
+  validate_plan(*this);
+  require(panel_columns >= 1, "panel_columns", panel_columns, "1 and more");
   require(max_factor_dim >= 1, "max_factor_dim", max_factor_dim, "1 and more");
   require(max_linear_dim >= 1, "max_linear_dim", max_linear_dim, "1 and more");
   require(patch_workspace_bytes >= (1 << 16), "patch_workspace_bytes", patch_workspace_bytes, "65536 and more bytes");

@@ -27,6 +27,10 @@ DampingScope default_damping_scope(Convention convention);
 /// Returns 0.1 for `network` and 0.3 for `layer`.
 double default_relative_damping(DampingScope scope);
 
+/// The columns of a panel, unless KfacOptions::panel_columns says otherwise. A product of such a panel with a matrix of
+/// side 3072 takes some tens of milliseconds on a core.
+inline constexpr int64_t kPanelColumns = 256;
+
 /// The numbers of one optimizer step.
 struct StepNumbers {
   double lr;
@@ -101,6 +105,9 @@ struct KfacOptions {
   /// may be done at any time (Kfac::defer()): no bit depends on when. The first curvature is used at once. With
   /// layer_curvature only, 0 up to, not including, each interval.
   int64_t curvature_delay = 0;
+  /// Columns of a panel, ≥ 1. With curvature_delay, inverses and truncated bases of factors with a longer side are
+  /// renewed in pieces of a panel each. Fewer columns fit shorter waits. The last bits depend on it.
+  int64_t panel_columns = kPanelColumns;
 
   /// Largest relative error that kept eigenvectors may bring into a layer's preconditioned gradient, in the Fisher
   /// metric, [0, 1). With `eigen` only; kfac/inverse/eigenbasis_refresh.h derives and checks the error. A decomposition

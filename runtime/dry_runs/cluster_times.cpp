@@ -33,6 +33,8 @@ double broadcast_seconds(const ddl::CommunicatorHandle& comm, int64_t bytes, con
 double ClusterTimes::seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
   const std::string& name = op.schema().name();
   if (!name.starts_with("spillway::") || name == "spillway::eigh") return slowdown_ * kernels_->seconds(op, arguments);
+  // How long a rank waits for a message, the others tell (dry_pipeline_steps()).
+  if (name == "spillway::send" || name == "spillway::receive_") return 0;
   const auto comm = arguments[1].toCustomClass<ddl::CommunicatorHandle>();
   const int64_t bytes = bytes_of(arguments[0]);
   if (name == "spillway::broadcast_") return broadcast_seconds(*comm, bytes, arguments[3].toIntVector());

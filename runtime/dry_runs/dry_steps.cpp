@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -11,7 +12,9 @@
 #include "kfac/factors/layers.h"
 #include "kfac/plan/assignment.h"
 #include "kfac/plan/step_work.h"
+#include "pipe/replay.h"
 #include "runtime/models/task.h"
+#include "runtime/pipeline/pipeline.h"
 #include "runtime/training/training_run.h"
 
 namespace spillway::runtime {
@@ -20,6 +23,7 @@ namespace {
 /// Steps of each kind without K-FAC: the first one makes the optimizer's state, so it is not like the others.
 constexpr int64_t kPlainSteps = 2;
 constexpr const char* kPlain = "plain";
+constexpr std::string_view kReceive = "spillway::receive_";
 
 std::map<std::string, double> shares_of(const TrainOptions& options) {
   if (!options.kfac.enabled) return {{kPlain, 1.0}};
@@ -70,8 +74,18 @@ std::vector<RankLoad> distinct(const std::vector<RankLoad>& loads) {
 
 }  // namespace
 
-RankSteps dry_steps(const TrainOptions& options, ddl::Comm comm, std::shared_ptr<swap::KernelTimes> times) {
-  RankSteps steps{.rank = ddl::rank_of(comm)};
+namespace {
+
+/// A rank's dry run.
+struct DryRun {
+  RankSteps steps;
+  std::shared_ptr<const Pipeline> pipeline;     ///< null where the model is whole
+  std::vector<pipe::StageSeconds> stages = {};  ///< seconds of the rank's stages
+  double message_seconds = 0;
+};
+
+DryRun dry_run(const TrainOptions& options, ddl::Comm comm, std::shared_ptr<swap::KernelTimes> times) {
+  DryRun dry{.steps = {.rank = ddl::rank_of(comm)}, .pipeline = nullptr};
   const RunContext context = make_dry_context(with_all_kinds(options), std::move(comm), std::move(times));
   TrainingRun run(context, kUnlimitedBytes, context.options.kfac.preconditioner.grad_worker_frac);
   for (int64_t step = 0; step < context.options.steps; ++step) run.step();
@@ -79,18 +93,69 @@ RankSteps dry_steps(const TrainOptions& options, ddl::Comm comm, std::shared_ptr
   const auto shares = shares_of(options);
   for (const swap::StepTrace* trace : run.session().traces()) {
     const auto share = shares.find(trace->kind);
-    steps.kinds.push_back({share == shares.end() ? 0 : share->second, *trace});
+    dry.steps.kinds.push_back({share == shares.end() ? 0 : share->second, *trace});
   }
-  steps.peak_bytes = run.session().stats().peak_bytes;
+  dry.steps.peak_bytes = run.session().stats().peak_bytes;
   const swap::Need& need = run.session().neediest();
-  steps.floor_bytes = need.bytes();
-  steps.floor_operator = need.name;
-  return steps;
+  dry.steps.floor_bytes = need.bytes();
+  dry.steps.floor_operator = need.name;
+  dry.pipeline = context.pipeline;
+  if (!dry.pipeline) return dry;
+  dry.stages = run.take_stage_seconds();
+  dry.message_seconds = message_seconds(*dry.pipeline, context.comm);
+  return dry;
+}
+
+/// Lets the receives of a step last as long as the rank waits before each item.
+void set_waits(const PipelinePlan& plan, int place, const std::vector<pipe::Span>& spans, swap::StepTrace& trace) {
+  std::vector<double> waits;  // by message
+  double free = 0;
+  for (const pipe::Span& span : spans) {
+    // A rank waits in the first receive, and finds the other messages there.
+    for (int i = 0; i < plan.messages_before(span.item, place); ++i)
+      waits.push_back(i == 0 ? std::max(0.0, span.begin - free) : 0);
+    free = span.end;
+  }
+  size_t next = 0;
+  for (swap::OperatorRecord& op : trace.operators)
+    if (op.name == kReceive && next < waits.size()) op.seconds = waits[next++];
+}
+
+}  // namespace
+
+RankSteps dry_steps(const TrainOptions& options, ddl::Comm comm, std::shared_ptr<swap::KernelTimes> times) {
+  return dry_run(options, std::move(comm), std::move(times)).steps;
+}
+
+std::vector<RankSteps> dry_pipeline_steps(const TrainOptions& asked, int world,
+                                          const std::function<ddl::Comm(int rank)>& comm_of,
+                                          const std::shared_ptr<swap::KernelTimes>& times) {
+  TrainOptions options = asked;
+  options.pipeline.refresh = RefreshTurns::at_once;
+  std::vector<DryRun> runs;
+  const int copies = world / static_cast<int>(options.pipeline.ranks);
+  for (int place = 0; place < options.pipeline.ranks; ++place)
+    runs.push_back(dry_run(options, comm_of(place * copies), times));
+  const PipelinePlan& plan = runs.front().pipeline->plan;
+  pipe::Costs costs{.stages = std::vector<pipe::StageSeconds>(plan.stages()), .message = runs.front().message_seconds};
+  for (size_t place = 0; place < runs.size(); ++place)
+    for (const PlacedStage& at : plan.stages_at(static_cast<int>(place)))
+      costs.stages[at.stage] = runs[place].stages[at.stage];
+  const pipe::Replayed replayed = pipe::replay(plan.program, costs);
+  std::vector<RankSteps> all;
+  for (size_t place = 0; place < runs.size(); ++place) {
+    for (KindOfStep& kind : runs[place].steps.kinds)
+      if (kind.share > 0) set_waits(plan, static_cast<int>(place), replayed.spans[place], kind.trace);
+    all.push_back(std::move(runs[place].steps));
+  }
+  return all;
 }
 
 std::vector<kfac::LayerShape> preconditioned_layers(const TrainOptions& options) {
   if (!options.kfac.enabled) return {};
-  const RunContext context = make_dry_context(options);
+  TrainOptions whole = options;
+  whole.pipeline = {};
+  const RunContext context = make_dry_context(whole);
   const auto task = make_task(context.options.model.name, task_options(context.options, *context.data));
   return kfac::shapes_of(kfac::find_layers(task->module(), context.options.kfac.preconditioner).layers);
 }

@@ -1,5 +1,6 @@
 /// The steps of a run, told by dry runs.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -16,6 +17,13 @@ namespace spillway::runtime {
 /// and grad_worker_frac are the options' own. K-FAC's intervals are shortened for it (kfac/plan/step_work.h); the
 /// shares of the kinds are those of the options. Throws as make_dry_context() does.
 RankSteps dry_steps(const TrainOptions& options, ddl::Comm comm, std::shared_ptr<swap::KernelTimes> times);
+
+/// Returns the steps of the first rank of each stage of a model that is cut over `ranks`, as dry_steps() does. They
+/// wait for messages as long as the replay of the program with these stages says (pipe/replay.h). K-FAC's refreshes
+/// count after the passes, within one step. `comm_of` makes a rank's communicator.
+std::vector<RankSteps> dry_pipeline_steps(const TrainOptions& options, int world,
+                                          const std::function<ddl::Comm(int rank)>& comm_of,
+                                          const std::shared_ptr<swap::KernelTimes>& times);
 
 /// Returns the shapes of the layers that K-FAC preconditions with these options; none without K-FAC. Cost: the model is
 /// made, with its weights.

@@ -8,6 +8,9 @@
 #include "core/clock.h"
 #include "runtime/dry_runs/changes.h"
 #include "runtime/dry_runs/dry_steps.h"
+#include "runtime/models/task.h"
+#include "runtime/pipeline/pipeline.h"
+#include "runtime/training/run_context.h"
 #include "runtime/training/unlimited_profile.h"
 
 namespace spillway::runtime {
@@ -99,13 +102,42 @@ PlanRequest with_changes(PlanRequest request, const TakenChanges& changed, int64
 
 }  // namespace
 
+namespace {
+
+/// Returns the pipelines that a plan weighs: those of the schedules that take the model and its micro-batches.
+std::vector<PipelineChoice> pipeline_choices(const TrainOptions& options) {
+  const PipelineOptions& asked = options.pipeline;
+  if (asked.schedule != PipelineSchedule::automatic) return {{asked.schedule, asked.recompute}};
+  TrainOptions whole = options;
+  whole.pipeline = {};
+  const RunContext context = make_dry_context(whole);
+  const int64_t parts =
+      std::ssize(make_task(context.options.model.name, task_options(context.options, *context.data))->parts());
+  std::vector<PipelineChoice> all;
+  for (bool recompute : {false, true})
+    for (PipelineSchedule schedule : schedules_of_same_bits()) {
+      const bool is_chunked = schedule == PipelineSchedule::interleaved;
+      const bool takes_chunks =
+          options.optimizer.accumulate % asked.ranks == 0 && asked.chunks * asked.ranks <= parts && asked.cut.empty();
+      if ((recompute || !asked.recompute) && (!is_chunked || takes_chunks)) all.push_back({schedule, recompute});
+    }
+  return all;
+}
+
+}  // namespace
+
 RunPlanner make_planner(const TrainOptions& options, PlannedCluster& cluster) {
+  const bool is_cut = options.pipeline.ranks > 1;
+  const int64_t sharing = cluster.world() / options.pipeline.ranks * options.pipeline.holders();
   // In a world of one all layers are its own.
   const auto layers = std::make_shared<const std::vector<kfac::LayerShape>>(
-      cluster.world() > 1 ? preconditioned_layers(options) : std::vector<kfac::LayerShape>());
-  const bool choose = options.kfac.enabled && options.kfac.choose_grad_worker_frac && cluster.world() > 1;
+      cluster.world() > 1 && !is_cut ? preconditioned_layers(options) : std::vector<kfac::LayerShape>());
+  const bool choose = options.kfac.enabled && options.kfac.choose_grad_worker_frac && sharing > 1;
+  std::vector<PlanChoice> choices = plan_choices(options.kfac.preconditioner, choose, sharing);
+  for (PlanChoice& choice : choices) choice.shares_kfac = options.kfac.enabled && sharing > 1;
+  if (is_cut) choices = with_pipelines(choices, pipeline_choices(options));
   return RunPlanner(
-      plan_choices(options.kfac.preconditioner, choose, cluster.world()), cluster.schedule_inputs(options),
+      std::move(choices), cluster.schedule_inputs(options),
       [options, &cluster, layers](const PlanChoice& choice) { return cluster.steps(options, *layers, choice); });
 }
 

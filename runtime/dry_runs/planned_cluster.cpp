@@ -55,6 +55,10 @@ TrainOptions with_choice(TrainOptions options, const PlanChoice& choice) {
   options.kfac.preconditioner.strategy = choice.workers.strategy;
   options.kfac.preconditioner.grad_worker_frac = choice.workers.grad_worker_frac;
   options.kfac.preconditioner.placement = choice.placement;
+  if (choice.pipeline) {
+    options.pipeline.schedule = choice.pipeline->schedule;
+    options.pipeline.recompute = choice.pipeline->recompute;
+  }
   return options;
 }
 
@@ -92,26 +96,34 @@ swap::ScheduleInputs PlannedCluster::schedule_inputs(const TrainOptions& options
   return inputs;
 }
 
-RankSteps PlannedCluster::steps_of(const TrainOptions& options, int rank, std::shared_ptr<swap::KernelTimes> times) {
-  ddl::Comm comm;
-  if (world() > 1) comm = ddl::make_comm(ddl::simulated_communicator(rank, shape_.levels), costs_of(profile_, shape_));
-  return dry_steps(options, std::move(comm), std::move(times));
+ddl::Comm PlannedCluster::comm_of(int rank) const {
+  if (world() == 1) return {};
+  return ddl::make_comm(ddl::simulated_communicator(rank, shape_.levels), costs_of(profile_, shape_));
+}
+
+std::vector<RankSteps> PlannedCluster::steps_of(const TrainOptions& options, const std::vector<int>& ranks) {
+  if (options.pipeline.ranks > 1)
+    return dry_pipeline_steps(
+        options, world(), [this](int rank) { return comm_of(rank); }, times_);
+  std::vector<RankSteps> all;
+  for (int rank : ranks) all.push_back(dry_steps(options, comm_of(rank), times_));
+  return all;
 }
 
 std::vector<RankSteps> PlannedCluster::steps(const TrainOptions& given, const std::vector<kfac::LayerShape>& layers,
                                              const PlanChoice& choice) {
   const TrainOptions options = with_choice(with_enough_cases(given, world()), choice);
   const std::vector<int> ranks = ranks_that_differ(layers, options.kfac.preconditioner, world());
-  std::vector<RankSteps> all;
-  for (int rank : ranks) all.push_back(steps_of(options, rank, times_));
+  std::vector<RankSteps> all = steps_of(options, ranks);
   if (!profile_.is_this_machine || machine_->measure_missing() == 0) return all;
-  all.clear();
-  for (int rank : ranks) all.push_back(steps_of(options, rank, times_));
-  return all;
+  return steps_of(options, ranks);
 }
 
 int64_t PlannedCluster::floor_bytes(const TrainOptions& options, const PlanChoice& choice) {
-  return steps_of(with_choice(with_enough_cases(options, world()), choice), 0, nullptr).floor_bytes;
+  int64_t floor = 0;
+  for (const RankSteps& rank : steps_of(with_choice(with_enough_cases(options, world()), choice), {0}))
+    floor = std::max(floor, rank.floor_bytes);
+  return floor;
 }
 
 DeviceProfile find_profile(const std::string& text, MachineTimes& machine) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ddl/torch/comm.h"
 #include "kfac/plan/layer_shape.h"
 #include "runtime/dry_runs/machine_times.h"
 #include "runtime/options/train_options.h"
@@ -34,7 +35,9 @@ class PlannedCluster {
   int64_t floor_bytes(const TrainOptions& options, const PlanChoice& choice);
 
  private:
-  RankSteps steps_of(const TrainOptions& options, int rank, std::shared_ptr<swap::KernelTimes> times);
+  ddl::Comm comm_of(int rank) const;
+  /// Runs the steps of these ranks dry; of a pipeline, those of the first rank of each stage.
+  std::vector<RankSteps> steps_of(const TrainOptions& options, const std::vector<int>& ranks);
 
   DeviceProfile profile_;
   const ClusterShape shape_;

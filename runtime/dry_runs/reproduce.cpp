@@ -83,6 +83,8 @@ Reproduction sc20_balance() {
     table.figures.push_back(
         {str(row.world, " GPUs, largest load"), "", row.most, *std::max_element(load.begin(), load.end())});
   }
+  table.assumptions = {
+      "GPUs take whole layers in turn where there are enough layers, and single factors where there are not"};
   return table;
 }
 
@@ -268,31 +270,27 @@ constexpr std::pair<std::string_view, Reproduction (*)()> kReproductions[]{{"kai
                                                                            {"lms-192", lms_192},
                                                                            {"lms-pcie", lms_pcie},
                                                                            {"lms-ddl", lms_ddl},
-                                                                           {"ddl-nccl", ddl_nccl},
-                                                                           {"pipefisher-paths", pipefisher_paths},
-                                                                           {"pipefisher-fig3", pipefisher_fig3},
-                                                                           {"pipefisher-fig4", pipefisher_fig4},
-                                                                           {"pipefisher-fig7", pipefisher_fig7},
-                                                                           {"pipefisher-table2", pipefisher_table2}};
+                                                                           {"ddl-nccl", ddl_nccl}};
 
 }  // namespace
-
-std::optional<double> PublishedFigure::deviation() const {
-  return predicted ? std::optional(*predicted / published - 1) : std::nullopt;
-}
 
 std::vector<std::string> reproductions() {
   std::vector<std::string> names;
   for (const auto& [name, make] : kReproductions) names.emplace_back(name);
+  for (std::string& name : pipeline_reproductions()) names.push_back(std::move(name));
   return names;
 }
 
-Reproduction reproduce(std::string_view name) {
-  std::string known;
+Reproduction reproduce(std::string_view name, const BlockTimesSource& blocks) {
   for (const auto& [own, make] : kReproductions) {
-    if (own == name) return make();
-    known += str(known.empty() ? "" : ", ", own);
+    if (own != name) continue;
+    if (!blocks.is_own()) return make();
+    throw BadRequest(
+        str("'", name, "' takes no block times; those of --times are for names that begin with pipefisher-"));
   }
+  if (std::optional<Reproduction> pipeline = reproduce_pipeline(name, blocks)) return *std::move(pipeline);
+  std::string known;
+  for (const std::string& own : reproductions()) known += str(known.empty() ? "" : ", ", own);
   throw BadRequest(str("there is nothing to reproduce called '", name, "'; there are ", known));
 }
 

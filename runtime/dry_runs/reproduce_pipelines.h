@@ -1,14 +1,20 @@
-/// Published figures of pipelines, beside those of their replay.
+/// Published figures of pipelines, beside those of their replay and their formulas.
 #pragma once
-#include "runtime/dry_runs/reproduce.h"
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/dry_runs/block_profile.h"
+#include "runtime/dry_runs/reproduction.h"
 
 namespace spillway::runtime {
 
-/// Osawa, Li, Hoefler, PipeFisher, MLSys 2023. Blocks take the seconds that its authors measured on one P100.
-Reproduction pipefisher_paths();
-Reproduction pipefisher_fig3();
-Reproduction pipefisher_fig4();
-Reproduction pipefisher_fig7();
-Reproduction pipefisher_table2();
+/// Returns the names that reproduce_pipeline() takes, in their order.
+std::vector<std::string> pipeline_reproductions();
+
+/// Predicts figures of Osawa, Li, Hoefler, PipeFisher, MLSys 2023; nothing for another name. Throws BadRequest where
+/// the source lacks the times of a micro-batch size, or where its own times cannot change the figures.
+std::optional<Reproduction> reproduce_pipeline(std::string_view name, const BlockTimesSource& blocks);
 
 }  // namespace spillway::runtime

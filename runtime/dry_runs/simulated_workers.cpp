@@ -71,6 +71,23 @@ GradWorkerChoice SimulatedWorkers::choose(const TrainOptions& options, int64_t b
   return {best.workers.strategy, best.workers.grad_worker_frac, str("budget ", format_bytes(budget), "; ", reason)};
 }
 
+std::string choose_pipeline(TrainOptions& options, const ddl::Comm& comm, const std::filesystem::path& folder) {
+  ddl::Communicator& ranks = *comm->communicator;
+  const int64_t budget = -max_over_ranks(comm, -options.memory.budget.bytes);
+  PipelineChoice best;
+  std::string reason;
+  plan_at_rank_0(ranks, [&] {
+    PlannedCluster cluster = cluster_of(comm, folder);
+    const RunPlan plan = make_planner(options, cluster).plan(budget);
+    best = *plan.best().choice.pipeline;
+    reason = str("the schedule for a budget of ", format_bytes(budget), " is ", plan.reason());
+  });
+  ddl::broadcast(ranks, std::as_writable_bytes(std::span(&best, 1)), 0);
+  options.pipeline.schedule = best.schedule;
+  options.pipeline.recompute = best.recompute;
+  return reason;
+}
+
 TakenChanges take_changes(const TrainOptions& options, const std::vector<std::string>& allowed, const ddl::Comm& comm,
                           const std::filesystem::path& folder) {
   TakenChanges result;

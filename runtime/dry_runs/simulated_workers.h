@@ -25,6 +25,11 @@ class SimulatedWorkers final : public WorkersPlanner {
   const std::filesystem::path folder_;
 };
 
+/// Chooses the schedule of a model that is cut over this machine's ranks, and whether its stages recompute, under the
+/// options' budget in bytes, by dry runs of all schedules that change no bit. Sets them in `options`, and returns why.
+/// Collective. Throws as SimulatedWorkers::choose().
+std::string choose_pipeline(TrainOptions& options, const ddl::Comm& comm, const std::filesystem::path& folder);
+
 /// Takes allowed changes for this machine's ranks, by plans of rank 0. Ranks other than 0 learn the names and flags of
 /// the changes, and not their plans. `comm` is null where one rank runs alone. Collective. Throws BadRequest on every
 /// rank; ddl::CommError.

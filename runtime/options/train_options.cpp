@@ -115,14 +115,12 @@ void validate_pipeline(const TrainOptions& all) {
   const PipelineOptions& o = all.pipeline;
   require(o.ranks >= 1 && o.ranks <= PipelineOptions::kMostRanks, "pipeline", o.ranks,
           str("1 to ", PipelineOptions::kMostRanks));
-  const bool known = o.schedule == "gpipe" || o.schedule == "1f1b" || o.schedule == "interleaved";
-  require(known, "schedule", o.schedule, PipelineOptions::kSchedules);
   require(o.chunks >= 1 && o.chunks <= PipelineOptions::kMostRanks, "chunks", o.chunks,
           str("1 to ", PipelineOptions::kMostRanks));
-  require(o.refresh == "rolling" || o.refresh == "together" || o.refresh == "at-once", "refresh", o.refresh,
-          PipelineOptions::kRefreshes);
-  require(o.kfac_work == "bubbles" || o.kfac_work == "after", "kfac_work", o.kfac_work, PipelineOptions::kKfacWork);
   for (int64_t parts : o.cut) require(parts >= 1, "cut", parts, "1 or more parts of each stage");
+  require(o.ranks > 1 || o.schedule != PipelineSchedule::chimera, "schedule", name(o.schedule),
+          "one of the others without a pipeline");
+  require(o.ranks > 1 || !o.recompute, "recompute", "on", "off without a pipeline");
   if (o.ranks == 1) return;
   require(all.precision.amp != Amp::fp16, "amp", name(all.precision.amp),
           "off or bf16 with a pipeline, where an overflow would be known too late");
@@ -130,8 +128,8 @@ void validate_pipeline(const TrainOptions& all) {
   require(all.memory.device == "cpu", "device", all.memory.device, "cpu with a pipeline");
   const bool planned = all.kfac.time_share || !all.kfac.preconditioner.layer_curvature.empty();
   require(!planned, "kfac_time", "given", "none with a pipeline");
-  require(!all.kfac.enabled || o.refresh == "at-once" || all.kfac.interval_decay.empty(), "interval_decay", "given",
-          "none with a pipeline, but with refresh at-once");
+  require(!all.kfac.enabled || o.refresh == RefreshTurns::at_once || all.kfac.interval_decay.empty(), "interval_decay",
+          "given", "none with a pipeline, but with refresh at-once");
 }
 
 void validate_kfac(const KfacTrainingOptions& o, const OptimizerOptions& optimizer) {

@@ -10,6 +10,7 @@
 #include "kfac/plan/options.h"
 #include "runtime/io/shape3.h"
 #include "runtime/options/lr_schedule.h"
+#include "runtime/options/pipeline_options.h"
 #include "runtime/passes/tensor_format.h"
 #include "swap/gate/session_options.h"
 #include "swap/windows/split_sizes.h"
@@ -117,21 +118,6 @@ struct GradientExchangeOptions {
   bool overlap = true;       ///< gradients are sent while backward runs
   int64_t bucket_bytes = 0;  ///< bytes that are sent together, with overlap; 0: as the links suggest
   int64_t buffer_bytes = 0;  ///< maximum memory for gradients being sent; 0: for all of them, with a budget 16 MiB
-};
-
-/// A model that is cut over ranks. OptimizerOptions::accumulate is the number of micro-batches.
-struct PipelineOptions {
-  static constexpr std::string_view kSchedules = "gpipe, 1f1b, interleaved";
-  static constexpr std::string_view kRefreshes = "rolling, together, at-once";
-  static constexpr std::string_view kKfacWork = "bubbles, after";
-  static constexpr int64_t kMostRanks = 1024;
-
-  int64_t ranks = 1;                  ///< ranks that a copy of the model is cut over; 1: it is whole
-  std::string schedule = "1f1b";      ///< one of kSchedules; no bit depends on it
-  int64_t chunks = 2;                 ///< stages of a rank, with `interleaved`; ≥ 1
-  std::string refresh = "rolling";    ///< one of kRefreshes: the steps in which K-FAC's layers are renewed
-  std::string kfac_work = "bubbles";  ///< one of kKfacWork: when a step does K-FAC's work; no bit depends on it
-  std::vector<int64_t> cut = {};      ///< parts of each stage; empty: by measured seconds
 };
 
 /// Preconditioning by K-FAC.

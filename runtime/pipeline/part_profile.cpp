@@ -29,7 +29,11 @@ at::Tensor ValueShape::empty(int64_t samples, c10::Device device) const {
   return at::empty(all, at::TensorOptions(type).device(device).memory_format(format));
 }
 
-std::vector<PartProfile> profile_parts(const Task& task, const Batch& batch, Amp amp) {
+Now steady_now() {
+  return [start = Clock::now()] { return seconds_since(start); };
+}
+
+std::vector<PartProfile> profile_parts(const Task& task, const Batch& batch, Amp amp, const Now& now) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const std::vector<Part> parts = task.parts();
   const auto objective = task.objective();
@@ -39,19 +43,19 @@ std::vector<PartProfile> profile_parts(const Task& task, const Batch& batch, Amp
     for (size_t i = 0; i < parts.size(); ++i) {
       std::vector<at::Tensor> inputs;
       for (int read : parts[i].reads) inputs.push_back(outputs[read].detach().requires_grad_());
-      auto start = Clock::now();
+      double start = now();
       at::Tensor output, root;
       {
         const Autocast autocast(amp, batch.input.device().type());
         output = root = parts[i].run(inputs, batch);
         if (i + 1 == parts.size()) root = objective->loss(output, batch);
       }
-      all[i].forward_seconds = std::min(all[i].forward_seconds, seconds_since(start));
+      all[i].forward_seconds = std::min(all[i].forward_seconds, now() - start);
       all[i].output = shape_of(output);
       outputs.push_back(output.detach());
-      start = Clock::now();
+      start = now();
       root.backward(root.dim() > 0 ? at::ones_like(root) : at::Tensor());
-      all[i].backward_seconds = std::min(all[i].backward_seconds, seconds_since(start));
+      all[i].backward_seconds = std::min(all[i].backward_seconds, now() - start);
     }
   }
   return all;

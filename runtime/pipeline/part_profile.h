@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "runtime/models/task.h"
@@ -30,9 +31,15 @@ struct PartProfile {
   bool may_stand_alone = true;  ///< false: a stage needs other parts, too
 };
 
-/// Runs each part forward and backward by itself, and returns the shortest times of two rounds. Parts' weights get
-/// gradients, and running statistics change, so `task` should be a copy. No more than one part's graph is kept. Throws
-/// c10::Error for a batch of another shape.
-std::vector<PartProfile> profile_parts(const Task& task, const Batch& batch, Amp amp);
+/// Returns the seconds since some instant.
+using Now = std::function<double()>;
+
+/// Returns the time that passes.
+Now steady_now();
+
+/// Runs each part forward and backward by itself, and returns the shortest times of two rounds, by `now`. Parts'
+/// weights get gradients, and running statistics change, so `task` should be a copy. No more than one part's graph is
+/// kept. Throws c10::Error for a batch of another shape.
+std::vector<PartProfile> profile_parts(const Task& task, const Batch& batch, Amp amp, const Now& now = steady_now());
 
 }  // namespace spillway::runtime

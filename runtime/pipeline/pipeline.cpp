@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -19,12 +20,22 @@
 namespace spillway::runtime {
 namespace {
 
-pipe::Program make_program(const PipelineOptions& options, int ranks, int micro_batches) {
-  if (options.schedule == "gpipe") return pipe::gpipe(ranks, micro_batches);
-  if (options.schedule == "1f1b") return pipe::one_forward_one_backward(ranks, micro_batches);
-  if (options.schedule == "interleaved")
-    return pipe::interleaved(ranks, micro_batches, static_cast<int>(options.chunks));
-  throw BadRequest(str("[pipeline] schedule is '", options.schedule, "'; allowed: ", PipelineOptions::kSchedules));
+pipe::Program make_program(PipelineSchedule schedule, const PipelineOptions& options, int64_t micro_batches) {
+  const int ranks = static_cast<int>(options.ranks), count = static_cast<int>(micro_batches);
+  switch (schedule) {
+    case PipelineSchedule::gpipe:
+      return pipe::gpipe(ranks, count);
+    case PipelineSchedule::interleaved:
+      return pipe::interleaved(ranks, count, static_cast<int>(options.chunks));
+    case PipelineSchedule::zero_bubble:
+      return pipe::zero_bubble(ranks, count);
+    case PipelineSchedule::chimera:
+      return pipe::chimera(ranks, count);
+    case PipelineSchedule::one_forward_one_backward:
+    case PipelineSchedule::automatic:
+      break;
+  }
+  return pipe::one_forward_one_backward(ranks, count);
 }
 
 /// Returns the cut with the shortest longest stage. Parts that may not stand alone stay with a neighbor.
@@ -49,6 +60,19 @@ std::vector<int> best_cut(int stages, const std::vector<PartProfile>& profiles) 
     for (int i = 0; i < units_of_stage; ++i) parts += parts_of_unit[unit++];
   }
   return cut;
+}
+
+/// Returns milliseconds with one decimal.
+std::string milliseconds(double seconds) {
+  const auto tenths = static_cast<int64_t>(std::round(1e4 * seconds));
+  return str(tenths / 10, ".", tenths % 10);
+}
+
+/// Adds a part's seconds to its stage's.
+void add_seconds(const PartProfile& part, bool recompute, pipe::StageSeconds& stage) {
+  stage.forward += part.forward_seconds;
+  stage.input_gradient += part.backward_seconds / 2 + (recompute ? part.forward_seconds : 0);
+  stage.weight_gradient += part.backward_seconds / 2;
 }
 
 std::vector<int> cut_of(const PipelineOptions& options, int stages, const std::vector<PartProfile>& profiles) {
@@ -87,12 +111,21 @@ std::vector<SharedWeight> shared_weights(const PipelinePlan& plan, const std::ve
                                          const std::vector<std::string>& parameters) {
   std::vector<SharedWeight> shared;
   for (const std::string& name : parameters) {
-    std::set<int> places;
+    std::set<int> places, holders;
     for (int stage = 0; stage < plan.stages(); ++stage)
       for (int part = plan.first_part(stage); part < plan.first_part(stage + 1); ++part)
         for (const std::string& module : parts[part].modules)
-          if (is_within(name, module)) places.insert(plan.program.graph.rank_of[0][stage]);
-    if (places.size() > 1) shared.push_back({name, {places.begin(), places.end()}});
+          if (is_within(name, module)) {
+            const int place = plan.program.graph.rank_of[0][stage];
+            places.insert(place);
+            holders.insert(plan.holders_of(place).front());
+          }
+    // Ranks with the same weights average their gradients anyway. Chimera's two ends are such ranks.
+    if (holders.size() > 1 && plan.directions() > 1)
+      throw BadRequest(str("[pipeline] '", name,
+                           "' is a weight of stages on several ranks; chimera takes those of the "
+                           "first and the last stage alone"));
+    if (holders.size() > 1) shared.push_back({name, {places.begin(), places.end()}});
   }
   return shared;
 }
@@ -125,31 +158,64 @@ int PipelinePlan::stage_of_module(const std::string& name) const {
   throw BadRequest(str("[pipeline] no part of the model has '", name, "'"));
 }
 
-std::vector<int> PipelinePlan::stages_at(int place) const {
-  std::vector<int> all;
+int PipelinePlan::messages_before(const pipe::Item& item, int place) const {
+  if (item.work == pipe::Work::weight_gradient || item.work == pipe::Work::update) return 0;
+  const bool is_forward = item.work == pipe::Work::forward;
+  int count = 0;
+  for (const pipe::Edge& edge : program.graph.edges) {
+    const int other = is_forward ? edge.from : edge.to;
+    const bool reads = (is_forward ? edge.to : edge.from) == item.stage;
+    if (reads && program.rank_of(other, item.micro_batch) != place) ++count;
+  }
+  return count;
+}
+
+std::vector<PlacedStage> PipelinePlan::stages_at(int place) const {
+  std::vector<PlacedStage> all;
   for (int stage = 0; stage < stages(); ++stage)
-    if (program.graph.rank_of[0][stage] == place) all.push_back(stage);
+    for (int direction = 0; direction < directions(); ++direction)
+      if (program.graph.rank_of[direction][stage] == place) all.push_back({stage, direction});
   return all;
 }
 
-PipelinePlan plan_pipeline(const PipelineOptions& options, int64_t micro_batches, const std::vector<Part>& parts,
-                           const std::vector<PartProfile>& profiles, const std::vector<std::string>& parameters) {
+std::vector<int> PipelinePlan::micro_batches_of(int direction) const {
+  std::vector<int> all;
+  for (int m = 0; m < program.micro_batches(); ++m)
+    if (program.copy_of[m] == direction) all.push_back(m);
+  return all;
+}
+
+int PipelinePlan::number_in_direction(int micro_batch) const {
+  const auto& copy_of = program.copy_of;
+  return static_cast<int>(std::count(copy_of.begin(), copy_of.begin() + micro_batch, copy_of[micro_batch]));
+}
+
+std::vector<int> PipelinePlan::holders_of(int place) const {
+  std::set<int> places{place};
+  for (const PlacedStage& at : stages_at(place))
+    for (const auto& rank_of : program.graph.rank_of) places.insert(rank_of[at.stage]);
+  return {places.begin(), places.end()};
+}
+
+namespace {
+
+/// Makes the plan of one schedule.
+PipelinePlan plan_of(PipelineSchedule schedule, const PipelineOptions& options, int64_t micro_batches,
+                     const std::vector<Part>& parts, const std::vector<PartProfile>& profiles,
+                     const std::vector<std::string>& parameters) {
   PipelinePlan plan;
-  plan.schedule = options.schedule;
-  plan.program = make_program(options, static_cast<int>(options.ranks), static_cast<int>(micro_batches));
+  plan.schedule = schedule;
+  plan.recompute = options.recompute;
+  plan.program = make_program(schedule, options, micro_batches);
   if (plan.stages() > std::ssize(parts))
     throw BadRequest(str("[pipeline] ", plan.stages(), " stages are asked for, and the model has ", parts.size(),
-                         " parts; use fewer ranks", options.schedule == "interleaved" ? " or chunks" : ""));
+                         " parts; use fewer ranks", schedule == PipelineSchedule::interleaved ? " or chunks" : ""));
   plan.cut = cut_of(options, plan.stages(), profiles);
   std::vector<int> stage_of;
   plan.costs.stages.resize(plan.stages());
   for (int stage = 0; stage < plan.stages(); ++stage)
     for (int i = 0; i < plan.cut[stage]; ++i) {
-      const PartProfile& profile = profiles[stage_of.size()];
-      pipe::StageSeconds& seconds = plan.costs.stages[stage];
-      seconds.forward += profile.forward_seconds;
-      seconds.input_gradient += profile.backward_seconds / 2;
-      seconds.weight_gradient += profile.backward_seconds / 2;
+      add_seconds(profiles[stage_of.size()], options.recompute, plan.costs.stages[stage]);
       stage_of.push_back(stage);
     }
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -164,26 +230,67 @@ PipelinePlan plan_pipeline(const PipelineOptions& options, int64_t micro_batches
   return plan;
 }
 
+}  // namespace
+
+PipelinePlan plan_pipeline(const PipelineOptions& options, int64_t micro_batches, const std::vector<Part>& parts,
+                           const std::vector<PartProfile>& profiles, const std::vector<std::string>& parameters) {
+  if (options.schedule != PipelineSchedule::automatic)
+    return plan_of(options.schedule, options, micro_batches, parts, profiles, parameters);
+  std::optional<PipelinePlan> best;
+  double best_seconds = 0;
+  std::vector<std::pair<PipelineSchedule, double>> compared;
+  for (PipelineSchedule schedule : schedules_of_same_bits()) {
+    try {
+      PipelinePlan plan = plan_of(schedule, options, micro_batches, parts, profiles, parameters);
+      const double seconds = pipe::replay(plan.program, plan.costs).seconds;
+      compared.emplace_back(schedule, seconds);
+      if (!best || seconds < best_seconds) best = std::move(plan), best_seconds = seconds;
+    } catch (const BadRequest&) {  // others may take what this one refuses, but for the first
+      if (schedule == schedules_of_same_bits().front()) throw;
+    }
+  }
+  best->compared = std::move(compared);
+  return *std::move(best);
+}
+
 std::string describe(const PipelinePlan& plan) {
   std::string stages;
   for (int stage = 0; stage < plan.stages(); ++stage) {
     const int first = plan.first_part(stage), last = plan.first_part(stage + 1) - 1;
     stages += str(stage ? ", " : "", plan.parts[first], first < last ? " to " + plan.parts[last] : "");
   }
+  std::string compared;
+  for (const auto& [schedule, seconds] : plan.compared)
+    compared += str(compared.empty() ? " (on paper " : ", ", name(schedule), " takes ", milliseconds(seconds), " ms");
+  if (!compared.empty()) compared += ")";
   const pipe::Replayed replayed = pipe::replay(plan.program, plan.costs);
   return str("the model is cut into ", plan.stages(), " stages over ", plan.program.graph.ranks(), " ranks, by ",
-             plan.schedule, ": ", stages, "; with ", plan.program.micro_batches(), " micro-batches ranks wait for ",
-             static_cast<int64_t>(std::round(100 * (1 - replayed.utilization()))), " % of their time");
+             name(plan.schedule), compared, ": ", stages, "; with ", plan.program.micro_batches(),
+             " micro-batches ranks wait for ", static_cast<int64_t>(std::round(100 * (1 - replayed.utilization()))),
+             " % of their time");
+}
+
+double message_seconds(const Pipeline& pipeline, const ddl::Comm& world) {
+  const auto& costs = world->allreduce->costs();
+  if (!costs || costs->levels.empty()) return 0;
+  int64_t most = 0;
+  for (const auto& values : pipeline.plan.values_of_edge) {
+    int64_t bytes = 0;
+    for (int value : values) bytes += pipeline.plan.values[value].bytes();
+    most = std::max(most, bytes);
+  }
+  const ddl::LinkCost& link = costs->levels.back();
+  return link.latency_seconds + static_cast<double>(most) / link.bytes_per_second;
 }
 
 std::shared_ptr<const Pipeline> make_pipeline(const PipelineOptions& options, int64_t micro_batches, Task& task,
                                               const Batch& batch, Amp amp, const ddl::Comm& world,
-                                              const MayStandAlone& may_stand_alone) {
+                                              const MayStandAlone& may_stand_alone, const Now& now) {
   const int ranks = ddl::size_of(world);
   if (options.ranks < 2 || ranks % options.ranks != 0)
     throw BadRequest(str("[pipeline] the model is to be cut over ", options.ranks, " ranks, and there ",
                          ranks == 1 ? "is " : "are ", ranks, "; allowed: a divisor of the ranks, 2 or more"));
-  auto profiles = profile_parts(task, batch, amp);
+  auto profiles = profile_parts(task, batch, amp, now);
   agree_on_seconds(profiles, world);
   const std::vector<Part> parts = task.parts();
   for (size_t i = 0; may_stand_alone && i < parts.size(); ++i) profiles[i].may_stand_alone = may_stand_alone(parts[i]);
@@ -199,9 +306,10 @@ std::shared_ptr<const Pipeline> make_pipeline(const PipelineOptions& options, in
   ddl::Communicator& all = *world->communicator;
   const auto rank_at = [&](int place, int copy) { return place * pipeline->copies + copy; };
   std::vector<int> of_place, of_copy;
-  for (int copy = 0; copy < pipeline->copies; ++copy) of_place.push_back(rank_at(pipeline->place, copy));
+  for (int place : pipeline->plan.holders_of(pipeline->place))
+    for (int copy = 0; copy < pipeline->copies; ++copy) of_place.push_back(rank_at(place, copy));
   for (int place = 0; place < pipeline->places; ++place) of_copy.push_back(rank_at(place, pipeline->copy));
-  if (pipeline->copies > 1) pipeline->of_place = ddl::make_calibrated_comm(all.group(of_place));
+  if (of_place.size() > 1) pipeline->of_place = ddl::make_calibrated_comm(all.group(of_place));
   pipeline->of_copy = all.group(of_copy);
   for (const SharedWeight& weight : pipeline->plan.shared) {
     std::vector<int> members;

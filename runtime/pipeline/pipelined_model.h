@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/pipeline/line_meter.h"
 #include "runtime/pipeline/pipeline.h"
 #include "runtime/pipeline/pipeline_clock.h"
 #include "runtime/pipeline/trainable_model.h"
@@ -28,9 +29,11 @@ struct PipelineTotals {
 /// Messages travel meanwhile. Weights of other ranks' stages are freed.
 class PipelinedModel : public TrainableModel {
  public:
-  /// Returns the times of the items of the last learn(), by the clock, in order.
-  virtual const std::vector<pipe::Span>& spans() const = 0;
+  /// Returns the items and the extras of the last learn(), in order, with their times by the clock.
+  virtual const std::vector<pipe::FilledItem>& spans() const = 0;
   virtual const PipelineTotals& totals() const = 0;
+  /// Returns the messages of all learn() calls, by line.
+  virtual const std::vector<LineTotals>& line_totals() const = 0;
   /// Returns the mean seconds of each stage's items since the last call, zeros for other ranks' stages.
   virtual std::vector<pipe::StageSeconds> take_stage_seconds() = 0;
   /// Sums the gradients of weights that several ranks have. Call it when a step's gradients are complete, and averaged

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
-#include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/communicator.h"
 #include "runtime/pipeline/exchange.h"
 
@@ -23,18 +23,11 @@ using What = RefreshWork::What;
 /// A piece of work must take some time.
 constexpr double kLeastSeconds = 1e-9;
 
-/// Returns the time from a message's start until it has come, by the links' rates; 0 where they are not known.
-double message_seconds(const Pipeline& pipeline, const ddl::Comm& world) {
-  const auto& costs = world->allreduce->costs();
-  if (!costs || costs->levels.empty()) return 0;
-  int64_t most = 0;
-  for (const auto& values : pipeline.plan.values_of_edge) {
-    int64_t bytes = 0;
-    for (int value : values) bytes += pipeline.plan.values[value].bytes();
-    most = std::max(most, bytes);
-  }
-  const ddl::LinkCost& link = costs->levels.back();
-  return link.latency_seconds + static_cast<double>(most) / link.bytes_per_second;
+/// Returns the kinds of the pieces that a rank has told of.
+std::vector<What> kinds_of(const json& rank) {
+  std::vector<What> kinds;
+  for (const json& piece : rank[4]) kinds.push_back(piece[3].get<What>());
+  return kinds;
 }
 
 /// Takes what a rank has told of its stages and its update.
@@ -43,8 +36,41 @@ void add_costs(const json& rank, pipe::Costs& costs) {
   for (const auto& [stage, times] : rank[3].items()) {
     pipe::StageSeconds& known = costs.stages[std::stoi(stage)];
     known.forward = std::max(known.forward, times[0].get<double>());
-    known.input_gradient = known.weight_gradient = std::max(known.backward(), times[1].get<double>()) / 2;
+    known.input_gradient = std::max(known.input_gradient, times[1].get<double>());
+    known.weight_gradient = std::max(known.weight_gradient, times[2].get<double>());
   }
+}
+
+/// Returns the gradients of weights of a cycle of steps, as work with a deadline.
+std::vector<pipe::Extra> weight_gradients(const pipe::Program& program, const pipe::Costs& costs, int steps) {
+  std::vector<pipe::Extra> extras;
+  for (int step = 0; step < steps; ++step)
+    for (int stage = 0; stage < program.graph.stages; ++stage)
+      for (int m = 0; m < program.micro_batches(); ++m) {
+        pipe::Extra extra{.rank = program.rank_of(stage, m),
+                          .seconds = std::max(costs.stages[stage].weight_gradient, kLeastSeconds),
+                          .ready = {pipe::Work::input_gradient, stage, m},
+                          .taken_step = step,
+                          .serves_step = step,
+                          .held_bytes = 1};
+        if (m > 0) extra.after = {static_cast<int>(extras.size()) - 1};
+        extras.push_back(std::move(extra));
+      }
+  return extras;
+}
+
+/// Makes items of a plan's last extras, which are gradients of weights.
+void take_as_items(const std::vector<pipe::Extra>& extras, size_t first, pipe::Filled& filled) {
+  for (size_t rank = 0; rank < filled.items.size(); ++rank)
+    for (auto& step : filled.items[rank])
+      for (pipe::FilledItem& item : step) {
+        if (item.extra < static_cast<int>(first)) continue;
+        const pipe::Extra& extra = extras[item.extra];
+        item.item = {pipe::Work::weight_gradient, extra.ready.stage, extra.ready.micro_batch};
+        item.extra = -1;
+        filled.filled[rank] -= extra.seconds;
+        filled.busy[rank] += extra.seconds;
+      }
 }
 
 }  // namespace
@@ -54,30 +80,40 @@ RefreshInWaits::RefreshInWaits(kfac::Kfac& kfac, std::shared_ptr<const Pipeline>
       pipeline_(std::move(pipeline)),
       world_(std::move(world)),
       cycle_(kfac.cycle_length()),
-      micro_batches_(pipeline_->plan.program.micro_batches()) {
+      micro_batches_(std::ssize(pipeline_->plan.micro_batches_of(0))),
+      waits_together_(pipeline_->plan.directions() == 1) {
   kfac_.defer(true);
   own_ = pieces();
+}
+
+/// True for work that is done in waits.
+bool RefreshInWaits::fills(const RefreshWork& work) const {
+  return waits_together_ || work.what == What::statistics || work.what == What::renew;
 }
 
 std::vector<RefreshInWaits::Piece> RefreshInWaits::pieces() const {
   std::vector<Piece> all;
   for (int64_t step = 0; step < cycle_; ++step) {
-    const size_t count = kfac_.refresh_work(cycle_ + step, micro_batches_).size();
-    for (size_t index = 0; index < count; ++index) all.push_back({step, index});
+    const auto work = kfac_.refresh_work(cycle_ + step, micro_batches_);
+    for (size_t index = 0; index < work.size(); ++index)
+      if (fills(work[index])) all.push_back({step, index});
   }
   return all;
 }
 
-int RefreshInWaits::stage_of(const RefreshWork& work) const {
-  const std::vector<int> own = pipeline_->plan.stages_at(pipeline_->place);
-  return work.layers.empty() ? own.front()
-                             : pipeline_->plan.stage_of_module(kfac_.layers()[work.layers.front()].shape.name);
+PlacedStage RefreshInWaits::stage_of(const RefreshWork& work) const {
+  const std::vector<PlacedStage> own = pipeline_->plan.stages_at(pipeline_->place);
+  if (work.layers.empty()) return own.front();
+  const int stage = pipeline_->plan.stage_of_module(kfac_.layers()[work.layers.front()].shape.name);
+  return *std::find_if(own.begin(), own.end(), [&](const PlacedStage& at) { return at.stage == stage; });
 }
 
 std::string RefreshInWaits::describe_own(const CycleSeconds& seconds) const {
   json stages = json::object(), work = json::array();
-  for (int stage : pipeline_->plan.stages_at(pipeline_->place))
-    stages[std::to_string(stage)] = {seconds.stages[stage].forward, seconds.stages[stage].backward()};
+  for (const auto [stage, direction] : pipeline_->plan.stages_at(pipeline_->place)) {
+    const pipe::StageSeconds& own = seconds.stages[stage];
+    stages[std::to_string(stage)] = {own.forward, own.input_gradient, own.weight_gradient};
+  }
   bool is_timed = true;
   double refresh = 0;
   for (int64_t step = 0; step < cycle_; ++step) {
@@ -87,10 +123,19 @@ std::string RefreshInWaits::describe_own(const CycleSeconds& seconds) const {
       is_timed = false;
       break;
     }
+    std::vector<int> number(all.size(), -1);  // among the step's work that fills waits
+    int count = 0;
     for (size_t k = 0; k < all.size(); ++k) {
+      if (!fills(all[k])) continue;
+      number[k] = count++;
       refresh += times[k];
-      work.push_back({step, stage_of(all[k]), all[k].micro_batch, all[k].what == What::statistics, times[k],
-                      kfac::needs_of(all, k, ddl::size_of(pipeline_->of_place))});
+      const PlacedStage at = stage_of(all[k]);
+      json needs = json::array();
+      for (size_t need : kfac::needs_of(all, k, ddl::size_of(pipeline_->of_place)))
+        if (number[need] >= 0) needs.push_back(number[need]);
+      const int64_t micro_batch = all[k].what == What::statistics ? all[k].micro_batch : micro_batches_ - 1;
+      work.push_back({step, at.stage, pipeline_->plan.micro_batches_of(at.direction)[micro_batch], all[k].what,
+                      times[k], std::move(needs)});
     }
   }
   const double update = std::max(0.0, seconds.update - refresh / static_cast<double>(cycle_));
@@ -108,6 +153,7 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
                     .update = std::numeric_limits<double>::infinity(),
                     .message = message_seconds(*pipeline_, world_)};
   std::vector<std::vector<pipe::Extra>> of_place(pipeline_->places);
+  std::vector<std::vector<What>> kinds_of_place(pipeline_->places);
   for (const json& rank : ranks) {
     add_costs(rank, costs);
     auto extras = extras_of(rank);
@@ -115,8 +161,10 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
     // Copies have the same pieces; the slowest one counts.
     for (size_t k = 0; k < known.size(); ++k) extras[k].seconds = std::max(extras[k].seconds, known[k].seconds);
     known = std::move(extras);
+    kinds_of_place[rank[0].get<int>()] = kinds_of(rank);
   }
   extras_.clear();
+  kinds_.clear();
   for (int place = 0; place < pipeline_->places; ++place) {
     const int first = static_cast<int>(extras_.size());
     if (place == pipeline_->place) first_own_ = first;
@@ -124,8 +172,30 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
       for (int& after : extra.after) after += first;
       extras_.push_back(std::move(extra));
     }
+    kinds_.insert(kinds_.end(), kinds_of_place[place].begin(), kinds_of_place[place].end());
   }
-  filled_ = pipe::fill(pipeline_->plan.program, extras_, costs, {.steps = static_cast<int>(cycle_)});
+  fill(costs);
+}
+
+void RefreshInWaits::fill(const pipe::Costs& costs) {
+  pipe::Program program = pipeline_->plan.program;
+  pipe::FillOptions options{.steps = static_cast<int>(cycle_)};
+  if (!program.splits_backward) {
+    filled_ = pipe::fill(program, extras_, costs, options);
+    return;
+  }
+  for (auto& items : program.items)
+    std::erase_if(items, [](const pipe::Item& item) { return item.work == pipe::Work::weight_gradient; });
+  options.held_bytes_limit = program.graph.ranks();  // as many gradients of weights as ZB-H1 keeps
+  const auto alone = weight_gradients(program, costs, options.steps);
+  std::vector<pipe::Extra> all = extras_;
+  for (pipe::Extra extra : alone) {
+    for (int& after : extra.after) after += static_cast<int>(extras_.size());
+    all.push_back(std::move(extra));
+  }
+  filled_ = pipe::fill(program, all, costs, options);
+  filled_.unfilled_seconds = pipe::fill(program, alone, costs, options).seconds;
+  take_as_items(all, extras_.size(), filled_);
 }
 
 std::vector<pipe::Extra> RefreshInWaits::extras_of(const json& rank) const {
@@ -133,14 +203,16 @@ std::vector<pipe::Extra> RefreshInWaits::extras_of(const json& rank) const {
   size_t first_of_step = 0;
   for (const json& piece : rank[4]) {
     const int step = piece[0];
+    const bool is_product = piece[3].get<What>() == What::statistics;
     if (extras.empty() || extras.back().taken_step != step) first_of_step = extras.size();
-    const int micro_batch = piece[3].get<bool>() ? piece[2].get<int>() : static_cast<int>(micro_batches_) - 1;
     pipe::Extra& extra = extras.emplace_back();
     extra.rank = rank[0];
     extra.seconds = std::max(piece[4].get<double>(), kLeastSeconds);
-    extra.ready = {pipeline_->plan.program.backward_work(), piece[1], micro_batch};
+    extra.ready = {pipeline_->plan.program.backward_work(), piece[1], piece[2]};
     extra.taken_step = step;
     extra.serves_step = static_cast<int>(step + kfac_.options().curvature_delay);
+    if (!waits_together_ && is_product) extra.serves_step = step;  // averages follow the passes
+    if (!waits_together_ && !is_product) extra.ready = {pipe::Work::update};
     for (const json& need : piece[5]) extra.after.push_back(static_cast<int>(first_of_step + need.get<size_t>()));
   }
   return extras;
@@ -164,7 +236,15 @@ const std::vector<pipe::FilledItem>* RefreshInWaits::items_of(int64_t step) cons
 void RefreshInWaits::run(const pipe::FilledItem& extra, int64_t step) {
   const Piece& piece = own_.at(extra.extra - first_own_);
   const int64_t taken = (step / cycle_ - extra.age) * cycle_ + piece.taken_step;
+  const Stopwatch stopwatch(seconds_[static_cast<size_t>(kind_of(extra.extra))]);
   if (kfac_.waits(taken, piece.index)) kfac_.run(taken, micro_batches_, piece.index);
+}
+
+void RefreshInWaits::run_together(int64_t step) {
+  if (waits_together_ || !items_of(step)) return;
+  const auto work = kfac_.refresh_work(step, micro_batches_);
+  for (size_t index = 0; index < work.size(); ++index)
+    if (work[index].what == What::average && kfac_.waits(step, index)) kfac_.run(step, micro_batches_, index);
 }
 
 }  // namespace spillway::runtime

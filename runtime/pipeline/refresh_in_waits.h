@@ -1,5 +1,6 @@
 /// K-FAC's refreshes in the waits of a pipeline's ranks.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -21,6 +22,10 @@ struct CycleSeconds {
 /// The work of each rank's Kfac, put into the steps of a cycle. Ranks do all work after their passes until every piece
 /// has been timed twice, because the first times are long. Then all of them make the same plan from all times, and
 /// follow it to the end. The plan decides when work is done, never what a step computes.
+///
+/// Gradients of weights that the schedule has apart from those of inputs are placed anew, beside K-FAC's work. Under
+/// chimera two ranks that wait at other times share their layers, so averages come after each step's passes, and new
+/// inverses are shared when they are due: work that ranks do together is never in waits.
 class RefreshInWaits {
  public:
   /// `kfac` is this rank's, with a curvature_delay. It waits from here on. `world` are all ranks of the run.
@@ -32,6 +37,8 @@ class RefreshInWaits {
   const std::vector<pipe::FilledItem>* items_of(int64_t step) const;
   /// Does the work of an extra of items_of(step), unless it is done already.
   void run(const pipe::FilledItem& extra, int64_t step);
+  /// Does what the ranks that have the same weights do together after the passes of a step with a plan.
+  void run_together(int64_t step);
   /// Makes the plan where every piece of every rank has been timed twice. Call it after the last step of each cycle
   /// without a plan. Collective over the world. Throws CommError.
   void plan(const CycleSeconds& seconds);
@@ -39,6 +46,10 @@ class RefreshInWaits {
   /// Returns the plan of all ranks; empty before there is one.
   const pipe::Filled& filled() const { return filled_; }
   const std::vector<pipe::Extra>& extras() const { return extras_; }
+  /// Returns the kind of an extra's work.
+  kfac::RefreshWork::What kind_of(int extra) const { return kinds_[extra]; }
+  /// Returns the seconds that this rank's extras took so far, by kind.
+  const std::array<double, 4>& seconds() const { return seconds_; }
 
  private:
   /// A piece of work of this rank.
@@ -47,20 +58,25 @@ class RefreshInWaits {
     size_t index;
   };
 
+  bool fills(const kfac::RefreshWork& work) const;
   std::vector<Piece> pieces() const;
-  int stage_of(const kfac::RefreshWork& work) const;
+  PlacedStage stage_of(const kfac::RefreshWork& work) const;
+  std::string describe_own(const CycleSeconds& seconds) const;
   /// Returns the extras of a rank from describe_own(), numbered from 0.
   std::vector<pipe::Extra> extras_of(const nlohmann::json& rank) const;
-  std::string describe_own(const CycleSeconds& seconds) const;
+  void fill(const pipe::Costs& costs);
 
   kfac::Kfac& kfac_;
   const std::shared_ptr<const Pipeline> pipeline_;
   const ddl::Comm world_;
   const int64_t cycle_;
-  const int64_t micro_batches_;
-  std::vector<Piece> own_;  // in the order of extras_
-  int first_own_ = 0;       // number of the first one among extras_
+  const int64_t micro_batches_;  // of each stage on one rank
+  const bool waits_together_;    // ranks with the same weights have the same waits
+  std::vector<Piece> own_;       // in the order of extras_
+  int first_own_ = 0;            // number of the first one among extras_
   std::vector<pipe::Extra> extras_;
+  std::vector<kfac::RefreshWork::What> kinds_;  // of extras_
+  std::array<double, 4> seconds_{};
   pipe::Filled filled_;
   int timed_cycles_ = 0;
 };

@@ -41,14 +41,23 @@ Values Stage::run(const Values& inputs, const Batch& batch, const BeforePart& be
 Values Stage::forward(int64_t micro_batch, const Values& inputs, const Batch& batch, const BeforePart& before_part) {
   InFlight& flight = in_flight_[micro_batch];
   for (int read : reads_) flight.inputs[read] = inputs.at(read).detach().requires_grad_();
+  forward_again(micro_batch, batch, before_part);
+  Values sent;
+  for (const auto& [write, output] : flight.outputs) sent[write] = output.detach();
+  return sent;
+}
+
+void Stage::forward_again(int64_t micro_batch, const Batch& batch, const BeforePart& before_part) {
+  InFlight& flight = in_flight_.at(micro_batch);
   const Values all = run(flight.inputs, batch, before_part);
   flight.output = all.at(last_part());
-  Values sent;
-  for (int write : writes_) {
-    flight.outputs[write] = all.at(write);
-    sent[write] = all.at(write).detach();
-  }
-  return sent;
+  for (int write : writes_) flight.outputs[write] = all.at(write);
+}
+
+void Stage::forget_outputs(int64_t micro_batch) {
+  InFlight& flight = in_flight_.at(micro_batch);
+  flight.outputs.clear();
+  flight.output.reset();
 }
 
 std::vector<at::Tensor> Stage::roots(int64_t micro_batch) const {
@@ -59,17 +68,42 @@ std::vector<at::Tensor> Stage::roots(int64_t micro_batch) const {
   return all;
 }
 
+Stage::Begun Stage::begin_backward(int64_t micro_batch, const Values& errors) {
+  Begun begun{.roots = roots(micro_batch), .gradients = {}, .inputs = {}};
+  auto flight = in_flight_.extract(micro_batch);
+  if (flight.mapped().loss.defined()) begun.gradients.emplace_back();
+  for (const auto& [part, output] : flight.mapped().outputs) begun.gradients.push_back(errors.at(part));
+  begun.inputs = std::move(flight.mapped().inputs);
+  return begun;
+}
+
+namespace {
+
+Values gradients_of(const Values& leaves) {
+  Values gradients;
+  for (const auto& [part, leaf] : leaves) gradients[part] = leaf.grad();
+  return gradients;
+}
+
+}  // namespace
+
 Values Stage::backward(int64_t micro_batch, const Values& errors) {
-  std::vector<at::Tensor> gradients;
-  const std::vector<at::Tensor> begin = roots(micro_batch);
-  InFlight flight = std::move(in_flight_.at(micro_batch));
-  in_flight_.erase(micro_batch);
-  if (flight.loss.defined()) gradients.emplace_back();
-  for (const auto& [part, output] : flight.outputs) gradients.push_back(errors.at(part));
-  torch::autograd::backward(begin, gradients);
-  Values of_inputs;
-  for (auto& [part, leaf] : flight.inputs) of_inputs[part] = leaf.grad();
-  return of_inputs;
+  Begun begun = begin_backward(micro_batch, errors);
+  torch::autograd::backward(begun.roots, begun.gradients);
+  return gradients_of(begun.inputs);
+}
+
+Values Stage::backward_inputs(int64_t micro_batch, const Values& errors) {
+  Begun begun = begin_backward(micro_batch, errors);
+  std::vector<at::Tensor> leaves;
+  for (const auto& [part, leaf] : begun.inputs) leaves.push_back(leaf);
+  SplitBackward& split = waiting_.try_emplace(micro_batch, std::move(begun.roots), leaves).first->second;
+  split.run_inputs(std::move(begun.gradients));
+  return gradients_of(begun.inputs);
+}
+
+void Stage::backward_weights(int64_t micro_batch) {
+  waiting_.extract(micro_batch).mapped().run_weights();
 }
 
 Values Stage::evaluate(const Values& inputs, const Batch& batch, const BeforePart& before_part) const {

@@ -47,7 +47,7 @@ class TrainableModel {
   virtual std::string_view metric_name() const = 0;
 
   /// Runs forward and backward of all micro-batches. Returns their mean loss, a scalar; undefined on a rank that does
-  /// not compute it.
+  /// not compute it. Where several ranks compute it, each returns its part of the sum.
   virtual at::Tensor learn(const StepWork& work) = 0;
   /// Returns the mean loss of the micro-batches without gradients; nothing on a rank that does not compute it.
   virtual std::optional<double> loss(const StepWork& work) = 0;

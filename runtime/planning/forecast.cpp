@@ -19,9 +19,10 @@ bool is_collective(std::string_view name) {
   return name.starts_with("spillway::") && name != "spillway::eigh";
 }
 
-/// True for the collectives that all ranks make. Broadcasts have members of their own.
+/// True for the collectives that all ranks make. Broadcasts and a pipeline's messages have members of their own.
 bool is_of_all(std::string_view name) {
-  return is_collective(name) && name != "spillway::broadcast_";
+  return is_collective(name) && name != "spillway::broadcast_" && name != "spillway::send" &&
+         name != "spillway::receive_";
 }
 
 /// Returns the seconds of each part of a step. A part ends after each collective that all ranks make, and the last one

@@ -116,8 +116,22 @@ void in_parallel(size_t count, const std::function<void(size_t)>& body) {
 }  // namespace
 
 std::string describe(const PlanChoice& choice) {
-  return str(kfac::name(choice.workers.strategy), " f=", choice.workers.grad_worker_frac, ", ",
-             kfac::name(choice.placement));
+  std::string text;
+  if (choice.pipeline) text = str(name(choice.pipeline->schedule), choice.pipeline->recompute ? ", recomputed" : "");
+  if (!choice.shares_kfac && choice.pipeline) return text;
+  return str(text, text.empty() ? "" : ", ", kfac::name(choice.workers.strategy),
+             " f=", choice.workers.grad_worker_frac, ", ", kfac::name(choice.placement));
+}
+
+std::vector<PlanChoice> with_pipelines(const std::vector<PlanChoice>& choices,
+                                       const std::vector<PipelineChoice>& pipelines) {
+  std::vector<PlanChoice> all;
+  for (const PipelineChoice& pipeline : pipelines)
+    for (PlanChoice choice : choices) {
+      choice.pipeline = pipeline;
+      all.push_back(choice);
+    }
+  return all;
 }
 
 std::vector<PlanChoice> plan_choices(const kfac::KfacOptions& options, bool choose_workers, int64_t world) {

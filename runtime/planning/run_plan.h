@@ -3,26 +3,40 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kfac/plan/option_types.h"
 #include "kfac/plan/strategy_choice.h"
+#include "runtime/options/pipeline_options.h"
 #include "runtime/planning/forecast.h"
 #include "runtime/planning/rank_steps.h"
 #include "swap/schedule/schedule_inputs.h"
 
 namespace spillway::runtime {
 
-/// One way to distribute K-FAC over ranks. No choice changes a bit of the result.
+/// One way to run a model that is cut over ranks.
+struct PipelineChoice {
+  PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
+  bool recompute = false;
+};
+
+/// One way to run a model on ranks. No choice changes a bit of the result.
 struct PlanChoice {
   kfac::StrategyChoice workers;
   kfac::Placement placement = kfac::Placement::lpt_time;
+  std::optional<PipelineChoice> pipeline = std::nullopt;
+  bool shares_kfac = true;  ///< false: `workers` and `placement` tell nothing, because no ranks share K-FAC's work
 };
 
-/// Returns `hybrid f=0.5, lpt-time`.
+/// Returns `hybrid f=0.5, lpt-time`, with a pipeline `zb-h1, recomputed, hybrid f=0.5, lpt-time`.
 std::string describe(const PlanChoice& choice);
+
+/// Returns every choice with every pipeline.
+std::vector<PlanChoice> with_pipelines(const std::vector<PlanChoice>& choices,
+                                       const std::vector<PipelineChoice>& pipelines);
 
 /// Returns the choices that a plan weighs for `world` ranks: the strategies and fractions of kfac::exact_choices() that
 /// `options` leave open, above 16 ranks one or two fractions of each octave. Where `choose_workers` is false, the

@@ -15,13 +15,6 @@ constexpr double kRowHeight = 34, kBarHeight = 24;
 constexpr double kTiny = 1.5;      // picture units: a narrower event cannot be told from its neighbor
 constexpr double kWidestRun = 12;  // a run of tiny events is cut here, so that its tooltip says where it is
 
-/// Consecutive events that are drawn as one block.
-struct Block {
-  double left, right;
-  int64_t events = 1;
-  const TraceEvent* longest;
-};
-
 std::vector<const TraceEvent*> events_of(const std::vector<TraceEvent>& events, std::string_view lane) {
   std::vector<const TraceEvent*> found;
   for (const TraceEvent& event : events)
@@ -33,24 +26,14 @@ std::vector<const TraceEvent*> events_of(const std::vector<TraceEvent>& events, 
 
 bool joins(const Block& block, double left, double right) {
   if (left - block.left < kTiny) return true;
-  const bool block_is_run = block.events > 1 || block.right - block.left < kTiny;
+  const bool block_is_run = block.count > 1 || block.right - block.left < kTiny;
   return block_is_run && right - left < kTiny && left - block.right < 0.5 && right - block.left < kWidestRun;
 }
 
-std::vector<Block> merge(const std::vector<const TraceEvent*>& events, const Axis& time) {
-  std::vector<Block> blocks;
-  for (const TraceEvent* event : events) {
-    const double left = time.at(event->start_seconds), right = time.at(event->start_seconds + event->seconds);
-    if (blocks.empty() || !joins(blocks.back(), left, right)) {
-      blocks.push_back({left, right, 1, event});
-      continue;
-    }
-    Block& block = blocks.back();
-    block.right = std::max(block.right, right);
-    ++block.events;
-    if (event->seconds > block.longest->seconds) block.longest = event;
-  }
-  return blocks;
+std::vector<Stretch> stretches_of(const std::vector<const TraceEvent*>& events) {
+  std::vector<Stretch> all;
+  for (const TraceEvent* event : events) all.push_back({event->start_seconds, event->start_seconds + event->seconds});
+  return all;
 }
 
 std::string_view without_namespace(std::string_view name) {
@@ -58,26 +41,23 @@ std::string_view without_namespace(std::string_view name) {
   return colons == std::string_view::npos ? name : name.substr(colons + 2);
 }
 
-std::string tooltip(const Block& block, bool is_run) {
-  const TraceEvent& event = *block.longest;
-  std::string text = str(event.name, ", ", format_seconds(event.seconds));
-  if (event.bytes > 0) text += str(", ", format_bytes(event.bytes));
-  if (is_run) return str(counted(block.events, "short event"), ", the longest: ", text);
-  return block.events == 1 ? text : str(text, ", and ", counted(block.events - 1, "short event"));
+std::string tooltip(const TraceEvent& longest, size_t count, bool is_run) {
+  std::string text = str(longest.name, ", ", format_seconds(longest.seconds));
+  if (longest.bytes > 0) text += str(", ", format_bytes(longest.bytes));
+  const auto events = static_cast<int64_t>(count);
+  if (is_run) return str(counted(events, "short event"), ", the longest: ", text);
+  return events == 1 ? text : str(text, ", and ", counted(events - 1, "short event"));
 }
 
 /// Draws a block. Events alternate between two colors, so that neighbors can be told apart; a run of short ones has a
 /// third color.
-std::string draw_block(const Block& block, const Axis& time, double top, bool& odd) {
+std::string draw_block(const Block& block, const TraceEvent& longest, bool is_run, double top, bool& odd) {
   const double width = std::max(0.6, block.right - block.left);
-  const TraceEvent& longest = *block.longest;
-  const double longest_width = time.at(longest.start_seconds + longest.seconds) - time.at(longest.start_seconds);
-  const bool is_run = block.events > 1 && longest_width < width / 2;
   if (!is_run) odd = !odd;
   const char* css = is_run ? "b r" : odd ? "b o" : "b";
-  std::string out =
-      str("<rect x=\"", decimal(block.left), "\" y=\"", decimal(top), "\" width=\"", decimal(width), "\" height=\"",
-          decimal(kBarHeight), "\" class=\"", css, "\"><title>", escape(tooltip(block, is_run)), "</title></rect>\n");
+  std::string out = str("<rect x=\"", decimal(block.left), "\" y=\"", decimal(top), "\" width=\"", decimal(width),
+                        "\" height=\"", decimal(kBarHeight), "\" class=\"", css, "\"><title>",
+                        escape(tooltip(longest, block.count, is_run)), "</title></rect>\n");
   const std::string_view name = without_namespace(longest.name);
   if (!is_run && 6.2 * static_cast<double>(name.size()) + 8 < width)
     out += draw_text(block.left + width / 2, top + kBarHeight / 2 + 4, "on-bar middle", name);
@@ -105,6 +85,28 @@ std::string lane_note(const std::vector<const TraceEvent*>& events) {
 
 }  // namespace
 
+std::vector<Block> merge_blocks(const std::vector<Stretch>& stretches, const Axis& time) {
+  std::vector<Block> blocks;
+  for (size_t i = 0; i < stretches.size(); ++i) {
+    const double left = time.at(stretches[i].begin), right = time.at(stretches[i].end);
+    if (blocks.empty() || !joins(blocks.back(), left, right)) {
+      blocks.push_back({left, right, i, i});
+      continue;
+    }
+    Block& block = blocks.back();
+    block.right = std::max(block.right, right);
+    ++block.count;
+    const Stretch& longest = stretches[block.longest];
+    if (stretches[i].end - stretches[i].begin > longest.end - longest.begin) block.longest = i;
+  }
+  return blocks;
+}
+
+bool is_run(const Block& block, const std::vector<Stretch>& stretches, const Axis& time) {
+  const Stretch& longest = stretches[block.longest];
+  return block.count > 1 && time.at(longest.end) - time.at(longest.begin) < std::max(0.6, block.right - block.left) / 2;
+}
+
 std::vector<std::string> lanes_of(const std::vector<TraceEvent>& events) {
   std::vector<std::string> lanes{"compute", "copy out", "copy in", "communication"};
   for (const TraceEvent& event : events)
@@ -126,7 +128,9 @@ std::string draw_lanes(const std::vector<TraceEvent>& events, const Grid& grid, 
     out += draw_line(grid.left, middle, grid.right, middle, "grid");
     out += draw_text(grid.left - 8, middle + 4, "lane end", shorten(lane, 16));
     bool odd = false;
-    for (const Block& block : merge(found, time)) out += draw_block(block, time, top, odd);
+    const auto stretches = stretches_of(found);
+    for (const Block& block : merge_blocks(stretches, time))
+      out += draw_block(block, *found[block.longest], is_run(block, stretches, time), top, odd);
     out += draw_text(grid.right + 10, middle + 4, "note", lane_note(found));
     top += kRowHeight;
   }

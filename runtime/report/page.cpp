@@ -11,6 +11,7 @@
 #include "runtime/report/lanes.h"
 #include "runtime/report/memory.h"
 #include "runtime/report/paging.h"
+#include "runtime/report/pipeline.h"
 #include "runtime/report/style.h"
 #include "runtime/report/tables.h"
 #include "runtime/report/text.h"
@@ -50,14 +51,18 @@ double duration_of(const StepRecording& recording) {
   return last > 0 ? last : 1e-6;
 }
 
-std::string step_heading(const TrainResult& r) {
+/// Returns the number and the kind of the recorded step, not yet escaped.
+std::string recorded_step(const TrainResult& r) {
   const size_t step = r.recording.step;
+  std::string which = str("step ", r.resumed_from_step.value_or(0) + r.recording.step + 1);
+  if (step < r.step_kinds.size() && !r.step_kinds[step].empty()) which += str(", ", r.step_kinds[step]);
+  return which;
+}
+
+std::string step_heading(const TrainResult& r) {
   std::string heading = "One step from inside";
   if (r.recording.step < 0) return heading;
-  std::string which = str("step ", r.resumed_from_step.value_or(0) + r.recording.step + 1);
-  if (step < r.step_kinds.size() && !r.step_kinds[step].empty()) which += str(", ", escape(r.step_kinds[step]));
-  if (r.world_size > 1) which += ", rank 0";
-  return str(heading, " <small>", which, "</small>");
+  return str(heading, " <small>", escape(recorded_step(r)), r.world_size > 1 ? ", rank 0" : "", "</small>");
 }
 
 std::string step_caption(const TrainResult& r) {
@@ -106,8 +111,13 @@ std::string draw_page(const TrainResult& r, const std::vector<NamedResult>& othe
     const std::string_view category = name(static_cast<Category>(c));
     out += str(".c-", category, " { fill: var(--", category, "); background: var(--", category, "); }\n");
   }
+  for (size_t w = 0; w < kPipelineWorkCount; ++w) {
+    const std::string_view work = name(static_cast<PipelineWork>(w));
+    out += str(".k-", work, " { fill: var(--", work, "); background: var(--", work, "); }\n");
+  }
   out += "</style>\n</head>\n<body>\n<main>\n";
   out += draw_header(r) + draw_headline(r, others) + draw_step(r);
+  if (r.pipeline) out += draw_pipeline(*r.pipeline, recorded_step(r));
   out += str("<div class=\"two\">\n", draw_losses(r, others), draw_metric(r, others), "</div>\n");
   if (!others.empty())  // steps of other optimizers take other times
     out += str("<div class=\"two\">\n", draw_losses(r, others, Over::seconds), draw_metric(r, others, Over::seconds),

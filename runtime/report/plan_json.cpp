@@ -36,6 +36,10 @@ json to_json(const WeighedChoice& weighed) {
            {"floor_bytes", weighed.floor_bytes},
            {"floor_operator", weighed.floor_operator},
            {"unconstrained_peak_bytes", weighed.unlimited_bytes}};
+  if (const auto& pipeline = weighed.choice.pipeline) {
+    all["schedule"] = name(pipeline->schedule);
+    all["recompute"] = pipeline->recompute;
+  }
   if (!weighed.forecast.feasible) return all;
   all["step_seconds"] = weighed.forecast.seconds;
   all["peak_bytes"] = weighed.forecast.peak_bytes;

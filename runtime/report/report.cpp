@@ -3,10 +3,12 @@
 #include <sstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "core/error.h"
 #include "core/new_file.h"
 #include "runtime/report/page.h"
+#include "runtime/report/pipeline.h"
 
 namespace spillway {
 namespace {
@@ -39,7 +41,10 @@ class ReportFiles {
 void write_report(const fs::path& dir, const TrainResult& result, const std::vector<NamedResult>& others) {
   make_folder(dir);
   std::ostringstream trace;
-  write_chrome_json(trace, result.recording.events);
+  std::vector<TraceEvent> events = result.recording.events;
+  if (result.pipeline)
+    for (TraceEvent& event : report::pipeline_events(*result.pipeline)) events.push_back(std::move(event));
+  write_chrome_json(trace, events);
   ReportFiles(dir, trace.view(), report::draw_page(result, others)).commit();
 }
 

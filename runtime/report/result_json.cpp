@@ -1,5 +1,6 @@
 #include "runtime/report/result_json.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/version.h"
@@ -52,32 +53,73 @@ json allreduce_json(const AllreduceSummary& a) {
           {"bucket_bytes", a.bucket_bytes}};
 }
 
-json pipeline_json(const PipelineSummary& p) {
-  json by_rank = json::array();
+json ranks_json(const PipelineSummary& p) {
+  json ranks = json::array();
   for (const PipelineRankSummary& rank : p.ranks)
-    by_rank.push_back({{"stages", rank.stages},
-                       {"forward_seconds", rank.forward_seconds},
-                       {"backward_seconds", rank.backward_seconds},
-                       {"kfac_seconds", rank.kfac_seconds},
-                       {"wait_seconds", rank.wait_seconds},
-                       {"peak_bytes", rank.peak_bytes}});
-  json filled = nullptr;
-  if (p.filled)
-    filled = {{"cycle_steps", p.filled->cycle},
-              {"pieces", p.filled->pieces},
-              {"step_seconds", p.filled->step_seconds},
-              {"step_seconds_without", p.filled->step_seconds_without},
-              {"kfac_seconds", p.filled->kfac_seconds}};
+    ranks.push_back({{"rank", rank.rank},
+                     {"stages", rank.stages},
+                     {"busy_seconds", rank.seconds.passes()},
+                     {"bubble_seconds", p.bubble(rank.seconds)},
+                     {"forward_seconds", rank.seconds[PipelineWork::forward]},
+                     {"backward_seconds", rank.seconds[PipelineWork::backward]},
+                     {"kfac_seconds", rank.seconds.kfac()},
+                     {"wait_seconds", rank.seconds.wait},
+                     {"update_seconds", rank.seconds[PipelineWork::update]},
+                     {"refresh_steps_mean", rank.refresh_steps_mean ? json(*rank.refresh_steps_mean) : json(nullptr)},
+                     {"age_steps_max", rank.age_steps_max ? json(*rank.age_steps_max) : json(nullptr)},
+                     {"peak_bytes", rank.peak_bytes}});
+  return ranks;
+}
+
+json channels_json(const PipelineSummary& p) {
+  json channels = json::array();
+  for (const PipelineChannelSummary& channel : p.channels)
+    channels.push_back({{"from", channel.from},
+                        {"to", channel.to},
+                        {"from_rank", channel.from_rank},
+                        {"to_rank", channel.to_rank},
+                        {"bytes_per_step", std::llround(channel.bytes_per_step)},
+                        {"exposed_seconds", channel.exposed_seconds}});
+  return channels;
+}
+
+json filled_json(const FilledSummary& f) {
+  return {{"cycle_steps", f.cycle},
+          {"pieces", f.pieces},
+          {"step_seconds", f.step_seconds},
+          {"step_seconds_without", f.step_seconds_without},
+          {"kfac_seconds", f.kfac_seconds}};
+}
+
+json pipeline_json(const PipelineSummary& p) {
+  const PipelineSeconds mean = p.mean_seconds();
+  json seconds{{"wait", mean.wait}};
+  for (PipelineWork work :
+       {PipelineWork::forward, PipelineWork::backward, PipelineWork::statistics, PipelineWork::average,
+        PipelineWork::renew, PipelineWork::share, PipelineWork::exchange, PipelineWork::update})
+    seconds[std::string(name(work))] = mean[work];
+  const json plan = p.filled ? filled_json(*p.filled) : json(nullptr);
+  const auto planned = [&](const char* key) { return p.filled ? plan[key] : json(nullptr); };
   return {{"schedule", p.schedule},
-          {"filled", std::move(filled)},
+          {"filled", plan},
           {"stages", p.stages()},
           {"copies", p.copies},
+          {"micro_batches", p.micro_batches},
           {"parts", p.parts},
           {"cut", p.cut},
           {"pass_seconds", p.pass_seconds},
           {"utilization", p.utilization()},
-          {"predicted", {{"pass_seconds", p.predicted_pass_seconds}, {"utilization", p.predicted_utilization}}},
-          {"by_rank", std::move(by_rank)}};
+          {"cycle_steps", planned("cycle_steps")},
+          {"bubble_seconds", p.bubble(mean)},
+          {"filled_seconds", mean.kfac()},
+          {"exceeded_seconds", p.filled ? json(p.filled->exceeded_seconds()) : json(nullptr)},
+          {"seconds", std::move(seconds)},
+          {"predicted",
+           {{"pass_seconds", p.predicted_pass_seconds},
+            {"utilization", p.predicted_utilization},
+            {"step_seconds", planned("step_seconds")}}},
+          {"by_rank", ranks_json(p)},
+          {"channels", channels_json(p)}};
 }
 
 json or_null(bool known, const auto& value) {

@@ -11,13 +11,19 @@ inline constexpr const char* kStyle = R"css(
   --bar-odd: #6f97c7; --bar-run: #b7cbe4; --on-bar: #ffffff; --warn: #b3261e;
   --weights: #2f5d9b; --optimizer: #b3a1de; --factors: #1d7a66; --eigenbases: #a9cf63; --gradients: #b23a55;
   --activations: #f3b867; --workspace: #8a6748; --staging: #e7a9cb; --other: #9aa3ad;
-  --s1: #e8a33d; --s2: #52ab8b; --s3: #b576c0; --s4: #8d97a3; --s5: #c9553f; }
+  --s1: #e8a33d; --s2: #52ab8b; --s3: #b576c0; --s4: #8d97a3; --s5: #c9553f;
+  --forward: #2a62a8; --backward: #1d7a66; --input_gradient: #3d7a2c; --weight_gradient: #75701a;
+  --statistics: #b0560b; --average: #a83279; --renew: #7a4bb5; --share: #8a5a3c; --exchange: #cbd2db;
+  --update: #4a5566; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #14181f; --card: #1d232c; --ink: #e8ecf1; --soft: #9aa6b5; --rule: #2e3642; --main: #7fb2f2; --bar: #5f92d0;
   --bar-odd: #86b0e4; --bar-run: #34537a; --on-bar: #0e1319; --warn: #f2918a;
   --weights: #4378bd; --optimizer: #b9a9e6; --factors: #2b8f79; --eigenbases: #aed36b; --gradients: #c44f69;
   --activations: #e9b062; --workspace: #94714f; --staging: #dda3c2; --other: #7d8792;
-  --s1: #c98a2f; --s2: #3f9274; --s3: #9d62a8; --s4: #77818d; --s5: #d9715c; } }
+  --s1: #c98a2f; --s2: #3f9274; --s3: #9d62a8; --s4: #77818d; --s5: #d9715c;
+  --forward: #7fb2f2; --backward: #5fc4ab; --input_gradient: #8fd08f; --weight_gradient: #c9cf6a;
+  --statistics: #f0a55a; --average: #e58ac0; --renew: #b99cf0; --share: #c9a083; --exchange: #3b4552;
+  --update: #9aa6b5; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); line-height: 1.45;
   font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; font-size: 15px; }
@@ -52,6 +58,7 @@ svg { display: block; width: 100%; height: auto; font-size: 12px; font-variant-n
 .unconstrained-label { fill: var(--soft); }
 .b { fill: var(--bar); shape-rendering: crispEdges; } .b.o { fill: var(--bar-odd); } .b.r { fill: var(--bar-run); }
   .b:hover { fill: var(--ink); }
+.k { shape-rendering: crispEdges; } .k.r { fill-opacity: 0.5; } .k:hover { fill: var(--ink); }
 .on-bar { fill: var(--on-bar); font-size: 11px; pointer-events: none; }
 .curve { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
 .curve.same { stroke-width: 8; stroke-opacity: 0.4; }

@@ -12,13 +12,6 @@ double median_of_steps(const TrainResult& result, size_t count) {
 
 }  // namespace
 
-double PipelineSummary::utilization() const {
-  double work = 0;
-  for (const PipelineRankSummary& rank : ranks)
-    work += rank.forward_seconds + rank.backward_seconds + rank.kfac_seconds;
-  return pass_seconds > 0 ? work / (pass_seconds * static_cast<double>(ranks.size())) : 0;
-}
-
 double TrainResult::median_step_seconds() const {
   return median_of_steps(*this, step_seconds.size());
 }

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "core/category.h"
+#include "core/clock.h"
 #include "core/trace_events.h"
 #include "kfac/plan/counters.h"
 #include "runtime/options/train_options.h"
 #include "runtime/results/paging_summary.h"
+#include "runtime/results/pipeline_summary.h"
 
 namespace spillway {
 
@@ -40,6 +42,7 @@ struct MemorySample {
 struct StepRecording {
   int64_t step = -1;
   double seconds = 0;
+  SteadyTime began{};  ///< the moment in which it began
   std::vector<MemorySample> memory;
   std::vector<TraceEvent> events;
 };
@@ -95,41 +98,6 @@ struct AllreduceSummary {
   double hidden_percent() const {
     return seconds_per_step > 0 ? std::max(0.0, 100 * (1 - exposed_seconds_per_step / seconds_per_step)) : 0;
   }
-};
-
-/// A rank of a pipeline, in means over steps.
-struct PipelineRankSummary {
-  std::vector<int> stages;
-  double forward_seconds = 0, backward_seconds = 0;
-  double kfac_seconds = 0;  ///< work of K-FAC between the passes' items
-  double wait_seconds = 0;  ///< for messages
-  int64_t peak_bytes = 0;
-};
-
-/// The plan by which K-FAC's work fills a pipeline's waits, in means over the steps of a cycle.
-struct FilledSummary {
-  int64_t cycle = 1;                ///< steps of a cycle
-  int64_t pieces = 0;               ///< pieces of work of all ranks
-  double step_seconds = 0;          ///< a step with that work
-  double step_seconds_without = 0;  ///< a step without it
-  double kfac_seconds = 0;          ///< that work, of the busiest rank
-};
-
-/// A model that is cut over ranks.
-struct PipelineSummary {
-  std::string schedule;
-  int64_t copies = 1;
-  std::vector<std::string> parts;  ///< the model's
-  std::vector<int> cut;            ///< parts of each stage
-  double pass_seconds = 0;         ///< from a step's first item to its last one; mean over steps, longest of the ranks
-  double predicted_pass_seconds = 0;       ///< by the stages' measured seconds, with messages that take no time
-  double predicted_utilization = 0;        ///< work as a share of the ranks' time in that
-  std::optional<FilledSummary> filled;     ///< where K-FAC's work fills waits
-  std::vector<PipelineRankSummary> ranks;  ///< ranks of this rank's copy, by place
-
-  int64_t stages() const { return std::ssize(cut); }
-  /// Returns the work of all ranks as a share of their time.
-  double utilization() const;
 };
 
 /// The loss scale with fp16.

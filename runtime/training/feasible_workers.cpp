@@ -16,7 +16,7 @@ GradWorkerChoice choose_by_formula(const RunContext& context, const std::optiona
   const TrainOptions& options = context.options;
   GradWorkerInputs inputs;
   inputs.options = options.kfac.preconditioner;
-  inputs.world = context.copies();
+  inputs.world = context.holders();
   inputs.budget_bytes = budget_bytes;
   if (inputs.world > 1) {
     auto task = make_task(options.model.name, task_options(options, *context.data));

@@ -24,10 +24,24 @@
 #include "runtime/pipeline/pipelined_model.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/used_cases.h"
+#include "swap/session.h"
+#include "swap/shapes/kernel_times.h"
 #include "swap/shapes/shape_kernels.h"
 
 namespace spillway::runtime {
 namespace {
+
+/// The time that the kernels of a dry run would have taken.
+class DryPipelineClock final : public PipelineClock {
+ public:
+  explicit DryPipelineClock(std::shared_ptr<const swap::CountedTimes> times) : times_(std::move(times)) {}
+  void start() override { start_ = times_->sum(); }
+  double now() const override { return times_->sum() - start_; }
+
+ private:
+  const std::shared_ptr<const swap::CountedTimes> times_;
+  double start_ = 0;
+};
 
 /// The maximum number of classes in synthetic images. They are few, so that a short training meets each of them often.
 constexpr int64_t kMaxImageClasses = 10;
@@ -95,8 +109,9 @@ void cut_model(RunContext& context) {
       return std::any_of(layers.begin(), layers.end(),
                          [&](const std::string& layer) { return has(part.modules, layer); });
     };
+  const Now now = context.clock ? Now([clock = context.clock] { return clock->now(); }) : steady_now();
   context.pipeline = make_pipeline(options.pipeline, options.optimizer.accumulate, *task, batch, options.precision.amp,
-                                   context.comm, may_stand_alone);
+                                   context.comm, may_stand_alone, now);
   if (options.kfac.enabled) require_layers_at_all_places(context.pipeline->plan, layers, context.copies());
 }
 
@@ -104,13 +119,13 @@ void cut_model(RunContext& context) {
 /// layers' shapes, the interval and the delay alone, so that no bit depends on the cut or on a measured time.
 void set_refresh(RunContext& context) {
   TrainOptions& options = context.options;
-  if (options.pipeline.ranks == 1 || !options.kfac.enabled || options.pipeline.refresh == "at-once") return;
+  if (options.pipeline.ranks == 1 || !options.kfac.enabled || options.pipeline.refresh == RefreshTurns::at_once) return;
   kfac::KfacOptions& kfac = options.kfac.preconditioner;
   const auto interval = static_cast<int>(kfac.at(0).inverse_interval);
   const auto delay = static_cast<int>(kfac.staleness > 0 ? kfac.staleness : std::min(2, interval - 1));
   if (interval == 1) return;  // nothing may wait
   if (delay >= interval)
-    throw BadRequest(str("[pipeline] staleness is ", delay, "; allowed with refresh ", options.pipeline.refresh,
+    throw BadRequest(str("[pipeline] staleness is ", delay, "; allowed with refresh ", name(options.pipeline.refresh),
                          " is less than the inverse_interval, ", interval));
   const auto task = make_task(options.model.name, task_options(options, *context.data));
   const auto shapes = kfac::shapes_of(kfac::find_layers(task->module(), kfac).layers);
@@ -121,11 +136,12 @@ void set_refresh(RunContext& context) {
   }
   const auto turns = pipe::turns(costs, interval, delay);
   for (size_t i = 0; i < shapes.size(); ++i)
-    kfac.layer_curvature.push_back({.layer = shapes[i].name,
-                                    .samples = kfac.factor_samples,
-                                    .rank = kfac.rank_in_use(),
-                                    .interval = interval,
-                                    .slot = options.pipeline.refresh == "rolling" ? turns[i].taken_step : 0});
+    kfac.layer_curvature.push_back(
+        {.layer = shapes[i].name,
+         .samples = kfac.factor_samples,
+         .rank = kfac.rank_in_use(),
+         .interval = interval,
+         .slot = options.pipeline.refresh == RefreshTurns::rolling ? turns[i].taken_step : 0});
   kfac.curvature_delay = delay;
   kfac.staleness = 0;
 }
@@ -238,13 +254,22 @@ RunContext make_dry_context(const TrainOptions& asked, ddl::Comm comm, std::shar
   const TrainOptions& options = context.options;
   if (options.memory.device != "cpu")
     throw BadRequest(str("[dry run] the device is ", options.memory.device, "; dry runs are of the cpu"));
-  if (options.pipeline.ranks > 1) throw BadRequest("[dry run] pipelines are not planned yet; use --pipeline 1");
+  require_ranks(context);
   if (options.kfac.enabled && options.kfac.time_share)
     throw BadRequest("[dry run] a share of the time for K-FAC is chosen by a forward pass, so a dry run has none");
   context.data = open_blank_dataset(options.model.name, options.data.source, dataset_options(options));
   context.split = split(context.data->size());
   require_enough_cases(context);
-  context.kernels = swap::make_shape_kernels(std::move(times));
+  if (options.pipeline.ranks == 1) {
+    context.kernels = swap::make_shape_kernels(std::move(times));
+    return context;
+  }
+  const auto counted = std::make_shared<swap::CountedTimes>(std::move(times));
+  context.clock = std::make_shared<DryPipelineClock>(counted);
+  context.kernels = swap::make_shape_kernels(counted);
+  const Session session({.kernels = context.kernels});
+  cut_model(context);
+  set_refresh(context);
   return context;
 }
 

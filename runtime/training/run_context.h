@@ -22,6 +22,7 @@ namespace spillway::runtime {
 struct Pipeline;
 class Task;
 struct TaskOptions;
+class PipelineClock;
 class WorkersPlanner;
 
 /// The context that several runs share. `comm` is null in a world of one.
@@ -34,6 +35,7 @@ struct RunContext {
   std::shared_ptr<swap::OperatorKernels> kernels = {};  ///< SessionOptions::kernels
   std::shared_ptr<WorkersPlanner> planner = {};  ///< distributes K-FAC under a budget; null: choose_grad_worker_frac()
   RunPosition start = {};  ///< position of the checkpoint that the run goes on from; with `resume` alone
+  std::shared_ptr<PipelineClock> clock = {};      ///< clock of a pipeline's items; null: a steady one
   std::shared_ptr<const Pipeline> pipeline = {};  ///< null: every rank has the whole model
   int rank() const { return ddl::rank_of(comm); }
   int world() const { return ddl::size_of(comm); }
@@ -41,7 +43,9 @@ struct RunContext {
   int copies() const { return static_cast<int>(world() / options.pipeline.ranks); }
   /// Returns the copy that this rank has, or has stages of.
   int copy() const { return rank() % copies(); }
-  /// Returns the ranks that have the same weights as this one, by copy; null where this rank is the only one.
+  /// Returns the number of ranks that have the same weights.
+  int holders() const { return static_cast<int>(copies() * options.pipeline.holders()); }
+  /// Returns the ranks that have the same weights as this one; null where this rank is the only one.
   const ddl::Comm& same_weights() const;
 };
 

@@ -45,7 +45,7 @@ void StepRecorder::start(int64_t step) {
   std::lock_guard lock(mutex_);
   step_ = {};
   step_.step = step;
-  began_ = Clock::now();
+  began_ = step_.began = Clock::now();
   events_ = std::make_unique<TraceEvents>();
   recording_ = true;
   sample();

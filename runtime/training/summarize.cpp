@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "ddl/allreduce/explain.h"
@@ -13,9 +12,7 @@
 #include "ddl/comm/communicator.h"
 #include "ddl/torch/gpu_backend.h"
 #include "kfac/plan/assignment.h"
-#include "pipe/replay.h"
-#include "runtime/pipeline/exchange.h"
-#include "runtime/pipeline/pipelined_model.h"
+#include "runtime/pipeline/summarize_pipeline.h"
 #include "runtime/results/summarize_paging.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/schedule.h"
@@ -61,36 +58,14 @@ AllreduceSummary summarize_allreduce(const TrainingRun& run, ddl::CommunicatorHa
   return summary;
 }
 
-PipelineSummary summarize_pipeline(TrainingRun& run, const Pipeline& pipeline) {
-  using nlohmann::json;
-  const PipelinePlan& plan = pipeline.plan;
-  const PipelineTotals& totals = run.pipelined()->totals();
-  const double passes = static_cast<double>(std::max<int64_t>(1, totals.passes));
-  PipelineSummary summary{.schedule = plan.schedule,
-                          .copies = pipeline.copies,
-                          .parts = plan.parts,
-                          .cut = plan.cut,
-                          .filled = std::nullopt,
-                          .ranks = {}};
-  const json own{plan.stages_at(pipeline.place),  totals.forward / passes, totals.backward / passes,
-                 totals.extras / passes,          totals.wait / passes,    totals.seconds / passes,
-                 run.session().stats().peak_bytes};
-  for (const std::string& text : gather_texts(*pipeline.of_copy, own.dump())) {
-    const json rank = json::parse(text);
-    summary.ranks.push_back({rank[0], rank[1], rank[2], rank[3], rank[4], rank[6]});
-    summary.pass_seconds = std::max(summary.pass_seconds, rank[5].get<double>());
-  }
-  if (const RefreshInWaits* in_waits = run.in_waits(); in_waits && in_waits->filled().steps() > 0) {
-    const pipe::Filled& filled = in_waits->filled();
-    const auto cycle = static_cast<double>(filled.steps());
-    summary.filled = {filled.steps(), std::ssize(in_waits->extras()), filled.seconds / cycle,
-                      filled.unfilled_seconds / cycle,
-                      *std::max_element(filled.filled.begin(), filled.filled.end()) / cycle};
-  }
-  const pipe::Replayed replayed = pipe::replay(plan.program, plan.costs);
-  summary.predicted_pass_seconds = replayed.seconds;
-  summary.predicted_utilization = replayed.utilization();
-  return summary;
+PipelineSummary summarize_pipeline(TrainingRun& run, const Pipeline& pipeline, const StepRecording& recording) {
+  PipelineRun ended{.pipeline = pipeline,
+                    .model = *run.pipelined(),
+                    .in_waits = run.in_waits(),
+                    .times = run.times(),
+                    .peak_bytes = run.session().stats().peak_bytes};
+  if (recording.step >= 0) ended.recorded_since = recording.began;
+  return summarize_pipeline(ended);
 }
 
 std::optional<Prediction> predict(const TrainResult& result, const Session& session) {
@@ -154,7 +129,7 @@ void finish(TrainResult& result, TrainingRun& run, const RunContext& context) {
   result.rss_peak_bytes = max_over_ranks(context.comm, rss_peak_bytes());
   result.parameters = run.parameters();
   result.threads = max_over_ranks(context.comm, at::get_num_threads());
-  if (context.pipeline) result.pipeline = summarize_pipeline(run, *context.pipeline);
+  if (context.pipeline) result.pipeline = summarize_pipeline(run, *context.pipeline, result.recording);
   if (const ddl::Comm& comm = context.same_weights())
     result.allreduce = summarize_allreduce(run, *comm, result.losses.size());
 }

@@ -12,11 +12,13 @@
 #include "core/device/device.h"
 #include "core/device/open_device.h"
 #include "core/error.h"
+#include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
 #include "runtime/data/open_dataset.h"
 #include "runtime/interruption/failure.h"
 #include "runtime/io/weights_sha256.h"
 #include "runtime/models/model_info.h"
+#include "runtime/pipeline/pipeline.h"
 #include "runtime/training/feasible_workers.h"
 #include "runtime/training/replicas.h"
 #include "runtime/training/summarize.h"
@@ -84,6 +86,7 @@ class Training {
   void describe_case();
   void measure(int64_t step);
   void compare_weights(int64_t step);
+  void start_recording(int64_t step);
   RunStep take_step(int64_t step);
   void save_if_due(int64_t step, const StepRequests& requested);
   bool is_last(int64_t step) const { return step == last_step_ || result_.interrupted; }
@@ -105,7 +108,7 @@ class Training {
 
 /// Observes a step where the budget, or the fraction of gradient workers, depends on the needs of a step.
 void Training::choose_budget() {
-  const bool choose = options_.kfac.enabled && options_.kfac.choose_grad_worker_frac && context_.copies() > 1;
+  const bool choose = options_.kfac.enabled && options_.kfac.choose_grad_worker_frac && context_.holders() > 1;
   if (options_.memory.budget.kind == BudgetRequest::Kind::none && !choose) return;
   result_.observed = profile_unlimited_step(context_, requests_);
   const UnlimitedProfile& observed = *result_.observed;
@@ -202,9 +205,15 @@ void Training::run_steps() {
   if (failure_) heard([&] { std::rethrow_exception(failure_); });
 }
 
+/// Starts the recorder. The ranks of a pipeline start together, because the report draws them on one axis.
+void Training::start_recording(int64_t step) {
+  if (context_.pipeline) heard([&] { ddl::barrier(*context_.pipeline->of_copy); });
+  recorder_.start(step - 1 - first_step_);
+}
+
 /// Takes a step. The last of the requested steps is recorded.
 RunStep Training::take_step(int64_t step) {
-  if (step == last_step_) recorder_.start(step - 1 - first_step_);
+  if (step == last_step_) start_recording(step);
   RunStep outcome = heard([&] { return run_->step(); });
   if (outcome.left) {
     result_.interrupted = true;
@@ -246,7 +255,7 @@ void Training::save_if_due(int64_t step, const StepRequests& requested) {
 TrainResult Training::finish() {
   if (const LossScaler* scaler = run_->loss_scaler()) result_.loss_scale = {scaler->scale(), scaler->skipped()};
   if (run_->kfac())
-    result_.kfac = summarize(*run_->kfac(), context_.copies(), workers_.grad_worker_frac, workers_.reason);
+    result_.kfac = summarize(*run_->kfac(), context_.holders(), workers_.grad_worker_frac, workers_.reason);
   runtime::finish(result_, *run_, context_);
   return std::move(result_);
 }

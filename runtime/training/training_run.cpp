@@ -162,7 +162,8 @@ void TrainingRun::make_model() {
   const CategoryScope category(Category::weights);
   auto task = make_task(options.model.name, task_options(options, *context_.data));
   if (context_.pipeline) {
-    auto pipelined = pipelined_model(context_.pipeline, std::move(task), {.device = device_, .seed = options.seed});
+    auto pipelined = pipelined_model(context_.pipeline, std::move(task),
+                                     {.device = device_, .seed = options.seed, .clock = context_.clock});
     pipelined_ = pipelined.get();
     model_ = std::move(pipelined);
   } else {
@@ -180,7 +181,7 @@ void TrainingRun::make_kfac(double grad_worker_frac) {
   kfac.lr = kfac::StepSchedule([this](int64_t) { return lr_.at(position_.step); });
   kfac_.emplace(model_->module(), std::move(kfac), context_.same_weights(), stages_of(context_));
   const bool may_wait = kfac_->options().curvature_delay > 0;
-  if (may_wait && context_.pipeline && options.pipeline.kfac_work == "bubbles")
+  if (may_wait && context_.pipeline && options.pipeline.kfac_work == KfacWork::bubbles)
     in_waits_.emplace(*kfac_, context_.pipeline, context_.comm);
 }
 
@@ -239,6 +240,7 @@ at::Tensor TrainingRun::learn(const std::vector<Cases>& cases, RunStep& outcome)
     run();
   else
     outcome.left = leaves(run, outcome.failure);
+  if (in_waits_) in_waits_->run_together(position_.step);
   return loss;
 }
 
@@ -266,21 +268,26 @@ void TrainingRun::take_step(RunStep& outcome, const std::vector<Cases>& cases) {
   std::optional<RandomState> random;
   if (adapts_damping()) random.emplace(device_);
   outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
-  if (in_waits_ && in_waits_->items_of(position_.step))
-    outcome.kind = str("filled ", position_.step % in_waits_->cycle());
+  times_.step = position_.step;
+  times_.fills_waits = in_waits_ && in_waits_->items_of(position_.step);
+  if (times_.fills_waits) outcome.kind = str("filled ", position_.step % in_waits_->cycle());
   Session::Step scope = session_->step(outcome.kind);
+  times_.began = Clock::now();
   const at::Tensor loss = learn(cases, outcome);
-  const auto after_passes = Clock::now();
+  times_.passed = Clock::now();
   average(loss, outcome);
+  times_.averaged = Clock::now();
   if (!scaler_) require_finite(outcome.loss, position_.step + 1);
   outcome.skipped = !apply_gradients();
   if (!outcome.skipped) require_finite(outcome.loss, position_.step + 1);  // under fp16 an overflow is no error
   optimizer_->zero_grad();
+  times_.updated = Clock::now();
+  times_.finish_step();
   scope.finish();
   if (random && !outcome.skipped) adapt_damping(cases, *random, loss);
   if (const swap::Schedule* schedule = session_->schedule(outcome.kind))
     outcome.bound_seconds = schedule->bound_seconds;
-  update_seconds_ += seconds_since(after_passes);
+  update_seconds_ += seconds_since(times_.passed);
   ++position_.step;
   if (in_waits_ && position_.step % in_waits_->cycle() == 0 && !in_waits_->items_of(position_.step)) {
     const double update = std::exchange(update_seconds_, 0) / static_cast<double>(in_waits_->cycle());
@@ -310,11 +317,15 @@ double TrainingRun::loss_again(const std::vector<Cases>& cases, const RandomStat
 }
 
 double TrainingRun::of_copy(std::optional<double> value) const {
-  double known = value.value_or(0);
-  if (!pipelined_) return known;
-  const int last = context_.pipeline->place_of_last_stage();
-  ddl::broadcast(*context_.pipeline->of_copy, std::as_writable_bytes(std::span(&known, 1)), last);
-  return known;
+  if (!pipelined_) return value.value_or(0);
+  double sum = 0;
+  for (int direction = 0; direction < context_.pipeline->plan.directions(); ++direction) {
+    double known = value.value_or(0);
+    const int last = context_.pipeline->place_of_last_stage(direction);
+    ddl::broadcast(*context_.pipeline->of_copy, std::as_writable_bytes(std::span(&known, 1)), last);
+    sum += known;
+  }
+  return sum;
 }
 
 bool TrainingRun::apply_gradients() {

@@ -12,6 +12,7 @@
 #include "runtime/interruption/interrupter.h"
 #include "runtime/pipeline/pipelined_model.h"
 #include "runtime/pipeline/refresh_in_waits.h"
+#include "runtime/pipeline/step_record.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/loss_scaler.h"
 #include "runtime/training/run_context.h"
@@ -84,8 +85,11 @@ class TrainingRun {
   /// Returns the model, or this rank's stages of it.
   TrainableModel& model() { return *model_; }
   const PipelinedModel* pipelined() const { return pipelined_; }
+  /// Returns PipelinedModel::take_stage_seconds() of a model that is cut.
+  std::vector<pipe::StageSeconds> take_stage_seconds() { return pipelined_->take_stage_seconds(); }
   /// Returns K-FAC's work in a pipeline's waits; null where there is none.
   const RefreshInWaits* in_waits() const { return in_waits_ ? &*in_waits_ : nullptr; }
+  const StepTimes& times() const { return times_; }
   /// Returns the hash of the whole model's weights, on every rank. Collective where the model is cut.
   std::string weights_sha256();
   const kfac::Kfac* kfac() const { return kfac_ ? &*kfac_ : nullptr; }
@@ -155,6 +159,7 @@ class TrainingRun {
   std::optional<kfac::Kfac> kfac_;
   std::optional<RefreshInWaits> in_waits_;  ///< where K-FAC's work fills a pipeline's waits
   double update_seconds_ = 0;               ///< after the passes of this cycle's steps
+  StepTimes times_;
   std::optional<LossScaler> scaler_;
   std::optional<ddl::GradientAllreduce> overlapped_;
   Sampler sampler_;

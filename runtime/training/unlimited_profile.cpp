@@ -58,7 +58,7 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests
     least.options.kfac.preconditioner.strategy = kObservedStrategy;
   const bool choose = context.options.kfac.choose_grad_worker_frac;
   TrainingRun run(least, kUnlimitedBytes,
-                  choose ? 1.0 / context.copies() : context.options.kfac.preconditioner.grad_worker_frac, nullptr,
+                  choose ? 1.0 / context.holders() : context.options.kfac.preconditioner.grad_worker_frac, nullptr,
                   requests);
   UnlimitedProfile observed;
   const bool left = heard_by_all(context.comm, [&] {

@@ -3,6 +3,9 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/ArrayRef.h>
 
+#include <memory>
+#include <utility>
+
 namespace c10 {
 class OperatorHandle;
 }
@@ -17,6 +20,24 @@ class KernelTimes {
   virtual double seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) = 0;
   /// Returns the seconds that pass on the host between one operator and the next.
   virtual double gap_seconds() const = 0;
+};
+
+/// Adds up what other times tell. Used by one thread at a time.
+class CountedTimes final : public KernelTimes {
+ public:
+  explicit CountedTimes(std::shared_ptr<KernelTimes> times) : times_(std::move(times)) {}
+  double seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) override {
+    const double seconds = times_->seconds(op, arguments);
+    sum_ += seconds + times_->gap_seconds();
+    return seconds;
+  }
+  double gap_seconds() const override { return times_->gap_seconds(); }
+  /// Returns the seconds of all kernels so far and of the gaps between them.
+  double sum() const { return sum_; }
+
+ private:
+  const std::shared_ptr<KernelTimes> times_;
+  double sum_ = 0;
 };
 
 }  // namespace spillway::swap

@@ -1,9 +1,12 @@
 // Tests of refreshes whose work is done beside the steps (KfacOptions::curvature_delay).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <random>
 
 #include "core/error.h"
+#include "kfac/factors/packed_triangles.h"
 #include "tests/kfac/rank_training.h"
 #include "tests/support/refusal.h"
 
@@ -25,8 +28,8 @@ KfacOptions late(KfacOptions options, int64_t delay = kDelay, const std::vector<
   return options;
 }
 
-/// Decides, before each step() and after each backward, how many of the pieces that are ready are done.
-using Policy = std::function<int(int ready)>;
+/// Decides, before each step() and after each backward, which of the pieces that are ready are done, in their order.
+using Policy = std::function<std::vector<size_t>(size_t ready)>;
 
 /// A model in training by late refreshes.
 class LateTraining {
@@ -60,6 +63,7 @@ class LateTraining {
   }
 
   Kfac& kfac() { return kfac_; }
+  const Kfac& kfac() const { return kfac_; }
   std::vector<at::Tensor> weights() const {
     std::vector<at::Tensor> all;
     for (const auto& parameter : model_->parameters()) all.push_back(parameter.detach().clone());
@@ -91,16 +95,15 @@ class LateTraining {
     }
     for (Waiting& refresh : waiting_) {
       const auto all = kfac_.refresh_work(refresh.step, kMicroBatches);
-      int ready = 0;
+      std::vector<size_t> ready;
       for (size_t k : refresh.pieces) {
         const bool is_seen = refresh.step < steps_ || seen_ == kMicroBatches ||
                              (all[k].what == What::statistics && all[k].micro_batch < seen_);
-        if (!is_seen) break;
-        ++ready;
+        if (is_seen) ready.push_back(k);
       }
-      const int count = policy_(ready);
-      for (int i = 0; i < count; ++i) kfac_.run(refresh.step, kMicroBatches, refresh.pieces[static_cast<size_t>(i)]);
-      refresh.pieces.erase(refresh.pieces.begin(), refresh.pieces.begin() + count);
+      for (size_t chosen : policy_(ready.size()))  // a piece does those that it needs
+        if (kfac_.waits(refresh.step, ready[chosen])) kfac_.run(refresh.step, kMicroBatches, ready[chosen]);
+      std::erase_if(refresh.pieces, [&](size_t k) { return !kfac_.waits(refresh.step, k); });
     }
   }
 
@@ -114,15 +117,32 @@ class LateTraining {
   std::vector<Waiting> waiting_;
 };
 
+std::vector<size_t> numbers_up_to(size_t count) {
+  std::vector<size_t> all(count);
+  std::iota(all.begin(), all.end(), size_t{0});
+  return all;
+}
+
 Policy never() {
-  return [](int) { return 0; };
+  return [](size_t) { return std::vector<size_t>(); };
 }
 Policy at_once() {
-  return [](int ready) { return ready; };
+  return numbers_up_to;
 }
+/// Does some pieces, in the order of the list.
 Policy now_and_then(unsigned seed) {
-  return
-      [random = std::mt19937(seed)](int ready) mutable { return std::uniform_int_distribution<int>(0, ready)(random); };
+  return [random = std::mt19937(seed)](size_t ready) mutable {
+    return numbers_up_to(std::uniform_int_distribution<size_t>(0, ready)(random));
+  };
+}
+/// Does some pieces in a random order.
+Policy in_any_order(unsigned seed) {
+  return [random = std::mt19937(seed)](size_t ready) mutable {
+    auto all = numbers_up_to(ready);
+    std::shuffle(all.begin(), all.end(), random);
+    all.resize(std::uniform_int_distribution<size_t>(0, ready)(random));
+    return all;
+  };
 }
 
 std::vector<at::Tensor> trained(const KfacOptions& options, const ddl::Comm& comm, int64_t world, Policy policy,
@@ -137,7 +157,7 @@ void expect_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>
   for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].equal(b[i])) << what << ", parameter " << i;
 }
 
-/// Returns options of every method.
+/// Returns options of every method, with whole renewals and with those in pieces.
 std::vector<std::pair<std::string, KfacOptions>> every_method() {
   std::vector<std::pair<std::string, KfacOptions>> all;
   const auto with = [&](const std::string& name, const std::function<void(KfacOptions&)>& change) {
@@ -159,6 +179,14 @@ std::vector<std::pair<std::string, KfacOptions>> every_method() {
     layer.samples = FactorSamples::at_least(4);
   }
   all.emplace_back("leading eigenvectors", options);
+  options.precompute_outer = true;
+  all.emplace_back("leading eigenvectors with reciprocals", options);
+  const size_t whole = all.size();
+  for (int64_t columns : {5, 2})
+    for (size_t i = 0; i < whole; ++i) {
+      all.emplace_back(all[i].first + str(", panels of ", columns), all[i].second);
+      all.back().second.panel_columns = columns;
+    }
   return all;
 }
 
@@ -168,13 +196,22 @@ TEST(LateRefreshTest, NoBitDependsOnWhenTheWorkIsDone) {
     const auto expected = trained(options, {}, 1, nullptr);
     expect_same(trained(options, {}, 1, never()), expected, name + ", as late as can be");
     expect_same(trained(options, {}, 1, at_once()), expected, name + ", as early as can be");
-    for (unsigned seed = 0; seed < 5; ++seed)
+    for (unsigned seed = 0; seed < 3; ++seed) {
       expect_same(trained(options, {}, 1, now_and_then(seed)), expected, name + ", now and then");
+      expect_same(trained(options, {}, 1, in_any_order(seed)), expected, name + ", in any order");
+    }
   }
 }
 
 TEST(LateRefreshTest, NorUnderAnyStrategyOnSeveralRanks) {
-  for (const auto& asked : exact_strategies(2)) {
+  auto strategies = exact_strategies(2);
+  const size_t whole = strategies.size();
+  for (size_t i = 0; i < whole; ++i) {
+    strategies.push_back(strategies[i]);
+    strategies.back().method = Method::pi;
+    strategies.back().panel_columns = 5;
+  }
+  for (const auto& asked : strategies) {
     auto options = late(asked);
     options.factor_interval = options.inverse_interval = 1;
     std::vector<std::vector<at::Tensor>> expected(2);
@@ -183,7 +220,7 @@ TEST(LateRefreshTest, NorUnderAnyStrategyOnSeveralRanks) {
     });
     for (unsigned seed = 0; seed < 3; ++seed)
       on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
-        expect_same(trained(options, comm, 2, now_and_then(seed)), expected[static_cast<size_t>(rank)],
+        expect_same(trained(options, comm, 2, in_any_order(seed)), expected[static_cast<size_t>(rank)],
                     describe(options, 2));
       });
     expect_same(expected[0], expected[1], describe(options, 2));
@@ -216,11 +253,11 @@ TEST(LateRefreshTest, AStateInTheMidstOfARefreshGoesOnBitByBit) {
   for (const auto& [name, options] : every_method())
     for (int saved : {1, 4, 6, 7}) {
       const auto expected = trained(options, {}, 1, nullptr, 12);
-      LateTraining first(options, {}, 1, now_and_then(3));
+      LateTraining first(options, {}, 1, in_any_order(3));
       for (int i = 0; i < saved; ++i) first.step();
       const auto state = first.kfac().state_dict();
       first.forget();
-      LateTraining second(options, {}, 1, now_and_then(4));
+      LateTraining second(options, {}, 1, in_any_order(4));
       second.load(state, first.weights(), saved);
       for (int i = saved; i < 12; ++i) {
         first.step();
@@ -233,7 +270,9 @@ TEST(LateRefreshTest, AStateInTheMidstOfARefreshGoesOnBitByBit) {
 
 TEST(LateRefreshTest, APieceIsDoneAfterThoseThatItNeeds) {
   at::set_num_threads(1);
-  const auto options = late(options_for(Strategy::hybrid));
+  auto options = late(options_for(Strategy::hybrid));
+  options.method = Method::plain;
+  options.panel_columns = 2;
   const auto expected = trained(options, {}, 1, nullptr, 6);
   LateTraining training(options, {}, 1, never());
   for (int64_t now = 0; now < 6; ++now) {
@@ -242,15 +281,75 @@ TEST(LateRefreshTest, APieceIsDoneAfterThoseThatItNeeds) {
     if (all.empty()) continue;
     training.kfac().run(now, kMicroBatches, all.size() - 1);
     for (size_t k = 0; k < all.size(); ++k) {
-      const bool is_needed = all[k].layers == all.back().layers && (all[k].what != What::renew || k + 1 == all.size());
+      const bool is_needed =
+          all[k].layers == all.back().layers && (all[k].what != What::renew || all[k].index == all.back().index);
       EXPECT_EQ(training.kfac().waits(now, k), !is_needed) << describe(all[k]);
     }
   }
   expect_same(training.weights(), expected, "by the last pieces");
 }
 
+TEST(LateRefreshTest, ARenewalThatIsLongHasSeveralPieces) {
+  auto options = late(options_for(Strategy::hybrid));
+  options.method = Method::pi;
+  options.panel_columns = 8;
+  const LateTraining training(options, {}, 1, never());
+  const auto all = training.kfac().refresh_work(3, kMicroBatches);  // of the Linear layer, with sides 37 and 3
+  std::vector<int64_t> pieces(2);
+  std::string last;
+  for (const RefreshWork& work : all) {
+    if (work.what != What::renew) continue;
+    EXPECT_EQ(work.piece, pieces.at(work.index)++);
+    last = describe(work);
+  }
+  EXPECT_EQ(pieces, (std::vector<int64_t>{15, 1}));
+  EXPECT_EQ(last, "renewal of group 1, piece 0");
+}
+
+TEST(LateRefreshTest, RanksHaveThePiecesOfTheOneThatHasMost) {
+  auto options = late(options_for(Strategy::comm_opt));
+  options.method = Method::pi;
+  options.panel_columns = 5;
+  std::vector<std::vector<RefreshWork>> of_ranks(2);
+  on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
+    const LateTraining training(options, comm, 2, never());
+    of_ranks[static_cast<size_t>(rank)] = training.kfac().refresh_work(3, kMicroBatches);
+  });
+  ASSERT_EQ(of_ranks[0].size(), of_ranks[1].size());
+  std::vector<size_t> own(2);
+  for (size_t k = 0; k < of_ranks[0].size(); ++k) {
+    const RefreshWork &one = of_ranks[0][k], &other = of_ranks[1][k];
+    EXPECT_EQ(describe(one), describe(other));
+    EXPECT_EQ(needs_of(of_ranks[0], k, 2), needs_of(of_ranks[1], k, 2)) << describe(one);
+    if (one.what == What::renew) own[0] += !one.layers.empty(), own[1] += !other.layers.empty();
+  }
+  EXPECT_EQ(std::max(own[0], own[1]), 24) << "the input's factor of side 37 has 8 panels";
+  EXPECT_EQ(std::min(own[0], own[1]), 1);
+}
+
+TEST(LateRefreshTest, AFactorThatIsNotPositiveDefiniteKeepsTheLastInverseAndIsCounted) {
+  for (int64_t columns : {kPanelColumns, int64_t{5}}) {
+    auto options = late(options_for(Strategy::hybrid));
+    options.method = Method::plain;
+    options.panel_columns = columns;
+    LateTraining training(options, {}, 1, in_any_order(5));
+    for (int i = 0; i < 3; ++i) training.step();
+    const auto before = training.kfac().inverse(2)[0].clone(), other = training.kfac().inverse(2)[1].clone();
+    // Its eigenvalues are 1 − 5 and one that is large.
+    const auto indefinite = at::full({1, 37, 37}, 5.0F) - 4 * at::eye(37);
+    pack_triangles({indefinite}, training.kfac().held_factors(2)[0].view(-1).narrow(0, 0, 37 * 38 / 2));
+    for (int i = 3; i < 6; ++i) training.step();  // statistics of step 3
+    EXPECT_EQ(training.kfac().counters().failed_decompositions, 1) << columns;
+    EXPECT_TRUE(training.kfac().inverse(2)[0].equal(before)) << columns;
+    EXPECT_FALSE(training.kfac().inverse(2)[1].equal(other)) << columns;
+  }
+}
+
 TEST(LateRefreshTest, PiecesAreTimed) {
-  LateTraining training(late(options_for(Strategy::hybrid)), {}, 1, at_once());
+  auto options = late(options_for(Strategy::hybrid));
+  options.method = Method::pi;
+  options.panel_columns = 5;
+  LateTraining training(options, {}, 1, at_once());
   EXPECT_TRUE(training.kfac().refresh_seconds(4).empty());
   for (int i = 0; i < 8; ++i) training.step();
   const auto seconds = training.kfac().refresh_seconds(4);
@@ -259,12 +358,28 @@ TEST(LateRefreshTest, PiecesAreTimed) {
   EXPECT_EQ(training.kfac().cycle_length(), kInterval);
 }
 
-TEST(LateRefreshTest, RefusesDelaysThatAreTooLong) {
+TEST(LateRefreshTest, PiecesThatWereDoneBeforeACheckpointHaveNoTime) {
+  const auto options = late(options_for(Strategy::hybrid));
+  LateTraining first(options, {}, 1, at_once());
+  for (int i = 0; i < 6; ++i) first.step();
+  LateTraining second(options, {}, 1, at_once());
+  second.load(first.kfac().state_dict(), first.weights(), 6);  // the refresh of step 5 is open
+  for (int i = 6; i < 8; ++i) second.step();
+  EXPECT_TRUE(second.kfac().refresh_seconds(5).empty());
+  for (int i = 8; i < 12; ++i) second.step();
+  for (double one : second.kfac().refresh_seconds(5)) EXPECT_GT(one, 0);
+  EXPECT_FALSE(second.kfac().refresh_seconds(5).empty());
+}
+
+TEST(LateRefreshTest, RefusesDelaysThatAreTooLongAndPanelsWithoutColumns) {
   expect_refusal([] { Kfac(*small_model(), late(options_for(Strategy::hybrid), kInterval)); },
                  {"curvature_delay", "4", "less than the interval of layer '0', 4"});
   auto options = options_for(Strategy::hybrid);
   options.curvature_delay = 1;
   expect_refusal([&] { Kfac(*small_model(), options); }, {"curvature_delay", "0 steps without layer_curvature"});
+  options.curvature_delay = 0;
+  options.panel_columns = 0;
+  expect_refusal([&] { Kfac(*small_model(), options); }, {"panel_columns", "0", "1 and more"});
 }
 
 TEST(LateRefreshTest, RefusesPiecesThatAreDoneOrNotOpen) {

@@ -42,16 +42,17 @@ runtime/models       runtime/passes
 runtime/io           swap
 runtime/data         core/memory runtime/io runtime/models
 runtime/options      kfac/plan runtime/io runtime/models runtime/passes swap/gate swap/tiers swap/windows
-runtime/planning     core/memory ddl/allreduce ddl/comm kfac/plan swap/schedule
+runtime/planning     core/memory ddl/allreduce ddl/comm kfac/plan runtime/options swap/schedule
 runtime/results      kfac/plan runtime/options swap/schedule
 runtime/report       runtime/options runtime/planning runtime/results
 runtime/interruption ddl/comm ddl/torch runtime/models runtime/passes swap/gate
-runtime/pipeline     ddl/allreduce ddl/comm ddl/courier ddl/torch kfac pipe runtime/models runtime/options runtime/passes swap
+runtime/pipeline     ddl/allreduce ddl/comm ddl/courier ddl/torch kfac pipe runtime/models runtime/options runtime/passes \
+                     runtime/results swap
 runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan pipe runtime/data \
                      runtime/interruption runtime/io runtime/models runtime/options runtime/passes runtime/pipeline runtime/planning \
                      runtime/results swap swap/gate swap/optim swap/schedule swap/shapes swap/tiers
 runtime/dry_runs     core/host core/memory ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/plan pipe runtime/data runtime/models \
-                     runtime/options runtime/planning runtime/training swap/schedule swap/shapes swap/windows
+                     runtime/options runtime/pipeline runtime/planning runtime/training swap/schedule swap/shapes swap/windows
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
                      runtime/training
 tools/ddlrun         core/host ddl/allreduce ddl/comm tools/cli

@@ -1,5 +1,7 @@
 """Models that are cut over ranks, under mpirun."""
+import json
 import os
+import re
 import shutil
 import unittest
 
@@ -8,8 +10,8 @@ from cli import MPIRUN, Case, main
 os.environ["OMP_NUM_THREADS"] = "1"  # a sum's last bits depend on the number of threads
 RESNET = ["--model", "resnet50", "--edge", "40", "--filters", "4", "--classes", "5", "--batch", "2", "--cases", "40", "--accumulate", "4",
           "--optimizer", "sgd", "--lr", "0.05"]
-BERT = ["--model", "bert-base", "--data", "synthetic:24", "--layers", "3", "--hidden", "64", "--batch", "2", "--cases", "32",
-        "--accumulate", "4"]
+SMALL_BERT = ["--model", "bert-base", "--data", "synthetic:24", "--layers", "3", "--hidden", "64"]
+BERT = [*SMALL_BERT, "--batch", "2", "--cases", "32", "--accumulate", "4"]
 
 
 @unittest.skipIf(MPIRUN is None, "built without MPI")
@@ -22,7 +24,8 @@ class Pipeline(Case):
         options = [*RESNET, "--kfac", "--refresh", "at-once", "--steps", "4"]
         whole = self.result(*options)
         for flags in (["--pipeline", "2"], ["--pipeline", "2", "--schedule", "gpipe", "--cut", "3,15"],
-                      ["--pipeline", "2", "--schedule", "interleaved"]):
+                      ["--pipeline", "2", "--schedule", "zb-h1"], ["--pipeline", "2", "--schedule", "auto"],
+                      ["--pipeline", "2", "--schedule", "gpipe", "--recompute"], ["--pipeline", "2", "--schedule", "interleaved"]):
             cut = self.result(*options, *flags, ranks=2)
             self.assert_same(cut, whole)
             self.assertEqual(cut["parameters"], whole["parameters"])
@@ -31,6 +34,35 @@ class Pipeline(Case):
         self.assertEqual(sum(cut["pipeline"]["cut"]), len(cut["pipeline"]["parts"]))
         self.assertTrue(0 < cut["pipeline"]["utilization"] <= 1)
         self.assertIsNone(whole["pipeline"])
+
+    def test_the_schedule_that_was_chosen_is_told(self):
+        chosen = self.result(*RESNET, "--steps", "2", "--pipeline", "2", "--schedule", "auto", ranks=2)
+        self.assertIn(chosen["pipeline"]["schedule"], ["gpipe", "1f1b", "interleaved", "zb-h1"])
+
+    def test_a_budget_chooses_the_schedule(self):
+        options = [*BERT, "--steps", "3", "--pipeline", "2", "--schedule", "auto"]
+        chosen = self.result(*options, "--budget", "40MiB", ranks=2)
+        self.assertLessEqual(chosen["peak_bytes"], 40 << 20)
+        free = self.result(*options, "--cut", ",".join(map(str, chosen["pipeline"]["cut"])), ranks=2)
+        self.assertEqual(free["losses"], chosen["losses"])
+
+    def test_stages_that_run_forward_again_keep_less(self):
+        options = [*SMALL_BERT, "--batch", "8", "--cases", "64", "--accumulate", "8", "--pipeline", "2", "--schedule", "gpipe", "--steps", "2"]
+        kept = self.result(*options, ranks=2)
+        again = self.result(*options, "--recompute", ranks=2)
+        self.assert_same(again, kept)
+        self.assertLess(again["peak_bytes"], 0.8 * kept["peak_bytes"])
+
+    def test_chimera_sums_in_another_order(self):
+        options = [*BERT, "--kfac", "--steps", "7", "--pipeline", "2"]
+        one = self.result(*options, ranks=2)
+        two = self.result(*options, "--schedule", "chimera", ranks=2)
+        self.assertNotEqual(two["weights_sha256"], one["weights_sha256"])
+        for loss, other in zip(one["losses"], two["losses"]):
+            self.assertAlmostEqual(loss, other, delta=1e-5 * loss)
+        self.assert_same(self.result(*options, "--schedule", "chimera", "--kfac-work", "after", ranks=2), two)
+        self.assertEqual(two["parameters"], one["parameters"])
+        self.assertEqual([rank["stages"] for rank in two["pipeline"]["by_rank"]], [[0, 1], [0, 1]])
 
     def test_dropout_depends_on_no_cut(self):
         two = self.result(*BERT, "--steps", "3", "--pipeline", "2", ranks=2)
@@ -46,20 +78,115 @@ class Pipeline(Case):
         for refresh in ("rolling", "together"):
             after = self.result(*options, "--refresh", refresh, "--kfac-work", "after", ranks=2)
             self.assertIsNone(after["pipeline"]["filled"])
-            for flags in ([], ["--schedule", "interleaved"], ["--schedule", "gpipe", "--cut", "9,9"]):
+            for flags in ([], ["--schedule", "interleaved"], ["--schedule", "zb-h1"], ["--schedule", "gpipe", "--cut", "9,9"]):
                 bubbles = self.result(*options, "--refresh", refresh, *flags, ranks=2)
                 self.assert_same(bubbles, after)
                 self.assertEqual(bubbles["step_kinds"][-1], "filled 0")
                 self.assertGreater(bubbles["pipeline"]["filled"]["pieces"], 0)
                 self.assertTrue(all(rank["kfac_seconds"] > 0 for rank in bubbles["pipeline"]["by_rank"]))
 
+    def test_the_results_tell_where_the_time_went(self):
+        result = self.result(*RESNET, "--kfac", "--steps", "13", "--pipeline", "2", ranks=4)
+        told = result["pipeline"]
+        self.assertEqual((told["copies"], told["micro_batches"], told["cycle_steps"]), (2, 4, told["filled"]["cycle_steps"]))
+        self.assertEqual([rank["rank"] for rank in told["by_rank"]], [0, 2])  # of rank 0's copy
+        for rank in told["by_rank"]:
+            self.assertAlmostEqual(rank["busy_seconds"], rank["forward_seconds"] + rank["backward_seconds"])
+            self.assertAlmostEqual(rank["busy_seconds"] + rank["bubble_seconds"], told["pass_seconds"])
+            self.assertLess(rank["wait_seconds"], rank["bubble_seconds"])
+            self.assertLess(rank["kfac_seconds"], rank["bubble_seconds"])
+            self.assertEqual(rank["age_steps_max"], 2)  # --staleness
+            self.assertTrue(1 <= rank["refresh_steps_mean"] <= 3)
+            self.assertGreater(rank["update_seconds"], 0)
+        mean = lambda key: sum(rank[key] for rank in told["by_rank"]) / 2  # noqa: E731
+        seconds = told["seconds"]
+        self.assertEqual(set(seconds), {"forward", "backward", "statistics", "average", "renew", "share", "exchange", "update", "wait"})
+        for kind in ("forward", "backward", "update", "wait"):
+            self.assertAlmostEqual(seconds[kind], mean(f"{kind}_seconds"))
+        self.assertTrue(all(value > 0 for value in seconds.values()), seconds)  # shares: each layer has two ranks
+        self.assertAlmostEqual(told["filled_seconds"], sum(seconds[kind] for kind in ("statistics", "average", "renew", "share")))
+        self.assertAlmostEqual(told["bubble_seconds"], mean("bubble_seconds"))
+        self.assertAlmostEqual(told["utilization"], 1 - (told["bubble_seconds"] - told["filled_seconds"]) / told["pass_seconds"])
+        self.assertAlmostEqual(told["exceeded_seconds"], told["filled"]["step_seconds"] - told["filled"]["step_seconds_without"])
+        self.assertEqual(told["predicted"]["step_seconds"], told["filled"]["step_seconds"])
+        there, back = told["channels"]
+        self.assertEqual([there[key] for key in ("from", "to", "from_rank", "to_rank")], [0, 1, 0, 2])
+        self.assertEqual([back[key] for key in ("from", "to", "from_rank", "to_rank")], [1, 0, 2, 0])
+        self.assertEqual(there["bytes_per_step"], back["bytes_per_step"])
+        self.assertEqual(there["bytes_per_step"] % (4 * 2 * 4), 0)  # micro-batches, cases, float32
+        self.assertGreater(there["bytes_per_step"], 0)
+        self.assertTrue(0 <= there["exposed_seconds"] <= told["pass_seconds"])
+
+    def test_without_work_in_waits_no_plan_is_told(self):
+        told = self.result(*BERT, "--steps", "2", "--pipeline", "2", ranks=2)["pipeline"]
+        for key in ("filled", "cycle_steps", "exceeded_seconds"):
+            self.assertIsNone(told[key])
+        self.assertIsNone(told["predicted"]["step_seconds"])
+        self.assertEqual(told["filled_seconds"], 0)
+        for rank in told["by_rank"]:
+            self.assertIsNone(rank["refresh_steps_mean"])
+            self.assertIsNone(rank["age_steps_max"])
+
+    def report(self, *options, ranks):
+        """The page of a run and the events of each lane of its trace: `(name, begin, end)` in µs."""
+        folder = self.folder / "report"
+        self.result(*options, "--report", folder, ranks=ranks)
+        lanes, names = {}, {}
+        for event in json.loads((folder / "trace.json").read_text())["traceEvents"]:
+            if event["ph"] == "M":
+                names[event["tid"]] = event["args"]["name"]
+            else:
+                lanes.setdefault(names[event["tid"]], []).append((event["name"], event["ts"], event["ts"] + event["dur"]))
+        return (folder / "report.html").read_text(), lanes
+
+    def assert_in_order(self, lanes, suffix):
+        """Expects that stages on two ranks never begin before what they read is done, by one clock."""
+        spans = {name: (begin, end) for lane in (f"rank 0{suffix}", f"rank 1{suffix}") for name, begin, end in lanes[lane]}
+        for i in range(4):
+            ends = [spans[name][1] for name in (f"forward of stage 0, micro-batch {i}", f"forward of stage 1, micro-batch {i}",
+                                                f"backward of stage 1, micro-batch {i}")]
+            begins = [spans[name][0] for name in (f"forward of stage 1, micro-batch {i}", f"backward of stage 1, micro-batch {i}",
+                                                  f"backward of stage 0, micro-batch {i}")]
+            for end, begin in zip(ends, begins):
+                self.assertLessEqual(end, begin + 0.1)
+
+    def test_the_report_draws_a_lane_a_rank_measured_above_planned(self):
+        page, lanes = self.report(*RESNET, "--kfac", "--steps", "13", "--pipeline", "2", ranks=2)
+        self.assertIn("1f1b, 2 ranks, 4 micro-batches, step 13, filled 0", page)
+        self.assertEqual(len(re.findall('<g class="measured">', page)), 2)
+        self.assertEqual(len(re.findall('<g class="planned">', page)), 2)
+        for kind in ("forward", "backward", "statistics", "average", "renew", "exchange", "update"):
+            self.assertIn(f'<i class="k-{kind}"></i>', page)
+        for suffix in ("", ", planned"):
+            self.assert_in_order(lanes, suffix)
+            for rank in (0, 1):
+                lane = sorted(lanes[f"rank {rank}{suffix}"], key=lambda event: event[1:])
+                for (_, _, end), (_, begin, _) in zip(lane, lane[1:]):
+                    self.assertLessEqual(end, begin + 0.1)  # a rank does one thing at a time
+        for rank in (0, 1):  # the rank did what was planned, in that order
+            measured = [name for name, _, _ in lanes[f"rank {rank}"] if "exchange" not in name]
+            self.assertEqual(measured, [name for name, _, _ in lanes[f"rank {rank}, planned"]])
+            self.assertTrue(any("K-FAC statistics of stage" in name for name in measured))
+        first = min(begin for _, begin, _ in lanes["rank 0"])
+        self.assertLess(first, max(end for _, _, end in lanes["compute"]))  # the operators of that step are on the same axis
+
+    def test_the_report_draws_the_replay_where_no_wait_is_filled(self):
+        page, lanes = self.report(*RESNET, "--steps", "2", "--pipeline", "2", ranks=2)
+        self.assertIn("1f1b, 2 ranks, 4 micro-batches, step 2, plain", page)
+        self.assertIn("a replay of the stages' seconds", page)
+        for suffix in ("", ", planned"):
+            self.assert_in_order(lanes, suffix)
+        self.assertEqual(min(begin for _, begin, _ in lanes["rank 0"]), min(begin for _, begin, _ in lanes["rank 0, planned"]))
+
     def test_a_budget_holds_and_changes_no_bit(self):
-        options = [*RESNET, "--kfac", "--steps", "12", "--pipeline", "2"]
-        free = self.result(*options, ranks=2)
-        tight = self.result(*options, "--budget", "60%", ranks=2)
-        self.assert_same(tight, free)
-        self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
-        self.assertLess(tight["peak_bytes"], free["peak_bytes"])
+        for method in ("eigen", "pi"):  # the largest factors are of side 288, and renewed in pieces
+            options = [*RESNET, "--kfac", "--kfac-method", method, "--steps", "12", "--pipeline", "2"]
+            free = self.result(*options, ranks=2)
+            tight = self.result(*options, "--budget", "60%", ranks=2)
+            self.assert_same(tight, free)
+            self.assertLessEqual(tight["peak_bytes"], tight["budget_bytes"])
+            self.assertLess(tight["peak_bytes"], free["peak_bytes"])
+            self.assert_same(self.result(*options, "--kfac-work", "after", ranks=2), free)
 
     def test_another_cut_goes_on_from_a_checkpoint(self):
         options = [*RESNET, "--kfac", "--pipeline", "2"]
@@ -83,11 +210,15 @@ class Pipeline(Case):
         mlp = ["--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "2", "--batch", "4"]
         refused("cut over 3 ranks, and there are 2", args=[*mlp, "--pipeline", "3"])
         refused("cut over 2 ranks, and there is 1", args=[*mlp, "--pipeline", "2"], ranks=0)
-        refused("schedule is zb; allowed is gpipe, 1f1b, interleaved", args=[*mlp, "--pipeline", "2", "--schedule", "zb"])
-        refused("refresh is never; allowed is rolling, together, at-once", args=[*mlp, "--pipeline", "2", "--refresh", "never"])
-        refused("kfac_work is now; allowed is bubbles, after", args=[*mlp, "--pipeline", "2", "--kfac-work", "now"])
+        refused("--schedule is 'zb'; allowed is gpipe, 1f1b, interleaved, zb-h1, chimera or auto",
+                args=[*mlp, "--pipeline", "2", "--schedule", "zb"])
+        refused("--refresh is 'never'; allowed is rolling, together or at-once", args=[*mlp, "--pipeline", "2", "--refresh", "never"])
+        refused("--kfac-work is 'now'; allowed is bubbles or after", args=[*mlp, "--pipeline", "2", "--kfac-work", "now"])
         refused("the cut is 1,1; allowed: 2 numbers of 1 and more, of 3 parts together", args=[*mlp, "--pipeline", "2", "--cut", "1,1"])
         refused("clip_norm is 1; allowed is 0 with a pipeline", args=[*mlp, "--pipeline", "2", "--clip-norm", "1"])
+        refused("chimera takes micro-batches in units of its ranks; 2 do not divide 1", args=[*mlp, "--pipeline", "2", "--schedule", "chimera"])
+        refused("recompute is on; allowed is off without a pipeline", args=[*mlp, "--recompute"])
+        refused("schedule is chimera; allowed is one of the others without a pipeline", args=[*mlp, "--schedule", "chimera"])
         refused("amp is fp16", args=[*mlp, "--pipeline", "2", "--amp", "fp16"])
         refused("pipeline is 0; allowed is 1 to 1024", args=[*mlp, "--pipeline", "0"])
         refused("staleness is 3; allowed with refresh rolling is less than the inverse_interval, 3",

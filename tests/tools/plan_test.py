@@ -42,6 +42,30 @@ class Plan(Case):
         self.assertFalse(does_not["feasible"])
         self.assertIn("the smallest feasible budget is", self.said)
 
+    def test_pipelines_are_weighed(self):
+        model = ["--model", "bert-base", "--data", "synthetic:16", "--layers", "3", "--hidden", "64", "--batch", "2", "--accumulate", "4",
+                 "--cases", "32", "--pipeline", "2"]
+        planned = self.planned(*model, "--world", "2", "--schedule", "auto", "--device-profile", "a100")
+        choices = planned["plan"]["choices"]
+        self.assertEqual({(choice["schedule"], choice["recompute"]) for choice in choices},
+                         {(schedule, recompute) for schedule in ("1f1b", "gpipe", "zb-h1", "interleaved") for recompute in (False, True)})
+        peaks = {(choice["schedule"], choice["recompute"]): choice["peak_bytes"] for choice in choices}
+        self.assertLess(peaks["gpipe", True], peaks["gpipe", False])
+        self.assertLess(peaks["1f1b", False], peaks["gpipe", False])
+        waits = {choice["schedule"]: choice["kinds"][0]["message_seconds"] for choice in choices if not choice["recompute"]}
+        self.assertTrue(all(seconds > 0 for seconds in waits.values()), waits)
+        (four,) = self.planned(*model, "--world", "4", "--kfac", "--schedule", "chimera", "--device-profile", "a100",
+                               "--strategy", "comm_opt")["plan"]["choices"]
+        self.assertEqual((four["schedule"], four["feasible"]), ("chimera", True))
+
+    @unittest.skipIf(MPIRUN is None, "built without MPI")
+    def test_needs_of_a_pipeline_are_those_of_training(self):
+        model = ["--model", "bert-base", "--data", "synthetic:16", "--layers", "3", "--hidden", "64", "--batch", "4", "--accumulate", "4",
+                 "--cases", "32", "--pipeline", "2"]
+        for flags in (["--schedule", "gpipe", "--cut", "2,3"], ["--schedule", "zb-h1", "--cut", "2,3", "--kfac", "--refresh", "at-once"]):
+            trained = self.result(*model, *flags, "--steps", "6", ranks=2)
+            self.expect_needs(trained, self.planned(*model, *flags, "--world", "2"))
+
     def expect_needs(self, trained, planned):
         """A plan's peaks and floors are at most 5 % above those that are counted, and not below."""
         choice = planned["plan"]["choices"][0]

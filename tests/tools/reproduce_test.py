@@ -43,9 +43,60 @@ class Reproduce(Case):
         longer = [figure["predicted"] for figure in table["figures"] if "D = N" not in figure["what"]]
         self.assertEqual(longer, [66, 96])
 
+    def test_a_figure_of_which_no_number_is_published_has_none(self):
+        (table,) = self.tables("pipefisher-fig5")
+        told = [figure["published"] is not None for figure in table["figures"]]
+        self.assertIn(True, told)
+        self.assertIn(False, told)
+        for figure in table["figures"]:
+            self.assertIsNotNone(figure["predicted"])
+            self.assertEqual(figure["deviation"] is None, figure["published"] is None, figure)
+
+    def times(self, *rows, header="bs,time_f,time_b,time_kron,time_inv,time_prec,mem_act"):
+        file = self.folder / "times.csv"
+        file.write_text("\n".join([header, *rows]) + "\n")
+        return file
+
+    def test_pipelines_take_other_times_of_blocks(self):
+        (published,) = self.tables("pipefisher-fig3")
+        (own,) = self.tables("pipefisher-fig3", "--times", self.times("32,5,10,10,10,2,900"))
+        steps = {figure["what"]: figure["predicted"] for figure in own["figures"]}
+        self.assertAlmostEqual(steps["GPipe, r"], (4 * 10 + 10) / (3 * 15))
+        self.assertEqual([figure["published"] for figure in own["figures"]],
+                         [figure["published"] for figure in published["figures"]])
+        self.assertIn("times.csv", own["assumptions"][0])
+        self.assertNotIn("times.csv", published["assumptions"][0])
+
+    def test_bad_times_are_refused_by_name(self):
+        for file, *said in [
+                (self.folder / "nothing.csv", "nothing.csv", "cannot be opened"),
+                (self.folder, str(self.folder), "it is a folder")]:
+            self.refused(2, *said, args=["reproduce", "pipefisher-fig3", "--times", file])
+        for rows, header, *said in [
+                (["32,5,10"], "bs,time_f,time_b", "times.csv", "no column 'time_kron'"),
+                (["32,5,ten,10,10,2"], "bs,time_f,time_b,time_kron,time_inv,time_prec", "times.csv", "line 2", "time_b 'ten'"),
+                (["8,5,10,10,10,2"], "bs,time_f,time_b,time_kron,time_inv,time_prec", "times.csv", "32; there are for 8")]:
+            self.refused(2, *said, args=["reproduce", "pipefisher-fig3", "--times", self.times(*rows, header=header)])
+
+    def test_times_are_refused_where_they_change_nothing(self):
+        times = self.times("32,5,10,10,10,2,900")
+        self.refused(2, "kaisa-table5", "--times", args=["reproduce", "kaisa-table5", "--times", times])
+        self.refused(2, "pipefisher-paths", "--times", args=["reproduce", "pipefisher-paths", "--times", times])
+        self.refused(2, "kaisa-table5", "--times", args=["reproduce", "--all", "--times", times])
+        self.refused(2, "--list", "--times", args=["reproduce", "--list", "--times", times])
+
+    def test_every_name_says_what_it_assumes(self):
+        tables = self.tables("--all")
+        self.assertEqual([table["name"] for table in tables], run("reproduce", "--list").stdout.split())
+        for table in tables:
+            self.assertTrue(table["assumptions"], table["name"])
+            self.assertTrue(table["figures"], table["name"])
+
     def test_names(self):
         names = run("reproduce", "--list").stdout.split()
         self.assertIn("lms-192", names)
+        for name in ["paths", "table2", "wide", *(f"fig{n}" for n in [3, 4, 5, 6, 7, *range(9, 17)])]:
+            self.assertIn(f"pipefisher-{name}", names)
         self.refused(2, "kaisa-table5", args=["reproduce", "nothing"])
         self.refused(2, "--list", args=["reproduce"])
 

@@ -74,21 +74,21 @@ void TrainFlags::add_pipeline_flags(CLI::App& command) {
       ->type_name("N")
       ->capture_default_str();
   command
-      .add_option("--schedule", options.pipeline.schedule,
-                  str(PipelineOptions::kSchedules, ": the order of a pipeline's work; the same bits"))
+      .add_option("--schedule", schedule,
+                  str(schedule_names(), ": the order of a pipeline's work; the same bits, but for chimera"))
       ->type_name("NAME")
       ->capture_default_str();
   command.add_option("--chunks", options.pipeline.chunks, "Stages of each rank with --schedule interleaved; 1 or more")
       ->type_name("N")
       ->capture_default_str();
   command
-      .add_option("--refresh", options.pipeline.refresh,
-                  str(PipelineOptions::kRefreshes, ": which of K-FAC's layers a pipeline renews in which step"))
+      .add_option("--refresh", refresh,
+                  str(refresh_names(), ": which of K-FAC's layers a pipeline renews in which step"))
       ->type_name("NAME")
       ->capture_default_str();
   command
-      .add_option("--kfac-work", options.pipeline.kfac_work,
-                  str(PipelineOptions::kKfacWork, ": when a pipeline's ranks do that work; the same bits"))
+      .add_option("--kfac-work", kfac_work,
+                  str(kfac_work_names(), ": when a pipeline's ranks do that work; the same bits"))
       ->type_name("NAME")
       ->capture_default_str();
   command
@@ -97,6 +97,8 @@ void TrainFlags::add_pipeline_flags(CLI::App& command) {
       ->type_name("N,N,…")
       ->default_str("by measured seconds")
       ->delimiter(',');
+  command.add_flag("--recompute", options.pipeline.recompute,
+                   "A pipeline's stages keep their inputs alone, and run forward again for backward; the same bits");
 }
 
 TrainOptions TrainFlags::resolve(int world) {
@@ -107,12 +109,15 @@ TrainOptions TrainFlags::resolve(int world) {
   options.memory.budget = BudgetRequest::parse(budget);
   options.memory.host_budget = BudgetRequest::parse(host_budget);
   options.precision.amp = parse_amp(amp);
+  options.pipeline.schedule = parse_schedule(schedule);
+  options.pipeline.refresh = parse_refresh(refresh);
+  options.pipeline.kfac_work = parse_kfac_work(kfac_work);
   resolve_optimizer();
   options.gradients.overlap = !no_overlap_gradients;
   options.gradients.bucket_bytes = gradient_bucket == "auto" ? 0 : parse_bytes(gradient_bucket);
   options.gradients.buffer_bytes = gradient_buffer == "auto" ? 0 : parse_bytes(gradient_buffer);
   const int64_t copies = options.pipeline.ranks > 0 ? world / options.pipeline.ranks : world;
-  kfac.resolve(options, static_cast<int>(std::max<int64_t>(1, copies)));
+  kfac.resolve(options, static_cast<int>(std::max<int64_t>(1, copies * options.pipeline.holders())));
   options.validate();
   return options = with_model_defaults(options);
 }

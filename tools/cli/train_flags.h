@@ -22,6 +22,7 @@ struct TrainFlags {
   KfacFlags kfac;
   std::optional<double> lr, rest_lr, momentum, weight_decay;
   std::string optimizer, rest_optimizer, lr_decay, engine = "gate", amp = "off", memory_format = "contiguous";
+  std::string schedule = "1f1b", refresh = "rolling", kfac_work = "bubbles";
 
   /// Adds the flags of model and data only; add_training_flags() adds all further ones.
   void add_model_flags(CLI::App& command);

@@ -165,6 +165,7 @@ Run add_plan(CLI::App& app) {
       app.add_subcommand("plan", "Tells what a run will need and take under a budget, without running it");
   options->flags.add_model_flags(*command);
   options->flags.add_training_flags(*command);
+  options->flags.add_pipeline_flags(*command);
   add_cluster_flags(*command, *options);
   add_change_flags(*command, *options);
   add_frontier_flags(*command, *options);

@@ -1,8 +1,10 @@
 // spillway reproduce: published figures beside their predictions.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +21,7 @@ namespace {
 using nlohmann::json;
 
 struct Options {
-  std::string name, json;
+  std::string name, times, json;
   bool list = false, all = false, markdown = false;
 };
 
@@ -42,10 +44,12 @@ std::string with_unit(const std::optional<double>& value, const std::string& uni
 }
 
 void print(const Reproduction& table) {
-  std::printf("%s: %s\n%-44s %14s %14s %10s\n", table.name.c_str(), table.source.c_str(), "", "published", "predicted",
-              "deviation");
+  int width = 44;
+  for (const PublishedFigure& figure : table.figures) width = std::max(width, static_cast<int>(figure.what.size()));
+  std::printf("%s: %s\n%-*s %14s %14s %10s\n", table.name.c_str(), table.source.c_str(), width, "", "published",
+              "predicted", "deviation");
   for (const PublishedFigure& figure : table.figures)
-    std::printf("%-44s %14s %14s %10s\n", figure.what.c_str(), with_unit(figure.published, figure.unit).c_str(),
+    std::printf("%-*s %14s %14s %10s\n", width, figure.what.c_str(), with_unit(figure.published, figure.unit).c_str(),
                 with_unit(figure.predicted, figure.unit).c_str(), percent(figure.deviation()).c_str());
   for (const std::string& assumption : table.assumptions) std::printf("  assumed: %s\n", assumption.c_str());
   std::printf("\n");
@@ -67,7 +71,7 @@ json to_json(const Reproduction& table) {
   for (const PublishedFigure& figure : table.figures)
     figures.push_back({{"what", figure.what},
                        {"unit", figure.unit},
-                       {"published", figure.published},
+                       {"published", figure.published ? json(*figure.published) : json(nullptr)},
                        {"predicted", figure.predicted ? json(*figure.predicted) : json(nullptr)},
                        {"deviation", figure.deviation() ? json(*figure.deviation()) : json(nullptr)}});
   return {{"name", table.name}, {"source", table.source}, {"figures", figures}, {"assumptions", table.assumptions}};
@@ -81,13 +85,16 @@ std::vector<std::string> names_of(const Options& options) {
 
 int reproduce_command(const Options& options) {
   if (options.list) {
+    if (!options.times.empty()) throw BadRequest("--list prints names, and takes no --times");
     for (const std::string& name : reproductions()) std::printf("%s\n", name.c_str());
     return kOk;
   }
+  const BlockTimesSource blocks =
+      options.times.empty() ? BlockTimesSource() : BlockTimesSource(read_block_profile(options.times));
   CpuDevice::reserve_addresses_of_dry_runs();
   json all = json::array();
   for (const std::string& name : names_of(options)) {
-    const Reproduction table = reproduce(name);
+    const Reproduction table = reproduce(name, blocks);
     options.markdown ? print_markdown(table) : print(table);
     all.push_back(to_json(table));
   }
@@ -103,6 +110,12 @@ Run add_reproduce(CLI::App& app) {
   command->add_option("NAME", options->name, "What to reproduce; --list names them")->type_name("");
   command->add_flag("--list", options->list, "List the names");
   command->add_flag("--all", options->all, "Reproduce everything");
+  command
+      ->add_option(
+          "--times", options->times,
+          "For a name that begins with pipefisher-: times of a transformer block instead of the published ones")
+      ->type_name("FILE.csv")
+      ->default_str("none");
   command->add_flag("--markdown", options->markdown, "Print tables for docs/papers.md");
   command->add_option("--json", options->json, "File for the results")->type_name("FILE")->default_str("none");
   command->footer("Example: spillway reproduce kaisa-table5");

@@ -282,6 +282,10 @@ int train_command(Options& options, const CLI::App& command) {
   const Links links = connect(launch, options, device);
   std::string decision;
   if (!options.allowed.empty()) decision = take_allowed(options, device, links.comm, train_options);
+  const bool weighs_pipelines = train_options.pipeline.ranks > 1 && links.comm && options.plan == "auto" &&
+                                train_options.pipeline.schedule == PipelineSchedule::automatic &&
+                                train_options.memory.budget.kind == BudgetRequest::Kind::bytes;
+  if (weighs_pipelines) decision = choose_pipeline(train_options, links.comm, kernel_cache_folder());
   std::vector<TrainOptions> compared;
   for (const std::string& what : options.compare)
     compared.push_back(compared_options(train_options, what, options.flags.weight_decay));

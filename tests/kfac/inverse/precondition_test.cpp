@@ -171,6 +171,17 @@ TEST(InverseTest, KeepsTheLastOfAGroupWhoseCholeskyFailsAndCounts) {
   }
 }
 
+TEST(InverseTest, KeepsTheLastWhereAPivotIsExactlyZero) {
+  const LayerShape shape{.out = 2, .in = 2, .bias = false, .inverse = kPlain};
+  const std::vector<at::Tensor> factors{at::tensor({40.0, 0.0, 0.0, -0.5}, at::kDouble).view({1, 2, 2}),
+                                        at::eye(2, at::kDouble).unsqueeze(0)};
+  const auto inverse = LayerInverse::identity(shape, at::kDouble);
+  const auto failed = at::zeros({}, at::kLong);
+  invert_factor(inverse, shape, factors, 0, {.absolute = 0.5}, failed);
+  EXPECT_EQ(failed.item<int64_t>(), 1);
+  EXPECT_TRUE(inverse.matrix(shape, 0)[0].equal(at::eye(2, at::kDouble)));
+}
+
 TEST(InverseTest, TakesRayleighQuotientsOfTheLastEigenvectorsWhereADecompositionFails) {
   const LayerShape shape{.out = 3, .in = 3, .bias = false, .inverse = kOuter};
   auto inverse = LayerInverse::identity(shape, at::kDouble);

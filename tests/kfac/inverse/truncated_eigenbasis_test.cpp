@@ -119,4 +119,38 @@ TEST(TruncatedEigenbasisTest, AFactorThatIsNotFiniteChangesNothing) {
   }
 }
 
+/// Does one iteration in pieces.
+bool iterate_in_pieces(const at::Tensor& factor, const Eigenbasis& basis, int64_t most_columns) {
+  SubspaceIteration iteration(factor, basis.vectors.size(2), most_columns);
+  const int64_t pieces = SubspaceIteration::pieces(basis.vectors.size(2), most_columns);
+  for (int64_t piece = 0; piece < pieces; ++piece) iteration.run_next(basis);
+  return iteration.keep(basis);
+}
+
+TEST(SubspaceIterationTest, IsOneIterationAtOnce) {
+  torch::manual_seed(7);
+  const auto scale = at::pow(0.9, at::arange(60, at::kDouble)).outer(at::pow(0.9, at::arange(60, at::kDouble)));
+  const auto factor = covariance(2, 60, 80) * scale;
+  for (int64_t columns : {1, 3, 4, 9, 10, 100}) {
+    const auto whole = unseen(2, 60, 10), pieces = unseen(2, 60, 10);
+    ASSERT_TRUE(iterate_subspace(factor, whole));
+    ASSERT_TRUE(iterate_in_pieces(factor, pieces, columns));
+    EXPECT_LT(largest_difference(pieces.values, whole.values), 1e-12) << columns;
+    EXPECT_LT(largest_difference(reference::rebuilt(pieces), reference::rebuilt(whole)), 1e-12) << columns;
+  }
+}
+
+TEST(SubspaceIterationTest, AFactorThatIsZeroOrNotFiniteLeavesTheVectors) {
+  torch::manual_seed(8);
+  const auto basis = unseen(1, 20, 3);
+  const auto before = basis.vectors.clone();
+  EXPECT_TRUE(iterate_in_pieces(at::zeros({1, 20, 20}, at::kDouble), basis, 2));
+  EXPECT_TRUE(basis.vectors.equal(before));
+  EXPECT_EQ(basis.values.count_nonzero().item<int64_t>(), 0);
+  auto factor = covariance(1, 20, 30);
+  factor[0][2][2] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_FALSE(iterate_in_pieces(factor, basis, 2));
+  EXPECT_TRUE(basis.vectors.equal(before));
+}
+
 }  // namespace spillway::kfac

@@ -11,6 +11,7 @@
 
 #include "ddl/comm/communicator.h"
 #include "ddl/comm/thread_world.h"
+#include "pipe/schedules.h"
 #include "runtime/models/task.h"
 #include "tests/support/ddl/delayed_transport.h"
 #include "tests/support/refusal.h"
@@ -19,6 +20,7 @@ namespace spillway::runtime {
 namespace {
 
 using testing::expect_refusal;
+using enum PipelineSchedule;
 
 /// A model and what it is trained on.
 struct Case {
@@ -102,6 +104,17 @@ Outcome on_one_rank(const Case& given, at::ScalarType type) {
   return outcome;
 }
 
+/// Throws the error that made the others fail.
+void rethrow_cause(const std::vector<std::exception_ptr>& errors) {
+  std::exception_ptr of_others;
+  for (const auto& error : errors) try {
+      if (error) std::rethrow_exception(error);
+    } catch (const ddl::CommError&) {
+      of_others = error;
+    }
+  if (of_others) std::rethrow_exception(of_others);
+}
+
 /// Runs a body on each rank, with messages that are late now and then.
 void on_ranks(int ranks, bool delayed, const std::function<void(const ddl::Comm&)>& body) {
   ddl::ThreadWorld world(std::vector<int>(static_cast<size_t>(ranks), 0));
@@ -119,8 +132,7 @@ void on_ranks(int ranks, bool delayed, const std::function<void(const ddl::Comm&
       }
     });
   for (std::thread& thread : threads) thread.join();
-  for (const auto& error : errors)
-    if (error) std::rethrow_exception(error);
+  rethrow_cause(errors);
 }
 
 std::shared_ptr<const Pipeline> cut(const Case& given, at::ScalarType type, const PipelineOptions& options,
@@ -129,22 +141,52 @@ std::shared_ptr<const Pipeline> cut(const Case& given, at::ScalarType type, cons
   return make_pipeline(options, std::ssize(given.batches), *task, of_type(given, type).front(), Amp::off, comm);
 }
 
-/// Trains a step on ranks, and gathers what all stages have.
-Outcome on_pipeline(const Case& given, at::ScalarType type, const PipelineOptions& options, bool delayed = false) {
-  Outcome outcome;
+/// Called with a place, its part of the loss, and what its stages have.
+using OfPlace = std::function<void(int place, double loss, const Outcome& own)>;
+
+/// Trains a step on ranks.
+void on_places(const Case& given, at::ScalarType type, const PipelineOptions& options, const OfPlace& of_place,
+               bool delayed = false) {
   std::mutex mutex;
   on_ranks(static_cast<int>(options.ranks), delayed, [&](const ddl::Comm& comm) {
     const auto pipeline = cut(given, type, options, comm);
     const auto model = pipelined_model(pipeline, made(given, type), {});
     const auto batches = of_type(given, type);
     const at::Tensor loss = model->learn(work_on(batches));
-    EXPECT_EQ(loss.defined(), pipeline->place == pipeline->place_of_last_stage());
+    bool has_loss = false;
+    for (int direction = 0; direction < pipeline->plan.directions(); ++direction)
+      has_loss = has_loss || pipeline->place == pipeline->place_of_last_stage(direction);
+    EXPECT_EQ(loss.defined(), has_loss);
     model->sum_shared_gradients();
+    Outcome own;
+    add_tensors(model->module(), own);
     const std::lock_guard lock(mutex);
-    if (loss.defined()) outcome.loss = loss.item<double>();
-    add_tensors(model->module(), outcome);
+    of_place(pipeline->place, loss.defined() ? loss.item<double>() : 0, own);
   });
+}
+
+/// Trains a step on ranks, and gathers what all stages have.
+Outcome on_pipeline(const Case& given, at::ScalarType type, const PipelineOptions& options, bool delayed = false) {
+  Outcome outcome;
+  on_places(
+      given, type, options,
+      [&](int, double loss, const Outcome& own) {
+        outcome.loss += loss;
+        for (const auto& [name, tensor] : own.tensors) outcome.tensors[name] = tensor;
+      },
+      delayed);
   return outcome;
+}
+
+/// Returns the case with the micro-batches that go through each direction of chimera's stages.
+std::vector<Case> halves_of(const Case& given, int64_t ranks) {
+  std::vector<Case> halves{given, given};
+  halves[0].batches.clear();
+  halves[1].batches.clear();
+  const pipe::Program program = pipe::chimera(static_cast<int>(ranks), static_cast<int>(given.batches.size()));
+  for (size_t m = 0; m < given.batches.size(); ++m)
+    halves[static_cast<size_t>(program.copy_of[m])].batches.push_back(given.batches[m]);
+  return halves;
 }
 
 void expect_same(const Outcome& outcome, const Outcome& expected, const std::string& what) {
@@ -158,8 +200,8 @@ void expect_same(const Outcome& outcome, const Outcome& expected, const std::str
 }
 
 std::string describe(const Case& given, const PipelineOptions& options, at::ScalarType type) {
-  return given.model + " over " + std::to_string(options.ranks) + " ranks by " + options.schedule + ", " +
-         std::to_string(given.batches.size()) + " micro-batches, " + c10::toString(type);
+  return given.model + " over " + std::to_string(options.ranks) + " ranks by " + std::string(name(options.schedule)) +
+         ", " + std::to_string(given.batches.size()) + " micro-batches, " + c10::toString(type);
 }
 
 TEST(PipelinedModelTest, GradientsAreThoseOfOneRankBitForBit) {
@@ -168,7 +210,7 @@ TEST(PipelinedModelTest, GradientsAreThoseOfOneRankBitForBit) {
     for (at::ScalarType type : {at::kFloat, at::kDouble}) {
       const Outcome expected = on_one_rank(given, type);
       for (int64_t ranks : {2, 3, 4})
-        for (const char* schedule : {"gpipe", "1f1b"}) {
+        for (PipelineSchedule schedule : {gpipe, one_forward_one_backward, zero_bubble}) {
           const PipelineOptions options{.ranks = ranks, .schedule = schedule};
           expect_same(on_pipeline(given, type, options), expected, describe(given, options, type));
         }
@@ -181,19 +223,57 @@ TEST(PipelinedModelTest, SeveralStagesOfARankChangeNoBit) {
     const Outcome expected = on_one_rank(given, at::kFloat);
     for (int64_t ranks : {2, 4})
       for (int64_t chunks : {1, 2}) {
-        const PipelineOptions options{.ranks = ranks, .schedule = "interleaved", .chunks = chunks};
+        const PipelineOptions options{.ranks = ranks, .schedule = interleaved, .chunks = chunks};
         expect_same(on_pipeline(given, at::kFloat, options), expected, describe(given, options, at::kFloat));
       }
   }
+}
+
+TEST(PipelinedModelTest, StagesThatRunForwardAgainChangeNoBit) {
+  at::set_num_threads(1);
+  for (const Case& given : {mlp(4), resnet(4), unet(2)}) {
+    const Outcome expected = on_one_rank(given, at::kFloat);
+    for (PipelineSchedule schedule : {gpipe, one_forward_one_backward, zero_bubble}) {
+      const PipelineOptions options{.ranks = 2, .schedule = schedule, .recompute = true};
+      expect_same(on_pipeline(given, at::kFloat, options), expected, describe(given, options, at::kFloat));
+    }
+  }
+}
+
+TEST(PipelinedModelTest, ChimeraIsTwoCopiesThatTakeHalfOfTheMicroBatchesEach) {
+  at::set_num_threads(1);
+  for (const Case& given : {mlp(4), mlp(8), resnet(4), unet(4)})
+    for (int64_t ranks : {2, 4}) {
+      const PipelineOptions options{.ranks = ranks, .schedule = chimera};
+      const std::string what = describe(given, options, at::kFloat);
+      const auto halves = halves_of(given, ranks);
+      const Outcome down = on_one_rank(halves[0], at::kFloat), up = on_one_rank(halves[1], at::kFloat);
+      std::vector<Outcome> at_place(static_cast<size_t>(ranks));
+      double loss = 0;
+      on_places(given, at::kFloat, options, [&](int place, double own_loss, const Outcome& own) {
+        at_place[static_cast<size_t>(place)] = own;
+        loss += own_loss;
+      });
+      EXPECT_EQ(loss, (down.loss + up.loss) / 2) << what;
+      for (const auto& [name, expected] : down.tensors) {
+        int holders = 0;
+        for (const Outcome& own : at_place)
+          if (const auto found = own.tensors.find(name); found != own.tensors.end()) {
+            ++holders;
+            EXPECT_TRUE(found->second.equal(expected) || found->second.equal(up.tensors.at(name))) << what << name;
+          }
+        EXPECT_EQ(holders, 2) << what << ": " << name;
+      }
+    }
 }
 
 TEST(PipelinedModelTest, LateMessagesChangeNoBit) {
   at::set_num_threads(1);
   const Case given = mlp(8);
   const Outcome expected = on_one_rank(given, at::kFloat);
-  for (const char* schedule : {"gpipe", "1f1b", "interleaved"}) {
+  for (PipelineSchedule schedule : {gpipe, one_forward_one_backward, interleaved, zero_bubble}) {
     const PipelineOptions options{.ranks = 4, .schedule = schedule};
-    expect_same(on_pipeline(given, at::kFloat, options, /*delayed=*/true), expected, schedule);
+    expect_same(on_pipeline(given, at::kFloat, options, /*delayed=*/true), expected, std::string(name(schedule)));
   }
 }
 
@@ -244,7 +324,7 @@ TEST(PipelinedModelTest, LossAndMetricWithoutGradientsAreThoseOfOneRank) {
 TEST(PipelinedModelTest, RunsAsTheReplaySays) {
   std::mt19937 random(5);
   std::uniform_real_distribution<double> seconds(0.1, 2);
-  for (const char* schedule : {"gpipe", "1f1b", "interleaved"})
+  for (PipelineSchedule schedule : {gpipe, one_forward_one_backward, interleaved, zero_bubble, chimera})
     for (int64_t ranks : {2, 4})
       for (double message : {0.0, 0.3}) {
         const Case given = mlp(8);
@@ -264,7 +344,7 @@ TEST(PipelinedModelTest, RunsAsTheReplaySays) {
           for (size_t i = 0; i < model->spans().size(); ++i) {
             EXPECT_EQ(model->spans()[i].item, expected[i].item);
             EXPECT_NEAR(model->spans()[i].begin, expected[i].begin, 1e-9)
-                << schedule << " " << pipe::describe(expected[i].item);
+                << name(schedule) << " " << pipe::describe(expected[i].item);
             EXPECT_NEAR(model->spans()[i].end, expected[i].end, 1e-9);
           }
         });
@@ -322,9 +402,8 @@ TEST(PipelinedModelTest, CutsThatDoNotFitAreRefusedByName) {
       },
       {"[pipeline] the cut is 1,2; allowed: 2 numbers of 1 and more, of 4 parts together"});
   expect_refusal([&] { plan({.ranks = 2, .cut = {4, 0}}); }, {"the cut is 4,0"});
-  expect_refusal([&] { plan({.ranks = 2, .schedule = "2f2b"}); },
-                 {"schedule is '2f2b'; allowed: gpipe, 1f1b, interleaved"});
-  expect_refusal([&] { plan({.ranks = 2, .schedule = "interleaved"}, 3); },
+  expect_refusal([&] { plan({.ranks = 3, .schedule = chimera}); }, {"chimera has 3 ranks; allowed: even numbers"});
+  expect_refusal([&] { plan({.ranks = 2, .schedule = interleaved}, 3); },
                  {"interleaved takes micro-batches in units of its ranks; 2 do not divide 3"});
 }
 

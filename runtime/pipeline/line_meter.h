@@ -1,0 +1,37 @@
+/// The messages of a rank's training passes, counted line by line.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "ddl/courier/courier.h"
+#include "pipe/lines.h"
+
+namespace spillway::runtime {
+
+/// The messages of the passes so far along a line, at one of its ends.
+struct LineTotals {
+  int number = 0;  ///< among pipe::lines() of the program
+  pipe::Line line;
+  int64_t bytes = 0;
+  double waited = 0;  ///< seconds in which the rank could not go on: no message had come, or all slots were full
+};
+
+/// A meter of the lines whose ends a courier has at one rank. What the courier carries between stop() and start(), such
+/// as a validation's messages, does not count.
+class LineMeter {
+ public:
+  /// Adds the line of the courier's next channel.
+  void add(int number, const pipe::Line& line) { totals_.push_back({.number = number, .line = line}); }
+  void start(const ddl::Courier& courier) { before_ = totals_of(courier); }
+  void stop(const ddl::Courier& courier);
+  /// Returns the totals by channel.
+  const std::vector<LineTotals>& totals() const { return totals_; }
+
+ private:
+  std::vector<ddl::ChannelTotals> totals_of(const ddl::Courier& courier) const;
+
+  std::vector<LineTotals> totals_;
+  std::vector<ddl::ChannelTotals> before_;  // the courier's, at start()
+};
+
+}  // namespace spillway::runtime

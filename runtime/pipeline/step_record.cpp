@@ -1,0 +1,141 @@
+#include "runtime/pipeline/step_record.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <map>
+
+#include "pipe/replay.h"
+
+namespace spillway::runtime {
+namespace {
+
+using Spans = std::vector<PipelineSpan>;
+using What = kfac::RefreshWork::What;
+
+double seconds_between(SteadyTime from, SteadyTime to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+PipelineWork kind_of(pipe::Work work) {
+  switch (work) {
+    case pipe::Work::forward:
+      return PipelineWork::forward;
+    case pipe::Work::backward:
+      return PipelineWork::backward;
+    case pipe::Work::input_gradient:
+      return PipelineWork::input_gradient;
+    case pipe::Work::weight_gradient:
+      return PipelineWork::weight_gradient;
+    case pipe::Work::update:
+      break;
+  }
+  return PipelineWork::update;
+}
+
+PipelineWork kind_of(What what) {
+  switch (what) {
+    case What::statistics:
+      return PipelineWork::statistics;
+    case What::average:
+      return PipelineWork::average;
+    case What::renew:
+      return PipelineWork::renew;
+    case What::share:
+      break;
+  }
+  return PipelineWork::share;
+}
+
+PipelineSpan span_of(const pipe::FilledItem& filled, const RefreshInWaits* in_waits) {
+  PipelineSpan span{.begin = filled.begin, .end = filled.end};
+  if (filled.extra < 0) {
+    span.work = kind_of(filled.item.work);
+    span.stage = filled.item.stage;
+    span.micro_batch = filled.item.micro_batch;
+    return span;
+  }
+  const pipe::Item& ready = in_waits->extras()[filled.extra].ready;
+  span.work = kind_of(in_waits->kind_of(filled.extra));
+  span.stage = ready.stage;
+  if (span.work == PipelineWork::statistics) span.micro_batch = ready.micro_batch;
+  return span;
+}
+
+double first_begin(const std::vector<Spans>& ranks) {
+  double first = std::numeric_limits<double>::infinity();
+  for (const Spans& spans : ranks)
+    for (const PipelineSpan& span : spans) first = std::min(first, span.begin);
+  return first;
+}
+
+void move(Spans& spans, double by) {
+  for (PipelineSpan& span : spans) span.begin += by, span.end += by;
+}
+
+}  // namespace
+
+void StepTimes::finish_step() {
+  ++steps;
+  average_seconds += seconds_between(passed, averaged);
+  update_seconds += seconds_between(averaged, updated);
+}
+
+Spans measured_spans(const std::vector<pipe::FilledItem>& passes, const StepTimes& times,
+                     const RefreshInWaits* in_waits, SteadyTime zero) {
+  Spans spans;
+  for (const pipe::FilledItem& filled : passes) spans.push_back(span_of(filled, in_waits));
+  move(spans, seconds_between(zero, times.began));
+  const auto at = [&](SteadyTime time) { return seconds_between(zero, time); };
+  spans.push_back({.work = PipelineWork::exchange, .begin = at(times.passed), .end = at(times.averaged)});
+  spans.push_back({.work = PipelineWork::update, .begin = at(times.averaged), .end = at(times.updated)});
+  return spans;
+}
+
+std::vector<Spans> planned_spans(const PipelinePlan& plan, const StepTimes& times, const RefreshInWaits* in_waits,
+                                 double update) {
+  std::vector<Spans> ranks;
+  if (times.fills_waits) {
+    const pipe::Filled& filled = in_waits->filled();
+    for (const auto& steps : filled.items) {
+      Spans& spans = ranks.emplace_back();
+      for (const pipe::FilledItem& item : steps[times.step % filled.steps()]) spans.push_back(span_of(item, in_waits));
+    }
+  } else {
+    pipe::Costs costs = plan.costs;
+    costs.update = update;
+    for (const auto& replayed : pipe::replay(plan.program, costs).spans) {
+      Spans& spans = ranks.emplace_back();
+      for (const auto& [item, begin, end] : replayed)
+        spans.push_back(span_of({.item = item, .begin = begin, .end = end}, nullptr));
+    }
+  }
+  const double first = first_begin(ranks);
+  for (Spans& spans : ranks) move(spans, -first);
+  return ranks;
+}
+
+RefreshSteps refresh_steps(const pipe::Filled& filled, const std::vector<pipe::Extra>& extras, int place) {
+  RefreshSteps steps;
+  std::map<int, int> last;  // by the step of the statistics: of the refresh's last piece
+  for (int step = 0; step < filled.steps(); ++step)
+    for (const pipe::FilledItem& item : filled.items[place][step]) {
+      if (item.extra < 0) continue;
+      const pipe::Extra& extra = extras[item.extra];
+      int& known = last.try_emplace(extra.taken_step, 0).first->second;
+      known = std::max(known, step + item.age * filled.steps() - extra.taken_step + 1);
+      steps.oldest = std::max<int64_t>(steps.oldest, extra.serves_step - extra.taken_step);
+    }
+  for (const auto& [taken, count] : last) steps.mean += static_cast<double>(count) / static_cast<double>(last.size());
+  return steps;
+}
+
+double move_to_common_zero(std::vector<Spans>& spans, const std::vector<double>& zeros, bool share_clock, int own) {
+  if (share_clock)
+    for (size_t rank = 0; rank < spans.size(); ++rank) move(spans[rank], zeros[rank] - zeros[own]);
+  const double first = first_begin(spans);
+  for (Spans& of_rank : spans) move(of_rank, -first);
+  return first;
+}
+
+}  // namespace spillway::runtime
