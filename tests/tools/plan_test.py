@@ -55,7 +55,7 @@ class Plan(Case):
         waits = {choice["schedule"]: choice["kinds"][0]["message_seconds"] for choice in choices if not choice["recompute"]}
         self.assertTrue(all(seconds > 0 for seconds in waits.values()), waits)
         (four,) = self.planned(*model, "--world", "4", "--kfac", "--schedule", "chimera", "--device-profile", "a100",
-                               "--strategy", "comm_opt")["plan"]["choices"]
+                               "--kfac-strategy", "comm_opt")["plan"]["choices"]
         self.assertEqual((four["schedule"], four["feasible"]), ("chimera", True))
 
     @unittest.skipIf(MPIRUN is None, "built without MPI")
