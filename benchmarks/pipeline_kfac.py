@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What K-FAC costs in a pipeline: after the passes, and while ranks wait.
 
-  benchmarks/pipeline_kfac.py [--program build/bin/spillway] [--ranks 2] [--rounds 3] [--steps 30] [--accumulate 2,4] [--json FILE]
+  benchmarks/pipeline_kfac.py [--program build/bin/spillway] [--ranks 2] [--rounds 3] [--steps 30] [--accumulate 2,4]
+  [--schedule 1f1b] [--budget none] [--json FILE]
 
 A small BERT is cut over ranks with a core each. Trainings with Adam, with K-FAC after the passes and with K-FAC in the waits run in
 turn, and the fastest of each counts, because a machine is now and then slow for some seconds. A training's time is the mean of whole
@@ -26,7 +27,8 @@ WAYS = {
 def trained(arguments, flags):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(arguments.ranks), arguments.program,
-                   "train", *MODEL, "--pipeline", str(arguments.ranks), "--steps", str(arguments.steps), "--quiet", "--json", file.name, *flags]
+                   "train", *MODEL, "--pipeline", str(arguments.ranks), "--schedule", arguments.schedule,
+                   "--budget", arguments.budget, "--steps", str(arguments.steps), "--quiet", "--json", file.name, *flags]
         done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
         if done.returncode != 0:
             sys.exit(done.stderr)
@@ -47,6 +49,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--accumulate", default="2,4")
+    parser.add_argument("--schedule", default="1f1b")
+    parser.add_argument("--budget", default="none")
     parser.add_argument("--json")
     arguments = parser.parse_args()
     rows = []
@@ -60,7 +64,8 @@ def main():
         if best["after"]["weights_sha256"] != best["bubbles"]["weights_sha256"]:
             sys.exit("K-FAC in the waits gave other weights than after the passes")
         pipeline = best["bubbles"]["pipeline"]
-        rows.append({"micro_batches": int(micro_batches), "seconds": times, "filled": pipeline["filled"], "by_rank": pipeline["by_rank"],
+        rows.append({"micro_batches": int(micro_batches), "seconds": times, "filled": pipeline["filled"],
+                     "peak_bytes": best["bubbles"]["peak_bytes"], "by_rank": pipeline["by_rank"],
                      "utilization": {way: best[way]["pipeline"]["utilization"] for way in WAYS}})
         print(f"{micro_batches} micro-batches: Adam {1e3 * times['adam']:.0f} ms, K-FAC after the passes {1e3 * times['after']:.0f} ms, "
               f"in the waits {1e3 * times['bubbles']:.0f} ms: {times['after'] / times['bubbles']:.3f} times as fast; planned "

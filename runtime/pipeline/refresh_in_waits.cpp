@@ -237,7 +237,20 @@ void RefreshInWaits::run(const pipe::FilledItem& extra, int64_t step) {
   const Piece& piece = own_.at(extra.extra - first_own_);
   const int64_t taken = (step / cycle_ - extra.age) * cycle_ + piece.taken_step;
   const Stopwatch stopwatch(seconds_[static_cast<size_t>(kind_of(extra.extra))]);
-  if (kfac_.waits(taken, piece.index)) kfac_.run(taken, micro_batches_, piece.index);
+  if (!kfac_.waits(taken, piece.index) || needs_others(taken, piece.index)) return;
+  kfac_.run(taken, micro_batches_, piece.index);
+}
+
+/// True where a piece comes after work that ranks do together and have not done, as in a refresh that began before the
+/// plan. Such a piece is left to the step that the refresh serves.
+bool RefreshInWaits::needs_others(int64_t taken, size_t index) const {
+  if (waits_together_) return false;
+  const auto work = kfac_.refresh_work(taken, micro_batches_);
+  const auto is_open = [&](size_t need) {
+    return kfac_.waits(taken, need) && (!fills(work[need]) || needs_others(taken, need));
+  };
+  const auto needs = kfac::needs_of(work, index, ddl::size_of(pipeline_->of_place));
+  return std::any_of(needs.begin(), needs.end(), is_open);
 }
 
 void RefreshInWaits::run_together(int64_t step) {

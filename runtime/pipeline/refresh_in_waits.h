@@ -59,6 +59,7 @@ class RefreshInWaits {
   };
 
   bool fills(const kfac::RefreshWork& work) const;
+  bool needs_others(int64_t taken, size_t index) const;
   std::vector<Piece> pieces() const;
   PlacedStage stage_of(const kfac::RefreshWork& work) const;
   std::string describe_own(const CycleSeconds& seconds) const;
