@@ -107,15 +107,16 @@ void keep_those_that_wait(std::vector<Use>& uses, const Graph& graph) {
     candidates.insert(use.weight.get());
     products.insert(use.product.get());
   }
-  for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
-    const auto& edges = (*node)->next_edges();
-    const bool is_needed = is_end(**node) ? !candidates.contains(node->get())
-                                          : std::any_of(edges.begin(), edges.end(), [&](const ag::Edge& edge) {
-                                              return edge.is_valid() && needed.contains(edge.function.get());
-                                            });
-    const bool is_too_early = !is_needed && products.contains(node->get());
-    if (is_too_early) too_early.insert(node->get());
-    if (is_needed || is_too_early) needed.insert(node->get());
+  const std::vector<NodePtr> ends_first(graph.nodes.rbegin(), graph.nodes.rend());
+  for (const NodePtr& node : ends_first) {
+    const auto& edges = node->next_edges();
+    const bool is_needed = is_end(*node) ? !candidates.contains(node.get())
+                                         : std::any_of(edges.begin(), edges.end(), [&](const ag::Edge& edge) {
+                                             return edge.is_valid() && needed.contains(edge.function.get());
+                                           });
+    const bool is_too_early = !is_needed && products.contains(node.get());
+    if (is_too_early) too_early.insert(node.get());
+    if (is_needed || is_too_early) needed.insert(node.get());
   }
   std::erase_if(uses, [&](const Use& use) { return too_early.contains(use.product.get()); });
 }

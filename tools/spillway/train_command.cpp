@@ -213,6 +213,19 @@ std::string take_allowed(const Options& options, const Device& device, const ddl
   return changed.taken.empty() ? "no allowed change helps" : str("allowed changes are taken:", flags);
 }
 
+/// Takes what a plan changes or chooses before the run is made, and returns what to say of it.
+std::string plan_before(const Options& options, const Device& device, const ddl::Comm& comm,
+                        TrainOptions& train_options) {
+  std::string decision;
+  if (!options.allowed.empty()) decision = take_allowed(options, device, comm, train_options);
+  const bool weighs_pipelines = train_options.pipeline.ranks > 1 && comm && options.plan == "auto" &&
+                                train_options.pipeline.schedule == PipelineSchedule::automatic &&
+                                train_options.memory.budget.kind == BudgetRequest::Kind::bytes;
+  if (!weighs_pipelines) return decision;
+  const std::string chosen = choose_pipeline(train_options, comm, kernel_cache_folder());
+  return decision.empty() ? chosen : str(decision, "; ", chosen);
+}
+
 /// Returns the context of a run to compare with. It differs in nothing that the budget chose for the main run.
 RunContext beside(const RunContext& context, const TrainOptions& options, const TrainResult& main_run) {
   RunContext other = context;
@@ -280,12 +293,7 @@ int train_command(Options& options, const CLI::App& command) {
   use_deterministic_algorithms(train_options.deterministic, train_options.memory.device != "cpu");
   Device& device = open_device(train_options.memory.device);
   const Links links = connect(launch, options, device);
-  std::string decision;
-  if (!options.allowed.empty()) decision = take_allowed(options, device, links.comm, train_options);
-  const bool weighs_pipelines = train_options.pipeline.ranks > 1 && links.comm && options.plan == "auto" &&
-                                train_options.pipeline.schedule == PipelineSchedule::automatic &&
-                                train_options.memory.budget.kind == BudgetRequest::Kind::bytes;
-  if (weighs_pipelines) decision = choose_pipeline(train_options, links.comm, kernel_cache_folder());
+  const std::string decision = plan_before(options, device, links.comm, train_options);
   std::vector<TrainOptions> compared;
   for (const std::string& what : options.compare)
     compared.push_back(compared_options(train_options, what, options.flags.weight_decay));

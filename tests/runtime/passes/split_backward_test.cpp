@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/passes/recompute.h"
@@ -29,7 +30,7 @@ at::Tensor sum_of_squares(const at::Tensor& t) {
   return (t * t).sum();
 }
 
-std::vector<Case> cases() {
+std::vector<Case> cases_of_layers() {
   return {
       {"two layers of an input with gradient",
        {leaf({4, 5}), leaf({6, 5}), leaf({6}), leaf({3, 6}), leaf({3})},
@@ -53,6 +54,11 @@ std::vector<Case> cases() {
          return sum_of_squares(at::conv3d(at::relu(at::conv3d(l[0], l[1], l[2], 1, 1)), l[3], {}, 2));
        },
        2},
+  };
+}
+
+std::vector<Case> cases_of_other_uses() {
+  return {
       {"a weight that two operators read",
        {leaf({4, 5}), leaf({5, 5}), leaf({5, 5})},
        [](const auto& l) { return sum_of_squares(at::linear(at::linear(at::linear(l[0], l[1]), l[2]), l[1])); },
@@ -76,6 +82,12 @@ std::vector<Case> cases() {
        },
        1},
   };
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all = cases_of_layers();
+  for (Case& other : cases_of_other_uses()) all.push_back(std::move(other));
+  return all;
 }
 
 std::vector<at::Tensor> gradients_of(const Case& given) {
