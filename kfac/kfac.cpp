@@ -18,6 +18,10 @@ void Kfac::watch(const at::Tensor& loss, int64_t batch) {
 void Kfac::watch_stage(at::TensorList roots, const StageSamples& samples) {
   impl_->watch(roots, samples.count, samples.again, samples.micro_batch);
 }
+void Kfac::time_by(Now now) {
+  impl_->time_by(std::move(now));
+}
+
 void Kfac::defer(bool on) {
   impl_->defer(on);
 }

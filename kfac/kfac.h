@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/timeline.h"
 #include "ddl/torch/comm.h"
 #include "kfac/factors/layers.h"
@@ -70,6 +71,8 @@ class Kfac {
   /// Makes refreshes wait for run(), with curvature_delay: backward's inputs and output gradients are kept meanwhile.
   /// step() does what is left of a refresh whose inverse it needs. No bit depends on it. Call it between steps.
   void defer(bool on);
+  /// Makes `now` tell the times of refresh_seconds(). Call it before the first step.
+  void time_by(Now now);
   /// Returns the pieces of the refresh of a step's layers, counted from the very first step, in an order that is right.
   /// Empty where nothing may wait. Ranks with the same layers get the same list.
   std::vector<RefreshWork> refresh_work(int64_t step, int64_t micro_batches) const;

@@ -159,7 +159,7 @@ void Preconditioner::run(OpenRefresh& refresh, size_t index) {
   const RefreshWork& work = refresh.work[index];
   TORCH_CHECK(work.what != RefreshWork::What::statistics || work.micro_batch < refresh.micro_batches(), "[kfac.run] ",
               describe(work), " was not watched yet, in step ", refresh.step);
-  const Stopwatch watch(refresh.seconds[index]);
+  const double begin = now_();
   current_ = &refresh;
   const auto leave = c10::make_scope_exit([&] { current_ = nullptr; });
   switch (work.what) {
@@ -178,6 +178,7 @@ void Preconditioner::run(OpenRefresh& refresh, size_t index) {
       share_inverse(static_cast<size_t>(work.index));
       break;
   }
+  refresh.seconds[index] = now_() - begin;
   refresh.done[index] = true;
 }
 

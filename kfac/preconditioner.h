@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/timeline.h"
 #include "kfac/comm/rank_exchange.h"
 #include "kfac/factors/layers.h"
@@ -44,6 +45,7 @@ class Preconditioner {
   void listen(MessageListener& listener);
   void discard();
   void defer(bool on);
+  void time_by(Now now) { now_ = std::move(now); }
   std::vector<RefreshWork> refresh_work(int64_t step, int64_t micro_batches) const;
   void run(int64_t step, int64_t micro_batches, size_t index);
   bool waits(int64_t step, size_t index) const;
@@ -152,6 +154,7 @@ class Preconditioner {
   std::deque<OpenRefresh> open_;    ///< late refreshes, by step
   OpenRefresh* current_ = nullptr;  ///< the one that a piece of work is of
   std::vector<LayerInverse> next_;  ///< by layer: the inverse of its open refresh, once a renewal has begun
+  Now now_ = steady_now();
   std::map<size_t, std::vector<double>> seconds_of_set_;  ///< by set: shortest seconds of each piece
   std::vector<std::string> late_kinds_;                   ///< by step of the cycle
   std::unique_ptr<BackgroundSolver> background_;          ///< only with `staleness`

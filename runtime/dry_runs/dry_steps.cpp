@@ -30,16 +30,22 @@ std::map<std::string, double> shares_of(const TrainOptions& options) {
   return kfac::shares_of_kinds(options.kfac.preconditioner);
 }
 
-/// Returns the options of a run in which all kinds of step come soon.
-TrainOptions with_all_kinds(TrainOptions options) {
-  options.kfac.preconditioner = kfac::with_short_intervals(options.kfac.preconditioner);
+/// Returns the options of a dry run of some steps.
+TrainOptions of_dry_run(TrainOptions options, int64_t steps) {
   options.kfac.interval_decay.clear();
   options.epochs = 0;
-  options.steps = options.kfac.enabled ? kfac::steps_of_all_kinds(options.kfac.preconditioner) : kPlainSteps;
+  options.steps = steps;
   options.memory.host_budget = {};
   options.memory.disk.clear();
   options.checkpoint = {};
   return options;
+}
+
+/// Returns the options of a run in which all kinds of step come soon.
+TrainOptions with_all_kinds(TrainOptions options) {
+  options.kfac.preconditioner = kfac::with_short_intervals(options.kfac.preconditioner);
+  return of_dry_run(options,
+                    options.kfac.enabled ? kfac::steps_of_all_kinds(options.kfac.preconditioner) : kPlainSteps);
 }
 
 /// The work and the state of one rank.
@@ -72,83 +78,218 @@ std::vector<RankLoad> distinct(const std::vector<RankLoad>& loads) {
   return first;
 }
 
-}  // namespace
-
-namespace {
-
 /// A rank's dry run.
-struct DryRun {
-  RankSteps steps;
-  std::shared_ptr<const Pipeline> pipeline;     ///< null where the model is whole
-  std::vector<pipe::StageSeconds> stages = {};  ///< seconds of the rank's stages
-  double message_seconds = 0;
+class DryRank {
+ public:
+  DryRank(const TrainOptions& options, ddl::Comm comm, std::shared_ptr<swap::KernelTimes> times)
+      : context_(make_dry_context(options, std::move(comm), std::move(times))),
+        run_(context_, kUnlimitedBytes, context_.options.kfac.preconditioner.grad_worker_frac) {}
+
+  /// Takes steps, and returns their kinds.
+  std::vector<std::string> take_steps(int64_t steps) {
+    std::vector<std::string> kinds;
+    for (int64_t step = 0; step < steps; ++step) kinds.push_back(run_.step().kind);
+    return kinds;
+  }
+
+  /// Returns all kinds of step, with these shares of a long run.
+  RankSteps steps(const std::map<std::string, double>& shares) {
+    RankSteps steps{.rank = context_.rank()};
+    run_.validate();
+    for (const swap::StepTrace* trace : run_.session().traces()) {
+      const auto share = shares.find(trace->kind);
+      steps.kinds.push_back({share == shares.end() ? 0 : share->second, *trace});
+    }
+    steps.peak_bytes = run_.session().stats().peak_bytes;
+    const swap::Need& need = run_.session().neediest();
+    steps.floor_bytes = need.bytes();
+    steps.floor_operator = need.name;
+    return steps;
+  }
+
+  TrainingRun& run() { return run_; }
+  const Pipeline& pipeline() const { return *context_.pipeline; }
+  double message_seconds() const { return runtime::message_seconds(pipeline(), context_.comm); }
+
+ private:
+  const RunContext context_;
+  TrainingRun run_;
 };
 
-DryRun dry_run(const TrainOptions& options, ddl::Comm comm, std::shared_ptr<swap::KernelTimes> times) {
-  DryRun dry{.steps = {.rank = ddl::rank_of(comm)}, .pipeline = nullptr};
-  const RunContext context = make_dry_context(with_all_kinds(options), std::move(comm), std::move(times));
-  TrainingRun run(context, kUnlimitedBytes, context.options.kfac.preconditioner.grad_worker_frac);
-  for (int64_t step = 0; step < context.options.steps; ++step) run.step();
-  run.validate();
-  const auto shares = shares_of(options);
-  for (const swap::StepTrace* trace : run.session().traces()) {
-    const auto share = shares.find(trace->kind);
-    dry.steps.kinds.push_back({share == shares.end() ? 0 : share->second, *trace});
-  }
-  dry.steps.peak_bytes = run.session().stats().peak_bytes;
-  const swap::Need& need = run.session().neediest();
-  dry.steps.floor_bytes = need.bytes();
-  dry.steps.floor_operator = need.name;
-  dry.pipeline = context.pipeline;
-  if (!dry.pipeline) return dry;
-  dry.stages = run.take_stage_seconds();
-  dry.message_seconds = message_seconds(*dry.pipeline, context.comm);
-  return dry;
-}
-
-/// Lets the receives of a step last as long as the rank waits before each item.
-void set_waits(const PipelinePlan& plan, int place, const std::vector<pipe::Span>& spans, swap::StepTrace& trace) {
+/// Lets the receives of a step last as long as its rank waits before each item. The rank is free at `free`.
+void set_waits(const PipelinePlan& plan, int place, const std::vector<pipe::FilledItem>& items, double free,
+               swap::StepTrace& trace) {
   std::vector<double> waits;  // by message
-  double free = 0;
-  for (const pipe::Span& span : spans) {
+  for (const pipe::FilledItem& item : items) {
     // A rank waits in the first receive, and finds the other messages there.
-    for (int i = 0; i < plan.messages_before(span.item, place); ++i)
-      waits.push_back(i == 0 ? std::max(0.0, span.begin - free) : 0);
-    free = span.end;
+    const int messages = item.extra < 0 ? plan.messages_before(item.item, place) : 0;
+    for (int i = 0; i < messages; ++i) waits.push_back(i == 0 ? std::max(0.0, item.begin - free) : 0);
+    free = item.end;
   }
   size_t next = 0;
   for (swap::OperatorRecord& op : trace.operators)
     if (op.name == kReceive && next < waits.size()) op.seconds = waits[next++];
 }
 
+/// Dry runs of the first rank of each place of a pipeline, one after another, because a thread has one Session.
+class DryPipeline {
+ public:
+  DryPipeline(const TrainOptions& options, int world, const std::function<ddl::Comm(int rank)>& comm_of,
+              std::shared_ptr<swap::KernelTimes> times)
+      : options_(options),
+        copies_(world / static_cast<int>(options.pipeline.ranks)),
+        comm_of_(comm_of),
+        times_(std::move(times)) {}
+
+  /// Returns the steps of ranks that do all work of K-FAC within a step, with these shares.
+  std::vector<RankSteps> steps_at_once(int64_t steps, const std::map<std::string, double>& shares) const {
+    std::vector<RankSteps> all;
+    Stages stages;
+    for_each([&](DryRank& rank) {
+      rank.take_steps(steps);
+      all.push_back(rank.steps(shares));
+      stages.note(rank);
+    });
+    stages.let_wait(all);
+    return all;
+  }
+
+  /// Returns the steps of a cycle of K-FAC's refreshes, in which they fill waits where the options say so.
+  std::vector<RankSteps> steps_of_cycle() const {
+    std::vector<std::string> times;
+    std::vector<RankSteps> all;
+    Stages stages;
+    const bool fills = options_.pipeline.kfac_work == KfacWork::bubbles;
+    for_each([&](DryRank& rank) {
+      const int64_t cycle = rank.run().kfac()->cycle_length();
+      rank.take_steps(cycle);
+      rank.run().take_cycle_seconds(cycle);  // the first refresh is done at once
+      const std::vector<std::string> kinds = rank.take_steps(cycle);
+      if (fills) times.push_back(rank.run().in_waits()->times_of_rank(rank.run().take_cycle_seconds(cycle)));
+      all.push_back(rank.steps(shares_in(kinds)));
+      if (!fills) stages.note(rank);
+    });
+    if (fills) return filled_steps(times, all);
+    stages.let_wait(all);
+    return all;
+  }
+
+ private:
+  /// The stages' seconds, of all ranks.
+  class Stages {
+   public:
+    void note(DryRank& rank) {
+      const Pipeline& pipeline = rank.pipeline();
+      if (costs_.stages.empty()) {
+        plan_ = pipeline.plan;
+        costs_ = {.stages = std::vector<pipe::StageSeconds>(plan_.stages()), .message = rank.message_seconds()};
+      }
+      const auto seconds = rank.run().take_stage_seconds();
+      for (const PlacedStage& at : plan_.stages_at(pipeline.place)) costs_.stages[at.stage] = seconds[at.stage];
+    }
+
+    /// Lets ranks wait as in a replay of the program.
+    void let_wait(std::vector<RankSteps>& all) const {
+      const pipe::Replayed replayed = pipe::replay(plan_.program, costs_);
+      for (size_t place = 0; place < all.size(); ++place) {
+        std::vector<pipe::FilledItem> items;
+        for (const pipe::Span& span : replayed.spans[place])
+          items.push_back({.item = span.item, .begin = span.begin, .end = span.end});
+        for (KindOfStep& kind : all[place].kinds)
+          if (kind.share > 0) set_waits(plan_, static_cast<int>(place), items, 0, kind.trace);
+      }
+    }
+
+   private:
+    PipelinePlan plan_;
+    pipe::Costs costs_;
+  };
+
+  template <class Body>
+  void for_each(const Body& body) const {
+    for (int place = 0; place < options_.pipeline.ranks; ++place) {
+      DryRank rank(options_, comm_of_(place * copies_), times_);
+      body(rank);
+    }
+  }
+
+  static std::map<std::string, double> shares_in(const std::vector<std::string>& kinds) {
+    std::map<std::string, double> shares;
+    for (const std::string& kind : kinds) shares[kind] += 1 / static_cast<double>(kinds.size());
+    return shares;
+  }
+
+  /// Returns the steps of a cycle that follows the plan of the waits from these times. Those before the plan, which a
+  /// run begins with, have no share in a long one.
+  std::vector<RankSteps> filled_steps(const std::vector<std::string>& times,
+                                      const std::vector<RankSteps>& before) const {
+    std::vector<RankSteps> all;
+    for_each([&](DryRank& rank) {
+      RefreshInWaits& in_waits = *rank.run().in_waits();
+      TORCH_CHECK(in_waits.plan_from(times), "[dry run] a piece of K-FAC's work was not done in two cycles");
+      rank.take_steps(in_waits.cycle());  // the first refresh is done at once
+      const std::vector<std::string> kinds = rank.take_steps(in_waits.cycle());
+      all.push_back(rank.steps(shares_in(kinds)));
+      wait_as_planned(in_waits.filled(), rank.pipeline(), kinds, all.back());
+      add_without_share(before[all.size() - 1], all.back());
+    });
+    return all;
+  }
+
+  /// Adds the kinds of step that `steps` lacks.
+  static void add_without_share(const RankSteps& others, RankSteps& steps) {
+    for (const KindOfStep& kind : others.kinds) {
+      const auto same = [&](const KindOfStep& known) { return known.trace.kind == kind.trace.kind; };
+      if (std::none_of(steps.kinds.begin(), steps.kinds.end(), same)) steps.kinds.push_back({0, kind.trace});
+    }
+    steps.peak_bytes = std::max(steps.peak_bytes, others.peak_bytes);
+  }
+
+  /// Lets a rank wait as in the steps of a cycle, whose kinds are `kinds`.
+  static void wait_as_planned(const pipe::Filled& filled, const Pipeline& pipeline,
+                              const std::vector<std::string>& kinds, RankSteps& steps) {
+    const auto& items = filled.items[pipeline.place];
+    for (size_t step = 0; step < kinds.size(); ++step) {
+      const double free = step > 0 ? items[step - 1].back().end : items.back().back().end - filled.seconds;
+      for (KindOfStep& kind : steps.kinds)
+        if (kind.trace.kind == kinds[step]) set_waits(pipeline.plan, pipeline.place, items[step], free, kind.trace);
+    }
+  }
+
+  const TrainOptions options_;
+  const int copies_;
+  const std::function<ddl::Comm(int rank)> comm_of_;
+  const std::shared_ptr<swap::KernelTimes> times_;
+};
+
+/// True where a dry run takes a whole cycle of refreshes. In longer ones each step has little of their work.
+bool takes_a_cycle(const TrainOptions& options) {
+  constexpr double kMostSteps = 8;
+  if (!options.kfac.enabled || options.pipeline.refresh == RefreshTurns::at_once) return false;
+  const double interval = options.kfac.preconditioner.at(0).inverse_interval;
+  return interval > 1 && interval <= kMostSteps;
+}
+
 }  // namespace
 
 RankSteps dry_steps(const TrainOptions& options, ddl::Comm comm, std::shared_ptr<swap::KernelTimes> times) {
-  return dry_run(options, std::move(comm), std::move(times)).steps;
+  const TrainOptions all_kinds = with_all_kinds(options);
+  DryRank rank(all_kinds, std::move(comm), std::move(times));
+  rank.take_steps(all_kinds.steps);
+  return rank.steps(shares_of(options));
 }
 
 std::vector<RankSteps> dry_pipeline_steps(const TrainOptions& asked, int world,
                                           const std::function<ddl::Comm(int rank)>& comm_of,
                                           const std::shared_ptr<swap::KernelTimes>& times) {
+  if (takes_a_cycle(asked)) {
+    const auto interval = static_cast<int64_t>(asked.kfac.preconditioner.at(0).inverse_interval);
+    return DryPipeline(of_dry_run(asked, 2 * interval), world, comm_of, times).steps_of_cycle();
+  }
   TrainOptions options = asked;
   options.pipeline.refresh = RefreshTurns::at_once;
-  std::vector<DryRun> runs;
-  const int copies = world / static_cast<int>(options.pipeline.ranks);
-  for (int place = 0; place < options.pipeline.ranks; ++place)
-    runs.push_back(dry_run(options, comm_of(place * copies), times));
-  const PipelinePlan& plan = runs.front().pipeline->plan;
-  pipe::Costs costs{.stages = std::vector<pipe::StageSeconds>(plan.stages()), .message = runs.front().message_seconds};
-  for (size_t place = 0; place < runs.size(); ++place)
-    for (const PlacedStage& at : plan.stages_at(static_cast<int>(place)))
-      costs.stages[at.stage] = runs[place].stages[at.stage];
-  const pipe::Replayed replayed = pipe::replay(plan.program, costs);
-  std::vector<RankSteps> all;
-  for (size_t place = 0; place < runs.size(); ++place) {
-    for (KindOfStep& kind : runs[place].steps.kinds)
-      if (kind.share > 0) set_waits(plan, static_cast<int>(place), replayed.spans[place], kind.trace);
-    all.push_back(std::move(runs[place].steps));
-  }
-  return all;
+  const TrainOptions all_kinds = with_all_kinds(options);
+  return DryPipeline(all_kinds, world, comm_of, times).steps_at_once(all_kinds.steps, shares_of(options));
 }
 
 std::vector<kfac::LayerShape> preconditioned_layers(const TrainOptions& options) {

@@ -57,6 +57,9 @@ struct PipelineOptions {
   bool recompute = false;         ///< stages keep their inputs alone, and run forward again for backward; the same bits
   RefreshTurns refresh = RefreshTurns::rolling;
   KfacWork kfac_work = KfacWork::bubbles;
+  /// K-FAC's inverse_interval is the least one whose refreshes the ranks' waits hold, by steps that are tried before
+  /// the training (runtime/training/choose_interval.h). The interval that is given is tried first.
+  bool choose_interval = false;
 
   /// Returns the ranks of a copy of the model that have a stage.
   int64_t holders() const { return schedule == PipelineSchedule::chimera ? 2 : 1; }

@@ -121,10 +121,13 @@ void validate_pipeline(const TrainOptions& all) {
   require(o.ranks > 1 || o.schedule != PipelineSchedule::chimera, "schedule", name(o.schedule),
           "one of the others without a pipeline");
   require(o.ranks > 1 || !o.recompute, "recompute", "on", "off without a pipeline");
+  const bool refreshes_wait =
+      all.kfac.enabled && o.ranks > 1 && o.refresh != RefreshTurns::at_once && o.kfac_work == KfacWork::bubbles;
+  require(!o.choose_interval || refreshes_wait, "inverse_interval", "auto",
+          "a number, but with K-FAC in the waits of a pipeline");
   if (o.ranks == 1) return;
   require(all.precision.amp != Amp::fp16, "amp", name(all.precision.amp),
           "off or bf16 with a pipeline, where an overflow would be known too late");
-  require(all.optimizer.clip_norm == 0, "clip_norm", all.optimizer.clip_norm, "0 with a pipeline");
   require(all.memory.device == "cpu", "device", all.memory.device, "cpu with a pipeline");
   const bool planned = all.kfac.time_share || !all.kfac.preconditioner.layer_curvature.empty();
   require(!planned, "kfac_time", "given", "none with a pipeline");
@@ -132,11 +135,13 @@ void validate_pipeline(const TrainOptions& all) {
           "given", "none with a pipeline, but with refresh at-once");
 }
 
-void validate_kfac(const KfacTrainingOptions& o, const OptimizerOptions& optimizer) {
+void validate_kfac(const KfacTrainingOptions& o, const OptimizerOptions& optimizer, bool refreshes_are_late) {
   require(o.damping_adaptation >= 0, "damping_adaptation", o.damping_adaptation, "0 or more");
   if (!o.enabled) return;
   require(optimizer.clip_norm == 0, "clip_norm", optimizer.clip_norm, "0 with K-FAC, whose kl_clip bounds its steps");
-  o.preconditioner.validate();
+  kfac::KfacOptions preconditioner = o.preconditioner;
+  if (refreshes_are_late) preconditioner.staleness = 0;  // it is a delay of refreshes, which have no solver's thread
+  preconditioner.validate();
   if (o.time_share)
     require(*o.time_share > 0 && *o.time_share <= 1, "kfac_time", *o.time_share, "(0, 1], 100 % at most");
   const bool planned = o.time_share || !o.preconditioner.layer_curvature.empty();
@@ -209,7 +214,7 @@ void TrainOptions::validate() const {
   precision.loss_scaling.validate();
   require(validate_every >= 0, "validate_every", validate_every, "0 or more");
   validate_checkpoint(checkpoint);
-  validate_kfac(kfac, optimizer);
+  validate_kfac(kfac, optimizer, pipeline.ranks > 1 && pipeline.refresh != RefreshTurns::at_once);
 }
 
 TrainOptions with_model_defaults(TrainOptions options) {

@@ -29,10 +29,6 @@ at::Tensor ValueShape::empty(int64_t samples, c10::Device device) const {
   return at::empty(all, at::TensorOptions(type).device(device).memory_format(format));
 }
 
-Now steady_now() {
-  return [start = Clock::now()] { return seconds_since(start); };
-}
-
 std::vector<PartProfile> profile_parts(const Task& task, const Batch& batch, Amp amp, const Now& now) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const std::vector<Part> parts = task.parts();

@@ -3,9 +3,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
+#include "core/clock.h"
 #include "runtime/models/task.h"
 #include "runtime/passes/tensor_format.h"
 
@@ -30,12 +30,6 @@ struct PartProfile {
   double backward_seconds = 0;
   bool may_stand_alone = true;  ///< false: a stage needs other parts, too
 };
-
-/// Returns the seconds since some instant.
-using Now = std::function<double()>;
-
-/// Returns the time that passes.
-Now steady_now();
 
 /// Runs each part forward and backward by itself, and returns the shortest times of two rounds, by `now`. Parts'
 /// weights get gradients, and running statistics change, so `task` should be a copy. No more than one part's graph is

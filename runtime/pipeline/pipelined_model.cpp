@@ -89,6 +89,7 @@ class Model final : public PipelinedModel {
   const PipelineTotals& totals() const override { return totals_; }
   const std::vector<LineTotals>& line_totals() const override { return meter_.totals(); }
   std::vector<pipe::StageSeconds> take_stage_seconds() override;
+  int64_t number_of(const at::Tensor& parameter) const override { return numbers_.at(parameter.unsafeGetTensorImpl()); }
   void sum_shared_gradients() override;
 
  private:
@@ -128,6 +129,7 @@ class Model final : public PipelinedModel {
   const std::shared_ptr<PipelineClock> clock_;
   const std::shared_ptr<const Objective> objective_;
   std::shared_ptr<torch::nn::Module> module_;
+  std::map<const c10::TensorImpl*, int64_t> numbers_;  ///< numbers among the whole model's parameters
   std::vector<Own> stages_;
   ddl::Messages messages_;
   std::map<LocalKey, Values> local_;
@@ -156,6 +158,8 @@ Model::Model(std::shared_ptr<const Pipeline> pipeline, std::unique_ptr<Task> tas
   stage_sums_.resize(plan().stages());
   stage_passes_.resize(plan().stages());
   module_ = module_at(plan(), pipeline_->place, *task);
+  for (const at::Tensor& parameter : task->module().parameters())
+    numbers_.emplace(parameter.unsafeGetTensorImpl(), std::ssize(numbers_));
   make_lines();
 }
 

@@ -36,6 +36,8 @@ class PipelinedModel : public TrainableModel {
   virtual const std::vector<LineTotals>& line_totals() const = 0;
   /// Returns the mean seconds of each stage's items since the last call, zeros for other ranks' stages.
   virtual std::vector<pipe::StageSeconds> take_stage_seconds() = 0;
+  /// Returns a weight's number among the parameters of the whole model. Throws std::out_of_range for another tensor.
+  virtual int64_t number_of(const at::Tensor& parameter) const = 0;
   /// Sums the gradients of weights that several ranks have. Call it when a step's gradients are complete, and averaged
   /// over copies. Collective over the pipeline.
   virtual void sum_shared_gradients() = 0;

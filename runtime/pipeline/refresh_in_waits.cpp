@@ -4,13 +4,14 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "core/clock.h"
 #include "core/error.h"
 #include "ddl/comm/communicator.h"
+#include "pipe/shortest_fill.h"
 #include "runtime/pipeline/exchange.h"
 
 namespace spillway::runtime {
@@ -39,38 +40,6 @@ void add_costs(const json& rank, pipe::Costs& costs) {
     known.input_gradient = std::max(known.input_gradient, times[1].get<double>());
     known.weight_gradient = std::max(known.weight_gradient, times[2].get<double>());
   }
-}
-
-/// Returns the gradients of weights of a cycle of steps, as work with a deadline.
-std::vector<pipe::Extra> weight_gradients(const pipe::Program& program, const pipe::Costs& costs, int steps) {
-  std::vector<pipe::Extra> extras;
-  for (int step = 0; step < steps; ++step)
-    for (int stage = 0; stage < program.graph.stages; ++stage)
-      for (int m = 0; m < program.micro_batches(); ++m) {
-        pipe::Extra extra{.rank = program.rank_of(stage, m),
-                          .seconds = std::max(costs.stages[stage].weight_gradient, kLeastSeconds),
-                          .ready = {pipe::Work::input_gradient, stage, m},
-                          .taken_step = step,
-                          .serves_step = step,
-                          .held_bytes = 1};
-        if (m > 0) extra.after = {static_cast<int>(extras.size()) - 1};
-        extras.push_back(std::move(extra));
-      }
-  return extras;
-}
-
-/// Makes items of a plan's last extras, which are gradients of weights.
-void take_as_items(const std::vector<pipe::Extra>& extras, size_t first, pipe::Filled& filled) {
-  for (size_t rank = 0; rank < filled.items.size(); ++rank)
-    for (auto& step : filled.items[rank])
-      for (pipe::FilledItem& item : step) {
-        if (item.extra < static_cast<int>(first)) continue;
-        const pipe::Extra& extra = extras[item.extra];
-        item.item = {pipe::Work::weight_gradient, extra.ready.stage, extra.ready.micro_batch};
-        item.extra = -1;
-        filled.filled[rank] -= extra.seconds;
-        filled.busy[rank] += extra.seconds;
-      }
 }
 
 }  // namespace
@@ -108,7 +77,7 @@ PlacedStage RefreshInWaits::stage_of(const RefreshWork& work) const {
   return *std::find_if(own.begin(), own.end(), [&](const PlacedStage& at) { return at.stage == stage; });
 }
 
-std::string RefreshInWaits::describe_own(const CycleSeconds& seconds) const {
+std::string RefreshInWaits::times_of_rank(const CycleSeconds& seconds) const {
   json stages = json::object(), work = json::array();
   for (const auto [stage, direction] : pipeline_->plan.stages_at(pipeline_->place)) {
     const pipe::StageSeconds& own = seconds.stages[stage];
@@ -144,14 +113,25 @@ std::string RefreshInWaits::describe_own(const CycleSeconds& seconds) const {
 
 void RefreshInWaits::plan(const CycleSeconds& seconds) {
   constexpr int kTimedCycles = 2;
+  const std::vector<std::string> times = gather_texts(*world_->communicator, times_of_rank(seconds));
+  const auto is_timed = [](const std::string& rank) { return json::parse(rank)[1].get<bool>(); };
+  if (std::all_of(times.begin(), times.end(), is_timed) && ++timed_cycles_ >= kTimedCycles) plan_from(times);
+}
+
+bool RefreshInWaits::plan_from(const std::vector<std::string>& times) {
   std::vector<json> ranks;
-  for (const std::string& text : gather_texts(*world_->communicator, describe_own(seconds)))
-    ranks.push_back(json::parse(text));
-  const bool is_timed = std::all_of(ranks.begin(), ranks.end(), [](const json& rank) { return rank[1].get<bool>(); });
-  if (!is_timed || ++timed_cycles_ < kTimedCycles) return;
+  for (const std::string& text : times) ranks.push_back(json::parse(text));
+  if (!std::all_of(ranks.begin(), ranks.end(), [](const json& rank) { return rank[1].get<bool>(); })) return false;
   pipe::Costs costs{.stages = std::vector<pipe::StageSeconds>(pipeline_->plan.stages()),
                     .update = std::numeric_limits<double>::infinity(),
                     .message = message_seconds(*pipeline_, world_)};
+  take(ranks, costs);
+  std::tie(filled_, fills_waits_) =
+      pipe::fill_shortest(pipeline_->plan.program, extras_, costs, static_cast<int>(cycle_));
+  return true;
+}
+
+void RefreshInWaits::take(const std::vector<json>& ranks, pipe::Costs& costs) {
   std::vector<std::vector<pipe::Extra>> of_place(pipeline_->places);
   std::vector<std::vector<What>> kinds_of_place(pipeline_->places);
   for (const json& rank : ranks) {
@@ -174,28 +154,6 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
     }
     kinds_.insert(kinds_.end(), kinds_of_place[place].begin(), kinds_of_place[place].end());
   }
-  fill(costs);
-}
-
-void RefreshInWaits::fill(const pipe::Costs& costs) {
-  pipe::Program program = pipeline_->plan.program;
-  pipe::FillOptions options{.steps = static_cast<int>(cycle_)};
-  if (!program.splits_backward) {
-    filled_ = pipe::fill(program, extras_, costs, options);
-    return;
-  }
-  for (auto& items : program.items)
-    std::erase_if(items, [](const pipe::Item& item) { return item.work == pipe::Work::weight_gradient; });
-  options.held_bytes_limit = program.graph.ranks();  // as many gradients of weights as ZB-H1 keeps
-  const auto alone = weight_gradients(program, costs, options.steps);
-  std::vector<pipe::Extra> all = extras_;
-  for (pipe::Extra extra : alone) {
-    for (int& after : extra.after) after += static_cast<int>(extras_.size());
-    all.push_back(std::move(extra));
-  }
-  filled_ = pipe::fill(program, all, costs, options);
-  filled_.unfilled_seconds = pipe::fill(program, alone, costs, options).seconds;
-  take_as_items(all, extras_.size(), filled_);
 }
 
 std::vector<pipe::Extra> RefreshInWaits::extras_of(const json& rank) const {
@@ -223,8 +181,10 @@ std::string describe(const RefreshInWaits& in_waits) {
   const auto milliseconds = [&](double seconds) {
     return static_cast<int64_t>(std::round(1000 * seconds / filled.steps()));
   };
-  return str("from here on K-FAC's work is done while ranks wait: ", in_waits.extras().size(), " pieces in ",
-             filled.steps(), " steps, ", milliseconds(*std::max_element(filled.filled.begin(), filled.filled.end())),
+  return str(in_waits.fills_waits() ? "from here on K-FAC's work is done while ranks wait: "
+                                    : "K-FAC's work stays after the passes, because waits are too short for it: ",
+             in_waits.extras().size(), " pieces in ", filled.steps(), " steps, ",
+             milliseconds(*std::max_element(filled.filled.begin(), filled.filled.end())),
              " ms a step on the busiest rank, make a step of ", milliseconds(filled.unfilled_seconds), " ms take ",
              milliseconds(filled.seconds), " ms");
 }

@@ -21,7 +21,8 @@ struct CycleSeconds {
 
 /// The work of each rank's Kfac, put into the steps of a cycle. Ranks do all work after their passes until every piece
 /// has been timed twice, because the first times are long. Then all of them make the same plan from all times, and
-/// follow it to the end. The plan decides when work is done, never what a step computes.
+/// follow it to the end. Where no plan is shorter than a cycle that does the work after the passes, they keep to that.
+/// The plan decides when work is done, never what a step computes.
 ///
 /// Gradients of weights that the schedule has apart from those of inputs are placed anew, beside K-FAC's work. Under
 /// chimera two ranks that wait at other times share their layers, so averages come after each step's passes, and new
@@ -42,9 +43,15 @@ class RefreshInWaits {
   /// Makes the plan where every piece of every rank has been timed twice. Call it after the last step of each cycle
   /// without a plan. Collective over the world. Throws CommError.
   void plan(const CycleSeconds& seconds);
+  /// Returns the times of this rank, for plan_from().
+  std::string times_of_rank(const CycleSeconds& seconds) const;
+  /// Makes the plan from the times of ranks, one or more of each place. Returns false where a piece has not been timed.
+  bool plan_from(const std::vector<std::string>& times);
 
   /// Returns the plan of all ranks; empty before there is one.
   const pipe::Filled& filled() const { return filled_; }
+  /// False where the plan leaves work after the passes of its step, because a cycle is shorter so.
+  bool fills_waits() const { return fills_waits_; }
   const std::vector<pipe::Extra>& extras() const { return extras_; }
   /// Returns the kind of an extra's work.
   kfac::RefreshWork::What kind_of(int extra) const { return kinds_[extra]; }
@@ -62,10 +69,10 @@ class RefreshInWaits {
   bool needs_others(int64_t taken, size_t index) const;
   std::vector<Piece> pieces() const;
   PlacedStage stage_of(const kfac::RefreshWork& work) const;
-  std::string describe_own(const CycleSeconds& seconds) const;
-  /// Returns the extras of a rank from describe_own(), numbered from 0.
+  /// Returns the extras of a rank from times_of_rank(), numbered from 0.
   std::vector<pipe::Extra> extras_of(const nlohmann::json& rank) const;
-  void fill(const pipe::Costs& costs);
+  /// Takes the extras and the costs of ranks from their times_of_rank().
+  void take(const std::vector<nlohmann::json>& ranks, pipe::Costs& costs);
 
   kfac::Kfac& kfac_;
   const std::shared_ptr<const Pipeline> pipeline_;
@@ -79,10 +86,11 @@ class RefreshInWaits {
   std::vector<kfac::RefreshWork::What> kinds_;  // of extras_
   std::array<double, 4> seconds_{};
   pipe::Filled filled_;
+  bool fills_waits_ = true;
   int timed_cycles_ = 0;
 };
 
-/// Returns `from here on K-FAC's work is done while ranks wait: …`, of one that has a plan.
+/// Returns `from here on K-FAC's work is done while ranks wait: …`, or why it is not, of one that has a plan.
 std::string describe(const RefreshInWaits& in_waits);
 
 }  // namespace spillway::runtime

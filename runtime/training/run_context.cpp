@@ -18,12 +18,12 @@
 #include "runtime/data/preload.h"
 #include "runtime/data/sampler.h"
 #include "runtime/data/synthetic.h"
+#include "runtime/data/used_cases.h"
 #include "runtime/models/model_info.h"
 #include "runtime/models/task.h"
 #include "runtime/passes/memory_format.h"
 #include "runtime/pipeline/pipelined_model.h"
 #include "runtime/training/checkpoint.h"
-#include "runtime/training/used_cases.h"
 #include "swap/session.h"
 #include "swap/shapes/kernel_times.h"
 #include "swap/shapes/shape_kernels.h"
@@ -115,35 +115,25 @@ void cut_model(RunContext& context) {
   if (options.kfac.enabled) require_layers_at_all_places(context.pipeline->plan, layers, context.copies());
 }
 
-/// Sets the steps in which K-FAC's layers are renewed, and used later, where the model is cut. They follow from the
-/// layers' shapes, the interval and the delay alone, so that no bit depends on the cut or on a measured time.
+/// Returns K-FAC's interval: that of the checkpoint, where it was chosen then.
+int64_t refresh_interval(const TrainOptions& options) {
+  if (options.pipeline.choose_interval && options.checkpoint.resume)
+    if (const auto saved = checkpoint_curvature(options.checkpoint.folder); !saved.empty())
+      return saved.front().interval;
+  return static_cast<int64_t>(options.kfac.preconditioner.at(0).inverse_interval);
+}
+
+/// Sets the steps of refreshes where the model is cut and they are not done at once.
 void set_refresh(RunContext& context) {
-  TrainOptions& options = context.options;
+  const TrainOptions& options = context.options;
   if (options.pipeline.ranks == 1 || !options.kfac.enabled || options.pipeline.refresh == RefreshTurns::at_once) return;
-  kfac::KfacOptions& kfac = options.kfac.preconditioner;
-  const auto interval = static_cast<int>(kfac.at(0).inverse_interval);
-  const auto delay = static_cast<int>(kfac.staleness > 0 ? kfac.staleness : std::min(2, interval - 1));
+  const int64_t interval = refresh_interval(options), staleness = options.kfac.preconditioner.staleness;
+  const int64_t delay = staleness > 0 ? staleness : std::min<int64_t>(2, interval - 1);
   if (interval == 1) return;  // nothing may wait
   if (delay >= interval)
     throw BadRequest(str("[pipeline] staleness is ", delay, "; allowed with refresh ", name(options.pipeline.refresh),
                          " is less than the inverse_interval, ", interval));
-  const auto task = make_task(options.model.name, task_options(options, *context.data));
-  const auto shapes = kfac::shapes_of(kfac::find_layers(task->module(), kfac).layers);
-  std::vector<double> costs;
-  for (const kfac::LayerShape& shape : shapes) {
-    double& cost = costs.emplace_back(0);
-    for (const kfac::FactorShape& factor : shape.factors()) cost += kfac::decomposition_flops(shape, factor);
-  }
-  const auto turns = pipe::turns(costs, interval, delay);
-  for (size_t i = 0; i < shapes.size(); ++i)
-    kfac.layer_curvature.push_back(
-        {.layer = shapes[i].name,
-         .samples = kfac.factor_samples,
-         .rank = kfac.rank_in_use(),
-         .interval = interval,
-         .slot = options.pipeline.refresh == RefreshTurns::rolling ? turns[i].taken_step : 0});
-  kfac.curvature_delay = delay;
-  kfac.staleness = 0;
+  set_refresh(context, interval, delay);
 }
 
 /// Throws BadRequest where the ranks do not share their number of stages.
@@ -227,6 +217,30 @@ int64_t steps_per_epoch(const RunContext& context) {
       .steps_per_epoch(options.optimizer.accumulate);
 }
 
+void set_refresh(RunContext& context, int64_t interval, int64_t delay) {
+  const TrainOptions& options = context.options;
+  kfac::KfacOptions& kfac = context.options.kfac.preconditioner;
+  kfac.layer_curvature.clear();
+  kfac.staleness = 0;  // no solver's thread, so bases may be truncated
+  const auto task = make_task(options.model.name, task_options(options, *context.data));
+  const auto shapes = kfac::shapes_of(kfac::find_layers(task->module(), kfac).layers);
+  std::vector<double> costs;
+  for (const kfac::LayerShape& shape : shapes) {
+    double& cost = costs.emplace_back(0);
+    for (const kfac::FactorShape& factor : shape.factors()) cost += kfac::decomposition_flops(shape, factor);
+  }
+  const auto turns = pipe::turns(costs, static_cast<int>(interval), static_cast<int>(delay));
+  const bool rolls = options.pipeline.refresh == RefreshTurns::rolling;
+  for (size_t i = 0; i < shapes.size(); ++i)
+    kfac.layer_curvature.push_back({.layer = shapes[i].name,
+                                    .samples = kfac.factor_samples,
+                                    .rank = kfac.rank_in_use(),
+                                    .interval = interval,
+                                    .slot = rolls ? turns[i].taken_step : 0});
+  kfac.factor_interval = kfac.inverse_interval = static_cast<double>(interval);
+  kfac.curvature_delay = delay;
+}
+
 int64_t max_over_ranks(const ddl::Comm& comm, int64_t value) {
   if (!comm) return value;
   std::vector<int64_t> all(comm->communicator->size());
@@ -285,9 +299,10 @@ RunContext make_context(const TrainOptions& asked, ddl::Comm comm) {
   require_enough_cases(context);
   const int64_t ranks = context.comm ? context.comm->communicator->local_size() : 1;
   if (options.checkpoint.resume) context.start = checkpoint_position(options.checkpoint.folder, options);
-  const int64_t steps = last_step(context) - context.start.step;
-  const auto used =
-      used_cases(options, context.split, context.start.cases_drawn, steps, context.copy(), context.copies());
+  const int64_t batches = (last_step(context) - context.start.step) * options.optimizer.accumulate;
+  Sampler sampler(context.split.train, options.data.batch, context.copy(), context.copies(), options.seed);
+  sampler.skip(context.start.cases_drawn);
+  const auto used = used_cases(std::move(sampler), context.split, batches, context.copy(), context.copies());
   context.data = preload(std::move(dataset), used, host_memory_limit().bytes / 4 / ranks);
   cut_model(context);
   set_refresh(context);

@@ -82,6 +82,11 @@ int64_t last_step(const RunContext& context);
 /// drawn on. Collective. Throws BadRequest where options do not go together.
 void choose_curvature(RunContext& context);
 
+/// Sets the steps in which K-FAC's layers are renewed, and used later, where the model is cut: each layer every
+/// `interval` steps, and `delay` steps later, 0 < delay < interval. They follow from the layers' shapes, the interval
+/// and the delay alone, so that no bit depends on the cut or on a measured time.
+void set_refresh(RunContext& context, int64_t interval, int64_t delay);
+
 /// Opens the data of `options` and makes the context that several runs share; with Placement::measured rank 0 measures.
 /// Collective. Throws BadRequest.
 RunContext make_context(const TrainOptions& options, ddl::Comm comm);

@@ -19,6 +19,7 @@
 #include "runtime/io/weights_sha256.h"
 #include "runtime/models/model_info.h"
 #include "runtime/pipeline/pipeline.h"
+#include "runtime/training/choose_interval.h"
 #include "runtime/training/feasible_workers.h"
 #include "runtime/training/replicas.h"
 #include "runtime/training/summarize.h"
@@ -74,6 +75,7 @@ class Training {
 
   void choose_budget();
   void choose_workers();
+  void choose_interval();
   void open();
   void run_steps();
   TrainResult finish();
@@ -129,6 +131,12 @@ void Training::choose_workers() {
   context_.options.kfac.preconditioner.strategy = workers_.strategy;
   listener_.on_decision(str("K-FAC ", kfac::name(workers_.strategy), ", grad_worker_frac ", workers_.grad_worker_frac,
                             ": ", workers_.reason));
+}
+
+/// Chooses K-FAC's interval where a pipeline's waits decide it, and no checkpoint has.
+void Training::choose_interval() {
+  if (!options_.pipeline.choose_interval || options_.checkpoint.resume) return;
+  listener_.on_decision(runtime::choose_interval(context_, result_.budget_bytes, workers_.grad_worker_frac, requests_));
 }
 
 /// Makes the run, or resumes the run of the checkpoint.
@@ -266,6 +274,7 @@ TrainResult train_in_context(const RunContext& context, TrainListener& listener,
   Training training(context, listener, requests);
   training.choose_budget();
   training.choose_workers();
+  training.choose_interval();
   training.open();
   training.run_steps();
   return training.finish();

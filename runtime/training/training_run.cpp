@@ -18,6 +18,7 @@
 #include "ddl/torch/gpu_backend.h"
 #include "kfac/factors/layers.h"
 #include "kfac/kfac.h"
+#include "runtime/data/used_cases.h"
 #include "runtime/interruption/step_snapshot.h"
 #include "runtime/io/weights_sha256.h"
 #include "runtime/passes/memory_format.h"
@@ -25,7 +26,6 @@
 #include "runtime/pipeline/exchange.h"
 #include "runtime/training/kfac_state.h"
 #include "runtime/training/replicas.h"
-#include "runtime/training/used_cases.h"
 #include "runtime/training/whole_state.h"
 #include "swap/gate/operator_observer.h"
 #include "swap/schedule/schedule.h"
@@ -180,6 +180,7 @@ void TrainingRun::make_kfac(double grad_worker_frac) {
   // A step that fp16 leaves out is a step of the run but not of K-FAC, so K-FAC's lr follows the run's position.
   kfac.lr = kfac::StepSchedule([this](int64_t) { return lr_.at(position_.step); });
   kfac_.emplace(model_->module(), std::move(kfac), context_.same_weights(), stages_of(context_));
+  if (context_.clock) kfac_->time_by([clock = context_.clock] { return clock->now(); });
   const bool may_wait = kfac_->options().curvature_delay > 0;
   if (may_wait && context_.pipeline && options.pipeline.kfac_work == KfacWork::bubbles)
     in_waits_.emplace(*kfac_, context_.pipeline, context_.comm);
@@ -275,6 +276,7 @@ void TrainingRun::take_step(RunStep& outcome, const std::vector<Cases>& cases) {
   times_.began = Clock::now();
   const at::Tensor loss = learn(cases, outcome);
   times_.passed = Clock::now();
+  const double passed = now();
   average(loss, outcome);
   times_.averaged = Clock::now();
   if (!scaler_) require_finite(outcome.loss, position_.step + 1);
@@ -287,13 +289,15 @@ void TrainingRun::take_step(RunStep& outcome, const std::vector<Cases>& cases) {
   if (random && !outcome.skipped) adapt_damping(cases, *random, loss);
   if (const swap::Schedule* schedule = session_->schedule(outcome.kind))
     outcome.bound_seconds = schedule->bound_seconds;
-  update_seconds_ += seconds_since(times_.passed);
+  update_seconds_ += now() - passed;
   ++position_.step;
-  if (in_waits_ && position_.step % in_waits_->cycle() == 0 && !in_waits_->items_of(position_.step)) {
-    const double update = std::exchange(update_seconds_, 0) / static_cast<double>(in_waits_->cycle());
-    in_waits_->plan({pipelined_->take_stage_seconds(), update});
-  }
+  const bool may_plan = in_waits_ && !context_.kernels && !in_waits_->items_of(position_.step);
+  if (may_plan && position_.step % in_waits_->cycle() == 0) in_waits_->plan(take_cycle_seconds(in_waits_->cycle()));
   position_.cases_drawn += cases_per_step(context_);
+}
+
+CycleSeconds TrainingRun::take_cycle_seconds(int64_t steps) {
+  return {pipelined_->take_stage_seconds(), std::exchange(update_seconds_, 0) / static_cast<double>(steps)};
 }
 
 bool TrainingRun::adapts_damping() const {
@@ -335,9 +339,20 @@ bool TrainingRun::apply_gradients() {
     return false;
   }
   if (kfac_) kfac_->step(scale);
-  if (context_.options.optimizer.clip_norm > 0) optimizer_->clip_gradients(context_.options.optimizer.clip_norm);
+  if (context_.options.optimizer.clip_norm > 0) clip_gradients();
   optimizer_->step();
   return true;
+}
+
+void TrainingRun::clip_gradients() {
+  at::Tensor norms = optimizer_->gradient_norms();
+  if (pipelined_) {
+    // Each parameter of the model counts once, in the model's order, so that the norm's bits are those of one rank.
+    std::vector<int64_t> numbers;
+    for (const at::Tensor& parameter : optimizer_->parameters()) numbers.push_back(pipelined_->number_of(parameter));
+    norms = gather_rows(*context_.pipeline->of_copy, norms.unsqueeze(1), numbers).squeeze(1);
+  }
+  optimizer_->clip_gradients(context_.options.optimizer.clip_norm, norms);
 }
 
 std::vector<at::Tensor> TrainingRun::gradients() const {

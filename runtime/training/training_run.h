@@ -87,8 +87,10 @@ class TrainingRun {
   const PipelinedModel* pipelined() const { return pipelined_; }
   /// Returns PipelinedModel::take_stage_seconds() of a model that is cut.
   std::vector<pipe::StageSeconds> take_stage_seconds() { return pipelined_->take_stage_seconds(); }
-  /// Returns K-FAC's work in a pipeline's waits; null where there is none.
-  const RefreshInWaits* in_waits() const { return in_waits_ ? &*in_waits_ : nullptr; }
+  /// Returns K-FAC's work in a pipeline's waits; null where there is none. A dry run makes no plan of them by itself.
+  RefreshInWaits* in_waits() { return in_waits_ ? &*in_waits_ : nullptr; }
+  /// Returns the mean seconds of this rank's own work in the steps since the last call, of which there were `steps`.
+  CycleSeconds take_cycle_seconds(int64_t steps);
   const StepTimes& times() const { return times_; }
   /// Returns the hash of the whole model's weights, on every rank. Collective where the model is cut.
   std::string weights_sha256();
@@ -145,6 +147,10 @@ class TrainingRun {
   bool apply_gradients();
   /// Returns the parameters and buffers of this rank's module.
   std::vector<StateTensor> weights();
+  /// Returns the seconds since some moment, by the clock of a pipeline's items.
+  double now() const { return context_.clock ? context_.clock->now() : now_(); }
+  /// Multiplies all gradients of the model, so that their 2-norm together is clip_norm at most.
+  void clip_gradients();
   /// Returns everything of this rank that the next step depends on, except the generators.
   std::vector<StateTensor> state();
 
@@ -158,7 +164,8 @@ class TrainingRun {
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<kfac::Kfac> kfac_;
   std::optional<RefreshInWaits> in_waits_;  ///< where K-FAC's work fills a pipeline's waits
-  double update_seconds_ = 0;               ///< after the passes of this cycle's steps
+  double update_seconds_ = 0;               ///< after the passes of steps, since they were taken
+  const Now now_ = steady_now();
   StepTimes times_;
   std::optional<LossScaler> scaler_;
   std::optional<ddl::GradientAllreduce> overlapped_;

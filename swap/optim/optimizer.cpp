@@ -83,16 +83,24 @@ void Optimizer::step() {
   for_each_group([&](const std::vector<size_t>& group) { update(group); });
 }
 
-double Optimizer::clip_gradients(double max_norm) {
+at::Tensor Optimizer::gradient_norms() {
+  at::NoGradGuard no_grad;
+  CategoryScope category(Category::optimizer);
+  std::vector<at::Tensor> norms(parameters_.size());
+  for_each_group([&](const std::vector<size_t>& group) {
+    const auto of_group = at::stack(at::_foreach_norm(grads_of(parameters_, group))).to(at::kDouble).unbind();
+    for (size_t k = 0; k < group.size(); ++k) norms[group[k]] = of_group[k];
+  });
+  for (size_t i = 0; i < norms.size(); ++i)
+    if (!norms[i].defined()) norms[i] = at::zeros({}, parameters_[i].options().dtype(at::kDouble).requires_grad(false));
+  return norms.empty() ? at::zeros({0}, at::kDouble) : at::stack(norms);
+}
+
+double Optimizer::clip_gradients(double max_norm, const at::Tensor& norms) {
   TORCH_CHECK(max_norm > 0, "[optimizer] max_norm is ", max_norm, "; it must be positive");
   at::NoGradGuard no_grad;
   CategoryScope category(Category::optimizer);
-  std::vector<at::Tensor> norms;
-  for_each_group([&](const std::vector<size_t>& group) {
-    norms.push_back(at::stack(at::_foreach_norm(grads_of(parameters_, group))).to(at::kDouble));
-  });
-  if (norms.empty()) return 0;
-  const at::Tensor whole = at::cat(norms).norm();
+  const at::Tensor whole = norms.norm();
   shared(whole);
   const double norm = whole.item<double>();
   const double factor = max_norm / (norm + 1e-6);

@@ -34,7 +34,12 @@ class Optimizer {
   /// Multiplies all gradients by min(1, max_norm / (‖g‖ + 1e-6)), where ‖g‖ is the 2-norm over all of them, group by
   /// group. Returns ‖g‖. Cost: one host synchronization. Throws c10::Error unless max_norm is positive.
   /// Source: Pascanu et al. 2013, algorithm 1.
-  double clip_gradients(double max_norm);
+  double clip_gradients(double max_norm) { return clip_gradients(max_norm, gradient_norms()); }
+  /// Clips as above, where ‖g‖ is the 2-norm of `norms`: those of this optimizer's gradients, and of others that are
+  /// clipped with them.
+  double clip_gradients(double max_norm, const at::Tensor& norms);
+  /// Returns the 2-norm of each parameter's gradient, 0 where it has none [parameters], in float64.
+  at::Tensor gradient_norms();
   /// Makes `share` overwrite what an update sums up from many numbers with one rank's values before it is used: norms,
   /// factors that scale steps, and the directions of matrix_optimizer.h. Otherwise ranks whose threads or processors
   /// split sums differently would take other steps. `share` is called equally often on every rank.

@@ -5,7 +5,7 @@ import re
 import shutil
 import unittest
 
-from cli import MPIRUN, Case, main
+from cli import MPIRUN, Case, main, run
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a sum's last bits depend on the number of threads
 RESNET = ["--model", "resnet50", "--edge", "40", "--filters", "4", "--classes", "5", "--batch", "2", "--cases", "40", "--accumulate", "4",
@@ -70,6 +70,14 @@ class Pipeline(Case):
         other = self.result(*BERT, "--steps", "3", "--pipeline", "2", "--cut", "1,4", "--schedule", "gpipe", ranks=2)
         self.assert_same(other, two)
 
+    def test_gradients_are_clipped_by_the_norm_of_the_whole_model(self):
+        options = [*RESNET, "--clip-norm", "0.5", "--steps", "3"]
+        whole = self.result(*options)
+        self.assertNotEqual(whole["losses"], self.result(*RESNET, "--steps", "3")["losses"])
+        self.assert_same(self.result(*options, "--pipeline", "2", ranks=2), whole)
+        tied = [*BERT, "--optimizer", "lamb", "--lr", "0.01", "--clip-norm", "0.5", "--steps", "3", "--pipeline", "2"]
+        self.assert_same(self.result(*tied, "--schedule", "zb-h1", "--cut", "1,4", ranks=2), self.result(*tied, ranks=2))
+
     def test_copies_beside_are_data_parallel(self):
         options = [*RESNET, "--kfac", "--refresh", "at-once", "--steps", "3"]
         self.assert_same(self.result(*options, "--pipeline", "2", ranks=4), self.result(*options, ranks=2))
@@ -117,6 +125,22 @@ class Pipeline(Case):
         self.assertEqual(there["bytes_per_step"] % (4 * 2 * 4), 0)  # micro-batches, cases, float32
         self.assertGreater(there["bytes_per_step"], 0)
         self.assertTrue(0 <= there["exposed_seconds"] <= told["pass_seconds"])
+
+    def test_an_interval_that_was_chosen_is_one_that_may_be_given(self):
+        options = [*RESNET, "--kfac", "--pipeline", "2"]
+        kept = ["--checkpoint", self.folder / "checkpoint"]
+        said = run("train", *options, *kept, "--inverse-interval", "auto", "--steps", "20", "--json", self.folder / "chosen.json", ranks=2)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        flags = re.search(r"layers are renewed every (\d+) steps \((--factor-interval[^)]*)\): ", said.stdout)
+        self.assertTrue(flags, said.stdout)
+        self.assertTrue(2 <= int(flags[1]) <= 16)
+        chosen = json.loads((self.folder / "chosen.json").read_text())
+        self.assertEqual(chosen["pipeline"]["cycle_steps"] or int(flags[1]), int(flags[1]))
+        given = self.result(*options, *flags[2].split(), "--steps", "23", ranks=2)
+        self.assertEqual(given["losses"][:20], chosen["losses"])
+        resumed = self.result(*options, *kept, "--inverse-interval", "auto", "--steps", "23", "--resume", ranks=2)  # tries nothing
+        self.assertEqual(resumed["losses"], given["losses"][20:])
+        self.assertEqual(resumed["weights_sha256"], given["weights_sha256"])
 
     def test_without_work_in_waits_no_plan_is_told(self):
         told = self.result(*BERT, "--steps", "2", "--pipeline", "2", ranks=2)["pipeline"]
@@ -216,7 +240,9 @@ class Pipeline(Case):
         refused("--refresh is 'never'; allowed is rolling, together or at-once", args=[*mlp, "--pipeline", "2", "--refresh", "never"])
         refused("--kfac-work is 'now'; allowed is bubbles or after", args=[*mlp, "--pipeline", "2", "--kfac-work", "now"])
         refused("the cut is 1,1; allowed: 2 numbers of 1 and more, of 3 parts together", args=[*mlp, "--pipeline", "2", "--cut", "1,1"])
-        refused("clip_norm is 1; allowed is 0 with a pipeline", args=[*mlp, "--pipeline", "2", "--clip-norm", "1"])
+        refused("inverse_interval is auto; allowed is a number, but with K-FAC in the waits of a pipeline",
+                args=[*mlp, "--kfac", "--inverse-interval", "auto"])
+        refused("--inverse-interval is 'often'; allowed is a number of steps, or auto", args=[*mlp, "--kfac", "--inverse-interval", "often"])
         refused("chimera takes micro-batches in units of its ranks; 2 do not divide 1", args=[*mlp, "--pipeline", "2", "--schedule", "chimera"])
         refused("recompute is on; allowed is off without a pipeline", args=[*mlp, "--recompute"])
         refused("schedule is chimera; allowed is one of the others without a pipeline", args=[*mlp, "--schedule", "chimera"])

@@ -65,6 +65,11 @@ class Plan(Case):
         for flags in (["--schedule", "gpipe", "--cut", "2,3"], ["--schedule", "zb-h1", "--cut", "2,3", "--kfac", "--refresh", "at-once"]):
             trained = self.result(*model, *flags, "--steps", "6", ranks=2)
             self.expect_needs(trained, self.planned(*model, *flags, "--world", "2"))
+        for flags in (["--cut", "2,3"], ["--cut", "2,3", "--kfac-work", "after"]):
+            trained = self.result(*model, *flags, "--kfac", "--steps", "16", ranks=2)
+            choice = self.expect_needs(trained, self.planned(*model, *flags, "--kfac", "--world", "2"))
+            named = [kind["kind"] for kind in choice["kinds"] if kind["share"] > 0]
+            self.assertEqual(set(named), set(trained["step_kinds"][-3:]))  # a cycle of --inverse-interval steps
 
     def expect_needs(self, trained, planned):
         """A plan's peaks and floors are at most 5 % above those that are counted, and not below."""

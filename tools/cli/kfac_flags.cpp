@@ -85,8 +85,10 @@ void KfacFlags::add_intervals(CLI::App& command, kfac::KfacOptions& k) {
       ->type_name("N")
       ->capture_default_str();
   command
-      .add_option("--inverse-interval", inverse_interval,
-                  "Steps between decompositions; a multiple of --factor-interval")
+      .add_option(
+          "--inverse-interval", inverse_interval,
+          "Steps between decompositions, a multiple of --factor-interval; auto, with --pipeline: as few as the ranks' "
+          "waits have time for, by steps that are tried first")
       ->type_name("N")
       ->capture_default_str();
   command
@@ -249,6 +251,20 @@ void KfacFlags::add_distribution(CLI::App& command, kfac::KfacOptions& k) {
                    "Send a layer's factors while backward goes on; takes memory, and needs --accumulate 1");
 }
 
+void KfacFlags::resolve_interval(TrainOptions& train) const {
+  // A run that chooses begins with a cycle that has room in most pipelines.
+  constexpr int64_t kFirstTried = 5;
+  train.pipeline.choose_interval = inverse_interval == "auto";
+  int64_t steps = kFirstTried;
+  const char* last = inverse_interval.data() + inverse_interval.size();
+  const auto [end, error] = std::from_chars(inverse_interval.data(), last, steps);
+  if (!train.pipeline.choose_interval && (error != std::errc() || end != last))
+    throw BadRequest(str("--inverse-interval is '", inverse_interval, "'; allowed is a number of steps, or auto"));
+  kfac::KfacOptions& k = train.kfac.preconditioner;
+  k.inverse_interval = static_cast<double>(steps);
+  if (train.pipeline.choose_interval) k.factor_interval = k.inverse_interval;
+}
+
 void KfacFlags::resolve_plan(TrainOptions& train) const {
   if (time_share) train.kfac.time_share = parse_share("--kfac-time", *time_share);
   if (!plan_file) return;
@@ -290,7 +306,7 @@ void KfacFlags::resolve(TrainOptions& train, int world) const {
   k.method = kfac::parse_method(method);
   k.convention = kfac::parse_convention(convention);
   k.factor_interval = static_cast<double>(factor_interval);
-  k.inverse_interval = static_cast<double>(inverse_interval);
+  resolve_interval(train);
   resolve_plan(train);
   resolve_step_size(train);
   train.kfac.damping_decay = parse_decays("--damping-decay", damping_decay);

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "runtime/data/sampler.h"
-#include "runtime/training/used_cases.h"
+#include "runtime/data/used_cases.h"
 
 namespace spillway {
 using namespace runtime;
@@ -46,15 +46,11 @@ TEST(HostCasesTest, ReadOnlyWhatIsUsedAndTheOthersWhenAskedFor) {
 }
 
 TEST(UsedCasesTest, AreThoseThatARankLearnsFromAndMeasuresOn) {
-  TrainOptions options;
-  options.data.batch = 2;
-  options.optimizer.accumulate = 2;
-  options.seed = 5;
   const Split parts = split(40);
   for (int rank = 0; rank < 3; ++rank) {
-    const auto used = used_cases(options, parts, 0, 2, rank, 3);
+    Sampler sampler(parts.train, /*batch=*/2, rank, 3, /*seed=*/5);
+    const auto used = used_cases(sampler, parts, 4, rank, 3);
     EXPECT_TRUE(std::is_sorted(used.begin(), used.end()));
-    Sampler sampler(parts.train, options.data.batch, rank, 3, options.seed);
     std::vector<int64_t> expected{0, parts.validation[static_cast<size_t>(rank)]};
     if (rank == 0) expected.push_back(parts.validation[3]);
     for (int i = 0; i < 4; ++i)
@@ -63,7 +59,8 @@ TEST(UsedCasesTest, AreThoseThatARankLearnsFromAndMeasuresOn) {
     expected.erase(std::unique(expected.begin(), expected.end()), expected.end());
     EXPECT_EQ(used, expected) << rank;
   }
-  EXPECT_EQ(used_cases(options, parts, 0, 1'000'000'000, 0, 1).size(), 40u) << "ends when all are drawn";
+  const Sampler alone(parts.train, 2, 0, 1, 5);
+  EXPECT_EQ(used_cases(alone, parts, 1'000'000'000, 0, 1).size(), 40u) << "ends when all are drawn";
 }
 
 }  // namespace spillway

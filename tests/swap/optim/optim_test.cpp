@@ -226,6 +226,20 @@ TEST(OptimTest, ClippingAgreesWithLibTorchs) {
   EXPECT_THROW(idle.clip_gradients(0), c10::Error);
 }
 
+TEST(OptimTest, GradientsThatTwoOptimizersClipTogetherAreThoseOfOne) {
+  auto whole = parameters(), halves = parameters();
+  for (auto* p : {&whole, &halves})
+    for (size_t i : {0, 2, 3, 4}) p->at(i).mutable_grad() = p->at(i).detach() * static_cast<double>(i + 1);
+  Sgd one(whole, {}), first({halves.begin(), halves.begin() + 2}, {}), second({halves.begin() + 2, halves.end()}, {});
+  EXPECT_EQ(first.gradient_norms()[1].item<double>(), 0);  // it has no gradient
+  const at::Tensor norms = at::cat({first.gradient_norms(), second.gradient_norms()});
+  EXPECT_TRUE(at::equal(norms, one.gradient_norms()));
+  const double norm = one.clip_gradients(0.5);
+  EXPECT_EQ(first.clip_gradients(0.5, norms), norm);
+  EXPECT_EQ(second.clip_gradients(0.5, norms), norm);
+  for (size_t i : {0, 2, 3, 4}) EXPECT_TRUE(at::equal(whole[i].grad(), halves[i].grad())) << i;
+}
+
 TEST(OptimTest, StepsAreAsLongAsTheSharedNormsSay) {
   const auto after = [](auto make, bool clips) {
     auto own = at::full({4}, 2.0).requires_grad_(), other = own.detach().clone().requires_grad_();

@@ -1,0 +1,95 @@
+#include "pipe/shortest_fill.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace spillway::pipe {
+namespace {
+
+/// A piece of work must take some time.
+constexpr double kLeastSeconds = 1e-9;
+
+/// Returns the gradients of weights of a cycle of steps, as work with a deadline.
+std::vector<Extra> weight_gradients(const Program& program, const Costs& costs, int steps) {
+  std::vector<Extra> extras;
+  for (int step = 0; step < steps; ++step)
+    for (int stage = 0; stage < program.graph.stages; ++stage)
+      for (int m = 0; m < program.micro_batches(); ++m) {
+        Extra extra{.rank = program.rank_of(stage, m),
+                    .seconds = std::max(costs.stages[stage].weight_gradient, kLeastSeconds),
+                    .ready = {Work::input_gradient, stage, m},
+                    .taken_step = step,
+                    .serves_step = step,
+                    .held_bytes = 1};
+        if (m > 0) extra.after = {static_cast<int>(extras.size()) - 1};
+        extras.push_back(std::move(extra));
+      }
+  return extras;
+}
+
+/// Makes items of a plan's last extras, which are gradients of weights.
+void take_as_items(const std::vector<Extra>& extras, size_t first, Filled& filled) {
+  for (size_t rank = 0; rank < filled.items.size(); ++rank)
+    for (auto& step : filled.items[rank])
+      for (FilledItem& item : step) {
+        if (item.extra < static_cast<int>(first)) continue;
+        const Extra& extra = extras[item.extra];
+        item.item = {Work::weight_gradient, extra.ready.stage, extra.ready.micro_batch};
+        item.extra = -1;
+        filled.filled[rank] -= extra.seconds;
+        filled.busy[rank] += extra.seconds;
+      }
+}
+
+/// Returns the extras as they are done without a plan: in the step that they are of, after the rank's passes. Those
+/// that begin after an update have no such step, and stay.
+std::vector<Extra> after_passes(std::vector<Extra> extras, const Program& program) {
+  for (Extra& extra : extras) {
+    if (extra.ready.work == Work::update) continue;
+    const auto& items = program.items[extra.rank];
+    const auto last =
+        std::find_if(items.rbegin(), items.rend(), [](const Item& item) { return item.work != Work::update; });
+    extra.ready = *last;
+    extra.serves_step = extra.taken_step;
+  }
+  return extras;
+}
+
+/// Fills the waits of a cycle. Gradients of weights that the program has apart are placed anew, beside the extras.
+Filled fill_anew(Program program, std::vector<Extra> extras, const Costs& costs, int steps) {
+  FillOptions options{.steps = steps};
+  for (auto& items : program.items)
+    std::erase_if(items, [](const Item& item) { return item.work == Work::weight_gradient; });
+  options.held_bytes_limit = program.graph.ranks();  // as many gradients of weights as ZB-H1 keeps
+  const auto alone = weight_gradients(program, costs, steps);
+  const size_t first = extras.size();
+  for (Extra extra : alone) {
+    for (int& after : extra.after) after += static_cast<int>(first);
+    extras.push_back(std::move(extra));
+  }
+  Filled filled = fill(program, extras, costs, options);
+  filled.unfilled_seconds = fill(program, alone, costs, options).seconds;
+  take_as_items(extras, first, filled);
+  return filled;
+}
+
+}  // namespace
+
+std::pair<Filled, bool> fill_shortest(const Program& program, std::span<const Extra> extras, const Costs& costs,
+                                      int steps) {
+  Filled shortest = fill(program, extras, costs, {.steps = steps});
+  bool fills_waits = true;
+  double unfilled = shortest.unfilled_seconds;
+  const auto take_if_shorter = [&](Filled other, bool fills) {
+    unfilled = std::min(unfilled, other.unfilled_seconds);
+    if (other.seconds < shortest.seconds) shortest = std::move(other), fills_waits = fills;
+  };
+  const std::vector<Extra> all(extras.begin(), extras.end());
+  if (program.splits_backward) take_if_shorter(fill_anew(program, all, costs, steps), true);
+  take_if_shorter(fill(program, after_passes(all, program), costs, {.steps = steps}), false);
+  shortest.unfilled_seconds = unfilled;
+  return {std::move(shortest), fills_waits};
+}
+
+}  // namespace spillway::pipe
