@@ -38,7 +38,7 @@ def main():
         rows = rows_of(arguments.program, ranks, times * ranks, (3, 6, 12))
         for interval in (3, 6, 12):
             steps = {row["schedule"]: (row["predicted"]["step_seconds"], row["measured"]["step_seconds"]) for row in rows
-                     if row["asked_interval"] == interval}
+                     if str(row.get("asked_interval")) == str(interval)}
             chosen = min(steps, key=lambda schedule: steps[schedule][0])
             best = min(steps, key=lambda schedule: steps[schedule][1])
             errors += [measured / predicted - 1 for predicted, measured in steps.values()]

@@ -16,8 +16,8 @@ import sys
 import tempfile
 
 MODELS = {
-    "bert-base": ["--model", "bert-base", "--data", "synthetic:32", "--layers", "4", "--hidden", "128", "--batch", "8", "--cases", "512",
-                  "--accumulate", "2", "--steps", "300", "--warmup", "20"],
+    "bert-base": ["--model", "bert-base", "--data", "synthetic:32", "--layers", "4", "--hidden", "128", "--batch", "4", "--cases", "512",
+                  "--accumulate", "2", "--steps", "150", "--warmup", "10"],
     "autoencoder": ["--model", "autoencoder", "--data", "synthetic:28", "--hidden", "256", "--layers", "4", "--batch", "32", "--cases", "1024",
                     "--accumulate", "2", "--steps", "300"],
 }

@@ -2,7 +2,8 @@
 """What K-FAC costs in a pipeline: after the passes, and while ranks wait.
 
   benchmarks/pipeline_kfac.py [--program build/bin/spillway] [--ranks 2] [--rounds 3] [--steps 30] [--accumulate 2,4]
-  [--schedule 1f1b] [--budget none] [--also-budget 50%] [--json FILE]
+  [--schedule 1f1b] [--budget none] [--also-budget 50%] [--batch 4]
+  [--json FILE]
 
 A small BERT is cut over ranks with a core each. Trainings with Adam, with K-FAC after the passes and with K-FAC in the waits run in
 turn, and the fastest of each counts, because a machine is now and then slow for some seconds. A training's time is the mean of whole
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-MODEL = ["--model", "bert-base", "--edge", "64", "--layers", "4", "--hidden", "256", "--batch", "4", "--cases", "128"]
+MODEL = ["--model", "bert-base", "--edge", "64", "--layers", "4", "--hidden", "256", "--cases", "128"]
 CYCLE = 3
 WAYS = {
     "adam": [],
@@ -27,7 +28,7 @@ WAYS = {
 def trained(arguments, flags):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(arguments.ranks), arguments.program,
-                   "train", *MODEL, "--pipeline", str(arguments.ranks), "--schedule", arguments.schedule,
+                   "train", *MODEL, "--batch", str(arguments.batch), "--pipeline", str(arguments.ranks), "--schedule", arguments.schedule,
                    "--steps", str(arguments.steps), "--quiet", "--json", file.name, *(flags if "--budget" in flags else [*flags, "--budget", arguments.budget])]
         done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
         if done.returncode != 0:
@@ -52,6 +53,7 @@ def main():
     parser.add_argument("--schedule", default="1f1b")
     parser.add_argument("--budget", default="none")
     parser.add_argument("--also-budget")
+    parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--json")
     arguments = parser.parse_args()
     if arguments.also_budget:
