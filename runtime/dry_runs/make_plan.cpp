@@ -124,6 +124,15 @@ std::vector<PipelineChoice> pipeline_choices(const TrainOptions& options) {
   return all;
 }
 
+/// Returns the buffers of gradients that a plan weighs: where none is asked for, the one of a run with a budget, and
+/// others that take less memory or let more gradients travel at once. Else none.
+std::vector<int64_t> gradient_buffers(const TrainOptions& options, int64_t sharing) {
+  const bool is_open = options.gradients.overlap && options.gradients.buffer_bytes == 0 && sharing > 1 &&
+                       options.memory.budget.kind != BudgetRequest::Kind::none;
+  if (!is_open) return {};
+  return {kGradientBufferWithABudget, kGradientBufferWithABudget / 4, kGradientBufferWithABudget * 4};
+}
+
 }  // namespace
 
 RunPlanner make_planner(const TrainOptions& options, PlannedCluster& cluster) {
@@ -138,7 +147,8 @@ RunPlanner make_planner(const TrainOptions& options, PlannedCluster& cluster) {
   if (is_cut) choices = with_pipelines(choices, pipeline_choices(options));
   return RunPlanner(
       std::move(choices), cluster.schedule_inputs(options),
-      [options, &cluster, layers](const PlanChoice& choice) { return cluster.steps(options, *layers, choice); });
+      [options, &cluster, layers](const PlanChoice& choice) { return cluster.steps(options, *layers, choice); },
+      gradient_buffers(options, sharing));
 }
 
 int64_t budget_bytes(const BudgetRequest& budget, int64_t unlimited_bytes) {

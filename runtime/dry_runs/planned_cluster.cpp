@@ -55,6 +55,7 @@ TrainOptions with_choice(TrainOptions options, const PlanChoice& choice) {
   options.kfac.preconditioner.strategy = choice.workers.strategy;
   options.kfac.preconditioner.grad_worker_frac = choice.workers.grad_worker_frac;
   options.kfac.preconditioner.placement = choice.placement;
+  if (choice.gradient_buffer_bytes > 0) options.gradients.buffer_bytes = choice.gradient_buffer_bytes;
   if (choice.pipeline) {
     options.pipeline.schedule = choice.pipeline->schedule;
     options.pipeline.recompute = choice.pipeline->recompute;

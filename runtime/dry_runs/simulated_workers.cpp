@@ -68,7 +68,8 @@ GradWorkerChoice SimulatedWorkers::choose(const TrainOptions& options, int64_t b
   });
   static_assert(std::is_trivially_copyable_v<PlanChoice>);
   ddl::broadcast(ranks, std::as_writable_bytes(std::span(&best, 1)), 0);
-  return {best.workers.strategy, best.workers.grad_worker_frac, str("budget ", format_bytes(budget), "; ", reason)};
+  return {best.workers.strategy, best.workers.grad_worker_frac, str("budget ", format_bytes(budget), "; ", reason),
+          best.gradient_buffer_bytes};
 }
 
 std::string choose_pipeline(TrainOptions& options, const ddl::Comm& comm, const std::filesystem::path& folder) {

@@ -113,11 +113,14 @@ struct PrecisionOptions {
   LossScaling loss_scaling;  ///< used with fp16
 };
 
+/// The memory for gradients being sent, of a run with a budget: the budget is not meant for copies of gradients.
+inline constexpr int64_t kGradientBufferWithABudget = int64_t{16} << 20;
+
 /// The exchange of gradients between ranks.
 struct GradientExchangeOptions {
   bool overlap = true;       ///< gradients are sent while backward runs
   int64_t bucket_bytes = 0;  ///< bytes that are sent together, with overlap; 0: as the links suggest
-  int64_t buffer_bytes = 0;  ///< maximum memory for gradients being sent; 0: for all of them, with a budget 16 MiB
+  int64_t buffer_bytes = 0;  ///< maximum memory for gradients being sent; 0: for all of them, or as a budget asks for
 };
 
 /// Preconditioning by K-FAC.

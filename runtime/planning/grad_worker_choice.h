@@ -29,7 +29,8 @@ struct GradWorkerInputs {
 struct GradWorkerChoice {
   kfac::Strategy strategy = kfac::Strategy::hybrid;  ///< the one asked for, or chosen where that is automatic
   double grad_worker_frac = 1;
-  std::string reason;  ///< explanation with the bytes and seconds that decided
+  std::string reason;                 ///< explanation with the bytes and seconds that decided
+  int64_t gradient_buffer_bytes = 0;  ///< GradientExchangeOptions::buffer_bytes; 0: those that are asked for
 };
 
 /// Chooses the fraction of 1/world … 1 with the least predicted time per step, and for Strategy::automatic also the

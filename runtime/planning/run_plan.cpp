@@ -66,7 +66,8 @@ std::string difference(const Forecast& best, const Forecast& other) {
   return most > 0 ? str(", with ", time_text(most), " more of ", name) : "";
 }
 
-WeighedChoice weigh(const PlanChoice& choice, const std::vector<RankSteps>& steps, const swap::ScheduleInputs& inputs) {
+WeighedChoice weigh_one(const PlanChoice& choice, const std::vector<RankSteps>& steps,
+                        const swap::ScheduleInputs& inputs) {
   WeighedChoice weighed{.choice = choice, .forecast = forecast(steps, inputs), .floor_operator = {}};
   for (const RankSteps& rank : steps) {
     weighed.unlimited_bytes = std::max(weighed.unlimited_bytes, rank.peak_bytes);
@@ -85,20 +86,41 @@ double seconds_of(const WeighedChoice& weighed) {
   return weighed.forecast.feasible ? weighed.forecast.seconds : std::numeric_limits<double>::infinity();
 }
 
-/// Puts the choice to take first: the earliest of those that are as fast as the fastest. The others follow by their
-/// times, and those that do not fit by their floors.
-void order(std::vector<WeighedChoice>& weighed) {
+/// Returns the number of the choice to take: the earliest of those that are as fast as the fastest. Where none fits,
+/// that with the least floor.
+size_t best_of(const std::vector<WeighedChoice>& weighed) {
   double fastest = std::numeric_limits<double>::infinity();
   for (const WeighedChoice& choice : weighed) fastest = std::min(fastest, seconds_of(choice));
-  const auto first = std::find_if(weighed.begin(), weighed.end(), [&](const WeighedChoice& choice) {
+  auto best = std::find_if(weighed.begin(), weighed.end(), [&](const WeighedChoice& choice) {
     return choice.forecast.feasible && seconds_of(choice) <= fastest * (1 + kFaster);
   });
-  const bool fits = first != weighed.end();
-  if (fits) std::rotate(weighed.begin(), first, first + 1);
-  std::stable_sort(weighed.begin() + fits, weighed.end(), [](const WeighedChoice& a, const WeighedChoice& b) {
+  if (best == weighed.end())
+    best = std::min_element(weighed.begin(), weighed.end(), [](const WeighedChoice& a, const WeighedChoice& b) {
+      return a.floor_bytes < b.floor_bytes;
+    });
+  return best - weighed.begin();
+}
+
+/// Puts the choice to take first. The others follow by their times, and those that do not fit by their floors.
+void order(std::vector<WeighedChoice>& weighed) {
+  const auto best = weighed.begin() + static_cast<ptrdiff_t>(best_of(weighed));
+  std::rotate(weighed.begin(), best, best + 1);
+  std::stable_sort(weighed.begin() + 1, weighed.end(), [](const WeighedChoice& a, const WeighedChoice& b) {
     if (a.forecast.feasible || b.forecast.feasible) return seconds_of(a) < seconds_of(b);
     return a.floor_bytes < b.floor_bytes;
   });
+}
+
+/// Returns each choice with each buffer of gradients, one after another.
+std::vector<PlanChoice> with_buffers(std::vector<PlanChoice> choices, const std::vector<int64_t>& buffers) {
+  if (buffers.empty()) return choices;
+  std::vector<PlanChoice> all;
+  for (PlanChoice choice : choices)
+    for (int64_t bytes : buffers) {
+      choice.gradient_buffer_bytes = bytes;
+      all.push_back(choice);
+    }
+  return all;
 }
 
 /// Calls `body` for 0 … count − 1, on as many threads as there are cores.
@@ -116,11 +138,18 @@ void in_parallel(size_t count, const std::function<void(size_t)>& body) {
 }  // namespace
 
 std::string describe(const PlanChoice& choice) {
+  std::vector<std::string> parts;
+  if (choice.pipeline) parts.emplace_back(name(choice.pipeline->schedule));
+  if (choice.pipeline && choice.pipeline->recompute) parts.emplace_back("recomputed");
+  if (choice.shares_kfac) {
+    parts.push_back(str(kfac::name(choice.workers.strategy), " f=", choice.workers.grad_worker_frac));
+    parts.emplace_back(kfac::name(choice.placement));
+  }
+  if (choice.gradient_buffer_bytes > 0)
+    parts.push_back(str("gradients in ", format_bytes(choice.gradient_buffer_bytes)));
   std::string text;
-  if (choice.pipeline) text = str(name(choice.pipeline->schedule), choice.pipeline->recompute ? ", recomputed" : "");
-  if (!choice.shares_kfac && choice.pipeline) return text;
-  return str(text, text.empty() ? "" : ", ", kfac::name(choice.workers.strategy),
-             " f=", choice.workers.grad_worker_frac, ", ", kfac::name(choice.placement));
+  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
 }
 
 std::vector<PlanChoice> with_pipelines(const std::vector<PlanChoice>& choices,
@@ -159,8 +188,12 @@ std::string RunPlan::reason() const {
                     difference(best().forecast, next.forecast));
 }
 
-RunPlanner::RunPlanner(std::vector<PlanChoice> choices, swap::ScheduleInputs inputs, Steps steps)
-    : choices_(std::move(choices)), inputs_(inputs), make_steps_(std::move(steps)) {}
+RunPlanner::RunPlanner(std::vector<PlanChoice> choices, swap::ScheduleInputs inputs, Steps steps,
+                       const std::vector<int64_t>& gradient_buffers)
+    : buffers_(std::max<size_t>(1, gradient_buffers.size())),
+      choices_(with_buffers(std::move(choices), gradient_buffers)),
+      inputs_(inputs),
+      make_steps_(std::move(steps)) {}
 
 const std::vector<RankSteps>& RunPlanner::steps(size_t choice) {
   auto known = steps_.find(choice);
@@ -168,14 +201,25 @@ const std::vector<RankSteps>& RunPlanner::steps(size_t choice) {
   return known->second;
 }
 
+std::vector<WeighedChoice> RunPlanner::weigh(const std::vector<size_t>& choices, const swap::ScheduleInputs& inputs) {
+  for (size_t choice : choices) (void)steps(choice);
+  std::vector<WeighedChoice> weighed(choices.size());
+  in_parallel(choices.size(),
+              [&](size_t i) { weighed[i] = weigh_one(choices_[choices[i]], steps_.at(choices[i]), inputs); });
+  return weighed;
+}
+
 RunPlan RunPlanner::plan(int64_t budget_bytes) {
   RunPlan plan{.budget_bytes = budget_bytes, .weighed = {}};
   swap::ScheduleInputs inputs = inputs_;
   inputs.budget_bytes = budget_bytes;
   inputs.slack_bytes = budget_bytes == kUnlimitedBytes ? 0 : budget_bytes / 100;
-  for (size_t c = 0; c < choices_.size(); ++c) (void)steps(c);
-  plan.weighed.resize(choices_.size());
-  in_parallel(choices_.size(), [&](size_t c) { plan.weighed[c] = weigh(choices_[c], steps_.at(c), inputs); });
+  std::vector<size_t> with_first_buffer, of_best;
+  for (size_t c = 0; c < choices_.size(); c += buffers_) with_first_buffer.push_back(c);
+  plan.weighed = weigh(with_first_buffer, inputs);
+  const size_t best = with_first_buffer[best_of(plan.weighed)];
+  for (size_t c = best + 1; c < best + buffers_; ++c) of_best.push_back(c);
+  for (WeighedChoice& choice : weigh(of_best, inputs)) plan.weighed.push_back(std::move(choice));
   order(plan.weighed);
   return plan;
 }

@@ -29,9 +29,11 @@ struct PlanChoice {
   kfac::Placement placement = kfac::Placement::lpt_time;
   std::optional<PipelineChoice> pipeline = std::nullopt;
   bool shares_kfac = true;  ///< false: `workers` and `placement` tell nothing, because no ranks share K-FAC's work
+  int64_t gradient_buffer_bytes = 0;  ///< GradientExchangeOptions::buffer_bytes; 0: those that are asked for
 };
 
-/// Returns `hybrid f=0.5, lpt-time`, with a pipeline `zb-h1, recomputed, hybrid f=0.5, lpt-time`.
+/// Returns `hybrid f=0.5, lpt-time`, with a pipeline `zb-h1, recomputed, hybrid f=0.5, lpt-time`, with a buffer of its
+/// own `hybrid f=0.5, lpt-time, gradients in 4.00 MiB`.
 std::string describe(const PlanChoice& choice);
 
 /// Returns every choice with every pipeline.
@@ -67,10 +69,13 @@ class RunPlanner {
   /// Returns the steps of the ranks that stand for all, for a choice.
   using Steps = std::function<std::vector<RankSteps>(const PlanChoice& choice)>;
 
-  /// `inputs` are for the schedules, but for their budget. `choices` has one entry at least.
-  RunPlanner(std::vector<PlanChoice> choices, swap::ScheduleInputs inputs, Steps steps);
+  /// `inputs` are for the schedules, but for their budget. `choices` has one entry at least. `gradient_buffers` are
+  /// sizes of PlanChoice::gradient_buffer_bytes that the plan may choose from.
+  RunPlanner(std::vector<PlanChoice> choices, swap::ScheduleInputs inputs, Steps steps,
+             const std::vector<int64_t>& gradient_buffers = {});
 
-  /// Weighs every choice under the budget. Deterministic. A choice is taken before an earlier one only when it is
+  /// Weighs every choice under the budget, with the first buffer of gradients, and then the best one with the others.
+  /// Deterministic. A choice is taken before an earlier one only when it is
   /// faster by more than 0.5 %, because forecasts are no more exact than that.
   RunPlan plan(int64_t budget_bytes);
   /// Plans under three quarters, and under four thirds, of the budget.
@@ -78,8 +83,10 @@ class RunPlanner {
 
  private:
   const std::vector<RankSteps>& steps(size_t choice);
+  std::vector<WeighedChoice> weigh(const std::vector<size_t>& choices, const swap::ScheduleInputs& inputs);
 
-  const std::vector<PlanChoice> choices_;
+  const size_t buffers_;                   // of each choice
+  const std::vector<PlanChoice> choices_;  // with each buffer, one after another
   const swap::ScheduleInputs inputs_;
   const Steps make_steps_;
   std::map<size_t, std::vector<RankSteps>> steps_;

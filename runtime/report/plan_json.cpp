@@ -36,6 +36,7 @@ json to_json(const WeighedChoice& weighed) {
            {"floor_bytes", weighed.floor_bytes},
            {"floor_operator", weighed.floor_operator},
            {"unconstrained_peak_bytes", weighed.unlimited_bytes}};
+  if (weighed.choice.gradient_buffer_bytes > 0) all["gradient_buffer_bytes"] = weighed.choice.gradient_buffer_bytes;
   if (const auto& pipeline = weighed.choice.pipeline) {
     all["schedule"] = name(pipeline->schedule);
     all["recompute"] = pipeline->recompute;

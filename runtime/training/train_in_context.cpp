@@ -129,6 +129,7 @@ void Training::choose_workers() {
   if (!options_.kfac.enabled) return;
   workers_ = choose_feasible_workers(context_, result_.observed, result_.budget_bytes, requests_);
   context_.options.kfac.preconditioner.strategy = workers_.strategy;
+  if (workers_.gradient_buffer_bytes > 0) context_.options.gradients.buffer_bytes = workers_.gradient_buffer_bytes;
   listener_.on_decision(str("K-FAC ", kfac::name(workers_.strategy), ", grad_worker_frac ", workers_.grad_worker_frac,
                             ": ", workers_.reason));
 }

@@ -77,14 +77,12 @@ void require_finite(double loss, int64_t step) {
 
 }  // namespace
 
-/// Returns the options for sending gradients. With a budget their buffer is small, because the budget is not meant for
-/// copies of gradients.
+/// Returns the options for sending gradients.
 ddl::GradientOptions gradient_options(const TrainOptions& options) {
-  constexpr int64_t kBufferWithABudget = int64_t{16} << 20;
   const bool budgeted = options.memory.budget.kind != BudgetRequest::Kind::none;
   return {.bucket_bytes = options.gradients.bucket_bytes,
           .max_in_flight_bytes = options.gradients.buffer_bytes > 0 ? options.gradients.buffer_bytes
-                                 : budgeted                         ? kBufferWithABudget
+                                 : budgeted                         ? kGradientBufferWithABudget
                                                                     : ddl::kWhole};
 }
 

@@ -60,8 +60,9 @@ void TrainFlags::add_gradient_flags(CLI::App& command) {
       ->type_name("SIZE")
       ->capture_default_str();
   command
-      .add_option("--gradient-buffer", gradient_buffer,
-                  "Most memory for gradients on their way; auto: for all of them, with a budget 16MiB")
+      .add_option(
+          "--gradient-buffer", gradient_buffer,
+          "Most memory for gradients on their way; auto: for all of them, with a budget 16MiB or what the plan chooses")
       ->type_name("SIZE")
       ->capture_default_str();
 }

@@ -49,10 +49,10 @@ std::string kinds(const RunPlan& plan) {
 
 std::string choices(const RunPlan& plan) {
   if (plan.weighed.size() < 2) return "";
-  std::string out = line("\n%-34s %9s %10s %10s %16s\n", "choice", "step", "peak", "host", "smallest budget");
+  std::string out = line("\n%-46s %9s %10s %10s %16s\n", "choice", "step", "peak", "host", "smallest budget");
   for (size_t i = 0; i < plan.weighed.size() && i < kMostChoices; ++i) {
     const auto& [choice, forecast, floor_bytes, floor_operator, unlimited_bytes] = plan.weighed[i];
-    out += line("%-34s %9s %10s %10s %16s\n", describe(choice).c_str(),
+    out += line("%-46s %9s %10s %10s %16s\n", describe(choice).c_str(),
                 forecast.feasible ? seconds(forecast.seconds).c_str() : "-",
                 forecast.feasible ? format_bytes(forecast.peak_bytes).c_str() : "-",
                 forecast.feasible ? format_bytes(forecast.host_bytes).c_str() : "-", format_bytes(floor_bytes).c_str());

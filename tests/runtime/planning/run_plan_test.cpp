@@ -130,6 +130,24 @@ TEST(RunPlanTest, StepsOfAChoiceAreMadeOnce) {
   EXPECT_EQ(made, 2);
 }
 
+TEST(RunPlanTest, TheBestChoiceIsWeighedWithEachBufferOfGradients) {
+  int made = 0;
+  RunPlanner planner(
+      two_choices(), {},
+      [&](const PlanChoice& choice) {
+        ++made;
+        const double seconds = choice.gradient_buffer_bytes == 4 << 20 ? 0.9 : 1;
+        return std::vector{rank(0, {{1, step("plain", {{"a", choice.workers.grad_worker_frac == 1 ? 2 : seconds}})}})};
+      },
+      {16 << 20, 4 << 20, 64 << 20});
+  const RunPlan plan = planner.plan(kUnlimitedBytes);
+  EXPECT_EQ(made, 4);  // both choices with the first buffer, and the better one with the others
+  ASSERT_EQ(plan.weighed.size(), 4);
+  EXPECT_EQ(plan.best().choice.workers.grad_worker_frac, 0.5);
+  EXPECT_EQ(plan.best().choice.gradient_buffer_bytes, 4 << 20);
+  EXPECT_NE(plan.reason().find("gradients in 4.00 MiB"), std::string::npos) << plan.reason();
+}
+
 TEST(PlanChoicesTest, OpenChoicesAreWeighedAndOthersKept) {
   kfac::KfacOptions options;
   options.strategy = kfac::Strategy::hybrid;
