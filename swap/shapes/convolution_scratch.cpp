@@ -12,10 +12,19 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
+/// True where a vector register holds 16 floats (AVX-512).
+bool has_long_registers() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f");
+#else
+  return false;
+#endif
+}
+
 /// Returns the channels of oneDNN's blocks: as many floats as a vector register holds.
 int64_t block_channels() {
 #if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512f") ? 16 : 8;
+  return has_long_registers() ? 16 : 8;
 #else
   return 4;
 #endif
@@ -129,16 +138,61 @@ Tensors unfold_backward(const Convolution& c, const std::vector<bool>& wanted) {
   return gradients;
 }
 
-/// Allocates what oneDNN's threads hold while they sum the gradient of the weight: a copy of it, and for tiny volumes,
-/// of which it takes another kernel, four copies for each thread.
+/// Allocates what oneDNN's threads hold while they sum the gradient of the weight: with AVX-512 a copy of it, and for
+/// tiny volumes, of which it takes another kernel, four copies for each thread. Without AVX-512 a copy for each thread.
 Tensors scratch_of_threads(const Convolution& c, const Blocked& blocked) {
   constexpr int64_t kTiny = 2;
-  constexpr int64_t kTinyFloats = 1 << 15;
-  const bool is_tiny = c.input.dim() == 5 && c.input.size(-1) <= kTiny && c.weight.size(-1) > 1;
-  const auto options = c.input.options().requires_grad(false);
-  Tensors scratch{blocked.thinned_inputs(), at::empty({kScratchpadFloats + (is_tiny ? kTinyFloats : 0)}, options)};
-  for (int64_t i = 0; i < (is_tiny ? 4 * at::get_num_threads() : 1); ++i) scratch.push_back(blocked.weight());
+  constexpr int64_t kTinyFloats = 1 << 15, kShortFloats = 6 << 10;
+  const bool is_long = has_long_registers();
+  const bool is_tiny = is_long && c.input.dim() == 5 && c.input.size(-1) <= kTiny && c.weight.size(-1) > 1;
+  const int64_t floats = is_long ? kScratchpadFloats + (is_tiny ? kTinyFloats : 0) : kShortFloats;
+  const int64_t copies_of_thread = is_tiny ? 4 : 1, threads = is_long && !is_tiny ? 1 : at::get_num_threads();
+  Tensors scratch{blocked.thinned_inputs(), at::empty({floats}, c.input.options().requires_grad(false))};
+  for (int64_t i = 0; i < copies_of_thread * threads; ++i) scratch.push_back(blocked.weight());
   return scratch;
+}
+
+/// True where oneDNN multiplies matrices for the gradient of the weight: processors without AVX-512 have no kernel of
+/// its own for windows of volumes, and none for tiny images.
+bool multiplies_for_weight(const Convolution& c) {
+  const bool has_taps = product(c.weight.sizes(), 2) > 1;
+  const bool is_tiny_image = c.input.dim() == 4 && c.input.size(-1) <= 2;
+  return !has_long_registers() && has_taps && (c.input.dim() == 5 || is_tiny_image);
+}
+
+/// Allocates what such a product holds beside the gradient: for each thread the columns of one plane, and with several
+/// samples four copies of the gradient.
+Tensors scratch_of_product(const Convolution& c) {
+  const auto options = c.input.options().requires_grad(false);
+  const int64_t plane = product(c.output_sizes(), c.input.dim() - 2), threads = at::get_num_threads();
+  constexpr int64_t kAlignmentFloats = 64;
+  const int64_t columns = threads * c.weight.size(1) * product(c.weight.sizes(), 2) * plane;
+  Tensors scratch{at::empty({columns + kAlignmentFloats}, options)};
+  if (c.input.size(0) > 1) scratch.push_back(at::empty({4 * threads * c.weight.numel()}, options));
+  return scratch;
+}
+
+/// Allocates the gradients of weight and bias. A product writes them as they are; other kernels write blocks.
+void allocate_weight_gradients(const Convolution& c, const Blocked& blocked, const std::vector<bool>& wanted,
+                               Tensors& gradients) {
+  const auto options = c.input.options().requires_grad(false);
+  const auto allocate = [&] {
+    if (wanted[1]) gradients[1] = at::empty_like(c.weight, options);
+    if (wanted[2]) gradients[2] = at::empty({c.output_sizes()[1]}, options);
+  };
+  if (multiplies_for_weight(c)) {
+    allocate();
+    const Tensors scratch = scratch_of_product(c);
+    return;
+  }
+  at::Tensor weight, bias;
+  {
+    const Tensors scratch{blocked.input(), blocked.output()};
+    weight = blocked.weight();
+    bias = blocked.bias();
+    const Tensors of_threads = scratch_of_threads(c, blocked);
+  }
+  allocate();
 }
 
 }  // namespace
@@ -174,17 +228,7 @@ Tensors allocate_gradients(const Convolution& c, bool channels_last, const std::
     const at::Tensor copy = has_stride(c) && !c.transposed ? blocked.input_gradient() : at::Tensor();
     gradients[0] = at::empty_like(c.input, options);
   }
-  if (wanted[1] || wanted[2]) {
-    at::Tensor weight, bias;
-    {
-      const Tensors scratch{blocked.input(), blocked.output()};
-      weight = blocked.weight();
-      bias = blocked.bias();
-      const Tensors of_threads = scratch_of_threads(c, blocked);
-    }
-    if (wanted[1]) gradients[1] = at::empty_like(c.weight, options);
-    if (wanted[2]) gradients[2] = at::empty({c.output_sizes()[1]}, options);
-  }
+  if (wanted[1] || wanted[2]) allocate_weight_gradients(c, blocked, wanted, gradients);
   return gradients;
 }
 

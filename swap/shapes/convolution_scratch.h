@@ -18,9 +18,11 @@ at::Tensor allocate_output(const Convolution& convolution, bool channels_last, b
 
 /// Allocates a convolution's gradients, with the scratch of the kernels that compute them; undefined where not
 /// `wanted`. oneDNN computes the gradient of the input first, and the weight's and the bias's afterwards. Its threads
-/// may sum the weight's gradient apart, so one more copy of it is counted, and four for each thread where the volume
-/// has an edge of two voxels. The scratch is therefore an upper bound; those of outputs and of LibTorch's own kernels
-/// are exact.
+/// may sum the weight's gradient apart, so more copies of it are counted: one, and four for each thread where the
+/// volume has an edge of two voxels; without AVX-512 one for each thread. There it multiplies matrices for the windows
+/// of volumes, which takes four copies for each thread where there are several samples. The scratch is therefore an
+/// upper bound; those of outputs and of LibTorch's own kernels are exact. A single thread without AVX-512 may take more
+/// than the bound.
 std::vector<at::Tensor> allocate_gradients(const Convolution& convolution, bool channels_last,
                                            const std::vector<bool>& wanted);
 

@@ -85,10 +85,9 @@ void KfacFlags::add_intervals(CLI::App& command, kfac::KfacOptions& k) {
       ->type_name("N")
       ->capture_default_str();
   command
-      .add_option(
-          "--inverse-interval", inverse_interval,
-          "Steps between decompositions, a multiple of --factor-interval; auto, with --pipeline: as few as the ranks' "
-          "waits have time for, by steps that are tried first")
+      .add_option("--inverse-interval", inverse_interval,
+                  "Steps between decompositions, a multiple of --factor-interval; auto, with --pipeline: as often as "
+                  "waits allow")
       ->type_name("N")
       ->capture_default_str();
   command
