@@ -60,9 +60,8 @@ void TrainFlags::add_gradient_flags(CLI::App& command) {
       ->type_name("SIZE")
       ->capture_default_str();
   command
-      .add_option(
-          "--gradient-buffer", gradient_buffer,
-          "Most memory for gradients on their way; auto: for all of them, with a budget 16MiB or what the plan chooses")
+      .add_option("--gradient-buffer", gradient_buffer,
+                  "Most memory for gradients on their way; auto: for all of them, with a budget 16MiB or as planned")
       ->type_name("SIZE")
       ->capture_default_str();
 }
