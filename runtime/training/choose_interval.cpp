@@ -48,8 +48,9 @@ TriedInterval try_interval(const RunContext& context, int64_t budget_bytes, doub
 
 std::string describe(const TriedInterval& tried) {
   return str(tried.interval, " steps: ", static_cast<int64_t>(std::round(1000 * tried.step_seconds)), " ms a step, ",
-             has_time(tried) ? str("of which waits hold ", static_cast<int64_t>(std::round(100 * tried.load)), " %")
-                             : str(static_cast<int64_t>(std::round(100 * tried.excess)), " % longer for it"));
+             has_time(tried)
+                 ? str("refreshes fill ", static_cast<int64_t>(std::round(100 * tried.load)), " % of the waits")
+                 : str(static_cast<int64_t>(std::round(100 * tried.excess)), " % longer by refreshes"));
 }
 
 }  // namespace

@@ -128,8 +128,9 @@ void set_refresh(RunContext& context) {
   const TrainOptions& options = context.options;
   if (options.pipeline.ranks == 1 || !options.kfac.enabled || options.pipeline.refresh == RefreshTurns::at_once) return;
   const int64_t interval = refresh_interval(options), staleness = options.kfac.preconditioner.staleness;
-  const int64_t delay = staleness > 0 ? staleness : std::min<int64_t>(2, interval - 1);
-  if (interval == 1) return;  // nothing may wait
+  int64_t delay = staleness > 0 ? staleness : std::min<int64_t>(2, interval - 1);
+  if (options.pipeline.choose_interval) delay = std::min(delay, interval - 1);  // as for each interval that is tried
+  if (interval == 1) return;                                                    // nothing may wait
   if (delay >= interval)
     throw BadRequest(str("[pipeline] staleness is ", delay, "; allowed with refresh ", name(options.pipeline.refresh),
                          " is less than the inverse_interval, ", interval));

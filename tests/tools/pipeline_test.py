@@ -127,7 +127,7 @@ class Pipeline(Case):
         self.assertTrue(0 <= there["exposed_seconds"] <= told["pass_seconds"])
 
     def test_an_interval_that_was_chosen_is_one_that_may_be_given(self):
-        options = [*RESNET, "--kfac", "--pipeline", "2"]
+        options = [*RESNET, "--kfac", "--pipeline", "2", "--staleness", "4"]  # less than the first interval, and shortened for others
         kept = ["--checkpoint", self.folder / "checkpoint"]
         said = run("train", *options, *kept, "--inverse-interval", "auto", "--steps", "20", "--json", self.folder / "chosen.json", ranks=2)
         self.assertEqual(said.returncode, 0, said.stderr)

@@ -166,7 +166,8 @@ class Plan(Case):
                            (["--world", "8", "--levels", "4x3"], "8"), (["--device", "cuda"], "--device-profile"),
                            (["--budgets", "much"], "much"), (["--host-budget", "50%"], "a size"),
                            (["--host-budget", "1GiB"], "--disk"), (["--world", "0"], "--world"),
-                           (["--kfac", "--kfac-time", "20%"], "forward pass"), (["--allow", "amp"], "--budget"),
+                           (["--kfac", "--kfac-time", "20%"], "forward pass"),
+                           (["--kfac", "--pipeline", "2", "--world", "2", "--inverse-interval", "auto"], "as a number"), (["--allow", "amp"], "--budget"),
                            (["--allow", "speed", "--budget", "50%"], "separable"),
                            (["--devices-per-link", "0"], "--devices-per-link")):
             self.refused(2, part, args=["plan", *MODEL, *args])

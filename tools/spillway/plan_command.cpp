@@ -96,6 +96,9 @@ int plan_command(Options& options) {
   if (options.flags.device != "auto" && options.flags.device != "cpu")
     throw BadRequest("plan runs nothing, so it takes no --device; --device-profile tells what to plan for");
   const PlanRequest request = request_of(options);
+  if (request.options.pipeline.choose_interval)
+    throw BadRequest(
+        "plan runs nothing, so it takes --inverse-interval as a number; auto is chosen by steps that are run");
   ClusterShape shape = ClusterShape::parse(options.levels, options.world);
   shape.devices_per_link = options.devices_per_link;
   at::set_num_threads(threads_of_rank(shape));
