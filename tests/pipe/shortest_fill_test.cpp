@@ -29,8 +29,8 @@ Case random_case(uint64_t seed) {
   };
   const auto below = [&](int limit) { return static_cast<int>(random() % limit); };
   const int ranks = 2 + below(3), micro_batches = ranks + below(4);
-  Case made{.program =
-                below(2) == 0 ? zero_bubble(ranks, micro_batches) : one_forward_one_backward(ranks, micro_batches)};
+  Case made;
+  made.program = below(2) == 0 ? zero_bubble(ranks, micro_batches) : one_forward_one_backward(ranks, micro_batches);
   for (int stage = 0; stage < ranks; ++stage)
     made.costs.stages.push_back({between(1, 3), between(1, 3), between(1, 3)});
   made.costs.update = between(0, 2);
@@ -108,9 +108,12 @@ TEST(ShortestFillTest, WorkThatStaysAfterThePassesIsBehindAllItemsOfItsStep) {
       for (int step = 0; step < kSteps; ++step) {
         bool has_extra = false;
         for (const FilledItem& item : of_rank[step]) {
-          if (item.extra >= 0) EXPECT_EQ(made.extras[item.extra].taken_step, step);
           has_extra |= item.extra >= 0;
-          if (item.extra < 0) EXPECT_TRUE(!has_extra || item.item.work == Work::update) << "seed " << seed;
+          if (item.extra >= 0) {
+            EXPECT_EQ(made.extras[item.extra].taken_step, step);
+          } else {
+            EXPECT_TRUE(!has_extra || item.item.work == Work::update) << "seed " << seed;
+          }
         }
       }
   }
