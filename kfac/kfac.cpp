@@ -37,6 +37,9 @@ bool Kfac::waits(int64_t step, size_t index) const {
 std::vector<double> Kfac::refresh_seconds(int64_t step) const {
   return impl_->refresh_seconds(step);
 }
+void Kfac::forget_refresh_seconds() {
+  impl_->forget_refresh_seconds();
+}
 bool Kfac::renews(size_t i, int64_t steps) const {
   return impl_->renews(i, steps);
 }

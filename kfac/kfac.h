@@ -84,8 +84,9 @@ class Kfac {
   /// done.
   bool waits(int64_t step, size_t index) const;
   /// Returns the shortest seconds of each piece in refreshes of the layers that are due in `step`; empty before the
-  /// first.
+  /// first. Only refreshes since forget_refresh_seconds() count.
   std::vector<double> refresh_seconds(int64_t step) const;
+  void forget_refresh_seconds();
   /// Does all that waits, so that the state is complete. Call it between steps. Collective over the ranks.
   void finish_refreshes();
   /// Returns the steps after which the same layers are due again.

@@ -50,6 +50,7 @@ class Preconditioner {
   void run(int64_t step, int64_t micro_batches, size_t index);
   bool waits(int64_t step, size_t index) const;
   std::vector<double> refresh_seconds(int64_t step) const;
+  void forget_refresh_seconds() { seconds_of_set_.clear(); }
   void finish_refreshes();
   bool renews(size_t i, int64_t steps) const;
   int64_t steps() const { return counters_.steps; }

@@ -163,9 +163,9 @@ class DryPipeline {
     for_each([&](DryRank& rank) {
       const int64_t cycle = rank.run().kfac()->cycle_length();
       rank.take_steps(cycle);
-      rank.run().take_cycle_seconds(cycle);  // the first refresh is done at once
+      rank.run().take_cycle_seconds();  // the first refresh is done at once
       const std::vector<std::string> kinds = rank.take_steps(cycle);
-      if (fills) times.push_back(rank.run().in_waits()->times_of_rank(rank.run().take_cycle_seconds(cycle)));
+      if (fills) times.push_back(rank.run().in_waits()->times_of_rank(rank.run().take_cycle_seconds()));
       all.push_back(rank.steps(shares_in(kinds)));
       if (!fills) stages.note(rank);
     });

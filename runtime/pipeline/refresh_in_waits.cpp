@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "ddl/comm/communicator.h"
+#include "pipe/rerun.h"
 #include "pipe/shortest_fill.h"
 #include "runtime/pipeline/exchange.h"
 
@@ -97,7 +98,7 @@ std::string RefreshInWaits::times_of_rank(const CycleSeconds& seconds) const {
     for (size_t k = 0; k < all.size(); ++k) {
       if (!fills(all[k])) continue;
       number[k] = count++;
-      refresh += times[k];
+      if (plans_ == 0) refresh += times[k];  // it is done among the passes from then on
       const PlacedStage at = stage_of(all[k]);
       json needs = json::array();
       for (size_t need : kfac::needs_of(all, k, ddl::size_of(pipeline_->of_place)))
@@ -116,26 +117,57 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
   const std::vector<std::string> times = gather_texts(*world_->communicator, times_of_rank(seconds));
   const auto is_timed = [](const std::string& rank) { return json::parse(rank)[1].get<bool>(); };
   if (std::all_of(times.begin(), times.end(), is_timed) && ++timed_cycles_ >= kTimedCycles) plan_from(times);
+  if (plans_ > 0) kfac_.forget_refresh_seconds();
+}
+
+bool RefreshInWaits::plans_again(int64_t step) const {
+  if (plans_ == 0 || step % cycle_ != 0) return false;
+  int64_t next = 8;
+  while (next < step / cycle_) next *= 4;
+  return step / cycle_ == next;
+}
+
+void RefreshInWaits::plan_again(const CycleSeconds& seconds) {
+  constexpr double kLeastGain = 0.1;
+  std::optional<Plan> other = plan_of(gather_texts(*world_->communicator, times_of_rank(seconds)));
+  kfac_.forget_refresh_seconds();
+  if (!other) return;
+  const double now = pipe::rerun_seconds(plan_.filled, pipeline_->plan.program, other->extras, other->costs);
+  if (other->filled.seconds <= (1 - kLeastGain) * now) follow(*std::move(other));
 }
 
 bool RefreshInWaits::plan_from(const std::vector<std::string>& times) {
-  std::vector<json> ranks;
-  for (const std::string& text : times) ranks.push_back(json::parse(text));
-  if (!std::all_of(ranks.begin(), ranks.end(), [](const json& rank) { return rank[1].get<bool>(); })) return false;
-  pipe::Costs costs{.stages = std::vector<pipe::StageSeconds>(pipeline_->plan.stages()),
-                    .update = std::numeric_limits<double>::infinity(),
-                    .message = message_seconds(*pipeline_, world_)};
-  take(ranks, costs);
-  std::tie(filled_, fills_waits_) =
-      pipe::fill_shortest(pipeline_->plan.program, extras_, costs, static_cast<int>(cycle_));
-  return true;
+  std::optional<Plan> plan = plan_of(times);
+  if (plan) follow(*std::move(plan));
+  return plan.has_value();
 }
 
-void RefreshInWaits::take(const std::vector<json>& ranks, pipe::Costs& costs) {
+void RefreshInWaits::follow(Plan plan) {
+  plan_ = std::move(plan);
+  ++plans_;
+  first_own_ = static_cast<int>(std::count_if(plan_.extras.begin(), plan_.extras.end(),
+                                              [&](const pipe::Extra& one) { return one.rank < pipeline_->place; }));
+}
+
+std::optional<RefreshInWaits::Plan> RefreshInWaits::plan_of(const std::vector<std::string>& times) const {
+  std::vector<json> ranks;
+  for (const std::string& text : times) ranks.push_back(json::parse(text));
+  if (!std::all_of(ranks.begin(), ranks.end(), [](const json& rank) { return rank[1].get<bool>(); }))
+    return std::nullopt;
+  Plan plan{.costs = {.stages = std::vector<pipe::StageSeconds>(pipeline_->plan.stages()),
+                      .update = std::numeric_limits<double>::infinity(),
+                      .message = message_seconds(*pipeline_, world_)}};
+  take(ranks, plan);
+  std::tie(plan.filled, plan.fills_waits) =
+      pipe::fill_shortest(pipeline_->plan.program, plan.extras, plan.costs, static_cast<int>(cycle_));
+  return plan;
+}
+
+void RefreshInWaits::take(const std::vector<json>& ranks, Plan& plan) const {
   std::vector<std::vector<pipe::Extra>> of_place(pipeline_->places);
   std::vector<std::vector<What>> kinds_of_place(pipeline_->places);
   for (const json& rank : ranks) {
-    add_costs(rank, costs);
+    add_costs(rank, plan.costs);
     auto extras = extras_of(rank);
     auto& known = of_place[rank[0].get<int>()];
     // Copies have the same pieces; the slowest one counts.
@@ -143,16 +175,13 @@ void RefreshInWaits::take(const std::vector<json>& ranks, pipe::Costs& costs) {
     known = std::move(extras);
     kinds_of_place[rank[0].get<int>()] = kinds_of(rank);
   }
-  extras_.clear();
-  kinds_.clear();
   for (int place = 0; place < pipeline_->places; ++place) {
-    const int first = static_cast<int>(extras_.size());
-    if (place == pipeline_->place) first_own_ = first;
+    const int first = static_cast<int>(plan.extras.size());
     for (pipe::Extra extra : of_place[place]) {
       for (int& after : extra.after) after += first;
-      extras_.push_back(std::move(extra));
+      plan.extras.push_back(std::move(extra));
     }
-    kinds_.insert(kinds_.end(), kinds_of_place[place].begin(), kinds_of_place[place].end());
+    plan.kinds.insert(plan.kinds.end(), kinds_of_place[place].begin(), kinds_of_place[place].end());
   }
 }
 
@@ -181,7 +210,8 @@ std::string describe(const RefreshInWaits& in_waits) {
   const auto milliseconds = [&](double seconds) {
     return static_cast<int64_t>(std::round(1000 * seconds / filled.steps()));
   };
-  return str(in_waits.fills_waits() ? "from here on K-FAC's work is done while ranks wait: "
+  return str(in_waits.plans() > 1 ? "times have changed: " : "",
+             in_waits.fills_waits() ? "from here on K-FAC's work is done while ranks wait: "
                                     : "K-FAC's work stays after the passes, because waits are too short for it: ",
              in_waits.extras().size(), " pieces in ", filled.steps(), " steps, ",
              milliseconds(*std::max_element(filled.filled.begin(), filled.filled.end())),
@@ -190,7 +220,11 @@ std::string describe(const RefreshInWaits& in_waits) {
 }
 
 const std::vector<pipe::FilledItem>* RefreshInWaits::items_of(int64_t step) const {
-  return filled_.items.empty() ? nullptr : &filled_.items[pipeline_->place][step % cycle_];
+  return plans_ == 0 ? nullptr : &filled().items[pipeline_->place][step % cycle_];
+}
+
+std::string RefreshInWaits::kind_of_step(int64_t step) const {
+  return str("filled ", step % cycle_, plans_ > 1 ? str(" of plan ", plans_) : "");
 }
 
 void RefreshInWaits::run(const pipe::FilledItem& extra, int64_t step) {

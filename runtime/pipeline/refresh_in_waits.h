@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,16 +14,17 @@
 
 namespace spillway::runtime {
 
-/// The seconds of a rank's own work, in means over the steps of a cycle.
+/// The seconds of a rank's own work, in means over the steps of one cycle or several.
 struct CycleSeconds {
   std::vector<pipe::StageSeconds> stages;  ///< by stage of the model; zeros for other ranks' stages
-  double update = 0;                       ///< time that follows a step's passes, refreshes included
+  double update = 0;                       ///< time that follows a step's passes, refreshes without a plan included
 };
 
 /// The work of each rank's Kfac, put into the steps of a cycle. Ranks do all work after their passes until every piece
 /// has been timed twice, because the first times are long. Then all of them make the same plan from all times, and
-/// follow it to the end. Where no plan is shorter than a cycle that does the work after the passes, they keep to that.
-/// The plan decides when work is done, never what a step computes.
+/// follow it. Where no plan is shorter than a cycle that does the work after the passes, they keep to that. Now and
+/// then they make another plan from later times, and follow it if it saves a tenth of a cycle. A plan decides when work
+/// is done, never what a step computes.
 ///
 /// Gradients of weights that the schedule has apart from those of inputs are placed anew, beside K-FAC's work. Under
 /// chimera two ranks that wait at other times share their layers, so averages come after each step's passes, and new
@@ -36,6 +38,8 @@ class RefreshInWaits {
   int64_t cycle() const { return cycle_; }
   /// Returns the items and the extras of this rank in a step, in order; null before there is a plan.
   const std::vector<pipe::FilledItem>* items_of(int64_t step) const;
+  /// Returns the kind of a step with a plan, for Session::step(): `filled 3`, `filled 3 of plan 2`.
+  std::string kind_of_step(int64_t step) const;
   /// Does the work of an extra of items_of(step), unless it is done already.
   void run(const pipe::FilledItem& extra, int64_t step);
   /// Does what the ranks that have the same weights do together after the passes of a step with a plan.
@@ -43,18 +47,25 @@ class RefreshInWaits {
   /// Makes the plan where every piece of every rank has been timed twice. Call it after the last step of each cycle
   /// without a plan. Collective over the world. Throws CommError.
   void plan(const CycleSeconds& seconds);
+  /// True before the steps in which ranks that have a plan weigh another one: those that begin cycle 8, 32, 128 ….
+  bool plans_again(int64_t step) const;
+  /// Makes a plan from the times since the last one. The ranks follow it where its cycle is a tenth shorter than the
+  /// present plan's would be by these times. Collective over the world. Throws CommError.
+  void plan_again(const CycleSeconds& seconds);
+  /// Returns the number of plans that were followed so far.
+  int plans() const { return plans_; }
   /// Returns the times of this rank, for plan_from().
   std::string times_of_rank(const CycleSeconds& seconds) const;
   /// Makes the plan from the times of ranks, one or more of each place. Returns false where a piece has not been timed.
   bool plan_from(const std::vector<std::string>& times);
 
   /// Returns the plan of all ranks; empty before there is one.
-  const pipe::Filled& filled() const { return filled_; }
+  const pipe::Filled& filled() const { return plan_.filled; }
   /// False where the plan leaves work after the passes of its step, because a cycle is shorter so.
-  bool fills_waits() const { return fills_waits_; }
-  const std::vector<pipe::Extra>& extras() const { return extras_; }
+  bool fills_waits() const { return plan_.fills_waits; }
+  const std::vector<pipe::Extra>& extras() const { return plan_.extras; }
   /// Returns the kind of an extra's work.
-  kfac::RefreshWork::What kind_of(int extra) const { return kinds_[extra]; }
+  kfac::RefreshWork::What kind_of(int extra) const { return plan_.kinds[extra]; }
   /// Returns the seconds that this rank's extras took so far, by kind.
   const std::array<double, 4>& seconds() const { return seconds_; }
 
@@ -65,14 +76,26 @@ class RefreshInWaits {
     size_t index;
   };
 
+  /// A plan of all ranks, and what it was made from.
+  struct Plan {
+    std::vector<pipe::Extra> extras = {};
+    std::vector<kfac::RefreshWork::What> kinds = {};  // of extras
+    pipe::Costs costs = {};
+    pipe::Filled filled = {};
+    bool fills_waits = true;
+  };
+
   bool fills(const kfac::RefreshWork& work) const;
   bool needs_others(int64_t taken, size_t index) const;
   std::vector<Piece> pieces() const;
   PlacedStage stage_of(const kfac::RefreshWork& work) const;
   /// Returns the extras of a rank from times_of_rank(), numbered from 0.
   std::vector<pipe::Extra> extras_of(const nlohmann::json& rank) const;
+  /// Makes a plan from times_of_rank() of ranks; nothing where a piece has not been timed.
+  std::optional<Plan> plan_of(const std::vector<std::string>& times) const;
   /// Takes the extras and the costs of ranks from their times_of_rank().
-  void take(const std::vector<nlohmann::json>& ranks, pipe::Costs& costs);
+  void take(const std::vector<nlohmann::json>& ranks, Plan& plan) const;
+  void follow(Plan plan);
 
   kfac::Kfac& kfac_;
   const std::shared_ptr<const Pipeline> pipeline_;
@@ -80,13 +103,11 @@ class RefreshInWaits {
   const int64_t cycle_;
   const int64_t micro_batches_;  // of each stage on one rank
   const bool waits_together_;    // ranks with the same weights have the same waits
-  std::vector<Piece> own_;       // in the order of extras_
-  int first_own_ = 0;            // number of the first one among extras_
-  std::vector<pipe::Extra> extras_;
-  std::vector<kfac::RefreshWork::What> kinds_;  // of extras_
+  std::vector<Piece> own_;       // in the order of the plan's extras
+  int first_own_ = 0;            // number of the first one among the plan's extras
   std::array<double, 4> seconds_{};
-  pipe::Filled filled_;
-  bool fills_waits_ = true;
+  Plan plan_;
+  int plans_ = 0;
   int timed_cycles_ = 0;
 };
 

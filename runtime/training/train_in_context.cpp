@@ -99,7 +99,7 @@ class Training {
   TrainRequests no_requests_;
   TrainRequests* const requests_;
   const int64_t first_step_, last_step_;
-  bool said_filled_ = false;
+  int said_plans_ = 0;
   int64_t saved_step_;          ///< the step after which the state was saved last, or at which there was nothing new
   std::exception_ptr failure_;  ///< the error for which the last step or validation was left
   GradWorkerChoice workers_;
@@ -230,8 +230,8 @@ RunStep Training::take_step(int64_t step) {
     listener_.on_decision(str("step ", step, " is left in its midst: the state is that after step ", step - 1));
     return outcome;
   }
-  if (const RefreshInWaits* in_waits = run_->in_waits(); in_waits && !said_filled_ && in_waits->filled().steps() > 0) {
-    said_filled_ = true;
+  if (const RefreshInWaits* in_waits = run_->in_waits(); in_waits && in_waits->plans() > said_plans_) {
+    said_plans_ = in_waits->plans();
     listener_.on_decision(describe(*in_waits));
   }
   if (step == last_step_) result_.recording = recorder_.stop();

@@ -268,8 +268,10 @@ void TrainingRun::take_step(RunStep& outcome, const std::vector<Cases>& cases) {
   if (adapts_damping()) random.emplace(device_);
   outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
   times_.step = position_.step;
-  times_.fills_waits = in_waits_ && in_waits_->items_of(position_.step);
-  if (times_.fills_waits) outcome.kind = str("filled ", position_.step % in_waits_->cycle());
+  if (in_waits_ && !context_.kernels && in_waits_->plans_again(position_.step))
+    in_waits_->plan_again(take_cycle_seconds());
+  times_.fills_waits = in_waits_ && in_waits_->plans() > 0;
+  if (times_.fills_waits) outcome.kind = in_waits_->kind_of_step(position_.step);
   Session::Step scope = session_->step(outcome.kind);
   times_.began = Clock::now();
   const at::Tensor loss = learn(cases, outcome);
@@ -288,14 +290,16 @@ void TrainingRun::take_step(RunStep& outcome, const std::vector<Cases>& cases) {
   if (const swap::Schedule* schedule = session_->schedule(outcome.kind))
     outcome.bound_seconds = schedule->bound_seconds;
   update_seconds_ += now() - passed;
+  ++untaken_steps_;
   ++position_.step;
-  const bool may_plan = in_waits_ && !context_.kernels && !in_waits_->items_of(position_.step);
-  if (may_plan && position_.step % in_waits_->cycle() == 0) in_waits_->plan(take_cycle_seconds(in_waits_->cycle()));
+  const bool may_plan = in_waits_ && !context_.kernels && in_waits_->plans() == 0;
+  if (may_plan && position_.step % in_waits_->cycle() == 0) in_waits_->plan(take_cycle_seconds());
   position_.cases_drawn += cases_per_step(context_);
 }
 
-CycleSeconds TrainingRun::take_cycle_seconds(int64_t steps) {
-  return {pipelined_->take_stage_seconds(), std::exchange(update_seconds_, 0) / static_cast<double>(steps)};
+CycleSeconds TrainingRun::take_cycle_seconds() {
+  const auto steps = static_cast<double>(std::exchange(untaken_steps_, 0));
+  return {pipelined_->take_stage_seconds(), std::exchange(update_seconds_, 0) / steps};
 }
 
 bool TrainingRun::adapts_damping() const {

@@ -89,8 +89,8 @@ class TrainingRun {
   std::vector<pipe::StageSeconds> take_stage_seconds() { return pipelined_->take_stage_seconds(); }
   /// Returns K-FAC's work in a pipeline's waits; null where there is none. A dry run makes no plan of them by itself.
   RefreshInWaits* in_waits() { return in_waits_ ? &*in_waits_ : nullptr; }
-  /// Returns the mean seconds of this rank's own work in the steps since the last call, of which there were `steps`.
-  CycleSeconds take_cycle_seconds(int64_t steps);
+  /// Returns the mean seconds of this rank's own work in the steps since the last call, one or more.
+  CycleSeconds take_cycle_seconds();
   const StepTimes& times() const { return times_; }
   /// Returns the hash of the whole model's weights, on every rank. Collective where the model is cut.
   std::string weights_sha256();
@@ -165,6 +165,7 @@ class TrainingRun {
   std::optional<kfac::Kfac> kfac_;
   std::optional<RefreshInWaits> in_waits_;  ///< where K-FAC's work fills a pipeline's waits
   double update_seconds_ = 0;               ///< after the passes of steps, since they were taken
+  int64_t untaken_steps_ = 0;               ///< steps in that
   const Now now_ = steady_now();
   StepTimes times_;
   std::optional<LossScaler> scaler_;

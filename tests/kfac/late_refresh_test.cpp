@@ -356,6 +356,10 @@ TEST(LateRefreshTest, PiecesAreTimed) {
   EXPECT_EQ(seconds.size(), training.kfac().refresh_work(4, kMicroBatches).size());
   for (double one : seconds) EXPECT_GT(one, 0);
   EXPECT_EQ(training.kfac().cycle_length(), kInterval);
+  training.kfac().forget_refresh_seconds();
+  EXPECT_TRUE(training.kfac().refresh_seconds(4).empty());
+  for (int i = 8; i < 16; ++i) training.step();
+  EXPECT_EQ(training.kfac().refresh_seconds(4).size(), seconds.size());
 }
 
 TEST(LateRefreshTest, PiecesThatWereDoneBeforeACheckpointHaveNoTime) {

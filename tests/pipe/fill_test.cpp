@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
-#include <optional>
 #include <random>
 #include <string>
 #include <tuple>
@@ -14,107 +12,11 @@
 #include <vector>
 
 #include "core/error.h"
+#include "pipe/rerun.h"
 #include "pipe/schedules.h"
 
 namespace spillway::pipe {
 namespace {
-
-/// Runs a filled cycle again and again, in its own order.
-class Rerun {
- public:
-  Rerun(const Filled& filled, const Program& program, const std::vector<Extra>& extras, const Costs& costs)
-      : program_(program), extras_(extras), costs_(costs), ranks_(filled.items.size()) {
-    for (int cycle = 0; cycle < kCycles; ++cycle)
-      for (size_t r = 0; r < ranks_.size(); ++r)
-        for (int step = 0; step < filled.steps(); ++step)
-          for (const FilledItem& item : filled.items[r][step])
-            if (item.extra < 0 || item.age <= cycle) ranks_[r].entries.push_back({cycle, step, item});
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t r = 0; r < ranks_.size(); ++r)
-        while (ranks_[r].next < ranks_[r].entries.size() && advance(static_cast<int>(r))) moved = true;
-    }
-    for (size_t r = 0; r < ranks_.size(); ++r)
-      EXPECT_EQ(ranks_[r].next, ranks_[r].entries.size()) << "rank " << r << " waits for ever";
-  }
-  /// Returns the seconds of a late cycle.
-  double seconds() const { return end_of_cycle_[kCycles - 2] - end_of_cycle_[kCycles - 3]; }
-
- private:
-  static constexpr int kCycles = 6;
-  struct Entry {
-    int cycle, step;
-    FilledItem what;
-  };
-  struct Rank {
-    std::vector<Entry> entries;
-    size_t next = 0;
-    double free = 0;
-  };
-
-  bool advance(int r) {
-    Rank& rank = ranks_[r];
-    const Entry& entry = rank.entries[rank.next];
-    const std::optional<double> come = entry.what.extra < 0 ? come_for_item(r, entry) : come_for_extra(r, entry);
-    if (!come) return false;
-    rank.free = std::max(rank.free, *come);
-    ++rank.next;
-    if (entry.what.extra < 0)
-      end_item(r, entry);
-    else
-      end_piece(r, entry);
-    return true;
-  }
-
-  void end_item(int r, const Entry& entry) {
-    const double end = ranks_[r].free += seconds_of(entry.what.item, costs_);
-    ends_[{entry.cycle, entry.step, entry.what.item, r}] = end;
-    if (entry.what.item.work == Work::update) end_of_cycle_[entry.cycle] = std::max(end_of_cycle_[entry.cycle], end);
-  }
-  void end_piece(int r, const Entry& entry) {
-    const Extra& extra = extras_[entry.what.extra];
-    const double end = ranks_[r].free += extra.seconds / extra.pieces;
-    if (entry.what.piece + 1 == extra.pieces) done_[{entry.cycle - entry.what.age, entry.what.extra}] = end;
-  }
-
-  /// Each returns when what the entry needs has come; nothing where it has not been run.
-  std::optional<double> come_for_item(int r, const Entry& entry) const {
-    double come = 0;
-    for (const Item& need : program_.needs(entry.what.item, r)) {
-      const int from = program_.rank_of(need.stage, need.micro_batch);
-      const auto found = ends_.find({entry.cycle, entry.step, need, from});
-      if (found == ends_.end()) return std::nullopt;
-      come = std::max(come, found->second + (from == r ? 0 : costs_.message));
-    }
-    return come;
-  }
-  std::optional<double> come_for_extra(int r, const Entry& entry) const {
-    const Extra& extra = extras_[entry.what.extra];
-    const int taken = entry.cycle - entry.what.age;
-    const auto ready = ends_.find({taken, extra.taken_step, extra.ready, r});
-    if (ready == ends_.end()) return std::nullopt;
-    double come = ready->second;
-    for (int before : extra.after) {
-      const auto found = done_.find({taken, before});
-      if (found == done_.end()) return std::nullopt;
-      come = std::max(come, found->second + (extras_[before].rank == r ? 0 : costs_.message));
-    }
-    return come;
-  }
-
-  const Program& program_;
-  const std::vector<Extra>& extras_;
-  const Costs& costs_;
-  std::vector<Rank> ranks_;
-  std::map<std::tuple<int, int, Item, int>, double> ends_;  // by cycle, step, item and rank
-  std::map<std::pair<int, int>, double> done_;              // by cycle and extra, once all pieces have ended
-  std::vector<double> end_of_cycle_ = std::vector<double>(kCycles, 0);
-};
-
-double replayed_seconds(const Filled& filled, const Program& program, const std::vector<Extra>& extras,
-                        const Costs& costs) {
-  return Rerun(filled, program, extras, costs).seconds();
-}
 
 /// Statistics of each micro-batch's forward and backward on each rank, and a decomposition after them.
 std::vector<Extra> statistics_and_decompositions(const Program& program, double statistics, double decomposition,
@@ -171,7 +73,7 @@ TEST(FillTest, GradientsOfWeightsAreExtrasToo) {
       }
       const Filled filled = fill(program, extras, costs, {.margin = 0, .held_bytes_limit = ranks});
       EXPECT_LE(filled.seconds, published + 1e-9) << ranks << " ranks, " << micro_batches << " micro-batches";
-      EXPECT_NEAR(filled.seconds, replayed_seconds(filled, program, extras, costs), 1e-9);
+      EXPECT_NEAR(filled.seconds, rerun_seconds(filled, program, extras, costs), 1e-9);
       for (int64_t held : filled.held_bytes) EXPECT_LE(held, ranks);
     }
 }
@@ -182,7 +84,7 @@ TEST(FillTest, ExtrasThatFitMakeNothingLonger) {
   const auto extras = statistics_and_decompositions(program, 76.64 / 2, 215);
   const Filled filled = fill(program, extras, costs, {.steps = 3});
   EXPECT_NEAR(filled.exceeded_seconds(), 0, 1e-6);
-  EXPECT_NEAR(filled.seconds, replayed_seconds(filled, program, extras, costs), 1e-6);
+  EXPECT_NEAR(filled.seconds, rerun_seconds(filled, program, extras, costs), 1e-6);
   EXPECT_GT(filled.utilization(), 0.85);
 }
 
@@ -194,7 +96,7 @@ TEST(FillTest, ACycleMayHaveAsManyStepsAsExtrasNeed) {
   EXPECT_EQ(filled.steps(), 3);  // the bubbles of 2.21 steps
   EXPECT_NEAR(filled.exceeded_seconds(), 0, 1e-6);
   for (int r = 0; r < 4; ++r) EXPECT_LE(filled.refresh_steps(r, extras), 3);
-  EXPECT_NEAR(filled.seconds, replayed_seconds(filled, program, extras, costs), 1e-6);
+  EXPECT_NEAR(filled.seconds, rerun_seconds(filled, program, extras, costs), 1e-6);
 }
 
 TEST(FillTest, AnExtraWithoutRoomIsDoneBeforeTheUpdateThatNeedsIt) {
@@ -316,14 +218,14 @@ TEST(FillTest, RandomCyclesRunAsTheyWereFilled) {
       for (size_t p = 0; p < pieces[x].size(); ++p) EXPECT_EQ(pieces[x][p].second, static_cast<int>(p)) << i;
     }
     EXPECT_GE(filled.exceeded_seconds(), -1e-9) << i;
-    const double replayed = replayed_seconds(filled, one.program, one.extras, one.costs);
+    const double replayed = rerun_seconds(filled, one.program, one.extras, one.costs);
     EXPECT_LE(replayed, filled.seconds * 1.001 + 1e-9) << i;
   }
 }
 
 /// Returns the shortest cycle of one step over all orders, in which extras from `next` on are still to be inserted.
 double shortest(Filled& cycle, size_t next, const RandomCase& one) {
-  if (next == one.extras.size()) return replayed_seconds(cycle, one.program, one.extras, one.costs);
+  if (next == one.extras.size()) return rerun_seconds(cycle, one.program, one.extras, one.costs);
   const Extra& extra = one.extras[next];
   auto& items = cycle.items[extra.rank].front();
   const auto ready = std::find_if(items.begin(), items.end(),
@@ -363,6 +265,29 @@ TEST(FillTest, IsNearTheBestOfAllOrders) {
   }
   EXPECT_LE(sum / kTries, 1.02);
   EXPECT_LE(worst, 1.25);
+}
+
+TEST(RerunTest, KeepsToTheOrderWhenTimesAreOthers) {
+  // Two ranks, one micro-batch: rank 1 waits for a forward of 1 s and then for nothing, rank 0 for 3 s.
+  const Program program = one_forward_one_backward(2, 1);
+  Costs costs = equal_stages(2, 1, 2);
+  const std::vector<Extra> extras{{.rank = 0, .seconds = 2, .ready = {Work::forward, 0, 0}, .serves_step = 0}};
+  const Filled filled = fill(program, extras, costs, {});
+  EXPECT_NEAR(filled.exceeded_seconds(), 0, 1e-9);
+  EXPECT_NEAR(rerun_seconds(filled, program, extras, costs), 6, 1e-9);
+  costs.stages[1] = {.forward = 2, .input_gradient = 2, .weight_gradient = 2};
+  EXPECT_NEAR(rerun_seconds(filled, program, extras, costs), 9, 1e-9);
+  auto longer = extras;
+  longer[0].seconds = 7;  // one more than rank 0 waits
+  EXPECT_NEAR(rerun_seconds(filled, program, longer, costs), 10, 1e-9);
+}
+
+TEST(RerunTest, AnOrderThatWaitsForEverIsRefused) {
+  const Program program = one_forward_one_backward(2, 2);
+  const Costs costs = equal_stages(2, 1, 2);
+  Filled filled = fill(program, {}, costs, {});
+  std::swap(filled.items[1][0].front(), filled.items[1][0].back());
+  EXPECT_THROW((void)rerun_seconds(filled, program, {}, costs), BadRequest);
 }
 
 }  // namespace
