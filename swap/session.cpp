@@ -58,7 +58,7 @@ Session::Step::Step(Step&& other) noexcept
 Session::Step::~Step() {
   if (!session_ || forked_while_paging()) return;
   if (std::uncaught_exceptions() > exceptions_) {
-    session_->state_->conductor.abandon_step();
+    forget();
     return;
   }
   try {
@@ -75,6 +75,10 @@ void Session::Step::finish() {
   state.conductor.end_step(state.clock ? state.clock->take() : std::vector<ComputeClock::Times>());
   state.share->device.charge_external();
   session_ = nullptr;
+}
+
+void Session::Step::forget() {
+  if (Session* session = std::exchange(session_, nullptr)) session->state_->conductor.abandon_step();
 }
 
 struct Session::Entry::Guards {

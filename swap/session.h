@@ -77,6 +77,8 @@ class Session {
     Step(Step&& other) noexcept;
     Step& operator=(Step&&) = delete;
     void finish();
+    /// Ends the step as an exception does, for callers whose exceptions are not C++'s.
+    void forget();
 
    private:
     friend class Session;

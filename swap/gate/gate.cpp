@@ -253,6 +253,21 @@ class KernelRun {
   OperatorLease lease_;
 };
 
+/// Runs the call. The Session's own errors leave it as its user asked for.
+void run_kernel(SessionState& session, const OperatorTraits& traits, const c10::OperatorHandle& op,
+                c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto& translate = session.options.translate_error;
+  try {
+    KernelRun(session, traits, op, keys, stack).run();
+  } catch (const OutOfBudget& error) {
+    if (translate) translate(error);
+    throw;
+  } catch (const DiskError& error) {
+    if (translate) translate(error);
+    throw;
+  }
+}
+
 /// True for a view of a dense tensor. Views of sparse tensors are excluded, because they read the tensors inside.
 bool is_view(const OperatorTraits& traits, c10::DispatchKeySet keys) {
   const c10::DispatchKey backend = keys.highestPriorityTypeId();
@@ -268,7 +283,7 @@ void run_with_other_kernels(SessionState& session, const OperatorTraits& traits,
   is_inside = true;
   const auto leave = [](bool* inside) { *inside = false; };
   const std::unique_ptr<bool, decltype(leave)> scope(&is_inside, leave);
-  KernelRun(session, traits, op, keys, stack).run();
+  run_kernel(session, traits, op, keys, stack);
 }
 
 void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torch::jit::Stack* stack) {
@@ -282,7 +297,7 @@ void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torc
   c10::impl::ExcludeDispatchKeyGuard closed(kGateKey);
   if (!traits || is_view(*traits, keys)) return op.redispatchBoxed(keys, stack);
   session->share->device.refuse_capture();
-  KernelRun(*session, *traits, op, keys, stack).run();
+  run_kernel(*session, *traits, op, keys, stack);
 }
 
 }  // namespace

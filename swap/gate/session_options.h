@@ -1,5 +1,6 @@
 /// The options of a Session.
 #pragma once
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -74,6 +75,10 @@ struct SessionOptions {
   int64_t split_bytes = kDefaultSplitBytes;
   /// The observer that is notified of every operator. For a split operator it is notified of the kernel on each window.
   std::shared_ptr<OperatorObserver> observer = nullptr;
+  /// Is called with each error of the Session's own that leaves an operator, OutOfBudget and DiskError, on the
+  /// operator's thread. It may throw another one in its place, as bindings of other languages do. nullptr: errors are
+  /// thrown as they are.
+  std::function<void(const std::exception&)> translate_error = nullptr;
   /// Runs operators in LibTorch's place; nullptr: LibTorch's own kernels run.
   std::shared_ptr<swap::OperatorKernels> kernels = nullptr;
   /// Wraps the two copy lanes ("copy out", "copy in"), to record, delay or fail copies. The Session that opens the

@@ -227,5 +227,38 @@ TEST(WindowFailuresTest, EveryKindOfErrorSaysThatAnArgumentIsHalfWritten) {
   expect_half_written<std::runtime_error>([] { throw std::bad_alloc(); });
 }
 
+struct TranslatedError : std::exception {};
+
+TEST(TranslatedErrorsTest, AnOperatorThatDoesNotFitThrowsWhatTheUserMakesOfIt) {
+  std::string told;
+  Session session({.budget_bytes = 4 * kBytes, .translate_error = [&](const std::exception& error) {
+                     told = error.what();
+                     throw TranslatedError();
+                   }});
+  EXPECT_TRUE(throws<TranslatedError>([] { (void)at::zeros({8 * kElements}); }));
+  EXPECT_NE(told.find("cannot free 8.00 MiB for aten::zeros"), std::string::npos) << told;
+  told.clear();
+  EXPECT_FALSE(throws<TranslatedError>([] { (void)at::zeros({kElements}); }));
+  EXPECT_TRUE(throws<c10::Error>([] { (void)at::zeros({2, 3}).matmul(at::zeros({2, 3})); }));
+  EXPECT_EQ(told, "");
+}
+
+TEST(TranslatedErrorsTest, ErrorsThatAreLeftAloneAreThrown) {
+  Session session({.budget_bytes = 4 * kBytes, .translate_error = [](const std::exception&) {}});
+  EXPECT_TRUE(throws<OutOfBudget>([] { (void)at::zeros({8 * kElements}); }));
+}
+
+TEST(ForgottenStepsTest, AStepThatIsForgottenHasNoSchedule) {
+  Session session({});
+  auto step = session.step();
+  (void)at::zeros({kElements}).add(1);
+  step.forget();
+  EXPECT_EQ(session.schedule(), nullptr);
+  auto next = session.step();
+  (void)at::zeros({kElements}).add(1);
+  next.finish();
+  EXPECT_NE(session.schedule(), nullptr);
+}
+
 }  // namespace
 }  // namespace spillway
