@@ -1,0 +1,89 @@
+#include "python/bindings/errors.h"
+
+#include <torch/csrc/Exceptions.h>
+
+#include <cstdint>
+#include <string>
+
+#include "core/error.h"
+
+namespace py = pybind11;
+
+namespace spillway::python {
+namespace {
+
+/// The exceptions' types. The module keeps them, and it is never unloaded.
+struct Types {
+  PyObject* out_of_budget = nullptr;
+  PyObject* disk_error = nullptr;
+  PyObject* device_error = nullptr;
+};
+
+Types& types() {
+  static Types all;
+  return all;
+}
+
+PyObject* new_type(py::module_& module, const char* name, PyObject* base, const char* doc) {
+  const std::string qualified = std::string("spillway.") + name;
+  PyObject* type = PyErr_NewExceptionWithDoc(qualified.c_str(), doc, base, nullptr);
+  if (!type) throw py::error_already_set();
+  module.add_object(name, py::reinterpret_steal<py::object>(type));
+  return py::object(module.attr(name)).release().ptr();
+}
+
+/// Sets Python's error to the one that stands for `error`. Returns false where none does.
+bool set_error(const std::exception& error) {
+  if (const auto* out_of_budget = dynamic_cast<const OutOfBudget*>(&error)) {
+    py::object raised = py::reinterpret_borrow<py::object>(types().out_of_budget)(error.what());
+    raised.attr("requested_bytes") = out_of_budget->requested_bytes();
+    raised.attr("budget_bytes") = out_of_budget->budget_bytes();
+    PyErr_SetObject(types().out_of_budget, raised.ptr());
+    return true;
+  }
+  if (dynamic_cast<const DiskError*>(&error)) {
+    PyErr_SetString(types().disk_error, error.what());
+    return true;
+  }
+  if (dynamic_cast<const DeviceError*>(&error)) {
+    PyErr_SetString(types().device_error, error.what());
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void bind_errors(py::module_& module) {
+  types().out_of_budget =
+      new_type(module, "OutOfBudget", PyExc_RuntimeError,
+               "An operator, or the opening of a Session, that does not fit the budget when nothing more can leave the "
+               "device.\n\n"
+               "`requested_bytes` is what was asked for last, `budget_bytes` the budget. The message names the "
+               "operator, what it\n"
+               "needs, and what holds the rest. The tensors are intact, unless the message says otherwise.");
+  types().disk_error =
+      new_type(module, "DiskError", PyExc_OSError, "The disk failed to store a page, or to give it back unchanged.");
+  types().device_error =
+      new_type(module, "DeviceError", PyExc_RuntimeError, "A device that is not there or cannot be used.");
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const python_error& error) {
+      python_error again(error);
+      again.restore();
+    } catch (const std::exception& error) {
+      if (!set_error(error)) throw;  // to pybind11's own translators
+    }
+  });
+}
+
+void throw_in_python(const std::exception& error) {
+  const py::gil_scoped_acquire gil;
+  if (!set_error(error)) return;
+  python_error raised;
+  raised.persist();
+  throw raised;
+}
+
+}  // namespace spillway::python

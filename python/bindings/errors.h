@@ -1,0 +1,18 @@
+/// Spillway's errors as Python's exceptions.
+#pragma once
+#include <torch/csrc/utils/pybind.h>
+
+#include <exception>
+
+namespace spillway::python {
+
+/// Makes the exceptions of the module, and throws them where a bound function throws Spillway's errors:
+/// OutOfBudget (a RuntimeError with `requested_bytes` and `budget_bytes`), DeviceError and CommError (RuntimeErrors),
+/// DiskError (an OSError). BadRequest is a ValueError.
+void bind_errors(pybind11::module_& module);
+
+/// Throws LibTorch's `python_error` with the Python exception that stands for `error`, so that it arrives through the
+/// operators of LibTorch and through autograd's threads. Returns where none does. Takes the GIL.
+void throw_in_python(const std::exception& error);
+
+}  // namespace spillway::python

@@ -1,0 +1,12 @@
+// The extension module spillway._spillway.
+#include "core/version.h"
+#include "python/bindings/errors.h"
+#include "python/bindings/session.h"
+
+PYBIND11_MODULE(_spillway, module) {
+  module.doc() = "What spillway's Python modules are made of. Use the package spillway.";
+  module.attr("__version__") = spillway::kVersion;
+  module.attr("torch_version") = SPILLWAY_TORCH_VERSION;
+  spillway::python::bind_errors(module);
+  spillway::python::bind_session(module);
+}

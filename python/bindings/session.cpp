@@ -1,0 +1,159 @@
+#include "python/bindings/session.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "core/bytes.h"
+#include "core/category.h"
+#include "core/error.h"
+#include "core/ledger.h"
+#include "python/bindings/errors.h"
+#include "swap/schedule/step_trace.h"
+#include "swap/session.h"
+
+namespace py = pybind11;
+
+namespace spillway::python {
+namespace {
+
+/// A Session with the step that is open in it.
+class OpenSession {
+ public:
+  explicit OpenSession(SessionOptions options) { session_.emplace(std::move(options)); }
+
+  void begin_step(const std::string& kind) {
+    if (step_) throw std::logic_error("[session.step] a step is open already; steps do not nest");
+    step_.emplace(session().step(kind));
+  }
+  void end_step() {
+    if (step_) step_->finish();
+    step_.reset();
+  }
+  void forget_step() {
+    if (step_) step_->forget();
+    step_.reset();
+  }
+  void close() {
+    forget_step();
+    session_.reset();
+  }
+  Session& session() {
+    if (!session_) throw std::logic_error("[session] it is closed");
+    return *session_;
+  }
+
+ private:
+  std::optional<Session> session_;
+  std::optional<Session::Step> step_;
+};
+
+/// A scope of Python in which storage counts as a category.
+class CategoryBlock {
+ public:
+  explicit CategoryBlock(Category category) : category_(category) {}
+  void enter() { scope_.emplace(category_); }
+  void exit() { scope_.reset(); }
+
+ private:
+  const Category category_;
+  std::optional<CategoryScope> scope_;
+};
+
+Category category_named(const std::string& text) {
+  for (size_t c = 0; c < kCategoryCount; ++c)
+    if (name(static_cast<Category>(c)) == text) return static_cast<Category>(c);
+  throw BadRequest(str("'", text, "' is no category of bytes"));
+}
+
+py::dict by_category(const BytesByCategory& bytes) {
+  py::dict all;
+  for (size_t c = 0; c < kCategoryCount; ++c)
+    if (bytes[c] > 0) all[py::str(std::string(name(static_cast<Category>(c))))] = bytes[c];
+  return all;
+}
+
+py::dict stats_of(OpenSession& open) {
+  const SessionStats stats = open.session().stats();
+  const swap::Need& need = open.session().neediest();
+  py::dict all;
+  all["peak_bytes"] = stats.peak_bytes;
+  all["peak_by_category"] = by_category(stats.peak_by_category);
+  all["used_bytes"] = open.session().ledger().used_bytes();
+  all["floor_bytes"] = need.bytes();
+  all["floor_operator"] = std::string(need.name);
+  all["host_peak_bytes"] = stats.host_peak_bytes;
+  all["disk_peak_bytes"] = stats.disk_peak_bytes;
+  all["bytes_out"] = stats.pager.bytes_out;
+  all["bytes_in"] = stats.pager.bytes_in;
+  all["bytes_to_disk"] = stats.bytes_to_disk;
+  all["bytes_from_disk"] = stats.bytes_from_disk;
+  all["page_outs"] = stats.pager.page_outs;
+  all["page_ins"] = stats.pager.page_ins;
+  all["demand_page_ins"] = stats.pager.demand_page_ins;
+  all["replays"] = stats.pager.replays;
+  all["exposed_seconds"] = stats.pager.exposed_seconds;
+  all["operators"] = stats.operators;
+  all["deviations"] = stats.deviations;
+  return all;
+}
+
+SessionOptions options_from(std::string device, const std::string& engine, int64_t budget_bytes,
+                            int64_t host_budget_bytes, std::string disk, int64_t split_bytes, bool prefetch,
+                            bool replay, int processes_of_host) {
+  SessionOptions options;
+  options.device = std::move(device);
+  options.engine = parse_engine(engine);
+  options.budget_bytes = budget_bytes;
+  options.host_budget_bytes = host_budget_bytes;
+  options.disk_directory = std::move(disk);
+  options.split_bytes = split_bytes;
+  options.prefetch = prefetch;
+  options.replay = replay;
+  options.ranks_of_host = processes_of_host;
+  options.translate_error = &throw_in_python;
+  return options;
+}
+
+}  // namespace
+
+void bind_session(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> without_gil;
+  py::class_<OpenSession>(module, "Session")
+      .def(py::init([](std::string device, const std::string& engine, int64_t budget_bytes, int64_t host_budget_bytes,
+                       std::string disk, int64_t split_bytes, bool prefetch, bool replay, int processes_of_host) {
+             auto options = options_from(std::move(device), engine, budget_bytes, host_budget_bytes, std::move(disk),
+                                         split_bytes, prefetch, replay, processes_of_host);
+             const py::gil_scoped_release release;
+             return std::make_unique<OpenSession>(std::move(options));
+           }),
+           py::kw_only(), py::arg("device"), py::arg("engine"), py::arg("budget_bytes"), py::arg("host_budget_bytes"),
+           py::arg("disk"), py::arg("split_bytes"), py::arg("prefetch"), py::arg("replay"),
+           py::arg("processes_of_host"))
+      .def("begin_step", &OpenSession::begin_step, py::arg("kind"), without_gil)
+      .def("end_step", &OpenSession::end_step, without_gil)
+      .def("forget_step", &OpenSession::forget_step, without_gil)
+      .def("close", &OpenSession::close, without_gil)
+      .def("reset_peak", [](OpenSession& open) { open.session().reset_peak(); })
+      .def("stats", &stats_of);
+
+  py::class_<CategoryBlock>(module, "category")
+      .def(py::init([](const std::string& text) { return std::make_unique<CategoryBlock>(category_named(text)); }),
+           py::arg("name"))
+      .def("__enter__", &CategoryBlock::enter)
+      .def("__exit__", [](CategoryBlock& block, const py::args&) { block.exit(); });
+
+  py::class_<Resident>(module, "Resident");
+  module.def("resident", &resident, py::arg("tensor"), without_gil);
+  module.def("resident_read", &resident_read, py::arg("tensor"), without_gil);
+  module.def(
+      "parse_bytes", [](const std::string& text) { return parse_bytes(text); }, py::arg("text"));
+  module.def("format_bytes", &format_bytes, py::arg("bytes"));
+  module.attr("UNLIMITED_BYTES") = kUnlimitedBytes;
+  module.attr("DEFAULT_SPLIT_BYTES") = kDefaultSplitBytes;
+}
+
+}  // namespace spillway::python

@@ -1,0 +1,30 @@
+"""Trains PyTorch models that do not fit, under a byte budget.
+
+    import spillway
+
+    with spillway.Session(budget="8GiB") as session:
+        for batch in loader:
+            with session.step():
+                ...  # forward, backward, optimizer, as before
+"""
+
+from spillway._torch_check import require_torch
+
+require_torch()
+
+from spillway._spillway import DeviceError, DiskError, OutOfBudget, __version__  # noqa: E402
+from spillway import optim  # noqa: E402
+from spillway.session import Observed, Session, observe, resident, resident_read  # noqa: E402
+
+__all__ = [
+    "DeviceError",
+    "DiskError",
+    "Observed",
+    "OutOfBudget",
+    "Session",
+    "__version__",
+    "observe",
+    "optim",
+    "resident",
+    "resident_read",
+]

@@ -1,0 +1,239 @@
+"""Tests of Sessions in Python."""
+
+import contextlib
+import subprocess
+import sys
+import textwrap
+import threading
+import unittest
+
+import torch
+from torch import nn
+
+import spillway
+from spillway import _torch_check
+
+MIB = 1 << 20
+
+
+def small_model():
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv3d(1, 8, 3, padding=1), nn.InstanceNorm3d(8, affine=True), nn.LeakyReLU(),
+        nn.Conv3d(8, 8, 3, padding=1), nn.InstanceNorm3d(8, affine=True), nn.LeakyReLU(),
+        nn.Conv3d(8, 8, 3, padding=1), nn.BatchNorm3d(8), nn.ReLU(inplace=True),
+        nn.Conv3d(8, 2, 1))
+
+
+def train(session=None, steps=3, autocast=False):
+    """Trains a small model; returns losses and every tensor of its state."""
+    model = small_model()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    inputs, targets = torch.randn(1, 1, 24, 24, 24), torch.randint(0, 2, (1, 24, 24, 24))
+    losses = []
+    for _ in range(steps):
+        with session.step() if session else contextlib.nullcontext():
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = nn.functional.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses, [tensor.clone() for tensor in model.state_dict().values()]
+
+
+def run_alone(code):
+    """Runs a program of its own; returns its end."""
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+
+
+class SessionTest(unittest.TestCase):
+    def expect_equal(self, one, other):
+        self.assertEqual(one[0], other[0])
+        for a, b in zip(one[1], other[1], strict=True):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_training_under_half_of_the_peak_changes_no_bit(self):
+        for autocast in (False, True):
+            plain = train(autocast=autocast)
+            with spillway.Session() as session:
+                unlimited = train(session, autocast=autocast)
+                peak, floor = session.stats()["peak_bytes"], session.floor_bytes
+            self.assertLess(floor, peak)
+            budget = max(peak // 2, floor + floor // 20)
+            with spillway.Session(budget=budget) as session:
+                tight = train(session, autocast=autocast)
+                stats = session.stats()
+            self.expect_equal(plain, unlimited)
+            self.expect_equal(plain, tight)
+            self.assertLessEqual(stats["peak_bytes"], budget)
+            self.assertGreater(stats["bytes_in"], 0)
+
+    def test_an_operator_that_does_not_fit_raises_out_of_budget(self):
+        with spillway.Session(budget="4MiB") as session:
+            with self.assertRaises(spillway.OutOfBudget) as caught:
+                torch.zeros(2 * MIB)
+            self.assertIsInstance(caught.exception, RuntimeError)
+            self.assertEqual(caught.exception.budget_bytes, 4 * MIB)
+            self.assertGreaterEqual(caught.exception.requested_bytes, 8 * MIB)
+            self.assertIn("zeros", str(caught.exception))
+            x = torch.ones(1000, requires_grad=True)  # the Session goes on
+            (x * 2).sum().backward()
+            self.assertEqual(x.grad.sum().item(), 2000)
+            self.assertTrue(session.is_open)
+
+    def test_out_of_budget_arrives_from_within_backward(self):
+        class Greedy(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return torch.zeros(2 * MIB)[: gradient.numel()].view_as(gradient)
+
+        with spillway.Session(budget="4MiB"):
+            x = torch.ones(1000, requires_grad=True)
+            with self.assertRaises(spillway.OutOfBudget):
+                Greedy.apply(x).sum().backward()
+
+    def test_errors_of_torch_stay_what_they_are(self):
+        with spillway.Session(budget="4MiB"):
+            with self.assertRaisesRegex(RuntimeError, "mat1 and mat2"):
+                torch.zeros(2, 3) @ torch.zeros(2, 3)
+            with self.assertRaises(IndexError):
+                torch.zeros(2)[5]
+
+    def test_a_step_is_a_scope_and_a_decorator(self):
+        with spillway.Session() as session:
+            @session.step("validate")
+            def validate(x):
+                return (x + 1).sum().item()
+
+            self.assertEqual(validate(torch.ones(10)), 20)
+            self.assertEqual(validate(torch.ones(10)), 20)
+            with session.step() as given:
+                self.assertIs(given, session)
+            with self.assertRaisesRegex(RuntimeError, "do not nest"):
+                with session.step(), session.step("inner"):
+                    pass
+            with session.step():  # the outer one was ended, too
+                pass
+
+    def test_a_step_that_an_exception_leaves_is_forgotten(self):
+        with spillway.Session() as session:
+            for error in (ValueError, KeyboardInterrupt):
+                with self.assertRaises(error), session.step():
+                    torch.ones(10).add(1)
+                    raise error
+            self.assertEqual(train(session)[0], train()[0])
+
+    def test_opens_again_and_refuses_what_makes_no_sense(self):
+        session = spillway.Session(budget="1GiB")
+        self.assertIn("1.00 GiB", repr(session))
+        for _ in range(2):
+            with session:
+                with self.assertRaisesRegex(RuntimeError, "open already"):
+                    session.open()
+                with self.assertRaisesRegex(RuntimeError, "this thread has a Session"):
+                    spillway.Session().open()
+            self.assertFalse(session.is_open)
+        session.close()  # does nothing
+        for call in (session.stats, session.reset_peak, lambda: session.step().__enter__()):
+            with self.assertRaisesRegex(RuntimeError, "closed"):
+                call()
+        with self.assertRaisesRegex(ValueError, "12 apples"):
+            spillway.Session(budget="12 apples")
+        with self.assertRaisesRegex(TypeError, "budget is 0.5"):
+            spillway.Session(budget=0.5)
+        for bad in ({"budget": -1}, {"engine": "steam"}, {"device": "toaster"}, {"processes_of_host": 0}):
+            with self.subTest(bad), self.assertRaises((ValueError, spillway.DeviceError)):
+                spillway.Session(**bad).open()
+
+    def test_closes_on_its_own_thread_alone(self):
+        session = spillway.Session().open()
+        errors = []
+
+        def close():
+            try:
+                session.close()
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=close)
+        thread.start()
+        thread.join()
+        self.assertTrue(session.is_open)
+        self.assertIn("on the thread that opened it", errors[0])
+        session.close()
+
+    def test_other_threads_run_while_an_operator_does(self):
+        # The operator runs without the GIL, so the other thread counts on meanwhile.
+        with spillway.Session(budget="512MiB"):
+            stop, count = threading.Event(), [0]
+
+            def counts():
+                while not stop.is_set():
+                    count[0] += 1
+
+            thread = threading.Thread(target=counts)
+            thread.start()
+            a = torch.rand(1024, 1024)
+            before = count[0]
+            a @ a
+            after = count[0]
+            stop.set()
+            thread.join()
+            self.assertGreater(after, before)
+
+    def test_bytes_that_are_taken_by_pointer_are_lent(self):
+        with spillway.Session(budget="5MiB"):
+            x, y = torch.full((MIB // 4,), 3.0), torch.full((MIB // 4,), 4.0)
+            with spillway.resident(x):
+                array = x.numpy()
+                z = [torch.rand(MIB // 4) + y for _ in range(6)]  # would take the place of x
+                array[0] = 7
+                self.assertEqual(array.sum(), 3 * (MIB // 4) + 4)
+            del z
+            z = [torch.rand(MIB // 4) + y for _ in range(6)]
+            self.assertEqual(x[0].item(), 7)
+            with spillway.resident_read(x) as lent:
+                self.assertEqual(lent.numpy()[0], 7)
+
+    def test_observe_tells_peak_and_floor(self):
+        seen = spillway.observe(lambda: train()[0])
+        self.assertEqual(seen.result, train()[0])
+        self.assertLess(seen.floor_bytes, seen.peak_bytes)
+        self.assertEqual(sum(seen.peak_by_category.values()), seen.peak_bytes)
+        self.assertIn(seen.floor_operator, str(seen))
+        with self.assertRaises(spillway.OutOfBudget):
+            with spillway.Session(budget=seen.floor_bytes // 2) as session:
+                train(session)
+
+    def test_another_torch_is_refused_in_one_sentence(self):
+        version, torch.__version__ = torch.__version__, "2.12.1+cu130"
+        try:
+            with self.assertRaisesRegex(ImportError, "built for torch 2.11, and torch 2.12.1.cu130 is installed"):
+                _torch_check.require_torch()
+        finally:
+            torch.__version__ = version
+
+    def test_the_interpreter_ends_with_a_session_open(self):
+        for end in ("", "raise SystemExit(0)", "import os; os.kill(os.getpid(), 2)"):
+            done = run_alone(f"""
+                import spillway, torch
+                model = torch.nn.Linear(2000, 2000)
+                session = spillway.Session(budget="24MiB").open()
+                x = [torch.rand(1000, 1000) for _ in range(4)]
+                step = session.step().__enter__()
+                print(sum((y @ y).sum() for y in x).item() > 0)
+                {end}
+                """)
+            self.assertEqual(done.stdout.strip(), "True", done.stderr)
+            self.assertIn(done.returncode, (0, 1, -2, 130), done.stderr)
+            if not end.startswith("import"):
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
