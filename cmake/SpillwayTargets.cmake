@@ -18,7 +18,17 @@ if(SPILLWAY_PCH)
     "${pch_hash} ${torch_hash} ${SPILLWAY_TORCH} ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${build_type}}\n")
 endif()
 
+# LibTorch's templates are most of a compilation, so several files share one. A warning about types without linkage would be
+# wrong then: it takes whatever a file includes for a header.
+function(_spillway_unity target uses_torch)
+  if(SPILLWAY_UNITY AND uses_torch)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 function(_spillway_common target uses_torch)
+  _spillway_unity(${target} "${uses_torch}")
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${SPILLWAY_WERROR}>:-Werror>)
   if(uses_torch)
     target_link_libraries(${target} PUBLIC spillway::torch)
@@ -85,10 +95,11 @@ function(spillway_limit seconds test)
   set_tests_properties(${test} PROPERTIES TIMEOUT ${limit})
 endfunction()
 
-# spillway_test(NAME [TORCH] SOURCES … LIBRARIES … [RANKS 2 3 …] [LABELS …] [DEFINITIONS …] [TIMEOUT s])
-# A GoogleTest program; with RANKS it runs once under mpirun for each count (its main must start MPI).
+# spillway_test(NAME [TORCH] [ALONE] SOURCES … LIBRARIES … [RANKS 2 3 …] [LABELS …] [DEFINITIONS …] [TIMEOUT s])
+# A GoogleTest program. ALONE: its files have helpers of the same names, so each is compiled alone. With RANKS it runs
+# once under mpirun for each count (its main must start MPI).
 function(spillway_test name)
-  cmake_parse_arguments(arg "TORCH" "TIMEOUT" "SOURCES;LIBRARIES;RANKS;LABELS;DEFINITIONS" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;ALONE" "TIMEOUT" "SOURCES;LIBRARIES;RANKS;LABELS;DEFINITIONS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
@@ -110,4 +121,7 @@ function(spillway_test name)
     spillway_limit(${arg_TIMEOUT} ${name}_${ranks}_ranks)
   endforeach()
   _spillway_common(${name} "${arg_TORCH}")
+  if(arg_ALONE)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  endif()
 endfunction()

@@ -9,11 +9,11 @@
 namespace spillway::pipe {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kNoCut = std::numeric_limits<double>::infinity();
 
 /// The best cut of the first parts into some stages.
 struct Best {
-  double longest = kNever, squares = kNever;
+  double longest = kNoCut, squares = kNoCut;
   size_t begin = 0;  ///< first part of the last stage
 };
 
@@ -37,10 +37,10 @@ std::vector<int> cut_within(std::span<const Part> parts, size_t stages, int64_t 
         if (bytes > bytes_limit) break;
         const Best& before = best[stage - 1][begin];
         const Best found{std::max(before.longest, seconds), before.squares + seconds * seconds, begin};
-        if (before.longest < kNever && !is_better(best[stage][end], found)) best[stage][end] = found;
+        if (before.longest < kNoCut && !is_better(best[stage][end], found)) best[stage][end] = found;
       }
     }
-  if (best[stages][count].longest == kNever) return {};
+  if (best[stages][count].longest == kNoCut) return {};
   std::vector<int> sizes;
   for (size_t stage = stages, end = count; stage > 0; --stage) {
     const size_t begin = best[stage][end].begin;

@@ -25,7 +25,7 @@ struct Hierarchy {
 };
 
 /// Returns the whole number that `text` begins with; nothing where there is none, as in `max`, or it is too large.
-std::optional<int64_t> number_in(std::string_view text) {
+std::optional<int64_t> leading_number(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && value >= 0 ? std::optional(value) : std::nullopt;
@@ -35,14 +35,14 @@ std::optional<int64_t> number_in(std::string_view text) {
 std::optional<int64_t> number_after(const fs::path& file, std::string_view key) {
   std::ifstream in(file);
   for (std::string word, value, line; in >> word >> value; std::getline(in, line))
-    if (word == key) return number_in(value);
+    if (word == key) return leading_number(value);
   return std::nullopt;
 }
 
 std::optional<int64_t> number_of(const fs::path& file) {
   std::ifstream in(file);
   std::string text;
-  return in >> text ? number_in(text) : std::nullopt;
+  return in >> text ? leading_number(text) : std::nullopt;
 }
 
 /// Returns true when `list`, words between commas, has the word `memory`.

@@ -60,7 +60,7 @@ at::Device device_of(const std::vector<at::Tensor>& parameters) {
   return parameters.empty() ? at::Device(at::kCPU) : parameters[0].device();
 }
 
-uint64_t signature_of(const std::vector<at::Tensor>& parameters) {
+uint64_t signature_of_parameters(const std::vector<at::Tensor>& parameters) {
   uint64_t hash = hash_in(kHashSeed, parameters.size());
   for (const at::Tensor& parameter : parameters) {
     check_dense(parameter, "gradient_allreduce");
@@ -75,7 +75,7 @@ GradientOptions checked(const GradientOptions& options, const std::vector<at::Te
   check_together(comm, [&] {
     options.validate();
     (void)device_of(parameters);
-    (void)signature_of(parameters);
+    (void)signature_of_parameters(parameters);
   });
   return options;
 }
@@ -180,7 +180,7 @@ GradientAllreduce::Impl::Impl(const std::vector<at::Tensor>& parameters, Comm co
       comm_(std::move(comm)),
       options_(checked(options, parameters_, *comm_->communicator)),
       device_(device_of(parameters_)),
-      signature_(signature_of(parameters_)),
+      signature_(signature_of_parameters(parameters_)),
       bucket_bytes_(options.bucket_bytes > 0 ? options.bucket_bytes : comm_->allreduce->bucket_bytes()),
       queue_comm_(comm_->communicator->duplicate()),
       allreduce_(over(*queue_comm_, comm_->allreduce->choice(bucket_bytes_))),

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kEstimateMargin = 3;  // true norms over estimates of eigen_errors()
 
-at::Tensor traces(const at::Tensor& factor) {
+at::Tensor traces_in_double(const at::Tensor& factor) {
   return factor.diagonal(0, -2, -1).sum(-1, false, at::kDouble);
 }
 
@@ -47,7 +47,7 @@ at::Tensor factor_damping(const LayerShape& shape, const std::vector<at::Tensor>
   if (damping.curvature.defined()) gamma = gamma * damping.curvature;
   auto delta = at::ones_like(gamma);
   for (size_t o = 0; o < factors.size(); ++o) {
-    const auto trace = traces(factors[o]);
+    const auto trace = traces_in_double(factors[o]);
     const auto divisor = roles[o].role == FactorRole::offsets ? trace : at::ones_like(trace);
     if (of_layer) gamma = gamma * (trace / divisor).mean() / factors[o].size(1);
     // F_f's divisor must also divide its damping; max v_o ≤ ‖F_o‖_F.

@@ -49,6 +49,9 @@ struct Grid {
   double left, right, top, bottom;
 };
 
+/// Pictures with the time of a step from left to right: their width, and where the time begins and ends.
+inline constexpr double kTimelineWidth = 1120, kTimelineLeft = 112, kTimelineRight = 940;
+
 /// Draws horizontal lines at `ticks` with labels on the left.
 std::string draw_rows(const Grid& grid, const Axis& axis, const std::vector<Tick>& ticks);
 

@@ -10,7 +10,7 @@
 namespace spillway::report {
 namespace {
 
-constexpr double kWidth = 550, kHeight = 300;
+constexpr double kCurveWidth = 550, kCurveHeight = 300;
 constexpr Grid kGrid{64, 404, 14, 252};
 constexpr size_t kColours = 6;  // s0 … s5 in the style sheet; s0 is the run itself
 constexpr size_t kMaxLabels = 14;
@@ -134,8 +134,8 @@ std::string draw_curves(const std::string& title, std::vector<Curve> curves, Ove
   const bool by_step = over == Over::steps;
   std::string out =
       str("<figure>\n<h2>", escape(title), by_step ? "" : " over time",
-          scale.axis.logarithmic ? " <small>log scale</small>" : "", "</h2>\n<svg viewBox=\"0 0 ", kWidth, " ", kHeight,
-          "\" role=\"img\" aria-label=\"", escape(title), by_step ? " by step" : " over time", "\">\n");
+          scale.axis.logarithmic ? " <small>log scale</small>" : "", "</h2>\n<svg viewBox=\"0 0 ", kCurveWidth, " ",
+          kCurveHeight, "\" role=\"img\" aria-label=\"", escape(title), by_step ? " by step" : " over time", "\">\n");
   out += draw_rows(kGrid, scale.axis, scale.ticks);
   out += by_step ? draw_columns(kGrid, across, whole_ticks(static_cast<int64_t>(last), 6), "step")
                  : draw_columns(kGrid, across, second_ticks(last, 6), "time of the steps");

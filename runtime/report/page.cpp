@@ -19,7 +19,6 @@
 namespace spillway::report {
 namespace {
 
-constexpr double kWidth = 1120, kLeft = 112, kRight = 940;
 constexpr double kMemoryTop = 10, kMemoryBottom = 310, kLanesTop = 322;
 
 std::string budget_of(const TrainResult& r) {
@@ -80,12 +79,12 @@ std::string draw_step(const TrainResult& r) {
   std::string out = str("<section><h2>", step_heading(r), "</h2>\n");
   if (r.recording.memory.empty() && r.recording.events.empty()) return out + "<p>No step was recorded.</p></section>\n";
   const double lanes_bottom = kLanesTop + lanes_height(lanes_of(r.recording.events).size());
-  const Axis time{0, duration_of(r.recording), kLeft, kRight};
-  const Grid memory{kLeft, kRight, kMemoryTop, kMemoryBottom};
-  const Grid lanes{kLeft, kRight, kLanesTop, lanes_bottom};
-  const Grid both{kLeft, kRight, kMemoryTop, lanes_bottom + 4};
+  const Axis time{0, duration_of(r.recording), kTimelineLeft, kTimelineRight};
+  const Grid memory{kTimelineLeft, kTimelineRight, kMemoryTop, kMemoryBottom};
+  const Grid lanes{kTimelineLeft, kTimelineRight, kLanesTop, lanes_bottom};
+  const Grid both{kTimelineLeft, kTimelineRight, kMemoryTop, lanes_bottom + 4};
   out += draw_memory_legend(r.recording);
-  out += str("<div class=\"wide\"><svg class=\"step\" viewBox=\"0 0 ", kWidth, " ", decimal(lanes_bottom + 26),
+  out += str("<div class=\"wide\"><svg class=\"step\" viewBox=\"0 0 ", kTimelineWidth, " ", decimal(lanes_bottom + 26),
              "\" role=\"img\" aria-label=\"Memory by category and lanes of one step\">\n");
   out += draw_columns(both, time, second_ticks(time.high, 8));
   out += draw_memory(r, memory, time);

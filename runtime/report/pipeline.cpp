@@ -12,7 +12,7 @@ namespace spillway::report {
 namespace {
 
 constexpr size_t kMostRanks = 16;
-constexpr double kWidth = 1120, kLeft = 112, kRight = 940, kTop = 8;
+constexpr double kTop = 8;
 constexpr double kRankHeight = 52, kMeasuredHeight = 20, kPlannedHeight = 17, kGap = 2;
 constexpr double kGapped = 4;  // picture units: a wider block ends early, so that its neighbor can be told apart
 
@@ -100,7 +100,7 @@ std::string draw_row(const Spans& spans, const Axis& time, double top, double he
   std::string out = str("<g class=\"", what, "\">\n");
   for (const Block& block : merge_blocks(stretches, time))
     out += draw_block(block, sorted[block.longest], is_run(block, stretches, time), top, height);
-  out += draw_text(kRight + 10, top + height / 2 + 4, "note",
+  out += draw_text(kTimelineRight + 10, top + height / 2 + 4, "note",
                    str(what, ", ", format_seconds(busy_seconds(spans)), " busy"));
   return out + "</g>\n";
 }
@@ -113,8 +113,8 @@ std::string stages_of(const PipelineRankSummary& rank) {
 
 std::string draw_rank(const PipelineRankStep& rank, const std::string& stages, const Axis& time, double top) {
   const double below = top + kMeasuredHeight + kGap;
-  std::string out = draw_text(kLeft - 8, top + kMeasuredHeight / 2 + 4, "lane end", str("rank ", rank.rank));
-  out += draw_text(kLeft - 8, below + kPlannedHeight / 2 + 4, "note end", shorten(stages, 16));
+  std::string out = draw_text(kTimelineLeft - 8, top + kMeasuredHeight / 2 + 4, "lane end", str("rank ", rank.rank));
+  out += draw_text(kTimelineLeft - 8, below + kPlannedHeight / 2 + 4, "note end", shorten(stages, 16));
   out += draw_row(rank.measured, time, top, kMeasuredHeight, "measured");
   return out + draw_row(rank.planned, time, below, kPlannedHeight, "planned");
 }
@@ -143,11 +143,11 @@ std::string draw_pipeline(const PipelineSummary& p, const std::string& which) {
   if (!p.step || p.step->ranks.empty()) return "";
   const PipelineStep& step = *p.step;
   const double bottom = kTop + kRankHeight * static_cast<double>(drawn(step));
-  const Axis time{0, duration_of(step), kLeft, kRight};
+  const Axis time{0, duration_of(step), kTimelineLeft, kTimelineRight};
   std::string out = str("<section>", heading_of(p, which), draw_legend(step));
-  out += str("<div class=\"wide\"><svg class=\"step\" viewBox=\"0 0 ", kWidth, " ", decimal(bottom + 22),
+  out += str("<div class=\"wide\"><svg class=\"step\" viewBox=\"0 0 ", kTimelineWidth, " ", decimal(bottom + 22),
              "\" role=\"img\" aria-label=\"Work of each rank of the pipeline in one step, measured above planned\">\n");
-  out += draw_columns({kLeft, kRight, kTop, bottom}, time, second_ticks(time.high, 8));
+  out += draw_columns({kTimelineLeft, kTimelineRight, kTop, bottom}, time, second_ticks(time.high, 8));
   for (size_t i = 0; i < drawn(step); ++i)
     out += draw_rank(step.ranks[i], i < p.ranks.size() ? stages_of(p.ranks[i]) : "", time,
                      kTop + kRankHeight * static_cast<double>(i) + 4);

@@ -18,7 +18,7 @@ namespace {
 
 using namespace runtime;
 
-constexpr double kWidth = 1120, kHeight = 420;
+constexpr double kPlanWidth = 1120, kPlanHeight = 420;
 constexpr Grid kGrid{84, 900, 14, 364};
 constexpr size_t kColours = 6;  // s0 … s5 in the style sheet
 
@@ -131,10 +131,6 @@ std::string draw_frontier_table(const PlanReport& report) {
   return out + "</table></section>\n";
 }
 
-std::string tile(const std::string& name, const std::string& value, const std::string& note) {
-  return str("<div><span>", escape(name), "</span><b>", escape(value), "</b><span>", escape(note), "</span></div>\n");
-}
-
 std::string draw_tiles(const PlanReport& report) {
   const WeighedChoice& best = report.plan.best();
   const WeighedChoice& unlimited = report.unlimited.best();
@@ -168,8 +164,8 @@ std::string draw_frontier(const PlanReport& report) {
   scale.axis.from = kGrid.bottom, scale.axis.to = kGrid.top;
   const Axis across{0, most, kGrid.left, kGrid.right};
   std::string out = str("<figure>\n<h2>Seconds of a step by budget",
-                        scale.axis.logarithmic ? " <small>log scale</small>" : "", "</h2>\n<svg viewBox=\"0 0 ", kWidth,
-                        " ", kHeight, "\" role=\"img\" aria-label=\"Seconds of a step by budget\">\n");
+                        scale.axis.logarithmic ? " <small>log scale</small>" : "", "</h2>\n<svg viewBox=\"0 0 ",
+                        kPlanWidth, " ", kPlanHeight, "\" role=\"img\" aria-label=\"Seconds of a step by budget\">\n");
   out += draw_rows(kGrid, scale.axis, scale.ticks) + draw_columns(kGrid, across, byte_ticks(most), "budget");
   for (size_t i = curves.size(); i-- > 0;) out += draw_curve(curves[i], str("s", i % kColours), across, scale.axis);
   return out + draw_names(curves, scale.axis) +

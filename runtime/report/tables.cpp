@@ -208,10 +208,6 @@ std::string pair_row(std::string_view label, const std::string& html) {
   return str("<tr><th>", label, "</th><td>", html, "</td></tr>\n");
 }
 
-std::string tile(std::string_view label, const std::string& value, const std::string& note) {
-  return str("<div><span>", label, "</span><b>", value, "</b><span>", note, "</span></div>\n");
-}
-
 }  // namespace
 
 std::string draw_headline(const TrainResult& r, const Others& others) {
@@ -227,7 +223,7 @@ std::string draw_headline(const TrainResult& r, const Others& others) {
   }
   if (!r.losses.empty()) out += tile("loss", format_value(r.losses.back()), "from " + format_value(r.losses.front()));
   if (!r.metric.empty())
-    out += tile(escape(r.metric_name.empty() ? "metric" : r.metric_name), format_value(r.metric.back().value),
+    out += tile(r.metric_name.empty() ? "metric" : r.metric_name, format_value(r.metric.back().value),
                 "from " + format_value(r.metric.front().value));
   return out + "</section>\n";
 }

@@ -134,4 +134,8 @@ std::string counted(int64_t count, std::string_view noun) {
   return str(format_count(count), " ", noun, count == 1 ? "" : "s");
 }
 
+std::string tile(std::string_view name, std::string_view value, std::string_view note) {
+  return str("<div><span>", escape(name), "</span><b>", escape(value), "</b><span>", escape(note), "</span></div>\n");
+}
+
 }  // namespace spillway::report

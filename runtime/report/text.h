@@ -32,6 +32,9 @@ std::string format_ratio(double ratio);
 /// Returns the first `characters` of `text`. The last of them is an ellipsis when `text` is longer.
 std::string shorten(const std::string& text, size_t characters);
 
+/// Returns one figure of a page's headline: its name, the value in large type, and a note. All three are plain text.
+std::string tile(std::string_view name, std::string_view value, std::string_view note);
+
 /// Formats a count with its noun: `1 operator`, `12 operators`.
 std::string counted(int64_t count, std::string_view noun);
 

@@ -144,16 +144,16 @@ TEST(KfacStateTest, NamesTheFirstTensorOfAnotherModel) {
   const StateDict good = kfac.state_dict();
   torch::nn::Sequential other(torch::nn::Linear(3, 4));
   EXPECT_THAT(refusal(kfac, Kfac(*other).state_dict()),
-              testing::HasSubstr("'0/factor0' is Float [1, 19, 10] here and"));
+              ::testing::HasSubstr("'0/factor0' is Float [1, 19, 10] here and"));
   StateDict bad = good;
   bad[1].first = "elsewhere";
-  EXPECT_THAT(refusal(kfac, bad), testing::HasSubstr("'0/factor1' is expected where the state has 'elsewhere'"));
+  EXPECT_THAT(refusal(kfac, bad), ::testing::HasSubstr("'0/factor1' is expected where the state has 'elsewhere'"));
   bad = good;
   bad.resize(3);
-  EXPECT_THAT(refusal(kfac, bad), testing::HasSubstr("the state ends after 3 tensors"));
+  EXPECT_THAT(refusal(kfac, bad), ::testing::HasSubstr("the state ends after 3 tensors"));
   bad = good;
   bad.emplace_back("more", at::zeros({1}));
-  EXPECT_THAT(refusal(kfac, bad), testing::HasSubstr("'more' has no place here"));
+  EXPECT_THAT(refusal(kfac, bad), ::testing::HasSubstr("'more' has no place here"));
   EXPECT_EQ(refusal(kfac, good), "");
 }
 

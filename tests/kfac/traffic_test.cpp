@@ -10,7 +10,7 @@
 namespace spillway::kfac {
 namespace {
 
-const double kNoClip = std::numeric_limits<double>::infinity();
+const double kUnclipped = std::numeric_limits<double>::infinity();
 
 at::Tensor symmetric(int64_t groups, int64_t n) {
   const auto x = at::arange(groups * n * n, at::kFloat).mul(0.61).cos().view({groups, n, n});
@@ -151,7 +151,7 @@ TEST(FactorTrafficTest, IsWhatARankReceivesToTheByte) {
 TEST(FactorTrafficTest, In16BitsGivesAlmostTheSameGradientAndTheSameBitsUnderEveryStrategy) {
   for (auto dtype : {FactorDtype::bf16, FactorDtype::fp16}) {
     auto options = options_for(Strategy::hybrid);
-    options.kl_clip = kNoClip;
+    options.kl_clip = kUnclipped;
     const auto exact = one_step(3, options)[0];
     options.factor_dtype = dtype;
     const auto reference = one_step(3, options)[0];
@@ -175,7 +175,7 @@ TEST(FactorTrafficTest, In16BitsNeitherOverflowsNorLosesFactorsOfAnySize) {
   for (auto dtype : {FactorDtype::fp32, FactorDtype::bf16, FactorDtype::fp16})
     on_threads({0, 0}, [&](const ddl::Comm& comm, int64_t rank) {
       auto model = small_model();
-      KfacOptions options{.factor_dtype = dtype, .kl_clip = kNoClip};
+      KfacOptions options{.factor_dtype = dtype, .kl_clip = kUnclipped};
       Kfac kfac(*model, options, comm);
       const auto x = share_of({}, rank, 2) * 1e4;
       const auto loss = model->forward(x).pow(2).sum(1).mean() * 1e-6;
@@ -195,7 +195,7 @@ TEST(FactorTrafficTest, In16BitsNeitherOverflowsNorLosesFactorsOfAnySize) {
 TEST(DpKfacTest, PreconditionsEachLayerByItsOwnersMiniBatch) {
   for (int world : {2, 3, 4}) {
     auto options = options_for(Strategy::dp);
-    options.kl_clip = kNoClip;
+    options.kl_clip = kUnclipped;
     options.damping_scope = DampingScope::layer;  // the network's is of all owners' mini-batches
     const auto steps = one_step(world, options);
     const std::vector<size_t> layer_of{0, 0, 1, 2, 2};  // the layer of each of the five parameters

@@ -20,7 +20,7 @@ bool is_file(const std::string& text) {
   return text.ends_with(".xml");
 }
 
-ddl::Levels parse_shape(const std::string& text, int size) {
+ddl::Levels parse_levels(const std::string& text, int size) {
   if (text.empty() || !std::isdigit(static_cast<unsigned char>(text.front())))
     throw BadRequest(str("--levels is '", text,
                          "'; allowed: hosts, discover, a FILE.xml that lstopo wrote, ranks per host x hosts x …, as in "
@@ -75,7 +75,7 @@ std::shared_ptr<ddl::Communicator> with_levels(ddl::MpiRuntime& mpi, std::shared
                                         : nearness_of(discover_machine(), cpus_of_this_thread(), gpu_bus_id);
     options.levels = ddl::discover_levels(*world, near);
   } else {
-    options.levels = parse_shape(text, world->size()).labels();
+    options.levels = parse_levels(text, world->size()).labels();
   }
   return mpi.world(std::move(options));
 }
@@ -84,7 +84,7 @@ void check_levels_alone(const std::string& text) {
   if (is_file(text))
     (void)read_machine(text);
   else if (text != kHosts && text != kDiscover)
-    (void)parse_shape(text, 1);
+    (void)parse_levels(text, 1);
 }
 
 Machine machine_for_levels(const std::string& text) {

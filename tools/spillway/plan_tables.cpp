@@ -20,7 +20,7 @@ std::string line(const char* format, Parts... parts) {
   return text.data();
 }
 
-std::string seconds(double value) {
+std::string seconds_text(double value) {
   return value < 1 ? line("%.3g ms", value * 1e3) : line("%.3g s", value);
 }
 
@@ -31,7 +31,7 @@ std::string budget_of(const RunPlan& plan) {
 std::string needs(const PlanReport& report) {
   const WeighedChoice& best = report.unlimited.best();
   return str("needs    peak ", format_bytes(best.unlimited_bytes), " without a budget, ",
-             seconds(best.forecast.seconds), " a step; the smallest feasible budget is ",
+             seconds_text(best.forecast.seconds), " a step; the smallest feasible budget is ",
              format_bytes(best.floor_bytes), " (", best.floor_operator, ")\n");
 }
 
@@ -39,11 +39,11 @@ std::string kinds(const RunPlan& plan) {
   std::string out = line("\n%-24s %6s %9s %9s %9s %9s %9s %10s %10s\n", "kind of step", "share", "step", "operators",
                          "copies", "messages", "bound", "peak", "host");
   for (const StepForecast& k : plan.best().forecast.kinds)
-    out +=
-        line("%-24s %6s %9s %9s %9s %9s %9s %10s %10s\n", k.kind.c_str(),
-             k.share > 0 ? line("%.3g %%", 100 * k.share).c_str() : "-", seconds(k.seconds).c_str(),
-             seconds(k.compute_seconds).c_str(), seconds(k.copy_seconds).c_str(), seconds(k.message_seconds).c_str(),
-             seconds(k.bound_seconds).c_str(), format_bytes(k.peak_bytes).c_str(), format_bytes(k.host_bytes).c_str());
+    out += line("%-24s %6s %9s %9s %9s %9s %9s %10s %10s\n", k.kind.c_str(),
+                k.share > 0 ? line("%.3g %%", 100 * k.share).c_str() : "-", seconds_text(k.seconds).c_str(),
+                seconds_text(k.compute_seconds).c_str(), seconds_text(k.copy_seconds).c_str(),
+                seconds_text(k.message_seconds).c_str(), seconds_text(k.bound_seconds).c_str(),
+                format_bytes(k.peak_bytes).c_str(), format_bytes(k.host_bytes).c_str());
   return out;
 }
 
@@ -53,7 +53,7 @@ std::string choices(const RunPlan& plan) {
   for (size_t i = 0; i < plan.weighed.size() && i < kMostChoices; ++i) {
     const auto& [choice, forecast, floor_bytes, floor_operator, unlimited_bytes] = plan.weighed[i];
     out += line("%-46s %9s %10s %10s %16s\n", describe(choice).c_str(),
-                forecast.feasible ? seconds(forecast.seconds).c_str() : "-",
+                forecast.feasible ? seconds_text(forecast.seconds).c_str() : "-",
                 forecast.feasible ? format_bytes(forecast.peak_bytes).c_str() : "-",
                 forecast.feasible ? format_bytes(forecast.host_bytes).c_str() : "-", format_bytes(floor_bytes).c_str());
   }
@@ -68,7 +68,7 @@ std::string frontier_line(const FrontierRow& row, const FrontierPoint& point, bo
       line("%6lld %10s %6s", static_cast<long long>(row.size), budget_of(point.plan).c_str(), percent.c_str());
   if (!best.forecast.feasible)
     return out + str("  does not fit; the smallest feasible budget is ", format_bytes(best.floor_bytes), "\n");
-  out += line(" %9s %8.3f %10s %10s", seconds(best.forecast.seconds).c_str(),
+  out += line(" %9s %8.3f %10s %10s", seconds_text(best.forecast.seconds).c_str(),
               best.forecast.seconds / row.unlimited.best().forecast.seconds,
               format_bytes(best.forecast.peak_bytes).c_str(), format_bytes(best.forecast.host_bytes).c_str());
   if (point.largest_batch > 0) out += line(" %8lld", static_cast<long long>(point.largest_batch));
@@ -86,8 +86,8 @@ std::string frontier(const PlanReport& report) {
   for (const FrontierRow& row : report.frontier) {
     const WeighedChoice& unlimited = row.unlimited.best();
     out += line("%6lld %10s %6s %9s %8.3f %10s %10s\n", static_cast<long long>(row.size), "none", "",
-                seconds(unlimited.forecast.seconds).c_str(), 1.0, format_bytes(unlimited.forecast.peak_bytes).c_str(),
-                "-");
+                seconds_text(unlimited.forecast.seconds).c_str(), 1.0,
+                format_bytes(unlimited.forecast.peak_bytes).c_str(), "-");
     for (const FrontierPoint& point : row.points) out += frontier_line(row, point, row.unlimited.weighed.size() > 1);
   }
   return out;

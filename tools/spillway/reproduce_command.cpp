@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct ReproduceOptions {
   std::string name, times, json;
   bool list = false, all = false, markdown = false;
 };
@@ -77,13 +77,13 @@ json to_json(const Reproduction& table) {
   return {{"name", table.name}, {"source", table.source}, {"figures", figures}, {"assumptions", table.assumptions}};
 }
 
-std::vector<std::string> names_of(const Options& options) {
+std::vector<std::string> names_of(const ReproduceOptions& options) {
   if (options.all) return reproductions();
   if (options.name.empty()) throw BadRequest("reproduce needs a NAME, --list or --all");
   return {options.name};
 }
 
-int reproduce_command(const Options& options) {
+int reproduce_command(const ReproduceOptions& options) {
   if (options.list) {
     if (!options.times.empty()) throw BadRequest("--list prints names, and takes no --times");
     for (const std::string& name : reproductions()) std::printf("%s\n", name.c_str());
@@ -105,7 +105,7 @@ int reproduce_command(const Options& options) {
 }  // namespace
 
 Run add_reproduce(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ReproduceOptions>();
   CLI::App* command = app.add_subcommand("reproduce", "Sets published figures beside what Spillway predicts for them");
   command->add_option("NAME", options->name, "What to reproduce; --list names them")->type_name("");
   command->add_flag("--list", options->list, "List the names");

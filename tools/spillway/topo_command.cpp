@@ -21,13 +21,13 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct TopoOptions {
   std::string xml, json_file, levels = "hosts";
   bool measure = false;
   double comm_timeout_seconds = 60;
 };
 
-void conclude(const Options& options, const std::vector<Machine>& machines, json rest) {
+void conclude(const TopoOptions& options, const std::vector<Machine>& machines, json rest) {
   if (options.json_file.empty()) return;
   json hosts = json::array();
   for (const Machine& machine : machines) hosts.push_back(to_json(machine));
@@ -35,7 +35,7 @@ void conclude(const Options& options, const std::vector<Machine>& machines, json
   write_json(rest, options.json_file);
 }
 
-int draw_alone(const Options& options) {
+int draw_alone(const TopoOptions& options) {
   if (options.measure)
     throw BadRequest("--measure: links are between ranks, and this process runs alone; start it with mpirun");
   if (!options.xml.empty() && options.levels != "hosts")
@@ -76,7 +76,7 @@ json links_of(const RankMap& map, const ddl::Costs& costs) {
   return links;
 }
 
-int draw_launch(const Options& options, const CLI::App& command) {
+int draw_launch(const TopoOptions& options, const CLI::App& command) {
   const ddl::CommOptions of_comm = comm_options(options.comm_timeout_seconds);
   ddl::MpiRuntime mpi(of_comm.deadline);
   if (!options.xml.empty())
@@ -110,7 +110,7 @@ int draw_launch(const Options& options, const CLI::App& command) {
 }  // namespace
 
 Run add_topo(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TopoOptions>();
   CLI::App* command = app.add_subcommand(
       "topo", "Draws this machine, NUMA nodes, GPUs, adapters; under mpirun every host, and the ranks by level");
   command->add_option("--xml", options->xml, "Draw the machine that lstopo FILE.xml described, instead of this one")

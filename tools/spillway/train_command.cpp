@@ -70,7 +70,7 @@ void report_file_size_limits() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-struct Options {
+struct CommandOptions {
   TrainFlags flags;
   std::string json, report, levels = "hosts";
   std::vector<std::string> compare, allowed;
@@ -150,7 +150,7 @@ struct Launch {
   bool is_first() const { return !world || world->rank() == 0; }
 };
 
-void join_launch(Launch& launch, const Options& options, const CLI::App& command) {
+void join_launch(Launch& launch, const CommandOptions& options, const CLI::App& command) {
   launch.options = comm_options(options.comm_timeout_seconds);
   if (!ddl::launched_by_mpi()) return check_levels_alone(options.levels);
   launch.mpi.emplace(launch.options.deadline);
@@ -159,7 +159,7 @@ void join_launch(Launch& launch, const Options& options, const CLI::App& command
   take_share_of_host(*launch.world);
 }
 
-TrainOptions resolve(Options& options, const Launch& launch) {
+TrainOptions resolve(CommandOptions& options, const Launch& launch) {
   TrainOptions train_options = options.flags.resolve(launch.size());
   if (launch.size() > 1 && train_options.memory.device == "cuda")
     train_options.memory.device = str("cuda:", launch.world->local_rank());
@@ -177,7 +177,7 @@ struct Links {
   LinkCosts costs = {};
 };
 
-Links connect(Launch& launch, const Options& options, const Device& device) {
+Links connect(Launch& launch, const CommandOptions& options, const Device& device) {
   Links links;
   if (!launch.world) return links;
   auto world = with_levels(*launch.mpi, std::move(launch.world), launch.options, options.levels, bus_id_of(device));
@@ -196,7 +196,7 @@ void tell_links(Progress& progress, const Links& links, const Device& device) {
 }
 
 /// Takes the changes that are allowed, and returns what to say of them.
-std::string take_allowed(const Options& options, const Device& device, const ddl::Comm& comm,
+std::string take_allowed(const CommandOptions& options, const Device& device, const ddl::Comm& comm,
                          TrainOptions& train_options) {
   if (train_options.checkpoint.resume)
     throw BadRequest("--allow does not go with --resume; give the flags that the run's first start printed");
@@ -214,7 +214,7 @@ std::string take_allowed(const Options& options, const Device& device, const ddl
 }
 
 /// Takes what a plan changes or chooses before the run is made, and returns what to say of it.
-std::string plan_before(const Options& options, const Device& device, const ddl::Comm& comm,
+std::string plan_before(const CommandOptions& options, const Device& device, const ddl::Comm& comm,
                         TrainOptions& train_options) {
   std::string decision;
   if (!options.allowed.empty()) decision = take_allowed(options, device, comm, train_options);
@@ -249,7 +249,7 @@ nlohmann::json json_of(const TrainResult& result, const std::vector<NamedResult>
   return json;
 }
 
-void write_results(const Options& options, const TrainResult& result, const std::vector<NamedResult>& others) {
+void write_results(const CommandOptions& options, const TrainResult& result, const std::vector<NamedResult>& others) {
   if (!options.quiet) print_summary(result, others);
   if (!options.json.empty()) write_json(json_of(result, others), options.json);
   if (options.report.empty()) return;
@@ -267,7 +267,7 @@ std::optional<TrainResult> train_until_asked(const RunContext& context, Progress
 }
 
 /// Runs the runs to compare with, one after another, until one is interrupted. Returns true then.
-bool compare(const Options& options, const std::vector<TrainOptions>& compared, const RunContext& context,
+bool compare(const CommandOptions& options, const std::vector<TrainOptions>& compared, const RunContext& context,
              const TrainResult& main_run, Progress& progress, std::vector<NamedResult>& others) {
   for (size_t i = 0; i < compared.size(); ++i) {
     progress.heading(str("compared with ", options.compare[i]));
@@ -284,7 +284,7 @@ int say_interrupted(bool first, const std::string& when) {
   return kInterrupted;
 }
 
-int train_command(Options& options, const CLI::App& command) {
+int train_command(CommandOptions& options, const CLI::App& command) {
   save_when_asked();
   Launch launch;
   join_launch(launch, options, command);
@@ -325,7 +325,7 @@ int train_command(Options& options, const CLI::App& command) {
   return say_interrupted(first, str("after step ", result.losses.size()));
 }
 
-void add_output_flags(CLI::App& command, Options& options) {
+void add_output_flags(CLI::App& command, CommandOptions& options) {
   command.option_defaults()->group("Output");
   command
       .add_option(
@@ -345,7 +345,7 @@ void add_output_flags(CLI::App& command, Options& options) {
 }  // namespace
 
 Run add_train(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CommandOptions>();
   CLI::App* command = app.add_subcommand("train", "Trains a model under a byte budget; under mpirun, data-parallel");
   options->flags.add_model_flags(*command);
   options->flags.add_training_flags(*command);

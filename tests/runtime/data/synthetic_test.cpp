@@ -27,15 +27,15 @@ std::unique_ptr<Dataset> make(Options options, uint64_t seed) {
 
 struct SyntheticSourceTest : ::testing::TestWithParam<Source> {};
 
-bool equal(const Batch& a, const Batch& b) {
+bool equal_batches(const Batch& a, const Batch& b) {
   return at::equal(a.input, b.input) && at::equal(a.target, b.target);
 }
 
 TEST_P(SyntheticSourceTest, CasesDependOnSeedAndIndexAlone) {
   auto one = GetParam().open(1), again = GetParam().open(1), other = GetParam().open(2);
   const Batch late = one->at(2);
-  EXPECT_TRUE(equal(one->at(0), again->at(0)));
-  EXPECT_TRUE(equal(late, again->at(2)));
+  EXPECT_TRUE(equal_batches(one->at(0), again->at(0)));
+  EXPECT_TRUE(equal_batches(late, again->at(2)));
   EXPECT_FALSE(at::equal(one->at(0).input, one->at(1).input));
   EXPECT_FALSE(at::equal(one->at(0).input, other->at(0).input));
   EXPECT_NE(one->name(0), one->name(1));

@@ -20,7 +20,7 @@ namespace {
 using testing::SmallNet;
 
 /// Bytes for scalars that LibTorch makes without an operator.
-constexpr int64_t kScalars = 1 << 10;
+constexpr int64_t kFewScalars = 1 << 10;
 constexpr int64_t kMiB = 1 << 20;
 
 int64_t held() {
@@ -95,7 +95,7 @@ struct ThreadStoragesTest : ::testing::Test {
     CpuDevice::instance();
     at::globalContext().setDeterministicAlgorithms(true, false);
     expected = keep_run(std::nullopt).bytes();
-    options.budget_bytes = keep_run(options).floor_bytes + kScalars;
+    options.budget_bytes = keep_run(options).floor_bytes + kFewScalars;
   }
   SessionOptions options{.min_page_bytes = 1, .small_page_bytes = 0};
   std::vector<std::vector<char>> expected;
@@ -107,7 +107,7 @@ TEST_F(ThreadStoragesTest, TensorsThatNoOperatorUsesLeaveWhereNothingElseMakesRo
   const auto stays = [&] {
     return left.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
   };
-  options.budget_bytes = held() + 8 * kMiB + kScalars;
+  options.budget_bytes = held() + 8 * kMiB + kFewScalars;
   Session session(options);
   session.pager().evict_all();
   std::vector<at::Tensor> others;
@@ -123,7 +123,7 @@ TEST_F(ThreadStoragesTest, TensorsThatNoOperatorUsesLeaveWhereNothingElseMakesRo
 TEST_F(ThreadStoragesTest, ASecondSessionRunsAtTheFloorBesideTheTensorsOfTheFirst) {
   const int64_t before = held();
   const KeptRun first = keep_run(options);
-  ASSERT_GT(held() - before, 8 * kScalars);
+  ASSERT_GT(held() - before, 8 * kFewScalars);
   const KeptRun second = keep_run(options);
   EXPECT_LE(second.peak_bytes, options.budget_bytes);
   EXPECT_TRUE(first.bytes() == expected);
