@@ -7,7 +7,11 @@
 namespace spillway::kfac {
 
 Kfac::Kfac(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm, ModelStages stages)
-    : impl_(std::make_unique<Preconditioner>(model, std::move(options), std::move(comm), std::move(stages))) {}
+    : impl_(std::make_unique<Preconditioner>([&](const KfacOptions& agreed) { return find_layers(model, agreed); },
+                                             std::move(options), std::move(comm), std::move(stages))) {}
+Kfac::Kfac(const std::vector<ForeignModule>& modules, KfacOptions options, ddl::Comm comm)
+    : impl_(std::make_unique<Preconditioner>([&](const KfacOptions& agreed) { return find_layers(modules, agreed); },
+                                             std::move(options), std::move(comm), ModelStages{})) {}
 Kfac::Kfac(Kfac&&) noexcept = default;
 Kfac& Kfac::operator=(Kfac&&) noexcept = default;
 Kfac::~Kfac() = default;

@@ -55,6 +55,8 @@ class Kfac {
   /// Throws c10::Error when no layer can be preconditioned, when the layers are spread over
   /// devices, or when world > 1 and a weight is not float32. Collective.
   explicit Kfac(const torch::nn::Module& model, KfacOptions options = {}, ddl::Comm comm = {}, ModelStages stages = {});
+  /// Preconditions a model of another language or library, whose modules with parameters these are, in its order.
+  explicit Kfac(const std::vector<ForeignModule>& modules, KfacOptions options = {}, ddl::Comm comm = {});
   Kfac(Kfac&&) noexcept;
   Kfac& operator=(Kfac&&) noexcept;
   ~Kfac();

@@ -60,7 +60,7 @@ std::vector<int64_t> numbers_in(const std::vector<std::string>& names, const std
 
 }  // namespace
 
-Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm, ModelStages stages)
+Preconditioner::Preconditioner(const LayerFinder& find, KfacOptions options, ddl::Comm comm, ModelStages stages)
     : options_(std::move(options)),
       exchange_(std::move(comm)),
       rows_of_stages_(std::move(stages.all_rows)),
@@ -69,7 +69,7 @@ Preconditioner::Preconditioner(const torch::nn::Module& model, KfacOptions optio
   at::NoGradGuard no_grad;
   exchange_.check_together([&] {
     options_.validate();
-    auto found = find_layers(model, options_);
+    auto found = find(options_);
     layers_ = std::move(found.layers);
     left_alone_ = std::move(found.left_alone);
     check_layers(layers_, options_, exchange_.world());

@@ -1,7 +1,5 @@
 /// The work behind Kfac: its state, and the phases of a step.
 #pragma once
-#include <torch/nn/module.h>
-
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -36,7 +34,9 @@ namespace spillway::kfac {
 /// A preconditioner that does what Kfac promises. Each public function does the work of Kfac's function of its name.
 class Preconditioner {
  public:
-  Preconditioner(const torch::nn::Module& model, KfacOptions options, ddl::Comm comm, ModelStages stages);
+  /// Returns the layers of the model for these options, which are valid.
+  using LayerFinder = std::function<FoundLayers(const KfacOptions& options)>;
+  Preconditioner(const LayerFinder& find, KfacOptions options, ddl::Comm comm, ModelStages stages);
 
   void watch(at::TensorList roots, int64_t batch, bool again, int64_t micro_batch);
   void step(double loss_scale);

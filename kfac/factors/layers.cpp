@@ -4,7 +4,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
-#include <optional>
 #include <regex>
 #include <unordered_map>
 
@@ -14,28 +13,40 @@ namespace spillway::kfac {
 namespace {
 
 template <class Conv>
-std::optional<Layer> as_convolution(const torch::nn::Module& module, LayerKind kind) {
+bool describe_convolution(const torch::nn::Module& module, LayerKind kind, ForeignModule& described) {
   const auto* conv = module.as<Conv>();
-  if (!conv) return std::nullopt;
-  Layer layer{{}, conv->weight, conv->bias};
-  layer.shape.kind = kind;
-  layer.shape.groups = conv->options.groups();
-  layer.shape.kernel = conv->weight.sizes().slice(2).vec();
-  return layer;
+  if (!conv) return false;
+  described.kind = kind;
+  described.groups = conv->options.groups();
+  described.weight = conv->weight;
+  described.bias = conv->bias;
+  return true;
 }
 
-std::optional<Layer> as_layer(const torch::nn::Module& module) {
-  std::optional<Layer> layer;
-  if (const auto* linear = module.as<torch::nn::LinearImpl>()) layer = Layer{{}, linear->weight, linear->bias};
-  if (!layer) layer = as_convolution<torch::nn::Conv1dImpl>(module, LayerKind::conv1d);
-  if (!layer) layer = as_convolution<torch::nn::Conv2dImpl>(module, LayerKind::conv2d);
-  if (!layer) layer = as_convolution<torch::nn::Conv3dImpl>(module, LayerKind::conv3d);
-  if (!layer) return layer;
-  layer->shape.out = layer->weight.size(0);
-  layer->shape.in = layer->weight.size(1) * layer->shape.groups;
+ForeignModule describe(const std::string& name, const torch::nn::Module& module) {
+  ForeignModule described{.name = name, .type = module.name()};
+  if (const auto* linear = module.as<torch::nn::LinearImpl>()) {
+    described.kind = LayerKind::linear;
+    described.weight = linear->weight;
+    described.bias = linear->bias;
+  } else if (!describe_convolution<torch::nn::Conv1dImpl>(module, LayerKind::conv1d, described) &&
+             !describe_convolution<torch::nn::Conv2dImpl>(module, LayerKind::conv2d, described)) {
+    describe_convolution<torch::nn::Conv3dImpl>(module, LayerKind::conv3d, described);
+  }
+  return described;
+}
+
+Layer as_layer(const ForeignModule& module) {
+  Layer layer{{}, module.weight, module.bias};
+  layer.shape.name = module.name;
+  layer.shape.kind = *module.kind;
+  layer.shape.groups = module.groups;
+  layer.shape.kernel = layer.weight.sizes().slice(2).vec();
+  layer.shape.out = layer.weight.size(0);
+  layer.shape.in = layer.weight.size(1) * layer.shape.groups;
   // A bias that is frozen is no part of the gradient.
-  if (layer->bias.defined() && !layer->bias.requires_grad()) layer->bias = at::Tensor();
-  layer->shape.bias = layer->bias.defined();
+  if (layer.bias.defined() && !layer.bias.requires_grad()) layer.bias = at::Tensor();
+  layer.shape.bias = layer.bias.defined();
   return layer;
 }
 
@@ -93,36 +104,47 @@ at::TensorOptions state_options(const at::Tensor& weight) {
       .dtype(weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
 }
 
-FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options) {
+FoundLayers find_layers(const std::vector<ForeignModule>& modules, const KfacOptions& options) {
   FoundLayers found;
   std::unordered_map<const void*, size_t> seen;  // by weight
-  const auto consider = [&](const std::string& name, const torch::nn::Module& module) {
-    if (module.parameters(/*recurse=*/false).empty()) return;
-    auto layer = as_layer(module);
-    if (!layer) return found.left_alone.push_back({name, module.name() + " is not supported"});
-    layer->shape.name = name;
-    layer->shape.inverse = {options.method, options.precompute_outer, options.rank_in_use()};
-    layer->shape.storage = options.storage;
-    Layer same = *layer;
-    layer->shape = in_form(std::move(layer->shape), options);
-    if (auto reason = reason_against(*layer, options); !reason.empty())
-      found.left_alone.push_back({name, std::move(reason)});
-    else if (const auto [known, is_new] = seen.emplace(layer->weight.unsafeGetTensorImpl(), found.layers.size());
-             is_new)
-      found.layers.push_back(std::move(*layer));
-    else if (Layer& first = found.layers[known->second]; !first.bias.is_same(layer->bias)) {
+  for (const ForeignModule& module : modules) {
+    if (!module.kind) {
+      found.left_alone.push_back({module.name, module.type + " is not supported"});
+      continue;
+    }
+    Layer layer = as_layer(module);
+    layer.shape.inverse = {options.method, options.precompute_outer, options.rank_in_use()};
+    layer.shape.storage = options.storage;
+    Layer same = layer;
+    layer.shape = in_form(std::move(layer.shape), options);
+    if (auto reason = reason_against(layer, options); !reason.empty()) {
+      found.left_alone.push_back({module.name, std::move(reason)});
+      continue;
+    }
+    const auto [known, is_new] = seen.emplace(layer.weight.unsafeGetTensorImpl(), found.layers.size());
+    if (is_new) {
+      found.layers.push_back(std::move(layer));
+    } else if (Layer& first = found.layers[known->second]; !first.bias.is_same(layer.bias)) {
       // A column of ones would stand for both biases at once, so both are left to the optimizer.
       same.shape.name = first.shape.name;
       same.shape.bias = false;
       first.shape = in_form(std::move(same.shape), options);
       first.bias = at::Tensor();
     }
+  }
+  apply(options.layer_curvature, found.layers);
+  return found;
+}
+
+FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options) {
+  std::vector<ForeignModule> modules;
+  const auto consider = [&](const std::string& name, const torch::nn::Module& module) {
+    if (!module.parameters(/*recurse=*/false).empty()) modules.push_back(describe(name, module));
   };
   // The model itself may live on the stack, so it is not asked for a shared pointer.
   consider("", model);
   for (const auto& item : model.named_modules("", /*include_self=*/false)) consider(item.key(), *item.value());
-  apply(options.layer_curvature, found.layers);
-  return found;
+  return find_layers(modules, options);
 }
 
 }  // namespace spillway::kfac

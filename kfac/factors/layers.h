@@ -2,6 +2,7 @@
 #pragma once
 #include <torch/nn/module.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,24 @@ struct FoundLayers {
   std::vector<SkippedLayer> left_alone;
 };
 
+/// A module that owns parameters, as another language or library has it. `weight` and `bias` are its own tensors.
+struct ForeignModule {
+  std::string name;                    ///< in the model: `encoder.0.conv`
+  std::string type;                    ///< for messages: `ConvTranspose3d`
+  std::optional<LayerKind> kind = {};  ///< nothing: no kind that K-FAC knows
+  int64_t groups = 1;                  ///< of a convolution
+  at::Tensor weight = {};              ///< [out, in / groups, kernel…]
+  at::Tensor bias = {};                ///< [out], or undefined
+};
+
 /// Finds Linear, Conv1d, Conv2d and Conv3d with any stride, padding, padding mode, dilation and groups, with or without
 /// bias. It leaves alone names that match `options.skip`, frozen weights, and Linear sides above max_linear_dim (unless
 /// block_linear). It also leaves alone every other module that owns parameters (transposed convolutions, embeddings,
 /// norms, recurrent layers).
 FoundLayers find_layers(const torch::nn::Module& model, const KfacOptions& options);
+
+/// Finds the same among `modules`, in their order. A module of no known kind is left alone.
+FoundLayers find_layers(const std::vector<ForeignModule>& modules, const KfacOptions& options);
 
 /// Returns the layers' shapes, in their order.
 std::vector<LayerShape> shapes_of(const std::vector<Layer>& layers);

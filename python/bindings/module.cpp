@@ -1,6 +1,7 @@
 // The extension module spillway._spillway.
 #include "core/version.h"
 #include "python/bindings/errors.h"
+#include "python/bindings/kfac.h"
 #include "python/bindings/session.h"
 
 PYBIND11_MODULE(_spillway, module) {
@@ -9,4 +10,5 @@ PYBIND11_MODULE(_spillway, module) {
   module.attr("torch_version") = SPILLWAY_TORCH_VERSION;
   spillway::python::bind_errors(module);
   spillway::python::bind_session(module);
+  spillway::python::bind_kfac(module);
 }

@@ -1,0 +1,229 @@
+#include "python/bindings/kfac.h"
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "kfac/kfac.h"
+#include "kfac/plan/option_types.h"
+
+namespace py = pybind11;
+
+namespace spillway::python {
+namespace {
+
+using kfac::ForeignModule;
+using kfac::Kfac;
+using kfac::KfacOptions;
+using kfac::LayerKind;
+
+std::optional<LayerKind> kind_named(const std::string& text) {
+  for (const LayerKind kind : {LayerKind::linear, LayerKind::conv1d, LayerKind::conv2d, LayerKind::conv3d})
+    if (kfac::name(kind) == text) return kind;
+  return std::nullopt;
+}
+
+/// Takes (name, type, kind, groups, weight, bias), whose kind may be empty and whose tensors may be None.
+ForeignModule module_from(const py::tuple& given) {
+  const auto tensor = [&](size_t i) { return given[i].is_none() ? at::Tensor() : given[i].cast<at::Tensor>(); };
+  return {.name = given[0].cast<std::string>(),
+          .type = given[1].cast<std::string>(),
+          .kind = kind_named(given[2].cast<std::string>()),
+          .groups = given[3].cast<int64_t>(),
+          .weight = tensor(4),
+          .bias = tensor(5)};
+}
+
+/// The numbers that may change from step to step. Python sets them before a step.
+struct Numbers {
+  double lr = 0.1;
+  double damping = 0;
+  double kl_clip = 0;
+};
+
+/// Sets options from a dict, and refuses keys that it does not know.
+class OptionReader {
+ public:
+  explicit OptionReader(py::dict given) : given_(std::move(given)) {}
+
+  template <class Value>
+  void read(const char* key, Value& value) {
+    if (const auto found = take(key)) value = found->cast<Value>();
+  }
+  template <class Value>
+  void read(const char* key, Value& value, Value (*parse)(std::string_view)) {
+    if (const auto found = take(key)) value = parse(py::str(*found).cast<std::string>());
+  }
+  void finish() const {
+    for (const auto& [key, value] : given_)
+      throw py::type_error("KFAC has no argument '" + py::str(key).cast<std::string>() + "'");
+  }
+
+ private:
+  std::optional<py::object> take(const char* key) {
+    if (!given_.contains(key)) return std::nullopt;
+    py::object value = given_[key];
+    given_.attr("pop")(key);
+    return value;
+  }
+
+  py::dict given_;
+};
+
+KfacOptions options_from(const py::dict& given, const std::shared_ptr<Numbers>& numbers) {
+  KfacOptions options;
+  OptionReader reader(given.attr("copy")());
+  double factor_interval = 3, inverse_interval = 3;
+  reader.read("factor_interval", factor_interval);
+  reader.read("inverse_interval", inverse_interval);
+  options.factor_interval = factor_interval;
+  options.inverse_interval = inverse_interval;
+  reader.read("method", options.method, &kfac::parse_method);
+  reader.read("convention", options.convention, &kfac::parse_convention);
+  reader.read("conv_factors", options.conv_factors, &kfac::parse_conv_factors);
+  reader.read("factor_samples", options.factor_samples, &kfac::parse_factor_samples);
+  reader.read("rank", options.eigen_rank, &kfac::parse_eigen_rank);
+  reader.read("storage", options.storage, &kfac::parse_factor_dtype);
+  reader.read("decay", options.decay);
+  reader.read("burn_in", options.burn_in);
+  reader.read("staleness", options.staleness);
+  reader.read("max_factor_dim", options.max_factor_dim);
+  reader.read("max_linear_dim", options.max_linear_dim);
+  reader.read("block_linear", options.block_linear);
+  reader.read("seed", options.seed);
+  reader.read("skip", options.skip);
+  kfac::DampingScope scope = kfac::default_damping_scope(options.convention);
+  reader.read("damping_scope", scope, &kfac::parse_damping_scope);
+  options.damping_scope = scope;
+  double norm_clip = NAN, kl_clip = NAN, damping = kfac::default_relative_damping(scope);
+  reader.read("norm_clip", norm_clip);
+  reader.read("kl_clip", kl_clip);
+  reader.read("damping", damping);
+  reader.finish();
+  if (!std::isnan(norm_clip)) options.norm_clip = norm_clip;
+  numbers->damping = damping;
+  numbers->kl_clip = std::isnan(kl_clip) ? kfac::default_kl_clip(options.convention) : kl_clip;
+  const auto now = [&](double Numbers::*number) {
+    return kfac::StepSchedule([numbers, number](int64_t) { return (*numbers).*number; });
+  };
+  options.lr = now(&Numbers::lr);
+  options.relative_damping = now(&Numbers::damping);
+  if (!std::isnan(kl_clip)) options.kl_clip = now(&Numbers::kl_clip);
+  return options;
+}
+
+/// A Kfac with the numbers of its coming step.
+class PythonKfac {
+ public:
+  PythonKfac(const std::vector<py::tuple>& modules, const py::dict& options, double lr) {
+    numbers_->lr = lr;
+    std::vector<ForeignModule> all;
+    for (const py::tuple& module : modules) all.push_back(module_from(module));
+    KfacOptions read = options_from(options, numbers_);
+    const py::gil_scoped_release release;
+    kfac_.emplace(all, std::move(read));
+  }
+  Kfac& kfac() { return *kfac_; }
+  Numbers& numbers() { return *numbers_; }
+
+ private:
+  const std::shared_ptr<Numbers> numbers_ = std::make_shared<Numbers>();
+  std::optional<Kfac> kfac_;
+};
+
+py::dict counters_of(PythonKfac& own) {
+  const kfac::KfacCounters counters = own.kfac().counters();
+  py::dict all;
+  all["steps"] = counters.steps;
+  all["factor_updates"] = counters.factor_updates;
+  all["decompositions"] = counters.decompositions;
+  all["dropped_factors"] = counters.dropped_factors;
+  all["failed_decompositions"] = counters.failed_decompositions;
+  all["damping_scale"] = counters.damping_scale;
+  return all;
+}
+
+py::dict seconds_of(PythonKfac& own) {
+  const kfac::KfacSeconds seconds = own.kfac().seconds();
+  py::dict all;
+  all["factors"] = seconds.factor_compute + seconds.factor_communicate;
+  all["decompose"] = seconds.decompose + seconds.eigenbasis_communicate;
+  all["precondition"] = seconds.precondition + seconds.gradient_communicate;
+  return all;
+}
+
+py::dict bytes_of(PythonKfac& own) {
+  const kfac::FactorBytes bytes = own.kfac().memory_usage();
+  py::dict all;
+  all["factors"] = bytes.factors;
+  all["eigenbases"] = bytes.eigenbases;
+  all["staged"] = bytes.staged;
+  all["background"] = bytes.background;
+  return all;
+}
+
+py::list layers_of(PythonKfac& own) {
+  py::list all;
+  for (const kfac::Layer& layer : own.kfac().layers()) all.append(layer.shape.name);
+  return all;
+}
+
+py::list left_alone_by(PythonKfac& own) {
+  py::list all;
+  for (const kfac::SkippedLayer& module : own.kfac().left_alone())
+    all.append(py::make_tuple(module.name, module.reason));
+  return all;
+}
+
+}  // namespace
+
+void bind_kfac(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> without_gil;
+  py::class_<PythonKfac>(module, "Kfac")
+      .def(py::init<const std::vector<py::tuple>&, const py::dict&, double>(), py::arg("modules"), py::arg("options"),
+           py::arg("lr"))
+      .def_property(
+          "lr", [](PythonKfac& own) { return own.numbers().lr; },
+          [](PythonKfac& own, double v) { own.numbers().lr = v; })
+      .def_property(
+          "damping", [](PythonKfac& own) { return own.numbers().damping; },
+          [](PythonKfac& own, double v) { own.numbers().damping = v; })
+      .def_property(
+          "kl_clip", [](PythonKfac& own) { return own.numbers().kl_clip; },
+          [](PythonKfac& own, double v) { own.numbers().kl_clip = v; })
+      .def(
+          "watch",
+          [](PythonKfac& own, const std::vector<at::Tensor>& roots, int64_t batch) {
+            own.kfac().watch_stage(roots, {.count = batch, .micro_batch = -1});
+          },
+          py::arg("roots"), py::arg("batch"), without_gil)
+      .def(
+          "step", [](PythonKfac& own, double loss_scale) { own.kfac().step(loss_scale); }, py::arg("loss_scale"),
+          without_gil)
+      .def(
+          "discard", [](PythonKfac& own) { own.kfac().discard(); }, without_gil)
+      .def(
+          "adapt_damping",
+          [](PythonKfac& own, double before, double after) { return own.kfac().adapt_damping(before, after); },
+          without_gil)
+      .def("updates_factors", [](PythonKfac& own) { return own.kfac().updates_factors(); })
+      .def("kind", [](PythonKfac& own) { return std::string(own.kfac().kind()); })
+      .def(
+          "state", [](PythonKfac& own) { return own.kfac().state_dict(); }, without_gil)
+      .def(
+          "load_state", [](PythonKfac& own, const kfac::StateDict& state) { own.kfac().load_state_dict(state); },
+          without_gil)
+      .def("layers", &layers_of)
+      .def("left_alone", &left_alone_by)
+      .def("counters", &counters_of)
+      .def("seconds", &seconds_of)
+      .def("bytes", &bytes_of);
+}
+
+}  // namespace spillway::python

@@ -1,0 +1,198 @@
+"""K-FAC for any torch.nn.Module: gradients become natural gradients before the optimizer's step."""
+
+import functools
+
+import torch
+from torch import nn
+from torch.utils import _pytree
+
+from spillway import _spillway
+
+_KINDS = ((nn.Linear, "linear"), (nn.Conv1d, "conv1d"), (nn.Conv2d, "conv2d"), (nn.Conv3d, "conv3d"))
+
+
+def _describe(name, module):
+    """Returns (name, type, kind, groups, weight, bias) of a module that owns parameters, for the extension."""
+    own = module._parameters
+    kind = next((kind for cls, kind in _KINDS if isinstance(module, cls)), "")
+    weight = own.get("weight")
+    if weight is None or isinstance(weight, nn.parameter.UninitializedParameter):
+        kind = ""  # a parametrization computes the weight, or it has no shape yet
+    bias = own.get("bias")
+    return (name, type(module).__name__, kind, getattr(module, "groups", 1) if kind else 1,
+            weight if kind else None, bias if kind else None)
+
+
+class KFAC:
+    """Preconditions a model's gradients with Kronecker-factored curvature, in place.
+
+        kfac = spillway.KFAC(model, optimizer)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)       # a mean over the batch
+            loss.backward()
+            kfac.step()                       # .grad of Linear and Conv layers is preconditioned
+            optimizer.step()
+
+    It sees forward passes of `model` in training mode by itself. Layers with other kinds of parameters are left to the
+    optimizer (`left_alone`). Under a Session, its state is paged like every other tensor. Source: Martens and Grosse
+    2015; Grosse and Martens 2016 for convolutions.
+
+    Args:
+        model: The module. Its layers are found once, so make it complete before.
+        optimizer: The optimizer that steps the parameters. Its first group's learning rate bounds the steps; a schedule of
+            it is followed. A number: that learning rate.
+        damping: Share of the curvature that damps a layer, > 0. The default is 0.1 of the whole network's.
+        factor_interval, inverse_interval: Steps between updates of factors, and between decompositions.
+        decay: Running average of factors, [0, 1).
+        factor_samples: Positions that a convolution's input factor is estimated from: "auto", "exact" or a number.
+        rank: Eigenvectors that are kept of a factor: "auto", "full" or a number.
+        conv_factors: "automatic", "full", "separable" or "block".
+        method: "eigen", "pi" or "plain".
+        skip: Regular expressions of names of layers to leave alone, such as the heads of a soft Dice loss.
+        norm_clip: Longest step as a share of the weights' norm.
+        kl_clip: κ of the trust region.
+        options: staleness, burn_in, convention, damping_scope, storage, max_factor_dim, max_linear_dim, block_linear, seed.
+
+    Raises ValueError for numbers out of range, TypeError for unknown options, and RuntimeError when no layer can be
+    preconditioned.
+    """
+
+    def __init__(self, model, optimizer, **options):
+        self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+        if self._optimizer is None and (isinstance(optimizer, bool) or not isinstance(optimizer, (int, float))):
+            raise TypeError(f"optimizer is {type(optimizer).__name__}; allowed are a torch.optim.Optimizer and a number")
+        lr = self._lr_of_optimizer() if self._optimizer else float(optimizer)
+        modules = [_describe(name, module) for name, module in model.named_modules() if module._parameters
+                   and any(p is not None for p in module._parameters.values())]
+        self._kfac = _spillway.Kfac(modules, options, lr)
+        self._watches = True
+        self._hook = model.register_forward_hook(functools.partial(_watch_forward, self), with_kwargs=True)
+
+    def _lr_of_optimizer(self):
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    # ---- steps
+
+    def watch(self, loss, batch):
+        """Watches a backward pass that begins at `loss`, the mean over `batch` samples, in place of the model's own
+        forward passes. Call it between forward and backward, for models whose parts are called one by one."""
+        self._kfac.watch([loss], batch)
+
+    def no_watch(self):
+        """Returns a scope whose forward passes are not watched, for passes in training mode without a backward."""
+        return _NoWatch(self)
+
+    def step(self, scaler=None):
+        """Preconditions `.grad` of the layers, and takes in curvature where it is due.
+
+        `scaler` is the torch.amp.GradScaler by whose scale the loss was multiplied. Gradients must be unscaled
+        (`scaler.unscale_(optimizer)`). When they are not finite, the scaler will skip the optimizer's step, and this
+        step forgets what it saw.
+
+        Raises RuntimeError when factors are due and no forward pass was watched, OutOfBudget in a Session.
+        """
+        if self._optimizer:
+            self._kfac.lr = self._lr_of_optimizer()
+        if scaler is None or not scaler.is_enabled():
+            self._kfac.step(1.0)
+        elif _found_inf(scaler, self._optimizer):
+            self._kfac.discard()
+        else:
+            self._kfac.step(float(scaler.get_scale()))
+
+    def discard(self):
+        """Forgets what was watched since the last step, for a step that is skipped."""
+        self._kfac.discard()
+
+    def adapt_damping(self, loss_before, loss_after):
+        """Adapts the damping to the ratio of the loss's reduction to the predicted one, and returns the ratio. Call it now
+        and then, right after the optimizer's step, with the losses of that step's own batch. Martens and Grosse 2015,
+        section 6.5."""
+        return self._kfac.adapt_damping(float(loss_before), float(loss_after))
+
+    # ---- numbers
+
+    @property
+    def damping(self):
+        """The relative damping; may be set between steps."""
+        return self._kfac.damping
+
+    @damping.setter
+    def damping(self, value):
+        self._kfac.damping = float(value)
+
+    @property
+    def kl_clip(self):
+        """κ of the trust region; may be set between steps where it was given."""
+        return self._kfac.kl_clip
+
+    @kl_clip.setter
+    def kl_clip(self, value):
+        self._kfac.kl_clip = float(value)
+
+    @property
+    def kind(self):
+        """The kind of the coming step, for `session.step(kfac.kind)`: "plain", "factor+decompose" and the like."""
+        return self._kfac.kind()
+
+    @property
+    def layers(self):
+        """Names of the preconditioned layers."""
+        return self._kfac.layers()
+
+    @property
+    def left_alone(self):
+        """(name, reason) of the modules with parameters that the optimizer alone steps."""
+        return self._kfac.left_alone()
+
+    def stats(self):
+        """Returns counters, seconds by phase, and bytes of the state, as a dict of dicts."""
+        return {"counters": self._kfac.counters(), "seconds": self._kfac.seconds(), "bytes": self._kfac.bytes()}
+
+    # ---- state
+
+    def state_dict(self):
+        """Returns everything that the next step depends on beside the model: tensors by name, and the damping."""
+        return {"tensors": dict(self._kfac.state()), "damping": self.damping, "kl_clip": self.kl_clip}
+
+    def load_state_dict(self, state):
+        """Goes on bit by bit from a state_dict() of the same layers and options. Raises ValueError naming the first tensor
+        that does not fit; nothing has changed then."""
+        self._kfac.load_state(list(state["tensors"].items()))
+        self._kfac.damping, self._kfac.kl_clip = state["damping"], state["kl_clip"]
+
+    def remove(self):
+        """Takes the hook off the model."""
+        self._hook.remove()
+
+
+class _NoWatch:
+    def __init__(self, kfac):
+        self._kfac = kfac
+
+    def __enter__(self):
+        self._before, self._kfac._watches = self._kfac._watches, False
+
+    def __exit__(self, *_):
+        self._kfac._watches = self._before
+
+
+def _watch_forward(kfac, model, args, kwargs, output):
+    """Watches the backward pass of a forward pass of the model in training mode."""
+    if not (kfac._watches and model.training and torch.is_grad_enabled() and kfac._kfac.updates_factors()):
+        return
+    roots = [leaf for leaf in _pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    inputs = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+    if roots and inputs:
+        kfac._kfac.watch(roots, inputs[0].shape[0])
+
+
+def _found_inf(scaler, optimizer):
+    """True where the scaler's unscale_() of this optimizer met a gradient that is not finite."""
+    if optimizer is None:
+        raise ValueError("a KFAC that was made with a number has no optimizer whose gradients a scaler unscales")
+    found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+    if not found:
+        raise RuntimeError("call scaler.unscale_(optimizer) before kfac.step(scaler)")
+    return any(flag.item() for flag in found.values())
