@@ -35,7 +35,7 @@ struct ForeignModule {
   std::string name;                    ///< in the model: `encoder.0.conv`
   std::string type;                    ///< for messages: `ConvTranspose3d`
   std::optional<LayerKind> kind = {};  ///< nothing: no kind that K-FAC knows
-  int64_t groups = 1;                  ///< of a convolution
+  int64_t groups = 1;                  ///< a convolution's groups
   at::Tensor weight = {};              ///< [out, in / groups, kernel…]
   at::Tensor bias = {};                ///< [out], or undefined
 };
