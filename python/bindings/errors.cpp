@@ -66,7 +66,7 @@ void bind_errors(py::module_& module) {
       new_type(module, "DiskError", PyExc_OSError, "The disk failed to store a page, or to give it back unchanged.");
   types().device_error =
       new_type(module, "DeviceError", PyExc_RuntimeError, "A device that is not there or cannot be used.");
-  py::register_exception_translator([](std::exception_ptr thrown) {
+  py::register_exception_translator([](std::exception_ptr thrown) {  // NOLINT: the type that pybind11 asks for
     try {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const python_error& error) {

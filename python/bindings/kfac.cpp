@@ -181,14 +181,8 @@ py::list left_alone_by(PythonKfac& own) {
   return all;
 }
 
-}  // namespace
-
-void bind_kfac(py::module_& module) {
-  const py::call_guard<py::gil_scoped_release> without_gil;
-  py::class_<PythonKfac>(module, "Kfac")
-      .def(py::init<const std::vector<py::tuple>&, const py::dict&, double>(), py::arg("modules"), py::arg("options"),
-           py::arg("lr"))
-      .def_property(
+void bind_numbers(py::class_<PythonKfac>& type) {
+  type.def_property(
           "lr", [](PythonKfac& own) { return own.numbers().lr; },
           [](PythonKfac& own, double v) { own.numbers().lr = v; })
       .def_property(
@@ -196,7 +190,17 @@ void bind_kfac(py::module_& module) {
           [](PythonKfac& own, double v) { own.numbers().damping = v; })
       .def_property(
           "kl_clip", [](PythonKfac& own) { return own.numbers().kl_clip; },
-          [](PythonKfac& own, double v) { own.numbers().kl_clip = v; })
+          [](PythonKfac& own, double v) { own.numbers().kl_clip = v; });
+}
+
+}  // namespace
+
+void bind_kfac(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> without_gil;
+  py::class_<PythonKfac> type(module, "Kfac");
+  bind_numbers(type);
+  type.def(py::init<const std::vector<py::tuple>&, const py::dict&, double>(), py::arg("modules"), py::arg("options"),
+           py::arg("lr"))
       .def(
           "watch",
           [](PythonKfac& own, const std::vector<at::Tensor>& roots, int64_t batch) {

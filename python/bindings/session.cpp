@@ -146,7 +146,7 @@ void bind_session(py::module_& module) {
       .def("__enter__", &CategoryBlock::enter)
       .def("__exit__", [](CategoryBlock& block, const py::args&) { block.exit(); });
 
-  py::class_<Resident>(module, "Resident");
+  const py::class_<Resident> resident_type(module, "Resident");
   module.def("resident", &resident, py::arg("tensor"), without_gil);
   module.def("resident_read", &resident_read, py::arg("tensor"), without_gil);
   module.def(

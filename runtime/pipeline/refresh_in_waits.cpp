@@ -138,8 +138,9 @@ void RefreshInWaits::plan_again(const CycleSeconds& seconds) {
 
 bool RefreshInWaits::plan_from(const std::vector<std::string>& times) {
   std::optional<Plan> plan = plan_of(times);
-  if (plan) follow(*std::move(plan));
-  return plan.has_value();
+  if (!plan) return false;
+  follow(*std::move(plan));
+  return true;
 }
 
 void RefreshInWaits::follow(Plan plan) {
