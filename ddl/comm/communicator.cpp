@@ -146,7 +146,9 @@ void Communicator::wait(std::span<Request> requests, const CollectivePosition& s
 
 void Communicator::check_wait(int peer, Clock::time_point start, const CollectivePosition& stage) {
   read_notices(stage);
-  if (peer >= 0 && Clock::now() >= end_of_wait(start)) time_out(peer, stage);
+  if (peer < 0) return;
+  if (transport_->ended(peer)) fail(str("rank ", world_rank(peer), " has ended, and owes a message ", describe(stage)));
+  if (Clock::now() >= end_of_wait(start)) time_out(peer, stage);
 }
 
 void Communicator::idle(Clock::time_point until) {

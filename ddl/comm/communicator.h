@@ -100,8 +100,8 @@ class Communicator {
   /// Returns true when `request` is finished, and empties it then. Never blocks. Throws CommError when it failed.
   bool test(Request& request, const CollectivePosition& stage);
   /// Looks after a wait of the caller's own, which began at `start`: throws CommError when another rank gave up, or
-  /// when the deadline is over, naming `peer`, the rank that is waited for. Call it every 10 ms. Without a peer nothing
-  /// is waited for.
+  /// when the deadline is over or `peer`, the rank that is waited for, has ended, naming it. Call it every 10 ms.
+  /// Without a peer nothing is waited for.
   void check_wait(int peer, std::chrono::steady_clock::time_point start, const CollectivePosition& stage);
   /// Gives the processor away between two tests, at most until `until`.
   void idle(std::chrono::steady_clock::time_point until);

@@ -29,28 +29,32 @@ ddl/comm
 ddl/topology         core/host ddl/comm
 ddl/allreduce        ddl/comm
 ddl/nccl             ddl/comm
+ddl/sockets          ddl/comm
 ddl/courier          ddl/comm
 ddl/torch            core/device ddl/allreduce ddl/comm ddl/courier ddl/nccl
+ddl/process_group    ddl/allreduce ddl/comm ddl/torch
 kfac/plan
 pipe
 kfac/factors         kfac/plan
 kfac/inverse         kfac/factors kfac/plan
 kfac/comm            ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/inverse kfac/plan
 kfac                 ddl/comm ddl/torch kfac/comm kfac/factors kfac/inverse kfac/plan
+runtime/recording    core/device swap swap/gate swap/schedule swap/tiers
+runtime/pictures     runtime/recording
 runtime/passes
 runtime/models       runtime/passes
 runtime/io           swap
 runtime/data         core/memory runtime/io runtime/models
 runtime/options      kfac/plan runtime/io runtime/models runtime/passes swap/gate swap/tiers swap/windows
 runtime/planning     core/memory ddl/allreduce ddl/comm kfac/plan runtime/options swap/schedule
-runtime/results      kfac/plan runtime/options swap/schedule
-runtime/report       runtime/options runtime/planning runtime/results
+runtime/results      kfac/plan runtime/options runtime/recording swap/schedule
+runtime/report       runtime/options runtime/pictures runtime/planning runtime/recording runtime/results
 runtime/interruption ddl/comm ddl/torch runtime/models runtime/passes swap/gate
 runtime/pipeline     ddl/allreduce ddl/comm ddl/courier ddl/torch kfac pipe runtime/models runtime/options runtime/passes \
                      runtime/results swap
 runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan pipe runtime/data \
                      runtime/interruption runtime/io runtime/models runtime/options runtime/passes runtime/pipeline runtime/planning \
-                     runtime/results swap swap/gate swap/optim swap/schedule swap/shapes swap/tiers
+                     runtime/recording runtime/results swap swap/gate swap/optim swap/schedule swap/shapes swap/tiers
 runtime/dry_runs     core/host core/memory ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/plan pipe runtime/data runtime/models \
                      runtime/options runtime/pipeline runtime/planning runtime/training swap/schedule swap/shapes swap/windows
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
@@ -60,7 +64,7 @@ tools/bench/pipeline ddl/comm ddl/courier pipe runtime/planning tools/cli
 tools/bench          core/device core/host kfac kfac/factors kfac/inverse runtime/data runtime/io runtime/models runtime/passes \
                      runtime/pipeline runtime/planning runtime/report runtime/results runtime/training swap swap/schedule \
                      tools/bench/pipeline tools/cli
-tools/bench/allreduce  core/device ddl/allreduce ddl/comm ddl/torch runtime/report tools/bench tools/cli tools/ddlrun
+tools/bench/allreduce  core/device ddl/allreduce ddl/comm ddl/torch runtime/pictures tools/bench tools/cli tools/ddlrun
 tools/spillway       core/device core/host ddl/allreduce ddl/comm ddl/topology ddl/torch runtime/data runtime/dry_runs runtime/models \
                      runtime/passes runtime/planning runtime/report runtime/interruption runtime/results runtime/training tools/bench tools/cli
 """

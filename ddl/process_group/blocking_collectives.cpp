@@ -1,0 +1,258 @@
+#include "ddl/process_group/blocking_collectives.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/GradMode.h>
+
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <span>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "ddl/comm/communicator.h"
+#include "ddl/comm/transport.h"
+#include "ddl/torch/tensor_elements.h"
+
+namespace spillway::ddl {
+namespace {
+
+bool is_small_integer(at::ScalarType type) {
+  return type == at::kBool || type == at::kByte || type == at::kChar || type == at::kShort;
+}
+
+/// A dense tensor of a type that is reduced, which stands for another one.
+class Reducible {
+ public:
+  explicit Reducible(const at::Tensor& tensor) : original_(tensor), stand_in_(tensor) {
+    if (stand_in_.is_complex()) stand_in_ = at::view_as_real(stand_in_.resolve_conj());
+    if (is_small_integer(stand_in_.scalar_type())) stand_in_ = stand_in_.to(at::kInt);
+    if (!stand_in_.is_non_overlapping_and_dense()) stand_in_ = stand_in_.contiguous();
+  }
+  const at::Tensor& tensor() const { return stand_in_; }
+  /// Copies the result to the tensor that it stands for.
+  void give_back() const {
+    if (original_.is_complex())
+      at::view_as_real(original_).copy_(stand_in_);
+    else if (!stand_in_.is_same(original_))
+      original_.copy_(stand_in_);
+  }
+
+ private:
+  const at::Tensor original_;
+  at::Tensor stand_in_;
+};
+
+/// Throws for a reduction that needs an order where the type has none.
+void check_ordered(const at::Tensor& tensor, Reduction reduction) {
+  TORCH_CHECK(!tensor.is_complex() || reduction == Reduction::sum || reduction == Reduction::average,
+              "[ddl] complex numbers have no ", name_of(reduction), "; allowed: sum, average");
+}
+
+/// Returns the tensor's bytes, from first to last element in order of its dimensions, in the host's memory. A copy
+/// where the tensor is elsewhere or not contiguous.
+at::Tensor on_host(const at::Tensor& tensor) {
+  return tensor.resolve_conj().resolve_neg().contiguous().cpu();
+}
+
+/// Returns memory on the host for a tensor's elements: the tensor itself where it is there and contiguous.
+at::Tensor host_buffer(const at::Tensor& tensor) {
+  if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor;
+  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
+}
+
+void give_back(const at::Tensor& buffer, const at::Tensor& tensor) {
+  if (!buffer.is_same(tensor)) tensor.copy_(buffer);
+}
+
+/// Sends `to[r]` to each rank r, receives `from[r]` from it, and waits for all. Undefined tensors stand for none. What
+/// stays on this rank is copied.
+void send_and_receive(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from, Communicator& comm,
+                      std::string_view collective) {
+  const int rank = comm.rank(), size = comm.size();
+  std::vector<at::Tensor> buffers(size), kept;
+  std::vector<Request> requests;
+  for (int step = 1; step < size; ++step) {
+    const int source = (rank + size - step) % size, target = (rank + step) % size;
+    if (from[source].defined()) {
+      buffers[source] = host_buffer(from[source]);
+      requests.push_back(comm.receive(source, Tag::blob, bytes_of(buffers[source])));
+    }
+    if (to[target].defined()) {
+      kept.push_back(on_host(to[target]));
+      requests.push_back(comm.send(target, Tag::blob, bytes_of(kept.back())));
+    }
+  }
+  if (from[rank].defined() && to[rank].defined()) from[rank].copy_(to[rank].reshape(from[rank].sizes()));
+  comm.wait(requests, {.collective = collective, .stage = 1});
+  for (int r = 0; r < size; ++r)
+    if (buffers[r].defined()) give_back(buffers[r], from[r]);
+}
+
+/// Returns an integer type of the largest size that divides `bytes` and an address; bytes are moved faster by it.
+at::ScalarType word_for(int64_t bytes, const void* address) {
+  const auto all = static_cast<uint64_t>(bytes) | reinterpret_cast<uintptr_t>(address);
+  if (all % 8 == 0) return at::kLong;
+  return all % 4 == 0 ? at::kInt : at::kByte;
+}
+
+/// Gathers the ranks' blocks, of which `all` holds own one already. `all` is contiguous and on the host.
+void gather_blocks(const at::Tensor& all, const Comm& comm) {
+  const int64_t bytes = static_cast<int64_t>(all.nbytes()), size = comm->communicator->size();
+  if (bytes == 0) return;
+  const at::ScalarType word = word_for(bytes / size, all.data_ptr());
+  if (word != at::kByte) {
+    const int64_t count = bytes / static_cast<int64_t>(c10::elementSize(word));
+    return all_gather_(at::from_blob(all.data_ptr(), {count}, at::TensorOptions(word)), comm);
+  }
+  // Blocks of an odd size grow to whole words.
+  const int64_t block = bytes / size, padded = (block + 7) / 8 * 8;
+  const at::Tensor words = at::empty({size * padded / 8}, at::kLong);
+  auto* to = static_cast<std::byte*>(words.data_ptr());
+  auto* from = static_cast<std::byte*>(all.data_ptr());
+  const int64_t rank = comm->communicator->rank();
+  std::memcpy(to + rank * padded, from + rank * block, block);
+  all_gather_(words, comm);
+  for (int64_t r = 0; r < size; ++r) std::memcpy(from + r * block, to + r * padded, block);
+}
+
+/// Returns a tensor's parts, one for each rank, which lie one behind another.
+std::vector<at::Tensor> parts_of(const at::Tensor& tensor, int size) {
+  return tensor.view(-1).chunk(size);
+}
+
+void check_count(const std::vector<at::Tensor>& tensors, const Comm& comm, const char* operation) {
+  TORCH_CHECK(std::ssize(tensors) == size_of(comm), "[ddl] ", operation, ": ", tensors.size(), " tensors for ",
+              size_of(comm), " ranks");
+}
+
+}  // namespace
+
+Reduction reduction_of_c10d(int op) {
+  switch (op) {
+    case c10d::ReduceOp::SUM:
+      return Reduction::sum;
+    case c10d::ReduceOp::AVG:
+      return Reduction::average;
+    case c10d::ReduceOp::MIN:
+      return Reduction::minimum;
+    case c10d::ReduceOp::MAX:
+      return Reduction::maximum;
+    default:
+      break;
+  }
+  constexpr std::array names{"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"};
+  TORCH_CHECK(false, "[ddl] the backend spillway has no reduction ",
+              op >= 0 && op < std::ssize(names) ? names[op] : "of that number", "; allowed: SUM, AVG, MIN, MAX");
+}
+
+void reduce_on_all(const std::vector<at::Tensor>& tensors, const Comm& comm, Reduction reduction) {
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& tensor : tensors) check_ordered(tensor, reduction);
+  std::vector<Reducible> all(tensors.begin(), tensors.end());
+  std::vector<at::Tensor> reduced;
+  for (const Reducible& one : all) reduced.push_back(one.tensor());
+  allreduce_(reduced, comm, reduction);
+  for (const Reducible& one : all) one.give_back();
+}
+
+void reduce_on_root(const at::Tensor& tensor, const Comm& comm, int root, Reduction reduction) {
+  const at::NoGradGuard no_grad;
+  check_ordered(tensor, reduction);
+  const Reducible one(tensor);
+  reduce_(one.tensor(), comm, {one.tensor().numel()}, {root}, reduction);
+  if (rank_of(comm) == root) one.give_back();
+}
+
+void broadcast_from(const std::vector<at::Tensor>& tensors, const Comm& comm, int root) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> dense;
+  for (const at::Tensor& tensor : tensors)
+    dense.push_back(tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous());
+  std::vector<int64_t> members(size_of(comm));
+  std::iota(members.begin(), members.end(), 0);
+  broadcast_(dense, comm, root, members);
+  for (size_t i = 0; i < dense.size(); ++i) give_back(dense[i], tensors[i]);
+}
+
+void gather_on_all(const at::Tensor& output, const at::Tensor& input, const Comm& comm) {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK(output.numel() == input.numel() * size_of(comm) && output.scalar_type() == input.scalar_type(),
+              "[ddl] all_gather: an output of ", output.numel(), " ", output.scalar_type(), " for inputs of ",
+              input.numel(), " ", input.scalar_type(), " from ", size_of(comm), " ranks");
+  const at::Tensor buffer = host_buffer(output);
+  if (input.numel() > 0) parts_of(buffer, size_of(comm))[rank_of(comm)].copy_(input.reshape(-1));
+  gather_blocks(buffer, comm);
+  give_back(buffer, output);
+}
+
+void gather_on_all(const std::vector<at::Tensor>& outputs, const at::Tensor& input, const Comm& comm) {
+  const at::NoGradGuard no_grad;
+  check_count(outputs, comm, "all_gather");
+  for (const at::Tensor& output : outputs)
+    TORCH_CHECK(output.numel() == input.numel(), "[ddl] all_gather: an output of ", output.numel(),
+                " elements for inputs of ", input.numel());
+  if (input.numel() == 0) return;
+  const at::Tensor all = at::empty({size_of(comm) * input.numel()}, input.options().device(at::kCPU));
+  gather_on_all(all, input, comm);
+  const auto parts = parts_of(all, size_of(comm));
+  for (size_t r = 0; r < outputs.size(); ++r) outputs[r].copy_(parts[r].view(outputs[r].sizes()));
+}
+
+void reduce_parts(const at::Tensor& output, const at::Tensor& input, const Comm& comm, Reduction reduction) {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK(input.numel() == output.numel() * size_of(comm), "[ddl] reduce_scatter: an input of ", input.numel(),
+              " elements for outputs of ", output.numel(), " on ", size_of(comm), " ranks");
+  check_ordered(input, reduction);
+  if (output.numel() == 0) return;
+  const at::Tensor copy = at::empty_like(input, at::MemoryFormat::Contiguous).copy_(input);
+  const Reducible vector(copy);
+  reduce_scatter_(vector.tensor(), comm, reduction);
+  const at::Tensor own = vector.tensor().view(-1).chunk(size_of(comm))[rank_of(comm)];
+  if (output.is_complex())
+    at::view_as_real(output).copy_(own.view(at::view_as_real(output).sizes()));
+  else
+    output.copy_(own.view(output.sizes()));
+}
+
+void reduce_parts(const at::Tensor& output, const std::vector<at::Tensor>& inputs, const Comm& comm,
+                  Reduction reduction) {
+  const at::NoGradGuard no_grad;
+  check_count(inputs, comm, "reduce_scatter");
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& input : inputs) {
+    TORCH_CHECK(input.numel() == output.numel(), "[ddl] reduce_scatter: an input of ", input.numel(),
+                " elements for outputs of ", output.numel());
+    flat.push_back(input.reshape(-1));
+  }
+  reduce_parts(output, at::cat(flat), comm, reduction);
+}
+
+void gather_on_root(const std::vector<at::Tensor>& outputs, const at::Tensor& input, const Comm& comm, int root) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> to(size_of(comm)), none(size_of(comm));
+  to[root] = input;
+  if (rank_of(comm) == root) check_count(outputs, comm, "gather");
+  send_and_receive(to, rank_of(comm) == root ? outputs : none, *comm->communicator, "gather");
+}
+
+void scatter_from(const at::Tensor& output, const std::vector<at::Tensor>& inputs, const Comm& comm, int root) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> from(size_of(comm)), none(size_of(comm));
+  from[root] = output;
+  if (rank_of(comm) == root) check_count(inputs, comm, "scatter");
+  send_and_receive(rank_of(comm) == root ? inputs : none, from, *comm->communicator, "scatter");
+}
+
+void exchange(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const Comm& comm) {
+  const at::NoGradGuard no_grad;
+  check_count(outputs, comm, "all_to_all");
+  check_count(inputs, comm, "all_to_all");
+  send_and_receive(inputs, outputs, *comm->communicator, "all_to_all");
+}
+
+}  // namespace spillway::ddl

@@ -1,0 +1,254 @@
+#include "ddl/process_group/process_group.h"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "ddl/allreduce/tuned_allreduce.h"
+#include "ddl/comm/background_queue.h"
+#include "ddl/comm/collectives.h"
+#include "ddl/process_group/blocking_collectives.h"
+#include "ddl/process_group/collective_work.h"
+#include "ddl/process_group/point_to_point.h"
+#include "ddl/torch/tensor_elements.h"
+
+namespace spillway::ddl {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using WorkHandle = c10::intrusive_ptr<c10d::Work>;
+
+Comm make(std::shared_ptr<Communicator> comm, bool calibrate) {
+  return calibrate && comm->size() > 1 ? make_calibrated_comm(std::move(comm)) : make_comm(std::move(comm));
+}
+
+/// Takes the one tensor of a list; torch's lists are for several GPUs of one process.
+template <class T>
+T& only(std::vector<T>& list, const char* operation) {
+  TORCH_CHECK(list.size() == 1, "[ddl] ", operation, ": ", list.size(), " tensors; allowed: one");
+  return list[0];
+}
+
+int checked_root(int64_t root, int size, const char* operation) {
+  TORCH_CHECK(root >= 0 && root < size, "[ddl] ", operation, ": rank ", root, " of ", size);
+  return static_cast<int>(root);
+}
+
+void refuse_sparse(const Tensors& tensors, const char* operation) {
+  for (const at::Tensor& tensor : tensors)
+    TORCH_CHECK(tensor.layout() == at::kStrided, "[ddl] ", operation, ": a tensor is ", tensor.layout(),
+                "; the backend spillway takes dense ones");
+}
+
+bool any_on_gpu(const Tensors& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_cuda(); });
+}
+
+/// Cuts a tensor along its first dimension. No sizes: into equal parts.
+Tensors cut(const at::Tensor& tensor, const std::vector<int64_t>& sizes, int ranks) {
+  if (!sizes.empty()) return tensor.split_with_sizes(sizes);
+  TORCH_CHECK(tensor.size(0) % ranks == 0, "[ddl] all_to_all: a first dimension of ", tensor.size(0), " for ", ranks,
+              " ranks");
+  return tensor.split_with_sizes(std::vector<int64_t>(ranks, tensor.size(0) / ranks));
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> comm, ProcessGroupOptions options)
+    : Backend(comm->rank(), comm->size()),
+      options_(std::move(options)),
+      comm_(make(comm, options_.calibrate)),
+      messages_(std::make_unique<PointToPoint>(comm->duplicate())),
+      queue_(std::make_unique<BackgroundQueue>(comm, "collectives")) {
+  init();
+}
+
+ProcessGroup::~ProcessGroup() = default;
+
+std::string ProcessGroup::explain(int64_t bytes) {
+  drain();
+  return comm_->allreduce->for_bytes(bytes).describe(std::max<int64_t>(bytes / 4, 1));
+}
+
+WorkHandle ProcessGroup::submit(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, Job job) {
+  refuse_sparse(inputs, title);
+  refuse_sparse(outputs, title);
+  const bool on_gpu = any_on_gpu(inputs) || any_on_gpu(outputs);
+  auto work = c10::make_intrusive<CollectiveWork>(getRank(), type, title, inputs, std::move(outputs));
+  if (on_gpu) {
+    run_here(job, *work);
+    return work;
+  }
+  // The tensors live until the job ends, because it holds them.
+  const Ticket ticket = queue_->submit([this, work, job = std::move(job)](Communicator&) {
+    try {
+      job(comm_);
+    } catch (...) {
+      work->complete(std::current_exception());
+      throw;
+    }
+    work->complete(nullptr);
+  });
+  if (options_.must_block && options_.must_block()) ticket.wait();
+  return work;
+}
+
+void ProcessGroup::run_here(const Job& job, CollectiveWork& work) {
+  drain();
+  try {
+    job(comm_);
+  } catch (...) {
+    work.complete(std::current_exception());
+    return;
+  }
+  work.complete(nullptr);
+}
+
+void ProcessGroup::drain() {
+  queue_->submit([](Communicator&) {}).wait();
+}
+
+WorkHandle ProcessGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  const int root = checked_root(options.rootRank, getSize(), "broadcast");
+  return submit(c10d::OpType::BROADCAST, "spillway:broadcast", tensors, tensors,
+                [tensors, root](const Comm& comm) { broadcast_from(tensors, comm, root); });
+}
+
+WorkHandle ProcessGroup::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  const Reduction reduction = reduction_of_c10d(options.reduceOp);
+  return submit(c10d::OpType::ALLREDUCE, "spillway:all_reduce", tensors, tensors,
+                [tensors, reduction](const Comm& comm) { reduce_on_all(tensors, comm, reduction); });
+}
+
+WorkHandle ProcessGroup::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  return allreduce(tensors, options);
+}
+
+WorkHandle ProcessGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  const Reduction reduction = reduction_of_c10d(options.reduceOp);
+  const int root = checked_root(options.rootRank, getSize(), "reduce");
+  return submit(c10d::OpType::REDUCE, "spillway:reduce", tensors, tensors,
+                [tensors, root, reduction](const Comm& comm) {
+                  for (const at::Tensor& tensor : tensors) reduce_on_root(tensor, comm, root, reduction);
+                });
+}
+
+WorkHandle ProcessGroup::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions&) {
+  const at::Tensor input = only(inputs, "all_gather");
+  const Tensors all = only(outputs, "all_gather");
+  return submit(c10d::OpType::ALLGATHER, "spillway:all_gather", inputs, all,
+                [all, input](const Comm& comm) { gather_on_all(all, input, comm); });
+}
+
+WorkHandle ProcessGroup::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions&) {
+  return submit(c10d::OpType::_ALLGATHER_BASE, "spillway:all_gather_into_tensor", {input}, {output},
+                [output, input](const Comm& comm) { gather_on_all(output, input, comm); });
+}
+
+WorkHandle ProcessGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                         const c10d::AllgatherOptions&) {
+  TORCH_CHECK(outputs.size() == inputs.size(), "[ddl] all_gather: ", outputs.size(), " outputs, ", inputs.size(),
+              " inputs");
+  return submit(c10d::OpType::COALESCED, "spillway:all_gather_into_tensor", inputs, outputs,
+                [outputs, inputs](const Comm& comm) {
+                  for (size_t i = 0; i < outputs.size(); ++i) gather_on_all(outputs[i], inputs[i], comm);
+                });
+}
+
+WorkHandle ProcessGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+  const int root = checked_root(options.rootRank, getSize(), "gather");
+  const at::Tensor input = only(inputs, "gather");
+  const Tensors all = getRank() == root ? only(outputs, "gather") : Tensors();
+  return submit(c10d::OpType::GATHER, "spillway:gather", inputs, all,
+                [all, input, root](const Comm& comm) { gather_on_root(all, input, comm, root); });
+}
+
+WorkHandle ProcessGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) {
+  const int root = checked_root(options.rootRank, getSize(), "scatter");
+  const at::Tensor output = only(outputs, "scatter");
+  const Tensors all = getRank() == root ? only(inputs, "scatter") : Tensors();
+  return submit(c10d::OpType::SCATTER, "spillway:scatter", all, outputs,
+                [output, all, root](const Comm& comm) { scatter_from(output, all, comm, root); });
+}
+
+WorkHandle ProcessGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                        const c10d::ReduceScatterOptions& options) {
+  const Reduction reduction = reduction_of_c10d(options.reduceOp);
+  const at::Tensor output = only(outputs, "reduce_scatter");
+  const Tensors all = only(inputs, "reduce_scatter");
+  return submit(c10d::OpType::REDUCE_SCATTER, "spillway:reduce_scatter", all, outputs,
+                [output, all, reduction](const Comm& comm) { reduce_parts(output, all, comm, reduction); });
+}
+
+WorkHandle ProcessGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                              const c10d::ReduceScatterOptions& options) {
+  const Reduction reduction = reduction_of_c10d(options.reduceOp);
+  return submit(c10d::OpType::_REDUCE_SCATTER_BASE, "spillway:reduce_scatter_tensor", {input}, {output},
+                [output, input, reduction](const Comm& comm) { reduce_parts(output, input, comm, reduction); });
+}
+
+WorkHandle ProcessGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                         const c10d::ReduceScatterOptions& options) {
+  TORCH_CHECK(outputs.size() == inputs.size(), "[ddl] reduce_scatter: ", outputs.size(), " outputs, ", inputs.size(),
+              " inputs");
+  const Reduction reduction = reduction_of_c10d(options.reduceOp);
+  return submit(c10d::OpType::COALESCED, "spillway:reduce_scatter_tensor", inputs, outputs,
+                [outputs, inputs, reduction](const Comm& comm) {
+                  for (size_t i = 0; i < outputs.size(); ++i) reduce_parts(outputs[i], inputs[i], comm, reduction);
+                });
+}
+
+WorkHandle ProcessGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
+                                       std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions&) {
+  const Tensors to = cut(input, input_sizes, getSize()), from = cut(output, output_sizes, getSize());
+  return submit(c10d::OpType::ALLTOALL_BASE, "spillway:all_to_all_single", {input}, {output},
+                [to, from](const Comm& comm) { exchange(from, to, comm); });
+}
+
+WorkHandle ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions&) {
+  return submit(c10d::OpType::ALLTOALL, "spillway:all_to_all", inputs, outputs,
+                [outputs, inputs](const Comm& comm) { exchange(outputs, inputs, comm); });
+}
+
+WorkHandle ProcessGroup::send(Tensors& tensors, int peer, int tag) {
+  checked_root(peer, getSize(), "send");
+  refuse_sparse(tensors, "send");
+  const at::Tensor bytes = only(tensors, "send").contiguous().cpu();
+  auto work = c10::make_intrusive<CollectiveWork>(getRank(), c10d::OpType::SEND, "spillway:send", tensors, Tensors());
+  messages_->send(peer, tag, bytes_of(bytes), [work, bytes](std::exception_ptr error) { work->complete(error); });
+  if (options_.must_block && options_.must_block()) work->wait();
+  return work;
+}
+
+WorkHandle ProcessGroup::recv(Tensors& tensors, int peer, int tag) {
+  checked_root(peer, getSize(), "recv");
+  refuse_sparse(tensors, "recv");
+  const at::Tensor tensor = only(tensors, "recv");
+  const bool in_place = tensor.is_cpu() && tensor.is_contiguous();
+  const at::Tensor bytes = in_place ? tensor : tensor.cpu().contiguous();
+  auto work = c10::make_intrusive<CollectiveWork>(getRank(), c10d::OpType::RECV, "spillway:recv", Tensors(), tensors);
+  messages_->receive(peer, tag, bytes_of(bytes), [work, bytes, tensor](std::exception_ptr error) {
+    const at::NoGradGuard no_grad;
+    if (!error && !bytes.is_same(tensor)) tensor.copy_(bytes);
+    work->complete(error);
+  });
+  if (options_.must_block && options_.must_block()) work->wait();
+  return work;
+}
+
+WorkHandle ProcessGroup::barrier(const c10d::BarrierOptions&) {
+  return submit(c10d::OpType::BARRIER, "spillway:barrier", {}, {},
+                [](const Comm& comm) { ddl::barrier(*comm->communicator); });
+}
+
+void ProcessGroup::shutdown() {
+  drain();
+}
+
+void ProcessGroup::abort() {
+  queue_->give_up("was aborted");
+}
+
+}  // namespace spillway::ddl

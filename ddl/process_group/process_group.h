@@ -1,0 +1,100 @@
+/// The backend `spillway` of torch.distributed.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "ddl/comm/communicator.h"
+#include "ddl/torch/comm.h"
+
+namespace spillway::ddl {
+
+class BackgroundQueue;
+class CollectiveWork;
+class PointToPoint;
+
+/// The options of a ProcessGroup.
+struct ProcessGroupOptions {
+  /// Measures the links when the group is made, some 50 ms, so that plans suit them. The same on every rank.
+  bool calibrate = true;
+  /// Returns true where a call must have ended before it returns: the caller's tensors may move afterwards. It is
+  /// called on the caller's thread. nullptr: nowhere.
+  std::function<bool()> must_block = nullptr;
+};
+
+/// A group of ranks as torch.distributed uses it. Collectives run one after another on a thread of their own, in the
+/// order of the calls; messages of send and recv run beside them. Sums of a kind have the same bits on every rank,
+/// whatever the levels. Tensors of the CPU and of GPUs; those of a GPU are reduced in the order of its current stream,
+/// and the host waits for that. What Spillway lacks is refused by torch's own error, which names the collective: sparse
+/// tensors, recv from any rank, reductions other than SUM, AVG, MIN and MAX.
+/// An operation that fails ends the group on all ranks: it and all later ones throw CommError, from wait() or a future.
+/// Operations' own timeouts are not looked at; the communicator's deadline counts. Used by one thread at a time.
+class ProcessGroup final : public c10d::Backend {
+ public:
+  /// Collective. `comm` is this object's alone. Throws CommError.
+  explicit ProcessGroup(std::shared_ptr<Communicator> comm, ProcessGroupOptions options = {});
+  ~ProcessGroup() override;
+
+  const std::string getBackendName() const override { return "spillway"; }  // NOLINT: torch's signature
+  const Communicator& communicator() const { return *comm_->communicator; }
+  /// Returns how the group reduces vectors of so many bytes, for people.
+  std::string explain(int64_t bytes);
+
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(std::vector<at::Tensor>& tensors,
+                                                     const c10d::AllreduceCoalescedOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(std::vector<at::Tensor>& outputs,
+                                                                 std::vector<at::Tensor>& inputs,
+                                                                 const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+                                        const c10d::GatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+                                         const c10d::ScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                std::vector<std::vector<at::Tensor>>& inputs,
+                                                const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                      const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(std::vector<at::Tensor>& outputs,
+                                                                 std::vector<at::Tensor>& inputs,
+                                                                 const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
+                                               const c10d::AllToAllOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+                                          const c10d::AllToAllOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int tag) override;
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
+  /// Waits for the collectives that were called.
+  void shutdown() override;
+  /// Ends the group on all ranks: what is under way fails.
+  void abort() override;
+
+ private:
+  using Job = std::function<void(const Comm&)>;
+  c10::intrusive_ptr<c10d::Work> submit(c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
+                                        std::vector<at::Tensor> outputs, Job job);
+  void run_here(const Job& job, CollectiveWork& work);
+  void drain();
+
+  const ProcessGroupOptions options_;
+  const Comm comm_;  ///< the queue's thread uses it; others while nothing is queued
+  const std::unique_ptr<PointToPoint> messages_;
+  const std::unique_ptr<BackgroundQueue> queue_;  ///< last member, because its jobs use the others
+};
+
+}  // namespace spillway::ddl

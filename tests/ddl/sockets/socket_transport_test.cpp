@@ -1,0 +1,296 @@
+// The conformance suite over sockets, and what sockets alone can do: strangers, ends of processes, full buffers.
+#include "ddl/sockets/socket_transport.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+#include <thread>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "ddl/comm/collectives.h"
+#include "ddl/comm/communicator.h"
+#include "tests/support/ddl/conformance.h"
+#include "tests/support/ddl/delayed_transport.h"
+#include "tests/support/ddl/shapes.h"
+#include "tests/support/ddl/socket_world.h"
+
+namespace spillway::ddl::testing {
+namespace {
+
+struct Sockets {
+  static std::vector<std::vector<int>> shapes() {
+    return both_orders({{1}, {2}, {1, 1}, {5}, {4, 4}, {2, 2, 2}, {4, 2}, {3, 1}, {1, 2, 3}});
+  }
+  static void run(const std::vector<int>& hosts, const std::function<void(Communicator&)>& body) {
+    run_over_sockets(hosts, [&](std::unique_ptr<Transport> wire) {
+      Communicator comm(std::move(wire));
+      body(comm);
+    });
+  }
+};
+
+struct DelayedSockets {
+  static std::vector<std::vector<int>> shapes() { return both_orders({{2}, {3, 1}}); }
+  static void run(const std::vector<int>& hosts, const std::function<void(Communicator&)>& body) {
+    run_over_sockets(hosts, [&](std::unique_ptr<Transport> wire) {
+      const int rank = wire->rank();
+      Communicator comm(std::make_unique<DelayedTransport>(std::move(wire), 7 * rank + 1));
+      body(comm);
+    });
+  }
+};
+
+/// Waits for requests as a Communicator does.
+void finish(Transport& wire, std::vector<Request> requests) {
+  const auto end = Clock::now() + std::chrono::seconds(20);
+  while (true) {
+    bool all = true;
+    for (Request& request : requests) {
+      if (wire.test(request)) continue;
+      all = false;
+      if (wire.ended(request.peer)) throw std::runtime_error(str("rank ", request.peer, " has ended"));
+    }
+    if (all) return;
+    if (Clock::now() > end) throw std::runtime_error("a message did not come");
+    wire.idle(end);
+  }
+}
+
+std::vector<std::byte> pattern(size_t size, int seed) {
+  std::vector<std::byte> bytes(size);
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 31 + i / 251 + static_cast<size_t>(seed));
+  return bytes;
+}
+
+Tag tag(int number) {
+  return static_cast<Tag>(100 + number);
+}
+
+/// A rendezvous of files, for processes.
+class Files final : public Rendezvous {
+ public:
+  explicit Files(std::filesystem::path folder) : folder_(std::move(folder)) {
+    std::filesystem::create_directories(folder_ / "spillway");
+  }
+  void set(const std::string& key, const std::string& value) override {
+    std::ofstream(folder_ / (key + ".part")) << value;
+    std::filesystem::rename(folder_ / (key + ".part"), folder_ / key);
+  }
+  std::string get(const std::string& key) override {
+    for (int i = 0; i < 2000 && !std::filesystem::exists(folder_ / key); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::stringstream text;
+    text << std::ifstream(folder_ / key).rdbuf();
+    if (text.str().empty()) throw std::runtime_error("nobody has set " + key);
+    return text.str();
+  }
+
+ private:
+  const std::filesystem::path folder_;
+};
+
+}  // namespace
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Sockets, AllreduceConformance, Sockets);
+INSTANTIATE_TYPED_TEST_SUITE_P(Sockets, CollectivesConformance, Sockets);
+INSTANTIATE_TYPED_TEST_SUITE_P(Sockets, CommunicatorConformance, Sockets);
+INSTANTIATE_TYPED_TEST_SUITE_P(Sockets, CourierConformance, Sockets);
+INSTANTIATE_TYPED_TEST_SUITE_P(DelayedSockets, CollectivesConformance, DelayedSockets);
+INSTANTIATE_TYPED_TEST_SUITE_P(DelayedSockets, CommunicatorConformance, DelayedSockets);
+
+TEST(SocketTransportTest, LargeMessagesPassEachOther) {
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0}, {0, 1}})
+    run_over_sockets(hosts, [](std::unique_ptr<Transport> wire) {
+      const int peer = 1 - wire->rank();
+      const size_t size = (size_t{40} << 20) + 13;  // more than the system keeps on its way
+      const auto sent = pattern(size, wire->rank());
+      std::vector<std::byte> got(size);
+      finish(*wire, {wire->send(peer, tag(1), sent), wire->receive(peer, tag(1), got)});
+      EXPECT_EQ(got, pattern(size, peer));
+    });
+}
+
+TEST(SocketTransportTest, TagsMayBeReceivedInAnyOrder) {
+  run_over_sockets({0, 0}, [](std::unique_ptr<Transport> wire) {
+    constexpr int kTags = 5, kEach = 3;
+    if (wire->rank() == 0) {
+      std::vector<std::vector<std::byte>> messages;
+      std::vector<Request> requests;
+      for (int round = 0; round < kEach; ++round)
+        for (int t = 0; t < kTags; ++t) {
+          messages.push_back(pattern(10'000 * t + round, t));
+          requests.push_back(wire->send(1, tag(t), messages.back()));
+        }
+      finish(*wire, requests);
+      return;
+    }
+    for (int t = kTags; t-- > 0;)
+      for (int round = 0; round < kEach; ++round) {
+        std::vector<std::byte> got(10'000 * t + round);
+        finish(*wire, {wire->receive(0, tag(t), got)});
+        EXPECT_EQ(got, pattern(got.size(), t)) << t << " " << round;
+      }
+  });
+}
+
+TEST(SocketTransportTest, AReceiveOfAnotherSizeIsAnErrorAndTheNextMessageIsWhole) {
+  run_over_sockets({0, 1}, [](std::unique_ptr<Transport> wire) {
+    const auto first = pattern(5000, 1), second = pattern(700, 2);
+    if (wire->rank() == 0) return finish(*wire, {wire->send(1, tag(1), first), wire->send(1, tag(1), second)});
+    std::vector<std::byte> small(4999), right(700);
+    try {
+      finish(*wire, {wire->receive(0, tag(1), small)});
+      ADD_FAILURE() << "no error";
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "5000 bytes came where 4999 were expected");
+    }
+    finish(*wire, {wire->receive(0, tag(1), right)});
+    EXPECT_EQ(right, second);
+  });
+}
+
+TEST(SocketTransportTest, WhatARankSentBeforeItEndedStillArrives) {
+  run_over_sockets({0, 1, 0}, [](std::unique_ptr<Transport> wire) {
+    const auto message = pattern(100'000, 3);
+    if (wire->rank() == 0) return finish(*wire, {wire->send(1, tag(1), message), wire->send(2, tag(1), message)});
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // rank 0 has ended
+    std::vector<std::byte> got(message.size());
+    finish(*wire, {wire->receive(0, tag(1), got)});
+    EXPECT_EQ(got, message);
+    std::vector<std::byte> more(1);
+    const auto start = Clock::now();
+    try {
+      finish(*wire, {wire->receive(0, tag(1), more)});
+      ADD_FAILURE() << "no error";
+    } catch (const std::runtime_error& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 0 has ended"), std::string::npos) << error.what();
+    }
+    EXPECT_LT(seconds_since(start), 5);
+  });
+}
+
+TEST(SocketTransportTest, ARankThatEndsWithoutAMessageIsNoticed) {
+  run_over_sockets({0, 1, 0}, [](std::unique_ptr<Transport> wire) {
+    if (wire->rank() == 0) return;
+    std::vector<std::byte> got(1);
+    EXPECT_THROW(finish(*wire, {wire->receive(0, tag(1), got)}), std::runtime_error);
+  });
+}
+
+TEST(SocketTransportTest, DuplicatesAndGroupsAreWiresOfTheirOwn) {
+  run_over_sockets({0, 0, 1}, [](std::unique_ptr<Transport> wire) {
+    const auto copy = wire->duplicate();
+    const auto end = Clock::now() + std::chrono::seconds(20);
+    while (!copy->ready()) copy->idle(end);
+    const int next = (wire->rank() + 1) % 3, before = (wire->rank() + 2) % 3;
+    const auto one = pattern(3000, wire->rank()), other = pattern(3000, 10 + wire->rank());
+    std::vector<std::byte> got_one(3000), got_other(3000);
+    std::thread thread([&] {
+      finish(*copy, {copy->send(next, tag(1), other), copy->receive(before, tag(1), got_other)});
+    });
+    finish(*wire, {wire->send(next, tag(1), one), wire->receive(before, tag(1), got_one)});
+    thread.join();
+    EXPECT_EQ(got_one, pattern(3000, before));
+    EXPECT_EQ(got_other, pattern(3000, 10 + before));
+    if (wire->rank() == 1) return;
+    const auto pair = wire->group(std::vector<int>{0, 2});
+    while (!pair->ready()) pair->idle(end);
+    EXPECT_EQ(pair->rank(), wire->rank() / 2);
+    EXPECT_EQ(pair->hosts(), (std::vector<int>{0, 1}));
+  });
+}
+
+TEST(SocketTransportTest, StrangersAreTurnedAway) {
+  SharedTexts texts;
+  std::vector<std::thread> ranks;
+  const auto play = [&](int rank) {
+    ranks.emplace_back([&texts, rank] {
+      const SocketOptions options{.host = "host" + std::to_string(rank)};
+      Communicator comm(socket_transport(rank, 2, texts, options));
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      for (int i = 0; i < 20; ++i) barrier(comm);
+    });
+  };
+  play(0);
+  std::istringstream published(texts.get("spillway/0"));
+  std::string host, token, address;
+  uint16_t port = 0;
+  published >> host >> token >> address >> port;
+  std::vector<int> strangers;
+  for (const std::string& text : {std::string(), std::string("GET / HTTP/1.0\r\n\r\n"), std::string(1000, 'x')}) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+    ASSERT_EQ(::send(fd, text.data(), text.size(), MSG_NOSIGNAL), std::ssize(text));
+    strangers.push_back(fd);
+  }
+  play(1);
+  for (std::thread& rank : ranks) rank.join();
+  for (int fd : strangers) ::close(fd);
+}
+
+TEST(SocketTransportTest, ARankThatNeverComesEndsTheWait) {
+  SharedTexts texts(std::chrono::milliseconds(200));
+  EXPECT_THROW(socket_transport(0, 2, texts, {}), std::runtime_error);
+}
+
+TEST(SocketTransportTest, AnAddressThatThisHostLacksIsNamed) {
+  SharedTexts texts;
+  try {
+    socket_transport(0, 1, texts, {.address = "192.0.2.7"});
+    ADD_FAILURE() << "no error";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("192.0.2.7"), std::string::npos);
+  }
+  EXPECT_THROW(socket_transport(0, 1, texts, {.address = "a word"}), std::runtime_error);
+}
+
+TEST(SocketTransportTest, AProcessThatIsKilledEndsTheOthersWaitsAtOnce) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / str("sockets", getpid());
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 3; ++rank) {
+    const pid_t child = fork();
+    if (child > 0) {
+      children.push_back(child);
+      continue;
+    }
+    Files files(folder);
+    try {
+      Communicator comm(socket_transport(rank, 3, files, {.host = "host" + std::to_string(rank / 2)}));
+      barrier(comm);
+      if (rank == 1) raise(SIGKILL);
+      const auto start = Clock::now();
+      try {
+        barrier(comm);
+      } catch (const CommError& error) {
+        _exit(std::string(error.what()).find("rank 1") != std::string::npos && seconds_since(start) < 10 ? 0 : 3);
+      }
+      _exit(4);
+    } catch (const std::exception& error) {
+      fprintf(stderr, "%s\n", error.what());
+      _exit(5);
+    }
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    int status = 0;
+    waitpid(children[rank], &status, 0);
+    if (rank == 1)
+      EXPECT_TRUE(WIFSIGNALED(status));
+    else
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank << ": " << WEXITSTATUS(status);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace spillway::ddl::testing
