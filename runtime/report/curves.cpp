@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "runtime/report/axis.h"
-#include "runtime/report/text.h"
+#include "runtime/pictures/axis.h"
+#include "runtime/pictures/text.h"
 
 namespace spillway::report {
 namespace {

@@ -4,9 +4,9 @@
 #include <array>
 
 #include "core/error.h"
-#include "runtime/report/axis.h"
-#include "runtime/report/lanes.h"
-#include "runtime/report/text.h"
+#include "runtime/pictures/axis.h"
+#include "runtime/pictures/lanes.h"
+#include "runtime/pictures/text.h"
 
 namespace spillway::report {
 namespace {

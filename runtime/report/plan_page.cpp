@@ -9,9 +9,9 @@
 #include "core/error.h"
 #include "core/new_file.h"
 #include "core/version.h"
-#include "runtime/report/axis.h"
-#include "runtime/report/style.h"
-#include "runtime/report/text.h"
+#include "runtime/pictures/axis.h"
+#include "runtime/pictures/style.h"
+#include "runtime/pictures/text.h"
 
 namespace spillway::report {
 namespace {

@@ -7,14 +7,13 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
-#include "runtime/report/text.h"
+#include "runtime/pictures/operators.h"
+#include "runtime/pictures/text.h"
 
 namespace spillway::report {
 namespace {
 
 using Others = std::vector<NamedResult>;
-
-constexpr size_t kTopOperators = 12;
 
 /// Returns the comparison that step times are compared with; null when there is none.
 const TrainResult* unlimited(const Others& others) {
@@ -162,48 +161,6 @@ std::string cells(const Row& row, const TrainResult& main, const Others& others)
   return any ? out + "</tr>\n" : "";
 }
 
-/// Draws a bar in a table's cell, of `fraction` of its width.
-std::string bar(double fraction) {
-  const double percent = std::isfinite(fraction) ? std::clamp(100 * fraction, 0., 100.) : 0;
-  return str("<td class=\"bar\"><i style=\"width:", decimal(percent), "%\"></i></td>");
-}
-
-struct OperatorTime {
-  std::string name;
-  double seconds = 0;
-  int64_t calls = 0;
-};
-
-/// Returns true for an operator, whose name has a namespace. Copies and messages beside operators take none of the
-/// step's time.
-bool is_operator(const TraceEvent& event) {
-  return event.name.find("::") != std::string::npos;
-}
-
-std::vector<OperatorTime> operators_by_time(const std::vector<TraceEvent>& events) {
-  std::map<std::string, OperatorTime> by_name;
-  for (const TraceEvent& event : events) {
-    if (!is_operator(event) || !std::isfinite(event.seconds)) continue;
-    OperatorTime& entry = by_name[event.name];
-    entry.seconds += event.seconds;
-    ++entry.calls;
-  }
-  std::vector<OperatorTime> found;
-  for (auto& [name, entry] : by_name) found.push_back({name, entry.seconds, entry.calls});
-  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
-  return found;
-}
-
-/// Folds the operators after the first kTopOperators into one.
-void fold_tail(std::vector<OperatorTime>& operators) {
-  if (operators.size() <= kTopOperators) return;
-  OperatorTime rest{str(counted(static_cast<int64_t>(operators.size() - kTopOperators), "other")), 0, 0};
-  for (size_t i = kTopOperators; i < operators.size(); ++i)
-    rest.seconds += operators[i].seconds, rest.calls += operators[i].calls;
-  operators.resize(kTopOperators);
-  operators.push_back(std::move(rest));
-}
-
 std::string pair_row(std::string_view label, const std::string& html) {
   return str("<tr><th>", label, "</th><td>", html, "</td></tr>\n");
 }
@@ -234,25 +191,6 @@ std::string draw_summary(const TrainResult& result, const Others& others) {
   for (const NamedResult& other : others) out += str("<th>", escape(other.name), "</th>");
   out += "</tr>\n";
   for (const Row& row : summary_rows(result, others)) out += cells(row, result, others);
-  return out + "</table></div></section>\n";
-}
-
-std::string draw_operators(const StepRecording& recording) {
-  std::vector<OperatorTime> operators = operators_by_time(recording.events);
-  if (operators.empty()) return "";
-  double all = 0;
-  for (const OperatorTime& entry : operators) all += entry.seconds;
-  fold_tail(operators);
-  const double longest = std::max_element(operators.begin(), operators.end(), [](const auto& a, const auto& b) {
-                           return a.seconds < b.seconds;
-                         })->seconds;
-  std::string out =
-      "<section><h2>Where the step's time went</h2>\n<div class=\"wide\"><table>\n"
-      "<tr><th>operator</th><th>calls</th><th>time</th><th>share</th><th></th></tr>\n";
-  for (const OperatorTime& entry : operators)
-    out += str("<tr><th>", escape(entry.name), "</th><td>", format_count(entry.calls), "</td><td>",
-               format_seconds(entry.seconds), "</td><td>", format_percent(entry.seconds / all), "</td>",
-               bar(entry.seconds / longest), "</tr>\n");
   return out + "</table></div></section>\n";
 }
 

@@ -13,9 +13,6 @@ std::string draw_headline(const TrainResult& result, const std::vector<NamedResu
 /// Draws a column for the run and for each comparison. Rows in which no run has a number are left out.
 std::string draw_summary(const TrainResult& result, const std::vector<NamedResult>& others);
 
-/// Draws the operators that took most of the recorded step. Copies, and messages beside backward, are not operators.
-std::string draw_operators(const StepRecording& recording);
-
 std::string draw_kfac(const KfacSummary& kfac);
 
 std::string draw_allreduce(const AllreduceSummary& allreduce);

@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "core/category.h"
-#include "core/clock.h"
-#include "core/trace_events.h"
 #include "kfac/plan/counters.h"
 #include "runtime/options/train_options.h"
-#include "runtime/results/paging_summary.h"
+#include "runtime/recording/paging_summary.h"
+#include "runtime/recording/step_recording.h"
 #include "runtime/results/pipeline_summary.h"
 
 namespace spillway {
@@ -30,21 +29,6 @@ struct StepOutcome {
 struct MetricPoint {
   int64_t step;
   double value;
-};
-
-/// Bytes held at one instant.
-struct MemorySample {
-  double seconds;  ///< time since the recorded step began
-  BytesByCategory bytes;
-};
-
-/// A recording of one step: memory over time, and the events on each lane. Times are seconds since the step began.
-struct StepRecording {
-  int64_t step = -1;
-  double seconds = 0;
-  SteadyTime began{};  ///< the moment in which it began
-  std::vector<MemorySample> memory;
-  std::vector<TraceEvent> events;
 };
 
 /// The needs of one step without a budget.

@@ -13,7 +13,7 @@
 #include "ddl/torch/gpu_backend.h"
 #include "kfac/plan/assignment.h"
 #include "runtime/pipeline/summarize_pipeline.h"
-#include "runtime/results/summarize_paging.h"
+#include "runtime/recording/summarize_paging.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/schedule.h"
 #include "swap/schedule/step_trace.h"

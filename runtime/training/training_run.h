@@ -13,10 +13,11 @@
 #include "runtime/pipeline/pipelined_model.h"
 #include "runtime/pipeline/refresh_in_waits.h"
 #include "runtime/pipeline/step_record.h"
+#include "runtime/recording/step_recorder.h"
+#include "runtime/results/train_result.h"
 #include "runtime/training/checkpoint.h"
 #include "runtime/training/loss_scaler.h"
 #include "runtime/training/run_context.h"
-#include "runtime/training/step_recorder.h"
 #include "swap/optim/optimizer.h"
 #include "swap/session.h"
 

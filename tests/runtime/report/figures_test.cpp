@@ -4,14 +4,15 @@
 #include <cmath>
 #include <regex>
 
-#include "runtime/report/axis.h"
+#include "runtime/pictures/axis.h"
+#include "runtime/pictures/lanes.h"
+#include "runtime/pictures/memory.h"
+#include "runtime/pictures/operators.h"
+#include "runtime/pictures/paging.h"
+#include "runtime/pictures/text.h"
+#include "runtime/recording/summarize_paging.h"
 #include "runtime/report/curves.h"
-#include "runtime/report/lanes.h"
-#include "runtime/report/memory.h"
-#include "runtime/report/paging.h"
 #include "runtime/report/tables.h"
-#include "runtime/report/text.h"
-#include "runtime/results/summarize_paging.h"
 #include "swap/schedule/schedule.h"
 #include "swap/schedule/step_trace.h"
 #include "tests/runtime/report/sample_report.h"
@@ -51,10 +52,14 @@ double top_of(const std::string& svg, const std::string& category) {
   return least;
 }
 
+std::string memory_of(const TrainResult& r, const Grid& grid, const Axis& time) {
+  return draw_memory(r.recording, {r.budget_bytes, r.observed ? r.observed->peak_bytes : 0}, grid, time);
+}
+
 }  // namespace
 
 TEST(ReportMemoryTest, DrawsTheBudgetWhereTheAxisHasIt) {
-  const std::string svg = draw_memory(small_run(), kPlot, kSecond);
+  const std::string svg = memory_of(small_run(), kPlot, kSecond);
   const double ground = label_height(svg, "0"), half = label_height(svg, "0\\.5 GiB");
   EXPECT_EQ(ground, 300);
   EXPECT_NEAR(budget_height(svg), ground + (half - ground) * 600 / 512, 0.2);
@@ -66,7 +71,7 @@ TEST(ReportMemoryTest, StacksTheCategories) {
   TrainResult r = small_run();
   r.recording.memory = {{0, bytes_of(Category::weights, 100 * kMiB)}};
   r.recording.memory[0].bytes[Category::gradients] = 100 * kMiB;
-  const std::string svg = draw_memory(r, kPlot, kSecond);
+  const std::string svg = memory_of(r, kPlot, kSecond);
   EXPECT_NEAR(300 - top_of(svg, "gradients"), 2 * (300 - top_of(svg, "weights")), 0.2);
   EXPECT_LT(svg.find("c-gradients"), svg.find("c-weights"));  // the lower area covers the higher one's lower part
   EXPECT_FALSE(contains(svg, "c-activations"));
@@ -78,7 +83,7 @@ TEST(ReportMemoryTest, KeepsTheHighestSampleAndTheLastOfAColumn) {
   for (size_t i = 0; i < r.recording.memory.size(); ++i)
     r.recording.memory[i].seconds = 0.5 * static_cast<double>(i) / 1e5;
   r.recording.memory[99'900].bytes = bytes_of(Category::weights, 590 * kMiB);
-  const std::string svg = draw_memory(r, kPlot, kSecond);
+  const std::string svg = memory_of(r, kPlot, kSecond);
   const double per_mib = (300 - budget_height(svg)) / 600;
   EXPECT_NEAR(top_of(svg, "weights"), 300 - per_mib * 590, 0.2);
   EXPECT_NEAR(number(svg, R"re(V([\d.]+)H900V300Z)re"), 300 - per_mib * 10, 0.2);  // the level of the last sample
@@ -87,7 +92,7 @@ TEST(ReportMemoryTest, KeepsTheHighestSampleAndTheLastOfAColumn) {
 TEST(ReportMemoryTest, NamesALevelFarAboveInsteadOfFlatteningTheRest) {
   TrainResult r = small_run();
   r.budget_bytes = 100 * 1024 * kMiB;
-  const std::string svg = draw_memory(r, kPlot, kSecond);
+  const std::string svg = memory_of(r, kPlot, kSecond);
   EXPECT_TRUE(std::isnan(budget_height(svg)));
   EXPECT_TRUE(contains(svg, "budget 100 GiB ↑"));
   EXPECT_LT(top_of(svg, "activations"), 200);

@@ -10,8 +10,8 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
-#include "runtime/report/axis.h"
-#include "runtime/report/text.h"
+#include "runtime/pictures/axis.h"
+#include "runtime/pictures/text.h"
 #include "tools/bench/allreduce/problem.h"
 
 namespace spillway::tools {

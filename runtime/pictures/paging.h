@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/results/paging_summary.h"
+#include "runtime/recording/paging_summary.h"
 
 namespace spillway::report {
 

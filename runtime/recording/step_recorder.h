@@ -8,7 +8,8 @@
 
 #include "core/ledger.h"
 #include "core/timeline.h"
-#include "runtime/results/train_result.h"
+#include "core/trace_events.h"
+#include "runtime/recording/step_recording.h"
 #include "swap/gate/operator_observer.h"
 #include "swap/session.h"
 #include "swap/tiers/disk_io.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/trace_events.h"
-#include "runtime/report/axis.h"
+#include "runtime/pictures/axis.h"
 
 namespace spillway::report {
 

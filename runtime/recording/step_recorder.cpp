@@ -1,4 +1,4 @@
-#include "runtime/training/step_recorder.h"
+#include "runtime/recording/step_recorder.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -88,7 +88,7 @@ void StepRecorder::before(const c10::OperatorHandle&, const torch::jit::Stack&) 
 void StepRecorder::after(const c10::OperatorHandle& op, const torch::jit::Stack&) {
   if (!recording_) return;
   const std::string& name = op.schema().name();
-  const bool communicates = name.starts_with("spillway::") && name != "spillway::eigh";
+  const bool communicates = name.starts_with("c10d::") || (name.starts_with("spillway::") && name != "spillway::eigh");
   add(name, communicates ? "communication" : "compute", operator_began_, Clock::now(), 0);
   sample();
 }

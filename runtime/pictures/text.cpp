@@ -1,4 +1,4 @@
-#include "runtime/report/text.h"
+#include "runtime/pictures/text.h"
 
 #include <cmath>
 #include <cstdio>

@@ -1,16 +1,24 @@
 /// Bytes by category over the recorded step: the picture and its legend.
 #pragma once
+#include <cstdint>
 #include <string>
 
-#include "runtime/report/axis.h"
-#include "runtime/results/train_result.h"
+#include "core/bytes.h"
+#include "runtime/pictures/axis.h"
+#include "runtime/recording/step_recording.h"
 
 namespace spillway::report {
+
+/// The levels that a step's memory is compared with.
+struct MemoryLevels {
+  int64_t budget_bytes = kUnlimitedBytes;
+  int64_t unconstrained_bytes = 0;  ///< the peak without a budget; 0: unknown
+};
 
 /// Draws areas stacked by category, and the lines of the budget and the unconstrained peak, named on the right of
 /// `grid`. A line far above the rest is named, not drawn. The samples are thinned to the picture's columns; each
 /// column's highest is kept.
-std::string draw_memory(const TrainResult& result, const Grid& grid, const Axis& time);
+std::string draw_memory(const StepRecording& recording, const MemoryLevels& levels, const Grid& grid, const Axis& time);
 
 /// Draws the legend in HTML: from the bottom up, a chip for each category that held anything, with its bytes at the
 /// highest sample.

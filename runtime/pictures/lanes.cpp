@@ -1,11 +1,11 @@
-#include "runtime/report/lanes.h"
+#include "runtime/pictures/lanes.h"
 
 #include <algorithm>
 #include <array>
 
 #include "core/bytes.h"
 #include "core/error.h"
-#include "runtime/report/text.h"
+#include "runtime/pictures/text.h"
 
 namespace spillway::report {
 namespace {

@@ -1,13 +1,14 @@
-#include "runtime/report/memory.h"
+#include "runtime/pictures/memory.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <vector>
 
 #include "core/bytes.h"
 #include "core/error.h"
-#include "runtime/report/text.h"
+#include "runtime/pictures/text.h"
 
 namespace spillway::report {
 namespace {
@@ -74,14 +75,13 @@ struct Level {
   double bytes;
 };
 
-std::vector<Level> levels_of(const TrainResult& result) {
+std::vector<Level> named(const MemoryLevels& given) {
   std::vector<Level> levels;
   auto add = [&](std::string_view what, std::string css, int64_t bytes) {
     levels.push_back({str(what, " ", format_bytes(bytes)), std::move(css), static_cast<double>(bytes)});
   };
-  if (result.budget_bytes != kUnlimitedBytes) add("budget", "budget", result.budget_bytes);
-  if (result.observed && result.observed->peak_bytes > 0)
-    add("unconstrained", "unconstrained", result.observed->peak_bytes);
+  if (given.budget_bytes != kUnlimitedBytes) add("budget", "budget", given.budget_bytes);
+  if (given.unconstrained_bytes > 0) add("unconstrained", "unconstrained", given.unconstrained_bytes);
   return levels;
 }
 
@@ -117,9 +117,8 @@ const MemorySample* highest_sample(const StepRecording& recording) {
   return highest == recording.memory.end() ? nullptr : &*highest;
 }
 
-std::string draw_memory(const TrainResult& result, const Grid& grid, const Axis& time) {
-  const StepRecording& recording = result.recording;
-  const auto levels = levels_of(result);
+std::string draw_memory(const StepRecording& recording, const MemoryLevels& given, const Grid& grid, const Axis& time) {
+  const auto levels = named(given);
   const Axis bytes{0, picture_bytes(recording, levels), grid.bottom, grid.top};
   std::string out = draw_rows(grid, bytes, byte_ticks(bytes.high));
   const auto samples = thin_out(recording.memory, time);

@@ -1,10 +1,10 @@
-#include "runtime/report/paging.h"
+#include "runtime/pictures/paging.h"
 
 #include <algorithm>
 
 #include "core/bytes.h"
 #include "core/error.h"
-#include "runtime/report/text.h"
+#include "runtime/pictures/text.h"
 
 namespace spillway::report {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/training/step_recorder.h"
+#include "runtime/recording/step_recorder.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "runtime/results/summarize_paging.h"
+#include "runtime/recording/summarize_paging.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "runtime/report/axis.h"
+#include "runtime/pictures/axis.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "runtime/report/text.h"
+#include "runtime/pictures/text.h"
 
 namespace spillway::report {
 namespace {

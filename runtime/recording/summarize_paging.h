@@ -1,6 +1,6 @@
 /// The summary of a step's schedule.
 #pragma once
-#include "runtime/results/paging_summary.h"
+#include "runtime/recording/paging_summary.h"
 
 namespace spillway::swap {
 struct Schedule;

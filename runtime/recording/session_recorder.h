@@ -1,0 +1,48 @@
+/// A recorder of a Session's steps.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/clock.h"
+#include "runtime/recording/session_report.h"
+#include "swap/session.h"
+
+namespace spillway {
+
+namespace runtime {
+class StepRecorder;
+}
+
+/// Records the first three steps of each kind, which show how a Session settles, and keeps the last of them. Later
+/// steps cost a reading of the clock. Used on the Session's thread.
+class SessionRecorder {
+ public:
+  /// Takes the options of the Session that is about to open, whose device it opens. Adds what records to them; an
+  /// observer that they have already stays alone, and then no step is recorded. Throws as Session does.
+  explicit SessionRecorder(SessionOptions& options);
+  ~SessionRecorder();
+  SessionRecorder(const SessionRecorder&) = delete;
+  SessionRecorder& operator=(const SessionRecorder&) = delete;
+
+  /// Call it as a step begins, and as it has ended or was forgotten.
+  void begin_step(const std::string& kind);
+  void end_step(bool forgotten = false);
+
+  /// Returns what the Session did. The recorded step is of the kind that there were most steps of.
+  SessionReport report(Session& session) const;
+
+ private:
+  const std::string device_;
+  const int64_t budget_bytes_;
+  const std::shared_ptr<runtime::StepRecorder> recorder_;
+  std::map<std::string, std::vector<double>> seconds_by_kind_;
+  std::map<std::string, StepRecording> recordings_;
+  std::string kind_;
+  SteadyTime began_;
+  bool recording_ = false;
+};
+
+}  // namespace spillway
