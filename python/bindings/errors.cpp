@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <string>
+#include <system_error>
 
 #include "core/error.h"
+#include "ddl/comm/communicator.h"
 
 namespace py = pybind11;
 
@@ -17,6 +19,7 @@ struct Types {
   PyObject* out_of_budget = nullptr;
   PyObject* disk_error = nullptr;
   PyObject* device_error = nullptr;
+  PyObject* comm_error = nullptr;
 };
 
 Types& types() {
@@ -49,6 +52,14 @@ bool set_error(const std::exception& error) {
     PyErr_SetString(types().device_error, error.what());
     return true;
   }
+  if (dynamic_cast<const ddl::CommError*>(&error)) {
+    PyErr_SetString(types().comm_error, error.what());
+    return true;
+  }
+  if (dynamic_cast<const std::system_error*>(&error)) {  // of a file
+    PyErr_SetString(PyExc_OSError, error.what());
+    return true;
+  }
   return false;
 }
 
@@ -66,6 +77,9 @@ void bind_errors(py::module_& module) {
       new_type(module, "DiskError", PyExc_OSError, "The disk failed to store a page, or to give it back unchanged.");
   types().device_error =
       new_type(module, "DeviceError", PyExc_RuntimeError, "A device that is not there or cannot be used.");
+  types().comm_error = new_type(
+      module, "CommError", PyExc_RuntimeError,
+      "A rank that did not answer within the deadline, gave up, or called something else. The message names it.");
   py::register_exception_translator([](std::exception_ptr thrown) {  // NOLINT: the type that pybind11 asks for
     try {
       if (thrown) std::rethrow_exception(thrown);

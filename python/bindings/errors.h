@@ -8,7 +8,7 @@ namespace spillway::python {
 
 /// Makes the exceptions of the module, and throws them where a bound function throws Spillway's errors:
 /// OutOfBudget (a RuntimeError with `requested_bytes` and `budget_bytes`), DeviceError and CommError (RuntimeErrors),
-/// DiskError (an OSError). BadRequest is a ValueError.
+/// DiskError (an OSError). BadRequest is a ValueError, std::system_error an OSError.
 void bind_errors(pybind11::module_& module);
 
 /// Throws LibTorch's `python_error` with the Python exception that stands for `error`, so that it arrives through the

@@ -1,5 +1,6 @@
 // The extension module spillway._spillway.
 #include "core/version.h"
+#include "python/bindings/distributed.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/kfac.h"
 #include "python/bindings/session.h"
@@ -11,4 +12,5 @@ PYBIND11_MODULE(_spillway, module) {
   spillway::python::bind_errors(module);
   spillway::python::bind_session(module);
   spillway::python::bind_kfac(module);
+  spillway::python::bind_distributed(module);
 }

@@ -1,6 +1,7 @@
 #include "python/bindings/session.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -12,6 +13,8 @@
 #include "core/error.h"
 #include "core/ledger.h"
 #include "python/bindings/errors.h"
+#include "runtime/pictures/session_page.h"
+#include "runtime/recording/session_recorder.h"
 #include "swap/schedule/step_trace.h"
 #include "swap/session.h"
 
@@ -23,20 +26,26 @@ namespace {
 /// A Session with the step that is open in it.
 class OpenSession {
  public:
-  explicit OpenSession(SessionOptions options) { session_.emplace(std::move(options)); }
+  explicit OpenSession(SessionOptions options) : recorder_(options) { session_.emplace(std::move(options)); }
 
   void begin_step(const std::string& kind) {
     if (step_) throw std::logic_error("[session.step] a step is open already; steps do not nest");
     step_.emplace(session().step(kind));
+    recorder_.begin_step(kind);
   }
   void end_step() {
-    if (step_) step_->finish();
+    if (!step_) return;
+    step_->finish();
     step_.reset();
+    recorder_.end_step();
   }
   void forget_step() {
-    if (step_) step_->forget();
+    if (!step_) return;
+    step_->forget();
     step_.reset();
+    recorder_.end_step(/*forgotten=*/true);
   }
+  void report(const std::filesystem::path& folder) { write_report(folder, recorder_.report(session())); }
   void close() {
     forget_step();
     session_.reset();
@@ -47,6 +56,7 @@ class OpenSession {
   }
 
  private:
+  SessionRecorder recorder_;
   std::optional<Session> session_;
   std::optional<Session::Step> step_;
 };
@@ -138,7 +148,10 @@ void bind_session(py::module_& module) {
       .def("forget_step", &OpenSession::forget_step, without_gil)
       .def("close", &OpenSession::close, without_gil)
       .def("reset_peak", [](OpenSession& open) { open.session().reset_peak(); })
-      .def("stats", &stats_of);
+      .def("stats", &stats_of)
+      .def(
+          "report", [](OpenSession& open, const std::string& folder) { open.report(folder); }, py::arg("folder"),
+          without_gil);
 
   py::class_<CategoryBlock>(module, "category")
       .def(py::init([](const std::string& text) { return std::make_unique<CategoryBlock>(category_named(text)); }),

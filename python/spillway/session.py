@@ -142,6 +142,16 @@ class Session:
         """
         return self._require_open().stats()
 
+    def report(self, folder):
+        """Writes a report to `folder`, which it makes: report.html for people, trace.json for Perfetto.
+
+        The page shows memory over a step against the budget, lanes of compute and copies, what leaves the device and why,
+        and the operators that took most time and memory. The step is of the kind that there were most steps of: the
+        third one, where there were so many. Returns the path of the page. Raises OSError when a file cannot be written.
+        """
+        self._require_open().report(os.fspath(folder))
+        return os.path.join(os.fspath(folder), "report.html")
+
     def reset_peak(self):
         """Starts counting the peak anew."""
         self._require_open().reset_peak()

@@ -9,6 +9,7 @@ ninja-build         command ninja
 ccache              command ccache
 python3             command python3
 python3-venv        venv    -
+python3-dev         pyheaders -
 libopenmpi-dev      command mpicxx
 openmpi-bin         command mpirun
 libhwloc-dev        header  hwloc.h
@@ -52,6 +53,13 @@ pick_python() {
   return 1
 }
 
+# _has_python_headers: are the headers of that Python there, for the package of Python?
+_has_python_headers() {
+  local python
+  python=$(pick_python) &&
+    "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
+}
+
 # _has_fuzzer: can clang link libFuzzer and the sanitizers?
 _has_fuzzer() {
   clang++ -x c++ -fsanitize=fuzzer,address,undefined -o /dev/null - >/dev/null 2>&1 \
@@ -66,6 +74,7 @@ missing_packages() {
       header) _has_header "$what" ;;
       file) [[ -e $what ]] ;;
       fuzzer) _has_fuzzer ;;
+      pyheaders) _has_python_headers ;;
       # Only needed when torch has still to be installed.
       venv) torch_ready || pick_python >/dev/null ;;
       *) true ;;

@@ -78,8 +78,9 @@ bool loops_over_lists(const c10::OperatorHandle& op) {
 /// Returns the reason why operators of this namespace cannot run inside a Session; empty when they can.
 std::string refusal_of(std::string_view space) {
   if (space == "c10d" || space == "_c10d_functional")
-    return "is asynchronous and does not say what it writes, so it cannot run inside a Session; use spillway's "
-           "collectives (ddl/torch/comm.h), or call it while no Session is open";
+    return "is asynchronous and does not say what it writes, so it cannot run inside a Session; use "
+           "torch.distributed's "
+           "backend 'spillway', spillway's collectives (ddl/torch/comm.h), or call it while no Session is open";
   if (space == "inductor")
     return "belongs to code of torch.compile, whose kernels Spillway cannot see, so it cannot run inside a Session; "
            "run the model eagerly there";
@@ -122,6 +123,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   }
 
   traits.refusal = refusal_of(space);
+  traits.is_collective = space == "c10d";
   if (!traits.refusal.empty())
     traits.kind = OperatorKind::refused;
   else if (contains(kMemory, base))

@@ -29,13 +29,14 @@ struct OperatorTraits {
   bool shares_memory = false;  ///< results hold the arguments' memory without being views of them (copy on write)
   bool keeps_arguments = false;  ///< in an object of its own, hidden from the gate (packed weights)
   std::string refusal = {};      ///< the reason, where the kind is refused
+  bool is_collective = false;    ///< torch.distributed's; refused unless the call blocks (blocking_operators.h)
   WindowRule windows = nullptr;  ///< the rule that splits large calls; nullptr: they are not split
 };
 
 /// Reads the schema, and corrects it for operators whose schemas do not tell everything they write (`native_batch_norm`
 /// and its kin write running statistics). Operators outside aten, prims and spillway are taken to write every argument.
-/// c10d's are asynchronous and unannotated, so they are refused. Inductor's belong to compiled code, which also runs
-/// kernels that the gate does not see, so they are refused as well.
+/// c10d's are asynchronous and unannotated, so they are refused unless the backend of their group blocks. Inductor's
+/// belong to compiled code, which also runs kernels that the gate does not see, so they are refused as well.
 OperatorTraits traits_of(const c10::OperatorHandle& op);
 
 /// True when this call, its arguments on the stack, could be run again instead of keeping its results.

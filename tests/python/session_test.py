@@ -1,11 +1,15 @@
 """Tests of Sessions in Python."""
 
 import contextlib
+import json
+import pathlib
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import unittest
+import xml.dom.minidom
 
 import torch
 from torch import nn
@@ -209,6 +213,27 @@ class SessionTest(unittest.TestCase):
         with self.assertRaises(spillway.OutOfBudget):
             with spillway.Session(budget=seen.floor_bytes // 2) as session:
                 train(session)
+
+    def test_a_report_shows_a_step_from_inside(self):
+        with tempfile.TemporaryDirectory() as folder:
+            floor = spillway.observe(train).floor_bytes
+            with spillway.Session(budget=floor + floor // 20) as session:
+                train(session, steps=4)
+                page = session.report(pathlib.Path(folder) / "out")
+            text = pathlib.Path(page).read_text()
+            xml.dom.minidom.parseString(text.replace("<!DOCTYPE html>", ""))
+            for part in (", budget ", "step 3, step", "c-activations", "aten::convolution_backward", "steps of kind step",
+                         "What was paged"):
+                self.assertIn(part, text)
+            events = json.loads((pathlib.Path(folder) / "out/trace.json").read_text())
+            lanes = {event["args"]["name"] for event in events["traceEvents"] if event["ph"] == "M"}
+            self.assertLessEqual({"compute", "copy out", "copy in"}, lanes)
+            with spillway.Session() as session:
+                session.report(folder)  # without a step
+                with self.assertRaises(OSError):
+                    session.report("/dev/null/out")
+            with self.assertRaisesRegex(RuntimeError, "closed"):
+                session.report(folder)
 
     def test_another_torch_is_refused_in_one_sentence(self):
         version, torch.__version__ = torch.__version__, "2.12.1+cu130"

@@ -1,0 +1,90 @@
+#include "python/bindings/distributed.h"
+
+#include <ATen/core/ivalue.h>
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <span>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+#include <vector>
+
+#include "ddl/comm/communicator.h"
+#include "ddl/process_group/process_group.h"
+#include "ddl/sockets/socket_transport.h"
+#include "swap/gate/blocking_operators.h"
+#include "swap/gate/session_scope.h"
+
+namespace py = pybind11;
+
+namespace spillway::python {
+namespace {
+
+/// The store of torch.distributed, where ranks tell each other their addresses.
+class StoreRendezvous final : public ddl::Rendezvous {
+ public:
+  explicit StoreRendezvous(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
+  std::string get(const std::string& key) override { return store_->get_to_str(key); }
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+};
+
+/// Returns the device of a call's first tensor; the CPU without one.
+c10::DeviceType device_of(std::span<const c10::IValue> arguments) {
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor() && argument.toTensor().defined()) return argument.toTensor().device().type();
+    if (argument.isTensorList() && !argument.toTensorList().empty())
+      return argument.toTensorVector()[0].device().type();
+  }
+  return c10::DeviceType::CPU;
+}
+
+/// True for calls of groups whose backend for the tensors is ours, because they block inside a Session.
+bool is_ours(std::span<const c10::IValue> arguments) {
+  for (const c10::IValue& argument : arguments) {
+    if (!argument.isCustomClass() && !argument.isObject()) continue;
+    try {
+      const auto group = argument.toCustomClass<c10d::ProcessGroup>();
+      return group->getBackend(device_of(arguments))->getBackendName() == "spillway";
+    } catch (const c10::Error&) {  // another class, or a group without a backend for the device
+      continue;
+    }
+  }
+  return false;
+}
+
+using Group = c10::intrusive_ptr<ddl::ProcessGroup>;
+
+Group make_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, double deadline_seconds,
+                 const std::string& address, std::vector<std::vector<int>> levels, bool calibrate) {
+  const auto deadline = std::chrono::milliseconds(std::llround(1000 * deadline_seconds));
+  StoreRendezvous rendezvous(store);
+  auto wire = ddl::socket_transport(rank, size, rendezvous, {.address = address, .deadline = deadline});
+  auto comm = std::make_shared<ddl::Communicator>(std::move(wire),
+                                                  ddl::CommOptions{.deadline = deadline, .levels = std::move(levels)});
+  const auto must_block = [] { return swap::SessionScope::current() != nullptr; };
+  return c10::make_intrusive<ddl::ProcessGroup>(
+      std::move(comm), ddl::ProcessGroupOptions{.calibrate = calibrate, .must_block = must_block});
+}
+
+}  // namespace
+
+void bind_distributed(py::module_& module) {
+  swap::set_blocking_collectives(&is_ours);
+  // Its base class is torch's, whose module must be there first.
+  const py::module_ base = py::module_::import("torch.distributed");
+  if (!base.attr("is_available")().cast<bool>()) return;
+  py::class_<ddl::ProcessGroup, c10d::Backend, Group>(module, "ProcessGroup")
+      .def(py::init(&make_group), py::kw_only(), py::arg("store"), py::arg("rank"), py::arg("size"),
+           py::arg("deadline_seconds"), py::arg("address"), py::arg("levels"), py::arg("calibrate"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("explain", &ddl::ProcessGroup::explain, py::arg("bytes"), py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("hosts", [](const ddl::ProcessGroup& group) { return group.communicator().hosts(); });
+}
+
+}  // namespace spillway::python

@@ -1,0 +1,126 @@
+"""The backend "spillway" of torch.distributed: collectives by levels over sockets, for programs that torchrun starts.
+
+    import spillway
+    import torch.distributed as dist
+
+    dist.init_process_group("spillway")
+    model = torch.nn.parallel.DistributedDataParallel(model)
+
+Ranks of one host talk through the kernel, those of several hosts by TCP. Which ranks share a host is found out, and sums
+go host by host. Every rank gets the same bits. It needs no MPI. Inside a Session, collectives end before they return.
+"""
+
+import dataclasses
+import datetime
+import os
+import socket
+
+import torch.distributed as dist
+
+from spillway import _spillway
+
+__all__ = ["Options", "explain"]
+
+
+@dataclasses.dataclass
+class Options:
+    """What `dist.init_process_group("spillway", pg_options=Options(…))` takes, the same on every rank.
+
+    Args:
+        deadline: Longest wait for a message, in seconds; a rank that does not answer is then given up with a CommError.
+            None: the group's `timeout`. A rank that has ended is noticed at once.
+        address: The address of this host that other hosts reach, or the name of a network interface. Empty: that of
+            SPILLWAY_INTERFACE or GLOO_SOCKET_IFNAME, or else the one by which this host reaches the group's store.
+        levels: Labels that say which ranks are near each other, level by level, the nearest first: [[0, 0, 1, 1]] for two
+            hosts of two. Empty: the hosts, as found out.
+        calibrate: Measure the links when the group is made, some 50 ms, so that plans suit them.
+    """
+
+    deadline: float | None = None
+    address: str = ""
+    levels: list = dataclasses.field(default_factory=list)
+    calibrate: bool = True
+
+
+def explain(group=None, size="1MiB"):
+    """Returns a few lines for people: how a group of this backend sums vectors of `size` bytes."""
+    group = group or dist.group.WORLD
+    backend = group._get_backend(next(iter(group._device_types)))
+    if not isinstance(backend, _spillway.ProcessGroup):
+        raise TypeError(f"the group's backend is {backend.name()}, not spillway")
+    return backend.explain(_spillway.parse_bytes(str(size)))
+
+
+def _address_of_interface(name):
+    """Returns the IPv4 address of a network interface; an address stays what it is."""
+    if name not in {interface for _, interface in socket.if_nameindex()}:
+        return name
+    import fcntl
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        found = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+    return socket.inet_ntoa(found[20:24])
+
+
+def _address_towards(host):
+    """Returns this host's address on the way to another one; nothing is sent. None where there is no way."""
+    for family, kind, _, _, target in _resolved(host):
+        try:
+            with socket.socket(family, kind) as probe:
+                probe.connect(target)
+                return probe.getsockname()[0]
+        except OSError:
+            continue
+    return None
+
+
+def _resolved(host):
+    try:
+        return socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return []
+
+
+def _is_loopback(address):
+    return address is None or address.startswith("127.") or address == "::1"
+
+
+def _store_host(store):
+    """Returns the host of the group's store, where it has one."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store.host if isinstance(store, dist.TCPStore) else os.environ.get("MASTER_ADDR", "")
+
+
+def _own_address(store, given):
+    name = given or os.environ.get("SPILLWAY_INTERFACE") or os.environ.get("GLOO_SOCKET_IFNAME")
+    if name:
+        return _address_of_interface(name)
+    host = _store_host(store)
+    address = _address_towards(host) if host else None
+    if host not in ("localhost", "127.0.0.1", "::1") and _is_loopback(address):
+        # A host's own name often leads to its loopback. 192.0.2.1 is nobody's: its way is the default route.
+        address = _address_towards("192.0.2.1")
+    return address or "127.0.0.1"
+
+
+def _seconds(value):
+    return value.total_seconds() if isinstance(value, datetime.timedelta) else float(value)
+
+
+def _make(given, options):
+    """Makes the backend of a group; torch.distributed calls it."""
+    if options is not None and not isinstance(options, Options):
+        raise TypeError(f"pg_options is {type(options).__name__}; the backend spillway takes spillway.distributed.Options")
+    options = options or Options()
+    deadline = _seconds(given.timeout if options.deadline is None else options.deadline)
+    return _spillway.ProcessGroup(
+        store=given.store, rank=given.group_rank, size=given.group_size,
+        deadline_seconds=min(deadline, 86400.0),
+        address=_own_address(given.store, options.address),
+        levels=[list(level) for level in options.levels], calibrate=options.calibrate)
+
+
+if "spillway" not in dist.Backend.backend_list:
+    dist.Backend.register_backend("spillway", _make, extended_api=True, devices=["cpu", "cuda"])

@@ -1,0 +1,61 @@
+# shellcheck shell=bash disable=SC2034,SC2154  # one file sets what another reads
+# An environment of Python that has torch's packages and others beside: once per user, shared by all clones. Torch's own
+# environment stays as it is, because programs of other clones use it.
+
+# What the demo needs, and what the tests need besides. nilearn comes for its volumes alone, so without what it depends on.
+python_demo_packages=(monai nibabel)
+python_volume_packages=(nilearn)
+python_test_packages=(einops nnunetv2==2.8.1)
+
+# _python_home NAME: sets python_home and python, and makes the environment where there is none.
+_make_python_home() {
+  local home=$1 torch_python site
+  torch_python=$torch_folder/../../../../bin/python
+  [[ -x $torch_python ]] || torch_python=$(pick_python) || die "no Python 3.10 or newer" "apt-get install python3 python3-venv"
+  rm -rf -- "$home.part" && "$torch_python" -m venv "$home.part" || return
+  site=$("$home.part/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || return
+  (cd -- "$torch_folder/.." && pwd -P) >"$site/torch.pth"
+  rm -rf -- "$home" && mv -- "$home.part" "$home"
+}
+
+# _pip_install PYTHON ARGUMENT…
+_pip_install() {
+  unset PIP_USER PIP_TARGET PIP_PREFIX PYTHONPATH PYTHONHOME
+  local python=$1
+  shift
+  "$python" -m pip install --no-input --progress-bar off --disable-pip-version-check "$@"
+}
+
+_install_python_packages() {
+  local log=$1 stamp=$2
+  [[ ! -e $stamp ]] || return 0  # another run has just done it
+  printf 'torch==%s\n' "$torch_version" >"$python_home/constraints.txt"
+  run_step "installing ${*:3} with pip" "$log" _pip_install "$python" -c "$python_home/constraints.txt" "${@:3}" || return
+  run_step "installing ${python_volume_packages[*]}, for its volumes" "$log" \
+    _pip_install "$python" --no-deps "${python_volume_packages[@]}" || return
+  : >"$stamp"
+}
+
+# ensure_python demo|test: sets python, an interpreter that has torch and the packages for that. Returns 1 where pip fails.
+ensure_python() {
+  local what=$1 packages=("${python_demo_packages[@]}") stamp
+  [[ $what == demo ]] || packages+=("${python_test_packages[@]}")
+  python_home=$spillway_cache/python-for-$(printf '%s' "$torch_folder" | cksum | cut -d' ' -f1)
+  python=$python_home/bin/python
+  if ! "$python" -c 'import torch' >/dev/null 2>&1; then
+    with_lock "$python_home.lock" "making an environment" _make_python_home "$python_home" || return
+  fi
+  stamp=$python_home/$(printf '%s ' "${packages[@]}" | cksum | cut -d' ' -f1).installed
+  [[ -e $stamp ]] ||
+    with_lock "$python_home.lock" "installing Python packages" \
+      _install_python_packages "$spillway_cache/log/python.log" "$stamp" "${packages[@]}"
+}
+
+# install_wheel: builds the wheel of this clone, and installs it beside torch.
+install_wheel() {
+  local log=$spillway_root/build/wheel.log
+  export CMAKE_CXX_COMPILER_LAUNCHER=$spillway_root/scripts/lib/compiler_launcher CMAKE_BUILD_PARALLEL_LEVEL
+  CMAKE_BUILD_PARALLEL_LEVEL=$(build_jobs)
+  run_step "building the wheel and installing it" "$log" \
+    _pip_install "$python" --no-deps --force-reinstall "$spillway_root" || die "pip could not build the wheel; whole log: $log"
+}
