@@ -55,7 +55,7 @@ class Trainer:
 
     def __init__(self, volume, labels, args):
         self.model = make_model(args.filters)
-        self.optimizer = spillway.optim.Adam(self.model.parameters(), 1e-3)
+        self.optimizer = spillway.optim.Adam(self.model.parameters(), 3e-3)
         self.loss = monai.losses.DiceCELoss(to_onehot_y=True, softmax=True)
         crops = monai.transforms.RandCropByPosNegLabeld(
             keys=["image", "label"], label_key="label", spatial_size=[args.edge] * 3, pos=1, neg=0)
@@ -92,7 +92,7 @@ def budget_of(text, peak, floor):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--edge", type=int, default=96, help="edge of the crops, a multiple of 8")
-    parser.add_argument("--filters", type=int, default=16, help="channels of the top level")
+    parser.add_argument("--filters", type=int, default=8, help="channels of the top level")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--budget", default="50%", help="a size such as 700MiB, or a share of the peak")
     parser.add_argument("--report", help="folder for report.html and trace.json")

@@ -23,13 +23,22 @@ def _version_of(folder):
     return ".".join(numbers[:2])
 
 
+def _package_folders():
+    """Yields the folders of packages outside of pip's environment, with those that their .pth files name."""
+    for name in ("purelib", "platlib"):
+        folder = pathlib.Path(sysconfig.get_path(name))
+        yield folder
+        for path in sorted(folder.glob("*.pth")):
+            yield from (folder / line for line in path.read_text().splitlines() if not line.startswith(("import ", "#")))
+
+
 def _torch():
     """Returns the folder of a usable torch: this environment's, or else the one outside of pip's; None without one."""
     import importlib.util
 
     spec = importlib.util.find_spec("torch")
     folders = [pathlib.Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
-    folders += [pathlib.Path(sysconfig.get_path(name)) / "torch" for name in ("purelib", "platlib")]
+    folders += [folder / "torch" for folder in _package_folders()]
     return next((folder for folder in folders if _version_of(folder) == _TORCH), None)
 
 

@@ -15,6 +15,7 @@
 #include "python/bindings/errors.h"
 #include "runtime/pictures/session_page.h"
 #include "runtime/recording/session_recorder.h"
+#include "swap/gate/storage_page.h"
 #include "swap/schedule/step_trace.h"
 #include "swap/session.h"
 
@@ -162,6 +163,9 @@ void bind_session(py::module_& module) {
   const py::class_<Resident> resident_type(module, "Resident");
   module.def("resident", &resident, py::arg("tensor"), without_gil);
   module.def("resident_read", &resident_read, py::arg("tensor"), without_gil);
+  module.def(
+      "pin", [](const at::Tensor& tensor) { swap::visit_storages(tensor, swap::pin_to_device); }, py::arg("tensor"),
+      without_gil);
   module.def(
       "parse_bytes", [](const std::string& text) { return parse_bytes(text); }, py::arg("text"));
   module.def("format_bytes", &format_bytes, py::arg("bytes"));

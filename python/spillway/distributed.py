@@ -38,11 +38,11 @@ class Options:
 
     deadline: float | None = None
     address: str = ""
-    levels: list = dataclasses.field(default_factory=list)
+    levels: list[list[int]] = dataclasses.field(default_factory=list)
     calibrate: bool = True
 
 
-def explain(group=None, size="1MiB"):
+def explain(group: dist.ProcessGroup | None = None, size: int | str = "1MiB") -> str:
     """Returns a few lines for people: how a group of this backend sums vectors of `size` bytes."""
     group = group or dist.group.WORLD
     backend = group._get_backend(next(iter(group._device_types)))

@@ -1,6 +1,7 @@
 """K-FAC for any torch.nn.Module: gradients become natural gradients before the optimizer's step."""
 
 import functools
+from typing import Any
 
 import torch
 from torch import nn
@@ -58,7 +59,7 @@ class KFAC:
     preconditioned.
     """
 
-    def __init__(self, model, optimizer, **options):
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | float, **options: Any):
         self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         if self._optimizer is None and (isinstance(optimizer, bool) or not isinstance(optimizer, (int, float))):
             raise TypeError(f"optimizer is {type(optimizer).__name__}; allowed are a torch.optim.Optimizer and a number")
@@ -74,16 +75,16 @@ class KFAC:
 
     # ---- steps
 
-    def watch(self, loss, batch):
+    def watch(self, loss: torch.Tensor, batch: int) -> None:
         """Watches a backward pass that begins at `loss`, the mean over `batch` samples, in place of the model's own
         forward passes. Call it between forward and backward, for models whose parts are called one by one."""
         self._kfac.watch([loss], batch)
 
-    def no_watch(self):
+    def no_watch(self) -> "_NoWatch":
         """Returns a scope whose forward passes are not watched, for passes in training mode without a backward."""
         return _NoWatch(self)
 
-    def step(self, scaler=None):
+    def step(self, scaler: torch.amp.GradScaler | None = None) -> None:
         """Preconditions `.grad` of the layers, and takes in curvature where it is due.
 
         `scaler` is the torch.amp.GradScaler by whose scale the loss was multiplied. Gradients must be unscaled
@@ -101,11 +102,11 @@ class KFAC:
         else:
             self._kfac.step(float(scaler.get_scale()))
 
-    def discard(self):
+    def discard(self) -> None:
         """Forgets what was watched since the last step, for a step that is skipped."""
         self._kfac.discard()
 
-    def adapt_damping(self, loss_before, loss_after):
+    def adapt_damping(self, loss_before: float, loss_after: float) -> float:
         """Adapts the damping to the ratio of the loss's reduction to the predicted one, and returns the ratio. Call it now
         and then, right after the optimizer's step, with the losses of that step's own batch. Martens and Grosse 2015,
         section 6.5."""
@@ -114,55 +115,55 @@ class KFAC:
     # ---- numbers
 
     @property
-    def damping(self):
+    def damping(self) -> float:
         """The relative damping; may be set between steps."""
         return self._kfac.damping
 
     @damping.setter
-    def damping(self, value):
+    def damping(self, value: float) -> None:
         self._kfac.damping = float(value)
 
     @property
-    def kl_clip(self):
+    def kl_clip(self) -> float:
         """κ of the trust region; may be set between steps where it was given."""
         return self._kfac.kl_clip
 
     @kl_clip.setter
-    def kl_clip(self, value):
+    def kl_clip(self, value: float) -> None:
         self._kfac.kl_clip = float(value)
 
     @property
-    def kind(self):
+    def kind(self) -> str:
         """The kind of the coming step, for `session.step(kfac.kind)`: "plain", "factor+decompose" and the like."""
         return self._kfac.kind()
 
     @property
-    def layers(self):
+    def layers(self) -> list[str]:
         """Names of the preconditioned layers."""
         return self._kfac.layers()
 
     @property
-    def left_alone(self):
+    def left_alone(self) -> list[tuple[str, str]]:
         """(name, reason) of the modules with parameters that the optimizer alone steps."""
         return self._kfac.left_alone()
 
-    def stats(self):
+    def stats(self) -> dict[str, dict[str, Any]]:
         """Returns counters, seconds by phase, and bytes of the state, as a dict of dicts."""
         return {"counters": self._kfac.counters(), "seconds": self._kfac.seconds(), "bytes": self._kfac.bytes()}
 
     # ---- state
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         """Returns everything that the next step depends on beside the model: tensors by name, and the damping."""
         return {"tensors": dict(self._kfac.state()), "damping": self.damping, "kl_clip": self.kl_clip}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on bit by bit from a state_dict() of the same layers and options. Raises ValueError naming the first tensor
         that does not fit; nothing has changed then."""
         self._kfac.load_state(list(state["tensors"].items()))
         self._kfac.damping, self._kfac.kl_clip = state["damping"], state["kl_clip"]
 
-    def remove(self):
+    def remove(self) -> None:
         """Takes the hook off the model."""
         self._hook.remove()
 

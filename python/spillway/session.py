@@ -4,9 +4,15 @@ import contextlib
 import dataclasses
 import functools
 import os
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from spillway import _spillway
+import torch
+from torch.utils import _pytree
+
+from spillway import _pointers, _spillway
 
 _UNSET = object()
 
@@ -56,8 +62,10 @@ class Session:
         OutOfBudget: when more than the budget is held already and cannot leave.
     """
 
-    def __init__(self, budget=None, *, device="cpu", host_budget=None, disk=None, split=_UNSET, engine="gate",
-                 prefetch=True, replay=True, processes_of_host=1):
+    def __init__(self, budget: int | str | None = None, *, device: str | torch.device = "cpu",
+                 host_budget: int | str | None = None, disk: str | os.PathLike | None = None,
+                 split: int | str | None = _UNSET, engine: str = "gate", prefetch: bool = True, replay: bool = True,
+                 processes_of_host: int = 1):
         unlimited = _spillway.UNLIMITED_BYTES
         self._options = {
             "device": str(device),
@@ -75,16 +83,18 @@ class Session:
 
     # ---- open and close
 
-    def open(self):
+    def open(self) -> "Session":
         """Opens the Session, for code that has no block to put it into, such as a notebook. Returns it."""
         if self._open is not None:
             raise RuntimeError("[session] it is open already")
         self._open = _spillway.Session(**self._options)
+        self._uncompiled = None
+        self._run_uncompiled()
         self._thread = threading.get_ident()
         _open_sessions.add(self)
         return self
 
-    def close(self):
+    def close(self) -> None:
         """Brings every tensor back to the device and lifts the budget. Does nothing where the Session is closed."""
         if self._open is None:
             return
@@ -95,9 +105,17 @@ class Session:
 
     def _forget(self):
         self._open = None
+        if self._uncompiled is not None:
+            self._uncompiled.__exit__(None, None, None)
         _open_sessions.discard(self)
 
-    def __enter__(self):
+    def _run_uncompiled(self):
+        """Makes torch.compile's functions run eagerly, because the gate sees no compiled kernels."""
+        if self._uncompiled is None and "torch._dynamo" in sys.modules:  # else nothing is compiled
+            self._uncompiled = torch.compiler.set_stance("force_eager")
+            self._uncompiled.__enter__()
+
+    def __enter__(self) -> "Session":
         return self.open()
 
     def __exit__(self, *_):
@@ -105,7 +123,7 @@ class Session:
 
     # ---- steps
 
-    def step(self, kind="step"):
+    def step(self, kind: str = "step") -> "_Step":
         """Returns the scope of a training step: a context manager, or a decorator of a function that is one step.
 
         Steps that do the same work have the same `kind`: "step", "validate". The first one of a kind pages on demand,
@@ -116,22 +134,22 @@ class Session:
     # ---- figures
 
     @property
-    def is_open(self):
+    def is_open(self) -> bool:
         """True while the Session is open."""
         return self._open is not None
 
     @property
-    def budget_bytes(self):
+    def budget_bytes(self) -> int | None:
         """The budget; None where there is no limit."""
         budget = self._options["budget_bytes"]
         return None if budget == _spillway.UNLIMITED_BYTES else budget
 
     @property
-    def floor_bytes(self):
+    def floor_bytes(self) -> int:
         """The bytes of the neediest operator so far. No smaller budget can repeat the work that was done."""
         return self.stats()["floor_bytes"]
 
-    def stats(self):
+    def stats(self) -> dict[str, Any]:
         """Returns figures since the Session was opened, as a dict.
 
         Bytes: peak_bytes, peak_by_category, used_bytes (now), floor_bytes (of floor_operator), host_peak_bytes,
@@ -142,7 +160,7 @@ class Session:
         """
         return self._require_open().stats()
 
-    def report(self, folder):
+    def report(self, folder: str | os.PathLike) -> str:
         """Writes a report to `folder`, which it makes: report.html for people, trace.json for Perfetto.
 
         The page shows memory over a step against the budget, lanes of compute and copies, what leaves the device and why,
@@ -152,7 +170,7 @@ class Session:
         self._require_open().report(os.fspath(folder))
         return os.path.join(os.fspath(folder), "report.html")
 
-    def reset_peak(self):
+    def reset_peak(self) -> None:
         """Starts counting the peak anew."""
         self._require_open().reset_peak()
 
@@ -175,6 +193,7 @@ class _Step(contextlib.ContextDecorator):
 
     def __enter__(self):
         self._session._require_open().begin_step(self._kind)
+        self._session._run_uncompiled()
         return self._session
 
     def __exit__(self, error, *_):
@@ -192,12 +211,18 @@ class _Sessions:
 
     def __init__(self):
         self._all = {}
+        self._lock = threading.RLock()
 
     def add(self, session):
-        self._all[id(session)] = session
+        with self._lock:
+            _pointers.install()
+            self._all[id(session)] = session
 
     def discard(self, session):
-        self._all.pop(id(session), None)
+        with self._lock:
+            self._all.pop(id(session), None)
+            if not self._all:
+                _pointers.remove()
 
     def close_all(self):
         for session in list(self._all.values()):
@@ -208,33 +233,42 @@ class _Sessions:
 _open_sessions = _Sessions()
 
 
-@contextlib.contextmanager
-def resident(tensor):
-    """Keeps a tensor's bytes on the device and at one address inside the block, for reading and writing by pointer.
+def _tensors_of(things):
+    for thing in things:
+        if isinstance(thing, torch.nn.Module):
+            yield from (tensor for tensor in (*thing.parameters(), *thing.buffers()))
+        else:
+            yield from (leaf for leaf in _pytree.tree_leaves(thing) if isinstance(leaf, torch.Tensor))
 
-    Code that takes a pointer (`numpy()`, `data_ptr()`, DLPack) must do so inside this block. Bytes that are written by a
-    pointer outside of it are lost when the tensor leaves the device.
+
+@contextlib.contextmanager
+def resident(thing: Any, *others: Any) -> Iterator[Any]:
+    """Keeps tensors' bytes on the device and at one address inside the block, for reading and writing by pointer.
+
+    Takes tensors, modules, and lists, tuples and dicts of tensors. Code that takes a pointer (`data_ptr()`, kernels of
+    one's own) must do so inside this block. Bytes that are written by a pointer outside of it are lost when the tensor
+    leaves the device.
 
         with spillway.resident(x):
-            total = x.numpy().sum()
+            my_kernel(x.data_ptr(), x.numel())
 
     Raises OutOfBudget when the bytes do not fit beside what operators hold.
     """
-    lease = _spillway.resident(tensor)
+    leases = [_spillway.resident(tensor) for tensor in _tensors_of((thing, *others))]
     try:
-        yield tensor
+        yield thing
     finally:
-        del lease
+        del leases
 
 
 @contextlib.contextmanager
-def resident_read(tensor):
-    """Keeps a tensor's bytes on the device as resident() does, for reading only: it can leave again without a copy."""
-    lease = _spillway.resident_read(tensor)
+def resident_read(thing: Any, *others: Any) -> Iterator[Any]:
+    """Keeps tensors' bytes on the device as resident() does, for reading only: they can leave again without a copy."""
+    leases = [_spillway.resident_read(tensor) for tensor in _tensors_of((thing, *others))]
     try:
-        yield tensor
+        yield thing
     finally:
-        del lease
+        del leases
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,17 +276,18 @@ class Observed:
     """What a step takes without a budget."""
 
     peak_bytes: int  #: most bytes that were held at once
-    peak_by_category: dict  #: their share by purpose: weights, gradients, optimizer, activations, …
+    peak_by_category: dict[str, int]  #: their share by purpose: weights, gradients, optimizer, activations, …
     floor_bytes: int  #: bytes of the neediest operator, below which no budget is feasible
     floor_operator: str  #: its name
-    result: object  #: what the function returned
+    result: Any  #: what the function returned
 
     def __str__(self):
         return (f"peak {_spillway.format_bytes(self.peak_bytes)}, floor {_spillway.format_bytes(self.floor_bytes)} "
                 f"({self.floor_operator})")
 
 
-def observe(function, *, device="cpu", split=_UNSET):
+def observe(function: Callable[[], Any], *, device: str | torch.device = "cpu",
+            split: int | str | None = _UNSET) -> Observed:
     """Runs `function` without a budget, and returns what it takes.
 
     The figures help to choose a budget: anything from `floor_bytes` up is feasible, and from `peak_bytes` up nothing is

@@ -30,8 +30,8 @@ namespace spillway::swap {
 namespace {
 
 constexpr const char* kAbsentMessage =
-    "[spillway] this tensor is paged out, so it has no pointer to give. Take spillway::resident(tensor) (or "
-    "resident_read) for as long as you use the pointer; on a thread of your own, open Session::enter() first, and "
+    "[spillway] this tensor is paged out, so it has no pointer to give. Take Spillway's resident(tensor) (or "
+    "resident_read) for as long as you use the pointer. On a thread of your own, C++ opens Session::enter() first, and "
     "operators will page it in.";
 
 void end_absent_page(void* page);
