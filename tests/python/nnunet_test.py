@@ -1,0 +1,243 @@
+"""Tests of nnU-Net under a budget: planning, training, validation, prediction and going on, with the bits of stock nnU-Net.
+
+The data are crops of Debian's package mricron-data (a head's T1 image, and regions of the brain drawn into it), and
+numpy's where that is not installed.
+"""
+
+import contextlib
+import importlib.util
+import io
+import json
+import multiprocessing
+import multiprocessing.pool
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import types
+import unittest
+from unittest import mock
+
+import numpy as np
+import torch
+
+import spillway
+import spillway.nnunet
+from spillway.nnunet import settings
+
+os.environ["nnUNet_def_n_proc"] = "1"  # which nnU-Net reads when it is imported
+MISSING = None if importlib.util.find_spec("nnunetv2") else "nnU-Net is not installed; `pip install nnunetv2` installs it"
+
+TEMPLATES = pathlib.Path("/usr/share/mricron/templates")
+DATASET = "Dataset001_Heads"
+PLANS = "nnUNetSpillwayPlans"
+PATCH, SHAPE = (40, 40, 32), (48, 48, 40)
+CASES = 5
+BINARIES = pathlib.Path(sys.executable).parent
+
+# Trainers that stop after few steps, with the same random numbers in each run.
+TRAINERS = '''
+import os
+import numpy as np, torch
+from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+from spillway.nnunet.trainer import nnUNetTrainerSpillway
+
+class Short:
+    def __init__(self, plans, configuration, fold, dataset_json, device=torch.device("cuda")):
+        super().__init__(plans, configuration, fold, dataset_json, device)
+        self.num_epochs = int(os.environ.get("EPOCHS", 2))
+        self.num_iterations_per_epoch, self.num_val_iterations_per_epoch = 3, 1
+
+    def initialize(self):
+        torch.manual_seed(1)
+        super().initialize()
+
+    def on_train_start(self):
+        np.random.seed(2)
+        torch.manual_seed(2)
+        super().on_train_start()
+
+    def train_step(self, batch):
+        if os.environ.get("FAIL"):
+            raise ValueError("a step that fails")
+        return super().train_step(batch)
+
+class StockTrainer(Short, nnUNetTrainer):
+    pass
+
+class PagedTrainer(Short, nnUNetTrainerSpillway):
+    pass
+'''
+
+
+def head_and_regions():
+    """Returns the volume of a head and three regions in it: the brain's halves, and the cerebellum."""
+    import nibabel
+
+    files = TEMPLATES / "ch2.nii.gz", TEMPLATES / "aal.nii.gz"
+    if all(file.exists() for file in files):
+        head, regions = (np.asarray(nibabel.load(file).dataobj) for file in files)
+        merged = np.where(regions > 90, 3, 2 - regions % 2)  # the atlas numbers regions of the left half oddly
+        return head.astype(np.float32), np.where(regions == 0, 0, merged).astype(np.uint8)
+    place = np.stack(np.meshgrid(*(np.linspace(-1, 1, n) for n in (181, 217, 181)), indexing="ij"))
+    inside = (place ** 2).sum(0) < 0.7
+    regions = np.where(place[2] < -0.4, 3, 1 + (place[0] > 0)) * inside
+    noise = np.random.default_rng(1).normal(0, 5, inside.shape)
+    return (40 * inside + 20 * regions + noise).astype(np.float32), regions.astype(np.uint8)
+
+
+def write_data_set(folder):
+    """Writes a data set in nnU-Net's raw layout: crops about the middle of the head."""
+    import nibabel
+
+    head, regions = head_and_regions()
+    for kind in ("imagesTr", "labelsTr", "imagesTs"):
+        (folder / kind).mkdir(parents=True)
+    for case in range(CASES):
+        start = np.array([60, 30 + 12 * case, 20 + 6 * case])
+        crop = tuple(slice(a, a + n) for a, n in zip(start, SHAPE, strict=True))
+        image, label = (nibabel.Nifti1Image(np.ascontiguousarray(x[crop]), np.eye(4)) for x in (head, regions))
+        nibabel.save(image, folder / "imagesTr" / f"head_{case}_0000.nii.gz")
+        nibabel.save(label, folder / "labelsTr" / f"head_{case}.nii.gz")
+        if case == 0:
+            nibabel.save(image, folder / "imagesTs" / "new_0_0000.nii.gz")
+    description = {"channel_names": {"0": "MRI"}, "numTraining": CASES, "file_ending": ".nii.gz",
+                   "labels": {"background": 0, "left": 1, "right": 2, "cerebellum": 3}}
+    (folder / "dataset.json").write_text(json.dumps(description))
+
+
+class Workshop:
+    """A data set of nnU-Net in a folder of its own, and commands of nnU-Net in this process and in others."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        trainers = folder / "trainers"
+        trainers.mkdir()
+        (trainers / "short_trainers.py").write_text(TRAINERS)
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("SPILLWAY_", "nnUNet_"))},
+            "nnUNet_raw": str(folder / "raw"), "nnUNet_preprocessed": str(folder / "preprocessed"),
+            "nnUNet_results": str(folder / "results"), "nnUNet_def_n_proc": "1", "nnUNet_n_proc_DA": "0",
+            "nnUNet_extTrainer": os.pathsep.join([spillway.nnunet.trainer_folder(), str(trainers)]),
+        }
+
+    def run(self, *command, check=True, **environment):
+        """Runs a command in a process of its own; returns its end, with its output in one text."""
+        done = subprocess.run([str(word) for word in command], env={**self.environment, **environment}, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240)
+        if check and done.returncode != 0:
+            raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout[-4000:]}")
+        return done
+
+    def call(self, function, *args, words=None, **environment):
+        """Calls a function of nnU-Net as `words` on its command line; returns its output.
+
+        The pools of processes that nnU-Net spawns are threads here, because each process imports for ten seconds.
+        """
+        get_context = multiprocessing.get_context
+        threads = types.SimpleNamespace(Pool=multiprocessing.pool.ThreadPool)
+        output = io.StringIO()
+        with mock.patch.dict(os.environ, {**self.environment, **environment}, clear=True), \
+                mock.patch.object(sys, "argv", ["test", *map(str, words or [])]), \
+                mock.patch.object(multiprocessing, "get_context",
+                                  lambda method=None: threads if method == "spawn" else get_context(method)), \
+                contextlib.redirect_stdout(output):
+            function(*args)
+        return output.getvalue()
+
+    def train(self, trainer, *options, **environment):
+        from nnunetv2.run.run_training import run_training_entry
+
+        return self.call(run_training_entry, words=[*self.train_words(trainer), *options], **environment)
+
+    def train_words(self, trainer):
+        return [DATASET, "3d_fullres", "0", "-tr", trainer, "-p", PLANS, "-device", "cpu"]
+
+    def model(self, trainer):
+        return self.folder / "results" / DATASET / f"{trainer}__{PLANS}__3d_fullres"
+
+    def checkpoint(self, trainer, name="checkpoint_final.pth"):
+        return torch.load(self.model(trainer) / "fold_0" / name, weights_only=False)
+
+    def make(self):
+        """Writes, plans and preprocesses the data set."""
+        from nnunetv2.experiment_planning import plan_and_preprocess_entrypoints as planning
+        from spillway.nnunet.__main__ import main
+
+        write_data_set(self.folder / "raw" / DATASET)
+        self.call(planning.extract_fingerprint_entry, words=["-d", "1", "-np", "1", "--no_pbar"])
+        self.call(main, words=["plan", "-d", "1", "-gpu_memory_target", "1"], nnUNet_n_proc_DA="1")
+        path = self.folder / "preprocessed" / DATASET / f"{PLANS}.json"
+        plans = json.loads(path.read_text())
+        plans["configurations"]["3d_fullres"]["patch_size"] = PATCH
+        network = plans["configurations"]["3d_fullres"]["architecture"]["arch_kwargs"]
+        network["features_per_stage"] = [min(16 * 2 ** stage, 128) for stage in range(network["n_stages"])]
+        path.write_text(json.dumps(plans))
+        self.call(planning.preprocess_entry,
+                  words=["-d", "1", "-plans_name", PLANS, "-c", "3d_fullres", "-np", "1", "--no_pbar"])
+
+
+def seconds_of_epochs(text):
+    return sum(float(found) for found in re.findall(r"Epoch time: (?:np.float64\()?([\d.]+)", text))
+
+
+def peaks(text):
+    """Returns the peaks that the trainer reported, in bytes."""
+    return [int(float(number) * {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit])
+            for number, unit in re.findall(r"Spillway, [\w ]+: peak ([\d.]+) (\w+)", text)]
+
+
+@unittest.skipIf(MISSING, MISSING)
+class TrainingTest(unittest.TestCase):
+    """One fold, trained by stock nnU-Net and under half of its peak."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.place = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.work = Workshop(pathlib.Path(cls.place))
+        cls.work.make()
+        cls.unlimited = cls.work.train("PagedTrainer", SPILLWAY_BUDGET="none")
+        cls.stock = cls.work.train("StockTrainer")
+        cls.peak = max(peaks(cls.unlimited))
+        cls.budget = cls.peak // 2
+        cls.tight = cls.work.train("PagedTrainer", SPILLWAY_BUDGET=str(cls.budget))
+
+    def expect_equal(self, one, other):
+        """Compares two trees of tensors, arrays and numbers, bit for bit."""
+        self.assertIs(type(one), type(other))
+        if isinstance(one, dict):
+            self.assertEqual(one.keys(), other.keys())
+            for key in one:
+                self.expect_equal(one[key], other[key])
+        elif isinstance(one, (list, tuple)):
+            self.assertEqual(len(one), len(other))
+            for a, b in zip(one, other, strict=True):
+                self.expect_equal(a, b)
+        elif isinstance(one, torch.Tensor):
+            self.assertTrue(torch.equal(one, other))
+        else:
+            np.testing.assert_equal(one, other)
+
+    def expect_same_training(self, one, other):
+        for part in ("network_weights", "optimizer_state", "_best_ema", "current_epoch"):
+            self.expect_equal(one[part], other[part])
+        for figure in ("train_losses", "val_losses", "dice_per_class_or_region"):
+            self.expect_equal(one["logging"][figure], other["logging"][figure])
+
+    def test_half_of_the_peak_changes_no_bit(self):
+        stock, tight = self.work.checkpoint("StockTrainer"), self.work.checkpoint("PagedTrainer")
+        self.expect_same_training(stock, tight)
+        self.assertEqual(stock["optimizer_state"]["param_groups"], tight["optimizer_state"]["param_groups"])
+        size = lambda trainer: (self.work.model(trainer) / "fold_0" / "checkpoint_final.pth").stat().st_size  # noqa: E731
+        self.assertLess(abs(size("StockTrainer") - size("PagedTrainer")), 65536)
+        self.assertLessEqual(max(peaks(self.tight)), self.budget)
+        print(f"nnU-Net: peak {self.peak / 2**20:.0f} MiB, budget {self.budget / 2**20:.0f} MiB, time of epochs / stock "
+              f"{seconds_of_epochs(self.tight) / seconds_of_epochs(self.stock):.2f}")
+
+
+if __name__ == "__main__":
+    unittest.main()
