@@ -13,5 +13,5 @@ __all__ = ["trainer_folder"]
 
 
 def trainer_folder():
-    """Returns the folder for nnU-Net's environment variable nnUNet_extTrainer. It holds the trainer and nothing else."""
+    """Returns the folder for nnU-Net's variable nnUNet_extTrainer. It holds the trainer and nothing else."""
     return str(pathlib.Path(__file__).resolve().parent / "trainers")

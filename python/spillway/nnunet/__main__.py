@@ -5,7 +5,7 @@
     python -m spillway.nnunet plan_and_preprocess …                nnUNetv2_plan_and_preprocess with SpillwayPlanner
     python -m spillway.nnunet train 1 3d_fullres 0                 nnUNetv2_train with nnUNetTrainerSpillway
     python -m spillway.nnunet predict …                            nnUNetv2_predict within SPILLWAY_BUDGET
-    python -m spillway.nnunet predict_from_modelfolder …           nnUNetv2_predict_from_modelfolder within SPILLWAY_BUDGET
+    python -m spillway.nnunet predict_from_modelfolder …           the same, of a folder's model
 """
 
 import importlib

@@ -1,5 +1,8 @@
 """nnU-Net's predictor under a byte budget."""
 
+import contextlib
+import functools
+
 import numpy as np
 import torch
 from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
@@ -16,6 +19,17 @@ def host_copy(tensor):
     return memory.view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
 
 
+def _within_session(method):
+    """Makes a method of nnUNetPredictor run while the Session is open. Keeps its signature, which nnU-Net reads."""
+
+    @functools.wraps(method)
+    def run(predictor, *args, **kwargs):
+        with contextlib.nullcontext() if predictor.session.is_open else predictor.session:
+            return method(predictor, *args, **kwargs)
+
+    return run
+
+
 class SpillwayPredictor(nnUNetPredictor):
     """nnUNetPredictor whose tensors stay within a budget. Predictions are the same, bit for bit.
 
@@ -23,14 +37,16 @@ class SpillwayPredictor(nnUNetPredictor):
     thread of its own, where no Session pages; here the thread of the Session does it.
 
     Args:
-        session: An open Session, which stays open. None: the predictor opens one by the environment's variables.
+        session: A Session, which a method that predicts opens and closes where it is not open. None: one by the
+            variables of spillway.nnunet.settings.
 
     Other arguments are nnUNetPredictor's.
     """
 
     def __init__(self, *args, session=None, **kwargs):
         super().__init__(*args, **kwargs)
-        self.session = session if session is not None else session_for(self.device).open()
+        self.session = session if session is not None else session_for(self.device)
+        torch.backends.cudnn.benchmark = False  # its trials would size workspaces by the free memory
 
     def initialize_from_trained_model_folder(self, *args, **kwargs):
         super().initialize_from_trained_model_folder(*args, **kwargs)
@@ -46,6 +62,12 @@ class SpillwayPredictor(nnUNetPredictor):
             print("torch.compile is off, because Spillway does not see its kernels")
             self.network = self.network._orig_mod
 
+    predict_from_data_iterator = _within_session(nnUNetPredictor.predict_from_data_iterator)
+    predict_from_files_sequential = _within_session(nnUNetPredictor.predict_from_files_sequential)
+    predict_single_npy_array = _within_session(nnUNetPredictor.predict_single_npy_array)
+    predict_logits_from_preprocessed_data = _within_session(nnUNetPredictor.predict_logits_from_preprocessed_data)
+
+    @_within_session
     def predict_sliding_window_return_logits(self, input_image):
         """Returns the logits in host memory, because nnU-Net's threads and processes export them."""
         return host_copy(super().predict_sliding_window_return_logits(input_image))
@@ -74,6 +96,5 @@ class SpillwayPredictor(nnUNetPredictor):
                 weights[window[1:]] += importance
         torch.div(sums, weights, out=sums)
         if torch.any(torch.isinf(sums)):
-            raise RuntimeError("the sum of the windows' logits is infinite; lower value_scaling_factor of compute_gaussian, "
-                               "or keep the sums in float32")
+            raise RuntimeError("the sum of the windows' logits is infinite, because it is kept in float16")
         return sums

@@ -19,8 +19,8 @@ def session_options(environment=os.environ):
     SPILLWAY_SPLIT are such texts too, and SPILLWAY_DISK is a folder. Raises RuntimeError where the budget is missing.
     """
     if not environment.get("SPILLWAY_BUDGET", "").strip():
-        raise RuntimeError("SPILLWAY_BUDGET is not set. Set it to the bytes that tensors may hold on the device, such as "
-                           "`export SPILLWAY_BUDGET=8GiB`, or to `none` for no limit")
+        raise RuntimeError("SPILLWAY_BUDGET is not set. Set it to the bytes that tensors may hold on the device, for "
+                           "instance `export SPILLWAY_BUDGET=8GiB`, or to `none` for no limit")
     options = {}
     for option, variable in _VARIABLES.items():
         value = environment.get(variable, "").strip()
@@ -29,12 +29,12 @@ def session_options(environment=os.environ):
     return options
 
 
-def session_for(device, options=None):
-    """Returns a closed Session for a torch.device of nnU-Net, with the environment's options unless others are given."""
+def session_for(device):
+    """Returns a closed Session for a torch.device, with the environment's options."""
     if device.type not in ("cpu", "cuda"):
         raise RuntimeError(f"Spillway pages tensors of the CPU and of CUDA devices, not of {device.type!r}; "
                            "use -device cuda or -device cpu")
     try:
-        return spillway.Session(device=str(device), **(session_options() if options is None else options))
+        return spillway.Session(device=str(device), **session_options())
     except ValueError as error:
         raise ValueError(f"{error} (in one of {', '.join(_VARIABLES.values())})") from error

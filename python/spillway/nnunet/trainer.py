@@ -28,7 +28,7 @@ class SpillwayTraining:
     of spillway.nnunet.settings are its options.
     """
 
-    def __init__(self, plans, configuration, fold, dataset_json, device=torch.device("cuda")):  # nnU-Net reads the names
+    def __init__(self, plans, configuration, fold, dataset_json, device=torch.device("cuda")):
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise RuntimeError("Spillway trains nnU-Net in one process; leave -num_gpus at 1")
         self.session = session_for(torch.device("cuda", 0) if device.type == "cuda" else device)
@@ -72,6 +72,7 @@ class SpillwayTraining:
 
     def run_training(self):
         self.open_session()
+        torch.backends.cudnn.benchmark = False  # its trials would size workspaces by the free memory
         try:
             super().run_training()
         except BaseException:

@@ -1,4 +1,4 @@
-"""The module that nnU-Net finds through nnUNet_extTrainer. nnU-Net forgets it after the search, so the class is elsewhere."""
+"""The module that nnU-Net finds. It is forgotten after the search, so the class is in one that stays."""
 
 from spillway.nnunet.trainer import nnUNetTrainerSpillway
 
