@@ -35,7 +35,6 @@ MISSING = None if importlib.util.find_spec("nnunetv2") else "nnU-Net is not inst
 TEMPLATES = pathlib.Path("/usr/share/mricron/templates")
 DATASET = "Dataset001_Heads"
 PLANS = "nnUNetSpillwayPlans"
-PATCH, SHAPE = (40, 40, 32), (48, 44, 32)
 CASES = 5
 BINARIES = pathlib.Path(sys.executable).parent
 
@@ -93,16 +92,16 @@ def head_and_regions():
     return (40 * inside + 20 * regions + noise).astype(np.float32), regions.astype(np.uint8)
 
 
-def write_data_set(folder):
-    """Writes a data set in nnU-Net's raw layout: crops about the middle of the head."""
+def write_data_set(folder, shape):
+    """Writes a data set in nnU-Net's raw layout: crops of a shape about the middle of the head."""
     import nibabel
 
     head, regions = head_and_regions()
     for kind in ("imagesTr", "labelsTr", "imagesTs"):
         (folder / kind).mkdir(parents=True)
     for case in range(CASES):
-        start = np.array([60, 30 + 12 * case, 20 + 6 * case])
-        crop = tuple(slice(a, a + n) for a, n in zip(start, SHAPE, strict=True))
+        start = np.array([50, 30 + 12 * case, 20 + 6 * case])
+        crop = tuple(slice(a, a + n) for a, n in zip(start, shape, strict=True))
         image, label = (nibabel.Nifti1Image(np.ascontiguousarray(x[crop]), np.eye(4)) for x in (head, regions))
         nibabel.save(image, folder / "imagesTr" / f"head_{case}_0000.nii.gz")
         nibabel.save(label, folder / "labelsTr" / f"head_{case}.nii.gz")
@@ -166,19 +165,19 @@ class Workshop:
     def checkpoint(self, trainer, name="checkpoint_final.pth"):
         return torch.load(self.model(trainer) / "fold_0" / name, weights_only=False)
 
-    def make(self):
-        """Writes, plans and preprocesses the data set."""
+    def make(self, patch=(40, 40, 32), shape=(48, 40, 32)):
+        """Writes, plans and preprocesses the data set: cases of one shape, and a network of half nnU-Net's features."""
         from nnunetv2.experiment_planning import plan_and_preprocess_entrypoints as planning
         from spillway.nnunet.__main__ import main
 
-        write_data_set(self.folder / "raw" / DATASET)
+        write_data_set(self.folder / "raw" / DATASET, shape)
         self.call(planning.extract_fingerprint_entry, words=["-d", "1", "-np", "1", "--no_pbar"])
         self.call(main, words=["plan", "-d", "1", "-gpu_memory_target", "1"], nnUNet_n_proc_DA="1")
         path = self.folder / "preprocessed" / DATASET / f"{PLANS}.json"
         plans = json.loads(path.read_text())
-        plans["configurations"]["3d_fullres"]["patch_size"] = PATCH
+        plans["configurations"]["3d_fullres"]["patch_size"] = patch
         network = plans["configurations"]["3d_fullres"]["architecture"]["arch_kwargs"]
-        network["features_per_stage"] = [min(16 * 2 ** stage, 128) for stage in range(network["n_stages"])]
+        network["features_per_stage"] = [min(16 * 2 ** stage, 160) for stage in range(network["n_stages"])]
         path.write_text(json.dumps(plans))
         self.call(planning.preprocess_entry,
                   words=["-d", "1", "-plans_name", PLANS, "-c", "3d_fullres", "-np", "1", "--no_pbar"])
@@ -200,8 +199,9 @@ class TrainingTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        ctypes.CDLL(None).mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD: stock torch would wait for fresh pages most of its time
-        ctypes.CDLL(None).mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
+        libc = ctypes.CDLL(None)  # keeps freed memory, because stock torch would mostly wait for fresh pages
+        libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+        libc.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
         cls.place = cls.enterClassContext(tempfile.TemporaryDirectory())
         cls.work = Workshop(pathlib.Path(cls.place))
         cls.work.make()

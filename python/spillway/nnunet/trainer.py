@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import functools
-from unittest import mock
 
 import torch
 from nnunetv2.training.lr_scheduler.polylr import PolyLRScheduler
@@ -51,12 +50,14 @@ class SpillwayTraining:
     def _report(self, work):
         """Logs what paging did since the last report."""
         now, before = self.session.stats(), self._reported
-        size = lambda key: _spillway.format_bytes(now[key] - before[key])  # noqa: E731
+        bytes_of = _spillway.format_bytes
         budget = self.session.budget_bytes
-        limit = "without a budget" if budget is None else f"of a budget of {_spillway.format_bytes(budget)}"
-        self.print_to_log_file(f"Spillway, {work}: peak {_spillway.format_bytes(now['peak_bytes'])} {limit}, paged out "
-                               f"{size('bytes_out')}, paged in {size('bytes_in')}, waited for copies "
-                               f"{now['exposed_seconds'] - before['exposed_seconds']:.2f} s")
+        self.print_to_log_file(
+            f"Spillway, {work}: peak {bytes_of(now['peak_bytes'])} "
+            f"{'without a budget' if budget is None else f'of a budget of {bytes_of(budget)}'}, "
+            f"paged out {bytes_of(now['bytes_out'] - before['bytes_out'])}, "
+            f"paged in {bytes_of(now['bytes_in'] - before['bytes_in'])}, "
+            f"waited for copies {now['exposed_seconds'] - before['exposed_seconds']:.2f} s")
         self._reported = now
         self.session.reset_peak()
 
@@ -81,12 +82,13 @@ class SpillwayTraining:
 
     def perform_actual_validation(self, save_probabilities=False):
         self.open_session()
-        predictor = functools.partial(SpillwayPredictor, session=self.session)
+        stock = trainer_module.nnUNetPredictor  # the name by which nnU-Net makes its predictor
+        trainer_module.nnUNetPredictor = functools.partial(SpillwayPredictor, session=self.session)
         try:
-            with mock.patch.object(trainer_module, "nnUNetPredictor", predictor):  # nnU-Net makes its own by this name
-                super().perform_actual_validation(save_probabilities)
+            super().perform_actual_validation(save_probabilities)
             self._report("validation")
         finally:
+            trainer_module.nnUNetPredictor = stock
             self.close_session()
 
     def train_step(self, batch):
