@@ -7,11 +7,13 @@ python_demo_packages=(monai nibabel)
 python_volume_packages=(nilearn)
 python_test_packages=(einops nnunetv2==2.8.1)
 
-# _python_home NAME: sets python_home and python, and makes the environment where there is none.
+# _make_python_home HOME: an environment of torch's own interpreter, where torch is an environment's.
 _make_python_home() {
-  local home=$1 torch_python site
-  torch_python=$torch_folder/../../../../bin/python
-  [[ -x $torch_python ]] || torch_python=$(pick_python) || die "no Python 3.10 or newer" "apt-get install python3 python3-venv"
+  local home=$1 torch_python=$torch_folder/../../../../bin/python site
+  if [[ ! -x $torch_python ]]; then
+    say "'$torch_folder' is not of an environment of Python"
+    return 1
+  fi
   rm -rf -- "$home.part" && "$torch_python" -m venv "$home.part" || return
   site=$("$home.part/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || return
   (cd -- "$torch_folder/.." && pwd -P) >"$site/torch.pth"

@@ -1,0 +1,40 @@
+"""The environment variables that give nnU-Net's commands their Session, because these have no options of ours."""
+
+import os
+
+import spillway
+
+_VARIABLES = {
+    "budget": "SPILLWAY_BUDGET",
+    "host_budget": "SPILLWAY_HOST_BUDGET",
+    "disk": "SPILLWAY_DISK",
+    "split": "SPILLWAY_SPLIT",
+}
+
+
+def session_options(environment=os.environ):
+    """Returns the options of spillway.Session that the environment names.
+
+    SPILLWAY_BUDGET must be set: bytes as a text such as "8GiB", or "none" for no limit. SPILLWAY_HOST_BUDGET and
+    SPILLWAY_SPLIT are such texts too, and SPILLWAY_DISK is a folder. Raises RuntimeError where the budget is missing.
+    """
+    if not environment.get("SPILLWAY_BUDGET", "").strip():
+        raise RuntimeError("SPILLWAY_BUDGET is not set. Set it to the bytes that tensors may hold on the device, for "
+                           "instance `export SPILLWAY_BUDGET=8GiB`, or to `none` for no limit")
+    options = {}
+    for option, variable in _VARIABLES.items():
+        value = environment.get(variable, "").strip()
+        if value:
+            options[option] = None if value.lower() == "none" else value
+    return options
+
+
+def session_for(device):
+    """Returns a closed Session for a torch.device, with the environment's options."""
+    if device.type not in ("cpu", "cuda"):
+        raise RuntimeError(f"Spillway pages tensors of the CPU and of CUDA devices, not of {device.type!r}; "
+                           "use -device cuda or -device cpu")
+    try:
+        return spillway.Session(device=str(device), **session_options())
+    except ValueError as error:
+        raise ValueError(f"{error} (in one of {', '.join(_VARIABLES.values())})") from error

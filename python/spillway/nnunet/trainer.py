@@ -1,0 +1,181 @@
+"""nnU-Net's trainer under a byte budget."""
+
+import concurrent.futures
+import contextlib
+import functools
+
+import torch
+from nnunetv2.training.lr_scheduler.polylr import PolyLRScheduler
+from nnunetv2.training.nnUNetTrainer import nnUNetTrainer as trainer_module
+from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+from nnunetv2.utilities.default_n_proc_DA import get_allowed_n_proc_DA
+
+import spillway
+from spillway import _spillway
+from spillway.nnunet.predictor import SpillwayPredictor, host_copy
+from spillway.nnunet.settings import session_for
+
+
+class SpillwayTraining:
+    """What makes a trainer of nnU-Net train under a budget. Put it before the trainer among the bases:
+
+        class MyTrainerSpillway(SpillwayTraining, MyTrainer):
+            pass
+
+    A Session opens before the network is built. It closes after nnU-Net's final validation, or when an error ends the
+    training; code that calls run_training() alone closes it by close_session(). SPILLWAY_BUDGET and the other variables
+    of spillway.nnunet.settings are its options.
+    """
+
+    def __init__(self, plans, configuration, fold, dataset_json, device=torch.device("cuda")):
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise RuntimeError("Spillway trains nnU-Net in one process; leave -num_gpus at 1")
+        self.session = session_for(torch.device("cuda", 0) if device.type == "cuda" else device)
+        self._reported = None
+        self._said_not_compiled = False
+        super().__init__(plans, configuration, fold, dataset_json, device)
+
+    # ---- the Session
+
+    def open_session(self):
+        """Opens the Session. Does nothing where it is open."""
+        if not self.session.is_open:
+            self.session.open()
+            self._reported = self.session.stats()
+
+    def close_session(self):
+        """Brings every tensor back to the device and lifts the budget. Does nothing where the Session is closed."""
+        self.session.close()
+
+    def _report(self, work):
+        """Logs what paging did since the last report."""
+        now, before = self.session.stats(), self._reported
+        bytes_of = _spillway.format_bytes
+        budget = self.session.budget_bytes
+        self.print_to_log_file(
+            f"Spillway, {work}: peak {bytes_of(now['peak_bytes'])} "
+            f"{'without a budget' if budget is None else f'of a budget of {bytes_of(budget)}'}, "
+            f"paged out {bytes_of(now['bytes_out'] - before['bytes_out'])}, "
+            f"paged in {bytes_of(now['bytes_in'] - before['bytes_in'])}, "
+            f"waited for copies {now['exposed_seconds'] - before['exposed_seconds']:.2f} s")
+        self._reported = now
+        self.session.reset_peak()
+
+    # ---- nnU-Net's methods
+
+    def initialize(self):
+        self.open_session()
+        try:
+            super().initialize()
+        except BaseException:
+            self.close_session()
+            raise
+
+    def run_training(self):
+        self.open_session()
+        torch.backends.cudnn.benchmark = False  # its trials would size workspaces by the free memory
+        try:
+            super().run_training()
+        except BaseException:
+            self.close_session()
+            raise
+
+    def perform_actual_validation(self, save_probabilities=False):
+        self.open_session()
+        stock = trainer_module.nnUNetPredictor  # the name by which nnU-Net makes its predictor
+        trainer_module.nnUNetPredictor = functools.partial(SpillwayPredictor, session=self.session)
+        try:
+            super().perform_actual_validation(save_probabilities)
+            self._report("validation")
+        finally:
+            trainer_module.nnUNetPredictor = stock
+            self.close_session()
+
+    def train_step(self, batch):
+        with self.session.step():
+            return super().train_step(batch)
+
+    def validation_step(self, batch):
+        with self.session.step("validate"):
+            return super().validation_step(batch)
+
+    def on_epoch_end(self):
+        epoch = self.current_epoch
+        super().on_epoch_end()
+        self._report(f"epoch {epoch}")
+
+    def _do_i_compile(self):
+        if not self._said_not_compiled and super()._do_i_compile():
+            self.print_to_log_file("torch.compile is off, because Spillway does not see its kernels")
+        self._said_not_compiled = True
+        return False
+
+    def get_dataloaders(self):
+        if get_allowed_n_proc_DA() > 0:
+            return super().get_dataloaders()
+        thread = concurrent.futures.ThreadPoolExecutor(1, "augmentation")
+        return tuple(_LoaderOnThread(thread, loader) for loader in thread.submit(super().get_dataloaders).result())
+
+    def save_checkpoint(self, filename):
+        with _host_copies_of_state(self.network, self.optimizer):
+            super().save_checkpoint(filename)
+
+
+class nnUNetTrainerSpillway(SpillwayTraining, nnUNetTrainer):  # noqa: N801, because nnU-Net's trainers are named so
+    """nnU-Net's default trainer under a budget. Its optimizer takes the same steps, few tensors at a time."""
+
+    def configure_optimizers(self):
+        optimizer = spillway.optim.SGD(self.network.parameters(), self.initial_lr, weight_decay=self.weight_decay,
+                                       momentum=0.99, nesterov=True)
+        return optimizer, PolyLRScheduler(optimizer, self.initial_lr, self.num_epochs)
+
+
+class _LoaderOnThread:
+    """A data loader of this process (nnUNet_n_proc_DA=0) that augments on a thread of its own.
+
+    Augmentation mixes tensors with numpy, whose pointers a Session must not move. On another thread it does not.
+    """
+
+    def __init__(self, thread, loader):
+        self._thread = thread
+        self._loader = loader
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return self._thread.submit(next, self._loader).result()
+
+
+@contextlib.contextmanager
+def _host_copies_of_state(network, optimizer):
+    """Puts host copies into state_dict()s, because torch.save() reads tensors by pointer, and they may be away.
+
+    Tensors that share their memory share the copy, so that a checkpoint has the size that nnU-Net gives it.
+    """
+    copies = {}
+
+    def copied(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        key = value.untyped_storage()._cdata, value.storage_offset(), value.shape, value.stride(), value.dtype
+        if key not in copies:
+            copies[key] = host_copy(value)
+        return copies[key]
+
+    def copy_weights(module, state, prefix, metadata):
+        for name, value in state.items():
+            state[name] = copied(value)
+
+    def copy_optimizer(optimizer, state):
+        of_weights = {index: {name: copied(value) for name, value in values.items()}
+                      for index, values in state["state"].items()}
+        return {**state, "state": of_weights}
+
+    hooks = [network.register_state_dict_post_hook(copy_weights),
+             optimizer.register_state_dict_post_hook(copy_optimizer)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
