@@ -17,19 +17,19 @@ if not MISSING:
 
 
 def networks():
-    """Returns makers of small networks, and the edges of their volumes."""
+    """Returns makers of small networks, the edges of their volumes, and how many steps to take."""
     widths = [8, 16, 32]
     return {
-        "UNet": (lambda: nets.UNet(3, 1, 2, widths, [2, 2], num_res_units=2), 32),
-        "DynUNet": (lambda: nets.DynUNet(3, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], filters=widths, deep_supervision=False), 32),
-        "SegResNet": (lambda: nets.SegResNet(3, 8, 1, 2, blocks_down=(1, 1, 1), blocks_up=(1, 1)), 32),
-        "AttentionUnet": (lambda: nets.AttentionUnet(3, 1, 2, widths, [2, 2]), 32),
-        "VNet": (lambda: nets.VNet(3, 1, 2), 32),
-        "SwinUNETR": (lambda: nets.SwinUNETR(1, 2, feature_size=12, spatial_dims=3, use_checkpoint=True, depths=(1, 1, 1, 1)), 64),
+        "UNet": (lambda: nets.UNet(3, 1, 2, widths, [2, 2], num_res_units=2), 32, 2),
+        "DynUNet": (lambda: nets.DynUNet(3, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], filters=widths, deep_supervision=False), 32, 2),
+        "SegResNet": (lambda: nets.SegResNet(3, 8, 1, 2, blocks_down=(1, 1, 1), blocks_up=(1, 1)), 32, 2),
+        "AttentionUnet": (lambda: nets.AttentionUnet(3, 1, 2, widths, [2, 2]), 32, 2),
+        "VNet": (lambda: nets.VNet(3, 1, 2), 32, 2),
+        "SwinUNETR": (lambda: nets.SwinUNETR(1, 2, feature_size=12, spatial_dims=3, use_checkpoint=True, depths=(1, 1, 1, 1)), 64, 1),
     }
 
 
-def train(make, edge, session=None, steps=2):
+def train(make, edge, steps, session=None):
     torch.manual_seed(0)
     model = make()
     optimizer = spillway.optim.AdamW(model.parameters(), 1e-3, group_bytes=1 << 20)
@@ -54,13 +54,13 @@ class MonaiTest(unittest.TestCase):
         self.addCleanup(torch.use_deterministic_algorithms, False)
 
     def test_networks_train_to_the_same_bits_under_half_of_their_peak(self):
-        for name, (make, edge) in networks().items():
+        for name, arguments in networks().items():
             with self.subTest(name):
-                plain = train(make, edge)
-                seen = spillway.observe(lambda make=make, edge=edge: train(make, edge))
+                plain = train(*arguments)
+                seen = spillway.observe(lambda arguments=arguments: train(*arguments))
                 budget = max(seen.peak_bytes // 2, seen.floor_bytes + seen.floor_bytes // 20)
                 with spillway.Session(budget=budget) as session:
-                    tight = train(make, edge, session)
+                    tight = train(*arguments, session)
                     stats = session.stats()
                 self.assertEqual(plain[0], tight[0])
                 for one, another in zip(plain[1], tight[1], strict=True):
@@ -80,7 +80,7 @@ class MonaiTest(unittest.TestCase):
         def work(workers):
             monai.utils.set_determinism(5)
             loader = monai.data.DataLoader(monai.data.Dataset([case] * 4, transforms), batch_size=2, num_workers=workers)
-            make, _ = networks()["UNet"]
+            make, *_ = networks()["UNet"]
             torch.manual_seed(0)
             model = make()
             return [model(batch["image"].as_tensor()).sum().item() for batch in loader]
@@ -91,7 +91,7 @@ class MonaiTest(unittest.TestCase):
             self.assertEqual(work(2), plain)
 
     def test_sliding_windows_over_a_whole_volume(self):
-        make, _ = networks()["UNet"]
+        make, *_ = networks()["UNet"]
         torch.manual_seed(0)
         model = make().eval()
         volume = torch.randn(1, 1, 56, 48, 60)
