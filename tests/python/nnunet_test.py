@@ -22,12 +22,14 @@ import types
 import unittest
 from unittest import mock
 
-import numpy as np
-import torch
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: threads that spin slow each other down on busy cores
 
-import spillway
-import spillway.nnunet
-from spillway.nnunet import settings
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+import spillway  # noqa: E402
+import spillway.nnunet  # noqa: E402
+from spillway.nnunet import settings  # noqa: E402
 
 os.environ["nnUNet_def_n_proc"] = "1"  # which nnU-Net reads when it is imported
 MISSING = None if importlib.util.find_spec("nnunetv2") else "nnU-Net is not installed (pip install nnunetv2)"
