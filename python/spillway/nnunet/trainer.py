@@ -1,7 +1,6 @@
 """nnU-Net's trainer under a byte budget."""
 
 import concurrent.futures
-import contextlib
 import functools
 
 import torch
@@ -12,7 +11,7 @@ from nnunetv2.utilities.default_n_proc_DA import get_allowed_n_proc_DA
 
 import spillway
 from spillway import _spillway
-from spillway.nnunet.predictor import SpillwayPredictor, host_copy
+from spillway.nnunet.predictor import SpillwayPredictor
 from spillway.nnunet.settings import session_for
 
 
@@ -116,10 +115,6 @@ class SpillwayTraining:
         thread = concurrent.futures.ThreadPoolExecutor(1, "augmentation")
         return tuple(_LoaderOnThread(thread, loader) for loader in thread.submit(super().get_dataloaders).result())
 
-    def save_checkpoint(self, filename):
-        with _host_copies_of_state(self.network, self.optimizer):
-            super().save_checkpoint(filename)
-
 
 class nnUNetTrainerSpillway(SpillwayTraining, nnUNetTrainer):  # noqa: N801, because nnU-Net's trainers are named so
     """nnU-Net's default trainer under a budget. Its optimizer takes the same steps, few tensors at a time."""
@@ -145,37 +140,3 @@ class _LoaderOnThread:
 
     def __next__(self):
         return self._thread.submit(next, self._loader).result()
-
-
-@contextlib.contextmanager
-def _host_copies_of_state(network, optimizer):
-    """Puts host copies into state_dict()s, because torch.save() reads tensors by pointer, and they may be away.
-
-    Tensors that share their memory share the copy, so that a checkpoint has the size that nnU-Net gives it.
-    """
-    copies = {}
-
-    def copied(value):
-        if not isinstance(value, torch.Tensor):
-            return value
-        key = value.untyped_storage()._cdata, value.storage_offset(), value.shape, value.stride(), value.dtype
-        if key not in copies:
-            copies[key] = host_copy(value)
-        return copies[key]
-
-    def copy_weights(module, state, prefix, metadata):
-        for name, value in state.items():
-            state[name] = copied(value)
-
-    def copy_optimizer(optimizer, state):
-        of_weights = {index: {name: copied(value) for name, value in values.items()}
-                      for index, values in state["state"].items()}
-        return {**state, "state": of_weights}
-
-    hooks = [network.register_state_dict_post_hook(copy_weights),
-             optimizer.register_state_dict_post_hook(copy_optimizer)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
