@@ -244,7 +244,10 @@ WorkHandle ProcessGroup::barrier(const c10d::BarrierOptions&) {
 }
 
 void ProcessGroup::shutdown() {
-  drain();
+  try {
+    drain();
+  } catch (const CommError&) {  // the group has ended, and the works that failed have said so
+  }
 }
 
 void ProcessGroup::abort() {

@@ -5,7 +5,7 @@
 # What the demo needs, and what the tests need besides. nilearn comes for its volumes alone, so without what it depends on.
 python_demo_packages=(monai nibabel)
 python_volume_packages=(nilearn)
-python_test_packages=(einops nnunetv2==2.8.1)
+python_test_packages=(einops expecttest nnunetv2==2.8.1)
 
 # _make_python_home HOME: an environment of torch's own interpreter, where torch is an environment's.
 _make_python_home() {
