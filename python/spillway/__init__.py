@@ -14,8 +14,12 @@ require_torch()
 
 from spillway._spillway import CommError, DeviceError, DiskError, OutOfBudget, __version__  # noqa: E402
 from spillway import optim  # noqa: E402
+from spillway._torch_check import has_distributed  # noqa: E402
 from spillway.kfac import KFAC  # noqa: E402
 from spillway.session import Observed, Session, observe, resident, resident_read  # noqa: E402
+
+if has_distributed():
+    from spillway import distributed  # noqa: F401  it registers the backend
 
 __all__ = [
     "KFAC",

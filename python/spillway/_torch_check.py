@@ -11,3 +11,8 @@ def require_torch():
     if found != TORCH_VERSION:
         raise ImportError(f"this spillway was built for torch {TORCH_VERSION}, and torch {torch.__version__} is installed; "
                           f"install torch=={TORCH_VERSION}.* or build spillway again (`pip install .` in its source)")
+
+
+def has_distributed():
+    """True where torch was built with torch.distributed."""
+    return torch.distributed.is_available()
