@@ -6,7 +6,6 @@ Prints the operators whose results differ, and fails where one is not listed bel
 """
 
 import argparse
-import contextlib
 import sys
 import time
 import warnings
@@ -34,7 +33,10 @@ LEFT_OUT = {
 }
 
 #: Operators whose results differ, with the reason.
-DIFFER = {}
+DIFFER = {
+    "linalg.lstsq": "LAPACK's gelsy gives other bits at other addresses, without a Session too",
+    "linalg.lstsq.grad_oriented": "the same",
+}
 
 
 def copied(value):
@@ -88,23 +90,19 @@ def samples_of(op, most):
 
 
 def check(op, most):
-    """Returns the first difference of an operator's samples as a text; None without one."""
-    with contextlib.suppress(Exception):  # a sample that cannot be made here
-        samples = samples_of(op, most)
-        plain = [run(op, sample) for sample in samples]
-        if not all(same(one, run(op, sample)) for one, sample in zip(plain, samples, strict=True)):
-            return None, 0  # it differs from run to run by itself
-        session = EvictingSession()
-        try:
-            evicted = [run(op, sample) for sample in samples]
-            outs = session.page_outs()
-        finally:
-            session.close()
-        for number, (one, another) in enumerate(zip(plain, evicted, strict=True)):
-            if not same(one, another):
-                return f"sample {number}: {describe(one)} became {describe(another)}", outs
-        return None, outs
-    return None, 0
+    """Returns the first difference of an operator's samples as a text, None without one, and the number of page-outs."""
+    samples = samples_of(op, most)
+    plain = [run(op, sample) for sample in samples]
+    session = EvictingSession()
+    try:
+        evicted = [run(op, sample) for sample in samples]
+        outs = session.page_outs()
+    finally:
+        session.close()
+    for number, (one, another) in enumerate(zip(plain, evicted, strict=True)):
+        if not same(one, another):
+            return f"sample {number}: {describe(one)} became {describe(another)}", outs
+    return None, outs
 
 
 def describe(results):
@@ -119,7 +117,7 @@ def name_of(op):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--most", type=int, default=5, help="samples of an operator")
+    parser.add_argument("--most", type=int, default=10, help="samples of an operator")
     parser.add_argument("operators", nargs="*")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
