@@ -73,7 +73,7 @@ def main():
     except ModuleNotFoundError as error:
         if error.name != "nnunetv2":
             raise
-        print("nnU-Net is not installed: pip install nnunetv2", file=sys.stderr)
+        print("nnU-Net is not installed: pip install nnunetv2 'torch==2.11.*'", file=sys.stderr)
         return 1
     _offer_trainer()
     if command.startswith("plan"):
