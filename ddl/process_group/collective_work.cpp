@@ -24,7 +24,7 @@ CollectiveWork::CollectiveWork(int rank, c10d::OpType type, const char* title, c
       future_(
           c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), gpus_of(outputs_))) {}
 
-void CollectiveWork::complete(std::exception_ptr error) {
+void CollectiveWork::complete(const std::exception_ptr& error) {
   finish(error);
   if (error)
     future_->setError(error);

@@ -19,7 +19,7 @@ class CollectiveWork final : public c10d::Work {
 
   /// Ends the work, with an error or without one. Wakes those who wait, and runs the callbacks of the future on this
   /// thread. Called once.
-  void complete(std::exception_ptr error);
+  void complete(const std::exception_ptr& error);
 
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   std::vector<at::Tensor> result() override { return outputs_; }
