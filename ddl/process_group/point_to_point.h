@@ -22,7 +22,7 @@ class Communicator;
 class PointToPoint {
  public:
   /// Is called once, on the thread that moves messages, with the error of the message or without one.
-  using Done = std::function<void(std::exception_ptr)>;
+  using Done = std::function<void(const std::exception_ptr&)>;
 
   /// `comm` is this object's alone.
   explicit PointToPoint(std::shared_ptr<Communicator> comm);

@@ -20,8 +20,8 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using WorkHandle = c10::intrusive_ptr<c10d::Work>;
 
-Comm make(std::shared_ptr<Communicator> comm, bool calibrate) {
-  return calibrate && comm->size() > 1 ? make_calibrated_comm(std::move(comm)) : make_comm(std::move(comm));
+Comm make(const std::shared_ptr<Communicator>& comm, bool calibrate) {
+  return calibrate && comm->size() > 1 ? make_calibrated_comm(comm) : make_comm(comm);
 }
 
 /// Takes the one tensor of a list; torch's lists are for several GPUs of one process.
@@ -217,7 +217,8 @@ WorkHandle ProcessGroup::send(Tensors& tensors, int peer, int tag) {
   refuse_sparse(tensors, "send");
   const at::Tensor bytes = only(tensors, "send").contiguous().cpu();
   auto work = c10::make_intrusive<CollectiveWork>(getRank(), c10d::OpType::SEND, "spillway:send", tensors, Tensors());
-  messages_->send(peer, tag, bytes_of(bytes), [work, bytes](std::exception_ptr error) { work->complete(error); });
+  messages_->send(peer, tag, bytes_of(bytes),
+                  [work, bytes](const std::exception_ptr& error) { work->complete(error); });
   if (options_.must_block && options_.must_block()) work->wait();
   return work;
 }
@@ -229,7 +230,7 @@ WorkHandle ProcessGroup::recv(Tensors& tensors, int peer, int tag) {
   const bool in_place = tensor.is_cpu() && tensor.is_contiguous();
   const at::Tensor bytes = in_place ? tensor : tensor.cpu().contiguous();
   auto work = c10::make_intrusive<CollectiveWork>(getRank(), c10d::OpType::RECV, "spillway:recv", Tensors(), tensors);
-  messages_->receive(peer, tag, bytes_of(bytes), [work, bytes, tensor](std::exception_ptr error) {
+  messages_->receive(peer, tag, bytes_of(bytes), [work, bytes, tensor](const std::exception_ptr& error) {
     const at::NoGradGuard no_grad;
     if (!error && !bytes.is_same(tensor)) tensor.copy_(bytes);
     work->complete(error);
