@@ -268,7 +268,7 @@ TEST_F(SessionTest, ARawPointerOfAnAbsentTensorIsAClearError) {
     (void)a.data_ptr<float>();
     FAIL() << "gave a pointer of an absent tensor";
   } catch (const c10::Error& error) {
-    EXPECT_NE(std::string(error.what()).find("spillway::resident"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("resident(tensor)"), std::string::npos);
   }
   {
     auto lent = resident(a);

@@ -189,7 +189,7 @@ TEST_F(SessionsTest, TensorsOfAClosedSessionAreAbsentUntilTheyAreLentOrTheLastSe
     (void)a.data_ptr<float>();
     FAIL() << "gave a pointer that the open Session may take away";
   } catch (const c10::Error& error) {
-    EXPECT_NE(std::string(error.what()).find("spillway::resident"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("resident(tensor)"), std::string::npos);
   }
   {
     auto lent = resident_read(a);

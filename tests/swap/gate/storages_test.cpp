@@ -276,7 +276,7 @@ TEST(StoragesTest, SavingAbsentTensorsIsAClearErrorAndLendingThemWorks) {
     torch::save(layer, file);
     FAIL() << "saved what is absent";
   } catch (const std::exception& error) {
-    EXPECT_NE(std::string(error.what()).find("spillway::resident"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("resident(tensor)"), std::string::npos) << error.what();
   }
   std::stringstream whole;
   {
