@@ -56,7 +56,7 @@ Tensors cut(const at::Tensor& tensor, const std::vector<int64_t>& sizes, int ran
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> comm, ProcessGroupOptions options)
+ProcessGroup::ProcessGroup(const std::shared_ptr<Communicator>& comm, ProcessGroupOptions options)
     : Backend(comm->rank(), comm->size()),
       options_(std::move(options)),
       comm_(make(comm, options_.calibrate)),

@@ -36,7 +36,7 @@ struct ProcessGroupOptions {
 class ProcessGroup final : public c10d::Backend {
  public:
   /// Collective. `comm` is this object's alone. Throws CommError.
-  explicit ProcessGroup(std::shared_ptr<Communicator> comm, ProcessGroupOptions options = {});
+  explicit ProcessGroup(const std::shared_ptr<Communicator>& comm, ProcessGroupOptions options = {});
   ~ProcessGroup() override;
 
   const std::string getBackendName() const override { return "spillway"; }  // NOLINT: torch's signature
