@@ -375,8 +375,10 @@ void SocketWire::poll_descriptors(std::chrono::steady_clock::time_point until) {
   const auto left = std::max(until - Clock::now(), Clock::duration::zero());
   const timespec timeout{.tv_sec = 0,
                          .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count() % 1'000'000'000};
-  ppoll(polled_.data(), polled_.size(), &timeout, nullptr);
+  if (ppoll(polled_.data(), polled_.size(), &timeout, nullptr) <= 0) return;
   if (connections_missing) take_connections();
+  // Also what is not waited for yet: were it left, the next sleep would end at once.
+  for (Peer& peer : peers_) progress_receives(peer);
 }
 
 }  // namespace spillway::ddl

@@ -141,6 +141,23 @@ TEST(SocketTransportTest, TagsMayBeReceivedInAnyOrder) {
   });
 }
 
+TEST(SocketTransportTest, AWaitSleepsThoughAnotherRanksMessageIsThere) {
+  run_over_sockets({0, 0, 1}, [](std::unique_ptr<Transport> wire) {
+    const auto message = pattern(100'000, wire->rank());
+    if (wire->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    if (wire->rank() > 0) return finish(*wire, {wire->send(0, tag(1), message)});
+    std::vector<std::byte> late(message.size()), early(message.size());
+    Request first = wire->receive(1, tag(1), late), second = wire->receive(2, tag(1), early);
+    int waits = 0;
+    for (const auto end = Clock::now() + std::chrono::seconds(20); !wire->test(first) && Clock::now() < end; ++waits)
+      wire->idle(end);
+    EXPECT_LT(waits, 1000);  // of a millisecond at most, each; one that does not sleep takes microseconds
+    EXPECT_TRUE(wire->test(second)) << "it came long before";
+    EXPECT_EQ(late, pattern(late.size(), 1));
+    EXPECT_EQ(early, pattern(early.size(), 2));
+  });
+}
+
 TEST(SocketTransportTest, AReceiveOfAnotherSizeIsAnErrorAndTheNextMessageIsWhole) {
   run_over_sockets({0, 1}, [](std::unique_ptr<Transport> wire) {
     const auto first = pattern(5000, 1), second = pattern(700, 2);
