@@ -1,13 +1,16 @@
 """What a Session costs a Python program: importing, each operator, and steps of MONAI's networks under half their peak.
 
     PYTHONPATH=build/python python benchmarks/python_session.py [--edge 96] [--filters 16] [--rounds 3] [--only overhead]
+        [--split none]
 
-Needs monai. Plain PyTorch, a Session without a budget and one of half the peak take turns, a step each, after two steps
-that do not count. Ratios are medians of neighbors.
+Needs monai. Plain PyTorch, a Session without a budget and one of half the peak take turns, a step each, in processes of
+their own, after six steps in which Sessions settle. Ratios are medians of neighbors. `--split none` keeps operators
+whole, so that all have the same bits; `--split 224MiB`, the default of a Session, runs large ones in windows.
 """
 
 import argparse
 import contextlib
+import multiprocessing
 import statistics
 import subprocess
 import sys
@@ -18,6 +21,7 @@ import torch
 import spillway
 
 MIB = 1 << 20
+WARM_UP = 6
 
 
 def import_seconds():
@@ -46,60 +50,84 @@ def microseconds_of_an_operator(calls=20_000, rounds=9):
     return [statistics.median(each) for each in (plain, inside, in_step)]
 
 
-class Run:
-    """A network in training, with a Session of its own that is open for a step at a time."""
+def make_network(name, filters):
+    from monai.networks import nets
 
-    def __init__(self, make, edge, budget=None, session=True):
+    if name == "SegResNet":
+        return nets.SegResNet(3, filters, 1, 2)
+    widths = [filters * 2**i for i in range(4)]
+    return nets.DynUNet(3, 1, 2, [3] * 4, [1, 2, 2, 2], [2] * 3, filters=widths)
+
+
+class Training:
+    """A network in training on random voxels."""
+
+    def __init__(self, name, edge, filters):
         import monai
 
         torch.manual_seed(0)
-        self.session = spillway.Session(budget=budget) if session else None
-        self.model = make()
+        self.model = make_network(name, filters)
         self.optimizer = spillway.optim.Adam(self.model.parameters(), 1e-3)
         self.loss = monai.losses.DiceCELoss(to_onehot_y=True, softmax=True)
         self.image, self.label = torch.randn(1, 1, edge, edge, edge), torch.randint(0, 2, (1, 1, edge, edge, edge))
-        self.losses, self.seconds = [], []
 
-    def steps(self, count):
-        """Takes steps, of which the last counts."""
-        with self.session or contextlib.nullcontext():
-            for _ in range(count):
-                began = time.perf_counter()
-                with self.session.step() if self.session else contextlib.nullcontext():
-                    self.optimizer.zero_grad()
-                    loss = self.loss(self.model(self.image), self.label)
-                    loss.backward()
-                    self.optimizer.step()
-                    self.losses.append(loss.item())
-                took = time.perf_counter() - began
-            if self.session:
-                self.stats = self.session.stats()
-        self.seconds.append(took)
+    def step(self):
+        self.optimizer.zero_grad()
+        loss = self.loss(self.model(self.image), self.label)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
 
 
-def compare(name, make, edge, rounds):
-    import monai  # noqa: F401
+def answer_steps(pipe, options, arguments):
+    """A process's work: each message asks for a step, and is answered by its seconds, its loss and the bytes held."""
+    torch.set_num_threads(arguments["threads"])
+    training = Training(*arguments["training"])
+    session = spillway.Session(**options) if options is not None else None
+    with session or contextlib.nullcontext():
+        while pipe.recv():
+            began = time.perf_counter()
+            with session.step() if session else contextlib.nullcontext():
+                loss = training.step()
+            took = time.perf_counter() - began
+            pipe.send((took, loss, session.stats()["peak_bytes"] if session else 0))
 
-    seen = spillway.observe(lambda: Run(make, edge, session=False).steps(1))
+
+def compare(name, args):
+    split = None if args.split == "none" else args.split
+    training = (name, args.edge, args.filters)
+    seen = spillway.observe(Training(*training).step, split=split)
     half = max(seen.peak_bytes // 2, seen.floor_bytes + seen.floor_bytes // 20)
-    runs = {"plain": Run(make, edge, session=False), "none": Run(make, edge), "half": Run(make, edge, half)}
-    for _ in range(rounds):
-        for run in runs.values():
-            run.steps(4)  # a Session plans anew when it opens: on demand, then by schedules that settle
-    median = {key: statistics.median(run.seconds) for key, run in runs.items()}
-    ratio = {key: statistics.median(b / a for a, b in zip(runs["plain"].seconds, runs[key].seconds, strict=True))
-             for key in ("none", "half")}
-    same = runs["plain"].losses == runs["half"].losses == runs["none"].losses
-    print(f"{name}: peak {seen.peak_bytes / MIB:.0f} MiB; step {median['plain']:.2f} s plain, no budget {ratio['none']:.3f} x, "
-          f"{half / MIB:.0f} MiB {ratio['half']:.3f} x; held {runs['half'].stats['peak_bytes'] / MIB:.0f} MiB; "
-          f"the same bits: {same}", flush=True)
+    runs = {"plain": None, "no budget": {"split": split}, "half": {"split": split, "budget": half}}
+    context = multiprocessing.get_context("spawn")
+    pipes, processes, answers = {}, [], {key: [] for key in runs}
+    for key, options in runs.items():
+        pipes[key], theirs = context.Pipe()
+        more = {"threads": torch.get_num_threads(), "training": training}
+        processes.append(context.Process(target=answer_steps, args=(theirs, options, more), daemon=True))
+        processes[-1].start()
+    for _ in range(WARM_UP + args.rounds):
+        for key, pipe in pipes.items():
+            pipe.send(True)
+            answers[key].append(pipe.recv())
+    for pipe, process in zip(pipes.values(), processes, strict=True):
+        pipe.send(False)
+        process.join()
+    seconds = {key: [took for took, _, _ in each[WARM_UP:]] for key, each in answers.items()}
+    losses = {key: [loss for _, loss, _ in each] for key, each in answers.items()}
+    ratio = {key: statistics.median(b / a for a, b in zip(seconds["plain"], seconds[key], strict=True)) for key in runs}
+    print(f"{name}: peak {seen.peak_bytes / MIB:.0f} MiB; step {statistics.median(seconds['plain']):.2f} s plain, "
+          f"no budget {ratio['no budget']:.3f} x, {half / MIB:.0f} MiB {ratio['half']:.3f} x, "
+          f"held {answers['half'][-1][2] / MIB:.0f} MiB; the same losses as plain: {losses['plain'] == losses['half']}, "
+          f"as without a budget: {losses['no budget'] == losses['half']}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--edge", type=int, default=96)
     parser.add_argument("--filters", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--split", default="none")
     parser.add_argument("--only", choices=["overhead", "networks"])
     args = parser.parse_args()
     if args.only != "networks":
@@ -107,11 +135,8 @@ def main():
         plain, inside, in_step = microseconds_of_an_operator()
         print(f"operator: {plain:.2f} us plain, {inside - plain:+.2f} us in a Session, {in_step - plain:+.2f} us in a step")
     if args.only != "overhead":
-        from monai.networks import nets
-
-        widths = [args.filters * 2**i for i in range(4)]
-        compare("DynUNet", lambda: nets.DynUNet(3, 1, 2, [3] * 4, [1, 2, 2, 2], [2] * 3, filters=widths), args.edge, args.rounds)
-        compare("SegResNet", lambda: nets.SegResNet(3, args.filters, 1, 2), args.edge, args.rounds)
+        for name in ("DynUNet", "SegResNet"):
+            compare(name, args)
 
 
 if __name__ == "__main__":
