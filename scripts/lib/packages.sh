@@ -41,11 +41,11 @@ _has_header() {
   return 1
 }
 
-# pick_python: prints a Python that can make a virtual environment for this torch (3.10 or newer).
-pick_python() {
+# _first_python MODULES: prints the first Python for this torch (3.10 or newer) that has these modules.
+_first_python() {
   local python
   for python in python3 /usr/bin/python3 python3.{14,13,12,11,10}; do
-    if "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; then
+    if "$python" -c "import $1; sys.exit(sys.version_info < (3, 10))" >/dev/null 2>&1; then
       command -v "$python"
       return
     fi
@@ -53,10 +53,14 @@ pick_python() {
   return 1
 }
 
-# _has_python_headers: are the headers of that Python there, for the package of Python?
+# pick_python: prints a Python that can make a virtual environment for this torch.
+pick_python() { _first_python 'sys, venv, ensurepip'; }
+
+# _has_python_headers: are the headers there of the Python that makes torch's environment, or where torch is there
+# already, and that Python cannot make one, of another?
 _has_python_headers() {
   local python
-  python=$(pick_python) &&
+  python=$(pick_python || _first_python sys) &&
     "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 }
 

@@ -94,6 +94,16 @@ stand_in "$missing" apt-get </dev/null
 expect 1 env PATH="$missing:$bare" bash "$clone/scripts/build"
 says "still missing after apt-get: g++"
 
+# Torch is there already, and Debian's Python has its headers but makes no environments.
+plain=$work/plain
+stand_in "$plain" python3 <<<'[[ $* != *ensurepip* ]]'
+# shellcheck disable=SC2016
+expect 0 env PATH="$plain:$PATH" bash -euo pipefail -c '
+  source "$0/scripts/lib/packages.sh"
+  pick_python() { _first_python "sys, venv, ensurepip, no_such_module"; }
+  if pick_python; then exit 1; fi
+  _has_python_headers' "$clone"
+
 expect 1 env PATH="$bare" bash "$clone/scripts/build"
 says "missing: g++ cmake" "this system has no apt-get"
 
