@@ -125,6 +125,8 @@ for typo in --timing "--timings asan"; do
   says "unknown argument '${typo##* }'" "--preset cpu|asan|tsan|fuzz] | --timings"
   [[ ! -e $clone/build-timings ]] || { echo "a build to be timed was begun"; exit 1; }
 done
+expect 1 env PATH="$bare" bash "$clone/scripts/demo" --edge
+says "unknown argument '--edge'" "Usage: scripts/demo"
 SPILLWAY_JOBS=0 expect 1 in_library build_jobs
 says "SPILLWAY_JOBS='0'"
 expect 0 in_library build_jobs
