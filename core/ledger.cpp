@@ -26,7 +26,7 @@ void Ledger::refund(int64_t bytes, Category category) noexcept {
   std::lock_guard lock(mutex_);
   used_bytes_ -= bytes;
   used_[category] -= bytes;
-  limit_bytes_ = std::max(budget_bytes_, std::min(limit_bytes_, used_bytes_));
+  limit_bytes_ = std::max(budget_bytes_, std::min(limit_bytes_, used_bytes()));
 }
 
 bool Ledger::raise_limit(int64_t bytes) noexcept {
@@ -45,10 +45,10 @@ void Ledger::set_budget(int64_t bytes, bool soft) {
   std::lock_guard lock(mutex_);
   if (used_bytes_ > bytes && !soft)
     throw OutOfBudget(str("[ledger ", device_, "] a budget of ", format_bytes(bytes), " is below the ",
-                          format_bytes(used_bytes_), " already held"),
-                      used_bytes_, bytes);
+                          format_bytes(used_bytes()), " already held"),
+                      used_bytes(), bytes);
   budget_bytes_ = bytes;
-  limit_bytes_ = std::max(bytes, used_bytes_);
+  limit_bytes_ = std::max(bytes, used_bytes());
   soft_ = soft;
 }
 
@@ -64,10 +64,6 @@ int64_t Ledger::budget_bytes() const noexcept {
 bool Ledger::is_soft() const noexcept {
   std::lock_guard lock(mutex_);
   return soft_;
-}
-int64_t Ledger::used_bytes() const noexcept {
-  std::lock_guard lock(mutex_);
-  return used_bytes_;
 }
 int64_t Ledger::peak_bytes() const noexcept {
   std::lock_guard lock(mutex_);

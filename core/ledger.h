@@ -1,5 +1,6 @@
 /// The count of one device's bytes by category, and the budget that limits it.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -11,7 +12,8 @@ namespace spillway {
 
 /// Counts the bytes of one device by category under one budget. The count never exceeds the budget, because a charge
 /// that would exceed it is refused. A soft budget is exceeded only when raise_limit() asks for that, and peak_bytes()
-/// then shows it. Thread-safe. Every call costs one uncontended lock.
+/// then shows it. Thread-safe. Every call costs one uncontended lock, but
+/// used_bytes(), which costs a load.
 class Ledger {
  public:
   /// `device` is the name used in messages, e.g. "cpu".
@@ -36,7 +38,7 @@ class Ledger {
 
   int64_t budget_bytes() const noexcept;
   bool is_soft() const noexcept;
-  int64_t used_bytes() const noexcept;
+  int64_t used_bytes() const noexcept { return used_bytes_.load(std::memory_order_relaxed); }
   /// Returns the largest total since construction or reset_peak().
   int64_t peak_bytes() const noexcept;
   /// Returns the bytes of each category at the instant of the peak.
@@ -62,7 +64,7 @@ class Ledger {
   int64_t budget_bytes_;
   int64_t limit_bytes_;  // the budget, or more while a soft one is exceeded
   bool soft_ = false;
-  int64_t used_bytes_ = 0;
+  std::atomic<int64_t> used_bytes_ = 0;  // written under the lock
   int64_t peak_bytes_ = 0;
   int64_t workspace_at_mark_ = 0;
   int64_t workspace_peak_ = 0;

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "core/clock.h"
+#include "swap/gate/autograd_purposes.h"
 #include "swap/gate/blocking_operators.h"
 #include "swap/gate/operator_kernels.h"
 #include "swap/gate/operator_observer.h"
@@ -16,6 +17,51 @@
 
 namespace spillway::swap {
 namespace {
+
+/// The storages of the last `count` values on a stack, in the order of visit_storages(), and their pages.
+class StoragesOfCall {
+ public:
+  struct Entry {
+    c10::StorageImpl* storage;
+    Page* page;           ///< nullptr: no page when they were found
+    int64_t least_bytes;  ///< least_page_bytes() of the value
+    uint32_t place;       ///< position of the value
+    bool is_weight;       ///< the value is a weight
+  };
+
+  StoragesOfCall(SessionState& session, const torch::jit::Stack& stack, size_t count, int64_t min_page_bytes)
+      : session_(session) {
+    for (size_t place = 0; place < count; ++place) {
+      const c10::IValue& value = torch::jit::peek(stack, place, count);
+      if (value.isInt() || value.isBool() || value.isDouble() || value.isNone()) continue;
+      const int64_t least_bytes = least_page_bytes(value, min_page_bytes);
+      const bool of_weight = value.isTensor() && is_weight(value.toTensor());
+      visit_storages(value, [&](c10::StorageImpl& storage) {
+        entries_.push_back({&storage, nullptr, least_bytes, static_cast<uint32_t>(place), of_weight});
+      });
+    }
+  }
+  /// Finds the pages. Must be called under the pager's lock.
+  void find_pages() {
+    for (Entry& entry : entries_) entry.page = page_of(*entry.storage);
+  }
+  /// Returns the page that was found, or registers one; nullptr for a storage that cannot be paged.
+  Page* page_or_register(const Entry& entry, bool& is_new) {
+    Pager& pager = session_.pager;
+    Page* page =
+        swap::page_or_register(*entry.storage, entry.page, pager, entry.least_bytes, session_.conductor.user(), is_new);
+    if (entry.page && !page) pager.table().locked([&] { find_pages(); });  // it ended; the call may have it again
+    if (entry.is_weight && has_no_purpose(*entry.storage, page))
+      pager.table().locked([&] { give_purpose(*entry.storage, pager.table(), Category::weights); });
+    return page;
+  }
+  const Entry* begin() const { return entries_.begin(); }
+  const Entry* end() const { return entries_.end(); }
+
+ private:
+  SessionState& session_;
+  c10::SmallVector<Entry, 8> entries_;
+};
 
 /// The pages of one operator call, leased while it lives.
 class OperatorLease {
@@ -29,17 +75,15 @@ class OperatorLease {
   void collect(const OperatorTraits& traits, const torch::jit::Stack& stack, const WindowPlan* plan,
                int64_t min_page_bytes) {
     const size_t count = traits.writes.size();
+    StoragesOfCall storages(session_, stack, count, min_page_bytes);
+    session_.pager.table().locked([&] { storages.find_pages(); });
     int32_t position = 0;
-    for (size_t a = 0; a < count; ++a) {
-      const c10::IValue& value = torch::jit::peek(stack, a, count);
-      const int64_t least_bytes = least_page_bytes(value, min_page_bytes);
-      visit_storages(value, [&](c10::StorageImpl& storage) {
-        bool is_new = false;
-        Page* page = page_or_register(storage, session_.pager, least_bytes, session_.conductor.user(), is_new);
-        if (page) add(plan, a, {page, traits.writes[a], kNextUseKept});
-        if (is_new) births.push_back({page, position});
-        ++position;
-      });
+    for (const StoragesOfCall::Entry& entry : storages) {
+      bool is_new = false;
+      Page* page = storages.page_or_register(entry, is_new);
+      if (page) add(plan, entry.place, {page, traits.writes[entry.place], kNextUseKept});
+      if (is_new) births.push_back({page, position});
+      ++position;
     }
   }
   /// Adds one page. A page that the plan only streams is leased window by window; a page that it does not touch is not
@@ -53,12 +97,12 @@ class OperatorLease {
   }
   void lease() {
     if (!streamed.empty()) session_.pager.replayer().replay_before_use(streamed);
-    session_.pager.lease(uses, session_.conductor.user());
+    if (!uses.empty()) session_.pager.lease(uses, session_.conductor.user());
     leased_ = true;
   }
   void release() {
     if (!leased_) return;
-    session_.pager.unlease(uses);
+    if (!uses.empty()) session_.pager.unlease(uses);
     for (size_t i = 0; i < streamed.size(); ++i)  // pages may have ended with the call's arguments
       if (streamed[i].next_use != kNextUseKept)
         session_.pager.table().set_next_use(streamed_ids_[i], streamed[i].next_use);
@@ -80,21 +124,21 @@ void register_outputs(SessionState& session, const OperatorTraits& traits, const
                       size_t results, c10::SmallVector<Birth, 8>& births) {
   const Category category = CategoryScope::current(Category::activations);
   Device& device = session.share->device;
+  StoragesOfCall storages(session, stack, results, session.options.min_page_bytes);
+  session.pager.table().locked([&] {  // the storages may be pages, and leaving
+    for (const StoragesOfCall::Entry& entry : storages) {
+      Block* block = device.find_block(entry.storage->_mutable_data_ptr_no_checks());
+      if (block && block->category == Category::workspace) device.memory().recategorize(block, category);
+    }
+    storages.find_pages();
+  });
+  if (traits.kind == OperatorKind::memory) return;
   int32_t position = kOutputPosition;
-  for (size_t r = 0; r < results; ++r) {
-    const c10::IValue& value = torch::jit::peek(stack, r, results);
-    const int64_t least_bytes = least_page_bytes(value, session.options.min_page_bytes);
-    visit_storages(value, [&](c10::StorageImpl& storage) {
-      bool is_new = false;
-      session.pager.table().locked([&] {  // the storage may be a page, and leaving
-        Block* block = device.find_block(storage._mutable_data_ptr_no_checks());
-        if (block && block->category == Category::workspace) device.memory().recategorize(block, category);
-      });
-      if (traits.kind == OperatorKind::memory) return;
-      Page* page = page_or_register(storage, session.pager, least_bytes, session.conductor.user(), is_new);
-      if (is_new) births.push_back({page, position});
-      ++position;
-    });
+  for (const StoragesOfCall::Entry& entry : storages) {
+    bool is_new = false;
+    Page* page = storages.page_or_register(entry, is_new);
+    if (is_new) births.push_back({page, position});
+    ++position;
   }
 }
 
@@ -107,7 +151,7 @@ bool reads_arguments(const OperatorTraits& traits, const torch::jit::Stack& stac
 }
 
 struct Measured {
-  double seconds = 0;     ///< without waits for copies and without replays
+  double seconds = 0;     ///< without waits for copies and without replays; 0 outside steps
   int64_t own_bytes = 0;  ///< maximum of outputs and scratch
 };
 
@@ -150,6 +194,7 @@ int64_t call_windows(SessionState& session, const c10::OperatorHandle& op, c10::
 
 Measured measure(SessionState& session, auto&& call) {
   session.ledger.mark_workspace();
+  if (!session.conductor.in_step() && !session.clock) return {0, call()};  // nobody asks for the seconds
   const double waited = session.pager.delayed_seconds();
   const auto start = Clock::now();
   if (session.clock) session.clock->begin();
@@ -293,6 +338,34 @@ bool is_allowed(const OperatorTraits& traits, const torch::jit::Stack& stack) {
   return traits.is_collective && is_blocking_collective({arguments.data(), arguments.size()});
 }
 
+/// Runs a call that the gate does not refuse and that is no composite's.
+void pass(SessionState* session, const OperatorTraits* traits, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+          torch::jit::Stack* stack) {
+  if (traits && session->options.kernels) return run_with_other_kernels(*session, *traits, op, keys, stack);
+  c10::impl::ExcludeDispatchKeyGuard closed(kGateKey);
+  if (!traits || is_view(*traits, keys)) return op.redispatchBoxed(keys, stack);
+  session->share->device.refuse_capture();
+  run_kernel(*session, *traits, op, keys, stack);
+}
+
+/// Runs a call whose result is a gradient that autograd keeps, or a bucket of gradients, and counts it as that. Between
+/// such calls DistributedDataParallel asks whether gradient and bucket share memory, without an operator. So the
+/// gradient may be compared until its copy is in the bucket, and a bucket always.
+void pass_gradient(SessionState& session, const OperatorTraits& traits, GradientWork work,
+                   const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const bool is_copied = traits.kind != OperatorKind::view;
+  PageTable& pages = session.pager.table();
+  for (const c10::IValue& value : torch::jit::last(*stack, is_copied ? traits.writes.size() : 0))
+    visit_storages(value, [&](c10::StorageImpl& storage) { pages.locked([&] { let_compare(storage, false); }); });
+  pass(&session, &traits, op, keys, stack);
+  visit_storages(stack->back(), [&](c10::StorageImpl& storage) {
+    pages.locked([&] {
+      give_purpose(storage, pages, Category::gradients);
+      if (work == GradientWork::hooked) let_compare(storage, true);
+    });
+  });
+}
+
 void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torch::jit::Stack* stack) {
   const auto keys = dispatch_keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kGateKey);
   SessionState* session = SessionState::current();
@@ -301,11 +374,10 @@ void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torc
   if (traits && runs_as_parts(*traits, op, keys)) return op.redispatchBoxed(keys, stack);
   if (traits && traits->kind == OperatorKind::refused && !is_allowed(*traits, *stack))
     TORCH_CHECK(false, "[gate] ", traits->name, " ", traits->refusal);
-  if (traits && session->options.kernels) return run_with_other_kernels(*session, *traits, op, keys, stack);
-  c10::impl::ExcludeDispatchKeyGuard closed(kGateKey);
-  if (!traits || is_view(*traits, keys)) return op.redispatchBoxed(keys, stack);
-  session->share->device.refuse_capture();
-  run_kernel(*session, *traits, op, keys, stack);
+  if (traits && traits->keeps_gradients)
+    if (const GradientWork work = gradient_work(); work != GradientWork::none)
+      return pass_gradient(*session, *traits, work, op, keys, stack);
+  pass(session, traits, op, keys, stack);
 }
 
 }  // namespace

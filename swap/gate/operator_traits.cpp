@@ -109,6 +109,8 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   const bool annotated = of_libtorch || space == "spillway";
   traits.may_wait = !of_libtorch;
   traits.shares_memory = base == "aten::_lazy_clone";
+  traits.keeps_gradients = base == "aten::detach" || base == "aten::copy_" || base == "aten::zero_" ||
+                           (base == "aten::mul" && schema.overload_name() == "out");
   bool writes_any = false, aliases = false;
   for (const c10::Argument& argument : schema.arguments()) {
     bool writes =

@@ -29,6 +29,7 @@ struct OperatorTraits {
   bool shares_memory = false;  ///< results hold the arguments' memory without being views of them (copy on write)
   bool keeps_arguments = false;  ///< in an object of its own, hidden from the gate (packed weights)
   std::string refusal = {};      ///< the reason, where the kind is refused
+  bool keeps_gradients = false;  ///< its result may be a gradient, or a bucket of some (autograd_purposes.h)
   bool is_collective = false;    ///< torch.distributed's; refused unless the call blocks (blocking_operators.h)
   WindowRule windows = nullptr;  ///< the rule that splits large calls; nullptr: they are not split
 };

@@ -22,6 +22,12 @@ ScheduleInputs schedule_inputs(const SessionOptions& options, const DevicePager&
   return inputs;
 }
 
+/// Returns a place below `count`, a power of two, that spreads pointers evenly (Fibonacci hashing).
+size_t place_of(const void* pointer, size_t count) {
+  constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;
+  return (reinterpret_cast<uintptr_t>(pointer) * kGoldenRatio) >> 32 & (count - 1);
+}
+
 std::unique_ptr<ComputeClock> make_clock(const SessionOptions& options, Device& device) {
   auto clock = options.kernels ? options.kernels->make_clock() : nullptr;
   return clock ? std::move(clock) : device.make_clock();
@@ -55,12 +61,14 @@ bool SessionState::in_owners_work() const {
 
 const OperatorTraits& SessionState::traits(const c10::OperatorHandle& op) {
   const c10::FunctionSchema* schema = &op.schema();
-  {
-    std::shared_lock lock(traits_mutex);
-    if (auto known = traits_by_schema.find(schema); known != traits_by_schema.end()) return known->second;
-  }
-  std::unique_lock lock(traits_mutex);
-  return traits_by_schema.try_emplace(schema, traits_of(op)).first->second;
+  auto& recent = recent_traits_[place_of(schema, recent_traits_.size())];
+  const KnownTraits* known = recent.load(std::memory_order_acquire);
+  if (known && known->first == schema) return known->second;
+  std::lock_guard lock(traits_mutex_);
+  auto entry = traits_.find(schema);
+  if (entry == traits_.end()) entry = traits_.emplace(schema, traits_of(op)).first;
+  recent.store(&*entry, std::memory_order_release);
+  return entry->second;
 }
 
 }  // namespace spillway::swap

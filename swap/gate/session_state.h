@@ -2,9 +2,11 @@
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <array>
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <thread>
 #include <unordered_map>
 
@@ -25,6 +27,7 @@ class SessionState {
   static SessionState* current();
   /// Returns the scope that a thread carries while it works for the Session.
   SessionScope scope(bool traced) { return {.session = this, .alive = alive, .clock = clock.get(), .traced = traced}; }
+  /// Returns the operator's traits. Cost when it ran before: one load.
   const OperatorTraits& traits(const c10::OperatorHandle& op);
   /// True when the running operator is measured: the needs of the owner's operators are always counted, and inside
   /// steps their traces are recorded.
@@ -40,10 +43,15 @@ class SessionState {
   OperatorRecipes recipes;
   Conductor conductor;
   const std::thread::id owner;
-  std::shared_mutex traits_mutex;
-  std::unordered_map<const c10::FunctionSchema*, OperatorTraits> traits_by_schema;
   const std::shared_ptr<const void> alive = std::make_shared<char>();  ///< expires with this state
   std::optional<GateGuards> gate;
+
+ private:
+  using KnownTraits = std::pair<const c10::FunctionSchema* const, OperatorTraits>;
+
+  std::mutex traits_mutex_;
+  std::unordered_map<const c10::FunctionSchema*, OperatorTraits> traits_;  // entries stay where they are
+  std::array<std::atomic<const KnownTraits*>, 1024> recent_traits_{};      // by the schema's hash
 };
 
 /// Registers the gate with LibTorch's dispatcher, once for the process, because registrations cannot be taken back

@@ -15,15 +15,17 @@
 #include "core/memory/fork.h"
 #include "swap/gate/device_pager.h"
 
-// LibTorch 2.11 arms "reading this data pointer throws my message" through a public function and has no public way to
-// disarm it (2.14 has). An explicit instantiation may name a private member, which gives this file the flag.
+// LibTorch 2.11 arms "reading this data pointer throws my message" through public functions and has no public way to
+// disarm it (2.14 has). An explicit instantiation may name private members, which gives this file the flags.
 namespace {
-template <auto Member>
+template <auto Any, auto Mutable>
 struct Expose {
-  friend bool& throws_on_access(c10::StorageImpl& storage) { return storage.*Member; }
+  friend bool& throws_on_access(c10::StorageImpl& storage) { return storage.*Any; }
+  friend bool& throws_on_mutable_access(c10::StorageImpl& storage) { return storage.*Mutable; }
 };
 bool& throws_on_access(c10::StorageImpl&);
-template struct Expose<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
+bool& throws_on_mutable_access(c10::StorageImpl&);
+template struct Expose<&c10::StorageImpl::throw_on_immutable_data_ptr_, &c10::StorageImpl::throw_on_mutable_data_ptr_>;
 }  // namespace
 
 namespace spillway::swap {
@@ -56,17 +58,34 @@ class StorageOwner final : public PageOwner {
     c10::StorageImpl& storage = *storage_._unsafe_get_target();
     storage._mutable_data_ptr_no_checks().release_context();  // the pager owns the block now
     make_absent(storage, page);
+    if (may_be_compared_) refuse_uses_alone(storage);
   }
   void occupy(Block* block) override {
     c10::StorageImpl& storage = *storage_._unsafe_get_target();
     storage._mutable_data_ptr_no_checks().release_context();  // the page lives on
     throws_on_access(storage) = false;
+    throws_on_mutable_access(storage) = false;
     storage.set_data_ptr_noswap(find_device(storage.device())->wrap_block(block));
+  }
+  /// Says whether the storage may be compared with others while it is absent.
+  void let_compare(bool let) {
+    may_be_compared_ = let;
+    c10::StorageImpl& storage = *storage_._unsafe_get_target();
+    if (storage._mutable_data_ptr_no_checks().get_deleter() != &end_absent_page) return;
+    throws_on_access(storage) = true;
+    if (let) refuse_uses_alone(storage);
   }
   Pager& pager() { return pager_; }
   const c10::weak_intrusive_ptr<c10::StorageImpl>& storage() const { return storage_; }
 
  private:
+  /// Lets an absent storage's pointer, which is null, be read but not used.
+  static void refuse_uses_alone(c10::StorageImpl& storage) {
+    storage.set_throw_on_mutable_data_ptr();
+    throws_on_access(storage) = false;
+  }
+
+  bool may_be_compared_ = false;
   c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
   Pager& pager_;
 };
@@ -168,19 +187,22 @@ c10::weak_intrusive_ptr<c10::StorageImpl> storage_of(const Page& page) {
   return static_cast<StorageOwner*>(page.owner.get())->storage();
 }
 
-Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, UserId user, bool& is_new) {
+Page* page_or_register(c10::StorageImpl& storage, Page* known, Pager& pager, int64_t min_bytes, UserId user,
+                       bool& is_new) {
   is_new = false;
-  if (Page* page = pager.table().locked([&] { return page_of(storage); })) {
-    TORCH_CHECK(&pager_of(*page) == &pager, "[gate] a tensor of ", page->bytes, " bytes could not come home when an ",
+  if (known) {
+    TORCH_CHECK(&pager_of(*known) == &pager, "[gate] a tensor of ", known->bytes, " bytes could not come home when an ",
                 "earlier Session closed; spillway::resident(tensor) tries again, and lends it");
-    if (may_move(storage)) return page;
-    pager.unregister_resident(*page);
+    if (may_move(storage)) return known;
+    pager.unregister_resident(*known);
     return nullptr;
   }
+  if (const int64_t bytes = storage.nbytes(); bytes < min_bytes || bytes == 0) return nullptr;
   Device* device = find_device(storage.device());
   if (!device || &device->memory() != &pager.device() || !may_move(storage)) return nullptr;
   if (HeldStorages::instance().contains(storage)) return nullptr;
-  if (const int64_t bytes = storage.nbytes(); bytes < min_bytes || bytes == 0) return nullptr;
+  // The same storage may have been registered since, because a call may have it several times.
+  if (Page* page = pager.table().locked([&] { return page_of(storage); })) return page;
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   if (!data.get()) return nullptr;
   if (!device->find_block(data)) {
@@ -261,6 +283,27 @@ bool holds_tensors_inside(const c10::IValue& value) {
 int64_t least_page_bytes(const c10::IValue& value, int64_t min_page_bytes) {
   constexpr int64_t kMaxVector = 64 << 10;
   return any_tensor(value, is_host_vector_of_integers) ? std::max(min_page_bytes, kMaxVector + 1) : min_page_bytes;
+}
+
+void let_compare(const c10::StorageImpl& storage, bool let) {
+  if (Page* page = page_of(storage)) static_cast<StorageOwner*>(page->owner.get())->let_compare(let);
+}
+
+bool has_no_purpose(const c10::StorageImpl& storage, const Page* page) {
+  const Block* block =
+      page ? nullptr : block_behind(const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks());
+  if (!page && !block) return false;
+  const Category category = page ? page->category : block->category;
+  return category == Category::activations || category == Category::workspace || category == Category::other;
+}
+
+void give_purpose(c10::StorageImpl& storage, PageTable& table, Category category) {
+  Page* page = page_of(storage);
+  if (!has_no_purpose(storage, page)) return;
+  if (page)
+    table.recategorize(*page, category);
+  else
+    find_device(storage.device())->memory().recategorize(block_behind(storage._mutable_data_ptr_no_checks()), category);
 }
 
 void categorize(const at::Tensor& tensor, Category category) {

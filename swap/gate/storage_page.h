@@ -20,13 +20,14 @@ Pager& pager_of(const Page& page);
 /// Returns the storage of a page that is no orphan. Must be called under the pager's lock.
 c10::weak_intrusive_ptr<c10::StorageImpl> storage_of(const Page& page);
 
-/// Returns the page of a storage, registered now if need be. A storage whose memory came from LibTorch's own allocator
-/// (it was born before the Session) is moved into counted memory first. Returns nullptr for storages that cannot be
-/// paged: smaller than `min_bytes`, not resizable (external or shared memory), copy-on-write, held in place, or not on
-/// the pager's device. A page that LibTorch has marked as not resizable since then comes back to the device for good.
-/// `is_new` tells a registration, which is for `user`. One caller at a time. Throws OutOfBudget when a moved storage
-/// does not fit, or when a page cannot come back.
-Page* page_or_register(c10::StorageImpl& storage, Pager& pager, int64_t min_bytes, UserId user, bool& is_new);
+/// Returns the page of a storage, registered now if need be. `known` is what page_of() returned for it. A storage whose
+/// memory came from LibTorch's own allocator (it was born before the Session) is moved into counted memory first.
+/// Returns nullptr for storages that cannot be paged: smaller than `min_bytes`, not resizable (external or shared
+/// memory), copy-on-write, held in place, or not on the pager's device. A page that LibTorch has marked as not
+/// resizable since then comes back to the device for good. `is_new` tells a registration, which is for `user`. One
+/// caller at a time. Throws OutOfBudget when a moved storage does not fit, or when a page cannot come back.
+Page* page_or_register(c10::StorageImpl& storage, Page* known, Pager& pager, int64_t min_bytes, UserId user,
+                       bool& is_new);
 
 /// Holds a storage's memory where it is while the result lives, if it is no page. The storage then becomes no page in
 /// this Session or a later one. Pages are held by leases. Thread-safe.
@@ -62,6 +63,18 @@ bool holds_tensors_inside(const c10::IValue& value);
 /// parts run. So integers on the host of at most one dimension and 64 KiB are no pages. One dimension counts because
 /// elements of vectors are read, too.
 int64_t least_page_bytes(const c10::IValue& value, int64_t min_page_bytes);
+
+/// Says whether a page's storage may be compared with other storages while it is absent. LibTorch's is_alias_of() reads
+/// both pointers, and by itself an absent storage refuses that. One that may be compared refuses what could write only,
+/// and shows a null pointer to what reads. Must be called under the pager's lock.
+void let_compare(const c10::StorageImpl& storage, bool let);
+
+/// True for storages that are counted under no purpose of their own: as activations, workspace or other. `page` is what
+/// page_of() returned.
+bool has_no_purpose(const c10::StorageImpl& storage, const Page* page);
+
+/// Counts a storage under `category` where has_no_purpose(). Must be called under the pager's lock.
+void give_purpose(c10::StorageImpl& storage, PageTable& table, Category category);
 
 /// Counts the tensor's storage under `category` from now on. Does nothing for storages that are not counted.
 void categorize(const at::Tensor& tensor, Category category);

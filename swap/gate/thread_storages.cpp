@@ -86,7 +86,7 @@ void page_left_storages(Pager& pager, int64_t min_bytes, UserId user) {
         [&] { return block_behind(storage->_mutable_data_ptr_no_checks()) && !page_of(*storage); });
     bool is_new = false;
     if (!loose) continue;
-    Page* page = page_or_register(*storage, pager, min_bytes, user, is_new);
+    Page* page = page_or_register(*storage, nullptr, pager, min_bytes, user, is_new);
     if (is_new) pager.table().locked([&] { page->priority = EvictionPriority::last_resort; });
   }
 }

@@ -71,17 +71,23 @@ void PageTable::watch_destroyed(UserId user) {
 }
 
 void PageTable::take_destroyed(UserId user, std::vector<PageId>& destroyed) {
+  if (recorded_destroyed_.load(std::memory_order_acquire) == 0) return;
   std::lock_guard lock(mutex_);
   for (Watcher& watcher : watchers_) {
     if (watcher.user != user) continue;
     destroyed.insert(destroyed.end(), watcher.destroyed.begin(), watcher.destroyed.end());
+    recorded_destroyed_ -= std::ssize(watcher.destroyed);
     watcher.destroyed.clear();
   }
 }
 
 void PageTable::stop_watching(UserId user) noexcept {
   std::lock_guard lock(mutex_);
-  std::erase_if(watchers_, [&](const Watcher& watcher) { return watcher.user == user; });
+  std::erase_if(watchers_, [&](const Watcher& watcher) {
+    if (watcher.user != user) return false;
+    recorded_destroyed_ -= std::ssize(watcher.destroyed);
+    return true;
+  });
 }
 
 // --- records, under the lock ----------------------------------------------------------------------------------------
@@ -100,6 +106,11 @@ std::string PageTable::describe_unpaged() const {
     parts += str(parts.empty() ? "" : ", ", name(static_cast<Category>(c)), " ", format_bytes(unpaged[c]));
   }
   return total == 0 ? "" : str("; ", format_bytes(total), " of them belong to no page (", parts, ")");
+}
+
+void PageTable::count_delay(double PagerStats::*counter, double seconds) noexcept {
+  stats_.*counter += seconds;
+  delayed_seconds_ = stats_.exposed_seconds + stats_.replay_seconds;
 }
 
 std::unique_ptr<Page> PageTable::make_page(int64_t bytes, Category category, std::unique_ptr<PageOwner> owner,
@@ -150,6 +161,11 @@ void PageTable::enter(Page& page, PageState state, Block* block) {
   stats_.parked_peak_bytes = std::max(stats_.parked_peak_bytes, stats_.parked_bytes);
 }
 
+void PageTable::recategorize(Page& page, Category category) noexcept {
+  page.category = category;
+  if (page.on_device() || page.is(PageState::paging_in)) device_.recategorize(page.block, category);
+}
+
 void PageTable::attach(Block* block, Page& page, PageKeeper& keeper) noexcept {
   block->page = &page;
   block->keeper = &keeper;
@@ -175,7 +191,10 @@ void PageTable::unregister(Page& page) noexcept {
 
 void PageTable::destroy(Page& page) noexcept {
   if (!page.is_orphan())
-    for (Watcher& watcher : watchers_) watcher.destroyed.push_back(page.id);
+    for (Watcher& watcher : watchers_) {
+      watcher.destroyed.push_back(page.id);
+      ++recorded_destroyed_;
+    }
   if (page.replay_refs > 0) {
     page.owner = nullptr;
     return;

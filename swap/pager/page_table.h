@@ -74,21 +74,27 @@ class PageTable {
   }
   /// Records, from now on, which pages are destroyed, whichever user used them.
   void watch_destroyed(UserId user);
-  /// Appends the pages that were recorded since the last call to `destroyed`, and forgets them.
+  /// Appends the pages that were recorded since the last call to `destroyed`, and forgets them. Cost when no page was
+  /// destroyed: one load.
   void take_destroyed(UserId user, std::vector<PageId>& destroyed);
   void stop_watching(UserId user) noexcept;
   /// Counts an operator that some user traces, and returns how many were counted before. This is the clock of next
   /// uses.
   int64_t tick() noexcept { return ticks_.fetch_add(1); }
   int64_t ticks() const noexcept { return ticks_.load(); }
+  /// Returns the device bytes held by pages, including pages on their way in or out and copies that outlive their page.
+  /// Takes no lock.
+  int64_t paged_bytes() const noexcept { return paged_bytes_.load(std::memory_order_relaxed); }
+  /// Returns the seconds that callers have waited so far, for copies and for replays. Takes no lock.
+  double delayed_seconds() const noexcept { return delayed_seconds_.load(std::memory_order_relaxed); }
 
   // Records, under the lock.
 
   std::mutex& mutex() const noexcept { return mutex_; }
   PagerStats& stats() noexcept { return stats_; }
   const PagerStats& stats() const noexcept { return stats_; }
-  /// Returns the device bytes held by pages, including pages on their way in or out and copies that outlive their page.
-  int64_t paged_bytes() const noexcept { return paged_bytes_; }
+  /// Counts seconds that a caller waited, in `counter`: exposed or replay.
+  void count_delay(double PagerStats::*counter, double seconds) noexcept;
   /// Describes the held bytes that belong to no page, so they cannot leave: `; 1.20 GiB of them belong to no page
   /// (workspace 1.20 GiB)`. Empty when there are none. Cost: a look at every page.
   std::string describe_unpaged() const;
@@ -104,6 +110,7 @@ class PageTable {
   /// Moves the page to `state`, with `block`, and keeps the totals. Throws std::logic_error where the table of states
   /// does not allow it.
   void enter(Page& page, PageState state, Block* block = nullptr);
+  void recategorize(Page& page, Category category) noexcept;
   /// Attaches the block to its page, so that the release of the block is told to `keeper`.
   static void attach(Block* block, Page& page, PageKeeper& keeper) noexcept;
   static void detach(Block* block) noexcept;
@@ -155,8 +162,10 @@ class PageTable {
   UserId last_user_ = kNobody;
   int64_t users_ = 0;
   std::atomic<int64_t> ticks_ = 0;
-  uint64_t moment_ = 0;  // count of lease calls: orders least recently used
-  int64_t paged_bytes_ = 0;
+  uint64_t moment_ = 0;                   // count of lease calls: orders least recently used
+  std::atomic<int64_t> paged_bytes_ = 0;  // written under the lock, as are the next two
+  std::atomic<double> delayed_seconds_ = 0;
+  std::atomic<int64_t> recorded_destroyed_ = 0;  // over all watchers
   PagerStats stats_;
 };
 

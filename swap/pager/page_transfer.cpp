@@ -181,7 +181,7 @@ void PageTransfer::wait(PagerLock& lock, const Ticket& ticket, Wait how) {
   } catch (...) {
   }
   lock.relock();
-  table_.stats().exposed_seconds += seconds_since(start);
+  table_.count_delay(&PagerStats::exposed_seconds, seconds_since(start));
 }
 
 void PageTransfer::pause(PagerLock& lock) {

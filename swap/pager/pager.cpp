@@ -46,8 +46,7 @@ Page* Pager::add_absent(int64_t bytes, Category category, std::unique_ptr<PageOw
 void Pager::recategorize(Page& page, Category category) noexcept {
   if (device_.is_orphan()) return;
   std::lock_guard lock(table_.mutex());
-  page.category = category;
-  if (page.on_device() || page.is(PageState::paging_in)) device_.recategorize(page.block, category);
+  table_.recategorize(page, category);
 }
 
 // --- leases ---------------------------------------------------------------------------------------------------------
@@ -213,16 +212,6 @@ PagerStats Pager::stats() const {
   PagerStats stats = table_.stats();
   stats.exposed_seconds += out_.totals().stalled_seconds + in_.totals().stalled_seconds;
   return stats;
-}
-
-double Pager::delayed_seconds() const {
-  std::lock_guard lock(table_.mutex());
-  return table_.stats().exposed_seconds + table_.stats().replay_seconds;
-}
-
-int64_t Pager::paged_bytes() const {
-  std::lock_guard lock(table_.mutex());
-  return table_.paged_bytes();
 }
 
 }  // namespace spillway::swap

@@ -84,9 +84,9 @@ class Pager final : public Reclaimer, public PageKeeper {
 
   PagerStats stats() const;
   /// Returns the seconds that callers have waited so far, for copies and for replays.
-  double delayed_seconds() const;
+  double delayed_seconds() const noexcept { return table_.delayed_seconds(); }
   /// Returns the device bytes held by pages, including those on their way in or out.
-  int64_t paged_bytes() const;
+  int64_t paged_bytes() const noexcept { return table_.paged_bytes(); }
   /// Returns the totals of the copy lanes and the disk so far.
   LaneTotals copied() const { return host_.copied(); }
   int64_t small_bytes() const noexcept { return small_bytes_; }

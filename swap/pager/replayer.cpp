@@ -96,9 +96,8 @@ void Replayer::replay(PagerLock& lock, Page& page) {
 /// Runs the page's recipe and returns its error. The time that it took counts as replay, but for its own waits and
 /// replays.
 std::exception_ptr Replayer::run_recipe(PagerLock& lock, Page& page) {
-  PagerStats& stats = table_.stats();
   table_.enter(page, replaying);
-  const double delayed = stats.exposed_seconds + stats.replay_seconds;
+  const double delayed = table_.delayed_seconds();
   const auto start = std::chrono::steady_clock::now();
   std::exception_ptr error;
   Block* block = nullptr;
@@ -110,7 +109,7 @@ std::exception_ptr Replayer::run_recipe(PagerLock& lock, Page& page) {
   }
   lock.relock();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  stats.replay_seconds += took.count() - (stats.exposed_seconds + stats.replay_seconds - delayed);
+  table_.count_delay(&PagerStats::replay_seconds, took.count() - (table_.delayed_seconds() - delayed));
   if (!error)
     adopt_replayed(lock, page, block);
   else if (page.is_destroyed())

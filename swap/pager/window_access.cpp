@@ -80,7 +80,7 @@ void WindowAccess::prefetch_for_window(Page& page, int64_t used_after, std::span
 void WindowAccess::count_window(int64_t bytes, int64_t PagerStats::*counter, double seconds) {
   std::lock_guard lock(table_.mutex());
   table_.stats().*counter += bytes;
-  table_.stats().exposed_seconds += seconds;
+  table_.count_delay(&PagerStats::exposed_seconds, seconds);
 }
 
 }  // namespace spillway::swap
