@@ -41,6 +41,8 @@ class ProcessGroup final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "spillway"; }  // NOLINT: torch's signature
   const Communicator& communicator() const { return *comm_->communicator; }
+  /// Returns what operators take, for callers who have the group to themselves and call none of its collectives.
+  const Comm& comm() const { return comm_; }
   /// Returns how the group reduces vectors of so many bytes, for people.
   std::string explain(int64_t bytes);
 

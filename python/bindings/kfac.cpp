@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "ddl/process_group/process_group.h"
 #include "kfac/kfac.h"
 #include "kfac/plan/option_types.h"
 
@@ -18,6 +19,7 @@ namespace py = pybind11;
 namespace spillway::python {
 namespace {
 
+using Group = c10::intrusive_ptr<ddl::ProcessGroup>;
 using kfac::ForeignModule;
 using kfac::Kfac;
 using kfac::KfacOptions;
@@ -84,6 +86,11 @@ KfacOptions options_from(const py::dict& given, const std::shared_ptr<Numbers>& 
   reader.read("inverse_interval", inverse_interval);
   options.factor_interval = factor_interval;
   options.inverse_interval = inverse_interval;
+  reader.read("strategy", options.strategy, &kfac::parse_strategy);
+  reader.read("grad_worker_frac", options.grad_worker_frac);
+  reader.read("placement", options.placement, &kfac::parse_placement);
+  reader.read("factor_dtype", options.factor_dtype, &kfac::parse_factor_dtype);
+  reader.read("overlap_factors", options.overlap_factors);
   reader.read("method", options.method, &kfac::parse_method);
   reader.read("convention", options.convention, &kfac::parse_convention);
   reader.read("conv_factors", options.conv_factors, &kfac::parse_conv_factors);
@@ -118,21 +125,23 @@ KfacOptions options_from(const py::dict& given, const std::shared_ptr<Numbers>& 
   return options;
 }
 
-/// A Kfac with the numbers of its coming step.
+/// A Kfac with the numbers of its coming step, and the group that it has to itself; null where a process is alone.
 class PythonKfac {
  public:
-  PythonKfac(const std::vector<py::tuple>& modules, const py::dict& options, double lr) {
+  PythonKfac(const std::vector<py::tuple>& modules, const py::dict& options, double lr, Group group)
+      : group_(std::move(group)) {
     numbers_->lr = lr;
     std::vector<ForeignModule> all;
     for (const py::tuple& module : modules) all.push_back(module_from(module));
     KfacOptions read = options_from(options, numbers_);
     const py::gil_scoped_release release;
-    kfac_.emplace(all, std::move(read));
+    kfac_.emplace(all, std::move(read), group_ ? group_->comm() : nullptr);
   }
   Kfac& kfac() { return *kfac_; }
   Numbers& numbers() { return *numbers_; }
 
  private:
+  const Group group_;
   const std::shared_ptr<Numbers> numbers_ = std::make_shared<Numbers>();
   std::optional<Kfac> kfac_;
 };
@@ -152,9 +161,10 @@ py::dict counters_of(PythonKfac& own) {
 py::dict seconds_of(PythonKfac& own) {
   const kfac::KfacSeconds seconds = own.kfac().seconds();
   py::dict all;
-  all["factors"] = seconds.factor_compute + seconds.factor_communicate;
-  all["decompose"] = seconds.decompose + seconds.eigenbasis_communicate;
-  all["precondition"] = seconds.precondition + seconds.gradient_communicate;
+  all["factors"] = seconds.factor_compute;
+  all["decompose"] = seconds.decompose;
+  all["precondition"] = seconds.precondition;
+  all["communicate"] = seconds.factor_communicate + seconds.eigenbasis_communicate + seconds.gradient_communicate;
   return all;
 }
 
@@ -199,8 +209,8 @@ void bind_kfac(py::module_& module) {
   const py::call_guard<py::gil_scoped_release> without_gil;
   py::class_<PythonKfac> type(module, "Kfac");
   bind_numbers(type);
-  type.def(py::init<const std::vector<py::tuple>&, const py::dict&, double>(), py::arg("modules"), py::arg("options"),
-           py::arg("lr"))
+  type.def(py::init<const std::vector<py::tuple>&, const py::dict&, double, Group>(), py::arg("modules"),
+           py::arg("options"), py::arg("lr"), py::arg("group"))
       .def(
           "watch",
           [](PythonKfac& own, const std::vector<at::Tensor>& roots, int64_t batch) {

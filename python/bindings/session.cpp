@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/bytes.h"
 #include "core/category.h"
@@ -129,6 +130,27 @@ SessionOptions options_from(std::string device, const std::string& engine, int64
   return options;
 }
 
+void bind_tensors(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> without_gil;
+  py::class_<CategoryBlock>(module, "category")
+      .def(py::init([](const std::string& text) { return std::make_unique<CategoryBlock>(category_named(text)); }),
+           py::arg("name"))
+      .def("__enter__", &CategoryBlock::enter)
+      .def("__exit__", [](CategoryBlock& block, const py::args&) { block.exit(); });
+  module.def(
+      "categorize",
+      [](const std::vector<at::Tensor>& tensors, const std::string& text) {
+        for (const at::Tensor& tensor : tensors) swap::categorize(tensor, category_named(text));
+      },
+      py::arg("tensors"), py::arg("name"), without_gil);
+  const py::class_<Resident> resident_type(module, "Resident");
+  module.def("resident", &resident, py::arg("tensor"), without_gil);
+  module.def("resident_read", &resident_read, py::arg("tensor"), without_gil);
+  module.def(
+      "pin", [](const at::Tensor& tensor) { swap::visit_storages(tensor, swap::pin_to_device); }, py::arg("tensor"),
+      without_gil);
+}
+
 }  // namespace
 
 void bind_session(py::module_& module) {
@@ -153,19 +175,7 @@ void bind_session(py::module_& module) {
       .def(
           "report", [](OpenSession& open, const std::string& folder) { open.report(folder); }, py::arg("folder"),
           without_gil);
-
-  py::class_<CategoryBlock>(module, "category")
-      .def(py::init([](const std::string& text) { return std::make_unique<CategoryBlock>(category_named(text)); }),
-           py::arg("name"))
-      .def("__enter__", &CategoryBlock::enter)
-      .def("__exit__", [](CategoryBlock& block, const py::args&) { block.exit(); });
-
-  const py::class_<Resident> resident_type(module, "Resident");
-  module.def("resident", &resident, py::arg("tensor"), without_gil);
-  module.def("resident_read", &resident_read, py::arg("tensor"), without_gil);
-  module.def(
-      "pin", [](const at::Tensor& tensor) { swap::visit_storages(tensor, swap::pin_to_device); }, py::arg("tensor"),
-      without_gil);
+  bind_tensors(module);
   module.def(
       "parse_bytes", [](const std::string& text) { return parse_bytes(text); }, py::arg("text"));
   module.def("format_bytes", &format_bytes, py::arg("bytes"));

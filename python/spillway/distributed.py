@@ -21,6 +21,9 @@ from spillway import _spillway
 
 __all__ = ["Options", "explain"]
 
+_settings = {}  # (options, deadline in seconds) of the groups of this backend, by their names
+_twins = {}  # number of twins made so far, by the names of groups
+
 
 @dataclasses.dataclass
 class Options:
@@ -49,6 +52,15 @@ def explain(group: dist.ProcessGroup | None = None, size: int | str = "1MiB") ->
     if not isinstance(backend, _spillway.ProcessGroup):
         raise TypeError(f"the group's backend is {backend.name()}, not spillway")
     return backend.explain(_spillway.parse_bytes(str(size)))
+
+
+def twin_of(group: dist.ProcessGroup) -> _spillway.ProcessGroup:
+    """Makes a backend for the ranks of a group, of any backend, that sends over links of its own. All of them call it, and
+    in one order."""
+    options, deadline = _settings.get(group.group_name, (Options(), _seconds(dist.default_pg_timeout)))
+    number = _twins[group.group_name] = _twins.get(group.group_name, 0) + 1
+    store = dist.PrefixStore(f"spillway/twin/{number}", dist.distributed_c10d._get_process_group_store(group))
+    return _connect(store, dist.get_rank(group), dist.get_world_size(group), options, deadline)
 
 
 def _address_of_interface(name):
@@ -115,11 +127,15 @@ def _make(given, options):
         raise TypeError(f"pg_options is {type(options).__name__}; the backend spillway takes spillway.distributed.Options")
     options = options or Options()
     deadline = _seconds(given.timeout if options.deadline is None else options.deadline)
+    _settings[given.group_id] = options, deadline
+    return _connect(given.store, given.group_rank, given.group_size, options, deadline)
+
+
+def _connect(store, rank, size, options, deadline):
     return _spillway.ProcessGroup(
-        store=given.store, rank=given.group_rank, size=given.group_size,
-        deadline_seconds=min(deadline, 86400.0),
-        address=_own_address(given.store, options.address),
-        levels=[list(level) for level in options.levels], calibrate=options.calibrate)
+        store=store, rank=rank, size=size, deadline_seconds=min(deadline, 86400.0),
+        address=_own_address(store, options.address), levels=[list(level) for level in options.levels],
+        calibrate=options.calibrate)
 
 
 if "spillway" not in dist.Backend.backend_list:

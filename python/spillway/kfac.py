@@ -1,9 +1,11 @@
 """K-FAC for any torch.nn.Module: gradients become natural gradients before the optimizer's step."""
 
 import functools
+import sys
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree
 
@@ -24,6 +26,30 @@ def _describe(name, module):
             weight if kind else None, bias if kind else None)
 
 
+def _refuse_sharded(model):
+    tensors = sys.modules.get("torch.distributed.tensor")  # not there: no weight is a DTensor
+    for name, parameter in model.named_parameters():
+        if tensors and isinstance(parameter, tensors.DTensor):
+            raise TypeError(f"{name} is a DTensor; KFAC needs whole weights on every rank, as DistributedDataParallel has them")
+
+
+def _own_group(process_group):
+    """Makes a group of the same ranks for KFAC alone, so that its messages and those of gradients never meet. None where a
+    process is alone."""
+    if not dist.is_available() or not dist.is_initialized():
+        if process_group is not None:
+            raise ValueError("process_group was given, but torch.distributed is not initialized")
+        return None
+    group = process_group or dist.group.WORLD
+    if dist.get_rank(group) < 0:
+        raise ValueError("this rank is not in process_group")
+    if dist.get_world_size(group) == 1:
+        return None
+    from spillway import distributed
+
+    return distributed.twin_of(group)
+
+
 class KFAC:
     """Preconditions a model's gradients with Kronecker-factored curvature, in place.
 
@@ -39,6 +65,10 @@ class KFAC:
     optimizer (`left_alone`). Under a Session, its state is paged like every other tensor. Source: Martens and Grosse
     2015; Grosse and Martens 2016 for convolutions.
 
+    Where torch.distributed has several ranks, they share the work, and get the gradient of a single process that sees the
+    global batch (but with strategy "dp"). Then every rank makes the KFAC of the same model and calls step(), discard(),
+    state_dict() and load_state_dict() together; gradients are averaged before step(), as DistributedDataParallel does.
+
     Args:
         model: The module. Its layers are found once, so make it complete before.
         optimizer: The optimizer that steps the parameters. Its first group's learning rate bounds the steps; a schedule of
@@ -53,20 +83,31 @@ class KFAC:
         skip: Regular expressions of names of layers to leave alone, such as the heads of a soft Dice loss.
         norm_clip: Longest step as a share of the weights' norm.
         kl_clip: κ of the trust region.
+        process_group: The ranks that train the model together. None: all of torch.distributed's, where it is initialized.
+            KFAC makes a group of its own of them, of the backend "spillway", whatever theirs is.
+        grad_worker_frac: Share of the ranks that precondition a layer, (0, 1]. A larger share costs memory for eigenbases
+            on more ranks, a smaller one a broadcast of the layer's gradient in every step. Bits do not depend on it. Source:
+            KAISA, section 3.
+        strategy: "hybrid", "owner_reduce", "comm_opt", "mem_opt", "dp" or "auto".
+        placement: "lpt-time", "lpt-memory", "round-robin" or "measured": which rank decomposes which factor.
+        factor_dtype: Type in which factors travel: "fp32", "bf16" or "fp16".
+        overlap_factors: Sum factors while backward goes on; for one forward pass a step.
         options: staleness, burn_in, convention, damping_scope, storage, max_factor_dim, max_linear_dim, block_linear, seed.
 
-    Raises ValueError for numbers out of range, TypeError for unknown options, and RuntimeError when no layer can be
-    preconditioned.
+    Raises ValueError for numbers out of range and for ranks whose models or options differ, TypeError for unknown options
+    and for weights that are sharded (FSDP), and RuntimeError when no layer can be preconditioned.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | float, **options: Any):
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | float, *,
+                 process_group: "dist.ProcessGroup | None" = None, **options: Any):
         self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         if self._optimizer is None and (isinstance(optimizer, bool) or not isinstance(optimizer, (int, float))):
             raise TypeError(f"optimizer is {type(optimizer).__name__}; allowed are a torch.optim.Optimizer and a number")
         lr = self._lr_of_optimizer() if self._optimizer else float(optimizer)
         modules = [_describe(name, module) for name, module in model.named_modules() if module._parameters
                    and any(p is not None for p in module._parameters.values())]
-        self._kfac = _spillway.Kfac(modules, options, lr)
+        _refuse_sharded(model)
+        self._kfac = _spillway.Kfac(modules, options, lr, _own_group(process_group))
         self._watches = True
         self._hook = model.register_forward_hook(functools.partial(_watch_forward, self), with_kwargs=True)
 
@@ -91,7 +132,8 @@ class KFAC:
         (`scaler.unscale_(optimizer)`). When they are not finite, the scaler will skip the optimizer's step, and this
         step forgets what it saw.
 
-        Raises RuntimeError when factors are due and no forward pass was watched, OutOfBudget in a Session.
+        Raises RuntimeError when factors are due and no forward pass was watched, OutOfBudget in a Session, CommError when a
+        rank ended or did not answer.
         """
         if self._optimizer:
             self._kfac.lr = self._lr_of_optimizer()
@@ -154,11 +196,12 @@ class KFAC:
     # ---- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns everything that the next step depends on beside the model: tensors by name, and the damping."""
+        """Returns everything that the next step depends on beside the model: tensors by name, and the damping. Every rank
+        calls it, and gets the same."""
         return {"tensors": dict(self._kfac.state()), "damping": self.damping, "kl_clip": self.kl_clip}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on bit by bit from a state_dict() of the same layers and options. Raises ValueError naming the first tensor
+        """Goes on bit by bit from a state_dict() of the same layers and options; the number of ranks may differ. Raises ValueError naming the first tensor
         that does not fit; nothing has changed then."""
         self._kfac.load_state(list(state["tensors"].items()))
         self._kfac.damping, self._kfac.kl_clip = state["damping"], state["kl_clip"]

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 import sys
 import threading
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from spillway import _pointers, _spillway
+from spillway import _pointers, _purposes, _spillway
 
 _UNSET = object()
 
@@ -152,7 +151,8 @@ class Session:
     def stats(self) -> dict[str, Any]:
         """Returns figures since the Session was opened, as a dict.
 
-        Bytes: peak_bytes, peak_by_category, used_bytes (now), floor_bytes (of floor_operator), host_peak_bytes,
+        Bytes: peak_bytes, peak_by_category (weights are the tensors that require a gradient by themselves, optimizer what
+        optimizers keep after a step), used_bytes (now), floor_bytes (of floor_operator), host_peak_bytes,
         disk_peak_bytes, and what was copied: bytes_out, bytes_in, bytes_to_disk, bytes_from_disk. Counts: page_outs,
         page_ins, demand_page_ins, replays, operators, deviations (steps that left their schedule). exposed_seconds is
         the time that operators waited for copies. Everything but operators and deviations covers all Sessions of the
@@ -216,6 +216,7 @@ class _Sessions:
     def add(self, session):
         with self._lock:
             _pointers.install()
+            _purposes.install()
             self._all[id(session)] = session
 
     def discard(self, session):
@@ -223,6 +224,7 @@ class _Sessions:
             self._all.pop(id(session), None)
             if not self._all:
                 _pointers.remove()
+                _purposes.remove()
 
     def close_all(self):
         for session in list(self._all.values()):

@@ -2,15 +2,12 @@
 
 import datetime
 import os
-import pathlib
 import socket
-import tempfile
-import traceback
 import unittest
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from ranks import run_ranks, start
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,40 +15,6 @@ import spillway
 import spillway.distributed
 
 MIB = 1 << 20
-
-
-def start(backend, rank, size, folder, **options):
-    torch.set_num_threads(1)
-    dist.init_process_group(backend, init_method=f"file://{folder}/{backend}", rank=rank, world_size=size,
-                            timeout=datetime.timedelta(seconds=30), **options)
-
-
-def play(body, rank, size, folder):
-    """Runs a rank; its error goes to a file."""
-    try:
-        body(rank, size, folder)
-    except BaseException:
-        pathlib.Path(folder, f"error{rank}").write_text(traceback.format_exc())
-        os._exit(1)
-
-
-def run_ranks(body, size, failing=()):
-    """Runs `body(rank, size, folder)` in processes. Fails with the first error of a rank that is not to fail."""
-    with tempfile.TemporaryDirectory() as folder:
-        context = mp.get_context("spawn")
-        ranks = [context.Process(target=play, args=(body, rank, size, folder)) for rank in range(size)]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join(120)
-            if rank.is_alive():
-                rank.kill()
-        for number, rank in enumerate(ranks):
-            error = pathlib.Path(folder, f"error{number}")
-            if error.exists() and number not in failing:
-                raise AssertionError(f"rank {number}: {error.read_text()}")
-            if (rank.exitcode != 0) != (number in failing):
-                raise AssertionError(f"rank {number} ended with {rank.exitcode}")
 
 
 def values(rank, shape, dtype):
@@ -180,10 +143,10 @@ def asynchronous(rank, size, folder):
     dist.destroy_process_group()
 
 
-def train(rank, size, session=None, steps=3):
+def train(rank, size, session=None, steps=3, **options):
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256), nn.ReLU(),
-                                                  nn.Linear(256, 4)), bucket_cap_mb=0.5)
+                                                  nn.Linear(256, 4)), bucket_cap_mb=0.5, **options)
     optimizer = spillway.optim.Adam(model.parameters(), 1e-3, group_bytes=1 << 18)
     torch.manual_seed(rank)
     x, y = torch.randn(64, 256), torch.randint(0, 4, (64,))
@@ -225,6 +188,23 @@ def data_parallel(rank, size, folder):
     everyone = [torch.zeros_like(plain[1][0]) for _ in range(size)]
     dist.all_gather(everyone, plain[1][0])
     assert all(torch.equal(everyone[0], other) for other in everyone)
+    dist.destroy_process_group()
+
+
+def smallest_budgets(rank, size, folder):
+    """All of DDP's ways to keep gradients work where buckets, gradients and weights are mostly away."""
+    start("spillway", rank, size, folder)
+    for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}, {"static_graph": True}):
+        plain = train(rank, size, **options)
+        with spillway.Session(processes_of_host=size) as session:
+            train(rank, size, session, **options)
+            budget = torch.tensor([session.floor_bytes + session.floor_bytes // 50])
+            peak = session.stats()["peak_bytes"]
+        dist.all_reduce(budget, dist.ReduceOp.MAX)
+        with spillway.Session(budget=budget.item(), processes_of_host=size) as session:
+            tight = train(rank, size, session, steps=5, **options)
+            assert session.stats()["peak_bytes"] <= budget.item() < 0.6 * peak, (session.stats(), budget, peak)
+        assert tight[0][:3] == plain[0], (options, tight[0], plain[0])
     dist.destroy_process_group()
 
 
@@ -300,6 +280,9 @@ class DistributedTest(unittest.TestCase):
 
     def test_data_parallel_training_equals_gloos_and_pages(self):
         run_ranks(data_parallel, 2)
+
+    def test_data_parallel_training_works_at_the_smallest_budgets(self):
+        run_ranks(smallest_budgets, 2)
 
     def test_in_a_session_only_this_backend_runs(self):
         run_ranks(other_backends_in_a_session, 2)

@@ -198,8 +198,7 @@ class SessionTest(unittest.TestCase):
                 z = [torch.rand(MIB // 4) + y for _ in range(6)]  # would take the place of x
                 array[0] = 7
                 self.assertEqual(array.sum(), 3 * (MIB // 4) + 4)
-            del z
-            z = [torch.rand(MIB // 4) + y for _ in range(6)]
+            z[:] = [torch.rand(MIB // 4) + y for _ in range(6)]
             self.assertEqual(x[0].item(), 7)
             with spillway.resident_read(x) as lent:
                 self.assertEqual(lent.numpy()[0], 7)
@@ -213,6 +212,23 @@ class SessionTest(unittest.TestCase):
         with self.assertRaises(spillway.OutOfBudget):
             with spillway.Session(budget=seen.floor_bytes // 2) as session:
                 train(session)
+
+    def test_bytes_are_counted_by_purpose(self):
+        with spillway.Session() as session:
+            model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512))
+            weights = sum(parameter.nbytes for parameter in model.parameters())
+            for optimizer in (torch.optim.Adam(model.parameters()), spillway.optim.AdamW(model.parameters())):
+                for i in range(3):
+                    if i == 2:
+                        session.reset_peak()
+                    with session.step():
+                        model(torch.randn(16, 512)).square().mean().backward()
+                        optimizer.step()
+                seen = session.stats()["peak_by_category"]
+                for name, least in (("weights", weights), ("gradients", weights), ("optimizer", 2 * weights)):
+                    self.assertGreaterEqual(seen[name], least, name)
+                    self.assertLess(seen[name], 1.3 * least + (1 << 20), name)
+                optimizer.state.clear()
 
     def test_a_report_shows_a_step_from_inside(self):
         with tempfile.TemporaryDirectory() as folder:

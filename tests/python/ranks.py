@@ -1,0 +1,45 @@
+"""Ranks of torch.distributed for tests: processes of one machine."""
+
+import datetime
+import os
+import pathlib
+import tempfile
+import traceback
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def start(backend, rank, size, folder, **options):
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, init_method=f"file://{folder}/{backend}", rank=rank, world_size=size,
+                            timeout=datetime.timedelta(seconds=30), **options)
+
+
+def play(body, rank, size, folder):
+    """Runs a rank; its error goes to a file."""
+    try:
+        body(rank, size, folder)
+    except BaseException:
+        pathlib.Path(folder, f"error{rank}").write_text(traceback.format_exc())
+        os._exit(1)
+
+
+def run_ranks(body, size, failing=()):
+    """Runs `body(rank, size, folder)` in processes. Fails with the first error of a rank that is not to fail."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = mp.get_context("spawn")
+        ranks = [context.Process(target=play, args=(body, rank, size, folder)) for rank in range(size)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(120)
+            if rank.is_alive():
+                rank.kill()
+        for number, rank in enumerate(ranks):
+            error = pathlib.Path(folder, f"error{number}")
+            if error.exists() and number not in failing:
+                raise AssertionError(f"rank {number}: {error.read_text()}")
+            if (rank.exitcode != 0) != (number in failing):
+                raise AssertionError(f"rank {number} ended with {rank.exitcode}")
