@@ -89,6 +89,11 @@ def budget_of(text, peak, floor):
     return max(int(peak * float(text[:-1]) / 100), floor + floor // 20)
 
 
+def observe_step(trainer):
+    """Returns what a step of this trainer takes."""
+    return spillway.observe(lambda: trainer.step(next(iter(trainer.cases))))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--edge", type=int, default=96, help="edge of the crops, a multiple of 8")
@@ -99,9 +104,7 @@ def main():
     args = parser.parse_args()
     volume, labels = load_template()
 
-    trial = Trainer(volume, labels, args)
-    seen = spillway.observe(lambda: trial.step(next(iter(trial.cases))))
-    del trial
+    seen = observe_step(Trainer(volume, labels, args))
     print(f"a step takes {seen}", flush=True)
 
     trainer = Trainer(volume, labels, args)
