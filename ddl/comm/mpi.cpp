@@ -29,9 +29,17 @@ struct MpiRuntime::State {
     MPI_Comm comm = MPI_COMM_NULL;
     MPI_Request request = MPI_REQUEST_NULL;
   };
+  /// Communicators may outlive the runtime, and the program's own MPI, without messages.
+  bool is_finalized() const {
+    int ended = 0;
+    if (!is_ours) MPI_Finalized(&ended);
+    return finalized || ended;
+  }
+
   std::mutex taking_turns;  ///< MPI_THREAD_SERIALIZED: one thread at a time
   std::atomic<bool> broken = false;
-  bool finalized = false;                              ///< communicators may outlive the runtime, without messages
+  bool is_ours = true;  ///< false: the program had started MPI, and ends it
+  bool finalized = false;
   std::vector<std::shared_ptr<Duplicate>> unfinished;  ///< duplicates that no thread waits for any longer
   int exceptions_at_start = std::uncaught_exceptions();
 };
@@ -171,7 +179,7 @@ class MpiTransport final : public Transport {
     forget();
     if (made_->request != MPI_REQUEST_NULL)
       state_->unfinished.push_back(made_);
-    else if (!state_->finalized && !life_->over)
+    else if (!state_->is_finalized() && !life_->over)
       MPI_Comm_free(&made_->comm);
   }
 
@@ -276,11 +284,11 @@ class MpiTransport final : public Transport {
   /// calls, so no call is made any more.
   void require_life() const {
     if (life_->over) throw std::runtime_error("its communicator is dead");
-    if (state_->finalized) throw std::runtime_error("MPI is finalized");
+    if (state_->is_finalized()) throw std::runtime_error("MPI is finalized");
   }
 
   void forget() noexcept {
-    if (state_->finalized) return;
+    if (state_->is_finalized()) return;
     for (Slot& slot : slots_) {
       for (MPI_Request& request : slot.pieces) {
         if (request == MPI_REQUEST_NULL || slot.expected < 0) continue;
@@ -340,8 +348,19 @@ bool built_with_mpi() noexcept {
 }
 
 MpiRuntime::MpiRuntime(std::chrono::milliseconds deadline) : state_(std::make_shared<State>()) {
-  const Watchdog watchdog("MPI_Init", deadline);
   int provided = MPI_THREAD_SINGLE;
+  int started = 0;
+  MPI_Initialized(&started);
+  if (started) {
+    state_->is_ours = false;
+    if (state_->is_finalized()) throw std::runtime_error("[ddl] this program has ended its MPI already");
+    check(MPI_Query_thread(&provided), "MPI_Query_thread");
+    if (provided < MPI_THREAD_MULTIPLE)
+      throw std::runtime_error(
+          "[ddl] this program has started MPI without MPI_THREAD_MULTIPLE, so Spillway's threads may not call it");
+    return;
+  }
+  const Watchdog watchdog("MPI_Init", deadline);
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_SERIALIZED) {
     throw std::runtime_error("[ddl] this MPI does not let threads take turns (MPI_THREAD_SERIALIZED)");
@@ -351,6 +370,7 @@ MpiRuntime::MpiRuntime(std::chrono::milliseconds deadline) : state_(std::make_sh
 MpiRuntime::~MpiRuntime() {
   const Turn turn(state_->taking_turns);
   state_->finalized = true;
+  if (!state_->is_ours) return;
   if (!state_->broken && std::uncaught_exceptions() == state_->exceptions_at_start) {
     const Watchdog watchdog("MPI_Finalize", Busy::kAtMost);
     MPI_Finalize();

@@ -22,11 +22,12 @@ bool built_with_mpi() noexcept;
 bool launched_by_mpi() noexcept;
 
 /// The owner of MPI in this process, from MPI_Init_thread (level SERIALIZED: one thread at a time) to MPI_Finalize.
-/// Create one, early, in main.
+/// Create one, early, in main. Where the program has started MPI itself, as mpi4py does, it only uses that MPI.
 class MpiRuntime {
  public:
   /// Starts MPI, which waits for all ranks. Ends the process with code 4 when they do not come within `deadline`
-  /// (Watchdog). Throws std::runtime_error in a build without MPI, or when MPI cannot start.
+  /// (Watchdog). Throws std::runtime_error in a build without MPI, when MPI cannot start, or when the program started
+  /// it with a level below MULTIPLE.
   explicit MpiRuntime(std::chrono::milliseconds deadline = CommOptions().deadline);
   /// Finalizes MPI, which waits for all ranks, Busy::kAtMost at most. Does not finalize MPI when a communicator has
   /// died or an exception is passing through. A rank that cannot go on would wait for ever; instead the launcher ends

@@ -12,7 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "ddl/comm/communicator.h"
+#include "ddl/comm/mpi.h"
+#include "ddl/comm/transport.h"
 #include "ddl/process_group/process_group.h"
 #include "ddl/sockets/socket_transport.h"
 #include "swap/gate/blocking_operators.h"
@@ -60,11 +63,40 @@ bool is_ours(std::span<const c10::IValue> arguments) {
 
 using Group = c10::intrusive_ptr<ddl::ProcessGroup>;
 
-Group make_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, double deadline_seconds,
-                 const std::string& address, std::vector<std::vector<int>> levels, bool calibrate) {
-  const auto deadline = std::chrono::milliseconds(std::llround(1000 * deadline_seconds));
+/// Returns the process's MPI, which starts at the first call unless the program has started it, as mpi4py does.
+ddl::MpiRuntime& mpi(std::chrono::milliseconds deadline) {
+  static ddl::MpiRuntime runtime(deadline);
+  return runtime;
+}
+
+/// Returns a wire over all of MPI's processes. They must be the ranks of the group.
+std::unique_ptr<ddl::Transport> mpi_transport(int rank, int size, std::chrono::milliseconds deadline) {
+  if (!ddl::built_with_mpi())
+    throw BadRequest(
+        "[ddl] transport is 'mpi', and this package was built without MPI: "
+        "pip install . --config-settings=cmake.define.SPILLWAY_MPI=ON");
+  auto wire = mpi(deadline).transport(deadline);
+  const int processes = static_cast<int>(wire->hosts().size());
+  if (wire->rank() != rank || processes != size)
+    throw BadRequest(str("[ddl] rank ", rank, " of ", size, " is rank ", wire->rank(), " of ", processes,
+                         " in MPI; transport 'mpi' is for a group of all of MPI's processes in MPI's order"));
+  return wire;
+}
+
+std::unique_ptr<ddl::Transport> make_transport(const std::string& kind, const c10::intrusive_ptr<c10d::Store>& store,
+                                               int rank, int size, const std::string& address,
+                                               std::chrono::milliseconds deadline) {
+  if (kind == "mpi") return mpi_transport(rank, size, deadline);
+  if (kind != "sockets") throw BadRequest(str("[ddl] transport is '", kind, "'; allowed are 'sockets' and 'mpi'"));
   StoreRendezvous rendezvous(store);
-  auto wire = ddl::socket_transport(rank, size, rendezvous, {.address = address, .deadline = deadline});
+  return ddl::socket_transport(rank, size, rendezvous, {.address = address, .deadline = deadline});
+}
+
+Group make_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, double deadline_seconds,
+                 const std::string& transport, const std::string& address, std::vector<std::vector<int>> levels,
+                 bool calibrate) {
+  const auto deadline = std::chrono::milliseconds(std::llround(1000 * deadline_seconds));
+  auto wire = make_transport(transport, store, rank, size, address, deadline);
   auto comm = std::make_shared<ddl::Communicator>(std::move(wire),
                                                   ddl::CommOptions{.deadline = deadline, .levels = std::move(levels)});
   const auto must_block = [] { return swap::SessionScope::current() != nullptr; };
@@ -81,8 +113,8 @@ void bind_distributed(py::module_& module) {
   if (!base.attr("is_available")().cast<bool>()) return;
   py::class_<ddl::ProcessGroup, c10d::Backend, Group>(module, "ProcessGroup")
       .def(py::init(&make_group), py::kw_only(), py::arg("store"), py::arg("rank"), py::arg("size"),
-           py::arg("deadline_seconds"), py::arg("address"), py::arg("levels"), py::arg("calibrate"),
-           py::call_guard<py::gil_scoped_release>())
+           py::arg("deadline_seconds"), py::arg("transport"), py::arg("address"), py::arg("levels"),
+           py::arg("calibrate"), py::call_guard<py::gil_scoped_release>())
       .def("explain", &ddl::ProcessGroup::explain, py::arg("bytes"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("hosts", [](const ddl::ProcessGroup& group) { return group.communicator().hosts(); });
 }

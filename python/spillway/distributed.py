@@ -7,7 +7,7 @@
     model = torch.nn.parallel.DistributedDataParallel(model)
 
 Ranks of one host talk through the kernel, those of several hosts by TCP. Which ranks share a host is found out, and sums
-go host by host. Every rank gets the same bits. It needs no MPI. Inside a Session, collectives end before they return.
+go host by host. Every rank gets the same bits. It needs no MPI, and can use one. Inside a Session, collectives end before they return.
 """
 
 import dataclasses
@@ -32,6 +32,9 @@ class Options:
     Args:
         deadline: Longest wait for a message, in seconds; a rank that does not answer is then given up with a CommError.
             None: the group's `timeout`. A rank that has ended is noticed at once.
+        transport: "sockets", or "mpi" for a group of all processes that an MPI launcher started, in MPI's order, in a
+            package that was built with MPI. MPI may run already, as with mpi4py, if threads may call it side by side
+            (MPI_THREAD_MULTIPLE).
         address: The address of this host that other hosts reach, or the name of a network interface. Empty: that of
             SPILLWAY_INTERFACE or GLOO_SOCKET_IFNAME, or else the one by which this host reaches the group's store.
         levels: Labels that say which ranks are near each other, level by level, the nearest first: [[0, 0, 1, 1]] for two
@@ -40,6 +43,7 @@ class Options:
     """
 
     deadline: float | None = None
+    transport: str = "sockets"
     address: str = ""
     levels: list[list[int]] = dataclasses.field(default_factory=list)
     calibrate: bool = True
@@ -133,7 +137,7 @@ def _make(given, options):
 
 def _connect(store, rank, size, options, deadline):
     return _spillway.ProcessGroup(
-        store=store, rank=rank, size=size, deadline_seconds=min(deadline, 86400.0),
+        store=store, rank=rank, size=size, deadline_seconds=min(deadline, 86400.0), transport=options.transport,
         address=_own_address(store, options.address), levels=[list(level) for level in options.levels],
         calibrate=options.calibrate)
 

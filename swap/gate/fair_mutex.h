@@ -16,7 +16,7 @@ class FairMutex {
       serving_.wait(serving, std::memory_order_acquire);
   }
   void unlock() noexcept {
-    serving_.fetch_add(1, std::memory_order_release);
+    serving_.fetch_add(1);  // sequentially consistent: before notify_all() looks for threads that wait
     serving_.notify_all();
   }
   /// Returns how often a turn has been asked for, modulo 2^32.
