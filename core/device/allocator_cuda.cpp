@@ -19,7 +19,8 @@ class BudgetAllocator final : public CUDAAllocator {
       : index_(static_cast<DeviceIndex>(index)), native_(native), tensors_(tensors) {}
 
   c10::DataPtr allocate(size_t bytes) override { return here() ? tensors_.allocate(bytes) : native_->allocate(bytes); }
-  c10::DeleterFnPtr raw_deleter() const override { return tensors_.deleter(); }
+  /// There is none: a deleter that takes a data pointer could not tell which memory is counted.
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, size_t bytes) const override { native_->copy_data(to, from, bytes); }
   void* raw_alloc(size_t bytes) override {
     return here() && bytes > 0 ? tensors_.allocate_raw(bytes) : native_->raw_alloc(bytes);

@@ -6,6 +6,8 @@
 #include <memory>
 #include <new>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/bytes.h"
@@ -64,9 +66,19 @@ void load_libtorch_cuda() {
 CudaDevice& CudaDevice::open(int index) {
   static std::mutex mutex;
   static CudaDevice* the_device = nullptr;  // LibTorch has one CUDA allocator, and keeps it forever
+  static std::string failure;               // the device is kept then too, and is of no use
   std::lock_guard lock(mutex);
-  if (!the_device)
-    the_device = new CudaDevice(index, [index](TensorMemory* tensors) { return open_driver(index, tensors); });
+  if (!failure.empty()) throw DeviceError(failure);
+  if (!the_device) {
+    auto* device = new CudaDevice(index, [index](TensorMemory* tensors) { return open_driver(index, tensors); });
+    try {
+      device->warm_up();
+    } catch (const DeviceError& error) {
+      failure = error.what();
+      throw;
+    }
+    the_device = device;
+  }
   if (the_device->torch_device().index() != index)
     throw DeviceError(str("[cuda] cuda:", index, " was asked for, but this process uses ",
                           the_device->torch_device().str(), "; run one process per GPU"));
@@ -207,18 +219,48 @@ void CudaDevice::refuse_capture() const {
                                  "capture graphs while no Session is open"));
 }
 
+void CudaDevice::warm_up() {
+  begin_external();
+  try {
+    driver_->warm_up();
+  } catch (const std::exception& error) {
+    throw DeviceError(str("[cuda] ", torch_device().str(), " cannot run a product and its backward (", error.what(),
+                          "); where LibTorch ran a backward before, open the device (spillway::open_device) first"));
+  }
+  charge_external();
+  std::lock_guard charging(charging_outside_);
+  workspace_bytes_ = ledger().used_bytes() - charged_outside_;
+}
+
+void CudaDevice::begin_external() {
+  std::lock_guard charging(charging_outside_);
+  if (open_steps_++ == 0) seen_outside_ = driver_->bytes_outside();
+}
+
 void CudaDevice::charge_external() {
+  bool is_managing = false;
   {
     std::lock_guard lock(mutex_);
-    if (managed_) return;  // only the driver knows which part of it is on the GPU now
+    is_managing = managed_.has_value();  // only the driver knows which part of that is on the GPU now
   }
   std::lock_guard charging(charging_outside_);
-  const int64_t now = std::max<int64_t>(0, driver_->bytes_outside());
-  if (now < charged_outside_)
-    ledger().refund(charged_outside_ - now, Category::other);
-  else if (now > charged_outside_)
-    memory().charge(now - charged_outside_, Category::other);
-  charged_outside_ = now;
+  open_steps_ = std::max(0, open_steps_ - 1);
+  if (is_managing) return;
+  const int64_t now = driver_->bytes_outside();
+  owed_outside_ += now - std::exchange(seen_outside_, now);
+  if (owed_outside_ > 0) {
+    memory().charge(owed_outside_, Category::other);  // may throw; they are owed then
+    charged_outside_ += std::exchange(owed_outside_, 0);
+  } else {
+    const int64_t less = std::min(-std::exchange(owed_outside_, 0), charged_outside_);
+    ledger().refund(less, Category::other);
+    charged_outside_ -= less;
+  }
+}
+
+int64_t CudaDevice::library_bytes() const {
+  std::lock_guard charging(charging_outside_);
+  return workspace_bytes_ + charged_outside_;
 }
 
 }  // namespace spillway

@@ -42,7 +42,12 @@ class CudaDevice final : public Device, private BlockSource, private TensorMemor
   std::unique_ptr<Timeline> make_timeline(std::string_view lane) override;
   std::unique_ptr<ComputeClock> make_clock() override { return driver_->make_clock(); }
   void refuse_capture() const override;
+  void begin_external() override;
   void charge_external() override;
+  int64_t library_bytes() const override;
+  /// Lets libraries take their first memory, and charges it. Call it once, before the first Session. Throws DeviceError
+  /// when LibTorch cannot run a backward on the GPU; the device is of no use then.
+  void warm_up();
 
  private:
   /// A block's descriptor on the host. The context of a DataPtr points to it.
@@ -78,8 +83,12 @@ class CudaDevice final : public Device, private BlockSource, private TensorMemor
   std::optional<Managed> managed_;
   bool use_managed_ = false;
   std::unordered_map<void*, Block*> raw_;
-  std::mutex charging_outside_;  // held also while room is made for the charge
+  mutable std::mutex charging_outside_;  // held also while room is made for the charge
   int64_t charged_outside_ = 0;
+  int64_t seen_outside_ = 0;  // at the last look
+  int64_t owed_outside_ = 0;  // could not be charged yet
+  int64_t workspace_bytes_ = 0;
+  int open_steps_ = 0;
 };
 
 }  // namespace spillway

@@ -56,8 +56,10 @@ class CudaDriver {
   virtual void set_host_range(char* data, int64_t bytes) = 0;
   virtual std::unique_ptr<Timeline> make_timeline(const std::string& lane) = 0;
   virtual std::unique_ptr<ComputeClock> make_clock() = 0;
-  /// Returns the bytes that the GPU holds beyond the native allocator's memory, minus the bytes when the driver was
-  /// opened.
+  /// Runs a small product and a small convolution, forward and backward. Libraries take their first memory then, and it
+  /// shows that LibTorch can run a backward on this GPU. Throws std::exception when it cannot.
+  virtual void warm_up() = 0;
+  /// Returns the bytes that the GPU holds beyond the native allocator's memory, other processes' included.
   virtual int64_t bytes_outside() = 0;
   /// Returns the allocator that LibTorch has been given: the native one, wrapped.
   virtual c10::Allocator* allocator() = 0;

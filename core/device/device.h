@@ -54,8 +54,16 @@ class Device {
   /// Throws std::runtime_error while a CUDA graph captures the calling thread's operators, because the graph would keep
   /// addresses of tensors that move. Does nothing on other devices.
   virtual void refuse_capture() const {}
-  /// Charges the bytes that the device holds now beside tensors. Throws OutOfBudget when no room can be made for them.
+  /// Notes what the device holds beside tensors, as a step begins: other processes' memory is in it. Thread-safe; steps
+  /// of several threads may overlap.
+  virtual void begin_external() {}
+  /// Charges the bytes by which that has grown since, as a step ends, or gives back what it is less. They are
+  /// libraries' (kernels, handles), which take memory at their first calls. Throws OutOfBudget when no room can be made
+  /// for them; a later call charges them then.
   virtual void charge_external() {}
+  /// Returns the charged bytes that are libraries', with the workspaces that they took as the device was opened. No
+  /// tensor holds them, so they cannot leave. 0 on the host.
+  virtual int64_t library_bytes() const { return 0; }
 
  protected:
   Device(c10::Device torch_device, Arena& arena)

@@ -1,5 +1,7 @@
 // The CUDA library's driver, and its one entry.
+#include <ATen/ATen.h>
 #include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -7,6 +9,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "core/device/cuda_library.h"
@@ -26,7 +30,6 @@ class Driver final : public CudaDriver {
     const WrappedAllocator wrapped = wrap_allocator(index, tensors);
     native_ = static_cast<CUDAAllocator*>(wrapped.native);
     wrapper_ = wrapped.wrapper;
-    outside_at_open_ = outside();
   }
 
   void* allocate(int64_t bytes) override {
@@ -53,14 +56,17 @@ class Driver final : public CudaDriver {
   }
   MemoryRange reserve_managed() override { return cuda::reserve_managed(index_); }
   void bring(void* data, int64_t bytes) noexcept override {
-    c10::cuda::CUDAGuard guard(index_);
     try {
+      const c10::cuda::CUDAGuard guard(index_);
       prefetch(data, bytes, Side::device, c10::cuda::getCurrentCUDAStream(index_).unwrap());
     } catch (const c10::Error&) {  // the kernels fetch it themselves then
       (void)cudaGetLastError();
     }
   }
-  void deallocate(void* data) noexcept override { native_->raw_delete(data); }
+  /// Freeing may fail where another stream used the memory, because that takes an event. The memory is lost then.
+  void deallocate(void* data) noexcept override try { native_->raw_delete(data); } catch (const std::exception& error) {
+    std::fprintf(stderr, "[cuda] memory could not be given back: %s\n", error.what());
+  }
   bool is_native(const c10::DataPtr& data) const override {
     return data.get() && data.device().index() == index_ && data.get_deleter() == native_->raw_deleter();
   }
@@ -91,12 +97,17 @@ class Driver final : public CudaDriver {
     return cuda::make_timeline(marks_, std::move(host));
   }
   std::unique_ptr<ComputeClock> make_clock() override { return cuda::make_clock(marks_); }
-  int64_t bytes_outside() override { return outside() - outside_at_open_; }
-  c10::Allocator* allocator() override { return wrapper_; }
-
- private:
-  /// Returns the bytes that the GPU holds beside the native allocator's segments.
-  int64_t outside() const {
+  void warm_up() override {
+    const c10::cuda::CUDAGuard guard(index_);
+    const at::AutoGradMode with_gradients(true);
+    const auto options = at::TensorOptions(at::kFloat).device(c10::Device(c10::kCUDA, index_));
+    const at::Tensor weight = at::ones({64, 64}, options).requires_grad_();
+    at::mm(at::ones({64, 64}, options), weight).sum().backward();
+    const at::Tensor filter = at::ones({8, 8, 3, 3, 3}, options).requires_grad_();
+    at::conv3d(at::ones({1, 8, 8, 8, 8}, options), filter).sum().backward();
+    C10_CUDA_CHECK(cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream(index_).stream()));
+  }
+  int64_t bytes_outside() override {
     c10::cuda::CUDAGuard guard(index_);
     size_t free = 0, total = 0;
     // The loop repeats until the reserved bytes are equal before and after the query. Otherwise a segment that another
@@ -108,6 +119,9 @@ class Driver final : public CudaDriver {
       before = after;
     }
   }
+  c10::Allocator* allocator() override { return wrapper_; }
+
+ private:
   int64_t reserved_bytes() const {
     constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     return native_->getDeviceStats(index_).reserved_bytes[kAll].current;
@@ -118,7 +132,6 @@ class Driver final : public CudaDriver {
   c10::cuda::CUDAStream compute_;
   CUDAAllocator* native_ = nullptr;
   c10::Allocator* wrapper_ = nullptr;
-  int64_t outside_at_open_ = 0;
   char* host_data_ = nullptr;
   int64_t host_bytes_ = 0;
   std::weak_ptr<PinnedRange> host_;
@@ -132,7 +145,14 @@ void use_expandable_segments() {
   c10::CachingAllocator::setAllocatorSettings(set + (set.empty() ? "" : ",") + "expandable_segments:True");
 }
 
+/// Without LibTorch's cache nobody knows which bytes of the GPU are tensors and which are libraries'.
+void require_caching() {
+  if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") || std::getenv("PYTORCH_NO_HIP_MEMORY_CACHING"))
+    throw std::runtime_error("PYTORCH_NO_CUDA_MEMORY_CACHING is set; a budget needs LibTorch's caching allocator");
+}
+
 CudaDriver* open(int index, TensorMemory& tensors) {
+  require_caching();
   const int count = +c10::cuda::device_count_ensure_non_zero();  // a number, not a character
   // LibTorch looks for its CUDA half only once, for example at its first random number.
   if (!at::globalContext().hasCUDA())

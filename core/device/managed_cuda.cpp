@@ -3,7 +3,10 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
+#include <string_view>
 
 #include "core/bytes.h"
 #include "core/device/cuda_library.h"
@@ -30,9 +33,16 @@ void release(char* data, int64_t) {
   C10_CUDA_IGNORE_ERROR(cudaFree(data));
 }
 
+/// True when the user wants managed memory beyond what the GPU has free.
+bool may_oversubscribe() {
+  const char* wanted = std::getenv("SPILLWAY_UNIFIED_OVERSUBSCRIBE");
+  return wanted && std::string_view(wanted) != "" && std::string_view(wanted) != "0";
+}
+
 }  // namespace
 
-/// Reserves as many bytes as the GPU and half of the host memory that this process may use could hold together.
+/// Reserves as many bytes as the GPU and half of the host memory that this process may use could hold together, but no
+/// more than the GPU has free, unless may_oversubscribe(): a program that uses more can hang the GPU for all.
 MemoryRange reserve_managed(int index) try {
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
   int can_page = 0;
@@ -42,7 +52,10 @@ MemoryRange reserve_managed(int index) try {
   size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   const int64_t host = share_for_pages(host_memory_limit(), /*pinned=*/true, /*ranks=*/1).bytes;
-  const int64_t bytes = round_up(static_cast<int64_t>(total) + host, kLargePageBytes);
+  const int64_t together = static_cast<int64_t>(total) + host;
+  const int64_t wanted = may_oversubscribe() ? together : std::min(together, static_cast<int64_t>(free));
+  const int64_t bytes = wanted / kLargePageBytes * kLargePageBytes;
+  if (bytes == 0) throw std::runtime_error(str("cuda:", index, " has no memory free"));
   void* data = nullptr;
   C10_CUDA_CHECK(cudaMallocManaged(&data, bytes, cudaMemAttachGlobal));
   MemoryRange range(static_cast<char*>(data), bytes, &release);

@@ -8,9 +8,11 @@
 #include <cstdio>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "core/bytes.h"
+#include "core/device/compute_marks.h"
 #include "core/device/cuda_library.h"
 
 namespace spillway::cuda {
@@ -23,6 +25,8 @@ using c10::cuda::CUDAStream;
 namespace {
 /// The size of a chunk that is pinned at once. Pinning one takes a tenth of a second.
 constexpr int64_t kChunkBytes = 128 << 20;
+/// The number of refusals in a row after which no more is pinned.
+constexpr int kMaxRefusals = 3;
 }  // namespace
 
 struct PinnedRange::State {
@@ -30,7 +34,7 @@ struct PinnedRange::State {
   int64_t bytes;
   std::mutex mutex;
   std::vector<bool> pinned;
-  bool refused = false;
+  int refusals = 0;  ///< in a row
 
   int64_t end_of(int64_t chunk) const { return std::min(bytes, (chunk + 1) * kChunkBytes); }
 };
@@ -51,16 +55,18 @@ int64_t PinnedRange::pin(const void* at, int64_t bytes) {
   const int64_t chunk = begin / kChunkBytes;
   const int64_t start = chunk * kChunkBytes;
   std::lock_guard lock(s.mutex);
-  if (!s.pinned[chunk] && !s.refused) {
+  if (!s.pinned[chunk] && s.refusals < kMaxRefusals) {
     const cudaError_t error =
         C10_CUDA_ERROR_HANDLED(cudaHostRegister(s.data + start, s.end_of(chunk) - start, cudaHostRegisterPortable));
     if (error == cudaSuccess) {
       s.pinned[chunk] = true;
+      s.refusals = 0;
     } else {
       (void)cudaGetLastError();
-      s.refused = true;  // copies stay correct, but are slower
-      std::fprintf(stderr, "[cuda] host memory beyond %s could not be pinned (%s); copies to it will be slow\n",
-                   format_bytes(start).c_str(), cudaGetErrorString(error));
+      // Copies stay correct, but are slower. One refusal may be for this moment only.
+      if (++s.refusals == kMaxRefusals)
+        std::fprintf(stderr, "[cuda] host memory beyond %s could not be pinned (%s); copies to it will be slow\n",
+                     format_bytes(start).c_str(), cudaGetErrorString(error));
     }
   }
   return std::min(bytes, s.end_of(chunk) - begin);
@@ -98,11 +104,21 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   std::vector<std::unique_ptr<CUDAEvent>> free_;
 };
 
-/// Returns the seconds between two events that are done.
+/// Returns the seconds between two events, and waits for them.
 double seconds_between(const Event& from, const Event& to) {
-  float milliseconds = 0;
-  C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, from->event(), to->event()));
-  return std::max(0.0, milliseconds / 1e3);
+  const auto elapsed = [&]() -> std::optional<double> {
+    float milliseconds = 0;
+    const cudaError_t error = C10_CUDA_ERROR_HANDLED(cudaEventElapsedTime(&milliseconds, from->event(), to->event()));
+    if (error == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return std::nullopt;
+    }
+    C10_CUDA_CHECK(error);
+    return milliseconds / 1e3;
+  };
+  return seconds_when_done(elapsed, [&] {
+    for (const Event& event : {from, to}) C10_CUDA_CHECK(cudaEventSynchronize(event->event()));
+  });
 }
 
 }  // namespace
@@ -111,11 +127,7 @@ class ComputeMarks {
  public:
   explicit ComputeMarks(c10::Stream compute) : stream(compute) {}
 
-  struct Mark {
-    enum class Kind { begin, end, stall } kind;
-    Event at;
-    Event until = nullptr;  // the end of a stall
-  };
+  using Mark = ComputeMark<Event>;
   /// The marks that one clock will read.
   using List = std::vector<Mark>;
 
@@ -297,31 +309,11 @@ class StreamClock final : public ComputeClock {
   void pause() override { marks_->pause(); }
   void resume() override { marks_->resume(); }
   std::vector<Times> take() override {
-    using Kind = ComputeMarks::Mark::Kind;
     const std::vector<ComputeMarks::Mark> marks = marks_->take(*own_);
-    std::vector<Times> times;
-    if (marks.empty()) return times;
+    if (marks.empty()) return {};
     const ComputeMarks::Mark& last = marks.back();
     C10_CUDA_CHECK(cudaEventSynchronize((last.until ? last.until : last.at)->event()));
-    Event begun, ended;
-    double stalled = 0;  // seconds of stalls since the last begin or end
-    double gap = 0;
-    for (const ComputeMarks::Mark& mark : marks) {
-      if (mark.kind == Kind::stall) {
-        stalled += seconds_between(mark.at, mark.until);
-        continue;
-      }
-      if (mark.kind == Kind::begin) {
-        gap = ended ? std::max(0.0, seconds_between(ended, mark.at) - stalled) : 0;
-        begun = mark.at;
-      } else if (begun) {
-        times.push_back({std::max(0.0, seconds_between(begun, mark.at) - stalled), gap});
-        begun = nullptr;
-        ended = mark.at;
-      }
-      stalled = 0;
-    }
-    return times;
+    return times_of(marks, &seconds_between);
   }
 
  private:

@@ -45,12 +45,18 @@ class FakeCudaDriver final : public CudaDriver {
     return std::make_unique<WorkerTimeline>(lane);
   }
   std::unique_ptr<ComputeClock> make_clock() override { return nullptr; }
+  void warm_up() override {
+    if (!backward_error.empty()) throw std::runtime_error(backward_error);
+    outside_bytes += first_library_bytes;
+  }
   int64_t bytes_outside() override { return outside_bytes; }
   c10::Allocator* allocator() override { return nullptr; }
 
   std::string bus_id;  ///< empty: unknown
   int64_t free_bytes;
-  int64_t outside_bytes = 0;
+  int64_t outside_bytes = 0;        ///< libraries' and other processes'
+  int64_t first_library_bytes = 0;  ///< taken as the GPU is warmed up
+  std::string backward_error;       ///< not empty: no backward runs
   int64_t host_bytes = 0;
   int64_t asked = 0;
   bool refuses = false;       ///< refuses memory, with an error of its own

@@ -132,6 +132,70 @@ TEST(CudaDeviceTest, WhatTheGpuHoldsBesideTensorsIsChargedAndGivenBack) {
   EXPECT_EQ(gpu.device.ledger().used_bytes(), 0);
 }
 
+TEST(CudaDeviceTest, WhatOtherProcessesHoldIsNotCharged) {
+  Gpu gpu(14);
+  gpu.driver.outside_bytes = 5000;  // theirs
+  gpu.device.begin_external();
+  gpu.driver.outside_bytes += 300;  // ours
+  gpu.device.charge_external();
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 300);
+  gpu.driver.outside_bytes += 9000;  // theirs, between steps
+  gpu.device.begin_external();
+  gpu.driver.outside_bytes += 50;
+  gpu.device.charge_external();
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 350);
+  EXPECT_EQ(gpu.device.library_bytes(), 350);
+}
+
+TEST(CudaDeviceTest, StepsThatOverlapChargeEachByteOnce) {
+  Gpu gpu(15);
+  gpu.device.begin_external();
+  gpu.driver.outside_bytes += 100;
+  gpu.device.begin_external();  // another thread's
+  gpu.driver.outside_bytes += 20;
+  gpu.device.charge_external();
+  gpu.driver.outside_bytes += 3;
+  gpu.device.charge_external();
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 123);
+}
+
+TEST(CudaDeviceTest, WhatCouldNotBeChargedIsOwed) {
+  Gpu gpu(16);
+  gpu.device.ledger().set_budget(100);
+  gpu.device.begin_external();
+  gpu.driver.outside_bytes = 250;
+  EXPECT_THROW(gpu.device.charge_external(), OutOfBudget);
+  EXPECT_EQ(gpu.device.library_bytes(), 0);
+  gpu.device.ledger().set_budget(1000);
+  gpu.device.begin_external();
+  gpu.device.charge_external();
+  EXPECT_EQ(gpu.device.library_bytes(), 250);
+}
+
+TEST(CudaDeviceTest, LibrariesTakeTheirFirstMemoryAsItIsOpened) {
+  Gpu gpu(17);
+  gpu.driver.outside_bytes = 4000;  // other processes'
+  gpu.driver.first_library_bytes = 700;
+  gpu.device.warm_up();
+  EXPECT_EQ(gpu.device.library_bytes(), 700);
+  EXPECT_EQ(gpu.device.ledger().used_bytes(), 700);
+  gpu.device.ledger().set_budget(2000);  // a Session opens
+  gpu.device.begin_external();
+  gpu.device.charge_external();
+  EXPECT_EQ(gpu.device.library_bytes(), 700);
+}
+
+TEST(CudaDeviceTest, AGpuOnWhichNoBackwardRunsIsRefused) {
+  Gpu gpu(18);
+  gpu.driver.backward_error = "device_index < device_ready_queues_.size()";
+  try {
+    gpu.device.warm_up();
+    ADD_FAILURE() << "opened it";
+  } catch (const DeviceError& error) {
+    EXPECT_NE(std::string(error.what()).find("open the device"), std::string::npos) << error.what();
+  }
+}
+
 /// A reclaimer that makes room once a second thread asks for it too, or after 200 ms.
 struct Patient final : Reclaimer {
   explicit Patient(Ledger& of) : ledger(of) {}
