@@ -48,6 +48,7 @@ Session::Step Session::step(std::string_view kind) {
               "[session.step] called on another thread than the Session's");
   if (state_->clock) (void)state_->clock->take();  // drops the times of an abandoned step
   state_->conductor.begin_step(kind);
+  state_->share->device.begin_external();
   return Step(this);
 }
 
@@ -78,7 +79,13 @@ void Session::Step::finish() {
 }
 
 void Session::Step::forget() {
-  if (Session* session = std::exchange(session_, nullptr)) session->state_->conductor.abandon_step();
+  Session* session = std::exchange(session_, nullptr);
+  if (!session) return;
+  session->state_->conductor.abandon_step();
+  try {
+    session->state_->share->device.charge_external();
+  } catch (const OutOfBudget&) {  // the next step charges it
+  }
 }
 
 struct Session::Entry::Guards {
@@ -97,6 +104,7 @@ SessionStats Session::stats() const {
   stats.pager = state_->pager.stats();
   stats.peak_bytes = state_->ledger.peak_bytes();
   stats.peak_by_category = state_->ledger.peak_by_category();
+  stats.library_bytes = state_->share->device.library_bytes();
   stats.host_peak_bytes = state_->share->host.peak_bytes() + stats.pager.parked_peak_bytes;
   if (state_->share->disk) {
     const DiskStats disk = state_->share->disk->stats();

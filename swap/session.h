@@ -29,6 +29,7 @@ struct SessionStats {
   PagerStats pager;
   int64_t peak_bytes = 0;  ///< exceeds the budget only with Engine::unified
   BytesByCategory peak_by_category{};
+  int64_t library_bytes = 0;    ///< part of what is held now that libraries hold on a GPU, so that it cannot leave
   int64_t host_peak_bytes = 0;  ///< upper bound: host copies, and managed memory that was absent
   int64_t disk_peak_bytes = 0;
   int64_t bytes_to_disk = 0;

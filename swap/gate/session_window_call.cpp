@@ -136,7 +136,7 @@ void SessionWindowCall::write(const at::Tensor& part, const at::Tensor& value) {
 bool SessionWindowCall::view(Window& window) {
   Page* page = page_of(window.part);
   if (!page) return WindowCall::view(window);
-  if (copies_only_) return false;
+  if (copies_only_ || !is_aligned_as_a_copy(window.part, device().type())) return false;
   auto pin = std::make_shared<PagePin>(session_.pager, page, window.access != Access::read, session_.conductor.user());
   if (!pin->resident()) return false;
   window.tensor = on_device(window.part, *page);

@@ -1,6 +1,8 @@
 #include "swap/pager/evictor.h"
 
+#include <chrono>
 #include <deque>
+#include <thread>
 #include <utility>
 
 #include "core/error.h"
@@ -71,6 +73,7 @@ void Evictor::make_room(PagerLock& lock, int64_t charge) {
       try_evict(lock, *left, refused);
       continue;
     }
+    if (wait_for_other_threads(lock)) continue;
     if (refused.first) std::rethrow_exception(refused.first);
     if (device_.ledger().raise_limit(charge)) return;
     refuse(charge);
@@ -113,6 +116,22 @@ bool Evictor::wait_for_any_copy(PagerLock& lock) {
     } catch (const std::exception&) {  // it is absent, which frees its room; its next user tries again and reports
     }
     return true;
+  }
+  return false;
+}
+
+/// Waits a moment for bytes that another thread is about to free. On a GPU, autograd's thread drops a backward's last
+/// node after backward() has returned. Returns true when fewer bytes are held then.
+bool Evictor::wait_for_other_threads(PagerLock& lock) const {
+  constexpr int kLooks = 20;
+  constexpr std::chrono::microseconds kBetweenLooks{250};
+  if (device_.is_host()) return false;
+  const int64_t held = device_.ledger().used_bytes();
+  for (int look = 0; look < kLooks; ++look) {
+    lock.unlock();
+    std::this_thread::sleep_for(kBetweenLooks);
+    lock.relock();
+    if (device_.ledger().used_bytes() < held) return true;
   }
   return false;
 }

@@ -56,6 +56,7 @@ class Evictor {
   void try_evict(PagerLock& lock, Page& page, Refusals& refused);
   void page_out_and_wait(PagerLock& lock, Page& page, Refusals& refused);
   bool wait_for_any_copy(PagerLock& lock);
+  bool wait_for_other_threads(PagerLock& lock) const;
   [[noreturn]] void refuse(int64_t bytes) const;
 
   PageTable& table_;

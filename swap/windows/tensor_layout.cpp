@@ -32,6 +32,11 @@ std::vector<int64_t> strides_of(at::IntArrayRef sizes, at::MemoryFormat format) 
   return at::empty(sizes, at::TensorOptions(at::kMeta).memory_format(format)).strides().vec();
 }
 
+bool is_aligned_as_a_copy(const at::Tensor& part, c10::DeviceType device) {
+  constexpr int64_t kLargestAlignment = 256;  // more than any kernel asks for; LibTorch's allocator gives 512
+  return device == c10::kCPU || part.storage_offset() * part.element_size() % kLargestAlignment == 0;
+}
+
 at::Tensor shape_only_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type, c10::Device device) {
   if (!device.is_cpu()) return at::empty_strided(sizes, strides, at::TensorOptions(type).device(device));
   const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type));

@@ -32,6 +32,10 @@ std::vector<int64_t> packed_strides(const at::Tensor& part);
 /// Returns the strides of a contiguous tensor in `format`.
 std::vector<int64_t> strides_of(at::IntArrayRef sizes, at::MemoryFormat format);
 
+/// True when a view of the part begins at an address that kernels treat as they treat a copy's. A GPU's kernels choose
+/// by alignment, and so the order of their sums; a view at an odd offset would give other bits than a copy.
+bool is_aligned_as_a_copy(const at::Tensor& part, c10::DeviceType device);
+
 /// Makes a tensor for operators that look at an argument's shape alone. On the host it has addresses without memory
 /// behind them, which read as zero. On a GPU, where there are no such addresses, it has memory. Throws
 /// std::system_error where there are not so many addresses, OutOfBudget.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <thread>
 
@@ -210,6 +211,37 @@ TEST_F(PagerWindowsTest, MakesNoBlockWhereTheDeviceIsFullBeforeTheBudgetIs) {
   EXPECT_NO_THROW(block = other.windows().try_allocate(kBytes, Category::other, -1, {}));
   EXPECT_EQ(block, nullptr);
   EXPECT_EQ(ledger.used_bytes(), 0);
+}
+
+TEST_F(PagerWindowsTest, OnAGpuBytesThatAnotherThreadIsAboutToFreeAreWaitedFor) {
+  FullBlocks blocks(arena);
+  Ledger gpu_ledger("gpu", 2 * kBytes);
+  DeviceMemory gpu(blocks, gpu_ledger);
+  Pager other(gpu, host, out, in, 0);
+  gpu.set_reclaimer(&other);
+  // Another thread may be late on a busy machine, so it gets several attempts.
+  bool waited = false;
+  for (int attempt = 0; attempt < 20 && !waited; ++attempt) {
+    Block* last_of_backward = gpu.allocate(kBytes, Category::activations);  // belongs to no page
+    std::atomic<bool> returned = false;
+    std::thread autograd([&] {
+      while (!returned) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      gpu.release(last_of_backward);
+    });
+    returned = true;
+    try {
+      gpu.release(gpu.allocate(kBytes + kBytes / 2, Category::activations));
+      waited = true;
+    } catch (const OutOfBudget&) {
+    }
+    autograd.join();
+  }
+  EXPECT_TRUE(waited);
+  Block* stays = gpu.allocate(kBytes, Category::activations);
+  EXPECT_THROW((void)gpu.allocate(kBytes + kBytes / 2, Category::activations), OutOfBudget) << "nobody frees anything";
+  gpu.release(stays);
+  gpu.set_reclaimer(nullptr);
 }
 
 TEST_F(PagerWindowsTest, MakesNoBlockOfWhatCannotBeCopiedOut) {

@@ -17,6 +17,7 @@
 #include "swap/gate/operator_observer.h"
 #include "swap/schedule/step_trace.h"
 #include "swap/session.h"
+#include "swap/windows/tensor_layout.h"
 #include "swap/windows/window_rules.h"
 #include "tests/support/checking_observers.h"
 
@@ -206,6 +207,16 @@ TEST(WindowsTest, LayoutsThatTensorsShare) {
     auto t = at::randn({300, 200}).t(), u = at::randn({300, 200}).t();
     return Tensors{z, t + u, x.slice(0, 0, 1) + y.slice(0, 1, 2)};
   });
+}
+
+TEST(WindowsTest, OnAGpuAWindowIsViewedOnlyWhereACopyWouldBeAlignedTheSame) {
+  const at::Tensor odd = at::empty({4, 27, 27, 27}), even = at::empty({4, 32, 32, 32});
+  EXPECT_FALSE(is_aligned_as_a_copy(odd[1], c10::kCUDA));
+  EXPECT_TRUE(is_aligned_as_a_copy(odd[0], c10::kCUDA));
+  EXPECT_TRUE(is_aligned_as_a_copy(odd[1], c10::kCPU)) << "its kernels do not choose by alignment";
+  EXPECT_TRUE(is_aligned_as_a_copy(even[3], c10::kCUDA));
+  EXPECT_TRUE(is_aligned_as_a_copy(even.to(at::kHalf)[1], c10::kCUDA));
+  EXPECT_FALSE(is_aligned_as_a_copy(even.flatten()[1], c10::kCUDA));
 }
 
 TEST(WindowsTest, WhatCannotBeSplitRunsWhole) {
