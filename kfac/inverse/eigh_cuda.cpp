@@ -11,11 +11,10 @@
 #include <memory>
 #include <vector>
 
+#include "kfac/inverse/solve_stack.h"
+
 namespace spillway::kfac {
 namespace {
-
-// The side above which a single solve fills a GPU.
-constexpr int64_t kMaxBatchedSide = 512;
 
 void check(cusolverStatus_t status, const char* call) {
   TORCH_CHECK(status == CUSOLVER_STATUS_SUCCESS, "[kfac.eigh] ", call, " failed with cuSOLVER status ",
@@ -74,33 +73,41 @@ class Solver {
         type_(like.scalar_type() == at::kDouble ? CUDA_R_64F : CUDA_R_32F) {}
 
   // Overwrites `matrices` [count, side, side] with eigenvectors as rows, `values` [count, side] and `info` [count].
-  void solve_together(const at::Tensor& matrices, const at::Tensor& values, const at::Tensor& info) const {
+  // Returns false when cuSOLVER refuses; the matrices may have changed then.
+  bool solve_together(const at::Tensor& matrices, const at::Tensor& values, const at::Tensor& info) const {
     const int64_t count = matrices.size(0), side = matrices.size(1);
     size_t device_bytes = 0, host_bytes = 0;
-    check(cusolverDnXsyevBatched_bufferSize(handle_, params_.get(), kMode, kTriangle, side, type_, matrices.data_ptr(),
-                                            side, type_, values.data_ptr(), type_, &device_bytes, &host_bytes, count),
-          "cusolverDnXsyevBatched_bufferSize");
+    if (!took(cusolverDnXsyevBatched_bufferSize(handle_, params_.get(), kMode, kTriangle, side, type_,
+                                                matrices.data_ptr(), side, type_, values.data_ptr(), type_,
+                                                &device_bytes, &host_bytes, count)))
+      return false;
     Workspace work(device_bytes, host_bytes, matrices);
-    check(cusolverDnXsyevBatched(handle_, params_.get(), kMode, kTriangle, side, type_, matrices.data_ptr(), side,
-                                 type_, values.data_ptr(), type_, work.device.data_ptr(), device_bytes,
-                                 work.host.data(), host_bytes, info.data_ptr<int>(), count),
-          "cusolverDnXsyevBatched");
+    return took(cusolverDnXsyevBatched(handle_, params_.get(), kMode, kTriangle, side, type_, matrices.data_ptr(), side,
+                                       type_, values.data_ptr(), type_, work.device.data_ptr(), device_bytes,
+                                       work.host.data(), host_bytes, info.data_ptr<int>(), count));
   }
 
-  void solve_one(const at::Tensor& matrix, const at::Tensor& values, const at::Tensor& info) const {
+  // Does the same for one matrix [side, side].
+  bool solve_one(const at::Tensor& matrix, const at::Tensor& values, const at::Tensor& info) const {
     const int64_t side = matrix.size(0);
     size_t device_bytes = 0, host_bytes = 0;
-    check(cusolverDnXsyevd_bufferSize(handle_, params_.get(), kMode, kTriangle, side, type_, matrix.data_ptr(), side,
-                                      type_, values.data_ptr(), type_, &device_bytes, &host_bytes),
-          "cusolverDnXsyevd_bufferSize");
+    if (!took(cusolverDnXsyevd_bufferSize(handle_, params_.get(), kMode, kTriangle, side, type_, matrix.data_ptr(),
+                                          side, type_, values.data_ptr(), type_, &device_bytes, &host_bytes)))
+      return false;
     Workspace work(device_bytes, host_bytes, matrix);
-    check(cusolverDnXsyevd(handle_, params_.get(), kMode, kTriangle, side, type_, matrix.data_ptr(), side, type_,
-                           values.data_ptr(), type_, work.device.data_ptr(), device_bytes, work.host.data(), host_bytes,
-                           info.data_ptr<int>()),
-          "cusolverDnXsyevd");
+    return took(cusolverDnXsyevd(handle_, params_.get(), kMode, kTriangle, side, type_, matrix.data_ptr(), side, type_,
+                                 values.data_ptr(), type_, work.device.data_ptr(), device_bytes, work.host.data(),
+                                 host_bytes, info.data_ptr<int>()));
   }
 
  private:
+  // Returns true for success. A matrix that cannot be decomposed may give a status instead of an entry of `info`.
+  static bool took(cusolverStatus_t status) {
+    if (status == CUSOLVER_STATUS_SUCCESS) return true;
+    (void)cudaGetLastError();
+    return false;
+  }
+
   static constexpr cusolverEigMode_t kMode = CUSOLVER_EIG_MODE_VECTOR;
   // cuSOLVER is column-major: its upper triangle is the lower one of a row-major matrix.
   static constexpr cublasFillMode_t kTriangle = CUBLAS_FILL_MODE_UPPER;
@@ -110,6 +117,25 @@ class Solver {
   cudaDataType type_;
 };
 
+// The stack of one call, for solve_stack().
+struct Stack {
+  bool solve(int64_t begin, int64_t count) {
+    if (count > 1)
+      return solver.solve_together(rows.narrow(0, begin, count), values.narrow(0, begin, count),
+                                   info.narrow(0, begin, count));
+    return solver.solve_one(rows[begin], values[begin], info[begin]);
+  }
+  void restore(int64_t begin, int64_t count) {
+    rows.narrow(0, begin, count).copy_(matrices.narrow(0, begin, count));
+    info.narrow(0, begin, count).zero_();
+  }
+  void give_up(int64_t matrix) { info[matrix].fill_(1); }
+
+  const at::Tensor& matrices;
+  at::Tensor rows, values, info;
+  Solver solver;
+};
+
 std::tuple<at::Tensor, at::Tensor> eigh_cuda(const at::Tensor& matrices) {
   TORCH_CHECK(matrices.dim() == 3 && matrices.size(1) == matrices.size(2), "[kfac.eigh] matrices are of sizes ",
               matrices.sizes(), "; allowed: [count, side, side]");
@@ -117,16 +143,11 @@ std::tuple<at::Tensor, at::Tensor> eigh_cuda(const at::Tensor& matrices) {
               "[kfac.eigh] matrices are ", matrices.scalar_type(), "; allowed: float32 and float64");
   const c10::cuda::CUDAGuard guard(matrices.device());
   const int64_t count = matrices.size(0), side = matrices.size(1);
-  const auto rows = matrices.clone(at::MemoryFormat::Contiguous);
-  const auto values = at::empty({count, side}, matrices.options());
-  const auto info = at::zeros({count}, matrices.options().dtype(at::kInt));
-  const Solver solver(matrices);
-  if (count > 1 && side <= kMaxBatchedSide)
-    solver.solve_together(rows, values, info);
-  else
-    for (int64_t i = 0; i < count; ++i) solver.solve_one(rows[i], values[i], info[i]);
-  values.masked_fill_(info.ne(0).unsqueeze(1), std::numeric_limits<double>::quiet_NaN());
-  return {values, rows.transpose(1, 2)};
+  Stack stack{matrices, matrices.clone(at::MemoryFormat::Contiguous), at::empty({count, side}, matrices.options()),
+              at::zeros({count}, matrices.options().dtype(at::kInt)), Solver(matrices)};
+  solve_stack(stack, count, side);
+  stack.values.masked_fill_(stack.info.ne(0).unsqueeze(1), std::numeric_limits<double>::quiet_NaN());
+  return {stack.values, stack.rows.transpose(1, 2)};
 }
 
 }  // namespace

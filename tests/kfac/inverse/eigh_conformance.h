@@ -44,6 +44,13 @@ TYPED_TEST_P(EighConformanceTest, SolvesEveryMatrixOfAStackWhateverItsSideAndTyp
       this->expect_solved(this->covariance(count, side, type));
 }
 
+TYPED_TEST_P(EighConformanceTest, SolvesMatricesOfRankOneAndVeryManySmallOnes) {
+  at::manual_seed(5);
+  const auto x = at::randn({2, 513, 1}, at::kFloat).to(*TypeParam::device());
+  this->expect_solved(x.bmm(x.transpose(1, 2)));
+  this->expect_solved(this->covariance(40'000, 3, at::kFloat));
+}
+
 TYPED_TEST_P(EighConformanceTest, ReadsLowerTrianglesAndChangesNothing) {
   auto matrices = this->covariance(3, 20, at::kDouble);
   const auto expected = std::get<0>(eigh(matrices));
@@ -69,7 +76,7 @@ TYPED_TEST_P(EighConformanceTest, GivesNoNumbersForWhatIsNoneAndItsNeighboursThe
 }
 
 REGISTER_TYPED_TEST_SUITE_P(EighConformanceTest, SolvesEveryMatrixOfAStackWhateverItsSideAndType,
-                            ReadsLowerTrianglesAndChangesNothing, TakesStacksThatAreViews,
-                            GivesNoNumbersForWhatIsNoneAndItsNeighboursTheirs);
+                            SolvesMatricesOfRankOneAndVeryManySmallOnes, ReadsLowerTrianglesAndChangesNothing,
+                            TakesStacksThatAreViews, GivesNoNumbersForWhatIsNoneAndItsNeighboursTheirs);
 
 }  // namespace spillway::kfac::testing
