@@ -163,6 +163,7 @@ json memory_json(const TrainResult& r) {
           {"floor_bytes", r.floor_bytes},
           {"host_peak_bytes", r.host_peak_bytes},
           {"disk_peak_bytes", r.disk_peak_bytes},
+          {"library_bytes", r.observed ? json(r.observed->library_bytes) : json(nullptr)},
           {"unconstrained_peak_bytes", r.observed ? json(r.observed->peak_bytes) : json(nullptr)},
           {"exposed_copy_seconds", r.exposed_copy_seconds},
           {"bytes_out", r.bytes_out},

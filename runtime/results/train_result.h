@@ -35,6 +35,8 @@ struct MetricPoint {
 struct UnlimitedProfile {
   int64_t peak_bytes = 0;   ///< maximum over ranks
   int64_t floor_bytes = 0;  ///< the smallest budget that can run every operator of the run; maximum over ranks
+  int64_t library_bytes =
+      0;  ///< part of both that libraries hold on a GPU, so that it cannot leave; maximum over ranks
   std::string floor_operator;
   int64_t floor_operator_bytes = 0;
   double step_seconds = 0;

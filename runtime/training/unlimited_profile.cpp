@@ -4,6 +4,8 @@
 #include <bit>
 #include <vector>
 
+#include "core/device/device.h"
+#include "core/device/open_device.h"
 #include "core/error.h"
 #include "core/interrupted.h"
 #include "runtime/interruption/failure.h"
@@ -61,9 +63,14 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests
                   choose ? 1.0 / context.holders() : context.options.kfac.preconditioner.grad_worker_frac, nullptr,
                   requests);
   UnlimitedProfile observed;
+  Device& device = open_device(context.options.memory.device);
   const bool left = heard_by_all(context.comm, [&] {
     RunStep step = run.step();
     while (step.skipped) step = run.step();  // the loss scale is still too large: the optimizer has not run yet
+    if (!device.torch_device().is_cpu()) {   // libraries took memory in that step, which counts from its end on
+      run.session().reset_peak();
+      step = run.step();
+    }
     observed.step_seconds = step.seconds;
     if (step.requested.checkpoint) requests->checkpoint = true;  // for the run that has something to save
     return step.left || step.requested.stop || run.validate().left;
@@ -72,6 +79,7 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests
   observed.peak_bytes = max_over_ranks(context.comm, run.session().stats().peak_bytes);
   const swap::Need& need = run.session().neediest();
   observed.floor_bytes = max_over_ranks(context.comm, need.bytes());
+  observed.library_bytes = max_over_ranks(context.comm, device.library_bytes());
   observed.floor_operator = need.name;
   observed.floor_operator_bytes = need.leased_bytes + need.own_bytes;
   observed.gradient_bytes = run.gradient_bytes();
@@ -79,10 +87,14 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests
   return observed;
 }
 
+int64_t share_of_peak(double percent, const UnlimitedProfile& observed) {
+  const auto of_tensors = static_cast<double>(observed.peak_bytes - observed.library_bytes);
+  return observed.library_bytes + static_cast<int64_t>(percent / 100 * of_tensors);
+}
+
 BudgetRequest in_bytes(const BudgetRequest& request, const UnlimitedProfile& observed) {
   if (request.kind != BudgetRequest::Kind::percent) return request;
-  return {.kind = BudgetRequest::Kind::bytes,
-          .bytes = static_cast<int64_t>(request.percent / 100 * static_cast<double>(observed.peak_bytes))};
+  return {.kind = BudgetRequest::Kind::bytes, .bytes = share_of_peak(request.percent, observed)};
 }
 
 int64_t resolve_budget(const BudgetRequest& request, const UnlimitedProfile& observed, bool may_be_exceeded) {

@@ -11,11 +11,15 @@ namespace spillway::runtime {
 /// The strategy of the observed step where the budget is to choose one.
 inline constexpr kfac::Strategy kObservedStrategy = kfac::Strategy::hybrid;
 
-/// Runs one step and one validation without a budget on a copy of everything, made from the same seed, to learn their
-/// needs. Throws Interrupted on every rank when `requests`, if any, ask for a stop meanwhile. Collective.
+/// Runs one step (on a GPU two, and shows the second) and one validation without a budget on a copy of everything, made
+/// from the same seed, to learn their needs. Throws Interrupted on every rank when `requests`, if any, ask for a stop
+/// meanwhile. Collective.
 UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests* requests = nullptr);
 
-/// Returns the request with a percentage turned into bytes.
+/// Returns a share of what tensors hold at the peak. What libraries hold comes on top, because it cannot leave.
+int64_t share_of_peak(double percent, const UnlimitedProfile& observed);
+
+/// Returns the request with a percentage turned into bytes by share_of_peak().
 BudgetRequest in_bytes(const BudgetRequest& request, const UnlimitedProfile& observed);
 
 /// Returns the budget in bytes that `request` means beside `observed`. Throws InfeasibleBudget when the budget is below

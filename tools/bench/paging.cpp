@@ -204,7 +204,7 @@ json report_budget(const Variant& v, const Variant& stock, const Variant& unlimi
 }
 
 json report_infeasible(double percent, const UnlimitedProfile& observed) {
-  const auto bytes = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
+  const int64_t bytes = runtime::share_of_peak(percent, observed);
   std::printf("%10g%% %12s  infeasible: below the floor of %s (%s)\n", percent, format_bytes(bytes).c_str(),
               format_bytes(observed.floor_bytes).c_str(), observed.floor_operator.c_str());
   return {{"budget_percent", percent}, {"budget_bytes", bytes}, {"feasible", false}};
@@ -251,7 +251,7 @@ std::vector<Variant> variants_of(const Options& options, const TrainOptions& tra
   for (std::string_view peer : {kSavedOnHost, kRecomputed})
     if (options.peers && can_train(train_options, peer)) variants.push_back({.name = std::string(peer)});
   for (double percent : options.percents) {
-    const auto budget = static_cast<int64_t>(percent / 100 * static_cast<double>(observed.peak_bytes));
+    const int64_t budget = runtime::share_of_peak(percent, observed);
     if (budget < observed.floor_bytes && !train_options.memory.may_exceed_budget())
       infeasible.push_back(percent);
     else

@@ -26,7 +26,8 @@ inline TrainResult small_run() {
   r.world_size = 2;
   r.metric_name = "Dice";
   r.budget_bytes = 600 * kMiB;
-  r.observed = UnlimitedProfile{1200 * kMiB, 300 * kMiB, "aten::cat", 0, 0.2};
+  r.observed = UnlimitedProfile{
+      .peak_bytes = 1200 * kMiB, .floor_bytes = 300 * kMiB, .floor_operator = "aten::cat", .step_seconds = 0.2};
   r.floor_bytes = 300 * kMiB;
   r.peak_bytes = 540 * kMiB;
   r.losses = {2, 1.5, 1.25};

@@ -162,6 +162,13 @@ TEST(ResolveBudgetTest, MeansASharesBytesAndRefusesWhatIsBelowTheFloor) {
   }
 }
 
+TEST(ResolveBudgetTest, AShareIsOfTensorsAndLibrariesComeOnTop) {
+  UnlimitedProfile observed{.peak_bytes = 1000, .floor_bytes = 300, .library_bytes = 200, .floor_operator = "aten::mm"};
+  EXPECT_EQ(resolve_budget(BudgetRequest::parse("50%"), observed), 600);
+  EXPECT_EQ(resolve_budget(BudgetRequest::parse("100%"), observed), 1000);
+  EXPECT_EQ(resolve_budget(BudgetRequest::parse("700"), observed), 700) << "bytes are meant as they are";
+}
+
 TEST(FingerprintTest, EveryBitOfEveryTensorCounts) {
   torch::nn::BatchNorm1d module(4);
   const std::string before = weights_sha256(*module);
