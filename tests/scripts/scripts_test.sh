@@ -183,10 +183,40 @@ expect 1 env SPILLWAY_TORCH="$work/good torch" bash "$clone/scripts/gpu-check"
 says "has no CUDA half"
 touch "$work/good torch/lib/libtorch_cuda.so"
 expect 1 env SPILLWAY_TORCH="$work/good torch" PATH="$bare" bash "$clone/scripts/gpu-check"
-says "missing on this machine: cmake, g++, ninja or make" "--packages DIR"
-mkdir "$work/no packages"
-expect 1 env SPILLWAY_TORCH="$work/good torch" bash "$clone/scripts/gpu-check" --packages "$work/no packages"
-says "there are no .deb files in '$work/no packages'"
+says "missing on this machine: cmake, g++, ninja or make" "--run-only DIR"
+mkdir "$work/nothing packed"
+expect 1 env SPILLWAY_TORCH="$work/good torch" bash "$clone/scripts/gpu-check" --run-only "$work/nothing packed"
+says "nothing was packed in '$work/nothing packed'"
+# What was packed: a test that passes and skips, one that fails, one that hangs; programs that must not run without a GPU.
+packed=$work/packed
+mkdir -p "$packed"/{bin,tests,lib}
+echo 1.2.3 >"$packed/VERSION"
+for test in core_cuda_device_test swap_core_test swap_gpu_test kfac_gpu_test ddl_gpu_test tools_allreduce_gpu_test runtime_gpu_test; do
+  cat >"$packed/tests/$test" <<'EOF'
+#!/bin/sh
+echo "[       OK ] Some.test (1 ms)"
+echo "[  SKIPPED ] GpuTest.Other (0 ms)"
+echo "[==========] 2 tests from 1 test suite ran. (1 ms total)"
+EOF
+  chmod +x "$packed/tests/$test"
+done
+printf '#!/bin/sh\necho "[  FAILED  ] Some.test (1 ms)"\nexit 1\n' >"$packed/tests/swap_gpu_test"
+printf '#!/bin/sh\necho ran >"%s/ran"\n' "$work" >"$packed/bin/spillway"
+chmod +x "$packed/bin/spillway"
+expect 1 env SPILLWAY_TORCH="$work/good torch" PATH="$bare" bash "$clone/scripts/gpu-check" --run-only "$packed" --out "$work/gpu"
+says "no GPU here" "--without-gpu"
+expect 1 env SPILLWAY_TORCH="$work/good torch" bash "$clone/scripts/gpu-check" --run-only "$packed" --out "$work/gpu" --without-gpu
+says "1 of 7 parts failed:" "swap_gpu_test: failed (1)"
+[[ ! -e $work/ran ]] || { echo "it trained without a GPU"; exit 1; }
+python3 - "$work/gpu/results.json" <<'EOF'
+import json, sys
+result = json.load(open(sys.argv[1]))
+assert result["spillway"] == "1.2.3" and result["cores"] >= 1, result
+parts = {part["part"]: part for part in result["parts"]}
+assert len(parts) == 7, parts
+assert parts["runtime_gpu_test"]["state"] == "passed" and parts["runtime_gpu_test"]["skipped"] == ["GpuTest.Other"], parts
+assert parts["swap_gpu_test"]["failed"] == ["Some.test"], parts
+EOF
 
 echo "--- installing torch"
 # A Python whose pip takes a second and leaves what the scripts look at.
