@@ -94,6 +94,7 @@ py::dict stats_of(OpenSession& open) {
   py::dict all;
   all["peak_bytes"] = stats.peak_bytes;
   all["peak_by_category"] = by_category(stats.peak_by_category);
+  all["library_bytes"] = stats.library_bytes;
   all["used_bytes"] = open.session().ledger().used_bytes();
   all["floor_bytes"] = need.bytes();
   all["floor_operator"] = std::string(need.name);

@@ -152,11 +152,11 @@ class Session:
         """Returns figures since the Session was opened, as a dict.
 
         Bytes: peak_bytes, peak_by_category (weights are the tensors that require a gradient by themselves, optimizer what
-        optimizers keep after a step), used_bytes (now), floor_bytes (of floor_operator), host_peak_bytes,
-        disk_peak_bytes, and what was copied: bytes_out, bytes_in, bytes_to_disk, bytes_from_disk. Counts: page_outs,
-        page_ins, demand_page_ins, replays, operators, deviations (steps that left their schedule). exposed_seconds is
-        the time that operators waited for copies. Everything but operators and deviations covers all Sessions of the
-        device.
+        optimizers keep after a step), used_bytes (now), library_bytes (part of that which libraries hold on a GPU),
+        floor_bytes (of floor_operator), host_peak_bytes, disk_peak_bytes, and what was copied: bytes_out, bytes_in,
+        bytes_to_disk, bytes_from_disk. Counts: page_outs, page_ins, demand_page_ins, replays, operators, deviations (steps
+        that left their schedule). exposed_seconds is the time that operators waited for copies. Everything but operators
+        and deviations covers all Sessions of the device.
         """
         return self._require_open().stats()
 
@@ -293,7 +293,8 @@ def observe(function: Callable[[], Any], *, device: str | torch.device = "cpu",
     """Runs `function` without a budget, and returns what it takes.
 
     The figures help to choose a budget: anything from `floor_bytes` up is feasible, and from `peak_bytes` up nothing is
-    paged. Takes no Session that is open on this thread.
+    paged. On a GPU libraries take memory during the first step, so observe a second one. Takes no Session that is open on
+    this thread.
     """
     with Session(device=device, split=split) as session:
         result = function()
