@@ -40,9 +40,8 @@ std::vector<const StepTrace*> StepPlanner::traces() const {
 
 void StepPlanner::learn(StepPlan& plan, StepTrace recorded, bool as_planned, const LaneTotals& lanes) {
   keep_times(plan, recorded, as_planned, lanes);
-  const bool needs_more = as_planned && keep_bytes(plan.trace, recorded) > inputs_.slack_bytes;
   plan.left_in_a_row = plan.planned && !as_planned ? plan.left_in_a_row + 1 : 0;
-  if (as_planned && !needs_more && plan.times_planned >= kPlans && plan.users == pager_.table().users())
+  if (as_planned && plan.times_planned >= kPlans && plan.users == pager_.table().users())
     return refresh_prediction(plan);
   make(plan, as_planned ? std::move(plan.trace) : std::move(recorded));
 }
@@ -60,21 +59,6 @@ void StepPlanner::keep_times(StepPlan& plan, StepTrace& recorded, bool as_planne
   plan.times.note(recorded, lanes);
   inputs_.rates = plan.times.rates(inputs_.rates);
   plan.times.apply_to(as_planned ? plan.trace : recorded);
-}
-
-/// Takes over the bytes that operators of a later step needed beside pages, where they are more: libraries take their
-/// memory at the first call. Returns the largest growth.
-int64_t StepPlanner::keep_bytes(StepTrace& trace, const StepTrace& recorded) {
-  int64_t growth = 0;
-  const auto keep = [&](int64_t& known, int64_t seen) {
-    growth = std::max(growth, seen - known);
-    known = std::max(known, seen);
-  };
-  for (size_t i = 0; i < std::min(trace.operators.size(), recorded.operators.size()); ++i) {
-    keep(trace.operators[i].unpaged_bytes, recorded.operators[i].unpaged_bytes);
-    keep(trace.operators[i].own_bytes, recorded.operators[i].own_bytes);
-  }
-  return growth;
 }
 
 /// Takes the slowdown by copies out of the times. The operators ran beside copies, which slowed them; the simulation

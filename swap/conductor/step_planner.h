@@ -51,7 +51,6 @@ class StepPlanner {
 
  private:
   void keep_times(StepPlan& plan, StepTrace& recorded, bool as_planned, const LaneTotals& lanes);
-  static int64_t keep_bytes(StepTrace& trace, const StepTrace& recorded);
   void take_out_slowdown(StepTrace& trace, double copying_seconds) const;
   void refresh_prediction(StepPlan& plan) const;
   ScheduleInputs inputs_of(const StepPlan& plan) const;

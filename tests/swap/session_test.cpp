@@ -239,30 +239,6 @@ TEST_F(SessionTest, AStepThatDoesSomethingElseFallsBackToDemandAndIsPlannedAnew)
   EXPECT_LE(deviations, 6);
 }
 
-TEST_F(SessionTest, LaterStepsShowWhatLibrariesTookMeanwhile) {
-  constexpr int64_t kTaken = int64_t{3} << 20;
-  Session session({.budget_bytes = int64_t{16} << 20});
-  const at::Tensor x = at::ones({1 << 18});
-  const auto take_step = [&] {
-    auto step = session.step();
-    at::Tensor y = x;
-    for (int i = 0; i < 6; ++i) y = y.sigmoid();
-    step.finish();
-  };
-  for (int i = 0; i < 6; ++i) take_step();
-  const auto unpaged = [&] { return session.trace()->operators.front().unpaged_bytes; };
-  const int64_t before = unpaged();
-  DeviceMemory& memory = CpuDevice::instance().memory();
-  auto* library = memory.allocate(kTaken, Category::other);
-  take_step();
-  EXPECT_GE(unpaged(), before + kTaken);
-  const int64_t deviations = session.stats().deviations;
-  memory.release(library);
-  take_step();
-  EXPECT_GE(unpaged(), before + kTaken) << "what was needed once may be needed again";
-  EXPECT_EQ(session.stats().deviations, deviations);
-}
-
 TEST_F(SessionTest, SurvivesAnExceptionInTheUsersForward) {
   Session session({.budget_bytes = peak / 2, .small_page_bytes = 1 << 14});
   at::manual_seed(3);
