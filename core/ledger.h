@@ -12,8 +12,7 @@ namespace spillway {
 
 /// Counts the bytes of one device by category under one budget. The count never exceeds the budget, because a charge
 /// that would exceed it is refused. A soft budget is exceeded only when raise_limit() asks for that, and peak_bytes()
-/// then shows it. Thread-safe. Every call costs one uncontended lock, but
-/// used_bytes(), which costs a load.
+/// then shows it. Thread-safe. used_bytes() costs a load, every other call one uncontended lock.
 class Ledger {
  public:
   /// `device` is the name used in messages, e.g. "cpu".

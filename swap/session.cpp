@@ -48,8 +48,9 @@ Session::Step Session::step(std::string_view kind) {
               "[session.step] called on another thread than the Session's");
   if (state_->clock) (void)state_->clock->take();  // drops the times of an abandoned step
   state_->conductor.begin_step(kind);
+  Step step(this);  // which is forgotten if the device fails here
   state_->share->device.begin_external();
-  return Step(this);
+  return step;
 }
 
 Session::Step::Step(Session* session) : session_(session), exceptions_(std::uncaught_exceptions()) {}
@@ -73,8 +74,8 @@ Session::Step::~Step() {
 void Session::Step::finish() {
   if (!session_) return;
   SessionState& state = *session_->state_;
+  state.share->device.charge_external();  // first, so that the next steps are planned beside it
   state.conductor.end_step(state.clock ? state.clock->take() : std::vector<ComputeClock::Times>());
-  state.share->device.charge_external();
   session_ = nullptr;
 }
 
@@ -84,7 +85,7 @@ void Session::Step::forget() {
   session->state_->conductor.abandon_step();
   try {
     session->state_->share->device.charge_external();
-  } catch (const OutOfBudget&) {  // the next step charges it
+  } catch (const std::exception&) {  // destructors come here; the next step charges it
   }
 }
 

@@ -229,7 +229,7 @@ void CudaDevice::warm_up() {
   }
   charge_external();
   std::lock_guard charging(charging_outside_);
-  workspace_bytes_ = ledger().used_bytes() - charged_outside_;
+  workspace_bytes_ = ledger().used_bytes() - memory().external_bytes();
 }
 
 void CudaDevice::begin_external() {
@@ -249,18 +249,16 @@ void CudaDevice::charge_external() {
   const int64_t now = driver_->bytes_outside();
   owed_outside_ += now - std::exchange(seen_outside_, now);
   if (owed_outside_ > 0) {
-    memory().charge(owed_outside_, Category::other);  // may throw; they are owed then
-    charged_outside_ += std::exchange(owed_outside_, 0);
+    memory().charge_external(owed_outside_);  // may throw; they are owed then
+    owed_outside_ = 0;
   } else {
-    const int64_t less = std::min(-std::exchange(owed_outside_, 0), charged_outside_);
-    ledger().refund(less, Category::other);
-    charged_outside_ -= less;
+    memory().refund_external(-std::exchange(owed_outside_, 0));
   }
 }
 
 int64_t CudaDevice::library_bytes() const {
   std::lock_guard charging(charging_outside_);
-  return workspace_bytes_ + charged_outside_;
+  return workspace_bytes_ + memory().external_bytes();
 }
 
 }  // namespace spillway

@@ -84,9 +84,8 @@ class CudaDevice final : public Device, private BlockSource, private TensorMemor
   bool use_managed_ = false;
   std::unordered_map<void*, Block*> raw_;
   mutable std::mutex charging_outside_;  // held also while room is made for the charge
-  int64_t charged_outside_ = 0;
-  int64_t seen_outside_ = 0;  // at the last look
-  int64_t owed_outside_ = 0;  // could not be charged yet
+  int64_t seen_outside_ = 0;             // at the last look
+  int64_t owed_outside_ = 0;             // could not be charged yet
   int64_t workspace_bytes_ = 0;
   int open_steps_ = 0;
 };

@@ -1,5 +1,6 @@
 #include "core/memory/device_memory.h"
 
+#include <algorithm>
 #include <new>
 #include <thread>
 
@@ -64,8 +65,16 @@ Block* DeviceMemory::allocate(int64_t bytes, Category category) {
   }
 }
 
-void DeviceMemory::charge(int64_t bytes, Category category) {
-  while (!ledger_.try_charge(bytes, category)) ask_for(bytes);
+void DeviceMemory::charge_external(int64_t bytes) {
+  while (!ledger_.try_charge(bytes, Category::other)) ask_for(bytes);
+  external_bytes_ += bytes;
+}
+
+void DeviceMemory::refund_external(int64_t bytes) noexcept {
+  int64_t charged = external_bytes_;
+  while (!external_bytes_.compare_exchange_weak(charged, charged - std::min(bytes, charged))) {
+  }
+  ledger_.refund(std::min(bytes, charged), Category::other);
 }
 
 void DeviceMemory::ask_for(int64_t charge) {

@@ -97,9 +97,13 @@ class DeviceMemory {
   [[nodiscard]] bool try_recharge(Block* block, Category category) noexcept;
   /// Returns an uncharged block to its source.
   void free_uncharged(Block* block) noexcept { source_.return_block(block); }
-  /// Charges device bytes that are held outside of this memory. Asks the reclaimer and throws as allocate() does. The
-  /// ledger's refund() gives the charge back.
-  void charge(int64_t bytes, Category category);
+  /// Charges device bytes that libraries hold outside of this memory, as Category::other. Asks the reclaimer and throws
+  /// as allocate() does.
+  void charge_external(int64_t bytes);
+  /// Gives back the charge for `bytes`, or for all that charge_external() charged where that is less.
+  void refund_external(int64_t bytes) noexcept;
+  /// Returns the bytes that charge_external() charged and that were not given back.
+  int64_t external_bytes() const noexcept { return external_bytes_; }
 
   /// Returns the charge for a request of `bytes`: rounded up to 64, plus the descriptor.
   static int64_t charge_of(int64_t bytes) noexcept { return round_up(bytes, Arena::kAlignment) + sizeof(Block); }
@@ -134,6 +138,7 @@ class DeviceMemory {
   Ledger& ledger_;
   std::atomic<Reclaimer*> reclaimer_ = nullptr;
   std::atomic<bool> orphaned_ = false;
+  std::atomic<int64_t> external_bytes_ = 0;
   std::atomic<int64_t> callers_ = 0;  // threads that may be inside a reclaimer or keeper
 };
 

@@ -41,9 +41,21 @@ std::vector<const StepTrace*> StepPlanner::traces() const {
 void StepPlanner::learn(StepPlan& plan, StepTrace recorded, bool as_planned, const LaneTotals& lanes) {
   keep_times(plan, recorded, as_planned, lanes);
   plan.left_in_a_row = plan.planned && !as_planned ? plan.left_in_a_row + 1 : 0;
-  if (as_planned && plan.times_planned >= kPlans && plan.users == pager_.table().users())
+  StepTrace& latest = as_planned ? plan.trace : recorded;
+  const bool grown = count_external_growth(latest);
+  if (as_planned && !grown && plan.times_planned >= kPlans && plan.users == pager_.table().users())
     return refresh_prediction(plan);
-  make(plan, as_planned ? std::move(plan.trace) : std::move(recorded));
+  make(plan, std::move(latest));
+}
+
+/// Counts, in every operator, what libraries have taken since the step was recorded; returns whether that is more than
+/// nothing. Libraries take most of their memory in the first step, which is charged at its end.
+bool StepPlanner::count_external_growth(StepTrace& trace) const {
+  const int64_t growth = pager_.device().external_bytes() - trace.external_bytes;
+  if (growth <= 0) return false;
+  for (OperatorRecord& op : trace.operators) op.unpaged_bytes += growth;
+  trace.external_bytes += growth;
+  return true;
 }
 
 /// Keeps the times of a step. A step that did as planned shows how long its operators take when pages come and go as

@@ -34,8 +34,8 @@ struct StepPlan {
 
 /// Plans steps. The first step of a kind gives the schedule that the next ones follow. The first few of those are
 /// planned anew with the times that were measured under the schedule. Its prediction and bound follow the times of
-/// later ones. A step that did something else is planned anew. So is a step after the number of users that share the
-/// budget has changed, because each user plans for an equal share.
+/// later ones. A step that did something else is planned anew. So is a step after libraries have taken more memory, and
+/// after the number of users that share the budget has changed, because each user plans for an equal share.
 class StepPlanner {
  public:
   StepPlanner(Pager& pager, const ScheduleInputs& inputs) : pager_(pager), inputs_(inputs) {}
@@ -50,6 +50,7 @@ class StepPlanner {
   void learn(StepPlan& plan, StepTrace recorded, bool as_planned, const LaneTotals& lanes);
 
  private:
+  bool count_external_growth(StepTrace& trace) const;
   void keep_times(StepPlan& plan, StepTrace& recorded, bool as_planned, const LaneTotals& lanes);
   void take_out_slowdown(StepTrace& trace, double copying_seconds) const;
   void refresh_prediction(StepPlan& plan) const;

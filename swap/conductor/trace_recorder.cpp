@@ -15,6 +15,7 @@ constexpr int32_t kNotAwaited = -2;
 void TraceRecorder::begin_step(std::string_view kind) {
   trace_ = {};
   trace_.kind = kind;
+  trace_.external_bytes = pager_.device().external_bytes();
   slots_.clear();
 }
 

@@ -201,7 +201,7 @@ Page* page_or_register(c10::StorageImpl& storage, Page* known, Pager& pager, int
   Device* device = find_device(storage.device());
   if (!device || &device->memory() != &pager.device() || !may_move(storage)) return nullptr;
   if (HeldStorages::instance().contains(storage)) return nullptr;
-  // The same storage may have been registered since, because a call may have it several times.
+  // A call may have a storage several times, so it may be a page by now.
   if (Page* page = pager.table().locked([&] { return page_of(storage); })) return page;
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   if (!data.get()) return nullptr;

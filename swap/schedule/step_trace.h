@@ -69,6 +69,7 @@ struct StepTrace {
   std::vector<Message> messages = {};
   double tail_seconds = 0;         ///< from the end of the last operator to the end of the step
   double tail_excess_seconds = 0;  ///< part of tail_seconds beyond the shortest tail
+  int64_t external_bytes = 0;      ///< libraries' bytes that every operator's unpaged_bytes include
 
   /// Returns the largest need of a single operator: arguments, outputs, scratch and bytes that cannot leave. No budget
   /// below it can run this step. `index` is set to that operator.

@@ -110,7 +110,7 @@ TEST(BucketsTest, GradientAndBucketMayBeComparedWhileTheyAreAbsent) {
   const at::Tensor bucket = at::empty({2 * kCount}), x = at::randn({8, kSide});
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
   int copied = 0;
-  // What DistributedDataParallel does when a gradient was kept, with everything sent away before each look.
+  // The hooks do what DistributedDataParallel's do, with everything sent away before each look.
   for (size_t i = 0; i < weights.size(); ++i) {
     accumulators.push_back(torch::autograd::impl::grad_accumulator(weights[i]));
     accumulators.back()->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(

@@ -110,6 +110,28 @@ TEST_F(ManagedStepTest, TheScheduleMovesPagesAfterTheirLastUseAndBackAheadOfTheN
   for (const Slot& slot : conductor.trace("step")->slots) EXPECT_EQ(slot.writes, slot.uses);
 }
 
+TEST_F(ManagedStepTest, WhatLibrariesTakeLaterIsCountedInThePlansOfTheNextSteps) {
+  for (int i = 0; i < 4; ++i) step();
+  ASSERT_EQ(conductor.trace("step")->operators[0].unpaged_bytes, 0);
+  const int64_t page = DeviceMemory::charge_of(kBytes);
+  memory.charge_external(page);
+  step();
+  for (const OperatorRecord& op : conductor.trace("step")->operators) EXPECT_EQ(op.unpaged_bytes, page);
+  EXPECT_EQ(conductor.trace("step")->floor_bytes(), 2 * page);
+  const PagerStats before = pager.stats();
+  for (int i = 0; i < 4; ++i) step();
+  const PagerStats after = pager.stats();
+  EXPECT_EQ(conductor.deviations(), 0);
+  EXPECT_LT(after.demand_page_ins - before.demand_page_ins, (after.page_ins - before.page_ins) / 2);
+
+  memory.refund_external(2 * page);  // more than was charged
+  EXPECT_EQ(memory.external_bytes(), 0);
+  step();
+  for (const OperatorRecord& op : conductor.trace("step")->operators) EXPECT_EQ(op.unpaged_bytes, page);
+  pager.evict_all();
+  EXPECT_EQ(ledger.used_bytes(), 0);
+}
+
 TEST_F(ManagedStepTest, APageInThatCannotBeStartedLeavesThePageParkedUntilOneCan) {
   pager.evict_all();
   Page& page = *pages[0]->page();
