@@ -22,12 +22,11 @@ std::vector<at::Tensor> Lamb::directions(const std::vector<size_t>& group) {
   const std::vector<at::Tensor> mean = gather(mean_, group), variance = gather(variance_, group);
   const std::vector<at::Tensor> gradient = gradients(group), steps = gather(steps_, group);
   at::_foreach_add_(steps, 1);
-  std::vector<at::Scalar> mean_correction, root_correction;
-  for (const at::Tensor& step : steps) {
-    const double t = step.item<double>();
-    mean_correction.emplace_back(1 - std::pow(options_.beta1, t));
-    root_correction.emplace_back(std::sqrt(1 - std::pow(options_.beta2, t)));
-  }
+  // 1 − βᵗ, on the device, because there the host would wait for t.
+  const at::Tensor t = at::stack(steps).to(at::kDouble);
+  const auto correction = [&](double beta) { return at::expm1(t * std::log(beta)).neg_(); };
+  const std::vector<at::Tensor> mean_correction = correction(options_.beta1).unbind();
+  const std::vector<at::Tensor> root_correction = correction(options_.beta2).sqrt_().unbind();
   // m ← β₁ m + (1 − β₁) g;   v ← β₂ v + (1 − β₂) g²
   at::_foreach_lerp_(mean, gradient, 1 - options_.beta1);
   at::_foreach_mul_(variance, options_.beta2);

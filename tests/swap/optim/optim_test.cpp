@@ -18,6 +18,7 @@ std::vector<at::Tensor> parameters(at::ScalarType type = at::kFloat) {
   at::manual_seed(1);
   std::vector<at::Tensor> tensors;
   for (int64_t n : {1000, 1, 70'000, 33, 5000}) tensors.push_back(at::randn({n}).to(type).requires_grad_());
+  tensors.push_back(at::randn({}).to(type).requires_grad_());
   return tensors;
 }
 
