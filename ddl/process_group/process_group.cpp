@@ -67,6 +67,11 @@ ProcessGroup::ProcessGroup(const std::shared_ptr<Communicator>& comm, ProcessGro
 
 ProcessGroup::~ProcessGroup() = default;
 
+c10::intrusive_ptr<ProcessGroup> ProcessGroup::duplicate() {
+  drain();
+  return c10::make_intrusive<ProcessGroup>(comm_->communicator->duplicate(), options_);
+}
+
 std::string ProcessGroup::explain(int64_t bytes) {
   drain();
   return comm_->allreduce->for_bytes(bytes).describe(std::max<int64_t>(bytes / 4, 1));

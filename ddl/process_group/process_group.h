@@ -43,6 +43,9 @@ class ProcessGroup final : public c10d::Backend {
   const Communicator& communicator() const { return *comm_->communicator; }
   /// Returns what operators take, for callers who have the group to themselves and call none of its collectives.
   const Comm& comm() const { return comm_; }
+  /// Makes a further group over the same ranks, with messages of its own, that lives and dies with this one
+  /// (Communicator::duplicate()). Collective. Throws CommError.
+  c10::intrusive_ptr<ProcessGroup> duplicate();
   /// Returns how the group reduces vectors of so many bytes, for people.
   std::string explain(int64_t bytes);
 

@@ -115,6 +115,7 @@ void bind_distributed(py::module_& module) {
       .def(py::init(&make_group), py::kw_only(), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("deadline_seconds"), py::arg("transport"), py::arg("address"), py::arg("levels"),
            py::arg("calibrate"), py::call_guard<py::gil_scoped_release>())
+      .def("duplicate", &ddl::ProcessGroup::duplicate, py::call_guard<py::gil_scoped_release>())
       .def("explain", &ddl::ProcessGroup::explain, py::arg("bytes"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("hosts", [](const ddl::ProcessGroup& group) { return group.communicator().hosts(); });
 }

@@ -21,8 +21,7 @@ from spillway import _spillway
 
 __all__ = ["Options", "explain"]
 
-_settings = {}  # (options, deadline in seconds) of the groups of this backend, by their names
-_twins = {}  # number of twins made so far, by the names of groups
+_duplicates = {}  # how many were made of groups of other backends, by the groups' names
 
 
 @dataclasses.dataclass
@@ -52,19 +51,28 @@ class Options:
 def explain(group: dist.ProcessGroup | None = None, size: int | str = "1MiB") -> str:
     """Returns a few lines for people: how a group of this backend sums vectors of `size` bytes."""
     group = group or dist.group.WORLD
-    backend = group._get_backend(next(iter(group._device_types)))
-    if not isinstance(backend, _spillway.ProcessGroup):
-        raise TypeError(f"the group's backend is {backend.name()}, not spillway")
+    backend = _backend_of(group)
+    if backend is None:
+        raise TypeError(f"the group's backend is {dist.get_backend(group)}, not spillway")
     return backend.explain(_spillway.parse_bytes(str(size)))
 
 
-def twin_of(group: dist.ProcessGroup) -> _spillway.ProcessGroup:
-    """Makes a backend for the ranks of a group, of any backend, that sends over links of its own. All of them call it, and
-    in one order."""
-    options, deadline = _settings.get(group.group_name, (Options(), _seconds(dist.default_pg_timeout)))
-    number = _twins[group.group_name] = _twins.get(group.group_name, 0) + 1
-    store = dist.PrefixStore(f"spillway/twin/{number}", dist.distributed_c10d._get_process_group_store(group))
-    return _connect(store, dist.get_rank(group), dist.get_world_size(group), options, deadline)
+def duplicate(group: dist.ProcessGroup) -> _spillway.ProcessGroup:
+    """Makes a backend of this kind over the ranks of a group, with messages of its own. All of them call it, in one order. A
+    duplicate of a group of this backend has its settings, and dies with it; for another backend's group it has the
+    defaults."""
+    backend = _backend_of(group)
+    if backend is not None:
+        return backend.duplicate()
+    number = _duplicates[group.group_name] = _duplicates.get(group.group_name, 0) + 1
+    store = dist.PrefixStore(f"spillway/duplicate/{number}", dist.distributed_c10d._get_process_group_store(group))
+    return _connect(store, dist.get_rank(group), dist.get_world_size(group), Options(), _seconds(dist.default_pg_timeout))
+
+
+def _backend_of(group):
+    """Returns the group's backend of this kind; None where it has none."""
+    backends = (group._get_backend(device) for device in group._device_types)
+    return next((backend for backend in backends if isinstance(backend, _spillway.ProcessGroup)), None)
 
 
 def _address_of_interface(name):
@@ -131,7 +139,6 @@ def _make(given, options):
         raise TypeError(f"pg_options is {type(options).__name__}; the backend spillway takes spillway.distributed.Options")
     options = options or Options()
     deadline = _seconds(given.timeout if options.deadline is None else options.deadline)
-    _settings[given.group_id] = options, deadline
     return _connect(given.store, given.group_rank, given.group_size, options, deadline)
 
 

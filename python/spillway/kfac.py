@@ -47,7 +47,7 @@ def _own_group(process_group):
         return None
     from spillway import distributed
 
-    return distributed.twin_of(group)
+    return distributed.duplicate(group)
 
 
 class KFAC:

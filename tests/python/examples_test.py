@@ -18,8 +18,13 @@ class ExamplesTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
 
-    def losses_of(self, text):
-        return [float(line.split("loss ")[1].split()[0].rstrip(",")) for line in text.splitlines() if "loss " in line]
+    def expect_training(self, name, count, says):
+        """Runs an example on two ranks: it prints so many losses, the last one lower than the first, and says this."""
+        text = self.run_example(name, ranks=2)
+        losses = [float(line.split("loss ")[1]) for line in text.splitlines() if "loss " in line]
+        self.assertEqual(len(losses), count)
+        self.assertLess(losses[-1], losses[0])
+        self.assertIn(says, text)
 
     def test_two_lines(self):
         self.assertIn("the same bits: True", self.run_example("two_lines.py"))
@@ -29,18 +34,10 @@ class ExamplesTest(unittest.TestCase):
         self.assertLess(float(lines["K-FAC"].split(",")[0]), float(lines["Adam"]))
 
     def test_data_parallel(self):
-        text = self.run_example("ddp_over_spillway.py", ranks=2)
-        losses = self.losses_of(text)
-        self.assertEqual(len(losses), 5)
-        self.assertLess(losses[-1], losses[0])
-        self.assertIn("of 256 MiB", text)
+        self.expect_training("ddp_over_spillway.py", 5, "of 256 MiB")
 
     def test_kfac_over_ranks(self):
-        text = self.run_example("kfac_over_ranks.py", ranks=2)
-        losses = self.losses_of(text)
-        self.assertEqual(len(losses), 3)
-        self.assertLess(losses[-1], losses[0])
-        self.assertIn("eigenbases", text)
+        self.expect_training("kfac_over_ranks.py", 3, "eigenbases")
 
 
 if __name__ == "__main__":

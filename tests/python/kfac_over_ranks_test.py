@@ -5,7 +5,7 @@ import unittest
 
 import torch
 import torch.distributed as dist
-from ranks import run_ranks, start
+from ranks import expect_error, run_ranks, start
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -125,15 +125,6 @@ def under_a_budget(rank, size, folder):
         expect_equal(tight, plain, "under a budget")
     assert stats["peak_bytes"] <= budget.item() < peak and stats["bytes_in"] > 0, (stats, budget, peak)
     dist.destroy_process_group()
-
-
-def expect_error(kind, text, call):
-    try:
-        call()
-    except kind as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(f"no {kind.__name__} with '{text}'")
 
 
 def refusals(rank, size, folder):

@@ -11,6 +11,7 @@ import unittest
 
 import torch
 import torch.distributed as dist
+from ranks import expect_error
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -73,15 +74,6 @@ def mpi_lets_one_thread_call(folder, rank, size):
 @body
 def ranks_are_others_in_mpi(folder, rank, size):
     expect_error(ValueError, "in MPI's order", lambda: start(folder, size - 1 - rank, size))
-
-
-def expect_error(kind, text, call):
-    try:
-        call()
-    except kind as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(f"no {kind.__name__} with '{text}'")
 
 
 def initialized_mpi(level):

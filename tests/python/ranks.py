@@ -43,3 +43,14 @@ def run_ranks(body, size, failing=()):
                 raise AssertionError(f"rank {number}: {error.read_text()}")
             if (rank.exitcode != 0) != (number in failing):
                 raise AssertionError(f"rank {number} ended with {rank.exitcode}")
+
+
+def expect_error(kind, text, call):
+    """Fails unless `call()` raises an error of this kind that says `text`."""
+    try:
+        call()
+    except kind as error:
+        if text not in str(error):
+            raise AssertionError(f"no '{text}' in: {error}") from error
+    else:
+        raise AssertionError(f"no {kind.__name__} with '{text}'")
