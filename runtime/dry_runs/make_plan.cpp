@@ -153,9 +153,7 @@ RunPlanner make_planner(const TrainOptions& options, PlannedCluster& cluster) {
 
 int64_t budget_bytes(const BudgetRequest& budget, int64_t unlimited_bytes) {
   if (budget.kind == BudgetRequest::Kind::none) return kUnlimitedBytes;
-  UnlimitedProfile observed;
-  observed.peak_bytes = unlimited_bytes;
-  return in_bytes(budget, observed).bytes;
+  return in_bytes(budget, unlimited_bytes).bytes;
 }
 
 PlanReport make_plan(const PlanRequest& request, PlannedCluster& cluster) {

@@ -42,6 +42,8 @@ struct UnlimitedProfile {
   double step_seconds = 0;
   int64_t gradient_bytes = 0;   ///< gradient bytes that this rank shares with the other ranks
   double gradient_seconds = 0;  ///< time of this rank within the allreduces of these gradients
+
+  int64_t tensor_bytes() const { return peak_bytes - library_bytes; }  ///< held by tensors at the peak
 };
 
 /// The prediction of the simulation for a kind of step.

@@ -115,7 +115,7 @@ void Training::choose_budget() {
   result_.observed = profile_unlimited_step(context_, requests_);
   const UnlimitedProfile& observed = *result_.observed;
   result_.budget_bytes = resolve_budget_or_name_split(context_, observed);
-  context_.options.memory.host_budget = in_bytes(options_.memory.host_budget, observed);
+  context_.options.memory.host_budget = in_bytes(options_.memory.host_budget, observed.tensor_bytes());
   const std::string libraries =
       observed.library_bytes == 0 ? "" : str(" (", format_bytes(observed.library_bytes), " of them libraries')");
   listener_.on_decision(str("one step without a budget peaks at ", format_bytes(observed.peak_bytes), libraries,

@@ -64,16 +64,17 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests
                   requests);
   UnlimitedProfile observed;
   Device& device = open_device(context.options.memory.device);
+  const bool loads_libraries = !device.torch_device().is_cpu();  // their memory counts from the first step's end on
   const bool left = heard_by_all(context.comm, [&] {
-    RunStep step = run.step();
-    while (step.skipped) step = run.step();  // the loss scale is still too large: the optimizer has not run yet
-    if (!device.torch_device().is_cpu()) {   // libraries took memory in that step, which counts from its end on
-      run.session().reset_peak();
-      step = run.step();
+    for (int number = 0; number < (loads_libraries ? 2 : 1); ++number) {
+      if (number > 0) run.session().reset_peak();
+      RunStep step = run.step();
+      while (step.skipped) step = run.step();  // the loss scale is still too large: the optimizer has not run yet
+      observed.step_seconds = step.seconds;
+      if (step.requested.checkpoint) requests->checkpoint = true;  // for the run that has something to save
+      if (step.left || step.requested.stop) return true;
     }
-    observed.step_seconds = step.seconds;
-    if (step.requested.checkpoint) requests->checkpoint = true;  // for the run that has something to save
-    return step.left || step.requested.stop || run.validate().left;
+    return run.validate().left;
   });
   if (left) throw Interrupted("[train] interrupted while the budget was chosen: there are no results yet");
   observed.peak_bytes = max_over_ranks(context.comm, run.session().stats().peak_bytes);
@@ -87,14 +88,16 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests
   return observed;
 }
 
-int64_t share_of_peak(double percent, const UnlimitedProfile& observed) {
-  const auto of_tensors = static_cast<double>(observed.peak_bytes - observed.library_bytes);
-  return observed.library_bytes + static_cast<int64_t>(percent / 100 * of_tensors);
+BudgetRequest in_bytes(const BudgetRequest& request, int64_t whole_bytes) {
+  if (request.kind != BudgetRequest::Kind::percent) return request;
+  return {.kind = BudgetRequest::Kind::bytes,
+          .bytes = static_cast<int64_t>(request.percent / 100 * static_cast<double>(whole_bytes))};
 }
 
 BudgetRequest in_bytes(const BudgetRequest& request, const UnlimitedProfile& observed) {
-  if (request.kind != BudgetRequest::Kind::percent) return request;
-  return {.kind = BudgetRequest::Kind::bytes, .bytes = share_of_peak(request.percent, observed)};
+  BudgetRequest budget = in_bytes(request, observed.tensor_bytes());
+  if (request.kind == BudgetRequest::Kind::percent) budget.bytes += observed.library_bytes;
+  return budget;
 }
 
 int64_t resolve_budget(const BudgetRequest& request, const UnlimitedProfile& observed, bool may_be_exceeded) {

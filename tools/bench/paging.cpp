@@ -203,8 +203,12 @@ json report_budget(const Variant& v, const Variant& stock, const Variant& unlimi
           {"bit_equal", equal}};
 }
 
+int64_t budget_of(double percent, const UnlimitedProfile& observed) {
+  return runtime::in_bytes({.kind = BudgetRequest::Kind::percent, .percent = percent}, observed).bytes;
+}
+
 json report_infeasible(double percent, const UnlimitedProfile& observed) {
-  const int64_t bytes = runtime::share_of_peak(percent, observed);
+  const int64_t bytes = budget_of(percent, observed);
   std::printf("%10g%% %12s  infeasible: below the floor of %s (%s)\n", percent, format_bytes(bytes).c_str(),
               format_bytes(observed.floor_bytes).c_str(), observed.floor_operator.c_str());
   return {{"budget_percent", percent}, {"budget_bytes", bytes}, {"feasible", false}};
@@ -251,7 +255,7 @@ std::vector<Variant> variants_of(const Options& options, const TrainOptions& tra
   for (std::string_view peer : {kSavedOnHost, kRecomputed})
     if (options.peers && can_train(train_options, peer)) variants.push_back({.name = std::string(peer)});
   for (double percent : options.percents) {
-    const int64_t budget = runtime::share_of_peak(percent, observed);
+    const int64_t budget = budget_of(percent, observed);
     if (budget < observed.floor_bytes && !train_options.memory.may_exceed_budget())
       infeasible.push_back(percent);
     else

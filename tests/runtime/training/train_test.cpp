@@ -167,6 +167,8 @@ TEST(ResolveBudgetTest, AShareIsOfTensorsAndLibrariesComeOnTop) {
   EXPECT_EQ(resolve_budget(BudgetRequest::parse("50%"), observed), 600);
   EXPECT_EQ(resolve_budget(BudgetRequest::parse("100%"), observed), 1000);
   EXPECT_EQ(resolve_budget(BudgetRequest::parse("700"), observed), 700) << "bytes are meant as they are";
+  EXPECT_EQ(in_bytes(BudgetRequest::parse("50%"), observed.tensor_bytes()).bytes, 400)
+      << "the host holds tensors alone";
 }
 
 TEST(FingerprintTest, EveryBitOfEveryTensorCounts) {
