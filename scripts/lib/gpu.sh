@@ -181,7 +181,7 @@ same_weights='
 import json, sys
 runs = {name: json.load(open(name)) for name in sys.argv[1:]}
 for name, run in runs.items():
-    print(name, {key: run.get(key) for key in ("budget_bytes", "peak_bytes", "seconds_per_step", "weights_sha256")})
+    print(name, {key: run.get(key) for key in ("budget_bytes", "peak_bytes", "step_seconds_median", "weights_sha256")})
 sys.exit(len({run["weights_sha256"] for run in runs.values()}) != 1)
 '
 
@@ -193,6 +193,7 @@ run_gpu_training() {
       --deterministic --device cuda --budget "$budget" --json "$out/$name.json" || true
   done
   try train_compare 60 python3 -c "$same_weights" "$out"/train_{none,60,40}.json || true
+  cat -- "$out/train_compare.log"
 }
 
 # A short training under the sanitizer, where there is one. It reports what expandable segments try (LibTorch falls back).
