@@ -67,16 +67,20 @@ Session::Step::~Step() {
     finish();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "[session.step] no schedule was made: %s\n", error.what());
-    session_->state_->conductor.abandon_step();
   }
 }
 
 void Session::Step::finish() {
-  if (!session_) return;
-  SessionState& state = *session_->state_;
-  state.share->device.charge_external();  // first, so that the next steps are planned beside it
-  state.conductor.end_step(state.clock ? state.clock->take() : std::vector<ComputeClock::Times>());
-  session_ = nullptr;
+  Session* session = std::exchange(session_, nullptr);
+  if (!session) return;
+  SessionState& state = *session->state_;
+  try {
+    state.share->device.charge_external();  // first, so that the next steps are planned beside it
+    state.conductor.end_step(state.clock ? state.clock->take() : std::vector<ComputeClock::Times>());
+  } catch (...) {
+    state.conductor.abandon_step();
+    throw;
+  }
 }
 
 void Session::Step::forget() {

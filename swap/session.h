@@ -77,6 +77,8 @@ class Session {
     ~Step();
     Step(Step&& other) noexcept;
     Step& operator=(Step&&) = delete;
+    /// Ends the step and plans the next one of its kind. Throws OutOfBudget when libraries took memory on the device
+    /// that the budget has no room for; the step is forgotten then.
     void finish();
     /// Ends the step as an exception does, for callers whose exceptions are not C++'s.
     void forget();

@@ -50,7 +50,8 @@ void TraceRecorder::begin_operator(const OperatorCall& call, int64_t unpaged_byt
   op.name = call.name;
   op.replayable = call.replayable;
   op.host_seconds = seconds_since_last_operator();
-  op.unpaged_bytes = unpaged_bytes;
+  // What libraries have been charged for since the step began is added to every operator at the step's end.
+  op.unpaged_bytes = unpaged_bytes - (pager_.device().external_bytes() - trace_.external_bytes);
 }
 
 void TraceRecorder::end_operator(double seconds, int64_t own_bytes) {

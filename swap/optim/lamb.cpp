@@ -22,7 +22,7 @@ std::vector<at::Tensor> Lamb::directions(const std::vector<size_t>& group) {
   const std::vector<at::Tensor> mean = gather(mean_, group), variance = gather(variance_, group);
   const std::vector<at::Tensor> gradient = gradients(group), steps = gather(steps_, group);
   at::_foreach_add_(steps, 1);
-  // 1 − βᵗ, on the device, because there the host would wait for t.
+  // 1 − βᵗ, as a tensor, because the host would have to wait for a GPU before it could read t.
   const at::Tensor t = at::stack(steps).to(at::kDouble);
   const auto correction = [&](double beta) { return at::expm1(t * std::log(beta)).neg_(); };
   const std::vector<at::Tensor> mean_correction = correction(options_.beta1).unbind();

@@ -132,6 +132,18 @@ TEST_F(ManagedStepTest, WhatLibrariesTakeLaterIsCountedInThePlansOfTheNextSteps)
   EXPECT_EQ(ledger.used_bytes(), 0);
 }
 
+TEST_F(ManagedStepTest, WhatLibrariesTakeWhileAStepRunsIsCountedOnceInEveryOperator) {
+  const int64_t page = DeviceMemory::charge_of(kBytes);
+  conductor.begin_step("step");
+  for (size_t i = 0; i < pages.size(); ++i) {
+    if (i == pages.size() / 2) memory.charge_external(page);  // as another Session's step does at its end
+    operate(*pages[i]);
+  }
+  conductor.end_step();
+  for (const OperatorRecord& op : conductor.trace("step")->operators) EXPECT_EQ(op.unpaged_bytes, page);
+  memory.refund_external(page);
+}
+
 TEST_F(ManagedStepTest, APageInThatCannotBeStartedLeavesThePageParkedUntilOneCan) {
   pager.evict_all();
   Page& page = *pages[0]->page();
