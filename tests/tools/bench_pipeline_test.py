@@ -28,10 +28,9 @@ class BenchPipeline(Case):
             self.assertEqual(set(figures), FIGURES | OF_REFRESH if has_refresh else FIGURES)
             self.assertGreater(figures["step_seconds"], 0)
             self.assertTrue(0 < figures["utilization"] < 1.05, row)
-        # A run is never much faster than its plan; how much slower it is depends on the machine. The plan's cost of a
-        # message is measured, so load beside the measurement makes the plan's step longer.
-        self.assertLessEqual(row["predicted"]["step_seconds"], 1.2 * row["measured"]["step_seconds"], row)
-        self.assertLessEqual(row["measured"]["utilization"], 1.2 * row["predicted"]["utilization"], row)
+        # A run is never much faster than its plan; how much slower it is depends on the machine.
+        self.assertLessEqual(row["predicted"]["step_seconds"], 1.05 * row["measured"]["step_seconds"], row)
+        self.assertLessEqual(row["measured"]["utilization"], 1.05 * row["predicted"]["utilization"], row)
 
     def test_all_schedules_run_with_both_refreshes(self):
         found, said = self.measured(*SHORT, "--refresh", "rolling,together")
