@@ -3,6 +3,8 @@
 
 # In the order in which they run: what needs no GPU first, to show that programs run at all.
 gpu_tests='core_cuda_device_test swap_core_test swap_gpu_test kfac_gpu_test ddl_gpu_test tools_allreduce_gpu_test runtime_gpu_test'
+gpu_benchmarks='gate_overhead copy_rates'
+gpu_parts='tests training sanitizer rates paging kfac'
 
 find_gpu_torch() {
   local fault
@@ -30,14 +32,14 @@ build_gpu() {
   ! command -v ninja >/dev/null || generator=(-G Ninja)
   mkdir -p -- "$programs"
   run_step "configuring" "$programs/configure.log" cmake -S "$spillway_root" -B "$programs" "${generator[@]}" \
-    -DCMAKE_BUILD_TYPE=Release -DSPILLWAY_MPI=OFF -DSPILLWAY_PYTHON=OFF -DSPILLWAY_EXAMPLES=OFF -DSPILLWAY_BENCHMARKS=OFF \
+    -DCMAKE_BUILD_TYPE=Release -DSPILLWAY_MPI=OFF -DSPILLWAY_PYTHON=OFF -DSPILLWAY_EXAMPLES=OFF \
     "-DCMAKE_CXX_COMPILER_LAUNCHER=$spillway_root/scripts/lib/compiler_launcher" "-DSPILLWAY_TORCH=$torch_folder" ||
     die "CMake could not configure; whole log: $programs/configure.log" \
       "Where the build's packages are: scripts/gpu-check --pack DIR; then here: scripts/gpu-check --run-only DIR."
   grep -q '^-- CUDA for libspillway_cuda' "$programs/configure.log" ||
     die "there are no CUDA 13 headers and libraries beside torch or in /usr/local/cuda"
   # shellcheck disable=SC2206  # words
-  targets+=($gpu_tests)
+  targets+=($gpu_tests $gpu_benchmarks)
   run_step "building" "$programs/build.log" cmake --build "$programs" -j "$(nproc)" --target "${targets[@]}" ||
     die "the build failed; whole log: $programs/build.log"
   libraries=$programs/lib
@@ -56,7 +58,7 @@ _needs_packing() {
 pack_gpu() {
   local test name arrow file rest
   mkdir -p -- "$1"/{bin,tests,lib}
-  cp -- "$programs/bin/spillway" "$1/bin/"
+  for test in spillway $gpu_benchmarks; do cp -- "$programs/bin/$test" "$1/bin/"; done
   cp -- "$programs/lib/libspillway_cuda.so" "$1/lib/"
   for test in $gpu_tests; do cp -- "$programs/tests/$test" "$1/tests/"; done
   while read -r name arrow file rest; do
@@ -154,6 +156,7 @@ result = {
     "parts": parts,
     "training": {path.stem: loaded(path) for path in sorted(out.glob("train_*.json"))},
     "paging": loaded(out / "paging_gate.json"), "paging_unified": loaded(out / "paging_unified.json"),
+    "kfac": loaded(out / "kfac.json"),
 }
 (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
 PY
@@ -205,7 +208,18 @@ run_gpu_sanitizer() {
     "$programs/tests/swap_gpu_test" --gtest_filter=GpuTest.OnDemandGivesTheSameBits || true
 }
 
-run_gpu_bench() {
+# Rates that explain the tables: what the gate adds to an operator, and what the lanes copy beside compute.
+run_gpu_rates() {
+  try gate_overhead 120 "$programs/bin/gate_overhead" cuda && cat -- "$out/gate_overhead.log" || true
+  try copy_rates 120 "$programs/bin/copy_rates" cuda && cat -- "$out/copy_rates.log" || true
+}
+
+run_gpu_kfac() {
+  try kfac 600 "$programs/bin/spillway" bench kfac --device cuda --model resnet50 --json "$out/kfac.json" &&
+    cat -- "$out/kfac.log" || true
+}
+
+run_gpu_paging() {
   local engine flags
   for engine in gate ${unified:+unified}; do
     flags=()

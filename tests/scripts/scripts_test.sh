@@ -177,6 +177,8 @@ expect 1 bash "$clone/scripts/gpu-check" --edge zero
 says "--edge wants a positive number, not 'zero'"
 expect 1 bash "$clone/scripts/gpu-check" --card
 says "unknown argument '--card'" "--pack DIR"
+expect 1 bash "$clone/scripts/gpu-check" --only tests,flying
+says "there is no part 'flying'" "tests training sanitizer rates paging kfac"
 expect 1 env SPILLWAY_TORCH="$work/nowhere" bash "$clone/scripts/gpu-check"
 says "there is no folder '$work/nowhere'" "torch 2.11 with CUDA 13"
 expect 1 env SPILLWAY_TORCH="$work/good torch" bash "$clone/scripts/gpu-check"

@@ -149,7 +149,7 @@ json report_peers(const std::vector<Variant>& variants) {
     if (!is_stock(v.name)) continue;
     const auto peak = v.last["peak_bytes"].get<int64_t>();
     const double step = median(v.seconds);
-    std::printf("%11s %12s %12s %12s %8.3f s %9.3f\n", v.name.c_str(), "-", peak ? format_bytes(peak).c_str() : "-",
+    std::printf("%12s %12s %12s %12s %8.3f s %9.3f\n", v.name.c_str(), "-", peak ? format_bytes(peak).c_str() : "-",
                 "-", step, step / stock_step);
     if (v.name == kStock) continue;
     rows.push_back({{"name", v.name},
@@ -183,7 +183,7 @@ json report_budget(const Variant& v, const Variant& stock, const Variant& unlimi
   char as_planned[32] = "-";
   if (!predicted.is_null()) std::snprintf(as_planned, sizeof as_planned, "%.3f s", predicted.get<double>());
   const std::string planned_peak = predicted_peak.is_null() ? "-" : format_bytes(predicted_peak);
-  std::printf("%11s %12s %12s %12s %8.3f s %9.3f %12.3f %8.3f %10s %8.4f s %8lld %10s\n", v.name.c_str(),
+  std::printf("%12s %12s %12s %12s %8.3f s %9.3f %12.3f %8.3f %10s %8.4f s %8lld %10s\n", v.name.c_str(),
               format_bytes(v.budget_bytes).c_str(), format_bytes(v.last["peak_bytes"]).c_str(), planned_peak.c_str(),
               step, to_stock, to_unlimited, step / bound, as_planned, v.exposed, v.last["replays"].get<long long>(),
               equal ? "yes" : "NO");
@@ -209,7 +209,7 @@ int64_t budget_of(double percent, const UnlimitedProfile& observed) {
 
 json report_infeasible(double percent, const UnlimitedProfile& observed) {
   const int64_t bytes = budget_of(percent, observed);
-  std::printf("%10g%% %12s  infeasible: below the floor of %s (%s)\n", percent, format_bytes(bytes).c_str(),
+  std::printf("%11g%% %12s  infeasible: below the floor of %s (%s)\n", percent, format_bytes(bytes).c_str(),
               format_bytes(observed.floor_bytes).c_str(), observed.floor_operator.c_str());
   return {{"budget_percent", percent}, {"budget_bytes", bytes}, {"feasible", false}};
 }
@@ -217,7 +217,7 @@ json report_infeasible(double percent, const UnlimitedProfile& observed) {
 json report(const TrainOptions& options, const UnlimitedProfile& observed, const std::vector<Variant>& variants,
             const std::vector<double>& infeasible) {
   const Variant &stock = variants[0], &unlimited = variants[1];
-  std::printf("%11s %12s %12s %12s %10s %9s %12s %8s %10s %10s %8s %10s\n", "budget", "bytes", "peak", "predicted",
+  std::printf("%12s %12s %12s %12s %10s %9s %12s %8s %10s %10s %8s %10s\n", "budget", "bytes", "peak", "predicted",
               "step", "/stock", "/unlimited", "/bound", "predicted", "exposed", "replays", "bit-equal");
   const json peers = report_peers(variants);
   json rows = json::array();
@@ -252,7 +252,7 @@ std::vector<Variant> variants_of(const Options& options, const TrainOptions& tra
   variants.push_back({.name = kUnlimited});
   if (train_options.memory.split_bytes != kUnlimitedBytes && !train_options.memory.may_exceed_budget())
     variants.push_back({.name = kUnsplit});
-  for (std::string_view peer : {kSavedOnHost, kRecomputed})
+  for (std::string_view peer : kPeers)
     if (options.peers && can_train(train_options, peer)) variants.push_back({.name = std::string(peer)});
   for (double percent : options.percents) {
     const int64_t budget = budget_of(percent, observed);
@@ -310,7 +310,8 @@ void add_measurement_flags(CLI::App& command, Options& options) {
       ->capture_default_str()
       ->check(at_least(1));
   command.add_flag("--peers", options.peers,
-                   "Measure save_on_cpu too and, for unet3d, activation checkpointing, both without Spillway");
+                   "Measure save_on_cpu too, in three ways on a GPU, and for unet3d activation checkpointing, all "
+                   "without Spillway");
   command.add_flag("--largest", options.largest,
                    "Instead: the largest edge that can be trained under each budget, with paging and without");
   command.add_option("--json", options.json_file, "File for the results")->type_name("FILE")->default_str("none");

@@ -5,6 +5,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/optim/adam.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <optional>
@@ -35,10 +36,17 @@ TaskOptions stock_options(const RunContext& context, std::string_view way) {
   return options;
 }
 
+std::optional<HostCopies> host_copies(std::string_view way) {
+  if (way == kSavedOnHost) return HostCopies::blocking;
+  if (way == kSavedWithoutBlocking) return HostCopies::non_blocking;
+  if (way == kSavedOneAhead) return HostCopies::one_ahead;
+  return std::nullopt;
+}
+
 }  // namespace
 
 bool is_stock(std::string_view worker) {
-  return worker == kStock || worker == kSavedOnHost || worker == kRecomputed;
+  return worker == kStock || std::ranges::find(kPeers, worker) != kPeers.end();
 }
 
 void open_device_for(const TrainOptions& options, std::string_view worker) {
@@ -49,6 +57,7 @@ void open_device_for(const TrainOptions& options, std::string_view worker) {
 }
 
 bool can_train(const TrainOptions& options, std::string_view way) {
+  if (way == kSavedWithoutBlocking || way == kSavedOneAhead) return options_device(options).is_cuda();
   return way != kRecomputed || options.model.name == "unet3d";
 }
 
@@ -62,7 +71,7 @@ int serve_stock(const RunContext& context, std::string_view way) {
   at::manual_seed(options.seed * 1'000'003 + 1);
   Sampler sampler(context.split.train, options.data.batch, 0, 1, options.seed);
   std::optional<SavedOnHost> saved_on_host;
-  if (way == kSavedOnHost) saved_on_host.emplace();
+  if (const auto copies = host_copies(way)) saved_on_host.emplace(*copies);
   return serve(
       [&] {
         const auto start = Clock::now();
