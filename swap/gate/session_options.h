@@ -66,7 +66,7 @@ struct SessionOptions {
   /// The size below which storages stay where they are.
   int64_t min_page_bytes = 4096;
   /// The size below which pages leave last when no schedule knows their next use, so that losses and metrics stay
-  /// resident.
+  /// resident. On a GPU they always leave last, because their copies cost more than their bytes.
   int64_t small_page_bytes = 1 << 20;
   /// The bytes above which operators run window by window, counting their large tensors and scratch together, so that
   /// none of these must be resident (swap/windows/window_rules.h). Shape alone decides, so results are the same under

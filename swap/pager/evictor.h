@@ -11,14 +11,22 @@
 
 namespace spillway::swap {
 
+/// Returns the charge below which a page's copies cost more than its bytes (EvictionOrder): 0 on the host.
+inline int64_t costly_bytes(const DeviceMemory& device, int64_t small_bytes) {
+  return device.is_host() ? 0 : DeviceMemory::charge_of(small_bytes);
+}
+
 /// Evicts in EvictionOrder. It passes over a page that cannot be evicted because the host tier is full, or because its
 /// copy fails. From then on clean pages leave first, and the first error is thrown when no page is left that can leave.
 /// Called under the lock.
 class Evictor {
  public:
-  /// Makes an evictor for which pages below `small_bytes` are small (EvictionOrder).
+  /// Makes an evictor for which pages below `small_bytes` are small (EvictionOrder), and costly to copy on a GPU.
   Evictor(PageTable& table, PageTransfer& transfer, DeviceMemory& device, int64_t small_bytes)
-      : table_(table), transfer_(transfer), device_(device), order_(DeviceMemory::charge_of(small_bytes)) {}
+      : table_(table),
+        transfer_(transfer),
+        device_(device),
+        order_(DeviceMemory::charge_of(small_bytes), costly_bytes(device, small_bytes)) {}
   Evictor(const Evictor&) = delete;
   Evictor& operator=(const Evictor&) = delete;
 

@@ -92,6 +92,7 @@ class Pager final : public Reclaimer, public PageKeeper {
   int64_t small_bytes() const noexcept { return small_bytes_; }
   HostSlab& host() noexcept { return host_.slab(); }
   DeviceMemory& device() noexcept { return device_; }
+  const DeviceMemory& device() const noexcept { return device_; }
 
  private:
   std::exception_ptr bring_home(PagerLock& lock, Page& page);

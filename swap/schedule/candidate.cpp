@@ -69,6 +69,7 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
   // The plan: which slots leave when, were copies instant.
   const Simulated plan = simulate(replayed, {.budget_bytes = limit_bytes,
                                              .small_bytes = inputs.small_bytes,
+                                             .costly_bytes = inputs.costly_bytes,
                                              .bias = &bent.bias,
                                              .evictions_after = &bent.evictions_after,
                                              .fetch_streamed = candidate.choices.fetch_streamed});
@@ -87,6 +88,7 @@ Candidate evaluate(const StepTrace& trace, const ScheduleInputs& inputs, Choices
   // The outcome of that plan with copies that take time.
   candidate.outcome = simulate(replayed, {.budget_bytes = inputs.budget_bytes,
                                           .small_bytes = inputs.small_bytes,
+                                          .costly_bytes = inputs.costly_bytes,
                                           .rates = &inputs.rates,
                                           .actions = &candidate.actions,
                                           .on_disk = &candidate.on_disk});

@@ -327,8 +327,10 @@ Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& given) {
     schedule.actions.releases_after.resize(trace.operators.size());
   }
   schedule.bound_seconds = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
-  const Simulated on_demand =
-      simulate(trace, {.budget_bytes = inputs.budget_bytes, .small_bytes = inputs.small_bytes, .rates = &inputs.rates});
+  const Simulated on_demand = simulate(trace, {.budget_bytes = inputs.budget_bytes,
+                                               .small_bytes = inputs.small_bytes,
+                                               .costly_bytes = inputs.costly_bytes,
+                                               .rates = &inputs.rates});
   if (!on_demand.feasible) return schedule;
   if (schedule.on_demand) {
     schedule.resident_bytes = on_demand.resident_bytes;
@@ -343,14 +345,17 @@ Schedule make_schedule(const StepTrace& trace, const ScheduleInputs& given) {
 void predict_again(Schedule& schedule, const StepTrace& trace, const ScheduleInputs& inputs) {
   schedule.bound_seconds = bound_seconds(trace, inputs.budget_bytes, inputs.rates);
   if (schedule.on_demand) {
-    const Simulated on_demand = simulate(
-        trace, {.budget_bytes = inputs.budget_bytes, .small_bytes = inputs.small_bytes, .rates = &inputs.rates});
+    const Simulated on_demand = simulate(trace, {.budget_bytes = inputs.budget_bytes,
+                                                 .small_bytes = inputs.small_bytes,
+                                                 .costly_bytes = inputs.costly_bytes,
+                                                 .rates = &inputs.rates});
     if (on_demand.feasible) take_prediction(schedule, on_demand);
     return;
   }
   const ReplayedTrace replayed = with_replays(trace, schedule.replays);
   const Simulated outcome = simulate(replayed.trace, {.budget_bytes = inputs.budget_bytes,
                                                       .small_bytes = inputs.small_bytes,
+                                                      .costly_bytes = inputs.costly_bytes,
                                                       .rates = &inputs.rates,
                                                       .actions = &schedule.simulated_actions,
                                                       .on_disk = &schedule.simulated_on_disk});

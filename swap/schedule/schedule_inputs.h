@@ -14,8 +14,9 @@ struct ScheduleInputs {
   LinkRates rates = {};
   /// Bytes of the budget that the schedule leaves unused, against small differences between steps.
   int64_t slack_bytes = 0;
-  /// The size below which slots are small; see SimulationInputs.
+  /// The sizes below which slots are small, and costly to copy; see SimulationInputs.
   int64_t small_bytes = 0;
+  int64_t costly_bytes = 0;
   /// True: weigh running cheap producers again against copying their results.
   bool replay = true;
   /// The maximum of candidate schedules that are simulated. Each costs about a millisecond per thousand operators, and

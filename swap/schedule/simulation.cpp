@@ -31,7 +31,7 @@ class Simulation {
   Simulation(const StepTrace& trace, const SimulationInputs& inputs)
       : trace_(trace),
         budget_(inputs.budget_bytes),
-        order_(inputs.small_bytes),
+        order_(inputs.small_bytes, inputs.costly_bytes),
         rates_(inputs.rates ? *inputs.rates : LinkRates{kInstant, kInstant, 0}),
         actions_(inputs.actions),
         bias_(inputs.bias),

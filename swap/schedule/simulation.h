@@ -71,6 +71,7 @@ struct Simulated {
 struct SimulationInputs {
   int64_t budget_bytes = kUnlimitedBytes;
   int64_t small_bytes = 0;                          ///< slots below this are small (EvictionOrder)
+  int64_t costly_bytes = 0;                         ///< copies of slots below this cost more than their bytes
   const LinkRates* rates = nullptr;                 ///< null: copies take no time
   const Actions* actions = nullptr;                 ///< null: everything on demand
   const std::vector<EvictionBias>* bias = nullptr;  ///< by slot; null: none

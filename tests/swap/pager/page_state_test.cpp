@@ -97,6 +97,10 @@ TEST_F(PageTableTest, ARecordIsHeldWhileTheLockIsGivenUp) {
 struct EvictionOrderTest : ::testing::Test {
   /// Returns the number of the candidate that leaves first of two.
   int first(const EvictionCandidate& a, const EvictionCandidate& b, EvictionLimits limits = {}) const {
+    return first_by(order, a, b, limits);
+  }
+  static int first_by(const EvictionOrder& order, const EvictionCandidate& a, const EvictionCandidate& b,
+                      EvictionLimits limits = {}) {
     VictimSearch<int> search(order, limits, 0);
     search.consider(1, a);
     search.consider(2, b);
@@ -133,6 +137,16 @@ TEST_F(EvictionOrderTest, ASmallPageOfUnknownNextUseLeavesAfterAllOthers) {
   EXPECT_EQ(first(small, large), 1);
   small = {.charged_bytes = 99, .next_use = 9};
   EXPECT_EQ(first(small, large), 1) << "its next use is known";
+}
+
+TEST_F(EvictionOrderTest, APageWhoseCopyCostsMoreThanItsBytesLeavesLastAlsoWhereItsNextUseIsKnown) {
+  const EvictionOrder gpu(100, /*costly_bytes=*/100);
+  EvictionCandidate small{.charged_bytes = 99, .next_use = 9}, later = small;
+  later.next_use = 10;
+  EXPECT_EQ(first_by(gpu, small, large), 2);
+  EXPECT_EQ(first_by(gpu, small, later), 2) << "among such pages the furthest next use";
+  small.priority = EvictionPriority::first;
+  EXPECT_EQ(first_by(gpu, small, large), 1) << "the schedule lets it go";
 }
 
 TEST_F(EvictionOrderTest, PagesThatAreToLeaveFirstCountAsNeverUsedAgain) {
