@@ -22,6 +22,10 @@ class ComputeClock {
   virtual void resume() = 0;
   /// Returns the times of the operators since the last call, in order. Waits for the device.
   virtual std::vector<Times> take() = 0;
+  /// Forgets the operators since the last call, and waits for nothing.
+  virtual void forget() = 0;
+  /// True when marks cost nothing, so that every step may be timed.
+  virtual bool is_free() const { return false; }
 };
 
 }  // namespace spillway

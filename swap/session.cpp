@@ -46,8 +46,11 @@ Session::~Session() = default;
 Session::Step Session::step(std::string_view kind) {
   TORCH_CHECK(std::this_thread::get_id() == state_->owner,
               "[session.step] called on another thread than the Session's");
-  if (state_->clock) (void)state_->clock->take();  // drops the times of an abandoned step
   state_->conductor.begin_step(kind);
+  if (ComputeClock* clock = state_->clock.get()) {
+    clock->forget();  // the marks of an abandoned step, and of stalls between steps
+    state_->step_clock = clock->is_free() || state_->conductor.wants_times() ? clock : nullptr;
+  }
   Step step(this);  // which is forgotten if the device fails here
   state_->share->device.begin_external();
   return step;
@@ -76,7 +79,9 @@ void Session::Step::finish() {
   SessionState& state = *session->state_;
   try {
     state.share->device.charge_external();  // first, so that the next steps are planned beside it
-    state.conductor.end_step(state.clock ? state.clock->take() : std::vector<ComputeClock::Times>());
+    ComputeClock* clock = std::exchange(state.step_clock, nullptr);
+    const bool is_timed = clock || !state.clock;  // by the clock, or by the host's
+    state.conductor.end_step(clock ? clock->take() : std::vector<ComputeClock::Times>(), is_timed);
   } catch (...) {
     state.conductor.abandon_step();
     throw;

@@ -315,6 +315,7 @@ class StreamClock final : public ComputeClock {
     C10_CUDA_CHECK(cudaEventSynchronize((last.until ? last.until : last.at)->event()));
     return times_of(marks, &seconds_between);
   }
+  void forget() override { (void)marks_->take(*own_); }
 
  private:
   const std::shared_ptr<ComputeMarks> marks_;

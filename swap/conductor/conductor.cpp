@@ -10,6 +10,7 @@ namespace {
 ScheduleInputs inputs_for(const Pager& pager, ScheduleInputs inputs, const RecipeSource* recipes) {
   inputs.replay = inputs.replay && recipes;
   inputs.small_bytes = DeviceMemory::charge_of(pager.small_bytes());
+  inputs.costly_bytes = costly_bytes(pager.device(), pager.small_bytes());
   return inputs;
 }
 
@@ -49,13 +50,14 @@ void Conductor::adopt_existing_pages() {
   });
 }
 
-void Conductor::end_step(std::span<const ComputeClock::Times> measured) {
+void Conductor::end_step(std::span<const ComputeClock::Times> measured, bool is_timed) {
   record_destroyed();
   StepTrace recorded = recorder_.end_step(measured);
   pager_.table().stop_watching(user_);
   in_step_ = false;
   const bool as_planned = follower_.end_step();
-  planner_.learn(*plan_, std::move(recorded), as_planned, pager_.copied().since(copied_before_));
+  const LaneTotals lanes = pager_.copied().since(copied_before_);
+  planner_.learn(*plan_, std::move(recorded), {.as_planned = as_planned, .is_timed = is_timed, .lanes = lanes});
 }
 
 void Conductor::abandon_step() noexcept {

@@ -28,8 +28,11 @@ class Conductor {
   /// Begins a step. Throws std::logic_error when a step is open.
   void begin_step(std::string_view kind);
   /// Ends the step, and makes or keeps the kind's schedule. `measured`, if any, holds the times of the step's operators
-  /// on a device that the host does not wait for.
-  void end_step(std::span<const ComputeClock::Times> measured = {});
+  /// on a device that the host does not wait for. Without them the host's times count if the step `is_timed`; else it
+  /// has none.
+  void end_step(std::span<const ComputeClock::Times> measured = {}, bool is_timed = true);
+  /// True when the times of the open step would improve the kind's plan or prediction (StepPlanner::wants_times).
+  bool wants_times() const { return planner_.wants_times(*plan_); }
   /// Forgets the open step (an exception went through it); schedules stay.
   void abandon_step() noexcept;
   bool in_step() const noexcept { return in_step_; }

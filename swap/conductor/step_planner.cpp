@@ -38,14 +38,22 @@ std::vector<const StepTrace*> StepPlanner::traces() const {
   return all;
 }
 
-void StepPlanner::learn(StepPlan& plan, StepTrace recorded, bool as_planned, const LaneTotals& lanes) {
-  keep_times(plan, recorded, as_planned, lanes);
+bool StepPlanner::wants_times(const StepPlan& plan) const {
+  const bool is_settled = plan.times_planned >= kPlans && plan.steps_since_plan >= int64_t{StepTimes::kLatest};
+  return !is_settled || plan.untimed_in_a_row + 1 >= kSteadySteps;
+}
+
+void StepPlanner::learn(StepPlan& plan, StepTrace recorded, const StepOutcome& outcome) {
+  const bool as_planned = outcome.as_planned;
+  keep_times(plan, recorded, outcome);
   plan.left_in_a_row = plan.planned && !as_planned ? plan.left_in_a_row + 1 : 0;
+  plan.untimed_in_a_row = outcome.is_timed ? 0 : plan.untimed_in_a_row + 1;
   StepTrace& latest = as_planned ? plan.trace : recorded;
   const bool grown = count_external_growth(latest);
-  if (as_planned && !grown && plan.times_planned >= kPlans && plan.users == pager_.table().users())
-    return refresh_prediction(plan);
-  make(plan, std::move(latest));
+  if (!as_planned || grown || plan.times_planned < kPlans || plan.users != pager_.table().users())
+    make(plan, std::move(latest));
+  else if (outcome.is_timed)
+    refresh_prediction(plan);
 }
 
 /// Counts, in every operator, what libraries have taken since the step was recorded; returns whether that is more than
@@ -59,8 +67,11 @@ bool StepPlanner::count_external_growth(StepTrace& trace) const {
 }
 
 /// Keeps the times of a step. A step that did as planned shows how long its operators take when pages come and go as
-/// planned. After another step, its own times are all that is known of the next ones.
-void StepPlanner::keep_times(StepPlan& plan, StepTrace& recorded, bool as_planned, const LaneTotals& lanes) {
+/// planned. After another step, its own times are all that is known of the next ones: those of the host, where the step
+/// was not timed, and only until a step is timed.
+void StepPlanner::keep_times(StepPlan& plan, StepTrace& recorded, const StepOutcome& outcome) {
+  const auto& [as_planned, is_timed, lanes] = outcome;
+  if (as_planned && !is_timed) return;
   take_out_slowdown(recorded, lanes.out.seconds + lanes.in.seconds);
   if (!as_planned) {
     plan.times = {};

@@ -26,10 +26,18 @@ struct StepPlan {
   std::vector<std::vector<int32_t>> replays_after;   ///< by operator: slots that are made again ahead of their use
 
   StepTimes times;
-  int64_t steps_since_plan = 0;
+  int64_t steps_since_plan = 0;  ///< timed ones
+  int64_t untimed_in_a_row = 0;
   int32_t times_planned = 0;
   int32_t left_in_a_row = 0;  ///< latest steps that left their schedule
   int64_t users = 0;          ///< the pager's users when it was planned
+};
+
+/// How a step went.
+struct StepOutcome {
+  bool as_planned = false;  ///< it followed its schedule to the end
+  bool is_timed = true;     ///< its trace has the times of its operators
+  LaneTotals lanes;         ///< totals of the copies meanwhile
 };
 
 /// Plans steps. The first step of a kind gives the schedule that the next ones follow. The first few of those are
@@ -45,13 +53,16 @@ class StepPlanner {
   /// Returns the plan of a kind; nullptr before a step of the kind was planned.
   const StepPlan* find(std::string_view kind) const;
   std::vector<const StepTrace*> traces() const;
-  /// Learns from a step, during which the lanes copied `lanes`. `as_planned`: the step followed its schedule to the
-  /// end.
-  void learn(StepPlan& plan, StepTrace recorded, bool as_planned, const LaneTotals& lanes);
+  /// Learns from a step.
+  void learn(StepPlan& plan, StepTrace recorded, const StepOutcome& outcome);
+  /// True when the times of the kind's next step are worth their cost, where timing has one: until the plan is the last
+  /// one and its prediction follows recent steps, and in one of kSteadySteps steps from then on.
+  bool wants_times(const StepPlan& plan) const;
+  static constexpr int64_t kSteadySteps = 8;
 
  private:
   bool count_external_growth(StepTrace& trace) const;
-  void keep_times(StepPlan& plan, StepTrace& recorded, bool as_planned, const LaneTotals& lanes);
+  void keep_times(StepPlan& plan, StepTrace& recorded, const StepOutcome& outcome);
   void take_out_slowdown(StepTrace& trace, double copying_seconds) const;
   void refresh_prediction(StepPlan& plan) const;
   ScheduleInputs inputs_of(const StepPlan& plan) const;

@@ -194,12 +194,12 @@ int64_t call_windows(SessionState& session, const c10::OperatorHandle& op, c10::
 
 Measured measure(SessionState& session, auto&& call) {
   session.ledger.mark_workspace();
-  if (!session.conductor.in_step() && !session.clock) return {0, call()};  // nobody asks for the seconds
+  if (!session.conductor.in_step()) return {0, call()};  // nobody asks for the seconds
   const double waited = session.pager.delayed_seconds();
   const auto start = Clock::now();
-  if (session.clock) session.clock->begin();
+  if (session.step_clock) session.step_clock->begin();
   const int64_t own_bytes = call();
-  if (session.clock) session.clock->end();
+  if (session.step_clock) session.step_clock->end();
   const std::chrono::duration<double> took = Clock::now() - start;
   return {took.count() - (session.pager.delayed_seconds() - waited), own_bytes};
 }

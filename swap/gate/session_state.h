@@ -40,6 +40,7 @@ class SessionState {
   Pager& pager;
   Ledger& ledger;
   const std::unique_ptr<ComputeClock> clock;  // nullptr: the host's clock
+  ComputeClock* step_clock = nullptr;         // the clock, while the open step is timed by it
   OperatorRecipes recipes;
   Conductor conductor;
   const std::thread::id owner;

@@ -94,9 +94,13 @@ TEST(PredictionTest, FollowsOtherTimesAndLeavesTheScheduleAsItIs) {
 /// A conductor that runs steps of two operators on one page, whose kernels report `seconds` each.
 struct PredictedStepsTest : ::testing::Test {
   PredictedStepsTest() { memory.set_reclaimer(&pager); }
-  double step(double seconds) {
+  /// Runs a step, which has times where it must have them, or where the conductor wants them.
+  double step(double seconds, bool must_have_times = true) {
     static const int identity = 0;
     conductor.begin_step("step");
+    const bool is_timed = must_have_times || conductor.wants_times();
+    timed_steps += is_timed;
+    if (!is_timed) seconds = 1e9;  // which nobody may believe
     for (int i = 0; i < 2; ++i) {
       std::vector<PageUse> uses{{buffer.page(), true, kNextUseKept}};
       pager.lease(uses, conductor.user());
@@ -105,7 +109,7 @@ struct PredictedStepsTest : ::testing::Test {
       pager.unlease(uses);
       conductor.issue_copies();
     }
-    conductor.end_step();
+    conductor.end_step({}, is_timed);
     return conductor.schedule("step")->predicted_seconds;
   }
   double bound() const { return conductor.schedule("step")->bound_seconds; }
@@ -118,6 +122,7 @@ struct PredictedStepsTest : ::testing::Test {
   Pager pager{memory, host, out, in, 0};
   testing::Buffer buffer{memory, pager, 1 << 16, 1};
   Conductor conductor{pager, {.budget_bytes = 1 << 22}, true, pager.table().add_user()};
+  int64_t timed_steps = 0;
 };
 
 TEST_F(PredictedStepsTest, LaterStepsMoveThePredictionButOnlyFasterOnesTheBound) {
@@ -133,6 +138,20 @@ TEST_F(PredictedStepsTest, LaterStepsMoveThePredictionButOnlyFasterOnesTheBound)
   EXPECT_LT(step(50), 200);
   EXPECT_LT(bound(), 150);
   EXPECT_EQ(conductor.deviations(), 0);
+}
+
+TEST_F(PredictedStepsTest, OnceThePlanIsSettledOneStepInAFewIsTimedAndTheOthersChangeNothing) {
+  for (int i = 0; i < 8; ++i) step(100, /*must_have_times=*/false);
+  EXPECT_EQ(timed_steps, 8) << "a plan is made of the first ones, and its prediction of the next";
+  for (int i = 0; i < 80; ++i) {
+    const double predicted = step(100, /*must_have_times=*/false);
+    EXPECT_GE(predicted, 200);
+    EXPECT_LT(predicted, 300);
+    EXPECT_LT(bound(), 300);
+  }
+  EXPECT_EQ(timed_steps, 8 + 80 / StepPlanner::kSteadySteps);
+  for (int i = 0; i < 50; ++i) step(500, /*must_have_times=*/false);
+  EXPECT_GE(step(500), 1000) << "it follows other times all the same";
 }
 
 }  // namespace
