@@ -12,9 +12,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
+#include <utility>
 
 #include "core/device/cuda_library.h"
 #include "core/error.h"
+#include "core/memory/own_gpu_memory.h"
 
 namespace spillway::cuda {
 namespace {
@@ -109,19 +111,27 @@ class Driver final : public CudaDriver {
   }
   int64_t bytes_outside() override {
     c10::cuda::CUDAGuard guard(index_);
-    size_t free = 0, total = 0;
     // The loop repeats until the reserved bytes are equal before and after the query. Otherwise a segment that another
     // thread allocated or freed in between would be counted as a library's memory.
     for (int64_t before = reserved_bytes();;) {
-      C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-      const int64_t after = reserved_bytes();
-      if (after == before) return static_cast<int64_t>(total - free) - after;
+      const int64_t held = held_bytes(before), after = reserved_bytes();
+      if (after == before) return held - after;
       before = after;
     }
   }
   c10::Allocator* allocator() override { return wrapper_; }
 
  private:
+  /// Returns the bytes that this process holds on the GPU, by NVML. Where that does not know them, returns those of all
+  /// processes. The first call decides, because only differences count.
+  int64_t held_bytes(int64_t reserved) {
+    size_t free = 0, total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));  // also makes the context, which NVML names the process by
+    if (!std::exchange(has_looked_, true)) own_ = OwnGpuMemory::find(pci_bus_id(), reserved);
+    if (!own_) return static_cast<int64_t>(total - free);
+    own_bytes_ = own_->bytes().value_or(own_bytes_);
+    return own_bytes_;
+  }
   int64_t reserved_bytes() const {
     constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     return native_->getDeviceStats(index_).reserved_bytes[kAll].current;
@@ -136,6 +146,9 @@ class Driver final : public CudaDriver {
   int64_t host_bytes_ = 0;
   std::weak_ptr<PinnedRange> host_;
   std::shared_ptr<ComputeMarks> marks_;
+  bool has_looked_ = false;
+  std::unique_ptr<OwnGpuMemory> own_;  // nullptr: NVML does not know this process's memory
+  int64_t own_bytes_ = 0;
 };
 
 /// Selects expandable segments, because fragmented memory holds fewer tensors. A user's own setting stays.
