@@ -10,7 +10,8 @@
 namespace spillway::kfac {
 namespace {
 
-// The length from which rows of positions are multiplied without being gathered; shorter rows are gathered first.
+// The length from which rows of positions are multiplied without being gathered; shorter rows are gathered first. On a
+// GPU all are gathered that the workspace holds, because there few large products are faster than many.
 constexpr int64_t kLongRow = 512;
 // The rows of a strip of a Gram matrix: more of them do too much of it twice, fewer make slow products.
 constexpr int64_t kStrip = 128;
@@ -33,10 +34,10 @@ double product_flops(int64_t rows, int64_t columns, int64_t inner) {
 }
 
 // sum += weight · X Xᵀ for X [features, rows]. Large products are formed strip by strip, each up to the diagonal, and
-// added on both sides of it.
+// added on both sides of it; on a GPU whole, because there the strips' operators take longer than half the product.
 double add_gram(const at::Tensor& sum, const at::Tensor& x, int64_t weight) {
   const int64_t n = x.size(0);
-  if (std::min(n, x.size(1)) < 2 * kStrip) {
+  if (!x.is_cpu() || std::min(n, x.size(1)) < 2 * kStrip) {
     sum.addmm_(x, x.t(), 1, weight);
     return product_flops(n, n, x.size(1));
   }
@@ -81,7 +82,7 @@ double add_positions(const at::Tensor& sum, const at::Tensor& x, int64_t workspa
   if (length == 0) return 0;
   const int64_t room = rows_that_fit(workspace_bytes, channels, sum);
   double flops = 0;
-  if (length >= kLongRow || batch == 1) {
+  if ((x.is_cpu() ? length >= kLongRow : length > room) || batch == 1) {
     const int64_t step = x.scalar_type() == sum.scalar_type() ? length : room;
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t s = 0; s < length; s += step)

@@ -53,6 +53,22 @@ void copy_offsets(const at::Tensor& to, const at::Tensor& from, const Geometry& 
   }
 }
 
+at::Tensor zero_patches(const at::Tensor& input, const Geometry& geometry, const Box& box, at::ScalarType dtype) {
+  std::vector<int64_t> sizes{input.size(1)};
+  sizes.insert(sizes.end(), geometry.kernel.begin(), geometry.kernel.end());
+  sizes.insert(sizes.end(), box.size.begin(), box.size.end());
+  return at::zeros(sizes, input.options().dtype(dtype));
+}
+
+// Returns the samples of `box`: [channels, batch, *spatial].
+at::Tensor samples_of(const at::Tensor& input, const Box& box) {
+  return input.narrow(0, box.start[0], box.size[0]).transpose(0, 1);
+}
+
+at::Tensor as_matrix(const at::Tensor& patches, const Geometry& geometry, const Box& box) {
+  return patches.view({patches.size(0), geometry.kernel_volume(), box.rows()});
+}
+
 }  // namespace
 
 int64_t Box::rows() const {
@@ -97,13 +113,46 @@ int64_t positions_in(const Box& box, const at::Tensor& input, const Geometry& ge
 
 at::Tensor patch_matrix(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice, const Box& box,
                         at::ScalarType dtype) {
-  std::vector<int64_t> sizes{input.size(1)};
-  sizes.insert(sizes.end(), geometry.kernel.begin(), geometry.kernel.end());
-  sizes.insert(sizes.end(), box.size.begin(), box.size.end());
-  const auto patches = at::zeros(sizes, input.options().dtype(dtype));
-  const auto samples = input.narrow(0, box.start[0], box.size[0]).transpose(0, 1);
-  copy_offsets(patches, samples, geometry, lattice, box, 0);
-  return patches.view({input.size(1), geometry.kernel_volume(), box.rows()});
+  if (!input.is_cpu()) return patches_of_padded(input, geometry, lattice, box, dtype);
+  const auto patches = zero_patches(input, geometry, box, dtype);
+  copy_offsets(patches, samples_of(input, box), geometry, lattice, box, 0);
+  return as_matrix(patches, geometry, box);
+}
+
+at::Tensor patches_of_padded(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice, const Box& box,
+                             at::ScalarType dtype) {
+  const auto dims = static_cast<int64_t>(geometry.dims());
+  auto from = samples_of(input, box), patches = zero_patches(input, geometry, box, dtype);
+  auto to = patches;
+  std::vector<int64_t> padding(2 * dims), sizes(2 * dims + 2), strides(2 * dims + 2), steps(dims);
+  for (int64_t d = 0; d < dims; ++d) {
+    const int64_t size = from.size(d + 2), start = box.start[d + 1];
+    const int64_t count = positions_from(geometry, lattice, d, start, box.size[d + 1], size);
+    steps[d] = lattice.step[d] * geometry.stride[d];
+    // The patches meet the input from `first` on, which may lie outside it.
+    const int64_t first = (lattice.start[d] + start * lattice.step[d]) * geometry.stride[d] - geometry.padding[d];
+    const int64_t length =
+        std::max<int64_t>(count - 1, 0) * steps[d] + (geometry.kernel[d] - 1) * geometry.dilation[d] + 1;
+    const int64_t begin = std::clamp<int64_t>(first, 0, size), end = std::clamp<int64_t>(first + length, begin, size);
+    const int64_t padded = length - (end - begin), before = std::clamp<int64_t>(-first, 0, padded);
+    from = from.narrow(d + 2, begin, end - begin);
+    padding[2 * (dims - 1 - d)] = before;
+    padding[2 * (dims - 1 - d) + 1] = padded - before;
+    to = to.narrow(dims + 2 + d, 0, count);
+    sizes[d + 1] = geometry.kernel[d];
+    sizes[dims + 2 + d] = count;
+  }
+  const auto padded = at::constant_pad_nd(from, padding);
+  sizes[0] = padded.size(0);
+  strides[0] = padded.stride(0);
+  sizes[dims + 1] = padded.size(1);
+  strides[dims + 1] = padded.stride(1);
+  for (int64_t d = 0; d < dims; ++d) {
+    strides[d + 1] = geometry.dilation[d] * padded.stride(d + 2);
+    strides[dims + 2 + d] = steps[d] * padded.stride(d + 2);
+  }
+  to.copy_(padded.as_strided(sizes, strides));
+  return as_matrix(patches, geometry, box);
 }
 
 at::Tensor patches_that_contain(int64_t size, const Geometry& geometry, const Lattice& lattice, size_t d,

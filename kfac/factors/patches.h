@@ -28,10 +28,15 @@ int64_t positions_in(const Box& box, const at::Tensor& input, const Geometry& ge
 
 /// Returns the patches at the places of `box`: a new tensor [channels, kernel volume, rows] of type `dtype`. Offsets
 /// are in (kD, kH, kW) order. Entries are zero where the patch leaves the input, and where a place has no position. Any
-/// input strides. Cost: the result, and no other copy. The operators that it runs depend on sizes alone, and not on the
-/// lattice's start.
+/// input strides. Cost: the result, and no other copy; on a GPU one of patches_of_padded(). The operators that it runs
+/// depend on sizes alone, and not on the lattice's start.
 at::Tensor patch_matrix(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice, const Box& box,
                         at::ScalarType dtype);
+
+/// Returns the same as patch_matrix(), in a handful of operators whatever the kernel's volume. Cost: the result, and a
+/// copy of the input that the patches meet, padded. For GPUs, where an operator costs more than small copies do.
+at::Tensor patches_of_padded(const at::Tensor& input, const Geometry& geometry, const Lattice& lattice, const Box& box,
+                             at::ScalarType dtype);
 
 /// Returns n(x) = #{(o, k) : o·stride + k·dilation − padding = x}, the number of patches along dimension `d` on
 /// `lattice` that contain each of `size` input positions: [size], of the type of `like`.

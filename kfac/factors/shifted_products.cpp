@@ -41,6 +41,7 @@ std::map<Index, at::Tensor> zero_sums(const Geometry& geometry, at::IntArrayRef 
 }  // namespace
 
 bool prefers_shifts(const at::Tensor& input, const Geometry& geometry, bool summed_over_channels) {
+  if (!input.is_cpu()) return false;
   double terms = 1, shifts = 0.5, positions = static_cast<double>(input.size(0));
   for (size_t d = 0; d < geometry.dims(); ++d) {
     if (geometry.stride[d] != 1) return false;

@@ -14,8 +14,9 @@
 namespace spillway::kfac {
 
 /// True when the method without patches applies (stride 1) and is estimated to be faster. `summed_over_channels` says
-/// whether the sum over channels or all channel pairs are formed. Decides by shapes alone, so that every rank and every
-/// budget decides alike.
+/// whether the sum over channels or all channel pairs are formed. False on a GPU, where its many small operators take
+/// longer than the products over patches. Decides by shapes and device alone, so that every rank and every budget
+/// decides alike.
 bool prefers_shifts(const at::Tensor& input, const Geometry& geometry, bool summed_over_channels);
 
 /// Adds the blocks of all offset pairs of `input` [batch, channels, *spatial] to `sum`

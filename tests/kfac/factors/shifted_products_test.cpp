@@ -55,6 +55,28 @@ TEST(ShiftedTest, IsChosenForLargeImagesAndRefusedForStrides) {
     EXPECT_TRUE(prefers_shifts(large, same, summed));
     EXPECT_FALSE(prefers_shifts(large, strided, summed));
     EXPECT_FALSE(prefers_shifts(small, same, summed));
+    EXPECT_FALSE(prefers_shifts(large.to(at::kMeta), same, summed)) << "of another device than the CPU";
+  }
+}
+
+TEST(PatchesTest, PatchesOfThePaddedInputAreTheSame) {
+  auto cases = shift_cases();
+  cases.push_back({{2, 3, 9}, {{3}, {2}, {1}, {1}}});
+  cases.push_back({{3, 2, 7, 8}, {{3, 2}, {3, 2}, {4, 0}, {1, 2}}});  // some patches lie in the padding alone
+  cases.push_back({{1, 2, 6, 5, 7}, {{3, 3, 3}, {2, 1, 2}, {1, 1, 1}, {1, 1, 1}}});
+  for (const auto& [sizes, geometry] : cases) {
+    const auto x = at::randn(sizes, at::kDouble).transpose(0, 1).contiguous().transpose(0, 1);  // of other strides
+    auto sampled = Lattice::whole(geometry.dims());
+    for (size_t d = 0; d < geometry.dims(); ++d) {
+      sampled.step[d] = 2;
+      sampled.start[d] = 1;
+    }
+    for (const Lattice& lattice : {Lattice::whole(geometry.dims()), sampled})
+      for (const int64_t rows : {1, 5, 1000})
+        for (const auto& box : boxes(output_places(x, geometry, lattice), rows))
+          EXPECT_TRUE(at::equal(patches_of_padded(x, geometry, lattice, box, at::kFloat),
+                                patch_matrix(x, geometry, lattice, box, at::kFloat)))
+              << x.sizes() << ", " << rows << " rows";
   }
 }
 
