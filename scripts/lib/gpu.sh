@@ -32,7 +32,7 @@ build_gpu() {
   ! command -v ninja >/dev/null || generator=(-G Ninja)
   mkdir -p -- "$programs"
   run_step "configuring" "$programs/configure.log" cmake -S "$spillway_root" -B "$programs" "${generator[@]}" \
-    -DCMAKE_BUILD_TYPE=Release -DSPILLWAY_MPI=OFF -DSPILLWAY_PYTHON=OFF -DSPILLWAY_EXAMPLES=OFF \
+    -DCMAKE_BUILD_TYPE=Release -DSPILLWAY_MPI=OFF -DSPILLWAY_PYTHON=OFF -DSPILLWAY_EXAMPLES=OFF -DSPILLWAY_BENCHMARKS=ON \
     "-DCMAKE_CXX_COMPILER_LAUNCHER=$spillway_root/scripts/lib/compiler_launcher" "-DSPILLWAY_TORCH=$torch_folder" ||
     die "CMake could not configure; whole log: $programs/configure.log" \
       "Where the build's packages are: scripts/gpu-check --pack DIR; then here: scripts/gpu-check --run-only DIR."
@@ -210,13 +210,16 @@ run_gpu_sanitizer() {
 
 # Rates that explain the tables: what the gate adds to an operator, and what the lanes copy beside compute.
 run_gpu_rates() {
-  try gate_overhead 120 "$programs/bin/gate_overhead" cuda && cat -- "$out/gate_overhead.log" || true
-  try copy_rates 120 "$programs/bin/copy_rates" cuda && cat -- "$out/copy_rates.log" || true
+  local program
+  for program in $gpu_benchmarks; do
+    if try "$program" 120 "$programs/bin/$program" cuda; then cat -- "$out/$program.log"; fi
+  done
 }
 
 run_gpu_kfac() {
-  try kfac 600 "$programs/bin/spillway" bench kfac --device cuda --model resnet50 --json "$out/kfac.json" &&
-    cat -- "$out/kfac.log" || true
+  if try kfac 600 "$programs/bin/spillway" bench kfac --device cuda --model resnet50 --json "$out/kfac.json"; then
+    cat -- "$out/kfac.log"
+  fi
 }
 
 run_gpu_paging() {

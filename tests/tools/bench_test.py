@@ -4,7 +4,7 @@ import json
 from cli import Case, main, run
 
 PAGING = {"model", "edge", "stock_step_seconds", "stock_bit_equal", "unconstrained_peak_bytes", "floor_bytes", "device",
-          "engine", "peers", "unsplit", "rows"}
+          "engine", "library_bytes", "peers", "unsplit", "rows"}
 BUDGET = {"budget_percent", "budget_bytes", "peak_bytes", "step_seconds", "ratio_to_stock", "ratio_to_unlimited",
           "ratio_to_bound", "bound_seconds", "predicted_seconds", "predicted_peak_bytes", "first_step_seconds", "replays_per_run",
           "exposed_copy_seconds", "bit_equal"}

@@ -11,6 +11,7 @@
 
 namespace spillway {
 using namespace runtime;
+using tools::HostCopies;
 using tools::SavedOnHost;
 namespace {
 
@@ -19,7 +20,7 @@ std::vector<at::Tensor> gradients(bool recompute, bool save_on_host) {
   UNet3d net(UNet3dOptions{.in_channels = 1, .classes = 2, .filters = 2, .depth = 3, .recompute = recompute});
   const at::Tensor input = at::randn({2, 1, 8, 8, 8});
   std::optional<SavedOnHost> saved;
-  if (save_on_host) saved.emplace();
+  if (save_on_host) saved.emplace(HostCopies::blocking);
   net->forward(input).square().mean().backward();
   std::vector<at::Tensor> all;
   for (const at::Tensor& parameter : net->parameters()) all.push_back(parameter.grad());

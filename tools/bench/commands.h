@@ -21,9 +21,9 @@ Run add_bench_kfac(CLI::App& bench);
 int bench_largest(TrainFlags flags, const std::vector<double>& percents, const std::string& json_file);
 
 /// Times the parts of K-FAC, prints them, and returns rows {phase, seconds, gflops, bytes, …}. One part is the capture
-/// of a 3³ convolution's factors: with patches, without patches, and separable. The other is the preconditioning of
-/// ResNet-50's layers beside plain products of such sizes. Measurements are interleaved, and times are medians of
-/// `repeats`. Takes about a minute.
-nlohmann::json bench_kfac_parts(int repeats);
+/// of a 3³ convolution's factors: with patches, without patches, and separable. Another is the preconditioning of
+/// ResNet-50's layers beside plain products of such sizes, and the last is decompositions. Measurements are
+/// interleaved, and times are medians of `repeats`. Takes about a minute on a CPU.
+nlohmann::json bench_kfac_parts(const std::string& device, int repeats);
 
 }  // namespace spillway::tools

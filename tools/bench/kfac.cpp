@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/bytes.h"
+#include "core/device/open_device.h"
 #include "core/error.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/train.h"
@@ -171,19 +172,22 @@ json report(const TrainOptions& train, const Options& options, const std::vector
 
 int bench_kfac(Options& options) {
   TrainOptions train = options.flags.resolve(1);
+  open_device(train.memory.device);  // before anything else of LibTorch's, because that looks for GPUs only once
   if (!options.worker.empty()) {
     train = worker_options(options, train);
     train.validate();
     return serve_variant(make_context(train, {}));
   }
   for (const std::string& form : options.forms) (void)kfac::parse_conv_factors(form);
-  json result{{"model", nullptr}, {"rows", bench_kfac_parts(options.repeats)}};
+  json result{{"model", nullptr}, {"rows", bench_kfac_parts(train.memory.device, options.repeats)}};
   if (!options.parts_only) {
     std::vector<Variant> variants;
     std::vector<std::string> names{kFirstOrder};
     names.insert(names.end(), options.forms.begin(), options.forms.end());
-    for (const std::string& name : names)
+    for (const std::string& name : names) {
       variants.push_back({.name = name, .worker = std::make_unique<Worker>(name, worker_arguments(options, name))});
+      if (!options_device(train).is_cpu()) variants.back().worker->wait_until_ready();
+    }
     run_cycle(variants, options.inverse_interval);
     result = report(train, options, variants, std::move(result["rows"]));
   }

@@ -54,6 +54,7 @@ int serve_observation(const RunContext& context) {
                [&] {
                  const UnlimitedProfile observed = profile_unlimited_step(context);
                  return json{{"peak_bytes", observed.peak_bytes},
+                             {"library_bytes", observed.library_bytes},
                              {"floor_bytes", observed.floor_bytes},
                              {"floor_operator", observed.floor_operator},
                              {"floor_operator_bytes", observed.floor_operator_bytes},
@@ -64,6 +65,7 @@ int serve_observation(const RunContext& context) {
 UnlimitedProfile observation_of(const json& answer) {
   return {.peak_bytes = answer["peak_bytes"],
           .floor_bytes = answer["floor_bytes"],
+          .library_bytes = answer["library_bytes"],
           .floor_operator = answer["floor_operator"],
           .floor_operator_bytes = answer["floor_operator_bytes"],
           .step_seconds = answer["step_seconds"]};
@@ -230,6 +232,7 @@ json report(const TrainOptions& options, const UnlimitedProfile& observed, const
           {"stock_step_seconds", median(stock.seconds)},
           {"stock_bit_equal", stock.losses == unlimited.losses},
           {"unconstrained_peak_bytes", observed.peak_bytes},
+          {"library_bytes", observed.library_bytes},
           {"floor_bytes", observed.floor_bytes},
           {"device", options.memory.device},
           {"engine", name(options.memory.engine)},
@@ -283,13 +286,16 @@ int bench_paging(Options& options) {
   const RunContext context = make_context(train_options, {});
   if (!options.worker.empty()) return serve_worker(options, context);
 
+  const bool on_gpu = !options_device(train_options).is_cpu();
   const UnlimitedProfile observed = observation_of(Worker("observer", worker_arguments(options, kObserver)).finish());
   train_options.memory.host_budget = in_bytes(train_options.memory.host_budget, observed);
   std::vector<double> infeasible;
   std::vector<Variant> variants = variants_of(options, train_options, observed, infeasible);
-  for (Variant& v : variants)
+  for (Variant& v : variants) {
     v.worker = std::make_unique<Worker>(
         v.name, worker_arguments(options, v.budget_bytes != kUnlimitedBytes ? std::to_string(v.budget_bytes) : v.name));
+    if (on_gpu) v.worker->wait_until_ready();
+  }
   run_rounds(variants, options.steps);
   json result = report(train_options, observed, variants, infeasible);
   if (const int64_t edge = options.flags.edge.value_or(synthetic_size(train_options.data.source)); edge > 0)

@@ -6,7 +6,7 @@ namespace spillway::tools {
 /// How saved tensors travel between a GPU and pinned host memory.
 enum class HostCopies {
   blocking,      ///< torch.autograd.graph.save_on_cpu(pin_memory=True): the host waits for each copy out
-  non_blocking,  ///< the same copies in the GPU's own order, for which the host does not wait
+  non_blocking,  ///< copies like these in the GPU's own order, for which the host does not wait
   /// Copies on streams beside the operators. Reading a saved tensor starts the copy of the one that was saved before
   /// it, which backward most likely reads next. Parameters, and tensors below 64 KiB, stay on the GPU.
   one_ahead,

@@ -8,10 +8,12 @@
 
 namespace spillway::tools {
 
-/// Answers each line on stdin with one step's numbers, and the end of input with the numbers that are known at the end.
+/// Answers the line "step" on stdin with one step's numbers, another line with none as soon as it can take steps, and
+/// the end of input with the numbers that are known at the end.
 template <class Step, class Last>
 int serve(Step step, Last last) {
-  for (std::string line; std::getline(std::cin, line);) std::cout << step().dump() << std::endl;
+  for (std::string line; std::getline(std::cin, line);)
+    std::cout << (line == "step" ? step() : nlohmann::json()).dump() << std::endl;
   std::cout << last().dump() << std::endl;
   return kOk;
 }

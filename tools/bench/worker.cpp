@@ -25,8 +25,16 @@ Worker::~Worker() {
   ::waitpid(pid_, nullptr, 0);
 }
 
+void Worker::wait_until_ready() {
+  (void)ask("ready\n");
+}
+
 json Worker::step() {
-  std::fputs("step\n", to_);
+  return ask("step\n");
+}
+
+json Worker::ask(const char* line) {
+  std::fputs(line, to_);
   std::fflush(to_);
   return read();
 }

@@ -18,12 +18,16 @@ class Worker {
   /// Ends the child and waits for it.
   ~Worker();
 
+  /// Waits until the child can take steps. Children on one GPU start one after the other: each would count the memory
+  /// that others take meanwhile, and the threads of many would keep each other from the cores.
+  void wait_until_ready();
   /// Lets the child take a step and returns its numbers. Throws std::runtime_error when the child has ended.
   nlohmann::json step();
   /// Returns the numbers that are known at the end. Afterwards the child may not be asked again.
   nlohmann::json finish();
 
  private:
+  nlohmann::json ask(const char* line);
   nlohmann::json read();
 
   std::string name_;
