@@ -67,7 +67,7 @@ struct SoapOptions {
 /// and E[GᵀG]. A matrix's first gradient gives its eigenvectors, and leaves the matrix as it is. Later, each `interval`
 /// steps, an iteration of the power method and a QR decomposition follow the factors.
 /// State: two tensors of a matrix's size, and two of each side squared. Cost of a matrix [m, n]: 8·m·n·(m + n) flops
-/// and a host synchronization a step, and every `interval` steps about 8·(m³ + n³) flops.
+/// a step, and every `interval` steps about 8·(m³ + n³) flops.
 class Soap final : public MatrixOptimizer {
  public:
   /// Throws c10::Error for a factor_decay, an interval or a max_side out of range.

@@ -129,11 +129,11 @@ std::vector<at::Tensor> Optimizer::gradients(const std::vector<size_t>& group) c
   return gathered;
 }
 
-std::vector<at::Tensor> Optimizer::make_steps() const {
+std::vector<at::Tensor> Optimizer::make_steps(StepsReader reader) const {
   CategoryScope category(Category::optimizer);
   std::vector<at::Tensor> steps;
-  for (const at::Tensor& parameter : parameters_)  // on the device, where the fused kernels read them
-    steps.push_back(at::zeros({}, at::TensorOptions(parameter.device())));
+  for (const at::Tensor& parameter : parameters_)
+    steps.push_back(at::zeros({}, at::TensorOptions(reader == StepsReader::host ? at::kCPU : parameter.device())));
   return steps;
 }
 

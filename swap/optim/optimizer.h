@@ -63,8 +63,10 @@ class Optimizer {
   std::vector<at::Tensor> gradients(const std::vector<size_t>& group) const;
   /// Returns zeros like each parameter, counted as optimizer state.
   std::vector<at::Tensor> make_state() const;
+  /// The reader of the numbers of updates: the device's kernels, or the host, which would wait for a GPU's numbers.
+  enum class StepsReader : uint8_t { device, host };
   /// Returns a zero scalar for each parameter, which counts its updates.
-  std::vector<at::Tensor> make_steps() const;
+  std::vector<at::Tensor> make_steps(StepsReader reader = StepsReader::device) const;
   /// Overwrites `sums` with the sharing rank's, where ranks share them.
   void shared(const at::Tensor& sums) const {
     if (share_sums_) share_sums_(sums);

@@ -23,7 +23,7 @@ Soap::Soap(const std::vector<at::Tensor>& parameters, SoapOptions options)
     : MatrixOptimizer(parameters, options.lr, options.weight_decay, options.group_bytes, 6),
       options_(options),
       mean_(make_state()),
-      steps_(make_steps()) {
+      steps_(make_steps(StepsReader::host)) {
   TORCH_CHECK(options.factor_decay >= 0 && options.factor_decay < 1, "[optimizer] factor_decay is ",
               options.factor_decay, "; it must be in [0, 1)");
   TORCH_CHECK(options.interval >= 1, "[optimizer] interval is ", options.interval, "; it must be 1 or more");

@@ -233,6 +233,12 @@ TEST(SoapTest, ASideAboveTheLargestIsNotRotated) {
   EXPECT_FALSE(state(soap, "column_factor")[0].defined());
 }
 
+TEST(SoapTest, CountsItsUpdatesOnTheHostBecauseItReadsThem) {
+  Soap soap({at::empty({4, 4}, at::kMeta).requires_grad_()}, {});
+  EXPECT_TRUE(state(soap, "steps")[0].is_cpu());
+  EXPECT_TRUE(state(soap, "mean")[0].is_meta());
+}
+
 TEST(MatrixOptimizerTest, GroupingChangesNoBit) {
   for (const Make& make : kBoth) {
     const auto train = [&](int64_t bytes) {
