@@ -5,6 +5,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "core/strided_runs.h"
+
 namespace spillway {
 
 Ticket::Ticket(std::shared_ptr<QueuedWork> work) : state_(std::make_shared<State>()) {
@@ -107,9 +109,15 @@ WorkerTimeline::~WorkerTimeline() {
 }
 
 Ticket WorkerTimeline::copy(void* destination, const void* source, int64_t bytes) {
-  return submit([=, this] {
+  return copy_runs(destination, source, {.run_bytes = bytes});
+}
+
+Ticket WorkerTimeline::copy_runs(void* destination, const void* source, const StridedRuns& runs) {
+  return submit([=, this, bytes = runs.bytes()] {
     auto start = std::chrono::steady_clock::now();
-    std::memcpy(destination, source, bytes);
+    runs.for_each_run([&](int64_t to, int64_t from) {
+      std::memcpy(static_cast<char*>(destination) + to, static_cast<const char*>(source) + from, runs.run_bytes);
+    });
     auto end = std::chrono::steady_clock::now();
     {
       std::lock_guard lock(mutex_);

@@ -80,6 +80,8 @@ struct CopyTotals {
   double stalled_seconds = 0;  ///< seconds that the device's compute queue waited for copies which it was ordered after
 };
 
+struct StridedRuns;
+
 /// The memory that a copy reads or writes.
 enum class Side : uint8_t { host, device };
 
@@ -93,6 +95,8 @@ class Timeline {
   /// Copies `bytes` from `source` to `destination` after everything submitted before. Both must stay valid until the
   /// ticket is done. Does not block the caller. An error travels in the ticket; later work still runs.
   [[nodiscard]] virtual Ticket copy(void* destination, const void* source, int64_t bytes) = 0;
+  /// Copies runs of bytes in one piece of work, as copy() copies one run. Runs of the destination must not overlap.
+  [[nodiscard]] virtual Ticket copy_runs(void* destination, const void* source, const StridedRuns& runs) = 0;
   /// Moves managed memory (Block::is_managed) in the order of the lane's copies. The memory's address stays the same.
   [[nodiscard]] virtual Ticket move(void* data, int64_t bytes, Side to);
   /// Returns the totals of the copies that are done; zeros when the lane does not measure. Thread-safe.
@@ -109,6 +113,7 @@ class WorkerTimeline final : public Timeline {
   explicit WorkerTimeline(std::string name, Observer observer = nullptr);
   ~WorkerTimeline() override;
   [[nodiscard]] Ticket copy(void* destination, const void* source, int64_t bytes) override;
+  [[nodiscard]] Ticket copy_runs(void* destination, const void* source, const StridedRuns& runs) override;
   CopyTotals totals() const override;
   /// Runs any work on the lane. The ticket carries the exception that the work throws.
   [[nodiscard]] Ticket submit(std::function<void()> work);

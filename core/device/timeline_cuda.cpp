@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "core/bytes.h"
 #include "core/device/compute_marks.h"
 #include "core/device/cuda_library.h"
+#include "core/strided_runs.h"
 
 namespace spillway::cuda {
 
@@ -78,9 +80,11 @@ namespace {
 
 using Event = std::shared_ptr<CUDAEvent>;
 
-/// Events with times. The pool reuses an event when it has no reference left.
+/// Events of one kind. The pool reuses an event when it has no reference left.
 class EventPool : public std::enable_shared_from_this<EventPool> {
  public:
+  /// `flags` are CUDA's. Events with times cost the host twice as much as those without.
+  explicit EventPool(unsigned flags) : flags_(flags) {}
   Event record(const CUDAStream& stream) {
     std::unique_ptr<CUDAEvent> event;
     {
@@ -90,7 +94,7 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
         free_.pop_back();
       }
     }
-    if (!event) event = std::make_unique<CUDAEvent>(cudaEventDefault);
+    if (!event) event = std::make_unique<CUDAEvent>(flags_);
     event->record(stream);
     return {event.release(), [pool = shared_from_this()](CUDAEvent* used) { pool->return_block(used); }};
   }
@@ -100,6 +104,7 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
     std::lock_guard lock(mutex_);
     free_.emplace_back(event);
   }
+  const unsigned flags_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<CUDAEvent>> free_;
 };
@@ -132,6 +137,8 @@ class ComputeMarks {
   using List = std::vector<Mark>;
 
   Event record() { return events->record(stream); }
+  /// Makes what is given to `other` from here on run after the work that compute was given before.
+  void order_after_compute(const CUDAStream& other) { order_events_->record(stream)->block(other); }
   std::shared_ptr<List> make_list() {
     std::lock_guard lock(mutex_);
     std::erase_if(lists_, [](const std::weak_ptr<List>& list) { return list.expired(); });
@@ -163,7 +170,7 @@ class ComputeMarks {
   }
 
   const CUDAStream stream;
-  const std::shared_ptr<EventPool> events = std::make_shared<EventPool>();
+  const std::shared_ptr<EventPool> events = std::make_shared<EventPool>(cudaEventDefault);
 
  private:
   static constexpr size_t kMaxMarks = 1 << 17;
@@ -176,6 +183,7 @@ class ComputeMarks {
     for (const auto& known : lists_)
       if (auto list = known.lock()) push(*list, mark);
   }
+  const std::shared_ptr<EventPool> order_events_ = std::make_shared<EventPool>(cudaEventDisableTiming);
   std::mutex mutex_;
   std::vector<std::weak_ptr<List>> lists_;
   int aside_depth_ = 0;
@@ -250,6 +258,9 @@ class QueuedCopy final : public QueuedWork {
   const std::shared_ptr<Measured> measured_;
 };
 
+/// The largest distance of rows that cudaMemcpy2DAsync takes (cudaDevAttrMaxPitch of all GPUs).
+constexpr int64_t kLargestPitch = std::numeric_limits<int32_t>::max();
+
 class StreamTimeline final : public Timeline {
  public:
   StreamTimeline(std::shared_ptr<ComputeMarks> marks, std::shared_ptr<PinnedRange> host)
@@ -259,15 +270,16 @@ class StreamTimeline final : public Timeline {
   ~StreamTimeline() override { C10_CUDA_IGNORE_ERROR(cudaStreamSynchronize(stream_.stream())); }
 
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
-    return submit(bytes, [&] {
-      for (int64_t done = 0; done < bytes;) {
-        char* to = static_cast<char*>(destination) + done;
-        const char* from = static_cast<const char*>(source) + done;
-        int64_t piece = bytes - done;
-        if (host_) piece = std::min(host_->pin(to, piece), host_->pin(from, piece));
-        C10_CUDA_CHECK(cudaMemcpyAsync(to, from, piece, cudaMemcpyDefault, stream_.stream()));
-        done += piece;
-      }
+    return submit(bytes, [&] { enqueue(static_cast<char*>(destination), static_cast<const char*>(source), bytes); });
+  }
+  Ticket copy_runs(void* destination, const void* source, const StridedRuns& runs) override {
+    char* const to = static_cast<char*>(destination);
+    const char* const from = static_cast<const char*>(source);
+    if (runs.dimensions.empty()) return copy(destination, source, runs.run_bytes);
+    return submit(runs.bytes(), [&] {
+      runs.for_each_row([&](int64_t to_offset, int64_t from_offset) {
+        enqueue_row(to + to_offset, from + from_offset, runs.run_bytes, runs.dimensions.back());
+      });
     });
   }
   Ticket move(void* data, int64_t bytes, Side to) override {
@@ -276,13 +288,48 @@ class StreamTimeline final : public Timeline {
   CopyTotals totals() const override { return measured_->totals(); }
 
  private:
+  /// Returns how many of the `bytes` at both places one copy may take.
+  int64_t bytes_at_once(const char* to, const char* from, int64_t bytes) {
+    return host_ ? std::min(host_->pin(to, bytes), host_->pin(from, bytes)) : bytes;
+  }
+  void enqueue(char* to, const char* from, int64_t bytes) {
+    for (int64_t done = 0; done < bytes;) {
+      const int64_t piece = bytes_at_once(to + done, from + done, bytes - done);
+      C10_CUDA_CHECK(cudaMemcpyAsync(to + done, from + done, piece, cudaMemcpyDefault, stream_.stream()));
+      done += piece;
+    }
+  }
+  /// Copies the runs of one dimension: as many with one call as may be, and one by itself that crosses from one chunk
+  /// of pinned memory to the next.
+  void enqueue_row(char* to, const char* from, int64_t run_bytes, StridedRuns::Dimension row) {
+    while (row.count > 0) {
+      const int64_t together = std::min(runs_at_once(to, run_bytes, row.count, row.destination_stride),
+                                        runs_at_once(from, run_bytes, row.count, row.source_stride));
+      if (together > 1)
+        C10_CUDA_CHECK(cudaMemcpy2DAsync(to, row.destination_stride, from, row.source_stride, run_bytes, together,
+                                         cudaMemcpyDefault, stream_.stream()));
+      else
+        enqueue(to, from, run_bytes);
+      const int64_t taken = std::max<int64_t>(together, 1);
+      row.count -= taken;
+      to += taken * row.destination_stride;
+      from += taken * row.source_stride;
+    }
+  }
+  /// Returns how many of the runs at `at` one call may copy; 0 when the first one crosses into another chunk.
+  int64_t runs_at_once(const char* at, int64_t run_bytes, int64_t count, int64_t stride) {
+    if (stride < run_bytes || stride > kLargestPitch) return 1;
+    const int64_t extent = (count - 1) * stride + run_bytes;
+    return runs_within(host_ ? host_->pin(at, extent) : extent, run_bytes, stride);
+  }
+
   template <class Enqueue>
   Ticket submit(int64_t bytes, Enqueue&& enqueue) try {
     std::lock_guard lock(mutex_);
     c10::cuda::CUDAGuard guard(stream_.device_index());
     // Copies run after the work that compute was given before: the source's writer, or the last user of the
     // destination's memory.
-    marks_->record()->block(stream_);
+    marks_->order_after_compute(stream_);
     Event start = marks_->events->record(stream_);
     enqueue();
     Event end = marks_->events->record(stream_);

@@ -92,6 +92,8 @@ swap::ScheduleInputs PlannedCluster::schedule_inputs(const TrainOptions& options
   if (!options.memory.disk.empty() && options.memory.host_budget.kind == BudgetRequest::Kind::bytes)
     inputs.host_budget_bytes = options.memory.host_budget.bytes;
   inputs.small_bytes = DeviceMemory::charge_of(SessionOptions().small_page_bytes);
+  // As costly_bytes() of the pager says: copies that share no cores with compute are those of a GPU.
+  if (!profile_.is_this_machine && profile_.copies.compute_slowdown == 0) inputs.costly_bytes = inputs.small_bytes;
   inputs.candidates = kCandidates;
   inputs.good_enough = kGoodEnough;
   return inputs;

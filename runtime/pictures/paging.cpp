@@ -63,12 +63,12 @@ std::string draw_footprints(const PagingSummary& p, int64_t budget_bytes) {
   if (p.footprints.empty()) return "";
   const bool limited = budget_bytes != kUnlimitedBytes;
   std::string out = str("<h3>Operators by footprint</h3>\n<div class=\"wide\"><table>\n<tr><th>operator</th>",
-                        "<th>arguments</th><th>outputs and scratch</th><th>together</th>",
+                        "<th>arguments</th><th>outputs</th><th>scratch</th><th>together</th>",
                         limited ? "<th>of the budget</th>" : "", "</tr>\n");
   for (size_t i = 0; i < std::min(kRows, p.footprints.size()); ++i) {
     const Footprint& f = p.footprints[i];
     out += str("<tr><th>", escape(f.name), "</th>", cell(format_bytes(f.argument_bytes)),
-               cell(format_bytes(f.own_bytes)), cell(format_bytes(f.bytes())),
+               cell(format_bytes(f.output_bytes)), cell(format_bytes(f.scratch_bytes)), cell(format_bytes(f.bytes())),
                limited ? cell(format_percent(static_cast<double>(f.bytes()) / static_cast<double>(budget_bytes))) : "",
                "</tr>\n");
   }

@@ -23,8 +23,9 @@ struct PlannedAbsence {
 struct Footprint {
   std::string name;
   int64_t argument_bytes = 0;
-  int64_t own_bytes = 0;  ///< outputs and scratch
-  int64_t bytes() const { return argument_bytes + own_bytes; }
+  int64_t output_bytes = 0;
+  int64_t scratch_bytes = 0;  ///< workspace and windows, at the instant when it holds most beside its outputs
+  int64_t bytes() const { return argument_bytes + output_bytes + scratch_bytes; }
 };
 
 /// The paging of the most frequent kind of step, as its schedule plans it.

@@ -60,7 +60,11 @@ PagingSummary summarize_paging(const swap::StepTrace& trace, const swap::Schedul
 
   std::map<std::string_view, Footprint> largest;
   for (const swap::OperatorRecord& op : trace.operators) {
-    Footprint footprint{std::string(op.name), op.leased_bytes, op.own_bytes};
+    int64_t output_bytes = 0;
+    for (const int32_t born : op.births)
+      if (trace.slots[born].born_as_output) output_bytes += trace.slots[born].bytes;
+    output_bytes = std::min(output_bytes, op.own_bytes);
+    Footprint footprint{std::string(op.name), op.leased_bytes, output_bytes, op.own_bytes - output_bytes};
     if (Footprint& known = largest[op.name]; footprint.bytes() > known.bytes()) known = std::move(footprint);
   }
   for (auto& [name, footprint] : largest)

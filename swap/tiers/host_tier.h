@@ -117,8 +117,8 @@ class HostTier {
   void settle(const State& copy, void (Ticket::*how)() const);
   Place place_to_read(const State& copy);
   Place place_to_write(State& copy);
-  Ticket record_read(State& copy, Ticket last);
-  Ticket record_written(State& copy, Ticket last);
+  Ticket record_read(State& copy, Ticket window);
+  Ticket record_written(State& copy, Ticket window);
   void reap() noexcept;
   void wait_for_pending();
 

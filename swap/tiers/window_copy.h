@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/strided_runs.h"
+
 namespace spillway::swap {
 
 /// Equal runs of bytes at regular distances on both sides, the first run at offset 0 of `memory` and at
@@ -18,25 +20,24 @@ struct WindowCopy {
   int64_t run_bytes = 0;
   std::vector<Dimension> dimensions;  ///< dimensions of runs, outermost first
 
-  int64_t bytes() const {
-    int64_t total = run_bytes;
-    for (const Dimension& d : dimensions) total *= d.count;
-    return total;
-  }
+  int64_t bytes() const { return out_of_page().bytes(); }
+  /// Returns the runs that copy the window from its page at `page_offset_bytes` to memory, or from memory to the page.
+  StridedRuns out_of_page() const;
+  StridedRuns into_page() const;
+  /// Returns the same window of a page that holds its bytes alone, one run after another.
+  WindowCopy packed() const;
 
   /// Calls `visit(page_offset, memory_offset)` for every run, in order.
   template <class Visit>
-  void for_each_run(Visit&& visit, size_t depth = 0, int64_t page = 0, int64_t memory = 0) const {
-    if (depth == dimensions.size()) return visit(page_offset_bytes + page, memory);
-    const Dimension& d = dimensions[depth];
-    for (int64_t i = 0; i < d.count; ++i)
-      for_each_run(visit, depth + 1, page + i * d.page_stride_bytes, memory + i * d.memory_stride_bytes);
+  void for_each_run(Visit&& visit) const {
+    out_of_page().for_each_run([&](int64_t memory, int64_t page) { visit(page_offset_bytes + page, memory); });
   }
 };
 
 /// One dimension of a box of elements that is copied between two strided layouts. Element (i, j, …) lies at the offset
-/// plus i·strides[0] + j·strides[1] + … elements. The runs that copy the box are as long as both layouts allow. They
-/// follow the order of the dimensions given, so callers put the one with the smallest stride last.
+/// plus i·strides[0] + j·strides[1] + … elements. The runs that copy the box are as long as both layouts allow, and
+/// they have as few dimensions. They follow the order of the dimensions given, so callers put the one with the smallest
+/// stride last.
 struct StridedDimension {
   int64_t size;
   int64_t page_stride;

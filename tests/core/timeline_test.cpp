@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/strided_runs.h"
 #include "tests/support/copies.h"
 #include "tests/support/streams.h"
 #include "tests/support/timeline_conformance.h"
@@ -52,6 +53,14 @@ TEST(TimelineTest, RunsWorkInTheOrderOfSubmission) {
   std::vector<int> expected(100);
   std::iota(expected.begin(), expected.end(), 0);
   EXPECT_EQ(order, expected);
+}
+
+TEST(StridedRunsTest, CountsTheRunsThatLieWholeWithinABlock) {
+  EXPECT_EQ(runs_within(/*bytes=*/99, /*run_bytes=*/100, /*stride=*/300), 0);
+  EXPECT_EQ(runs_within(100, 100, 300), 1);
+  EXPECT_EQ(runs_within(399, 100, 300), 1);
+  EXPECT_EQ(runs_within(400, 100, 300), 2);
+  EXPECT_EQ(runs_within(1000, 100, 100), 10);
 }
 
 TEST(TimelineTest, CopiesBytesAndReportsThem) {

@@ -15,13 +15,48 @@
 #include <utility>
 #include <vector>
 
+#include "core/strided_runs.h"
 #include "core/timeline.h"
 #include "tests/support/poison.h"
 
 namespace spillway::testing {
 
+/// The base of doubles that know only how to copy one run. Runs are copies one after another, which end together.
+class RunwiseTimeline : public Timeline {
+ public:
+  Ticket copy_runs(void* destination, const void* source, const StridedRuns& runs) override {
+    std::vector<Ticket> copies;
+    runs.for_each_run([&](int64_t to, int64_t from) {
+      copies.push_back(
+          copy(static_cast<char*>(destination) + to, static_cast<const char*>(source) + from, runs.run_bytes));
+    });
+    return Ticket(std::make_shared<AllOf>(std::move(copies)));
+  }
+
+ private:
+  class AllOf final : public QueuedWork {
+   public:
+    explicit AllOf(std::vector<Ticket> tickets) : tickets_(std::move(tickets)) {}
+    bool done() override {
+      for (const Ticket& ticket : tickets_)
+        if (!ticket.done()) return false;
+      wait();  // throws the error of one that failed
+      return true;
+    }
+    void wait() override {
+      for (const Ticket& ticket : tickets_) ticket.wait();
+    }
+    void order_compute_after() override {
+      for (const Ticket& ticket : tickets_) ticket.order_compute_after();
+    }
+
+   private:
+    const std::vector<Ticket> tickets_;
+  };
+};
+
 /// A timeline that starts each copy late by a random time, in order.
-class DelayedTimeline final : public Timeline {
+class DelayedTimeline final : public RunwiseTimeline {
  public:
   DelayedTimeline(uint32_t seed, std::chrono::microseconds longest) : random_(seed), longest_(longest) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
@@ -43,7 +78,7 @@ class DelayedTimeline final : public Timeline {
 /// A timeline that moves each copy's bytes, in order, at a random moment between the copy's turn and its ticket. They
 /// move at once with a ticket that comes late, in two halves, or at the last instant. Until then the destination holds
 /// garbage. A Timeline may do all of this, so no caller may notice it.
-class RandomTimeline final : public Timeline {
+class RandomTimeline final : public RunwiseTimeline {
  public:
   RandomTimeline(uint32_t seed, std::chrono::microseconds longest) : random_(seed), longest_(longest) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
@@ -69,7 +104,7 @@ class RandomTimeline final : public Timeline {
 
 /// A RandomTimeline whose tickets are like those of a device's queue. Compute can be ordered after them at once.
 /// Ordering waits for the copy here, because compute is the caller.
-class QueuedTimeline final : public Timeline {
+class QueuedTimeline final : public RunwiseTimeline {
  public:
   QueuedTimeline(uint32_t seed, std::chrono::microseconds longest) : real_(seed, longest) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
@@ -91,7 +126,7 @@ class QueuedTimeline final : public Timeline {
 };
 
 /// A timeline that copies at once, on the caller's thread.
-class SameThreadTimeline final : public Timeline {
+class SameThreadTimeline final : public RunwiseTimeline {
  public:
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
     std::memcpy(destination, source, static_cast<size_t>(bytes));
@@ -107,7 +142,7 @@ struct CopyFailed : std::runtime_error {
 /// A timeline that fails one copy in `one_in` at random. Half of the bytes have then moved, and the rest of the
 /// destination is garbage. Copies after the failed one work again, and each failure makes the next one rarer. No copy
 /// fails while `calm` holds.
-class FlakyTimeline final : public Timeline {
+class FlakyTimeline final : public RunwiseTimeline {
  public:
   FlakyTimeline(uint32_t seed, uint32_t one_in, std::shared_ptr<std::atomic<bool>> calm = nullptr)
       : random_(seed), one_in_(one_in), calm_(std::move(calm)) {}
@@ -134,7 +169,7 @@ class FlakyTimeline final : public Timeline {
 /// A timeline that breaks the one promise of a Timeline. Tickets are complete at once, and the bytes move when the next
 /// copy is submitted. Every test that finds races must find this one. The bytes move on the caller's thread, so the
 /// race is one of order and not of memory.
-class EarlyTicketTimeline final : public Timeline {
+class EarlyTicketTimeline final : public RunwiseTimeline {
  public:
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
     if (late_) late_();
@@ -147,7 +182,7 @@ class EarlyTicketTimeline final : public Timeline {
 };
 
 /// A timeline that fails every copy once `good` of them have succeeded.
-class FailingTimeline final : public Timeline {
+class FailingTimeline final : public RunwiseTimeline {
  public:
   FailingTimeline(std::unique_ptr<Timeline> real, int64_t good) : real_(std::move(real)), good_(good) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
@@ -163,7 +198,7 @@ class FailingTimeline final : public Timeline {
 };
 
 /// A timeline that throws std::bad_alloc instead of taking its next copies, as often as it is told to.
-class RefusingTimeline final : public Timeline {
+class RefusingTimeline final : public RunwiseTimeline {
  public:
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
     if (refusals_ > 0) {
@@ -181,7 +216,7 @@ class RefusingTimeline final : public Timeline {
 };
 
 /// A slow link. Each copy takes as long as its bytes need at this rate, and the totals say so.
-class ThrottledTimeline final : public Timeline {
+class ThrottledTimeline final : public RunwiseTimeline {
  public:
   ThrottledTimeline(std::string name, double bytes_per_second) : rate_(bytes_per_second), worker_(std::move(name)) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
@@ -200,7 +235,7 @@ class ThrottledTimeline final : public Timeline {
 };
 
 /// A timeline that copies only when told to.
-class ManualTimeline final : public Timeline {
+class ManualTimeline final : public RunwiseTimeline {
  public:
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
     pending_.push_back({destination, source, bytes, {}});

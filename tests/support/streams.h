@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/memory/device_memory.h"
+#include "core/strided_runs.h"
 #include "core/timeline.h"
 #include "tests/support/poison.h"
 
@@ -96,6 +97,14 @@ class StreamTimeline final : public Timeline {
       : compute_(std::move(compute)), random_(seed), edges_(edges), managed_(std::move(managed)) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {
     return submit([=] { std::memcpy(destination, source, static_cast<size_t>(bytes)); });
+  }
+  Ticket copy_runs(void* destination, const void* source, const StridedRuns& runs) override {
+    return submit([=] {
+      runs.for_each_run([&](int64_t to, int64_t from) {
+        std::memcpy(static_cast<char*>(destination) + to, static_cast<const char*>(source) + from,
+                    static_cast<size_t>(runs.run_bytes));
+      });
+    });
   }
   /// Draws these edges for all copies from now on.
   void draw(Edges edges) {

@@ -4,9 +4,11 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
+#include "core/strided_runs.h"
 #include "core/timeline.h"
 
 namespace spillway::testing {
@@ -33,6 +35,26 @@ TYPED_TEST_P(TimelineConformanceTest, CopiesEveryByteByTheTimeTheTicketIsDone) {
   }
 }
 
+TYPED_TEST_P(TimelineConformanceTest, CopiesRunsAtRegularDistancesAndNothingBetweenThem) {
+  const auto at = [](char* data, int64_t offset) { return data + offset; };
+  for (const StridedRuns& runs : std::vector<StridedRuns>{{.run_bytes = 5},
+                                                          {.run_bytes = 1, .dimensions = {{7, 3, 2}}},
+                                                          {.run_bytes = 64, .dimensions = {{9, 64, 100}}},
+                                                          {.run_bytes = 16, .dimensions = {{3, 16, 0}}},  // one source
+                                                          {.run_bytes = 10, .dimensions = {{2, 900, 70}, {4, 13, 500}}},
+                                                          {.run_bytes = 8, .dimensions = {{0, 8, 8}}}}) {
+    std::vector<char> from(4000), to(4000, 'o');
+    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i % 101);
+    std::vector<char> expected = to;
+    runs.for_each_run(
+        [&](int64_t d, int64_t s) { std::copy_n(at(from.data(), s), runs.run_bytes, at(expected.data(), d)); });
+    Ticket ticket = this->timeline->copy_runs(to.data(), from.data(), runs);
+    ticket.wait();
+    EXPECT_TRUE(ticket.succeeded());
+    EXPECT_EQ(to, expected);
+  }
+}
+
 TYPED_TEST_P(TimelineConformanceTest, RunsCopiesInTheOrderOfSubmission) {
   // The copies are a chain: each buffer gets the one before it. So any other order leaves an old value somewhere.
   std::vector<std::vector<int>> buffers(50, std::vector<int>(1000, 0));
@@ -53,6 +75,7 @@ TYPED_TEST_P(TimelineConformanceTest, FinishesWhatWasSubmittedBeforeItEnds) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(TimelineConformanceTest, CopiesEveryByteByTheTimeTheTicketIsDone,
-                            RunsCopiesInTheOrderOfSubmission, FinishesWhatWasSubmittedBeforeItEnds);
+                            CopiesRunsAtRegularDistancesAndNothingBetweenThem, RunsCopiesInTheOrderOfSubmission,
+                            FinishesWhatWasSubmittedBeforeItEnds);
 
 }  // namespace spillway::testing

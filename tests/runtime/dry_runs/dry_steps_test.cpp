@@ -12,6 +12,7 @@
 
 #include "core/bytes.h"
 #include "core/error.h"
+#include "core/memory/device_memory.h"
 #include "ddl/comm/simulated_world.h"
 #include "ddl/comm/thread_world.h"
 #include "runtime/dry_runs/changes.h"
@@ -21,6 +22,7 @@
 #include "runtime/dry_runs/roofline_times.h"
 #include "runtime/dry_runs/simulated_workers.h"
 #include "runtime/training/training_run.h"
+#include "swap/gate/session_options.h"
 #include "swap/shapes/shape_kernels.h"
 #include "tests/runtime/files.h"
 
@@ -300,6 +302,17 @@ TEST(MakePlanTest, TheChosenFractionFlipsWithTheBudget) {
   const RunPlan limited = planner.plan(unlimited.best().unlimited_bytes / 2);
   ASSERT_TRUE(limited.is_feasible());
   EXPECT_LT(limited.best().choice.workers.grad_worker_frac, unlimited.best().choice.workers.grad_worker_frac);
+}
+
+/// As where they are trained: the pager keeps small pages on a GPU, because their copies cost the host time.
+TEST(MakePlanTest, SmallPagesAreCostlyToCopyOnGpusAlone) {
+  const TrainOptions options = small_options();
+  PlannedCluster gpu(built_in_profile("v100"), ClusterShape::parse("", 1), nullptr);
+  EXPECT_EQ(gpu.schedule_inputs(options).costly_bytes, DeviceMemory::charge_of(SessionOptions().small_page_bytes));
+  DeviceProfile cores = built_in_profile("v100");
+  cores.copies.compute_slowdown = 0.5;
+  PlannedCluster cpu(cores, ClusterShape::parse("", 1), nullptr);
+  EXPECT_EQ(cpu.schedule_inputs(options).costly_bytes, 0);
 }
 
 /// Larger worlds weigh few shares. The best of all is hardly better.

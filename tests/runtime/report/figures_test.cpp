@@ -220,9 +220,11 @@ TEST(PagingSummaryTest, NamesTheUsesAroundEachAbsence) {
   const char* names[] = {"make", "read", "busy", "again"};
   for (size_t i = 0; i < 4; ++i) trace.operators[i] = {.name = names[i], .seconds = 0.1};
   trace.operators[2].own_bytes = 500;
+  trace.operators[2].births = {2};
   trace.operators[3].leased_bytes = 100;
   trace.slots = {{.bytes = 100, .birth = 0, .born_as_output = true, .death = 3, .uses = {0, 1, 3}, .writes = {0}},
-                 {.bytes = 300, .uses = {2}}};
+                 {.bytes = 300, .uses = {2}},
+                 {.bytes = 200, .birth = 2, .born_as_output = true, .death = 2, .uses = {2}, .writes = {2}}};
   Schedule schedule;
   schedule.actions.page_ins = {{0, 2, 3}, {1, 3, 4 + 2}};  // the weight is paged in at the end of the step before
   const PagingSummary summary = summarize_paging(trace, schedule);
@@ -237,6 +239,8 @@ TEST(PagingSummaryTest, NamesTheUsesAroundEachAbsence) {
   EXPECT_NEAR(summary.absences[1].seconds, 0.1, 1e-9);
   ASSERT_EQ(summary.footprints.size(), 2u);
   EXPECT_EQ(summary.footprints[0].name, "busy");
+  EXPECT_EQ(summary.footprints[0].output_bytes, 200);
+  EXPECT_EQ(summary.footprints[0].scratch_bytes, 300);
 }
 
 TEST(ReportTextTest, ReplacesWhatIsNotUtf8) {

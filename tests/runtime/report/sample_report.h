@@ -42,7 +42,7 @@ inline TrainResult small_run() {
   r.paging = PagingSummary{
       .kind = "plain",
       .absences = {{"aten::cat", "aten::conv", "aten::conv_backward", Category::activations, 64 * kMiB, 0.2, true}},
-      .footprints = {{"aten::conv_backward", 100 * kMiB, 50 * kMiB}},
+      .footprints = {{"aten::conv_backward", 100 * kMiB, 30 * kMiB, 20 * kMiB}},
       .compute_seconds = 0.3,
       .shortest_compute_seconds = 0.3,
       .predicted_seconds = 0.31,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "swap/conductor/conductor.h"
+#include "tests/support/copies.h"
 #include "tests/support/stream_buffer.h"
 #include "tests/support/streams.h"
 
@@ -26,7 +27,7 @@ constexpr int64_t kBytes = 64 << 10;
 const int64_t kBudget = 3 * DeviceMemory::charge_of(kBytes) + 1000;
 
 /// A lane that throws std::bad_alloc instead of taking its next moves, as often as it is told to.
-class RefusingMoves final : public Timeline {
+class RefusingMoves final : public testing::RunwiseTimeline {
  public:
   explicit RefusingMoves(Timeline& real) : real_(real) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {

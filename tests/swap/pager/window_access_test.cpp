@@ -54,6 +54,30 @@ TEST(WindowCopyTest, RunsAreAsLongAsBothLayoutsAllow) {
   EXPECT_EQ(make_window_copy(4, 5, {}).bytes(), 4);
 }
 
+TEST(WindowCopyTest, RunsHaveAsFewDimensionsAsBothLayoutsAllow) {
+  // Planes 2…3 of every channel of every sample: samples and channels are one dimension, on both sides.
+  const WindowCopy planes = make_window_copy(4, 160, {{2, 2400, 480}, {3, 800, 160}, {2, 80, 80}, {80, 1, 1}});
+  EXPECT_EQ(planes.run_bytes, 640);
+  ASSERT_EQ(planes.dimensions.size(), 1);
+  EXPECT_EQ(planes.dimensions[0].count, 6);
+  EXPECT_EQ(planes.dimensions[0].page_stride_bytes, 3200);
+  EXPECT_EQ(planes.dimensions[0].memory_stride_bytes, 640);
+  // Where only one side is regular, both dimensions stay.
+  EXPECT_EQ(make_window_copy(4, 0, {{2, 2400, 500}, {3, 800, 160}, {160, 1, 1}}).dimensions.size(), 2);
+}
+
+TEST(WindowCopyTest, APackedWindowHasTheSameRunsWithoutGaps) {
+  const WindowCopy rows = make_window_copy(4, 20, {{3, 80, 24}, {2, 20, 12}, {10, 1, 1}});
+  std::vector<int64_t> places, packed_places, packed_pages;
+  rows.for_each_run([&](int64_t, int64_t memory) { places.push_back(memory); });
+  rows.packed().for_each_run([&](int64_t page, int64_t memory) {
+    packed_pages.push_back(page);
+    packed_places.push_back(memory);
+  });
+  EXPECT_EQ(packed_places, places);
+  EXPECT_EQ(packed_pages, (std::vector<int64_t>{0, 40, 80, 120, 160, 200}));
+}
+
 TEST_F(PagerWindowsTest, ReadsAndWritesStridedWindowsOfAnAbsentPage) {
   auto a = buffer(1);
   auto b = buffer(2), c = buffer(3);

@@ -22,7 +22,7 @@ namespace {
 using testing::Buffer;
 
 /// A timeline that copies at once, and reports the time that a link of this rate takes.
-class InstantTimeline final : public Timeline {
+class InstantTimeline final : public testing::RunwiseTimeline {
  public:
   explicit InstantTimeline(double bytes_per_second) : rate_(bytes_per_second) {}
   Ticket copy(void* destination, const void* source, int64_t bytes) override {

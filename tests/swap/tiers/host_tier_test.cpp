@@ -290,6 +290,38 @@ TEST(HostTierWindowTest, ADiskThatFailsWithinAWindowLeavesNoCopyUnderWay) {
   EXPECT_EQ(in.pending(), 0u);  // no copy of the first run, whose staging memory is freed
 }
 
+/// A lane that fails its first copy and runs all others.
+class FirstCopyFails final : public testing::RunwiseTimeline {
+ public:
+  Ticket copy(void* destination, const void* source, int64_t bytes) override {
+    if (failed_) return lane_.copy(destination, source, bytes);
+    failed_ = true;
+    TicketSource failure;
+    failure.complete(std::make_exception_ptr(testing::CopyFailed()));
+    return failure.ticket();
+  }
+
+ private:
+  bool failed_ = false;
+  WorkerTimeline lane_{"first fails"};
+};
+
+TEST(HostTierWindowsTest, AWindowFailsWithAnyOfItsRuns) {
+  HostSlab slab(1 << 20);
+  WorkerTimeline out("out");
+  FirstCopyFails in;
+  HostTier tier(slab, out, in, nullptr);
+  const auto page = filled(4096, 'a');
+  Ticket ticket;
+  HostCopy copy = tier.page_out(page.data(), 4096, {}, ticket);
+  ticket.wait();
+  const WindowCopy window{.page_offset_bytes = 0, .run_bytes = 64, .dimensions = {{3, 512, 64}}};
+  std::vector<char> device(3 * 64);
+  EXPECT_THROW(tier.read_window(copy, window, device.data()).wait(), testing::CopyFailed);
+  EXPECT_NO_THROW(tier.read_window(copy, window, device.data()).wait());
+  EXPECT_EQ(device, filled(3 * 64, 'a'));
+}
+
 TEST_F(HostTierTest, ACopyThatIsLetGoOfWhileItIsWrittenGivesEverythingBack) {
   const int64_t buffers = slab.used_bytes();
   HostCopy a = put('a', 10), b = put('b', 30), c = put('c', 20);
