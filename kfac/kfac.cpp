@@ -53,6 +53,10 @@ const std::vector<at::Tensor>& Kfac::next_inverse(size_t i) const {
 void Kfac::finish_refreshes() {
   impl_->finish_refreshes();
 }
+int64_t Kfac::held_peak_bytes() const {
+  return impl_->held_peak_bytes();
+}
+
 int64_t Kfac::cycle_length() const {
   return impl_->cycle_length();
 }

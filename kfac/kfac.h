@@ -91,6 +91,9 @@ class Kfac {
   void forget_refresh_seconds();
   /// Does all that waits, so that the state is complete. Call it between steps. Collective over the ranks.
   void finish_refreshes();
+  /// Returns the most bytes of inputs and output gradients that were kept at once for statistics that wait. An input
+  /// that several layers share counts for each of them.
+  int64_t held_peak_bytes() const;
   /// Returns the steps after which the same layers are due again.
   int64_t cycle_length() const;
 

@@ -59,7 +59,7 @@ void Preconditioner::adopt_decomposition() {
   for (const auto& [i, f] : owned_) {
     const auto [rows, values] = pending_basis(i, f);
     if (at::isfinite(values.sum() + rows.sum()).item<bool>()) {
-      const auto basis = inverses_[i].basis(layers_[i].shape, f);
+      const auto basis = renewed(i).basis(layers_[i].shape, f);
       basis.vectors.copy_(rows.transpose(1, 2));
       basis.values.copy_(values.clamp_min(0));
     } else {

@@ -243,7 +243,10 @@ void Preconditioner::finish_refreshes() {
 }
 
 LayerInverse& Preconditioner::renewed(size_t i) {
-  if (!current_) return inverses_[i];
+  if (!current_) {
+    forget_mean_curvature(i);
+    return inverses_[i];
+  }
   if (next_[i].held.empty() && !inverses_[i].held.empty()) next_[i] = copy_of(inverses_[i]);
   return next_[i];
 }
@@ -252,6 +255,7 @@ void Preconditioner::adopt(OpenRefresh& refresh) {
   for (size_t i : cycle_.sets()[refresh.set]) {
     if (next_[i].held.empty()) continue;
     inverses_[i] = std::move(next_[i]);
+    forget_mean_curvature(i);
     next_[i] = {};
   }
   note_curvature(cycle_.sets()[refresh.set]);

@@ -210,9 +210,33 @@ void Preconditioner::share_inverse(size_t i) {
 void Preconditioner::precondition_layers() {
   sums_.clear();
   preconditioned_.clear();
+  set_gammas();
   for (size_t i = 0; i < layers_.size(); ++i)
     if (layers_[i].weight.grad().defined()) precondition_layer(i);
   share_gradients();
+}
+
+// Returns true for a layer whose γ set_gammas() makes; precondition() makes that of others.
+bool Preconditioner::has_gamma(size_t i) const {
+  const auto& held = inverses_[i].held;
+  return mean_curvatures_.defined() && !layers_[i].shape.bias_apart() && !held.empty() &&
+         held.back().scalar_type() == mean_curvatures_.scalar_type();
+}
+
+// Sets γ of all such layers at once, because a step of small layers takes as long as its operators are many. Mean
+// curvatures change with the inverses alone.
+void Preconditioner::set_gammas() {
+  if (!mean_curvatures_.defined()) return;
+  Stopwatch watch(seconds_.precondition);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (knows_mean_curvature_[i] || !has_gamma(i)) continue;
+    const auto& shape = layers_[i].shape;
+    mean_curvatures_[static_cast<int64_t>(i)].copy_(mean_curvature(shape, inverses_[i].values(shape)));
+    knows_mean_curvature_[i] = true;
+  }
+  Damping damping = damping_;
+  damping.curvature = curvatures_;
+  gammas_ = gamma_of(mean_curvatures_, damping);
 }
 
 void Preconditioner::precondition_layer(size_t i) {
@@ -220,22 +244,29 @@ void Preconditioner::precondition_layer(size_t i) {
   TORCH_CHECK(!shape.bias || bias.grad().defined(), "[kfac.step] layer ", shape.name,
               " has a gradient for its weight and none for its bias");
   const LayerGradient gradient = gradient_of(i);
-  auto sums = at::zeros({kStepSums}, state_options(weight));  // ⟨V, ∇⟩, ‖V‖², ‖W‖²
+  at::Tensor sums;  // ⟨V, ∇⟩, ‖V‖², ‖W‖²
   if (assignments_[i].is_worker(exchange_.rank())) {
     Stopwatch watch(seconds_.precondition);
     flops_.precondition += precondition_flops(shape);
-    const auto natural = precondition(shape, gradient, inverses_[i], damping(i));
-    const auto take = [&](const at::Tensor& v, const at::Tensor& g) {
-      sums[0].add_(at::dot(v.flatten(), g.to(v.scalar_type()).flatten()));
+    auto damping = this->damping(i);
+    if (has_gamma(i)) damping.gamma = gammas_[static_cast<int64_t>(i)];
+    const auto natural = precondition(shape, gradient, inverses_[i], damping);
+    const auto take = [](const at::Tensor& v, const at::Tensor& g) {
+      const auto product = at::dot(v.flatten(), g.to(v.scalar_type()).flatten());
       g.copy_(v);
+      return product;
     };
-    take(natural.weight, gradient.weight);
+    auto product = take(natural.weight, gradient.weight);
+    if (shape.bias) product.add_(take(natural.bias, gradient.bias));
     if (std::isfinite(options_.norm_clip_in_use())) {
       const auto v = natural.weight.flatten(), w = weight.detach().flatten().to(v.scalar_type());
-      sums[1].copy_(at::dot(v, v));
-      sums[2].copy_(at::dot(w, w));
+      sums = at::stack({product, at::dot(v, v), at::dot(w, w)});
+    } else {
+      const auto zero = at::zeros_like(product);
+      sums = at::stack({product, zero, zero});
     }
-    if (shape.bias) take(natural.bias, gradient.bias);
+  } else {
+    sums = at::zeros({kStepSums}, state_options(weight));
   }
   sums_.push_back(std::move(sums));
   preconditioned_.push_back(i);

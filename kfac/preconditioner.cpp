@@ -94,6 +94,10 @@ Preconditioner::Preconditioner(const LayerFinder& find, KfacOptions options, ddl
   if (options_.staleness > 0) background_ = std::make_unique<BackgroundSolver>(stacks_of(owned_, layers_));
   if (options_.damping_scope_in_use() == DampingScope::network)
     largest_curvature_ = at::zeros({std::ssize(layers_)}, state_options(layers_.front().weight));
+  if (options_.method == Method::eigen && !options_.precompute_outer) {
+    mean_curvatures_ = at::zeros({std::ssize(layers_)}, state_options(layers_.front().weight));
+    knows_mean_curvature_.resize(layers_.size());
+  }
   dropped_ = at::zeros({}, layers_.front().weight.options().dtype(at::kLong));
   failed_ = at::zeros_like(dropped_);
   product_ = at::zeros({}, state_options(layers_.front().weight));
@@ -149,7 +153,7 @@ void Preconditioner::discard() {
   at::NoGradGuard no_grad;
   if (staged_->early) staged_->early->discard(staged_->layers);
   for (auto& layer : staged_->layers) layer.discard();
-  staged_->held.clear();
+  staged_->drop_held();
   if (!open_.empty() && open_.back().step == counters_.steps) open_.pop_back();
   watched_batch_ = 0;
   watched_ = false;
@@ -182,6 +186,7 @@ void Preconditioner::step(double loss_scale) {
   precondition_layers();
   clip();
   if (options_.curvature_delay == 0) curvatures_.reset();
+  gammas_.reset();
   ++counters_.steps;
 }
 
@@ -205,6 +210,7 @@ void Preconditioner::resume(const KfacCounters& counters) {
   dropped_.fill_(counters.dropped_factors);
   failed_.fill_(counters.failed_decompositions);
   has_product_ = false;
+  std::fill(knows_mean_curvature_.begin(), knows_mean_curvature_.end(), false);
   if (options_.curvature_delay > 0) resume_refreshes();
 }
 

@@ -70,6 +70,7 @@ class Preconditioner {
   at::Tensor factor(size_t i, size_t f) const;
   std::vector<at::Tensor> held_factors(size_t i) const;
   const std::vector<at::Tensor>& inverse(size_t i) const { return inverses_[i].held; }
+  int64_t held_peak_bytes() const { return staged_->held_peak_bytes; }
   const at::Tensor& largest_curvature() const { return largest_curvature_; }
   Eigenbasis pending_basis(size_t i, size_t f) const;
 
@@ -127,12 +128,18 @@ class Preconditioner {
   void finish(OpenRefresh& refresh);
   /// Returns the inverse that a renewal writes: the layer's own, or the one that takes its place later.
   LayerInverse& renewed(size_t i);
+  /// Whatever changes the layer's inverse calls this.
+  void forget_mean_curvature(size_t i) {
+    if (mean_curvatures_.defined()) knows_mean_curvature_[i] = false;
+  }
   void adopt(OpenRefresh& refresh);
   /// Does the part of a late refresh that this step needs.
   void step_late(double loss_scale);
   /// Opens the refreshes whose inverses the last steps have renewed and not yet used.
   void resume_refreshes();
   void precondition_layers();
+  bool has_gamma(size_t i) const;
+  void set_gammas();
   void precondition_layer(size_t i);
   LayerGradient gradient_of(size_t i) const;
   void share_gradients();
@@ -164,10 +171,13 @@ class Preconditioner {
   at::Tensor largest_curvature_;  ///< Kfac::largest_curvature()
   Damping damping_;               ///< the damping of this step, without a curvature
   at::Tensor curvatures_;         ///< DampingScope::network's of each layer; defined between steps with late refreshes
-  at::Tensor dropped_, failed_;   ///< 0-dim counts on the device
-  at::Tensor nu_;                 ///< ν of the last step, 0-dim
-  at::Tensor product_;            ///< Σ|⟨V, ∇⟩| of the last step, 0-dim
-  bool has_product_ = false;      ///< true until adapt_damping() has used the product
+  at::Tensor mean_curvatures_;    ///< by layer; defined where γ is of a step and not of a decomposition
+  std::vector<bool> knows_mean_curvature_;
+  at::Tensor gammas_;            ///< γ of each layer; defined while step() preconditions
+  at::Tensor dropped_, failed_;  ///< 0-dim counts on the device
+  at::Tensor nu_;                ///< ν of the last step, 0-dim
+  at::Tensor product_;           ///< Σ|⟨V, ∇⟩| of the last step, 0-dim
+  bool has_product_ = false;     ///< true until adapt_damping() has used the product
   bool watched_ = false;
   int64_t watched_batch_ = 0;
   KfacCounters counters_;

@@ -1,5 +1,7 @@
 /// The statistics that backward has staged for the layers of a Kfac.
 #pragma once
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,6 +32,8 @@ struct StagedFactors {
     std::lock_guard lock(mutex);
     Held& use = held[{captured.layer, micro_batch}].emplace_back();
     use.captured = captured;
+    held_bytes += use.bytes();
+    held_peak_bytes = std::max(held_peak_bytes, held_bytes);
     if (captured.geometry) use.geometry = *captured.geometry;
   }
 
@@ -40,10 +44,17 @@ struct StagedFactors {
     if (found == held.end()) return;
     Stopwatch watch(seconds);
     for (Held& use : found->second) {
+      held_bytes -= use.bytes();
       if (use.captured.geometry) use.captured.geometry = &use.geometry;
       layers[layer].stage(use.captured, hash_in(seed_of_refresh, static_cast<uint64_t>(numbers[layer])));
     }
     held.erase(found);
+  }
+
+  void drop_held() {
+    std::lock_guard lock(mutex);
+    held.clear();
+    held_bytes = 0;
   }
 
   void stage(const Captured& captured) {
@@ -57,8 +68,10 @@ struct StagedFactors {
   struct Held {
     Captured captured = {};
     Geometry geometry = {};
+    int64_t bytes() const { return static_cast<int64_t>(captured.input.nbytes() + captured.gradient.nbytes()); }
   };
   std::map<std::pair<size_t, int64_t>, std::vector<Held>> held = {};  ///< by layer and micro-batch
+  int64_t held_bytes = 0, held_peak_bytes = 0;
 };
 
 }  // namespace spillway::kfac

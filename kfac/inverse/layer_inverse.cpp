@@ -28,17 +28,9 @@ at::Tensor mean_value(const FactorShape& shape, const at::Tensor& values) {
   return kept.add(tail, shape.side - shape.rank).mean() / shape.side;
 }
 
-// Returns γ where there is curvature, else one.
-at::Tensor gamma(const at::Tensor& mean_curvature, const at::Tensor& seen, const Damping& damping) {
-  const auto& curvature = damping.curvature.defined() ? damping.curvature : mean_curvature;
-  const auto value = damping.absolute ? at::full_like(mean_curvature, *damping.absolute) : curvature * damping.relative;
-  return at::where(seen, value, at::ones_like(value));
-}
-
-// Returns `curvature` + γ, and one where there is no curvature. Overwrites `curvature`.
+// Returns `curvature` + γ. Overwrites `curvature`, which is zero where there is none.
 at::Tensor damped(const at::Tensor& curvature, const at::Tensor& mean_curvature, const Damping& damping) {
-  const auto seen = mean_curvature.gt(0);
-  return curvature.mul_(seen).add_(gamma(mean_curvature, seen, damping));
+  return curvature.add_(gamma_of(mean_curvature, damping));
 }
 
 // Returns the damping of a bias that is apart from a weight whose mean curvature is `of_weight`; that of the bias is
@@ -50,7 +42,26 @@ Damping for_bias(Damping damping, const at::Tensor& of_weight, const at::Tensor&
   return damping;
 }
 
+// Returns the K of a separable layer, divided by its trace.
+at::Tensor of_unit_trace(const at::Tensor& k) {
+  return k / k.sum(-1, true).clamp_min(std::numeric_limits<float>::min());
+}
+
 }  // namespace
+
+at::Tensor gamma_of(const at::Tensor& mean_curvatures, const Damping& damping) {
+  const auto& curvatures = damping.curvature.defined() ? damping.curvature : mean_curvatures;
+  const auto value =
+      damping.absolute ? at::full_like(mean_curvatures, *damping.absolute) : curvatures * damping.relative;
+  return at::where(mean_curvatures.gt(0), value, 1);
+}
+
+at::Tensor mean_curvature(const LayerShape& shape, const std::vector<at::Tensor>& values) {
+  const auto factors = shape.factors();
+  auto columns_mean = mean_value(factors[0], values[0]);
+  if (shape.separable) columns_mean = of_unit_trace(values[1]).mean() * columns_mean;
+  return mean_value(factors.back(), values.back()) * columns_mean;
+}
 
 at::Tensor mean_eigenvalue(const FactorShape& shape, const at::Tensor& traces) {
   const auto mean = shape.role == FactorRole::offsets ? traces.gt(0).to(traces.scalar_type()).mean() : traces.mean();
@@ -83,6 +94,12 @@ at::Tensor LayerInverse::matrix(const LayerShape& shape, size_t f) const {
   return stored(shape, f).load().to(held.back().scalar_type());
 }
 
+std::vector<at::Tensor> LayerInverse::values(const LayerShape& shape) const {
+  std::vector<at::Tensor> all;
+  for (size_t f = 0; f < shape.factors().size(); ++f) all.push_back(held[place(shape, f) + 1]);
+  return all;
+}
+
 Eigenbasis LayerInverse::basis(const LayerShape& shape, size_t f) {
   const auto& vectors = held[place(shape, f)];
   if (!shape.inverse.precompute_outer) return {vectors, held[place(shape, f) + 1]};
@@ -94,22 +111,16 @@ Eigenbasis LayerInverse::basis(const LayerShape& shape, size_t f) {
 }
 
 at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& values, const Damping& damping) {
-  const auto factors = shape.factors();
   const auto g = values.back().view({shape.groups, -1});
-  const auto g_mean = mean_value(factors.back(), values.back()), a_mean = mean_value(factors[0], values[0]);
-  const auto over = [&](const at::Tensor& a, const at::Tensor& mean) {
-    return damped(g.unsqueeze(2) * a.unsqueeze(1), g_mean * mean, damping);
-  };
   auto a = values[0].view({shape.groups, -1});
-  auto columns_mean = a_mean;
-  if (shape.separable) {
-    const auto k = values[1] / values[1].sum(-1, true).clamp_min(std::numeric_limits<float>::min());
-    a = (k.unsqueeze(2) * values[0].unsqueeze(1)).flatten(1);
-    columns_mean = k.mean() * a_mean;
-  }
-  auto weight = over(a, columns_mean);
+  if (shape.separable) a = (of_unit_trace(values[1]).unsqueeze(2) * values[0].unsqueeze(1)).flatten(1);
+  const auto curvature = g.unsqueeze(2) * a.unsqueeze(1);
+  if (damping.gamma.defined()) return curvature.add_(damping.gamma);
+  const auto mean = mean_curvature(shape, values);
+  const auto weight = damped(curvature, mean, damping);
   if (!shape.bias_apart()) return weight;
-  return at::cat({weight, damped(g.unsqueeze(2).clone(), g_mean, for_bias(damping, g_mean * columns_mean, g_mean))}, 2);
+  const auto g_mean = mean_value(shape.factors().back(), values.back());
+  return at::cat({weight, damped(g.unsqueeze(2).clone(), g_mean, for_bias(damping, mean, g_mean))}, 2);
 }
 
 void rescale_fresh_values(const at::Tensor& factor, LayerInverse& inverse, const LayerShape& shape, size_t f) {
@@ -131,7 +142,7 @@ at::Tensor damped_factor(const LayerShape& shape, const std::vector<at::Tensor>&
   auto product = at::ones_like(mean);
   for (size_t i = 0; i < factors.size(); ++i) product = product * mean_eigenvalue(shapes[i], traces(factors[i]));
   const auto seen = product.gt(0);
-  auto d = gamma(product, seen, damping);
+  auto d = gamma_of(product, damping);
   // d_F = m_F (γ / Π m)^(1/n)
   if (shape.inverse.method == Method::pi)
     d = at::where(seen, mean * (d / product).pow(1.0 / static_cast<double>(factors.size())), d);

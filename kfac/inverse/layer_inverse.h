@@ -17,7 +17,12 @@ struct Damping {
   double relative = 0.3;
   std::optional<double> absolute = std::nullopt;
   at::Tensor curvature = {};  ///< 0-dim: DampingScope::network's of the layer; not with an absolute damping
+  at::Tensor gamma = {};      ///< 0-dim: γ itself where it is known, of a layer whose bias is not apart
 };
+
+/// Returns γ of layers whose mean curvatures Π (tr F/dim F) are `mean_curvatures` [any], and one for a layer without
+/// curvature. `damping.curvature`, where it is given, is of the same sizes.
+at::Tensor gamma_of(const at::Tensor& mean_curvatures, const Damping& damping);
 
 /// Returns tr/dim of the block-diagonal factor with blocks of `traces` [count], 0-dim. For K it is that of K divided by
 /// its trace.
@@ -37,12 +42,18 @@ struct LayerInverse {
   /// Returns Q of factor `f` [count, side, rank], or its damped inverse [count, side, side]: of the state's own type.
   /// With 16-bit storage it is a new tensor.
   at::Tensor matrix(const LayerShape& shape, size_t f) const;
+  /// Returns the eigenvalues of every factor, as they are kept; with eigenbases and without precompute_outer.
+  std::vector<at::Tensor> values(const LayerShape& shape) const;
   /// Returns Q and v of factor `f` as they are kept, for its decomposition to overwrite. With precompute_outer it
   /// allocates v, zero.
   Eigenbasis basis(const LayerShape& shape, size_t f);
   /// Returns the damped inverse of factor `f` as it is kept.
   StoredMatrix stored(const LayerShape& shape, size_t f) const;
 };
+
+/// Returns the mean curvature of a layer whose bias is not apart, 0-dim: the product of the mean eigenvalues of its
+/// factors, the K of a separable layer divided by its trace. `values` as in denominators().
+at::Tensor mean_curvature(const LayerShape& shape, const std::vector<at::Tensor>& values);
 
 /// Returns v_G v_Aᵀ + γ for every pair of eigenvalues, [groups, values of G, values of A]: with full bases the sizes of
 /// the gradient matrix, [groups, out/groups, columns]. The gradient is divided by it between the eigenbases; the values

@@ -124,9 +124,7 @@ struct Matrices {
 // Returns 1/denominators(), as it is held or as `damping` makes it.
 at::Tensor reciprocal(const LayerShape& shape, const LayerInverse& inverse, const Damping& damping) {
   if (shape.inverse.precompute_outer) return inverse.held.back();
-  std::vector<at::Tensor> values;
-  for (size_t f = 0; f < shape.factors().size(); ++f) values.push_back(inverse.held[2 * f + 1]);
-  return denominators(shape, values, damping).reciprocal_();
+  return denominators(shape, inverse.values(shape), damping).reciprocal_();
 }
 
 Matrices solve_by_eigenbases(const LayerShape& shape, const Matrices& gradient, const LayerInverse& inverse,

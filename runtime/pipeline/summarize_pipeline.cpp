@@ -72,15 +72,18 @@ json describe_own(const PipelineRun& run) {
           {"wait", seconds.wait},
           {"pass_seconds", totals.seconds / static_cast<double>(std::max<int64_t>(1, totals.passes))},
           {"peak_bytes", run.peak_bytes},
+          {"held_pair_bytes", run.in_waits ? json(run.in_waits->held_peak_bytes()) : json(nullptr)},
           {"lines", lines_json(run)},
           {"zero", std::chrono::duration<double>(zero.time_since_epoch()).count()},
           {"spans", spans_json(run)}};
 }
 
 PipelineRankSummary rank_of(const json& rank) {
-  return {.stages = rank["stages"],
-          .seconds = {.of = rank["seconds"], .wait = rank["wait"]},
-          .peak_bytes = rank["peak_bytes"]};
+  PipelineRankSummary own{.stages = rank["stages"],
+                          .seconds = {.of = rank["seconds"], .wait = rank["wait"]},
+                          .peak_bytes = rank["peak_bytes"]};
+  if (!rank["held_pair_bytes"].is_null()) own.held_pair_bytes = rank["held_pair_bytes"];
+  return own;
 }
 
 std::vector<PipelineChannelSummary> channels_of(const PipelineRun& run, const std::vector<json>& ranks) {

@@ -67,6 +67,7 @@ json ranks_json(const PipelineSummary& p) {
                      {"update_seconds", rank.seconds[PipelineWork::update]},
                      {"refresh_steps_mean", rank.refresh_steps_mean ? json(*rank.refresh_steps_mean) : json(nullptr)},
                      {"age_steps_max", rank.age_steps_max ? json(*rank.age_steps_max) : json(nullptr)},
+                     {"held_pair_bytes", rank.held_pair_bytes ? json(*rank.held_pair_bytes) : json(nullptr)},
                      {"peak_bytes", rank.peak_bytes}});
   return ranks;
 }
@@ -113,6 +114,7 @@ json pipeline_json(const PipelineSummary& p) {
           {"bubble_seconds", p.bubble(mean)},
           {"filled_seconds", mean.kfac()},
           {"exceeded_seconds", p.filled ? json(p.filled->exceeded_seconds()) : json(nullptr)},
+          {"bound_seconds", p.bound_seconds()},
           {"seconds", std::move(seconds)},
           {"predicted",
            {{"pass_seconds", p.predicted_pass_seconds},

@@ -1,6 +1,7 @@
 #include "runtime/results/pipeline_summary.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/error.h"
 
@@ -39,6 +40,15 @@ PipelineSeconds PipelineSummary::mean_seconds() const {
     mean.wait += rank.seconds.wait / count;
   }
   return mean;
+}
+
+double PipelineSummary::bound_seconds() const {
+  double work = 0, update = std::numeric_limits<double>::infinity();
+  for (const PipelineRankSummary& rank : ranks) {
+    work = std::max(work, rank.seconds.passes() + rank.seconds.kfac());
+    update = std::min(update, rank.seconds[PipelineWork::update]);  // others wait for the busiest rank in it
+  }
+  return ranks.empty() ? 0 : work + update;
 }
 
 double PipelineSummary::utilization() const {

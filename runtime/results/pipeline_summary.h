@@ -71,6 +71,8 @@ struct PipelineRankSummary {
   std::vector<int> stages = {};
   PipelineSeconds seconds = {};  ///< backward: all gradients; K-FAC's kinds: between the passes' items alone
   int64_t peak_bytes = 0;
+  /// Most bytes of inputs and output gradients that K-FAC kept at once for work in waits.
+  std::optional<int64_t> held_pair_bytes = {};
   std::optional<double> refresh_steps_mean = {};  ///< steps that a refresh takes, by the plan
   std::optional<int64_t> age_steps_max = {};      ///< most steps from a layer's statistics until its inverse serves
 };
@@ -115,6 +117,9 @@ struct PipelineSummary {
   double utilization() const;
   /// Returns the seconds of a pass in which a rank with these seconds has no item of the program.
   double bubble(const PipelineSeconds& seconds) const { return pass_seconds - seconds.passes(); }
+  /// Returns the least seconds of a step: the busiest rank's work in the passes, and the shortest update. Waits for
+  /// messages are not in it.
+  double bound_seconds() const;
   /// Returns the means of the ranks' seconds.
   PipelineSeconds mean_seconds() const;
 };

@@ -71,6 +71,46 @@ TEST_P(KfacLayerTest, DoesSoWithEveryMethodAndConvention) {
 INSTANTIATE_TEST_SUITE_P(EveryKind, KfacLayerTest, testing::ValuesIn(layer_cases()),
                          [](const auto& info) { return info.param.name; });
 
+/// Trains `steps` more steps, and expects each layer's gradient to be preconditioned as by the inverse that the Kfac
+/// holds then, with a γ that comes from that inverse's own eigenvalues.
+void expect_gamma_of_the_inverse_in_use(Kfac& kfac, nn::Sequential model, int steps) {
+  for (int step = 0; step < steps; ++step) {
+    model->zero_grad();
+    backward(kfac, mean_loss(model, at::randn({8, 4}, at::kDouble)), 8);
+    std::vector<LayerGradient> raw;
+    for (const Layer& layer : kfac.layers()) raw.push_back({layer.weight.grad().clone(), layer.bias.grad().clone()});
+    kfac.step();
+    at::NoGradGuard no_grad;
+    for (size_t i = 0; i < raw.size(); ++i) {
+      const Layer& layer = kfac.layers()[i];
+      const auto v = precondition(layer.shape, raw[i], LayerInverse{.held = kfac.inverse(i)}, {.relative = 0.3});
+      EXPECT_TRUE(layer.weight.grad().equal(v.weight)) << "layer " << i << ", step " << kfac.counters().steps;
+      EXPECT_TRUE(layer.bias.grad().equal(v.bias)) << "layer " << i << ", step " << kfac.counters().steps;
+    }
+    for (const auto& parameter : model->parameters()) parameter.sub_(0.1 * parameter.grad());
+  }
+}
+
+TEST(KfacTest, TakesGammaFromTheInverseThatIsInUse) {
+  KfacOptions every_third{.factor_interval = 3, .inverse_interval = 3, .decay = 0.5, .eigen_rank = EigenRank::full()};
+  every_third.relative_damping = 0.3;
+  every_third.damping_scope = DampingScope::layer;
+  every_third.kl_clip = kNoClip;
+  std::vector<KfacOptions> all(4, every_third);
+  all[1].eigen_rank = EigenRank::of(2);
+  all[2].staleness = 2;
+  for (const char* name : {"0", "2"}) all[3].layer_curvature.push_back({.layer = name, .interval = 3, .slot = 1});
+  all[3].curvature_delay = 2;
+  for (const KfacOptions& options : all) {
+    auto model = small_mlp(), other = small_mlp(at::kDouble, 1);
+    Kfac kfac(*model, options), resumed(*other, options);
+    expect_gamma_of_the_inverse_in_use(kfac, model, 9);
+    expect_gamma_of_the_inverse_in_use(resumed, other, 2);
+    resumed.load_state_dict(kfac.state_dict());
+    expect_gamma_of_the_inverse_in_use(resumed, other, 4);
+  }
+}
+
 TEST(KfacTest, CountsTheUsesOfAReusedLayerAsFurtherPositions) {
   torch::manual_seed(1);
   nn::Linear linear(3, 3);

@@ -190,6 +190,20 @@ std::vector<std::pair<std::string, KfacOptions>> every_method() {
   return all;
 }
 
+TEST(LateRefreshTest, TellsTheBytesThatItKeepsForWorkThatWaits) {
+  const auto kept = [](Policy policy) {
+    LateTraining training(late(options_for(Strategy::hybrid)), {}, 1, std::move(policy));
+    for (int i = 0; i < 9; ++i) training.step();
+    return training.kfac().held_peak_bytes();
+  };
+  constexpr int64_t kSamples = kGlobalBatch / kMicroBatches;
+  // Inputs and output gradients of the three layers, whose statistics are of steps 3, 4 and 5 of a cycle of 4.
+  const int64_t first = (2 + 4) * 25 * kSamples * 4, second = (4 * 25 + 4 * 9) * kSamples * 4;
+  const int64_t third = (4 * 9 + 3) * kSamples * 4;
+  EXPECT_EQ(kept(at_once()), first);
+  EXPECT_EQ(kept(never()), kMicroBatches * (first + second + third));
+}
+
 TEST(LateRefreshTest, NoBitDependsOnWhenTheWorkIsDone) {
   at::set_num_threads(1);
   for (const auto& [name, options] : every_method()) {

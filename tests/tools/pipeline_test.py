@@ -108,6 +108,7 @@ class Pipeline(Case):
             self.assertEqual(rank["age_steps_max"], 2)  # --staleness
             self.assertTrue(1 <= rank["refresh_steps_mean"] <= 3)
             self.assertGreater(rank["update_seconds"], 0)
+            self.assertTrue(0 < rank["held_pair_bytes"] < rank["peak_bytes"])
         mean = lambda key: sum(rank[key] for rank in told["by_rank"]) / 2  # noqa: E731
         seconds = told["seconds"]
         self.assertEqual(set(seconds), {"forward", "backward", "statistics", "average", "renew", "share", "exchange", "update", "wait"})
@@ -119,6 +120,9 @@ class Pipeline(Case):
         self.assertAlmostEqual(told["utilization"], 1 - (told["bubble_seconds"] - told["filled_seconds"]) / told["pass_seconds"])
         self.assertAlmostEqual(told["exceeded_seconds"], told["filled"]["step_seconds"] - told["filled"]["step_seconds_without"])
         self.assertEqual(told["predicted"]["step_seconds"], told["filled"]["step_seconds"])
+        busiest = max(rank["busy_seconds"] + rank["kfac_seconds"] for rank in told["by_rank"])
+        self.assertAlmostEqual(told["bound_seconds"], busiest + min(rank["update_seconds"] for rank in told["by_rank"]))
+        self.assertLess(told["bound_seconds"], sum(result["step_seconds"]) / len(result["step_seconds"]))
         there, back = told["channels"]
         self.assertEqual([there[key] for key in ("from", "to", "from_rank", "to_rank")], [0, 1, 0, 2])
         self.assertEqual([back[key] for key in ("from", "to", "from_rank", "to_rank")], [1, 0, 2, 0])
@@ -152,6 +156,7 @@ class Pipeline(Case):
         for rank in told["by_rank"]:
             self.assertIsNone(rank["refresh_steps_mean"])
             self.assertIsNone(rank["age_steps_max"])
+            self.assertIsNone(rank["held_pair_bytes"])
 
     def report(self, *options, ranks):
         """The page of a run and the events of each lane of its trace: `(name, begin, end)` in µs."""

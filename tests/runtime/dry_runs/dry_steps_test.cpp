@@ -304,7 +304,7 @@ TEST(MakePlanTest, TheChosenFractionFlipsWithTheBudget) {
   EXPECT_LT(limited.best().choice.workers.grad_worker_frac, unlimited.best().choice.workers.grad_worker_frac);
 }
 
-/// As where they are trained: the pager keeps small pages on a GPU, because their copies cost the host time.
+/// The pager keeps small pages on a GPU, because their copies cost the host time. Plans do so too.
 TEST(MakePlanTest, SmallPagesAreCostlyToCopyOnGpusAlone) {
   const TrainOptions options = small_options();
   PlannedCluster gpu(built_in_profile("v100"), ClusterShape::parse("", 1), nullptr);
