@@ -76,6 +76,7 @@ PlannedCluster::PlannedCluster(DeviceProfile profile, ClusterShape shape, std::s
   const int threads = at::get_num_threads();
   const double turns = std::max(1.0, static_cast<double>(shape_.ranks_of_host) * threads / cores());
   times_ = std::make_shared<ClusterTimes>(machine_->kernels(), turns);
+  profile_ = in_turns(std::move(profile_), turns);
   const double loss = swap::loss_beside_a_thread(shape_.ranks_of_host, threads, cores());
   profile_.copies.compute_slowdown = loss;
   // Cores move the messages inside a host. Between hosts they mostly wait.

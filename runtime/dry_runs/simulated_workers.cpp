@@ -30,7 +30,10 @@ PlannedCluster cluster_of(const ddl::Comm& comm, const std::filesystem::path& fo
   if (comm) {
     shape.levels = comm->communicator->levels();
     // The costs are by the communicator's own levels, as the communicator's plans are.
-    if (const auto& costs = comm->allreduce->costs()) profile.network = *costs;
+    if (const auto& costs = comm->allreduce->costs()) {
+      profile.network = *costs;
+      profile.network_is_measured = true;
+    }
     shape.links.resize(shape.levels.count());
     std::iota(shape.links.begin(), shape.links.end(), size_t{0});
     const std::vector<int>& hosts = comm->communicator->hosts();

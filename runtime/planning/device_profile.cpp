@@ -220,6 +220,20 @@ swap::LinkRates shared_copies(const DeviceProfile& profile, const ClusterShape& 
   return rates;
 }
 
+DeviceProfile in_turns(DeviceProfile profile, double turns) {
+  profile.copies.out_bytes_per_second /= turns;
+  profile.copies.in_bytes_per_second /= turns;
+  if (profile.network_is_measured) return profile;
+  profile.network.reduce_seconds_per_byte *= turns;
+  for (ddl::LinkCost& link : profile.network.levels) {
+    if (!link.by_cores) continue;
+    link.latency_seconds *= turns;
+    link.message_seconds *= turns;
+    link.bytes_per_second /= turns;
+  }
+  return profile;
+}
+
 ddl::Costs costs_of(const DeviceProfile& profile, const ClusterShape& shape) {
   ddl::Costs costs{.reduce_seconds_per_byte = profile.network.reduce_seconds_per_byte};
   for (size_t link : shape.links)

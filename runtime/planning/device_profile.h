@@ -21,8 +21,9 @@ struct DeviceProfile {
   swap::LinkRates copies = {};  ///< rates between the device and its host, and between the host and a disk
   /// Rate of the host's memory, which the copies of all its devices share; 0: it limits none.
   double host_bytes_per_second = 0;
-  ddl::Costs network = {};       ///< by level, the nearest first; further levels are like the last one
-  bool is_this_machine = false;  ///< kernels are measured here, and `kernels` is not used
+  ddl::Costs network = {};           ///< by level, the nearest first; further levels are like the last one
+  bool is_this_machine = false;      ///< kernels are measured here, and `kernels` is not used
+  bool network_is_measured = false;  ///< by the ranks of the run together, as they share their cores
 };
 
 /// Returns the profile called `name`: h200, a100 or v100. Kernels reach 60 % of the data sheet's peak in products and
@@ -53,6 +54,11 @@ struct ClusterShape {
 /// Returns the rates of one device's copies while all devices of its host copy: its share of their link and of the
 /// host's memory.
 swap::LinkRates shared_copies(const DeviceProfile& profile, const ClusterShape& shape);
+
+/// Returns the profile of ranks of a host that take turns on its cores, so that whatever these do for one rank takes
+/// `turns` times as long, ≥ 1: its copies, and the messages of links that cores serve, unless these were measured.
+/// Kernels stay as they are.
+DeviceProfile in_turns(DeviceProfile profile, double turns);
 
 /// Returns the costs of a cluster's levels: those of the profile's links, of which further ones are like the last one.
 ddl::Costs costs_of(const DeviceProfile& profile, const ClusterShape& shape);

@@ -82,6 +82,24 @@ TEST(DeviceProfileTest, AnUnknownNameIsRefused) {
   testing::expect_refusal([] { (void)built_in_profile("k80"); }, {"h200"});
 }
 
+TEST(DeviceProfileTest, WhatCoresDoTakesLongerWhereRanksTakeTurnsOnThem) {
+  DeviceProfile profile = built_in_profile("v100");
+  profile.network.levels[0].by_cores = true;
+  const DeviceProfile slow = in_turns(profile, 2);
+  EXPECT_EQ(slow.copies.in_bytes_per_second, profile.copies.in_bytes_per_second / 2);
+  EXPECT_EQ(slow.copies.out_bytes_per_second, profile.copies.out_bytes_per_second / 2);
+  EXPECT_EQ(slow.network.reduce_seconds_per_byte, 2 * profile.network.reduce_seconds_per_byte);
+  EXPECT_EQ(slow.network.levels[0].bytes_per_second, profile.network.levels[0].bytes_per_second / 2);
+  EXPECT_EQ(slow.network.levels[0].latency_seconds, 2 * profile.network.levels[0].latency_seconds);
+  EXPECT_EQ(slow.network.levels[0].message_seconds, 2 * profile.network.levels[0].message_seconds);
+  EXPECT_EQ(slow.network.levels[1].bytes_per_second, profile.network.levels[1].bytes_per_second) << "a network's";
+  EXPECT_EQ(format_profile(in_turns(profile, 1)), format_profile(profile));
+  profile.network_is_measured = true;
+  const DeviceProfile measured = in_turns(profile, 2);
+  EXPECT_EQ(measured.copies.in_bytes_per_second, profile.copies.in_bytes_per_second / 2);
+  EXPECT_EQ(measured.network.levels[0].bytes_per_second, profile.network.levels[0].bytes_per_second);
+}
+
 TEST(SharedCopiesTest, DevicesShareTheirLinkAndTheirHostsMemory) {
   DeviceProfile profile = built_in_profile("v100");
   profile.copies.out_bytes_per_second = 40e9;
