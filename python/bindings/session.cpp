@@ -181,7 +181,7 @@ void bind_session(py::module_& module) {
       "parse_bytes", [](const std::string& text) { return parse_bytes(text); }, py::arg("text"));
   module.def("format_bytes", &format_bytes, py::arg("bytes"));
   module.attr("UNLIMITED_BYTES") = kUnlimitedBytes;
-  module.attr("DEFAULT_SPLIT_BYTES") = kDefaultSplitBytes;
+  module.attr("SPLIT_BY_DEVICE") = kSplitByDevice;
 }
 
 }  // namespace spillway::python

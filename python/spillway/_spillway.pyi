@@ -7,7 +7,7 @@ import torch
 __version__: str
 torch_version: str
 UNLIMITED_BYTES: int
-DEFAULT_SPLIT_BYTES: int
+SPLIT_BY_DEVICE: int
 
 class OutOfBudget(RuntimeError):
     requested_bytes: int

@@ -46,7 +46,7 @@ class Session:
         disk: A folder for what the host budget has no room for. None: nothing goes to disk.
         split: Bytes above which convolutions, norms and similar operators run window by window, so that none of their
             tensors must be whole on the device. None: never. Gradients of split convolutions differ from whole ones by
-            rounding. The default is 224 MiB.
+            rounding. The default is 224 MiB on the CPU, and 8 GiB on a GPU.
         engine: "gate" moves tensors by copies, "unified" by CUDA's managed memory.
         prefetch: Copy tensors back ahead of their use, from the second step of a kind on.
         replay: Run cheap operators again instead of copying their results, where that is faster. It changes no bit.
@@ -66,13 +66,16 @@ class Session:
                  split: int | str | None = _UNSET, engine: str = "gate", prefetch: bool = True, replay: bool = True,
                  processes_of_host: int = 1):
         unlimited = _spillway.UNLIMITED_BYTES
+        split_bytes = _spillway.SPLIT_BY_DEVICE if split is _UNSET else _bytes(split, "split", unlimited)
+        if split is not _UNSET and split_bytes == _spillway.SPLIT_BY_DEVICE:
+            raise ValueError("split is 0; it must be positive, or None")
         self._options = {
             "device": str(device),
             "engine": engine,
             "budget_bytes": _bytes(budget, "budget", unlimited),
             "host_budget_bytes": _bytes(host_budget, "host_budget", unlimited),
             "disk": "" if disk is None else os.fspath(disk),
-            "split_bytes": _spillway.DEFAULT_SPLIT_BYTES if split is _UNSET else _bytes(split, "split", unlimited),
+            "split_bytes": split_bytes,
             "prefetch": bool(prefetch),
             "replay": bool(replay),
             "processes_of_host": processes_of_host,

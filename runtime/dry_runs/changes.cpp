@@ -64,11 +64,11 @@ Flags make_batch(TrainOptions& options, int64_t) {
 }
 
 Flags make_split(TrainOptions& options, int64_t) {
-  int64_t& split = options.memory.split_bytes;
+  const int64_t split = options.memory.split_in_use();
   const int64_t smaller = std::min(split, kDefaultSplitBytes) / 4 / kMiB * kMiB;  // as the flag says it
   if (smaller < kSmallestSplit) return {};
-  split = smaller;
-  return str("--split ", split / kMiB, "MiB");
+  options.memory.split_bytes = smaller;
+  return str("--split ", smaller / kMiB, "MiB");
 }
 
 constexpr std::array kKinds{

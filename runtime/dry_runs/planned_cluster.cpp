@@ -93,11 +93,20 @@ swap::ScheduleInputs PlannedCluster::schedule_inputs(const TrainOptions& options
   if (!options.memory.disk.empty() && options.memory.host_budget.kind == BudgetRequest::Kind::bytes)
     inputs.host_budget_bytes = options.memory.host_budget.bytes;
   inputs.small_bytes = DeviceMemory::charge_of(SessionOptions().small_page_bytes);
-  // As costly_bytes() of the pager says: copies that share no cores with compute are those of a GPU.
-  if (!profile_.is_this_machine && profile_.copies.compute_slowdown == 0) inputs.costly_bytes = inputs.small_bytes;
+  if (is_of_gpus()) inputs.costly_bytes = inputs.small_bytes;  // as costly_bytes() of the pager says
   inputs.candidates = kCandidates;
   inputs.good_enough = kGoodEnough;
   return inputs;
+}
+
+bool PlannedCluster::is_of_gpus() const {
+  return !profile_.is_this_machine && profile_.copies.compute_slowdown == 0;
+}
+
+TrainOptions PlannedCluster::options_of(const TrainOptions& given, const PlanChoice& choice) const {
+  TrainOptions options = with_choice(with_enough_cases(given, world()), choice);
+  options.memory.split_bytes = split_bytes_on(is_of_gpus(), options.memory.split_bytes);
+  return options;
 }
 
 ddl::Comm PlannedCluster::comm_of(int rank) const {
@@ -116,7 +125,7 @@ std::vector<RankSteps> PlannedCluster::steps_of(const TrainOptions& options, con
 
 std::vector<RankSteps> PlannedCluster::steps(const TrainOptions& given, const std::vector<kfac::LayerShape>& layers,
                                              const PlanChoice& choice) {
-  const TrainOptions options = with_choice(with_enough_cases(given, world()), choice);
+  const TrainOptions options = options_of(given, choice);
   const std::vector<int> ranks = ranks_that_differ(layers, options.kfac.preconditioner, world());
   std::vector<RankSteps> all = steps_of(options, ranks);
   if (!profile_.is_this_machine || machine_->measure_missing() == 0) return all;
@@ -125,8 +134,7 @@ std::vector<RankSteps> PlannedCluster::steps(const TrainOptions& given, const st
 
 int64_t PlannedCluster::floor_bytes(const TrainOptions& options, const PlanChoice& choice) {
   int64_t floor = 0;
-  for (const RankSteps& rank : steps_of(with_choice(with_enough_cases(options, world()), choice), {0}))
-    floor = std::max(floor, rank.floor_bytes);
+  for (const RankSteps& rank : steps_of(options_of(options, choice), {0})) floor = std::max(floor, rank.floor_bytes);
   return floor;
 }
 

@@ -35,6 +35,10 @@ class PlannedCluster {
   int64_t floor_bytes(const TrainOptions& options, const PlanChoice& choice);
 
  private:
+  /// Returns true where copies share no cores with compute, as those of a GPU.
+  bool is_of_gpus() const;
+  /// Returns the options of a rank that is distributed as `choice` says.
+  TrainOptions options_of(const TrainOptions& given, const PlanChoice& choice) const;
   ddl::Comm comm_of(int rank) const;
   /// Runs the steps of these ranks dry; of a pipeline, those of the first rank of each stage.
   std::vector<RankSteps> steps_of(const TrainOptions& options, const std::vector<int>& ranks);

@@ -67,7 +67,7 @@ void validate_memory(const MemoryOptions& o) {
     throw BadRequest(
         "with the unified engine the driver decides what host memory is used: --host-budget and --disk need --engine "
         "gate");
-  require(o.split_bytes >= 1, "split_bytes", o.split_bytes, "1 or more");
+  require(o.split_bytes >= 0, "split_bytes", o.split_bytes, "1 or more");
   const bool host_given = o.host_budget.kind == BudgetRequest::Kind::bytes;
   require(o.disk.empty() || !host_given || o.host_budget.bytes >= swap::DiskTier::kMinHostBytes, "host_budget",
           o.host_budget.bytes, str(swap::DiskTier::kMinHostBytes, " or more, with a disk"));

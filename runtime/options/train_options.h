@@ -49,15 +49,17 @@ struct DataOptions {
 
 /// The device and the memory that training may use.
 struct MemoryOptions {
-  std::string device = "cpu";                ///< device whose memory is budgeted: cpu, cuda or cuda:N
-  Engine engine = Engine::gate;              ///< unified needs a GPU
-  BudgetRequest budget;                      ///< device memory
-  BudgetRequest host_budget;                 ///< host memory for pages that left the device
-  std::string disk;                          ///< folder for pages that the host budget has no room for; empty: none
-  int64_t split_bytes = kDefaultSplitBytes;  ///< operators with larger tensors run in windows; kUnlimitedBytes: none
+  std::string device = "cpu";    ///< device whose memory is budgeted: cpu, cuda or cuda:N
+  Engine engine = Engine::gate;  ///< unified needs a GPU
+  BudgetRequest budget;          ///< device memory
+  BudgetRequest host_budget;     ///< host memory for pages that left the device
+  std::string disk;              ///< folder for pages that the host budget has no room for; empty: none
+  /// Operators with larger tensors run in windows; kUnlimitedBytes: none, kSplitByDevice: the device's default.
+  int64_t split_bytes = kSplitByDevice;
 
   /// Returns true for the unified engine, because it also runs operators that do not fit.
   bool may_exceed_budget() const { return engine == Engine::unified; }
+  int64_t split_in_use() const { return split_bytes_on(device != "cpu", split_bytes); }
 };
 
 /// The optimizers that training can use.

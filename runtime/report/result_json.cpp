@@ -142,7 +142,7 @@ json options_json(const TrainOptions& o) {
           {"lr", o.optimizer.lr},
           {"rest_optimizer", o.optimizer.rest ? json(name(o.optimizer.rest->kind)) : json()},
           {"rest_lr", o.optimizer.rest ? json(o.optimizer.rest->lr) : json()},
-          {"split_bytes", or_null(o.memory.split_bytes != kUnlimitedBytes, o.memory.split_bytes)}};
+          {"split_bytes", or_null(o.memory.split_in_use() != kUnlimitedBytes, o.memory.split_in_use())}};
 }
 
 json case_json(const TrainResult& r) {

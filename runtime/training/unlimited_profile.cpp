@@ -42,7 +42,7 @@ std::string split_flag(int64_t bytes) {
 /// found. A checkpoint's run keeps its split size. Collective.
 std::string describe_feasible_split(RunContext context, int64_t budget_bytes) {
   if (context.options.checkpoint.resume) return "";
-  for (int64_t size : smaller_splits(context.options.memory.split_bytes, budget_bytes)) {
+  for (int64_t size : smaller_splits(context.options.memory.split_in_use(), budget_bytes)) {
     context.options.memory.split_bytes = size;
     const UnlimitedProfile observed = profile_unlimited_step(context);
     if (observed.floor_bytes <= in_bytes(context.options.memory.budget, observed).bytes)

@@ -35,7 +35,7 @@ void SessionOptions::validate() const {
     throw BadRequest(str("SessionOptions.ranks_of_host is ", ranks_of_host, "; it must be at least 1"));
   if (min_page_bytes < 1)
     throw BadRequest(str("SessionOptions.min_page_bytes is ", min_page_bytes, "; it must be at least 1"));
-  if (split_bytes <= 0) throw BadRequest(str("SessionOptions.split_bytes is ", split_bytes, "; it must be positive"));
+  if (split_bytes < 0) throw BadRequest(str("SessionOptions.split_bytes is ", split_bytes, "; it must be positive"));
   if (small_page_bytes < 0)
     throw BadRequest(str("SessionOptions.small_page_bytes is ", small_page_bytes, "; it must not be negative"));
 }

@@ -72,7 +72,8 @@ struct SessionOptions {
   /// none of these must be resident (swap/windows/window_rules.h). Shape alone decides, so results are the same under
   /// every budget. Gradients of convolutions differ from an unsplit operator's by rounding. On a GPU convolutions do
   /// too, because its libraries choose kernels by shape. kUnlimitedBytes, or the unified engine: nothing is split.
-  int64_t split_bytes = kDefaultSplitBytes;
+  /// The default is 224 MiB on the CPU, and 8 GiB on a GPU.
+  int64_t split_bytes = kSplitByDevice;
   /// The observer that is notified of every operator. For a split operator it is notified of the kernel on each window.
   std::shared_ptr<OperatorObserver> observer = nullptr;
   /// Is called with each error of the Session's own that leaves an operator, OutOfBudget and DiskError, on the

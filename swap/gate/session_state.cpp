@@ -28,6 +28,11 @@ size_t place_of(const void* pointer, size_t count) {
   return (reinterpret_cast<uintptr_t>(pointer) * kGoldenRatio) >> 32 & (count - 1);
 }
 
+SessionOptions with_device_defaults(SessionOptions options) {
+  options.split_bytes = split_bytes_on(!c10::Device(options.device).is_cpu(), options.split_bytes);
+  return options;
+}
+
 std::unique_ptr<ComputeClock> make_clock(const SessionOptions& options, Device& device) {
   auto clock = options.kernels ? options.kernels->make_clock() : nullptr;
   return clock ? std::move(clock) : device.make_clock();
@@ -36,7 +41,7 @@ std::unique_ptr<ComputeClock> make_clock(const SessionOptions& options, Device& 
 }  // namespace
 
 SessionState::SessionState(SessionOptions given)
-    : options(std::move(given)),
+    : options(with_device_defaults(std::move(given))),
       share(share_device(options)),
       pager(share->pager),
       ledger(share->device.ledger()),

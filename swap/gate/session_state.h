@@ -35,7 +35,7 @@ class SessionState {
   /// True on the owner's thread, and on a thread where autograd runs a device's operators while the owner waits.
   bool in_owners_work() const;
 
-  const SessionOptions options;
+  const SessionOptions options;  ///< with the device's own split_bytes
   const DeviceShare share;
   Pager& pager;
   Ledger& ledger;

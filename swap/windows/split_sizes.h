@@ -4,8 +4,18 @@
 
 namespace spillway {
 
-/// The size of tensors above which operators run in windows by default.
+/// The sizes above which operators run in windows by default, on the CPU and on a GPU. On a GPU windows are copies
+/// through the memory that computes: a U-Net whose operators above 224 MiB run in windows takes a quarter longer there.
 inline constexpr int64_t kDefaultSplitBytes = 224 << 20;
+inline constexpr int64_t kDefaultGpuSplitBytes = int64_t{8} << 30;
+/// In place of a size: the default of the device.
+inline constexpr int64_t kSplitByDevice = 0;
+
+/// Returns `split_bytes`, or the device's default in place of kSplitByDevice.
+constexpr int64_t split_bytes_on(bool on_gpu, int64_t split_bytes) {
+  if (split_bytes != kSplitByDevice) return split_bytes;
+  return on_gpu ? kDefaultGpuSplitBytes : kDefaultSplitBytes;
+}
 
 /// The sizes that decide when operators are split, and how finely.
 ///

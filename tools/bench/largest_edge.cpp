@@ -106,16 +106,17 @@ int bench_largest(TrainFlags flags, const std::vector<double>& percents, const s
   const json rows = report_budgets(largest, percents, at_base.peak_bytes);
   const json edges = report_edges(largest);
   if (!json_file.empty())
-    write_json({{"model", flags.options.model.name},
-                {"base_edge", base},
-                {"split_bytes",
-                 resolved.memory.split_bytes == kUnlimitedBytes ? json(nullptr) : json(resolved.memory.split_bytes)},
-                {"batch", resolved.data.batch},
-                {"filters", resolved.model.filters},
-                {"largest_edge_for_host", largest.limit()},
-                {"rows", rows},
-                {"edges", edges}},
-               json_file);
+    write_json(
+        {{"model", flags.options.model.name},
+         {"base_edge", base},
+         {"split_bytes",
+          resolved.memory.split_in_use() == kUnlimitedBytes ? json(nullptr) : json(resolved.memory.split_in_use())},
+         {"batch", resolved.data.batch},
+         {"filters", resolved.model.filters},
+         {"largest_edge_for_host", largest.limit()},
+         {"rows", rows},
+         {"edges", edges}},
+        json_file);
   return kOk;
 }
 

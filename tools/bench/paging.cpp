@@ -171,7 +171,7 @@ json report_splitting(const TrainOptions& options, const Variant& split, const s
   for (size_t i = 0; i < split.seconds.size(); ++i) ratios.push_back(split.seconds[i] / whole->seconds[i]);
   const double seconds = median(whole->seconds), ratio = median(ratios);
   std::printf("splitting operators above %s: %+.1f %% of a step, the median of %zu rounds (whole %.3f s)\n",
-              format_bytes(options.memory.split_bytes).c_str(), 100 * (ratio - 1), ratios.size(), seconds);
+              format_bytes(options.memory.split_in_use()).c_str(), 100 * (ratio - 1), ratios.size(), seconds);
   return {{"step_seconds", seconds}, {"peak_bytes", whole->last["peak_bytes"]}, {"split_to_unsplit", ratio}};
 }
 

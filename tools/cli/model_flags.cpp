@@ -83,7 +83,7 @@ void TrainFlags::add_device_flags(CLI::App& command) {
       ->capture_default_str();
   command
       .add_option("--split", split,
-                  "Operators that need more at once run window by window, with and without a budget; or off")
+                  "Operators that need more at once run window by window; or off; auto is 224MiB, 8GiB on a GPU")
       ->type_name("SIZE")
       ->capture_default_str();
 }
@@ -106,7 +106,8 @@ void TrainFlags::resolve_model() {
     throw BadRequest(str("--shape is for volumes; ", info.name, " takes --data synthetic:N"));
   options.memory.engine = parse_engine(engine);
   options.model.layout = parse_layout(memory_format);
-  options.memory.split_bytes = split == "off" ? kUnlimitedBytes : parse_bytes(split);
+  options.memory.split_bytes = split == "off" ? kUnlimitedBytes : split == "auto" ? kSplitByDevice : parse_bytes(split);
+  if (split != "auto" && options.memory.split_bytes == 0) throw BadRequest("--split is 0; allowed is 1 or more");
   options.data.source = !data.empty() ? data : str("synthetic:", edge.value_or(info.size));
   if (!shape.empty()) options.data.shape = parse_shape(shape);
   const int64_t size = synthetic_size(options.data.source);
@@ -122,9 +123,8 @@ std::vector<std::string> model_arguments(TrainOptions options) {
                                      "--seed",   std::to_string(options.seed),
                                      "--device", options.memory.device,
                                      "--engine", std::string(name(options.memory.engine))};
-  arguments.insert(
-      arguments.end(),
-      {"--split", options.memory.split_bytes == kUnlimitedBytes ? "off" : std::to_string(options.memory.split_bytes)});
+  const int64_t split = options.memory.split_in_use();
+  arguments.insert(arguments.end(), {"--split", split == kUnlimitedBytes ? "off" : std::to_string(split)});
   if (options.data.shape != Shape3{}) arguments.insert(arguments.end(), {"--shape", format_shape(options.data.shape)});
   for (const ModelNumber& number : kNumbers)
     if (info.*number.own > 0) arguments.insert(arguments.end(), {number.flag, std::to_string(number.option(options))});

@@ -18,7 +18,7 @@ struct TrainFlags {
   std::string shape, budget = "none", host_budget = "none", device = "auto", data;
   std::string gradient_bucket = "auto", gradient_buffer = "auto";
   bool no_overlap_gradients = false;
-  std::string split = std::to_string(kDefaultSplitBytes >> 20) + "MiB";
+  std::string split = "auto";
   KfacFlags kfac;
   std::optional<double> lr, rest_lr, momentum, weight_decay;
   std::string optimizer, rest_optimizer, lr_decay, engine = "gate", amp = "off", memory_format = "contiguous";
