@@ -121,7 +121,8 @@ class Kfac {
   void listen(MessageListener& listener);
 
   /// Forgets everything that was watched since the last step. Call it for a step that is skipped. With overlap_factors
-  /// every rank calls it.
+  /// every rank calls it. Throws c10::Error where run() has averaged that step's statistics already: they are part of
+  /// the running averages.
   void discard();
 
   /// Returns the kind of the coming step: "plain", or those of "factor", "decompose" and "launch" that apply, joined by

@@ -40,6 +40,13 @@ struct OpenRefresh {
   int64_t micro_batches() const { return std::ssize(samples); }
   int64_t all_samples() const { return std::accumulate(samples.begin(), samples.end(), int64_t{0}); }
 
+  /// Returns true when more than statistics of its pieces are done.
+  bool is_averaged() const {
+    for (size_t k = 0; k < work.size(); ++k)
+      if (done[k] && work[k].what != RefreshWork::What::statistics) return true;
+    return false;
+  }
+
   void prepare(std::vector<RefreshWork> pieces) {
     if (!work.empty()) return;
     work = std::move(pieces);

@@ -151,10 +151,16 @@ void Preconditioner::listen(MessageListener& listener) {
 
 void Preconditioner::discard() {
   at::NoGradGuard no_grad;
+  const bool is_open = !open_.empty() && open_.back().step == counters_.steps;
+  TORCH_CHECK(!is_open || !open_.back().is_averaged(), "[kfac.discard] step ", counters_.steps,
+              " cannot be forgotten: its statistics are averaged already");
   if (staged_->early) staged_->early->discard(staged_->layers);
-  for (auto& layer : staged_->layers) layer.discard();
-  staged_->drop_held();
-  if (!open_.empty() && open_.back().step == counters_.steps) open_.pop_back();
+  // Statistics of earlier steps wait for their refreshes. They are of other layers.
+  for (size_t i : due_layers()) {
+    staged_->layers[i].discard();
+    staged_->drop_held(i);
+  }
+  if (is_open) open_.pop_back();
   watched_batch_ = 0;
   watched_ = false;
 }
@@ -210,6 +216,10 @@ void Preconditioner::resume(const KfacCounters& counters) {
   dropped_.fill_(counters.dropped_factors);
   failed_.fill_(counters.failed_decompositions);
   has_product_ = false;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    staged_->layers[i].discard();
+    staged_->drop_held(i);
+  }
   std::fill(knows_mean_curvature_.begin(), knows_mean_curvature_.end(), false);
   if (options_.curvature_delay > 0) resume_refreshes();
 }

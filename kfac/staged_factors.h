@@ -51,10 +51,14 @@ struct StagedFactors {
     held.erase(found);
   }
 
-  void drop_held() {
+  /// Lets go of what is kept of a layer.
+  void drop_held(size_t layer) {
     std::lock_guard lock(mutex);
-    held.clear();
-    held_bytes = 0;
+    std::erase_if(held, [&](const auto& uses) {
+      if (uses.first.first != layer) return false;
+      for (const Held& use : uses.second) held_bytes -= use.bytes();
+      return true;
+    });
   }
 
   void stage(const Captured& captured) {

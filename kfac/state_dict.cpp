@@ -67,8 +67,8 @@ void Kfac::load_state_dict(const StateDict& state) {
     refuse(mismatch(state, i, entries[i].name, entries[i].type, entries[i].sizes));
   refuse(mismatch(state, entries.size(), kCounters, at::kLong, pack(KfacCounters{}).sizes()));
   if (state.size() > entries.size() + 1) refuse(str("'", state[entries.size() + 1].first, "' has no place here"));
-  discard();
   resume(counters);  // makes those inverses
+  discard();
   entries = state_entries(*this, counters.steps);
   for (size_t i = 0; i < entries.size(); ++i)
     if (entries[i].held.defined()) entries[i].held.copy_(state[i].second);

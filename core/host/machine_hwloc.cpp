@@ -15,10 +15,10 @@
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/host/in_child.h"
 #include "core/host/machine.h"
 #include "core/host/machine_json.h"
 #include "core/host/machine_xml.h"
-#include "core/in_child.h"
 #include "core/json_text.h"
 
 namespace spillway {

@@ -52,10 +52,10 @@ Fields identity(const TrainOptions& o) {
                         : o.kfac.preconditioner.strategy == kfac::Strategy::dp ? "of each layer's owner"
                                                                                : "of all ranks"},
           {"amp", std::string(name(o.precision.amp))},
+          {"device", c10::Device(o.memory.device).is_cpu() ? kCpu : "cuda"},
           {"split", o.memory.split_in_use() == kUnlimitedBytes || o.memory.engine == Engine::unified
                         ? "off"
                         : str(o.memory.split_in_use())},
-          {"device", c10::Device(o.memory.device).is_cpu() ? kCpu : "cuda"},
           {"seed", str(o.seed)}};
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "core/error.h"
 #include "kfac/factors/packed_triangles.h"
@@ -45,6 +46,24 @@ class LateTraining {
   }
 
   void step() {
+    backward();
+    average_gradients(*model_, comm_, 1);
+    kfac_.step();
+    sgd_.step();
+    ++steps_;
+    std::erase_if(waiting_, [&](const Waiting& refresh) { return refresh.step + kDelay < steps_; });
+    work();
+  }
+  /// Begins a step, which is then forgotten. Of its own pieces only statistics are done.
+  void skip() {
+    const Policy policy = std::exchange(policy_, nullptr);
+    backward();
+    policy_ = policy;
+    if (policy_) work(/*own_statistics_only=*/true);
+    std::erase_if(waiting_, [&](const Waiting& refresh) { return refresh.step == steps_; });
+    kfac_.discard();
+  }
+  void backward() {
     sgd_.zero_grad();
     for (int64_t m = 0; m < kMicroBatches; ++m) {
       const int64_t samples = share_.size(0) / kMicroBatches;
@@ -54,12 +73,6 @@ class LateTraining {
       seen_ = m + 1;
       work();
     }
-    average_gradients(*model_, comm_, 1);
-    kfac_.step();
-    sgd_.step();
-    ++steps_;
-    std::erase_if(waiting_, [&](const Waiting& refresh) { return refresh.step + kDelay < steps_; });
-    work();
   }
 
   Kfac& kfac() { return kfac_; }
@@ -86,9 +99,9 @@ class LateTraining {
   };
 
   /// Does some of what is ready: all of earlier steps, and the statistics of this one's micro-batches so far.
-  void work() {
+  void work(bool own_statistics_only = false) {
     if (!policy_) return;
-    if (seen_ == 1 && (waiting_.empty() || waiting_.back().step != steps_)) {
+    if ((seen_ == 1 || own_statistics_only) && (waiting_.empty() || waiting_.back().step != steps_)) {
       Waiting& refresh = waiting_.emplace_back(Waiting{steps_, {}});
       for (size_t k = 0; k < kfac_.refresh_work(steps_, kMicroBatches).size(); ++k) refresh.pieces.push_back(k);
       if (refresh.pieces.empty()) waiting_.pop_back();
@@ -97,6 +110,7 @@ class LateTraining {
       const auto all = kfac_.refresh_work(refresh.step, kMicroBatches);
       std::vector<size_t> ready;
       for (size_t k : refresh.pieces) {
+        if (own_statistics_only && refresh.step == steps_ && all[k].what != What::statistics) continue;
         const bool is_seen = refresh.step < steps_ || seen_ == kMicroBatches ||
                              (all[k].what == What::statistics && all[k].micro_batch < seen_);
         if (is_seen) ready.push_back(k);
@@ -188,6 +202,26 @@ std::vector<std::pair<std::string, KfacOptions>> every_method() {
       all.back().second.panel_columns = columns;
     }
   return all;
+}
+
+TEST(LateRefreshTest, AStepThatIsForgottenLeavesNothingBehindAndTakesNothingOfOthers) {
+  at::set_num_threads(1);
+  for (const auto& [name, options] : every_method())
+    for (const Policy& policy : {at_once(), never()}) {
+      LateTraining training(options, {}, 1, policy);
+      for (int i = 0; i < 13; ++i) {
+        training.skip();
+        training.step();
+      }
+      expect_same(training.weights(), trained(options, {}, 1, nullptr), name);
+    }
+}
+
+TEST(LateRefreshTest, AStepWhoseStatisticsAreAveragedCannotBeForgotten) {
+  LateTraining training(late(options_for(Strategy::hybrid)), {}, 1, at_once());
+  for (int i = 0; i < 4; ++i) training.step();
+  training.backward();
+  EXPECT_THROW(training.kfac().discard(), c10::Error);
 }
 
 TEST(LateRefreshTest, TellsTheBytesThatItKeepsForWorkThatWaits) {

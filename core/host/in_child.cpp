@@ -1,4 +1,4 @@
-#include "core/in_child.h"
+#include "core/host/in_child.h"
 
 #include <fcntl.h>
 #include <poll.h>

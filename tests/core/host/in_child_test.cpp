@@ -1,4 +1,4 @@
-#include "core/in_child.h"
+#include "core/host/in_child.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
