@@ -146,6 +146,8 @@ class SessionTest(unittest.TestCase):
         for call in (session.stats, session.reset_peak, lambda: session.step().__enter__()):
             with self.assertRaisesRegex(RuntimeError, "closed"):
                 call()
+        with self.assertRaisesRegex(ValueError, "split is 0"):
+            spillway.Session(split=0)
         with self.assertRaisesRegex(ValueError, "12 apples"):
             spillway.Session(budget="12 apples")
         with self.assertRaisesRegex(TypeError, "budget is 0.5"):

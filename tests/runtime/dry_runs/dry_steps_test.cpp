@@ -315,6 +315,25 @@ TEST(MakePlanTest, SmallPagesAreCostlyToCopyOnGpusAlone) {
   EXPECT_EQ(cpu.schedule_inputs(options).costly_bytes, 0);
 }
 
+/// A U-Net of 96³ has operators above 224 MiB, and none above 8 GiB.
+TEST(MakePlanTest, OperatorsAreSplitAsOnTheDeviceThatIsPlannedFor) {
+  TrainOptions options = small_options();
+  options.kfac.enabled = false;
+  options.data.source = "synthetic:96";
+  options.model.filters = 16;
+  DeviceProfile cores = built_in_profile("v100");
+  cores.copies.compute_slowdown = 0.5;
+  const auto floor = [&](const DeviceProfile& profile, int64_t split_bytes) {
+    options.memory.split_bytes = split_bytes;
+    return PlannedCluster(profile, ClusterShape::parse("", 1), nullptr).floor_bytes(options, {});
+  };
+  const int64_t whole = floor(cores, kUnlimitedBytes), split = floor(cores, kDefaultSplitBytes);
+  ASSERT_LT(split, whole);
+  EXPECT_EQ(floor(cores, kSplitByDevice), split);
+  EXPECT_EQ(floor(built_in_profile("v100"), kSplitByDevice), whole);
+  EXPECT_EQ(floor(built_in_profile("v100"), kDefaultSplitBytes), split);
+}
+
 /// Larger worlds weigh few shares. The best of all is hardly better.
 TEST(MakePlanTest, ThePlanIsWithin3PercentOfTheBestOfAllShares) {
   TrainOptions options = small_options();
