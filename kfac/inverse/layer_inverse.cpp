@@ -42,9 +42,17 @@ Damping for_bias(Damping damping, const at::Tensor& of_weight, const at::Tensor&
   return damping;
 }
 
-// Returns the K of a separable layer, divided by its trace.
-at::Tensor of_unit_trace(const at::Tensor& k) {
-  return k / k.sum(-1, true).clamp_min(std::numeric_limits<float>::min());
+// Returns the values of a separable layer's K, divided by its trace; undefined for other layers.
+at::Tensor offset_values(const LayerShape& shape, const std::vector<at::Tensor>& values) {
+  return shape.separable ? values[1] / values[1].sum(-1, true).clamp_min(std::numeric_limits<float>::min())
+                         : at::Tensor();
+}
+
+// Returns the mean curvature of a layer whose G has the mean `g_mean`; `k` are its offset_values().
+at::Tensor product_of_means(const LayerShape& shape, const std::vector<at::Tensor>& values, const at::Tensor& k,
+                            const at::Tensor& g_mean) {
+  const auto a_mean = mean_value(shape.factors()[0], values[0]);
+  return g_mean * (k.defined() ? k.mean() * a_mean : a_mean);
 }
 
 }  // namespace
@@ -57,10 +65,8 @@ at::Tensor gamma_of(const at::Tensor& mean_curvatures, const Damping& damping) {
 }
 
 at::Tensor mean_curvature(const LayerShape& shape, const std::vector<at::Tensor>& values) {
-  const auto factors = shape.factors();
-  auto columns_mean = mean_value(factors[0], values[0]);
-  if (shape.separable) columns_mean = of_unit_trace(values[1]).mean() * columns_mean;
-  return mean_value(factors.back(), values.back()) * columns_mean;
+  const auto g_mean = mean_value(shape.factors().back(), values.back());
+  return product_of_means(shape, values, offset_values(shape, values), g_mean);
 }
 
 at::Tensor mean_eigenvalue(const FactorShape& shape, const at::Tensor& traces) {
@@ -111,15 +117,15 @@ Eigenbasis LayerInverse::basis(const LayerShape& shape, size_t f) {
 }
 
 at::Tensor denominators(const LayerShape& shape, const std::vector<at::Tensor>& values, const Damping& damping) {
-  const auto g = values.back().view({shape.groups, -1});
-  auto a = values[0].view({shape.groups, -1});
-  if (shape.separable) a = (of_unit_trace(values[1]).unsqueeze(2) * values[0].unsqueeze(1)).flatten(1);
+  const auto g = values.back().view({shape.groups, -1}), k = offset_values(shape, values);
+  const auto a =
+      k.defined() ? (k.unsqueeze(2) * values[0].unsqueeze(1)).flatten(1) : values[0].view({shape.groups, -1});
   const auto curvature = g.unsqueeze(2) * a.unsqueeze(1);
   if (damping.gamma.defined()) return curvature.add_(damping.gamma);
-  const auto mean = mean_curvature(shape, values);
+  const auto g_mean = mean_value(shape.factors().back(), values.back());
+  const auto mean = product_of_means(shape, values, k, g_mean);
   const auto weight = damped(curvature, mean, damping);
   if (!shape.bias_apart()) return weight;
-  const auto g_mean = mean_value(shape.factors().back(), values.back());
   return at::cat({weight, damped(g.unsqueeze(2).clone(), g_mean, for_bias(damping, mean, g_mean))}, 2);
 }
 
