@@ -37,7 +37,7 @@ struct StepPlan {
 struct StepOutcome {
   bool as_planned = false;  ///< it followed its schedule to the end
   bool is_timed = true;     ///< its trace has the times of its operators
-  LaneTotals lanes;         ///< totals of the copies meanwhile
+  LaneTotals lanes = {};    ///< totals of the copies meanwhile
 };
 
 /// Plans steps. The first step of a kind gives the schedule that the next ones follow. The first few of those are
