@@ -34,7 +34,7 @@ struct LayerInverse {
   std::vector<at::Tensor> held;  ///< in the order of inverse_tensors()
   /// Eigenvalues [count, FactorShape::values()] of each factor that the rank decomposed. They exist with
   /// precompute_outer only, and only between the decomposition and form_reciprocal().
-  std::vector<at::Tensor> fresh_values;
+  std::vector<at::Tensor> fresh_values = {};
 
   /// Returns the inverse of a layer that was never seen: V = ∇.
   static LayerInverse identity(const LayerShape& shape, const at::TensorOptions& like);
