@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,6 +17,8 @@ namespace {
 
 /// Cycles that are run. The first ones start with empty ranks, and nothing follows the last one.
 constexpr int kCycles = 7;
+/// The cycle whose times count.
+constexpr int kSteadyCycle = kCycles - 2;
 
 class Rerun {
  public:
@@ -29,7 +32,31 @@ class Rerun {
     run();
   }
 
-  double seconds() const { return end_of_cycle_[kCycles - 2] - end_of_cycle_[kCycles - 3]; }
+  double seconds() const { return end_of_cycle_[kSteadyCycle] - end_of_cycle_[kSteadyCycle - 1]; }
+
+  /// Gives the items of `filled` the times of the steady cycle, from the moment when its first item begins.
+  void take_times(Filled& filled) const {
+    double start = std::numeric_limits<double>::infinity();
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      std::vector<size_t> next(filled.steps());
+      for (const Entry& entry : ranks_[r].entries) {
+        if (entry.cycle != kSteadyCycle) continue;
+        filled.items[r][entry.step][next[entry.step]++] = entry.what;
+        start = std::min(start, entry.what.begin);
+      }
+    }
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      double busy = 0, extra = 0;
+      for (auto& step : filled.items[r])
+        for (FilledItem& item : step) {
+          (item.extra < 0 ? busy : extra) += item.end - item.begin;
+          item.begin -= start;
+          item.end -= start;
+        }
+      filled.busy[r] = busy;
+      filled.filled[r] = extra;
+    }
+  }
 
  private:
   struct Entry {
@@ -55,13 +82,14 @@ class Rerun {
   /// Runs the rank's next entry. Returns false where something that it needs has not been run.
   bool advance(int r) {
     Rank& rank = ranks_[r];
-    const Entry& entry = rank.entries[rank.next];
+    Entry& entry = rank.entries[rank.next];
     const bool is_item = entry.what.extra < 0;
     const std::optional<double> come = is_item ? come_for_item(r, entry) : come_for_extra(r, entry);
     if (!come) return false;
-    rank.free = std::max(rank.free, *come);
+    entry.what.begin = rank.free = std::max(rank.free, *come);
     ++rank.next;
     is_item ? end_item(r, entry) : end_piece(r, entry);
+    entry.what.end = rank.free;
     return true;
   }
 
@@ -113,8 +141,18 @@ class Rerun {
 
 }  // namespace
 
-double rerun_seconds(const Filled& filled, const Program& program, std::span<const Extra> extras, const Costs& costs) {
-  return Rerun(filled, program, extras, costs).seconds();
+Filled rerun(const Filled& filled, const Program& program, std::span<const Extra> extras, const Costs& costs) {
+  Filled again = filled;
+  again.busy.resize(filled.items.size());
+  again.filled.resize(filled.items.size());
+  const Rerun with_extras(filled, program, extras, costs);
+  again.seconds = with_extras.seconds();
+  with_extras.take_times(again);
+  Filled alone = filled;
+  for (auto& of_rank : alone.items)
+    for (auto& step : of_rank) std::erase_if(step, [](const FilledItem& item) { return item.extra >= 0; });
+  again.unfilled_seconds = Rerun(alone, program, extras, costs).seconds();
+  return again;
 }
 
 }  // namespace spillway::pipe

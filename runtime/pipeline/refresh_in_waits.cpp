@@ -132,8 +132,11 @@ void RefreshInWaits::plan_again(const CycleSeconds& seconds) {
   std::optional<Plan> other = plan_of(gather_texts(*world_->communicator, times_of_rank(seconds)));
   kfac_.forget_refresh_seconds();
   if (!other) return;
-  const double now = pipe::rerun_seconds(plan_.filled, pipeline_->plan.program, other->extras, other->costs);
-  if (other->filled.seconds <= (1 - kLeastGain) * now) follow(*std::move(other));
+  pipe::Filled now = pipe::rerun(plan_.filled, pipeline_->plan.program, other->extras, other->costs);
+  if (other->filled.seconds <= (1 - kLeastGain) * now.seconds) return follow(*std::move(other));
+  plan_.extras = std::move(other->extras);
+  plan_.costs = std::move(other->costs);
+  plan_.filled = std::move(now);
 }
 
 bool RefreshInWaits::plan_from(const std::vector<std::string>& times) {

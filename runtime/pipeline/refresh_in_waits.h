@@ -50,7 +50,8 @@ class RefreshInWaits {
   /// True before the steps in which ranks that have a plan weigh another one: those that begin cycle 8, 32, 128 ….
   bool plans_again(int64_t step) const;
   /// Makes a plan from the times since the last one. The ranks follow it where its cycle is a tenth shorter than the
-  /// present plan's would be by these times. Collective over the world. Throws CommError.
+  /// present plan's is by these times. Else they keep their order, and filled() has these times. Collective over the
+  /// world. Throws CommError.
   void plan_again(const CycleSeconds& seconds);
   /// Returns the number of plans that were followed so far.
   int plans() const { return plans_; }

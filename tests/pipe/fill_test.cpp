@@ -73,7 +73,7 @@ TEST(FillTest, GradientsOfWeightsAreExtrasToo) {
       }
       const Filled filled = fill(program, extras, costs, {.margin = 0, .held_bytes_limit = ranks});
       EXPECT_LE(filled.seconds, published + 1e-9) << ranks << " ranks, " << micro_batches << " micro-batches";
-      EXPECT_NEAR(filled.seconds, rerun_seconds(filled, program, extras, costs), 1e-9);
+      EXPECT_NEAR(filled.seconds, rerun(filled, program, extras, costs).seconds, 1e-9);
       for (int64_t held : filled.held_bytes) EXPECT_LE(held, ranks);
     }
 }
@@ -84,7 +84,7 @@ TEST(FillTest, ExtrasThatFitMakeNothingLonger) {
   const auto extras = statistics_and_decompositions(program, 76.64 / 2, 215);
   const Filled filled = fill(program, extras, costs, {.steps = 3});
   EXPECT_NEAR(filled.exceeded_seconds(), 0, 1e-6);
-  EXPECT_NEAR(filled.seconds, rerun_seconds(filled, program, extras, costs), 1e-6);
+  EXPECT_NEAR(filled.seconds, rerun(filled, program, extras, costs).seconds, 1e-6);
   EXPECT_GT(filled.utilization(), 0.85);
 }
 
@@ -96,7 +96,7 @@ TEST(FillTest, ACycleMayHaveAsManyStepsAsExtrasNeed) {
   EXPECT_EQ(filled.steps(), 3);  // the bubbles of 2.21 steps
   EXPECT_NEAR(filled.exceeded_seconds(), 0, 1e-6);
   for (int r = 0; r < 4; ++r) EXPECT_LE(filled.refresh_steps(r, extras), 3);
-  EXPECT_NEAR(filled.seconds, rerun_seconds(filled, program, extras, costs), 1e-6);
+  EXPECT_NEAR(filled.seconds, rerun(filled, program, extras, costs).seconds, 1e-6);
 }
 
 TEST(FillTest, AnExtraWithoutRoomIsDoneBeforeTheUpdateThatNeedsIt) {
@@ -218,14 +218,14 @@ TEST(FillTest, RandomCyclesRunAsTheyWereFilled) {
       for (size_t p = 0; p < pieces[x].size(); ++p) EXPECT_EQ(pieces[x][p].second, static_cast<int>(p)) << i;
     }
     EXPECT_GE(filled.exceeded_seconds(), -1e-9) << i;
-    const double replayed = rerun_seconds(filled, one.program, one.extras, one.costs);
+    const double replayed = rerun(filled, one.program, one.extras, one.costs).seconds;
     EXPECT_LE(replayed, filled.seconds * 1.001 + 1e-9) << i;
   }
 }
 
 /// Returns the shortest cycle of one step over all orders, in which extras from `next` on are still to be inserted.
 double shortest(Filled& cycle, size_t next, const RandomCase& one) {
-  if (next == one.extras.size()) return rerun_seconds(cycle, one.program, one.extras, one.costs);
+  if (next == one.extras.size()) return rerun(cycle, one.program, one.extras, one.costs).seconds;
   const Extra& extra = one.extras[next];
   auto& items = cycle.items[extra.rank].front();
   const auto ready = std::find_if(items.begin(), items.end(),
@@ -274,12 +274,31 @@ TEST(RerunTest, KeepsToTheOrderWhenTimesAreOthers) {
   const std::vector<Extra> extras{{.rank = 0, .seconds = 2, .ready = {Work::forward, 0, 0}, .serves_step = 0}};
   const Filled filled = fill(program, extras, costs, {});
   EXPECT_NEAR(filled.exceeded_seconds(), 0, 1e-9);
-  EXPECT_NEAR(rerun_seconds(filled, program, extras, costs), 6, 1e-9);
+  EXPECT_NEAR(rerun(filled, program, extras, costs).seconds, 6, 1e-9);
   costs.stages[1] = {.forward = 2, .input_gradient = 2, .weight_gradient = 2};
-  EXPECT_NEAR(rerun_seconds(filled, program, extras, costs), 9, 1e-9);
+  EXPECT_NEAR(rerun(filled, program, extras, costs).seconds, 9, 1e-9);
   auto longer = extras;
   longer[0].seconds = 7;  // one more than rank 0 waits
-  EXPECT_NEAR(rerun_seconds(filled, program, longer, costs), 10, 1e-9);
+  EXPECT_NEAR(rerun(filled, program, longer, costs).seconds, 10, 1e-9);
+}
+
+TEST(RerunTest, ACycleOfTheSameTimesIsTheOneThatWasFilled) {
+  const Program program = one_forward_one_backward(4, 4);
+  const Costs costs = equal_stages(4, 29.24, 49.35);
+  const auto extras = statistics_and_decompositions(program, 76.64 / 2, 215);
+  const Filled filled = fill(program, extras, costs, {.steps = 3});
+  const Filled again = rerun(filled, program, extras, costs);
+  EXPECT_NEAR(again.unfilled_seconds, filled.unfilled_seconds, 1e-6);
+  for (size_t r = 0; r < filled.items.size(); ++r) {
+    EXPECT_NEAR(again.busy[r], filled.busy[r], 1e-6);
+    EXPECT_NEAR(again.filled[r], filled.filled[r], 1e-6);
+    for (int step = 0; step < filled.steps(); ++step)
+      for (size_t i = 0; i < filled.items[r][step].size(); ++i) {
+        EXPECT_NEAR(again.items[r][step][i].begin, filled.items[r][step][i].begin, 1e-6) << r << ' ' << step;
+        EXPECT_NEAR(again.items[r][step][i].end, filled.items[r][step][i].end, 1e-6) << r << ' ' << step;
+        EXPECT_EQ(again.items[r][step][i].extra, filled.items[r][step][i].extra);
+      }
+  }
 }
 
 TEST(RerunTest, AnOrderThatWaitsForEverIsRefused) {
@@ -287,7 +306,7 @@ TEST(RerunTest, AnOrderThatWaitsForEverIsRefused) {
   const Costs costs = equal_stages(2, 1, 2);
   Filled filled = fill(program, {}, costs, {});
   std::swap(filled.items[1][0].front(), filled.items[1][0].back());
-  EXPECT_THROW((void)rerun_seconds(filled, program, {}, costs), BadRequest);
+  EXPECT_THROW((void)rerun(filled, program, {}, costs), BadRequest);
 }
 
 }  // namespace

@@ -44,6 +44,27 @@ class ErraticClock final : public PipelineClock {
   int64_t passes_ = 0;
 };
 
+/// A clock by which everything takes twice as long after a while.
+class SlowerClock final : public PipelineClock {
+ public:
+  void start() override { ++passes_; }
+  double now() const override {
+    if (!std::exchange(item_is_done_, false)) time_ += 0.05 * speed();
+    return time_;
+  }
+  void done(const pipe::Item&) override {
+    time_ += speed();
+    item_is_done_ = true;
+  }
+
+ private:
+  double speed() const { return passes_ > 4 * kInterval ? 2 : 1; }
+
+  mutable double time_ = 0;
+  mutable bool item_is_done_ = false;
+  int64_t passes_ = 0;
+};
+
 struct Outcome {
   int plans = 0;
   double loss = 0;
@@ -86,6 +107,23 @@ TEST(PlanAgainTest, PlansOfOtherTimesChangeNoBit) {
   EXPECT_GE(erratic.plans, 2);
   EXPECT_EQ(erratic.loss, steady.loss);
   EXPECT_EQ(erratic.weights, steady.weights);
+}
+
+TEST(PlanAgainTest, APlanThatStaysIsToldByLaterTimes) {
+  const auto comm = ddl::make_comm(mpi->world());
+  RunContext context = make_context(small_options(), comm);
+  context.clock = std::make_shared<SlowerClock>();
+  TrainingRun run(context, kUnlimitedBytes, 1);
+  double first = 0;
+  for (int64_t step = 0; step < 9 * kInterval; ++step) {
+    run.step();
+    if (first == 0 && run.in_waits()->plans() > 0) first = run.in_waits()->filled().seconds;
+  }
+  EXPECT_EQ(run.in_waits()->plans(), 1);
+  EXPECT_GT(first, 0);
+  // Half of the cycles between were slow already when the plan was weighed again, or more.
+  EXPECT_GT(run.in_waits()->filled().seconds, 1.4 * first);
+  EXPECT_LT(run.in_waits()->filled().seconds, 2.1 * first);
 }
 
 }  // namespace
