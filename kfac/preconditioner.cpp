@@ -107,8 +107,9 @@ Preconditioner::Preconditioner(const LayerFinder& find, KfacOptions options, ddl
 void Preconditioner::make_state() {
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto& [shape, weight, bias] = layers_[i];
-    staged_->layers.emplace_back(shape, state_options(weight), options_.patch_workspace_bytes, options_.convention,
-                                 assignments_[i].holds_factors(exchange_.rank()), options_.samples_of(i));
+    staged_->layers.emplace_back(
+        shape, state_options(weight), PatchWork(options_.patch_workspace_bytes, options_.shifted_products),
+        options_.convention, assignments_[i].holds_factors(exchange_.rank()), options_.samples_of(i));
     inverses_.push_back(assignments_[i].is_worker(exchange_.rank())
                             ? LayerInverse::identity(shape, state_options(weight))
                             : LayerInverse{});

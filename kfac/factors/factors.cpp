@@ -65,9 +65,9 @@ FactorScales factor_scales(Convention convention, int64_t batch, double rows, do
   return {1 / n, static_cast<double>(batch)};
 }
 
-LayerFactors::LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
+LayerFactors::LayerFactors(const LayerShape& shape, const at::TensorOptions& like, const PatchWork& work,
                            Convention convention, bool held, FactorSamples samples)
-    : shape_(shape), options_(like), workspace_bytes_(workspace_bytes), convention_(convention), sampling_(samples) {
+    : shape_(shape), options_(like), work_(work), convention_(convention), sampling_(samples) {
   if (!held) return;
   CategoryScope scope(Category::factors);
   const bool wide = shape_.storage == FactorDtype::fp32;
@@ -104,12 +104,12 @@ void LayerFactors::stage(const Captured& captured, uint64_t seed) {
   const auto& [layer, input, gradient, geometry] = captured;
   const auto lattice = [&](size_t factor) { return lattice_of(captured, factor, seed); };
   if (shape_.separable) {
-    flops_ += add_channel_products(staged_[0], input, *geometry, lattice(0), workspace_bytes_);
-    flops_ += add_offset_products(staged_[1], input, *geometry, lattice(1), workspace_bytes_);
+    flops_ += add_channel_products(staged_[0], input, *geometry, lattice(0), work_);
+    flops_ += add_offset_products(staged_[1], input, *geometry, lattice(1), work_);
   } else {
-    flops_ += add_input_products(staged_[0], input, geometry, lattice(0), workspace_bytes_);
+    flops_ += add_input_products(staged_[0], input, geometry, lattice(0), work_);
   }
-  flops_ += add_output_products(staged_.back(), gradient, workspace_bytes_);
+  flops_ += add_output_products(staged_.back(), gradient, work_.workspace_bytes);
   const int64_t rows = captured.gradient.numel() / shape_.out;
   rows_ += rows;
   samples_ += geometry ? captured.gradient.size(0) : rows;

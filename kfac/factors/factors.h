@@ -12,26 +12,35 @@
 
 namespace spillway::kfac {
 
+/// The memory and the manner of sums over patches.
+struct PatchWork {
+  // NOLINTNEXTLINE(google-explicit-constructor): most callers give the bytes alone
+  PatchWork(int64_t bytes, bool may_shift_inputs = true) : workspace_bytes(bytes), may_shift(may_shift_inputs) {}
+  int64_t workspace_bytes;  ///< most bytes of patches or copies at a time; one row of patches is always formed
+  /// True where products of a CPU's input with its own shifts may replace patches: the same sum, in another order.
+  bool may_shift;
+};
+
 /// Adds an estimate of Σ ããᵀ over the positions of one use to `sum` [count, side, side]. `count` is the number of equal
 /// blocks of the channels (a convolution's groups, and blocks within them). ã = [patch; 1] where side is one more than
 /// the patch. The estimate is the sum over `lattice` times its weight: the sum itself where the lattice has all
 /// positions. A lattice of Linear has one dimension, the rows.
 ///
 /// This function and add_channel_products(), add_offset_products() and add_output_products() add in sum's type. They
-/// form at most `workspace_bytes` of patches or copies at a time (one row of patches is always formed), and products of
-/// 128 rows of `sum`. They return the floating-point operations that their products took. `input` and `gradient` are
-/// [rows, features] for Linear (geometry null), else [batch, channels, *spatial]; any strides.
+/// form patches or copies as `work` says, and products of 128 rows of `sum`. They return the floating-point operations
+/// that their products took. `input` and `gradient` are [rows, features] for Linear (geometry null), else
+/// [batch, channels, *spatial]; any strides.
 double add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
-                          const Lattice& lattice, int64_t workspace_bytes);
+                          const Lattice& lattice, const PatchWork& work);
 /// Adds tr_K of the sum that add_input_products() forms. That is Σ over positions and offsets of the channels'
 /// products; sum is [groups, channels, channels]. Forms no patches: each input position counts as often as patches
 /// contain it.
 double add_channel_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                            const Lattice& lattice, int64_t workspace_bytes);
+                            const Lattice& lattice, const PatchWork& work);
 /// Adds tr_C of the sum that add_input_products() forms. That is Σ over positions and channels of the offsets'
 /// products; sum is [groups, volume, volume].
 double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                           const Lattice& lattice, int64_t workspace_bytes);
+                           const Lattice& lattice, const PatchWork& work);
 /// Adds Σ ggᵀ over positions: sum is [count, side, side], for `count` equal blocks of the outputs.
 double add_output_products(const at::Tensor& sum, const at::Tensor& gradient, int64_t workspace_bytes);
 
@@ -66,7 +75,7 @@ class LayerFactors {
  public:
   /// Allocates the running averages, zero, a triangle each, as `shape.storage` says. Allocates none where this
   /// rank does not hold them. `like` gives the type of the staged sums, and the device.
-  LayerFactors(const LayerShape& shape, const at::TensorOptions& like, int64_t workspace_bytes,
+  LayerFactors(const LayerShape& shape, const at::TensorOptions& like, const PatchWork& work,
                Convention convention = Convention::fisher, bool held = true,
                FactorSamples samples = FactorSamples::exact());
 
@@ -99,7 +108,7 @@ class LayerFactors {
 
   LayerShape shape_;
   at::TensorOptions options_;
-  int64_t workspace_bytes_;
+  PatchWork work_;
   Convention convention_;
   FactorSamples sampling_;
   std::vector<StoredTriangle> running_;

@@ -140,29 +140,30 @@ bool patches_have_gaps(const at::Tensor& x, const Geometry& geometry, const Latt
 }  // namespace
 
 double add_input_products(const at::Tensor& sum, const at::Tensor& input, const Geometry* geometry,
-                          const Lattice& lattice, int64_t workspace_bytes) {
+                          const Lattice& lattice, const PatchWork& work) {
   if (!geometry && !lattice.is_whole()) {
     const auto rows = Geometry::pointwise(1);
-    return add_input_products(sum, input.t().unsqueeze(0), &rows, lattice, workspace_bytes);
+    return add_input_products(sum, input.t().unsqueeze(0), &rows, lattice, work);
   }
   return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
-    if (!geometry) return add_rows(group_sum, x, workspace_bytes);
+    if (!geometry) return add_rows(group_sum, x, work.workspace_bytes);
     if (lattice.is_whole()) {
-      if (geometry->is_pointwise()) return add_positions(group_sum, x, workspace_bytes);
-      if (prefers_shifts(x, *geometry, false)) return add_without_patches(group_sum, x, *geometry, workspace_bytes);
+      if (geometry->is_pointwise()) return add_positions(group_sum, x, work.workspace_bytes);
+      if (work.may_shift && prefers_shifts(x, *geometry, false))
+        return add_without_patches(group_sum, x, *geometry, work.workspace_bytes);
     }
     const auto add = [&](const at::Tensor& patches, int64_t positions) {
       return add_outer(group_sum, patches.flatten(0, 1), positions, lattice.weight());
     };
-    return sum_over_patches(group_sum, x, *geometry, lattice, workspace_bytes, add);
+    return sum_over_patches(group_sum, x, *geometry, lattice, work.workspace_bytes, add);
   });
 }
 
 double add_channel_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                            const Lattice& lattice, int64_t workspace_bytes) {
+                            const Lattice& lattice, const PatchWork& work) {
   if (patches_have_gaps(input, geometry, lattice))
     return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
-      return sum_over_patches(group_sum, x, geometry, lattice, workspace_bytes,
+      return sum_over_patches(group_sum, x, geometry, lattice, work.workspace_bytes,
                               [&](const at::Tensor& patches, int64_t) {
                                 return add_gram(group_sum, patches.flatten(1), lattice.weight());
                               });
@@ -173,7 +174,7 @@ double add_channel_products(const at::Tensor& sum, const at::Tensor& input, cons
     weight = weight.unsqueeze(-1) * patches_that_contain(input.size(d + 2), geometry, lattice, d, sum.options());
   return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
     const int64_t plane = weight.numel() / weight.size(0);
-    const int64_t step = std::max<int64_t>(1, rows_that_fit(workspace_bytes, x.size(1), sum) / plane);
+    const int64_t step = std::max<int64_t>(1, rows_that_fit(work.workspace_bytes, x.size(1), sum) / plane);
     double flops = 0;
     for (int64_t b = 0; b < x.size(0); ++b)
       for (int64_t s = 0; s < weight.size(0); s += step) {
@@ -187,14 +188,15 @@ double add_channel_products(const at::Tensor& sum, const at::Tensor& input, cons
 }
 
 double add_offset_products(const at::Tensor& sum, const at::Tensor& input, const Geometry& geometry,
-                           const Lattice& lattice, int64_t workspace_bytes) {
+                           const Lattice& lattice, const PatchWork& work) {
   return sum_over_groups(sum, input, [&](const at::Tensor& group_sum, const at::Tensor& x) {
-    if (lattice.is_whole() && prefers_shifts(x, geometry, true))
-      return add_shifted_dots(group_sum, x, geometry, workspace_bytes);
-    return sum_over_patches(group_sum, x, geometry, lattice, workspace_bytes, [&](const at::Tensor& patches, int64_t) {
-      group_sum.add_(at::bmm(patches, patches.transpose(1, 2)).sum(0), lattice.weight());
-      return product_flops(patches.size(1), patches.size(1), patches.size(0) * patches.size(2));
-    });
+    if (work.may_shift && lattice.is_whole() && prefers_shifts(x, geometry, true))
+      return add_shifted_dots(group_sum, x, geometry, work.workspace_bytes);
+    return sum_over_patches(group_sum, x, geometry, lattice, work.workspace_bytes,
+                            [&](const at::Tensor& patches, int64_t) {
+                              group_sum.add_(at::bmm(patches, patches.transpose(1, 2)).sum(0), lattice.weight());
+                              return product_flops(patches.size(1), patches.size(1), patches.size(0) * patches.size(2));
+                            });
   });
 }
 

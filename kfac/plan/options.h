@@ -158,6 +158,9 @@ struct KfacOptions {
   /// Largest patch matrix that is formed for a convolution's A, in bytes, ≥ 64 KiB. One row of patches is always
   /// allowed.
   int64_t patch_workspace_bytes = int64_t{16} << 20;
+  /// False: factors of convolutions are sums over patches on every device, as on a GPU. True: on the CPU products of
+  /// the input with its own shifts replace patches where that is faster. The last bits depend on it.
+  bool shifted_products = true;
   /// Regular expressions (ECMAScript, searched) for the names of layers to leave alone. Kronecker factors treat
   /// positions as independent. Where all of a sample's positions pull together, as at the heads of a soft Dice loss,
   /// the step is too long by their number. The optimizer alone serves such a layer better.
