@@ -61,8 +61,7 @@ void StepPlanner::learn(StepPlan& plan, StepTrace recorded, const StepOutcome& o
 bool StepPlanner::count_external_growth(StepTrace& trace) const {
   const int64_t growth = pager_.device().external_bytes() - trace.external_bytes;
   if (growth <= 0) return false;
-  for (OperatorRecord& op : trace.operators) op.unpaged_bytes += growth;
-  trace.external_bytes += growth;
+  trace.add_external(growth);
   return true;
 }
 

@@ -41,6 +41,11 @@ std::vector<int64_t> live_bytes(const StepTrace& trace) {
   return live;
 }
 
+void StepTrace::add_external(int64_t bytes) {
+  for (OperatorRecord& op : operators) op.unpaged_bytes += bytes;
+  external_bytes += bytes;
+}
+
 double StepTrace::compute_seconds() const {
   double seconds = tail_seconds;
   for (const OperatorRecord& op : operators) seconds += op.seconds + op.host_seconds;

@@ -76,6 +76,8 @@ struct StepTrace {
   int64_t floor_bytes(size_t* index = nullptr) const;
   /// Returns the bytes that would be counted at the instant of the peak if nothing had ever left.
   int64_t unconstrained_peak_bytes() const;
+  /// Counts further bytes of libraries, in every operator.
+  void add_external(int64_t bytes);
   /// Returns the time of the operators and of the gaps between them.
   double compute_seconds() const;
   /// Returns the shortest time of the operators and of the gaps between them: no step is faster.

@@ -20,7 +20,7 @@ class MeasuredTimes final : public KernelTimes {
 
   /// Returns the time of the call; 0, and notes the call, where it was not measured yet.
   double seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) override;
-  double gap_seconds() const override { return 5e-6; }
+  double gap_seconds(const c10::OperatorHandle&) const override { return 5e-6; }
   /// Returns the times that are known, by a text that describes the call.
   const std::map<std::string, double>& known() const { return seconds_; }
   /// Adds times that known() of another object had on the same machine.

@@ -66,7 +66,7 @@ bool is_in_place(const c10::FunctionSchema& schema) {
   return !has_out(schema) && schema.name().ends_with('_');
 }
 
-Kernel kernel_of(const c10::OperatorHandle& op) {
+Kernel kernel_of(const c10::OperatorHandle& op, bool on_gpu) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& name = schema.name();
   for (std::string_view known : kTouchNoBytes)
@@ -74,7 +74,7 @@ Kernel kernel_of(const c10::OperatorHandle& op) {
   if (is_view(schema)) return {Manner::itself};
   if (name == "aten::_local_scalar_dense") return {Manner::number};
   const bool fills_arguments = has_out(schema);
-  if (ShapeRule rule = fills_arguments ? nullptr : shape_rule_of(schema)) return {Manner::rule, rule};
+  if (ShapeRule rule = fills_arguments ? nullptr : shape_rule_of(schema, on_gpu)) return {Manner::rule, rule};
   // Kernels for all devices are made of other operators, but for the one that copies bytes.
   if (name == "aten::copy_") return {Manner::in_place};
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return {Manner::itself};
@@ -112,37 +112,61 @@ void resize_like(const at::Tensor& tensor, const at::Tensor& meta) {
   tensor.resize_(meta.sizes());
 }
 
-/// Times the operators of a dry run by the seconds that their kernels would have taken.
+/// The seconds of all operators of a dry run so far.
+struct DrySeconds {
+  double kernels = 0;
+  double gaps = 0;               ///< seconds of the host before operators
+  bool is_first_kernel = false;  ///< the next kernel is its operator's first one; others are those of windows
+};
+
+/// Times the operators of a dry run by the seconds that their kernels would have taken. The host launches a GPU's
+/// operators while earlier ones run, so a GPU waits only for the part of the host's time that these do not take.
 class DryClock final : public ComputeClock {
  public:
-  DryClock(std::shared_ptr<const double> seconds, double gap_seconds)
-      : seconds_(std::move(seconds)), gap_seconds_(gap_seconds) {}
-  void begin() override { began_ = *seconds_; }
-  void end() override { all_.push_back({.seconds = *seconds_ - began_, .gap_seconds = gap_seconds_}); }
+  DryClock(std::shared_ptr<DrySeconds> sums, bool on_gpu) : sums_(std::move(sums)), on_gpu_(on_gpu) {}
+  void begin() override {
+    sums_->is_first_kernel = true;
+    began_ = *sums_;
+  }
+  void end() override {
+    const double seconds = sums_->kernels - began_.kernels, host = sums_->gaps - began_.gaps;
+    const double gap = std::max(0.0, host - ahead_);
+    all_.push_back({.seconds = seconds, .gap_seconds = gap});
+    if (on_gpu_) ahead_ += gap + seconds - host;
+  }
   void pause() override {}
   void resume() override {}
-  std::vector<Times> take() override { return std::exchange(all_, {}); }
-  void forget() override { all_.clear(); }
+  std::vector<Times> take() override {
+    ahead_ = 0;
+    return std::exchange(all_, {});
+  }
+  void forget() override {
+    ahead_ = 0;
+    all_.clear();
+  }
   bool is_free() const override { return true; }
 
  private:
-  const std::shared_ptr<const double> seconds_;
-  const double gap_seconds_;
-  double began_ = 0;
+  const std::shared_ptr<DrySeconds> sums_;
+  const bool on_gpu_;
+  DrySeconds began_;
+  double ahead_ = 0;  // seconds of work that the GPU still has when the host begins with the next operator
   std::vector<Times> all_;
 };
 
 class ShapeKernels final : public OperatorKernels {
  public:
-  explicit ShapeKernels(std::shared_ptr<KernelTimes> times) : times_(std::move(times)) {}
+  explicit ShapeKernels(std::shared_ptr<KernelTimes> times)
+      : times_(std::move(times)), on_gpu_(times_ && times_->on_gpu()) {}
 
   std::unique_ptr<ComputeClock> make_clock() override {
-    return times_ ? std::make_unique<DryClock>(seconds_, times_->gap_seconds()) : nullptr;
+    return times_ ? std::make_unique<DryClock>(sums_, on_gpu_) : nullptr;
   }
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     const Kernel& kernel = find(op);
+    if (times_ && std::exchange(sums_->is_first_kernel, false)) sums_->gaps += times_->gap_seconds(op);
     if (times_ && kernel.takes_time)
-      *seconds_ += times_->seconds(op, torch::jit::last(stack, op.schema().arguments().size()));
+      sums_->kernels += times_->seconds(op, torch::jit::last(stack, op.schema().arguments().size()));
     switch (kernel.manner) {
       case Manner::itself:
         return op.redispatchBoxed(keys, &stack);
@@ -168,7 +192,7 @@ class ShapeKernels final : public OperatorKernels {
   const Kernel& find(const c10::OperatorHandle& op) {
     const auto known = kernels_.find(&op.schema());
     if (known != kernels_.end()) return known->second;
-    Kernel kernel = kernel_of(op);
+    Kernel kernel = kernel_of(op, on_gpu_);
     // Collectives alone do work of their own among the kernels that run themselves.
     kernel.takes_time = kernel.manner != Manner::number &&
                         (kernel.manner != Manner::itself || op.schema().name().starts_with("spillway::"));
@@ -184,10 +208,11 @@ class ShapeKernels final : public OperatorKernels {
   }
 
   /// Allocates the scratch that the operator's kernel holds beside its results.
-  static std::vector<at::Tensor> allocate_scratch(const c10::OperatorHandle& op,
-                                                  const std::vector<c10::IValue>& arguments) {
-    std::vector<at::Tensor> scratch = scratch_of(op.schema(), arguments);
-    if (!op.hasTag(at::Tag::pointwise)) return scratch;
+  std::vector<at::Tensor> allocate_scratch(const c10::OperatorHandle& op,
+                                           const std::vector<c10::IValue>& arguments) const {
+    std::vector<at::Tensor> scratch = scratch_of(op.schema(), arguments, on_gpu_);
+    // A GPU's kernels convert what they read.
+    if (on_gpu_ || !op.hasTag(at::Tag::pointwise)) return scratch;
     for (at::Tensor& copy : converted(op, arguments)) scratch.push_back(std::move(copy));
     // A number in place of the second tensor is first made a tensor, and then converted. (lerp's is its third
     // argument.)
@@ -198,7 +223,7 @@ class ShapeKernels final : public OperatorKernels {
     return scratch;
   }
 
-  static void run_rule(ShapeRule rule, const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  void run_rule(ShapeRule rule, const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
     const size_t count = op.schema().arguments().size();
     const std::vector<c10::IValue> arguments = torch::jit::last(stack, count).vec();
     torch::jit::drop(stack, count);
@@ -206,7 +231,7 @@ class ShapeKernels final : public OperatorKernels {
     const auto scratch = allocate_scratch(op, arguments);
   }
 
-  static void run_in_place(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  void run_in_place(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
     const size_t count = op.schema().arguments().size();
     const std::vector<c10::IValue> arguments = torch::jit::last(stack, count).vec();
     const auto scratch = allocate_scratch(op, arguments);
@@ -224,7 +249,7 @@ class ShapeKernels final : public OperatorKernels {
     TORCH_CHECK(false, "[dry run] ", op.schema().name(), " does not say which argument its result is");
   }
 
-  static void run_meta(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  void run_meta(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
     const auto& schema = op.schema();
     const size_t count = schema.arguments().size();
     const std::vector<c10::IValue> arguments = torch::jit::last(stack, count).vec();
@@ -265,7 +290,7 @@ class ShapeKernels final : public OperatorKernels {
 
   /// Runs a pointwise operator: its result has the size to which its arguments are broadcast, and the layout and type
   /// of the first that has this size.
-  static void run_pointwise(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  void run_pointwise(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
     const auto& schema = op.schema();
     const std::vector<c10::IValue> arguments = torch::jit::last(stack, schema.arguments().size()).vec();
     torch::jit::drop(stack, arguments.size());
@@ -287,7 +312,8 @@ class ShapeKernels final : public OperatorKernels {
   }
 
   const std::shared_ptr<KernelTimes> times_;
-  const std::shared_ptr<double> seconds_ = std::make_shared<double>(0);  ///< the seconds of all kernels so far
+  const bool on_gpu_;
+  const std::shared_ptr<DrySeconds> sums_ = std::make_shared<DrySeconds>();
   std::unordered_map<const c10::FunctionSchema*, Kernel> kernels_;
 };
 

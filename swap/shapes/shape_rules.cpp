@@ -62,6 +62,23 @@ Tensors convolution_backward(Arguments a) {
   return allocate_gradients(convolution, is_channels_last(convolution.input), mask(a, 10));
 }
 
+Tensors convolution_on_gpu(Arguments a) {
+  const Convolution convolution(a, 0, 3);
+  at::TensorOptions options = convolution.input.options().requires_grad(false);
+  for (const at::Tensor& tensor : {convolution.input, convolution.weight})
+    if (is_channels_last(tensor)) options = options.memory_format(tensor.suggest_memory_format());
+  return {at::empty(convolution.output_sizes(), options)};
+}
+
+Tensors convolution_backward_on_gpu(Arguments a) {
+  const Convolution convolution(a, 1, 4);
+  const auto wanted = mask(a, 10);
+  Tensors gradients{like(a, 1, wanted[0]), like(a, 2, wanted[1]), at::Tensor()};
+  if (wanted[2])
+    gradients[2] = at::empty({convolution.output_sizes()[1]}, convolution.input.options().requires_grad(false));
+  return gradients;
+}
+
 // native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 Tensors batch_norm(Arguments a) {
   const at::Tensor& input = a[0].toTensor();
@@ -377,7 +394,9 @@ constexpr std::pair<std::string_view, ShapeRule> kRules[]{
 
 }  // namespace
 
-ShapeRule shape_rule_of(const c10::FunctionSchema& schema) {
+ShapeRule shape_rule_of(const c10::FunctionSchema& schema, bool on_gpu) {
+  if (on_gpu && schema.name() == "aten::convolution") return convolution_on_gpu;
+  if (on_gpu && schema.name() == "aten::convolution_backward") return convolution_backward_on_gpu;
   const std::string& overload = schema.overload_name();
   const std::string full = overload.empty() ? schema.name() : schema.name() + "." + overload;
   for (const auto& [name, rule] : kRules)
@@ -385,7 +404,9 @@ ShapeRule shape_rule_of(const c10::FunctionSchema& schema) {
   return nullptr;
 }
 
-std::vector<at::Tensor> scratch_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+std::vector<at::Tensor> scratch_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
+                                   bool on_gpu) {
+  if (on_gpu && schema.name() != "aten::linalg_qr" && schema.name() != "aten::_linalg_eigh") return {};
   for (const auto& [name, rule] : kScratch)
     if (name == schema.name()) return rule(arguments);
   return {};

@@ -11,10 +11,13 @@ namespace spillway::swap {
 /// Returns an operator's results, uninitialized.
 using ShapeRule = std::vector<at::Tensor> (*)(c10::ArrayRef<c10::IValue> arguments);
 
-/// Returns the rule of an operator; nullptr when there is none.
-ShapeRule shape_rule_of(const c10::FunctionSchema& schema);
+/// Returns the rule of an operator; nullptr when there is none. With `on_gpu` a convolution allocates its results
+/// alone. What cuDNN takes beside them depends on the kernel that it finds, and is not known here.
+ShapeRule shape_rule_of(const c10::FunctionSchema& schema, bool on_gpu = false);
 
-/// Allocates the scratch that the operator's kernel holds beside its results.
-std::vector<at::Tensor> scratch_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments);
+/// Allocates the scratch that the operator's kernel holds beside its results: that of LibTorch's kernels for the CPU.
+/// Of a GPU's kernels, decompositions alone have some.
+std::vector<at::Tensor> scratch_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
+                                   bool on_gpu = false);
 
 }  // namespace spillway::swap

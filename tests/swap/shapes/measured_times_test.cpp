@@ -28,7 +28,7 @@ class ElementTimes final : public KernelTimes {
   double seconds(const c10::OperatorHandle&, c10::ArrayRef<c10::IValue> arguments) override {
     return static_cast<double>(arguments.at(0).toTensor().numel());
   }
-  double gap_seconds() const override { return 0.5; }
+  double gap_seconds(const c10::OperatorHandle&) const override { return 0.5; }
 };
 
 TEST(DryTimesTest, OperatorsTakeWhatTheirKernelsTake) {
