@@ -15,7 +15,8 @@ class ClusterTimes final : public swap::KernelTimes {
   explicit ClusterTimes(std::shared_ptr<swap::KernelTimes> kernels, double slowdown = 1)
       : kernels_(std::move(kernels)), slowdown_(slowdown) {}
   double seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) override;
-  double gap_seconds() const override { return slowdown_ * kernels_->gap_seconds(); }
+  double gap_seconds(const c10::OperatorHandle& op) const override { return slowdown_ * kernels_->gap_seconds(op); }
+  bool on_gpu() const override { return kernels_->on_gpu(); }
 
  private:
   const std::shared_ptr<swap::KernelTimes> kernels_;

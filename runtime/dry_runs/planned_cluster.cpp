@@ -63,13 +63,20 @@ TrainOptions with_choice(TrainOptions options, const PlanChoice& choice) {
   return options;
 }
 
+/// Counts the device memory that libraries take.
+void add_libraries(int64_t bytes, RankSteps& rank) {
+  for (KindOfStep& kind : rank.kinds) kind.trace.add_external(bytes);
+  rank.peak_bytes += bytes;
+  rank.floor_bytes += bytes;
+}
+
 }  // namespace
 
 PlannedCluster::PlannedCluster(DeviceProfile profile, ClusterShape shape, std::shared_ptr<MachineTimes> machine)
     : profile_(std::move(profile)), shape_(std::move(shape)), machine_(std::move(machine)) {
   profile_.copies = shared_copies(profile_, shape_);
   if (!profile_.is_this_machine) {
-    times_ = std::make_shared<ClusterTimes>(std::make_shared<RooflineTimes>(profile_.kernels));
+    times_ = std::make_shared<ClusterTimes>(std::make_shared<RooflineTimes>(profile_.kernels, is_of_gpus()));
     return;
   }
   // Ranks that are more than the cores take turns.
@@ -106,6 +113,7 @@ bool PlannedCluster::is_of_gpus() const {
 TrainOptions PlannedCluster::options_of(const TrainOptions& given, const PlanChoice& choice) const {
   TrainOptions options = with_choice(with_enough_cases(given, world()), choice);
   options.memory.split_bytes = split_bytes_on(is_of_gpus(), options.memory.split_bytes);
+  options.kfac.preconditioner.shifted_products = !is_of_gpus();
   return options;
 }
 
@@ -115,11 +123,13 @@ ddl::Comm PlannedCluster::comm_of(int rank) const {
 }
 
 std::vector<RankSteps> PlannedCluster::steps_of(const TrainOptions& options, const std::vector<int>& ranks) {
-  if (options.pipeline.ranks > 1)
-    return dry_pipeline_steps(
-        options, world(), [this](int rank) { return comm_of(rank); }, times_);
   std::vector<RankSteps> all;
-  for (int rank : ranks) all.push_back(dry_steps(options, comm_of(rank), times_));
+  if (options.pipeline.ranks > 1)
+    all = dry_pipeline_steps(
+        options, world(), [this](int rank) { return comm_of(rank); }, times_);
+  else
+    for (int rank : ranks) all.push_back(dry_steps(options, comm_of(rank), times_));
+  for (RankSteps& rank : all) add_libraries(profile_.library_bytes, rank);
   return all;
 }
 
@@ -145,7 +155,7 @@ DeviceProfile find_profile(const std::string& text, MachineTimes& machine) {
   std::ifstream in(text, std::ios::binary);
   if (!in)
     throw BadRequest(
-        str("--device-profile is '", text, "'; allowed: cpu, h200, a100, v100, or a file that can be read"));
+        str("--device-profile is '", text, "'; allowed: cpu, h200, h100, a100, v100, or a file that can be read"));
   try {
     DeviceProfile profile = parse_profile(std::string(std::istreambuf_iterator<char>(in), {}));
     profile.origin = str("file ", text);

@@ -33,6 +33,14 @@ double convolution_flops(Arguments arguments, size_t input, size_t first) {
   return 2 * product(sizes) / static_cast<double>(sizes[1]) * product(conv.weight.sizes());
 }
 
+/// Returns the share of the rate of many channels that a convolution of weight [out, in of a group, …] has.
+double share_of_rate(const at::Tensor& weight, int64_t groups, double many_channels) {
+  if (many_channels == 0) return 1;
+  const auto out = static_cast<double>(weight.size(0)) / static_cast<double>(groups);
+  const double channels = std::sqrt(out * static_cast<double>(weight.size(1)));
+  return std::min(1.0, std::pow(channels / many_channels, 1.5));
+}
+
 /// Returns the operations of the gradients that are wanted: each takes as many as the convolution.
 double convolution_backward_flops(Arguments arguments) {
   const std::vector<bool> wanted = arguments.back().toBoolList().vec();
@@ -60,17 +68,10 @@ double flops_of(const c10::OperatorHandle& op, Arguments arguments) {
   return 0;
 }
 
-double RooflineTimes::eigh_seconds(int64_t side) const {
-  const auto& table = roofline_.eigh_seconds;
-  if (table.empty()) return 0;
-  const auto n = static_cast<double>(side);
-  const auto above = std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.first >= side; });
-  if (above == table.begin()) return table.front().second * n / static_cast<double>(table.front().first);
-  const auto [low, low_seconds] = *std::prev(above);
-  const double ratio = n / static_cast<double>(low);
-  if (above == table.end()) return low_seconds * std::pow(ratio, 3);
-  const double slope = std::log(above->second / low_seconds) / std::log(static_cast<double>(above->first) / low);
-  return low_seconds * std::pow(ratio, slope);
+double RooflineTimes::gap_seconds(const c10::OperatorHandle& op) const {
+  const std::string& name = op.schema().name();
+  const bool calls_library = name.starts_with("aten::convolution") || name.starts_with("aten::native_batch_norm");
+  return calls_library ? roofline_.library_gap_seconds : roofline_.gap_seconds;
 }
 
 double RooflineTimes::seconds(const c10::OperatorHandle& op, Arguments arguments) {
@@ -87,10 +88,16 @@ double RooflineTimes::seconds(const c10::OperatorHandle& op, Arguments arguments
   if (name == "aten::_linalg_eigh") {
     const at::Tensor& matrices = arguments[0].toTensor();
     const int64_t side = matrices.size(-1);
-    return eigh_seconds(side) * product(matrices.sizes()) / (static_cast<double>(side) * static_cast<double>(side));
+    const double count = product(matrices.sizes()) / (static_cast<double>(side) * static_cast<double>(side));
+    return std::max(roofline_.operator_seconds, count * decomposition_seconds(roofline_, side));
   }
-  const bool convolves = name.starts_with("aten::convolution");
-  const double rate = half ? roofline_.half_flops : convolves ? roofline_.convolution_flops : roofline_.matrix_flops;
+  double rate = half ? roofline_.half_flops : roofline_.matrix_flops;
+  if (name.starts_with("aten::convolution")) {
+    const bool is_backward = name == "aten::convolution_backward";
+    const swap::Convolution conv(arguments, is_backward, is_backward ? 4 : 3);
+    rate = half ? rate : roofline_.convolution_flops;
+    rate *= share_of_rate(conv.weight, conv.groups, roofline_.convolution_channels);
+  }
   return std::max(
       {roofline_.operator_seconds, flops_of(op, arguments) / rate, (bytes + largest) / roofline_.bytes_per_second});
 }

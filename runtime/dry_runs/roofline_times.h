@@ -12,17 +12,18 @@ namespace spillway::runtime {
 double flops_of(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 
 /// Times by the roofline model (Williams et al., 2009): an operator takes as long as its operations or its bytes take,
-/// whichever is longer. Results count as many bytes as the largest argument. Eigendecompositions take the table's time.
+/// whichever is longer. Results count as many bytes as the largest argument. Convolutions of few channels are slower.
+/// Eigendecompositions take the table's time.
 class RooflineTimes final : public swap::KernelTimes {
  public:
-  explicit RooflineTimes(Roofline roofline) : roofline_(std::move(roofline)) {}
+  explicit RooflineTimes(Roofline roofline, bool on_gpu = false) : roofline_(std::move(roofline)), on_gpu_(on_gpu) {}
   double seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) override;
-  double gap_seconds() const override { return roofline_.gap_seconds; }
+  double gap_seconds(const c10::OperatorHandle& op) const override;
+  bool on_gpu() const override { return on_gpu_; }
 
  private:
-  double eigh_seconds(int64_t side) const;
-
   const Roofline roofline_;
+  const bool on_gpu_;
 };
 
 }  // namespace spillway::runtime

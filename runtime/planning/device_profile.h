@@ -17,6 +17,7 @@ struct DeviceProfile {
   std::string name = {};
   std::string origin = {};      ///< where the numbers come from, for people
   int64_t memory_bytes = 0;     ///< capacity of the device
+  int64_t library_bytes = 0;    ///< device memory that libraries take, which counts under a budget and cannot leave
   Roofline kernels = {};        ///< rates that kernels reach
   swap::LinkRates copies = {};  ///< rates between the device and its host, and between the host and a disk
   /// Rate of the host's memory, which the copies of all its devices share; 0: it limits none.
@@ -26,9 +27,11 @@ struct DeviceProfile {
   bool network_is_measured = false;  ///< by the ranks of the run together, as they share their cores
 };
 
-/// Returns the profile called `name`: h200, a100 or v100. Kernels reach 60 % of the data sheet's peak in products and
-/// 80 % of its memory bandwidth; times of decompositions are estimates for cuSOLVER. Throws BadRequest naming the
-/// profiles that there are.
+/// Returns the profile called `name`: h200, h100, a100 or v100. Kernels reach 60 % of the data sheet's peak in products
+/// and 80 % of its memory bandwidth. What an H100 has shown counts for all of them: the host's time of an operator,
+/// what libraries take, with tensor cores the rate of convolutions of few channels, and the times of decompositions,
+/// longer by an assumed factor where the GPU is older (docs/measurements/2026-11-28-gpu-plans.md). Throws BadRequest
+/// naming the profiles that there are.
 DeviceProfile built_in_profile(std::string_view name);
 /// Returns the names that built_in_profile() takes.
 std::vector<std::string> built_in_profiles();

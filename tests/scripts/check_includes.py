@@ -57,6 +57,7 @@ runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac
                      runtime/recording runtime/results swap swap/gate swap/optim swap/schedule swap/shapes swap/tiers
 runtime/dry_runs     core/host core/memory ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/plan pipe runtime/data runtime/models \
                      runtime/options runtime/pipeline runtime/planning runtime/training swap/schedule swap/shapes swap/windows
+runtime/reproduce    ddl/allreduce kfac/plan pipe runtime/dry_runs runtime/options runtime/planning
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
                      runtime/training
 tools/ddlrun         core/host ddl/allreduce ddl/comm tools/cli
@@ -66,7 +67,7 @@ tools/bench          core/device core/host kfac kfac/factors kfac/inverse runtim
                      tools/bench/pipeline tools/cli
 tools/bench/allreduce  core/device ddl/allreduce ddl/comm ddl/torch runtime/pictures tools/bench tools/cli tools/ddlrun
 tools/spillway       core/device core/host ddl/allreduce ddl/comm ddl/topology ddl/torch runtime/data runtime/dry_runs runtime/models \
-                     runtime/passes runtime/planning runtime/report runtime/interruption runtime/results runtime/training tools/bench tools/cli
+                     runtime/passes runtime/planning runtime/report runtime/reproduce runtime/interruption runtime/results runtime/training tools/bench tools/cli
 """
 # Headers of libraries, and the only files that may include them.
 OWNERS = [

@@ -109,7 +109,7 @@ class Plan(Case):
         self.planned(*MODEL, "--budget", str(floor), "--device-profile", "v100")
 
     def test_sizes_and_budgets_make_a_frontier(self):
-        found = self.planned("--model", "unet3d", "--filters", "4", "--edges", "64,32,320", "--budgets", "64MiB,16GB",
+        found = self.planned("--model", "unet3d", "--filters", "4", "--edges", "64,32,320", "--budgets", "300MiB,16GB",
                              "--device-profile", "h200", "--report", self.folder / "out")
         self.assertEqual([row["size"] for row in found["frontier"]], [32, 64, 320])
         small, large = found["frontier"][0]["rows"], found["frontier"][2]["rows"]
@@ -173,7 +173,7 @@ class Plan(Case):
                            (["--devices-per-link", "0"], "--devices-per-link")):
             self.refused(2, part, args=["plan", *MODEL, *args])
         profile = self.folder / "profile.json"
-        profile.write_text('{"name": "mine", "memory_bytes": 1}')
+        profile.write_text('{"name": "mine", "memory_bytes": 1, "library_bytes": 0}')
         self.refused(2, "matrix_flops", args=["plan", *MODEL, "--device-profile", profile])
         profile.write_text("{")
         self.refused(2, str(profile), args=["plan", *MODEL, "--device-profile", profile])

@@ -119,7 +119,7 @@ void add_cluster_flags(CLI::App& command, Options& options) {
       ->default_str("all on one host");
   command
       .add_option("--device-profile", options.profile,
-                  "Rates of the devices: cpu (this machine, measured once), h200, a100, v100, or a JSON file")
+                  "Rates of the devices: cpu (this machine, measured once), h200, h100, a100, v100, or a JSON file")
       ->type_name("NAME")
       ->capture_default_str();
   command.add_option("--link-out", options.link_out, "Rate of copies from the device to the host, as in 75GB/s")

@@ -10,7 +10,7 @@
 
 #include "core/device/cpu_device.h"
 #include "core/error.h"
-#include "runtime/dry_runs/reproduce.h"
+#include "runtime/reproduce/reproduce.h"
 #include "tools/cli/command.h"
 #include "tools/cli/write_json.h"
 

@@ -52,9 +52,27 @@ TEST(RooflineTest, AnOperatorTakesTheLeastTimeAtLeast) {
                        .half_flops = 1e12,
                        .bytes_per_second = 1e12,
                        .operator_seconds = 5e-6,
-                       .gap_seconds = 1e-6});
+                       .gap_seconds = 1e-6,
+                       .library_gap_seconds = 4e-6});
   EXPECT_DOUBLE_EQ(times.seconds(find("aten::relu"), std::vector<c10::IValue>{at::empty({1})}), 5e-6);
-  EXPECT_DOUBLE_EQ(times.gap_seconds(), 1e-6);
+  EXPECT_DOUBLE_EQ(times.gap_seconds(find("aten::relu")), 1e-6);
+  EXPECT_DOUBLE_EQ(times.gap_seconds(find("aten::convolution")), 4e-6);
+}
+
+TEST(RooflineTest, ConvolutionsOfFewChannelsAreSlow) {
+  RooflineTimes times({.matrix_flops = 1,
+                       .convolution_flops = 1e6,
+                       .convolution_channels = 16,
+                       .half_flops = 1,
+                       .bytes_per_second = 1e12});
+  const auto seconds = [&](int64_t in, int64_t out) {
+    return times.seconds(find("aten::convolution"), convolution(at::empty({1, in, 8, 8}), at::empty({out, in, 3, 3})));
+  };
+  const auto flops = [](double in, double out) { return 2 * 64 * out * in * 9; };
+  EXPECT_DOUBLE_EQ(seconds(16, 16), flops(16, 16) / 1e6);
+  EXPECT_DOUBLE_EQ(seconds(32, 32), flops(32, 32) / 1e6);
+  EXPECT_DOUBLE_EQ(seconds(4, 4), 8 * flops(4, 4) / 1e6);  // (4/16)^1.5 is an eighth
+  EXPECT_DOUBLE_EQ(seconds(2, 8), 8 * flops(2, 8) / 1e6);  // whose geometric mean is 4
 }
 
 TEST(RooflineTest, DecompositionsFollowTheTable) {

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/dry_runs/block_profile.h"
-#include "runtime/dry_runs/reproduction.h"
+#include "runtime/reproduce/block_profile.h"
+#include "runtime/reproduce/reproduction.h"
 
 namespace spillway::runtime {
 

@@ -1,4 +1,4 @@
-#include "runtime/dry_runs/reproduce_pipelines.h"
+#include "runtime/reproduce/reproduce_pipelines.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,8 +8,8 @@
 #include "pipe/fill.h"
 #include "pipe/replay.h"
 #include "pipe/schedules.h"
-#include "runtime/dry_runs/pipeline_formulas.h"
-#include "runtime/dry_runs/reproduce_formulas.h"
+#include "runtime/reproduce/pipeline_formulas.h"
+#include "runtime/reproduce/reproduce_formulas.h"
 
 namespace spillway::runtime {
 namespace {

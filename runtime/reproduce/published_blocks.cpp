@@ -1,6 +1,6 @@
 #include <array>
 
-#include "runtime/dry_runs/block_profile.h"
+#include "runtime/reproduce/block_profile.h"
 
 namespace spillway::runtime {
 namespace {

@@ -1,5 +1,5 @@
 // Tests of the times of transformer blocks: published ones, and files of the user's own.
-#include "runtime/dry_runs/block_profile.h"
+#include "runtime/reproduce/block_profile.h"
 
 #include <gtest/gtest.h>
 

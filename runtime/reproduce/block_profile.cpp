@@ -1,4 +1,4 @@
-#include "runtime/dry_runs/block_profile.h"
+#include "runtime/reproduce/block_profile.h"
 
 #include <algorithm>
 #include <array>

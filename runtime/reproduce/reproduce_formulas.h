@@ -2,9 +2,9 @@
 #pragma once
 #include <string>
 
-#include "runtime/dry_runs/block_profile.h"
-#include "runtime/dry_runs/pipeline_formulas.h"
-#include "runtime/dry_runs/reproduction.h"
+#include "runtime/reproduce/block_profile.h"
+#include "runtime/reproduce/pipeline_formulas.h"
+#include "runtime/reproduce/reproduction.h"
 
 namespace spillway::runtime {
 

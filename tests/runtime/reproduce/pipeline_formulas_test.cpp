@@ -1,5 +1,5 @@
 // Tests of the published formulas of pipelines' steps, beside replays of the same steps.
-#include "runtime/dry_runs/pipeline_formulas.h"
+#include "runtime/reproduce/pipeline_formulas.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "pipe/replay.h"
 #include "pipe/schedules.h"
-#include "runtime/dry_runs/block_profile.h"
+#include "runtime/reproduce/block_profile.h"
 #include "tests/runtime/files.h"
 
 namespace spillway::runtime {

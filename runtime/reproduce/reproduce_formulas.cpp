@@ -1,4 +1,4 @@
-#include "runtime/dry_runs/reproduce_formulas.h"
+#include "runtime/reproduce/reproduce_formulas.h"
 
 #include <algorithm>
 #include <optional>

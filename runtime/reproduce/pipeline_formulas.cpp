@@ -1,4 +1,4 @@
-#include "runtime/dry_runs/pipeline_formulas.h"
+#include "runtime/reproduce/pipeline_formulas.h"
 
 #include <utility>
 

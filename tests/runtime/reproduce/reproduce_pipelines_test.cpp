@@ -1,5 +1,5 @@
 // Tests of the published figures of pipelines: their predictions, and that each says how it came about.
-#include "runtime/dry_runs/reproduce_pipelines.h"
+#include "runtime/reproduce/reproduce_pipelines.h"
 
 #include <gtest/gtest.h>
 
