@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What the turns of K-FAC's refreshes do to convergence.
 
-  benchmarks/pipeline_convergence.py [--program build/bin/spillway] [--seeds 3] [--json FILE]
+  benchmarks/pipeline_convergence.py [--program build/bin/spillway] [--seeds 3] [--only "autoencoder, together"] [--json FILE]
 
 A small BERT and the autoencoder are cut over two ranks. Each is trained with LAMB alone, and with K-FAC whose layers are renewed in turn
 (rolling), from the statistics of one step (together), and within one step (at-once), every 5 and every 10 steps. Losses do not depend on the
-machine's speed. A loss is the mean of a training's last tenth.
+machine's speed. A loss is the mean of a training's last tenth. `--only` trains those whose name begins so.
 """
 import argparse
 import json
@@ -42,11 +42,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--program", default="build/bin/spillway")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", default="", help="train those whose MODEL, WAY begins so")
     parser.add_argument("--json")
     arguments = parser.parse_args()
     results = {}
     for model in MODELS:
         for way, flags in WAYS.items():
+            if not f"{model}, {way}".startswith(arguments.only):
+                continue
             ends = []
             for seed in range(1, arguments.seeds + 1):
                 curve = losses(arguments.program, model, flags, seed)

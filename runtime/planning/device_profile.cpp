@@ -50,7 +50,7 @@ constexpr double kTensorCoreChannels = 180;
 
 DeviceProfile profile_of(const DataSheet& sheet) {
   DeviceProfile profile{.name = sheet.name,
-                        .origin = "data sheet, with assumed shares of its peaks",
+                        .origin = "data sheet, and an H100 as it was measured",
                         .memory_bytes = static_cast<int64_t>(sheet.memory_bytes),
                         .library_bytes = kLibraryBytes};
   const bool has_tensor_cores_for_float32 = sheet.convolution_flops > sheet.float32_flops;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -136,7 +138,11 @@ class SameThreadTimeline final : public RunwiseTimeline {
 
 /// The error of a FlakyTimeline's copies.
 struct CopyFailed : std::runtime_error {
-  CopyFailed() : std::runtime_error("the copy failed, as its double was told to") {}
+  static constexpr const char* kText = "the copy failed, as its double was told to";
+  CopyFailed() : std::runtime_error(kText) {}
+  /// True for this error, and for that of an operator whose window could not be copied after others had been written,
+  /// which tells this one's text first.
+  static bool is(const std::exception& error) { return std::string_view(error.what()).starts_with(kText); }
 };
 
 /// A timeline that fails one copy in `one_in` at random. Half of the bytes have then moved, and the rest of the

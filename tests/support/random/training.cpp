@@ -173,13 +173,13 @@ class Snapshot {
   std::vector<std::vector<char>> bytes_;
 };
 
-/// Runs `work` until no copy fails in it. Throws when it fails 100 times.
+/// Runs `work` until no copy fails in it. Throws when it fails 100 times. `work` may begin anew where it was left.
 template <class Work>
 auto insist(Work&& work) {
   for (int attempt = 1;; ++attempt) try {
       return work();
-    } catch (const CopyFailed&) {
-      if (attempt == 100) throw;
+    } catch (const std::runtime_error& error) {
+      if (attempt == 100 || !CopyFailed::is(error)) throw;
     }
 }
 
@@ -243,8 +243,8 @@ class Training {
         if (plan_.evaluation) in_step("evaluate", [&] { evaluate(step); });
         if (step + 1 < plan_.steps) zero_gradients();
         return;
-      } catch (const CopyFailed&) {
-        if (attempt == 100) throw;
+      } catch (const std::runtime_error& error) {
+        if (attempt == 100 || !CopyFailed::is(error)) throw;
         ++outcome_.repeated_steps;
         outcome_.bits.resize(noted);
         zero_gradients();

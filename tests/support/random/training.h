@@ -36,7 +36,7 @@ struct TrainingOutcome {
 /// decides on the optimizer and on the variations of the loop. These are micro-batches, autocast, channels-last input,
 /// second backward passes, a gradient penalty, clipping, evaluation, a batch of another size and a layer left out.
 /// Others are an exception of the user's in the middle of forward or backward, and weights that are given other memory.
-/// A step whose copy failed (CopyFailed) is repeated from a snapshot of the state.
+/// A step whose copy failed (CopyFailed::is()) is repeated from a snapshot of the state.
 TrainingOutcome train_random_net(uint64_t seed, const CaseLimits& limits, const TrainingSurroundings& surroundings);
 
 /// Returns the first difference, or an empty text. Bits are compared, so NaN equals itself.
