@@ -23,7 +23,11 @@ Forward convolution(B& b) {
   const int64_t out = b.pick({4, 8, 12});
   sizes.insert(sizes.begin(), {out, b.features() / groups});
   Tensor w = b.weight(sizes), bias = b.maybe_bias(out);
-  const auto stride = b.spatial(b.edge() >= 6 && b.coin() ? 2 : 1), padding = b.spatial(k / 2);
+  const bool strides = b.edge() >= 6 && b.coin();
+  // Without AVX-512 oneDNN writes behind its scratch in the backward of channels-last 1×1 kernels that stride over
+  // channels which are no multiple of 8, also in stock LibTorch.
+  const bool is_safe = k > 1 || b.features() / groups % 8 == 0;
+  const auto stride = b.spatial(strides && is_safe ? 2 : 1), padding = b.spatial(k / 2);
   const auto dilation = b.spatial(1);
   return b.activated([=](const Tensor& x, Pass&) {
     return x.dim() == 5 ? at::conv3d(x, w, bias, stride, padding, dilation, groups)
