@@ -16,7 +16,7 @@ using ShapeRule = std::vector<at::Tensor> (*)(c10::ArrayRef<c10::IValue> argumen
 ShapeRule shape_rule_of(const c10::FunctionSchema& schema, bool on_gpu = false);
 
 /// Allocates the scratch that the operator's kernel holds beside its results: that of LibTorch's kernels for the CPU.
-/// Of a GPU's kernels, decompositions alone have some.
+/// A GPU's kernels have none, but for decompositions.
 std::vector<at::Tensor> scratch_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
                                    bool on_gpu = false);
 

@@ -86,8 +86,9 @@ TEST(ShiftedTest, IsWhatLargeFactorsAreMadeOf) {
   const auto x = at::randn({1, 4, 40, 40, 40}, at::kDouble);
   ASSERT_TRUE(prefers_shifts(x, geometry, false));
   const auto whole = Lattice::whole(3);
-  const auto sum = at::zeros({1, 109, 109}, at::kDouble);
-  add_input_products(sum, x, &geometry, whole, int64_t{1} << 22);
+  const auto sum = at::zeros({1, 109, 109}, at::kDouble), by_patches = at::zeros_like(sum);
+  const double flops = add_input_products(sum, x, &geometry, whole, int64_t{1} << 22);
+  EXPECT_GT(add_input_products(by_patches, x, &geometry, whole, {int64_t{1} << 22, /*may_shift_inputs=*/false}), flops);
   auto expected = at::zeros({109, 109}, at::kDouble);
   for (const auto& box : boxes(output_places(x, geometry, whole), 8000)) {
     const auto patches = patch_matrix(x, geometry, whole, box, at::kDouble).flatten(0, 1);
@@ -95,6 +96,7 @@ TEST(ShiftedTest, IsWhatLargeFactorsAreMadeOf) {
     expected += rows.mm(rows.t());
   }
   EXPECT_LT(largest_difference(sum[0], expected), 1e-8);
+  EXPECT_LT(largest_difference(by_patches[0], expected), 1e-8);
 }
 
 }  // namespace spillway::kfac
