@@ -132,11 +132,10 @@ void Communicator::wait(std::span<Request> requests, const CollectivePosition& s
   require_alive();
   auto next_look = Clock::now() + kNoticeInterval;
   for (Request& request : requests) {
-    const int peer = request.peer;
     for (const auto start = Clock::now(); !test(request, stage);) {
       const auto now = Clock::now(), end = end_of_wait(start);
       if (now >= next_look || now >= end) {
-        check_wait(peer, start, stage);
+        check_wait(request, start, stage);
         next_look = now + kNoticeInterval;
       }
       idle(std::min(next_look, end));
@@ -144,11 +143,12 @@ void Communicator::wait(std::span<Request> requests, const CollectivePosition& s
   }
 }
 
-void Communicator::check_wait(int peer, Clock::time_point start, const CollectivePosition& stage) {
+void Communicator::check_wait(const Request& request, Clock::time_point start, const CollectivePosition& stage) {
   read_notices(stage);
-  if (peer < 0) return;
-  if (transport_->ended(peer)) fail(str("rank ", world_rank(peer), " has ended, and owes a message ", describe(stage)));
-  if (Clock::now() >= end_of_wait(start)) time_out(peer, stage);
+  if (request.peer < 0) return;
+  if (transport_->will_never_finish(request))
+    fail(str("rank ", world_rank(request.peer), " has ended, and owes a message ", describe(stage)));
+  if (Clock::now() >= end_of_wait(start)) time_out(request.peer, stage);
 }
 
 void Communicator::idle(Clock::time_point until) {

@@ -99,10 +99,10 @@ class Communicator {
   void wait(std::span<Request> requests, const CollectivePosition& stage);
   /// Returns true when `request` is finished, and empties it then. Never blocks. Throws CommError when it failed.
   bool test(Request& request, const CollectivePosition& stage);
-  /// Looks after a wait of the caller's own, which began at `start`: throws CommError when another rank gave up, or
-  /// when the deadline is over or `peer`, the rank that is waited for, has ended, naming it. Call it every 10 ms.
-  /// Without a peer nothing is waited for.
-  void check_wait(int peer, std::chrono::steady_clock::time_point start, const CollectivePosition& stage);
+  /// Looks after a wait of the caller's own for `request`, which began at `start`: throws CommError when another rank
+  /// gave up, or when the deadline is over or the request's peer has ended, naming the peer. Call it every 10 ms. Where
+  /// the request is empty nothing is waited for.
+  void check_wait(const Request& request, std::chrono::steady_clock::time_point start, const CollectivePosition& stage);
   /// Gives the processor away between two tests, at most until `until`.
   void idle(std::chrono::steady_clock::time_point until);
   /// Blocks until `done`, which must not block, returns true. Meant for work beside messages that all ranks do

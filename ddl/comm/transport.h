@@ -52,9 +52,10 @@ class Transport {
   virtual Request receive(int peer, Tag tag, std::span<std::byte> bytes) = 0;
   /// True when `request` is finished; then empties it. An empty request is finished. Never blocks.
   virtual bool test(Request& request) = 0;
-  /// True when `peer` has ended, and everything that it sent was received: what has not come will never come. A
-  /// transport that cannot know says false. Never blocks.
-  virtual bool ended(int /*peer*/) { return false; }
+  /// True when `request` will never be finished, because its peer has ended and its message was not among those that
+  /// the peer had sent. A request that `test` would finish is none of these. A transport that cannot know says false.
+  /// Never blocks.
+  virtual bool will_never_finish(const Request& /*request*/) { return false; }
   /// Gives the processor away between two polls; may return at any time, and does at `until`.
   virtual void idle(std::chrono::steady_clock::time_point until) = 0;
   /// Forgets all unfinished requests, because the communicator died. Their buffers may be freed afterwards. Nothing

@@ -271,14 +271,15 @@ bool Courier::Impl::advance(Lock& lock) {
 // Without a look nobody would hear while this rank computes that another one gave up.
 void Courier::Impl::look(Lock& lock) {
   const auto wait = wait_;
+  const int64_t finished = wait ? lines_[wait->channel].finished : 0;
   lock.unlock();
   if (wait) {
     const Channel& channel = channels_[wait->channel];
     comm_->check_wait(
-        channel.peer, wait->start,
+        lines_[wait->channel].requests[finished % channel.slots], wait->start,
         {.collective = channel.name, .stage = static_cast<int>(wait->micro_batch), .unit = "micro-batch"});
   } else {
-    comm_->check_wait(/*peer=*/-1, {}, {.collective = "messages of a pipeline", .stage = 1});
+    comm_->check_wait(Request(), {}, {.collective = "messages of a pipeline", .stage = 1});
   }
   next_look_ = Clock::now() + kNoticeInterval;
   lock.lock();

@@ -106,7 +106,7 @@ void PointToPoint::run() {
       const auto now = Clock::now();
       if (now - checked > std::chrono::milliseconds(10)) {
         checked = now;
-        for (const Message& message : under_way) comm_->check_wait(message.peer, message.start, kPosition);
+        for (const Message& message : under_way) comm_->check_wait(message.request, message.start, kPosition);
       }
       comm_->idle(now + kLook);
     } catch (...) {

@@ -161,8 +161,8 @@ std::string SocketWire::end_of(const Peer& peer) const {
   return str("rank ", members_[&peer - peers_.data()], " has ended");
 }
 
-bool SocketWire::ended(int peer) {
-  return peers_[peer].closed;
+bool SocketWire::will_never_finish(const Request& request) {
+  return request.active() && request.peer != kAnyRank && !slots_[request.slot].done && peers_[request.peer].closed;
 }
 
 void SocketWire::fail_sends(Peer& peer, const std::string& error) {

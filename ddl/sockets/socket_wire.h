@@ -39,7 +39,7 @@ class SocketWire final : public Transport {
   Request send(int peer, Tag tag, std::span<const std::byte> bytes) override;
   Request receive(int peer, Tag tag, std::span<std::byte> bytes) override;
   bool test(Request& request) override;
-  bool ended(int peer) override;
+  bool will_never_finish(const Request& request) override;
   void idle(std::chrono::steady_clock::time_point until) override;
   void abandon() noexcept override;
   std::unique_ptr<Transport> duplicate() override;

@@ -44,6 +44,9 @@ class DelayedTransport final : public Transport {
     return true;
   }
 
+  bool will_never_finish(const Request& request) override {
+    return request.active() && inner_->will_never_finish(requests_[request.slot].request);
+  }
   bool ready() override { return inner_->ready(); }
   void idle(std::chrono::steady_clock::time_point until) override {
     inner_->idle(std::min(until, Clock::now() + std::chrono::microseconds(50)));

@@ -20,6 +20,7 @@ class ForwardingTransport : public Transport {
   Request send(int peer, Tag tag, std::span<const std::byte> bytes) override { return inner_->send(peer, tag, bytes); }
   Request receive(int peer, Tag tag, std::span<std::byte> bytes) override { return inner_->receive(peer, tag, bytes); }
   bool test(Request& request) override { return inner_->test(request); }
+  bool will_never_finish(const Request& request) override { return inner_->will_never_finish(request); }
   bool ready() override { return inner_->ready(); }
   void idle(std::chrono::steady_clock::time_point until) override { inner_->idle(until); }
   void abandon() noexcept override { inner_->abandon(); }
