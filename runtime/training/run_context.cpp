@@ -113,6 +113,7 @@ void cut_model(RunContext& context) {
   context.pipeline = make_pipeline(options.pipeline, options.optimizer.accumulate, *task, batch, options.precision.amp,
                                    context.comm, may_stand_alone, now);
   if (options.kfac.enabled) require_layers_at_all_places(context.pipeline->plan, layers, context.copies());
+  context.preconditioned_layers = layers;
 }
 
 /// Returns K-FAC's interval: that of the checkpoint, where it was chosen then.

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "ddl/torch/comm.h"
 #include "runtime/data/dataset.h"
@@ -37,6 +39,8 @@ struct RunContext {
   RunPosition start = {};  ///< position of the checkpoint that the run goes on from; with `resume` alone
   std::shared_ptr<PipelineClock> clock = {};      ///< clock of a pipeline's items; null: a steady one
   std::shared_ptr<const Pipeline> pipeline = {};  ///< null: every rank has the whole model
+  /// The layers of the whole model that K-FAC preconditions, in its order; empty where the model is not cut.
+  std::vector<std::string> preconditioned_layers = {};
   int rank() const { return ddl::rank_of(comm); }
   int world() const { return ddl::size_of(comm); }
   /// Returns the number of copies of the model, which draw different cases.
