@@ -1,14 +1,13 @@
 #include "swap/schedule/simulation.h"
 
 #include <algorithm>
-#include <tuple>
-#include <unordered_map>
 #include <utility>
+
+#include "swap/schedule/simulated_time.h"
 
 namespace spillway::swap {
 namespace {
 
-constexpr double kInstant = 1e30;
 constexpr int32_t kGone = -1;  // in the list of resident slots
 
 /// The place of one slot's bytes, as the pager would say it.
@@ -32,7 +31,7 @@ class Simulation {
       : trace_(trace),
         budget_(inputs.budget_bytes),
         order_(inputs.small_bytes, inputs.costly_bytes),
-        rates_(inputs.rates ? *inputs.rates : LinkRates{kInstant, kInstant, 0}),
+        time_(inputs.rates),
         actions_(inputs.actions),
         bias_(inputs.bias),
         sent_after_(inputs.evictions_after),
@@ -59,7 +58,7 @@ class Simulation {
  private:
   void step() {
     result_ = {};
-    began_ = now_;
+    time_.begin_step();
     next_page_in_ = 0;
     index_ = -1;
     for (int32_t s : resident_)
@@ -68,13 +67,15 @@ class Simulation {
     next_message_ = 0;
     hand_over_messages();
     for (size_t i = 0; i < trace_.operators.size() && result_.feasible; ++i) run_operator(i);
-    wait_for_messages(std::ssize(trace_.operators));
-    now_ += trace_.tail_seconds;
-    result_.seconds = now_ - began_;
+    time_.wait_for_messages(std::ssize(trace_.operators));
+    time_.pass(trace_.tail_seconds);
+    result_.seconds = time_.since_begin();
+    result_.exposed_seconds = time_.copies_waited();
+    result_.message_seconds = time_.messages_waited();
   }
 
   void run_operator(int32_t i) {
-    wait_for_messages(i);
+    time_.wait_for_messages(i);
     index_ = i;
     const OperatorRecord& op = trace_.operators[i];
     operator_ = &op;
@@ -91,7 +92,7 @@ class Simulation {
     for (int32_t s : op.streamed) stream(s);
     result_.resident_bytes.push_back(held_ + unpaged_ + op.own_bytes);
     note_peak(result_.resident_bytes.back());
-    now_ += op.host_seconds + op.seconds + std::exchange(debt_, 0);
+    time_.compute(op.host_seconds + op.seconds);
     for (int32_t s : op.births)
       if (!slot(s).born_streamed) arrive(s);
     for (const auto* used : {&op.touched, &op.streamed, &op.births})
@@ -101,7 +102,7 @@ class Simulation {
       }
     for (int32_t s : deaths_[i]) die(s);
     operator_ = nullptr;
-    result_.ends.push_back(now_ - began_);
+    result_.ends.push_back(time_.since_begin());
     hand_over_messages();
     if (actions_) act();
     if (sent_after_) send_away();
@@ -109,26 +110,8 @@ class Simulation {
 
   /// Hands over the messages that follow the operator that ran last.
   void hand_over_messages() {
-    for (; next_message_ < trace_.messages.size() && trace_.messages[next_message_].after <= index_; ++next_message_) {
-      const Message& message = trace_.messages[next_message_];
-      network_free_ = std::max(now_, network_free_) + message.seconds;
-      debt_ += rates_.message_slowdown * message.seconds;
-      under_way_.emplace_back(message.before, network_free_);
-    }
-  }
-
-  /// Waits for the messages that operator `i` needs. Messages arrive in the order in which they were handed over.
-  void wait_for_messages(int32_t i) {
-    double arrival = now_;
-    std::erase_if(under_way_, [&](const auto& message) {
-      if (message.first > i) return false;
-      arrival = std::max(arrival, message.second);
-      return true;
-    });
-    const double waited = arrival - now_;
-    debt_ = std::max(0.0, debt_ - rates_.message_slowdown * waited);  // waiting leaves the cores to the messages
-    result_.message_seconds += waited;
-    now_ = arrival;
+    for (; next_message_ < trace_.messages.size() && trace_.messages[next_message_].after <= index_; ++next_message_)
+      time_.send(trace_.messages[next_message_]);
   }
 
   /// Evicts the slots that leave after this operator, each before the next one.
@@ -191,8 +174,8 @@ class Simulation {
       }
       if (!place(victim).clean && !place(victim).outgoing) begin_page_out(victim);
       if (!place(victim).clean) {
-        if (rates_.out_bytes_per_second < kInstant) begin_another(victim);
-        wait_until(place(victim).copy_done);
+        if (time_.copies_take_time()) begin_another(victim);
+        time_.wait_for_copy(place(victim).copy_done);
       }
       settle(victim);
       drop(victim);
@@ -203,7 +186,7 @@ class Simulation {
   /// false when there is none.
   bool make_progress() {
     if (!lingering_.empty()) {
-      wait_until(lingering_.front().first);
+      time_.wait_for_copy(lingering_.front().first);
       return true;
     }
     for (size_t s = 0; s < places_.size(); ++s)
@@ -216,7 +199,7 @@ class Simulation {
 
   void finish_page_in(int32_t s) {
     Place& p = place(s);
-    wait_until(p.copy_done);
+    time_.wait_for_copy(p.copy_done);
     p.incoming = false;
     p.priority = EvictionPriority::by_use;
     p.resident = p.clean = true;
@@ -272,9 +255,7 @@ class Simulation {
   void begin_page_out(int32_t s) {
     Place& p = place(s);
     p.outgoing = true;
-    p.copy_done = occupy(out_free_, slot(s).bytes,
-                         on_disk(s) ? std::min(rates_.out_bytes_per_second, rates_.to_disk_bytes_per_second)
-                                    : rates_.out_bytes_per_second);
+    p.copy_done = time_.copy_out(slot(s).bytes, on_disk(s));
     result_.bytes_out += slot(s).bytes;
     copied_[s] = true;
   }
@@ -284,9 +265,7 @@ class Simulation {
     p.incoming = true;
     held_ += slot(s).bytes;
     note_peak(held_ + unpaged_);  // a page fetched ahead may have to leave again before the next operator
-    p.copy_done = occupy(in_free_, slot(s).bytes,
-                         on_disk(s) ? std::min(rates_.in_bytes_per_second, rates_.from_disk_bytes_per_second)
-                                    : rates_.in_bytes_per_second);
+    p.copy_done = time_.copy_in(slot(s).bytes, on_disk(s));
     result_.bytes_in += slot(s).bytes;
   }
 
@@ -317,8 +296,14 @@ class Simulation {
       if (writes(s, index_)) make_dirty(s);
       return;
     }
-    if (!born || !slot(s).born_streamed) pass(in_free_, slot(s).bytes, rates_.in_bytes_per_second, result_.bytes_in);
-    if (writes(s, index_)) pass(out_free_, slot(s).bytes, rates_.out_bytes_per_second, result_.bytes_out);
+    if (!born || !slot(s).born_streamed) {
+      time_.wait_for_copy(time_.copy_in(slot(s).bytes, /*passes_disk=*/false));
+      result_.bytes_in += slot(s).bytes;
+    }
+    if (writes(s, index_)) {
+      time_.wait_for_copy(time_.copy_out(slot(s).bytes, /*passes_disk=*/false));
+      result_.bytes_out += slot(s).bytes;
+    }
   }
 
   bool admit(int32_t s, bool born) {
@@ -333,16 +318,11 @@ class Simulation {
       int32_t victim = choose_victim(next, /*clean_only=*/false);
       if (victim < 0) return false;
       if (!place(victim).clean && !place(victim).outgoing) begin_page_out(victim);
-      if (!place(victim).clean) wait_until(place(victim).copy_done);
+      if (!place(victim).clean) time_.wait_for_copy(place(victim).copy_done);
       settle(victim);
       drop(victim);
     }
     return true;
-  }
-
-  void pass(double& lane_free, int64_t bytes, double rate, int64_t& counter) {
-    wait_until(occupy(lane_free, bytes, rate));
-    counter += bytes;
   }
 
   void bring_in(int32_t s) {
@@ -361,13 +341,13 @@ class Simulation {
 
   void make_dirty(int32_t s) {
     Place& p = place(s);
-    if (p.outgoing) wait_until(p.copy_done);
+    if (p.outgoing) time_.wait_for_copy(p.copy_done);
     p.outgoing = p.clean = false;
   }
 
   void settle(int32_t s) {
     Place& p = place(s);
-    if (!p.outgoing || p.copy_done > now_) return;
+    if (!p.outgoing || p.copy_done > time_.now()) return;
     p.outgoing = false;
     p.clean = true;
   }
@@ -394,7 +374,7 @@ class Simulation {
   void die(int32_t s) {
     Place& p = place(s);
     if (p.resident || p.incoming) {
-      if ((p.outgoing || p.incoming) && p.copy_done > now_)
+      if ((p.outgoing || p.incoming) && p.copy_done > time_.now())
         lingering_.emplace_back(p.copy_done, slot(s).bytes);
       else
         held_ -= slot(s).bytes;
@@ -408,7 +388,7 @@ class Simulation {
 
   void reap() {
     std::erase_if(lingering_, [&](auto& l) {
-      if (l.first > now_) return false;
+      if (l.first > time_.now()) return false;
       held_ -= l.second;
       return true;
     });
@@ -426,21 +406,7 @@ class Simulation {
     }
   }
 
-  /// Takes a lane for one copy; returns when the copy is done.
-  double occupy(double& lane_free, int64_t bytes, double rate) {
-    const double seconds = rate < kInstant ? static_cast<double>(bytes) / rate : 0;
-    debt_ += rates_.compute_slowdown * seconds;
-    lane_free = std::max(now_, lane_free) + seconds;
-    return lane_free;
-  }
-
   void note_peak(int64_t bytes) { peak_bytes_ = std::max(peak_bytes_, bytes); }
-
-  void wait_until(double time) {
-    if (time <= now_) return;
-    result_.exposed_seconds += time - now_;
-    now_ = time;
-  }
 
   Place& place(int32_t s) { return places_[s]; }
   const Slot& slot(int32_t s) const { return trace_.slots[s]; }
@@ -459,7 +425,7 @@ class Simulation {
   const StepTrace& trace_;
   const int64_t budget_;
   const EvictionOrder order_;
-  const LinkRates rates_;
+  SimulatedTime time_;
   const Actions* actions_;
   const std::vector<EvictionBias>* bias_;
   const std::vector<std::vector<int32_t>>* sent_after_;
@@ -476,11 +442,9 @@ class Simulation {
   int32_t index_ = -1;
   size_t next_page_in_ = 0;
   size_t next_message_ = 0;
-  std::vector<std::pair<int32_t, double>> under_way_;  // messages: the operator that needs it, and its arrival
   int64_t held_ = 0;
   int64_t unpaged_ = 0;
   int64_t peak_bytes_ = 0;
-  double now_ = 0, began_ = 0, out_free_ = 0, in_free_ = 0, network_free_ = 0, debt_ = 0;
   Simulated result_;
 };
 
