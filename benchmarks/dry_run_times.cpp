@@ -1,8 +1,9 @@
 // dry_run_times: the time of a training step as a dry run predicts it, beside the time that it takes.
 //   build/bin/dry_run_times unet3d synthetic:64 8 1 kfac
 //   mpirun -np 2 build/bin/dry_run_times resnet50 synthetic:64 32
-// Arguments: model, data, filters and batch (0: the model's default), and kfac to precondition. Of several ranks, rank
-// 0 tells.
+//   build/bin/dry_run_times bert-base synthetic:64 0 4 plain 4 256
+// Arguments: model, data, filters and batch (0: the model's default), kfac to precondition or plain, layers and width
+// (0: the model's default). Of several ranks, rank 0 tells.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include "ddl/comm/mpi.h"
 #include "ddl/comm/simulated_world.h"
 #include "ddl/torch/comm.h"
+#include "runtime/dry_runs/host_gaps.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/step_trace.h"
 #include "swap/shapes/measured_times.h"
@@ -68,13 +70,16 @@ void compare(const StepTrace& real, const StepTrace& dry) {
 }
 
 int run(int argc, char** argv) {
-  if (argc < 3) return std::fprintf(stderr, "usage: dry_run_times MODEL DATA [FILTERS [BATCH [kfac]]]\n"), 2;
+  if (argc < 3)
+    return std::fprintf(stderr, "usage: dry_run_times MODEL DATA [FILTERS [BATCH [kfac|plain [LAYERS [WIDTH]]]]]\n"), 2;
   TrainOptions options;
   options.model.name = argv[1];
   options.data.source = argv[2];
   if (argc > 3 && std::atoi(argv[3]) > 0) options.model.filters = std::atoi(argv[3]);
   if (argc > 4) options.data.batch = std::atoi(argv[4]);
-  options.kfac.enabled = argc > 5;
+  options.kfac.enabled = argc > 5 && std::string(argv[5]) == "kfac";
+  if (argc > 6) options.model.layers = std::atoi(argv[6]);
+  if (argc > 7) options.model.hidden = std::atoi(argv[7]);
   options.optimizer.kind = options.kfac.enabled ? OptimizerKind::sgd : OptimizerKind::adam;
   std::optional<ddl::MpiRuntime> mpi;
   if (ddl::launched_by_mpi()) mpi.emplace();
@@ -90,7 +95,9 @@ int run(int argc, char** argv) {
   std::printf("dry run %.2f s, %ld calls to measure", seconds_since(start), static_cast<long>(times->missing()));
   start = Clock::now();
   times->measure();
-  std::printf(", measured in %.2f s\n", seconds_since(start));
+  times->set_gaps(measure_host_gaps(*times));
+  std::printf(", measured in %.2f s; beside kernels %.1f µs an operator, %.1f in backward\n", seconds_since(start),
+              times->gaps().forward * 1e6, times->gaps().backward * 1e6);
   start = Clock::now();
   const auto dry = traces_of(on_paper, 8);
   std::printf("dry run again %.2f s\n", seconds_since(start));

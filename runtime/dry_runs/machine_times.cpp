@@ -19,6 +19,7 @@
 #include "core/host/processor.h"
 #include "core/json_text.h"
 #include "core/new_file.h"
+#include "runtime/dry_runs/host_gaps.h"
 #include "swap/shapes/copy_rates.h"
 
 namespace spillway::runtime {
@@ -29,7 +30,7 @@ using nlohmann::json;
 /// Returns all that decides the times, as far as this process can tell. The format's number changes with the keys.
 json description() {
   return {
-      {"processor", processor_model()}, {"threads", at::get_num_threads()}, {"torch", TORCH_VERSION}, {"format", 2}};
+      {"processor", processor_model()}, {"threads", at::get_num_threads()}, {"torch", TORCH_VERSION}, {"format", 3}};
 }
 
 std::filesystem::path file_in(const std::filesystem::path& folder) {
@@ -62,6 +63,10 @@ void MachineTimes::read() {
     for (const auto& [call, seconds] : seconds_of_calls.items())
       if (is_time(seconds)) known[call] = seconds;
     kernels_->add(known);
+    if (const json gaps = all.value("gap_seconds", json()); gaps.is_object())
+      if (const json forward = gaps.value("forward", json()), backward = gaps.value("backward", json());
+          is_time(forward) && is_time(backward))
+        set_gaps({forward, backward});
     if (const json rate = all.value("copy_bytes_per_second", json()); is_time(rate)) copy_rate_ = rate;
   } catch (const BadRequest&) {
     return;  // a file that is none of ours is measured anew and overwritten
@@ -72,18 +77,26 @@ void MachineTimes::write() const {
   try {
     std::filesystem::create_directories(file_.parent_path());
     NewFile fresh(file_);
-    fresh.write(
-        json{{"of", description()}, {"copy_bytes_per_second", copy_rate_}, {"seconds", kernels_->known()}}.dump(1));
+    json all{{"of", description()}, {"copy_bytes_per_second", copy_rate_}, {"seconds", kernels_->known()}};
+    if (knows_gaps_)
+      all["gap_seconds"] = {{"forward", kernels_->gaps().forward}, {"backward", kernels_->gaps().backward}};
+    fresh.write(all.dump(1));
     fresh.commit();
   } catch (const std::system_error&) {
     return;
   }
 }
 
+void MachineTimes::set_gaps(const swap::HostGaps& gaps) {
+  kernels_->set_gaps(gaps);
+  knows_gaps_ = true;
+}
+
 int64_t MachineTimes::measure_missing() {
   const int64_t missing = kernels_->missing();
   if (missing == 0) return 0;
   kernels_->measure();
+  if (!knows_gaps_) set_gaps(measure_host_gaps(*kernels_));
   if (!file_.empty()) write();
   return missing;
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <c10/util/strides.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -198,6 +199,10 @@ class KeepGenerator {
 };
 
 }  // namespace
+
+bool in_backward() {
+  return torch::autograd::get_current_node() != nullptr;
+}
 
 double MeasuredTimes::seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
   Sample sample = sample_of(op.schema(), arguments, max_bytes_);

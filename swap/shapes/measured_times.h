@@ -10,6 +10,15 @@
 
 namespace spillway::swap {
 
+/// The time that the host takes beside the kernel of each operator: autograd, the dispatcher, the gate.
+struct HostGaps {
+  double forward = 5e-6;   ///< seconds an operator, but in backward passes
+  double backward = 5e-6;  ///< seconds an operator in backward passes
+};
+
+/// True while this thread runs a backward pass.
+bool in_backward();
+
 /// Measures each call that a dry run makes once: the same operator on arguments of the same shapes. Arguments of more
 /// than `max_bytes` are measured in part: spatial dimensions, or the rows of a matrix, are halved until they are small
 /// enough, and the time grows with the bytes. So a table of one volume serves larger ones. Used by one thread at a
@@ -20,7 +29,11 @@ class MeasuredTimes final : public KernelTimes {
 
   /// Returns the time of the call; 0, and notes the call, where it was not measured yet.
   double seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) override;
-  double gap_seconds(const c10::OperatorHandle&) const override { return 5e-6; }
+  double gap_seconds(const c10::OperatorHandle&) const override {
+    return in_backward() ? gaps_.backward : gaps_.forward;
+  }
+  void set_gaps(const HostGaps& gaps) { gaps_ = gaps; }
+  const HostGaps& gaps() const { return gaps_; }
   /// Returns the times that are known, by a text that describes the call.
   const std::map<std::string, double>& known() const { return seconds_; }
   /// Adds times that known() of another object had on the same machine.
@@ -37,6 +50,7 @@ class MeasuredTimes final : public KernelTimes {
     std::vector<c10::IValue> arguments;  ///< tensors have no bytes
   };
   const int64_t max_bytes_;
+  HostGaps gaps_;
   std::map<std::string, double> seconds_;
   std::map<std::string, Call> noted_;
 };

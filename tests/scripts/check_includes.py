@@ -55,7 +55,7 @@ runtime/pipeline     ddl/allreduce ddl/comm ddl/courier ddl/torch kfac pipe runt
 runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac kfac/comm kfac/factors kfac/plan pipe runtime/data \
                      runtime/interruption runtime/io runtime/models runtime/options runtime/passes runtime/pipeline runtime/planning \
                      runtime/recording runtime/results swap swap/gate swap/optim swap/schedule swap/shapes swap/tiers
-runtime/dry_runs     core/host core/memory ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/plan pipe runtime/data runtime/models \
+runtime/dry_runs     core/host core/memory ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/plan pipe runtime/data runtime/models runtime/passes \
                      runtime/options runtime/pipeline runtime/planning runtime/training swap/schedule swap/shapes swap/windows
 runtime/reproduce    ddl/allreduce kfac/plan pipe runtime/dry_runs runtime/options runtime/planning
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \

@@ -177,16 +177,24 @@ TEST_F(MachineTimesTest, TimesAreMeasuredOnceAndRemembered) {
   TrainOptions options = small_options();
   options.kfac.enabled = false;
   double first = 0;
+  swap::HostGaps gaps;
   {
     MachineTimes times(dir_);
     (void)dry_steps(options, nullptr, times.kernels());
     EXPECT_GT(times.measure_missing(), 0);
     EXPECT_EQ(times.measure_missing(), 0);
     first = trace_of(dry_steps(options, nullptr, times.kernels()), "plain").compute_seconds();
+    gaps = times.kernels()->gaps();
+    // Autograd runs between the operators of a backward pass, and no step is that slow.
+    EXPECT_GT(gaps.backward, gaps.forward);
+    EXPECT_GT(gaps.forward, 0);
+    EXPECT_LT(gaps.backward, 0.01);
   }
   MachineTimes again(dir_);
   EXPECT_EQ(trace_of(dry_steps(options, nullptr, again.kernels()), "plain").compute_seconds(), first);
   EXPECT_EQ(again.measure_missing(), 0);
+  EXPECT_EQ(again.kernels()->gaps().forward, gaps.forward);
+  EXPECT_EQ(again.kernels()->gaps().backward, gaps.backward);
 }
 
 TEST_F(MachineTimesTest, AFileOfOthersIsNotUsed) {

@@ -71,6 +71,20 @@ TEST(MeasuredTimesTest, MeasureEachCallOnce) {
   EXPECT_GT(times->missing(), 0) << "another size is another call";
 }
 
+TEST(MeasuredTimesTest, OperatorsOfBackwardPassesHaveAGapOfTheirOwn) {
+  const auto times = std::make_shared<MeasuredTimes>();
+  times->set_gaps({.forward = 1, .backward = 100});
+  Session session(dry(times));
+  at::Tensor weight = at::ones({4});
+  weight.set_requires_grad(true);
+  auto step = session.step();
+  weight.mul(weight).sum().backward();
+  step.finish();
+  const StepTrace& trace = *session.trace();
+  EXPECT_EQ(trace.operators.front().host_seconds, 1);
+  EXPECT_EQ(trace.operators.back().host_seconds, 100);
+}
+
 TEST(MeasuredTimesTest, LargeVolumesGrowFromOneSample) {
   constexpr int64_t kMaxBytes = 64 << 10;
   const auto times = std::make_shared<MeasuredTimes>(kMaxBytes);
