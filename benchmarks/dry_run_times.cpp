@@ -95,8 +95,8 @@ int run(int argc, char** argv) {
   std::printf("dry run %.2f s, %ld calls to measure", seconds_since(start), static_cast<long>(times->missing()));
   start = Clock::now();
   times->measure();
-  times->set_gaps(measure_host_gaps(*times));
-  std::printf(", measured in %.2f s; beside kernels %.1f µs an operator, %.1f in backward\n", seconds_since(start),
+  times->set_gaps(measure_host_gaps());
+  std::printf(", measured in %.2f s; between operators %.1f µs, %.1f in backward\n", seconds_since(start),
               times->gaps().forward * 1e6, times->gaps().backward * 1e6);
   start = Clock::now();
   const auto dry = traces_of(on_paper, 8);

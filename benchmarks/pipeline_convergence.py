@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What the turns of K-FAC's refreshes do to convergence.
 
-  benchmarks/pipeline_convergence.py [--program build/bin/spillway] [--seeds 3] [--only "autoencoder, together"] [--json FILE]
+  benchmarks/pipeline_convergence.py [--program build/bin/spillway] [--seeds 3] [--only "autoencoder, together"] [--flags="--kl-clip 1e-4"] [--json FILE]
 
 A small BERT and the autoencoder are cut over two ranks. Each is trained with LAMB alone, and with K-FAC whose layers are renewed in turn
 (rolling), from the statistics of one step (together), and within one step (at-once), every 5 and every 10 steps. Losses do not depend on the
-machine's speed. A loss is the mean of a training's last tenth. `--only` trains those whose name begins so.
+machine's speed. A loss is the mean of a training's last tenth. `--only` trains those whose name begins so. `--flags` go to every
+training.
 """
 import argparse
 import json
@@ -43,6 +44,7 @@ def main():
     parser.add_argument("--program", default="build/bin/spillway")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="train those whose MODEL, WAY begins so")
+    parser.add_argument("--flags", default="", help="flags of every training")
     parser.add_argument("--json")
     arguments = parser.parse_args()
     results = {}
@@ -52,7 +54,7 @@ def main():
                 continue
             ends = []
             for seed in range(1, arguments.seeds + 1):
-                curve = losses(arguments.program, model, flags, seed)
+                curve = losses(arguments.program, model, [*flags, *arguments.flags.split()], seed)
                 if isinstance(curve, str):
                     print(f"{model}, {way}, seed {seed}: {curve}", file=sys.stderr)
                     continue

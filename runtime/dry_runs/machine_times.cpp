@@ -96,7 +96,7 @@ int64_t MachineTimes::measure_missing() {
   const int64_t missing = kernels_->missing();
   if (missing == 0) return 0;
   kernels_->measure();
-  if (!knows_gaps_) set_gaps(measure_host_gaps(*kernels_));
+  if (!knows_gaps_) set_gaps(measure_host_gaps());
   if (!file_.empty()) write();
   return missing;
 }

@@ -7,7 +7,7 @@
 
 namespace spillway::runtime {
 
-/// The times of kernels as this machine takes them, what its host takes beside them, and the rate of its copies. They
+/// The times of kernels as this machine takes them, what its host takes between them, and the rate of its copies. They
 /// are remembered in a file of a folder, by processor, threads and version of LibTorch. Used by one thread at a time.
 class MachineTimes {
  public:
@@ -15,7 +15,7 @@ class MachineTimes {
   explicit MachineTimes(const std::filesystem::path& folder);
 
   const std::shared_ptr<swap::MeasuredTimes>& kernels() const { return kernels_; }
-  /// Measures the calls that dry runs have noted since, and what the host takes beside kernels where that is not known,
+  /// Measures the calls that dry runs have noted since, and what the host takes between them where that is not known,
   /// and writes the file. No Session may be open on this thread. A
   /// failure to write is no error: they are measured again then. Returns the number of calls.
   int64_t measure_missing();

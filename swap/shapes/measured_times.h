@@ -10,10 +10,10 @@
 
 namespace spillway::swap {
 
-/// The time that the host takes beside the kernel of each operator: autograd, the dispatcher, the gate.
+/// The time that the host takes before each operator: autograd, the program, the gate.
 struct HostGaps {
-  double forward = 5e-6;   ///< seconds an operator, but in backward passes
-  double backward = 5e-6;  ///< seconds an operator in backward passes
+  double forward = 5e-6;   ///< seconds before an operator, but in backward passes
+  double backward = 5e-6;  ///< seconds before an operator in backward passes
 };
 
 /// True while this thread runs a backward pass.
