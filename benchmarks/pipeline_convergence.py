@@ -5,8 +5,8 @@
 
 A small BERT and the autoencoder are cut over two ranks. Each is trained with LAMB alone, and with K-FAC whose layers are renewed in turn
 (rolling), from the statistics of one step (together), and within one step (at-once), every 5 and every 10 steps. Losses do not depend on the
-machine's speed. A loss is the mean of a training's last tenth. `--only` trains those whose name begins so. `--flags` go to every
-training.
+machine's speed. A loss is the mean of a training's last tenth. `--only` trains those whose name begins so. `--flags` go to those with
+K-FAC.
 """
 import argparse
 import json
@@ -44,7 +44,7 @@ def main():
     parser.add_argument("--program", default="build/bin/spillway")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="train those whose MODEL, WAY begins so")
-    parser.add_argument("--flags", default="", help="flags of every training")
+    parser.add_argument("--flags", default="", help="further flags of the trainings with K-FAC")
     parser.add_argument("--json")
     arguments = parser.parse_args()
     results = {}
@@ -54,7 +54,8 @@ def main():
                 continue
             ends = []
             for seed in range(1, arguments.seeds + 1):
-                curve = losses(arguments.program, model, [*flags, *arguments.flags.split()], seed)
+                more = arguments.flags.split() if "--kfac" in flags else []
+                curve = losses(arguments.program, model, [*flags, *more], seed)
                 if isinstance(curve, str):
                     print(f"{model}, {way}, seed {seed}: {curve}", file=sys.stderr)
                     continue
