@@ -53,7 +53,7 @@ class Transport {
   /// True when `request` is finished; then empties it. An empty request is finished. Never blocks.
   virtual bool test(Request& request) = 0;
   /// True when `request` will never be finished, because its peer has ended and its message was not among those that
-  /// the peer had sent. A request that `test` would finish is none of these. A transport that cannot know says false.
+  /// the peer had sent. False for a request that `test` would finish. A transport that cannot know says false.
   /// Never blocks.
   virtual bool will_never_finish(const Request& /*request*/) { return false; }
   /// Gives the processor away between two polls; may return at any time, and does at `until`.

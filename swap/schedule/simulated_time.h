@@ -10,8 +10,8 @@
 
 namespace spillway::swap {
 
-/// A clock that operators, waits and nothing else move. Copies of one direction follow each other, and so do messages.
-/// What they take from the cores (LinkRates) makes the next operator longer.
+/// A clock of seconds that operators and waits move. Copies of one direction follow each other, and so do messages. The
+/// time that both take from the cores (LinkRates) makes the next operator longer.
 class SimulatedTime {
  public:
   /// Without rates copies take no time.
@@ -35,10 +35,11 @@ class SimulatedTime {
   /// Lets time pass without an operator.
   void pass(double seconds) { now_ += seconds; }
 
-  /// Begins a copy, and returns its end.
+  /// Begins a copy out of the device, and returns its end. One that passes the disk is as slow as the slower of both.
   double copy_out(int64_t bytes, bool passes_disk) {
     return occupy(out_free_, bytes, rates_.out_bytes_per_second, passes_disk, rates_.to_disk_bytes_per_second);
   }
+  /// Begins a copy into the device, as copy_out().
   double copy_in(int64_t bytes, bool passes_disk) {
     return occupy(in_free_, bytes, rates_.in_bytes_per_second, passes_disk, rates_.from_disk_bytes_per_second);
   }
