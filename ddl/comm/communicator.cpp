@@ -108,6 +108,7 @@ int Communicator::local_size() const {
 
 Request Communicator::send(int peer, Tag tag, std::span<const std::byte> bytes) {
   require_alive();
+  ++started_;
   try {
     return transport_->send(peer, tag, bytes);
   } catch (const std::exception& error) {
@@ -117,6 +118,7 @@ Request Communicator::send(int peer, Tag tag, std::span<const std::byte> bytes) 
 
 Request Communicator::receive(int peer, Tag tag, std::span<std::byte> bytes) {
   require_alive();
+  ++started_;
   try {
     return transport_->receive(peer, tag, bytes);
   } catch (const std::exception& error) {

@@ -93,6 +93,9 @@ class Communicator {
   /// Starts a message; see Transport. `wait` finishes the request. Throws CommError when the transport fails.
   [[nodiscard]] Request send(int peer, Tag tag, std::span<const std::byte> bytes);
   [[nodiscard]] Request receive(int peer, Tag tag, std::span<std::byte> bytes);
+  /// Returns how many messages were started here, in either direction. A call that threw without any has told the other
+  /// ranks nothing, and holds none of their messages.
+  int64_t messages_started() const noexcept { return started_; }
   /// Blocks until all requests are finished, and empties them. Throws CommError when a message does not come within the
   /// deadline, naming the rank that owes it, or when another rank gave up. Buffers of unfinished requests may then be
   /// freed.
@@ -160,6 +163,7 @@ class Communicator {
   std::vector<int> world_ranks_;  ///< by rank
   Levels levels_;
   int64_t sequence_ = 0;
+  int64_t started_ = 0;
   bool abandoned_ = false;
   std::shared_ptr<NoticeBoard> board_;  ///< shared with duplicates and groups
 };

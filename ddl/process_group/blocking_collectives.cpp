@@ -7,6 +7,7 @@
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <numeric>
@@ -16,6 +17,7 @@
 
 #include "ddl/comm/communicator.h"
 #include "ddl/comm/transport.h"
+#include "ddl/process_group/host_buffers.h"
 #include "ddl/torch/tensor_elements.h"
 
 namespace spillway::ddl {
@@ -53,65 +55,61 @@ void check_ordered(const at::Tensor& tensor, Reduction reduction) {
               "[ddl] complex numbers have no ", name_of(reduction), "; allowed: sum, average");
 }
 
-/// Returns the tensor's bytes, from first to last element in order of its dimensions, in the host's memory. A copy
-/// where the tensor is elsewhere or not contiguous.
-at::Tensor on_host(const at::Tensor& tensor) {
-  return tensor.resolve_conj().resolve_neg().contiguous().cpu();
-}
-
-/// Returns memory on the host for a tensor's elements: the tensor itself where it is there and contiguous.
-at::Tensor host_buffer(const at::Tensor& tensor) {
-  if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor;
-  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
-}
-
-void give_back(const at::Tensor& buffer, const at::Tensor& tensor) {
-  if (!buffer.is_same(tensor)) tensor.copy_(buffer);
+/// Throws unless all tensors have the type of the first.
+void check_types(const at::Tensor& first, const std::vector<at::Tensor>& others, const char* operation) {
+  for (const at::Tensor& other : others)
+    TORCH_CHECK(other.scalar_type() == first.scalar_type(), "[ddl] ", operation, ": tensors of ", first.scalar_type(),
+                " and ", other.scalar_type(), "; allowed: one type");
 }
 
 /// Sends `to[r]` to each rank r, receives `from[r]` from it, and waits for all. Undefined tensors stand for none. What
-/// stays on this rank is copied.
+/// stays on this rank is copied. All memory is made before the first message.
 void send_and_receive(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from, Communicator& comm,
                       std::string_view collective) {
   const int rank = comm.rank(), size = comm.size();
-  std::vector<at::Tensor> buffers(size), kept;
-  std::vector<Request> requests;
-  for (int step = 1; step < size; ++step) {
-    const int source = (rank + size - step) % size, target = (rank + step) % size;
-    if (from[source].defined()) {
-      buffers[source] = host_buffer(from[source]);
-      requests.push_back(comm.receive(source, Tag::blob, bytes_of(buffers[source])));
-    }
-    if (to[target].defined()) {
-      kept.push_back(on_host(to[target]));
-      requests.push_back(comm.send(target, Tag::blob, bytes_of(kept.back())));
-    }
+  std::vector<at::Tensor> buffers(size), kept(size);
+  for (int r = 0; r < size; ++r) {
+    if (r == rank) continue;
+    if (from[r].defined()) buffers[r] = host_buffer(from[r]);
+    if (to[r].defined()) kept[r] = on_host(to[r]);
   }
   if (from[rank].defined() && to[rank].defined()) from[rank].copy_(to[rank].reshape(from[rank].sizes()));
+  std::vector<Request> requests;
+  requests.reserve(2 * static_cast<size_t>(size));
+  for (int step = 1; step < size; ++step) {
+    const int source = (rank + size - step) % size, target = (rank + step) % size;
+    if (buffers[source].defined()) requests.push_back(comm.receive(source, Tag::blob, bytes_of(buffers[source])));
+    if (kept[target].defined()) requests.push_back(comm.send(target, Tag::blob, bytes_of(kept[target])));
+  }
   comm.wait(requests, {.collective = collective, .stage = 1});
   for (int r = 0; r < size; ++r)
     if (buffers[r].defined()) give_back(buffers[r], from[r]);
 }
 
-/// Returns an integer type of the largest size that divides `bytes` and an address; bytes are moved faster by it.
-at::ScalarType word_for(int64_t bytes, const void* address) {
-  const auto all = static_cast<uint64_t>(bytes) | reinterpret_cast<uintptr_t>(address);
-  if (all % 8 == 0) return at::kLong;
-  return all % 4 == 0 ? at::kInt : at::kByte;
+/// Returns the largest integer type whose size divides `bytes`, because bytes are moved faster by it. Ranks agree on
+/// it, so it must not depend on an address.
+at::ScalarType word_for(int64_t bytes) {
+  if (bytes % 8 == 0) return at::kLong;
+  return bytes % 4 == 0 ? at::kInt : at::kByte;
+}
+
+bool is_aligned(const void* address, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(address) % static_cast<uint64_t>(bytes) == 0;
 }
 
 /// Gathers the ranks' blocks, of which `all` holds own one already. `all` is contiguous and on the host.
 void gather_blocks(const at::Tensor& all, const Comm& comm) {
   const int64_t bytes = static_cast<int64_t>(all.nbytes()), size = comm->communicator->size();
   if (bytes == 0) return;
-  const at::ScalarType word = word_for(bytes / size, all.data_ptr());
-  if (word != at::kByte) {
-    const int64_t count = bytes / static_cast<int64_t>(c10::elementSize(word));
-    return all_gather_(at::from_blob(all.data_ptr(), {count}, at::TensorOptions(word)), comm);
-  }
-  // Blocks of an odd size grow to whole words.
-  const int64_t block = bytes / size, padded = (block + 7) / 8 * 8;
-  const at::Tensor words = at::empty({size * padded / 8}, at::kLong);
+  const at::ScalarType word = word_for(bytes / size);
+  const auto word_bytes = static_cast<int64_t>(c10::elementSize(word));
+  if (word != at::kByte && is_aligned(all.data_ptr(), word_bytes))
+    return all_gather_(at::from_blob(all.data_ptr(), {bytes / word_bytes}, at::TensorOptions(word)), comm);
+  // Blocks of an odd size grow to whole words, and those at an odd address move.
+  const int64_t block = bytes / size;
+  const int64_t padded = word == at::kByte ? (block + 7) / 8 * 8 : block;
+  const at::ScalarType moved = word == at::kByte ? at::kLong : word;
+  const at::Tensor words = at::empty({size * padded / static_cast<int64_t>(c10::elementSize(moved))}, moved);
   auto* to = static_cast<std::byte*>(words.data_ptr());
   auto* from = static_cast<std::byte*>(all.data_ptr());
   const int64_t rank = comm->communicator->rank();
@@ -156,6 +154,7 @@ void reduce_on_all(const std::vector<at::Tensor>& tensors, const Comm& comm, Red
   std::vector<Reducible> all(tensors.begin(), tensors.end());
   std::vector<at::Tensor> reduced;
   for (const Reducible& one : all) reduced.push_back(one.tensor());
+  for (const at::Tensor& one : reduced) element_of(one, "all_reduce");  // before the first of them is sent
   allreduce_(reduced, comm, reduction);
   for (const Reducible& one : all) one.give_back();
 }
@@ -193,9 +192,17 @@ void gather_on_all(const at::Tensor& output, const at::Tensor& input, const Comm
 void gather_on_all(const std::vector<at::Tensor>& outputs, const at::Tensor& input, const Comm& comm) {
   const at::NoGradGuard no_grad;
   check_count(outputs, comm, "all_gather");
-  for (const at::Tensor& output : outputs)
-    TORCH_CHECK(output.numel() == input.numel(), "[ddl] all_gather: an output of ", output.numel(),
-                " elements for inputs of ", input.numel());
+  check_types(input, outputs, "all_gather");
+  const at::Tensor& own = outputs[rank_of(comm)];
+  TORCH_CHECK(own.numel() == input.numel(), "[ddl] all_gather: this rank's output has ", own.numel(),
+              " elements, and its input ", input.numel());
+  const bool even = std::all_of(outputs.begin(), outputs.end(),
+                                [&](const at::Tensor& output) { return output.numel() == input.numel(); });
+  if (!even) {
+    own.copy_(input.reshape(own.sizes()));
+    for (int root = 0; root < std::ssize(outputs); ++root) broadcast_from({outputs[root]}, comm, root);
+    return;
+  }
   if (input.numel() == 0) return;
   const at::Tensor all = at::empty({size_of(comm) * input.numel()}, input.options().device(at::kCPU));
   gather_on_all(all, input, comm);
@@ -207,6 +214,7 @@ void reduce_parts(const at::Tensor& output, const at::Tensor& input, const Comm&
   const at::NoGradGuard no_grad;
   TORCH_CHECK(input.numel() == output.numel() * size_of(comm), "[ddl] reduce_scatter: an input of ", input.numel(),
               " elements for outputs of ", output.numel(), " on ", size_of(comm), " ranks");
+  check_types(output, {input}, "reduce_scatter");
   check_ordered(input, reduction);
   if (output.numel() == 0) return;
   const at::Tensor copy = at::empty_like(input, at::MemoryFormat::Contiguous).copy_(input);
@@ -236,7 +244,10 @@ void gather_on_root(const std::vector<at::Tensor>& outputs, const at::Tensor& in
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> to(size_of(comm)), none(size_of(comm));
   to[root] = input;
-  if (rank_of(comm) == root) check_count(outputs, comm, "gather");
+  if (rank_of(comm) == root) {
+    check_count(outputs, comm, "gather");
+    check_types(input, outputs, "gather");
+  }
   send_and_receive(to, rank_of(comm) == root ? outputs : none, *comm->communicator, "gather");
 }
 
@@ -244,7 +255,10 @@ void scatter_from(const at::Tensor& output, const std::vector<at::Tensor>& input
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> from(size_of(comm)), none(size_of(comm));
   from[root] = output;
-  if (rank_of(comm) == root) check_count(inputs, comm, "scatter");
+  if (rank_of(comm) == root) {
+    check_count(inputs, comm, "scatter");
+    check_types(output, inputs, "scatter");
+  }
   send_and_receive(rank_of(comm) == root ? inputs : none, from, *comm->communicator, "scatter");
 }
 
@@ -252,6 +266,8 @@ void exchange(const std::vector<at::Tensor>& outputs, const std::vector<at::Tens
   const at::NoGradGuard no_grad;
   check_count(outputs, comm, "all_to_all");
   check_count(inputs, comm, "all_to_all");
+  check_types(outputs[0], outputs, "all_to_all");
+  check_types(outputs[0], inputs, "all_to_all");
   send_and_receive(inputs, outputs, *comm->communicator, "all_to_all");
 }
 

@@ -12,6 +12,7 @@ namespace spillway::ddl {
 
 // All ranks call the same function with tensors of the same types and sizes. Tensors may have any strides; those that
 // do not fill their memory, or are on a GPU where the transport needs the host, go through a copy. All throw CommError.
+// Tensors that do not suit, and memory that cannot be had, are refused by another error before the first message.
 
 /// Returns the reduction that a number of c10d::ReduceOp stands for. Throws, naming it, for those that Spillway lacks.
 Reduction reduction_of_c10d(int op);
@@ -23,7 +24,8 @@ void reduce_on_all(const std::vector<at::Tensor>& tensors, const Comm& comm, Red
 void reduce_on_root(const at::Tensor& tensor, const Comm& comm, int root, Reduction reduction);
 /// Copies rank `root`'s tensors to all ranks.
 void broadcast_from(const std::vector<at::Tensor>& tensors, const Comm& comm, int root);
-/// Fills `outputs[r]`, one for each rank, with rank r's `input`. Outputs may be of other shapes.
+/// Fills `outputs[r]`, one for each rank, with rank r's `input`. Outputs may be of other shapes. Inputs of different
+/// sizes take a broadcast each.
 void gather_on_all(const std::vector<at::Tensor>& outputs, const at::Tensor& input, const Comm& comm);
 /// Fills `output` with all ranks' inputs, one behind another.
 void gather_on_all(const at::Tensor& output, const at::Tensor& input, const Comm& comm);

@@ -1,17 +1,26 @@
 #include "ddl/process_group/process_group.h"
 
+#include <ATen/MemoryOverlap.h>
+#include <c10/core/InferenceMode.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <numeric>
 #include <span>
+#include <thread>
 #include <utility>
 
+#include "core/clock.h"
 #include "ddl/allreduce/tuned_allreduce.h"
 #include "ddl/comm/background_queue.h"
 #include "ddl/comm/collectives.h"
+#include "ddl/point_to_point/point_to_point.h"
 #include "ddl/process_group/blocking_collectives.h"
+#include "ddl/process_group/callback_threads.h"
 #include "ddl/process_group/collective_work.h"
-#include "ddl/process_group/point_to_point.h"
+#include "ddl/process_group/host_buffers.h"
 #include "ddl/torch/tensor_elements.h"
 
 namespace spillway::ddl {
@@ -42,6 +51,11 @@ void refuse_sparse(const Tensors& tensors, const char* operation) {
                 "; the backend spillway takes dense ones");
 }
 
+/// Throws for tensors with elements in one place, where the outcome would depend on the order of writes.
+void refuse_overlap(const Tensors& outputs) {
+  for (const at::Tensor& output : outputs) at::assert_no_internal_overlap(output);
+}
+
 bool any_on_gpu(const Tensors& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_cuda(); });
 }
@@ -59,13 +73,26 @@ Tensors cut(const at::Tensor& tensor, const std::vector<int64_t>& sizes, int ran
 ProcessGroup::ProcessGroup(const std::shared_ptr<Communicator>& comm, ProcessGroupOptions options)
     : Backend(comm->rank(), comm->size()),
       options_(std::move(options)),
+      process_(getpid()),
+      callbacks_(std::make_unique<CallbackThreads>()),
       comm_(make(comm, options_.calibrate)),
       messages_(std::make_unique<PointToPoint>(comm->duplicate())),
       queue_(std::make_unique<BackgroundQueue>(comm, "collectives")) {
   init();
 }
 
-ProcessGroup::~ProcessGroup() = default;
+ProcessGroup::~ProcessGroup() {
+  if (getpid() == process_) return;
+  // A child of fork() has none of the threads that would have to end.
+  (void)callbacks_.release();
+  (void)messages_.release();
+  (void)queue_.release();
+}
+
+void ProcessGroup::require_own_process() const {
+  TORCH_CHECK(getpid() == process_, "[ddl] this process was forked from rank ", getRank(), ", process ", process_,
+              ", which alone can use the group; make a group of its own, or start it by spawn");
+}
 
 c10::intrusive_ptr<ProcessGroup> ProcessGroup::duplicate() {
   drain();
@@ -77,41 +104,67 @@ std::string ProcessGroup::explain(int64_t bytes) {
   return comm_->allreduce->for_bytes(bytes).describe(std::max<int64_t>(bytes / 4, 1));
 }
 
+c10::intrusive_ptr<c10d::Backend::Options> ProcessGroup::getBackendOptions() {
+  return c10::make_intrusive<Options>(getBackendName(), comm_->communicator->deadline());
+}
+
+std::vector<std::shared_ptr<void>> ProcessGroup::hold(const Tensors& tensors, bool written) const {
+  std::vector<std::shared_ptr<void>> held;
+  if (!options_.hold) return held;
+  for (const at::Tensor& tensor : tensors) held.push_back(options_.hold(tensor, written));
+  return held;
+}
+
 WorkHandle ProcessGroup::submit(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, Job job) {
+  require_own_process();
   refuse_sparse(inputs, title);
   refuse_sparse(outputs, title);
+  refuse_overlap(outputs);
+  ++sequence_;
   const bool on_gpu = any_on_gpu(inputs) || any_on_gpu(outputs);
-  auto work = c10::make_intrusive<CollectiveWork>(getRank(), type, title, inputs, std::move(outputs));
+  const bool blocks = on_gpu || must_block();
+  // Inside a Session the operator itself keeps its arguments where they are, until it returns.
+  std::vector<std::shared_ptr<void>> held;
+  if (!blocks) {
+    held = hold(outputs, /*written=*/true);
+    auto read = hold(inputs, /*written=*/false);
+    std::move(read.begin(), read.end(), std::back_inserter(held));
+  }
+  auto work = c10::make_intrusive<CollectiveWork>(getRank(), type, title, inputs, std::move(outputs), *callbacks_);
   if (on_gpu) {
-    run_here(job, *work);
+    drain();
+    run(job, *work);
     return work;
   }
   // The tensors live until the job ends, because it holds them.
-  const Ticket ticket = queue_->submit([this, work, job = std::move(job)](Communicator&) {
-    try {
-      job(comm_);
-    } catch (...) {
-      work->complete(std::current_exception());
-      throw;
-    }
-    work->complete(nullptr);
-  });
-  if (options_.must_block && options_.must_block()) ticket.wait();
+  const Ticket ticket =
+      queue_->submit([this, work, job = std::move(job), held = std::move(held)](Communicator&) { run(job, *work); });
+  if (!blocks) return work;
+  ticket.wait();
+  if (work->exception()) std::rethrow_exception(work->exception());
   return work;
 }
 
-void ProcessGroup::run_here(const Job& job, CollectiveWork& work) {
-  drain();
+void ProcessGroup::run(const Job& job, CollectiveWork& work) {
+  Communicator& comm = *comm_->communicator;
+  const int64_t before = comm.messages_started();
+  std::exception_ptr failure;
+  // Callers in inference mode give tensors that may only be written in that mode, and others may be as well.
+  const c10::InferenceMode inference;
   try {
     job(comm_);
-  } catch (...) {
-    work.complete(std::current_exception());
-    return;
+  } catch (const CommError&) {
+    failure = std::current_exception();
+  } catch (const std::exception& error) {
+    failure = std::current_exception();
+    // Once a message has started, its memory is about to be freed, and the other ranks wait for the rest.
+    if (comm.messages_started() != before) comm.abandon(error.what());
   }
-  work.complete(nullptr);
+  work.complete(failure);
 }
 
 void ProcessGroup::drain() {
+  require_own_process();
   queue_->submit([](Communicator&) {}).wait();
 }
 
@@ -218,29 +271,37 @@ WorkHandle ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d:
 }
 
 WorkHandle ProcessGroup::send(Tensors& tensors, int peer, int tag) {
+  require_own_process();
   checked_root(peer, getSize(), "send");
   refuse_sparse(tensors, "send");
-  const at::Tensor bytes = only(tensors, "send").contiguous().cpu();
-  auto work = c10::make_intrusive<CollectiveWork>(getRank(), c10d::OpType::SEND, "spillway:send", tensors, Tensors());
-  messages_->send(peer, tag, bytes_of(bytes),
-                  [work, bytes](const std::exception_ptr& error) { work->complete(error); });
-  if (options_.must_block && options_.must_block()) work->wait();
+  const at::Tensor tensor = only(tensors, "send");
+  at::Tensor bytes = on_host(tensor);
+  if (must_block() && bytes.is_alias_of(tensor)) bytes = bytes.clone();
+  auto held = hold({bytes}, /*written=*/false);
+  auto work =
+      c10::make_intrusive<MessageWork>(getRank(), c10d::OpType::SEND, "spillway:send", tensors, Tensors(), *callbacks_);
+  messages_->send(peer, tag, bytes_of(bytes), work->waiting(),
+                  [work, bytes, held = std::move(held)](const std::exception_ptr& error) { work->complete(error); });
   return work;
 }
 
 WorkHandle ProcessGroup::recv(Tensors& tensors, int peer, int tag) {
+  require_own_process();
   checked_root(peer, getSize(), "recv");
   refuse_sparse(tensors, "recv");
   const at::Tensor tensor = only(tensors, "recv");
-  const bool in_place = tensor.is_cpu() && tensor.is_contiguous();
-  const at::Tensor bytes = in_place ? tensor : tensor.cpu().contiguous();
-  auto work = c10::make_intrusive<CollectiveWork>(getRank(), c10d::OpType::RECV, "spillway:recv", Tensors(), tensors);
-  messages_->receive(peer, tag, bytes_of(bytes), [work, bytes, tensor](const std::exception_ptr& error) {
-    const at::NoGradGuard no_grad;
-    if (!error && !bytes.is_same(tensor)) tensor.copy_(bytes);
-    work->complete(error);
-  });
-  if (options_.must_block && options_.must_block()) work->wait();
+  refuse_overlap(tensors);
+  at::Tensor bytes = must_block() ? host_memory_like(tensor) : host_buffer(tensor);
+  auto held = hold({bytes}, /*written=*/true);
+  auto work =
+      c10::make_intrusive<MessageWork>(getRank(), c10d::OpType::RECV, "spillway:recv", Tensors(), tensors, *callbacks_);
+  if (!bytes.is_same(tensor))
+    work->deliver_to_waiter([tensor, bytes] {
+      const c10::InferenceMode inference;
+      tensor.copy_(bytes);
+    });
+  messages_->receive(peer, tag, bytes_of(bytes), work->waiting(),
+                     [work, bytes, held = std::move(held)](const std::exception_ptr& error) { work->complete(error); });
   return work;
 }
 
@@ -250,14 +311,19 @@ WorkHandle ProcessGroup::barrier(const c10d::BarrierOptions&) {
 }
 
 void ProcessGroup::shutdown() {
+  if (getpid() != process_) return;
+  const Ticket last = queue_->submit([](Communicator&) {});
+  const auto end = Clock::now() + kShutdownGrace;
+  while (!last.done() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (!last.done()) queue_->give_up("ended its group with collectives under way");
   try {
-    drain();
+    last.wait();
   } catch (const CommError&) {  // the group has ended, and the works that failed have said so
   }
 }
 
 void ProcessGroup::abort() {
-  queue_->give_up("was aborted");
+  if (getpid() == process_) queue_->give_up("was aborted");
 }
 
 }  // namespace spillway::ddl

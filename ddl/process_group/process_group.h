@@ -1,7 +1,10 @@
 /// The backend `spillway` of torch.distributed.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <sys/types.h>
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,6 +17,7 @@
 namespace spillway::ddl {
 
 class BackgroundQueue;
+class CallbackThreads;
 class CollectiveWork;
 class PointToPoint;
 
@@ -21,18 +25,24 @@ class PointToPoint;
 struct ProcessGroupOptions {
   /// Measures the links when the group is made, some 50 ms, so that plans suit them. The same on every rank.
   bool calibrate = true;
-  /// Returns true where a call must have ended before it returns: the caller's tensors may move afterwards. It is
-  /// called on the caller's thread. nullptr: nowhere.
+  /// Returns true where a collective must have ended before its call returns, and where a message may not use the
+  /// caller's tensor afterwards, because it may move. It is called on the caller's thread. nullptr: nowhere.
   std::function<bool()> must_block = nullptr;
+  /// Keeps a tensor's bytes at their address while the result lives; `written`: they will be written. It is called for
+  /// what is worked on after its call has returned, and may throw. nullptr: nothing moves.
+  std::function<std::shared_ptr<void>(const at::Tensor& tensor, bool written)> hold = nullptr;
 };
 
 /// A group of ranks as torch.distributed uses it. Collectives run one after another on a thread of their own, in the
-/// order of the calls; messages of send and recv run beside them. Sums of a kind have the same bits on every rank,
-/// whatever the levels. Tensors of the CPU and of GPUs; those of a GPU are reduced in the order of its current stream,
-/// and the host waits for that. What Spillway lacks is refused by torch's own error, which names the collective: sparse
-/// tensors, recv from any rank, reductions other than SUM, AVG, MIN and MAX.
-/// An operation that fails ends the group on all ranks: it and all later ones throw CommError, from wait() or a future.
-/// Operations' own timeouts are not looked at; the communicator's deadline counts. Used by one thread at a time.
+/// order of the calls. Messages of send and recv run beside them and never block. Sums of a kind have the same bits on
+/// every rank, whatever the levels. Tensors of the CPU and of GPUs; those of a GPU are reduced in the order of its
+/// current stream, and the host waits for that. What Spillway lacks is refused by torch's own error, which names the
+/// collective: sparse tensors, recv from any rank, reductions other than SUM, AVG, MIN and MAX.
+/// A call that this rank cannot begin, because it has no memory for it or its tensors do not suit, throws that error at
+/// the call, from wait() or from the future; the group lives on, and the other ranks wait until this one makes the call
+/// after all. An operation that fails later ends the group on all ranks: all others throw CommError.
+/// Operations' own timeouts are not looked at; the communicator's deadline counts, for messages from wait() on. A child
+/// of fork() cannot use the group. Used by one thread at a time.
 class ProcessGroup final : public c10d::Backend {
  public:
   /// Collective. `comm` is this object's alone. Throws CommError.
@@ -84,22 +94,40 @@ class ProcessGroup final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer, int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int tag) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
-  /// Waits for the collectives that were called.
+  /// Waits for the collectives that were called, at most kShutdownGrace. Those that have not ended then fail, here and
+  /// on the other ranks, because this rank will make no further call.
   void shutdown() override;
   /// Ends the group on all ranks: what is under way fails.
   void abort() override;
+
+  /// Numbers are agreed on by counting, so there is nothing to exchange.
+  void setSequenceNumberForGroup() override {}
+  /// Returns how many collectives this rank has called.
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+
+  /// The longest wait of shutdown().
+  static constexpr std::chrono::seconds kShutdownGrace{10};
 
  private:
   using Job = std::function<void(const Comm&)>;
   c10::intrusive_ptr<c10d::Work> submit(c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
                                         std::vector<at::Tensor> outputs, Job job);
-  void run_here(const Job& job, CollectiveWork& work);
+  /// Runs a job, and completes its work.
+  void run(const Job& job, CollectiveWork& work);
+  /// Keeps tensors where they are while the result lives.
+  std::vector<std::shared_ptr<void>> hold(const std::vector<at::Tensor>& tensors, bool written) const;
+  bool must_block() const { return options_.must_block && options_.must_block(); }
+  void require_own_process() const;
   void drain();
 
   const ProcessGroupOptions options_;
+  const pid_t process_;
+  uint64_t sequence_ = 0;
+  std::unique_ptr<CallbackThreads> callbacks_;
   const Comm comm_;  ///< the queue's thread uses it; others while nothing is queued
-  const std::unique_ptr<PointToPoint> messages_;
-  const std::unique_ptr<BackgroundQueue> queue_;  ///< last member, because its jobs use the others
+  std::unique_ptr<PointToPoint> messages_;
+  std::unique_ptr<BackgroundQueue> queue_;  ///< last member, because its jobs use the others
 };
 
 }  // namespace spillway::ddl

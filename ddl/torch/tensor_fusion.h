@@ -13,14 +13,17 @@ namespace spillway::ddl {
 /// longer matters, and little beside any budget. A larger tensor travels alone, in place on the CPU.
 inline constexpr int64_t kFusionBytes = int64_t{8} << 20;
 
-/// Returns a hash of types, sizes and strides, which must be alike on every rank for the bytes to mean the same.
+/// Returns a hash of types, sizes and strides, which must be alike on every rank for the bytes to mean the same. The
+/// strides of dimensions of size 1, and of tensors without elements, say nothing, so they do not count.
 inline uint64_t signature_of(at::TensorList tensors) {
   uint64_t hash = hash_in(kHashSeed, tensors.size());
   for (const at::Tensor& tensor : tensors) {
     hash = hash_in(hash, tensor.scalar_type());
     hash = hash_in(hash, tensor.dim());
     for (const int64_t size : tensor.sizes()) hash = hash_in(hash, size);
-    for (const int64_t stride : tensor.strides()) hash = hash_in(hash, stride);
+    if (tensor.numel() == 0) continue;
+    for (int64_t d = 0; d < tensor.dim(); ++d)
+      if (tensor.size(d) != 1) hash = hash_in(hash, tensor.stride(d));
   }
   return hash;
 }

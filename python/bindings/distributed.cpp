@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -20,8 +21,39 @@
 #include "ddl/sockets/socket_transport.h"
 #include "swap/gate/blocking_operators.h"
 #include "swap/gate/session_scope.h"
+#include "swap/session.h"
 
 namespace py = pybind11;
+
+namespace spillway::python {
+
+/// A reference to a group that is dropped without the GIL, because the group's threads may need it to end. Laid out as
+/// torch's own holders, which torch's casters take it for.
+template <class T>
+class DroppedWithoutGil {
+ public:
+  DroppedWithoutGil() = default;
+  explicit DroppedWithoutGil(T* owned) : held_(c10::intrusive_ptr<T>::unsafe_steal_from_new(owned)) {}
+  explicit DroppedWithoutGil(c10::intrusive_ptr<T> held) : held_(std::move(held)) {}
+  DroppedWithoutGil(const DroppedWithoutGil&) = default;
+  DroppedWithoutGil(DroppedWithoutGil&&) noexcept = default;
+  DroppedWithoutGil& operator=(const DroppedWithoutGil&) = default;
+  DroppedWithoutGil& operator=(DroppedWithoutGil&&) noexcept = default;
+  ~DroppedWithoutGil() {
+    if (!held_) return;
+    std::optional<py::gil_scoped_release> release;
+    if (PyGILState_Check() != 0) release.emplace();
+    held_.reset();
+  }
+  T* get() const noexcept { return held_.get(); }
+
+ private:
+  c10::intrusive_ptr<T> held_;
+};
+
+}  // namespace spillway::python
+
+PYBIND11_DECLARE_HOLDER_TYPE(T, spillway::python::DroppedWithoutGil<T>, true)  // NOLINT: pybind11's own
 
 namespace spillway::python {
 namespace {
@@ -61,7 +93,7 @@ bool is_ours(std::span<const c10::IValue> arguments) {
   return false;
 }
 
-using Group = c10::intrusive_ptr<ddl::ProcessGroup>;
+using Group = DroppedWithoutGil<ddl::ProcessGroup>;
 
 /// Returns the process's MPI, which starts at the first call unless the program has started it, as mpi4py does.
 ddl::MpiRuntime& mpi(std::chrono::milliseconds deadline) {
@@ -100,8 +132,11 @@ Group make_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   auto comm = std::make_shared<ddl::Communicator>(std::move(wire),
                                                   ddl::CommOptions{.deadline = deadline, .levels = std::move(levels)});
   const auto must_block = [] { return swap::SessionScope::current() != nullptr; };
-  return c10::make_intrusive<ddl::ProcessGroup>(
-      std::move(comm), ddl::ProcessGroupOptions{.calibrate = calibrate, .must_block = must_block});
+  const auto hold = [](const at::Tensor& tensor, bool written) -> std::shared_ptr<void> {
+    return std::make_shared<Resident>(written ? resident(tensor) : resident_read(tensor));
+  };
+  return Group(c10::make_intrusive<ddl::ProcessGroup>(
+      std::move(comm), ddl::ProcessGroupOptions{.calibrate = calibrate, .must_block = must_block, .hold = hold}));
 }
 
 }  // namespace
@@ -115,7 +150,9 @@ void bind_distributed(py::module_& module) {
       .def(py::init(&make_group), py::kw_only(), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("deadline_seconds"), py::arg("transport"), py::arg("address"), py::arg("levels"),
            py::arg("calibrate"), py::call_guard<py::gil_scoped_release>())
-      .def("duplicate", &ddl::ProcessGroup::duplicate, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "duplicate", [](ddl::ProcessGroup& group) { return Group(group.duplicate()); },
+          py::call_guard<py::gil_scoped_release>())
       .def("explain", &ddl::ProcessGroup::explain, py::arg("bytes"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("hosts", [](const ddl::ProcessGroup& group) { return group.communicator().hosts(); });
 }

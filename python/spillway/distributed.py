@@ -70,8 +70,9 @@ def duplicate(group: dist.ProcessGroup) -> _spillway.ProcessGroup:
 
 
 def _backend_of(group):
-    """Returns the group's backend of this kind; None where it has none."""
+    """Returns the group's backend of this kind; None where it has none. TORCH_DISTRIBUTED_DEBUG=DETAIL wraps backends."""
     backends = (group._get_backend(device) for device in group._device_types)
+    backends = (getattr(backend, "wrapped_pg", backend) for backend in backends)
     return next((backend for backend in backends if isinstance(backend, _spillway.ProcessGroup)), None)
 
 

@@ -13,6 +13,7 @@ import torch.multiprocessing as mp
 
 def start(backend, rank, size, folder, **options):
     torch.set_num_threads(1)
+    os.makedirs(folder, exist_ok=True)
     dist.init_process_group(backend, init_method=f"file://{folder}/{backend}", rank=rank, world_size=size,
                             timeout=datetime.timedelta(seconds=30), **options)
 

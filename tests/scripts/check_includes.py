@@ -31,8 +31,9 @@ ddl/allreduce        ddl/comm
 ddl/nccl             ddl/comm
 ddl/sockets          ddl/comm
 ddl/courier          ddl/comm
+ddl/point_to_point   ddl/comm
 ddl/torch            core/device ddl/allreduce ddl/comm ddl/courier ddl/nccl
-ddl/process_group    ddl/allreduce ddl/comm ddl/torch
+ddl/process_group    ddl/allreduce ddl/comm ddl/point_to_point ddl/torch
 kfac/plan
 pipe
 kfac/factors         kfac/plan
