@@ -16,6 +16,7 @@
 #include "python/bindings/errors.h"
 #include "runtime/pictures/session_page.h"
 #include "runtime/recording/session_recorder.h"
+#include "swap/gate/autograd_purposes.h"
 #include "swap/gate/storage_page.h"
 #include "swap/schedule/step_trace.h"
 #include "swap/session.h"
@@ -73,6 +74,16 @@ class CategoryBlock {
  private:
   const Category category_;
   std::optional<CategoryScope> scope_;
+};
+
+/// A scope of Python in which a thread makes buckets of gradients.
+class BucketBlock {
+ public:
+  void enter() { scope_.emplace(); }
+  void exit() { scope_.reset(); }
+
+ private:
+  std::optional<swap::BucketScope> scope_;
 };
 
 Category category_named(const std::string& text) {
@@ -138,6 +149,10 @@ void bind_tensors(py::module_& module) {
            py::arg("name"))
       .def("__enter__", &CategoryBlock::enter)
       .def("__exit__", [](CategoryBlock& block, const py::args&) { block.exit(); });
+  py::class_<BucketBlock>(module, "buckets")
+      .def(py::init<>())
+      .def("__enter__", &BucketBlock::enter)
+      .def("__exit__", [](BucketBlock& block, const py::args&) { block.exit(); });
   module.def(
       "categorize",
       [](const std::vector<at::Tensor>& tensors, const std::string& text) {

@@ -12,6 +12,12 @@ import torch
 from torch.utils import _pytree
 
 from spillway import _pointers, _purposes, _spillway
+from spillway._torch_check import has_distributed
+
+if has_distributed():
+    from spillway import _data_parallel
+else:
+    _data_parallel = None
 
 _UNSET = object()
 
@@ -220,6 +226,8 @@ class _Sessions:
         with self._lock:
             _pointers.install()
             _purposes.install()
+            if _data_parallel:
+                _data_parallel.install()
             self._all[id(session)] = session
 
     def discard(self, session):
@@ -228,6 +236,8 @@ class _Sessions:
             if not self._all:
                 _pointers.remove()
                 _purposes.remove()
+                if _data_parallel:
+                    _data_parallel.remove()
 
     def close_all(self):
         for session in list(self._all.values()):

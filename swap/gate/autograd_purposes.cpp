@@ -9,6 +9,8 @@
 
 namespace spillway::swap {
 
+thread_local bool BucketScope::is_open_ = false;
+
 bool is_weight(const at::Tensor& tensor) noexcept {
   if (!tensor.defined()) return false;
   const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());

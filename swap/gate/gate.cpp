@@ -132,12 +132,18 @@ void register_outputs(SessionState& session, const OperatorTraits& traits, const
     }
     storages.find_pages();
   });
-  if (traits.kind == OperatorKind::memory) return;
+  const bool are_buckets = traits.kind == OperatorKind::memory && BucketScope::is_open();
+  if (traits.kind == OperatorKind::memory && !are_buckets) return;
   int32_t position = kOutputPosition;
   for (const StoragesOfCall::Entry& entry : storages) {
     bool is_new = false;
     Page* page = storages.page_or_register(entry, is_new);
     if (is_new) births.push_back({page, position});
+    if (are_buckets)
+      session.pager.table().locked([&] {
+        give_purpose(*entry.storage, session.pager.table(), Category::gradients);
+        let_compare(*entry.storage, true);
+      });
     ++position;
   }
 }

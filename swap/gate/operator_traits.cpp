@@ -87,6 +87,12 @@ std::string refusal_of(std::string_view space) {
   return "";
 }
 
+/// True for the arguments of torch.distributed's operators that are written. Their schemas do not mark them, but their
+/// names are a convention: those that are only read are `input_tensors`, `input_tensor` and the tensors of `send`.
+bool is_written_by_collective(std::string_view operation, std::string_view argument) {
+  return operation != "c10d::send" && !argument.starts_with("input");
+}
+
 /// Returns `aten::add.Tensor`, as a text that lives as long as the process, because traces outlive their Sessions.
 std::string_view permanent_name(const c10::FunctionSchema& schema) {
   static std::mutex mutex;
@@ -111,21 +117,23 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.shares_memory = base == "aten::_lazy_clone";
   traits.keeps_gradients = base == "aten::detach" || base == "aten::copy_" || base == "aten::zero_" ||
                            (base == "aten::mul" && schema.overload_name() == "out");
+  traits.is_collective = space == "c10d";
   bool writes_any = false, aliases = false;
   for (const c10::Argument& argument : schema.arguments()) {
     bool writes =
         !annotated || contains(kWritesAll, base) || (argument.alias_info() && argument.alias_info()->isWrite());
+    if (traits.is_collective) writes = is_written_by_collective(base, argument.name());
     if (contains(kWritesRunningStatistics, base)) writes |= argument.name().starts_with("running_");
     traits.writes.push_back(writes);
     writes_any |= writes;
   }
   for (const c10::Argument& result : schema.returns()) {
     aliases |= result.alias_info() != nullptr;
-    traits.keeps_arguments |= result.type()->kind() == c10::TypeKind::ClassType;
+    // A collective that may run has ended when it returns, so the object that it returns holds no memory.
+    traits.keeps_arguments |= !traits.is_collective && result.type()->kind() == c10::TypeKind::ClassType;
   }
 
   traits.refusal = refusal_of(space);
-  traits.is_collective = space == "c10d";
   if (!traits.refusal.empty())
     traits.kind = OperatorKind::refused;
   else if (contains(kMemory, base))

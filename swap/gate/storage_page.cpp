@@ -8,6 +8,7 @@
 #include <ATen/quantized/Quantizer.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 
@@ -44,10 +45,43 @@ void make_absent(c10::StorageImpl& storage, Page& page) {
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kAbsentMessage);
 }
 
+/// The storages that let_compare() lets be compared. The record belongs to the process, because a page ends with its
+/// Session, and the next one's page of the same storage is compared as well.
+class ComparedStorages {
+ public:
+  static ComparedStorages& instance() {
+    static auto* compared = new ComparedStorages();  // storages outlive static objects too
+    return *compared;
+  }
+  void set(c10::StorageImpl& storage, bool is_compared) {
+    const std::lock_guard lock(mutex_);
+    if (!is_compared) {
+      storages_.erase(&storage);
+    } else if (!storages_.contains(&storage)) {
+      std::erase_if(storages_, [](const auto& entry) { return entry.second.expired(); });
+      storages_.emplace(&storage, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage));
+    }
+    count_ = storages_.size();
+  }
+  /// Costs a load where there are none.
+  bool contains(c10::StorageImpl& storage) {
+    if (count_ == 0) return false;
+    const std::lock_guard lock(mutex_);
+    return storages_.contains(&storage);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<size_t> count_ = 0;
+  std::unordered_map<c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
+};
+
 class StorageOwner final : public PageOwner {
  public:
   StorageOwner(c10::StorageImpl& storage, Pager& pager)
-      : storage_(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage)), pager_(pager) {}
+      : may_be_compared_(ComparedStorages::instance().contains(storage)),
+        storage_(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage)),
+        pager_(pager) {}
 
   std::shared_ptr<void> keep_alive() override {
     auto storage = storage_.lock();
@@ -69,6 +103,7 @@ class StorageOwner final : public PageOwner {
   }
   /// Says whether the storage may be compared with others while it is absent.
   void let_compare(bool let) {
+    if (may_be_compared_ == let) return;
     may_be_compared_ = let;
     c10::StorageImpl& storage = *storage_._unsafe_get_target();
     if (storage._mutable_data_ptr_no_checks().get_deleter() != &end_absent_page) return;
@@ -85,7 +120,7 @@ class StorageOwner final : public PageOwner {
     throws_on_access(storage) = false;
   }
 
-  bool may_be_compared_ = false;
+  bool may_be_compared_;
   c10::weak_intrusive_ptr<c10::StorageImpl> storage_;
   Pager& pager_;
 };
@@ -285,7 +320,8 @@ int64_t least_page_bytes(const c10::IValue& value, int64_t min_page_bytes) {
   return any_tensor(value, is_host_vector_of_integers) ? std::max(min_page_bytes, kMaxVector + 1) : min_page_bytes;
 }
 
-void let_compare(const c10::StorageImpl& storage, bool let) {
+void let_compare(c10::StorageImpl& storage, bool let) {
+  ComparedStorages::instance().set(storage, let);
   if (Page* page = page_of(storage)) static_cast<StorageOwner*>(page->owner.get())->let_compare(let);
 }
 

@@ -66,8 +66,9 @@ int64_t least_page_bytes(const c10::IValue& value, int64_t min_page_bytes);
 
 /// Says whether a page's storage may be compared with other storages while it is absent. LibTorch's is_alias_of() reads
 /// both pointers, and by itself an absent storage refuses that. One that may be compared refuses what could write only,
-/// and shows a null pointer to what reads. Must be called under the pager's lock.
-void let_compare(const c10::StorageImpl& storage, bool let);
+/// and shows a null pointer to what reads. Later pages of the storage, in other Sessions, follow it. Must be called
+/// under the pager's lock.
+void let_compare(c10::StorageImpl& storage, bool let);
 
 /// True for storages that are counted under no purpose of their own: as activations, workspace or other. `page` is what
 /// page_of() returned.
