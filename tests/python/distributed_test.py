@@ -426,22 +426,6 @@ def refusals(rank, size, folder):
     dist.destroy_process_group()
 
 
-def breaking_off(rank, size, folder):
-    """A rank that runs out of room in the middle says so on all ranks, at once."""
-    start("spillway", rank, size, folder)
-    # Tensors travel in groups of up to 8 MiB; the second group here is fused, and needs a copy.
-    parts = [torch.ones(3 * MIB // 4), torch.ones(3 * MIB // 2), torch.ones(MIB // 4)]
-    dist.barrier()
-    if rank == 0:
-        held = torch.zeros(4 * MIB)
-        with spillway.Session(budget="30MiB", processes_of_host=size), spillway.resident(held):
-            expect_error(spillway.OutOfBudget, "30", lambda: dist.all_reduce_coalesced(parts))
-    else:
-        expect_error(spillway.CommError, "rank 0", lambda: dist.all_reduce_coalesced(parts))
-    expect_error(spillway.CommError, "dead", lambda: dist.all_reduce(torch.ones(1)))
-    dist.destroy_process_group()
-
-
 def in_inference_mode(rank, size, folder):
     """Evaluation loops gather tensors that were made in inference mode."""
     start("spillway", rank, size, folder)
@@ -593,9 +577,6 @@ class DistributedTest(unittest.TestCase):
 
     def test_every_refusal_leaves_the_group_alive(self):
         run_ranks(refusals, 2)
-
-    def test_a_rank_that_breaks_off_ends_the_group_at_once(self):
-        run_ranks(breaking_off, 2)
 
     def test_tensors_of_inference_mode_are_filled(self):
         run_ranks(in_inference_mode, 2)
