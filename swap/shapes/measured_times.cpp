@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <mutex>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "core/clock.h"
@@ -18,11 +21,7 @@
 namespace spillway::swap {
 namespace {
 
-/// A call with arguments that have no bytes, and the share of the true call's bytes that it uses.
-struct Sample {
-  std::vector<c10::IValue> arguments;
-  double scale = 1;
-};
+using CallArguments = std::vector<c10::IValue>;
 
 /// Returns a tensor without bytes, of these sizes, whose dimensions lie in memory in the order of the tensor's. Among
 /// dimensions of one stride the later ones are the inner ones. With the earlier ones inside, weights of 1×1 kernels
@@ -42,7 +41,7 @@ at::Tensor shape_like(const at::Tensor& tensor, at::IntArrayRef sizes) {
   return meta;
 }
 
-int64_t bytes_of(const std::vector<c10::IValue>& arguments) {
+int64_t bytes_of(const CallArguments& arguments) {
   int64_t bytes = 0;
   for (const c10::IValue& value : arguments)
     map_tensors(value, [&](const at::Tensor& tensor) {
@@ -52,62 +51,118 @@ int64_t bytes_of(const std::vector<c10::IValue>& arguments) {
   return bytes;
 }
 
-/// True for a tensor whose dimensions from the third on are spatial.
-bool is_image(const at::Tensor& tensor) {
-  return tensor.dim() >= 4;
-}
-
-/// Returns the sizes with half of each spatial dimension, or half of the largest one of a matrix. Sizes that are odd
-/// stay.
-std::vector<int64_t> halved(at::IntArrayRef sizes, bool image) {
-  std::vector<int64_t> half = sizes.vec();
-  const auto halve = [](int64_t& size) { size = size % 2 == 0 && size > 2 ? size / 2 : size; };
-  if (image)
-    for (size_t d = 2; d < half.size(); ++d) halve(half[d]);
-  else if (!half.empty())
-    halve(*std::max_element(half.begin(), half.end()));
-  return half;
-}
-
-/// Returns the call on halved images; the same call where it has none that can be halved.
-std::vector<c10::IValue> halved(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& arguments) {
-  size_t dimensions = 0;
-  for (const c10::IValue& value : arguments)
-    map_tensors(value, [&](const at::Tensor& tensor) {
-      if (is_image(tensor)) dimensions = tensor.dim();
-      return tensor;
-    });
-  std::vector<c10::IValue> half;
+/// Returns the call with other sizes: `change(argument, sizes)` of each tensor and of each list of sizes.
+CallArguments with_sizes(const c10::FunctionSchema& schema, const CallArguments& arguments, const auto& change) {
+  CallArguments changed;
   for (size_t a = 0; a < arguments.size(); ++a) {
-    const c10::IValue& value = arguments[a];
-    if (value.isIntList() && schema.arguments()[a].name().ends_with("size") && dimensions > 0) {
-      std::vector<int64_t> sizes = value.toIntVector();
-      const size_t first = sizes.size() == dimensions ? 2 : 0;
-      if (schema.arguments()[a].name() != "kernel_size")
-        for (size_t d = first; d < sizes.size(); ++d) sizes[d] = sizes[d] % 2 == 0 ? sizes[d] / 2 : sizes[d];
-      half.emplace_back(sizes);
+    const c10::Argument& argument = schema.arguments()[a];
+    const std::string& name = argument.name();
+    const bool has_sizes = name.ends_with("size") || name.ends_with("sizes") || name.ends_with("shape");
+    if (arguments[a].isIntList() && has_sizes && name != "kernel_size") {
+      changed.emplace_back(change(argument, arguments[a].toIntVector()));
       continue;
     }
-    half.push_back(map_tensors(value, [&](const at::Tensor& tensor) {
-      if (dimensions > 0 && !is_image(tensor)) return tensor;
-      return shape_like(tensor, halved(tensor.sizes(), dimensions > 0));
+    changed.push_back(map_tensors(arguments[a], [&](const at::Tensor& tensor) {
+      return shape_like(tensor, change(argument, tensor.sizes().vec()));
     }));
   }
+  return changed;
+}
+
+/// Calls `visit(argument, tensor)` with each tensor of a call.
+void for_tensors(const c10::FunctionSchema& schema, const CallArguments& arguments, const auto& visit) {
+  for (size_t a = 0; a < arguments.size(); ++a)
+    map_tensors(arguments[a], [&](const at::Tensor& tensor) {
+      visit(schema.arguments()[a], tensor);
+      return tensor;
+    });
+}
+
+/// Returns the number of dimensions of a call's images: sample, channel, and two or more of space. 0 where it has none.
+/// The weight of a convolution is no image.
+size_t image_dimensions(const c10::FunctionSchema& schema, const CallArguments& arguments) {
+  size_t dimensions = 0;
+  for_tensors(schema, arguments, [&](const c10::Argument& argument, const at::Tensor& tensor) {
+    if (tensor.dim() >= 4 && argument.name() != "weight") dimensions = tensor.dim();
+  });
+  return dimensions;
+}
+
+/// Returns which dimension of an image each of `count` sizes is; none for sizes that are no image's. Lists may have
+/// those of space alone, and targets have no channels.
+std::vector<size_t> dimensions_of_image(const c10::Argument& argument, size_t count, size_t dimensions) {
+  const std::string& name = argument.name();
+  if (name == "weight" || count > dimensions) return {};
+  std::vector<size_t> all(count);
+  std::iota(all.begin(), all.end(), dimensions - count);
+  if (count == dimensions || (name.ends_with("size") && count + 2 == dimensions)) return all;
+  if (name != "target" || count + 1 != dimensions) return {};
+  all.front() = 0;
+  return all;
+}
+
+/// Returns the call on images of half the size, or on half of the images. Nothing where one of their sizes cannot be
+/// halved, because with a stride the others would no longer fit to it. Sizes of 1 stay.
+std::optional<CallArguments> with_half_images(const c10::FunctionSchema& schema, const CallArguments& arguments,
+                                              bool in_space) {
+  const size_t dimensions = image_dimensions(schema, arguments);
+  bool fits = true, halves = false;
+  const auto change = [&](const c10::Argument& argument, std::vector<int64_t> sizes) {
+    const std::vector<size_t> of_image = dimensions_of_image(argument, sizes.size(), dimensions);
+    for (size_t d = 0; d < of_image.size(); ++d) {
+      const bool is_chosen = in_space ? of_image[d] >= 2 : of_image[d] == 0;
+      if (!is_chosen || sizes[d] == 1) continue;
+      fits = fits && sizes[d] % 2 == 0 && (sizes[d] > 2 || !in_space);
+      halves = true;
+      sizes[d] /= 2;
+    }
+    return sizes;
+  };
+  CallArguments half = with_sizes(schema, arguments, change);
+  if (!fits || !halves) return std::nullopt;
   return half;
 }
 
-Sample sample_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments, int64_t max_bytes) {
-  Sample sample;
+/// Returns the call with half of the largest even size, wherever it occurs: sizes that were equal still are.
+std::optional<CallArguments> with_half_size(const c10::FunctionSchema& schema, const CallArguments& arguments) {
+  int64_t largest = 0;
+  for_tensors(schema, arguments, [&](const c10::Argument&, const at::Tensor& tensor) {
+    for (int64_t size : tensor.sizes())
+      if (size % 2 == 0 && size > 2) largest = std::max(largest, size);
+  });
+  if (largest == 0) return std::nullopt;
+  return with_sizes(schema, arguments, [&](const c10::Argument&, std::vector<int64_t> sizes) {
+    std::ranges::replace(sizes, largest, largest / 2);
+    return sizes;
+  });
+}
+
+/// Returns the call on a half of its arguments; nothing where no size can be halved.
+std::optional<CallArguments> halved(const c10::FunctionSchema& schema, const CallArguments& arguments) {
+  if (image_dimensions(schema, arguments) > 0)
+    for (bool in_space : {true, false})
+      if (auto half = with_half_images(schema, arguments, in_space)) return half;
+  return with_half_size(schema, arguments);
+}
+
+/// Returns the call without bytes, and halves of it, halves of these, and so on, to the first of at most `max_bytes`.
+std::vector<CallArguments> halves_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments,
+                                     int64_t max_bytes) {
+  std::vector<CallArguments> halves(1);
   for (const c10::IValue& value : arguments)
-    sample.arguments.push_back(map_tensors(value, [](const at::Tensor& t) { return shape_like(t, t.sizes()); }));
-  const int64_t bytes = bytes_of(sample.arguments);
-  while (bytes_of(sample.arguments) > max_bytes) {
-    std::vector<c10::IValue> half = halved(schema, sample.arguments);
-    if (bytes_of(half) >= bytes_of(sample.arguments)) break;
-    sample.arguments = std::move(half);
+    halves.front().push_back(map_tensors(value, [](const at::Tensor& t) { return shape_like(t, t.sizes()); }));
+  while (bytes_of(halves.back()) > max_bytes) {
+    auto half = halved(schema, halves.back());
+    if (!half || bytes_of(*half) >= bytes_of(halves.back())) break;
+    halves.push_back(*std::move(half));
   }
-  if (bytes > 0) sample.scale = static_cast<double>(bytes) / static_cast<double>(bytes_of(sample.arguments));
-  return sample;
+  return halves;
+}
+
+/// Returns how often the bytes of `part` are in those of `whole`.
+double times_in(const CallArguments& part, const CallArguments& whole) {
+  const int64_t bytes = bytes_of(whole);
+  return bytes > 0 ? static_cast<double>(bytes) / static_cast<double>(bytes_of(part)) : 1;
 }
 
 void describe(const at::Tensor& tensor, std::string& text) {
@@ -118,7 +173,7 @@ void describe(const at::Tensor& tensor, std::string& text) {
     for (int64_t d = 0; d < tensor.dim(); ++d) text += str(d ? "," : "/", tensor.stride(d));
 }
 
-std::string key_of(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& arguments) {
+std::string key_of(const c10::FunctionSchema& schema, const CallArguments& arguments) {
   std::string key = schema.name() + "." + schema.overload_name();
   for (const c10::IValue& value : arguments) {
     key += "; ";
@@ -153,14 +208,14 @@ at::Tensor filled(const at::Tensor& shape, bool solves) {
 
 /// Measures one call in one round. `pass` is larger than the caches: writing it leaves none of the arguments there. In
 /// a step their bytes have left the caches too, unless they are few.
-double seconds_of(const c10::OperatorHandle& op, const std::vector<c10::IValue>& shapes, const at::Tensor& pass) {
+double seconds_of(const c10::OperatorHandle& op, const CallArguments& shapes, const at::Tensor& pass) {
   constexpr int64_t kCachedBytes = 1 << 20;
   constexpr double kEnough = 0.003;
   constexpr size_t kMostRuns = 17;
   const std::string& name = op.schema().name();
   const bool solves = name.find("linalg") != std::string::npos || name.find("cholesky") != std::string::npos ||
                       name.find("eigh") != std::string::npos;
-  std::vector<c10::IValue> arguments;
+  CallArguments arguments;
   for (const c10::IValue& value : shapes)
     arguments.push_back(map_tensors(value, [&](const at::Tensor& shape) { return filled(shape, solves); }));
   std::vector<double> seconds;
@@ -177,6 +232,20 @@ double seconds_of(const c10::OperatorHandle& op, const std::vector<c10::IValue>&
   }
   seconds.erase(seconds.begin());  // the first run finds cold caches, and the kernel's code not yet loaded
   return median(std::move(seconds));
+}
+
+/// Measures the last of `halves` in one round. Where the operator refuses that one, because other sizes follow from
+/// those that were halved, the one before it counts, by its share of the bytes. Throws what the whole call throws.
+double seconds_of_last(const c10::OperatorHandle& op, std::vector<CallArguments>& halves, const CallArguments& last,
+                       const at::Tensor& pass) {
+  while (halves.size() > 1) {
+    try {
+      return seconds_of(op, halves.back(), pass) / times_in(last, halves.back());
+    } catch (const std::exception&) {
+      halves.pop_back();
+    }
+  }
+  return seconds_of(op, halves.front(), pass) / times_in(last, halves.front());
 }
 
 /// Gives the CPU's default generator its state back at the end, because operators that are measured may draw from it.
@@ -205,10 +274,11 @@ bool in_backward() {
 }
 
 double MeasuredTimes::seconds(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
-  Sample sample = sample_of(op.schema(), arguments, max_bytes_);
-  const std::string key = key_of(op.schema(), sample.arguments);
-  if (const auto known = seconds_.find(key); known != seconds_.end()) return known->second * sample.scale;
-  noted_.try_emplace(key, Call{op, std::move(sample.arguments)});
+  std::vector<CallArguments> halves = halves_of(op.schema(), arguments, max_bytes_);
+  const std::string key = key_of(op.schema(), halves.back());
+  if (const auto known = seconds_.find(key); known != seconds_.end())
+    return known->second * times_in(halves.back(), halves.front());
+  noted_.try_emplace(key, Call{op, std::move(halves)});
   return 0;
 }
 
@@ -221,10 +291,12 @@ void MeasuredTimes::measure() {
   constexpr int kRounds = 3;
   constexpr double kLong = 0.05;
   std::map<std::string, std::vector<double>> seconds;
+  std::map<std::string, CallArguments> last;
+  for (const auto& [key, call] : noted_) last[key] = call.halves.back();
   for (int round = 0; round < kRounds; ++round)
-    for (const auto& [key, call] : noted_)
+    for (auto& [key, call] : noted_)
       if (std::vector<double>& of_rounds = seconds[key]; of_rounds.empty() || of_rounds.front() < kLong)
-        of_rounds.push_back(seconds_of(call.op, call.arguments, pass));
+        of_rounds.push_back(seconds_of_last(call.op, call.halves, last[key], pass));
   for (auto& [key, of_rounds] : seconds) seconds_[key] = median(std::move(of_rounds));
   noted_.clear();
 }

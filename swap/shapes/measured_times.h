@@ -41,13 +41,15 @@ class MeasuredTimes final : public KernelTimes {
   /// Returns the number of calls that are noted.
   int64_t missing() const { return std::ssize(noted_); }
   /// Measures the noted calls: each runs for 10 ms, three times at least. Leaves the default generator as it was. No
-  /// Session may be open on this thread. Throws what an operator throws.
+  /// Session may be open on this thread. A part that its operator refuses is replaced by the larger one that it is a
+  /// half of. Throws what an operator throws for the whole call.
   void measure();
 
  private:
   struct Call {
     c10::OperatorHandle op;
-    std::vector<c10::IValue> arguments;  ///< tensors have no bytes
+    /// The whole call's arguments, halves of them, halves of these, and so on. Tensors have no bytes.
+    std::vector<std::vector<c10::IValue>> halves;
   };
   const int64_t max_bytes_;
   HostGaps gaps_;

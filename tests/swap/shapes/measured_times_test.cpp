@@ -4,6 +4,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -94,6 +97,70 @@ TEST(MeasuredTimesTest, LargeVolumesGrowFromOneSample) {
   EXPECT_EQ(times->missing(), missing) << "both are measured on the same part";
   times->measure();
   EXPECT_NEAR(convolve(times, 128) / convolve(times, 64), 8, 0.01);
+}
+
+/// Notes the kernels of `calls`, most of whose arguments are above 64 KiB, measures parts of them, and returns what is
+/// then known.
+std::map<std::string, double> measured_in_part(const std::function<void()>& calls) {
+  const auto times = std::make_shared<MeasuredTimes>(int64_t{64} << 10);
+  const auto run = [&] {
+    Session session(dry(times));
+    calls();
+  };
+  run();
+  EXPECT_GT(times->missing(), 0);
+  times->measure();
+  run();
+  EXPECT_EQ(times->missing(), 0) << "what was measured is known";
+  return times->known();
+}
+
+/// True where a part whose description has all of `texts` was measured.
+bool has_part(const std::map<std::string, double>& known, const std::vector<std::string>& texts) {
+  return std::ranges::any_of(known, [&](const auto& entry) {
+    return std::ranges::all_of(texts,
+                               [&](const std::string& text) { return entry.first.find(text) != std::string::npos; });
+  });
+}
+
+TEST(MeasuredTimesTest, PartsOfMatricesFitEachOther) {
+  const auto known = measured_in_part([] {
+    const at::Tensor x = at::empty({16, 512}), weight = at::empty({512, 512}), bias = at::empty({512});
+    (void)at::addmm(bias, x, weight);
+    (void)at::mm(x.t(), x);
+    (void)at::native_layer_norm(at::empty({64, 512}), {512}, bias, bias, 1e-5);
+    // The table has an odd number of rows, which are the most.
+    (void)at::embedding(at::empty({999, 64}), at::empty({700}, at::TensorOptions(at::kLong)));
+  });
+  EXPECT_TRUE(has_part(known, {"aten::addmm", "Float 64; ", "Float 16x64", "Float 64x64"})) << "a row of known()";
+}
+
+TEST(MeasuredTimesTest, PartsOfALossFitItsTargets) {
+  measured_in_part([] {
+    const auto labels = at::TensorOptions(at::kLong);
+    (void)at::cross_entropy_loss(at::empty({4096, 10}), at::empty({4096}, labels));
+    (void)at::cross_entropy_loss(at::empty({2, 3, 64, 128}), at::empty({2, 64, 128}, labels));
+  });
+}
+
+TEST(MeasuredTimesTest, PartsOfImagesFitTheirStride) {
+  const auto known = measured_in_part([] {
+    // An image of 14² is halved, and the gradient of 7² cannot be: half of the images are measured.
+    (void)at::convolution_backward(at::empty({8, 32, 7, 7}), at::empty({8, 16, 14, 14}), at::empty({32, 16, 3, 3}),
+                                   std::nullopt, {2, 2}, {1, 1}, {1, 1}, false, {0, 0}, 1, {true, true, false});
+    (void)at::convolution(at::empty({1, 64, 15, 15}), at::empty({16, 64, 3, 3}), {}, {2, 2}, {1, 1}, {1, 1}, false,
+                          {0, 0}, 1);
+  });
+  EXPECT_TRUE(has_part(known, {"convolution_backward", "Float 2x32x7x7", "Float 2x16x14x14", "Float 32x16x3x3"}));
+}
+
+TEST(MeasuredTimesTest, APartThatItsOperatorRefusesIsMeasuredLarger) {
+  // Without padding 18² gives 16², and 9² gives 7², not 8².
+  const auto known = measured_in_part([] {
+    (void)at::convolution_backward(at::empty({1, 32, 16, 16}), at::empty({1, 32, 18, 18}), at::empty({32, 32, 3, 3}),
+                                   std::nullopt, {1, 1}, {0, 0}, {1, 1}, false, {0, 0}, 1, {true, true, false});
+  });
+  for (const auto& [call, seconds] : known) EXPECT_GT(seconds, 0) << call;
 }
 
 TEST(MeasuredTimesTest, CallsKeepTheOrderOfDimensionsInMemory) {
