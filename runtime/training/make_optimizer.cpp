@@ -72,14 +72,14 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainOptions& options, const tor
   for (const at::Tensor& parameter : all)
     (served.contains(parameter.unsafeGetTensorImpl()) ? main : rest).push_back(parameter);
   if (rest.empty()) return make_one(o.kind, o.lr, o, main);
-  if (main.empty() && options.pipeline.ranks > 1) return make_one(o.rest->kind, o.rest->lr, o, rest);
-  if (main.empty())
+  if (main.empty() && options.pipeline.ranks == 1)
     throw BadRequest(
         str("the model has no hidden matrices for ", name(o.kind), "; ", name(o.rest->kind), " can train it alone"));
   std::vector<std::unique_ptr<Optimizer>> parts;
-  parts.push_back(make_one(o.kind, o.lr, o, main));
+  if (!main.empty()) parts.push_back(make_one(o.kind, o.lr, o, main));
   parts.push_back(make_one(o.rest->kind, o.rest->lr, o, rest));
-  return std::make_unique<CombinedOptimizer>(all, std::move(parts));
+  // A stage without hidden matrices follows the schedule of o.lr too.
+  return std::make_unique<CombinedOptimizer>(all, std::move(parts), o.lr);
 }
 
 }  // namespace spillway::runtime

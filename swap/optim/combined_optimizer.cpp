@@ -7,12 +7,12 @@
 namespace spillway {
 
 CombinedOptimizer::CombinedOptimizer(const std::vector<at::Tensor>& parameters,
-                                     std::vector<std::unique_ptr<Optimizer>> parts)
-    : Optimizer(parameters, parts.at(0)->lr(), kDefaultGroupBytes, 0), parts_(std::move(parts)) {
+                                     std::vector<std::unique_ptr<Optimizer>> parts, std::optional<double> lr)
+    : Optimizer(parameters, lr ? *lr : parts.at(0)->lr(), kDefaultGroupBytes, 0), parts_(std::move(parts)) {
   const std::vector<at::Tensor>& all = this->parameters();
   std::vector<bool> taken(all.size());
   for (const auto& part : parts_) {
-    relative_lr_.push_back(part->lr() / lr());
+    relative_lr_.push_back(part->lr() / this->lr());
     std::vector<size_t>& positions = position_.emplace_back();
     for (const at::Tensor& parameter : part->parameters()) {
       const auto found = std::ranges::find_if(all, [&](const at::Tensor& other) { return other.is_same(parameter); });

@@ -72,6 +72,26 @@ TEST(MakeOptimizerTest, MuonLeavesVectorsEmbeddingsAndTheOutputToAdamW) {
   expect("mlp", {});
 }
 
+TEST(MakeOptimizerTest, AStageWithoutHiddenMatricesStepsAtTheRateOfTheRest) {
+  const auto step_of = [](double lr, double rest_lr) {
+    at::manual_seed(3);
+    torch::nn::Embedding stage(5, 4);
+    TrainOptions options = with("bert-base", OptimizerKind::muon, OptimizerKind::adamw);
+    options.optimizer.lr = 0.02;
+    options.optimizer.rest->lr = rest_lr;
+    options.pipeline.ranks = 2;
+    const auto optimizer = make_optimizer(options, *stage, nullptr);
+    optimizer->set_lr(lr);  // a training sets the main optimizer's lr before each step
+    stage->weight.mutable_grad() = at::ones({5, 4});
+    const at::Tensor before = stage->weight.detach().clone();
+    optimizer->step();
+    return (before - stage->weight.detach()).abs().max().item<double>();
+  };
+  EXPECT_NEAR(step_of(0.02, 0.0001), 0.0001, 0.00001);
+  EXPECT_NEAR(step_of(0.01, 0.0001), 0.00005, 0.000005) << "half the schedule's lr";
+  EXPECT_NEAR(step_of(0.02, 0.02), 0.02, 0.002);
+}
+
 TEST(MakeOptimizerTest, WithoutARestOneOptimizerHasAllParameters) {
   const auto task = small_task("mlp");
   TrainOptions options;

@@ -56,6 +56,25 @@ TEST(CombinedOptimizerTest, EachPartUpdatesItsOwnParametersAtItsShareOfTheRate) 
   for (size_t i = 0; i < own.size(); ++i) EXPECT_TRUE(at::equal(own[i], theirs[i])) << i;
 }
 
+TEST(CombinedOptimizerTest, APartAloneFollowsTheRateOfAWholeModel) {
+  auto own = parameters(), theirs = parameters();
+  std::vector<std::unique_ptr<Optimizer>> parts;
+  parts.push_back(std::make_unique<Adam>(own, AdamOptions{.lr = 0.05}));
+  CombinedOptimizer one(own, std::move(parts), 0.2);
+  EXPECT_EQ(one.lr(), 0.2);
+  Adam adam(theirs, {.lr = 0.05});
+  for (int64_t i = 0; i < 4; ++i) {
+    give_gradients(own, i);
+    give_gradients(theirs, i);
+    const double factor = i < 2 ? 1 : 0.5;
+    one.set_lr(0.2 * factor);
+    adam.set_lr(0.05 * factor);
+    one.step();
+    adam.step();
+  }
+  for (size_t i = 0; i < own.size(); ++i) EXPECT_TRUE(at::equal(own[i], theirs[i])) << i;
+}
+
 TEST(CombinedOptimizerTest, ARateOfZeroIsNoEnd) {
   auto own = parameters();
   CombinedOptimizer both = make(own);
