@@ -27,6 +27,10 @@ void Preconditioner::check_samples() const {
   for (const auto& layer : staged_->layers) most = std::max(most, layer.positions());
   const auto of_ranks = exchange_.gather({static_cast<double>(most)});
   most = static_cast<int64_t>(*std::max_element(of_ranks.begin(), of_ranks.end()));
+  if (rows_of_stages_) {  // another stage's layers may have more
+    const auto own = at::full({1, 1}, most, at::TensorOptions(at::kLong));
+    most = all_rows(own, {0}).max().item<int64_t>();
+  }
   if (most > 0 && *wanted > most)
     throw BadRequest(str("[kfac.options] factor_samples = ", *wanted, " is outside 1 to ", most,
                          ", the most positions that a layer has"));
