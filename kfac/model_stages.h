@@ -4,16 +4,17 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
+
+#include "kfac/plan/layer_shape.h"
 
 namespace spillway::kfac {
 
 /// The other stages as a Kfac sees them. Its steps are then those of a Kfac of the whole model: the clip and
-/// DampingScope::network are over all layers.
+/// DampingScope::network are over all layers, and Strategy::dp places owners among all layers.
 struct ModelStages {
   /// The layers of all stages, in the model's order. Empty: the model is whole.
-  std::vector<std::string> layers = {};
+  std::vector<LayerShape> layers = {};
   /// Returns the rows of all stages by ascending number, from this stage's rows [n, k] and their layers' numbers in
   /// `layers`. Called equally often on every stage. Collective over stages.
   std::function<at::Tensor(const at::Tensor& rows, const std::vector<int64_t>& numbers)> all_rows = {};

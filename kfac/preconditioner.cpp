@@ -46,14 +46,14 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return sum;
 }
 
-/// Returns each layer's place among `names`, or among the layers themselves where there are no names.
-std::vector<int64_t> numbers_in(const std::vector<std::string>& names, const std::vector<Layer>& layers) {
+/// Returns each layer's place among the model's, or among the layers themselves where these are the model's.
+std::vector<int64_t> numbers_in(const std::vector<LayerShape>& model, const std::vector<Layer>& layers) {
   std::vector<int64_t> numbers;
   for (const Layer& layer : layers) {
-    const auto found = std::find(names.begin(), names.end(), layer.shape.name);
-    TORCH_CHECK(names.empty() || found != names.end(), "[kfac] layer ", layer.shape.name, " is none of the model's ",
-                names.size(), " layers");
-    numbers.push_back(names.empty() ? std::ssize(numbers) : found - names.begin());
+    const auto found = std::ranges::find(model, layer.shape.name, &LayerShape::name);
+    TORCH_CHECK(model.empty() || found != model.end(), "[kfac] layer ", layer.shape.name, " is none of the model's ",
+                model.size(), " layers");
+    numbers.push_back(model.empty() ? std::ssize(numbers) : found - model.begin());
   }
   return numbers;
 }
@@ -80,7 +80,7 @@ Preconditioner::Preconditioner(const LayerFinder& find, KfacOptions options, ddl
   options_ = agreed_options(std::move(options_), layers_, exchange_);
   TORCH_CHECK(!layers_.empty(), "[kfac] no layer of the model can be preconditioned: ", left_alone_.size(),
               " modules were left alone");
-  assignments_ = assign(shapes, exchange_.world(), options_);
+  assignments_ = assign_stage(shapes, stages.layers, numbers_, exchange_.world(), options_);
   for (size_t i = 0; i < layers_.size(); ++i)
     for (size_t f = 0; f < assignments_[i].owners.size(); ++f)
       if (assignments_[i].owners[f] == exchange_.rank()) owned_.push_back({i, f});

@@ -81,6 +81,18 @@ std::vector<Assignment> assign(const std::vector<LayerShape>& layers, int64_t wo
   return assignments;
 }
 
+std::vector<Assignment> assign_stage(const std::vector<LayerShape>& layers, const std::vector<LayerShape>& model,
+                                     const std::vector<int64_t>& numbers, int64_t world, const KfacOptions& options) {
+  if (model.empty() || options.strategy != Strategy::dp || options.placement == Placement::measured)
+    return assign(layers, world, options);
+  KfacOptions of_model = options;
+  of_model.layer_grad_worker_fracs.clear();  // they are of the stage's layers, and dp has one worker of each
+  const auto all = assign(model, world, of_model);
+  std::vector<Assignment> own;
+  for (int64_t number : numbers) own.push_back(all.at(number));
+  return own;
+}
+
 std::vector<FactorBytes> bytes_per_rank(const std::vector<LayerShape>& layers,
                                         const std::vector<Assignment>& assignments, int64_t element_bytes) {
   if (assignments.empty()) return {};

@@ -57,6 +57,14 @@ int64_t gradient_workers(Strategy strategy, double grad_worker_frac, int64_t wor
 /// number of layers.
 std::vector<Assignment> assign(const std::vector<LayerShape>& layers, int64_t world, const KfacOptions& options);
 
+/// Returns one Assignment per layer of a stage of a model, to `world` ranks that have the stage. `model` are the
+/// model's layers, and `numbers` the places of `layers` among them; without any `layers` are the model. With
+/// Strategy::dp a layer has the owner that it has among the model's layers, because the owner's batch decides the
+/// layer's factors. So no cut of the model changes them. Placement::measured is an exception, because seconds are those
+/// of a stage. Otherwise owners share the work of the stage. Throws as assign().
+std::vector<Assignment> assign_stage(const std::vector<LayerShape>& layers, const std::vector<LayerShape>& model,
+                                     const std::vector<int64_t>& numbers, int64_t world, const KfacOptions& options);
+
 /// Returns the bytes of Kfac's tensors on every rank, exact to the byte. Bytes held on average over ranks: F + f·E for
 /// comm_opt, mem_opt and hybrid, F/W + f·E for owner_reduce, (F + E)/W for dp. `element_bytes` is the size of one
 /// element of the state's type.

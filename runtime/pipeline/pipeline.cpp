@@ -75,15 +75,39 @@ void add_seconds(const PartProfile& part, bool recompute, pipe::StageSeconds& st
   stage.weight_gradient += part.backward_seconds / 2;
 }
 
-std::vector<int> cut_of(const PipelineOptions& options, int stages, const std::vector<PartProfile>& profiles) {
-  if (options.cut.empty()) return best_cut(stages, profiles);
-  std::vector<int> cut(options.cut.begin(), options.cut.end());
-  const int64_t parts = std::accumulate(cut.begin(), cut.end(), int64_t{0});
-  const bool fits = std::ssize(cut) == stages && parts == std::ssize(profiles) &&
-                    std::all_of(cut.begin(), cut.end(), [](int count) { return count >= 1; });
-  if (fits) return cut;
+/// True where each rank has a part that may stand alone in one of its stages.
+bool may_stand(const PipelinePlan& plan, const std::vector<PartProfile>& profiles) {
+  for (int place = 0; place < plan.program.graph.ranks(); ++place) {
+    bool stands = false;
+    for (const auto [stage, direction] : plan.stages_at(place))
+      stands = stands ||
+               std::any_of(profiles.begin() + plan.first_part(stage), profiles.begin() + plan.first_part(stage + 1),
+                           [](const PartProfile& part) { return part.may_stand_alone; });
+    if (!stands) return false;
+  }
+  return true;
+}
+
+/// Returns the cut with the shortest longest stage of those in which each rank may stand.
+std::vector<int> best_cut(PipelinePlan plan, const std::vector<PartProfile>& profiles) {
+  if (plan.directions() > 1) {  // a rank has stages of both ends, and one of them is enough
+    std::vector<PartProfile> free = profiles;
+    for (PartProfile& part : free) part.may_stand_alone = true;
+    plan.cut = best_cut(plan.stages(), free);
+    if (may_stand(plan, profiles)) return plan.cut;
+  }
+  return best_cut(plan.stages(), profiles);
+}
+
+std::vector<int> cut_of(const PipelineOptions& options, const PipelinePlan& plan,
+                        const std::vector<PartProfile>& profiles) {
+  if (options.cut.empty()) return best_cut(plan, profiles);
+  const int stages = plan.stages();
+  int64_t left = std::ssize(profiles);  // parts of the stages that come
+  for (int64_t count : options.cut) left = count >= 1 && count <= left ? left - count : -1;
+  if (std::ssize(options.cut) == stages && left == 0) return {options.cut.begin(), options.cut.end()};
   std::string text;
-  for (int count : cut) text += str(text.empty() ? "" : ",", count);
+  for (int64_t count : options.cut) text += str(text.empty() ? "" : ",", count);
   throw BadRequest(str("[pipeline] the cut is ", text, "; allowed: ", stages, " numbers of 1 and more, of ",
                        profiles.size(), " parts together"));
 }
@@ -210,7 +234,7 @@ PipelinePlan plan_of(PipelineSchedule schedule, const PipelineOptions& options, 
   if (plan.stages() > std::ssize(parts))
     throw BadRequest(str("[pipeline] ", plan.stages(), " stages are asked for, and the model has ", parts.size(),
                          " parts; use fewer ranks", schedule == PipelineSchedule::interleaved ? " or chunks" : ""));
-  plan.cut = cut_of(options, plan.stages(), profiles);
+  plan.cut = cut_of(options, plan, profiles);
   std::vector<int> stage_of;
   plan.costs.stages.resize(plan.stages());
   for (int stage = 0; stage < plan.stages(); ++stage)

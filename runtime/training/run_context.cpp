@@ -69,24 +69,25 @@ void measure_placement(RunContext& context) {
       kfac::with_agreed_seconds(options.kfac.preconditioner, layers, kfac::RankExchange(context.same_weights()));
 }
 
-/// Returns the names of the layers that K-FAC preconditions; none without K-FAC.
-std::vector<std::string> preconditioned_layers(const TrainOptions& options, Task& task) {
-  std::vector<std::string> names;
-  if (!options.kfac.enabled) return names;
-  for (const kfac::Layer& layer : kfac::find_layers(task.module(), options.kfac.preconditioner).layers)
-    names.push_back(layer.shape.name);
-  return names;
+/// Returns the layers that K-FAC preconditions; none without K-FAC.
+std::vector<kfac::LayerShape> preconditioned_layers(const TrainOptions& options, Task& task) {
+  if (!options.kfac.enabled) return {};
+  return kfac::shapes_of(kfac::find_layers(task.module(), options.kfac.preconditioner).layers);
 }
 
-bool has(const std::vector<std::string>& modules, const std::string& layer) {
-  return std::any_of(modules.begin(), modules.end(),
-                     [&](const std::string& module) { return layer == module || layer.starts_with(module + "."); });
+bool has(const std::vector<std::string>& modules, const kfac::LayerShape& layer) {
+  return std::any_of(modules.begin(), modules.end(), [&](const std::string& module) {
+    return layer.name == module || layer.name.starts_with(module + ".");
+  });
 }
 
-/// Throws BadRequest where some rank's stages have no layer for K-FAC.
-void require_layers_at_all_places(const PipelinePlan& plan, const std::vector<std::string>& layers, int copies) {
+/// Throws BadRequest where some rank's stages, in all directions together, have no layer for K-FAC.
+void require_layers_at_all_places(const PipelinePlan& plan, const std::vector<kfac::LayerShape>& layers, int copies) {
   std::set<int> places;
-  for (const std::string& layer : layers) places.insert(plan.program.graph.rank_of[0][plan.stage_of_module(layer)]);
+  for (const kfac::LayerShape& layer : layers) {
+    const int stage = plan.stage_of_module(layer.name);
+    for (const auto& rank_of : plan.program.graph.rank_of) places.insert(rank_of[stage]);
+  }
   for (int place = 0; place < plan.program.graph.ranks(); ++place)
     if (!places.contains(place))
       throw BadRequest(str("[pipeline] rank ", place * copies, " has no layer that K-FAC preconditions: ",
@@ -102,12 +103,12 @@ void cut_model(RunContext& context) {
   const std::vector<Batch> cases(options.data.batch, context.data->at(0));
   Batch batch = collate(cases);
   batch.input = batch.input.contiguous(memory_format(options.model.layout, batch.input.dim()));
-  const std::vector<std::string> layers = preconditioned_layers(options, *task);
+  const std::vector<kfac::LayerShape> layers = preconditioned_layers(options, *task);
   MayStandAlone may_stand_alone;
   if (options.kfac.enabled)
     may_stand_alone = [&layers](const Part& part) {
       return std::any_of(layers.begin(), layers.end(),
-                         [&](const std::string& layer) { return has(part.modules, layer); });
+                         [&](const kfac::LayerShape& layer) { return has(part.modules, layer); });
     };
   const Now now = context.clock ? Now([clock = context.clock] { return clock->now(); }) : steady_now();
   context.pipeline = make_pipeline(options.pipeline, options.optimizer.accumulate, *task, batch, options.precision.amp,

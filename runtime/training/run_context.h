@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ddl/torch/comm.h"
+#include "kfac/plan/layer_shape.h"
 #include "runtime/data/dataset.h"
 #include "runtime/options/run_position.h"
 #include "runtime/options/train_options.h"
@@ -40,7 +41,7 @@ struct RunContext {
   std::shared_ptr<PipelineClock> clock = {};      ///< clock of a pipeline's items; null: a steady one
   std::shared_ptr<const Pipeline> pipeline = {};  ///< null: every rank has the whole model
   /// The layers of the whole model that K-FAC preconditions, in its order; empty where the model is not cut.
-  std::vector<std::string> preconditioned_layers = {};
+  std::vector<kfac::LayerShape> preconditioned_layers = {};
   int rank() const { return ddl::rank_of(comm); }
   int world() const { return ddl::size_of(comm); }
   /// Returns the number of copies of the model, which draw different cases.

@@ -35,6 +35,19 @@ class Pipeline(Case):
         self.assertTrue(0 < cut["pipeline"]["utilization"] <= 1)
         self.assertIsNone(whole["pipeline"])
 
+    def test_no_cut_changes_a_bit(self):
+        tokens = ["--model", "bert-base", "--data", "synthetic:16", "--layers", "2", "--hidden", "64", "--batch", "2", "--cases", "32",
+                  "--accumulate", "2", "--steps", "3", "--pipeline", "2"]
+        mlp = ["--model", "mlp", "--data", "synthetic:16", "--layers", "6", "--hidden", "32", "--cases", "64", "--batch", "2", "--accumulate", "4",
+               "--kfac", "--kfac-strategy", "dp", "--steps", "14", "--pipeline", "2"]
+        # A stage of the embedding alone has no matrix for muon.
+        muon = [*tokens, "--optimizer", "muon", "--lr", "0.02", "--rest-lr", "0.0001"]
+        # A stage of the head alone has fewer positions than another one.
+        sampled = [*tokens, "--kfac", "--refresh", "at-once", "--factor-samples", "20"]
+        for options, cuts, ranks in ((muon, ("2,2", "1,3"), 2), (sampled, ("2,2", "3,1"), 2), (mlp, ("3,4", "4,3"), 4)):
+            one, other = (self.result(*options, "--cut", cut, ranks=ranks) for cut in cuts)
+            self.assert_same(one, other)
+
     def test_the_schedule_that_was_chosen_is_told(self):
         chosen = self.result(*RESNET, "--steps", "2", "--pipeline", "2", "--schedule", "auto", ranks=2)
         self.assertIn(chosen["pipeline"]["schedule"], ["gpipe", "1f1b", "interleaved", "zb-h1"])
@@ -246,6 +259,8 @@ class Pipeline(Case):
         refused("--refresh is 'never'; allowed is rolling, together or at-once", args=[*mlp, "--pipeline", "2", "--refresh", "never"])
         refused("--kfac-work is 'now'; allowed is bubbles or after", args=[*mlp, "--pipeline", "2", "--kfac-work", "now"])
         refused("the cut is 1,1; allowed: 2 numbers of 1 and more, of 3 parts together", args=[*mlp, "--pipeline", "2", "--cut", "1,1"])
+        refused("the cut is 4294967297,2; allowed: 2 numbers of 1 and more, of 3 parts together",
+                args=[*mlp, "--pipeline", "2", "--cut", "4294967297,2"])
         refused("inverse_interval is auto; allowed is a number, but with K-FAC in the waits of a pipeline",
                 args=[*mlp, "--kfac", "--inverse-interval", "auto"])
         refused("--inverse-interval is 'often'; allowed is a number of steps, or auto", args=[*mlp, "--kfac", "--inverse-interval", "often"])

@@ -88,6 +88,28 @@ TEST(StrategyTest, KeepsFactorsOnTheirOwnerAloneWithOwnerReduceAndDp) {
     }
 }
 
+TEST(StrategyTest, OwnersOfDpDoNotDependOnAModelsCut) {
+  const std::vector<LayerShape> model{linear(8, 8), linear(4, 4), linear(6, 6), linear(8, 8), linear(3, 3)};
+  const auto stage_of = [&](size_t begin, size_t end, const KfacOptions& options) {
+    std::vector<int64_t> numbers(end - begin);
+    std::iota(numbers.begin(), numbers.end(), begin);
+    return assign_stage({model.begin() + begin, model.begin() + end}, model, numbers, 2, options);
+  };
+  const KfacOptions dp = spread(Strategy::dp);
+  const auto whole = assign(model, 2, dp);
+  for (size_t cut = 1; cut < model.size(); ++cut) {
+    auto cut_up = stage_of(0, cut, dp);
+    for (Assignment& layer : stage_of(cut, model.size(), dp)) cut_up.push_back(std::move(layer));
+    for (size_t l = 0; l < model.size(); ++l) {
+      EXPECT_EQ(cut_up[l].owners, whole[l].owners) << "layer " << l << ", cut " << cut;
+      EXPECT_EQ(cut_up[l].worker_of, whole[l].worker_of);
+    }
+  }
+  // Other strategies share out the work of the stage, because no bit depends on owners.
+  const auto exact = stage_of(3, 5, spread(Strategy::mem_opt));
+  EXPECT_NE(exact[0].owners, exact[1].owners);
+}
+
 TEST(StrategyTest, GivesEachLayerItsOwnShareOfWorkers) {
   const std::vector<LayerShape> layers(3, linear(4, 4));
   KfacOptions options{.layer_grad_worker_fracs = {0.25, 1, 0.5}};

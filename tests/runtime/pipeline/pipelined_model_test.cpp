@@ -402,6 +402,9 @@ TEST(PipelinedModelTest, CutsThatDoNotFitAreRefusedByName) {
       },
       {"[pipeline] the cut is 1,2; allowed: 2 numbers of 1 and more, of 4 parts together"});
   expect_refusal([&] { plan({.ranks = 2, .cut = {4, 0}}); }, {"the cut is 4,0"});
+  constexpr int64_t kWraps = int64_t{1} << 32;
+  expect_refusal([&] { plan({.ranks = 2, .cut = {kWraps + 1, 3}}); }, {"the cut is 4294967297,3"});
+  expect_refusal([&] { plan({.ranks = 2, .cut = {INT64_MAX, 5}}); }, {"the cut is 9223372036854775807,5"});
   expect_refusal([&] { plan({.ranks = 3, .schedule = chimera}); }, {"chimera has 3 ranks; allowed: even numbers"});
   expect_refusal([&] { plan({.ranks = 2, .schedule = interleaved}, 3); },
                  {"interleaved takes micro-batches in units of its ranks; 2 do not divide 3"});
@@ -411,14 +414,15 @@ TEST(PipelinedModelTest, PartsThatMayNotStandAloneStayWithANeighbor) {
   const Case given = mlp(4, 5);  // six parts
   const auto task = made(given, at::kFloat);
   std::vector<PartProfile> profiles(6);
-  const auto cut_with = [&](const std::vector<int>& dependent, int64_t ranks) {
+  const auto cut_with = [&](const std::vector<int>& dependent, int64_t ranks,
+                            PipelineSchedule schedule = PipelineSchedule::gpipe) {
     for (size_t i = 0; i < profiles.size(); ++i) {
       profiles[i].output = {{6, 20}};
       profiles[i].forward_seconds = profiles[i].backward_seconds = 1;
       profiles[i].may_stand_alone =
           std::find(dependent.begin(), dependent.end(), static_cast<int>(i)) == dependent.end();
     }
-    return plan_pipeline({.ranks = ranks}, 4, task->parts(), profiles, {}).cut;
+    return plan_pipeline({.ranks = ranks, .schedule = schedule}, 4, task->parts(), profiles, {}).cut;
   };
   EXPECT_EQ(cut_with({}, 6), (std::vector<int>{1, 1, 1, 1, 1, 1}));
   EXPECT_EQ(cut_with({0}, 5), (std::vector<int>{2, 1, 1, 1, 1}));
@@ -426,6 +430,10 @@ TEST(PipelinedModelTest, PartsThatMayNotStandAloneStayWithANeighbor) {
   EXPECT_EQ(cut_with({2, 3}, 4), (std::vector<int>{1, 3, 1, 1}));
   expect_refusal([&] { cut_with({0}, 6); },
                  {"6 stages are asked for, and only 5 of the model's 6 parts can be stages"});
+  // A rank of chimera has stages of both ends, and one of them is enough.
+  EXPECT_EQ(cut_with({0, 1, 2}, 2, chimera), (std::vector<int>{3, 3}));
+  EXPECT_EQ(cut_with({0, 1, 2, 3}, 2, chimera), (std::vector<int>{3, 3}));
+  expect_refusal([&] { cut_with({0, 1, 4, 5}, 4, chimera); }, {"4 stages are asked for, and only 2 of the model's 6"});
 }
 
 TEST(PipelinedModelTest, RanksThatTheCutDoesNotDivideAreRefused) {
