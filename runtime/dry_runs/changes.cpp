@@ -139,7 +139,7 @@ TakenChanges take_changes(const TrainOptions& options, const std::vector<std::st
   TakenChanges result{.options = with_model_defaults(options)};
   RunPlanner planner = make_planner(options, cluster);
   const int64_t peak = planner.plan(kUnlimitedBytes).best().unlimited_bytes;
-  const int64_t budget = budget_bytes(options.memory.budget, peak);
+  const int64_t budget = budget_bytes(options.memory.budget, peak, cluster);
   result.options.memory.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = budget};
   RunPlan plan = planner.plan(budget);
   while (result.taken.size() < kMostChanges) {

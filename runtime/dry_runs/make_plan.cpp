@@ -57,7 +57,7 @@ FrontierRow plan_row(int64_t size, const TrainOptions& options, const PlanReques
   LargestBatch batches(options, row.unlimited.best().choice, cluster);
   for (const BudgetRequest& budget : request.budgets) {
     FrontierPoint point{.budget_percent = budget.percent};
-    point.plan = planner.plan(budget_bytes(budget, row.unlimited.best().unlimited_bytes));
+    point.plan = planner.plan(budget_bytes(budget, row.unlimited.best().unlimited_bytes, cluster));
     if (request.largest_batch) point.largest_batch = batches.within(point.plan.budget_bytes);
     row.points.push_back(std::move(point));
   }
@@ -76,7 +76,7 @@ PlanReport plan_as_asked(const PlanRequest& request, PlannedCluster& cluster) {
                     .origin = cluster.profile().origin};
   RunPlanner planner = make_planner(options, cluster);
   report.unlimited = planner.plan(kUnlimitedBytes);
-  const int64_t budget = budget_bytes(options.memory.budget, report.unlimited.best().unlimited_bytes);
+  const int64_t budget = budget_bytes(options.memory.budget, report.unlimited.best().unlimited_bytes, cluster);
   report.plan = planner.plan(budget);
   if (budget != kUnlimitedBytes) {
     auto [smaller, larger] = planner.neighbors(budget);
@@ -151,9 +151,9 @@ RunPlanner make_planner(const TrainOptions& options, PlannedCluster& cluster) {
       gradient_buffers(options, sharing));
 }
 
-int64_t budget_bytes(const BudgetRequest& budget, int64_t unlimited_bytes) {
+int64_t budget_bytes(const BudgetRequest& budget, int64_t unlimited_bytes, const PlannedCluster& cluster) {
   if (budget.kind == BudgetRequest::Kind::none) return kUnlimitedBytes;
-  return in_bytes(budget, unlimited_bytes).bytes;
+  return in_bytes(budget, unlimited_bytes, cluster.profile().library_bytes).bytes;
 }
 
 PlanReport make_plan(const PlanRequest& request, PlannedCluster& cluster) {

@@ -15,8 +15,9 @@ namespace spillway::runtime {
 /// choice alone. `cluster` must outlive it.
 RunPlanner make_planner(const TrainOptions& options, PlannedCluster& cluster);
 
-/// Returns the options' budget in bytes, a percentage being of `unlimited_bytes`; kUnlimitedBytes without one.
-int64_t budget_bytes(const BudgetRequest& budget, int64_t unlimited_bytes);
+/// Returns the options' budget in bytes; kUnlimitedBytes without one. A percentage is of what tensors hold of a peak of
+/// `unlimited_bytes`, and what the cluster's libraries hold comes on top, as in a run.
+int64_t budget_bytes(const BudgetRequest& budget, int64_t unlimited_bytes, const PlannedCluster& cluster);
 
 /// A plan that is asked for.
 struct PlanRequest {

@@ -88,16 +88,15 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests
   return observed;
 }
 
-BudgetRequest in_bytes(const BudgetRequest& request, int64_t whole_bytes) {
+BudgetRequest in_bytes(const BudgetRequest& request, int64_t whole_bytes, int64_t library_bytes) {
   if (request.kind != BudgetRequest::Kind::percent) return request;
+  const auto tensors = static_cast<double>(whole_bytes - library_bytes);
   return {.kind = BudgetRequest::Kind::bytes,
-          .bytes = static_cast<int64_t>(request.percent / 100 * static_cast<double>(whole_bytes))};
+          .bytes = library_bytes + static_cast<int64_t>(request.percent / 100 * tensors)};
 }
 
 BudgetRequest in_bytes(const BudgetRequest& request, const UnlimitedProfile& observed) {
-  BudgetRequest budget = in_bytes(request, observed.tensor_bytes());
-  if (request.kind == BudgetRequest::Kind::percent) budget.bytes += observed.library_bytes;
-  return budget;
+  return in_bytes(request, observed.peak_bytes, observed.library_bytes);
 }
 
 int64_t resolve_budget(const BudgetRequest& request, const UnlimitedProfile& observed, bool may_be_exceeded) {

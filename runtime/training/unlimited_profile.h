@@ -16,10 +16,11 @@ inline constexpr kfac::Strategy kObservedStrategy = kfac::Strategy::hybrid;
 /// meanwhile. Collective.
 UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests* requests = nullptr);
 
-/// Returns the request with a percentage turned into bytes: that share of `whole_bytes`.
-BudgetRequest in_bytes(const BudgetRequest& request, int64_t whole_bytes);
-/// Returns the device's budget with a percentage turned into bytes: that share of what tensors hold at the peak. What
-/// libraries hold comes on top, because it cannot leave.
+/// Returns the request with a percentage turned into bytes: that share of `whole_bytes` but for the `library_bytes`
+/// among them. What libraries hold comes on top, because it cannot leave.
+BudgetRequest in_bytes(const BudgetRequest& request, int64_t whole_bytes, int64_t library_bytes = 0);
+/// Returns the device's budget with a percentage turned into bytes: that share of what tensors hold at the peak, and
+/// what libraries hold.
 BudgetRequest in_bytes(const BudgetRequest& request, const UnlimitedProfile& observed);
 
 /// Returns the budget in bytes that `request` means beside `observed`. Throws InfeasibleBudget when the budget is below
