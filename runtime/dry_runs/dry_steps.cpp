@@ -262,12 +262,24 @@ class DryPipeline {
   const std::shared_ptr<swap::KernelTimes> times_;
 };
 
-/// True where a dry run takes a whole cycle of refreshes. In longer ones each step has little of their work.
-bool takes_a_cycle(const TrainOptions& options) {
-  constexpr double kMostSteps = 8;
-  if (!options.kfac.enabled || options.pipeline.refresh == RefreshTurns::at_once) return false;
-  const double interval = options.kfac.preconditioner.at(0).inverse_interval;
-  return interval > 1 && interval <= kMostSteps;
+/// Returns the steps from a refresh of K-FAC to the next one, where layers are renewed in the steps after their
+/// statistics; 1 elsewhere.
+int64_t late_refresh_interval(const TrainOptions& options) {
+  if (!options.kfac.enabled || options.pipeline.refresh == RefreshTurns::at_once) return 1;
+  return static_cast<int64_t>(options.kfac.preconditioner.at(0).inverse_interval);
+}
+
+/// Returns the options of a run that does within one step what late refreshes would do in their cycle. Their delay is
+/// not a delay of a solver's thread, and statistics are as rare as renewals.
+TrainOptions with_refreshes_at_once(TrainOptions options) {
+  kfac::KfacOptions& kfac = options.kfac.preconditioner;
+  if (late_refresh_interval(options) > 1) {
+    kfac.staleness = 0;
+    kfac.factor_interval = kfac.inverse_interval;
+  }
+  options.pipeline.refresh = RefreshTurns::at_once;
+  options.pipeline.choose_interval = false;
+  return options;
 }
 
 }  // namespace
@@ -282,12 +294,13 @@ RankSteps dry_steps(const TrainOptions& options, ddl::Comm comm, std::shared_ptr
 std::vector<RankSteps> dry_pipeline_steps(const TrainOptions& asked, int world,
                                           const std::function<ddl::Comm(int rank)>& comm_of,
                                           const std::shared_ptr<swap::KernelTimes>& times) {
-  if (takes_a_cycle(asked)) {
-    const auto interval = static_cast<int64_t>(asked.kfac.preconditioner.at(0).inverse_interval);
+  // In longer cycles each step has little of the refreshes' work.
+  constexpr int64_t kMostSteps = 8;
+  const int64_t interval = late_refresh_interval(asked);
+  if (interval > 1 && interval <= kMostSteps)
     return DryPipeline(of_dry_run(asked, 2 * interval), world, comm_of, times).steps_of_cycle();
-  }
-  TrainOptions options = asked;
-  options.pipeline.refresh = RefreshTurns::at_once;
+  if (interval > 1) (void)make_dry_context(of_dry_run(asked, kPlainSteps), comm_of(0), times);  // refuses as a run does
+  const TrainOptions options = with_refreshes_at_once(asked);
   const TrainOptions all_kinds = with_all_kinds(options);
   return DryPipeline(all_kinds, world, comm_of, times).steps_at_once(all_kinds.steps, shares_of(options));
 }

@@ -110,6 +110,7 @@ std::vector<PipelineChoice> pipeline_choices(const TrainOptions& options) {
   if (asked.schedule != PipelineSchedule::automatic) return {{asked.schedule, asked.recompute}};
   TrainOptions whole = options;
   whole.pipeline = {};
+  whole.kfac.preconditioner = {};  // it may go with late refreshes alone, and no part depends on it
   const RunContext context = make_dry_context(whole);
   const int64_t parts =
       std::ssize(make_task(context.options.model.name, task_options(context.options, *context.data))->parts());

@@ -171,6 +171,58 @@ TEST(DryStepsTest, RanksThatDoTheSameWorkCountOnce) {
   EXPECT_EQ(ranks_of(options, 64), std::vector<int>{0});
 }
 
+TrainOptions of_pipeline() {
+  TrainOptions options = small_options();
+  options.optimizer.accumulate = 2;
+  options.pipeline.ranks = 2;
+  options.kfac.preconditioner.skip = {"^head"};
+  return options;
+}
+
+std::vector<RankSteps> pipeline_steps(const TrainOptions& options) {
+  return dry_pipeline_steps(
+      options, 2, [](int rank) { return simulated(rank, "2", 2); }, fixed_times());
+}
+
+TEST(DryStepsTest, LateRefreshesOfALongIntervalHaveNoSolversThread) {
+  TrainOptions options = of_pipeline();
+  options.kfac.preconditioner.factor_interval = options.kfac.preconditioner.inverse_interval = 10;
+  options.kfac.preconditioner.staleness = 3;
+  options.kfac.preconditioner.eigen_rank = kfac::EigenRank::of(4);  // a thread's bases are full
+  for (const kfac::Method method : {kfac::Method::eigen, kfac::Method::pi}) {
+    options.kfac.preconditioner.method = method;
+    const std::vector<RankSteps> all = pipeline_steps(options);
+    ASSERT_EQ(all.size(), 2);
+    for (const RankSteps& steps : all) {
+      double shares = 0;
+      for (const KindOfStep& kind : steps.kinds) {
+        EXPECT_EQ(kind.trace.kind.find("launch"), std::string::npos) << kind.trace.kind;
+        shares += kind.share;
+      }
+      EXPECT_NEAR(shares, 1, 1e-9);
+    }
+    options.kfac.preconditioner.eigen_rank = kfac::EigenRank::full();
+  }
+  options.pipeline.choose_interval = true;
+  EXPECT_EQ(pipeline_steps(options).size(), 2);
+  options.pipeline.choose_interval = false;
+  options.kfac.preconditioner.staleness = 10;
+  EXPECT_NE(
+      refusal([&] { (void)pipeline_steps(options); }).find("staleness is 10; allowed with refresh rolling is less"),
+      std::string::npos)
+      << "a run refuses it too";
+}
+
+TEST(DryStepsTest, ARankOfChimeraNeedsALayerForKfacInOneOfItsStages) {
+  TrainOptions options = of_pipeline();
+  options.pipeline.schedule = PipelineSchedule::chimera;
+  options.pipeline.cut = {11, 1};  // the last head alone, which K-FAC skips
+  EXPECT_EQ(pipeline_steps(options).size(), 2);
+  options.pipeline.schedule = PipelineSchedule::gpipe;
+  EXPECT_NE(refusal([&] { (void)pipeline_steps(options); }).find("rank 1 has no layer that K-FAC preconditions"),
+            std::string::npos);
+}
+
 struct MachineTimesTest : ScratchFolder {};
 
 TEST_F(MachineTimesTest, TimesAreMeasuredOnceAndRemembered) {

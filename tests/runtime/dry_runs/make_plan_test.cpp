@@ -54,6 +54,32 @@ TEST(MakePlanTest, AFrontierTellsWhatEachBudgetTakes) {
   EXPECT_EQ(points[1].largest_batch, 0);
 }
 
+TEST(MakePlanTest, AShareIsOfTensorsAndLibrariesComeOnTop) {
+  PlannedCluster gpu(built_in_profile("h100"), ClusterShape::parse("1", 1), nullptr);
+  const int64_t libraries = gpu.profile().library_bytes;
+  EXPECT_GT(libraries, 0);
+  EXPECT_EQ(budget_bytes(BudgetRequest::parse("50%"), libraries + 1000, gpu), libraries + 500);
+  EXPECT_EQ(budget_bytes(BudgetRequest::parse("700"), libraries + 1000, gpu), 700);
+  EXPECT_EQ(budget_bytes({}, libraries + 1000, gpu), kUnlimitedBytes);
+  TrainOptions options = small_options();
+  options.kfac.enabled = false;
+  options.memory.budget = BudgetRequest::parse("90%");
+  const PlanReport report = make_plan({.options = options, .size = 32}, gpu);
+  EXPECT_TRUE(report.plan.is_feasible()) << "libraries alone are more than 90 % of the peak";
+}
+
+TEST(MakePlanTest, SchedulesAreWeighedWithOptionsThatGoWithLateRefreshesAlone) {
+  TrainOptions options = small_options();
+  options.optimizer.accumulate = 2;
+  options.pipeline.ranks = 2;
+  options.pipeline.schedule = PipelineSchedule::automatic;
+  options.kfac.preconditioner.factor_interval = options.kfac.preconditioner.inverse_interval = 10;
+  options.kfac.preconditioner.staleness = 3;
+  options.kfac.preconditioner.eigen_rank = kfac::EigenRank::of(4);
+  PlannedCluster cluster = cluster_of("2", 2);
+  EXPECT_GE(make_planner(options, cluster).plan(kUnlimitedBytes).weighed.size(), 6);
+}
+
 /// KAISA's finding: frequent decompositions favor few gradient workers, and rare ones many, because eigenbases travel
 /// then as rarely and gradients need not travel at all.
 TEST(MakePlanTest, TheChosenFractionFlipsWithTheInterval) {
