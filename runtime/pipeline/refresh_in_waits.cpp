@@ -45,11 +45,13 @@ void add_costs(const json& rank, pipe::Costs& costs) {
 
 }  // namespace
 
-RefreshInWaits::RefreshInWaits(kfac::Kfac& kfac, std::shared_ptr<const Pipeline> pipeline, ddl::Comm world)
+RefreshInWaits::RefreshInWaits(kfac::Kfac& kfac, std::shared_ptr<const Pipeline> pipeline, ddl::Comm world,
+                               int64_t first_step)
     : kfac_(kfac),
       pipeline_(std::move(pipeline)),
       world_(std::move(world)),
       cycle_(kfac.cycle_length()),
+      first_cycle_(first_step / cycle_),
       micro_batches_(std::ssize(pipeline_->plan.micro_batches_of(0))),
       waits_together_(pipeline_->plan.directions() == 1) {
   kfac_.defer(true);
@@ -122,9 +124,10 @@ void RefreshInWaits::plan(const CycleSeconds& seconds) {
 
 bool RefreshInWaits::plans_again(int64_t step) const {
   if (plans_ == 0 || step % cycle_ != 0) return false;
+  const int64_t cycle = step / cycle_ - first_cycle_;
   int64_t next = 8;
-  while (next < step / cycle_) next *= 4;
-  return step / cycle_ == next;
+  while (next < cycle) next *= 4;
+  return cycle == next;
 }
 
 void RefreshInWaits::plan_again(const CycleSeconds& seconds) {

@@ -31,8 +31,9 @@ struct CycleSeconds {
 /// inverses are shared when they are due: work that ranks do together is never in waits.
 class RefreshInWaits {
  public:
-  /// `kfac` is this rank's, with a curvature_delay. It waits from here on. `world` are all ranks of the run.
-  RefreshInWaits(kfac::Kfac& kfac, std::shared_ptr<const Pipeline> pipeline, ddl::Comm world);
+  /// `kfac` is this rank's, with a curvature_delay. It waits from here on. `world` are all ranks of the run, which
+  /// begins with step `first_step`.
+  RefreshInWaits(kfac::Kfac& kfac, std::shared_ptr<const Pipeline> pipeline, ddl::Comm world, int64_t first_step = 0);
 
   /// Returns the steps of a cycle.
   int64_t cycle() const { return cycle_; }
@@ -47,7 +48,8 @@ class RefreshInWaits {
   /// Makes the plan where every piece of every rank has been timed twice. Call it after the last step of each cycle
   /// without a plan. Collective over the world. Throws CommError.
   void plan(const CycleSeconds& seconds);
-  /// True before the steps in which ranks that have a plan weigh another one: those that begin cycle 8, 32, 128 ….
+  /// True before the steps in which ranks that have a plan weigh another one: those that begin cycle 8, 32, 128 … of
+  /// this run. A run that goes on from a checkpoint counts its own cycles, because its first plan comes after two.
   bool plans_again(int64_t step) const;
   /// Makes a plan from the times since the last one. The ranks follow it where its cycle is a tenth shorter than the
   /// present plan's is by these times. Else they keep their order, and filled() has these times. Collective over the
@@ -104,6 +106,7 @@ class RefreshInWaits {
   const std::shared_ptr<const Pipeline> pipeline_;
   const ddl::Comm world_;
   const int64_t cycle_;
+  const int64_t first_cycle_;    // of the run
   const int64_t micro_batches_;  // of each stage on one rank
   const bool waits_together_;    // ranks with the same weights have the same waits
   std::vector<Piece> own_;       // in the order of the plan's extras

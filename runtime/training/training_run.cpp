@@ -110,7 +110,7 @@ void TrainingRun::make_kfac(double grad_worker_frac) {
   if (context_.clock) kfac_->time_by([clock = context_.clock] { return clock->now(); });
   const bool may_wait = kfac_->options().curvature_delay > 0;
   if (may_wait && context_.pipeline && options.pipeline.kfac_work == KfacWork::bubbles)
-    in_waits_.emplace(*kfac_, context_.pipeline, context_.comm);
+    in_waits_.emplace(*kfac_, context_.pipeline, context_.comm, context_.start.step);
 }
 
 std::vector<TrainingRun::Cases> TrainingRun::next_cases() {
@@ -197,7 +197,8 @@ void TrainingRun::take_step(RunStep& outcome, const std::vector<Cases>& cases) {
   if (adapts_damping()) random.emplace(device_);
   outcome.kind = kfac_ ? std::string(kfac_->kind()) : "plain";
   times_.step = position_.step;
-  if (in_waits_ && !context_.kernels && in_waits_->plans_again(position_.step))
+  // The step before may have ended with the first plan. Then no step was timed since.
+  if (in_waits_ && !context_.kernels && untaken_steps_ > 0 && in_waits_->plans_again(position_.step))
     in_waits_->plan_again(take_cycle_seconds());
   times_.fills_waits = in_waits_ && in_waits_->plans() > 0;
   if (times_.fills_waits) outcome.kind = in_waits_->kind_of_step(position_.step);

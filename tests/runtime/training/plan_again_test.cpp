@@ -1,12 +1,16 @@
 // Tests of plans that ranks of a pipeline make again from later times.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 
+#include "ddl/comm/collectives.h"
 #include "ddl/comm/mpi.h"
 #include "runtime/pipeline/pipeline_clock.h"
 #include "runtime/training/run_context.h"
@@ -124,6 +128,46 @@ TEST(PlanAgainTest, APlanThatStaysIsToldByLaterTimes) {
   // Half of the cycles between were slow already when the plan was weighed again, or more.
   EXPECT_GT(run.in_waits()->filled().seconds, 1.4 * first);
   EXPECT_LT(run.in_waits()->filled().seconds, 2.1 * first);
+}
+
+/// Makes a folder that all ranks know, and that no other process uses.
+std::string make_shared_folder(const ddl::Comm& comm) {
+  int64_t process = getpid();
+  ddl::broadcast(*comm->communicator, std::as_writable_bytes(std::span(&process, 1)), 0);
+  const auto folder = std::filesystem::temp_directory_path() / ("spillway-plan-again-" + std::to_string(process));
+  std::filesystem::create_directories(folder);
+  return folder.string();
+}
+
+TEST(PlanAgainTest, AResumedRunCountsItsOwnCycles) {
+  const auto comm = ddl::make_comm(mpi->world());
+  TrainOptions options = small_options();
+  options.checkpoint.folder = make_shared_folder(comm);
+  constexpr int64_t kSaved = 5 * kInterval + 1;
+  {
+    const RunContext context = make_context(options, comm);
+    TrainingRun run(context, kUnlimitedBytes, 1);
+    for (int64_t step = 0; step < kSaved; ++step) run.step();
+    run.save();
+  }
+  ddl::barrier(*comm->communicator);
+  options.checkpoint.resume = true;
+  RunContext context = make_context(options, comm);
+  context.clock = std::make_shared<SlowerClock>();
+  TrainingRun run(context, kUnlimitedBytes, 1);
+  run.resume();
+  // Its first plan is made at the end of cycle 7 of the whole training. It is weighed in cycle 8 of its own, the 13th.
+  double first = 0;
+  for (int64_t step = kSaved; step < 13 * kInterval; ++step) {
+    run.step();
+    if (first == 0 && run.in_waits()->plans() > 0) first = run.in_waits()->filled().seconds;
+  }
+  EXPECT_GT(first, 0);
+  EXPECT_EQ(run.in_waits()->filled().seconds, first) << "no later times are known yet";
+  run.step();
+  EXPECT_GT(run.in_waits()->filled().seconds, 1.2 * first) << "what was slower since is known";
+  ddl::barrier(*comm->communicator);
+  if (context.rank() == 0) std::filesystem::remove_all(options.checkpoint.folder);
 }
 
 }  // namespace
