@@ -137,11 +137,19 @@ class PythonKfac {
     const py::gil_scoped_release release;
     kfac_.emplace(all, std::move(read), group_ ? group_->comm() : nullptr);
   }
+  PythonKfac(const PythonKfac&) = delete;
+  PythonKfac& operator=(const PythonKfac&) = delete;
+  /// Waits for threads of Kfac and of the group without the GIL, because they may need it to end.
+  ~PythonKfac() {
+    const py::gil_scoped_release release;
+    kfac_.reset();
+    group_.reset();
+  }
   Kfac& kfac() { return *kfac_; }
   Numbers& numbers() { return *numbers_; }
 
  private:
-  const Group group_;
+  Group group_;
   const std::shared_ptr<Numbers> numbers_ = std::make_shared<Numbers>();
   std::optional<Kfac> kfac_;
 };

@@ -1,7 +1,8 @@
 """K-FAC for any torch.nn.Module: gradients become natural gradients before the optimizer's step."""
 
-import functools
+import contextlib
 import sys
+import weakref
 from typing import Any
 
 import torch
@@ -62,7 +63,8 @@ class KFAC:
             optimizer.step()
 
     It sees forward passes of `model` in training mode by itself. Layers with other kinds of parameters are left to the
-    optimizer (`left_alone`). Under a Session, its state is paged like every other tensor. Source: Martens and Grosse
+    optimizer (`left_alone`). Copies of the model, and what torch.save writes of it, have nothing to do with the KFAC. Under a
+    Session, its state is paged like every other tensor. Source: Martens and Grosse
     2015; Grosse and Martens 2016 for convolutions.
 
     Where torch.distributed has several ranks, they share the work, and get the gradient of a single process that sees the
@@ -109,7 +111,8 @@ class KFAC:
         _refuse_sharded(model)
         self._kfac = _spillway.Kfac(modules, options, lr, _own_group(process_group))
         self._watches = True
-        self._hook = model.register_forward_hook(functools.partial(_watch_forward, self), with_kwargs=True)
+        self._hook = model.register_forward_hook(_ForwardHook(self), with_kwargs=True)
+        weakref.finalize(self, self._hook.remove)
 
     def _lr_of_optimizer(self):
         return float(self._optimizer.param_groups[0]["lr"])
@@ -222,14 +225,24 @@ class _NoWatch:
         self._kfac._watches = self._before
 
 
-def _watch_forward(kfac, model, args, kwargs, output):
-    """Watches the backward pass of a forward pass of the model in training mode."""
-    if not (kfac._watches and model.training and torch.is_grad_enabled() and kfac._kfac.updates_factors()):
-        return
-    roots = [leaf for leaf in _pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-    inputs = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
-    if roots and inputs:
-        kfac._kfac.watch(roots, inputs[0].shape[0])
+class _ForwardHook:
+    """Watches the backward passes of a model's forward passes in training mode. A copy of it, or what is loaded of a saved
+    one, does nothing, because a copy of the model is not the KFAC's."""
+
+    def __init__(self, kfac):
+        self._kfac = weakref.ref(kfac)
+
+    def __reduce__(self):
+        return getattr, (contextlib.nullcontext(), "__exit__")  # takes any arguments and returns None, without spillway too
+
+    def __call__(self, model, args, kwargs, output):
+        kfac = self._kfac()
+        if kfac is None or not (kfac._watches and model.training and torch.is_grad_enabled() and kfac._kfac.updates_factors()):
+            return
+        roots = [leaf for leaf in _pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        inputs = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+        if roots and inputs:
+            kfac._kfac.watch(roots, inputs[0].shape[0])
 
 
 def _found_inf(scaler, optimizer):

@@ -1,6 +1,8 @@
 """Tests of K-FAC in Python."""
 
 import copy
+import gc
+import io
 import unittest
 
 import torch
@@ -136,6 +138,40 @@ class KfacTest(unittest.TestCase):
         second.step()
         for a, b in zip(seen.parameters(), told.parameters(), strict=True):
             self.assertTrue(torch.equal(a.grad, b.grad))
+
+    def test_a_model_with_a_kfac_is_copied_averaged_and_saved_without_it(self):
+        model, x = conv_model(), torch.randn(2, 1, 8, 8, 8)
+        kfac = spillway.KFAC(model, 0.1, factor_interval=1)
+        averaged = torch.optim.swa_utils.AveragedModel(model)
+        averaged.update_parameters(model)
+        file = io.BytesIO()
+        torch.save(model, file)
+        self.assertNotIn(b"spillway", file.getvalue())
+        file.seek(0)
+        for other in (copy.deepcopy(model), copy.deepcopy(copy.deepcopy(model)), averaged.module,
+                      torch.load(file, weights_only=False)):
+            other.train()
+            self.assertTrue(torch.equal(other(x), model(x)))
+            kfac.discard()
+            other(x).square().mean().backward()
+            with self.assertRaisesRegex(RuntimeError, "watch"):
+                kfac.step()
+            own = spillway.KFAC(other, 0.1)
+            other(x).square().mean().backward()
+            own.step()
+        model(x).square().mean().backward()
+        kfac.step()
+        self.assertEqual(kfac.stats()["counters"]["steps"], 1)
+
+    def test_a_kfac_that_is_let_go_leaves_nothing_on_the_model(self):
+        model = conv_model()
+        kfac = spillway.KFAC(model, 0.1)
+        self.assertEqual(len(model._forward_hooks), 1)
+        loss = model(torch.randn(2, 1, 8, 8, 8)).square().mean()
+        del kfac
+        gc.collect()
+        self.assertEqual(len(model._forward_hooks), 0)
+        loss.backward()
 
     def test_follows_the_optimizers_schedule(self):
         model = conv_model()
