@@ -22,6 +22,15 @@ void Kfac::watch(const at::Tensor& loss, int64_t batch) {
 void Kfac::watch_stage(at::TensorList roots, const StageSamples& samples) {
   impl_->watch(roots, samples.count, samples.again, samples.micro_batch);
 }
+void Kfac::watch_rerun(at::TensorList roots, int64_t batch) {
+  impl_->watch_rerun(roots, batch);
+}
+void Kfac::find_reruns(RerunFinder finder) {
+  impl_->find_reruns(std::move(finder));
+}
+std::vector<SkippedLayer> Kfac::unseen_layers() {
+  return impl_->unseen_layers();
+}
 void Kfac::time_by(Now now) {
   impl_->time_by(std::move(now));
 }

@@ -17,6 +17,7 @@
 #include "kfac/plan/counters.h"
 #include "kfac/plan/options.h"
 #include "kfac/refresh_work.h"
+#include "kfac/rerun_finder.h"
 
 namespace spillway {
 class MessageListener;
@@ -69,6 +70,18 @@ class Kfac {
   void watch(const at::Tensor& loss, int64_t batch);
   /// Does what watch() does for a stage of a model, whose backward begins at `roots`.
   void watch_stage(at::TensorList roots, const StageSamples& samples);
+
+  /// Watches a pass of the model that runs while backward does, as a checkpoint makes it. Its `batch` samples count
+  /// when backward reaches it, so that a pass which only renews what a watched one had saved counts no second time.
+  void watch_rerun(at::TensorList roots, int64_t batch);
+  /// Tells `finder` of each opaque node in the graphs that are watched from now on.
+  void find_reruns(RerunFinder finder);
+  /// Returns the layers that no backward of the coming step has shown, at the first call with a watched step; later
+  /// ones return none. Call it between backward and step(). With several ranks, a layer that any rank saw was seen.
+  /// Collective. Throws c10::Error when a layer has a gradient that a compiled graph, or another function that shows
+  /// nothing, has made: it would be preconditioned without curvature. One host synchronization for each layer without
+  /// statistics.
+  std::vector<SkippedLayer> unseen_layers();
 
   /// Makes refreshes wait for run(), with curvature_delay: backward's inputs and output gradients are kept meanwhile.
   /// step() does what is left of a refresh whose inverse it needs. No bit depends on it. Call it between steps.

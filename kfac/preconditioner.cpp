@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/hash.h"
 #include "kfac/comm/agreed_options.h"
 #include "kfac/plan/step_work.h"
 
@@ -119,29 +118,6 @@ void Preconditioner::make_state() {
     late_kinds_.push_back(str("refresh ", step));
 }
 
-void Preconditioner::watch(at::TensorList roots, int64_t batch, bool again, int64_t micro_batch) {
-  const int64_t least = exchange_.world() == 1 ? 1 : 0;
-  TORCH_CHECK(batch >= least, "[kfac.watch] batch = ", batch, " is outside ", least, " and more samples");
-  if (!updates_factors()) return;
-  TORCH_CHECK(!watched_ || !staged_->early, "[kfac.watch] step ", counters_.steps,
-              " was watched before; overlap_factors allows one watch a step");
-  watched_ = true;
-  staged_->seed = hash_in(hash_in(kHashSeed, options_.seed), static_cast<uint64_t>(counters_.factor_updates));
-  std::vector<int64_t> uses(layers_.size(), 0);
-  const bool late = is_late(counters_.steps);
-  if (late) micro_batch = open_refresh(batch, micro_batch);
-  const bool holds = late && staged_->holds;
-  const auto stage = [staged = std::weak_ptr(staged_), holds, micro_batch](const Captured& captured) {
-    if (auto alive = staged.lock()) holds ? alive->hold(captured, micro_batch) : alive->stage(captured);
-  };
-  WeightIndex due;
-  for (size_t i : due_layers())
-    if (assignments_[i].stages_factors(exchange_.rank())) due[layers_[i].weight.unsafeGetTensorImpl()] = i;
-  if (batch > 0 && !due.empty()) install_capture_hooks(roots, due, stage, &uses);
-  if (staged_->early) staged_->early->begin(std::move(uses), batch);
-  if (!again) watched_batch_ += batch;
-}
-
 void Preconditioner::observe_factors(WorkerTimeline::Observer observer) {
   if (staged_->early) staged_->early->observe(std::move(observer));
 }
@@ -162,8 +138,7 @@ void Preconditioner::discard() {
     staged_->drop_held(i);
   }
   if (is_open) open_.pop_back();
-  watched_batch_ = 0;
-  watched_ = false;
+  forget_watches();
 }
 
 void Preconditioner::step(double loss_scale) {
@@ -171,12 +146,12 @@ void Preconditioner::step(double loss_scale) {
   TORCH_CHECK(std::isfinite(loss_scale) && loss_scale > 0, "[kfac.step] loss_scale = ", loss_scale,
               " is outside (0, inf)");
   if (updates_factors()) {
+    take_reruns();
     TORCH_CHECK(watched_, "[kfac.step] step ", counters_.steps,
                 " updates the factors: call watch(loss, batch) before backward");
     check_samples();
     if (!is_late(counters_.steps)) commit_factors(loss_scale);
-    watched_batch_ = 0;
-    watched_ = false;
+    forget_watches();
     if (factors_are_due(counters_, options_)) counters_.last_factor_step = counters_.steps;
     ++counters_.factor_updates;
   }
@@ -217,6 +192,7 @@ void Preconditioner::resume(const KfacCounters& counters) {
   dropped_.fill_(counters.dropped_factors);
   failed_.fill_(counters.failed_decompositions);
   has_product_ = false;
+  was_seen_.clear();
   for (size_t i = 0; i < layers_.size(); ++i) {
     staged_->layers[i].discard();
     staged_->drop_held(i);

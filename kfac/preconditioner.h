@@ -24,6 +24,7 @@
 #include "kfac/plan/options.h"
 #include "kfac/plan/place_factors.h"
 #include "kfac/staged_factors.h"
+#include "kfac/watched_graph.h"
 
 namespace spillway {
 class MessageListener;
@@ -39,6 +40,9 @@ class Preconditioner {
   Preconditioner(const LayerFinder& find, KfacOptions options, ddl::Comm comm, ModelStages stages);
 
   void watch(at::TensorList roots, int64_t batch, bool again, int64_t micro_batch);
+  void watch_rerun(at::TensorList roots, int64_t batch);
+  void find_reruns(RerunFinder finder) { find_reruns_ = std::move(finder); }
+  std::vector<SkippedLayer> unseen_layers();
   void step(double loss_scale);
   double adapt_damping(double loss_before, double loss_after);
   void observe_factors(WorkerTimeline::Observer observer);
@@ -84,6 +88,11 @@ class Preconditioner {
   size_t due_set() const { return cycle_.set_of(counters_.steps); }
   /// Returns the layers whose factors the coming step updates and decomposes, where it does either.
   const std::vector<size_t>& due_layers() const { return cycle_.sets()[due_set()]; }
+  std::shared_ptr<const GraphWatch> graph_watch(int64_t micro_batch) const;
+  void take_reruns();
+  void forget_watches();
+  double sight_of(size_t i) const;
+  std::string blindness(size_t i) const;
   /// Allocates the layers' running averages and inverses.
   void make_state();
   void check_samples() const;
@@ -180,6 +189,8 @@ class Preconditioner {
   bool has_product_ = false;     ///< true until adapt_damping() has used the product
   bool watched_ = false;
   int64_t watched_batch_ = 0;
+  RerunFinder find_reruns_;
+  std::vector<bool> was_seen_;  ///< by layer; empty until unseen_layers() has looked once
   KfacCounters counters_;
   KfacSeconds seconds_;
   KfacFlops flops_;

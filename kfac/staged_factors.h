@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -67,6 +68,23 @@ struct StagedFactors {
     layers[captured.layer].stage(captured, hash_in(seed, static_cast<uint64_t>(numbers[captured.layer])));
     if (early) early->staged(captured.layer, layers);
   }
+
+  /// Notes what a walk of a watched graph has met.
+  void note(const GraphLayers& met) {
+    std::lock_guard lock(mutex);
+    taken_by.insert(met.taken_by.begin(), met.taken_by.end());
+    if (!met.opaque.empty()) opaque = met.opaque;
+  }
+  /// Forgets the watched graphs of a step.
+  void forget_graphs() {
+    std::lock_guard lock(mutex);
+    taken_by.clear();
+    opaque.clear();
+    rerun_samples = 0;
+  }
+  std::map<size_t, std::string> taken_by = {};  ///< GraphLayers::taken_by of the step's graphs
+  std::string opaque = {};                      ///< GraphLayers::opaque of one of them
+  int64_t rerun_samples = 0;                    ///< samples of passes of the model that ran in backward alone
 
   /// A use of a layer, whose tensors outlive backward.
   struct Held {

@@ -1,5 +1,7 @@
 #include "kfac/comm/overlapped_reduction.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -78,6 +80,8 @@ bool OverlappedReduction::complete(size_t bucket) const {
 
 void OverlappedReduction::staged(size_t layer, std::vector<LayerFactors>& layers) {
   if (!begun_) return;
+  TORCH_CHECK(uses_left_[layer] > 0, "[kfac] a layer was used again after its factors had been sent; ",
+              "overlap_factors is for layers whose uses are all seen before backward");
   --uses_left_[layer];
   while (to_start_ > 0 && complete(to_start_ - 1)) start_next(layers);
 }

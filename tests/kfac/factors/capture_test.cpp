@@ -1,6 +1,8 @@
 #include "kfac/factors/capture.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
@@ -116,6 +118,84 @@ TEST(CaptureTest, DoesNotChangeTheGradients) {
   const auto loss = model->forward(x).pow(2).sum();
   EXPECT_EQ(seen_in_backward(loss, {model->parameters()[0], model->parameters()[2]}).size(), 2u);
   EXPECT_TRUE(model->parameters()[0].grad().equal(plain));
+}
+
+/// Hooks of a saved tensor that give it back once in a backward, as those of checkpoints do.
+struct GivesBackOnce : torch::autograd::SavedVariableHooks {
+  explicit GivesBackOnce(int& unpacked) : unpacked(unpacked) {}
+  void call_pack_hook(const at::Tensor& tensor) override { kept = tensor; }
+  at::Tensor call_unpack_hook() override {
+    ++unpacked;
+    return kept;
+  }
+  int& unpacked;
+  at::Tensor kept;
+};
+
+TEST(CaptureTest, UnpacksAnInputWithHooksOnceInEachBackward) {
+  nn::Linear linear(3, 2);
+  const auto x = at::randn({4, 3});
+  const auto loss = linear->forward(x).pow(2).sum();
+  auto* pow = loss.grad_fn()->next_edge(0).function.get();
+  auto* addmm = dynamic_cast<torch::autograd::generated::AddmmBackward0*>(pow->next_edge(0).function.get());
+  ASSERT_TRUE(addmm);
+  int unpacked = 0;
+  addmm->mat1_.register_hooks(std::make_unique<GivesBackOnce>(unpacked));
+  int seen = 0;
+  install_capture_hooks(loss, {{linear->weight.unsafeGetTensorImpl(), 0}}, [&](const Captured& c) {
+    ++seen;
+    EXPECT_TRUE(c.input.equal(x));
+  });
+  EXPECT_EQ(unpacked, 0);
+  for (int backward = 1; backward <= 3; ++backward) {
+    loss.backward({}, /*retain_graph=*/true);
+    EXPECT_EQ(unpacked, backward);
+    EXPECT_EQ(seen, backward);
+  }
+}
+
+TEST(CaptureTest, AddsOneHookOfAnOwnerToAnOperator) {
+  nn::Linear linear(3, 3);
+  const auto hidden = linear->forward(at::randn({4, 3})), output = linear->forward(hidden);
+  int seen = 0;
+  const auto count = [&](const Captured&) { ++seen; };
+  const WeightIndex weights{{linear->weight.unsafeGetTensorImpl(), 0}};
+  const int owner = 0, other = 0;
+  EXPECT_EQ(install_capture_hooks(hidden, weights, count, {.owner = &owner}).uses.at(0), 1);
+  EXPECT_EQ(install_capture_hooks(output, weights, count, {.owner = &owner}).uses.at(0), 2);
+  output.sum().backward({}, /*retain_graph=*/true);
+  EXPECT_EQ(seen, 2);
+  install_capture_hooks(output, weights, count, {.owner = &other});
+  output.sum().backward();
+  EXPECT_EQ(seen, 6);
+}
+
+struct Opaque : torch::autograd::Function<Opaque> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x, const at::Tensor& w) {
+    return at::linear(x, w);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+    return {at::Tensor(), at::Tensor()};
+  }
+};
+
+TEST(CaptureTest, TellsOfWeightsThatOtherNodesTakeAndOfOpaqueOnes) {
+  nn::Linear first(3, 3), second(3, 3), third(3, 3);
+  WeightIndex weights;
+  for (const auto& linear : {first, second, third}) weights[linear->weight.unsafeGetTensorImpl()] = weights.size();
+  const auto x = at::matmul(first->forward(at::randn({2, 3})), second->weight);
+  size_t met_opaque = 0;
+  const CaptureManner manner{.meet_opaque = [&](torch::autograd::Node&) { ++met_opaque; }};
+  const auto plain = install_capture_hooks(
+      x, weights, [](const Captured&) {}, manner);
+  EXPECT_EQ(plain.uses.size(), 1u);
+  EXPECT_EQ(plain.taken_by.at(weights.at(second->weight.unsafeGetTensorImpl())), "MmBackward0");
+  EXPECT_TRUE(plain.opaque.empty());
+  const auto custom = install_capture_hooks(
+      Opaque::apply(x, third->weight), weights, [](const Captured&) {}, manner);
+  EXPECT_EQ(met_opaque, 1u);
+  EXPECT_FALSE(custom.opaque.empty());
+  EXPECT_EQ(custom.taken_by.at(weights.at(third->weight.unsafeGetTensorImpl())), custom.opaque);
 }
 
 TEST(CaptureTest, RefusesALossWithoutAGraph) {
