@@ -1,5 +1,7 @@
 #include "python/bindings/kfac.h"
 
+#include <torch/csrc/autograd/python_cpp_function.h>
+
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -125,6 +127,18 @@ KfacOptions options_from(const py::dict& given, const std::shared_ptr<Numbers>& 
   return options;
 }
 
+/// Lets Python look at an opaque node of a watched graph.
+void watch_reruns(torch::autograd::Node& node, const std::function<void(at::TensorList)>& watch) {
+  const py::gil_scoped_acquire gil;
+  const auto function = py::reinterpret_steal<py::object>(torch::autograd::functionToPyObject(node.getptr()));
+  if (!function) throw py::error_already_set();
+  const auto watch_outputs = [watch](const std::vector<at::Tensor>& outputs) {
+    const py::gil_scoped_release release;
+    watch(outputs);
+  };
+  py::module_::import("spillway.kfac").attr("_watch_reruns")(function, py::cpp_function(watch_outputs));
+}
+
 /// A Kfac with the numbers of its coming step, and the group that it has to itself; null where a process is alone.
 class PythonKfac {
  public:
@@ -136,6 +150,7 @@ class PythonKfac {
     KfacOptions read = options_from(options, numbers_);
     const py::gil_scoped_release release;
     kfac_.emplace(all, std::move(read), group_ ? group_->comm() : nullptr);
+    kfac_->find_reruns(&watch_reruns);
   }
   PythonKfac(const PythonKfac&) = delete;
   PythonKfac& operator=(const PythonKfac&) = delete;
@@ -192,11 +207,19 @@ py::list layers_of(PythonKfac& own) {
   return all;
 }
 
-py::list left_alone_by(PythonKfac& own) {
+py::list named(const std::vector<kfac::SkippedLayer>& layers) {
   py::list all;
-  for (const kfac::SkippedLayer& module : own.kfac().left_alone())
-    all.append(py::make_tuple(module.name, module.reason));
+  for (const kfac::SkippedLayer& layer : layers) all.append(py::make_tuple(layer.name, layer.reason));
   return all;
+}
+
+py::list unseen_by(PythonKfac& own) {
+  std::vector<kfac::SkippedLayer> unseen;
+  {
+    const py::gil_scoped_release release;
+    unseen = own.kfac().unseen_layers();
+  }
+  return named(unseen);
 }
 
 void bind_numbers(py::class_<PythonKfac>& type) {
@@ -226,6 +249,12 @@ void bind_kfac(py::module_& module) {
           },
           py::arg("roots"), py::arg("batch"), without_gil)
       .def(
+          "watch_rerun",
+          [](PythonKfac& own, const std::vector<at::Tensor>& roots, int64_t batch) {
+            own.kfac().watch_rerun(roots, batch);
+          },
+          py::arg("roots"), py::arg("batch"), without_gil)
+      .def(
           "step", [](PythonKfac& own, double loss_scale) { own.kfac().step(loss_scale); }, py::arg("loss_scale"),
           without_gil)
       .def(
@@ -242,7 +271,8 @@ void bind_kfac(py::module_& module) {
           "load_state", [](PythonKfac& own, const kfac::StateDict& state) { own.kfac().load_state_dict(state); },
           without_gil)
       .def("layers", &layers_of)
-      .def("left_alone", &left_alone_by)
+      .def("left_alone", [](PythonKfac& own) { return named(own.kfac().left_alone()); })
+      .def("unseen_layers", &unseen_by)
       .def("counters", &counters_of)
       .def("seconds", &seconds_of)
       .def("bytes", &bytes_of);

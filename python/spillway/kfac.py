@@ -1,8 +1,12 @@
 """K-FAC for any torch.nn.Module: gradients become natural gradients before the optimizer's step."""
 
 import contextlib
+import functools
 import sys
+import types
+import warnings
 import weakref
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +21,7 @@ _KINDS = ((nn.Linear, "linear"), (nn.Conv1d, "conv1d"), (nn.Conv2d, "conv2d"), (
 
 def _describe(name, module):
     """Returns (name, type, kind, groups, weight, bias) of a module that owns parameters, for the extension."""
-    own = module._parameters
+    own = dict(module._parameters.items())  # TorchScript's have no get()
     kind = next((kind for cls, kind in _KINDS if isinstance(module, cls)), "")
     weight = own.get("weight")
     if weight is None or isinstance(weight, nn.parameter.UninitializedParameter):
@@ -62,10 +66,17 @@ class KFAC:
             kfac.step()                       # .grad of Linear and Conv layers is preconditioned
             optimizer.step()
 
-    It sees forward passes of `model` in training mode by itself. Layers with other kinds of parameters are left to the
-    optimizer (`left_alone`). Copies of the model, and what torch.save writes of it, have nothing to do with the KFAC. Under a
-    Session, its state is paged like every other tensor. Source: Martens and Grosse
-    2015; Grosse and Martens 2016 for convolutions.
+    It sees forward passes of `model` in training mode by itself, and layers that checkpoints and custom functions run again
+    in backward. Layers with other kinds of parameters are left to the optimizer (`left_alone`). The first step() warns of
+    layers that it has seen nothing of. Copies of the model, and what torch.save writes of it, have nothing to do with the
+    KFAC. Under a Session, its state is paged like every other tensor. Source: Martens and Grosse 2015; Grosse and Martens
+    2016 for convolutions.
+
+    Compiled graphs show nothing. Make the KFAC of the compiled model or of the one inside, and run those steps eagerly that
+    update factors:
+
+        with torch.compiler.set_stance("force_eager" if kfac.updates_factors else "default"):
+            loss_of(compiled(x), y).backward()
 
     Where torch.distributed has several ranks, they share the work, and get the gradient of a single process that sees the
     global batch (but with strategy "dp"). Then every rank makes the KFAC of the same model and calls step(), discard(),
@@ -106,16 +117,25 @@ class KFAC:
         if self._optimizer is None and (isinstance(optimizer, bool) or not isinstance(optimizer, (int, float))):
             raise TypeError(f"optimizer is {type(optimizer).__name__}; allowed are a torch.optim.Optimizer and a number")
         lr = self._lr_of_optimizer() if self._optimizer else float(optimizer)
-        modules = [_describe(name, module) for name, module in model.named_modules() if module._parameters
-                   and any(p is not None for p in module._parameters.values())]
+        modules = {name: module for name, module in model.named_modules() if module._parameters
+                   and any(p is not None for p in module._parameters.values())}
         _refuse_sharded(model)
-        self._kfac = _spillway.Kfac(modules, options, lr, _own_group(process_group))
+        described = [_describe(name, module) for name, module in modules.items()]
+        self._kfac = _spillway.Kfac(described, options, lr, _own_group(process_group))
+        self._weights = [(name, weakref.ref(modules[name]), modules[name].weight) for name in self.layers]
         self._watches = True
         self._hook = model.register_forward_hook(_ForwardHook(self), with_kwargs=True)
         weakref.finalize(self, self._hook.remove)
 
     def _lr_of_optimizer(self):
         return float(self._optimizer.param_groups[0]["lr"])
+
+    def _refuse_other_weights(self):
+        other = [name for name, module, weight in self._weights
+                 if module() is not None and module()._parameters.get("weight") is not weight]
+        if other:
+            raise RuntimeError(f"{', '.join(other)}: other weights than when KFAC was made, as parametrizations and "
+                               "load_state_dict(assign=True) leave them; make a new KFAC after such changes")
 
     # ---- steps
 
@@ -135,17 +155,21 @@ class KFAC:
         (`scaler.unscale_(optimizer)`). When they are not finite, the scaler will skip the optimizer's step, and this
         step forgets what it saw.
 
-        Raises RuntimeError when factors are due and no forward pass was watched, OutOfBudget in a Session, CommError when a
-        rank ended or did not answer.
+        Raises RuntimeError when factors are due and no forward pass was watched, or when a layer has a gradient that a
+        compiled graph or another function has made out of sight; OutOfBudget in a Session, CommError when a rank ended or
+        did not answer. Warns once of layers without statistics after the first step.
         """
         if self._optimizer:
             self._kfac.lr = self._lr_of_optimizer()
-        if scaler is None or not scaler.is_enabled():
-            self._kfac.step(1.0)
-        elif _found_inf(scaler, self._optimizer):
+        if scaler is not None and scaler.is_enabled() and _found_inf(scaler, self._optimizer):
             self._kfac.discard()
-        else:
-            self._kfac.step(float(scaler.get_scale()))
+            return
+        if self.updates_factors:
+            self._refuse_other_weights()
+        if unseen := self._kfac.unseen_layers():
+            warnings.warn("KFAC saw nothing of these layers in its first step, and preconditions them once it does: "
+                          + ", ".join(f"'{name}' ({reason})" for name, reason in unseen), stacklevel=2)
+        self._kfac.step(float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0)
 
     def discard(self) -> None:
         """Forgets what was watched since the last step, for a step that is skipped."""
@@ -176,6 +200,11 @@ class KFAC:
     @kl_clip.setter
     def kl_clip(self, value: float) -> None:
         self._kfac.kl_clip = float(value)
+
+    @property
+    def updates_factors(self) -> bool:
+        """True where the coming step updates factors, so that it needs a forward pass that can be watched."""
+        return self._kfac.updates_factors()
 
     @property
     def kind(self) -> str:
@@ -236,13 +265,98 @@ class _ForwardHook:
         return getattr, (contextlib.nullcontext(), "__exit__")  # takes any arguments and returns None, without spillway too
 
     def __call__(self, model, args, kwargs, output):
-        kfac = self._kfac()
-        if kfac is None or not (kfac._watches and model.training and torch.is_grad_enabled() and kfac._kfac.updates_factors()):
+        if torch.compiler.is_compiling():
             return
-        roots = [leaf for leaf in _pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        inputs = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+        kfac = self._kfac()
+        if kfac is None or not (kfac._watches and model.training and torch.is_grad_enabled() and kfac.updates_factors):
+            return
+        roots = _roots_of(output)
+        inputs = [tensor for tensor in _tensors_of((args, kwargs)) if tensor.dim()]
         if roots and inputs:
-            kfac._kfac.watch(roots, inputs[0].shape[0])
+            watch = kfac._kfac.watch_rerun if _in_backward() else kfac._kfac.watch
+            watch(roots, inputs[0].shape[0])
+
+
+def _in_backward():
+    return torch._C._current_graph_task_id() != -1
+
+
+def _tensors_of(value) -> Iterator[torch.Tensor]:
+    """Yields the tensors of a value in order: those in containers, in dataclasses, and in attributes of other objects."""
+    nothing_inside = (str, bytes, int, float, complex, type, nn.Module, types.FunctionType, types.MethodType, types.ModuleType)
+    seen = {}  # by id; it keeps what it names
+    stack = [value]
+    while stack:
+        leaf = stack.pop()
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif leaf is not None and not isinstance(leaf, nothing_inside) and id(leaf) not in seen:
+            seen[id(leaf)] = leaf
+            inside = _pytree.tree_leaves(leaf)
+            stack.extend(reversed(_parts_of(leaf) if len(inside) == 1 and inside[0] is leaf else inside))
+
+
+def _parts_of(value):
+    """Returns what an object holds that pytree does not know."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    slots = (name for cls in type(value).__mro__ for name in _names(getattr(cls, "__slots__", ())))
+    held = [getattr(value, name) for name in slots if hasattr(value, name)]
+    return held + list(getattr(value, "__dict__", {}).values())
+
+
+def _names(slots):
+    return (slots,) if isinstance(slots, str) else slots
+
+
+def _roots_of(output):
+    return [tensor for tensor in _tensors_of(output) if tensor.grad_fn is not None]
+
+
+# ---- functions that run layers again in their backward
+
+def _watch_reruns(node, watch):
+    """Arranges that `watch` is called with what this custom function's backward runs again, before it goes back through it."""
+    if callable(run := getattr(node, "run_function", None)):  # a reentrant checkpoint
+        node.run_function = functools.partial(_run_again, run, watch)
+    elif not node.name().startswith("Compiled"):
+        scope = _RerunScope(watch)
+        node.register_prehook(scope.enter)
+        node.register_hook(scope.leave)
+
+
+def _run_again(run, watch, *args, **kwargs):
+    output = run(*args, **kwargs)
+    if torch.is_grad_enabled() and (roots := _roots_of(output)):
+        watch(roots)
+    return output
+
+
+class _RerunScope:
+    """Watches the modules that run, with a graph, while a custom function's backward does."""
+
+    def __init__(self, watch):
+        self._watch, self._handle, self._task = watch, None, -1
+
+    def enter(self, gradients):
+        self.leave()
+        self._task = torch._C._current_graph_task_id()
+        self._handle = nn.modules.module.register_module_forward_hook(self._ran)
+
+    def leave(self, *_):
+        if self._handle:
+            self._handle.remove()
+        self._handle = None
+
+    def _ran(self, module, args, output):
+        if torch.compiler.is_compiling():
+            return
+        if torch._C._current_graph_task_id() != self._task:
+            self.leave()  # the backward ended with an error
+        elif module._parameters and torch.is_grad_enabled() and (roots := _roots_of(output)):
+            self._watch(roots)
 
 
 def _found_inf(scaler, optimizer):

@@ -1,13 +1,16 @@
 """Tests of K-FAC over the ranks of torch.distributed, in processes that this program starts."""
 
 import copy
+import functools
 import unittest
+import warnings
 
 import torch
 import torch.distributed as dist
 from ranks import expect_error, run_ranks, start
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import spillway
 
@@ -146,7 +149,87 @@ def refusals(rank, size, folder):
     dist.destroy_process_group()
 
 
+class Checkpointed(nn.Module):
+    """The model, whose convolutions are a checkpoint of one kind; or none."""
+
+    def __init__(self, use_reentrant):
+        super().__init__()
+        self.net = make_model()
+        self.run = functools.partial(checkpoint, use_reentrant=use_reentrant) if use_reentrant is not None else None
+
+    def forward(self, x):
+        if self.run is None:
+            return self.net(x)
+        return self.net[3:](self.run(self.net[:3], x.requires_grad_()))
+
+
+def gradients(model, group, accumulate=1, **options):
+    """Returns the preconditioned gradients of a step of DistributedDataParallel."""
+    model = DistributedDataParallel(model, process_group=group)
+    kfac = spillway.KFAC(model, 0.1, process_group=group, **(EXACT | options))
+    x, y = batch_of(0, dist.get_rank(group), dist.get_world_size(group))
+    size = len(x) // accumulate
+    for part in range(accumulate):
+        model.require_backward_grad_sync = part == accumulate - 1
+        (nn.functional.cross_entropy(model(x[part * size:][:size]), y[part * size:][:size]) / accumulate).backward()
+    kfac.step()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def in_checkpoints(rank, size, folder):
+    """Checkpoints of both kinds change nothing, also where gradients are accumulated, or factors sent beside backward."""
+    start("spillway", rank, size, folder)
+    world = dist.group.WORLD
+    warnings.simplefilter("error", UserWarning)
+    expected = gradients(Checkpointed(None), world)
+    for use_reentrant in (False, True):
+        for accumulate in (1, 2):
+            found = gradients(Checkpointed(use_reentrant), world, accumulate)
+            expect_close(found, expected, f"reentrant {use_reentrant}, {accumulate} parts")
+        found = gradients(Checkpointed(use_reentrant), world, overlap_factors=True)
+        expect_close(found, expected, f"reentrant {use_reentrant}, factors beside backward")
+    dist.destroy_process_group()
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x, branch):
+        return self.layers[branch](self.layers[0](x))
+
+
+def branches(rank, size, folder):
+    """A layer that runs on one rank alone was seen; one that runs on none is named on all of them."""
+    start("spillway", rank, size, folder)
+    torch.manual_seed(3)
+    model = DistributedDataParallel(Branches(), find_unused_parameters=True)
+    kfac = spillway.KFAC(model, 0.1, **EXACT)
+    model(torch.randn(5, 4), 1 + rank).square().mean().backward()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kfac.step()
+    told = [str(w.message) for w in caught if "KFAC" in str(w.message)]
+    assert len(told) == 1 and told[0].endswith("it does: 'module.layers.3' (it had no gradient)"), told
+    kfac = spillway.KFAC(model, 0.1, **EXACT)
+    model.zero_grad()
+    output = model.module.layers[0](torch.randn(5, 4))
+    if rank == 1:
+        output = nn.functional.linear(output, 2 * model.module.layers[2].weight)
+    kfac.watch(output, 5)
+    output.square().mean().backward()
+    expect_error(RuntimeError, "layers.2", kfac.step)
+    dist.destroy_process_group()
+
+
 class KfacOverRanksTest(unittest.TestCase):
+    def test_checkpoints_change_nothing(self):
+        run_ranks(in_checkpoints, 2)
+
+    def test_layers_that_no_rank_saw_are_named_on_all(self):
+        run_ranks(branches, 2)
+
     def test_ranks_train_as_one_process_with_the_whole_batch(self):
         run_ranks(of_whole_batch, 2)
 

@@ -227,6 +227,8 @@ class KfacTest(unittest.TestCase):
             spillway.KFAC(model, "adam")
         with self.assertRaisesRegex(RuntimeError, "no layer"):
             spillway.KFAC(nn.BatchNorm2d(3), 0.1)
+        with self.assertRaisesRegex(RuntimeError, "no layer"):
+            spillway.KFAC(torch.jit.trace(nn.Linear(3, 3), torch.randn(2, 3)), 0.1)
 
 
 if __name__ == "__main__":
