@@ -10,7 +10,7 @@ Volume read_nifti(const std::filesystem::path& path) {
     voxels = at::empty({h.shape[0], h.shape[1], h.shape[2]}, at::kFloat);
     return voxels.mutable_data_ptr<float>();
   });
-  return {std::move(voxels), header.spacing_mm, header.datatype};
+  return {std::move(voxels), header.spacing_mm, header.datatype, header.placement};
 }
 
 }  // namespace spillway::runtime

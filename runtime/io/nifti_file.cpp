@@ -1,12 +1,10 @@
 #include "runtime/io/nifti_file.h"
 
-#include <fcntl.h>
 #include <nifti1_io.h>
-#include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -14,10 +12,9 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/new_file.h"
+#include "runtime/io/unpacked_file.h"
 
-// nifticlib interprets the header. The bytes go through zlib here, because nifticlib returns zeros for a file that ends
-// early and does not say whether a write failed.
+// nifticlib interprets the header. The bytes are read here, because nifticlib returns zeros for a file that ends early.
 namespace spillway::runtime {
 namespace {
 
@@ -33,11 +30,6 @@ constexpr int64_t kChunkBytes = 1 << 20;
   throw BadRequest(str("cannot read '", path.string(), "': ", why));
 }
 
-struct CloseGz {
-  void operator()(gzFile file) const { gzclose(file); }
-};
-using GzFile = std::unique_ptr<gzFile_s, CloseGz>;
-
 struct FreeImage {
   void operator()(nifti_image* image) const { nifti_image_free(image); }
 };
@@ -48,51 +40,17 @@ bool is_nifti_name(const Path& path) {
   return name.ends_with(".nii") || name.ends_with(".nii.gz");
 }
 
-/// The file of a volume, and its size on the disk.
-struct Source {
-  GzFile file;
-  int64_t bytes = 0;
-};
-
-Source open_for_reading(const Path& path) {
+UnpackedFile open_for_reading(const Path& path) {
   if (!is_nifti_name(path)) refuse(path, "the name must end in .nii or .nii.gz");
-  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // O_NONBLOCK does not wait for a pipe
-  if (file.get() < 0) refuse(path, errno == ENOENT ? "no such file" : std::strerror(errno));
-  const int64_t bytes = regular_file_bytes(file, path);
-  if (bytes < 0) refuse(path, "it is not a file");
-  const int descriptor = ::dup(file.get());  // zlib closes its own descriptor
-  Source source{GzFile(descriptor < 0 ? nullptr : gzdopen(descriptor, "rb")), bytes};
-  if (source.file) return source;
-  const int error = errno;
-  if (descriptor >= 0) ::close(descriptor);
-  refuse(path, std::strerror(error));
+  return UnpackedFile(path);
 }
 
-/// Fills as much of `bytes` as the file holds, and returns the number of bytes. Throws on damage, not on an early end.
-int64_t read_some(gzFile file, const Path& path, char* bytes, int64_t count) {
-  int64_t done = 0;
-  while (done < count) {
-    const int got = gzread(file, bytes + done, std::min(count - done, kChunkBytes));
-    if (got > 0) {
-      done += got;
-      continue;
-    }
-    int code = Z_OK;
-    const char* text = gzerror(file, &code);
-    if (got < 0 && code != Z_BUF_ERROR) refuse(path, str("the compressed data is damaged (", text, ")"));
-    break;
-  }
-  return done;
-}
-
-/// Reads to the end of the stream, where zlib compares length and checksum.
-void check_stream_end(gzFile file, const Path& path) {
+/// Reads to the end of the stream, where length and checksum are compared.
+void check_stream_end(UnpackedFile& file, const Path& path) {
   std::array<char, 1 << 14> rest;
-  while (read_some(file, path, rest.data(), rest.size()) == std::ssize(rest)) {
+  while (file.read(rest.data(), rest.size()) == std::ssize(rest)) {
   }
-  int code = Z_OK;
-  gzerror(file, &code);
-  if (code == Z_BUF_ERROR) refuse(path, "it is truncated: the compressed stream has no end");
+  if (file.cut_short()) refuse(path, "it is truncated: the compressed stream has no end");
 }
 
 std::string describe_dims(const nifti_1_header& header) {
@@ -128,9 +86,9 @@ bool is_supported(int datatype) {
 }
 
 /// Returns nifticlib's view of a header whose dimensions and datatype have been checked.
-Image parse_header(gzFile file, const Path& path) {
+Image parse_header(UnpackedFile& file, const Path& path) {
   nifti_1_header raw{};
-  const int64_t got = read_some(file, path, reinterpret_cast<char*>(&raw), kHeaderBytes);
+  const int64_t got = file.read(reinterpret_cast<char*>(&raw), kHeaderBytes);
   if (got < kHeaderBytes) refuse(path, str("it holds ", got, " bytes; a NIfTI header has ", kHeaderBytes));
   nifti_1_header header = raw;
   if (header.sizeof_hdr != kHeaderBytes && header.sizeof_hdr != kNifti2HeaderBytes) swap_nifti_header(&header, 1);
@@ -149,33 +107,57 @@ Image parse_header(gzFile file, const Path& path) {
   return image;
 }
 
-void check_claimed_size(const Source& source, const nifti_image& image, const Path& path) {
+void check_claimed_size(const UnpackedFile& file, const nifti_image& image, const Path& path) {
   const int64_t claimed = image.iname_offset + static_cast<int64_t>(image.nvox) * image.nbyper;  // below 2^49
-  const bool plain = gzdirect(source.file.get());
-  const int64_t ratio = plain ? 1 : kMaxDeflateRatio;
-  const int64_t most = std::min(source.bytes, std::numeric_limits<int64_t>::max() / ratio) * ratio;
+  const int64_t ratio = file.compressed() ? kMaxDeflateRatio : 1;
+  const int64_t most = std::min(file.bytes_on_disk(), std::numeric_limits<int64_t>::max() / ratio) * ratio;
   if (image.iname_offset < kDataOffsetBytes)
     refuse(path, str("its header puts the voxels at byte ", image.iname_offset, "; they start at ", kDataOffsetBytes,
                      " or later"));
   if (claimed > most)
-    refuse(path, str("it is truncated: its header speaks of ", claimed, " bytes, the file has ", source.bytes,
-                     plain ? "" : " (compressed)"));
+    refuse(path, str("it is truncated: its header speaks of ", claimed, " bytes, the file has ", file.bytes_on_disk(),
+                     file.compressed() ? " (compressed)" : ""));
 }
 
 Shape3 shape_of(const nifti_image& image) {
   return {image.nz, image.ny, image.nx};
 }
 
+double millimeters_of_unit(const nifti_image& image) {
+  if (image.xyz_units == NIFTI_UNITS_METER) return 1000;
+  if (image.xyz_units == NIFTI_UNITS_MICRON) return 1e-3;
+  return 1;
+}
+
 std::array<double, 3> spacing_of(const nifti_image& image) {
-  double mm = 1;
-  if (image.xyz_units == NIFTI_UNITS_METER) mm = 1000;
-  if (image.xyz_units == NIFTI_UNITS_MICRON) mm = 1e-3;
+  const double mm = millimeters_of_unit(image);
   return {std::abs(image.dz) * mm, std::abs(image.dy) * mm, std::abs(image.dx) * mm};
+}
+
+Placement placement_of(const mat44& to_space, double mm) {
+  Placement placement{.is_told = true};
+  for (size_t r = 0; r < 3; ++r)
+    for (size_t c = 0; c < 4; ++c) placement.rows[r][c] = to_space.m[r][c] * mm;
+  return placement;
+}
+
+/// Returns the place by NIfTI-1's methods 3 (sform), 2 (qform) and 1 (spacings), the first that is there.
+Placement placement_of(const nifti_image& image) {
+  const double mm = millimeters_of_unit(image);
+  if (image.sform_code > 0)
+    if (const Placement placement = placement_of(image.sto_xyz, mm); is_invertible(placement)) return placement;
+  if (image.qform_code > 0)
+    if (const Placement placement = placement_of(image.qto_xyz, mm); is_invertible(placement)) return placement;
+  Placement placement;
+  const std::array<double, 3> spacing_mm = spacing_of(image);
+  for (size_t c = 0; c < 3; ++c) placement.rows[c][c] = spacing_mm[2 - c];
+  return placement;
 }
 
 struct Scaling {
   double slope = 1;
   double intercept = 0;
+  bool changes() const { return slope != 1 || intercept != 0; }
 };
 
 /// Returns the scaling of the values. In NIfTI-1, a slope of 0 means that the values are stored as they are.
@@ -185,11 +167,38 @@ Scaling scaling_of(const nifti_image& image) {
   return {slope, intercept};
 }
 
+/// Calls `body` with a value of the C++ type that a datatype names. The datatype has been checked.
+template <class Body>
+auto as_type(int datatype, const Body& body) {
+  switch (datatype) {
+    case DT_UINT8:
+      return body(uint8_t{});
+    case DT_INT8:
+      return body(int8_t{});
+    case DT_INT16:
+      return body(int16_t{});
+    case DT_UINT16:
+      return body(uint16_t{});
+    case DT_INT32:
+      return body(int32_t{});
+    case DT_UINT32:
+      return body(uint32_t{});
+    case DT_INT64:
+      return body(int64_t{});
+    case DT_UINT64:
+      return body(uint64_t{});
+    case DT_FLOAT32:
+      return body(float{});
+    default:
+      return body(double{});
+  }
+}
+
 /// Converts `count` values, and returns how many are NaN or infinite.
 template <class T>
 int64_t convert(const char* bytes, int64_t count, Scaling scaling, float* out) {
   int64_t bad = 0;
-  const bool scaled = scaling.slope != 1 || scaling.intercept != 0;
+  const bool scaled = scaling.changes();
   for (int64_t i = 0; i < count; ++i) {
     T value;
     std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));
@@ -200,51 +209,61 @@ int64_t convert(const char* bytes, int64_t count, Scaling scaling, float* out) {
   return bad;
 }
 
-int64_t convert_as(int datatype, const char* bytes, int64_t count, Scaling scaling, float* out) {
-  switch (datatype) {
-    case DT_UINT8:
-      return convert<uint8_t>(bytes, count, scaling, out);
-    case DT_INT8:
-      return convert<int8_t>(bytes, count, scaling, out);
-    case DT_INT16:
-      return convert<int16_t>(bytes, count, scaling, out);
-    case DT_UINT16:
-      return convert<uint16_t>(bytes, count, scaling, out);
-    case DT_INT32:
-      return convert<int32_t>(bytes, count, scaling, out);
-    case DT_UINT32:
-      return convert<uint32_t>(bytes, count, scaling, out);
-    case DT_INT64:
-      return convert<int64_t>(bytes, count, scaling, out);
-    case DT_UINT64:
-      return convert<uint64_t>(bytes, count, scaling, out);
-    case DT_FLOAT32:
-      return convert<float>(bytes, count, scaling, out);
-    default:
-      return convert<double>(bytes, count, scaling, out);
-  }
+/// Returns the shortest digits that tell the value from its neighbors.
+template <class T>
+std::string digits(T value) {
+  std::array<char, 64> text;
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return {text.data(), end};
+}
+
+std::string describe_value(int datatype, const char* bytes, Scaling scaling) {
+  return as_type(datatype, [&]<class T>(T value) {
+    std::memcpy(&value, bytes, sizeof value);
+    if (!scaling.changes()) return digits(value);
+    const double scaled = scaling.slope * static_cast<double>(value) + scaling.intercept;
+    return str(digits(scaled), " (", digits(value), " in the file, times scl_slope ", scaling.slope,
+               scaling.intercept != 0 ? str(" plus scl_inter ", scaling.intercept) : "", ")");
+  });
 }
 
 NiftiHeader header_of(const nifti_image& image) {
-  return {shape_of(image), spacing_of(image), nifti_datatype_string(image.datatype)};
+  return {shape_of(image), spacing_of(image), nifti_datatype_string(image.datatype), placement_of(image)};
 }
 
+bool is_swapped(const nifti_image& image) {
+  return image.swapsize > 1 && image.byteorder != nifti_short_order();
+}
+
+/// The voxels that cannot be used.
+struct BadVoxels {
+  int64_t count = 0;
+  std::string first;
+};
+
 /// Reads and converts all voxels, a chunk at a time. A file that promises more than it holds thus takes no memory for
-/// the rest. Returns how many are NaN or infinite.
-int64_t read_voxels(gzFile file, const nifti_image& image, const Path& path, float* out) {
+/// the rest. Returns the voxels that are NaN or infinite.
+BadVoxels read_voxels(UnpackedFile& file, const nifti_image& image, const Path& path, float* out) {
   const int64_t voxels = image.nvox;
   const int64_t each = image.nbyper, in_chunk = kChunkBytes / each;
-  const bool swapped = image.swapsize > 1 && image.byteorder != nifti_short_order();
+  const Scaling scaling = scaling_of(image);
   std::vector<char> bytes(std::min(in_chunk, voxels) * each);
-  const bool there = gzseek(file, image.iname_offset, SEEK_SET) >= 0;
-  int64_t bad = 0;
+  const bool there = file.skip_to(image.iname_offset);
+  BadVoxels bad;
   for (int64_t done = 0; done < voxels; done += in_chunk) {
     const int64_t count = std::min(in_chunk, voxels - done);
-    const int64_t got = there ? read_some(file, path, bytes.data(), count * each) : 0;
+    const int64_t got = there ? file.read(bytes.data(), count * each) : 0;
     if (got < count * each)
       refuse(path, str("it is truncated: ", done * each + got, " of ", voxels * each, " bytes of voxels are there"));
-    if (swapped) nifti_swap_Nbytes(count, image.swapsize, bytes.data());
-    bad += convert_as(image.datatype, bytes.data(), count, scaling_of(image), out + done);
+    if (is_swapped(image)) nifti_swap_Nbytes(count, image.swapsize, bytes.data());
+    float* const begin = out + done;
+    const int64_t bad_here =
+        as_type(image.datatype, [&]<class T>(T) { return convert<T>(bytes.data(), count, scaling, begin); });
+    if (bad.count == 0 && bad_here > 0) {
+      const auto first = std::find_if(begin, begin + count, [](float v) { return !std::isfinite(v); }) - begin;
+      bad.first = describe_value(image.datatype, bytes.data() + first * each, scaling);
+    }
+    bad.count += bad_here;
   }
   check_stream_end(file, path);
   return bad;
@@ -253,20 +272,34 @@ int64_t read_voxels(gzFile file, const nifti_image& image, const Path& path, flo
 }  // namespace
 
 NiftiHeader read_nifti_header(const Path& path) {
-  const Source source = open_for_reading(path);
-  const Image image = parse_header(source.file.get(), path);
-  check_claimed_size(source, *image, path);
+  UnpackedFile file = open_for_reading(path);
+  const Image image = parse_header(file, path);
+  check_claimed_size(file, *image, path);
   return header_of(*image);
 }
 
 NiftiHeader read_nifti_into(const Path& path, const std::function<float*(const NiftiHeader&)>& room) {
-  const Source source = open_for_reading(path);
-  const Image image = parse_header(source.file.get(), path);
-  check_claimed_size(source, *image, path);
+  UnpackedFile file = open_for_reading(path);
+  const Image image = parse_header(file, path);
+  check_claimed_size(file, *image, path);
   NiftiHeader header = header_of(*image);
-  const int64_t bad = read_voxels(source.file.get(), *image, path, room(header));
-  if (bad) refuse(path, str(bad, " of ", image->nvox, " voxels are NaN or infinite"));
+  const BadVoxels bad = read_voxels(file, *image, path, room(header));
+  if (bad.count > 0)
+    refuse(path,
+           str(bad.count, " of ", image->nvox, " voxels are NaN or infinite as float32; the first is ", bad.first));
   return header;
+}
+
+std::string read_stored_value(const Path& path, int64_t index) {
+  UnpackedFile file = open_for_reading(path);
+  const Image image = parse_header(file, path);
+  check_claimed_size(file, *image, path);
+  std::array<char, 8> bytes{};  // the widest datatype
+  if (!file.skip_to(image->iname_offset + index * image->nbyper) ||
+      file.read(bytes.data(), image->nbyper) < image->nbyper)
+    refuse(path, str("it is truncated: voxel ", index, " is not there"));
+  if (is_swapped(*image)) nifti_swap_Nbytes(1, image->swapsize, bytes.data());
+  return describe_value(image->datatype, bytes.data(), scaling_of(*image));
 }
 
 }  // namespace spillway::runtime

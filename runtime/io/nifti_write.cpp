@@ -3,15 +3,17 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
+#include <optional>
 #include <system_error>
-#include <utility>
+#include <vector>
 
 #include "core/error.h"
+#include "core/new_file.h"
 #include "runtime/io/nifti.h"
 
 namespace spillway::runtime {
@@ -80,48 +82,64 @@ nifti_1_header make_header(const Path& path, const at::Tensor& voxels, const std
   return header;
 }
 
-/// A file being written, which is removed again unless it was closed without an error.
-class Output {
+/// Packs bytes in gzip's format, without a name or a date, so that the same bytes give the same file.
+class Packer {
  public:
-  explicit Output(const Path& path) : path_(path) {
-    const bool compressed = path.string().ends_with(".gz");
-    file_ = gzopen(path.c_str(), compressed ? "wb6" : "wbT");
-    if (!file_) refuse(path, std::strerror(errno));
+  Packer() {
+    if (::deflateInit2(&zlib_, kLevel, Z_DEFLATED, kGzipWindow, kMemoryLevel, Z_DEFAULT_STRATEGY) != Z_OK)
+      throw std::bad_alloc();
   }
-  ~Output() {
-    if (!file_) return;
-    gzclose(file_);
-    remove();
-  }
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
+  ~Packer() { ::deflateEnd(&zlib_); }
+  Packer(const Packer&) = delete;
+  Packer& operator=(const Packer&) = delete;
 
-  void write(const void* bytes, int64_t count) {
-    auto from = static_cast<const char*>(bytes);
-    for (int64_t done = 0; done < count; done += kChunkBytes) {
-      const unsigned chunk = std::min(kChunkBytes, count - done);
-      if (gzwrite(file_, from + done, chunk) != static_cast<int>(chunk)) fail();
-    }
-  }
-  void close() {
-    if (gzclose(std::exchange(file_, nullptr)) != Z_OK) {
-      const int code = errno;
-      remove();
-      throw std::system_error(code, std::generic_category(), str("cannot write '", path_.string(), "'"));
-    }
+  /// Packs `count` bytes, at most kChunkBytes, and hands on what is ready. With Z_FINISH all of it is.
+  void pack(const char* bytes, int64_t count, int flush, NewFile& out) {
+    zlib_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes));
+    zlib_.avail_in = count;
+    do {
+      zlib_.next_out = reinterpret_cast<Bytef*>(room_.data());
+      zlib_.avail_out = room_.size();
+      ::deflate(&zlib_, flush);
+      out.write(room_.data(), room_.size() - zlib_.avail_out);
+    } while (zlib_.avail_out == 0);
   }
 
  private:
-  [[noreturn]] void fail() const {
-    throw std::system_error(errno, std::generic_category(), str("cannot write '", path_.string(), "'"));
-  }
-  void remove() const noexcept {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
+  static constexpr int kLevel = 6, kGzipWindow = 15 + 16, kMemoryLevel = 8;  // gzip's
+
+  z_stream zlib_{};
+  std::vector<char> room_ = std::vector<char>(kChunkBytes);
+};
+
+/// The file that is written, which takes its place when it is whole.
+class Output {
+ public:
+  explicit Output(const Path& path) try : file_(path, Readers::everyone) {
+    if (path.string().ends_with(".gz")) packer_.emplace();
+  } catch (const std::system_error& error) {
+    refuse(path, error.code().message());
   }
 
-  Path path_;
-  gzFile file_ = nullptr;
+  void write(const void* bytes, int64_t count) {
+    const auto* from = static_cast<const char*>(bytes);
+    for (int64_t done = 0; done < count; done += kChunkBytes) put(from + done, std::min(kChunkBytes, count - done));
+  }
+  void close() {
+    if (packer_) packer_->pack(nullptr, 0, Z_FINISH, file_);
+    file_.commit();
+  }
+
+ private:
+  void put(const char* bytes, int64_t count) {
+    if (packer_)
+      packer_->pack(bytes, count, Z_NO_FLUSH, file_);
+    else
+      file_.write(bytes, count);
+  }
+
+  NewFile file_;
+  std::optional<Packer> packer_;
 };
 
 }  // namespace

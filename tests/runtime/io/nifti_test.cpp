@@ -3,9 +3,11 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <limits>
 #include <system_error>
@@ -41,7 +43,7 @@ class NiftiTest : public ScratchFolder {
 
 // Offsets of NIfTI-1's fields, from its standard.
 constexpr size_t kDim = 40, kDatatype = 70, kBitpix = 72, kPixdim = 76, kVoxOffset = 108, kSlope = 112, kInter = 116,
-                 kUnits = 123, kMagic = 344, kData = 352;
+                 kUnits = 123, kQformCode = 252, kQuaternion = 256, kSrow = 280, kMagic = 344, kData = 352;
 
 }  // namespace
 
@@ -232,12 +234,74 @@ TEST_F(NiftiTest, RefusesDatatypesThatAreNoNumbers) {
   }
 }
 
+TEST_F(NiftiTest, RefusesMembersWithoutAnEndWhereverTheVoxelsAre) {
+  const auto voxels = at::zeros({8, 9, 10});
+  write_nifti(dir_ / "zeros.nii.gz", voxels, kSpacing, at::kFloat);
+  const auto member = read_file(dir_ / "zeros.nii.gz");  // all voxels, and a second member behind them
+  for (size_t kept = 2; kept < member.size(); ++kept) {
+    write_file(dir_ / "cut.nii.gz", member + member.substr(0, kept));
+    expect_refusal([&] { read_nifti(dir_ / "cut.nii.gz"); }, {"cut.nii.gz", "truncated"});
+  }
+  write_file(dir_ / "two.nii.gz", member + member);
+  EXPECT_TRUE(at::equal(read_nifti(dir_ / "two.nii.gz").voxels, voxels));
+}
+
+TEST_F(NiftiTest, TellsThePlaceByTheSformThenTheQformThenNotAtAll) {
+  const auto put_codes = [](std::string& bytes, int16_t qform, int16_t sform) {
+    put(bytes, kQformCode, qform);
+    put(bytes, kQformCode + 2, sform);
+    // Half a turn about the depth: b = c = 0, d = 1; and its offsets.
+    const float qform_numbers[] = {0, 0, 1, 15, 20, -7};
+    std::memcpy(bytes.data() + kQuaternion, qform_numbers, sizeof qform_numbers);
+    const float sform_numbers[] = {0.5f, 0, 0, 1, 0, 2, 0, 2, 0, 0, -3, 3};
+    std::memcpy(bytes.data() + kSrow, sform_numbers, sizeof sform_numbers);
+  };
+  using Rows = std::array<std::array<double, 4>, 3>;
+  const auto place = [&](int16_t qform, int16_t sform, char units = 2) {
+    return read_nifti_header(damaged([&](std::string& bytes) {
+             put_codes(bytes, qform, sform);
+             put<char>(bytes, kUnits, units);
+           }))
+        .placement;
+  };
+  EXPECT_EQ(place(1, 1).rows, (Rows{{{0.5, 0, 0, 1}, {0, 2, 0, 2}, {0, 0, -3, 3}}}));
+  EXPECT_EQ(place(1, 0).rows, (Rows{{{-0.5, 0, 0, 15}, {0, -2, 0, 20}, {0, 0, 3, -7}}}));
+  EXPECT_EQ(place(0, 0).rows, (Rows{{{0.5, 0, 0, 0}, {0, 2, 0, 0}, {0, 0, 3, 0}}}));
+  EXPECT_TRUE(place(0, 2).is_told && place(3, 0).is_told);
+  EXPECT_FALSE(place(0, 0).is_told);
+  EXPECT_EQ(place(0, 1, 1).rows[1][3], 2000);  // meters
+  const auto without_sform = read_nifti_header(damaged([&](std::string& bytes) {
+                               put_codes(bytes, 1, 1);
+                               std::memset(bytes.data() + kSrow, 0, 48);
+                             })).placement;
+  EXPECT_EQ(without_sform.rows[0][3], 15) << "zeros are no place, so the qform's counts";
+}
+
+TEST_F(NiftiTest, TellsAValueAsTheFileHasIt) {
+  const auto of = [&](at::ScalarType dtype, const std::function<void(std::string&)>& change) {
+    return read_stored_value(damaged(change, dtype), 5);
+  };
+  const auto nothing = [](std::string&) {};
+  EXPECT_EQ(of(at::kByte, nothing), "5");
+  EXPECT_EQ(of(at::kFloat, [](std::string& bytes) { put(bytes, kData + 20, 1.0000001f); }), "1.0000001");
+  EXPECT_EQ(of(at::kDouble, [](std::string& bytes) { put(bytes, kData + 40, 2.9999999999); }), "2.9999999999");
+  EXPECT_EQ(of(at::kInt, [](std::string& bytes) { put<int32_t>(bytes, kData + 20, -2147483647); }), "-2147483647");
+  EXPECT_EQ(of(at::kShort, [](std::string& bytes) { put(bytes, kSlope, 0.5f); }),
+            "2.5 (5 in the file, times scl_slope 0.5)");
+  EXPECT_EQ(of(at::kShort, [](std::string& bytes) { put(bytes, kInter, 0.25f); }),
+            "5.25 (5 in the file, times scl_slope 1 plus scl_inter 0.25)");
+  expect_refusal([&] { (void)read_stored_value(dir_ / "damaged.nii", 24); }, {"damaged.nii", "voxel 24"});
+}
+
 TEST_F(NiftiTest, RefusesNanAndInfiniteVoxelsAndCountsThem) {
   auto voxels = ramp();
   voxels[0][1][2] = std::nan("");
   voxels[1][0][0] = std::numeric_limits<float>::infinity();
   write_nifti(dir_ / "v.nii.gz", voxels, kSpacing, at::kFloat);
-  expect_refusal([&] { read_nifti(dir_ / "v.nii.gz"); }, {"v.nii.gz", "2 of 24 voxels are NaN or infinite"});
+  expect_refusal([&] { read_nifti(dir_ / "v.nii.gz"); },
+                 {"v.nii.gz", "2 of 24 voxels are NaN or infinite", "the first is nan"});
+  auto large = damaged([](std::string& bytes) { put(bytes, kData + 8, 1e300); }, at::kDouble);
+  expect_refusal([&] { read_nifti(large); }, {"1 of 24 voxels", "infinite as float32", "the first is 1e+300"});
 }
 
 TEST_F(NiftiTest, RefusesToWriteWhatTheFileCannotHold) {
@@ -254,18 +318,40 @@ TEST_F(NiftiTest, RefusesToWriteWhatTheFileCannotHold) {
 TEST_F(NiftiTest, SaysWhyAFileCannotBeWritten) {
   expect_refusal([&] { write_nifti(dir_ / "none" / "v.nii", ramp(), kSpacing, at::kShort); },
                  {"none/v.nii", "No such file or directory"});
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+}
+
+TEST_F(NiftiTest, LeavesTheFormerFileWhenTheDiskIsFull) {
+  struct rlimit before {};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  struct rlimit little = before;
+  little.rlim_cur = 100;
+  auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
   for (const char* name : {"v.nii", "v.nii.gz"}) {
-    std::filesystem::create_symlink("/dev/full", dir_ / name);
+    write_file(dir_ / name, "former");
+    ::setrlimit(RLIMIT_FSIZE, &little);
     try {
-      write_nifti(dir_ / name, ramp(), kSpacing, at::kShort);
+      write_nifti(dir_ / name, at::rand({9, 9, 9}), kSpacing, at::kFloat);
       ADD_FAILURE() << "a full disk went unnoticed";
     } catch (const std::system_error& error) {
-      EXPECT_EQ(error.code(), std::errc::no_space_on_device);
+      EXPECT_EQ(error.code(), std::errc::file_too_large);
       EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
     }
-    EXPECT_FALSE(std::filesystem::is_symlink(dir_ / name));
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    EXPECT_EQ(read_file(dir_ / name), "former");
+    EXPECT_FALSE(std::filesystem::exists(dir_ / (std::string(name) + ".part")));
   }
+  std::signal(SIGXFSZ, handler);
+}
+
+TEST_F(NiftiTest, NeverWritesThroughALink) {
+  write_file(dir_ / "victim", "precious");
+  for (const char* name : {"v.nii", "v.nii.gz"}) {
+    std::filesystem::create_symlink(dir_ / "victim", dir_ / name);
+    write_nifti(dir_ / name, ramp(), kSpacing, at::kShort);
+    EXPECT_FALSE(std::filesystem::is_symlink(dir_ / name));
+    EXPECT_TRUE(at::equal(read_nifti(dir_ / name).voxels, ramp()));
+  }
+  EXPECT_EQ(read_file(dir_ / "victim"), "precious");
 }
 
 }  // namespace spillway
