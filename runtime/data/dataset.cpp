@@ -22,6 +22,7 @@ class CachedDataset : public Dataset {
   int64_t size() const override { return dataset_->size(); }
   std::string name(int64_t index) const override { return dataset_->name(index); }
   int64_t case_bytes() const override { return dataset_->case_bytes(); }
+  std::string remark() const override { return dataset_->remark(); }
 
   Batch at(int64_t index) const override {
     {

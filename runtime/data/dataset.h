@@ -25,6 +25,8 @@ class Dataset {
   virtual std::string name(int64_t index) const = 0;
   /// Returns the bytes of one case's batch.
   virtual int64_t case_bytes() const = 0;
+  /// Returns a line about how the data is taken that its user should know; empty where there is nothing to tell.
+  virtual std::string remark() const { return {}; }
 };
 
 /// The cases that training learns from and the cases that are only measured on. Indices, ascending.

@@ -31,6 +31,7 @@ class HostCases final : public Dataset {
   }
   std::string name(int64_t index) const override { return dataset_->name(index); }
   int64_t case_bytes() const override { return dataset_->case_bytes(); }
+  std::string remark() const override { return dataset_->remark(); }
 
  private:
   std::unique_ptr<Dataset> dataset_;

@@ -20,12 +20,19 @@ at::Tensor normalize_nonzero(const at::Tensor& voxels, std::string_view who) {
   return centered.div(std::sqrt(variance));
 }
 
+std::optional<int64_t> first_unknown_label(const at::Tensor& labels) {
+  const auto whole = labels.round();
+  auto known = whole.eq(0).logical_or_(whole.eq(1)).logical_or_(whole.eq(2)).logical_or_(whole.eq(4));
+  known.logical_and_(labels.sub(whole).abs_().le(kLabelRounding));
+  if (known.all().item<bool>()) return {};
+  return known.flatten().logical_not().to(at::kByte).argmax().item<int64_t>();
+}
+
 at::Tensor overlapping_labels(const at::Tensor& labels, std::string_view who) {
-  const auto core = labels.eq(1), oedema = labels.eq(2), enhancing = labels.eq(4);
-  const auto known = labels.eq(0).logical_or_(core).logical_or_(oedema).logical_or_(enhancing);
-  if (!known.all().item<bool>())
-    throw BadRequest(
-        str(who, ": label ", labels.masked_select(known.logical_not())[0].item<double>(), " is none of 0, 1, 2, 4"));
+  if (const auto unknown = first_unknown_label(labels))
+    throw BadRequest(str(who, ": label ", labels.flatten()[*unknown].item<double>(), " is none of 0, 1, 2, 4"));
+  const auto whole = labels.round();
+  const auto core = whole.eq(1), oedema = whole.eq(2), enhancing = whole.eq(4);
   const auto tumour_core = core.logical_or(enhancing);
   return at::stack({tumour_core.logical_or(oedema), tumour_core, enhancing}).to(at::kFloat);
 }

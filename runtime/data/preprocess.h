@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "runtime/io/shape3.h"
@@ -22,8 +24,14 @@ inline constexpr int64_t kShapeMultiple = 16;
 /// Throws BadRequest naming `who` when fewer than two voxels are nonzero or all of those are equal.
 at::Tensor normalize_nonzero(const at::Tensor& voxels, std::string_view who);
 
+/// The most by which a label may differ from a whole number. Scaling and other types' rounding stay far below it.
+inline constexpr double kLabelRounding = 1e-4;
+
+/// Returns the index, in row-major order, of the first of `labels` that is none of 0, 1, 2 and 4 up to kLabelRounding.
+std::optional<int64_t> first_unknown_label(const at::Tensor& labels);
+
 /// Maps BraTS labels [D, H, W] (0, 1 core, 2 edema, 4 enhancing) to overlapping labels [3, D, H, W] float32 of 0 and 1:
-/// {1, 2, 4}, {1, 4}, {4}. Throws BadRequest naming `who` and the first other value.
+/// {1, 2, 4}, {1, 4}, {4}. Labels are rounded. Throws BadRequest naming `who` and the first other value.
 at::Tensor overlapping_labels(const at::Tensor& labels, std::string_view who);
 
 /// Crops and zero-pads the last three dimensions around the center to `shape`. Where a count is odd, the extra voxel is

@@ -145,6 +145,7 @@ void Training::choose_interval() {
 /// Makes the run, or resumes the run of the checkpoint.
 void Training::open() {
   listener_.on_start();
+  if (const std::string remark = context_.data->remark(); !remark.empty()) listener_.on_decision(remark);
   if (!options_.checkpoint.folder.empty() && context_.rank() == 0)
     prepare_checkpoint_folder(options_.checkpoint.folder);
   run_ =

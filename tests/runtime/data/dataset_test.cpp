@@ -1,6 +1,10 @@
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
+
+#include <cstring>
+#include <map>
 
 #include "runtime/data/brats.h"
 #include "runtime/data/open_dataset.h"
@@ -44,6 +48,34 @@ class BratsFolderTest : public ScratchFolder {
     for (auto kind : kModalities) write_nifti(file(one, std::string(kind), ending), scan, {1, 1, 1}, at::kShort);
     write_nifti(file(one, "seg", ending), labels, {1, 1, 1}, at::kByte);
   }
+  /// Writes a volume with an sform: a row of it for x, y and z each. Without rows the file tells no place.
+  void write_placed(const std::filesystem::path& path, const at::Tensor& voxels, at::ScalarType dtype,
+                    const std::vector<std::array<float, 4>>& rows) const {
+    constexpr size_t kQformCode = 252, kSformCode = 254, kSrow = 280;  // offsets of NIfTI-1's fields
+    write_nifti(path, voxels, {1, 1, 1}, dtype);
+    auto bytes = read_file(path);
+    const int16_t qform = 0, sform = rows.empty() ? 0 : 1;
+    std::memcpy(bytes.data() + kQformCode, &qform, sizeof qform);
+    std::memcpy(bytes.data() + kSformCode, &sform, sizeof sform);
+    if (!rows.empty()) std::memcpy(bytes.data() + kSrow, rows.data(), rows.size() * sizeof rows[0]);
+    write_file(path, bytes);
+  }
+  /// Writes a plain case of random scans and labels, none of which is symmetric, in the place that kPlace tells.
+  void write_placed_case(const std::string& one) {
+    std::filesystem::create_directories(dir_ / one);
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
+    for (auto kind : kModalities) {
+      scans_[std::string(kind)] = at::randint(1, 1000, {6, 8, 10}, generator);
+      write_placed(file(one, std::string(kind), ".nii"), scans_[std::string(kind)], at::kShort, kPlace);
+    }
+    labels_ = at::randint(0, 3, {6, 8, 10}, generator);
+    write_placed(file(one, "seg", ".nii"), labels_, at::kByte, kPlace);
+  }
+
+  // From right to left, from front to back, and upward.
+  const std::vector<std::array<float, 4>> kPlace = {{-1, 0, 0, 15}, {0, -1, 0, 20}, {0, 0, 1, -7}};
+  std::map<std::string, at::Tensor> scans_;
+  at::Tensor labels_;
 };
 
 }  // namespace
@@ -127,6 +159,95 @@ TEST_F(BratsFolderTest, NamesTheFileWithBadVoxelsWhenItIsLoaded) {
   write_case("a", {16, 16, 16});
   write_nifti(file("a", "seg"), at::full({16, 16, 16}, 3.0), {1, 1, 1}, at::kByte);
   expect_refusal([&] { data.at(0); }, {"case 'a' seg", "label 3"});
+}
+
+TEST_F(BratsFolderTest, TurnsFilesThatAreStoredAlongOtherAxesOntoTheirCasesFrame) {
+  write_placed_case("a");
+  const Batch expected = BratsFolder(dir_).at(0);
+  EXPECT_EQ(BratsFolder(dir_).remark(), "");
+  // From left to right, so that the first voxel of a row is the last of a stored one.
+  write_placed(file("a", "seg", ".nii"), labels_.flip({2}), at::kByte, {{1, 0, 0, 15 - 9}, kPlace[1], kPlace[2]});
+  EXPECT_TRUE(equal(BratsFolder(dir_).at(0), expected));
+  // Slices from front to back: stored as [H, D, W].
+  write_placed(file("a", "t2", ".nii"), scans_["t2"].permute({1, 0, 2}).flip({1}), at::kShort,
+               {{-1, 0, 0, 15}, {0, 0, -1, 20}, {0, -1, 0, -7 + 5}});
+  const BratsFolder turned(dir_);
+  EXPECT_TRUE(equal(turned.at(0), expected));
+  EXPECT_NE(turned.remark().find("a_t2.nii, a_seg.nii"), std::string::npos) << turned.remark();
+}
+
+TEST_F(BratsFolderTest, AcceptsPlacesThatDifferByRounding) {
+  write_placed_case("a");
+  const Batch expected = BratsFolder(dir_).at(0);
+  write_placed(file("a", "t1", ".nii"), scans_["t1"], at::kShort,
+               {{-1.0001f, 0, 1e-5f, 15.01f}, {0, -1, 0, 20}, {0, 0, 1, -7.001f}});
+  EXPECT_TRUE(equal(BratsFolder(dir_).at(0), expected));
+  EXPECT_EQ(BratsFolder(dir_).remark(), "");
+}
+
+TEST_F(BratsFolderTest, NamesBothFilesThatLieDifferentlyInSpace) {
+  write_placed_case("a");
+  const auto refuse = [&](const std::vector<std::array<float, 4>>& rows, std::initializer_list<std::string> parts) {
+    write_placed(file("a", "t2", ".nii"), scans_["t2"], at::kShort, rows);
+    const std::string message = refusal([&] { BratsFolder{dir_}; });
+    EXPECT_EQ(message.find('\n'), std::string::npos);
+    expect_refusal([&] { BratsFolder{dir_}; }, {"case 'a'", "a_flair.nii", "a_t2.nii", "resample"});
+    expect_refusal([&] { BratsFolder{dir_}; }, parts);
+  };
+  refuse({{-1, 0, 0, 25}, kPlace[1], kPlace[2]}, {"10 voxels apart", "(15, 20, -7)", "(25, 20, -7)"});
+  refuse({{-1, 0, 0, 15.5}, kPlace[1], kPlace[2]}, {"0.5 voxels apart"});
+  refuse({{1, 0, 0, 15}, kPlace[1], kPlace[2]}, {"L P S", "R P S"});  // mirrored, and elsewhere
+  refuse({{-2, 0, 0, 15}, kPlace[1], kPlace[2]}, {"voxels of 1x1x1 mm", "voxels of 2x1x1 mm"});
+  refuse({{-0.9f, 0.4f, 0, 15}, {-0.4f, -0.9f, 0, 20}, kPlace[2]}, {"voxels apart"});
+}
+
+TEST_F(BratsFolderTest, NamesTheFileThatWasReplacedByOneFromElsewhere) {
+  write_placed_case("a");
+  const BratsFolder data(dir_);
+  write_placed(file("a", "seg", ".nii"), labels_, at::kByte, {{-1, 0, 0, 25}, kPlace[1], kPlace[2]});
+  expect_refusal([&] { data.at(0); }, {"a_flair.nii", "a_seg.nii", "10 voxels apart"});
+}
+
+TEST_F(BratsFolderTest, TakesFilesThatTellNoPlaceAsTheyAreStoredAndSaysSo) {
+  write_placed_case("a");
+  const Batch expected = BratsFolder(dir_).at(0);
+  write_placed(file("a", "flair", ".nii"), scans_["flair"], at::kShort, {});
+  write_placed(file("a", "seg", ".nii"), labels_.flip({2}), at::kByte, {{1, 0, 0, 15 - 9}, kPlace[1], kPlace[2]});
+  const BratsFolder mixed(dir_);
+  EXPECT_TRUE(equal(mixed.at(0), expected)) << "t1 is the first that tells a place, so labels are turned onto it";
+  EXPECT_NE(mixed.remark().find("as they are stored: a_flair.nii"), std::string::npos) << mixed.remark();
+  write_placed(file("a", "seg", ".nii"), labels_, at::kByte, {});
+  for (auto kind : kModalities)
+    write_placed(file("a", std::string(kind), ".nii"), scans_[std::string(kind)], at::kShort, {});
+  EXPECT_TRUE(equal(BratsFolder(dir_).at(0), expected));
+  EXPECT_EQ(BratsFolder(dir_).remark(), "") << "no file tells a place, so none differs";
+  auto bytes = read_file(file("a", "seg", ".nii"));
+  const float wide = 2;
+  std::memcpy(bytes.data() + 80, &wide, sizeof wide);  // pixdim[1]
+  write_file(file("a", "seg", ".nii"), bytes);
+  expect_refusal([&] { BratsFolder{dir_}; }, {"a_flair.nii", "a_seg.nii", "voxels of 2x1x1 mm"});
+}
+
+TEST_F(BratsFolderTest, TakesLabelsThatRoundingMovedAndTellsOthersAsTheFileHasThem) {
+  write_case("a", {16, 16, 16});
+  const BratsFolder data(dir_);
+  const Batch expected = data.at(0);
+  const auto labels = read_nifti(file("a", "seg")).voxels;
+  write_nifti(file("a", "seg"), labels * (1 + 1.2e-7), {1, 1, 1}, at::kFloat);
+  EXPECT_FALSE(at::equal(read_nifti(file("a", "seg")).voxels, labels));
+  EXPECT_TRUE(equal(data.at(0), expected));
+  for (const auto& [value, text] : {std::pair{1.5, "1.5"},
+                                    {-1.0, "-1"},
+                                    {3.0, "3"},
+                                    {1.001, "1.001"},
+                                    {2.9999999, "2.9999999"},
+                                    {16777217.0, "16777217"}}) {
+    auto odd = labels.to(at::kDouble);
+    odd[3][4][5] = value;
+    write_nifti(file("a", "seg"), odd, {1, 1, 1}, at::kDouble);
+    expect_refusal([&] { data.at(0); },
+                   {"case 'a' seg: label ", str("label ", text, " is none of 0, 1, 2, 4"), "a_seg.nii.gz"});
+  }
 }
 
 TEST_F(BratsFolderTest, AFolderOfPhantomsEqualsTheSyntheticCasesBitForBit) {

@@ -77,4 +77,13 @@ TEST(PreprocessTest, MapsLabelsToWholeTumourCoreAndEnhancing) {
   expect_refusal([] { overlapping_labels(at::full({1, 1, 2}, 3.0), "case 'b' seg"); }, {"case 'b' seg", "label 3"});
 }
 
+TEST(PreprocessTest, RoundsLabelsThatAreWholeUpToRounding) {
+  auto labels = at::tensor({-1e-6f, 1.0000001f, 1.99999f, 4.00002f}).view({1, 1, 4});
+  EXPECT_FALSE(first_unknown_label(labels));
+  auto exact = at::tensor({0.f, 1.f, 2.f, 4.f}).view({1, 1, 4});
+  EXPECT_TRUE(at::equal(overlapping_labels(labels, "seg"), overlapping_labels(exact, "seg")));
+  EXPECT_EQ(first_unknown_label(at::tensor({0.f, 1.001f, 2.f, 3.f})), 1);
+  EXPECT_EQ(first_unknown_label(at::tensor({0.f, -1.f})), 1);
+}
+
 }  // namespace spillway
