@@ -2,6 +2,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include "core/device/borrowed_data.h"
 #include "core/device/cuda_library.h"
 
 namespace spillway::cuda {
@@ -37,9 +38,7 @@ class BudgetAllocator final : public CUDAAllocator {
     if (data.get_deleter() != tensors_.deleter()) return native_->recordStream(data, stream);
     TORCH_CHECK(!tensors_.is_managed(data), "[cuda] a tensor of the unified engine is used on one stream; it cannot ",
                 "be recorded for another");
-    c10::DataPtr as_native(data.get(), data.get(), native_->raw_deleter(), data.device());
-    native_->recordStream(as_native, stream);
-    as_native.release_context();
+    native_->recordStream(BorrowedData(data, native_->raw_deleter()).pointer(), stream);
   }
 
   bool initialized() override { return native_->initialized(); }

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/host/host_topology.h"
-#include "core/memory/fork.h"
 
 namespace spillway {
 namespace {
@@ -67,7 +66,6 @@ CpuDevice& CpuDevice::instance() {
     auto* cpu = new CpuDevice(*new Arena(std::move(range), bytes));
     auto* allocator = new CountingAllocator(cpu->memory());
     cpu->install(allocator);
-    survive_forks(cpu->memory());
     c10::SetCPUAllocator(allocator, /*priority=*/255);
     return *cpu;
   }();

@@ -92,7 +92,7 @@ CudaDevice::CudaDevice(int index, const MakeDriver& make_driver)
 }
 
 Block* CudaDevice::try_acquire(int64_t charge, Category category) {
-  if (memory().has_reclaimer()) refuse_capture();
+  if (memory().has_reclaimer()) require_compute_order();
   const int64_t bytes = data_bytes(charge);
   std::unique_ptr<OwnedBlock> block(new OwnedBlock{{nullptr, charge, nullptr, nullptr, category}, this});
   block->data = take_managed(bytes);
@@ -212,7 +212,8 @@ std::unique_ptr<Timeline> CudaDevice::make_timeline(std::string_view lane) {
   return driver_->make_timeline(std::string(lane));
 }
 
-void CudaDevice::refuse_capture() const {
+void CudaDevice::require_compute_order() const {
+  driver_->require_compute_stream();
   if (driver_->is_capturing())
     throw std::runtime_error(str("[cuda] a CUDA graph captures operators of ", torch_device().str(),
                                  " inside a Session, and would keep addresses of tensors that the Session moves; ",

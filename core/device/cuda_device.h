@@ -41,7 +41,7 @@ class CudaDevice final : public Device, private BlockSource, private TensorMemor
   void use_managed_memory(bool use) override;
   std::unique_ptr<Timeline> make_timeline(std::string_view lane) override;
   std::unique_ptr<ComputeClock> make_clock() override { return driver_->make_clock(); }
-  void refuse_capture() const override;
+  void require_compute_order() const override;
   void begin_external() override;
   void charge_external() override;
   int64_t library_bytes() const override;

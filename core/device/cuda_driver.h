@@ -46,7 +46,7 @@ class CudaDriver {
   virtual MemoryRange reserve_managed() = 0;
   /// Brings managed memory to the GPU in the order of compute, because it is about to be written there.
   virtual void bring(void* data, int64_t bytes) noexcept = 0;
-  /// Throws as allocate() does when the current stream is not the compute stream.
+  /// Throws as allocate() does when the current stream is not the compute stream. Cost: no call of the CUDA runtime.
   virtual void require_compute_stream() const = 0;
   /// Returns true while a CUDA graph captures the calling thread's current stream. Cost: one call of the CUDA runtime.
   virtual bool is_capturing() const = 0;

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "core/error.h"
+#include "core/memory/fork.h"
 
 namespace spillway {
 namespace {
@@ -27,6 +28,7 @@ void Device::use_managed_memory(bool use) {
 }
 
 void Device::install(c10::Allocator* allocator) {
+  survive_forks(memory_);
   allocator_ = allocator;
   *place_of(torch_device_) = this;
 }

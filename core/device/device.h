@@ -51,9 +51,10 @@ class Device {
   /// Makes a clock for the device's operators. Returns nullptr where the host can itself measure how long operators
   /// take.
   virtual std::unique_ptr<ComputeClock> make_clock() { return nullptr; }
-  /// Throws std::runtime_error while a CUDA graph captures the calling thread's operators, because the graph would keep
-  /// addresses of tensors that move. Does nothing on other devices.
-  virtual void refuse_capture() const {}
+  /// Throws std::runtime_error where the calling thread's operators of this device would not run in the order of the
+  /// device's copies: on another stream of a GPU than the Session's, and while a CUDA graph captures them, because the
+  /// graph would keep addresses of tensors that move. Does nothing on other devices. Call it before each operator.
+  virtual void require_compute_order() const {}
   /// Notes what the device holds beside tensors, as a step begins: other processes' memory is in it. Thread-safe; steps
   /// of several threads may overlap.
   virtual void begin_external() {}

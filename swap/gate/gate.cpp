@@ -350,7 +350,7 @@ void pass(SessionState* session, const OperatorTraits* traits, const c10::Operat
   if (traits && session->options.kernels) return run_with_other_kernels(*session, *traits, op, keys, stack);
   c10::impl::ExcludeDispatchKeyGuard closed(kGateKey);
   if (!traits || is_view(*traits, keys)) return op.redispatchBoxed(keys, stack);
-  session->share->device.refuse_capture();
+  if (keys.has_backend(c10::BackendComponent::CUDABit)) session->share->device.require_compute_order();
   run_kernel(*session, *traits, op, keys, stack);
 }
 

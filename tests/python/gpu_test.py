@@ -94,9 +94,22 @@ class GpuTest(unittest.TestCase):
         self.assertEqual(sums, [7.0 + i for i in range(32)])
 
     def test_another_stream_inside_a_session_is_refused(self):
-        with spillway.Session(device="cuda"), torch.cuda.stream(torch.cuda.Stream()):
-            with self.assertRaisesRegex(RuntimeError, "stream"):
-                torch.zeros(MIB, device="cuda")
+        with spillway.Session(device="cuda"):
+            made = torch.ones(MIB, device="cuda")
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for use in (lambda: torch.zeros(MIB, device="cuda"), lambda: made.mul_(2), lambda: made.copy_(torch.zeros(MIB))):
+                    with self.assertRaisesRegex(RuntimeError, "stream"):
+                        use()
+            self.assertEqual(made.sum().item(), MIB)
+
+    def test_workers_of_a_data_loader_inside_a_session(self):
+        data = torch.utils.data.TensorDataset(torch.arange(64.0).reshape(16, 4))
+        with spillway.Session(device="cuda") as session:
+            seen = 0.0
+            for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, num_workers=2):
+                with session.step():
+                    seen += batch.cuda().sum().item()
+        self.assertEqual(seen, torch.arange(64.0).sum().item())
 
 
 if __name__ == "__main__":

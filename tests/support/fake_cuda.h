@@ -1,5 +1,6 @@
 // A double of the CUDA library: host memory that claims to be a GPU's, of a size that the test sets.
 #pragma once
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -37,8 +38,14 @@ class FakeCudaDriver final : public CudaDriver {
     return reserve_memory(managed_bytes);
   }
   void bring(void*, int64_t bytes) noexcept override { brought_bytes += bytes; }
-  void require_compute_stream() const override {}
-  bool is_capturing() const override { return captures; }
+  void require_compute_stream() const override {
+    ++looks;
+    if (on_other_stream) throw std::runtime_error("another stream than the compute stream");
+  }
+  bool is_capturing() const override {
+    ++looks;
+    return captures;
+  }
   std::string pci_bus_id() const override { return bus_id; }
   void set_host_range(char*, int64_t bytes) override { host_bytes = bytes; }
   std::unique_ptr<Timeline> make_timeline(const std::string& lane) override {
@@ -50,7 +57,7 @@ class FakeCudaDriver final : public CudaDriver {
     outside_bytes += first_library_bytes;
   }
   int64_t bytes_outside() override { return outside_bytes; }
-  c10::Allocator* allocator() override { return nullptr; }
+  c10::Allocator* allocator() override { return for_tensors; }
 
   std::string bus_id;  ///< empty: unknown
   int64_t free_bytes;
@@ -59,12 +66,15 @@ class FakeCudaDriver final : public CudaDriver {
   std::string backward_error;       ///< not empty: no backward runs
   int64_t host_bytes = 0;
   int64_t asked = 0;
-  bool refuses = false;       ///< refuses memory, with an error of its own
-  bool captures = false;      ///< a CUDA graph captures
-  int64_t managed_bytes = 0;  ///< 0: the GPU has no managed memory
+  bool refuses = false;                    ///< refuses memory, with an error of its own
+  bool captures = false;                   ///< a CUDA graph captures
+  bool on_other_stream = false;            ///< the current stream is not the compute stream
+  mutable std::atomic<int64_t> looks = 0;  ///< at the current stream
+  int64_t managed_bytes = 0;               ///< 0: the GPU has no managed memory
   int64_t managed_ranges = 0;
   int64_t brought_bytes = 0;
   std::map<void*, int64_t> held;
+  c10::Allocator* for_tensors = nullptr;  ///< what LibTorch is given
 };
 
 }  // namespace spillway::testing

@@ -248,8 +248,10 @@ TEST_F(GpuTest, TensorsBornBeforeTheSessionAreMovedIntoCountedMemory) {
 
 TEST_F(GpuTest, ASecondStreamInsideASessionIsRefused) {
   Session session({.device = "cuda"});
+  at::Tensor made = at::zeros({1 << 16}, at::TensorOptions(at::Device("cuda:0")));
   const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
   c10::StreamGuard other(cuda.getStreamFromGlobalPool(c10::Device(c10::kCUDA, 0)));
+  EXPECT_THROW(made.mul_(2), std::exception) << "it takes no memory";
   EXPECT_THROW(at::empty({1 << 16}, at::TensorOptions(at::Device("cuda:0"))), std::exception);
 }
 

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/device/borrowed_data.h"
 #include "core/device/open_device.h"
 #include "core/error.h"
 #include "tests/support/fake_cuda.h"
@@ -50,6 +51,23 @@ TEST(CudaDeviceTest, EveryTensorIsChargedBeforeTheGpuIsAsked) {
   EXPECT_TRUE(gpu.driver.held.empty());
 }
 
+TEST(CudaDeviceTest, ABorrowedPointerNeverFreesItsMemoryAlsoWhenItsUserThrows) {
+  static int freed = 0;
+  int memory = 0;
+  const auto free = [](void*) { ++freed; };
+  const c10::DataPtr owner(
+      &memory, &memory, [](void*) {}, c10::Device(c10::kCUDA, 0));
+  try {
+    const BorrowedData borrowed(owner, free);
+    EXPECT_EQ(borrowed.pointer().get(), &memory);
+    EXPECT_EQ(borrowed.pointer().get_deleter(), static_cast<c10::DeleterFnPtr>(free));
+    EXPECT_EQ(borrowed.pointer().device(), owner.device());
+    throw std::runtime_error("as an allocator that cannot record a stream");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(freed, 0);
+}
+
 /// A reclaimer, as an open Session has one.
 struct NoReclaimer final : Reclaimer {
   void reclaim(int64_t) override { throw OutOfBudget("nothing can leave", 0, 0); }
@@ -61,7 +79,7 @@ TEST(CudaDeviceTest, AGraphIsNotCapturedWhileASessionIsOpen) {
   gpu.driver.captures = true;
   (void)gpu.tensors->allocate(4000);  // no Session moves it
   gpu.device.memory().set_reclaimer(&session);
-  EXPECT_THROW(gpu.device.refuse_capture(), std::runtime_error);
+  EXPECT_THROW(gpu.device.require_compute_order(), std::runtime_error);
   try {
     (void)gpu.tensors->allocate(4000);
     ADD_FAILURE() << "gave the graph memory that will move";
@@ -71,8 +89,15 @@ TEST(CudaDeviceTest, AGraphIsNotCapturedWhileASessionIsOpen) {
   EXPECT_EQ(gpu.device.ledger().used_bytes(), 0);
   gpu.driver.captures = false;
   (void)gpu.tensors->allocate(4000);
-  EXPECT_NO_THROW(gpu.device.refuse_capture());
+  EXPECT_NO_THROW(gpu.device.require_compute_order());
   gpu.device.memory().set_reclaimer(nullptr);
+}
+
+TEST(CudaDeviceTest, OperatorsOfAnotherStreamAreRefusedAlsoWhereTheyTakeNoMemory) {
+  Gpu gpu(21);
+  EXPECT_NO_THROW(gpu.device.require_compute_order());
+  gpu.driver.on_other_stream = true;
+  EXPECT_THROW(gpu.device.require_compute_order(), std::runtime_error);
 }
 
 TEST(CudaDeviceTest, AnEmptyTensorTakesNothing) {
