@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "core/error.h"
 
@@ -20,7 +21,9 @@ std::string describe(const Call& call) {
                                      "group"};
   const auto index = static_cast<size_t>(call.operation);
   std::string text = str(index < kNames.size() ? kNames[index] : "an unknown operation", " of ", call.count);
-  if (call.detail[0] != 0) text += str(" ", call.detail.data());
+  // The calls of other ranks came over a wire, so the text may lack its end.
+  const std::string_view detail(call.detail.data(), strnlen(call.detail.data(), call.detail.size()));
+  if (!detail.empty()) text += str(" ", detail);
   if (call.root >= 0) text += str(" from rank ", call.root);
   if (call.sequence >= 0) text += str(", number ", call.sequence);
   return text + str(", signature ", call.signature);
@@ -74,6 +77,8 @@ void Agreement::post() {
 void Agreement::conclude() {
   for (; step_ < size_; post()) {
     comm_.wait(requests_, {.collective = "agreement", .stage = ++round_});
+    for (const Vote* vote : {&theirs_.lowest, &theirs_.highest})
+      if (vote->rank < 0 || vote->rank >= comm_.size()) comm_.fail("another rank sent something else than a vote");
     seen_.merge(theirs_);
     step_ *= 2;
   }

@@ -9,12 +9,15 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "ddl/comm/agreement.h"
+#include "ddl/comm/notice.h"
 #include "ddl/comm/transport.h"
 
 namespace spillway::ddl {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{4} << 20;
+/// The longest text with which a rank refuses something.
+constexpr size_t kMaxRefusal = size_t{64} << 10;
 
 int position_of(std::span<const int> members, int rank) {
   const auto found = std::find(members.begin(), members.end(), rank);
@@ -102,12 +105,15 @@ void allgather(Communicator& comm, std::span<const std::byte> own, std::span<std
 }
 
 void throw_on_all_ranks(Communicator& comm, const std::string& refusal) {
-  const int64_t own = std::ssize(refusal);
+  std::string text = beginning_of(refusal, kMaxRefusal);
+  const int64_t own = std::ssize(text);
   std::vector<int64_t> sizes(comm.size());
   allgather(comm, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(sizes)));
   const auto first = std::find_if(sizes.begin(), sizes.end(), [](int64_t size) { return size > 0; });
   if (first == sizes.end()) return;
-  std::string text = refusal;
+  if (*first > static_cast<int64_t>(kMaxRefusal))
+    comm.fail(
+        str("rank ", comm.world_rank(first - sizes.begin()), " refuses in ", *first, " bytes; allowed: ", kMaxRefusal));
   text.resize(*first);
   broadcast(comm, std::as_writable_bytes(std::span(text)), first - sizes.begin());
   throw BadRequest(text);

@@ -74,13 +74,14 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions opt
 Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options)
     : Communicator(std::move(transport), std::move(options), nullptr, {}) {
   board_ = std::make_shared<NoticeBoard>(transport_->duplicate(), grace_of(options_.deadline));
-  // No rank can be told of anything before the board is there.
+  // No rank can be told of anything before the board is there. So the transport tells who has ended.
   const auto end = Clock::now() + options_.deadline;
-  while (!board_->ready()) {
-    if (Clock::now() >= end)
-      throw CommError(str("[ddl] rank ", rank_, ": not all of ", size(), " ranks made this communicator within ",
-                          seconds(options_.deadline)));
-    transport_->idle(end);
+  try {
+    for (; !board_->ready(); transport_->idle(end))
+      if (Clock::now() >= end)
+        throw std::runtime_error(str("not all of ", size(), " ranks came within ", seconds(options_.deadline)));
+  } catch (const std::runtime_error& error) {
+    throw CommError(str("[ddl] rank ", rank_, ": no communicator was made: ", error.what()));
   }
 }
 
@@ -154,7 +155,11 @@ void Communicator::check_wait(const Request& request, Clock::time_point start, c
 }
 
 void Communicator::idle(Clock::time_point until) {
-  transport_->idle(until);
+  try {
+    transport_->idle(until);
+  } catch (const std::exception& error) {
+    fail(str("messages cannot go on: ", error.what()));
+  }
 }
 
 void Communicator::wait_until(const std::function<bool()>& done, const CollectivePosition& stage) {

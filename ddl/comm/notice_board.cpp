@@ -1,8 +1,8 @@
 #include "ddl/comm/notice_board.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "core/error.h"
@@ -24,24 +24,9 @@ std::string describe_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
-/// A notice, small enough that every transport sends it without its receiver's help.
-struct NoticeBoard::AbortNotice {
-  Kind kind = Kind::busy;
-  int32_t sender = -1;
-  int32_t origin = -1;  ///< the rank that gave up first, as far as the sender knows
-  int32_t exit_code = 0;
-  char reason[496] = {};
-
-  AbortNotice about(const std::string& why) const {
-    AbortNotice notice = *this;
-    std::strncpy(notice.reason, why.c_str(), sizeof(notice.reason) - 1);
-    return notice;
-  }
-};
-
 /// A notice on its way to some ranks.
 struct NoticeBoard::Letter {
-  AbortNotice notice;
+  Notice notice;
   std::vector<Request> sends;
 };
 
@@ -50,7 +35,7 @@ NoticeBoard::NoticeBoard(std::unique_ptr<Transport> transport, milliseconds grac
       grace_(grace),
       rank_(transport_->rank()),
       size_(std::ssize(transport_->hosts())),
-      incoming_(std::make_unique<AbortNotice>()),
+      incoming_(std::make_unique<Notice>()),
       answered_(size_),
       last_busy_(Clock::time_point::min().time_since_epoch().count()) {}
 
@@ -68,7 +53,7 @@ std::vector<int> NoticeBoard::others() const {
 void NoticeBoard::give_up(const std::string& reason, int exit_code) noexcept {
   const Lock lock(mutex_);
   if (dead_) return;
-  post(AbortNotice{Kind::gave_up, rank_, rank_, exit_code}.about(reason), others());
+  post(Notice{Kind::gave_up, rank_, rank_, exit_code}.about(reason), others());
   deliver(kFarewell);
   die({reason, -1, exit_code});
 }
@@ -78,13 +63,13 @@ void NoticeBoard::tell_busy() noexcept {
   if (dead_) return;
   deliver(milliseconds(0));
   // A rank that has not taken the last notice needs no further one.
-  if (letters_.empty()) post(AbortNotice{Kind::busy, rank_, rank_}, others());
+  if (letters_.empty()) post(Notice{Kind::busy, rank_, rank_}, others());
 }
 
 void NoticeBoard::look(std::string_view where) noexcept {
   const Lock lock(mutex_, std::try_to_lock);
   if (!lock) return;
-  AbortNotice notice;
+  Notice notice;
   while (!dead_ && take(notice)) handle(notice, where);
   if (!dead_) deliver(milliseconds(0));
 }
@@ -93,18 +78,18 @@ void NoticeBoard::time_out(const std::string& reason,
                            const std::function<std::string(const std::vector<int>&)>& explain) {
   const Lock lock(mutex_);
   if (dead_) return;
-  const std::vector<int> silent = find_silent_ranks(AbortNotice{Kind::timed_out, rank_, rank_}.about(reason));
+  const std::vector<int> silent = find_silent_ranks(Notice{Kind::timed_out, rank_, rank_}.about(reason));
   if (!dead_) die({explain(silent)});
 }
 
-void NoticeBoard::handle(const AbortNotice& notice, std::string_view where) {
+void NoticeBoard::handle(const Notice& notice, std::string_view where) {
   answered_[notice.sender] = answered_[notice.sender] || notice.kind != Kind::busy;
   if (notice.kind == Kind::busy) {
     last_busy_ = Clock::now().time_since_epoch().count();
     return;
   }
-  const std::string reason = str("rank ", notice.origin, " gave up: ", notice.reason);
-  AbortNotice own = notice;
+  const std::string reason = str("rank ", notice.origin, " gave up: ", notice.text());
+  Notice own = notice;
   own.sender = rank_;
   if (notice.kind == Kind::timed_out) {
     const std::vector<int> silent = find_silent_ranks(own);
@@ -121,15 +106,15 @@ void NoticeBoard::handle(const AbortNotice& notice, std::string_view where) {
   die({reason, notice.origin, notice.exit_code});
 }
 
-std::vector<int> NoticeBoard::find_silent_ranks(const AbortNotice& own) {
+std::vector<int> NoticeBoard::find_silent_ranks(const Notice& own) {
   post(own, others());
   answered_[rank_] = true;
   const auto end = Clock::now() + grace_;
   std::vector<int> silent;
   do {
-    transport_->idle(std::min(end, Clock::now() + kRollInterval));
+    pause(std::min(end, Clock::now() + kRollInterval));
     deliver(milliseconds(0));
-    AbortNotice notice;
+    Notice notice;
     while (take(notice)) {
       if (notice.kind == Kind::busy) continue;
       answered_[notice.sender] = true;
@@ -145,7 +130,7 @@ std::vector<int> NoticeBoard::find_silent_ranks(const AbortNotice& own) {
   return silent;
 }
 
-void NoticeBoard::post(const AbortNotice& notice, const std::vector<int>& peers) noexcept {
+void NoticeBoard::post(const Notice& notice, const std::vector<int>& peers) noexcept {
   Letter& letter = letters_.emplace_back(Letter{notice, {}});
   for (const int peer : peers) {
     try {
@@ -169,7 +154,7 @@ void NoticeBoard::deliver(milliseconds at_most) noexcept {
     std::erase_if(letter.sends, [&](Request& request) {
       bool sent = gone(request);
       while (!sent && Clock::now() < end) {
-        transport_->idle(end);
+        pause(end);
         sent = gone(request);
       }
       return sent;
@@ -177,7 +162,15 @@ void NoticeBoard::deliver(milliseconds at_most) noexcept {
   std::erase_if(letters_, [](const Letter& letter) { return letter.sends.empty(); });
 }
 
-bool NoticeBoard::take(AbortNotice& notice) noexcept {
+void NoticeBoard::pause(Clock::time_point until) noexcept {
+  try {
+    transport_->idle(until);
+  } catch (const std::exception&) {
+    std::this_thread::sleep_until(std::min(until, Clock::now() + milliseconds(1)));
+  }
+}
+
+bool NoticeBoard::take(Notice& notice) noexcept {
   if (size_ == 1) return false;
   try {
     if (!request_.active())
@@ -187,7 +180,7 @@ bool NoticeBoard::take(AbortNotice& notice) noexcept {
     return false;  // No notice will come; ranks that only this wire reaches count as silent.
   }
   notice = *incoming_;
-  return true;
+  return notice.is_sound(size_);
 }
 
 void NoticeBoard::die(Death death) {

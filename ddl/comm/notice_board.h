@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "ddl/comm/notice.h"
 #include "ddl/comm/transport.h"
 
 namespace spillway::ddl {
@@ -59,17 +60,18 @@ class NoticeBoard {
   Clock::time_point last_busy() const noexcept { return Clock::time_point(Clock::duration(last_busy_)); }
 
  private:
-  enum class Kind : int32_t { gave_up, timed_out, busy };
-  struct AbortNotice;
+  using Kind = Notice::Kind;
   struct Letter;
   using Lock = std::unique_lock<std::mutex>;
 
-  void post(const AbortNotice& notice, const std::vector<int>& peers) noexcept;
+  void post(const Notice& notice, const std::vector<int>& peers) noexcept;
   void deliver(std::chrono::milliseconds at_most) noexcept;
+  /// Gives the processor away, also where the transport fails: a board must tell a failure, not make one.
+  void pause(Clock::time_point until) noexcept;
   /// True when a notice came; `notice` is then that one.
-  bool take(AbortNotice& notice) noexcept;
-  void handle(const AbortNotice& notice, std::string_view where);
-  std::vector<int> find_silent_ranks(const AbortNotice& own);
+  bool take(Notice& notice) noexcept;
+  void handle(const Notice& notice, std::string_view where);
+  std::vector<int> find_silent_ranks(const Notice& own);
   void die(Death death);
   std::vector<int> others() const;
 
@@ -78,7 +80,7 @@ class NoticeBoard {
   const std::chrono::milliseconds grace_;
   const int rank_;
   const int size_;
-  std::unique_ptr<AbortNotice> incoming_;
+  std::unique_ptr<Notice> incoming_;
   Request request_;
   std::list<Letter> letters_;   ///< notices that are being sent
   std::vector<bool> answered_;  ///< by rank: true when it has answered the roll call

@@ -72,6 +72,8 @@ HierarchicalNccl* GpuBackend::levels(c10::Device gpu) {
   const GpuCapability own = answer(gpu);
   std::vector<GpuCapability> all(comm_.size());
   allgather(comm_, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  for (GpuCapability& answer : all)  // they came over a wire
+    answer.gpu.back() = answer.network.back() = answer.without.back() = 0;
   GpuBackendChoice decision = decide(all, comm_.levels());
   if (decision.uses_nccl) init(gpu);
   gpu_ = gpu;

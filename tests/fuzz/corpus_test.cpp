@@ -51,13 +51,14 @@ TEST_P(CorpusTest, SoIsEveryBeginningOfThem) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CorpusTest,
-                         ::testing::Values(Target{"batch_systems", batch_systems},
+                         ::testing::Values(Target{"addresses", addresses}, Target{"batch_systems", batch_systems},
+                                           Target{"connections", connections},
                                            Target{"curvature_plans", curvature_plans}, Target{"host_lists", host_lists},
                                            Target{"link_costs", link_costs}, Target{"machine_import", machine_import},
                                            Target{"machine_xml", machine_xml}, Target{"nifti", nifti},
-                                           Target{"page_files", page_files}, Target{"reports", reports},
-                                           Target{"safetensors", safetensors}, Target{"sizes", sizes},
-                                           Target{"words", words}),
+                                           Target{"notices", notices}, Target{"page_files", page_files},
+                                           Target{"reports", reports}, Target{"safetensors", safetensors},
+                                           Target{"sizes", sizes}, Target{"words", words}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

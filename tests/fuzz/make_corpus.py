@@ -218,6 +218,49 @@ def make_texts():
     put("words", "version-large", "\2mpirun (Open MPI) 99999999999999999999.1\n")
 
 
+def notice(kind, sender, origin, reason):
+    return struct.pack("<iiii496s", kind, sender, origin, 7, reason)
+
+
+def vote(operation, rank, count=0, detail=b"", sequence=0):
+    return struct.pack("<iiqQq40sq", operation, -1, count, 0, sequence, detail, rank)
+
+
+def make_wires():
+    address = "spillway 2 boot/4026531840/a/b 123 456 127.0.0.1 40000 spillway-7-8"
+    for name, text in (("good", address + " -"), ("signed", address + " " + "0" * 64), ("another", address.replace("2", "9", 1) + " -"),
+                       ("former", "host 123 127.0.0.1 40000 spillway-7-8"), ("few", "spillway 2 a b"),
+                       ("long-name", address + "x" * 100 + " -"), ("long", address + " " * 3000 + "-"),
+                       ("many", address + " - more"), ("huge", address.replace("456", "9" * 30) + " -"), ("empty", "")):
+        put("addresses", name, "\0" + text)
+        put("addresses", "secret-" + name, "\1" + text)
+
+    hello = struct.pack("<QiiQQQ32s", 0x7370696C6C776179, 2, 1, 5, 6, 1, b"")
+    put("connections", "http", b"\0GET / HTTP/1.0\r\n\r\n")
+    put("connections", "token", b"\0" + hello)
+    put("connections", "rank", b"\1" + hello)
+    put("connections", "life", b"\1" + hello[:32] + bytes(8) + hello[40:] + b"more")
+    put("connections", "nobody", b"\1" + hello[:12] + struct.pack("<i", 1 << 30) + hello[16:])
+    message = struct.pack("<qQ", 2, 8) + b"8 bytes."
+    put("connections", "messages", b"\2" + struct.pack("<qQ", 1, 0) + message + struct.pack("<qQ", 3, 3000) + bytes(3000))
+    put("connections", "aside", b"\2" + struct.pack("<qQ", 77, 5000) + bytes(5000) + message)
+    put("connections", "other-size", b"\2" + struct.pack("<qQ", 3, 5000) + bytes(5000) + message)
+    put("connections", "cut", b"\2" + struct.pack("<qQ", 3, 3000) + bytes(100))
+    put("connections", "promises", b"\2" + struct.pack("<qQ", 77, 1 << 45) + bytes(100))
+    put("connections", "huge", b"\2" + struct.pack("<qQ", 2, (1 << 64) - 1) + bytes(100))
+
+    put("notices", "gave-up", b"\0" + notice(0, 1, 1, b"no room"))
+    put("notices", "passed-on", b"\0" + notice(2, 1, 1, b"") + notice(0, 2, 1, "\u00e9".encode() * 248))
+    put("notices", "timed-out", b"\0" + notice(1, 1, 1, b"no answer"))
+    put("notices", "no-end", b"\0" + notice(0, 1, 1, b"x" * 496))
+    put("notices", "nobody", b"\0" + notice(0, 3, 1, b"x") + notice(0, -1, 1, b"x") + notice(0, 1, 1 << 30, b"x") + notice(3, 1, 1, b"x"))
+    put("notices", "agrees", b"\1" + vote(0, 1) * 2)
+    put("notices", "differs", b"\1" + vote(0, 1) + vote(2, 1, 100, b"float32"))
+    put("notices", "votes-of-nobody", b"\1" + vote(0, 0) + vote(2, 1 << 40, 100, b"z" * 40))
+    put("notices", "unknown", b"\1" + vote(-5, 1) + vote(99, 1, -3, b"z" * 40, -1))
+
+
 make_nifti()
 make_safetensors()
 make_texts()
+make_wires()

@@ -1,12 +1,15 @@
 // Tests of the notices that ranks send beside their messages: that a rank died, and that a rank is busy.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "core/error.h"
 #include "ddl/comm/busy.h"
 #include "tests/ddl/faults.h"
 #include "tests/support/ddl/forwarding_transport.h"
@@ -76,6 +79,34 @@ TEST(NoticeTest, ARankThatSaysItIsBusyIsWaitedForBeyondTheDeadline) {
                                   {.deadline = 400ms});
     for (const auto& error : errors) EXPECT_EQ(error, "");
   }
+}
+
+TEST(NoticeTest, ATooLongReasonIsCutBetweenTwoCharacters) {
+  for (const std::string& begin : {std::string(), std::string("x")}) {
+    std::string reason = begin;
+    while (reason.size() < 1000) reason += "é";
+    const auto errors = errors_of(by_host({2}), [&](Communicator& comm) {
+      if (comm.rank() == 1) return comm.give_up(reason);
+      barrier(comm);
+    });
+    std::string kept = begin;
+    while (kept.size() + 2 <= 495) kept += "é";
+    EXPECT_EQ(errors[0], "[ddl] rank 0: rank 1 gave up: " + kept);
+  }
+}
+
+TEST(NoticeTest, ALongRefusalIsTheSameOnAllRanks) {
+  std::array<std::string, 2> texts;
+  const auto errors = errors_of(by_host({2}), [&](Communicator& comm) {
+    try {
+      throw_on_all_ranks(comm, comm.rank() == 1 ? std::string(100'000, 'x') : "");
+    } catch (const BadRequest& refusal) {
+      texts[comm.rank()] = refusal.what();
+    }
+  });
+  EXPECT_EQ(texts[0], std::string(65'536, 'x'));
+  EXPECT_EQ(texts[1], texts[0]);
+  for (const auto& error : errors) EXPECT_EQ(error, "");
 }
 
 /// Checks that a busy rank may call collectives, and that ranks that wait for it may call them meanwhile.
