@@ -33,6 +33,15 @@ constexpr std::chrono::milliseconds kGrace{200};
 /// The bytes above which a message's body is read into its place and not through the bytes that are read ahead.
 constexpr size_t kDirectBytes = 1024;
 
+/// The largest message. More bytes than a process can have are nonsense, or no message's header.
+constexpr uint64_t kMaxMessage = uint64_t{1} << 47;
+/// The memory that a message which is kept aside gets at first.
+constexpr uint64_t kKeptStep = 1 << 20;
+
+std::string other_size(uint64_t came, uint64_t expected) {
+  return str(came, " bytes came where ", expected, " were expected");
+}
+
 std::string text_of(int error) {
   return std::system_category().message(error);
 }
@@ -62,24 +71,56 @@ std::unique_ptr<Transport> SocketWire::group(std::span<const int> members) {
   return std::make_unique<SocketWire>(endpoint_, key, std::move(of_world));
 }
 
-/// In round k each rank hears from the one 2^k before it, so after ⌈log2 size⌉ rounds from all, at least by others.
+/// In round k each rank hears from the one 2^k before it, so after ⌈log2 size⌉ rounds from all, at least by others. A
+/// rank that misses one which has ended tells so in the next rounds. Who waits for it would name that rank otherwise.
 bool SocketWire::ready() {
   const int size = static_cast<int>(members_.size());
-  while (ready_distance_ < size) {
-    if (!ready_requests_[0].active() && !ready_requests_[1].active()) {
-      ready_requests_[0] = receive((rank_ + size - ready_distance_) % size, static_cast<Tag>(kReadyTag), {});
-      ready_requests_[1] = send((rank_ + ready_distance_) % size, static_cast<Tag>(kReadyTag), {});
-    }
-    const bool sent = test(ready_requests_[1]);
-    if (!test(ready_requests_[0]) || !sent) return false;
-    ready_distance_ *= 2;
+  for (; ready_distance_ < size; ready_distance_ *= 2) {
+    const int before = (rank_ + size - ready_distance_) % size, after = (rank_ + ready_distance_) % size;
+    if (!is_ready_round_) begin_ready_round(before, after);
+    const bool sent = ready_passed(ready_requests_[1], after);
+    if (!ready_passed(ready_requests_[0], before) || !sent) return false;
+    is_ready_round_ = false;
+    if (lost_ < 0) lost_ = heard_;
   }
+  if (lost_ >= 0) throw std::runtime_error(str("rank ", lost_, " has ended"));
+  return true;
+}
+
+void SocketWire::begin_ready_round(int before, int after) {
+  is_ready_round_ = true;
+  heard_ = -1;
+  said_ = lost_;
+  ready_requests_[0] = receive(before, static_cast<Tag>(kReadyTag), std::as_writable_bytes(std::span(&heard_, 1)));
+  try {
+    ready_requests_[1] = send(after, static_cast<Tag>(kReadyTag), std::as_bytes(std::span(&said_, 1)));
+  } catch (const std::runtime_error&) {
+    lost_ = lost_ < 0 ? members_[after] : lost_;
+  }
+}
+
+bool SocketWire::ready_passed(Request& request, int peer) {
+  require_own();
+  try {
+    if (test(request)) return true;
+    if (!will_never_finish(request)) return false;
+  } catch (const std::runtime_error&) {
+    if (&request == ready_requests_.data()) throw;  // else the rank that it was for is out of reach
+  }
+  request = {};
+  lost_ = lost_ < 0 ? members_[peer] : lost_;
   return true;
 }
 
 // ---- requests
 
+void SocketWire::require_own() const {
+  if (endpoint_->inherited())
+    throw std::runtime_error("this process is a child of fork(), and the connections are its parent's");
+}
+
 int SocketWire::take_slot() {
+  require_own();
   if (dead_) throw std::runtime_error("its communicator is dead");
   if (free_.empty()) {
     slots_.emplace_back();
@@ -126,6 +167,7 @@ Request SocketWire::receive(int peer, Tag tag, std::span<std::byte> bytes) {
 
 bool SocketWire::test(Request& request) {
   if (!request.active()) return true;
+  require_own();
   if (dead_) throw std::runtime_error("its communicator is dead");
   if (sending_ > 0 && !slots_[request.slot].done) progress_sends();
   if (!slots_[request.slot].done && request.peer == kAnyRank) {
@@ -180,11 +222,22 @@ void SocketWire::progress_sends() {
 
 bool SocketWire::connect(Peer& peer) {
   if (peer.out) return true;
-  auto [socket, hello] = endpoint_->connect(members_[&peer - peers_.data()], key_);
-  if (!socket) return false;
-  peer.out = std::move(socket);
-  peer.hello = hello;
-  return true;
+  try {
+    auto [socket, hello] = endpoint_->connect(members_[&peer - peers_.data()], key_);
+    if (!socket) return false;
+    peer.out = std::move(socket);
+    peer.hello = hello;
+    return true;
+  } catch (const std::runtime_error& error) {
+    fail_sends(peer, error.what());  // only these; another request's test may have called
+    return false;
+  }
+}
+
+bool SocketWire::was_dropped(const Peer& peer) {
+  char byte = 0;
+  const ssize_t count = recv(peer.out.fd(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+  return peer.hello && peer.hello_sent == 0 && (count == 0 || (count < 0 && errno == ECONNRESET));
 }
 
 bool SocketWire::send_hello(Peer& peer) {
@@ -200,6 +253,7 @@ bool SocketWire::send_hello(Peer& peer) {
 }
 
 void SocketWire::progress_sends(Peer& peer) {
+  if (peer.out && peer.hello && was_dropped(peer)) peer.out.close();
   if (!connect(peer)) return;
   while (!peer.sending.empty()) {
     Outgoing& message = peer.sending.front();
@@ -236,7 +290,9 @@ void SocketWire::take_connections() {
   endpoint_->progress();
   for (auto& [rank, socket] : endpoint_->take(key_)) {
     const int place = place_of(rank, members_);
-    if (place < std::ssize(peers_)) peers_[place].in = std::move(socket);
+    if (place == std::ssize(peers_)) continue;
+    Peer& peer = peers_[place];
+    if (!peer.in && !peer.closed) peer.in = std::move(socket);  // a rank makes one connection only
   }
   for (Peer& peer : peers_) {
     if (peer.in || peer.closed || peer.posted.empty() || !endpoint_->gone(members_[&peer - peers_.data()])) continue;
@@ -258,8 +314,7 @@ int SocketWire::match(Peer& peer, int64_t tag) {
 
 void SocketWire::deliver(int slot, std::span<const std::byte> bytes) {
   const std::span<std::byte> into = slots_[slot].bytes;
-  if (into.size() != bytes.size())
-    return finish(slot, str(bytes.size(), " bytes came where ", into.size(), " were expected"));
+  if (into.size() != bytes.size()) return finish(slot, other_size(bytes.size(), into.size()));
   std::copy(bytes.begin(), bytes.end(), into.begin());
   finish(slot);
 }
@@ -313,21 +368,32 @@ bool SocketWire::read_header(Peer& peer) {
 }
 
 void SocketWire::begin_body(Peer& peer) {
-  peer.come = 0;
-  peer.slot = match(peer, peer.header.tag);
-  const bool fits = peer.slot >= 0 && slots_[peer.slot].bytes.size() == peer.header.size;
-  if (fits) {
-    peer.target = slots_[peer.slot].bytes;
-    return;
+  if (peer.header.size > kMaxMessage) {
+    peer.in.close();
+    peer.closed = true;
+    throw std::runtime_error(
+        str("rank ", members_[&peer - peers_.data()], " announces a message of ", peer.header.size, " bytes"));
   }
-  // One of another size is read as well, so that the connection stays of use to those who diagnose.
-  peer.kept.resize(peer.header.size);
-  peer.target = peer.kept;
+  peer.come = 0;
+  peer.kept.clear();
+  peer.slot = match(peer, peer.header.tag);
+}
+
+bool SocketWire::drops_body(const Peer& peer) const {
+  return peer.slot >= 0 && slots_[peer.slot].bytes.size() != peer.header.size;
+}
+
+std::span<std::byte> SocketWire::room_for_body(Peer& peer) {
+  if (peer.slot >= 0) return slots_[peer.slot].bytes.subspan(peer.come);
+  if (peer.kept.size() == peer.come)
+    peer.kept.resize(std::min(peer.header.size, std::max(2 * peer.come, peer.come + kKeptStep)));
+  return std::span(peer.kept).subspan(peer.come);
 }
 
 bool SocketWire::read_body(Peer& peer) {
+  const bool drops = drops_body(peer);
   while (peer.come < peer.header.size) {
-    const std::span<std::byte> rest = peer.target.subspan(peer.come);
+    const std::span<std::byte> rest = drops ? std::span<std::byte>() : room_for_body(peer);
     if (peer.ahead_begin == peer.ahead_end && rest.size() >= kDirectBytes) {
       const size_t count = read(peer, rest);
       if (count == 0) return false;
@@ -335,8 +401,9 @@ bool SocketWire::read_body(Peer& peer) {
       continue;
     }
     if (!fill(peer)) return false;
-    const size_t count = std::min(rest.size(), peer.ahead_end - peer.ahead_begin);
-    std::memcpy(rest.data(), peer.ahead.data() + peer.ahead_begin, count);
+    const size_t left = drops ? peer.header.size - peer.come : rest.size();
+    const size_t count = std::min(left, peer.ahead_end - peer.ahead_begin);
+    if (!drops) std::memcpy(rest.data(), peer.ahead.data() + peer.ahead_begin, count);
     peer.ahead_begin += count;
     peer.come += count;
   }
@@ -345,13 +412,14 @@ bool SocketWire::read_body(Peer& peer) {
 
 void SocketWire::end_body(Peer& peer) {
   peer.header_size = 0;
+  const bool drops = drops_body(peer);
   const int slot = std::exchange(peer.slot, -1);
   if (slot < 0)
     peer.aside[peer.header.tag].push_back(std::exchange(peer.kept, {}));
-  else if (peer.target.data() == slots_[slot].bytes.data() && peer.target.size() == slots_[slot].bytes.size())
-    finish(slot);
+  else if (drops)
+    finish(slot, other_size(peer.header.size, slots_[slot].bytes.size()));
   else
-    deliver(slot, std::exchange(peer.kept, {}));
+    finish(slot);
 }
 
 // ---- waiting

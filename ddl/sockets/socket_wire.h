@@ -78,7 +78,6 @@ class SocketWire final : public Transport {
     size_t header_size = 0;
     int slot = -1;  ///< the slot of its receive; -1: it is kept aside
     std::vector<std::byte> kept;
-    std::span<std::byte> target;
     uint64_t come = 0;
     // Bytes that were read ahead.
     std::array<std::byte, 4096> ahead;
@@ -94,8 +93,15 @@ class SocketWire final : public Transport {
 
   void progress_sends();
   void progress_sends(Peer& peer);
+  /// True when there is a connection. Where there will be none, the messages fail.
   bool connect(Peer& peer);
   bool send_hello(Peer& peer);
+  /// True where the peer closed the connection before it was told what it is for. Nothing is lost then.
+  static bool was_dropped(const Peer& peer);
+  void require_own() const;
+  void begin_ready_round(int before, int after);
+  /// True when a message of the round has passed, or its rank has ended.
+  bool ready_passed(Request& request, int peer);
 
   bool waits(const Peer& peer) const { return !peer.posted.empty() || !posted_any_.empty() || peer.slot >= 0; }
   void take_connections();
@@ -106,6 +112,12 @@ class SocketWire final : public Transport {
   bool read_header(Peer& peer);
   bool read_body(Peer& peer);
   void begin_body(Peer& peer);
+  /// True where a message has another size than its receive. It is read all the same, so that the connection stays of
+  /// use to those who diagnose.
+  bool drops_body(const Peer& peer) const;
+  /// Returns memory for what comes next. That of a message which is kept aside grows with what has come, because the
+  /// size that its sender told is a word only.
+  std::span<std::byte> room_for_body(Peer& peer);
   void end_body(Peer& peer);
   /// Returns some bytes read; 0 where none have come or the connection is closed.
   size_t read(Peer& peer, std::span<std::byte> into);
@@ -133,7 +145,10 @@ class SocketWire final : public Transport {
   std::map<std::vector<int>, uint64_t> groups_;
   bool dead_ = false;
   int ready_distance_ = 1;
+  bool is_ready_round_ = false;
   std::array<Request, 2> ready_requests_;
+  int32_t lost_ = -1;               ///< a rank of the world that ended before the wire was made
+  int32_t said_ = -1, heard_ = -1;  ///< that rank in this round's messages
 };
 
 }  // namespace spillway::ddl

@@ -63,7 +63,10 @@ class StoreRendezvous final : public ddl::Rendezvous {
  public:
   explicit StoreRendezvous(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
   void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
-  std::string get(const std::string& key) override { return store_->get_to_str(key); }
+  std::optional<std::string> find(const std::string& key) override {
+    if (!store_->check({key})) return std::nullopt;
+    return store_->get_to_str(key);
+  }
 
  private:
   const c10::intrusive_ptr<c10d::Store> store_;
@@ -117,18 +120,18 @@ std::unique_ptr<ddl::Transport> mpi_transport(int rank, int size, std::chrono::m
 
 std::unique_ptr<ddl::Transport> make_transport(const std::string& kind, const c10::intrusive_ptr<c10d::Store>& store,
                                                int rank, int size, const std::string& address,
-                                               std::chrono::milliseconds deadline) {
+                                               const std::string& secret, std::chrono::milliseconds deadline) {
   if (kind == "mpi") return mpi_transport(rank, size, deadline);
   if (kind != "sockets") throw BadRequest(str("[ddl] transport is '", kind, "'; allowed are 'sockets' and 'mpi'"));
   StoreRendezvous rendezvous(store);
-  return ddl::socket_transport(rank, size, rendezvous, {.address = address, .deadline = deadline});
+  return ddl::socket_transport(rank, size, rendezvous, {.address = address, .deadline = deadline, .secret = secret});
 }
 
 Group make_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, double deadline_seconds,
-                 const std::string& transport, const std::string& address, std::vector<std::vector<int>> levels,
-                 bool calibrate) {
+                 const std::string& transport, const std::string& address, const std::string& secret,
+                 std::vector<std::vector<int>> levels, bool calibrate) {
   const auto deadline = std::chrono::milliseconds(std::llround(1000 * deadline_seconds));
-  auto wire = make_transport(transport, store, rank, size, address, deadline);
+  auto wire = make_transport(transport, store, rank, size, address, secret, deadline);
   auto comm = std::make_shared<ddl::Communicator>(std::move(wire),
                                                   ddl::CommOptions{.deadline = deadline, .levels = std::move(levels)});
   const auto must_block = [] { return swap::SessionScope::current() != nullptr; };
@@ -148,7 +151,7 @@ void bind_distributed(py::module_& module) {
   if (!base.attr("is_available")().cast<bool>()) return;
   py::class_<ddl::ProcessGroup, c10d::Backend, Group>(module, "ProcessGroup")
       .def(py::init(&make_group), py::kw_only(), py::arg("store"), py::arg("rank"), py::arg("size"),
-           py::arg("deadline_seconds"), py::arg("transport"), py::arg("address"), py::arg("levels"),
+           py::arg("deadline_seconds"), py::arg("transport"), py::arg("address"), py::arg("secret"), py::arg("levels"),
            py::arg("calibrate"), py::call_guard<py::gil_scoped_release>())
       .def(
           "duplicate", [](ddl::ProcessGroup& group) { return Group(group.duplicate()); },

@@ -8,6 +8,7 @@
 
 Ranks of one host talk through the kernel, those of several hosts by TCP. Which ranks share a host is found out, and sums
 go host by host. Every rank gets the same bits. It needs no MPI, and can use one. Inside a Session, collectives end before they return.
+On a network with strangers, give all ranks one SPILLWAY_SECRET.
 """
 
 import dataclasses
@@ -34,8 +35,9 @@ class Options:
         transport: "sockets", or "mpi" for a group of all processes that an MPI launcher started, in MPI's order, in a
             package that was built with MPI. MPI may run already, as with mpi4py, if threads may call it side by side
             (MPI_THREAD_MULTIPLE).
-        address: The address of this host that other hosts reach, or the name of a network interface. Empty: that of
-            SPILLWAY_INTERFACE or GLOO_SOCKET_IFNAME, or else the one by which this host reaches the group's store.
+        address: The address of this host that other hosts reach, or the names of network interfaces, of which the first that
+            there is counts: "eth0,eth1". Empty: that of SPILLWAY_INTERFACE or GLOO_SOCKET_IFNAME, or else the one by which
+            this host reaches the group's store.
         levels: Labels that say which ranks are near each other, level by level, the nearest first: [[0, 0, 1, 1]] for two
             hosts of two. Empty: the hosts, as found out.
         calibrate: Measure the links when the group is made, some 50 ms, so that plans suit them.
@@ -76,16 +78,40 @@ def _backend_of(group):
     return next((backend for backend in backends if isinstance(backend, _spillway.ProcessGroup)), None)
 
 
-def _address_of_interface(name):
-    """Returns the IPv4 address of a network interface; an address stays what it is."""
-    if name not in {interface for _, interface in socket.if_nameindex()}:
-        return name
+def _address_of_interface(names):
+    """Returns the address of the first of some network interfaces, `eth0,eth1`, that there is; an address stays what it is."""
+    there = {interface for _, interface in socket.if_nameindex()}
+    for name in (name.strip() for name in names.split(",")):
+        if name not in there:
+            continue
+        address = _ipv4_of(name) or _ipv6_of(name)
+        if address is None:
+            raise ValueError(f"the network interface {name} has no address that other hosts reach")
+        return address
+    return names
+
+
+def _ipv4_of(interface):
     import fcntl
     import struct
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        found = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+        try:
+            found = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", interface.encode()[:15]))  # SIOCGIFADDR
+        except OSError:
+            return None
     return socket.inet_ntoa(found[20:24])
+
+
+def _ipv6_of(interface, table="/proc/net/if_inet6"):
+    """Returns an interface's IPv6 address, but none that means another host elsewhere (fe80::)."""
+    try:
+        with open(table) as lines:
+            rows = [line.split() for line in lines]
+    except OSError:
+        return None
+    addresses = [digits for digits, _, _, scope, _, name in rows if name == interface and scope != "20"]
+    return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(addresses[0])) if addresses else None
 
 
 def _address_towards(host):
@@ -146,8 +172,8 @@ def _make(given, options):
 def _connect(store, rank, size, options, deadline):
     return _spillway.ProcessGroup(
         store=store, rank=rank, size=size, deadline_seconds=min(deadline, 86400.0), transport=options.transport,
-        address=_own_address(store, options.address), levels=[list(level) for level in options.levels],
-        calibrate=options.calibrate)
+        address=_own_address(store, options.address), secret=os.environ.get("SPILLWAY_SECRET", ""),
+        levels=[list(level) for level in options.levels], calibrate=options.calibrate)
 
 
 if "spillway" not in dist.Backend.backend_list:

@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,23 +20,18 @@ namespace spillway::ddl::testing {
 /// A rendezvous in the memory of one process.
 class SharedTexts final : public Rendezvous {
  public:
-  explicit SharedTexts(std::chrono::milliseconds patience = std::chrono::seconds(20)) : patience_(patience) {}
   void set(const std::string& key, const std::string& value) override {
     const std::lock_guard lock(mutex_);
     texts_[key] = value;
-    changed_.notify_all();
   }
-  std::string get(const std::string& key) override {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, patience_, [&] { return texts_.contains(key); }))
-      throw std::runtime_error("nobody has set " + key);
-    return texts_[key];
+  std::optional<std::string> find(const std::string& key) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = texts_.find(key);
+    return found == texts_.end() ? std::nullopt : std::optional(found->second);
   }
 
  private:
-  const std::chrono::milliseconds patience_;
   std::mutex mutex_;
-  std::condition_variable changed_;
   std::map<std::string, std::string> texts_;
 };
 
