@@ -24,7 +24,7 @@ using namespace spillway::ddl;
 struct Ranks {
   ddl::testing::SharedTexts texts;
   std::shared_ptr<SocketEndpoint> zero, one;
-  RankAddress address;  ///< of rank 0
+  RankAddress address;  ///< the address of rank 0
 
   Ranks() {
     const auto make = [this](int rank) {
