@@ -17,7 +17,8 @@ namespace {
 
 constexpr size_t kRecordedSteps = 3;
 
-/// Adds a recorder to the options; they keep it alive, because copies may outlive the Session's own objects.
+/// Adds a recorder to the options. They keep it alive, and so do the lanes that they make, because these outlive the
+/// Session where another one has joined it on the device.
 std::shared_ptr<runtime::StepRecorder> added_to(SessionOptions& options) {
   if (options.observer) return nullptr;
   auto recorder = std::make_shared<runtime::StepRecorder>(open_device(options.device).ledger());

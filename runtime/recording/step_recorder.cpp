@@ -16,7 +16,7 @@ namespace {
 class RecordedDisk final : public swap::DiskIo {
  public:
   RecordedDisk(std::unique_ptr<swap::DiskIo> real, StepRecorder& recorder)
-      : real_(std::move(real)), recorder_(recorder) {}
+      : real_(std::move(real)), recorder_(recorder), kept_(recorder.weak_from_this().lock()) {}
   void start(swap::DiskOperation& operation) override {
     started_[&operation] = Clock::now();
     real_->start(operation);
@@ -35,6 +35,7 @@ class RecordedDisk final : public swap::DiskIo {
  private:
   const std::unique_ptr<swap::DiskIo> real_;
   StepRecorder& recorder_;
+  const std::shared_ptr<const StepRecorder> kept_;
   std::map<const swap::DiskOperation*, Clock::time_point> started_;
   Clock::time_point written_{}, read_{};
 };
@@ -66,9 +67,8 @@ std::unique_ptr<Timeline> StepRecorder::record_lane(std::string_view lane) {
 }
 
 WorkerTimeline::Observer StepRecorder::record_jobs(std::string name, std::string lane) {
-  return [this, name = std::move(name), lane = std::move(lane)](SteadyTime start, SteadyTime end, int64_t bytes) {
-    add(name, lane, start, end, bytes);
-  };
+  return [this, kept = weak_from_this().lock(), name = std::move(name), lane = std::move(lane)](
+             SteadyTime start, SteadyTime end, int64_t bytes) { add(name, lane, start, end, bytes); };
 }
 
 std::unique_ptr<swap::DiskIo> StepRecorder::record_disk(std::unique_ptr<swap::DiskIo> disk) {

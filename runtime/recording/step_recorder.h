@@ -17,8 +17,9 @@
 namespace spillway::runtime {
 
 /// An observer that is idle until start(). An idle recorder costs nothing but a flag. `start` and `stop` are called on
-/// the Session's thread, add() and its callers on any thread.
-class StepRecorder final : public OperatorObserver {
+/// the Session's thread, add() and its callers on any thread. Lanes, disks and observers that it makes keep it alive
+/// where it is shared, because another Session may go on with the device's lanes. Otherwise it must outlive them.
+class StepRecorder final : public OperatorObserver, public std::enable_shared_from_this<StepRecorder> {
  public:
   explicit StepRecorder(const Ledger& ledger) : ledger_(ledger) {}
 

@@ -5,6 +5,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -55,6 +58,27 @@ TEST(StepRecorderTest, StepsMayEndWhileOtherThreadsWork) {
   }
   done = true;
   thread.join();
+}
+
+class MemoryDisk final : public swap::DiskIo {
+ public:
+  void start(swap::DiskOperation&) override {}
+  swap::DiskOperation& wait() override { throw std::logic_error("nothing is under way"); }
+  std::string name() const override { return "memory"; }
+};
+
+TEST(StepRecorderTest, LivesAsLongAsTheLanesAndDisksThatItMade) {
+  const Ledger ledger("cpu");
+  auto recorder = std::make_shared<StepRecorder>(ledger);
+  const std::weak_ptr<StepRecorder> alive = recorder;
+  auto lane = recorder->record_lane("copy out");
+  auto disk = recorder->record_disk(std::make_unique<MemoryDisk>());
+  recorder.reset();  // its Session closes, and another one goes on with the device
+  EXPECT_FALSE(alive.expired());
+  lane.reset();
+  EXPECT_FALSE(alive.expired());
+  disk.reset();
+  EXPECT_TRUE(alive.expired());
 }
 
 TEST(StepRecorderTest, AnOperatorIsCommunicationWhenItSendsMessages) {
