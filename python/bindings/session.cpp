@@ -1,10 +1,8 @@
 #include "python/bindings/session.h"
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +13,7 @@
 #include "core/ledger.h"
 #include "python/bindings/errors.h"
 #include "runtime/pictures/session_page.h"
-#include "runtime/recording/session_recorder.h"
+#include "runtime/recording/recorded_session.h"
 #include "swap/gate/autograd_purposes.h"
 #include "swap/gate/storage_page.h"
 #include "swap/schedule/step_trace.h"
@@ -25,44 +23,6 @@ namespace py = pybind11;
 
 namespace spillway::python {
 namespace {
-
-/// A Session with the step that is open in it.
-class OpenSession {
- public:
-  explicit OpenSession(SessionOptions options) : recorder_(options) { session_.emplace(std::move(options)); }
-
-  void begin_step(const std::string& kind) {
-    if (step_) throw std::logic_error("[session.step] a step is open already; steps do not nest");
-    step_.emplace(session().step(kind));
-    recorder_.begin_step(kind);
-  }
-  void end_step() {
-    if (!step_) return;
-    step_->finish();
-    step_.reset();
-    recorder_.end_step();
-  }
-  void forget_step() {
-    if (!step_) return;
-    step_->forget();
-    step_.reset();
-    recorder_.end_step(/*forgotten=*/true);
-  }
-  void report(const std::filesystem::path& folder) { write_report(folder, recorder_.report(session())); }
-  void close() {
-    forget_step();
-    session_.reset();
-  }
-  Session& session() {
-    if (!session_) throw std::logic_error("[session] it is closed");
-    return *session_;
-  }
-
- private:
-  SessionRecorder recorder_;
-  std::optional<Session> session_;
-  std::optional<Session::Step> step_;
-};
 
 /// A scope of Python in which storage counts as a category.
 class CategoryBlock {
@@ -99,7 +59,7 @@ py::dict by_category(const BytesByCategory& bytes) {
   return all;
 }
 
-py::dict stats_of(OpenSession& open) {
+py::dict stats_of(RecordedSession& open) {
   const SessionStats stats = open.session().stats();
   const swap::Need& need = open.session().neediest();
   py::dict all;
@@ -171,26 +131,26 @@ void bind_tensors(py::module_& module) {
 
 void bind_session(py::module_& module) {
   const py::call_guard<py::gil_scoped_release> without_gil;
-  py::class_<OpenSession>(module, "Session")
+  py::class_<RecordedSession>(module, "Session")
       .def(py::init([](std::string device, const std::string& engine, int64_t budget_bytes, int64_t host_budget_bytes,
                        std::string disk, int64_t split_bytes, bool prefetch, bool replay, int processes_of_host) {
              auto options = options_from(std::move(device), engine, budget_bytes, host_budget_bytes, std::move(disk),
                                          split_bytes, prefetch, replay, processes_of_host);
              const py::gil_scoped_release release;
-             return std::make_unique<OpenSession>(std::move(options));
+             return std::make_unique<RecordedSession>(std::move(options));
            }),
            py::kw_only(), py::arg("device"), py::arg("engine"), py::arg("budget_bytes"), py::arg("host_budget_bytes"),
            py::arg("disk"), py::arg("split_bytes"), py::arg("prefetch"), py::arg("replay"),
            py::arg("processes_of_host"))
-      .def("begin_step", &OpenSession::begin_step, py::arg("kind"), without_gil)
-      .def("end_step", &OpenSession::end_step, without_gil)
-      .def("forget_step", &OpenSession::forget_step, without_gil)
-      .def("close", &OpenSession::close, without_gil)
-      .def("reset_peak", [](OpenSession& open) { open.session().reset_peak(); })
+      .def("begin_step", &RecordedSession::begin_step, py::arg("kind"), without_gil)
+      .def("end_step", &RecordedSession::end_step, without_gil)
+      .def("forget_step", &RecordedSession::forget_step, without_gil)
+      .def("close", &RecordedSession::close, without_gil)
+      .def("reset_peak", [](RecordedSession& open) { open.session().reset_peak(); })
       .def("stats", &stats_of)
       .def(
-          "report", [](OpenSession& open, const std::string& folder) { open.report(folder); }, py::arg("folder"),
-          without_gil);
+          "report", [](RecordedSession& open, const std::string& folder) { write_report(folder, open.report()); },
+          py::arg("folder"), without_gil);
   bind_tensors(module);
   module.def(
       "parse_bytes", [](const std::string& text) { return parse_bytes(text); }, py::arg("text"));

@@ -1,17 +1,19 @@
 // Tests of the record of a Session's steps, from which its report is drawn.
-#include "runtime/recording/session_recorder.h"
-
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <memory>
 #include <numeric>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "runtime/recording/recorded_session.h"
+#include "swap/gate/operator_kernels.h"
 #include "swap/gate/operator_observer.h"
 #include "swap/session.h"
 
@@ -27,28 +29,15 @@ SessionOptions options_of(int64_t budget_bytes) {
   return options;
 }
 
-/// Steps of a Session, and the recorder that is told of them, as a binding of another language tells it.
-class RecordedSession {
- public:
-  explicit RecordedSession(SessionOptions options) : recorder_(options), session_(std::move(options)) {}
-
-  /// Uses eight tensors of 1 MiB, twice each.
-  void step(const std::string& kind, bool forgotten = false) {
-    auto step = session_.step(kind);
-    recorder_.begin_step(kind);
-    std::vector<at::Tensor> kept;
-    for (int i = 0; i < 8; ++i) kept.push_back(at::full({kMiB / 4}, i).sigmoid());
-    for (at::Tensor& tensor : kept) tensor = tensor.tanh();
-    kept.clear();
-    forgotten ? step.forget() : step.finish();
-    recorder_.end_step(forgotten);
-  }
-  SessionReport report() { return recorder_.report(session_); }
-
- private:
-  SessionRecorder recorder_;
-  Session session_;
-};
+/// Runs a step that uses eight tensors of 1 MiB, twice each.
+void run_step(RecordedSession& session, const std::string& kind, bool forgotten = false) {
+  session.begin_step(kind);
+  std::vector<at::Tensor> kept;
+  for (int i = 0; i < 8; ++i) kept.push_back(at::full({kMiB / 4}, i).sigmoid());
+  for (at::Tensor& tensor : kept) tensor = tensor.tanh();
+  kept.clear();
+  forgotten ? session.forget_step() : session.end_step();
+}
 
 std::set<std::string> lanes_of(const StepRecording& recording) {
   std::set<std::string> lanes;
@@ -58,8 +47,8 @@ std::set<std::string> lanes_of(const StepRecording& recording) {
 
 TEST(SessionRecorderTest, TheThirdStepOfTheMostFrequentKindIsShown) {
   RecordedSession session(options_of(5 * kMiB));
-  session.step("validate");
-  for (int i = 0; i < 5; ++i) session.step("train");
+  run_step(session, "validate");
+  for (int i = 0; i < 5; ++i) run_step(session, "train");
   const SessionReport report = session.report();
   EXPECT_EQ(report.kind, "train");
   EXPECT_EQ(report.seconds_by_kind.at("train").size(), 5u);
@@ -80,7 +69,7 @@ TEST(SessionRecorderTest, TheThirdStepOfTheMostFrequentKindIsShown) {
 
 TEST(SessionRecorderTest, TheFiguresAreTheSessions) {
   RecordedSession session(options_of(5 * kMiB));
-  for (int i = 0; i < 3; ++i) session.step("train");
+  for (int i = 0; i < 3; ++i) run_step(session, "train");
   const SessionReport report = session.report();
   EXPECT_EQ(report.device, "cpu");
   EXPECT_EQ(report.budget_bytes, 5 * kMiB);
@@ -94,12 +83,12 @@ TEST(SessionRecorderTest, TheFiguresAreTheSessions) {
 
 TEST(SessionRecorderTest, AForgottenStepIsNoStep) {
   RecordedSession session(options_of(kUnlimitedBytes));
-  session.step("train");
-  session.step("train", /*forgotten=*/true);
+  run_step(session, "train");
+  run_step(session, "train", /*forgotten=*/true);
   SessionReport report = session.report();
   EXPECT_EQ(report.seconds_by_kind.at("train").size(), 1u);
   EXPECT_EQ(report.recording.step, 0);
-  session.step("train");
+  run_step(session, "train");
   report = session.report();
   EXPECT_EQ(report.seconds_by_kind.at("train").size(), 2u);
   EXPECT_EQ(report.recording.step, 1);
@@ -125,11 +114,67 @@ TEST(SessionRecorderTest, AnObserverOfTheUsersStays) {
   SessionOptions options = options_of(kUnlimitedBytes);
   options.observer = observer;
   RecordedSession session(options);
-  session.step("train");
+  run_step(session, "train");
   EXPECT_GE(observer->operators, 16);
   const SessionReport report = session.report();
   EXPECT_EQ(report.seconds_by_kind.at("train").size(), 1u);
   EXPECT_EQ(report.recording.step, -1) << "nothing else may observe";
+}
+
+/// Kernels of LibTorch, with a clock that fails when `fails` is set, as a device does that has no room for its
+/// libraries.
+class FailingClock final : public swap::OperatorKernels {
+ public:
+  void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
+    op.redispatchBoxed(keys, &stack);
+  }
+  std::unique_ptr<ComputeClock> make_clock() override {
+    class Clock final : public ComputeClock {
+     public:
+      explicit Clock(const bool& fails) : fails_(fails) {}
+      void begin() override { ++operators_; }
+      void end() override {}
+      void pause() override {}
+      void resume() override {}
+      std::vector<Times> take() override {
+        if (fails_) throw std::runtime_error("the clock stands");
+        return std::vector<Times>(std::exchange(operators_, 0));
+      }
+      void forget() override { operators_ = 0; }
+      bool is_free() const override { return true; }
+
+     private:
+      const bool& fails_;
+      size_t operators_ = 0;
+    };
+    return std::make_unique<Clock>(fails);
+  }
+  bool fails = false;
+};
+
+TEST(RecordedSessionTest, AStepThatFailsToEndIsNotOpen) {
+  auto kernels = std::make_shared<FailingClock>();
+  SessionOptions options = options_of(kUnlimitedBytes);
+  options.kernels = kernels;
+  RecordedSession session(options);
+  run_step(session, "train");
+  kernels->fails = true;
+  EXPECT_THROW(run_step(session, "train"), std::runtime_error);
+  kernels->fails = false;
+  run_step(session, "train");
+  EXPECT_EQ(session.report().seconds_by_kind.at("train").size(), 2u) << "the one that failed is no step";
+}
+
+TEST(RecordedSessionTest, StepsDoNotNestAndEndOnce) {
+  RecordedSession session(options_of(kUnlimitedBytes));
+  session.begin_step("train");
+  EXPECT_THROW(session.begin_step("inner"), std::logic_error);
+  session.end_step();
+  session.end_step();
+  session.begin_step("train");
+  session.close();
+  session.close();
+  EXPECT_THROW(session.begin_step("train"), std::logic_error);
 }
 
 }  // namespace
