@@ -40,6 +40,13 @@ std::unique_ptr<ComputeClock> make_clock(const SessionOptions& options, Device& 
 
 }  // namespace
 
+void EndGate::operator()(GateGuards* guards) const noexcept {
+  if (std::this_thread::get_id() == owner)
+    delete guards;
+  else
+    ::operator delete(guards);
+}
+
 SessionState::SessionState(SessionOptions given)
     : options(with_device_defaults(std::move(given))),
       share(share_device(options)),
@@ -48,9 +55,8 @@ SessionState::SessionState(SessionOptions given)
       clock(make_clock(options, share->device)),
       recipes(pager, options.split_bytes),
       conductor(pager, schedule_inputs(options, *share), options.prefetch, share.get_deleter().user, &recipes),
-      owner(std::this_thread::get_id()) {
-  gate.emplace(scope(/*traced=*/true));
-}
+      owner(std::this_thread::get_id()),
+      gate(new GateGuards(scope(/*traced=*/true)), {owner}) {}
 
 SessionState* SessionState::current() {
   const SessionScope* scope = SessionScope::current();

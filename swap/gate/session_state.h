@@ -6,7 +6,6 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <unordered_map>
 
@@ -18,6 +17,13 @@
 #include "swap/gate/session_scope.h"
 
 namespace spillway::swap {
+
+/// Closes the gate on the thread that opened it. Elsewhere that thread has ended and took its state along, so the
+/// guards must not restore it: they would change the state of the thread that they end on.
+struct EndGate {
+  std::thread::id owner;
+  void operator()(GateGuards* guards) const noexcept;
+};
 
 class SessionState {
  public:
@@ -45,7 +51,7 @@ class SessionState {
   Conductor conductor;
   const std::thread::id owner;
   const std::shared_ptr<const void> alive = std::make_shared<char>();  ///< expires with this state
-  std::optional<GateGuards> gate;
+  std::unique_ptr<GateGuards, EndGate> gate;
 
  private:
   using KnownTraits = std::pair<const c10::FunctionSchema* const, OperatorTraits>;
