@@ -167,6 +167,7 @@ struct Resident::Leases {
 };
 
 Resident::Resident(const at::Tensor& tensor, bool write) : leases_(std::make_unique<Leases>(DevicePager::current())) {
+  if (forked_while_paging()) return;  // nothing moves in a child, and nobody could bring bytes back
   Leases& leases = *leases_;
   DevicePager* device = leases.device.get();
   // The turn is also needed because beside the operator of another thread there may be no room.
@@ -189,6 +190,23 @@ Resident resident(const at::Tensor& tensor) {
 }
 Resident resident_read(const at::Tensor& tensor) {
   return Resident(tensor, false);
+}
+void note_raw_write(const at::Tensor& tensor) {
+  const std::shared_ptr<DevicePager> device = DevicePager::current();
+  const auto turn = DevicePager::take_turn(device.get());
+  std::vector<PageUse> uses;
+  if (device)
+    visit_storages(tensor, [&](c10::StorageImpl& storage) {
+      Page* page = device->pager.table().locked([&] {
+        Page* found = page_of(storage);
+        return found && found->on_device() ? found : nullptr;
+      });
+      if (page) uses.push_back({page, /*write=*/true, kNextUseKept});
+    });
+  if (uses.empty()) return;
+  Pager& pager = pager_of(*uses.front().page);
+  pager.lease(uses);
+  pager.unlease(uses);
 }
 
 }  // namespace spillway

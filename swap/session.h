@@ -51,15 +51,16 @@ struct SessionStats {
 ///     }
 ///
 /// Thread: a Session is made, used and closed on one thread, which has no other Session; see enter() for threads that
-/// help it. Sessions on several threads share the device: one budget, one pager, one operator at a time. Collectives
-/// and other operators outside aten run beside that operator. So the budget must hold the neediest operator of all.
-/// Each Session has its own steps, schedules and observer. When one closes while others are open, its tensors stay
-/// under the budget. They leave the device and raise the clear error when touched, until they are lent
-/// (spillway::resident), used by another Session, or the last Session closes. Errors: an operator that cannot fit
-/// throws OutOfBudget out of the user's call. The tensors are intact, except those that an operator in windows had
-/// begun to change; the error says so then. A CUDA graph's capture, Inductor's operators and a Session inside a trace
-/// of torch.compile are refused. Spillway does not see a DLPack export held across operators, the replay of a graph, or
-/// a compiled kernel that is called directly, so they must not be used inside a Session.
+/// help it. When that thread has ended, any other one may close the Session. Sessions on several threads share the
+/// device: one budget, one pager, one operator at a time. Collectives and other operators outside aten run beside that
+/// operator. So the budget must hold the neediest operator of all. Each Session has its own steps, schedules and
+/// observer. When one closes while others are open, its tensors stay under the budget. They leave the device and raise
+/// the clear error when touched, until they are lent (spillway::resident), used by another Session, or the last Session
+/// closes. Errors: an operator that cannot fit throws OutOfBudget out of the user's call. The tensors are intact,
+/// except those that an operator in windows had begun to change; the error says so then. A CUDA graph's capture,
+/// Inductor's operators and a Session inside a trace of torch.compile are refused. Spillway does not see a DLPack
+/// export held across operators, the replay of a graph, or a compiled kernel that is called directly, so they must not
+/// be used inside a Session.
 class Session {
  public:
   /// Opens the Session. Throws BadRequest for bad options (a directory that cannot be used among them), and for options
@@ -152,5 +153,8 @@ class Resident {
 /// Lends the tensor's bytes for reading only: a host copy stays valid, so the tensor can leave again without being
 /// copied.
 [[nodiscard]] Resident resident_read(const at::Tensor& tensor);
+/// Says that the tensor's bytes are about to be written through a raw pointer, before the next operator. Bytes that are
+/// away stay away. Those that are there are copied when they leave, so that the write is not lost.
+void note_raw_write(const at::Tensor& tensor);
 
 }  // namespace spillway

@@ -35,7 +35,10 @@ namespace {
 constexpr const char* kAbsentMessage =
     "[spillway] this tensor is paged out, so it has no pointer to give. Take Spillway's resident(tensor) (or "
     "resident_read) for as long as you use the pointer. On a thread of your own, C++ opens Session::enter() first, and "
-    "operators will page it in.";
+    "operators will page it in. A process that was forked inside a Session cannot bring it back: start workers, such "
+    "as "
+    "a DataLoader's, before the Session opens, or by 'spawn' or 'forkserver' (multiprocessing_context), or inside "
+    "resident(tensor).";
 
 void end_absent_page(void* page);
 
@@ -199,12 +202,19 @@ std::shared_ptr<void> hold_in_place(c10::StorageImpl& storage) {
 }
 
 void pin_to_device(c10::StorageImpl& storage) {
-  if (!may_move(storage)) return;
+  const c10::DeviceType place = storage.device_type();
+  if (!may_move(storage) || (place != c10::DeviceType::CPU && place != c10::DeviceType::CUDA)) return;
   std::shared_ptr<DevicePager> device = DevicePager::current();
   if (Page* page = device ? device->pager.table().locked([&] { return page_of(storage); }) : nullptr)
     pager_of(*page).unregister_resident(*page);
   storage.set_resizable(false);
-  if (Device* counted = find_device(storage.device())) storage.set_allocator(counted->allocator());
+  if (!storage.allocator()) storage.set_allocator(c10::GetAllocator(place));  // see may_move()
+}
+
+void keep_on_device(const at::Tensor& tensor) {
+  std::shared_ptr<DevicePager> device = DevicePager::current();
+  const auto turn = DevicePager::take_turn(device.get());
+  visit_storages(tensor, pin_to_device);
 }
 
 Page* page_of(const c10::StorageImpl& storage) {
@@ -343,6 +353,7 @@ void give_purpose(c10::StorageImpl& storage, PageTable& table, Category category
 }
 
 void categorize(const at::Tensor& tensor, Category category) {
+  if (forked_while_paging()) return;
   std::shared_ptr<DevicePager> device = DevicePager::current();
   const auto turn = DevicePager::take_turn(device.get());
   visit_storages(tensor, [&](c10::StorageImpl& storage) {

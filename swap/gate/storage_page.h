@@ -33,8 +33,11 @@ Page* page_or_register(c10::StorageImpl& storage, Page* known, Pager& pager, int
 /// this Session or a later one. Pages are held by leases. Thread-safe.
 std::shared_ptr<void> hold_in_place(c10::StorageImpl& storage);
 
-/// Keeps the storage on the device for good. Throws OutOfBudget when it is absent and cannot come back.
+/// Keeps the storage's memory where it is for good, in this Session and in later ones, because other code holds its
+/// address. Brings it back first. Needs the turn inside a Session. Throws OutOfBudget when it cannot come back.
 void pin_to_device(c10::StorageImpl& storage);
+/// Pins every storage of a tensor to its device, in a turn of its own. Thread-safe.
+void keep_on_device(const at::Tensor& tensor);
 
 struct Strided {
   at::IntArrayRef sizes, strides;
