@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "core/error.h"
@@ -35,32 +36,36 @@ PyObject* new_type(py::module_& module, const char* name, PyObject* base, const 
   return py::object(module.attr(name)).release().ptr();
 }
 
+/// Returns a message as Python's text. Messages carry names of files and words of other ranks, which may be no UTF-8.
+py::object text_of(const std::exception& error) {
+  const std::string_view text = error.what();
+  PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+  if (!decoded) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(decoded);
+}
+
+/// Returns the type of Python that stands for `error`; nullptr where none does.
+PyObject* type_of(const std::exception& error) {
+  if (dynamic_cast<const OutOfBudget*>(&error)) return types().out_of_budget;
+  if (dynamic_cast<const DiskError*>(&error)) return types().disk_error;
+  if (dynamic_cast<const DeviceError*>(&error)) return types().device_error;
+  if (dynamic_cast<const ddl::CommError*>(&error)) return types().comm_error;
+  if (dynamic_cast<const BadRequest*>(&error)) return PyExc_ValueError;
+  if (dynamic_cast<const std::system_error*>(&error)) return PyExc_OSError;  // of a file
+  return nullptr;
+}
+
 /// Sets Python's error to the one that stands for `error`. Returns false where none does.
 bool set_error(const std::exception& error) {
+  PyObject* type = type_of(error);
+  if (!type) return false;
+  py::object raised = py::reinterpret_borrow<py::object>(type)(text_of(error));
   if (const auto* out_of_budget = dynamic_cast<const OutOfBudget*>(&error)) {
-    py::object raised = py::reinterpret_borrow<py::object>(types().out_of_budget)(error.what());
     raised.attr("requested_bytes") = out_of_budget->requested_bytes();
     raised.attr("budget_bytes") = out_of_budget->budget_bytes();
-    PyErr_SetObject(types().out_of_budget, raised.ptr());
-    return true;
   }
-  if (dynamic_cast<const DiskError*>(&error)) {
-    PyErr_SetString(types().disk_error, error.what());
-    return true;
-  }
-  if (dynamic_cast<const DeviceError*>(&error)) {
-    PyErr_SetString(types().device_error, error.what());
-    return true;
-  }
-  if (dynamic_cast<const ddl::CommError*>(&error)) {
-    PyErr_SetString(types().comm_error, error.what());
-    return true;
-  }
-  if (dynamic_cast<const std::system_error*>(&error)) {  // of a file
-    PyErr_SetString(PyExc_OSError, error.what());
-    return true;
-  }
-  return false;
+  PyErr_SetObject(type, raised.ptr());
+  return true;
 }
 
 }  // namespace
@@ -90,6 +95,14 @@ void bind_errors(py::module_& module) {
       if (!set_error(error)) throw;  // to pybind11's own translators
     }
   });
+}
+
+void set_python_error(const std::exception& error) noexcept {
+  try {
+    if (!set_error(error)) PyErr_SetObject(PyExc_RuntimeError, text_of(error).ptr());
+  } catch (const std::exception& other) {
+    PyErr_SetString(PyExc_RuntimeError, other.what());
+  }
 }
 
 void throw_in_python(const std::exception& error) {

@@ -11,6 +11,10 @@ namespace spillway::python {
 /// DiskError (an OSError). BadRequest is a ValueError, std::system_error an OSError.
 void bind_errors(pybind11::module_& module);
 
+/// Sets Python's error, for functions of C that Python's libraries call: the one that stands for `error`, else a
+/// RuntimeError. Needs the GIL.
+void set_python_error(const std::exception& error) noexcept;
+
 /// Throws LibTorch's `python_error` with the Python exception that stands for `error`, so that it arrives through the
 /// operators of LibTorch and through autograd's threads. Returns where none does. Takes the GIL.
 void throw_in_python(const std::exception& error);
