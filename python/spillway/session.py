@@ -58,8 +58,8 @@ class Session:
         replay: Run cheap operators again instead of copying their results, where that is faster. It changes no bit.
         processes_of_host: Processes of this machine that open Sessions, such as the ranks of a data-parallel run.
 
-    A Session is opened, used and closed on one thread, which has no other open Session. The same object can be opened
-    again after it was closed.
+    A Session is opened, used and closed on one thread, which has no other open Session. When that thread has ended, any
+    other one may close it. The same object can be opened again after it was closed.
 
     Raises:
         ValueError: for options out of range, and options that differ from another open Session's.
@@ -95,33 +95,28 @@ class Session:
         """Opens the Session, for code that has no block to put it into, such as a notebook. Returns it."""
         if self._open is not None:
             raise RuntimeError("[session] it is open already")
-        self._open = _spillway.Session(**self._options)
-        self._uncompiled = None
-        self._run_uncompiled()
-        self._thread = threading.get_ident()
-        _open_sessions.add(self)
+        opened = _spillway.Session(**self._options)
+        try:
+            _open_sessions.add(self)
+        except BaseException:
+            _open_sessions.discard(self)
+            opened.close()
+            raise
+        self._thread = threading.current_thread()
+        self._open = opened
         return self
 
     def close(self) -> None:
         """Brings every tensor back to the device and lifts the budget. Does nothing where the Session is closed."""
         if self._open is None:
             return
-        if threading.get_ident() != self._thread:
-            raise RuntimeError("[session] close it on the thread that opened it")
-        self._open.close()
-        self._forget()
-
-    def _forget(self):
-        self._open = None
-        if self._uncompiled is not None:
-            self._uncompiled.__exit__(None, None, None)
-        _open_sessions.discard(self)
-
-    def _run_uncompiled(self):
-        """Makes torch.compile's functions run eagerly, because the gate sees no compiled kernels."""
-        if self._uncompiled is None and "torch._dynamo" in sys.modules:  # else nothing is compiled
-            self._uncompiled = torch.compiler.set_stance("force_eager")
-            self._uncompiled.__enter__()
+        if self._thread is not threading.current_thread() and self._thread.is_alive():
+            raise RuntimeError("[session] close it on the thread that opened it, or after that thread has ended")
+        try:
+            self._open.close()
+        finally:
+            self._open = None
+            _open_sessions.discard(self)
 
     def __enter__(self) -> "Session":
         return self.open()
@@ -199,15 +194,18 @@ class _Step(contextlib.ContextDecorator):
     def __init__(self, session, kind):
         self._session = session
         self._kind = str(kind)
+        self._opened = None
 
     def __enter__(self):
-        self._session._require_open().begin_step(self._kind)
-        self._session._run_uncompiled()
+        opened = self._session._require_open()
+        _open_sessions.run_uncompiled()
+        opened.begin_step(self._kind)
+        self._opened = opened
         return self._session
 
     def __exit__(self, error, *_):
-        opened = self._session._open
-        if opened is None:  # closed inside the step
+        opened, self._opened = self._opened, None
+        if opened is not self._session._open:  # closed inside the step, and perhaps opened again
             return
         if error is None:
             opened.end_step()
@@ -216,33 +214,43 @@ class _Step(contextlib.ContextDecorator):
 
 
 class _Sessions:
-    """The open Sessions, closed when the interpreter ends, because tensors may live on after it has gone."""
+    """The open Sessions, and what they change in PyTorch for the process: from the first one's opening to the last one's end.
+
+    Sessions that are open when the interpreter ends stay open, because nothing needs the bytes that closing would bring back.
+    """
 
     def __init__(self):
         self._all = {}
         self._lock = threading.RLock()
+        self._stance = None
 
     def add(self, session):
         with self._lock:
+            self._all[id(session)] = session
             _pointers.install()
             _purposes.install()
             if _data_parallel:
                 _data_parallel.install()
-            self._all[id(session)] = session
+            self.run_uncompiled()
 
     def discard(self, session):
         with self._lock:
             self._all.pop(id(session), None)
-            if not self._all:
-                _pointers.remove()
-                _purposes.remove()
-                if _data_parallel:
-                    _data_parallel.remove()
+            if self._all:
+                return
+            _pointers.remove()
+            _purposes.remove()
+            if _data_parallel:
+                _data_parallel.remove()
+            stance, self._stance = self._stance, None
+            if stance is not None:
+                stance.__exit__(None, None, None)
 
-    def close_all(self):
-        for session in list(self._all.values()):
-            if session._thread == threading.get_ident():
-                session.close()
+    def run_uncompiled(self):
+        """Makes torch.compile's functions run eagerly, because the gate sees no compiled kernels."""
+        with self._lock:
+            if self._stance is None and "torch._dynamo" in sys.modules:  # else nothing is compiled
+                self._stance = torch.compiler.set_stance("force_eager")
 
 
 _open_sessions = _Sessions()

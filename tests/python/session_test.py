@@ -1,8 +1,11 @@
 """Tests of Sessions in Python."""
 
+import concurrent.futures
 import contextlib
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +18,7 @@ import torch
 from torch import nn
 
 import spillway
-from spillway import _torch_check
+from spillway import _pointers, _purposes, _torch_check
 
 MIB = 1 << 20
 
@@ -49,6 +52,92 @@ def train(session=None, steps=3, autocast=False):
 def run_alone(code):
     """Runs a program of its own; returns its end."""
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+
+
+def session_on_a_thread(**options):
+    """Returns a Session that is opened on a thread of its own, whose errors arrive here."""
+
+    @contextlib.contextmanager
+    def scope():
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            session = spillway.Session(**options)
+            pool.submit(session.open).result()
+            try:
+                yield session
+            finally:
+                pool.submit(session.close).result()
+
+    return scope()
+
+
+def ways_to_leave_a_step():
+    """Returns functions that end a step with an exception, and its type."""
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, error):
+            ctx.error = error
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            if ctx.error is spillway.OutOfBudget:
+                return torch.zeros(4 * MIB)[: gradient.numel()], None
+            if ctx.error is RuntimeError:
+                return gradient @ torch.ones(3, 3), None
+            if ctx.error is KeyboardInterrupt:
+                signal.raise_signal(signal.SIGINT)
+            raise ctx.error
+
+    def in_backward(error):
+        return lambda: Fails.apply(torch.ones(MIB // 4, requires_grad=True), error).sum().backward()
+
+    def throws(error):
+        def leave():
+            torch.ones(MIB // 4).add(1)
+            raise error
+
+        return leave
+
+    def interrupted_generator():
+        def batches():
+            try:
+                yield torch.ones(MIB // 4)
+            finally:
+                torch.ones(10).add(1)
+
+        for batch in batches():
+            batch.add_(1)
+            raise GeneratorExit
+
+    def many():
+        kept = [torch.ones(MIB // 4) for _ in range(9)]
+        torch.stack(kept)
+
+    def hook(_):
+        raise ValueError
+
+    def in_hook():
+        x = torch.ones(MIB // 4, requires_grad=True)
+        x.register_hook(hook)
+        (x * 2).sum().backward()
+
+    return {
+        "too large, in the first operator": (spillway.OutOfBudget, lambda: torch.zeros(4 * MIB)),
+        "too many arguments": (spillway.OutOfBudget, many),
+        "too large, in backward": (spillway.OutOfBudget, in_backward(spillway.OutOfBudget)),
+        "shapes, in the first operator": (RuntimeError, lambda: torch.ones(2, 3) @ torch.ones(2, 3)),
+        "shapes, in backward": (RuntimeError, in_backward(RuntimeError)),
+        "an error in backward": (ZeroDivisionError, in_backward(ZeroDivisionError)),
+        "an error in a hook of backward": (ValueError, in_hook),
+        "Ctrl-C": (KeyboardInterrupt, lambda: (torch.ones(MIB // 4), signal.raise_signal(signal.SIGINT))),
+        "Ctrl-C in backward": (KeyboardInterrupt, in_backward(KeyboardInterrupt)),
+        "an index": (IndexError, lambda: torch.ones(2)[5]),
+        "the end of the program": (SystemExit, throws(SystemExit)),
+        "the end of an iterator": (StopIteration, throws(StopIteration)),
+        "the end of a generator": (GeneratorExit, interrupted_generator),
+        "no memory": (MemoryError, throws(MemoryError)),
+    }
 
 
 class SessionTest(unittest.TestCase):
@@ -107,6 +196,71 @@ class SessionTest(unittest.TestCase):
                 torch.zeros(2, 3) @ torch.zeros(2, 3)
             with self.assertRaises(IndexError):
                 torch.zeros(2)[5]
+
+    def test_messages_that_are_no_utf_8_keep_their_type(self):
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.fsencode(folder) + b"/\xff\xfe/disk"
+            with self.assertRaises((ValueError, OSError)) as caught:
+                spillway.Session(budget="1GiB", disk=name).open()
+            self.assertNotIsInstance(caught.exception, UnicodeError)
+            self.assertIn("\ufffd", str(caught.exception))
+
+    def test_every_exception_in_a_step_leaves_a_session_that_closes(self):
+        plain = train()
+        for name, (error, leave) in ways_to_leave_a_step().items():
+            with self.subTest(name):
+                for _ in range(2):
+                    session = spillway.Session(budget="6MiB")
+                    with session:
+                        with contextlib.suppress(error):
+                            with session.step():
+                                leave()
+                        with session.step():  # the next one runs
+                            self.assertEqual(torch.ones(1000).add(1).sum().item(), 2000)
+                    self.assertFalse(session.is_open)
+                with self.assertRaises(error):
+                    with spillway.Session(budget="6MiB") as session, session.step():
+                        leave()
+                self.assertFalse(session.is_open)
+        with spillway.Session(budget="64MiB") as session:
+            self.expect_equal(train(session), plain)
+
+    def test_a_generator_that_ends_late_ends_no_other_step(self):
+        session = spillway.Session()
+
+        def batches():
+            with session.step():
+                yield torch.ones(10)
+
+        with session:
+            late = batches()
+            next(late)
+        with session, session.step():
+            torch.ones(10).add(1)
+            late.close()  # its step went with the Session of before
+            with self.assertRaisesRegex(RuntimeError, "do not nest"):
+                session.step("inner").__enter__()
+
+    def test_an_interrupt_of_the_opening_leaves_nothing_open(self):
+        def interrupt():
+            raise KeyboardInterrupt
+
+        install = _purposes.install
+        for owner, name in ((_purposes, "install"), (_pointers, "install")):
+            own = getattr(owner, name)
+            setattr(owner, name, interrupt)
+            try:
+                session = spillway.Session(budget="6MiB")
+                with self.assertRaises(KeyboardInterrupt):
+                    session.open()
+                self.assertFalse(session.is_open)
+            finally:
+                setattr(owner, name, own)
+            with session:
+                torch.ones(10).add(1)
+        self.assertIs(_purposes.install, install)
+        with spillway.Session(budget="64MiB") as session:
+            self.assertEqual(train(session)[0], train()[0])
 
     def test_a_step_is_a_scope_and_a_decorator(self):
         with spillway.Session() as session:
@@ -172,6 +326,63 @@ class SessionTest(unittest.TestCase):
         self.assertTrue(session.is_open)
         self.assertIn("on the thread that opened it", errors[0])
         session.close()
+
+    def test_is_closed_by_another_thread_once_its_own_has_ended(self):
+        kept = {}
+
+        def work():
+            kept["session"] = spillway.Session(budget="5MiB").open()
+            kept["step"] = kept["session"].step().__enter__()
+            kept["x"] = [torch.full((MIB // 4,), float(i)) for i in range(8)]
+
+        for outer in (contextlib.nullcontext(), spillway.Session(budget="5MiB")):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            with outer:
+                with self.assertRaisesRegex(ValueError, "budget"):
+                    with session_on_a_thread(budget="64MiB"):
+                        pass
+                kept["session"].close()
+                self.assertFalse(kept["session"].is_open)
+                torch.ones(10).add(1)  # this thread's own gate is as it was
+            self.assertEqual([x[7].item() for x in kept.pop("x")], list(range(8)))
+            with spillway.Session(budget="64MiB") as session:
+                self.assertEqual(train(session)[0], train()[0])
+
+    def test_compiled_code_stays_off_until_the_last_session_closes(self):
+        import torch._dynamo.eval_frame as eval_frame
+
+        def stance():
+            return eval_frame._stance.stance
+
+        opened, may_close, closed = (threading.Event() for _ in range(3))
+
+        def work():
+            with spillway.Session():
+                opened.set()
+                may_close.wait(60)
+            closed.set()
+
+        for closes_first in ("this", "other"):
+            for event in (opened, may_close, closed):
+                event.clear()
+            before = stance()
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(spillway.Session())
+                self.assertEqual(stance(), "force_eager")
+                thread = threading.Thread(target=work)
+                thread.start()
+                opened.wait(60)
+                self.assertEqual(stance(), "force_eager")
+                if closes_first == "other":
+                    may_close.set()
+                    closed.wait(60)
+                    self.assertEqual(stance(), "force_eager")
+            self.assertEqual(stance(), "force_eager" if closes_first == "this" else before)
+            may_close.set()
+            thread.join()
+            self.assertEqual(stance(), before)
 
     def test_other_threads_run_while_an_operator_does(self):
         # The operator runs without the GIL, so the other thread counts on meanwhile.
