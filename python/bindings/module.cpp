@@ -1,6 +1,7 @@
 // The extension module spillway._spillway.
 #include "core/version.h"
 #include "python/bindings/distributed.h"
+#include "python/bindings/dlpack.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/kfac.h"
 #include "python/bindings/session.h"
@@ -11,6 +12,7 @@ PYBIND11_MODULE(_spillway, module) {
   module.attr("torch_version") = SPILLWAY_TORCH_VERSION;
   spillway::python::bind_errors(module);
   spillway::python::bind_session(module);
+  spillway::python::bind_dlpack(module);
   spillway::python::bind_kfac(module);
   spillway::python::bind_distributed(module);
 }

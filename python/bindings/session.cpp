@@ -1,5 +1,9 @@
 #include "python/bindings/session.h"
 
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/autograd/python_variable.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -102,6 +106,23 @@ SessionOptions options_from(std::string device, const std::string& engine, int64
   return options;
 }
 
+/// Returns a tensor, or a storage's bytes as one; no operator runs.
+at::Tensor tensor_of(py::handle object) {
+  if (THPVariable_Check(object.ptr())) return THPVariable_Unpack(object.ptr());
+  if (!torch::isStorage(object.ptr())) throw py::type_error("a torch.Tensor or torch.UntypedStorage is needed");
+  at::Storage storage = torch::createStorage(object.ptr());
+  const c10::DispatchKey key =
+      storage.device_type() == c10::DeviceType::CUDA ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  return at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key),
+                                                  caffe2::TypeMeta::Make<uint8_t>());
+}
+
+auto without_gil_on(auto* function, py::handle object) {
+  const at::Tensor tensor = tensor_of(object);
+  const py::gil_scoped_release release;
+  return function(tensor);
+}
+
 void bind_tensors(py::module_& module) {
   const py::call_guard<py::gil_scoped_release> without_gil;
   py::class_<CategoryBlock>(module, "category")
@@ -120,11 +141,15 @@ void bind_tensors(py::module_& module) {
       },
       py::arg("tensors"), py::arg("name"), without_gil);
   const py::class_<Resident> resident_type(module, "Resident");
-  module.def("resident", &resident, py::arg("tensor"), without_gil);
-  module.def("resident_read", &resident_read, py::arg("tensor"), without_gil);
+  // The GIL is given up inside, because objects become tensors under it.
   module.def(
-      "pin", [](const at::Tensor& tensor) { swap::visit_storages(tensor, swap::pin_to_device); }, py::arg("tensor"),
-      without_gil);
+      "resident", [](py::handle object) { return without_gil_on(&resident, object); }, py::arg("object"));
+  module.def(
+      "resident_read", [](py::handle object) { return without_gil_on(&resident_read, object); }, py::arg("object"));
+  module.def(
+      "pin", [](py::handle object) { without_gil_on(&swap::keep_on_device, object); }, py::arg("object"));
+  module.def(
+      "note_raw_write", [](py::handle object) { without_gil_on(&note_raw_write, object); }, py::arg("object"));
 }
 
 }  // namespace

@@ -1,13 +1,16 @@
 """Lets PyTorch's own uses of pointers see tensors whose bytes are away.
 
-Python's halves of torch.save, copy.deepcopy, pickle, tolist, numpy and DLPack read memory without an operator. While a
-Session is open, these functions bring the bytes back first. They are put back when the last Session closes.
+Parts of PyTorch read memory without an operator: numpy, DLPack, torch.save, copy.deepcopy, pickle, tolist, apply_, storages.
+Functions whose result keeps a pointer are in place from the import on, because a pointer that was taken before a Session
+opens must stay right inside it. The others bring bytes back for a call, and are in place while a Session is open.
 """
 
 import functools
 import threading
 
 import torch
+import torch.autograd.graph
+import torch.utils.dlpack
 
 from spillway import _spillway
 
@@ -15,12 +18,19 @@ _originals = {}
 _here = threading.local()
 
 
-def _tensor_of(storage):
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
 def _is_plain(value):
     return isinstance(value, torch.Tensor) and value.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def _tensors_among(values):
+    """Yields the tensors and storages among arguments of a function."""
+    for value in values:
+        if isinstance(value, torch.UntypedStorage) or _is_plain(value):
+            yield value
+        elif isinstance(value, torch.TypedStorage):
+            yield value._untyped_storage
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors_among(value)
 
 
 def _pinned(original):
@@ -28,37 +38,92 @@ def _pinned(original):
 
     @functools.wraps(original)
     def call(self, *args, **kwargs):
-        if _is_plain(self):
-            _spillway.pin(self)
+        for one in _tensors_among((self,)):
+            _spillway.pin(one)
         return original(self, *args, **kwargs)
 
     return call
 
 
-def _lent(original):
-    """For functions of a tensor that use the pointer and forget it."""
+def _pinned_where_sliced(original):
+    """For a storage's elements: a slice is a storage of the same memory."""
 
     @functools.wraps(original)
-    def call(self, *args, **kwargs):
-        lease = _spillway.resident_read(self) if _is_plain(self) else None
+    def call(self, index):
+        if isinstance(index, slice):
+            _spillway.pin(self)
+            return original(self, index)
+        lease = _spillway.resident_read(self)
         try:
-            return original(self, *args, **kwargs)
+            return original(self, index)
         finally:
             del lease
 
     return call
 
 
-def _storage_lent(original):
-    """The same for functions of a storage."""
+def _pinned_on_a_gpu(original):
+    """For a property that tensors of a GPU alone have. Libraries ask others for it, too."""
+
+    @functools.wraps(original.fget)
+    def get(self):
+        if _is_plain(self) and self.is_cuda:
+            _spillway.pin(self)
+        return original.fget(self)
+
+    return property(get, doc=original.__doc__)
+
+
+def _lent(original):
+    """For functions that read their arguments' bytes by pointers, and forget these."""
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        leases = [_spillway.resident_read(one) for one in _tensors_among((*args, *kwargs.values()))]
+        try:
+            return original(*args, **kwargs)
+        finally:
+            del leases
+
+    return call
+
+
+def _written(original):
+    """For functions that write the first of their arguments by a pointer, and read the others."""
 
     @functools.wraps(original)
     def call(self, *args, **kwargs):
-        lease = _spillway.resident_read(_tensor_of(self))
+        leases = [_spillway.resident(one) for one in _tensors_among((self,))]
+        leases += [_spillway.resident_read(one) for one in _tensors_among((*args, *kwargs.values()))]
         try:
             return original(self, *args, **kwargs)
         finally:
-            del lease
+            del leases
+
+    return call
+
+
+def _all_written(original):
+    """For functions that write any of their arguments by pointers."""
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        leases = [_spillway.resident(one) for one in _tensors_among((*args, *kwargs.values()))]
+        try:
+            return original(*args, **kwargs)
+        finally:
+            del leases
+
+    return call
+
+
+def _lent_where_subclassed(original):
+    """For functions that ask tensors of other classes whether they have memory."""
+    lent = _lent(original)
+
+    @functools.wraps(original)
+    def call(self, *args, **kwargs):
+        return (original if type(self) is torch.Tensor else lent)(self, *args, **kwargs)
 
     return call
 
@@ -73,33 +138,11 @@ class _Writer:
         return getattr(self._writer, name)
 
     def write_record(self, name, data, size):
-        lease = _spillway.resident_read(_tensor_of(data)) if isinstance(data, torch.UntypedStorage) else None
+        lease = _spillway.resident_read(data) if isinstance(data, torch.UntypedStorage) else None
         try:
             return self._writer.write_record(name, data, size)
         finally:
             del lease
-
-
-def _saving(original):
-    """For torch.save, which tells storages apart by their addresses."""
-
-    @functools.wraps(original)
-    def call(*args, **kwargs):
-        _here.saves = True
-        try:
-            return original(*args, **kwargs)
-        finally:
-            _here.saves = False
-
-    return call
-
-
-def _number_while_saving(original):
-    @functools.wraps(original)
-    def data_ptr(self):
-        return self._cdata if getattr(_here, "saves", False) else original(self)
-
-    return data_ptr
 
 
 def _opened_with_lease(original):
@@ -112,32 +155,144 @@ def _opened_with_lease(original):
     return open_writer
 
 
-_PATCHES = (
+def _numbered(original):
+    """For functions that tell tensors apart by their addresses: they get numbers that stay while tensors move."""
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        before = getattr(_here, "numbers", False)
+        _here.numbers = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _here.numbers = before
+
+    return call
+
+
+def _address(original):
+    """For addresses: the code that asks for one may write there before the next operator."""
+
+    @functools.wraps(original)
+    def data_ptr(self):
+        if getattr(_here, "numbers", False) and not _may_be_a_wrapper(self):
+            return _number_of(self)
+        for one in _tensors_among((self,)):
+            _spillway.note_raw_write(one)
+        return original(self)
+
+    return data_ptr
+
+
+def _may_be_a_wrapper(thing):
+    """True for tensors of classes that run operators themselves. Those without memory are known by an address of 0."""
+    return isinstance(thing, torch.Tensor) and type(thing).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def _number_of(thing):
+    if isinstance(thing, torch.UntypedStorage):
+        return thing._cdata
+    return thing.untyped_storage()._cdata << 64 | thing.storage_offset() * thing.element_size()
+
+
+def _exchanged(original):
+    return _spillway.dlpack_exchange_api(original)
+
+
+# From the import on: what hands a pointer out.
+KEPT = (
     (torch.Tensor, "numpy", _pinned),
     (torch.Tensor, "__dlpack__", _pinned),
+    (torch.Tensor, "__cuda_array_interface__", _pinned_on_a_gpu),
+    (torch.Tensor, "__dlpack_c_exchange_api__", _exchanged),
+    (torch, "to_dlpack", _pinned),
+    (torch.utils.dlpack, "to_dlpack", _pinned),
+    (torch._C, "_to_dlpack", _pinned),
+    (torch._C, "_to_dlpack_versioned", _pinned),
+    (torch._C, "_gds_register_buffer", _pinned),
+    (torch.UntypedStorage, "__getitem__", _pinned_where_sliced),
+    (torch.UntypedStorage, "_share_cuda_", _pinned),
+    (torch.UntypedStorage, "_share_fd_cpu_", _pinned),
+    (torch.UntypedStorage, "_share_filename_cpu_", _pinned),
+)
+
+# While a Session is open: what uses pointers during a call.
+USED = (
     (torch.Tensor, "tolist", _lent),
-    (torch.UntypedStorage, "clone", _storage_lent),
-    (torch.UntypedStorage, "_write_file", _storage_lent),
-    (torch.UntypedStorage, "data_ptr", _number_while_saving),
-    (torch.serialization, "_save", _saving),
-    (torch.serialization, "_legacy_save", _saving),
+    (torch.Tensor, "apply_", _written),
+    (torch.Tensor, "map_", _written),
+    (torch.Tensor, "map2_", _written),
+    (torch.Tensor, "data_ptr", _address),
+    (torch.Tensor, "__deepcopy__", _lent_where_subclassed),
+    (torch.Tensor, "_reduce_ex_internal", _lent_where_subclassed),
+    (torch.UntypedStorage, "__setitem__", _written),
+    (torch.UntypedStorage, "clone", _lent),
+    (torch.UntypedStorage, "copy_", _written),
+    (torch.UntypedStorage, "data_ptr", _address),
+    (torch.UntypedStorage, "fill_", _written),
+    (torch.UntypedStorage, "is_shared", _lent),
+    (torch.UntypedStorage, "resize_", _written),
+    (torch.UntypedStorage, "_byteswap", _written),
+    (torch.UntypedStorage, "_get_filename", _lent),
+    (torch.UntypedStorage, "_set_from_file", _written),
+    (torch.UntypedStorage, "_shared_decref", _lent),
+    (torch.UntypedStorage, "_shared_incref", _lent),
+    (torch.UntypedStorage, "_to", _numbered),
+    (torch.UntypedStorage, "_write_file", _lent),
+    (torch.TypedStorage, "_to", _numbered),
+    (torch.nn.RNNBase, "flatten_parameters", _numbered),
+    (torch.autograd.graph, "_get_sid", _numbered),
+    (torch.autograd.graph, "_get_tid", _numbered),
+    (torch.serialization, "_save", _numbered),
+    (torch.serialization, "_legacy_save", _numbered),
     (torch.serialization, "_open_zipfile_writer", _opened_with_lease),
+    (torch._C, "_is_alias_of", _lent),
+    (torch._C, "_overlaps", _lent),
+    (torch._C, "_tensors_data_ptrs_at_indices_equal", _lent),
+    (torch._C, "_broadcast", _all_written),
+    (torch._C, "_broadcast_coalesced", _all_written),
+    (torch._C, "_broadcast_out", _all_written),
+    (torch._C, "_gather", _all_written),
+    (torch._C, "_gather_out", _all_written),
+    (torch._C, "_gds_load_storage", _written),
+    (torch._C, "_gds_save_storage", _lent),
+    (torch._C, "_nccl_all_gather", _all_written),
+    (torch._C, "_nccl_all_reduce", _all_written),
+    (torch._C, "_nccl_broadcast", _all_written),
+    (torch._C, "_nccl_reduce", _all_written),
+    (torch._C, "_nccl_reduce_scatter", _all_written),
+    (torch._C, "_scatter", _all_written),
+    (torch._C, "_scatter_out", _all_written),
 )
 
 
-def install():
-    """Puts the functions in place. Does nothing where they are."""
-    for owner, name, wrap in _PATCHES:
-        if (owner, name) not in _originals:
+def _put_in_place(patches):
+    for owner, name, wrap in patches:
+        if (owner, name) not in _originals and hasattr(owner, name):  # a torch without CUDA has fewer
             _originals[owner, name] = vars(owner).get(name)
-            setattr(owner, name, wrap(getattr(owner, name)))
+            setattr(owner, name, wrap(_originals[owner, name] or getattr(owner, name)))
+
+
+def keep():
+    """Puts the functions in place that stay. Does nothing where they are."""
+    _put_in_place(KEPT)
+
+
+def install():
+    """Puts the functions of an open Session in place. Does nothing where they are."""
+    _put_in_place(USED)
 
 
 def remove():
-    """Puts PyTorch's own functions back."""
-    for (owner, name), original in _originals.items():
+    """Puts PyTorch's own functions back, as the last Session closes."""
+    for owner, name, _ in USED:
+        if (owner, name) not in _originals:
+            continue
+        original = _originals.pop((owner, name))
         if original is None:  # it was inherited
             delattr(owner, name)
         else:
             setattr(owner, name, original)
-    _originals.clear()
+
+
+keep()

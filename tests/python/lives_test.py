@@ -1,6 +1,9 @@
 """Tests of tensors that live longer or elsewhere than a Session: cycles, threads, workers, the interpreter's end."""
 
+import contextlib
 import gc
+import io
+import os
 import subprocess
 import sys
 import textwrap
@@ -29,7 +32,7 @@ class LivesTest(Habits):
     """When and where tensors are made and die."""
 
     def test_data_loaders_with_worker_processes(self):
-        for context in ("fork", "spawn"):
+        for context in ("fork", "spawn", "forkserver"):
             with spillway.Session(budget="6MiB"):
                 net = make_net()
                 loader = data.DataLoader(Numbered(), batch_size=1, num_workers=2, multiprocessing_context=context)
@@ -38,6 +41,57 @@ class LivesTest(Habits):
                     net(torch.randn(64, 256))
                     total += batch[0, 7].item()
             self.assertEqual(total, 3 * sum(range(6)))
+
+    def test_workers_read_a_data_set_that_is_away_or_say_what_to_do(self):
+        for context in ("fork", "spawn", "forkserver"):
+            for is_lent in (False, True):
+                with self.subTest(context, lent=is_lent), spillway.Session(budget="6MiB"):
+                    x = torch.arange(COUNT, dtype=torch.float32).reshape(4, -1)
+                    more = send_away()
+                    loader = data.DataLoader(data.TensorDataset(x), num_workers=1, multiprocessing_context=context)
+                    with spillway.resident(x) if is_lent else contextlib.nullcontext():
+                        if context == "fork" and not is_lent:
+                            with self.assertRaisesRegex(RuntimeError, "forked inside a Session.*'spawn'.*resident"):
+                                list(loader)
+                        else:
+                            read = torch.cat([batch for batch, in loader])
+                            np.testing.assert_array_equal(read.flatten().numpy(), EXPECTED)
+                    del more
+                    self.assertEqual(x[0, 5].item(), 5)
+
+    def test_a_forked_child_waits_for_nobody(self):
+        with spillway.Session(budget="5MiB"):
+            x = torch.arange(COUNT, dtype=torch.float32)
+            more = send_away()
+            uses = (x.tolist, x.numpy, lambda: x.apply_(abs), lambda: spillway.resident(x).__enter__().sum(), x.data_ptr)
+            child = os.fork()
+            if child == 0:
+                wrong = 0
+                for use in uses:
+                    try:
+                        use()
+                        wrong += 1
+                    except RuntimeError as error:
+                        wrong += "paged out" not in str(error)
+                os._exit(wrong)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+            del more
+
+    def test_pointers_of_before_a_session_stay_right_in_it(self):
+        file = io.BytesIO()
+        torch.save(torch.arange(COUNT, dtype=torch.float32), file)
+        for export in (lambda x: x.numpy(), np.asarray, np.from_dlpack):
+            for make in (lambda: torch.load(io.BytesIO(file.getvalue())), lambda: torch.arange(COUNT, dtype=torch.float32)):
+                x = make()
+                array = export(x)
+                with spillway.Session(budget="6MiB"):
+                    x.add_(1)
+                    more = send_away()
+                    np.testing.assert_array_equal(array, EXPECTED + 1)
+                    x.mul_(2)
+                    del more
+                np.testing.assert_array_equal(array, 2 * (EXPECTED + 1))
+                np.testing.assert_array_equal(x.numpy(), array)
 
     def test_tensors_made_before_between_and_after_sessions(self):
         net, x = make_net(), torch.arange(COUNT, dtype=torch.float32)

@@ -2,16 +2,20 @@
 
 import contextlib
 import copy
+import ctypes
 import io
 import pickle
+import threading
 import unittest
 
 import numpy as np
+import pointer_lists
 import torch
 from habits import COUNT, EXPECTED, MIB, Habits, absent_tensor, make_net, save, send_away
 from torch import nn
 
 import spillway
+from spillway import _pointers
 
 
 class PointersTest(Habits):
@@ -83,7 +87,7 @@ class PointersTest(Habits):
 
     def test_what_takes_the_memory_away_is_refused(self):
         with absent_tensor() as (_, x):
-            for take in (torch.Tensor.data_ptr, torch.Tensor.share_memory_, lambda x: x.untyped_storage().data_ptr()):
+            for take in (torch.Tensor.data_ptr, torch._C._data_address, lambda x: x.untyped_storage().data_ptr()):
                 with self.assertRaisesRegex(RuntimeError, r"paged out.*resident\(tensor\)"):
                     take(x)
             with spillway.resident(x):
@@ -117,10 +121,130 @@ class PointersTest(Habits):
             self.assertEqual(x.sum().item(), 3)
 
     def test_pytorchs_functions_are_its_own_again(self):
-        before = torch.Tensor.numpy, torch.Tensor.tolist, torch.UntypedStorage.clone
+        def functions():
+            return [vars(owner).get(name) for owner, name, _ in _pointers.USED]
+
+        before = functions()
         with spillway.Session():
-            self.assertIsNot(torch.Tensor.numpy, before[0])
-        self.assertEqual((torch.Tensor.numpy, torch.Tensor.tolist, torch.UntypedStorage.clone), before)
+            for now, own in zip(functions(), before, strict=True):
+                self.assertTrue(now is None or now is not own)
+        self.assertEqual(functions(), before)
+
+    def test_every_use_of_memory_is_right_under_pressure(self):
+        for table in (pointer_lists.TENSOR_USES, pointer_lists.STORAGE_USES, pointer_lists.C_USES, pointer_lists.OTHER_USES):
+            for name, use in table.items():
+                if use is None:
+                    continue  # an error where the bytes are away, and tried elsewhere
+                with self.subTest(name), pointer_lists.quiet():
+                    self.try_use(use)
+
+    def try_use(self, use):
+        """Uses a tensor that is away, one that is there and clean, and one before the Session opens."""
+        x = torch.arange(COUNT, dtype=torch.float32)
+        expected = pointer_lists.bits_of(use(x)), pointer_lists.bits_of(x)
+        del x
+        with absent_tensor() as (_, x):
+            self.expect_bits(use, x, expected)
+        del x
+        with spillway.Session(budget="6MiB"):
+            x = torch.arange(COUNT, dtype=torch.float32)
+            more = send_away()
+            x.sum()  # it is back, and a copy of it is on the host
+            del more
+            self.expect_bits(use, x, expected)
+        x = torch.arange(COUNT, dtype=torch.float32)
+        result = use(x)
+        with spillway.Session(budget="8MiB"):
+            x.sum()
+            more = send_away()
+            del more
+            self.assertEqual((pointer_lists.bits_of(result), pointer_lists.bits_of(x)), expected)
+
+    def expect_bits(self, use, x, expected):
+        result = use(x)
+        self.assertEqual(pointer_lists.bits_of(result), expected[0])
+        for _ in range(2):
+            more = send_away()
+            del more
+        self.assertEqual((pointer_lists.bits_of(result), pointer_lists.bits_of(x)), expected)
+
+    def test_no_function_of_torch_is_on_no_list(self):
+        lists, of_objects = pointer_lists, set(dir(object))
+        for owner, known in (
+                (torch.Tensor, {*lists.operators(), *lists.TENSOR_OPERATORS, *lists.TENSOR_NO_BYTES, *lists.TENSOR_USES}),
+                (torch.UntypedStorage, {*lists.STORAGE_NO_BYTES, *lists.STORAGE_BY_OTHERS, *lists.STORAGE_USES} | of_objects),
+                (torch.TypedStorage, {*lists.TYPED_STORAGE} | of_objects)):
+            self.assertEqual({name for name in dir(owner) if not name.startswith("__slot")} - known, set(), owner)
+        named = {name for name in dir(torch._C) if any(word in name.lower() for word in lists.C_WORDS)}
+        self.assertEqual(named - {*lists.C_NAMES, *lists.C_USES}, set())
+        for owner, name, _ in (*_pointers.KEPT, *_pointers.USED):
+            self.assertTrue(hasattr(owner, name) or "gds" in name or "nccl" in name or owner is torch._C, name)
+
+    def test_an_address_that_is_written_at_once_keeps_the_write(self):
+        for address in (lambda x: x.data_ptr(), lambda x: x.untyped_storage().data_ptr()):
+            with spillway.Session(budget="6MiB"):
+                x = torch.arange(COUNT, dtype=torch.float32)
+                more = send_away()
+                x.sum()  # it is back, and a copy of it is on the host
+                ctypes.c_float.from_address(address(x)).value = 9.0
+                more = send_away()
+                self.assertEqual(x[:3].tolist(), [9, 1, 2])
+                del more
+
+    def test_tensors_go_through_queues_of_processes(self):
+        for strategy in ("file_descriptor", "file_system"):
+            before = torch.multiprocessing.get_sharing_strategy()
+            torch.multiprocessing.set_sharing_strategy(strategy)
+            try:
+                with absent_tensor() as (_, x):
+                    queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
+                    queue.put(x)
+                    received = queue.get()
+                    more = send_away()
+                    self.assertTrue(torch.equal(received, x))
+                    received[5] = 77
+                    self.assertEqual(x[5].item(), 77)
+                    del more
+            finally:
+                torch.multiprocessing.set_sharing_strategy(before)
+
+    def test_arrays_are_taken_beside_sessions_that_open_and_close(self):
+        x = torch.arange(COUNT, dtype=torch.float32)
+        stop, wrong = threading.Event(), []
+
+        def take():
+            while not stop.is_set():
+                y = torch.full((MIB // 64,), 3.0)
+                if y.numpy().sum() != 3 * MIB // 64 or x.numpy()[9] != 9:
+                    wrong.append(1)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        try:
+            for _ in range(20):
+                with spillway.Session(budget="24MiB"):
+                    torch.zeros(COUNT).add_(1).sum()
+        finally:
+            stop.set()
+            thread.join()
+        self.assertEqual(wrong, [])
+
+    def test_an_object_that_saves_inside_torch_save(self):
+        class Nested:
+            def __init__(self, x):
+                self.x = x
+
+            def __reduce__(self):
+                return bytes, (pickle.dumps(self.x.untyped_storage())[:4],)
+
+        with spillway.Session(budget="5MiB"):
+            inner, x = torch.ones(COUNT), torch.arange(COUNT, dtype=torch.float32)
+            more = send_away()
+            file = io.BytesIO()
+            torch.save([Nested(inner), x], file)
+            file.seek(0)
+            del more
+            np.testing.assert_array_equal(torch.load(file, weights_only=False)[1].numpy(), EXPECTED)
 
 
 if __name__ == "__main__":
