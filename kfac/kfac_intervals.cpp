@@ -8,17 +8,17 @@
 
 namespace spillway::kfac {
 
-bool Preconditioner::updates_factors() const {
-  if (!options_.layer_curvature.empty()) return !due_layers().empty();
+bool Preconditioner::updates_factors(const UpdateCycle& cycle) const {
+  if (!options_.layer_curvature.empty()) return !cycle.sets()[cycle.set_of(counters_.steps)].empty();
   return work_of_step(counters_, options_).updates_factors;
 }
 
-bool Preconditioner::decomposes() const {
+bool Preconditioner::decomposes(const UpdateCycle& cycle) const {
   if (is_late(counters_.steps)) {
     const int64_t taken = counters_.steps - options_.curvature_delay;
-    return taken > 0 && !cycle_.sets()[cycle_.set_of(taken)].empty();
+    return taken > 0 && !cycle.sets()[cycle.set_of(taken)].empty();
   }
-  if (!options_.layer_curvature.empty()) return !due_layers().empty();
+  if (!options_.layer_curvature.empty()) return !cycle.sets()[cycle.set_of(counters_.steps)].empty();
   return work_of_step(counters_, options_).decomposes;
 }
 

@@ -259,8 +259,6 @@ void Preconditioner::adopt(OpenRefresh& refresh) {
     next_[i] = {};
   }
   note_curvature(cycle_.sets()[refresh.set]);
-  ++counters_.decompositions;
-  counters_.last_decomposition_step = refresh.step;
   if (refresh.was_resumed) return;
   // The first times are often long, so the shortest ones count.
   auto& known = seconds_of_set_[refresh.set];

@@ -64,6 +64,7 @@ Preconditioner::Preconditioner(const LayerFinder& find, KfacOptions options, ddl
       exchange_(std::move(comm)),
       rows_of_stages_(std::move(stages.all_rows)),
       cycle_(0),
+      cycle_of_model_(0),
       staged_(std::make_shared<StagedFactors>()) {
   at::NoGradGuard no_grad;
   exchange_.check_together([&] {
@@ -84,6 +85,10 @@ Preconditioner::Preconditioner(const LayerFinder& find, KfacOptions options, ddl
     for (size_t f = 0; f < assignments_[i].owners.size(); ++f)
       if (assignments_[i].owners[f] == exchange_.rank()) owned_.push_back({i, f});
   cycle_ = options_.layer_curvature.empty() ? UpdateCycle(layers_.size()) : UpdateCycle(options_.layer_curvature);
+  TORCH_CHECK(stages.layers.empty() || stages.curvature.empty() == options_.layer_curvature.empty(),
+              "[kfac] a stage has layer_curvature where the model has it: ", stages.curvature.size(),
+              " layers have it");
+  cycle_of_model_ = stages.curvature.empty() ? cycle_ : UpdateCycle(stages.curvature);
   for (const auto& set : cycle_.sets())
     buckets_.push_back(factor_buckets(shapes, assignments_, options_.factor_dtype, set));
   make_state();
@@ -145,6 +150,7 @@ void Preconditioner::step(double loss_scale) {
   at::NoGradGuard no_grad;
   TORCH_CHECK(std::isfinite(loss_scale) && loss_scale > 0, "[kfac.step] loss_scale = ", loss_scale,
               " is outside (0, inf)");
+  const bool model_updates = updates_factors(cycle_of_model_), model_decomposes = decomposes(cycle_of_model_);
   if (updates_factors()) {
     take_reruns();
     TORCH_CHECK(watched_, "[kfac.step] step ", counters_.steps,
@@ -152,6 +158,8 @@ void Preconditioner::step(double loss_scale) {
     check_samples();
     if (!is_late(counters_.steps)) commit_factors(loss_scale);
     forget_watches();
+  }
+  if (model_updates) {
     if (factors_are_due(counters_, options_)) counters_.last_factor_step = counters_.steps;
     ++counters_.factor_updates;
   }
@@ -162,6 +170,10 @@ void Preconditioner::step(double loss_scale) {
   if (is_due) {
     renew_owned();
     share_inverses();
+  }
+  if (model_decomposes) {
+    const int64_t delay = is_late(counters_.steps) ? options_.curvature_delay : 0;
+    if (!options_.layer_curvature.empty()) counters_.last_decomposition_step = counters_.steps - delay;
     ++counters_.decompositions;
   }
   if (launches()) start_decomposition();

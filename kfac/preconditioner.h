@@ -62,8 +62,8 @@ class Preconditioner {
   int64_t cycle_length() const { return cycle_.length(); }
 
   std::string_view kind() const;
-  bool updates_factors() const;
-  bool decomposes() const;
+  bool updates_factors() const { return updates_factors(cycle_); }
+  bool decomposes() const { return decomposes(cycle_); }
   bool launches() const;
 
   const RankExchange& exchange() const { return exchange_; }
@@ -93,6 +93,9 @@ class Preconditioner {
   void forget_watches();
   double sight_of(size_t i) const;
   std::string blindness(size_t i) const;
+  /// Returns true when the coming step updates factors, or uses new curvature, of layers with this cycle.
+  bool updates_factors(const UpdateCycle& cycle) const;
+  bool decomposes(const UpdateCycle& cycle) const;
   /// Allocates the layers' running averages and inverses.
   void make_state();
   void check_samples() const;
@@ -165,6 +168,7 @@ class Preconditioner {
   std::vector<Assignment> assignments_;
   std::vector<FactorId> owned_;  ///< the factors that this rank decomposes, in order
   UpdateCycle cycle_;
+  UpdateCycle cycle_of_model_;                      ///< the cycle of all stages' layers, whose work each stage counts
   std::vector<std::vector<FactorBucket>> buckets_;  ///< the buckets of each set of the cycle
   std::shared_ptr<StagedFactors> staged_;
   std::vector<LayerInverse> inverses_;

@@ -4,7 +4,8 @@
 
 namespace spillway::kfac {
 
-/// Counts of events since construction, on this rank.
+/// Counts of events since construction, on this rank. Those of a stage of a model differ from the other stages' in
+/// factors that had trouble alone.
 struct KfacCounters {
   int64_t steps = 0;
   int64_t factor_updates = 0;         ///< steps that updated the factors

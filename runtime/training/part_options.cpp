@@ -52,7 +52,9 @@ kfac::ModelStages stages_of(const RunContext& context) {
   const auto all_rows = [pipeline = context.pipeline](const at::Tensor& rows, const std::vector<int64_t>& numbers) {
     return gather_rows(*pipeline->of_copy, rows, numbers);
   };
-  return {.layers = context.preconditioned_layers, .all_rows = all_rows};
+  return {.layers = context.preconditioned_layers,
+          .curvature = context.options.kfac.preconditioner.layer_curvature,
+          .all_rows = all_rows};
 }
 
 kfac::KfacOptions kfac_options(const TrainOptions& options, const LrSchedule& lr, double grad_worker_frac) {

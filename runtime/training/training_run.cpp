@@ -398,7 +398,7 @@ std::vector<StateTensor> TrainingRun::state() {
   for (const OptimizerState& kind : optimizer_->state())
     for (size_t i = 0; i < names.size(); ++i)
       if (kind.tensors[i].defined()) all.emplace_back(str("optimizer/", kind.name, "/", names[i]), kind.tensors[i]);
-  if (kfac_) add_kfac_state(*kfac_, all);
+  if (kfac_) add_kfac_state(*kfac_, context_, all);
   if (scaler_) all.emplace_back(kLossScale, scaler_->pack());
   return all;
 }
@@ -421,11 +421,11 @@ void TrainingRun::resume() {
     // K-FAC's counters tell what else it has.
     const std::vector<StateTensor> counters = kfac_counters(*kfac_);
     read_checkpoint(options.checkpoint.folder, options, position_, counters, context_.comm);
-    resume_kfac(*kfac_, counters);
+    resume_kfac(*kfac_, context_, counters);
   }
   std::vector<StateTensor> all = state();
   read_checkpoint(options.checkpoint.folder, options, position_, all, context_.comm);
-  if (kfac_) resume_kfac(*kfac_, all);
+  if (kfac_) resume_kfac(*kfac_, context_, all);
   if (scaler_) scaler_->unpack(all.back().held);
   sampler_.skip(position_.cases_drawn);
 }

@@ -125,6 +125,37 @@ TEST(LayerCurvatureTest, GivesTheSameBitsUnderEveryExactStrategy) {
   }
 }
 
+TEST(LayerCurvatureTest, AStageSamplesThePositionsAndCountsTheStepsOfTheWholeModel) {
+  auto layers = curvature(3, {0, 1, 2});
+  for (auto& layer : layers) layer.samples = FactorSamples::at_least(4);
+  auto model = small_model(), other = small_model();
+  const auto whole_options = planned(layers);
+  auto stage_options = planned({layers[2]});
+  stage_options.skip = {"^0$", "^2$"};
+  for (int64_t delay : {0, 1}) {
+    auto of_whole = whole_options, of_stage = stage_options;
+    of_whole.curvature_delay = of_stage.curvature_delay = delay;
+    Kfac whole(*model, of_whole);
+    const auto own_rows = [](const at::Tensor& rows, const std::vector<int64_t>&) { return rows; };
+    Kfac stage(*other, of_stage, {}, {.layers = {"0", "2", "5"}, .curvature = layers, .all_rows = own_rows});
+    for (int now = 0; now < 8; ++now) {
+      for (auto& [kfac, trained] : {std::pair(&whole, &model), std::pair(&stage, &other)}) {
+        const auto loss = loss_of(*trained);
+        kfac->watch(loss, kGlobalBatch);
+        loss.backward();
+        kfac->step();
+      }
+      for (size_t f : {0, 1}) EXPECT_TRUE(stage.factor(0, f).equal(whole.factor(2, f))) << now << ' ' << f;
+      const KfacCounters counted = stage.counters(), expected = whole.counters();
+      EXPECT_EQ(counted.factor_updates, expected.factor_updates) << now;
+      EXPECT_EQ(counted.decompositions, expected.decompositions) << now;
+      EXPECT_EQ(counted.last_factor_step, expected.last_factor_step) << now;
+      EXPECT_EQ(counted.last_decomposition_step, expected.last_decomposition_step) << now;
+    }
+    EXPECT_EQ(whole.counters().factor_updates, 8);
+  }
+}
+
 TEST(LayerCurvatureTest, GivesTheGradientOfOneProcess) {
   const auto options = planned(curvature(3, {2, 0, 1}));
   const auto single = train(options, {}, 0, 1, {.steps = 6});

@@ -243,9 +243,22 @@ class Pipeline(Case):
         self.assert_weights(self.result(*options, "--steps", "8", "--cut", "5,13", "--kfac-work", "after", "--checkpoint", other, "--resume",
                                         ranks=2), whole)
 
-    def assert_weights(self, resumed, whole):
-        self.assertEqual(resumed["resumed_from_step"], 5)
-        self.assertEqual(resumed["losses"], whole["losses"][5:])
+    def test_sampled_factors_depend_on_no_cut_and_no_checkpoint(self):
+        options = [*BERT, "--kfac", "--factor-samples", "8", "--factor-interval", "6", "--inverse-interval", "6", "--pipeline", "2"]
+        whole = self.result(*options, "--cut", "2,3", "--steps", "14", ranks=2)
+        other = self.result(*options, "--cut", "4,1", "--steps", "14", ranks=2)
+        self.assert_same(other, whole)
+        folder = self.folder / "checkpoint"
+        self.result(*options, "--cut", "4,1", "--steps", "9", "--checkpoint", folder, ranks=2)  # in mid-cycle
+        resumed = self.result(*options, "--cut", "2,3", "--steps", "14", "--checkpoint", folder, "--resume", ranks=2)
+        self.assert_weights(resumed, whole, step=9)
+        for key in ("factor_updates", "decompositions", "dropped_factors", "failed_decompositions"):
+            self.assertEqual(other["kfac"][key], whole["kfac"][key])
+            self.assertEqual(resumed["kfac"][key], whole["kfac"][key])
+
+    def assert_weights(self, resumed, whole, step=5):
+        self.assertEqual(resumed["resumed_from_step"], step)
+        self.assertEqual(resumed["losses"], whole["losses"][step:])
         self.assertEqual(resumed["weights_sha256"], whole["weights_sha256"])
 
     def test_wrong_input_is_refused_by_name(self):
