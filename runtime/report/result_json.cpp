@@ -22,6 +22,7 @@ json kfac_json(const KfacSummary& k) {
           {"factor_samples", k.samples},
           {"rank", k.rank},
           {"plan", k.plan.empty() ? json(nullptr) : runtime::curvature_json(k.plan)},
+          {"curvature_delay", k.curvature_delay},
           {"left_alone", k.left_alone},
           {"factor_updates", k.counters.factor_updates},
           {"decompositions", k.counters.decompositions},

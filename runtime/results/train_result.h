@@ -66,6 +66,7 @@ struct KfacSummary {
   std::string samples;       ///< positions of an update: exact, auto or their least number
   std::string rank;          ///< eigenvectors that are kept of a factor: full, auto or their largest number
   std::vector<kfac::LayerCurvature> plan;  ///< KfacOptions::layer_curvature
+  int64_t curvature_delay = 0;             ///< KfacOptions::curvature_delay
   int64_t left_alone = 0;
   int64_t state_bytes = 0;
   kfac::KfacCounters counters;

@@ -100,6 +100,7 @@ KfacSummary summarize(const kfac::Kfac& kfac, int64_t world, double fraction, co
   summary.samples = kfac::name(kfac.options().factor_samples);
   summary.rank = kfac::name(kfac.options().rank_in_use());
   summary.plan = kfac.options().layer_curvature;
+  summary.curvature_delay = kfac.options().curvature_delay;
   summary.left_alone = std::ssize(kfac.left_alone());
   summary.state_bytes = kfac.memory_usage().held();
   summary.counters = kfac.counters();

@@ -256,6 +256,18 @@ class Pipeline(Case):
             self.assertEqual(other["kfac"][key], whole["kfac"][key])
             self.assertEqual(resumed["kfac"][key], whole["kfac"][key])
 
+    def test_a_run_to_compare_with_refreshes_in_the_same_steps(self):
+        options = [*RESNET, "--kfac", "--pipeline", "2", "--steps", "8"]
+        for flags in ([], ["--staleness", "1"], ["--inverse-interval", "auto"]):
+            result = self.result(*options, *flags, "--compare", "unlimited", ranks=2)
+            unlimited = result["compared"]["unlimited"]
+            self.assertEqual(unlimited["losses"], result["losses"][:5])
+            self.assertEqual(unlimited["step_kinds"], result["step_kinds"][:5])
+            for key in ("plan", "curvature_delay"):
+                self.assertEqual(unlimited["kfac"][key], result["kfac"][key])
+        first_order = self.result(*options, "--inverse-interval", "auto", "--compare", "adam", ranks=2)
+        self.assertIsNone(first_order["compared"]["adam"]["kfac"])
+
     def assert_weights(self, resumed, whole, step=5):
         self.assertEqual(resumed["resumed_from_step"], step)
         self.assertEqual(resumed["losses"], whole["losses"][step:])

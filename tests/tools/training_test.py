@@ -3,7 +3,7 @@ import json
 import signal
 import subprocess
 
-from cli import MPIRUN, OTHERS, PROGRAM, SMALL, Case, main
+from cli import MPIRUN, OTHERS, PROGRAM, SMALL, Case, main, run
 
 
 class Training(Case):
@@ -134,6 +134,17 @@ class Training(Case):
         self.assertEqual(process.returncode, 130)
         self.assertIn("interrupted after step", errors)
         self.assertTrue(json.loads(file.read_text())["interrupted"])
+
+    def test_a_run_to_compare_with_that_fails_keeps_the_results(self):
+        file, report = self.folder / "result.json", self.folder / "report"
+        done = run("train", *OTHERS["mlp"], "--steps", "4", "--compare", "unlimited,adam@1e30", "--json", file, "--report", report)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("training diverged", done.stderr)
+        self.assertIn("weights sha256", done.stdout)
+        result = json.loads(file.read_text())
+        self.assertEqual(len(result["losses"]), 4)
+        self.assertEqual(list(result["compared"]), ["unlimited"])
+        self.assertTrue((report / "report.html").exists())
 
     def test_ctrl_c_in_a_run_to_compare_with_keeps_the_results(self):
         file = self.folder / "partial.json"

@@ -120,6 +120,7 @@ TrainOptions compared_options(TrainOptions options, const std::string& what, std
   if (!is_optimizer(kind))
     throw BadRequest(str("--compare is '", what, "'; allowed is unlimited, an optimizer such as adam, or adam@LR"));
   options.kfac.enabled = false;
+  options.pipeline.choose_interval = false;
   OptimizerOptions& optimizer = options.optimizer;
   optimizer.kind = parse_optimizer(kind);
   optimizer.lr = compared_lr(what, optimizer.kind);
@@ -226,18 +227,25 @@ std::string plan_before(const CommandOptions& options, const Device& device, con
   return decision.empty() ? chosen : str(decision, "; ", chosen);
 }
 
-/// Returns the context of a run to compare with. It differs in nothing that the budget chose for the main run.
+/// Gives the run K-FAC's options as they were made when the context was, and as the main run chose the others.
+void take_kfac(RunContext& other, const RunContext& context, const KfacSummary& main_run) {
+  kfac::KfacOptions& kfac = other.options.kfac.preconditioner;
+  kfac = context.options.kfac.preconditioner;
+  kfac.strategy = kfac::parse_strategy(main_run.strategy);
+  kfac.grad_worker_frac = main_run.grad_worker_frac;
+  if (!std::exchange(other.options.pipeline.choose_interval, false)) return;
+  set_refresh(other, main_run.plan.front().interval, main_run.curvature_delay);
+}
+
+/// Returns the context of a run to compare with. It differs in nothing that the main run chose by its budget or times.
 RunContext beside(const RunContext& context, const TrainOptions& options, const TrainResult& main_run) {
   RunContext other = context;
   other.options = options;
   other.start = {};
-  // A plan of curvature was chosen when the context was made.
-  other.options.kfac.preconditioner.layer_curvature = context.options.kfac.preconditioner.layer_curvature;
-  if (!options.kfac.enabled) other.counted_kfac_share.reset();
-  if (main_run.kfac) {
-    other.options.kfac.preconditioner.strategy = kfac::parse_strategy(main_run.kfac->strategy);
-    other.options.kfac.preconditioner.grad_worker_frac = main_run.kfac->grad_worker_frac;
-  }
+  if (options.kfac.enabled)
+    take_kfac(other, context, *main_run.kfac);
+  else
+    other.counted_kfac_share.reset();
   if (options.memory.budget.kind != BudgetRequest::Kind::none)
     other.options.memory.budget = {.kind = BudgetRequest::Kind::bytes, .bytes = main_run.budget_bytes};
   return other;
@@ -250,10 +258,13 @@ nlohmann::json json_of(const TrainResult& result, const std::vector<NamedResult>
 }
 
 void write_results(const CommandOptions& options, const TrainResult& result, const std::vector<NamedResult>& others) {
-  if (!options.quiet) print_summary(result, others);
   if (!options.json.empty()) write_json(json_of(result, others), options.json);
+  if (!options.report.empty()) write_report(options.report, result, others);
+}
+
+void print_results(const CommandOptions& options, const TrainResult& result, const std::vector<NamedResult>& others) {
+  if (!options.quiet) print_summary(result, others);
   if (options.report.empty()) return;
-  write_report(options.report, result, others);
   std::printf("report: %s\n", (std::filesystem::absolute(options.report) / "report.html").c_str());
 }
 
@@ -266,7 +277,8 @@ std::optional<TrainResult> train_until_asked(const RunContext& context, Progress
   }
 }
 
-/// Runs the runs to compare with, one after another, until one is interrupted. Returns true then.
+/// Runs the runs to compare with, one after another, until one is interrupted. Returns true then. Results are written
+/// after each of them, because a later one may fail.
 bool compare(const CommandOptions& options, const std::vector<TrainOptions>& compared, const RunContext& context,
              const TrainResult& main_run, Progress& progress, std::vector<NamedResult>& others) {
   for (size_t i = 0; i < compared.size(); ++i) {
@@ -274,6 +286,7 @@ bool compare(const CommandOptions& options, const std::vector<TrainOptions>& com
     auto result = train_until_asked(beside(context, compared[i], main_run), progress);
     if (!result) return true;
     others.push_back({options.compare[i], std::move(*result)});
+    if (context.rank() == 0) write_results(options, main_run, others);
     if (others.back().result.interrupted) return true;
   }
   return false;
@@ -319,8 +332,15 @@ int train_command(CommandOptions& options, const CLI::App& command) {
     if (!said.empty()) progress.on_decision(said);
   }
   std::vector<NamedResult> others;
-  const bool stopped = result.interrupted || compare(options, compared, context, result, progress, others);
-  if (first) write_results(options, result, others);
+  bool stopped = result.interrupted;
+  try {
+    if (first) write_results(options, result, others);
+    if (!stopped) stopped = compare(options, compared, context, result, progress, others);
+  } catch (...) {
+    if (first && !options.quiet) print_summary(result, others);
+    throw;
+  }
+  if (first) print_results(options, result, others);
   if (!stopped) return kOk;
   return say_interrupted(first, str("after step ", result.losses.size()));
 }
