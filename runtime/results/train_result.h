@@ -31,8 +31,9 @@ struct MetricPoint {
   double value;
 };
 
-/// The needs of one step without a budget.
+/// The needs of steps without a budget.
 struct UnlimitedProfile {
+  int64_t steps = 1;        ///< number of observed steps
   int64_t peak_bytes = 0;   ///< maximum over ranks
   int64_t floor_bytes = 0;  ///< the smallest budget that can run every operator of the run; maximum over ranks
   int64_t library_bytes =

@@ -118,9 +118,11 @@ void Training::choose_budget() {
   context_.options.memory.host_budget = in_bytes(options_.memory.host_budget, observed.tensor_bytes());
   const std::string libraries =
       observed.library_bytes == 0 ? "" : str(" (", format_bytes(observed.library_bytes), " of them libraries')");
-  listener_.on_decision(str("one step without a budget peaks at ", format_bytes(observed.peak_bytes), libraries,
-                            "; the floor is ", format_bytes(observed.floor_bytes), " (", observed.floor_operator,
-                            "); the budget is ", format_bytes(result_.budget_bytes)));
+  listener_.on_decision(str(observed.steps == 1 ? "one step without a budget peaks at "
+                                                : str(observed.steps, " steps without a budget peak at "),
+                            format_bytes(observed.peak_bytes), libraries, "; the floor is ",
+                            format_bytes(observed.floor_bytes), " (", observed.floor_operator, "); the budget is ",
+                            format_bytes(result_.budget_bytes)));
   if (result_.budget_bytes < observed.floor_bytes)
     listener_.on_decision(
         "the budget is below the floor: the unified engine runs such operators all the same, on what page faults "

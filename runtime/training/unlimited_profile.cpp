@@ -52,22 +52,52 @@ std::string describe_feasible_split(RunContext context, int64_t budget_bytes) {
   return "";
 }
 
+/// Returns the number of steps that meet the needs of all. Late refreshes keep inputs, gradients and inverses for later
+/// steps, which differ within a cycle; the first step keeps none.
+int64_t steps_to_observe(const RunContext& context, bool loads_libraries) {
+  const kfac::KfacOptions& kfac = context.options.kfac.preconditioner;
+  if (loads_libraries) return 2;  // their memory counts from the first step's end on
+  if (!context.options.kfac.enabled || kfac.curvature_delay == 0) return 1;
+  const int64_t all = 1 + kfac::UpdateCycle(kfac.layer_curvature).length() + kfac.curvature_delay;
+  return std::min(all, last_step(context) - context.start.step);
+}
+
+/// Returns the largest need of an operator where any may meet what cannot leave at any other time of its step. A plan
+/// of K-FAC's work in waits moves its operators among those of the passes.
+int64_t need_at_any_time(const Session& session) {
+  int64_t most = 0;
+  for (const swap::StepTrace* trace : session.traces()) {
+    int64_t own = 0, unpaged = 0;
+    for (const swap::OperatorRecord& one : trace->operators) {
+      own = std::max(own, one.leased_bytes + one.own_bytes);
+      unpaged = std::max(unpaged, one.unpaged_bytes);
+    }
+    most = std::max(most, own + unpaged);
+  }
+  return most;
+}
+
 }  // namespace
 
 UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests* requests) {
   RunContext least = context;
   if (context.options.kfac.preconditioner.strategy == kfac::Strategy::automatic)
     least.options.kfac.preconditioner.strategy = kObservedStrategy;
+  // Of the intervals that will be tried, the shortest one keeps most, because all layers are under way at once.
+  const int64_t delay = context.options.kfac.preconditioner.curvature_delay;
+  if (context.options.pipeline.choose_interval && !context.options.checkpoint.resume)
+    set_refresh(least, delay + 1, delay);
   const bool choose = context.options.kfac.choose_grad_worker_frac;
   TrainingRun run(least, kUnlimitedBytes,
                   choose ? 1.0 / context.holders() : context.options.kfac.preconditioner.grad_worker_frac, nullptr,
                   requests);
   UnlimitedProfile observed;
   Device& device = open_device(context.options.memory.device);
-  const bool loads_libraries = !device.torch_device().is_cpu();  // their memory counts from the first step's end on
+  const bool loads_libraries = !device.torch_device().is_cpu();
+  observed.steps = steps_to_observe(least, loads_libraries);
   const bool left = heard_by_all(context.comm, [&] {
-    for (int number = 0; number < (loads_libraries ? 2 : 1); ++number) {
-      if (number > 0) run.session().reset_peak();
+    for (int64_t number = 0; number < observed.steps; ++number) {
+      if (number > 0 && loads_libraries) run.session().reset_peak();
       RunStep step = run.step();
       while (step.skipped) step = run.step();  // the loss scale is still too large: the optimizer has not run yet
       observed.step_seconds = step.seconds;
@@ -79,7 +109,8 @@ UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests
   if (left) throw Interrupted("[train] interrupted while the budget was chosen: there are no results yet");
   observed.peak_bytes = max_over_ranks(context.comm, run.session().stats().peak_bytes);
   const swap::Need& need = run.session().neediest();
-  observed.floor_bytes = max_over_ranks(context.comm, need.bytes());
+  const int64_t moved_bytes = run.in_waits() ? need_at_any_time(run.session()) : 0;
+  observed.floor_bytes = max_over_ranks(context.comm, std::max(need.bytes(), moved_bytes));
   observed.library_bytes = max_over_ranks(context.comm, device.library_bytes());
   observed.floor_operator = need.name;
   observed.floor_operator_bytes = need.leased_bytes + need.own_bytes;

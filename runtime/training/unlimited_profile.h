@@ -11,9 +11,10 @@ namespace spillway::runtime {
 /// The strategy of the observed step where the budget is to choose one.
 inline constexpr kfac::Strategy kObservedStrategy = kfac::Strategy::hybrid;
 
-/// Runs one step (on a GPU two, and shows the second) and one validation without a budget on a copy of everything, made
-/// from the same seed, to learn their needs. Throws Interrupted on every rank when `requests`, if any, ask for a stop
-/// meanwhile. Collective.
+/// Runs one step and one validation without a budget on a copy of everything, made from the same seed, to learn their
+/// needs. On a GPU it runs two steps, and shows the second. With late refreshes of K-FAC it runs a cycle of them,
+/// because steps of a cycle differ. Throws Interrupted on every rank when `requests`, if any, ask for a stop meanwhile.
+/// Collective.
 UnlimitedProfile profile_unlimited_step(const RunContext& context, TrainRequests* requests = nullptr);
 
 /// Returns the request with a percentage turned into bytes: that share of `whole_bytes` but for the `library_bytes`

@@ -232,6 +232,18 @@ class Pipeline(Case):
             self.assertLess(tight["peak_bytes"], free["peak_bytes"])
             self.assert_same(self.result(*options, "--kfac-work", "after", ranks=2), free)
 
+    def test_the_smallest_feasible_budget_holds_for_late_refreshes(self):
+        for small, work in ((["--hidden", "48", "--edge", "12", "--cases", "128", "--batch", "8"], "bubbles"),
+                            (["--hidden", "400", "--edge", "28", "--cases", "512", "--batch", "16"], "bubbles"),
+                            (["--hidden", "400", "--edge", "28", "--cases", "512", "--batch", "16"], "after")):
+            options = ["--model", "autoencoder", *small, "--layers", "5", "--accumulate", "4", "--deterministic", "--kfac", "--kfac-work", work,
+                       "--pipeline", "2", "--cut", "6,6", "--steps", "14"]
+            refused = run("train", *options, "--budget", "1KiB", ranks=2)
+            floor = int(re.search(r"smallest feasible budget is (\d+) bytes", refused.stderr)[1])
+            tight = self.result(*options, "--budget", str(floor), ranks=2)
+            self.assertLessEqual(tight["peak_bytes"], floor)
+            self.assert_same(tight, self.result(*options, ranks=2))
+
     def test_another_cut_goes_on_from_a_checkpoint(self):
         options = [*RESNET, "--kfac", "--pipeline", "2"]
         whole = self.result(*options, "--steps", "8", ranks=2)
