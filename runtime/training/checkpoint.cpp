@@ -29,6 +29,7 @@ constexpr const char* kGenerators = "generators";
 constexpr const char* kGpuGenerator = "generator_of_the_card";
 
 constexpr const char* kCurvature = "kfac_plan";
+constexpr const char* kDelay = "kfac_delay";
 constexpr const char* kConvention = "convention";
 constexpr const char* kStatistics = "statistics";
 
@@ -175,8 +176,10 @@ void write_checkpoint(const Path& folder, const TrainOptions& options, RunPositi
                                                 {"run.ranks", str(world / options.pipeline.ranks)},
                                                 {"run.accumulate", str(options.optimizer.accumulate)}};
     for (const auto& [name, value] : identity(options)) metadata["run." + name] = value;
-    if (const auto& plan = options.kfac.preconditioner.layer_curvature; options.kfac.enabled && !plan.empty())
+    if (const auto& plan = options.kfac.preconditioner.layer_curvature; options.kfac.enabled && !plan.empty()) {
       metadata[kCurvature] = curvature_json(plan).dump();
+      metadata[kDelay] = str(options.kfac.preconditioner.curvature_delay);
+    }
     file.emplace(checkpoint_file(folder), std::move(entries), metadata);
   }
   for (const StateTensor& tensor : tensors) {
@@ -218,14 +221,30 @@ RunPosition checkpoint_position(const Path& folder, const TrainOptions& options)
   return position;
 }
 
-std::vector<kfac::LayerCurvature> checkpoint_curvature(const Path& folder) {
+SavedCurvature checkpoint_curvature(const Path& folder) {
   const TensorFileReader file = open_checkpoint(folder);
   const auto found = file.metadata().find(kCurvature);
   if (found == file.metadata().end()) return {};
+  SavedCurvature saved;
   try {
-    return parse_curvature(found->second);
+    saved.layers = parse_curvature(found->second);
   } catch (const BadRequest& error) {
     throw BadRequest(str("checkpoint '", checkpoint_file(folder).string(), "': ", error.what()));
+  }
+  if (const int64_t delay = number(file, kDelay); delay >= 0) saved.delay = delay;
+  for (const kfac::LayerCurvature& layer : saved.layers)
+    for (const char* first : {"vectors0", "inverse0"})
+      if (file.has(str("kfac/", layer.layer, "/next_", first))) saved.with_next_inverse.insert(layer.layer);
+  return saved;
+}
+
+void name_next_inverses(const Path& folder, std::vector<StateTensor>& tensors) {
+  const TensorFileReader file = open_checkpoint(folder);
+  for (StateTensor& tensor : tensors) {
+    if (!tensor.name.starts_with("kfac/")) continue;
+    std::string next = tensor.name;
+    next.insert(next.rfind('/') + 1, "next_");
+    if (file.has(next)) tensor.name = std::move(next);
   }
 }
 
@@ -233,8 +252,13 @@ void read_checkpoint(const Path& folder, const TrainOptions& options, RunPositio
                      const std::vector<StateTensor>& tensors, const ddl::Comm& comm) {
   const ddl::Busy busy(comm ? comm->communicator.get() : nullptr);
   const TensorFileReader file = open_checkpoint(folder);
-  for (const StateTensor& tensor : tensors)
+  for (const StateTensor& tensor : tensors) {
+    if (tensor.name.find("/upcoming_") != std::string::npos && !file.has(tensor.name))
+      throw BadRequest(str("the run of checkpoint '", checkpoint_file(folder).string(),
+                           "' decomposed nothing beside its steps; this run has staleness ",
+                           options.kfac.preconditioner.staleness, "; allowed is 0"));
     if (tensor.held.defined()) file.read(tensor.name, tensor.held);
+  }
   const int64_t rank = comm ? comm->communicator->rank() : 0;
   restore_generator(file, kGenerators, at::detail::getDefaultCPUGenerator(), options, position, rank);
   if (at::Generator gpu = gpu_generator(tensors); gpu.defined())

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,9 +57,25 @@ void write_checkpoint(const std::filesystem::path& folder, const TrainOptions& o
 /// numbers of ranks and micro-batches, and the cut of the model.
 RunPosition checkpoint_position(const std::filesystem::path& folder, const TrainOptions& options);
 
-/// Returns the plan of K-FAC's curvature in the checkpoint of a folder; empty where its run had none. Throws BadRequest
-/// as checkpoint_position() does.
-std::vector<kfac::LayerCurvature> checkpoint_curvature(const std::filesystem::path& folder);
+/// The steps in which the run of a checkpoint renewed K-FAC's layers, where it had a plan of them.
+struct SavedCurvature {
+  std::vector<kfac::LayerCurvature> layers = {};  ///< KfacOptions::layer_curvature
+  std::optional<int64_t> delay = std::nullopt;    ///< KfacOptions::curvature_delay; older files do not tell it
+  std::set<std::string> with_next_inverse = {};   ///< layers that have a renewed inverse for later steps
+
+  /// True for a plan of late refreshes, which a pipeline makes. Others are a user's.
+  bool is_late() const { return delay ? *delay > 0 : !with_next_inverse.empty(); }
+  /// True for a plan that is, or in an older file may be, one of late refreshes.
+  bool may_be_late() const { return !layers.empty() && (!delay || *delay > 0); }
+};
+
+/// Returns the plan of K-FAC's curvature in the checkpoint of a folder. Throws BadRequest as checkpoint_position()
+/// does.
+SavedCurvature checkpoint_curvature(const std::filesystem::path& folder);
+
+/// Renames the tensors of K-FAC's inverses to those for later steps, where the checkpoint has them: a run that renews
+/// layers in other steps begins with the newest inverses.
+void name_next_inverses(const std::filesystem::path& folder, std::vector<StateTensor>& tensors);
 
 /// Overwrites the tensors in `tensors` that this rank holds, and its generator. A rank that the saved run did not have
 /// seeds its generator by the options' seed, its rank and the position's step. Throws BadRequest as

@@ -58,24 +58,58 @@ kfac::CurvaturePlan planned(const RunContext& context) {
                               kfac.preconditioner);
 }
 
+// True where the layers that a run would have renewed for later steps are those of the checkpoint.
+bool has_its_next_inverses(const SavedCurvature& saved, const std::vector<kfac::LayerCurvature>& layers, int64_t delay,
+                           int64_t steps) {
+  return std::all_of(layers.begin(), layers.end(), [&](const kfac::LayerCurvature& layer) {
+    bool is_renewed = false;
+    for (int64_t step = std::max<int64_t>(1, steps - delay); step < steps; ++step) is_renewed |= layer.is_due(step);
+    return is_renewed == saved.with_next_inverse.contains(layer.layer);
+  });
+}
+
+// Goes on with late refreshes, which are this run's own, whatever those of the checkpoint's run were.
+void go_on_with_late_refreshes(RunContext& context, const SavedCurvature& saved) {
+  const kfac::KfacOptions& kfac = context.options.kfac.preconditioner;
+  if (!saved.layers.empty() && !saved.may_be_late())
+    throw BadRequest(str("the run of checkpoint '", context.options.checkpoint.folder,
+                         "' had a plan of curvature (--kfac-time or --kfac-plan); allowed in a pipeline with "
+                         "refresh at-once, and this run has refresh ",
+                         name(context.options.pipeline.refresh)));
+  const bool same_delay =
+      saved.delay ? *saved.delay == kfac.curvature_delay
+                  : has_its_next_inverses(saved, kfac.layer_curvature, kfac.curvature_delay, context.start.step);
+  context.keeps_refresh = saved.layers == kfac.layer_curvature && same_delay;
+}
+
+// Goes on with the user's plan of the checkpoint, where it has one.
+void go_on_with_plan(RunContext& context, SavedCurvature saved) {
+  const std::string& folder = context.options.checkpoint.folder;
+  auto& curvature = context.options.kfac.preconditioner.layer_curvature;
+  context.keeps_refresh = !saved.is_late();
+  if (saved.is_late()) saved.layers.clear();
+  if (saved.layers.empty() && (context.options.kfac.time_share || !curvature.empty()))
+    throw BadRequest(str("the run of checkpoint '", folder, "' had no plan of curvature, and this run is to have one"));
+  if (!curvature.empty() && curvature != saved.layers)
+    throw BadRequest(
+        str("the run of checkpoint '", folder, "' had another plan of curvature than this run is to have"));
+  curvature = std::move(saved.layers);
+}
+
 }  // namespace
 
 void choose_curvature(RunContext& context) {
   KfacTrainingOptions& kfac = context.options.kfac;
   if (!kfac.enabled) return;
-  auto& curvature = kfac.preconditioner.layer_curvature;
   if (context.options.checkpoint.resume) {
-    const auto saved = checkpoint_curvature(context.options.checkpoint.folder);
-    if (saved.empty() && (kfac.time_share || !curvature.empty()))
-      throw BadRequest(str("the run of checkpoint '", context.options.checkpoint.folder,
-                           "' had no plan of curvature, and this run is to have one"));
-    if (!curvature.empty() && curvature != saved)
-      throw BadRequest(str("the run of checkpoint '", context.options.checkpoint.folder,
-                           "' had another plan of curvature than this run is to have"));
-    curvature = saved;
+    SavedCurvature saved = checkpoint_curvature(context.options.checkpoint.folder);
+    if (kfac.preconditioner.curvature_delay > 0)
+      go_on_with_late_refreshes(context, saved);
+    else
+      go_on_with_plan(context, std::move(saved));
   } else if (kfac.time_share) {
     auto plan = planned(context);
-    curvature = std::move(plan.layers);
+    kfac.preconditioner.layer_curvature = std::move(plan.layers);
     context.counted_kfac_share = plan.time_share;
   }
 }

@@ -119,9 +119,13 @@ void cut_model(RunContext& context) {
 
 /// Returns K-FAC's interval: that of the checkpoint, where it was chosen then.
 int64_t refresh_interval(const TrainOptions& options) {
-  if (options.pipeline.choose_interval && options.checkpoint.resume)
-    if (const auto saved = checkpoint_curvature(options.checkpoint.folder); !saved.empty())
-      return saved.front().interval;
+  if (options.pipeline.choose_interval && options.checkpoint.resume) {
+    const SavedCurvature saved = checkpoint_curvature(options.checkpoint.folder);
+    if (!saved.may_be_late())
+      throw BadRequest(str("inverse_interval is auto; allowed is a number, because the run of checkpoint '",
+                           options.checkpoint.folder, "' had chosen none"));
+    return saved.layers.front().interval;
+  }
   return static_cast<int64_t>(options.kfac.preconditioner.at(0).inverse_interval);
 }
 

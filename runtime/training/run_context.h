@@ -38,6 +38,8 @@ struct RunContext {
   std::shared_ptr<swap::OperatorKernels> kernels = {};  ///< SessionOptions::kernels
   std::shared_ptr<WorkersPlanner> planner = {};  ///< distributes K-FAC under a budget; null: choose_grad_worker_frac()
   RunPosition start = {};  ///< position of the checkpoint that the run goes on from; with `resume` alone
+  /// False where the checkpoint's run renewed K-FAC's layers, or used their curvature, in other steps than this run.
+  bool keeps_refresh = true;
   std::shared_ptr<PipelineClock> clock = {};      ///< clock of a pipeline's items; null: a steady one
   std::shared_ptr<const Pipeline> pipeline = {};  ///< null: every rank has the whole model
   /// The layers of the whole model that K-FAC preconditions, in its order; empty where the model is not cut.
@@ -81,9 +83,10 @@ int64_t max_over_ranks(const ddl::Comm& comm, int64_t value);
 /// Returns the step that the run ends after, counted from the very first. Throws BadRequest where nothing is left.
 int64_t last_step(const RunContext& context);
 
-/// Sets KfacOptions::layer_curvature of a run with K-FAC. A run that goes on from a checkpoint has the checkpoint's.
-/// Else plan_curvature() chooses it where KfacTrainingOptions::time_share asks for that. The positions are counted in
-/// one forward pass of at most two cases, on a model of its own and without a Session. Neither generators nor cases are
+/// Sets KfacOptions::layer_curvature of a run with K-FAC. A run that goes on from a checkpoint has the checkpoint's,
+/// unless a pipeline's late refreshes made that plan or make this run's: those follow from each run's own options. Else
+/// plan_curvature() chooses it where KfacTrainingOptions::time_share asks for that. The positions are counted in one
+/// forward pass of at most two cases, on a model of its own and without a Session. Neither generators nor cases are
 /// drawn on. Collective. Throws BadRequest where options do not go together.
 void choose_curvature(RunContext& context);
 

@@ -164,6 +164,10 @@ void Training::open() {
     heard([&] { run_->resume(); });
     result_.resumed_from_step = first_step_;
     listener_.on_decision(str("goes on from step ", first_step_, " of '", options_.checkpoint.folder, "'"));
+    if (!context_.keeps_refresh)
+      listener_.on_decision(
+          "the checkpoint's run renewed K-FAC's layers in other steps, or used their curvature later or earlier: what "
+          "was renewed for later steps is used at once");
     if (const int64_t saved_by = context_.start.ranks; saved_by > 0 && saved_by != context_.copies())
       listener_.on_decision(str("the checkpoint is of ", saved_by, saved_by == 1 ? " rank" : " ranks",
                                 ", and this run has ", context_.copies(),

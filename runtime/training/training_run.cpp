@@ -417,13 +417,14 @@ void TrainingRun::save() {
 
 void TrainingRun::resume() {
   const TrainOptions& options = context_.options;
-  if (kfac_) {
+  if (kfac_ && context_.keeps_refresh) {
     // K-FAC's counters tell what else it has.
     const std::vector<StateTensor> counters = kfac_counters(*kfac_);
     read_checkpoint(options.checkpoint.folder, options, position_, counters, context_.comm);
     resume_kfac(*kfac_, context_, counters);
   }
   std::vector<StateTensor> all = state();
+  if (!context_.keeps_refresh) name_next_inverses(options.checkpoint.folder, all);
   read_checkpoint(options.checkpoint.folder, options, position_, all, context_.comm);
   if (kfac_) resume_kfac(*kfac_, context_, all);
   if (scaler_) scaler_->unpack(all.back().held);

@@ -14,6 +14,15 @@ SMALL_BERT = ["--model", "bert-base", "--data", "synthetic:24", "--layers", "3",
 BERT = [*SMALL_BERT, "--batch", "2", "--cases", "32", "--accumulate", "4"]
 
 
+def tensors_of(file):
+    """The bytes of the tensors in a file of the safetensors format, by name."""
+    content = file.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:8 + size])
+    return {name: content[8 + size + entry["data_offsets"][0]:8 + size + entry["data_offsets"][1]]
+            for name, entry in header.items() if name != "__metadata__"}
+
+
 @unittest.skipIf(MPIRUN is None, "built without MPI")
 class Pipeline(Case):
     def assert_same(self, one, other):
@@ -280,6 +289,49 @@ class Pipeline(Case):
         first_order = self.result(*options, "--inverse-interval", "auto", "--compare", "adam", ranks=2)
         self.assertIsNone(first_order["compared"]["adam"]["kfac"])
 
+    def test_kfac_goes_on_with_other_refreshes_than_the_checkpoint(self):
+        mlp = ["--model", "mlp", "--layers", "6", "--hidden", "32", "--cases", "64", "--batch", "4", "--accumulate", "4", "--deterministic", "--kfac"]
+        cut, whole = ["--pipeline", "2"], []
+        late = "what was renewed for later steps is used at once"
+        for saved, other, said in ((whole, cut, late), (cut, whole, late), ([*cut, "--refresh", "at-once"], cut, late),
+                                   (cut, [*cut, "--refresh", "at-once"], late), (cut, [*cut, "--refresh", "together"], late),
+                                   (cut, [*cut, "--inverse-interval", "6"], late), (cut, [*cut, "--staleness", "1"], late),
+                                   ([*cut, "--staleness", "1"], cut, late), (whole, [*cut, "--refresh", "at-once"], None),
+                                   (cut, [*cut, "--kfac-work", "after"], None)):
+            ranks = lambda flags: 2 if flags else 0  # noqa: E731
+            folder = self.folder / f"checkpoint{len(list(self.folder.iterdir()))}"
+            first = self.result(*mlp, *saved, "--steps", "7", "--checkpoint", folder, ranks=ranks(saved))
+            file = self.folder / "resumed.json"
+            done = run("train", *mlp, *other, "--steps", "13", "--checkpoint", folder, "--resume", "--json", file, ranks=ranks(other))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(said is not None, late in done.stdout, done.stdout)
+            resumed = json.loads(file.read_text())
+            self.assertEqual((resumed["resumed_from_step"], len(resumed["losses"])), (7, 6))
+            self.assertLess(resumed["losses"][-1], first["losses"][0])
+
+    def test_inverses_for_later_steps_are_not_lost(self):
+        mlp = ["--model", "mlp", "--layers", "6", "--hidden", "32", "--cases", "64", "--batch", "4", "--accumulate", "4", "--deterministic", "--kfac"]
+        folder = self.folder / "checkpoint"
+        self.result(*mlp, "--pipeline", "2", "--steps", "7", "--checkpoint", folder, ranks=2)
+        saved = tensors_of(folder / "checkpoint.safetensors")
+        renewed = {name.replace("next_", "") for name in saved if "/next_" in name}
+        self.assertTrue(renewed)
+        seldom = ["--factor-interval", "100", "--inverse-interval", "100"]  # renews nothing in the one step to go
+        self.result(*mlp, *seldom, "--steps", "8", "--checkpoint", folder, "--resume")
+        later = tensors_of(folder / "checkpoint.safetensors")
+        inverses = [name for name in later if "/vectors" in name or "/values" in name]
+        for name in inverses:
+            self.assertEqual(later[name], saved[name.replace("/v", "/next_v") if name in renewed else name], name)
+
+    def test_a_plan_of_a_user_goes_on_as_it_is(self):
+        mlp = ["--model", "mlp", "--layers", "6", "--hidden", "32", "--cases", "64", "--batch", "4", "--accumulate", "4", "--kfac"]
+        folder = self.folder / "checkpoint"
+        planned = self.result(*mlp, "--kfac-time", "20%", "--steps", "3", "--checkpoint", folder)
+        self.refused(2, "had a plan of curvature (--kfac-time or --kfac-plan); allowed in a pipeline with refresh at-once",
+                     args=["train", *mlp, "--pipeline", "2", "--steps", "5", "--checkpoint", folder, "--resume"], ranks=2)
+        resumed = self.result(*mlp, "--steps", "5", "--checkpoint", folder, "--resume")
+        self.assertEqual(resumed["kfac"]["plan"], planned["kfac"]["plan"])
+
     def assert_weights(self, resumed, whole, step=5):
         self.assertEqual(resumed["resumed_from_step"], step)
         self.assertEqual(resumed["losses"], whole["losses"][step:])
@@ -306,6 +358,9 @@ class Pipeline(Case):
         refused("schedule is chimera; allowed is one of the others without a pipeline", args=[*mlp, "--schedule", "chimera"])
         refused("amp is fp16", args=[*mlp, "--pipeline", "2", "--amp", "fp16"])
         refused("pipeline is 0; allowed is 1 to 1024", args=[*mlp, "--pipeline", "0"])
+        refused("burn_in is 3; allowed is 0 with refresh rolling", args=[*mlp, "--pipeline", "2", "--kfac", "--burn-in", "3"])
+        refused("--factor-interval is 2; allowed with --refresh rolling is the --inverse-interval, 4",
+                args=[*mlp, "--pipeline", "2", "--kfac", "--factor-interval", "2", "--inverse-interval", "4"])
         refused("staleness is 3; allowed with refresh rolling is less than the inverse_interval, 3",
                 args=[*mlp, "--pipeline", "2", "--kfac", "--staleness", "3"])
         refused("rank 0 has no layer that K-FAC preconditions", args=[*BERT, "--pipeline", "2", "--cut", "1,4", "--kfac"])
