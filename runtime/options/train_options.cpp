@@ -126,6 +126,9 @@ void validate_pipeline(const TrainOptions& all) {
   require(!o.choose_interval || refreshes_wait, "inverse_interval", "auto",
           "a number, but with K-FAC in the waits of a pipeline");
   if (o.ranks == 1) return;
+  const bool refreshes_late = all.kfac.enabled && o.refresh != RefreshTurns::at_once;
+  require(!refreshes_late || all.kfac.preconditioner.burn_in == 0, "burn_in", all.kfac.preconditioner.burn_in,
+          str("0 with refresh ", name(o.refresh)));
   require(all.precision.amp != Amp::fp16, "amp", name(all.precision.amp),
           "off or bf16 with a pipeline, where an overflow would be known too late");
   require(all.memory.device == "cpu", "device", all.memory.device, "cpu with a pipeline");

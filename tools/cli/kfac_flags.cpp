@@ -261,7 +261,14 @@ void KfacFlags::resolve_interval(TrainOptions& train) const {
     throw BadRequest(str("--inverse-interval is '", inverse_interval, "'; allowed is a number of steps, or auto"));
   kfac::KfacOptions& k = train.kfac.preconditioner;
   k.inverse_interval = static_cast<double>(steps);
-  if (train.pipeline.choose_interval) k.factor_interval = k.inverse_interval;
+  const bool refreshes_late = train.pipeline.ranks > 1 && train.pipeline.refresh != RefreshTurns::at_once;
+  if (!train.pipeline.choose_interval && !refreshes_late) return;
+  // A layer's factors and its inverse are renewed from the statistics of one step.
+  for (const CLI::Option* option : options)
+    if (option->get_name() == "--factor-interval" && option->count() > 0 && factor_interval != steps)
+      throw BadRequest(str("--factor-interval is ", factor_interval, "; allowed with --refresh ",
+                           name(train.pipeline.refresh), " is the --inverse-interval, ", inverse_interval));
+  k.factor_interval = k.inverse_interval;
 }
 
 void KfacFlags::resolve_plan(TrainOptions& train) const {
