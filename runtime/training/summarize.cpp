@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/error.h"
 #include "ddl/allreduce/explain.h"
@@ -12,14 +14,19 @@
 #include "ddl/comm/communicator.h"
 #include "ddl/torch/gpu_backend.h"
 #include "kfac/plan/assignment.h"
+#include "runtime/pipeline/exchange.h"
+#include "runtime/pipeline/pipeline.h"
 #include "runtime/pipeline/summarize_pipeline.h"
 #include "runtime/recording/summarize_paging.h"
+#include "runtime/training/kfac_state.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/schedule.h"
 #include "swap/schedule/step_trace.h"
 
 namespace spillway::runtime {
 namespace {
+
+using nlohmann::json;
 
 int64_t rss_peak_bytes() {
   std::ifstream status("/proc/self/status");
@@ -83,9 +90,54 @@ std::optional<Prediction> predict(const TrainResult& result, const Session& sess
   return prediction;
 }
 
+constexpr double kfac::KfacSeconds::*kPhases[] = {
+    &kfac::KfacSeconds::factor_compute, &kfac::KfacSeconds::factor_communicate,
+    &kfac::KfacSeconds::decompose,      &kfac::KfacSeconds::eigenbasis_communicate,
+    &kfac::KfacSeconds::precondition,   &kfac::KfacSeconds::gradient_communicate};
+
+/// Takes the layers, the bytes and the seconds of the other stages into a summary of this rank's.
+void add_stages(KfacSummary& summary, const kfac::Kfac& kfac, const Pipeline& pipeline) {
+  json layers = json::object(), seconds = json::array();
+  for (const auto& [shape, weight, bias] : kfac.layers())
+    layers[shape.name] = {shape.separable, shape.input_blocks > 1 || shape.output_blocks > 1};
+  for (const auto phase : kPhases) seconds.push_back(summary.seconds.*phase);
+  const int first_holder = pipeline.plan.holders_of(pipeline.place).front();
+  const auto texts = gather_texts(*pipeline.of_copy, json{first_holder, layers, summary.state_bytes, seconds}.dump());
+  std::map<int, int64_t> state_bytes;  // by the first place that has a stage
+  std::map<std::string, std::pair<bool, bool>> all;
+  summary.seconds = {};
+  for (const std::string& text : texts) {
+    const json rank = json::parse(text);
+    state_bytes.emplace(rank[0].get<int>(), rank[2].get<int64_t>());
+    for (const auto& [name, is] : rank[1].items()) all[name] = {is[0].get<bool>(), is[1].get<bool>()};
+    for (size_t i = 0; i < std::size(kPhases); ++i)
+      summary.seconds.*kPhases[i] += rank[3][i].get<double>() / static_cast<double>(texts.size());
+  }
+  summary.layers = std::ssize(all);
+  summary.separable_layers =
+      std::count_if(all.begin(), all.end(), [](const auto& layer) { return layer.second.first; });
+  summary.block_layers = std::count_if(all.begin(), all.end(), [](const auto& layer) { return layer.second.second; });
+  summary.state_bytes = 0;
+  for (const auto& [place, bytes] : state_bytes) summary.state_bytes += bytes;
+}
+
 }  // namespace
 
-KfacSummary summarize(const kfac::Kfac& kfac, int64_t world, double fraction, const std::string& reason) {
+std::vector<kfac::SkippedLayer> left_alone(const kfac::Kfac& kfac, const RunContext& context) {
+  if (!context.pipeline) return kfac.left_alone();
+  json own = json::array();
+  for (const auto& [name, reason] : kfac.left_alone()) own.push_back({name, reason});
+  std::vector<kfac::SkippedLayer> all;
+  std::set<std::string> known;
+  for (const std::string& text : gather_texts(*context.pipeline->of_copy, own.dump()))
+    for (const json& module : json::parse(text))
+      if (const auto name = module[0].get<std::string>(); known.insert(name).second)
+        all.push_back({name, module[1].get<std::string>()});
+  return all;
+}
+
+KfacSummary summarize(const kfac::Kfac& kfac, const RunContext& context, double fraction, const std::string& reason) {
+  const int64_t world = context.holders();
   KfacSummary summary;
   summary.strategy = kfac::name(kfac.options().strategy);
   const int64_t workers = kfac::gradient_workers(kfac.options().strategy, fraction, world);
@@ -99,12 +151,13 @@ KfacSummary summarize(const kfac::Kfac& kfac, int64_t world, double fraction, co
   summary.storage = kfac::name(kfac.options().storage);
   summary.samples = kfac::name(kfac.options().factor_samples);
   summary.rank = kfac::name(kfac.options().rank_in_use());
-  summary.plan = kfac.options().layer_curvature;
+  summary.plan = context.options.kfac.preconditioner.layer_curvature;
   summary.curvature_delay = kfac.options().curvature_delay;
-  summary.left_alone = std::ssize(kfac.left_alone());
+  summary.left_alone = std::ssize(left_alone(kfac, context));
   summary.state_bytes = kfac.memory_usage().held();
-  summary.counters = kfac.counters();
+  summary.counters = model_counters(kfac, context);
   summary.seconds = kfac.seconds();
+  if (context.pipeline) add_stages(summary, kfac, *context.pipeline);
   return summary;
 }
 

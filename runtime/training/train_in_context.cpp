@@ -153,10 +153,12 @@ void Training::open() {
   run_ =
       std::make_unique<TrainingRun>(context_, result_.budget_bytes, workers_.grad_worker_frac, &recorder_, requests_);
   if (context_.pipeline) listener_.on_decision(describe(context_.pipeline->plan));
-  if (const kfac::Kfac* kfac = run_->kfac())
-    listener_.on_decision(str("K-FAC preconditions ", kfac->layers().size(), " layers and leaves ",
-                              kfac->left_alone().size(), " modules to the optimizer",
-                              kfac->left_alone().empty() ? "" : ": ", describe(kfac->left_alone())));
+  if (const kfac::Kfac* kfac = run_->kfac()) {
+    const std::vector<kfac::SkippedLayer> others = left_alone(*kfac, context_);
+    const size_t layers = context_.pipeline ? context_.preconditioned_layers.size() : kfac->layers().size();
+    listener_.on_decision(str("K-FAC preconditions ", layers, " layers and leaves ", others.size(),
+                              " modules to the optimizer", others.empty() ? "" : ": ", describe(others)));
+  }
   if (context_.counted_kfac_share)
     listener_.on_decision(describe_plan(context_.options.kfac.preconditioner.layer_curvature,
                                         *context_.counted_kfac_share, *options_.kfac.time_share));
@@ -272,8 +274,7 @@ void Training::save_if_due(int64_t step, const StepRequests& requested) {
 
 TrainResult Training::finish() {
   if (const LossScaler* scaler = run_->loss_scaler()) result_.loss_scale = {scaler->scale(), scaler->skipped()};
-  if (run_->kfac())
-    result_.kfac = summarize(*run_->kfac(), context_.holders(), workers_.grad_worker_frac, workers_.reason);
+  if (run_->kfac()) result_.kfac = summarize(*run_->kfac(), context_, workers_.grad_worker_frac, workers_.reason);
   runtime::finish(result_, *run_, context_);
   return std::move(result_);
 }

@@ -332,6 +332,20 @@ class Pipeline(Case):
         resumed = self.result(*mlp, "--steps", "5", "--checkpoint", folder, "--resume")
         self.assertEqual(resumed["kfac"]["plan"], planned["kfac"]["plan"])
 
+    def test_the_results_tell_of_all_stages_of_kfac(self):
+        told = ("layers", "separable_layers", "block_layers", "left_alone", "state_bytes", "factor_updates", "decompositions", "plan")
+        options = [*RESNET, "--kfac", "--conv-factors", "separable", "--grad-worker-frac", "1", "--refresh", "at-once", "--steps", "4"]
+        whole = self.result(*options)["kfac"]
+        self.assertGreater(whole["separable_layers"], 0)
+        for flags in ([], ["--schedule", "chimera"]):
+            cut = self.result(*options, "--pipeline", "2", *flags, ranks=2)["kfac"]
+            self.assertEqual({key: cut[key] for key in told}, {key: whole[key] for key in told})
+        late = self.result(*RESNET, "--kfac", "--pipeline", "2", "--steps", "2", ranks=2)["kfac"]
+        self.assertEqual(len(late["plan"]), late["layers"])
+        self.assertEqual(late["layers"], whole["layers"])
+        said = run("train", *RESNET, "--kfac", "--pipeline", "2", "--steps", "1", ranks=2).stdout
+        self.assertIn(f"K-FAC preconditions {whole['layers']} layers and leaves {whole['left_alone']} modules", said)
+
     def assert_weights(self, resumed, whole, step=5):
         self.assertEqual(resumed["resumed_from_step"], step)
         self.assertEqual(resumed["losses"], whole["losses"][step:])
