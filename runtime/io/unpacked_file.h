@@ -44,7 +44,7 @@ class UnpackedFile {
   std::filesystem::path path_;
   int64_t bytes_ = 0;  ///< on the disk; before file_, whose opening tells it
   File file_;
-  int64_t position_ = 0;  ///< of the unpacked bytes
+  int64_t position_ = 0;  ///< how many unpacked bytes were read
   std::unique_ptr<char[]> buffer_;
   int64_t begin_ = 0, end_ = 0;  ///< bytes of the buffer that were not taken yet
   std::unique_ptr<Stream> stream_;

@@ -53,6 +53,11 @@ void nifti(std::string_view input) {
         (void)read_nifti_into(path, [&](const NiftiHeader& header) {
           require(has_header && header.shape == alone.shape, "the header alone says what the volume's does");
           for (const double mm : header.spacing_mm) require(std::isfinite(mm) && mm >= 0, "spacings are lengths");
+          const PlacedShape volume{header.shape, header.placement};
+          require(!header.placement.is_told || is_invertible(header.placement), "a place can be told from another");
+          if (const auto turn = turn_onto(volume, volume))  // none where numbers are too unlike for float64
+            require(voxel_count(turned_shape(volume.shape, *turn)) == voxel_count(volume.shape), "a turn keeps voxels");
+          require(!describe(header.placement).empty() && offset_voxels(volume, volume, {}) >= 0, "a place has words");
           for (const int64_t extent : header.shape) require(extent >= 1 && extent <= 32767, "extents are NIfTI-1's");
           count = voxel_count(header.shape);
           require(count <= static_cast<int64_t>(input.size() + 4096) * 1032, "a volume fits its file");
