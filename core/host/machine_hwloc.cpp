@@ -19,6 +19,7 @@
 #include "core/host/machine.h"
 #include "core/host/machine_json.h"
 #include "core/host/machine_xml.h"
+#include "core/host/text_file.h"
 #include "core/json_text.h"
 
 namespace spillway {
@@ -28,7 +29,7 @@ using Topology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destro
 
 constexpr double kGiga = 1e9, kMega = 1e6;
 constexpr std::chrono::seconds kMaxImport{10};
-constexpr size_t kMaxXml = size_t{16} << 20;  // lstopo writes about 1 KB per core
+constexpr int64_t kMaxXml = int64_t{16} << 20;  // lstopo writes about 1 KB per core
 
 Topology new_topology() {
   hwloc_topology_t raw = nullptr;
@@ -312,16 +313,8 @@ Machine read_machine(const std::filesystem::path& file) {
   const auto refuse = [&](const std::string& why) {
     throw BadRequest(str("[topology] cannot read '", file.string(), "': ", why));
   };
-  if (std::filesystem::is_directory(file)) refuse("it is a folder");
-  errno = 0;
-  std::ifstream in(file, std::ios::binary);
-  if (!in) refuse(std::strerror(errno));
-  std::string xml(kMaxXml + 1, '\0');
-  in.read(xml.data(), static_cast<std::streamsize>(xml.size()));
-  xml.resize(in.gcount());
-  if (xml.size() > kMaxXml) refuse(str("it is larger than ", kMaxXml, " bytes"));
   try {
-    Machine machine = machine_from_xml(xml);
+    Machine machine = machine_from_xml(read_text_file(file, kMaxXml));
     if (machine.hostname.empty()) machine.hostname = file.filename().string();
     return machine;
   } catch (const BadRequest& error) {

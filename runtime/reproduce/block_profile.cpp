@@ -5,12 +5,13 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 
 #include "core/error.h"
+#include "core/host/text_file.h"
 
 namespace spillway::runtime {
 namespace {
@@ -23,13 +24,21 @@ constexpr size_t kMostRows = 10'000;
   throw BadRequest(str("cannot read block times from '", file, "': ", why));
 }
 
+std::string text_of(const std::string& file) {
+  try {
+    return read_text_file(file);
+  } catch (const BadRequest& error) {
+    refuse(file, error.what());
+  }
+}
+
 std::vector<std::string_view> fields_of(std::string_view line) {
   std::vector<std::string_view> fields;
   for (size_t begin = 0; begin <= line.size();) {
     const size_t end = std::min(line.find(',', begin), line.size());
     std::string_view field = line.substr(begin, end - begin);
     while (!field.empty() && field.front() == ' ') field.remove_prefix(1);
-    while (!field.empty() && (field.back() == ' ' || field.back() == '\r')) field.remove_suffix(1);
+    while (!field.empty() && field.back() == ' ') field.remove_suffix(1);
     fields.push_back(field);
     begin = end + 1;
   }
@@ -77,9 +86,7 @@ const BlockTimes& BlockProfile::at(int batch_size) const {
 }
 
 BlockProfile read_block_profile(const std::string& file) {
-  if (std::error_code none; std::filesystem::is_directory(file, none)) refuse(file, "it is a folder");
-  std::ifstream in(file);
-  if (!in) refuse(file, "it cannot be opened");
+  std::istringstream in(text_of(file));
   std::string text;
   if (!std::getline(in, text)) refuse(file, "it is empty");
   const size_t columns = fields_of(text).size();
@@ -96,7 +103,6 @@ BlockProfile read_block_profile(const std::string& file) {
     if (!profile.by_batch_size.emplace(static_cast<int>(row[0]), times).second)
       refuse(file, str("line ", line, " has micro-batches of ", row[0], " again"));
   }
-  if (in.bad()) refuse(file, "it cannot be read to its end");
   if (profile.by_batch_size.empty()) refuse(file, "it has no row of times");
   return profile;
 }

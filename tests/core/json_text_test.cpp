@@ -15,6 +15,7 @@ TEST(JsonTextTest, ReadsWhatOthersRead) {
   const std::string text = R"({"a": [1, 2.5, {"a": null}], "b": {"a": "x"}})";
   EXPECT_EQ(parse_json(text), nlohmann::json::parse(text));
   EXPECT_EQ(parse_json(" 7 "), 7);
+  EXPECT_EQ(parse_json("\xEF\xBB\xBF{\r\n\"a\": 7}\r\n").at("a"), 7) << "an editor's byte order mark";
 }
 
 TEST(JsonTextTest, RefusesWhatIsMalformedDeepOrAmbiguous) {

@@ -58,11 +58,11 @@ runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac
                      runtime/recording runtime/results swap swap/gate swap/optim swap/schedule swap/shapes swap/tiers
 runtime/dry_runs     core/host core/memory ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/plan pipe runtime/data runtime/models runtime/passes \
                      runtime/options runtime/pipeline runtime/planning runtime/training swap/schedule swap/shapes swap/windows
-runtime/reproduce    ddl/allreduce kfac/plan pipe runtime/dry_runs runtime/options runtime/planning
+runtime/reproduce    core/host ddl/allreduce kfac/plan pipe runtime/dry_runs runtime/options runtime/planning
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
                      runtime/training
 tools/ddlrun         core/host ddl/allreduce ddl/comm tools/cli
-tools/bench/pipeline ddl/comm ddl/courier pipe runtime/planning tools/cli
+tools/bench/pipeline core/host ddl/comm ddl/courier pipe runtime/planning tools/cli
 tools/bench          core/device core/host kfac kfac/factors kfac/inverse runtime/data runtime/io runtime/models runtime/passes \
                      runtime/pipeline runtime/planning runtime/report runtime/results runtime/training swap swap/schedule \
                      tools/bench/pipeline tools/cli

@@ -42,6 +42,7 @@ class TableFile {
 
 TEST(BlockListTest, ColumnsMayHaveAnyOrderAndKindsAnyNumber) {
   const TableFile file(
+      "\xEF\xBB\xBF"
       "blocks, backward,forward,statistics,inversion,preconditioning\r\n1,2,1,0,0,0\n\n2,4,3,5,6,7.5\n");
   const BlockList model = read_blocks(file.path());
   ASSERT_EQ(model.blocks.size(), 3);

@@ -83,6 +83,18 @@ TEST(HostfileTest, RefusesNamesThatNoHostHas) {
   expect_refusal([] { hostfile(std::string(254, 'a')); }, {"no host's name"});
 }
 
+TEST(HostfileTest, TakesFilesThatOtherSystemsEditorsSave) {
+  const std::string mark = "\xEF\xBB\xBF";
+  const File hosts("hosts", mark + "gpu01 slots=4\r\ngpu02:2\r\n");
+  EXPECT_EQ(find_hosts("", hosts.path(), {}).hosts, (Hosts{{"gpu01", 4}, {"gpu02", 2}}));
+  const File nodes("nodes", mark + "node1\r\nnode1\r\nnode2\r\n");
+  EXPECT_EQ(hosts_of_pbs({{"PBS_NODEFILE", nodes.path()}})->hosts, (Hosts{{"node1", 2}, {"node2", 1}}));
+  const File queue("queue", mark + "node1 4 all.q\r\n");
+  EXPECT_EQ(hosts_of_grid_engine({{"PE_HOSTFILE", queue.path()}})->hosts, (Hosts{{"node1", 4}}));
+  const File wide("wide", std::string("\xFF\xFEg\0", 4));
+  expect_refusal([&] { find_hosts("", wide.path(), {}); }, {wide.path(), "UTF-16"});
+}
+
 TEST(HostfileTest, RefusesAFileThatDoesNotEnd) {
   expect_refusal([] { find_hosts("", "/dev/zero", {}); }, {"/dev/zero", "larger than"});
 }

@@ -106,7 +106,7 @@ class Reproduce(Case):
 
     def test_bad_times_are_refused_by_name(self):
         for file, *said in [
-                (self.folder / "nothing.csv", "nothing.csv", "cannot be opened"),
+                (self.folder / "nothing.csv", "nothing.csv", "No such file"),
                 (self.folder, str(self.folder), "it is a folder")]:
             self.refused(2, *said, args=["reproduce", "pipefisher-fig3", "--times", file])
         for rows, header, *said in [

@@ -1,21 +1,15 @@
 #include "tools/ddlrun/hosts.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "core/error.h"
+#include "core/host/text_file.h"
 
 namespace spillway::ddlrun {
 namespace {
-
-constexpr size_t kMaxFileBytes = size_t{64} << 20;
 
 /// One line of a hostfile.
 class Line {
@@ -144,20 +138,11 @@ HostList parse_hostfile(const std::string& text, const std::string& file) {
 }
 
 std::string read_file(const std::string& file) {
-  if (std::error_code none; std::filesystem::is_directory(file, none))
-    throw BadRequest(str("[hosts] cannot read '", file, "': it is a folder"));
-  errno = 0;
-  std::ifstream in(file);
-  std::string text;
-  std::array<char, 1 << 16> part;
-  while (in && text.size() <= kMaxFileBytes) {
-    in.read(part.data(), part.size());
-    text.append(part.data(), in.gcount());
+  try {
+    return read_text_file(file);
+  } catch (const BadRequest& error) {
+    throw BadRequest(str("[hosts] cannot read '", file, "': ", error.what()));
   }
-  if (!in.eof() && text.size() > kMaxFileBytes)
-    throw BadRequest(str("[hosts] cannot read '", file, "': it is larger than ", kMaxFileBytes, " bytes"));
-  if (!in.eof()) throw BadRequest(str("[hosts] cannot read '", file, "': ", std::strerror(errno ? errno : EIO)));
-  return text;
 }
 
 std::vector<std::string> words_of(std::string_view text) {

@@ -47,8 +47,8 @@ HostList parse_host_option(const std::string& text);
 /// of repeated hosts add up. Throws BadRequest naming `file`, the line and the allowed forms.
 HostList parse_hostfile(const std::string& text, const std::string& file);
 
-/// Returns a whole file, or all that comes through a pipe. Throws BadRequest naming it when it cannot be read or is
-/// larger than 64 MiB.
+/// Returns the text of a file as read_text_file() does. Throws BadRequest naming it when it cannot be read or is larger
+/// than 64 MiB.
 std::string read_file(const std::string& file);
 
 /// Returns the words of a text, parted by white space.

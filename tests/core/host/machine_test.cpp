@@ -137,6 +137,11 @@ TEST(MachineTest, IsTheSameFromAFileThatHwlocWrote) {
   }
 }
 
+TEST(MachineTest, TakesWhatAnotherSystemsEditorSaved) {
+  const std::string xml = contents_of(kFourGpus);
+  EXPECT_EQ(machine_from("\xEF\xBB\xBF" + replaced(xml, "\n", "\r\n")), machine_from(xml));
+}
+
 TEST(MachineTest, KeepsItsNameInAFile) {
   EXPECT_EQ(read_machine(kFourGpus).hostname, "example");
   const auto nameless = replaced(contents_of(kFourGpus), R"(<info name="HostName" value="example"/>)", "");

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <set>
 #include <string>
 #include <utility>
@@ -86,7 +87,15 @@ TEST_F(BlockProfileTest, RefusesAFileByNameAndLine) {
     expect_refusal([&] { read_block_profile(file); }, {file, why});
   }
   expect_refusal([&] { read_block_profile(dir_.string()); }, {"it is a folder"});
-  expect_refusal([&] { read_block_profile((dir_ / "no.csv").string()); }, {"no.csv", "cannot be opened"});
+  expect_refusal([&] { read_block_profile((dir_ / "no.csv").string()); }, {"no.csv", "No such file"});
+}
+
+TEST_F(BlockProfileTest, TakesTablesThatSpreadsheetsSave) {
+  const BlockProfile plain = read_block_profile(file_of(str(kHeader, "8,1,2,3,4,5\n")));
+  const std::string_view header(kHeader, std::strlen(kHeader) - 1);
+  const BlockProfile saved = read_block_profile(file_of(str("\xEF\xBB\xBF", header, "\r\n8,1,2,3,4,5\r\n")));
+  EXPECT_EQ(saved.at(8).forward, plain.at(8).forward);
+  EXPECT_EQ(saved.by_batch_size.size(), 1u);
 }
 
 TEST_F(BlockProfileTest, StandsForAllBlocksWhereItIsTheUsersOwn) {

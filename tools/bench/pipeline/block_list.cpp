@@ -4,12 +4,13 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <optional>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "core/error.h"
+#include "core/host/text_file.h"
 
 namespace spillway::tools {
 namespace {
@@ -30,7 +31,7 @@ std::vector<std::string> cells_of(std::string_view line) {
   for (const char letter : line) {
     if (letter == ',')
       cells.emplace_back();
-    else if (letter != ' ' && letter != '\t' && letter != '\r')
+    else if (letter != ' ' && letter != '\t')
       cells.back() += letter;
   }
   return cells;
@@ -50,8 +51,7 @@ class Reader {
   explicit Reader(std::string file) : file_(std::move(file)) {}
 
   std::vector<BlockTimes> read() {
-    std::ifstream stream(file_);
-    if (!stream) throw BadRequest(str("--emulate: cannot read '", file_, "'"));
+    std::istringstream stream(text());
     std::vector<BlockTimes> blocks;
     for (std::string line; std::getline(stream, line);) {
       ++line_;
@@ -69,6 +69,14 @@ class Reader {
  private:
   [[noreturn]] void refuse(const std::string& reason) const {
     throw BadRequest(str("--emulate: ", file_, ":", line_, ": ", reason));
+  }
+
+  std::string text() const {
+    try {
+      return read_text_file(file_);
+    } catch (const BadRequest& error) {
+      throw BadRequest(str("--emulate: cannot read '", file_, "': ", error.what()));
+    }
   }
 
   void read_columns(const std::vector<std::string>& names) {
