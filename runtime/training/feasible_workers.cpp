@@ -64,7 +64,8 @@ GradWorkerChoice choose_workers(const RunContext& context, const std::optional<U
 }  // namespace
 
 GradWorkerChoice choose_feasible_workers(const RunContext& context, const std::optional<UnlimitedProfile>& observed,
-                                         int64_t budget_bytes, TrainRequests* requests) {
+                                         int64_t own_budget_bytes, TrainRequests* requests) {
+  const int64_t budget_bytes = -max_over_ranks(context.comm, -own_budget_bytes);  // ranks may have their own
   GradWorkerChoice best = choose_workers(context, observed, budget_bytes);
   const TrainOptions& options = context.options;
   if (options.kfac.preconditioner.strategy != kfac::Strategy::automatic || best.strategy == kObservedStrategy ||

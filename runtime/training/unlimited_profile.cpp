@@ -8,6 +8,8 @@
 #include "core/device/open_device.h"
 #include "core/error.h"
 #include "core/interrupted.h"
+#include "ddl/comm/collectives.h"
+#include "ddl/comm/communicator.h"
 #include "runtime/interruption/failure.h"
 #include "runtime/training/training_run.h"
 #include "swap/schedule/step_trace.h"
@@ -39,13 +41,16 @@ std::string split_flag(int64_t bytes) {
 }
 
 /// Returns the part of a refusal that names the split size under which the budget is feasible; empty when none was
-/// found. A checkpoint's run keeps its split size. Collective.
-std::string describe_feasible_split(RunContext context, int64_t budget_bytes) {
+/// found. A checkpoint's run keeps its split size. Collective: sizes come from the smallest budget of all ranks, and
+/// one is named when it makes every rank's feasible.
+std::string describe_feasible_split(RunContext context, int64_t own_budget_bytes) {
   if (context.options.checkpoint.resume) return "";
+  const int64_t budget_bytes = -max_over_ranks(context.comm, -own_budget_bytes);
   for (int64_t size : smaller_splits(context.options.memory.split_in_use(), budget_bytes)) {
     context.options.memory.split_bytes = size;
     const UnlimitedProfile observed = profile_unlimited_step(context);
-    if (observed.floor_bytes <= in_bytes(context.options.memory.budget, observed).bytes)
+    const bool fits = observed.floor_bytes <= in_bytes(context.options.memory.budget, observed).bytes;
+    if (max_over_ranks(context.comm, fits ? 0 : 1) == 0)
       return str("; with ", split_flag(size), " it is ", observed.floor_bytes, " bytes (",
                  format_bytes(observed.floor_bytes), "), because larger operators then run in windows");
   }
@@ -144,12 +149,20 @@ int64_t resolve_budget(const BudgetRequest& request, const UnlimitedProfile& obs
 int64_t resolve_budget_or_name_split(const RunContext& context, const UnlimitedProfile& observed) {
   const TrainOptions& options = context.options;
   std::string refusal;
+  int64_t budget_bytes = kUnlimitedBytes;
   try {
-    return resolve_budget(options.memory.budget, observed, options.memory.may_exceed_budget());
+    budget_bytes = resolve_budget(options.memory.budget, observed, options.memory.may_exceed_budget());
   } catch (const InfeasibleBudget& error) {
     refusal = error.what();
   }
-  throw InfeasibleBudget(refusal + describe_feasible_split(context, in_bytes(options.memory.budget, observed).bytes));
+  // Ranks may have budgets of their own. All of them search for a split, because that is collective, and then all end.
+  if (max_over_ranks(context.comm, refusal.empty() ? 0 : 1) == 0) return budget_bytes;
+  const std::string split = describe_feasible_split(context, in_bytes(options.memory.budget, observed).bytes);
+  heard_by_all(context.comm, [&] {
+    if (!refusal.empty()) throw InfeasibleBudget(refusal + split);
+  });
+  ddl::barrier(*context.comm->communicator);  // throws what the ranks said whose budgets are infeasible
+  throw InfeasibleBudget("[train] another rank's budget is infeasible");
 }
 
 }  // namespace spillway::runtime

@@ -30,7 +30,8 @@ int64_t resolve_budget(const BudgetRequest& request, const UnlimitedProfile& obs
 
 /// Returns the budget in bytes of the context's options, as resolve_budget() does. Where it refuses and operators may
 /// be split, observes at most three more steps, each with a smaller split size, until one brings the floor below the
-/// budget. The error then names that `--split` and its floor. Collective.
+/// budget. The error then names that `--split` and its floor. Collective: ranks may have budgets of their own, and
+/// where one refuses, the others throw CommError with its words.
 int64_t resolve_budget_or_name_split(const RunContext& context, const UnlimitedProfile& observed);
 
 }  // namespace spillway::runtime

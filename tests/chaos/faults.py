@@ -107,6 +107,8 @@ def check_end(launch, code, text):
         codes = set()
     if code == DONE:
         return
+    if "bad_alloc" in text:
+        raise Failure(f"'{launch.fault}' ended with an allocation of which nobody says whose and how large it was:\n{text}")
     if code not in codes:
         raise Failure(f"'{launch.fault}' ended the launch with {code}, allowed: {sorted(codes | {DONE})}\n{text}")
     if code < 0 and launch.ranks == 1:

@@ -88,6 +88,19 @@ class FailingRanks(Case):
             self.assertNotIn("was interrupted", done.stderr)
             self.assertEqual(done.returncode, 3, done.stderr)
 
+    def test_where_one_ranks_budget_is_infeasible_all_ranks_end_with_its_words(self):
+        # The refusal names a split size, for which every rank observes steps, also those whose budgets are feasible.
+        train = [PROGRAM, "train", "--model", "unet3d", "--data", "synthetic:32", "--filters", "4", "--cases", "8", "--steps", "2",
+                 "--kfac", "--kfac-strategy", "auto", "--deterministic", "--budget"]
+        for small in (0, 2):
+            ranks = []
+            for rank in range(3):
+                ranks += [*([":"] if rank else []), "-np", "1", *train, "1MiB" if rank == small else "2GiB"]
+            done = subprocess.run([*MPI, *ranks], capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertIn("a budget of 1.00 MiB (1048576 bytes) cannot run", done.stderr)
+            self.assertNotRegex(done.stderr, "bad_alloc|layers other than")
+
     def test_ranks_that_were_started_with_unlike_options_are_told_which(self):
         def launch(command, first, second):
             one = [PROGRAM, *command]
