@@ -5,8 +5,19 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/out_of_memory.h"
 
 namespace spillway {
+
+namespace {
+
+/// Returns the name of this thread's operator, for messages.
+std::string asker() {
+  const auto name = OperatorScope::current();
+  return name.empty() ? "an allocation" : std::string(name);
+}
+
+}  // namespace
 
 /// Makes set_reclaimer() wait while it lives. So reclaimers and keepers that are loaded after its construction stay
 /// valid.
@@ -16,10 +27,11 @@ struct DeviceMemory::Caller {
   DeviceMemory& memory;
 };
 
-/// Throws std::bad_alloc for negative sizes and for sizes that no machine has, because the charge must not overflow.
+/// Throws OutOfMemory for negative sizes and for sizes that no machine has, because the charge must not overflow.
 void DeviceMemory::require_sane(int64_t bytes) {
   constexpr int64_t kMax = int64_t{1} << 62;
-  if (bytes < 0 || bytes > kMax) throw std::bad_alloc();
+  if (bytes < 0 || bytes > kMax)
+    throw OutOfMemory(str("[memory] ", asker(), " asks for ", bytes, " bytes, which no machine has"), bytes);
 }
 
 void DeviceMemory::set_reclaimer(Reclaimer* reclaimer) noexcept {
@@ -43,7 +55,11 @@ Block* DeviceMemory::try_allocate(int64_t bytes, Category category) {
   if (!ledger_.try_charge(charge, category)) return nullptr;
   try {
     if (Block* block = source_.try_acquire(charge, category)) return block;
-    throw std::bad_alloc();
+    throw OutOfMemory(
+        str("[memory ", ledger_.device(), "] ", asker(), " needs ", format_bytes(charge),
+            ", and the machine has no memory for it, although ", format_bytes(ledger_.used_bytes() - charge),
+            " of a budget of ", format_bytes(ledger_.budget_bytes()), " are held"),
+        charge);
   } catch (...) {
     ledger_.refund(charge, category);
     throw;
@@ -80,10 +96,9 @@ void DeviceMemory::refund_external(int64_t bytes) noexcept {
 void DeviceMemory::ask_for(int64_t charge) {
   Caller caller(*this);
   if (Reclaimer* reclaimer = reclaimer_) return reclaimer->reclaim(charge);
-  auto who = OperatorScope::current();
-  throw OutOfBudget(str("[memory ", ledger_.device(), "] ", who.empty() ? "an allocation" : who, " needs ",
-                        format_bytes(charge), "; ", format_bytes(ledger_.used_bytes()), " of ",
-                        format_bytes(ledger_.budget_bytes()), " are held and no pager can make room"),
+  throw OutOfBudget(str("[memory ", ledger_.device(), "] ", asker(), " needs ", format_bytes(charge), "; ",
+                        format_bytes(ledger_.used_bytes()), " of ", format_bytes(ledger_.budget_bytes()),
+                        " are held and no pager can make room"),
                     charge, ledger_.budget_bytes());
 }
 

@@ -80,11 +80,11 @@ class DeviceMemory {
 
   /// Returns a block of at least `bytes`, uninitialized, 64-byte aligned. Asks the reclaimer while the charge does not
   /// fit. This is the only place that retries when memory runs out. Throws OutOfBudget when the budget is exhausted.
-  /// Throws std::bad_alloc when the device itself has no memory, or for more than 2^62 bytes. Throws the source's
+  /// Throws OutOfMemory when the device itself has no memory, or for more than 2^62 bytes. Throws the source's
   /// exceptions too. Nothing stays charged after an exception.
   Block* allocate(int64_t bytes, Category category);
   /// Allocates as allocate() does, but returns nullptr when the charge does not fit the budget, without asking the
-  /// reclaimer. Throws std::bad_alloc.
+  /// reclaimer. Throws OutOfMemory.
   [[nodiscard]] Block* try_allocate(int64_t bytes, Category category);
   /// Releases a block for its owner: frees it, or hands it to the keeper of the page that is registered for it.
   void release(Block* block) noexcept;

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/out_of_memory.h"
 #include "ddl/allreduce/executor.h"
 #include "ddl/comm/agreement.h"
 #include "ddl/comm/communicator.h"
@@ -78,7 +79,9 @@ int64_t Allreduce::scratch_bytes(int64_t count, Element element) {
 
 void Allreduce::reduce(const ReduceBuffers& vector, Reduction reduction, uint64_t signature) {
   std::vector<std::byte>& scratch = impl_->scratch;
-  scratch.resize(std::max<size_t>(scratch.size(), scratch_bytes(vector.count(), vector.element)));
+  const int64_t needed = scratch_bytes(vector.count(), vector.element);
+  naming_who_allocates("the scratch of an allreduce", needed,
+                       [&] { scratch.resize(std::max<size_t>(scratch.size(), needed)); });
   reduce(vector, reduction, scratch, signature);
 }
 

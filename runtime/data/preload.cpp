@@ -4,6 +4,8 @@
 
 #include <unordered_map>
 
+#include "core/out_of_memory.h"
+
 namespace spillway::runtime {
 namespace {
 
@@ -11,7 +13,9 @@ namespace {
 at::Tensor outside(const at::Tensor& tensor) {
   at::Tensor dense = tensor.contiguous();
   const auto* bytes = static_cast<const char*>(dense.const_data_ptr());  // nullptr when there are no bytes
-  auto memory = std::make_shared<std::vector<char>>(bytes, bytes + dense.nbytes());
+  auto memory = naming_who_allocates("a case of the data", static_cast<int64_t>(dense.nbytes()), [&] {
+    return std::make_shared<std::vector<char>>(bytes, bytes + dense.nbytes());
+  });
   return at::from_blob(
       memory->data(), dense.sizes(), [memory](void*) {}, dense.options());
 }

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <new>
+#include <typeinfo>
 
 #include "core/error.h"
 #include "core/interrupted.h"
@@ -26,6 +27,8 @@ Failure failure_of(const std::exception& error) {
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   const auto* comm = dynamic_cast<const ddl::CommError*>(&error);
   std::string text = torch ? torch->what_without_backtrace() : error.what();
+  if (typeid(error) == typeid(std::bad_alloc))
+    text = "[memory] the host has no memory for what the program asked for (std::bad_alloc)";
   return {code_of(error), text.substr(0, text.find('\n')), comm && comm->origin() >= 0};
 }
 

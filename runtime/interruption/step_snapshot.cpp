@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <memory>
 
+#include "core/out_of_memory.h"
+
 namespace spillway::runtime {
 namespace {
 
@@ -12,7 +14,8 @@ namespace {
 at::Tensor host_copy(const at::Tensor& buffer) {
   const at::TensorOptions type(buffer.scalar_type());
   if (buffer.is_cuda()) return at::empty(buffer.sizes(), type.pinned_memory(true)).copy_(buffer, /*non_blocking=*/true);
-  auto bytes = std::make_shared<std::vector<std::byte>>(buffer.nbytes());
+  auto bytes = naming_who_allocates("the copy of a module's buffer", static_cast<int64_t>(buffer.nbytes()),
+                                    [&] { return std::make_shared<std::vector<std::byte>>(buffer.nbytes()); });
   return at::from_blob(
              bytes->data(), buffer.sizes(), [bytes](void*) {}, type)
       .copy_(buffer);

@@ -282,13 +282,15 @@ TrainResult Training::finish() {
 }  // namespace
 
 TrainResult train_in_context(const RunContext& context, TrainListener& listener, TrainRequests* requests) {
-  Training training(context, listener, requests);
-  training.choose_budget();
-  training.choose_workers();
-  training.choose_interval();
-  training.open();
-  training.run_steps();
-  return training.finish();
+  return heard_by_all(context.comm, [&] {
+    Training training(context, listener, requests);
+    training.choose_budget();
+    training.choose_workers();
+    training.choose_interval();
+    training.open();
+    training.run_steps();
+    return training.finish();
+  });
 }
 
 }  // namespace spillway::runtime

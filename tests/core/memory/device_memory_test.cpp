@@ -14,6 +14,7 @@
 #include <string>
 
 #include "core/memory/host_slab.h"
+#include "core/out_of_memory.h"
 
 namespace spillway {
 namespace {
@@ -42,6 +43,38 @@ TEST(DeviceMemoryTest, MoreThanAnyMachineHasIsRefusedWithoutOverflow) {
     EXPECT_THROW((void)memory.allocate(bytes, Category::other), std::bad_alloc) << bytes;
     EXPECT_THROW((void)memory.try_allocate(bytes, Category::other), std::bad_alloc) << bytes;
     EXPECT_EQ(ledger.used_bytes(), 0) << bytes;
+  }
+}
+
+TEST(DeviceMemoryTest, SaysWhoAskedForHowManyBytesThatTheMachineHasNot) {
+  Arena arena(1 << 20);
+  Ledger ledger("test");
+  DeviceMemory memory(arena, ledger);
+  const OperatorScope scope("aten::conv3d");
+  try {
+    (void)memory.allocate(3 << 20, Category::other);
+    ADD_FAILURE() << "the arena holds 1 MiB";
+  } catch (const OutOfMemory& error) {
+    const std::string text = error.what();
+    for (const char* part : {"[memory test]", "aten::conv3d needs 3.00 MiB", "no memory", "0 B of a budget"})
+      EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in: " << text;
+    EXPECT_EQ(error.requested_bytes(), DeviceMemory::charge_of(3 << 20));
+  }
+  EXPECT_EQ(ledger.used_bytes(), 0);
+}
+
+TEST(OutOfMemoryTest, NamesWhoAllocatesWhereTheLibraryTellsNothing) {
+  EXPECT_EQ(naming_who_allocates("a test", 7, [] { return 3; }), 3);
+  try {
+    naming_who_allocates("a test", 7, [] { throw std::bad_alloc(); });
+  } catch (const std::bad_alloc& error) {
+    EXPECT_STREQ(error.what(), "[memory] a test needs 7 bytes, and the host has no memory for them");
+  }
+  try {
+    naming_who_allocates("a test", 7, [] { throw OutOfMemory("words of its own", 9); });
+  } catch (const OutOfMemory& error) {
+    EXPECT_STREQ(error.what(), "words of its own");
+    EXPECT_EQ(error.requested_bytes(), 9);
   }
 }
 
