@@ -137,7 +137,8 @@ TEST(LayerCurvatureTest, AStageSamplesThePositionsAndCountsTheStepsOfTheWholeMod
     of_whole.curvature_delay = of_stage.curvature_delay = delay;
     Kfac whole(*model, of_whole);
     const auto own_rows = [](const at::Tensor& rows, const std::vector<int64_t>&) { return rows; };
-    Kfac stage(*other, of_stage, {}, {.layers = {"0", "2", "5"}, .curvature = layers, .all_rows = own_rows});
+    Kfac stage(*other, of_stage, {},
+               {.layers = {{.name = "0"}, {.name = "2"}, {.name = "5"}}, .curvature = layers, .all_rows = own_rows});
     for (int now = 0; now < 8; ++now) {
       for (auto& [kfac, trained] : {std::pair(&whole, &model), std::pair(&stage, &other)}) {
         const auto loss = loss_of(*trained);
