@@ -12,8 +12,8 @@
 namespace spillway::kfac {
 
 /// The other stages as a Kfac sees them. Its steps are then those of a Kfac of the whole model: the clip and
-/// DampingScope::network are over all layers, Strategy::dp places owners among all layers, and KfacCounters' updates and
-/// decompositions are the model's.
+/// DampingScope::network are over all layers, Strategy::dp places owners among all layers, and KfacCounters' updates
+/// and decompositions are the model's.
 struct ModelStages {
   /// The layers of all stages, in the model's order. Empty: the model is whole.
   std::vector<LayerShape> layers = {};

@@ -74,7 +74,7 @@ class FakeCudaDriver final : public CudaDriver {
   int64_t managed_ranges = 0;
   int64_t brought_bytes = 0;
   std::map<void*, int64_t> held;
-  c10::Allocator* for_tensors = nullptr;  ///< what LibTorch is given
+  c10::Allocator* for_tensors = nullptr;  ///< the allocator that LibTorch is given
 };
 
 }  // namespace spillway::testing

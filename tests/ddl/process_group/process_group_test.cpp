@@ -73,7 +73,8 @@ class RandomProgram {
     }
     while (!pending_.empty()) finish(own_() % pending_.size());
   }
-  /// As run(), but ends with the calls that a dead group leaves: each ends, with its values or with a CommError.
+  /// Makes calls until one rank gives up, and checks what a dead group leaves: each call ends, with its values or with
+  /// a CommError.
   int run_to_death(int calls, int victim, int at) {
     int failed = 0;
     for (int call = 0; call < calls; ++call) {
