@@ -11,6 +11,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -122,15 +123,13 @@ class Driver final : public CudaDriver {
   c10::Allocator* allocator() override { return wrapper_; }
 
  private:
-  /// Returns the bytes that this process holds on the GPU, by NVML. Where that does not know them, returns those of all
-  /// processes. The first call decides, because only differences count.
+  /// Returns the bytes that this process holds on the GPU, or those of all processes (HeldGpuMemory).
   int64_t held_bytes(int64_t reserved) {
     size_t free = 0, total = 0;
     C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));  // also makes the context, which NVML names the process by
-    if (!std::exchange(has_looked_, true)) own_ = OwnGpuMemory::find(pci_bus_id(), reserved);
-    if (!own_) return static_cast<int64_t>(total - free);
-    own_bytes_ = own_->bytes().value_or(own_bytes_);
-    return own_bytes_;
+    const HeldGpuMemory::Look now{reserved, static_cast<int64_t>(total - free)};
+    if (!held_) held_.emplace(OwnGpuMemory::find(pci_bus_id(), reserved), now);
+    return held_->bytes(now);
   }
   int64_t reserved_bytes() const {
     constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
@@ -146,9 +145,7 @@ class Driver final : public CudaDriver {
   int64_t host_bytes_ = 0;
   std::weak_ptr<PinnedRange> host_;
   std::shared_ptr<ComputeMarks> marks_;
-  bool has_looked_ = false;
-  std::unique_ptr<OwnGpuMemory> own_;  // nullptr: NVML does not know this process's memory
-  int64_t own_bytes_ = 0;
+  std::optional<HeldGpuMemory> held_;
 };
 
 /// Selects expandable segments, because fragmented memory holds fewer tensors. A user's own setting stays.
@@ -176,7 +173,7 @@ CudaDriver* open(int index, TensorMemory& tensors) {
     throw std::runtime_error(str("there is no cuda:", index, "; this machine has ", count, " GPU(s)"));
   use_expandable_segments();
   at::globalContext().lazyInitDevice(c10::kCUDA);
-  c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));  // the caller's current GPU stays
   at::globalContext().setBenchmarkCuDNN(false);  // it would size workspaces by the free memory
   return new Driver(index, tensors);
 }

@@ -27,10 +27,18 @@ cudaMemLocation place(Side side, c10::DeviceIndex index) {
   return location;
 }
 
-/// Waits for the GPU and frees the memory. The host's use of the memory is over, but work queued on the GPU may remain.
+/// Waits for the range's GPU, which need not be the thread's current one, and frees the memory. The host's use of the
+/// memory is over, but work queued on the GPU may remain. Does not throw, because destructors come here.
 void release(char* data, int64_t) {
+  cudaPointerAttributes range{};
+  int current = -1;
+  C10_CUDA_IGNORE_ERROR(cudaPointerGetAttributes(&range, data));
+  C10_CUDA_IGNORE_ERROR(cudaGetDevice(&current));
+  const bool is_elsewhere = range.type == cudaMemoryTypeManaged && range.device != current;
+  if (is_elsewhere) C10_CUDA_IGNORE_ERROR(cudaSetDevice(range.device));
   C10_CUDA_IGNORE_ERROR(cudaDeviceSynchronize());
   C10_CUDA_IGNORE_ERROR(cudaFree(data));
+  if (is_elsewhere && current >= 0) C10_CUDA_IGNORE_ERROR(cudaSetDevice(current));
 }
 
 /// True when the user wants managed memory beyond what the GPU has free.

@@ -62,4 +62,20 @@ std::optional<int64_t> OwnGpuMemory::bytes() const {
   return std::nullopt;
 }
 
+HeldGpuMemory::HeldGpuMemory(std::unique_ptr<OwnGpuMemory> own, Look first) : own_(std::move(own)), first_(first) {
+  const auto bytes = own_ ? own_->bytes() : std::nullopt;
+  if (!bytes) own_.reset();
+  first_own_ = own_bytes_ = bytes.value_or(0);
+}
+
+int64_t HeldGpuMemory::bytes(Look now) {
+  if (own_) own_bytes_ = own_->bytes().value_or(own_bytes_);
+  const int64_t reserved = now.reserved_bytes - first_.reserved_bytes;
+  if (own_ && !is_trusted_ && reserved > 0) {
+    is_trusted_ = own_bytes_ - first_own_ >= reserved / 2;
+    if (!is_trusted_) own_.reset();
+  }
+  return own_ ? own_bytes_ : first_own_ + now.used_bytes - first_.used_bytes;
+}
+
 }  // namespace spillway

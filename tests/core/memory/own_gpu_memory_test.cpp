@@ -48,5 +48,27 @@ TEST_F(OwnGpuMemoryTest, WhereTheNumberCannotBeThisProcesssThereIsNone) {
   EXPECT_FALSE(OwnGpuMemory::find(kGpu, 0, "libthere-is-none.so")) << "no library";
 }
 
+TEST_F(OwnGpuMemoryTest, ANumberThatGrowsWithThisProcesssMemoryIsTrusted) {
+  HeldGpuMemory held(find(), {100, 5000});
+  EXPECT_EQ(held.bytes({100, 5000}), 700);
+  set("3", "1300");
+  EXPECT_EQ(held.bytes({600, 9000}), 1300) << "it grew by 500 and libraries' 100";
+  EXPECT_EQ(held.bytes({9000, 20000}), 1300) << "it stays trusted";
+}
+
+TEST_F(OwnGpuMemoryTest, ANumberOfAnotherProcessIsFoundOutByNotGrowing) {
+  HeldGpuMemory held(find(), {100, 5000});  // another process of the host has this process's number
+  EXPECT_EQ(held.bytes({100, 5000}), 700);
+  EXPECT_EQ(held.bytes({600, 5650}), 1350) << "all processes together grew by 650";
+  set("3", "9000");
+  EXPECT_EQ(held.bytes({600, 5650}), 1350) << "what the other process takes is not asked for any more";
+}
+
+TEST_F(OwnGpuMemoryTest, WithoutANumberAllProcessesAreCounted) {
+  HeldGpuMemory held(nullptr, {100, 5000});
+  const int64_t first = held.bytes({100, 5000});
+  EXPECT_EQ(held.bytes({600, 5900}) - first, 900);
+}
+
 }  // namespace
 }  // namespace spillway
