@@ -22,6 +22,12 @@ else:
 _UNSET = object()
 
 
+def _name_of(device):
+    """Returns the name of a device; "cuda" is the current GPU, as everywhere in PyTorch."""
+    name = str(device)
+    return f"cuda:{torch.cuda.current_device()}" if name == "cuda" and torch.cuda.is_available() else name
+
+
 def _bytes(value, name, unlimited):
     """Returns a number of bytes from an int, a text such as "8GiB", or None for `unlimited`."""
     if value is None:
@@ -47,7 +53,7 @@ class Session:
     Args:
         budget: Device bytes that all tensors of the process may hold: an int, a text such as "8GiB" or "600MiB", or None
             for no limit (the peak is counted all the same).
-        device: "cpu", "cuda" or "cuda:N".
+        device: "cpu", "cuda" (the GPU that is current as the Session opens) or "cuda:N".
         host_budget: Host bytes for what left the device. None: a share of the machine's memory.
         disk: A folder for what the host budget has no room for. None: nothing goes to disk.
         split: Bytes above which convolutions, norms and similar operators run window by window, so that none of their
@@ -56,7 +62,8 @@ class Session:
         engine: "gate" moves tensors by copies, "unified" by CUDA's managed memory.
         prefetch: Copy tensors back ahead of their use, from the second step of a kind on.
         replay: Run cheap operators again instead of copying their results, where that is faster. It changes no bit.
-        processes_of_host: Processes of this machine that open Sessions, such as the ranks of a data-parallel run.
+        processes_of_host: Processes of this machine that open Sessions, such as the ranks of a data-parallel run. None:
+            LOCAL_WORLD_SIZE, as torchrun sets it, or 1.
 
     A Session is opened, used and closed on one thread, which has no other open Session. When that thread has ended, any
     other one may close it. The same object can be opened again after it was closed.
@@ -70,7 +77,7 @@ class Session:
     def __init__(self, budget: int | str | None = None, *, device: str | torch.device = "cpu",
                  host_budget: int | str | None = None, disk: str | os.PathLike | None = None,
                  split: int | str | None = _UNSET, engine: str = "gate", prefetch: bool = True, replay: bool = True,
-                 processes_of_host: int = 1):
+                 processes_of_host: int | None = None):
         unlimited = _spillway.UNLIMITED_BYTES
         split_bytes = _spillway.SPLIT_BY_DEVICE if split is _UNSET else _bytes(split, "split", unlimited)
         if split is not _UNSET and split_bytes == _spillway.SPLIT_BY_DEVICE:
@@ -84,7 +91,7 @@ class Session:
             "split_bytes": split_bytes,
             "prefetch": bool(prefetch),
             "replay": bool(replay),
-            "processes_of_host": processes_of_host,
+            "processes_of_host": int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if processes_of_host is None else processes_of_host,
         }
         self._open = None
         self._thread = None
@@ -95,7 +102,7 @@ class Session:
         """Opens the Session, for code that has no block to put it into, such as a notebook. Returns it."""
         if self._open is not None:
             raise RuntimeError("[session] it is open already")
-        opened = _spillway.Session(**self._options)
+        opened = _spillway.Session(**{**self._options, "device": _name_of(self._options["device"])})
         try:
             _open_sessions.add(self)
         except BaseException:

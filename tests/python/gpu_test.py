@@ -1,7 +1,9 @@
 """Tests of Sessions in Python on a GPU. They are skipped where there is none."""
 
 import contextlib
+import os
 import unittest
+from unittest import mock
 
 import torch
 from torch import nn
@@ -102,6 +104,16 @@ class GpuTest(unittest.TestCase):
                         use()
             self.assertEqual(made.sum().item(), MIB)
 
+    def test_the_current_gpu_is_the_sessions_and_stays_current(self):
+        here = torch.cuda.current_device()
+        with spillway.Session(device="cuda"):
+            self.assertEqual(torch.cuda.current_device(), here)
+            made = torch.ones(MIB, device="cuda")
+            self.assertEqual(made.device.index, here)
+        with self.assertRaises(spillway.DeviceError):
+            spillway.Session(device=f"cuda:{torch.cuda.device_count()}").open()
+        self.assertEqual(torch.cuda.current_device(), here)
+
     def test_workers_of_a_data_loader_inside_a_session(self):
         data = torch.utils.data.TensorDataset(torch.arange(64.0).reshape(16, 4))
         with spillway.Session(device="cuda") as session:
@@ -110,6 +122,28 @@ class GpuTest(unittest.TestCase):
                 with session.step():
                     seen += batch.cuda().sum().item()
         self.assertEqual(seen, torch.arange(64.0).sum().item())
+
+
+class RankTest(unittest.TestCase):
+    """What a rank of several on one machine gets, on doubles of its GPU and of the opened Session."""
+
+    def options_of(self, current=2, environment=(), **given):
+        """Returns the options of the Session that is opened where GPU `current` is the current one."""
+        with mock.patch.object(torch.cuda, "is_available", lambda: True), mock.patch.object(torch.cuda, "current_device", lambda: current), \
+                mock.patch.dict(os.environ, dict(environment)), mock.patch.object(spillway.session._spillway, "Session") as opened:
+            spillway.Session(**given).open().close()
+        return opened.call_args.kwargs
+
+    def test_cuda_is_the_current_gpu(self):
+        self.assertEqual(self.options_of(device="cuda")["device"], "cuda:2")
+        self.assertEqual(self.options_of(device=torch.device("cuda"))["device"], "cuda:2")
+        self.assertEqual(self.options_of(device="cuda:1")["device"], "cuda:1")
+        self.assertEqual(self.options_of(device="cpu")["device"], "cpu")
+
+    def test_ranks_of_torchrun_share_the_hosts_memory(self):
+        self.assertEqual(self.options_of()["processes_of_host"], 1)
+        self.assertEqual(self.options_of(environment={"LOCAL_WORLD_SIZE": "8"})["processes_of_host"], 8)
+        self.assertEqual(self.options_of(environment={"LOCAL_WORLD_SIZE": "8"}, processes_of_host=2)["processes_of_host"], 2)
 
 
 if __name__ == "__main__":
