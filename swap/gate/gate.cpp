@@ -1,4 +1,6 @@
 // The gate: one boxed fallback that sees every operator of a Session.
+#include <c10/core/impl/PyInterpreterHooks.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -372,9 +374,34 @@ void pass_gradient(SessionState& session, const OperatorTraits& traits, Gradient
   });
 }
 
+/// True for a call on tensors without bytes, with which LibTorch traces for torch.cond, torch.export and the like. What
+/// a trace computes on real tensors comes to the gate by itself, below LibTorch's mode.
+bool is_without_bytes(c10::DispatchKeySet keys) {
+  using Modes = c10::impl::TorchDispatchModeTLS;
+  if (keys.has_backend(c10::BackendComponent::MetaBit)) return true;
+  return keys.has(c10::DispatchKey::Python) && Modes::get_mode(c10::impl::TorchDispatchModeKey::FAKE);
+}
+
+/// True for a call on a tensor subclass that is written in Python, such as DTensor, or inside a mode written in Python.
+bool is_for_python(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
+  return keys.has(c10::DispatchKey::Python) && !op.hasKernelForDispatchKey(c10::DispatchKey::Python);
+}
+
+/// Calls Python's handler, as LibTorch's fallback does, but leaves the gate open. So the operators that the handler
+/// calls come to the gate with the tensors that they really use, which a subclass holds inside.
+void dispatch_to_python(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  constexpr auto kUpToPython = c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Python)
+                                   .add(c10::DispatchKey::Python)
+                                   .add(kGateKey);
+  const c10::impl::ExcludeDispatchKeyGuard above(c10::DispatchKeySet(c10::DispatchKeySet::FULL) ^ kUpToPython);
+  (*c10::impl::getGlobalPyInterpreter())->dispatch(op, stack);
+}
+
 void gate(const c10::OperatorHandle& op, c10::DispatchKeySet dispatch_keys, torch::jit::Stack* stack) {
   const auto keys = dispatch_keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kGateKey);
+  if (is_without_bytes(keys)) return op.redispatchBoxed(keys, stack);
   SessionState* session = SessionState::current();
+  if (session && is_for_python(op, keys)) return dispatch_to_python(op, stack);
   const OperatorTraits* traits = session ? &session->traits(op) : nullptr;
   // A composite's parts are dispatched with the gate still on, so the gate sees each of them.
   if (traits && runs_as_parts(*traits, op, keys)) return op.redispatchBoxed(keys, stack);

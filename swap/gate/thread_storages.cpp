@@ -27,8 +27,8 @@ struct RecordOfThread {
 void record_made(const at::Tensor& tensor, ThreadStorages& storages) {
   if (!tensor.defined() || !tensor.has_storage() || holds_tensors_inside(tensor)) return;
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  if (!block_behind(storage._mutable_data_ptr_no_checks())) return;  // first: traced tensors' sizes may be symbols
   if (static_cast<int64_t>(storage.nbytes()) < least_page_bytes(tensor, /*min_page_bytes=*/1)) return;
-  if (!block_behind(storage._mutable_data_ptr_no_checks())) return;
   storages.add(c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage)));
 }
 
