@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from spillway import _pointers, _purposes, _spillway
+from spillway import _compiled, _pointers, _purposes, _sharded, _spillway
 from spillway._torch_check import has_distributed
 
 if has_distributed():
@@ -19,6 +18,8 @@ if has_distributed():
 else:
     _data_parallel = None
 
+_compiled.install()
+_sharded.install()
 _UNSET = object()
 
 
@@ -205,7 +206,6 @@ class _Step(contextlib.ContextDecorator):
 
     def __enter__(self):
         opened = self._session._require_open()
-        _open_sessions.run_uncompiled()
         opened.begin_step(self._kind)
         self._opened = opened
         return self._session
@@ -229,7 +229,6 @@ class _Sessions:
     def __init__(self):
         self._all = {}
         self._lock = threading.RLock()
-        self._stance = None
 
     def add(self, session):
         with self._lock:
@@ -238,7 +237,6 @@ class _Sessions:
             _purposes.install()
             if _data_parallel:
                 _data_parallel.install()
-            self.run_uncompiled()
 
     def discard(self, session):
         with self._lock:
@@ -249,15 +247,6 @@ class _Sessions:
             _purposes.remove()
             if _data_parallel:
                 _data_parallel.remove()
-            stance, self._stance = self._stance, None
-            if stance is not None:
-                stance.__exit__(None, None, None)
-
-    def run_uncompiled(self):
-        """Makes torch.compile's functions run eagerly, because the gate sees no compiled kernels."""
-        with self._lock:
-            if self._stance is None and "torch._dynamo" in sys.modules:  # else nothing is compiled
-                self._stance = torch.compiler.set_stance("force_eager")
 
 
 _open_sessions = _Sessions()

@@ -350,40 +350,6 @@ class SessionTest(unittest.TestCase):
             with spillway.Session(budget="64MiB") as session:
                 self.assertEqual(train(session)[0], train()[0])
 
-    def test_compiled_code_stays_off_until_the_last_session_closes(self):
-        import torch._dynamo.eval_frame as eval_frame
-
-        def stance():
-            return eval_frame._stance.stance
-
-        opened, may_close, closed = (threading.Event() for _ in range(3))
-
-        def work():
-            with spillway.Session():
-                opened.set()
-                may_close.wait(60)
-            closed.set()
-
-        for closes_first in ("this", "other"):
-            for event in (opened, may_close, closed):
-                event.clear()
-            before = stance()
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(spillway.Session())
-                self.assertEqual(stance(), "force_eager")
-                thread = threading.Thread(target=work)
-                thread.start()
-                opened.wait(60)
-                self.assertEqual(stance(), "force_eager")
-                if closes_first == "other":
-                    may_close.set()
-                    closed.wait(60)
-                    self.assertEqual(stance(), "force_eager")
-            self.assertEqual(stance(), "force_eager" if closes_first == "this" else before)
-            may_close.set()
-            thread.join()
-            self.assertEqual(stance(), before)
-
     def test_other_threads_run_while_an_operator_does(self):
         # The operator runs without the GIL, so the other thread counts on meanwhile.
         with spillway.Session(budget="512MiB"):

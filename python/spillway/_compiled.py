@@ -1,0 +1,59 @@
+"""Keeps compiled code out of Sessions, because the gate sees PyTorch's operators, and no compiled kernels.
+
+On a thread whose Session is open, functions of torch.compile run eagerly. What PyTorch compiles by itself, only to look
+into it (torch.cond, torch.while_loop, flex_attention), is traced there as always, and its operators then run one by one.
+Compiled code that is reached in another way is refused.
+"""
+
+import functools
+
+import torch
+
+from spillway import _late
+
+_GATE_KEY = torch._C._dispatch_key_parse("Fake")  # swap/gate's; PyTorch has no name for it in Python
+
+
+def is_gated() -> bool:
+    """Returns true on a thread whose operators pass the gate."""
+    return torch._C._dispatch_tls_is_dispatch_key_included(_GATE_KEY)
+
+
+def _eager_when_gated(original):
+    """For the function that turns a compiler into what runs a function's frames; None: they run as they are."""
+    from torch._higher_order_ops.utils import _in_hop_compile  # traces, and runs what it traced operator by operator
+
+    @functools.wraps(original)
+    def callback_from_stance(callback):
+        return None if is_gated() and not _in_hop_compile() else original(callback)
+
+    return callback_from_stance
+
+
+def _refused_when_gated(original):
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        if is_gated():
+            raise RuntimeError(
+                "[session] this would run kernels of torch.compile, which Spillway cannot see, inside a Session: the backward "
+                "of a forward that was compiled outside, or a compiled package. Run forward and backward both inside, where "
+                "compiled functions run eagerly, or both outside")
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _let_higher_order_operators_pass():
+    """Lets operators that take functions pass over the gate, which is for operators of tensors: those inside come to it."""
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_GATE_KEY)  # for those that are made from now on
+    for operator in torch._ops._higher_order_ops.values():
+        operator.fallthrough(_GATE_KEY)
+
+
+def install() -> None:
+    """Wraps PyTorch's entrances to compiled code, for the life of the process. Each asks whether its thread is gated."""
+    _let_higher_order_operators_pass()
+    _late.wrap_member("torch._dynamo.eval_frame", "_callback_from_stance", _eager_when_gated)
+    _late.wrap_member("torch._inductor.output_code", "CompiledFxGraph.__call__", _refused_when_gated)
+    _late.wrap_member("torch._inductor.output_code", "CompiledAOTI.__call__", _refused_when_gated)
+    _late.wrap_member("torch.export.pt2_archive._package", "AOTICompiledModel.__call__", _refused_when_gated)
