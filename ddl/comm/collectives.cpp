@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "ddl/comm/agreement.h"
-#include "ddl/comm/notice.h"
+#include "ddl/comm/notice_board.h"
 #include "ddl/comm/transport.h"
 
 namespace spillway::ddl {

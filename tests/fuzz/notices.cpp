@@ -3,7 +3,6 @@
 #include "ddl/comm/agreement.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
-#include "ddl/comm/notice.h"
 #include "ddl/comm/notice_board.h"
 #include "ddl/comm/thread_world.h"
 #include "tests/fuzz/support.h"

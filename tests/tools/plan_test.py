@@ -149,7 +149,7 @@ class Plan(Case):
         self.assertIsNone(self.planned(*budget)["smaller"])
 
     def test_devices_on_one_link_share_it(self):
-        budget = ["--budget", "85%", "--model", "unet3d", "--edge", "64", "--filters", "4", "--device-profile", "v100"]
+        budget = ["--budget", "60%", "--model", "unet3d", "--edge", "64", "--filters", "4", "--device-profile", "v100"]
         seconds = []
         for rate, devices in (("200MB/s", "2"), ("100MB/s", "1")):
             links = ["--link-out", rate, "--link-in", rate, "--devices-per-link", devices]
@@ -157,7 +157,7 @@ class Plan(Case):
         self.assertAlmostEqual(*seconds)
 
     def test_rates_of_copies_can_be_given(self):
-        budget = ["--budget", "85%", "--model", "unet3d", "--edge", "64", "--filters", "4", "--device-profile", "v100"]
+        budget = ["--budget", "60%", "--model", "unet3d", "--edge", "64", "--filters", "4", "--device-profile", "v100"]
         slow = self.planned(*budget, "--link-out", "100MB/s", "--link-in", "100MB/s")["plan"]["choices"][0]
         fast = self.planned(*budget, "--link-out", "75GB/s", "--link-in", "75GB/s")["plan"]["choices"][0]
         self.assertGreater(slow["step_seconds"], 2 * fast["step_seconds"])

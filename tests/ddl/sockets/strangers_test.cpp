@@ -23,7 +23,7 @@
 #include "ddl/comm/agreement.h"
 #include "ddl/comm/collectives.h"
 #include "ddl/comm/communicator.h"
-#include "ddl/comm/notice.h"
+#include "ddl/comm/notice_board.h"
 #include "ddl/sockets/greeting.h"
 #include "ddl/sockets/socket_endpoint.h"
 #include "ddl/sockets/socket_transport.h"
