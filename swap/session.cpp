@@ -167,7 +167,10 @@ struct Resident::Leases {
 };
 
 Resident::Resident(const at::Tensor& tensor, bool write) : leases_(std::make_unique<Leases>(DevicePager::current())) {
-  if (forked_while_paging()) return;  // nothing moves in a child, and nobody could bring bytes back
+  if (forked_while_paging()) {  // nothing moves in a child, and nobody can bring bytes back: asking for them says so
+    visit_storages(tensor, [](c10::StorageImpl& storage) { (void)storage.data(); });
+    return;
+  }
   Leases& leases = *leases_;
   DevicePager* device = leases.device.get();
   // The turn is also needed because beside the operator of another thread there may be no room.
