@@ -121,27 +121,26 @@ WorkHandle ProcessGroup::submit(c10d::OpType type, const char* title, const Tens
   refuse_sparse(outputs, title);
   refuse_overlap(outputs);
   ++sequence_;
-  const bool on_gpu = any_on_gpu(inputs) || any_on_gpu(outputs);
-  const bool blocks = on_gpu || must_block();
+  const bool blocks = must_block();
+  const bool runs_here = blocks || any_on_gpu(inputs) || any_on_gpu(outputs);
   // Inside a Session the operator itself keeps its arguments where they are, until it returns.
   std::vector<std::shared_ptr<void>> held;
-  if (!blocks) {
+  if (!runs_here) {
     held = hold(outputs, /*written=*/true);
     auto read = hold(inputs, /*written=*/false);
     std::move(read.begin(), read.end(), std::back_inserter(held));
   }
   auto work = c10::make_intrusive<CollectiveWork>(getRank(), type, title, inputs, std::move(outputs), *callbacks_);
-  if (on_gpu) {
-    drain();
-    run(job, *work);
+  if (!runs_here) {
+    // The tensors live until the job ends, because it holds them.
+    (void)queue_->submit(
+        [this, work, job = std::move(job), held = std::move(held)](Communicator&) { run(job, *work); });
     return work;
   }
-  // The tensors live until the job ends, because it holds them.
-  const Ticket ticket =
-      queue_->submit([this, work, job = std::move(job), held = std::move(held)](Communicator&) { run(job, *work); });
-  if (!blocks) return work;
-  ticket.wait();
-  if (work->exception()) std::rethrow_exception(work->exception());
+  // On this thread, so that the memory that it takes is the operator's own, which a Session's floor counts.
+  drain();
+  run(job, *work);
+  if (blocks && work->exception()) std::rethrow_exception(work->exception());
   return work;
 }
 

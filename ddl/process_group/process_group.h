@@ -34,10 +34,11 @@ struct ProcessGroupOptions {
 };
 
 /// A group of ranks as torch.distributed uses it. Collectives run one after another on a thread of their own, in the
-/// order of the calls. Messages of send and recv run beside them and never block. Sums of a kind have the same bits on
-/// every rank, whatever the levels. Tensors of the CPU and of GPUs; those of a GPU are reduced in the order of its
-/// current stream, and the host waits for that. What Spillway lacks is refused by torch's own error, which names the
-/// collective: sparse tensors, recv from any rank, reductions other than SUM, AVG, MIN and MAX.
+/// order of the calls; those of GPUs' tensors and those that must block run on the caller's thread. Messages of send
+/// and recv run beside them and never block. Sums of a kind have the same bits on every rank, whatever the levels.
+/// Tensors of the CPU and of GPUs; those of a GPU are reduced in the order of its current stream, and the host waits
+/// for that. What Spillway lacks is refused by torch's own error, which names the collective: sparse tensors, recv from
+/// any rank, reductions other than SUM, AVG, MIN and MAX.
 /// A call that this rank cannot begin, because it has no memory for it or its tensors do not suit, throws that error at
 /// the call, from wait() or from the future; the group lives on, and the other ranks wait until this one makes the call
 /// after all. An operation that fails later ends the group on all ranks: all others throw CommError.
