@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
@@ -82,18 +83,30 @@ c10::DeviceType device_of(std::span<const c10::IValue> arguments) {
   return c10::DeviceType::CPU;
 }
 
-/// True for calls of groups whose backend for the tensors is ours, because they block inside a Session.
-bool is_ours(std::span<const c10::IValue> arguments) {
+/// Returns the group of a collective's call; nullptr: it has none that is known here. Functional collectives, which
+/// DTensor makes, say its name in their last text.
+c10::intrusive_ptr<c10d::ProcessGroup> group_of(std::span<const c10::IValue> arguments) {
+  const std::string* name = nullptr;
   for (const c10::IValue& argument : arguments) {
+    if (argument.isString()) name = &argument.toStringRef();
     if (!argument.isCustomClass() && !argument.isObject()) continue;
     try {
-      const auto group = argument.toCustomClass<c10d::ProcessGroup>();
-      return group->getBackend(device_of(arguments))->getBackendName() == "spillway";
-    } catch (const c10::Error&) {  // another class, or a group without a backend for the device
+      return argument.toCustomClass<c10d::ProcessGroup>();
+    } catch (const c10::Error&) {  // another class
       continue;
     }
   }
-  return false;
+  return name ? c10d::resolve_process_group(*name) : nullptr;
+}
+
+/// True for calls of groups whose backend for the tensors is ours, because they block inside a Session.
+bool is_ours(std::span<const c10::IValue> arguments) {
+  try {
+    const auto group = group_of(arguments);
+    return group && group->getBackend(device_of(arguments))->getBackendName() == "spillway";
+  } catch (const c10::Error&) {  // no such group, or it has no backend for the device
+    return false;
+  }
 }
 
 using Group = DroppedWithoutGil<ddl::ProcessGroup>;

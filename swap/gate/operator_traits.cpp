@@ -2,6 +2,7 @@
 
 #include <ATen/core/enum_tag.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 #include <set>
@@ -75,12 +76,21 @@ bool loops_over_lists(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
 }
 
-/// Returns the reason why operators of this namespace cannot run inside a Session; empty when they can.
-std::string refusal_of(std::string_view space) {
-  if (space == "c10d" || space == "_c10d_functional")
+/// The namespace of torch.distributed's collectives that return their results, as DTensor calls them. Their schemas
+/// mark what they write. Its operators that name no group wait for a collective's result, or wrap it, and return that
+/// tensor itself.
+constexpr std::string_view kFunctionalCollectives = "_c10d_functional";
+
+bool names_a_group(const c10::FunctionSchema& schema) {
+  return std::ranges::any_of(schema.arguments(), [](const auto& argument) { return argument.name() == "group_name"; });
+}
+
+/// Returns the reason why an operator cannot run inside a Session; empty when it can.
+std::string refusal_of(std::string_view space, bool is_collective) {
+  if (is_collective)
     return "is asynchronous and does not say what it writes, so it cannot run inside a Session; use "
-           "torch.distributed's "
-           "backend 'spillway', spillway's collectives (ddl/torch/comm.h), or call it while no Session is open";
+           "torch.distributed's backend 'spillway', spillway's collectives (ddl/torch/comm.h), or call it while no "
+           "Session is open";
   if (space == "inductor")
     return "belongs to code of torch.compile, whose kernels Spillway cannot see, so it cannot run inside a Session; "
            "run the model eagerly there";
@@ -112,17 +122,18 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
 
   const std::string_view space = std::string_view(base).substr(0, base.find(':'));
   const bool of_libtorch = space == "aten" || space == "prims" || space == "prim";
-  const bool annotated = of_libtorch || space == "spillway";
+  const bool is_functional = space == kFunctionalCollectives;
+  const bool annotated = of_libtorch || space == "spillway" || is_functional;
   traits.may_wait = !of_libtorch;
   traits.shares_memory = base == "aten::_lazy_clone";
   traits.keeps_gradients = base == "aten::detach" || base == "aten::copy_" || base == "aten::zero_" ||
                            (base == "aten::mul" && schema.overload_name() == "out");
-  traits.is_collective = space == "c10d";
+  traits.is_collective = space == "c10d" || (is_functional && names_a_group(schema));
   bool writes_any = false, aliases = false;
   for (const c10::Argument& argument : schema.arguments()) {
     bool writes =
         !annotated || contains(kWritesAll, base) || (argument.alias_info() && argument.alias_info()->isWrite());
-    if (traits.is_collective) writes = is_written_by_collective(base, argument.name());
+    if (space == "c10d") writes = is_written_by_collective(base, argument.name());
     if (contains(kWritesRunningStatistics, base)) writes |= argument.name().starts_with("running_");
     traits.writes.push_back(writes);
     writes_any |= writes;
@@ -133,14 +144,14 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
     traits.keeps_arguments |= !traits.is_collective && result.type()->kind() == c10::TypeKind::ClassType;
   }
 
-  traits.refusal = refusal_of(space);
+  traits.refusal = refusal_of(space, traits.is_collective);
   if (!traits.refusal.empty())
     traits.kind = OperatorKind::refused;
   else if (contains(kMemory, base))
     traits.kind = OperatorKind::memory;
   else if (contains(kShapeOnly, base))
     traits.kind = OperatorKind::shape_only;
-  else if (aliases && !writes_any)
+  else if (is_functional ? !traits.is_collective : aliases && !writes_any)
     traits.kind = OperatorKind::view;
   traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || loops_over_lists(op);
   const bool random = op.hasTag(at::Tag::nondeterministic_seeded);

@@ -35,9 +35,10 @@ struct OperatorTraits {
 };
 
 /// Reads the schema, and corrects it for operators whose schemas do not tell everything they write (`native_batch_norm`
-/// and its kin write running statistics). Operators outside aten, prims and spillway are taken to write every argument.
-/// c10d's are asynchronous and unannotated, so they are refused unless the backend of their group blocks. Inductor's
-/// belong to compiled code, which also runs kernels that the gate does not see, so they are refused as well.
+/// and its kin write running statistics). Operators outside aten, prims, spillway and _c10d_functional are taken to
+/// write every argument. torch.distributed's collectives are asynchronous, so they are refused unless the backend of
+/// their group blocks. Inductor's operators belong to compiled code, which also runs kernels that the gate does not
+/// see, so they are refused as well.
 OperatorTraits traits_of(const c10::OperatorHandle& op);
 
 /// True when this call, its arguments on the stack, could be run again instead of keeping its results.

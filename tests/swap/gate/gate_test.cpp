@@ -376,17 +376,18 @@ TEST(GateTest, CollectivesOfC10dAreRefused) {
   static auto* library =
       new torch::Library(torch::Library::FRAGMENT, "_c10d_functional", c10::nullopt, __FILE__, __LINE__);
   static bool defined = [] {
-    library->def("gate_test_reduce(Tensor x) -> Tensor");
-    library->impl("gate_test_reduce", c10::DispatchKey::CPU, [](const at::Tensor& x) { return x.clone(); });
+    library->def("gate_test_reduce(Tensor x, str group_name) -> Tensor");
+    library->impl("gate_test_reduce", c10::DispatchKey::CPU,
+                  [](const at::Tensor& x, c10::string_view) { return x.clone(); });
     return true;
   }();
   (void)defined;
   auto reduce = c10::Dispatcher::singleton()
                     .findSchemaOrThrow("_c10d_functional::gate_test_reduce", "")
-                    .typed<at::Tensor(const at::Tensor&)>();
+                    .typed<at::Tensor(const at::Tensor&, c10::string_view)>();
   Session session(SessionOptions{});
   try {
-    (void)reduce.call(at::ones({4}));
+    (void)reduce.call(at::ones({4}), "a group");
     FAIL() << "ran an asynchronous collective under the gate";
   } catch (const c10::Error& error) {
     EXPECT_NE(std::string(error.what()).find("spillway's collectives"), std::string::npos);
