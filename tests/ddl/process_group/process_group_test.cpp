@@ -6,14 +6,18 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -256,6 +260,75 @@ TEST(ProcessGroupTest, TensorsOfInferenceModeAreFilledLikeAnyOther) {
     group->allreduce(column, {})->wait();
     EXPECT_TRUE(column[0].equal(at::full({4}, 1, column[0].options())));
   });
+}
+
+/// The host's memory, in which one allocation fails: the first of `bytes` after fail_once(bytes).
+class MemoryThatFails final : public c10::Allocator {
+ public:
+  static MemoryThatFails& install() {
+    static auto& memory = *new MemoryThatFails(*c10::GetCPUAllocator());
+    static const bool once = (c10::SetCPUAllocator(&memory, /*priority=*/1), true);
+    (void)once;
+    return memory;
+  }
+  void fail_once(size_t bytes) { failing_ = bytes; }
+  bool has_failed() const { return failing_ == 0; }
+
+  at::DataPtr allocate(size_t bytes) override {
+    if (size_t wanted = bytes; wanted > 0 && failing_.compare_exchange_strong(wanted, 0))
+      throw std::runtime_error("no room for a copy");
+    return real_.allocate(bytes);
+  }
+  at::DeleterFnPtr raw_deleter() const override { return real_.raw_deleter(); }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+ private:
+  explicit MemoryThatFails(c10::Allocator& real) : real_(real) {}
+
+  c10::Allocator& real_;
+  std::atomic<size_t> failing_ = 0;
+};
+
+/// Vectors whose copies have sizes that nothing else has.
+constexpr int64_t kFirst = 3 * 10'007, kSecond = 3 * 20'011;
+
+TEST(ProcessGroupTest, ARankThatFindsNoMemoryInMidCollectiveEndsTheGroupWithItsWords) {
+  MemoryThatFails& memory = MemoryThatFails::install();
+  memory.fail_once(kSecond * sizeof(float));
+  std::atomic<int> own = 0, told = 0;
+  run_groups(3, 1, [&](const Group& group) {
+    Tensors inputs{at::full({kFirst}, 1, at::kFloat), at::full({2, kSecond}, 1, at::kFloat)[0]};
+    Tensors outputs{at::zeros({kFirst / 3}), at::zeros({kSecond / 3})};
+    try {
+      group->reduce_scatter_tensor_coalesced(outputs, inputs, {})->wait();
+      ADD_FAILURE() << "rank " << group->getRank() << " learned of nothing";
+    } catch (const CommError& error) {
+      EXPECT_NE(std::string(error.what()).find("no room for a copy"), std::string::npos) << error.what();
+      ++told;
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "no room for a copy");
+      ++own;
+    }
+    EXPECT_THROW(group->barrier({})->wait(), CommError);
+  });
+  EXPECT_EQ(own, 1);
+  EXPECT_EQ(told, 2);
+}
+
+TEST(ProcessGroupTest, ARankThatFindsNoMemoryBeforeItsFirstMessageMayCallAgain) {
+  MemoryThatFails& memory = MemoryThatFails::install();
+  memory.fail_once(kFirst * sizeof(float));
+  run_groups(3, 2, [&](const Group& group) {
+    Tensors inputs{at::full({2, kFirst}, 1, at::kFloat)[0]}, outputs{at::zeros({kFirst / 3})};
+    const auto call = [&] { group->reduce_scatter_tensor_coalesced(outputs, inputs, {})->wait(); };
+    try {
+      call();
+    } catch (const std::runtime_error&) {
+      call();
+    }
+    EXPECT_TRUE(outputs[0].equal(at::full({kFirst / 3}, 3, at::kFloat)));
+  });
+  EXPECT_TRUE(memory.has_failed());
 }
 
 }  // namespace
