@@ -48,12 +48,15 @@ milliseconds grace_of(milliseconds deadline) {
   return std::clamp(deadline / 2, milliseconds(200), milliseconds(2000));
 }
 
+void check_deadline(milliseconds deadline) {
+  if (deadline < milliseconds(1) || deadline > std::chrono::hours(24))
+    throw BadRequest(str("[ddl] deadline is ", deadline.count(), " ms; allowed: 1 ms to 86400000 ms (1 day)"));
+}
+
 }  // namespace
 
 void CommOptions::validate(int world_size) const {
-  if (deadline < milliseconds(1) || deadline > std::chrono::hours(24)) {
-    throw BadRequest(str("[ddl] deadline is ", deadline.count(), " ms; allowed: 1 ms to 86400000 ms (1 day)"));
-  }
+  check_deadline(deadline);
   for (const auto& groups : levels) {
     if (std::ssize(groups) != world_size)
       throw BadRequest(
@@ -64,28 +67,34 @@ void CommOptions::validate(int world_size) const {
 Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options,
                            std::shared_ptr<NoticeBoard> board, std::vector<int> world_ranks)
     : transport_(std::move(transport)),
-      options_((options.validate(std::ssize(transport_->hosts())), std::move(options))),
+      declared_levels_((options.validate(std::ssize(transport_->hosts())), std::move(options.levels))),
+      deadline_(options.deadline),
       rank_(transport_->rank()),
       hosts_(ordinals(transport_->hosts())),
       world_ranks_(world_ranks.empty() ? all_of(size()) : std::move(world_ranks)),
-      levels_(std::ssize(hosts_), options_.levels.empty() ? std::vector<std::vector<int>>{hosts_} : options_.levels),
+      levels_(std::ssize(hosts_), declared_levels_.empty() ? std::vector<std::vector<int>>{hosts_} : declared_levels_),
       board_(std::move(board)) {}
 
 Communicator::Communicator(std::unique_ptr<Transport> transport, CommOptions options)
     : Communicator(std::move(transport), std::move(options), nullptr, {}) {
-  board_ = std::make_shared<NoticeBoard>(transport_->duplicate(), grace_of(options_.deadline));
+  board_ = std::make_shared<NoticeBoard>(transport_->duplicate(), grace_of(deadline()));
   // No rank can be told of anything before the board is there. So the transport tells who has ended.
-  const auto end = Clock::now() + options_.deadline;
+  const auto end = Clock::now() + deadline();
   try {
     for (; !board_->ready(); transport_->idle(end))
       if (Clock::now() >= end)
-        throw std::runtime_error(str("not all of ", size(), " ranks came within ", seconds(options_.deadline)));
+        throw std::runtime_error(str("not all of ", size(), " ranks came within ", seconds(deadline())));
   } catch (const std::runtime_error& error) {
     throw CommError(str("[ddl] rank ", rank_, ": no communicator was made: ", error.what()));
   }
 }
 
 Communicator::~Communicator() = default;
+
+void Communicator::set_deadline(milliseconds deadline) {
+  check_deadline(deadline);
+  deadline_ = deadline;
+}
 
 bool Communicator::is_simulated() const noexcept {
   return transport_->is_simulated();
@@ -128,7 +137,7 @@ Request Communicator::receive(int peer, Tag tag, std::span<std::byte> bytes) {
 }
 
 Clock::time_point Communicator::end_of_wait(Clock::time_point start) const {
-  return std::max(start, board_->last_busy()) + options_.deadline;
+  return std::max(start, board_->last_busy()) + deadline();
 }
 
 void Communicator::wait(std::span<Request> requests, const CollectivePosition& stage) {
@@ -231,7 +240,7 @@ void Communicator::time_out(int peer, CollectivePosition stage) {
     stage.levels = levels_.count();
   }
   const int named = world_rank(peer);
-  const std::string where = str("within ", seconds(options_.deadline), " ", describe(stage));
+  const std::string where = str("within ", seconds(deadline()), " ", describe(stage));
   board_->time_out(str("no answer from rank ", named, " ", where), [&](std::vector<int> silent) {
     if (silent.empty())
       return str("rank ", named, " is alive but did not answer ", where, ": the ranks do not make the same calls");
@@ -245,7 +254,7 @@ void Communicator::time_out(int peer, CollectivePosition stage) {
 }
 
 void Communicator::time_out(const CollectivePosition& stage) {
-  const std::string reason = str("no end within ", seconds(options_.deadline), " ", describe(stage));
+  const std::string reason = str("no end within ", seconds(deadline()), " ", describe(stage));
   board_->time_out(reason, [&](const std::vector<int>& silent) {
     return silent.empty() ? reason : str(reason, "; silent: ", describe_ranks(silent));
   });

@@ -1,5 +1,6 @@
 /// Ranks and the point-to-point messages between them, on which every collective is built.
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -84,7 +85,10 @@ class Communicator {
   /// ranks.
   int local_rank() const;
   int local_size() const;
-  std::chrono::milliseconds deadline() const noexcept { return options_.deadline; }
+  std::chrono::milliseconds deadline() const noexcept { return deadline_; }
+  /// Changes the longest wait, also of waits under way. Duplicates and groups keep what they were made with. May be
+  /// called on any thread. Throws BadRequest outside the range of CommOptions::deadline.
+  void set_deadline(std::chrono::milliseconds deadline);
   /// True where the other ranks are not there (simulated_world.h): nothing that they would have sent is to be used.
   bool is_simulated() const noexcept;
   /// True after a CommError here or in a duplicate, for ever.
@@ -146,6 +150,7 @@ class Communicator {
                std::vector<int> world_ranks);
   std::shared_ptr<Communicator> derived(const std::function<std::unique_ptr<Transport>()>& make, CommOptions options,
                                         std::vector<int> world_ranks, std::string_view name);
+  CommOptions options() const { return {.deadline = deadline(), .levels = declared_levels_}; }
   void require_alive();
   bool done_or_fail(const std::function<bool()>& done, const CollectivePosition& stage);
   /// Reads notices, and throws CommError when one says that the communicator is dead.
@@ -157,7 +162,8 @@ class Communicator {
   [[noreturn]] void die();
 
   std::unique_ptr<Transport> transport_;
-  const CommOptions options_;
+  const std::vector<std::vector<int>> declared_levels_;
+  std::atomic<std::chrono::milliseconds> deadline_;
   const int rank_;
   std::vector<int> hosts_;
   std::vector<int> world_ranks_;  ///< by rank

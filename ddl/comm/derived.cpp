@@ -40,7 +40,7 @@ std::shared_ptr<Communicator> Communicator::derived(const std::function<std::uni
 
 std::shared_ptr<Communicator> Communicator::duplicate() {
   agree(*this, {Operation::duplicate});
-  return derived([&] { return transport_->duplicate(); }, options_, world_ranks_, "duplicate");
+  return derived([&] { return transport_->duplicate(); }, options(), world_ranks_, "duplicate");
 }
 
 std::shared_ptr<Communicator> Communicator::group(const std::vector<int>& members) {
@@ -55,7 +55,7 @@ std::shared_ptr<Communicator> Communicator::group(const std::vector<int>& member
   const auto own = std::find(members.begin(), members.end(), rank_) - members.begin();
   // Once all members are here, none of them waits for another one's other calls.
   Agreement(*this, {.operation = Operation::group, .signature = signature}, members, static_cast<int>(own)).conclude();
-  CommOptions options{.deadline = options_.deadline};
+  CommOptions options{.deadline = deadline()};
   for (const std::vector<int>& labels : levels_.labels()) {
     auto& of_members = options.levels.emplace_back();
     for (int member : members) of_members.push_back(labels[member]);

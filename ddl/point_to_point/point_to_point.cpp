@@ -47,6 +47,10 @@ PointToPoint::~PointToPoint() {
   thread_.join();
 }
 
+void PointToPoint::set_deadline(std::chrono::milliseconds deadline) {
+  comm_->set_deadline(deadline);
+}
+
 void PointToPoint::send(int peer, int tag, std::span<const std::byte> bytes, std::shared_ptr<WaitingSince> waiting,
                         Done done) {
   auto* data = const_cast<std::byte*>(bytes.data());  // NOLINT: one struct stands for both directions

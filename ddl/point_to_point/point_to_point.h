@@ -55,6 +55,8 @@ class PointToPoint {
   void send(int peer, int tag, std::span<const std::byte> bytes, std::shared_ptr<WaitingSince> waiting, Done done);
   /// Receives as many bytes, which must stay valid until `done` is called. Otherwise like send().
   void receive(int peer, int tag, std::span<std::byte> bytes, std::shared_ptr<WaitingSince> waiting, Done done);
+  /// Changes the longest wait for a message, as Communicator::set_deadline() does.
+  void set_deadline(std::chrono::milliseconds deadline);
 
  private:
   struct Message {

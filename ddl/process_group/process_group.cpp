@@ -108,6 +108,12 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroup::getBackendOptions() {
   return c10::make_intrusive<Options>(getBackendName(), comm_->communicator->deadline());
 }
 
+void ProcessGroup::setTimeout(std::chrono::milliseconds timeout) {
+  require_own_process();
+  comm_->communicator->set_deadline(timeout);
+  messages_->set_deadline(timeout);
+}
+
 std::vector<std::shared_ptr<void>> ProcessGroup::hold(const Tensors& tensors, bool written) const {
   std::vector<std::shared_ptr<void>> held;
   if (!options_.hold) return held;

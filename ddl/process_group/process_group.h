@@ -106,6 +106,8 @@ class ProcessGroup final : public c10d::Backend {
   /// Returns how many collectives this rank has called.
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   c10::intrusive_ptr<Options> getBackendOptions() override;
+  /// Changes the deadline of collectives and messages, also of those under way.
+  void setTimeout(std::chrono::milliseconds timeout) override;
 
   /// The longest wait of shutdown().
   static constexpr std::chrono::seconds kShutdownGrace{10};

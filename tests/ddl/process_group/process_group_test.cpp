@@ -15,6 +15,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <future>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -23,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "ddl/comm/thread_world.h"
 #include "tests/support/ddl/delayed_transport.h"
 
@@ -259,6 +261,31 @@ TEST(ProcessGroupTest, TensorsOfInferenceModeAreFilledLikeAnyOther) {
     EXPECT_TRUE(outputs[0][1].equal(at::full({3}, 1, at::kLong).to(at::kFloat)));
     group->allreduce(column, {})->wait();
     EXPECT_TRUE(column[0].equal(at::full({4}, 1, column[0].options())));
+  });
+}
+
+TEST(ProcessGroupTest, ADeadlineSetLaterEndsWaitsUnderWay) {
+  std::promise<void> ended;
+  run_groups(2, 1, [&](const Group& group) {
+    if (group->getRank() == 1) return ended.get_future().wait();  // alive, but silent
+    EXPECT_THROW(group->setTimeout(std::chrono::hours(25)), BadRequest);
+    Tensors got{at::zeros({3})};
+    const Work message = group->recv(got, 1, 0), barrier = group->barrier({});
+    std::thread later([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      group->setTimeout(std::chrono::milliseconds(300));
+    });
+    for (const Work& work : {message, barrier}) {
+      try {
+        work->wait();
+        ADD_FAILURE() << "ended without the other rank";
+      } catch (const CommError& error) {
+        EXPECT_NE(std::string(error.what()).find("within 0.3 s"), std::string::npos) << error.what();
+      }
+    }
+    later.join();
+    ended.set_value();
+    EXPECT_EQ(group->getBackendOptions()->timeout, std::chrono::milliseconds(300));
   });
 }
 
