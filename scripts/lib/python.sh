@@ -2,11 +2,6 @@
 # An environment of Python that has torch's packages and others beside: once per user, shared by all clones. Torch's own
 # environment stays as it is, because programs of other clones use it.
 
-# What the demo needs, and what the tests need besides. nilearn comes for its volumes alone, so without what it depends on.
-python_demo_packages=(monai nibabel)
-python_volume_packages=(nilearn)
-python_test_packages=(einops expecttest nnunetv2==2.8.1)
-
 # _make_python_home HOME: an environment of torch's own interpreter, where torch is an environment's.
 _make_python_home() {
   local home=$1 torch_python=$torch_folder/../../../../bin/python site
@@ -28,29 +23,31 @@ _pip_install() {
   "$python" -m pip install --no-input --progress-bar off --disable-pip-version-check "$@"
 }
 
+# _install_python_packages LOG STAMP LOCK…: installs what the locks list (scripts/lib/locks). Torch is there already.
 _install_python_packages() {
-  local log=$1 stamp=$2
+  local log=$1 stamp=$2 lock options=()
   [[ ! -e $stamp ]] || return 0  # another run has just done it
-  printf 'torch==%s\n' "$torch_version" >"$python_home/constraints.txt"
-  run_step "installing ${*:3} with pip" "$log" _pip_install "$python" -c "$python_home/constraints.txt" "${@:3}" || return
-  run_step "installing ${python_volume_packages[*]}, for its volumes" "$log" \
-    _pip_install "$python" --no-deps "${python_volume_packages[@]}" || return
+  for lock in "${@:3}"; do options+=(-r "$locks/$lock.txt"); done
+  run_step "installing the Python packages of ${*:3} with pip" "$log" \
+    _pip_install "$python" --require-hashes "${options[@]}" || return
+  run_step "installing nilearn, for its volumes" "$log" \
+    _pip_install "$python" --require-hashes --no-deps -r "$locks/volumes.txt" || return
   : >"$stamp"
 }
 
 # ensure_python demo|test: sets python, an interpreter that has torch and the packages for that. Returns 1 where pip fails.
 ensure_python() {
-  local what=$1 packages=("${python_demo_packages[@]}") stamp
-  [[ $what == demo ]] || packages+=("${python_test_packages[@]}")
+  local what=$1 wanted=(demo) stamp
+  [[ $what == demo ]] || wanted+=(tests)
   python_home=$spillway_cache/python-for-$(printf '%s' "$torch_folder" | cksum | cut -d' ' -f1)
   python=$python_home/bin/python
   if ! "$python" -c 'import torch' >/dev/null 2>&1; then
     with_lock "$python_home.lock" "making an environment" _make_python_home "$python_home" || return
   fi
-  stamp=$python_home/$(printf '%s ' "${packages[@]}" | cksum | cut -d' ' -f1).installed
+  stamp=$python_home/$(cd -- "$locks" && cat -- volumes.txt "${wanted[@]/%/.txt}" | cksum | cut -d' ' -f1).installed
   [[ -e $stamp ]] ||
     with_lock "$python_home.lock" "installing Python packages" \
-      _install_python_packages "$spillway_cache/log/python.log" "$stamp" "${packages[@]}"
+      _install_python_packages "$spillway_cache/log/python.log" "$stamp" "${wanted[@]}"
 }
 
 # install_wheel: builds the wheel of this clone, and installs it beside torch.

@@ -4,7 +4,8 @@
 # marker is ever removed, because programs of other clones may be using any other. What cannot be used is left alone, and
 # the installation takes the next free name: torch-2.11.0, torch-2.11.0-2, torch-2.11.0-3, …
 
-torch_version=2.11.0
+locks=$spillway_root/scripts/lib/locks
+torch_version=$(sed -n 's/^torch==//p' "$locks/torch.in")
 torch_lock=$spillway_cache/torch-$torch_version.lock
 torch_key="torch $torch_version and numpy for $(uname -m)"
 
@@ -95,7 +96,7 @@ _pip_install_torch() {
   unset PIP_USER PIP_TARGET PIP_PREFIX PYTHONPATH PYTHONHOME
   "$1" -m venv "$2" &&
     TMPDIR=$2/tmp "$2/bin/python" -m pip install --no-cache-dir --no-input --progress-bar off \
-      --disable-pip-version-check "torch==$torch_version" numpy &&
+      --disable-pip-version-check --require-hashes -r "$locks/torch.txt" &&
     "$2/bin/python" -c 'import numpy, torch'
 }
 
