@@ -114,6 +114,13 @@ def saving_sharded(path, rank, size, folder):
         assert session.stats()["peak_bytes"] <= budget.item()
         weights, state = get_state_dict(model, optimizer)
         dcp.save({"model": weights, "optimizer": state}, checkpoint_id=path)
+        # A thread of PyTorch's writes copies, while the weights change.
+        later = dcp.async_save({"model": weights, "optimizer": state}, checkpoint_id=f"{path}.later",
+                               process_group=dist.new_group(backend="gloo"))
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.zero_()
+        later.result()
         if rank == 0:
             torch.save(plain, f"{path}.whole")
     dist.destroy_process_group()
@@ -126,14 +133,15 @@ def loading_sharded(path, rank, size, folder):
 
     start("spillway", rank, size, folder)
     with spillway.Session(budget="4MiB", processes_of_host=size):
-        model, optimizer, _ = sharded_training(size, 1)
-        weights, state = get_state_dict(model, optimizer)
-        wanted = {"model": weights, "optimizer": state}
-        dcp.load(wanted, checkpoint_id=path)
-        set_state_dict(model, optimizer, model_state_dict=wanted["model"], optim_state_dict=wanted["optimizer"])
-        for got, saved in zip(whole(model), torch.load(f"{path}.whole"), strict=True):
-            assert torch.equal(got, saved)
-        assert {state["step"].item() for state in optimizer.state.values()} == {3}
+        for checkpoint in (path, f"{path}.later"):
+            model, optimizer, _ = sharded_training(size, 1)
+            weights, state = get_state_dict(model, optimizer)
+            wanted = {"model": weights, "optimizer": state}
+            dcp.load(wanted, checkpoint_id=checkpoint)
+            set_state_dict(model, optimizer, model_state_dict=wanted["model"], optim_state_dict=wanted["optimizer"])
+            for got, saved in zip(whole(model), torch.load(f"{path}.whole"), strict=True):
+                assert torch.equal(got, saved)
+            assert {state["step"].item() for state in optimizer.state.values()} == {3}
     dist.destroy_process_group()
 
 
