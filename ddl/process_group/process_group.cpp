@@ -165,7 +165,11 @@ void ProcessGroup::run(const Job& job, CollectiveWork& work) {
     // Once a message has started, its memory is about to be freed, and the other ranks wait for the rest.
     if (comm.messages_started() != before) comm.abandon(error.what());
   }
-  work.complete(failure);
+  complete(work, failure);
+}
+
+void ProcessGroup::complete(CollectiveWork& work, const std::exception_ptr& error) const {
+  work.complete(error && options_.translate_error ? options_.translate_error(error) : error);
 }
 
 void ProcessGroup::drain() {
@@ -285,8 +289,9 @@ WorkHandle ProcessGroup::send(Tensors& tensors, int peer, int tag) {
   auto held = hold({bytes}, /*written=*/false);
   auto work =
       c10::make_intrusive<MessageWork>(getRank(), c10d::OpType::SEND, "spillway:send", tensors, Tensors(), *callbacks_);
-  messages_->send(peer, tag, bytes_of(bytes), work->waiting(),
-                  [work, bytes, held = std::move(held)](const std::exception_ptr& error) { work->complete(error); });
+  messages_->send(
+      peer, tag, bytes_of(bytes), work->waiting(),
+      [this, work, bytes, held = std::move(held)](const std::exception_ptr& error) { complete(*work, error); });
   return work;
 }
 
@@ -305,8 +310,9 @@ WorkHandle ProcessGroup::recv(Tensors& tensors, int peer, int tag) {
       const c10::InferenceMode inference;
       tensor.copy_(bytes);
     });
-  messages_->receive(peer, tag, bytes_of(bytes), work->waiting(),
-                     [work, bytes, held = std::move(held)](const std::exception_ptr& error) { work->complete(error); });
+  messages_->receive(
+      peer, tag, bytes_of(bytes), work->waiting(),
+      [this, work, bytes, held = std::move(held)](const std::exception_ptr& error) { complete(*work, error); });
   return work;
 }
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,6 +32,9 @@ struct ProcessGroupOptions {
   /// Keeps a tensor's bytes at their address while the result lives; `written`: they will be written. It is called for
   /// what is worked on after its call has returned, and may throw. nullptr: nothing moves.
   std::function<std::shared_ptr<void>(const at::Tensor& tensor, bool written)> hold = nullptr;
+  /// Returns the error with which a work is to fail, for callers in another language. It is called on any thread.
+  /// nullptr: the error stays as it is.
+  std::function<std::exception_ptr(const std::exception_ptr& error)> translate_error = nullptr;
 };
 
 /// A group of ranks as torch.distributed uses it. Collectives run one after another on a thread of their own, in the
@@ -118,6 +122,8 @@ class ProcessGroup final : public c10d::Backend {
                                         std::vector<at::Tensor> outputs, Job job);
   /// Runs a job, and completes its work.
   void run(const Job& job, CollectiveWork& work);
+  /// Completes a work with the translated error, or with none.
+  void complete(CollectiveWork& work, const std::exception_ptr& error) const;
   /// Keeps tensors where they are while the result lives.
   std::vector<std::shared_ptr<void>> hold(const std::vector<at::Tensor>& tensors, bool written) const;
   bool must_block() const { return options_.must_block && options_.must_block(); }

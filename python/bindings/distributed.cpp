@@ -20,6 +20,7 @@
 #include "ddl/comm/transport.h"
 #include "ddl/process_group/process_group.h"
 #include "ddl/sockets/socket_transport.h"
+#include "python/bindings/errors.h"
 #include "swap/gate/blocking_operators.h"
 #include "swap/gate/session_scope.h"
 #include "swap/session.h"
@@ -152,7 +153,9 @@ Group make_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     return std::make_shared<Resident>(written ? resident(tensor) : resident_read(tensor));
   };
   return Group(c10::make_intrusive<ddl::ProcessGroup>(
-      std::move(comm), ddl::ProcessGroupOptions{.calibrate = calibrate, .must_block = must_block, .hold = hold}));
+      std::move(comm),
+      ddl::ProcessGroupOptions{
+          .calibrate = calibrate, .must_block = must_block, .hold = hold, .translate_error = &through_torch}));
 }
 
 }  // namespace

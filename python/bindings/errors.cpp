@@ -3,6 +3,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -28,6 +29,19 @@ Types& types() {
   return all;
 }
 
+/// Returns a text with a replacement character for bytes that are no UTF-8, which PyErr_SetString would refuse.
+std::string utf8_of(const std::string& text) {
+  const auto escaped = nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json::parse(escaped).get<std::string>();
+}
+
+/// A CommError for LibTorch, whose functions ask an error for its type in Python, and take all others for
+/// RuntimeErrors.
+struct CommErrorForTorch final : torch::PyTorchError {
+  explicit CommErrorForTorch(const ddl::CommError& error) : PyTorchError(utf8_of(error.what())) {}
+  PyObject* python_type() override { return types().comm_error; }
+};
+
 PyObject* new_type(py::module_& module, const char* name, PyObject* base, const char* doc) {
   const std::string qualified = std::string("spillway.") + name;
   PyObject* type = PyErr_NewExceptionWithDoc(qualified.c_str(), doc, base, nullptr);
@@ -50,6 +64,7 @@ PyObject* type_of(const std::exception& error) {
   if (dynamic_cast<const DiskError*>(&error)) return types().disk_error;
   if (dynamic_cast<const DeviceError*>(&error)) return types().device_error;
   if (dynamic_cast<const ddl::CommError*>(&error)) return types().comm_error;
+  if (dynamic_cast<const CommErrorForTorch*>(&error)) return types().comm_error;
   if (dynamic_cast<const BadRequest*>(&error)) return PyExc_ValueError;
   if (dynamic_cast<const std::system_error*>(&error)) return PyExc_OSError;  // of a file
   return nullptr;
@@ -111,6 +126,16 @@ void throw_in_python(const std::exception& error) {
   python_error raised;
   raised.persist();
   throw raised;
+}
+
+std::exception_ptr through_torch(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const ddl::CommError& told) {
+    return std::make_exception_ptr(CommErrorForTorch(told));
+  } catch (...) {
+    return error;
+  }
 }
 
 }  // namespace spillway::python

@@ -2,6 +2,8 @@
 
 import contextlib
 import datetime
+import functools
+import itertools
 import os
 import socket
 import time
@@ -241,6 +243,30 @@ def a_rank_that_ends(rank, size, folder):
     else:
         raise AssertionError("no error")
     assert (datetime.datetime.now() - began).total_seconds() < 15
+    os._exit(0)
+
+
+def a_rank_that_ends_before_backward(sharded, in_session, rank, size, folder):
+    """Autograd gives the others a CommError too, though torch's own functions throw it."""
+    start("spillway", rank, size, folder)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    if sharded:
+        from torch.distributed.fsdp import fully_shard
+        fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (size,)))
+    else:
+        model = DistributedDataParallel(model)
+    with spillway.Session(processes_of_host=size) if in_session else contextlib.nullcontext():
+        for last in (False, True):
+            loss = model(torch.ones(3, 8)).sum()
+            dist.barrier()
+            if last and rank == 1:
+                os._exit(1)
+            if not last:
+                loss.backward()
+                continue
+            expect_error(spillway.CommError, "rank 1", loss.backward)
+            expect_error(spillway.CommError, "rank 1", lambda: dist.all_reduce(torch.ones(3)))
     os._exit(0)
 
 
@@ -545,6 +571,10 @@ class DistributedTest(unittest.TestCase):
 
     def test_a_rank_that_ends_is_named_at_once(self):
         run_ranks(a_rank_that_ends, 3, failing=(1,))
+
+    def test_a_rank_that_ends_is_named_by_autograd(self):
+        for sharded, in_session in itertools.product((False, True), repeat=2):
+            run_ranks(functools.partial(a_rank_that_ends_before_backward, sharded, in_session), 2, failing=(1,))
 
     def test_what_is_under_way_when_a_session_opens_keeps_its_bits(self):
         run_ranks(a_session_opens_beside_a_collective, 2)
