@@ -18,7 +18,8 @@ def _makes_buckets(function):
     return wrapper
 
 
-# What each of them makes is memory that only operators write. Without a Session the block changes nothing.
+# What each of them makes is memory that only operators write. DistributedDataParallel compares gradients with it without an
+# operator, in later Sessions too. So the functions stay replaced where no Session is open.
 _PLACES = ((DistributedDataParallel, "_ddp_init_helper"), (dist.Reducer, "_rebuild_buckets"))
 
 
@@ -28,11 +29,3 @@ def install():
         function = getattr(owner, name)
         if not hasattr(function, "original"):
             setattr(owner, name, _makes_buckets(function))
-
-
-def remove():
-    """Takes the functions back that install() replaced."""
-    for owner, name in _PLACES:
-        function = getattr(owner, name)
-        if hasattr(function, "original"):
-            setattr(owner, name, function.original)

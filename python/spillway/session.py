@@ -15,9 +15,7 @@ from spillway._torch_check import has_distributed
 
 if has_distributed():
     from spillway import _data_parallel
-else:
-    _data_parallel = None
-
+    _data_parallel.install()
 _compiled.install()
 _sharded.install()
 _UNSET = object()
@@ -235,8 +233,6 @@ class _Sessions:
             self._all[id(session)] = session
             _pointers.install()
             _purposes.install()
-            if _data_parallel:
-                _data_parallel.install()
 
     def discard(self, session):
         with self._lock:
@@ -245,8 +241,6 @@ class _Sessions:
                 return
             _pointers.remove()
             _purposes.remove()
-            if _data_parallel:
-                _data_parallel.remove()
 
 
 _open_sessions = _Sessions()

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/device/device.h"
+#include "swap/gate/autograd_purposes.h"
 #include "swap/gate/storage_page.h"
 
 namespace spillway::swap {
@@ -29,6 +30,7 @@ void record_made(const at::Tensor& tensor, ThreadStorages& storages) {
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
   if (!block_behind(storage._mutable_data_ptr_no_checks())) return;  // first: traced tensors' sizes may be symbols
   if (static_cast<int64_t>(storage.nbytes()) < least_page_bytes(tensor, /*min_page_bytes=*/1)) return;
+  if (BucketScope::is_open()) let_compare(storage, true);  // no page yet, so no lock is needed
   storages.add(c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage)));
 }
 

@@ -1,6 +1,7 @@
 """Tests of torch.distributed's backend `spillway`, in processes that this program starts."""
 
 import contextlib
+import copy
 import datetime
 import functools
 import itertools
@@ -209,6 +210,29 @@ def smallest_budgets(rank, size, folder):
             tight = train(rank, size, session, steps=5, **options)
             assert session.stats()["peak_bytes"] <= budget.item() < 0.6 * peak, (session.stats(), budget, peak)
         assert tight[0][:3] == plain[0], (options, tight[0], plain[0])
+    dist.destroy_process_group()
+
+
+def buckets_made_between_sessions(rank, size, folder):
+    """A Session may open after buckets were made while none was open, which is when DDP's second step makes them."""
+    start("spillway", rank, size, folder)
+    torch.manual_seed(0)
+    layers = [module for _ in range(4) for module in (nn.Linear(512, 512), nn.Tanh())]
+    models = [nn.Sequential(*copy.deepcopy(layers)) for _ in range(2)]
+    plain, paged = (DistributedDataParallel(model, bucket_cap_mb=1) for model in models)
+    x = torch.full((4, 512), rank + 1.0)
+    for in_session in (True, False, False):
+        plain(x).square().mean().backward()
+        with spillway.Session(processes_of_host=size) if in_session else contextlib.nullcontext() as session:
+            paged(x).square().mean().backward()
+            if session:
+                budget = session.floor_bytes
+    with spillway.Session(budget=budget + 8 * MIB, processes_of_host=size) as session:
+        paged(x).square().mean().backward()
+        assert session.stats()["page_outs"] > 0
+    plain(x).square().mean().backward()
+    for one, another in zip(paged.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one.grad, another.grad)
     dist.destroy_process_group()
 
 
@@ -565,6 +589,9 @@ class DistributedTest(unittest.TestCase):
 
     def test_data_parallel_training_works_at_the_smallest_budgets(self):
         run_ranks(smallest_budgets, 2)
+
+    def test_data_parallel_buckets_may_be_made_between_sessions(self):
+        run_ranks(buckets_made_between_sessions, 2)
 
     def test_in_a_session_only_this_backend_runs(self):
         run_ranks(other_backends_in_a_session, 2)
