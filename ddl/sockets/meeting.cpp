@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "ddl/comm/communicator.h"
 #include "ddl/sockets/system_sockets.h"
 
 namespace spillway::ddl {
@@ -163,7 +164,7 @@ void Meeting::give_up_missing() {
 
 void Meeting::give_up(int named, const std::string& reason) {
   say(named);
-  throw std::runtime_error(reason);
+  throw CommError(str("[ddl] rank ", endpoint_.rank_, ": ", reason));
 }
 
 void Meeting::say(int rank) {

@@ -17,8 +17,8 @@ namespace spillway::ddl {
 class Meeting {
  public:
   Meeting(SocketEndpoint& endpoint, Rendezvous& rendezvous, std::chrono::milliseconds deadline);
-  /// Blocks until this rank has welcomed all others, and has been welcomed by all. Throws std::runtime_error that names
-  /// a rank which ended meanwhile or did not come within the deadline. The others are told that name.
+  /// Blocks until this rank has welcomed all others, and has been welcomed by all. Throws CommError that names a rank
+  /// which ended meanwhile or did not come within the deadline. The others are told that name.
   void hold();
 
  private:

@@ -19,8 +19,8 @@ void set_python_error(const std::exception& error) noexcept;
 /// operators of LibTorch and through autograd's threads. Returns where none does. Takes the GIL.
 void throw_in_python(const std::exception& error);
 
-/// Returns an error that arrives as CommError where LibTorch's own functions throw it, such as the end of a backward, if
-/// `error` is one; else `error`. Needs no GIL, so threads of a group may call it while the interpreter ends.
+/// Returns an error that arrives as CommError where LibTorch's own functions throw it, such as the end of a backward,
+/// if `error` is one; else `error`. Needs no GIL, so threads of a group may call it while the interpreter ends.
 std::exception_ptr through_torch(const std::exception_ptr& error);
 
 }  // namespace spillway::python

@@ -57,6 +57,15 @@ def named_at_once(rank, size, folder):
     os._exit(0)
 
 
+def alone(rank, size, folder):
+    """Checks that a rank which does not come is named, by the same kind of error as one that ends later."""
+    if rank == 1:
+        return
+    options = spillway.distributed.Options(deadline=2)
+    expect_error(spillway.CommError, "missing is rank 1", lambda: start("spillway", rank, size, folder, pg_options=options))
+    os._exit(0)
+
+
 def killed_with_a_child(rank, size, folder):
     """Checks that a killed rank is noticed while a child of its fork() lives."""
     start("spillway", rank, size, folder)
@@ -146,6 +155,9 @@ class ConnectionsTest(unittest.TestCase):
 
     def test_a_rank_that_refuses_its_options_is_named_at_once(self):
         run_ranks(named_at_once, 4)
+
+    def test_a_rank_that_does_not_come_is_named(self):
+        run_ranks(alone, 2)
 
     def test_a_killed_rank_is_noticed_though_a_child_of_it_lives(self):
         run_ranks(killed_with_a_child, 2, failing=(1,))
