@@ -60,12 +60,17 @@ PYBIND11_DECLARE_HOLDER_TYPE(T, spillway::python::DroppedWithoutGil<T>, true)  /
 namespace spillway::python {
 namespace {
 
-/// The store of torch.distributed, where ranks tell each other their addresses.
+/// The store of torch.distributed, where ranks tell each other their addresses. Ctrl-C ends a rank's looking for
+/// others.
 class StoreRendezvous final : public ddl::Rendezvous {
  public:
   explicit StoreRendezvous(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
   void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
   std::optional<std::string> find(const std::string& key) override {
+    {
+      const py::gil_scoped_acquire gil;
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
     if (!store_->check({key})) return std::nullopt;
     return store_->get_to_str(key);
   }

@@ -269,8 +269,10 @@ USED = (
 def _put_in_place(patches):
     for owner, name, wrap in patches:
         if (owner, name) not in _originals and hasattr(owner, name):  # a torch without CUDA has fewer
-            _originals[owner, name] = vars(owner).get(name)
-            setattr(owner, name, wrap(_originals[owner, name] or getattr(owner, name)))
+            original = vars(owner).get(name)
+            wrapper = wrap(original or getattr(owner, name))
+            _originals[owner, name] = original
+            setattr(owner, name, wrapper)
 
 
 def keep():
@@ -289,10 +291,10 @@ def remove():
         if (owner, name) not in _originals:
             continue
         original = _originals.pop((owner, name))
-        if original is None:  # it was inherited
-            delattr(owner, name)
-        else:
+        if original is not None:
             setattr(owner, name, original)
+        elif name in vars(owner):  # else an interrupt came before install() had put it there
+            delattr(owner, name)  # it was inherited
 
 
 keep()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import unittest
 
@@ -63,6 +64,17 @@ def alone(rank, size, folder):
         return
     options = spillway.distributed.Options(deadline=2)
     expect_error(spillway.CommError, "missing is rank 1", lambda: start("spillway", rank, size, folder, pg_options=options))
+    os._exit(0)
+
+
+def interrupted(rank, size, folder):
+    """Checks that Ctrl-C ends the wait for a rank that does not come."""
+    if rank == 1:
+        return
+    threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    expect_error(KeyboardInterrupt, "", lambda: start("spillway", rank, size, folder))
+    assert time.monotonic() - began < LONG
     os._exit(0)
 
 
@@ -158,6 +170,9 @@ class ConnectionsTest(unittest.TestCase):
 
     def test_a_rank_that_does_not_come_is_named(self):
         run_ranks(alone, 2)
+
+    def test_an_interrupt_ends_the_wait_for_a_rank(self):
+        run_ranks(interrupted, 2)
 
     def test_a_killed_rank_is_noticed_though_a_child_of_it_lives(self):
         run_ranks(killed_with_a_child, 2, failing=(1,))

@@ -262,6 +262,25 @@ class SessionTest(unittest.TestCase):
         with spillway.Session(budget="64MiB") as session:
             self.assertEqual(train(session)[0], train()[0])
 
+    def test_an_interrupt_while_functions_are_replaced_puts_all_back(self):
+        class InterruptedAt(dict):
+            def __setitem__(self, key, value):
+                super().__setitem__(key, value)
+                if key == (torch.Tensor, "tolist"):
+                    raise KeyboardInterrupt
+
+        before = {(owner, name): vars(owner).get(name) for owner, name, _ in _pointers.USED}
+        originals = _pointers._originals
+        _pointers._originals = InterruptedAt(originals)
+        try:
+            with self.assertRaises(KeyboardInterrupt):
+                spillway.Session(budget="6MiB").open()
+        finally:
+            _pointers._originals = originals
+        self.assertEqual(before, {(owner, name): vars(owner).get(name) for owner, name, _ in _pointers.USED})
+        with spillway.Session(budget="6MiB"):
+            torch.ones(10).add(1)
+
     def test_a_step_is_a_scope_and_a_decorator(self):
         with spillway.Session() as session:
             @session.step("validate")
