@@ -299,7 +299,7 @@ def declared_levels(rank, size, folder):
           pg_options=spillway.distributed.Options(levels=[[0, 0, 1, 1]], deadline=20, address="127.0.0.1"))
     text = spillway.distributed.explain(size="4MiB")
     assert "level 2" in text, text
-    dist.group.WORLD._set_default_timeout(datetime.timedelta(seconds=25))
+    dist.group.WORLD.set_timeout(datetime.timedelta(seconds=25))
     x = torch.full((1000,), float(rank))
     dist.all_reduce(x)
     expect(x, torch.full((1000,), 6.0))
