@@ -1,5 +1,6 @@
 """Sessions: a byte budget on everything that a thread's PyTorch code allocates."""
 
+import atexit
 import contextlib
 import dataclasses
 import os
@@ -221,7 +222,8 @@ class _Step(contextlib.ContextDecorator):
 class _Sessions:
     """The open Sessions, and what they change in PyTorch for the process: from the first one's opening to the last one's end.
 
-    Sessions that are open when the interpreter ends stay open, because nothing needs the bytes that closing would bring back.
+    Sessions that are open when the interpreter ends are closed then, while storages can still be used. Later, a storage that only
+    Python's own object holds refuses to, and what comes back for it would be waited for without end.
     """
 
     def __init__(self):
@@ -242,8 +244,15 @@ class _Sessions:
             _pointers.remove()
             _purposes.remove()
 
+    def close_all(self):
+        """Closes all but those of threads that still run, which may be using them."""
+        for session in list(self._all.values()):
+            with contextlib.suppress(Exception):  # nothing needs the bytes any more
+                session.close()
+
 
 _open_sessions = _Sessions()
+atexit.register(_open_sessions.close_all)
 
 
 def _tensors_of(things):

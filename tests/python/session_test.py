@@ -473,6 +473,15 @@ class SessionTest(unittest.TestCase):
             if not end.startswith("import"):
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_the_interpreter_ends_though_storages_of_pages_outlive_their_tensors(self):
+        done = run_alone("""
+            import spillway, torch
+            session = spillway.Session(budget="8MiB").open()
+            torch.kept = [torch.rand(1 << 18).untyped_storage() for _ in range(12)]  # until torch's module ends
+            print(session.stats()["page_outs"] > 0)
+            """)
+        self.assertEqual((done.stdout.strip(), done.returncode, done.stderr), ("True", 0, ""))
+
 
 if __name__ == "__main__":
     unittest.main()
