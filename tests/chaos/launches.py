@@ -83,9 +83,9 @@ class Run:
         while len(self.ranks()) < count and self.process.poll() is None:
             time.sleep(0.05)
 
-    def wait(self, undisturbed_seconds=0):
-        """The exit code. A launch may take ten times what it takes undisturbed. Ends everything and raises
-        Failure when the launch hangs or leaves a process behind."""
+    def wait(self, undisturbed_seconds=0, patience=15):
+        """The exit code. A launch may take ten times what it takes undisturbed, and its processes so many seconds more. Ends
+        everything and raises Failure when the launch hangs or leaves a process behind."""
         seconds = END_SECONDS + 10 * undisturbed_seconds
         try:
             code = self.process.wait(seconds)
@@ -93,9 +93,9 @@ class Run:
             stacks = [f"{pid}: {pathlib.Path(f'/proc/{pid}/wchan').read_text()}" for pid in self.ranks().values()]
             self.kill()
             raise Failure(f"the launch still runs after {seconds:.0f} s ({', '.join(stacks)}):\n{self.text()}") from None
-        patience = time.monotonic() + 15
+        end = time.monotonic() + patience
         while left := self.processes():
-            if time.monotonic() > patience:
+            if time.monotonic() > end:
                 names = [pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:80] for pid in left]
                 self.kill()
                 raise Failure(f"processes outlive their launch: {names}\n{self.text()}")

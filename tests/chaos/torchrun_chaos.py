@@ -27,6 +27,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 DEADLINE = 8  # seconds that a rank waits for a message, in a launch in which a rank stands still
 PATIENT = 60  # in other launches, so that whoever waits for the deadline there is noticed
 GRACE = 6  # seconds that a step, or a word that a rank has ended, may take on a busy machine. Less than a second deadline
+STORE_SECONDS = 15  # after which torch.distributed gives up its own store
 EXIT = 20  # seconds that an interpreter may take to end, which is two of work for torch's modules
 PAUSE = 1.5
 MOST_STEPS = 20  # of a round's launches together
@@ -163,7 +164,8 @@ class TorchrunRun(Run):
         lines = []
         for rank in self.look():
             last = [f"{when - self.started:.1f} {words}" for when, words in rank.notes[-4:]]
-            last += [f"{rank.gone - self.started:.1f} gone"] * (rank.gone is not None)
+            if rank.gone is not None:
+                last.append(f"{rank.gone - self.started:.1f} gone")
             lines.append(f"rank {rank.number}, attempt {rank.attempt}, process {rank.pid}: {'; '.join(last)}")
         return "\n".join([*lines, self.text()])
 
@@ -182,7 +184,8 @@ class TorchrunRun(Run):
         end = time.monotonic() + seconds
         while (self.ranks() or self.process.poll() is None) and time.monotonic() < end:
             time.sleep(0.05)
-        return self.wait(0)
+        # Ranks that a killed launcher has just started look for its store, twice and with a pause.
+        return self.wait(patience=15 + (4 * STORE_SECONDS if self.process.poll() == -9 else 0))
 
 
 class Round:
@@ -201,7 +204,7 @@ class Round:
         command = [sys.executable, "-B", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}",
                    f"--max-restarts={launch.restarts}", f"--monitor-interval={launch.monitor}", HERE / "train_rank.py",
                    "--folder", training, "--notes", folder / "notes", "--until", launch.until, "--seed", case.seed,
-                   "--deadline", deadline_of(launch)]
+                   "--deadline", deadline_of(launch), "--store-timeout", STORE_SECONDS]
         command += [*["--sharded"] * case.sharded, *flags]
         return TorchrunRun(list(map(str, command)), folder, f"{self.folder.name}-{self.launches}")
 
@@ -309,7 +312,9 @@ class Round:
         return code
 
     def check_error(self, rank, ranks, launch, story):
-        explained = {"fails": ("Struck",), "launcher interrupted": ("KeyboardInterrupt",)}.get(launch.fault, ())
+        if rank.struck and "told to fail" in (rank.error or ""):
+            return  # by Struck, or by the RuntimeError that DTensor makes of any error
+        explained = ("KeyboardInterrupt",) if launch.fault == "launcher interrupted" else ()
         if launch.fault not in (None, "paused"):
             explained += ("CommError",)
             # torch's store ends with the launcher. new_group() waits in it for every rank.

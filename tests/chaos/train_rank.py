@@ -1,7 +1,7 @@
 """One rank of a training that torchrun starts for torchrun_chaos.py: DDP or FSDP2 over the backend `spillway`.
 
     torchrun … train_rank.py --folder F --notes N --until STEP --seed S --deadline SECONDS
-        [--sharded] [--sessions] [--child] [--digests]
+        --store-timeout SECONDS [--sharded] [--sessions] [--child] [--digests]
 
 It goes on from the folder's checkpoint up to a step. The seed decides where Sessions open and close and when messages are under
 way. The weights depend on the step and the number of ranks alone, not on Sessions, faults and restarts.
@@ -40,7 +40,7 @@ if __name__ == "__main__":  # a fault may come before torch is there
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     for option in ("--folder", "--notes"):
         parser.add_argument(option, required=True)
-    for option in ("--until", "--seed", "--deadline"):
+    for option in ("--until", "--seed", "--deadline", "--store-timeout"):
         parser.add_argument(option, type=int, required=True)
     for flag in ("--sharded", "--sessions", "--child", "--digests"):
         parser.add_argument(flag, action="store_true")
@@ -88,7 +88,7 @@ class Ring:
 
 def group_options():
     # Plans from measured links may differ from launch to launch, and with them the last bits of sums.
-    return {"timeout": datetime.timedelta(seconds=options.deadline),
+    return {"timeout": datetime.timedelta(seconds=options.store_timeout),
             "pg_options": spillway.distributed.Options(deadline=options.deadline, calibrate=False)}
 
 
@@ -289,8 +289,10 @@ def live_as_child(parent, before):
 def main():
     torch.set_num_threads(1)
     before = sockets()
+    notes.add("store")  # which is torch's own, and so is the wait for one that has ended with its launcher
+    store, rank, size = next(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=options.store_timeout)))
     notes.add("meet")
-    dist.init_process_group("spillway", **group_options())
+    dist.init_process_group("spillway", store=store, rank=rank, world_size=size, **group_options())
     notes.add("met")
     parent = os.getpid()
     if options.child and os.fork() == 0:
