@@ -23,7 +23,7 @@ _pip_install() {
   "$python" -m pip install --no-input --progress-bar off --disable-pip-version-check "$@"
 }
 
-# _install_python_packages LOG STAMP LOCK…: installs what the locks list (scripts/lib/locks). Torch is there already.
+# _install_python_packages LOG STAMP LOCK…: installs what the locks list (scripts/locks). Torch is there already.
 _install_python_packages() {
   local log=$1 stamp=$2 lock options=()
   [[ ! -e $stamp ]] || return 0  # another run has just done it

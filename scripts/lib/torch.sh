@@ -4,7 +4,7 @@
 # marker is ever removed, because programs of other clones may be using any other. What cannot be used is left alone, and
 # the installation takes the next free name: torch-2.11.0, torch-2.11.0-2, torch-2.11.0-3, …
 
-locks=$spillway_root/scripts/lib/locks
+locks=$spillway_root/scripts/locks
 torch_version=$(sed -n 's/^torch==//p' "$locks/torch.in")
 torch_lock=$spillway_cache/torch-$torch_version.lock
 torch_key="torch $torch_version and numpy for $(uname -m)"
