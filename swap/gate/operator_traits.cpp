@@ -97,6 +97,13 @@ std::string refusal_of(std::string_view space, bool is_collective) {
   return "";
 }
 
+/// Returns the kind of an operator that is not refused. `is_view`: its results alias arguments, and it writes nothing.
+OperatorKind kind_of(std::string_view name, bool is_view) {
+  if (contains(kMemory, name)) return OperatorKind::memory;
+  if (contains(kShapeOnly, name)) return OperatorKind::shape_only;
+  return is_view ? OperatorKind::view : OperatorKind::kernel;
+}
+
 /// True for the arguments of torch.distributed's operators that are written. Their schemas do not mark them, but their
 /// names are a convention: those that are only read are `input_tensors`, `input_tensor` and the tensors of `send`.
 bool is_written_by_collective(std::string_view operation, std::string_view argument) {
@@ -145,14 +152,8 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   }
 
   traits.refusal = refusal_of(space, traits.is_collective);
-  if (!traits.refusal.empty())
-    traits.kind = OperatorKind::refused;
-  else if (contains(kMemory, base))
-    traits.kind = OperatorKind::memory;
-  else if (contains(kShapeOnly, base))
-    traits.kind = OperatorKind::shape_only;
-  else if (is_functional ? !traits.is_collective : aliases && !writes_any)
-    traits.kind = OperatorKind::view;
+  const bool is_view = is_functional ? !traits.is_collective : aliases && !writes_any;
+  traits.kind = traits.refusal.empty() ? kind_of(base, is_view) : OperatorKind::refused;
   traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || loops_over_lists(op);
   const bool random = op.hasTag(at::Tag::nondeterministic_seeded);
   traits.replayable = of_libtorch && !random && (op.hasTag(at::Tag::pointwise) || contains(kCheap, base)) &&
