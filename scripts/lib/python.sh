@@ -28,7 +28,7 @@ _install_python_packages() {
   local log=$1 stamp=$2 lock options=()
   [[ ! -e $stamp ]] || return 0  # another run has just done it
   for lock in "${@:3}"; do options+=(-r "$locks/$lock.txt"); done
-  run_step "installing the Python packages of ${*:3} with pip" "$log" \
+  run_step "installing with pip what scripts/locks lists for: ${*:3}" "$log" \
     _pip_install "$python" --require-hashes "${options[@]}" || return
   run_step "installing nilearn, for its volumes" "$log" \
     _pip_install "$python" --require-hashes --no-deps -r "$locks/volumes.txt" || return
