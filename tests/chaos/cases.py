@@ -1,7 +1,8 @@
 """What a round of chaos trains, drawn from its seed: a model, its options, and the launches that are to be disturbed."""
 import dataclasses
-import json
 import random
+
+from launches import DrawnCase
 
 # Options that decide the weights. Each trains in a second or two, so that faults and not steps take a round's time.
 MODELS = {
@@ -45,20 +46,13 @@ class Launch:
 
 
 @dataclasses.dataclass
-class Case:
+class Case(DrawnCase):
     seed: int
     options: list
     steps: int
     checkpoint_every: int
     launches: list
-
-    @classmethod
-    def from_json(cls, text):
-        fields = json.loads(text)
-        return cls(**fields | {"launches": [Launch(**launch) for launch in fields["launches"]]})
-
-    def to_json(self):
-        return json.dumps(dataclasses.asdict(self))
+    launch_class = Launch
 
     @property
     def use_kfac(self):

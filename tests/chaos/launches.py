@@ -1,4 +1,5 @@
 """Starts of the program: under mpirun or alone, in folders of their own, watched until no process of theirs is left."""
+import dataclasses
 import json
 import os
 import pathlib
@@ -35,6 +36,19 @@ class Programs:
         # Open MPI's own shared memory would stay in /dev/shm after a kill.
         return [self.mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
                 "--mca", "btl_vader_backing_directory", str(folder), "-np", str(ranks)]
+
+
+class DrawnCase:
+    """What a round tries. A failure prints it as JSON, from which it runs again. The base of data classes that have `launches`, which
+    are of the class `launch_class`."""
+
+    @classmethod
+    def from_json(cls, text):
+        fields = json.loads(text)
+        return cls(**fields | {"launches": [cls.launch_class(**launch) for launch in fields["launches"]]})
+
+    def to_json(self):
+        return json.dumps(dataclasses.asdict(self))
 
 
 class Run:

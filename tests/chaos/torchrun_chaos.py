@@ -10,7 +10,6 @@ none may have ended by an error that no fault explains, and no process, socket o
 import argparse
 import collections
 import dataclasses
-import json
 import os
 import pathlib
 import random
@@ -21,7 +20,7 @@ import sys
 import tempfile
 import time
 
-from launches import Failure, Run
+from launches import DrawnCase, Failure, Run
 
 HERE = pathlib.Path(__file__).resolve().parent
 DEADLINE = 8  # seconds that a rank waits for a message, in a launch in which a rank stands still
@@ -63,20 +62,13 @@ class Launch:
 
 
 @dataclasses.dataclass
-class Case:
+class Case(DrawnCase):
     seed: int
     ranks: int
     sharded: bool
     child: bool  # ranks have a forked child that lives on for a while
     launches: list
-
-    @classmethod
-    def from_json(cls, text):
-        fields = json.loads(text)
-        return cls(**fields | {"launches": [Launch(**launch) for launch in fields["launches"]]})
-
-    def to_json(self):
-        return json.dumps(dataclasses.asdict(self))
+    launch_class = Launch
 
     @property
     def steps(self):

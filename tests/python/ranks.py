@@ -46,6 +46,12 @@ def run_ranks(body, size, failing=()):
                 raise AssertionError(f"rank {number} ended with {rank.exitcode}")
 
 
+def expect(got, wanted):
+    """Fails unless the tensors are equal but for the order in which ranks were added."""
+    if not torch.allclose(got.to(wanted.dtype), wanted, rtol=1e-2 if wanted.dtype in (torch.half, torch.bfloat16) else 1e-5):
+        raise AssertionError(f"{got} is not {wanted}")
+
+
 def expect_error(kind, text, call):
     """Fails unless `call()` raises an error of this kind that says `text`."""
     try:
