@@ -39,7 +39,7 @@ struct FillOptions {
 
 /// An item of the program, or a piece of an extra.
 struct FilledItem {
-  Item item = {};  ///< of the program, where `extra` is −1
+  Item item = {};  ///< the program's item, where `extra` is −1
   int extra = -1, piece = 0;
   int age = 0;                ///< cycles since the extra's taken_step
   double begin = 0, end = 0;  ///< seconds from the cycle's start
@@ -49,8 +49,8 @@ struct FilledItem {
 struct Filled {
   /// By rank and step, in order. Each step ends with the rank's update.
   std::vector<std::vector<std::vector<FilledItem>>> items = {};
-  double seconds = 0;                    ///< of a cycle
-  double unfilled_seconds = 0;           ///< of a cycle without extras
+  double seconds = 0;                    ///< a cycle's length
+  double unfilled_seconds = 0;           ///< the length without extras
   std::vector<double> busy = {};         ///< seconds of the program's items, by rank
   std::vector<double> filled = {};       ///< seconds of extras, by rank
   std::vector<int64_t> held_bytes = {};  ///< most bytes that the extras hold, by rank

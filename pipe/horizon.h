@@ -34,7 +34,7 @@ struct Node {
   Item item = {};
   std::vector<size_t> needs = {};  ///< nodes
   std::vector<Lag> lags = {};      ///< by work that is due
-  double begin = 0, end = 0;       ///< as early as can be
+  double begin = 0, end = 0;       ///< the earliest possible
   double latest = kNever;          ///< the latest start that delays no rank's last update
   double seconds() const { return end - begin; }
 };

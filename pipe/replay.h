@@ -17,7 +17,7 @@ struct StageSeconds {
 /// Seconds of everything in a program.
 struct Costs {
   std::vector<StageSeconds> stages;
-  double update = 0;   ///< of each rank
+  double update = 0;   ///< each rank's
   double message = 0;  ///< from the end of an item to the start of one on another rank that reads its result
 };
 

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 
-FOLDERS = ["core", "swap", "ddl", "kfac", "runtime", "tools", "tests", "benchmarks", "examples"]
+FOLDERS = ["core", "swap", "ddl", "kfac", "pipe", "runtime", "tools", "python", "tests", "benchmarks", "examples"]
 HEADLESS = re.compile(r"(of|what|whose|the same|the other way|whether|these|those|as|like)\b", re.IGNORECASE)
 MOST_WHATS = 2  # in 1000 words
 
