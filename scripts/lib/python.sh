@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154  # one file sets what another reads
-# An environment of Python that has torch's packages and others beside: once per user, shared by all clones. Torch's own
+# Environments of Python that have torch's packages and others beside: once per user, shared by all clones. Torch's own
 # environment stays as it is, because programs of other clones use it.
 
 # _make_python_home HOME: an environment of torch's own interpreter, where torch is an environment's.
@@ -27,27 +27,33 @@ _pip_install() {
 _install_python_packages() {
   local log=$1 stamp=$2 lock options=()
   [[ ! -e $stamp ]] || return 0  # another run has just done it
-  for lock in "${@:3}"; do options+=(-r "$locks/$lock.txt"); done
+  for lock in "${@:3}"; do [[ $lock == volumes ]] || options+=(-r "$locks/$lock.txt"); done
   run_step "installing with pip what scripts/locks lists for: ${*:3}" "$log" \
     _pip_install "$python" --require-hashes "${options[@]}" || return
-  run_step "installing nilearn, for its volumes" "$log" \
-    _pip_install "$python" --require-hashes --no-deps -r "$locks/volumes.txt" || return
+  if [[ $3 == volumes ]]; then
+    run_step "installing nilearn, for its volumes" "$log" \
+      _pip_install "$python" --require-hashes --no-deps -r "$locks/volumes.txt" || return
+  fi
   : >"$stamp"
 }
 
-# ensure_python demo|test: sets python, an interpreter that has torch and the packages for that. Returns 1 where pip fails.
+# ensure_python demo|test|lint: sets python, an interpreter that has torch and the packages for that. Returns 1 where pip
+# fails. Lint has an environment of its own, because mypy would read the types of other packages.
 ensure_python() {
-  local what=$1 wanted=(demo) stamp
-  [[ $what == demo ]] || wanted+=(tests)
-  python_home=$spillway_cache/python-for-$(printf '%s' "$torch_folder" | cksum | cut -d' ' -f1)
+  local what=$1 name=python wanted=(volumes demo) stamp
+  case $what in
+    test) wanted+=(tests) ;;
+    lint) name=lint wanted=(lint) ;;
+  esac
+  python_home=$spillway_cache/$name-for-$(printf '%s' "$torch_folder" | cksum | cut -d' ' -f1)
   python=$python_home/bin/python
   if ! "$python" -c 'import torch' >/dev/null 2>&1; then
     with_lock "$python_home.lock" "making an environment" _make_python_home "$python_home" || return
   fi
-  stamp=$python_home/$(cd -- "$locks" && cat -- volumes.txt "${wanted[@]/%/.txt}" | cksum | cut -d' ' -f1).installed
+  stamp=$python_home/$(cd -- "$locks" && cat -- "${wanted[@]/%/.txt}" | cksum | cut -d' ' -f1).installed
   [[ -e $stamp ]] ||
     with_lock "$python_home.lock" "installing Python packages" \
-      _install_python_packages "$spillway_cache/log/python.log" "$stamp" "${wanted[@]}"
+      _install_python_packages "$spillway_cache/log/$name.log" "$stamp" "${wanted[@]}"
 }
 
 # install_wheel: builds the wheel of this clone, and installs it beside torch.
