@@ -1,6 +1,6 @@
 """Prints the floor, the least budget of a training step, with DistributedDataParallel and without.
 
-    torchrun --nproc-per-node 2 benchmarks/data_parallel_floor.py
+torchrun --nproc-per-node 2 benchmarks/data_parallel_floor.py
 """
 
 import torch
@@ -33,9 +33,12 @@ def floors(network, steps):
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("spillway")
-    networks = {"without": model(), "DDP": DistributedDataParallel(model()),
-                "DDP, bucket_cap_mb=4": DistributedDataParallel(model(), bucket_cap_mb=4),
-                "DDP, bucket_cap_mb_list=[4]": DistributedDataParallel(model(), bucket_cap_mb_list=[4])}
+    networks = {
+        "without": model(),
+        "DDP": DistributedDataParallel(model()),
+        "DDP, bucket_cap_mb=4": DistributedDataParallel(model(), bucket_cap_mb=4),
+        "DDP, bucket_cap_mb_list=[4]": DistributedDataParallel(model(), bucket_cap_mb_list=[4]),
+    }
     for name, network in networks.items():
         found = floors(network, 3)
         if dist.get_rank() == 0:

@@ -64,8 +64,10 @@ def main():
             theirs.append(seconds_of(gloo, x, calls.item()))
         if rank == 0:
             ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
-            print(f"{name:>8} {1e3 * statistics.median(ours):12.3f} {1e3 * statistics.median(theirs):10.3f} {ratio:14.2f}",
-                  flush=True)
+            print(
+                f"{name:>8} {1e3 * statistics.median(ours):12.3f} {1e3 * statistics.median(theirs):10.3f} {ratio:14.2f}",
+                flush=True,
+            )
     dist.destroy_process_group()
 
 

@@ -8,6 +8,7 @@ mricron-data, or numpy's. The network is nnU-Net's own with half its features. R
 each counts, because a shared machine's speed changes. Augmentation is not timed. Where operators are split, losses
 differ from stock nnU-Net's by rounding; the runs "unsplit" have its bits.
 """
+
 import argparse
 import pathlib
 import sys
@@ -26,8 +27,9 @@ def steps(work, trainer_name, count, budget=None, split=""):
     result = {}
 
     def train():
-        trainer = get_trainer_from_args(nnunet_test.DATASET, "3d_fullres", 0, trainer_name, nnunet_test.PLANS,
-                                        device=torch.device("cpu"))
+        trainer = get_trainer_from_args(
+            nnunet_test.DATASET, "3d_fullres", 0, trainer_name, nnunet_test.PLANS, device=torch.device("cpu")
+        )
         trainer.disable_checkpointing = True
         trainer.on_train_start()
         trainer.on_train_epoch_start()

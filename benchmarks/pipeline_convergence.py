@@ -8,6 +8,7 @@ A small BERT and the autoencoder are cut over two ranks. Each is trained with LA
 machine's speed. A loss is the mean of a training's last tenth. `--only` trains those whose name begins so. `--flags` go to those with
 K-FAC.
 """
+
 import argparse
 import json
 import os
@@ -17,22 +18,82 @@ import sys
 import tempfile
 
 MODELS = {
-    "bert-base": ["--model", "bert-base", "--data", "synthetic:32", "--layers", "4", "--hidden", "128", "--batch", "4", "--cases", "512",
-                  "--accumulate", "2", "--steps", "150", "--warmup", "10"],
-    "autoencoder": ["--model", "autoencoder", "--data", "synthetic:28", "--hidden", "256", "--layers", "4", "--batch", "32", "--cases", "1024",
-                    "--accumulate", "2", "--steps", "300"],
+    "bert-base": [
+        "--model",
+        "bert-base",
+        "--data",
+        "synthetic:32",
+        "--layers",
+        "4",
+        "--hidden",
+        "128",
+        "--batch",
+        "4",
+        "--cases",
+        "512",
+        "--accumulate",
+        "2",
+        "--steps",
+        "150",
+        "--warmup",
+        "10",
+    ],
+    "autoencoder": [
+        "--model",
+        "autoencoder",
+        "--data",
+        "synthetic:28",
+        "--hidden",
+        "256",
+        "--layers",
+        "4",
+        "--batch",
+        "32",
+        "--cases",
+        "1024",
+        "--accumulate",
+        "2",
+        "--steps",
+        "300",
+    ],
 }
 LAMB = ["--optimizer", "lamb", "--lr", "0.01"]
 WAYS = {"LAMB": LAMB}
 for every in (5, 10):
     for refresh in ("at-once", "rolling", "together"):
-        WAYS[f"{refresh}, every {every}"] = ["--kfac", "--refresh", refresh, "--factor-interval", str(every), "--inverse-interval", str(every)]
+        WAYS[f"{refresh}, every {every}"] = [
+            "--kfac",
+            "--refresh",
+            refresh,
+            "--factor-interval",
+            str(every),
+            "--inverse-interval",
+            str(every),
+        ]
 
 
 def losses(program, model, flags, seed):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2", program, "train", *MODELS[model],
-                   "--pipeline", "2", "--seed", str(seed), "--quiet", "--json", file.name, *flags]
+        command = [
+            "mpirun",
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "-np",
+            "2",
+            program,
+            "train",
+            *MODELS[model],
+            "--pipeline",
+            "2",
+            "--seed",
+            str(seed),
+            "--quiet",
+            "--json",
+            file.name,
+            *flags,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
         if done.returncode != 0:
             return done.stderr.strip().splitlines()[0]
@@ -60,7 +121,7 @@ def main():
                     print(f"{model}, {way}, seed {seed}: {curve}", file=sys.stderr)
                     continue
                 results[f"{model}, {way}, seed {seed}"] = curve
-                ends.append(statistics.mean(curve[-len(curve) // 10:]))
+                ends.append(statistics.mean(curve[-len(curve) // 10 :]))
             print(f"{model:12} {way:20} {', '.join(f'{end:.4f}' for end in ends)}", flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:

@@ -9,6 +9,7 @@ A small BERT is cut over ranks with a core each. Trainings with Adam, with K-FAC
 turn, and the fastest of each counts, because a machine is now and then slow for some seconds. A training's time is the mean of whole
 cycles of its later half. `--also-budget` trains a fourth way: K-FAC in the waits, under that budget.
 """
+
 import argparse
 import json
 import os
@@ -27,9 +28,30 @@ WAYS = {
 
 def trained(arguments, flags):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(arguments.ranks), arguments.program,
-                   "train", *MODEL, "--batch", str(arguments.batch), "--pipeline", str(arguments.ranks), "--schedule", arguments.schedule,
-                   "--steps", str(arguments.steps), "--quiet", "--json", file.name, *(flags if "--budget" in flags else [*flags, "--budget", arguments.budget])]
+        command = [
+            "mpirun",
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "-np",
+            str(arguments.ranks),
+            arguments.program,
+            "train",
+            *MODEL,
+            "--batch",
+            str(arguments.batch),
+            "--pipeline",
+            str(arguments.ranks),
+            "--schedule",
+            arguments.schedule,
+            "--steps",
+            str(arguments.steps),
+            "--quiet",
+            "--json",
+            file.name,
+            *(flags if "--budget" in flags else [*flags, "--budget", arguments.budget]),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
         if done.returncode != 0:
             sys.exit(done.stderr)
@@ -70,18 +92,33 @@ def main():
             if way != "adam" and best[way]["weights_sha256"] != best["after"]["weights_sha256"]:
                 sys.exit(f"K-FAC, {way}: other weights than after the passes")
         pipeline = best["bubbles"]["pipeline"]
-        rows.append({"micro_batches": int(micro_batches), "seconds": times, "filled": pipeline["filled"],
-                     "peak_bytes": best["bubbles"]["peak_bytes"], "by_rank": pipeline["by_rank"],
-                     "utilization": {way: best[way]["pipeline"]["utilization"] for way in WAYS}})
-        print(f"{micro_batches} micro-batches: Adam {1e3 * times['adam']:.0f} ms, K-FAC after the passes {1e3 * times['after']:.0f} ms, "
-              f"in the waits {1e3 * times['bubbles']:.0f} ms: {times['after'] / times['bubbles']:.3f} times as fast; planned "
-              f"{1e3 * pipeline['filled']['step_seconds']:.0f} ms", flush=True)
+        rows.append(
+            {
+                "micro_batches": int(micro_batches),
+                "seconds": times,
+                "filled": pipeline["filled"],
+                "peak_bytes": best["bubbles"]["peak_bytes"],
+                "by_rank": pipeline["by_rank"],
+                "utilization": {way: best[way]["pipeline"]["utilization"] for way in WAYS},
+            }
+        )
+        print(
+            f"{micro_batches} micro-batches: Adam {1e3 * times['adam']:.0f} ms, K-FAC after the passes {1e3 * times['after']:.0f} ms, "
+            f"in the waits {1e3 * times['bubbles']:.0f} ms: {times['after'] / times['bubbles']:.3f} times as fast; planned "
+            f"{1e3 * pipeline['filled']['step_seconds']:.0f} ms",
+            flush=True,
+        )
         if arguments.also_budget:
             exposed = best["limited"]["exposed_copy_seconds"] / sum(best["limited"]["step_seconds"])
-            rows[-1]["limited"] = {key: best["limited"][key] for key in ("budget_bytes", "peak_bytes", "exposed_copy_seconds")}
-            print(f"  under {arguments.also_budget}: {1e3 * times['limited']:.0f} ms, {times['limited'] / times['bubbles']:.3f} times as long, "
-                  f"{100 * exposed:.1f} % of it waiting for copies; the peak is {best['limited']['peak_bytes'] >> 20} of "
-                  f"{best['bubbles']['peak_bytes'] >> 20} MiB", flush=True)
+            rows[-1]["limited"] = {
+                key: best["limited"][key] for key in ("budget_bytes", "peak_bytes", "exposed_copy_seconds")
+            }
+            print(
+                f"  under {arguments.also_budget}: {1e3 * times['limited']:.0f} ms, {times['limited'] / times['bubbles']:.3f} times as long, "
+                f"{100 * exposed:.1f} % of it waiting for copies; the peak is {best['limited']['peak_bytes'] >> 20} of "
+                f"{best['bubbles']['peak_bytes'] >> 20} MiB",
+                flush=True,
+            )
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)

@@ -8,6 +8,7 @@ measured anew for each plan. The fastest plan and the fastest training of each k
 slow for some seconds. Times are those of the later half of a training, when every kind of step follows its schedule. With
 K-FAC every share of gradient workers is trained too, so that the planner's choice can be compared with the best one.
 """
+
 import argparse
 import json
 import os
@@ -19,8 +20,33 @@ import tempfile
 MODELS = {
     "unet3d": ["--model", "unet3d", "--edge", "48", "--filters", "8", "--cases", "16"],
     "unet3d+kfac": ["--model", "unet3d", "--edge", "48", "--filters", "8", "--cases", "16", "--kfac"],
-    "resnet50+kfac": ["--model", "resnet50", "--edge", "64", "--filters", "32", "--batch", "8", "--cases", "64", "--kfac"],
-    "bert": ["--model", "bert-base", "--edge", "64", "--layers", "4", "--hidden", "256", "--batch", "4", "--cases", "64"],
+    "resnet50+kfac": [
+        "--model",
+        "resnet50",
+        "--edge",
+        "64",
+        "--filters",
+        "32",
+        "--batch",
+        "8",
+        "--cases",
+        "64",
+        "--kfac",
+    ],
+    "bert": [
+        "--model",
+        "bert-base",
+        "--edge",
+        "64",
+        "--layers",
+        "4",
+        "--hidden",
+        "256",
+        "--batch",
+        "4",
+        "--cases",
+        "64",
+    ],
     "autoencoder+kfac": ["--model", "autoencoder", "--cases", "1024", "--kfac"],
 }
 BUDGETS = (None, 90, 75, 60, 50)
@@ -51,7 +77,7 @@ def trained(program, args, world, cache, steps):
             sys.exit(done.stderr)
         result = json.load(file)
     by_kind = {}
-    for kind, seconds in list(zip(result["step_kinds"], result["step_seconds"]))[steps // 2:]:
+    for kind, seconds in list(zip(result["step_kinds"], result["step_seconds"]))[steps // 2 :]:
         by_kind.setdefault(kind, []).append(seconds)
     return {kind: statistics.median(all) for kind, all in by_kind.items()}, result["peak_bytes"]
 
@@ -60,8 +86,10 @@ def mean_step(kinds, by_kind):
     """The mean of the measured kinds by the plan's shares, and the plan's own, over the kinds that were measured."""
     both = [kind for kind in kinds if kind["kind"] in by_kind]
     share = sum(kind["share"] for kind in both)
-    return (sum(kind["share"] * by_kind[kind["kind"]] for kind in both) / share,
-            sum(kind["share"] * kind["step_seconds"] for kind in both) / share)
+    return (
+        sum(kind["share"] * by_kind[kind["kind"]] for kind in both) / share,
+        sum(kind["share"] * kind["step_seconds"] for kind in both) / share,
+    )
 
 
 def fastest(all):
@@ -100,34 +128,55 @@ def tell(name, world, percent, plans, trainings, rows):
         choice = choices[share]
         title = f"{name:18} {world} {percent or 100:3}% f={share:<5}"
         if None in found or not choice["feasible"]:
-            print(f"{title} {'does not fit' if None in found else 'trains'}, planned {'to fit' if choice['feasible'] else 'not to fit'}")
+            print(
+                f"{title} {'does not fit' if None in found else 'trains'}, planned {'to fit' if choice['feasible'] else 'not to fit'}"
+            )
             continue
         seconds, predicted = mean_step(choice["kinds"], fastest([by_kind for by_kind, _ in found]))
         measured_peak = max(peak for _, peak in found)
-        rows.append({"model": name, "world": world, "budget_percent": percent, "share": share, "seconds": seconds,
-                     "predicted_seconds": predicted, "peak_bytes": measured_peak, "predicted_peak_bytes": choice["peak_bytes"],
-                     "chosen": share == chosen})
-        print(f"{title} step {seconds * 1e3:8.1f} ms, predicted {predicted * 1e3:8.1f} ms ({predicted / seconds - 1:+.1%}); "
-              f"peak {choice['peak_bytes'] / measured_peak - 1:+.2%}{'  chosen' if share == chosen and len(trainings) > 1 else ''}",
-              flush=True)
+        rows.append(
+            {
+                "model": name,
+                "world": world,
+                "budget_percent": percent,
+                "share": share,
+                "seconds": seconds,
+                "predicted_seconds": predicted,
+                "peak_bytes": measured_peak,
+                "predicted_peak_bytes": choice["peak_bytes"],
+                "chosen": share == chosen,
+            }
+        )
+        print(
+            f"{title} step {seconds * 1e3:8.1f} ms, predicted {predicted * 1e3:8.1f} ms ({predicted / seconds - 1:+.1%}); "
+            f"peak {choice['peak_bytes'] / measured_peak - 1:+.2%}{'  chosen' if share == chosen and len(trainings) > 1 else ''}",
+            flush=True,
+        )
 
 
 def summarize(rows):
     errors = [abs(row["predicted_seconds"] / row["seconds"] - 1) for row in rows]
     peaks = [row["predicted_peak_bytes"] / row["peak_bytes"] - 1 for row in rows]
-    print(f"\n{len(rows)} trainings; step time: median error {statistics.median(errors):.1%}, worst {max(errors):.1%}; "
-          f"peak: {min(peaks):+.2%} to {max(peaks):+.2%}")
+    print(
+        f"\n{len(rows)} trainings; step time: median error {statistics.median(errors):.1%}, worst {max(errors):.1%}; "
+        f"peak: {min(peaks):+.2%} to {max(peaks):+.2%}"
+    )
     for world in sorted({row["world"] for row in rows}):
         of_world = [abs(row["predicted_seconds"] / row["seconds"] - 1) for row in rows if row["world"] == world]
         print(f"  world {world}: median error {statistics.median(of_world):.1%}, worst {max(of_world):.1%}")
     groups = {}
     for row in rows:
         groups.setdefault((row["model"], row["world"], row["budget_percent"]), []).append(row)
-    ratios = [next(row["seconds"] for row in group if row["chosen"]) / min(row["seconds"] for row in group)
-              for group in groups.values() if len(group) > 1 and any(row["chosen"] for row in group)]
+    ratios = [
+        next(row["seconds"] for row in group if row["chosen"]) / min(row["seconds"] for row in group)
+        for group in groups.values()
+        if len(group) > 1 and any(row["chosen"] for row in group)
+    ]
     if ratios:
-        print(f"  the chosen share beside the best one: median {statistics.median(ratios):.3f}, worst {max(ratios):.3f}, "
-              f"{len(ratios)} choices")
+        print(
+            f"  the chosen share beside the best one: median {statistics.median(ratios):.3f}, worst {max(ratios):.3f}, "
+            f"{len(ratios)} choices"
+        )
 
 
 def main():

@@ -122,10 +122,13 @@ def compare(name, args):
     seconds = {key: [took for took, _, _ in each[WARM_UP:]] for key, each in answers.items()}
     losses = {key: [loss for _, loss, _ in each] for key, each in answers.items()}
     ratio = {key: statistics.median(b / a for a, b in zip(seconds["plain"], seconds[key], strict=True)) for key in runs}
-    print(f"{name}: peak {seen.peak_bytes / MIB:.0f} MiB; step {statistics.median(seconds['plain']):.2f} s plain, "
-          f"no budget {ratio['no budget']:.3f} x, {half / MIB:.0f} MiB {ratio['half']:.3f} x, "
-          f"held {answers['half'][-1][2] / MIB:.0f} MiB; the same losses as plain: {losses['plain'] == losses['half']}, "
-          f"as without a budget: {losses['no budget'] == losses['half']}", flush=True)
+    print(
+        f"{name}: peak {seen.peak_bytes / MIB:.0f} MiB; step {statistics.median(seconds['plain']):.2f} s plain, "
+        f"no budget {ratio['no budget']:.3f} x, {half / MIB:.0f} MiB {ratio['half']:.3f} x, "
+        f"held {answers['half'][-1][2] / MIB:.0f} MiB; the same losses as plain: {losses['plain'] == losses['half']}, "
+        f"as without a budget: {losses['no budget'] == losses['half']}",
+        flush=True,
+    )
 
 
 def main():
@@ -139,8 +142,10 @@ def main():
     if args.only != "networks":
         print(f"import: {1e3 * import_seconds():.0f} ms beyond torch's")
         plain, inside, first, later = microseconds_of_an_operator()
-        print(f"operator: {plain:.2f} us plain, {inside - plain:+.2f} us in a Session, {first - plain:+.2f} us in its first step, "
-              f"{later - plain:+.2f} us in a later one")
+        print(
+            f"operator: {plain:.2f} us plain, {inside - plain:+.2f} us in a Session, {first - plain:+.2f} us in its first step, "
+            f"{later - plain:+.2f} us in a later one"
+        )
     if args.only != "overhead":
         for name in ("DynUNet", "SegResNet"):
             compare(name, args)

@@ -16,6 +16,7 @@ such as
     loss      K-FAC s, steps       Adam s, steps, lr  seconds    steps
      130             0.7, 58         1.8, 388, 0.003      39%      15%
 """
+
 import argparse
 import json
 import math
@@ -27,35 +28,49 @@ PROBLEMS = {
     "unet3d": {
         "about": "soft Dice loss on phantoms of 32³, batch 4",
         "flags": ["--data", "synthetic:32", "--cases", "40", "--filters", "8", "--batch", "4"],
-        "steps": 80, "rates": [0.001, 0.003, 0.01, 0.03, 0.1], "targets": [-0.5, -0.6, -0.7, -0.75, -0.8]},
+        "steps": 80,
+        "rates": [0.001, 0.003, 0.01, 0.03, 0.1],
+        "targets": [-0.5, -0.6, -0.7, -0.75, -0.8],
+    },
     "autoencoder": {
         "about": "cross entropy of curves of 28², batch 128, in nats",
         "flags": [],
-        "steps": 600, "rates": [0.0001, 0.0003, 0.001, 0.003, 0.01], "targets": [135, 130, 125, 120]}}
+        "steps": 600,
+        "rates": [0.0001, 0.0003, 0.001, 0.003, 0.01],
+        "targets": [135, 130, 125, 120],
+    },
+}
 # They run when --only names them. K-FAC's damping was chosen on their seeds 1 to 4.
 OTHERS = {
     "bp3d": {
         "about": "cross entropy of voxels of volumes of 32³, batch 4",
         "flags": ["--data", "synthetic:32", "--filters", "16", "--batch", "4"],
-        "steps": 60, "rates": [0.0003, 0.001, 0.003, 0.01, 0.03], "targets": [0.5, 0.3, 0.2, 0.15]},
+        "steps": 60,
+        "rates": [0.0003, 0.001, 0.003, 0.01, 0.03],
+        "targets": [0.5, 0.3, 0.2, 0.15],
+    },
     "resnet50": {
         "about": "cross entropy of random images of 64², batch 16",
         "flags": ["--data", "synthetic:64", "--filters", "32", "--batch", "16"],
-        "steps": 60, "rates": [0.0003, 0.001, 0.003, 0.01, 0.03], "targets": [2, 1, 0.3, 0.1]}}
+        "steps": 60,
+        "rates": [0.0003, 0.001, 0.003, 0.01, 0.03],
+        "targets": [2, 1, 0.3, 0.1],
+    },
+}
 WINDOW = 5
 END = 10
 SHARE = 0.8
 
 
 def smoothed(losses):
-    return [statistics.fmean(losses[max(0, i + 1 - WINDOW):i + 1]) for i in range(len(losses))]
+    return [statistics.fmean(losses[max(0, i + 1 - WINDOW) : i + 1]) for i in range(len(losses))]
 
 
 def reach(run, target):
     """(steps, seconds) until the smoothed loss is at the target; infinite where it never is."""
     for i, loss in enumerate(smoothed(run["losses"])):
         if i + 1 >= WINDOW and loss <= target:
-            return i + 1, sum(run["step_seconds"][:i + 1])
+            return i + 1, sum(run["step_seconds"][: i + 1])
     return math.inf, math.inf
 
 
@@ -80,8 +95,24 @@ def clock(runs, adam, steps):
 def train(arguments, name, problem, seed):
     file = arguments.out / f"{name}_{seed}.json"
     if not file.exists() or json.loads(file.read_text())["steps"] != problem["steps"]:
-        command = [arguments.program, "train", "--model", name, *problem["flags"], "--steps", problem["steps"], "--seed", seed,
-                   "--kfac", *arguments.flags.split(), "--report", arguments.out / f"{name}_{seed}", "--json", file, "--quiet"]
+        command = [
+            arguments.program,
+            "train",
+            "--model",
+            name,
+            *problem["flags"],
+            "--steps",
+            problem["steps"],
+            "--seed",
+            seed,
+            "--kfac",
+            *arguments.flags.split(),
+            "--report",
+            arguments.out / f"{name}_{seed}",
+            "--json",
+            file,
+            "--quiet",
+        ]
         for rate in problem["rates"]:
             command += ["--compare", f"adam@{rate}"]
         subprocess.run([str(part) for part in command], check=True)
@@ -101,12 +132,16 @@ def compare(arguments, name, problem):
     adam = {rate: [run["compared"][f"adam@{rate}"] for run in runs] for rate in problem["rates"]}
     print(f"{name}: {problem['about']}; {len(runs)} seed(s) from {first}")
     rate, at, ratios = clock(runs, adam, problem["steps"])
-    print(f"  time to the loss of Adam at {rate:g} after {at} steps, K-FAC / Adam: {' '.join(f'{r:.2f}' for r in ratios)}, "
-          f"median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}")
+    print(
+        f"  time to the loss of Adam at {rate:g} after {at} steps, K-FAC / Adam: {' '.join(f'{r:.2f}' for r in ratios)}, "
+        f"median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}"
+    )
     print(f"{'loss':>8}{'K-FAC s, steps':>20}{'Adam s, steps, lr':>24}{'seconds':>9}{'steps':>9}")
     for target in problem["targets"]:
         mine = median_reach(runs, target)
-        best, rate = min(((median_reach(each, target), rate) for rate, each in adam.items()), key=lambda each: each[0][1])
+        best, rate = min(
+            ((median_reach(each, target), rate) for rate, each in adam.items()), key=lambda each: each[0][1]
+        )
         both = not math.isinf(mine[0]) and not math.isinf(best[0])
         ratios = f"{mine[1] / best[1]:9.0%}{mine[0] / best[0]:9.0%}" if both else ""
         print(f"{target:8g}{show(mine):>20}{show(best, rate):>24}{ratios}")

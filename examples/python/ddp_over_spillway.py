@@ -1,6 +1,6 @@
 """Data-parallel training over Spillway's collectives, each rank under a budget.
 
-    torchrun --nproc-per-node 2 examples/python/ddp_over_spillway.py
+torchrun --nproc-per-node 2 examples/python/ddp_over_spillway.py
 """
 
 import torch

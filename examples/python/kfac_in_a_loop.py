@@ -1,6 +1,6 @@
 """K-FAC in a loop of PyTorch: the optimizer's rate for K-FAC is far larger than Adam's.
 
-    python examples/python/kfac_in_a_loop.py
+python examples/python/kfac_in_a_loop.py
 """
 
 import torch
@@ -11,8 +11,15 @@ import spillway
 
 def make_model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-                         nn.Linear(8 * 14 * 14, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8 * 14 * 14, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
 
 
 def train(model, optimizer, kfac=None, steps=60):

@@ -1,6 +1,6 @@
 """K-FAC over data-parallel ranks, which share its work: half of them precondition a layer.
 
-    torchrun --nproc-per-node 2 examples/python/kfac_over_ranks.py
+torchrun --nproc-per-node 2 examples/python/kfac_over_ranks.py
 """
 
 import torch
@@ -20,9 +20,17 @@ def make_batch(patterns, random):
 def main():
     dist.init_process_group("spillway")
     torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 14 * 14, 64), nn.ReLU(),
-        nn.Linear(64, 10)))
+    model = DistributedDataParallel(
+        nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(8 * 14 * 14, 64),
+            nn.ReLU(),
+            nn.Linear(64, 10),
+        )
+    )
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     kfac = spillway.KFAC(model, optimizer, grad_worker_frac=0.5, factor_interval=1, inverse_interval=5)
     patterns = torch.randn(10, 1, 28, 28, generator=torch.Generator().manual_seed(1))

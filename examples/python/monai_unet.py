@@ -46,8 +46,15 @@ def make_model(filters):
     torch.manual_seed(0)
     widths = [filters, 2 * filters, 4 * filters, 8 * filters]
     return monai.networks.nets.DynUNet(
-        spatial_dims=3, in_channels=1, out_channels=3, kernel_size=[3, 3, 3, 3], strides=[1, 2, 2, 2],
-        upsample_kernel_size=[2, 2, 2], filters=widths, deep_supervision=False)
+        spatial_dims=3,
+        in_channels=1,
+        out_channels=3,
+        kernel_size=[3, 3, 3, 3],
+        strides=[1, 2, 2, 2],
+        upsample_kernel_size=[2, 2, 2],
+        filters=widths,
+        deep_supervision=False,
+    )
 
 
 class Trainer:
@@ -58,10 +65,12 @@ class Trainer:
         self.optimizer = spillway.optim.Adam(self.model.parameters(), 3e-3)
         self.loss = monai.losses.DiceCELoss(to_onehot_y=True, softmax=True)
         crops = monai.transforms.RandCropByPosNegLabeld(
-            keys=["image", "label"], label_key="label", spatial_size=[args.edge] * 3, pos=1, neg=0)
+            keys=["image", "label"], label_key="label", spatial_size=[args.edge] * 3, pos=1, neg=0
+        )
         crops.set_random_state(0)
         self.cases = monai.data.DataLoader(
-            monai.data.Dataset([{"image": volume, "label": labels}] * args.steps, crops), batch_size=1)
+            monai.data.Dataset([{"image": volume, "label": labels}] * args.steps, crops), batch_size=1
+        )
 
     def step(self, case):
         self.optimizer.zero_grad()
@@ -120,9 +129,11 @@ def main():
         with session.step("validate"):
             found = segment(trainer.model, volume, args.edge)
         stats = session.stats()
-        print(f"peak {stats['peak_bytes'] / MIB:.0f} MiB of a budget of {session.budget_bytes / MIB:.0f} MiB, "
-              f"{stats['peak_bytes'] / seen.peak_bytes:.0%} of the peak without one; "
-              f"{stats['bytes_out'] / MIB:.0f} MiB left the device")
+        print(
+            f"peak {stats['peak_bytes'] / MIB:.0f} MiB of a budget of {session.budget_bytes / MIB:.0f} MiB, "
+            f"{stats['peak_bytes'] / seen.peak_bytes:.0%} of the peak without one; "
+            f"{stats['bytes_out'] / MIB:.0f} MiB left the device"
+        )
         print(f"Dice of the whole volume: grey {dice(found, labels, 1):.3f}, white {dice(found, labels, 2):.3f}")
         if args.report:
             print(f"report: {session.report(args.report)}")

@@ -29,7 +29,9 @@ def _package_folders():
         folder = pathlib.Path(sysconfig.get_path(name))
         yield folder
         for path in sorted(folder.glob("*.pth")):
-            yield from (folder / line for line in path.read_text().splitlines() if not line.startswith(("import ", "#")))
+            yield from (
+                folder / line for line in path.read_text().splitlines() if not line.startswith(("import ", "#"))
+            )
 
 
 def _torch():

@@ -1,11 +1,11 @@
 """Trains PyTorch models that do not fit, under a byte budget.
 
-    import spillway
+import spillway
 
-    with spillway.Session(budget="8GiB") as session:
-        for batch in loader:
-            with session.step():
-                ...  # forward, backward, optimizer, as before
+with spillway.Session(budget="8GiB") as session:
+    for batch in loader:
+        with session.step():
+            ...  # forward, backward, optimizer, as before
 """
 
 from spillway._torch_check import require_torch

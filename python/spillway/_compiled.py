@@ -37,7 +37,8 @@ def _refused_when_gated(original):
             raise RuntimeError(
                 "[session] this would run kernels of torch.compile, which Spillway cannot see, inside a Session: the backward "
                 "of a forward that was compiled outside, or a compiled package. Run forward and backward both inside, where "
-                "compiled functions run eagerly, or both outside")
+                "compiled functions run eagerly, or both outside"
+            )
         return original(*args, **kwargs)
 
     return call
@@ -45,7 +46,9 @@ def _refused_when_gated(original):
 
 def _let_higher_order_operators_pass():
     """Lets operators that take functions pass over the gate, which is for operators of tensors: those inside come to it."""
-    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_GATE_KEY)  # for those that are made from now on
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(
+        _GATE_KEY
+    )  # for those that are made from now on
     for operator in torch._ops._higher_order_ops.values():
         operator.fallthrough(_GATE_KEY)
 

@@ -19,7 +19,11 @@ _here = threading.local()
 
 
 def _is_plain(value):
-    return isinstance(value, torch.Tensor) and value.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+    )
 
 
 def _tensors_among(values):

@@ -18,8 +18,19 @@ class DiskError(OSError): ...
 class CommError(RuntimeError): ...
 
 class Session:
-    def __init__(self, *, device: str, engine: str, budget_bytes: int, host_budget_bytes: int, disk: str, split_bytes: int,
-                 prefetch: bool, replay: bool, processes_of_host: int) -> None: ...
+    def __init__(
+        self,
+        *,
+        device: str,
+        engine: str,
+        budget_bytes: int,
+        host_budget_bytes: int,
+        disk: str,
+        split_bytes: int,
+        prefetch: bool,
+        replay: bool,
+        processes_of_host: int,
+    ) -> None: ...
     def begin_step(self, kind: str) -> None: ...
     def end_step(self) -> None: ...
     def forget_step(self) -> None: ...
@@ -53,7 +64,9 @@ class Kfac:
     lr: float
     damping: float
     kl_clip: float
-    def __init__(self, modules: list[tuple], options: dict[str, Any], lr: float, group: ProcessGroup | None) -> None: ...
+    def __init__(
+        self, modules: list[tuple], options: dict[str, Any], lr: float, group: ProcessGroup | None
+    ) -> None: ...
     def watch(self, roots: list[torch.Tensor], batch: int) -> None: ...
     def watch_rerun(self, roots: list[torch.Tensor], batch: int) -> None: ...
     def unseen_layers(self) -> list[tuple[str, str]]: ...
@@ -72,7 +85,18 @@ class Kfac:
 
 class ProcessGroup(torch._C._distributed_c10d.Backend):
     hosts: list[int]
-    def __init__(self, *, store: torch.distributed.Store, rank: int, size: int, deadline_seconds: float, transport: str,
-                 address: str, secret: str, levels: list[list[int]], calibrate: bool) -> None: ...
+    def __init__(
+        self,
+        *,
+        store: torch.distributed.Store,
+        rank: int,
+        size: int,
+        deadline_seconds: float,
+        transport: str,
+        address: str,
+        secret: str,
+        levels: list[list[int]],
+        calibrate: bool,
+    ) -> None: ...
     def duplicate(self) -> ProcessGroup: ...
     def explain(self, bytes: int) -> str: ...

@@ -9,8 +9,10 @@ def require_torch():
     """Raises ImportError where torch's minor version is another than the extension's."""
     found = ".".join(torch.__version__.split(".")[:2])
     if found != TORCH_VERSION:
-        raise ImportError(f"this spillway was built for torch {TORCH_VERSION}, and torch {torch.__version__} is installed; "
-                          f"install torch=={TORCH_VERSION}.* or build spillway again (`pip install .` in its source)")
+        raise ImportError(
+            f"this spillway was built for torch {TORCH_VERSION}, and torch {torch.__version__} is installed; "
+            f"install torch=={TORCH_VERSION}.* or build spillway again (`pip install .` in its source)"
+        )
 
 
 def has_distributed():

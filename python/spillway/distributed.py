@@ -68,7 +68,9 @@ def duplicate(group: dist.ProcessGroup) -> _spillway.ProcessGroup:
         return backend.duplicate()
     number = _duplicates[group.group_name] = _duplicates.get(group.group_name, 0) + 1
     store = dist.PrefixStore(f"spillway/duplicate/{number}", dist.distributed_c10d._get_process_group_store(group))
-    return _connect(store, dist.get_rank(group), dist.get_world_size(group), Options(), _seconds(dist.default_pg_timeout))
+    return _connect(
+        store, dist.get_rank(group), dist.get_world_size(group), Options(), _seconds(dist.default_pg_timeout)
+    )
 
 
 def _backend_of(group):
@@ -163,7 +165,9 @@ def _seconds(value):
 def _make(given, options):
     """Makes the backend of a group; torch.distributed calls it."""
     if options is not None and not isinstance(options, Options):
-        raise TypeError(f"pg_options is {type(options).__name__}; the backend spillway takes spillway.distributed.Options")
+        raise TypeError(
+            f"pg_options is {type(options).__name__}; the backend spillway takes spillway.distributed.Options"
+        )
     options = options or Options()
     deadline = _seconds(given.timeout if options.deadline is None else options.deadline)
     return _connect(given.store, given.group_rank, given.group_size, options, deadline)
@@ -171,9 +175,16 @@ def _make(given, options):
 
 def _connect(store, rank, size, options, deadline):
     return _spillway.ProcessGroup(
-        store=store, rank=rank, size=size, deadline_seconds=min(deadline, 86400.0), transport=options.transport,
-        address=_own_address(store, options.address), secret=os.environ.get("SPILLWAY_SECRET", ""),
-        levels=[list(level) for level in options.levels], calibrate=options.calibrate)
+        store=store,
+        rank=rank,
+        size=size,
+        deadline_seconds=min(deadline, 86400.0),
+        transport=options.transport,
+        address=_own_address(store, options.address),
+        secret=os.environ.get("SPILLWAY_SECRET", ""),
+        levels=[list(level) for level in options.levels],
+        calibrate=options.calibrate,
+    )
 
 
 if "spillway" not in dist.Backend.backend_list:

@@ -27,15 +27,23 @@ def _describe(name, module):
     if weight is None or isinstance(weight, nn.parameter.UninitializedParameter):
         kind = ""  # a parametrization computes the weight, or it has no shape yet
     bias = own.get("bias")
-    return (name, type(module).__name__, kind, getattr(module, "groups", 1) if kind else 1,
-            weight if kind else None, bias if kind else None)
+    return (
+        name,
+        type(module).__name__,
+        kind,
+        getattr(module, "groups", 1) if kind else 1,
+        weight if kind else None,
+        bias if kind else None,
+    )
 
 
 def _refuse_sharded(model):
     tensors = sys.modules.get("torch.distributed.tensor")  # not there: no weight is a DTensor
     for name, parameter in model.named_parameters():
         if tensors and isinstance(parameter, tensors.DTensor):
-            raise TypeError(f"{name} is a DTensor; KFAC needs whole weights on every rank, as DistributedDataParallel has them")
+            raise TypeError(
+                f"{name} is a DTensor; KFAC needs whole weights on every rank, as DistributedDataParallel has them"
+            )
 
 
 def _own_group(process_group):
@@ -111,14 +119,25 @@ class KFAC:
     and for weights that are sharded (FSDP), and RuntimeError when no layer can be preconditioned.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | float, *,
-                 process_group: "dist.ProcessGroup | None" = None, **options: Any):
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | float,
+        *,
+        process_group: "dist.ProcessGroup | None" = None,
+        **options: Any,
+    ):
         self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         if self._optimizer is None and (isinstance(optimizer, bool) or not isinstance(optimizer, (int, float))):
-            raise TypeError(f"optimizer is {type(optimizer).__name__}; allowed are a torch.optim.Optimizer and a number")
+            raise TypeError(
+                f"optimizer is {type(optimizer).__name__}; allowed are a torch.optim.Optimizer and a number"
+            )
         lr = self._lr_of_optimizer() if self._optimizer else float(optimizer)
-        modules = {name: module for name, module in model.named_modules() if module._parameters
-                   and any(p is not None for p in module._parameters.values())}
+        modules = {
+            name: module
+            for name, module in model.named_modules()
+            if module._parameters and any(p is not None for p in module._parameters.values())
+        }
         _refuse_sharded(model)
         described = [_describe(name, module) for name, module in modules.items()]
         self._kfac = _spillway.Kfac(described, options, lr, _own_group(process_group))
@@ -131,11 +150,16 @@ class KFAC:
         return float(self._optimizer.param_groups[0]["lr"])
 
     def _refuse_other_weights(self):
-        other = [name for name, module, weight in self._weights
-                 if module() is not None and module()._parameters.get("weight") is not weight]
+        other = [
+            name
+            for name, module, weight in self._weights
+            if module() is not None and module()._parameters.get("weight") is not weight
+        ]
         if other:
-            raise RuntimeError(f"{', '.join(other)}: other weights than when KFAC was made, as parametrizations and "
-                               "load_state_dict(assign=True) leave them; make a new KFAC after such changes")
+            raise RuntimeError(
+                f"{', '.join(other)}: other weights than when KFAC was made, as parametrizations and "
+                "load_state_dict(assign=True) leave them; make a new KFAC after such changes"
+            )
 
     # ---- steps
 
@@ -167,8 +191,11 @@ class KFAC:
         if self.updates_factors:
             self._refuse_other_weights()
         if unseen := self._kfac.unseen_layers():
-            warnings.warn("KFAC saw nothing of these layers in its first step, and preconditions them once it does: "
-                          + ", ".join(f"'{name}' ({reason})" for name, reason in unseen), stacklevel=2)
+            warnings.warn(
+                "KFAC saw nothing of these layers in its first step, and preconditions them once it does: "
+                + ", ".join(f"'{name}' ({reason})" for name, reason in unseen),
+                stacklevel=2,
+            )
         self._kfac.step(float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0)
 
     def discard(self) -> None:
@@ -262,7 +289,10 @@ class _ForwardHook:
         self._kfac = weakref.ref(kfac)
 
     def __reduce__(self):
-        return getattr, (contextlib.nullcontext(), "__exit__")  # takes any arguments and returns None, without spillway too
+        return getattr, (
+            contextlib.nullcontext(),
+            "__exit__",
+        )  # takes any arguments and returns None, without spillway too
 
     def __call__(self, model, args, kwargs, output):
         if torch.compiler.is_compiling():
@@ -283,7 +313,18 @@ def _in_backward():
 
 def _tensors_of(value) -> Iterator[torch.Tensor]:
     """Yields the tensors of a value in order: those in containers, in dataclasses, and in attributes of other objects."""
-    nothing_inside = (str, bytes, int, float, complex, type, nn.Module, types.FunctionType, types.MethodType, types.ModuleType)
+    nothing_inside = (
+        str,
+        bytes,
+        int,
+        float,
+        complex,
+        type,
+        nn.Module,
+        types.FunctionType,
+        types.MethodType,
+        types.ModuleType,
+    )
     seen = {}  # by id; it keeps what it names
     stack = [value]
     while stack:
@@ -316,6 +357,7 @@ def _roots_of(output):
 
 
 # ---- functions that run layers again in their backward
+
 
 def _watch_reruns(node, watch):
     """Arranges that `watch` is called with what this custom function's backward runs again, before it goes back through it."""

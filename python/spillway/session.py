@@ -16,6 +16,7 @@ from spillway._torch_check import has_distributed
 
 if has_distributed():
     from spillway import _data_parallel
+
     _data_parallel.install()
 _compiled.install()
 _sharded.install()
@@ -74,10 +75,19 @@ class Session:
         OutOfBudget: when more than the budget is held already and cannot leave.
     """
 
-    def __init__(self, budget: int | str | None = None, *, device: str | torch.device = "cpu",
-                 host_budget: int | str | None = None, disk: str | os.PathLike | None = None,
-                 split: int | str | None = _UNSET, engine: str = "gate", prefetch: bool = True, replay: bool = True,
-                 processes_of_host: int | None = None):
+    def __init__(
+        self,
+        budget: int | str | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        host_budget: int | str | None = None,
+        disk: str | os.PathLike | None = None,
+        split: int | str | None = _UNSET,
+        engine: str = "gate",
+        prefetch: bool = True,
+        replay: bool = True,
+        processes_of_host: int | None = None,
+    ):
         unlimited = _spillway.UNLIMITED_BYTES
         split_bytes = _spillway.SPLIT_BY_DEVICE if split is _UNSET else _bytes(split, "split", unlimited)
         if split is not _UNSET and split_bytes == _spillway.SPLIT_BY_DEVICE:
@@ -91,7 +101,9 @@ class Session:
             "split_bytes": split_bytes,
             "prefetch": bool(prefetch),
             "replay": bool(replay),
-            "processes_of_host": int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if processes_of_host is None else processes_of_host,
+            "processes_of_host": int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+            if processes_of_host is None
+            else processes_of_host,
         }
         self._open = None
         self._thread = None
@@ -304,12 +316,15 @@ class Observed:
     result: Any  #: what the function returned
 
     def __str__(self):
-        return (f"peak {_spillway.format_bytes(self.peak_bytes)}, floor {_spillway.format_bytes(self.floor_bytes)} "
-                f"({self.floor_operator})")
+        return (
+            f"peak {_spillway.format_bytes(self.peak_bytes)}, floor {_spillway.format_bytes(self.floor_bytes)} "
+            f"({self.floor_operator})"
+        )
 
 
-def observe(function: Callable[[], Any], *, device: str | torch.device = "cpu",
-            split: int | str | None = _UNSET) -> Observed:
+def observe(
+    function: Callable[[], Any], *, device: str | torch.device = "cpu", split: int | str | None = _UNSET
+) -> Observed:
     """Runs `function` without a budget, and returns what it takes.
 
     The figures help to choose a budget: anything from `floor_bytes` up is feasible, and from `peak_bytes` up nothing is
@@ -319,4 +334,6 @@ def observe(function: Callable[[], Any], *, device: str | torch.device = "cpu",
     with Session(device=device, split=split) as session:
         result = function()
         stats = session.stats()
-    return Observed(stats["peak_bytes"], stats["peak_by_category"], stats["floor_bytes"], stats["floor_operator"], result)
+    return Observed(
+        stats["peak_bytes"], stats["peak_by_category"], stats["floor_bytes"], stats["floor_operator"], result
+    )

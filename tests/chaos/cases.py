@@ -1,4 +1,5 @@
 """What a round of chaos trains, drawn from its seed: a model, its options, and the launches that are to be disturbed."""
+
 import dataclasses
 import random
 
@@ -12,19 +13,35 @@ MODELS = {
     "unet3d": ["--data", "synthetic:32", "--filters", "4", "--cases", "32"],
     "resnet50": ["--edge", "40", "--filters", "4", "--classes", "5", "--batch", "2", "--cases", "64"],
 }
-OPTIMIZERS = [["--optimizer", "sgd", "--lr", "0.05"], ["--optimizer", "adam"], ["--optimizer", "adamw", "--clip-norm", "1"],
-              ["--optimizer", "lamb"]]
+OPTIMIZERS = [
+    ["--optimizer", "sgd", "--lr", "0.05"],
+    ["--optimizer", "adam"],
+    ["--optimizer", "adamw", "--clip-norm", "1"],
+    ["--optimizer", "lamb"],
+]
 KFAC = [[], [], ["--staleness", "2"], ["--kfac-storage", "bf16"], ["--factor-dtype", "bf16"], ["--kfac-method", "pi"]]
 # Options that change no bit, so every launch of a round draws its own.
-TRAVEL = [[], [], ["--no-overlap-gradients"], ["--gradient-bucket", "16KiB"],
-          ["--gradient-bucket", "64KiB", "--gradient-buffer", "128KiB"]]
-STRATEGIES = [["--kfac-strategy", "comm_opt"], ["--kfac-strategy", "mem_opt"], ["--kfac-strategy", "owner_reduce"],
-              ["--kfac-strategy", "hybrid", "--grad-worker-frac", "1"], ["--kfac-strategy", "auto"], ["--overlap-factors"]]
+TRAVEL = [
+    [],
+    [],
+    ["--no-overlap-gradients"],
+    ["--gradient-bucket", "16KiB"],
+    ["--gradient-bucket", "64KiB", "--gradient-buffer", "128KiB"],
+]
+STRATEGIES = [
+    ["--kfac-strategy", "comm_opt"],
+    ["--kfac-strategy", "mem_opt"],
+    ["--kfac-strategy", "owner_reduce"],
+    ["--kfac-strategy", "hybrid", "--grad-worker-frac", "1"],
+    ["--kfac-strategy", "auto"],
+    ["--overlap-factors"],
+]
 
 
 @dataclasses.dataclass
 class Launch:
     """One start of the program: how many ranks, under which budget, and the fault that is to strike it."""
+
     ranks: int
     hosts: int = 1  # more: emulated hosts of one rank each
     budget: float | None = None  # between the floor, 0, and the unconstrained peak, 1
@@ -63,11 +80,27 @@ def draw_case(seed, faults, faults_of_hosts):
     """The case of a seed. `faults` may strike any launch, `faults_of_hosts` those on emulated hosts."""
     chance = random.Random(seed)
     model = chance.choice(list(MODELS))
-    options = ["--model", model, *MODELS[model], "--deterministic", "--seed", str(chance.randrange(1000)),
-               "--validate-every", "1000"]
+    options = [
+        "--model",
+        model,
+        *MODELS[model],
+        "--deterministic",
+        "--seed",
+        str(chance.randrange(1000)),
+        "--validate-every",
+        "1000",
+    ]
     if chance.random() < 0.5:
-        options += ["--kfac", "--burn-in", str(chance.choice([0, 1, 3])), "--factor-interval", "2", "--inverse-interval", "4",
-                    *chance.choice(KFAC)]
+        options += [
+            "--kfac",
+            "--burn-in",
+            str(chance.choice([0, 1, 3])),
+            "--factor-interval",
+            "2",
+            "--inverse-interval",
+            "4",
+            *chance.choice(KFAC),
+        ]
     else:
         options += chance.choice(OPTIMIZERS)
     if chance.random() < 0.2:
@@ -112,13 +145,15 @@ def smaller_cases(case):
     """Simpler cases that may fail as well, the simplest first."""
     launches = case.launches
     for i in range(len(launches) - 1):
-        yield dataclasses.replace(case, launches=launches[:i] + launches[i + 1:])
+        yield dataclasses.replace(case, launches=launches[:i] + launches[i + 1 :])
     plain = {"budget": None, "host_share": None, "travel": [], "hosts": 1}
     for i, launch in enumerate(launches):
         for field, value in plain.items():
             if getattr(launch, field) != value and not (field == "hosts" and launch.fault):
                 change = {field: value} | ({"host_share": None} if field == "budget" else {})
-                yield dataclasses.replace(case, launches=[*launches[:i], dataclasses.replace(launch, **change), *launches[i + 1:]])
+                yield dataclasses.replace(
+                    case, launches=[*launches[:i], dataclasses.replace(launch, **change), *launches[i + 1 :]]
+                )
         if launch.ranks > 1 and launch.hosts == 1:
             fewer = dataclasses.replace(launch, ranks=launch.ranks - 1, victim=min(launch.victim, launch.ranks - 2))
-            yield dataclasses.replace(case, launches=[*launches[:i], fewer, *launches[i + 1:]])
+            yield dataclasses.replace(case, launches=[*launches[:i], fewer, *launches[i + 1 :]])

@@ -6,6 +6,7 @@ A round is a seed. It draws a model and several launches of one to four ranks; a
 training. Then the checkpoint must hold, bit for bit, what launches without budgets and faults make; no process and no file may be
 left, and every launch that died must have said why. A round that fails is made smaller, and printed as a command.
 """
+
 import argparse
 import json
 import pathlib
@@ -110,8 +111,15 @@ class Round:
 
     def attempt(self, launch, floor, peak, seconds):
         """Starts the launch, strikes, and waits: (exit code, what it printed)."""
-        arguments = self.arguments(self.places.checkpoint, self.case.steps, "--checkpoint-every", self.case.checkpoint_every,
-                                   "--comm-timeout", 5 if launch.fault in ("stopped", "link cut") else 60, *launch.travel)
+        arguments = self.arguments(
+            self.places.checkpoint,
+            self.case.steps,
+            "--checkpoint-every",
+            self.case.checkpoint_every,
+            "--comm-timeout",
+            5 if launch.fault in ("stopped", "link cut") else 60,
+            *launch.travel,
+        )
         for_victim, for_others = [], []
         if launch.fault in ("out of budget", "out of host memory"):
             # Every rank has a budget, since those that have one observe a step together first.
@@ -141,7 +149,9 @@ class Round:
             return True
         code, text = self.attempt(launch, floor, peak, seconds)
         needed = re.search(r"smallest feasible budget is (\d+) bytes", text)
-        if code == 3 and needed and launch.fault != "out of budget":  # messages on their way need more than the plain run
+        if (
+            code == 3 and needed and launch.fault != "out of budget"
+        ):  # messages on their way need more than the plain run
             floor = int(needed.group(1))
             code, text = self.attempt(launch, floor, max(peak, floor), seconds)
         if launch.fault:
@@ -181,8 +191,21 @@ class Round:
     def expect_no_file_left(self):
         # A file of pages that a killed run left is removed by the next run that pages to this folder.
         if any(launch.host_share is not None for launch in self.case.launches):
-            run = self.start(1, 1, [*self.case.options, "--steps", 1, "--budget", "100%", "--host-budget", "1MiB",
-                                    "--disk", self.places.pages.folder])
+            run = self.start(
+                1,
+                1,
+                [
+                    *self.case.options,
+                    "--steps",
+                    1,
+                    "--budget",
+                    "100%",
+                    "--host-budget",
+                    "1MiB",
+                    "--disk",
+                    self.places.pages.folder,
+                ],
+            )
             if (code := run.wait()) != 0:
                 raise Failure(f"a run that pages to the folder of dead ones ended with {code}\n{run.text()}")
         left = [str(file) for file in self.places.pages.folder.iterdir()]
@@ -195,18 +218,25 @@ def tensors_of(folder):
     """The bytes of every tensor of a checkpoint, by name."""
     data = (folder / "checkpoint.safetensors").read_bytes()
     length = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + length])
-    return {name: data[8 + length + place["data_offsets"][0]:8 + length + place["data_offsets"][1]]
-            for name, place in header.items() if name != "__metadata__"}
+    header = json.loads(data[8 : 8 + length])
+    return {
+        name: data[8 + length + place["data_offsets"][0] : 8 + length + place["data_offsets"][1]]
+        for name, place in header.items()
+        if name != "__metadata__"
+    }
 
 
 def compare(folder, reference):
     ours, expected = tensors_of(folder), tensors_of(reference)
     if ours.keys() != expected.keys():
-        raise Failure(f"the checkpoint holds other tensors than an undisturbed run's: {sorted(ours.keys() ^ expected.keys())}")
+        raise Failure(
+            f"the checkpoint holds other tensors than an undisturbed run's: {sorted(ours.keys() ^ expected.keys())}"
+        )
     other = [name for name, value in ours.items() if value != expected[name]]
     if other:
-        raise Failure(f"{len(other)} of {len(ours)} tensors have other bits than an undisturbed run's, such as {other[0]}")
+        raise Failure(
+            f"{len(other)} of {len(ours)} tensors have other bits than an undisturbed run's, such as {other[0]}"
+        )
 
 
 def try_case(programs, case, scratch):
@@ -254,12 +284,18 @@ def main():
     with tempfile.TemporaryDirectory(prefix="spillway-chaos-", ignore_cleanup_errors=True) as scratch:
         deaths = 0
         for number in range(arguments.rounds):
-            case = Case.from_json(arguments.case) if arguments.case else \
-                draw_case(arguments.seed + number, list(faults.FAULTS), faults_of_hosts)
+            case = (
+                Case.from_json(arguments.case)
+                if arguments.case
+                else draw_case(arguments.seed + number, list(faults.FAULTS), faults_of_hosts)
+            )
             started = time.monotonic()
             log, wrong = try_case(programs, case, scratch)
-            print(f"seed {case.seed}: {case.options[1]}{', kfac' * case.use_kfac}, {case.steps} steps: {'; '.join(log)}"
-                  f" ({time.monotonic() - started:.0f} s)", flush=True)
+            print(
+                f"seed {case.seed}: {case.options[1]}{', kfac' * case.use_kfac}, {case.steps} steps: {'; '.join(log)}"
+                f" ({time.monotonic() - started:.0f} s)",
+                flush=True,
+            )
             deaths += sum("→ 0," not in line for line in log)
             if wrong:
                 print(f"FAILED: {wrong}\nagain:   scripts/soak --chaos --case '{case.to_json()}'", flush=True)
@@ -269,7 +305,9 @@ def main():
                 return 1
             if arguments.case:
                 break
-    print(f"{1 if arguments.case else arguments.rounds} rounds passed; {deaths} launches died and were named", flush=True)
+    print(
+        f"{1 if arguments.case else arguments.rounds} rounds passed; {deaths} launches died and were named", flush=True
+    )
     return 0
 
 

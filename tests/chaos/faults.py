@@ -1,4 +1,5 @@
 """What strikes a launch, and how its end must look afterwards."""
+
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ def _signal(number):
         pid = run.ranks().get(launch.victim)
         if pid:
             os.kill(pid, number)
+
     return strike
 
 
@@ -23,6 +25,7 @@ def _launcher(number):
     def strike(run, _launch, _places):
         if run.process.poll() is None:
             os.kill(run.process.pid, number)
+
     return strike
 
 
@@ -84,7 +87,11 @@ FAULTS = {
     "paused": (_pause, set(), None),
     "stopped": (_stop, {4}, r"no answer from rank {victim}\b|no answer to MPI_Init"),
     "terminated": (_launcher(signal.SIGTERM), {130, 143, -15, 1}, None),  # whoever asked for it knows
-    "rank terminated": (_signal(signal.SIGTERM), {130, 143, -15}, r"interrupted (after|before the first) step|" + SIGNALLED),
+    "rank terminated": (
+        _signal(signal.SIGTERM),
+        {130, 143, -15},
+        r"interrupted (after|before the first) step|" + SIGNALLED,
+    ),
     "disk full": (_fill_pages, {1, 4}, r"No space left|disk"),
     "checkpoint disk full": (_fill_checkpoints, {1, 4}, r"No space left"),
     "pages removed": (_remove_pages, {1}, r"pages"),
@@ -108,7 +115,9 @@ def check_end(launch, code, text):
     if code == DONE:
         return
     if "bad_alloc" in text:
-        raise Failure(f"'{launch.fault}' ended with an allocation of which nobody says whose and how large it was:\n{text}")
+        raise Failure(
+            f"'{launch.fault}' ended with an allocation of which nobody says whose and how large it was:\n{text}"
+        )
     if code not in codes:
         raise Failure(f"'{launch.fault}' ended the launch with {code}, allowed: {sorted(codes | {DONE})}\n{text}")
     if code < 0 and launch.ranks == 1:

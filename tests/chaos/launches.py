@@ -1,4 +1,5 @@
 """Starts of the program: under mpirun or alone, in folders of their own, watched until no process of theirs is left."""
+
 import dataclasses
 import json
 import os
@@ -23,19 +24,36 @@ class Programs:
 
     def __init__(self, spillway, mpirun, emulated_hosts):
         self.spillway, self.mpirun, self.emulated_hosts = os.path.abspath(spillway), mpirun, emulated_hosts
-        self.has_hosts = bool(mpirun and emulated_hosts) and \
-            subprocess.run([emulated_hosts, "usable"], capture_output=True).returncode == 0
+        self.has_hosts = (
+            bool(mpirun and emulated_hosts)
+            and subprocess.run([emulated_hosts, "usable"], capture_output=True).returncode == 0
+        )
 
     def launcher(self, ranks, hosts, folder):
         if ranks == 1:
             return []
         if hosts > 1:
             shape = f"{hosts}x{ranks // hosts}"
-            line = subprocess.run([self.emulated_hosts, "launcher", shape], capture_output=True, text=True, check=True).stdout
+            line = subprocess.run(
+                [self.emulated_hosts, "launcher", shape], capture_output=True, text=True, check=True
+            ).stdout
             return [*line.split(), "-x", MARK, "-x", "TMPDIR", "-x", "SPILLWAY_CACHE", "-np", str(ranks)]
         # Open MPI's own shared memory would stay in /dev/shm after a kill.
-        return [self.mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
-                "--mca", "btl_vader_backing_directory", str(folder), "-np", str(ranks)]
+        return [
+            self.mpirun,
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "--mca",
+            "mpi_yield_when_idle",
+            "1",
+            "--mca",
+            "btl_vader_backing_directory",
+            str(folder),
+            "-np",
+            str(ranks),
+        ]
 
 
 class DrawnCase:
@@ -58,12 +76,22 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         self.mark, self.folder = mark, folder
         self.output = folder / "output"
-        environment = os.environ | {MARK: mark, "TMPDIR": str(folder), "SPILLWAY_CACHE": str(folder.parent / "cache"),
-                                    "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {
+            MARK: mark,
+            "TMPDIR": str(folder),
+            "SPILLWAY_CACHE": str(folder.parent / "cache"),
+            "OMP_NUM_THREADS": "1",
+        }
         self.started = time.monotonic()
         with open(self.output, "w") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                            env=environment, start_new_session=True)
+            self.process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
 
     def processes(self):
         """PIDs of this launch that are still there, ours and mpirun's."""
@@ -106,11 +134,15 @@ class Run:
         except subprocess.TimeoutExpired:
             stacks = [f"{pid}: {pathlib.Path(f'/proc/{pid}/wchan').read_text()}" for pid in self.ranks().values()]
             self.kill()
-            raise Failure(f"the launch still runs after {seconds:.0f} s ({', '.join(stacks)}):\n{self.text()}") from None
+            raise Failure(
+                f"the launch still runs after {seconds:.0f} s ({', '.join(stacks)}):\n{self.text()}"
+            ) from None
         end = time.monotonic() + patience
         while left := self.processes():
             if time.monotonic() > end:
-                names = [pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:80] for pid in left]
+                names = [
+                    pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:80] for pid in left
+                ]
                 self.kill()
                 raise Failure(f"processes outlive their launch: {names}\n{self.text()}")
             time.sleep(0.05)
@@ -144,8 +176,12 @@ class SmallDisk:
     def __init__(self, folder, mebibytes=320):
         folder.mkdir(parents=True)
         self.folder = folder
-        self.mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)],
-                                      capture_output=True).returncode == 0
+        self.mounted = (
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)], capture_output=True
+            ).returncode
+            == 0
+        )
 
     def fill(self):
         try:

@@ -7,6 +7,7 @@ trains up to a further step. A fault strikes each launch but the last, and torch
 weights and moments must have the bits of an undisturbed run without Sessions. No rank may have waited longer than its deadline,
 none may have ended by an error that no fault explains, and no process, socket or file may be left.
 """
+
 import argparse
 import collections
 import dataclasses
@@ -25,7 +26,9 @@ from launches import DrawnCase, Failure, Run
 HERE = pathlib.Path(__file__).resolve().parent
 DEADLINE = 8  # seconds that a rank waits for a message, in a launch in which a rank stands still
 PATIENT = 60  # in other launches, so that whoever waits for the deadline there is noticed
-GRACE = 6  # seconds that a step, or a word that a rank has ended, may take on a busy machine. Less than a second deadline
+GRACE = (
+    6  # seconds that a step, or a word that a rank has ended, may take on a busy machine. Less than a second deadline
+)
 STORE_SECONDS = 15  # after which torch.distributed gives up its own store
 EXIT = 20  # seconds that an interpreter may take to end, which is two of work for torch's modules
 PAUSE = 1.5
@@ -44,6 +47,7 @@ STORE_ERRORS = ("DistStoreError", "DistNetworkError")
 @dataclasses.dataclass
 class Launch:
     """One start of torchrun: up to which step it trains, and the fault that is to strike."""
+
     until: int
     fault: str | None = None
     moment: float = 0.5  # below 0.25: while the ranks start and meet. Then: while they train
@@ -57,8 +61,10 @@ class Launch:
     def describe(self):
         if not self.fault:
             return f"to step {self.until}"
-        return f"to step {self.until}, {self.fault}{f' {self.times} times' * (self.times > 1)} at {self.moment:.2f}, " + \
-            f"victim {self.victim}, {self.restarts} restarts"
+        return (
+            f"to step {self.until}, {self.fault}{f' {self.times} times' * (self.times > 1)} at {self.moment:.2f}, "
+            + f"victim {self.victim}, {self.restarts} restarts"
+        )
 
 
 @dataclasses.dataclass
@@ -96,6 +102,7 @@ def draw_case(seed):
 @dataclasses.dataclass
 class Rank:
     """A rank's process, as its notes tell of it."""
+
     number: int
     attempt: int  # restarts of torchrun before it
     pid: int
@@ -146,7 +153,9 @@ class TorchrunRun(Run):
             rank = self.seen.setdefault(pid, Rank(number, attempt, pid, []))
             if rank.gone is None:
                 gone = not is_alive(pid)  # before its notes are read, so that none is missed
-                lines = [line.split(" ", 1) for line in file.read_text().split("\n")[:-1]]  # the last may be half written
+                lines = [
+                    line.split(" ", 1) for line in file.read_text().split("\n")[:-1]
+                ]  # the last may be half written
                 rank.notes = [(float(when), words) for when, words in lines]
                 rank.gone = time.monotonic() if gone else None
         return list(self.seen.values())
@@ -193,10 +202,29 @@ class Round:
         self.launches += 1
         folder = self.folder / f"launch{self.launches}"
         case = self.case
-        command = [sys.executable, "-B", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}",
-                   f"--max-restarts={launch.restarts}", f"--monitor-interval={launch.monitor}", HERE / "train_rank.py",
-                   "--folder", training, "--notes", folder / "notes", "--until", launch.until, "--seed", case.seed,
-                   "--deadline", deadline_of(launch), "--store-timeout", STORE_SECONDS]
+        command = [
+            sys.executable,
+            "-B",
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={case.ranks}",
+            f"--max-restarts={launch.restarts}",
+            f"--monitor-interval={launch.monitor}",
+            HERE / "train_rank.py",
+            "--folder",
+            training,
+            "--notes",
+            folder / "notes",
+            "--until",
+            launch.until,
+            "--seed",
+            case.seed,
+            "--deadline",
+            deadline_of(launch),
+            "--store-timeout",
+            STORE_SECONDS,
+        ]
         command += [*["--sharded"] * case.sharded, *flags]
         return TorchrunRun(list(map(str, command)), folder, f"{self.folder.name}-{self.launches}")
 
@@ -218,13 +246,16 @@ class Round:
 
     def moment(self, run, launch, attempt, seconds_to_meet):
         """Waits for the moment of the fault. Returns the victim; None when it has ended, or the launch has."""
+
         def victim(ranks):
             return next((rank for rank in ranks if rank.number == launch.victim and rank.attempt >= attempt), None)
 
         if not run.until(victim, PATIENT):
             return None
         if launch.moment < 0.25:
-            run.until(lambda ranks: victim(ranks).begun("met") or victim(ranks).gone, launch.moment / 0.25 * seconds_to_meet)
+            run.until(
+                lambda ranks: victim(ranks).begun("met") or victim(ranks).gone, launch.moment / 0.25 * seconds_to_meet
+            )
         else:
             begin = step_of(self.training)
             step = begin + int((launch.moment - 0.25) / 0.75 * (launch.until - begin))
@@ -240,7 +271,9 @@ class Round:
             return None
         try:
             if launch.fault in LAUNCHER:
-                os.kill(run.process.pid, {"k": signal.SIGKILL, "t": signal.SIGTERM, "i": signal.SIGINT}[launch.fault[9]])
+                os.kill(
+                    run.process.pid, {"k": signal.SIGKILL, "t": signal.SIGTERM, "i": signal.SIGINT}[launch.fault[9]]
+                )
                 return rank.attempt
             rank.struck = time.monotonic()
             os.kill(rank.pid, signal.SIGSTOP if launch.fault == "paused" else RANK[launch.fault])
@@ -248,8 +281,10 @@ class Round:
                 time.sleep(PAUSE)
                 os.kill(rank.pid, signal.SIGCONT)
             elif launch.fault == "stopped":
-                run.until(lambda ranks: all(r.gone for r in ranks if r is not rank and r.attempt == rank.attempt),
-                          DEADLINE + 2 * GRACE)
+                run.until(
+                    lambda ranks: all(r.gone for r in ranks if r is not rank and r.attempt == rank.attempt),
+                    DEADLINE + 2 * GRACE,
+                )
                 os.kill(rank.pid, signal.SIGCONT if launch.wakes else signal.SIGKILL)
         except ProcessLookupError:
             return None
@@ -274,7 +309,9 @@ class Round:
         for rank in ranks:
             for step, digest in rank.digests():
                 if digest != digests[rank.number, step]:
-                    raise Failure(f"rank {rank.number} has other bits after step {step} than in an undisturbed run\n{run.story()}")
+                    raise Failure(
+                        f"rank {rank.number} has other bits after step {step} than in an undisturbed run\n{run.story()}"
+                    )
         if code == 0 and sum((str(launch.until) in dict(rank.digests())) for rank in ranks) < self.case.ranks:
             raise Failure(f"the launch ended with 0 before step {launch.until}\n{run.story()}")
         if step_of(self.training) < begin:
@@ -313,13 +350,17 @@ class Round:
             if launch.fault in LAUNCHER or any("another group" in words for _, words in rank.notes[-2:]):
                 explained += STORE_ERRORS
         if rank.error and rank.error.split()[1].rstrip(":") not in explained:
-            raise Failure(f"rank {rank.number} ended with an error that '{launch.fault}' does not explain: {rank.error}\n{story}")
+            raise Failure(
+                f"rank {rank.number} ended with an error that '{launch.fault}' does not explain: {rank.error}\n{story}"
+            )
         struck = next((other for other in ranks if other.attempt == rank.attempt and other.struck), None)
         # While a communicator is made there is no board yet, by which ranks would learn who is silent.
         is_too_early = "no communicator was made: not all of" in (rank.error or "")
         is_told = struck and rank is not struck and "CommError" in (rank.error or "") and not is_too_early
         if is_told and f"rank {struck.number}" not in rank.error:
-            raise Failure(f"rank {rank.number} does not name rank {struck.number}, which was struck: {rank.error}\n{story}")
+            raise Failure(
+                f"rank {rank.number} does not name rank {struck.number}, which was struck: {rank.error}\n{story}"
+            )
 
     def check_waits(self, rank, launch, story):
         allowed = GRACE + launch.monitor
@@ -342,8 +383,11 @@ class Round:
             if time.monotonic() > patience:
                 raise Failure(f"sockets are left: {left}\n{run.story()}")
             time.sleep(0.1)
-        left = [name for name in os.listdir(run.folder)
-                if name not in ("output", "notes") and not name.startswith(("torchelastic_", "torchinductor_"))]  # torch's own
+        left = [
+            name
+            for name in os.listdir(run.folder)
+            if name not in ("output", "notes") and not name.startswith(("torchelastic_", "torchinductor_"))
+        ]  # torch's own
         shared = [name for name in os.listdir("/dev/shm") if any(f"_{rank.pid}_" in name for rank in ranks)]
         if left or shared:
             raise Failure(f"files are left: {left + shared}")
@@ -394,16 +438,22 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--case", help="a case as a failure prints it; runs that one alone")
     arguments = parser.parse_args()
-    cases = [Case.from_json(arguments.case)] if arguments.case else \
-        [draw_case(seed) for seed in range(arguments.seed, arguments.seed + arguments.rounds)]
+    cases = (
+        [Case.from_json(arguments.case)]
+        if arguments.case
+        else [draw_case(seed) for seed in range(arguments.seed, arguments.seed + arguments.rounds)]
+    )
     references, ends = {}, collections.Counter()
     with tempfile.TemporaryDirectory(prefix="spillway-chaos-", ignore_cleanup_errors=True) as scratch:
         for case in cases:
             started = time.monotonic()
             trial, wrong = try_case(case, scratch, references)
-            print(f"seed {case.seed}: {case.ranks} ranks, {'FSDP2' if case.sharded else 'DDP'}{', children' * case.child}: "
-                  f"{'; '.join(trial.log)} ({time.monotonic() - started:.0f} s; the longest wait ended {-trial.longest[0]:.1f} s"
-                  f" early, in '{trial.longest[1]}')", flush=True)
+            print(
+                f"seed {case.seed}: {case.ranks} ranks, {'FSDP2' if case.sharded else 'DDP'}{', children' * case.child}: "
+                f"{'; '.join(trial.log)} ({time.monotonic() - started:.0f} s; the longest wait ended {-trial.longest[0]:.1f} s"
+                f" early, in '{trial.longest[1]}')",
+                flush=True,
+            )
             ends.update("died" if not line.endswith("→ 0") else "ended" for line in trial.log)
             if wrong:
                 print(f"FAILED: {wrong}\nagain:   scripts/soak --torchrun --case '{case.to_json()}'", flush=True)

@@ -9,6 +9,7 @@ way. The weights depend on the step and the number of ranks alone, not on Sessio
 Each rank notes what it begins and when, so that the longest wait of a rank is known even when it is killed in it. Beside each
 checkpoint, with --digests after every step, it notes a digest of its weights and moments.
 """
+
 import os
 import signal
 import time
@@ -75,21 +76,28 @@ class Ring:
     def __init__(self, rank, size, step):
         self.sum = torch.full((128 * KIB,), float(rank + step))
         self.sent, self.come = torch.full((192 * KIB,), float(rank * 100 + step)), torch.zeros(192 * KIB)
-        self.works = [dist.irecv(self.come, (rank - 1) % size), dist.isend(self.sent, (rank + 1) % size),
-                      dist.all_reduce(self.sum, async_op=True)]
+        self.works = [
+            dist.irecv(self.come, (rank - 1) % size),
+            dist.isend(self.sent, (rank + 1) % size),
+            dist.all_reduce(self.sum, async_op=True),
+        ]
         self.wanted = (size * (size - 1) / 2 + size * step, (rank - 1) % size * 100 + step)
 
     def finish(self):
         for work in self.works:
             work.wait()
         if not ((self.sum == self.wanted[0]).all() and (self.come == self.wanted[1]).all()):
-            raise AssertionError(f"wrong values in a sum or a message: {self.sum[:4]}, {self.come[:4]}, not {self.wanted}")
+            raise AssertionError(
+                f"wrong values in a sum or a message: {self.sum[:4]}, {self.come[:4]}, not {self.wanted}"
+            )
 
 
 def group_options():
     # Plans from measured links may differ from launch to launch, and with them the last bits of sums.
-    return {"timeout": datetime.timedelta(seconds=options.store_timeout),
-            "pg_options": spillway.distributed.Options(deadline=options.deadline, calibrate=False)}
+    return {
+        "timeout": datetime.timedelta(seconds=options.store_timeout),
+        "pg_options": spillway.distributed.Options(deadline=options.deadline, calibrate=False),
+    }
 
 
 class Training:
@@ -101,6 +109,7 @@ class Training:
         model = nn.Sequential(*layers, nn.Linear(WIDTH, 8))
         if options.sharded:
             from torch.distributed.fsdp import fully_shard
+
             mesh = dist.device_mesh.init_device_mesh("cpu", (self.size,))
             for layer in model:
                 if isinstance(layer, nn.Linear):
@@ -127,7 +136,9 @@ class Training:
     def note_digest(self, number):
         digest = hashlib.sha256()
         for tensor in self.state():
-            digest.update(tensor.clone().numpy().tobytes())  # a clone, because what an array was made of stays on the device
+            digest.update(
+                tensor.clone().numpy().tobytes()
+            )  # a clone, because what an array was made of stays on the device
         notes.add(f"digest {number} {digest.hexdigest()}")
 
     def save(self, number):
@@ -155,7 +166,9 @@ class Training:
                 parameter.grad = torch.zeros_like(parameter)
             self.optimizer.step()  # makes the moments
             with torch.no_grad():
-                for tensor, saved in zip(self.state(), torch.load(self.folder / f"step{number}.rank{self.rank}"), strict=True):
+                for tensor, saved in zip(
+                    self.state(), torch.load(self.folder / f"step{number}.rank{self.rank}"), strict=True
+                ):
                     tensor.copy_(saved)
         return int(number)
 
@@ -257,6 +270,7 @@ class Training:
 
 
 # ---- things that may be left over
+
 
 def report_wrong(text):
     """Tells torchrun_chaos.py of a defect that no exit code shows."""

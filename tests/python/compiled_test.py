@@ -58,6 +58,7 @@ class CompiledTest(Habits):
         for backend in ("inductor", "aot_eager", "eager"):
             for dynamic in (None, True):
                 with self.subTest(backend, dynamic=dynamic):
+
                     def compiled(function, b=backend, d=dynamic):
                         return torch.compile(function, backend=b, dynamic=d)
 
@@ -92,7 +93,9 @@ with spillway.Session(budget="4MiB"):
             return graph
 
         x = torch.randn(8)
-        torch.compile(lambda t: t - 1, backend=count)(x)  # PyTorch crashes where another thread was the first to compile
+        torch.compile(lambda t: t - 1, backend=count)(
+            x
+        )  # PyTorch crashes where another thread was the first to compile
         compilations.clear()
         with spillway.Session(budget="6MiB"):
             torch.compile(lambda t: t + 1, backend=count)(x)
@@ -147,7 +150,9 @@ class TracedTest(Habits):
         def work():
             torch.manual_seed(3)
             others, x = held(), torch.randn(8, COUNT // 16, requires_grad=True)
-            looped = while_loop(lambda i, t: i < 4, lambda i, t: (i + 1, t * 2 + 1), (torch.tensor(0), torch.ones(COUNT // 4)))
+            looped = while_loop(
+                lambda i, t: i < 4, lambda i, t: (i + 1, t * 2 + 1), (torch.tensor(0), torch.ones(COUNT // 4))
+            )
             carry, steps = scan(lambda c, t: (c + t, (c * t).sin()), torch.zeros(COUNT // 16), x)
             mapped = each(lambda t: t.cos() * 2, x)
             (steps.sum() + mapped.sum()).backward()
@@ -197,14 +202,21 @@ class TracedTest(Habits):
                 result[0].add_(1)
                 return result.mul_(2)
 
-            return (*torch.func.grad(loss)(weights, x).values(), *torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, x).values(),
-                    torch.func.jacrev(lambda t: loss(weights, t))(x), torch.func.hessian(lambda t: loss(weights, t))(x[:2]),
-                    torch.func.jvp(lambda t: loss(weights, t), (x,), (x,)), torch.func.functionalize(written)(x), others)
+            return (
+                *torch.func.grad(loss)(weights, x).values(),
+                *torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, x).values(),
+                torch.func.jacrev(lambda t: loss(weights, t))(x),
+                torch.func.hessian(lambda t: loss(weights, t))(x[:2]),
+                torch.func.jvp(lambda t: loss(weights, t), (x,), (x,)),
+                torch.func.functionalize(written)(x),
+                others,
+            )
 
         self.expect_same(work)
 
     def test_traced_operators_are_not_the_sessions(self):
         from torch._subclasses.fake_tensor import FakeTensorMode
+
         with FakeTensorMode() as mode:
             traced = torch.zeros(1 << 40)
         with spillway.Session() as session, session.step():

@@ -39,9 +39,25 @@ def torchrun(size, body, *options):
         program.write_text(textwrap.dedent(begin) + textwrap.dedent(body))
         notes = pathlib.Path(folder, "notes")
         notes.mkdir()
-        ended = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size),
-                                "--monitor-interval", "0.1", *options, str(program)], env={**os.environ, "NOTES": str(notes)},
-                               capture_output=True, text=True, timeout=200, check=False)
+        ended = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(size),
+                "--monitor-interval",
+                "0.1",
+                *options,
+                str(program),
+            ],
+            env={**os.environ, "NOTES": str(notes)},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
         return ended, sorted(note.name for note in notes.iterdir())
 
 
@@ -50,10 +66,15 @@ def named_at_once(rank, size, folder):
     began = time.monotonic()
     options = spillway.distributed.Options(levels=[[0, 1]] if rank == 1 else [])
     if rank == 1:
-        expect_error(ValueError, "levels are declared for 2 ranks, but 4 are running",
-                     lambda: start("spillway", rank, size, folder, pg_options=options))
+        expect_error(
+            ValueError,
+            "levels are declared for 2 ranks, but 4 are running",
+            lambda: start("spillway", rank, size, folder, pg_options=options),
+        )
     else:
-        expect_error(spillway.CommError, "rank 1 has ended", lambda: start("spillway", rank, size, folder, pg_options=options))
+        expect_error(
+            spillway.CommError, "rank 1 has ended", lambda: start("spillway", rank, size, folder, pg_options=options)
+        )
     assert time.monotonic() - began < LONG
     os._exit(0)
 
@@ -63,7 +84,9 @@ def alone(rank, size, folder):
     if rank == 1:
         return
     options = spillway.distributed.Options(deadline=2)
-    expect_error(spillway.CommError, "missing is rank 1", lambda: start("spillway", rank, size, folder, pg_options=options))
+    expect_error(
+        spillway.CommError, "missing is rank 1", lambda: start("spillway", rank, size, folder, pg_options=options)
+    )
     os._exit(0)
 
 
@@ -113,7 +136,9 @@ def with_secrets(rank, size, folder):
 
 class ConnectionsTest(unittest.TestCase):
     def test_groups_follow_each_other_under_torchrun_though_a_rank_is_late(self):
-        ended, notes = torchrun(3, """
+        ended, notes = torchrun(
+            3,
+            """
             for group in range(4):
                 if rank == group % 3:
                     time.sleep(0.5)
@@ -126,12 +151,15 @@ class ConnectionsTest(unittest.TestCase):
                     dist.barrier(pair)
                 dist.destroy_process_group()
             note("done")
-        """)
+        """,
+        )
         self.assertEqual(ended.returncode, 0, ended.stderr[-3000:])
         self.assertEqual(notes, ["done-0-0", "done-0-1", "done-0-2"])
 
     def test_lives_that_torchrun_starts_anew_do_not_meet_the_former_ones(self):
-        ended, notes = torchrun(2, """
+        ended, notes = torchrun(
+            2,
+            """
             if life == 1 and rank == 0:
                 time.sleep(0.5)
             init()
@@ -143,13 +171,18 @@ class ConnectionsTest(unittest.TestCase):
             note("done")
             dist.barrier()
             dist.destroy_process_group()
-        """, "--max-restarts", "5")
+        """,
+            "--max-restarts",
+            "5",
+        )
         self.assertEqual(ended.returncode, 0, ended.stderr[-3000:])
         self.assertEqual(notes, ["done-2-0", "done-2-1"])
 
     def test_lives_on_one_prefix_of_a_store_do_not_meet_the_former_ones(self):
         # Where the agent restarts all ranks because others came, the count of restarts stays, and so does the prefix.
-        ended, notes = torchrun(2, """
+        ended, notes = torchrun(
+            2,
+            """
             os.environ["TORCHELASTIC_RESTART_COUNT"] = "0"
             if life == 1 and rank == 0:
                 time.sleep(0.5)
@@ -161,7 +194,10 @@ class ConnectionsTest(unittest.TestCase):
             note("done")
             dist.barrier()
             dist.destroy_process_group()
-        """, "--max-restarts", "5")
+        """,
+            "--max-restarts",
+            "5",
+        )
         self.assertEqual(ended.returncode, 0, ended.stderr[-3000:])
         self.assertEqual(notes, ["done-1-0", "done-1-1"])
 
@@ -185,8 +221,10 @@ class ConnectionsTest(unittest.TestCase):
         self.assertEqual(address("nobodys0,lo,eth0"), "127.0.0.1")
         self.assertEqual(address("nobodys0"), "nobodys0")
         with tempfile.NamedTemporaryFile("w") as table:
-            table.write("fe80000000000000020000fffe000001 02 40 20 80     eth0\n"
-                        "20010db8000000000000000000000007 02 40 00 80     eth0\n")
+            table.write(
+                "fe80000000000000020000fffe000001 02 40 20 80     eth0\n"
+                "20010db8000000000000000000000007 02 40 00 80     eth0\n"
+            )
             table.flush()
             self.assertEqual(spillway.distributed._ipv6_of("eth0", table.name), "2001:db8::7")
             self.assertIsNone(spillway.distributed._ipv6_of("eth1", table.name))

@@ -21,8 +21,11 @@ MIB = 1 << 20
 
 def train(rank, size, session=None, steps=3, **options):
     torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256), nn.ReLU(),
-                                                  nn.Linear(256, 4)), bucket_cap_mb=0.5, **options)
+    model = DistributedDataParallel(
+        nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 4)),
+        bucket_cap_mb=0.5,
+        **options,
+    )
     optimizer = spillway.optim.Adam(model.parameters(), 1e-3, group_bytes=1 << 18)
     torch.manual_seed(rank)
     x, y = torch.randn(64, 256), torch.randint(0, 4, (64,))
@@ -114,6 +117,7 @@ def a_rank_that_ends_before_backward(sharded, in_session, rank, size, folder):
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
     if sharded:
         from torch.distributed.fsdp import fully_shard
+
         fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (size,)))
     else:
         model = DistributedDataParallel(model)

@@ -34,8 +34,17 @@ def every_collective(rank, size, folder):
     other = dist.new_group(backend="gloo")
     ours = dist.group.WORLD
     groups = (ours, other)
-    kinds = (torch.float32, torch.float64, torch.half, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8,
-             torch.bool)
+    kinds = (
+        torch.float32,
+        torch.float64,
+        torch.half,
+        torch.bfloat16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+        torch.int8,
+        torch.bool,
+    )
     for dtype in kinds:
         for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN):
             if dtype == torch.bool and op == dist.ReduceOp.SUM or dtype == torch.bfloat16:
@@ -78,7 +87,7 @@ def every_collective(rank, size, folder):
     expect(whole, torch.arange(size, dtype=torch.uint8).repeat_interleave(3))
     part = torch.zeros(4)
     dist.reduce_scatter_tensor(part, torch.arange(4.0 * size))
-    expect(part, size * torch.arange(4.0 * size)[4 * rank:4 * rank + 4])
+    expect(part, size * torch.arange(4.0 * size)[4 * rank : 4 * rank + 4])
     dist.reduce_scatter(part, [torch.full((4,), float(r)) for r in range(size)])
     expect(part, torch.full((4,), float(size * rank)))
     given = torch.arange(float(size * 2)) + 100 * rank
@@ -86,8 +95,9 @@ def every_collective(rank, size, folder):
     dist.all_to_all_single(taken, given)
     expect(taken, torch.cat([torch.arange(2.0) + 2 * rank + 100 * r for r in range(size)]))
     uneven = torch.zeros(size * (rank + 1))
-    dist.all_to_all_single(uneven, torch.full((size * (size + 1) // 2,), float(rank)), [rank + 1] * size,
-                           list(range(1, size + 1)))
+    dist.all_to_all_single(
+        uneven, torch.full((size * (size + 1) // 2,), float(rank)), [rank + 1] * size, list(range(1, size + 1))
+    )
     expect(uneven, torch.arange(float(size)).repeat_interleave(rank + 1))
     things = [None] * size
     dist.all_gather_object(things, {"rank": rank, "text": "x" * (1 + 100 * rank)})
@@ -120,15 +130,21 @@ def asynchronous(rank, size, folder):
     following, before = (rank + 1) % size, (rank + size - 1) % size
     outgoing = [torch.full((300_000,), float(rank)), torch.full((4,), 7.0)]
     incoming = [torch.zeros(300_000), torch.zeros(4)]
-    ops = [dist.P2POp(dist.isend, outgoing[0], following, tag=1), dist.P2POp(dist.isend, outgoing[1], following, tag=2),
-           dist.P2POp(dist.irecv, incoming[1], before, tag=2), dist.P2POp(dist.irecv, incoming[0], before, tag=1)]
+    ops = [
+        dist.P2POp(dist.isend, outgoing[0], following, tag=1),
+        dist.P2POp(dist.isend, outgoing[1], following, tag=2),
+        dist.P2POp(dist.irecv, incoming[1], before, tag=2),
+        dist.P2POp(dist.irecv, incoming[0], before, tag=1),
+    ]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     expect(incoming[0], torch.full((300_000,), float(before)))
     expect(incoming[1], outgoing[1])
-    for call, name in ((lambda: dist.recv(torch.zeros(1)), "recv"),
-                       (lambda: dist.all_reduce(torch.ones(1), dist.ReduceOp.PRODUCT), "PRODUCT"),
-                       (lambda: dist.all_reduce(torch.ones(2).to_sparse()), "sparse|Sparse")):
+    for call, name in (
+        (lambda: dist.recv(torch.zeros(1)), "recv"),
+        (lambda: dist.all_reduce(torch.ones(1), dist.ReduceOp.PRODUCT), "PRODUCT"),
+        (lambda: dist.all_reduce(torch.ones(2).to_sparse()), "sparse|Sparse"),
+    ):
         try:
             call()
         except (RuntimeError, NotImplementedError, ValueError) as error:
@@ -174,8 +190,13 @@ def a_rank_that_ends(rank, size, folder):
 
 
 def declared_levels(rank, size, folder):
-    start("spillway", rank, size, folder,
-          pg_options=spillway.distributed.Options(levels=[[0, 0, 1, 1]], deadline=20, address="127.0.0.1"))
+    start(
+        "spillway",
+        rank,
+        size,
+        folder,
+        pg_options=spillway.distributed.Options(levels=[[0, 0, 1, 1]], deadline=20, address="127.0.0.1"),
+    )
     text = spillway.distributed.explain(size="4MiB")
     assert "level 2" in text, text
     dist.group.WORLD.set_timeout(datetime.timedelta(seconds=25))
@@ -255,7 +276,7 @@ def collectives_keep_no_tensor(rank, size, folder):
         for tensor in tensors:
             dist.all_reduce(tensor)
         parts = torch.zeros(MIB)
-        dist.all_gather_into_tensor(parts, tensors[3][:MIB // size])
+        dist.all_gather_into_tensor(parts, tensors[3][: MIB // size])
         assert parts.sum().item() == MIB * 3.0 * size
         for i, tensor in enumerate(tensors):
             assert (tensor == i * size).all()
@@ -268,7 +289,11 @@ def collectives_keep_no_tensor(rank, size, folder):
             for _ in range(2):
                 model(torch.randn(8, 1024)).sum().backward()
             return session.floor_bytes
-    alone, wrapped = floor(lambda model: model), floor(lambda model: DistributedDataParallel(model, bucket_cap_mb_list=[4]))
+
+    alone, wrapped = (
+        floor(lambda model: model),
+        floor(lambda model: DistributedDataParallel(model, bucket_cap_mb_list=[4])),
+    )
     assert wrapped <= 1.5 * alone, (alone, wrapped)
     dist.destroy_process_group()
 
@@ -360,10 +385,10 @@ def offsets_and_strides(rank, size, folder):
     for dtype in (torch.uint8, torch.float16, torch.float32, torch.float64):
         for count in (1, 2, 3, 8):
             buffer = torch.zeros(size * count + 9, dtype=dtype)
-            out = buffer[rank:rank + size * count]
+            out = buffer[rank : rank + size * count]
             dist.all_gather_into_tensor(out, torch.full((count,), rank + 1, dtype=dtype))
             assert (out == torch.arange(1, size + 1, dtype=dtype).repeat_interleave(count)).all(), (dtype, count, out)
-            assert (buffer[:rank] == 0).all() and (buffer[rank + size * count:] == 0).all()
+            assert (buffer[:rank] == 0).all() and (buffer[rank + size * count :] == 0).all()
     column = torch.full((5, 1), float(rank)) if rank == 0 else torch.full((1, 5), float(rank)).t()
     dist.all_reduce(column)
     assert (column == size * (size - 1) / 2).all()
@@ -410,8 +435,10 @@ def callbacks_that_wait(rank, size, folder):
     expected = (size * (size - 1) / 2 + 1) * size * size
     assert (dist.all_reduce(x, async_op=True).get_future().then(then).wait() == expected).all()
     # All keep the group alive until the callbacks have run.
-    futures = [dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: f.value()[0].item())
-               for _ in range(50)]
+    futures = [
+        dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: f.value()[0].item())
+        for _ in range(50)
+    ]
     assert [future.wait() for future in futures] == [float(size)] * 50
     dist.destroy_process_group()
 

@@ -99,7 +99,11 @@ class GpuTest(unittest.TestCase):
         with spillway.Session(device="cuda"):
             made = torch.ones(MIB, device="cuda")
             with torch.cuda.stream(torch.cuda.Stream()):
-                for use in (lambda: torch.zeros(MIB, device="cuda"), lambda: made.mul_(2), lambda: made.copy_(torch.zeros(MIB))):
+                for use in (
+                    lambda: torch.zeros(MIB, device="cuda"),
+                    lambda: made.mul_(2),
+                    lambda: made.copy_(torch.zeros(MIB)),
+                ):
                     with self.assertRaisesRegex(RuntimeError, "stream"):
                         use()
             self.assertEqual(made.sum().item(), MIB)
@@ -129,8 +133,12 @@ class RankTest(unittest.TestCase):
 
     def options_of(self, current=2, environment=(), **given):
         """Returns the options of the Session that is opened where GPU `current` is the current one."""
-        with mock.patch.object(torch.cuda, "is_available", lambda: True), mock.patch.object(torch.cuda, "current_device", lambda: current), \
-                mock.patch.dict(os.environ, dict(environment)), mock.patch.object(spillway.session._spillway, "Session") as opened:
+        with (
+            mock.patch.object(torch.cuda, "is_available", lambda: True),
+            mock.patch.object(torch.cuda, "current_device", lambda: current),
+            mock.patch.dict(os.environ, dict(environment)),
+            mock.patch.object(spillway.session._spillway, "Session") as opened,
+        ):
             spillway.Session(**given).open().close()
         return opened.call_args.kwargs
 
@@ -143,7 +151,9 @@ class RankTest(unittest.TestCase):
     def test_ranks_of_torchrun_share_the_hosts_memory(self):
         self.assertEqual(self.options_of()["processes_of_host"], 1)
         self.assertEqual(self.options_of(environment={"LOCAL_WORLD_SIZE": "8"})["processes_of_host"], 8)
-        self.assertEqual(self.options_of(environment={"LOCAL_WORLD_SIZE": "8"}, processes_of_host=2)["processes_of_host"], 2)
+        self.assertEqual(
+            self.options_of(environment={"LOCAL_WORLD_SIZE": "8"}, processes_of_host=2)["processes_of_host"], 2
+        )
 
 
 if __name__ == "__main__":

@@ -13,8 +13,16 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 import spillway
 
-EXACT = {"factor_samples": "exact", "rank": "full", "factor_interval": 1, "inverse_interval": 1,
-         "norm_clip": float("inf"), "kl_clip": float("inf"), "damping_scope": "layer", "damping": 0.3}
+EXACT = {
+    "factor_samples": "exact",
+    "rank": "full",
+    "factor_interval": 1,
+    "inverse_interval": 1,
+    "norm_clip": float("inf"),
+    "kl_clip": float("inf"),
+    "damping_scope": "layer",
+    "damping": 0.3,
+}
 REENTRANT, PLAIN = functools.partial(checkpoint, use_reentrant=True), functools.partial(checkpoint, use_reentrant=False)
 
 
@@ -34,8 +42,10 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(7)
         self.stem = nn.Conv2d(1, 3, 2)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, 2 * width), nn.Tanh(), nn.Dropout(0.2),
-                                                  nn.Linear(2 * width, width)) for _ in range(2))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 2 * width), nn.Tanh(), nn.Dropout(0.2), nn.Linear(2 * width, width))
+            for _ in range(2)
+        )
         self.head, self.run = nn.Linear(width, 3), run
 
     def forward(self, x):
@@ -140,9 +150,14 @@ class KfacOutOfSightTest(unittest.TestCase):
 
     def test_layers_in_checkpoints_are_preconditioned_as_without_them(self):
         expected = natural(Net())
-        for name, run in {"not reentrant": PLAIN, "reentrant": REENTRANT, "both": nested(PLAIN, PLAIN),
-                          "reentrant in reentrant": nested(REENTRANT, REENTRANT),
-                          "plain in reentrant": nested(REENTRANT, PLAIN)}.items():
+        for name, run in {
+            "not reentrant": PLAIN,
+            "reentrant": REENTRANT,
+            "both": nested(PLAIN, PLAIN),
+            "reentrant in reentrant": nested(REENTRANT, REENTRANT),
+            "plain in reentrant": nested(REENTRANT, PLAIN),
+        }.items():
+
             def only_blocks(part, x, run=run):
                 return run(part, x) if isinstance(part, nn.Sequential) else PLAIN(part, x)
 
@@ -163,6 +178,7 @@ class KfacOutOfSightTest(unittest.TestCase):
 
                     def forward(self, x):
                         return checkpoint(self.net, x, use_reentrant=use_reentrant)
+
                 with self.subTest((early_stop, use_reentrant)), set_checkpoint_early_stop(early_stop):
                     before, after = natural(Whole(), given=inside)
                     cut = [{n.removeprefix("net."): g for n, g in part.items()} for part in (before, after)]
@@ -173,8 +189,13 @@ class KfacOutOfSightTest(unittest.TestCase):
             if not isinstance(part, nn.Sequential):
                 return part(x)
             first, last = part[0], part[3]
-            return REENTRANT(lambda y: nn.functional.linear(part[1:3](nn.functional.linear(y, first.weight, first.bias)),
-                                                            last.weight, last.bias), x)
+            return REENTRANT(
+                lambda y: nn.functional.linear(
+                    part[1:3](nn.functional.linear(y, first.weight, first.bias)), last.weight, last.bias
+                ),
+                x,
+            )
+
         self.expect_same(natural(Net(called)), natural(Net()))
 
     def test_hooks_that_give_a_saved_tensor_back_once_do_so_once(self):
@@ -194,10 +215,11 @@ class KfacOutOfSightTest(unittest.TestCase):
             with hooks:
                 loss = net(x).square().mean()
             loss.backward(retain_graph=True)
-            first, = torch.autograd.grad(loss, net[0].weight, create_graph=True)
+            (first,) = torch.autograd.grad(loss, net[0].weight, create_graph=True)
             first.square().sum().backward()
             kfac.step()
             return [p.grad for p in net.parameters()]
+
         torch.manual_seed(1)
         plain = of(contextlib.nullcontext())
         torch.manual_seed(1)
@@ -213,6 +235,7 @@ class KfacOutOfSightTest(unittest.TestCase):
             for block in net.blocks:
                 block[2].p = 0.0
             return net
+
         self.expect_same(natural(without_dropout(Net(run))), natural(without_dropout(Net())))
         self.assertFalse(nn.modules.module._global_forward_hooks)
 
@@ -224,6 +247,7 @@ class KfacOutOfSightTest(unittest.TestCase):
 
             def forward(self, x):
                 return Product.apply(self.first(x), self.second.weight)
+
         net, x = Hidden(), torch.randn(6, 5)
         with self.assertRaisesRegex(RuntimeError, r"layer 'second' .*ProductBackward hides.*skip"):
             natural(net, x, lambda out: out.square().mean())
@@ -237,6 +261,7 @@ class KfacOutOfSightTest(unittest.TestCase):
 
             def forward(self, x):
                 return nn.functional.linear(self.first(x), 2 * self.second.weight, self.second.bias)
+
         with self.assertRaisesRegex(RuntimeError, "layer 'second' .*MulBackward0 hides.*skip"):
             natural(Scaled(), torch.randn(6, 5), lambda out: out.square().mean())
 
@@ -247,8 +272,11 @@ class KfacOutOfSightTest(unittest.TestCase):
 
         def assign(net):
             net.load_state_dict({k: v.clone() for k, v in net.state_dict().items()}, assign=True)
-        for names, replace in {"0, 2": assign, "2": lambda net: nn.utils.parametrize.register_parametrization(
-                net[2], "weight", Double())}.items():
+
+        for names, replace in {
+            "0, 2": assign,
+            "2": lambda net: nn.utils.parametrize.register_parametrization(net[2], "weight", Double()),
+        }.items():
             net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
             kfac = spillway.KFAC(net, 0.1, **EXACT)
             replace(net)
@@ -265,7 +293,9 @@ class KfacOutOfSightTest(unittest.TestCase):
                     net, plain, kfac, expected = self.compiled(fullgraph, whole)
                     x = torch.randn(6, 5)
                     net(x).square().mean().backward()
-                    with self.assertRaisesRegex(RuntimeError, "CompiledFunctionBackward is a compiled graph.*set_stance"):
+                    with self.assertRaisesRegex(
+                        RuntimeError, "CompiledFunctionBackward is a compiled graph.*set_stance"
+                    ):
                         kfac.step()
                     kfac.discard()
                     for step in range(2):
@@ -322,15 +352,21 @@ class KfacOutOfSightTest(unittest.TestCase):
 
                 def forward(self, given):
                     return pack(self.layer(given.scores if isinstance(given, Result) else given))
+
             return Packed()
+
         x = torch.randn(6, 5)
         expected = natural(net_with(lambda y: y), x, lambda y: y.square().mean())
-        ways = {"dataclass": (Result, lambda y: y.scores), "named tuple": (lambda y: Pair(y, None), lambda y: y.scores),
-                "dict": (lambda y: {"a": [1, {"b": y}]}, lambda y: y["a"][1]["b"]), "slots": (Slotted, lambda y: y.scores),
-                "subclass of dict": (lambda y: type("Own", (dict,), {})(y=y), lambda y: y["y"]),
-                "object in a list": (lambda y: [Result(y)], lambda y: y[0].scores),
-                "user's dict": (lambda y: collections.UserDict(y=y), lambda y: y["y"]),
-                "distribution": (lambda y: torch.distributions.Normal(y, 1.0), lambda y: y.mean)}
+        ways = {
+            "dataclass": (Result, lambda y: y.scores),
+            "named tuple": (lambda y: Pair(y, None), lambda y: y.scores),
+            "dict": (lambda y: {"a": [1, {"b": y}]}, lambda y: y["a"][1]["b"]),
+            "slots": (Slotted, lambda y: y.scores),
+            "subclass of dict": (lambda y: type("Own", (dict,), {})(y=y), lambda y: y["y"]),
+            "object in a list": (lambda y: [Result(y)], lambda y: y[0].scores),
+            "user's dict": (lambda y: collections.UserDict(y=y), lambda y: y["y"]),
+            "distribution": (lambda y: torch.distributions.Normal(y, 1.0), lambda y: y.mean),
+        }
         for name, (pack, scores) in ways.items():
             for given in (x, Result(x)):
                 with self.subTest(name):
@@ -342,6 +378,7 @@ class KfacOutOfSightTest(unittest.TestCase):
                 with torch.no_grad(), torch.random.fork_rng():
                     super().forward(x)
                 return super().forward(x)
+
         self.expect_same(natural(First()), natural(Net()))
 
     def test_uses_by_function_count_as_calls_of_the_module(self):
@@ -351,6 +388,7 @@ class KfacOutOfSightTest(unittest.TestCase):
                 for block in self.blocks:
                     x = x + block(x)
                 return nn.functional.linear(x, self.head.weight, self.head.bias)
+
         self.expect_same(natural(Functional()), natural(Net()))
 
     def test_a_layer_used_twice_counts_twice_whatever_runs_it(self):
@@ -365,6 +403,7 @@ class KfacOutOfSightTest(unittest.TestCase):
             net = Shared(run)
             net.blocks[1].requires_grad_(False)
             return net
+
         expected = natural(made(directly))
         for run in (PLAIN, REENTRANT):
             self.expect_same(natural(made(lambda part, x, run=run: run(part, x))), expected)
@@ -381,6 +420,7 @@ class KfacOutOfSightTest(unittest.TestCase):
             loss.backward()
             kfac.step()
             return net.weight.grad
+
         self.assertTrue(torch.equal(step(3), step(1)))
 
     def test_layers_without_statistics_are_named_in_one_warning(self):
@@ -391,11 +431,14 @@ class KfacOutOfSightTest(unittest.TestCase):
 
             def forward(self, x, other=False):
                 return self.frozen_later((self.unused if other else self.used)(x))
+
         net, x = Branches(), torch.randn(6, 5)
         kfac = spillway.KFAC(net, 0.1, **EXACT)
         net.frozen_later.requires_grad_(False)
         net(x).square().mean().backward()
-        with self.assertWarnsRegex(UserWarning, r"nothing of these layers .*: 'unused' \(it had no gradient\), 'frozen_later'"):
+        with self.assertWarnsRegex(
+            UserWarning, r"nothing of these layers .*: 'unused' \(it had no gradient\), 'frozen_later'"
+        ):
             kfac.step()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -426,6 +469,7 @@ class KfacOutOfSightTest(unittest.TestCase):
                     kfac.step()
                     rule.step()
             return [p.detach().clone() for p in net.parameters()]
+
         expected = train(directly)
         for run in (PLAIN, REENTRANT):
             with spillway.Session() as session:
@@ -441,11 +485,12 @@ class KfacOutOfSightTest(unittest.TestCase):
             kfac = spillway.KFAC(net, 0.1, **EXACT)
             torch.manual_seed(9)
             for part in range(2):
-                x = images()[8 * part:][:8]
+                x = images()[8 * part :][:8]
                 (nn.functional.cross_entropy(net(x), torch.arange(8) % 3) / 2).backward()
             before = {n: p.grad.clone() for n, p in net.named_parameters()}
             kfac.step()
             return before, {n: p.grad for n, p in net.named_parameters()}
+
         expected = accumulated(directly)
         for run in (PLAIN, REENTRANT):
             self.expect_same(accumulated(run), expected)

@@ -20,15 +20,22 @@ SAMPLES = 8
 
 def make_model():
     torch.manual_seed(2)
-    return nn.Sequential(nn.Conv3d(1, 4, 3, padding=1), nn.LeakyReLU(), nn.Conv3d(4, 8, 3, padding=1), nn.Tanh(),
-                         nn.AdaptiveAvgPool3d(2), nn.Flatten(), nn.Linear(64, 3))
+    return nn.Sequential(
+        nn.Conv3d(1, 4, 3, padding=1),
+        nn.LeakyReLU(),
+        nn.Conv3d(4, 8, 3, padding=1),
+        nn.Tanh(),
+        nn.AdaptiveAvgPool3d(2),
+        nn.Flatten(),
+        nn.Linear(64, 3),
+    )
 
 
 def batch_of(step, rank=0, size=1):
     """Returns a rank's part of a step's batch."""
     torch.manual_seed(100 + step)
     x, y = torch.randn(SAMPLES, 1, 12, 12, 12), torch.randint(0, 3, (SAMPLES,))
-    return x[rank * SAMPLES // size:][:SAMPLES // size], y[rank * SAMPLES // size:][:SAMPLES // size]
+    return x[rank * SAMPLES // size :][: SAMPLES // size], y[rank * SAMPLES // size :][: SAMPLES // size]
 
 
 class Training:
@@ -57,8 +64,14 @@ class Training:
         return self
 
     def state(self):
-        return copy.deepcopy({"steps": self.steps, "model": self.model.state_dict(),
-                              "optimizer": self.optimizer.state_dict(), "kfac": self.kfac.state_dict()})
+        return copy.deepcopy(
+            {
+                "steps": self.steps,
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "kfac": self.kfac.state_dict(),
+            }
+        )
 
     def weights(self):
         return torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
@@ -88,8 +101,12 @@ def of_whole_batch(rank, size, folder):
     for other in others:
         expect_equal(other, every.weights(), "another rank")
     bases = {}
-    for options in ({"grad_worker_frac": 1 / size}, {"strategy": "owner_reduce"}, {"overlap_factors": True},
-                    {"strategy": "comm_opt", "placement": "round-robin"}):
+    for options in (
+        {"grad_worker_frac": 1 / size},
+        {"strategy": "owner_reduce"},
+        {"overlap_factors": True},
+        {"strategy": "comm_opt", "placement": "round-robin"},
+    ):
         shared = Training(world, **options).run(4)
         expect_equal(shared.weights(), every.weights(), str(options))
         bases[next(iter(options))] = shared.kfac.stats()["bytes"]["eigenbases"]
@@ -171,7 +188,7 @@ def gradients(model, group, accumulate=1, **options):
     size = len(x) // accumulate
     for part in range(accumulate):
         model.require_backward_grad_sync = part == accumulate - 1
-        (nn.functional.cross_entropy(model(x[part * size:][:size]), y[part * size:][:size]) / accumulate).backward()
+        (nn.functional.cross_entropy(model(x[part * size :][:size]), y[part * size :][:size]) / accumulate).backward()
     kfac.step()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 

@@ -10,14 +10,29 @@ from torch import nn
 
 import spillway
 
-EXACT = {"factor_samples": "exact", "rank": "full", "factor_interval": 1, "inverse_interval": 1,
-         "norm_clip": float("inf"), "kl_clip": float("inf"), "damping_scope": "layer", "damping": 0.3}
+EXACT = {
+    "factor_samples": "exact",
+    "rank": "full",
+    "factor_interval": 1,
+    "inverse_interval": 1,
+    "norm_clip": float("inf"),
+    "kl_clip": float("inf"),
+    "damping_scope": "layer",
+    "damping": 0.3,
+}
 
 
 def conv_model():
     torch.manual_seed(2)
-    return nn.Sequential(nn.Conv3d(1, 4, 3, padding=1), nn.InstanceNorm3d(4, affine=True), nn.LeakyReLU(),
-                         nn.Conv3d(4, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 3))
+    return nn.Sequential(
+        nn.Conv3d(1, 4, 3, padding=1),
+        nn.InstanceNorm3d(4, affine=True),
+        nn.LeakyReLU(),
+        nn.Conv3d(4, 8, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(512, 3),
+    )
 
 
 def train(model, steps=7, session=None, resume=None, first=0, **options):
@@ -96,9 +111,16 @@ class KfacTest(unittest.TestCase):
             spillway.KFAC(nn.Linear(3, 3), 0.1).load_state_dict(state[0])
 
     def test_names_the_layers_and_those_that_are_left_alone(self):
-        model = nn.ModuleDict({"down": nn.Conv2d(1, 4, 3), "up": nn.ConvTranspose2d(4, 1, 3), "norm": nn.BatchNorm2d(4),
-                               "head": nn.Linear(4, 4), "frozen": nn.Linear(4, 4),
-                               "scaled": nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))})
+        model = nn.ModuleDict(
+            {
+                "down": nn.Conv2d(1, 4, 3),
+                "up": nn.ConvTranspose2d(4, 1, 3),
+                "norm": nn.BatchNorm2d(4),
+                "head": nn.Linear(4, 4),
+                "frozen": nn.Linear(4, 4),
+                "scaled": nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+            }
+        )
         model["frozen"].weight.requires_grad_(False)
         kfac = spillway.KFAC(model, 0.1, skip=["^head$"])
         self.assertEqual(kfac.layers, ["down"])
@@ -148,8 +170,12 @@ class KfacTest(unittest.TestCase):
         torch.save(model, file)
         self.assertNotIn(b"spillway", file.getvalue())
         file.seek(0)
-        for other in (copy.deepcopy(model), copy.deepcopy(copy.deepcopy(model)), averaged.module,
-                      torch.load(file, weights_only=False)):
+        for other in (
+            copy.deepcopy(model),
+            copy.deepcopy(copy.deepcopy(model)),
+            averaged.module,
+            torch.load(file, weights_only=False),
+        ):
             other.train()
             self.assertTrue(torch.equal(other(x), model(x)))
             kfac.discard()

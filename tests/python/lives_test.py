@@ -54,7 +54,7 @@ class LivesTest(Habits):
                             with self.assertRaisesRegex(RuntimeError, "forked inside a Session.*'spawn'.*resident"):
                                 list(loader)
                         else:
-                            read = torch.cat([batch for batch, in loader])
+                            read = torch.cat([batch for (batch,) in loader])
                             np.testing.assert_array_equal(read.flatten().numpy(), EXPECTED)
                     del more
                     self.assertEqual(x[0, 5].item(), 5)
@@ -63,7 +63,13 @@ class LivesTest(Habits):
         with spillway.Session(budget="5MiB"):
             x = torch.arange(COUNT, dtype=torch.float32)
             more = send_away()
-            uses = (x.tolist, x.numpy, lambda: x.apply_(abs), lambda: spillway.resident(x).__enter__().sum(), x.data_ptr)
+            uses = (
+                x.tolist,
+                x.numpy,
+                lambda: x.apply_(abs),
+                lambda: spillway.resident(x).__enter__().sum(),
+                x.data_ptr,
+            )
             child = os.fork()
             if child == 0:
                 wrong = 0
@@ -81,7 +87,10 @@ class LivesTest(Habits):
         file = io.BytesIO()
         torch.save(torch.arange(COUNT, dtype=torch.float32), file)
         for export in (lambda x: x.numpy(), np.asarray, np.from_dlpack):
-            for make in (lambda: torch.load(io.BytesIO(file.getvalue())), lambda: torch.arange(COUNT, dtype=torch.float32)):
+            for make in (
+                lambda: torch.load(io.BytesIO(file.getvalue())),
+                lambda: torch.arange(COUNT, dtype=torch.float32),
+            ):
                 x = make()
                 array = export(x)
                 with spillway.Session(budget="6MiB"):
@@ -113,7 +122,9 @@ class LivesTest(Habits):
             own = torch.Generator().manual_seed(7)  # the default one is the process's
             for _ in range(20):
                 x = torch.randn(COUNT, generator=own)
-                results.append(torch.equal(x.sort().values.sort(descending=True).values, x.sort(descending=True).values))
+                results.append(
+                    torch.equal(x.sort().values.sort(descending=True).values, x.sort(descending=True).values)
+                )
 
         with spillway.Session(budget="24MiB"):
             thread = threading.Thread(target=work)
@@ -151,7 +162,11 @@ class LivesTest(Habits):
 
     def test_a_session_that_nobody_closes_and_a_ctrl_c(self):
         for end, code in (("", 0), ("raise KeyboardInterrupt", (1, 130, -2))):
-            done = subprocess.run([sys.executable, "-c", textwrap.dedent(f"""
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-c",
+                    textwrap.dedent(f"""
                 import spillway, torch
                 session = spillway.Session(budget="6MiB").open()
                 x = [torch.rand(1 << 18) for _ in range(10)]
@@ -159,7 +174,12 @@ class LivesTest(Habits):
                 with session.step():
                     y = x[3] + x[4]
                     {end}
-                """)], capture_output=True, text=True, timeout=120)
+                """),
+                ],
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
             self.assertIn(done.returncode, code if isinstance(code, tuple) else (code,), done.stderr)
             self.assertNotIn("Segmentation", done.stderr)
 

@@ -21,11 +21,19 @@ def networks():
     widths = [8, 16, 32]
     return {
         "UNet": (lambda: nets.UNet(3, 1, 2, widths, [2, 2], num_res_units=2), 32, 2),
-        "DynUNet": (lambda: nets.DynUNet(3, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], filters=widths, deep_supervision=False), 32, 2),
+        "DynUNet": (
+            lambda: nets.DynUNet(3, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], filters=widths, deep_supervision=False),
+            32,
+            2,
+        ),
         "SegResNet": (lambda: nets.SegResNet(3, 8, 1, 2, blocks_down=(1, 1, 1), blocks_up=(1, 1)), 32, 2),
         "AttentionUnet": (lambda: nets.AttentionUnet(3, 1, 2, widths, [2, 2]), 32, 2),
         "VNet": (lambda: nets.VNet(3, 1, 2), 32, 2),
-        "SwinUNETR": (lambda: nets.SwinUNETR(1, 2, feature_size=12, spatial_dims=3, use_checkpoint=True, depths=(1, 1, 1, 1)), 64, 1),
+        "SwinUNETR": (
+            lambda: nets.SwinUNETR(1, 2, feature_size=12, spatial_dims=3, use_checkpoint=True, depths=(1, 1, 1, 1)),
+            64,
+            1,
+        ),
     }
 
 
@@ -71,15 +79,22 @@ class MonaiTest(unittest.TestCase):
     def test_loaders_with_workers_and_transforms_feed_a_session(self):
         torch.manual_seed(1)
         case = {"image": torch.randn(1, 40, 40, 40), "label": torch.randint(0, 2, (1, 40, 40, 40))}
-        transforms = monai.transforms.Compose([
-            monai.transforms.NormalizeIntensityd("image"),
-            monai.transforms.RandCropByPosNegLabeld(["image", "label"], label_key="label", spatial_size=(32, 32, 32)),
-            monai.transforms.RandFlipd(["image", "label"], prob=0.5, spatial_axis=0),
-            monai.transforms.RandGaussianNoised("image", prob=1)])
+        transforms = monai.transforms.Compose(
+            [
+                monai.transforms.NormalizeIntensityd("image"),
+                monai.transforms.RandCropByPosNegLabeld(
+                    ["image", "label"], label_key="label", spatial_size=(32, 32, 32)
+                ),
+                monai.transforms.RandFlipd(["image", "label"], prob=0.5, spatial_axis=0),
+                monai.transforms.RandGaussianNoised("image", prob=1),
+            ]
+        )
 
         def work(workers):
             monai.utils.set_determinism(5)
-            loader = monai.data.DataLoader(monai.data.Dataset([case] * 4, transforms), batch_size=2, num_workers=workers)
+            loader = monai.data.DataLoader(
+                monai.data.Dataset([case] * 4, transforms), batch_size=2, num_workers=workers
+            )
             make, *_ = networks()["UNet"]
             torch.manual_seed(0)
             model = make()
@@ -98,7 +113,9 @@ class MonaiTest(unittest.TestCase):
 
         def segment():
             with torch.no_grad():
-                return monai.inferers.sliding_window_inference(volume, (32, 32, 32), 2, model, overlap=0.5, mode="gaussian")
+                return monai.inferers.sliding_window_inference(
+                    volume, (32, 32, 32), 2, model, overlap=0.5, mode="gaussian"
+                )
 
         plain = segment()
         floor = spillway.observe(segment).floor_bytes

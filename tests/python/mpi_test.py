@@ -28,8 +28,13 @@ def body(function):
 
 
 def start(folder, rank, size):
-    dist.init_process_group("spillway", init_method=f"file://{folder}/store", rank=rank, world_size=size,
-                            pg_options=spillway.distributed.Options(transport="mpi", deadline=20))
+    dist.init_process_group(
+        "spillway",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=size,
+        pg_options=spillway.distributed.Options(transport="mpi", deadline=20),
+    )
 
 
 def train_and_check(rank, size):
@@ -93,8 +98,12 @@ class MpiTest(unittest.TestCase):
     def run_ranks(self, function, size=2):
         with tempfile.TemporaryDirectory() as folder:
             flags = ["--oversubscribe", "--bind-to", "none"] + (["--allow-run-as-root"] if os.getuid() == 0 else [])
-            done = subprocess.run(["mpirun", *flags, "-np", str(size), sys.executable, __file__, function.__name__, folder],
-                                  capture_output=True, text=True, timeout=120)
+            done = subprocess.run(
+                ["mpirun", *flags, "-np", str(size), sys.executable, __file__, function.__name__, folder],
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(len(list(pathlib.Path(folder).glob("done*"))), size, done.stderr)
 

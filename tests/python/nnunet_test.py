@@ -22,7 +22,9 @@ import types
 import unittest
 from unittest import mock
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: threads that spin slow each other down on busy cores
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "PASSIVE"
+)  # before torch: threads that spin slow each other down on busy cores
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -41,7 +43,7 @@ CASES = 5
 BINARIES = pathlib.Path(sys.executable).parent
 
 # Trainers that stop after few steps, with the same random numbers in each run.
-TRAINERS = '''
+TRAINERS = """
 import os
 import numpy as np, torch
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
@@ -75,7 +77,7 @@ class MixedTrainer(Short, SpillwayTraining, nnUNetTrainer):
 
 class PagedTrainer(Short, nnUNetTrainerSpillway):
     pass
-'''
+"""
 
 
 def head_and_regions():
@@ -88,7 +90,7 @@ def head_and_regions():
         merged = np.where(regions > 90, 3, 2 - regions % 2)  # the atlas numbers regions of the left half oddly
         return head.astype(np.float32), np.where(regions == 0, 0, merged).astype(np.uint8)
     place = np.stack(np.meshgrid(*(np.linspace(-1, 1, n) for n in (181, 217, 181)), indexing="ij"))
-    inside = (place ** 2).sum(0) < 0.7
+    inside = (place**2).sum(0) < 0.7
     regions = np.where(place[2] < -0.4, 3, 1 + (place[0] > 0)) * inside
     noise = np.random.default_rng(1).normal(0, 5, inside.shape)
     return (40 * inside + 20 * regions + noise).astype(np.float32), regions.astype(np.uint8)
@@ -109,8 +111,12 @@ def write_data_set(folder, shape):
         nibabel.save(label, folder / "labelsTr" / f"head_{case}.nii.gz")
         if case == 0:
             nibabel.save(image, folder / "imagesTs" / "new_0_0000.nii.gz")
-    description = {"channel_names": {"0": "MRI"}, "numTraining": CASES, "file_ending": ".nii.gz",
-                   "labels": {"background": 0, "left": 1, "right": 2, "cerebellum": 3}}
+    description = {
+        "channel_names": {"0": "MRI"},
+        "numTraining": CASES,
+        "file_ending": ".nii.gz",
+        "labels": {"background": 0, "left": 1, "right": 2, "cerebellum": 3},
+    }
     (folder / "dataset.json").write_text(json.dumps(description))
 
 
@@ -124,15 +130,24 @@ class Workshop:
         (trainers / "short_trainers.py").write_text(TRAINERS)
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("SPILLWAY_", "nnUNet_"))},
-            "nnUNet_raw": str(folder / "raw"), "nnUNet_preprocessed": str(folder / "preprocessed"),
-            "nnUNet_results": str(folder / "results"), "nnUNet_def_n_proc": "1", "nnUNet_n_proc_DA": "0",
+            "nnUNet_raw": str(folder / "raw"),
+            "nnUNet_preprocessed": str(folder / "preprocessed"),
+            "nnUNet_results": str(folder / "results"),
+            "nnUNet_def_n_proc": "1",
+            "nnUNet_n_proc_DA": "0",
             "nnUNet_extTrainer": os.pathsep.join([spillway.nnunet.trainer_folder(), str(trainers)]),
         }
 
     def run(self, *command, check=True, **environment):
         """Runs a command in a process of its own; returns its end, with its output in one text."""
-        done = subprocess.run([str(word) for word in command], env={**self.environment, **environment}, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240)
+        done = subprocess.run(
+            [str(word) for word in command],
+            env={**self.environment, **environment},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=240,
+        )
         if check and done.returncode != 0:
             raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout[-4000:]}")
         return done
@@ -145,11 +160,16 @@ class Workshop:
         get_context = multiprocessing.get_context
         threads = types.SimpleNamespace(Pool=multiprocessing.pool.ThreadPool)
         output = io.StringIO()
-        with mock.patch.dict(os.environ, {**self.environment, **environment}, clear=True), \
-                mock.patch.object(sys, "argv", ["test", *map(str, words or [])]), \
-                mock.patch.object(multiprocessing, "get_context",
-                                  lambda method=None: threads if method == "spawn" else get_context(method)), \
-                contextlib.redirect_stdout(output):
+        with (
+            mock.patch.dict(os.environ, {**self.environment, **environment}, clear=True),
+            mock.patch.object(sys, "argv", ["test", *map(str, words or [])]),
+            mock.patch.object(
+                multiprocessing,
+                "get_context",
+                lambda method=None: threads if method == "spawn" else get_context(method),
+            ),
+            contextlib.redirect_stdout(output),
+        ):
             function(*args)
         return output.getvalue()
 
@@ -179,10 +199,12 @@ class Workshop:
         plans = json.loads(path.read_text())
         plans["configurations"]["3d_fullres"]["patch_size"] = patch
         network = plans["configurations"]["3d_fullres"]["architecture"]["arch_kwargs"]
-        network["features_per_stage"] = [min(16 * 2 ** stage, 160) for stage in range(network["n_stages"])]
+        network["features_per_stage"] = [min(16 * 2**stage, 160) for stage in range(network["n_stages"])]
         path.write_text(json.dumps(plans))
-        self.call(planning.preprocess_entry,
-                  words=["-d", "1", "-plans_name", PLANS, "-c", "3d_fullres", "-np", "1", "--no_pbar"])
+        self.call(
+            planning.preprocess_entry,
+            words=["-d", "1", "-plans_name", PLANS, "-c", "3d_fullres", "-np", "1", "--no_pbar"],
+        )
 
 
 def seconds_of_epochs(text):
@@ -191,8 +213,10 @@ def seconds_of_epochs(text):
 
 def peaks(text):
     """Returns the peaks that the trainer reported, in bytes."""
-    return [int(float(number) * {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit])
-            for number, unit in re.findall(r"Spillway, [\w ]+: peak ([\d.]+) (\w+)", text)]
+    return [
+        int(float(number) * {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit])
+        for number, unit in re.findall(r"Spillway, [\w ]+: peak ([\d.]+) (\w+)", text)
+    ]
 
 
 @unittest.skipIf(MISSING, MISSING)
@@ -211,8 +235,9 @@ class TrainingTest(unittest.TestCase):
         cls.stock = cls.work.train("StockTrainer")
         cls.peak = max(peaks(cls.unlimited))
         cls.budget = cls.peak // 2
-        cls.tight = cls.work.run(BINARIES / "nnUNetv2_train", *cls.work.train_words("PagedTrainer"),
-                                 SPILLWAY_BUDGET=str(cls.budget)).stdout  # the command as users give it
+        cls.tight = cls.work.run(
+            BINARIES / "nnUNetv2_train", *cls.work.train_words("PagedTrainer"), SPILLWAY_BUDGET=str(cls.budget)
+        ).stdout  # the command as users give it
 
     def expect_equal(self, one, other):
         """Compares two trees of tensors, arrays and numbers, bit for bit."""
@@ -255,14 +280,17 @@ class TrainingTest(unittest.TestCase):
         self.expect_same_files(*(folder / "validation" for folder in folders))
         self.assertLessEqual(max(peaks(self.tight)), self.budget)
         self.assertRegex(self.tight, r"Spillway, epoch 1: peak .* of a budget of .*, paged out \d.* MiB, paged in \d")
-        print(f"nnU-Net: peak {self.peak / 2**20:.0f} MiB, budget {self.budget / 2**20:.0f} MiB, seconds of the epochs "
-              f"{seconds_of_epochs(self.tight):.1f}, / no budget "
-              f"{seconds_of_epochs(self.tight) / seconds_of_epochs(self.unlimited):.2f}, / stock "
-              f"{seconds_of_epochs(self.tight) / seconds_of_epochs(self.stock):.2f}")
+        print(
+            f"nnU-Net: peak {self.peak / 2**20:.0f} MiB, budget {self.budget / 2**20:.0f} MiB, seconds of the epochs "
+            f"{seconds_of_epochs(self.tight):.1f}, / no budget "
+            f"{seconds_of_epochs(self.tight) / seconds_of_epochs(self.unlimited):.2f}, / stock "
+            f"{seconds_of_epochs(self.tight) / seconds_of_epochs(self.stock):.2f}"
+        )
 
     def test_training_goes_on_from_a_checkpoint_of_the_other_trainer(self):
-        checkpoints = [self.work.model(name) / "fold_0" / "checkpoint_final.pth"
-                       for name in ("StockTrainer", "PagedTrainer")]
+        checkpoints = [
+            self.work.model(name) / "fold_0" / "checkpoint_final.pth" for name in ("StockTrainer", "PagedTrainer")
+        ]
         one, other = (path.read_bytes() for path in checkpoints)
         checkpoints[0].write_bytes(other)
         checkpoints[1].write_bytes(one)
@@ -278,8 +306,27 @@ class TrainingTest(unittest.TestCase):
         from spillway.nnunet.__main__ import main
 
         images = self.work.folder / "raw" / DATASET / "imagesTs"
-        words = ["-i", images, "-d", "1", "-p", PLANS, "-c", "3d_fullres", "-f", "0", "-tr", "PagedTrainer",
-                 "-device", "cpu", "-npp", "0", "-nps", "0", "--disable_progress_bar"]
+        words = [
+            "-i",
+            images,
+            "-d",
+            "1",
+            "-p",
+            PLANS,
+            "-c",
+            "3d_fullres",
+            "-f",
+            "0",
+            "-tr",
+            "PagedTrainer",
+            "-device",
+            "cpu",
+            "-npp",
+            "0",
+            "-nps",
+            "0",
+            "--disable_progress_bar",
+        ]
         stock, paged = self.work.folder / "stock", self.work.folder / "paged"
         self.work.call(predict_entry_point, words=[*words, "-o", stock])
         with mock.patch.object(predict_from_raw_data, "nnUNetPredictor", predict_from_raw_data.nnUNetPredictor):
@@ -303,8 +350,10 @@ class TrainingTest(unittest.TestCase):
     def test_a_trainer_refuses_what_cannot_work(self):
         with self.assertRaisesRegex(RuntimeError, "export SPILLWAY_BUDGET=8GiB"):
             self.work.train("PagedTrainer")
-        with mock.patch("torch.distributed.is_initialized", return_value=True), \
-                self.assertRaisesRegex(RuntimeError, "in one process"):
+        with (
+            mock.patch("torch.distributed.is_initialized", return_value=True),
+            self.assertRaisesRegex(RuntimeError, "in one process"),
+        ):
             self.work.train("PagedTrainer", SPILLWAY_BUDGET="1GiB")
 
     def test_compiling_is_off_and_said_once(self):
@@ -338,10 +387,16 @@ class SettingsTest(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "export SPILLWAY_BUDGET=8GiB"):
             settings.session_options({})
         self.assertEqual(settings.session_options({"SPILLWAY_BUDGET": "None"}), {"budget": None})
-        environment = {"SPILLWAY_BUDGET": "8GiB", "SPILLWAY_HOST_BUDGET": "16GiB", "SPILLWAY_DISK": "/tmp",
-                       "SPILLWAY_SPLIT": "none"}
-        self.assertEqual(settings.session_options(environment),
-                         {"budget": "8GiB", "host_budget": "16GiB", "disk": "/tmp", "split": None})
+        environment = {
+            "SPILLWAY_BUDGET": "8GiB",
+            "SPILLWAY_HOST_BUDGET": "16GiB",
+            "SPILLWAY_DISK": "/tmp",
+            "SPILLWAY_SPLIT": "none",
+        }
+        self.assertEqual(
+            settings.session_options(environment),
+            {"budget": "8GiB", "host_budget": "16GiB", "disk": "/tmp", "split": None},
+        )
         with mock.patch.dict(os.environ, {"SPILLWAY_BUDGET": "12 apples"}):
             with self.assertRaisesRegex(ValueError, "12 apples.*SPILLWAY_BUDGET"):
                 settings.session_for(torch.device("cpu"))
@@ -356,8 +411,10 @@ class SettingsTest(unittest.TestCase):
         folder, imported = done.stdout.split()
         self.assertEqual(folder, spillway.nnunet.trainer_folder())
         self.assertEqual(imported, "False")
-        self.assertEqual([path.name for path in pathlib.Path(folder).iterdir() if path.name != "__pycache__"],
-                         ["nnUNetTrainerSpillway.py"])
+        self.assertEqual(
+            [path.name for path in pathlib.Path(folder).iterdir() if path.name != "__pycache__"],
+            ["nnUNetTrainerSpillway.py"],
+        )
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ DIFFER = {
 
 def copied(value):
     """Returns copies of the tensors in a value, as leaves where they require gradients."""
+
     def copy(leaf):
         if not isinstance(leaf, torch.Tensor):
             return leaf
@@ -80,8 +81,13 @@ def same_tensor(a, b):
         a, b = a.to_dense(), b.to_dense()
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return torch.equal(torch.view_as_real(a.resolve_conj()).nan_to_num(7), torch.view_as_real(b.resolve_conj()).nan_to_num(7)) \
-        if a.is_complex() else bool(((a == b) | ((a != a) & (b != b))).all())
+    return (
+        torch.equal(
+            torch.view_as_real(a.resolve_conj()).nan_to_num(7), torch.view_as_real(b.resolve_conj()).nan_to_num(7)
+        )
+        if a.is_complex()
+        else bool(((a == b) | ((a != a) & (b != b))).all())
+    )
 
 
 def samples_of(op, most):

@@ -63,6 +63,7 @@ class OptimTest(unittest.TestCase):
                         optimizer = make(parameters, **options)
                         optimizer.load_state_dict(copy.deepcopy(begun.state_dict()))  # which keeps tensors
                         return optimizer
+
                     return train(made, steps=3, start=start)[0]
 
                 self.expect_equal(resume(theirs), resume(ours))

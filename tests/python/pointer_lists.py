@@ -19,7 +19,9 @@ from torch.utils import dlpack
 
 def operators():
     """Names of what passes the dispatcher."""
-    return {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")}
+    return {
+        name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")
+    }
 
 
 # Tensor: methods that are made of operators, or are operators under other names.
@@ -72,8 +74,26 @@ TYPED_STORAGE = """
 
 # torch._C: names that speak of memory. Below them: those of a GPU, which _pointers.py lends to; the rest tells no address,
 # makes tensors, or marks what has none.
-C_WORDS = ("address", "alias", "buffer", "copy", "data_ptr", "dlpack", "gather", "gds", "ipc", "nccl", "numpy", "overlap", "raw", "scatter",
-           "share", "storage", "swap_tensor", "broadcast")
+C_WORDS = (
+    "address",
+    "alias",
+    "buffer",
+    "copy",
+    "data_ptr",
+    "dlpack",
+    "gather",
+    "gds",
+    "ipc",
+    "nccl",
+    "numpy",
+    "overlap",
+    "raw",
+    "scatter",
+    "share",
+    "storage",
+    "swap_tensor",
+    "broadcast",
+)
 C_NAMES = """
     _broadcast _broadcast_coalesced _broadcast_out _gather _gather_out _gds_deregister_buffer _gds_deregister_handle _gds_load_storage
     _gds_register_buffer _gds_register_handle _gds_save_storage _nccl_all_gather _nccl_all_reduce _nccl_broadcast _nccl_init_rank
@@ -121,8 +141,15 @@ def _exchanged(x):
     """Asks for a view of a tensor as libraries of C do."""
 
     class View(ctypes.Structure):
-        _fields_ = (("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32), ("dtype", ctypes.c_uint8 * 4),
-                    ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64))
+        _fields_ = (
+            ("data", ctypes.c_void_p),
+            ("device", ctypes.c_int32 * 2),
+            ("ndim", ctypes.c_int32),
+            ("dtype", ctypes.c_uint8 * 4),
+            ("shape", ctypes.POINTER(ctypes.c_int64)),
+            ("strides", ctypes.c_void_p),
+            ("offset", ctypes.c_uint64),
+        )
 
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -181,7 +208,7 @@ STORAGE_USES = {
     "byteswap": lambda x: _then(lambda x: _storage_of(x).byteswap(torch.float32), x),
     "_get_filename": lambda x: (_storage_of(x)._get_filename(), x),
     "filename": lambda x: (_storage_of(x).filename, x),
-    "_get_shared_fd": lambda x: (_then(lambda x: os.fstat(_storage_of(x.share_memory_())._get_shared_fd()), x)),
+    "_get_shared_fd": lambda x: _then(lambda x: os.fstat(_storage_of(x.share_memory_())._get_shared_fd()), x),
     "_set_from_file": _from_file,
     "_share_cuda_": None,
     "_share_fd_cpu_": lambda x: _then(lambda x: _storage_of(x)._share_fd_cpu_(), x),

@@ -58,16 +58,19 @@ class PointersTest(Habits):
         with absent_tensor() as (_, x):
             self.assertEqual(x.tolist()[:4], [0, 1, 2, 3])
         with absent_tensor() as (_, x):
-            self.assertEqual((x[7].item(), f"{x[3]:.1f}", bool((x >= 0).all()), len(repr(x)) > 10), (7, "3.0", True, True))
+            self.assertEqual(
+                (x[7].item(), f"{x[3]:.1f}", bool((x >= 0).all()), len(repr(x)) > 10), (7, "3.0", True, True)
+            )
         with absent_tensor() as (_, x):
             self.assertEqual([float(value) for value in x[:3]], [0, 1, 2])
             self.assertEqual(x.untyped_storage().nbytes(), MIB)
 
     def test_saving_and_pickling(self):
         for to_bytes, from_bytes in (
-                (lambda x: pickle.dumps(x), pickle.loads),
-                (lambda x: save(x), lambda b: torch.load(io.BytesIO(b))),
-                (lambda x: save(x, _use_new_zipfile_serialization=False), lambda b: torch.load(io.BytesIO(b)))):
+            (lambda x: pickle.dumps(x), pickle.loads),
+            (lambda x: save(x), lambda b: torch.load(io.BytesIO(b))),
+            (lambda x: save(x, _use_new_zipfile_serialization=False), lambda b: torch.load(io.BytesIO(b))),
+        ):
             with absent_tensor() as (_, x):
                 stored = to_bytes(x)
             np.testing.assert_array_equal(from_bytes(stored).numpy(), EXPECTED)
@@ -131,7 +134,12 @@ class PointersTest(Habits):
         self.assertEqual(functions(), before)
 
     def test_every_use_of_memory_is_right_under_pressure(self):
-        for table in (pointer_lists.TENSOR_USES, pointer_lists.STORAGE_USES, pointer_lists.C_USES, pointer_lists.OTHER_USES):
+        for table in (
+            pointer_lists.TENSOR_USES,
+            pointer_lists.STORAGE_USES,
+            pointer_lists.C_USES,
+            pointer_lists.OTHER_USES,
+        ):
             for name, use in table.items():
                 if use is None:
                     continue  # an error where the bytes are away, and tried elsewhere
@@ -171,9 +179,13 @@ class PointersTest(Habits):
     def test_no_function_of_torch_is_on_no_list(self):
         lists, of_objects = pointer_lists, set(dir(object))
         for owner, known in (
-                (torch.Tensor, {*lists.operators(), *lists.TENSOR_OPERATORS, *lists.TENSOR_NO_BYTES, *lists.TENSOR_USES}),
-                (torch.UntypedStorage, {*lists.STORAGE_NO_BYTES, *lists.STORAGE_BY_OTHERS, *lists.STORAGE_USES} | of_objects),
-                (torch.TypedStorage, {*lists.TYPED_STORAGE} | of_objects)):
+            (torch.Tensor, {*lists.operators(), *lists.TENSOR_OPERATORS, *lists.TENSOR_NO_BYTES, *lists.TENSOR_USES}),
+            (
+                torch.UntypedStorage,
+                {*lists.STORAGE_NO_BYTES, *lists.STORAGE_BY_OTHERS, *lists.STORAGE_USES} | of_objects,
+            ),
+            (torch.TypedStorage, {*lists.TYPED_STORAGE} | of_objects),
+        ):
             self.assertEqual({name for name in dir(owner) if not name.startswith("__slot")} - known, set(), owner)
         named = {name for name in dir(torch._C) if any(word in name.lower() for word in lists.C_WORDS)}
         self.assertEqual(named - {*lists.C_NAMES, *lists.C_USES}, set())

@@ -14,8 +14,14 @@ import torch.multiprocessing as mp
 def start(backend, rank, size, folder, **options):
     torch.set_num_threads(1)
     os.makedirs(folder, exist_ok=True)
-    dist.init_process_group(backend, init_method=f"file://{folder}/{backend}", rank=rank, world_size=size,
-                            timeout=datetime.timedelta(seconds=30), **options)
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{folder}/{backend}",
+        rank=rank,
+        world_size=size,
+        timeout=datetime.timedelta(seconds=30),
+        **options,
+    )
 
 
 def play(body, rank, size, folder):
@@ -48,7 +54,9 @@ def run_ranks(body, size, failing=()):
 
 def expect(got, wanted):
     """Fails unless the tensors are equal but for the order in which ranks were added."""
-    if not torch.allclose(got.to(wanted.dtype), wanted, rtol=1e-2 if wanted.dtype in (torch.half, torch.bfloat16) else 1e-5):
+    if not torch.allclose(
+        got.to(wanted.dtype), wanted, rtol=1e-2 if wanted.dtype in (torch.half, torch.bfloat16) else 1e-5
+    ):
         raise AssertionError(f"{got} is not {wanted}")
 
 

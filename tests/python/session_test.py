@@ -26,10 +26,17 @@ MIB = 1 << 20
 def small_model():
     torch.manual_seed(1)
     return nn.Sequential(
-        nn.Conv3d(1, 8, 3, padding=1), nn.InstanceNorm3d(8, affine=True), nn.LeakyReLU(),
-        nn.Conv3d(8, 8, 3, padding=1), nn.InstanceNorm3d(8, affine=True), nn.LeakyReLU(),
-        nn.Conv3d(8, 8, 3, padding=1), nn.BatchNorm3d(8), nn.ReLU(inplace=True),
-        nn.Conv3d(8, 2, 1))
+        nn.Conv3d(1, 8, 3, padding=1),
+        nn.InstanceNorm3d(8, affine=True),
+        nn.LeakyReLU(),
+        nn.Conv3d(8, 8, 3, padding=1),
+        nn.InstanceNorm3d(8, affine=True),
+        nn.LeakyReLU(),
+        nn.Conv3d(8, 8, 3, padding=1),
+        nn.BatchNorm3d(8),
+        nn.ReLU(inplace=True),
+        nn.Conv3d(8, 2, 1),
+    )
 
 
 def train(session=None, steps=3, autocast=False):
@@ -283,6 +290,7 @@ class SessionTest(unittest.TestCase):
 
     def test_a_step_is_a_scope_and_a_decorator(self):
         with spillway.Session() as session:
+
             @session.step("validate")
             def validate(x):
                 return (x + 1).sum().item()
@@ -436,8 +444,14 @@ class SessionTest(unittest.TestCase):
                 page = session.report(pathlib.Path(folder) / "out")
             text = pathlib.Path(page).read_text()
             xml.dom.minidom.parseString(text.replace("<!DOCTYPE html>", ""))
-            for part in (", budget ", "step 3, step", "c-activations", "aten::convolution_backward", "steps of kind step",
-                         "What was paged"):
+            for part in (
+                ", budget ",
+                "step 3, step",
+                "c-activations",
+                "aten::convolution_backward",
+                "steps of kind step",
+                "What was paged",
+            ):
                 self.assertIn(part, text)
             events = json.loads((pathlib.Path(folder) / "out/trace.json").read_text())
             lanes = {event["args"]["name"] for event in events["traceEvents"] if event["ph"] == "M"}

@@ -41,19 +41,31 @@ def functional(rank, size):
     ranks = dist.group.WORLD
     x = torch.randn(size * 30, 1000, generator=torch.Generator().manual_seed(rank))
     results = [
-        calls.all_reduce(x, "sum", ranks), calls.all_reduce(x * 2, "avg", mesh), calls.broadcast(x, size - 1, ranks),
-        calls.all_gather_tensor(x, 0, ranks), calls.reduce_scatter_tensor(x, "sum", 0, ranks),
-        calls.all_to_all_single(x, None, None, ranks), calls.all_reduce_inplace(x.clone(), "max", ranks),
+        calls.all_reduce(x, "sum", ranks),
+        calls.all_reduce(x * 2, "avg", mesh),
+        calls.broadcast(x, size - 1, ranks),
+        calls.all_gather_tensor(x, 0, ranks),
+        calls.reduce_scatter_tensor(x, "sum", 0, ranks),
+        calls.all_to_all_single(x, None, None, ranks),
+        calls.all_reduce_inplace(x.clone(), "max", ranks),
         *calls.all_reduce_coalesced([x, x + 1], "sum", ranks),
         *calls.all_gather_into_tensor_coalesced([x, x[:30].contiguous()], ranks),
         *calls.reduce_scatter_tensor_coalesced([x, -x], "sum", [0, 0], ranks),
     ]
     one = torch.randn(size * 30, size * 200, generator=torch.Generator().manual_seed(7))
     sharded = distribute_tensor(one, mesh, [Shard(0)])
-    results += [sharded.full_tensor(), sharded.redistribute(mesh, [Shard(1)]).to_local(), sharded.redistribute(mesh, [Replicate()]).to_local()]
+    results += [
+        sharded.full_tensor(),
+        sharded.redistribute(mesh, [Shard(1)]).to_local(),
+        sharded.redistribute(mesh, [Replicate()]).to_local(),
+    ]
     gram = sharded.t() @ sharded  # every rank has a summand
     assert gram.placements[0] == Partial()
-    results += [gram.redistribute(mesh, [Shard(0)]).to_local(), gram.full_tensor(), torch.linalg.vector_norm(sharded).full_tensor()]
+    results += [
+        gram.redistribute(mesh, [Shard(0)]).to_local(),
+        gram.full_tensor(),
+        torch.linalg.vector_norm(sharded).full_tensor(),
+    ]
     return [torch.Tensor(calls.wait_tensor(result)).clone() for result in results]
 
 
@@ -66,8 +78,11 @@ def functional_collectives(rank, size, folder):
             assert torch.equal(got, wanted)
         assert session.stats()["bytes_out"] > 0, session.stats()
         gloo = dist.new_group(backend="gloo")
-        expect_error(RuntimeError, "backend 'spillway'",
-                     lambda: torch.ops._c10d_functional.all_reduce(torch.ones(5), "sum", gloo.group_name))
+        expect_error(
+            RuntimeError,
+            "backend 'spillway'",
+            lambda: torch.ops._c10d_functional.all_reduce(torch.ones(5), "sum", gloo.group_name),
+        )
     dist.destroy_process_group()
 
 
@@ -115,8 +130,11 @@ def saving_sharded(path, rank, size, folder):
         weights, state = get_state_dict(model, optimizer)
         dcp.save({"model": weights, "optimizer": state}, checkpoint_id=path)
         # A thread of PyTorch's writes copies, while the weights change.
-        later = dcp.async_save({"model": weights, "optimizer": state}, checkpoint_id=f"{path}.later",
-                               process_group=dist.new_group(backend="gloo"))
+        later = dcp.async_save(
+            {"model": weights, "optimizer": state},
+            checkpoint_id=f"{path}.later",
+            process_group=dist.new_group(backend="gloo"),
+        )
         with torch.no_grad():
             for weight in model.parameters():
                 weight.zero_()

@@ -14,9 +14,15 @@ class TrainingHabitsTest(Habits):
     """Ways to train."""
 
     def test_optimizers_and_their_implementations(self):
-        for optimizer, options in ((torch.optim.Adam, {"foreach": True}), (torch.optim.Adam, {"fused": True}),
-                                   (torch.optim.Adam, {"foreach": False}), (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
-                                   (torch.optim.AdamW, {"amsgrad": True}), (torch.optim.RMSprop, {}), (torch.optim.LBFGS, None)):
+        for optimizer, options in (
+            (torch.optim.Adam, {"foreach": True}),
+            (torch.optim.Adam, {"fused": True}),
+            (torch.optim.Adam, {"foreach": False}),
+            (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+            (torch.optim.AdamW, {"amsgrad": True}),
+            (torch.optim.RMSprop, {}),
+            (torch.optim.LBFGS, None),
+        ):
             with self.subTest(optimizer.__name__, **(options or {})):
                 if options is None:
                     self.expect_same(train_with_closures)
@@ -28,7 +34,9 @@ class TrainingHabitsTest(Habits):
 
         def work():
             net = make_net()
-            average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+            average = torch.optim.swa_utils.AveragedModel(
+                net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+            )
             seen.clear()
             net[0].register_forward_hook(lambda module, args, output: seen.append(output.mean().item()))
             net[2].register_full_backward_hook(lambda module, given, got: seen.append(got[0].norm().item()))
@@ -44,8 +52,11 @@ class TrainingHabitsTest(Habits):
 
     def test_checkpoints_within_a_step_and_saved_tensor_hooks(self):
         for reentrant in (False, True):
-            self.expect_same(lambda r=reentrant: train(
-                forward=lambda net, x: checkpoint.checkpoint_sequential(net, 2, x.requires_grad_(), use_reentrant=r)))
+            self.expect_same(
+                lambda r=reentrant: train(
+                    forward=lambda net, x: checkpoint.checkpoint_sequential(net, 2, x.requires_grad_(), use_reentrant=r)
+                )
+            )
 
         def packed(net, x):
             with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t * 1):
@@ -61,8 +72,9 @@ class TrainingHabitsTest(Habits):
             return train(net)
 
         self.expect_same(normed)
-        self.expect_same(lambda: train(
-            forward=lambda net, x: torch.func.functional_call(net, dict(net.named_parameters()), (x,))))
+        self.expect_same(
+            lambda: train(forward=lambda net, x: torch.func.functional_call(net, dict(net.named_parameters()), (x,)))
+        )
 
     def test_transforms_of_functions(self):
         def work():
@@ -121,8 +133,8 @@ class TrainingHabitsTest(Habits):
             rows = x.unbind(0)
             others = [torch.full((COUNT,), float(i)) for i in range(6)]
             for i in range(8):
-                rows[i].add_(others[i % 6][:COUNT // 8]).mul_(2)
-            x.t()[3:5].copy_(others[5][:2 * 8].view(2, 8))
+                rows[i].add_(others[i % 6][: COUNT // 8]).mul_(2)
+            x.t()[3:5].copy_(others[5][: 2 * 8].view(2, 8))
             alias = torch.empty(0).set_(x.untyped_storage(), 5, (7, 3))
             alias.fill_(-1)
             empty = torch.empty(0, 5)
@@ -139,7 +151,12 @@ class TrainingHabitsTest(Habits):
             sparse = (dense * (dense > 1)).to_sparse()
             quantized = torch.quantize_per_tensor(dense, 0.1, 0, torch.qint8)
             more = [dense + i for i in range(4)]
-            return torch.sparse.mm(sparse, dense), sparse.to_dense(), quantized.dequantize(), sum(m.sum().item() for m in more)
+            return (
+                torch.sparse.mm(sparse, dense),
+                sparse.to_dense(),
+                quantized.dequantize(),
+                sum(m.sum().item() for m in more),
+            )
 
         self.expect_same(work)
 

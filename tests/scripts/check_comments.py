@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """check_comments.py ROOT [FOLDER…]: prints every comment that opens without naming its subject (Of, What, Whose, The same, Whether, …).
 Fails when there is one, and when the word "what" stands more than twice in 1000 words of comments."""
+
 import os
 import re
 import sys
@@ -48,8 +49,10 @@ def main():
         complaints.append("no comments found")
     share = 1000 * whats / max(1, words)
     if share > MOST_WHATS:
-        complaints.append(f"{whats} times \"what\", {share:.1f} in 1000 words; {MOST_WHATS} are the most")
-    print("\n".join(complaints + [f"{words} words of comments in {files} files looked at, {len(complaints)} complaints"]))
+        complaints.append(f'{whats} times "what", {share:.1f} in 1000 words; {MOST_WHATS} are the most')
+    print(
+        "\n".join(complaints + [f"{words} words of comments in {files} files looked at, {len(complaints)} complaints"])
+    )
     sys.exit(1 if complaints else 0)
 
 

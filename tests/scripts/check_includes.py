@@ -2,6 +2,7 @@
 """check_includes.py ROOT: prints every include that the folders' table does not allow, that brings MPI, hwloc or CUDA to a
 file that is not theirs, or that leads from a public header to one that is not installed. Fails when there is one, when the
 table has a cycle, when a folder has more than 30 files, and when there was nothing to look at."""
+
 import collections
 import fnmatch
 import os
@@ -74,8 +75,11 @@ tools/spillway       core/device core/host ddl/allreduce ddl/comm ddl/topology d
 OWNERS = [
     (r"mpi\.h", ["ddl/comm/*mpi*.cpp"]),
     (r"hwloc(\.h|/.*)", ["core/host/*.cpp"]),
-    (r"((cuda|cublas|cusolver|cusparse|curand|cufft|cupti|nccl|nvml|nvToolsExt|nvtx)[^/]*\.(h|hpp|cuh)"
-     r"|(ATen|c10)/(native/)?cuda/.*|torch/csrc/cuda/.*|nvtx3/.*)", ["*_cuda.cpp", "*.cu"]),
+    (
+        r"((cuda|cublas|cusolver|cusparse|curand|cufft|cupti|nccl|nvml|nvToolsExt|nvtx)[^/]*\.(h|hpp|cuh)"
+        r"|(ATen|c10)/(native/)?cuda/.*|torch/csrc/cuda/.*|nvtx3/.*)",
+        ["*_cuda.cpp", "*.cu"],
+    ),
 ]
 SOURCES = (".h", ".hpp", ".cpp", ".cu", ".cuh")
 
@@ -128,9 +132,13 @@ def main():
                         complaints.append(f'{path}:{number}: "{header}" climbs; write "room/folder/file.h"')
                     elif target.split("/")[0] in rooms and target not in table.get(folder, ()):
                         allowed = " ".join(sorted(table.get(folder, ()))) or "nothing: it is not in the table"
-                        complaints.append(f"{path}:{number}: {folder} may not include {target} ({header}); it may include: {allowed}")
+                        complaints.append(
+                            f"{path}:{number}: {folder} may not include {target} ({header}); it may include: {allowed}"
+                        )
                     if path in public and target.split("/")[0] in rooms and header not in public:
-                        complaints.append(f"{path}:{number}: {header} is not installed, but this public header includes it")
+                        complaints.append(
+                            f"{path}:{number}: {header} is not installed, but this public header includes it"
+                        )
                     for pattern, owners in OWNERS:
                         if re.fullmatch(pattern, header) and not any(fnmatch.fnmatch(path, owner) for owner in owners):
                             complaints.append(f"{path}:{number}: <{header}> belongs in {' or '.join(owners)}")
@@ -139,10 +147,14 @@ def main():
             complaints.append(f"{folder}:1: {count} files; {MOST_FILES} are the most")
         if folder not in table:
             complaints.append(f"{folder}:1: the table in {sys.argv[0]} does not name this folder")
-    complaints += [f"{header}:1: is to be installed, but is not there" for header in sorted(public) if not os.path.exists(header)]
+    complaints += [
+        f"{header}:1: is to be installed, but is not there" for header in sorted(public) if not os.path.exists(header)
+    ]
     if looked == 0:
         complaints.append("no includes found")
-    print("\n".join(complaints + [f"{looked} includes looked at, {len(public)} public headers, {len(complaints)} wrong"]))
+    print(
+        "\n".join(complaints + [f"{looked} includes looked at, {len(public)} public headers, {len(complaints)} wrong"])
+    )
     sys.exit(1 if complaints else 0)
 
 

@@ -1,4 +1,5 @@
 """What the program says to wrong input: one sentence, and a code that names the kind."""
+
 import shutil
 import signal
 
@@ -8,20 +9,37 @@ from cli import OTHERS, SMALL, Case, main, run
 class BadInput(Case):
     def test_a_budget_below_the_floor(self):
         report, file = self.folder / "report", self.folder / "result.json"
-        self.refused(3, "aten::", "smallest feasible budget", "MiB", args=[
-            "train", *SMALL, "--budget", "1MiB", "--report", report, "--json", file])
+        self.refused(
+            3,
+            "aten::",
+            "smallest feasible budget",
+            "MiB",
+            args=["train", *SMALL, "--budget", "1MiB", "--report", report, "--json", file],
+        )
         self.assertFalse(report.exists() or file.exists())
 
     def test_sizes_models_and_options_that_do_not_exist(self):
         self.refused(2, "'12bananas'", args=["train", *SMALL, "--budget", "12bananas"])
         self.refused(2, "'0%'", args=["train", *SMALL, "--budget", "0%"])
-        self.refused(2, "'unet4d'", "unet3d, bp3d, resnet50, bert-base, mlp, autoencoder", args=["train", "--model", "unet4d"])
-        self.refused(2, "unified engine", "--device cuda", "--engine gate", args=["train", *SMALL, "--engine", "unified"])
+        self.refused(
+            2, "'unet4d'", "unet3d, bp3d, resnet50, bert-base, mlp, autoencoder", args=["train", "--model", "unet4d"]
+        )
+        self.refused(
+            2, "unified engine", "--device cuda", "--engine gate", args=["train", *SMALL, "--engine", "unified"]
+        )
         self.refused(2, "'lms'", "gate or unified", args=["train", *SMALL, "--engine", "lms"])
-        self.refused(2, "--host-budget", "--engine gate", args=[
-            "train", *SMALL, "--device", "cuda", "--engine", "unified", "--disk", self.folder])
-        self.refused(2, "--largest", "--engine gate", args=[
-            "bench", "paging", "--edge", "32", "--device", "cuda", "--engine", "unified", "--largest"])
+        self.refused(
+            2,
+            "--host-budget",
+            "--engine gate",
+            args=["train", *SMALL, "--device", "cuda", "--engine", "unified", "--disk", self.folder],
+        )
+        self.refused(
+            2,
+            "--largest",
+            "--engine gate",
+            args=["bench", "paging", "--edge", "32", "--device", "cuda", "--engine", "unified", "--largest"],
+        )
         self.refused(2, "[cuda]", args=["train", *SMALL, "--device", "cuda:63"])  # also where there are cards
         self.refused(2, "'tpu'", "cpu, cuda, cuda:N or auto", args=["train", *SMALL, "--device", "tpu"])
         self.refused(2, "sgd, adam, adamw, lamb, muon or soap", args=["train", *SMALL, "--optimizer", "lion"])
@@ -29,8 +47,12 @@ class BadInput(Case):
         self.refused(2, "auto", args=["train", *SMALL, "--kfac", "--kfac-strategy", "auto", "--grad-worker-frac", "1"])
         self.refused(2, "owner_reduce", args=["train", *SMALL, "--kfac", "--kfac-strategy", "best"])
         self.refused(2, "lpt-memory", args=["train", *SMALL, "--kfac", "--placement", "greedy"])
-        self.refused(2, "staleness", "inverse_interval", args=[
-            "train", *SMALL, "--kfac", "--inverse-interval", "5", "--staleness", "6"])
+        self.refused(
+            2,
+            "staleness",
+            "inverse_interval",
+            args=["train", *SMALL, "--kfac", "--inverse-interval", "5", "--staleness", "6"],
+        )
         self.refused(2, "staleness", "pi", args=["train", *SMALL, "--kfac", "--kfac-method", "pi", "--staleness", "1"])
         self.refused(2, "warm_start", args=["train", *SMALL, "--kfac", "--warm-start", "1"])
         self.refused(2, "bf16", args=["train", *SMALL, "--kfac", "--factor-dtype", "fp8"])
@@ -62,7 +84,10 @@ class BadInput(Case):
         refused("--kfac", "--damping-scope", "layer", "--damping", "1")("--damping", "--damping-scope")
         refused("--kfac", "--optimizer", "muon")("optimizer is muon", "with K-FAC")
         refused("--seed", "-1")("--seed", "'-1'", "from 0 on")
-        for command in (["bench", "paging", "--edge", "32", "--budgets=-5"], ["bench", "paging", "--edge", "32", "--budgets", "0"]):
+        for command in (
+            ["bench", "paging", "--edge", "32", "--budgets=-5"],
+            ["bench", "paging", "--edge", "32", "--budgets", "0"],
+        ):
             self.refused(2, "--budgets", "above 0", args=command)
         said = self.refused(2, "--steps", "'0'", "from 1 on", args=["bench", "paging", "--edge", "32", "--steps", "0"])
         self.assertLess(len(said.stderr), 200)
@@ -78,7 +103,9 @@ class BadInput(Case):
         refused("--adapt-damping", "2")("--adapt-damping has no effect without --kfac")
         refused("--kfac-strategy", "dp")("--kfac-strategy has no effect without --kfac")
         for strategy in ("comm_opt", "mem_opt", "dp"):
-            refused("--kfac", "--kfac-strategy", strategy, "--grad-worker-frac", "1")("--grad-worker-frac is '1'", strategy)
+            refused("--kfac", "--kfac-strategy", strategy, "--grad-worker-frac", "1")(
+                "--grad-worker-frac is '1'", strategy
+            )
         refused("--host-budget", "4MiB")("--host-budget has no effect without --budget")
         refused("--disk", self.folder)("--disk has no effect without --budget")
 
@@ -88,21 +115,32 @@ class BadInput(Case):
         self.refused(2, "unknown argument: three", args=["train", *SMALL, "three"])
 
     def test_a_loss_that_is_no_number(self):
-        self.refused(1, "[train] the loss of step", "lower lr", args=["train", *OTHERS["mlp"], "--steps", "8", "--lr", "1e30"])
+        self.refused(
+            1, "[train] the loss of step", "lower lr", args=["train", *OTHERS["mlp"], "--steps", "8", "--lr", "1e30"]
+        )
 
     def test_a_host_budget_that_is_too_small_and_disks_that_cannot_be_used(self):
         tight = ["train", *SMALL, "--budget", "70%", "--host-budget", "2MiB"]
         self.refused(3, "host budget of 2.00 MiB", "more bytes", "--disk", args=tight)
         self.refused(2, "nowhere", "No such file", "--disk", args=[*tight, "--disk", self.folder / "nowhere"])
-        self.refused(2, "host_budget", "1048576", args=["train", *SMALL, "--host-budget", "1KiB", "--disk", self.folder])
+        self.refused(
+            2, "host_budget", "1048576", args=["train", *SMALL, "--host-budget", "1KiB", "--disk", self.folder]
+        )
         self.refused(2, "'12bananas'", args=["train", *SMALL, "--host-budget", "12bananas"])
 
         def almost_full_disk():
             import resource
+
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
-        self.refused(1, "[disk]", str(self.folder), "File too large", args=[*tight, "--disk", self.folder],
-                     preexec_fn=almost_full_disk)
+        self.refused(
+            1,
+            "[disk]",
+            str(self.folder),
+            "File too large",
+            args=[*tight, "--disk", self.folder],
+            preexec_fn=almost_full_disk,
+        )
         self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_what_a_model_has_not(self):
@@ -184,6 +222,7 @@ class BadInput(Case):
 
         def almost_full_disk():
             import resource
+
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 

@@ -1,4 +1,5 @@
 """`spillway bench allreduce`, in launches of its own and under mpirun."""
+
 import json
 import os
 import pathlib
@@ -15,8 +16,22 @@ from cli import MPI, MPIRUN, PROGRAM, Case, main, run
 class BenchAllreduce(Case):
     def test_allreduces_are_measured_in_one_launch_and_in_several(self):
         file = self.folder / "allreduce.json"
-        done = run("bench", "allreduce", "--sizes", "4KiB,100KiB", "--repeats", "2", "--levels", "2+1", "--json", file,
-                   "--plot", self.folder / "allreduce.svg", "--explain", ranks=3)
+        done = run(
+            "bench",
+            "allreduce",
+            "--sizes",
+            "4KiB,100KiB",
+            "--repeats",
+            "2",
+            "--levels",
+            "2+1",
+            "--json",
+            file,
+            "--plot",
+            self.folder / "allreduce.svg",
+            "--explain",
+            ranks=3,
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         one = json.loads(file.read_text())
         self.assertEqual((one["world_size"], one["levels"]), (3, "2+1"))
@@ -30,41 +45,77 @@ class BenchAllreduce(Case):
         by_levels = [row for row in one["rows"] if row["algorithm"] == "levels"]
         for row in by_levels:
             self.assertIn(row["explanation"], done.stdout)
-            self.assertRegex(row["explanation"], r"level 2, 1 group of 2 groups: .*; at least .* predicted .* waited .* % of the bound\)\n")
+            self.assertRegex(
+                row["explanation"],
+                r"level 2, 1 group of 2 groups: .*; at least .* predicted .* waited .* % of the bound\)\n",
+            )
             self.assertEqual(" x ".join(level["algorithm"] for level in row["by_level"]), row["plan"])
             for level in row["by_level"]:
                 self.assertTrue(all(level[key] > 0 for key in level if key != "algorithm"), level)
         errors = {row["bytes"]: row["model_error"] for row in by_levels}
-        self.assertEqual(one["model_error"], {"median": sum(errors.values()) / 2, "worst": max(errors.values()),
-                                              "worst_bytes": max(errors, key=errors.get), "sizes": 2})
-        self.assertRegex(done.stdout, r"\n# model: median error [0-9.]+ % over 2 sizes \(worst [0-9.]+ % at (4.00|100) KiB\)\n")
+        self.assertEqual(
+            one["model_error"],
+            {
+                "median": sum(errors.values()) / 2,
+                "worst": max(errors.values()),
+                "worst_bytes": max(errors, key=errors.get),
+                "sizes": 2,
+            },
+        )
+        self.assertRegex(
+            done.stdout, r"\n# model: median error [0-9.]+ % over 2 sizes \(worst [0-9.]+ % at (4.00|100) KiB\)\n"
+        )
         self.check_plot(self.folder / "allreduce.svg", ["bound", "levels", "mpi", "ring", "leader"], points=2)
-        done = run("bench", "allreduce", "--sizes", "4KiB", "--repeats", "1", "--ranks", "2", "--launches", "2", "--launcher",
-                   " ".join(MPI), "--json", file, "--plot", self.folder / "several.svg")
+        done = run(
+            "bench",
+            "allreduce",
+            "--sizes",
+            "4KiB",
+            "--repeats",
+            "1",
+            "--ranks",
+            "2",
+            "--launches",
+            "2",
+            "--launcher",
+            " ".join(MPI),
+            "--json",
+            file,
+            "--plot",
+            self.folder / "several.svg",
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         several = json.loads(file.read_text())
         self.assertEqual(several["launches"], 2)
-        self.assertEqual([row["algorithm"] for row in several["rows"]],
-                         ["levels", "mpi", "ring", "leader", "mpi-ring", "mpi-rabenseifner"])
+        self.assertEqual(
+            [row["algorithm"] for row in several["rows"]],
+            ["levels", "mpi", "ring", "leader", "mpi-ring", "mpi-rabenseifner"],
+        )
         for row in several["rows"]:
             self.assertLessEqual(row["min_seconds"], row["seconds"])
             self.assertLessEqual(row["seconds"], row["p95_seconds"])
             self.assertEqual(row["bound_seconds"], several["rows"][0]["bound_seconds"])
         self.assertEqual((len(several["rows"][0]["by_launch"]), len(several["costs_by_launch"])), (2, 2))
-        self.check_plot(self.folder / "several.svg",
-                        ["bound", "levels", "mpi", "ring", "leader", "mpi-ring", "mpi-rabenseifner"], points=1)
+        self.check_plot(
+            self.folder / "several.svg",
+            ["bound", "levels", "mpi", "ring", "leader", "mpi-ring", "mpi-rabenseifner"],
+            points=1,
+        )
         # Also before MPI has started.
         for args, parts in ((["--sizes", "3"], ("--sizes: 3", "4 bytes")), (["--type", "float8"], ("--type: float8",))):
             done = self.refused(2, *parts, args=["bench", "allreduce", *args], ranks=2)
             self.assertNotIn("MPI_INIT", done.stderr)
-        for args, parts in ((["--sizes", "3"], ("--sizes: 3", "4 bytes")), ([], ("mpirun", "--ranks")),
-                            (["--sizes", "12", "--type", "int64"], ("--sizes: 12", "int64", "8 bytes")),
-                            (["--type", "float8"], ("--type: float8", "bfloat16")),
-                            (["--op", "product"], ("--op: product", "average")),
-                            (["--ranks", "2", "--launcher", " "], ("--launcher", "mpirun")),
-                            (["--device", "tpu"], ("--device is 'tpu'", "cpu, cuda or cuda:N")),
-                            (["--device", "cuda", "--explain"], ("--explain", "--device cpu")),
-                            (["--device", "cuda"], ("mpirun", "--ranks"))):
+        for args, parts in (
+            (["--sizes", "3"], ("--sizes: 3", "4 bytes")),
+            ([], ("mpirun", "--ranks")),
+            (["--sizes", "12", "--type", "int64"], ("--sizes: 12", "int64", "8 bytes")),
+            (["--type", "float8"], ("--type: float8", "bfloat16")),
+            (["--op", "product"], ("--op: product", "average")),
+            (["--ranks", "2", "--launcher", " "], ("--launcher", "mpirun")),
+            (["--device", "tpu"], ("--device is 'tpu'", "cpu, cuda or cuda:N")),
+            (["--device", "cuda", "--explain"], ("--explain", "--device cpu")),
+            (["--device", "cuda"], ("mpirun", "--ranks")),
+        ):
             self.refused(2, *parts, args=["bench", "allreduce", *args])
         # Also where there are cards. Launched by itself, it says so too.
         self.refused(2, "[cuda]", args=["bench", "allreduce", "--device", "cuda:63"], ranks=2)
@@ -90,15 +141,38 @@ class BenchAllreduce(Case):
 
     def test_allreduces_of_every_type_and_operation_are_measured_and_right(self):
         file = self.folder / "allreduce.json"
-        for type, op, by_mpi in (("float64", "max", True), ("int32", "min", True), ("int64", "sum", True),
-                                 ("float16", "sum", False), ("bfloat16", "average", False), ("int32", "average", False)):
-            done = run("bench", "allreduce", "--type", type, "--op", op, "--sizes", "8,200KiB", "--repeats", "1",
-                       "--levels", "2+1", "--json", file, ranks=3)
+        for type, op, by_mpi in (
+            ("float64", "max", True),
+            ("int32", "min", True),
+            ("int64", "sum", True),
+            ("float16", "sum", False),
+            ("bfloat16", "average", False),
+            ("int32", "average", False),
+        ):
+            done = run(
+                "bench",
+                "allreduce",
+                "--type",
+                type,
+                "--op",
+                op,
+                "--sizes",
+                "8,200KiB",
+                "--repeats",
+                "1",
+                "--levels",
+                "2+1",
+                "--json",
+                file,
+                ranks=3,
+            )
             self.assertEqual(done.returncode, 0, done.stderr)
             result = json.loads(file.read_text())
             self.assertEqual((result["type"], result["op"]), (type, op))
-            self.assertEqual({row["algorithm"] for row in result["rows"]},
-                             {"levels", "ring", "leader"} | ({"mpi"} if by_mpi else set()))
+            self.assertEqual(
+                {row["algorithm"] for row in result["rows"]},
+                {"levels", "ring", "leader"} | ({"mpi"} if by_mpi else set()),
+            )
             self.assertEqual({row["wrong"] for row in result["rows"]}, {0})
             self.assertEqual(f"# mpi: has no {op} of {type}\n" in done.stdout, not by_mpi)
 
@@ -112,8 +186,23 @@ class BenchAllreduce(Case):
         return result, done.stdout
 
     def test_all_types_and_operations_are_measured_in_one_run_also_misaligned(self):
-        result, _ = self.bench("--type", "all", "--op", "all", "--sizes", "8,1KiB", "--repeats", "1", "--warmup", "0",
-                               "--offset", "8", "--levels", "2+1", ranks=3)
+        result, _ = self.bench(
+            "--type",
+            "all",
+            "--op",
+            "all",
+            "--sizes",
+            "8,1KiB",
+            "--repeats",
+            "1",
+            "--warmup",
+            "0",
+            "--offset",
+            "8",
+            "--levels",
+            "2+1",
+            ranks=3,
+        )
         self.assertEqual(len({(row["type"], row["op"]) for row in result["rows"]}), 6 * 4)
         self.assertEqual(result["offset_bytes"], 8)
         by_mpi = {(row["type"], row["op"]) for row in result["rows"] if row["algorithm"] == "mpi"}
@@ -127,13 +216,21 @@ class BenchAllreduce(Case):
         if not python.exists():
             self.skipTest("this torch came without a Python")
         options = ["--launches", "2", "--no-forced", "--gloo", python]
-        result, said = self.bench("--ranks", "2", "--iterations", "2", "--type", "float32,bfloat16", "--op", "sum,average,max",
-                                  *options)
+        result, said = self.bench(
+            "--ranks", "2", "--iterations", "2", "--type", "float32,bfloat16", "--op", "sum,average,max", *options
+        )
         self.assertEqual(result["gloo"]["python"], str(python))
         self.assertRegex(result["gloo"]["torch"], r"^\d+\.\d+")
         rows = [row for row in result["rows"] if row["algorithm"] == "gloo"]
-        self.assertEqual([(row["type"], row["op"], row["bytes"]) for row in rows],
-                         [(dtype, op, size) for dtype in ("float32", "bfloat16") for op in ("sum", "max") for size in (4096, 102400)])
+        self.assertEqual(
+            [(row["type"], row["op"], row["bytes"]) for row in rows],
+            [
+                (dtype, op, size)
+                for dtype in ("float32", "bfloat16")
+                for op in ("sum", "max")
+                for size in (4096, 102400)
+            ],
+        )
         for row in rows:
             self.assertEqual((len(row["call_seconds"]), len(row["in_place_call_seconds"])), (4, 4))
             for times in (row, row["back_to_back"]):
@@ -142,27 +239,41 @@ class BenchAllreduce(Case):
         self.assertRegex(said, r"#   gloo +: ")
         alone, _ = self.bench("--ranks", "2", "--no-forced", "--launches", "1")
         self.assertIsNone(alone["gloo"])
-        for ranks, args, *words in ((0, ["--gloo", "no-such-python"], "no-such-python"),
-                                    (0, ["--gloo", "false"], "'false' has no torch with gloo"),
-                                    (0, ["--gloo", python, "--collective", "broadcast"], "sum, max or min"),
-                                    (0, ["--gloo", python, "--device", "cuda"], "--device cpu"),
-                                    (2, ["--gloo", python], "--ranks")):
-            self.refused(2, *words, args=["bench", "allreduce", *([] if ranks else ["--ranks", "2"]), *args], ranks=ranks)
+        for ranks, args, *words in (
+            (0, ["--gloo", "no-such-python"], "no-such-python"),
+            (0, ["--gloo", "false"], "'false' has no torch with gloo"),
+            (0, ["--gloo", python, "--collective", "broadcast"], "sum, max or min"),
+            (0, ["--gloo", python, "--device", "cuda"], "--device cpu"),
+            (2, ["--gloo", python], "--ranks"),
+        ):
+            self.refused(
+                2, *words, args=["bench", "allreduce", *([] if ranks else ["--ranks", "2"]), *args], ranks=ranks
+            )
 
     def test_other_collectives_are_measured_beside_mpis(self):
         for ranks in (1, 2, 3):
             # 20 bytes are five elements, so parts differ, and 4 leave some ranks without one.
-            result, text = self.bench("--collective", "all", "--sizes", "4,20,100KiB", "--iterations", "2", "--offset", "4",
-                                      ranks=ranks)
+            result, text = self.bench(
+                "--collective", "all", "--sizes", "4,20,100KiB", "--iterations", "2", "--offset", "4", ranks=ranks
+            )
             ways = {}
             for row in result["rows"]:
                 ways.setdefault(row["collective"], set()).add(row["algorithm"])
                 self.assertEqual(row["op"], "sum" if "reduce" in row["collective"] else None)
                 self.assertEqual(row["root"], 0 if row["collective"] == "broadcast" else None)
-                factor = {"allreduce": 2 * (ranks - 1) / ranks, "broadcast": 1}.get(row["collective"], (ranks - 1) / ranks)
+                factor = {"allreduce": 2 * (ranks - 1) / ranks, "broadcast": 1}.get(
+                    row["collective"], (ranks - 1) / ranks
+                )
                 self.assertAlmostEqual(row["busbw"], row["algbw"] * factor)
-            self.assertEqual(ways, {"allreduce": {"levels", "mpi", "ring", "leader"}, "reduce_scatter": {"levels", "mpi"},
-                                    "all_gather": {"levels", "mpi"}, "broadcast": {"tree", "mpi"}})
+            self.assertEqual(
+                ways,
+                {
+                    "allreduce": {"levels", "mpi", "ring", "leader"},
+                    "reduce_scatter": {"levels", "mpi"},
+                    "all_gather": {"levels", "mpi"},
+                    "broadcast": {"tree", "mpi"},
+                },
+            )
             for collective in ways:
                 self.assertEqual(text.count(f"# collective: {collective}\n"), 2)
         half, _ = self.bench("--collective", "reduce_scatter", "--type", "bfloat16", "--op", "average", ranks=2)
@@ -172,13 +283,34 @@ class BenchAllreduce(Case):
 
     def test_nccl_tests_sweeps_timing_and_lines_are_there(self):
         file = self.folder / "sweep.json"
-        done = run("bench", "allreduce", "--begin", "8", "--end", "100", "--factor", "3", "--iterations", "5", "--warmup", "1",
-                   "--repeats", "3", "--ways", "levels,mpi", "--json", file, ranks=2)
+        done = run(
+            "bench",
+            "allreduce",
+            "--begin",
+            "8",
+            "--end",
+            "100",
+            "--factor",
+            "3",
+            "--iterations",
+            "5",
+            "--warmup",
+            "1",
+            "--repeats",
+            "3",
+            "--ways",
+            "levels,mpi",
+            "--json",
+            file,
+            ranks=2,
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         result = json.loads(file.read_text())
         self.assertEqual([row["bytes"] for row in result["rows"]], [8, 8, 24, 24, 72, 72])
-        self.assertEqual(result["timing"], {"warmup": 1, "repeats": 3, "average": "max", "iterations": 5,
-                                            "back_to_back_average": "mean"})
+        self.assertEqual(
+            result["timing"],
+            {"warmup": 1, "repeats": 3, "average": "max", "iterations": 5, "back_to_back_average": "mean"},
+        )
         for row in result["rows"]:
             self.assertEqual(len(row["call_seconds"]), 3)
             spread = row["spread"]
@@ -210,14 +342,17 @@ class BenchAllreduce(Case):
             chosen, text = self.bench("--average", how, ranks=2)
             self.assertEqual((chosen["timing"]["average"], chosen["timing"]["back_to_back_average"]), (how, how))
             self.assertIn(f"the median of 2, {how} over ranks", text)
-        for args, parts in ((["--begin", "2"], ("--begin: 2", "4 bytes")), (["--end", "8"], ("--begin",)),
-                            (["--begin", "8", "--factor", "1"], ("--factor is 1", "more than 1")),
-                            (["--begin", "8", "--sizes", "8"], ("--sizes", "--begin")),
-                            (["--average", "mode"], ("--average: mode", "rank0")),
-                            (["--offset", "2"], ("--offset: 2", "4 bytes")),
-                            (["--collective", "gather"], ("--collective: gather", "all_gather")),
-                            (["--collective", "all", "--plot", "x.svg"], ("--plot", "one")),
-                            (["--ways", "fastest"], ("--ways", "fastest"))):
+        for args, parts in (
+            (["--begin", "2"], ("--begin: 2", "4 bytes")),
+            (["--end", "8"], ("--begin",)),
+            (["--begin", "8", "--factor", "1"], ("--factor is 1", "more than 1")),
+            (["--begin", "8", "--sizes", "8"], ("--sizes", "--begin")),
+            (["--average", "mode"], ("--average: mode", "rank0")),
+            (["--offset", "2"], ("--offset: 2", "4 bytes")),
+            (["--collective", "gather"], ("--collective: gather", "all_gather")),
+            (["--collective", "all", "--plot", "x.svg"], ("--plot", "one")),
+            (["--ways", "fastest"], ("--ways", "fastest")),
+        ):
             self.refused(2, *parts, args=["bench", "allreduce", *args])
         self.refused(2, "--ways: tree", args=["bench", "allreduce", "--ways", "tree", "--sizes", "8"], ranks=2)
 
@@ -225,9 +360,27 @@ class BenchAllreduce(Case):
         result, text = self.bench("--cycles", "3", "--sizes", "4KiB", ranks=2)
         self.assertEqual((result["cycles"], text.count("# Out of bounds values : 0 OK")), (3, 3))
         file = self.folder / "endless.json"
-        process = subprocess.Popen([*MPI, "-np", "2", PROGRAM, "bench", "allreduce", "--cycles", "0", "--sizes", "8",
-                                    "--repeats", "1", "--json", file], stdout=subprocess.PIPE, text=True,
-                                   start_new_session=True)
+        process = subprocess.Popen(
+            [
+                *MPI,
+                "-np",
+                "2",
+                PROGRAM,
+                "bench",
+                "allreduce",
+                "--cycles",
+                "0",
+                "--sizes",
+                "8",
+                "--repeats",
+                "1",
+                "--json",
+                file,
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         try:
             while "# cycle 3" not in process.stdout.readline():
                 self.assertIsNone(process.poll())
@@ -253,9 +406,11 @@ class BenchAllreduce(Case):
         self.bench(*options, "--ranks", "2", "--launcher", " ".join([*MPI, "--tag-output"]))
         # One that answers as MPICH's does, and takes no more than it does.
         hydra = self.folder / "mpiexec"
-        hydra.write_text("#!/bin/sh\n[ \"$1\" = --version ] && { printf 'HYDRA build details:\\n    Version: 4.0.2\\n'; exit; }\n"
-                         f"[ \"$1\" = -n ] && [ \"$3\" = {os.path.realpath(PROGRAM)} ] || {{ echo \"unknown: $*\" >&2; exit 9; }}\n"
-                         f"exec {' '.join(MPI)} \"$@\"\n")
+        hydra.write_text(
+            "#!/bin/sh\n[ \"$1\" = --version ] && { printf 'HYDRA build details:\\n    Version: 4.0.2\\n'; exit; }\n"
+            f'[ "$1" = -n ] && [ "$3" = {os.path.realpath(PROGRAM)} ] || {{ echo "unknown: $*" >&2; exit 9; }}\n'
+            f'exec {" ".join(MPI)} "$@"\n'
+        )
         hydra.chmod(0o755)
         result, _ = self.bench(*options, "--ranks", "2", "--launcher", hydra)
         self.assertEqual({row["algorithm"] for row in result["rows"]}, {"levels", "mpi", "ring", "leader"})

@@ -1,11 +1,24 @@
 """`spillway bench pipeline`: it runs all schedules, its JSON has the keys that docs/cli promises, and it refuses wrong input."""
+
 import json
 
 from cli import Case, main, run
 
 SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1", "chimera"]
-KEYS = {"ranks", "micro_batches", "chunks", "model", "blocks", "scale", "message_bytes", "message_seconds", "link_bytes_per_second",
-        "rows", "empty_items", "beside_items"}
+KEYS = {
+    "ranks",
+    "micro_batches",
+    "chunks",
+    "model",
+    "blocks",
+    "scale",
+    "message_bytes",
+    "message_seconds",
+    "link_bytes_per_second",
+    "rows",
+    "empty_items",
+    "beside_items",
+}
 FIGURES = {"step_seconds", "ratio_to_first", "utilization"}
 OF_REFRESH = {"filled", "exceeded_seconds"}
 ROW = {"schedule", "refresh", "predicted", "measured"}
@@ -37,8 +50,10 @@ class BenchPipeline(Case):
         self.assertEqual(set(found), KEYS)
         self.assertEqual((found["ranks"], found["micro_batches"], found["blocks"], found["scale"]), (4, 4, 16, 0.02))
         self.assertEqual((found["message_bytes"], found["link_bytes_per_second"]), (65536, None))
-        self.assertEqual([(row["schedule"], row["refresh"]) for row in found["rows"]],
-                         [(schedule, refresh) for schedule in SCHEDULES for refresh in ("none", "rolling", "together")])
+        self.assertEqual(
+            [(row["schedule"], row["refresh"]) for row in found["rows"]],
+            [(schedule, refresh) for schedule in SCHEDULES for refresh in ("none", "rolling", "together")],
+        )
         for row in found["rows"]:
             self.check_row(row)
             self.assertIn(row["schedule"], said)
@@ -52,7 +67,9 @@ class BenchPipeline(Case):
             rolling, together = by[schedule, "rolling"], by[schedule, "together"]
             self.assertLessEqual(rolling["done_in_steps"], 3)
             self.assertEqual(together["turns"], 1)
-        self.assertGreater(by["gpipe", "rolling"]["predicted"]["filled"], by["gpipe", "together"]["predicted"]["filled"])
+        self.assertGreater(
+            by["gpipe", "rolling"]["predicted"]["filled"], by["gpipe", "together"]["predicted"]["filled"]
+        )
         self.assertLess(by["zb-h1", "none"]["predicted"]["ratio_to_first"], 0.8)
         self.assertEqual([set(row) for row in found["empty_items"]], [{"schedule", "seconds", "processor_seconds"}] * 5)
         self.assertEqual([row["schedule"] for row in found["empty_items"]], SCHEDULES)
@@ -61,11 +78,24 @@ class BenchPipeline(Case):
         self.assertEqual(found["beside_items"], [])
 
     def test_intervals_that_are_asked_for_may_exceed_the_waits(self):
-        found, _ = self.measured(*SHORT, "--schedules", "1f1b,zb-h1", "--interval", "1,6", "--blocks", "2", "--pieces", "4",
-                                 "--staleness", "1")
+        found, _ = self.measured(
+            *SHORT,
+            "--schedules",
+            "1f1b,zb-h1",
+            "--interval",
+            "1,6",
+            "--blocks",
+            "2",
+            "--pieces",
+            "4",
+            "--staleness",
+            "1",
+        )
         rows = [row for row in found["rows"] if row["refresh"] == "rolling"]
-        self.assertEqual([(row["schedule"], row["asked_interval"], row["cycle_steps"]) for row in rows],
-                         [(schedule, str(steps), steps) for schedule in ("1f1b", "zb-h1") for steps in (1, 6)])
+        self.assertEqual(
+            [(row["schedule"], row["asked_interval"], row["cycle_steps"]) for row in rows],
+            [(schedule, str(steps), steps) for schedule in ("1f1b", "zb-h1") for steps in (1, 6)],
+        )
         for row in rows:
             self.check_row(row)
             self.assertLessEqual(row["done_in_steps"], 2)
@@ -76,14 +106,34 @@ class BenchPipeline(Case):
     def test_times_come_from_a_file_and_messages_may_take_theirs(self):
         file = self.folder / "blocks.csv"
         file.write_text(BLOCKS + "1,0.5,1,0,0,0.1\n4,1,2,1,3,0.2\n1,0.5,1,0,0,0.1\n")
-        found, _ = self.measured("--ranks", "2", "--accumulate", "6", "--schedules", "interleaved", "--chunks", "3", "--emulate", file,
-                                 "--steps", "2", "--message", "20KB", "--link", "20MB", "--sizes", "10KB")
+        found, _ = self.measured(
+            "--ranks",
+            "2",
+            "--accumulate",
+            "6",
+            "--schedules",
+            "interleaved",
+            "--chunks",
+            "3",
+            "--emulate",
+            file,
+            "--steps",
+            "2",
+            "--message",
+            "20KB",
+            "--link",
+            "20MB",
+            "--sizes",
+            "10KB",
+        )
         self.assertEqual((found["model"], found["blocks"], found["scale"], found["chunks"]), (str(file), 6, 1, 3))
         self.assertEqual((found["message_bytes"], found["link_bytes_per_second"]), (20000, 20e6))
         self.assertGreaterEqual(found["message_seconds"], 0.001)
         for row in found["rows"]:
             self.check_row(row)
-            self.assertGreaterEqual(row["measured"]["step_seconds"], 6 * 15e-3 / 2)  # the work of all blocks, on two ranks
+            self.assertGreaterEqual(
+                row["measured"]["step_seconds"], 6 * 15e-3 / 2
+            )  # the work of all blocks, on two ranks
         (beside,) = found["beside_items"]
         self.assertEqual(set(beside), {"bytes", "message_seconds", "step_seconds", "exposed_seconds", "hidden"})
         self.assertEqual(beside["bytes"], 10000)
@@ -93,6 +143,7 @@ class BenchPipeline(Case):
     def test_wrong_input_is_refused_by_name(self):
         def refused(*args, parts):
             self.refused(2, *parts, args=["bench", "pipeline", *args])
+
         refused("--schedules", "1f1b,2f2b", parts=("--schedules", "'2f2b'", "zb-h1"))
         refused("--ranks", "1", parts=("--ranks", "2"))
         refused("--ranks", "3", "--schedules", "chimera", parts=("chimera", "even"))
@@ -110,9 +161,12 @@ class BenchPipeline(Case):
         refused("--steps", "0", parts=("--steps",))
         refused("--emulate", self.folder / "none.csv", parts=("--emulate", "cannot read", "none.csv"))
         file = self.folder / "blocks.csv"
-        for text, parts in (("forward\n1\n", (":1:", "backward is missing")), (BLOCKS, ("has no block",)),
-                            (BLOCKS + "1,1,1,1,soon,1\n", (":2:", "inversion is 'soon'")),
-                            (BLOCKS + "1,1,1,1,1,1\n", ("4 stages",))):
+        for text, parts in (
+            ("forward\n1\n", (":1:", "backward is missing")),
+            (BLOCKS, ("has no block",)),
+            (BLOCKS + "1,1,1,1,soon,1\n", (":2:", "inversion is 'soon'")),
+            (BLOCKS + "1,1,1,1,1,1\n", ("4 stages",)),
+        ):
             file.write_text(text)
             refused("--emulate", file, parts=parts)
         refused("--emulate", file, "--blocks", "2", parts=("--blocks", "--emulate"))

@@ -1,13 +1,39 @@
 """spillway bench paging and bench kfac: they run, and their JSON has the keys that docs/cli promises."""
+
 import json
 
 from cli import Case, main, run
 
-PAGING = {"model", "edge", "stock_step_seconds", "stock_bit_equal", "unconstrained_peak_bytes", "floor_bytes", "device",
-          "engine", "library_bytes", "peers", "unsplit", "rows"}
-BUDGET = {"budget_percent", "budget_bytes", "peak_bytes", "step_seconds", "ratio_to_stock", "ratio_to_unlimited",
-          "ratio_to_bound", "bound_seconds", "predicted_seconds", "predicted_peak_bytes", "first_step_seconds", "replays_per_run",
-          "exposed_copy_seconds", "bit_equal"}
+PAGING = {
+    "model",
+    "edge",
+    "stock_step_seconds",
+    "stock_bit_equal",
+    "unconstrained_peak_bytes",
+    "floor_bytes",
+    "device",
+    "engine",
+    "library_bytes",
+    "peers",
+    "unsplit",
+    "rows",
+}
+BUDGET = {
+    "budget_percent",
+    "budget_bytes",
+    "peak_bytes",
+    "step_seconds",
+    "ratio_to_stock",
+    "ratio_to_unlimited",
+    "ratio_to_bound",
+    "bound_seconds",
+    "predicted_seconds",
+    "predicted_peak_bytes",
+    "first_step_seconds",
+    "replays_per_run",
+    "exposed_copy_seconds",
+    "bit_equal",
+}
 PHASE = {"phase", "seconds", "gflops", "bytes"}
 
 
@@ -19,8 +45,20 @@ class Bench(Case):
         return json.loads(file.read_text())
 
     def test_paging(self):
-        found = self.measured("paging", "--model", "unet3d", "--edge", "32", "--filters", "2", "--steps", "2", "--budgets",
-                              "80,1", "--peers")
+        found = self.measured(
+            "paging",
+            "--model",
+            "unet3d",
+            "--edge",
+            "32",
+            "--filters",
+            "2",
+            "--steps",
+            "2",
+            "--budgets",
+            "80,1",
+            "--peers",
+        )
         self.assertEqual(set(found), PAGING)
         self.assertEqual(found["edge"], 32)
         self.assertIsInstance(found["stock_bit_equal"], bool)
@@ -28,7 +66,9 @@ class Bench(Case):
         self.assertEqual(set(unlimited), BUDGET)
         self.assertEqual(set(limited), BUDGET)
         self.assertEqual(set(infeasible), {"budget_percent", "budget_bytes", "feasible"})
-        self.assertEqual((unlimited["budget_percent"], limited["budget_percent"], infeasible["budget_percent"]), (None, 80, 1))
+        self.assertEqual(
+            (unlimited["budget_percent"], limited["budget_percent"], infeasible["budget_percent"]), (None, 80, 1)
+        )
         for row in (unlimited, limited):
             self.assertTrue(row["bit_equal"])
             self.assertGreater(row["step_seconds"], 0)
@@ -36,8 +76,9 @@ class Bench(Case):
             self.assertGreaterEqual(row["predicted_peak_bytes"], 0.99 * row["peak_bytes"])
             self.assertLessEqual(row["predicted_peak_bytes"], 1.05 * row["peak_bytes"])
         self.assertFalse(infeasible["feasible"])
-        self.assertEqual([set(peer) for peer in found["peers"]],
-                         [{"name", "peak_bytes", "step_seconds", "ratio_to_stock"}] * 2)
+        self.assertEqual(
+            [set(peer) for peer in found["peers"]], [{"name", "peak_bytes", "step_seconds", "ratio_to_stock"}] * 2
+        )
 
     def test_the_edge_is_the_data_sets_where_none_is_given(self):
         found = self.measured("paging", "--data", "synthetic:32", "--filters", "2", "--steps", "1", "--budgets", "90")
@@ -57,8 +98,25 @@ class Bench(Case):
         self.assertEqual(run(*train, "--budget", str(floor * 9 // 10)).returncode, 3)
 
     def test_kfac(self):
-        found = self.measured("kfac", "--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "1", "--repeats",
-                              "1", "--forms", "auto", "--inverse-interval", "30", "--adapt-damping", "32")
+        found = self.measured(
+            "kfac",
+            "--model",
+            "mlp",
+            "--data",
+            "synthetic:16",
+            "--hidden",
+            "32",
+            "--layers",
+            "1",
+            "--repeats",
+            "1",
+            "--forms",
+            "auto",
+            "--inverse-interval",
+            "30",
+            "--adapt-damping",
+            "32",
+        )
         self.assertEqual(found["model"], "mlp")
         for row in found["rows"]:
             self.assertLessEqual(PHASE, set(row))

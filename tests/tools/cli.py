@@ -1,7 +1,8 @@
 """The spillway program as its users meet it: what it computes, what it writes, and what it says to wrong input.
 
-    NAME_test.py PATH/TO/spillway [mpirun] [unittest's arguments]
+NAME_test.py PATH/TO/spillway [mpirun] [unittest's arguments]
 """
+
 import json
 import os
 import pathlib
@@ -13,15 +14,65 @@ import unittest
 
 PROGRAM = sys.argv.pop(1)
 MPIRUN = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else None
-SMALL = ["--model", "unet3d", "--data", "synthetic:32", "--filters", "2", "--cases", "8", "--steps", "3", "--deterministic"]
+SMALL = [
+    "--model",
+    "unet3d",
+    "--data",
+    "synthetic:32",
+    "--filters",
+    "2",
+    "--cases",
+    "8",
+    "--steps",
+    "3",
+    "--deterministic",
+]
 OTHERS = {
     "bp3d": ["--model", "bp3d", "--data", "synthetic:32", "--filters", "4", "--batch", "2", "--cases", "8"],
-    "resnet50": ["--model", "resnet50", "--edge", "40", "--filters", "4", "--classes", "5", "--batch", "4", "--cases", "10"],
-    "bert-base": ["--model", "bert-base", "--data", "synthetic:24", "--layers", "1", "--hidden", "64", "--batch", "2",
-                  "--cases", "8"],
+    "resnet50": [
+        "--model",
+        "resnet50",
+        "--edge",
+        "40",
+        "--filters",
+        "4",
+        "--classes",
+        "5",
+        "--batch",
+        "4",
+        "--cases",
+        "10",
+    ],
+    "bert-base": [
+        "--model",
+        "bert-base",
+        "--data",
+        "synthetic:24",
+        "--layers",
+        "1",
+        "--hidden",
+        "64",
+        "--batch",
+        "2",
+        "--cases",
+        "8",
+    ],
     "mlp": ["--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "1", "--batch", "4"],
-    "autoencoder": ["--model", "autoencoder", "--data", "synthetic:12", "--hidden", "32", "--layers", "2", "--batch", "4",
-                    "--cases", "16"]}
+    "autoencoder": [
+        "--model",
+        "autoencoder",
+        "--data",
+        "synthetic:12",
+        "--hidden",
+        "32",
+        "--layers",
+        "2",
+        "--batch",
+        "4",
+        "--cases",
+        "16",
+    ],
+}
 # What links do is remembered here and not among the user's files.
 CACHE = tempfile.TemporaryDirectory(prefix="spillway-cli-cache-")
 os.environ["SPILLWAY_CACHE"] = CACHE.name
@@ -33,7 +84,7 @@ def last_of_each(args):
     """The arguments with only the last value of a flag that is given twice."""
     args, kept = list(map(str, args)), []
     for i, arg in enumerate(args):
-        if arg.startswith("--") and arg in args[i + 1:]:
+        if arg.startswith("--") and arg in args[i + 1 :]:
             continue
         if i > 0 and args[i - 1].startswith("--") and args[i - 1] in args[i:] and not arg.startswith("--"):
             continue

@@ -1,7 +1,8 @@
 """ddlrun as its users meet it: what a dry run prints, what it says to wrong input, and launches on this host.
 
-    ddlrun_test.py PATH/TO/ddlrun PATH/TO/spillway [mpirun] [unittest's arguments]
+ddlrun_test.py PATH/TO/ddlrun PATH/TO/spillway [mpirun] [unittest's arguments]
 """
+
 import json
 import os
 import pathlib
@@ -23,8 +24,9 @@ ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
 
 
 def run(*args, env=None, **kwargs):
-    return subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=120,
-                          env={**CLEAN, **(env or {})}, **kwargs)
+    return subprocess.run(
+        [PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=120, env={**CLEAN, **(env or {})}, **kwargs
+    )
 
 
 class Case(unittest.TestCase):
@@ -65,7 +67,9 @@ class DryRun(Case):
         return done.stdout
 
     def test_two_hosts(self):
-        self.assertEqual(self.printed("-H", "gpu01:4,gpu02:4", "--levels", "4x2", "spillway", "train", "--report", "my report"), """\
+        self.assertEqual(
+            self.printed("-H", "gpu01:4,gpu02:4", "--levels", "4x2", "spillway", "train", "--report", "my report"),
+            """\
 hosts from -H
 host   slots  ranks
 gpu01      4  0-3
@@ -78,12 +82,17 @@ ranks 0-7
 
 launcher: Open MPI 4's, by its file's name
 mpirun --allow-run-as-root --host gpu01:4,gpu02:4 -np 8 --map-by slot --bind-to none spillway train --report 'my report' --levels 4x2
-""")
+""",
+        )
 
     def test_a_hostfile_with_unequal_hosts_and_fewer_ranks_than_slots(self):
         hosts = self.folder / "hosts"
         hosts.write_text("# mine\nb slots=2 max_slots=4\na:4\nc\n")
-        self.assertEqual(self.printed("--hostfile", hosts, "-n", 5, "-x", "HOME", "-x", "A=1 2", "prog", "--", "-n", "7", "--dry-run"), f"""\
+        self.assertEqual(
+            self.printed(
+                "--hostfile", hosts, "-n", 5, "-x", "HOME", "-x", "A=1 2", "prog", "--", "-n", "7", "--dry-run"
+            ),
+            f"""\
 hosts from hostfile {hosts}
 host  slots  ranks
 b         2  0-1
@@ -98,11 +107,14 @@ ranks 0-4
 note: hosts get unequal numbers of ranks
 launcher: Open MPI 4's, by its file's name
 mpirun --allow-run-as-root --host b:2,a:3 -np 5 --map-by slot --bind-to none -x HOME -x 'A=1 2' prog -- -n 7 --dry-run
-""")
+""",
+        )
 
     def test_a_job_of_slurm_with_racks(self):
         env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "r[1-2]n[01-02]", "SLURM_TASKS_PER_NODE": "2(x4)"}
-        self.assertEqual(self.printed("--levels", "2x2x2", "/opt/spillway", "bench", "allreduce", env=env), """\
+        self.assertEqual(
+            self.printed("--levels", "2x2x2", "/opt/spillway", "bench", "allreduce", env=env),
+            """\
 hosts from Slurm (SLURM_JOB_NODELIST, SLURM_TASKS_PER_NODE)
 host   slots  ranks
 r1n01      2  0-1
@@ -121,14 +133,19 @@ ranks 0-7
 
 launcher: Open MPI 4's, by its file's name
 mpirun --allow-run-as-root --host r1n01:2,r1n02:2,r2n01:2,r2n02:2 -np 8 --map-by slot --bind-to none /opt/spillway bench allreduce --levels 2x2x2
-""")
+""",
+        )
 
     def test_mpich_with_an_agent(self):
         launcher = self.script("mpich/mpiexec.hydra", f"touch {self.folder}/executed\n")
         done = run("--dry-run", "--launcher", launcher, "--agent", "my-agent", "-H", "a:2,b", "prog")
-        self.assertEqual(done.stdout.splitlines()[-2:], [
-            "launcher: MPICH's, by its file's name",
-            f"{launcher} -bootstrap ssh -bootstrap-exec my-agent -hosts a:2,b:1 -n 3 prog"])
+        self.assertEqual(
+            done.stdout.splitlines()[-2:],
+            [
+                "launcher: MPICH's, by its file's name",
+                f"{launcher} -bootstrap ssh -bootstrap-exec my-agent -hosts a:2,b:1 -n 3 prog",
+            ],
+        )
         self.assertFalse((self.folder / "executed").exists())
 
     def test_this_host(self):
@@ -140,8 +157,24 @@ mpirun --allow-run-as-root --host r1n01:2,r1n02:2,r2n01:2,r2n02:2 -np 8 --map-by
         plan = json.loads(file.read_text())
         self.assertEqual(plan["hosts"], [{"name": "a", "slots": 2, "ranks": 2}, {"name": "b", "slots": 1, "ranks": 0}])
         self.assertEqual((plan["world_size"], plan["levels"], plan["source"], plan["preflight"]), (2, "2", "-H", None))
-        self.assertEqual(plan["command"], ["mpirun", "--allow-run-as-root", "--host", "a:2", "-np", "2", "--map-by", "slot",
-                                           "--bind-to", "none", "prog", "one", "two words"])
+        self.assertEqual(
+            plan["command"],
+            [
+                "mpirun",
+                "--allow-run-as-root",
+                "--host",
+                "a:2",
+                "-np",
+                "2",
+                "--map-by",
+                "slot",
+                "--bind-to",
+                "none",
+                "prog",
+                "one",
+                "two words",
+            ],
+        )
 
 
 class BadInput(Case):
@@ -150,44 +183,63 @@ class BadInput(Case):
         hosts.write_text("a slots=2\nb slots=two\n")
         job = {"SLURM_JOB_NODELIST": "a[1-", "SLURM_TASKS_PER_NODE": "2"}
         for args, parts in (
-                ([], ("no PROGRAM", "--help")),
-                (["--foo", "prog"], ("unknown option: --foo",)),
-                (["-H", "a:x", "prog"], ("-H has 'a:x'", "host:slots")),
-                (["--hostfile", hosts, "prog"], (f"{hosts}:2", "'two' slots")),
-                (["--hostfile", self.folder / "none", "prog"], ("none", "No such file")),
-                (["-H", "a", "--hostfile", hosts, "prog"], ("-H and --hostfile",)),
-                (["-H", "a:2", "-n", "3", "prog"], ("-n is 3", "2 slots")),
-                (["-H", "a:2", "-n", "0", "prog"], ("-n is 0", "1 to 2")),
-                (["-H", "a:2", "-n", "two", "prog"], ("--ranks", "two")),
-                (["-H", "a:3,b:3", "--levels", "4x2", "spillway", "train"], ("8 ranks", "6 are")),
-                (["-H", "a:4,b:4", "--levels", "4x2", "python3", "train.py"], ("--levels is for spillway train", "python3")),
-                (["-H", "a:4,b:4", "--levels", "4x2", "spillway", "train", "--levels", "2x4"], ("twice",)),
-                (["-H", "a", "-x", "NO_SUCH_VARIABLE", "prog"], ("-x NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE=VALUE")),
-                (["-H", "a", "--mpi-args", "--mca 'x", "prog"], ("--mpi-args", "no end")),
-                (["-H", "a", "--timeout", "0", "prog"], ("--timeout",)),
-                (["-H", "a", "--preflight-only", "prog"], ("--preflight-only", "--dry-run"))):
+            ([], ("no PROGRAM", "--help")),
+            (["--foo", "prog"], ("unknown option: --foo",)),
+            (["-H", "a:x", "prog"], ("-H has 'a:x'", "host:slots")),
+            (["--hostfile", hosts, "prog"], (f"{hosts}:2", "'two' slots")),
+            (["--hostfile", self.folder / "none", "prog"], ("none", "No such file")),
+            (["-H", "a", "--hostfile", hosts, "prog"], ("-H and --hostfile",)),
+            (["-H", "a:2", "-n", "3", "prog"], ("-n is 3", "2 slots")),
+            (["-H", "a:2", "-n", "0", "prog"], ("-n is 0", "1 to 2")),
+            (["-H", "a:2", "-n", "two", "prog"], ("--ranks", "two")),
+            (["-H", "a:3,b:3", "--levels", "4x2", "spillway", "train"], ("8 ranks", "6 are")),
+            (
+                ["-H", "a:4,b:4", "--levels", "4x2", "python3", "train.py"],
+                ("--levels is for spillway train", "python3"),
+            ),
+            (["-H", "a:4,b:4", "--levels", "4x2", "spillway", "train", "--levels", "2x4"], ("twice",)),
+            (["-H", "a", "-x", "NO_SUCH_VARIABLE", "prog"], ("-x NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE=VALUE")),
+            (["-H", "a", "--mpi-args", "--mca 'x", "prog"], ("--mpi-args", "no end")),
+            (["-H", "a", "--timeout", "0", "prog"], ("--timeout",)),
+            (["-H", "a", "--preflight-only", "prog"], ("--preflight-only", "--dry-run")),
+        ):
             with self.subTest(args=args):
                 self.refused(2, *parts, args=["--dry-run", *args])
         self.refused(2, "SLURM_JOB_NODELIST is 'a[1-'", args=["--dry-run", "prog"], env=job)
-        self.refused(2, "--preflight-only", "--no-preflight", args=["-H", "a", "--preflight-only", "--no-preflight", "prog"])
+        self.refused(
+            2, "--preflight-only", "--no-preflight", args=["-H", "a", "--preflight-only", "--no-preflight", "prog"]
+        )
 
     def test_launchers_and_agents_that_will_not_do(self):
         self.refused(2, "'no-such-mpirun'", args=["--launcher", "no-such-mpirun", "--no-preflight", "-H", "a", "prog"])
         other = self.script("srun", "echo slurm 22.05.8\n")
-        self.refused(2, f"--launcher {other} says it is 'slurm 22.05.8'", "Open MPI 4 or newer",
-                     args=["--launcher", other, "--no-preflight", "-H", "a", "prog"])
-        self.refused(2, "--agent", "'no-such-agent'", args=["--agent", "no-such-agent", "--no-preflight", "-H", "a", "prog"])
+        self.refused(
+            2,
+            f"--launcher {other} says it is 'slurm 22.05.8'",
+            "Open MPI 4 or newer",
+            args=["--launcher", other, "--no-preflight", "-H", "a", "prog"],
+        )
+        self.refused(
+            2, "--agent", "'no-such-agent'", args=["--agent", "no-such-agent", "--no-preflight", "-H", "a", "prog"]
+        )
 
     def test_results_that_cannot_be_written(self):
-        self.refused(1, "no/such/folder", args=["--dry-run", "--json", self.folder / "no/such/folder/x.json", "-H", "a", "prog"])
+        self.refused(
+            1, "no/such/folder", args=["--dry-run", "--json", self.folder / "no/such/folder/x.json", "-H", "a", "prog"]
+        )
 
     @unittest.skipUnless(os.geteuid() == 0, "not root")
     def test_root_is_told_what_to_do(self):
         launcher = self.script("mpirun", "echo 'mpirun (Open MPI) 4.1.4'\n")
         env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         without = {name: value for name, value in CLEAN.items() if name not in env}
-        done = subprocess.run([PROGRAM, "--launcher", launcher, "--no-preflight", "-H", "a", "prog"], capture_output=True,
-                              text=True, timeout=60, env=without)
+        done = subprocess.run(
+            [PROGRAM, "--launcher", launcher, "--no-preflight", "-H", "a", "prog"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=without,
+        )
         self.assertEqual(done.returncode, 2)
         self.assertRegex(done.stderr, "^ddlrun: .*--allow-run-as-root.*\n$")
         self.assertEqual(run("--launcher", launcher, "--no-preflight", "-H", "a", "prog", env=env).returncode, 0)
@@ -214,8 +266,23 @@ class Launches(Case):
 
     def test_levels_reach_spillway(self):
         file = self.folder / "result.json"
-        done = run(*ROOT, "-H", "localhost:4", "--levels", "2x2", "--mpi-args=--mca mpi_yield_when_idle 1", SPILLWAY, "bench", "allreduce",
-                   "--sizes", "4KiB", "--repeats", "1", "--json", file)
+        done = run(
+            *ROOT,
+            "-H",
+            "localhost:4",
+            "--levels",
+            "2x2",
+            "--mpi-args=--mca mpi_yield_when_idle 1",
+            SPILLWAY,
+            "bench",
+            "allreduce",
+            "--sizes",
+            "4KiB",
+            "--repeats",
+            "1",
+            "--json",
+            file,
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("level 2: latency", done.stderr)
         self.assertEqual(json.loads(file.read_text())["levels"], "2x2")
@@ -224,7 +291,9 @@ class Launches(Case):
         self.assertEqual(run(*ROOT, "-H", "localhost", "--no-preflight", "sh", "-c", "exit 7").returncode, 7)
 
     def test_a_program_that_is_not_there_is_not_launched(self):
-        done = self.refused(4, "no program 'no-such-program' on localhost", args=[*ROOT, "-H", "localhost:2", "no-such-program"])
+        done = self.refused(
+            4, "no program 'no-such-program' on localhost", args=[*ROOT, "-H", "localhost:2", "no-such-program"]
+        )
         self.assertNotIn("mpirun was unable", done.stderr)
 
     def test_preflight_alone_prints_on_stdout_and_launches_nothing(self):
@@ -236,43 +305,89 @@ class Launches(Case):
     def test_hosts_that_do_not_answer_are_named(self):
         agent = self.script("agent", "case $1 in lost) echo no route >&2; exit 255;; esac\n")
         file = self.folder / "found.json"
-        self.refused(4, "unreachable: lost (no route)", args=[
-            *ROOT, "-H", "localhost,fine,lost:2", "--agent", agent, "--json", file, "true"])
+        self.refused(
+            4,
+            "unreachable: lost (no route)",
+            args=[*ROOT, "-H", "localhost,fine,lost:2", "--agent", agent, "--json", file, "true"],
+        )
         self.assertEqual(json.loads(file.read_text())["preflight"]["errors"], ["unreachable: lost (no route)"])
 
     def test_within_a_batch_system_its_own_launch_reaches_the_hosts(self):
-        launcher = self.script("mpirun", "case $1 in --version) echo 'mpirun (Open MPI) 4.1.4';; *) echo broken >&2; exit 9;; esac\n")
+        launcher = self.script(
+            "mpirun", "case $1 in --version) echo 'mpirun (Open MPI) 4.1.4';; *) echo broken >&2; exit 9;; esac\n"
+        )
         env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "no-such-host", "SLURM_TASKS_PER_NODE": "2"}
         done = self.refused(4, "ended with 9", args=[*ROOT, "--launcher", launcher, "true"], env=env)
         self.assertIn("broken", done.stderr)
         self.assertNotIn("unreachable", done.stderr)
 
     def test_a_launch_of_another_mpi_is_noticed(self):
-        launcher = self.script("mpirun", "case $1 in --version) echo 'HYDRA build details:'; echo ' Version: 4.0.2';; "
-                                         f"*) while [ $1 != {PROGRAM} ]; do shift; done; \"$@\" & \"$@\"; wait;; esac\n")
-        self.refused(4, "of 2 ranks one sees 1", "MPICH 4.0.2", args=["--launcher", launcher, "-H", "localhost:2", "true"])
+        launcher = self.script(
+            "mpirun",
+            "case $1 in --version) echo 'HYDRA build details:'; echo ' Version: 4.0.2';; "
+            f'*) while [ $1 != {PROGRAM} ]; do shift; done; "$@" & "$@"; wait;; esac\n',
+        )
+        self.refused(
+            4, "of 2 ranks one sees 1", "MPICH 4.0.2", args=["--launcher", launcher, "-H", "localhost:2", "true"]
+        )
 
     def started(self, *program, **kwargs):
         """ddlrun with two ranks of a program, in a session of its own that ends with the test."""
-        process = subprocess.Popen([PROGRAM, *ROOT, "-H", "localhost:2", "--no-preflight", *map(str, program)],
-                                   stdout=subprocess.PIPE, text=True, start_new_session=True,
-                                   env={**CLEAN, "SPILLWAY_CACHE": str(self.folder)}, **kwargs)
+        process = subprocess.Popen(
+            [PROGRAM, *ROOT, "-H", "localhost:2", "--no-preflight", *map(str, program)],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**CLEAN, "SPILLWAY_CACHE": str(self.folder)},
+            **kwargs,
+        )
 
         def end():
             if process.poll() is None:
                 process.kill()  # mpirun is asked to end when ddlrun dies
                 process.wait()
             process.stdout.close()
+
         self.addCleanup(end)
         return process
 
     def test_ctrl_c_ends_our_training_in_the_midst_of_a_step_with_all_written(self):
         checkpoint, result = self.folder / "checkpoints", self.folder / "result.json"
-        train = [SPILLWAY, "train", "--model", "bert-base", "--data", "synthetic:24", "--layers", "1", "--hidden", "64", "--batch",
-                 "2", "--cases", "8", "--deterministic", "--accumulate", "100", "--kfac", "--validate-every", "9", "--json", result]
+        train = [
+            SPILLWAY,
+            "train",
+            "--model",
+            "bert-base",
+            "--data",
+            "synthetic:24",
+            "--layers",
+            "1",
+            "--hidden",
+            "64",
+            "--batch",
+            "2",
+            "--cases",
+            "8",
+            "--deterministic",
+            "--accumulate",
+            "100",
+            "--kfac",
+            "--validate-every",
+            "9",
+            "--json",
+            result,
+        ]
 
         def losses(*arguments):
-            done = run(*ROOT, "-H", "localhost:2", "--no-preflight", *train, *arguments, env={"SPILLWAY_CACHE": str(self.folder)})
+            done = run(
+                *ROOT,
+                "-H",
+                "localhost:2",
+                "--no-preflight",
+                *train,
+                *arguments,
+                env={"SPILLWAY_CACHE": str(self.folder)},
+            )
             self.assertEqual(done.returncode, 0, done.stderr)
             return json.loads(result.read_text())["losses"], json.loads(result.read_text())["weights_sha256"]
 
@@ -314,8 +429,14 @@ class Launches(Case):
         self.assertEqual(process.wait(timeout=20), 130)
 
     def test_ctrl_c_reaches_the_ranks(self):
-        process = subprocess.Popen([PROGRAM, *ROOT, "-H", "localhost:2", "--no-preflight", "sh", "-c", "echo up; exec sleep 600"],
-                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=CLEAN, start_new_session=True)
+        process = subprocess.Popen(
+            [PROGRAM, *ROOT, "-H", "localhost:2", "--no-preflight", "sh", "-c", "echo up; exec sleep 600"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=CLEAN,
+            start_new_session=True,
+        )
         try:
             self.assertEqual([process.stdout.readline() for _ in range(2)], ["up\n"] * 2)
             process.send_signal(signal.SIGINT)

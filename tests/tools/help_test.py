@@ -1,7 +1,8 @@
 """The help of the programs: one short line for each flag, grouped, and the same in docs/cli.
 
-    help_test.py PATH/TO/spillway PATH/TO/ddlrun [unittest's arguments]
+help_test.py PATH/TO/spillway PATH/TO/ddlrun [unittest's arguments]
 """
+
 import pathlib
 import re
 import subprocess
@@ -11,8 +12,16 @@ import unittest
 
 PROGRAMS = [sys.argv.pop(1), sys.argv.pop(1)]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-COMMANDS = ["spillway train", "spillway phantom", "spillway bench paging", "spillway bench kfac", "spillway bench allreduce",
-            "spillway bench pipeline", "spillway topo", "ddlrun"]
+COMMANDS = [
+    "spillway train",
+    "spillway phantom",
+    "spillway bench paging",
+    "spillway bench kfac",
+    "spillway bench allreduce",
+    "spillway bench pipeline",
+    "spillway topo",
+    "ddlrun",
+]
 
 
 def output(*command):
@@ -27,7 +36,9 @@ def help_of(command):
 
 class Help(unittest.TestCase):
     def test_the_pages_say_what_the_programs_say(self):
-        done = subprocess.run([sys.executable, "-B", ROOT / "scripts/cli-docs", "--check", *PROGRAMS], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-B", ROOT / "scripts/cli-docs", "--check", *PROGRAMS], capture_output=True, text=True
+        )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr + "\nscripts/cli-docs writes the pages anew")
 
     def test_the_check_of_the_pages_finds_a_difference(self):
@@ -42,8 +53,11 @@ class Help(unittest.TestCase):
                 page = root / "docs/cli/phantom.md"
                 old = "| flag" if text.startswith("|") else "<!-- help: spillway phantom -->"
                 page.write_text(page.read_text().replace(old, text, 1))
-                done = subprocess.run([sys.executable, "-B", root / "scripts/cli-docs", "--check", *PROGRAMS],
-                                      capture_output=True, text=True)
+                done = subprocess.run(
+                    [sys.executable, "-B", root / "scripts/cli-docs", "--check", *PROGRAMS],
+                    capture_output=True,
+                    text=True,
+                )
                 self.assertEqual(done.returncode, 1)
                 self.assertIn("phantom", done.stdout)
 
@@ -61,7 +75,12 @@ class Help(unittest.TestCase):
         said = help_of("spillway train")
         for group in ("Model and data", "Device and memory", "Optimizer", "K-FAC", "Ranks", "Checkpoints", "Output"):
             self.assertIn(f"\n{group}:\n", said)
-        for flag, default in (("--budget BUDGET", "none"), ("--steps N", "10"), ("--momentum X", "0.9"), ("--filters N", "16 (unet3d)")):
+        for flag, default in (
+            ("--budget BUDGET", "none"),
+            ("--steps N", "10"),
+            ("--momentum X", "0.9"),
+            ("--filters N", "16 (unet3d)"),
+        ):
             line = next(line for line in said.split("\n") if line.strip().startswith(flag + " "))
             self.assertIn(f"[{default}", line)
         self.assertRegex(said, r"--accumulate N .*; 1 or more \[1\]")

@@ -1,4 +1,5 @@
 """Training with K-FAC."""
+
 import json
 import shutil
 
@@ -17,11 +18,20 @@ class WithKfac(Case):
 
     def test_methods_conventions_and_decays_of_kfac_change_the_result(self):
         options = [*OTHERS["mlp"], "--kfac", "--burn-in", "10", "--cases", "10", "--steps", "8"]  # two steps an epoch
-        seen = {self.result(*options, *more)["losses"][-1]
-                for more in ([], ["--kfac-method", "pi"], ["--kfac-method", "plain", "--damping", "0.01"],
-                             ["--convention", "kaisa"], ["--convention", "dp_kfac", "--damping", "0.01"],
-                             ["--damping-decay", "0.01@1"], ["--burn-in", "0", "--interval-decay", "3@1"],
-                             ["--burn-in", "0"], ["--factor-decay", "0.5"])}
+        seen = {
+            self.result(*options, *more)["losses"][-1]
+            for more in (
+                [],
+                ["--kfac-method", "pi"],
+                ["--kfac-method", "plain", "--damping", "0.01"],
+                ["--convention", "kaisa"],
+                ["--convention", "dp_kfac", "--damping", "0.01"],
+                ["--damping-decay", "0.01@1"],
+                ["--burn-in", "0", "--interval-decay", "3@1"],
+                ["--burn-in", "0"],
+                ["--factor-decay", "0.5"],
+            )
+        }
         self.assertEqual(len(seen), 9)
         held = self.result(*options, "--precompute-outer")
         divided = self.result(*options)
@@ -57,12 +67,15 @@ class WithKfac(Case):
         paged = result("--conv-factors", "full", "--kfac-storage", "bf16", "--budget", "80%")
         self.assertEqual(paged["weights_sha256"], small[0]["weights_sha256"])
         mlp = [*OTHERS["mlp"], "--steps", "2", "--kfac"]
-        self.assertEqual(self.result(*mlp, "--max-linear-dim", "32")["kfac"]["layers"], 1, "the bias' column is the 33rd")
+        self.assertEqual(
+            self.result(*mlp, "--max-linear-dim", "32")["kfac"]["layers"], 1, "the bias' column is the 33rd"
+        )
         whole = self.result(*mlp, "--max-linear-dim", "32", "--block-linear")["kfac"]
         self.assertEqual((whole["layers"], whole["block_layers"]), (2, 1))
         self.refused(2, "fp64", "fp32, bf16, fp16", args=["train", *SMALL, "--kfac", "--kfac-storage", "fp64"])
-        self.refused(2, "warm_start", "bf16",
-                     args=["train", *SMALL, "--kfac", "--kfac-storage", "bf16", "--warm-start", "0.001"])
+        self.refused(
+            2, "warm_start", "bf16", args=["train", *SMALL, "--kfac", "--kfac-storage", "bf16", "--warm-start", "0.001"]
+        )
 
     def test_positions_of_factors_are_sampled(self):
         def weights(*options):
@@ -74,8 +87,12 @@ class WithKfac(Case):
         self.assertNotEqual(few, exact)
         self.assertEqual(weights("--factor-samples", "300", "--budget", "80%"), few)
         self.assertNotEqual(weights("--factor-samples", "300", "--seed", "1"), few)
-        for samples, parts in (("0", ("1 and more",)), ("some", ("'some'", "exact, auto")), ("1e9", ("'1e9'",)),
-                               ("999999999", ("999999999 is outside 1 to", "positions"))):
+        for samples, parts in (
+            ("0", ("1 and more",)),
+            ("some", ("'some'", "exact, auto")),
+            ("1e9", ("'1e9'",)),
+            ("999999999", ("999999999 is outside 1 to", "positions")),
+        ):
             self.refused(2, "factor_samples", *parts, args=["train", *SMALL, "--kfac", "--factor-samples", samples])
 
     def test_eigenbases_are_truncated(self):
@@ -89,7 +106,9 @@ class WithKfac(Case):
         self.assertEqual(trained("--kfac-rank", "8", "--budget", "80%")["weights_sha256"], few["weights_sha256"])
         for rank, part in (("0", "1 and more"), ("most", "full, auto")):
             self.refused(2, "eigen_rank", part, args=["train", *SMALL, "--kfac", "--kfac-rank", rank])
-        self.refused(2, "eigen_rank", "method pi", args=["train", *SMALL, "--kfac", "--kfac-rank", "8", "--kfac-method", "pi"])
+        self.refused(
+            2, "eigen_rank", "method pi", args=["train", *SMALL, "--kfac", "--kfac-rank", "8", "--kfac-method", "pi"]
+        )
 
     def test_a_share_of_the_time_makes_a_plan_that_can_be_given_back(self):
         usual = self.shared_result(*SMALL, "--kfac")
@@ -142,7 +161,9 @@ class WithKfac(Case):
         file.write_text(json.dumps([{**layer, "slot": 3}]))
         refused("--kfac", "--kfac-plan", file)("slot of layer 'conv' is 3")
         self.result(*SMALL, "--kfac", "--checkpoint", self.folder / "saved", "--steps", "1")
-        refused("--kfac", "--kfac-time", "20%", "--checkpoint", self.folder / "saved", "--resume")("had no plan of curvature")
+        refused("--kfac", "--kfac-time", "20%", "--checkpoint", self.folder / "saved", "--resume")(
+            "had no plan of curvature"
+        )
 
     def test_a_model_says_what_kfac_starts_from(self):
         first = self.shared_result(*SMALL, "--kfac")
@@ -150,8 +171,22 @@ class WithKfac(Case):
         self.assertGreaterEqual(first["kfac"]["left_alone"], 3, "the heads")
         said = run("train", *SMALL, "--kfac", "--steps", "1")
         self.assertEqual((said.stdout + said.stderr).count("3 × skipped by name (head"), 1)
-        same = self.result(*SMALL, "--kfac", "--lr", "1", "--kfac-skip", "^head", "--kl-clip", "1e-5", "--kl-clip-steps", "10",
-                           "--damping-scope", "layer", "--relative-damping", "0.3")
+        same = self.result(
+            *SMALL,
+            "--kfac",
+            "--lr",
+            "1",
+            "--kfac-skip",
+            "^head",
+            "--kl-clip",
+            "1e-5",
+            "--kl-clip-steps",
+            "10",
+            "--damping-scope",
+            "layer",
+            "--relative-damping",
+            "0.3",
+        )
         self.assertEqual(same["weights_sha256"], first["weights_sha256"])
         self.assertEqual((first["rest_optimizer"], first["rest_lr"]), ("adam", 0.05))
         same = self.result(*SMALL, "--kfac", "--rest-optimizer", "adam", "--rest-lr", "0.05", "--norm-clip", "inf")
@@ -167,18 +202,24 @@ class WithKfac(Case):
         self.assertLess(fewer["kfac"]["layers"], first["kfac"]["layers"])
         self.assertEqual(self.result(*OTHERS["mlp"], "--steps", "1", "--kfac")["lr"], 0.1)
         for name in ("bp3d", "resnet50"):
-            layers = [self.result(*OTHERS[name], "--steps", "1", "--kfac", *more)["kfac"]["layers"]
-                      for more in ([], ["--kfac-skip", "none"])]
+            layers = [
+                self.result(*OTHERS[name], "--steps", "1", "--kfac", *more)["kfac"]["layers"]
+                for more in ([], ["--kfac-skip", "none"])
+            ]
             self.assertEqual(layers[1] - layers[0], 1, "the output layer")
         small = [*OTHERS["mlp"], "--steps", "3", "--kfac", "--deterministic"]
 
         def weights(*more):
             return self.result(*small, *more)["weights_sha256"]
 
-        self.assertEqual(weights("--norm-clip", "0.02", "--damping-scope", "network", "--relative-damping", "0.1"), weights())
+        self.assertEqual(
+            weights("--norm-clip", "0.02", "--damping-scope", "network", "--relative-damping", "0.1"), weights()
+        )
         self.assertNotEqual(weights("--norm-clip", "inf"), weights())
         self.assertNotEqual(weights("--damping-scope", "layer", "--relative-damping", "0.1"), weights())
-        self.assertEqual(weights("--kl-clip", "1e9"), weights("--norm-clip", "inf"), "a trust region takes the norm's place")
+        self.assertEqual(
+            weights("--kl-clip", "1e9"), weights("--norm-clip", "inf"), "a trust region takes the norm's place"
+        )
         curves = [*OTHERS["autoencoder"], "--steps", "4", "--kfac", "--deterministic"]
         said = self.result(*curves, "--kl-clip", "1e-3", "--kl-clip-steps", "inf", "--kfac-skip", "none", "--lr", "0.1")
         self.assertEqual(said["weights_sha256"], self.result(*curves)["weights_sha256"])

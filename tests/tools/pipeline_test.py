@@ -1,4 +1,5 @@
 """Models that are cut over ranks, under mpirun."""
+
 import json
 import os
 import re
@@ -8,8 +9,26 @@ import unittest
 from cli import MPIRUN, Case, main, run
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a sum's last bits depend on the number of threads
-RESNET = ["--model", "resnet50", "--edge", "40", "--filters", "4", "--classes", "5", "--batch", "2", "--cases", "40", "--accumulate", "4",
-          "--optimizer", "sgd", "--lr", "0.05"]
+RESNET = [
+    "--model",
+    "resnet50",
+    "--edge",
+    "40",
+    "--filters",
+    "4",
+    "--classes",
+    "5",
+    "--batch",
+    "2",
+    "--cases",
+    "40",
+    "--accumulate",
+    "4",
+    "--optimizer",
+    "sgd",
+    "--lr",
+    "0.05",
+]
 SMALL_BERT = ["--model", "bert-base", "--data", "synthetic:24", "--layers", "3", "--hidden", "64"]
 BERT = [*SMALL_BERT, "--batch", "2", "--cases", "32", "--accumulate", "4"]
 
@@ -18,9 +37,12 @@ def tensors_of(file):
     """The bytes of the tensors in a file of the safetensors format, by name."""
     content = file.read_bytes()
     size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:8 + size])
-    return {name: content[8 + size + entry["data_offsets"][0]:8 + size + entry["data_offsets"][1]]
-            for name, entry in header.items() if name != "__metadata__"}
+    header = json.loads(content[8 : 8 + size])
+    return {
+        name: content[8 + size + entry["data_offsets"][0] : 8 + size + entry["data_offsets"][1]]
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
 
 
 @unittest.skipIf(MPIRUN is None, "built without MPI")
@@ -32,9 +54,14 @@ class Pipeline(Case):
     def test_a_cut_model_has_the_bits_of_one_rank(self):
         options = [*RESNET, "--kfac", "--refresh", "at-once", "--steps", "4"]
         whole = self.result(*options)
-        for flags in (["--pipeline", "2"], ["--pipeline", "2", "--schedule", "gpipe", "--cut", "3,15"],
-                      ["--pipeline", "2", "--schedule", "zb-h1"], ["--pipeline", "2", "--schedule", "auto"],
-                      ["--pipeline", "2", "--schedule", "gpipe", "--recompute"], ["--pipeline", "2", "--schedule", "interleaved"]):
+        for flags in (
+            ["--pipeline", "2"],
+            ["--pipeline", "2", "--schedule", "gpipe", "--cut", "3,15"],
+            ["--pipeline", "2", "--schedule", "zb-h1"],
+            ["--pipeline", "2", "--schedule", "auto"],
+            ["--pipeline", "2", "--schedule", "gpipe", "--recompute"],
+            ["--pipeline", "2", "--schedule", "interleaved"],
+        ):
             cut = self.result(*options, *flags, ranks=2)
             self.assert_same(cut, whole)
             self.assertEqual(cut["parameters"], whole["parameters"])
@@ -45,10 +72,49 @@ class Pipeline(Case):
         self.assertIsNone(whole["pipeline"])
 
     def test_no_cut_changes_a_bit(self):
-        tokens = ["--model", "bert-base", "--data", "synthetic:16", "--layers", "2", "--hidden", "64", "--batch", "2", "--cases", "32",
-                  "--accumulate", "2", "--steps", "3", "--pipeline", "2"]
-        mlp = ["--model", "mlp", "--data", "synthetic:16", "--layers", "6", "--hidden", "32", "--cases", "64", "--batch", "2", "--accumulate", "4",
-               "--kfac", "--kfac-strategy", "dp", "--steps", "14", "--pipeline", "2"]
+        tokens = [
+            "--model",
+            "bert-base",
+            "--data",
+            "synthetic:16",
+            "--layers",
+            "2",
+            "--hidden",
+            "64",
+            "--batch",
+            "2",
+            "--cases",
+            "32",
+            "--accumulate",
+            "2",
+            "--steps",
+            "3",
+            "--pipeline",
+            "2",
+        ]
+        mlp = [
+            "--model",
+            "mlp",
+            "--data",
+            "synthetic:16",
+            "--layers",
+            "6",
+            "--hidden",
+            "32",
+            "--cases",
+            "64",
+            "--batch",
+            "2",
+            "--accumulate",
+            "4",
+            "--kfac",
+            "--kfac-strategy",
+            "dp",
+            "--steps",
+            "14",
+            "--pipeline",
+            "2",
+        ]
         # A stage of the embedding alone has no matrix for muon.
         muon = [*tokens, "--optimizer", "muon", "--lr", "0.02", "--rest-lr", "0.0001"]
         # A stage of the head alone has fewer positions than another one.
@@ -70,7 +136,21 @@ class Pipeline(Case):
         self.assertEqual(free["losses"], chosen["losses"])
 
     def test_stages_that_run_forward_again_keep_less(self):
-        options = [*SMALL_BERT, "--batch", "8", "--cases", "64", "--accumulate", "8", "--pipeline", "2", "--schedule", "gpipe", "--steps", "2"]
+        options = [
+            *SMALL_BERT,
+            "--batch",
+            "8",
+            "--cases",
+            "64",
+            "--accumulate",
+            "8",
+            "--pipeline",
+            "2",
+            "--schedule",
+            "gpipe",
+            "--steps",
+            "2",
+        ]
         kept = self.result(*options, ranks=2)
         again = self.result(*options, "--recompute", ranks=2)
         self.assert_same(again, kept)
@@ -99,7 +179,9 @@ class Pipeline(Case):
         self.assertNotEqual(whole["losses"], self.result(*RESNET, "--steps", "3")["losses"])
         self.assert_same(self.result(*options, "--pipeline", "2", ranks=2), whole)
         tied = [*BERT, "--optimizer", "lamb", "--lr", "0.01", "--clip-norm", "0.5", "--steps", "3", "--pipeline", "2"]
-        self.assert_same(self.result(*tied, "--schedule", "zb-h1", "--cut", "1,4", ranks=2), self.result(*tied, ranks=2))
+        self.assert_same(
+            self.result(*tied, "--schedule", "zb-h1", "--cut", "1,4", ranks=2), self.result(*tied, ranks=2)
+        )
 
     def test_copies_beside_are_data_parallel(self):
         options = [*RESNET, "--kfac", "--refresh", "at-once", "--steps", "3"]
@@ -110,7 +192,12 @@ class Pipeline(Case):
         for refresh in ("rolling", "together"):
             after = self.result(*options, "--refresh", refresh, "--kfac-work", "after", ranks=2)
             self.assertIsNone(after["pipeline"]["filled"])
-            for flags in ([], ["--schedule", "interleaved"], ["--schedule", "zb-h1"], ["--schedule", "gpipe", "--cut", "9,9"]):
+            for flags in (
+                [],
+                ["--schedule", "interleaved"],
+                ["--schedule", "zb-h1"],
+                ["--schedule", "gpipe", "--cut", "9,9"],
+            ):
                 bubbles = self.result(*options, "--refresh", refresh, *flags, ranks=2)
                 self.assert_same(bubbles, after)
                 self.assertEqual(bubbles["step_kinds"][-1], "filled 0")
@@ -120,7 +207,9 @@ class Pipeline(Case):
     def test_the_results_tell_where_the_time_went(self):
         result = self.result(*RESNET, "--kfac", "--steps", "13", "--pipeline", "2", ranks=4)
         told = result["pipeline"]
-        self.assertEqual((told["copies"], told["micro_batches"], told["cycle_steps"]), (2, 4, told["filled"]["cycle_steps"]))
+        self.assertEqual(
+            (told["copies"], told["micro_batches"], told["cycle_steps"]), (2, 4, told["filled"]["cycle_steps"])
+        )
         self.assertEqual([rank["rank"] for rank in told["by_rank"]], [0, 2])  # of rank 0's copy
         for rank in told["by_rank"]:
             self.assertAlmostEqual(rank["busy_seconds"], rank["forward_seconds"] + rank["backward_seconds"])
@@ -133,14 +222,23 @@ class Pipeline(Case):
             self.assertTrue(0 < rank["held_pair_bytes"] < rank["peak_bytes"])
         mean = lambda key: sum(rank[key] for rank in told["by_rank"]) / 2  # noqa: E731
         seconds = told["seconds"]
-        self.assertEqual(set(seconds), {"forward", "backward", "statistics", "average", "renew", "share", "exchange", "update", "wait"})
+        self.assertEqual(
+            set(seconds),
+            {"forward", "backward", "statistics", "average", "renew", "share", "exchange", "update", "wait"},
+        )
         for kind in ("forward", "backward", "update", "wait"):
             self.assertAlmostEqual(seconds[kind], mean(f"{kind}_seconds"))
         self.assertTrue(all(value > 0 for value in seconds.values()), seconds)  # shares: each layer has two ranks
-        self.assertAlmostEqual(told["filled_seconds"], sum(seconds[kind] for kind in ("statistics", "average", "renew", "share")))
+        self.assertAlmostEqual(
+            told["filled_seconds"], sum(seconds[kind] for kind in ("statistics", "average", "renew", "share"))
+        )
         self.assertAlmostEqual(told["bubble_seconds"], mean("bubble_seconds"))
-        self.assertAlmostEqual(told["utilization"], 1 - (told["bubble_seconds"] - told["filled_seconds"]) / told["pass_seconds"])
-        self.assertAlmostEqual(told["exceeded_seconds"], told["filled"]["step_seconds"] - told["filled"]["step_seconds_without"])
+        self.assertAlmostEqual(
+            told["utilization"], 1 - (told["bubble_seconds"] - told["filled_seconds"]) / told["pass_seconds"]
+        )
+        self.assertAlmostEqual(
+            told["exceeded_seconds"], told["filled"]["step_seconds"] - told["filled"]["step_seconds_without"]
+        )
         self.assertEqual(told["predicted"]["step_seconds"], told["filled"]["step_seconds"])
         busiest = max(rank["busy_seconds"] + rank["kfac_seconds"] for rank in told["by_rank"])
         self.assertAlmostEqual(told["bound_seconds"], busiest + min(rank["update_seconds"] for rank in told["by_rank"]))
@@ -154,9 +252,27 @@ class Pipeline(Case):
         self.assertTrue(0 <= there["exposed_seconds"] <= told["pass_seconds"])
 
     def test_an_interval_that_was_chosen_is_one_that_may_be_given(self):
-        options = [*RESNET, "--kfac", "--pipeline", "2", "--staleness", "4"]  # less than the first interval, and shortened for others
+        options = [
+            *RESNET,
+            "--kfac",
+            "--pipeline",
+            "2",
+            "--staleness",
+            "4",
+        ]  # less than the first interval, and shortened for others
         kept = ["--checkpoint", self.folder / "checkpoint"]
-        said = run("train", *options, *kept, "--inverse-interval", "auto", "--steps", "20", "--json", self.folder / "chosen.json", ranks=2)
+        said = run(
+            "train",
+            *options,
+            *kept,
+            "--inverse-interval",
+            "auto",
+            "--steps",
+            "20",
+            "--json",
+            self.folder / "chosen.json",
+            ranks=2,
+        )
         self.assertEqual(said.returncode, 0, said.stderr)
         flags = re.search(r"layers are renewed every (\d+) steps \((--factor-interval[^)]*)\): ", said.stdout)
         self.assertTrue(flags, said.stdout)
@@ -165,7 +281,9 @@ class Pipeline(Case):
         self.assertEqual(chosen["pipeline"]["cycle_steps"] or int(flags[1]), int(flags[1]))
         given = self.result(*options, *flags[2].split(), "--steps", "23", ranks=2)
         self.assertEqual(given["losses"][:20], chosen["losses"])
-        resumed = self.result(*options, *kept, "--inverse-interval", "auto", "--steps", "23", "--resume", ranks=2)  # tries nothing
+        resumed = self.result(
+            *options, *kept, "--inverse-interval", "auto", "--steps", "23", "--resume", ranks=2
+        )  # tries nothing
         self.assertEqual(resumed["losses"], given["losses"][20:])
         self.assertEqual(resumed["weights_sha256"], given["weights_sha256"])
 
@@ -189,17 +307,33 @@ class Pipeline(Case):
             if event["ph"] == "M":
                 names[event["tid"]] = event["args"]["name"]
             else:
-                lanes.setdefault(names[event["tid"]], []).append((event["name"], event["ts"], event["ts"] + event["dur"]))
+                lanes.setdefault(names[event["tid"]], []).append(
+                    (event["name"], event["ts"], event["ts"] + event["dur"])
+                )
         return (folder / "report.html").read_text(), lanes
 
     def assert_in_order(self, lanes, suffix):
         """Expects that stages on two ranks never begin before what they read is done, by one clock."""
-        spans = {name: (begin, end) for lane in (f"rank 0{suffix}", f"rank 1{suffix}") for name, begin, end in lanes[lane]}
+        spans = {
+            name: (begin, end) for lane in (f"rank 0{suffix}", f"rank 1{suffix}") for name, begin, end in lanes[lane]
+        }
         for i in range(4):
-            ends = [spans[name][1] for name in (f"forward of stage 0, micro-batch {i}", f"forward of stage 1, micro-batch {i}",
-                                                f"backward of stage 1, micro-batch {i}")]
-            begins = [spans[name][0] for name in (f"forward of stage 1, micro-batch {i}", f"backward of stage 1, micro-batch {i}",
-                                                  f"backward of stage 0, micro-batch {i}")]
+            ends = [
+                spans[name][1]
+                for name in (
+                    f"forward of stage 0, micro-batch {i}",
+                    f"forward of stage 1, micro-batch {i}",
+                    f"backward of stage 1, micro-batch {i}",
+                )
+            ]
+            begins = [
+                spans[name][0]
+                for name in (
+                    f"forward of stage 1, micro-batch {i}",
+                    f"backward of stage 1, micro-batch {i}",
+                    f"backward of stage 0, micro-batch {i}",
+                )
+            ]
             for end, begin in zip(ends, begins):
                 self.assertLessEqual(end, begin + 0.1)
 
@@ -221,7 +355,9 @@ class Pipeline(Case):
             self.assertEqual(measured, [name for name, _, _ in lanes[f"rank {rank}, planned"]])
             self.assertTrue(any("K-FAC statistics of stage" in name for name in measured))
         first = min(begin for _, begin, _ in lanes["rank 0"])
-        self.assertLess(first, max(end for _, _, end in lanes["compute"]))  # the operators of that step are on the same axis
+        self.assertLess(
+            first, max(end for _, _, end in lanes["compute"])
+        )  # the operators of that step are on the same axis
 
     def test_the_report_draws_the_replay_where_no_wait_is_filled(self):
         page, lanes = self.report(*RESNET, "--steps", "2", "--pipeline", "2", ranks=2)
@@ -229,7 +365,9 @@ class Pipeline(Case):
         self.assertIn("a replay of the stages' seconds", page)
         for suffix in ("", ", planned"):
             self.assert_in_order(lanes, suffix)
-        self.assertEqual(min(begin for _, begin, _ in lanes["rank 0"]), min(begin for _, begin, _ in lanes["rank 0, planned"]))
+        self.assertEqual(
+            min(begin for _, begin, _ in lanes["rank 0"]), min(begin for _, begin, _ in lanes["rank 0, planned"])
+        )
 
     def test_a_budget_holds_and_changes_no_bit(self):
         for method in ("eigen", "pi"):  # the largest factors are of side 288, and renewed in pieces
@@ -242,11 +380,30 @@ class Pipeline(Case):
             self.assert_same(self.result(*options, "--kfac-work", "after", ranks=2), free)
 
     def test_the_smallest_feasible_budget_holds_for_late_refreshes(self):
-        for small, work in ((["--hidden", "48", "--edge", "12", "--cases", "128", "--batch", "8"], "bubbles"),
-                            (["--hidden", "400", "--edge", "28", "--cases", "512", "--batch", "16"], "bubbles"),
-                            (["--hidden", "400", "--edge", "28", "--cases", "512", "--batch", "16"], "after")):
-            options = ["--model", "autoencoder", *small, "--layers", "5", "--accumulate", "4", "--deterministic", "--kfac", "--kfac-work", work,
-                       "--pipeline", "2", "--cut", "6,6", "--steps", "14"]
+        for small, work in (
+            (["--hidden", "48", "--edge", "12", "--cases", "128", "--batch", "8"], "bubbles"),
+            (["--hidden", "400", "--edge", "28", "--cases", "512", "--batch", "16"], "bubbles"),
+            (["--hidden", "400", "--edge", "28", "--cases", "512", "--batch", "16"], "after"),
+        ):
+            options = [
+                "--model",
+                "autoencoder",
+                *small,
+                "--layers",
+                "5",
+                "--accumulate",
+                "4",
+                "--deterministic",
+                "--kfac",
+                "--kfac-work",
+                work,
+                "--pipeline",
+                "2",
+                "--cut",
+                "6,6",
+                "--steps",
+                "14",
+            ]
             refused = run("train", *options, "--budget", "1KiB", ranks=2)
             floor = int(re.search(r"smallest feasible budget is (\d+) bytes", refused.stderr)[1])
             tight = self.result(*options, "--budget", str(floor), ranks=2)
@@ -261,11 +418,36 @@ class Pipeline(Case):
         other = self.folder / "other"
         shutil.copytree(folder, other)
         self.assert_weights(self.result(*options, "--steps", "8", "--checkpoint", folder, "--resume", ranks=2), whole)
-        self.assert_weights(self.result(*options, "--steps", "8", "--cut", "5,13", "--kfac-work", "after", "--checkpoint", other, "--resume",
-                                        ranks=2), whole)
+        self.assert_weights(
+            self.result(
+                *options,
+                "--steps",
+                "8",
+                "--cut",
+                "5,13",
+                "--kfac-work",
+                "after",
+                "--checkpoint",
+                other,
+                "--resume",
+                ranks=2,
+            ),
+            whole,
+        )
 
     def test_sampled_factors_depend_on_no_cut_and_no_checkpoint(self):
-        options = [*BERT, "--kfac", "--factor-samples", "8", "--factor-interval", "6", "--inverse-interval", "6", "--pipeline", "2"]
+        options = [
+            *BERT,
+            "--kfac",
+            "--factor-samples",
+            "8",
+            "--factor-interval",
+            "6",
+            "--inverse-interval",
+            "6",
+            "--pipeline",
+            "2",
+        ]
         whole = self.result(*options, "--cut", "2,3", "--steps", "14", ranks=2)
         other = self.result(*options, "--cut", "4,1", "--steps", "14", ranks=2)
         self.assert_same(other, whole)
@@ -290,19 +472,53 @@ class Pipeline(Case):
         self.assertIsNone(first_order["compared"]["adam"]["kfac"])
 
     def test_kfac_goes_on_with_other_refreshes_than_the_checkpoint(self):
-        mlp = ["--model", "mlp", "--layers", "6", "--hidden", "32", "--cases", "64", "--batch", "4", "--accumulate", "4", "--deterministic", "--kfac"]
+        mlp = [
+            "--model",
+            "mlp",
+            "--layers",
+            "6",
+            "--hidden",
+            "32",
+            "--cases",
+            "64",
+            "--batch",
+            "4",
+            "--accumulate",
+            "4",
+            "--deterministic",
+            "--kfac",
+        ]
         cut, whole = ["--pipeline", "2"], []
         late = "what was renewed for later steps is used at once"
-        for saved, other, said in ((whole, cut, late), (cut, whole, late), ([*cut, "--refresh", "at-once"], cut, late),
-                                   (cut, [*cut, "--refresh", "at-once"], late), (cut, [*cut, "--refresh", "together"], late),
-                                   (cut, [*cut, "--inverse-interval", "6"], late), (cut, [*cut, "--staleness", "1"], late),
-                                   ([*cut, "--staleness", "1"], cut, late), (whole, [*cut, "--refresh", "at-once"], None),
-                                   (cut, [*cut, "--kfac-work", "after"], None)):
+        for saved, other, said in (
+            (whole, cut, late),
+            (cut, whole, late),
+            ([*cut, "--refresh", "at-once"], cut, late),
+            (cut, [*cut, "--refresh", "at-once"], late),
+            (cut, [*cut, "--refresh", "together"], late),
+            (cut, [*cut, "--inverse-interval", "6"], late),
+            (cut, [*cut, "--staleness", "1"], late),
+            ([*cut, "--staleness", "1"], cut, late),
+            (whole, [*cut, "--refresh", "at-once"], None),
+            (cut, [*cut, "--kfac-work", "after"], None),
+        ):
             ranks = lambda flags: 2 if flags else 0  # noqa: E731
             folder = self.folder / f"checkpoint{len(list(self.folder.iterdir()))}"
             first = self.result(*mlp, *saved, "--steps", "7", "--checkpoint", folder, ranks=ranks(saved))
             file = self.folder / "resumed.json"
-            done = run("train", *mlp, *other, "--steps", "13", "--checkpoint", folder, "--resume", "--json", file, ranks=ranks(other))
+            done = run(
+                "train",
+                *mlp,
+                *other,
+                "--steps",
+                "13",
+                "--checkpoint",
+                folder,
+                "--resume",
+                "--json",
+                file,
+                ranks=ranks(other),
+            )
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(said is not None, late in done.stdout, done.stdout)
             resumed = json.loads(file.read_text())
@@ -310,7 +526,22 @@ class Pipeline(Case):
             self.assertLess(resumed["losses"][-1], first["losses"][0])
 
     def test_inverses_for_later_steps_are_not_lost(self):
-        mlp = ["--model", "mlp", "--layers", "6", "--hidden", "32", "--cases", "64", "--batch", "4", "--accumulate", "4", "--deterministic", "--kfac"]
+        mlp = [
+            "--model",
+            "mlp",
+            "--layers",
+            "6",
+            "--hidden",
+            "32",
+            "--cases",
+            "64",
+            "--batch",
+            "4",
+            "--accumulate",
+            "4",
+            "--deterministic",
+            "--kfac",
+        ]
         folder = self.folder / "checkpoint"
         self.result(*mlp, "--pipeline", "2", "--steps", "7", "--checkpoint", folder, ranks=2)
         saved = tensors_of(folder / "checkpoint.safetensors")
@@ -324,17 +555,55 @@ class Pipeline(Case):
             self.assertEqual(later[name], saved[name.replace("/v", "/next_v") if name in renewed else name], name)
 
     def test_a_plan_of_a_user_goes_on_as_it_is(self):
-        mlp = ["--model", "mlp", "--layers", "6", "--hidden", "32", "--cases", "64", "--batch", "4", "--accumulate", "4", "--kfac"]
+        mlp = [
+            "--model",
+            "mlp",
+            "--layers",
+            "6",
+            "--hidden",
+            "32",
+            "--cases",
+            "64",
+            "--batch",
+            "4",
+            "--accumulate",
+            "4",
+            "--kfac",
+        ]
         folder = self.folder / "checkpoint"
         planned = self.result(*mlp, "--kfac-time", "20%", "--steps", "3", "--checkpoint", folder)
-        self.refused(2, "had a plan of curvature (--kfac-time or --kfac-plan); allowed in a pipeline with refresh at-once",
-                     args=["train", *mlp, "--pipeline", "2", "--steps", "5", "--checkpoint", folder, "--resume"], ranks=2)
+        self.refused(
+            2,
+            "had a plan of curvature (--kfac-time or --kfac-plan); allowed in a pipeline with refresh at-once",
+            args=["train", *mlp, "--pipeline", "2", "--steps", "5", "--checkpoint", folder, "--resume"],
+            ranks=2,
+        )
         resumed = self.result(*mlp, "--steps", "5", "--checkpoint", folder, "--resume")
         self.assertEqual(resumed["kfac"]["plan"], planned["kfac"]["plan"])
 
     def test_the_results_tell_of_all_stages_of_kfac(self):
-        told = ("layers", "separable_layers", "block_layers", "left_alone", "state_bytes", "factor_updates", "decompositions", "plan")
-        options = [*RESNET, "--kfac", "--conv-factors", "separable", "--grad-worker-frac", "1", "--refresh", "at-once", "--steps", "4"]
+        told = (
+            "layers",
+            "separable_layers",
+            "block_layers",
+            "left_alone",
+            "state_bytes",
+            "factor_updates",
+            "decompositions",
+            "plan",
+        )
+        options = [
+            *RESNET,
+            "--kfac",
+            "--conv-factors",
+            "separable",
+            "--grad-worker-frac",
+            "1",
+            "--refresh",
+            "at-once",
+            "--steps",
+            "4",
+        ]
         whole = self.result(*options)["kfac"]
         self.assertGreater(whole["separable_layers"], 0)
         for flags in ([], ["--schedule", "chimera"]):
@@ -354,30 +623,62 @@ class Pipeline(Case):
     def test_wrong_input_is_refused_by_name(self):
         def refused(*parts, args, ranks=2):
             self.refused(2, *parts, args=["train", *args], ranks=ranks)
+
         mlp = ["--model", "mlp", "--data", "synthetic:16", "--hidden", "32", "--layers", "2", "--batch", "4"]
         refused("cut over 3 ranks, and there are 2", args=[*mlp, "--pipeline", "3"])
         refused("cut over 2 ranks, and there is 1", args=[*mlp, "--pipeline", "2"], ranks=0)
-        refused("--schedule is 'zb'; allowed is gpipe, 1f1b, interleaved, zb-h1, chimera or auto",
-                args=[*mlp, "--pipeline", "2", "--schedule", "zb"])
-        refused("--refresh is 'never'; allowed is rolling, together or at-once", args=[*mlp, "--pipeline", "2", "--refresh", "never"])
-        refused("--kfac-work is 'now'; allowed is bubbles or after", args=[*mlp, "--pipeline", "2", "--kfac-work", "now"])
-        refused("the cut is 1,1; allowed: 2 numbers of 1 and more, of 3 parts together", args=[*mlp, "--pipeline", "2", "--cut", "1,1"])
-        refused("the cut is 4294967297,2; allowed: 2 numbers of 1 and more, of 3 parts together",
-                args=[*mlp, "--pipeline", "2", "--cut", "4294967297,2"])
-        refused("inverse_interval is auto; allowed is a number, but with K-FAC in the waits of a pipeline",
-                args=[*mlp, "--kfac", "--inverse-interval", "auto"])
-        refused("--inverse-interval is 'often'; allowed is a number of steps, or auto", args=[*mlp, "--kfac", "--inverse-interval", "often"])
-        refused("chimera takes micro-batches in units of its ranks; 2 do not divide 1", args=[*mlp, "--pipeline", "2", "--schedule", "chimera"])
+        refused(
+            "--schedule is 'zb'; allowed is gpipe, 1f1b, interleaved, zb-h1, chimera or auto",
+            args=[*mlp, "--pipeline", "2", "--schedule", "zb"],
+        )
+        refused(
+            "--refresh is 'never'; allowed is rolling, together or at-once",
+            args=[*mlp, "--pipeline", "2", "--refresh", "never"],
+        )
+        refused(
+            "--kfac-work is 'now'; allowed is bubbles or after", args=[*mlp, "--pipeline", "2", "--kfac-work", "now"]
+        )
+        refused(
+            "the cut is 1,1; allowed: 2 numbers of 1 and more, of 3 parts together",
+            args=[*mlp, "--pipeline", "2", "--cut", "1,1"],
+        )
+        refused(
+            "the cut is 4294967297,2; allowed: 2 numbers of 1 and more, of 3 parts together",
+            args=[*mlp, "--pipeline", "2", "--cut", "4294967297,2"],
+        )
+        refused(
+            "inverse_interval is auto; allowed is a number, but with K-FAC in the waits of a pipeline",
+            args=[*mlp, "--kfac", "--inverse-interval", "auto"],
+        )
+        refused(
+            "--inverse-interval is 'often'; allowed is a number of steps, or auto",
+            args=[*mlp, "--kfac", "--inverse-interval", "often"],
+        )
+        refused(
+            "chimera takes micro-batches in units of its ranks; 2 do not divide 1",
+            args=[*mlp, "--pipeline", "2", "--schedule", "chimera"],
+        )
         refused("recompute is on; allowed is off without a pipeline", args=[*mlp, "--recompute"])
-        refused("schedule is chimera; allowed is one of the others without a pipeline", args=[*mlp, "--schedule", "chimera"])
+        refused(
+            "schedule is chimera; allowed is one of the others without a pipeline", args=[*mlp, "--schedule", "chimera"]
+        )
         refused("amp is fp16", args=[*mlp, "--pipeline", "2", "--amp", "fp16"])
         refused("pipeline is 0; allowed is 1 to 1024", args=[*mlp, "--pipeline", "0"])
-        refused("burn_in is 3; allowed is 0 with refresh rolling", args=[*mlp, "--pipeline", "2", "--kfac", "--burn-in", "3"])
-        refused("--factor-interval is 2; allowed with --refresh rolling is the --inverse-interval, 4",
-                args=[*mlp, "--pipeline", "2", "--kfac", "--factor-interval", "2", "--inverse-interval", "4"])
-        refused("staleness is 3; allowed with refresh rolling is less than the inverse_interval, 3",
-                args=[*mlp, "--pipeline", "2", "--kfac", "--staleness", "3"])
-        refused("rank 0 has no layer that K-FAC preconditions", args=[*BERT, "--pipeline", "2", "--cut", "1,4", "--kfac"])
+        refused(
+            "burn_in is 3; allowed is 0 with refresh rolling",
+            args=[*mlp, "--pipeline", "2", "--kfac", "--burn-in", "3"],
+        )
+        refused(
+            "--factor-interval is 2; allowed with --refresh rolling is the --inverse-interval, 4",
+            args=[*mlp, "--pipeline", "2", "--kfac", "--factor-interval", "2", "--inverse-interval", "4"],
+        )
+        refused(
+            "staleness is 3; allowed with refresh rolling is less than the inverse_interval, 3",
+            args=[*mlp, "--pipeline", "2", "--kfac", "--staleness", "3"],
+        )
+        refused(
+            "rank 0 has no layer that K-FAC preconditions", args=[*BERT, "--pipeline", "2", "--cut", "1,4", "--kfac"]
+        )
 
 
 if __name__ == "__main__":

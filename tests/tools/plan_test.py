@@ -1,4 +1,5 @@
 """spillway plan: what it says of runs that it does not run, against runs, and what it says to wrong input."""
+
 import json
 import unittest
 import xml.etree.ElementTree
@@ -7,13 +8,46 @@ from cli import MPIRUN, Case, main, run
 
 MODEL = ["--model", "unet3d", "--edge", "32", "--filters", "4", "--cases", "8"]
 KFAC = [*MODEL, "--kfac", "--factor-interval", "2", "--inverse-interval", "4"]
-TOP = {"model", "size", "batch", "world_size", "levels", "device_profile", "unlimited", "plan", "smaller", "larger", "taken",
-       "proposals", "frontier", "planning_seconds"}
+TOP = {
+    "model",
+    "size",
+    "batch",
+    "world_size",
+    "levels",
+    "device_profile",
+    "unlimited",
+    "plan",
+    "smaller",
+    "larger",
+    "taken",
+    "proposals",
+    "frontier",
+    "planning_seconds",
+}
 PLAN = {"budget_bytes", "feasible", "reason", "choices"}
-CHOICE = {"strategy", "grad_worker_frac", "placement", "feasible", "floor_bytes", "floor_operator", "unconstrained_peak_bytes"}
+CHOICE = {
+    "strategy",
+    "grad_worker_frac",
+    "placement",
+    "feasible",
+    "floor_bytes",
+    "floor_operator",
+    "unconstrained_peak_bytes",
+}
 FITS = CHOICE | {"step_seconds", "peak_bytes", "host_bytes", "kinds"}
-KIND = {"kind", "share", "step_seconds", "compute_seconds", "exposed_copy_seconds", "message_seconds", "bound_seconds",
-        "peak_bytes", "host_bytes", "bytes_out", "bytes_in"}
+KIND = {
+    "kind",
+    "share",
+    "step_seconds",
+    "compute_seconds",
+    "exposed_copy_seconds",
+    "message_seconds",
+    "bound_seconds",
+    "peak_bytes",
+    "host_bytes",
+    "bytes_out",
+    "bytes_in",
+}
 
 
 class Plan(Case):
@@ -25,14 +59,18 @@ class Plan(Case):
         return json.loads(file.read_text())
 
     def test_keys(self):
-        found = self.planned(*KFAC, "--budget", "90%", "--budgets", "95%,1%", "--largest-batch", "--device-profile", "a100")
+        found = self.planned(
+            *KFAC, "--budget", "90%", "--budgets", "95%,1%", "--largest-batch", "--device-profile", "a100"
+        )
         self.assertEqual(set(found), TOP)
         self.assertEqual(set(found["plan"]), PLAN)
         (choice,) = found["plan"]["choices"]
         self.assertEqual(set(choice), FITS)
         for kind in choice["kinds"]:
             self.assertEqual(set(kind), KIND)
-        self.assertEqual({kind["kind"] for kind in choice["kinds"]}, {"plain", "factor", "factor+decompose", "validate"})
+        self.assertEqual(
+            {kind["kind"] for kind in choice["kinds"]}, {"plain", "factor", "factor+decompose", "validate"}
+        )
         self.assertAlmostEqual(sum(kind["share"] for kind in choice["kinds"]), 1)
         (row,) = found["frontier"]
         self.assertEqual(row["size"], 32)
@@ -43,26 +81,79 @@ class Plan(Case):
         self.assertIn("the smallest feasible budget is", self.said)
 
     def test_pipelines_are_weighed(self):
-        model = ["--model", "bert-base", "--data", "synthetic:16", "--layers", "3", "--hidden", "64", "--batch", "2", "--accumulate", "4",
-                 "--cases", "32", "--pipeline", "2"]
+        model = [
+            "--model",
+            "bert-base",
+            "--data",
+            "synthetic:16",
+            "--layers",
+            "3",
+            "--hidden",
+            "64",
+            "--batch",
+            "2",
+            "--accumulate",
+            "4",
+            "--cases",
+            "32",
+            "--pipeline",
+            "2",
+        ]
         planned = self.planned(*model, "--world", "2", "--schedule", "auto", "--device-profile", "a100")
         choices = planned["plan"]["choices"]
-        self.assertEqual({(choice["schedule"], choice["recompute"]) for choice in choices},
-                         {(schedule, recompute) for schedule in ("1f1b", "gpipe", "zb-h1", "interleaved") for recompute in (False, True)})
+        self.assertEqual(
+            {(choice["schedule"], choice["recompute"]) for choice in choices},
+            {
+                (schedule, recompute)
+                for schedule in ("1f1b", "gpipe", "zb-h1", "interleaved")
+                for recompute in (False, True)
+            },
+        )
         peaks = {(choice["schedule"], choice["recompute"]): choice["peak_bytes"] for choice in choices}
         self.assertLess(peaks["gpipe", True], peaks["gpipe", False])
         self.assertLess(peaks["1f1b", False], peaks["gpipe", False])
-        waits = {choice["schedule"]: choice["kinds"][0]["message_seconds"] for choice in choices if not choice["recompute"]}
+        waits = {
+            choice["schedule"]: choice["kinds"][0]["message_seconds"] for choice in choices if not choice["recompute"]
+        }
         self.assertTrue(all(seconds > 0 for seconds in waits.values()), waits)
-        (four,) = self.planned(*model, "--world", "4", "--kfac", "--schedule", "chimera", "--device-profile", "a100",
-                               "--kfac-strategy", "comm_opt")["plan"]["choices"]
+        (four,) = self.planned(
+            *model,
+            "--world",
+            "4",
+            "--kfac",
+            "--schedule",
+            "chimera",
+            "--device-profile",
+            "a100",
+            "--kfac-strategy",
+            "comm_opt",
+        )["plan"]["choices"]
         self.assertEqual((four["schedule"], four["feasible"]), ("chimera", True))
 
     @unittest.skipIf(MPIRUN is None, "built without MPI")
     def test_needs_of_a_pipeline_are_those_of_training(self):
-        model = ["--model", "bert-base", "--data", "synthetic:16", "--layers", "3", "--hidden", "64", "--batch", "4", "--accumulate", "4",
-                 "--cases", "32", "--pipeline", "2"]
-        for flags in (["--schedule", "gpipe", "--cut", "2,3"], ["--schedule", "zb-h1", "--cut", "2,3", "--kfac", "--refresh", "at-once"]):
+        model = [
+            "--model",
+            "bert-base",
+            "--data",
+            "synthetic:16",
+            "--layers",
+            "3",
+            "--hidden",
+            "64",
+            "--batch",
+            "4",
+            "--accumulate",
+            "4",
+            "--cases",
+            "32",
+            "--pipeline",
+            "2",
+        ]
+        for flags in (
+            ["--schedule", "gpipe", "--cut", "2,3"],
+            ["--schedule", "zb-h1", "--cut", "2,3", "--kfac", "--refresh", "at-once"],
+        ):
             trained = self.result(*model, *flags, "--steps", "6", ranks=2)
             self.expect_needs(trained, self.planned(*model, *flags, "--world", "2"))
         for flags in (["--cut", "2,3"], ["--cut", "2,3", "--kfac-work", "after"]):
@@ -100,7 +191,9 @@ class Plan(Case):
             # Left alone, a run chooses its buckets by the links' rates, which it measures.
             args = [*KFAC, "--grad-worker-frac", fraction, "--gradient-bucket", "1MiB"]
             trained = self.result(*args, "--steps", "6", "--quiet", ranks=2)
-            self.expect_needs(trained, self.planned(*args, "--world", "2"), late_share=0.02)  # buckets of 1 MiB travel beside backward
+            self.expect_needs(
+                trained, self.planned(*args, "--world", "2"), late_share=0.02
+            )  # buckets of 1 MiB travel beside backward
 
     def test_a_budget_below_every_floor_is_told_with_the_smallest_one(self):
         found = self.planned(*MODEL, "--budget", "1MiB", "--device-profile", "v100", code=3)
@@ -109,8 +202,20 @@ class Plan(Case):
         self.planned(*MODEL, "--budget", str(floor), "--device-profile", "v100")
 
     def test_sizes_and_budgets_make_a_frontier(self):
-        found = self.planned("--model", "unet3d", "--filters", "4", "--edges", "64,32,320", "--budgets", "300MiB,16GB",
-                             "--device-profile", "h200", "--report", self.folder / "out")
+        found = self.planned(
+            "--model",
+            "unet3d",
+            "--filters",
+            "4",
+            "--edges",
+            "64,32,320",
+            "--budgets",
+            "300MiB,16GB",
+            "--device-profile",
+            "h200",
+            "--report",
+            self.folder / "out",
+        )
         self.assertEqual([row["size"] for row in found["frontier"]], [32, 64, 320])
         small, large = found["frontier"][0]["rows"], found["frontier"][2]["rows"]
         self.assertTrue(all(point["feasible"] for point in small))
@@ -120,7 +225,9 @@ class Plan(Case):
         self.assertIn("Seconds of a step by budget", page)
 
     def test_choices_of_ranks_are_weighed_and_the_fastest_is_first(self):
-        found = self.planned(*KFAC, "--world", "4", "--levels", "2x2", "--device-profile", "v100", "--kfac-strategy", "auto")
+        found = self.planned(
+            *KFAC, "--world", "4", "--levels", "2x2", "--device-profile", "v100", "--kfac-strategy", "auto"
+        )
         choices = found["plan"]["choices"]
         self.assertGreater(len(choices), 4)
         self.assertEqual({choice["strategy"] for choice in choices}, {"comm_opt", "hybrid", "owner_reduce"})
@@ -163,14 +270,21 @@ class Plan(Case):
         self.assertGreater(slow["step_seconds"], 2 * fast["step_seconds"])
 
     def test_wrong_input(self):
-        for args, part in ((["--device-profile", "k80"], "h200"), (["--link-out", "75GB"], "75GB/s"),
-                           (["--world", "8", "--levels", "4x3"], "8"), (["--device", "cuda"], "--device-profile"),
-                           (["--budgets", "much"], "much"), (["--host-budget", "50%"], "a size"),
-                           (["--host-budget", "1GiB"], "--disk"), (["--world", "0"], "--world"),
-                           (["--kfac", "--kfac-time", "20%"], "forward pass"),
-                           (["--kfac", "--pipeline", "2", "--world", "2", "--inverse-interval", "auto"], "as a number"), (["--allow", "amp"], "--budget"),
-                           (["--allow", "speed", "--budget", "50%"], "separable"),
-                           (["--devices-per-link", "0"], "--devices-per-link")):
+        for args, part in (
+            (["--device-profile", "k80"], "h200"),
+            (["--link-out", "75GB"], "75GB/s"),
+            (["--world", "8", "--levels", "4x3"], "8"),
+            (["--device", "cuda"], "--device-profile"),
+            (["--budgets", "much"], "much"),
+            (["--host-budget", "50%"], "a size"),
+            (["--host-budget", "1GiB"], "--disk"),
+            (["--world", "0"], "--world"),
+            (["--kfac", "--kfac-time", "20%"], "forward pass"),
+            (["--kfac", "--pipeline", "2", "--world", "2", "--inverse-interval", "auto"], "as a number"),
+            (["--allow", "amp"], "--budget"),
+            (["--allow", "speed", "--budget", "50%"], "separable"),
+            (["--devices-per-link", "0"], "--devices-per-link"),
+        ):
             self.refused(2, part, args=["plan", *MODEL, *args])
         profile = self.folder / "profile.json"
         profile.write_text('{"name": "mine", "memory_bytes": 1, "library_bytes": 0}')

@@ -1,4 +1,5 @@
 """Training on several ranks under mpirun."""
+
 import json
 import os
 import re
@@ -39,8 +40,21 @@ class Ranks(Case):
 
     def test_the_report_shows_what_is_sent_beside_backward(self):
         report = self.folder / "report"
-        done = run("train", *OTHERS["mlp"], "--kfac", "--burn-in", "2", "--overlap-factors", "--gradient-bucket", "1KiB", "--steps", "2", "--report",
-                   report, ranks=2)
+        done = run(
+            "train",
+            *OTHERS["mlp"],
+            "--kfac",
+            "--burn-in",
+            "2",
+            "--overlap-factors",
+            "--gradient-bucket",
+            "1KiB",
+            "--steps",
+            "2",
+            "--report",
+            report,
+            ranks=2,
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         events = json.loads((report / "trace.json").read_text())["traceEvents"]
         lanes = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
@@ -64,8 +78,18 @@ class Ranks(Case):
         self.assertRegex(page, r"<title>([^<]*: )?gradients, ")
 
     def test_auto_chooses_no_strategy_that_the_budget_cannot_run(self):
-        options = [*OTHERS["resnet50"], "--batch", "2", "--deterministic", "--kfac", "--kfac-rank", "full", "--no-overlap-gradients",
-                   "--steps", "2"]
+        options = [
+            *OTHERS["resnet50"],
+            "--batch",
+            "2",
+            "--deterministic",
+            "--kfac",
+            "--kfac-rank",
+            "full",
+            "--no-overlap-gradients",
+            "--steps",
+            "2",
+        ]
 
         def trained(strategy, budget):
             return self.result(*options, "--kfac-strategy", strategy, "--budget", budget, ranks=2)
@@ -88,8 +112,11 @@ class Ranks(Case):
         taken = self.result(*model, *budget, "--allow", "amp,batch", ranks=2)
         given = self.result(*model, *budget, "--amp", "bf16", ranks=2)
         self.assertEqual(taken["weights_sha256"], given["weights_sha256"])
-        self.refused(2, "--resume", args=["train", *model, *budget, "--allow", "amp", "--resume", "--checkpoint",
-                                          self.folder / "checkpoints"])
+        self.refused(
+            2,
+            "--resume",
+            args=["train", *model, *budget, "--allow", "amp", "--resume", "--checkpoint", self.folder / "checkpoints"],
+        )
 
     def test_steps_that_cannot_be_simulated_are_distributed_by_the_formula(self):
         options = [*OTHERS["mlp"], "--kfac", "--kfac-time", "20%", "--steps", "2", "--budget", "100%"]
@@ -97,7 +124,15 @@ class Ranks(Case):
         self.assertIn("of K-FAC state", chosen["kfac"]["reason"])
 
     def test_replicas_are_compared_at_checkpoints_and_at_the_end(self):
-        options = [*OTHERS["mlp"], "--steps", "5", "--checkpoint", self.folder / "checkpoints", "--checkpoint-every", "2"]
+        options = [
+            *OTHERS["mlp"],
+            "--steps",
+            "5",
+            "--checkpoint",
+            self.folder / "checkpoints",
+            "--checkpoint-every",
+            "2",
+        ]
         file = self.folder / "result.json"
         done = run("train", *options, "--json", file, ranks=2)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -108,8 +143,16 @@ class Ranks(Case):
 
     def test_every_rank_has_as_many_threads_as_the_one_with_the_fewest_cpus(self):
         # Of three cores one rank gets two, and the other the third.
-        done = run("train", *OTHERS["mlp"], "--steps", "2", "--json", self.folder / "result.json", ranks=2,
-                   env={**os.environ, "HWLOC_SYNTHETIC": "core:3 pu:1"})
+        done = run(
+            "train",
+            *OTHERS["mlp"],
+            "--steps",
+            "2",
+            "--json",
+            self.folder / "result.json",
+            ranks=2,
+            env={**os.environ, "HWLOC_SYNTHETIC": "core:3 pu:1"},
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(json.loads((self.folder / "result.json").read_text())["threads"], 1)
 
@@ -117,22 +160,46 @@ class Ranks(Case):
         cpu = max(os.sched_getaffinity(0))
         file = self.folder / "topo.json"
         for wrapper in ([], ["sh", "-c", '"$@"; exit $?', "sh"]):
-            subprocess.run(["taskset", "-c", str(cpu), *MPI[:-1], "core", "-np", "2", *wrapper, PROGRAM, "topo", "--json",
-                            str(file)], check=True, capture_output=True, timeout=100)
+            subprocess.run(
+                [
+                    "taskset",
+                    "-c",
+                    str(cpu),
+                    *MPI[:-1],
+                    "core",
+                    "-np",
+                    "2",
+                    *wrapper,
+                    PROGRAM,
+                    "topo",
+                    "--json",
+                    str(file),
+                ],
+                check=True,
+                capture_output=True,
+                timeout=100,
+            )
             self.assertEqual([rank["cpus"] for rank in json.loads(file.read_text())["ranks"]], [[cpu], [cpu]])
 
     def test_a_step_of_one_task_is_no_launch(self):
         file = self.folder / "topo.json"
-        for variables in ({"PMI_RANK": "0", "PMI_SIZE": "1"},
-                          {"PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.7.0", "SLURM_STEP_NUM_TASKS": "1"}):
+        for variables in (
+            {"PMI_RANK": "0", "PMI_SIZE": "1"},
+            {"PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.7.0", "SLURM_STEP_NUM_TASKS": "1"},
+        ):
             done = run("topo", "--json", file, env={**os.environ, **variables})
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIsNone(json.loads(file.read_text())["levels"])
 
     def test_the_floor_of_two_ranks_with_kfac_is_exact(self):
         mlp = ["--model", "mlp", "--data", "synthetic:64", "--hidden", "300", "--steps", "3", "--batch", "1", "--kfac"]
-        for more in ([], ["--overlap-factors"], ["--overlap-factors", "--factor-dtype", "fp16"],
-                     ["--grad-worker-frac", "1"], ["--kfac-strategy", "auto"]):
+        for more in (
+            [],
+            ["--overlap-factors"],
+            ["--overlap-factors", "--factor-dtype", "fp16"],
+            ["--grad-worker-frac", "1"],
+            ["--kfac-strategy", "auto"],
+        ):
             refused = run("train", *mlp, *more, "--budget", "1KiB", ranks=2)
             floor = int(re.search(r"smallest feasible budget is (\d+) bytes", refused.stderr).group(1))
             self.assertEqual(self.result(*mlp, *more, "--budget", str(floor), ranks=2)["budget_bytes"], floor)
@@ -162,8 +229,19 @@ class Ranks(Case):
         self.assertEqual(early["weights_sha256"], rounded["weights_sha256"])
 
     def test_ranks_resume_together_where_factors_are_on_their_owner_alone(self):
-        options = [*OTHERS["bert-base"], "--deterministic", "--kfac", "--kfac-strategy", "owner_reduce",
-                   "--grad-worker-frac", "0.5", "--factor-interval", "3", "--inverse-interval", "3"]
+        options = [
+            *OTHERS["bert-base"],
+            "--deterministic",
+            "--kfac",
+            "--kfac-strategy",
+            "owner_reduce",
+            "--grad-worker-frac",
+            "0.5",
+            "--factor-interval",
+            "3",
+            "--inverse-interval",
+            "3",
+        ]
         folder = self.folder / "checkpoints"
         whole = self.result(*options, "--steps", "4", ranks=2)
         self.result(*options, "--steps", "2", "--checkpoint", folder, ranks=2)
@@ -176,8 +254,8 @@ class Ranks(Case):
             self.result(*OTHERS["resnet50"], "--steps", "1", "--batch", batch, "--checkpoint", folder, ranks=ranks)
             data = (folder / "checkpoint.safetensors").read_bytes()
             length = struct.unpack("<Q", data[:8])[0]
-            begin, end = json.loads(data[8:8 + length])["bn1.running_mean"]["data_offsets"]
-            return struct.unpack(f"<{(end - begin) // 4}f", data[8 + length + begin:8 + length + end])
+            begin, end = json.loads(data[8 : 8 + length])["bn1.running_mean"]["data_offsets"]
+            return struct.unpack(f"<{(end - begin) // 4}f", data[8 + length + begin : 8 + length + end])
 
         # The first layer's mean over four images is the mean of two means over two.
         for one, two in zip(running_mean(1, 4), running_mean(2, 2), strict=True):
@@ -185,8 +263,21 @@ class Ranks(Case):
 
     def test_ranks_resume_together_with_kfac_and_their_own_dropout(self):
         folder = self.folder / "checkpoints"
-        options = [*OTHERS["bert-base"], "--deterministic", "--kfac", "--grad-worker-frac", "0.5", "--burn-in", "1",
-                   "--factor-interval", "2", "--inverse-interval", "4", "--accumulate", "2"]
+        options = [
+            *OTHERS["bert-base"],
+            "--deterministic",
+            "--kfac",
+            "--grad-worker-frac",
+            "0.5",
+            "--burn-in",
+            "1",
+            "--factor-interval",
+            "2",
+            "--inverse-interval",
+            "4",
+            "--accumulate",
+            "2",
+        ]
         whole = self.result(*options, "--steps", "5", ranks=2)
         first = self.result(*options, "--steps", "2", "--checkpoint", folder, ranks=2)
         second = self.result(*options, "--steps", "5", "--checkpoint", folder, "--resume", ranks=2)
@@ -199,7 +290,9 @@ class Ranks(Case):
         whole = self.result(*options, "--steps", "6", ranks=2)
         losses = self.result(*options, "--steps", "2", "--checkpoint", folder, ranks=2)["losses"]
         # Each step has the cases of two ranks: two micro-batches of one rank, then two ranks again.
-        losses += self.result(*options, "--steps", "4", "--accumulate", "2", "--checkpoint", folder, "--resume")["losses"]
+        losses += self.result(*options, "--steps", "4", "--accumulate", "2", "--checkpoint", folder, "--resume")[
+            "losses"
+        ]
         losses += self.result(*options, "--steps", "6", "--checkpoint", folder, "--resume", ranks=2)["losses"]
         for one, two in zip(losses, whole["losses"], strict=True):
             self.assertAlmostEqual(one, two, places=4)
@@ -208,7 +301,10 @@ class Ranks(Case):
         folder = self.folder / "checkpoints"
         for kfac in ([], ["--kfac", "--factor-interval", "1", "--inverse-interval", "2"]):
             options = ["train", *OTHERS["mlp"], "--deterministic", "--checkpoint", folder, *kfac]
-            said = [run(*options, "--steps", 2 * (i + 1), *["--resume"] * (i > 0), ranks=ranks) for i, ranks in enumerate((2, 0, 2, 2))]
+            said = [
+                run(*options, "--steps", 2 * (i + 1), *["--resume"] * (i > 0), ranks=ranks)
+                for i, ranks in enumerate((2, 0, 2, 2))
+            ]
             self.assertEqual([done.returncode for done in said], [0] * 4, [done.stderr for done in said])
             changes = [line for done in said for line in done.stdout.splitlines() if "the checkpoint is of" in line]
             self.assertEqual(len(changes), 2, changes)
@@ -220,8 +316,12 @@ class Ranks(Case):
     def test_a_batch_systems_warning_to_the_launcher_writes_a_checkpoint_and_training_goes_on(self):
         folder = self.folder / "checkpoints"
         options = [*OTHERS["mlp"], "--checkpoint", folder]
-        process = subprocess.Popen([*MPI, "-np", "2", PROGRAM, "train", *options, "--steps", "1000000"],
-                                   stdout=subprocess.PIPE, text=True, start_new_session=True)
+        process = subprocess.Popen(
+            [*MPI, "-np", "2", PROGRAM, "train", *options, "--steps", "1000000"],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
 
         def next_line(text):
             for line in process.stdout:
@@ -238,7 +338,7 @@ class Ranks(Case):
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         data = (folder / "checkpoint.safetensors").read_bytes()
-        metadata = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])["__metadata__"]
+        metadata = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])["__metadata__"]
         self.assertGreaterEqual(int(metadata["step"]), asked, "each rank may have heard of it in another step")
 
     def test_sigusr2_to_the_launcher_ends_training_with_130_and_all_written(self):
@@ -246,8 +346,13 @@ class Ranks(Case):
         for more in ([], ["--kfac", "--overlap-factors"]):  # such steps are ended, others left
             checkpoint = self.folder / f"checkpoints{len(more)}"
             options = [*OTHERS["mlp"], "--deterministic", "--checkpoint", str(checkpoint), *more]
-            process = subprocess.Popen([*MPI, "-np", "2", PROGRAM, "train", *options, "--steps", "1000000", "--json", str(result)],
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+            process = subprocess.Popen(
+                [*MPI, "-np", "2", PROGRAM, "train", *options, "--steps", "1000000", "--json", str(result)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
             while "step 10/" not in process.stdout.readline():
                 self.assertIsNone(process.poll())
             process.send_signal(signal.SIGUSR2)
@@ -287,8 +392,12 @@ class Ranks(Case):
         options = [*SMALL, "--accumulate", "2"]
         late = self.result(*options, "--no-overlap-gradients", ranks=2)
         self.assertEqual((late["allreduce"]["buckets"], late["allreduce"]["hidden_percent"]), (0, 0))
-        for more in ([], ["--gradient-bucket", "16KiB"], ["--gradient-bucket", "16KiB", "--gradient-buffer", "32KiB"],
-                     ["--budget", "90%"]):
+        for more in (
+            [],
+            ["--gradient-bucket", "16KiB"],
+            ["--gradient-bucket", "16KiB", "--gradient-buffer", "32KiB"],
+            ["--budget", "90%"],
+        ):
             early = self.result(*options, *more, ranks=2)
             self.assertEqual(early["weights_sha256"], late["weights_sha256"], more)
             allreduce = early["allreduce"]
@@ -334,7 +443,7 @@ class Ranks(Case):
             return said_so
 
         self.assertEqual(said(), "measured")
-        file, = (cache / "links").iterdir()
+        (file,) = (cache / "links").iterdir()
         set_rates(1e14)
         self.assertEqual(said(), f"remembered in {file}")
         self.assertEqual(measured("--calibrate"), "measured")

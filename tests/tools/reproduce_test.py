@@ -1,4 +1,5 @@
 """spillway reproduce: published figures beside predictions, with every assumption."""
+
 import json
 
 from cli import Case, main, run
@@ -42,9 +43,9 @@ class Reproduce(Case):
 
     def test_dp_kfac_does_keeps_and_receives_the_least(self):
         (table,) = self.tables("dpkfac-table1")
-        every, one, dp = ([figure["predicted"] for figure in table["figures"][k:k + 3]] for k in (0, 3, 6))
+        every, one, dp = ([figure["predicted"] for figure in table["figures"][k : k + 3]] for k in (0, 3, 6))
         self.assertLessEqual(every[0], one[0])  # factors of a layer apart
-        self.assertEqual(dp[0], one[0])         # whole layers
+        self.assertEqual(dp[0], one[0])  # whole layers
         self.assertGreater(every[1], one[1])
         self.assertGreater(one[1], dp[1])
         self.assertGreater(one[2], dp[2])
@@ -62,7 +63,7 @@ class Reproduce(Case):
         times = [figure["predicted"] for figure in table["figures"]]
         self.assertEqual(len(times), 9)
         for depth in range(0, 9, 3):
-            self.assertEqual(times[depth:depth + 3], sorted(times[depth:depth + 3], reverse=True))
+            self.assertEqual(times[depth : depth + 3], sorted(times[depth : depth + 3], reverse=True))
 
     def test_what_of_a_table_is_assumed_for_want_of_the_paper_is_said(self):
         for name in ("ddl-table1", "bp-lms"):
@@ -99,20 +100,29 @@ class Reproduce(Case):
         (own,) = self.tables("pipefisher-fig3", "--times", self.times("32,5,10,10,10,2,900"))
         steps = {figure["what"]: figure["predicted"] for figure in own["figures"]}
         self.assertAlmostEqual(steps["GPipe, r"], (4 * 10 + 10) / (3 * 15))
-        self.assertEqual([figure["published"] for figure in own["figures"]],
-                         [figure["published"] for figure in published["figures"]])
+        self.assertEqual(
+            [figure["published"] for figure in own["figures"]], [figure["published"] for figure in published["figures"]]
+        )
         self.assertIn("times.csv", own["assumptions"][0])
         self.assertNotIn("times.csv", published["assumptions"][0])
 
     def test_bad_times_are_refused_by_name(self):
         for file, *said in [
-                (self.folder / "nothing.csv", "nothing.csv", "No such file"),
-                (self.folder, str(self.folder), "it is a folder")]:
+            (self.folder / "nothing.csv", "nothing.csv", "No such file"),
+            (self.folder, str(self.folder), "it is a folder"),
+        ]:
             self.refused(2, *said, args=["reproduce", "pipefisher-fig3", "--times", file])
         for rows, header, *said in [
-                (["32,5,10"], "bs,time_f,time_b", "times.csv", "no column 'time_kron'"),
-                (["32,5,ten,10,10,2"], "bs,time_f,time_b,time_kron,time_inv,time_prec", "times.csv", "line 2", "time_b 'ten'"),
-                (["8,5,10,10,10,2"], "bs,time_f,time_b,time_kron,time_inv,time_prec", "times.csv", "32; there are for 8")]:
+            (["32,5,10"], "bs,time_f,time_b", "times.csv", "no column 'time_kron'"),
+            (
+                ["32,5,ten,10,10,2"],
+                "bs,time_f,time_b,time_kron,time_inv,time_prec",
+                "times.csv",
+                "line 2",
+                "time_b 'ten'",
+            ),
+            (["8,5,10,10,10,2"], "bs,time_f,time_b,time_kron,time_inv,time_prec", "times.csv", "32; there are for 8"),
+        ]:
             self.refused(2, *said, args=["reproduce", "pipefisher-fig3", "--times", self.times(*rows, header=header)])
 
     def test_times_are_refused_where_they_change_nothing(self):

@@ -1,4 +1,5 @@
 """spillway topo, and --levels that are looked up."""
+
 import json
 import os
 import pathlib
@@ -15,27 +16,43 @@ TWO_NODES = dict(os.environ, HWLOC_SYNTHETIC="numa:2 core:1 pu:1")
 def bits(numbers):
     """A set as hwloc writes it: words of 32 bits."""
     mask = sum(1 << number for number in set(numbers))
-    return ",".join(f"0x{mask >> 32 * word & 0xffffffff:08x}" for word in range(max(numbers) // 32, -1, -1))
+    return ",".join(f"0x{mask >> 32 * word & 0xFFFFFFFF:08x}" for word in range(max(numbers) // 32, -1, -1))
 
 
 def machine_xml(*nodes):
     """The hwloc file of a machine with NUMA nodes that have these CPUs."""
+
     def place(cpus, numbers):
-        return "".join(f' {prefix}{kind}="{value}"' for kind, value in (("cpuset", bits(cpus)), ("nodeset", bits(numbers)))
-                       for prefix in ("", "complete_", "allowed_"))
+        return "".join(
+            f' {prefix}{kind}="{value}"'
+            for kind, value in (("cpuset", bits(cpus)), ("nodeset", bits(numbers)))
+            for prefix in ("", "complete_", "allowed_")
+        )
 
     lines = []
     for number, cpus in enumerate(nodes):
         near = place(cpus, [number])
         lines.append(f'<object type="Package" os_index="{number}"{near}>')
         lines.append(f'<object type="NUMANode" os_index="{number}"{near} local_memory="1073741824"/>')
-        lines += [f'<object type="Core" os_index="{cpu}"{place([cpu], [number])}>'
-                  f'<object type="PU" os_index="{cpu}"{place([cpu], [number])}/></object>' for cpu in cpus]
+        lines += [
+            f'<object type="Core" os_index="{cpu}"{place([cpu], [number])}>'
+            f'<object type="PU" os_index="{cpu}"{place([cpu], [number])}/></object>'
+            for cpu in cpus
+        ]
         lines.append("</object>")
     everything = place([cpu for cpus in nodes for cpu in cpus], range(len(nodes)))
-    return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', '<!DOCTYPE topology SYSTEM "hwloc2.dtd">',
-                      '<topology version="2.0">', f'<object type="Machine" os_index="0"{everything}>', *lines,
-                      "</object>", "</topology>", ""])
+    return "\n".join(
+        [
+            '<?xml version="1.0" encoding="UTF-8"?>',
+            '<!DOCTYPE topology SYSTEM "hwloc2.dtd">',
+            '<topology version="2.0">',
+            f'<object type="Machine" os_index="0"{everything}>',
+            *lines,
+            "</object>",
+            "</topology>",
+            "",
+        ]
+    )
 
 
 DRAWN = """\
@@ -70,7 +87,9 @@ class Topo(Case):
         """Of the CPUs that four ranks here run on, those of the first two and of the others."""
         if not Topo.four:
             Topo.four = self.topo(ranks=4)[1]["ranks"]
-        first, second = (sorted({cpu for rank in half for cpu in rank["cpus"]}) for half in (Topo.four[:2], Topo.four[2:]))
+        first, second = (
+            sorted({cpu for rank in half for cpu in rank["cpus"]}) for half in (Topo.four[:2], Topo.four[2:])
+        )
         if set(first) & set(second):
             self.skipTest("needs two cores")
         return first, second
@@ -81,7 +100,7 @@ class Topo(Case):
 
     def test_this_machine(self):
         text, found = self.topo()
-        host, = found["hosts"]
+        (host,) = found["hosts"]
         self.assertTrue(text.startswith(f"{host['hostname']}: "), text)
         self.assertGreaterEqual(host["cores"], 1)
         self.assertGreater(host["memory_bytes"], 0)
@@ -98,7 +117,7 @@ class Topo(Case):
     def test_a_machine_from_a_file(self):
         text, found = self.topo("--xml", FOUR_GPUS)
         self.assertEqual(text, DRAWN)
-        host, = found["hosts"]
+        (host,) = found["hosts"]
         self.assertEqual((host["hostname"], len(host["gpus"]), len(host["nics"])), ("example", 4, 3))
         self.assertEqual(host["gpus"][2]["pcie_switch"], "0000:81:00.0")
         self.assertEqual(host["gpus"][2]["nvlink_bytes_per_second"], 50e9)
@@ -127,8 +146,9 @@ class Topo(Case):
         name = found["hosts"][0]["hostname"]
         self.assertIn(f"levels 2\n└─ host {name}: ranks 0-1\n", text)
         self.assertEqual(text.count("NUMA node"), len(found["hosts"][0]["numa"]), "one host is drawn once")
-        self.assertEqual([(rank["rank"], rank["host"], rank["groups"]) for rank in found["ranks"]],
-                         [(0, name, [0]), (1, name, [0])])
+        self.assertEqual(
+            [(rank["rank"], rank["host"], rank["groups"]) for rank in found["ranks"]], [(0, name, [0]), (1, name, [0])]
+        )
         self.assertEqual((found["links"], found["host_latency_seconds"]), ([], None))
         text, found = self.topo(ranks=1)
         self.assertEqual(found["levels"], "1")
@@ -150,9 +170,11 @@ class Topo(Case):
         text, found = self.topo("--levels", "discover", ranks=4, env=TWO_NODES)
         self.assertEqual(found["levels"], "2x2")
         self.assertEqual([rank["numa_nodes"] for rank in found["ranks"]], [[0], [0], [1], [1]])
-        self.assertEqual(text[text.index("levels"):],
-                         f"levels 2x2\n└─ host {found['hosts'][0]['hostname']}\n"
-                         "   ├─ NUMA node 0: ranks 0-1\n   └─ NUMA node 1: ranks 2-3\n")
+        self.assertEqual(
+            text[text.index("levels") :],
+            f"levels 2x2\n└─ host {found['hosts'][0]['hostname']}\n"
+            "   ├─ NUMA node 0: ranks 0-1\n   └─ NUMA node 1: ranks 2-3\n",
+        )
         _, found = self.topo("--levels", "hosts", ranks=4, env=TWO_NODES)
         self.assertEqual(found["levels"], "4")
 
@@ -161,19 +183,22 @@ class Topo(Case):
         file = self.folder / "two.xml"
         file.write_text(machine_xml(*halves))
         text, found = self.topo("--levels", file, ranks=4)
-        host, = found["hosts"]
+        (host,) = found["hosts"]
         self.assertEqual(found["levels"], "2x2")
         self.assertEqual(host["hostname"], socket.gethostname())
         self.assertEqual(tuple(node["cpus"] for node in host["numa"]), halves)
         self.assertEqual([rank["numa_nodes"] for rank in found["ranks"]], [[0], [0], [1], [1]])
-        self.assertIn(f"levels 2x2\n└─ host {host['hostname']}\n"
-                      "   ├─ NUMA node 0: ranks 0-1\n   └─ NUMA node 1: ranks 2-3\n", text)
+        self.assertIn(
+            f"levels 2x2\n└─ host {host['hostname']}\n   ├─ NUMA node 0: ranks 0-1\n   └─ NUMA node 1: ranks 2-3\n",
+            text,
+        )
         _, found = self.topo("--levels", file, ranks=2)
         self.assertEqual((found["levels"], found["ranks"][1]["numa_nodes"]), ("2", [1]))
         _, found = self.topo("--levels", file)
         self.assertEqual((found["levels"], len(found["hosts"][0]["numa"])), (None, 2))
-        _, found = self.topo("--levels", "discover", ranks=4,
-                             env=dict(os.environ, HWLOC_XMLFILE=str(file), HWLOC_THISSYSTEM="1"))
+        _, found = self.topo(
+            "--levels", "discover", ranks=4, env=dict(os.environ, HWLOC_XMLFILE=str(file), HWLOC_THISSYSTEM="1")
+        )
         self.assertEqual(found["levels"], "2x2")
 
     def test_files_that_do_not_say_where_ranks_are(self):
@@ -183,10 +208,14 @@ class Topo(Case):
         half.write_text(machine_xml(first))
         for program in (["topo"], ["train", *OTHERS["mlp"]]):
             for ranks in (0, 2):
-                self.refused(2, "'/no/such.xml'", "No such file", args=[*program, "--levels", "/no/such.xml"], ranks=ranks)
+                self.refused(
+                    2, "'/no/such.xml'", "No such file", args=[*program, "--levels", "/no/such.xml"], ranks=ranks
+                )
                 self.refused(2, str(broken), "lstopo", args=[*program, "--levels", broken], ranks=ranks)
             self.refused(2, str(half), f"no CPU {second[0]};", "(rank 1)", args=[*program, "--levels", half], ranks=2)
-        self.refused(2, "'/no/such.xml'", "No such file", args=["bench", "allreduce", "--levels", "/no/such.xml"], ranks=2)
+        self.refused(
+            2, "'/no/such.xml'", "No such file", args=["bench", "allreduce", "--levels", "/no/such.xml"], ranks=2
+        )
 
     def test_a_file_that_one_host_lacks_is_refused_on_all(self):
         here, there = self.folder / "here", self.folder / "there"
@@ -195,11 +224,15 @@ class Topo(Case):
         (here / "machine.xml").write_text(machine_xml(*self.halves()))
         topo = [os.path.abspath(PROGRAM), "topo", "--levels", "machine.xml"]
         for first, second, rank in ((here, there, 1), (there, here, 0)):
-            done = subprocess.run([*MPI, "-np", "1", "--wdir", first, *topo, ":", "-np", "1", "--wdir", second, *topo],
-                                  capture_output=True, text=True, timeout=50)
+            done = subprocess.run(
+                [*MPI, "-np", "1", "--wdir", first, *topo, ":", "-np", "1", "--wdir", second, *topo],
+                capture_output=True,
+                text=True,
+                timeout=50,
+            )
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertEqual(done.stdout, "")
-            said, = [line for line in done.stderr.splitlines() if line.startswith("spillway: ")]
+            (said,) = [line for line in done.stderr.splitlines() if line.startswith("spillway: ")]
             self.assertIn("'machine.xml': No such file", said)
             self.assertIn(f"(rank {rank})", said)
 
@@ -208,11 +241,16 @@ class Topo(Case):
         file = self.folder / "result.json"
         two = self.folder / "two.xml"
         two.write_text(machine_xml(*self.halves()))
-        for args, levels in ((["train", *OTHERS["mlp"], "--steps", "2"], lambda result: result["allreduce"]["levels"]),
-                             (["bench", "allreduce", "--sizes", "4KiB", "--repeats", "1"],
-                              lambda result: result["levels"])):
-            for words, expected, env in ((["--levels", "discover"], "2x2", TWO_NODES), (["--levels", two], "2x2", None),
-                                         (["--levels", "hosts"], "4", TWO_NODES), ([], "4", TWO_NODES)):
+        for args, levels in (
+            (["train", *OTHERS["mlp"], "--steps", "2"], lambda result: result["allreduce"]["levels"]),
+            (["bench", "allreduce", "--sizes", "4KiB", "--repeats", "1"], lambda result: result["levels"]),
+        ):
+            for words, expected, env in (
+                (["--levels", "discover"], "2x2", TWO_NODES),
+                (["--levels", two], "2x2", None),
+                (["--levels", "hosts"], "4", TWO_NODES),
+                ([], "4", TWO_NODES),
+            ):
                 done = run(*args, *words, "--json", file, ranks=4, env=env)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(levels(json.loads(file.read_text())), expected)

@@ -1,4 +1,5 @@
 """What `spillway train` computes and writes."""
+
 import json
 import signal
 import subprocess
@@ -35,8 +36,12 @@ class Training(Case):
         disk.mkdir()
         (disk / "notes.txt").write_text("mine")
         tiers = ["--budget", "90%", "--host-budget", "2MiB", "--disk", disk]
-        process = subprocess.Popen([PROGRAM, "train", *SMALL[:-3], "--steps", "100000", *map(str, tiers)],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [PROGRAM, "train", *SMALL[:-3], "--steps", "100000", *map(str, tiers)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         while "step 1/" not in process.stdout.readline():
             self.assertIsNone(process.poll())
         process.kill()
@@ -60,8 +65,25 @@ class Training(Case):
                 self.assertEqual(free["sequence_length"], 24 if name == "bert-base" else None)
 
     def test_warm_up_decay_and_accumulation_are_in_the_results(self):
-        result = self.result(*OTHERS["mlp"], "--steps", "6", "--cases", "9", "--optimizer", "lamb", "--lr", "0.4", "--warmup",
-                             "2", "--lr-decay", "0.5@1,0.1@2", "--accumulate", "1", "--amp", "bf16")
+        result = self.result(
+            *OTHERS["mlp"],
+            "--steps",
+            "6",
+            "--cases",
+            "9",
+            "--optimizer",
+            "lamb",
+            "--lr",
+            "0.4",
+            "--warmup",
+            "2",
+            "--lr-decay",
+            "0.5@1,0.1@2",
+            "--accumulate",
+            "1",
+            "--amp",
+            "bf16",
+        )
         # Eight cases to train on are two steps of four.
         for got, expected in zip(result["learning_rates"], [0.2, 0.4, 0.2, 0.2, 0.02, 0.02], strict=True):
             self.assertAlmostEqual(got, expected)
@@ -81,8 +103,12 @@ class Training(Case):
 
     def test_an_interrupted_run_leaves_a_checkpoint(self):
         folder = self.folder / "checkpoints"
-        process = subprocess.Popen([PROGRAM, "train", *OTHERS["mlp"], "--steps", "100000", "--checkpoint", folder],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [PROGRAM, "train", *OTHERS["mlp"], "--steps", "100000", "--checkpoint", folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         while "step 10/" not in process.stdout.readline():
             self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)
@@ -100,10 +126,24 @@ class Training(Case):
             step_seconds_median exposed_copy_seconds bytes_out bytes_in replayed_operators bound_seconds predicted kfac
             allreduce""".split()
         self.assertEqual([key for key in keys if key not in result], [])
-        for key in ("strategy", "grad_worker_frac", "layers", "factor_updates", "decompositions", "state_bytes", "seconds"):
+        for key in (
+            "strategy",
+            "grad_worker_frac",
+            "layers",
+            "factor_updates",
+            "decompositions",
+            "state_bytes",
+            "seconds",
+        ):
             self.assertIn(key, result["kfac"])
-        for key in ("factor_compute", "factor_communicate", "decompose", "eigenbasis_communicate", "precondition",
-                    "gradient_communicate"):
+        for key in (
+            "factor_compute",
+            "factor_communicate",
+            "decompose",
+            "eigenbasis_communicate",
+            "precondition",
+            "gradient_communicate",
+        ):
             self.assertIn(key, result["kfac"]["seconds"])
         self.assertEqual(result["edge"], 32)
         self.assertEqual(len(result["losses"]), 3)
@@ -112,8 +152,22 @@ class Training(Case):
 
     def test_trains_from_nifti_files_of_another_shape_and_writes_a_report(self):
         report = self.folder / "report"
-        result = self.result("--model", "unet3d", "--data", self.phantoms(edge=40), "--filters", "4", "--steps", "2",
-                             "--shape", "32x48x32", "--report", report, "--compare", "unlimited")
+        result = self.result(
+            "--model",
+            "unet3d",
+            "--data",
+            self.phantoms(edge=40),
+            "--filters",
+            "4",
+            "--steps",
+            "2",
+            "--shape",
+            "32x48x32",
+            "--report",
+            report,
+            "--compare",
+            "unlimited",
+        )
         self.assertEqual(result["shape"], [32, 48, 32])
         self.assertIn("<svg", (report / "report.html").read_text())
         self.assertTrue(json.loads((report / "trace.json").read_text())["traceEvents"])
@@ -125,8 +179,12 @@ class Training(Case):
 
     def test_ctrl_c_ends_with_130_and_writes_the_results(self):
         file = self.folder / "partial.json"
-        process = subprocess.Popen([PROGRAM, "train", *SMALL[:-3], "--steps", "100000", "--json", file],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [PROGRAM, "train", *SMALL[:-3], "--steps", "100000", "--json", file],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         while "step 10/" not in process.stdout.readline():
             self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)
@@ -137,7 +195,18 @@ class Training(Case):
 
     def test_a_run_to_compare_with_that_fails_keeps_the_results(self):
         file, report = self.folder / "result.json", self.folder / "report"
-        done = run("train", *OTHERS["mlp"], "--steps", "4", "--compare", "unlimited,adam@1e30", "--json", file, "--report", report)
+        done = run(
+            "train",
+            *OTHERS["mlp"],
+            "--steps",
+            "4",
+            "--compare",
+            "unlimited,adam@1e30",
+            "--json",
+            file,
+            "--report",
+            report,
+        )
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("training diverged", done.stderr)
         self.assertIn("weights sha256", done.stdout)
@@ -148,8 +217,26 @@ class Training(Case):
 
     def test_ctrl_c_in_a_run_to_compare_with_keeps_the_results(self):
         file = self.folder / "partial.json"
-        process = subprocess.Popen([PROGRAM, "train", *SMALL[:-3], "--steps", "1", "--accumulate", "40", "--budget", "90%",
-                                    "--compare", "adam", "--json", file], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [
+                PROGRAM,
+                "train",
+                *SMALL[:-3],
+                "--steps",
+                "1",
+                "--accumulate",
+                "40",
+                "--budget",
+                "90%",
+                "--compare",
+                "adam",
+                "--json",
+                file,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         while "compared with adam" not in process.stdout.readline():
             self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)  # it observes a step to choose its budget

@@ -1,11 +1,11 @@
 """Prints the folder for nnUNet_extTrainer, or runs a command of nnU-Net with Spillway's classes.
 
-    python -m spillway.nnunet                                      the folder
-    python -m spillway.nnunet plan -d 1 -gpu_memory_target 40      nnUNetv2_plan_experiment with SpillwayPlanner
-    python -m spillway.nnunet plan_and_preprocess …                nnUNetv2_plan_and_preprocess with SpillwayPlanner
-    python -m spillway.nnunet train 1 3d_fullres 0                 nnUNetv2_train with nnUNetTrainerSpillway
-    python -m spillway.nnunet predict …                            nnUNetv2_predict within SPILLWAY_BUDGET
-    python -m spillway.nnunet predict_from_modelfolder …           the same, of a folder's model
+python -m spillway.nnunet                                      the folder
+python -m spillway.nnunet plan -d 1 -gpu_memory_target 40      nnUNetv2_plan_experiment with SpillwayPlanner
+python -m spillway.nnunet plan_and_preprocess …                nnUNetv2_plan_and_preprocess with SpillwayPlanner
+python -m spillway.nnunet train 1 3d_fullres 0                 nnUNetv2_train with nnUNetTrainerSpillway
+python -m spillway.nnunet predict …                            nnUNetv2_predict within SPILLWAY_BUDGET
+python -m spillway.nnunet predict_from_modelfolder …           the same, of a folder's model
 """
 
 import importlib

@@ -10,9 +10,22 @@ class SpillwayPlanner(ExperimentPlanner):
     nnU-Net's stay. The memory must be named (-gpu_memory_target), because there is no sensible default.
     """
 
-    def __init__(self, dataset_name_or_id, gpu_memory_target_in_gb=None, preprocessor_name="DefaultPreprocessor",
-                 plans_name="nnUNetSpillwayPlans", overwrite_target_spacing=None, suppress_transpose=False):
+    def __init__(
+        self,
+        dataset_name_or_id,
+        gpu_memory_target_in_gb=None,
+        preprocessor_name="DefaultPreprocessor",
+        plans_name="nnUNetSpillwayPlans",
+        overwrite_target_spacing=None,
+        suppress_transpose=False,
+    ):
         if gpu_memory_target_in_gb is None:
             raise RuntimeError("SpillwayPlanner needs the memory to plan for, in GB, such as -gpu_memory_target 40")
-        super().__init__(dataset_name_or_id, gpu_memory_target_in_gb, preprocessor_name, plans_name,
-                         overwrite_target_spacing, suppress_transpose)
+        super().__init__(
+            dataset_name_or_id,
+            gpu_memory_target_in_gb,
+            preprocessor_name,
+            plans_name,
+            overwrite_target_spacing,
+            suppress_transpose,
+        )

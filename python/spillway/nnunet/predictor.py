@@ -84,8 +84,9 @@ class SpillwayPredictor(nnUNetPredictor):
         weights = torch.zeros(data.shape[1:], dtype=torch.half, device=place)
         importance = 1
         if self.use_gaussian:
-            importance = compute_gaussian(tuple(self.configuration_manager.patch_size), sigma_scale=1. / 8,
-                                          value_scaling_factor=10, device=place)
+            importance = compute_gaussian(
+                tuple(self.configuration_manager.patch_size), sigma_scale=1.0 / 8, value_scaling_factor=10, device=place
+            )
         for window in tqdm(slicers, disable=not self.allow_tqdm):
             with self.session.step("predict"):
                 patch = torch.clone(data[window][None], memory_format=torch.contiguous_format).to(self.device)

@@ -19,8 +19,10 @@ def session_options(environment=os.environ):
     SPILLWAY_SPLIT are such texts too, and SPILLWAY_DISK is a folder. Raises RuntimeError where the budget is missing.
     """
     if not environment.get("SPILLWAY_BUDGET", "").strip():
-        raise RuntimeError("SPILLWAY_BUDGET is not set. Set it to the bytes that tensors may hold on the device, for "
-                           "instance `export SPILLWAY_BUDGET=8GiB`, or to `none` for no limit")
+        raise RuntimeError(
+            "SPILLWAY_BUDGET is not set. Set it to the bytes that tensors may hold on the device, for "
+            "instance `export SPILLWAY_BUDGET=8GiB`, or to `none` for no limit"
+        )
     options = {}
     for option, variable in _VARIABLES.items():
         value = environment.get(variable, "").strip()
@@ -32,8 +34,10 @@ def session_options(environment=os.environ):
 def session_for(device):
     """Returns a closed Session for a torch.device, with the environment's options."""
     if device.type not in ("cpu", "cuda"):
-        raise RuntimeError(f"Spillway pages tensors of the CPU and of CUDA devices, not of {device.type!r}; "
-                           "use -device cuda or -device cpu")
+        raise RuntimeError(
+            f"Spillway pages tensors of the CPU and of CUDA devices, not of {device.type!r}; "
+            "use -device cuda or -device cpu"
+        )
     try:
         return spillway.Session(device=str(device), **session_options())
     except ValueError as error:

@@ -56,7 +56,8 @@ class SpillwayTraining:
             f"{'without a budget' if budget is None else f'of a budget of {bytes_of(budget)}'}, "
             f"paged out {bytes_of(now['bytes_out'] - before['bytes_out'])}, "
             f"paged in {bytes_of(now['bytes_in'] - before['bytes_in'])}, "
-            f"waited for copies {now['exposed_seconds'] - before['exposed_seconds']:.2f} s")
+            f"waited for copies {now['exposed_seconds'] - before['exposed_seconds']:.2f} s"
+        )
         self._reported = now
         self.session.reset_peak()
 
@@ -120,8 +121,9 @@ class nnUNetTrainerSpillway(SpillwayTraining, nnUNetTrainer):  # noqa: N801, bec
     """nnU-Net's default trainer under a budget. Its optimizer takes the same steps, few tensors at a time."""
 
     def configure_optimizers(self):
-        optimizer = spillway.optim.SGD(self.network.parameters(), self.initial_lr, weight_decay=self.weight_decay,
-                                       momentum=0.99, nesterov=True)
+        optimizer = spillway.optim.SGD(
+            self.network.parameters(), self.initial_lr, weight_decay=self.weight_decay, momentum=0.99, nesterov=True
+        )
         return optimizer, PolyLRScheduler(optimizer, self.initial_lr, self.num_epochs)
 
 

@@ -4,6 +4,7 @@ usage, as a rank of a launch: PYTHON -c THIS OPTIONS
 OPTIONS is JSON: {ranks address port timeout_seconds offset_bytes timing: {warmup repeats iterations average
 back_to_back_average} problems: [{bytes count type op}]}. Rank 0 prints its rows in one line, as tools/cli/launch_result.h says.
 """
+
 import datetime
 import json
 import os
@@ -72,7 +73,7 @@ class Problem:
             self.result.copy_(self.input) if in_place else self.result.zero_()
             times.append(self.seconds(in_place, 1))
             self.check(in_place)
-        return self.over_ranks(times[self.timing["warmup"]:], self.timing["average"])
+        return self.over_ranks(times[self.timing["warmup"] :], self.timing["average"])
 
     def back_to_back(self, in_place):
         calls = self.timing["iterations"]
@@ -93,12 +94,24 @@ class Problem:
         calls, in_place = self.alone(False), self.alone(True)
         back_to_back = None
         if self.timing["iterations"]:
-            back_to_back = {"iterations": self.timing["iterations"], "in_place_seconds": self.back_to_back(True),
-                            "seconds": self.back_to_back(False)}
-        wrong = [int(count) for count in self.over_ranks([self.wrong[False] + self.wrong[True], self.wrong[True]], "max")]
-        return {"algorithm": "gloo", "seconds": statistics.median(calls), "in_place_seconds": statistics.median(in_place),
-                "call_seconds": calls, "in_place_call_seconds": in_place, "wrong": wrong[0], "in_place_wrong": wrong[1],
-                "back_to_back": back_to_back}
+            back_to_back = {
+                "iterations": self.timing["iterations"],
+                "in_place_seconds": self.back_to_back(True),
+                "seconds": self.back_to_back(False),
+            }
+        wrong = [
+            int(count) for count in self.over_ranks([self.wrong[False] + self.wrong[True], self.wrong[True]], "max")
+        ]
+        return {
+            "algorithm": "gloo",
+            "seconds": statistics.median(calls),
+            "in_place_seconds": statistics.median(in_place),
+            "call_seconds": calls,
+            "in_place_call_seconds": in_place,
+            "wrong": wrong[0],
+            "in_place_wrong": wrong[1],
+            "back_to_back": back_to_back,
+        }
 
 
 def takes(problem):
@@ -112,10 +125,18 @@ def takes(problem):
 def main():
     options = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://{options['address']}:{options['port']}", rank=own_rank(),
-                            world_size=options["ranks"], timeout=datetime.timedelta(seconds=options["timeout_seconds"]))
-    rows = [{**problem, "collective": "allreduce", "root": None, "bound_seconds": None, **Problem(options, problem).row()}
-            for problem in options["problems"] if takes(problem)]
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://{options['address']}:{options['port']}",
+        rank=own_rank(),
+        world_size=options["ranks"],
+        timeout=datetime.timedelta(seconds=options["timeout_seconds"]),
+    )
+    rows = [
+        {**problem, "collective": "allreduce", "root": None, "bound_seconds": None, **Problem(options, problem).row()}
+        for problem in options["problems"]
+        if takes(problem)
+    ]
     if dist.get_rank() == 0:
         print("spillway-launch: " + json.dumps({"rows": rows, "torch": torch.__version__}).encode().hex(), flush=True)
     dist.barrier()
