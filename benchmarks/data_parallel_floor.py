@@ -20,7 +20,7 @@ def model():
 
 
 def floors(network, steps):
-    """Returns each step's floor, in MiB. A Session's floor is that of all its steps, so every step has a Session of its own."""
+    """Returns each step's floor, in MiB. A Session's floor is that of all its steps, so every step has its own one."""
     found = []
     for _ in range(steps):
         with spillway.Session(processes_of_host=dist.get_world_size()) as session:

@@ -1,7 +1,8 @@
-"""Times all_reduce of torch.distributed over the backend spillway and over gloo, in turns, in the same processes.
+r"""Times all_reduce of torch.distributed over the backend spillway and over gloo, in turns, in the same processes.
 
     torchrun --nproc-per-node 4 benchmarks/distributed_backends.py
-    scripts/emulated-hosts up 2 && MASTER_ADDR=10.78.0.1 scripts/emulated-hosts run 2x3 python benchmarks/distributed_backends.py
+    scripts/emulated-hosts up 2 && MASTER_ADDR=10.78.0.1 scripts/emulated-hosts run 2x3 python \
+        benchmarks/distributed_backends.py
 
 Prints, by size, the median milliseconds of each and the median of the ratios of neighbors.
 """
@@ -65,7 +66,8 @@ def main():
         if rank == 0:
             ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
             print(
-                f"{name:>8} {1e3 * statistics.median(ours):12.3f} {1e3 * statistics.median(theirs):10.3f} {ratio:14.2f}",
+                f"{name:>8} {1e3 * statistics.median(ours):12.3f} "
+                f"{1e3 * statistics.median(theirs):10.3f} {ratio:14.2f}",
                 flush=True,
             )
     dist.destroy_process_group()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Is the schedule that is fastest on paper the fastest one that is measured?
+"""Compares the schedule that is fastest on paper with the fastest one that is measured.
 
   benchmarks/pipeline_choice.py [--program build/bin/spillway] [--json FILE]
 
-12 cases: 4 and 8 ranks, as many and twice as many micro-batches, and refreshes of K-FAC every 3, 6 and 12 steps. In each the four schedules
-that change no bit run with items that sleep (`spillway bench pipeline`). A choice costs what its measured step takes beyond the shortest
-measured one.
+12 cases: 4 and 8 ranks, as many and twice as many micro-batches, and refreshes of K-FAC every 3, 6 and 12 steps. In
+each the four schedules that change no bit run with items that sleep (`spillway bench pipeline`). A choice costs what
+its measured step takes beyond the shortest measured one.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def rows_of(program, ranks, micro_batches, intervals):
             "--json",
             file.name,
         ]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             sys.exit(done.stderr)
         return json.load(file)["rows"]
@@ -73,13 +73,15 @@ def main():
                 }
             )
             print(
-                f"{ranks} ranks, {times * ranks:2} micro-batches, every {interval:2} steps: {chosen} of {1e3 * steps[chosen][1]:.1f} ms; "
+                f"{ranks} ranks, {times * ranks:2} micro-batches, every {interval:2} steps: "
+                f"{chosen} of {1e3 * steps[chosen][1]:.1f} ms; "
                 f"the fastest is {best}, {100 * cases[-1]['cost']:.1f} % faster",
                 flush=True,
             )
     print(
-        f"a choice costs {100 * max(case['cost'] for case in cases):.1f} % at most; steps take {100 * statistics.median(errors):+.1f} % "
-        f"(median) and {100 * max(errors, key=abs):+.1f} % (worst) beside what is predicted"
+        f"a choice costs {100 * max(case['cost'] for case in cases):.1f} % at most; "
+        f"steps take {100 * statistics.median(errors):+.1f} % (median) "
+        f"and {100 * max(errors, key=abs):+.1f} % (worst) beside what is predicted"
     )
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:

@@ -5,9 +5,10 @@
   [--schedule 1f1b] [--budget none] [--also-budget 50%] [--batch 4]
   [--json FILE]
 
-A small BERT is cut over ranks with a core each. Trainings with Adam, with K-FAC after the passes and with K-FAC in the waits run in
-turn, and the fastest of each counts, because a machine is now and then slow for some seconds. A training's time is the mean of whole
-cycles of its later half. `--also-budget` trains a fourth way: K-FAC in the waits, under that budget.
+A small BERT is cut over ranks with a core each. Trainings with Adam, with K-FAC after the passes and with K-FAC in the
+waits run in turn, and the fastest of each counts, because a machine is now and then slow for some seconds. A training's
+time is the mean of whole cycles of its later half. `--also-budget` trains a fourth way: K-FAC in the waits, under that
+budget.
 """
 
 import argparse
@@ -52,7 +53,9 @@ def trained(arguments, flags):
             file.name,
             *(flags if "--budget" in flags else [*flags, "--budget", arguments.budget]),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"), check=False
+        )
         if done.returncode != 0:
             sys.exit(done.stderr)
         return json.load(file)
@@ -103,9 +106,10 @@ def main():
             }
         )
         print(
-            f"{micro_batches} micro-batches: Adam {1e3 * times['adam']:.0f} ms, K-FAC after the passes {1e3 * times['after']:.0f} ms, "
-            f"in the waits {1e3 * times['bubbles']:.0f} ms: {times['after'] / times['bubbles']:.3f} times as fast; planned "
-            f"{1e3 * pipeline['filled']['step_seconds']:.0f} ms",
+            f"{micro_batches} micro-batches: Adam {1e3 * times['adam']:.0f} ms, "
+            f"K-FAC after the passes {1e3 * times['after']:.0f} ms, in the waits {1e3 * times['bubbles']:.0f} ms: "
+            f"{times['after'] / times['bubbles']:.3f} times as fast; "
+            f"planned {1e3 * pipeline['filled']['step_seconds']:.0f} ms",
             flush=True,
         )
         if arguments.also_budget:
@@ -114,7 +118,8 @@ def main():
                 key: best["limited"][key] for key in ("budget_bytes", "peak_bytes", "exposed_copy_seconds")
             }
             print(
-                f"  under {arguments.also_budget}: {1e3 * times['limited']:.0f} ms, {times['limited'] / times['bubbles']:.3f} times as long, "
+                f"  under {arguments.also_budget}: {1e3 * times['limited']:.0f} ms, "
+                f"{times['limited'] / times['bubbles']:.3f} times as long, "
                 f"{100 * exposed:.1f} % of it waiting for copies; the peak is {best['limited']['peak_bytes'] >> 20} of "
                 f"{best['bubbles']['peak_bytes'] >> 20} MiB",
                 flush=True,

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """What `spillway plan` predicts, beside what training then takes.
 
-  benchmarks/plan_honesty.py [--program build/bin/spillway] [--steps 30] [--rounds 3] [--worlds 1,2,4] [--json FILE] [MODEL…]
+  benchmarks/plan_honesty.py [--program build/bin/spillway] [--steps 30] [--rounds 3] [--worlds 1,2,4] [--json FILE]
+      [MODEL…]
 
-Each model is planned under budgets of its own peak, and trained under the same budgets, several times in turn. Kernels are
-measured anew for each plan. The fastest plan and the fastest training of each kind count, because a machine is now and then
-slow for some seconds. Times are those of the later half of a training, when every kind of step follows its schedule. With
-K-FAC every share of gradient workers is trained too, so that the planner's choice can be compared with the best one.
+Each model is planned under budgets of its own peak, and trained under the same budgets, several times in turn. Kernels
+are measured anew for each plan. The fastest plan and the fastest training of each kind count, because a machine is now
+and then slow for some seconds. Times are those of the later half of a training, when every kind of step follows its
+schedule. With K-FAC every share of gradient workers is trained too, so that the planner's choice can be compared with
+the best one.
 """
 
 import argparse
@@ -56,7 +58,7 @@ def run(command, world, cache):
     environment = dict(os.environ, SPILLWAY_CACHE=cache) if cache else dict(os.environ)
     if world > 1:
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(world), *command]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
 def planned(program, args, world, cache):
@@ -77,7 +79,7 @@ def trained(program, args, world, cache, steps):
             sys.exit(done.stderr)
         result = json.load(file)
     by_kind = {}
-    for kind, seconds in list(zip(result["step_kinds"], result["step_seconds"]))[steps // 2 :]:
+    for kind, seconds in list(zip(result["step_kinds"], result["step_seconds"], strict=True))[steps // 2 :]:
         by_kind.setdefault(kind, []).append(seconds)
     return {kind: statistics.median(all) for kind, all in by_kind.items()}, result["peak_bytes"]
 
@@ -129,7 +131,8 @@ def tell(name, world, percent, plans, trainings, rows):
         title = f"{name:18} {world} {percent or 100:3}% f={share:<5}"
         if None in found or not choice["feasible"]:
             print(
-                f"{title} {'does not fit' if None in found else 'trains'}, planned {'to fit' if choice['feasible'] else 'not to fit'}"
+                f"{title} {'does not fit' if None in found else 'trains'}, "
+                f"planned {'to fit' if choice['feasible'] else 'not to fit'}"
             )
             continue
         seconds, predicted = mean_step(choice["kinds"], fastest([by_kind for by_kind, _ in found]))
@@ -148,8 +151,9 @@ def tell(name, world, percent, plans, trainings, rows):
             }
         )
         print(
-            f"{title} step {seconds * 1e3:8.1f} ms, predicted {predicted * 1e3:8.1f} ms ({predicted / seconds - 1:+.1%}); "
-            f"peak {choice['peak_bytes'] / measured_peak - 1:+.2%}{'  chosen' if share == chosen and len(trainings) > 1 else ''}",
+            f"{title} step {seconds * 1e3:8.1f} ms, predicted {predicted * 1e3:8.1f} ms "
+            f"({predicted / seconds - 1:+.1%}); peak {choice['peak_bytes'] / measured_peak - 1:+.2%}"
+            f"{'  chosen' if share == chosen and len(trainings) > 1 else ''}",
             flush=True,
         )
 

@@ -1,7 +1,7 @@
 """What a Session costs a Python program: importing, each operator, and steps of MONAI's networks under half their peak.
 
-    PYTHONPATH=build/python python benchmarks/python_session.py [--edge 96] [--filters 16] [--rounds 8] [--only overhead]
-        [--split none]
+    PYTHONPATH=build/python python benchmarks/python_session.py [--edge 96] [--filters 16] [--rounds 8]
+        [--only overhead] [--split none]
 
 Needs monai. Plain PyTorch, a Session without a budget and one of half the peak take turns, a step each, in processes of
 their own, after six steps in which Sessions settle. Ratios are medians of neighbors. `--split none` keeps operators
@@ -26,13 +26,18 @@ WARM_UP = 6
 
 def import_seconds():
     """Returns the seconds that `import spillway` takes after torch, the least of five."""
-    code = "import time, torch, torch.distributed; t = time.perf_counter(); import spillway; print(time.perf_counter() - t)"
+    code = (
+        "import time, torch, torch.distributed; t = time.perf_counter(); "
+        "import spillway; print(time.perf_counter() - t)"
+    )
     return min(float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5))
 
 
 def microseconds_of_an_operator(calls=1_000, bursts=40, rounds=5):
-    """Returns what adding to a small tensor takes: without a Session, inside one, in its first step, which is recorded,
-    and in a later one, which is planned. Each is the least of all bursts, since what else the machine does only adds."""
+    """Returns the least times of adding to a small tensor, because the machine's other work only adds to them.
+
+    They are those without a Session, inside one, in its first step (recorded) and in a later one (planned).
+    """
     x, y = torch.zeros(4), torch.ones(4)
 
     def per_call():
@@ -143,8 +148,8 @@ def main():
         print(f"import: {1e3 * import_seconds():.0f} ms beyond torch's")
         plain, inside, first, later = microseconds_of_an_operator()
         print(
-            f"operator: {plain:.2f} us plain, {inside - plain:+.2f} us in a Session, {first - plain:+.2f} us in its first step, "
-            f"{later - plain:+.2f} us in a later one"
+            f"operator: {plain:.2f} us plain, {inside - plain:+.2f} us in a Session, "
+            f"{first - plain:+.2f} us in its first step, {later - plain:+.2f} us in a later one"
         )
     if args.only != "overhead":
         for name in ("DynUNet", "SegResNet"):

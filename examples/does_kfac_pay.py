@@ -6,11 +6,11 @@
     python3 examples/does_kfac_pay.py --out pays_in_time --only resnet50 --flags="--kfac-time 20%"
 
 The same seeds, data, weights and order of cases for all; losses are means over the last 5 steps. The first line of a
-problem is the wall-clock time to the loss that Adam has after 80 % of its steps, K-FAC's over Adam's, for each seed. Adam
-is at the rate whose loss is least there, in the median over seeds; K-FAC has one trial. In the table, for every learning
-rate of Adam the median over seeds of the seconds to a target counts, and the best of them stands beside K-FAC's median.
-Writes DIR/PROBLEM_SEED/report.html, which draws every curve, and DIR/PROBLEM_SEED.json. Prints, for each problem, lines
-such as
+problem is the wall-clock time to the loss that Adam has after 80 % of its steps, K-FAC's over Adam's, for each seed.
+Adam is at the rate whose loss is least there, in the median over seeds; K-FAC has one trial. In the table, for every
+learning rate of Adam the median over seeds of the seconds to a target counts, and the best of them stands beside
+K-FAC's median. Writes DIR/PROBLEM_SEED/report.html, which draws every curve, and DIR/PROBLEM_SEED.json. Prints, for
+each problem, lines such as
 
   time to the loss of Adam at 0.003 after 480 steps, K-FAC / Adam: 0.41 0.32 0.36, median 0.36, worst 0.41
     loss      K-FAC s, steps       Adam s, steps, lr  seconds    steps
@@ -84,11 +84,11 @@ def final(run):
 
 
 def clock(runs, adam, steps):
-    """K-FAC's time to the loss that the best Adam has after 80 % of its steps, over the time of these, for each seed."""
+    """K-FAC's time to the loss of the best Adam after 80 % of its steps, over the time of these, for each seed."""
     at = round(SHARE * steps)
     loss = {rate: [smoothed(run["losses"])[at - 1] for run in each] for rate, each in adam.items()}
     rate = min(loss, key=lambda each: statistics.median(loss[each]))
-    pairs = zip(runs, adam[rate], loss[rate])
+    pairs = zip(runs, adam[rate], loss[rate], strict=True)
     return rate, at, [reach(mine, target)[1] / sum(other["step_seconds"][:at]) for mine, other, target in pairs]
 
 
@@ -133,8 +133,8 @@ def compare(arguments, name, problem):
     print(f"{name}: {problem['about']}; {len(runs)} seed(s) from {first}")
     rate, at, ratios = clock(runs, adam, problem["steps"])
     print(
-        f"  time to the loss of Adam at {rate:g} after {at} steps, K-FAC / Adam: {' '.join(f'{r:.2f}' for r in ratios)}, "
-        f"median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}"
+        f"  time to the loss of Adam at {rate:g} after {at} steps, K-FAC / Adam: "
+        f"{' '.join(f'{r:.2f}' for r in ratios)}, median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}"
     )
     print(f"{'loss':>8}{'K-FAC s, steps':>20}{'Adam s, steps, lr':>24}{'seconds':>9}{'steps':>9}")
     for target in problem["targets"]:

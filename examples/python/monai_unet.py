@@ -2,8 +2,8 @@
 
     python examples/python/monai_unet.py [--edge 96] [--steps 20] [--budget 50%] [--report DIR]
 
-Needs monai, nibabel and nilearn, whose package holds the ICBM 152 template: a T1 volume of 1 mm with maps of grey and white
-matter (Fonov et al. 2011). MONAI's code knows nothing of Spillway.
+Needs monai, nibabel and nilearn, whose package holds the ICBM 152 template: a T1 volume of 1 mm with maps of grey and
+white matter (Fonov et al. 2011). MONAI's code knows nothing of Spillway.
 """
 
 import argparse
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 def load_template():
-    """Returns the T1 volume (1, D, H, W), scaled to mean 0 and deviation 1 in the head, and labels 0, 1 grey, 2 white."""
+    """Returns the T1 volume (1, D, H, W) of mean 0 and deviation 1 in the head, and labels 0, 1 grey, 2 white."""
     found = importlib.util.find_spec("nilearn")
     if found is None:
         raise SystemExit("nilearn is missing, whose package holds the volume: pip install --no-deps nilearn")

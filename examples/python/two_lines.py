@@ -44,7 +44,8 @@ def main():
         stats = session.stats()
     mib = 1 << 20
     print(
-        f"peak {peak / mib:.0f} MiB; under a budget of {budget / mib:.0f} MiB it held {stats['peak_bytes'] / mib:.0f} MiB"
+        f"peak {peak / mib:.0f} MiB; under a budget of {budget / mib:.0f} MiB "
+        f"it held {stats['peak_bytes'] / mib:.0f} MiB"
     )
     print(f"losses {losses[0]:.6f} → {losses[-1]:.6f}, the same bits: {losses == unlimited}")
 

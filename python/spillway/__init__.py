@@ -12,8 +12,8 @@ from spillway._torch_check import require_torch
 
 require_torch()
 
-from spillway._spillway import CommError, DeviceError, DiskError, OutOfBudget, __version__  # noqa: E402
 from spillway import optim  # noqa: E402
+from spillway._spillway import CommError, DeviceError, DiskError, OutOfBudget, __version__  # noqa: E402
 from spillway._torch_check import has_distributed  # noqa: E402
 from spillway.kfac import KFAC  # noqa: E402
 from spillway.session import Observed, Session, observe, resident, resident_read  # noqa: E402

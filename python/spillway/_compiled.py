@@ -1,8 +1,8 @@
 """Keeps compiled code out of Sessions, because the gate sees PyTorch's operators, and no compiled kernels.
 
 On a thread whose Session is open, functions of torch.compile run eagerly. What PyTorch compiles by itself, only to look
-into it (torch.cond, torch.while_loop, flex_attention), is traced there as always, and its operators then run one by one.
-Compiled code that is reached in another way is refused.
+into it (torch.cond, torch.while_loop, flex_attention), is traced there as always, and its operators then run one by
+one. Compiled code that is reached in another way is refused.
 """
 
 import functools
@@ -35,9 +35,9 @@ def _refused_when_gated(original):
     def call(*args, **kwargs):
         if is_gated():
             raise RuntimeError(
-                "[session] this would run kernels of torch.compile, which Spillway cannot see, inside a Session: the backward "
-                "of a forward that was compiled outside, or a compiled package. Run forward and backward both inside, where "
-                "compiled functions run eagerly, or both outside"
+                "[session] this would run kernels of torch.compile, which Spillway cannot see, inside a Session: the "
+                "backward of a forward that was compiled outside, or a compiled package. Run forward and backward both "
+                "inside, where compiled functions run eagerly, or both outside"
             )
         return original(*args, **kwargs)
 
@@ -45,16 +45,15 @@ def _refused_when_gated(original):
 
 
 def _let_higher_order_operators_pass():
-    """Lets operators that take functions pass over the gate, which is for operators of tensors: those inside come to it."""
-    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(
-        _GATE_KEY
-    )  # for those that are made from now on
+    """Lets operators that take functions pass over the gate, because the operators of tensors inside come to it."""
+    # For those that are made from now on.
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_GATE_KEY)
     for operator in torch._ops._higher_order_ops.values():
         operator.fallthrough(_GATE_KEY)
 
 
 def install() -> None:
-    """Wraps PyTorch's entrances to compiled code, for the life of the process. Each asks whether its thread is gated."""
+    """Wraps PyTorch's entrances to compiled code, for the process's life. Each asks whether its thread is gated."""
     _let_higher_order_operators_pass()
     _late.wrap_member("torch._dynamo.eval_frame", "_callback_from_stance", _eager_when_gated)
     _late.wrap_member("torch._inductor.output_code", "CompiledFxGraph.__call__", _refused_when_gated)

@@ -18,8 +18,8 @@ def _makes_buckets(function):
     return wrapper
 
 
-# What each of them makes is memory that only operators write. DistributedDataParallel compares gradients with it without an
-# operator, in later Sessions too. So the functions stay replaced where no Session is open.
+# What each of them makes is memory that only operators write. DistributedDataParallel compares gradients with it
+# without an operator, in later Sessions too. So the functions stay replaced where no Session is open.
 _PLACES = ((DistributedDataParallel, "_ddp_init_helper"), (dist.Reducer, "_rebuild_buckets"))
 
 

@@ -1,8 +1,9 @@
 """Lets PyTorch's own uses of pointers see tensors whose bytes are away.
 
-Parts of PyTorch read memory without an operator: numpy, DLPack, torch.save, copy.deepcopy, pickle, tolist, apply_, storages.
-Functions whose result keeps a pointer are in place from the import on, because a pointer that was taken before a Session
-opens must stay right inside it. The others bring bytes back for a call, and are in place while a Session is open.
+Parts of PyTorch read memory without an operator: numpy, DLPack, torch.save, copy.deepcopy, pickle, tolist, apply_,
+storages. Functions whose result keeps a pointer are in place from the import on, because a pointer that was taken
+before a Session opens must stay right inside it. The others bring bytes back for a call, and are in place while a
+Session is open.
 """
 
 import functools

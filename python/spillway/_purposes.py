@@ -24,14 +24,14 @@ def _count_state(optimizer, *_):
 
 def install():
     """Starts to count; done again, it changes nothing."""
-    global _hook
+    global _hook  # noqa: PLW0603  PyTorch's hooks are the process's too
     if _hook is None:
         _hook = register_optimizer_step_post_hook(_count_state)
 
 
 def remove():
     """Ends counting. Another Session counts anew, because tensors may have been counted otherwise meanwhile."""
-    global _hook
+    global _hook  # noqa: PLW0603  PyTorch's hooks are the process's too
     if _hook is not None:
         _hook.remove()
         _hook = None

@@ -6,9 +6,9 @@
     dist.init_process_group("spillway")
     model = torch.nn.parallel.DistributedDataParallel(model)
 
-Ranks of one host talk through the kernel, those of several hosts by TCP. Which ranks share a host is found out, and sums
-go host by host. Every rank gets the same bits. It needs no MPI, and can use one. Inside a Session, collectives end before they return.
-On a network with strangers, give all ranks one SPILLWAY_SECRET.
+Ranks of one host talk through the kernel, those of several hosts by TCP. Which ranks share a host is found out, and
+sums go host by host. Every rank gets the same bits. It needs no MPI, and can use one. Inside a Session, collectives end
+before they return. On a network with strangers, give all ranks one SPILLWAY_SECRET.
 """
 
 import dataclasses
@@ -35,11 +35,11 @@ class Options:
         transport: "sockets", or "mpi" for a group of all processes that an MPI launcher started, in MPI's order, in a
             package that was built with MPI. MPI may run already, as with mpi4py, if threads may call it side by side
             (MPI_THREAD_MULTIPLE).
-        address: The address of this host that other hosts reach, or the names of network interfaces, of which the first that
-            there is counts: "eth0,eth1". Empty: that of SPILLWAY_INTERFACE or GLOO_SOCKET_IFNAME, or else the one by which
-            this host reaches the group's store.
-        levels: Labels that say which ranks are near each other, level by level, the nearest first: [[0, 0, 1, 1]] for two
-            hosts of two. Empty: the hosts, as found out.
+        address: The address of this host that other hosts reach, or the names of network interfaces, of which the first
+            that there is counts: "eth0,eth1". Empty: that of SPILLWAY_INTERFACE or GLOO_SOCKET_IFNAME, or else the one
+            by which this host reaches the group's store.
+        levels: Labels that say which ranks are near each other, level by level, the nearest first: [[0, 0, 1, 1]] for
+            two hosts of two. Empty: the hosts, as found out.
         calibrate: Measure the links when the group is made, some 50 ms, so that plans suit them.
     """
 
@@ -60,9 +60,11 @@ def explain(group: dist.ProcessGroup | None = None, size: int | str = "1MiB") ->
 
 
 def duplicate(group: dist.ProcessGroup) -> _spillway.ProcessGroup:
-    """Makes a backend of this kind over the ranks of a group, with messages of its own. All of them call it, in one order. A
-    duplicate of a group of this backend has its settings, and dies with it; for another backend's group it has the
-    defaults."""
+    """Makes a backend of this kind over the ranks of a group, with messages of its own.
+
+    All ranks call it, in one order. A duplicate of a group of this backend has its settings, and dies with it; for
+    another backend's group it has the defaults.
+    """
     backend = _backend_of(group)
     if backend is not None:
         return backend.duplicate()
@@ -74,14 +76,14 @@ def duplicate(group: dist.ProcessGroup) -> _spillway.ProcessGroup:
 
 
 def _backend_of(group):
-    """Returns the group's backend of this kind; None where it has none. TORCH_DISTRIBUTED_DEBUG=DETAIL wraps backends."""
+    """Returns the group's backend of this kind, which TORCH_DISTRIBUTED_DEBUG=DETAIL wraps; None where it has none."""
     backends = (group._get_backend(device) for device in group._device_types)
     backends = (getattr(backend, "wrapped_pg", backend) for backend in backends)
     return next((backend for backend in backends if isinstance(backend, _spillway.ProcessGroup)), None)
 
 
 def _address_of_interface(names):
-    """Returns the address of the first of some network interfaces, `eth0,eth1`, that there is; an address stays what it is."""
+    """Returns the address of the first interface of `eth0,eth1` that there is; an address stays what it is."""
     there = {interface for _, interface in socket.if_nameindex()}
     for name in (name.strip() for name in names.split(",")):
         if name not in there:

@@ -47,8 +47,10 @@ def _refuse_sharded(model):
 
 
 def _own_group(process_group):
-    """Makes a group of the same ranks for KFAC alone, so that its messages and those of gradients never meet. None where a
-    process is alone."""
+    """Makes a group of the same ranks for KFAC alone, so that its messages and those of gradients never meet.
+
+    Returns None where a process is alone.
+    """
     if not dist.is_available() or not dist.is_initialized():
         if process_group is not None:
             raise ValueError("process_group was given, but torch.distributed is not initialized")
@@ -74,26 +76,27 @@ class KFAC:
             kfac.step()                       # .grad of Linear and Conv layers is preconditioned
             optimizer.step()
 
-    It sees forward passes of `model` in training mode by itself, and layers that checkpoints and custom functions run again
-    in backward. Layers with other kinds of parameters are left to the optimizer (`left_alone`). The first step() warns of
-    layers that it has seen nothing of. Copies of the model, and what torch.save writes of it, have nothing to do with the
-    KFAC. Under a Session, its state is paged like every other tensor. Source: Martens and Grosse 2015; Grosse and Martens
-    2016 for convolutions.
+    It sees forward passes of `model` in training mode by itself, and layers that checkpoints and custom functions run
+    again in backward. Layers with other kinds of parameters are left to the optimizer (`left_alone`). The first step()
+    warns of layers that it has seen nothing of. Copies of the model, and what torch.save writes of it, have nothing to
+    do with the KFAC. Under a Session, its state is paged like every other tensor. Source: Martens and Grosse 2015;
+    Grosse and Martens 2016 for convolutions.
 
-    Compiled graphs show nothing. Make the KFAC of the compiled model or of the one inside, and run those steps eagerly that
-    update factors:
+    Compiled graphs show nothing. Make the KFAC of the compiled model or of the one inside, and run those steps eagerly
+    that update factors:
 
         with torch.compiler.set_stance("force_eager" if kfac.updates_factors else "default"):
             loss_of(compiled(x), y).backward()
 
-    Where torch.distributed has several ranks, they share the work, and get the gradient of a single process that sees the
-    global batch (but with strategy "dp"). Then every rank makes the KFAC of the same model and calls step(), discard(),
-    state_dict() and load_state_dict() together; gradients are averaged before step(), as DistributedDataParallel does.
+    Where torch.distributed has several ranks, they share the work, and get the gradient of a single process that sees
+    the global batch (but with strategy "dp"). Then every rank makes the KFAC of the same model and calls step(),
+    discard(), state_dict() and load_state_dict() together; gradients are averaged before step(), as
+    DistributedDataParallel does.
 
     Args:
         model: The module. Its layers are found once, so make it complete before.
-        optimizer: The optimizer that steps the parameters. Its first group's learning rate bounds the steps; a schedule of
-            it is followed. A number: that learning rate.
+        optimizer: The optimizer that steps the parameters. Its first group's learning rate bounds the steps; a schedule
+            of it is followed. A number: that learning rate.
         damping: Share of the curvature that damps a layer, > 0. The default is 0.1 of the whole network's.
         factor_interval, inverse_interval: Steps between updates of factors, and between decompositions.
         decay: Running average of factors, [0, 1).
@@ -104,19 +107,20 @@ class KFAC:
         skip: Regular expressions of names of layers to leave alone, such as the heads of a soft Dice loss.
         norm_clip: Longest step as a share of the weights' norm.
         kl_clip: κ of the trust region.
-        process_group: The ranks that train the model together. None: all of torch.distributed's, where it is initialized.
-            KFAC makes a group of its own of them, of the backend "spillway", whatever theirs is.
-        grad_worker_frac: Share of the ranks that precondition a layer, (0, 1]. A larger share costs memory for eigenbases
-            on more ranks, a smaller one a broadcast of the layer's gradient in every step. Bits do not depend on it. Source:
-            KAISA, section 3.
+        process_group: The ranks that train the model together. None: all of torch.distributed's, where it is
+            initialized. KFAC makes a group of its own of them, of the backend "spillway", whatever theirs is.
+        grad_worker_frac: Share of the ranks that precondition a layer, (0, 1]. A larger share costs memory for
+            eigenbases on more ranks, a smaller one a broadcast of the layer's gradient in every step. Bits do not
+            depend on it. Source: KAISA, section 3.
         strategy: "hybrid", "owner_reduce", "comm_opt", "mem_opt", "dp" or "auto".
         placement: "lpt-time", "lpt-memory", "round-robin" or "measured": which rank decomposes which factor.
         factor_dtype: Type in which factors travel: "fp32", "bf16" or "fp16".
         overlap_factors: Sum factors while backward goes on; for one forward pass a step.
-        options: staleness, burn_in, convention, damping_scope, storage, max_factor_dim, max_linear_dim, block_linear, seed.
+        options: staleness, burn_in, convention, damping_scope, storage, max_factor_dim, max_linear_dim, block_linear,
+            seed.
 
-    Raises ValueError for numbers out of range and for ranks whose models or options differ, TypeError for unknown options
-    and for weights that are sharded (FSDP), and RuntimeError when no layer can be preconditioned.
+    Raises ValueError for numbers out of range and for ranks whose models or options differ, TypeError for unknown
+    options and for weights that are sharded (FSDP), and RuntimeError when no layer can be preconditioned.
     """
 
     def __init__(
@@ -164,8 +168,10 @@ class KFAC:
     # ---- steps
 
     def watch(self, loss: torch.Tensor, batch: int) -> None:
-        """Watches a backward pass that begins at `loss`, the mean over `batch` samples, in place of the model's own
-        forward passes. Call it between forward and backward, for models whose parts are called one by one."""
+        """Watches a backward pass from `loss`, the mean over `batch` samples, in place of the model's forward passes.
+
+        Call it between forward and backward, for models whose parts are called one by one.
+        """
         self._kfac.watch([loss], batch)
 
     def no_watch(self) -> "_NoWatch":
@@ -180,8 +186,8 @@ class KFAC:
         step forgets what it saw.
 
         Raises RuntimeError when factors are due and no forward pass was watched, or when a layer has a gradient that a
-        compiled graph or another function has made out of sight; OutOfBudget in a Session, CommError when a rank ended or
-        did not answer. Warns once of layers without statistics after the first step.
+        compiled graph or another function has made out of sight; OutOfBudget in a Session, CommError when a rank ended
+        or did not answer. Warns once of layers without statistics after the first step.
         """
         if self._optimizer:
             self._kfac.lr = self._lr_of_optimizer()
@@ -203,9 +209,11 @@ class KFAC:
         self._kfac.discard()
 
     def adapt_damping(self, loss_before: float, loss_after: float) -> float:
-        """Adapts the damping to the ratio of the loss's reduction to the predicted one, and returns the ratio. Call it now
-        and then, right after the optimizer's step, with the losses of that step's own batch. Martens and Grosse 2015,
-        section 6.5."""
+        """Adapts the damping to the ratio of the loss's reduction to the predicted one, and returns the ratio.
+
+        Call it now and then, right after the optimizer's step, with the losses of that step's own batch. Martens and
+        Grosse 2015, section 6.5.
+        """
         return self._kfac.adapt_damping(float(loss_before), float(loss_after))
 
     # ---- numbers
@@ -255,13 +263,17 @@ class KFAC:
     # ---- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns everything that the next step depends on beside the model: tensors by name, and the damping. Every rank
-        calls it, and gets the same."""
+        """Returns everything that the next step depends on beside the model: tensors by name, and the damping.
+
+        Every rank calls it, and gets the same.
+        """
         return {"tensors": dict(self._kfac.state()), "damping": self.damping, "kl_clip": self.kl_clip}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on bit by bit from a state_dict() of the same layers and options; the number of ranks may differ. Raises ValueError naming the first tensor
-        that does not fit; nothing has changed then."""
+        """Goes on bit by bit from a state_dict() of the same layers and options; the number of ranks may differ.
+
+        Raises ValueError naming the first tensor that does not fit; nothing has changed then.
+        """
         self._kfac.load_state(list(state["tensors"].items()))
         self._kfac.damping, self._kfac.kl_clip = state["damping"], state["kl_clip"]
 
@@ -282,17 +294,17 @@ class _NoWatch:
 
 
 class _ForwardHook:
-    """Watches the backward passes of a model's forward passes in training mode. A copy of it, or what is loaded of a saved
-    one, does nothing, because a copy of the model is not the KFAC's."""
+    """Watches the backward passes of a model's forward passes in training mode.
+
+    A copy of it, or what is loaded of a saved one, does nothing, because a copy of the model is not the KFAC's.
+    """
 
     def __init__(self, kfac):
         self._kfac = weakref.ref(kfac)
 
     def __reduce__(self):
-        return getattr, (
-            contextlib.nullcontext(),
-            "__exit__",
-        )  # takes any arguments and returns None, without spillway too
+        # It takes any arguments and returns None, without spillway too.
+        return getattr, (contextlib.nullcontext(), "__exit__")
 
     def __call__(self, model, args, kwargs, output):
         if torch.compiler.is_compiling():
@@ -312,7 +324,7 @@ def _in_backward():
 
 
 def _tensors_of(value) -> Iterator[torch.Tensor]:
-    """Yields the tensors of a value in order: those in containers, in dataclasses, and in attributes of other objects."""
+    """Yields the tensors of a value in order: in containers, in dataclasses, and in attributes of other objects."""
     nothing_inside = (
         str,
         bytes,
@@ -360,7 +372,7 @@ def _roots_of(output):
 
 
 def _watch_reruns(node, watch):
-    """Arranges that `watch` is called with what this custom function's backward runs again, before it goes back through it."""
+    """Calls `watch` with what this custom function's backward runs again, before it goes back through it."""
     if callable(run := getattr(node, "run_function", None)):  # a reentrant checkpoint
         node.run_function = functools.partial(_run_again, run, watch)
     elif not node.name().startswith("Compiled"):

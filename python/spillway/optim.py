@@ -1,8 +1,8 @@
 """Optimizers whose step needs little memory at once: torch.optim's own, a few tensors at a time, and LAMB.
 
-torch's `foreach` and `fused` steps are one operator over all parameters, whose weights, gradients and state must then be on
-the device together. These optimizers take their parameters in groups of at most `group_bytes`, so that a budget far below
-the optimizer's state is feasible. Hyperparameters, results and `state_dict()` are torch.optim's.
+torch's `foreach` and `fused` steps are one operator over all parameters, whose weights, gradients and state must then
+be on the device together. These optimizers take their parameters in groups of at most `group_bytes`, so that a budget
+far below the optimizer's state is feasible. Hyperparameters, results and `state_dict()` are torch.optim's.
 """
 
 import torch
@@ -109,7 +109,7 @@ class Lamb(_InGroups, torch.optim.Optimizer):
         if not 0 <= betas[0] < 1 or not 0 <= betas[1] < 1:
             raise ValueError(f"betas are {betas}; allowed is 0 up to 1")
         for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
-            if not 0 <= value:
+            if not value >= 0:
                 raise ValueError(f"{name} is {value}; it must not be negative")
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults, group_bytes=group_bytes)

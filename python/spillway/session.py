@@ -44,7 +44,8 @@ class Session:
     """Pages the tensors of its thread under a byte budget while it is open.
 
     Every operator of the thread, and of autograd for it, makes its arguments resident before it runs, and the counted
-    bytes never exceed the budget. Results equal those of unlimited memory, bit for bit. Closing brings all tensors back.
+    bytes never exceed the budget. Results equal those of unlimited memory, bit for bit. Closing brings all tensors
+    back.
 
         with spillway.Session(budget="8GiB") as session:
             for batch in loader:
@@ -52,8 +53,8 @@ class Session:
                     ...
 
     Args:
-        budget: Device bytes that all tensors of the process may hold: an int, a text such as "8GiB" or "600MiB", or None
-            for no limit (the peak is counted all the same).
+        budget: Device bytes that all tensors of the process may hold: an int, a text such as "8GiB" or "600MiB", or
+            None for no limit (the peak is counted all the same).
         device: "cpu", "cuda" (the GPU that is current as the Session opens) or "cuda:N".
         host_budget: Host bytes for what left the device. None: a share of the machine's memory.
         disk: A folder for what the host budget has no room for. None: nothing goes to disk.
@@ -101,7 +102,7 @@ class Session:
             "split_bytes": split_bytes,
             "prefetch": bool(prefetch),
             "replay": bool(replay),
-            "processes_of_host": int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+            "processes_of_host": int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             if processes_of_host is None
             else processes_of_host,
         }
@@ -174,21 +175,22 @@ class Session:
     def stats(self) -> dict[str, Any]:
         """Returns figures since the Session was opened, as a dict.
 
-        Bytes: peak_bytes, peak_by_category (weights are the tensors that require a gradient by themselves, optimizer what
-        optimizers keep after a step), used_bytes (now), library_bytes (part of that which libraries hold on a GPU),
-        floor_bytes (of floor_operator), host_peak_bytes, disk_peak_bytes, and what was copied: bytes_out, bytes_in,
-        bytes_to_disk, bytes_from_disk. Counts: page_outs, page_ins, demand_page_ins, replays, operators, deviations (steps
-        that left their schedule). exposed_seconds is the time that operators waited for copies. Everything but operators
-        and deviations covers all Sessions of the device.
+        Bytes: peak_bytes, peak_by_category (weights are the tensors that require a gradient by themselves, optimizer
+        what optimizers keep after a step), used_bytes (now), library_bytes (part of that which libraries hold on a
+        GPU), floor_bytes (of floor_operator), host_peak_bytes, disk_peak_bytes, and what was copied: bytes_out,
+        bytes_in, bytes_to_disk, bytes_from_disk. Counts: page_outs, page_ins, demand_page_ins, replays, operators,
+        deviations (steps that left their schedule). exposed_seconds is the time that operators waited for copies.
+        Everything but operators and deviations covers all Sessions of the device.
         """
         return self._require_open().stats()
 
     def report(self, folder: str | os.PathLike) -> str:
         """Writes a report to `folder`, which it makes: report.html for people, trace.json for Perfetto.
 
-        The page shows memory over a step against the budget, lanes of compute and copies, what leaves the device and why,
-        and the operators that took most time and memory. The step is of the kind that there were most steps of: the
-        third one, where there were so many. Returns the path of the page. Raises OSError when a file cannot be written.
+        The page shows memory over a step against the budget, lanes of compute and copies, what leaves the device and
+        why, and the operators that took most time and memory. The step is of the kind that there were most steps of:
+        the third one, where there were so many. Returns the path of the page. Raises OSError when a file cannot be
+        written.
         """
         self._require_open().report(os.fspath(folder))
         return os.path.join(os.fspath(folder), "report.html")
@@ -204,7 +206,8 @@ class Session:
 
     def __repr__(self):
         budget = _spillway.format_bytes(self._options["budget_bytes"])
-        return f"<spillway.Session budget={budget} device={self._options['device']} {'open' if self.is_open else 'closed'}>"
+        state = "open" if self.is_open else "closed"
+        return f"<spillway.Session budget={budget} device={self._options['device']} {state}>"
 
 
 class _Step(contextlib.ContextDecorator):
@@ -232,10 +235,11 @@ class _Step(contextlib.ContextDecorator):
 
 
 class _Sessions:
-    """The open Sessions, and what they change in PyTorch for the process: from the first one's opening to the last one's end.
+    """The open Sessions, and their changes to PyTorch, which are the process's.
 
-    Sessions that are open when the interpreter ends are closed then, while storages can still be used. Later, a storage that only
-    Python's own object holds refuses to, and what comes back for it would be waited for without end.
+    The changes are in place from the first one's opening to the last one's end. Sessions that are open when the
+    interpreter ends are closed then, while storages can still be used. Later, a storage that only Python's own object
+    holds refuses to, and what comes back for it would be waited for without end.
     """
 
     def __init__(self):
@@ -328,8 +332,8 @@ def observe(
     """Runs `function` without a budget, and returns what it takes.
 
     The figures help to choose a budget: anything from `floor_bytes` up is feasible, and from `peak_bytes` up nothing is
-    paged. On a GPU libraries take memory during the first step, so observe a second one. Takes no Session that is open on
-    this thread.
+    paged. On a GPU libraries take memory during the first step, so observe a second one. Takes no Session that is open
+    on this thread.
     """
     with Session(device=device, split=split) as session:
         result = function()

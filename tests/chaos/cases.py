@@ -1,4 +1,4 @@
-"""What a round of chaos trains, drawn from its seed: a model, its options, and the launches that are to be disturbed."""
+"""A round of chaos, drawn from its seed: a model, its options, and the launches that are to be disturbed."""
 
 import dataclasses
 import random

@@ -1,10 +1,11 @@
-"""Trains under random budgets, tiers and strategies, strikes at random moments, goes on from the checkpoints, and compares.
+"""Trains under random budgets, tiers and strategies, strikes at random moments, goes on, and compares.
 
     chaos.py --program build/bin/spillway [--mpirun mpirun] [--rounds N] [--seed S] [--case JSON]
 
-A round is a seed. It draws a model and several launches of one to four ranks; a fault strikes each but the last, which ends the
-training. Then the checkpoint must hold, bit for bit, what launches without budgets and faults make; no process and no file may be
-left, and every launch that died must have said why. A round that fails is made smaller, and printed as a command.
+A round is a seed. It draws a model and several launches of one to four ranks; a fault strikes each but the last, which
+ends the training. Then the checkpoint must hold, bit for bit, what launches without budgets and faults make; no process
+and no file may be left, and every launch that died must have said why. A round that fails is made smaller, and printed
+as a command.
 """
 
 import argparse
@@ -45,7 +46,7 @@ class Round:
         self.launches = 0
         self.log = []
 
-    # ---- launching ----------------------------------------------------------------------------------------------------
+    # ---- launching
 
     def start(self, ranks, hosts, arguments, for_victim=None, victim=0, for_others=()):
         """Starts ranks with the same arguments; a victim may have some of its own, and the others then theirs."""
@@ -72,7 +73,7 @@ class Round:
         resume = ["--resume"] if step_of(checkpoint) else []
         return [*self.case.options, "--steps", steps, "--checkpoint", checkpoint, *resume, *more]
 
-    # ---- the oracle ---------------------------------------------------------------------------------------------------
+    # ---- the oracle
 
     def reference(self, chain):
         """The folder of the checkpoint that undisturbed launches of this chain leave, with their results beside it."""
@@ -99,7 +100,7 @@ class Round:
         result = json.loads(folder.with_suffix(".json").read_text())
         return result["floor_bytes"], result["peak_bytes"], float(folder.with_suffix(".seconds").read_text())
 
-    # ---- one launch ---------------------------------------------------------------------------------------------------
+    # ---- one launch
 
     def tiers(self, launch, floor, peak):
         if launch.budget is None:

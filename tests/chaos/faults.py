@@ -1,5 +1,6 @@
 """What strikes a launch, and how its end must look afterwards."""
 
+import contextlib
 import os
 import re
 import signal
@@ -59,10 +60,8 @@ def _remove_pages(_run, _launch, places):
 def _remove_checkpoints(_run, _launch, places):
     for file in places.checkpoint.parent.glob("checkpoint/*"):
         file.unlink(missing_ok=True)
-    try:
+    with contextlib.suppress(OSError):  # a file came meanwhile
         os.rmdir(places.checkpoint)
-    except OSError:  # a file came meanwhile
-        pass
 
 
 def set_link(host, state):

@@ -1,5 +1,6 @@
 """Starts of the program: under mpirun or alone, in folders of their own, watched until no process of theirs is left."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -26,7 +27,7 @@ class Programs:
         self.spillway, self.mpirun, self.emulated_hosts = os.path.abspath(spillway), mpirun, emulated_hosts
         self.has_hosts = (
             bool(mpirun and emulated_hosts)
-            and subprocess.run([emulated_hosts, "usable"], capture_output=True).returncode == 0
+            and subprocess.run([emulated_hosts, "usable"], capture_output=True, check=False).returncode == 0
         )
 
     def launcher(self, ranks, hosts, folder):
@@ -57,8 +58,10 @@ class Programs:
 
 
 class DrawnCase:
-    """What a round tries. A failure prints it as JSON, from which it runs again. The base of data classes that have `launches`, which
-    are of the class `launch_class`."""
+    """A round's case. A failure prints it as JSON, from which it runs again.
+
+    It is the base of data classes that have `launches`, which are of the class `launch_class`.
+    """
 
     @classmethod
     def from_json(cls, text):
@@ -126,8 +129,10 @@ class Run:
             time.sleep(0.05)
 
     def wait(self, undisturbed_seconds=0, patience=15):
-        """The exit code. A launch may take ten times what it takes undisturbed, and its processes so many seconds more. Ends
-        everything and raises Failure when the launch hangs or leaves a process behind."""
+        """Returns the exit code. Ends everything and raises Failure when the launch hangs or leaves a process behind.
+
+        A launch may take ten times as long as it takes undisturbed, and its processes so many seconds more.
+        """
         seconds = END_SECONDS + 10 * undisturbed_seconds
         try:
             code = self.process.wait(seconds)
@@ -150,10 +155,8 @@ class Run:
 
     def kill(self):
         for pid in self.processes():
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self.process.wait()
 
     def text(self):
@@ -178,7 +181,9 @@ class SmallDisk:
         self.folder = folder
         self.mounted = (
             subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)], capture_output=True
+                ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)],
+                capture_output=True,
+                check=False,
             ).returncode
             == 0
         )

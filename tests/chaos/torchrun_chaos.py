@@ -2,10 +2,11 @@
 
     torchrun_chaos.py [--rounds N] [--seed S] [--case JSON]          with an interpreter that has torch and the package
 
-A round is a seed. It draws two to four ranks, DDP or FSDP2, where Sessions open and close, and several launches, each of which
-trains up to a further step. A fault strikes each launch but the last, and torchrun may restart the ranks. At the end every rank's
-weights and moments must have the bits of an undisturbed run without Sessions. No rank may have waited longer than its deadline,
-none may have ended by an error that no fault explains, and no process, socket or file may be left.
+A round is a seed. It draws two to four ranks, DDP or FSDP2, where Sessions open and close, and several launches, each
+of which trains up to a further step. A fault strikes each launch but the last, and torchrun may restart the ranks. At
+the end every rank's weights and moments must have the bits of an undisturbed run without Sessions. No rank may have
+waited longer than its deadline, none may have ended by an error that no fault explains, and no process, socket or file
+may be left.
 """
 
 import argparse
@@ -153,9 +154,8 @@ class TorchrunRun(Run):
             rank = self.seen.setdefault(pid, Rank(number, attempt, pid, []))
             if rank.gone is None:
                 gone = not is_alive(pid)  # before its notes are read, so that none is missed
-                lines = [
-                    line.split(" ", 1) for line in file.read_text().split("\n")[:-1]
-                ]  # the last may be half written
+                whole = file.read_text().split("\n")[:-1]  # the last may be half written
+                lines = [line.split(" ", 1) for line in whole]
                 rank.notes = [(float(when), words) for when, words in lines]
                 rank.gone = time.monotonic() if gone else None
         return list(self.seen.values())
@@ -196,7 +196,7 @@ class Round:
         (self.training / "pages").mkdir(parents=True)
         self.launches, self.log, self.longest = 0, [], (-EXIT, "")
 
-    # ---- launching ----------------------------------------------------------------------------------------------------
+    # ---- launching
 
     def start(self, training, launch, *flags):
         self.launches += 1
@@ -229,7 +229,7 @@ class Round:
         return TorchrunRun(list(map(str, command)), folder, f"{self.folder.name}-{self.launches}")
 
     def reference(self):
-        """What an undisturbed launch without Sessions makes: (digests by rank and step, seconds until the ranks have met)."""
+        """Returns digests by rank and step of a launch without faults or Sessions, and the seconds until ranks met."""
         key = self.case.ranks, self.case.sharded
         if key not in self.references:
             training = self.folder / "reference"
@@ -242,7 +242,7 @@ class Round:
             self.references[key] = digests, met - run.started
         return self.references[key]
 
-    # ---- the fault ----------------------------------------------------------------------------------------------------
+    # ---- the fault
 
     def moment(self, run, launch, attempt, seconds_to_meet):
         """Waits for the moment of the fault. Returns the victim; None when it has ended, or the launch has."""
@@ -290,7 +290,7 @@ class Round:
             return None
         return rank.attempt
 
-    # ---- one launch ---------------------------------------------------------------------------------------------------
+    # ---- one launch
 
     def attempt(self, launch, digests, seconds_to_meet):
         begin = step_of(self.training)
@@ -383,11 +383,10 @@ class Round:
             if time.monotonic() > patience:
                 raise Failure(f"sockets are left: {left}\n{run.story()}")
             time.sleep(0.1)
+        torchs = ("torchelastic_", "torchinductor_")
         left = [
-            name
-            for name in os.listdir(run.folder)
-            if name not in ("output", "notes") and not name.startswith(("torchelastic_", "torchinductor_"))
-        ]  # torch's own
+            name for name in os.listdir(run.folder) if name not in ("output", "notes") and not name.startswith(torchs)
+        ]
         shared = [name for name in os.listdir("/dev/shm") if any(f"_{rank.pid}_" in name for rank in ranks)]
         if left or shared:
             raise Failure(f"files are left: {left + shared}")
@@ -449,9 +448,10 @@ def main():
             started = time.monotonic()
             trial, wrong = try_case(case, scratch, references)
             print(
-                f"seed {case.seed}: {case.ranks} ranks, {'FSDP2' if case.sharded else 'DDP'}{', children' * case.child}: "
-                f"{'; '.join(trial.log)} ({time.monotonic() - started:.0f} s; the longest wait ended {-trial.longest[0]:.1f} s"
-                f" early, in '{trial.longest[1]}')",
+                f"seed {case.seed}: {case.ranks} ranks, "
+                f"{'FSDP2' if case.sharded else 'DDP'}{', children' * case.child}: {'; '.join(trial.log)} "
+                f"({time.monotonic() - started:.0f} s; the longest wait ended {-trial.longest[0]:.1f} s early, "
+                f"in '{trial.longest[1]}')",
                 flush=True,
             )
             ends.update("died" if not line.endswith("→ 0") else "ended" for line in trial.log)

@@ -3,11 +3,11 @@
     torchrun … train_rank.py --folder F --notes N --until STEP --seed S --deadline SECONDS
         --store-timeout SECONDS [--sharded] [--sessions] [--child] [--digests]
 
-It goes on from the folder's checkpoint up to a step. The seed decides where Sessions open and close and when messages are under
-way. The weights depend on the step and the number of ranks alone, not on Sessions, faults and restarts.
+It goes on from the folder's checkpoint up to a step. The seed decides where Sessions open and close and when messages
+are under way. The weights depend on the step and the number of ranks alone, not on Sessions, faults and restarts.
 
-Each rank notes what it begins and when, so that the longest wait of a rank is known even when it is killed in it. Beside each
-checkpoint, with --digests after every step, it notes a digest of its weights and moments.
+Each rank notes what it begins and when, so that the longest wait of a rank is known even when it is killed in it.
+Beside each checkpoint, with --digests after every step, it notes a digest of its weights and moments.
 """
 
 import os
@@ -57,7 +57,7 @@ import pathlib  # noqa: E402
 import random  # noqa: E402
 
 import torch  # noqa: E402
-import torch._dynamo  # noqa: E402, F401  both kinds of models import it, for a second, while others would wait
+import torch._dynamo  # noqa: E402  both kinds of models import it, for a second, while others would wait
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -71,7 +71,7 @@ SCOPES = ("none", "step", "forward", "backward", "steps")  # where a Session is 
 
 
 class Ring:
-    """A message around the ring and a sum. Both are under way while the step runs, unless a Session makes the sum wait."""
+    """A message around the ring and a sum, both under way while the step runs, unless a Session makes the sum wait."""
 
     def __init__(self, rank, size, step):
         self.sum = torch.full((128 * KIB,), float(rank + step))
@@ -136,9 +136,8 @@ class Training:
     def note_digest(self, number):
         digest = hashlib.sha256()
         for tensor in self.state():
-            digest.update(
-                tensor.clone().numpy().tobytes()
-            )  # a clone, because what an array was made of stays on the device
+            # A clone, because a tensor that an array was made of stays on the device.
+            digest.update(tensor.clone().numpy().tobytes())
         notes.add(f"digest {number} {digest.hexdigest()}")
 
     def save(self, number):

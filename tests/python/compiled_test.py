@@ -93,9 +93,8 @@ with spillway.Session(budget="4MiB"):
             return graph
 
         x = torch.randn(8)
-        torch.compile(lambda t: t - 1, backend=count)(
-            x
-        )  # PyTorch crashes where another thread was the first to compile
+        # PyTorch crashes where another thread was the first to compile.
+        torch.compile(lambda t: t - 1, backend=count)(x)
         compilations.clear()
         with spillway.Session(budget="6MiB"):
             torch.compile(lambda t: t + 1, backend=count)(x)
@@ -232,7 +231,8 @@ class TracedTest(Habits):
 import torch, spillway
 with spillway.Session():
     torch.ones(3)
-torch.compile(lambda t: (t @ t.t()).relu(), backend="aot_eager", dynamic=True)(torch.ones(8, 4, requires_grad=True)).sum().backward()
+compiled = torch.compile(lambda t: (t @ t.t()).relu(), backend="aot_eager", dynamic=True)
+compiled(torch.ones(8, 4, requires_grad=True)).sum().backward()
 """
         done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
         self.assertNotIn("RecordFunction", done.stderr)

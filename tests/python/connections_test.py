@@ -22,7 +22,7 @@ LONG = 25  # seconds, which no wait takes but one for the deadline of 30
 
 
 def torchrun(size, body, *options):
-    """Runs `body`, which knows `rank` and `life`, in the processes of torchrun. Returns how it ended, and what ranks wrote."""
+    """Runs `body`, which knows `rank` and `life`, under torchrun. Returns how it ended, and what ranks wrote."""
     begin = """
         import datetime, os, pathlib, signal, sys, time
         import torch, torch.distributed as dist

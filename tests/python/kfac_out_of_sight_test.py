@@ -127,7 +127,7 @@ class Result:
 
 
 class Slotted:
-    __slots__ = ("scores", "owner")
+    __slots__ = ("scores", "owner")  # noqa: RUF023  K-FAC looks into them in this order
 
     def __init__(self, scores):
         self.scores, self.owner = scores, self

@@ -194,7 +194,7 @@ def gradients(model, group, accumulate=1, **options):
 
 
 def in_checkpoints(rank, size, folder):
-    """Checkpoints of both kinds change nothing, also where gradients are accumulated, or factors sent beside backward."""
+    """Checkpoints of both kinds change nothing, also where gradients add up, or factors are sent beside backward."""
     start("spillway", rank, size, folder)
     world = dist.group.WORLD
     warnings.simplefilter("error", UserWarning)

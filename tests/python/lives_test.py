@@ -179,6 +179,7 @@ class LivesTest(Habits):
                 capture_output=True,
                 text=True,
                 timeout=120,
+                check=False,
             )
             self.assertIn(done.returncode, code if isinstance(code, tuple) else (code,), done.stderr)
             self.assertNotIn("Segmentation", done.stderr)

@@ -87,7 +87,7 @@ class OptimTest(unittest.TestCase):
         self.assertEqual(len(optimizer.param_groups), 1)
 
     def test_a_copied_optimizer_steps(self):
-        net, optimizer = train(lambda p: optim.SGD(p, lr=0.1, momentum=0.9))
+        _, optimizer = train(lambda p: optim.SGD(p, lr=0.1, momentum=0.9))
         copy.deepcopy(optimizer).step()
 
     def test_a_scaler_steps_them(self):
@@ -121,7 +121,7 @@ class OptimTest(unittest.TestCase):
                     m.mul_(0.9).add_(0.1 * g)
                     v.mul_(0.999).add_(0.001 * g * g)
                     r = (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-6) + 0.1 * p
-                    p -= 0.01 * p.norm() / r.norm() * r
+                    p.sub_(0.01 * p.norm() / r.norm() * r)
         for a, b in zip(net.parameters(), expected.parameters(), strict=True):
             self.assertLess((a - b).norm() / b.norm(), 1e-5)
 

@@ -159,8 +159,7 @@ def _exchanged(x):
     function = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(View))(address)
     view = View()
     assert function(x, ctypes.byref(view)) == 0
-    array = np.ctypeslib.as_array(ctypes.cast(view.data, ctypes.POINTER(ctypes.c_float)), (x.numel(),))
-    return array
+    return np.ctypeslib.as_array(ctypes.cast(view.data, ctypes.POINTER(ctypes.c_float)), (x.numel(),))
 
 
 class Subclass(torch.Tensor):
@@ -202,7 +201,7 @@ STORAGE_USES = {
     "__copy__": lambda x: copy.copy(_storage_of(x)),
     "__deepcopy__": lambda x: copy.deepcopy(_storage_of(x)),
     "__getitem__": lambda x: (_storage_of(x)[5], _storage_of(x)[8:4096]),
-    "__iter__": lambda x: [value for value, _ in zip(_storage_of(x), range(16))],
+    "__iter__": lambda x: [value for value, _ in zip(_storage_of(x), range(16), strict=False)],
     "__setitem__": lambda x: _then(lambda x: _storage_of(x).__setitem__(3, 64), x),
     "_byteswap": lambda x: _then(lambda x: _storage_of(x)._byteswap(4), x),
     "byteswap": lambda x: _then(lambda x: _storage_of(x).byteswap(torch.float32), x),

@@ -58,7 +58,9 @@ def train(session=None, steps=3, autocast=False):
 
 def run_alone(code):
     """Runs a program of its own; returns its end."""
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def session_on_a_thread(**options):
@@ -219,15 +221,13 @@ class SessionTest(unittest.TestCase):
                 for _ in range(2):
                     session = spillway.Session(budget="6MiB")
                     with session:
-                        with contextlib.suppress(error):
-                            with session.step():
-                                leave()
+                        with contextlib.suppress(error), session.step():
+                            leave()
                         with session.step():  # the next one runs
                             self.assertEqual(torch.ones(1000).add(1).sum().item(), 2000)
                     self.assertFalse(session.is_open)
-                with self.assertRaises(error):
-                    with spillway.Session(budget="6MiB") as session, session.step():
-                        leave()
+                with self.assertRaises(error), spillway.Session(budget="6MiB") as session, session.step():
+                    leave()
                 self.assertFalse(session.is_open)
         with spillway.Session(budget="64MiB") as session:
             self.expect_equal(train(session), plain)
@@ -299,9 +299,8 @@ class SessionTest(unittest.TestCase):
             self.assertEqual(validate(torch.ones(10)), 20)
             with session.step() as given:
                 self.assertIs(given, session)
-            with self.assertRaisesRegex(RuntimeError, "do not nest"):
-                with session.step(), session.step("inner"):
-                    pass
+            with self.assertRaisesRegex(RuntimeError, "do not nest"), session.step(), session.step("inner"):
+                pass
             with session.step():  # the outer one was ended, too
                 pass
 
@@ -367,9 +366,8 @@ class SessionTest(unittest.TestCase):
             thread.start()
             thread.join()
             with outer:
-                with self.assertRaisesRegex(ValueError, "budget"):
-                    with session_on_a_thread(budget="64MiB"):
-                        pass
+                with self.assertRaisesRegex(ValueError, "budget"), session_on_a_thread(budget="64MiB"):
+                    pass
                 kept["session"].close()
                 self.assertFalse(kept["session"].is_open)
                 torch.ones(10).add(1)  # this thread's own gate is as it was
@@ -415,9 +413,8 @@ class SessionTest(unittest.TestCase):
         self.assertLess(seen.floor_bytes, seen.peak_bytes)
         self.assertEqual(sum(seen.peak_by_category.values()), seen.peak_bytes)
         self.assertIn(seen.floor_operator, str(seen))
-        with self.assertRaises(spillway.OutOfBudget):
-            with spillway.Session(budget=seen.floor_bytes // 2) as session:
-                train(session)
+        with self.assertRaises(spillway.OutOfBudget), spillway.Session(budget=seen.floor_bytes // 2) as session:
+            train(session)
 
     def test_bytes_are_counted_by_purpose(self):
         with spillway.Session() as session:

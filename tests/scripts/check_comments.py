@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""check_comments.py ROOT [FOLDER…]: prints every comment that opens without naming its subject (Of, What, Whose, The same, Whether, …).
-Fails when there is one, and when the word "what" stands more than twice in 1000 words of comments."""
+"""Prints every comment that opens without naming its subject (Of, What, Whose, …): check_comments.py ROOT [FOLDER…].
+
+Fails when there is one, and when the word "what" stands more than twice in 1000 words of comments.
+"""
 
 import os
 import re
@@ -14,7 +16,7 @@ MOST_WHATS = 2  # in 1000 words
 def comments(text):
     """Line, kind and text of each comment: lines of // that follow each other, and what stands behind code."""
     block, start, kind = [], 0, ""
-    for number, line in enumerate(text.split("\n") + [""], 1):
+    for number, line in enumerate([*text.split("\n"), ""], 1):
         whole = re.match(r"\s*(///?)\s?(.*)$", line)
         if whole:
             if not block:
@@ -51,7 +53,7 @@ def main():
     if share > MOST_WHATS:
         complaints.append(f'{whats} times "what", {share:.1f} in 1000 words; {MOST_WHATS} are the most')
     print(
-        "\n".join(complaints + [f"{words} words of comments in {files} files looked at, {len(complaints)} complaints"])
+        "\n".join([*complaints, f"{words} words of comments in {files} files looked at, {len(complaints)} complaints"])
     )
     sys.exit(1 if complaints else 0)
 

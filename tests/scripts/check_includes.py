@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""check_includes.py ROOT: prints every include that the folders' table does not allow, that brings MPI, hwloc or CUDA to a
-file that is not theirs, or that leads from a public header to one that is not installed. Fails when there is one, when the
-table has a cycle, when a folder has more than 30 files, and when there was nothing to look at."""
+"""Prints every include that the folders' table does not allow: check_includes.py ROOT.
+
+So it does with includes that bring MPI, hwloc or CUDA to a file that is not theirs, and with those that lead from a
+public header to one that is not installed. Fails when there is one, when the table has a cycle, when a folder has more
+than 30 files, and when there was nothing to look at.
+"""
 
 import collections
 import fnmatch
@@ -153,7 +156,7 @@ def main():
     if looked == 0:
         complaints.append("no includes found")
     print(
-        "\n".join(complaints + [f"{looked} includes looked at, {len(public)} public headers, {len(complaints)} wrong"])
+        "\n".join([*complaints, f"{looked} includes looked at, {len(public)} public headers, {len(complaints)} wrong"])
     )
     sys.exit(1 if complaints else 0)
 

@@ -1,4 +1,4 @@
-"""`spillway bench pipeline`: it runs all schedules, its JSON has the keys that docs/cli promises, and it refuses wrong input."""
+"""`spillway bench pipeline` runs all schedules, has the JSON keys that docs/cli promises, and refuses wrong input."""
 
 import json
 
@@ -131,9 +131,8 @@ class BenchPipeline(Case):
         self.assertGreaterEqual(found["message_seconds"], 0.001)
         for row in found["rows"]:
             self.check_row(row)
-            self.assertGreaterEqual(
-                row["measured"]["step_seconds"], 6 * 15e-3 / 2
-            )  # the work of all blocks, on two ranks
+            # The work of all blocks, on two ranks.
+            self.assertGreaterEqual(row["measured"]["step_seconds"], 6 * 15e-3 / 2)
         (beside,) = found["beside_items"]
         self.assertEqual(set(beside), {"bytes", "message_seconds", "step_seconds", "exposed_seconds", "hidden"})
         self.assertEqual(beside["bytes"], 10000)

@@ -25,7 +25,13 @@ ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
 
 def run(*args, env=None, **kwargs):
     return subprocess.run(
-        [PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=120, env={**CLEAN, **(env or {})}, **kwargs
+        [PROGRAM, *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**CLEAN, **(env or {})},
+        **kwargs,
+        check=False,
     )
 
 
@@ -82,7 +88,7 @@ ranks 0-7
 
 launcher: Open MPI 4's, by its file's name
 mpirun --allow-run-as-root --host gpu01:4,gpu02:4 -np 8 --map-by slot --bind-to none spillway train --report 'my report' --levels 4x2
-""",
+""",  # noqa: E501  as it is printed
         )
 
     def test_a_hostfile_with_unequal_hosts_and_fewer_ranks_than_slots(self):
@@ -133,7 +139,7 @@ ranks 0-7
 
 launcher: Open MPI 4's, by its file's name
 mpirun --allow-run-as-root --host r1n01:2,r1n02:2,r2n01:2,r2n02:2 -np 8 --map-by slot --bind-to none /opt/spillway bench allreduce --levels 2x2x2
-""",
+""",  # noqa: E501  as it is printed
         )
 
     def test_mpich_with_an_agent(self):
@@ -239,6 +245,7 @@ class BadInput(Case):
             text=True,
             timeout=60,
             env=without,
+            check=False,
         )
         self.assertEqual(done.returncode, 2)
         self.assertRegex(done.stderr, "^ddlrun: .*--allow-run-as-root.*\n$")
@@ -332,7 +339,7 @@ class Launches(Case):
         )
 
     def started(self, *program, **kwargs):
-        """ddlrun with two ranks of a program, in a session of its own that ends with the test."""
+        """Starts ddlrun with two ranks of a program, in a session of its own that ends with the test."""
         process = subprocess.Popen(
             [PROGRAM, *ROOT, "-H", "localhost:2", "--no-preflight", *map(str, program)],
             stdout=subprocess.PIPE,

@@ -41,7 +41,11 @@ class FailingRanks(Case):
         ]
         older = ["-x", "ATEN_CPU_CAPABILITY=default", "-x", "MKL_ENABLE_INSTRUCTIONS=SSE4_2"]
         done = subprocess.run(
-            [*MPI, "-np", "1", *train, ":", "-np", "1", *older, *train], capture_output=True, text=True, timeout=300
+            [*MPI, "-np", "1", *train, ":", "-np", "1", *older, *train],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertRegex(
@@ -68,7 +72,9 @@ class FailingRanks(Case):
         try:
             while "step 10/" not in process.stdout.readline():
                 self.assertIsNone(process.poll())
-            children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+            children = subprocess.run(
+                ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False
+            ).stdout.split()
             ranks = [
                 int(c)
                 for c in children
@@ -111,7 +117,9 @@ class FailingRanks(Case):
         try:
             while "step 10/" not in process.stdout.readline():
                 self.assertIsNone(process.poll())
-            children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+            children = subprocess.run(
+                ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False
+            ).stdout.split()
             rank = next(
                 int(c)
                 for c in children
@@ -138,6 +146,7 @@ class FailingRanks(Case):
                 capture_output=True,
                 text=True,
                 timeout=120,
+                check=False,
             )
             self.assertIn("host budget of 2.00 MiB", done.stderr)
             self.assertNotIn("was interrupted", done.stderr)
@@ -168,7 +177,7 @@ class FailingRanks(Case):
             ranks = []
             for rank in range(3):
                 ranks += [*([":"] if rank else []), "-np", "1", *train, "1MiB" if rank == small else "2GiB"]
-            done = subprocess.run([*MPI, *ranks], capture_output=True, text=True, timeout=120)
+            done = subprocess.run([*MPI, *ranks], capture_output=True, text=True, timeout=120, check=False)
             self.assertEqual(done.returncode, 3, done.stderr)
             self.assertIn("a budget of 1.00 MiB (1048576 bytes) cannot run", done.stderr)
             self.assertNotRegex(done.stderr, "bad_alloc|layers other than")
@@ -180,8 +189,9 @@ class FailingRanks(Case):
                 [*MPI, "-np", "1", *one, *first, ":", "-np", "1", *one, *second],
                 capture_output=True,
                 text=True,
-                timeout=50,
-            )  # less than --comm-timeout's 60 s
+                timeout=50,  # less than --comm-timeout's 60 s
+                check=False,
+            )
 
         train = ["train", *OTHERS["mlp"], "--steps", "2"]
         for command, first, second, said in (

@@ -37,13 +37,16 @@ def help_of(command):
 class Help(unittest.TestCase):
     def test_the_pages_say_what_the_programs_say(self):
         done = subprocess.run(
-            [sys.executable, "-B", ROOT / "scripts/cli-docs", "--check", *PROGRAMS], capture_output=True, text=True
+            [sys.executable, "-B", ROOT / "scripts/cli-docs", "--check", *PROGRAMS],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr + "\nscripts/cli-docs writes the pages anew")
 
     def test_the_check_of_the_pages_finds_a_difference(self):
         with tempfile.TemporaryDirectory(prefix="spillway-help-") as folder:
-            for text, complaint in (("| `--edge N` |", "-| flag"), ("<!-- help: phantom -->", "no program has")):
+            for text in ("| `--edge N` |", "<!-- help: phantom -->"):
                 root = pathlib.Path(folder)
                 (root / "scripts").mkdir(exist_ok=True)
                 (root / "docs/cli").mkdir(parents=True, exist_ok=True)
@@ -57,6 +60,7 @@ class Help(unittest.TestCase):
                     [sys.executable, "-B", root / "scripts/cli-docs", "--check", *PROGRAMS],
                     capture_output=True,
                     text=True,
+                    check=False,
                 )
                 self.assertEqual(done.returncode, 1)
                 self.assertIn("phantom", done.stdout)

@@ -1,5 +1,6 @@
 """Models that are cut over ranks, under mpirun."""
 
+import itertools
 import json
 import os
 import re
@@ -162,7 +163,7 @@ class Pipeline(Case):
         two = self.result(*options, "--schedule", "chimera", ranks=2)
         self.assertTrue(two["step_kinds"][-1].startswith("filled"))
         self.assertNotEqual(two["weights_sha256"], one["weights_sha256"])
-        for loss, other in zip(one["losses"], two["losses"]):
+        for loss, other in zip(one["losses"], two["losses"], strict=True):
             self.assertAlmostEqual(loss, other, delta=1e-5 * loss)
         self.assert_same(self.result(*options, "--schedule", "chimera", "--kfac-work", "after", ranks=2), two)
         self.assertEqual(two["parameters"], one["parameters"])
@@ -252,14 +253,8 @@ class Pipeline(Case):
         self.assertTrue(0 <= there["exposed_seconds"] <= told["pass_seconds"])
 
     def test_an_interval_that_was_chosen_is_one_that_may_be_given(self):
-        options = [
-            *RESNET,
-            "--kfac",
-            "--pipeline",
-            "2",
-            "--staleness",
-            "4",
-        ]  # less than the first interval, and shortened for others
+        # The staleness is less than the first interval, and shortened for others.
+        options = [*RESNET, "--kfac", "--pipeline", "2", "--staleness", "4"]
         kept = ["--checkpoint", self.folder / "checkpoint"]
         said = run(
             "train",
@@ -281,9 +276,8 @@ class Pipeline(Case):
         self.assertEqual(chosen["pipeline"]["cycle_steps"] or int(flags[1]), int(flags[1]))
         given = self.result(*options, *flags[2].split(), "--steps", "23", ranks=2)
         self.assertEqual(given["losses"][:20], chosen["losses"])
-        resumed = self.result(
-            *options, *kept, "--inverse-interval", "auto", "--steps", "23", "--resume", ranks=2
-        )  # tries nothing
+        # It tries nothing.
+        resumed = self.result(*options, *kept, "--inverse-interval", "auto", "--steps", "23", "--resume", ranks=2)
         self.assertEqual(resumed["losses"], given["losses"][20:])
         self.assertEqual(resumed["weights_sha256"], given["weights_sha256"])
 
@@ -334,7 +328,7 @@ class Pipeline(Case):
                     f"backward of stage 0, micro-batch {i}",
                 )
             ]
-            for end, begin in zip(ends, begins):
+            for end, begin in zip(ends, begins, strict=True):
                 self.assertLessEqual(end, begin + 0.1)
 
     def test_the_report_draws_a_lane_a_rank_measured_above_planned(self):
@@ -348,16 +342,15 @@ class Pipeline(Case):
             self.assert_in_order(lanes, suffix)
             for rank in (0, 1):
                 lane = sorted(lanes[f"rank {rank}{suffix}"], key=lambda event: event[1:])
-                for (_, _, end), (_, begin, _) in zip(lane, lane[1:]):
+                for (_, _, end), (_, begin, _) in itertools.pairwise(lane):
                     self.assertLessEqual(end, begin + 0.1)  # a rank does one thing at a time
         for rank in (0, 1):  # the rank did what was planned, in that order
             measured = [name for name, _, _ in lanes[f"rank {rank}"] if "exchange" not in name]
             self.assertEqual(measured, [name for name, _, _ in lanes[f"rank {rank}, planned"]])
             self.assertTrue(any("K-FAC statistics of stage" in name for name in measured))
         first = min(begin for _, begin, _ in lanes["rank 0"])
-        self.assertLess(
-            first, max(end for _, _, end in lanes["compute"])
-        )  # the operators of that step are on the same axis
+        # The operators of that step are on the same axis.
+        self.assertLess(first, max(end for _, _, end in lanes["compute"]))
 
     def test_the_report_draws_the_replay_where_no_wait_is_filled(self):
         page, lanes = self.report(*RESNET, "--steps", "2", "--pipeline", "2", ranks=2)

@@ -168,8 +168,10 @@ class Plan(Case):
             self.assertEqual(set(named), set(trained["step_kinds"][-3:]))  # a cycle of --inverse-interval steps
 
     def expect_needs(self, trained, planned, late_share=0):
-        """A plan's peaks and floors are at most 5 % above those that are counted, and not below, but for the share of memory
-        that messages hold which end later than planned."""
+        """A plan's peaks and floors are at most 5 % above those that are counted, and not below.
+
+        `late_share` is the share of memory that messages hold which end later than planned.
+        """
         choice = planned["plan"]["choices"][0]
         self.assertGreaterEqual(choice["peak_bytes"] * (1 + late_share), trained["peak_bytes"])
         self.assertLessEqual(choice["peak_bytes"], 1.05 * trained["peak_bytes"])
@@ -191,9 +193,8 @@ class Plan(Case):
             # Left alone, a run chooses its buckets by the links' rates, which it measures.
             args = [*KFAC, "--grad-worker-frac", fraction, "--gradient-bucket", "1MiB"]
             trained = self.result(*args, "--steps", "6", "--quiet", ranks=2)
-            self.expect_needs(
-                trained, self.planned(*args, "--world", "2"), late_share=0.02
-            )  # buckets of 1 MiB travel beside backward
+            # Buckets of 1 MiB travel beside backward.
+            self.expect_needs(trained, self.planned(*args, "--world", "2"), late_share=0.02)
 
     def test_a_budget_below_every_floor_is_told_with_the_smallest_one(self):
         found = self.planned(*MODEL, "--budget", "1MiB", "--device-profile", "v100", code=3)

@@ -1,5 +1,6 @@
 """Training on several ranks under mpirun."""
 
+import itertools
 import json
 import os
 import re
@@ -67,7 +68,7 @@ class Ranks(Case):
         self.assertEqual({event["lane"] for event in factors}, {"factors"})
         for lane in ("communication", "factors"):  # a lane does one thing at a time; times have a hundredth of a µs
             spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in work if event["lane"] == lane)
-            for (_, end), (start, _) in zip(spans, spans[1:]):
+            for (_, end), (start, _) in itertools.pairwise(spans):
                 self.assertLessEqual(end, start + 0.01)
         self.assertTrue(all(event["bytes"] > 0 for event in (e["args"] for e in gradients + factors)))
         backward = [event["ts"] for event in work if event["lane"] == "compute" and "backward" in event["name"]]
@@ -327,7 +328,7 @@ class Ranks(Case):
             for line in process.stdout:
                 if text in line:
                     return line
-            self.fail(f"the run ended with {process.wait()} before it said '{text}'")
+            raise AssertionError(f"the run ended with {process.wait()} before it said '{text}'")
 
         try:
             next_line("step 10/")

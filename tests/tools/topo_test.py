@@ -81,7 +81,7 @@ class Topo(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout, json.loads(file.read_text())
 
-    four = []  # the ranks of one launch, which tests share
+    four = ()  # the ranks of one launch, which tests share
 
     def halves(self):
         """Of the CPUs that four ranks here run on, those of the first two and of the others."""
@@ -229,6 +229,7 @@ class Topo(Case):
                 capture_output=True,
                 text=True,
                 timeout=50,
+                check=False,
             )
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertEqual(done.stdout, "")

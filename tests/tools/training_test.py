@@ -51,9 +51,9 @@ class Training(Case):
         self.assertEqual([file.name for file in disk.iterdir()], ["notes.txt"])
 
     def test_every_model_trains_to_the_same_weights_under_a_budget(self):
-        for name, options in OTHERS.items():
+        for name, model in OTHERS.items():
             with self.subTest(model=name):
-                options = [*options, "--steps", "2", "--deterministic"]
+                options = [*model, "--steps", "2", "--deterministic"]
                 free = self.result(*options)
                 tight = self.result(*options, "--budget", str(free["floor_bytes"]))
                 self.assertEqual(tight["losses"], free["losses"])
@@ -121,10 +121,10 @@ class Training(Case):
 
     def test_the_json_holds_every_key_of_the_contract(self):
         result = self.result(*SMALL, "--kfac")
-        keys = """version model device world_size edge batch steps seed parameters budget_bytes peak_bytes peak_by_category
-            rss_peak_bytes floor_bytes host_peak_bytes disk_peak_bytes losses weights_sha256 metrics step_seconds step_kinds
-            step_seconds_median exposed_copy_seconds bytes_out bytes_in replayed_operators bound_seconds predicted kfac
-            allreduce""".split()
+        keys = """version model device world_size edge batch steps seed parameters budget_bytes peak_bytes
+            peak_by_category rss_peak_bytes floor_bytes host_peak_bytes disk_peak_bytes losses weights_sha256
+            metrics step_seconds step_kinds step_seconds_median exposed_copy_seconds bytes_out bytes_in
+            replayed_operators bound_seconds predicted kfac allreduce""".split()
         self.assertEqual([key for key in keys if key not in result], [])
         for key in (
             "strategy",

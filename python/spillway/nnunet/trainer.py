@@ -16,7 +16,7 @@ from spillway.nnunet.settings import session_for
 
 
 class SpillwayTraining:
-    """What makes a trainer of nnU-Net train under a budget. Put it before the trainer among the bases:
+    """The methods with which a trainer of nnU-Net trains under a budget. Put it before the trainer among the bases.
 
         class MyTrainerSpillway(SpillwayTraining, MyTrainer):
             pass
@@ -26,7 +26,7 @@ class SpillwayTraining:
     of spillway.nnunet.settings are its options.
     """
 
-    def __init__(self, plans, configuration, fold, dataset_json, device=torch.device("cuda")):
+    def __init__(self, plans, configuration, fold, dataset_json, device=torch.device("cuda")):  # noqa: B008  as nnU-Net has it
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise RuntimeError("Spillway trains nnU-Net in one process; leave -num_gpus at 1")
         self.session = session_for(torch.device("cuda", 0) if device.type == "cuda" else device)
@@ -117,7 +117,7 @@ class SpillwayTraining:
         return tuple(_LoaderOnThread(thread, loader) for loader in thread.submit(super().get_dataloaders).result())
 
 
-class nnUNetTrainerSpillway(SpillwayTraining, nnUNetTrainer):  # noqa: N801, because nnU-Net's trainers are named so
+class nnUNetTrainerSpillway(SpillwayTraining, nnUNetTrainer):  # nnU-Net's trainers are named so
     """nnU-Net's default trainer under a budget. Its optimizer takes the same steps, few tensors at a time."""
 
     def configure_optimizers(self):

@@ -2,7 +2,8 @@
 
 usage, as a rank of a launch: PYTHON -c THIS OPTIONS
 OPTIONS is JSON: {ranks address port timeout_seconds offset_bytes timing: {warmup repeats iterations average
-back_to_back_average} problems: [{bytes count type op}]}. Rank 0 prints its rows in one line, as tools/cli/launch_result.h says.
+back_to_back_average} problems: [{bytes count type op}]}. Rank 0 prints its rows in one line, as
+tools/cli/launch_result.h says.
 """
 
 import datetime
