@@ -1,20 +1,18 @@
 """K-FAC for any torch.nn.Module: gradients become natural gradients before the optimizer's step."""
 
 import contextlib
-import functools
 import sys
-import types
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils import _pytree
 
 from spillway import _spillway
+from spillway._reruns import in_backward, roots_of, tensors_of
+from spillway._reruns import watch_reruns as _watch_reruns  # noqa: F401  the extension calls it by this name
 
 _KINDS = ((nn.Linear, "linear"), (nn.Conv1d, "conv1d"), (nn.Conv2d, "conv2d"), (nn.Conv3d, "conv3d"))
 
@@ -312,105 +310,11 @@ class _ForwardHook:
         kfac = self._kfac()
         if kfac is None or not (kfac._watches and model.training and torch.is_grad_enabled() and kfac.updates_factors):
             return
-        roots = _roots_of(output)
-        inputs = [tensor for tensor in _tensors_of((args, kwargs)) if tensor.dim()]
+        roots = roots_of(output)
+        inputs = [tensor for tensor in tensors_of((args, kwargs)) if tensor.dim()]
         if roots and inputs:
-            watch = kfac._kfac.watch_rerun if _in_backward() else kfac._kfac.watch
+            watch = kfac._kfac.watch_rerun if in_backward() else kfac._kfac.watch
             watch(roots, inputs[0].shape[0])
-
-
-def _in_backward():
-    return torch._C._current_graph_task_id() != -1
-
-
-def _tensors_of(value) -> Iterator[torch.Tensor]:
-    """Yields the tensors of a value in order: in containers, in dataclasses, and in attributes of other objects."""
-    nothing_inside = (
-        str,
-        bytes,
-        int,
-        float,
-        complex,
-        type,
-        nn.Module,
-        types.FunctionType,
-        types.MethodType,
-        types.ModuleType,
-    )
-    seen = {}  # by id; it keeps what it names
-    stack = [value]
-    while stack:
-        leaf = stack.pop()
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-        elif leaf is not None and not isinstance(leaf, nothing_inside) and id(leaf) not in seen:
-            seen[id(leaf)] = leaf
-            inside = _pytree.tree_leaves(leaf)
-            stack.extend(reversed(_parts_of(leaf) if len(inside) == 1 and inside[0] is leaf else inside))
-
-
-def _parts_of(value):
-    """Returns what an object holds that pytree does not know."""
-    if isinstance(value, Mapping):
-        return list(value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return list(value)
-    slots = (name for cls in type(value).__mro__ for name in _names(getattr(cls, "__slots__", ())))
-    held = [getattr(value, name) for name in slots if hasattr(value, name)]
-    return held + list(getattr(value, "__dict__", {}).values())
-
-
-def _names(slots):
-    return (slots,) if isinstance(slots, str) else slots
-
-
-def _roots_of(output):
-    return [tensor for tensor in _tensors_of(output) if tensor.grad_fn is not None]
-
-
-# ---- functions that run layers again in their backward
-
-
-def _watch_reruns(node, watch):
-    """Calls `watch` with what this custom function's backward runs again, before it goes back through it."""
-    if callable(run := getattr(node, "run_function", None)):  # a reentrant checkpoint
-        node.run_function = functools.partial(_run_again, run, watch)
-    elif not node.name().startswith("Compiled"):
-        scope = _RerunScope(watch)
-        node.register_prehook(scope.enter)
-        node.register_hook(scope.leave)
-
-
-def _run_again(run, watch, *args, **kwargs):
-    output = run(*args, **kwargs)
-    if torch.is_grad_enabled() and (roots := _roots_of(output)):
-        watch(roots)
-    return output
-
-
-class _RerunScope:
-    """Watches the modules that run, with a graph, while a custom function's backward does."""
-
-    def __init__(self, watch):
-        self._watch, self._handle, self._task = watch, None, -1
-
-    def enter(self, gradients):
-        self.leave()
-        self._task = torch._C._current_graph_task_id()
-        self._handle = nn.modules.module.register_module_forward_hook(self._ran)
-
-    def leave(self, *_):
-        if self._handle:
-            self._handle.remove()
-        self._handle = None
-
-    def _ran(self, module, args, output):
-        if torch.compiler.is_compiling():
-            return
-        if torch._C._current_graph_task_id() != self._task:
-            self.leave()  # the backward ended with an error
-        elif module._parameters and torch.is_grad_enabled() and (roots := _roots_of(output)):
-            self._watch(roots)
 
 
 def _found_inf(scaler, optimizer):
