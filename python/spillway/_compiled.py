@@ -5,11 +5,20 @@ into it (torch.cond, torch.while_loop, flex_attention), is traced there as alway
 one. Compiled code that is reached in another way is refused.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
 
 from spillway import _late
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _GATE_KEY = torch._C._dispatch_key_parse("Fake")  # swap/gate's; PyTorch has no name for it in Python
 
@@ -19,20 +28,20 @@ def is_gated() -> bool:
     return torch._C._dispatch_tls_is_dispatch_key_included(_GATE_KEY)
 
 
-def _eager_when_gated(original):
-    """For the function that turns a compiler into what runs a function's frames; None: they run as they are."""
+def _eager_when_gated(original: Callable[P, R]) -> Callable[P, R | None]:
+    """Wraps the function that turns a compiler into a runner of a function's frames; None: they run as they are."""
     from torch._higher_order_ops.utils import _in_hop_compile  # traces, and runs what it traced operator by operator
 
     @functools.wraps(original)
-    def callback_from_stance(callback):
-        return None if is_gated() and not _in_hop_compile() else original(callback)
+    def callback_from_stance(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        return None if is_gated() and not _in_hop_compile() else original(*args, **kwargs)
 
     return callback_from_stance
 
 
-def _refused_when_gated(original):
+def _refused_when_gated(original: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(original)
-    def call(*args, **kwargs):
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_gated():
             raise RuntimeError(
                 "[session] this would run kernels of torch.compile, which Spillway cannot see, inside a Session: the "
@@ -44,12 +53,12 @@ def _refused_when_gated(original):
     return call
 
 
-def _let_higher_order_operators_pass():
+def _let_higher_order_operators_pass() -> None:
     """Lets operators that take functions pass over the gate, because the operators of tensors inside come to it."""
     # For those that are made from now on.
     torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_GATE_KEY)
     for operator in torch._ops._higher_order_ops.values():
-        operator.fallthrough(_GATE_KEY)
+        operator.fallthrough(_GATE_KEY)  # type: ignore[no-untyped-call]  # torch left it untyped
 
 
 def install() -> None:

@@ -6,8 +6,11 @@ before a Session opens must stay right inside it. The others bring bytes back fo
 Session is open.
 """
 
+from __future__ import annotations
+
 import functools
 import threading
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 import torch.autograd.graph
@@ -15,11 +18,27 @@ import torch.utils.dlpack
 
 from spillway import _spillway
 
-_originals = {}
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeAlias, TypeGuard
+
+    from torch._C import PyTorchFileWriter
+    from torch.serialization import _opener
+    from torch.types import Storage
+    from typing_extensions import CapsuleType
+
+    Memory: TypeAlias = torch.Tensor | torch.UntypedStorage
+    Patch: TypeAlias = tuple[object, str, Callable[..., object]]  # owner, name, and what wraps that member
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_originals: dict[tuple[object, str], object] = {}
 _here = threading.local()
 
 
-def _is_plain(value):
+def _is_plain(value: object) -> TypeGuard[torch.Tensor]:
     return (
         isinstance(value, torch.Tensor)
         and value.layout == torch.strided
@@ -27,7 +46,7 @@ def _is_plain(value):
     )
 
 
-def _tensors_among(values):
+def _tensors_among(values: Iterable[object]) -> Iterator[Memory]:
     """Yields the tensors and storages among arguments of a function."""
     for value in values:
         if isinstance(value, torch.UntypedStorage) or _is_plain(value):
@@ -38,11 +57,11 @@ def _tensors_among(values):
             yield from _tensors_among(value)
 
 
-def _pinned(original):
-    """For functions whose result keeps the pointer: the tensor stays on the device for good."""
+def _pinned(original: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
+    """Wraps functions whose result keeps the pointer: the tensor stays on the device for good."""
 
     @functools.wraps(original)
-    def call(self, *args, **kwargs):
+    def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
         for one in _tensors_among((self,)):
             _spillway.pin(one)
         return original(self, *args, **kwargs)
@@ -50,11 +69,13 @@ def _pinned(original):
     return call
 
 
-def _pinned_where_sliced(original):
-    """For a storage's elements: a slice is a storage of the same memory."""
+def _pinned_where_sliced(
+    original: Callable[[torch.UntypedStorage, int | slice], R],
+) -> Callable[[torch.UntypedStorage, int | slice], R]:
+    """Wraps the function of a storage's elements, because a slice is a storage of the same memory."""
 
     @functools.wraps(original)
-    def call(self, index):
+    def call(self: torch.UntypedStorage, index: int | slice) -> R:
         if isinstance(index, slice):
             _spillway.pin(self)
             return original(self, index)
@@ -67,23 +88,24 @@ def _pinned_where_sliced(original):
     return call
 
 
-def _pinned_on_a_gpu(original):
-    """For a property that tensors of a GPU alone have. Libraries ask others for it, too."""
+def _pinned_on_a_gpu(original: property) -> property:
+    """Wraps a property that tensors of a GPU alone have. Libraries ask others for it, too."""
+    read = cast("Callable[[object], object]", original.fget)
 
-    @functools.wraps(original.fget)
-    def get(self):
+    @functools.wraps(read)
+    def get(self: object) -> object:
         if _is_plain(self) and self.is_cuda:
             _spillway.pin(self)
-        return original.fget(self)
+        return read(self)
 
     return property(get, doc=original.__doc__)
 
 
-def _lent(original):
-    """For functions that read their arguments' bytes by pointers, and forget these."""
+def _lent(original: Callable[P, R]) -> Callable[P, R]:
+    """Wraps functions that read their arguments' bytes by pointers, and forget these."""
 
     @functools.wraps(original)
-    def call(*args, **kwargs):
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         leases = [_spillway.resident_read(one) for one in _tensors_among((*args, *kwargs.values()))]
         try:
             return original(*args, **kwargs)
@@ -93,11 +115,11 @@ def _lent(original):
     return call
 
 
-def _written(original):
-    """For functions that write the first of their arguments by a pointer, and read the others."""
+def _written(original: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
+    """Wraps functions that write the first of their arguments by a pointer, and read the others."""
 
     @functools.wraps(original)
-    def call(self, *args, **kwargs):
+    def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
         leases = [_spillway.resident(one) for one in _tensors_among((self,))]
         leases += [_spillway.resident_read(one) for one in _tensors_among((*args, *kwargs.values()))]
         try:
@@ -108,11 +130,11 @@ def _written(original):
     return call
 
 
-def _all_written(original):
-    """For functions that write any of their arguments by pointers."""
+def _all_written(original: Callable[P, R]) -> Callable[P, R]:
+    """Wraps functions that write any of their arguments by pointers."""
 
     @functools.wraps(original)
-    def call(*args, **kwargs):
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         leases = [_spillway.resident(one) for one in _tensors_among((*args, *kwargs.values()))]
         try:
             return original(*args, **kwargs)
@@ -122,12 +144,12 @@ def _all_written(original):
     return call
 
 
-def _lent_where_subclassed(original):
-    """For functions that ask tensors of other classes whether they have memory."""
+def _lent_where_subclassed(original: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
+    """Wraps functions that ask tensors of other classes whether they have memory."""
     lent = _lent(original)
 
     @functools.wraps(original)
-    def call(self, *args, **kwargs):
+    def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return (original if type(self) is torch.Tensor else lent)(self, *args, **kwargs)
 
     return call
@@ -136,35 +158,35 @@ def _lent_where_subclassed(original):
 class _Writer:
     """A writer of torch.save's archive that has one storage resident at a time."""
 
-    def __init__(self, writer):
+    def __init__(self, writer: PyTorchFileWriter) -> None:
         self._writer = writer
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> object:
         return getattr(self._writer, name)
 
-    def write_record(self, name, data, size):
+    def write_record(self, name: str, data: Storage | bytes | int, size: int) -> None:
         lease = _spillway.resident_read(data) if isinstance(data, torch.UntypedStorage) else None
         try:
-            return self._writer.write_record(name, data, size)
+            self._writer.write_record(name, data, size)
         finally:
             del lease
 
 
-def _opened_with_lease(original):
+def _opened_with_lease(original: Callable[P, _opener[PyTorchFileWriter]]) -> Callable[P, _opener[PyTorchFileWriter]]:
     @functools.wraps(original)
-    def open_writer(file):
-        opened = original(file)
-        opened.file_like = _Writer(opened.file_like)
+    def open_writer(*args: P.args, **kwargs: P.kwargs) -> _opener[PyTorchFileWriter]:
+        opened = original(*args, **kwargs)
+        opened.file_like = cast("PyTorchFileWriter", _Writer(opened.file_like))
         return opened
 
     return open_writer
 
 
-def _numbered(original):
-    """For functions that tell tensors apart by their addresses: they get numbers that stay while tensors move."""
+def _numbered(original: Callable[P, R]) -> Callable[P, R]:
+    """Wraps functions that tell tensors apart by their addresses: they get numbers that stay while tensors move."""
 
     @functools.wraps(original)
-    def call(*args, **kwargs):
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         before = getattr(_here, "numbers", False)
         _here.numbers = True
         try:
@@ -175,11 +197,11 @@ def _numbered(original):
     return call
 
 
-def _address(original):
-    """For addresses: the code that asks for one may write there before the next operator."""
+def _address(original: Callable[[Memory], int]) -> Callable[[Memory], int]:
+    """Wraps the function of an address, because the code that asks for one may write there before the next operator."""
 
     @functools.wraps(original)
-    def data_ptr(self):
+    def data_ptr(self: Memory) -> int:
         if getattr(_here, "numbers", False) and not _may_be_a_wrapper(self):
             return _number_of(self)
         for one in _tensors_among((self,)):
@@ -189,23 +211,24 @@ def _address(original):
     return data_ptr
 
 
-def _may_be_a_wrapper(thing):
+def _may_be_a_wrapper(thing: object) -> bool:
     """True for tensors of classes that run operators themselves. Those without memory are known by an address of 0."""
     return isinstance(thing, torch.Tensor) and type(thing).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
-def _number_of(thing):
+def _number_of(thing: Memory) -> int:
     if isinstance(thing, torch.UntypedStorage):
-        return thing._cdata
-    return thing.untyped_storage()._cdata << 64 | thing.storage_offset() * thing.element_size()
+        number: int = thing._cdata
+        return number
+    return _number_of(thing.untyped_storage()) << 64 | int(thing.storage_offset() * thing.element_size())
 
 
-def _exchanged(original):
+def _exchanged(original: CapsuleType) -> CapsuleType:
     return _spillway.dlpack_exchange_api(original)
 
 
 # From the import on: what hands a pointer out.
-KEPT = (
+KEPT: tuple[Patch, ...] = (
     (torch.Tensor, "numpy", _pinned),
     (torch.Tensor, "__dlpack__", _pinned),
     (torch.Tensor, "__cuda_array_interface__", _pinned_on_a_gpu),
@@ -222,7 +245,7 @@ KEPT = (
 )
 
 # While a Session is open: what uses pointers during a call.
-USED = (
+USED: tuple[Patch, ...] = (
     (torch.Tensor, "tolist", _lent),
     (torch.Tensor, "apply_", _written),
     (torch.Tensor, "map_", _written),
@@ -271,7 +294,7 @@ USED = (
 )
 
 
-def _put_in_place(patches):
+def _put_in_place(patches: Iterable[Patch]) -> None:
     for owner, name, wrap in patches:
         if (owner, name) not in _originals and hasattr(owner, name):  # a torch without CUDA has fewer
             original = vars(owner).get(name)
@@ -280,17 +303,17 @@ def _put_in_place(patches):
             setattr(owner, name, wrapper)
 
 
-def keep():
+def keep() -> None:
     """Puts the functions in place that stay. Does nothing where they are."""
     _put_in_place(KEPT)
 
 
-def install():
+def install() -> None:
     """Puts the functions of an open Session in place. Does nothing where they are."""
     _put_in_place(USED)
 
 
-def remove():
+def remove() -> None:
     """Puts PyTorch's own functions back, as the last Session closes."""
     for owner, name, _ in USED:
         if (owner, name) not in _originals:

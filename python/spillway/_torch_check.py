@@ -5,7 +5,7 @@ import torch
 from spillway._built_for import TORCH_VERSION
 
 
-def require_torch():
+def require_torch() -> None:
     """Raises ImportError where torch's minor version is another than the extension's."""
     found = ".".join(torch.__version__.split(".")[:2])
     if found != TORCH_VERSION:
@@ -15,6 +15,6 @@ def require_torch():
         )
 
 
-def has_distributed():
+def has_distributed() -> bool:
     """True where torch was built with torch.distributed."""
     return torch.distributed.is_available()

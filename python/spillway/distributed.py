@@ -11,18 +11,32 @@ sums go host by host. Every rank gets the same bits. It needs no MPI, and can us
 before they return. On a network with strangers, give all ranks one SPILLWAY_SECRET.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import datetime
 import os
 import socket
+from typing import TYPE_CHECKING, cast
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from spillway import _spillway
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeAlias
+
+    from torch._C._distributed_c10d import Store, _DistributedBackendOptions
+
+    # Family, kind, protocol, canonical name and address, as socket.getaddrinfo() returns them.
+    _Address: TypeAlias = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+    _Resolved: TypeAlias = tuple[socket.AddressFamily, socket.SocketKind, int, str, _Address]
+
 __all__ = ["Options", "explain"]
 
-_duplicates = {}  # how many were made of groups of other backends, by the groups' names
+_duplicates: dict[str, int] = {}  # how many were made of groups of other backends, by the groups' names
 
 
 @dataclasses.dataclass
@@ -52,7 +66,7 @@ class Options:
 
 def explain(group: dist.ProcessGroup | None = None, size: int | str = "1MiB") -> str:
     """Returns a few lines for people: how a group of this backend sums vectors of `size` bytes."""
-    group = group or dist.group.WORLD
+    group = cast("dist.ProcessGroup", group or dist.group.WORLD)
     backend = _backend_of(group)
     if backend is None:
         raise TypeError(f"the group's backend is {dist.get_backend(group)}, not spillway")
@@ -69,20 +83,20 @@ def duplicate(group: dist.ProcessGroup) -> _spillway.ProcessGroup:
     if backend is not None:
         return backend.duplicate()
     number = _duplicates[group.group_name] = _duplicates.get(group.group_name, 0) + 1
-    store = dist.PrefixStore(f"spillway/duplicate/{number}", dist.distributed_c10d._get_process_group_store(group))
+    store = PrefixStore(f"spillway/duplicate/{number}", dist.distributed_c10d._get_process_group_store(group))
     return _connect(
         store, dist.get_rank(group), dist.get_world_size(group), Options(), _seconds(dist.default_pg_timeout)
     )
 
 
-def _backend_of(group):
+def _backend_of(group: dist.ProcessGroup) -> _spillway.ProcessGroup | None:
     """Returns the group's backend of this kind, which TORCH_DISTRIBUTED_DEBUG=DETAIL wraps; None where it has none."""
     backends = (group._get_backend(device) for device in group._device_types)
-    backends = (getattr(backend, "wrapped_pg", backend) for backend in backends)
-    return next((backend for backend in backends if isinstance(backend, _spillway.ProcessGroup)), None)
+    inner = (getattr(backend, "wrapped_pg", backend) for backend in backends)
+    return next((backend for backend in inner if isinstance(backend, _spillway.ProcessGroup)), None)
 
 
-def _address_of_interface(names):
+def _address_of_interface(names: str) -> str:
     """Returns the address of the first interface of `eth0,eth1` that there is; an address stays what it is."""
     there = {interface for _, interface in socket.if_nameindex()}
     for name in (name.strip() for name in names.split(",")):
@@ -95,7 +109,7 @@ def _address_of_interface(names):
     return names
 
 
-def _ipv4_of(interface):
+def _ipv4_of(interface: str) -> str | None:
     import fcntl
     import struct
 
@@ -107,7 +121,7 @@ def _ipv4_of(interface):
     return socket.inet_ntoa(found[20:24])
 
 
-def _ipv6_of(interface, table="/proc/net/if_inet6"):
+def _ipv6_of(interface: str, table: str = "/proc/net/if_inet6") -> str | None:
     """Returns an interface's IPv6 address, but none that means another host elsewhere (fe80::)."""
     try:
         with open(table) as lines:
@@ -118,37 +132,38 @@ def _ipv6_of(interface, table="/proc/net/if_inet6"):
     return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(addresses[0])) if addresses else None
 
 
-def _address_towards(host):
+def _address_towards(host: str) -> str | None:
     """Returns this host's address on the way to another one; nothing is sent. None where there is no way."""
     for family, kind, _, _, target in _resolved(host):
         try:
             with socket.socket(family, kind) as probe:
                 probe.connect(target)
-                return probe.getsockname()[0]
+                address: str = probe.getsockname()[0]
+                return address
         except OSError:
             continue
     return None
 
 
-def _resolved(host):
+def _resolved(host: str) -> Sequence[_Resolved]:
     try:
         return socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError:
         return []
 
 
-def _is_loopback(address):
+def _is_loopback(address: str | None) -> bool:
     return address is None or address.startswith("127.") or address == "::1"
 
 
-def _store_host(store):
+def _store_host(store: Store) -> str:
     """Returns the host of the group's store, where it has one."""
-    while isinstance(store, dist.PrefixStore):
+    while isinstance(store, PrefixStore):
         store = store.underlying_store
-    return store.host if isinstance(store, dist.TCPStore) else os.environ.get("MASTER_ADDR", "")
+    return store.host if isinstance(store, TCPStore) else os.environ.get("MASTER_ADDR", "")
 
 
-def _own_address(store, given):
+def _own_address(store: Store, given: str) -> str:
     name = given or os.environ.get("SPILLWAY_INTERFACE") or os.environ.get("GLOO_SOCKET_IFNAME")
     if name:
         return _address_of_interface(name)
@@ -160,11 +175,11 @@ def _own_address(store, given):
     return address or "127.0.0.1"
 
 
-def _seconds(value):
+def _seconds(value: datetime.timedelta | float) -> float:
     return value.total_seconds() if isinstance(value, datetime.timedelta) else float(value)
 
 
-def _make(given, options):
+def _make(given: _DistributedBackendOptions, options: Options | None) -> _spillway.ProcessGroup:
     """Makes the backend of a group; torch.distributed calls it."""
     if options is not None and not isinstance(options, Options):
         raise TypeError(
@@ -175,7 +190,7 @@ def _make(given, options):
     return _connect(given.store, given.group_rank, given.group_size, options, deadline)
 
 
-def _connect(store, rank, size, options, deadline):
+def _connect(store: Store, rank: int, size: int, options: Options, deadline: float) -> _spillway.ProcessGroup:
     return _spillway.ProcessGroup(
         store=store,
         rank=rank,

@@ -1,10 +1,12 @@
 """K-FAC for any torch.nn.Module: gradients become natural gradients before the optimizer's step."""
 
+from __future__ import annotations
+
 import contextlib
 import sys
 import warnings
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
@@ -14,10 +16,27 @@ from spillway import _spillway
 from spillway._reruns import in_backward, roots_of, tensors_of
 from spillway._reruns import watch_reruns as _watch_reruns  # noqa: F401  the extension calls it by this name
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeAlias, TypedDict
+
+    from torch.amp.grad_scaler import GradScaler
+
+    # Name, type, kind, groups, weight and bias of a module, for the extension.
+    _Description: TypeAlias = tuple[str, str, str, int, torch.Tensor | None, torch.Tensor | None]
+
+    class KfacStats(TypedDict):
+        """Figures of a KFAC, a plain dict."""
+
+        counters: _spillway.KfacCounters
+        seconds: dict[str, float]
+        bytes: dict[str, int]
+
+
 _KINDS = ((nn.Linear, "linear"), (nn.Conv1d, "conv1d"), (nn.Conv2d, "conv2d"), (nn.Conv3d, "conv3d"))
 
 
-def _describe(name, module):
+def _describe(name: str, module: nn.Module) -> _Description:
     """Returns (name, type, kind, groups, weight, bias) of a module that owns parameters, for the extension."""
     own = dict(module._parameters.items())  # TorchScript's have no get()
     kind = next((kind for cls, kind in _KINDS if isinstance(module, cls)), "")
@@ -35,7 +54,7 @@ def _describe(name, module):
     )
 
 
-def _refuse_sharded(model):
+def _refuse_sharded(model: nn.Module) -> None:
     tensors = sys.modules.get("torch.distributed.tensor")  # not there: no weight is a DTensor
     for name, parameter in model.named_parameters():
         if tensors and isinstance(parameter, tensors.DTensor):
@@ -44,7 +63,7 @@ def _refuse_sharded(model):
             )
 
 
-def _own_group(process_group):
+def _own_group(process_group: dist.ProcessGroup | None) -> _spillway.ProcessGroup | None:
     """Makes a group of the same ranks for KFAC alone, so that its messages and those of gradients never meet.
 
     Returns None where a process is alone.
@@ -53,7 +72,7 @@ def _own_group(process_group):
         if process_group is not None:
             raise ValueError("process_group was given, but torch.distributed is not initialized")
         return None
-    group = process_group or dist.group.WORLD
+    group = cast("dist.ProcessGroup", process_group or dist.group.WORLD)
     if dist.get_rank(group) < 0:
         raise ValueError("this rank is not in process_group")
     if dist.get_world_size(group) == 1:
@@ -126,15 +145,15 @@ class KFAC:
         model: nn.Module,
         optimizer: torch.optim.Optimizer | float,
         *,
-        process_group: "dist.ProcessGroup | None" = None,
-        **options: Any,
-    ):
+        process_group: dist.ProcessGroup | None = None,
+        **options: object,
+    ) -> None:
         self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-        if self._optimizer is None and (isinstance(optimizer, bool) or not isinstance(optimizer, (int, float))):
+        if isinstance(optimizer, bool) or not isinstance(optimizer, (torch.optim.Optimizer, int, float)):
             raise TypeError(
                 f"optimizer is {type(optimizer).__name__}; allowed are a torch.optim.Optimizer and a number"
             )
-        lr = self._lr_of_optimizer() if self._optimizer else float(optimizer)
+        lr = _lr_of(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else float(optimizer)
         modules = {
             name: module
             for name, module in model.named_modules()
@@ -148,14 +167,11 @@ class KFAC:
         self._hook = model.register_forward_hook(_ForwardHook(self), with_kwargs=True)
         weakref.finalize(self, self._hook.remove)
 
-    def _lr_of_optimizer(self):
-        return float(self._optimizer.param_groups[0]["lr"])
-
-    def _refuse_other_weights(self):
+    def _refuse_other_weights(self) -> None:
         other = [
             name
             for name, module, weight in self._weights
-            if module() is not None and module()._parameters.get("weight") is not weight
+            if (living := module()) is not None and living._parameters.get("weight") is not weight
         ]
         if other:
             raise RuntimeError(
@@ -172,11 +188,11 @@ class KFAC:
         """
         self._kfac.watch([loss], batch)
 
-    def no_watch(self) -> "_NoWatch":
+    def no_watch(self) -> _NoWatch:
         """Returns a scope whose forward passes are not watched, for passes in training mode without a backward."""
         return _NoWatch(self)
 
-    def step(self, scaler: torch.amp.GradScaler | None = None) -> None:
+    def step(self, scaler: GradScaler | None = None) -> None:
         """Preconditions `.grad` of the layers, and takes in curvature where it is due.
 
         `scaler` is the torch.amp.GradScaler by whose scale the loss was multiplied. Gradients must be unscaled
@@ -188,7 +204,7 @@ class KFAC:
         or did not answer. Warns once of layers without statistics after the first step.
         """
         if self._optimizer:
-            self._kfac.lr = self._lr_of_optimizer()
+            self._kfac.lr = _lr_of(self._optimizer)
         if scaler is not None and scaler.is_enabled() and _found_inf(scaler, self._optimizer):
             self._kfac.discard()
             return
@@ -254,7 +270,7 @@ class KFAC:
         """(name, reason) of the modules with parameters that the optimizer alone steps."""
         return self._kfac.left_alone()
 
-    def stats(self) -> dict[str, dict[str, Any]]:
+    def stats(self) -> KfacStats:
         """Returns counters, seconds by phase, and bytes of the state, as a dict of dicts."""
         return {"counters": self._kfac.counters(), "seconds": self._kfac.seconds(), "bytes": self._kfac.bytes()}
 
@@ -267,7 +283,7 @@ class KFAC:
         """
         return {"tensors": dict(self._kfac.state()), "damping": self.damping, "kl_clip": self.kl_clip}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on bit by bit from a state_dict() of the same layers and options; the number of ranks may differ.
 
         Raises ValueError naming the first tensor that does not fit; nothing has changed then.
@@ -281,13 +297,13 @@ class KFAC:
 
 
 class _NoWatch:
-    def __init__(self, kfac):
+    def __init__(self, kfac: KFAC) -> None:
         self._kfac = kfac
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._before, self._kfac._watches = self._kfac._watches, False
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._kfac._watches = self._before
 
 
@@ -297,14 +313,14 @@ class _ForwardHook:
     A copy of it, or what is loaded of a saved one, does nothing, because a copy of the model is not the KFAC's.
     """
 
-    def __init__(self, kfac):
+    def __init__(self, kfac: KFAC) -> None:
         self._kfac = weakref.ref(kfac)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, str]]:
         # It takes any arguments and returns None, without spillway too.
         return getattr, (contextlib.nullcontext(), "__exit__")
 
-    def __call__(self, model, args, kwargs, output):
+    def __call__(self, model: nn.Module, args: object, kwargs: object, output: object) -> None:
         if torch.compiler.is_compiling():
             return
         kfac = self._kfac()
@@ -317,7 +333,11 @@ class _ForwardHook:
             watch(roots, inputs[0].shape[0])
 
 
-def _found_inf(scaler, optimizer):
+def _lr_of(optimizer: torch.optim.Optimizer) -> float:
+    return float(optimizer.param_groups[0]["lr"])
+
+
+def _found_inf(scaler: GradScaler, optimizer: torch.optim.Optimizer | None) -> bool:
     """True where the scaler's unscale_() of this optimizer met a gradient that is not finite."""
     if optimizer is None:
         raise ValueError("a KFAC that was made with a number has no optimizer whose gradients a scaler unscales")

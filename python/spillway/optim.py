@@ -5,18 +5,33 @@ be on the device together. These optimizers take their parameters in groups of a
 far below the optimizer's state is feasible. Hyperparameters, results and `state_dict()` are torch.optim's.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, overload
+
 import torch
 
 from spillway import _spillway
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from torch.optim.optimizer import ParamsT
+
+    _Base = torch.optim.Optimizer
+else:
+    _Base = object  # the optimizer comes after _InGroups among the bases
 
 __all__ = ["SGD", "Adam", "AdamW", "Lamb"]
 
 _GROUP_BYTES = 32 << 20
 
 
-def _groups(parameters, group_bytes, tensors_each):
+def _groups(parameters: Iterable[torch.Tensor], group_bytes: int, tensors_each: int) -> list[list[torch.Tensor]]:
     """Cuts parameters into lists whose tensors, with gradients and state, have at most `group_bytes`; one at least."""
-    groups, held = [], 0
+    groups: list[list[torch.Tensor]] = []
+    held = 0
     for parameter in parameters:
         size = tensors_each * parameter.numel() * parameter.element_size()
         if not groups or held + size > group_bytes:
@@ -27,21 +42,31 @@ def _groups(parameters, group_bytes, tensors_each):
     return groups
 
 
-class _InGroups:
+class _InGroups(_Base):
     """Makes an optimizer of torch take its parameters group by group."""
 
-    def __init__(self, params, *args, group_bytes=_GROUP_BYTES, **kwargs):
+    _tensors_each: int  # of a parameter: the weight, its gradient and its state, with what a step makes
+
+    # The arguments are those of torch's class.
+    def __init__(self, params: ParamsT, *args: Any, group_bytes: int = _GROUP_BYTES, **kwargs: Any) -> None:
         if not isinstance(group_bytes, int) or group_bytes < 1:
             raise ValueError(f"group_bytes is {group_bytes!r}; it must be a positive int")
         self._group_bytes = group_bytes
         super().__init__(params, *args, **kwargs)
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self._group_bytes = _GROUP_BYTES
         super().__setstate__(state)
 
+    def _step_of_torch(self, optimizer: torch.optim.Optimizer) -> None:
+        raise NotImplementedError
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Takes a step, after `closure()` where there is one. Returns the closure's loss."""
         loss = None
         if closure is not None:
@@ -59,10 +84,10 @@ class _InGroups:
         return loss
 
 
-def _step_of(optimizer):
+def _step_of(optimizer: type[torch.optim.Optimizer]) -> Callable[[torch.optim.Optimizer], object]:
     """Returns the step of a class of torch.optim without its hooks, which the step around it has run already."""
-    step = optimizer.step
-    return step.__wrapped__ if getattr(step, "hooked", False) else step
+    step: Callable[..., object] = optimizer.step
+    return vars(step)["__wrapped__"] if getattr(step, "hooked", False) else step
 
 
 class Adam(_InGroups, torch.optim.Adam):
@@ -70,7 +95,7 @@ class Adam(_InGroups, torch.optim.Adam):
 
     _tensors_each = 4
 
-    def _step_of_torch(self, optimizer):
+    def _step_of_torch(self, optimizer: torch.optim.Optimizer) -> None:
         _step_of(torch.optim.Adam)(optimizer)
 
 
@@ -79,7 +104,7 @@ class AdamW(_InGroups, torch.optim.AdamW):
 
     _tensors_each = 4
 
-    def _step_of_torch(self, optimizer):
+    def _step_of_torch(self, optimizer: torch.optim.Optimizer) -> None:
         _step_of(torch.optim.AdamW)(optimizer)
 
 
@@ -88,7 +113,7 @@ class SGD(_InGroups, torch.optim.SGD):
 
     _tensors_each = 3
 
-    def _step_of_torch(self, optimizer):
+    def _step_of_torch(self, optimizer: torch.optim.Optimizer) -> None:
         _step_of(torch.optim.SGD)(optimizer)
 
 
@@ -105,7 +130,16 @@ class Lamb(_InGroups, torch.optim.Optimizer):
 
     _tensors_each = 5
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, *, group_bytes=_GROUP_BYTES):
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        *,
+        group_bytes: int = _GROUP_BYTES,
+    ) -> None:
         if not 0 <= betas[0] < 1 or not 0 <= betas[1] < 1:
             raise ValueError(f"betas are {betas}; allowed is 0 up to 1")
         for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
@@ -114,13 +148,13 @@ class Lamb(_InGroups, torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults, group_bytes=group_bytes)
 
-    def _step_of_torch(self, optimizer):
+    def _step_of_torch(self, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
             with_gradient = [p for p in group["params"] if p.grad is not None]
             if with_gradient:
                 self._update(with_gradient, group)
 
-    def _update(self, parameters, group):
+    def _update(self, parameters: list[torch.Tensor], group: dict[str, Any]) -> None:
         for p in parameters:
             state = self.state[p]
             if not state:
@@ -128,7 +162,7 @@ class Lamb(_InGroups, torch.optim.Optimizer):
                 state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
                 state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
             state["step"] += 1
-        gradients = [p.grad for p in parameters]
+        gradients = [p.grad for p in parameters if p.grad is not None]
         means = [self.state[p]["exp_avg"] for p in parameters]
         variances = [self.state[p]["exp_avg_sq"] for p in parameters]
         beta1, beta2 = group["betas"]

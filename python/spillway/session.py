@@ -1,12 +1,14 @@
 """Sessions: a byte budget on everything that a thread's PyTorch code allocates."""
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import dataclasses
+import enum
 import os
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch.utils import _pytree
@@ -14,22 +16,51 @@ from torch.utils import _pytree
 from spillway import _compiled, _pointers, _purposes, _sharded, _spillway
 from spillway._torch_check import has_distributed
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Final, SupportsIndex, TypedDict
+
+    from spillway._spillway import SessionStats
+
+    class _Options(TypedDict):
+        """The options of the extension's Session."""
+
+        device: str
+        engine: str
+        budget_bytes: int
+        host_budget_bytes: int
+        disk: str
+        split_bytes: int
+        prefetch: bool
+        replay: bool
+        processes_of_host: int
+
+
 if has_distributed():
     from spillway import _data_parallel
 
     _data_parallel.install()
 _compiled.install()
 _sharded.install()
-_UNSET = object()
+
+T = TypeVar("T")
 
 
-def _name_of(device):
+class _Unset(enum.Enum):
+    """The type of a default that stands for no value that a caller gives."""
+
+    UNSET = enum.auto()
+
+
+_UNSET: Final = _Unset.UNSET
+
+
+def _name_of(device: str) -> str:
     """Returns the name of a device; "cuda" is the current GPU, as everywhere in PyTorch."""
-    name = str(device)
-    return f"cuda:{torch.cuda.current_device()}" if name == "cuda" and torch.cuda.is_available() else name
+    return f"cuda:{torch.cuda.current_device()}" if device == "cuda" and torch.cuda.is_available() else device
 
 
-def _bytes(value, name, unlimited):
+def _bytes(value: SupportsIndex | str | None, name: str, unlimited: int) -> int:
     """Returns a number of bytes from an int, a text such as "8GiB", or None for `unlimited`."""
     if value is None:
         return unlimited
@@ -82,18 +113,18 @@ class Session:
         *,
         device: str | torch.device = "cpu",
         host_budget: int | str | None = None,
-        disk: str | os.PathLike | None = None,
-        split: int | str | None = _UNSET,
+        disk: str | os.PathLike[str] | None = None,
+        split: int | str | _Unset | None = _UNSET,
         engine: str = "gate",
         prefetch: bool = True,
         replay: bool = True,
         processes_of_host: int | None = None,
-    ):
+    ) -> None:
         unlimited = _spillway.UNLIMITED_BYTES
         split_bytes = _spillway.SPLIT_BY_DEVICE if split is _UNSET else _bytes(split, "split", unlimited)
         if split is not _UNSET and split_bytes == _spillway.SPLIT_BY_DEVICE:
             raise ValueError("split is 0; it must be positive, or None")
-        self._options = {
+        self._options: _Options = {
             "device": str(device),
             "engine": engine,
             "budget_bytes": _bytes(budget, "budget", unlimited),
@@ -106,16 +137,17 @@ class Session:
             if processes_of_host is None
             else processes_of_host,
         }
-        self._open = None
-        self._thread = None
+        self._open: _spillway.Session | None = None
+        self._thread: threading.Thread | None = None
 
     # ---- open and close
 
-    def open(self) -> "Session":
+    def open(self) -> Session:
         """Opens the Session, for code that has no block to put it into, such as a notebook. Returns it."""
         if self._open is not None:
             raise RuntimeError("[session] it is open already")
-        opened = _spillway.Session(**{**self._options, "device": _name_of(self._options["device"])})
+        options: _Options = {**self._options, "device": _name_of(self._options["device"])}
+        opened = _spillway.Session(**options)
         try:
             _open_sessions.add(self)
         except BaseException:
@@ -130,7 +162,8 @@ class Session:
         """Brings every tensor back to the device and lifts the budget. Does nothing where the Session is closed."""
         if self._open is None:
             return
-        if self._thread is not threading.current_thread() and self._thread.is_alive():
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
             raise RuntimeError("[session] close it on the thread that opened it, or after that thread has ended")
         try:
             self._open.close()
@@ -138,15 +171,15 @@ class Session:
             self._open = None
             _open_sessions.discard(self)
 
-    def __enter__(self) -> "Session":
+    def __enter__(self) -> Session:
         return self.open()
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- steps
 
-    def step(self, kind: str = "step") -> "_Step":
+    def step(self, kind: str = "step") -> _Step:
         """Returns the scope of a training step: a context manager, or a decorator of a function that is one step.
 
         Steps that do the same work have the same `kind`: "step", "validate". The first one of a kind pages on demand,
@@ -172,7 +205,7 @@ class Session:
         """The bytes of the neediest operator so far. No smaller budget can repeat the work that was done."""
         return self.stats()["floor_bytes"]
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> SessionStats:
         """Returns figures since the Session was opened, as a dict.
 
         Bytes: peak_bytes, peak_by_category (weights are the tensors that require a gradient by themselves, optimizer
@@ -184,7 +217,7 @@ class Session:
         """
         return self._require_open().stats()
 
-    def report(self, folder: str | os.PathLike) -> str:
+    def report(self, folder: str | os.PathLike[str]) -> str:
         """Writes a report to `folder`, which it makes: report.html for people, trace.json for Perfetto.
 
         The page shows memory over a step against the budget, lanes of compute and copies, what leaves the device and
@@ -199,12 +232,12 @@ class Session:
         """Starts counting the peak anew."""
         self._require_open().reset_peak()
 
-    def _require_open(self):
+    def _require_open(self) -> _spillway.Session:
         if self._open is None:
             raise RuntimeError("[session] it is closed: open it with `with session:` or session.open()")
         return self._open
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         budget = _spillway.format_bytes(self._options["budget_bytes"])
         state = "open" if self.is_open else "closed"
         return f"<spillway.Session budget={budget} device={self._options['device']} {state}>"
@@ -213,20 +246,20 @@ class Session:
 class _Step(contextlib.ContextDecorator):
     """The scope of one step, entered once at a time."""
 
-    def __init__(self, session, kind):
+    def __init__(self, session: Session, kind: str) -> None:
         self._session = session
         self._kind = str(kind)
-        self._opened = None
+        self._opened: _spillway.Session | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> Session:
         opened = self._session._require_open()
         opened.begin_step(self._kind)
         self._opened = opened
         return self._session
 
-    def __exit__(self, error, *_):
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         opened, self._opened = self._opened, None
-        if opened is not self._session._open:  # closed inside the step, and perhaps opened again
+        if opened is None or opened is not self._session._open:  # closed inside the step, and perhaps opened again
             return
         if error is None:
             opened.end_step()
@@ -242,17 +275,17 @@ class _Sessions:
     holds refuses to, and what comes back for it would be waited for without end.
     """
 
-    def __init__(self):
-        self._all = {}
+    def __init__(self) -> None:
+        self._all: dict[int, Session] = {}
         self._lock = threading.RLock()
 
-    def add(self, session):
+    def add(self, session: Session) -> None:
         with self._lock:
             self._all[id(session)] = session
             _pointers.install()
             _purposes.install()
 
-    def discard(self, session):
+    def discard(self, session: Session) -> None:
         with self._lock:
             self._all.pop(id(session), None)
             if self._all:
@@ -260,7 +293,7 @@ class _Sessions:
             _pointers.remove()
             _purposes.remove()
 
-    def close_all(self):
+    def close_all(self) -> None:
         """Closes all but those of threads that still run, which may be using them."""
         for session in list(self._all.values()):
             with contextlib.suppress(Exception):  # nothing needs the bytes any more
@@ -271,7 +304,7 @@ _open_sessions = _Sessions()
 atexit.register(_open_sessions.close_all)
 
 
-def _tensors_of(things):
+def _tensors_of(things: Iterable[object]) -> Iterator[torch.Tensor]:
     for thing in things:
         if isinstance(thing, torch.nn.Module):
             yield from (tensor for tensor in (*thing.parameters(), *thing.buffers()))
@@ -280,7 +313,7 @@ def _tensors_of(things):
 
 
 @contextlib.contextmanager
-def resident(thing: Any, *others: Any) -> Iterator[Any]:
+def resident(thing: T, *others: object) -> Iterator[T]:
     """Keeps tensors' bytes on the device and at one address inside the block, for reading and writing by pointer.
 
     Takes tensors, modules, and lists, tuples and dicts of tensors. Code that takes a pointer (`data_ptr()`, kernels of
@@ -300,7 +333,7 @@ def resident(thing: Any, *others: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def resident_read(thing: Any, *others: Any) -> Iterator[Any]:
+def resident_read(thing: T, *others: object) -> Iterator[T]:
     """Keeps tensors' bytes on the device as resident() does, for reading only: they can leave again without a copy."""
     leases = [_spillway.resident_read(tensor) for tensor in _tensors_of((thing, *others))]
     try:
@@ -310,16 +343,16 @@ def resident_read(thing: Any, *others: Any) -> Iterator[Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Observed:
+class Observed(Generic[T]):
     """What a step takes without a budget."""
 
     peak_bytes: int  #: most bytes that were held at once
     peak_by_category: dict[str, int]  #: their share by purpose: weights, gradients, optimizer, activations, …
     floor_bytes: int  #: bytes of the neediest operator, below which no budget is feasible
     floor_operator: str  #: its name
-    result: Any  #: what the function returned
+    result: T  #: what the function returned
 
-    def __str__(self):
+    def __str__(self) -> str:
         return (
             f"peak {_spillway.format_bytes(self.peak_bytes)}, floor {_spillway.format_bytes(self.floor_bytes)} "
             f"({self.floor_operator})"
@@ -327,8 +360,8 @@ class Observed:
 
 
 def observe(
-    function: Callable[[], Any], *, device: str | torch.device = "cpu", split: int | str | None = _UNSET
-) -> Observed:
+    function: Callable[[], T], *, device: str | torch.device = "cpu", split: int | str | _Unset | None = _UNSET
+) -> Observed[T]:
     """Runs `function` without a budget, and returns what it takes.
 
     The figures help to choose a budget: anything from `floor_bytes` up is feasible, and from `peak_bytes` up nothing is

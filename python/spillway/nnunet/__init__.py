@@ -12,6 +12,6 @@ import pathlib
 __all__ = ["trainer_folder"]
 
 
-def trainer_folder():
+def trainer_folder() -> str:
     """Returns the folder for nnU-Net's variable nnUNet_extTrainer. It holds the trainer and nothing else."""
     return str(pathlib.Path(__file__).resolve().parent / "trainers")

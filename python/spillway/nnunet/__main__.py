@@ -25,12 +25,12 @@ _COMMANDS = {
 }
 
 
-def _use_default(option, value):
+def _use_default(option: str, value: str) -> None:
     if option not in sys.argv:
         sys.argv += [option, value]
 
 
-def _offer_planner():
+def _offer_planner() -> None:
     """Puts SpillwayPlanner where nnU-Net looks for planners, because it looks into modules of its own alone."""
     from nnunetv2.experiment_planning.experiment_planners import default_experiment_planner
 
@@ -40,7 +40,7 @@ def _offer_planner():
     _use_default("-pl", SpillwayPlanner.__name__)
 
 
-def _offer_predictor():
+def _offer_predictor() -> None:
     """Makes nnU-Net's commands predict by SpillwayPredictor."""
     from nnunetv2.inference import predict_from_raw_data
 
@@ -51,21 +51,21 @@ def _offer_predictor():
     predict_from_raw_data.nnUNetPredictor = SpillwayPredictor
 
 
-def _offer_trainer():
+def _offer_trainer() -> None:
     """Adds Spillway's trainer to the folders where nnU-Net looks for trainers."""
     folders = [folder for folder in os.environ.get("nnUNet_extTrainer", "").split(os.pathsep) if folder]
     if trainer_folder() not in folders:
         os.environ["nnUNet_extTrainer"] = os.pathsep.join([*folders, trainer_folder()])
 
 
-def main():
+def main() -> int:
     """Runs the command that the arguments name. Returns the exit status."""
     if len(sys.argv) == 1:
         print(trainer_folder())
         return 0
     command = sys.argv.pop(1)
     if command not in _COMMANDS:
-        print(__doc__.strip(), file=sys.stdout if command in ("-h", "--help") else sys.stderr)
+        print((__doc__ or "").strip(), file=sys.stdout if command in ("-h", "--help") else sys.stderr)
         return 0 if command in ("-h", "--help") else 2
     module, function = _COMMANDS[command]
     try:

@@ -1,5 +1,7 @@
 """nnU-Net's planner for a network that needs more memory than the device has."""
 
+from __future__ import annotations
+
 from nnunetv2.experiment_planning.experiment_planners.default_experiment_planner import ExperimentPlanner
 
 
@@ -12,13 +14,13 @@ class SpillwayPlanner(ExperimentPlanner):
 
     def __init__(
         self,
-        dataset_name_or_id,
-        gpu_memory_target_in_gb=None,
-        preprocessor_name="DefaultPreprocessor",
-        plans_name="nnUNetSpillwayPlans",
-        overwrite_target_spacing=None,
-        suppress_transpose=False,
-    ):
+        dataset_name_or_id: str | int,
+        gpu_memory_target_in_gb: float | None = None,
+        preprocessor_name: str = "DefaultPreprocessor",
+        plans_name: str = "nnUNetSpillwayPlans",
+        overwrite_target_spacing: list[float] | tuple[float, ...] | None = None,
+        suppress_transpose: bool = False,
+    ) -> None:
         if gpu_memory_target_in_gb is None:
             raise RuntimeError("SpillwayPlanner needs the memory to plan for, in GB, such as -gpu_memory_target 40")
         super().__init__(

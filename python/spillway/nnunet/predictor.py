@@ -1,7 +1,10 @@
 """nnU-Net's predictor under a byte budget."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -12,18 +15,30 @@ from tqdm import tqdm
 
 from spillway.nnunet.settings import session_for
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
-def host_copy(tensor):
+    from torch import nn
+
+    import spillway
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def host_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a copy in memory of numpy, which no Session pages, so that other threads and processes may read it."""
     memory = torch.from_numpy(np.empty(tensor.numel() * tensor.element_size(), np.uint8))
     return memory.view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
 
 
-def _within_session(method):
+def _within_session(
+    method: Callable[Concatenate[SpillwayPredictor, P], R],
+) -> Callable[Concatenate[SpillwayPredictor, P], R]:
     """Makes a method of nnUNetPredictor run while the Session is open. Keeps its signature, which nnU-Net reads."""
 
     @functools.wraps(method)
-    def run(predictor, *args, **kwargs):
+    def run(predictor: SpillwayPredictor, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with contextlib.nullcontext() if predictor.session.is_open else predictor.session:
             return method(predictor, *args, **kwargs)
 
@@ -43,20 +58,22 @@ class SpillwayPredictor(nnUNetPredictor):
     Other arguments are nnUNetPredictor's.
     """
 
-    def __init__(self, *args, session=None, **kwargs):
+    network: nn.Module
+
+    def __init__(self, *args: object, session: spillway.Session | None = None, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.session = session if session is not None else session_for(self.device)
         torch.backends.cudnn.benchmark = False  # its trials would size workspaces by the free memory
 
-    def initialize_from_trained_model_folder(self, *args, **kwargs):
+    def initialize_from_trained_model_folder(self, *args: object, **kwargs: object) -> None:
         super().initialize_from_trained_model_folder(*args, **kwargs)
         self._leave_compiled()
 
-    def manual_initialization(self, *args, **kwargs):
+    def manual_initialization(self, *args: object, **kwargs: object) -> None:
         super().manual_initialization(*args, **kwargs)
         self._leave_compiled()
 
-    def _leave_compiled(self):
+    def _leave_compiled(self) -> None:
         """Takes the network out of torch.compile, whose kernels the Session does not see."""
         if isinstance(self.network, OptimizedModule):
             print("torch.compile is off, because Spillway does not see its kernels")
@@ -68,12 +85,14 @@ class SpillwayPredictor(nnUNetPredictor):
     predict_logits_from_preprocessed_data = _within_session(nnUNetPredictor.predict_logits_from_preprocessed_data)
 
     @_within_session
-    def predict_sliding_window_return_logits(self, input_image):
+    def predict_sliding_window_return_logits(self, input_image: torch.Tensor) -> torch.Tensor:
         """Returns the logits in host memory, because nnU-Net's threads and processes export them."""
         return host_copy(super().predict_sliding_window_return_logits(input_image))
 
     @torch.inference_mode()
-    def _internal_predict_sliding_window_return_logits(self, data, slicers, do_on_device=True):
+    def _internal_predict_sliding_window_return_logits(
+        self, data: torch.Tensor, slicers: Sequence[tuple[slice, ...]], do_on_device: bool = True
+    ) -> torch.Tensor:
         """Adds the windows' predictions up in the order and in the type that nnU-Net does.
 
         Raises OutOfBudget, a RuntimeError, where the sums do not fit. nnU-Net then calls again with `do_on_device` off.
