@@ -7,7 +7,7 @@
 #include "python/bindings/session.h"
 
 PYBIND11_MODULE(_spillway, module) {
-  module.doc() = "What spillway's Python modules are made of. Use the package spillway.";
+  module.doc() = "The extension of the package spillway: Sessions, K-FAC and process groups of C++. Use the package.";
   module.attr("__version__") = spillway::kVersion;
   module.attr("torch_version") = SPILLWAY_TORCH_VERSION;
   spillway::python::bind_errors(module);

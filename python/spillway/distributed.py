@@ -41,7 +41,7 @@ _duplicates: dict[str, int] = {}  # how many were made of groups of other backen
 
 @dataclasses.dataclass
 class Options:
-    """What `dist.init_process_group("spillway", pg_options=Options(…))` takes, the same on every rank.
+    """Options of the backend, the same on every rank: `dist.init_process_group("spillway", pg_options=Options(…))`.
 
     Args:
         deadline: Longest wait for a message, in seconds; a rank that does not answer is then given up with a CommError.

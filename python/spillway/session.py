@@ -344,13 +344,13 @@ def resident_read(thing: T, *others: object) -> Iterator[T]:
 
 @dataclasses.dataclass(frozen=True)
 class Observed(Generic[T]):
-    """What a step takes without a budget."""
+    """The figures of a step without a budget."""
 
     peak_bytes: int  #: most bytes that were held at once
     peak_by_category: dict[str, int]  #: their share by purpose: weights, gradients, optimizer, activations, …
     floor_bytes: int  #: bytes of the neediest operator, below which no budget is feasible
     floor_operator: str  #: its name
-    result: T  #: what the function returned
+    result: T  #: the function's result
 
     def __str__(self) -> str:
         return (
