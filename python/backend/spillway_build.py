@@ -9,7 +9,7 @@ import re
 import sysconfig
 
 from scikit_build_core import build as _build
-from scikit_build_core.build import *  # noqa: F401, F403, RUF100  the other hooks
+from scikit_build_core.build import *  # noqa: F403  the other hooks
 
 _TORCH = "2.11"
 

@@ -172,6 +172,27 @@ says "no commit is named 'v9'" "[--since COMMIT | --all | FILE…]"
 [[ ! -e $clone/build-tidy && ! -e $tidy/calls ]] || { echo "something was checked"; exit 1; }
 rm -rf "$clone/.git"
 
+echo "--- lint"
+expect 1 bash "$clone/scripts/lint" --fix
+says "unknown argument '--fix'" "Usage: scripts/lint"
+checkers=$work/checkers
+stand_in "$checkers" clang-format </dev/null
+stand_in "$checkers" shellcheck </dev/null
+expect 1 env SPILLWAY_TORCH="$work/good torch" PATH="$checkers:$PATH" bash "$clone/scripts/lint"
+says "is not of an environment of Python" "ruff and mypy are not there"
+# An environment of Python whose pip reaches nothing.
+environment=$work/environment
+fake_torch "$environment/lib/python3.11/site-packages/torch" 11
+stand_in "$environment/bin" python <<'PYTHON'
+case "$*" in
+  "-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  *purelib*) dirname "$0" ;;
+  *"pip install"*) echo "No matching distribution found for $*" && exit 1 ;;
+esac
+PYTHON
+expect 1 env SPILLWAY_TORCH="$environment/lib/python3.11/site-packages/torch" PATH="$checkers:$PATH" bash "$clone/scripts/lint"
+says "| No matching distribution found" "--require-hashes -r $clone/scripts/locks/lint.txt" "ruff and mypy are not there" "lint.log"
+
 echo "--- gpu-check"
 expect 1 bash "$clone/scripts/gpu-check" --edge zero
 says "--edge wants a positive number, not 'zero'"
