@@ -79,6 +79,27 @@ function(spillway_parts name)
   _spillway_common(${name} "${arg_TORCH}")
 endfunction()
 
+# spillway_embed(TARGET HEADER FILE…) makes the texts of files constants of TARGET, in the header that sources include as
+# HEADER: the text of gloo_worker.py is kGlooWorkerPy.
+function(spillway_embed target header)
+  set(content "// Made by CMake.\n#pragma once\n#include <string_view>\n\nnamespace spillway {\n\n")
+  foreach(file ${ARGN})
+    file(READ "${file}" text)
+    string(REGEX REPLACE "[_.]" ";" words "${file}")
+    set(name k)
+    foreach(word ${words})
+      string(SUBSTRING "${word}" 0 1 first)
+      string(SUBSTRING "${word}" 1 -1 rest)
+      string(TOUPPER "${first}" first)
+      string(APPEND name "${first}${rest}")
+    endforeach()
+    string(APPEND content "inline constexpr std::string_view ${name} = R\"text(${text})text\";\n\n")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+  endforeach()
+  file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/embedded/${header}" CONTENT "${content}}  // namespace spillway\n" @ONLY)
+  target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_BINARY_DIR}/embedded")
+endfunction()
+
 # spillway_program(NAME [TORCH] SOURCES … LIBRARIES …) makes an executable in build/bin.
 function(spillway_program name)
   cmake_parse_arguments(arg "TORCH" "" "SOURCES;LIBRARIES" ${ARGN})

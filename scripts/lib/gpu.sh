@@ -2,7 +2,7 @@
 # Programs for a machine with a GPU, which may be offline; their tests, a training and a table.
 
 # In the order in which they run: what needs no GPU first, to show that programs run at all.
-gpu_tests='core_cuda_device_test swap_core_test swap_gpu_test kfac_gpu_test ddl_gpu_test tools_allreduce_gpu_test runtime_gpu_test'
+gpu_tests='core_cuda_device_test swap_core_test swap_gpu_test kfac_gpu_test ddl_gpu_test bench_allreduce_gpu_test runtime_gpu_test'
 gpu_benchmarks='gate_overhead copy_rates'
 gpu_parts='tests training sanitizer rates paging kfac'
 

@@ -62,21 +62,24 @@ runtime/training     core/device core/host ddl/allreduce ddl/comm ddl/torch kfac
                      runtime/recording runtime/results swap swap/gate swap/optim swap/schedule swap/shapes swap/tiers
 runtime/dry_runs     core/host core/memory ddl/allreduce ddl/comm ddl/torch kfac/factors kfac/plan pipe runtime/data runtime/models runtime/passes \
                      runtime/options runtime/pipeline runtime/planning runtime/training swap/schedule swap/shapes swap/windows
-runtime/reproduce    core/host ddl/allreduce kfac/plan pipe runtime/dry_runs runtime/options runtime/planning
 tools/cli            core/device core/host ddl/allreduce ddl/comm ddl/topology runtime/data runtime/models runtime/options \
                      runtime/training
 tools/ddlrun         core/host ddl/allreduce ddl/comm tools/cli
-tools/bench/pipeline core/host ddl/comm ddl/courier pipe runtime/planning tools/cli
-tools/bench          core/device core/host kfac kfac/factors kfac/inverse runtime/data runtime/io runtime/models runtime/passes \
+benchmarks/pipeline  core/host ddl/comm ddl/courier pipe runtime/planning tools/cli
+benchmarks/commands  core/device core/host kfac kfac/factors kfac/inverse runtime/data runtime/io runtime/models runtime/passes \
                      runtime/pipeline runtime/planning runtime/report runtime/results runtime/training swap swap/schedule \
-                     tools/bench/pipeline tools/cli
-tools/bench/allreduce  core/device ddl/allreduce ddl/comm ddl/torch runtime/pictures tools/bench tools/cli tools/ddlrun
+                     benchmarks/pipeline tools/cli
+benchmarks/allreduce core/device ddl/allreduce ddl/comm ddl/torch runtime/pictures benchmarks/commands tools/cli tools/ddlrun
+benchmarks/reproduce core/device core/host ddl/allreduce kfac/plan pipe runtime/dry_runs runtime/options runtime/planning tools/cli
+benchmarks           core/device ddl/allreduce ddl/comm ddl/torch kfac kfac/inverse kfac/plan runtime/data runtime/dry_runs runtime/models \
+                     runtime/training swap swap/schedule swap/shapes swap/tiers
+python/bindings      ddl/comm ddl/process_group ddl/sockets kfac kfac/plan runtime/pictures runtime/recording swap swap/gate swap/schedule
 tools/spillway       core/device core/host ddl/allreduce ddl/comm ddl/topology ddl/torch runtime/data runtime/dry_runs runtime/models \
-                     runtime/passes runtime/planning runtime/report runtime/reproduce runtime/interruption runtime/results runtime/training tools/bench tools/cli
+                     runtime/passes runtime/planning runtime/report runtime/interruption runtime/results runtime/training tools/cli benchmarks/commands
 """
 # Headers of libraries, and the only files that may include them.
 OWNERS = [
-    (r"mpi\.h", ["ddl/comm/*mpi*.cpp"]),
+    (r"mpi\.h", ["ddl/comm/*mpi*.cpp", "benchmarks/persistent_requests.cpp"]),
     (r"hwloc(\.h|/.*)", ["core/host/*.cpp"]),
     (
         r"((cuda|cublas|cusolver|cusparse|curand|cufft|cupti|nccl|nvml|nvToolsExt|nvtx)[^/]*\.(h|hpp|cuh)"

@@ -214,7 +214,7 @@ says "nothing was packed in '$work/nothing packed'"
 packed=$work/packed
 mkdir -p "$packed"/{bin,tests,lib}
 echo 1.2.3 >"$packed/VERSION"
-for test in core_cuda_device_test swap_core_test swap_gpu_test kfac_gpu_test ddl_gpu_test tools_allreduce_gpu_test runtime_gpu_test; do
+for test in core_cuda_device_test swap_core_test swap_gpu_test kfac_gpu_test ddl_gpu_test bench_allreduce_gpu_test runtime_gpu_test; do
   cat >"$packed/tests/$test" <<'EOF'
 #!/bin/sh
 echo "[       OK ] Some.test (1 ms)"

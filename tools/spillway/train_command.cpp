@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "benchmarks/commands/stock.h"
 #include "core/device/device.h"
 #include "core/device/open_device.h"
 #include "core/error.h"
@@ -26,7 +27,6 @@
 #include "runtime/report/result_json.h"
 #include "runtime/training/run_context.h"
 #include "runtime/training/train_in_context.h"
-#include "tools/bench/stock.h"
 #include "tools/cli/calibration_cache.h"
 #include "tools/cli/command.h"
 #include "tools/cli/launch.h"
