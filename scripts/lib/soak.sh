@@ -1,5 +1,5 @@
-# shellcheck shell=bash
-# Runs programs of random cases (tests/support/random/cases.h) on more and more seeds.
+# shellcheck shell=bash disable=SC2154  # one file sets what another reads
+# Runs programs of random cases (tests/support/random/cases.h) on more and more seeds, and all tests again and again.
 
 # need_number FLAG VALUE
 need_number() {
@@ -32,6 +32,30 @@ soak() {
     done
     printf '    seeds %d to %d are fine, %d s\n' "$seed" "$((seed + batch - 1))" "$((SECONDS - start))"
     seed=$((seed + batch))
+  done
+  rm -f -- "$log"
+}
+
+# soak_tests PRESET SECONDS BUSY: every test in random order, beside so many processes that never wait, until the time is up
+# or a test fails. A round that has begun is ended.
+soak_tests() {
+  local preset=$1 seconds=$2 busy=$3 start=$SECONDS round=0 log pids=()
+  log=$(mktemp)
+  while ((${#pids[@]} < busy)); do
+    (trap - EXIT && while :; do :; done) &
+    pids+=("$!")
+  done
+  # shellcheck disable=SC2064  # these processes
+  ((busy == 0)) || trap "kill ${pids[*]}" EXIT
+  export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$(build_jobs)}
+  cd -- "$spillway_root" || return
+  while ((SECONDS - start < seconds)); do
+    round=$((round + 1))
+    if ! ctest --preset "$preset" --schedule-random --stop-on-failure --output-on-failure --no-tests=error </dev/null >"$log" 2>&1; then
+      tail -n 200 -- "$log" >&2
+      die "a test failed in round $round, after $((SECONDS - start)) s (see above); whole log: $log"
+    fi
+    printf '    %d rounds passed, %d s\n' "$round" "$((SECONDS - start))"
   done
   rm -f -- "$log"
 }
